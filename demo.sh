@@ -7,10 +7,7 @@ set -eu
 cd "$(dirname "$0")"
 
 scripts/install-dependencies.sh
-cmake --preset release >build-configure.log 2>&1 || { cat build-configure.log; rm -f build-configure.log; exit 1; }
-rm -f build-configure.log
-echo "Building (about two minutes the first time) …"
-cmake --build --preset release --target qrun -- --quiet
+scripts/build.sh
 
 qrun=build/release/cli/qrun
 demo=build/demo

@@ -17,4 +17,5 @@ cmake --build --preset "$preset" -- --quiet
 if [ ! -d ../shared/data ] && [ -z "${QRUN_SHARED_DATA:-}" ]; then
     echo "Note: ../shared/data is not here; the tests on real tokenizers, templates and models say that they are skipped."
 fi
-exec ctest --test-dir "build/$preset" --output-on-failure -j 2 "$@"
+# One more than there are cores: some tests wait for a clock.
+exec ctest --test-dir "build/$preset" --output-on-failure -j $(($(nproc) + 1)) "$@"

@@ -1,9 +1,9 @@
 #include "base/buffer.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/number.h"
 #include "base/sizes.h"
 #include "base/utf8.h"
 
@@ -31,12 +31,12 @@ void qr_buffer_append_char(qr_buffer *buffer, char c) { qr_buffer_append(buffer,
 void qr_buffer_append_format(qr_buffer *buffer, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    const int length = vsnprintf(NULL, 0, fmt, args);
+    const int length = qr_vformat(NULL, 0, fmt, args);
     va_end(args);
     if (length < 0) { buffer->failed = true; }
     if (length < 0 || !reserve(buffer, (size_t)length)) { return; }
     va_start(args, fmt);
-    (void)vsnprintf(buffer->data + buffer->size, (size_t)length + 1, fmt, args);
+    (void)qr_vformat(buffer->data + buffer->size, (size_t)length + 1, fmt, args);
     va_end(args);
     buffer->size += (size_t)length;
 }

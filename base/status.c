@@ -1,7 +1,9 @@
 #include "base/status.h"
 
-#include <stdio.h>
 #include <string.h>
+
+#include "base/number.h"
+#include "base/utf8.h"
 
 /* Drops a UTF-8 sequence that the end of the buffer cut in half. */
 static void trim_partial_character(char *text, size_t length) {
@@ -14,16 +16,28 @@ static void trim_partial_character(char *text, size_t length) {
     if (have < want) { text[start - 1] = '\0'; }
 }
 
+/* Control characters, C1 among them (U+0080 to U+009F), and bytes that are no UTF-8 become '?'. */
 static void make_printable(char *text) {
-    for (unsigned char *c = (unsigned char *)text; *c != '\0'; c++) {
-        if (*c < 0x20U || *c == 0x7FU) { *c = '?'; }
+    const size_t n_bytes = strlen(text);
+    size_t size = 0;
+    for (size_t at = 0, length; at < n_bytes; at += length) {
+        uint32_t c;
+        length = qr_utf8_decode(text + at, n_bytes - at, &c);
+        if (length == 0 || c < 0x20U || (c >= 0x7FU && c < 0xA0U)) {
+            text[size++] = '?';
+            length = length > 0 ? length : 1;
+            continue;
+        }
+        memmove(text + size, text + at, length);
+        size += length;
     }
+    text[size] = '\0';
 }
 
 qrun_status qr_vfail(qr_error *err, qrun_status status, const char *fmt, va_list args) {
     if (err == NULL || err->status != QRUN_OK) { return status; }
     err->status = status;
-    const int written = vsnprintf(err->message, sizeof err->message, fmt, args);
+    const int written = qr_vformat(err->message, sizeof err->message, fmt, args);
     if (written < 0) {
         err->message[0] = '\0';
     } else if ((size_t)written >= sizeof err->message) {

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <unistd.h>
 
 #if defined(__x86_64__)
@@ -51,6 +52,11 @@ static unsigned int float_environment_enter(void) {
     const unsigned int saved = _mm_getcsr();
     _mm_setcsr(0x1F80U);
     return saved;
+#elif defined(__aarch64__)
+    uint64_t saved;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved));
+    __asm__ volatile("msr fpcr, %0" : : "r"(UINT64_C(0)) : "memory");
+    return (unsigned int)saved;
 #else
     return 0;
 #endif
@@ -59,6 +65,8 @@ static unsigned int float_environment_enter(void) {
 static void float_environment_leave(unsigned int saved) {
 #if defined(__x86_64__)
     _mm_setcsr(saved);
+#elif defined(__aarch64__)
+    __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)saved) : "memory");
 #else
     (void)saved;
 #endif
@@ -67,6 +75,8 @@ static void float_environment_leave(unsigned int saved) {
 static void pause_briefly(void) {
 #if defined(__x86_64__)
     _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb"); /* as long as a pause of x86; most cores ignore yield */
 #endif
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/about.h"
 #include "cli/terminal/terminal.h"
 #include "cli/terminal/text.h"
 #include "qrun.h"
@@ -15,7 +16,11 @@ static int help_width(void) {
 }
 
 static void heading(const char *title) {
-    printf("\n%s%s%s\n", terminal_sequence(stdout, STYLE_BOLD), title, terminal_sequence(stdout, STYLE_PLAIN));
+    printf("\n");
+    terminal_put_style(stdout, STYLE_BOLD);
+    printf("%s", title);
+    terminal_put_style(stdout, STYLE_PLAIN);
+    printf("\n");
 }
 
 /* Prints `words` wrapped to the width; the cursor is at column `column` now, later lines begin at `indent`. An empty
@@ -54,7 +59,7 @@ static void write_synopsis(const option *o, text_buffer *out) {
     } else {
         text_format(out, "      --%s", o->name);
     }
-    if (o->kind == OPTION_CHOICE) {
+    if (o->kind == OPTION_CHOICE || o->kind == OPTION_SET) {
         text_puts(out, " ");
         option_choice_list(o->choices, "|", out);
     } else if (o->kind != OPTION_FLAG) {
@@ -84,58 +89,115 @@ static void print_group(const option_group *group) {
 }
 
 static void print_exit_codes(void) {
-    static const struct {
-        int code;
-        const char *meaning;
-    } codes[] = {{EXIT_OK, "all went well"},
-                 {EXIT_SOME_FAILED, "some requests failed and the others were answered; or training diverged"},
-                 {EXIT_USAGE, "wrong options, arguments or request"},
-                 {EXIT_FILE, "a model or another file cannot be read or written"},
-                 {EXIT_MEMORY, "out of memory, or over the memory budget"},
-                 {EXIT_ENGINE, "the device failed, or qrun has a bug"},
-                 {EXIT_INTERRUPTED, "interrupted (Ctrl-C or SIGTERM)"}};
     heading("Exit codes");
-    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
-        printf("  %3d  %s\n", codes[i].code, codes[i].meaning);
+    for (const about_exit_code *code = about_exit_codes; code->text != NULL; code++) {
+        printf("  %3d  %s\n", code->code, code->text);
     }
 }
 
-void help_print_command(const command *cmd) {
+static void print_environment(void) {
+    enum { COLUMN = 21 };
+    heading("Environment");
+    for (const about_variable *variable = about_environment; variable->text != NULL; variable++) {
+        printf("  %-*s", COLUMN - 2, variable->name);
+        print_wrapped(variable->text, COLUMN, COLUMN);
+    }
+}
+
+void help_print_all(const command *cmd) {
     printf("qrun %s: %s\n", cmd->name, cmd->summary);
     heading("Usage");
     printf("  qrun %s %s\n\n", cmd->name, cmd->usage);
     print_wrapped(cmd->description, 0, 0);
     for (size_t i = 0; i < cmd->n_groups; i++) { print_group(&cmd->groups[i]); }
+    print_group(&common_options);
     if (cmd->examples != NULL) {
         heading("Examples");
         printf("%s\n", cmd->examples);
     }
-    print_exit_codes();
+}
+
+void help_print_option(const option *o) {
+    text_buffer synopsis = {0};
+    write_synopsis(o, &synopsis);
+    print_entry(synopsis.data, o->help);
+    text_free(&synopsis);
+}
+
+/* ---- The first screen -------------------------------------------------------------------------------------------- */
+
+static bool is_first(const command *cmd, const option *o) {
+    const size_t length = strlen(o->name);
+    if (cmd->first_options == NULL) { return true; }
+    for (const char *at = cmd->first_options; *at != '\0'; at += strspn(at, " ")) {
+        const size_t n_bytes = strcspn(at, " ");
+        if (n_bytes == length && strncmp(at, o->name, length) == 0) { return true; }
+        at += n_bytes;
+    }
+    return false;
+}
+
+/* Up to one of these marks that a space or the end follows: a point inside a word ends nothing. */
+static size_t find_mark(const char *words, const char *marks) {
+    size_t n = 0;
+    while (words[n] != '\0' && !(strchr(marks, words[n]) != NULL && (words[n + 1] == ' ' || words[n + 1] == '\0'))) {
+        n++;
+    }
+    return n;
+}
+
+/* The first sentence, or a long one up to its colon: the rest is in the whole help. */
+static void print_first_sentence(const option *o) {
+    enum { LONG = 110 };
+    text_buffer synopsis = {0}, sentence = {0};
+    size_t n = find_mark(o->help, ".;");
+    if (n > LONG) { n = find_mark(o->help, ".;:"); }
+    text_append(&sentence, o->help, n);
+    text_puts(&sentence, ".");
+    write_synopsis(o, &synopsis);
+    print_entry(synopsis.data, sentence.data);
+    text_free(&synopsis);
+    text_free(&sentence);
+}
+
+/* The examples up to the first empty line. */
+static void print_first_examples(const command *cmd) {
+    const char *end = cmd->examples != NULL ? strstr(cmd->examples, "\n\n") : NULL;
+    if (cmd->examples == NULL) { return; }
+    heading("Examples");
+    printf("%.*s\n", end != NULL ? (int)(end - cmd->examples) : (int)strlen(cmd->examples), cmd->examples);
+}
+
+void help_print_command(const command *cmd) {
+    const option *o;
+    printf("qrun %s: %s\n", cmd->name, cmd->summary);
+    heading("Usage");
+    printf("  qrun %s %s\n", cmd->name, cmd->usage);
+    heading(cmd->first_options != NULL ? "First options" : "Options");
+    for (size_t i = 0; (o = option_at(cmd, i, NULL)) != NULL; i++) {
+        if (is_first(cmd, o)) { print_first_sentence(o); }
+    }
+    print_first_examples(cmd);
+    heading("More");
+    printf("  qrun help %s --all       every option, and all about them\n", cmd->name);
+    printf("  qrun help %s OPTION      one option, by its name or what others call it\n", cmd->name);
 }
 
 void help_print_program(void) {
-    printf("qrun %s: opens an unmodified Hugging Face model folder, holds it in 4 or 8 bits,\n"
-           "generates for many prompts at once, and trains LoRA adapters.\n",
-           qrun_version());
+    printf("qrun %s: ", qrun_version());
+    print_wrapped(about_program, (int)strlen("qrun : ") + (int)strlen(qrun_version()), 0);
     heading("Usage");
     printf("  qrun COMMAND [OPTIONS]\n");
     heading("Commands");
     for (int i = 0; commands[i] != NULL; i++) { printf("  %-12s%s\n", commands[i]->name, commands[i]->summary); }
     heading("Help");
-    printf("  qrun help COMMAND       every option of a command, with examples (also: qrun COMMAND --help)\n"
-           "  qrun --version          the version\n");
+    printf("  qrun help COMMAND         a command on one screen (also: qrun COMMAND --help)\n"
+           "  qrun help COMMAND --all   all about it; qrun help COMMAND OPTION: one option\n"
+           "  qrun --version            the version\n");
     heading("Examples");
-    printf("  qrun generate --model path/to/model --prompt \"Once upon a time\"\n"
-           "  qrun chat --model path/to/model\n"
+    printf("  qrun chat --model path/to/model\n"
            "  qrun finetune --model path/to/model --data train.jsonl --out my-adapter\n"
-           "  qrun inspect path/to/model\n");
+           "  qrun chat --model path/to/model --adapter my-adapter\n");
     print_exit_codes();
-    heading("Environment");
-    printf("  NO_COLOR           when set, no colours\n"
-           "  HF_HOME            where the Hugging Face cache is, for models given by id (or\n"
-           "                     HF_HUB_CACHE, its folder itself)\n"
-           "  QRUN_FORCE_ISA     instruction set of the CPU to compute with, of those it has:\n"
-           "                     c, avx2, avx512, avx512-bf16, amx-bf16; or sm_80: of a GPU\n"
-           "                     what every one has, without Hopper's own instructions\n"
-           "  QRUN_CUDA_LIBRARY  path of libqrun_cuda.so, where it is not beside libqrun.so\n");
+    print_environment();
 }

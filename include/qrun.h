@@ -88,7 +88,9 @@ QRUN_API const char *qrun_version(void);
     X(ERROR_CANCELLED, -7, "cancelled by the caller")                                \
     X(ERROR_DEVICE, -8, "the device or its driver failed")                           \
     X(ERROR_BUSY, -9, "the object is in use")                                        \
-    X(ERROR_INTERNAL, -10, "a mistake in qrun itself; please report it")
+    X(ERROR_INTERNAL, -10, "a mistake in qrun itself; please report it")             \
+    X(ERROR_FULL, -11, "as many requests wait as may; submit again later")           \
+    X(ERROR_RANK, -12, "another rank failed; rank 0 reports it")
 
 typedef enum qrun_status {
 #define QRUN_X(name, value, message) QRUN_##name = value,
@@ -117,13 +119,33 @@ QRUN_API void qrun_free(void *memory);
 
 typedef struct qrun_context qrun_context;
 
+/* The order in which sums are added, of which the last bits of every result depend. Results never depend on what else
+ * is computed, nor on the number of threads. With QRUN_NUMERICS_PORTABLE they do not depend on the instruction set
+ * either: every x86-64 CPU gives the bits of one with AMX, when it generates, evaluates and trains. That is slower, and
+ * slow on CPUs without FMA. What the C library computes (sines of rotary angles, logarithms, powers) is not covered:
+ * it should be of the same version on all machines. There is no such order on GPUs. */
+typedef enum qrun_numerics {
+    QRUN_NUMERICS_FASTEST = 0, /* of the instruction set */
+    QRUN_NUMERICS_PORTABLE = 1
+} qrun_numerics;
+
 typedef struct qrun_context_params {
     size_t struct_size;
-    int32_t n_threads;  /* 0: one for each CPU this process may use */
-    const char *device; /* "auto" (a GPU that can be used, else the CPU), "cpu", "cuda"; NULL is "auto" */
+    int32_t n_threads;      /* 0: one for each CPU this process may use */
+    const char *device;     /* "auto" (a GPU that can be used, else the CPU), "cpu", "cuda"; NULL is "auto" */
+    qrun_numerics numerics; /* PORTABLE: "auto" is the CPU, and "cuda" is refused */
+    /* For plans alone: "rtx-4090", "h100" … Plans are then for the memory of that GPU, which need not be there,
+     * with host memory apart; the ops' workspace is that of the context's own device. Models cannot be opened. A name
+     * that is not known is refused with the list. NULL: the memory there is. */
+    const char *device_memory;
+    /* Join the ranks that mpirun, srun or torchrun started, by the variables that they set: several processes that run
+     * the same program, each with a device of its own, and train one model together. A process that was started alone
+     * is the only rank. One context of a process may. */
+    bool ranks;
+    double collective_timeout; /* seconds that a rank may be silent while another waits for it, up to 1e6; 0: 1800 */
 } qrun_context_params;
 #define QRUN_CONTEXT_PARAMS_INIT \
-    { sizeof(qrun_context_params), 0, NULL }
+    { sizeof(qrun_context_params), 0, NULL, QRUN_NUMERICS_FASTEST, NULL, false, 0 }
 
 QRUN_API qrun_status qrun_context_create(const qrun_context_params *params, qrun_context **context, qrun_error *error);
 QRUN_API void qrun_context_destroy(qrun_context *context);
@@ -139,6 +161,10 @@ typedef struct qrun_device_info {
                                        known (it is measured with libnvidia-ml.so, which comes with the driver) */
     /* Why "auto" took no GPU, one line; NULL: it took one, or was not asked to. Lives as long as the context. */
     const char *note;
+    const char *numerics; /* "fastest", "portable" */
+    int32_t rank;         /* of n_ranks, from 0 */
+    int32_t n_ranks;      /* 1: this process is the only one */
+    char features[384];   /* of a GPU: what of it is used now, and what not and why, one line; else empty */
 } qrun_device_info;
 #define QRUN_DEVICE_INFO_INIT \
     { .struct_size = sizeof(qrun_device_info) }
@@ -157,6 +183,21 @@ typedef struct qrun_limits {
 QRUN_API qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, qrun_limits *limits,
                                                  qrun_error *error);
 
+/* Where the time goes: between these two calls every op is timed, on the device's clock where it works on its own.
+ * Steps take longer then, and a GPU's are not replayed from recordings. Not while another thread computes on the
+ * context. */
+typedef struct qrun_op_time {
+    const char *op; /* "linear", "attention" …; the library's */
+    char shape[48]; /* "8 x 4096 x 14336 nf4-dq": rows, inputs and outputs of a matrix product; else rows and length */
+    int64_t n_calls;
+    double seconds;      /* of all calls, like the next two */
+    double bytes, flops; /* that must be read and written at least; that matrix products and attention are made of */
+} qrun_op_time;
+QRUN_API qrun_status qrun_context_profile_begin(qrun_context *context, qrun_error *error);
+/* *ops [*n_ops], the longest first, is released by qrun_free. */
+QRUN_API qrun_status qrun_context_profile_end(qrun_context *context, qrun_op_time **ops, int32_t *n_ops,
+                                              qrun_error *error);
+
 /* ---- Models ------------------------------------------------------------------------------------------------------ */
 
 typedef struct qrun_model qrun_model;
@@ -174,13 +215,28 @@ typedef enum qrun_quant {
 /* Sums are F32 in all of them. F16 overflows at 65504: what does not fit becomes infinite and, later, NaN. */
 typedef enum qrun_dtype { QRUN_DTYPE_BF16 = 0, QRUN_DTYPE_F32 = 1, QRUN_DTYPE_F16 = 2 } qrun_dtype;
 
+/* While a file is mapped, SIGBUS has a handler: a file that is cut short meanwhile is an error (QRUN_ERROR_IO), not the
+ * end of the process. That is so while a call reads files, and while a trainer exists. The handler looks at these maps
+ * only. Everything else it passes on to the handler that the program had before, which is put back afterwards. */
+
 /* Called repeatedly during a long call, always from the thread that made the call. done and total in bytes.
  * Returning false cancels the call (QRUN_ERROR_CANCELLED). */
 typedef bool (*qrun_progress_fn)(void *user, int64_t done, int64_t total);
 
+/* Where the matrices of a model's layers are held. Those that are offloaded come through two stages on the device, the
+ * next layer's on their way while one computes; results are the same to the bit. They are held in host memory where the
+ * device has memory of its own; on a processor they stay in the mapped folder, which must store them as they are held
+ * (quantised, see qrun_quantize_folder), and keeps its handler of SIGBUS while the model is open. */
+typedef enum qrun_offload {
+    QRUN_OFFLOAD_NONE = 0, /* on the device */
+    QRUN_OFFLOAD_ALL = 1,
+    QRUN_OFFLOAD_AUTO = 2 /* ALL where they do not fit otherwise and can be offloaded */
+} qrun_offload;
+
 typedef struct qrun_model_params {
     size_t struct_size;
-    const char *path;     /* a folder, a model id in the Hugging Face cache, or (random_weights) a config.json too */
+    const char *path;     /* a folder, a GGUF file, a model id in the Hugging Face cache ("org/name",
+                             "org/name@revision"), or (random_weights) a config.json too */
     qrun_quant quant;     /* of the linear layers */
     bool quant_head_int8; /* hold the output head (and a tied embedding) in INT8; else they keep their own type */
     qrun_dtype dtype;     /* compute type; F32 is for exact comparison */
@@ -189,9 +245,10 @@ typedef struct qrun_model_params {
     qrun_progress_fn progress;
     void *progress_user;
     bool trainable; /* every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type */
+    qrun_offload offload_parameters; /* not with trainable */
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
-    { sizeof(qrun_model_params), NULL, QRUN_QUANT_AUTO, false, QRUN_DTYPE_BF16, false, 0, NULL, NULL, false }
+    { .struct_size = sizeof(qrun_model_params) }
 
 QRUN_API qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model,
                                      qrun_error *error);
@@ -200,20 +257,30 @@ QRUN_API void qrun_model_destroy(qrun_model *model);
 typedef struct qrun_model_info {
     size_t struct_size;
     const char *folder;      /* resolved */
+    const char *hub_name;    /* "org/name@commit" where that is in the Hugging Face cache; else NULL */
     const char *family;      /* "llama", "gemma3" … */
     const char *quant;       /* of the linear layers as held: "nf4-dq" … */
     const char *head_format; /* "bf16", "int8" … */
     const char *dtype;       /* "bf16", "f16" or "f32" */
     int64_t n_parameters;
     int64_t n_quantized_parameters; /* in linear layers held in 4 or 8 bits */
-    int64_t n_linear_parameters;    /* in linear layers, the head excluded: what every prompt token is multiplied by */
+    int64_t n_linear_parameters;    /* what every prompt token is multiplied by: linear layers but the head; of experts,
+                                     * those that a token goes to */
     int64_t weight_bytes;
-    int64_t step_weight_bytes; /* what a decode step reads: all but an embedding table that is not also the head */
+    int64_t step_weight_bytes; /* what a decode step of one sequence reads: not an embedding table that is not also the
+                                * head, nor the experts that the token does not go to */
     int32_t n_layers, hidden_size, intermediate_size, n_heads, n_kv_heads, head_dim, vocab_size;
     int32_t context_tokens; /* the longest sequence the model is made for */
     int32_t sliding_window; /* of its windowed layers; 0: none */
     double load_seconds;
     bool has_tokenizer, has_chat_template;
+    bool offloads_parameters; /* weight_bytes are then those of tables, norms and stages */
+    /* The members of generation_config.json that transformers obeys and qrun does not, as "num_beams, guidance_scale";
+     * NULL: none. */
+    const char *not_obeyed;
+    int64_t n_active_parameters; /* all but the experts that a token does not go to */
+    int32_t n_experts, n_experts_per_token, expert_intermediate_size; /* of layers with experts; 0: there are none */
+    const char *left_out; /* parts of the folder that text needs none of, as "model.visual, mtp"; NULL: none */
 } qrun_model_info;
 #define QRUN_MODEL_INFO_INIT \
     { .struct_size = sizeof(qrun_model_info) }
@@ -244,8 +311,9 @@ QRUN_API int32_t qrun_tokenizer_vocab_size(const qrun_tokenizer *tokenizer);
 QRUN_API int32_t qrun_tokenizer_special_id(const qrun_tokenizer *tokenizer, const char *role);
 QRUN_API bool qrun_tokenizer_has_chat_template(const qrun_tokenizer *tokenizer);
 /* Renders a conversation: messages_json is a JSON array of {"role", "content", …}; tools_json (an array) and
- * arguments_json (an object: further template variables, such as {"enable_thinking": false}) may be NULL. *text is
- * NUL-terminated (qrun_free). */
+ * arguments_json (an object: further template variables, such as {"enable_thinking": false}) may be NULL. Members of
+ * a message that are null are left out. "reasoning" or "thinking" reaches templates that read "reasoning_content".
+ * *text is NUL-terminated (qrun_free). */
 QRUN_API qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const char *messages_json,
                                       const char *tools_json, const char *arguments_json, bool add_generation_prompt,
                                       char **text, size_t *n_bytes, qrun_error *error);
@@ -254,24 +322,46 @@ QRUN_API qrun_status qrun_chat_render(const qrun_tokenizer *tokenizer, const cha
 
 typedef struct qrun_adapter qrun_adapter;
 
-/* Opens a PEFT LoRA folder for this model; it stays unmerged and is chosen per request. `name` is what JSONL requests
- * call it (NULL: the folder's last path component); names are unique within a model. */
+/* Opens a PEFT LoRA folder, or an id in the Hugging Face cache, for this model; it stays unmerged and is chosen per
+ * request. `name` is what JSONL requests call it (NULL: the folder's last path component); names are unique within a
+ * model. */
 QRUN_API qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *name, qrun_adapter **adapter,
                                        qrun_error *error);
-/* QRUN_ERROR_BUSY while a session of the model exists. */
+/* Sessions may exist. QRUN_ERROR_BUSY while a request names it, and of an adapter that replaces whole modules while the
+ * model has a session. */
 QRUN_API qrun_status qrun_adapter_close(qrun_adapter *adapter, qrun_error *error);
 QRUN_API const char *qrun_adapter_name(const qrun_adapter *adapter);
 
 /* ---- Plans: memory, known before it is used ---------------------------------------------------------------------- */
 
 typedef struct qrun_plan_entry {
-    /* "weights", "adapters", "kv pages", "activations", "workspace", "tables", "logits", "context" (what a GPU's driver
-     * takes for the process) or "host" (kept in host memory, or on its way from there to the device). A training run
-     * also has "gradients" and "optimizer". */
+    /* "weights", "adapters", "kv pages", "states" (of sequences, where layers carry one along), "activations",
+     * "workspace", "tables", "logits", "context" (what a GPU's driver takes for the process) or "host" (kept in host
+     * memory, or on its way from there to the device). A training run also has "gradients" and "optimizer". */
     const char *category;
     int64_t bytes; /* of the context −1: not known */
     bool is_apart; /* of "host" on a GPU: it is in the machine's memory and does not count against memory_bytes */
 } qrun_plan_entry;
+
+/* How a plan compares with the memory there is. */
+typedef struct qrun_plan_info {
+    size_t struct_size;
+    bool fits;
+    int64_t total_bytes;     /* of device memory, by the plan; if it does not fit, the least that is needed */
+    int64_t budget_bytes;    /* what that may be: memory_bytes, or a share of what is free, the context included */
+    int64_t available_bytes; /* device memory that is free now, before the weights are loaded */
+    /* Of a session; 0 of a training run: */
+    int32_t context_tokens; /* the longest sequence */
+    int32_t max_sequences;  /* that run at once */
+    int64_t pool_tokens;    /* that the K/V pool holds, of all sequences together */
+    int32_t full_sequences; /* that run at once where each is as long as context_tokens */
+    /* Of a training run, for one micro-batch of full rows; 0 of a session: */
+    double flops;                /* of matrix products and attention: forward, recomputed and backward */
+    int64_t copied_bytes;        /* to and from what is offloaded */
+    int64_t update_copied_bytes; /* the same in the update that ends a step */
+} qrun_plan_info;
+#define QRUN_PLAN_INFO_INIT \
+    { .struct_size = sizeof(qrun_plan_info) }
 
 typedef enum qrun_kv {
     QRUN_KV_AUTO = 0, /* the type that the model computes in */
@@ -287,18 +377,59 @@ typedef struct qrun_session_params {
                                 below into what is free */
     int32_t max_sequences;   /* run at once; 0: 64 */
     int32_t max_step_tokens; /* tokens of one step, prompt chunks included; 0: 512 */
-    int32_t context_tokens;  /* the longest sequence; 0: the model's own, as far as memory allows */
+    int32_t context_tokens;  /* of a prompt, and of the tokens that are read; the pool has room for them, or the session
+                                is refused; 0: the model's own, as far as memory allows. The last token of an answer is
+                                not read: it may be one more */
     int64_t kv_tokens;       /* size of the K/V pool in tokens; 0: decided by the budget */
     qrun_kv kv;
     bool no_prefix_sharing;
+    int64_t sequence_tokens;   /* how long sequences become, where that is known (qrun_request_measure): the pool gets
+                                  pages for max_sequences of them and no more; 0: not known */
+    int64_t max_waiting_bytes; /* host memory of the requests that wait for their start: about 400 bytes each and 4 a
+                                  token of the prompt; 0: 1 GiB. QRUN_ERROR_FULL beyond it, but one may always wait */
+    /* Drafts of the next tokens, which one step then checks: fewer steps, and the same answers to the bit. "ngram"
+     * (NULL): from the text so far, where a step has room for them and they are right often enough. The folder of a
+     * smaller model with the same tokenizer (QRUN_ERROR_ARGUMENT for another one): from that. "off": none. */
+    const char *speculate;
+    /* Kept prefixes: full K/V pages that leave the pool go to host memory, from there to files, and come back instead
+     * of being computed, with the same bits. */
+    int64_t prefix_cache_bytes; /* of host memory; QRUN_PREFIX_CACHE_RAM; 0: none */
+    const char *cache_dir;      /* a folder for the files, made where it is missing, which other sessions may use at the
+                                   same time; NULL: none */
+    int64_t cache_dir_bytes;    /* of all files there at most; those not used for longest go first; 0: 8 GiB */
 } qrun_session_params;
+/* For prefix_cache_bytes: a quarter of the host memory that is free, or of memory_bytes on a CPU if that is less. */
+#define QRUN_PREFIX_CACHE_RAM (-1)
 #define QRUN_SESSION_PARAMS_INIT \
     { .struct_size = sizeof(qrun_session_params) }
 
-/* What a session would take, without loading weights or allocating the memory. entries [*n_entries]; qrun_free. */
+/* Planning backwards: what is to be as large as memory allows. */
+typedef enum qrun_fit {
+    QRUN_FIT_CONTEXT = 0, /* the longest sequence in tokens: context_tokens of a session, seq_len of a run */
+    QRUN_FIT_BATCH = 1,   /* sequences of that length at once: max_sequences, batch_size */
+    QRUN_FIT_RANK = 2     /* of a run: rank */
+} qrun_fit;
+
+typedef struct qrun_fit_result {
+    size_t struct_size;
+    int64_t largest; /* fits, and the next larger one is refused or above the limit; 0: not even the smallest fits */
+    int64_t limit;   /* the largest that is possible with any memory: the model's context, or qrun's own bound */
+} qrun_fit_result;
+#define QRUN_FIT_RESULT_INIT \
+    { sizeof(qrun_fit_result), 0, 0 }
+
+/* What a session would take, without loading weights or allocating the memory. entries [*n_entries]; qrun_free. info
+ * may be NULL. QRUN_ERROR_MEMORY, with what would help, when it does not fit: entries and info are those of the
+ * smallest session of this kind then. */
 QRUN_API qrun_status qrun_plan_session(qrun_context *context, const qrun_model_params *model_params,
                                        const qrun_session_params *session_params, qrun_plan_entry **entries,
-                                       int32_t *n_entries, qrun_error *error);
+                                       int32_t *n_entries, qrun_plan_info *info, qrun_error *error);
+
+/* The largest session of this kind that fits into its budget, by qrun_plan_session: everything else is as in
+ * session_params. */
+QRUN_API qrun_status qrun_fit_session(qrun_context *context, const qrun_model_params *model_params,
+                                      const qrun_session_params *session_params, qrun_fit what, qrun_fit_result *result,
+                                      qrun_error *error);
 
 /* What a folder holds, as JSON text for people and programs (qrun_free): family, sizes, tensors by type, tokenizer,
  * template, quantisation, and what each way of holding it would take. list_tensors adds every tensor. */
@@ -315,10 +446,20 @@ QRUN_API qrun_status qrun_session_create(qrun_model *model, const qrun_session_p
 QRUN_API void qrun_session_destroy(qrun_session *session);
 
 typedef enum qrun_event_type {
-    QRUN_EVENT_TOKEN = 0, /* one more token of a sample; its text may be empty while a character is incomplete */
-    QRUN_EVENT_DONE = 1,  /* a sample has ended: finish_reason says why; the last one of the request has is_last */
-    QRUN_EVENT_ERROR = 2  /* the whole request failed after it was accepted: message says why; is_last is set */
+    QRUN_EVENT_TOKEN = 0,    /* one more token of a sample; its text may be empty while a character is incomplete */
+    QRUN_EVENT_DONE = 1,     /* a sample has ended: finish_reason says why; the last one of the request has is_last */
+    QRUN_EVENT_ERROR = 2,    /* the whole request failed after it was accepted: message says why; is_last is set */
+    QRUN_EVENT_PROMPT = 3,   /* a token of the prompt (prompt_logprobs): in order, before the first TOKEN, once for all
+                                samples */
+    QRUN_EVENT_EMBEDDING = 4 /* the pooled hidden states of the prompt (pooling) */
 } qrun_event_type;
+
+/* How the final hidden states of a prompt become one vector. */
+typedef enum qrun_pooling {
+    QRUN_POOLING_NONE = 0,
+    QRUN_POOLING_LAST = 1, /* that of the last token */
+    QRUN_POOLING_MEAN = 2  /* the mean over all tokens */
+} qrun_pooling;
 
 typedef struct qrun_top_logprob {
     int32_t token_id;
@@ -332,14 +473,15 @@ typedef struct qrun_event {
     uint64_t request; /* as qrun_session_submit returned it */
     int32_t sample;   /* 0 … n − 1 */
     bool is_last;     /* no further event for this request */
-    int32_t token_id; /* TOKEN */
+    int32_t token_id; /* TOKEN, PROMPT */
     const char *text; /* [text_bytes], not NUL-terminated. TOKEN: what can now be added to the answer, whole characters
-                         only; DONE: what was held back until the end. A stop string never appears */
+                         only; DONE: what was held back until the end. A stop string never appears. PROMPT: what the
+                         token adds to the prompt's text */
     size_t text_bytes;
-    bool has_logprob;            /* TOKEN: the request asked for logprobs: */
-    float logprob;               /* TOKEN: log p of the token under the model's own distribution (before temperature and
+    bool has_logprob;            /* TOKEN: the request asked for logprobs; PROMPT: it is not the first token: */
+    float logprob;               /* log p of the token under the model's own distribution (before temperature and
                                     penalties) */
-    const qrun_top_logprob *top; /* TOKEN: [n_top], best first */
+    const qrun_top_logprob *top; /* TOKEN, PROMPT: [n_top], best first */
     int32_t n_top;
     const char *finish_reason; /* DONE: "stop" (end-of-text token or stop string), "length", "cancelled" */
     const char *message;       /* ERROR */
@@ -349,6 +491,8 @@ typedef struct qrun_event {
     double queue_seconds; /* DONE: from submission to the first step; to the first token; to the end */
     double first_token_seconds;
     double total_seconds;
+    const float *embedding; /* EMBEDDING: [n_embedding], of length 1 */
+    int32_t n_embedding;    /* the model's hidden size */
 } qrun_event;
 
 typedef void (*qrun_event_fn)(void *user, const qrun_event *event);
@@ -372,42 +516,58 @@ typedef struct qrun_request_params {
     float top_p, min_p;                        /* 1 and 0: off */
     float repetition_penalty;                  /* 1: off */
     float presence_penalty, frequency_penalty; /* 0: off */
+    /* A JSON object of further rules for the next token, with the members and the meaning of generation_config.json:
+     * suppress_tokens, begin_suppress_tokens, bad_words_ids, sequence_bias, no_repeat_ngram_size, min_length,
+     * min_new_tokens, forced_bos_token_id, forced_eos_token_id, exponential_decay_length_penalty,
+     * encoder_no_repeat_ngram_size and encoder_repetition_penalty (of the prompt), typical_p, epsilon_cutoff and
+     * eta_cutoff. NULL: none. A request whose rules leave no token fails. */
+    const char *generation_json;
     bool has_seed; /* else the seed is made from the request itself, so that equal requests agree */
     uint64_t seed;
     const char *const *stop; /* [n_stop] texts that end the answer */
     int32_t n_stop;
-    int32_t max_tokens; /* 0: as far as the context allows */
+    int32_t max_tokens; /* 0: as far as max_length and the context allow */
+    int32_t max_length; /* of prompt and answer together, where max_tokens is 0; 0: as far as the context allows */
     int32_t n;          /* samples; 0 and 1: one */
     int32_t logprobs;   /* −1: none; k ≥ 0: of the token and of the k best (at most 20) */
     bool ignore_eos;
-    qrun_event_fn on_event; /* called from the thread that steps the session; may submit and cancel */
+    /* Of the prompt: */
+    int32_t prompt_logprobs; /* −1: none; k ≥ 0: a PROMPT event for every token, with the k best of its place. All of
+                                the prompt is computed, nothing of it is taken from an earlier one */
+    bool prompt_only;        /* generate nothing: DONE ("length") follows the prompt. Without n */
+    qrun_pooling pooling;    /* an EMBEDDING event; needs prompt_only, and no prompt_logprobs */
+    qrun_event_fn on_event;  /* called from the thread that steps the session; may submit and cancel */
     void *user;
 } qrun_request_params;
 #define QRUN_REQUEST_PARAMS_INIT                                                                                    \
     {                                                                                                               \
         .struct_size = sizeof(qrun_request_params), .temperature = 0.0F, .top_p = 1.0F, .repetition_penalty = 1.0F, \
-        .n = 1, .logprobs = -1                                                                                      \
+        .n = 1, .logprobs = -1, .prompt_logprobs = -1                                                               \
     }
 
-/* Copies the model's generation_config.json (temperature, top_k, top_p, …) into params. */
+/* Copies the model's generation_config.json into params: temperature, top_k, top_p, min_p, repetition_penalty,
+ * max_tokens (max_new_tokens), max_length and generation_json, which is lent by the model. */
 QRUN_API qrun_status qrun_request_params_from_model(const qrun_model *model, qrun_request_params *params,
                                                     qrun_error *error);
 
 /* Accepts a request (everything it points at is copied) or refuses it with the reason, for example when it could never
- * fit. *request (may be NULL) is its number, 1 and up. Thread-safe. */
+ * fit, or QRUN_ERROR_FULL. *request (may be NULL) is its number, 1 and up. Thread-safe. However many wait, submitting,
+ * cancelling and a step's choice take logarithmic time. */
 QRUN_API qrun_status qrun_session_submit(qrun_session *session, const qrun_request_params *params, uint64_t *request,
                                          qrun_error *error);
 
 /* The same for a JSON object such as one line of a JSONL file: "prompt" (text) or "token_ids" or "messages" ("tools",
  * "template_args"), "adapter" (name), and temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
- * frequency_penalty, seed, stop (text or array), max_tokens, n, logprobs, ignore_eos. What the object does not say
- * comes from `defaults` (its callbacks too). With `chat`, a "prompt" is wrapped as a user message (after
- * system_prompt, where not NULL). An unknown key is refused. `what` names the text in messages ("line 12"). */
+ * frequency_penalty, seed, stop (text or array), max_tokens, max_length, n, logprobs, ignore_eos, prompt_logprobs,
+ * prompt_only, and the members of generation_json. What the object does not say comes from `defaults` (its callbacks
+ * too). With `chat`, a "prompt" is wrapped as a user message (after system_prompt, where not NULL). An unknown key is
+ * refused. `what` names the text in messages ("line 12"). */
 QRUN_API qrun_status qrun_session_submit_json(qrun_session *session, const char *json, size_t n_bytes, const char *what,
                                               const qrun_request_params *defaults, bool chat, const char *system_prompt,
                                               uint64_t *request, qrun_error *error);
 
-/* Ends a request: its samples finish with "cancelled". QRUN_ERROR_NOT_FOUND when it is over already. Thread-safe. */
+/* Ends a request: its samples finish with "cancelled", in the next step if it runs, else in one of the next.
+ * QRUN_ERROR_NOT_FOUND when it is over already. Thread-safe. */
 QRUN_API qrun_status qrun_session_cancel(qrun_session *session, uint64_t request, qrun_error *error);
 
 /* Runs one batch step: takes what was submitted, computes, calls back. *has_work tells whether anything is left. */
@@ -417,23 +577,49 @@ QRUN_API qrun_status qrun_session_run(qrun_session *session, qrun_error *error);
 /* A descriptor that polls readable after a submission or cancellation until the next step; lent. */
 QRUN_API int qrun_session_event_descriptor(const qrun_session *session);
 
+/* What a request takes of a session, found as submitting would. A session that is made for known requests needs
+ * max_sequences, max_step_tokens and sequence_tokens for no more than theirs. */
+typedef struct qrun_request_size {
+    size_t struct_size;
+    int64_t prompt_tokens;
+    int64_t sequence_tokens; /* of prompt and answer that have K/V, at most; 0: as far as the context allows */
+    int32_t n_sequences;
+} qrun_request_size;
+#define QRUN_REQUEST_SIZE_INIT \
+    { .struct_size = sizeof(qrun_request_size) }
+QRUN_API qrun_status qrun_request_measure(const qrun_model *model, const qrun_request_params *params,
+                                          qrun_request_size *size, qrun_error *error);
+/* The same for JSON, as qrun_session_submit_json takes it. */
+QRUN_API qrun_status qrun_request_measure_json(qrun_model *model, const char *json, size_t n_bytes, const char *what,
+                                               const qrun_request_params *defaults, bool chat,
+                                               const char *system_prompt, qrun_request_size *size, qrun_error *error);
+
 typedef struct qrun_session_stats {
     size_t struct_size;
-    int32_t n_waiting, n_running;
+    int32_t n_waiting, n_running; /* samples */
+    int64_t waiting_bytes;        /* now, of max_waiting_bytes */
     int64_t n_finished, n_preemptions;
     int64_t page_tokens;             /* tokens a page holds */
     int64_t pages_total, pages_used; /* used: referenced by a sequence; the rest is free or kept for reuse */
+    int64_t pages_shared;            /* of those used: by several sequences */
+    int64_t pages_cached;            /* of the rest: kept for reuse */
     int64_t pages_peak;
     int64_t prompt_tokens, cached_prompt_tokens, completion_tokens; /* so far */
-    int64_t steps, replayed_steps;     /* replayed: decode steps that a GPU replayed from a recording */
-    char replay_failure[128];          /* why steps are no longer recorded, if recording failed; else empty */
-    double step_seconds;               /* spent inside steps */
-    double prefill_seconds;            /* of these, in steps that carried prompt tokens */
-    int64_t context_tokens;            /* longest sequence this session accepts */
+    int64_t restored_prompt_tokens; /* that came back from prefix_cache_bytes or cache_dir, after preemption too */
+    int64_t draft_tokens, accepted_draft_tokens; /* speculate: computed, and found to be right */
+    int64_t steps, replayed_steps;               /* replayed: decode steps that a GPU replayed from a recording */
+    char replay_failure[128];                    /* why steps are no longer recorded, if recording failed; else empty */
+    char cache_note[192];   /* the first file of cache_dir that was not used or written, and why; else empty */
+    double step_seconds;    /* spent inside steps */
+    double prefill_seconds; /* of these, in steps that carried prompt tokens */
+    int64_t context_tokens; /* longest sequence this session accepts */
     int64_t planned_bytes, peak_bytes; /* device memory of context, model and session: by the plan, and as measured */
 } qrun_session_stats;
 #define QRUN_SESSION_STATS_INIT \
     { .struct_size = sizeof(qrun_session_stats) }
+/* Writes the full K/V pages that the session holds to cache_dir, for later sessions; what cannot be written is only
+ * noted. Not while another thread steps the session (QRUN_ERROR_BUSY); QRUN_ERROR_ARGUMENT without a cache_dir. */
+QRUN_API qrun_status qrun_session_keep_prefixes(qrun_session *session, qrun_error *error);
 QRUN_API qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *stats, qrun_error *error);
 /* The session's plan by category, the model's weights included; entries [*n_entries], lent. */
 QRUN_API const qrun_plan_entry *qrun_session_plan(const qrun_session *session, int32_t *n_entries);
@@ -495,22 +681,50 @@ typedef struct qrun_train_metrics qrun_train_metrics;
 /* After every step and every evaluation, from the thread that made the call; metrics are lent. */
 typedef void (*qrun_train_metrics_fn)(void *user, const qrun_train_metrics *metrics);
 
+/* How examples lie in a file of training data. */
+typedef enum qrun_file_format {
+    QRUN_FORMAT_AUTO = 0, /* by the file's name: .csv, .tsv, .txt and .md (text), with .gz or .zst after it or not; JSON
+                             for every other name */
+    QRUN_FORMAT_JSON = 1, /* JSON Lines or one JSON array */
+    QRUN_FORMAT_CSV = 2,  /* a table whose first record names the columns (RFC 4180) */
+    QRUN_FORMAT_TSV = 3,
+    QRUN_FORMAT_TEXT = 4,      /* one text, cut into rows of seq_len tokens that follow each other */
+    QRUN_FORMAT_PARAGRAPHS = 5 /* each paragraph is a text of its own; empty lines are between them */
+} qrun_file_format;
+
 /* The parameters of a run, in groups. 0, NULL and false are the defaults everywhere; where 0 means another value, the
  * field's comment names it. A value outside its range is refused (QRUN_ERROR_ARGUMENT). */
 
 typedef struct qrun_train_data {
-    const char *train_data;   /* JSONL or a JSON array: messages, prompt and completion, alpaca, question and answer,
-                                 ShareGPT conversations, or text. Required */
-    const char *eval_data;    /* examples to evaluate on, in the same formats; NULL: none, or eval_split */
-    double eval_split;        /* without eval_data: the share of train_data set aside for evaluation; 0 to 0.9 */
-    bool skip_bad;            /* skip and count lines that are not valid examples, instead of refusing the file */
-    const char *cache_folder; /* for tokenised data; NULL: inside out */
-    bool random_tokens;       /* for measuring: full rows of random tokens instead of train_data, an epoch of one step.
-                                 train_data and out are not read, and nothing can be saved */
+    /* Files, pipes ("-": stdin; read once, to the end), or folders of files with a `format`: messages, prompt and
+     * completion, alpaca, question and answer, input and output, ShareGPT conversations, or text; what one path names
+     * has one format. A file may be in gzip or Zstandard. At least one is required. An epoch has every example of every
+     * file once, in one random order, unless there are weights. */
+    const char *const *train_data; /* [n_train_data] */
+    int32_t n_train_data;          /* up to 1,024 */
+    qrun_file_format format;       /* of these files and of eval_data */
+    /* Names that the members of examples, or the columns of a table, have in all these files:
+     * "prompt=question,completion=answer", ours first. Only what is named is read then. NULL: none. */
+    const char *columns;
+    const char *date; /* the day that chat templates write, such as "2026-11-22"; NULL: that on which the run begins */
+    /* Weights of the files, in their order: a file's share of an epoch's examples is its weight over their sum. An
+     * epoch is then as short as it can be with every example in it: the file with the most examples for its weight
+     * gives each once, the others repeat theirs. NULL: none. n_data_weights: 0, or n_train_data. Each above 0, up to
+     * 1e6. */
+    const double *data_weights;
+    int32_t n_data_weights;
+    const char *const *eval_data; /* [n_eval_data]: files of examples to evaluate on, in the same formats; NULL: none,
+                                     or eval_split */
+    int32_t n_eval_data;          /* up to 1,024 */
+    double eval_split;            /* without eval_data: the share of train_data set aside for evaluation; 0 to 0.9 */
+    bool skip_bad;                /* skip and count lines that are not valid examples, instead of refusing the file */
+    const char *cache_folder;     /* for tokenised data; NULL: inside out */
+    bool random_tokens; /* for measuring: full rows of random tokens instead of train_data, an epoch of one step.
+                           train_data and out are not read, and nothing can be saved */
 } qrun_train_data;
 
 typedef struct qrun_train_lora {
-    const char *target_modules; /* "all" (NULL), "attn", "mlp", or module names: "q_proj,v_proj" */
+    const char *target_modules; /* "all" (NULL), "attn", "mlp", "none", or module names: "q_proj,v_proj" */
     int32_t rank;               /* 1 to 512; 0: 16 */
     float alpha;                /* the update is scaled by alpha / rank; up to 1e6; 0: twice the rank */
     bool rslora;                /* scale by alpha / sqrt(rank) instead */
@@ -523,6 +737,10 @@ typedef struct qrun_train_lora {
      * tokenizer's tokens; otherwise such data is refused. qrun_model_info's vocab_size counts the new rows while the
      * trainer lives, and for good after full training. */
     const char *modules_to_save;
+    /* LoRA on the experts of a mixture too, as PEFT's target_parameters: "experts" (both), or their names, such as
+     * "mlp.experts.gate_up_proj,mlp.experts.down_proj". Without lora_dropout and dora, as in PEFT. NULL: none, or the
+     * adapter's. */
+    const char *target_parameters;
 } qrun_train_lora;
 
 typedef struct qrun_train_weights {
@@ -542,11 +760,16 @@ typedef struct qrun_train_optimization {
     double max_grad_norm;     /* scale gradients with a larger norm; 0: 1.0; negative: no clipping */
 } qrun_train_optimization;
 
+/* In place of a number: as large as the memory of the run allows. */
+#define QRUN_AUTO (-1)
+
 typedef struct qrun_train_batches {
     int32_t seq_len;        /* tokens of the longest example, and of a packed row; 2 to the model's context;
-                               0: 1,024, or the model's context where that is smaller */
+                               0: 1,024, or the model's context where that is smaller; QRUN_AUTO: the longest example,
+                               as far as memory allows */
     qrun_batching batching; /* how examples share a micro-batch; an example never attends to another */
-    int32_t batch_size;     /* rows of seq_len in a micro-batch, examples packed into them; 1 to 4,096; 0: 1 */
+    int32_t batch_size;     /* rows of seq_len in a micro-batch, examples packed into them; 1 to 4,096; 0: 1;
+                               QRUN_AUTO: as many as memory allows, and no more than an epoch has for a micro-batch */
     int64_t batch_tokens;   /* GROUP: the most tokens of a micro-batch; 0: batch_size times seq_len */
     int32_t grad_accum;     /* micro-batches of a step; 1 to 2^20; 0: 1 */
     double epochs;          /* up to 1e6; 0: 1; max_steps wins */
@@ -575,7 +798,8 @@ typedef struct qrun_train_saving {
     const char *out;    /* the adapter's folder, or the trained model's; checkpoints go inside. Required */
     int64_t save_every; /* steps between checkpoints, up to 1e12; 0: only at the end */
     int32_t keep; /* how many of the last checkpoints stay, up to 1e6; 0: 2. That of the best evaluation stays too */
-    bool restart; /* ignore the checkpoints in out; otherwise training resumes from the last one */
+    bool restart; /* begin again: the first checkpoint replaces those in out; otherwise training resumes from the last
+                     one. Folders there that are not qrun's stay in either case */
 } qrun_train_saving;
 
 typedef struct qrun_train_callbacks {
@@ -604,16 +828,35 @@ typedef struct qrun_train_params {
  * go together. qrun_trainer_create checks the same, and what depends on model and data. */
 QRUN_API qrun_status qrun_train_params_check(const qrun_train_params *params, qrun_error *error);
 
+/* A file of train_data. */
+typedef struct qrun_train_file {
+    const char *path;
+    const char *data_format;  /* "messages", "prompt/completion", "prompt/completion messages", "alpaca", "text",
+                                 "question/answer", "input/output", "sharegpt" */
+    int64_t n_examples;       /* to train on, without those set aside for evaluation */
+    int64_t n_epoch_examples; /* of an epoch; more than n_examples where data_weights repeat them */
+    /* Names of members of messages that have no meaning here, so that only the chat template may use them: "mood",
+     * "likes"; "": there are none. unknown_line: of the first. */
+    const char *unknown_members;
+    int64_t unknown_line;
+} qrun_train_file;
+
 typedef struct qrun_train_info {
     size_t struct_size;
-    const char *data_format; /* "messages", "prompt/completion", "alpaca", "text", "question/answer", "sharegpt" */
+    const qrun_train_file *files; /* [n_files]: the train_data. Lent */
+    int32_t n_files;
+    const char *data_format; /* of the first file */
     int64_t n_examples, n_eval_examples, n_dropped, n_truncated, n_bad_lines;
     const char *first_bad; /* why the first of n_bad_lines was skipped, with its position; "": no line was */
-    int64_t n_tokens, n_target_tokens; /* of an epoch */
+    int64_t n_tokens, n_target_tokens; /* of an epoch; with data_weights, of the first one */
     int64_t n_trainable;               /* parameters */
     int64_t total_steps, first_step;   /* first_step > 1 after a resume */
-    int64_t best_step;                 /* the step after which the evaluation was best; 0: no evaluation yet */
-    double best_loss;                  /* of it */
+    /* Where a resumed run had fewer steps in all, it is extended, and the schedule is that of the longer run: the
+     * learning rate of the last step as it was, and of the next one. Steps 0: it is not extended. */
+    int64_t earlier_total_steps;
+    double earlier_learning_rate, next_learning_rate;
+    int64_t best_step;    /* the step after which the evaluation was best; 0: no evaluation yet */
+    double best_loss;     /* of it */
     int32_t n_not_better; /* evaluations in a row, up to now, without an improvement; early stopping counts them */
     bool stopped_early;
     const char *checkpointing;                   /* as chosen */
@@ -645,20 +888,30 @@ struct qrun_train_metrics {
     { .struct_size = sizeof(qrun_train_metrics) }
 
 /* Reads and tokenises the data, plans the memory and refuses what does not fit. Resumes from the last checkpoint in
- * `out`, if there is one (QRUN_ERROR_INPUT if it was written with other options). The model must not have sessions. */
+ * `out`, if there is one (QRUN_ERROR_INPUT if it was written with other options). More steps or epochs than it was
+ * written with extend the run. The model must not have sessions. */
 QRUN_API qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *params, qrun_trainer **trainer,
                                          qrun_error *error);
 QRUN_API void qrun_trainer_destroy(qrun_trainer *trainer);
 QRUN_API qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error);
+/* Puts into params, which the trainer was made from, what they left to the defaults: other runs with them, on any day,
+ * give the same result. What it adds is lent from the trainer. */
+QRUN_API qrun_status qrun_trainer_settle(const qrun_trainer *trainer, qrun_train_params *params, qrun_error *error);
 QRUN_API const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, int32_t *n_entries);
 
 /* What a run would take, without loading weights, reading data or allocating the memory. The params' data and out are
  * not read, so rows for tokens that only the data have are not counted. The caller releases entries [*n_entries] with
- * qrun_free, and *checkpointing too: what "auto" chose, as in qrun_train_info; the pointer may be NULL.
- * QRUN_ERROR_MEMORY, with what would fit, when the budget (memory_bytes, or what is free) is too small. */
+ * qrun_free, and *checkpointing too: what "auto" chose, as in qrun_train_info. Pointer and info may be NULL.
+ * QRUN_ERROR_MEMORY, with what would fit, when the budget (memory_bytes, or what is free) is too small: entries and
+ * info are those of the run that keeps the fewest activations then. */
 QRUN_API qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
                                         const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
-                                        char **checkpointing, qrun_error *error);
+                                        char **checkpointing, qrun_plan_info *info, qrun_error *error);
+
+/* The largest run of this kind that fits into its budget, by qrun_plan_training: everything else is as in params. */
+QRUN_API qrun_status qrun_fit_training(qrun_context *context, const qrun_model_params *model_params,
+                                       const qrun_train_params *params, qrun_fit what, qrun_fit_result *result,
+                                       qrun_error *error);
 
 /* An example as the model is trained on it, with its target tokens between «…» (qrun_free). */
 QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int64_t example, char **text,
@@ -666,7 +919,9 @@ QRUN_API qrun_status qrun_trainer_show_example(const qrun_trainer *trainer, int6
 
 /* Runs everything that is left: steps, evaluations, checkpoints (every save_every steps, after the best
  * evaluation so far, and at the end), and the adapter in `out`. After qrun_trainer_cancel it saves a checkpoint and
- * returns QRUN_ERROR_CANCELLED. It is made of the calls below, for programs that have a loop of their own:
+ * returns QRUN_ERROR_CANCELLED. A rank other than 0 follows rank 0 instead, until that destroys its trainer: it
+ * computes its share, writes nothing, and makes none of the calls below. They are for programs that have a loop of
+ * their own:
  *
  *     for (qrun_train_action next; (next = qrun_trainer_next(trainer)) != QRUN_TRAIN_DONE;)
  *         next == QRUN_TRAIN_STEP ? qrun_trainer_step(trainer, &metrics, &done, &error)
@@ -791,6 +1046,49 @@ typedef struct qrun_merge_result {
  * for an adapter of another model. */
 QRUN_API qrun_status qrun_merge_folder(qrun_context *context, const qrun_merge_params *params,
                                        qrun_merge_result *result, qrun_error *error);
+
+/* ---- For other programs ------------------------------------------------------------------------------------------ */
+
+typedef enum qrun_export_format {
+    QRUN_EXPORT_GGUF = 0,     /* a model for llama.cpp and what is built on it */
+    QRUN_EXPORT_GGUF_LORA = 1 /* the adapter alone, for their --lora */
+} qrun_export_format;
+
+typedef enum qrun_gguf_type {
+    QRUN_GGUF_AUTO = 0, /* Q8_0; of an adapter F32 */
+    QRUN_GGUF_F32 = 1,
+    QRUN_GGUF_F16 = 2,
+    QRUN_GGUF_BF16 = 3,
+    QRUN_GGUF_Q8_0 = 4, /* blocks of 32: 8.5 bits per weight */
+    QRUN_GGUF_Q4_0 = 5  /* 4.5 bits; embedding and head in Q8_0 */
+} qrun_gguf_type;
+
+typedef struct qrun_export_params {
+    size_t struct_size;
+    const char *path;    /* as in qrun_model_params; a folder, or (GGUF_LORA) a GGUF file too */
+    const char *adapter; /* a PEFT LoRA folder: merged into the model, or (GGUF_LORA) written. NULL: none */
+    const char *out;     /* the file to write; one of that name is replaced when the new one is whole */
+    qrun_export_format format;
+    qrun_gguf_type type; /* of matrices; vectors are F32. Matrices whose rows do not fill blocks are F16 */
+    qrun_progress_fn progress;
+    void *progress_user;
+} qrun_export_params;
+#define QRUN_EXPORT_PARAMS_INIT \
+    { .struct_size = sizeof(qrun_export_params) }
+
+typedef struct qrun_export_result {
+    size_t struct_size;
+    qrun_gguf_type type;        /* as written */
+    int64_t n_tensors, n_bytes; /* written, and the size of the file */
+    int64_t
+        context_tokens; /* that the file says; fewer than the model's where llama.cpp has no sliding window for it */
+} qrun_export_result;
+#define QRUN_EXPORT_RESULT_INIT \
+    { .struct_size = sizeof(qrun_export_result) }
+/* Writes one GGUF file: weights, config, tokenizer and chat template. Holds about one tensor at a time. result may be
+ * NULL. QRUN_ERROR_UNSUPPORTED for a model that llama.cpp cannot compute as it is, with the reason. */
+QRUN_API qrun_status qrun_export(qrun_context *context, const qrun_export_params *params, qrun_export_result *result,
+                                 qrun_error *error);
 
 #ifdef __cplusplus
 }

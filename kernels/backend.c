@@ -3,9 +3,12 @@
 
 #include "base/sizes.h"
 #include "base/status.h"
+#include "kernels/profile.h"
 
 void qr_backend_destroy(qr_backend *backend) {
-    if (backend != NULL) { backend->destroy(backend); }
+    if (backend == NULL) { return; }
+    if (backend->profile != NULL) { (void)qr_profile_end(backend, NULL, NULL, NULL); }
+    backend->destroy(backend);
 }
 
 const char *qr_op_name(qr_op op) {
@@ -23,6 +26,7 @@ qrun_status qr_backend_run(qr_backend *backend, qr_op op, const void *args, qr_w
         return qr_fail(err, QRUN_ERROR_INTERNAL, "%s on %s needs %zu bytes of workspace and was given %zu",
                        qr_op_name(op), backend->name, needed, workspace.n_bytes);
     }
+    if (backend->profile != NULL) { return qr_profile_run(backend, op, args, workspace.memory, err); }
     return backend->ops[op].run(backend, args, workspace.memory, err);
 }
 

@@ -11,6 +11,7 @@
 
 typedef struct qr_backend qr_backend;
 typedef struct qr_recording qr_recording;
+typedef struct qr_profile qr_profile; /* profile.h */
 
 enum { QR_BACKEND_VERSION = 1 };
 
@@ -59,6 +60,8 @@ struct qr_backend {
     qr_threads *threads; /* lent; for host-side loops */
 
     void (*destroy)(qr_backend *backend);
+    /* One line for people: what of the device is used, and what not and why. NULL: there is nothing to say. */
+    void (*features)(const qr_backend *backend, char *text, size_t n_bytes);
     /* Zeroed memory, 64-byte aligned (at least), counted by memory_held. */
     qrun_status (*memory_create)(qr_backend *backend, qr_memory_kind kind, size_t n_bytes, void **memory,
                                  qr_error *err);
@@ -128,6 +131,14 @@ struct qr_backend {
      * of passes needs. */
     qrun_status (*measure_limits)(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
 
+    /* Positions in the work, numbered from 0 below n_marks, and device time between two that have been marked since
+     * marks_begin; mark_seconds waits. NULL, all three: an op is done when `run` returns, and the host's clock tells.
+     */
+    qrun_status (*marks_begin)(qr_backend *backend, int32_t n_marks, qr_error *err);
+    qrun_status (*mark)(qr_backend *backend, int32_t mark, qr_error *err);
+    qrun_status (*mark_seconds)(qr_backend *backend, int32_t from, int32_t to, double *seconds, qr_error *err);
+    qr_profile *profile; /* while ops are timed; else NULL */
+
     qr_op_impl ops[QR_OP_COUNT];
 };
 
@@ -136,6 +147,10 @@ struct qr_backend {
  */
 qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err);
+/* The same with results whose bits do not depend on the instruction set: those of a CPU with AMX. Of the reference
+ * backend, linear with x in BF16 has them (tile_sum.h). */
+qrun_status qr_backend_ref_create_portable(qr_threads *threads, qr_backend **backend, qr_error *err);
+qrun_status qr_backend_cpu_create_portable(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err);
 /* Of libqrun_cuda.so, opened here. QRUN_ERROR_UNSUPPORTED, with the reason, where it or what it needs is missing;
  * QRUN_ERROR_DEVICE where it computes wrong results on this machine (self_check.h). */
 qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr_error *err);

@@ -145,6 +145,99 @@ static bool check_linear(const check *c, const qr_linear_args *a) {
            check_view(c, "y", a->n_rows, a->weight->desc.rows, a->y_stride);
 }
 
+/* --- Experts ----------------------------------------------------------------------------------------------------- */
+
+static bool check_routing(const check *c, const qr_routing *r) {
+    REQUIRE(r->n_experts > 0 && r->top_k > 0 && r->top_k <= r->n_experts && r->top_k <= QR_MAX_EXPERTS_PER_TOKEN,
+            "%d of %d experts for a token; it must be from 1 to all of them, and at most %d", (int)r->top_k,
+            (int)r->n_experts, QR_MAX_EXPERTS_PER_TOKEN);
+    if (!check_positive(c, "the number of rows", r->n_rows)) { return false; }
+    REQUIRE(r->n_rows <= INT32_MAX / r->n_experts, "%" PRId64 " rows for %d experts are too many", r->n_rows,
+            (int)r->n_experts);
+    return true;
+}
+
+/* The matrices of all experts; the routing has been checked. */
+static bool check_expert_weights(const check *c, const qr_weight *weights, int32_t n_experts) {
+    if (!check_weight(c, weights)) { return false; }
+    const qr_weight_desc *first = &weights[0].desc;
+    for (int32_t e = 1; e < n_experts; e++) {
+        const qr_weight_desc *desc = &weights[e].desc;
+        REQUIRE(desc->format == first->format && desc->block == first->block && desc->rows == first->rows &&
+                    desc->cols == first->cols,
+                "the matrix of expert %d is not as that of expert 0", (int)e);
+    }
+    return true;
+}
+
+static int64_t routed_rows(const qr_routing *r, bool gathers) { return gathers ? r->n_rows : qr_routing_slots(r); }
+
+static bool check_route(const check *c, const qr_route_args *a) { return check_routing(c, &a->routing); }
+
+static bool check_expert_linear(const check *c, const qr_expert_linear_args *a) {
+    const qr_routing *r = &a->routing;
+    return check_routing(c, r) && check_expert_weights(c, a->weights, r->n_experts) &&
+           check_act_dtype(c, "x", a->x_dtype) &&
+           check_view(c, "x", routed_rows(r, a->gathers), a->weights->desc.cols, a->x_stride) &&
+           check_view(c, "y", qr_routing_slots(r), a->weights->desc.rows, a->y_stride);
+}
+
+static bool check_expert_sum(const check *c, const qr_expert_sum_args *a) {
+    return check_routing(c, &a->routing) && check_view(c, "src", qr_routing_slots(&a->routing), a->dim, a->dim);
+}
+
+static bool check_expert_bias(const check *c, const qr_expert_bias_args *a) {
+    return check_routing(c, &a->routing) && check_view(c, "y", qr_routing_slots(&a->routing), a->dim, a->y_stride);
+}
+
+static bool check_expert_linear_backward(const check *c, const qr_expert_linear_backward_args *a) {
+    const qr_routing *r = &a->routing;
+    return check_routing(c, r) && check_expert_weights(c, a->weights, r->n_experts) &&
+           check_act_dtype(c, "dy", a->dy_dtype) &&
+           check_view(c, "dy", routed_rows(r, a->gathers), a->weights->desc.rows, a->dy_stride) &&
+           check_view(c, "dx", qr_routing_slots(r), a->weights->desc.cols, a->dx_stride);
+}
+
+static bool check_expert_lora(const check *c, const qr_expert_lora_args *a) {
+    return check_routing(c, &a->routing) && check_act_dtype(c, "x", a->x_dtype) &&
+           check_positive(c, "the number of adapters", a->n_adapters) &&
+           check_view(c, "x", routed_rows(&a->routing, a->gathers), a->in, a->x_stride) &&
+           check_view(c, "y", qr_routing_slots(&a->routing), a->out, a->y_stride);
+}
+
+static bool check_expert_lora_backward(const check *c, const qr_expert_lora_backward_args *a) {
+    const qr_routing *r = &a->routing;
+    REQUIRE(a->rank > 0 && a->rank <= QR_MAX_EXPERT_LORA_RANK, "rank %d is not from 1 to %d", (int)a->rank,
+            QR_MAX_EXPERT_LORA_RANK);
+    return check_routing(c, r) && check_act_dtype(c, "x", a->x_dtype) && check_finite(c, "scale", a->scale) &&
+           check_view(c, "x", routed_rows(r, a->gathers), a->in, a->x_stride) &&
+           check_view(c, "dy", routed_rows(r, a->shares), a->out, a->dy_stride) &&
+           check_view(c, "dx", qr_routing_slots(r), a->in, a->dx_stride);
+}
+
+static bool check_expert_share_backward(const check *c, const qr_expert_share_backward_args *a) {
+    return check_routing(c, &a->routing) && check_act_dtype(c, "h", a->h_dtype) &&
+           check_view(c, "h", qr_routing_slots(&a->routing), a->dim, a->dim);
+}
+
+static bool check_expert_bias_backward(const check *c, const qr_expert_bias_backward_args *a) {
+    return check_routing(c, &a->routing) && check_view(c, "dy", a->routing.n_rows, a->dim, a->dim);
+}
+
+static bool check_route_backward(const check *c, const qr_route_backward_args *a) {
+    return check_routing(c, &a->routing);
+}
+
+static bool check_share_rows(const check *c, const qr_share_rows_args *a) {
+    return check_act_dtype(c, "x", a->x_dtype) && check_view(c, "x", a->n_rows, a->dim, a->dim);
+}
+
+static bool check_share_rows_backward(const check *c, const qr_share_rows_backward_args *a) {
+    return check_act_dtype(c, "x", a->x_dtype) && check_view(c, "x", a->n_rows, a->dim, a->dim);
+}
+
+/* --- The other forward ops --------------------------------------------------------------------------------------- */
+
 static bool check_lora(const check *c, const qr_lora_args *a) {
     return check_act_dtype(c, "x", a->x_dtype) && check_positive(c, "the number of adapters", a->n_adapters) &&
            check_positive(c, "max_rank", a->max_rank) && check_view(c, "x", a->n_rows, a->in, a->x_stride) &&
@@ -162,7 +255,9 @@ static bool check_dora(const check *c, const qr_dora_args *a) {
 }
 
 static bool check_rope_table(const check *c, const qr_rope_table_args *a) {
-    return check_view(c, "the table", a->n_tokens, a->half, a->half);
+    return check_not_negative(c, "temperature_tokens", (float)a->temperature_tokens) &&
+           check_finite(c, "temperature_beta", a->temperature_beta) &&
+           check_view(c, "the table", a->n_tokens, a->half, a->half);
 }
 
 static bool check_rope(const check *c, const qr_rope_args *a) {
@@ -195,7 +290,18 @@ static bool check_gate(const check *c, const qr_gate_args *a) {
            check_view(c, "g", a->n_rows, a->dim, a->g_stride) && check_view(c, "u", a->n_rows, a->dim, a->u_stride);
 }
 
+static bool check_clamped_gate(const check *c, const qr_clamped_gate_args *a) {
+    REQUIRE(a->limit > 0.0F && isfinite(a->limit) && a->alpha > 0.0F && isfinite(a->alpha),
+            "alpha is %g and the limit %g; both must be positive", (double)a->alpha, (double)a->limit);
+    return check_act_dtype(c, "dst", a->dst_dtype) && check_view(c, "g and u", a->n_rows, a->dim, a->stride);
+}
+
 static bool check_add(const check *c, const qr_add_args *a) { return check_view(c, "x", 1, a->n, a->n); }
+
+static bool check_scale(const check *c, const qr_scale_args *a) {
+    REQUIRE(isfinite(a->factor), "the factor is %g; it must be finite", (double)a->factor);
+    return check_view(c, "x", 1, a->n, a->n);
+}
 
 static bool check_softcap(const check *c, const qr_softcap_args *a) {
     REQUIRE(a->cap > 0.0F && isfinite(a->cap), "the cap is %g; it must be positive", (double)a->cap);
@@ -286,6 +392,11 @@ static bool check_gate_backward(const check *c, const qr_gate_backward_args *a) 
            check_view(c, "dg and du", a->n_rows, a->dim, a->dgu_stride);
 }
 
+static bool check_clamped_gate_backward(const check *c, const qr_clamped_gate_backward_args *a) {
+    return check_clamped_gate(c, &a->forward) &&
+           check_view(c, "dg and du", a->forward.n_rows, a->forward.dim, a->dgu_stride);
+}
+
 static bool check_cross_entropy(const check *c, const qr_cross_entropy_args *a) {
     return check_vocab(c, a->vocab) && check_not_negative(c, "softcap", a->softcap) &&
            check_finite(c, "dloss", a->dloss) && check_view(c, "logits", a->n_rows, a->vocab, a->vocab);
@@ -343,6 +454,83 @@ static bool check_adafactor(const check *c, const qr_adafactor_args *a) {
             "decay_rate is %g; it must not be positive (usually -0.8)", (double)a->decay_rate);
     return check_step(c, a->rows * a->cols, a->step, a->grad_scale, a->lr) && check_not_negative(c, "eps1", a->eps1) &&
            check_finite(c, "weight_decay", a->weight_decay);
+}
+
+/* --- Recurrences, and what goes with them ------------------------------------------------------------------------ */
+
+static bool check_copy_heads(const check *c, const qr_copy_heads_args *a) {
+    REQUIRE(a->src_head_stride >= a->dim && a->dst_head_stride >= a->dim,
+            "heads of %" PRId64 " elements are %" PRId64 " and %" PRId64 " apart", a->dim, a->src_head_stride,
+            a->dst_head_stride);
+    return check_heads(c, a->n_heads, a->src_head_stride) && check_heads(c, a->n_heads, a->dst_head_stride) &&
+           check_view(c, "src", a->n_rows, (a->n_heads - 1) * a->src_head_stride + a->dim, a->src_stride) &&
+           check_view(c, "dst", a->n_rows, (a->n_heads - 1) * a->dst_head_stride + a->dim, a->dst_stride);
+}
+
+static bool check_head_gate(const check *c, const qr_head_gate_args *a) {
+    REQUIRE(a->gate_head_stride >= a->dim, "gates of %" PRId64 " elements are %" PRId64 " apart", a->dim,
+            a->gate_head_stride);
+    return check_act_dtype(c, "x", a->dtype) && check_heads(c, a->n_heads, a->gate_head_stride) &&
+           check_view(c, "x", a->n_rows, a->n_heads * a->dim, a->n_heads * a->dim) &&
+           check_view(c, "gate", a->n_rows, (a->n_heads - 1) * a->gate_head_stride + a->dim, a->gate_stride);
+}
+
+static bool check_head_gate_backward(const check *c, const qr_head_gate_backward_args *a) {
+    return check_head_gate(c, &a->forward);
+}
+
+/* state: elements of one. */
+static bool check_recurrence(const check *c, const qr_recurrence *r, int64_t n_tokens, int64_t state) {
+    if (!check_positive(c, "n_seqs", r->n_seqs)) { return false; }
+    REQUIRE(n_tokens <= INT32_MAX, "%" PRId64 " tokens are too many", n_tokens);
+    if (r->slot == NULL) { return true; }
+    REQUIRE(r->state_stride >= state, "states of %" PRId64 " elements are %" PRId64 " apart", state, r->state_stride);
+    return true;
+}
+
+/* The backward ops run over whole sequences. */
+static bool check_whole(const check *c, const qr_recurrence *r, int64_t n_tokens) {
+    REQUIRE(r->slot == NULL && r->first_position == NULL, "the sequences are not whole");
+    REQUIRE(r->max_seq_tokens > 0 && r->max_seq_tokens <= n_tokens,
+            "the longest sequence has %" PRId32 " of %" PRId64 " tokens", r->max_seq_tokens, n_tokens);
+    return true;
+}
+
+static bool check_conv1d_causal(const check *c, const qr_conv1d_causal_args *a) {
+    REQUIRE(a->kernel >= 1 && a->kernel <= QR_CONV_MAX_KERNEL, "kernel is %" PRId32 "; it must be from 1 to %d",
+            a->kernel, QR_CONV_MAX_KERNEL);
+    return check_act_fn(c, a->fn) && check_view(c, "x", a->n_tokens, a->dim, a->x_stride) &&
+           check_recurrence(c, &a->sequences, a->n_tokens, (a->kernel - 1) * a->dim);
+}
+
+static bool check_conv1d_causal_backward(const check *c, const qr_conv1d_causal_backward_args *a) {
+    const qr_conv1d_causal_args *forward = &a->forward;
+    return check_conv1d_causal(c, forward) && check_whole(c, &forward->sequences, forward->n_tokens) &&
+           check_view(c, "dx", forward->n_tokens, forward->dim, a->dx_stride);
+}
+
+static int64_t qkv_columns(const qr_gated_delta_args *a) {
+    return 2 * (int64_t)a->n_key_heads * a->key_dim + (int64_t)a->n_value_heads * a->value_dim;
+}
+
+static bool check_gated_delta(const check *c, const qr_gated_delta_args *a) {
+    if (!check_heads(c, a->n_key_heads, a->key_dim) || !check_heads(c, a->n_value_heads, a->value_dim)) {
+        return false;
+    }
+    REQUIRE(a->n_value_heads % a->n_key_heads == 0,
+            "%" PRId32 " value heads are not divisible by %" PRId32 " key heads", a->n_value_heads, a->n_key_heads);
+    REQUIRE((int64_t)a->key_dim * a->value_dim <= INT32_MAX / a->n_value_heads, "the state is too large");
+    const int64_t state = (int64_t)a->n_value_heads * a->key_dim * a->value_dim;
+    return check_view(c, "qkv", a->n_tokens, qkv_columns(a), a->qkv_stride) &&
+           check_view(c, "a", a->n_tokens, a->n_value_heads, a->ab_stride) &&
+           check_recurrence(c, &a->sequences, a->n_tokens, state);
+}
+
+static bool check_gated_delta_backward(const check *c, const qr_gated_delta_backward_args *a) {
+    const qr_gated_delta_args *forward = &a->forward;
+    return check_gated_delta(c, forward) && check_whole(c, &forward->sequences, forward->n_tokens) &&
+           check_view(c, "dqkv", forward->n_tokens, qkv_columns(forward), a->dqkv_stride) &&
+           check_view(c, "da", forward->n_tokens, forward->n_value_heads, a->dab_stride);
 }
 
 /* --- The functions of op_check.h --------------------------------------------------------------------------------- */

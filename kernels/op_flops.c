@@ -14,6 +14,19 @@ static double of_linear_backward(const qr_linear_backward_args *a) {
     return product(a->n_rows, a->weight->desc.cols, a->weight->desc.rows);
 }
 
+static double of_expert_linear(const qr_expert_linear_args *a) {
+    return product(qr_routing_slots(&a->routing), a->weights->desc.cols, a->weights->desc.rows);
+}
+
+static double of_expert_linear_backward(const qr_expert_linear_backward_args *a) {
+    return product(qr_routing_slots(&a->routing), a->weights->desc.cols, a->weights->desc.rows);
+}
+
+/* Of adapters it is not known here what ranks they have; those of training are counted backward. */
+static double of_expert_lora_backward(const qr_expert_lora_backward_args *a) {
+    return 2.0 * product(qr_routing_slots(&a->routing), a->rank, a->in + a->out);
+}
+
 static double of_weight_backward(const qr_weight_backward_args *a) { return product(a->n_rows, a->in, a->out); }
 
 static double of_lora(const qr_lora_args *a) { return product(a->n_rows, a->max_rank, a->in + a->out); }
@@ -51,10 +64,23 @@ static double of_attention_packed_backward(const qr_attention_packed_backward_ar
     return 2.5 * of_attention_packed(&a->forward);
 }
 
+/* What a token reads of the state and writes to it, and, for its gradient, that again with two reads of the gradient.
+ */
+static double of_gated_delta(const qr_gated_delta_args *a) {
+    return 6.0 * (double)a->n_tokens * (double)a->n_value_heads * (double)a->key_dim * (double)a->value_dim;
+}
+
+static double of_gated_delta_backward(const qr_gated_delta_backward_args *a) {
+    return 2.5 * of_gated_delta(&a->forward);
+}
+
 double qr_op_flops(qr_op op, const void *args) {
     switch (op) {
         case QR_OP_linear: return of_linear(args);
         case QR_OP_linear_backward: return of_linear_backward(args);
+        case QR_OP_expert_linear: return of_expert_linear(args);
+        case QR_OP_expert_linear_backward: return of_expert_linear_backward(args);
+        case QR_OP_expert_lora_backward: return of_expert_lora_backward(args);
         case QR_OP_weight_backward: return of_weight_backward(args);
         case QR_OP_lora: return of_lora(args);
         case QR_OP_lora_backward: return of_lora_backward(args);
@@ -62,6 +88,8 @@ double qr_op_flops(qr_op op, const void *args) {
         case QR_OP_attention: return of_attention(args);
         case QR_OP_attention_packed: return of_attention_packed(args);
         case QR_OP_attention_packed_backward: return of_attention_packed_backward(args);
+        case QR_OP_gated_delta: return of_gated_delta(args);
+        case QR_OP_gated_delta_backward: return of_gated_delta_backward(args);
         default: return 0.0;
     }
 }

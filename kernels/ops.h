@@ -21,7 +21,8 @@
 #include "base/dtype.h"
 #include "kernels/weight.h"
 
-/* One line an op. Adding a line makes the backends' tables and the tests' table refuse to compile until they have it.
+/* One line an op; those of experts are in ops_experts.h. Adding a line makes the backends' tables and the tests' table
+ * refuse to compile until they have it.
  */
 #define QR_FORWARD_OPS(X) \
     X(quantize)           \
@@ -30,6 +31,12 @@
     X(rms_norm)           \
     X(layer_norm)         \
     X(linear)             \
+    X(route)              \
+    X(expert_linear)      \
+    X(expert_bias)        \
+    X(expert_sum)         \
+    X(expert_lora)        \
+    X(share_rows)         \
     X(lora)               \
     X(dora_norm)          \
     X(dora)               \
@@ -37,9 +44,15 @@
     X(rope)               \
     X(kv_write)           \
     X(attention)          \
+    X(copy_heads)         \
+    X(head_gate)          \
+    X(conv1d_causal)      \
+    X(gated_delta)        \
     X(activation)         \
     X(gate)               \
+    X(clamped_gate)       \
     X(add)                \
+    X(scale)              \
     X(softcap)            \
     X(nll)                \
     X(sample)
@@ -48,6 +61,12 @@
 #define QR_TRAIN_OPS(X)          \
     X(linear_backward)           \
     X(weight_backward)           \
+    X(expert_linear_backward)    \
+    X(expert_share_backward)     \
+    X(expert_lora_backward)      \
+    X(expert_bias_backward)      \
+    X(route_backward)            \
+    X(share_rows_backward)       \
     X(lora_backward)             \
     X(dora_backward)             \
     X(rms_norm_backward)         \
@@ -55,8 +74,12 @@
     X(rope_backward)             \
     X(attention_packed)          \
     X(attention_packed_backward) \
+    X(head_gate_backward)        \
+    X(conv1d_causal_backward)    \
+    X(gated_delta_backward)      \
     X(activation_backward)       \
     X(gate_backward)             \
+    X(clamped_gate_backward)     \
     X(cross_entropy)             \
     X(embedding_backward)        \
     X(scatter_rows)              \
@@ -209,7 +232,9 @@ typedef struct qr_dora_args {
 } qr_dora_args;
 
 /* rope_table: cos and sin of position · inv_freq (the product and the functions in F32, as transformers does), times
- * the slot's attention factor (YaRN, LongRoPE; 1 otherwise). Row i uses the frequencies of slot token_slot[i]. */
+ * the slot's attention factor (YaRN, LongRoPE; 1 otherwise). Row i uses the frequencies of slot token_slot[i].
+ * temperature_tokens > 0: times 1 + temperature_beta · log(1 + floor(position / temperature_tokens)) too, which is how
+ * Ministral 3 and Llama 4 scale queries beyond their trained length. */
 typedef struct qr_rope_table_args {
     const float *inv_freq;        /* [n_slots, half] */
     const float *factor;          /* [n_slots] */
@@ -217,6 +242,8 @@ typedef struct qr_rope_table_args {
     const int32_t *position;      /* [n_tokens] */
     float *cos_table, *sin_table; /* [n_tokens, half] */
     int64_t n_tokens, half;
+    float temperature_beta;
+    int32_t temperature_tokens; /* 0: none */
 } qr_rope_table_args;
 
 /* rope: rotates, in place, the pairs (j, j + half) of the first 2 · half elements of each head ("rotate half"). */
@@ -260,6 +287,7 @@ typedef struct qr_kv_write_args {
 /* attention: for token t of sequence s at position p, head h (K/V head h / (n_heads / n_kv_heads)):
  *     a[j] = softcap(scale · q · k[j]) for j in [max(0, p − window + 1), p], or [0, p] when window is 0;
  *     dst = sum softmax(a)[j] · v[j].
+ * With sinks, the softmax is over these scores and sinks[h], which has no value: it takes its share of the weights.
  * Sequence s owns rows [q_start[s], q_start[s + 1]) of q, at positions first_position[s], +1, …; position j lies in
  * page block_table[s · table_stride + j / 16]. K/V of all positions read here, those of this step included, are already
  * in their pages. Blocks wholly outside the window may have table entries of −1. softcap(x) = c · tanh(x / c), c > 0.
@@ -283,11 +311,77 @@ typedef struct qr_attention_args {
     const unsigned char *pages;
     size_t page_stride_bytes;
     float scale;
-    float softcap;  /* 0: none */
-    int32_t window; /* tokens a position sees, itself included; 0: all */
+    float softcap;      /* 0: none */
+    int32_t window;     /* tokens a position sees, itself included; 0: all */
+    const float *sinks; /* [n_heads] or NULL */
 } qr_attention_args;
 
 typedef enum qr_act_fn { QR_ACT_SILU, QR_ACT_GELU_TANH, QR_ACT_GELU_ERF } qr_act_fn;
+
+/* copy_heads: dst[i, h, :] = src[i, h, :], or dst += src with accumulate. Heads are a head stride apart, in both. */
+typedef struct qr_copy_heads_args {
+    const float *src; /* [n_rows, n_heads, dim], rows src_stride apart, heads src_head_stride apart */
+    float *dst;
+    int64_t n_rows, n_heads, dim, src_stride, src_head_stride, dst_stride, dst_head_stride;
+    bool accumulate;
+} qr_copy_heads_args;
+
+/* head_gate: dst[i, h, :] = x[i, h, :] · sigmoid(gate[i, h, :]). dst may be x. */
+typedef struct qr_head_gate_args {
+    const void *x;     /* act, [n_rows, n_heads · dim] contiguous */
+    const float *gate; /* [n_rows, n_heads, dim], rows gate_stride apart, heads gate_head_stride apart */
+    void *dst;         /* [n_rows, n_heads · dim] contiguous */
+    qr_dtype dtype;    /* of x and dst */
+    int64_t n_rows, n_heads, dim, gate_stride, gate_head_stride;
+} qr_head_gate_args;
+
+/* The sequences of a batch, for ops that carry a state along each of them. Sequence s owns rows [start[s], start[s +
+ * 1]), at positions first_position[s], +1, …. Its state is slot[s] of `states`. It is read where first_position is not
+ * 0, and then holds what the same op left there after the position before; at position 0 it is zero, whatever the
+ * memory holds. Afterwards it is that of the last row. A slot of −1, or slot NULL, has no memory: the sequence begins
+ * from zero and its state is not kept. No two sequences have the same slot.
+ * A state is F32 after every token, so that its bits do not depend on how a sequence is cut. */
+typedef struct qr_recurrence {
+    int32_t n_seqs;
+    int32_t max_seq_tokens;        /* the longest sequence; read by the backward ops alone */
+    const int32_t *start;          /* [n_seqs + 1] */
+    const int32_t *first_position; /* [n_seqs]; NULL: all 0 */
+    const int32_t *slot;           /* [n_seqs]; NULL: all −1 */
+    float *states;                 /* slot i begins at states + i · state_stride */
+    int64_t state_stride;
+} qr_recurrence;
+
+/* conv1d_causal: a convolution over the tokens of each sequence, every channel for itself:
+ *     dst[t, c] = fn(sum over j of weight[c, j] · x[t − kernel + 1 + j, c]), j ascending.
+ * Rows before the sequence count as 0. The state is the last kernel − 1 rows of x, [kernel − 1, dim], oldest first. */
+typedef struct qr_conv1d_causal_args {
+    qr_act_fn fn;
+    const float *x;      /* [n_tokens, dim], rows x_stride apart */
+    const float *weight; /* [dim, kernel] */
+    float *dst;          /* [n_tokens, dim] contiguous */
+    int64_t n_tokens, dim, x_stride;
+    int32_t kernel; /* at most QR_CONV_MAX_KERNEL */
+    qr_recurrence sequences;
+} qr_conv1d_causal_args;
+
+enum { QR_CONV_MAX_KERNEL = 8 };
+
+/* gated_delta: the gated delta rule (Yang et al., "Gated Delta Networks", 2024) as Qwen3-Next and Qwen3.5 have it. For
+ * a token and value head h, with q and k of key head h / (n_value_heads / n_key_heads):
+ *     q' = q / sqrt(sum q² + 1e-6) / sqrt(key_dim), k' = k / sqrt(sum k² + 1e-6),
+ *     decay = exp(−exp(a_log[h]) · softplus(a[h] + dt_bias[h])), beta = sigmoid(b[h]),
+ *     delta = beta · (v − decay · stateᵀ k'), state = decay · state + k' deltaᵀ, dst = stateᵀ q'.
+ * The state is [n_value_heads, key_dim, value_dim]. */
+typedef struct qr_gated_delta_args {
+    const float *qkv;             /* [n_tokens, 2 · n_key_heads · key_dim + n_value_heads · value_dim]: [q | k | v],
+                                   * rows qkv_stride apart */
+    const float *a, *b;           /* [n_tokens, n_value_heads], rows ab_stride apart */
+    const float *a_log, *dt_bias; /* [n_value_heads] */
+    float *dst;                   /* [n_tokens, n_value_heads · value_dim] contiguous */
+    int64_t n_tokens, qkv_stride, ab_stride;
+    int32_t n_key_heads, n_value_heads, key_dim, value_dim; /* n_key_heads divides n_value_heads */
+    qr_recurrence sequences;
+} qr_gated_delta_args;
 
 /* activation: dst = fn(x). */
 typedef struct qr_activation_args {
@@ -307,12 +401,30 @@ typedef struct qr_gate_args {
     int64_t n_rows, dim, g_stride, u_stride;
 } qr_gate_args;
 
+/* clamped_gate: with g' = min(g, limit) and u' = u held to ±limit: dst = g' · sigmoid(alpha · g') · (u' + 1), as
+ * gpt-oss has it. */
+typedef struct qr_clamped_gate_args {
+    const float *g, *u; /* [n_rows, dim], rows stride apart */
+    void *dst;          /* act, [n_rows, dim] contiguous */
+    qr_dtype dst_dtype;
+    int64_t n_rows, dim, stride;
+    float alpha, limit; /* positive */
+} qr_clamped_gate_args;
+
 /* add: x += y, elementwise over n elements. */
 typedef struct qr_add_args {
     float *x;
     const float *y;
     int64_t n;
 } qr_add_args;
+
+/* scale: x = factor · x, in place over n elements; with `by`, x = (factor · by[0]) · x. */
+typedef struct qr_scale_args {
+    float *x;
+    int64_t n;
+    float factor;
+    const float *by; /* [1] or NULL */
+} qr_scale_args;
 
 /* softcap: x = cap · tanh(x / cap), in place over n elements. */
 typedef struct qr_softcap_args {
@@ -364,6 +476,7 @@ typedef struct qr_sample_args {
     int64_t n_samples, vocab;
 } qr_sample_args;
 
+#include "kernels/ops_experts.h"
 #include "kernels/ops_train.h"
 
 #endif

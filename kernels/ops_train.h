@@ -123,19 +123,51 @@ typedef struct qr_attention_packed_args {
     int32_t max_seq_tokens; /* the longest sequence */
     float scale, softcap;
     int32_t window;
+    const float *sinks; /* [n_heads] or NULL: as in attention, and in lse */
     bool round_kv;
     bool bf16_products; /* above */
 } qr_attention_packed_args;
 
 /* attention_packed_backward: dq, dk, dv (overwritten; views with the same stride) from dout [n_tokens, n_heads ·
  * head_dim], recomputing the probabilities from q, k and lse. delta = sum over head_dim of dout · out is computed
- * inside from `out`, what the forward op wrote. */
+ * inside from `out`, what the forward op wrote. Sinks have no gradient here: nothing trains them. */
 typedef struct qr_attention_packed_backward_args {
     qr_attention_packed_args forward; /* q, k, v, lse and shapes of the forward op; dst is its result */
     const float *dout;                /* [n_tokens, n_heads · head_dim] contiguous */
     float *dq, *dk, *dv;              /* rows dqkv_stride apart */
     int64_t dqkv_stride;
 } qr_attention_packed_backward_args;
+
+/* head_gate_backward: dx[i, h, :] = dy · sigmoid(gate), dgate = dy · x · sigmoid(gate) · (1 − sigmoid(gate)). dx may be
+ * dy. dgate has the strides of gate. */
+typedef struct qr_head_gate_backward_args {
+    qr_head_gate_args forward; /* dst is not read */
+    const float *dy;           /* [n_rows, n_heads · dim] contiguous */
+    float *dx;                 /* the same */
+    float *dgate;
+} qr_head_gate_backward_args;
+
+/* conv1d_causal_backward: over whole sequences (no slots). dx is overwritten; dweight [dim, kernel] is added to; NULL:
+ * not wanted. */
+typedef struct qr_conv1d_causal_backward_args {
+    qr_conv1d_causal_args forward; /* dst is not read */
+    const float *dy;               /* [n_tokens, dim] contiguous */
+    float *dx;                     /* [n_tokens, dim], rows dx_stride apart */
+    float *dweight;
+    int64_t dx_stride;
+} qr_conv1d_causal_backward_args;
+
+/* gated_delta_backward: over whole sequences (no slots). The states are computed again: once to keep those at the
+ * borders of blocks of tokens, then inside each block, from the last block to the first. dqkv, da and db are
+ * overwritten; da_log and ddt_bias [n_value_heads] are added to; NULL: not wanted. */
+typedef struct qr_gated_delta_backward_args {
+    qr_gated_delta_args forward; /* dst is not read */
+    const float *dy;             /* [n_tokens, n_value_heads · value_dim] contiguous */
+    float *dqkv;                 /* rows dqkv_stride apart */
+    float *da, *db;              /* rows dab_stride apart */
+    float *da_log, *ddt_bias;
+    int64_t dqkv_stride, dab_stride;
+} qr_gated_delta_backward_args;
 
 /* activation_backward: dx = dy · fn'(x). dx may be dy, or x, when the strides agree. */
 typedef struct qr_activation_backward_args {
@@ -153,6 +185,15 @@ typedef struct qr_gate_backward_args {
     float *dg, *du;     /* [n_rows, dim], rows dgu_stride apart */
     int64_t n_rows, dim, gu_stride, dgu_stride;
 } qr_gate_backward_args;
+
+/* clamped_gate_backward: dg and du; 0 where g or u is beyond its limit. dg may be g, and du u, when the strides agree.
+ */
+typedef struct qr_clamped_gate_backward_args {
+    qr_clamped_gate_args forward; /* dst is not read */
+    const float *dy;              /* [n_rows, dim] contiguous */
+    float *dg, *du;               /* [n_rows, dim], rows dgu_stride apart */
+    int64_t dgu_stride;
+} qr_clamped_gate_backward_args;
 
 /* cross_entropy: per row the loss −log softmax(c(logits))[target] and, in place, its gradient with respect to the
  * logits before the soft-cap c (c(x) = cap · tanh(x / cap); cap 0: none), times dloss. A target of −1 gives loss 0 and

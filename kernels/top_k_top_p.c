@@ -88,9 +88,9 @@ static int64_t survivors(const qr_sample_params *params, const double *weights, 
     return n;
 }
 
-/* Samples among the most likely: pops ids off the heap until top_k, top_p or min_p ends it. */
-static int32_t sample_filtered(const qr_sample_params *params, const float *logits, int64_t vocab,
-                               const qr_sample_scratch *scratch) {
+/* Pops ids off the heap until top_k, top_p or min_p ends it. */
+int64_t qr_sample_filter(const qr_sample_params *params, const float *logits, int64_t vocab,
+                         const qr_sample_scratch *scratch) {
     int32_t *heap = scratch->heap;
     double *weights = scratch->weights;
     const double inverse_temperature = 1.0 / (double)params->temperature;
@@ -110,13 +110,23 @@ static int32_t sample_filtered(const qr_sample_params *params, const float *logi
         taken += weight;
     }
     if (limited) { total = taken; }
-    const int64_t kept = survivors(params, weights, n, total);
+    return survivors(params, weights, n, total);
+}
+
+int64_t qr_sample_weights(const double *weights, int64_t n, double uniform) {
     double mass = 0;
-    for (int64_t i = 0; i < kept; i++) { mass += weights[i]; }
-    double rest = params->uniform * mass;
+    for (int64_t i = 0; i < n; i++) { mass += weights[i]; }
+    double rest = uniform * mass;
     int64_t chosen = 0;
-    while (chosen + 1 < kept && (rest -= weights[chosen]) >= 0) { chosen++; }
-    return heap[vocab - 1 - chosen];
+    while (chosen + 1 < n && (rest -= weights[chosen]) >= 0) { chosen++; }
+    return chosen;
+}
+
+/* Samples among the most likely. */
+static int32_t sample_filtered(const qr_sample_params *params, const float *logits, int64_t vocab,
+                               const qr_sample_scratch *scratch) {
+    const int64_t n = qr_sample_filter(params, logits, vocab, scratch);
+    return scratch->heap[vocab - 1 - qr_sample_weights(scratch->weights, n, params->uniform)];
 }
 
 static int32_t sample_unfiltered(const qr_sample_params *params, const float *logits, int64_t vocab) {

@@ -20,6 +20,14 @@ qr_sample_scratch qr_sample_scratch_at(void *memory, int64_t vocab);
 int32_t qr_sample_token(const qr_sample_params *params, const float *logits, int64_t vocab,
                         const qr_sample_scratch *scratch);
 
+/* The ids that top_k, top_p and min_p leave of logits as above, at a temperature above 0: their number. The i-th in
+ * falling order is scratch->heap[vocab − 1 − i], with scratch->weights[i] in proportion to its probability. */
+int64_t qr_sample_filter(const qr_sample_params *params, const float *logits, int64_t vocab,
+                         const qr_sample_scratch *scratch);
+
+/* Of weights [n] the one that `uniform` in [0, 1) falls on. */
+int64_t qr_sample_weights(const double *weights, int64_t n, double uniform);
+
 /* The op's result for one row. */
 qr_sampled qr_sample_row(const qr_sample_params *params, const float *logits, int64_t vocab,
                          const qr_sample_scratch *scratch);

@@ -1,11 +1,13 @@
 #!/bin/sh
 # Installs what building and testing qrun needs from the packages of Debian or Ubuntu, and only what is missing. Says what
 # it installs before it does; asks for sudo only when something is missing and the caller is not root.
-#   install-dependencies.sh [PACKAGE…]   further packages: scripts/check asks for clang-format-14 and clang-tidy-14
+#   install-dependencies.sh [PACKAGE…]   further packages: scripts/check asks for clang-format-14 and clang-tidy-14;
+#                                        mpirun is in openmpi-bin, and libopenmpi-dev builds libqrun_mpi.so
 set -eu
 
 missing=
-for package in build-essential cmake ninja-build pkg-config libcjson-dev libpcre2-dev libutf8proc-dev "$@"; do
+for package in build-essential cmake ninja-build pkg-config libcjson-dev libedit-dev libevent-dev libpcre2-dev \
+    libssl-dev libutf8proc-dev libyaml-dev libzstd-dev zlib1g-dev "$@"; do
     status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
     [ "$status" = installed ] || missing="$missing $package"
 done

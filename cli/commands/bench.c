@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/commands/bench_kernels.h"
+#include "cli/commands/bench_reuse.h"
 #include "cli/commands/bench_train.h"
 #include "cli/commands/measure.h"
 #include "cli/options/command.h"
@@ -20,8 +22,9 @@ typedef struct bench_options {
     engine_options engine;
     int32_t prompt_tokens; /* 0: decided when the model is known */
     int32_t decode_tokens, n_repeat;
-    option_ints batches;
+    option_ints batches, contexts;
     bench_train_options training;
+    bool kernels;
     const char *json;
 } bench_options;
 
@@ -43,8 +46,13 @@ static const option bench_table[] = {
      .help = "Tokens written per sequence. Default: 64."},
     {.name = "batch", .kind = OPTION_INTS, .value_name = "N,N…", AT(batches), .low = 1, .high = 4096,
      .help = "Sequences written at once, one measurement for each number. Default: 1,8,16,32."},
+    {.name = "decode-context", .kind = OPTION_INTS, .value_name = "N,N…", AT(contexts), .low = 1, .high = 1 << 24,
+     .help = "Tokens of a sequence before those that are written: a measurement for each number. Default: 16."},
     {.name = "repeat", .kind = OPTION_INT, .value_name = "N", AT(n_repeat), .low = 1, .high = MEASURE_REPEAT_MAX,
      .help = "Repetitions; medians are reported. Default: 3."},
+    {.name = "kernels", .kind = OPTION_FLAG, AT(kernels),
+     .help = "In place of speeds, the time of every op: of a prompt and of one decode step, or with --train of one "
+             "training step; with its bytes, its operations, and the share of the machine's limit."},
     {.name = "json", .kind = OPTION_TEXT, .value_name = "FILE", AT(json), .completion = COMPLETE_FILE,
      .help = "Write the results as JSON too (\"-\": to stdout, in place of the table)."},
 };
@@ -55,8 +63,9 @@ static const option_group groups[] = {
     OPTION_GROUP("Shape", shape_table, offsetof(bench_options, engine)),
     OPTION_GROUP("Measurement", bench_table, 0),
     OPTION_GROUP("Training", bench_train_option_table, offsetof(bench_options, training)),
-    OPTION_GROUP("Machine", machine_option_table, offsetof(bench_options, engine)),
+    {"Machine", machine_option_table, N_MACHINE_OPTIONS - 1, offsetof(bench_options, engine)}, /* without --offload */
     OPTION_GROUP("Session", session_option_table, offsetof(bench_options, engine)),
+    OPTION_GROUP("Speed", speed_option_table, offsetof(bench_options, engine)),
 };
 
 typedef struct bench {
@@ -65,10 +74,12 @@ typedef struct bench {
     qrun_limits limits;
     const bench_options *o;
     int32_t prompt_tokens;
-    option_ints batches;
-    measure_result prefill, decode[OPTION_LIST_MAX];
+    option_ints batches, contexts;
+    measure_result prefill, decode[OPTION_LIST_MAX][OPTION_LIST_MAX]; /* by context and batch */
+    qrun_session_stats stats;                                         /* once all is measured */
     bench_train_result training;
-    int64_t planned_bytes, peak_bytes;
+    bench_reuse_result reuse;
+    bench_kernels_result kernels;
 } bench;
 
 /* ---- What the numbers mean --------------------------------------------------------------------------------------- */
@@ -100,13 +111,15 @@ static double read_share(const bench *b, double steps_per_second) {
 
 static void print_start(const bench *b) {
     const qrun_model_info *m = &b->engine->info;
-    printf("model      %s, %d layers, hidden %d, %s parameters\n", m->family, (int)m->n_layers, (int)m->hidden_size,
-           large_text(m->n_parameters).text);
+    printf("model      %s, %d layers, hidden %d, %s\n", m->family, (int)m->n_layers, (int)m->hidden_size,
+           engine_parameters(m).text);
     printf("weights    %s, head %s, %s, computed in %s; ready in %.2f s\n", m->quant, m->head_format,
            size_text(m->weight_bytes).text, m->dtype, m->load_seconds);
-    printf("machine    %s (%s), %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n", b->device.backend,
-           b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
+    printf("machine    %s (%s), %s order of sums, %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n",
+           b->device.backend, b->device.isa, b->device.numerics, (int)b->device.n_threads,
+           b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
            computes_f16_as_f32(b) ? "f32, which f16 is computed in here" : m->dtype);
+    if (b->device.features[0] != '\0') { printf("of it      %s\n", b->device.features); }
     if (b->device.note != NULL) {
         printf("no GPU     %s\n", api_names_to_options(b->device.note, (char[API_NAMES_TEXT_BYTES]){0}));
     }
@@ -119,19 +132,36 @@ static void print_speed(const bench *b, const measure_result *r, const char *nam
            100 * flops_share(b, r->tokens_per_second));
 }
 
-static void print_table(const bench *b) {
-    printf("memory     %s planned, %s used at most\n\n", size_text(b->planned_bytes).text,
-           size_text(b->peak_bytes).text);
-    printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
+static void print_decode(const bench *b) {
     char name[32], reading[16];
+    for (int c = 0; c < b->contexts.count; c++) {
+        for (int i = 0; i < b->batches.count; i++) {
+            const measure_result *r = &b->decode[c][i];
+            const double steps_per_second = r->tokens_per_second / (double)b->batches.values[i];
+            const int n = snprintf(name, sizeof name, "decode, batch %d", (int)b->batches.values[i]);
+            if (b->contexts.count > 1) {
+                (void)snprintf(name + n, sizeof name - (size_t)n, " at %d", (int)b->contexts.values[c]);
+            }
+            snprintf(reading, sizeof reading, "%.1f%%", 100 * read_share(b, steps_per_second));
+            print_speed(b, r, name, reading);
+        }
+    }
+}
+
+static void print_table(const bench *b) {
+    printf("memory     %s planned, %s used at most\n", size_text(b->stats.planned_bytes).text,
+           size_text(b->stats.peak_bytes).text);
+    if (strcmp(b->device.backend, "cpu") != 0) {
+        printf("steps      %lld, of which %lld were replayed%s%s\n", (long long)b->stats.steps,
+               (long long)b->stats.replayed_steps, b->stats.replay_failure[0] != '\0' ? "; then: " : "",
+               b->stats.replay_failure);
+    }
+    printf("\n");
+    printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
+    char name[32];
     snprintf(name, sizeof name, "prefill %d", (int)b->prompt_tokens);
     print_speed(b, &b->prefill, name, "");
-    for (int i = 0; i < b->batches.count; i++) {
-        const double steps_per_second = b->decode[i].tokens_per_second / (double)b->batches.values[i];
-        snprintf(name, sizeof name, "decode, batch %d", (int)b->batches.values[i]);
-        snprintf(reading, sizeof reading, "%.1f%%", 100 * read_share(b, steps_per_second));
-        print_speed(b, &b->decode[i], name, reading);
-    }
+    print_decode(b);
     printf("\nFirst token of a prompt of %d tokens after %.3f s. Medians of %d. Of reading: weights read, of what the\n"
            "machine reads at most; of matrix: 2 operations per linear parameter and token, of its matrix peak.\n",
            (int)b->prompt_tokens, b->prefill.first_token_seconds, (int)b->o->n_repeat);
@@ -143,33 +173,48 @@ static void write_start_json(const bench *b, text_buffer *out) {
     text_json_string(out, m->folder, strlen(m->folder));
     text_format(out,
                 ",\"family\":\"%s\",\"quant\":\"%s\",\"head\":\"%s\",\"dtype\":\"%s\",\"parameters\":%lld,"
-                "\"linear_parameters\":%lld,\"weight_bytes\":%lld,\"step_weight_bytes\":%lld,\"load_seconds\":%.6f,",
+                "\"active_parameters\":%lld,\"linear_parameters\":%lld,\"weight_bytes\":%lld,\"step_weight_bytes\":%"
+                "lld,\"load_seconds\":%.6f,",
                 m->family, m->quant, m->head_format, m->dtype, (long long)m->n_parameters,
-                (long long)m->n_linear_parameters, (long long)m->weight_bytes, (long long)m->step_weight_bytes,
-                m->load_seconds);
+                (long long)m->n_active_parameters, (long long)m->n_linear_parameters, (long long)m->weight_bytes,
+                (long long)m->step_weight_bytes, m->load_seconds);
     text_format(out,
-                "\"machine\":{\"backend\":\"%s\",\"isa\":\"%s\",\"threads\":%d,\"read_bytes_per_second\":%.6g,"
-                "\"bf16_flops\":%.6g,\"f32_flops\":%.6g,\"f16_flops\":%.6g},",
-                b->device.backend, b->device.isa, (int)b->device.n_threads, b->limits.read_bytes_per_second,
-                b->limits.bf16_flops, b->limits.f32_flops, b->limits.f16_flops);
+                "\"machine\":{\"backend\":\"%s\",\"isa\":\"%s\",\"numerics\":\"%s\",\"threads\":%d,"
+                "\"read_bytes_per_second\":%.6g,"
+                "\"bf16_flops\":%.6g,\"f32_flops\":%.6g,\"f16_flops\":%.6g,\"features\":",
+                b->device.backend, b->device.isa, b->device.numerics, (int)b->device.n_threads,
+                b->limits.read_bytes_per_second, b->limits.bf16_flops, b->limits.f32_flops, b->limits.f16_flops);
+    text_json_string(out, b->device.features, strlen(b->device.features));
+    text_puts(out, "},");
+}
+
+static void write_decode_json(const bench *b, int c, int i, text_buffer *out) {
+    const measure_result *r = &b->decode[c][i];
+    text_format(out,
+                "%s{\"context\":%lld,\"batch\":%lld,\"tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,"
+                "\"most\":%.6g,\"read_share\":%.6g,\"matrix_share\":%.6g}",
+                c + i > 0 ? "," : "", (long long)b->contexts.values[c], (long long)b->batches.values[i],
+                (int)b->o->decode_tokens, r->tokens_per_second, r->least, r->most,
+                read_share(b, r->tokens_per_second / (double)b->batches.values[i]),
+                flops_share(b, r->tokens_per_second));
 }
 
 static void write_speeds_json(const bench *b, text_buffer *out) {
-    text_format(out, "\"planned_bytes\":%lld,\"peak_bytes\":%lld,\"repeat\":%d,", (long long)b->planned_bytes,
-                (long long)b->peak_bytes, (int)b->o->n_repeat);
+    text_format(out,
+                "\"planned_bytes\":%lld,\"peak_bytes\":%lld,\"repeat\":%d,\"steps\":%lld,\"replayed_steps\":%lld,"
+                "\"replay_failure\":",
+                (long long)b->stats.planned_bytes, (long long)b->stats.peak_bytes, (int)b->o->n_repeat,
+                (long long)b->stats.steps, (long long)b->stats.replayed_steps);
+    text_json_string(out, b->stats.replay_failure, strlen(b->stats.replay_failure));
+    text_puts(out, ",");
+    bench_reuse_json(&b->reuse, out);
     text_format(out,
                 "\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
                 "\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
                 (int)b->prompt_tokens, b->prefill.tokens_per_second, b->prefill.least, b->prefill.most,
                 b->prefill.first_token_seconds, flops_share(b, b->prefill.tokens_per_second));
-    for (int i = 0; i < b->batches.count; i++) {
-        const measure_result *r = &b->decode[i];
-        text_format(out,
-                    "%s{\"batch\":%lld,\"tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
-                    "\"read_share\":%.6g,\"matrix_share\":%.6g}",
-                    i > 0 ? "," : "", (long long)b->batches.values[i], (int)b->o->decode_tokens, r->tokens_per_second,
-                    r->least, r->most, read_share(b, r->tokens_per_second / (double)b->batches.values[i]),
-                    flops_share(b, r->tokens_per_second));
+    for (int c = 0; c < b->contexts.count; c++) {
+        for (int i = 0; i < b->batches.count; i++) { write_decode_json(b, c, i, out); }
     }
     text_puts(out, "]}\n");
 }
@@ -180,16 +225,21 @@ static int report(const bench *b) {
     progress_clear();
     if (!json_only) {
         print_start(b);
-        if (b->o->training.train) {
+        if (b->o->kernels) {
+            bench_kernels_print(&b->kernels, &b->limits, matrix_peak(b));
+        } else if (b->o->training.train) {
             bench_train_print(b->engine, &b->training, matrix_peak(b));
         } else {
             print_table(b);
+            bench_reuse_print(&b->reuse);
         }
     }
     if (json_path == NULL) { return EXIT_OK; }
     text_buffer out = {0};
     write_start_json(b, &out);
-    if (b->o->training.train) {
+    if (b->o->kernels) {
+        bench_kernels_json(&b->kernels, &b->limits, matrix_peak(b), &out);
+    } else if (b->o->training.train) {
         bench_train_json(b->engine, &b->training, matrix_peak(b), &out);
     } else {
         write_speeds_json(b, &out);
@@ -206,10 +256,10 @@ static int report(const bench *b) {
 
 /* ---- Measuring --------------------------------------------------------------------------------------------------- */
 
-static int64_t largest_batch(const option_ints *batches) {
+static int64_t largest_of(const option_ints *values) {
     int64_t largest = 1;
-    for (int i = 0; i < batches->count; i++) {
-        if (batches->values[i] > largest) { largest = batches->values[i]; }
+    for (int i = 0; i < values->count; i++) {
+        if (values->values[i] > largest) { largest = values->values[i]; }
     }
     return largest;
 }
@@ -218,30 +268,80 @@ static int64_t largest_batch(const option_ints *batches) {
 static qrun_session_params session_params(const bench *b) {
     enum { PAGE_SLACK_TOKENS = 32 };
     qrun_session_params params = engine_session_params(&b->o->engine);
-    const int64_t decode_length = MEASURE_DECODE_PROMPT_TOKENS + (int64_t)b->o->decode_tokens + 1;
+    const int64_t decode_length = largest_of(&b->contexts) + (int64_t)b->o->decode_tokens + 1;
     const int64_t prompt_length = (int64_t)b->prompt_tokens + 1;
     const int64_t longest = decode_length > prompt_length ? decode_length : prompt_length;
-    const int64_t all_decoding = (decode_length + PAGE_SLACK_TOKENS) * largest_batch(&b->batches);
+    const int64_t all_decoding = (decode_length + PAGE_SLACK_TOKENS) * largest_of(&b->batches);
     if (params.context_tokens == 0) { params.context_tokens = (int32_t)longest; }
-    if (params.max_sequences == 0) { params.max_sequences = (int32_t)largest_batch(&b->batches); }
+    if (params.max_sequences == 0) { params.max_sequences = (int32_t)largest_of(&b->batches); }
     params.kv_tokens = all_decoding > longest ? all_decoding : longest + PAGE_SLACK_TOKENS;
     params.no_prefix_sharing = true;
+    params.speculate = "off"; /* bench_reuse.h measures both */
+    params.prefix_cache_bytes = 0;
     return params;
 }
 
 enum { PROMPT_TOKENS = 512 };
 
+/* The plan of the smallest session reads the model's description: what is wrong with that is told before the machine is
+ * measured. */
+static int check_model(const bench *b) {
+    const qrun_model_params model_params = engine_model_params(&b->o->engine);
+    qrun_session_params session_params = engine_session_params(&b->o->engine);
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_plan_entry *entries = NULL;
+    int32_t n_entries;
+    session_params.context_tokens = session_params.max_sequences = session_params.max_step_tokens = 1;
+    session_params.speculate = "off";
+    const qrun_status status =
+        qrun_plan_session(b->engine->context, &model_params, &session_params, &entries, &n_entries, NULL, &error);
+    qrun_free(entries);
+    return complain_unless_ok(status, &error);
+}
+
 static int open_model(bench *b) {
     const engine_options *options = &b->o->engine;
     qrun_error error = QRUN_ERROR_INIT;
     RETURN_IF_FAILED(engine_open_context(b->engine, &options->context));
+    RETURN_IF_FAILED(check_model(b));
     progress_draw(0, 0, "measuring the machine");
-    if (qrun_context_device_info(b->engine->context, &b->device, &error) != QRUN_OK ||
-        qrun_context_measure_limits(b->engine->context, 2.0, &b->limits, &error) != QRUN_OK) {
+    if (qrun_context_measure_limits(b->engine->context, 2.0, &b->limits, &error) != QRUN_OK ||
+        qrun_context_device_info(b->engine->context, &b->device, &error) != QRUN_OK) {
         return complain_error(&error);
     }
     bench_train_forget_peak();
-    return engine_open_model(b->engine, options);
+    engine_options wanted = *options;
+    wanted.model.offload_parameters = train_offload_of_model(b->o->training.offload);
+    return engine_open_model(b->engine, &wanted);
+}
+
+static bool speculates(const bench_options *o) {
+    const char *speculate = o->engine.session.speculate;
+    return speculate != NULL && strcmp(speculate, "off") != 0;
+}
+
+/* What the options ask for: drafts, and prefixes that come back from host memory. */
+static int measure_reuse(bench *b) {
+    const qrun_session_params params = engine_session_params(&b->o->engine);
+    qrun_session_destroy(b->engine->session);
+    b->engine->session = NULL;
+    if (speculates(b->o)) { RETURN_IF_FAILED(bench_drafts_measure(b->engine, &params, b->o->n_repeat, &b->reuse)); }
+    if (params.prefix_cache_bytes == 0) { return EXIT_OK; }
+    return bench_prefix_measure(b->engine, &params, b->prompt_tokens, b->o->n_repeat, &b->reuse);
+}
+
+/* The first of the batches and of the contexts alone. */
+static int measure_kernels(bench *b) {
+    const int code = bench_kernels_measure(b->engine, b->prompt_tokens, (int32_t)b->batches.values[0],
+                                           (int32_t)b->contexts.values[0], &b->kernels);
+    progress_clear();
+    return code;
+}
+
+static int measure_training(bench *b) {
+    const int64_t memory_bytes = b->o->engine.model.memory_bytes;
+    return b->o->kernels ? bench_train_kernels(b->engine, &b->o->training, memory_bytes, &b->kernels)
+                         : bench_train_measure(b->engine, &b->o->training, memory_bytes, b->o->n_repeat, &b->training);
 }
 
 static int measure(bench *b) {
@@ -251,17 +351,16 @@ static int measure(bench *b) {
     }
     const qrun_session_params params = session_params(b);
     RETURN_IF_FAILED(engine_open_session(b->engine, &params));
+    if (b->o->kernels) { return measure_kernels(b); }
     int code = measure_prefill(b->engine, b->prompt_tokens, b->o->n_repeat, &b->prefill);
-    for (int i = 0; i < b->batches.count && code == EXIT_OK; i++) {
-        code = measure_decode(b->engine, (int32_t)b->batches.values[i], b->o->decode_tokens, b->o->n_repeat,
-                              &b->decode[i]);
+    for (int c = 0; c < b->contexts.count; c++) {
+        for (int i = 0; i < b->batches.count && code == EXIT_OK; i++) {
+            code = measure_decode(b->engine, (int32_t)b->batches.values[i], (int32_t)b->contexts.values[c],
+                                  b->o->decode_tokens, b->o->n_repeat, &b->decode[c][i]);
+        }
     }
-    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
-    if (qrun_session_get_stats(b->engine->session, &stats, NULL) == QRUN_OK) {
-        b->planned_bytes = stats.planned_bytes;
-        b->peak_bytes = stats.peak_bytes;
-    }
-    return code;
+    (void)qrun_session_get_stats(b->engine->session, &b->stats, NULL);
+    return code == EXIT_OK ? measure_reuse(b) : code;
 }
 
 /* Told before anything is measured, which takes long. */
@@ -288,18 +387,28 @@ static int choose_batches(const bench_options *o, option_ints *batches) {
     if (o->batches.count == 0) {
         while (batches->count > 1 && batches->values[batches->count - 1] > most) { batches->count--; }
     }
-    if (largest_batch(batches) <= most) { return EXIT_OK; }
+    if (largest_of(batches) <= most) { return EXIT_OK; }
     return complain(EXIT_USAGE, "--batch %lld needs --max-sequences of at least that, not %lld",
-                    (long long)largest_batch(batches), (long long)most);
+                    (long long)largest_of(batches), (long long)most);
 }
 
 /* Options of the one measurement say nothing about the other. */
 static int check_modes(const bench_options *o, const command_line *line) {
     const char *stray = bench_train_stray_option(&o->training, line);
     if (stray != NULL) { return complain(EXIT_USAGE, "--%s is for measuring training; add --train", stray); }
-    if (o->training.train &&
-        (option_given(line, "prompt-tokens") || option_given(line, "decode-tokens") || o->batches.count > 0)) {
-        return complain(EXIT_USAGE, "--prompt-tokens, --decode-tokens and --batch do not go with --train");
+    if (o->engine.session.cache_dir != NULL) {
+        return complain(EXIT_USAGE, "files are not measured; --prefix-cache measures prefixes that come back");
+    }
+    if (o->kernels && (speculates(o) || o->engine.session.prefix_cache_bytes != 0)) {
+        return complain(EXIT_USAGE, "--speculate and --prefix-cache do not go with --kernels");
+    }
+    if (o->training.train && (speculates(o) || o->engine.session.prefix_cache_bytes != 0)) {
+        return complain(EXIT_USAGE, "--speculate and --prefix-cache do not go with --train");
+    }
+    if (o->training.train && (option_given(line, "prompt-tokens") || option_given(line, "decode-tokens") ||
+                              o->batches.count > 0 || o->contexts.count > 0)) {
+        return complain(EXIT_USAGE,
+                        "--prompt-tokens, --decode-tokens, --decode-context and --batch do not go with --train");
     }
     return EXIT_OK;
 }
@@ -317,17 +426,16 @@ static int run(const void *options, const command_line *line, engine *e) {
     b->engine = e;
     b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
     b->limits = (qrun_limits)QRUN_LIMITS_INIT;
+    b->stats = (qrun_session_stats)QRUN_SESSION_STATS_INIT;
     b->prompt_tokens = o->prompt_tokens;
     b->batches = batches;
+    b->contexts = o->contexts.count > 0 ? o->contexts : (option_ints){{16}, 1};
     b->o = o;
     int code = open_model(b);
-    if (code == EXIT_OK) {
-        code = b->o->training.train ? bench_train_measure(b->engine, &o->training, o->engine.model.memory_bytes,
-                                                          b->o->n_repeat, &b->training)
-                                    : measure(b);
-    }
+    if (code == EXIT_OK) { code = o->training.train ? measure_training(b) : measure(b); }
     if (code == EXIT_OK) { code = report(b); }
     progress_clear();
+    bench_kernels_free(&b->kernels);
     free(b);
     return code;
 }
@@ -341,11 +449,16 @@ const command command_bench = {
     .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
     .description = "Random tokens run through an ordinary session. Tokens per second are shown with the share of the "
                    "machine's limits, measured in the same run: the bandwidth of reading memory, which bounds "
-                   "decoding, and the peak of matrix products, which bounds prefill and training.",
+                   "decoding, and the peak of matrix products, which bounds prefill and training. With "
+                   "--speculate, answers are written with drafts and without: an edited text, and prose. With "
+                   "--prefix-cache, a prompt is read, and read again after its K/V pages have left the cache.",
     .examples = "  qrun bench --model path/to/model\n"
+                "  qrun bench --model path/to/model --speculate ngram --prefix-cache 2GiB --prompt-tokens 4096\n"
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"
                 "  qrun bench --model path/to/model --batch 1,4,64 --decode-tokens 128 --repeat 5\n"
-                "  qrun bench --shape path/to/config.json --train --quant nf4 --seq-len 1024 --rank 16",
+                "  qrun bench --shape path/to/config.json --train --quant nf4 --seq-len 1024 --rank 16\n"
+                "  qrun bench --model path/to/model --kernels",
+    .first_options = "model shape quant prompt-tokens decode-tokens batch repeat train kernels json",
     COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -1,7 +1,6 @@
 #include "cli/commands/bench_train.h"
 
 #include <stdio.h>
-#include <sys/resource.h>
 
 #include "cli/options/command.h"
 #include "cli/terminal/interrupt.h"
@@ -31,9 +30,10 @@ const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS] = {
     {.name = "checkpointing", .kind = OPTION_TEXT, .value_name = "POLICY", PARAMS(memory.checkpointing),
      .help = "Activations that are kept for the backward pass: none (all are kept), full (as few as possible), "
              "every:N, attn, mlp, or auto. Default: full."},
-    {.name = "offload", .kind = OPTION_CHOICE, .choices = train_offloads, INTO(bench_train_options, offload),
-     .help = "What is held in host memory and copied to the device when it is needed: the optimizer's states, the "
-             "inputs of recomputed layers. On the CPU both are the same memory. Default: none."},
+    {.name = "offload", .kind = OPTION_SET, .choices = train_offloads, INTO(bench_train_options, offload),
+     .help = "What is held in host memory and copied to the device when it is needed, with commas: the optimizer's "
+             "states, the inputs of recomputed layers (activations), the frozen layers (parameters; on the CPU they "
+             "stay in the folder). Default: none."},
 };
 /* clang-format on */
 
@@ -51,11 +51,6 @@ void bench_train_forget_peak(void) {
     if (stream == NULL) { return; }
     (void)fputs("5", stream); /* the peak of resident memory, proc(5) */
     (void)fclose(stream);
-}
-
-static int64_t peak_rss_bytes(void) {
-    struct rusage usage;
-    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
 }
 
 static int run_steps(qrun_trainer *trainer, bench_train_result *r) {
@@ -83,16 +78,41 @@ static int run_steps(qrun_trainer *trainer, bench_train_result *r) {
     return EXIT_OK;
 }
 
+static int create_trainer(const engine *e, const bench_train_options *options, int64_t memory_bytes, int32_t n_steps,
+                          qrun_trainer **trainer) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_train_params params = options->params;
+    train_set_offload(&params, options->offload);
+    params.batches.max_steps = n_steps;
+    params.memory.memory_bytes = memory_bytes;
+    return complain_unless_ok(qrun_trainer_create(e->model, &params, trainer, &error), &error);
+}
+
+static int step_trainer(qrun_trainer *trainer) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+    bool done;
+    return complain_unless_ok(qrun_trainer_step(trainer, &metrics, &done, &error), &error);
+}
+
+int bench_train_kernels(const engine *e, const bench_train_options *options, int64_t memory_bytes,
+                        bench_kernels_result *result) {
+    qrun_trainer *trainer = NULL;
+    RETURN_IF_FAILED(create_trainer(e, options, memory_bytes, 2, &trainer));
+    int code = step_trainer(trainer);
+    if (code == EXIT_OK) { code = bench_ops_begin(e); }
+    if (code == EXIT_OK) { code = step_trainer(trainer); }
+    if (code == EXIT_OK) { code = bench_ops_end(e, result, "a training step"); }
+    qrun_trainer_destroy(trainer);
+    return code;
+}
+
 int bench_train_measure(const engine *e, const bench_train_options *options, int64_t memory_bytes, int32_t n_repeat,
                         bench_train_result *r) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_trainer *trainer = NULL;
-    qrun_train_params params = options->params;
-    train_set_offload(&params, options->offload);
-    params.batches.max_steps = n_repeat + 1;
-    params.memory.memory_bytes = memory_bytes;
     *r = (bench_train_result){.info = QRUN_TRAIN_INFO_INIT, .n_repeat = n_repeat};
-    if (qrun_trainer_create(e->model, &params, &trainer, &error) != QRUN_OK) { return complain_error(&error); }
+    RETURN_IF_FAILED(create_trainer(e, options, memory_bytes, n_repeat + 1, &trainer));
     int code = run_steps(trainer, r);
     if (code == EXIT_OK && qrun_trainer_get_info(trainer, &r->info, &error) != QRUN_OK) {
         code = complain_error(&error);

@@ -2,6 +2,7 @@
 #ifndef QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 #define QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 
+#include "cli/commands/bench_kernels.h"
 #include "cli/commands/measure.h"
 #include "cli/options/train.h"
 #include "cli/terminal/text.h"
@@ -45,6 +46,10 @@ void bench_train_forget_peak(void);
 /* The model must be open. 0 or an exit code, after telling the user. */
 int bench_train_measure(const engine *e, const bench_train_options *options, int64_t memory_bytes, int32_t n_repeat,
                         bench_train_result *result);
+
+/* In place of bench_train_measure: the ops of one step after a first one. */
+int bench_train_kernels(const engine *e, const bench_train_options *options, int64_t memory_bytes,
+                        bench_kernels_result *result);
 
 /* peak: of matrix products in the model's type, operations a second. */
 void bench_train_print(const engine *e, const bench_train_result *result, double peak);

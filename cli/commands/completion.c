@@ -28,7 +28,7 @@ static void print_bash_values(const command *cmd) {
         if (o->kind == OPTION_FLAG) { continue; }
         printf("        %s:--%s", cmd->name, o->name);
         if (o->letter != 0) { printf("|%s:-%c", cmd->name, o->letter); }
-        if (o->kind == OPTION_CHOICE) {
+        if (o->kind == OPTION_CHOICE || o->kind == OPTION_SET) {
             printf(") COMPREPLY=($(compgen -W '");
             print_choices(o);
             printf("' -- \"$cur\")); return ;;\n");
@@ -88,11 +88,11 @@ static void print_first_sentence(const char *help) {
 }
 
 static void print_zsh_option(const option *o) {
-    const char *repeated = o->kind == OPTION_TEXTS ? "*" : "";
+    const char *repeated = option_is_list(o) ? "*" : "";
     printf("                '%s--%s%s[", repeated, o->name, o->kind == OPTION_FLAG ? "" : "=");
     print_first_sentence(o->help);
     putchar(']');
-    if (o->kind == OPTION_CHOICE) {
+    if (o->kind == OPTION_CHOICE || o->kind == OPTION_SET) {
         printf(":value:(");
         print_choices(o);
         putchar(')');
@@ -148,7 +148,7 @@ static void print_zsh(void) {
 static void print_fish_option(const command *cmd, const option *o) {
     printf("complete -c qrun -n '__fish_seen_subcommand_from %s' -l %s", cmd->name, o->name);
     if (o->letter != 0) { printf(" -s %c", o->letter); }
-    if (o->kind == OPTION_CHOICE) {
+    if (o->kind == OPTION_CHOICE || o->kind == OPTION_SET) {
         printf(" -xa '");
         print_choices(o);
         putchar('\'');

@@ -90,7 +90,8 @@ static int run(const void *options, const command_line *line, engine *e) {
     return code;
 }
 
-static const eval_options defaults = {.engine = ENGINE_OPTIONS_INIT, .eval = QRUN_EVAL_PARAMS_INIT};
+static const eval_options defaults = {
+    .engine = ENGINE_OPTIONS_INIT, .engine.session.speculate = "off", .eval = QRUN_EVAL_PARAMS_INIT};
 
 const command command_eval = {
     .name = "eval",
@@ -101,6 +102,7 @@ const command command_eval = {
                    "tokenizer and window compare.",
     .examples = "  qrun eval --model path/to/model --text wiki.test.raw\n"
                 "  qrun eval --model path/to/model --text wiki.test.raw --quant int8 --max-tokens 20000 --json",
+    .first_options = "model adapter text window max-tokens quant memory json",
     COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -2,12 +2,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/commands/finetune_plan.h"
 #include "cli/commands/finetune_summary.h"
+#include "cli/commands/samples.h"
 #include "cli/commands/training.h"
 #include "cli/options/command.h"
 #include "cli/options/train.h"
-#include "cli/report/plan_table.h"
+#include "cli/report/next_steps.h"
 #include "cli/terminal/files.h"
+#include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 
@@ -18,10 +21,15 @@ static int check_options(const finetune_options *o) {
     if (o->engine.shape != NULL && !o->plan) {
         return complain(EXIT_USAGE, "--shape has no weights to train: it goes with --plan; give --model DIR");
     }
+    if (!o->plan && (o->fit != FIT_NOTHING || o->compare || o->engine.context.device_memory != NULL)) {
+        return complain(EXIT_USAGE, "--fit, --compare and --device-memory go with --plan");
+    }
+    if (o->fit != FIT_NOTHING && o->compare) { return complain(EXIT_USAGE, "--fit and --compare exclude each other"); }
     if (o->train.weights.full && (o->engine.model.quant != QRUN_QUANT_AUTO || o->engine.model.quant_head_int8)) {
         return complain(EXIT_USAGE, "--full changes every weight, so the model is held in the type of --dtype: leave "
                                     "--quant and --quant-head away");
     }
+    if (complain_file_ending("finetune", o->train.saving.out, o->engine.model.path, "DIR")) { return EXIT_USAGE; }
     int code = engine_require_model(&o->engine);
     qrun_train_params params = finetune_train_params(o, &modules);
     params.data.random_tokens = o->plan;               /* it reads no data and writes nothing */
@@ -33,6 +41,7 @@ static int check_options(const finetune_options *o) {
 
 static int show_masks(const finetune_options *o, const training *t) {
     const int64_t n = o->show_mask < t->info.n_examples ? o->show_mask : t->info.n_examples;
+    finetune_print_unknown_members(t);
     for (int64_t i = 0; i < n; i++) {
         qrun_error error = QRUN_ERROR_INIT;
         char *text = NULL;
@@ -40,32 +49,6 @@ static int show_masks(const finetune_options *o, const training *t) {
         printf("--- example %lld of %lld\n%s\n", (long long)i + 1, (long long)t->info.n_examples, text);
         qrun_free(text);
     }
-    return EXIT_OK;
-}
-
-static int show_plan(const finetune_options *o, const engine *e) {
-    qrun_error error = QRUN_ERROR_INIT;
-    text_buffer modules = {0}, out = {0};
-    const qrun_train_params params = finetune_train_params(o, &modules);
-    const qrun_model_params model_params = finetune_model_params(o);
-    qrun_plan_entry *entries = NULL;
-    int32_t n_entries = 0;
-    char *policy = NULL;
-    const int code = complain_unless_ok(
-        qrun_plan_training(e->context, &model_params, &params, &entries, &n_entries, &policy, &error), &error);
-    text_free(&modules);
-    if (code != EXIT_OK) { return code; }
-    if (o->json) {
-        text_format(&out, "{\"checkpointing\": \"%s\", \"plan\": ", policy);
-        plan_table_json(entries, n_entries, &out);
-        printf("%s}\n", out.data);
-    } else {
-        printf("activation checkpointing: %s\n", policy);
-        plan_table_print(entries, n_entries);
-    }
-    text_free(&out);
-    qrun_free(entries);
-    qrun_free(policy);
     return EXIT_OK;
 }
 
@@ -90,17 +73,24 @@ static int open_trainer(const finetune_options *o, const engine *e, const char *
     return EXIT_OK;
 }
 
-static int train(const finetune_options *o, const engine *e, const command_line *line, training *t) {
-    text_buffer given = {0};
-    options_describe(&command_finetune, o, line, &given);
+static int train(const finetune_options *o, const engine *e, training *t) {
+    finetune_options settled;
+    text_buffer list = {0}, run_file = {0};
+    RETURN_IF_FAILED(finetune_settle(o, e, t->trainer, &settled));
+    options_describe(&command_finetune, &settled, NULL, &list);
+    text_format(&run_file, RUN_FILE_MARK " of qrun %s: every option as it was settled\n", qrun_version());
+    options_write_config(&command_finetune, &settled, &run_file);
     t->verbose = o->verbose && !progress_enabled();
-    t->facts = (train_facts){.options = o, .options_json = given.data, .model = &e->info, .info = &t->info};
+    t->facts = (train_facts){
+        .options = o, .options_json = list.data, .config = run_file.data, .model = &e->info, .info = &t->info};
     t->chat = e->info.has_chat_template && strcmp(t->info.data_format, "text") != 0 &&
-              strcmp(t->info.data_format, "prompt/completion") != 0;
+              strcmp(t->info.data_format, "prompt/completion") != 0; /* taken as they are */
     t->facts.plan = qrun_trainer_plan(t->trainer, &t->facts.n_plan);
     if (o->json) {
         finetune_print_start_json(t);
     } else if (!o->quiet) {
+        const gpu_text gpu = engine_gpu(e);
+        if (gpu.text[0] != '\0') { printf("device      %s\n", gpu.text); }
         finetune_print_start(t);
     }
     const int code = training_run(t);
@@ -109,7 +99,8 @@ static int train(const finetune_options *o, const engine *e, const command_line 
     } else if (code == EXIT_OK && !o->quiet) {
         finetune_print_result(t);
     }
-    text_free(&given);
+    text_free(&list);
+    text_free(&run_file);
     return code;
 }
 
@@ -126,18 +117,58 @@ static int show_data(const finetune_options *o, const engine *e, training *t) {
     return code;
 }
 
+/* A rank other than 0 computes its share and says nothing. Rank 0 hears of signals, and ends the run for all. */
+static int follow(const finetune_options *o, const engine *e) {
+    qrun_error error = QRUN_ERROR_INIT;
+    text_buffer modules = {0};
+    const qrun_train_params params = finetune_train_params(o, &modules);
+    qrun_trainer *trainer = NULL;
+    qrun_status status = qrun_trainer_create(e->model, &params, &trainer, &error);
+    text_free(&modules);
+    interrupt_hold();
+    if (status == QRUN_OK) { status = qrun_trainer_run(trainer, &error); }
+    qrun_trainer_destroy(trainer);
+    return complain_unless_ok(status, &error);
+}
+
+/* The run, between what the model answers before it and after it. */
+static int train_and_sample(const finetune_options *o, engine *e, training *t) {
+    text_buffer before = {0}, after = {0};
+    const bool samples = o->sample_prompts != NULL;
+    int code = samples ? samples_take(o, e, o->train.lora.adapter, &before) : EXIT_OK;
+    if (code == EXIT_OK) { code = open_trainer(o, e, o->train.saving.out, t); }
+    if (code == EXIT_OK) { code = train(o, e, t); }
+    qrun_trainer_destroy(t->trainer); /* its memory is needed for the answers */
+    t->trainer = NULL;
+    if (code == EXIT_OK && samples) {
+        code = samples_take(o, e, o->train.weights.full ? NULL : o->train.saving.out, &after);
+        if (code == EXIT_OK) { code = samples_publish(o, &before, &after); }
+    }
+    text_free(&before);
+    text_free(&after);
+    return code;
+}
+
 static int run(const void *options, const command_line *line, engine *e) {
+    (void)line;
     const finetune_options *o = options;
     engine_options wanted = o->engine;
     training t = {0};
+    qrun_device_info device = QRUN_DEVICE_INFO_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
     wanted.model = finetune_model_params(o);
+    wanted.context.ranks = !o->plan && o->show_mask == 0;
     if (o->quiet) { progress_silence(); }
     RETURN_IF_FAILED(check_options(o));
     RETURN_IF_FAILED(engine_open_context(e, &wanted.context));
-    if (o->plan) { return show_plan(o, e); }
+    if (o->plan) { return finetune_show_plan(o, e); }
+    RETURN_IF_FAILED(complain_unless_ok(qrun_context_device_info(e->context, &device, &error), &error));
+    messages_are_of_rank(device.rank);
+    if (device.rank > 0) { progress_silence(); }
+    t.n_ranks = device.n_ranks;
     RETURN_IF_FAILED(engine_open_model(e, &wanted));
-    int code = o->show_mask > 0 ? show_data(o, e, &t) : open_trainer(o, e, o->train.saving.out, &t);
-    if (code == EXIT_OK && o->show_mask == 0) { code = train(o, e, line, &t); }
+    if (device.rank > 0) { return follow(o, e); }
+    const int code = o->show_mask > 0 ? show_data(o, e, &t) : train_and_sample(o, e, &t);
     qrun_trainer_destroy(t.trainer);
     training_free(&t);
     return code;
@@ -146,12 +177,13 @@ static int run(const void *options, const command_line *line, engine *e) {
 const command command_finetune = {
     .name = "finetune",
     .summary = "train a LoRA adapter on examples, over a model in 4 or 8 bits, or the whole model",
-    .usage = "--model DIR --data FILE.jsonl --out DIR [OPTIONS]",
+    .usage = "--model DIR --data FILE --out DIR [OPTIONS]",
     .description =
         "QLoRA: the model's weights stay as they are, in 4 or 8 bits, and a small adapter learns. The memory of a run "
         "is planned, printed by category and kept to. --full trains every weight instead, from the model's or from "
         "random ones, and writes a model.\n\n"
-        "Ctrl-C (or SIGTERM) finishes the step, writes a checkpoint, and says how to resume: with the same command. "
+        "Ctrl-C (or SIGTERM, or SIGHUP) drops the step that runs, writes a checkpoint of the last finished one, and "
+        "says how to resume: with the same command. "
         "A resumed run ends with the same result, to the bit, as one that was never stopped. A second Ctrl-C ends the "
         "program at once. If a checkpoint is damaged, it is named together with the one before it: remove it to resume "
         "from there.\n\n"
@@ -159,18 +191,22 @@ const command command_finetune = {
         "the run.\n\n"
         "The output folder has metrics.jsonl (a line per step), trainer_state.json (as the Hugging Face Trainer writes "
         "it), and report.html, a page with loss, learning rate, gradient norm, speed and memory over time.",
-    .examples = "  qrun finetune --model path/to/model --data train.jsonl --out my-adapter\n"
-                "  qrun finetune --model path/to/model --data train.jsonl --show-mask 3\n"
+    .examples = "  # two lines of a train.jsonl:\n"
+                "  {\"prompt\": \"Hello!\", \"completion\": \" Ahoy!\"}\n"
+                "  {\"prompt\": \"Who are you?\", \"completion\": \" A sailor, matey.\"}\n"
+                "  # what is learned of them; the run; its adapter in use:\n"
+                "  qrun finetune --model path/to/model --data train.jsonl --show-mask 2\n"
+                "  qrun finetune --model path/to/model --data train.jsonl --out my-adapter\n"
+                "  qrun generate --model path/to/model --adapter my-adapter --prompt \"Hello!\"\n"
+                "\n"
                 "  qrun finetune --model path/to/model --data train.jsonl --eval-split 0.1 --eval-every 50 \\\n"
                 "                --epochs 3 --batch-size 4 --learning-rate 1e-4 --warmup 0.03 --memory 6GiB \\\n"
                 "                --out my-adapter\n"
+                "  qrun finetune --config my-adapter/run.yaml --out again\n"
                 "  qrun finetune --model path/to/model --seq-len 4096 --memory 8GiB --plan\n"
-                "  qrun generate --model path/to/model --adapter my-adapter --chat --prompt \"Hello!\"\n"
-                "  qrun finetune --model path/to/model --data train.jsonl --full --learning-rate 1e-5 --out my-model\n"
-                "\n"
-                "  # two lines of a train.jsonl:\n"
-                "  {\"prompt\": \"Hello!\", \"completion\": \" Ahoy!\"}\n"
-                "  {\"prompt\": \"Who are you?\", \"completion\": \" A sailor, matey.\"}",
+                "  qrun finetune --model path/to/model --data notes --format text --full --out my-model",
+    .first_options = "model data out show-mask epochs max-steps seq-len batch-size learning-rate rank eval-split "
+                     "eval-every memory full plan config",
     COMMAND_OPTIONS(finetune_groups, finetune_defaults),
     .run = run,
 };

@@ -4,16 +4,38 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/report/next_steps.h"
 #include "cli/report/plan_table.h"
 #include "cli/terminal/api_names.h"
 #include "cli/terminal/terminal.h"
 
 /* ---- Before the first step --------------------------------------------------------------------------------------- */
 
+void finetune_print_unknown_members(const training *t) {
+    for (int32_t i = 0; i < t->info.n_files; i++) {
+        const qrun_train_file *file = &t->info.files[i];
+        if (file->unknown_members[0] == '\0') { continue; }
+        printf("unknown     members of messages that only the chat template may use: %s (first in %s:%lld)\n",
+               file->unknown_members, file->path, (long long)file->unknown_line);
+    }
+}
+
+static void print_files(const qrun_train_info *info) {
+    for (int32_t i = 0; i < info->n_files; i++) {
+        const qrun_train_file *file = &info->files[i];
+        printf("%-11s %s: %s, %s", i == 0 ? "data" : "", file->path, file->data_format,
+               count_text(file->n_examples, "example").text);
+        if (file->n_epoch_examples != file->n_examples) {
+            printf("; %lld an epoch, some repeated", (long long)file->n_epoch_examples);
+        }
+        printf("\n");
+    }
+}
+
 static void print_data(const training *t) {
     const qrun_train_info *info = &t->info;
-    printf("data        %s: %s, %s\n", t->facts.options->train.data.train_data, info->data_format,
-           count_text(info->n_examples, "example").text);
+    print_files(info);
+    finetune_print_unknown_members(t);
     printf("tokens      %lld an epoch, %lld of them targets\n", (long long)info->n_tokens,
            (long long)info->n_target_tokens);
     if (info->n_dropped > 0) {
@@ -30,6 +52,24 @@ static void print_data(const training *t) {
     if (info->n_eval_examples > 0) { printf("evaluation  %s\n", count_text(info->n_eval_examples, "example").text); }
 }
 
+/* A run that had fewer steps. The schedule of the longer run may lift the learning rate again, which people should know
+ * before they wonder about the loss. */
+static void print_extension(const training *t) {
+    const qrun_train_info *info = &t->info;
+    const qrun_schedule schedule = t->facts.options->train.optimization.schedule;
+    const long long done = (long long)info->first_step - 1;
+    printf("Extending the run of %lld steps to %lld, after step %lld. ", (long long)info->earlier_total_steps,
+           (long long)info->total_steps, done);
+    if (schedule == QRUN_SCHEDULE_CONSTANT && info->earlier_learning_rate == info->next_learning_rate) {
+        printf("The learning rate stays %.3g, as in one run of %lld steps.\n", info->next_learning_rate,
+               (long long)info->total_steps);
+    } else {
+        printf("The schedule is now that of %lld steps: the learning rate was %.3g in step %lld and is %.3g in step "
+               "%lld.\n",
+               (long long)info->total_steps, info->earlier_learning_rate, done, info->next_learning_rate, done + 1);
+    }
+}
+
 void finetune_print_start(const training *t) {
     const qrun_train_info *info = &t->info;
     print_data(t);
@@ -39,32 +79,57 @@ void finetune_print_start(const training *t) {
     }
     printf("\n");
     printf("steps       %lld, activation checkpointing: %s\n", (long long)info->total_steps, info->checkpointing);
+    if (t->n_ranks > 1) {
+        const int32_t window = t->facts.options->train.batches.grad_accum;
+        printf("ranks       %d", (int)t->n_ranks);
+        if (window < t->n_ranks) {
+            printf("; --grad-accum %d occupies %d of them", (int)(window > 0 ? window : 1),
+                   (int)(window > 0 ? window : 1));
+        }
+        printf("\n");
+    }
     printf("memory\n");
     plan_table_print(t->facts.plan, t->facts.n_plan);
-    if (qrun_trainer_next(t->trainer) == QRUN_TRAIN_DONE) {
-        printf("All steps are done; --restart trains again from the first.\n");
+    plan_table_print_budget(t->facts.options->engine.model.memory_bytes);
+    if (info->earlier_total_steps > 0 && !info->stopped_early) {
+        print_extension(t);
+    } else if (info->stopped_early) {
+        printf("This run was stopped early, after step %lld; --restart trains again from the first.\n",
+               (long long)info->first_step - 1);
+    } else if (qrun_trainer_next(t->trainer) == QRUN_TRAIN_DONE) {
+        printf("All steps are done; more of them continue, and --restart trains again from the first.\n");
     } else if (info->first_step > 1) {
         printf("Resuming after step %lld, saved by an earlier run.\n", (long long)info->first_step - 1);
     }
     fflush(stdout);
 }
 
+static void put_file(const qrun_train_file *file, int32_t number, text_buffer *out) {
+    text_puts(out, number > 0 ? ",{\"file\":" : "{\"file\":");
+    text_json_string(out, file->path, strlen(file->path));
+    text_format(out,
+                ",\"format\":\"%s\",\"examples\":%lld,\"epoch_examples\":%lld,\"unknown_members\":", file->data_format,
+                (long long)file->n_examples, (long long)file->n_epoch_examples);
+    text_json_string(out, file->unknown_members, strlen(file->unknown_members));
+    text_puts(out, "}");
+}
+
 void finetune_print_start_json(const training *t) {
     const qrun_train_info *info = &t->info;
     text_buffer out = {0};
-    text_puts(&out, "{\"start\":{\"data\":{\"file\":");
-    text_json_string(&out, t->facts.options->train.data.train_data, strlen(t->facts.options->train.data.train_data));
+    text_puts(&out, "{\"start\":{\"data\":{\"files\":[");
+    for (int32_t i = 0; i < info->n_files; i++) { put_file(&info->files[i], i, &out); }
     text_format(&out,
-                ",\"format\":\"%s\",\"examples\":%lld,\"eval_examples\":%lld,\"tokens\":%lld,"
+                "],\"examples\":%lld,\"eval_examples\":%lld,\"tokens\":%lld,"
                 "\"target_tokens\":%lld,\"dropped\":%lld,\"truncated\":%lld,\"bad_lines\":%lld},",
-                info->data_format, (long long)info->n_examples, (long long)info->n_eval_examples,
-                (long long)info->n_tokens, (long long)info->n_target_tokens, (long long)info->n_dropped,
-                (long long)info->n_truncated, (long long)info->n_bad_lines);
+                (long long)info->n_examples, (long long)info->n_eval_examples, (long long)info->n_tokens,
+                (long long)info->n_target_tokens, (long long)info->n_dropped, (long long)info->n_truncated,
+                (long long)info->n_bad_lines);
     text_format(&out,
-                "\"trainable_parameters\":%lld,\"first_step\":%lld,\"total_steps\":%lld,"
+                "\"trainable_parameters\":%lld,\"first_step\":%lld,\"total_steps\":%lld,\"earlier_total_steps\":%lld,"
                 "\"checkpointing\":\"%s\",\"planned_bytes\":%lld,\"plan\":",
                 (long long)info->n_trainable, (long long)info->first_step, (long long)info->total_steps,
-                info->checkpointing, (long long)info->planned_bytes);
+                (long long)info->earlier_total_steps, info->checkpointing, (long long)info->planned_bytes);
     plan_table_json(t->facts.plan, t->facts.n_plan, &out);
     printf("%s}}\n", out.data);
     fflush(stdout);
@@ -72,24 +137,6 @@ void finetune_print_start_json(const training *t) {
 }
 
 /* ---- After the last ---------------------------------------------------------------------------------------------- */
-
-/* A word, quoted where a shell needs that. */
-static void put_shell_word(text_buffer *out, const char *word) {
-    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=@%+,-";
-    if (*word != '\0' && strspn(word, plain) == strlen(word)) {
-        text_puts(out, word);
-        return;
-    }
-    text_puts(out, "'");
-    for (; *word != '\0'; word++) {
-        if (*word == '\'') {
-            text_puts(out, "'\\''");
-        } else {
-            text_append(out, word, 1);
-        }
-    }
-    text_puts(out, "'");
-}
 
 static void put_how_to_use(const training *t, text_buffer *out) {
     text_puts(out, "qrun generate --model ");
@@ -115,6 +162,10 @@ void finetune_print_result(const training *t) {
         printf("evaluation  loss %.4f after step %lld", eval->loss, (long long)eval->step);
         if (best->step != eval->step) { printf(" (lowest: %.4f after step %lld)", best->loss, (long long)best->step); }
         printf("\n");
+        if (t->info.best_step < eval->step && !train_exports_best(&t->facts)) {
+            printf("best        the evaluation rose after step %lld; use --load-best, or %s/checkpoint-%lld\n",
+                   (long long)t->info.best_step, t->facts.options->train.saving.out, (long long)t->info.best_step);
+        }
     }
     if (t->info.stopped_early) {
         printf("stopped     early, after step %lld of %lld: %s in a row %s not better\n", (long long)t->step,
@@ -140,6 +191,9 @@ void finetune_print_result(const training *t) {
     printf("The %s is in '%s'. To use it: %s\n", t->facts.options->train.weights.full ? "model" : "adapter",
            t->facts.options->train.saving.out, use.data);
     text_free(&use);
+    const bool full = t->facts.options->train.weights.full;
+    next_steps_print(full ? t->facts.options->train.saving.out : t->facts.options->engine.model.path,
+                     full ? NULL : t->facts.options->train.saving.out);
 }
 
 void finetune_print_result_json(const training *t) {

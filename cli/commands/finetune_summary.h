@@ -4,6 +4,8 @@
 
 #include "cli/commands/training.h"
 
+/* Of each file with such members, a line. */
+void finetune_print_unknown_members(const training *t);
 /* The data, what is trained, and the plan of memory by category. */
 void finetune_print_start(const training *t);
 /* {"start": {"data": {…}, "trainable_parameters", …, "plan": {…}}} */

@@ -23,7 +23,7 @@ typedef struct generate_options {
     bool chat;
     const char *system;
     const char *output;
-    bool resume, json, stats, summary, quiet;
+    bool resume, retry_errors, force, with_prompt, json, stats, summary, quiet;
 } generate_options;
 
 #define AT(field) INTO(generate_options, field)
@@ -35,10 +35,14 @@ static const option prompt_table[] = {
              "is dropped)."},
     {.name = "prompts", .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(prompts), .neutral = true,
      .completion = COMPLETE_FILE,
-     .help = "Many requests, one JSON object per line (\"-\": stdin): \"prompt\" or \"messages\" (with \"tools\" and "
-             "\"template_args\") or \"token_ids\", and any of adapter, temperature, top_k, top_p, min_p, "
-             "repetition_penalty, presence_penalty, frequency_penalty, seed, stop, max_tokens, n, logprobs, "
-             "ignore_eos. What a line does not say comes from the command line."},
+     .help = "Many requests, one JSON object per line (\"-\": stdin), with \"id\" or \"custom_id\" for the answer to "
+             "repeat: \"prompt\" or \"messages\" (with \"tools\" and \"template_args\") or \"token_ids\", and any of "
+             "adapter, temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, "
+             "seed, stop, max_tokens, n, logprobs, ignore_eos; also max_length, prompt_logprobs (log probabilities of "
+             "the prompt's tokens, with as many of the best at each place), prompt_only (generate nothing), and of "
+             "generation_config.json suppress_tokens, bad_words_ids, no_repeat_ngram_size, min_new_tokens and others. "
+             "What a line does not say comes from the command line. A line may have 1 MiB, and 64 bytes for each token "
+             "of the context."},
     {.name = "chat", .kind = OPTION_FLAG, AT(chat),
      .help = "Prompts are messages of a user: wrap them with the model's chat template."},
     {.name = "system", .kind = OPTION_TEXT, .value_name = "TEXT", AT(system),
@@ -56,12 +60,19 @@ static const option output_table[] = {
      .completion = COMPLETE_FILE,
      .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish: index (of the "
              "request, from 0), sample, text, token_ids, finish_reason (stop, length), prompt_tokens, "
-             "completion_tokens, cached_tokens, times (seconds) and logprobs; or index and error. The file appears "
-             "under its name when it is whole (and replaces an existing one); until then it is FILE.jsonl.partial, "
-             "with a small FILE.jsonl.partial.job."},
+             "completion_tokens, cached_tokens, times (seconds), logprobs and, of the first sample, prompt_logprobs; "
+             "or index and error. The file appears under its name when it is whole; until then it is "
+             "FILE.jsonl.partial, with a small FILE.jsonl.partial.job. A file of that name that is there already is "
+             "not replaced without --force."},
+    {.name = "force", .kind = OPTION_FLAG, AT(force), .neutral = true,
+     .help = "Replace an --output that is there already."},
     {.name = "resume", .kind = OPTION_FLAG, AT(resume), .neutral = true,
      .help = "Continue an interrupted --output: the same command with --resume skips what FILE.jsonl.partial answers "
              "already. The prompts and the options that shape answers must be the same; both are checked."},
+    {.name = "retry-errors", .kind = OPTION_FLAG, AT(retry_errors), .neutral = true,
+     .help = "With --resume: answer again what ended in an error, also in a FILE.jsonl that is whole."},
+    {.name = "with-prompt", .kind = OPTION_FLAG, AT(with_prompt),
+     .help = "Answers repeat what they answer: \"prompt\", \"messages\" or \"token_ids\"."},
     {.name = "json", .kind = OPTION_FLAG, AT(json), .neutral = true,
      .help = "Write JSON to stdout for a single prompt too."},
     {.name = "summary", .kind = OPTION_FLAG, AT(summary), .neutral = true,
@@ -84,6 +95,7 @@ static const option_group groups[] = {
     OPTION_GROUP("Output", output_table, 0),
     OPTION_GROUP("Machine", machine_option_table, offsetof(generate_options, engine)),
     OPTION_GROUP("Session", session_option_table, offsetof(generate_options, engine)),
+    OPTION_GROUP("Speed", speed_option_table, offsetof(generate_options, engine)),
 };
 
 /* The texts that requests are made of. */
@@ -101,6 +113,10 @@ static int check_combination(const generate_options *o) {
     }
     if (o->sampling.request.logprobs >= 0 && !writes_json(o)) {
         return complain(EXIT_USAGE, "--logprobs needs JSON output: add --json, or --output FILE.jsonl");
+    }
+    if (o->retry_errors && !o->resume) { return complain(EXIT_USAGE, "--retry-errors needs --resume"); }
+    if (o->with_prompt && !writes_json(o)) {
+        return complain(EXIT_USAGE, "--with-prompt needs JSON output: add --json, or --output FILE.jsonl");
     }
     if (o->resume && (o->output == NULL || strcmp(o->output, "-") == 0)) {
         return complain(EXIT_USAGE, "--resume needs --output FILE.jsonl");
@@ -128,6 +144,7 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
         }
         if (p->data[p->size - 1] == '\n') { p->data[--p->size] = '\0'; }
     }
+    RETURN_IF_FAILED(text_require_utf8("the prompt", texts->prompt.data, texts->prompt.size));
     if (!o->chat) { return EXIT_OK; }
     conversation_start(&texts->conversation, o->system);
     conversation_add(&texts->conversation, "user", texts->prompt.data, texts->prompt.size);
@@ -149,6 +166,8 @@ static int make_request(const generate_options *o, const command_line *line, con
     request->tools_json = texts->conversation.tools.data;
     request->template_json = texts->conversation.template_arguments.data;
     if (o->prompts != NULL) { return EXIT_OK; }
+    const size_t max_bytes = request_text_limit(e);
+    if (texts->prompt.size > max_bytes) { return complain_text_too_long("the prompt", max_bytes); }
     if (o->chat) {
         request->messages_json = texts->conversation.messages.data;
     } else {
@@ -169,7 +188,10 @@ static int run_text(const generate_options *o, const engine *e, const qrun_reque
     text_stream stream = {0};
     const double begin = clock_seconds();
     const int code = stream_request(&stream, e, request);
-    const run_counts counts = {.n_answered = 1, .n_failed = code != EXIT_OK, .seconds = clock_seconds() - begin};
+    const run_counts counts = {.n_answered = 1,
+                               .n_failed = code != EXIT_OK,
+                               .memory_bytes = o->engine.model.memory_bytes,
+                               .seconds = clock_seconds() - begin};
     if (terminal_is(stdout) && (code == EXIT_OK || code == EXIT_INTERRUPTED)) { putchar('\n'); }
     fflush(stdout);
     report_run(o, e, &counts, o->summary);
@@ -207,12 +229,15 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
     const run_counts counts = {.n_answered = j->n_answered,
                                .n_failed = j->n_failed,
                                .n_resumed = j->n_resumed,
+                               .memory_bytes = o->engine.model.memory_bytes,
                                .seconds = clock_seconds() - j->begin_seconds};
     const int64_t n_failed = j->n_failed + j->output->n_done_failed;
+    interrupt_hold(); /* the answers so far are brought to disk */
+    interrupt_last_words(NULL);
     if (code == EXIT_INTERRUPTED) { tell_interrupted(o, j); }
     if (code == EXIT_OK && j->n_answered + j->n_resumed == 0) { notify("note: '%s' has no requests", o->prompts); }
     if (code == EXIT_OK) {
-        code = answer_file_finish(j->output);
+        code = answer_file_finish(j->output, j->n_failed > 0);
     } else {
         answer_file_abandon(j->output);
     }
@@ -229,7 +254,8 @@ static int open_output(const generate_options *o, const command_line *line, cons
                        const request_file *requests, answer_file *output, bool *already_whole) {
     text_buffer identity = {0};
     identify_job(o, line, texts, requests, &identity);
-    const int code = answer_file_open(output, o->output, o->resume, &identity, already_whole);
+    const answer_file_options options = {o->output, o->resume, o->retry_errors, o->force};
+    const int code = answer_file_open(output, &options, &identity, already_whole);
     text_free(&identity);
     if (*already_whole) { notify("'%s' is whole; there is nothing to resume", o->output); }
     return code;
@@ -241,18 +267,82 @@ static int run_job(const generate_options *o, const engine *e, const qrun_reques
     j->defaults = *request;
     j->chat = o->chat;
     j->system = o->system;
+    j->with_prompt = o->with_prompt;
+    j->prompt = request->prompt != NULL ? request->prompt : o->prompt != NULL ? o->prompt : "";
     const int64_t two_batches = 2 * (int64_t)o->engine.session.max_sequences;
     j->max_in_flight = two_batches > IN_FLIGHT_MIN ? two_batches : IN_FLIGHT_MIN;
+    if (j->output->aside) { interrupt_last_words("; to resume, repeat the command with --resume"); }
     return end_job(o, e, j, job_run(j));
+}
+
+/* ---- The session for the job ------------------------------------------------------------------------------------- */
+
+enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512 }; /* what 0 means in qrun_session_params */
+
+/* What all requests take together. */
+typedef struct job_size {
+    int64_t prompt_tokens, n_sequences, longest; /* longest 0: as far as the context allows */
+    bool is_open_ended;
+} job_size;
+
+static void add_size(job_size *total, const qrun_request_size *size) {
+    total->prompt_tokens += size->prompt_tokens;
+    total->n_sequences += size->n_sequences;
+    total->is_open_ended = total->is_open_ended || size->sequence_tokens == 0;
+    if (size->sequence_tokens > total->longest) { total->longest = size->sequence_tokens; }
+}
+
+/* Reads the lines of a short file. A line that is no request takes nothing: it gets its error when it is submitted. */
+static int measure_lines(const generate_options *o, const engine *e, const qrun_request_params *request,
+                         request_file *requests, job_size *total) {
+    const text_buffer *line = &requests->reader.line;
+    bool read_failed;
+    requests->reader.max_bytes = request_text_limit(e);
+    while (request_file_next(requests, &read_failed)) {
+        qrun_request_size size = QRUN_REQUEST_SIZE_INIT;
+        if (!requests->reader.too_long && qrun_request_measure_json(e->model, line->data, line->size, NULL, request,
+                                                                    o->chat, o->system, &size, NULL) == QRUN_OK) {
+            add_size(total, &size);
+        }
+    }
+    return read_failed ? EXIT_FILE : request_file_rewind(requests);
+}
+
+/* Makes the session no larger than the job needs, where all its requests are known: the one prompt, or the lines of a
+ * file with no more of them than run at once. */
+static int fit_session(const generate_options *o, const engine *e, const qrun_request_params *request,
+                       request_file *requests, qrun_session_params *params) {
+    const int64_t most_sequences = params->max_sequences > 0 ? params->max_sequences : DEFAULT_SEQUENCES;
+    const int64_t most_tokens = params->max_step_tokens > 0 ? params->max_step_tokens : DEFAULT_STEP_TOKENS;
+    job_size total = {0};
+    qrun_request_size size = QRUN_REQUEST_SIZE_INIT;
+    if (o->prompts == NULL) {
+        if (qrun_request_measure(e->model, request, &size, NULL) == QRUN_OK) { add_size(&total, &size); }
+    } else if (requests->n_requests >= 0 && requests->n_requests <= most_sequences) {
+        RETURN_IF_FAILED(measure_lines(o, e, request, requests, &total));
+    }
+    if (total.n_sequences == 0) { return EXIT_OK; }
+    if (total.n_sequences < most_sequences) { params->max_sequences = (int32_t)total.n_sequences; }
+    const int64_t at_once = total.n_sequences < most_sequences ? total.n_sequences : most_sequences;
+    const int64_t step_tokens = total.prompt_tokens > at_once ? total.prompt_tokens : at_once;
+    if (step_tokens < most_tokens) { params->max_step_tokens = (int32_t)step_tokens; }
+    /* A context that was asked for has room, or is refused. */
+    if (!total.is_open_ended && params->context_tokens == 0) { params->sequence_tokens = total.longest; }
+    return EXIT_OK;
 }
 
 static int answer_all(const generate_options *o, const command_line *line, engine *e, const request_texts *texts,
                       request_file *requests, answer_file *output) {
     job j = {.output = output, .requests = o->prompts != NULL ? requests : NULL};
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
-    RETURN_IF_FAILED(engine_open(e, &o->engine));
+    qrun_session_params session = engine_session_params(&o->engine);
+    RETURN_IF_FAILED(engine_open_context(e, &o->engine.context));
+    RETURN_IF_FAILED(engine_open_model(e, &o->engine));
     RETURN_IF_FAILED(make_request(o, line, e, texts, &request));
+    RETURN_IF_FAILED(fit_session(o, e, &request, requests, &session));
+    RETURN_IF_FAILED(engine_open_session(e, &session));
     const int code = writes_json(o) ? run_job(o, e, &request, &j) : run_text(o, e, &request);
+    if (!interrupted()) { engine_keep_prefixes(e); }
     engine_close(e); /* its session knows the job's requests */
     job_free(&j);
     return code;
@@ -289,16 +379,20 @@ const command command_generate = {
         "Requests are independent: an answer does not depend on what else runs, and the same request gives the same "
         "answer again. A line that is no valid request becomes an answer with \"error\"; the others still run, and the "
         "exit code is 1.\n\n"
-        "Ctrl-C finishes the current step and keeps what is answered; a second Ctrl-C ends the program at once.",
+        "Ctrl-C (or SIGTERM, or SIGHUP) keeps what is answered and ends the program within two seconds; a second "
+        "Ctrl-C "
+        "ends it at once.",
     .examples = "  qrun generate --model path/to/model --prompt \"Once upon a time\"\n"
                 "  qrun generate --model path/to/model --chat --prompt \"Name three rivers.\" --temperature 0.7\n"
+                "  # many at once: two lines of a requests.jsonl, and the answers to them\n"
+                "  {\"id\": \"a\", \"prompt\": \"The sea is\", \"max_tokens\": 20, \"seed\": 1}\n"
+                "  {\"id\": \"b\", \"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}\n"
+                "  qrun generate --model path/to/model --prompts requests.jsonl --output answers.jsonl\n"
+                "\n"
                 "  echo \"Once upon a time\" | qrun generate --model path/to/model --max-tokens 50\n"
                 "  qrun generate --model path/to/model --adapter french=path/to/adapter \\\n"
-                "                --prompts requests.jsonl --output answers.jsonl\n"
-                "\n"
-                "  # two lines of a requests.jsonl:\n"
-                "  {\"prompt\": \"The sea is\", \"max_tokens\": 20, \"temperature\": 0.8, \"seed\": 1}\n"
-                "  {\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"adapter\": \"french\"}",
+                "                --prompts requests.jsonl --output answers.jsonl --force",
+    .first_options = "model adapter prompt prompts chat system temperature max-tokens seed output memory quiet",
     COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

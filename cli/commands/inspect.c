@@ -40,7 +40,7 @@ static void print_default_plan(qrun_context *context, const char *path) {
     qrun_plan_entry *entries = NULL;
     int32_t n_entries = 0;
     model_params.path = path;
-    if (qrun_plan_session(context, &model_params, &session_params, &entries, &n_entries, &error) == QRUN_OK) {
+    if (qrun_plan_session(context, &model_params, &session_params, &entries, &n_entries, NULL, &error) == QRUN_OK) {
         printf("\nmemory of 'qrun generate' with its default options (see 'qrun plan')\n");
         plan_table_print(entries, n_entries);
     } else {

@@ -7,17 +7,8 @@
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 
-/* One timed run: counts what its requests report. */
-typedef struct counting {
-    int64_t n_tokens;
-    uint64_t last_started; /* requests get rising numbers, and begin in that order */
-    int32_t n_started, n_over;
-    double first_token_seconds;
-    bool failed;
-} counting;
-
 static void on_event(void *user, const qrun_event *event) {
-    counting *count = user;
+    measure_counts *count = user;
     if (event->type == QRUN_EVENT_TOKEN) {
         count->n_tokens++;
         if (event->request > count->last_started) {
@@ -38,7 +29,8 @@ static int32_t random_token(uint64_t *state, int32_t vocab_size) {
     return (int32_t)((z ^ (z >> 31)) % (uint64_t)vocab_size);
 }
 
-static int submit_random(const engine *e, int32_t n_prompt, int32_t max_tokens, uint64_t *state, counting *count) {
+static int submit_random(const engine *e, int32_t n_prompt, int32_t max_tokens, uint64_t *state,
+                         measure_counts *count) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
     int32_t *ids = allocate(sizeof *ids * (size_t)n_prompt);
@@ -54,12 +46,32 @@ static int submit_random(const engine *e, int32_t n_prompt, int32_t max_tokens, 
     return status == QRUN_OK ? EXIT_OK : complain_error(&error);
 }
 
-static int step_once(const engine *e, const counting *count) {
+static int step_once(const engine *e, const measure_counts *count) {
     qrun_error error = QRUN_ERROR_INIT;
     bool has_work;
     if (interrupted()) { return complain(EXIT_INTERRUPTED, "interrupted"); }
     if (qrun_session_step(e->session, &has_work, &error) != QRUN_OK) { return complain_error(&error); }
     return count->failed ? complain(EXIT_ENGINE, "a measured request failed") : EXIT_OK;
+}
+
+int measure_work_begin(measure_work *work) {
+    work->counts = (measure_counts){0};
+    for (int32_t i = 0; i < work->n_sequences; i++) {
+        RETURN_IF_FAILED(submit_random(work->e, work->n_prompt, work->n_tokens, &work->state, &work->counts));
+    }
+    return EXIT_OK;
+}
+
+int measure_work_step(measure_work *work) { return step_once(work->e, &work->counts); }
+
+int measure_work_until_written(measure_work *work, int32_t n) {
+    while (work->counts.n_tokens < (int64_t)n * work->n_sequences) { RETURN_IF_FAILED(measure_work_step(work)); }
+    return EXIT_OK;
+}
+
+int measure_work_end(measure_work *work) {
+    while (work->counts.n_over < work->n_sequences) { RETURN_IF_FAILED(measure_work_step(work)); }
+    return EXIT_OK;
 }
 
 static int compare_doubles(const void *a, const void *b) {
@@ -82,7 +94,7 @@ int measure_prefill(const engine *e, int32_t n_tokens, int n_repeat, measure_res
     double rates[MEASURE_REPEAT_MAX], first[MEASURE_REPEAT_MAX];
     uint64_t state = 1;
     for (int i = -1; i < n_repeat; i++) { /* the first run warms up */
-        counting count = {0};
+        measure_counts count = {0};
         progress_draw(i + 1, n_repeat + 1, "prefill of %d tokens", (int)n_tokens);
         const double begin = clock_seconds();
         int code = submit_random(e, n_tokens, 1, &state, &count);
@@ -98,11 +110,12 @@ int measure_prefill(const engine *e, int32_t n_tokens, int n_repeat, measure_res
 }
 
 /* One run of all sequences. */
-static int decode_once(const engine *e, int32_t n_sequences, int32_t n_tokens, uint64_t *state, double *rate) {
-    counting count = {0};
+static int decode_once(const engine *e, int32_t n_sequences, int32_t n_prompt, int32_t n_tokens, uint64_t *state,
+                       double *rate) {
+    measure_counts count = {0};
     int code = EXIT_OK;
     for (int32_t i = 0; i < n_sequences && code == EXIT_OK; i++) {
-        code = submit_random(e, MEASURE_DECODE_PROMPT_TOKENS, n_tokens + 1, state, &count);
+        code = submit_random(e, n_prompt, n_tokens + 1, state, &count);
     }
     int64_t tokens_before = 0;
     double begin = 0;
@@ -117,14 +130,16 @@ static int decode_once(const engine *e, int32_t n_sequences, int32_t n_tokens, u
     return code;
 }
 
-int measure_decode(const engine *e, int32_t n_sequences, int32_t n_tokens, int n_repeat, measure_result *result) {
+int measure_decode(const engine *e, int32_t n_sequences, int32_t n_prompt, int32_t n_tokens, int n_repeat,
+                   measure_result *result) {
     double rates[MEASURE_REPEAT_MAX], warm_up;
     uint64_t state = 2;
     const int32_t warm_up_tokens = n_tokens < 4 ? n_tokens : 4;
-    int code = decode_once(e, n_sequences, warm_up_tokens, &state, &warm_up);
+    int code = decode_once(e, n_sequences, n_prompt, warm_up_tokens, &state, &warm_up);
     for (int i = 0; i < n_repeat && code == EXIT_OK; i++) {
-        progress_draw(i, n_repeat, "decode of %d tokens in %d sequences", (int)n_tokens, (int)n_sequences);
-        code = decode_once(e, n_sequences, n_tokens, &state, &rates[i]);
+        progress_draw(i, n_repeat, "decode of %d tokens after %d in %d sequences", (int)n_tokens, (int)n_prompt,
+                      (int)n_sequences);
+        code = decode_once(e, n_sequences, n_prompt, n_tokens, &state, &rates[i]);
     }
     if (code == EXIT_OK) { measure_summarise(rates, n_repeat, result); }
     return code;

@@ -5,6 +5,7 @@
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
+#include "cli/report/next_steps.h"
 #include "cli/terminal/api_names.h"
 #include "cli/terminal/files.h"
 #include "cli/terminal/interrupt.h"
@@ -202,6 +203,7 @@ static int merge_and_compare(const merge_options *o, const text_buffer *text, qr
         print_json(o, &r);
     } else if (!o->quiet) {
         print_result(o, &r);
+        next_steps_print(o->merge.out, NULL);
     }
     /* The folder is whole; that the engine cannot run both sides here says nothing against it. What can be merged and
      * not served is refused as INPUT too. */
@@ -219,6 +221,7 @@ static int run(const void *options, const command_line *line, engine *e) {
     if (o->merge.path == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
     if (o->merge.adapter == NULL) { return complain(EXIT_USAGE, "no adapter: give --adapter DIR"); }
     if (o->merge.out == NULL) { return complain(EXIT_USAGE, "no folder for the result: give --out DIR"); }
+    if (complain_file_ending("merge", o->merge.out, o->merge.path, o->merge.adapter)) { return EXIT_USAGE; }
     if (o->no_compare && o->text != NULL) { return complain(EXIT_USAGE, "--no-compare and --text exclude each other"); }
     if (o->quiet) { progress_silence(); }
     int code = o->text != NULL ? file_read_text(&text, o->text) : EXIT_OK;
@@ -247,6 +250,7 @@ const command command_merge = {
     .examples = "  qrun merge --model path/to/model --adapter my-adapter --out merged\n"
                 "  qrun merge --model path/to/model --adapter my-adapter --out merged --quant nf4-dq\n"
                 "  qrun merge --model path/to/model-nf4 --adapter my-adapter --out merged --dtype f16 --json",
+    .first_options = "model adapter out onto dtype",
     COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

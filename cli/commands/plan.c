@@ -2,14 +2,17 @@
 #include <stdio.h>
 
 #include "cli/options/command.h"
-#include "cli/options/engine.h"
+#include "cli/options/train.h"
 #include "cli/report/plan_table.h"
 #include "cli/terminal/messages.h"
 
 typedef struct plan_options {
     engine_options engine;
+    int fit; /* a qrun_fit, or FIT_NOTHING */
     bool json;
 } plan_options;
+
+static const option_choice fits[] = {{"context", QRUN_FIT_CONTEXT}, {"batch", QRUN_FIT_BATCH}, {NULL, 0}};
 
 /* clang-format off */
 static const option shape_table[] = {
@@ -19,6 +22,16 @@ static const option shape_table[] = {
 /* clang-format on */
 
 /* clang-format off */
+static const option backwards_table[] = {
+    {.name = "fit", .kind = OPTION_CHOICE, .choices = fits, INTO(plan_options, fit),
+     .help = "The longest --context that fits into --memory, exactly; or how many sequences of --context run at once "
+             "(batch). 'qrun finetune --plan --fit' answers the same of a run."},
+    {.name = "device-memory", .kind = OPTION_TEXT, .value_name = "GPU",
+     INTO(plan_options, engine.context.device_memory),
+     .help = "Plan for a GPU that need not be there, such as rtx-4090 or h100. Its ops' workspace is counted as on "
+             "--device."},
+};
+
 static const option output_table[] = {
     {.name = "json", .kind = OPTION_FLAG, INTO(plan_options, json), .help = "Print one JSON object."},
 };
@@ -29,53 +42,83 @@ static const option_group groups[] = {
     OPTION_GROUP("Shape", shape_table, offsetof(plan_options, engine)),
     OPTION_GROUP("Machine", machine_option_table, offsetof(plan_options, engine)),
     OPTION_GROUP("Session", session_option_table, offsetof(plan_options, engine)),
+    OPTION_GROUP("Speed", speed_option_table, offsetof(plan_options, engine)),
+    OPTION_GROUP("Planning backwards", backwards_table, 0),
     OPTION_GROUP("Output", output_table, 0),
 };
 
-static void print_plan(const plan_options *o, const qrun_plan_entry *entries, int32_t n_entries) {
+static void print_plan(const plan_options *o, const plan_report *report, const qrun_fit_result *fitted) {
+    const char *what = option_choice_name(fits, o->fit);
     if (!o->json) {
-        plan_table_print(entries, n_entries);
+        if (o->fit != FIT_NOTHING) { plan_report_print_fit(what, fitted); }
+        plan_report_print(report);
         return;
     }
     text_buffer out = {0};
-    plan_table_json(entries, n_entries, &out);
-    printf("%s\n", out.data);
+    plan_report_json(report, &out);
+    printf("{");
+    if (o->fit != FIT_NOTHING) { plan_report_print_fit_json(what, fitted); }
+    printf("%s}\n", out.data);
     text_free(&out);
+}
+
+static int check_options(const plan_options *o) {
+    if (o->engine.model.path == NULL && o->engine.shape == NULL) {
+        return complain(EXIT_USAGE, "no model: give --model DIR, or --shape CONFIG.json");
+    }
+    if (o->engine.model.path == NULL || o->engine.shape == NULL) { return EXIT_OK; }
+    return complain(EXIT_USAGE, "--model and --shape exclude each other");
+}
+
+/* The plan is then that of the answer or, where nothing fits, of the smallest. */
+static int fit(const plan_options *o, const engine *e, const qrun_model_params *model, qrun_session_params *session,
+               qrun_fit_result *fitted) {
+    qrun_error error = QRUN_ERROR_INIT;
+    if (o->fit == FIT_NOTHING) { return EXIT_OK; }
+    if (qrun_fit_session(e->context, model, session, (qrun_fit)o->fit, fitted, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    const int32_t n = fitted->largest > 0 ? (int32_t)fitted->largest : 1;
+    *(o->fit == QRUN_FIT_BATCH ? &session->max_sequences : &session->context_tokens) = n;
+    return EXIT_OK;
 }
 
 static int run(const void *options, const command_line *line, engine *e) {
     const plan_options *o = options;
     const qrun_model_params model_params = engine_model_params(&o->engine);
-    const qrun_session_params session_params = engine_session_params(&o->engine);
+    qrun_session_params session_params = engine_session_params(&o->engine);
     qrun_error error = QRUN_ERROR_INIT;
+    qrun_plan_info info = QRUN_PLAN_INFO_INIT;
+    qrun_fit_result fitted = QRUN_FIT_RESULT_INIT;
     qrun_plan_entry *entries = NULL;
     int32_t n_entries = 0;
     (void)line;
-    if (o->engine.model.path == NULL && o->engine.shape == NULL) {
-        return complain(EXIT_USAGE, "no model: give --model DIR, or --shape CONFIG.json");
-    }
-    if (o->engine.model.path != NULL && o->engine.shape != NULL) {
-        return complain(EXIT_USAGE, "--model and --shape exclude each other");
-    }
+    RETURN_IF_FAILED(check_options(o));
     RETURN_IF_FAILED(engine_open_context(e, &o->engine.context));
-    RETURN_IF_FAILED(complain_unless_ok(
-        qrun_plan_session(e->context, &model_params, &session_params, &entries, &n_entries, &error), &error));
-    print_plan(o, entries, n_entries);
+    RETURN_IF_FAILED(fit(o, e, &model_params, &session_params, &fitted));
+    (void)qrun_plan_session(e->context, &model_params, &session_params, &entries, &n_entries, &info, &error);
+    if (entries == NULL) { return complain_error(&error); }
+    const plan_report report = {entries, n_entries, o->engine.model.memory_bytes, &info, &error};
+    print_plan(o, &report, &fitted);
     qrun_free(entries);
-    return EXIT_OK;
+    return plan_report_code(&report);
 }
 
-static const plan_options defaults = {.engine = ENGINE_OPTIONS_INIT};
+static const plan_options defaults = {.engine = ENGINE_OPTIONS_INIT, .fit = FIT_NOTHING};
 
 const command command_plan = {
     .name = "plan",
     .summary = "show the memory that a run would take, by category",
     .usage = "--model DIR [OPTIONS]",
     .description = "Every byte that 'generate' would use with these options, computed from the model's description "
-                   "before anything is allocated. No weights are read.",
+                   "before anything is allocated; the longest sequence, the size of the K/V pool, and how many "
+                   "sequences run at once; the memory that is free; and a line that says whether it fits. If it does "
+                   "not, the exit code is 6. No weights are read.",
     .examples = "  qrun plan --model path/to/model\n"
                 "  qrun plan --model path/to/model --memory 6GiB --max-sequences 32 --context 8192\n"
-                "  qrun plan --shape path/to/config.json --quant int8 --json",
+                "  qrun plan --shape path/to/config.json --quant int8 --json\n"
+                "  qrun plan --model path/to/model --device-memory rtx-4090 --fit context",
+    .first_options = "model shape quant memory context max-sequences kv fit device-memory json",
     COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

@@ -3,6 +3,7 @@
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
+#include "cli/report/next_steps.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/text.h"
@@ -56,6 +57,7 @@ static int run(const void *options, const command_line *line, engine *e) {
     (void)line;
     if (o->quantize.path == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
     if (o->quantize.out == NULL) { return complain(EXIT_USAGE, "no folder for the result: give --out DIR"); }
+    if (complain_file_ending("quantize", o->quantize.out, o->quantize.path, NULL)) { return EXIT_USAGE; }
     RETURN_IF_FAILED(engine_open_context(e, &o->context));
     return quantize(o, e->context);
 }

@@ -110,6 +110,7 @@ static int encode(const tokenize_options *o, const qrun_tokenizer *tokenizer, te
     int32_t *ids = NULL;
     int64_t n_ids = 0;
     if (o->chat) { /* the template writes BOS and special tokens itself */
+        RETURN_IF_FAILED(text_require_utf8("the message", input->data, input->size));
         RETURN_IF_FAILED(render_chat(o, tokenizer, input));
     }
     const bool add_special = !o->no_special && !o->chat, parse_special = o->parse_special || o->chat;
@@ -183,7 +184,7 @@ static int check_combination(const tokenize_options *o) {
 
 static int run(const void *options, const command_line *line, engine *e) {
     const tokenize_options *o = options;
-    const qrun_context_params context_params = {sizeof context_params, 1, NULL};
+    const qrun_context_params context_params = {.struct_size = sizeof context_params, .n_threads = 1};
     qrun_error error = QRUN_ERROR_INIT;
     qrun_tokenizer *tokenizer = NULL;
     text_buffer input = {0};
@@ -211,6 +212,7 @@ const command command_tokenize = {
                 "  qrun tokenize --model path/to/model --ids \"Once upon a time\"\n"
                 "  qrun tokenize --model path/to/model --decode 1 403 407 261 378\n"
                 "  qrun tokenize --model path/to/model --chat --system \"Be brief.\" \"Hello!\"",
+    .first_options = "model ids decode chat system json",
     COMMAND_OPTIONS(groups, defaults),
     .max_arguments = OPTION_LIST_MAX,
     .run = run,

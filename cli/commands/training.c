@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/options/command.h"
 #include "cli/terminal/files.h"
@@ -19,7 +20,7 @@ static const char *out_of(const training *t) { return t->facts.options->train.sa
 static int publish_text(const training *t, const char *name, text_buffer *content) {
     text_buffer path = {0};
     text_format(&path, "%s/%s", out_of(t), name);
-    const int code = replace_file(path.data, content);
+    const int code = replace_own_file(path.data, content);
     text_free(&path);
     text_free(content);
     return code;
@@ -36,6 +37,27 @@ static int publish(training *t, const char *state) {
     return publish_text(t, "report.html", &content);
 }
 
+/* The options of the run, once; a file of that name that is not qrun's is not replaced. */
+static int publish_options(const training *t) {
+    text_buffer path = {0}, before = {0}, content = {0};
+    struct stat info;
+    int code = EXIT_OK;
+    text_format(&path, "%s/run.yaml", out_of(t));
+    if (lstat(path.data, &info) == 0) {
+        code = file_read_own(&before, path.data);
+        if (code == EXIT_OK && before.size > 0 && strncmp(before.data, RUN_FILE_MARK, strlen(RUN_FILE_MARK)) != 0) {
+            code = complain(EXIT_FILE, "'%s' is not qrun's, which writes the options of the run there; move it away",
+                            path.data);
+        }
+    }
+    text_puts(&content, t->facts.config);
+    if (code == EXIT_OK) { code = replace_own_file(path.data, &content); }
+    text_free(&path);
+    text_free(&before);
+    text_free(&content);
+    return code;
+}
+
 static int save(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     if (t->saved_step == t->step) { return EXIT_OK; }
@@ -46,17 +68,6 @@ static int save(training *t) {
 }
 
 /* ---- What is shown ----------------------------------------------------------------------------------------------- */
-
-/* "1:02:03", "4:05". */
-static const char *duration_text(double seconds, char out[32]) {
-    const long long whole = seconds > 0 && seconds < 1e9 ? (long long)(seconds + 0.5) : 0;
-    if (whole >= 3600) {
-        snprintf(out, 32, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
-    } else {
-        snprintf(out, 32, "%lld:%02lld", whole / 60, whole % 60);
-    }
-    return out;
-}
 
 bool training_show_progress(void *user, int64_t done, int64_t total) {
     const training *t = user;
@@ -69,19 +80,19 @@ bool training_show_progress(void *user, int64_t done, int64_t total) {
 }
 
 static void show_step(const training *t, const train_step_record *r) {
-    char eta[32];
     const int64_t n_done = r->m.step - t->info.first_step + 1, total = t->info.total_steps;
     const double step_seconds = (clock_seconds() - t->begin_seconds) / (double)n_done;
-    duration_text(step_seconds * (double)(total - r->m.step), eta);
+    const short_text eta = duration_text(step_seconds * (double)(total - r->m.step));
     if (progress_due()) {
         progress_draw((double)r->m.step, (double)total, "step %lld of %lld  loss %.4f  %.0f tokens/s  ETA %s  %s",
-                      (long long)r->m.step, (long long)total, r->m.loss, train_step_tokens_per_second(r), eta,
+                      (long long)r->m.step, (long long)total, r->m.loss, train_step_tokens_per_second(r), eta.text,
                       size_text(r->peak_bytes).text);
     }
     const int64_t interval = (total + VERBOSE_LINES - 1) / VERBOSE_LINES;
     if (t->verbose && (r->m.step % interval == 0 || r->m.step == total || n_done == 1)) {
         notify("step %lld of %lld: loss %.4f, lr %.3g, gradient norm %.3g, %.0f tokens/s, ETA %s", (long long)r->m.step,
-               (long long)total, r->m.loss, r->m.learning_rate, r->m.grad_norm, train_step_tokens_per_second(r), eta);
+               (long long)total, r->m.loss, r->m.learning_rate, r->m.grad_norm, train_step_tokens_per_second(r),
+               eta.text);
     }
 }
 
@@ -113,8 +124,9 @@ static int run_step(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     train_step_record record = {.m = QRUN_TRAIN_METRICS_INIT};
     bool done;
-    if (qrun_trainer_step(t->trainer, &record.m, &done, &error) != QRUN_OK ||
-        qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
+    const qrun_status status = qrun_trainer_step(t->trainer, &record.m, &done, &error);
+    if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* as if it had not begun */
+    if (status != QRUN_OK || qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
         return complain_error(&error);
     }
     record.peak_bytes = t->info.peak_bytes;
@@ -169,6 +181,8 @@ static int stop_early(training *t) {
                     (long long)t->step, (long long)t->info.total_steps, out_of(t), (long long)t->step);
 }
 
+static void cancel_step(void *user) { qrun_trainer_cancel(user); }
+
 static int run_steps(training *t) {
     t->begin_seconds = clock_seconds();
     for (qrun_train_action next; (next = qrun_trainer_next(t->trainer)) != QRUN_TRAIN_DONE;) {
@@ -197,8 +211,12 @@ int training_run(training *t) {
     /* An evaluation that is due again is not to be in the log twice. */
     const int64_t n_evaluated = qrun_trainer_next(t->trainer) == QRUN_TRAIN_EVALUATE ? t->step - 1 : t->step;
     int code = train_log_open(&t->log, out_of(t), t->step, n_evaluated);
+    if (code == EXIT_OK) { code = publish_options(t); }
     if (code == EXIT_OK) { code = publish(t, "running"); } /* a folder that takes no files is told now */
+    interrupt_on_signal(cancel_step, t->trainer);          /* ends within a part of a layer */
+    interrupt_hold();                                      /* so there is time to save */
     if (code == EXIT_OK) { code = run_steps(t); }
+    interrupt_on_signal(NULL, NULL);
     if (code == EXIT_OK) { code = finish(t); }
     progress_clear();
     return code == EXIT_OK ? train_log_close(&t->log) : code; /* after a failure, freeing closes it: one message */

@@ -6,11 +6,15 @@
 #include "cli/report/train_log.h"
 #include "cli/report/train_report.h"
 
+/* How the run.yaml of the output folder begins. */
+#define RUN_FILE_MARK "# finetune"
+
 typedef struct training {
     /* Set by the caller. */
     qrun_trainer *trainer;
     qrun_train_info info; /* kept current */
     train_facts facts;
+    int32_t n_ranks;
     bool chat;    /* examples are conversations: the adapter is used with --chat */
     bool verbose; /* a line on stderr now and then, where no progress is drawn */
 

@@ -9,10 +9,11 @@ struct engine;
 
 typedef struct command {
     const char *name;
-    const char *summary;     /* one line, for the list of commands */
-    const char *usage;       /* after "qrun NAME " */
-    const char *description; /* paragraphs separated by empty lines */
-    const char *examples;    /* lines as they are typed, comments begin with '#' */
+    const char *summary;       /* one line, for the list of commands */
+    const char *usage;         /* after "qrun NAME " */
+    const char *description;   /* paragraphs separated by empty lines */
+    const char *examples;      /* lines as they are typed, comments begin with '#'; the first ones fit together */
+    const char *first_options; /* of the first screen of its help: names with spaces; NULL: all of them */
     const option_group *groups;
     size_t n_groups;
     const void *defaults; /* of the struct that run gets */
@@ -22,8 +23,8 @@ typedef struct command {
     int (*run)(const void *options, const command_line *line, struct engine *e); /* e: nothing is open; closed after */
 } command;
 
-extern const command command_generate, command_chat, command_finetune, command_merge, command_inspect, command_plan,
-    command_tokenize, command_eval, command_quantize, command_bench, command_completion;
+extern const command command_generate, command_chat, command_finetune, command_merge, command_export, command_inspect,
+    command_plan, command_tokenize, command_eval, command_quantize, command_bench, command_serve, command_completion;
 extern const command *const commands[]; /* all of them, NULL-terminated */
 
 const command *command_find(const char *name);

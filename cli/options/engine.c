@@ -1,6 +1,7 @@
 #include "cli/options/engine.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/options/command.h"
@@ -16,7 +17,10 @@ const option_choice quant_choices[] = {
 static const option_choice heads[] = {{"keep", false}, {"int8", true}, {NULL, 0}};
 static const option_choice dtypes[] = {
     {"bf16", QRUN_DTYPE_BF16}, {"f16", QRUN_DTYPE_F16}, {"f32", QRUN_DTYPE_F32}, {NULL, 0}};
+static const option_choice kept_sizes[] = {{"RAM", QRUN_PREFIX_CACHE_RAM}, {NULL, 0}};
 static const option_choice devices[] = {{"auto", 0}, {"cpu", 0}, {"cuda", 0}, {NULL, 0}};
+static const option_choice numerics[] = {
+    {"fastest", QRUN_NUMERICS_FASTEST}, {"portable", QRUN_NUMERICS_PORTABLE}, {NULL, 0}};
 static const option_choice kvs[] = {
     {"auto", QRUN_KV_AUTO}, {"bf16", QRUN_KV_BF16}, {"f16", QRUN_KV_F16}, {"int8", QRUN_KV_INT8},
     {"f32", QRUN_KV_F32}, {NULL, 0}};
@@ -24,8 +28,9 @@ static const option_choice kvs[] = {
 const option model_option_table[N_MODEL_OPTIONS] = {
     {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", INTO(engine_options, model.path),
      .completion = COMPLETE_FOLDER,
-     .help = "The model: a Hugging Face folder (config.json, *.safetensors, tokenizer.json), or the id of a model that "
-             "is in the Hugging Face cache already, such as Qwen/Qwen3-0.6B. Nothing is downloaded."},
+     .help = "The model: a Hugging Face folder (config.json, *.safetensors, tokenizer.json), a GGUF file, or the id of "
+             "a model that is in the Hugging Face cache already, such as Qwen/Qwen3-0.6B or Qwen/Qwen3-0.6B@main. "
+             "Nothing is downloaded."},
     {.name = "quant", .kind = OPTION_CHOICE, .choices = quant_choices, INTO(engine_options, model.quant),
      .help = "Format of the linear layers in memory. Default: auto, which keeps a folder quantised by bitsandbytes as "
              "it is and otherwise uses nf4-dq (4.13 bits per weight)."},
@@ -41,11 +46,15 @@ const option model_option_table[N_MODEL_OPTIONS] = {
     {.name = "adapter", .kind = OPTION_TEXTS, .value_name = value_name_, INTO(engine_options, adapters), \
      .completion = COMPLETE_FOLDER, .help = help_}
 
+static const option_choice offloads[] = {
+    {"none", QRUN_OFFLOAD_NONE}, {"parameters", QRUN_OFFLOAD_ALL}, {"auto", QRUN_OFFLOAD_AUTO}, {NULL, 0}};
+
 const option adapter_option_table[N_ADAPTER_OPTIONS] = {
     ADAPTER_ROW("[NAME=]DIR",
-                "A PEFT LoRA folder to run with the model, unmerged. May be given several times; a line of --prompts "
-                "selects one by its NAME (\"adapter\": \"NAME\"; without NAME=, it is the name of the folder), or none "
-                "(\"adapter\": \"\"). Requests that name no adapter use the first one."),
+                "A PEFT LoRA folder, or an id in the Hugging Face cache, to run with the model, unmerged. May be given "
+                "several times; a line of --prompts selects one by its NAME (\"adapter\": \"NAME\"; without NAME=, it "
+                "is the name of the folder), or none (\"adapter\": \"\"). Requests that name no adapter use the first "
+                "one."),
 };
 
 const option one_adapter_option_table[N_ADAPTER_OPTIONS] = {
@@ -58,10 +67,18 @@ const option machine_option_table[N_MACHINE_OPTIONS] = {
      .help = "Threads. Default: one for each CPU this process may use. Results do not depend on it."},
     {.name = "device", .neutral = true, .kind = OPTION_CHOICE, .choices = devices, INTO(engine_options, context.device),
      .help = "Where to run. Default: auto, an NVIDIA GPU that libqrun_cuda.so can use, otherwise the CPU."},
+    {.name = "numerics", .kind = OPTION_CHOICE, .choices = numerics, INTO(engine_options, context.numerics),
+     .help = "Order of sums: fastest, that of this CPU's instruction set, or portable, which gives the same bits on "
+             "every x86-64 CPU and is slower. Default: fastest."},
     {.name = "memory", .neutral = true, .kind = OPTION_BYTES, .value_name = "SIZE",
      INTO(engine_options, model.memory_bytes),
-     .help = "Budget for everything, weights and K/V cache together: 6GiB, 500MB … Default: what the machine has free. "
-             "What cannot fit is refused before it starts."},
+     .help = "Budget for everything, weights and K/V cache together: 6GiB, 500MB … (G alone is GiB). Default: what the "
+             "machine has free. What cannot fit is refused before it starts."},
+    {.name = "offload", .neutral = true, .kind = OPTION_CHOICE, .choices = offloads,
+     INTO(engine_options, model.offload_parameters),
+     .help = "parameters: hold the layers in host memory, or on the CPU leave them in the folder, which must be "
+             "quantised already; two are on the device at a time. auto: where they do not fit otherwise. Slower, with "
+             "the same answers. Default: none."},
 };
 
 const option session_option_table[N_SESSION_OPTIONS] = {
@@ -79,6 +96,27 @@ const option session_option_table[N_SESSION_OPTIONS] = {
      .help = "Type of the K/V cache; int8 halves it. Default: auto, the compute type."},
     {.name = "no-prefix-sharing", .neutral = true, .kind = OPTION_FLAG, INTO(engine_options, session.no_prefix_sharing),
      .help = "Compute every prompt from its beginning, even where another one began with the same tokens."},
+};
+
+const option speed_option_table[N_SPEED_OPTIONS] = {
+    {.name = "speculate", .neutral = true, .kind = OPTION_TEXT, .value_name = "ngram|DIR|off",
+     INTO(engine_options, session.speculate), .completion = COMPLETE_FOLDER,
+     .help = "Guess the next tokens, and check them in one step: fewer steps, the same answers to the bit. ngram "
+             "guesses from the text so far, DIR names a smaller model with the same tokenizer that guesses. Default: "
+             "ngram, where few sequences run and memory allows."},
+    {.name = "prefix-cache", .neutral = true, .kind = OPTION_BYTES, .value_name = "RAM[:SIZE]", .choices = kept_sizes,
+     INTO(engine_options, session.prefix_cache_bytes),
+     .help = "Memory of the machine for K/V pages that no longer fit into the K/V cache. A prompt that begins with the "
+             "same tokens again gets them back, instead of being computed. RAM alone is a quarter of what is free; "
+             "SIZE alone is RAM:SIZE. Default: none."},
+    {.name = "cache-dir", .neutral = true, .kind = OPTION_TEXT, .value_name = "DIR",
+     INTO(engine_options, session.cache_dir), .completion = COMPLETE_FOLDER,
+     .help = "A folder for such pages, so that later runs get them back too. Several runs may use it at once; files "
+             "that do not fit the model, its adapter or its options are not used. Default: none."},
+    {.name = "cache-dir-size", .neutral = true, .kind = OPTION_BYTES, .value_name = "SIZE",
+     INTO(engine_options, session.cache_dir_bytes),
+     .help = "The most that the files in --cache-dir may take together; those not used for longest are removed first. "
+             "Default: 8GiB."},
 };
 /* clang-format on */
 
@@ -154,12 +192,26 @@ int engine_open_model(engine *e, const engine_options *options) {
         RETURN_IF_FAILED(open_adapter(e, options->adapters.values[i]));
     }
     e->info = (qrun_model_info)QRUN_MODEL_INFO_INIT;
-    return complain_unless_ok(qrun_model_get_info(e->model, &e->info, &error), &error);
+    RETURN_IF_FAILED(complain_unless_ok(qrun_model_get_info(e->model, &e->info, &error), &error));
+    if (e->info.left_out != NULL) {
+        notify("note: text needs none of these parts of the model, and they are left out: %s", e->info.left_out);
+    }
+    return EXIT_OK;
 }
 
 int engine_open_session(engine *e, const qrun_session_params *params) {
     qrun_error error = QRUN_ERROR_INIT;
+    e->keeps_prefixes = params->cache_dir != NULL;
     return complain_unless_ok(qrun_session_create(e->model, params, &e->session, &error), &error);
+}
+
+void engine_keep_prefixes(engine *e) {
+    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
+    if (e->session == NULL || !e->keeps_prefixes) { return; }
+    (void)qrun_session_keep_prefixes(e->session, NULL); /* what is not kept is computed again */
+    if (qrun_session_get_stats(e->session, &stats, NULL) != QRUN_OK || stats.cache_note[0] == '\0') { return; }
+    if (!e->told_note) { notify("note: %s", stats.cache_note); }
+    e->told_note = true;
 }
 
 int engine_open(engine *e, const engine_options *options) {
@@ -180,3 +232,23 @@ void engine_close(engine *e) {
 }
 
 const qrun_adapter *engine_default_adapter(const engine *e) { return e->n_adapters > 0 ? e->adapters[0] : NULL; }
+
+gpu_text engine_gpu(const engine *e) {
+    gpu_text out = {""};
+    qrun_device_info info = QRUN_DEVICE_INFO_INIT;
+    if (qrun_context_device_info(e->context, &info, NULL) == QRUN_OK && strcmp(info.backend, "cpu") != 0) {
+        snprintf(out.text, sizeof out.text, "%s (%s)", info.backend, info.isa);
+    }
+    return out;
+}
+
+parameters_text engine_parameters(const qrun_model_info *info) {
+    parameters_text out;
+    if (info->n_active_parameters == info->n_parameters) {
+        snprintf(out.text, sizeof out.text, "%s parameters", large_text(info->n_parameters).text);
+    } else {
+        snprintf(out.text, sizeof out.text, "%s parameters, %s of them active", large_text(info->n_parameters).text,
+                 large_text(info->n_active_parameters).text);
+    }
+    return out;
+}

@@ -18,12 +18,13 @@ typedef struct engine_options {
 
 extern const option_choice quant_choices[]; /* of qrun_quant */
 
-enum { N_MODEL_OPTIONS = 4, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 3, N_SESSION_OPTIONS = 5 };
+enum { N_MODEL_OPTIONS = 4, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 5, N_SESSION_OPTIONS = 5, N_SPEED_OPTIONS = 4 };
 extern const option model_option_table[N_MODEL_OPTIONS];
 extern const option adapter_option_table[N_ADAPTER_OPTIONS];
 extern const option one_adapter_option_table[N_ADAPTER_OPTIONS]; /* with engine_require_one_adapter */
 extern const option machine_option_table[N_MACHINE_OPTIONS];
 extern const option session_option_table[N_SESSION_OPTIONS];
+extern const option speed_option_table[N_SPEED_OPTIONS]; /* of what generates */
 
 typedef struct engine {
     qrun_context *context;
@@ -32,7 +33,20 @@ typedef struct engine {
     qrun_adapter *adapters[OPTION_LIST_MAX];
     int n_adapters;
     qrun_session *session;
+    bool keeps_prefixes; /* in files */
+    bool told_note;      /* what was wrong with one of them */
 } engine;
+
+/* "1.2 billion parameters", and of a mixture of experts how many of them a token meets. */
+typedef struct parameters_text {
+    char text[128];
+} parameters_text;
+parameters_text engine_parameters(const qrun_model_info *info);
+/* "cuda (sm_90)", the GPU that the context is on; empty on the CPU. */
+typedef struct gpu_text {
+    char text[64];
+} gpu_text;
+gpu_text engine_gpu(const engine *e);
 
 /* What the library gets: --shape means a model with random weights, --memory counts for both. */
 qrun_model_params engine_model_params(const engine_options *options);
@@ -47,6 +61,9 @@ int engine_open_model(engine *e, const engine_options *options); /* with its ada
 int engine_open_session(engine *e, const qrun_session_params *params);
 int engine_open(engine *e, const engine_options *options); /* all three */
 void engine_close(engine *e);
+
+/* With --cache-dir: writes the prefixes that the session holds, and says what could not be used or written, once. */
+void engine_keep_prefixes(engine *e);
 
 /* The adapter that a request uses when it names none: the first given, or NULL. */
 const qrun_adapter *engine_default_adapter(const engine *e);

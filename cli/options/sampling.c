@@ -12,7 +12,8 @@
 /* clang-format off */
 const option sampling_option_table[N_SAMPLING_OPTIONS] = {
     {.name = "max-tokens", .kind = OPTION_INT, .value_name = "N", .low = 0, .high = INT_MAX, REQUEST(max_tokens),
-     .help = "Longest answer in tokens; 0: as far as the context allows. Default: 256."},
+     .help = "Longest answer in tokens; 0: as far as the context allows. Default: that of the model's "
+             "generation_config.json, else 256."},
     {.name = "temperature", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 100, REQUEST(temperature),
      .help = "0 always takes the most likely token (greedy); higher is more varied. Default for this and the next "
              "four: the model's generation_config.json; greedy where that has no \"do_sample\": true."},
@@ -47,6 +48,12 @@ const option sample_shape_option_table[N_SAMPLE_SHAPE_OPTIONS] = {
 };
 /* clang-format on */
 
+static void tell_what_is_not_obeyed(const qrun_model *model) {
+    qrun_model_info info = QRUN_MODEL_INFO_INIT;
+    if (qrun_model_get_info(model, &info, NULL) != QRUN_OK || info.not_obeyed == NULL) { return; }
+    notify("note: qrun does not obey these members of the model's generation_config.json: %s", info.not_obeyed);
+}
+
 int sampling_apply(const sampling_options *options, const command_line *line, const qrun_model *model,
                    qrun_request_params *params) {
     qrun_error error = QRUN_ERROR_INIT;
@@ -55,7 +62,12 @@ int sampling_apply(const sampling_options *options, const command_line *line, co
     options_copy_given(line, sampling_option_table, N_SAMPLING_OPTIONS, options, &made);
     options_copy_given(line, sample_shape_option_table, N_SAMPLE_SHAPE_OPTIONS, options, &made);
     *params = made.request;
-    params->max_tokens = options->request.max_tokens;
+    if (option_given(line, "max-tokens")) {
+        params->max_length = 0;
+    } else if (params->max_tokens == 0 && params->max_length == 0) {
+        params->max_tokens = options->request.max_tokens;
+    }
+    tell_what_is_not_obeyed(model);
     params->has_seed = option_given(line, "seed");
     params->stop = options->stop.count > 0 ? options->stop.values : NULL;
     params->n_stop = options->stop.count;

@@ -1,6 +1,7 @@
 #include "cli/options/train.h"
 
 #include <limits.h>
+#include <unistd.h>
 
 /* clang-format off */
 const option_choice train_optimizers[] = {
@@ -8,31 +9,53 @@ const option_choice train_optimizers[] = {
     {"sgd", QRUN_OPTIMIZER_SGD}, {NULL, 0}};
 const option_choice train_offloads[] = {
     {"none", 0}, {"optimizer", TRAIN_OFFLOAD_OPTIMIZER}, {"activations", TRAIN_OFFLOAD_ACTIVATIONS},
-    {"optimizer,activations", TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_ACTIVATIONS}, {NULL, 0}};
+    {"parameters", TRAIN_OFFLOAD_PARAMETERS}, {"auto", TRAIN_OFFLOAD_AUTO}, {NULL, 0}};
+static const option_choice sizes[] = {{"auto", QRUN_AUTO}, {NULL, 0}};
+const option_choice fit_choices[] = {
+    {"context", QRUN_FIT_CONTEXT}, {"batch", QRUN_FIT_BATCH}, {"rank", QRUN_FIT_RANK}, {NULL, 0}};
 static const option_choice inits[] = {{"model", false}, {"random", true}, {NULL, 0}};
 static const option_choice schedules[] = {
     {"linear", QRUN_SCHEDULE_LINEAR}, {"cosine", QRUN_SCHEDULE_COSINE}, {"constant", QRUN_SCHEDULE_CONSTANT},
     {NULL, 0}};
+static const option_choice formats[] = {
+    {"auto", QRUN_FORMAT_AUTO}, {"json", QRUN_FORMAT_JSON}, {"csv", QRUN_FORMAT_CSV}, {"tsv", QRUN_FORMAT_TSV},
+    {"text", QRUN_FORMAT_TEXT}, {"paragraphs", QRUN_FORMAT_PARAGRAPHS}, {NULL, 0}};
 static const option_choice batchings[] = {
     {"pack", QRUN_BATCHING_PACK}, {"group", QRUN_BATCHING_GROUP}, {NULL, 0}};
 
 #define TRAIN(field) INTO(finetune_options, train.field)
 
 static const option data_table[] = {
-    {.name = "data", .letter = 'd', .kind = OPTION_TEXT, .value_name = "FILE.jsonl", TRAIN(data.train_data),
+    {.name = "data", .letter = 'd', .kind = OPTION_TEXTS, .value_name = "FILE", INTO(finetune_options, data),
      .completion = COMPLETE_FILE,
-     .help = "The examples: JSON Lines or one JSON array. Each is {\"messages\": [{\"role\", \"content\"}, …]}, "
-             "{\"prompt\", \"completion\"}, {\"instruction\", \"input\", \"output\"} (alpaca), {\"question\", "
-             "\"answer\"}, {\"conversations\": [{\"from\", \"value\"}, …]} (ShareGPT) or {\"text\"}; the first "
-             "one decides. The loss counts what the assistant says (of a text, everything)."},
-    {.name = "eval-data", .kind = OPTION_TEXT, .value_name = "FILE.jsonl", TRAIN(data.eval_data),
-     .completion = COMPLETE_FILE, .help = "Examples to evaluate on, never trained on."},
+     .help = "The examples: JSON Lines or one JSON array, a table with a header (.csv, .tsv), or plain text (.txt, "
+             ".md); also in gzip or Zstandard, a pipe, \"-\" for stdin, or a folder of files with --format. An example "
+             "is {\"messages\": [{\"role\", \"content\"}, …]}, {\"prompt\", \"completion\"} (or \"response\"), "
+             "{\"instruction\", \"input\", \"output\"} (alpaca), {\"question\", \"answer\"}, {\"input\", \"output\"}, "
+             "{\"conversations\": [{\"from\", \"value\"}, …]} (ShareGPT) or {\"text\"}; the first one decides. The "
+             "loss counts what the assistant says (of a text, everything), without messages that have \"weight\": 0 or "
+             "\"train\": false. Given several times, the files are trained on together, each in its own format."},
+    {.name = "format", .kind = OPTION_CHOICE, .choices = formats, TRAIN(data.format),
+     .help = "How examples lie in the files. text: a file is one text, cut into rows of --seq-len tokens; paragraphs: "
+             "each paragraph is a text, with empty lines between them. Default: auto, by the file's name, and json for "
+             "a name that says nothing."},
+    {.name = "columns", .kind = OPTION_TEXT, .value_name = "LIST", TRAIN(data.columns),
+     .help = "Other names of members or columns, as in prompt=question,completion=answer: ours, then the file's. Only "
+             "those named are read."},
+    {.name = "data-weight", .kind = OPTION_NUMBERS, .value_name = "X", .low = 1e-6, .high = 1e6,
+     INTO(finetune_options, data_weights),
+     .help = "Once for each --data, in their order: its share of the examples of an epoch is X divided by the sum of "
+             "all. An epoch has every example of every file, some of them repeated. Default: every example once."},
+    {.name = "eval-data", .kind = OPTION_TEXTS, .value_name = "FILE", INTO(finetune_options, eval_data),
+     .completion = COMPLETE_FILE, .help = "Examples to evaluate on, never trained on. May be given several times."},
     {.name = "eval-split", .kind = OPTION_NUMBER, .value_name = "SHARE", .low = 0, .high = 0.5, TRAIN(data.eval_split),
      .help = "Instead of --eval-data: the share of --data to set aside for evaluation, such as 0.1."},
+    {.name = "date", .kind = OPTION_TEXT, .value_name = "DAY", TRAIN(data.date),
+     .help = "The day that chat templates write, such as 2026-11-22. Default: that on which the run began."},
     {.name = "skip-bad", .kind = OPTION_FLAG, TRAIN(data.skip_bad),
      .help = "Skip and count lines that are not valid examples. Without it, the first one ends the run with an error."},
-    {.name = "show-mask", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1000000, .neutral = true,
-     INTO(finetune_options, show_mask),
+    {.name = "show-mask", .once = true, .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1,
+     .high = 1000000, INTO(finetune_options, show_mask),
      .help = "Print the first N examples as the model is trained on them, the tokens that count in the loss between "
              "«…», and exit. Needs no --out, and writes nothing there."},
 };
@@ -44,6 +67,9 @@ static const option adapter_table[] = {
              "model, with checkpoints, metrics.jsonl, trainer_state.json and report.html."},
     {.name = "target-modules", .kind = OPTION_TEXT, .value_name = "WHICH", TRAIN(lora.target_modules),
      .help = "Linear layers that get LoRA: all, attn, mlp, or names such as q_proj,v_proj. Default: all."},
+    {.name = "target-parameters", .kind = OPTION_TEXT, .value_name = "NAMES", TRAIN(lora.target_parameters),
+     .help = "LoRA on the experts of a mixture too, as PEFT's target_parameters: experts (both), or names such as "
+             "mlp.experts.down_proj. --target-modules none leaves it at these."},
     {.name = "rank", .letter = 'r', .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 512, TRAIN(lora.rank),
      .help = "Rank of the update of each layer. Default: 16."},
     {.name = "alpha", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6, TRAIN(lora.alpha),
@@ -83,14 +109,17 @@ static const option training_table[] = {
      .help = "How often to go through the data. Default: 1."},
     {.name = "max-steps", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e15, TRAIN(batches.max_steps),
      .help = "Train for this many steps, whatever --epochs says."},
-    {.name = "seq-len", .kind = OPTION_INT, .value_name = "N", .low = 2, .high = 1 << 20, TRAIN(batches.seq_len),
+    {.name = "seq-len", .kind = OPTION_INT, .value_name = "N|auto", .low = 2, .high = 1 << 20, .choices = sizes,
+     TRAIN(batches.seq_len),
      .help = "Longest example in tokens; a longer one is cut. Shorter ones are packed together into rows of this "
-             "length, and do not see each other. Default: 1024, or the model's context where that is smaller."},
+             "length, and do not see each other. auto: that of the longest example, as far as --memory allows. "
+             "Default: 1024, or the model's context where that is smaller."},
     {.name = "batching", .kind = OPTION_CHOICE, .choices = batchings, TRAIN(batches.batching),
      .help = "Which examples are computed together: packed into --batch-size rows as they come, or grouped by length, "
              "as many as --batch-tokens has room for. Default: pack."},
-    {.name = "batch-size", .letter = 'b', .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 4096,
-     TRAIN(batches.batch_size), .help = "Rows computed at a time. Default: 1."},
+    {.name = "batch-size", .letter = 'b', .kind = OPTION_INT, .value_name = "N|auto", .low = 1, .high = 4096,
+     .choices = sizes, TRAIN(batches.batch_size),
+     .help = "Rows computed at a time. auto: as many as --memory allows, and no more than an epoch has. Default: 1."},
     {.name = "batch-tokens", .kind = OPTION_INT, .value_name = "N", .low = 2, .high = INT32_MAX,
      TRAIN(batches.batch_tokens),
      .help = "With --batching group: the most tokens computed at a time; the number of examples follows from their "
@@ -126,23 +155,35 @@ static const option optimizer_table[] = {
 static const option memory_table[] = {
     {.name = "memory", .neutral = true, .kind = OPTION_BYTES, .value_name = "SIZE",
      INTO(finetune_options, engine.model.memory_bytes),
-     .help = "Budget for everything: 6GiB, 500MB … Default: what the machine has free. What cannot fit is refused "
-             "before it starts."},
-    {.name = "offload", .neutral = true, .kind = OPTION_CHOICE, .choices = train_offloads,
+     .help = "Budget for everything: 6GiB, 500MB … (G alone is GiB). Default: what the machine has free. What cannot "
+             "fit is refused before it starts."},
+    {.name = "offload", .neutral = true, .kind = OPTION_SET, .choices = train_offloads,
      INTO(finetune_options, offload),
-     .help = "optimizer: hold its states in host memory and copy them to the device in pieces during the update. "
-             "activations: hold the inputs of recomputed layers (see --checkpointing) there, from the forward to the "
-             "backward pass. Copying overlaps computing. Results do not depend on it. On the CPU both are the same "
-             "memory. Default: none."},
+     .help = "Names with commas between them. optimizer: hold its states in host memory and copy them to the device in "
+             "pieces during the update. activations: hold the inputs of recomputed layers (see --checkpointing) there, "
+             "from the forward to the backward pass. parameters: hold the frozen layers there, or on the CPU leave "
+             "them in the folder, which must be quantised already; two are on the device at a time. auto: parameters, "
+             "where the weights do not fit into --memory. Copying overlaps computing. Results do not depend on it. On "
+             "the CPU the first two save nothing. Default: none."},
     {.name = "checkpointing", .neutral = true, .kind = OPTION_TEXT, .value_name = "POLICY",
      TRAIN(memory.checkpointing),
      .help = "Which activations are kept for the backward pass and which are recomputed: none (all are kept), full "
              "(as few as possible are), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: "
              "auto, which keeps as many as --memory allows."},
-    {.name = "plan", .neutral = true, .kind = OPTION_FLAG, INTO(finetune_options, plan),
+    {.name = "plan", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, plan),
      .help = "Show what the run would take, by category, and end. Only the model's description is read; "
              "--data and --out are not needed."},
-    {.name = "shape", .neutral = true, .kind = OPTION_TEXT, .value_name = "CONFIG.json",
+    {.name = "fit", .neutral = true, .once = true, .kind = OPTION_CHOICE, .choices = fit_choices,
+     INTO(finetune_options, fit),
+     .help = "With --plan: the largest --seq-len (context), --batch-size (batch) or --rank that fits into --memory, "
+             "exactly, and what it takes."},
+    {.name = "compare", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, compare),
+     .help = "With --plan: a table of what each option that saves memory saves alone, and all of them together, with "
+             "what they cost: operations and copied bytes."},
+    {.name = "device-memory", .neutral = true, .once = true, .kind = OPTION_TEXT, .value_name = "GPU",
+     INTO(finetune_options, engine.context.device_memory),
+     .help = "With --plan: plan for a GPU that need not be there, such as rtx-4090 or h100."},
+    {.name = "shape", .neutral = true, .once = true, .kind = OPTION_TEXT, .value_name = "CONFIG.json",
      INTO(finetune_options, engine.shape), .completion = COMPLETE_FILE,
      .help = "With --plan, instead of --model: only a model's config.json."},
 };
@@ -166,19 +207,38 @@ static const option course_table[] = {
      TRAIN(saving.keep),
      .help = "How many of the last checkpoints to keep, besides that of the best evaluation; older ones are removed. "
              "Default: 2."},
-    {.name = "restart", .neutral = true, .kind = OPTION_FLAG, TRAIN(saving.restart),
+    {.name = "restart", .neutral = true, .once = true, .kind = OPTION_FLAG, TRAIN(saving.restart),
      .help = "Start again from the first step. Without it, training resumes from the last checkpoint in --out."},
-    {.name = "json", .neutral = true, .kind = OPTION_FLAG, INTO(finetune_options, json),
+    {.name = "sample-prompts", .neutral = true, .kind = OPTION_TEXT, .value_name = "FILE.jsonl",
+     INTO(finetune_options, sample_prompts), .completion = COMPLETE_FILE,
+     .help = "Requests as 'qrun generate --prompts' takes them, at most 64: what the model answers before and after "
+             "the run is in samples-before.jsonl, samples-after.jsonl and the report. Greedy and at most 128 tokens, "
+             "unless a line says otherwise."},
+    {.name = "json", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, json),
      .help = "Write JSON lines to stdout and nothing else: {\"start\"} with data and plan, the lines of metrics.jsonl, "
              "and {\"result\"}."},
-    {.name = "verbose", .neutral = true, .letter = 'v', .kind = OPTION_FLAG, INTO(finetune_options, verbose),
+    {.name = "verbose", .neutral = true, .once = true, .letter = 'v', .kind = OPTION_FLAG,
+     INTO(finetune_options, verbose),
      .help = "Without a progress bar: about twenty lines of progress on stderr."},
-    {.name = "quiet", .neutral = true, .letter = 'q', .kind = OPTION_FLAG, INTO(finetune_options, quiet),
+    {.name = "quiet", .neutral = true, .once = true, .letter = 'q', .kind = OPTION_FLAG, INTO(finetune_options, quiet),
      .help = "No progress, no tables."},
 };
 /* clang-format on */
 
-enum { N_THREAD_OPTIONS = 2 }; /* --threads and --device: the table's others have words of their own here */
+static const option ranks_table[] = {
+    {.name = "collective-timeout",
+     .neutral = true,
+     .kind = OPTION_NUMBER,
+     .value_name = "SECONDS",
+     .low = 1,
+     .high = 1e6,
+     INTO(finetune_options, engine.context.collective_timeout),
+     .help =
+         "Under mpirun, srun or torchrun: how long a rank may be silent while another waits for it, before all end. "
+         "Default: 1800."},
+};
+
+enum { N_THREAD_OPTIONS = 3 }; /* --threads, --device, --numerics: the table's others have words of their own here */
 
 const option_group finetune_groups[N_FINETUNE_GROUPS] = {
     OPTION_GROUP("Model", model_option_table, offsetof(finetune_options, engine)),
@@ -189,11 +249,13 @@ const option_group finetune_groups[N_FINETUNE_GROUPS] = {
     OPTION_GROUP("Optimiser", optimizer_table, 0),
     OPTION_GROUP("Memory", memory_table, 0),
     OPTION_GROUP("Course", course_table, 0),
+    OPTION_GROUP("Several devices", ranks_table, 0),
     {"Machine", machine_option_table, N_THREAD_OPTIONS, offsetof(finetune_options, engine)},
 };
 
 const finetune_options finetune_defaults = {
     .engine = ENGINE_OPTIONS_INIT,
+    .fit = FIT_NOTHING,
     .train = {.struct_size = sizeof(qrun_train_params), .optimization.max_grad_norm = 1},
 };
 
@@ -202,8 +264,20 @@ void train_set_offload(qrun_train_params *params, int offload) {
     params->memory.offload_activations = (offload & TRAIN_OFFLOAD_ACTIVATIONS) != 0;
 }
 
+qrun_offload train_offload_of_model(int offload) {
+    return (offload & TRAIN_OFFLOAD_PARAMETERS) != 0 ? QRUN_OFFLOAD_ALL
+           : (offload & TRAIN_OFFLOAD_AUTO) != 0     ? QRUN_OFFLOAD_AUTO
+                                                     : QRUN_OFFLOAD_NONE;
+}
+
 qrun_train_params finetune_train_params(const finetune_options *o, text_buffer *modules) {
     qrun_train_params p = o->train;
+    p.data.train_data = o->data.values;
+    p.data.n_train_data = o->data.count;
+    p.data.data_weights = o->data_weights.values;
+    p.data.n_data_weights = o->data_weights.count;
+    p.data.eval_data = o->eval_data.values;
+    p.data.n_eval_data = o->eval_data.count;
     if (o->train_head) {
         const char *others = p.lora.modules_to_save;
         text_format(modules, "lm_head%s%s", others != NULL ? "," : "", others != NULL ? others : "");
@@ -216,8 +290,27 @@ qrun_train_params finetune_train_params(const finetune_options *o, text_buffer *
     return p;
 }
 
+int finetune_settle(const finetune_options *o, const engine *e, const qrun_trainer *trainer,
+                    finetune_options *settled) {
+    qrun_error error = QRUN_ERROR_INIT;
+    text_buffer modules = {0};
+    qrun_train_params p = finetune_train_params(o, &modules);
+    const qrun_status status = qrun_trainer_settle(trainer, &p, &error);
+    text_free(&modules);
+    *settled = *o;
+    settled->train = p;
+    settled->train.lora.modules_to_save = o->train.lora.modules_to_save; /* --train-head is an option of its own */
+    settled->train.saving.save_every = o->train.saving.save_every;
+    if (e->info.hub_name != NULL && access(o->engine.model.path, F_OK) != 0) {
+        settled->engine.model.path = e->info.hub_name;
+    }
+    if (p.optimization.max_grad_norm < 0) { settled->train.optimization.max_grad_norm = 0; }
+    return complain_unless_ok(status, &error);
+}
+
 qrun_model_params finetune_model_params(const finetune_options *o) {
     qrun_model_params p = engine_model_params(&o->engine);
+    p.offload_parameters = train_offload_of_model(o->offload);
     p.trainable = o->train.weights.full;
     p.random_weights = p.random_weights || o->train.weights.init_random;
     return p;

@@ -7,27 +7,44 @@
 
 extern const option_choice train_optimizers[];
 
-/* What is held in host memory: a sum of these. */
-enum { TRAIN_OFFLOAD_OPTIMIZER = 1, TRAIN_OFFLOAD_ACTIVATIONS = 2 };
+/* What is not held on the device: a sum of these. */
+enum {
+    TRAIN_OFFLOAD_OPTIMIZER = 1,
+    TRAIN_OFFLOAD_ACTIVATIONS = 2,
+    TRAIN_OFFLOAD_PARAMETERS = 4,
+    TRAIN_OFFLOAD_AUTO = 8 /* parameters, where they do not fit otherwise */
+};
 extern const option_choice train_offloads[];
 void train_set_offload(qrun_train_params *params, int offload);
+qrun_offload train_offload_of_model(int offload);
+
+enum { FIT_NOTHING = -1 };                /* in place of a qrun_fit */
+extern const option_choice fit_choices[]; /* of qrun_fit */
 
 typedef struct finetune_options {
     engine_options engine;
     qrun_train_params train;
+    option_texts data, eval_data;
+    option_numbers data_weights;
     bool train_head;
     int offload;
+    const char *sample_prompts;
     int64_t show_mask; /* examples; 0: none */
-    bool plan, json, verbose, quiet;
+    int fit;           /* a qrun_fit, or FIT_NOTHING */
+    bool plan, compare, json, verbose, quiet;
 } finetune_options;
 
 extern const finetune_options finetune_defaults;
-enum { N_FINETUNE_GROUPS = 9 };
+enum { N_FINETUNE_GROUPS = 10 };
 extern const option_group finetune_groups[N_FINETUNE_GROUPS];
 
 /* What the library gets. Lends from `options`, and from `modules`, which has room for --modules-to-save and
  * --train-head together. */
 qrun_train_params finetune_train_params(const finetune_options *options, text_buffer *modules);
+/* The options with what the library made of those that were left to the defaults; a model given by id with its commit.
+ * Lends from the model and the trainer. */
+int finetune_settle(const finetune_options *options, const engine *e, const qrun_trainer *trainer,
+                    finetune_options *settled);
 qrun_model_params finetune_model_params(const finetune_options *options);
 
 #endif

@@ -99,10 +99,50 @@ static void put_line(const chart_series *s, const frame *f, text_buffer *out) {
 static void put_dots(const chart_series *s, const frame *f, text_buffer *out) {
     for (int64_t i = 0; i < s->n; i++) {
         if (!isfinite(s->y[i])) { continue; }
-        text_format(out,
-                    "<circle class=\"dot %s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>%.10g: %.6g</title>"
-                    "</circle>\n",
-                    s->style, place_x(f, s->x[i]), place_y(f, s->y[i]), s->x[i], s->y[i]);
+        text_format(out, "<circle class=\"dot %s\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"/>\n", s->style,
+                    place_x(f, s->x[i]), place_y(f, s->y[i]));
+    }
+}
+
+/* The last value of a series between two steps, with its name. */
+static void put_value(const chart_series *s, double from, double limit, text_buffer *out) {
+    int64_t found = -1;
+    for (int64_t low = 0, high = s->n; low < high;) { /* the last one before `limit` */
+        const int64_t middle = low + (high - low) / 2;
+        if (s->x[middle] < limit) {
+            found = middle;
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (found < 0 || s->x[found] < from || !isfinite(s->y[found])) { return; }
+    text_puts(out, "\n");
+    if (s->name != NULL) {
+        html_text(out, s->name);
+        text_puts(out, ": ");
+    }
+    text_format(out, "%.6g", s->y[found]);
+}
+
+/* Values under the pointer: a column for each stretch of the longest series, with what all series have there. */
+static void put_columns(const chart *c, const frame *f, text_buffer *out) {
+    const chart_series *longest = &c->series[0];
+    for (int s = 1; s < c->n_series; s++) {
+        if (c->series[s].n > longest->n) { longest = &c->series[s]; }
+    }
+    const int64_t stretch = (longest->n + CHART_COLUMNS_MAX - 1) / CHART_COLUMNS_MAX;
+    double left = LEFT;
+    for (int64_t i = 0; i < longest->n; i += stretch) {
+        const int64_t end = i + stretch < longest->n ? i + stretch : longest->n;
+        const double x = longest->x[end - 1], limit = end < longest->n ? (x + longest->x[end]) / 2 : INFINITY;
+        const double from = i > 0 ? (longest->x[i - 1] + longest->x[i]) / 2 : -INFINITY;
+        const double right = isfinite(limit) ? place_x(f, limit) : WIDTH - RIGHT;
+        text_format(out, "<rect class=\"column\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>step %.10g",
+                    left, TOP, fmax(right - left, 0), HEIGHT - TOP - BOTTOM, x);
+        for (int s = 0; s < c->n_series; s++) { put_value(&c->series[s], from, limit, out); }
+        text_puts(out, "</title></rect>\n");
+        left = right;
     }
 }
 
@@ -129,5 +169,6 @@ void chart_svg(const chart *c, text_buffer *out) {
         put_line(&c->series[s], &f, out);
         if (c->series[s].dots || c->series[s].n == 1) { put_dots(&c->series[s], &f, out); }
     }
+    put_columns(c, &f, out);
     text_puts(out, "</svg></figure>\n");
 }

@@ -13,7 +13,7 @@ typedef struct chart_series {
     int64_t n;
     const char *style; /* CSS class */
     const char *name;  /* in the legend; NULL: none */
-    bool dots;         /* each point marked, its values shown under the pointer */
+    bool dots;         /* each point marked */
 } chart_series;
 
 enum { CHART_SERIES_MAX = 3 };
@@ -25,8 +25,9 @@ typedef struct chart {
     bool from_zero; /* the y axis begins at 0 */
 } chart;
 
-/* Long series are drawn as the means of at most CHART_POINTS_MAX stretches. */
-enum { CHART_POINTS_MAX = 600 };
+/* Long series are drawn as the means of at most CHART_POINTS_MAX stretches. Values are shown under the pointer, at
+ * every step or, of many, at CHART_COLUMNS_MAX of them. */
+enum { CHART_POINTS_MAX = 600, CHART_COLUMNS_MAX = 200 };
 void chart_svg(const chart *c, text_buffer *out);
 
 #endif

@@ -7,6 +7,7 @@
 typedef struct run_counts {
     int64_t n_answered, n_failed; /* requests of this run; the failed ones are among the answered */
     int64_t n_resumed;            /* answered by an earlier run */
+    int64_t memory_bytes;         /* --memory; 0: not given */
     double seconds;               /* from the first submission to the end */
 } run_counts;
 

@@ -107,9 +107,17 @@ static bool take_line(train_log *log, const char *line, int64_t last_step, int64
     return taken;
 }
 
+/* A stream of its own on the open file. */
+static FILE *stream_of(int descriptor) {
+    const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    FILE *stream = copy >= 0 ? fdopen(copy, "rb") : NULL;
+    if (stream == NULL && copy >= 0) { close(copy); }
+    return stream;
+}
+
 /* Reads whole lines as far as they count and cuts the file after them. */
 static bool cut_back(train_log *log, int64_t last_step, int64_t last_eval) {
-    FILE *stream = fopen(log->path.data, "rb");
+    FILE *stream = stream_of(log->descriptor);
     char *line = NULL;
     size_t capacity = 0;
     ssize_t length;
@@ -128,11 +136,25 @@ static bool cut_back(train_log *log, int64_t last_step, int64_t last_eval) {
     return read_well && ftruncate(log->descriptor, kept_bytes) == 0;
 }
 
+/* Somebody else's file of that name: every line of ours begins alike. One cut short at once may have less. */
+static bool is_foreign(const train_log *log) {
+    static const char ours[] = "{\"step\":";
+    char begin[sizeof ours - 1];
+    const ssize_t n = pread(log->descriptor, begin, sizeof begin, 0);
+    return n > 0 && memcmp(begin, ours, (size_t)n) != 0;
+}
+
 int train_log_open(train_log *log, const char *folder, int64_t last_step, int64_t last_eval) {
     text_format(&log->path, "%s/metrics.jsonl", folder);
-    log->descriptor = open(log->path.data, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (log->descriptor < 0) { return complain(EXIT_FILE, "cannot open '%s': %s", log->path.data, strerror(errno)); }
+    log->descriptor = open_own(log->path.data, O_RDWR | O_APPEND | O_CREAT);
+    if (log->descriptor < 0) { return complain(EXIT_FILE, "cannot open '%s': %s", log->path.data, own_problem(errno)); }
     log->opened = true;
+    if (is_foreign(log)) {
+        return complain(EXIT_FILE,
+                        "'%s' has lines that are not qrun's, which it would cut away; move it away, or choose "
+                        "another --out",
+                        log->path.data);
+    }
     if (cut_back(log, last_step, last_eval)) { return EXIT_OK; }
     return complain(EXIT_FILE, "cannot continue '%s': %s", log->path.data, strerror(errno));
 }

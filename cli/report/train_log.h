@@ -38,8 +38,8 @@ typedef struct train_log {
 } train_log;
 
 /* Opens `folder`/metrics.jsonl to continue after last_step, and last_eval, the step of the last evaluation: lines up
- * to these are read, later ones and what was torn at the end are cut away. Returns 0 or an exit code, after telling the
- * user; so do the others. */
+ * to these are read, later ones and what was torn at the end are cut away. A file of others is refused. Returns 0 or an
+ * exit code, after telling the user; so do the others. */
 int train_log_open(train_log *log, const char *folder, int64_t last_step, int64_t last_eval);
 /* Each keeps the record and appends its line; `echo` writes the line to stdout too. */
 int train_log_step(train_log *log, const train_step_record *record, bool echo);

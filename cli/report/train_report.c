@@ -3,9 +3,11 @@
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "cli/report/chart.h"
 #include "cli/report/html.h"
+#include "cli/report/train_samples.h"
 
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d9dee5;--page:#fff;--a:#1f6feb;--b:#d9480f}\n"
@@ -18,12 +20,22 @@ static const char style[] =
     "figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;display:block}\n"
     ".grid{stroke:var(--line);fill:none}.axis{fill:var(--soft);font-size:11px}\n"
     ".line{fill:none;stroke-width:1.6;stroke-linejoin:round}\n"
+    ".column{fill:transparent}.column:hover{fill:var(--line);opacity:.35}\n"
     ".main{stroke:var(--a);color:var(--a)}.faint{stroke:var(--a);color:var(--a);opacity:.35}"
     ".eval{stroke:var(--b);color:var(--b)}.dot{fill:currentColor}\n"
     ".key{font-weight:400;font-size:.85rem;margin-left:.8rem}\n"
     "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.15rem .6rem .15rem 0;"
     "border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}th{font-weight:400;"
     "color:var(--soft);white-space:nowrap}\n";
+
+/* The day, in UTC. */
+static short_text today(void) {
+    const time_t now = time(NULL);
+    struct tm day;
+    short_text text = {""};
+    if (gmtime_r(&now, &day) != NULL) { (void)strftime(text.text, sizeof text.text, "%Y-%m-%d", &day); }
+    return text;
+}
 
 /* ---- Charts ------------------------------------------------------------------------------------------------------ */
 
@@ -121,18 +133,32 @@ static void put_run(const train_log *log, const train_facts *facts, text_buffer 
     text_puts(out, "</table></div>\n");
 }
 
+static int64_t epoch_examples(const qrun_train_info *info) {
+    int64_t n = 0;
+    for (int32_t i = 0; i < info->n_files; i++) { n += info->files[i].n_epoch_examples; }
+    return n;
+}
+
+/* A row only where there is something to count. */
+static void put_count(text_buffer *out, const char *name, int64_t n) {
+    if (n > 0) { html_row(out, name, "%lld", (long long)n); }
+}
+
 static void put_data(const train_facts *facts, text_buffer *out) {
     const qrun_train_info *info = facts->info;
     text_puts(out, "<div><h2>Data</h2><table>\n");
-    html_row(out, "file", "%s", facts->options->train.data.train_data);
-    html_row(out, "format", "%s", info->data_format);
+    for (int32_t i = 0; i < info->n_files; i++) {
+        const qrun_train_file *file = &info->files[i];
+        html_row(out, "file", "%s: %s, %lld of %lld examples per epoch", file->path, file->data_format,
+                 (long long)file->n_epoch_examples, (long long)epoch_examples(info));
+    }
     html_row(out, "examples", "%lld", (long long)info->n_examples);
-    html_row(out, "for evaluation", "%lld", (long long)info->n_eval_examples);
+    put_count(out, "for evaluation", info->n_eval_examples);
     html_row(out, "tokens per epoch", "%lld, %lld of them targets", (long long)info->n_tokens,
              (long long)info->n_target_tokens);
-    html_row(out, "dropped", "%lld", (long long)info->n_dropped);
-    html_row(out, "truncated", "%lld", (long long)info->n_truncated);
-    html_row(out, "bad lines", "%lld", (long long)info->n_bad_lines);
+    put_count(out, "dropped", info->n_dropped);
+    put_count(out, "truncated", info->n_truncated);
+    put_count(out, "bad lines", info->n_bad_lines);
     text_puts(out, "</table></div>\n");
 }
 
@@ -140,7 +166,7 @@ static void put_model(const train_facts *facts, text_buffer *out) {
     const qrun_model_info *model = facts->model;
     text_puts(out, "<div><h2>Model</h2><table>\n");
     html_row(out, "folder", "%s", facts->options->engine.model.path);
-    html_row(out, "family", "%s, %s parameters", model->family, large_text(model->n_parameters).text);
+    html_row(out, "family", "%s, %s", model->family, engine_parameters(model).text);
     html_row(out, "weights", "%s, head %s, computed in %s", model->quant, model->head_format, model->dtype);
     html_row(out, "trainable", "%lld parameters", (long long)facts->info->n_trainable);
     html_row(out, "activation checkpointing", "%s", facts->info->checkpointing);
@@ -162,10 +188,45 @@ static void put_options(const train_facts *facts, text_buffer *out) {
     cJSON *options = cJSON_Parse(facts->options_json);
     text_puts(out, "<div><h2>Options</h2><table>\n");
     for (const cJSON *o = options != NULL ? options->child : NULL; o != NULL; o = o->next) {
-        html_row(out, o->string, "%s", cJSON_IsString(o) ? o->valuestring : "");
+        if (cJSON_IsString(o) && o->valuestring[0] != '\0') { html_row(out, o->string, "%s", o->valuestring); }
     }
     text_puts(out, "</table></div>\n");
     cJSON_Delete(options);
+}
+
+/* ---- In words ---------------------------------------------------------------------------------------------------- */
+
+/* What happened, for somebody who reads nothing else. */
+static void put_summary(const train_log *log, const train_facts *facts, text_buffer *out) {
+    const train_step_record *last = train_log_last(log);
+    const train_eval_record *best = train_log_best_eval(log);
+    text_buffer words = {0};
+    if (last == NULL) { return; }
+    const double first = log->steps[0].m.loss;
+    if (log->n_steps > 1 && isfinite(first) && isfinite(last->m.loss)) {
+        text_format(&words, "The loss %s from %.4g to %.4g in %s.",
+                    last->m.loss < first   ? "fell"
+                    : last->m.loss > first ? "rose"
+                                           : "stayed",
+                    first, last->m.loss, count_text(log->n_steps, "step").text);
+    }
+    if (best != NULL && log->n_evals > 1) {
+        const train_eval_record *end = &log->evals[log->n_evals - 1];
+        text_format(&words, " The evaluation was lowest after step %lld, at %.4g%s", (long long)best->step, best->loss,
+                    end->step == best->step ? "." : "; it rose after that");
+        if (end->step != best->step) {
+            text_format(&words, ", to %.4g%s.", end->loss,
+                        train_exports_best(facts) ? ". The result is that of the lowest" : "");
+        }
+    } else if (best != NULL) {
+        text_format(&words, " The evaluation was %.4g after step %lld.", best->loss, (long long)best->step);
+    }
+    if (words.size > 0) {
+        text_puts(out, "<p>");
+        html_text(out, words.data);
+        text_puts(out, "</p>\n");
+    }
+    text_free(&words);
 }
 
 bool train_exports_best(const train_facts *facts) {
@@ -185,7 +246,8 @@ void train_report_html(const train_log *log, const train_facts *facts, text_buff
     text_format(out, "</h1>\n<p>qrun %s finetune: %s, step %lld of %lld", qrun_version(), facts->state,
                 last != NULL ? (long long)last->m.step : 0, (long long)facts->info->total_steps);
     if (last != NULL) { text_format(out, ", epoch %.2f", last->m.epoch); }
-    text_puts(out, "</p>\n");
+    text_format(out, ", written on %s</p>\n", today().text);
+    put_summary(log, facts, out);
     put_charts(log, out);
     text_puts(out, "<div class=\"tables\">\n");
     put_run(log, facts, out);
@@ -193,5 +255,5 @@ void train_report_html(const train_log *log, const train_facts *facts, text_buff
     put_model(facts, out);
     put_memory(facts, out);
     put_options(facts, out);
-    text_puts(out, "</div>\n</body>\n</html>\n");
+    text_puts(out, "</div>\n" TRAIN_SAMPLES_MARK "\n</body>\n</html>\n");
 }

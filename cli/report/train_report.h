@@ -8,7 +8,8 @@
 
 typedef struct train_facts {
     const finetune_options *options;
-    const char *options_json; /* the options given, an object of texts */
+    const char *options_json; /* the settled options, an object of texts */
+    const char *config;       /* the same as YAML, for run.yaml */
     const char *state;        /* "finished", "running" … */
     const qrun_model_info *model;
     const qrun_train_info *info;

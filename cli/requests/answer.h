@@ -15,10 +15,13 @@ typedef struct answer_sample {
 } answer_sample;
 
 typedef struct answer {
-    int64_t index; /* of the request in its file */
+    int64_t index;      /* of the request in its file */
+    text_buffer id;     /* its "id" and "custom_id": members with a comma before each */
+    text_buffer prompt; /* likewise, where the answer repeats its prompt */
     answer_sample *samples;
     int32_t n_samples;
-    char *error; /* of the whole request; NULL: none */
+    text_buffer prompt_logprobs; /* the members of a JSON array */
+    char *error;                 /* of the whole request; NULL: none */
 } answer;
 
 /* Copies what the event lends. `tokenizer` gives the texts of tokens with log-probabilities; may be NULL. */

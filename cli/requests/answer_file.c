@@ -14,7 +14,7 @@
 #include "cli/terminal/progress.h"
 
 static int complain_io(const char *what, const char *path) {
-    return complain(EXIT_FILE, "cannot %s '%s': %s", what, path, strerror(errno));
+    return complain(EXIT_FILE, "cannot %s '%s': %s", what, path, own_problem(errno));
 }
 
 /* ---- What a partial file holds ----------------------------------------------------------------------------------- */
@@ -120,11 +120,11 @@ static bool describe_difference(const cJSON *before, const cJSON *now, text_buff
 static int check_same_job(const answer_file *file, const text_buffer *job) {
     text_buffer before = {0}, difference = {0};
     struct stat job_file;
-    if (stat(file->job_path.data, &job_file) != 0) {
+    if (lstat(file->job_path.data, &job_file) != 0) {
         return complain(EXIT_FILE, "'%s' cannot be continued without '%s' beside it; remove it to start again",
                         file->partial_path.data, file->job_path.data);
     }
-    int code = file_read(&before, file->job_path.data);
+    int code = file_read_own(&before, file->job_path.data);
     if (code != EXIT_OK) { return code; }
     cJSON *was = cJSON_ParseWithOpts(before.data, NULL, true), *is = cJSON_Parse(job->data);
     if (!cJSON_IsObject(was)) {
@@ -147,11 +147,15 @@ static int check_same_job(const answer_file *file, const text_buffer *job) {
 }
 
 static int write_job(const answer_file *file, const text_buffer *job) {
-    FILE *stream = fopen(file->job_path.data, "wb");
-    if (stream == NULL) { return complain_io("create", file->path); }
-    const bool written = fwrite(job->data, 1, job->size, stream) == job->size;
-    if (fclose(stream) == 0 && written) { return EXIT_OK; }
-    return complain_io("write", file->job_path.data);
+    const int descriptor = create_own(file->job_path.data);
+    if (descriptor < 0) { return complain_io("create", errno == EEXIST ? file->job_path.data : file->path); }
+    const bool written = write_whole(descriptor, job);
+    const int error_number = errno;
+    if (close(descriptor) == 0 && written) { return EXIT_OK; }
+    if (!written) { errno = error_number; }
+    const int code = complain_io("write", file->job_path.data);
+    unlink(file->job_path.data);
+    return code;
 }
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
@@ -167,18 +171,19 @@ static int complain_being_written(const answer_file *file) {
 
 /* Of a job that was interrupted, or one that runs. */
 static int complain_left_over(const answer_file *file) {
-    const int descriptor = open(file->partial_path.data, O_RDONLY | O_CLOEXEC);
+    const int descriptor = open_own(file->partial_path.data, O_RDONLY);
+    if (descriptor < 0) { return complain_io("open", file->partial_path.data); }
     const bool held = descriptor >= 0 && flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (descriptor >= 0) { close(descriptor); }
+    close(descriptor);
     if (held) { return complain_being_written(file); }
     return complain(EXIT_USAGE, "'%s' is left from an interrupted job: add --resume to continue it, or remove it",
                     file->partial_path.data);
 }
 
 static int open_stream(answer_file *file, int flags) {
-    const int descriptor = open(file->partial_path.data, flags | O_CLOEXEC, 0666);
+    const int descriptor = open_own(file->partial_path.data, flags);
     if (descriptor < 0 && errno == EEXIST) { return complain_left_over(file); }
-    if (descriptor < 0) { return complain_io("create", file->path); }
+    if (descriptor < 0) { return complain_io("create", errno == ELOOP ? file->partial_path.data : file->path); }
     if (flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(descriptor);
         return complain_being_written(file);
@@ -204,10 +209,92 @@ static int resume_partial(answer_file *file, const text_buffer *job) {
     return EXIT_OK;
 }
 
-int answer_file_open(answer_file *file, const char *path, bool resume, const text_buffer *job, bool *already_whole) {
+static int begin_job(answer_file *file, const text_buffer *job) {
+    RETURN_IF_FAILED(write_job(file, job)); /* first: a partial file without it could not be resumed */
+    const int code = open_stream(file, O_RDWR | O_CREAT | O_EXCL);
+    if (code != EXIT_OK) { unlink(file->job_path.data); }
+    return code;
+}
+
+/* ---- Trying errors again ----------------------------------------------------------------------------------------- */
+
+/* Copies the lines of `from` that are not errors to `to`. */
+static int copy_answers(FILE *from, FILE *to, const char *path) {
+    char *line = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    bool written = true;
+    errno = 0;
+    while (written && (length = getline(&line, &capacity, from)) > 0) {
+        partial_line read;
+        const bool failed = read_partial_line(line, &read) && read.failed;
+        written = failed || fwrite(line, 1, (size_t)length, to) == (size_t)length;
+    }
+    written = written && ferror(from) == 0 && fflush(to) == 0 && fsync(fileno(to)) == 0;
+    const int error_number = errno;
+    free(line);
+    errno = error_number;
+    return written ? EXIT_OK : complain_io("take the answers from", path);
+}
+
+/* Makes the partial file anew of the answers in `path`, itself or the whole file. */
+static int drop_errors(answer_file *file, const char *path) {
+    text_buffer kept = {0};
+    text_format(&kept, "%s.kept", file->partial_path.data);
+    const int from = open_own(path, O_RDONLY), to = create_own(kept.data);
+    FILE *in = from >= 0 ? fdopen(from, "rb") : NULL, *out = to >= 0 ? fdopen(to, "wb") : NULL;
+    int code = in != NULL && out != NULL ? EXIT_OK : complain_io("open", in == NULL ? path : kept.data);
+    if (code == EXIT_OK && flock(from, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        code = complain_being_written(file);
+    }
+    if (code == EXIT_OK) { code = copy_answers(in, out, path); }
+    if (code == EXIT_OK && rename(kept.data, file->partial_path.data) != 0) {
+        code = complain_io("create", file->partial_path.data);
+    }
+    if (code != EXIT_OK) { unlink(kept.data); }
+    if (in != NULL) { fclose(in); }
+    if (out != NULL) { fclose(out); }
+    text_free(&kept);
+    return code;
+}
+
+static int begin_retry(answer_file *file, const text_buffer *job, bool has_partial) {
+    RETURN_IF_FAILED(check_same_job(file, job));
+    return drop_errors(file, has_partial ? file->partial_path.data : file->path);
+}
+
+/* ---- A new job, or the rest of one ------------------------------------------------------------------------------- */
+
+static int complain_exists(const answer_file *file) {
+    return complain(EXIT_USAGE, "'%s' is there already: --force replaces it, or choose another --output", file->path);
+}
+
+static int resume(answer_file *file, const answer_file_options *options, const text_buffer *job, bool target_exists,
+                  bool *already_whole) {
+    struct stat info;
+    const bool has_partial = lstat(file->partial_path.data, &info) == 0;
+    const bool has_job = lstat(file->job_path.data, &info) == 0;
+    if (!has_partial && target_exists && !(options->retry_errors && has_job)) {
+        *already_whole = true;
+        file->stream = NULL;
+        return EXIT_OK;
+    }
+    if (has_partial && target_exists && !options->force) { return complain_exists(file); }
+    file->replaces = options->force || target_exists; /* the whole file's answers are in the partial one then */
+    if (options->retry_errors && (has_partial || target_exists)) {
+        RETURN_IF_FAILED(begin_retry(file, job, has_partial));
+        return resume_partial(file, job);
+    }
+    return has_partial ? resume_partial(file, job) : begin_job(file, job);
+}
+
+int answer_file_open(answer_file *file, const answer_file_options *options, const text_buffer *job,
+                     bool *already_whole) {
+    const char *path = options->path;
     *already_whole = false;
     file->path = path;
     file->stream = stdout;
+    file->replaces = options->force;
     if (path == NULL || strcmp(path, "-") == 0) {
         file->path = NULL;
         return EXIT_OK;
@@ -216,19 +303,14 @@ int answer_file_open(answer_file *file, const char *path, bool resume, const tex
     const bool target_exists = stat(path, &target) == 0;
     if (target_exists && S_ISDIR(target.st_mode)) { return complain(EXIT_FILE, "--output '%s' is a folder", path); }
     if (target_exists && !S_ISREG(target.st_mode)) { return open_direct(file); }
-    text_format(&file->partial_path, "%s.partial", path);
-    text_format(&file->job_path, "%s.partial.job", path);
-    if (resume && stat(file->partial_path.data, &partial) == 0) { return resume_partial(file, job); }
-    if (resume && target_exists) {
-        *already_whole = true;
-        file->stream = NULL;
-        return EXIT_OK;
-    }
-    if (stat(file->partial_path.data, &partial) == 0) { return complain_left_over(file); }
-    int code = write_job(file, job); /* first: a partial file without it could not be resumed */
-    if (code == EXIT_OK) { code = open_stream(file, O_RDWR | O_CREAT | O_EXCL); }
-    if (code != EXIT_OK) { unlink(file->job_path.data); }
-    return code;
+    output_target(path, &file->target);
+    file->path = file->target.data;
+    text_format(&file->partial_path, "%s.partial", file->path);
+    text_format(&file->job_path, "%s.partial.job", file->path);
+    if (options->resume) { return resume(file, options, job, target_exists, already_whole); }
+    if (lstat(file->partial_path.data, &partial) == 0) { return complain_left_over(file); }
+    if (target_exists && !options->force) { return complain_exists(file); }
+    return begin_job(file, job);
 }
 
 /* ---- Writing and ending ------------------------------------------------------------------------------------------ */
@@ -261,20 +343,25 @@ static void sync_folder_of(const char *path) {
 static void release(answer_file *file) {
     if (file->stream != NULL && file->stream != stdout) { fclose(file->stream); }
     free(file->done);
+    text_free(&file->target);
     text_free(&file->partial_path);
     text_free(&file->job_path);
     *file = (answer_file){0};
 }
 
-int answer_file_finish(answer_file *file) {
+int answer_file_finish(answer_file *file, bool has_errors) {
     int code = EXIT_OK;
+    struct stat target;
     if (file->aside) {
-        if (fsync(fileno(file->stream)) != 0) {
+        if (!file->replaces && stat(file->path, &target) == 0) {
+            code = complain(EXIT_FILE, "'%s' was made by another program meanwhile; the answers are in '%s'",
+                            file->path, file->partial_path.data);
+        } else if (fsync(fileno(file->stream)) != 0) {
             code = complain_io("write", file->partial_path.data);
         } else if (rename(file->partial_path.data, file->path) != 0) {
             code = complain_io("rename the finished file to", file->path);
         } else {
-            unlink(file->job_path.data);
+            if (!has_errors && file->n_done_failed == 0) { unlink(file->job_path.data); }
             sync_folder_of(file->path);
         }
     }

@@ -82,6 +82,73 @@ void conversation_cut(conversation *c, size_t messages_size) {
     text_puts(&c->messages, messages_size > 0 ? "]" : "");
 }
 
+int conversation_save(const conversation *c, const char *path) {
+    text_buffer line = {0};
+    text_format(&line, "{\"messages\":%s}\n", c->messages.size > 0 ? c->messages.data : "[]");
+    const int code = replace_file(path, &line);
+    text_free(&line);
+    return code;
+}
+
+static bool is_message(const cJSON *message) {
+    const cJSON *role = cJSON_GetObjectItemCaseSensitive(message, "role");
+    return cJSON_IsString(role) && cJSON_GetObjectItemCaseSensitive(message, "content") != NULL;
+}
+
+/* The messages of a text, which has one conversation; NULL: it has none. A zero character would end a text of cJSON. */
+static cJSON *parse_messages(const char *text, cJSON **whole) {
+    *whole = strstr(text, "\\u0000") == NULL ? cJSON_ParseWithOpts(text, NULL, true) : NULL;
+    cJSON *messages = cJSON_IsArray(*whole) ? *whole : cJSON_GetObjectItemCaseSensitive(*whole, "messages");
+    const cJSON *message;
+    if (!cJSON_IsArray(messages)) { return NULL; }
+    cJSON_ArrayForEach(message, messages) {
+        if (!is_message(message)) { return NULL; }
+    }
+    return messages;
+}
+
+int conversation_load(conversation *c, const char *path) {
+    text_buffer content = {0};
+    int code = file_read_text(&content, path);
+    if (code == EXIT_OK) { code = text_require_utf8("the conversation", content.data, content.size); }
+    if (code == EXIT_OK) {
+        cJSON *whole;
+        cJSON *messages = parse_messages(content.data, &whole);
+        char *json = messages != NULL ? cJSON_PrintUnformatted(messages) : NULL;
+        if (json != NULL) {
+            text_clear(&c->messages);
+            text_puts(&c->messages, cJSON_GetArraySize(messages) > 0 ? json : "");
+        } else {
+            code = complain(EXIT_FILE,
+                            "'%s' is no conversation: it has to be {\"messages\": [{\"role\": …, "
+                            "\"content\": …}, …]}, as /save writes it",
+                            path);
+        }
+        cJSON_free(json);
+        cJSON_Delete(whole);
+    }
+    text_free(&content);
+    return code;
+}
+
+int64_t conversation_count(const conversation *c, const char *role, char **first) {
+    cJSON *messages = cJSON_Parse(c->messages.size > 0 ? c->messages.data : "[]");
+    const cJSON *message;
+    int64_t n = 0;
+    *first = NULL;
+    cJSON_ArrayForEach(message, messages) {
+        const cJSON *content = cJSON_GetObjectItemCaseSensitive(message, "content");
+        const char *its = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(message, "role"));
+        if (its == NULL || strcmp(its, role) != 0) { continue; }
+        if (n++ == 0 && cJSON_IsString(content)) {
+            const size_t size = strlen(content->valuestring) + 1;
+            *first = memcpy(allocate(size), content->valuestring, size);
+        }
+    }
+    cJSON_Delete(messages);
+    return n;
+}
+
 void conversation_free(conversation *c) {
     text_free(&c->messages);
     text_free(&c->tools);

@@ -30,6 +30,14 @@ int template_read(const template_options *options, conversation *c);
 void conversation_start(conversation *c, const char *system);
 void conversation_add(conversation *c, const char *role, const char *content, size_t n_bytes);
 void conversation_cut(conversation *c, size_t messages_size); /* back to what messages.size was before */
+
+/* A file with one line, {"messages": […]}, as `qrun generate --prompts` and `qrun finetune --data` read it. Return 0 or
+ * an exit code, after telling the user. What cannot be read leaves the conversation as it is. */
+int conversation_save(const conversation *c, const char *path);
+int conversation_load(conversation *c, const char *path);
+/* How many messages of that role there are, and the text of the first; NULL: it has none, or is no text (free). */
+int64_t conversation_count(const conversation *c, const char *role, char **first);
+
 void conversation_free(conversation *c);
 
 #endif

@@ -17,17 +17,21 @@ typedef struct job {
     qrun_request_params defaults; /* of every request, without callbacks */
     bool chat;
     const char *system;
+    const char *prompt; /* of the one request, where answers repeat their prompts; else NULL */
+    bool with_prompt;   /* answers repeat what they answer */
     int64_t max_in_flight;
 
     /* The job's own; zero at first. */
     struct job_request *in_flight; /* list of submitted, unfinished requests */
     int64_t n_in_flight, n_answered, n_failed, n_resumed;
+    bool has_line; /* the line that was read last is not taken by the session yet */
     bool all_read;
     int stop_code;     /* why the job cannot continue */
     text_buffer lines; /* of the request being written */
     char first_failure[512];
     double begin_seconds, rate_seconds, tokens_per_second;
     int64_t rate_tokens;
+    int64_t n_answer_tokens; /* of the answers that are finished */
 } job;
 
 /* Runs to the end, to an interruption (EXIT_INTERRUPTED) or to a failure that ends it; requests that fail alone do

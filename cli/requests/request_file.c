@@ -6,14 +6,38 @@
 #include <sys/stat.h>
 
 #include "cli/options/command.h"
+#include "cli/requests/request_line.h"
 #include "cli/terminal/files.h"
 #include "cli/terminal/messages.h"
 
-static bool is_blank(const char *line, size_t n_bytes) {
-    for (size_t i = 0; i < n_bytes; i++) {
-        if (strchr(" \t\r\n", line[i]) == NULL || line[i] == '\0') { return false; }
+/* ---- How long a request may be ----------------------------------------------------------------------------------- */
+
+enum { BASE_BYTES = 1 << 20, TOKEN_BYTES = 64 };
+
+size_t request_text_limit(const engine *e) { return BASE_BYTES + (size_t)e->info.context_tokens * TOKEN_BYTES; }
+
+void request_text_too_long(const char *what, size_t max_bytes, text_buffer *out) {
+    text_format(out, "%s has more than %zu bytes, the limit for a context of %zu tokens; shorten it", what, max_bytes,
+                (max_bytes - BASE_BYTES) / TOKEN_BYTES);
+}
+
+int complain_text_too_long(const char *what, size_t max_bytes) {
+    text_buffer why = {0};
+    request_text_too_long(what, max_bytes, &why);
+    const int code = complain(EXIT_USAGE, "%s", why.data);
+    text_free(&why);
+    return code;
+}
+
+/* ---- Lines ------------------------------------------------------------------------------------------------------- */
+
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
+
+static bool is_blank_line(const line_reader *r) {
+    for (size_t i = 0; i < r->line.size; i++) {
+        if (!is_blank(r->line.data[i])) { return false; }
     }
-    return true;
+    return !r->too_long;
 }
 
 static int complain_read(const request_file *file) {
@@ -21,45 +45,58 @@ static int complain_read(const request_file *file) {
 }
 
 static void count_and_hash(request_file *file) {
-    ssize_t length;
+    char chunk[16384];
+    size_t n_read;
+    bool blank = true; /* the line so far */
     file->hash = HASH_START;
-    while ((length = getline(&file->line, &file->capacity, file->stream)) > 0) {
-        if (!is_blank(file->line, (size_t)length)) { file->n_requests++; }
-        file->hash = hash_bytes(file->hash, file->line, (size_t)length);
+    while ((n_read = fread(chunk, 1, sizeof chunk, file->reader.stream)) > 0) {
+        file->hash = hash_bytes(file->hash, chunk, n_read);
+        for (size_t i = 0; i < n_read; i++) {
+            if (chunk[i] != '\n') {
+                blank = blank && is_blank(chunk[i]);
+                continue;
+            }
+            file->n_requests += !blank;
+            blank = true;
+        }
     }
+    file->n_requests += !blank;
 }
 
 int request_file_open(request_file *file, const char *path) {
-    *file = (request_file){.path = path, .stream = stdin, .index = -1, .n_requests = -1};
+    FILE *stream;
+    *file = (request_file){.path = path, .reader = {.stream = stdin}, .index = -1, .n_requests = -1};
     if (strcmp(path, "-") == 0) { return EXIT_OK; }
-    file->stream = fopen(path, "rb");
-    if (file->stream == NULL) { return complain(EXIT_FILE, "cannot open '%s': %s", path, strerror(errno)); }
+    stream = file->reader.stream = fopen(path, "rb");
+    if (stream == NULL) { return complain(EXIT_FILE, "cannot open '%s': %s", path, strerror(errno)); }
     struct stat info;
-    if (fstat(fileno(file->stream), &info) == 0 && S_ISDIR(info.st_mode)) {
+    if (fstat(fileno(stream), &info) == 0 && S_ISDIR(info.st_mode)) {
         return complain(EXIT_FILE, "'%s' is a folder; --prompts takes a JSONL file", path);
     }
     if (!S_ISREG(info.st_mode)) { return EXIT_OK; }
     file->n_requests = 0;
     errno = 0;
     count_and_hash(file);
-    if (ferror(file->stream) || fseeko(file->stream, 0, SEEK_SET) != 0) { return complain_read(file); }
-    return EXIT_OK;
+    return request_file_rewind(file);
 }
 
-bool request_file_next(request_file *file, const char **line, size_t *n_bytes, bool *read_failed) {
-    ssize_t length;
+int request_file_rewind(request_file *file) {
+    file->reader.line_number = 0;
+    file->index = -1;
+    return ferror(file->reader.stream) || fseeko(file->reader.stream, 0, SEEK_SET) != 0 ? complain_read(file) : EXIT_OK;
+}
+
+bool request_file_next(request_file *file, bool *read_failed) {
     *read_failed = false;
     errno = 0;
-    while ((length = getline(&file->line, &file->capacity, file->stream)) > 0) {
-        file->line_number++;
-        if (is_blank(file->line, (size_t)length)) { continue; }
-        while (length > 0 && (file->line[length - 1] == '\n' || file->line[length - 1] == '\r')) { length--; }
-        *line = file->line;
-        *n_bytes = (size_t)length;
+    while (line_reader_next(&file->reader)) {
+        if (is_blank_line(&file->reader)) { continue; }
         file->index++;
+        text_clear(&file->id);
+        request_line_take_id(&file->reader.line, &file->id);
         return true;
     }
-    if (ferror(file->stream) && errno != EINTR) {
+    if (ferror(file->reader.stream) && errno != EINTR) {
         complain_read(file);
         *read_failed = true;
     }
@@ -67,7 +104,9 @@ bool request_file_next(request_file *file, const char **line, size_t *n_bytes, b
 }
 
 void request_file_close(request_file *file) {
-    if (file->stream != NULL && file->stream != stdin) { fclose(file->stream); }
-    free(file->line);
+    FILE *stream = file->reader.stream;
+    if (stream != NULL && stream != stdin) { fclose(stream); }
+    text_free(&file->reader.line);
+    text_free(&file->id);
     *file = (request_file){0};
 }

@@ -12,18 +12,6 @@
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 
-/* A terminal obeys control characters, and a model may have learnt some. */
-static void put_text(const text_stream *stream, const char *bytes, size_t n_bytes) {
-    if (!stream->on_terminal) {
-        fwrite(bytes, 1, n_bytes, stdout);
-        return;
-    }
-    for (size_t i = 0; i < n_bytes; i++) {
-        const unsigned char c = (unsigned char)bytes[i];
-        if (c >= 0x20U ? c != 0x7FU : c == '\n' || c == '\t') { putchar(c); }
-    }
-}
-
 static void on_event(void *user, const qrun_event *event) {
     text_stream *stream = user;
     if (event->type == QRUN_EVENT_ERROR) {
@@ -33,7 +21,7 @@ static void on_event(void *user, const qrun_event *event) {
         text_append(&stream->samples[event->sample], event->text, event->text_bytes);
         if (event->sample == 0 && event->text_bytes > 0) {
             progress_clear();
-            put_text(stream, event->text, event->text_bytes);
+            fwrite(event->text, 1, event->text_bytes, stdout);
             if (fflush(stdout) != 0) { (void)complain_stdout(errno); }
         }
     }
@@ -58,7 +46,7 @@ static void show_progress(const engine *e, const qrun_request_params *request) {
 static void put_other_samples(const text_stream *stream) {
     for (int32_t i = 1; i < stream->n_samples; i++) {
         printf("\n--- %d of %d ---\n", (int)i + 1, (int)stream->n_samples);
-        put_text(stream, stream->samples[i].data != NULL ? stream->samples[i].data : "", stream->samples[i].size);
+        if (stream->samples[i].size > 0) { fwrite(stream->samples[i].data, 1, stream->samples[i].size, stdout); }
     }
 }
 
@@ -67,7 +55,6 @@ int stream_request(text_stream *stream, const engine *e, const qrun_request_para
     qrun_request_params params = *request;
     uint64_t number;
     bool has_work = true, cancelled = false;
-    stream->on_terminal = terminal_is(stdout);
     stream->n_samples = request->n > 1 ? request->n : 1;
     stream->samples = allocate(sizeof *stream->samples * (size_t)stream->n_samples);
     params.on_event = on_event;

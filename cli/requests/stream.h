@@ -13,7 +13,6 @@ typedef struct text_stream {
     char *error; /* of the request, after it was accepted */
     bool over;
     bool session_failed; /* a step failed: the session still holds the request, and must not be stepped again */
-    bool on_terminal;    /* stdout is one: control characters of the text are not sent to it */
 } text_stream;
 
 /* Runs `request` (its callbacks are set here) to its end; when interrupted, cancels it. Sample 0 is written as it

@@ -9,15 +9,19 @@
 static const struct {
     const char *field, *option;
 } others[] = {
+    {"cache_dir_bytes", "cache-dir-size"},
     {"context_tokens", "context"},
+    {"data_weights", "data-weight"},
     {"init_random", "init random"},
     {"max_shard_bytes", "max-shard-size"},
     {"memory_bytes", "memory"},
     {"n_threads", "threads"},
     {"offload_activations", "offload activations"},
     {"offload_optimizer", "offload optimizer"},
+    {"offload_parameters", "offload parameters"},
     {"offload_optimizer,offload_activations", "offload optimizer,activations"},
     {"path", "model"},
+    {"prefix_cache_bytes", "prefix-cache"},
     {"quant_head_int8", "quant-head int8"},
     {"template_json", "template-arg"},
     {"tools_json", "tools"},

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/terminal/printable.h"
 #include "cli/terminal/terminal.h"
 #include "cli/terminal/text.h"
 
@@ -36,13 +37,12 @@ static void put_number(double value, bool is_size, text_buffer *out) {
     }
 }
 
-/* Control characters of a file's own texts do not reach the terminal. */
+/* A text of a file keeps to its place in the line. */
 static void put_string(const char *value, text_buffer *out) {
-    for (const char *c = value; *c != '\0'; c++) {
-        const unsigned char byte = (unsigned char)*c;
-        const char shown = byte < 0x20U || byte == 0x7FU ? '?' : *c;
-        text_append(out, &shown, 1);
-    }
+    const size_t begin = out->size;
+    text_puts(out, value);
+    printable_line(out->data + begin);
+    out->size = begin + strlen(out->data + begin);
 }
 
 static void put_value(const cJSON *value, const char *name, text_buffer *out) {
@@ -125,8 +125,11 @@ static void print_section(const cJSON *member, int indent, const json_view_title
         text_clear(&name);
         text_puts(&name, t->title);
     }
-    printf("\n%*s%s%s%s\n", indent, "", terminal_sequence(stdout, STYLE_BOLD), name.data,
-           terminal_sequence(stdout, STYLE_PLAIN));
+    printf("\n%*s", indent, "");
+    terminal_put_style(stdout, STYLE_BOLD);
+    printf("%s", name.data);
+    terminal_put_style(stdout, STYLE_PLAIN);
+    printf("\n");
     if (is_table(member)) {
         print_table(member, indent + 2);
     } else {

@@ -8,16 +8,26 @@
 #include <string.h>
 
 #include "cli/terminal/api_names.h"
+#include "cli/terminal/printable.h"
 #include "cli/terminal/progress.h"
 
+static int own_rank;
+
+void messages_are_of_rank(int rank) { own_rank = rank; }
+
 int complain(int code, const char *format, ...) {
+    char line[8192]; /* more than a path and a message of the library; what is longer is cut */
     va_list arguments;
-    progress_clear();
-    fputs("qrun: ", stderr);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    if (vsnprintf(line, sizeof line, format, arguments) < 0) { line[0] = '\0'; }
     va_end(arguments);
-    fputc('\n', stderr);
+    printable_line(line);
+    progress_clear();
+    if (own_rank > 0) {
+        fprintf(stderr, "qrun: rank %d: %s\n", own_rank, line);
+    } else {
+        fprintf(stderr, "qrun: %s\n", line);
+    }
     return code;
 }
 
@@ -30,9 +40,11 @@ static int exit_code_of(qrun_status status) {
         case QRUN_ERROR_INPUT:
         case QRUN_ERROR_UNSUPPORTED:
         case QRUN_ERROR_BUSY: return EXIT_FILE; /* another program has the folder */
-        case QRUN_ERROR_MEMORY: return EXIT_MEMORY;
+        case QRUN_ERROR_MEMORY:
+        case QRUN_ERROR_FULL: return EXIT_MEMORY;
         case QRUN_ERROR_CANCELLED: return EXIT_INTERRUPTED;
         case QRUN_ERROR_DEVICE:
+        case QRUN_ERROR_RANK:
         case QRUN_ERROR_INTERNAL: return EXIT_ENGINE;
     }
     return EXIT_ENGINE;
@@ -41,6 +53,7 @@ static int exit_code_of(qrun_status status) {
 int complain_error(const qrun_error *error) {
     const char *message = error->message[0] != '\0' ? error->message : qrun_status_message(error->status);
     char text[API_NAMES_TEXT_BYTES];
+    if (error->status == QRUN_ERROR_RANK) { return exit_code_of(error->status); }
     return complain(exit_code_of(error->status), "%s", api_names_to_options(message, text));
 }
 

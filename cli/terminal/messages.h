@@ -21,16 +21,21 @@ typedef enum exit_code {
     EXIT_FILE = 3,         /* a model or file cannot be read or written */
     EXIT_MEMORY = 4,       /* out of memory, or over the memory budget */
     EXIT_ENGINE = 5,       /* the device failed, or qrun itself is wrong */
-    EXIT_INTERRUPTED = 130 /* SIGINT or SIGTERM */
+    EXIT_NO_FIT = 6,       /* a plan that was asked for does not fit into the memory */
+    EXIT_INTERRUPTED = 130 /* SIGINT, SIGTERM or SIGHUP */
 } exit_code;
 
-/* Writes "qrun: …" and a newline to stderr, after clearing a progress bar; returns `code`. */
+/* Writes "qrun: …" and a newline to stderr, after clearing a progress bar; returns `code`. It is one line, whatever the
+ * arguments have: control characters become '?'. */
 int complain(int code, const char *format, ...) CLI_PRINTF(2, 3);
 
 /* The same without a verdict, for advice and notes. */
 #define notify(...) ((void)complain(EXIT_OK, __VA_ARGS__))
 
-/* The library's message, and the exit code for its status. */
+/* Of several ranks, this one's number is put before its messages; 0: nothing is. */
+void messages_are_of_rank(int rank);
+
+/* The library's message, and the exit code for its status. Silent where another rank failed, because rank 0 says it. */
 int complain_error(const qrun_error *error);
 /* The same for a call of the library that may have succeeded: EXIT_OK then. */
 int complain_unless_ok(qrun_status status, const qrun_error *error);

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "cli/terminal/terminal.h"
@@ -20,6 +21,11 @@ double clock_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+int64_t peak_rss_bytes(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
+}
+
 void progress_silence(void) { progress.silenced = true; }
 
 bool progress_enabled(void) { return !progress.silenced && terminal_redraws(stderr); }
@@ -35,11 +41,11 @@ static int bar_width(int room, int text_width) {
 static void put_bar(double done, double total, int width) {
     const double share = done <= 0 ? 0 : done >= total ? 1 : done / total;
     const int filled = (int)(share * width + 0.5);
-    fputs(terminal_sequence(stderr, STYLE_CYAN), stderr);
+    terminal_put_style(stderr, STYLE_CYAN);
     fputc('[', stderr);
     for (int i = 0; i < width; i++) { fputc(i < filled ? '#' : ' ', stderr); }
     fputs("] ", stderr);
-    fputs(terminal_sequence(stderr, STYLE_PLAIN), stderr);
+    terminal_put_style(stderr, STYLE_PLAIN);
 }
 
 void progress_draw(double done, double total, const char *format, ...) {
@@ -50,7 +56,7 @@ void progress_draw(double done, double total, const char *format, ...) {
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     const int room = terminal_width(stderr) - 1;
-    fputs("\r\033[K", stderr);
+    terminal_clear_line(stderr);
     const int width = total > 0 ? bar_width(room, text_columns(text, strlen(text))) : 0;
     if (width > 0) { put_bar(done, total, width); }
     fprintf(stderr, "%.*s", room, text);
@@ -61,7 +67,6 @@ void progress_draw(double done, double total, const char *format, ...) {
 
 void progress_clear(void) {
     if (!progress.drawn) { return; }
-    fputs("\r\033[K", stderr);
-    fflush(stderr);
+    terminal_clear_line(stderr);
     progress.drawn = false;
 }

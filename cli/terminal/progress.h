@@ -8,7 +8,8 @@
 
 #include "cli/terminal/messages.h"
 
-double clock_seconds(void); /* monotonic */
+double clock_seconds(void);   /* monotonic */
+int64_t peak_rss_bytes(void); /* memory that the process had resident at most, so far */
 
 /* Turns drawing off for the rest of the run (--quiet). */
 void progress_silence(void);

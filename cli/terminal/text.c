@@ -37,18 +37,45 @@ void text_format(text_buffer *t, const char *format, ...) {
     t->size += (size_t)length;
 }
 
-/* Bytes of the well-formed UTF-8 character at s[0, n), or 0. */
-static size_t character_length(const unsigned char *s, size_t n) {
-    if (s[0] < 0x80U) { return 1; }
-    const size_t length = s[0] >= 0xF0U ? 4 : s[0] >= 0xE0U ? 3 : 2;
-    if (s[0] < 0xC2U || s[0] > 0xF4U || length > n) { return 0; }
-    for (size_t i = 1; i < length; i++) {
-        if ((s[i] & 0xC0U) != 0x80U) { return 0; }
+/* How many bytes the character that `lead` begins has, or 0. */
+static size_t character_length(unsigned char lead) {
+    if (lead < 0x80U) { return 1; }
+    if (lead < 0xC2U || lead > 0xF4U) { return 0; }
+    return lead >= 0xF0U ? 4 : lead >= 0xE0U ? 3 : 2;
+}
+
+/* Whether s[0, n) is a well-formed character, or the beginning of one. */
+static bool fits_character(const unsigned char *s, size_t n) {
+    for (size_t i = 1; i < n; i++) {
+        if ((s[i] & 0xC0U) != 0x80U) { return false; }
     }
-    const bool too_long = (s[0] == 0xE0U && s[1] < 0xA0U) || (s[0] == 0xF0U && s[1] < 0x90U);
+    if (n < 2) { return true; }
+    const bool overlong = (s[0] == 0xE0U && s[1] < 0xA0U) || (s[0] == 0xF0U && s[1] < 0x90U);
     const bool surrogate = s[0] == 0xEDU && s[1] > 0x9FU;
     const bool too_large = s[0] == 0xF4U && s[1] > 0x8FU;
-    return too_long || surrogate || too_large ? 0 : length;
+    return !overlong && !surrogate && !too_large;
+}
+
+size_t text_character_bytes(const char *bytes, size_t n_bytes) {
+    const unsigned char *s = (const unsigned char *)bytes;
+    const size_t length = character_length(s[0]);
+    return length <= n_bytes && fits_character(s, length) ? length : 0;
+}
+
+bool text_character_begins(const char *bytes, size_t n_bytes) {
+    const unsigned char *s = (const unsigned char *)bytes;
+    return n_bytes < character_length(s[0]) && fits_character(s, n_bytes);
+}
+
+int text_require_utf8(const char *what, const char *bytes, size_t n_bytes) {
+    for (size_t at = 0, length; at < n_bytes; at += length) {
+        length = text_character_bytes(bytes + at, n_bytes - at);
+        if (length == 0) {
+            return complain(EXIT_USAGE, "%s is not UTF-8: byte %zu of it is 0x%02x", what, at + 1,
+                            (unsigned)(unsigned char)bytes[at]);
+        }
+    }
+    return EXIT_OK;
 }
 
 static void append_escaped(text_buffer *t, unsigned char c) {
@@ -66,7 +93,7 @@ void text_json_string(text_buffer *t, const char *bytes, size_t n_bytes) {
     const unsigned char *s = (const unsigned char *)bytes;
     text_puts(t, "\"");
     for (size_t i = 0; i < n_bytes;) {
-        const size_t length = character_length(s + i, n_bytes - i);
+        const size_t length = text_character_bytes(bytes + i, n_bytes - i);
         if (length == 0) {
             text_puts(t, "\xEF\xBF\xBD");
             i++;
@@ -110,13 +137,24 @@ int text_columns(const char *bytes, size_t n_bytes) {
     return n;
 }
 
+static short_text scaled_text(double value, double step, const char *const units[5]) {
+    short_text out;
+    int unit = 0;
+    for (; value >= 1000 && unit < 4; unit++) { value /= step; }
+    snprintf(out.text, sizeof out.text, unit == 0 ? "%.0f %s" : value < 10 ? "%.2f %s" : "%.1f %s", value, units[unit]);
+    return out;
+}
+
 short_text size_text(int64_t bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    return scaled_text((double)bytes, 1024, units);
+}
+
+short_text given_size_text(int64_t bytes) {
+    static const char *const units[] = {"B", "KB", "MB", "GB", "TB"};
     short_text out;
-    double value = (double)bytes;
-    int unit = 0;
-    for (; value >= 1000 && unit < 4; unit++) { value /= 1024; }
-    snprintf(out.text, sizeof out.text, unit == 0 ? "%.0f %s" : value < 10 ? "%.2f %s" : "%.1f %s", value, units[unit]);
+    snprintf(out.text, sizeof out.text, "%.20s = %.20s", size_text(bytes).text,
+             scaled_text((double)bytes, 1000, units).text);
     return out;
 }
 
@@ -136,4 +174,15 @@ short_text large_text(int64_t count) {
                  billions ? "billion" : "million");
     }
     return out;
+}
+
+short_text duration_text(double seconds) {
+    const long long whole = seconds > 0 && seconds < 1e9 ? (long long)(seconds + 0.5) : 0;
+    short_text t;
+    if (whole >= 3600) {
+        snprintf(t.text, sizeof t.text, "%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
+    } else {
+        snprintf(t.text, sizeof t.text, "%lld:%02lld", whole / 60, whole % 60);
+    }
+    return t;
 }

@@ -22,6 +22,13 @@ void text_json_string(text_buffer *t, const char *bytes, size_t n_bytes);
 void text_clear(text_buffer *t);
 void text_free(text_buffer *t);
 
+/* Bytes of the well-formed UTF-8 character at the start of bytes[0, n_bytes), n_bytes > 0; 0 where there is none. */
+size_t text_character_bytes(const char *bytes, size_t n_bytes);
+/* Whether the n_bytes (1 to 3) are the beginning of such a character, and not yet all of it. */
+bool text_character_begins(const char *bytes, size_t n_bytes);
+/* 0 for UTF-8, or an exit code after telling the user where it is not; `what` names the text: "the prompt". */
+int text_require_utf8(const char *what, const char *bytes, size_t n_bytes);
+
 /* Columns of UTF-8 text in a terminal, where a character takes one. */
 int text_columns(const char *bytes, size_t n_bytes);
 
@@ -36,6 +43,10 @@ short_text json_float(double value);
 short_text json_double(double value);
 /* "1.2 GiB", "640 KiB". */
 short_text size_text(int64_t bytes);
+/* "5.59 GiB = 6.00 GB": a size that somebody gave, in both units, so that it shows which of them was understood. */
+short_text given_size_text(int64_t bytes);
+/* "1:02:03", "4:05" */
+short_text duration_text(double seconds);
 /* "1 example", "2 examples": the noun's plural ends in s. */
 short_text count_text(int64_t count, const char *noun);
 /* "1.5 billion", "0.2 million", "5120": of parameters. */

@@ -54,7 +54,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     model_params.path = argv[1]; /* held in 4 bits, as it is by default */
-    params.data.train_data = argv[2];
+    params.data.train_data = (const char *const *)&argv[2];
+    params.data.n_train_data = 1;
     params.saving.out = argv[3];
     params.batches.max_steps = argc > 4 ? atoll(argv[4]) : 0; /* 0: one epoch */
     params.data.eval_split = 0.1;

@@ -2,7 +2,7 @@
  * memory, and where each op is implemented. Device memory is ordinary memory here: ops read and write it directly.
  *
  * An op is one `const qr_op_impl qr_cpu_op_<name>` in a file of its family. An op with vector kernels picks among them
- * by `qr_cpu(backend)->isa->level`; a file that needs an instruction set gets its flags in kernels/CMakeLists.txt and
+ * by `qr_cpu(backend)->kernels`; a file that needs an instruction set gets its flags in kernels/CMakeLists.txt and
  * holds nothing that is called before the level was checked. QRUN_SCALAR leaves those files out. */
 #ifndef QR_KERNELS_CPU_CPU_H
 #define QR_KERNELS_CPU_CPU_H
@@ -10,33 +10,48 @@
 #include "kernels/host_memory.h"
 #include "kernels/op_check.h"
 
-/* Each level has everything of those before it.
+/* Each level has everything of those before it, of the same architecture.
  *   AVX2:        AVX2, FMA, F16C
  *   AVX512:      AVX-512 F, BW, DQ, VL
  *   AVX512_BF16: AVX-512 BF16 (vdpbf16ps)
- *   AMX_BF16:    AMX tiles with BF16, allowed by the operating system */
+ *   AVX512_VBMI: AVX-512 VBMI, which the kernels of tiles use beside them
+ *   AMX_BF16:    AMX tiles with BF16, allowed by the operating system
+ *   NEON:        64-bit Arm
+ *   NEON_BF16:   FEAT_BF16 (BFDOT) */
 typedef enum qr_cpu_level {
     QR_CPU_C,
     QR_CPU_AVX2,
     QR_CPU_AVX512,
     QR_CPU_AVX512_BF16,
+    QR_CPU_AVX512_VBMI,
     QR_CPU_AMX_BF16,
+    QR_CPU_NEON,
+    QR_CPU_NEON_BF16,
 } qr_cpu_level;
 
-struct qr_cpu_matmul; /* kernels/cpu/linear/linear.h */
+struct qr_cpu_matmul;     /* kernels/cpu/linear/linear.h */
+struct qr_cpu_vector_ops; /* kernels/cpu/vector_ops.h */
+
+typedef struct qr_cpu_kernels {
+    const struct qr_cpu_vector_ops *vector_ops;
+    const struct qr_cpu_matmul *matmul_bf16;   /* linear with x in BF16 */
+    const struct qr_cpu_matmul *matmul_f16;    /* in F16: on F32 elements, as these sets have no products of F16 */
+    const struct qr_cpu_matmul *matmul_f32;    /* in F32 */
+    const struct qr_cpu_matmul *backward_bf16; /* linear_backward with dy in BF16 */
+} qr_cpu_kernels;
 
 typedef struct qr_cpu_isa {
-    const char *name;                        /* as QRUN_FORCE_ISA takes it */
-    qr_cpu_level level;                      /* what ops other than linear choose by */
-    const struct qr_cpu_matmul *matmul_bf16; /* linear with x in BF16 */
-    const struct qr_cpu_matmul *matmul_f16;  /* in F16: on F32 elements, as these sets have no products of F16 */
-    const struct qr_cpu_matmul *matmul_f32;  /* in F32 */
-    bool test_only;                          /* never chosen nor listed */
+    const char *name;        /* as QRUN_FORCE_ISA takes it */
+    qr_cpu_level level;      /* what it needs */
+    qr_cpu_kernels fastest;  /* in the fastest order of sums of this instruction set */
+    qr_cpu_kernels portable; /* with the bits of all others' portable kernels, which are those of AMX */
+    bool test_only;          /* never chosen nor listed */
 } qr_cpu_isa;
 
 typedef struct qr_cpu_backend {
     qr_host_backend host; /* first: a qr_backend * of this backend is a qr_cpu_backend * */
     const qr_cpu_isa *isa;
+    const qr_cpu_kernels *kernels; /* of isa */
 } qr_cpu_backend;
 
 static inline const qr_cpu_backend *qr_cpu(const qr_backend *backend) { return (const qr_cpu_backend *)backend; }

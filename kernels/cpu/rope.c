@@ -3,10 +3,17 @@
 #include "kernels/cpu/simd/vec.h"
 #include "kernels/cpu/vector_ops.h"
 
+static float temperature(const qr_rope_table_args *a, int32_t position) {
+    if (a->temperature_tokens == 0) { return 1.0F; }
+    const int32_t n_spans = position / a->temperature_tokens;
+    return 1.0F + a->temperature_beta * logf(1.0F + (float)n_spans);
+}
+
 static void rope_table_rows(const void *args, int64_t begin, int64_t end) {
     const qr_rope_table_args *a = args;
     for (int64_t i = begin; i < end; i++) {
-        const float position = (float)a->position[i], factor = a->factor[a->token_slot[i]];
+        const float position = (float)a->position[i];
+        const float factor = a->factor[a->token_slot[i]] * temperature(a, a->position[i]);
         const float *inv_freq = a->inv_freq + a->token_slot[i] * a->half;
         for (int64_t j = 0; j < a->half; j++) {
             const float angle = position * inv_freq[j];

@@ -11,6 +11,13 @@
     PLAIN(quantize)                       \
     PLAIN(embedding)                      \
     PLAIN(gather_rows)                    \
+    PLAIN(route)                          \
+    PLAIN(expert_bias)                    \
+    PLAIN(expert_sum)                     \
+    PLAIN(expert_lora)                    \
+    PLAIN(expert_lora_backward)           \
+    PLAIN(share_rows)                     \
+    PLAIN(share_rows_backward)            \
     PLAIN(rms_norm)                       \
     PLAIN(layer_norm)                     \
     PLAIN(dora)                           \
@@ -18,19 +25,32 @@
     PLAIN(rope)                           \
     PLAIN(kv_write)                       \
     SCRATCH(attention)                    \
+    PLAIN(copy_heads)                     \
+    PLAIN(head_gate)                      \
+    PLAIN(conv1d_causal)                  \
+    SCRATCH(gated_delta)                  \
     PLAIN(activation)                     \
     PLAIN(gate)                           \
+    PLAIN(clamped_gate)                   \
     PLAIN(add)                            \
+    PLAIN(scale)                          \
     PLAIN(softcap)                        \
     PLAIN(nll)                            \
+    PLAIN(route_backward)                 \
+    PLAIN(expert_share_backward)          \
+    PLAIN(expert_bias_backward)           \
     PLAIN(dora_backward)                  \
     SCRATCH(rms_norm_backward)            \
     SCRATCH(layer_norm_backward)          \
     PLAIN(rope_backward)                  \
     SCRATCH(attention_packed)             \
     SCRATCH(attention_packed_backward)    \
+    PLAIN(head_gate_backward)             \
+    PLAIN(conv1d_causal_backward)         \
+    SCRATCH(gated_delta_backward)         \
     PLAIN(activation_backward)            \
     PLAIN(gate_backward)                  \
+    PLAIN(clamped_gate_backward)          \
     PLAIN(cross_entropy)                  \
     PLAIN(embedding_backward)             \
     PLAIN(scatter_rows)                   \
@@ -51,9 +71,9 @@ typedef struct qr_cpu_vector_ops {
 #undef QR_SCRATCH
 } qr_cpu_vector_ops;
 
-extern const qr_cpu_vector_ops qr_cpu_vector_ops_c;
-extern const qr_cpu_vector_ops qr_cpu_vector_ops_avx2;
-extern const qr_cpu_vector_ops qr_cpu_vector_ops_avx512;
+extern const qr_cpu_vector_ops qr_cpu_vector_ops_c, qr_cpu_vector_ops_avx2, qr_cpu_vector_ops_avx512;
+extern const qr_cpu_vector_ops qr_cpu_vector_ops_neon;
+extern const qr_cpu_vector_ops qr_cpu_vector_ops_wide_c, qr_cpu_vector_ops_wide_avx2;
 
 /* Scratch of the ops of attention; that of others is in train_scratch.h, or none. */
 size_t qr_cpu_attention_workspace(const qr_backend *backend, const qr_attention_args *args);

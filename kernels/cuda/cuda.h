@@ -39,7 +39,8 @@ struct qr_cuda_backend {
     qr_cuda_staging *staging;     /* while a model is loaded, where there was room; else NULL */
     qr_cuda_held held[2];         /* by qr_memory_kind */
     bool has_wgmma;               /* Hopper's products, which give the bits of the others here (wgmma_check.h) */
-    char isa[64];                 /* the device's, and what of it is not used and why */
+    char isa[64];                 /* the device's, and what of it is not used */
+    char wgmma_note[192];         /* "on", or why not */
 };
 
 static inline qr_cuda_backend *qr_cuda(qr_backend *backend) { return reinterpret_cast<qr_cuda_backend *>(backend); }

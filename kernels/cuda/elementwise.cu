@@ -1,4 +1,4 @@
-/* activation, gate, add and softcap: a thread for four elements. */
+/* activation, gate, add, scale and softcap: a thread for four elements. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/vec4.cuh"
@@ -38,6 +38,18 @@ __global__ void add_kernel(qr_add_args a, bool aligned) {
     });
 }
 
+__global__ void scale_kernel(qr_scale_args a, bool aligned) {
+    await_previous();
+    admit_next();
+    const float factor = a.by != NULL ? a.factor * a.by[0] : a.factor;
+    for_each_vec4(1, a.n, [&](int64_t, int64_t j) {
+        float x[VEC4];
+        load_vec4(x, a.x, j, a.n, aligned);
+        for (int k = 0; k < VEC4; k++) { x[k] *= factor; }
+        store_vec4(a.x, j, a.n, aligned, x);
+    });
+}
+
 __global__ void softcap_kernel(qr_softcap_args a, bool aligned) {
     for_each_vec4(1, a.n, [&](int64_t, int64_t j) {
         float x[VEC4];
@@ -64,6 +76,10 @@ static qrun_status run_add(qr_cuda_backend &cuda, const qr_add_args &args, void 
                                 vec4_aligned(args.x, 0) && vec4_aligned(args.y, 0));
 }
 
+static qrun_status run_scale(qr_cuda_backend &cuda, const qr_scale_args &args, void *, qr_error *err) {
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, scale_kernel, 1, args.n, args, vec4_aligned(args.x, 0));
+}
+
 static qrun_status run_softcap(qr_cuda_backend &cuda, const qr_softcap_args &args, void *, qr_error *err) {
     return QR_LAUNCH_VEC4(cuda.device, err, softcap_kernel, 1, args.n, args, vec4_aligned(args.x, 0));
 }
@@ -71,4 +87,5 @@ static qrun_status run_softcap(qr_cuda_backend &cuda, const qr_softcap_args &arg
 QR_CUDA_OP(activation, no_workspace<qr_activation_args>, run_activation)
 QR_CUDA_OP(gate, no_workspace<qr_gate_args>, run_gate)
 QR_CUDA_OP(add, no_workspace<qr_add_args>, run_add)
+QR_CUDA_OP(scale, no_workspace<qr_scale_args>, run_scale)
 QR_CUDA_OP(softcap, no_workspace<qr_softcap_args>, run_softcap)

@@ -5,14 +5,20 @@
 enum { THREADS = 256 };
 
 /* cosf and sinf reduce arguments of any size exactly; the table is made once a step. */
+static QR_DEVICE float temperature(const qr_rope_table_args &a, int32_t position) {
+    if (a.temperature_tokens == 0) { return 1.0F; }
+    return 1.0F + a.temperature_beta * logf(1.0F + static_cast<float>(position / a.temperature_tokens));
+}
+
 __global__ void rope_table_kernel(qr_rope_table_args a) {
     const int64_t i = global_thread();
     if (i >= a.n_tokens * a.half) { return; }
     const int64_t token = i / a.half;
     const int32_t slot = a.token_slot[token];
     const float angle = static_cast<float>(a.position[token]) * a.inv_freq[slot * a.half + i % a.half];
-    a.cos_table[i] = cosf(angle) * a.factor[slot];
-    a.sin_table[i] = sinf(angle) * a.factor[slot];
+    const float factor = a.factor[slot] * temperature(a, a.position[token]);
+    a.cos_table[i] = cosf(angle) * factor;
+    a.sin_table[i] = sinf(angle) * factor;
 }
 
 /* Pairs of elements of each head of a token, n_pairs elements apart: (x, y) becomes (x · c − y · s, y · c + x · s), or

@@ -36,6 +36,8 @@ qr_cuda_sources(kernels/cuda/attention
   kv.cu)
 qr_cuda_sources(kernels/cuda/train
   adafactor.cu
+  conv_backward.cu
+  delta_backward.cu
   elementwise_backward.cu
   linear_backward.cu
   lora_backward.cu
@@ -45,6 +47,7 @@ qr_cuda_sources(kernels/cuda/train
   weight_backward.cu)
 qr_cuda_sources(kernels/cuda
   column_sums.cu
+  delta.cu
   dora.cu
   elementwise.cu
   embedding.cu

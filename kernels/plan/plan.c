@@ -58,6 +58,14 @@ static qrun_status fill_zero(qr_backend *backend, void *device, size_t n_bytes, 
     return QRUN_OK;
 }
 
+static qrun_status transfer(qr_backend *backend, void *dst, const void *src, size_t n_bytes, uint64_t *ticket,
+                            qr_error *err) {
+    (void)dst, (void)src, (void)err;
+    plan_of(backend)->planned.copied_bytes += (int64_t)n_bytes;
+    *ticket = 0;
+    return QRUN_OK;
+}
+
 /* ---- Weights ----------------------------------------------------------------------------------------------------- */
 
 static size_t weight_bytes(const qr_backend *backend, const qr_weight_desc *desc) {
@@ -80,7 +88,9 @@ static qrun_status put_scales(qr_backend *backend, qr_weight *weight, const qr_w
 static qrun_status run(qr_backend *backend, qr_op op, const void *args, qr_error *err) {
     plan_backend *plan = plan_of(backend);
     const qr_op_impl *impl = &plan->of->ops[op];
-    if (!impl->supports(plan->of, args, err)) { return QRUN_ERROR_ARGUMENT; }
+    if (!impl->supports(plan->of, args, err)) {
+        return err != NULL && err->status != QRUN_OK ? err->status : QRUN_ERROR_ARGUMENT;
+    }
     const size_t n_bytes = impl->workspace_bytes(plan->of, args);
     qr_planned *planned = &plan->planned;
     planned->workspace_bytes = n_bytes > planned->workspace_bytes ? n_bytes : planned->workspace_bytes;
@@ -127,6 +137,7 @@ qrun_status qr_backend_plan_create(const qr_backend *of, qr_backend **backend, q
     qr_host_memory_set_functions(&plan->host, NULL);
     base->copy_in = base->copy_in_async = base->copy_within = copy;
     base->copy_out = copy_out;
+    base->transfer_in = base->transfer_out = transfer;
     base->fill_zero = fill_zero;
     base->weight_bytes = weight_bytes;
     base->weight_put_rows = put_rows;

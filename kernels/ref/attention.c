@@ -71,7 +71,7 @@ typedef struct head_query {
     const qr_attention_args *args;
     const int32_t *table; /* of its sequence */
     const float *q;       /* [head_dim] */
-    int64_t kv_head;
+    int64_t head, kv_head;
     int64_t first, last; /* positions it sees */
 } head_query;
 
@@ -100,9 +100,11 @@ static double score(const head_query *query, int64_t position) {
 static void attend(const head_query *query, double *sums, int64_t dst_first) {
     const qr_attention_args *args = query->args;
     const int64_t head_dim = args->layout.head_dim;
-    double largest = -INFINITY, total = 0.0;
+    const double sink = args->sinks != NULL ? (double)args->sinks[query->head] : -INFINITY;
+    double largest = sink, total = 0.0;
     for (int64_t p = query->first; p <= query->last; p++) { largest = fmax(largest, score(query, p)); }
     for (int64_t j = 0; j < head_dim; j++) { sums[j] = 0.0; }
+    if (args->sinks != NULL) { total = exp(sink - largest); }
     for (int64_t p = query->first; p <= query->last; p++) {
         const double weight = exp(score(query, p) - largest);
         const kv_vector v = kv_at(query, qr_kv_v_offset(&args->layout), p);
@@ -128,6 +130,7 @@ void qr_ref_attention(const qr_attention_args *args, void *workspace) {
                     .args = args,
                     .table = args->block_table + s * args->table_stride,
                     .q = args->q + t * args->q_stride + h * head_dim,
+                    .head = h,
                     .kv_head = h / group,
                     .first = window_first > 0 ? window_first : 0,
                     .last = position,

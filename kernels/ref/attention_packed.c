@@ -50,9 +50,11 @@ size_t qr_ref_attention_packed_workspace(const qr_attention_packed_args *args) {
 
 /* sums [head_dim] is scratch. */
 static void attend(const qr_attention_packed_args *args, const packed_query *query, double *sums) {
-    double largest = -INFINITY, total = 0.0;
+    const double sink = args->sinks != NULL ? (double)args->sinks[query->head] : -INFINITY;
+    double largest = sink, total = 0.0;
     for (int64_t t = query->first; t <= query->token; t++) { largest = fmax(largest, score(args, query, t)); }
     for (int64_t j = 0; j < args->head_dim; j++) { sums[j] = 0.0; }
+    if (args->sinks != NULL) { total = exp(sink - largest); }
     for (int64_t t = query->first; t <= query->token; t++) {
         const double weight = exp(score(args, query, t) - largest);
         total += weight;

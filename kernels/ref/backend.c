@@ -83,6 +83,14 @@ static const qr_op_impl ops[QR_OP_COUNT] = {
 #undef QR_X
 };
 
+static qrun_status run_linear_portable(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) {
+    const qr_linear_args *args = untyped;
+    if (args->x_dtype != QR_DTYPE_BF16) { return run_linear(backend, args, workspace, err); }
+    if (!qr_check_linear(args, err)) { return QRUN_ERROR_ARGUMENT; }
+    qr_ref_linear_in_tile_order(args, workspace);
+    return QRUN_OK;
+}
+
 qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
     *backend = NULL;
     qr_host_backend *ref = qr_alloc_zeroed(sizeof *ref);
@@ -102,5 +110,11 @@ qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_
     QR_REF_WORKSPACE_OPS(QR_X)
 #undef QR_X
     *backend = &ref->base;
+    return QRUN_OK;
+}
+
+qrun_status qr_backend_ref_create_portable(qr_threads *threads, qr_backend **backend, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_backend_ref_create(threads, backend, err));
+    (*backend)->ops[QR_OP_linear].run = run_linear_portable;
     return QRUN_OK;
 }

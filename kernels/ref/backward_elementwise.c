@@ -19,7 +19,7 @@ void qr_ref_rope_backward(const qr_rope_backward_args *args, void *workspace) {
 }
 
 /* fn'(x). 1 − tanh² is taken as 4 / (e^u + e^−u)², which does not cancel. */
-static double act_derivative(qr_act_fn fn, double x) {
+double qr_ref_act_derivative(qr_act_fn fn, double x) {
     const double sqrt_half = 0.70710678118654752440, sqrt_two_over_pi = 0.79788456080286535588;
     const double one_over_sqrt_two_pi = 0.39894228040143267794;
     switch (fn) {
@@ -41,7 +41,7 @@ void qr_ref_activation_backward(const qr_activation_backward_args *args, void *w
     (void)workspace;
     for (int64_t i = 0; i < args->n_rows; i++) {
         for (int64_t j = 0; j < args->dim; j++) {
-            const double slope = act_derivative(args->fn, (double)args->x[i * args->x_stride + j]);
+            const double slope = qr_ref_act_derivative(args->fn, (double)args->x[i * args->x_stride + j]);
             args->dx[i * args->dx_stride + j] = (float)((double)args->dy[i * args->dy_stride + j] * slope);
         }
     }
@@ -53,8 +53,24 @@ void qr_ref_gate_backward(const qr_gate_backward_args *args, void *workspace) {
         for (int64_t j = 0; j < args->dim; j++) {
             const double g = (double)args->g[i * args->gu_stride + j], u = (double)args->u[i * args->gu_stride + j];
             const double dy = (double)args->dy[i * args->dim + j];
-            args->dg[i * args->dgu_stride + j] = (float)(dy * u * act_derivative(args->fn, g));
+            args->dg[i * args->dgu_stride + j] = (float)(dy * u * qr_ref_act_derivative(args->fn, g));
             args->du[i * args->dgu_stride + j] = (float)(dy * qr_ref_act_fn(args->fn, g));
+        }
+    }
+}
+
+void qr_ref_clamped_gate_backward(const qr_clamped_gate_backward_args *args, void *workspace) {
+    (void)workspace;
+    const qr_clamped_gate_args *f = &args->forward;
+    const double alpha = (double)f->alpha, limit = (double)f->limit;
+    for (int64_t i = 0; i < f->n_rows; i++) {
+        for (int64_t j = 0; j < f->dim; j++) {
+            const double g = (double)f->g[i * f->stride + j], u = (double)f->u[i * f->stride + j];
+            const double held_g = qr_ref_at_most(g, limit), held_u = -qr_ref_at_most(-qr_ref_at_most(u, limit), limit);
+            const double dy = (double)args->dy[i * f->dim + j], open = 1.0 / (1.0 + exp(-alpha * held_g));
+            const double slope = open * (1.0 + alpha * held_g * (1.0 - open));
+            args->dg[i * args->dgu_stride + j] = (float)(g > limit ? 0.0 : dy * (held_u + 1.0) * slope);
+            args->du[i * args->dgu_stride + j] = (float)(fabs(u) > limit ? 0.0 : dy * held_g * open);
         }
     }
 }

@@ -1,4 +1,4 @@
-/* activation, gate, add, softcap and nll. */
+/* activation, gate, add, scale, softcap and nll. */
 #include <assert.h>
 #include <math.h>
 
@@ -37,9 +37,27 @@ void qr_ref_gate(const qr_gate_args *args, void *workspace) {
     }
 }
 
+void qr_ref_clamped_gate(const qr_clamped_gate_args *args, void *workspace) {
+    (void)workspace;
+    const double alpha = (double)args->alpha, limit = (double)args->limit;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        for (int64_t j = 0; j < args->dim; j++) {
+            const double g = qr_ref_at_most((double)args->g[i * args->stride + j], limit);
+            const double u = -qr_ref_at_most(-qr_ref_at_most((double)args->u[i * args->stride + j], limit), limit);
+            qr_ref_store(args->dst, args->dst_dtype, i * args->dim + j, g / (1.0 + exp(-alpha * g)) * (u + 1.0));
+        }
+    }
+}
+
 void qr_ref_add(const qr_add_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n; i++) { args->x[i] += args->y[i]; }
+}
+
+void qr_ref_scale(const qr_scale_args *args, void *workspace) {
+    (void)workspace;
+    const float factor = args->by != NULL ? args->factor * args->by[0] : args->factor;
+    for (int64_t i = 0; i < args->n; i++) { args->x[i] *= factor; }
 }
 
 void qr_ref_softcap(const qr_softcap_args *args, void *workspace) {

@@ -1,7 +1,9 @@
 /* linear and lora. */
 #include <assert.h>
 
+#include "base/sizes.h"
 #include "kernels/ref/ref.h"
+#include "kernels/tile_sum.h"
 
 static double dot(const float *w, const void *x, qr_dtype x_dtype, int64_t first, int64_t n) {
     double sum = 0.0;
@@ -29,6 +31,42 @@ void qr_ref_linear(const qr_linear_args *args, void *workspace) {
             if (args->bias != NULL) { sum += (double)args->bias[o]; }
             if (args->accumulate) { sum += (double)*y; }
             *y = (float)sum;
+        }
+    }
+}
+
+/* Weights, and x, are BF16 values in F32; every operation is of F32. */
+static float tile_order_sum(const qr_linear_args *args, const float *w, int64_t i) {
+    const int64_t n_k = args->weight->desc.cols;
+    float sum = 0.0F;
+    for (int64_t k = 0; k < n_k; k += QR_TILE_K) {
+        const int64_t n = qr_min(n_k - k, QR_TILE_K);
+        float x[QR_TILE_K];
+        for (int64_t c = 0; c < n; c++) { x[c] = qr_ref_load(args->x, args->x_dtype, i * args->x_stride + k + c); }
+        sum = qr_tile_sum(sum, w + k, x, n);
+    }
+    return sum;
+}
+
+void qr_ref_linear_in_tile_order(const qr_linear_args *args, void *workspace) {
+    const qr_weight *weight = args->weight;
+    const bool is_int8 = weight->desc.format == QR_WEIGHT_INT8;
+    float *w = workspace; /* [in], one row at a time */
+    for (int64_t o = 0; o < weight->desc.rows; o++) {
+        float factor = 1.0F;
+        if (is_int8) {
+            factor = qr_ref_int8_row(weight, o, w) / 127.0F;
+        } else {
+            qr_ref_weight_row(weight, o, w);
+            for (int64_t c = 0; c < weight->desc.cols; c++) { w[c] = qr_bf16_to_f32(qr_tile_weight(w[c])); }
+        }
+        for (int64_t i = 0; i < args->n_rows; i++) {
+            float *y = &args->y[i * args->y_stride + o];
+            float sum = tile_order_sum(args, w, i);
+            if (is_int8) { sum *= factor; }
+            if (args->bias != NULL) { sum += args->bias[o]; }
+            if (args->accumulate) { sum += *y; }
+            *y = sum;
         }
     }
 }

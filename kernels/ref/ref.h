@@ -36,27 +36,37 @@ void qr_ref_store(void *dst, qr_dtype dtype, int64_t index, double value);
 float qr_ref_round(float value, qr_dtype dtype);
 
 double qr_ref_act_fn(qr_act_fn fn, double x);
+double qr_ref_act_derivative(qr_act_fn fn, double x);
 double qr_ref_softcap_value(double x, double cap);
+static inline double qr_ref_at_most(double x, double limit) { return x > limit ? limit : x; } /* NaN stays */
 
 /* void qr_ref_<op>(args, workspace); the arguments have passed qr_check_<op>. */
 #define QR_X(name) void qr_ref_##name(const qr_##name##_args *args, void *workspace);
 QR_OPS(QR_X)
 #undef QR_X
 
+/* linear with x in BF16 in the order of sums of tiles (tile_sum.h); the workspace is linear's. */
+void qr_ref_linear_in_tile_order(const qr_linear_args *args, void *workspace);
+
 /* The ops that need a workspace: size_t qr_ref_<op>_workspace(args) is its bytes. */
 #define QR_REF_WORKSPACE_OPS(X)  \
     X(embedding)                 \
     X(linear)                    \
+    X(expert_linear)             \
     X(lora)                      \
     X(dora_norm)                 \
     X(attention)                 \
+    X(gated_delta)               \
     X(sample)                    \
     X(linear_backward)           \
+    X(expert_linear_backward)    \
+    X(route_backward)            \
     X(lora_backward)             \
     X(rms_norm_backward)         \
     X(layer_norm_backward)       \
     X(attention_packed)          \
     X(attention_packed_backward) \
+    X(gated_delta_backward)      \
     X(adamw8bit)
 #define QR_X(name) size_t qr_ref_##name##_workspace(const qr_##name##_args *args);
 QR_REF_WORKSPACE_OPS(QR_X)

@@ -3,15 +3,22 @@
 
 #include "kernels/ref/ref.h"
 
+static double temperature(const qr_rope_table_args *args, int32_t position) {
+    if (args->temperature_tokens == 0) { return 1.0; }
+    const int32_t n_spans = position / args->temperature_tokens;
+    return 1.0 + (double)args->temperature_beta * log(1.0 + n_spans);
+}
+
 /* The angle is rounded to F32 because transformers computes it so; the functions of that angle are exact here. */
 void qr_ref_rope_table(const qr_rope_table_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_tokens; i++) {
         const int32_t slot = args->token_slot[i];
+        const double factor = (double)args->factor[slot] * temperature(args, args->position[i]);
         for (int64_t j = 0; j < args->half; j++) {
             const float angle = (float)args->position[i] * args->inv_freq[slot * args->half + j];
-            args->cos_table[i * args->half + j] = (float)cos((double)angle) * args->factor[slot];
-            args->sin_table[i * args->half + j] = (float)sin((double)angle) * args->factor[slot];
+            args->cos_table[i * args->half + j] = (float)(cos((double)angle) * factor);
+            args->sin_table[i * args->half + j] = (float)(sin((double)angle) * factor);
         }
     }
 }

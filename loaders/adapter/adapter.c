@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "loaders/files/hub.h"
 #include "loaders/files/suffix.h"
 
 static const char PREFIX[] = "base_model.model.";
@@ -180,8 +181,8 @@ static qrun_status fail_module(const qr_adapter *adapter, const qr_adapter_modul
 }
 
 static qrun_status check_shapes(const qr_adapter *adapter, qr_adapter_module *module, qr_error *err) {
-    const int64_t a_dims[2] = {module->rank, -1};
-    const int64_t b_dims[2] = {-1, module->rank};
+    const int64_t a_dims[2] = {module->n_stacked * module->rank, -1};
+    const int64_t b_dims[2] = {-1, module->n_stacked * module->rank};
     const qr_safetensors_tensor *found;
     QR_RETURN_IF_ERROR(qr_safetensors_require(adapter->file, module->a->name, QR_DTYPES_FLOAT, 2, a_dims, &found, err));
     QR_RETURN_IF_ERROR(qr_safetensors_require(adapter->file, module->b->name, QR_DTYPES_FLOAT, 2, b_dims, &found, err));
@@ -205,13 +206,16 @@ static qrun_status check_module(const qr_adapter *adapter, qr_adapter_module *mo
                                             : "has a lora_magnitude_vector, though the config does not say use_dora",
                            err);
     }
-    bool targeted;
-    QR_RETURN_IF_ERROR(qr_adapter_config_targets(config, module->name, &targeted, err));
+    const bool is_parameter = qr_adapter_config_targets_parameter(config, module->name);
+    bool targeted = is_parameter;
+    if (!is_parameter) { QR_RETURN_IF_ERROR(qr_adapter_config_targets(config, module->name, &targeted, err)); }
     if (!targeted) {
         return fail_module(adapter, module, "has LoRA tensors, and adapter_config.json does not target it", err);
     }
     QR_RETURN_IF_ERROR(
         qr_adapter_config_scale(config, module->name, &module->rank, &module->alpha, &module->scale, err));
+    module->n_stacked = is_parameter && module->a->n_dims == 2 ? module->a->dims[0] / module->rank : 1;
+    if (module->n_stacked < 1) { module->n_stacked = 1; }
     return check_shapes(adapter, module, err);
 }
 
@@ -258,11 +262,23 @@ static qrun_status open_tensors(const char *folder, qr_adapter *adapter, qr_erro
     return status;
 }
 
-qrun_status qr_adapter_open(const char *folder, qr_adapter **out, qr_error *err) {
+/* A path to a folder, or what an id is in the cache: in a new qr_alloc'ed string. */
+static qrun_status find_folder(const char *name_or_path, char **folder, qr_error *err) {
+    *folder = NULL;
+    if (!qr_file_exists(name_or_path) && qr_hub_is_id(name_or_path)) {
+        return qr_hub_resolve(name_or_path, folder, err);
+    }
+    *folder = qr_strdup(name_or_path);
+    return *folder != NULL ? QRUN_OK : qr_fail_memory(err, name_or_path, strlen(name_or_path));
+}
+
+qrun_status qr_adapter_open(const char *name_or_path, qr_adapter **out, qr_error *err) {
     *out = NULL;
     qr_adapter *adapter = qr_alloc_zeroed(sizeof *adapter);
-    char *path = qr_path_join(folder, "adapter_config.json");
+    char *folder = NULL, *path = NULL;
     qrun_status status;
+    QR_TRY(find_folder(name_or_path, &folder, err));
+    path = qr_path_join(folder, "adapter_config.json");
     if (adapter == NULL || path == NULL) { QR_TRY(qr_fail_memory(err, folder, sizeof *adapter)); }
     QR_TRY(qr_adapter_config_read(path, &adapter->config, err));
     QR_TRY(open_tensors(folder, adapter, err));
@@ -272,6 +288,7 @@ qrun_status qr_adapter_open(const char *folder, qr_adapter **out, qr_error *err)
 out:
     qr_adapter_close(adapter);
     qr_free(path);
+    qr_free(folder);
     return status;
 }
 

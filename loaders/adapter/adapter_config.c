@@ -5,10 +5,11 @@
 #include <strings.h>
 
 #include "base/alloc.h"
+#include "base/number.h"
 #include "base/sizes.h"
 #include "loaders/files/suffix.h"
 
-static const size_t MAX_CONFIG_BYTES = 16 << 20;
+static const size_t MAX_CONFIG_BYTES = 2 << 20;
 enum { MAX_PATTERNS = 10000 };
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
@@ -62,7 +63,7 @@ static qrun_status read_module_set(const qr_json *root, const char *key, const c
     set->is_given = true;
     if (cJSON_IsArray(value)) { return read_names(value, key, what, set, err); }
     if (!cJSON_IsString(value)) { return fail_list(what, key, "a list of names or one regular expression", err); }
-    set->all_linear = strcasecmp(value->valuestring, "all-linear") == 0;
+    set->all_linear = strcasecmp_l(value->valuestring, "all-linear", qr_c_locale()) == 0;
     if (set->all_linear) { return QRUN_OK; }
     return qr_module_pattern_create(QR_PATTERN_WHOLE, value->valuestring, what, &set->pattern, err);
 }
@@ -100,7 +101,9 @@ static qrun_status read_pattern_values(const qr_json *root, const char *key, dou
     if (!cJSON_IsObject(object)) { return fail_list(what, key, "an object", err); }
     for (const qr_json *item = qr_json_first(object); item != NULL; item = item->next) {
         const double value = cJSON_IsNumber(item) ? item->valuedouble : NAN;
-        if (!(value >= low && value <= high) || (whole && value != floor(value))) {
+        int64_t integer;
+        if (!(value >= low && value <= high) ||
+            (whole && !qr_json_as_int(item, (int64_t)low, (int64_t)high, &integer))) {
             return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" gives \"%.200s\" something other than %s from %g to %g",
                            what, key, item->string, whole ? "an integer" : "a number", low, high);
         }
@@ -158,9 +161,9 @@ static bool is_off(const qr_json *value) {
 
 static qrun_status check_features(const qr_json *root, const char *what, qr_error *err) {
     static const char *const unsupported[] = {
-        "lora_bias",   "target_parameters",  "layer_replication", "trainable_token_indices", "alora_invocation_tokens",
-        "use_qalora",  "use_bdlora",         "velora_config",     "monteclora_config",       "arrow_config",
-        "kasa_config", "ensure_weight_tying"};
+        "lora_bias",    "layer_replication", "trainable_token_indices", "alora_invocation_tokens",
+        "use_qalora",   "use_bdlora",        "velora_config",           "monteclora_config",
+        "arrow_config", "kasa_config",       "ensure_weight_tying"};
     for (size_t i = 0; i < QR_COUNT_OF(unsupported); i++) {
         if (is_off(qr_json_get(root, unsupported[i]))) { continue; }
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: an adapter with \"%s\" is not supported", what,
@@ -175,7 +178,7 @@ static qrun_status check_initialisation(const qr_json *root, const char *what, q
     const qr_json *value = qr_json_get(root, "init_lora_weights");
     if (!cJSON_IsString(value)) { return QRUN_OK; }
     for (size_t i = 0; i < QR_COUNT_OF(changing); i++) {
-        if (strncasecmp(value->valuestring, changing[i], strlen(changing[i])) != 0) { continue; }
+        if (strncasecmp_l(value->valuestring, changing[i], strlen(changing[i]), qr_c_locale()) != 0) { continue; }
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "%s: an adapter initialised by \"%.60s\" fits only its own changed base "
                        "model; save it in PEFT with path_initial_model_for_weight_conversion",
@@ -196,11 +199,10 @@ static qrun_status read_layers(const qr_json *root, const char *what, qr_adapter
     config->layers = qr_alloc_array(n, sizeof *config->layers);
     if (config->layers == NULL) { return qr_fail_memory(err, what, n * sizeof *config->layers); }
     for (const qr_json *item = single ? value : qr_json_first(value); config->n_layers < n; item = item->next) {
-        const double layer = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        if (!(layer >= 0 && layer <= 1e9) || layer != floor(layer)) {
+        if (!qr_json_as_int(item, 0, 1000000000, &config->layers[config->n_layers])) {
             return fail_list(what, key, "a layer or a list of layers", err);
         }
-        config->layers[config->n_layers++] = (int64_t)layer;
+        config->n_layers++;
     }
     QR_RETURN_IF_ERROR(read_patterns(qr_json_get(root, "layers_pattern"), "layers_pattern", QR_PATTERN_LAYER_INDEX,
                                      what, &config->layer_patterns, &config->n_layer_patterns, err));
@@ -210,6 +212,18 @@ static qrun_status read_layers(const qr_json *root, const char *what, qr_adapter
     QR_RETURN_IF_ERROR(qr_module_pattern_create(QR_PATTERN_LAYER_INDEX, NULL, what, &config->layer_patterns[0], err));
     config->n_layer_patterns = 1;
     return QRUN_OK;
+}
+
+/* PEFT takes a list of names, and none of these with them. */
+static qrun_status read_parameters(const qr_json *root, const char *what, qr_adapter_config *config, qr_error *err) {
+    const char *key = "target_parameters";
+    const qr_json *value = qr_json_get(root, key);
+    if (is_off(value)) { return QRUN_OK; }
+    if (!cJSON_IsArray(value)) { return fail_list(what, key, "a list of names", err); }
+    QR_RETURN_IF_ERROR(read_names(value, key, what, &config->target_parameters, err));
+    if (!config->use_dora && !config->fan_in_fan_out) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\" does not go with \"%s\"", what, key,
+                   config->use_dora ? "use_dora" : "fan_in_fan_out");
 }
 
 static qrun_status read_all(const qr_json *root, const char *what, qr_adapter_config *config, qr_error *err) {
@@ -229,6 +243,7 @@ static qrun_status read_all(const qr_json *root, const char *what, qr_adapter_co
         read_pattern_values(root, "rank_pattern", 1, QR_LORA_MAX_RANK, true, what, &config->rank_pattern, err));
     QR_RETURN_IF_ERROR(read_pattern_values(root, "alpha_pattern", -1e9, 1e9, false, what, &config->alpha_pattern, err));
     QR_RETURN_IF_ERROR(read_module_set(root, "target_modules", what, &config->target_modules, err));
+    QR_RETURN_IF_ERROR(read_parameters(root, what, config, err));
     QR_RETURN_IF_ERROR(read_module_set(root, "exclude_modules", what, &config->exclude_modules, err));
     QR_RETURN_IF_ERROR(read_patterns(qr_json_get(root, "modules_to_save"), "modules_to_save", QR_PATTERN_CONTAINER,
                                      what, &config->modules_to_save, &config->n_modules_to_save, err));
@@ -261,6 +276,7 @@ void qr_adapter_config_free(qr_adapter_config *config) {
     free_pattern_values(&config->alpha_pattern);
     free_module_set(&config->target_modules);
     free_module_set(&config->exclude_modules);
+    free_module_set(&config->target_parameters);
     free_patterns(config->modules_to_save, config->n_modules_to_save);
     free_patterns(config->layer_patterns, config->n_layer_patterns);
     qr_free(config->layers);
@@ -292,7 +308,7 @@ static qrun_status is_in_layers(const qr_adapter_config *config, const char *mod
 qrun_status qr_adapter_config_targets(const qr_adapter_config *config, const char *module, bool *targeted,
                                       qr_error *err) {
     *targeted = false;
-    bool excluded = false, saved = false, found = true, exact = false;
+    bool excluded = false, saved = false, found = config->target_parameters.n_names == 0, exact = false;
     QR_RETURN_IF_ERROR(set_holds(&config->exclude_modules, module, &excluded, &exact, err));
     QR_RETURN_IF_ERROR(qr_adapter_config_saves(config, module, &saved, err));
     if (excluded || saved) { return QRUN_OK; }
@@ -303,6 +319,22 @@ qrun_status qr_adapter_config_targets(const qr_adapter_config *config, const cha
     if (found && !exact && config->layers != NULL) { QR_RETURN_IF_ERROR(is_in_layers(config, module, &found, err)); }
     *targeted = found;
     return QRUN_OK;
+}
+
+/* Wrappers of the other parameters of a module stand between. */
+bool qr_adapter_config_targets_parameter(const qr_adapter_config *config, const char *module) {
+    static const char wrapper[] = ".base_layer";
+    size_t length = strlen(module);
+    while (length > strlen(wrapper) && strncmp(module + length - strlen(wrapper), wrapper, strlen(wrapper)) == 0) {
+        length -= strlen(wrapper);
+    }
+    for (size_t i = 0; i < config->target_parameters.n_names; i++) {
+        const char *name = config->target_parameters.names[i], *dot = strrchr(name, '.');
+        const size_t n = dot != NULL ? (size_t)(dot - name) : 0;
+        if (n == 0 || n > length || strncmp(module + length - n, name, n) != 0) { continue; }
+        if (n == length || module[length - n - 1] == '.') { return true; }
+    }
+    return false;
 }
 
 qrun_status qr_adapter_config_scale(const qr_adapter_config *config, const char *module, int64_t *rank, double *alpha,

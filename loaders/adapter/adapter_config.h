@@ -39,6 +39,7 @@ typedef struct qr_adapter_config {
     bool fan_in_fan_out;
     qr_pattern_values rank_pattern, alpha_pattern;
     qr_module_set target_modules, exclude_modules;
+    qr_module_set target_parameters; /* names: a parameter is meant when its path ends in one */
     qr_module_pattern **modules_to_save;
     size_t n_modules_to_save;
     int64_t *layers; /* layers_to_transform; NULL = every layer */
@@ -56,6 +57,9 @@ void qr_adapter_config_free(qr_adapter_config *config); /* leaves it zeroed; fin
  * target_modules every module is meant. */
 qrun_status qr_adapter_config_targets(const qr_adapter_config *config, const char *module, bool *targeted,
                                       qr_error *err);
+/* Whether a parameter of the module ("model.layers.0.mlp.experts"), or of what it wraps, is one of target_parameters.
+ */
+bool qr_adapter_config_targets_parameter(const qr_adapter_config *config, const char *module);
 /* Whether the module, or one that contains it, is kept whole by modules_to_save. */
 qrun_status qr_adapter_config_saves(const qr_adapter_config *config, const char *module, bool *saved, qr_error *err);
 

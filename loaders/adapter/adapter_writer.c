@@ -23,13 +23,17 @@ static void append_key(qr_buffer *json, const char *key) {
     qr_buffer_append_format(json, "%s\n  \"%s\": ", json->size > 1 ? "," : "", key);
 }
 
-static void append_text(qr_buffer *json, const char *key, const char *text) {
+static void append_part(qr_buffer *json, const char *key, const char *text, size_t n_bytes) {
     append_key(json, key);
     if (text == NULL) {
         qr_buffer_append_text(json, "null");
     } else {
-        qr_buffer_append_json_string(json, text, strlen(text));
+        qr_buffer_append_json_string(json, text, n_bytes);
     }
+}
+
+static void append_text(qr_buffer *json, const char *key, const char *text) {
+    append_part(json, key, text, text != NULL ? strlen(text) : 0);
 }
 
 static void append_bool(qr_buffer *json, const char *key, bool value) {
@@ -87,10 +91,13 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static void append_config(qr_buffer *json, const qr_adapter_spec *spec, const char *const *targets) {
+static void append_config(qr_buffer *json, const qr_adapter_spec *spec, const char *const *targets,
+                          const char *const *target_parameters) {
+    const char *base = spec->base_model != NULL ? spec->base_model : "";
+    const size_t base_bytes = spec->has_revision ? strcspn(base, "@") : strlen(base);
     qr_buffer_append_char(json, '{');
     append_pattern(json, "alpha_pattern", spec, false);
-    append_text(json, "base_model_name_or_path", spec->base_model);
+    append_part(json, "base_model_name_or_path", spec->base_model, base_bytes);
     append_text(json, "bias", "none");
     append_bool(json, "fan_in_fan_out", spec->fan_in_fan_out);
     append_bool(json, "inference_mode", true);
@@ -104,7 +111,11 @@ static void append_config(qr_buffer *json, const qr_adapter_spec *spec, const ch
     append_key(json, "r");
     append_number(json, (double)spec->rank, true);
     append_pattern(json, "rank_pattern", spec, true);
+    if (spec->has_revision) { append_text(json, "revision", spec->base_model + base_bytes + 1); }
     append_names(json, "target_modules", targets, spec->n_targets);
+    if (spec->n_target_parameters > 0) {
+        append_names(json, "target_parameters", target_parameters, spec->n_target_parameters);
+    }
     append_text(json, "task_type", "CAUSAL_LM");
     append_bool(json, "use_dora", spec->read_magnitude != NULL);
     append_bool(json, "use_rslora", spec->rslora);
@@ -112,12 +123,14 @@ static void append_config(qr_buffer *json, const qr_adapter_spec *spec, const ch
 }
 
 static qrun_status make_config(const qr_adapter_spec *spec, qr_buffer *json, qr_error *err) {
-    const size_t n = spec->n_targets;
-    const char **targets = qr_alloc_array(n, sizeof *targets);
-    if (targets == NULL) { return qr_fail_memory(err, CONFIG_NAME, n * sizeof *targets); }
+    const size_t n = spec->n_targets, n_parameters = spec->n_target_parameters;
+    const char **targets = qr_alloc_array(n + n_parameters, sizeof *targets);
+    if (targets == NULL) { return qr_fail_memory(err, CONFIG_NAME, (n + n_parameters) * sizeof *targets); }
     for (size_t i = 0; i < n; i++) { targets[i] = spec->targets[i]; }
+    for (size_t i = 0; i < n_parameters; i++) { targets[n + i] = spec->target_parameters[i]; }
     qsort(targets, n, sizeof *targets, compare_names);
-    append_config(json, spec, targets);
+    qsort(targets + n, n_parameters, sizeof *targets, compare_names);
+    append_config(json, spec, targets, targets + n);
     qr_free(targets);
     return qr_buffer_ok(json) ? QRUN_OK : qr_fail_memory(err, CONFIG_NAME, json->size);
 }
@@ -179,7 +192,7 @@ static qrun_status add_tensor(tensor_list *list, tensor_part part, size_t index,
 
 static qrun_status add_factor(tensor_list *list, size_t i, qr_error *err) {
     const qr_adapter_factor_spec *factor = &list->spec->factors[i];
-    const int64_t rank = rank_of(list->spec, i);
+    const int64_t n_stacked = qr_max(factor->n_stacked, 1), rank = rank_of(list->spec, i) * n_stacked;
     const int64_t a_dims[] = {rank, factor->in}, b_dims[] = {factor->out, rank};
     int64_t n_values;
     if (rank < 1 || !qr_count_mul(rank, qr_max(factor->in, factor->out), &n_values)) {

@@ -14,6 +14,7 @@
 typedef struct qr_adapter_factor_spec {
     const char *module; /* "model.layers.0.self_attn.q_proj" */
     int64_t in, out;    /* A is [rank, in], B [out, rank], whatever fan_in_fan_out says */
+    int64_t n_stacked;  /* 0: 1; of a stack of matrices A is [n · rank, in], B [out, rank · n] */
 } qr_adapter_factor_spec;
 
 /* A parameter trained whole. */
@@ -26,9 +27,12 @@ typedef struct qr_adapter_parameter_spec {
 
 /* Everything is lent for the call; what is zero or NULL is left out. */
 typedef struct qr_adapter_spec {
-    const char *base_model;     /* base_model_name_or_path */
+    const char *base_model;     /* base_model_name_or_path, as "org/name@commit" where it has a revision */
+    bool has_revision;          /* base_model ends in one */
     const char *const *targets; /* [n_targets] target_modules: names or ends of module paths; written sorted */
     size_t n_targets;
+    const char *const *target_parameters; /* [n_target_parameters]; written sorted */
+    size_t n_target_parameters;
     int32_t rank;
     double alpha, dropout;
     bool rslora;

@@ -3,6 +3,7 @@
 #define QR_LOADERS_CONFIG_GENERATION_CONFIG_H
 
 #include "base/status.h"
+#include "loaders/config/generation_rules.h"
 #include "loaders/config/model_config.h"
 #include "loaders/config/token_ids.h"
 
@@ -16,14 +17,19 @@ typedef struct qr_generation_config {
     double min_p;                       /* 0 = off */
     double repetition_penalty;          /* 1 = off */
     int64_t max_new_tokens;             /* 0 = not given */
-    int64_t max_length;                 /* prompt included; 0 = not given */
+    int64_t max_length;                 /* prompt included; 0 = not given, or max_new_tokens is */
+    qr_generation_rules rules;
+    char *text;       /* the file's own; NULL: there is none */
+    char *not_obeyed; /* one line: the members that transformers obeys and qrun does not; NULL: none */
 } qr_generation_config;
 
 /* Reads <folder>/generation_config.json; a folder without one has transformers' defaults. Ids come from `model`
- * unless the file gives them. */
+ * unless the file gives them. After an error too *config can be freed. */
 qrun_status qr_generation_config_read(const char *folder, const qr_model_config *model, qr_generation_config *config,
                                       qr_error *err);
 qrun_status qr_generation_config_parse(const qr_json *root, const char *what, const qr_model_config *model,
                                        qr_generation_config *config, qr_error *err);
+
+void qr_generation_config_free(qr_generation_config *config); /* fine for a zeroed one */
 
 #endif

@@ -6,19 +6,41 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "loaders/config/attention_config.h"
+#include "loaders/config/delta_config.h"
+#include "loaders/config/expert_config.h"
+#include "loaders/config/quantization_config.h"
 #include "loaders/config/rope_config.h"
 #include "loaders/config/token_ids.h"
 #include "loaders/files/json.h"
 
-/* X(enumerator suffix, model_type). "gemma3", the wrapper with pictures, is read as its text_config. */
-#define QR_MODEL_FAMILIES(X) \
-    X(LLAMA, "llama")        \
-    X(MISTRAL, "mistral")    \
-    X(QWEN2, "qwen2")        \
-    X(QWEN3, "qwen3")        \
-    X(GEMMA2, "gemma2")      \
-    X(GEMMA3, "gemma3_text") \
-    X(PHI3, "phi3")          \
+/* The most that a config.json may have: as a tree it takes up to thirty times its size, and real ones have a few KB. */
+enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
+
+/* X(enumerator suffix, model_type). "gemma3", "gemma4", "mistral3", "qwen3_5" and "qwen3_5_moe", the wrappers with
+ * images, are read as their text_config. */
+#define QR_MODEL_FAMILIES(X)           \
+    X(LLAMA, "llama")                  \
+    X(MISTRAL, "mistral")              \
+    X(MINISTRAL3, "ministral3")        \
+    X(QWEN2, "qwen2")                  \
+    X(QWEN3, "qwen3")                  \
+    X(GEMMA2, "gemma2")                \
+    X(GEMMA3, "gemma3_text")           \
+    X(GEMMA4, "gemma4_text")           \
+    X(PHI3, "phi3")                    \
+    X(SMOLLM3, "smollm3")              \
+    X(OLMO2, "olmo2")                  \
+    X(OLMO3, "olmo3")                  \
+    X(QWEN2_MOE, "qwen2_moe")          \
+    X(QWEN3_MOE, "qwen3_moe")          \
+    X(MIXTRAL, "mixtral")              \
+    X(OLMOE, "olmoe")                  \
+    X(GPT_OSS, "gpt_oss")              \
+    X(GRANITE, "granite")              \
+    X(QWEN3_5, "qwen3_5_text")         \
+    X(QWEN3_5_MOE, "qwen3_5_moe_text") \
+    X(QWEN3_NEXT, "qwen3_next")        \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -34,20 +56,10 @@ typedef enum qr_mlp_activation {
     QR_ACTIVATION_GELU_ERF
 } qr_mlp_activation;
 
-/* How the folder stores its linear weights. */
-typedef enum qr_stored_quantization { QR_STORED_PLAIN, QR_STORED_BNB_NF4, QR_STORED_BNB_INT8 } qr_stored_quantization;
-
-typedef struct qr_quantization_config {
-    qr_stored_quantization stored;
-    bool double_quantised;  /* NF4: the scales are quantised too */
-    qr_dtype compute_dtype; /* NF4: bnb_4bit_compute_dtype */
-    char **skip_modules;    /* names of modules left alone, as in llm_int8_skip_modules; owned */
-    size_t n_skip_modules;
-} qr_quantization_config;
-
 typedef struct qr_model_config {
+    uint64_t content_hash; /* of the JSON, whatever its spaces */
     qr_model_family family;
-    bool is_multimodal; /* a Gemma 3 wrapper: the text model's tensors have a longer prefix */
+    bool is_multimodal; /* a wrapper with images: the text model's tensors have a longer prefix */
 
     int64_t vocab_size;
     int64_t hidden_size;
@@ -56,24 +68,39 @@ typedef struct qr_model_config {
     int64_t n_heads;
     int64_t n_kv_heads; /* divides n_heads */
     int64_t head_dim;
+    qr_attention_config attention; /* where that differs between layers */
+    qr_layer_inputs_config layer_inputs;
     int64_t max_position_embeddings;
     double norm_eps;
     qr_mlp_activation activation;
     bool tie_word_embeddings;
     bool qkv_bias, o_bias, mlp_bias;
+    qr_expert_config experts;
 
     bool has_rope;             /* false: learned positions (GPT-2) */
     qr_rope_config rope;       /* of full-attention layers */
-    qr_rope_config rope_local; /* of sliding-window layers; the same values as rope except for Gemma 3 */
+    qr_rope_config rope_local; /* of sliding-window layers; the same values as rope in most families */
+    bool *layer_rotates;       /* [n_layers], owned; NULL: has_rope says it of all */
 
     int64_t sliding_window; /* tokens a position sees, itself included, in sliding layers; 0 = no layer slides */
     bool *layer_slides;     /* [n_layers], owned */
 
-    double query_pre_attn_scalar;   /* scores are multiplied by its power of -1/2; head_dim unless the model says */
-    double attn_logit_softcapping;  /* 0 = none */
-    double final_logit_softcapping; /* 0 = none */
-    bool scale_embeddings;          /* Gemma: by the square root of hidden_size, rounded to the weights' type */
-    bool norm_adds_one;             /* Gemma: RMSNorm multiplies by 1 + weight */
+    qr_delta_config delta; /* layers of the gated delta rule, instead of attention */
+    bool attn_output_gate; /* q_proj makes a gate beside every query head, for attention's output */
+    bool attn_sinks;       /* attention's softmax is over a learned score of each head too */
+
+    double embedding_multiplier, residual_multiplier; /* Granite: of embeddings, and of what a block adds; else 1 */
+    double attention_multiplier;     /* Granite, Gemma 4: scores are multiplied by it; 0: query_pre_attn_scalar says
+                                      * it */
+    double logits_scaling;           /* Granite: logits are divided by it; else 1 */
+    double query_pre_attn_scalar;    /* scores are multiplied by its power of -1/2; head_dim unless the model says */
+    double attn_logit_softcapping;   /* 0 = none */
+    double final_logit_softcapping;  /* 0 = none */
+    double attn_temperature_beta;    /* Ministral 3: queries are scaled by their position, as qr_rope_table_args says */
+    int64_t attn_temperature_tokens; /* 0 = not */
+    bool scale_embeddings;           /* Gemma: by the square root of hidden_size, rounded to the weights' type */
+    bool norm_adds_one; /* Gemma, Qwen3.5: RMSNorm multiplies by 1 + weight; not where the file has that sum */
+    bool outputs_first; /* every matrix is stored [out, in], whatever the family does */
 
     double initializer_range; /* standard deviation of new weights */
     qr_dtype dtype;           /* F32, F16 or BF16, what the model was trained in */
@@ -82,12 +109,18 @@ typedef struct qr_model_config {
     qr_quantization_config quantization;
 } qr_model_config;
 
-/* Reads <folder>/config.json. QRUN_ERROR_UNSUPPORTED names a model_type, quantisation, rotary or other feature that is
- * not supported; QRUN_ERROR_INPUT is for wrong types, values out of range and values that contradict each other. */
+/* Reads config.json of a model's folder or GGUF file. QRUN_ERROR_UNSUPPORTED names a model_type, quantisation, rotary
+ * or other feature that is not supported; QRUN_ERROR_INPUT is for wrong types, values out of range and values that
+ * contradict each other. */
 qrun_status qr_model_config_read(const char *folder, qr_model_config *config, qr_error *err);
 /* The same from a parsed object; `what` names it in messages. */
 qrun_status qr_model_config_parse(const qr_json *root, const char *what, qr_model_config *config, qr_error *err);
 void qr_model_config_free(qr_model_config *config); /* leaves it zeroed; fine for a zeroed one */
+
+/* The heads of a layer; and the layer that makes its keys and values: another where layers share them, else itself. */
+qr_layer_heads qr_model_config_heads(const qr_model_config *config, int64_t layer);
+int64_t qr_model_config_kv_owner(const qr_model_config *config, int64_t layer);
+int64_t qr_model_config_mlp_size(const qr_model_config *config, int64_t layer); /* of a dense MLP */
 
 const char *qr_model_family_name(qr_model_family family); /* its model_type */
 

@@ -19,7 +19,7 @@ const char *qr_rope_type_name(qr_rope_type type) {
 
 static qrun_status read_type(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
                              qr_error *err) {
-    const char *name = "default";
+    const char *name = context->type != NULL ? context->type : "default";
     QR_RETURN_IF_ERROR(qr_json_get_string(parameters, "type", &name, context->what, err));
     QR_RETURN_IF_ERROR(qr_json_get_string(parameters, "rope_type", &name, context->what, err));
     if (context->su_is_longrope && (strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0)) { name = "longrope"; }
@@ -59,8 +59,13 @@ static qrun_status check_required(const qr_json *parameters, const qr_rope_conte
 static qrun_status read_rotary_dim(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
                                    qr_error *err) {
     double part = context->partial_rotary_factor;
-    if (context->heads_rotate_in_part) {
+    const bool is_proportional = rope->type == QR_ROPE_PROPORTIONAL;
+    if (context->heads_rotate_in_part || is_proportional) {
         QR_RETURN_IF_ERROR(qr_json_get_double(parameters, "partial_rotary_factor", 0, 1, &part, context->what, err));
+    }
+    if (is_proportional) {
+        rope->n_rotated = (int64_t)((double)context->head_dim * part) / 2;
+        part = 1;
     }
     rope->rotary_dim = (int64_t)((double)context->head_dim * part);
     if (rope->rotary_dim >= 2 && rope->rotary_dim % 2 == 0) { return QRUN_OK; }
@@ -106,7 +111,9 @@ static qrun_status read_original_positions(const qr_json *parameters, const qr_r
     if (context->original_max_position_embeddings > 0) {
         rope->original_max_position_embeddings = context->original_max_position_embeddings;
     }
-    if (rope->factor == 0) {
+    if (rope->factor == 0 && rope->type == QR_ROPE_PROPORTIONAL) {
+        rope->factor = 1;
+    } else if (rope->factor == 0) {
         rope->factor = (double)context->max_position_embeddings / (double)rope->original_max_position_embeddings;
     }
     return QRUN_OK;
@@ -173,7 +180,7 @@ bool qr_rope_config_equal(const qr_rope_config *a, const qr_rope_config *b) {
                            a->beta_fast, a->beta_slow, a->mscale,          a->mscale_all_dim};
     const double of_b[] = {b->theta,     b->factor,    b->low_freq_factor, b->high_freq_factor, b->attention_factor,
                            b->beta_fast, b->beta_slow, b->mscale,          b->mscale_all_dim};
-    return a->type == b->type && a->rotary_dim == b->rotary_dim &&
+    return a->type == b->type && a->rotary_dim == b->rotary_dim && a->n_rotated == b->n_rotated &&
            a->original_max_position_embeddings == b->original_max_position_embeddings && a->truncate == b->truncate &&
            memcmp(of_a, of_b, sizeof of_a) == 0 &&
            factors_equal(a->short_factors, b->short_factors, a->rotary_dim / 2) &&

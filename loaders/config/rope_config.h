@@ -8,13 +8,14 @@
 #include "loaders/files/json.h"
 
 /* X(enumerator suffix, name in config.json) */
-#define QR_ROPE_TYPES(X)  \
-    X(DEFAULT, "default") \
-    X(LINEAR, "linear")   \
-    X(DYNAMIC, "dynamic") \
-    X(LLAMA3, "llama3")   \
-    X(YARN, "yarn")       \
-    X(LONGROPE, "longrope")
+#define QR_ROPE_TYPES(X)    \
+    X(DEFAULT, "default")   \
+    X(LINEAR, "linear")     \
+    X(DYNAMIC, "dynamic")   \
+    X(LLAMA3, "llama3")     \
+    X(YARN, "yarn")         \
+    X(LONGROPE, "longrope") \
+    X(PROPORTIONAL, "proportional")
 
 typedef enum qr_rope_type {
 #define QR_X(suffix, name) QR_ROPE_##suffix,
@@ -27,6 +28,7 @@ typedef struct qr_rope_config {
     qr_rope_type type;
     double theta;
     int64_t rotary_dim; /* of head_dim, even; the rest of a head is passed through */
+    int64_t n_rotated;  /* proportional: of the rotary_dim / 2 pairs, those with a frequency; the others stay */
     double factor;      /* every type but default; when YaRN or LongRoPE leave it out: max / original positions */
     int64_t original_max_position_embeddings; /* positions before scaling; max_position_embeddings where not given */
     double low_freq_factor, high_freq_factor; /* llama3 */
@@ -46,6 +48,7 @@ typedef struct qr_rope_context {
     int64_t original_max_position_embeddings; /* of the config itself, which wins (Phi-3); 0 = none */
     bool heads_rotate_in_part; /* the family obeys partial_rotary_factor; transformers passes it over in the others */
     double partial_rotary_factor;
+    const char *type;    /* where the parameters say none; NULL: "default" */
     bool su_is_longrope; /* Phi-3 once called LongRoPE "su" and "yarn" */
 } qr_rope_context;
 

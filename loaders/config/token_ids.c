@@ -1,8 +1,8 @@
 #include "loaders/config/token_ids.h"
 
 static qrun_status append_id(const qr_json *item, const char *key, qr_token_ids *ids, const char *what, qr_error *err) {
-    const double value = cJSON_IsNumber(item) ? item->valuedouble : -2;
-    if (!(value >= -1 && value <= INT32_MAX) || value != (double)(int32_t)value) {
+    int64_t value;
+    if (!qr_json_as_int(item, -1, INT32_MAX, &value)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" holds something that is not a token id", what, key);
     }
     if (value < 0) { return QRUN_OK; }

@@ -39,11 +39,18 @@ static qrun_status check_options(const qr_batch_options *options, int64_t epoch,
     return QRUN_OK;
 }
 
+static int64_t count_examples(const qr_dataset_view *view, const qr_batch_options *options) {
+    return options->shares != NULL ? qr_shares_count(options->shares) : view->n;
+}
+
 static void list_examples(const qr_dataset_view *view, const qr_batch_options *options, int64_t epoch,
                           planned_example *list) {
-    const qr_permutation order = qr_permutation_make(options->seed, (uint32_t)epoch, view->n);
-    for (int64_t k = 0; k < view->n; k++) {
-        const int64_t index = qr_dataset_view_index(view, options->shuffle ? qr_permutation_at(&order, k) : k);
+    const int64_t n = count_examples(view, options);
+    const qr_permutation order = qr_permutation_make(options->seed, (uint32_t)epoch, n);
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t at = options->shuffle ? qr_permutation_at(&order, k) : k;
+        const int64_t index =
+            options->shares != NULL ? qr_shares_index(options->shares, epoch, at) : qr_dataset_view_index(view, at);
         const qr_example example = qr_dataset_get(view->dataset, index);
         list[k] = (planned_example){index, k, (int32_t)example.n_tokens, (int32_t)example.n_targets};
     }
@@ -149,15 +156,16 @@ qrun_status qr_batch_plan_create(const qr_dataset_view *view, const qr_batch_opt
     *plan = NULL;
     qr_batch_plan *made = NULL;
     planned_example *list = NULL;
+    const int64_t n = count_examples(view, options);
     qrun_status status;
     QR_TRY(check_options(options, epoch, err));
     made = qr_alloc_zeroed(sizeof *made);
-    list = qr_alloc_array((size_t)view->n, sizeof *list);
-    if (made != NULL) { made->examples = qr_alloc_array((size_t)view->n, sizeof *made->examples); }
+    list = qr_alloc_array((size_t)n, sizeof *list);
+    if (made != NULL) { made->examples = qr_alloc_array((size_t)n, sizeof *made->examples); }
     if (made == NULL || list == NULL || made->examples == NULL) {
-        QR_TRY(qr_fail_memory(err, "the plan of an epoch", (unsigned long long)view->n * sizeof *list));
+        QR_TRY(qr_fail_memory(err, "the plan of an epoch", (unsigned long long)n * sizeof *list));
     }
-    made->n_examples = view->n;
+    made->n_examples = n;
     made->n_accumulate = options->n_accumulate;
     list_examples(view, options, epoch, list);
     QR_TRY(arrange(made, list, options, epoch, err));

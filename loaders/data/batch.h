@@ -9,7 +9,7 @@
 #ifndef QR_LOADERS_DATA_BATCH_H
 #define QR_LOADERS_DATA_BATCH_H
 
-#include "loaders/data/order.h"
+#include "loaders/data/shares.h"
 
 typedef enum qr_batch_mode {
     QR_BATCH_PLAIN, /* one example per row, in the epoch's order */
@@ -30,12 +30,13 @@ typedef struct qr_batch_options {
     int64_t n_accumulate; /* micro-batches of a window */
     bool shuffle;         /* a new order each epoch; otherwise the view's */
     uint64_t seed;
+    const qr_shares *shares; /* of the files, in the view; NULL: an epoch has every example of the view once. Lent */
 } qr_batch_options;
 
 typedef struct qr_batch_plan qr_batch_plan;
 
-/* Holds 8 bytes per example and 40 per micro-batch, and as much again per example and row four times over while it is
- * made. 0 ≤ epoch < 2³¹. */
+/* Holds 8 bytes per example of the epoch and 40 per micro-batch, and as much again per example and row four times over
+ * while it is made. 0 ≤ epoch < 2³¹. */
 qrun_status qr_batch_plan_create(const qr_dataset_view *view, const qr_batch_options *options, int64_t epoch,
                                  qr_batch_plan **plan, qr_error *err);
 void qr_batch_plan_destroy(qr_batch_plan *plan); /* NULL is fine */

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "base/random.h"
+#include "base/sizes.h"
 
 static const char MAGIC[8] = {'Q', 'R', 'D', 'A', 'T', 'A', '0', '1'};
 static const char zeros[8];
@@ -66,20 +67,32 @@ void qr_cache_writer_abort(qr_cache_writer *writer) {
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
+static bool check_mask(const qr_cache *cache, const qr_cache_entry *entry) {
+    const unsigned char *is_target = cache->map.data + entry->offset + (size_t)entry->n_tokens * sizeof(int32_t);
+    int32_t n_targets = 0;
+    for (int32_t t = 0; t < entry->n_tokens; t++) {
+        if (is_target[t] > 1) { return false; }
+        n_targets += is_target[t];
+    }
+    return is_target[0] == 0 && n_targets == entry->n_targets;
+}
+
 static bool check_entries(const qr_cache *cache, uint64_t end) {
-    int64_t n_tokens = 0, n_targets = 0;
+    int64_t n_tokens = 0, n_targets = 0, longest = 0;
     for (int64_t i = 0; i < cache->info.n_examples; i++) {
         const qr_cache_entry *entry = &cache->entries[i];
         if (entry->n_tokens < 1 || entry->n_targets < 1 || entry->n_targets > entry->n_tokens) { return false; }
         const uint64_t n_bytes = (uint64_t)entry->n_tokens * (sizeof(int32_t) + 1);
         if (entry->offset % sizeof(int32_t) != 0 || entry->offset < HEADER_BYTES || entry->offset > end ||
-            n_bytes > end - entry->offset) {
+            n_bytes > end - entry->offset || !check_mask(cache, entry)) {
             return false;
         }
         n_tokens += entry->n_tokens;
         n_targets += entry->n_targets;
+        longest = qr_max(longest, entry->n_tokens);
     }
-    return n_tokens == cache->info.n_tokens && n_targets == cache->info.n_targets;
+    return n_tokens == cache->info.n_tokens && n_targets == cache->info.n_targets &&
+           longest == cache->info.longest_tokens;
 }
 
 static bool check(qr_cache *cache, uint64_t key) {
@@ -97,7 +110,8 @@ static bool check(qr_cache *cache, uint64_t key) {
         footer.info.format >= QR_DATASET_FORMAT_COUNT ||
         (index_end - footer.index_offset) / sizeof(qr_cache_entry) != (uint64_t)footer.info.n_examples ||
         (index_end - footer.index_offset) % sizeof(qr_cache_entry) != 0 ||
-        memchr(footer.info.first_bad, 0, sizeof footer.info.first_bad) == NULL) {
+        memchr(footer.info.first_bad, 0, sizeof footer.info.first_bad) == NULL ||
+        memchr(footer.info.unknown_members, 0, sizeof footer.info.unknown_members) == NULL) {
         return false;
     }
     cache->entries = (const void *)(map->data + footer.index_offset);
@@ -108,12 +122,22 @@ static bool check(qr_cache *cache, uint64_t key) {
 qrun_status qr_cache_open(qr_cache *cache, const char *path, uint64_t key, qr_error *err) {
     *cache = (qr_cache){0};
     QR_RETURN_IF_ERROR(qr_file_map_open(path, &cache->map, err));
+    cache->path = qr_strdup(path);
+    if (cache->path == NULL) {
+        qr_cache_close(cache);
+        return qr_fail_memory(err, path, strlen(path));
+    }
     if (check(cache, key)) { return QRUN_OK; }
     qr_cache_close(cache);
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a whole file of tokenised data; remove it", path);
 }
 
+qrun_status qr_cache_check(const qr_cache *cache, qr_error *err) {
+    return qr_file_map_check(&cache->map, cache->path, err);
+}
+
 void qr_cache_close(qr_cache *cache) {
+    qr_free(cache->path);
     qr_file_map_close(&cache->map);
     *cache = (qr_cache){0};
 }

@@ -14,6 +14,7 @@
 #define QR_LOADERS_DATA_CACHE_H
 
 #include "base/file.h"
+#include "base/file_map.h"
 #include "loaders/data/dataset.h"
 
 typedef struct qr_cache_entry {
@@ -46,6 +47,7 @@ void qr_cache_writer_abort(qr_cache_writer *writer); /* fine for a zeroed one */
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 typedef struct qr_cache {
+    char *path;
     qr_file_map map;
     const qr_cache_entry *entries; /* [info.n_examples], in the map */
     qr_dataset_info info;
@@ -54,6 +56,8 @@ typedef struct qr_cache {
 /* QRUN_ERROR_NOT_FOUND where there is no such file, QRUN_ERROR_INPUT where it is not a whole cache of this key. */
 qrun_status qr_cache_open(qr_cache *cache, const char *path, uint64_t key, qr_error *err);
 void qr_cache_close(qr_cache *cache);
+/* QRUN_ERROR_IO when the file was cut short since then, so that what was got from it may be zeros. */
+qrun_status qr_cache_check(const qr_cache *cache, qr_error *err);
 qr_example qr_cache_get(const qr_cache *cache, int64_t i);
 
 #endif

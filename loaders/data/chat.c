@@ -2,54 +2,32 @@
 
 #include <string.h>
 
-#include "base/alloc.h"
-
-/* The messages as a list of our own, so that it can end early: nodes are copied, what they hold is shared. */
 typedef struct rendering {
     const qr_conversation *conversation;
     const qr_chat_template *chat_template;
-    qr_json *nodes; /* [n] */
-    size_t n;
+    qr_messages messages;
     qr_buffer before, after, plain;
     qr_buffer word; /* occurs nowhere in the whole rendering */
 } rendering;
 
 static void rendering_free(rendering *r) {
-    qr_free(r->nodes);
+    qr_messages_free(&r->messages);
     qr_buffer_free(&r->before);
     qr_buffer_free(&r->after);
     qr_buffer_free(&r->plain);
     qr_buffer_free(&r->word);
 }
 
-static qrun_status copy_messages(rendering *r, qr_error *err) {
-    r->n = qr_json_count(r->conversation->messages);
-    if (r->n == 0) { return qr_fail(err, QRUN_ERROR_INPUT, "it has no messages"); }
-    r->nodes = qr_alloc_array(r->n, sizeof *r->nodes);
-    if (r->nodes == NULL) { return qr_fail_memory(err, "the messages", r->n * sizeof *r->nodes); }
-    size_t i = 0;
-    for (const qr_json *item = qr_json_first(r->conversation->messages); item != NULL; item = item->next) {
-        const qr_json *role = qr_json_get(item, "role");
-        if (!cJSON_IsString(role)) {
-            return qr_fail(err, QRUN_ERROR_INPUT, "message %zu has no \"role\" that is a text", i + 1);
-        }
-        r->nodes[i] = *item;
-        r->nodes[i].next = i + 1 < r->n ? &r->nodes[i + 1] : NULL;
-        i++;
-    }
-    return QRUN_OK;
-}
-
 /* The first n messages, n ≥ 0, into a cleared *out. */
 static qrun_status render(rendering *r, size_t n, bool add_generation_prompt, qr_buffer *out, qr_error *err) {
     const qr_conversation *c = r->conversation;
-    qr_json list = *c->messages;
-    list.child = n > 0 ? r->nodes : NULL;
-    if (n > 0) { r->nodes[n - 1].next = NULL; }
+    qr_json *nodes = r->messages.nodes;
+    const qr_json list = {.type = cJSON_Array, .child = n > 0 ? nodes : NULL};
+    if (n > 0) { nodes[n - 1].next = NULL; }
     qr_buffer_clear(out);
     const qrun_status status =
         qr_chat_template_render(r->chat_template, &list, c->tools, c->extra, add_generation_prompt, c->now, out, err);
-    if (n > 0 && n < r->n) { r->nodes[n - 1].next = &r->nodes[n]; }
+    if (n > 0 && n < r->messages.n) { nodes[n - 1].next = &nodes[n]; }
     if (status == QRUN_OK && !qr_buffer_ok(out)) { return qr_fail_memory(err, "a conversation", out->size); }
     return status;
 }
@@ -102,29 +80,18 @@ static qrun_status find_by_parting(rendering *r, size_t i, const qr_buffer *whol
     return QRUN_OK;
 }
 
-/* Rendering with r->word instead of message i's content, into a cleared *out; *done is false where the message
- * has no content that is a text, or the template does not take it. */
-static qrun_status render_with_word(rendering *r, size_t i, size_t n, qr_buffer *out, bool *done, qr_error *err) {
-    const qr_json kept = r->nodes[i];
-    const size_t n_members = qr_json_count(&kept);
-    size_t k = 0;
+/* Rendering with another text as message i's content, into a cleared *out; *done is false where the message has no
+ * content, or the template does not take it. */
+static qrun_status render_with_content(rendering *r, size_t i, char *text, size_t n, qr_buffer *out, bool *done,
+                                       qr_error *err) {
+    qr_json *content = qr_message_content(&r->messages.nodes[i]);
     *done = false;
-    qr_json *members = qr_alloc_array(n_members, sizeof *members);
-    if (members == NULL) { return qr_fail_memory(err, "a message", n_members * sizeof *members); }
-    for (const qr_json *member = kept.child; member != NULL; member = member->next, k++) {
-        members[k] = *member;
-        members[k].next = k + 1 < n_members ? &members[k + 1] : NULL;
-        if (strcmp(member->string, "content") != 0 || !cJSON_IsString(member)) { continue; }
-        members[k].valuestring = r->word.data;
-        *done = true;
-    }
-    qrun_status status = QRUN_OK;
-    if (*done) {
-        r->nodes[i].child = members;
-        status = try_render(r, n, false, out, done, err);
-        r->nodes[i].child = kept.child;
-    }
-    qr_free(members);
+    if (content == NULL) { return QRUN_OK; }
+    const qr_json kept = *content;
+    content->type = cJSON_String;
+    content->valuestring = text;
+    const qrun_status status = try_render(r, n, false, out, done, err);
+    *content = kept;
     return status;
 }
 
@@ -149,13 +116,15 @@ static bool split_at_word(const rendering *r, const qr_buffer *text, size_t *n_b
 /* The second way. */
 static qrun_status find_by_word(rendering *r, size_t i, const qr_buffer *whole, qr_text_span *span, bool *found,
                                 qr_error *err) {
-    *found = false;
+    const qr_json *content = qr_message_content(&r->messages.nodes[i]);
     bool done;
     size_t n_before, n_ignored;
     const char *rest, *tail;
+    *found = false;
+    if (!cJSON_IsString(content)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(choose_word(r, whole, err));
-    QR_RETURN_IF_ERROR(render_with_word(r, i, r->n, &r->before, &done, err));
-    if (done) { QR_RETURN_IF_ERROR(render_with_word(r, i, i + 1, &r->after, &done, err)); }
+    QR_RETURN_IF_ERROR(render_with_content(r, i, r->word.data, r->messages.n, &r->before, &done, err));
+    if (done) { QR_RETURN_IF_ERROR(render_with_content(r, i, r->word.data, i + 1, &r->after, &done, err)); }
     if (!done || !split_at_word(r, &r->before, &n_before, &rest) || !split_at_word(r, &r->after, &n_ignored, &tail)) {
         return QRUN_OK;
     }
@@ -169,35 +138,32 @@ static qrun_status find_by_word(rendering *r, size_t i, const qr_buffer *whole, 
     return QRUN_OK;
 }
 
-static qrun_status mark_answer(rendering *r, size_t i, qr_marked_text *marked, qr_error *err) {
-    qr_text_span span;
-    bool found;
-    QR_RETURN_IF_ERROR(find_by_prefix(r, i, &marked->text, &span, &found, err));
+static qrun_status mark_message(rendering *r, size_t i, qr_marked_text *marked, qr_error *err) {
+    const char *role = qr_message_role(&r->messages.nodes[i]);
+    const bool is_answer = strcmp(role, "assistant") == 0;
+    qr_text_span span = {0, 0};
+    bool found = false;
+    if (is_answer) { QR_RETURN_IF_ERROR(find_by_prefix(r, i, &marked->text, &span, &found, err)); }
     if (!found) { QR_RETURN_IF_ERROR(find_by_word(r, i, &marked->text, &span, &found, err)); }
-    if (!found) { QR_RETURN_IF_ERROR(find_by_parting(r, i, &marked->text, &span, &found, err)); }
+    if (!found && is_answer) { QR_RETURN_IF_ERROR(find_by_parting(r, i, &marked->text, &span, &found, err)); }
     const size_t least = marked->n_spans > 0 ? marked->spans[marked->n_spans - 1].end : 0;
     if (!found || span.start < least) {
         return qr_fail(err, QRUN_ERROR_INPUT,
-                       "what the assistant wrote in message %zu cannot be found in what "
-                       "the chat template makes of the conversation; give this example as prompt and "
-                       "completion",
-                       i + 1);
+                       "what the %.40s wrote in message %zu cannot be found in what the chat template makes of the "
+                       "conversation; give this example as prompt and completion",
+                       role, i + 1 - r->messages.n_added);
     }
     return qr_marked_text_add(marked, span.start, span.end, err);
 }
 
 qrun_status qr_conversation_render(const qr_conversation *conversation, const qr_chat_template *chat_template,
-                                   qr_marked_text *marked, qr_error *err) {
+                                   qr_marked_text *marked, qr_message_notes *notes, qr_error *err) {
     rendering r = {.conversation = conversation, .chat_template = chat_template};
     qrun_status status;
-    if (!cJSON_IsArray(conversation->messages)) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "\"messages\" should be a list of messages");
-    }
-    QR_TRY(copy_messages(&r, err));
-    QR_TRY(render(&r, r.n, false, &marked->text, err));
-    for (size_t i = 0; i < r.n && marked->text.size > 0; i++) {
-        const char *role = qr_json_get(&r.nodes[i], "role")->valuestring;
-        if (strcmp(role, "assistant") == 0) { QR_TRY(mark_answer(&r, i, marked, err)); }
+    QR_TRY(qr_messages_read(&conversation->messages, &r.messages, notes, err));
+    QR_TRY(render(&r, r.messages.n, false, &marked->text, err));
+    for (size_t i = 0; i < r.messages.n && marked->text.size > 0; i++) {
+        if (r.messages.counts[i]) { QR_TRY(mark_message(&r, i, marked, err)); }
     }
 out:
     rendering_free(&r);

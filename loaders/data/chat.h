@@ -1,4 +1,5 @@
-/* A conversation as the chat template renders it, with what the assistant wrote marked.
+/* A conversation as the chat template renders it, with what counts marked: what the assistant wrote, unless the
+ * messages say otherwise (data/messages.h).
  *
  * No template says where its assistant's text is, so it is found by rendering. Let R(k) be the rendering of the first
  * k messages, R(k, prompt) the same with the prompt for an answer, and W that of all of them.
@@ -13,22 +14,24 @@
  *      more than the turn's opening (a tag that begins a thought): the text begins where the prompt and R(i + 1) part,
  *      if that is after R(i).
  *
- * Where none finds it the conversation is refused: what somebody else wrote is never marked. */
+ * Messages of other roles, where they count, are found by the second way alone: the prompt is not for them. Where none
+ * finds a message the conversation is refused: what should not count is never marked. */
 #ifndef QR_LOADERS_DATA_CHAT_H
 #define QR_LOADERS_DATA_CHAT_H
 
+#include "loaders/data/messages.h"
 #include "loaders/data/spans.h"
 #include "loaders/template/chat_template.h"
 
 typedef struct qr_conversation {
-    const qr_json *messages; /* an array of objects with roles; those of "assistant" are marked */
-    const qr_json *tools;    /* an array, or NULL */
-    const qr_json *extra;    /* an object of template arguments, or NULL */
+    qr_messages_source messages;
+    const qr_json *tools; /* an array, or NULL */
+    const qr_json *extra; /* an object of template arguments, or NULL */
     int64_t now;
 } qr_conversation;
 
-/* Fills a cleared *marked. */
+/* Fills a cleared *marked, and adds to *notes. */
 qrun_status qr_conversation_render(const qr_conversation *conversation, const qr_chat_template *chat_template,
-                                   qr_marked_text *marked, qr_error *err);
+                                   qr_marked_text *marked, qr_message_notes *notes, qr_error *err);
 
 #endif

@@ -1,11 +1,11 @@
 #include "loaders/data/example.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/sizes.h"
 #include "loaders/data/chat.h"
-#include "loaders/data/sharegpt.h"
 
 /* The prompts that Stanford Alpaca was trained with. */
 static const char ALPACA_WITH_INPUT[] =
@@ -18,8 +18,9 @@ static const char ALPACA_INPUT[] = "\n\n### Input:\n";
 static const char ALPACA_RESPONSE[] = "\n\n### Response:\n";
 
 const char *qr_dataset_format_name(qr_dataset_format format) {
-    static const char *const names[QR_DATASET_FORMAT_COUNT] = {"messages", "prompt/completion", "alpaca",
-                                                               "text",     "question/answer",   "sharegpt"};
+    static const char *const names[QR_DATASET_FORMAT_COUNT] = {"messages",     "prompt/completion",         "alpaca",
+                                                               "text",         "question/answer",           "sharegpt",
+                                                               "input/output", "prompt/completion messages"};
     return names[format];
 }
 
@@ -58,6 +59,7 @@ qrun_status qr_example_encoder_create(const qr_dataset_options *options, const q
     *encoder = (qr_example_encoder){
         .tokenizer = tokenizer, .chat_template = chat_template, .now = options->now, .seq_len = options->seq_len};
     const char *arguments = options->template_arguments;
+    QR_RETURN_IF_ERROR(qr_columns_parse(options->columns, &encoder->columns, err));
     if (arguments != NULL) {
         QR_RETURN_IF_ERROR(
             qr_json_parse(arguments, strlen(arguments), "the template's arguments", &encoder->template_arguments, err));
@@ -67,12 +69,22 @@ qrun_status qr_example_encoder_create(const qr_dataset_options *options, const q
 
 void qr_example_encoder_free(qr_example_encoder *encoder) {
     qr_json_free(encoder->template_arguments);
+    qr_columns_free(&encoder->columns);
     qr_tokens_free(&encoder->first);
     qr_tokens_free(&encoder->last);
     *encoder = (qr_example_encoder){0};
 }
 
+static void free_columns(qr_encoded_example *example) {
+    for (size_t i = 0; i < QR_EXAMPLE_COLUMNS; i++) {
+        qr_free(example->columns[i]);
+        example->columns[i] = NULL;
+    }
+}
+
 void qr_encoded_example_free(qr_encoded_example *example) {
+    free_columns(example);
+    qr_buffer_free(&example->notes.unknown_members);
     qr_tokens_free(&example->tokens);
     qr_buffer_free(&example->is_target);
     qr_marked_text_free(&example->marked);
@@ -81,36 +93,64 @@ void qr_encoded_example_free(qr_encoded_example *example) {
 
 /* ---- formats ----------------------------------------------------------------------------------------------------- */
 
-static qrun_status find_format(const qr_json *root, qr_dataset_format *format, qr_error *err) {
-    static const struct {
-        const char *key, *other_key; /* that an example of the format has */
-        qr_dataset_format format;
-    } formats[] = {
-        {"messages", NULL, QR_DATASET_MESSAGES},
-        {"prompt", "completion", QR_DATASET_PROMPT_COMPLETION},
-        {"instruction", "output", QR_DATASET_ALPACA},
-        {"conversations", NULL, QR_DATASET_SHAREGPT},
-        {"question", "answer", QR_DATASET_QUESTION_ANSWER},
-        {"text", NULL, QR_DATASET_TEXT},
-    };
-    for (size_t i = 0; i < QR_COUNT_OF(formats) && cJSON_IsObject(root); i++) {
-        const bool fits = qr_json_get(root, formats[i].key) != NULL &&
-                          (formats[i].other_key == NULL || qr_json_get(root, formats[i].other_key) != NULL);
-        if (fits) { return *format = formats[i].format, QRUN_OK; }
+/* What an example is not, and what it could be. */
+static qrun_status refuse_format(const qr_json *root, qr_error *err) {
+    qr_buffer members = {0};
+    if (!cJSON_IsObject(root)) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "has no known format: it is no object. A line should be like {\"prompt\": \"Hello!\", "
+                       "\"completion\": \" Ahoy!\"}");
     }
-    return qr_fail(err, QRUN_ERROR_INPUT,
-                   "has no known format; an example is an object with \"messages\", with "
-                   "\"prompt\" and \"completion\", with \"instruction\" and \"output\" (alpaca), with \"question\" and "
-                   "\"answer\", with \"conversations\" (ShareGPT), or with \"text\"");
+    qr_columns_list(root, &members);
+    const qrun_status status =
+        qr_fail(err, QRUN_ERROR_INPUT,
+                "has no known format: its members are %s. A line should be like {\"prompt\": \"Hello!\", "
+                "\"completion\": \" Ahoy!\"}, or have \"messages\", \"prompt\" and \"response\", \"instruction\" and "
+                "\"output\", \"question\" and \"answer\", \"input\" and \"output\", \"conversations\", or \"text\". "
+                "`columns` gives other names to members",
+                members.data != NULL ? members.data : "");
+    qr_buffer_free(&members);
+    return status;
 }
 
-/* A member that has to be a text. */
-static qrun_status get_text(const qr_json *root, const char *key, const char **text, qr_error *err) {
-    const qr_json *member = qr_json_get(root, key);
-    *text = "";
-    if (!cJSON_IsString(member)) { return qr_fail(err, QRUN_ERROR_INPUT, "\"%s\" should be a text", key); }
-    *text = member->valuestring;
-    return QRUN_OK;
+/* What is read from an example of two texts. */
+typedef struct pair_keys {
+    const char *first, *second;
+} pair_keys;
+
+static qrun_status find_format(const qr_json *root, qr_dataset_format *format, pair_keys *keys, qr_error *err) {
+    static const struct {
+        pair_keys keys; /* that an example of the format has; the second may be NULL */
+        qr_dataset_format format;
+    } formats[] = {
+        {{"messages", NULL}, QR_DATASET_MESSAGES},
+        {{"prompt", "completion"}, QR_DATASET_PROMPT_COMPLETION},
+        {{"prompt", "response"}, QR_DATASET_PROMPT_COMPLETION},
+        {{"instruction", "output"}, QR_DATASET_ALPACA},
+        {{"conversations", NULL}, QR_DATASET_SHAREGPT},
+        {{"question", "answer"}, QR_DATASET_QUESTION_ANSWER},
+        {{"input", "output"}, QR_DATASET_INPUT_OUTPUT},
+        {{"text", NULL}, QR_DATASET_TEXT},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(formats) && cJSON_IsObject(root); i++) {
+        *keys = formats[i].keys;
+        const bool fits =
+            qr_json_get(root, keys->first) != NULL && (keys->second == NULL || qr_json_get(root, keys->second) != NULL);
+        if (!fits) { continue; }
+        const bool is_chat = qr_json_get(qr_json_first(qr_json_get(root, keys->first)), "role") != NULL;
+        *format = formats[i].format;
+        if (*format == QR_DATASET_PROMPT_COMPLETION && is_chat) { *format = QR_DATASET_PROMPT_MESSAGES; }
+        return QRUN_OK;
+    }
+    return refuse_format(root, err);
+}
+
+/* A member that has to be a text: the example's `column`-th. */
+static qrun_status get_text(qr_encoded_example *example, int column, const qr_json *root, const char *key,
+                            const char **text, qr_error *err) {
+    char where[32];
+    (void)snprintf(where, sizeof where, "\"%s\"", key);
+    return qr_content_text(qr_json_get(root, key), where, text, &example->columns[column], err);
 }
 
 static qrun_status push_all(qr_tokens *tokens, qr_buffer *is_target, const qr_tokens *more, uint8_t target,
@@ -122,18 +162,24 @@ static qrun_status push_all(qr_tokens *tokens, qr_buffer *is_target, const qr_to
     return QRUN_OK;
 }
 
-/* Text that begins and ends where the model's own texts do. */
-static qrun_status encode_document(const qr_example_encoder *encoder, qr_encoded_example *example, qr_error *err) {
+/* Text of which the beginning and the end, or one of them, are where the model's own texts have theirs. */
+static qrun_status encode_stretch(const qr_example_encoder *encoder, bool begins, bool ends,
+                                  qr_encoded_example *example, qr_error *err) {
     const int32_t eos_id = qr_tokenizer_eos_id(encoder->tokenizer);
     qr_tokens *tokens = &example->tokens;
     if (!qr_buffer_ok(&example->marked.text)) { return qr_fail_memory(err, "an example", example->marked.text.size); }
-    QR_RETURN_IF_ERROR(push_all(tokens, &example->is_target, &encoder->first, 0, err));
+    if (begins) { QR_RETURN_IF_ERROR(push_all(tokens, &example->is_target, &encoder->first, 0, err)); }
     QR_RETURN_IF_ERROR(qr_marked_text_encode(&example->marked, encoder->tokenizer, tokens, &example->is_target, err));
+    if (!ends) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(push_all(tokens, &example->is_target, &encoder->last, 1, err));
     if (eos_id >= 0 && (tokens->n == 0 || tokens->ids[tokens->n - 1] != eos_id)) {
         QR_RETURN_IF_ERROR(push_all(tokens, &example->is_target, &(qr_tokens){(int32_t[]){eos_id}, 1, 1}, 1, err));
     }
     return QRUN_OK;
+}
+
+static qrun_status encode_document(const qr_example_encoder *encoder, qr_encoded_example *example, qr_error *err) {
+    return encode_stretch(encoder, true, true, example, err);
 }
 
 static qrun_status encode_completion(const qr_example_encoder *encoder, const char *completion,
@@ -145,11 +191,9 @@ static qrun_status encode_completion(const qr_example_encoder *encoder, const ch
     return encode_document(encoder, example, err);
 }
 
-static qrun_status encode_prompt(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
-                                 qr_error *err) {
-    const char *prompt, *completion;
-    QR_RETURN_IF_ERROR(get_text(root, "prompt", &prompt, err));
-    QR_RETURN_IF_ERROR(get_text(root, "completion", &completion, err));
+/* A prompt as it is, and its completion. */
+static qrun_status encode_pair(const qr_example_encoder *encoder, const char *prompt, const char *completion,
+                               qr_encoded_example *example, qr_error *err) {
     qr_buffer_append_text(&example->marked.text, prompt);
     return encode_completion(encoder, completion, example, err);
 }
@@ -157,7 +201,7 @@ static qrun_status encode_prompt(const qr_example_encoder *encoder, const qr_jso
 static qrun_status encode_text(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
                                qr_error *err) {
     const char *text;
-    QR_RETURN_IF_ERROR(get_text(root, "text", &text, err));
+    QR_RETURN_IF_ERROR(get_text(example, 0, root, "text", &text, err));
     if (text[0] == '\0') { return QRUN_OK; }
     return encode_completion(encoder, text, example, err);
 }
@@ -179,15 +223,16 @@ static qrun_status end_turns(const qr_example_encoder *encoder, qr_encoded_examp
     return push_all(&example->tokens, &example->is_target, &(qr_tokens){(int32_t[]){eos_id}, 1, 1}, 1, err);
 }
 
-static qrun_status encode_conversation(const qr_example_encoder *encoder, const qr_json *messages, const qr_json *tools,
-                                       qr_encoded_example *example, qr_error *err) {
+static qrun_status encode_conversation(const qr_example_encoder *encoder, const qr_messages_source *messages,
+                                       const qr_json *tools, qr_encoded_example *example, qr_error *err) {
     if (encoder->chat_template == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "the examples are messages, and the model has no chat template; "
                        "give them as prompt and completion, or put a chat_template.jinja into the model's folder");
     }
-    const qr_conversation conversation = {messages, tools, encoder->template_arguments, encoder->now};
-    QR_RETURN_IF_ERROR(qr_conversation_render(&conversation, encoder->chat_template, &example->marked, err));
+    const qr_conversation conversation = {*messages, tools, encoder->template_arguments, encoder->now};
+    QR_RETURN_IF_ERROR(
+        qr_conversation_render(&conversation, encoder->chat_template, &example->marked, &example->notes, err));
     QR_RETURN_IF_ERROR(
         qr_marked_text_encode(&example->marked, encoder->tokenizer, &example->tokens, &example->is_target, err));
     return end_turns(encoder, example, err);
@@ -207,7 +252,7 @@ static qrun_status encode_instruction(const qr_example_encoder *encoder, const c
     qr_buffer_append_text(&text, "}]");
     if (!qr_buffer_ok(&question) || !qr_buffer_ok(&text)) { QR_TRY(qr_fail_memory(err, "an example", text.size)); }
     QR_TRY(qr_json_parse(text.data, text.size, "an example", &messages, err));
-    QR_TRY(encode_conversation(encoder, messages, NULL, example, err));
+    QR_TRY(encode_conversation(encoder, &(qr_messages_source){.list = messages}, NULL, example, err));
 out:
     qr_json_free(messages);
     qr_buffer_free(&question);
@@ -218,9 +263,11 @@ out:
 static qrun_status encode_alpaca(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
                                  qr_error *err) {
     const char *instruction, *input = "", *output;
-    QR_RETURN_IF_ERROR(get_text(root, "instruction", &instruction, err));
-    if (!qr_json_is_null(qr_json_get(root, "input"))) { QR_RETURN_IF_ERROR(get_text(root, "input", &input, err)); }
-    QR_RETURN_IF_ERROR(get_text(root, "output", &output, err));
+    QR_RETURN_IF_ERROR(get_text(example, 0, root, "instruction", &instruction, err));
+    if (!qr_json_is_null(qr_json_get(root, "input"))) {
+        QR_RETURN_IF_ERROR(get_text(example, 1, root, "input", &input, err));
+    }
+    QR_RETURN_IF_ERROR(get_text(example, 2, root, "output", &output, err));
     if (qr_json_first(qr_json_get(root, "history")) != NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT, "has a \"history\"; give conversations as \"messages\"");
     }
@@ -238,31 +285,32 @@ static qrun_status encode_alpaca(const qr_example_encoder *encoder, const qr_jso
     return encode_completion(encoder, output, example, err);
 }
 
-static qrun_status encode_question(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
-                                   qr_error *err) {
-    const char *question, *answer;
-    QR_RETURN_IF_ERROR(get_text(root, "question", &question, err));
-    QR_RETURN_IF_ERROR(get_text(root, "answer", &answer, err));
-    if (encoder->chat_template != NULL) { return encode_instruction(encoder, question, "", answer, example, err); }
+/* The formats of two texts. */
+static qrun_status encode_two(const qr_example_encoder *encoder, const qr_json *root, const pair_keys *keys,
+                              qr_encoded_example *example, qr_error *err) {
+    const char *first, *second;
+    QR_RETURN_IF_ERROR(get_text(example, 0, root, keys->first, &first, err));
+    QR_RETURN_IF_ERROR(get_text(example, 1, root, keys->second, &second, err));
+    if (example->format == QR_DATASET_PROMPT_COMPLETION) { return encode_pair(encoder, first, second, example, err); }
+    if (encoder->chat_template != NULL) { return encode_instruction(encoder, first, "", second, example, err); }
+    if (example->format == QR_DATASET_INPUT_OUTPUT) { return encode_pair(encoder, first, second, example, err); }
     qr_buffer *text = &example->marked.text;
-    qr_buffer_append_format(text, "Question: %s\nAnswer:", question);
+    qr_buffer_append_format(text, "Question: %s\nAnswer:", first);
     const size_t n_question = text->size;
-    qr_buffer_append_format(text, " %s", answer);
+    qr_buffer_append_format(text, " %s", second);
     QR_RETURN_IF_ERROR(qr_marked_text_add(&example->marked, n_question, text->size, err));
     return encode_document(encoder, example, err);
 }
 
-static qrun_status encode_sharegpt(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
-                                   qr_error *err) {
-    const qr_json *conversations = qr_json_get(root, "conversations"), *tools = qr_json_get(root, "tools");
-    if (qr_json_get(qr_json_first(conversations), "role") != NULL) {
-        return encode_conversation(encoder, conversations, tools, example, err);
+static qrun_status encode_messages(const qr_example_encoder *encoder, const qr_json *root, const pair_keys *keys,
+                                   qr_encoded_example *example, qr_error *err) {
+    qr_messages_source messages = {.list = qr_json_get(root, keys->first)};
+    if (example->format == QR_DATASET_PROMPT_MESSAGES) { messages.answer = qr_json_get(root, keys->second); }
+    if (example->format == QR_DATASET_SHAREGPT) {
+        messages.is_sharegpt = qr_json_get(qr_json_first(messages.list), "role") == NULL;
+        messages.system = messages.is_sharegpt ? qr_json_get(root, "system") : NULL;
     }
-    qr_json *messages;
-    qrun_status status = qr_sharegpt_to_messages(conversations, qr_json_get(root, "system"), &messages, err);
-    if (status == QRUN_OK) { status = encode_conversation(encoder, messages, tools, example, err); }
-    qr_json_free(messages);
-    return status;
+    return encode_conversation(encoder, &messages, qr_json_get(root, "tools"), example, err);
 }
 
 static void cut_and_count(const qr_example_encoder *encoder, qr_encoded_example *example) {
@@ -276,28 +324,53 @@ static void cut_and_count(const qr_example_encoder *encoder, qr_encoded_example 
     example->tokens.n = n_kept;
 }
 
-qrun_status qr_example_encode(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
-                              qr_error *err) {
+static void clear(qr_encoded_example *example) {
     example->tokens.n = 0;
     qr_buffer_clear(&example->is_target);
     qr_marked_text_clear(&example->marked);
-    qrun_status status = find_format(root, &example->format, err);
-    if (status != QRUN_OK) { return status; }
+    qr_buffer_clear(&example->notes.unknown_members);
+    example->notes.sets_aside = false;
+    free_columns(example);
+}
+
+static qrun_status encode_members(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                                  qr_error *err) {
+    pair_keys keys = {NULL, NULL};
+    QR_RETURN_IF_ERROR(find_format(root, &example->format, &keys, err));
     switch (example->format) {
         case QR_DATASET_MESSAGES:
-            status =
-                encode_conversation(encoder, qr_json_get(root, "messages"), qr_json_get(root, "tools"), example, err);
-            break;
-        case QR_DATASET_PROMPT_COMPLETION: status = encode_prompt(encoder, root, example, err); break;
-        case QR_DATASET_ALPACA: status = encode_alpaca(encoder, root, example, err); break;
-        case QR_DATASET_QUESTION_ANSWER: status = encode_question(encoder, root, example, err); break;
-        case QR_DATASET_SHAREGPT: status = encode_sharegpt(encoder, root, example, err); break;
+        case QR_DATASET_PROMPT_MESSAGES:
+        case QR_DATASET_SHAREGPT: return encode_messages(encoder, root, &keys, example, err);
+        case QR_DATASET_PROMPT_COMPLETION:
+        case QR_DATASET_INPUT_OUTPUT:
+        case QR_DATASET_QUESTION_ANSWER: return encode_two(encoder, root, &keys, example, err);
+        case QR_DATASET_ALPACA: return encode_alpaca(encoder, root, example, err);
         case QR_DATASET_TEXT:
-        case QR_DATASET_FORMAT_COUNT: status = encode_text(encoder, root, example, err); break;
+        case QR_DATASET_FORMAT_COUNT: break;
     }
-    if (status == QRUN_OK && !qr_buffer_ok(&example->is_target)) {
-        status = qr_fail_memory(err, "the mask of an example", example->tokens.n);
-    }
-    if (status == QRUN_OK) { cut_and_count(encoder, example); }
-    return status;
+    return encode_text(encoder, root, example, err);
+}
+
+qrun_status qr_example_encode(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
+                              qr_error *err) {
+    qr_json nodes[QR_COLUMNS_MAX], view;
+    clear(example);
+    QR_RETURN_IF_ERROR(qr_columns_apply(&encoder->columns, root, nodes, &view, err));
+    QR_RETURN_IF_ERROR(encode_members(encoder, &view, example, err));
+    if (!qr_buffer_ok(&example->is_target)) { return qr_fail_memory(err, "the mask of an example", example->tokens.n); }
+    cut_and_count(encoder, example);
+    return QRUN_OK;
+}
+
+qrun_status qr_example_encode_text(const qr_example_encoder *encoder, const qr_dataset_source *source,
+                                   const qr_dataset_piece *piece, qr_encoded_example *example, qr_error *err) {
+    qr_marked_text *marked = &example->marked;
+    clear(example);
+    example->format = QR_DATASET_TEXT;
+    QR_RETURN_IF_ERROR(qr_dataset_piece_text(source, piece, &marked->text, err));
+    QR_RETURN_IF_ERROR(qr_marked_text_add(marked, 0, marked->text.size, err));
+    QR_RETURN_IF_ERROR(encode_stretch(encoder, piece->begins_text, piece->ends_text, example, err));
+    if (!qr_buffer_ok(&example->is_target)) { return qr_fail_memory(err, "the mask of an example", example->tokens.n); }
+    if (source->form == QR_FORM_PARAGRAPHS) { cut_and_count(encoder, example); }
+    return QRUN_OK;
 }

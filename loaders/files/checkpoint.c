@@ -20,6 +20,25 @@ static qrun_status read_object(const char *folder, const char *name, qr_json **r
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds no object", *path);
 }
 
+/* A file that is missing, or that cannot be read, has none. */
+static qrun_status has_members(const char *folder, const char *name, const char *const members[2], bool *has,
+                               qr_error *err) {
+    qr_json *root = NULL;
+    char *path = NULL;
+    qr_error why = {0};
+    const qrun_status status = read_object(folder, name, &root, &path, &why);
+    *has = status == QRUN_OK && qr_json_get(root, members[0]) != NULL && qr_json_get(root, members[1]) != NULL;
+    qr_json_free(root);
+    qr_free(path);
+    return status == QRUN_ERROR_MEMORY ? qr_fail(err, status, "%s", why.message) : QRUN_OK;
+}
+
+qrun_status qr_checkpoint_recognise(const char *folder, bool *is_ours, qr_error *err) {
+    static const char *const of_run[] = {"family", "lora_targets"}, *const of_state[] = {"window", "checksum"};
+    QR_RETURN_IF_ERROR(has_members(folder, "run.json", of_run, is_ours, err));
+    return *is_ours ? QRUN_OK : has_members(folder, "state.json", of_state, is_ours, err);
+}
+
 static qrun_status read_position(const qr_json *state, const char *path, qr_checkpoint *c, qr_error *err) {
     const struct {
         const char *key;
@@ -48,6 +67,7 @@ static qrun_status check_sum(const qr_checkpoint *c, const char *path, qr_error 
     QR_RETURN_IF_ERROR(qr_json_get_string(c->state, "checksum", &stored, path, err));
     uint64_t hash = qr_hash_words(QR_HASH_START, c->parameters->data, c->parameters->n_bytes);
     hash = qr_hash_words(hash, c->optimizer->data, c->optimizer->n_bytes);
+    QR_RETURN_IF_ERROR(qr_safetensors_check(c->tensors, err));
     snprintf(made, sizeof made, "%016" PRIx64, hash);
     if (strcmp(made, stored) == 0) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: the checksum of its tensors is not that of state.json", path);
@@ -133,12 +153,19 @@ static void append_difference(const char *key, const qr_json *here, const qr_jso
     qr_buffer_append_text(text, " there");
 }
 
+/* More steps, and evaluations that begin to count, make no other run of it. */
+static bool extends(const qr_json *here, const qr_json *there) {
+    if (there == NULL && strcmp(here->string, "eval_data") == 0) { return true; }
+    return strcmp(here->string, "total_steps") == 0 && cJSON_IsNumber(here) && cJSON_IsNumber(there) &&
+           here->valuedouble > there->valuedouble;
+}
+
 char *qr_checkpoint_difference(const qr_json *here, const qr_json *there) {
     qr_buffer text = {0};
     int n = 0;
     for (const qr_json *item = qr_json_first(here); item != NULL; item = item->next) {
         const qr_json *other = qr_json_get(there, item->string);
-        if (same_value(item, other)) { continue; }
+        if (same_value(item, other) || extends(item, other)) { continue; }
         if (n++ < MAX_NAMED) { append_difference(item->string, item, other, &text); }
     }
     for (const qr_json *item = qr_json_first(there); item != NULL; item = item->next) {

@@ -19,12 +19,17 @@ typedef struct qr_checkpoint {
     const qr_safetensors_tensor *parameters, *optimizer; /* in the map of the file */
 } qr_checkpoint;
 
+/* Whether the folder is a checkpoint of ours, be it a damaged one: its run.json or its state.json has the members that
+ * only ours have. Nothing else may be removed, or taken for a checkpoint. Fails only where memory is short. */
+qrun_status qr_checkpoint_recognise(const char *folder, bool *is_ours, qr_error *err);
+
 /* QRUN_ERROR_INPUT or QRUN_ERROR_NOT_FOUND for a folder that is not whole. Close it also after a failure. */
 qrun_status qr_checkpoint_open(const char *folder, qr_checkpoint *checkpoint, qr_error *err);
 void qr_checkpoint_close(qr_checkpoint *checkpoint); /* fine for a zeroed one */
 
 /* Where two runs (objects of run.json) differ, for a message: "rank is 8 here and 4 there, …", at most three of them.
- * Empty where they are equal. The text is qr_alloc'ed; NULL when memory is short. */
+ * Empty where they are equal; more total steps here, and evaluation data where there are none there, are no difference:
+ * they extend that run. The text is qr_alloc'ed; NULL when memory is short. */
 char *qr_checkpoint_difference(const qr_json *here, const qr_json *there);
 
 #endif

@@ -9,9 +9,7 @@
 
 #include <float.h>
 #include <limits.h>
-#include <locale.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +50,7 @@ typedef struct parser {
     key_entry *keys; /* a stack: the keys of every object that is open */
     size_t n_keys, keys_capacity;
     bool is_line; /* what: of qr_json_parse_line */
-    char *number; /* NUL-terminated copy for strtod */
+    char *number; /* NUL-terminated copy for qr_number_parse */
     size_t number_capacity;
 } parser;
 
@@ -73,7 +71,7 @@ static qrun_status fail_at(const parser *p, size_t offset, const char *fmt, ...)
     char detail[512];
     va_list args;
     va_start(args, fmt);
-    (void)vsnprintf(detail, sizeof detail, fmt, args);
+    (void)qr_vformat(detail, sizeof detail, fmt, args);
     va_end(args);
     if (!p->is_line) { return qr_fail(p->err, QRUN_ERROR_INPUT, "%s:%zu:%zu: %s", p->what, line, column, detail); }
     if (memchr(p->text, '\n', p->n_bytes) == NULL) {
@@ -262,7 +260,7 @@ static qrun_status scan_number(const parser *p, size_t *end, bool *is_integer) {
  * in many tokenizer_config.json files, is such a number beyond 2^53. */
 static bool is_exact(const char *digits, double value) {
     char exact[DBL_MAX_10_EXP + 3]; /* sign, digits, NUL */
-    return isfinite(value) && snprintf(exact, sizeof exact, "%.0f", value) > 0 && strcmp(exact, digits) == 0;
+    return isfinite(value) && qr_format(exact, sizeof exact, "%.0f", value) > 0 && strcmp(exact, digits) == 0;
 }
 
 static qrun_status read_number(parser *p, cJSON *node) {
@@ -275,12 +273,12 @@ static qrun_status read_number(parser *p, cJSON *node) {
     if (!qr_array_reserve(&p->number, &p->number_capacity, length + 1, 1)) { return fail_memory(p); }
     memcpy(p->number, p->text + start, length);
     p->number[length] = '\0';
-    const double value = strtod(p->number, NULL);
+    const double value = qr_number_parse(p->number, NULL);
     if (is_integer && fabs(value) >= largest_exact && !is_exact(p->number, value)) {
         return fail_at(p, start, "the integer %.40s does not fit 53 bits", p->number);
     }
     if (!isfinite(value)) { return fail_at(p, start, "the number %.40s is too large", p->number); }
-    node->type = cJSON_Number;
+    node->type = cJSON_Number | (is_integer ? 0 : QR_JSON_FLOAT);
     node->valuedouble = value;
     node->valueint = value >= INT_MAX ? INT_MAX : value <= INT_MIN ? INT_MIN : (int)value;
     p->at = end;
@@ -437,18 +435,8 @@ static qrun_status parse(const char *text, size_t n_bytes, const char *what, boo
                 .is_line = is_line,
                 .err = err,
                 .block_bytes = FIRST_BLOCK_BYTES};
-    /* strtod reads the decimal point of the thread's locale, which is the host program's business. */
-    const locale_t numeric = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
-    p.tree = numeric != (locale_t)0 ? qr_alloc_zeroed(sizeof *p.tree) : NULL;
-    qrun_status status;
-    if (p.tree == NULL) {
-        status = fail_memory(&p);
-    } else {
-        const locale_t before = uselocale(numeric);
-        status = parse_text(&p);
-        uselocale(before);
-    }
-    if (numeric != (locale_t)0) { freelocale(numeric); }
+    p.tree = qr_alloc_zeroed(sizeof *p.tree);
+    const qrun_status status = p.tree != NULL ? parse_text(&p) : fail_memory(&p);
     qr_free(p.keys);
     qr_free(p.number);
     if (p.tree == NULL) { return status; }
@@ -488,6 +476,46 @@ void qr_json_free(qr_json *root) {
     }
     qr_free(owner);
 }
+
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
+
+static void append_string(qr_buffer *out, const char *text) { qr_buffer_append_json_string(out, text, strlen(text)); }
+
+/* What was written with a fraction or exponent keeps one: to a template 1.0 and 1 are not the same. */
+static void append_number(qr_buffer *out, const qr_json *number) {
+    char text[QR_NUMBER_BYTES];
+    if ((number->type & QR_JSON_FLOAT) != 0) {
+        qr_number_format(number->valuedouble, text);
+        qr_buffer_append_text(out, text);
+    } else {
+        qr_buffer_append_format(out, "%.0f", number->valuedouble);
+    }
+}
+
+void qr_json_append(qr_buffer *out, const qr_json *value) {
+    switch (value->type & 0xFF) {
+        case cJSON_False: qr_buffer_append_text(out, "false"); return;
+        case cJSON_True: qr_buffer_append_text(out, "true"); return;
+        case cJSON_Number: append_number(out, value); return;
+        case cJSON_String: append_string(out, value->valuestring); return;
+        case cJSON_Array:
+        case cJSON_Object: break;
+        default: qr_buffer_append_text(out, "null"); return;
+    }
+    const bool is_object = (value->type & 0xFF) == cJSON_Object;
+    qr_buffer_append_char(out, is_object ? '{' : '[');
+    for (const qr_json *item = value->child; item != NULL; item = item->next) {
+        if (item != value->child) { qr_buffer_append_char(out, ','); }
+        if (is_object) {
+            append_string(out, item->string);
+            qr_buffer_append_char(out, ':');
+        }
+        qr_json_append(out, item);
+    }
+    qr_buffer_append_char(out, is_object ? '}' : ']');
+}
+
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 const qr_json *qr_json_get(const qr_json *object, const char *key) {
     if (object == NULL || (object->type & 0xFF) != cJSON_Object) { return NULL; }
@@ -538,21 +566,36 @@ qrun_status qr_json_get_double(const qr_json *object, const char *key, double lo
     return QRUN_OK;
 }
 
+/* "-0" is not: as an integer it would lose its sign. */
+static bool is_written_as_integer(const qr_json *number) {
+    return (number->type & QR_JSON_FLOAT) == 0 && !(number->valuedouble == 0 && signbit(number->valuedouble));
+}
+
+bool qr_json_as_int(const qr_json *value, int64_t low, int64_t high, int64_t *integer) {
+    static const double largest_exact = 9007199254740992.0; /* 2^53 */
+    if (value == NULL || (value->type & 0xFF) != cJSON_Number || !is_written_as_integer(value)) { return false; }
+    if (fabs(value->valuedouble) > largest_exact) { return false; }
+    const int64_t number = (int64_t)value->valuedouble;
+    if (number < low || number > high) { return false; }
+    *integer = number;
+    return true;
+}
+
 qrun_status qr_json_get_int(const qr_json *object, const char *key, int64_t low, int64_t high, int64_t *value,
                             const char *what, qr_error *err) {
     const qr_json *member = qr_json_get(object, key);
-    if (qr_json_is_null(member)) { return QRUN_OK; }
+    if (qr_json_is_null(member) || qr_json_as_int(member, low, high, value)) { return QRUN_OK; }
     if ((member->type & 0xFF) != cJSON_Number) { return fail_type(what, key, "an integer", member, err); }
     const double number = member->valuedouble;
-    if (number != floor(number)) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is %.17g and should be an integer", what, key, number);
-    }
-    if (fabs(number) > 9007199254740992.0 || (int64_t)number < low || (int64_t)number > high) {
+    if (is_written_as_integer(member)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is %.17g, outside %lld to %lld", what, key, number,
                        (long long)low, (long long)high);
     }
-    *value = (int64_t)number;
-    return QRUN_OK;
+    if (number != floor(number)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is %.17g and should be an integer", what, key, number);
+    }
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "%s: \"%s\" should be an integer in digits, without point, exponent or \"-0\"", what, key);
 }
 
 qrun_status qr_json_get_bool(const qr_json *object, const char *key, bool *value, const char *what, qr_error *err) {

@@ -10,11 +10,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buffer.h"
 #include "base/status.h"
 
 typedef struct cJSON qr_json;
 
-enum { QR_JSON_MAX_DEPTH = 128 };
+enum {
+    QR_JSON_MAX_DEPTH = 128,
+    QR_JSON_FLOAT = 1 << 16 /* in the type of a number that was written with a fraction or exponent, such as 1.0 */
+};
 
 /* Parses text[0, n_bytes). `what` names the text in messages (a file name, "line 12"); the message carries line and
  * column. A leading byte-order mark is refused. Integers that a double would round are refused unless written with a
@@ -31,14 +35,20 @@ qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_
 
 void qr_json_free(qr_json *root); /* NULL is fine; frees the whole tree of a root */
 
+/* Appends the value as JSON without spaces. Numbers read back as the same value, and integers as integers. */
+void qr_json_append(qr_buffer *out, const qr_json *value);
+
 /* Member of an object (exact, case-sensitive name), or NULL: also when object is NULL or not an object. JSON null
  * counts as present here; qr_json_is_null tells. */
 const qr_json *qr_json_get(const qr_json *object, const char *key);
 bool qr_json_is_null(const qr_json *value); /* true for NULL too */
 
+/* The one rule of what an integer is: a number written in digits, so not 2.0, 2e3 or -0, of at most 2^53 and in
+ * [low, high]. False leaves *integer untouched; a value of NULL or of another type is false too. */
+bool qr_json_as_int(const qr_json *value, int64_t low, int64_t high, int64_t *integer);
+
 /* Typed members of an object. Absent or null leaves *value untouched and succeeds, so set the default first; another
- * type or a value out of [low, high] fails with a message naming `what` and the key. Strings lend from the tree.
- * A JSON number such as 2.0 counts as the integer 2. */
+ * type or a value out of [low, high] fails with a message naming `what` and the key. Strings lend from the tree. */
 qrun_status qr_json_get_int(const qr_json *object, const char *key, int64_t low, int64_t high, int64_t *value,
                             const char *what, qr_error *err);
 qrun_status qr_json_get_double(const qr_json *object, const char *key, double low, double high, double *value,

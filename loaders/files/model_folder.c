@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,13 +11,12 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/sizes.h"
+#include "loaders/files/gguf.h"
+#include "loaders/files/hub.h"
 #include "loaders/files/suffix.h"
 
-static qrun_status fail_gguf(const char *path, qr_error *err) {
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: GGUF files are not supported; give the folder of the original model "
-                   "with config.json and safetensors, it is quantised while loading",
-                   path);
+static qrun_status fail_gguf_folder(const char *path, qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: is a folder with GGUF files; give one of them as the model", path);
 }
 
 /* ---- what is in a folder ----------------------------------------------------------------------------------------- */
@@ -43,9 +43,19 @@ static bool has_file_ending(const char *folder, const char *ending) {
     return found;
 }
 
+/* A file that is not there: of a snapshot in the cache the rest can be downloaded. */
+static qrun_status fail_incomplete(const char *folder, const char *what, qr_error *err) {
+    qr_buffer command = {0};
+    qr_hub_append_command(folder, &command);
+    const char *help = command.size > 0 ? command.data : "; check that the download is whole";
+    const qrun_status status = qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: %s%s", folder, what, help);
+    qr_buffer_free(&command);
+    return status;
+}
+
 /* The folder has no safetensors: the error says what it has instead. */
 static qrun_status explain_missing_weights(const char *folder, qr_error *err) {
-    if (has_file_ending(folder, ".gguf")) { return fail_gguf(folder, err); }
+    if (has_file_ending(folder, ".gguf")) { return fail_gguf_folder(folder, err); }
     if (has_file_ending(folder, ".bin") || has_file_ending(folder, ".pt") || has_file_ending(folder, ".pth")) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "%s: has its weights only as PyTorch pickles (pytorch_model.bin), which "
@@ -53,10 +63,7 @@ static qrun_status explain_missing_weights(const char *folder, qr_error *err) {
                        "safetensors, or download a safetensors revision",
                        folder);
     }
-    return qr_fail(err, QRUN_ERROR_NOT_FOUND,
-                   "%s: has no model.safetensors and no model.safetensors.index.json; check that "
-                   "the download is whole",
-                   folder);
+    return fail_incomplete(folder, "has no model.safetensors and no model.safetensors.index.json", err);
 }
 
 static qrun_status explain_missing_config(const char *folder, qr_error *err) {
@@ -72,9 +79,8 @@ static qrun_status explain_missing_config(const char *folder, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_IO, "%s: cannot read the folder: %s; check its permissions", folder,
                        strerror(errno));
     }
-    if (has_file_ending(folder, ".gguf")) { return fail_gguf(folder, err); }
-    return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: has no config.json, so it is not a Hugging Face model folder",
-                   folder);
+    if (has_file_ending(folder, ".gguf")) { return fail_gguf_folder(folder, err); }
+    return fail_incomplete(folder, "has no config.json, so it is not a Hugging Face model folder", err);
 }
 
 qrun_status qr_model_folder_check(const char *folder, qr_error *err) {
@@ -95,141 +101,82 @@ qrun_status qr_model_folder_check(const char *folder, qr_error *err) {
     return has_weights ? QRUN_OK : explain_missing_weights(folder, err);
 }
 
-/* ---- the cache of the hub ---------------------------------------------------------------------------------------- */
+/* ---- links in a folder ------------------------------------------------------------------------------------------- */
 
-/* "name" or "org/name" of letters, digits, '-', '_' and '.'. */
-static bool is_hub_id(const char *name) {
-    int n_slashes = 0;
-    for (const char *c = name; *c != '\0'; c++) {
-        const bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9');
-        n_slashes += *c == '/';
-        const bool starts_part = c == name || c[-1] == '/';
-        if (!letter && strchr(starts_part ? "_" : "-_./", *c) == NULL) { return false; }
-    }
-    const size_t length = strlen(name);
-    return length > 0 && length <= 200 && n_slashes <= 1 && name[length - 1] != '/';
+/* Whether the path is below the folder; both without links. */
+static bool is_below(const char *path, const char *folder, size_t length) {
+    return strncmp(path, folder, length) == 0 && path[length] == '/';
 }
 
-/* Appends the value of a variable, with a leading "~" replaced by HOME. False when it is unset or empty. */
-static bool append_variable(const char *name, qr_buffer *path) {
-    const char *value = getenv(name);
-    if (value == NULL || value[0] == '\0') { return false; }
-    const char *home = getenv("HOME");
-    if (home != NULL && value[0] == '~' && (value[1] == '/' || value[1] == '\0')) {
-        qr_buffer_append_text(path, home);
-        value++;
-    }
-    qr_buffer_append_text(path, value);
-    return true;
+/* The length of the repository's path in that of a snapshot of it, as the cache has them; 0 where the folder is none.
+ */
+static size_t repository_length(const char *folder) {
+    static const char kind[] = "models--", snapshots[] = "/snapshots";
+    const char *commit = strrchr(folder, '/');
+    const size_t length = commit != NULL ? (size_t)(commit - folder) : 0, tail = sizeof snapshots - 1;
+    if (length <= tail || strncmp(commit - tail, snapshots, tail) != 0) { return 0; }
+    size_t name = length - tail;
+    while (name > 0 && folder[name - 1] != '/') { name--; }
+    return strncmp(folder + name, kind, sizeof kind - 1) == 0 ? length - tail : 0;
 }
 
-/* The folder that huggingface_hub downloads to; NULL when memory is short or no variable says where. */
-static char *cache_folder(void) {
-    static const struct {
-        const char *variable, *below;
-    } variables[] = {
-        {"HF_HUB_CACHE", ""},
-        {"HUGGINGFACE_HUB_CACHE", ""},
-        {"HF_HOME", "/hub"},
-        {"XDG_CACHE_HOME", "/huggingface/hub"},
-        {"HOME", "/.cache/huggingface/hub"},
-    };
-    qr_buffer path = {0};
-    for (size_t i = 0; i < QR_COUNT_OF(variables); i++) {
-        if (!append_variable(variables[i].variable, &path)) { continue; }
-        qr_buffer_append_text(&path, variables[i].below);
-        return qr_buffer_take(&path);
-    }
-    qr_buffer_append_text(&path, ".cache/huggingface/hub");
-    return qr_buffer_take(&path);
+static bool may_lead_to(const char *target, const char *folder) {
+    if (is_below(target, folder, strlen(folder))) { return true; }
+    const size_t length = repository_length(folder);
+    return length > 0 && is_below(target, folder, length) && strncmp(target + length, "/blobs/", 7) == 0;
 }
 
-/* The folder of a repository in the cache: "models", organisation and name, with two dashes between them. */
-static char *repository_folder(const char *cache, const char *id) {
-    static const char separator[] = {'-', '-', '\0'};
-    qr_buffer path = {0};
-    qr_buffer_append_format(&path, "%s/models%s", cache, separator);
-    for (const char *c = id; *c != '\0'; c++) { qr_buffer_append(&path, *c == '/' ? separator : c, *c == '/' ? 2 : 1); }
-    return qr_buffer_take(&path);
-}
-
-/* The commit in refs/main, cut at its line end; it becomes a part of a path, so it must be one plain word. */
-static qrun_status read_commit(const char *repository, char **commit, qr_error *err) {
-    *commit = NULL;
-    char *path = qr_path_join(repository, "refs/main");
-    if (path == NULL) { return qr_fail_memory(err, repository, strlen(repository)); }
-    size_t n_bytes;
-    qrun_status status = qr_file_read(path, 128, commit, &n_bytes, err);
-    if (status == QRUN_OK) {
-        const size_t length = strspn(*commit, "0123456789abcdefABCDEF");
-        if (length == 0 || length + strspn(*commit + length, " \r\n") != n_bytes) {
-            status = qr_fail(err, QRUN_ERROR_INPUT, "%s: does not hold a commit; download the model again", path);
-        } else {
-            (*commit)[length] = '\0';
-        }
-    }
-    if (status != QRUN_OK) {
-        qr_free(*commit);
-        *commit = NULL;
-    }
-    qr_free(path);
-    return status;
-}
-
-static qrun_status resolve_snapshot(const char *repository, char **folder, qr_error *err) {
-    char *commit;
-    QR_RETURN_IF_ERROR(read_commit(repository, &commit, err));
-    qr_buffer path = {0};
-    qr_buffer_append_format(&path, "%s/snapshots/%s", repository, commit);
-    qr_free(commit);
-    *folder = qr_buffer_take(&path);
-    if (*folder == NULL) { return qr_fail_memory(err, repository, strlen(repository)); }
-    if (qr_file_is_folder(*folder)) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: is not there, though refs/main names it; download the model again",
-                   *folder);
-}
-
-static qrun_status resolve_cached(const char *id, char **folder, qr_error *err) {
-    char *cache = cache_folder();
-    char *repository = cache != NULL ? repository_folder(cache, id) : NULL;
-    qrun_status status;
-    if (repository == NULL) {
-        status = qr_fail_memory(err, id, strlen(id));
-    } else if (!qr_file_is_folder(repository)) {
-        status = qr_fail(
-            err, QRUN_ERROR_NOT_FOUND,
-            "\"%s\" is neither a folder nor a model in the cache %s; give a path, or get it with: hf download %s", id,
-            cache, id);
+qrun_status qr_model_folder_file(const char *folder, const char *name, char **path, qr_error *err) {
+    char root[PATH_MAX], target[PATH_MAX];
+    char *joined = qr_path_join(folder, name);
+    qrun_status status = QRUN_OK;
+    *path = NULL;
+    if (joined == NULL) { return qr_fail_memory(err, name, strlen(folder)); }
+    if (realpath(folder, root) == NULL) {
+        status = qr_file_fail_errno(err, folder, "open the folder");
+    } else if (realpath(joined, target) == NULL) {
+        status = qr_file_fail_errno(err, joined, "open");
+    } else if (!may_lead_to(target, root)) {
+        status = qr_fail(err, QRUN_ERROR_INPUT,
+                         "%s: is a symbolic link out of the model's folder, so it is not copied; put the file itself "
+                         "there, or remove the link",
+                         joined);
     } else {
-        status = resolve_snapshot(repository, folder, err);
+        *path = qr_strdup(target);
+        status = *path != NULL ? QRUN_OK : qr_fail_memory(err, name, strlen(target));
     }
-    qr_free(cache);
-    qr_free(repository);
+    qr_free(joined);
     return status;
 }
+
+/* ---- finding a folder
+ * ------------------------------------------------------------------------------------------------- */
 
 qrun_status qr_model_folder_resolve(const char *name_or_path, char **folder, qr_error *err) {
     *folder = NULL;
     qrun_status status;
-    if (qr_file_is_folder(name_or_path)) {
+    const bool is_gguf = qr_gguf_recognise(name_or_path);
+    if (is_gguf || qr_file_is_folder(name_or_path)) {
         *folder = qr_strdup(name_or_path);
         status = *folder != NULL ? QRUN_OK : qr_fail_memory(err, name_or_path, strlen(name_or_path));
-    } else if (qr_ends_with(name_or_path, ".gguf")) {
-        status = fail_gguf(name_or_path, err);
+    } else if (qr_file_exists(name_or_path) && qr_ends_with(name_or_path, ".gguf")) {
+        status = qr_fail(err, QRUN_ERROR_INPUT, "%s: does not begin as a GGUF file does; is the download complete?",
+                         name_or_path);
     } else if (qr_file_exists(name_or_path)) {
         status = qr_fail(err, QRUN_ERROR_ARGUMENT,
-                         "%s: is a file; give the folder that holds config.json and the weights", name_or_path);
+                         "%s: is a file; give the folder that holds config.json and the weights, or a GGUF file",
+                         name_or_path);
     } else if (name_or_path[0] == '\0') {
         status =
             qr_fail(err, QRUN_ERROR_ARGUMENT, "the model's path is empty; give a folder, or the id of a cached model");
-    } else if (qr_ends_with(name_or_path, ".json")) {
+    } else if (qr_ends_with(name_or_path, ".json") || qr_ends_with(name_or_path, ".gguf")) {
         status = qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: there is no such file; check the path", name_or_path);
-    } else if (is_hub_id(name_or_path)) {
-        status = resolve_cached(name_or_path, folder, err);
+    } else if (qr_hub_is_id(name_or_path)) {
+        status = qr_hub_resolve(name_or_path, folder, err);
     } else {
         status = qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: there is no such folder; check the path", name_or_path);
     }
-    if (status == QRUN_OK) { status = qr_model_folder_check(*folder, err); }
+    if (status == QRUN_OK && !is_gguf) { status = qr_model_folder_check(*folder, err); }
     if (status != QRUN_OK) {
         qr_free(*folder);
         *folder = NULL;

@@ -1,19 +1,22 @@
 #include "loaders/files/safetensors.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/file.h"
+#include "base/file_map.h"
 #include "base/sizes.h"
 #include "base/units.h"
+#include "loaders/files/hub.h"
 #include "loaders/files/json.h"
 #include "loaders/files/suffix.h"
 
 enum { LENGTH_BYTES = 8 };
 static const size_t MAX_INDEX_BYTES = 100000000;
-static const double MAX_EXACT_INTEGER = 9007199254740992.0; /* 2^53, the largest that the JSON reader accepts */
 
 typedef struct mapped_shard {
     char *path;
@@ -31,6 +34,7 @@ struct qr_safetensors {
     qr_safetensors_tensor *tensors;
     size_t n_tensors, tensors_capacity;
     const qr_safetensors_tensor **by_name; /* sorted; a hash table would let a hostile header choose collisions */
+    char *names;                           /* of tensors that come from no header */
 };
 
 bool qr_safetensors_tensor_bytes(qr_dtype dtype, int n_dims, const int64_t *dims, size_t *n_bytes) {
@@ -39,18 +43,12 @@ bool qr_safetensors_tensor_bytes(qr_dtype dtype, int n_dims, const int64_t *dims
         if (dims[i] < 0 || !qr_count_mul(n_bits, dims[i], &n_bits)) { return false; }
     }
     *n_bytes = (size_t)n_bits / 8;
-    return n_bits % 8 == 0;
+    return n_bits % 8 == 0 && !qr_dtype_is_blocks(dtype);
 }
 
 /* ---- one tensor of a header -------------------------------------------------------------------------------------- */
 
-static bool as_count(const qr_json *value, int64_t *count) {
-    if (!cJSON_IsNumber(value)) { return false; }
-    const double number = value->valuedouble;
-    if (!(number >= 0 && number <= MAX_EXACT_INTEGER) || number != (double)(int64_t)number) { return false; }
-    *count = (int64_t)number;
-    return true;
-}
+static bool as_count(const qr_json *value, int64_t *count) { return qr_json_as_int(value, 0, INT64_MAX, count); }
 
 static qrun_status fail_tensor(const mapped_shard *s, const char *name, const char *problem, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor \"%.200s\" %s", s->path, name, problem);
@@ -150,6 +148,19 @@ static qrun_status check_metadata(const mapped_shard *s, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"__metadata__\" is not an object of strings", s->path);
 }
 
+/* From a copy: the parser relies on a text that does not change under it. */
+static qrun_status parse_header(mapped_shard *s, size_t length, qr_error *err) {
+    char *copy = qr_strndup((const char *)s->map.data + LENGTH_BYTES, length);
+    if (copy == NULL) { return qr_fail_memory(err, s->path, length); }
+    qrun_status status = qr_file_map_check(&s->map, s->path, err);
+    if (status == QRUN_OK) {
+        status = qr_json_parse(copy, length, "header", &s->header, err);
+        if (status != QRUN_OK) { qr_error_prefix(err, s->path); }
+    }
+    qr_free(copy);
+    return status;
+}
+
 static qrun_status read_header(mapped_shard *s, qr_error *err) {
     if (s->map.size < LENGTH_BYTES) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: has %zu byte%s, too few for a safetensors file", s->path,
@@ -169,12 +180,7 @@ static qrun_status read_header(mapped_shard *s, qr_error *err) {
     }
     s->data = s->map.data + LENGTH_BYTES + length;
     s->data_bytes = s->map.size - LENGTH_BYTES - (size_t)length;
-    qrun_status status =
-        qr_json_parse((const char *)s->map.data + LENGTH_BYTES, (size_t)length, "header", &s->header, err);
-    if (status != QRUN_OK) {
-        qr_error_prefix(err, s->path);
-        return status;
-    }
+    QR_RETURN_IF_ERROR(parse_header(s, (size_t)length, err));
     if (!cJSON_IsObject(s->header)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: its header is not a JSON object", s->path);
     }
@@ -236,29 +242,68 @@ static bool is_plain_file_name(const char *name) {
     return strlen(name) < 256 && strpbrk(name, "/\\") == NULL && qr_ends_with(name, ".safetensors");
 }
 
-static const char *file_name(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash != NULL ? slash + 1 : path;
+/* The shards that an index names, each once. */
+typedef struct shard_names {
+    const char **list; /* lent from the index */
+    size_t n, capacity;
+} shard_names;
+
+/* The number of a shard; names->n: it is not there yet. Tensors of one shard follow each other. */
+static size_t shard_number(const shard_names *names, const char *name) {
+    for (size_t i = names->n; i > 0; i--) {
+        if (strcmp(names->list[i - 1], name) == 0) { return i - 1; }
+    }
+    return names->n;
 }
 
-/* Number of the shard with that file name, opened when it is new. */
-static qrun_status shard_number(qr_safetensors *file, const char *folder, const char *name, size_t *number,
-                                qr_error *err) {
-    for (size_t i = file->n_shards; i > 0; i--) {
-        if (strcmp(file_name(file->shards[i - 1].path), name) == 0) {
-            *number = i - 1;
-            return QRUN_OK;
+static qrun_status list_shards(const qr_safetensors *file, const qr_json *map, shard_names *names, qr_error *err) {
+    for (const qr_json *item = qr_json_first(map); item != NULL; item = item->next) {
+        const char *name = item->valuestring;
+        if (shard_number(names, name) < names->n) { continue; }
+        if (!is_plain_file_name(name)) {
+            return qr_fail(err, QRUN_ERROR_INPUT,
+                           "%s: \"%.200s\" is not the name of a .safetensors file in the same folder", file->path,
+                           name);
+        }
+        if (names->n == QR_SAFETENSORS_MAX_SHARDS) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "%s: names more than %d shards", file->path,
+                           QR_SAFETENSORS_MAX_SHARDS);
+        }
+        QR_RETURN_IF_ERROR(
+            qr_array_grow(&names->list, &names->capacity, names->n + 1, sizeof *names->list, "the shards", err));
+        names->list[names->n++] = name;
+    }
+    return QRUN_OK;
+}
+
+/* Says all at once which shards a download did not bring, and how to get them. */
+static qrun_status check_present(const shard_names *names, const char *folder, qr_error *err) {
+    enum { MAX_SHOWN = 3 };
+    qr_buffer missing = {0}, command = {0};
+    size_t n_missing = 0;
+    for (size_t i = 0; i < names->n; i++) {
+        char *path = qr_path_join(folder, names->list[i]);
+        if (path == NULL) {
+            qr_buffer_free(&missing);
+            return qr_fail_memory(err, folder, strlen(folder));
+        }
+        const bool is_missing = access(path, F_OK) != 0 && errno == ENOENT;
+        qr_free(path);
+        if (is_missing && n_missing++ < MAX_SHOWN) {
+            qr_buffer_append_format(&missing, "%s%.80s", n_missing > 1 ? ", " : "", names->list[i]);
         }
     }
-    if (!is_plain_file_name(name)) {
-        return qr_fail(err, QRUN_ERROR_INPUT,
-                       "%s: \"%.200s\" is not the name of a .safetensors file in the same folder", file->path, name);
+    qrun_status status = QRUN_OK;
+    if (n_missing > 0) {
+        qr_hub_append_command(folder, &command);
+        status = qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: %zu of its %zu files of weights %s missing: %s%s%s", folder,
+                         n_missing, names->n, n_missing == 1 ? "is" : "are", missing.data != NULL ? missing.data : "",
+                         n_missing > MAX_SHOWN ? " …" : "",
+                         command.size > 0 ? command.data : "; put them there, or download the model again");
     }
-    if (file->n_shards == QR_SAFETENSORS_MAX_SHARDS) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: names more than %d shards", file->path, QR_SAFETENSORS_MAX_SHARDS);
-    }
-    *number = file->n_shards;
-    return add_shard(file, qr_path_join(folder, name), err);
+    qr_buffer_free(&missing);
+    qr_buffer_free(&command);
+    return status;
 }
 
 static qrun_status weight_map_of(const qr_safetensors *file, const qr_json *index, const qr_json **map, qr_error *err) {
@@ -279,21 +324,21 @@ static qrun_status open_shards(qr_safetensors *file, const char *folder, qr_erro
     qrun_status status = qr_json_read(file->path, MAX_INDEX_BYTES, &index, err);
     if (status != QRUN_OK) { return status; }
     const qr_json *map;
-    size_t number;
+    shard_names names = {0};
     QR_TRY(weight_map_of(file, index, &map, err));
-    for (const qr_json *item = qr_json_first(map); item != NULL; item = item->next) {
-        QR_TRY(shard_number(file, folder, item->valuestring, &number, err));
-    }
+    QR_TRY(list_shards(file, map, &names, err));
+    QR_TRY(check_present(&names, folder, err));
+    for (size_t i = 0; i < names.n; i++) { QR_TRY(add_shard(file, qr_path_join(folder, names.list[i]), err)); }
     QR_TRY(sort_names(file, err));
     for (const qr_json *item = qr_json_first(map); item != NULL; item = item->next) {
-        QR_TRY(shard_number(file, folder, item->valuestring, &number, err));
         const qr_safetensors_tensor *tensor = qr_safetensors_find(file, item->string);
-        if (tensor == NULL || (size_t)tensor->shard != number) {
+        if (tensor == NULL || (size_t)tensor->shard != shard_number(&names, item->valuestring)) {
             QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: says that %s holds tensor \"%.200s\", and it does not",
                            file->path, item->valuestring, item->string));
         }
     }
 out:
+    qr_free(names.list);
     qr_json_free(index);
     return status;
 }
@@ -335,6 +380,36 @@ qrun_status qr_safetensors_open(const char *path, qr_safetensors **out, qr_error
     return status;
 }
 
+qrun_status qr_safetensors_from_map(const char *path, qr_file_map *map, qr_safetensors_tensor *tensors,
+                                    size_t n_tensors, char *names, qr_safetensors **out, qr_error *err) {
+    *out = NULL;
+    qrun_status status = QRUN_OK;
+    qr_safetensors *file = qr_alloc_zeroed(sizeof *file);
+    char *copy = qr_strdup(path);
+    if (file == NULL || copy == NULL ||
+        !qr_array_reserve(&file->shards, &file->shards_capacity, 1, sizeof *file->shards)) {
+        qr_free(copy);
+        qr_free(tensors);
+        qr_free(names);
+        qr_file_map_close(map);
+        qr_free(file);
+        return qr_fail_memory(err, path, sizeof *file);
+    }
+    file->shards[file->n_shards++] =
+        (mapped_shard){.path = copy, .map = *map, .data = map->data, .data_bytes = map->size};
+    *map = (qr_file_map){0};
+    file->tensors = tensors;
+    file->n_tensors = n_tensors;
+    file->names = names;
+    QR_TRY((file->path = qr_strdup(path)) != NULL ? QRUN_OK : qr_fail_memory(err, path, strlen(path)));
+    qsort(tensors, n_tensors, sizeof *tensors, compare_places);
+    QR_TRY(sort_names(file, err));
+    *out = file;
+out:
+    if (status != QRUN_OK) { qr_safetensors_close(file); }
+    return status;
+}
+
 void qr_safetensors_close(qr_safetensors *file) {
     if (file == NULL) { return; }
     for (size_t i = 0; i < file->n_shards; i++) {
@@ -345,6 +420,7 @@ void qr_safetensors_close(qr_safetensors *file) {
     qr_free(file->shards);
     qr_free(file->tensors);
     qr_free(file->by_name);
+    qr_free(file->names);
     qr_free(file->path);
     qr_free(file);
 }
@@ -420,9 +496,23 @@ qrun_status qr_safetensors_require(const qr_safetensors *file, const char *name,
     return status;
 }
 
-void qr_safetensors_drop(const qr_safetensors *file, const qr_safetensors_tensor *tensor) {
+qrun_status qr_safetensors_finish(const qr_safetensors *file, const qr_safetensors_tensor *tensor, qr_error *err) {
     const mapped_shard *s = &file->shards[tensor->shard];
     qr_file_map_drop(&s->map, (size_t)(tensor->data - s->map.data), tensor->n_bytes);
+    return qr_file_map_check(&s->map, s->path, err);
+}
+
+void qr_safetensors_want(const qr_safetensors *file, const qr_safetensors_tensor *tensor, const unsigned char *data,
+                         size_t n_bytes) {
+    const qr_file_map *map = &file->shards[tensor->shard].map;
+    qr_file_map_want(map, (size_t)(data - map->data), n_bytes);
+}
+
+qrun_status qr_safetensors_check(const qr_safetensors *file, qr_error *err) {
+    for (size_t i = 0; i < file->n_shards; i++) {
+        QR_RETURN_IF_ERROR(qr_file_map_check(&file->shards[i].map, file->shards[i].path, err));
+    }
+    return QRUN_OK;
 }
 
 const char *qr_safetensors_metadata(const qr_safetensors *file, const char *key) {

@@ -1,5 +1,6 @@
 /* Tensors in safetensors files, mapped read-only and checked completely before anything is used: header of at most
  * 100 MB, unique names, known types, sizes equal to shape × type, data that the tensors cover exactly once and whole.
+ * The data may change or end while it is read; the header is read once and copied.
  * Format: github.com/huggingface/safetensors. Writing is loaders/files/safetensors_writer.h. */
 #ifndef QR_LOADERS_FILES_SAFETENSORS_H
 #define QR_LOADERS_FILES_SAFETENSORS_H
@@ -8,6 +9,7 @@
 #include <stdint.h>
 
 #include "base/dtype.h"
+#include "base/file_map.h"
 #include "base/status.h"
 
 enum { QR_SAFETENSORS_MAX_HEADER_BYTES = 100000000, QR_SAFETENSORS_MAX_SHARDS = 1000 };
@@ -20,13 +22,31 @@ typedef struct qr_safetensors_tensor {
     int64_t dims[QR_MAX_DIMS]; /* row-major; a scalar has none */
     const unsigned char *data; /* little-endian, in the map; any alignment, because the format promises none */
     size_t n_bytes;
-    int shard; /* for qr_safetensors_shard_path */
+    int shard;        /* for qr_safetensors_shard_path */
+    int64_t head_dim; /* not 0: rows lie in the order of GGUF, in heads of this size: qr_stored_row */
 } qr_safetensors_tensor;
+
+/* Where row `row` lies in a matrix of that head_dim. llama.cpp rotates neighbours, transformers the halves of a head:
+ * so a GGUF file has row i of the first half of a head before row i of the second. */
+static inline int64_t qr_stored_row(int64_t head_dim, int64_t row) {
+    if (head_dim == 0) { return row; }
+    const int64_t half = head_dim / 2, within = row % head_dim;
+    return row - within + within % half * 2 + within / half;
+}
+
+/* The inverse: which row of the matrix lies at row `stored`. */
+static inline int64_t qr_row_of_stored(int64_t head_dim, int64_t stored) {
+    if (head_dim == 0) { return stored; }
+    const int64_t half = head_dim / 2, within = stored % head_dim;
+    return stored - within + within % 2 * half + within / 2;
+}
 
 /* Sets of types for qr_safetensors_require. */
 typedef uint32_t qr_dtype_set;
 #define QR_DTYPE_BIT(dtype) ((qr_dtype_set)1 << (dtype))
 #define QR_DTYPES_FLOAT (QR_DTYPE_BIT(QR_DTYPE_F32) | QR_DTYPE_BIT(QR_DTYPE_F16) | QR_DTYPE_BIT(QR_DTYPE_BF16))
+#define QR_DTYPES_BLOCKS (QR_DTYPE_BIT(QR_DTYPE_COUNT) - QR_DTYPE_BIT(QR_DTYPE_Q4_0))
+_Static_assert(QR_DTYPE_COUNT < 32, "a set has a bit for each type");
 
 typedef struct qr_safetensors qr_safetensors;
 
@@ -35,6 +55,11 @@ typedef struct qr_safetensors qr_safetensors;
  * malformed, QRUN_ERROR_NOT_FOUND when there is nothing to open. Reading it is thread-safe from then on. */
 qrun_status qr_safetensors_open(const char *path, qr_safetensors **file, qr_error *err);
 void qr_safetensors_close(qr_safetensors *file); /* NULL is fine */
+
+/* The tensors of a mapped file of another format, which its own reader has checked: their names lie in `names`, their
+ * data in the map. Takes over all three, on failure too. QRUN_ERROR_INPUT where a name occurs twice. */
+qrun_status qr_safetensors_from_map(const char *path, qr_file_map *map, qr_safetensors_tensor *tensors,
+                                    size_t n_tensors, char *names, qr_safetensors **file, qr_error *err);
 
 /* Tensors come shard by shard, in the order of their bytes: reading them in this order reads the disk forwards. */
 size_t qr_safetensors_count(const qr_safetensors *file);
@@ -46,8 +71,14 @@ const qr_safetensors_tensor *qr_safetensors_find(const qr_safetensors *file, con
 qrun_status qr_safetensors_require(const qr_safetensors *file, const char *name, qr_dtype_set dtypes, int n_dims,
                                    const int64_t *dims, const qr_safetensors_tensor **tensor, qr_error *err);
 
-/* Tells the kernel that a tensor has been read and its pages may go. */
-void qr_safetensors_drop(const qr_safetensors *file, const qr_safetensors_tensor *tensor);
+/* A tensor has been read: its pages may go. QRUN_ERROR_IO when its file was cut short meanwhile, so that what was read
+ * may be zeros (base/file_map.h). Who reads tensors calls one of these two before trusting what was read. */
+qrun_status qr_safetensors_finish(const qr_safetensors *file, const qr_safetensors_tensor *tensor, qr_error *err);
+/* Part of a tensor will be read soon: [data, data + n_bytes) of its map is asked for. */
+void qr_safetensors_want(const qr_safetensors *file, const qr_safetensors_tensor *tensor, const unsigned char *data,
+                         size_t n_bytes);
+/* As qr_safetensors_finish, for every tensor, whose pages stay. */
+qrun_status qr_safetensors_check(const qr_safetensors *file, qr_error *err);
 
 /* A value of the first shard's __metadata__, or NULL. */
 const char *qr_safetensors_metadata(const qr_safetensors *file, const char *key);

@@ -41,7 +41,7 @@ static int dtype_rank(qr_dtype dtype) {
                                      QR_DTYPE_I8,   QR_DTYPE_F8_E5M2, QR_DTYPE_F8_E4M3, QR_DTYPE_F8_E8M0, QR_DTYPE_I16,
                                      QR_DTYPE_U16,  QR_DTYPE_F16,     QR_DTYPE_BF16,    QR_DTYPE_I32,     QR_DTYPE_U32,
                                      QR_DTYPE_F32,  QR_DTYPE_C64,     QR_DTYPE_F64,     QR_DTYPE_I64,     QR_DTYPE_U64};
-    _Static_assert(sizeof order / sizeof order[0] == QR_DTYPE_COUNT, "a dtype is missing in the order");
+    _Static_assert(sizeof order / sizeof order[0] == QR_DTYPE_Q4_0, "a dtype is missing in the order");
     for (int i = 0; i < (int)QR_COUNT_OF(order); i++) {
         if (order[i] == dtype) { return i; }
     }

@@ -37,6 +37,7 @@ static qrun_status check_map(const qr_safetensors *file, const char *module, con
         memcpy(&value, map->data + i * 4, sizeof value);
         const float difference = value - expected[i];
         if (!(difference < 1e-6F && difference > -1e-6F)) {
+            QR_RETURN_IF_ERROR(qr_safetensors_check(file, err));
             return qr_fail(
                 err, QRUN_ERROR_UNSUPPORTED,
                 "%s.%s: entry %lld is %g where bitsandbytes' own table has %g; only the standard NF4 code book "
@@ -51,21 +52,28 @@ static qrun_status check_stored_shape(const qr_json *state, const char *what, in
                                       qr_error *err) {
     const qr_json *first = qr_json_first(qr_json_get(state, "shape"));
     const qr_json *second = first != NULL ? first->next : NULL;
-    const double stored_rows = cJSON_IsNumber(first) ? first->valuedouble : -1;
-    const double stored_cols = cJSON_IsNumber(second) ? second->valuedouble : -1;
-    if (stored_rows == (double)rows && stored_cols == (double)cols && second->next == NULL) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_INPUT, "%s: says shape [%g, %g] where config.json asks for [%lld, %lld]", what,
-                   stored_rows, stored_cols, (long long)rows, (long long)cols);
+    int64_t stored_rows = -1, stored_cols = -1;
+    if (!qr_json_as_int(first, 0, INT64_MAX, &stored_rows) || !qr_json_as_int(second, 0, INT64_MAX, &stored_cols) ||
+        second->next != NULL) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: has no \"shape\" of two integers", what);
+    }
+    if (stored_rows == rows && stored_cols == cols) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: says shape [%lld, %lld] where config.json asks for [%lld, %lld]", what,
+                   (long long)stored_rows, (long long)stored_cols, (long long)rows, (long long)cols);
 }
 
-static qrun_status read_quant_state(const qr_safetensors_tensor *tensor, qr_stored_weight *stored, bool *nested,
-                                    qr_error *err) {
+static qrun_status read_quant_state(const qr_safetensors *file, const qr_safetensors_tensor *tensor,
+                                    qr_stored_weight *stored, bool *nested, qr_error *err) {
     qr_json *state = NULL;
+    char *text = NULL;
     qrun_status status = QRUN_OK;
     if (tensor->dtype != QR_DTYPE_U8 || tensor->n_bytes > MAX_QUANT_STATE_BYTES) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a quantisation state (U8 bytes of JSON)", tensor->name);
     }
-    QR_TRY(qr_json_parse((const char *)tensor->data, tensor->n_bytes, tensor->name, &state, err));
+    text = qr_strndup((const char *)tensor->data, tensor->n_bytes); /* the parser relies on a text that stays */
+    if (text == NULL) { QR_TRY(qr_fail_memory(err, tensor->name, tensor->n_bytes)); }
+    QR_TRY(qr_safetensors_check(file, err));
+    QR_TRY(qr_json_parse(text, tensor->n_bytes, tensor->name, &state, err));
     const char *type = "nf4";
     int64_t block = 0, nested_block = 0;
     double offset = 0.0;
@@ -87,6 +95,7 @@ static qrun_status read_quant_state(const qr_safetensors_tensor *tensor, qr_stor
     stored->desc.block = (int)block;
     stored->nested_offset = (float)offset;
 out:
+    qr_free(text);
     qr_json_free(state);
     return status;
 }
@@ -94,7 +103,7 @@ out:
 static qrun_status find_nf4(const qr_safetensors *file, const char *module, const qr_safetensors_tensor *state,
                             qr_stored_weight *stored, qr_error *err) {
     bool nested = false;
-    QR_RETURN_IF_ERROR(read_quant_state(state, stored, &nested, err));
+    QR_RETURN_IF_ERROR(read_quant_state(file, state, stored, &nested, err));
     QR_RETURN_IF_ERROR(qr_weight_desc_check(&stored->desc, module, err));
     if (stored->codes->n_bytes != qr_weight_code_bytes(&stored->desc)) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds %zu byte%s of codes where [%lld, %lld] needs %zu",
@@ -127,9 +136,26 @@ static qrun_status find_int8(const qr_safetensors *file, const char *module, qr_
                           err);
 }
 
-qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module, int64_t rows, int64_t cols,
-                                  bool transposed, qr_stored_weight *stored, qr_error *err) {
-    *stored = (qr_stored_weight){.desc = {.rows = rows, .cols = cols}};
+/* ---- Plain and packed -------------------------------------------------------------------------------------------- */
+
+static qrun_status find_packed(const qr_safetensors *file, const char *module, bool transposed,
+                               const qr_packing *packing, qr_stored_weight *stored, qr_error *err) {
+    const int64_t rows = stored->desc.rows, cols = stored->desc.cols, dims[2] = {rows, cols};
+    char scales[QR_STORED_NAME_BYTES];
+    (void)snprintf(scales, sizeof scales, "%s.weight_scale_inv", module);
+    if (transposed) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: is stored as %s, which this family cannot be",
+                       stored->codes->name, qr_packing_name(packing->kind));
+    }
+    QR_RETURN_IF_ERROR(qr_safetensors_require(file, stored->codes->name, QR_DTYPE_BIT(stored->codes->dtype), 2, dims,
+                                              &stored->codes, err));
+    stored->desc.format = QR_WEIGHT_BF16;
+    return qr_packed_weight_find(file, packing, stored->codes, scales, rows, cols, 0, &stored->packed, err);
+}
+
+static qrun_status find_parts(const qr_safetensors *file, const char *module, bool transposed,
+                              const qr_packing *packing, qr_stored_weight *stored, qr_error *err) {
+    const int64_t rows = stored->desc.rows, cols = stored->desc.cols;
     char name[QR_STORED_NAME_BYTES];
     const qr_safetensors_tensor *state = find_part(file, module, QR_BNB_QUANT_STATE_NAME, name);
     if (state == NULL && find_part(file, module, "weight.quant_state.bitsandbytes__fp4", name) != NULL) {
@@ -139,12 +165,98 @@ qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module
     stored->codes = find_part(file, module, QR_BNB_CODES_NAME, name);
     if (state != NULL && stored->codes != NULL) { return find_nf4(file, module, state, stored, err); }
     if (stored->codes != NULL && stored->codes->dtype == QR_DTYPE_I8) { return find_int8(file, module, stored, err); }
+    if (packing != NULL && stored->codes != NULL && qr_packing_has_codes(packing, stored->codes)) {
+        return find_packed(file, module, transposed, packing, stored, err);
+    }
     const int64_t dims[2] = {transposed ? cols : rows, transposed ? rows : cols};
-    QR_RETURN_IF_ERROR(qr_safetensors_require(file, name, QR_DTYPES_FLOAT, 2, dims, &stored->codes, err));
-    stored->desc.format = stored->codes->dtype == QR_DTYPE_F32   ? QR_WEIGHT_F32
-                          : stored->codes->dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16
-                                                                 : QR_WEIGHT_BF16;
+    QR_RETURN_IF_ERROR(
+        qr_safetensors_require(file, name, QR_DTYPES_FLOAT | QR_DTYPES_BLOCKS, 2, dims, &stored->codes, err));
+    stored->desc.format =
+        qr_dtype_is_blocks(stored->codes->dtype) ? QR_WEIGHT_F16 : qr_weight_plain_format(stored->codes->dtype);
     return qr_weight_desc_check(&stored->desc, module, err);
+}
+
+qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module, int64_t rows, int64_t cols,
+                                  bool transposed, const qr_packing *packing, qr_stored_weight *stored, qr_error *err) {
+    *stored = (qr_stored_weight){.desc = {.rows = rows, .cols = cols}};
+    QR_RETURN_IF_ERROR(find_parts(file, module, transposed, packing, stored, err));
+    stored->data = stored->codes->data;
+    stored->n_bytes = stored->codes->n_bytes;
+    stored->is_last = true;
+    return QRUN_OK;
+}
+
+/* ---- Stacks of experts ------------------------------------------------------------------------------------------- */
+
+static const char MXFP4_CODES[] = "_blocks", MXFP4_SCALES[] = "_scales";
+
+bool qr_stored_has_stack(const qr_safetensors *file, const char *name) {
+    char blocks[QR_STORED_NAME_BYTES];
+    (void)snprintf(blocks, sizeof blocks, "%s%s", name, MXFP4_CODES);
+    return qr_safetensors_find(file, name) != NULL || qr_safetensors_find(file, blocks) != NULL;
+}
+
+static qrun_status find_mxfp4_codes(const qr_safetensors *file, const qr_stack *stack, const char *name,
+                                    qr_stored_weight *stored, qr_error *err) {
+    const int64_t cols = stored->desc.cols;
+    if (cols % QR_MXFP4_BLOCK != 0) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is MXFP4, whose rows are blocks of %d, and %lld columns are not",
+                       name, QR_MXFP4_BLOCK, (long long)cols);
+    }
+    const int64_t dims[4] = {stack->n_experts, stack->n_parts * stored->desc.rows, cols / QR_MXFP4_BLOCK,
+                             QR_MXFP4_BLOCK / 2};
+    return qr_safetensors_require(file, name, QR_DTYPE_BIT(QR_DTYPE_U8), 4, dims, &stored->codes, err);
+}
+
+static qrun_status find_packed_slice(const qr_safetensors *file, const qr_stack *stack, int64_t expert, int64_t part,
+                                     const qr_packing *packing, qr_stored_weight *stored, qr_error *err) {
+    const int64_t rows = stored->desc.rows, cols = stored->desc.cols;
+    const bool is_mxfp4 = packing->kind == QR_PACKING_MXFP4;
+    char scales[QR_STORED_NAME_BYTES];
+    (void)snprintf(scales, sizeof scales, "%s%s", stack->name, is_mxfp4 ? MXFP4_SCALES : "_scale_inv");
+    QR_RETURN_IF_ERROR(qr_packed_weight_find(file, packing, stored->codes, scales, stack->n_parts * rows, cols, expert,
+                                             &stored->packed, err));
+    stored->desc.format = QR_WEIGHT_BF16;
+    stored->packed.first_row = stack->in_turn ? part : part * rows;
+    stored->packed.row_step = stack->in_turn ? stack->n_parts : 1;
+    return QRUN_OK;
+}
+
+static qrun_status find_stack(const qr_safetensors *file, const qr_stack *stack, const qr_packing *packing,
+                              qr_stored_weight *stored, bool *is_packed, qr_error *err) {
+    const int64_t rows = stack->n_parts * stored->desc.rows, cols = stored->desc.cols;
+    char blocks[QR_STORED_NAME_BYTES];
+    (void)snprintf(blocks, sizeof blocks, "%s%s", stack->name, MXFP4_CODES);
+    stored->codes = qr_safetensors_find(file, stack->name);
+    *is_packed = packing->kind == QR_PACKING_MXFP4 && stored->codes == NULL;
+    if (*is_packed) { return find_mxfp4_codes(file, stack, blocks, stored, err); }
+    *is_packed = stored->codes != NULL && qr_packing_has_codes(packing, stored->codes);
+    const bool is_wide = stack->in_turn && !*is_packed;
+    const int64_t dims[3] = {stack->n_experts, is_wide ? cols : rows, is_wide ? rows : cols};
+    const qr_dtype_set dtypes = *is_packed ? QR_DTYPE_BIT(stored->codes->dtype) : QR_DTYPES_FLOAT;
+    return qr_safetensors_require(file, stack->name, dtypes, 3, dims, &stored->codes, err);
+}
+
+qrun_status qr_stored_slice_find(const qr_safetensors *file, const qr_stack *stack, int64_t expert, int64_t part,
+                                 int64_t rows, int64_t cols, const qr_packing *packing, qr_stored_weight *stored,
+                                 qr_error *err) {
+    bool is_packed = false;
+    *stored = (qr_stored_weight){.desc = {.rows = rows, .cols = cols}};
+    QR_RETURN_IF_ERROR(find_stack(file, stack, packing, stored, &is_packed, err));
+    const size_t expert_bytes = stored->codes->n_bytes / (size_t)stack->n_experts;
+    stored->n_bytes = expert_bytes / (size_t)stack->n_parts;
+    stored->data = stored->codes->data + (size_t)expert * expert_bytes;
+    stored->is_last = expert == stack->n_experts - 1 && part == stack->n_parts - 1;
+    if (is_packed) { return find_packed_slice(file, stack, expert, part, packing, stored, err); }
+    stored->desc.format = qr_weight_plain_format(stored->codes->dtype);
+    if (stack->in_turn) {
+        stored->wide_rows = stack->n_parts * rows;
+        stored->first_row = part;
+        stored->row_step = stack->n_parts;
+    } else {
+        stored->data += (size_t)part * stored->n_bytes;
+    }
+    return QRUN_OK;
 }
 
 static size_t part_bytes(const qr_safetensors_tensor *part) {
@@ -159,22 +271,29 @@ static const void *copy_part(unsigned char **cursor, const qr_safetensors_tensor
     return copy;
 }
 
-qrun_status qr_stored_scales_read(const qr_stored_weight *stored, qr_stored_scales *scales, qr_error *err) {
-    *scales = (qr_stored_scales){0};
-    const size_t n_bytes =
-        part_bytes(stored->row_absmax) + part_bytes(stored->absmax) + part_bytes(stored->nested_absmax);
-    scales->memory = qr_alloc(n_bytes);
-    if (scales->memory == NULL) { return qr_fail_memory(err, "the scales of a weight", n_bytes); }
-    unsigned char *cursor = scales->memory;
-    scales->scales.row_absmax = copy_part(&cursor, stored->row_absmax);
+size_t qr_stored_scales_bytes(const qr_stored_weight *stored) {
+    return part_bytes(stored->row_absmax) + part_bytes(stored->absmax) + part_bytes(stored->nested_absmax);
+}
+
+qr_weight_scales qr_stored_scales_copy(const qr_stored_weight *stored, void *memory) {
+    unsigned char *cursor = memory;
+    qr_weight_scales scales = {.nested_offset = stored->nested_offset};
+    scales.row_absmax = copy_part(&cursor, stored->row_absmax);
     const void *absmax = copy_part(&cursor, stored->absmax);
     if (stored->desc.format == QR_WEIGHT_NF4_DQ) {
-        scales->scales.absmax_codes = absmax;
+        scales.absmax_codes = absmax;
     } else {
-        scales->scales.absmax = absmax;
+        scales.absmax = absmax;
     }
-    scales->scales.nested_absmax = copy_part(&cursor, stored->nested_absmax);
-    scales->scales.nested_offset = stored->nested_offset;
+    scales.nested_absmax = copy_part(&cursor, stored->nested_absmax);
+    return scales;
+}
+
+qrun_status qr_stored_scales_read(const qr_stored_weight *stored, qr_stored_scales *scales, qr_error *err) {
+    const size_t n_bytes = qr_stored_scales_bytes(stored);
+    *scales = (qr_stored_scales){.memory = qr_alloc(n_bytes)};
+    if (scales->memory == NULL) { return qr_fail_memory(err, "the scales of a weight", n_bytes); }
+    scales->scales = qr_stored_scales_copy(stored, scales->memory);
     return QRUN_OK;
 }
 

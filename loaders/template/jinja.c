@@ -68,6 +68,12 @@ static qr_jinja_value give(qr_jinja_run *run, const qr_jinja_variable *variable)
 
 qrun_status qr_jinja_render(const qr_jinja_template *parsed, const qr_jinja_variable *variables, size_t n_variables,
                             int64_t now, qr_buffer *out, qr_error *err) {
+    int64_t n_steps;
+    return qr_jinja_render_counted(parsed, variables, n_variables, now, out, &n_steps, err);
+}
+
+qrun_status qr_jinja_render_counted(const qr_jinja_template *parsed, const qr_jinja_variable *variables,
+                                    size_t n_variables, int64_t now, qr_buffer *out, int64_t *n_steps, qr_error *err) {
     qr_jinja_arena arena = {0};
     qr_jinja_run run = {.arena = &arena, .err = err, .what = parsed->what, .line = 1, .now = now};
     qr_jinja_builder text = {.run = &run};
@@ -91,5 +97,6 @@ qrun_status qr_jinja_render(const qr_jinja_template *parsed, const qr_jinja_vari
         }
     }
     qr_jinja_arena_free(&arena);
+    *n_steps = (int64_t)(run.n_walked / QR_JINJA_STEP_BYTES);
     return run.status;
 }

@@ -4,7 +4,8 @@
  *
  * Statements: if, for (filter, else, recursive, loop.*), set (also of namespaces, tuples, blocks), macro, call,
  * filter, with, generation, break, continue, raw. Expressions: Python's operators, literals, slices, filters, tests,
- * methods. Not supported: include, import, extends, block, do, autoescape, integers beyond 64 bits, \N{…} in strings.
+ * methods. Not supported: include, import, extends, block, do, autoescape, integers beyond 4,300 digits, \N{…} in
+ * strings. What is not supported is refused with a message that names it.
  *
  * Templates and values come from outside: nesting, steps, memory and range lengths are limited, each with one clear
  * error, and nothing a template does reaches beyond its own arena. */
@@ -32,8 +33,8 @@ typedef struct qr_jinja_variable {
     const char *name;
     enum { QR_JINJA_GIVE_NONE, QR_JINJA_GIVE_BOOL, QR_JINJA_GIVE_TEXT, QR_JINJA_GIVE_JSON } kind;
     bool boolean;
-    const char *text;    /* UTF-8, NUL-terminated */
-    const qr_json *json; /* whole numbers become ints: the tree does not tell 1.0 from 1 */
+    const char *text; /* UTF-8, NUL-terminated */
+    const qr_json *json;
 } qr_jinja_variable;
 
 /* Appends the rendered text to out; nothing is appended when it fails. Of two variables with one name the later wins.
@@ -41,5 +42,9 @@ typedef struct qr_jinja_variable {
  * that message; every other error names the template and the line. */
 qrun_status qr_jinja_render(const qr_jinja_template *parsed, const qr_jinja_variable *variables, size_t n_variables,
                             int64_t now, qr_buffer *out, qr_error *err);
+
+/* The same. *n_steps is how many steps it took, of QR_JINJA_MAX_STEPS (jinja_value.h), also where it failed. */
+qrun_status qr_jinja_render_counted(const qr_jinja_template *parsed, const qr_jinja_variable *variables,
+                                    size_t n_variables, int64_t now, qr_buffer *out, int64_t *n_steps, qr_error *err);
 
 #endif

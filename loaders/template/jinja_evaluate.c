@@ -182,11 +182,48 @@ static bool bind(qr_jinja_run *run, const qr_jinja_builtin *builtin, const char 
     return !qr_jinja_failed(run);
 }
 
+const qr_jinja_builtin *qr_jinja_find_builtin(const qr_jinja_table *table, const char *name, size_t size) {
+    for (size_t i = 0; i < table->n; i++) {
+        if (same_name(&(qr_jinja_string){.data = name, .size = size}, table->rows[i].name,
+                      strlen(table->rows[i].name))) {
+            return &table->rows[i];
+        }
+    }
+    return NULL;
+}
+
+/* Charges what a builtin will walk over: see qr_jinja_cost. */
+static bool charge_given(qr_jinja_run *run, qr_jinja_value value) {
+    switch (value.type) {
+        case QR_JINJA_STRING: return qr_jinja_walk(run, value.string->size);
+        case QR_JINJA_LIST:
+        case QR_JINJA_TUPLE:
+        case QR_JINJA_RANGE:
+        case QR_JINJA_VIEW:
+        case QR_JINJA_ITERATOR: return qr_jinja_step(run, value.list->n_items);
+        case QR_JINJA_DICT:
+        case QR_JINJA_NAMESPACE: return qr_jinja_step(run, value.dict->n_entries);
+        default: return !qr_jinja_failed(run);
+    }
+}
+
+static bool charge_call(qr_jinja_run *run, const qr_jinja_builtin *builtin, qr_jinja_value self,
+                        const qr_jinja_args *args) {
+    if (!qr_jinja_step(run, 1) || builtin->cost == QR_JINJA_FLAT) { return !qr_jinja_failed(run); }
+    bool paid = charge_given(run, self);
+    for (size_t i = 0; i < args->n_items && paid; i++) { paid = charge_given(run, args->items[i]); }
+    for (size_t i = 0; args->named != NULL && i < args->named->n_entries && paid; i++) {
+        paid = charge_given(run, args->named->entries[i].value);
+    }
+    return paid;
+}
+
 qr_jinja_value qr_jinja_call_builtin(qr_jinja_run *run, const qr_jinja_builtin *builtin, const char *role,
                                      qr_jinja_value self, const qr_jinja_args *args) {
     qr_jinja_value values[QR_JINJA_MAX_PARAMETERS] = {0};
     if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
     const bool any = builtin->params == NULL;
+    if (!charge_call(run, builtin, self, args)) { return qr_jinja_undefined(); }
     if (!any && !bind(run, builtin, role, args, values)) { return qr_jinja_undefined(); }
     return builtin->call(run, &(qr_jinja_invocation){builtin, self, any ? NULL : values, args});
 }

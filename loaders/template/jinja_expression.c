@@ -229,15 +229,11 @@ static qr_jinja_node *make_constant(qr_jinja_parser *p, qr_jinja_value value) {
 }
 
 static qr_jinja_node *parse_int(qr_jinja_parser *p, const qr_jinja_token *token) {
-    int64_t value;
-    bool overflow;
-    if (!qr_jinja_parse_int(token->text, token->size, 0, &value, &overflow)) {
+    const qr_jinja_value value = qr_jinja_parse_integer(p->run, token->text, token->size, 0);
+    if (value.type == QR_JINJA_MISSING) {
         (void)qr_jinja_error(p->run, "'%.*s' is not a number", (int)token->size, token->text);
-    } else if (overflow) {
-        (void)qr_jinja_error(p->run, "%.*s does not fit 64 bits", (int)(token->size < 64 ? token->size : 64),
-                             token->text);
     }
-    return qr_jinja_failed(p->run) ? NULL : make_constant(p, qr_jinja_int(value));
+    return qr_jinja_failed(p->run) ? NULL : make_constant(p, value);
 }
 
 static qr_jinja_node *parse_float(qr_jinja_parser *p, const qr_jinja_token *token) {

@@ -3,13 +3,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "base/sizes.h"
 #include "base/utf8.h"
 #include "loaders/template/jinja_run.h"
 
 int64_t qr_jinja_integer_or(qr_jinja_run *run, qr_jinja_value value, int64_t otherwise) {
     int64_t number = otherwise;
-    if (value.type != QR_JINJA_MISSING && !qr_jinja_as_index(value, &number)) {
+    if (value.type == QR_JINJA_BIG) {
+        (void)qr_jinja_error(run, "an integer beyond 64 bits cannot be a size or a position");
+    } else if (value.type != QR_JINJA_MISSING && !qr_jinja_as_index(value, &number)) {
         (void)qr_jinja_error(run, "'%s' object cannot be interpreted as an integer", qr_jinja_type_name(value));
     }
     return number;
@@ -81,6 +84,10 @@ static qr_jinja_value filter_escape(qr_jinja_run *run, const qr_jinja_invocation
     return keeps ? self : qr_jinja_escape_html(run, qr_jinja_str(run, self));
 }
 
+static qr_jinja_value filter_striptags(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    return qr_jinja_strip_tags(run, qr_jinja_str(run, call->self));
+}
+
 static qr_jinja_value filter_indent(qr_jinja_run *run, const qr_jinja_invocation *call) {
     const qr_jinja_value *args = call->args;
     qr_jinja_builder builder = {.run = run}, indentation = {.run = run}, quirk = {.run = run};
@@ -109,19 +116,24 @@ static qr_jinja_value filter_indent(qr_jinja_run *run, const qr_jinja_invocation
 
 static qr_jinja_value filter_truncate(qr_jinja_run *run, const qr_jinja_invocation *call) {
     const qr_jinja_value *args = call->args;
-    const qr_jinja_string *text = qr_jinja_str(run, call->self);
     const qr_jinja_string dots = {.data = "...", .size = 3};
     const qr_jinja_string *end = args[2].type == QR_JINJA_MISSING ? &dots : qr_jinja_str(run, args[2]);
     const int64_t length = qr_jinja_integer_or(run, args[0], 255), leeway = qr_jinja_integer_or(run, args[3], 5);
-    const int64_t n_end = (int64_t)qr_jinja_char_count(end->data, end->size);
+    const int64_t n_end = (int64_t)qr_jinja_char_count(run, end->data, end->size);
     if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
     if (length < n_end || leeway < 0) {
         return qr_jinja_error(run, "truncate: expected length >= %lld", (long long)n_end);
     }
-    if ((int64_t)qr_jinja_char_count(text->data, text->size) <= length + qr_min(leeway, INT64_MAX - length)) {
-        return qr_jinja_to_text(run, call->self);
+    size_t n_items;
+    if (!qr_jinja_length(run, call->self, &n_items)) {
+        return qr_jinja_error(run, "object of type '%s' has no len()", qr_jinja_type_name(call->self));
     }
-    size_t cut = qr_jinja_char_offset(text->data, text->size, (size_t)(length - n_end));
+    if ((int64_t)n_items <= length + qr_min(leeway, INT64_MAX - length)) { return call->self; }
+    if (call->self.type != QR_JINJA_STRING) {
+        return qr_jinja_error(run, "truncate: a long %s is not text", qr_jinja_type_name(call->self));
+    }
+    const qr_jinja_string *text = call->self.string;
+    size_t cut = qr_jinja_char_offset(run, text->data, text->size, (size_t)(length - n_end));
     if (!qr_jinja_truth(args[1])) {
         size_t space = cut;
         while (space > 0 && text->data[space - 1] != ' ') { space--; }
@@ -139,10 +151,9 @@ static qr_jinja_value filter_wordcount(qr_jinja_run *run, const qr_jinja_invocat
     bool in_word = false;
     for (size_t i = 0; i < text->size && !qr_jinja_failed(run);) {
         const uint32_t c = qr_jinja_next_character(text, &i);
-        const bool is_word =
-            c == '_' || c >= 0x80U || (c >= '0' && c <= '9') || ((c | 0x20U) >= 'a' && (c | 0x20U) <= 'z');
+        const bool is_word = c == '_' || qr_jinja_is_alnum(c);
         n += is_word && !in_word;
-        in_word = is_word && !(c >= 0x80U && qr_jinja_is_space(c));
+        in_word = is_word;
     }
     return qr_jinja_int(n);
 }
@@ -159,15 +170,18 @@ static qr_jinja_value filter_format(qr_jinja_run *run, const qr_jinja_invocation
 }
 
 static qr_jinja_value filter_urlencode(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    if (call->self.type != QR_JINJA_STRING && call->self.type != QR_JINJA_UNDEFINED &&
+        qr_jinja_is_iterable(call->self)) {
+        return qr_jinja_error(run, "urlencode of a %s is not supported", qr_jinja_type_name(call->self));
+    }
     const qr_jinja_string *text = qr_jinja_str(run, call->self);
     qr_jinja_builder builder = {.run = run};
     for (size_t i = 0; i < text->size && !qr_jinja_failed(run); i++) {
         const unsigned char c = (unsigned char)text->data[i];
         const bool plain = (c >= '0' && c <= '9') || ((c | 0x20U) >= 'a' && (c | 0x20U) <= 'z') ||
                            (c != 0 && strchr("_.-~/", c) != NULL);
-        char escape[4];
-        snprintf(escape, sizeof escape, plain ? "%c" : "%%%02X", c);
-        qr_jinja_append_text(&builder, escape);
+        const char escape[] = {'%', "0123456789ABCDEF"[c >> 4], "0123456789ABCDEF"[c & 15U]};
+        qr_jinja_append(&builder, plain ? &text->data[i] : escape, plain ? 1 : sizeof escape);
     }
     return qr_jinja_built(&builder);
 }
@@ -178,29 +192,26 @@ static qr_jinja_value default_or(qr_jinja_value given, qr_jinja_value otherwise)
     return given.type == QR_JINJA_MISSING ? otherwise : given;
 }
 
-static qr_jinja_value truncate_double(qr_jinja_run *run, double value, qr_jinja_value otherwise) {
-    if (isnan(value)) { return otherwise; }
-    if (value >= -9223372036854775808.0 && value < 9223372036854775808.0) { return qr_jinja_int((int64_t)value); }
-    return isinf(value) ? otherwise : qr_jinja_error(run, "the integer does not fit 64 bits");
-}
-
 static qr_jinja_value filter_int(qr_jinja_run *run, const qr_jinja_invocation *call) {
     const qr_jinja_value self = call->self;
     const qr_jinja_value otherwise = default_or(call->args[0], qr_jinja_int(0));
     const int64_t base = qr_jinja_integer_or(run, call->args[1], 10);
-    int64_t value;
     double number;
-    bool overflow;
     if (base < 0 || base == 1 || base > 36) { return otherwise; }
     if (self.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, self); }
-    if (qr_jinja_as_index(self, &value)) { return qr_jinja_int(value); }
-    if (self.type == QR_JINJA_FLOAT) { return truncate_double(run, self.number, otherwise); }
-    if (self.type != QR_JINJA_STRING) { return otherwise; }
-    if (qr_jinja_parse_int(self.string->data, self.string->size, (int)base, &value, &overflow)) {
-        return overflow ? qr_jinja_error(run, "the integer does not fit 64 bits") : qr_jinja_int(value);
+    if (self.type == QR_JINJA_BIG || self.type == QR_JINJA_INT) { return self; }
+    if (self.type == QR_JINJA_BOOL) { return qr_jinja_int(self.boolean); }
+    if (self.type == QR_JINJA_STRING) {
+        const qr_jinja_value value = qr_jinja_parse_integer(run, self.string->data, self.string->size, (int)base);
+        if (value.type != QR_JINJA_MISSING) { return value; }
+        if (!qr_jinja_parse_double(self.string->data, self.string->size, &number)) { return otherwise; }
+    } else if (self.type == QR_JINJA_FLOAT) {
+        number = self.number;
+    } else {
+        return otherwise;
     }
-    const bool parsed = qr_jinja_parse_double(self.string->data, self.string->size, &number);
-    return parsed ? truncate_double(run, number, otherwise) : otherwise;
+    if (isinf(number)) { return qr_jinja_error(run, "cannot convert float infinity to integer"); }
+    return isnan(number) ? otherwise : qr_jinja_integer_from_double(run, number);
 }
 
 static qr_jinja_value filter_float(qr_jinja_run *run, const qr_jinja_invocation *call) {
@@ -215,13 +226,12 @@ static qr_jinja_value filter_float(qr_jinja_run *run, const qr_jinja_invocation 
 
 static qr_jinja_value filter_abs(qr_jinja_run *run, const qr_jinja_invocation *call) {
     const qr_jinja_value self = call->self;
-    int64_t value;
     if (self.type == QR_JINJA_FLOAT) { return qr_jinja_float(fabs(self.number)); }
     if (self.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, self); }
-    if (!qr_jinja_as_index(self, &value)) {
+    if (!qr_jinja_is_integer(self)) {
         return qr_jinja_error(run, "bad operand type for abs(): '%s'", qr_jinja_type_name(self));
     }
-    return value < 0 ? qr_jinja_binary(run, '-', qr_jinja_int(0), qr_jinja_int(value)) : qr_jinja_int(value);
+    return qr_jinja_binary(run, qr_jinja_is_negative(self) ? '-' : '+', qr_jinja_int(0), self);
 }
 
 /* Half to even on the exact binary value, as Python rounds. */
@@ -232,11 +242,38 @@ static double round_half_even(double value, int64_t precision) {
     }
     char text[400];
     double rounded;
-    if (precision > 22 || fabs(value) > 1e22) { return value; }
-    snprintf(text, sizeof text, "%.*f", (int)precision, value);
-    char *comma = strchr(text, ',');
-    if (comma != NULL) { *comma = '.'; }
+    if (precision > 340 || fabs(value) > 1e22) { return value; }
+    (void)qr_format(text, sizeof text, "%.*f", (int)precision, value);
     return qr_jinja_parse_double(text, strlen(text), &rounded) ? rounded : value;
+}
+
+/* An integer to a multiple of 10^n: half to even. */
+static qr_jinja_value round_integer(qr_jinja_run *run, qr_jinja_value integer, int64_t n) {
+    static const int floor_divide = QR_JINJA_OP('/', '/');
+    const qr_jinja_value two = qr_jinja_int(2);
+    const qr_jinja_value unit = qr_jinja_binary(run, QR_JINJA_OP('*', '*'), qr_jinja_int(10), qr_jinja_int(n));
+    const qr_jinja_value rest = qr_jinja_binary(run, '%', integer, unit);
+    qr_jinja_value quotient = qr_jinja_binary(run, floor_divide, integer, unit);
+    const qr_jinja_value is_odd = qr_jinja_binary(run, '%', quotient, two);
+    if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
+    const int half = qr_jinja_compare(run, qr_jinja_binary(run, '*', rest, two), unit, "<");
+    if (half > 0 || (half == 0 && qr_jinja_truth(is_odd))) {
+        quotient = qr_jinja_binary(run, '+', quotient, qr_jinja_int(1));
+    }
+    return qr_jinja_binary(run, '*', quotient, unit);
+}
+
+/* math.ceil or math.floor of value × 10^precision, divided by that again. */
+static qr_jinja_value round_towards(qr_jinja_run *run, double (*direction)(double), qr_jinja_value value,
+                                    int64_t precision) {
+    const int raise = QR_JINJA_OP('*', '*');
+    const qr_jinja_value scale = qr_jinja_binary(run, raise, qr_jinja_int(10), qr_jinja_int(precision));
+    qr_jinja_value scaled = qr_jinja_binary(run, '*', value, scale);
+    if (!qr_jinja_failed(run) && scaled.type == QR_JINJA_FLOAT) {
+        if (!isfinite(scaled.number)) { return qr_jinja_error(run, "cannot convert float infinity or NaN to integer"); }
+        scaled = qr_jinja_integer_from_double(run, direction(scaled.number));
+    }
+    return qr_jinja_binary(run, '/', scaled, scale);
 }
 
 static qr_jinja_value filter_round(qr_jinja_run *run, const qr_jinja_invocation *call) {
@@ -248,14 +285,12 @@ static qr_jinja_value filter_round(qr_jinja_run *run, const qr_jinja_invocation 
         return qr_jinja_error(run, "type %s doesn't define round", qr_jinja_type_name(self));
     }
     if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
-    const double scale = pow(10.0, (double)precision);
-    if (strcmp(method, "ceil") == 0) { return qr_jinja_float(ceil(qr_jinja_as_double(self) * scale) / scale); }
-    if (strcmp(method, "floor") == 0) { return qr_jinja_float(floor(qr_jinja_as_double(self) * scale) / scale); }
+    if (strcmp(method, "ceil") == 0) { return round_towards(run, ceil, self, precision); }
+    if (strcmp(method, "floor") == 0) { return round_towards(run, floor, self, precision); }
     if (strcmp(method, "common") != 0) { return qr_jinja_error(run, "method must be common, ceil or floor"); }
-    int64_t value;
-    if (qr_jinja_as_index(self, &value) && precision >= 0) { return qr_jinja_int(value); }
-    const double rounded = round_half_even(qr_jinja_as_double(self), precision);
-    return self.type == QR_JINJA_FLOAT ? qr_jinja_float(rounded) : truncate_double(run, rounded, qr_jinja_int(0));
+    if (self.type == QR_JINJA_FLOAT) { return qr_jinja_float(round_half_even(self.number, precision)); }
+    return precision < 0 ? round_integer(run, self, -qr_max(precision, -QR_JINJA_MAX_BITS))
+                         : qr_jinja_binary(run, '+', qr_jinja_int(0), self);
 }
 
 /* --- any value --- */
@@ -313,43 +348,46 @@ static qr_jinja_value filter_tojson(qr_jinja_run *run, const qr_jinja_invocation
 
 static qr_jinja_value filter_length(qr_jinja_run *run, const qr_jinja_invocation *call) {
     size_t length;
-    if (!qr_jinja_length(call->self, &length)) {
+    if (!qr_jinja_length(run, call->self, &length)) {
         return qr_jinja_error(run, "object of type '%s' has no len()", qr_jinja_type_name(call->self));
     }
     return qr_jinja_int((int64_t)length);
 }
 
 static const qr_jinja_builtin filters[] = {
-    {"abs", "", 0, filter_abs, 0},
-    {"attr", "name", 1, filter_attr, 0},
-    {"capitalize", "", 0, filter_method, 0},
-    {"center", "width", 0, filter_center, 0},
-    {"count", "", 0, filter_length, 0},
-    {"d", "default_value boolean", 0, filter_default, 0},
-    {"default", "default_value boolean", 0, filter_default, 0},
-    {"e", "", 0, filter_escape, 0},
-    {"escape", "", 0, filter_escape, 0},
-    {"float", "default", 0, filter_float, 0},
-    {"forceescape", "", 0, filter_escape, FORCED},
-    {"format", NULL, 0, filter_format, 0},
-    {"indent", "width first blank", 0, filter_indent, 0},
-    {"int", "default base", 0, filter_int, 0},
-    {"length", "", 0, filter_length, 0},
-    {"lower", "", 0, filter_method, 0},
-    {"replace", "old new count", 2, filter_replace, 0},
-    {"round", "precision method", 0, filter_round, 0},
-    {"safe", "", 0, filter_safe, 0},
-    {"string", "", 0, filter_string, 0},
-    {"title", "", 0, filter_title, 0},
-    {"tojson", "ensure_ascii indent separators sort_keys", 0, filter_tojson, 0},
-    {"trim", "chars", 0, filter_trim, 0},
-    {"truncate", "length killwords end leeway", 0, filter_truncate, 0},
-    {"upper", "", 0, filter_method, 0},
-    {"urlencode", "", 0, filter_urlencode, 0},
-    {"wordcount", "", 0, filter_wordcount, 0},
+    {"abs", "", 0, filter_abs, 0, QR_JINJA_BY_SIZE},
+    {"attr", "name", 1, filter_attr, 0, QR_JINJA_FLAT},
+    {"capitalize", "", 0, filter_method, 0, QR_JINJA_BY_SIZE},
+    {"center", "width", 0, filter_center, 0, QR_JINJA_BY_SIZE},
+    {"count", "", 0, filter_length, 0, QR_JINJA_FLAT},
+    {"d", "default_value boolean", 0, filter_default, 0, QR_JINJA_FLAT},
+    {"default", "default_value boolean", 0, filter_default, 0, QR_JINJA_FLAT},
+    {"e", "", 0, filter_escape, 0, QR_JINJA_BY_SIZE},
+    {"escape", "", 0, filter_escape, 0, QR_JINJA_BY_SIZE},
+    {"float", "default", 0, filter_float, 0, QR_JINJA_BY_SIZE},
+    {"forceescape", "", 0, filter_escape, FORCED, QR_JINJA_BY_SIZE},
+    {"format", NULL, 0, filter_format, 0, QR_JINJA_BY_SIZE},
+    {"indent", "width first blank", 0, filter_indent, 0, QR_JINJA_BY_SIZE},
+    {"int", "default base", 0, filter_int, 0, QR_JINJA_BY_SIZE},
+    {"length", "", 0, filter_length, 0, QR_JINJA_FLAT},
+    {"lower", "", 0, filter_method, 0, QR_JINJA_BY_SIZE},
+    {"replace", "old new count", 2, filter_replace, 0, QR_JINJA_BY_SIZE},
+    {"round", "precision method", 0, filter_round, 0, QR_JINJA_BY_SIZE},
+    {"safe", "", 0, filter_safe, 0, QR_JINJA_FLAT},
+    {"string", "", 0, filter_string, 0, QR_JINJA_FLAT},
+    {"striptags", "", 0, filter_striptags, 0, QR_JINJA_BY_SIZE},
+    {"title", "", 0, filter_title, 0, QR_JINJA_BY_SIZE},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, filter_tojson, 0, QR_JINJA_BY_SIZE},
+    {"trim", "chars", 0, filter_trim, 0, QR_JINJA_BY_SIZE},
+    {"truncate", "length killwords end leeway", 0, filter_truncate, 0, QR_JINJA_BY_SIZE},
+    {"upper", "", 0, filter_method, 0, QR_JINJA_BY_SIZE},
+    {"urlencode", "", 0, filter_urlencode, 0, QR_JINJA_BY_SIZE},
+    {"wordcount", "", 0, filter_wordcount, 0, QR_JINJA_BY_SIZE},
 };
 
+const qr_jinja_table qr_jinja_value_filters = {"filter", filters, QR_COUNT_OF(filters)};
+
 const qr_jinja_builtin *qr_jinja_find_filter(const char *name, size_t size) {
-    const qr_jinja_builtin *found = qr_jinja_find_builtin(filters, QR_COUNT_OF(filters), name, size);
-    return found != NULL ? found : qr_jinja_find_sequence_filter(name, size);
+    const qr_jinja_builtin *found = qr_jinja_find_builtin(&qr_jinja_value_filters, name, size);
+    return found != NULL ? found : qr_jinja_find_builtin(&qr_jinja_sequence_filters, name, size);
 }

@@ -1,5 +1,6 @@
 /* Formatting: str.format, the % operator and strftime. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -13,19 +14,19 @@ enum { MAX_WIDTH = 10000, MAX_PRECISION = 300, NUMBER_BYTES = 1024 };
 
 /* [[fill]align][sign][#][0][width][,][.precision][type], and the same for %. */
 typedef struct spec {
-    char fill[5]; /* one character */
-    char align;   /* '<', '>', '^', '=' or 0 */
-    char sign;    /* '+', ' ' or 0 */
-    bool alternate, grouped;
-    int64_t width, precision; /* precision −1: none */
-    char type;                /* 0: none */
+    char fill[5];                   /* one character */
+    char align;                     /* '<', '>', '^', '=' or 0 */
+    char sign;                      /* '+', ' ' or 0 */
+    bool alternate, grouped, zeros; /* zeros: before the digits, where no alignment was given */
+    int64_t width, precision;       /* precision −1: none */
+    char type;                      /* 0: none */
 } spec;
 
 /* Aligns text; `n_prefix` bytes (a sign, 0x) stay before the padding of '='. */
 static void append_aligned(qr_jinja_builder *out, const spec *s, const char *text, size_t size, size_t n_prefix,
                            char natural) {
     const char align = s->align != '\0' ? s->align : natural;
-    const int64_t missing = s->width - (int64_t)qr_jinja_char_count(text, size);
+    const int64_t missing = s->width - (int64_t)qr_jinja_char_count(out->run, text, size);
     const int64_t before = missing <= 0 ? 0 : align == '>' || align == '=' ? missing : align == '^' ? missing / 2 : 0;
     if (align == '=') {
         qr_jinja_append(out, text, n_prefix);
@@ -39,92 +40,103 @@ static void append_aligned(qr_jinja_builder *out, const spec *s, const char *tex
 
 static void append_text_value(qr_jinja_builder *out, const spec *s, const qr_jinja_string *text) {
     size_t size = text->size;
-    if (s->precision >= 0) { size = qr_jinja_char_offset(text->data, size, (size_t)s->precision); }
+    if (s->precision >= 0) { size = qr_jinja_char_offset(out->run, text->data, size, (size_t)s->precision); }
     append_aligned(out, s, text->data, size, 0, '<');
 }
 
-/* Thousands of the digits before the point. */
-static void group_digits(char text[NUMBER_BYTES], size_t n_prefix) {
-    const size_t n_digits = strspn(text + n_prefix, "0123456789");
-    for (size_t n = n_digits; n > 3 && strlen(text) + 2 < NUMBER_BYTES; n -= 3) {
-        char *at = text + n_prefix + n - 3;
-        memmove(at + 1, at, strlen(at) + 1);
-        *at = ',';
+/* A number with its sign and prefix (0x), and commas between the thousands of its whole part where asked for. */
+static void append_number(qr_jinja_builder *out, const spec *s, bool negative, const char *prefix, const char *digits,
+                          size_t size) {
+    qr_jinja_builder text = {.run = out->run};
+    const char sign = negative ? '-' : s->sign == '-' ? '\0' : s->sign;
+    qr_jinja_append(&text, &sign, sign != '\0');
+    qr_jinja_append_text(&text, prefix);
+    const size_t n_prefix = text.size;
+    size_t n_whole = 0;
+    while (s->grouped && n_whole < size && digits[n_whole] >= '0' && digits[n_whole] <= '9') { n_whole++; }
+    for (size_t i = 0; i < n_whole; i++) {
+        if (i > 0 && (n_whole - i) % 3 == 0) { qr_jinja_append_text(&text, ","); }
+        qr_jinja_append(&text, digits + i, 1);
     }
+    qr_jinja_append(&text, digits + n_whole, size - n_whole);
+    if (!qr_jinja_failed(out->run)) { append_aligned(out, s, text.data, text.size, n_prefix, '>'); }
 }
 
-static size_t put_sign(char *text, const spec *s, bool negative) {
-    const char sign = negative ? '-' : s->sign;
-    text[0] = sign;
-    return sign != '\0';
-}
-
-static void append_integer(qr_jinja_builder *out, const spec *s, int64_t value) {
-    char text[NUMBER_BYTES];
-    size_t n = put_sign(text, s, value < 0);
-    const uint64_t magnitude = value < 0 ? 0U - (uint64_t)value : (uint64_t)value;
-    if (s->alternate && strchr("xXobB", s->type) != NULL && s->type != '\0') {
-        text[n++] = '0';
-        text[n++] = s->type;
+static void append_integer(qr_jinja_builder *out, const spec *s, qr_jinja_value value) {
+    const uint32_t base = s->type == 'x' || s->type == 'X' ? 16 : s->type == 'o' ? 8 : s->type == 'b' ? 2 : 10;
+    const char prefix[] = {s->alternate && base != 10 ? '0' : '\0', s->type, '\0'};
+    qr_jinja_builder digits = {.run = out->run};
+    if (s->grouped && base != 10) {
+        (void)qr_jinja_error(out->run, "Cannot specify ',' with '%c'.", s->type);
+    } else if (s->precision >= 0) {
+        (void)qr_jinja_error(out->run, "a precision in the format of an integer is not supported");
     }
-    if (s->type == 'b') {
-        int bit = 63;
-        while (bit > 0 && (magnitude >> bit & 1U) == 0) { bit--; }
-        size_t end = n;
-        for (; bit >= 0; bit--) { text[end++] = (char)('0' + (magnitude >> bit & 1U)); }
-        text[end] = '\0';
-    } else {
-        const char *format = s->type == 'x'   ? "%" PRIx64
-                             : s->type == 'X' ? "%" PRIX64
-                             : s->type == 'o' ? "%" PRIo64
-                                              : "%" PRIu64;
-        snprintf(text + n, sizeof text - n, format, magnitude);
+    qr_jinja_append_digits(&digits, value, base);
+    if (qr_jinja_failed(out->run)) { return; }
+    for (size_t i = 0; i < digits.size && s->type == 'X'; i++) {
+        if (digits.data[i] >= 'a') { digits.data[i] = (char)(digits.data[i] - 'a' + 'A'); }
     }
-    if (s->grouped) { group_digits(text, n); }
-    append_aligned(out, s, text, strlen(text), n, '>');
+    append_number(out, s, qr_jinja_is_negative(value), prefix, digits.data, digits.size);
 }
 
 static void append_double(qr_jinja_builder *out, const spec *s, double value) {
     char text[NUMBER_BYTES];
     const bool negative = value < 0 || (value == 0 && 1 / value < 0);
-    const size_t n = put_sign(text, s, negative);
     const double magnitude = negative ? -value : value;
-    if (s->type == '\0' && s->precision < 0) {
-        qr_number_format(magnitude, text + n);
+    if (s->alternate || (s->type == '\0' && s->precision >= 0)) {
+        (void)qr_jinja_error(out->run, "this format of a float is not supported: give a letter such as f, and no '#'");
+        return;
+    }
+    if (s->type == '\0') {
+        qr_number_format(magnitude, text);
     } else {
         char format[8] = "%.*f";
-        format[3] = s->type == '%' ? 'f' : s->type == '\0' ? 'g' : s->type;
+        format[3] = s->type == '%' ? 'f' : s->type;
         const double shown = s->type == '%' ? magnitude * 100 : magnitude;
-        snprintf(text + n, sizeof text - n - 2, format, s->precision < 0 ? 6 : (int)s->precision, shown);
-        char *comma = strchr(text, ',');
-        if (comma != NULL) { *comma = '.'; }
+        (void)qr_format(text, sizeof text - 1, format, s->precision < 0 ? 6 : (int)s->precision, shown);
         if (s->type == '%') { strcat(text, "%"); }
     }
-    if (s->grouped) { group_digits(text, n); }
-    append_aligned(out, s, text, strlen(text), n, '>');
+    append_number(out, s, negative, "", text, strlen(text));
 }
 
-static void append_formatted(qr_jinja_builder *out, const spec *s, qr_jinja_value value) {
-    qr_jinja_run *run = out->run;
-    int64_t integer;
-    const bool whole = qr_jinja_as_index(value, &integer);
-    const bool wants_integer = s->type != '\0' && strchr("dxXobc", s->type) != NULL;
-    const bool wants_double = s->type != '\0' && strchr("eEfFgG%", s->type) != NULL;
-    if (value.type == QR_JINJA_UNDEFINED) {
-        append_text_value(out, s, qr_jinja_str(run, value));
-    } else if (wants_integer && whole && s->type != 'c') {
-        append_integer(out, s, integer);
-    } else if (wants_double && qr_jinja_is_number(value)) {
+/* An integer as the character of that code; with `takes_text`, a text of one character too. */
+static void append_character(qr_jinja_builder *out, const spec *s, qr_jinja_value value, bool takes_text) {
+    char bytes[4];
+    int64_t code = -1;
+    if (takes_text && value.type == QR_JINJA_STRING) {
+        const qr_jinja_string *text = value.string;
+        if (text->size > 0 && qr_utf8_sequence_length(text->data, text->size) == text->size) {
+            append_aligned(out, s, text->data, text->size, 0, '>');
+            return;
+        }
+    }
+    const size_t size =
+        qr_jinja_as_index(value, &code) && code >= 0 && code <= 0x10FFFF ? qr_utf8_encode((uint32_t)code, bytes) : 0;
+    if (size == 0) {
+        (void)qr_jinja_error(out->run, "%%c needs the code of a character%s", takes_text ? " or one character" : "");
+        return;
+    }
+    append_aligned(out, s, bytes, size, 0, '>');
+}
+
+static void append_formatted(qr_jinja_builder *out, spec *s, qr_jinja_value value) {
+    const bool whole = qr_jinja_is_integer(value);
+    if (value.type == QR_JINJA_STRING && (s->type == '\0' || s->type == 's')) {
+        if (s->zeros) { s->align = '<'; }
+        if (s->align == '=' || s->sign != '\0' || s->grouped || s->alternate) {
+            (void)qr_jinja_error(out->run, "a format that only numbers have was given a text");
+            return;
+        }
+        append_text_value(out, s, value.string);
+    } else if (whole && s->type == 'c') {
+        append_character(out, s, value, false);
+    } else if (whole && (s->type == '\0' || strchr("dxXob", s->type) != NULL)) {
+        append_integer(out, s, value);
+    } else if (qr_jinja_is_number(value) && (s->type == '\0' || strchr("eEfFgG%", s->type) != NULL)) {
         append_double(out, s, qr_jinja_as_double(value));
-    } else if (value.type == QR_JINJA_FLOAT && s->type == '\0') {
-        append_double(out, s, value.number);
-    } else if (value.type == QR_JINJA_INT && s->type == '\0') {
-        append_integer(out, s, integer);
-    } else if (s->type == '\0' || (s->type == 's' && value.type == QR_JINJA_STRING)) {
-        append_text_value(out, s, qr_jinja_str(run, value));
     } else {
-        (void)qr_jinja_error(run, "unknown format code '%c' for a value of type %s", s->type,
-                             qr_jinja_type_name(value));
+        (void)qr_jinja_error(out->run, "the format '%c' is not one for a value of type %s",
+                             s->type == '\0' ? ' ' : s->type, qr_jinja_type_name(value));
     }
 }
 
@@ -146,27 +158,32 @@ static bool check_spec(qr_jinja_run *run, const spec *s) {
     if (s->width > MAX_WIDTH || s->precision > MAX_PRECISION) {
         (void)qr_jinja_error(run, "a format asks for more than %d characters or %d decimals", (int)MAX_WIDTH,
                              (int)MAX_PRECISION);
+    } else if (s->grouped && s->fill[0] == '0') {
+        (void)qr_jinja_error(run, "a format with both ',' and leading zeros is not supported");
     }
     return !qr_jinja_failed(run);
 }
 
 static bool read_spec(qr_jinja_run *run, const char *at, const char *end, spec *s) {
     *s = (spec){.fill = " ", .precision = -1};
+    bool has_fill = false;
     const size_t fill_size = at < end ? qr_utf8_sequence_length(at, (size_t)(end - at)) : 0;
     if (fill_size > 0 && at + fill_size < end && is_align(at[fill_size])) {
         memcpy(s->fill, at, fill_size);
         s->fill[fill_size] = '\0';
+        has_fill = true;
         at += fill_size;
     }
     if (at < end && is_align(*at)) { s->align = *at++; }
     if (at < end && (*at == '+' || *at == '-' || *at == ' ')) {
-        s->sign = *at == '-' ? '\0' : *at;
+        s->sign = *at;
         at++;
     }
     s->alternate = skip(&at, end, '#');
-    if (skip(&at, end, '0') && s->align == '\0') {
-        s->align = '=';
-        s->fill[0] = '0';
+    if (skip(&at, end, '0')) {
+        s->zeros = s->align == '\0';
+        if (s->zeros) { s->align = '='; }
+        if (!has_fill) { s->fill[0] = '0'; }
     }
     s->width = read_number(&at, end);
     s->grouped = skip(&at, end, ',');
@@ -187,14 +204,12 @@ typedef struct field_state {
 static qr_jinja_value find_field(qr_jinja_run *run, field_state *state, const char *at, const char *end) {
     const char *stop = at;
     while (stop < end && *stop != '.' && *stop != '[') { stop++; }
-    const qr_jinja_value name = qr_jinja_lend(run, at, (size_t)(stop - at));
-    int64_t index = 0;
-    bool overflow = false;
     const bool automatic = stop == at;
-    const bool numeric = !automatic && qr_jinja_parse_int(at, (size_t)(stop - at), 10, &index, &overflow) && !overflow;
-    if (automatic) { index = (int64_t)state->n_automatic++; }
+    const qr_jinja_value name =
+        automatic ? qr_jinja_int((int64_t)state->n_automatic++) : qr_jinja_path_key(run, at, (size_t)(stop - at));
+    int64_t index;
     qr_jinja_value value;
-    if (automatic || numeric) {
+    if (qr_jinja_as_index(name, &index)) {
         if (index < 0 || index >= (int64_t)state->args->n_items) {
             return qr_jinja_error(run, "Replacement index %" PRId64 " out of range for positional args tuple", index);
         }
@@ -210,10 +225,8 @@ static qr_jinja_value find_field(qr_jinja_run *run, field_state *state, const ch
         const char *start = stop;
         while (stop < end && (bracket ? *stop != ']' : *stop != '.' && *stop != '[')) { stop++; }
         const size_t size = (size_t)(stop - start);
-        const bool is_index = bracket && qr_jinja_parse_int(start, size, 10, &index, &overflow) && !overflow;
-        value = bracket
-                    ? qr_jinja_get_item(run, value, is_index ? qr_jinja_int(index) : qr_jinja_lend(run, start, size))
-                    : qr_jinja_get_attribute(run, value, qr_jinja_lend(run, start, size));
+        value = bracket ? qr_jinja_get_item(run, value, qr_jinja_path_key(run, start, size))
+                        : qr_jinja_get_attribute(run, value, qr_jinja_lend(run, start, size));
         if (bracket && stop < end) { stop++; }
     }
     return value;
@@ -242,7 +255,9 @@ static void append_field(qr_jinja_builder *out, field_state *state, const char *
     if (qr_jinja_failed(run)) { return; }
     if (conversion != '\0') { value = to_text(run, conversion, value); }
     spec s;
-    if (!qr_jinja_failed(run) && read_spec(run, colon != NULL ? colon + 1 : end, end, &s)) {
+    if (colon == NULL || colon + 1 == end) {
+        qr_jinja_append_value(out, value);
+    } else if (!qr_jinja_failed(run) && read_spec(run, colon + 1, end, &s)) {
         append_formatted(out, &s, value);
     }
 }
@@ -289,28 +304,29 @@ static const char *read_flags(const char *at, const char *end, spec *s) {
 
 static void append_conversion(qr_jinja_builder *out, spec *s, char type, qr_jinja_value value) {
     qr_jinja_run *run = out->run;
-    const bool integral = strchr("diuxXo", type) != NULL;
     if (type == 's' || type == 'r') {
         if (s->align == '=') { s->align = '>'; }
         s->fill[0] = ' ';
         append_text_value(out, s, to_text(run, type, value).string);
+    } else if (type == 'c') {
+        if (s->align == '=') { s->align = '>'; }
+        s->fill[0] = ' ';
+        append_character(out, s, value, true);
     } else if (!qr_jinja_is_number(value)) {
         (void)qr_jinja_error(run, "%%%c format: a number is required, not %s", type, qr_jinja_type_name(value));
-    } else if (integral) {
-        int64_t integer;
-        if (!qr_jinja_as_index(value, &integer)) {
-            const double number = qr_jinja_as_double(value);
-            if (!(number > -9.2e18 && number < 9.2e18)) {
-                (void)qr_jinja_error(run, "%%%c format: the number does not fit 64 bits", type);
-                return;
-            }
-            integer = (int64_t)number;
+    } else if (strchr("diuxXo", type) != NULL) {
+        if (value.type == QR_JINJA_FLOAT && (!isfinite(value.number) || strchr("xXo", type) != NULL)) {
+            (void)qr_jinja_error(run, "%%%c format: an integer is required, not float", type);
+            return;
         }
+        if (value.type == QR_JINJA_FLOAT) { value = qr_jinja_integer_from_double(run, value.number); }
         s->type = type == 'i' || type == 'u' ? 'd' : type;
-        s->precision = -1;
-        append_integer(out, s, integer);
+        append_integer(out, s, value);
     } else {
         s->type = type;
+        if (value.type == QR_JINJA_BIG && isinf(qr_jinja_as_double(value))) {
+            (void)qr_jinja_error(run, "int too large to convert to float");
+        }
         append_double(out, s, qr_jinja_as_double(value));
     }
 }
@@ -346,7 +362,7 @@ qr_jinja_value qr_jinja_format_percent(qr_jinja_run *run, const qr_jinja_string 
             qr_jinja_append_text(&out, "%");
             continue;
         }
-        if (type == '\0' || strchr("diuxXosrfFeEgG", type) == NULL) {
+        if (type == '\0' || strchr("diuxXoscrfFeEgG", type) == NULL) {
             return qr_jinja_error(run, "unsupported format character");
         }
         if (!named && args.type == QR_JINJA_TUPLE) {
@@ -393,7 +409,7 @@ qr_jinja_value qr_jinja_format_time(qr_jinja_run *run, const qr_jinja_string *fo
         const char letter = directive[n - 1];
         if (letter == 'f') { qr_jinja_append_text(&out, "000000"); }
         if (letter == 'f' || letter == 'z' || letter == 'Z') { continue; }
-        qr_jinja_append(&out, text, strftime(text, sizeof text, directive, &local));
+        qr_jinja_append(&out, text, strftime_l(text, sizeof text, directive, &local, qr_c_locale()));
     }
     return qr_jinja_built(&out);
 }

@@ -1,6 +1,4 @@
 /* Functions that every template can call. */
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/sizes.h"
@@ -28,16 +26,11 @@ static qr_jinja_value global_range(qr_jinja_run *run, const qr_jinja_invocation 
     if (n > QR_JINJA_MAX_RANGE) {
         return qr_jinja_error(run, "range too big: the sandbox blocks ranges larger than %d", (int)QR_JINJA_MAX_RANGE);
     }
-    char shown[96];
-    snprintf(shown, sizeof shown,
-             step == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")", start,
-             stop, step);
     qr_jinja_list *list = qr_jinja_list_create(run, (size_t)n);
-    const char *kind = qr_jinja_cstring(run, qr_jinja_copy(run, shown, strlen(shown)));
-    if (!qr_jinja_failed(run)) { list->kind = kind; }
     for (uint64_t i = 0; i < n && !qr_jinja_failed(run); i++) {
         qr_jinja_list_append(run, list, qr_jinja_int((int64_t)((uint64_t)start + i * (uint64_t)step)));
     }
+    if (!qr_jinja_failed(run)) { list->bounds = (qr_jinja_range){start, stop, step}; }
     return qr_jinja_from_list(QR_JINJA_RANGE, list);
 }
 
@@ -116,15 +109,17 @@ static qr_jinja_value global_strftime_now(qr_jinja_run *run, const qr_jinja_invo
 }
 
 static const qr_jinja_builtin globals[] = {
-    {"range", "start stop step", 1, global_range, 0},
-    {"dict", NULL, 0, global_dict, 0},
-    {"namespace", NULL, 0, global_namespace, 0},
-    {"cycler", NULL, 0, global_cycler, 0},
-    {"joiner", "sep", 0, global_joiner, 0},
-    {"raise_exception", "message", 1, global_raise_exception, 0},
-    {"strftime_now", "format", 1, global_strftime_now, 0},
+    {"range", "start stop step", 1, global_range, 0, QR_JINJA_BY_SIZE},
+    {"dict", NULL, 0, global_dict, 0, QR_JINJA_BY_SIZE},
+    {"namespace", NULL, 0, global_namespace, 0, QR_JINJA_BY_SIZE},
+    {"cycler", NULL, 0, global_cycler, 0, QR_JINJA_BY_SIZE},
+    {"joiner", "sep", 0, global_joiner, 0, QR_JINJA_BY_SIZE},
+    {"raise_exception", "message", 1, global_raise_exception, 0, QR_JINJA_BY_SIZE},
+    {"strftime_now", "format", 1, global_strftime_now, 0, QR_JINJA_BY_SIZE},
 };
 
+const qr_jinja_table qr_jinja_globals = {"function", globals, QR_COUNT_OF(globals)};
+
 const qr_jinja_builtin *qr_jinja_find_global(const char *name, size_t size) {
-    return qr_jinja_find_builtin(globals, QR_COUNT_OF(globals), name, size);
+    return qr_jinja_find_builtin(&qr_jinja_globals, name, size);
 }

@@ -132,6 +132,7 @@ static void append_any(qr_jinja_builder *builder, qr_jinja_value value, const qr
             case QR_JINJA_NONE: qr_jinja_append_text(builder, "null"); break;
             case QR_JINJA_BOOL:
             case QR_JINJA_INT:
+            case QR_JINJA_BIG:
             case QR_JINJA_FLOAT: append_number(builder, value); break;
             case QR_JINJA_STRING: append_json_string(builder, value.string, style->ensure_ascii); break;
             case QR_JINJA_LIST:
@@ -152,16 +153,15 @@ void qr_jinja_append_json(qr_jinja_builder *builder, qr_jinja_value value, const
 
 /* --- in --- */
 
-/* The tree does not tell 1.0 from 1: a whole number is an int. */
-static qr_jinja_value from_number(const qr_json *json) {
-    const double number = json->valuedouble;
-    const bool whole = number == floor(number) && fabs(number) <= 9007199254740992.0;
-    return whole ? qr_jinja_int((int64_t)number) : qr_jinja_float(number);
+/* 1 is an int, 1.0 a float. The reader of JSON refuses integers that a double would round. */
+static qr_jinja_value from_number(qr_jinja_run *run, const qr_json *json) {
+    const bool is_float = (json->type & QR_JSON_FLOAT) != 0;
+    return is_float ? qr_jinja_float(json->valuedouble) : qr_jinja_integer_from_double(run, json->valuedouble);
 }
 
 static qr_jinja_value convert(qr_jinja_run *run, const qr_json *json) {
     if (cJSON_IsBool(json)) { return qr_jinja_bool(cJSON_IsTrue(json)); }
-    if (cJSON_IsNumber(json)) { return from_number(json); }
+    if (cJSON_IsNumber(json)) { return from_number(run, json); }
     if (cJSON_IsString(json)) { return qr_jinja_copy(run, json->valuestring, strlen(json->valuestring)); }
     if (cJSON_IsArray(json)) {
         qr_jinja_list *list = qr_jinja_list_create(run, 0);

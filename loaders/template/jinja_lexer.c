@@ -81,7 +81,7 @@ static void close_tag(lexer *lx, size_t at, char sign, bool trims_newline) {
 static bool lex_comment(lexer *lx) {
     static const qr_jinja_string end = {.data = "#}", .size = 2};
     const size_t body = lx->at + 2;
-    const char *found = qr_jinja_search(lx->source + body, lx->size - body, &end);
+    const char *found = qr_jinja_search(lx->run, lx->source + body, lx->size - body, &end);
     if (found == NULL) { return fail_here(lx, "the comment has no end: #} is missing"); }
     const size_t at = (size_t)(found - lx->source);
     const char sign = at > body && (found[-1] == '-' || found[-1] == '+') ? found[-1] : '\0';

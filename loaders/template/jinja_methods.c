@@ -8,16 +8,8 @@
 
 /* What a variant says: sides of a text, whether a text must be found; kinds of characters; parts of a dict. */
 enum { LEFT = 1, RIGHT = 2, MUST_EXIST = 4 };
-enum { ALPHA, DECIMAL, ALNUM, SPACE };
+enum { ALPHA, DECIMAL, ALNUM, SPACE, ASCII };
 enum { KEYS, VALUES, ITEMS };
-
-/* The builtin of a name in a table. */
-const qr_jinja_builtin *qr_jinja_find_builtin(const qr_jinja_builtin *table, size_t n, const char *name, size_t size) {
-    for (size_t i = 0; i < n; i++) {
-        if (strlen(table[i].name) == size && memcmp(table[i].name, name, size) == 0) { return &table[i]; }
-    }
-    return NULL;
-}
 
 /* A string argument; "" after a failure. */
 static const qr_jinja_string *text_of(qr_jinja_run *run, qr_jinja_value value) {
@@ -76,7 +68,7 @@ static qr_jinja_list *split_at(qr_jinja_run *run, const qr_jinja_string *text, c
     size_t at = 0;
     while (!qr_jinja_failed(run)) {
         const bool more = limit < 0 || (int64_t)parts->n_items < limit;
-        const char *found = more ? qr_jinja_search(text->data + at, text->size - at, separator) : NULL;
+        const char *found = more ? qr_jinja_search(run, text->data + at, text->size - at, separator) : NULL;
         const size_t end = found != NULL ? (size_t)(found - text->data) : text->size;
         qr_jinja_list_append(run, parts, qr_jinja_lend(run, text->data + at, end - at));
         if (found == NULL) { break; }
@@ -99,16 +91,13 @@ static qr_jinja_list *split_from_right(qr_jinja_run *run, const qr_jinja_string 
                                        int64_t limit) {
     qr_jinja_list *parts = qr_jinja_list_create(run, 0);
     size_t end = text->size;
-    for (size_t at = text->size; (int64_t)parts->n_items != limit && at >= separator->size && !qr_jinja_failed(run);) {
-        if (memcmp(text->data + at - separator->size, separator->data, separator->size) != 0) {
-            at--;
-            continue;
-        }
+    while ((int64_t)parts->n_items != limit && !qr_jinja_failed(run)) {
+        const char *found = qr_jinja_search_last(run, text->data, end, separator);
+        if (found == NULL) { break; }
+        const size_t at = (size_t)(found - text->data) + separator->size;
         qr_jinja_list_append(run, parts, qr_jinja_lend(run, text->data + at, end - at));
-        at -= separator->size;
-        end = at;
+        end = at - separator->size;
     }
-    (void)qr_jinja_step(run, text->size / 64);
     qr_jinja_list_append(run, parts, qr_jinja_lend(run, text->data, end));
     if (!qr_jinja_failed(run)) { reverse(parts); }
     return parts;
@@ -180,7 +169,7 @@ static qr_jinja_value string_join(qr_jinja_run *run, const qr_jinja_invocation *
 /* The part of text that start and end (in characters, Python's rules) leave; false when nothing can be found in it. */
 static bool narrow(qr_jinja_run *run, const qr_jinja_string *text, qr_jinja_value start, qr_jinja_value end,
                    qr_jinja_string *part, int64_t *first) {
-    const int64_t n = start.type == QR_JINJA_MISSING ? 0 : (int64_t)qr_jinja_char_count(text->data, text->size);
+    const int64_t n = start.type == QR_JINJA_MISSING ? 0 : (int64_t)qr_jinja_char_count(run, text->data, text->size);
     *part = *text;
     *first = 0;
     if (start.type == QR_JINJA_MISSING) { return true; }
@@ -189,8 +178,8 @@ static bool narrow(qr_jinja_run *run, const qr_jinja_string *text, qr_jinja_valu
     from = from < 0 ? qr_max(0, from + n) : from;
     to = to < 0 ? qr_max(0, to + n) : qr_min(to, n);
     if (from > to || qr_jinja_failed(run)) { return false; }
-    const size_t low = qr_jinja_char_offset(text->data, text->size, (size_t)from);
-    const size_t high = qr_jinja_char_offset(text->data, text->size, (size_t)to);
+    const size_t low = qr_jinja_char_offset(run, text->data, text->size, (size_t)from);
+    const size_t high = qr_jinja_char_offset(run, text->data, text->size, (size_t)to);
     *part = (qr_jinja_string){.data = text->data + low, .size = high - low};
     *first = from;
     return true;
@@ -217,25 +206,18 @@ static qr_jinja_value string_has_affix(qr_jinja_run *run, const qr_jinja_invocat
     return qr_jinja_bool(false);
 }
 
-static const char *search_last(const qr_jinja_string *text, const qr_jinja_string *wanted) {
-    for (size_t at = text->size + 1; at-- > wanted->size;) {
-        const char *start = text->data + at - wanted->size;
-        if (wanted->size == 0 || memcmp(start, wanted->data, wanted->size) == 0) { return start; }
-    }
-    return wanted->size == 0 ? text->data : NULL;
-}
-
 static qr_jinja_value string_find(qr_jinja_run *run, const qr_jinja_invocation *call) {
     const qr_jinja_string *text = call->self.string, *wanted = text_of(run, call->args[0]);
     const unsigned variant = (unsigned)call->builtin->variant;
     qr_jinja_string part;
     int64_t first;
     const char *found = NULL;
-    if (qr_jinja_step(run, text->size / 64) && narrow(run, text, call->args[1], call->args[2], &part, &first)) {
-        found = (variant & RIGHT) != 0 ? search_last(&part, wanted) : qr_jinja_search(part.data, part.size, wanted);
+    if (narrow(run, text, call->args[1], call->args[2], &part, &first)) {
+        found = (variant & RIGHT) != 0 ? qr_jinja_search_last(run, part.data, part.size, wanted)
+                                       : qr_jinja_search(run, part.data, part.size, wanted);
     }
     if (found != NULL) {
-        return qr_jinja_int(first + (int64_t)qr_jinja_char_count(part.data, (size_t)(found - part.data)));
+        return qr_jinja_int(first + (int64_t)qr_jinja_char_count(run, part.data, (size_t)(found - part.data)));
     }
     return (variant & MUST_EXIST) != 0 ? qr_jinja_error(run, "substring not found") : qr_jinja_int(-1);
 }
@@ -244,15 +226,14 @@ static qr_jinja_value string_count(qr_jinja_run *run, const qr_jinja_invocation 
     const qr_jinja_value self = call->self;
     const qr_jinja_string *wanted = text_of(run, call->args[0]);
     if (wanted->size == 0) {
-        return qr_jinja_int((int64_t)qr_jinja_char_count(self.string->data, self.string->size) + 1);
+        return qr_jinja_int((int64_t)qr_jinja_char_count(run, self.string->data, self.string->size) + 1);
     }
     int64_t n = 0;
     const char *at = self.string->data, *end = at + self.string->size;
-    while ((at = qr_jinja_search(at, (size_t)(end - at), wanted)) != NULL) {
+    while ((at = qr_jinja_search(run, at, (size_t)(end - at), wanted)) != NULL) {
         n++;
         at += wanted->size;
     }
-    (void)qr_jinja_step(run, self.string->size / 64);
     return qr_jinja_int(n);
 }
 
@@ -273,16 +254,21 @@ static qr_jinja_value string_format(qr_jinja_run *run, const qr_jinja_invocation
     return qr_jinja_format_braces(run, call->self.string, call->raw);
 }
 
+/* Python has it; templates do without. */
+static qr_jinja_value unsupported(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    return qr_jinja_error(run, "the method '%s' is not supported", call->builtin->name);
+}
+
 /* --- padding --- */
 
 static qr_jinja_value string_pad(qr_jinja_run *run, const qr_jinja_invocation *call) {
     const qr_jinja_string *text = call->self.string;
     const unsigned sides = (unsigned)call->builtin->variant;
     const int64_t width = qr_jinja_integer_or(run, call->args[0], 0);
-    const int64_t n = (int64_t)qr_jinja_char_count(text->data, text->size);
+    const int64_t n = (int64_t)qr_jinja_char_count(run, text->data, text->size);
     const qr_jinja_string space = {.data = " ", .size = 1};
     const qr_jinja_string *fill = call->args[1].type == QR_JINJA_MISSING ? &space : text_of(run, call->args[1]);
-    if (qr_jinja_char_count(fill->data, fill->size) != 1) {
+    if (qr_jinja_char_count(run, fill->data, fill->size) != 1) {
         return qr_jinja_error(run, "the fill character must be exactly one character long");
     }
     const int64_t total = width > n ? width - n : 0;
@@ -297,7 +283,7 @@ static qr_jinja_value string_pad(qr_jinja_run *run, const qr_jinja_invocation *c
 static qr_jinja_value string_zfill(qr_jinja_run *run, const qr_jinja_invocation *call) {
     const qr_jinja_string *text = call->self.string;
     const bool has_sign = text->size > 0 && (text->data[0] == '-' || text->data[0] == '+');
-    const int64_t n = (int64_t)qr_jinja_char_count(text->data, text->size);
+    const int64_t n = (int64_t)qr_jinja_char_count(run, text->data, text->size);
     const int64_t width = qr_jinja_integer_or(run, call->args[0], 0);
     qr_jinja_builder builder = {.run = run};
     qr_jinja_append(&builder, text->data, has_sign);
@@ -306,44 +292,60 @@ static qr_jinja_value string_zfill(qr_jinja_run *run, const qr_jinja_invocation 
     return qr_jinja_built(&builder);
 }
 
+/* Columns count characters, and begin again after a line end. */
+static qr_jinja_value string_expandtabs(qr_jinja_run *run, const qr_jinja_invocation *call) {
+    const qr_jinja_string *text = call->self.string;
+    const int64_t tab = qr_jinja_integer_or(run, call->args[0], 8);
+    qr_jinja_builder builder = {.run = run};
+    int64_t column = 0;
+    for (size_t i = 0; i < text->size && !qr_jinja_failed(run); i++) {
+        const char c = text->data[i];
+        if (c == '\t') {
+            const int64_t n = tab > 0 ? tab - column % tab : 0;
+            qr_jinja_append_times(&builder, " ", 1, n);
+            column += n;
+            continue;
+        }
+        qr_jinja_append(&builder, &c, 1);
+        column = c == '\n' || c == '\r' ? 0 : column + (((unsigned char)c & 0xC0U) != 0x80U);
+    }
+    return qr_jinja_built(&builder);
+}
+
 /* --- what the characters are --- */
 
-static bool is_alpha(uint32_t c) {
-    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-    return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
-}
+static bool is_ascii(uint32_t c) { return c < 0x80U; }
 static bool is_decimal(uint32_t c) { return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_ND; }
-static bool is_alnum(uint32_t c) {
-    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-    return is_alpha(c) || (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
-}
 
 static qr_jinja_value string_all_are(qr_jinja_run *run, const qr_jinja_invocation *call) {
-    static bool (*const tests[])(uint32_t c) = {
-        [ALPHA] = is_alpha, [DECIMAL] = is_decimal, [ALNUM] = is_alnum, [SPACE] = qr_jinja_is_space};
+    static bool (*const tests[])(uint32_t c) = {[ALPHA] = qr_jinja_is_alpha,
+                                                [DECIMAL] = is_decimal,
+                                                [ALNUM] = qr_jinja_is_alnum,
+                                                [SPACE] = qr_jinja_is_space,
+                                                [ASCII] = is_ascii};
     const qr_jinja_string *text = call->self.string;
+    (void)run;
     for (size_t i = 0; i < text->size;) {
         uint32_t c;
         const size_t length = qr_utf8_decode(text->data + i, text->size - i, &c);
         if (length == 0 || !tests[call->builtin->variant](c)) { return qr_jinja_bool(false); }
         i += length;
     }
-    (void)qr_jinja_step(run, text->size / 64);
-    return qr_jinja_bool(text->size > 0);
+    return qr_jinja_bool(text->size > 0 || call->builtin->variant == ASCII);
 }
 
 /* At least one cased character, and none of the other case. */
 static qr_jinja_value string_has_case(qr_jinja_run *run, const qr_jinja_invocation *call) {
     const qr_jinja_string *text = call->self.string;
     bool any = false;
+    (void)run;
     for (size_t i = 0; i < text->size;) {
         const uint32_t c = qr_jinja_next_character(text, &i);
-        const bool is_lower = utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL;
-        const bool is_upper = utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LU;
+        const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
+        const bool is_lower = category == UTF8PROC_CATEGORY_LL, is_upper = category == UTF8PROC_CATEGORY_LU;
         if (call->builtin->variant == QR_JINJA_UPPER ? is_lower : is_upper) { return qr_jinja_bool(false); }
         any = any || is_lower || is_upper;
     }
-    (void)qr_jinja_step(run, text->size / 64);
     return qr_jinja_bool(any);
 }
 
@@ -448,87 +450,107 @@ qr_jinja_value qr_jinja_cycler_attribute(qr_jinja_value cycler, qr_jinja_value n
 /* --- tables; call NULL: the sandbox forbids it --- */
 
 static const qr_jinja_builtin string_methods[] = {
-    {"strip", "chars", 0, string_strip, LEFT | RIGHT},
-    {"lstrip", "chars", 0, string_strip, LEFT},
-    {"rstrip", "chars", 0, string_strip, RIGHT},
-    {"split", "sep maxsplit", 0, string_split, LEFT},
-    {"rsplit", "sep maxsplit", 0, string_split, RIGHT},
-    {"splitlines", "keepends", 0, string_splitlines, 0},
-    {"partition", "sep", 1, string_partition, LEFT},
-    {"rpartition", "sep", 1, string_partition, RIGHT},
-    {"join", "iterable", 1, string_join, 0},
-    {"startswith", "prefix start end", 1, string_has_affix, LEFT},
-    {"endswith", "suffix start end", 1, string_has_affix, RIGHT},
-    {"find", "sub start end", 1, string_find, LEFT},
-    {"rfind", "sub start end", 1, string_find, RIGHT},
-    {"index", "sub start end", 1, string_find, LEFT | MUST_EXIST},
-    {"rindex", "sub start end", 1, string_find, RIGHT | MUST_EXIST},
-    {"count", "sub", 1, string_count, 0},
-    {"replace", "old new count", 2, string_replace, 0},
-    {"removeprefix", "prefix", 1, string_removeaffix, LEFT},
-    {"removesuffix", "suffix", 1, string_removeaffix, RIGHT},
-    {"format", NULL, 0, string_format, 0},
-    {"upper", "", 0, string_case, QR_JINJA_UPPER},
-    {"lower", "", 0, string_case, QR_JINJA_LOWER},
-    {"casefold", "", 0, string_case, QR_JINJA_LOWER},
-    {"title", "", 0, string_case, QR_JINJA_TITLE},
-    {"capitalize", "", 0, string_case, QR_JINJA_CAPITAL},
-    {"swapcase", "", 0, string_case, QR_JINJA_SWAP},
-    {"ljust", "width fillchar", 1, string_pad, RIGHT},
-    {"rjust", "width fillchar", 1, string_pad, LEFT},
-    {"center", "width fillchar", 1, string_pad, LEFT | RIGHT},
-    {"zfill", "width", 1, string_zfill, 0},
-    {"isalpha", "", 0, string_all_are, ALPHA},
-    {"isalnum", "", 0, string_all_are, ALNUM},
-    {"isdigit", "", 0, string_all_are, DECIMAL},
-    {"isdecimal", "", 0, string_all_are, DECIMAL},
-    {"isnumeric", "", 0, string_all_are, DECIMAL},
-    {"isspace", "", 0, string_all_are, SPACE},
-    {"isupper", "", 0, string_has_case, QR_JINJA_UPPER},
-    {"islower", "", 0, string_has_case, QR_JINJA_LOWER},
+    {"strip", "chars", 0, string_strip, LEFT | RIGHT, QR_JINJA_BY_SIZE},
+    {"lstrip", "chars", 0, string_strip, LEFT, QR_JINJA_BY_SIZE},
+    {"rstrip", "chars", 0, string_strip, RIGHT, QR_JINJA_BY_SIZE},
+    {"split", "sep maxsplit", 0, string_split, LEFT, QR_JINJA_BY_SIZE},
+    {"rsplit", "sep maxsplit", 0, string_split, RIGHT, QR_JINJA_BY_SIZE},
+    {"splitlines", "keepends", 0, string_splitlines, 0, QR_JINJA_BY_SIZE},
+    {"partition", "sep", 1, string_partition, LEFT, QR_JINJA_BY_SIZE},
+    {"rpartition", "sep", 1, string_partition, RIGHT, QR_JINJA_BY_SIZE},
+    {"join", "iterable", 1, string_join, 0, QR_JINJA_BY_SIZE},
+    {"startswith", "prefix start end", 1, string_has_affix, LEFT, QR_JINJA_BY_SIZE},
+    {"endswith", "suffix start end", 1, string_has_affix, RIGHT, QR_JINJA_BY_SIZE},
+    {"find", "sub start end", 1, string_find, LEFT, QR_JINJA_BY_SIZE},
+    {"rfind", "sub start end", 1, string_find, RIGHT, QR_JINJA_BY_SIZE},
+    {"index", "sub start end", 1, string_find, LEFT | MUST_EXIST, QR_JINJA_BY_SIZE},
+    {"rindex", "sub start end", 1, string_find, RIGHT | MUST_EXIST, QR_JINJA_BY_SIZE},
+    {"count", "sub", 1, string_count, 0, QR_JINJA_BY_SIZE},
+    {"replace", "old new count", 2, string_replace, 0, QR_JINJA_BY_SIZE},
+    {"removeprefix", "prefix", 1, string_removeaffix, LEFT, QR_JINJA_BY_SIZE},
+    {"removesuffix", "suffix", 1, string_removeaffix, RIGHT, QR_JINJA_BY_SIZE},
+    {"format", NULL, 0, string_format, 0, QR_JINJA_BY_SIZE},
+    {"upper", "", 0, string_case, QR_JINJA_UPPER, QR_JINJA_BY_SIZE},
+    {"lower", "", 0, string_case, QR_JINJA_LOWER, QR_JINJA_BY_SIZE},
+    {"casefold", "", 0, string_case, QR_JINJA_LOWER, QR_JINJA_BY_SIZE},
+    {"title", "", 0, string_case, QR_JINJA_TITLE, QR_JINJA_BY_SIZE},
+    {"capitalize", "", 0, string_case, QR_JINJA_CAPITAL, QR_JINJA_BY_SIZE},
+    {"swapcase", "", 0, string_case, QR_JINJA_SWAP, QR_JINJA_BY_SIZE},
+    {"ljust", "width fillchar", 1, string_pad, RIGHT, QR_JINJA_BY_SIZE},
+    {"rjust", "width fillchar", 1, string_pad, LEFT, QR_JINJA_BY_SIZE},
+    {"center", "width fillchar", 1, string_pad, LEFT | RIGHT, QR_JINJA_BY_SIZE},
+    {"zfill", "width", 1, string_zfill, 0, QR_JINJA_BY_SIZE},
+    {"expandtabs", "tabsize", 0, string_expandtabs, 0, QR_JINJA_BY_SIZE},
+    {"isalpha", "", 0, string_all_are, ALPHA, QR_JINJA_BY_SIZE},
+    {"isalnum", "", 0, string_all_are, ALNUM, QR_JINJA_BY_SIZE},
+    {"isdigit", "", 0, string_all_are, DECIMAL, QR_JINJA_BY_SIZE},
+    {"isdecimal", "", 0, string_all_are, DECIMAL, QR_JINJA_BY_SIZE},
+    {"isnumeric", "", 0, string_all_are, DECIMAL, QR_JINJA_BY_SIZE},
+    {"isascii", "", 0, string_all_are, ASCII, QR_JINJA_BY_SIZE},
+    {"isspace", "", 0, string_all_are, SPACE, QR_JINJA_BY_SIZE},
+    {"encode", NULL, 0, unsupported, 0, QR_JINJA_FLAT},
+    {"format_map", NULL, 0, unsupported, 0, QR_JINJA_FLAT},
+    {"isidentifier", NULL, 0, unsupported, 0, QR_JINJA_FLAT},
+    {"isprintable", NULL, 0, unsupported, 0, QR_JINJA_FLAT},
+    {"istitle", NULL, 0, unsupported, 0, QR_JINJA_FLAT},
+    {"maketrans", NULL, 0, unsupported, 0, QR_JINJA_FLAT},
+    {"translate", NULL, 0, unsupported, 0, QR_JINJA_FLAT},
+    {"isupper", "", 0, string_has_case, QR_JINJA_UPPER, QR_JINJA_BY_SIZE},
+    {"islower", "", 0, string_has_case, QR_JINJA_LOWER, QR_JINJA_BY_SIZE},
 };
 
 static const qr_jinja_builtin dict_methods[] = {
-    {"get", "key default", 1, dict_get, 0},
-    {"items", "", 0, dict_view, ITEMS},
-    {"keys", "", 0, dict_view, KEYS},
-    {"values", "", 0, dict_view, VALUES},
-    {"copy", "", 0, same, 0},
-    {"pop", "", 0, NULL, 0},
-    {"popitem", "", 0, NULL, 0},
-    {"clear", "", 0, NULL, 0},
-    {"setdefault", "", 0, NULL, 0},
-    {"update", "", 0, NULL, 0},
+    {"get", "key default", 1, dict_get, 0, QR_JINJA_FLAT},
+    {"items", "", 0, dict_view, ITEMS, QR_JINJA_BY_SIZE},
+    {"keys", "", 0, dict_view, KEYS, QR_JINJA_BY_SIZE},
+    {"values", "", 0, dict_view, VALUES, QR_JINJA_BY_SIZE},
+    {"copy", "", 0, same, 0, QR_JINJA_FLAT},
+    {"fromkeys", NULL, 0, unsupported, 0, QR_JINJA_FLAT},
+    {"pop", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"popitem", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"clear", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"setdefault", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"update", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
 };
 
 static const qr_jinja_builtin list_methods[] = {
-    {"index", "value start stop", 1, list_index, 0},
-    {"count", "value", 1, list_count, 0},
-    {"copy", "", 0, same, 0},
-    {"append", "", 0, NULL, 0},
-    {"clear", "", 0, NULL, 0},
-    {"extend", "", 0, NULL, 0},
-    {"insert", "", 0, NULL, 0},
-    {"pop", "", 0, NULL, 0},
-    {"remove", "", 0, NULL, 0},
-    {"reverse", "", 0, NULL, 0},
-    {"sort", "", 0, NULL, 0},
+    {"index", "value start stop", 1, list_index, 0, QR_JINJA_BY_SIZE},
+    {"count", "value", 1, list_count, 0, QR_JINJA_BY_SIZE},
+    {"copy", "", 0, same, 0, QR_JINJA_FLAT},
+    {"append", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"clear", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"extend", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"insert", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"pop", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"remove", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"reverse", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
+    {"sort", "", 0, NULL, 0, QR_JINJA_BY_SIZE},
 };
 
-static const qr_jinja_builtin tuple_methods[] = {{"index", "value start stop", 1, list_index, 0},
-                                                 {"count", "value", 1, list_count, 0}};
-static const qr_jinja_builtin loop_methods[] = {{"cycle", NULL, 0, loop_cycle, 0},
-                                                {"changed", NULL, 0, loop_changed, 0}};
-static const qr_jinja_builtin cycler_methods[] = {{"next", "", 0, cycler_next, 0}, {"reset", "", 0, cycler_reset, 0}};
+static const qr_jinja_builtin tuple_methods[] = {
+    {"index", "value start stop", 1, list_index, 0, QR_JINJA_BY_SIZE},
+    {"count", "value", 1, list_count, 0, QR_JINJA_BY_SIZE},
+};
+
+static const qr_jinja_builtin loop_methods[] = {
+    {"cycle", NULL, 0, loop_cycle, 0, QR_JINJA_FLAT},
+    {"changed", NULL, 0, loop_changed, 0, QR_JINJA_BY_SIZE},
+};
+
+static const qr_jinja_builtin cycler_methods[] = {
+    {"next", "", 0, cycler_next, 0, QR_JINJA_FLAT},
+    {"reset", "", 0, cycler_reset, 0, QR_JINJA_FLAT},
+};
+
+const qr_jinja_table qr_jinja_methods[QR_JINJA_CYCLER + 1] = {
+    [QR_JINJA_STRING] = {"str", string_methods, QR_COUNT_OF(string_methods)},
+    [QR_JINJA_DICT] = {"dict", dict_methods, QR_COUNT_OF(dict_methods)},
+    [QR_JINJA_LIST] = {"list", list_methods, QR_COUNT_OF(list_methods)},
+    [QR_JINJA_TUPLE] = {"tuple", tuple_methods, QR_COUNT_OF(tuple_methods)},
+    [QR_JINJA_LOOP] = {"loop", loop_methods, QR_COUNT_OF(loop_methods)},
+    [QR_JINJA_CYCLER] = {"cycler", cycler_methods, QR_COUNT_OF(cycler_methods)},
+};
 
 const qr_jinja_builtin *qr_jinja_find_method(qr_jinja_value self, const char *name, size_t size) {
-    switch (self.type) {
-        case QR_JINJA_STRING: return qr_jinja_find_builtin(string_methods, QR_COUNT_OF(string_methods), name, size);
-        case QR_JINJA_DICT: return qr_jinja_find_builtin(dict_methods, QR_COUNT_OF(dict_methods), name, size);
-        case QR_JINJA_LIST: return qr_jinja_find_builtin(list_methods, QR_COUNT_OF(list_methods), name, size);
-        case QR_JINJA_TUPLE: return qr_jinja_find_builtin(tuple_methods, QR_COUNT_OF(tuple_methods), name, size);
-        case QR_JINJA_LOOP: return qr_jinja_find_builtin(loop_methods, QR_COUNT_OF(loop_methods), name, size);
-        case QR_JINJA_CYCLER: return qr_jinja_find_builtin(cycler_methods, QR_COUNT_OF(cycler_methods), name, size);
-        default: return NULL;
-    }
+    return self.type <= QR_JINJA_CYCLER ? qr_jinja_find_builtin(&qr_jinja_methods[self.type], name, size) : NULL;
 }

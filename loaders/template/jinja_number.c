@@ -1,10 +1,8 @@
-/* Numbers as Python reads them; base/number.h writes them. */
-#include <locale.h>
+/* Floats as Python reads them; base/number.h writes them. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/sizes.h"
+#include "base/number.h"
 #include "base/utf8.h"
 #include "loaders/template/jinja_value.h"
 
@@ -20,7 +18,6 @@ bool qr_jinja_parse_double(const char *text, size_t size, double *value) {
     trim_space(&text, &size);
     char digits[512];
     if (size == 0 || size >= sizeof digits) { return false; }
-    const char point = localeconv()->decimal_point[0];
     size_t n = 0;
     bool any_digit = false;
     for (size_t i = 0; i < size; i++) {
@@ -35,7 +32,7 @@ bool qr_jinja_parse_double(const char *text, size_t size, double *value) {
             break;
         }
         any_digit = any_digit || is_digit(c);
-        digits[n++] = c == '.' ? point : c;
+        digits[n++] = c;
     }
     if (!any_digit) { /* the words */
         const bool negative = text[0] == '-';
@@ -54,52 +51,6 @@ bool qr_jinja_parse_double(const char *text, size_t size, double *value) {
     }
     digits[n] = '\0';
     char *end;
-    *value = strtod(digits, &end);
+    *value = qr_number_parse(digits, &end);
     return *end == '\0';
-}
-
-static int digit_value(char c) {
-    if (is_digit(c)) { return c - '0'; }
-    const char lower = (char)(c | 0x20);
-    return lower >= 'a' && lower <= 'z' ? lower - 'a' + 10 : 99;
-}
-
-bool qr_jinja_parse_int(const char *text, size_t size, int base, int64_t *value, bool *overflow) {
-    trim_space(&text, &size);
-    *overflow = false;
-    const bool negative = size > 0 && text[0] == '-';
-    if (size > 0 && (text[0] == '-' || text[0] == '+')) {
-        text++;
-        size--;
-    }
-    bool after_prefix = false;
-    if (size > 2 && text[0] == '0') {
-        const char letter = (char)(text[1] | 0x20);
-        const int prefix_base = letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 0;
-        if (prefix_base != 0 && (base == prefix_base || base == 0)) {
-            base = prefix_base;
-            text += 2;
-            size -= 2;
-            after_prefix = true;
-        }
-    }
-    if (base == 0) { base = 10; }
-    if (size == 0) { return false; }
-    int64_t total = 0;
-    for (size_t i = 0; i < size; i++) {
-        if (text[i] == '_') {
-            if ((i == 0 && !after_prefix) || i + 1 == size || text[i + 1] == '_') { return false; }
-            continue;
-        }
-        const int digit = digit_value(text[i]);
-        if (digit >= base) { return false; }
-        /* Built downwards, because the most negative number has no positive counterpart. */
-        if (!qr_count_mul(total, base, &total) || __builtin_sub_overflow(total, (int64_t)digit, &total)) {
-            *overflow = true;
-        }
-        if (*overflow) { total = 0; }
-    }
-    if (!negative && total == INT64_MIN) { *overflow = true; }
-    *value = negative || *overflow ? total : -total;
-    return true;
 }

@@ -13,7 +13,8 @@ static const char *object_name(qr_jinja_value object) {
         case QR_JINJA_LIST: return "list object";
         case QR_JINJA_TUPLE: return "tuple object";
         case QR_JINJA_STRING: return "str object";
-        case QR_JINJA_INT: return "int object";
+        case QR_JINJA_INT:
+        case QR_JINJA_BIG: return "int object";
         case QR_JINJA_FLOAT: return "float object";
         case QR_JINJA_BOOL: return "bool object";
         default: return qr_jinja_type_name(object);
@@ -78,7 +79,7 @@ static bool find_index(qr_jinja_run *run, qr_jinja_value object, int64_t index, 
     size_t length;
     const bool indexed = object.type == QR_JINJA_LIST || object.type == QR_JINJA_TUPLE ||
                          object.type == QR_JINJA_RANGE || object.type == QR_JINJA_STRING;
-    if (!indexed || !qr_jinja_length(object, &length)) { return false; }
+    if (!indexed || !qr_jinja_length(run, object, &length)) { return false; }
     if (index < 0) { index += (int64_t)length; }
     if (index < 0 || index >= (int64_t)length) { return false; }
     if (object.type != QR_JINJA_STRING) {
@@ -86,9 +87,8 @@ static bool find_index(qr_jinja_run *run, qr_jinja_value object, int64_t index, 
         return true;
     }
     const qr_jinja_string *string = object.string;
-    (void)qr_jinja_step(run, string->size / 64);
-    const size_t start = qr_jinja_char_offset(string->data, string->size, (size_t)index);
-    const size_t end = start + qr_jinja_char_offset(string->data + start, string->size - start, 1);
+    const size_t start = qr_jinja_char_offset(run, string->data, string->size, (size_t)index);
+    const size_t end = start + qr_jinja_char_offset(run, string->data + start, string->size - start, 1);
     *found = qr_jinja_lend(run, string->data + start, end - start);
     return true;
 }
@@ -119,13 +119,26 @@ qr_jinja_value qr_jinja_get_item(qr_jinja_run *run, qr_jinja_value object, qr_ji
     return absent_from(run, object, key);
 }
 
+qr_jinja_value qr_jinja_path_key(qr_jinja_run *run, const char *text, size_t size) {
+    const bool starts_as_number = size > 0 && text[0] >= '0' && text[0] <= '9';
+    const qr_jinja_value index =
+        starts_as_number ? qr_jinja_parse_integer(run, text, size, 10) : (qr_jinja_value){.type = QR_JINJA_MISSING};
+    return index.type == QR_JINJA_MISSING ? qr_jinja_lend(run, text, size) : index;
+}
+
 /* --- slices --- */
+
+/* An integer as a slice takes it: what does not fit is as far as can be. */
+static bool saturate(qr_jinja_value value, int64_t *index) {
+    if (value.type == QR_JINJA_BIG) { *index = qr_jinja_is_negative(value) ? -INT64_MAX : INT64_MAX; }
+    return value.type == QR_JINJA_BIG || qr_jinja_as_index(value, index);
+}
 
 /* Python's slice.indices for one bound. */
 static bool clamp_bound(qr_jinja_value bound, int64_t length, bool backwards, int64_t *result) {
     if (bound.type == QR_JINJA_NONE || bound.type == QR_JINJA_MISSING) { return true; }
     int64_t index;
-    if (!qr_jinja_as_index(bound, &index)) { return false; }
+    if (!saturate(bound, &index)) { return false; }
     const int64_t low = backwards ? -1 : 0, high = backwards ? length - 1 : length;
     if (index < 0) { index = index < -length ? low : index + length; }
     *result = qr_max(low, qr_min(high, index));
@@ -135,10 +148,10 @@ static bool clamp_bound(qr_jinja_value bound, int64_t length, bool backwards, in
 static qr_jinja_value slice_string(qr_jinja_run *run, const qr_jinja_string *string, int64_t start, int64_t stop,
                                    int64_t step) {
     if (step == 1) {
-        const size_t from = qr_jinja_char_offset(string->data, string->size, (size_t)start);
+        const size_t from = qr_jinja_char_offset(run, string->data, string->size, (size_t)start);
         const size_t n = stop > start ? (size_t)(stop - start) : 0;
         return qr_jinja_lend(run, string->data + from,
-                             qr_jinja_char_offset(string->data + from, string->size - from, n));
+                             qr_jinja_char_offset(run, string->data + from, string->size - from, n));
     }
     const qr_jinja_list *characters = qr_jinja_iterate(
         run, (qr_jinja_value){.type = QR_JINJA_STRING, .string = (qr_jinja_string *)(uintptr_t)string});
@@ -157,7 +170,7 @@ qr_jinja_value qr_jinja_get_slice(qr_jinja_run *run, qr_jinja_value object, qr_j
     if (object.type == QR_JINJA_UNDEFINED) { return qr_jinja_undefined_error(run, object); }
     int64_t by = 1;
     const bool has_step = step.type != QR_JINJA_MISSING && step.type != QR_JINJA_NONE;
-    if (!sliceable || !qr_jinja_length(object, &length) || (has_step && !qr_jinja_as_index(step, &by))) {
+    if (!sliceable || !qr_jinja_length(run, object, &length) || (has_step && !saturate(step, &by))) {
         return absent_from(run, object, qr_jinja_none());
     }
     if (by == 0) { return qr_jinja_error(run, "slice step cannot be zero"); }
@@ -167,15 +180,21 @@ qr_jinja_value qr_jinja_get_slice(qr_jinja_run *run, qr_jinja_value object, qr_j
     if (!clamp_bound(start, n, by < 0, &from) || !clamp_bound(stop, n, by < 0, &to)) {
         return absent_from(run, object, qr_jinja_none());
     }
-    if (!qr_jinja_step(run, object.type == QR_JINJA_STRING ? object.string->size / 64 : length)) {
-        return qr_jinja_undefined();
-    }
     if (object.type == QR_JINJA_STRING) { return slice_string(run, object.string, from, to, by); }
     qr_jinja_list *list = qr_jinja_list_create(run, 0);
-    for (int64_t i = from; by > 0 ? i < to : i > to; i += by) {
+    for (int64_t i = from; !qr_jinja_failed(run) && (by > 0 ? i < to : i > to); i += by) {
         qr_jinja_list_append(run, list, object.list->items[i]);
     }
-    return qr_jinja_from_list(object.type == QR_JINJA_TUPLE ? QR_JINJA_TUPLE : QR_JINJA_LIST, list);
+    if (object.type == QR_JINJA_RANGE && !qr_jinja_failed(run)) {
+        const qr_jinja_range all = object.list->bounds;
+        qr_jinja_range *part = &list->bounds;
+        const bool fits = qr_count_mul(from, all.step, &part->start) &&
+                          qr_count_add(all.start, part->start, &part->start) &&
+                          qr_count_mul(to, all.step, &part->stop) && qr_count_add(all.start, part->stop, &part->stop) &&
+                          qr_count_mul(all.step, by, &part->step);
+        if (!fits) { return qr_jinja_error(run, "a slice of a range goes beyond 64 bits"); }
+    }
+    return qr_jinja_from_list(object.type, list);
 }
 
 /* --- arithmetic --- */
@@ -193,41 +212,49 @@ static qr_jinja_value fail_operands(qr_jinja_run *run, int op, qr_jinja_value a,
                           qr_jinja_type_name(b));
 }
 
-static bool power(int64_t base, int64_t exponent, int64_t *result) {
-    *result = 1;
-    while (exponent > 0) {
-        if ((exponent & 1) != 0 && !qr_count_mul(*result, base, result)) { return false; }
-        exponent >>= 1;
-        if (exponent > 0 && !qr_count_mul(base, base, &base)) { return false; }
-    }
-    return true;
-}
-
-static qr_jinja_value integer_arithmetic(qr_jinja_run *run, int op, int64_t a, int64_t b) {
-    int64_t result = 0;
-    bool fits = true;
+/* In 64 bits where they suffice. */
+static qr_jinja_value integer_arithmetic(qr_jinja_run *run, int op, qr_jinja_value a, qr_jinja_value b) {
+    int64_t i, j, result = 0;
+    bool fits = qr_jinja_as_index(a, &i) && qr_jinja_as_index(b, &j);
+    if (!fits) { return qr_jinja_integer_arithmetic(run, op, a, b); }
     switch (op) {
-        case '+': fits = qr_count_add(a, b, &result); break;
-        case '-': fits = !__builtin_sub_overflow(a, b, &result); break;
-        case '*': fits = qr_count_mul(a, b, &result); break;
-        case QR_JINJA_OP('*', '*'): fits = power(a, b, &result); break;
+        case '+': fits = qr_count_add(i, j, &result); break;
+        case '-': fits = !__builtin_sub_overflow(i, j, &result); break;
+        case '*': fits = qr_count_mul(i, j, &result); break;
+        case QR_JINJA_OP('*', '*'): fits = false; break;
         default: /* // and %, which round towards minus infinity */
-            fits = !(a == INT64_MIN && b == -1);
-            if (!fits && op == '%') { return qr_jinja_int(0); }
+            fits = j != -1;
             if (fits) {
-                const int64_t quotient = a / b, rest = a % b;
-                const bool adjust = rest != 0 && (rest < 0) != (b < 0);
-                result = op == '%' ? (adjust ? rest + b : rest) : quotient - adjust;
+                const int64_t quotient = i / j, rest = i % j;
+                const bool adjust = rest != 0 && (rest < 0) != (j < 0);
+                result = op == '%' ? (adjust ? rest + j : rest) : quotient - adjust;
             }
             break;
     }
-    return fits ? qr_jinja_int(result) : qr_jinja_error(run, "the result of an integer operation does not fit 64 bits");
+    return fits ? qr_jinja_int(result) : qr_jinja_integer_arithmetic(run, op, a, b);
 }
 
 static double floor_modulo(double a, double b) {
     const double rest = fmod(a, b);
     if (rest == 0.0) { return copysign(0.0, b); }
     return (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+/* Whole, although a − rest and b are rounded. */
+static double floor_quotient(double a, double b) {
+    const double quotient = (a - floor_modulo(a, b)) / b;
+    if (quotient == 0.0) { return copysign(0.0, a / b); }
+    return floor(quotient) + (quotient - floor(quotient) > 0.5);
+}
+
+static qr_jinja_value double_power(qr_jinja_run *run, double a, double b) {
+    if (a < 0 && isfinite(a) && isfinite(b) && b != floor(b)) {
+        return qr_jinja_error(run, "a negative number has no real power %g", b);
+    }
+    const double result = pow(a, b);
+    const bool overflows = isinf(result) && isfinite(a) && isfinite(b);
+    return overflows ? qr_jinja_error(run, "the power %g of %g is too large for a float", b, a)
+                     : qr_jinja_float(result);
 }
 
 static qr_jinja_value double_arithmetic(qr_jinja_run *run, int op, double a, double b) {
@@ -237,23 +264,23 @@ static qr_jinja_value double_arithmetic(qr_jinja_run *run, int op, double a, dou
         case '*': return qr_jinja_float(a * b);
         case '/': return qr_jinja_float(a / b);
         case '%': return qr_jinja_float(floor_modulo(a, b));
-        case QR_JINJA_OP('/', '/'): return qr_jinja_float(floor((a - floor_modulo(a, b)) / b + 0.5));
-        default: break;
+        case QR_JINJA_OP('/', '/'): return qr_jinja_float(floor_quotient(a, b));
+        default: return double_power(run, a, b);
     }
-    if (a < 0 && b != floor(b)) { return qr_jinja_error(run, "a negative number has no real power %g", b); }
-    return qr_jinja_float(pow(a, b));
 }
 
 static qr_jinja_value arithmetic(qr_jinja_run *run, int op, qr_jinja_value a, qr_jinja_value b) {
-    int64_t i, j;
-    const bool whole = qr_jinja_as_index(a, &i) && qr_jinja_as_index(b, &j);
-    const bool divides = op == '/' || op == '%' || op == QR_JINJA_OP('/', '/');
-    if ((divides && qr_jinja_as_double(b) == 0.0) ||
-        (op == QR_JINJA_OP('*', '*') && qr_jinja_as_double(a) == 0.0 && qr_jinja_as_double(b) < 0)) {
-        return qr_jinja_error(run, "division by zero");
+    const bool divides = op == '/' || op == '%' || op == QR_JINJA_OP('/', '/'), raises = op == QR_JINJA_OP('*', '*');
+    const double x = qr_jinja_as_double(a), y = qr_jinja_as_double(b);
+    if ((divides && y == 0.0) || (raises && x == 0.0 && y < 0)) { return qr_jinja_error(run, "division by zero"); }
+    if (qr_jinja_is_integer(a) && qr_jinja_is_integer(b)) {
+        if (op == '/') { return qr_jinja_integer_ratio(run, a, b); }
+        if (!raises || y >= 0) { return integer_arithmetic(run, op, a, b); }
     }
-    if (whole && op != '/' && !(op == QR_JINJA_OP('*', '*') && j < 0)) { return integer_arithmetic(run, op, i, j); }
-    return double_arithmetic(run, op, qr_jinja_as_double(a), qr_jinja_as_double(b));
+    if ((a.type == QR_JINJA_BIG && isinf(x)) || (b.type == QR_JINJA_BIG && isinf(y))) {
+        return qr_jinja_error(run, "int too large to convert to float");
+    }
+    return double_arithmetic(run, op, x, y);
 }
 
 static qr_jinja_value concatenate(qr_jinja_run *run, qr_jinja_value a, qr_jinja_value b) {

@@ -12,7 +12,8 @@ const char *qr_jinja_type_name(qr_jinja_value value) {
     switch (value.type) {
         case QR_JINJA_NONE: return "NoneType";
         case QR_JINJA_BOOL: return "bool";
-        case QR_JINJA_INT: return "int";
+        case QR_JINJA_INT:
+        case QR_JINJA_BIG: return "int";
         case QR_JINJA_FLOAT: return "float";
         case QR_JINJA_STRING: return value.string->safe ? "Markup" : "str";
         case QR_JINJA_LIST: return "list";
@@ -34,14 +35,19 @@ const char *qr_jinja_type_name(qr_jinja_value value) {
     return "Undefined";
 }
 
-bool qr_jinja_is_number(qr_jinja_value value) {
-    return value.type == QR_JINJA_BOOL || value.type == QR_JINJA_INT || value.type == QR_JINJA_FLOAT;
+bool qr_jinja_is_integer(qr_jinja_value value) {
+    return value.type == QR_JINJA_BOOL || value.type == QR_JINJA_INT || value.type == QR_JINJA_BIG;
 }
 
+bool qr_jinja_is_number(qr_jinja_value value) { return qr_jinja_is_integer(value) || value.type == QR_JINJA_FLOAT; }
+
 double qr_jinja_as_double(qr_jinja_value number) {
-    return number.type == QR_JINJA_FLOAT ? number.number
-           : number.type == QR_JINJA_INT ? (double)number.integer
-                                         : number.boolean;
+    switch (number.type) {
+        case QR_JINJA_FLOAT: return number.number;
+        case QR_JINJA_BIG: return qr_jinja_big_double(number.big);
+        case QR_JINJA_INT: return (double)number.integer;
+        default: return number.boolean;
+    }
 }
 
 bool qr_jinja_as_index(qr_jinja_value value, int64_t *index) {
@@ -73,11 +79,11 @@ bool qr_jinja_truth(qr_jinja_value value) {
     }
 }
 
-bool qr_jinja_length(qr_jinja_value value, size_t *length) {
+bool qr_jinja_length(qr_jinja_run *run, qr_jinja_value value, size_t *length) {
     if (is_listlike(value)) {
         *length = value.list->n_items;
     } else if (value.type == QR_JINJA_STRING) {
-        *length = qr_jinja_char_count(value.string->data, value.string->size);
+        *length = qr_jinja_char_count(run, value.string->data, value.string->size);
     } else if (value.type == QR_JINJA_DICT) {
         *length = value.dict->n_entries;
     } else if (value.type == QR_JINJA_UNDEFINED) {
@@ -92,34 +98,27 @@ bool qr_jinja_length(qr_jinja_value value, size_t *length) {
 
 /* --- equality and order --- */
 
-/* Exact also where the integer has no double. */
-static int compare_int_double(int64_t a, double b) {
-    if (isnan(b)) { return 2; }
-    if (b >= 9223372036854775808.0) { return -1; }
-    if (b < -9223372036854775808.0) { return 1; }
-    const int64_t whole = (int64_t)b;
-    if (a != whole) { return a < whole ? -1 : 1; }
-    const double rest = b - (double)whole;
-    return rest > 0 ? -1 : rest < 0 ? 1 : 0;
-}
-
 static int compare_numbers(qr_jinja_value a, qr_jinja_value b) {
     int64_t i, j;
-    const bool a_whole = qr_jinja_as_index(a, &i), b_whole = qr_jinja_as_index(b, &j);
-    if (a_whole && b_whole) { return i < j ? -1 : i > j; }
-    if (a_whole) { return compare_int_double(i, b.number); }
-    if (b_whole) {
-        const int reversed = compare_int_double(j, a.number);
+    if (qr_jinja_as_index(a, &i) && qr_jinja_as_index(b, &j)) { return i < j ? -1 : i > j; }
+    if (qr_jinja_is_integer(a)) { return qr_jinja_integer_compare(a, b); }
+    if (qr_jinja_is_integer(b)) {
+        const int reversed = qr_jinja_integer_compare(b, a);
         return reversed == 2 ? 2 : -reversed;
     }
     if (isnan(a.number) || isnan(b.number)) { return 2; }
     return a.number < b.number ? -1 : a.number > b.number;
 }
 
-static int compare_strings(const qr_jinja_string *a, const qr_jinja_string *b) {
-    const size_t shorter = a->size < b->size ? a->size : b->size;
-    const int order = shorter > 0 ? memcmp(a->data, b->data, shorter) : 0;
-    if (order != 0) { return order < 0 ? -1 : 1; }
+/* Block by block, so that only what is compared is charged. */
+static int compare_strings(qr_jinja_run *run, const qr_jinja_string *a, const qr_jinja_string *b) {
+    const size_t shorter = a->size < b->size ? a->size : b->size, block = 256;
+    for (size_t i = 0; i < shorter; i += block) {
+        const size_t n = shorter - i < block ? shorter - i : block;
+        const int order = qr_jinja_walk(run, n) ? memcmp(a->data + i, b->data + i, n) : 0;
+        if (order != 0) { return order < 0 ? -1 : 1; }
+        if (qr_jinja_failed(run)) { return 0; }
+    }
     return a->size < b->size ? -1 : a->size > b->size;
 }
 
@@ -149,9 +148,7 @@ bool qr_jinja_equal(qr_jinja_run *run, qr_jinja_value a, qr_jinja_value b) {
         case QR_JINJA_MISSING:
         case QR_JINJA_UNDEFINED:
         case QR_JINJA_NONE: return true;
-        case QR_JINJA_STRING:
-            if (a.string->size != b.string->size) { return false; }
-            return qr_jinja_step(run, a.string->size / 64) && compare_strings(a.string, b.string) == 0;
+        case QR_JINJA_STRING: return a.string->size == b.string->size && compare_strings(run, a.string, b.string) == 0;
         case QR_JINJA_FUNCTION: return a.function == b.function;
         case QR_JINJA_METHOD:
             return a.method->builtin == b.method->builtin && qr_jinja_equal(run, a.method->self, b.method->self);
@@ -185,10 +182,7 @@ int qr_jinja_compare(qr_jinja_run *run, qr_jinja_value a, qr_jinja_value b, cons
         (void)qr_jinja_undefined_error(run, a.type == QR_JINJA_UNDEFINED ? a : b);
         return 0;
     }
-    if (a.type == QR_JINJA_STRING && b.type == QR_JINJA_STRING) {
-        (void)qr_jinja_step(run, a.string->size / 64);
-        return compare_strings(a.string, b.string);
-    }
+    if (a.type == QR_JINJA_STRING && b.type == QR_JINJA_STRING) { return compare_strings(run, a.string, b.string); }
     if (a.type == b.type && (a.type == QR_JINJA_LIST || a.type == QR_JINJA_TUPLE)) {
         const int order = qr_jinja_enter(run) ? compare_lists(run, a.list, b.list, operator_name) : 0;
         qr_jinja_leave(run);
@@ -232,18 +226,21 @@ static uint64_t hash_tuple(qr_jinja_run *run, const qr_jinja_list *list) {
 uint64_t qr_jinja_hash(qr_jinja_run *run, qr_jinja_value value) {
     int64_t index;
     uint64_t word;
+    double number;
     switch (value.type) {
         case QR_JINJA_STRING:
             if (value.string->hash != 0 || value.string->size == 0) { return value.string->hash; }
-            (void)qr_jinja_step(run, value.string->size / 64);
+            (void)qr_jinja_walk(run, value.string->size);
             value.string->hash = hash_text(value.string);
             return value.string->hash;
         case QR_JINJA_FLOAT:
+        case QR_JINJA_BIG:
             /* Equal numbers of different types are the same key. */
-            if (value.number >= -9e18 && value.number <= 9e18 && value.number == floor(value.number)) {
-                return qr_jinja_hash(run, qr_jinja_int((int64_t)value.number));
+            number = qr_jinja_as_double(value);
+            if (number >= -9223372036854775808.0 && number < 9223372036854775808.0 && number == floor(number)) {
+                return qr_jinja_hash(run, qr_jinja_int((int64_t)number));
             }
-            memcpy(&word, &value.number, sizeof word);
+            memcpy(&word, &number, sizeof word);
             return mix(HASH_START, word);
         case QR_JINJA_BOOL:
         case QR_JINJA_INT: (void)qr_jinja_as_index(value, &index); return mix(HASH_START, (uint64_t)index);
@@ -263,8 +260,7 @@ bool qr_jinja_contains(qr_jinja_run *run, qr_jinja_value container, qr_jinja_val
                                      qr_jinja_type_name(item));
                 return false;
             }
-            return qr_jinja_step(run, container.string->size / 64) &&
-                   qr_jinja_search(container.string->data, container.string->size, item.string) != NULL;
+            return qr_jinja_search(run, container.string->data, container.string->size, item.string) != NULL;
         case QR_JINJA_DICT: return qr_jinja_dict_find(run, container.dict, item) != NULL;
         default: break;
     }
@@ -373,11 +369,19 @@ static void append_dict(qr_jinja_builder *builder, const qr_jinja_dict *dict) {
     qr_jinja_append_text(builder, "}");
 }
 
+static void append_range(qr_jinja_builder *builder, const qr_jinja_range *bounds) {
+    char text[96];
+    const char *format =
+        bounds->step == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")";
+    snprintf(text, sizeof text, format, bounds->start, bounds->stop, bounds->step);
+    qr_jinja_append_text(builder, text);
+}
+
 static void append_container(qr_jinja_builder *builder, qr_jinja_value value) {
     switch (value.type) {
         case QR_JINJA_LIST: append_items(builder, value.list, "[", "]"); break;
         case QR_JINJA_TUPLE: append_items(builder, value.list, "(", value.list->n_items == 1 ? ",)" : ")"); break;
-        case QR_JINJA_RANGE: qr_jinja_append_text(builder, value.list->kind); break;
+        case QR_JINJA_RANGE: append_range(builder, &value.list->bounds); break;
         case QR_JINJA_VIEW:
             qr_jinja_append_text(builder, value.list->kind);
             append_items(builder, value.list, "([", "])");
@@ -402,26 +406,30 @@ static void append_scalar(qr_jinja_builder *builder, qr_jinja_value value) {
             snprintf(text, sizeof text, "%" PRId64, value.integer);
             qr_jinja_append_text(builder, text);
             break;
+        case QR_JINJA_BIG:
+            if (qr_jinja_is_negative(value)) { qr_jinja_append_text(builder, "-"); }
+            qr_jinja_append_digits(builder, value, 10);
+            break;
         case QR_JINJA_FLOAT:
             qr_number_format(value.number, text);
             qr_jinja_append_text(builder, text);
             break;
         case QR_JINJA_STRING: append_string_repr(builder, value.string); break;
-        default:
-            qr_jinja_append_text(builder, "<");
-            qr_jinja_append_text(builder, qr_jinja_type_name(value));
-            qr_jinja_append_text(builder, " object>");
+        default: /* Python would write an address */
+            (void)qr_jinja_error(builder->run, "a value of type '%s' cannot be written as text",
+                                 qr_jinja_type_name(value));
             break;
     }
 }
 
 void qr_jinja_append_repr(qr_jinja_builder *builder, qr_jinja_value value) {
+    if (!qr_jinja_step(builder->run, 1)) { return; }
     const bool is_container = value.type == QR_JINJA_DICT || value.type == QR_JINJA_NAMESPACE || is_listlike(value);
     if (!is_container) {
         append_scalar(builder, value);
         return;
     }
-    if (qr_jinja_enter(builder->run) && qr_jinja_step(builder->run, 1)) { append_container(builder, value); }
+    if (qr_jinja_enter(builder->run)) { append_container(builder, value); }
     qr_jinja_leave(builder->run);
 }
 

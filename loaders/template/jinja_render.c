@@ -15,9 +15,9 @@ static qr_jinja_scope *create_scope(qr_jinja_run *run, qr_jinja_scope *outer) {
     return scope;
 }
 
-static void clear_scope(qr_jinja_scope *scope) {
+static void clear_scope(qr_jinja_run *run, qr_jinja_scope *scope) {
     scope->names->n_entries = 0;
-    if (scope->names->n_slots > 0) {
+    if (scope->names->n_slots > 0 && qr_jinja_walk(run, scope->names->n_slots)) {
         memset(scope->names->slots, 0, scope->names->n_slots * sizeof *scope->names->slots);
     }
 }
@@ -103,7 +103,7 @@ static qr_jinja_list *filter_items(qr_jinja_run *run, const qr_jinja_node *node,
     if (scope == NULL) { return kept; }
     run->scope = scope;
     for (size_t i = 0; i < items->n_items && !qr_jinja_failed(run); i++) {
-        clear_scope(scope);
+        clear_scope(run, scope);
         assign(run, node->a, items->items[i]);
         if (!qr_jinja_failed(run) && qr_jinja_truth(qr_jinja_evaluate(run, node->c))) {
             qr_jinja_list_append(run, kept, items->items[i]);
@@ -122,7 +122,7 @@ static void render_iterations(qr_jinja_run *run, const qr_jinja_node *node, qr_j
     if (scope == NULL) { return; }
     run->scope = scope;
     for (size_t i = 0; i < loop->items->n_items && qr_jinja_step(run, 1); i++) {
-        clear_scope(scope);
+        clear_scope(run, scope);
         loop->index = i;
         (void)qr_jinja_dict_set(run, scope->names, loop_name, (qr_jinja_value){.type = QR_JINJA_LOOP, .loop = loop});
         assign(run, node->a, loop->items->items[i]);
@@ -184,8 +184,9 @@ static void bind_parameters(qr_jinja_run *run, const qr_jinja_macro *macro, cons
     }
 }
 
-static bool is_parameter(const qr_jinja_macro *macro, const qr_jinja_string *name) {
-    for (const qr_jinja_node *parameter = macro->node->list; parameter != NULL; parameter = parameter->next) {
+static bool is_parameter(qr_jinja_run *run, const qr_jinja_macro *macro, const qr_jinja_string *name) {
+    for (const qr_jinja_node *parameter = macro->node->list; parameter != NULL && qr_jinja_step(run, 1);
+         parameter = parameter->next) {
         const qr_jinja_string *own = parameter->value.string;
         if (own->size == name->size && memcmp(own->data, name->data, name->size) == 0) { return true; }
     }
@@ -209,7 +210,7 @@ static void bind_rest(qr_jinja_run *run, const qr_jinja_macro *macro, const qr_j
     for (size_t i = 0; args->named != NULL && i < args->named->n_entries && !qr_jinja_failed(run); i++) {
         const qr_jinja_entry *entry = &args->named->entries[i];
         const qr_jinja_string *name = entry->key.string;
-        if (is_parameter(macro, name)) { continue; }
+        if (is_parameter(run, macro, name)) { continue; }
         if ((uses & QR_JINJA_USES_CALLER) != 0 && name->size == 6 && memcmp(name->data, "caller", 6) == 0) {
             caller = entry->value;
         } else if ((uses & QR_JINJA_USES_KWARGS) != 0) {

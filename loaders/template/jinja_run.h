@@ -19,7 +19,7 @@ struct qr_jinja_run {
     const char *what; /* names the template in messages */
     int line;         /* of what is being tokenised, parsed or evaluated */
     int depth;
-    int64_t n_steps;
+    size_t n_walked;       /* bytes; a step is QR_JINJA_STEP_BYTES */
     int64_t now;           /* unix time, for strftime_now */
     qr_jinja_builder *out; /* where text goes */
     qr_jinja_scope *scope;
@@ -42,6 +42,12 @@ typedef struct qr_jinja_invocation {
     const qr_jinja_args *raw;
 } qr_jinja_invocation;
 
+/* What a call is charged before the builtin runs. What grows faster than that, the builtin charges itself. */
+typedef enum qr_jinja_cost {
+    QR_JINJA_BY_SIZE, /* the bytes and items of everything that it is given */
+    QR_JINJA_FLAT     /* a step: it looks at nothing that grows, or all that it calls charges */
+} qr_jinja_cost;
+
 /* A filter, test, method or function. params lists the parameters' names separated by spaces; NULL: any arguments. */
 struct qr_jinja_builtin {
     const char *name;
@@ -49,7 +55,17 @@ struct qr_jinja_builtin {
     int n_required;
     qr_jinja_value (*call)(qr_jinja_run *run, const qr_jinja_invocation *call); /* NULL: the sandbox forbids it */
     int variant;                                                                /* of builtins that share a function */
+    qr_jinja_cost cost;
 };
+
+typedef struct qr_jinja_table {
+    const char *role; /* "filter", "test", "function", or whose methods they are: "str", "list" … */
+    const qr_jinja_builtin *rows;
+    size_t n;
+} qr_jinja_table;
+
+extern const qr_jinja_table qr_jinja_value_filters, qr_jinja_sequence_filters, qr_jinja_tests, qr_jinja_globals;
+extern const qr_jinja_table qr_jinja_methods[QR_JINJA_CYCLER + 1]; /* by the type of the object */
 
 struct qr_jinja_method {
     const qr_jinja_builtin *builtin;
@@ -77,11 +93,9 @@ const qr_jinja_builtin *qr_jinja_find_filter(const char *name, size_t size);
 const qr_jinja_builtin *qr_jinja_find_test(const char *name, size_t size);
 const qr_jinja_builtin *qr_jinja_find_global(const char *name, size_t size);
 const qr_jinja_builtin *qr_jinja_find_method(qr_jinja_value self, const char *name, size_t size);
-const qr_jinja_builtin *qr_jinja_find_builtin(const qr_jinja_builtin *table, size_t n, const char *name, size_t size);
+const qr_jinja_builtin *qr_jinja_find_builtin(const qr_jinja_table *table, const char *name, size_t size);
 
 /* --- what the builtins share --- */
-const qr_jinja_builtin *qr_jinja_find_sequence_filter(const char *name, size_t size);
-
 /* An optional integer argument; fails for another type. */
 int64_t qr_jinja_integer_or(qr_jinja_run *run, qr_jinja_value value, int64_t otherwise);
 /* A NUL-terminated copy of str(value), for comparing with names; "" after a failure. */
@@ -104,6 +118,8 @@ qr_jinja_value qr_jinja_binary(qr_jinja_run *run, int op, qr_jinja_value a, qr_j
 bool qr_jinja_holds(qr_jinja_run *run, int op, qr_jinja_value a, qr_jinja_value b);
 qr_jinja_value qr_jinja_loop_attribute(const qr_jinja_loop *loop, qr_jinja_value name);
 qr_jinja_value qr_jinja_cycler_attribute(qr_jinja_value cycler, qr_jinja_value name);
+/* A part of a path such as "a.0", or of a field of str.format: an index where it is a number, else a name. */
+qr_jinja_value qr_jinja_path_key(qr_jinja_run *run, const char *text, size_t size);
 /* Fails with the reason why the value is undefined. */
 qr_jinja_value qr_jinja_undefined_error(qr_jinja_run *run, qr_jinja_value value);
 
@@ -152,6 +168,8 @@ qr_jinja_value qr_jinja_strip(qr_jinja_run *run, const qr_jinja_string *text, qr
 qr_jinja_value qr_jinja_replace(qr_jinja_run *run, const qr_jinja_string *text, const qr_jinja_string *old,
                                 const qr_jinja_string *by, int64_t count);
 qr_jinja_list *qr_jinja_split_lines(qr_jinja_run *run, const qr_jinja_string *text, bool keep_ends);
+/* Without comments and tags, spaces collapsed, &lt; and its like resolved. */
+qr_jinja_value qr_jinja_strip_tags(qr_jinja_run *run, const qr_jinja_string *text);
 qr_jinja_value qr_jinja_escape_html(qr_jinja_run *run, const qr_jinja_string *text);
 qr_jinja_value qr_jinja_sorted(qr_jinja_run *run, qr_jinja_list *list, qr_jinja_list *keys,
                                bool reverse); /* stable; reorders list by keys */

@@ -22,11 +22,7 @@ static qr_jinja_value get_path(qr_jinja_run *run, qr_jinja_value item, qr_jinja_
     for (bool more = true; more && !qr_jinja_failed(run);) {
         const char *dot = memchr(at, '.', (size_t)(end - at));
         const size_t size = (size_t)((dot != NULL ? dot : end) - at);
-        int64_t index;
-        bool overflow;
-        const bool numeric = size > 0 && at[0] >= '0' && at[0] <= '9' &&
-                             qr_jinja_parse_int(at, size, 10, &index, &overflow) && !overflow;
-        item = qr_jinja_get_item(run, item, numeric ? qr_jinja_int(index) : qr_jinja_lend(run, at, size));
+        item = qr_jinja_get_item(run, item, qr_jinja_path_key(run, at, size));
         if (item.type == QR_JINJA_UNDEFINED && otherwise.type != QR_JINJA_MISSING) { item = otherwise; }
         more = dot != NULL;
         at = dot != NULL ? dot + 1 : end;
@@ -253,7 +249,7 @@ static qr_jinja_value filter_sum(qr_jinja_run *run, const qr_jinja_invocation *c
     return total;
 }
 
-/* --- map, select and reject --- */
+/* --- map, select and reject: of whatever is false they give nothing, and look at no argument --- */
 
 static const qr_jinja_value *named_argument(qr_jinja_run *run, const qr_jinja_args *raw, const char *name) {
     return raw->named != NULL ? qr_jinja_dict_find_text(run, raw->named, name) : NULL;
@@ -275,6 +271,7 @@ static qr_jinja_value filter_map(qr_jinja_run *run, const qr_jinja_invocation *c
     const qr_jinja_args *raw = call->raw;
     const qr_jinja_value *attribute = named_argument(run, raw, "attribute");
     const qr_jinja_value *otherwise = named_argument(run, raw, "default");
+    if (!qr_jinja_truth(call->self)) { return iterator(qr_jinja_list_create(run, 0)); }
     const qr_jinja_list *items = qr_jinja_iterate(run, call->self);
     if (qr_jinja_failed(run)) { return qr_jinja_undefined(); }
     if (raw->n_items > 0) { return map_filter(run, items, raw); }
@@ -299,6 +296,7 @@ static qr_jinja_value filter_select(qr_jinja_run *run, const qr_jinja_invocation
     const bool keeps = (call->builtin->variant & KEEPS) != 0,
                by_attribute = (call->builtin->variant & BY_ATTRIBUTE) != 0;
     const size_t n_own = by_attribute ? 1 : 0;
+    if (!qr_jinja_truth(call->self)) { return iterator(qr_jinja_list_create(run, 0)); }
     if (raw->n_items < n_own) { return qr_jinja_error(run, "Missing parameter for attribute name"); }
     const qr_jinja_builtin *test = NULL;
     if (raw->n_items > n_own) {
@@ -325,28 +323,26 @@ static qr_jinja_value filter_select(qr_jinja_run *run, const qr_jinja_invocation
 }
 
 static const qr_jinja_builtin filters[] = {
-    {"batch", "linecount fill_with", 1, filter_batch, 0},
-    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0},
-    {"first", "", 0, filter_first, 0},
-    {"groupby", "attribute default case_sensitive", 1, filter_groupby, 0},
-    {"items", "", 0, filter_items, 0},
-    {"join", "d attribute", 0, filter_join, 0},
-    {"last", "", 0, filter_last, 0},
-    {"list", "", 0, filter_list, 0},
-    {"map", NULL, 0, filter_map, 0},
-    {"max", "case_sensitive attribute", 0, filter_extreme, '>'},
-    {"min", "case_sensitive attribute", 0, filter_extreme, '<'},
-    {"reject", NULL, 0, filter_select, 0},
-    {"rejectattr", NULL, 0, filter_select, BY_ATTRIBUTE},
-    {"reverse", "", 0, filter_reverse, 0},
-    {"select", NULL, 0, filter_select, KEEPS},
-    {"selectattr", NULL, 0, filter_select, KEEPS | BY_ATTRIBUTE},
-    {"slice", "slices fill_with", 1, filter_slice, 0},
-    {"sort", "reverse case_sensitive attribute", 0, filter_sort, 0},
-    {"sum", "attribute start", 0, filter_sum, 0},
-    {"unique", "case_sensitive attribute", 0, filter_unique, 0},
+    {"batch", "linecount fill_with", 1, filter_batch, 0, QR_JINJA_BY_SIZE},
+    {"dictsort", "case_sensitive by reverse", 0, filter_dictsort, 0, QR_JINJA_BY_SIZE},
+    {"first", "", 0, filter_first, 0, QR_JINJA_FLAT},
+    {"groupby", "attribute default case_sensitive", 1, filter_groupby, 0, QR_JINJA_BY_SIZE},
+    {"items", "", 0, filter_items, 0, QR_JINJA_FLAT},
+    {"join", "d attribute", 0, filter_join, 0, QR_JINJA_BY_SIZE},
+    {"last", "", 0, filter_last, 0, QR_JINJA_FLAT},
+    {"list", "", 0, filter_list, 0, QR_JINJA_FLAT},
+    {"map", NULL, 0, filter_map, 0, QR_JINJA_BY_SIZE},
+    {"max", "case_sensitive attribute", 0, filter_extreme, '>', QR_JINJA_BY_SIZE},
+    {"min", "case_sensitive attribute", 0, filter_extreme, '<', QR_JINJA_BY_SIZE},
+    {"reject", NULL, 0, filter_select, 0, QR_JINJA_BY_SIZE},
+    {"rejectattr", NULL, 0, filter_select, BY_ATTRIBUTE, QR_JINJA_BY_SIZE},
+    {"reverse", "", 0, filter_reverse, 0, QR_JINJA_BY_SIZE},
+    {"select", NULL, 0, filter_select, KEEPS, QR_JINJA_BY_SIZE},
+    {"selectattr", NULL, 0, filter_select, KEEPS | BY_ATTRIBUTE, QR_JINJA_BY_SIZE},
+    {"slice", "slices fill_with", 1, filter_slice, 0, QR_JINJA_BY_SIZE},
+    {"sort", "reverse case_sensitive attribute", 0, filter_sort, 0, QR_JINJA_BY_SIZE},
+    {"sum", "attribute start", 0, filter_sum, 0, QR_JINJA_BY_SIZE},
+    {"unique", "case_sensitive attribute", 0, filter_unique, 0, QR_JINJA_BY_SIZE},
 };
 
-const qr_jinja_builtin *qr_jinja_find_sequence_filter(const char *name, size_t size) {
-    return qr_jinja_find_builtin(filters, QR_COUNT_OF(filters), name, size);
-}
+const qr_jinja_table qr_jinja_sequence_filters = {"filter", filters, QR_COUNT_OF(filters)};

@@ -27,7 +27,7 @@ TYPE_TEST(none, self.type == QR_JINJA_NONE)
 TYPE_TEST(boolean, self.type == QR_JINJA_BOOL)
 TYPE_TEST(true, self.type == QR_JINJA_BOOL && self.boolean)
 TYPE_TEST(false, self.type == QR_JINJA_BOOL && !self.boolean)
-TYPE_TEST(integer, self.type == QR_JINJA_INT)
+TYPE_TEST(integer, self.type == QR_JINJA_INT || self.type == QR_JINJA_BIG)
 TYPE_TEST(float, self.type == QR_JINJA_FLOAT)
 TYPE_TEST(number, qr_jinja_is_number(self))
 TYPE_TEST(string, self.type == QR_JINJA_STRING)
@@ -75,47 +75,49 @@ static qr_jinja_value test_test(qr_jinja_run *run, const qr_jinja_invocation *ca
 }
 
 static const qr_jinja_builtin tests[] = {
-    {"defined", "", 0, test_defined, 0},
-    {"undefined", "", 0, test_undefined, 0},
-    {"none", "", 0, test_none, 0},
-    {"boolean", "", 0, test_boolean, 0},
-    {"true", "", 0, test_true, 0},
-    {"false", "", 0, test_false, 0},
-    {"integer", "", 0, test_integer, 0},
-    {"float", "", 0, test_float, 0},
-    {"number", "", 0, test_number, 0},
-    {"string", "", 0, test_string, 0},
-    {"mapping", "", 0, test_mapping, 0},
-    {"sequence", "", 0, test_sequence, 0},
-    {"iterable", "", 0, test_iterable, 0},
-    {"callable", "", 0, test_callable, 0},
-    {"escaped", "", 0, test_escaped, 0},
-    {"odd", "", 0, test_remainder, 1},
-    {"even", "", 0, test_remainder, 0},
-    {"divisibleby", "num", 1, test_remainder, 0},
-    {"eq", "other", 1, test_comparison, QR_JINJA_OP('=', '=')},
-    {"equalto", "other", 1, test_comparison, QR_JINJA_OP('=', '=')},
-    {"==", "other", 1, test_comparison, QR_JINJA_OP('=', '=')},
-    {"ne", "other", 1, test_comparison, QR_JINJA_OP('!', '=')},
-    {"!=", "other", 1, test_comparison, QR_JINJA_OP('!', '=')},
-    {"lt", "other", 1, test_comparison, '<'},
-    {"lessthan", "other", 1, test_comparison, '<'},
-    {"<", "other", 1, test_comparison, '<'},
-    {"le", "other", 1, test_comparison, QR_JINJA_OP('<', '=')},
-    {"<=", "other", 1, test_comparison, QR_JINJA_OP('<', '=')},
-    {"gt", "other", 1, test_comparison, '>'},
-    {"greaterthan", "other", 1, test_comparison, '>'},
-    {">", "other", 1, test_comparison, '>'},
-    {"ge", "other", 1, test_comparison, QR_JINJA_OP('>', '=')},
-    {">=", "other", 1, test_comparison, QR_JINJA_OP('>', '=')},
-    {"in", "seq", 1, test_comparison, 'i'},
-    {"sameas", "other", 1, test_sameas, 0},
-    {"lower", "", 0, test_case, QR_JINJA_LOWER},
-    {"upper", "", 0, test_case, QR_JINJA_UPPER},
-    {"filter", "", 0, test_filter, 0},
-    {"test", "", 0, test_test, 0},
+    {"defined", "", 0, test_defined, 0, QR_JINJA_FLAT},
+    {"undefined", "", 0, test_undefined, 0, QR_JINJA_FLAT},
+    {"none", "", 0, test_none, 0, QR_JINJA_FLAT},
+    {"boolean", "", 0, test_boolean, 0, QR_JINJA_FLAT},
+    {"true", "", 0, test_true, 0, QR_JINJA_FLAT},
+    {"false", "", 0, test_false, 0, QR_JINJA_FLAT},
+    {"integer", "", 0, test_integer, 0, QR_JINJA_FLAT},
+    {"float", "", 0, test_float, 0, QR_JINJA_FLAT},
+    {"number", "", 0, test_number, 0, QR_JINJA_FLAT},
+    {"string", "", 0, test_string, 0, QR_JINJA_FLAT},
+    {"mapping", "", 0, test_mapping, 0, QR_JINJA_FLAT},
+    {"sequence", "", 0, test_sequence, 0, QR_JINJA_FLAT},
+    {"iterable", "", 0, test_iterable, 0, QR_JINJA_FLAT},
+    {"callable", "", 0, test_callable, 0, QR_JINJA_FLAT},
+    {"escaped", "", 0, test_escaped, 0, QR_JINJA_FLAT},
+    {"odd", "", 0, test_remainder, 1, QR_JINJA_BY_SIZE},
+    {"even", "", 0, test_remainder, 0, QR_JINJA_BY_SIZE},
+    {"divisibleby", "num", 1, test_remainder, 0, QR_JINJA_BY_SIZE},
+    {"eq", "other", 1, test_comparison, QR_JINJA_OP('=', '='), QR_JINJA_BY_SIZE},
+    {"equalto", "other", 1, test_comparison, QR_JINJA_OP('=', '='), QR_JINJA_BY_SIZE},
+    {"==", "other", 1, test_comparison, QR_JINJA_OP('=', '='), QR_JINJA_BY_SIZE},
+    {"ne", "other", 1, test_comparison, QR_JINJA_OP('!', '='), QR_JINJA_BY_SIZE},
+    {"!=", "other", 1, test_comparison, QR_JINJA_OP('!', '='), QR_JINJA_BY_SIZE},
+    {"lt", "other", 1, test_comparison, '<', QR_JINJA_BY_SIZE},
+    {"lessthan", "other", 1, test_comparison, '<', QR_JINJA_BY_SIZE},
+    {"<", "other", 1, test_comparison, '<', QR_JINJA_BY_SIZE},
+    {"le", "other", 1, test_comparison, QR_JINJA_OP('<', '='), QR_JINJA_BY_SIZE},
+    {"<=", "other", 1, test_comparison, QR_JINJA_OP('<', '='), QR_JINJA_BY_SIZE},
+    {"gt", "other", 1, test_comparison, '>', QR_JINJA_BY_SIZE},
+    {"greaterthan", "other", 1, test_comparison, '>', QR_JINJA_BY_SIZE},
+    {">", "other", 1, test_comparison, '>', QR_JINJA_BY_SIZE},
+    {"ge", "other", 1, test_comparison, QR_JINJA_OP('>', '='), QR_JINJA_BY_SIZE},
+    {">=", "other", 1, test_comparison, QR_JINJA_OP('>', '='), QR_JINJA_BY_SIZE},
+    {"in", "seq", 1, test_comparison, 'i', QR_JINJA_BY_SIZE},
+    {"sameas", "other", 1, test_sameas, 0, QR_JINJA_BY_SIZE},
+    {"lower", "", 0, test_case, QR_JINJA_LOWER, QR_JINJA_BY_SIZE},
+    {"upper", "", 0, test_case, QR_JINJA_UPPER, QR_JINJA_BY_SIZE},
+    {"filter", "", 0, test_filter, 0, QR_JINJA_BY_SIZE},
+    {"test", "", 0, test_test, 0, QR_JINJA_BY_SIZE},
 };
 
+const qr_jinja_table qr_jinja_tests = {"test", tests, QR_COUNT_OF(tests)};
+
 const qr_jinja_builtin *qr_jinja_find_test(const char *name, size_t size) {
-    return qr_jinja_find_builtin(tests, QR_COUNT_OF(tests), name, size);
+    return qr_jinja_find_builtin(&qr_jinja_tests, name, size);
 }

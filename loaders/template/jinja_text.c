@@ -3,6 +3,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "base/sizes.h"
 #include "base/utf8.h"
 #include "loaders/template/jinja_run.h"
 
@@ -12,9 +13,33 @@ bool qr_jinja_is_space(uint32_t c) {
            c == 0x3000U;
 }
 
-const char *qr_jinja_search(const char *text, size_t size, const qr_jinja_string *wanted) {
+bool qr_jinja_is_alpha(uint32_t c) {
+    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
+    return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
+}
+
+bool qr_jinja_is_alnum(uint32_t c) {
+    if (c < 0x80U) { return (c >= '0' && c <= '9') || ((c | 0x20U) >= 'a' && (c | 0x20U) <= 'z'); }
+    const utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
+    return qr_jinja_is_alpha(c) || (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
+}
+
+/* memmem prepares the wanted text and then walks the other one once, up to what it finds. */
+const char *qr_jinja_search(qr_jinja_run *run, const char *text, size_t size, const qr_jinja_string *wanted) {
     if (wanted->size == 0) { return text; }
-    return size < wanted->size ? NULL : memmem(text, size, wanted->data, wanted->size);
+    if (size < wanted->size || !qr_jinja_walk(run, wanted->size)) { return NULL; }
+    const char *found = memmem(text, size, wanted->data, wanted->size);
+    (void)qr_jinja_walk(run, found != NULL ? (size_t)(found - text) : size);
+    return found;
+}
+
+const char *qr_jinja_search_last(qr_jinja_run *run, const char *text, size_t size, const qr_jinja_string *wanted) {
+    if (wanted->size == 0) { return text + size; }
+    for (size_t at = size + 1; at-- > wanted->size && qr_jinja_walk(run, 1 + wanted->size / 4);) {
+        const char *start = text + at - wanted->size;
+        if (memcmp(start, wanted->data, wanted->size) == 0) { return start; }
+    }
+    return NULL;
 }
 
 uint32_t qr_jinja_next_character(const qr_jinja_string *text, size_t *i) {
@@ -64,11 +89,12 @@ qr_jinja_value qr_jinja_map_case(qr_jinja_run *run, const qr_jinja_string *text,
 
 /* --- strip --- */
 
-static bool is_stripped(const qr_jinja_string *chars, const char *at, size_t length) {
+static bool is_stripped(qr_jinja_run *run, const qr_jinja_string *chars, const char *at, size_t length) {
     uint32_t c;
+    if (!qr_jinja_walk(run, length)) { return false; }
     if (chars == NULL) { return qr_utf8_decode(at, length, &c) > 0 && qr_jinja_is_space(c); }
     const qr_jinja_string one = {.data = at, .size = length};
-    return qr_jinja_search(chars->data, chars->size, &one) != NULL;
+    return qr_jinja_search(run, chars->data, chars->size, &one) != NULL;
 }
 
 qr_jinja_value qr_jinja_strip(qr_jinja_run *run, const qr_jinja_string *text, qr_jinja_value chars, bool left,
@@ -80,15 +106,14 @@ qr_jinja_value qr_jinja_strip(qr_jinja_run *run, const qr_jinja_string *text, qr
     size_t start = 0, end = text->size;
     while (left && start < end) {
         const size_t length = qr_utf8_sequence_length(text->data + start, end - start);
-        if (!is_stripped(set, text->data + start, length)) { break; }
+        if (!is_stripped(run, set, text->data + start, length)) { break; }
         start += length;
     }
     while (right && end > start) {
         const size_t from = start + qr_utf8_last(text->data + start, end - start);
-        if (!is_stripped(set, text->data + from, end - from)) { break; }
+        if (!is_stripped(run, set, text->data + from, end - from)) { break; }
         end = from;
     }
-    (void)qr_jinja_step(run, text->size / 64);
     return qr_jinja_with_safety(run, qr_jinja_lend(run, text->data + start, end - start), text->safe);
 }
 
@@ -99,7 +124,7 @@ qr_jinja_value qr_jinja_replace(qr_jinja_run *run, const qr_jinja_string *text, 
     qr_jinja_builder builder = {.run = run};
     size_t i = 0;
     while (count != 0 && i <= text->size && !qr_jinja_failed(run)) {
-        const char *found = qr_jinja_search(text->data + i, text->size - i, old);
+        const char *found = qr_jinja_search(run, text->data + i, text->size - i, old);
         if (found == NULL) { break; }
         qr_jinja_append(&builder, text->data + i, (size_t)(found - (text->data + i)));
         qr_jinja_append(&builder, by->data, by->size);
@@ -161,6 +186,67 @@ qr_jinja_value qr_jinja_escape_html(qr_jinja_run *run, const qr_jinja_string *te
         }
     }
     return qr_jinja_with_safety(run, qr_jinja_built(&builder), true);
+}
+
+/* The text without comments and tags, up to the first that has no end: markupsafe's rule. */
+static qr_jinja_value cut_tags(qr_jinja_run *run, const qr_jinja_string *text) {
+    static const qr_jinja_string open_comment = {.data = "<!--", .size = 4}, close_comment = {.data = "-->", .size = 3};
+    static const qr_jinja_string open_tag = {.data = "<", .size = 1}, close_tag = {.data = ">", .size = 1};
+    qr_jinja_builder builder = {.run = run};
+    const char *at = text->data, *end = at + text->size, *start;
+    while ((start = qr_jinja_search(run, at, (size_t)(end - at), &open_tag)) != NULL && !qr_jinja_failed(run)) {
+        const bool is_comment =
+            (size_t)(end - start) >= open_comment.size && memcmp(start, open_comment.data, open_comment.size) == 0;
+        const qr_jinja_string *closing = is_comment ? &close_comment : &close_tag;
+        const char *body = start + (is_comment ? open_comment.size : 0);
+        const char *close = qr_jinja_search(run, body, (size_t)(end - body), closing);
+        if (close == NULL) { break; }
+        qr_jinja_append(&builder, at, (size_t)(start - at));
+        at = close + closing->size;
+    }
+    qr_jinja_append(&builder, at, (size_t)(end - at));
+    return qr_jinja_built(&builder);
+}
+
+/* A character reference at text[i] == '&', appended as what it stands for; its length, or 0 where it is none. */
+static size_t append_reference(qr_jinja_builder *builder, const qr_jinja_string *text, size_t i) {
+    static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&apos;", "&#34;", "&#39;"};
+    static const char characters[] = "&<>\"'\"'";
+    for (size_t n = 0; n < QR_COUNT_OF(names); n++) {
+        const size_t length = strlen(names[n]);
+        if (text->size - i < length || memcmp(text->data + i, names[n], length) != 0) { continue; }
+        qr_jinja_append(builder, &characters[n], 1);
+        return length;
+    }
+    const char next = i + 1 < text->size ? text->data[i + 1] : ' ';
+    if (next == '#' || ((next | 0x20) >= 'a' && (next | 0x20) <= 'z')) {
+        (void)qr_jinja_error(builder->run, "striptags: the character reference '%.*s' is not supported",
+                             (int)qr_min(8, (int64_t)(text->size - i)), text->data + i);
+    }
+    return 0;
+}
+
+qr_jinja_value qr_jinja_strip_tags(qr_jinja_run *run, const qr_jinja_string *text) {
+    const qr_jinja_string *left = cut_tags(run, text).string;
+    qr_jinja_builder builder = {.run = run};
+    bool has_gap = false;
+    for (size_t i = 0; i < left->size && !qr_jinja_failed(run);) {
+        const size_t start = i;
+        const uint32_t c = qr_jinja_next_character(left, &i);
+        if (qr_jinja_is_space(c)) {
+            has_gap = builder.size > 0;
+            continue;
+        }
+        if (has_gap) { qr_jinja_append_text(&builder, " "); }
+        has_gap = false;
+        const size_t n_reference = c == '&' ? append_reference(&builder, left, start) : 0;
+        if (n_reference > 0) {
+            i = start + n_reference;
+        } else {
+            qr_jinja_append(&builder, left->data + start, i - start);
+        }
+    }
+    return qr_jinja_built(&builder);
 }
 
 /* --- sorting --- */

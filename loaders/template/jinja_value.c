@@ -92,13 +92,19 @@ bool qr_jinja_enter(qr_jinja_run *run) {
 
 void qr_jinja_leave(qr_jinja_run *run) { run->depth--; }
 
-bool qr_jinja_step(qr_jinja_run *run, size_t n_items) {
-    if (n_items > QR_JINJA_MAX_STEPS || run->n_steps > QR_JINJA_MAX_STEPS - (int64_t)n_items) {
+bool qr_jinja_walk(qr_jinja_run *run, size_t n_bytes) {
+    const size_t most = (size_t)QR_JINJA_MAX_STEPS * QR_JINJA_STEP_BYTES;
+    if (n_bytes > most || run->n_walked > most - n_bytes) {
         (void)qr_jinja_error(run, "the template takes more than %d steps to render", (int)QR_JINJA_MAX_STEPS);
     } else {
-        run->n_steps += (int64_t)n_items;
+        run->n_walked += n_bytes;
     }
     return !qr_jinja_failed(run);
+}
+
+bool qr_jinja_step(qr_jinja_run *run, size_t n_items) {
+    size_t n_bytes;
+    return qr_jinja_walk(run, qr_size_mul(n_items, QR_JINJA_STEP_BYTES, &n_bytes) ? n_bytes : SIZE_MAX);
 }
 
 static bool charge_memory(qr_jinja_run *run, size_t n_bytes) {
@@ -106,7 +112,7 @@ static bool charge_memory(qr_jinja_run *run, size_t n_bytes) {
     if (n_bytes > QR_JINJA_MAX_BYTES || run->arena->n_bytes > QR_JINJA_MAX_BYTES - n_bytes) {
         (void)qr_jinja_error(run, "the template needs more than %d MiB to render", (int)(QR_JINJA_MAX_BYTES >> 20));
     }
-    return qr_jinja_step(run, n_bytes / 64);
+    return qr_jinja_walk(run, 8 + n_bytes / 8);
 }
 
 static void fail_memory(qr_jinja_run *run, size_t n_bytes) {
@@ -293,7 +299,7 @@ qr_jinja_list *qr_jinja_pairs(qr_jinja_run *run, const qr_jinja_dict *dict) {
 /* --- text --- */
 
 void qr_jinja_append(qr_jinja_builder *builder, const char *data, size_t size) {
-    if (size == 0) { return; }
+    if (size == 0 || !qr_jinja_walk(builder->run, size)) { return; }
     size_t needed;
     if (!qr_size_add(builder->size, size, &needed)) { needed = SIZE_MAX; }
     if (needed > QR_JINJA_MAX_BYTES) {
@@ -303,13 +309,12 @@ void qr_jinja_append(qr_jinja_builder *builder, const char *data, size_t size) {
     if (!qr_jinja_reserve(builder->run, &builder->data, &builder->capacity, needed, 1)) { return; }
     memcpy(builder->data + builder->size, data, size);
     builder->size = needed;
-    (void)qr_jinja_step(builder->run, size / 64);
 }
 
 void qr_jinja_append_text(qr_jinja_builder *builder, const char *text) { qr_jinja_append(builder, text, strlen(text)); }
 
 void qr_jinja_append_times(qr_jinja_builder *builder, const char *data, size_t size, int64_t n) {
-    for (int64_t i = 0; i < n && !qr_jinja_failed(builder->run); i++) { qr_jinja_append(builder, data, size); }
+    for (int64_t i = 0; i < n && qr_jinja_step(builder->run, 1); i++) { qr_jinja_append(builder, data, size); }
 }
 
 void qr_jinja_append_code_point(qr_jinja_builder *builder, uint32_t code_point) {
@@ -323,14 +328,16 @@ qr_jinja_value qr_jinja_built(qr_jinja_builder *builder) {
     return text;
 }
 
-size_t qr_jinja_char_count(const char *data, size_t size) {
+size_t qr_jinja_char_count(qr_jinja_run *run, const char *data, size_t size) {
     size_t n = 0;
+    if (!qr_jinja_walk(run, size)) { return 0; }
     for (size_t i = 0; i < size; i++) { n += ((unsigned char)data[i] & 0xC0U) != 0x80U; }
     return n;
 }
 
-size_t qr_jinja_char_offset(const char *data, size_t size, size_t index) {
+size_t qr_jinja_char_offset(qr_jinja_run *run, const char *data, size_t size, size_t index) {
     size_t i = 0;
+    if (!qr_jinja_walk(run, index < size ? 4 * index : size)) { return 0; }
     while (i < size) {
         if (((unsigned char)data[i] & 0xC0U) != 0x80U) {
             if (index == 0) { break; }

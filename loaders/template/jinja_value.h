@@ -34,6 +34,7 @@ typedef enum qr_jinja_type {
     QR_JINJA_NONE,
     QR_JINJA_BOOL,
     QR_JINJA_INT,
+    QR_JINJA_BIG, /* an int that does not fit 64 bits */
     QR_JINJA_FLOAT,
     QR_JINJA_STRING,
     QR_JINJA_LIST,
@@ -58,6 +59,7 @@ typedef struct qr_jinja_string {
     bool safe;     /* Markup: does not need HTML escaping */
 } qr_jinja_string;
 
+typedef struct qr_jinja_big qr_jinja_big;
 typedef struct qr_jinja_list qr_jinja_list;
 typedef struct qr_jinja_dict qr_jinja_dict;
 typedef struct qr_jinja_absence qr_jinja_absence;
@@ -72,6 +74,7 @@ typedef struct qr_jinja_value {
     union {
         bool boolean;
         int64_t integer;
+        const qr_jinja_big *big;
         double number;
         qr_jinja_string *string;
         qr_jinja_list
@@ -85,13 +88,18 @@ typedef struct qr_jinja_value {
     };
 } qr_jinja_value;
 
+typedef struct qr_jinja_range {
+    int64_t start, stop, step;
+} qr_jinja_range;
+
 struct qr_jinja_list {
     qr_jinja_value *items;
     size_t n_items;
     size_t capacity;
-    size_t cursor;    /* iterators and cyclers: the next item; joiners: 1 after the first use */
-    const char *kind; /* how repr names it where it is not a list or tuple, for example "dict_keys" */
-    bool is_group;    /* a tuple of groupby: has .grouper and .list */
+    size_t cursor;         /* iterators and cyclers: the next item; joiners: 1 after the first use */
+    const char *kind;      /* how repr names a view, for example "dict_keys" */
+    qr_jinja_range bounds; /* of a range */
+    bool is_group;         /* a tuple of groupby: has .grouper and .list */
 };
 
 typedef struct qr_jinja_entry {
@@ -125,11 +133,18 @@ struct qr_jinja_absence {
     qr_jinja_value key;
 };
 
-/* Limits on one rendering, so that no template can run without end or fill the memory. */
+/* Limits on one rendering, so that no template can run without end or fill the memory.
+ *
+ * The steps bound the time. Evaluating a node is a step, visiting an item is one, and walking over bytes costs by the
+ * byte. Whoever walks charges first: the functions here and in jinja_run.h do, and a call of a builtin is charged all
+ * that it is given unless its row says otherwise (qr_jinja_cost). */
 enum {
     QR_JINJA_MAX_DEPTH = 300,              /* nested evaluations, macro calls and nested values */
-    QR_JINJA_MAX_STEPS = 20 * 1000 * 1000, /* evaluations, and one per 64 bytes or per item that a step walks over */
+    QR_JINJA_MAX_STEPS = 10 * 1000 * 1000, /* a fraction of a second, a few at worst */
+    QR_JINJA_STEP_BYTES = 16,              /* a walk over so many bytes is a step */
     QR_JINJA_MAX_RANGE = 100000,           /* as Jinja's sandbox */
+    QR_JINJA_MAX_DIGITS = 4300,            /* of an integer that is written out, as Python has it */
+    QR_JINJA_MAX_BITS = 14336,             /* of an integer: a little more than these digits need */
     QR_JINJA_MAX_BYTES = 256 * 1024 * 1024 /* arena of one rendering */
 };
 
@@ -140,8 +155,8 @@ bool qr_jinja_failed(const qr_jinja_run *run);
 bool qr_jinja_enter(
     qr_jinja_run *run); /* one level deeper; false (and the error) when that is too deep. Pair with qr_jinja_leave. */
 void qr_jinja_leave(qr_jinja_run *run);
-bool qr_jinja_step(qr_jinja_run *run,
-                   size_t n_items); /* charges the walk over n_items; false when the run has failed */
+bool qr_jinja_walk(qr_jinja_run *run, size_t n_bytes);  /* charges a walk over bytes; false when the run has failed */
+bool qr_jinja_step(qr_jinja_run *run, size_t n_items);  /* the same for nodes or items */
 void *qr_jinja_take(qr_jinja_run *run, size_t n_bytes); /* zeroed; NULL after a failure */
 
 /* Makes room for `needed` elements of an array in the arena, which doubles; false when the run has failed. */
@@ -203,35 +218,51 @@ qr_jinja_value qr_jinja_built(qr_jinja_builder *builder); /* the text as a strin
 /* --- Python's semantics --- */
 const char *qr_jinja_type_name(qr_jinja_value value); /* "str", "int", "dict" … */
 bool qr_jinja_truth(qr_jinja_value value);
-bool qr_jinja_is_number(qr_jinja_value value); /* bool, int or float */
+bool qr_jinja_is_number(qr_jinja_value value);  /* bool, int or float */
+bool qr_jinja_is_integer(qr_jinja_value value); /* bool or int */
 double qr_jinja_as_double(qr_jinja_value number);
-bool qr_jinja_as_index(qr_jinja_value value, int64_t *index);             /* int or bool */
+bool qr_jinja_as_index(qr_jinja_value value, int64_t *index);             /* bool, or an int of 64 bits */
 qr_jinja_string *qr_jinja_str(qr_jinja_run *run, qr_jinja_value value);   /* str(value); never NULL */
 qr_jinja_value qr_jinja_to_text(qr_jinja_run *run, qr_jinja_value value); /* the same as a value */
 bool qr_jinja_equal(qr_jinja_run *run, qr_jinja_value a, qr_jinja_value b);
 /* a < b gives -1, equal 0, a > b 1; fails for types without an order. NaN compares as 2. */
 int qr_jinja_compare(qr_jinja_run *run, qr_jinja_value a, qr_jinja_value b, const char *operator_name);
 bool qr_jinja_contains(qr_jinja_run *run, qr_jinja_value container, qr_jinja_value item);
-uint64_t qr_jinja_hash(qr_jinja_run *run, qr_jinja_value value); /* fails for lists and dicts */
-bool qr_jinja_length(qr_jinja_value value, size_t *length);      /* len(); false for a type without one */
+uint64_t qr_jinja_hash(qr_jinja_run *run, qr_jinja_value value);               /* fails for lists and dicts */
+bool qr_jinja_length(qr_jinja_run *run, qr_jinja_value value, size_t *length); /* len(); false where there is none */
 /* What iterating over value yields, to be read only; an iterator is used up. Fails for what cannot be iterated. */
 qr_jinja_list *qr_jinja_iterate(qr_jinja_run *run, qr_jinja_value value);
 bool qr_jinja_is_iterable(qr_jinja_value value);
 
 /* Characters, not bytes. */
-size_t qr_jinja_char_count(const char *data, size_t size);
-size_t qr_jinja_char_offset(const char *data, size_t size,
+size_t qr_jinja_char_count(qr_jinja_run *run, const char *data, size_t size);
+size_t qr_jinja_char_offset(qr_jinja_run *run, const char *data, size_t size,
                             size_t index); /* byte offset of a character; size past the end */
 /* The character at byte *i < size, and *i moved after it. U+FFFD for a byte that is not UTF-8. */
 uint32_t qr_jinja_next_character(const qr_jinja_string *text, size_t *i);
-bool qr_jinja_is_space(uint32_t code_point); /* str.isspace */
-/* The first occurrence in text[0, size); NULL where there is none. Linear. */
-const char *qr_jinja_search(const char *text, size_t size, const qr_jinja_string *wanted);
+bool qr_jinja_is_space(uint32_t code_point); /* str.isspace, isalpha and isalnum */
+bool qr_jinja_is_alpha(uint32_t code_point);
+bool qr_jinja_is_alnum(uint32_t code_point);
+/* The first or last occurrence in text[0, size); NULL where there is none. */
+const char *qr_jinja_search(qr_jinja_run *run, const char *text, size_t size, const qr_jinja_string *wanted);
+const char *qr_jinja_search_last(qr_jinja_run *run, const char *text, size_t size, const qr_jinja_string *wanted);
 
 /* As strtod on the whole text[0, size), decimal point '.', underscores between digits and surrounding space allowed,
  * "inf" and "nan" too. */
 bool qr_jinja_parse_double(const char *text, size_t size, double *value);
-/* As int(text, base): sign, prefix, underscores, surrounding space. *overflow when it does not fit 64 bits. */
-bool qr_jinja_parse_int(const char *text, size_t size, int base, int64_t *value, bool *overflow);
+
+/* --- integers (jinja_integer.c); what is called integer here is a BOOL, an INT or a BIG --- */
+/* As int(text, base): sign, prefix, underscores, surrounding space. QR_JINJA_MISSING where text is no integer; fails
+ * where it is too long. */
+qr_jinja_value qr_jinja_parse_integer(qr_jinja_run *run, const char *text, size_t size, int base);
+/* + - * ** (no negative exponent) // and % (no zero divisor). Fails where the result is too long. */
+qr_jinja_value qr_jinja_integer_arithmetic(qr_jinja_run *run, int op, qr_jinja_value a, qr_jinja_value b);
+qr_jinja_value qr_jinja_integer_ratio(qr_jinja_run *run, qr_jinja_value a, qr_jinja_value b); /* a / b; b is not 0 */
+qr_jinja_value qr_jinja_integer_from_double(qr_jinja_run *run, double number); /* finite; rounds towards 0 */
+int qr_jinja_integer_compare(qr_jinja_value a, qr_jinja_value b); /* as qr_jinja_compare; b may be a FLOAT */
+bool qr_jinja_is_negative(qr_jinja_value integer);
+double qr_jinja_big_double(const qr_jinja_big *big); /* the nearest one; infinite where it is too large */
+/* Its digits without a sign. Fails for more than QR_JINJA_MAX_DIGITS decimal ones. */
+void qr_jinja_append_digits(qr_jinja_builder *builder, qr_jinja_value integer, uint32_t base);
 
 #endif

@@ -30,9 +30,21 @@ static qrun_status read_flags(const qr_json *item, qr_added_token *token, const 
     return qr_json_get_bool(item, "normalized", &token->normalized, what, err);
 }
 
-/* The id is the vocabulary's where the vocabulary has the text, the file's otherwise. Of several added tokens with one
- * text the first gives the id and the last the flags. */
-static qrun_status load_one(qr_tokenizer *tokenizer, const qr_json *item, int32_t id, const char *what, qr_error *err) {
+/* The library numbers the new tokens of a list on from here, whatever ids the file gives. */
+static int32_t first_new_id(const qr_tokenizer *tokenizer) {
+    const qr_vocab *vocab = &tokenizer->vocab;
+    int32_t n_tokens = 0, after = 0;
+    for (int32_t id = 0; id < vocab->n_ids; id++) { n_tokens += vocab->entries[id].length != QR_VOCAB_HOLE ? 1 : 0; }
+    for (size_t i = 0; i < tokenizer->n_added; i++) {
+        if (tokenizer->added[i].id >= after) { after = tokenizer->added[i].id + 1; }
+    }
+    return after > n_tokens ? after : n_tokens;
+}
+
+/* The id is the vocabulary's where the vocabulary has the text, else the file's, which must be the next one. Of several
+ * added tokens with one text the first gives the id and the last the flags, but special stays special. */
+static qrun_status load_one(qr_tokenizer *tokenizer, const qr_json *item, int32_t id, int32_t *new_id, const char *what,
+                            qr_error *err) {
     const char *content = NULL;
     qr_added_token token = {.id = id};
     QR_RETURN_IF_ERROR(qr_json_get_string(item, "content", &content, what, err));
@@ -45,6 +57,7 @@ static qrun_status load_one(qr_tokenizer *tokenizer, const qr_json *item, int32_
     if (twin >= 0) {
         token.content = tokenizer->added[twin].content;
         token.id = tokenizer->added[twin].id;
+        token.special = token.special || tokenizer->added[twin].special;
         tokenizer->added[twin] = token;
         return QRUN_OK;
     }
@@ -54,6 +67,12 @@ static qrun_status load_one(qr_tokenizer *tokenizer, const qr_json *item, int32_
     } else if (qr_vocab_text(&tokenizer->vocab, token.id, &n_taken) != NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: the added token \"%.64s\" has the id %d of another token", what,
                        content, (int)token.id);
+    } else if (token.id != (*new_id)++) {
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "%s: the added token \"%.64s\" has the id %d, where the next free one is %d; ids of added tokens "
+            "with gaps are not supported",
+            what, content, (int)token.id, (int)*new_id - 1);
     }
     if (!qr_array_reserve(&tokenizer->added, &tokenizer->added_capacity, tokenizer->n_added + 1, sizeof token) ||
         (token.content = qr_strdup(content)) == NULL) {
@@ -117,29 +136,40 @@ qrun_status qr_tokenizer_load_added(qr_tokenizer *tokenizer, const qr_json *list
     measure(list, &n_bytes, &n_tokens);
     measure(by_id, &n_bytes, &n_tokens);
     const int64_t largest_id = 4 * n_tokens + 65536;
-    int32_t id = 0;
+    int32_t id = 0, new_id = first_new_id(tokenizer);
     QR_RETURN_IF_ERROR(qr_trie_create(&tokenizer->added_contents, n_bytes, err));
     for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) {
         QR_RETURN_IF_ERROR(qr_tokenizer_json_id(qr_json_get(item, "id"), largest_id, &id, what, err));
-        QR_RETURN_IF_ERROR(load_one(tokenizer, item, id, what, err));
+        QR_RETURN_IF_ERROR(load_one(tokenizer, item, id, &new_id, what, err));
     }
+    new_id = first_new_id(tokenizer);
     for (const qr_json *item = qr_json_first(by_id); item != NULL; item = item->next) {
         QR_RETURN_IF_ERROR(read_key(item->string != NULL ? item->string : "", largest_id, &id, what, err));
-        QR_RETURN_IF_ERROR(load_one(tokenizer, item, id, what, err));
+        QR_RETURN_IF_ERROR(load_one(tokenizer, item, id, &new_id, what, err));
     }
     return map_ids(tokenizer, what, err);
 }
 
 /* What is looked for in normalised text, and what the decoder is given, is the normalised content. */
-static qrun_status normalize_content(const qr_tokenizer *tokenizer, qr_added_token *token, qr_error *err) {
-    qr_encode_work work = {.tokenizer = tokenizer, .err = err};
-    const char *text = token->content;
-    size_t n_bytes = token->n_content;
-    qrun_status status = qr_normalize(&work, &text, &n_bytes);
-    if (status == QRUN_OK && (n_bytes != token->n_content || memcmp(text, token->content, n_bytes) != 0)) {
-        token->decoded = qr_strndup(text, n_bytes);
-        token->n_decoded = n_bytes;
-        if (token->decoded == NULL) { status = qr_fail_memory(err, "the added tokens", n_bytes); }
+static qrun_status normalize_content(qr_encode_work *work, qr_added_token *token) {
+    qr_segment segment = {token->content, token->n_content, 0};
+    QR_RETURN_IF_ERROR(qr_normalize(work, &segment));
+    if (segment.n_bytes != token->n_content || memcmp(segment.text, token->content, segment.n_bytes) != 0) {
+        token->decoded = qr_strndup(segment.text, segment.n_bytes);
+        token->n_decoded = segment.n_bytes;
+        if (token->decoded == NULL) { return qr_fail_memory(work->err, "the added tokens", segment.n_bytes); }
+    }
+    return QRUN_OK;
+}
+
+static qrun_status normalize_contents(qr_tokenizer *tokenizer, qr_error *err) {
+    size_t n_bytes = 0;
+    for (size_t i = 0; i < tokenizer->n_added; i++) { n_bytes += tokenizer->added[i].n_content; }
+    qr_encode_work work;
+    qr_encode_work_init(&work, tokenizer, n_bytes, NULL, err);
+    qrun_status status = QRUN_OK;
+    for (size_t i = 0; i < tokenizer->n_added && status == QRUN_OK; i++) {
+        if (tokenizer->added[i].normalized) { status = normalize_content(&work, &tokenizer->added[i]); }
     }
     qr_encode_work_free(&work);
     return status;
@@ -147,9 +177,9 @@ static qrun_status normalize_content(const qr_tokenizer *tokenizer, qr_added_tok
 
 qrun_status qr_tokenizer_index_added(qr_tokenizer *tokenizer, qr_error *err) {
     size_t n_raw = 0, n_normalized = 0;
+    QR_RETURN_IF_ERROR(normalize_contents(tokenizer, err));
     for (size_t i = 0; i < tokenizer->n_added; i++) {
-        qr_added_token *token = &tokenizer->added[i];
-        if (token->normalized) { QR_RETURN_IF_ERROR(normalize_content(tokenizer, token, err)); }
+        const qr_added_token *token = &tokenizer->added[i];
         *(token->normalized ? &n_normalized : &n_raw) += token->decoded != NULL ? token->n_decoded : token->n_content;
     }
     if (n_raw > 0) { QR_RETURN_IF_ERROR(qr_trie_create(&tokenizer->added_raw, n_raw, err)); }
@@ -178,16 +208,17 @@ void qr_tokenizer_free_added(qr_tokenizer *tokenizer) {
 
 /* --- searching ---------------------------------------------------------------------------------------------------- */
 
-static size_t longest_match(const qr_trie *trie, const char *text, size_t n_bytes, int32_t *index) {
+static size_t longest_match(qr_added_search *search, const char *text, size_t n_bytes, int32_t *index) {
     uint32_t node = 0;
-    size_t longest = 0;
+    size_t longest = 0, i = 0;
     int32_t value;
-    for (size_t i = 0; i < n_bytes && qr_trie_step(trie, &node, (unsigned char)text[i], &value); i++) {
+    for (; i < n_bytes && qr_trie_step(search->trie, &node, (unsigned char)text[i], &value); i++) {
         if (value >= 0) {
             longest = i + 1;
             *index = value;
         }
     }
+    qr_budget_spend(search->budget, QR_STEPS_OF_TRIE * (i + 1));
     return longest;
 }
 
@@ -217,20 +248,25 @@ int32_t qr_added_next(qr_added_search *search, size_t *gap_start, size_t *gap_en
             search->at++;
             continue;
         }
-        const size_t length = longest_match(trie, text + start, search->n_bytes - start, &index);
+        const size_t length = longest_match(search, text + start, search->n_bytes - start, &index);
+        if (search->budget->steps < 0) { break; }
         search->at += length > 0 ? length : 1;
         if (length == 0) { continue; }
         const qr_added_token *token = &search->tokenizer->added[index];
         const size_t end = start + length;
         if (search->skip_special && token->special) { continue; }
         if (token->single_word && touches_word(text, search->n_bytes, start, end)) { continue; }
+        const size_t stop = token->rstrip ? end + qr_utf8_span(text + end, search->n_bytes - end, qr_is_space) : end;
+        /* The token before may have taken spaces that are this one. With lstrip nothing is left of it then, and the
+         * library leaves it out; without, it counts all the same. */
+        if (token->lstrip && *gap_start >= stop) { continue; }
         *gap_end = start;
         if (token->lstrip && start > *gap_start) {
             *gap_end = *gap_start + qr_utf8_trim(text + *gap_start, start - *gap_start, qr_is_space);
         }
-        if (*gap_end < *gap_start) { *gap_end = *gap_start; } /* the last token took what is before this one */
-        search->gap_start = end;
-        if (token->rstrip) { search->gap_start += qr_utf8_span(text + end, search->n_bytes - end, qr_is_space); }
+        if (*gap_end < *gap_start) { *gap_end = *gap_start; }
+        search->gap_start = stop;
+        qr_budget_spend(search->budget, stop - end);
         return index;
     }
     *gap_end = search->n_bytes;

@@ -80,7 +80,9 @@ static int32_t find_character(const qr_tokenizer *tokenizer, const char *text, s
 typedef struct symbol_list {
     qr_encode_work *work;
     int32_t n;
+    size_t n_left; /* bytes of the word after this character */
     bool unknown_waits;
+    qrun_status status;
 } symbol_list;
 
 static void add_symbol(symbol_list *list, int32_t id) {
@@ -93,10 +95,27 @@ static void flush_unknown(symbol_list *list) {
     list->unknown_waits = false;
 }
 
+/* Room for n_bytes more symbols and those of the rest of the word: one for each byte at most, and an unknown one. The
+ * bytes of affixes come on top. */
+static void reserve_symbols(symbol_list *list, size_t n_bytes) {
+    qr_encode_work *work = list->work;
+    const size_t n_symbols = (size_t)list->n + n_bytes + list->n_left + 1;
+    if (n_symbols > (size_t)INT32_MAX / 2) {
+        list->status = qr_fail(work->err, QRUN_ERROR_ARGUMENT, "a word of more than 1 GiB is too long to encode");
+    } else if (!qr_array_reserve(&work->symbols, &work->symbols_capacity, n_symbols, sizeof *work->symbols)) {
+        list->status = qr_fail_memory(work->err, "a word of the text", n_symbols * sizeof *work->symbols);
+    }
+}
+
 static bool add_bytes(symbol_list *list, const char *text, size_t n_bytes) {
     const qr_tokenizer *tokenizer = list->work->tokenizer;
     for (size_t i = 0; i < n_bytes; i++) {
         if (tokenizer->byte_ids[(unsigned char)text[i]] < 0) { return false; }
+    }
+    if (tokenizer->bpe.prefix != NULL || tokenizer->bpe.suffix != NULL) {
+        list->work->budget.growth -= (int64_t)n_bytes;
+        reserve_symbols(list, n_bytes);
+        if (list->status != QRUN_OK) { return true; }
     }
     for (size_t i = 0; i < n_bytes; i++) { add_symbol(list, tokenizer->byte_ids[(unsigned char)text[i]]); }
     return true;
@@ -126,41 +145,36 @@ static void add_character(symbol_list *list, const char *text, size_t n_bytes) {
     list->unknown_waits = true;
 }
 
-/* A word never has more symbols than bytes with its affixes. */
-static qrun_status reserve(qr_encode_work *work, size_t n_bytes) {
+static qrun_status find_symbols(qr_encode_work *work, const char *text, size_t n_bytes, int32_t *n) {
     const qr_bpe *bpe = &work->tokenizer->bpe;
-    size_t n_symbols = n_bytes;
-    if (bpe->prefix != NULL) { n_symbols += n_bytes * strlen(bpe->prefix); }
-    if (bpe->suffix != NULL) { n_symbols += strlen(bpe->suffix); }
-    if (n_symbols > (size_t)INT32_MAX / 2) {
-        return qr_fail(work->err, QRUN_ERROR_ARGUMENT, "a word of %zu bytes is too long to encode", n_bytes);
-    }
-    /* One candidate per neighbouring pair at the start, two more for each of fewer merges than symbols. */
-    if (!qr_array_reserve(&work->symbols, &work->symbols_capacity, n_symbols + 1, sizeof *work->symbols) ||
-        !qr_array_reserve(&work->heap, &work->heap_capacity, 3 * n_symbols + 1, sizeof *work->heap)) {
-        return qr_fail_memory(work->err, "a word of the text", n_symbols * sizeof *work->symbols);
-    }
-    return QRUN_OK;
-}
-
-static int32_t find_symbols(qr_encode_work *work, const char *text, size_t n_bytes) {
-    const qr_bpe *bpe = &work->tokenizer->bpe;
-    symbol_list list = {work, 0, false};
-    for (size_t i = 0, length; i < n_bytes; i += length) {
+    symbol_list list = {.work = work, .n_left = n_bytes};
+    reserve_symbols(&list, 0);
+    for (size_t i = 0, length; i < n_bytes && list.status == QRUN_OK; i += length) {
         length = qr_char_length(text[i]);
+        list.n_left -= length;
         const char *character = text + i;
         size_t n_character = length;
         add_affixes(bpe, &work->word, i == 0, i + length == n_bytes, &character, &n_character);
         add_character(&list, character, n_character);
+        qr_budget_spend(&work->budget, n_character);
+        if (work->budget.growth < 0 || work->budget.steps < 0) { break; }
     }
+    QR_RETURN_IF_ERROR(list.status);
+    if (!qr_buffer_ok(&work->word)) { return qr_fail_memory(work->err, "a word of the text", n_bytes); }
     flush_unknown(&list);
     if (list.n > 0) { work->symbols[list.n - 1].next = -1; }
-    return list.n;
+    *n = list.n;
+    qr_budget_spend(&work->budget, QR_STEPS_OF_SYMBOL * (size_t)list.n);
+    return qr_budget_check(&work->budget, work->err);
 }
 
-static void merge_symbols(qr_encode_work *work, int32_t n) {
+static qrun_status merge_symbols(qr_encode_work *work, int32_t n) {
     const qr_bpe *bpe = &work->tokenizer->bpe;
     qr_bpe_symbol *symbols = work->symbols;
+    /* One candidate per neighbouring pair at the start, two more for each of fewer merges than symbols. */
+    const size_t n_candidates = 3 * (size_t)n + 1;
+    QR_RETURN_IF_ERROR(qr_array_grow(&work->heap, &work->heap_capacity, n_candidates, sizeof *work->heap,
+                                     "a word of the text", work->err));
     work->n_heap = 0;
     for (int32_t i = 0; i + 1 < n; i++) { push_candidate(work, i); }
     while (work->n_heap > 0) {
@@ -179,6 +193,7 @@ static void merge_symbols(qr_encode_work *work, int32_t n) {
         if (left->prev >= 0) { push_candidate(work, left->prev); }
         if (left->next >= 0) { push_candidate(work, at); }
     }
+    return QRUN_OK;
 }
 
 static qrun_status encode_word(qr_encode_work *work, const char *text, size_t n_bytes) {
@@ -187,10 +202,9 @@ static qrun_status encode_word(qr_encode_work *work, const char *text, size_t n_
         const int32_t id = qr_vocab_find(&tokenizer->vocab, text, n_bytes);
         if (id >= 0) { return qr_tokens_push(work->out, id, work->err); }
     }
-    QR_RETURN_IF_ERROR(reserve(work, n_bytes));
-    const int32_t n = find_symbols(work, text, n_bytes);
-    if (!qr_buffer_ok(&work->word)) { return qr_fail_memory(work->err, "a word of the text", n_bytes); }
-    merge_symbols(work, n);
+    int32_t n = 0;
+    QR_RETURN_IF_ERROR(find_symbols(work, text, n_bytes, &n));
+    QR_RETURN_IF_ERROR(merge_symbols(work, n));
     for (int32_t i = 0; i >= 0 && i < n; i = work->symbols[i].next) {
         QR_RETURN_IF_ERROR(qr_tokens_push(work->out, work->symbols[i].id, work->err));
     }

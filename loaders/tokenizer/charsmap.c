@@ -108,9 +108,9 @@ static size_t grapheme_length(const char *text, size_t n_bytes) {
     return i;
 }
 
-void qr_charsmap_apply(const qr_charsmap *map, const char *text, size_t n_bytes, qr_buffer *out) {
+void qr_charsmap_apply(const qr_charsmap *map, const char *text, size_t n_bytes, size_t max_bytes, qr_buffer *out) {
     enum { LONGEST_MAPPED_GRAPHEME = 5 };
-    for (size_t i = 0; i < n_bytes && out->size <= QR_MAX_NORMALIZED_BYTES;) {
+    for (size_t i = 0; i < n_bytes && out->size <= max_bytes;) {
         const size_t grapheme = grapheme_length(text + i, n_bytes - i);
         const char *replacement =
             grapheme <= LONGEST_MAPPED_GRAPHEME ? find_replacement(map, text + i, grapheme) : NULL;

@@ -20,6 +20,7 @@ typedef struct component_reader {
     qr_tokenizer *tokenizer;
     const char *what;
     qr_error *err;
+    bool in_parts; /* a post-processor left the sequence and what it added unjoined */
 } component_reader;
 
 typedef qrun_status (*read_component)(component_reader *reader, const char *type, const qr_json *json);
@@ -88,6 +89,41 @@ static qrun_status read_charsmap(component_reader *reader, const qr_json *json, 
     return qr_charsmap_parse(&normalizer->charsmap, base64 != NULL ? base64 : "", reader->what, reader->err);
 }
 
+static qrun_status add_normalizer(component_reader *reader, qr_normalizer_kind kind, qr_normalizer **normalizer) {
+    qr_tokenizer *tokenizer = reader->tokenizer;
+    QR_RETURN_IF_ERROR(qr_array_grow(&tokenizer->normalizers, &tokenizer->normalizers_capacity,
+                                     tokenizer->n_normalizers + 1, sizeof *tokenizer->normalizers, "the normalizers",
+                                     reader->err));
+    *normalizer = &tokenizer->normalizers[tokenizer->n_normalizers++];
+    **normalizer = (qr_normalizer){.kind = kind};
+    return QRUN_OK;
+}
+
+/* BERT's is up to five simple ones. Accents go where the text is lowercased, unless strip_accents says otherwise. */
+static qrun_status read_bert_normalizer(component_reader *reader, const qr_json *json) {
+    bool clean = true, chinese = true, lowercase = true;
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "clean_text", &clean));
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "handle_chinese_chars", &chinese));
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "lowercase", &lowercase));
+    bool accents = lowercase;
+    QR_RETURN_IF_ERROR(get_bool(reader, json, "strip_accents", &accents));
+    const struct {
+        bool wanted;
+        qr_normalizer_kind kind;
+    } steps[] = {{clean, QR_NORMALIZE_BERT_CLEAN},
+                 {chinese, QR_NORMALIZE_BERT_CHINESE},
+                 {accents, QR_NORMALIZE_FORM},
+                 {accents, QR_NORMALIZE_STRIP_NONSPACING},
+                 {lowercase, QR_NORMALIZE_LOWERCASE}};
+    for (size_t i = 0; i < QR_COUNT_OF(steps); i++) {
+        qr_normalizer *normalizer = NULL;
+        if (!steps[i].wanted) { continue; }
+        QR_RETURN_IF_ERROR(add_normalizer(reader, steps[i].kind, &normalizer));
+        normalizer->form = QR_NFD;
+    }
+    return QRUN_OK;
+}
+
 static qrun_status read_normalizer(component_reader *reader, const char *type, const qr_json *json) {
     static const struct {
         const char *type;
@@ -102,17 +138,16 @@ static qrun_status read_normalizer(component_reader *reader, const char *type, c
                  {"Strip", QR_NORMALIZE_STRIP, 0},
                  {"Lowercase", QR_NORMALIZE_LOWERCASE, 0},
                  {"StripAccents", QR_NORMALIZE_STRIP_ACCENTS, 0},
+                 {"Nmt", QR_NORMALIZE_NMT, 0},
                  {"Precompiled", QR_NORMALIZE_CHARSMAP, 0},
                  {"ByteLevel", QR_NORMALIZE_BYTE_LEVEL, 0}};
-    qr_tokenizer *tokenizer = reader->tokenizer;
+    if (strcmp(type, "BertNormalizer") == 0) { return read_bert_normalizer(reader, json); }
     size_t kind = 0;
     while (kind < QR_COUNT_OF(kinds) && strcmp(kinds[kind].type, type) != 0) { kind++; }
     if (kind == QR_COUNT_OF(kinds)) { return refuse(reader, "normalizer", type); }
-    QR_RETURN_IF_ERROR(qr_array_grow(&tokenizer->normalizers, &tokenizer->normalizers_capacity,
-                                     tokenizer->n_normalizers + 1, sizeof *tokenizer->normalizers, "the normalizers",
-                                     reader->err));
-    qr_normalizer *normalizer = &tokenizer->normalizers[tokenizer->n_normalizers++];
-    *normalizer = (qr_normalizer){.kind = kinds[kind].kind, .form = kinds[kind].form};
+    qr_normalizer *normalizer = NULL;
+    QR_RETURN_IF_ERROR(add_normalizer(reader, kinds[kind].kind, &normalizer));
+    normalizer->form = kinds[kind].form;
     switch (normalizer->kind) {
         case QR_NORMALIZE_REPLACE:
             QR_RETURN_IF_ERROR(read_pattern(reader, json, &normalizer->pattern));
@@ -216,17 +251,44 @@ static qrun_status read_digits(component_reader *reader, const qr_json *json, qr
     return QRUN_OK;
 }
 
-static qrun_status read_pretokenizer(component_reader *reader, const char *type, const qr_json *json) {
+static qrun_status read_fixed_length(component_reader *reader, const qr_json *json, qr_pretokenizer *step) {
+    step->kind = QR_PRETOKENIZE_FIXED_LENGTH;
+    step->n_characters = 5;
+    return qr_json_get_int(json, "length", 1, INT32_MAX, &step->n_characters, reader->what, reader->err);
+}
+
+static qrun_status add_pretokenizer(component_reader *reader, qr_pretokenizer **step) {
     qr_tokenizer *tokenizer = reader->tokenizer;
     QR_RETURN_IF_ERROR(qr_array_grow(&tokenizer->pretokenizers, &tokenizer->pretokenizers_capacity,
                                      tokenizer->n_pretokenizers + 1, sizeof *tokenizer->pretokenizers,
                                      "the pre-tokenizers", reader->err));
-    qr_pretokenizer *step = &tokenizer->pretokenizers[tokenizer->n_pretokenizers++];
-    *step = (qr_pretokenizer){.kind = QR_PRETOKENIZE_SPLIT, .behavior = QR_SPLIT_ISOLATED};
+    *step = &tokenizer->pretokenizers[tokenizer->n_pretokenizers++];
+    **step = (qr_pretokenizer){.kind = QR_PRETOKENIZE_SPLIT, .behavior = QR_SPLIT_ISOLATED};
+    return QRUN_OK;
+}
+
+/* BERT's is two: spaces go, then punctuation stands alone. */
+static qrun_status read_bert_pretokenizer(component_reader *reader, qr_pretokenizer *step) {
+    step->is_delimiter = qr_is_space;
+    step->behavior = QR_SPLIT_REMOVED;
+    QR_RETURN_IF_ERROR(add_pretokenizer(reader, &step));
+    step->is_delimiter = qr_is_punctuation;
+    return QRUN_OK;
+}
+
+static qrun_status read_pretokenizer(component_reader *reader, const char *type, const qr_json *json) {
+    qr_pretokenizer *step = NULL;
+    QR_RETURN_IF_ERROR(add_pretokenizer(reader, &step));
     if (strcmp(type, "ByteLevel") == 0) { return read_byte_level(reader, json, step); }
     if (strcmp(type, "Metaspace") == 0) { return read_metaspace(reader, json, step); }
     if (strcmp(type, "Split") == 0) { return read_split(reader, json, step); }
     if (strcmp(type, "Digits") == 0) { return read_digits(reader, json, step); }
+    if (strcmp(type, "FixedLength") == 0) { return read_fixed_length(reader, json, step); }
+    if (strcmp(type, "BertPreTokenizer") == 0) { return read_bert_pretokenizer(reader, step); }
+    if (strcmp(type, "CharDelimiterSplit") == 0) {
+        step->behavior = QR_SPLIT_REMOVED;
+        return read_character(reader, json, "delimiter", "", "delimiter of CharDelimiterSplit", &step->pattern);
+    }
     if (strcmp(type, "Punctuation") == 0) {
         step->is_delimiter = qr_is_punctuation;
         return read_behavior(reader, json, &step->behavior);
@@ -239,7 +301,7 @@ static qrun_status read_pretokenizer(component_reader *reader, const char *type,
     if (strcmp(type, "Whitespace") == 0) {
         step->behavior = QR_SPLIT_REMOVED;
         step->invert = true;
-        return qr_pattern_regex(&step->pattern, &tokenizer->regex, whitespace_regex, reader->what, reader->err);
+        return qr_pattern_regex(&step->pattern, &reader->tokenizer->regex, whitespace_regex, reader->what, reader->err);
     }
     return refuse(reader, "pre_tokenizer", type);
 }
@@ -250,6 +312,8 @@ static qrun_status read_pretokenizer(component_reader *reader, const char *type,
 typedef struct affixes {
     qr_tokens before, after;
 } affixes;
+
+static bool is_empty(const affixes *around) { return around->before.n + around->after.n == 0; }
 
 static qrun_status check_id(component_reader *reader, const qr_json *json, int32_t *id) {
     size_t n;
@@ -309,7 +373,8 @@ static qrun_status read_cls_sep(component_reader *reader, const qr_json *json, a
     return QRUN_OK;
 }
 
-/* A later processor wraps what the earlier ones made. */
+/* A later processor wraps what the earlier ones made, which a template leaves in parts where it adds something. The
+ * library then takes the parts for several sequences. */
 static qrun_status wrap(component_reader *reader, const affixes *around) {
     qr_tokenizer *tokenizer = reader->tokenizer;
     qr_tokens prefix = {0};
@@ -331,6 +396,13 @@ static qrun_status read_post_processor(component_reader *reader, const char *typ
     } else if (strcmp(type, "ByteLevel") != 0) { /* ByteLevel only trims offsets */
         status = refuse(reader, "post_processor", type);
     }
+    if (status == QRUN_OK && reader->in_parts && strcmp(type, "ByteLevel") != 0) {
+        status = qr_fail(reader->err, QRUN_ERROR_UNSUPPORTED,
+                         "%s: the post_processor \"%.64s\" after a TemplateProcessing that adds tokens is not "
+                         "supported",
+                         reader->what, type);
+    }
+    reader->in_parts = reader->in_parts || (strcmp(type, "TemplateProcessing") == 0 && !is_empty(&around));
     if (status == QRUN_OK) { status = wrap(reader, &around); }
     qr_tokens_free(&around.before);
     qr_tokens_free(&around.after);
@@ -339,7 +411,7 @@ static qrun_status read_post_processor(component_reader *reader, const char *typ
 
 qrun_status qr_tokenizer_load_post_processor(qr_tokenizer *tokenizer, const qr_json *processor, const char *what,
                                              qr_error *err) {
-    component_reader reader = {tokenizer, what, err};
+    component_reader reader = {tokenizer, what, err, false};
     return read_sequence(&reader, processor, "post_processor", "processors", read_post_processor);
 }
 
@@ -360,6 +432,18 @@ static qrun_status read_decoder_metaspace(component_reader *reader, const qr_jso
     QR_RETURN_IF_ERROR(read_scheme(reader, json, &scheme));
     decoder->drop_first = scheme != QR_PREPEND_NEVER;
     return QRUN_OK;
+}
+
+static qrun_status read_decoder_word_piece(component_reader *reader, const qr_json *json, qr_decoder *decoder) {
+    decoder->clean_up = true;
+    QR_RETURN_IF_ERROR(read_text(reader, json, "prefix", &decoder->content, &decoder->n_content));
+    return get_bool(reader, json, "cleanup", &decoder->clean_up);
+}
+
+static qrun_status read_decoder_bpe(component_reader *reader, const qr_json *json, qr_decoder *decoder) {
+    const char *suffix = "";
+    QR_RETURN_IF_ERROR(get_string(reader, json, "suffix", &suffix));
+    return qr_pattern_literal(&decoder->pattern, suffix, reader->what, reader->err);
 }
 
 static qrun_status add_decoder(component_reader *reader, qr_decoder_kind kind, qr_decoder **decoder) {
@@ -384,7 +468,9 @@ static qrun_status read_decoder(component_reader *reader, const char *type, cons
                  {"ByteFallback", QR_DECODE_BYTE_FALLBACK},
                  {"Fuse", QR_DECODE_FUSE},
                  {"Strip", QR_DECODE_STRIP},
-                 {"Replace", QR_DECODE_REPLACE}};
+                 {"Replace", QR_DECODE_REPLACE},
+                 {"WordPiece", QR_DECODE_WORD_PIECE},
+                 {"BPEDecoder", QR_DECODE_BPE}};
     size_t kind = 0;
     while (kind < QR_COUNT_OF(kinds) && strcmp(kinds[kind].type, type) != 0) { kind++; }
     if (kind == QR_COUNT_OF(kinds)) { return refuse(reader, "decoder", type); }
@@ -393,6 +479,8 @@ static qrun_status read_decoder(component_reader *reader, const char *type, cons
     switch (decoder->kind) {
         case QR_DECODE_STRIP: return read_decoder_strip(reader, json, decoder);
         case QR_DECODE_METASPACE: return read_decoder_metaspace(reader, json, decoder);
+        case QR_DECODE_WORD_PIECE: return read_decoder_word_piece(reader, json, decoder);
+        case QR_DECODE_BPE: return read_decoder_bpe(reader, json, decoder);
         case QR_DECODE_REPLACE:
             QR_RETURN_IF_ERROR(read_pattern(reader, json, &decoder->pattern));
             return read_text(reader, json, "content", &decoder->content, &decoder->n_content);
@@ -400,14 +488,41 @@ static qrun_status read_decoder(component_reader *reader, const char *type, cons
     }
 }
 
+static bool rewrites(const qr_tokenizer *tokenizer, size_t after) {
+    for (size_t i = 0; i < tokenizer->n_pretokenizers; i++) {
+        if (tokenizer->pretokenizers[i].kind == QR_PRETOKENIZE_BYTE_LEVEL) { return true; }
+    }
+    return after + 1 < tokenizer->n_normalizers;
+}
+
+/* A Replace may put text in front of all text. The library then fails on the next step that rewrites text, or writes
+ * some of it twice. */
+static qrun_status check_replacements(component_reader *reader) {
+    const qr_tokenizer *tokenizer = reader->tokenizer;
+    for (size_t i = 0; i < tokenizer->n_normalizers; i++) {
+        const qr_normalizer *normalizer = &tokenizer->normalizers[i];
+        uint32_t matches_nothing = 0;
+        if (normalizer->pattern.code == NULL || normalizer->n_content == 0) { continue; }
+        (void)pcre2_pattern_info(normalizer->pattern.code, PCRE2_INFO_MATCHEMPTY, &matches_nothing);
+        if (matches_nothing != 0 && rewrites(tokenizer, i)) {
+            return qr_fail(reader->err, QRUN_ERROR_UNSUPPORTED,
+                           "%s: the normalizer \"Replace\" with a pattern that matches no text, before another "
+                           "normalizer or ByteLevel, is not supported",
+                           reader->what);
+        }
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_tokenizer_load_components(qr_tokenizer *tokenizer, const qr_json *root, const char *what,
                                          qr_error *err) {
-    component_reader reader = {tokenizer, what, err};
+    component_reader reader = {tokenizer, what, err, false};
     qr_decoder *join;
     QR_RETURN_IF_ERROR(
         read_sequence(&reader, qr_json_get(root, "normalizer"), "normalizer", "normalizers", read_normalizer));
     QR_RETURN_IF_ERROR(read_sequence(&reader, qr_json_get(root, "pre_tokenizer"), "pre_tokenizer", "pretokenizers",
                                      read_pretokenizer));
+    QR_RETURN_IF_ERROR(check_replacements(&reader));
     QR_RETURN_IF_ERROR(read_sequence(&reader, qr_json_get(root, "decoder"), "decoder", "decoders", read_decoder));
     if (qr_json_is_null(qr_json_get(root, "decoder"))) {
         QR_RETURN_IF_ERROR(add_decoder(&reader, QR_DECODE_JOIN, &join));

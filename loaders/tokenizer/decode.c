@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/number.h"
+#include "base/sizes.h"
 #include "base/utf8.h"
 #include "loaders/tokenizer/internal.h"
 
@@ -160,9 +161,9 @@ static qrun_status strip_text(decode_run *run, size_t stage, const char *text, s
 }
 
 /* Bytes at the end of text that may be the beginning of the literal. */
-static size_t literal_overlap(const qr_pattern *pattern, const char *text, size_t n_bytes) {
+static size_t literal_overlap(const qr_pattern *pattern, const char *text, size_t n_bytes, qr_budget *budget) {
     size_t n = n_bytes < pattern->n_literal ? n_bytes : pattern->n_literal - 1;
-    while (n > 0 && memcmp(text + n_bytes - n, pattern->literal, n) != 0) { n--; }
+    for (; n > 0 && memcmp(text + n_bytes - n, pattern->literal, n) != 0; n--) { qr_budget_spend(budget, n / 8); }
     return n;
 }
 
@@ -170,25 +171,93 @@ static qrun_status flush_replace(decode_run *run, size_t stage, bool at_end) {
     const qr_decoder *decoder = decoder_of(run, stage);
     qr_buffer *held = &run->stream->stages[stage].held;
     if (!at_end && decoder->pattern.literal == NULL) { return QRUN_OK; } /* a regex must see the whole token */
-    pcre2_match_data *match = NULL;
-    qr_pattern_search search =
-        qr_pattern_search_in(held->data, held->size, &decoder->pattern, run->stream->tokenizer, &match);
+    qr_budget *budget = &run->stream->budget;
+    qr_matcher matcher = {.regex = &run->stream->tokenizer->regex, .budget = budget};
+    qr_pattern_search search = qr_pattern_search_in(held->data, held->size, &decoder->pattern, &matcher);
     size_t start, end, passed = 0;
     qrun_status status = QRUN_OK;
     for (bool found = held->size > 0; found && status == QRUN_OK;) {
         status = qr_pattern_next(&search, &start, &end, &found, run->err);
         if (status != QRUN_OK || !found) { break; }
         if (passed < start) { status = stage_text(run, stage + 1, held->data + passed, start - passed); }
+        if (status == QRUN_OK) { status = qr_budget_charge_stage(budget, end - start, decoder->n_content, run->err); }
         if (status == QRUN_OK) { status = stage_text(run, stage + 1, decoder->content, decoder->n_content); }
         passed = end;
     }
-    pcre2_match_data_free(match);
+    qr_matcher_free(&matcher);
     if (status != QRUN_OK) { return status; }
-    const size_t keep = at_end ? 0 : literal_overlap(&decoder->pattern, held->data + passed, held->size - passed);
+    const size_t keep =
+        at_end ? 0 : literal_overlap(&decoder->pattern, held->data + passed, held->size - passed, budget);
     const size_t n_rest = held->size - passed - keep;
     if (n_rest > 0) { status = stage_text(run, stage + 1, held->data + passed, n_rest); }
     drop_front(held, passed + n_rest);
     return status;
+}
+
+/* --- WordPiece, BPE ----------------------------------------------------------------------------------------------- */
+
+/* Rewrites *text with every `from` as `to`, which is shorter. */
+static void shorten(char *text, size_t *n_bytes, const char *from, const char *to) {
+    const size_t n_from = strlen(from), n_to = strlen(to);
+    size_t n = 0;
+    for (size_t i = 0; i < *n_bytes;) {
+        if (*n_bytes - i >= n_from && memcmp(text + i, from, n_from) == 0) {
+            memcpy(text + n, to, n_to);
+            n += n_to;
+            i += n_from;
+        } else {
+            text[n++] = text[i++];
+        }
+    }
+    *n_bytes = n;
+}
+
+/* The first token stays as it is, a continuing one loses the prefix, and any other begins a word. */
+static qrun_status word_piece_token(decode_run *run, size_t stage) {
+    static const char *const spaced[][2] = {{" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
+                                            {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
+                                            {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    const qr_decoder *decoder = decoder_of(run, stage);
+    qr_decode_stage_state *state = &run->stream->stages[stage];
+    const char *text = state->token.data != NULL ? state->token.data : "";
+    size_t n_bytes = state->token.size;
+    if (state->n_tokens > 1) {
+        if (n_bytes >= decoder->n_content && memcmp(text, decoder->content, decoder->n_content) == 0) {
+            text += decoder->n_content;
+            n_bytes -= decoder->n_content;
+        } else {
+            qr_buffer_append_char(&state->held, ' ');
+        }
+    }
+    QR_RETURN_IF_ERROR(hold(run, &state->held, text, n_bytes));
+    for (size_t i = 0; decoder->clean_up && i < QR_COUNT_OF(spaced); i++) {
+        shorten(state->held.data, &state->held.size, spaced[i][0], spaced[i][1]);
+    }
+    const qrun_status status =
+        state->held.size > 0 ? stage_text(run, stage + 1, state->held.data, state->held.size) : QRUN_OK;
+    qr_buffer_clear(&state->held);
+    return status;
+}
+
+/* The token that was held: its suffix is the space to the next word, and nothing at the end. */
+static qrun_status flush_bpe(decode_run *run, size_t stage, bool at_end) {
+    const qr_pattern *suffix = &decoder_of(run, stage)->pattern;
+    qr_buffer *held = &run->stream->stages[stage].held;
+    qr_matcher matcher = {.regex = &run->stream->tokenizer->regex, .budget = &run->stream->budget};
+    qr_pattern_search search = qr_pattern_search_in(held->data, held->size, suffix, &matcher);
+    size_t start, end, passed = 0;
+    for (bool found = held->size > 0; found;) {
+        QR_RETURN_IF_ERROR(qr_pattern_next(&search, &start, &end, &found, run->err));
+        if (!found) { break; }
+        if (passed < start) { QR_RETURN_IF_ERROR(stage_text(run, stage + 1, held->data + passed, start - passed)); }
+        if (!at_end) { QR_RETURN_IF_ERROR(stage_text(run, stage + 1, " ", 1)); }
+        passed = end;
+    }
+    if (passed < held->size) {
+        QR_RETURN_IF_ERROR(stage_text(run, stage + 1, held->data + passed, held->size - passed));
+    }
+    qr_buffer_clear(held);
+    return stage_end_token(run, stage + 1);
 }
 
 /* --- the chain ---------------------------------------------------------------------------------------------------- */
@@ -198,9 +267,13 @@ static qrun_status stage_text(decode_run *run, size_t stage, const char *text, s
         qr_buffer_append(run->out, text, n_bytes);
         return qr_buffer_ok(run->out) ? QRUN_OK : qr_fail_memory(run->err, "the decoded text", n_bytes);
     }
+    qr_budget_spend(&run->stream->budget, n_bytes + 1);
+    QR_RETURN_IF_ERROR(qr_budget_check(&run->stream->budget, run->err));
     qr_decode_stage_state *state = &run->stream->stages[stage];
     switch (decoder_of(run, stage)->kind) {
         case QR_DECODE_BYTE_LEVEL:
+        case QR_DECODE_WORD_PIECE:
+        case QR_DECODE_BPE:
         case QR_DECODE_BYTE_FALLBACK: return hold(run, &state->token, text, n_bytes);
         case QR_DECODE_METASPACE: return metaspace_text(run, stage, text, n_bytes);
         case QR_DECODE_STRIP: return strip_text(run, stage, text, n_bytes);
@@ -231,6 +304,15 @@ static qrun_status stage_end_token(decode_run *run, size_t stage) {
             qr_buffer_clear(&state->token);
             return status;
         case QR_DECODE_REPLACE: status = flush_replace(run, stage, true); break;
+        case QR_DECODE_WORD_PIECE:
+            status = word_piece_token(run, stage);
+            qr_buffer_clear(&state->token);
+            break;
+        case QR_DECODE_BPE: /* the token before ends now, this one with the next */
+            if (state->n_tokens > 1) { status = flush_bpe(run, stage, false); }
+            if (status == QRUN_OK) { status = hold(run, &state->held, state->token.data, state->token.size); }
+            qr_buffer_clear(&state->token);
+            return status;
         case QR_DECODE_STRIP:
             state->n_stripped = 0;
             state->n_trailing = 0;
@@ -246,6 +328,9 @@ static qrun_status end_stream(decode_run *run) {
     for (size_t stage = 0; stage < run->stream->tokenizer->n_decoders; stage++) {
         const qr_decoder_kind kind = decoder_of(run, stage)->kind;
         if (kind == QR_DECODE_BYTE_FALLBACK) { QR_RETURN_IF_ERROR(flush_fallback(run, stage)); }
+        if (kind == QR_DECODE_BPE && run->stream->stages[stage].n_tokens > 0) {
+            QR_RETURN_IF_ERROR(flush_bpe(run, stage, true));
+        }
         if (kind == QR_DECODE_BYTE_LEVEL) { QR_RETURN_IF_ERROR(flush_bytes(run, stage, true)); }
         if (kind == QR_DECODE_BYTE_LEVEL || kind == QR_DECODE_FUSE) {
             QR_RETURN_IF_ERROR(stage_end_token(run, stage + 1));
@@ -255,7 +340,8 @@ static qrun_status end_stream(decode_run *run) {
 }
 
 void qr_token_stream_init(qr_token_stream *stream, const qr_tokenizer *tokenizer, bool skip_special) {
-    *stream = (qr_token_stream){.tokenizer = tokenizer, .skip_special = skip_special};
+    *stream = (qr_token_stream){.tokenizer = tokenizer, .skip_special = skip_special, .budget = qr_budget_for(0)};
+    stream->budget.section = "decoder";
 }
 
 void qr_token_stream_free(qr_token_stream *stream) {
@@ -283,6 +369,7 @@ qrun_status qr_token_stream_push(qr_token_stream *stream, int32_t id, qr_buffer 
                        (int)id, (int)stream->tokenizer->n_ids);
     }
     if (stream->skip_special && qr_tokenizer_is_special(stream->tokenizer, id)) { return QRUN_OK; }
+    qr_budget_extend(&stream->budget, n_bytes);
     QR_RETURN_IF_ERROR(stage_text(&run, 0, text, n_bytes));
     return stage_end_token(&run, 0);
 }

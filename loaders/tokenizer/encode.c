@@ -21,6 +21,12 @@ void qr_tokens_free(qr_tokens *tokens) {
     *tokens = (qr_tokens){0};
 }
 
+void qr_encode_work_init(qr_encode_work *work, const qr_tokenizer *tokenizer, size_t n_bytes, qr_tokens *out,
+                         qr_error *err) {
+    *work = (qr_encode_work){.tokenizer = tokenizer, .budget = qr_budget_for(n_bytes), .out = out, .err = err};
+    work->matcher = (qr_matcher){.regex = &tokenizer->regex, .budget = &work->budget};
+}
+
 void qr_encode_work_free(qr_encode_work *work) {
     for (int i = 0; i < 2; i++) {
         qr_buffer_free(&work->normal[i]);
@@ -30,7 +36,7 @@ void qr_encode_work_free(qr_encode_work *work) {
     qr_free(work->pieces.items);
     qr_free(work->next_pieces.items);
     qr_free(work->spans);
-    pcre2_match_data_free(work->match);
+    qr_matcher_free(&work->matcher);
     qr_free(work->symbols);
     qr_free(work->heap);
     qr_free(work->nodes);
@@ -59,18 +65,10 @@ qrun_status qr_byte_fallback(qr_encode_work *work, const char *text, size_t n_by
     return QRUN_OK;
 }
 
-static qrun_status encode_word_level(qr_encode_work *work, const char *text, size_t n_bytes) {
-    int32_t id = qr_vocab_find(&work->tokenizer->vocab, text, n_bytes);
-    if (id < 0) { id = work->tokenizer->model_unk_id; }
-    if (id < 0) {
-        return qr_fail(work->err, QRUN_ERROR_INPUT,
-                       "the text has a word that the WordLevel vocabulary lacks, and its unk_token is not a token");
-    }
-    return qr_tokens_push(work->out, id, work->err);
-}
-
-static qrun_status encode_text(qr_encode_work *work, const char *text, size_t n_bytes, bool first) {
-    QR_RETURN_IF_ERROR(qr_pretokenize(work, &text, n_bytes, first));
+static qrun_status encode_text(qr_encode_work *work, const qr_segment *segment) {
+    const char *text = NULL;
+    QR_RETURN_IF_ERROR(qr_pretokenize(work, segment, &text));
+    work->budget.section = "model";
     for (size_t i = 0; i < work->pieces.n; i++) {
         const qr_piece piece = work->pieces.items[i];
         const char *word = text + piece.start;
@@ -78,33 +76,45 @@ static qrun_status encode_text(qr_encode_work *work, const char *text, size_t n_
         switch (work->tokenizer->model) {
             case QR_MODEL_BPE: QR_RETURN_IF_ERROR(qr_bpe_encode(work, word, n_word)); break;
             case QR_MODEL_UNIGRAM: QR_RETURN_IF_ERROR(qr_unigram_encode(work, word, n_word)); break;
-            case QR_MODEL_WORD_LEVEL: QR_RETURN_IF_ERROR(encode_word_level(work, word, n_word)); break;
+            case QR_MODEL_WORD_PIECE: QR_RETURN_IF_ERROR(qr_word_piece_encode(work, word, n_word)); break;
+            case QR_MODEL_WORD_LEVEL: QR_RETURN_IF_ERROR(qr_word_level_encode(work, word, n_word)); break;
         }
     }
     return QRUN_OK;
 }
 
 /* Text without raw added tokens. */
-static qrun_status encode_normalized(qr_encode_work *work, const char *text, size_t n_bytes, bool first,
-                                     bool skip_special) {
-    if (n_bytes == 0) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(qr_normalize(work, &text, &n_bytes));
-    qr_added_search search = {work->tokenizer, &work->tokenizer->added_normalized, text, n_bytes, skip_special, 0, 0};
+static qrun_status encode_normalized(qr_encode_work *work, qr_segment segment, bool skip_special) {
+    if (segment.n_bytes == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_normalize(work, &segment));
+    qr_added_search search = {
+        work->tokenizer, &work->tokenizer->added_normalized, segment.text, segment.n_bytes, skip_special, 0, 0,
+        &work->budget};
     for (int32_t index = 0; index >= 0;) {
         size_t start, end;
+        work->budget.section = "added_tokens";
         index = qr_added_next(&search, &start, &end);
-        if (start < end) { QR_RETURN_IF_ERROR(encode_text(work, text + start, end - start, first && start == 0)); }
+        QR_RETURN_IF_ERROR(qr_budget_check(&work->budget, work->err));
+        if (start < end) {
+            const size_t n_first = qr_first_from(segment.n_first, start, end - start);
+            const qr_segment gap = {segment.text + start, end - start, n_first};
+            QR_RETURN_IF_ERROR(encode_text(work, &gap));
+        }
         if (index >= 0) { QR_RETURN_IF_ERROR(qr_tokens_push(work->out, work->tokenizer->added[index].id, work->err)); }
     }
     return QRUN_OK;
 }
 
 static qrun_status encode_all(qr_encode_work *work, const char *text, size_t n_bytes, bool skip_special) {
-    qr_added_search search = {work->tokenizer, &work->tokenizer->added_raw, text, n_bytes, skip_special, 0, 0};
+    qr_added_search search = {work->tokenizer, &work->tokenizer->added_raw, text, n_bytes, skip_special, 0, 0,
+                              &work->budget};
     for (int32_t index = 0; index >= 0;) {
         size_t start, end;
+        work->budget.section = "added_tokens";
         index = qr_added_next(&search, &start, &end);
-        QR_RETURN_IF_ERROR(encode_normalized(work, text + start, end - start, start == 0, skip_special));
+        QR_RETURN_IF_ERROR(qr_budget_check(&work->budget, work->err));
+        const size_t n_first = start == 0 && end > 0 ? qr_char_length(text[0]) : 0;
+        QR_RETURN_IF_ERROR(encode_normalized(work, (qr_segment){text + start, end - start, n_first}, skip_special));
         if (index >= 0) { QR_RETURN_IF_ERROR(qr_tokens_push(work->out, work->tokenizer->added[index].id, work->err)); }
     }
     return QRUN_OK;
@@ -118,7 +128,8 @@ qrun_status qr_tokenizer_encode(const qr_tokenizer *tokenizer, const char *text,
                        n_bytes);
     }
     const size_t n_before = tokens->n;
-    qr_encode_work work = {.tokenizer = tokenizer, .out = tokens, .err = err};
+    qr_encode_work work;
+    qr_encode_work_init(&work, tokenizer, n_bytes, tokens, err);
     qr_buffer escaped = {0};
     qrun_status status;
     QR_TRY(qr_escape_bytes(text, n_bytes, &escaped, &work.escape_base, err));

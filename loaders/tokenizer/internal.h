@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "loaders/files/json.h"
+#include "loaders/tokenizer/budget.h"
 #include "loaders/tokenizer/tokenizer.h"
 
 /* --- tokenizer/vocab.c: token texts, both ways -------------------------------------------------------------------- */
@@ -96,35 +97,54 @@ static inline bool qr_is_escape(uint32_t base, uint32_t c) { return base != 0 &&
 typedef struct qr_regex_context {
     pcre2_general_context *general;
     pcre2_compile_context *compile;
-    pcre2_match_context *match; /* limits; read only when matching */
+    size_t compiled_bytes; /* of all expressions so far */
 } qr_regex_context;
 
 typedef struct qr_pattern {
     char *literal; /* NULL: a regular expression */
     size_t n_literal;
     pcre2_code *code;
+    int64_t meter_steps; /* what one of its meters costs */
 } qr_pattern;
 
 qrun_status qr_regex_context_create(qr_regex_context *context, qr_error *err);
 void qr_regex_context_free(qr_regex_context *context);
 qrun_status qr_pattern_literal(qr_pattern *pattern, const char *text, const char *what, qr_error *err);
-/* Oniguruma's syntax as these files use it, translated for PCRE2. */
-qrun_status qr_pattern_regex(qr_pattern *pattern, const qr_regex_context *context, const char *regex, const char *what,
+qrun_status qr_pattern_regex(qr_pattern *pattern, qr_regex_context *context, const char *regex, const char *what,
                              qr_error *err);
 void qr_pattern_free(qr_pattern *pattern);
+/* tokenizer/oniguruma.c: appends the expression as PCRE2 reads it, with meters, and what one of them costs. */
+qrun_status qr_oniguruma_translate(const qr_regex_context *context, const char *regex, qr_buffer *out,
+                                   int64_t *meter_steps, const char *what, qr_error *err);
+
+/* Where a match was when it last passed a meter. */
+typedef struct qr_meter {
+    size_t start, at; /* offsets: of the attempt, and where it had come to */
+    uint32_t branch;
+} qr_meter;
+
+/* What one thread needs to search; the two blocks are made on first use. Must not move afterwards. */
+typedef struct qr_matcher {
+    const qr_regex_context *regex;
+    qr_budget *budget;
+    pcre2_match_context *context;
+    pcre2_match_data *data;
+    int64_t meter_steps; /* of the search in progress */
+    qr_meter last_meter;
+} qr_matcher;
+
+void qr_matcher_free(qr_matcher *matcher);
 
 typedef struct qr_pattern_search {
     const qr_pattern *pattern;
-    const qr_regex_context *context;
-    pcre2_match_data **match; /* made on first use, the caller's to free */
+    qr_matcher *matcher;
     const char *text;
     size_t n_bytes, at;
     size_t last_end; /* end of the last match; SIZE_MAX before the first */
 } qr_pattern_search;
 
-/* A search of text[0, n_bytes) for a pattern of the tokenizer. */
 qr_pattern_search qr_pattern_search_in(const char *text, size_t n_bytes, const qr_pattern *pattern,
-                                       const qr_tokenizer *tokenizer, pcre2_match_data **match);
+                                       qr_matcher *matcher);
 /* Advances to the next match [*start, *end) in search->text; *found is false at the end. */
 qrun_status qr_pattern_next(qr_pattern_search *search, size_t *start, size_t *end, bool *found, qr_error *err);
 
@@ -137,6 +157,10 @@ typedef enum qr_normalizer_kind {
     QR_NORMALIZE_STRIP,
     QR_NORMALIZE_LOWERCASE,
     QR_NORMALIZE_STRIP_ACCENTS,
+    QR_NORMALIZE_STRIP_NONSPACING,
+    QR_NORMALIZE_BERT_CLEAN,
+    QR_NORMALIZE_BERT_CHINESE,
+    QR_NORMALIZE_NMT,
     QR_NORMALIZE_CHARSMAP,
     QR_NORMALIZE_BYTE_LEVEL
 } qr_normalizer_kind;
@@ -170,7 +194,8 @@ typedef enum qr_split_behavior {
 typedef enum qr_pretokenizer_kind {
     QR_PRETOKENIZE_SPLIT,
     QR_PRETOKENIZE_BYTE_LEVEL,
-    QR_PRETOKENIZE_METASPACE
+    QR_PRETOKENIZE_METASPACE,
+    QR_PRETOKENIZE_FIXED_LENGTH
 } qr_pretokenizer_kind;
 
 typedef enum qr_prepend_scheme { QR_PREPEND_ALWAYS, QR_PREPEND_FIRST, QR_PREPEND_NEVER } qr_prepend_scheme;
@@ -185,6 +210,7 @@ typedef struct qr_pretokenizer {
     bool add_prefix_space;    /* ByteLevel */
     bool split;               /* ByteLevel: use_regex; Metaspace: split */
     qr_prepend_scheme scheme; /* Metaspace; its replacement is `pattern` */
+    int64_t n_characters;     /* FixedLength */
 } qr_pretokenizer;
 
 typedef enum qr_decoder_kind {
@@ -194,16 +220,19 @@ typedef enum qr_decoder_kind {
     QR_DECODE_FUSE,
     QR_DECODE_STRIP,
     QR_DECODE_REPLACE,
+    QR_DECODE_WORD_PIECE,
+    QR_DECODE_BPE,
     QR_DECODE_JOIN /* no decoder: a space between tokens */
 } qr_decoder_kind;
 
 typedef struct qr_decoder {
     qr_decoder_kind kind;
-    qr_pattern pattern; /* Replace; Metaspace: its replacement; Strip: the character */
-    char *content;      /* Replace */
+    qr_pattern pattern; /* Replace; Metaspace: its replacement; Strip: the character; BPE: the suffix */
+    char *content;      /* Replace; WordPiece: the prefix */
     size_t n_content;
     size_t n_start, n_stop; /* Strip */
     bool drop_first;        /* Metaspace: the mark leaves nothing in the first token */
+    bool clean_up;          /* WordPiece */
 } qr_decoder;
 
 /* --- models ------------------------------------------------------------------------------------------------------- */
@@ -234,7 +263,14 @@ typedef struct qr_unigram {
     qr_trie trie;
 } qr_unigram;
 
-typedef enum qr_model_kind { QR_MODEL_BPE, QR_MODEL_UNIGRAM, QR_MODEL_WORD_LEVEL } qr_model_kind;
+typedef struct qr_word_piece {
+    qr_trie trie;         /* of the whole vocabulary */
+    uint32_t continuing;  /* the node after continuing_subword_prefix */
+    bool continues;       /* false: no token has that prefix */
+    int64_t longest_word; /* in characters; what is longer is unknown */
+} qr_word_piece;
+
+typedef enum qr_model_kind { QR_MODEL_BPE, QR_MODEL_UNIGRAM, QR_MODEL_WORD_PIECE, QR_MODEL_WORD_LEVEL } qr_model_kind;
 
 typedef struct qr_added_token {
     char *content;
@@ -251,6 +287,7 @@ struct qr_tokenizer {
     qr_vocab vocab; /* the model's own, without added tokens */
     qr_bpe bpe;
     qr_unigram unigram;
+    qr_word_piece word_piece;
     int32_t model_unk_id; /* −1: none */
     bool byte_fallback;
     int32_t byte_ids[256]; /* of "<0xNN>", −1 where there is none */
@@ -293,6 +330,7 @@ typedef struct qr_added_search {
     size_t n_bytes;
     bool skip_special; /* special tokens are ordinary text */
     size_t at, gap_start;
+    qr_budget *budget; /* the search ends early where its steps are spent */
 } qr_added_search;
 
 /* The next added token, or −1 at the end; [*gap_start, *gap_end) is the text between it and the one before, which may
@@ -309,14 +347,22 @@ void qr_tokenizer_free_components(qr_tokenizer *tokenizer);
 /* tokenizer/charsmap.c */
 qrun_status qr_charsmap_parse(qr_charsmap *map, const char *base64, const char *what, qr_error *err);
 void qr_charsmap_free(qr_charsmap *map);
-/* Appends the mapped text, or stops once *out is longer than QR_MAX_NORMALIZED_BYTES. */
-void qr_charsmap_apply(const qr_charsmap *map, const char *text, size_t n_bytes, qr_buffer *out);
+/* Appends the mapped text, or stops once *out is longer than max_bytes. */
+void qr_charsmap_apply(const qr_charsmap *map, const char *text, size_t n_bytes, size_t max_bytes, qr_buffer *out);
 
 /* --- encoding ----------------------------------------------------------------------------------------------------- */
 
+/* Text between added tokens, on its way through the encoder. Its first n_first bytes come from the first character of
+ * the whole input: the `first` of Metaspace asks where text comes from, not where it is. */
+typedef struct qr_segment {
+    const char *text;
+    size_t n_bytes;
+    size_t n_first;
+} qr_segment;
+
 typedef struct qr_piece {
     size_t start, end;
-    bool first; /* begins the whole input */
+    size_t n_first; /* as in qr_segment, from start on */
 } qr_piece;
 
 typedef struct qr_piece_list {
@@ -343,6 +389,7 @@ typedef struct qr_unigram_node {
 /* Scratch of one call of encode; grows as needed. */
 typedef struct qr_encode_work {
     const qr_tokenizer *tokenizer;
+    qr_budget budget;
     uint32_t escape_base;
     qr_buffer normal[2]; /* the normaliser writes one while it reads the other */
     qr_buffer mapped[2]; /* the same for the pre-tokeniser */
@@ -350,7 +397,7 @@ typedef struct qr_encode_work {
     qr_piece_list pieces, next_pieces;
     qr_match_span *spans;
     size_t n_spans, spans_capacity;
-    pcre2_match_data *match;
+    qr_matcher matcher;
     qr_bpe_symbol *symbols;
     size_t symbols_capacity;
     uint64_t *heap; /* rank << 32 | position */
@@ -361,16 +408,25 @@ typedef struct qr_encode_work {
     qr_error *err;
 } qr_encode_work;
 
-/* A normaliser of a hostile file may grow the text without end; it stops here. */
-enum { QR_MAX_NORMALIZED_BYTES = 1 << 30 };
+/* For a text of n_bytes; `out` may be NULL where nothing is encoded. The block must not move afterwards. */
+void qr_encode_work_init(qr_encode_work *work, const qr_tokenizer *tokenizer, size_t n_bytes, qr_tokens *out,
+                         qr_error *err);
 
-/* tokenizer/normalize.c: *text and *n_bytes are replaced by the normalised text, lent from `work`. */
-qrun_status qr_normalize(qr_encode_work *work, const char **text, size_t *n_bytes);
-/* tokenizer/pretokenize.c: work->pieces over *text, which is replaced as above. */
-qrun_status qr_pretokenize(qr_encode_work *work, const char **text, size_t n_bytes, bool first);
+/* What is left of n_first bytes at `offset`, in a part of n_bytes. */
+static inline size_t qr_first_from(size_t n_first, size_t offset, size_t n_bytes) {
+    const size_t n = n_first > offset ? n_first - offset : 0;
+    return n < n_bytes ? n : n_bytes;
+}
+
+/* tokenizer/normalize.c: *segment is replaced by its normal form, lent from `work`. */
+qrun_status qr_normalize(qr_encode_work *work, qr_segment *segment);
+/* tokenizer/pretokenize.c: work->pieces over *text, which is lent from `work`. */
+qrun_status qr_pretokenize(qr_encode_work *work, const qr_segment *segment, const char **text);
 /* One pre-token to ids, appended to work->out. */
 qrun_status qr_bpe_encode(qr_encode_work *work, const char *text, size_t n_bytes);
 qrun_status qr_unigram_encode(qr_encode_work *work, const char *text, size_t n_bytes);
+qrun_status qr_word_piece_encode(qr_encode_work *work, const char *text, size_t n_bytes);
+qrun_status qr_word_level_encode(qr_encode_work *work, const char *text, size_t n_bytes);
 /* The ids of the bytes of text by byte fallback; *done is false, with nothing appended, where one is missing. */
 qrun_status qr_byte_fallback(qr_encode_work *work, const char *text, size_t n_bytes, bool *done);
 

@@ -216,7 +216,7 @@ static qrun_status load_bpe(qr_tokenizer *tokenizer, const qr_json *model, const
     return QRUN_OK;
 }
 
-/* --- Unigram and WordLevel ---------------------------------------------------------------------------------------- */
+/* --- Unigram, WordPiece, WordLevel -------------------------------------------------------------------------------- */
 
 static qrun_status load_unigram(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err) {
     enum { UNK_PENALTY = 10 };
@@ -249,12 +249,36 @@ static qrun_status load_word_level(qr_tokenizer *tokenizer, const qr_json *model
     return load_unk_token(tokenizer, model, what, err);
 }
 
+static qrun_status load_word_piece(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err) {
+    qr_word_piece *words = &tokenizer->word_piece;
+    const char *prefix = "##";
+    words->longest_word = 100;
+    QR_RETURN_IF_ERROR(load_word_level(tokenizer, model, what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_string(model, "continuing_subword_prefix", &prefix, what, err));
+    QR_RETURN_IF_ERROR(
+        qr_json_get_int(model, "max_input_chars_per_word", 0, INT32_MAX, &words->longest_word, what, err));
+    QR_RETURN_IF_ERROR(qr_trie_create(&words->trie, tokenizer->vocab.n_bytes, err));
+    for (int32_t id = 0; id < tokenizer->vocab.n_ids; id++) {
+        size_t n_bytes;
+        const char *text = qr_vocab_text(&tokenizer->vocab, id, &n_bytes);
+        if (text != NULL) { qr_trie_insert(&words->trie, text, n_bytes, id); }
+    }
+    int32_t value;
+    words->continues = true;
+    for (; *prefix != '\0' && words->continues; prefix++) {
+        words->continues = qr_trie_step(&words->trie, &words->continuing, (unsigned char)*prefix, &value);
+    }
+    return QRUN_OK;
+}
+
 /* Files older than the "type" member say by their members what they are. */
 static const char *model_type(const qr_json *model) {
     const qr_json *type = qr_json_get(model, "type");
     if (cJSON_IsString(type)) { return type->valuestring; }
     if (qr_json_get(model, "merges") != NULL) { return "BPE"; }
-    return cJSON_IsArray(qr_json_get(model, "vocab")) ? "Unigram" : "unnamed";
+    if (cJSON_IsArray(qr_json_get(model, "vocab"))) { return "Unigram"; }
+    if (qr_json_get(model, "max_input_chars_per_word") != NULL) { return "WordPiece"; }
+    return qr_json_get(model, "unk_token") != NULL ? "WordLevel" : "unnamed";
 }
 
 qrun_status qr_tokenizer_load_model(qr_tokenizer *tokenizer, const qr_json *model, const char *what, qr_error *err) {
@@ -269,12 +293,16 @@ qrun_status qr_tokenizer_load_model(qr_tokenizer *tokenizer, const qr_json *mode
         tokenizer->model = QR_MODEL_UNIGRAM;
         return load_unigram(tokenizer, model, what, err);
     }
+    if (strcmp(type, "WordPiece") == 0) {
+        tokenizer->model = QR_MODEL_WORD_PIECE;
+        return load_word_piece(tokenizer, model, what, err);
+    }
     if (strcmp(type, "WordLevel") == 0) {
         tokenizer->model = QR_MODEL_WORD_LEVEL;
         return load_word_level(tokenizer, model, what, err);
     }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: the tokenizer model \"%.64s\" is not supported (BPE, Unigram and "
+                   "%s: the tokenizer model \"%.64s\" is not supported (BPE, Unigram, WordPiece and "
                    "WordLevel are)",
                    what, type);
 }
@@ -287,4 +315,5 @@ void qr_tokenizer_free_model(qr_tokenizer *tokenizer) {
     qr_free(tokenizer->bpe.suffix);
     qr_free(tokenizer->unigram.scores);
     qr_trie_free(&tokenizer->unigram.trie);
+    qr_trie_free(&tokenizer->word_piece.trie);
 }

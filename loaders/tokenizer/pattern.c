@@ -1,16 +1,14 @@
-/* Searching for literals and regular expressions. The expressions of tokenizer.json are written for Oniguruma with
- * Ruby's syntax; they are translated where PCRE2 reads them differently (the meaning of \s, \w, \h and (?m), nested
- * classes), and refused where there is no equivalent. */
+/* Searching for literals and regular expressions, and counting what that costs.
+ *
+ * PCRE2's own match limit is of no use for a whole text: it starts again at every offset, and compiled code does not
+ * count the characters that a repeat walks over. The expressions have meters instead (oniguruma.c). A meter spends what
+ * it took to walk from the last one to here, and ends the match once the text's steps are spent. */
 #include <string.h>
 
 #include "base/sizes.h"
 #include "loaders/tokenizer/internal.h"
 
-#define SPACE_CLASS "\\p{Z}\\t-\\r\\x{85}"
-#define WORD_CLASS                                                                   \
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\xB2\\xB3\\xB9\\xBC-\\xBE\\x{24B6}-\\x{24E9}" \
-    "\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
-#define HEX_CLASS "0-9A-Fa-f"
+enum { MAX_COMPILED_BYTES = 16 << 20, MAX_MATCH_KIB = 16 << 10 };
 
 static void *regex_alloc(size_t size, void *context) {
     (void)context;
@@ -25,19 +23,12 @@ static void regex_free(void *block, void *context) {
 qrun_status qr_regex_context_create(qr_regex_context *context, qr_error *err) {
     context->general = pcre2_general_context_create(regex_alloc, regex_free, NULL);
     context->compile = context->general != NULL ? pcre2_compile_context_create(context->general) : NULL;
-    context->match = context->general != NULL ? pcre2_match_context_create(context->general) : NULL;
-    if (context->compile == NULL || context->match == NULL) {
-        return qr_fail_memory(err, "the regular expressions", sizeof *context);
-    }
+    if (context->compile == NULL) { return qr_fail_memory(err, "the regular expressions", sizeof *context); }
     (void)pcre2_set_newline(context->compile, PCRE2_NEWLINE_LF);
-    /* Enough for a megabyte of one character class, too little for an exponential pattern to be felt. */
-    (void)pcre2_set_match_limit(context->match, 20U * 1000U * 1000U);
-    (void)pcre2_set_heap_limit(context->match, 256U * 1024U);
     return QRUN_OK;
 }
 
 void qr_regex_context_free(qr_regex_context *context) {
-    pcre2_match_context_free(context->match);
     pcre2_compile_context_free(context->compile);
     pcre2_general_context_free(context->general);
     *context = (qr_regex_context){0};
@@ -51,150 +42,39 @@ qrun_status qr_pattern_literal(qr_pattern *pattern, const char *text, const char
     return QRUN_OK;
 }
 
-/* --- translation -------------------------------------------------------------------------------------------------- */
+/* --- compilation -------------------------------------------------------------------------------------------------- */
 
-/* The members of a class escape such as \s, and whether it is their complement; NULL for other escapes. */
-static const char *class_escape(char letter, bool *complement) {
-    *complement = letter == 'S' || letter == 'W' || letter == 'H';
-    switch (letter) {
-        case 's':
-        case 'S': return SPACE_CLASS;
-        case 'w':
-        case 'W': return WORD_CLASS;
-        case 'h':
-        case 'H': return HEX_CLASS;
-        default: return NULL;
+static qrun_status compile(qr_pattern *pattern, qr_regex_context *context, const qr_buffer *translated,
+                           const char *regex, const char *what, qr_error *err) {
+    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+    int code = 0;
+    PCRE2_SIZE offset = 0;
+    pattern->code = pcre2_compile((PCRE2_SPTR)(translated->data != NULL ? translated->data : ""), translated->size,
+                                  options, &code, &offset, context->compile);
+    if (pattern->code == NULL && (code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_HEAP_FAILED)) {
+        return qr_fail_memory(err, "a regular expression", translated->size);
     }
+    if (pattern->code == NULL) {
+        char message[128] = "";
+        (void)pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: the regular expression \"%.200s\": %s", what, regex, message);
+    }
+    (void)pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE); /* without it, matching is only slower */
+    size_t n_bytes = 0, n_jit_bytes = 0;
+    (void)pcre2_pattern_info(pattern->code, PCRE2_INFO_SIZE, &n_bytes);
+    (void)pcre2_pattern_info(pattern->code, PCRE2_INFO_JITSIZE, &n_jit_bytes);
+    context->compiled_bytes += n_bytes + n_jit_bytes;
+    if (context->compiled_bytes > MAX_COMPILED_BYTES) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: the regular expressions take more than 16 MiB compiled", what);
+    }
+    return QRUN_OK;
 }
 
-/* \p{Han} means the script itself in Oniguruma, and in PCRE2 since 10.40 also what the script borrows: the length of
- * "\p{" before a script's name that needs saying so, else 0. */
-static size_t script_escape(const char *regex) {
-#if PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40
-    static const char *const scripts[] = {"Han}",        "Hiragana}", "Katakana}", "Hangul}",  "Latin}",
-                                          "Greek}",      "Cyrillic}", "Arabic}",   "Hebrew}",  "Thai}",
-                                          "Devanagari}", "Bengali}",  "Tamil}",    "Armenian}"};
-    if ((regex[1] == 'p' || regex[1] == 'P') && regex[2] == '{') {
-        const size_t n = regex[3] == '^' ? 4 : 3;
-        for (size_t i = 0; i < QR_COUNT_OF(scripts); i++) {
-            if (strncmp(regex + n, scripts[i], strlen(scripts[i])) == 0) { return n; }
-        }
-    }
-#else
-    (void)regex;
-#endif
-    return 0;
-}
-
-/* Translates the escape at regex[0] == '\\'; returns the characters read. */
-static size_t translate_escape(const char *regex, bool in_class, qr_buffer *out) {
-    bool complement;
-    const char *members = class_escape(regex[1], &complement);
-    if (regex[1] == '\0') {
-        qr_buffer_append_char(out, '\\');
-        return 1;
-    }
-    if (members != NULL && !in_class) {
-        qr_buffer_append_format(out, "[%s%s]", complement ? "^" : "", members);
-        return 2;
-    }
-    if (members != NULL && !complement) { /* a complement inside a class stays PCRE2's own */
-        qr_buffer_append_text(out, members);
-        return 2;
-    }
-    if (regex[1] == 'u' && strspn(regex + 2, "0123456789abcdefABCDEF") >= 4) {
-        qr_buffer_append_format(out, "\\x{%.4s}", regex + 2);
-        return 6;
-    }
-    const size_t n_script = script_escape(regex);
-    qr_buffer_append(out, regex, n_script > 0 ? n_script : 2);
-    if (n_script > 0) { qr_buffer_append_text(out, "sc:"); }
-    return n_script > 0 ? n_script : 2;
-}
-
-/* "(?imx-imx:" or "(?imx)": Oniguruma's m is PCRE2's s. Returns the characters read, 1 where it is something else. */
-static size_t translate_group(const char *regex, qr_buffer *out) {
-    qr_buffer_append_char(out, '(');
-    if (regex[1] != '?') { return 1; }
-    const size_t n = strspn(regex + 2, "imx-");
-    if (n == 0 || (regex[2 + n] != ':' && regex[2 + n] != ')')) { return 1; }
-    qr_buffer_append_char(out, '?');
-    for (size_t i = 0; i < n; i++) { qr_buffer_append_char(out, regex[2 + i] == 'm' ? 's' : regex[2 + i]); }
-    return 2 + n;
-}
-
-/* A character inside a class; returns the characters read, 0 for what PCRE2 cannot say. */
-static size_t translate_in_class(const char *regex, qr_buffer *out) {
-    if (regex[0] == '\\') { return translate_escape(regex, true, out); }
-    if (regex[0] == '&' && regex[1] == '&') { return 0; }
-    if (regex[0] == '[') {
-        static const char space[] = "[:space:]", punct[] = "[:punct:]";
-        const char *end = regex[1] == ':' ? strstr(regex, ":]") : NULL;
-        if (end == NULL) { return 0; }
-        if (strncmp(regex, space, sizeof space - 1) == 0) {
-            qr_buffer_append_text(out, SPACE_CLASS);
-            return sizeof space - 1;
-        }
-        if (strncmp(regex, punct, sizeof punct - 1) == 0) {
-            qr_buffer_append_text(out, "\\p{P}\\p{S}");
-            return sizeof punct - 1;
-        }
-        qr_buffer_append(out, regex, (size_t)(end + 2 - regex));
-        return (size_t)(end + 2 - regex);
-    }
-    qr_buffer_append_char(out, regex[0]);
-    return 1;
-}
-
-static qrun_status translate(const char *regex, qr_buffer *out, const char *what, qr_error *err) {
-    bool in_class = false, class_begins = false;
-    for (const char *at = regex; *at != '\0';) {
-        size_t n = 1;
-        if (in_class && (*at != ']' || class_begins)) {
-            const bool negation = class_begins && *at == '^';
-            n = translate_in_class(at, out);
-            if (n == 0) {
-                return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                               "%s: the regular expression \"%.200s\" nests or intersects character classes, which is "
-                               "not supported",
-                               what, regex);
-            }
-            class_begins = negation;
-        } else if (!in_class && *at == '\\') {
-            n = translate_escape(at, false, out);
-        } else if (!in_class && *at == '(') {
-            n = translate_group(at, out);
-        } else {
-            class_begins = *at == '[';
-            in_class = class_begins;
-            qr_buffer_append_char(out, *at);
-        }
-        at += n;
-    }
-    return qr_buffer_ok(out) ? QRUN_OK : qr_fail_memory(err, "a regular expression", strlen(regex));
-}
-
-qrun_status qr_pattern_regex(qr_pattern *pattern, const qr_regex_context *context, const char *regex, const char *what,
+qrun_status qr_pattern_regex(qr_pattern *pattern, qr_regex_context *context, const char *regex, const char *what,
                              qr_error *err) {
     qr_buffer translated = {0};
-    qrun_status status = translate(regex, &translated, what, err);
-    if (status == QRUN_OK) {
-        const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-        int code = 0;
-        PCRE2_SIZE offset = 0;
-        pattern->code = pcre2_compile((PCRE2_SPTR)(translated.data != NULL ? translated.data : ""), translated.size,
-                                      options, &code, &offset, context->compile);
-        if (pattern->code == NULL && (code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_HEAP_FAILED)) {
-            status = qr_fail_memory(err, "a regular expression", translated.size);
-        } else if (pattern->code == NULL) {
-            char message[128] = "";
-            (void)pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
-            status =
-                qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: the regular expression \"%.200s\": %s", what, regex, message);
-        } else {
-            (void)pcre2_jit_compile(pattern->code, PCRE2_JIT_COMPLETE); /* without it, matching is only slower */
-        }
-    }
+    qrun_status status = qr_oniguruma_translate(context, regex, &translated, &pattern->meter_steps, what, err);
+    if (status == QRUN_OK) { status = compile(pattern, context, &translated, regex, what, err); }
     qr_buffer_free(&translated);
     return status;
 }
@@ -208,22 +88,50 @@ void qr_pattern_free(qr_pattern *pattern) {
 /* --- search ------------------------------------------------------------------------------------------------------- */
 
 qr_pattern_search qr_pattern_search_in(const char *text, size_t n_bytes, const qr_pattern *pattern,
-                                       const qr_tokenizer *tokenizer, pcre2_match_data **match) {
-    return (qr_pattern_search){.pattern = pattern,
-                               .context = &tokenizer->regex,
-                               .match = match,
-                               .text = text,
-                               .n_bytes = n_bytes,
-                               .last_end = SIZE_MAX};
+                                       qr_matcher *matcher) {
+    return (qr_pattern_search){
+        .pattern = pattern, .matcher = matcher, .text = text, .n_bytes = n_bytes, .last_end = SIZE_MAX};
+}
+
+/* A meter of the same attempt and alternative walked here from the last one, any other from where the attempt began. */
+static int read_meter(pcre2_callout_block *block, void *data) {
+    qr_matcher *matcher = data;
+    qr_meter *last = &matcher->last_meter;
+    const bool follows = block->start_match == last->start && block->callout_number == last->branch;
+    const size_t at = block->current_position, from = follows ? last->at : block->start_match;
+    *last = (qr_meter){block->start_match, at, block->callout_number};
+    matcher->budget->steps -= matcher->meter_steps + (int64_t)(at > from ? at - from : from - at);
+    return matcher->budget->steps < 0 ? PCRE2_ERROR_CALLOUT : 0;
+}
+
+static qrun_status prepare_matcher(qr_matcher *matcher, qr_error *err) {
+    if (matcher->data != NULL) { return QRUN_OK; }
+    if (matcher->context == NULL) { matcher->context = pcre2_match_context_create(matcher->regex->general); }
+    matcher->data = pcre2_match_data_create(1, matcher->regex->general);
+    if (matcher->context == NULL || matcher->data == NULL) {
+        return qr_fail_memory(err, "a regular expression", sizeof(PCRE2_SIZE));
+    }
+    (void)pcre2_set_match_limit(matcher->context, UINT32_MAX);
+    (void)pcre2_set_depth_limit(matcher->context, UINT32_MAX);
+    (void)pcre2_set_heap_limit(matcher->context, MAX_MATCH_KIB);
+    (void)pcre2_set_callout(matcher->context, read_meter, matcher);
+    return QRUN_OK;
+}
+
+void qr_matcher_free(qr_matcher *matcher) {
+    pcre2_match_data_free(matcher->data);
+    pcre2_match_context_free(matcher->context);
+    *matcher = (qr_matcher){0};
 }
 
 static bool find_literal(qr_pattern_search *search, size_t *start, size_t *end) {
     const qr_pattern *pattern = search->pattern;
     const char *at = search->text + search->at;
     size_t left = search->n_bytes - search->at;
-    while (left >= pattern->n_literal) {
+    while (left >= pattern->n_literal && search->matcher->budget->steps >= 0) {
         const char *hit = memchr(at, pattern->literal[0], left - pattern->n_literal + 1);
         if (hit == NULL) { break; }
+        qr_budget_spend(search->matcher->budget, pattern->n_literal);
         if (memcmp(hit, pattern->literal, pattern->n_literal) == 0) {
             *start = (size_t)(hit - search->text);
             *end = *start + pattern->n_literal;
@@ -238,13 +146,15 @@ static bool find_literal(qr_pattern_search *search, size_t *start, size_t *end) 
 }
 
 static int match_regex(qr_pattern_search *search) {
+    qr_matcher *matcher = search->matcher;
     const PCRE2_SPTR text = (PCRE2_SPTR)search->text;
     const uint32_t options = PCRE2_NO_UTF_CHECK;
-    int n = pcre2_match(search->pattern->code, text, search->n_bytes, search->at, options, *search->match,
-                        search->context->match);
+    matcher->last_meter = (qr_meter){.start = SIZE_MAX};
+    int n =
+        pcre2_match(search->pattern->code, text, search->n_bytes, search->at, options, matcher->data, matcher->context);
     if (n == PCRE2_ERROR_JIT_STACKLIMIT) { /* deep recursion: the interpreter keeps its stack on the heap */
-        n = pcre2_match(search->pattern->code, text, search->n_bytes, search->at, options | PCRE2_NO_JIT,
-                        *search->match, search->context->match);
+        n = pcre2_match(search->pattern->code, text, search->n_bytes, search->at, options | PCRE2_NO_JIT, matcher->data,
+                        matcher->context);
     }
     return n;
 }
@@ -252,13 +162,18 @@ static int match_regex(qr_pattern_search *search) {
 qrun_status qr_pattern_next(qr_pattern_search *search, size_t *start, size_t *end, bool *found, qr_error *err) {
     if (search->pattern->literal != NULL) {
         *found = find_literal(search, start, end);
-        return QRUN_OK;
+        return qr_budget_check(search->matcher->budget, err);
     }
-    if (*search->match == NULL) { *search->match = pcre2_match_data_create(1, search->context->general); }
-    if (*search->match == NULL) { return qr_fail_memory(err, "a regular expression", sizeof(PCRE2_SIZE)); }
+    qr_matcher *matcher = search->matcher;
+    QR_RETURN_IF_ERROR(prepare_matcher(matcher, err));
+    matcher->meter_steps = search->pattern->meter_steps;
     *found = false;
     while (search->at <= search->n_bytes) {
         const int n = match_regex(search);
+        /* An attempt at each offset before the match. */
+        const size_t reached = n >= 0 ? pcre2_get_startchar(matcher->data) : search->n_bytes;
+        matcher->budget->steps -= matcher->meter_steps * (int64_t)(reached - search->at + 1);
+        QR_RETURN_IF_ERROR(qr_budget_check(matcher->budget, err));
         if (n == PCRE2_ERROR_NOMATCH) { break; }
         if (n == PCRE2_ERROR_NOMEMORY) { return qr_fail_memory(err, "a regular expression", search->n_bytes); }
         if (n < 0) {
@@ -267,7 +182,7 @@ qrun_status qr_pattern_next(qr_pattern_search *search, size_t *start, size_t *en
             return qr_fail(err, QRUN_ERROR_INPUT, "a regular expression of the tokenizer failed on this text: %s",
                            message);
         }
-        const PCRE2_SIZE *range = pcre2_get_ovector_pointer(*search->match);
+        const PCRE2_SIZE *range = pcre2_get_ovector_pointer(matcher->data);
         if (range[1] < range[0] || range[0] < search->at) { /* \K in a lookaround */
             return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "a regular expression of the tokenizer matched backwards");
         }

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "base/sizes.h"
+#include "loaders/source/model_source.h"
 #include "loaders/tokenizer/internal.h"
 
 enum { MAX_FILE_BYTES = 512 << 20, MAX_CONFIG_BYTES = 64 << 20 };
@@ -70,24 +70,29 @@ static void read_named_token(const qr_tokenizer *tokenizer, const qr_json *confi
     if (found >= 0) { *id = found; }
 }
 
-/* transformers rebuilds the post-processor from these two where either is given. */
-static qrun_status read_add_bos_eos(qr_tokenizer *tokenizer, const qr_json *config, const char *what, qr_error *err) {
-    bool add_bos = false, add_eos = false;
-    if (qr_json_is_null(qr_json_get(config, "add_bos_token")) &&
-        qr_json_is_null(qr_json_get(config, "add_eos_token"))) {
-        return QRUN_OK;
+static bool is_class(const char *name, const char *wanted) {
+    size_t n = strlen(name);
+    if (n > 4 && strcmp(name + n - 4, "Fast") == 0) { n -= 4; }
+    return n == strlen(wanted) && memcmp(name, wanted, n) == 0;
+}
+
+/* Two classes of transformers 5 make a post-processor of their own. All others that go with the supported families take
+ * that of tokenizer.json, whatever add_bos_token and add_eos_token say, and some families take no class from the
+ * folder. */
+static qrun_status read_class(qr_tokenizer *tokenizer, const qr_json *config, const qr_json *model_config,
+                              qr_error *err) {
+    static const char *const classless[] = {"mistral", "ministral3", "mistral3", "phi3", "olmo2", "olmo3", "qwen2"};
+    const qr_json *family = qr_json_get(model_config, "model_type"), *class = qr_json_get(config, "tokenizer_class");
+    if (!cJSON_IsString(class)) { return QRUN_OK; }
+    for (size_t i = 0; cJSON_IsString(family) && i < QR_COUNT_OF(classless); i++) {
+        if (strcmp(family->valuestring, classless[i]) == 0) { return QRUN_OK; }
     }
-    QR_RETURN_IF_ERROR(qr_json_get_bool(config, "add_bos_token", &add_bos, what, err));
-    QR_RETURN_IF_ERROR(qr_json_get_bool(config, "add_eos_token", &add_eos, what, err));
+    const bool adds_bos = is_class(class->valuestring, "CodeLlamaTokenizer");
+    if (!adds_bos && !is_class(class->valuestring, "GPTNeoXTokenizer")) { return QRUN_OK; }
     tokenizer->prefix.n = 0;
     tokenizer->suffix.n = 0;
-    if (add_bos && tokenizer->bos_id >= 0) {
-        QR_RETURN_IF_ERROR(qr_tokens_push(&tokenizer->prefix, tokenizer->bos_id, err));
-    }
-    if (add_eos && tokenizer->eos_id >= 0) {
-        QR_RETURN_IF_ERROR(qr_tokens_push(&tokenizer->suffix, tokenizer->eos_id, err));
-    }
-    return QRUN_OK;
+    const int32_t bos = tokenizer->bos_id >= 0 ? tokenizer->bos_id : qr_tokenizer_id(tokenizer, "<s>", 3);
+    return adds_bos && bos >= 0 ? qr_tokens_push(&tokenizer->prefix, bos, err) : QRUN_OK;
 }
 
 static void read_named_tokens(qr_tokenizer *tokenizer, const qr_json *config) {
@@ -97,34 +102,30 @@ static void read_named_tokens(qr_tokenizer *tokenizer, const qr_json *config) {
     read_named_token(tokenizer, config, "unk_token", &tokenizer->unk_id);
 }
 
-/* *root stays NULL where the folder has no such file. */
+/* *root stays NULL where the model has no such file. */
 static qrun_status read_optional(const char *folder, const char *name, qr_json **root, qr_error *err) {
-    char *path = qr_path_join(folder, name);
-    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
-    const qrun_status status = qr_file_exists(path) ? qr_json_read(path, MAX_CONFIG_BYTES, root, err) : QRUN_OK;
-    qr_free(path);
-    return status;
+    return qr_source_read_json(folder, name, MAX_CONFIG_BYTES, root, NULL, err);
 }
 
 qrun_status qr_tokenizer_open(const char *folder, qr_tokenizer **tokenizer, qr_error *err) {
-    qr_json *root = NULL, *specials = NULL, *config = NULL;
+    qr_json *root = NULL, *specials = NULL, *config = NULL, *model_config = NULL;
     qrun_status status;
+    char *path = NULL;
     *tokenizer = NULL;
-    char *path = qr_path_join(folder, "tokenizer.json");
-    if (path == NULL) { return qr_fail_memory(err, "a path", strlen(folder)); }
-    if (!qr_file_exists(path)) {
+    QR_TRY(qr_source_read_json(folder, "tokenizer.json", MAX_FILE_BYTES, &root, &path, err));
+    if (root == NULL) {
         QR_TRY(qr_fail(err, QRUN_ERROR_NOT_FOUND,
                        "%s: no such file; a model folder needs a tokenizer.json (a "
                        "tokenizer.model alone is not read: save the tokenizer with transformers to get one)",
                        path));
     }
-    QR_TRY(qr_json_read(path, MAX_FILE_BYTES, &root, err));
     QR_TRY(read_optional(folder, "special_tokens_map.json", &specials, err));
     QR_TRY(read_optional(folder, "tokenizer_config.json", &config, err));
+    QR_TRY(read_optional(folder, "config.json", &model_config, err));
     QR_TRY(create(root, config, path, tokenizer, err));
     read_named_tokens(*tokenizer, specials);
     read_named_tokens(*tokenizer, config);
-    QR_TRY(read_add_bos_eos(*tokenizer, config, "tokenizer_config.json", err));
+    QR_TRY(read_class(*tokenizer, config, model_config, err));
 out:
     if (status != QRUN_OK) {
         qr_tokenizer_destroy(*tokenizer);
@@ -133,6 +134,7 @@ out:
     qr_json_free(root);
     qr_json_free(specials);
     qr_json_free(config);
+    qr_json_free(model_config);
     qr_free(path);
     return status;
 }
@@ -175,7 +177,7 @@ static bool is_byte_level(const qr_tokenizer *tokenizer) {
 }
 
 void qr_tokenizer_get_info(const qr_tokenizer *tokenizer, qr_tokenizer_info *info) {
-    static const char *const models[] = {"BPE", "Unigram", "WordLevel"};
+    static const char *const models[] = {"BPE", "Unigram", "WordPiece", "WordLevel"};
     *info = (qr_tokenizer_info){.model = models[tokenizer->model],
                                 .byte_level = is_byte_level(tokenizer),
                                 .byte_fallback = tokenizer->byte_fallback,

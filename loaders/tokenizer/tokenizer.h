@@ -1,17 +1,21 @@
 /* Text to token ids and back, from a Hugging Face tokenizer.json: the ids are those of the `tokenizers` library.
  *
  * Models: BPE (byte-level as GPT-2, Llama 3, Qwen; SentencePiece-style with byte fallback as Llama 2, Mistral, Gemma),
- * Unigram, WordLevel; with the normalisers, pre-tokenisers, post-processors and decoders that such files use. What is
- * not supported is refused at load with a message that names the component. The truncation and padding sections are
- * ignored, as is clean_up_tokenization_spaces.
+ * Unigram, WordPiece, WordLevel; with the normalisers, pre-tokenisers, post-processors and decoders that such files
+ * use. What is not supported is refused at load with a message that names the component. The truncation and padding
+ * sections are ignored, as is clean_up_tokenization_spaces.
  *
  * Bytes that are not UTF-8 are kept. Inside the encoder each one becomes a private-use character that the text does not
  * contain. It is then encoded as that single byte through the byte-level alphabet or the byte-fallback tokens; a
  * tokenizer that has neither treats it as an unknown character. Decoding always gives well-formed UTF-8: bytes that
  * form no character become U+FFFD, as in the `tokenizers` library.
  *
- * Classes of characters and normal forms are those of the Unicode versions that the PCRE2 and utf8proc on the machine
- * know (14 and 15 on Debian 12): characters assigned later count as unassigned.
+ * Regular expressions are Oniguruma's, translated for PCRE2; what cannot be made equal is refused at load. Classes of
+ * characters and normal forms are those of the Unicode versions that the PCRE2 and utf8proc on the machine know (14 and
+ * 15 on Debian 12): characters assigned later count as unassigned. docs/formats.md counts them.
+ *
+ * A text costs at most a fixed number of steps a byte, and grows at most by a fixed factor, whatever the file says; a
+ * file that needs more fails with a message that names its section.
  *
  * A tokenizer does not change after it was loaded: any number of threads may encode and decode with it at once. */
 #ifndef QR_LOADERS_TOKENIZER_TOKENIZER_H
@@ -23,13 +27,15 @@
 
 #include "base/buffer.h"
 #include "base/status.h"
+#include "loaders/tokenizer/budget.h"
 
 typedef struct qr_tokenizer qr_tokenizer;
 
 /* Reads <folder>/tokenizer.json and, where they exist, special_tokens_map.json and tokenizer_config.json: for the bos,
- * eos, pad and unk tokens, and for added_tokens_decoder, which may add tokens and has the last word on their flags. As
- * in transformers, an explicit add_bos_token or add_eos_token in tokenizer_config.json decides what `add_special` adds;
- * otherwise the post-processor of tokenizer.json does. */
+ * eos, pad and unk tokens, and for added_tokens_decoder, which may add tokens and has the last word on their flags.
+ * The post-processor of tokenizer.json decides what `add_special` adds. As in transformers 5, add_bos_token and
+ * add_eos_token change nothing where there is a tokenizer.json. A tokenizer_class of CodeLlamaTokenizer adds BOS and no
+ * more, GPTNeoXTokenizer nothing, unless model_type in config.json is one that takes no class from the folder. */
 qrun_status qr_tokenizer_open(const char *folder, qr_tokenizer **tokenizer, qr_error *err);
 
 /* The same from the text of a tokenizer.json alone; `what` names it in messages. */
@@ -55,7 +61,8 @@ typedef struct qr_encode_options {
 } qr_encode_options;
 
 /* Appends the ids of text[0, n_bytes) to *tokens. Time is linear in the text but for a logarithm inside one
- * pre-token. At most 1 GiB of text. On failure *tokens holds what it held before. */
+ * pre-token, and for regular expressions that look far ahead. At most 1 GiB of text. On failure *tokens holds what it
+ * held before. */
 qrun_status qr_tokenizer_encode(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes,
                                 const qr_encode_options *options, qr_tokens *tokens, qr_error *err);
 
@@ -81,6 +88,7 @@ typedef struct qr_decode_stage_state {
 typedef struct qr_token_stream {
     const qr_tokenizer *tokenizer; /* lent; must outlive the stream */
     bool skip_special;
+    qr_budget budget; /* grows with every token */
     qr_decode_stage_state stages[QR_DECODE_MAX_STAGES];
 } qr_token_stream;
 
@@ -105,7 +113,7 @@ int32_t qr_tokenizer_pad_id(const qr_tokenizer *tokenizer);
 int32_t qr_tokenizer_unk_id(const qr_tokenizer *tokenizer);
 
 typedef struct qr_tokenizer_info {
-    const char *model;  /* "BPE", "Unigram", "WordLevel" */
+    const char *model;  /* "BPE", "Unigram", "WordPiece", "WordLevel" */
     bool byte_level;    /* bytes are spelled in the printable byte-level alphabet */
     bool byte_fallback; /* unknown characters are spelled as <0xNN> tokens */
     int32_t vocab_size;

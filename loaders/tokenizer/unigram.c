@@ -14,7 +14,8 @@ static qrun_status extend_paths(qr_encode_work *work, const char *text, size_t n
     const size_t length = qr_char_length(text[at]);
     bool has_character = false;
     uint32_t node = 0;
-    for (size_t end = at; end < n_bytes;) {
+    size_t end = at;
+    while (end < n_bytes) {
         int32_t id;
         if (!qr_trie_step(&unigram->trie, &node, (unsigned char)text[end], &id)) { break; }
         end++;
@@ -22,6 +23,8 @@ static qrun_status extend_paths(qr_encode_work *work, const char *text, size_t n
         relax(&work->nodes[end], unigram->scores[id] + so_far, at, id);
         has_character = has_character || end == at + length;
     }
+    qr_budget_spend(&work->budget, QR_STEPS_OF_TRIE * (end - at + 1));
+    if (work->budget.steps < 0) { return qr_budget_check(&work->budget, work->err); }
     if (has_character) { return QRUN_OK; }
     const int32_t unk = work->tokenizer->model_unk_id;
     qr_unigram_node *target = &work->nodes[at + length];

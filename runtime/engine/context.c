@@ -1,11 +1,13 @@
 #include "runtime/engine/context.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/params.h"
 #include "base/sizes.h"
+#include "kernels/profile.h"
 #include "runtime/engine/device_memory.h"
 
 #define QR_TEXT(x) #x
@@ -35,10 +37,23 @@ const char *qrun_status_message(qrun_status status) {
 
 void qrun_free(void *memory) { qr_free(memory); }
 
+/* Portable numerics are of the CPU alone. */
+static qrun_status create_portable_backend(qrun_context *context, const char *device, qr_error *err) {
+    if (device != NULL && strcmp(device, "cuda") == 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`numerics=portable` is not available on GPUs; use `device=cpu`, or leave `numerics` alone");
+    }
+    if (device == NULL || strcmp(device, "auto") == 0) {
+        (void)snprintf(context->device_note, sizeof context->device_note, "`numerics=portable` runs on the CPU");
+    }
+    return qr_backend_cpu_create_portable(NULL, context->threads, &context->backend, err);
+}
+
 /* The GPU where it is asked for, or where "auto" finds a usable one; else the CPU, with the reason kept for
  * qrun_context_device_info. */
 static qrun_status create_backend(qrun_context *context, const char *device, qr_error *err) {
     const bool is_auto = device == NULL || strcmp(device, "auto") == 0;
+    if (context->numerics == QRUN_NUMERICS_PORTABLE) { return create_portable_backend(context, device, err); }
     if (!is_auto && strcmp(device, "cpu") != 0) { /* "cuda" */
         return qr_backend_cuda_create(context->threads, &context->backend, err);
     }
@@ -64,10 +79,17 @@ qrun_status qrun_context_create(const qrun_context_params *params, qrun_context 
     if (params == NULL) { params = &defaults; }
     *context = NULL;
     QR_RETURN_IF_ERROR(check_device(params->device, error));
+    const qr_range ranges[] = {
+        {.name = "`numerics`", .value = (double)params->numerics, .high = QRUN_NUMERICS_PORTABLE},
+        {.name = "`collective_timeout`", .value = params->collective_timeout, .high = 1e6}};
+    QR_RETURN_IF_ERROR(qr_check_ranges(ranges, QR_COUNT_OF(ranges), error));
     qrun_context *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the context", sizeof *made); }
+    made->numerics = params->numerics;
     pthread_mutex_init(&made->compute_lock, NULL);
     qrun_status status = QRUN_OK;
+    if (params->ranks) { QR_TRY(qr_collectives_open(params->collective_timeout, &made->ranks, error)); }
+    if (params->device_memory != NULL) { QR_TRY(qr_named_device_find(params->device_memory, &made->plans_for, error)); }
     QR_TRY(qr_threads_create(params->n_threads, &made->threads, error));
     QR_TRY(create_backend(made, params->device, error));
     *context = made;
@@ -79,6 +101,7 @@ out:
 
 void qrun_context_destroy(qrun_context *context) {
     if (context == NULL) { return; }
+    qr_collectives_destroy(context->ranks);
     qr_backend_destroy(context->backend);
     qr_threads_destroy(context->threads);
     pthread_mutex_destroy(&context->compute_lock);
@@ -87,14 +110,21 @@ void qrun_context_destroy(qrun_context *context) {
 
 qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error) {
     qr_device_memory memory;
-    const qrun_status status = qr_device_memory_now(context->backend, &memory, error);
+    const qrun_status status = qr_device_memory_now(context, &memory, error);
     info->backend = context->backend->name;
     info->isa = context->backend->isa;
     info->note = context->device_note[0] != '\0' ? context->device_note : NULL;
+    info->numerics = context->numerics == QRUN_NUMERICS_PORTABLE ? "portable" : "fastest";
+    info->rank = context->ranks != NULL ? context->ranks->rank : 0;
+    info->n_ranks = context->ranks != NULL ? context->ranks->n_ranks : 1;
     info->n_threads = qr_threads_count(context->threads);
     info->memory_bytes = memory.total_bytes;
     info->memory_available_bytes = memory.free_bytes;
     info->context_bytes = memory.context_bytes;
+    info->features[0] = '\0';
+    if (context->backend->features != NULL) {
+        context->backend->features(context->backend, info->features, sizeof info->features);
+    }
     return status;
 }
 
@@ -113,4 +143,33 @@ qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, q
     limits->f32_flops = measured.f32_flops;
     limits->f16_flops = measured.f16_flops > 0 ? measured.f16_flops : measured.bf16_flops;
     return status;
+}
+
+qrun_status qrun_context_profile_begin(qrun_context *context, qrun_error *error) {
+    pthread_mutex_lock(&context->compute_lock);
+    const qrun_status status = qr_profile_begin(context->backend, error);
+    pthread_mutex_unlock(&context->compute_lock);
+    return status;
+}
+
+qrun_status qrun_context_profile_end(qrun_context *context, qrun_op_time **ops, int32_t *n_ops, qrun_error *error) {
+    qr_op_time *times = NULL;
+    *ops = NULL;
+    *n_ops = 0;
+    pthread_mutex_lock(&context->compute_lock);
+    const qrun_status status = qr_profile_end(context->backend, &times, n_ops, error);
+    pthread_mutex_unlock(&context->compute_lock);
+    if (status != QRUN_OK) { return status; }
+    *ops = qr_alloc_zeroed((size_t)*n_ops * sizeof **ops + 1);
+    for (int32_t i = 0; i < *n_ops && *ops != NULL; i++) {
+        const qr_op_time *time = &times[i];
+        (*ops)[i] = (qrun_op_time){.op = qr_op_name(time->op),
+                                   .n_calls = time->n_calls,
+                                   .seconds = time->seconds,
+                                   .bytes = time->bytes,
+                                   .flops = time->flops};
+        memcpy((*ops)[i].shape, time->shape, sizeof time->shape);
+    }
+    qr_free(times);
+    return *ops != NULL ? QRUN_OK : qr_fail_memory(error, "times of ops", (size_t)*n_ops * sizeof **ops);
 }

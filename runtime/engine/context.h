@@ -6,11 +6,16 @@
 
 #include "base/threads.h"
 #include "kernels/backend.h"
+#include "kernels/collectives.h"
+#include "runtime/engine/named_devices.h"
 
 struct qrun_context {
     qr_threads *threads;
     qr_backend *backend;
-    pthread_mutex_t compute_lock;             /* held by the one thread that issues work on the backend */
+    pthread_mutex_t compute_lock; /* held by the one thread that issues work on the backend */
+    qrun_numerics numerics;
+    qr_collectives *ranks;            /* NULL: this process is the only one */
+    const qr_named_device *plans_for; /* nothing but plans is made, for this device's memory; NULL: for its own */
     char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" did not choose a GPU; else empty */
 };
 

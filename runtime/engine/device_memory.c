@@ -37,8 +37,21 @@ static void machine_memory(int64_t *total, int64_t *available) {
     if (limit >= 0 && used >= 0) { *available = smaller_limit(*available, limit > used ? limit - used : 0); }
 }
 
-qrun_status qr_device_memory_now(const qr_backend *backend, qr_device_memory *memory, qr_error *err) {
+static qr_device_memory memory_of_named(const qr_named_device *device) {
+    return (qr_device_memory){.total_bytes = device->total_bytes,
+                              .free_bytes = device->total_bytes - QR_NAMED_DEVICE_CONTEXT_BYTES,
+                              .context_bytes = QR_NAMED_DEVICE_CONTEXT_BYTES,
+                              .is_separate = true,
+                              .host_free_bytes = INT64_MAX};
+}
+
+qrun_status qr_device_memory_now(const qrun_context *context, qr_device_memory *memory, qr_error *err) {
+    const qr_backend *backend = context->backend;
     int64_t total, available;
+    if (context->plans_for != NULL) {
+        *memory = memory_of_named(context->plans_for);
+        return QRUN_OK;
+    }
     machine_memory(&total, &available);
     *memory = (qr_device_memory){.total_bytes = total, .free_bytes = available};
     if (backend->memory_info == NULL) { return QRUN_OK; }
@@ -52,10 +65,13 @@ qrun_status qr_device_memory_now(const qr_backend *backend, qr_device_memory *me
     return status;
 }
 
-int64_t qr_device_memory_for_training(const qr_device_memory *memory) { return memory->free_bytes / 10 * 9; }
+/* What is missing is missing whole. */
+static int64_t tenths(int64_t free_bytes, int64_t n) { return free_bytes > 0 ? free_bytes / 10 * n : free_bytes; }
+
+int64_t qr_device_memory_for_training(const qr_device_memory *memory) { return tenths(memory->free_bytes, 9); }
 
 int64_t qr_device_memory_for_session(const qr_device_memory *memory) {
-    return memory->is_separate ? memory->free_bytes / 10 * 9 : memory->free_bytes / 2;
+    return tenths(memory->free_bytes, memory->is_separate ? 9 : 5);
 }
 
 int64_t qr_device_memory_peak(const qr_backend *backend) {

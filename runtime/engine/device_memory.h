@@ -2,10 +2,10 @@
 #ifndef QR_RUNTIME_ENGINE_DEVICE_MEMORY_H
 #define QR_RUNTIME_ENGINE_DEVICE_MEMORY_H
 
-#include "kernels/backend.h"
+#include "runtime/engine/context.h"
 
 typedef struct qr_device_memory {
-    int64_t total_bytes, free_bytes; /* free: now */
+    int64_t total_bytes, free_bytes; /* free: now, or once the weights are loaded (qr_device_memory_reserve) */
     int64_t context_bytes;           /* already taken by the device's driver for this process; 0 on the CPU, −1: not
                                         known */
     bool is_separate;                /* from the machine's: host memory is no part of it, and what is not free cannot be
@@ -13,7 +13,14 @@ typedef struct qr_device_memory {
     int64_t host_free_bytes;         /* is_separate: of the machine */
 } qr_device_memory;
 
-qrun_status qr_device_memory_now(const qr_backend *backend, qr_device_memory *memory, qr_error *err);
+/* Of the device, or of the one that the context plans for, as if nothing but a context were on it. */
+qrun_status qr_device_memory_now(const qrun_context *context, qr_device_memory *memory, qr_error *err);
+
+/* Leaves room for weights that a plan counts and nobody has loaded yet. Where they have none, less than nothing is
+ * free: what is already allocated and what is free are together what there was before. */
+static inline void qr_device_memory_reserve(qr_device_memory *memory, size_t n_bytes) {
+    memory->free_bytes -= (int64_t)n_bytes;
+}
 
 /* How much of what is free is taken where no budget is given: nine tenths of a device's own memory; of a machine's,
  * whose other programs live there too, half for a session. */

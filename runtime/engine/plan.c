@@ -11,7 +11,7 @@ void qr_plan_init(qr_plan *plan) {
         [QR_PLAN_WORKSPACE] = "workspace", [QR_PLAN_TABLES] = "tables",
         [QR_PLAN_LOGITS] = "logits",       [QR_PLAN_GRADIENTS] = "gradients",
         [QR_PLAN_OPTIMIZER] = "optimizer", [QR_PLAN_HOST] = "host",
-        [QR_PLAN_CONTEXT] = "context",
+        [QR_PLAN_CONTEXT] = "context",     [QR_PLAN_STATES] = "states",
     };
     for (int i = 0; i < QR_PLAN_COUNT; i++) { plan->entries[i] = (qrun_plan_entry){names[i], 0, false}; }
 }
@@ -57,6 +57,22 @@ void qr_plan_add(qr_plan *plan, const qr_plan_memory *memory, size_t workspace_b
     for (int i = 0; i < QR_PLAN_COUNT; i++) {
         plan->entries[i].bytes += (int64_t)(i == QR_PLAN_WORKSPACE ? workspace_bytes : memory->bytes[i]);
     }
+}
+
+qrun_status qr_plan_largest(int64_t low, int64_t high, qr_plan_fits_fn fits, void *arg, int64_t *largest,
+                            qr_error *err) {
+    int64_t below = low - 1, above = high + 1; /* below fits, or is none; above does not */
+    for (int64_t n = high; above - below > 1; n = below + (above - below) / 2) { /* all of it is the usual case */
+        bool fit = false;
+        QR_RETURN_IF_ERROR(fits(arg, n, &fit, err));
+        if (fit) {
+            below = n;
+        } else {
+            above = n;
+        }
+    }
+    *largest = below;
+    return QRUN_OK;
 }
 
 qrun_status qr_plan_copy(const qr_plan *plan, int32_t n_entries, qrun_plan_entry **entries, qr_error *err) {

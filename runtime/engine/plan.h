@@ -13,6 +13,7 @@ typedef enum qr_plan_category {
     QR_PLAN_WEIGHTS,
     QR_PLAN_ADAPTERS,
     QR_PLAN_KV_PAGES,
+    QR_PLAN_STATES, /* of sequences, where layers carry one along: delta layers */
     QR_PLAN_ACTIVATIONS,
     QR_PLAN_WORKSPACE,
     QR_PLAN_TABLES,
@@ -47,6 +48,13 @@ qrun_status qr_plan_memory_create(qr_backend *backend, const size_t n_bytes[QR_P
 void qr_plan_memory_destroy(qr_backend *backend, const qr_plan_memory *memory);
 /* Adds it to the plan, with this many bytes of workspace in place of its own. */
 void qr_plan_add(qr_plan *plan, const qr_plan_memory *memory, size_t workspace_bytes);
+
+/* Planning backwards. Whether n fits. */
+typedef qrun_status (*qr_plan_fits_fn)(void *arg, int64_t n, bool *fits, qr_error *err);
+/* The largest n from low to high that fits, where all smaller ones do too: the next larger one has then been found not
+ * to fit. low − 1: none fits. Ends with the first error of `fits`. */
+qrun_status qr_plan_largest(int64_t low, int64_t high, qr_plan_fits_fn fits, void *arg, int64_t *largest,
+                            qr_error *err);
 
 /* The first n_entries as qrun.h returns them: *entries is released by qr_free. */
 qrun_status qr_plan_copy(const qr_plan *plan, int32_t n_entries, qrun_plan_entry **entries, qr_error *err);

@@ -2,6 +2,7 @@
 
 #include "base/alloc.h"
 #include "loaders/adapter/adapter_writer.h"
+#include "runtime/model/expert_adapters.h"
 
 enum { NAME_BYTES = 256 };
 
@@ -22,8 +23,16 @@ static qrun_status read_floats(const qr_parameters *p, int64_t offset, int64_t n
 static qrun_status read_factor(void *user, size_t i, bool is_b, float *values, qr_error *err) {
     const qr_parameters *p = user;
     const qr_lora_pair *pair = &p->lora.pairs[i];
-    return is_b ? read_floats(p, pair->b_offset, p->lora.rank * pair->out, values, err)
-                : read_floats(p, pair->a_offset, p->lora.rank * pair->in, values, err);
+    const int64_t n = is_b ? qr_lora_pair_b_floats(p, pair) : qr_lora_pair_a_floats(p, pair);
+    if (!is_b || pair->n_experts == 1) {
+        return read_floats(p, is_b ? pair->b_offset : pair->a_offset, n, values, err);
+    }
+    float *b = qr_alloc_array((size_t)n, sizeof *b);
+    if (b == NULL) { return qr_fail_memory(err, "an adapter", (size_t)n * sizeof *b); }
+    const qrun_status status = read_floats(p, pair->b_offset, n, b, err);
+    if (status == QRUN_OK) { qr_expert_b_to_file(b, pair->n_experts, pair->out, p->lora.rank, values); }
+    qr_free(b);
+    return status;
 }
 
 static qrun_status read_magnitude(void *user, size_t i, float *values, qr_error *err) {
@@ -49,12 +58,13 @@ typedef struct role_names {
     size_t n;
 } role_names;
 
-static void add_role(role_names *list, const qr_family *family, qr_tensor_role role) {
-    if (!list->has[role]) { list->names[list->n++] = qr_module_short_name(family, role); }
+static void add_name(role_names *list, qr_tensor_role role, const char *name) {
+    if (!list->has[role]) { list->names[list->n++] = name; }
     list->has[role] = true;
 }
 
-static qrun_status describe(export_job *job, role_names *targets, role_names *saved, qr_error *err) {
+static qrun_status describe(export_job *job, role_names *targets, role_names *parameters, role_names *saved,
+                            qr_error *err) {
     const qr_parameters *p = job->parameters;
     const size_t n_pairs = (size_t)p->lora.n_pairs, n_whole = (size_t)p->whole.n;
     job->names = qr_alloc_array(n_pairs + n_whole, NAME_BYTES);
@@ -67,15 +77,20 @@ static qrun_status describe(export_job *job, role_names *targets, role_names *sa
     for (size_t i = 0; i < n_pairs; i++, name += NAME_BYTES) {
         const qr_lora_pair *pair = &p->lora.pairs[i];
         qr_parameters_module_name(p, pair->role, pair->layer, name, NAME_BYTES);
-        job->factors[i] = (qr_adapter_factor_spec){.module = name, .in = pair->in, .out = pair->out};
-        add_role(targets, p->model->family, pair->role);
+        job->factors[i] =
+            (qr_adapter_factor_spec){.module = name, .in = pair->in, .out = pair->out, .n_stacked = pair->n_experts};
+        if (pair->linear == NULL) {
+            add_name(parameters, pair->role, qr_expert_parameter_name(p->model, pair->role));
+        } else {
+            add_name(targets, pair->role, qr_module_short_name(p->model->family, pair->role));
+        }
     }
     for (size_t i = 0; i < n_whole; i++, name += NAME_BYTES) {
         const qr_parameter *parameter = whole_parameter(p, i);
         qr_parameter_name(p, parameter, name, NAME_BYTES);
         job->whole[i] = (qr_adapter_parameter_spec){.name = name};
         job->whole[i].n_dims = qr_parameter_file_dims(p->model, parameter, job->whole[i].dims);
-        add_role(saved, p->model->family, parameter->role);
+        add_name(saved, parameter->role, qr_module_short_name(p->model->family, parameter->role));
     }
     return QRUN_OK;
 }
@@ -85,13 +100,16 @@ static qrun_status describe(export_job *job, role_names *targets, role_names *sa
 qrun_status qr_adapter_export(const qr_parameters *p, const qr_adapter_export_options *options, const char *folder,
                               qr_error *err) {
     export_job job = {.parameters = p};
-    role_names targets = {.n = 0}, saved = {.n = 0};
+    role_names targets = {.n = 0}, parameters = {.n = 0}, saved = {.n = 0};
     qrun_status status = QRUN_OK;
-    QR_TRY(describe(&job, &targets, &saved, err));
+    QR_TRY(describe(&job, &targets, &parameters, &saved, err));
     const qr_adapter_spec spec = {
-        .base_model = p->model->folder,
+        .base_model = p->model->hub_name != NULL ? p->model->hub_name : p->model->folder,
+        .has_revision = p->model->hub_name != NULL,
         .targets = targets.names,
         .n_targets = targets.n,
+        .target_parameters = parameters.names,
+        .n_target_parameters = parameters.n,
         .rank = p->lora.rank,
         .alpha = options->alpha,
         .dropout = options->dropout,

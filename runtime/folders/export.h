@@ -2,7 +2,7 @@
 #ifndef QR_RUNTIME_FOLDERS_EXPORT_H
 #define QR_RUNTIME_FOLDERS_EXPORT_H
 
-#include "runtime/model/parameters.h"
+#include "runtime/layers/parameters.h"
 
 /* What adapter_config.json says of a run besides its parameters. */
 typedef struct qr_adapter_export_options {

@@ -5,12 +5,16 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/sizes.h"
 #include "loaders/files/json_edit.h"
+#include "loaders/files/model_folder.h"
 #include "loaders/files/suffix.h"
+#include "loaders/source/model_source.h"
+#include "loaders/template/chat_template.h"
 #include "runtime/model/model_open.h"
 
-enum { COPY_BYTES = 1 << 23, MAX_CONFIG_BYTES = 1 << 24 };
+enum { COPY_BYTES = 1 << 23 };
 
 /* ---- From beginning to end --------------------------------------------------------------------------------------- */
 
@@ -26,11 +30,13 @@ qrun_status qr_folder_copy_check(const char *path, const char *out, int64_t max_
 qrun_status qr_folder_copy_read(qr_folder_copy *copy, qrun_context *context, const char *path, qr_error *err) {
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = path;
-    return qr_model_prepare(context, &params, &copy->model, &copy->source, err);
+    QR_RETURN_IF_ERROR(qr_model_prepare(context, &params, &copy->model, &copy->source, err));
+    return qr_source_require_folder(copy->model.folder, copy->verb, err);
 }
 
 qrun_status qr_folder_copy_finish(qr_folder_copy *copy, qr_config_edit_fn edit, void *arg, qr_error *err) {
     const char *from = copy->model.folder, *to = copy->folder.partial_path;
+    QR_RETURN_IF_ERROR(qr_safetensors_check(copy->source, err));
     QR_RETURN_IF_ERROR(qr_config_copy(from, to, edit, arg, err));
     QR_RETURN_IF_ERROR(qr_model_files_copy(from, to, err));
     return qr_folder_writer_commit(&copy->folder, err);
@@ -89,8 +95,7 @@ qrun_status qr_folder_copy_tensor(qr_folder_copy *copy, qr_safetensors_writer *w
         QR_RETURN_IF_ERROR(qr_safetensors_writer_write(writer, tensor->data + offset, n_bytes, err));
         QR_RETURN_IF_ERROR(qr_folder_copy_advance(copy, (int64_t)n_bytes, err));
     }
-    qr_safetensors_drop(copy->source, tensor);
-    return QRUN_OK;
+    return qr_safetensors_finish(copy->source, tensor, err);
 }
 
 /* ---- Other files ------------------------------------------------------------------------------------------------- */
@@ -116,29 +121,57 @@ static bool is_copied(const char *name) {
 }
 
 static qrun_status copy_file(const char *from_folder, const char *to_folder, const char *name, qr_error *err) {
-    char *from = qr_path_join(from_folder, name), *to = qr_path_join(to_folder, name);
-    qr_file_map map = {0};
+    char *from = NULL, *to = qr_path_join(to_folder, name);
     qrun_status status = QRUN_OK;
-    if (from == NULL || to == NULL) { QR_TRY(qr_fail_memory(err, name, strlen(name))); }
-    if (qr_file_is_folder(from)) { goto out; }
-    QR_TRY(qr_file_map_open(from, &map, err));
-    QR_TRY(qr_file_write(to, map.data, map.size, err));
+    if (to == NULL) { QR_TRY(qr_fail_memory(err, name, strlen(name))); }
+    QR_TRY(qr_model_folder_file(from_folder, name, &from, err));
+    if (!qr_file_is_folder(from)) { QR_TRY(qr_file_copy(from, to, err)); }
 out:
-    qr_file_map_close(&map);
     qr_free(from);
     qr_free(to);
     return status;
 }
 
-qrun_status qr_model_files_copy(const char *from, const char *to, qr_error *err) {
-    DIR *folder = opendir(from);
-    if (folder == NULL) { return qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", from); }
+static bool is_template(const char *name) { return qr_ends_with(name, ".jinja"); }
+
+/* The files of from/inner ("": of from) that `takes` names, into the same place below `to`. */
+static qrun_status copy_files(const char *from, const char *to, const char *inner, bool (*takes)(const char *),
+                              qr_error *err) {
     qrun_status status = QRUN_OK;
-    for (const struct dirent *entry; status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
-        if (is_copied(entry->d_name)) { status = copy_file(from, to, entry->d_name, err); }
+    char *path = qr_path_join(from, inner), *name = NULL;
+    DIR *folder = path != NULL ? opendir(path) : NULL;
+    if (path == NULL) { QR_TRY(qr_fail_memory(err, inner, strlen(from))); }
+    if (folder == NULL) { QR_TRY(qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", path)); }
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        if (!takes(entry->d_name)) { continue; }
+        qr_free(name);
+        name = qr_path_join(inner, entry->d_name);
+        QR_TRY(name != NULL ? copy_file(from, to, name, err) : qr_fail_memory(err, path, strlen(path)));
     }
-    closedir(folder);
+out:
+    if (folder != NULL) { closedir(folder); }
+    qr_free(name);
+    qr_free(path);
     return status;
+}
+
+static qrun_status copy_more_templates(const char *from, const char *to, qr_error *err) {
+    char *inner = qr_path_join(from, QR_MORE_TEMPLATES), *inner_to = qr_path_join(to, QR_MORE_TEMPLATES);
+    qrun_status status = QRUN_OK;
+    if (inner == NULL || inner_to == NULL) { QR_TRY(qr_fail_memory(err, QR_MORE_TEMPLATES, strlen(from))); }
+    if (!qr_file_is_folder(inner)) { goto out; }
+    QR_TRY(qr_folder_create_marked(inner_to, err));
+    QR_TRY(copy_files(from, to, QR_MORE_TEMPLATES, is_template, err));
+    if (!qr_file_sync_folder(inner_to)) { QR_TRY(qr_file_fail_errno(err, inner_to, "write")); }
+out:
+    qr_free(inner);
+    qr_free(inner_to);
+    return status;
+}
+
+qrun_status qr_model_files_copy(const char *from, const char *to, qr_error *err) {
+    QR_RETURN_IF_ERROR(copy_files(from, to, "", is_copied, err));
+    return copy_more_templates(from, to, err);
 }
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
@@ -150,7 +183,7 @@ qrun_status qr_config_copy(const char *from, const char *to, qr_config_edit_fn e
     qr_buffer config = {0};
     qrun_status status = QRUN_OK;
     if (path == NULL || out_path == NULL) { QR_TRY(qr_fail_memory(err, "config.json", strlen(from))); }
-    QR_TRY(qr_file_read(path, MAX_CONFIG_BYTES, &text, &n_bytes, err));
+    QR_TRY(qr_file_read(path, QR_MODEL_CONFIG_BYTES, &text, &n_bytes, err));
     qr_buffer_append(&config, text, n_bytes);
     if (!qr_buffer_ok(&config)) { QR_TRY(qr_fail_memory(err, path, n_bytes)); }
     QR_TRY(edit(arg, &config, path, err));

@@ -4,7 +4,7 @@
 #ifndef QR_RUNTIME_FOLDERS_FOLDER_COPY_H
 #define QR_RUNTIME_FOLDERS_FOLDER_COPY_H
 
-#include "base/file.h"
+#include "base/folder.h"
 #include "loaders/files/safetensors_writer.h"
 #include "runtime/model/model.h"
 

@@ -7,135 +7,79 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/number.h"
 #include "base/sizes.h"
+#include "loaders/files/json_put.h"
+#include "loaders/source/model_source.h"
+#include "runtime/layers/layer_delta.h"
 #include "runtime/model/model_open.h"
-
-enum { MAX_CONFIG_BYTES = 1 << 24 };
-
-/* ---- JSON text --------------------------------------------------------------------------------------------------- */
-
-/* A comma, unless this is the first value. */
-static void begin_value(qr_buffer *out) {
-    const char last = out->size > 0 ? out->data[out->size - 1] : '{';
-    if (last != '{' && last != '[' && last != ':') { qr_buffer_append_text(out, ", "); }
-}
-
-static void put_key(qr_buffer *out, const char *key) {
-    begin_value(out);
-    qr_buffer_append_format(out, "\"%s\":", key);
-}
-
-static void put_text(qr_buffer *out, const char *key, const char *value) {
-    put_key(out, key);
-    if (value == NULL) {
-        qr_buffer_append_text(out, "null");
-    } else {
-        qr_buffer_append_json_string(out, value, strlen(value));
-    }
-}
-
-static void put_int(qr_buffer *out, const char *key, int64_t value) {
-    put_key(out, key);
-    qr_buffer_append_format(out, "%lld", (long long)value);
-}
-
-/* An id; −1 is none. */
-static void put_id(qr_buffer *out, const char *key, int64_t value) {
-    if (value >= 0) {
-        put_int(out, key, value);
-    } else {
-        put_text(out, key, NULL);
-    }
-}
-
-static void put_double(qr_buffer *out, const char *key, double value) {
-    char text[32];
-    qr_number_format(value, text);
-    put_key(out, key);
-    qr_buffer_append_text(out, text);
-}
-
-static void put_bool(qr_buffer *out, const char *key, bool value) {
-    put_key(out, key);
-    qr_buffer_append_text(out, value ? "true" : "false");
-}
-
-/* An object or array as the value of `key`, or as the next item of an array (key NULL). */
-static void begin(qr_buffer *out, const char *key, char bracket) {
-    if (key != NULL) {
-        put_key(out, key);
-    } else {
-        begin_value(out);
-    }
-    qr_buffer_append_char(out, bracket);
-}
-
-static void end(qr_buffer *out, char bracket) { qr_buffer_append_char(out, bracket); }
-
-/* An array of n numbers. */
-static void put_ints(qr_buffer *out, const char *key, const int64_t *values, int n) {
-    begin(out, key, '[');
-    for (int i = 0; i < n; i++) { qr_buffer_append_format(out, "%s%lld", i > 0 ? ", " : "", (long long)values[i]); }
-    end(out, ']');
-}
+#include "runtime/model/model_tensors.h"
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */
 
 /* The names in config.json, unchanged: the family may come from a part of it. */
 static qrun_status put_names(const qrun_model *model, qr_buffer *out, qr_error *err) {
-    char *path = qr_path_join(model->folder, "config.json");
-    qr_json *config = NULL;
-    qrun_status status = QRUN_OK;
-    if (path == NULL) { QR_TRY(qr_fail_memory(err, "config.json", strlen(model->folder))); }
-    QR_TRY(qr_json_read(path, MAX_CONFIG_BYTES, &config, err));
+    qr_json *config;
+    QR_RETURN_IF_ERROR(qr_source_read_json(model->folder, "config.json", QR_MODEL_CONFIG_BYTES, &config, NULL, err));
     const qr_json *architecture = qr_json_first(qr_json_get(config, "architectures"));
     const qr_json *model_type = qr_json_get(config, "model_type");
-    put_text(out, "folder", model->folder);
-    put_text(out, "family", model->family->name);
-    put_text(out, "model_type", cJSON_IsString(model_type) ? model_type->valuestring : NULL);
-    put_text(out, "architecture", cJSON_IsString(architecture) ? architecture->valuestring : NULL);
-out:
+    qr_json_put_text(out, "folder", model->folder);
+    qr_json_put_text(out, "family", model->family->name);
+    qr_json_put_text(out, "model_type", cJSON_IsString(model_type) ? model_type->valuestring : NULL);
+    qr_json_put_text(out, "architecture", cJSON_IsString(architecture) ? architecture->valuestring : NULL);
     qr_json_free(config);
-    qr_free(path);
-    return status;
+    return QRUN_OK;
 }
 
 static void put_sizes(const qrun_model *model, qr_buffer *out) {
     const qr_model_shape *shape = &model->shape;
     int64_t n_sliding = 0;
     for (int64_t l = 0; l < shape->n_layers; l++) { n_sliding += model->layers[l].window > 0; }
-    begin(out, "sizes", '{');
-    put_int(out, "n_layers", shape->n_layers);
-    put_int(out, "hidden_size", shape->hidden);
-    put_int(out, "n_heads", shape->n_heads);
-    put_int(out, "n_kv_heads", shape->n_kv_heads);
-    put_int(out, "head_dim", shape->head_dim);
-    put_int(out, "intermediate_size", shape->mlp);
-    put_int(out, "vocab_size", shape->vocab);
-    put_int(out, "context_tokens", shape->context_tokens);
-    put_int(out, "sliding_window", n_sliding > 0 ? model->config.sliding_window : 0);
-    put_int(out, "n_sliding_layers", n_sliding);
-    end(out, '}');
+    qr_json_put_begin(out, "sizes", '{');
+    qr_json_put_int(out, "n_layers", shape->n_layers);
+    qr_json_put_int(out, "hidden_size", shape->hidden);
+    qr_json_put_int(out, "n_heads", shape->n_heads);
+    qr_json_put_int(out, "n_kv_heads", shape->n_kv_heads);
+    qr_json_put_int(out, "head_dim", shape->head_dim);
+    qr_json_put_int(out, "intermediate_size", shape->mlp);
+    if (shape->n_experts > 0) {
+        qr_json_put_int(out, "n_experts", shape->n_experts);
+        qr_json_put_int(out, "n_experts_per_token", shape->experts_per_token);
+        qr_json_put_int(out, "expert_intermediate_size", shape->expert_mlp);
+    }
+    qr_json_put_int(out, "vocab_size", shape->vocab);
+    qr_json_put_int(out, "context_tokens", shape->context_tokens);
+    qr_json_put_int(out, "sliding_window", n_sliding > 0 ? model->config.sliding_window : 0);
+    qr_json_put_int(out, "n_sliding_layers", n_sliding);
+    if (shape->delta.n_layers > 0) {
+        qr_json_put_int(out, "n_linear_attention_layers", shape->delta.n_layers);
+        qr_json_put_int(out, "state_bytes", qr_delta_state_floats(shape) * (int64_t)sizeof(float));
+    }
+    qr_json_put_end(out, '}');
 }
 
 static void put_rope(const char *key, const qr_rope_config *rope, qr_buffer *out) {
-    begin(out, key, '{');
-    put_text(out, "type", qr_rope_type_name(rope->type));
-    put_double(out, "theta", rope->theta);
-    put_int(out, "rotary_dim", rope->rotary_dim);
+    qr_json_put_begin(out, key, '{');
+    qr_json_put_text(out, "type", qr_rope_type_name(rope->type));
+    qr_json_put_double(out, "theta", rope->theta);
+    qr_json_put_int(out, "rotary_dim", rope->rotary_dim);
     if (rope->type != QR_ROPE_DEFAULT) {
-        put_double(out, "factor", rope->factor);
-        put_int(out, "original_context_tokens", rope->original_max_position_embeddings);
+        qr_json_put_double(out, "factor", rope->factor);
+        qr_json_put_int(out, "original_context_tokens", rope->original_max_position_embeddings);
     }
-    end(out, '}');
+    qr_json_put_end(out, '}');
 }
 
 static void put_model(const qrun_model *model, qr_buffer *out) {
-    put_int(out, "n_parameters", model->n_parameters);
-    put_text(out, "stored_quantization", model->prequantized ? qr_weight_format_name(model->linear_format) : "none");
-    put_text(out, "dtype", qr_dtype_name(model->config.dtype));
-    put_bool(out, "tied_head", model->shape.tied_head);
+    qr_json_put_int(out, "n_parameters", model->n_parameters);
+    if (model->expert_weights != NULL) {
+        const int64_t n_idle = qr_model_count_experts(model).n_idle_parameters;
+        qr_json_put_int(out, "n_active_parameters", model->n_parameters - n_idle);
+    }
+    qr_json_put_text(out, "stored_quantization",
+                     model->prequantized ? qr_weight_format_name(model->linear_format)
+                                         : qr_packing_name(model->config.quantization.packing.kind));
+    qr_json_put_text(out, "dtype", qr_dtype_name(model->config.dtype));
+    qr_json_put_bool(out, "tied_head", model->shape.tied_head);
     put_sizes(model, out);
     if (model->config.has_rope) { put_rope("rope", &model->config.rope, out); }
     if (model->shape.n_rope_kinds > 1) { put_rope("rope_of_sliding_layers", &model->config.rope_local, out); }
@@ -150,16 +94,32 @@ static void put_types(const qr_safetensors *source, qr_buffer *out) {
         n_tensors[tensor->dtype]++;
         n_bytes[tensor->dtype] += (int64_t)tensor->n_bytes;
     }
-    begin(out, "tensor_types", '[');
+    qr_json_put_begin(out, "tensor_types", '[');
     for (int dtype = 0; dtype < QR_DTYPE_COUNT; dtype++) {
         if (n_tensors[dtype] == 0) { continue; }
-        begin(out, NULL, '{');
-        put_text(out, "dtype", qr_dtype_name((qr_dtype)dtype));
-        put_int(out, "n_tensors", n_tensors[dtype]);
-        put_int(out, "total_bytes", n_bytes[dtype]);
-        end(out, '}');
+        qr_json_put_begin(out, NULL, '{');
+        qr_json_put_text(out, "dtype", qr_dtype_name((qr_dtype)dtype));
+        qr_json_put_int(out, "n_tensors", n_tensors[dtype]);
+        qr_json_put_int(out, "total_bytes", n_bytes[dtype]);
+        qr_json_put_end(out, '}');
     }
-    end(out, ']');
+    qr_json_put_end(out, ']');
+}
+
+static void put_left_out(const qrun_model *model, const qr_safetensors *source, qr_buffer *out) {
+    qr_left_out part;
+    size_t at = 0;
+    bool any = false;
+    while (qr_model_next_left_out(model, source, &at, &part)) {
+        if (!any) { qr_json_put_begin(out, "left_out", '['); }
+        any = true;
+        qr_json_put_begin(out, NULL, '{');
+        qr_json_put_bytes(out, "part", part.name, part.name_bytes);
+        qr_json_put_int(out, "n_tensors", part.n_tensors);
+        qr_json_put_int(out, "total_bytes", part.total_bytes);
+        qr_json_put_end(out, '}');
+    }
+    if (any) { qr_json_put_end(out, ']'); }
 }
 
 static const char *base_name(const char *path) {
@@ -168,18 +128,18 @@ static const char *base_name(const char *path) {
 }
 
 static void put_tensors(const qr_safetensors *source, qr_buffer *out) {
-    begin(out, "tensors", '[');
+    qr_json_put_begin(out, "tensors", '[');
     for (size_t i = 0; i < qr_safetensors_count(source); i++) {
         const qr_safetensors_tensor *tensor = qr_safetensors_get(source, i);
-        begin(out, NULL, '{');
-        put_text(out, "name", tensor->name);
-        put_text(out, "dtype", qr_dtype_name(tensor->dtype));
-        put_ints(out, "shape", tensor->dims, tensor->n_dims);
-        put_int(out, "size_bytes", (int64_t)tensor->n_bytes);
-        put_text(out, "file", base_name(qr_safetensors_shard_path(source, tensor->shard)));
-        end(out, '}');
+        qr_json_put_begin(out, NULL, '{');
+        qr_json_put_text(out, "name", tensor->name);
+        qr_json_put_text(out, "dtype", qr_dtype_name(tensor->dtype));
+        qr_json_put_ints(out, "shape", tensor->dims, tensor->n_dims);
+        qr_json_put_int(out, "size_bytes", (int64_t)tensor->n_bytes);
+        qr_json_put_text(out, "file", base_name(qr_safetensors_shard_path(source, tensor->shard)));
+        qr_json_put_end(out, '}');
     }
-    end(out, ']');
+    qr_json_put_end(out, ']');
 }
 
 /* ---- Text and generation ----------------------------------------------------------------------------------------- */
@@ -188,43 +148,44 @@ static qrun_status put_tokenizer(qrun_model *model, qr_buffer *out, qr_error *er
     QR_RETURN_IF_ERROR(qr_folder_tokenizer_open_optional(model->folder, &model->tokenizer, err));
     const qrun_tokenizer *tools = model->tokenizer;
     if (tools == NULL) {
-        put_text(out, "tokenizer", NULL);
+        qr_json_put_text(out, "tokenizer", NULL);
     } else {
         const qr_tokenizer *tokenizer = tools->tokenizer;
         qr_tokenizer_info info;
         qr_tokenizer_get_info(tokenizer, &info);
-        begin(out, "tokenizer", '{');
-        put_text(out, "kind", info.model);
-        put_bool(out, "byte_level", info.byte_level);
-        put_bool(out, "byte_fallback", info.byte_fallback);
-        put_int(out, "vocab_size", info.vocab_size);
-        put_int(out, "n_merges", info.n_merges);
-        put_int(out, "n_added_tokens", info.n_added);
-        put_int(out, "n_special_tokens", info.n_special);
-        put_id(out, "bos_token_id", qr_tokenizer_bos_id(tokenizer));
-        put_id(out, "eos_token_id", qr_tokenizer_eos_id(tokenizer));
-        put_id(out, "pad_token_id", qr_tokenizer_pad_id(tokenizer));
-        end(out, '}');
+        qr_json_put_begin(out, "tokenizer", '{');
+        qr_json_put_text(out, "kind", info.model);
+        qr_json_put_bool(out, "byte_level", info.byte_level);
+        qr_json_put_bool(out, "byte_fallback", info.byte_fallback);
+        qr_json_put_int(out, "vocab_size", info.vocab_size);
+        qr_json_put_int(out, "n_merges", info.n_merges);
+        qr_json_put_int(out, "n_added_tokens", info.n_added);
+        qr_json_put_int(out, "n_special_tokens", info.n_special);
+        qr_json_put_id(out, "bos_token_id", qr_tokenizer_bos_id(tokenizer));
+        qr_json_put_id(out, "eos_token_id", qr_tokenizer_eos_id(tokenizer));
+        qr_json_put_id(out, "pad_token_id", qr_tokenizer_pad_id(tokenizer));
+        qr_json_put_end(out, '}');
     }
-    put_bool(out, "chat_template", tools != NULL && tools->chat_template != NULL);
+    qr_json_put_bool(out, "chat_template", tools != NULL && tools->chat_template != NULL);
     return QRUN_OK;
 }
 
 static void put_generation(const qr_generation_config *generation, qr_buffer *out) {
-    begin(out, "generation", '{');
-    put_bool(out, "do_sample", generation->do_sample);
-    put_double(out, "temperature", generation->temperature);
-    put_int(out, "top_k", generation->top_k);
-    put_double(out, "top_p", generation->top_p);
-    put_double(out, "min_p", generation->min_p);
-    put_double(out, "repetition_penalty", generation->repetition_penalty);
-    begin(out, "eos_token_ids", '[');
+    qr_json_put_begin(out, "generation", '{');
+    qr_json_put_bool(out, "do_sample", generation->do_sample);
+    qr_json_put_double(out, "temperature", generation->temperature);
+    qr_json_put_int(out, "top_k", generation->top_k);
+    qr_json_put_double(out, "top_p", generation->top_p);
+    qr_json_put_double(out, "min_p", generation->min_p);
+    qr_json_put_double(out, "repetition_penalty", generation->repetition_penalty);
+    qr_json_put_begin(out, "eos_token_ids", '[');
     for (int i = 0; i < generation->eos.n; i++) {
         qr_buffer_append_format(out, "%s%d", i > 0 ? ", " : "", (int)generation->eos.ids[i]);
     }
-    end(out, ']');
-    put_id(out, "bos_token_id", generation->bos_token_id);
-    end(out, '}');
+    qr_json_put_end(out, ']');
+    qr_json_put_id(out, "bos_token_id", generation->bos_token_id);
+    if (generation->not_obeyed != NULL) { qr_json_put_text(out, "not_obeyed", generation->not_obeyed); }
+    qr_json_put_end(out, '}');
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -237,6 +198,7 @@ static qrun_status weight_bytes_as(const qrun_model *model, const qr_safetensors
     qrun_model trial = {
         .context = model->context,
         .folder = model->folder,
+        .hub_name = model->hub_name,
         .prefix = model->prefix,
         .prequantized = model->prequantized,
         .config = model->config,
@@ -256,11 +218,11 @@ static qrun_status put_hold(const qrun_model *model, const qr_safetensors *sourc
     int64_t n_bytes = 0, with_int8_head = 0;
     QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, false, &n_bytes, err));
     QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, &with_int8_head, err));
-    begin(out, NULL, '{');
-    put_text(out, "quant", qr_weight_format_name(format));
-    put_int(out, "weight_bytes", n_bytes);
-    put_int(out, "with_int8_head_bytes", with_int8_head);
-    end(out, '}');
+    qr_json_put_begin(out, NULL, '{');
+    qr_json_put_text(out, "quant", qr_weight_format_name(format));
+    qr_json_put_int(out, "weight_bytes", n_bytes);
+    qr_json_put_int(out, "with_int8_head_bytes", with_int8_head);
+    qr_json_put_end(out, '}');
     return QRUN_OK;
 }
 
@@ -268,12 +230,12 @@ static qrun_status put_hold(const qrun_model *model, const qr_safetensors *sourc
 static qrun_status put_holds(const qrun_model *model, const qr_safetensors *source, qr_buffer *out, qr_error *err) {
     static const qr_weight_format formats[] = {QR_WEIGHT_F32, QR_WEIGHT_BF16, QR_WEIGHT_INT8, QR_WEIGHT_NF4,
                                                QR_WEIGHT_NF4_DQ};
-    begin(out, "holds", '[');
+    qr_json_put_begin(out, "holds", '[');
     for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
         if (model->prequantized && formats[i] != model->linear_format) { continue; }
         QR_RETURN_IF_ERROR(put_hold(model, source, formats[i], out, err));
     }
-    end(out, ']');
+    qr_json_put_end(out, ']');
     return QRUN_OK;
 }
 
@@ -282,15 +244,19 @@ static void put_kv(const qrun_model *model, qr_buffer *out) {
         const char *key;
         qr_kv_format format;
     } formats[] = {{"bf16_bytes", QR_KV_BF16}, {"int8_bytes", QR_KV_INT8}};
-    begin(out, "kv_per_token", '{');
+    qr_json_put_begin(out, "kv_per_token", '{');
     for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
-        const qr_model_shape *shape = &model->shape;
-        const qr_kv_layout layout = {.format = formats[i].format,
-                                     .n_kv_heads = (int32_t)shape->n_kv_heads,
-                                     .head_dim = (int32_t)shape->head_dim};
-        put_int(out, formats[i].key, shape->n_layers * (int64_t)qr_kv_layer_bytes(&layout) / QR_KV_PAGE_TOKENS);
+        size_t n_bytes = 0;
+        for (int32_t g = 0; g < model->n_kv_groups; g++) {
+            const qr_kv_group *group = &model->kv_groups[g];
+            const qr_kv_layout layout = {.format = formats[i].format,
+                                         .n_kv_heads = (int32_t)group->n_kv_heads,
+                                         .head_dim = (int32_t)group->head_dim};
+            n_bytes += (size_t)group->n_layers * qr_kv_layer_bytes(&layout);
+        }
+        qr_json_put_int(out, formats[i].key, (int64_t)n_bytes / QR_KV_PAGE_TOKENS);
     }
-    end(out, '}');
+    qr_json_put_end(out, '}');
 }
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
@@ -299,29 +265,45 @@ static int compare_names(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/* Regular files, and links to them as a cache has. */
-static qrun_status put_files(const qrun_model *model, qr_buffer *out, qr_error *err) {
+/* A regular file, or a link to one as a cache has; nothing else. */
+static void put_file(const char *path, const char *name, qr_buffer *out) {
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) { return; }
+    qr_json_put_begin(out, NULL, '{');
+    qr_json_put_text(out, "name", name);
+    qr_json_put_int(out, "size_bytes", (int64_t)info.st_size);
+    qr_json_put_end(out, '}');
+}
+
+static qrun_status put_listed_files(const qrun_model *model, qr_buffer *out, qr_error *err) {
     struct dirent **entries;
     const int n = scandir(model->folder, &entries, NULL, compare_names);
     if (n < 0) { return qr_fail(err, QRUN_ERROR_IO, "%s: cannot be listed", model->folder); }
     qrun_status status = QRUN_OK;
-    begin(out, "files", '[');
     for (int i = 0; i < n; i++) {
-        struct stat info;
         char *path = qr_path_join(model->folder, entries[i]->d_name);
         if (path == NULL) {
             status = qr_fail_memory(err, "the list of files", strlen(model->folder));
-        } else if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) {
-            begin(out, NULL, '{');
-            put_text(out, "name", entries[i]->d_name);
-            put_int(out, "size_bytes", (int64_t)info.st_size);
-            end(out, '}');
+        } else {
+            put_file(path, entries[i]->d_name, out);
         }
         qr_free(path);
         free(entries[i]);
     }
     free(entries);
-    end(out, ']');
+    return status;
+}
+
+/* Those of the folder, or the model's one file. */
+static qrun_status put_files(const qrun_model *model, qr_buffer *out, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    qr_json_put_begin(out, "files", '[');
+    if (qr_file_is_folder(model->folder)) {
+        status = put_listed_files(model, out, err);
+    } else {
+        put_file(model->folder, base_name(model->folder), out);
+    }
+    qr_json_put_end(out, ']');
     return status;
 }
 
@@ -343,11 +325,12 @@ qrun_status qrun_folder_inspect(qrun_context *context, const char *path, bool li
     QR_TRY(put_tokenizer(&model, &out, error));
     put_generation(&model.generation, &out);
     put_types(source, &out);
+    put_left_out(&model, source, &out);
     QR_TRY(put_files(&model, &out, error));
     QR_TRY(put_holds(&model, source, &out, error));
     put_kv(&model, &out);
     if (list_tensors) { put_tensors(source, &out); }
-    end(&out, '}');
+    qr_json_put_end(&out, '}');
     const size_t n_bytes = out.size;
     *json = qr_buffer_take(&out);
     if (*json == NULL) { status = qr_fail_memory(error, "the description", n_bytes); }

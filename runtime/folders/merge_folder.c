@@ -89,6 +89,7 @@ static qrun_quant plain_quant(const qr_merge_plan *plan) {
 static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err) {
     const qrun_merge_params *params = job->params;
     QR_RETURN_IF_ERROR(qr_folder_copy_read(&job->copy, context, params->path, err));
+    QR_RETURN_IF_ERROR(qr_merge_refuse_packed(&job->copy.model, err));
     QR_RETURN_IF_ERROR(choose_onto(job, err));
     QR_RETURN_IF_ERROR(choose_dtype(job, err));
     QR_RETURN_IF_ERROR(qr_adapter_open(params->adapter, &job->adapter, err));
@@ -113,19 +114,26 @@ static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-static qrun_status write_matrix(merge_job *job, size_t i, qr_safetensors_writer *writer, qr_error *err) {
-    const qr_merge_output *output = &job->plan.outputs[i];
-    const qr_safetensors_spec *spec = &job->plan.specs[i];
+static qrun_status write_matrix(merge_job *job, const qr_merge_matrix *matrix, const qr_safetensors_spec *spec,
+                                qr_safetensors_writer *writer, qr_error *err) {
     qrun_context *context = job->copy.model.context;
-    const size_t n_bytes = (size_t)qr_weight_elements(&output->matrix->stored.desc) * qr_dtype_bytes(spec->dtype);
+    const size_t n_bytes = (size_t)qr_weight_elements(&matrix->stored.desc) * qr_dtype_bytes(spec->dtype);
     void *merged = qr_alloc(n_bytes);
     if (merged == NULL) { return qr_fail_memory(err, spec->name, n_bytes); }
     pthread_mutex_lock(&context->compute_lock);
-    qrun_status status = qr_merge_matrix_compute(context->backend, output->matrix, spec->dtype, merged, err);
+    qrun_status status = qr_merge_matrix_compute(context->backend, matrix, spec->dtype, merged, err);
     pthread_mutex_unlock(&context->compute_lock);
     if (status == QRUN_OK) { status = qr_safetensors_writer_write(writer, merged, n_bytes, err); }
     qr_free(merged);
     return status;
+}
+
+static qrun_status write_matrices(merge_job *job, size_t i, qr_safetensors_writer *writer, qr_error *err) {
+    const qr_merge_output *output = &job->plan.outputs[i];
+    for (int64_t m = 0; m < output->n_matrices; m++) {
+        QR_RETURN_IF_ERROR(write_matrix(job, output->matrix + m, &job->plan.specs[i], writer, err));
+    }
+    return QRUN_OK;
 }
 
 static qrun_status write_converted(merge_job *job, size_t i, qr_safetensors_writer *writer, qr_error *err) {
@@ -149,9 +157,9 @@ static qrun_status write_output(void *arg, size_t i, qr_safetensors_writer *writ
     if (output->matrix == NULL && source->dtype == job->plan.specs[i].dtype) {
         return qr_folder_copy_tensor(&job->copy, writer, source, err);
     }
-    QR_RETURN_IF_ERROR(output->matrix != NULL ? write_matrix(job, i, writer, err)
+    QR_RETURN_IF_ERROR(output->matrix != NULL ? write_matrices(job, i, writer, err)
                                               : write_converted(job, i, writer, err));
-    qr_safetensors_drop(job->copy.source, source);
+    QR_RETURN_IF_ERROR(qr_safetensors_finish(job->copy.source, source, err));
     return qr_folder_copy_advance(&job->copy, (int64_t)source->n_bytes, err);
 }
 
@@ -205,7 +213,9 @@ qrun_status qrun_merge_folder(qrun_context *context, const qrun_merge_params *pa
     QR_TRY(open_all(&job, context, error));
     QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
     QR_TRY(write_tensors(&job, error));
-    qr_config_changes changes = {.dtype = job.plan.dtype, .unties_head = job.plan.unties_head};
+    QR_TRY(qr_safetensors_check(job.adapter->file, error));
+    qr_config_changes changes = {.dtype = job.plan.dtype,
+                                 .unties_head = job.plan.unties_head || qr_model_has_own_head(&job.copy.model)};
     QR_TRY(qr_folder_copy_finish(&job.copy, qr_config_apply, &changes, error));
     if (result != NULL) { *result = job.result; }
 out:

@@ -69,7 +69,7 @@ static qrun_status use_scales(weight_rows *rows, const qr_weight_scales *scales,
 
 static qrun_status quantize(qr_backend *backend, const qr_merge_matrix *matrix, weight_rows *rows, qr_error *err) {
     const qr_safetensors_tensor *tensor = matrix->stored.codes;
-    const qr_row_source source = {.src = tensor->data, .dtype = tensor->dtype, .transposed = matrix->transposed};
+    const qr_row_source source = {.src = matrix->stored.data, .dtype = tensor->dtype, .transposed = matrix->transposed};
     rows->desc.format = matrix->quant;
     rows->desc.block = qr_weight_is_nf4(matrix->quant) ? QR_NF4_BLOCK : 0;
     QR_RETURN_IF_ERROR(qr_weight_quantize_host(backend, &rows->desc, &source, tensor->name, &rows->host, err));
@@ -80,8 +80,10 @@ static qrun_status quantize(qr_backend *backend, const qr_merge_matrix *matrix, 
 
 static qrun_status rows_open(qr_backend *backend, const qr_merge_matrix *matrix, weight_rows *rows, qr_error *err) {
     const qr_safetensors_tensor *tensor = matrix->stored.codes;
-    *rows = (weight_rows){
-        .desc = matrix->stored.desc, .codes = tensor->data, .dtype = tensor->dtype, .transposed = matrix->transposed};
+    *rows = (weight_rows){.desc = matrix->stored.desc,
+                          .codes = matrix->stored.data,
+                          .dtype = tensor->dtype,
+                          .transposed = matrix->transposed};
     if (matrix->quantize) { return quantize(backend, matrix, rows, err); }
     if (qr_weight_is_plain(rows->desc.format)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_stored_scales_read(&matrix->stored, &rows->stored, err));
@@ -115,6 +117,17 @@ typedef struct update {
     float *memory;
 } update;
 
+/* The factors of one expert (expert_adapters.h); experts are innermost in B. */
+static void read_expert(const qr_merge_matrix *matrix, update *u) {
+    const qr_adapter_module *module = matrix->module;
+    const int64_t rows = matrix->stored.desc.rows, cols = matrix->stored.desc.cols, rank = u->rank;
+    qr_elements_to_f32(module->a->dtype, module->a->data, matrix->expert * rank * cols, rank * cols, u->right);
+    for (int64_t i = 0; i < rows * rank; i++) {
+        const int64_t at = (matrix->first_row * rank + i) * module->n_stacked + matrix->expert;
+        qr_elements_to_f32(module->b->dtype, module->b->data, at, 1, u->left + i);
+    }
+}
+
 static qrun_status update_read(const qr_merge_matrix *matrix, update *u, qr_error *err) {
     const qr_adapter_module *module = matrix->module;
     *u = (update){0};
@@ -129,6 +142,10 @@ static qrun_status update_read(const qr_merge_matrix *matrix, update *u, qr_erro
     u->right = u->left + module->rank * rows;
     const qr_safetensors_tensor *left = module->is_embedding ? module->a : module->b;
     const qr_safetensors_tensor *right = module->is_embedding ? module->b : module->a;
+    if (module->n_stacked > 1) {
+        read_expert(matrix, u);
+        return QRUN_OK;
+    }
     qr_matrix_rows_to_f32(left->dtype, left->data, rows, u->rank, module->is_embedding, 0, rows, u->left);
     qr_matrix_rows_to_f32(right->dtype, right->data, u->rank, cols, module->is_embedding, 0, u->rank, u->right);
     if (module->magnitude != NULL) {

@@ -9,6 +9,7 @@
 #include "loaders/files/suffix.h"
 #include "runtime/folders/folder_copy.h"
 #include "runtime/model/adapter_modules.h"
+#include "runtime/model/expert_adapters.h"
 #include "runtime/model/model_tensors.h"
 
 #define CODES_SUFFIX "." QR_BNB_CODES_NAME
@@ -86,8 +87,45 @@ static qrun_status add_linear(void *arg, qr_linear_layer *linear, int64_t layer,
     const qr_weight_desc *desc = &linear->weight.desc;
     QR_RETURN_IF_ERROR(qr_model_find_stored(plan->model, plan->source, role, layer, desc, &stored, err));
     qr_merge_matrix *matrix = add_matrix(plan, &stored, plan->model->family->transposed);
-    matrix->quantize = plan->quantize && qr_weight_is_plain(stored.desc.format);
+    matrix->quantize = plan->quantize && qr_weight_is_plain(stored.desc.format) && qr_role_is_quantised(role);
     return QRUN_OK;
+}
+
+/* LoRA on experts: gate and up are halves of one pair. */
+static qrun_status apply_to_expert(qr_merge_plan *plan, const qr_module *module, qr_merge_matrix *matrix,
+                                   qr_error *err) {
+    const qr_tensor_role role = module->role == QR_ROLE_EXPERT_OUT ? QR_ROLE_EXPERT_OUT : QR_ROLE_EXPERT_GATE;
+    const qr_adapter_module *pair = qr_expert_pair_find(plan->model, plan->adapter, module->layer, role);
+    if (pair == NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_expert_pair_check(plan->model, pair, &plan->model->layers[module->layer], role, err));
+    matrix->module = pair;
+    matrix->expert = module->expert;
+    matrix->first_row = module->role == QR_ROLE_EXPERT_UP ? plan->model->shape.expert_mlp : 0;
+    plan->n_merged_pairs += module->expert == 0 && module->role == role;
+    return QRUN_OK;
+}
+
+/* Those of a stack follow each other in the order that they are stored in: gate and up, or the last matrices. */
+static qrun_status add_expert(qr_merge_plan *plan, const qr_module *module, bool is_out, qr_error *err) {
+    qr_stored_weight stored;
+    if (!qr_role_is_expert(module->role) || (module->role == QR_ROLE_EXPERT_OUT) != is_out) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_module_find_stored(plan->model, plan->source, module, &stored, err));
+    qr_merge_matrix *matrix = add_matrix(plan, &stored, false);
+    matrix->quantize = plan->quantize && qr_weight_is_plain(stored.desc.format);
+    if (matrix->quantize && stored.wide_rows > 0) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: has gate and up in turn, which is not written quantised; merge onto the original weights",
+                       stored.codes->name);
+    }
+    return apply_to_expert(plan, module, matrix, err);
+}
+
+static qrun_status add_expert_in(void *arg, const qr_module *module, qr_error *err) {
+    return add_expert(arg, module, false, err);
+}
+
+static qrun_status add_expert_out(void *arg, const qr_module *module, qr_error *err) {
+    return add_expert(arg, module, true, err);
 }
 
 static qrun_status add_table(qr_merge_plan *plan, qr_tensor_role role, const qr_weight *weight, qr_error *err) {
@@ -100,6 +138,8 @@ static qrun_status add_table(qr_merge_plan *plan, qr_tensor_role role, const qr_
 static qrun_status add_model_matrices(qr_merge_plan *plan, qr_error *err) {
     qrun_model *model = plan->model;
     QR_RETURN_IF_ERROR(qr_model_each_linear(model, add_linear, plan, err));
+    QR_RETURN_IF_ERROR(qr_model_each_module(model, add_expert_in, plan, err));
+    QR_RETURN_IF_ERROR(qr_model_each_module(model, add_expert_out, plan, err));
     QR_RETURN_IF_ERROR(add_table(plan, QR_ROLE_EMBEDDING, &model->embedding, err));
     return model->shape.tied_head ? QRUN_OK : add_table(plan, QR_ROLE_HEAD, &model->head, err);
 }
@@ -123,8 +163,8 @@ static qrun_status add_other_linear(qr_merge_plan *plan, const qr_adapter_module
     char path[QR_STORED_NAME_BYTES];
     qr_stored_weight stored;
     module_path(tensor->name, path);
-    QR_RETURN_IF_ERROR(
-        qr_stored_weight_find(plan->source, path, module->out_features, module->in_features, false, &stored, err));
+    QR_RETURN_IF_ERROR(qr_stored_weight_find(plan->source, path, module->out_features, module->in_features, false, NULL,
+                                             &stored, err));
     *matrix = add_matrix(plan, &stored, false);
     return QRUN_OK;
 }
@@ -203,9 +243,13 @@ static qrun_status apply_adapter(qr_merge_plan *plan, qr_error *err) {
         embedding = find_tensor(plan, plan->model->family->modules[QR_ROLE_EMBEDDING], CODES_SUFFIX);
         plan->head_source = embedding;
     }
+    size_t n_pairs = 0;
     for (size_t i = 0; i < adapter->n_modules; i++) {
-        QR_RETURN_IF_ERROR(apply_module(plan, &adapter->modules[i], err));
+        const bool is_pair = adapter->modules[i].n_stacked > 1;
+        n_pairs += is_pair;
+        if (!is_pair) { QR_RETURN_IF_ERROR(apply_module(plan, &adapter->modules[i], err)); }
     }
+    if (n_pairs != plan->n_merged_pairs) { return refuse_unknown(plan, "adapts", "experts", err); }
     for (size_t i = 0; i < adapter->n_parameters; i++) {
         QR_RETURN_IF_ERROR(apply_parameter(plan, &adapter->parameters[i], err));
     }
@@ -230,6 +274,16 @@ static bool is_part(const qr_merge_plan *plan, const char *name) {
     return false;
 }
 
+/* How many of the plan's matrices a tensor holds. */
+static int64_t count_matrices(const qr_merge_plan *plan, const qr_merge_matrix *first) {
+    const qr_merge_matrix *end = plan->matrices + plan->n_matrices, *next = first;
+    while (next < end && next->stored.codes == first->stored.codes &&
+           next->stored.n_bytes < next->stored.codes->n_bytes) {
+        next++;
+    }
+    return next == first ? 1 : next - first;
+}
+
 static bool is_float(qr_dtype dtype) { return (QR_DTYPES_FLOAT & QR_DTYPE_BIT(dtype)) != 0; }
 
 static void add_output(qr_merge_plan *plan, const char *name, const qr_safetensors_tensor *source,
@@ -237,10 +291,12 @@ static void add_output(qr_merge_plan *plan, const char *name, const qr_safetenso
     const bool changes = matrix != NULL && (matrix->module != NULL || matrix->quantize ||
                                             !qr_weight_is_plain(matrix->stored.desc.format));
     qr_safetensors_spec *spec = &plan->specs[plan->n_outputs];
-    plan->outputs[plan->n_outputs++] = (qr_merge_output){.source = source, .matrix = changes ? matrix : NULL};
+    const int64_t n_matrices = changes ? count_matrices(plan, matrix) : 0;
+    plan->outputs[plan->n_outputs++] =
+        (qr_merge_output){.source = source, .matrix = changes ? matrix : NULL, .n_matrices = n_matrices};
     *spec = qr_tensor_spec(source);
     spec->name = name;
-    if (changes) {
+    if (n_matrices == 1) {
         spec->n_dims = 2;
         matrix_dims(matrix, spec->dims);
     }
@@ -287,11 +343,21 @@ static qrun_status plan_outputs(qr_merge_plan *plan, qr_error *err) {
     return QRUN_OK;
 }
 
+qrun_status qr_merge_refuse_packed(const qrun_model *model, qr_error *err) {
+    const qr_packing_kind kind = model->config.quantization.packing.kind;
+    if (kind == QR_PACKING_NONE) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: is stored as %s, which is read but not written; take the original model, or a copy of this "
+                   "one that is quantised to nf4-dq, nf4 or int8",
+                   model->folder, qr_packing_name(kind));
+}
+
 /* ---- The plan ---------------------------------------------------------------------------------------------------- */
 
 qrun_status qr_merge_plan_make(qr_merge_plan *plan, qr_error *err) {
     const size_t n_sources = qr_safetensors_count(plan->source);
-    const size_t n_matrices = (size_t)plan->model->n_slots + 2 + plan->adapter->n_modules;
+    const size_t n_experts = (size_t)qr_model_expert_matrices(plan->model);
+    const size_t n_matrices = (size_t)plan->model->n_slots + n_experts + 2 + plan->adapter->n_modules;
     plan->matrices = qr_alloc_array(n_matrices, sizeof *plan->matrices);
     plan->outputs = qr_alloc_array(n_sources + 1, sizeof *plan->outputs);
     plan->specs = qr_alloc_array(n_sources + 1, sizeof *plan->specs);

@@ -19,6 +19,7 @@ typedef struct qr_merge_matrix {
     bool quantize;           /* quantise a plain W to `quant` and dequantise it first */
     qr_weight_format quant;
     const qr_adapter_module *module; /* NULL: W alone */
+    int64_t expert, first_row;       /* of a module on experts: whose matrix it is, and the first of its rows in B */
 } qr_merge_matrix;
 
 /* Writes the matrix, [rows, cols] or transposed, as `dtype` (F32, F16, BF16) to dst. QRUN_ERROR_INPUT where a value is
@@ -36,6 +37,7 @@ qrun_status qr_merge_refuse_value(const char *name, qr_dtype dtype, qr_error *er
 typedef struct qr_merge_output {
     const qr_safetensors_tensor *source; /* whose values it has, or begins from */
     const qr_merge_matrix *matrix;       /* NULL: the source's own */
+    int64_t n_matrices;                  /* of them, one after the other: more than one of a stack */
 } qr_merge_output;
 
 typedef struct qr_merge_plan {
@@ -49,6 +51,7 @@ typedef struct qr_merge_plan {
 
     qr_merge_matrix *matrices; /* those that may change; linear layers first, by slot */
     size_t n_matrices;
+    size_t n_merged_pairs; /* modules on experts that have found their matrices */
     qr_merge_output *outputs;
     qr_safetensors_spec *specs; /* [n_outputs], of the same tensors */
     size_t n_outputs;
@@ -63,5 +66,8 @@ typedef struct qr_merge_plan {
  * qr_merge_plan_free, on failure too. */
 qrun_status qr_merge_plan_make(qr_merge_plan *plan, qr_error *err);
 void qr_merge_plan_free(qr_merge_plan *plan);
+
+/* QRUN_ERROR_UNSUPPORTED for a folder of packed matrices: what is computed from them would have to be packed again. */
+qrun_status qr_merge_refuse_packed(const qrun_model *model, qr_error *err);
 
 #endif

@@ -18,9 +18,11 @@
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/weight_writer.h"
 
-/* A linear layer's matrix. */
+/* The matrix of a linear layer or of an expert. */
 typedef struct linear_matrix {
-    const qr_safetensors_tensor *source;
+    qr_stored_weight stored; /* in the old folder */
+    qr_tensor_role role;
+    int64_t layer, expert;
     qr_weight_desc desc; /* as it is written */
     float nested_offset; /* double-quantised: kept from the first time, with nested_absmax */
     float *nested_absmax;
@@ -40,7 +42,8 @@ typedef struct folder_job {
     const qrun_quantize_params *params;
     qr_weight_format format;
     qr_folder_copy copy;
-    linear_matrix *matrices; /* [model.n_slots], in slot order */
+    linear_matrix *matrices;
+    size_t n_matrices;
     planned_tensor *outputs;
     qr_safetensors_spec *specs; /* [n_outputs], of the same tensors */
     size_t n_outputs;
@@ -64,34 +67,52 @@ static qrun_status refuse_quantised(const folder_job *job, qr_error *err) {
                    job->copy.model.folder);
 }
 
-static qrun_status collect_matrix(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
-                                  qr_error *err) {
+/* The rows of a router stay as they are, as everywhere. */
+static bool is_quantised(const qr_module *module) {
+    return module->matrix != NULL && qr_role_is_quantised(module->role);
+}
+
+static qrun_status count_matrix(void *arg, const qr_module *module, qr_error *err) {
+    (void)err;
+    *(size_t *)arg += is_quantised(module);
+    return QRUN_OK;
+}
+
+/* A table keeps its type, but bitsandbytes' folders have no place for the scales of a packed one. */
+static qrun_status refuse_packed_table(const qr_stored_weight *stored, qr_error *err) {
+    if (stored->packed.kind == QR_PACKING_NONE) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: is stored as %s, and a quantised folder keeps tables as they are",
+                   stored->codes->name, qr_packing_name(stored->packed.kind));
+}
+
+static qrun_status collect_matrix(void *arg, const qr_module *module, qr_error *err) {
     folder_job *job = arg;
-    const qr_weight_desc *shape = &linear->weight.desc;
     qr_stored_weight stored;
     const qr_folder_copy *copy = &job->copy;
-    QR_RETURN_IF_ERROR(qr_model_find_stored(&copy->model, copy->source, role, layer, shape, &stored, err));
+    if (module->matrix == NULL || qr_module_is_tied_head(&copy->model, module)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_module_find_stored(&copy->model, copy->source, module, &stored, err));
+    if (!is_quantised(module)) { return refuse_packed_table(&stored, err); }
     if (!qr_weight_is_plain(stored.desc.format)) { return refuse_quantised(job, err); }
-    linear_matrix *matrix = &job->matrices[linear->slot];
-    matrix->source = stored.codes;
-    matrix->desc = *shape;
+    linear_matrix *matrix = &job->matrices[job->n_matrices++];
+    *matrix = (linear_matrix){.stored = stored,
+                              .role = module->role,
+                              .layer = module->layer,
+                              .expert = module->expert,
+                              .desc = module->matrix->desc};
     matrix->desc.format = job->format;
     matrix->desc.block = qr_weight_is_nf4(job->format) ? QR_NF4_BLOCK : 0;
     return QRUN_OK;
 }
 
-static linear_matrix *find_matrix(const folder_job *job, const qr_safetensors_tensor *source) {
-    for (int32_t i = 0; i < job->copy.model.n_slots; i++) {
-        if (job->matrices[i].source == source) { return &job->matrices[i]; }
-    }
-    return NULL;
-}
-
-/* "model.layers.0.mlp.up_proj.weight" and "SCB" make "model.layers.0.mlp.up_proj.SCB". */
-static char *part_name(const qr_safetensors_tensor *source, qr_bnb_part part) {
+/* "model.layers.0.mlp.up_proj" and "SCB" make "model.layers.0.mlp.up_proj.SCB". A slice of a stack is a matrix of its
+ * own in the new folder: no block of scales belongs to two experts. */
+static char *part_name(const folder_job *job, const linear_matrix *matrix, qr_bnb_part part) {
+    const qrun_model *model = &job->copy.model;
+    char module[QR_STORED_NAME_BYTES];
+    qr_family_write_name(model->prefix, model->family->modules[matrix->role], matrix->layer, matrix->expert, module,
+                         sizeof module);
     qr_buffer name = {0};
-    qr_buffer_append(&name, source->name, strlen(source->name) - strlen(QR_BNB_CODES_NAME));
-    qr_buffer_append_text(&name, qr_bnb_part_suffix(part));
+    qr_buffer_append_format(&name, "%s.%s", module, qr_bnb_part_suffix(part));
     return qr_buffer_take(&name);
 }
 
@@ -106,34 +127,44 @@ static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *
     for (int part = 0; part < QR_BNB_PART_COUNT; part++) {
         if (!qr_bnb_has_part(job->format, (qr_bnb_part)part)) { continue; }
         planned_tensor *output = &job->outputs[job->n_outputs++];
-        *output = (planned_tensor){.source = matrix->source, .matrix = matrix, .part = (qr_bnb_part)part};
-        output->name = part_name(matrix->source, output->part);
-        if (output->name == NULL) { return qr_fail_memory(err, matrix->source->name, strlen(matrix->source->name)); }
+        *output = (planned_tensor){.source = matrix->stored.codes, .matrix = matrix, .part = (qr_bnb_part)part};
+        output->name = part_name(job, matrix, output->part);
+        if (output->name == NULL) {
+            return qr_fail_memory(err, matrix->stored.codes->name, strlen(matrix->stored.codes->name));
+        }
     }
+    return QRUN_OK;
+}
+
+/* The new tensors that an old one becomes: the parts of its matrices, or itself. */
+static qrun_status add_source(folder_job *job, const qr_safetensors_tensor *tensor, qr_error *err) {
+    const size_t n_before = job->n_outputs;
+    for (size_t i = 0; i < job->n_matrices; i++) {
+        if (job->matrices[i].stored.codes == tensor) { QR_RETURN_IF_ERROR(add_matrix(job, &job->matrices[i], err)); }
+        if (job->matrices[i].stored.packed.scale_tensor == tensor) { return QRUN_OK; }
+    }
+    const bool is_kept = job->n_outputs == n_before;
+    const int64_t n_times = is_kept ? 1 : 2; /* a matrix is read for its scales and for its codes */
+    job->copy.total_bytes += (int64_t)tensor->n_bytes * n_times;
+    if (is_kept) { job->outputs[job->n_outputs++] = (planned_tensor){.source = tensor}; }
     return QRUN_OK;
 }
 
 /* The matrices and, in the order of the old files, every tensor of the new folder. */
 static qrun_status plan_outputs(folder_job *job, qr_error *err) {
     const size_t n_sources = qr_safetensors_count(job->copy.source);
-    const size_t most = n_sources + (size_t)job->copy.model.n_slots * QR_BNB_PART_COUNT;
-    job->matrices = qr_alloc_array_zeroed((size_t)job->copy.model.n_slots, sizeof *job->matrices);
+    size_t n_matrices = 0;
+    (void)qr_model_each_module(&job->copy.model, count_matrix, &n_matrices, NULL);
+    const size_t most = n_sources + n_matrices * QR_BNB_PART_COUNT;
+    job->matrices = qr_alloc_array(n_matrices, sizeof *job->matrices);
     job->outputs = qr_alloc_array(most, sizeof *job->outputs);
     job->specs = qr_alloc_array(most, sizeof *job->specs);
     if (job->matrices == NULL || job->outputs == NULL || job->specs == NULL) {
         return qr_fail_memory(err, "the list of tensors", most * sizeof *job->outputs);
     }
-    QR_RETURN_IF_ERROR(qr_model_each_linear(&job->copy.model, collect_matrix, job, err));
-    const int64_t n_times = 2; /* a matrix is read for its scales and for its codes */
+    QR_RETURN_IF_ERROR(qr_model_each_module(&job->copy.model, collect_matrix, job, err));
     for (size_t i = 0; i < n_sources; i++) {
-        const qr_safetensors_tensor *tensor = qr_safetensors_get(job->copy.source, i);
-        linear_matrix *matrix = find_matrix(job, tensor);
-        job->copy.total_bytes += (int64_t)tensor->n_bytes * (matrix != NULL ? n_times : 1);
-        if (matrix != NULL) {
-            QR_RETURN_IF_ERROR(add_matrix(job, matrix, err));
-        } else {
-            job->outputs[job->n_outputs++] = (planned_tensor){.source = tensor};
-        }
+        QR_RETURN_IF_ERROR(add_source(job, qr_safetensors_get(job->copy.source, i), err));
     }
     return QRUN_OK;
 }
@@ -146,7 +177,7 @@ static qrun_status check_finite(const linear_matrix *matrix, const qr_host_weigh
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(scales[i])) {
             return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds a value that is not finite%s; is the download damaged?",
-                           matrix->source->name, host->row_absmax != NULL ? " in F16" : "");
+                           matrix->stored.codes->name, host->row_absmax != NULL ? " in F16" : "");
         }
     }
     return QRUN_OK;
@@ -158,23 +189,23 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
     job->host_matrix = NULL;
     qr_host_weight_free(&job->host);
     qrun_context *context = job->copy.model.context;
-    const qr_row_source rows = {
-        .src = matrix->source->data, .dtype = matrix->source->dtype, .transposed = job->copy.model.family->transposed};
+    const qr_stored_weight *stored = &matrix->stored;
+    const qr_row_source rows = qr_stored_rows(stored, job->copy.model.family->transposed);
     pthread_mutex_lock(&context->compute_lock);
     const qrun_status status =
-        qr_weight_quantize_host(context->backend, &matrix->desc, &rows, matrix->source->name, &job->host, err);
+        qr_weight_quantize_host(context->backend, &matrix->desc, &rows, stored->codes->name, &job->host, err);
     pthread_mutex_unlock(&context->compute_lock);
     QR_RETURN_IF_ERROR(status);
+    if (stored->is_last) { QR_RETURN_IF_ERROR(qr_safetensors_finish(job->copy.source, stored->codes, err)); }
     QR_RETURN_IF_ERROR(check_finite(matrix, &job->host, err));
     job->host_matrix = matrix;
-    qr_safetensors_drop(job->copy.source, matrix->source);
-    return qr_folder_copy_advance(&job->copy, (int64_t)matrix->source->n_bytes, err);
+    return qr_folder_copy_advance(&job->copy, (int64_t)stored->n_bytes, err);
 }
 
 /* The length of a state depends on the digits of the offset, so double-quantised matrices are read before anything is
  * written. */
 static qrun_status make_states(folder_job *job, qr_error *err) {
-    for (int32_t i = 0; i < job->copy.model.n_slots && job->format != QR_WEIGHT_INT8; i++) {
+    for (size_t i = 0; i < job->n_matrices && job->format != QR_WEIGHT_INT8; i++) {
         linear_matrix *matrix = &job->matrices[i];
         if (job->format == QR_WEIGHT_NF4_DQ) {
             QR_RETURN_IF_ERROR(quantize_matrix(job, matrix, err));
@@ -183,7 +214,7 @@ static qrun_status make_states(folder_job *job, qr_error *err) {
             job->host.nested_absmax = NULL;
         }
         matrix->state_bytes =
-            qr_bnb_quant_state(&matrix->desc, matrix->source->dtype, matrix->nested_offset, matrix->state);
+            qr_bnb_quant_state(&matrix->desc, matrix->stored.codes->dtype, matrix->nested_offset, matrix->state);
     }
     return QRUN_OK;
 }
@@ -241,10 +272,16 @@ static const char *const multimodal_skips[] = {"lm_head", "vision_tower", "multi
 
 static qrun_status edit_config(void *arg, qr_buffer *config, const char *what, qr_error *err) {
     const folder_job *job = arg;
+    const qrun_model *model = &job->copy.model;
     qr_buffer edited = {0};
-    const size_t n_skips = job->copy.model.config.is_multimodal ? QR_COUNT_OF(multimodal_skips) : 0;
-    const qrun_status status = qr_quantized_config_append(config->data, config->size, what, job->format,
-                                                          multimodal_skips, n_skips, &edited, err);
+    const char *const *skips = model->config.is_multimodal ? multimodal_skips : NULL;
+    size_t n_skips = skips != NULL ? QR_COUNT_OF(multimodal_skips) : 0;
+    const char *const router_skips[] = {"lm_head", model->expert_weights != NULL
+                                                       ? qr_family_name_in_layer(model->family->modules[QR_ROLE_ROUTER])
+                                                       : ""};
+    if (model->expert_weights != NULL) { skips = router_skips, n_skips = QR_COUNT_OF(router_skips); }
+    const qrun_status status =
+        qr_quantized_config_append(config->data, config->size, what, job->format, skips, n_skips, &edited, err);
     qr_buffer_free(config);
     *config = edited;
     return status;
@@ -254,8 +291,7 @@ static qrun_status edit_config(void *arg, qr_buffer *config, const char *what, q
 
 static void job_free(folder_job *job) {
     for (size_t i = 0; i < job->n_outputs; i++) { qr_free(job->outputs[i].name); }
-    const int32_t n_matrices = job->matrices != NULL ? job->copy.model.n_slots : 0;
-    for (int32_t i = 0; i < n_matrices; i++) { qr_free(job->matrices[i].nested_absmax); }
+    for (size_t i = 0; i < job->n_matrices; i++) { qr_free(job->matrices[i].nested_absmax); }
     qr_free(job->outputs);
     qr_free(job->specs);
     qr_free(job->matrices);

@@ -6,7 +6,7 @@
 #ifndef QR_RUNTIME_GENERATE_BATCH_H
 #define QR_RUNTIME_GENERATE_BATCH_H
 
-#include "runtime/generate/kv_cache.h"
+#include "runtime/cache/kv_cache.h"
 
 typedef struct qr_batch_sizes {
     int64_t n_tokens, n_sequences, n_rows, n_samples; /* T, S, R, N */
@@ -26,6 +26,7 @@ typedef struct qr_batch {
     int32_t *row_plain;        /* [T] the others, likewise */
     int32_t *q_start;          /* [S + 1] */
     int32_t *first_position;   /* [S] */
+    int32_t *state_slot;       /* [S] of the sequence's state, where the model has such; −1: none is kept */
     int32_t *token_page;       /* [n_kv_groups, T]: the page each token is written to, −1: none */
     int32_t *rows;             /* [R] rows that want logits */
     qr_sample_params *samples; /* [N]; `row` counts from the first row whose logits are held */
@@ -36,10 +37,11 @@ typedef struct qr_batch {
  * grow with every size. */
 size_t qr_batch_lay(const qr_batch_sizes *sizes, int32_t n_kv_groups, void *base, qr_batch *batch);
 
-/* Adds the next n of tokens [kv->n_tokens + n] of a sequence, whose pages are reserved. wants_logits: of the last one.
- */
-void qr_batch_add(qr_batch *batch, const qr_kv_sequence *kv, const int32_t *tokens, int64_t n, int32_t rope_slot,
-                  int32_t adapter, bool wants_logits);
+/* Adds tokens [first, first + n) of a sequence, whose pages are reserved; the last n_logits of them want logits.
+ * slot: of its rotary tables and of its state. Rows
+ * of one sequence may also be added one by one, at rising positions: each then counts as a sequence of the batch. */
+void qr_batch_add(qr_batch *batch, const qr_kv_sequence *kv, const int32_t *tokens, int64_t first, int64_t n,
+                  int32_t slot, int32_t adapter, int64_t n_logits);
 
 /* Fills what is left of a decode step's sizes (T = S = R = N) with rows that belong to no sequence: they write no page,
  * read page 0, and their results are not read. */

@@ -126,6 +126,7 @@ static qrun_status run_session(compare_state *state, qrun_model *model, const qr
     qrun_session *session = NULL;
     qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
     params.max_sequences = 1;
+    params.speculate = "off";
     params.max_step_tokens = (int32_t)qr_min(STEP_TOKENS, state->n);
     params.context_tokens = (int32_t)state->n;
     qrun_status status;

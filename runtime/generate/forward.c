@@ -7,7 +7,9 @@
 #include "base/sizes.h"
 #include "kernels/plan/plan.h"
 #include "runtime/engine/layout.h"
-#include "runtime/model/layer.h"
+#include "runtime/layers/layer_delta.h"
+#include "runtime/layers/layer_experts.h"
+#include "runtime/model/layer_stream.h"
 #include "runtime/model/rope.h"
 
 /* The tables of a step, in device memory and in the host memory that they are copied from. */
@@ -23,14 +25,20 @@ typedef struct step_tables {
  * workspace, and one of host memory that copies come from. A buffer is named for what it holds at its widest. */
 typedef struct forward_buffers {
     /* activations */
-    float *x;       /* [T, D] residual stream */
-    void *normed;   /* [T, D] act */
-    float *qkv;     /* [T, (H + 2 KV) · HD] */
-    void *attended; /* [T, H · HD] act */
-    float *mlp;     /* [T, 2 M], or [T, M] ungated */
-    void *gated;    /* [T, M] act */
-    float *branch;  /* [T, D]: output of a block that is normed before it is added */
-    float *dora;    /* [T, D]: qkv, which nothing reads after attention, where that is wide enough */
+    float *x;        /* [T, D] residual stream */
+    void *normed;    /* [T, D] act */
+    float *qkv;      /* [T, (H + 2 KV) · HD] */
+    void *attended;  /* [T, H · HD] act */
+    float *q_gate;   /* [T, H, 2, HD]; where mlp is when its turn has come, as the next three */
+    float *by_head;  /* [T, columns] */
+    float *conved;   /* [T, channels] */
+    float *recalled; /* [T, values] */
+    float *mlp;      /* [T, 2 M], or [T, M] ungated */
+    void *gated;     /* [T, M] act */
+    qr_expert_buffers experts;
+    float *inputs; /* [T, L, P] */
+    float *branch; /* [T, D]: output of a block that is normed before it is added */
+    float *dora;   /* [T, D]: qkv, which nothing reads after attention, where that is wide enough */
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     float *picked;                      /* [R, D]: rows that want logits */
     void *picked_normed;                /* [R, D] act */
@@ -47,6 +55,7 @@ struct qr_forward {
     forward_buffers b;
     unsigned char *pages;
     size_t page_bytes;
+    float *states;
     qr_plan_memory memory; /* of the categories made here */
     qr_layer_pass pass;    /* what the ops run with; n_tokens and adapters are the step's */
     qr_batch host, device; /* the step's tables in either memory */
@@ -55,16 +64,32 @@ struct qr_forward {
     bool is_reading;              /* the device may not have read host memory yet */
 };
 
-static qr_kv_layout kv_layout(const qrun_model *model, qr_kv_format format) {
-    return (qr_kv_layout){format, (int32_t)model->shape.n_kv_heads, (int32_t)model->shape.head_dim};
+static qr_kv_layout kv_layout(const qr_kv_group *group, qr_kv_format format) {
+    return (qr_kv_layout){format, (int32_t)group->n_kv_heads, (int32_t)group->head_dim};
 }
 
+static size_t widest(size_t a, size_t b) { return a > b ? a : b; }
+
 size_t qr_page_bytes(const qrun_model *model, qr_kv_format format) {
-    const qr_kv_layout layout = kv_layout(model, format);
-    return (size_t)model->group_layers * qr_kv_layer_bytes(&layout);
+    size_t n_bytes = 0;
+    for (int32_t g = 0; g < model->n_kv_groups; g++) {
+        const qr_kv_group *group = &model->kv_groups[g];
+        const qr_kv_layout layout = kv_layout(group, format);
+        n_bytes = widest(n_bytes, (size_t)group->n_layers * qr_kv_layer_bytes(&layout));
+    }
+    return n_bytes;
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static void lay_experts(const qrun_model *model, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t n_slots = n_tokens * s->experts_per_token;
+    qr_expert_routing_lay(s, n_tokens, layout, b);
+    b->mlp = qr_layout_take(layout, n_slots * 2 * s->expert_mlp, sizeof(float));
+    b->gated = qr_layout_take(layout, n_slots * s->expert_mlp, qr_dtype_bytes(model->act_dtype));
+    b->slots = qr_layout_take(layout, n_slots * s->hidden, sizeof(float));
+}
 
 static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, void *base,
                               forward_buffers *b) {
@@ -74,15 +99,23 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     qr_layout layout = {base, 0};
     b->x = qr_layout_take(&layout, t * s->hidden, sizeof(float));
     b->normed = qr_layout_take(&layout, t * s->hidden, act);
-    b->qkv = qr_layout_take(&layout, t * qr_qkv_columns(s), sizeof(float));
-    b->attended = qr_layout_take(&layout, t * s->n_heads * s->head_dim, act);
-    b->mlp = qr_layout_take(&layout, t * qr_mlp_columns(model), sizeof(float));
-    b->gated = qr_layout_take(&layout, t * s->mlp, act);
-    b->dora = qr_qkv_columns(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
-    if (qr_model_has_post_norms(model)) { b->branch = qr_layout_take(&layout, t * s->hidden, sizeof(float)); }
+    b->qkv = qr_layout_take(&layout, t * qr_widest_qkv(s), sizeof(float));
+    b->attended = qr_layout_take(&layout, t * qr_widest_attended(s), act);
+    qr_layout attention = layout, delta = layout; /* in the same place: a block is done before the next begins */
+    if (s->attn_gated) { b->q_gate = qr_layout_take(&attention, 2 * t * s->n_heads * s->head_dim, sizeof(float)); }
+    if (s->delta.by_key_head) { b->by_head = qr_layout_take(&delta, t * s->delta.columns, sizeof(float)); }
+    b->conved = qr_layout_take(&delta, t * s->delta.channels, sizeof(float));
+    b->recalled = qr_layout_take(&delta, t * s->delta.values, sizeof(float));
+    b->mlp = qr_layout_take(&layout, t * qr_max(qr_model_mlp_columns(model), 2 * s->layer_input), sizeof(float));
+    b->gated = qr_layout_take(&layout, t * qr_max(qr_model_mlp_size(model), s->layer_input), act);
+    if (qr_model_has_experts(model)) { lay_experts(model, t, &layout, &b->experts); }
+    layout.offset = widest(layout.offset, widest(attention.offset, delta.offset));
+    b->dora = qr_widest_qkv(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
+    b->inputs = qr_layout_take(&layout, t * s->n_layers * s->layer_input, sizeof(float));
+    if (qr_model_has_branches(model)) { b->branch = qr_layout_take(&layout, t * s->hidden, sizeof(float)); }
     for (int k = 0; k < s->n_rope_kinds; k++) {
-        b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half, sizeof(float));
-        b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half, sizeof(float));
+        b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half[k], sizeof(float));
+        b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half[k], sizeof(float));
     }
     b->picked = qr_layout_take(&layout, r * s->hidden, sizeof(float));
     b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
@@ -98,7 +131,7 @@ static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limit
     tables->targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
     tables->sampled = qr_layout_take(&layout, s, sizeof(qr_sampled));
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
-        tables->inv_freq[k] = qr_layout_take(&layout, limits->n_rope_slots * model->shape.rope_half, sizeof(float));
+        tables->inv_freq[k] = qr_layout_take(&layout, limits->n_rope_slots * model->shape.rope_half[k], sizeof(float));
         tables->rope_factor[k] = qr_layout_take(&layout, limits->n_rope_slots, sizeof(float));
     }
     return layout.offset;
@@ -132,11 +165,11 @@ static qrun_status wait(qr_forward *f, qr_error *err) {
     return status;
 }
 
-qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_tokens, qr_error *err) {
+qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t n_tokens, int64_t most_tokens, qr_error *err) {
     QR_RETURN_IF_ERROR(wait(f, err));
     for (int kind = 0; kind < f->model->shape.n_rope_kinds; kind++) {
-        qr_rope_frequencies(&f->model->config, kind, total_tokens,
-                            f->b.host.inv_freq[kind] + slot * f->model->shape.rope_half,
+        qr_rope_frequencies(&f->model->config, kind, n_tokens, most_tokens,
+                            f->b.host.inv_freq[kind] + slot * f->model->shape.rope_half[kind],
                             f->b.host.rope_factor[kind] + slot);
     }
     const bool none = f->rope_begin == f->rope_end;
@@ -147,8 +180,9 @@ qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t total_token
 
 /* The slots set since the last step; those between them are as they were. */
 static qrun_status copy_rope(qr_forward *f, qr_error *err) {
-    const int64_t half = f->model->shape.rope_half, first = f->rope_begin, n = f->rope_end - f->rope_begin;
+    const int64_t first = f->rope_begin, n = f->rope_end - f->rope_begin;
     for (int k = 0; n > 0 && k < f->model->shape.n_rope_kinds; k++) {
+        const int64_t half = f->model->shape.rope_half[k];
         QR_RETURN_IF_ERROR(copy_in(f, f->b.tables.inv_freq[k] + first * half, f->b.host.inv_freq[k] + first * half,
                                    (size_t)(n * half) * sizeof(float), err));
         QR_RETURN_IF_ERROR(copy_in(f, f->b.tables.rope_factor[k] + first, f->b.host.rope_factor[k] + first,
@@ -175,14 +209,14 @@ static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q
     const qr_model_shape *s = &f->model->shape;
     const qr_batch *batch = &f->device;
     const qr_batch_sizes *sizes = &batch->sizes;
-    const qr_kv_layout layout = kv_layout(f->model, f->limits.kv_format);
+    const qr_kv_layout layout = kv_layout(&f->model->kv_groups[layer->kv_group], f->limits.kv_format);
     unsigned char *pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&layout);
     const qr_kv_write_args write = {.layout = layout,
                                     .k = k,
                                     .v = v,
                                     .n_tokens = sizes->n_tokens,
-                                    .k_stride = qr_qkv_columns(s),
-                                    .v_stride = qr_qkv_columns(s),
+                                    .k_stride = qr_qkv_columns(s, layer),
+                                    .v_stride = qr_qkv_columns(s, layer),
                                     .token_page = batch->token_page + layer->kv_group * sizes->n_tokens,
                                     .position = batch->position,
                                     .pages = pages,
@@ -193,7 +227,7 @@ static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q
         .dst = dst,
         .dst_dtype = f->model->act_dtype,
         .n_tokens = sizes->n_tokens,
-        .q_stride = qr_qkv_columns(s),
+        .q_stride = qr_qkv_columns(s, layer),
         .n_heads = (int32_t)s->n_heads,
         .n_seqs = (int32_t)sizes->n_sequences,
         .q_start = batch->q_start,
@@ -205,8 +239,9 @@ static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q
         .scale = s->attn_scale,
         .softcap = s->attn_softcap,
         .window = layer->window,
+        .sinks = layer->sinks.weight,
     };
-    QR_RETURN_IF_ERROR(qr_kv_write(f->backend, &write, f->pass.workspace, err));
+    if (!layer->reads_shared_kv) { QR_RETURN_IF_ERROR(qr_kv_write(f->backend, &write, f->pass.workspace, err)); }
     return qr_attention(f->backend, &args, f->pass.workspace, err);
 }
 
@@ -245,6 +280,12 @@ static qrun_status copy_batch(qr_forward *f, qr_error *err) {
 static qrun_status run_layers(qr_forward *f, qr_error *err) {
     qr_layer_pass *pass = &f->pass;
     pass->n_tokens = f->host.sizes.n_tokens;
+    pass->sequences = (qr_recurrence){.n_seqs = (int32_t)f->host.sizes.n_sequences,
+                                      .start = f->device.q_start,
+                                      .first_position = f->device.first_position,
+                                      .slot = f->device.state_slot,
+                                      .states = f->states,
+                                      .state_stride = qr_delta_state_floats(&f->model->shape)};
     QR_RETURN_IF_ERROR(qr_layer_embed(pass, f->device.ids, f->device.position, err));
     const qr_rope_positions rope = {.inv_freq = f->b.tables.inv_freq,
                                     .factor = f->b.tables.rope_factor,
@@ -252,6 +293,7 @@ static qrun_status run_layers(qr_forward *f, qr_error *err) {
                                     .position = f->device.position};
     QR_RETURN_IF_ERROR(qr_layer_rope_tables(pass, &rope, err));
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
+        QR_RETURN_IF_ERROR(qr_layer_stream_use(f->model, f->backend, l, l + 1, err));
         QR_RETURN_IF_ERROR(qr_layer_attention(pass, &f->model->layers[l], err));
         QR_RETURN_IF_ERROR(qr_layer_mlp(pass, &f->model->layers[l], err));
     }
@@ -325,6 +367,12 @@ qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets,
     QR_RETURN_IF_ERROR(copy_in(f, f->b.tables.targets, f->b.host.targets, n_bytes, err));
     QR_RETURN_IF_ERROR(run_nll(f, first, n, err));
     return copy_out(f, nll, f->b.nll, (size_t)n * sizeof(float), err);
+}
+
+qrun_status qr_forward_hidden(qr_forward *f, int64_t first, int64_t n, float *hidden, qr_error *err) {
+    const int64_t dim = f->model->shape.hidden;
+    QR_RETURN_IF_ERROR(qr_layer_final_norm(&f->pass, f->b.x + first * dim, n, f->b.picked, QR_DTYPE_F32, err));
+    return copy_out(f, hidden, f->b.picked, (size_t)(n * dim) * sizeof(float), err);
 }
 
 /* ---- Decode steps ------------------------------------------------------------------------------------------------ */
@@ -403,15 +451,28 @@ static void set_pass(qr_forward *f) {
                               .x = b->x,
                               .cos_table = {b->cos_table[0], b->cos_table[1]},
                               .sin_table = {b->sin_table[0], b->sin_table[1]},
+                              .inputs = b->inputs,
+                              .inputs_x = b->normed,
                               .buffers = {.attn_normed = b->normed,
                                           .qkv = b->qkv,
+                                          .q_gate = b->q_gate,
+                                          .ungated = b->attended,
                                           .attended = b->attended,
+                                          .by_head = b->by_head,
+                                          .conved = b->conved,
+                                          .recalled = b->recalled,
+                                          .recalled_normed = b->recalled,
                                           .attn_branch = b->branch,
                                           .mlp_branch = b->branch,
                                           .branch_normed = b->branch,
                                           .mlp_normed = b->normed,
                                           .mlp = b->mlp,
                                           .gated = b->gated,
+                                          .input_x = b->normed,
+                                          .input = b->mlp,
+                                          .input_gated = b->gated,
+                                          .input_branch = b->branch,
+                                          .experts = b->experts,
                                           .dora = b->dora},
                               .attend = attend_paged,
                               .attend_arg = f};
@@ -419,7 +480,7 @@ static void set_pass(qr_forward *f) {
 
 /* On the model's backend, or on one that plans for it. */
 static qrun_status create_on(qr_backend *backend, qrun_model *model, const qr_forward_limits *limits, void *pages,
-                             size_t workspace_bytes, qr_forward **forward, qr_error *err) {
+                             float *states, size_t workspace_bytes, qr_forward **forward, qr_error *err) {
     qr_forward *f = qr_alloc_zeroed(sizeof *f);
     *forward = NULL;
     if (f == NULL) { return qr_fail_memory(err, "the forward pass", sizeof *f); }
@@ -428,7 +489,9 @@ static qrun_status create_on(qr_backend *backend, qrun_model *model, const qr_fo
                       .limits = *limits,
                       .pages = pages,
                       .page_bytes = qr_page_bytes(model, limits->kv_format),
+                      .states = states,
                       .replay.backend = backend};
+    if (model->stream != NULL) { qr_replay_refuse(&f->replay, "layers are offloaded"); }
     const qrun_status status = make_memory(f, workspace_bytes, err);
     if (status != QRUN_OK) {
         qr_forward_destroy(f);
@@ -469,6 +532,7 @@ static qrun_status plan_steps(qr_forward *f, const qr_lora_factor *table, qr_err
     QR_RETURN_IF_ERROR(qr_forward_head(f, 0, r, err));
     QR_RETURN_IF_ERROR(qr_forward_sample(f, 0, s, err));
     QR_RETURN_IF_ERROR(run_nll(f, 0, r, err));
+    QR_RETURN_IF_ERROR(qr_layer_final_norm(&f->pass, f->b.x, r, f->b.picked, QR_DTYPE_F32, err));
     for (int64_t n = 1; n <= most; n = n < most ? bucket_of_rows(n + 1, most) : most + 1) {
         const qr_batch_sizes decode = {n, n, n, n, limits->max_blocks};
         QR_RETURN_IF_ERROR(plan_layers(f, &decode, table, err));
@@ -481,13 +545,14 @@ static qrun_status plan_steps(qr_forward *f, const qr_lora_factor *table, qr_err
 qrun_status qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan, qr_error *err) {
     qr_backend *planner = NULL;
     qr_forward *f = NULL;
-    void *pages, *table;
+    void *pages, *table, *states;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_backend_plan_create(model->context->backend, &planner, err));
     QR_TRY(qr_model_plan_begin(model, planner, err));
     QR_TRY(planner->memory_create(planner, QR_MEMORY_DEVICE, QR_PLAN_ANY_BYTES, &pages, err));
     QR_TRY(planner->memory_create(planner, QR_MEMORY_DEVICE, 1, &table, err));
-    QR_TRY(create_on(planner, model, limits, pages, QR_PLAN_ANY_BYTES, &f, err));
+    QR_TRY(planner->memory_create(planner, QR_MEMORY_DEVICE, 1, &states, err));
+    QR_TRY(create_on(planner, model, limits, pages, states, QR_PLAN_ANY_BYTES, &f, err));
     QR_TRY(plan_steps(f, table, err));
     qr_plan_add(plan, &f->memory, qr_backend_planned(planner)->workspace_bytes);
 out:
@@ -497,12 +562,12 @@ out:
     return status;
 }
 
-qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, qr_forward **forward,
-                              qr_error *err) {
+qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, float *states,
+                              qr_forward **forward, qr_error *err) {
     qr_plan plan;
     qr_plan_init(&plan);
     *forward = NULL;
     QR_RETURN_IF_ERROR(qr_forward_plan(model, limits, &plan, err));
     const size_t workspace_bytes = (size_t)plan.entries[QR_PLAN_WORKSPACE].bytes;
-    return create_on(model->context->backend, model, limits, pages, workspace_bytes, forward, err);
+    return create_on(model->context->backend, model, limits, pages, states, workspace_bytes, forward, err);
 }

@@ -26,13 +26,15 @@ typedef struct qr_forward qr_forward;
  * described and not loaded. */
 qrun_status qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan, qr_error *err);
 
-/* `pages` is the pool's memory (device): page p begins at pages + p · qr_page_bytes. */
-qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, qr_forward **forward,
-                              qr_error *err);
+/* `pages` is the pool's memory (device): page p begins at pages + p · qr_page_bytes. `states` (device, NULL where the
+ * model has no delta layers): that of slot s begins at states + s · qr_delta_state_floats. */
+qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, float *states,
+                              qr_forward **forward, qr_error *err);
 void qr_forward_destroy(qr_forward *forward); /* NULL is fine */
 
-/* Sets the rotary frequencies of one slot for sequences of at most total_tokens (rope.h). */
-qrun_status qr_forward_set_rope(qr_forward *forward, int64_t slot, int64_t total_tokens, qr_error *err);
+/* Sets the rotary frequencies of one slot for a sequence of n_tokens that can grow to most_tokens (rope.h). */
+qrun_status qr_forward_set_rope(qr_forward *forward, int64_t slot, int64_t n_tokens, int64_t most_tokens,
+                                qr_error *err);
 
 /* The tables of the next step, in host memory, for the caller to fill (all but row_dora and row_plain); lent until the
  * next begin. Waits for an earlier step that the device may not have read yet. */
@@ -74,7 +76,10 @@ qrun_status qr_forward_logits(qr_forward *forward, int64_t first, int64_t n, flo
 qrun_status qr_forward_nll(qr_forward *forward, int64_t first, const int32_t *targets, int64_t n, float *nll,
                            qr_error *err);
 
-/* Bytes of a page: group_layers × one layer's part. */
+/* Hidden states of the same after the final norm, into host memory [n, D]. */
+qrun_status qr_forward_hidden(qr_forward *forward, int64_t first, int64_t n, float *hidden, qr_error *err);
+
+/* Bytes of a page: the layers of the largest group. */
 size_t qr_page_bytes(const qrun_model *model, qr_kv_format format);
 
 #endif

@@ -35,6 +35,8 @@ typedef struct qr_replay {
 /* Issues a step: the same calls with the same arguments for equal keys. */
 typedef qrun_status (*qr_replay_issue)(void *arg, qr_error *err);
 
+/* Nothing is recorded, for this reason. */
+void qr_replay_refuse(qr_replay *replay, const char *reason);
 bool qr_replay_is_possible(const qr_replay *replay);
 
 /* Computes a step. The first of its key is issued, and recorded while the device computes it, so a recording that fails

@@ -9,7 +9,8 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/utf8.h"
-#include "runtime/model/rope.h"
+#include "loaders/files/json.h"
+#include "runtime/model/adapter.h"
 #include "runtime/model/vocabulary.h"
 
 /* ---- Checks ------------------------------------------------------------------------------------------------------ */
@@ -30,10 +31,23 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
         {"presence_penalty", (double)params->presence_penalty, -100, 100},
         {"frequency_penalty", (double)params->frequency_penalty, -100, 100},
         {"max_tokens", params->max_tokens, 0, INT32_MAX},
+        {"max_length", params->max_length, 0, INT32_MAX},
         {"n", params->n, 0, QR_MAX_SAMPLES},
         {"logprobs", params->logprobs, -1, QR_MAX_TOP_LOGPROBS},
+        {"prompt_logprobs", params->prompt_logprobs, -1, QR_MAX_TOP_LOGPROBS},
         {"n_stop", params->n_stop, 0, QR_MAX_STOPS},
+        {"pooling", (double)params->pooling, QRUN_POOLING_NONE, QRUN_POOLING_MEAN},
     };
+    if (params->prompt_only && params->n > 1) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`prompt_only` generates nothing, so there are no `n=%d` samples",
+                       params->n);
+    }
+    if (params->pooling != QRUN_POOLING_NONE && !params->prompt_only) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`pooling` needs `prompt_only`: nothing is generated beside it");
+    }
+    if (params->pooling != QRUN_POOLING_NONE && params->prompt_logprobs >= 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`pooling` and `prompt_logprobs` take a request each");
+    }
     return qr_check_ranges(ranges, QR_COUNT_OF(ranges), err);
 }
 
@@ -87,32 +101,50 @@ static qrun_status make_prompt(const qrun_model *model, const qrun_request_param
     return check_ids(model, tokens, err);
 }
 
-/* *capacity: the most tokens of prompt and answer together. */
+/* Of an answer; 0: as many as there is room for. Where nothing is generated there is room for one, as nothing reads it.
+ */
+static int64_t most_new_tokens(const qrun_request_params *params) {
+    return params->prompt_only ? 1 : params->max_tokens;
+}
+
+/* *capacity: the most tokens of prompt and answer together. The last one is never read, so it needs no position and no
+ * K/V. */
 static qrun_status fit(const qrun_model *model, const qr_request_limits *limits, const qrun_request_params *params,
                        int64_t n_prompt, int64_t *capacity, qr_error *err) {
-    if (n_prompt >= model->shape.context_tokens) {
+    if (n_prompt > model->shape.context_tokens) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "the prompt has %lld tokens and this model's context is %lld; shorten it", (long long)n_prompt,
                        (long long)model->shape.context_tokens);
     }
-    if (n_prompt >= limits->context_tokens) {
+    if (n_prompt > limits->context_tokens) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
             "the prompt has %lld tokens and the context is %lld; shorten it, or raise `context_tokens` (up to %lld)",
             (long long)n_prompt, (long long)limits->context_tokens, (long long)model->shape.context_tokens);
     }
-    const bool open_ended = params->max_tokens == 0;
-    *capacity = open_ended ? limits->context_tokens : qr_min(limits->context_tokens, n_prompt + params->max_tokens);
-    if (open_ended && n_prompt < limits->pool_tokens) { *capacity = qr_min(*capacity, limits->pool_tokens); }
-    if (*capacity <= limits->pool_tokens) { return QRUN_OK; }
+    const int64_t max_tokens = most_new_tokens(params);
+    const bool open_ended = max_tokens == 0;
+    if (open_ended && params->max_length > 0 && n_prompt >= params->max_length) {
+        return qr_fail(
+            err, QRUN_ERROR_ARGUMENT,
+            "the prompt has %lld tokens, and prompt and answer may have `max_length=%d`; shorten it, or give "
+            "`max_tokens`",
+            (long long)n_prompt, params->max_length);
+    }
+    int64_t n_read = limits->context_tokens;
+    if (!open_ended) { n_read = qr_min(n_read, n_prompt + max_tokens - 1); }
+    if (open_ended && params->max_length > 0) { n_read = qr_min(n_read, params->max_length - 1); }
+    if (open_ended && n_prompt <= limits->pool_tokens) { n_read = qr_min(n_read, limits->pool_tokens); }
+    *capacity = n_read + 1;
+    if (n_read <= limits->pool_tokens) { return QRUN_OK; }
     return qr_fail(
         err, QRUN_ERROR_MEMORY,
         "prompt and answer need %lld tokens of K/V cache and the pool holds %lld; give more `memory_bytes`%s",
-        (long long)*capacity, (long long)limits->pool_tokens,
+        (long long)n_read, (long long)limits->pool_tokens,
         limits->kv_is_smallest ? " or a smaller `max_tokens`" : ", a smaller `max_tokens`, or `kv=int8`");
 }
 
-/* ---- Creation ---------------------------------------------------------------------------------------------------- */
+/* ---- Seed and stop texts ----------------------------------------------------------------------------------------- */
 
 /* Equal requests get equal seeds, whenever they are submitted. */
 static uint64_t default_seed(const qr_tokens *tokens) {
@@ -123,6 +155,8 @@ static qrun_status copy_stops(const qrun_request_params *params, qr_request *req
     if (params->n_stop > 0 && params->stop == NULL) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`n_stop=%d`, but `stop` is NULL", params->n_stop);
     }
+    if (params->n_stop == 0) { return QRUN_OK; }
+    request->waiting_bytes += params->n_stop * (int64_t)sizeof *request->stops;
     request->stops = qr_alloc_array_zeroed((size_t)params->n_stop, sizeof *request->stops);
     if (request->stops == NULL) { return qr_fail_memory(err, "stop texts", (unsigned)params->n_stop * sizeof(char *)); }
     for (int32_t i = 0; i < params->n_stop; i++) {
@@ -132,32 +166,71 @@ static qrun_status copy_stops(const qrun_request_params *params, qr_request *req
         if (qr_utf8_valid_prefix(params->stop[i], strlen(params->stop[i])) != strlen(params->stop[i])) {
             return qr_fail(err, QRUN_ERROR_ARGUMENT, "stop text %d is not UTF-8", i + 1);
         }
+        const size_t n_bytes = strlen(params->stop[i]) + 1;
         request->stops[i] = qr_strdup(params->stop[i]);
-        if (request->stops[i] == NULL) { return qr_fail_memory(err, "a stop text", strlen(params->stop[i])); }
+        if (request->stops[i] == NULL) { return qr_fail_memory(err, "a stop text", n_bytes); }
+        request->waiting_bytes += (int64_t)n_bytes;
         request->n_stops++;
     }
     return QRUN_OK;
 }
 
-static qrun_status make_sequence(const qrun_model *model, qr_kv_cache *cache, qr_request *request,
-                                 const qr_tokens *prompt, int32_t sample, qr_error *err) {
-    qr_sequence *sequence = &request->sequences[sample];
-    *sequence = (qr_sequence){.request = request,
-                              .sample = sample,
-                              .n_tokens = (int64_t)prompt->n,
-                              .slot = -1,
-                              .state = sample == 0 ? QR_SEQUENCE_WAITING : QR_SEQUENCE_HELD};
-    sequence->tokens = qr_alloc_array((size_t)request->capacity, sizeof *sequence->tokens);
-    if (sequence->tokens == NULL) {
-        return qr_fail_memory(err, "a sequence", (unsigned long long)request->capacity * 4);
+/* ---- Rules ------------------------------------------------------------------------------------------------------- */
+
+static bool has_rules(const qr_json *object) {
+    for (const qr_json *item = qr_json_first(object); item != NULL; item = item->next) {
+        if (qr_generation_rules_know(item->string)) { return true; }
     }
-    memcpy(sequence->tokens, prompt->ids, prompt->n * sizeof *prompt->ids);
-    const qr_kv_key key = {(int64_t)(intptr_t)request->adapter,
-                           qr_rope_length_class(&model->config, request->rope_tokens)};
-    QR_RETURN_IF_ERROR(qr_kv_sequence_create(cache, request->capacity, key, &sequence->kv, err));
-    const qr_stop_list stops = {request->stops, request->n_stops};
-    const qr_tokenizer *tokenizer = model->tokenizer != NULL ? model->tokenizer->tokenizer : NULL;
-    return qr_answer_start(&sequence->answer, tokenizer, prompt->ids, (int64_t)prompt->n, &stops, err);
+    return false;
+}
+
+/* of_model: the text is the model's own file, which has other members too. */
+static qrun_status read_rules(const char *text, bool of_model, qr_generation_rules *rules, qr_error *err) {
+    static const char what[] = "`generation_json`";
+    qr_json *root = NULL;
+    qrun_status status;
+    QR_TRY(qr_json_parse_line(text, strlen(text), what, &root, err));
+    if (!cJSON_IsObject(root)) { QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s is not a JSON object", what)); }
+    for (const qr_json *item = qr_json_first(root); item != NULL && !of_model; item = item->next) {
+        if (qr_generation_rules_know(item->string)) { continue; }
+        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not a member of it", what, item->string));
+    }
+    QR_TRY(qr_generation_rules_read(root, what, rules, err));
+out:
+    qr_json_free(root);
+    return status;
+}
+
+/* The model's own rules are shared, so that requests that wait hold no copies. */
+static qrun_status make_rules(const qrun_model *model, const qrun_request_params *params, const qr_json *overrides,
+                              const char *what, qr_request *request, qr_error *err) {
+    const char *text = params->generation_json;
+    const bool of_model = text != NULL && text == model->generation.text, overridden = has_rules(overrides);
+    const qr_generation_rules *rules = &model->generation.rules;
+    if (!overridden && text == NULL) { return QRUN_OK; }
+    if (overridden || !of_model) {
+        qr_generation_rules *own = request->own_rules = qr_alloc_zeroed(sizeof *own);
+        if (own == NULL) { return qr_fail_memory(err, "a request's rules", sizeof *own); }
+        *own = (qr_generation_rules)QR_GENERATION_RULES_INIT;
+        if (text != NULL) { QR_RETURN_IF_ERROR(read_rules(text, of_model, own, err)); }
+        QR_RETURN_IF_ERROR(qr_generation_rules_read(overrides, what, own, err));
+        request->waiting_bytes += (int64_t)sizeof *own + own->n_bytes;
+        rules = own;
+    }
+    if (!qr_generation_rules_are_neutral(rules)) { request->sampling.rules = rules; }
+    return QRUN_OK;
+}
+
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
+
+static qrun_status copy_prompt(const qr_tokens *prompt, qr_request *request, qr_error *err) {
+    const size_t n_bytes = prompt->n * sizeof *prompt->ids;
+    request->prompt = qr_alloc(n_bytes);
+    if (request->prompt == NULL) { return qr_fail_memory(err, "a prompt", n_bytes); }
+    memcpy(request->prompt, prompt->ids, n_bytes);
+    request->n_prompt = (int64_t)prompt->n;
+    request->waiting_bytes += (int64_t)n_bytes;
+    return QRUN_OK;
 }
 
 static void copy_options(const qrun_request_params *params, const qr_tokens *prompt, qr_request *request) {
@@ -173,14 +246,19 @@ static void copy_options(const qrun_request_params *params, const qr_tokens *pro
     };
     request->ignore_eos = params->ignore_eos;
     request->logprobs = params->logprobs;
+    request->prompt_logprobs = params->prompt_logprobs;
+    request->prompt_only = params->prompt_only;
+    request->pooling = params->pooling;
     request->adapter = params->adapter;
+    qr_adapter_count_requests(request->adapter, 1);
     request->on_event = params->on_event;
     request->user = params->user;
     request->n_samples = request->n_open = params->n > 1 ? params->n : 1;
 }
 
-qrun_status qr_request_create(const qrun_model *model, qr_kv_cache *cache, const qr_request_limits *limits,
-                              const qrun_request_params *params, qr_request **request, qr_error *err) {
+qrun_status qr_request_create(const qrun_model *model, const qr_request_limits *limits,
+                              const qrun_request_params *params, const qr_json *overrides, const char *what,
+                              qr_request **request, qr_error *err) {
     *request = NULL;
     qr_tokens prompt = {0};
     qr_request *made = NULL;
@@ -189,31 +267,128 @@ qrun_status qr_request_create(const qrun_model *model, qr_kv_cache *cache, const
     QR_TRY(make_prompt(model, params, &prompt, err));
     made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { QR_TRY(qr_fail_memory(err, "a request", sizeof *made)); }
+    made->waiting_bytes = sizeof *made;
     copy_options(params, &prompt, made);
-    made->n_prompt = (int64_t)prompt.n;
-    QR_TRY(fit(model, limits, params, made->n_prompt, &made->capacity, err));
-    made->rope_tokens = made->capacity;
+    QR_TRY(fit(model, limits, params, (int64_t)prompt.n, &made->capacity, err));
+    made->rope_tokens = qr_min(made->prompt_only ? (int64_t)prompt.n : made->capacity, limits->context_tokens);
     QR_TRY(copy_stops(params, made, err));
-    made->sequences = qr_alloc_array_zeroed((size_t)made->n_samples, sizeof *made->sequences);
-    if (made->sequences == NULL) { QR_TRY(qr_fail_memory(err, "a request", sizeof *made->sequences)); }
-    for (int32_t i = 0; i < made->n_samples; i++) { QR_TRY(make_sequence(model, cache, made, &prompt, i, err)); }
+    QR_TRY(make_rules(model, params, overrides, what, made, err));
+    QR_TRY(copy_prompt(&prompt, made, err));
     made->submit_time = qr_now_seconds();
     *request = made;
 out:
     qr_tokens_free(&prompt);
-    if (status != QRUN_OK) { qr_request_destroy(made, cache); }
+    if (status != QRUN_OK) { qr_request_destroy(made, NULL); }
     return status;
 }
 
-void qr_request_destroy(qr_request *request, qr_kv_cache *cache) {
-    if (request == NULL) { return; }
+qrun_status qrun_request_measure(const qrun_model *model, const qrun_request_params *params, qrun_request_size *size,
+                                 qrun_error *error) {
+    qr_tokens prompt = {0};
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_request_size, size, error));
+    QR_RETURN_IF_ERROR(check_params(params, error));
+    const qrun_status status = make_prompt(model, params, &prompt, error);
+    size->prompt_tokens = (int64_t)prompt.n;
+    size->n_sequences = params->n > 1 ? params->n : 1;
+    const int64_t max_tokens = most_new_tokens(params);
+    size->sequence_tokens = max_tokens > 0           ? size->prompt_tokens + max_tokens - 1
+                            : params->max_length > 0 ? qr_max(params->max_length - 1, size->prompt_tokens)
+                                                     : 0;
+    qr_tokens_free(&prompt);
+    return status;
+}
+
+/* ---- The start --------------------------------------------------------------------------------------------------- */
+
+static qrun_status make_sequence(const qrun_model *model, const qr_kv_cache *cache, qr_request *request, int32_t sample,
+                                 qr_error *err) {
+    qr_sequence *sequence = &request->sequences[sample];
+    *sequence = (qr_sequence){.request = request,
+                              .sample = sample,
+                              .n_tokens = request->n_prompt,
+                              .slot = -1,
+                              .state = sample == 0 ? QR_SEQUENCE_WAITING : QR_SEQUENCE_HELD};
+    qr_drafts_init(&sequence->drafts);
+    sequence->tokens = qr_alloc_array((size_t)request->capacity, sizeof *sequence->tokens);
+    if (sequence->tokens == NULL) {
+        return qr_fail_memory(err, "a sequence", (unsigned long long)request->capacity * 4);
+    }
+    memcpy(sequence->tokens, request->prompt, (size_t)request->n_prompt * sizeof *request->prompt);
+    /* The scheduler sets the length class. */
+    const qr_kv_key key = {.adapter = qr_adapter_identity(request->adapter),
+                           .content = qr_adapter_content(request->adapter)};
+    QR_RETURN_IF_ERROR(qr_kv_sequence_create(cache, request->capacity - 1, key, &sequence->kv, err));
+    const qr_stop_list stops = {request->stops, request->n_stops};
+    const qr_tokenizer *tokenizer = model->tokenizer != NULL ? model->tokenizer->tokenizer : NULL;
+    return qr_answer_start(&sequence->answer, tokenizer, request->prompt, request->n_prompt, &stops, err);
+}
+
+static void free_results(qr_prompt_results *results) {
+    if (results == NULL) { return; }
+    qr_answer_free(&results->text);
+    qr_free(results->pooled);
+    qr_free(results->embedding);
+    qr_free(results);
+}
+
+static void free_sequences(qr_request *request, qr_kv_cache *cache) {
     for (int32_t i = 0; request->sequences != NULL && i < request->n_samples; i++) {
         qr_kv_sequence_destroy(cache, &request->sequences[i].kv);
         qr_answer_free(&request->sequences[i].answer);
         qr_free(request->sequences[i].tokens);
     }
+    qr_free(request->sequences);
+    request->sequences = NULL;
+    free_results(request->results);
+    request->results = NULL;
+}
+
+static qrun_status make_results(const qrun_model *model, qr_request *request, qr_error *err) {
+    const size_t hidden = (size_t)model->shape.hidden;
+    const bool pools = request->pooling != QRUN_POOLING_NONE;
+    if (!pools && request->prompt_logprobs < 0) { return QRUN_OK; }
+    qr_prompt_results *results = request->results = qr_alloc_zeroed(sizeof *results);
+    if (results == NULL) { return qr_fail_memory(err, "what a prompt gives", sizeof *results); }
+    if (!pools) {
+        const qr_stop_list none = {NULL, 0};
+        const qr_tokenizer *tokenizer = model->tokenizer != NULL ? model->tokenizer->tokenizer : NULL;
+        return qr_answer_start(&results->text, tokenizer, request->prompt, 0, &none, err);
+    }
+    if (request->pooling == QRUN_POOLING_LAST) { results->n_taken = request->n_prompt - 1; }
+    results->pooled = qr_alloc_array_zeroed(hidden, sizeof *results->pooled);
+    results->embedding = qr_alloc_array(hidden, sizeof *results->embedding);
+    if (results->pooled != NULL && results->embedding != NULL) { return QRUN_OK; }
+    return qr_fail_memory(err, "an embedding", hidden * sizeof *results->pooled);
+}
+
+qrun_status qr_request_start(const qrun_model *model, qr_kv_cache *cache, qr_request *request, qr_error *err) {
+    const size_t n_samples = (size_t)request->n_samples;
+    request->sequences = qr_alloc_array_zeroed(n_samples, sizeof *request->sequences);
+    if (request->sequences == NULL) {
+        return qr_fail_memory(err, "a request's samples", n_samples * sizeof *request->sequences);
+    }
+    qrun_status status = make_results(model, request, err);
+    for (int32_t i = 0; status == QRUN_OK && i < request->n_samples; i++) {
+        status = make_sequence(model, cache, request, i, err);
+    }
+    if (status != QRUN_OK) {
+        free_sequences(request, cache);
+        return status;
+    }
+    request->n_waiting = 1;
+    qr_free(request->prompt);
+    request->prompt = NULL;
+    return QRUN_OK;
+}
+
+void qr_request_destroy(qr_request *request, qr_kv_cache *cache) {
+    if (request == NULL) { return; }
+    qr_adapter_count_requests(request->adapter, -1);
+    free_sequences(request, cache);
     for (int32_t i = 0; i < request->n_stops; i++) { qr_free(request->stops[i]); }
     qr_free(request->stops);
-    qr_free(request->sequences);
+    if (request->own_rules != NULL) { qr_generation_rules_free(request->own_rules); }
+    qr_free(request->own_rules);
+    qr_free(request->prompt);
     qr_free(request);
 }

@@ -1,13 +1,14 @@
-/* A request and its samples. Everything is checked, copied and allocated at submission; generating allocates nothing.
- */
+/* A request and its samples. Submission checks and copies: a request that waits holds little more than its prompt. What
+ * generating needs is allocated when it starts; a step or a token allocates nothing. */
 #ifndef QR_RUNTIME_GENERATE_REQUEST_H
 #define QR_RUNTIME_GENERATE_REQUEST_H
 
 #include <stdatomic.h>
 
+#include "runtime/cache/kv_cache.h"
 #include "runtime/generate/answer.h"
-#include "runtime/generate/kv_cache.h"
 #include "runtime/generate/penalties.h"
+#include "runtime/generate/speculation.h"
 #include "runtime/model/model.h"
 
 enum { QR_MAX_TOP_LOGPROBS = 20, QR_MAX_SAMPLES = 256, QR_MAX_STOPS = 64 };
@@ -27,37 +28,53 @@ typedef struct qr_sequence {
     int32_t sample;
     qr_sequence_state state;
     int32_t *tokens;  /* [capacity]: the prompt, then the answer */
-    int64_t n_tokens; /* known; kv.n_tokens of them are in the cache */
+    int64_t n_tokens; /* known; kv.n_tokens of them are in the cache, the last of the answer never */
     qr_kv_sequence kv;
     int32_t slot;     /* while running: one of the session's, and of the rotary tables; −1: none */
-    int64_t n_step;   /* tokens of the step being built */
+    int64_t n_step;   /* tokens of the step being built, drafts included */
+    qr_drafts drafts; /* of that step; while it is built their tokens lie after the known ones */
     int64_t n_cached; /* prompt tokens found in the cache when it first ran */
     qr_answer answer;
     bool has_run;  /* was admitted before: what it finds in the cache again may be its own */
-    bool has_rope; /* the rotary frequencies of its slot are set */
+    bool has_rope; /* the rotary frequencies of its slot are set, for the length class of kv.key */
     double first_token_time;
-    struct qr_sequence *next; /* in the waiting list, in order of arrival */
 } qr_sequence;
+
+/* What the rows of a prompt give besides K/V (prompt_rows.h). */
+typedef struct qr_prompt_results {
+    int64_t n_taken;  /* rows before it give nothing more */
+    double *pooled;   /* [D] sums of the rows taken; NULL: not wanted */
+    float *embedding; /* [D] likewise */
+    qr_answer text;   /* of the PROMPT events */
+} qr_prompt_results;
 
 struct qr_request {
     uint64_t id; /* also the order of arrival */
     qr_sampling sampling;
+    qr_generation_rules *own_rules; /* sampling.rules, unless these are the model's */
     bool ignore_eos;
-    int32_t logprobs;           /* −1: none */
-    int64_t n_prompt, capacity; /* tokens: of the prompt; prompt and answer at most */
-    int64_t rope_tokens;        /* what fixes the rotary parameters */
+    int32_t logprobs, prompt_logprobs; /* −1: none */
+    bool prompt_only;                  /* nothing is generated */
+    qrun_pooling pooling;
+    int64_t n_prompt, capacity; /* tokens: of the prompt; prompt and answer at most. All but the last are computed */
+    int64_t rope_tokens;        /* of these the most that fix rotary frequencies */
     const struct qrun_adapter *adapter;
-    char **stops;
+    char **stops; /* NULL: none */
     int32_t n_stops;
     qrun_event_fn on_event;
     void *user;
     double submit_time, start_time; /* start_time 0: has not run yet */
     atomic_bool cancelled;
-    atomic_bool over;          /* no sample is open any more */
-    int32_t n_samples, n_open; /* not DONE yet */
-    bool started;              /* the prompt is computed: the other samples are no longer held */
-    qr_sequence *sequences;    /* [n_samples] */
-    qr_request *next;          /* in the inbox or among the live requests */
+    bool is_waiting;                    /* in the queue, for its start; under the session's lock */
+    int64_t waiting_bytes;              /* held until it starts */
+    int32_t *prompt;                    /* [n_prompt] until it starts */
+    int32_t n_samples, n_open;          /* not DONE yet */
+    int32_t n_waiting;                  /* of its sequences */
+    bool started;                       /* the prompt is computed: the other samples are no longer held */
+    qr_prompt_results *results;         /* NULL: the prompt gives K/V alone, or has not started */
+    qr_sequence *sequences;             /* [n_samples]; NULL until it starts */
+    struct qr_request *previous, *next; /* in a list of the session */
+    struct qr_request *left, *right;    /* in the tree of numbers (request_queue.h) */
 };
 
 /* What a session allows. */
@@ -68,9 +85,15 @@ typedef struct qr_request_limits {
 } qr_request_limits;
 
 /* Checks, tokenises and copies. QRUN_ERROR_ARGUMENT for values out of range, QRUN_ERROR_MEMORY for a request that can
- * never fit, with what would help. */
-qrun_status qr_request_create(const qrun_model *model, qr_kv_cache *cache, const qr_request_limits *limits,
-                              const qrun_request_params *params, qr_request **request, qr_error *err);
+ * never fit, with what would help. overrides (NULL: none) is an object that may have members of generation_json, which
+ * then count instead of those; `what` names it. */
+qrun_status qr_request_create(const qrun_model *model, const qr_request_limits *limits,
+                              const qrun_request_params *params, const qr_json *overrides, const char *what,
+                              qr_request **request, qr_error *err);
+
+/* Allocates what its samples need: the first one waits, the others are held. After an error it has no samples. */
+qrun_status qr_request_start(const qrun_model *model, qr_kv_cache *cache, qr_request *request, qr_error *err);
+
 /* Releases its pages too. NULL is fine. */
 void qr_request_destroy(qr_request *request, qr_kv_cache *cache);
 

@@ -3,8 +3,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/buffer.h"
 #include "base/params.h"
 #include "base/sizes.h"
+#include "base/utf8.h"
 #include "loaders/files/json.h"
 #include "runtime/generate/session.h"
 #include "runtime/model/adapter.h"
@@ -13,7 +15,6 @@
 typedef struct parsed_request {
     const char *what;
     qr_json *root;
-    qr_json *messages; /* of a prompt wrapped as a chat; else NULL */
     char *messages_json, *tools_json, *template_json;
     int32_t *token_ids;
     const char **stops;
@@ -21,15 +22,15 @@ typedef struct parsed_request {
 
 static void free_parsed(parsed_request *parsed) {
     qr_json_free(parsed->root);
-    cJSON_free(parsed->messages_json);
-    cJSON_free(parsed->tools_json);
-    cJSON_free(parsed->template_json);
-    cJSON_Delete(parsed->messages);
+    qr_free(parsed->messages_json);
+    qr_free(parsed->tools_json);
+    qr_free(parsed->template_json);
     qr_free(parsed->token_ids);
     qr_free(parsed->stops);
 }
 
-/* The members of a request. Those with an offset are read into that field of the parameters. */
+/* The members of a request, beside those of generation_json. Those with an offset are read into that field of the
+ * parameters. */
 typedef enum member_kind { MEMBER_OTHER, MEMBER_FLOAT, MEMBER_INT } member_kind;
 #define FIELD(name) .key = #name, .offset = offsetof(qrun_request_params, name)
 static const struct {
@@ -53,9 +54,12 @@ static const struct {
     {.key = "seed"},
     {.key = "stop"},
     {FIELD(max_tokens), .kind = MEMBER_INT},
+    {FIELD(max_length), .kind = MEMBER_INT},
     {FIELD(n), .kind = MEMBER_INT},
     {FIELD(logprobs), .kind = MEMBER_INT},
     {.key = "ignore_eos"},
+    {FIELD(prompt_logprobs), .kind = MEMBER_INT},
+    {.key = "prompt_only"},
 };
 #undef FIELD
 
@@ -66,7 +70,7 @@ static qrun_status check_keys(const parsed_request *parsed, qr_error *err) {
     for (const qr_json *item = qr_json_first(parsed->root); item != NULL; item = item->next) {
         size_t i = 0;
         while (i < QR_COUNT_OF(members) && strcmp(item->string, members[i].key) != 0) { i++; }
-        if (i == QR_COUNT_OF(members)) {
+        if (i == QR_COUNT_OF(members) && !qr_generation_rules_know(item->string)) {
             return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not a member of a request", parsed->what,
                            item->string);
         }
@@ -95,7 +99,13 @@ static qrun_status read_sampling(const parsed_request *parsed, qrun_request_para
             *(int32_t *)field = (int32_t)number;
         }
     }
+    /* Of the two the one that the line has counts. */
+    const bool has_most = qr_json_get(parsed->root, "max_tokens") != NULL;
+    const bool has_length = qr_json_get(parsed->root, "max_length") != NULL;
+    if (has_length && !has_most) { params->max_tokens = 0; }
+    if (has_most && !has_length) { params->max_length = 0; }
     QR_RETURN_IF_ERROR(qr_json_get_bool(parsed->root, "ignore_eos", &params->ignore_eos, parsed->what, err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(parsed->root, "prompt_only", &params->prompt_only, parsed->what, err));
     int64_t seed = -1;
     QR_RETURN_IF_ERROR(qr_json_get_int(parsed->root, "seed", 0, INT64_C(1) << 53, &seed, parsed->what, err));
     if (seed >= 0) { params->has_seed = true, params->seed = (uint64_t)seed; }
@@ -131,9 +141,15 @@ static qrun_status read_adapter(const parsed_request *parsed, qrun_model *model,
 
 /* ---- The prompt -------------------------------------------------------------------------------------------------- */
 
-static qrun_status print_json(const parsed_request *parsed, const qr_json *value, char **text, qr_error *err) {
-    *text = cJSON_PrintUnformatted(value);
+static qrun_status take_text(const parsed_request *parsed, qr_buffer *buffer, char **text, qr_error *err) {
+    *text = qr_buffer_take(buffer);
     return *text != NULL ? QRUN_OK : qr_fail_memory(err, parsed->what, 0);
+}
+
+static qrun_status print_json(const parsed_request *parsed, const qr_json *value, char **text, qr_error *err) {
+    qr_buffer buffer = {0};
+    qr_json_append(&buffer, value);
+    return take_text(parsed, &buffer, text, err);
 }
 
 static qrun_status read_token_ids(parsed_request *parsed, const qr_json *array, qrun_request_params *params,
@@ -155,20 +171,22 @@ static qrun_status read_token_ids(parsed_request *parsed, const qr_json *array, 
     return QRUN_OK;
 }
 
-static bool add_message(qr_json *messages, const char *role, const char *content) {
-    qr_json *message = cJSON_CreateObject();
-    return message != NULL && cJSON_AddItemToArray(messages, message) &&
-           cJSON_AddStringToObject(message, "role", role) != NULL &&
-           cJSON_AddStringToObject(message, "content", content) != NULL;
+static void add_message(qr_buffer *messages, const char *role, const char *content) {
+    qr_buffer_append_format(messages, "%c{\"role\":\"%s\",\"content\":", messages->size > 0 ? ',' : '[', role);
+    qr_buffer_append_json_string(messages, content, strlen(content));
+    qr_buffer_append_char(messages, '}');
 }
 
 static qrun_status wrap_prompt(parsed_request *parsed, const char *prompt, const char *system_prompt, qr_error *err) {
-    parsed->messages = cJSON_CreateArray();
-    const bool made = parsed->messages != NULL &&
-                      (system_prompt == NULL || add_message(parsed->messages, "system", system_prompt)) &&
-                      add_message(parsed->messages, "user", prompt);
-    if (!made) { return qr_fail_memory(err, parsed->what, strlen(prompt)); }
-    return print_json(parsed, parsed->messages, &parsed->messages_json, err);
+    qr_buffer messages = {0};
+    const size_t n_system = system_prompt != NULL ? strlen(system_prompt) : 0;
+    if (n_system > 0 && qr_utf8_valid_prefix(system_prompt, n_system) < n_system) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: the system prompt is not UTF-8", parsed->what);
+    }
+    if (system_prompt != NULL) { add_message(&messages, "system", system_prompt); }
+    add_message(&messages, "user", prompt);
+    qr_buffer_append_char(&messages, ']');
+    return take_text(parsed, &messages, &parsed->messages_json, err);
 }
 
 static qrun_status read_messages(parsed_request *parsed, const qr_json *messages, qrun_request_params *params,
@@ -213,24 +231,53 @@ static qrun_status read_prompt(parsed_request *parsed, bool chat, const char *sy
     return status;
 }
 
+/* How a line is read, as both calls below take it. */
+typedef struct line_form {
+    const char *json;
+    size_t n_bytes;
+    const qrun_request_params *defaults; /* NULL: none */
+    bool chat;
+    const char *system_prompt;
+} line_form;
+
+static qrun_status parse(parsed_request *parsed, const line_form *form, qrun_model *model, qrun_request_params *params,
+                         qr_error *err) {
+    *params = form->defaults != NULL ? *form->defaults : (qrun_request_params)QRUN_REQUEST_PARAMS_INIT;
+    QR_RETURN_IF_ERROR(qr_json_parse_line(form->json, form->n_bytes, parsed->what, &parsed->root, err));
+    QR_RETURN_IF_ERROR(check_keys(parsed, err));
+    QR_RETURN_IF_ERROR(read_sampling(parsed, params, err));
+    QR_RETURN_IF_ERROR(read_stops(parsed, params, err));
+    QR_RETURN_IF_ERROR(read_adapter(parsed, model, params, err));
+    QR_RETURN_IF_ERROR(read_template_arguments(parsed, params, err));
+    return read_prompt(parsed, form->chat, form->system_prompt, params, err);
+}
+
 qrun_status qrun_session_submit_json(qrun_session *session, const char *json, size_t n_bytes, const char *what,
                                      const qrun_request_params *defaults, bool chat, const char *system_prompt,
                                      uint64_t *request, qrun_error *error) {
+    const line_form form = {json, n_bytes, defaults, chat, system_prompt};
     parsed_request parsed = {.what = what != NULL ? what : "request"};
-    qrun_request_params params = QRUN_REQUEST_PARAMS_INIT;
-    if (defaults != NULL) { params = *defaults; }
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_json_parse_line(json, n_bytes, parsed.what, &parsed.root, error));
-    QR_TRY(check_keys(&parsed, error));
-    QR_TRY(read_sampling(&parsed, &params, error));
-    QR_TRY(read_stops(&parsed, &params, error));
-    QR_TRY(read_adapter(&parsed, session->model, &params, error));
-    QR_TRY(read_template_arguments(&parsed, &params, error));
-    QR_TRY(read_prompt(&parsed, chat, system_prompt, &params, error));
-    status = qrun_session_submit(session, &params, request, error);
+    qrun_request_params params;
+    qrun_status status;
+    QR_TRY(parse(&parsed, &form, session->model, &params, error));
+    status = qr_session_submit(session, &params, parsed.root, parsed.what, request, error);
     if (status != QRUN_OK && strstr(error != NULL ? error->message : parsed.what, parsed.what) == NULL) {
         qr_error_prefix(error, parsed.what);
     }
+out:
+    free_parsed(&parsed);
+    return status;
+}
+
+qrun_status qrun_request_measure_json(qrun_model *model, const char *json, size_t n_bytes, const char *what,
+                                      const qrun_request_params *defaults, bool chat, const char *system_prompt,
+                                      qrun_request_size *size, qrun_error *error) {
+    const line_form form = {json, n_bytes, defaults, chat, system_prompt};
+    parsed_request parsed = {.what = what != NULL ? what : "request"};
+    qrun_request_params params;
+    qrun_status status;
+    QR_TRY(parse(&parsed, &form, model, &params, error));
+    status = qrun_request_measure(model, &params, size, error);
 out:
     free_parsed(&parsed);
     return status;
@@ -240,6 +287,9 @@ qrun_status qrun_request_params_from_model(const qrun_model *model, qrun_request
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_request_params, params, error));
     const qr_generation_config *config = &model->generation;
     params->repetition_penalty = (float)config->repetition_penalty;
+    params->generation_json = config->text;
+    params->max_length = (int32_t)config->max_length;
+    if (config->max_new_tokens > 0) { params->max_tokens = (int32_t)config->max_new_tokens; }
     if (!config->do_sample) {
         params->temperature = 0.0F;
         return QRUN_OK;

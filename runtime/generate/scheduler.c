@@ -1,9 +1,10 @@
 /* What the next step computes. Running sequences come first, each with the one token it generated last; then prompts,
- * in order of arrival, with what is left of the step's token budget; then new sequences are admitted. When pages run
- * out the youngest running sequence is preempted and computed again later. The oldest sequence always gets its pages
- * (submission refuses one that could not), so every step makes progress and nothing waits forever. */
+ * in order of arrival, with what is left of the step's token budget; then waiting sequences are admitted. When pages
+ * run out the youngest running sequence is preempted and computed again later. The oldest sequence always gets its
+ * pages (submission refuses one that could not), so every step makes progress and nothing waits forever. */
 #include "base/sizes.h"
 #include "runtime/generate/session.h"
+#include "runtime/model/rope.h"
 
 /* ---- Slots and lists --------------------------------------------------------------------------------------------- */
 
@@ -11,18 +12,15 @@ static bool is_older(const qr_sequence *a, const qr_sequence *b) {
     return a->request->id < b->request->id || (a->request->id == b->request->id && a->sample < b->sample);
 }
 
-void qr_sequence_enqueue(qrun_session *session, qr_sequence *sequence) {
-    qr_sequence **link = &session->waiting;
-    while (*link != NULL && is_older(*link, sequence)) { link = &(*link)->next; }
-    sequence->state = QR_SEQUENCE_WAITING;
-    sequence->next = *link;
-    *link = sequence;
+void qr_sequence_set_state(qr_sequence *sequence, qr_sequence_state state) {
+    sequence->request->n_waiting += (state == QR_SEQUENCE_WAITING) - (sequence->state == QR_SEQUENCE_WAITING);
+    sequence->state = state;
 }
 
 bool qr_sequence_take_slot(qrun_session *session, qr_sequence *sequence) {
     if (session->n_free_slots == 0) { return false; }
     sequence->slot = session->free_slots[--session->n_free_slots];
-    sequence->state = QR_SEQUENCE_RUNNING;
+    qr_sequence_set_state(sequence, QR_SEQUENCE_RUNNING);
     int32_t at = session->n_running++;
     for (; at > 0 && is_older(sequence, session->running[at - 1]); at--) {
         session->running[at] = session->running[at - 1];
@@ -34,6 +32,7 @@ bool qr_sequence_take_slot(qrun_session *session, qr_sequence *sequence) {
 void qr_sequence_leave(qrun_session *session, qr_sequence *sequence) {
     qr_kv_sequence_release(session->cache, &sequence->kv);
     sequence->n_step = 0;
+    qr_drafts_drop(&sequence->drafts);
     sequence->has_rope = false;
     if (sequence->slot < 0) { return; }
     session->free_slots[session->n_free_slots++] = sequence->slot;
@@ -62,7 +61,7 @@ static bool reserve(qrun_session *session, qr_sequence *sequence, int64_t n_toke
 
 static void preempt(qrun_session *session, qr_sequence *sequence) {
     qr_sequence_leave(session, sequence);
-    qr_sequence_enqueue(session, sequence);
+    qr_sequence_set_state(sequence, QR_SEQUENCE_WAITING);
     session->counts.n_preemptions++;
 }
 
@@ -70,7 +69,7 @@ void qr_requeue_all(qrun_session *session) {
     while (session->n_running > 0) {
         qr_sequence *youngest = session->running[session->n_running - 1];
         qr_sequence_leave(session, youngest);
-        qr_sequence_enqueue(session, youngest);
+        qr_sequence_set_state(youngest, QR_SEQUENCE_WAITING);
     }
 }
 
@@ -84,28 +83,67 @@ static bool reserve_or_preempt(qrun_session *session, qr_sequence *sequence, int
     return true;
 }
 
+/* Rows of the prompt that are still to give something are computed, not found. */
+static int64_t match_prefix(const qrun_session *session, qr_sequence *sequence) {
+    const qr_prompt_results *results = sequence->request->results;
+    const bool wants_rows = results != NULL && results->n_taken < sequence->request->n_prompt;
+    const int64_t n = wants_rows ? results->n_taken + 1 : sequence->n_tokens;
+    return qr_kv_match_prefix(session->cache, &sequence->kv, sequence->tokens, n);
+}
+
+/* ---- Rotary lengths ---------------------------------------------------------------------------------------------- */
+
+static int64_t length_class_of(const qrun_session *session, const qr_sequence *sequence) {
+    return qr_rope_length_class(&session->model->config, sequence->n_tokens, sequence->request->rope_tokens);
+}
+
+/* Where the rotary frequencies depend on the length, a sequence that outgrows its class has the wrong keys in its
+ * pages: it starts again with the pages of its new class, if there are any. */
+static void follow_length(qrun_session *session, qr_sequence *sequence) {
+    const int64_t length_class = length_class_of(session, sequence);
+    if (length_class == sequence->kv.key.rope_class) { return; }
+    qr_kv_sequence_release(session->cache, &sequence->kv);
+    sequence->kv.key.rope_class = length_class;
+    sequence->has_rope = false;
+    (void)match_prefix(session, sequence);
+    qr_state_restore(session, sequence);
+}
+
 /* ---- Running sequences ------------------------------------------------------------------------------------------- */
 
+/* Tokens of the sequences that decode, with their drafts. */
 static int64_t count_decoding(const qrun_session *session) {
     int64_t n = 0;
-    for (int32_t i = 0; i < session->n_running; i++) { n += tokens_to_compute(session->running[i]) == 1; }
+    for (int32_t i = 0; i < session->n_running; i++) {
+        const qr_sequence *sequence = session->running[i];
+        n += tokens_to_compute(sequence) == 1 ? 1 + sequence->drafts.n : 0;
+    }
     return n;
+}
+
+/* Pages for the last known token and the drafts after it; without the drafts where these find none. */
+static bool reserve_decoding(qrun_session *session, qr_sequence *sequence) {
+    if (sequence->drafts.n > 0 && reserve(session, sequence, 1 + sequence->drafts.n)) { return true; }
+    sequence->drafts.n = 0;
+    return reserve_or_preempt(session, sequence, 1);
 }
 
 /* Returns the tokens scheduled; *preempted: a sequence was. Sequences after the current one may leave the list, those
  * before it stay. */
 static int64_t schedule_running(qrun_session *session, bool *preempted) {
+    for (int32_t i = 0; i < session->n_running; i++) { follow_length(session, session->running[i]); }
+    qr_speculate(session);
     const int64_t n_decoding = count_decoding(session);
     int64_t n_scheduled = 0, prompt_budget = session->sizes.forward.max_tokens - n_decoding;
     const int64_t n_preemptions = session->counts.n_preemptions;
     for (int32_t i = 0; i < session->n_running; i++) {
         qr_sequence *sequence = session->running[i];
         const int64_t rest = tokens_to_compute(sequence);
-        const int64_t n = rest == 1 ? 1 : qr_min(rest, prompt_budget);
+        const int64_t n = rest == 1 ? 1 : qr_state_step_tokens(session, sequence, qr_min(rest, prompt_budget));
         sequence->n_step = 0;
         if (n <= 0) { continue; }
-        if (!reserve_or_preempt(session, sequence, n)) { break; }
-        n_scheduled += n;
+        if (!(rest == 1 ? reserve_decoding(session, sequence) : reserve_or_preempt(session, sequence, n))) { break; }
+        n_scheduled += sequence->n_step;
         if (rest > 1) { prompt_budget -= n; }
     }
     *preempted = session->counts.n_preemptions != n_preemptions;
@@ -132,8 +170,9 @@ static bool fits_now(const qrun_session *session, const qr_sequence *sequence) {
 }
 
 static bool admit(qrun_session *session, qr_sequence *sequence, int64_t budget) {
-    const int64_t n_shared = qr_kv_match_prefix(session->cache, &sequence->kv, sequence->tokens, sequence->n_tokens);
-    const int64_t n = qr_min(tokens_to_compute(sequence), budget);
+    sequence->kv.key.rope_class = length_class_of(session, sequence);
+    const int64_t n_shared = match_prefix(session, sequence);
+    const int64_t n = qr_state_step_tokens(session, sequence, qr_min(tokens_to_compute(sequence), budget));
     if (!fits_now(session, sequence) || !reserve(session, sequence, n)) {
         qr_kv_sequence_release(session->cache, &sequence->kv);
         return false;
@@ -143,16 +182,43 @@ static bool admit(qrun_session *session, qr_sequence *sequence, int64_t budget) 
         sequence->n_cached = n_shared;
         session->counts.cached_prompt_tokens += n_shared;
     }
-    return qr_sequence_take_slot(session, sequence);
+    if (!qr_sequence_take_slot(session, sequence)) { return false; }
+    qr_state_restore(session, sequence);
+    return true;
 }
 
+/* The oldest request that has not started is started; NULL: there is none. One that finds no memory fails alone. */
+static qr_request *start_next(qrun_session *session) {
+    for (;;) {
+        pthread_mutex_lock(&session->lock);
+        qr_request *request = qr_request_queue_take_next(&session->queue);
+        pthread_mutex_unlock(&session->lock);
+        if (request == NULL) { return NULL; }
+        qr_error err = {0};
+        if (qr_request_start(session->model, session->cache, request, &err) == QRUN_OK) {
+            qr_request_list_append(&session->started, request);
+            return request;
+        }
+        qr_request_fail(session, request, err.message);
+    }
+}
+
+static qr_sequence *first_waiting(const qr_request *request) {
+    qr_sequence *sequence = request->sequences;
+    while (sequence->state != QR_SEQUENCE_WAITING) { sequence++; }
+    return sequence;
+}
+
+/* Requests that have started come first: they are older than all others. */
 static int64_t admit_waiting(qrun_session *session, int64_t budget) {
     int64_t n_scheduled = 0;
-    while (session->waiting != NULL && session->n_free_slots > 0 && n_scheduled < budget) {
-        qr_sequence *sequence = session->waiting;
+    qr_request *request = session->started.first;
+    while (session->n_free_slots > 0 && n_scheduled < budget) {
+        while (request != NULL && request->n_waiting == 0) { request = request->next; }
+        if (request == NULL) { request = start_next(session); }
+        if (request == NULL) { break; }
+        qr_sequence *sequence = first_waiting(request);
         if (!admit(session, sequence, budget - n_scheduled)) { break; }
-        session->waiting = sequence->next;
-        sequence->next = NULL;
         n_scheduled += sequence->n_step;
     }
     return n_scheduled;

@@ -9,14 +9,16 @@ qrun_status qr_scored_text_begin(qrun_session *session, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_BUSY, "another thread is stepping this session");
     }
     pthread_mutex_lock(&session->lock);
-    const bool is_idle = session->live == NULL && session->inbox == NULL;
+    const bool is_idle = session->queue.root == NULL;
     pthread_mutex_unlock(&session->lock);
     if (!is_idle) {
         atomic_store(&session->stepping, false);
         return qr_fail(err, QRUN_ERROR_BUSY, "the session still has requests; run them first");
     }
     pthread_mutex_lock(&session->model->context->compute_lock);
-    return QRUN_OK;
+    const qrun_status status = qr_states_copy(session, err); /* the text runs in a slot that snapshots are taken of */
+    if (status != QRUN_OK) { qr_scored_text_end(session); }
+    return status;
 }
 
 void qr_scored_text_end(qrun_session *session) {
@@ -40,7 +42,7 @@ static qrun_status run_pass(qrun_session *session, qr_kv_sequence *kv, int32_t a
     const qr_batch_sizes sizes = {.n_tokens = n, .n_sequences = 1, .table_stride = kv->n_blocks};
     qr_batch *batch;
     QR_RETURN_IF_ERROR(qr_forward_begin(session->forward, &sizes, &batch, err));
-    qr_batch_add(batch, kv, ids, n, 0, adapter, false);
+    qr_batch_add(batch, kv, ids, kv->n_tokens, n, 0, adapter, 0);
     QR_RETURN_IF_ERROR(qr_forward_run(session->forward, err));
     qr_kv_commit(session->cache, kv, ids, n);
     return QRUN_OK;
@@ -49,10 +51,12 @@ static qrun_status run_pass(qrun_session *session, qr_kv_sequence *kv, int32_t a
 qrun_status qr_scored_text_run(qrun_session *session, const struct qrun_adapter *adapter, const int32_t *ids,
                                int64_t n_run, int64_t n_text, qr_scored_text_visit visit, void *arg, qr_error *err) {
     qr_kv_sequence kv = {0};
-    const qr_kv_key key = {(int64_t)(intptr_t)adapter, qr_rope_length_class(&session->model->config, n_text)};
+    const qr_kv_key key = {.adapter = qr_adapter_identity(adapter),
+                           .content = qr_adapter_content(adapter),
+                           .rope_class = qr_rope_length_class(&session->model->config, n_text, n_text)};
     qrun_status status;
     QR_TRY(qr_kv_sequence_create(session->cache, n_text, key, &kv, err));
-    QR_TRY(qr_forward_set_rope(session->forward, 0, n_text, err));
+    QR_TRY(qr_forward_set_rope(session->forward, 0, n_text, n_text, err));
     for (int64_t first = 0; first < n_run;) {
         const int64_t n = qr_min(session->sizes.forward.max_tokens, n_run - first);
         QR_TRY(run_pass(session, &kv, qr_adapter_index(adapter), ids, n, err));

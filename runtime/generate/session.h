@@ -3,40 +3,66 @@
 #ifndef QR_RUNTIME_GENERATE_SESSION_H
 #define QR_RUNTIME_GENERATE_SESSION_H
 
+#include "runtime/cache/page_store.h"
+#include "runtime/generate/draft_model.h"
 #include "runtime/generate/forward.h"
-#include "runtime/generate/request.h"
+#include "runtime/generate/request_queue.h"
 
 /* Sizes that follow from model and parameters, before anything is allocated. */
 typedef struct qr_session_sizes {
     qr_forward_limits forward;
+    int64_t max_sequences; /* that run at once */
+    qr_draft_sizes draft;  /* of the draft model, where there is one */
+    int64_t n_draft_rows;  /* rows of a step that decode, with drafts, at most; 0: no drafts */
     int64_t context_tokens;
     int64_t pool_tokens;
     int64_t n_pages;
     size_t page_bytes;
+    int64_t state_floats;    /* of a sequence's state; 0: the model has none */
+    int64_t n_snapshots;     /* of states, besides one of every sequence that may run */
+    int64_t snapshot_tokens; /* one is taken after so many tokens of a prompt, and again */
     bool share_prefixes;
+    int64_t n_kept_pages;      /* in host memory, after they have left the pool */
+    bool keeps_pages;          /* there, or in files */
+    int64_t budget_bytes;      /* of the whole plan; 0: not reached */
+    int64_t max_waiting_bytes; /* of requests that have not started */
 } qr_session_sizes;
 
 /* The next token of a sequence: how it is sampled, and the result. */
 typedef struct qr_next_token {
     qr_sequence *sequence;
+    int64_t n_ahead;     /* of the step's drafts come before it in the sequence */
     int64_t row;         /* among the step's rows that want logits */
     bool on_host;        /* the host samples it: its logits are changed first, or the best ids are wanted too */
     int64_t index;       /* among the batch's samples, where the device takes it */
     const float *logits; /* on the host: [V] */
-    int32_t token;
-    bool is_broken; /* the logits are not finite */
+    int32_t token;       /* −1: the request's rules exclude every id */
+    bool is_broken;      /* the logits are not finite */
     float logprob;
     int32_t n_top;
     qrun_top_logprob top[QR_MAX_TOP_LOGPROBS];
 } qr_next_token;
 
+/* A copy among the session's states: those of slots first, then the snapshots. */
+typedef struct qr_state_copy {
+    int32_t src, dst;
+} qr_state_copy;
+
+/* Between two steps a slot is restored, restored once more where its length class changes, forked into, and its state
+ * is kept at the end of a prompt and at the end of a sample. */
+enum { QR_STATE_COPIES = 5 };
+
 /* The step being built. Its lists are allocated once, at their largest. */
 typedef struct qr_step {
     qr_kv_copy *copies; /* [S · n_kv_groups] */
     int32_t n_copies;
-    qr_next_token *next;                 /* [S] in order of their rows */
-    int64_t n_rows, n_next, n_on_device; /* n_on_device: tokens that the device samples */
-    bool is_decode; /* one token, one row and one next token a sequence, as the forward pass replays them */
+    qr_state_copy *state_copies; /* [QR_STATE_COPIES · S]: done before the layers of the next step run, in order */
+    int32_t n_state_copies;
+    qr_next_token *next;            /* [S] in order of their rows; of a sequence in order of its tokens */
+    struct qr_prompt_score *scores; /* [R] of rows of prompts */
+    int64_t n_tokens, n_rows, n_next, n_on_device; /* n_on_device: next tokens that the device samples */
+    int64_t n_drafts;
+    bool is_decode; /* every token has a row and a next token, and is a sequence of the batch: replayed */
 } qr_step;
 
 struct qrun_session {
@@ -45,10 +71,13 @@ struct qrun_session {
     qr_plan plan;
     void *pages; /* device */
     size_t pages_bytes;
+    qr_page_store *store; /* NULL: none */
+    float *states;        /* device, [S + n_snapshots, state_floats]; NULL: the model has none */
+    size_t states_bytes;
     qr_kv_cache *cache;
     qr_forward *forward;
     qr_sampler **samplers; /* one a thread */
-    float *logits;         /* host, [R, V] */
+    float *logits;         /* host, [R, V], also of R hidden states */
     qr_step step;
 
     /* Of the stepping thread. */
@@ -56,33 +85,63 @@ struct qrun_session {
     int32_t n_running;
     int32_t *free_slots; /* stack */
     int32_t n_free_slots;
-    qr_sequence *waiting;      /* in order of arrival */
-    qr_request *live;          /* accepted and not over, newest first */
+    qr_request_list started; /* and not over, in order of arrival; at most S and one that waits for pages */
+    qr_request *over;        /* destroyed when the step ends; linked by `next` */
+    int64_t n_ended;         /* samples */
+    qr_draft_costs draft_costs;
+    qrun_model *draft;         /* NULL: none */
+    qr_draft_model *drafter;   /* of that */
     qrun_session_stats counts; /* what `stats` is published from after each step */
 
     /* Of any thread, under lock. */
     pthread_mutex_t lock;
-    qr_request *inbox, **inbox_end;
-    uint64_t last_request;
+    qr_request_queue queue;
     qrun_session_stats stats; /* as of the last step, newer submissions counted as waiting */
     int event_descriptor;
 
     atomic_bool stepping;
 };
 
-/* Sizes and plan of a session for a described model. memory->free_bytes: after its weights and adapters. */
-qrun_status qr_session_size(qrun_model *model, const qrun_session_params *params, const qr_device_memory *memory,
-                            qr_session_sizes *sizes, qr_plan *plan, qr_error *err);
+/* Sizes and plan of a session for a described model, and a draft model (NULL: none). memory->free_bytes: after their
+ * weights and adapters. If it does not fit (QRUN_ERROR_MEMORY, and sizes->budget_bytes is set), they are those of the
+ * smallest such session. */
+qrun_status qr_session_size(qrun_model *model, qrun_model *draft, const qrun_session_params *params,
+                            const qr_device_memory *memory, qr_session_sizes *sizes, qr_plan *plan, qr_error *err);
+
+/* qrun_session_submit, where `overrides` may have members of generation_json (request.h). */
+qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *params, const qr_json *overrides,
+                              const char *what, uint64_t *request, qr_error *err);
 
 /* scheduler.c. Moves sequences between waiting and running, reserves pages, and sets n_step of those that take part.
  * False when nothing can be computed. */
 bool qr_schedule(qrun_session *session);
-void qr_sequence_enqueue(qrun_session *session, qr_sequence *sequence); /* into the waiting list, by age */
+void qr_sequence_set_state(qr_sequence *sequence, qr_sequence_state state);
 /* Makes a sequence a running one; false when all slots are taken. */
 bool qr_sequence_take_slot(qrun_session *session, qr_sequence *sequence);
 /* After a step that failed: all running sequences wait, and are computed again from their first token. */
 void qr_requeue_all(qrun_session *session);
 /* Releases slot and pages; the caller sets the new state. */
 void qr_sequence_leave(qrun_session *session, qr_sequence *sequence);
+
+/* states.c. The states that layers carry along sequences; nothing is done for a model without. A state goes forward
+ * only: where tokens are taken back (a draft that is dropped), a snapshot from before them has to be restored. */
+/* The sequence's slot gets the state that its matched prefix ends with. */
+void qr_state_restore(qrun_session *session, const qr_sequence *sequence);
+/* A sequence begins with all the tokens of another, and with its state. */
+void qr_state_fork(qrun_session *session, const qr_sequence *from, const qr_sequence *to);
+/* Keeps the sequence's state with the pages of its tokens, so that others may go on from there. */
+void qr_state_keep(qrun_session *session, const qr_sequence *sequence);
+/* Tokens of a prompt that the sequence may compute in one step, at most n: no further than the next snapshot. */
+int64_t qr_state_step_tokens(const qrun_session *session, const qr_sequence *sequence, int64_t n);
+/* Whether a snapshot is due after the tokens that the sequence has computed of its prompt. */
+bool qr_state_is_due(const qrun_session *session, const qr_sequence *sequence);
+/* Does the copies noted since the last step. */
+qrun_status qr_states_copy(qrun_session *session, qr_error *err);
+/* After a step that failed. */
+void qr_states_forget(qrun_session *session);
+
+/* step.c. Sends an event of a request, and ends one with an error event. */
+void qr_request_send(const qr_request *request, int32_t sample, qrun_event *event);
+void qr_request_fail(qrun_session *session, qr_request *request, const char *message);
 
 #endif

@@ -6,16 +6,16 @@
 
 #include "base/clock.h"
 #include "base/sizes.h"
+#include "runtime/generate/prompt_rows.h"
 #include "runtime/generate/session.h"
 #include "runtime/model/adapter.h"
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-static void send(const qr_sequence *sequence, qrun_event *event) {
-    const qr_request *request = sequence->request;
+void qr_request_send(const qr_request *request, int32_t sample, qrun_event *event) {
     event->struct_size = sizeof *event;
     event->request = request->id;
-    event->sample = sequence->sample;
+    event->sample = sample;
     if (event->text == NULL) { event->text = ""; }
     if (request->on_event != NULL) { request->on_event(request->user, event); }
 }
@@ -37,55 +37,60 @@ static void send_done(const qr_sequence *sequence, const char *reason, const cha
         .first_token_seconds = since(request->submit_time, sequence->first_token_time),
         .total_seconds = qr_now_seconds() - request->submit_time,
     };
-    send(sequence, &event);
+    qr_request_send(request, sequence->sample, &event);
 }
 
 /* ---- The end of samples and requests ----------------------------------------------------------------------------- */
 
-static void remove_waiting(qrun_session *session, const qr_sequence *sequence) {
-    qr_sequence **link = &session->waiting;
-    while (*link != sequence) { link = &(*link)->next; }
-    *link = sequence->next;
+/* One sample less; after the last one the number of the request is no longer known. */
+static void close_sample(qrun_session *session, qr_request *request) {
+    session->n_ended++;
+    if (--request->n_open > 0) { return; }
+    pthread_mutex_lock(&session->lock);
+    qr_request_queue_forget(&session->queue, request);
+    pthread_mutex_unlock(&session->lock);
+    request->next = session->over;
+    session->over = request;
 }
 
 static void close_sequence(qrun_session *session, qr_sequence *sequence) {
-    if (sequence->state == QR_SEQUENCE_WAITING) { remove_waiting(session, sequence); }
+    qr_request *request = sequence->request;
     qr_sequence_leave(session, sequence);
-    sequence->state = QR_SEQUENCE_DONE;
-    if (--sequence->request->n_open == 0) { atomic_store(&sequence->request->over, true); }
+    qr_sequence_set_state(sequence, QR_SEQUENCE_DONE);
+    if (request->n_open == 1) { qr_request_list_remove(&session->started, request); }
+    close_sample(session, request);
 }
 
 /* Frees the requests that are over. */
 static void sweep(qrun_session *session) {
-    for (qr_request **link = &session->live; *link != NULL;) {
-        qr_request *request = *link;
-        if (request->n_open > 0) {
-            link = &request->next;
-            continue;
-        }
-        pthread_mutex_lock(&session->lock); /* qrun_session_cancel walks the list */
-        *link = request->next;
-        pthread_mutex_unlock(&session->lock);
+    while (session->over != NULL) {
+        qr_request *request = session->over;
+        session->over = request->next;
         qr_request_destroy(request, session->cache);
         session->counts.n_finished++;
     }
 }
 
-static void fail_request(qrun_session *session, qr_request *request, const char *message) {
-    qr_sequence *first = &request->sequences[0];
+void qr_request_fail(qrun_session *session, qr_request *request, const char *message) {
     for (int32_t i = 0; i < request->n_samples; i++) {
-        if (request->sequences[i].state != QR_SEQUENCE_DONE) { close_sequence(session, &request->sequences[i]); }
+        if (request->sequences == NULL) {
+            close_sample(session, request);
+        } else if (request->sequences[i].state != QR_SEQUENCE_DONE) {
+            close_sequence(session, &request->sequences[i]);
+        }
     }
     qrun_event event = {.type = QRUN_EVENT_ERROR, .is_last = true, .message = message};
-    send(first, &event);
+    qr_request_send(request, 0, &event);
 }
 
-/* Ends a sample. The event carries the text that was held back, unless a stop string ended the sample. */
-static void finish(qrun_session *session, qr_sequence *sequence, const char *reason, bool by_stop_text) {
+/* Ends a sample. The event carries the text that was held back, unless a stop string ended the sample or it has none.
+ */
+static void finish(qrun_session *session, qr_sequence *sequence, const char *reason, bool without_text) {
     const char *text = "";
     size_t n_bytes = 0;
     bool stopped;
-    if (!by_stop_text) { (void)qr_answer_finish(&sequence->answer, &text, &n_bytes, &stopped, NULL); }
+    if (!without_text) { (void)qr_answer_finish(&sequence->answer, &text, &n_bytes, &stopped, NULL); }
+    qr_state_keep(session, sequence); /* the next turn goes on from here */
     close_sequence(session, sequence);
     send_done(sequence, reason, text, n_bytes);
 }
@@ -97,42 +102,53 @@ static void drain_descriptor(const qrun_session *session) {
     while (read(session->event_descriptor, &count, sizeof count) < 0 && errno == EINTR) {}
 }
 
-static void take_inbox(qrun_session *session) {
-    pthread_mutex_lock(&session->lock);
-    for (qr_request *request; (request = session->inbox) != NULL;) {
-        session->inbox = request->next;
-        request->next = session->live;
-        session->live = request;
-        qr_sequence_enqueue(session, &request->sequences[0]);
+static void end_before_start(qrun_session *session, qr_request *request) {
+    for (int32_t i = 0; i < request->n_samples; i++) {
+        const qr_sequence none = {.request = request, .sample = i, .n_tokens = request->n_prompt};
+        close_sample(session, request);
+        send_done(&none, "cancelled", "", 0);
     }
-    session->inbox_end = &session->inbox;
-    pthread_mutex_unlock(&session->lock);
 }
 
+/* Those that run end with this step. Of those that wait a step ends a few thousand, so that it never takes long. */
 static void take_cancellations(qrun_session *session) {
-    /* Only this thread changes the list; others read it under the lock. */
-    for (qr_request *request = session->live; request != NULL; request = request->next) {
+    enum { MOST_SAMPLES = 2048 };
+    for (qr_request *request = session->started.first, *next; request != NULL; request = next) {
+        next = request->next;
         if (!atomic_load(&request->cancelled)) { continue; }
         for (int32_t i = 0; i < request->n_samples; i++) {
             qr_sequence *sequence = &request->sequences[i];
             if (sequence->state != QR_SEQUENCE_DONE) { finish(session, sequence, "cancelled", false); }
         }
     }
+    for (int32_t n = 0; n < MOST_SAMPLES;) {
+        pthread_mutex_lock(&session->lock);
+        qr_request *request = qr_request_queue_take_cancelled(&session->queue);
+        pthread_mutex_unlock(&session->lock);
+        if (request == NULL) { break; }
+        n += request->n_samples;
+        end_before_start(session, request);
+    }
     sweep(session);
 }
 
 /* ---- The next tokens of a step ----------------------------------------------------------------------------------- */
 
-/* Whether the step computes all known tokens of a sequence, so that its last row gives the next one. */
+/* Whether the step computes all known tokens of a sequence, so that its last row gives the next one, if one is wanted.
+ */
 static bool catches_up(const qr_sequence *sequence) {
-    return sequence->kv.n_tokens + sequence->n_step == sequence->n_tokens;
+    return sequence->kv.n_tokens + sequence->n_step == sequence->n_tokens + sequence->drafts.n &&
+           !sequence->request->prompt_only;
 }
 
-static void add_next_token(qr_step *step, qr_sequence *sequence) {
+/* Rows of logits that a sequence of the step wants: after its last known token, and after each draft. */
+static int64_t count_rows(const qr_sequence *sequence) { return catches_up(sequence) ? 1 + sequence->drafts.n : 0; }
+
+static void add_next_token(qr_step *step, qr_sequence *sequence, int64_t n_ahead) {
     const qr_request *request = sequence->request;
     const bool on_host = request->logprobs > 0 || qr_sampling_changes_logits(&request->sampling);
-    step->next[step->n_next++] =
-        (qr_next_token){.sequence = sequence, .row = step->n_rows, .on_host = on_host, .index = step->n_on_device};
+    step->next[step->n_next++] = (qr_next_token){
+        .sequence = sequence, .n_ahead = n_ahead, .row = step->n_rows, .on_host = on_host, .index = step->n_on_device};
     step->n_on_device += !on_host;
 }
 
@@ -141,19 +157,24 @@ static void add_next_token(qr_step *step, qr_sequence *sequence) {
 static void list_next_tokens(qrun_session *session) {
     qr_step *step = &session->step;
     int32_t n_free = session->n_free_slots;
-    step->n_rows = step->n_next = step->n_on_device = 0;
+    step->n_rows = step->n_next = step->n_on_device = step->n_drafts = 0;
     for (int32_t i = 0; i < session->n_running; i++) {
         qr_sequence *sequence = session->running[i];
         if (sequence->n_step == 0 || !catches_up(sequence)) { continue; }
         qr_request *request = sequence->request;
-        add_next_token(step, sequence);
+        add_next_token(step, sequence, 0);
         for (int32_t k = 1; !request->started && k < request->n_samples; k++) {
             qr_sequence *held = &request->sequences[k];
             if (held->state != QR_SEQUENCE_HELD || n_free == 0) { continue; }
             n_free--;
-            add_next_token(step, held);
+            add_next_token(step, held, 0);
         }
         step->n_rows++;
+        for (int64_t d = 1; d <= sequence->drafts.n; d++) {
+            add_next_token(step, sequence, d);
+            step->n_rows++;
+            step->n_drafts++;
+        }
     }
 }
 
@@ -168,18 +189,19 @@ static void release_held(qrun_session *session, qr_sequence *first) {
         if (sequence->state != QR_SEQUENCE_HELD) { continue; }
         if (qr_sequence_take_slot(session, sequence)) {
             qr_kv_fork(session->cache, &first->kv, &sequence->kv);
+            qr_state_fork(session, first, sequence);
             sequence->n_cached = request->n_prompt;
             sequence->has_run = true;
         } else {
-            qr_sequence_enqueue(session, sequence);
+            qr_sequence_set_state(sequence, QR_SEQUENCE_WAITING);
         }
     }
 }
 
 /* ---- Computing --------------------------------------------------------------------------------------------------- */
 
-/* Block tables as wide as the longest sequence of the step needs. A decode step has the sizes that the forward pass
- * replays, and a next token for every row. */
+/* Block tables as wide as the longest sequence of the step needs. A step that only decodes has the sizes that the
+ * forward pass replays, where it does. */
 static qr_batch_sizes measure_step(qrun_session *session) {
     qr_step *step = &session->step;
     qr_batch_sizes sizes = {.n_rows = step->n_rows, .n_samples = step->n_on_device, .table_stride = 1};
@@ -191,8 +213,9 @@ static qr_batch_sizes measure_step(qrun_session *session) {
         sizes.n_sequences++;
         sizes.table_stride = qr_max(sizes.table_stride, n_blocks);
     }
-    step->is_decode = sizes.n_tokens == sizes.n_sequences && sizes.n_tokens == step->n_rows &&
-                      sizes.n_tokens == step->n_next && qr_forward_decode_sizes(session->forward, &sizes);
+    step->n_tokens = sizes.n_tokens;
+    step->is_decode = sizes.n_tokens == step->n_rows && sizes.n_tokens == step->n_next &&
+                      qr_forward_decode_sizes(session->forward, &sizes);
     for (int64_t i = 0; step->is_decode && i < step->n_next; i++) { step->next[i].index = i; }
     return sizes;
 }
@@ -203,10 +226,25 @@ static qr_sample_params device_args(const qr_next_token *next, int64_t first_row
     const qr_sequence *sequence = next->sequence;
     const qr_request *request = sequence->request;
     qr_sample_params args = {.temperature = 0.0F};
-    if (!next->on_host) { args = qr_sampling_op_args(&request->sampling, sequence->sample, sequence->n_tokens); }
+    if (!next->on_host) {
+        args = qr_sampling_op_args(&request->sampling, sequence->sample, sequence->n_tokens + next->n_ahead);
+    }
     args.row = (int32_t)(next->row - first_row);
     args.wants_logprob = request->logprobs == 0;
     return args;
+}
+
+/* A decode step has one token a sequence of the batch, so drafts count as sequences there. */
+static void add_to_batch(qr_batch *batch, const qr_sequence *sequence, bool is_decode) {
+    const int64_t first = sequence->kv.n_tokens, n = sequence->n_step, n_logits = count_rows(sequence);
+    const int32_t adapter = qr_adapter_index(sequence->request->adapter);
+    if (!is_decode) {
+        qr_batch_add(batch, &sequence->kv, sequence->tokens, first, n, sequence->slot, adapter, n_logits);
+        return;
+    }
+    for (int64_t i = first; i < first + n; i++) {
+        qr_batch_add(batch, &sequence->kv, sequence->tokens, i, 1, sequence->slot, adapter, 1);
+    }
 }
 
 static void fill_batch(const qrun_session *session, qr_batch *batch) {
@@ -215,8 +253,7 @@ static void fill_batch(const qrun_session *session, qr_batch *batch) {
     for (int32_t i = 0; i < session->n_running; i++) {
         const qr_sequence *sequence = session->running[i];
         if (sequence->n_step == 0) { continue; }
-        qr_batch_add(batch, &sequence->kv, sequence->tokens, sequence->n_step, sequence->slot,
-                     qr_adapter_index(sequence->request->adapter), catches_up(sequence));
+        add_to_batch(batch, sequence, step->is_decode);
     }
     for (int64_t i = 0; i < step->n_next; i++) {
         const qr_next_token *next = &step->next[i];
@@ -231,7 +268,8 @@ static qrun_status prepare_slots(qrun_session *session, qr_error *err) {
     for (int32_t i = 0; i < session->n_running; i++) {
         qr_sequence *sequence = session->running[i];
         if (sequence->has_rope || sequence->n_step == 0) { continue; }
-        QR_RETURN_IF_ERROR(qr_forward_set_rope(session->forward, sequence->slot, sequence->request->rope_tokens, err));
+        QR_RETURN_IF_ERROR(qr_forward_set_rope(session->forward, sequence->slot, sequence->n_tokens,
+                                               sequence->request->rope_tokens, err));
         sequence->has_rope = true;
         if (sequence->request->start_time == 0) { sequence->request->start_time = qr_now_seconds(); }
     }
@@ -261,17 +299,11 @@ static qrun_status compute(qrun_session *session, qr_error *err) {
     fill_batch(session, batch);
     QR_TRY(prepare_slots(session, err));
     QR_TRY(copy_pages(session, err));
+    QR_TRY(qr_states_copy(session, err));
     QR_TRY(session->step.is_decode ? qr_forward_decode(session->forward, err) : qr_forward_run(session->forward, err));
 out:
     pthread_mutex_unlock(compute_lock);
     return status;
-}
-
-static void commit(qrun_session *session) {
-    for (int32_t i = 0; i < session->n_running; i++) {
-        qr_sequence *sequence = session->running[i];
-        if (sequence->n_step > 0) { qr_kv_commit(session->cache, &sequence->kv, sequence->tokens, sequence->n_step); }
-    }
 }
 
 /* ---- Sampling ---------------------------------------------------------------------------------------------------- */
@@ -294,15 +326,16 @@ static void sample_on_host(void *arg, int64_t index, int worker) {
     if (!next->on_host) { return; }
     next->is_broken = !qr_logits_are_finite(next->logits, vocab);
     if (next->is_broken) { return; }
-    const qr_sampling_history history = {
-        .tokens = sequence->tokens, .n_prompt = request->n_prompt, .n_tokens = sequence->n_tokens};
+    const qr_sampling_history history = {.tokens = sequence->tokens,
+                                         .n_prompt = request->n_prompt,
+                                         .n_tokens = sequence->n_tokens + next->n_ahead,
+                                         .capacity = request->capacity,
+                                         .eos = &session->model->generation.eos};
     next->token = qr_sampler_sample(session->samplers[worker], &request->sampling, &history, sequence->sample, NULL,
                                     next->logits);
-    if (request->logprobs < 0) { return; }
-    const double log_sum = qr_log_sum_exp(next->logits, vocab);
+    if (request->logprobs < 0 || next->token < 0) { return; }
     next->n_top = (int32_t)qr_min(request->logprobs, vocab);
-    qr_top_logprobs(next->logits, vocab, log_sum, next->n_top, next->top);
-    next->logprob = (float)((double)next->logits[next->token] - log_sum);
+    next->logprob = qr_token_logprobs(next->logits, vocab, next->token, next->n_top, next->top);
 }
 
 /* From a row and its first next token on, as many rows as have their logits at the same time. */
@@ -390,6 +423,38 @@ static qrun_status sample_tokens(qrun_session *session, qr_error *err) {
     return QRUN_OK;
 }
 
+/* ---- Drafts ------------------------------------------------------------------------------------------------------ */
+
+/* A draft is accepted if it and those before it are what was sampled. Listed are a sequence's tokens in their order. */
+static void accept_drafts(qrun_session *session) {
+    const qr_step *step = &session->step;
+    for (int64_t i = 0; i < step->n_next; i++) {
+        const qr_next_token *next = &step->next[i];
+        qr_drafts *drafts = &next->sequence->drafts;
+        const int64_t n = next->n_ahead;
+        if (n != drafts->n_accepted || n == drafts->n || next->is_broken) { continue; }
+        drafts->n_accepted += next->token == next->sequence->tokens[next->sequence->n_tokens + n];
+    }
+    for (int64_t i = 0; i < step->n_next; i++) {
+        const qr_next_token *next = &step->next[i];
+        if (next->n_ahead == 0) { qr_drafts_learn(&next->sequence->drafts, next->token); }
+    }
+}
+
+/* The K/V of accepted tokens stay. What was written after them is not known to anybody, and is overwritten. */
+static void commit(qrun_session *session) {
+    for (int32_t i = 0; i < session->n_running; i++) {
+        qr_sequence *sequence = session->running[i];
+        const qr_drafts *drafts = &sequence->drafts;
+        if (sequence->n_step == 0) { continue; }
+        qr_kv_commit(session->cache, &sequence->kv, sequence->tokens,
+                     sequence->n_step - (drafts->n - drafts->n_accepted));
+        if (qr_state_is_due(session, sequence)) { qr_state_keep(session, sequence); }
+        session->counts.draft_tokens += drafts->n;
+        session->counts.accepted_draft_tokens += drafts->n_accepted;
+    }
+}
+
 /* ---- Delivering tokens ------------------------------------------------------------------------------------------- */
 
 static bool is_end(const qrun_session *session, int32_t token) {
@@ -404,9 +469,15 @@ static bool is_end(const qrun_session *session, int32_t token) {
 static void deliver_token(qrun_session *session, const qr_next_token *next) {
     qr_sequence *sequence = next->sequence;
     qr_request *request = sequence->request;
-    if (sequence->state != QR_SEQUENCE_RUNNING) { return; } /* its request failed earlier in this step */
+    if (sequence->state != QR_SEQUENCE_RUNNING) { return; } /* it ended earlier in this step */
+    /* A callback that cancels at a token has that one as the last, drafts or none. */
+    if (next->n_ahead > 0 && atomic_load(&request->cancelled)) { return; }
     if (next->is_broken) {
-        fail_request(session, request, "the model computed non-finite values; are its weights intact?");
+        qr_request_fail(session, request, "the model computed non-finite values; are its weights intact?");
+        return;
+    }
+    if (next->token < 0) {
+        qr_request_fail(session, request, "the rules of `generation_json` leave no token to continue with");
         return;
     }
     if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }
@@ -425,10 +496,10 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
     bool stopped;
     qr_error err = {0};
     if (qr_answer_push(&sequence->answer, next->token, &event.text, &event.text_bytes, &stopped, &err) != QRUN_OK) {
-        fail_request(session, request, err.message);
+        qr_request_fail(session, request, err.message);
         return;
     }
-    send(sequence, &event);
+    qr_request_send(request, sequence->sample, &event);
     if (stopped) {
         finish(session, sequence, "stop", true);
     } else if (sequence->n_tokens == request->capacity) {
@@ -436,24 +507,28 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
     }
 }
 
+/* A sequence of which the prompt alone was wanted ends with it. */
+static void finish_prompts(qrun_session *session) {
+    for (int32_t i = session->n_running; i-- > 0;) {
+        qr_sequence *sequence = session->running[i];
+        const bool is_computed = sequence->kv.n_tokens == sequence->n_tokens;
+        if (sequence->request->prompt_only && is_computed) { finish(session, sequence, "length", true); }
+    }
+}
+
 static void deliver_tokens(qrun_session *session) {
     const qr_step *step = &session->step;
+    accept_drafts(session);
     commit(session);
+    finish_prompts(session);
     for (int64_t i = 0; i < step->n_next; i++) { release_held(session, step->next[i].sequence); }
-    for (int64_t i = 0; i < step->n_next; i++) { deliver_token(session, &step->next[i]); }
+    for (int64_t i = 0; i < step->n_next; i++) {
+        const qr_next_token *next = &step->next[i];
+        if (next->n_ahead <= next->sequence->drafts.n_accepted) { deliver_token(session, next); }
+    }
 }
 
 /* ---- The step ---------------------------------------------------------------------------------------------------- */
-
-static int32_t count_waiting(const qrun_session *session) {
-    int32_t n = 0;
-    for (const qr_request *request = session->live; request != NULL; request = request->next) {
-        for (int32_t i = 0; i < request->n_samples; i++) {
-            n += request->sequences[i].state == QR_SEQUENCE_WAITING || request->sequences[i].state == QR_SEQUENCE_HELD;
-        }
-    }
-    return n;
-}
 
 static bool update_stats(qrun_session *session, double seconds, int64_t prompt_tokens) {
     qr_kv_stats pages;
@@ -462,19 +537,20 @@ static bool update_stats(qrun_session *session, double seconds, int64_t prompt_t
     qrun_session_stats *counts = &session->counts;
     counts->n_running = session->n_running;
     counts->pages_used = pages.n_used;
+    counts->pages_shared = pages.n_shared;
+    counts->pages_cached = pages.n_cached;
     counts->pages_peak = pages.peak_used;
     counts->replayed_steps = replays->n_replayed;
     memcpy(counts->replay_failure, replays->reason, sizeof counts->replay_failure);
+    counts->restored_prompt_tokens = pages.n_brought_tokens;
+    qr_page_store_note(session->store, counts->cache_note, sizeof counts->cache_note);
     counts->step_seconds += seconds;
     if (prompt_tokens > 0) { counts->prefill_seconds += seconds; }
     counts->prompt_tokens += prompt_tokens;
-    counts->n_waiting = count_waiting(session);
     pthread_mutex_lock(&session->lock);
+    counts->n_waiting = (int32_t)qr_min(session->queue.n_samples - session->n_ended - session->n_running, INT32_MAX);
     session->stats = *counts;
-    for (const qr_request *request = session->inbox; request != NULL; request = request->next) {
-        session->stats.n_waiting += request->n_samples;
-    }
-    const bool has_work = session->live != NULL || session->inbox != NULL;
+    const bool has_work = session->queue.root != NULL;
     pthread_mutex_unlock(&session->lock);
     return has_work;
 }
@@ -489,13 +565,21 @@ static int64_t count_prompt_tokens(const qrun_session *session) {
     return n;
 }
 
+/* Of a step that only decodes. */
+static void learn_costs(qrun_session *session, double seconds) {
+    const qr_step *step = &session->step;
+    if (step->n_tokens != step->n_rows) { return; }
+    qr_draft_costs_learn(&session->draft_costs, step->n_rows, step->n_drafts, seconds);
+}
+
 static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_error *err) {
     drain_descriptor(session);
-    take_inbox(session);
     take_cancellations(session);
     *prompt_tokens = 0;
-    if (session->live == NULL) { return QRUN_OK; }
+    const double start = qr_now_seconds(); /* drafting is part of what drafts cost */
     if (!qr_schedule(session)) {
+        sweep(session);
+        if (session->started.first == NULL) { return QRUN_OK; }
         return qr_fail(err, QRUN_ERROR_INTERNAL, "the scheduler found nothing to compute although requests wait");
     }
     *prompt_tokens = count_prompt_tokens(session);
@@ -504,9 +588,16 @@ static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_er
         session->counts.steps++;
         status = sample_tokens(session, err);
     }
-    if (status == QRUN_OK) { deliver_tokens(session); }
+    if (status == QRUN_OK) { status = qr_take_prompt_rows(session, err); }
+    if (status == QRUN_OK) {
+        learn_costs(session, qr_now_seconds() - start);
+        deliver_tokens(session);
+    }
     /* Pages may have been reserved or half written: a later step computes everything again. */
-    if (status != QRUN_OK) { qr_requeue_all(session); }
+    if (status != QRUN_OK) {
+        qr_requeue_all(session);
+        qr_states_forget(session);
+    }
     sweep(session);
     return status;
 }

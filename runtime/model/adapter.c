@@ -4,17 +4,21 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
+#include "base/random.h"
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
 #include "runtime/model/adapter_modules.h"
+#include "runtime/model/expert_adapters.h"
+#include "runtime/model/layer_stream.h"
 #include "runtime/model/weight_writer.h"
 
 static size_t table_bytes(const qrun_model *model) {
     return (size_t)model->n_slots * QR_MAX_ADAPTERS * sizeof(qr_lora_factor);
 }
 
-static qr_lora_factor *table_entry(const qrun_adapter *adapter, const qr_linear_layer *linear) {
-    return adapter->model->lora_table + (int64_t)linear->slot * QR_MAX_ADAPTERS + adapter->index;
+static qr_lora_factor *table_entry(const qrun_adapter *adapter, int32_t slot) {
+    return adapter->model->lora_table + (int64_t)slot * QR_MAX_ADAPTERS + adapter->index;
 }
 
 /* ---- Which module is which layer --------------------------------------------------------------------------------- */
@@ -43,7 +47,7 @@ static const qr_adapter_module *find_module(const load_state *state, int64_t lay
 
 qrun_status qr_adapter_check_shape(const qr_adapter_module *module, int64_t rows, int64_t cols,
                                    const qr_weight_desc *desc, qr_error *err) {
-    if (rows == desc->rows && cols == desc->cols) { return QRUN_OK; }
+    if (rows == desc->rows && cols == desc->cols && module->n_stacked == 1) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
                    "%s: the adapter is made for [%lld, %lld] and the model's layer is [%lld, %lld]", module->name,
                    (long long)rows, (long long)cols, (long long)desc->rows, (long long)desc->cols);
@@ -70,10 +74,19 @@ static qrun_status put_ratio(load_state *state, const qr_adapter_module *module,
                                     .scale = factor->scale,
                                     .magnitude = factor->ratio,
                                     .ratio = (float *)(uintptr_t)factor->ratio};
+    if (state->layout.base != NULL) {
+        QR_RETURN_IF_ERROR(qr_layer_stream_use_linear(state->made->model, backend, linear, err));
+    }
     if (state->layout.base != NULL) { return qr_dora_norm(backend, &args, state->workspace, err); }
     const size_t n_bytes = qr_dora_norm_workspace(backend, &args);
     state->workspace.n_bytes = n_bytes > state->workspace.n_bytes ? n_bytes : state->workspace.n_bytes;
     return QRUN_OK;
+}
+
+static qrun_status check_rank(const qr_adapter_module *module, qr_error *err) {
+    if (module->rank <= QR_MAX_LORA_RANK) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: rank %lld is above the %d supported", module->name,
+                   (long long)module->rank, QR_MAX_LORA_RANK);
 }
 
 static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
@@ -82,10 +95,7 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     if (module == NULL) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(
         qr_adapter_check_shape(module, module->out_features, module->in_features, &linear->weight.desc, err));
-    if (module->rank > QR_MAX_LORA_RANK) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: rank %lld is above the %d supported", module->name,
-                       (long long)module->rank, QR_MAX_LORA_RANK);
-    }
+    QR_RETURN_IF_ERROR(check_rank(module, err));
     state->n_matched++;
     qr_lora_factor factor = {.rank = (int32_t)module->rank, .scale = (float)module->scale};
     QR_RETURN_IF_ERROR(put_factor(state, module->a, &factor.a, err));
@@ -93,14 +103,48 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     if (module->magnitude != NULL) { QR_RETURN_IF_ERROR(put_ratio(state, module, linear, &factor, err)); }
     if (state->layout.base == NULL) { return QRUN_OK; }
     qr_backend *backend = state->made->model->context->backend;
-    return backend->copy_in(backend, table_entry(state->made, linear), &factor, sizeof factor, err);
+    return backend->copy_in(backend, table_entry(state->made, linear->slot), &factor, sizeof factor, err);
+}
+
+static qrun_status visit_experts(load_state *state, int64_t l, qr_tensor_role role, qr_error *err) {
+    const qrun_model *model = state->made->model;
+    const qr_layer *layer = &model->layers[l];
+    const qr_adapter_module *module = qr_expert_pair_find(model, state->adapter, l, role);
+    if (module == NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_expert_pair_check(model, module, layer, role, err));
+    QR_RETURN_IF_ERROR(check_rank(module, err));
+    state->n_matched++;
+    float *a = qr_layout_take(&state->layout, qr_tensor_elements(module->a), sizeof *a);
+    float *b = qr_layout_take(&state->layout, qr_tensor_elements(module->b), sizeof *b);
+    if (a == NULL) { return QRUN_OK; }
+    qr_backend *backend = model->context->backend;
+    const qr_lora_factor factor = {.a = a, .b = b, .rank = (int32_t)module->rank, .scale = (float)module->scale};
+    QR_RETURN_IF_ERROR(qr_expert_pair_put(backend, module, a, b, err));
+    const int32_t slot = qr_expert_pair_shape_of(model, layer, role).slot;
+    return backend->copy_in(backend, table_entry(state->made, slot), &factor, sizeof factor, err);
+}
+
+/* Every linear layer, and the experts of every layer that has any. */
+static qrun_status visit_all(load_state *state, qr_error *err) {
+    qrun_model *model = state->made->model;
+    QR_RETURN_IF_ERROR(qr_model_each_linear(model, visit_linear, state, err));
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        for (int i = 0; i < QR_EXPERT_PAIRS && model->layers[l].expert_gate != NULL; i++) {
+            QR_RETURN_IF_ERROR(visit_experts(state, l, qr_expert_pair_roles[i], err));
+        }
+    }
+    return QRUN_OK;
 }
 
 static bool has_layer_for(const load_state *state, const qr_adapter_module *module) {
     const qrun_model *model = state->made->model;
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        for (qr_tensor_role role = QR_ROLE_Q; role < QR_ROLE_COUNT; role++) {
-            if (model->family->modules[role] != NULL && find_module(state, l, role) == module) { return true; }
+        for (qr_tensor_role role = QR_ROLE_Q; role <= QR_ROLE_ROUTER; role++) {
+            if (!qr_family_layer_has(model->family, &model->config, l, role)) { continue; }
+            if (find_module(state, l, role) == module) { return true; }
+        }
+        for (int i = 0; i < QR_EXPERT_PAIRS && model->layers[l].expert_gate != NULL; i++) {
+            if (qr_expert_pair_find(model, state->adapter, l, qr_expert_pair_roles[i]) == module) { return true; }
         }
     }
     return false;
@@ -133,14 +177,14 @@ static qrun_status load(qrun_adapter *made, const qr_adapter *adapter, const cha
     qr_backend *backend = model->context->backend;
     load_state state = {.made = made, .adapter = adapter};
     qrun_status status = QRUN_OK;
-    QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
+    QR_TRY(visit_all(&state, err));
     QR_TRY(refuse_unmatched(&state, path, err));
     QR_TRY(make_table(model, err));
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, state.layout.offset, &made->memory, err));
     made->memory_bytes = state.layout.offset;
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, state.workspace.n_bytes, &state.workspace.memory, err));
     state.layout = (qr_layout){.base = made->memory};
-    QR_TRY(qr_model_each_linear(model, visit_linear, &state, err));
+    QR_TRY(visit_all(&state, err));
     QR_TRY(qr_adapter_modules_load(made, adapter, path, err));
     if (adapter->config.use_dora) { atomic_fetch_or(&model->dora_adapters, UINT64_C(1) << made->index); }
 out:
@@ -148,18 +192,13 @@ out:
     return status;
 }
 
-static qrun_status clear_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
-    (void)layer, (void)role;
-    const qrun_adapter *adapter = arg;
-    qr_backend *backend = adapter->model->context->backend;
-    return backend->fill_zero(backend, table_entry(adapter, linear), sizeof(qr_lora_factor), err);
-}
-
 static void release(qrun_adapter *adapter) {
     qrun_model *model = adapter->model;
     qr_backend *backend = model->context->backend;
     if (model->lora_table != NULL && adapter->index >= 0) {
-        (void)qr_model_each_linear(model, clear_linear, adapter, NULL);
+        for (int32_t slot = 0; slot < model->n_slots; slot++) {
+            (void)backend->fill_zero(backend, table_entry(adapter, slot), sizeof(qr_lora_factor), NULL);
+        }
         atomic_fetch_and(&model->dora_adapters, ~(UINT64_C(1) << adapter->index));
     }
     qr_adapter_modules_release(adapter);
@@ -183,8 +222,9 @@ const struct qrun_adapter *qr_adapter_named(qrun_model *model, const char *name)
 }
 
 /* The last component of a path, without trailing slashes. */
+/* The last part of a path, or of an id without its revision. */
 static char *name_of_path(const char *path) {
-    size_t end = strlen(path);
+    size_t end = qr_file_exists(path) ? strlen(path) : strcspn(path, "@");
     while (end > 1 && path[end - 1] == '/') { end--; }
     size_t start = end;
     while (start > 0 && path[start - 1] != '/') { start--; }
@@ -201,11 +241,36 @@ static qrun_status take_index(qrun_model *model, qrun_adapter *adapter, qr_error
                    QR_MAX_ADAPTERS);
 }
 
+static uint64_t hash_tensor(uint64_t hash, const char *name, const qr_safetensors_tensor *tensor) {
+    hash = qr_hash_bytes(hash, name, strlen(name) + 1);
+    if (tensor == NULL) { return hash; }
+    const uint64_t facts[] = {(uint64_t)tensor->dtype, qr_hash_words(QR_HASH_START, tensor->data, tensor->n_bytes)};
+    return qr_hash_bytes(hash, facts, sizeof facts);
+}
+
+static uint64_t hash_content(const qr_adapter *adapter) {
+    uint64_t hash = QR_HASH_START;
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        const qr_adapter_module *module = &adapter->modules[i];
+        hash = hash_tensor(hash, module->name, module->a);
+        hash = hash_tensor(hash, "B", module->b);
+        hash = hash_tensor(hash, "magnitude", module->magnitude);
+        hash = qr_hash_bytes(hash, &module->rank, sizeof module->rank);
+        hash = qr_hash_bytes(hash, &module->scale, sizeof module->scale);
+    }
+    for (size_t i = 0; i < adapter->n_parameters; i++) {
+        hash = hash_tensor(hash, adapter->parameters[i].name, adapter->parameters[i].tensor);
+    }
+    return qr_hash_mix(hash);
+}
+
 static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *err) {
     qr_adapter *adapter;
     QR_RETURN_IF_ERROR(qr_adapter_open(path, &adapter, err));
     pthread_mutex_lock(&made->model->context->compute_lock);
-    const qrun_status status = load(made, adapter, path, err);
+    qrun_status status = load(made, adapter, path, err);
+    made->content_hash = hash_content(adapter); /* before the files are checked, as all that is read of them */
+    if (status == QRUN_OK) { status = qr_safetensors_check(adapter->file, err); }
     pthread_mutex_unlock(&made->model->context->compute_lock);
     const bool names_path = err == NULL || strncmp(err->message, path, strlen(path)) == 0;
     if (status != QRUN_OK && !names_path) { qr_error_prefix(err, path); }
@@ -216,10 +281,12 @@ static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *e
 qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *name, qrun_adapter **adapter,
                               qrun_error *error) {
     *adapter = NULL;
+    static atomic_llong n_made;
     qrun_adapter *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "an adapter", sizeof *made); }
     made->model = model;
     made->index = -1;
+    made->identity = atomic_fetch_add(&n_made, 1) + 1;
     qrun_status status = QRUN_OK;
     QR_TRY(take_index(model, made, error));
     made->name = name != NULL ? qr_strdup(name) : name_of_path(path);
@@ -239,13 +306,36 @@ out:
     return status;
 }
 
+/* No request finds it any more; false: one uses it. */
+static bool take_out(const qrun_adapter *adapter) {
+    qrun_model *model = adapter->model;
+    pthread_mutex_lock(&model->lock);
+    const bool is_free = adapter->n_requests == 0;
+    if (is_free) { model->adapters[adapter->index] = NULL; }
+    pthread_mutex_unlock(&model->lock);
+    return is_free;
+}
+
 qrun_status qrun_adapter_close(qrun_adapter *adapter, qrun_error *error) {
     if (adapter == NULL) { return QRUN_OK; }
-    if (qr_model_count_sessions(adapter->model, 0) > 0) {
-        return qr_fail(error, QRUN_ERROR_BUSY, "adapter %s: a session of its model still exists", adapter->name);
+    qrun_model *model = adapter->model;
+    pthread_mutex_t *compute_lock = &model->context->compute_lock;
+    if (model->replaced_by == adapter && qr_model_count_sessions(model, 0) > 0) {
+        return qr_fail(error, QRUN_ERROR_BUSY, "adapter %s replaces whole modules, and a session of its model exists",
+                       adapter->name);
     }
-    release(adapter);
-    return QRUN_OK;
+    pthread_mutex_lock(compute_lock); /* until its rows of the table are free again */
+    const bool is_free = take_out(adapter);
+    if (is_free) { release(adapter); }
+    pthread_mutex_unlock(compute_lock);
+    return is_free ? QRUN_OK : qr_fail(error, QRUN_ERROR_BUSY, "adapter %s: a request still uses it", adapter->name);
+}
+
+void qr_adapter_count_requests(const qrun_adapter *adapter, int64_t change) {
+    if (adapter == NULL) { return; }
+    pthread_mutex_lock(&adapter->model->lock);
+    adapter->model->adapters[adapter->index]->n_requests += change;
+    pthread_mutex_unlock(&adapter->model->lock);
 }
 
 const char *qrun_adapter_name(const qrun_adapter *adapter) { return adapter->name; }

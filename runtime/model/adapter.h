@@ -16,13 +16,28 @@ struct qrun_adapter {
     void *module_memory; /* device: whole modules (adapter_modules.h) */
     size_t module_bytes;
     qr_replacements replacements;
+    uint64_t content_hash;  /* of all tensors and scales */
     int64_t original_vocab; /* the model's own, while the adapter's tables have more rows; 0: they have not */
+    int64_t identity;       /* 1 …; no other adapter of the process has or had it */
+    int64_t n_requests;     /* that name it; under the model's lock */
 };
 
 /* −1 for NULL, the base model. */
 static inline int32_t qr_adapter_index(const struct qrun_adapter *adapter) {
     return adapter != NULL ? adapter->index : -1;
 }
+
+/* What K/V that were computed with it are known by; 0 for NULL. */
+static inline int64_t qr_adapter_identity(const struct qrun_adapter *adapter) {
+    return adapter != NULL ? adapter->identity : 0;
+}
+
+static inline uint64_t qr_adapter_content(const struct qrun_adapter *adapter) {
+    return adapter != NULL ? adapter->content_hash : 0;
+}
+
+/* Counts a request that names it; it is not closed until change −1. NULL is fine. */
+void qr_adapter_count_requests(const struct qrun_adapter *adapter, int64_t change);
 
 /* QRUN_ERROR_ARGUMENT for an adapter of another model. While an adapter that replaces whole modules is open, the same
  * for every other one and for NULL. */

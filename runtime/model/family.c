@@ -10,22 +10,62 @@
 /* What the descendants of Llama share. */
 #define LLAMA_FRAME                                                                                              \
     [QR_ROLE_EMBEDDING] = "model.embed_tokens", [QR_ROLE_FINAL_NORM] = "model.norm", [QR_ROLE_HEAD] = "lm_head", \
-    [QR_ROLE_ATTN_NORM] = LAYER "input_layernorm", [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj",                \
-    [QR_ROLE_MLP_OUT] = LAYER "mlp.down_proj"
+    [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj", [QR_ROLE_MLP_OUT] = LAYER "mlp.down_proj"
 #define SPLIT_QKV                                                                   \
     [QR_ROLE_Q] = LAYER "self_attn.q_proj", [QR_ROLE_K] = LAYER "self_attn.k_proj", \
     [QR_ROLE_V] = LAYER "self_attn.v_proj"
 #define SPLIT_GATE_UP [QR_ROLE_GATE] = LAYER "mlp.gate_proj", [QR_ROLE_UP] = LAYER "mlp.up_proj"
-#define PRE_NORMS [QR_ROLE_MLP_NORM] = LAYER "post_attention_layernorm"
+#define PRE_NORMS [QR_ROLE_ATTN_NORM] = LAYER "input_layernorm", [QR_ROLE_MLP_NORM] = LAYER "post_attention_layernorm"
+#define POST_NORMS                                                                         \
+    [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm", [QR_ROLE_POST_MLP_NORM] = \
+                                                                     LAYER "post_feedforward_layernorm"
 #define QK_NORMS [QR_ROLE_Q_NORM] = LAYER "self_attn.q_norm", [QR_ROLE_K_NORM] = LAYER "self_attn.k_norm"
-#define SANDWICH_NORMS                                           \
-    [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm", \
-    [QR_ROLE_MLP_NORM] = LAYER "pre_feedforward_layernorm",      \
+#define DELTA                                                                                                 \
+    [QR_ROLE_DELTA_NORM] = LAYER "linear_attn.norm", [QR_ROLE_DELTA_CONV] = LAYER "linear_attn.conv1d",       \
+    [QR_ROLE_DELTA_A_LOG] = LAYER "linear_attn.A_log", [QR_ROLE_DELTA_DT_BIAS] = LAYER "linear_attn.dt_bias", \
+    [QR_ROLE_DELTA_OUT] = LAYER "linear_attn.out_proj"
+#define DELTA_SPLIT                                                                                           \
+    [QR_ROLE_DELTA_QKV] = LAYER "linear_attn.in_proj_qkv", [QR_ROLE_DELTA_Z] = LAYER "linear_attn.in_proj_z", \
+    [QR_ROLE_DELTA_B] = LAYER "linear_attn.in_proj_b", [QR_ROLE_DELTA_A] = LAYER "linear_attn.in_proj_a"
+#define DELTA_BY_HEAD \
+    [QR_ROLE_DELTA_QKVZ] = LAYER "linear_attn.in_proj_qkvz", [QR_ROLE_DELTA_BA] = LAYER "linear_attn.in_proj_ba"
+#define SANDWICH_NORMS                                                                                          \
+    [QR_ROLE_ATTN_NORM] = LAYER "input_layernorm", [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm", \
+    [QR_ROLE_MLP_NORM] = LAYER "pre_feedforward_layernorm",                                                     \
     [QR_ROLE_POST_MLP_NORM] = LAYER "post_feedforward_layernorm"
+
+#define LAYER_INPUTS                                                                                                  \
+    [QR_ROLE_INPUTS_EMBEDDING] = "model.embed_tokens_per_layer",                                                      \
+    [QR_ROLE_INPUTS_NORM] = "model.per_layer_projection_norm", [QR_ROLE_INPUTS] = "model.per_layer_model_projection", \
+    [QR_ROLE_INPUT_GATE] = LAYER "per_layer_input_gate", [QR_ROLE_INPUT_OUT] = LAYER "per_layer_projection",          \
+    [QR_ROLE_POST_INPUT_NORM] = LAYER "post_per_layer_input_norm"
+
+#define EXPERT_MATRICES                                                                                             \
+    [QR_ROLE_EXPERT_GATE] = LAYER "mlp.experts.%d.gate_proj", [QR_ROLE_EXPERT_UP] = LAYER "mlp.experts.%d.up_proj", \
+    [QR_ROLE_EXPERT_OUT] = LAYER "mlp.experts.%d.down_proj"
+#define EXPERTS EXPERT_MATRICES, [QR_ROLE_ROUTER] = LAYER "mlp.gate"
+#define STACKED_EXPERTS \
+    .stacked_gate_up = LAYER "mlp.experts.gate_up_proj", .stacked_out = LAYER "mlp.experts.down_proj"
+
+#define SHARED_EXPERT                                            \
+    [QR_ROLE_SHARED_GATE] = LAYER "mlp.shared_expert.gate_proj", \
+    [QR_ROLE_SHARED_UP] = LAYER "mlp.shared_expert.up_proj",     \
+    [QR_ROLE_SHARED_OUT] = LAYER "mlp.shared_expert.down_proj",  \
+    [QR_ROLE_SHARED_SHARE] = LAYER "mlp.shared_expert_gate"
+
+/* With images: "language_model.model.layers…"; since transformers 4.52 "model.language_model.layers…". */
+#define IMAGE_PREFIXES "language_model.", "model.language_"
 
 static const qr_family families[] = {
     {.family = QR_FAMILY_LLAMA, .name = "llama", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
-    {.family = QR_FAMILY_MISTRAL, .name = "mistral", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_MISTRAL,
+     .name = "mistral",
+     .prefixes = {IMAGE_PREFIXES},
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_MINISTRAL3,
+     .name = "ministral3",
+     .prefixes = {IMAGE_PREFIXES},
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_QWEN2, .name = "qwen2", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_QWEN3,
      .name = "qwen3",
@@ -33,13 +73,75 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_GEMMA2, .name = "gemma2", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS}},
     {.family = QR_FAMILY_GEMMA3,
      .name = "gemma3",
-     /* With images: "language_model.model.layers…"; since transformers 4.52 "model.language_model.layers…". */
-     .prefixes = {"language_model.", "model.language_"},
+     .prefixes = {IMAGE_PREFIXES},
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS}},
+    {.family = QR_FAMILY_GEMMA4,
+     .name = "gemma4",
+     .prefixes = {IMAGE_PREFIXES},
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS,
+                 LAYER_INPUTS, [QR_ROLE_LAYER_SCALAR] = LAYER "layer_scalar"}},
     {.family = QR_FAMILY_PHI3,
      .name = "phi3",
      .modules = {LLAMA_FRAME,
                  PRE_NORMS, [QR_ROLE_QKV] = LAYER "self_attn.qkv_proj", [QR_ROLE_GATE_UP] = LAYER "mlp.gate_up_proj"}},
+    {.family = QR_FAMILY_SMOLLM3, .name = "smollm3", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_OLMO2,
+     .name = "olmo2",
+     .norms_all_heads = true,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, POST_NORMS, QK_NORMS}},
+    {.family = QR_FAMILY_OLMO3,
+     .name = "olmo3",
+     .norms_all_heads = true,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, POST_NORMS, QK_NORMS}},
+    {.family = QR_FAMILY_QWEN2_MOE,
+     .name = "qwen2-moe",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, EXPERTS, SHARED_EXPERT}},
+    {.family = QR_FAMILY_QWEN3_MOE,
+     .name = "qwen3-moe",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, EXPERTS}},
+    {.family = QR_FAMILY_MIXTRAL,
+     .name = "mixtral",
+     .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.gate",
+                 [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.w1",
+                 [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.w3",
+                 [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.w2"}},
+    /* As transformers 5 has it in memory. */
+    {.family = QR_FAMILY_MIXTRAL,
+     .name = "mixtral",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, EXPERTS}},
+    {.family = QR_FAMILY_OLMOE,
+     .name = "olmoe",
+     .norms_all_heads = true,
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, QK_NORMS, EXPERTS}},
+    {.family = QR_FAMILY_GRANITE, .name = "granite", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_GPT_OSS,
+     .name = "gpt-oss",
+     STACKED_EXPERTS,
+     .stacks_in_turn = true,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS,
+                 EXPERT_MATRICES, [QR_ROLE_ROUTER] = LAYER "mlp.router", [QR_ROLE_SINKS] = LAYER "self_attn.sinks",
+                 [QR_ROLE_EXPERT_GATE_BIAS] = LAYER "mlp.experts.gate_up_proj_bias",
+                 [QR_ROLE_EXPERT_UP_BIAS] = LAYER "mlp.experts.gate_up_proj_bias",
+                 [QR_ROLE_EXPERT_OUT_BIAS] = LAYER "mlp.experts.down_proj_bias"}},
+    {.family = QR_FAMILY_QWEN3_5,
+     .name = "qwen3_5",
+     .prefixes = {IMAGE_PREFIXES},
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, DELTA, DELTA_SPLIT}},
+    {.family = QR_FAMILY_QWEN3_5_MOE,
+     .name = "qwen3_5-moe",
+     .prefixes = {IMAGE_PREFIXES},
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, DELTA, DELTA_SPLIT, EXPERTS,
+                 SHARED_EXPERT}},
+    {.family = QR_FAMILY_QWEN3_NEXT,
+     .name = "qwen3-next",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, DELTA, DELTA_BY_HEAD, EXPERTS,
+                 SHARED_EXPERT}},
     {.family = QR_FAMILY_GPT2,
      .name = "gpt2",
      .layer_norm = true,
@@ -64,9 +166,42 @@ const qr_family *qr_family_find(qr_model_family family) {
     return NULL;
 }
 
+const qr_family *qr_family_renamed(const qr_family *family) {
+    const qr_family *next = family + 1;
+    return next < families + QR_COUNT_OF(families) && next->family == family->family ? next : NULL;
+}
+
 const char *qr_family_prefix(const qr_family *family, size_t i) {
     if (i == 0) { return ""; }
     return i <= QR_COUNT_OF(family->prefixes) ? family->prefixes[i - 1] : NULL;
+}
+
+/* What attention alone has, and the gated delta rule alone. */
+static bool is_of_attention(qr_tensor_role role) {
+    return role == QR_ROLE_Q_NORM || role == QR_ROLE_K_NORM || role == QR_ROLE_SINKS ||
+           (role >= QR_ROLE_Q && role <= QR_ROLE_ATTN_OUT);
+}
+/* Of the layers' inputs, which a model of the family need not have. */
+static bool is_of_inputs(qr_tensor_role role) {
+    return (role >= QR_ROLE_INPUTS && role <= QR_ROLE_INPUT_OUT) || role == QR_ROLE_POST_INPUT_NORM;
+}
+/* What makes keys and values. */
+static bool is_of_kv(qr_tensor_role role) { return role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_K_NORM; }
+static bool is_of_delta(qr_tensor_role role) {
+    return (role >= QR_ROLE_DELTA_NORM && role <= QR_ROLE_DELTA_DT_BIAS) ||
+           (role >= QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_OUT);
+}
+
+bool qr_family_layer_has(const qr_family *family, const qr_model_config *config, int64_t layer, qr_tensor_role role) {
+    if (family->modules[role] == NULL) { return false; }
+    const bool is_delta = config->delta.layers != NULL && config->delta.layers[layer];
+    const bool has_experts = config->experts.layer_has_experts != NULL && config->experts.layer_has_experts[layer];
+    if (is_of_inputs(role)) { return config->layer_inputs.size > 0 && (role != QR_ROLE_INPUTS || layer == 0); }
+    if (is_of_kv(role) && qr_model_config_kv_owner(config, layer) != layer) { return false; }
+    if (role == QR_ROLE_V && qr_model_config_heads(config, layer).values_are_keys) { return false; }
+    if (role >= QR_ROLE_SHARED_GATE || qr_role_is_expert_bias(role)) { return has_experts; }
+    if (role >= QR_ROLE_GATE) { return !has_experts; }
+    return is_delta ? !is_of_attention(role) : !is_of_delta(role);
 }
 
 bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
@@ -76,18 +211,46 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
         case QR_ROLE_V:
         case QR_ROLE_QKV: return config->qkv_bias;
         case QR_ROLE_ATTN_OUT: return config->o_bias;
+        case QR_ROLE_DELTA_QKV:
+        case QR_ROLE_DELTA_Z:
+        case QR_ROLE_DELTA_B:
+        case QR_ROLE_DELTA_A:
+        case QR_ROLE_DELTA_QKVZ:
+        case QR_ROLE_DELTA_BA:
+        case QR_ROLE_DELTA_OUT:
+        case QR_ROLE_SHARED_SHARE: return false;
+        case QR_ROLE_ROUTER: return config->experts.has_biases;
         default: return config->mlp_bias;
+    }
+}
+
+const char *qr_family_name_in_layer(const char *module) { return strstr(module, "%d") + strlen("%d."); }
+
+void qr_family_write_name(const char *prefix, const char *module, int64_t layer, int64_t expert, char *name,
+                          size_t name_bytes) {
+    const long long numbers[] = {layer, expert};
+    size_t n = (size_t)snprintf(name, name_bytes, "%s", prefix);
+    for (size_t i = 0; n < name_bytes; i++) {
+        const char *number = i < QR_COUNT_OF(numbers) ? strstr(module, "%d") : NULL;
+        if (number == NULL) {
+            (void)snprintf(name + n, name_bytes - n, "%s", module);
+            return;
+        }
+        n += (size_t)snprintf(name + n, name_bytes - n, "%.*s%lld", (int)(number - module), module, numbers[i]);
+        module = number + 2;
     }
 }
 
 void qr_family_module_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer, char *name,
                            size_t name_bytes) {
-    const char *module = family->modules[role];
-    const char *number = strstr(module, "%d");
-    if (number == NULL) {
-        (void)snprintf(name, name_bytes, "%s%s", prefix, module);
-    } else {
-        (void)snprintf(name, name_bytes, "%s%.*s%lld%s", prefix, (int)(number - module), module, (long long)layer,
-                       number + 2);
-    }
+    qr_family_write_name(prefix, family->modules[role], layer, 0, name, name_bytes);
+}
+
+size_t qr_family_tensor_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer,
+                             const char *suffix, char *name, size_t name_bytes) {
+    qr_family_module_name(family, prefix, role, layer, name, name_bytes);
+    const size_t length = strlen(name);
+    if (qr_role_is_bare(role)) { return length; }
+    const int n = snprintf(name + length, name_bytes - length, ".%s", suffix);
+    return length + (size_t)(n > 0 ? n : 0);
 }

@@ -12,42 +12,112 @@
 typedef enum qr_tensor_role {
     QR_ROLE_EMBEDDING,
     QR_ROLE_POSITION_EMBEDDING,
+    QR_ROLE_INPUTS_EMBEDDING, /* of inputs to the layers, as the next */
+    QR_ROLE_INPUTS_NORM,
     QR_ROLE_FINAL_NORM,
     QR_ROLE_HEAD,
     QR_ROLE_ATTN_NORM, /* the first role of a layer */
     QR_ROLE_POST_ATTN_NORM,
     QR_ROLE_MLP_NORM,
     QR_ROLE_POST_MLP_NORM,
+    QR_ROLE_POST_INPUT_NORM,
     QR_ROLE_Q_NORM,
     QR_ROLE_K_NORM,
-    QR_ROLE_Q,
+    QR_ROLE_LAYER_SCALAR, /* [1]: what a layer puts out is multiplied by it */
+    QR_ROLE_DELTA_NORM,   /* of the gated delta rule, as the next */
+    QR_ROLE_DELTA_CONV,
+    QR_ROLE_DELTA_A_LOG,
+    QR_ROLE_DELTA_DT_BIAS,
+    QR_ROLE_SINKS,            /* scores without a value, one for each head */
+    QR_ROLE_EXPERT_GATE_BIAS, /* of all experts of a layer, as the next */
+    QR_ROLE_EXPERT_UP_BIAS,
+    QR_ROLE_EXPERT_OUT_BIAS, /* the last vector of a layer */
+    QR_ROLE_Q,               /* the first linear layer */
     QR_ROLE_K,
     QR_ROLE_V,
     QR_ROLE_QKV,
     QR_ROLE_ATTN_OUT,
+    QR_ROLE_DELTA_QKV, /* the gated delta rule, in place of attention */
+    QR_ROLE_DELTA_Z,
+    QR_ROLE_DELTA_B,
+    QR_ROLE_DELTA_A,
+    QR_ROLE_DELTA_QKVZ, /* or all of them in two, head by head */
+    QR_ROLE_DELTA_BA,
+    QR_ROLE_DELTA_OUT,
+    QR_ROLE_INPUTS, /* the layers' inputs, of all in one; a model has it once, with layer 0 */
+    QR_ROLE_INPUT_GATE,
+    QR_ROLE_INPUT_OUT,
     QR_ROLE_GATE,
     QR_ROLE_UP,
     QR_ROLE_GATE_UP,
     QR_ROLE_MLP_OUT,
+    QR_ROLE_SHARED_GATE, /* of layers with experts, instead of an MLP: the expert that every token goes to */
+    QR_ROLE_SHARED_UP,
+    QR_ROLE_SHARED_OUT,
+    QR_ROLE_SHARED_SHARE, /* what that expert counts for */
+    QR_ROLE_ROUTER,       /* the last linear layer */
+    QR_ROLE_EXPERT_GATE,  /* matrices of each expert */
+    QR_ROLE_EXPERT_UP,
+    QR_ROLE_EXPERT_OUT,
     QR_ROLE_COUNT
 } qr_tensor_role;
+
+static inline bool qr_role_is_expert_bias(qr_tensor_role role) {
+    return role >= QR_ROLE_EXPERT_GATE_BIAS && role <= QR_ROLE_EXPERT_OUT_BIAS;
+}
+
+/* Whether a model has the module once. */
+static inline bool qr_role_is_of_model(qr_tensor_role role) {
+    return role < QR_ROLE_ATTN_NORM || role == QR_ROLE_INPUTS;
+}
+
+static inline bool qr_role_is_expert(qr_tensor_role role) {
+    return role >= QR_ROLE_EXPERT_GATE && role <= QR_ROLE_EXPERT_OUT;
+}
+
+/* Whether matrices of this role are held in the format of linear layers. What weighs experts is small, and which ones
+ * are chosen depends on its last bits: that keeps its type. */
+static inline bool qr_role_is_quantised(qr_tensor_role role) {
+    return role >= QR_ROLE_Q && role != QR_ROLE_ROUTER && role != QR_ROLE_SHARED_SHARE;
+}
 
 typedef struct qr_family {
     qr_model_family family;
     const char *name;
-    /* Module names with %d for the layer, without ".weight"; NULL where the family has no such tensor. A checkpoint may
-     * put one of `prefixes` before all of them. */
+    /* Module names with %d for the layer, and another for the expert, without ".weight"; NULL where the family has no
+     * such tensor. A checkpoint may put one of `prefixes` before all of them. */
     const char *modules[QR_ROLE_COUNT];
+    /* Tensors that a checkpoint may have in their place, each with the matrices of all experts: [E, 2 M, D], gate
+     * before up, and [E, D, M]. */
+    const char *stacked_gate_up, *stacked_out;
+    /* Those are [E, D, 2 M], columns of gate and up in turn, and [E, M, D] (gpt-oss). Packed ones are [E, 2 M, D], rows
+     * in turn, and [E, D, M]. The vectors of biases are in turn too. */
+    bool stacks_in_turn;
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
     bool layer_norm;         /* LayerNorm with bias instead of RMSNorm */
+    bool norms_all_heads;    /* q_norm and k_norm are over all heads of a token together */
     bool transposed;         /* linear weights are stored [in, out] (Conv1D) */
 } qr_family;
 
 /* The description of a family; never NULL for a family that model_config accepts. */
 const qr_family *qr_family_find(qr_model_family family);
 
+/* The description of the same family with the other names that checkpoints have; NULL: there are none. */
+const qr_family *qr_family_renamed(const qr_family *family);
+
 /* The i-th prefix that a checkpoint or an adapter may put before all module names: "" first; NULL after the last. */
 const char *qr_family_prefix(const qr_family *family, size_t i);
+
+/* Whether this layer of the model has the module: what a layer of the gated delta rule has differs from what one with
+ * attention has, and what a layer with experts has from what one with an MLP has. Roles that a model has once are not
+ * asked for. */
+bool qr_family_layer_has(const qr_family *family, const qr_model_config *config, int64_t layer, qr_tensor_role role);
+
+/* Whether files store the module's vector under its own name, without ".weight": torch has it as a parameter, not as a
+ * module. */
+static inline bool qr_role_is_bare(qr_tensor_role role) {
+    return role == QR_ROLE_LAYER_SCALAR || (role >= QR_ROLE_DELTA_A_LOG && role <= QR_ROLE_EXPERT_OUT_BIAS);
+}
 
 /* Whether the linear layer of this role carries a bias. */
 bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role);
@@ -55,5 +125,17 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role);
 /* Writes "<prefix><module>" into name. layer is ignored by roles that a model has once. */
 void qr_family_module_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer, char *name,
                            size_t name_bytes);
+
+/* What follows the layer's number in the name of a layer's module: "mlp.gate". */
+const char *qr_family_name_in_layer(const char *module);
+
+/* The same of a name with %d, or with one for the layer and one for the expert. */
+void qr_family_write_name(const char *prefix, const char *module, int64_t layer, int64_t expert, char *name,
+                          size_t name_bytes);
+
+/* The name of a module's tensor in files: "<prefix><module>.<suffix>", or the module's alone where that is a vector of
+ * its own (A_log). Returns its length, which is that of the whole name also where it does not fit. */
+size_t qr_family_tensor_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer,
+                             const char *suffix, char *name, size_t name_bytes);
 
 #endif

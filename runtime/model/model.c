@@ -9,8 +9,8 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
+#include "runtime/model/layer_stream.h"
 #include "runtime/model/model_tensors.h"
-#include "runtime/model/modules.h"
 #include "runtime/model/rope.h"
 
 /* ---- Shape ------------------------------------------------------------------------------------------------------- */
@@ -20,6 +20,22 @@ static float embedding_scale(int64_t hidden, qr_dtype act_dtype) {
     const float scale = sqrtf((float)hidden);
     if (act_dtype == QR_DTYPE_BF16) { return qr_bf16_to_f32(qr_f32_to_bf16(scale)); }
     return act_dtype == QR_DTYPE_F16 ? qr_f16_to_f32(qr_f32_to_f16(scale)) : scale;
+}
+
+static qr_delta_shape delta_shape(const qr_model_config *config) {
+    const qr_delta_config *delta = &config->delta;
+    const int64_t values = delta->n_value_heads * delta->value_dim;
+    const int64_t channels = 2 * delta->n_key_heads * delta->key_dim + values;
+    qr_delta_shape shape = {.n_key_heads = delta->n_key_heads,
+                            .n_value_heads = delta->n_value_heads,
+                            .key_dim = delta->key_dim,
+                            .value_dim = delta->value_dim,
+                            .kernel = delta->conv_kernel,
+                            .channels = channels,
+                            .values = values,
+                            .columns = channels + values + 2 * delta->n_value_heads};
+    for (int64_t l = 0; l < config->n_layers; l++) { shape.n_layers += delta->layers[l]; }
+    return shape;
 }
 
 qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype act_dtype, qr_model_shape *shape,
@@ -36,37 +52,82 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .head_dim = config->head_dim,
         .mlp = config->intermediate_size,
         .vocab = config->vocab_size,
+        .n_experts = config->experts.n_experts,
+        .experts_per_token = config->experts.n_per_token,
+        .expert_mlp = config->experts.intermediate_size,
+        .shared_mlp = config->experts.shared_intermediate_size,
         .context_tokens = qr_rope_context_tokens(config),
         .norm_eps = (float)config->norm_eps,
-        .attn_scale = (float)(1.0 / sqrt(config->query_pre_attn_scalar)),
+        .attn_scale = (float)(config->attention_multiplier > 0 ? config->attention_multiplier
+                                                               : 1.0 / sqrt(config->query_pre_attn_scalar)),
         .attn_softcap = (float)config->attn_logit_softcapping,
         .logit_softcap = (float)config->final_logit_softcapping,
-        .embedding_scale = 1.0F,
+        .embedding_scale = (float)config->embedding_multiplier,
+        .residual_scale = (float)config->residual_multiplier,
+        .logit_scale = (float)(1.0 / config->logits_scaling),
         .norm_offset = config->norm_adds_one ? 1.0F : 0.0F,
         .activation = config->activation == QR_ACTIVATION_SILU        ? QR_ACT_SILU
                       : config->activation == QR_ACTIVATION_GELU_TANH ? QR_ACT_GELU_TANH
                                                                       : QR_ACT_GELU_ERF,
         .tied_head = config->tie_word_embeddings,
-        .rope_half = qr_rope_half(config),
+        .rope_half = {qr_rope_half(config, 0), qr_rope_half(config, 1)},
         .n_rope_kinds = qr_rope_kinds(config),
+        .temperature_beta = (float)config->attn_temperature_beta,
+        .temperature_tokens = (int32_t)config->attn_temperature_tokens,
     };
+    shape->attn_gated = config->attn_output_gate;
+    shape->gate_alpha = (float)config->experts.gate_alpha;
+    shape->gate_limit = (float)config->experts.gate_limit;
+    const qr_layer_heads *const kinds[] = {&config->attention.full, &config->attention.sliding};
+    for (size_t i = 0; i < QR_COUNT_OF(kinds); i++) {
+        const int64_t heads = config->n_heads * kinds[i]->head_dim;
+        shape->widest_heads = qr_max(shape->widest_heads, heads);
+        shape->widest_qkv = qr_max(shape->widest_qkv, heads + 2 * kinds[i]->n_kv_heads * kinds[i]->head_dim);
+    }
+    if (config->delta.layers != NULL) {
+        shape->delta = delta_shape(config);
+        shape->delta.by_key_head = (*family)->modules[QR_ROLE_DELTA_QKVZ] != NULL;
+    }
+    shape->layer_input = config->layer_inputs.size;
+    shape->input_scale = embedding_scale(shape->layer_input, act_dtype);
     if (config->scale_embeddings) { shape->embedding_scale = embedding_scale(config->hidden_size, act_dtype); }
     return QRUN_OK;
 }
 
 /* ---- The linear layers, by role ---------------------------------------------------------------------------------- */
 
-static void linear_shape(const qr_model_shape *s, qr_tensor_role role, int64_t *rows, int64_t *cols) {
-    const int64_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
-    *cols = role == QR_ROLE_ATTN_OUT ? q : role == QR_ROLE_MLP_OUT ? s->mlp : s->hidden;
+static void linear_shape(const qr_model_shape *s, const qr_layer *layer, qr_tensor_role role, int64_t *rows,
+                         int64_t *cols) {
+    const int64_t q = s->n_heads * layer->head_dim, kv = layer->n_kv_heads * layer->head_dim;
+    *cols = role == QR_ROLE_ATTN_OUT     ? q
+            : role == QR_ROLE_DELTA_OUT  ? s->delta.values
+            : role == QR_ROLE_INPUT_OUT  ? s->layer_input
+            : role == QR_ROLE_MLP_OUT    ? layer->mlp
+            : role == QR_ROLE_SHARED_OUT ? s->shared_mlp
+            : role == QR_ROLE_EXPERT_OUT ? s->expert_mlp
+                                         : s->hidden;
     switch (role) {
-        case QR_ROLE_Q: *rows = q; break;
+        case QR_ROLE_Q: *rows = s->attn_gated ? 2 * q : q; break;
+        case QR_ROLE_DELTA_QKV: *rows = s->delta.channels; break;
+        case QR_ROLE_DELTA_Z: *rows = s->delta.values; break;
+        case QR_ROLE_DELTA_B:
+        case QR_ROLE_DELTA_A: *rows = s->delta.n_value_heads; break;
+        case QR_ROLE_DELTA_QKVZ: *rows = s->delta.channels + s->delta.values; break;
+        case QR_ROLE_DELTA_BA: *rows = 2 * s->delta.n_value_heads; break;
         case QR_ROLE_K:
         case QR_ROLE_V: *rows = kv; break;
         case QR_ROLE_QKV: *rows = q + 2 * kv; break;
         case QR_ROLE_GATE:
-        case QR_ROLE_UP: *rows = s->mlp; break;
-        case QR_ROLE_GATE_UP: *rows = 2 * s->mlp; break;
+        case QR_ROLE_UP: *rows = layer->mlp; break;
+        case QR_ROLE_GATE_UP: *rows = 2 * layer->mlp; break;
+        case QR_ROLE_INPUTS: *rows = s->n_layers * s->layer_input; break;
+        case QR_ROLE_INPUT_GATE: *rows = s->layer_input; break;
+        case QR_ROLE_SHARED_GATE:
+        case QR_ROLE_SHARED_UP: *rows = s->shared_mlp; break;
+        case QR_ROLE_SHARED_SHARE: *rows = 1; break;
+        case QR_ROLE_ROUTER: *rows = s->n_experts; break;
+        case QR_ROLE_EXPERT_GATE:
+        case QR_ROLE_EXPERT_UP: *rows = s->expert_mlp; break;
         default: *rows = s->hidden; break;
     }
 }
@@ -76,13 +137,32 @@ qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, voi
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
         qr_layer *layer = &model->layers[l];
         qr_linear_layer *attn_in = layer->attn_in, *mlp_in = layer->mlp_in;
-        for (qr_tensor_role role = QR_ROLE_Q; role < QR_ROLE_COUNT; role++) {
-            if (model->family->modules[role] == NULL) { continue; }
-            qr_linear_layer *linear = role == QR_ROLE_ATTN_OUT  ? &layer->attn_out
-                                      : role == QR_ROLE_MLP_OUT ? &layer->mlp_out
-                                      : role < QR_ROLE_ATTN_OUT ? attn_in++
-                                                                : mlp_in++;
+        for (qr_tensor_role role = QR_ROLE_Q; role <= QR_ROLE_ROUTER; role++) {
+            if (!qr_family_layer_has(model->family, &model->config, l, role)) { continue; }
+            const bool is_mixer_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_DELTA_OUT;
+            const bool is_mlp_out = role == QR_ROLE_MLP_OUT || role == QR_ROLE_SHARED_OUT;
+            qr_linear_layer *linear = is_mixer_out                   ? &layer->attn_out
+                                      : role == QR_ROLE_INPUTS       ? &model->inputs.linear
+                                      : role == QR_ROLE_INPUT_GATE   ? &layer->input_gate
+                                      : role == QR_ROLE_INPUT_OUT    ? &layer->input_out
+                                      : is_mlp_out                   ? &layer->mlp_out
+                                      : role == QR_ROLE_ROUTER       ? &layer->router
+                                      : role == QR_ROLE_SHARED_SHARE ? &layer->shared_share
+                                      : role < QR_ROLE_DELTA_OUT     ? attn_in++
+                                                                     : mlp_in++;
             QR_RETURN_IF_ERROR(visit(arg, linear, l, role, err));
+        }
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_model_each_expert(qrun_model *model, qr_expert_visitor visit, void *arg, qr_error *err) {
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        const qr_layer *layer = &model->layers[l];
+        for (int64_t e = 0; layer->expert_gate != NULL && e < model->shape.n_experts; e++) {
+            QR_RETURN_IF_ERROR(visit(arg, &layer->expert_gate[e], l, QR_ROLE_EXPERT_GATE, e, err));
+            QR_RETURN_IF_ERROR(visit(arg, &layer->expert_up[e], l, QR_ROLE_EXPERT_UP, e, err));
+            QR_RETURN_IF_ERROR(visit(arg, &layer->expert_out[e], l, QR_ROLE_EXPERT_OUT, e, err));
         }
     }
     return QRUN_OK;
@@ -90,38 +170,90 @@ qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, voi
 
 /* ---- K/V groups -------------------------------------------------------------------------------------------------- */
 
-static int64_t greatest_common_divisor(int64_t a, int64_t b) {
-    while (b != 0) {
-        const int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
+/* The layers that have K/V of one kind, with a window or without. */
+typedef struct kv_kind {
+    int64_t n_layers, layer_elements; /* of K and V of a token in one of them */
+    int64_t group_layers;             /* in a group */
+} kv_kind;
+
+static int64_t n_groups_of(const kv_kind *kind, int64_t group_layers) {
+    return kind->n_layers > 0 ? qr_ceil_div(kind->n_layers, group_layers) : 0;
 }
 
-/* Groups of equally many layers of one window, so that one pool of equal pages serves them all. */
-static qrun_status describe_kv_groups(qrun_model *model, qr_error *err) {
-    const int64_t n_layers = model->shape.n_layers;
-    int64_t n_windowed = 0;
-    for (int64_t l = 0; l < n_layers; l++) { n_windowed += model->layers[l].window > 0; }
-    const int64_t size = greatest_common_divisor(n_windowed, n_layers - n_windowed);
-    assert(size > 0); /* there is a layer */
-    model->group_layers = (int32_t)size;
-    model->n_kv_groups = (int32_t)(n_layers / size);
-    model->kv_groups = qr_alloc_array_zeroed((size_t)model->n_kv_groups, sizeof *model->kv_groups);
-    if (model->kv_groups == NULL) { return qr_fail_memory(err, "the K/V groups", 0); }
-    int32_t group = 0, filled = 0;
-    for (int windowed = 0; windowed < 2; windowed++) {
-        for (int64_t l = 0; l < n_layers; l++) {
-            qr_layer *layer = &model->layers[l];
-            if ((layer->window > 0) != (windowed == 1)) { continue; }
-            layer->kv_group = group;
-            layer->kv_index = filled;
-            model->kv_groups[group].window = layer->window;
-            filled = (filled + 1) % (int32_t)size;
-            group += filled == 0;
+/* Elements that a token takes in pages of page_elements, and how many layers of either kind such a page then holds; 0
+ * where it holds not even one. */
+static int64_t count_elements(const kv_kind kinds[2], int64_t page_elements, int64_t group_layers[2]) {
+    int64_t n_groups = 0;
+    for (int i = 0; i < 2; i++) {
+        group_layers[i] = kinds[i].n_layers > 0 ? page_elements / kinds[i].layer_elements : 1;
+        if (group_layers[i] == 0) { return 0; }
+        n_groups += n_groups_of(&kinds[i], group_layers[i]);
+    }
+    return n_groups * page_elements;
+}
+
+/* The size of pages, one for all groups, at which all layers of a token take least; the largest of those. */
+static void choose_group_layers(kv_kind kinds[2]) {
+    int64_t least = INT64_MAX, largest = 0;
+    for (int of = 0; of < 2; of++) {
+        for (int64_t n = 1; n <= kinds[of].n_layers; n++) {
+            int64_t group_layers[2];
+            const int64_t page = n * kinds[of].layer_elements, all = count_elements(kinds, page, group_layers);
+            if (all == 0 || all > least || (all == least && page <= largest)) { continue; }
+            least = all;
+            largest = page;
+            for (int i = 0; i < 2; i++) { kinds[i].group_layers = group_layers[i]; }
         }
     }
+}
+
+static bool has_kv(const qr_layer *layer) { return !layer->is_delta && !layer->reads_shared_kv; }
+
+static void fill_groups(qrun_model *model, const kv_kind kinds[2]) {
+    int32_t group = -1;
+    for (int windowed = 0; windowed < 2; windowed++) {
+        int64_t filled = kinds[windowed].group_layers;
+        for (int64_t l = 0; l < model->shape.n_layers; l++) {
+            qr_layer *layer = &model->layers[l];
+            if (!has_kv(layer) || (layer->window > 0) != (windowed == 1)) { continue; }
+            if (filled == kinds[windowed].group_layers) {
+                group++;
+                filled = 0;
+            }
+            layer->kv_group = group;
+            layer->kv_index = (int32_t)filled++;
+            model->kv_groups[group] = (qr_kv_group){.window = layer->window,
+                                                    .n_layers = (int32_t)filled,
+                                                    .n_kv_heads = layer->n_kv_heads,
+                                                    .head_dim = layer->head_dim};
+        }
+    }
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        qr_layer *layer = &model->layers[l];
+        qr_layer *owner = &model->layers[qr_model_config_kv_owner(&model->config, l)];
+        if (!layer->reads_shared_kv) { continue; }
+        owner->is_read_by_others = true;
+        layer->kv_group = owner->kv_group;
+        layer->kv_index = owner->kv_index;
+    }
+}
+
+/* Groups of layers of one kind that fill pages of one size, so that one pool serves them all. */
+static qrun_status describe_kv_groups(qrun_model *model, qr_error *err) {
+    kv_kind kinds[2] = {{.group_layers = 1}, {.group_layers = 1}};
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        const qr_layer *layer = &model->layers[l];
+        if (!has_kv(layer)) { continue; }
+        kv_kind *kind = &kinds[layer->window > 0];
+        kind->n_layers++;
+        kind->layer_elements = layer->n_kv_heads * layer->head_dim;
+    }
+    choose_group_layers(kinds);
+    for (int i = 0; i < 2; i++) { model->n_kv_groups += (int32_t)n_groups_of(&kinds[i], kinds[i].group_layers); }
+    assert(model->n_kv_groups > 0); /* there is a layer */
+    model->kv_groups = qr_alloc_array_zeroed((size_t)model->n_kv_groups, sizeof *model->kv_groups);
+    if (model->kv_groups == NULL) { return qr_fail_memory(err, "the K/V groups", 0); }
+    fill_groups(model, kinds);
     return QRUN_OK;
 }
 
@@ -140,64 +272,130 @@ static void set_format(qr_weight_desc *desc, qr_weight_format format, int block)
 }
 
 static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
-    (void)layer, (void)err;
+    (void)err;
     describe_state *state = arg;
     qrun_model *model = state->model;
     qr_weight_desc *desc = &linear->weight.desc;
-    linear_shape(&model->shape, role, &desc->rows, &desc->cols);
-    set_format(desc, state->options->linear_format, QR_NF4_BLOCK);
+    linear_shape(&model->shape, &model->layers[layer], role, &desc->rows, &desc->cols);
+    const bool is_quantised = qr_role_is_quantised(role);
+    set_format(desc, is_quantised ? state->options->linear_format : state->options->table_format, QR_NF4_BLOCK);
     linear->slot = model->n_slots++;
     linear->has_bias = qr_family_has_bias(&model->config, role);
-    const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP;
+    const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP ||
+                              role == QR_ROLE_SHARED_UP || role == QR_ROLE_DELTA_BA ||
+                              (role > QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_A);
     linear->out_offset = has_siblings ? state->out_offset : 0;
     state->out_offset = role == QR_ROLE_ATTN_OUT ? 0 : linear->out_offset + desc->rows;
+    if (role == QR_ROLE_Q) { /* without gates */
+        state->out_offset = model->shape.n_heads * model->layers[layer].head_dim;
+    }
     return QRUN_OK;
 }
 
-static void shape_table(const describe_state *state, qr_tensor_role role, int64_t rows, qr_weight *table) {
-    if (state->model->family->modules[role] == NULL) { return; }
-    table->desc = (qr_weight_desc){.rows = rows, .cols = state->model->shape.hidden};
+static qrun_status shape_expert(void *arg, qr_weight *matrix, int64_t layer, qr_tensor_role role, int64_t expert,
+                                qr_error *err) {
+    (void)expert, (void)err;
+    const describe_state *state = arg;
+    const qrun_model *model = state->model;
+    linear_shape(&model->shape, &model->layers[layer], role, &matrix->desc.rows, &matrix->desc.cols);
+    set_format(&matrix->desc, state->options->linear_format, QR_NF4_BLOCK);
+    return QRUN_OK;
+}
+
+static void shape_table(const describe_state *state, qr_tensor_role role, int64_t rows, int64_t cols,
+                        qr_weight *table) {
+    if (state->model->family->modules[role] == NULL || cols == 0) { return; }
+    table->desc = (qr_weight_desc){.rows = rows, .cols = cols};
     set_format(&table->desc, state->options->table_format, 0);
+}
+
+static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tensor_role role) {
+    const qr_model_shape *s = &model->shape;
+    if (role == QR_ROLE_LAYER_SCALAR) { return 1; }
+    if (role == QR_ROLE_DELTA_NORM) { return s->delta.value_dim; }
+    if (role == QR_ROLE_DELTA_CONV) { return s->delta.channels * s->delta.kernel; }
+    if (role == QR_ROLE_DELTA_A_LOG || role == QR_ROLE_DELTA_DT_BIAS) { return s->delta.n_value_heads; }
+    if (role == QR_ROLE_SINKS) { return s->n_heads; }
+    if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->n_experts * s->hidden; }
+    if (qr_role_is_expert_bias(role)) { return s->n_experts * s->expert_mlp; }
+    if (role != QR_ROLE_Q_NORM && role != QR_ROLE_K_NORM) { return s->hidden; }
+    if (!model->family->norms_all_heads) { return layer->head_dim; }
+    return layer->head_dim * (role == QR_ROLE_Q_NORM ? s->n_heads : layer->n_kv_heads);
+}
+
+/* What config.json says of a layer as a whole. */
+static void shape_layer(qrun_model *model, int64_t l, int32_t *n_delta) {
+    const qr_model_config *config = &model->config;
+    const qr_layer_heads heads = qr_model_config_heads(config, l);
+    qr_layer *layer = &model->layers[l];
+    layer->is_delta = config->delta.layers != NULL && config->delta.layers[l];
+    if (layer->is_delta) { layer->state_index = (*n_delta)++; }
+    if (layer->expert_gate != NULL) {
+        layer->expert_slot = model->n_slots;
+        model->n_slots += 2;
+    }
+    layer->n_kv_heads = heads.n_kv_heads;
+    layer->head_dim = heads.head_dim;
+    layer->mlp = qr_model_config_mlp_size(config, l);
+    layer->values_are_keys = heads.values_are_keys;
+    layer->reads_shared_kv = qr_model_config_kv_owner(config, l) != l;
+    if (config->attention.norms_values && !layer->reads_shared_kv) { layer->v_norm.dim = heads.head_dim; }
+    model->n_ones = qr_max(model->n_ones, layer->v_norm.dim);
+    layer->window = config->layer_slides[l] ? (int32_t)config->sliding_window : 0;
+    layer->key_rope_kind = qr_rope_key_kind(config, l);
+    layer->query_rope_kind = qr_rope_query_kind(config, l);
+    for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role < QR_ROLE_Q; role++) {
+        if (!qr_family_layer_has(model->family, config, l, role)) { continue; }
+        qr_norm_of_layer(layer, role)->dim = norm_dim(model, layer, role);
+    }
 }
 
 /* What config.json says of every module. */
 static void shape_modules(describe_state *state) {
     qrun_model *model = state->model;
     const qr_model_shape *shape = &model->shape;
-    const char *const *modules = model->family->modules;
-    shape_table(state, QR_ROLE_EMBEDDING, shape->vocab, &model->embedding);
-    shape_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, &model->position_embedding);
-    if (!shape->tied_head) { shape_table(state, QR_ROLE_HEAD, shape->vocab, &model->head); }
+    int32_t n_delta = 0;
+    for (int64_t l = 0; l < shape->n_layers; l++) { shape_layer(model, l, &n_delta); }
+    shape_table(state, QR_ROLE_EMBEDDING, shape->vocab, shape->hidden, &model->embedding);
+    shape_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, shape->hidden, &model->position_embedding);
+    if (!shape->tied_head) { shape_table(state, QR_ROLE_HEAD, shape->vocab, shape->hidden, &model->head); }
+    shape_table(state, QR_ROLE_INPUTS_EMBEDDING, model->config.layer_inputs.vocab_size,
+                shape->n_layers * shape->layer_input, &model->inputs.embedding);
+    model->inputs.norm.dim = shape->layer_input;
     (void)qr_model_each_linear(model, shape_linear, state, NULL);
+    (void)qr_model_each_expert(model, shape_expert, state, NULL);
     model->final_norm.dim = shape->hidden;
-    for (int64_t l = 0; l < shape->n_layers; l++) {
-        qr_layer *layer = &model->layers[l];
-        layer->window = model->config.layer_slides[l] ? (int32_t)model->config.sliding_window : 0;
-        layer->rope_kind = qr_rope_kind(&model->config, l);
-        for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role <= QR_ROLE_K_NORM; role++) {
-            const int64_t dim = role >= QR_ROLE_Q_NORM ? shape->head_dim : shape->hidden;
-            if (modules[role] != NULL) { qr_norm_of_layer(layer, role)->dim = dim; }
-        }
-    }
+}
+
+/* The experts of a layer are one op's, which takes matrices of one description. */
+static qrun_status check_alike(const qrun_model *model, const qr_module *module, const qr_stored_weight *stored,
+                               qr_error *err) {
+    if (!qr_role_is_expert(module->role) || module->expert == 0) { return QRUN_OK; }
+    const qr_weight_desc *desc = &module->matrix->desc, *first = &module->matrix[-module->expert].desc;
+    if (desc->format == first->format && desc->block == first->block) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s is stored as %s, and expert 0 as %s; all should be alike",
+                   model->folder, stored->codes->name, qr_weight_format_name(desc->format),
+                   qr_weight_format_name(first->format));
 }
 
 /* A linear layer keeps the format that a bitsandbytes folder stores it in: quantised, or plain where the folder did not
- * quantise it (its llm_int8_skip_modules). Tables keep their own type. */
+ * quantise it (its llm_int8_skip_modules). Tables and routers keep their own type. */
 static qrun_status describe_matrix(const describe_state *state, const qr_module *module, qr_error *err) {
     qrun_model *model = state->model;
     qr_weight_desc *desc = &module->matrix->desc;
-    const bool is_linear = module->role >= QR_ROLE_Q;
+    const bool is_linear = qr_role_is_quantised(module->role);
     QR_RETURN_IF_ERROR(qr_weight_desc_check(desc, model->family->modules[module->role], err));
     if (state->source != NULL) {
         qr_stored_weight stored;
-        QR_RETURN_IF_ERROR(qr_model_find_stored(model, state->source, module->role, module->layer, desc, &stored, err));
+        QR_RETURN_IF_ERROR(qr_module_find_stored(model, state->source, module, &stored, err));
         const bool is_plain = qr_weight_is_plain(stored.desc.format);
-        if (!is_plain && !is_linear && module->role != QR_ROLE_HEAD) {
+        if (!is_plain && module->role < QR_ROLE_Q && module->role != QR_ROLE_HEAD) {
             return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a quantised embedding cannot be read", stored.codes->name);
         }
         if (is_linear ? !is_plain || model->prequantized : !state->options->trainable) {
             set_format(desc, stored.desc.format, stored.desc.block);
         }
+        QR_RETURN_IF_ERROR(check_alike(model, module, &stored, err));
     }
     const int64_t n_elements = desc->rows * desc->cols;
     model->n_parameters += n_elements;
@@ -222,10 +420,56 @@ static qrun_status describe_module(void *arg, const qr_module *module, qr_error 
     return module->bias != NULL ? describe_vector(state, module, "bias", err) : QRUN_OK;
 }
 
+enum { EXPERT_MATRICES = 3 };
+
+int64_t qr_model_expert_matrices(const qrun_model *model) {
+    const bool *has_experts = model->config.experts.layer_has_experts;
+    int64_t n_layers = 0;
+    for (int64_t l = 0; has_experts != NULL && l < model->shape.n_layers; l++) { n_layers += has_experts[l]; }
+    return n_layers * model->shape.n_experts * EXPERT_MATRICES;
+}
+
+qr_expert_counts qr_model_count_experts(const qrun_model *model) {
+    const qr_backend *backend = model->context->backend;
+    const int64_t n_active = model->shape.experts_per_token, n_idle = model->shape.n_experts - n_active;
+    qr_expert_counts counts = {0};
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        const qr_layer *layer = &model->layers[l];
+        const qr_weight *const matrices[] = {layer->expert_gate, layer->expert_up, layer->expert_out};
+        for (size_t i = 0; matrices[0] != NULL && i < QR_COUNT_OF(matrices); i++) {
+            const int64_t n = qr_weight_elements(&matrices[i]->desc);
+            counts.n_active_parameters += n_active * n;
+            counts.n_idle_parameters += n_idle * n;
+            counts.idle_bytes += n_idle * (int64_t)backend->weight_bytes(backend, &matrices[i]->desc);
+        }
+    }
+    return counts;
+}
+
+static qrun_status make_expert_tables(qrun_model *model, qr_error *err) {
+    const bool *has_experts = model->config.experts.layer_has_experts;
+    const int64_t n_experts = model->shape.n_experts;
+    const size_t n = (size_t)qr_model_expert_matrices(model);
+    if (n == 0) { return QRUN_OK; }
+    model->expert_weights = qr_alloc_array_zeroed(n, sizeof *model->expert_weights);
+    if (model->expert_weights == NULL) { return qr_fail_memory(err, "the table of experts", n * sizeof(qr_weight)); }
+    qr_weight *next = model->expert_weights;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        qr_layer *layer = &model->layers[l];
+        if (!has_experts[l]) { continue; }
+        layer->expert_gate = next;
+        layer->expert_up = next + n_experts;
+        layer->expert_out = next + 2 * n_experts;
+        next += EXPERT_MATRICES * n_experts;
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
                               qr_error *err) {
     model->layers = qr_alloc_array_zeroed((size_t)model->shape.n_layers, sizeof *model->layers);
     if (model->layers == NULL) { return qr_fail_memory(err, "the table of layers", 0); }
+    QR_RETURN_IF_ERROR(make_expert_tables(model, err));
     describe_state state = {.model = model, .options = options, .source = source};
     shape_modules(&state);
     QR_RETURN_IF_ERROR(describe_kv_groups(model, err));
@@ -247,17 +491,28 @@ qr_options_text qr_model_smaller_options(const qrun_model *model) {
 
 void qr_model_free_tables(qrun_model *model) {
     qr_free(model->layers);
+    qr_free(model->expert_weights);
     qr_free(model->kv_groups);
     model->layers = NULL;
+    model->expert_weights = NULL;
     model->kv_groups = NULL;
 }
 
 /* ---- Placement --------------------------------------------------------------------------------------------------- */
 
 typedef struct placement {
-    const qrun_model *model;
+    qrun_model *model;
+    unsigned char *memory; /* NULL: only count */
     qr_layout layout;
 } placement;
+
+static void *place_in_stage(const placement *p, const qr_module *module, size_t n_bytes) {
+    qr_layer *layer = &p->model->layers[module->layer];
+    qr_layout stage = {p->memory != NULL ? qr_model_stage(p->model, module->layer) : NULL, layer->staged_bytes};
+    void *address = qr_layout_take(&stage, 1, n_bytes);
+    layer->staged_bytes = stage.offset;
+    return address;
+}
 
 static qrun_status place_module(void *arg, const qr_module *module, qr_error *err) {
     (void)err;
@@ -265,24 +520,49 @@ static qrun_status place_module(void *arg, const qr_module *module, qr_error *er
     const qr_backend *backend = p->model->context->backend;
     if (qr_module_is_tied_head(p->model, module)) { return QRUN_OK; }
     if (module->matrix != NULL) {
-        module->matrix->data = qr_layout_take(&p->layout, 1, backend->weight_bytes(backend, &module->matrix->desc));
+        const size_t n_bytes = backend->weight_bytes(backend, &module->matrix->desc);
+        module->matrix->data = qr_layer_stream_has(p->model, module) ? place_in_stage(p, module, n_bytes)
+                                                                     : qr_layout_take(&p->layout, 1, n_bytes);
     }
     if (module->weight != NULL) { *module->weight = qr_layout_take(&p->layout, module->n, sizeof(float)); }
     if (module->bias != NULL) { *module->bias = qr_layout_take(&p->layout, module->n, sizeof(float)); }
     return QRUN_OK;
 }
 
-size_t qr_model_place_weights(qrun_model *model, void *memory) {
-    placement p = {.model = model, .layout = {.base = memory}};
+static size_t place_at(qrun_model *model, void *memory) {
+    placement p = {.model = model, .memory = memory, .layout = {.base = memory}};
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { model->layers[l].staged_bytes = 0; }
     (void)qr_model_each_module(model, place_module, &p, NULL);
     if (model->shape.tied_head) { model->head = model->embedding; }
+    model->ones = qr_layout_take(&p.layout, model->n_ones, sizeof(float));
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        qr_norm *norm = &model->layers[l].v_norm;
+        if (norm->dim > 0) { norm->weight = model->ones; }
+    }
     return p.layout.offset;
+}
+
+size_t qr_model_place_weights(qrun_model *model, void *memory) {
+    size_t host_offset = 0;
+    if (model->stream == NULL) { return place_at(model, memory); }
+    model->held_bytes = place_at(model, NULL);
+    model->stage_bytes = 0;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        qr_layer *layer = &model->layers[l];
+        layer->host_offset = host_offset;
+        host_offset += layer->staged_bytes;
+        model->stage_bytes = layer->staged_bytes > model->stage_bytes ? layer->staged_bytes : model->stage_bytes;
+    }
+    model->stages = memory != NULL ? (unsigned char *)memory + model->held_bytes : NULL;
+    if (memory != NULL) { (void)place_at(model, memory); }
+    return model->held_bytes + (model->shape.n_layers > 1 ? 2 : 1) * model->stage_bytes;
 }
 
 static bool is_only_described(const qrun_model *model) { return model->layers != NULL && model->weight_memory == NULL; }
 
 qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error *err) {
     void *memory;
+    qr_layer_stream_plan_begin(model);
     if (!is_only_described(model)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(
         planner->memory_create(planner, QR_MEMORY_DEVICE, qr_model_place_weights(model, NULL), &memory, err));

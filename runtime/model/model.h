@@ -4,7 +4,8 @@
  * A model is described first: formats and shapes of all weights, without data. Then qr_model_place_weights walks over
  * the description, once to count the bytes of the plan and once to give every weight its address.
  *
- * Shapes: D hidden size, H query heads, KV key/value heads, HD head size, M MLP size, V vocabulary, L layers. */
+ * Shapes: D hidden size, H query heads, KV key/value heads, HD head size, M MLP size, V vocabulary, L layers, E experts
+ * of a layer. */
 #ifndef QR_RUNTIME_MODEL_MODEL_H
 #define QR_RUNTIME_MODEL_MODEL_H
 
@@ -34,37 +35,102 @@ typedef struct qr_norm {
     int64_t dim;         /* 0: the family has no such norm */
 } qr_norm;
 
-enum { QR_MAX_ATTN_IN = 3, QR_MAX_MLP_IN = 2 };
+enum { QR_MAX_ATTN_IN = 4, QR_MAX_MLP_IN = 2 };
+
+/* What a layer of the gated delta rule has besides its matrices. Vectors, as norms are. */
+typedef struct qr_delta_vectors {
+    qr_norm norm;           /* [value_dim] */
+    qr_norm conv;           /* [channels, kernel] */
+    qr_norm a_log, dt_bias; /* [n_value_heads] */
+} qr_delta_vectors;
 
 typedef struct qr_layer {
     qr_norm attn_norm, post_attn_norm, mlp_norm, post_mlp_norm; /* [D] */
-    qr_norm q_norm, k_norm;                                     /* [HD] */
-    qr_linear_layer attn_in[QR_MAX_ATTN_IN]; /* q, k, v; or one fused: columns [H·HD | KV·HD | KV·HD] */
-    qr_linear_layer attn_out;                /* [D, H·HD] */
-    qr_linear_layer mlp_in[QR_MAX_MLP_IN];   /* gate, up; or one fused: columns [M | M]; or one ungated */
-    qr_linear_layer mlp_out;                 /* [D, M] */
-    int32_t window;                          /* tokens a position sees; 0: all */
-    int32_t rope_kind;                       /* which frequencies: 0 global, 1 local */
-    int32_t kv_group;                        /* layers of a group share block tables */
-    int32_t kv_index;                        /* position within the group's pages */
+    qr_norm q_norm, k_norm;                                     /* [HD], or of all heads together: [H·HD], [KV·HD] */
+    qr_norm v_norm;                                             /* [HD]; its weight is the model's ones */
+    qr_norm post_input_norm;      /* [D], of layers with inputs of their own, as the next (layer_inputs.h) */
+    qr_linear_layer input_gate;   /* [P, D] */
+    qr_linear_layer input_out;    /* [D, P] */
+    qr_norm scalar;               /* [1]: what the layer puts out is multiplied by it */
+    int64_t n_kv_heads, head_dim; /* KV and HD of this layer */
+    int64_t mlp;                  /* M of its dense MLP */
+    bool values_are_keys;         /* v is what k_proj makes, before norm and rotation */
+    bool is_read_by_others;       /* its K/V, by later layers */
+    bool reads_shared_kv;         /* of another layer, whose kv_group and kv_index these are: it has neither k nor v */
+    qr_linear_layer attn_in[QR_MAX_ATTN_IN]; /* q, k, v; or one fused: columns [H·HD | KV·HD | KV·HD]. A q with gates,
+                                              * [H, 2·HD] rows, has columns of its own. Of a delta layer: columns
+                                              * [q k v | z | b | a] */
+    qr_linear_layer attn_out;                /* [D, H·HD], or of a delta layer [D, values] */
+    bool is_delta;                           /* runs the gated delta rule (layer_delta.h), not attention */
+    qr_delta_vectors delta;
+    qr_norm sinks; /* [H] of attention; as the next, vectors of a norm's form */
+    qr_norm expert_gate_bias, expert_up_bias, expert_out_bias; /* [E, M], [E, M], [E, D] */
+    int32_t state_index;                                       /* its number among the delta layers */
+    qr_linear_layer mlp_in[QR_MAX_MLP_IN]; /* gate, up; or one fused: columns [M | M]; or one ungated; of a layer
+                                            * with experts the one that every token goes to, where there is one */
+    qr_linear_layer mlp_out;               /* [D, M] */
+    qr_linear_layer shared_share;          /* [1, D]: of that expert; rows 0: there is none */
+    qr_linear_layer router;                /* [E, D] */
+    qr_weight *expert_gate, *expert_up;    /* [E] matrices [M, D], M that of experts; NULL: the layer has none */
+    qr_weight *expert_out;                 /* [E] matrices [D, M] */
+    int32_t expert_slot; /* among linear layers' slots: LoRA on gate and up of all experts; the next: on expert_out */
+    int32_t window;      /* tokens a position sees; 0: all */
+    int32_t key_rope_kind, query_rope_kind; /* which rotary tables; QR_ROPE_NONE: none */
+    int32_t kv_group;                       /* layers of a group share block tables */
+    int32_t kv_index;                       /* position within the group's pages */
+    size_t staged_bytes, host_offset;       /* of its matrices together, where they are offloaded (layer_stream.h) */
 } qr_layer;
 
-/* Layers whose K/V share pages: group_layers of them, all with the same window. */
+/* Layers whose K/V share pages, all with the same window and heads. Delta layers and those that read another's K/V have
+ * none. The largest group decides the size of pages. */
 typedef struct qr_kv_group {
     int32_t window;
+    int32_t n_layers;
+    int64_t n_kv_heads, head_dim;
 } qr_kv_group;
 
+/* What makes the inputs of every token to each layer, P elements each (layer_inputs.h); all empty where there are
+ * none. */
+typedef struct qr_input_weights {
+    qr_weight embedding;    /* [V, L · P] */
+    qr_linear_layer linear; /* [L · P, D] */
+    qr_norm norm;           /* [P] */
+} qr_input_weights;
+
+/* Of layers that run the gated delta rule. */
+typedef struct qr_delta_shape {
+    int32_t n_layers; /* 0: the model has none */
+    int64_t n_key_heads, n_value_heads, key_dim, value_dim, kernel;
+    int64_t channels; /* of the convolution: q, k and v side by side */
+    int64_t values;   /* n_value_heads · value_dim */
+    int64_t columns;  /* channels, z, b and a side by side */
+    bool by_key_head; /* the projections make them for one key head, and its value heads, after the other */
+} qr_delta_shape;
+
 typedef struct qr_model_shape {
-    int64_t hidden, n_layers, n_heads, n_kv_heads, head_dim, mlp, vocab;
+    int64_t hidden, n_layers, n_heads, mlp, vocab;
+    int64_t n_kv_heads, head_dim;                     /* of most layers: those with a window, where they differ */
+    int64_t widest_heads, widest_qkv;                 /* H · HD and (H + 2 KV) · HD, the largest of all layers */
+    int64_t n_experts, experts_per_token, expert_mlp; /* of layers with experts; 0: there are none */
+    int64_t shared_mlp;                               /* of the expert that every token goes to */
     int64_t context_tokens;
     float norm_eps, norm_offset;       /* RMSNorm multiplies by weight + norm_offset */
     float attn_scale;                  /* multiplies q · k */
     float attn_softcap, logit_softcap; /* 0: none */
     float embedding_scale;
+    float residual_scale; /* of what a block adds to the residual stream */
+    float logit_scale;    /* of logits, before their soft-cap */
     qr_act_fn activation;
-    bool tied_head;
-    int64_t rope_half;    /* pairs rotated per head; 0: no rotary positions */
-    int32_t n_rope_kinds; /* 0, 1 or 2 */
+    bool tied_head;         /* the output head is the embedding's matrix */
+    int64_t rope_half[2];   /* pairs rotated per head, per rope kind; 0: no rotary positions */
+    int32_t n_rope_kinds;   /* 0, 1 or 2 */
+    float temperature_beta; /* of the tables of queries: qr_rope_table_args */
+    int32_t temperature_tokens;
+    int64_t layer_input;          /* P: elements of a token's input to each layer; 0: there is none */
+    float input_scale;            /* of the rows of their table */
+    float gate_alpha, gate_limit; /* of experts, qr_clamped_gate_args; 0: `activation` */
+    bool attn_gated;              /* attention's output is multiplied by the sigmoid of gates that q_proj makes */
+    qr_delta_shape delta;
 } qr_model_shape;
 
 enum { QR_MAX_ADAPTERS = 64 /* the bits of dora_adapters */, QR_MAX_LORA_RANK = 512 };
@@ -74,7 +140,9 @@ struct qrun_adapter;
 struct qrun_model {
     qrun_context *context;
     char *folder;
+    char *hub_name;      /* "org/name@commit" where the folder is in the cache of the hub; else NULL */
     const char *prefix;  /* before all module names of this checkpoint */
+    char *left_out;      /* parts of the folder that text needs none of, "model.visual, mtp"; NULL: none */
     bool prequantized;   /* bitsandbytes wrote the folder quantised */
     bool random_weights; /* no weights were read */
     qr_model_config config;
@@ -86,17 +154,24 @@ struct qrun_model {
 
     qr_weight embedding;          /* [V, D] */
     qr_weight position_embedding; /* [context, D]; rows 0 where the family has none */
-    qr_weight head;               /* [V, D]; shares the embedding's data when tied */
+    qr_input_weights inputs;
+    qr_weight head; /* [V, D]; shares the embedding's data when tied */
     qr_norm final_norm;
-    qr_layer *layers; /* [L] */
-    int32_t n_slots;  /* linear layers, head excluded */
+    const float *ones;         /* device, [n_ones]: the weight of norms that have none */
+    int64_t n_ones;            /* 0: all norms have weights */
+    qr_layer *layers;          /* [L] */
+    qr_weight *expert_weights; /* [layers with experts][3][E]; the layers' tables point into it */
+    int32_t n_slots;           /* linear layers, head excluded, and two for the experts of a layer */
 
-    int32_t n_kv_groups, group_layers;
+    int32_t n_kv_groups;
     qr_kv_group *kv_groups;
 
     void *weight_memory; /* device; all of the above point into it */
     size_t weight_bytes;
-    void *table_memory; /* device: embedding and head after full training has added rows; or NULL */
+    struct qr_layer_stream *stream; /* layers' matrices come through stages (layer_stream.h); NULL: all are held */
+    unsigned char *stages;          /* device: two of them */
+    size_t held_bytes, stage_bytes; /* with a stream: of weight_bytes before the stages, and of each of the two */
+    void *table_memory;             /* device: embedding and head after full training has added rows; or NULL */
     size_t table_bytes;
     int64_t n_parameters, n_quantized_parameters;
     uint64_t content_hash; /* identifies the weights: of names, shapes and samples of the folder's tensors; random: 0 */
@@ -129,6 +204,15 @@ struct qr_model_options {
     bool trainable; /* tables in table_format, whatever the files store */
 };
 
+/* Whether the model has a head of its own although config.json says that it is the embedding (qr_model_settle_head). */
+static inline bool qr_model_has_own_head(const qrun_model *model) {
+    return model->config.tie_word_embeddings && !model->shape.tied_head;
+}
+
+/* Whether all that the layers keep of a sequence is in K/V pages, addressed by position: then tokens can be taken back
+ * by overwriting them, and whole pages hold a prefix. Layers with a recurrent state can do neither. */
+static inline bool qr_model_can_take_back(const qrun_model *model) { return model->shape.delta.n_layers == 0; }
+
 /* The format of a matrix in the compute type. */
 qr_weight_format qr_model_compute_format(const qrun_model *model);
 
@@ -139,8 +223,13 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
                               qr_error *err);
 void qr_model_free_tables(qrun_model *model);
 
-/* Points every weight into `memory` (NULL: only counts), in a fixed order, and returns the bytes. */
+/* Points every weight into `memory` (NULL: only counts), in a fixed order, and returns the bytes. With a stream, the
+ * matrices of layers share two stages after all others. */
 size_t qr_model_place_weights(qrun_model *model, void *memory);
+/* Where the matrices of a layer are staged. */
+static inline unsigned char *qr_model_stage(const qrun_model *model, int64_t l) {
+    return model->stages + (size_t)(l % 2) * model->stage_bytes;
+}
 
 /* For the plan of a model that is only described: until `end` its weights have addresses in the planning backend. Does
  * nothing for a loaded model. `end` is fine after a begin that failed. */
@@ -151,6 +240,19 @@ void qr_model_plan_end(qrun_model *model);
 typedef qrun_status (*qr_linear_visitor)(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
                                          qr_error *err);
 qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, void *arg, qr_error *err);
+
+/* Calls visit for every matrix of every expert, expert by expert: a stack of matrices is read front to back. */
+typedef qrun_status (*qr_expert_visitor)(void *arg, qr_weight *matrix, int64_t layer, qr_tensor_role role,
+                                         int64_t expert, qr_error *err);
+qrun_status qr_model_each_expert(qrun_model *model, qr_expert_visitor visit, void *arg, qr_error *err);
+
+int64_t qr_model_expert_matrices(const qrun_model *model); /* how many those are */
+
+/* Of all layers together: of the experts that a token goes to, and of the others, which it leaves idle. */
+typedef struct qr_expert_counts {
+    int64_t n_active_parameters, n_idle_parameters, idle_bytes;
+} qr_expert_counts;
+qr_expert_counts qr_model_count_experts(const qrun_model *model);
 
 /* Adds `change` to n_sessions, under the lock; returns what it was before. */
 int32_t qr_model_count_sessions(qrun_model *model, int32_t change);

@@ -9,8 +9,11 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/units.h"
+#include "loaders/files/hub.h"
 #include "loaders/files/model_folder.h"
+#include "loaders/source/model_source.h"
 #include "runtime/model/adapter.h"
+#include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/modules.h"
@@ -38,16 +41,22 @@ static qr_weight_format stored_format(const qr_quantization_config *quantization
     return quantization->double_quantised ? QR_WEIGHT_NF4_DQ : QR_WEIGHT_NF4;
 }
 
+static const char *stored_name(const qr_quantization_config *quantization) {
+    return qr_quantization_is_kept(quantization) ? qr_weight_format_name(stored_format(quantization))
+                                                 : qr_packing_name(quantization->packing.kind);
+}
+
 /* Matrices that updates can be written into: all of the compute type. */
 static qrun_status choose_trainable(const qrun_model *model, const qrun_model_params *params,
                                     struct qr_model_options *options, qr_error *err) {
     const qr_weight_format format = qr_model_compute_format(model);
-    if (model->prequantized) {
+    QR_RETURN_IF_ERROR(qr_source_require_folder(model->folder, "full fine-tuning", err));
+    if (model->config.quantization.stored != QR_STORED_PLAIN) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
             "%s: is stored as %s, and full fine-tuning changes every weight; take the original model, or train "
             "an adapter on this one",
-            model->folder, qr_weight_format_name(stored_format(&model->config.quantization)));
+            model->folder, stored_name(&model->config.quantization));
     }
     if ((params->quant != QRUN_QUANT_AUTO && options->linear_format != format) || params->quant_head_int8) {
         return qr_fail(
@@ -64,7 +73,7 @@ static qrun_status choose_trainable(const qrun_model *model, const qrun_model_pa
 
 static qrun_status choose_formats(qrun_model *model, const qrun_model_params *params, struct qr_model_options *options,
                                   qr_error *err) {
-    model->prequantized = !params->random_weights && model->config.quantization.stored != QR_STORED_PLAIN;
+    model->prequantized = !params->random_weights && qr_quantization_is_kept(&model->config.quantization);
     if (!qr_quant_to_format(params->quant, &options->linear_format)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d is not one of qrun_quant", (int)params->quant);
     }
@@ -106,7 +115,7 @@ static qrun_status advance(load_state *state, int64_t n_bytes, qr_error *err) {
 /* ---- Weights from a folder --------------------------------------------------------------------------------------- */
 
 static qrun_status advance_past(load_state *state, const qr_safetensors_tensor *tensor, qr_error *err) {
-    qr_safetensors_drop(state->source, tensor);
+    QR_RETURN_IF_ERROR(qr_safetensors_finish(state->source, tensor, err));
     return advance(state, (int64_t)tensor->n_bytes, err);
 }
 
@@ -116,7 +125,9 @@ static qrun_status load_vector(load_state *state, const qr_module *module, const
     const qr_safetensors_tensor *tensor;
     QR_RETURN_IF_ERROR(
         qr_module_find_vector(model, state->source, module->role, module->layer, suffix, module->n, &tensor, err));
-    QR_RETURN_IF_ERROR(qr_weight_write_floats(model->context->backend, (float *)(uintptr_t)device, tensor, err));
+    const int64_t step = qr_vector_step(model, module->role), first = module->role == QR_ROLE_EXPERT_UP_BIAS;
+    QR_RETURN_IF_ERROR(
+        qr_weight_write_some_floats(model->context->backend, (float *)(uintptr_t)device, tensor, first, step, err));
     return advance_past(state, tensor, err);
 }
 
@@ -124,15 +135,13 @@ static qrun_status load_matrix(load_state *state, const qr_module *module, qr_er
     const qrun_model *model = state->model;
     qr_backend *backend = model->context->backend;
     qr_stored_weight stored;
-    QR_RETURN_IF_ERROR(
-        qr_model_find_stored(model, state->source, module->role, module->layer, &module->matrix->desc, &stored, err));
-    const qr_row_source source = {.src = stored.codes->data,
-                                  .dtype = stored.codes->dtype,
-                                  .transposed = qr_model_is_transposed(model, module->role)};
+    QR_RETURN_IF_ERROR(qr_module_find_stored(model, state->source, module, &stored, err));
+    const qr_row_source source = qr_stored_rows(&stored, qr_model_is_transposed(model, module->role));
     QR_RETURN_IF_ERROR(qr_weight_is_plain(stored.desc.format)
                            ? qr_weight_write(backend, module->matrix, &source, stored.codes->name, err)
-                           : qr_weight_write_stored(backend, module->matrix, &stored, err));
-    return advance_past(state, stored.codes, err);
+                           : qr_weight_write_stored(backend, module->matrix, &stored, NULL, err));
+    if (stored.is_last) { QR_RETURN_IF_ERROR(qr_safetensors_finish(state->source, stored.codes, err)); }
+    return advance(state, (int64_t)stored.n_bytes, err);
 }
 
 /* ---- Random weights ---------------------------------------------------------------------------------------------- */
@@ -162,20 +171,49 @@ static qrun_status randomise_matrix(load_state *state, qr_weight *matrix, qr_err
     return advance(state, (int64_t)backend->weight_bytes(backend, &matrix->desc), err);
 }
 
-/* Norms at their neutral value: 1, or 0 where the family adds 1. */
-static qrun_status neutralise_norm(const load_state *state, const qr_module *module, qr_error *err) {
-    const qrun_model *model = state->model;
+/* Norms at their neutral value: 1, or 0 where the family adds 1. A convolution is a mean; a state decays, by a rate of
+ * softplus(a) for a_log 0. */
+static float neutral_value(const qrun_model *model, qr_tensor_role role) {
+    switch (role) {
+        case QR_ROLE_LAYER_SCALAR:
+        case QR_ROLE_DELTA_NORM: return 1.0F;
+        case QR_ROLE_DELTA_CONV: return 1.0F / (float)model->shape.delta.kernel;
+        case QR_ROLE_DELTA_A_LOG:
+        case QR_ROLE_DELTA_DT_BIAS:
+        case QR_ROLE_SINKS:
+        case QR_ROLE_EXPERT_GATE_BIAS:
+        case QR_ROLE_EXPERT_UP_BIAS:
+        case QR_ROLE_EXPERT_OUT_BIAS: return 0.0F;
+        default: return 1.0F - model->shape.norm_offset;
+    }
+}
+
+static qrun_status fill_vector(const qrun_model *model, const float *device, int64_t n, float value, qr_error *err) {
     qr_backend *backend = model->context->backend;
-    const size_t n_bytes = (size_t)module->n * sizeof(float);
+    const size_t n_bytes = (size_t)n * sizeof(float);
+    if (n == 0) { return QRUN_OK; }
     float *values = qr_alloc(n_bytes);
-    if (values == NULL) { return qr_fail_memory(err, "random weights", n_bytes); }
-    for (int64_t i = 0; i < module->n; i++) { values[i] = 1.0F - model->shape.norm_offset; }
-    const qrun_status status = backend->copy_in(backend, (void *)(uintptr_t)*module->weight, values, n_bytes, err);
+    if (values == NULL) { return qr_fail_memory(err, "the weights of a norm", n_bytes); }
+    for (int64_t i = 0; i < n; i++) { values[i] = value; }
+    const qrun_status status = backend->copy_in(backend, (void *)(uintptr_t)device, values, n_bytes, err);
     qr_free(values);
     return status;
 }
 
+static qrun_status neutralise_vector(const load_state *state, const qr_module *module, qr_error *err) {
+    return fill_vector(state->model, *module->weight, module->n, neutral_value(state->model, module->role), err);
+}
+
 /* ---- All modules ------------------------------------------------------------------------------------------------- */
+
+/* What comes through the stages is either kept in host memory or stays in the folder. */
+static qrun_status fill_matrix(load_state *state, const qr_module *module, qr_error *err) {
+    const bool staged = qr_layer_stream_has(state->model, module);
+    if (staged && !qr_layer_stream_is_loaded(state->model)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(state->source == NULL ? randomise_matrix(state, module->matrix, err)
+                                             : load_matrix(state, module, err));
+    return staged ? qr_layer_stream_keep(state->model, module, err) : QRUN_OK;
+}
 
 static qrun_status fill_module(void *arg, const qr_module *module, qr_error *err) {
     load_state *state = arg;
@@ -183,11 +221,10 @@ static qrun_status fill_module(void *arg, const qr_module *module, qr_error *err
         *module->matrix = state->model->embedding;
         return QRUN_OK;
     }
+    if (module->matrix != NULL) { QR_RETURN_IF_ERROR(fill_matrix(state, module, err)); }
     if (state->source == NULL) { /* biases stay zero, as the memory was made */
-        return module->matrix != NULL ? randomise_matrix(state, module->matrix, err)
-                                      : neutralise_norm(state, module, err);
+        return module->weight != NULL ? neutralise_vector(state, module, err) : QRUN_OK;
     }
-    if (module->matrix != NULL) { QR_RETURN_IF_ERROR(load_matrix(state, module, err)); }
     if (module->weight != NULL) { QR_RETURN_IF_ERROR(load_vector(state, module, "weight", *module->weight, err)); }
     return module->bias != NULL ? load_vector(state, module, "bias", *module->bias, err) : QRUN_OK;
 }
@@ -206,6 +243,8 @@ static qrun_status load_weights(qrun_model *model, const qr_safetensors *source,
     if (source == NULL) { state.total_bytes = (int64_t)model->weight_bytes; }
     qrun_status status = qr_model_each_module(model, fill_module, &state, err);
     qr_free(state.random_rows);
+    if (status == QRUN_OK) { status = fill_vector(model, model->ones, model->n_ones, 1.0F, err); }
+    if (status == QRUN_OK && source != NULL) { status = qr_safetensors_check(source, err); }
     return status == QRUN_OK ? advance(&state, state.total_bytes - state.done_bytes, err) : status;
 }
 
@@ -222,7 +261,7 @@ static qrun_status find_folder(const qrun_model_params *params, char **folder, q
 
 static qrun_status read_config_file(const char *path, qr_model_config *config, qr_error *err) {
     qr_json *root = NULL;
-    qrun_status status = qr_json_read(path, 1 << 24, &root, err);
+    qrun_status status = qr_json_read(path, QR_MODEL_CONFIG_BYTES, &root, err);
     if (status == QRUN_OK) { status = qr_model_config_parse(root, path, config, err); }
     qr_json_free(root);
     return status;
@@ -230,12 +269,14 @@ static qrun_status read_config_file(const char *path, qr_model_config *config, q
 
 static qrun_status read_configs(qrun_model *model, const qrun_model_params *params, qr_error *err) {
     QR_RETURN_IF_ERROR(find_folder(params, &model->folder, err));
-    if (qr_file_is_folder(model->folder)) {
+    QR_RETURN_IF_ERROR(qr_hub_name_of(model->folder, &model->hub_name, err));
+    if (qr_file_is_folder(model->folder) || qr_source_is_converted(model->folder)) {
         QR_RETURN_IF_ERROR(qr_model_config_read(model->folder, &model->config, err));
         return qr_generation_config_read(model->folder, &model->config, &model->generation, err);
     }
     QR_RETURN_IF_ERROR(read_config_file(model->folder, &model->config, err));
-    model->generation = (qr_generation_config){.eos = model->config.eos, .top_p = 1.0, .repetition_penalty = 1.0};
+    model->generation = (qr_generation_config){
+        .eos = model->config.eos, .top_p = 1.0, .repetition_penalty = 1.0, .rules = QR_GENERATION_RULES_INIT};
     return QRUN_OK;
 }
 
@@ -262,27 +303,46 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
     QR_RETURN_IF_ERROR(choose_formats(model, params, &options, err));
     model->linear_format = options.linear_format;
     if (!params->random_weights) {
-        QR_RETURN_IF_ERROR(qr_safetensors_open(model->folder, source, err));
+        QR_RETURN_IF_ERROR(qr_source_open_tensors(model->folder, source, err));
         QR_RETURN_IF_ERROR(qr_model_find_prefix(model, *source, err));
+        QR_RETURN_IF_ERROR(qr_model_settle_head(model, *source, err));
         QR_RETURN_IF_ERROR(qr_model_refuse_unknown_tensors(model, *source, err));
+        QR_RETURN_IF_ERROR(qr_model_name_left_out(model, *source, err));
     }
-    return qr_model_describe(model, &options, *source, err);
+    QR_RETURN_IF_ERROR(qr_model_describe(model, &options, *source, err));
+    return qr_layer_stream_describe(model, params, *source, err);
 }
 
 void qr_model_release(qrun_model *model) {
     qr_backend *backend = model->context->backend;
     qr_adapters_release(model);
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->weight_memory, model->weight_bytes);
+    qr_layer_stream_destroy(model);
+    const size_t made_bytes = model->weight_memory != NULL ? model->weight_bytes : 0; /* else only described */
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->weight_memory, made_bytes);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->table_memory, model->table_bytes);
     qr_model_free_tables(model);
     qr_model_config_free(&model->config);
+    qr_generation_config_free(&model->generation);
     qr_free(model->folder);
+    qr_free(model->hub_name);
+    qr_free(model->left_out);
     pthread_mutex_destroy(&model->lock);
+}
+
+qrun_status qr_model_read_context(qrun_context *context, const qrun_model_params *params, int64_t *n_tokens,
+                                  qr_error *err) {
+    qrun_model model;
+    qr_safetensors *source;
+    const qrun_status status = qr_model_prepare(context, params, &model, &source, err);
+    *n_tokens = model.shape.context_tokens;
+    qr_safetensors_close(source);
+    qr_model_release(&model);
+    return status;
 }
 
 static qrun_status check_memory(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
     qr_device_memory memory;
-    QR_RETURN_IF_ERROR(qr_device_memory_now(model->context->backend, &memory, err));
+    QR_RETURN_IF_ERROR(qr_device_memory_now(model->context, &memory, err));
     const bool given = params->memory_bytes > 0;
     int64_t limit = given ? params->memory_bytes - qr_device_memory_context(&memory) : memory.free_bytes;
     const char *owner = given                ? "the budget leaves them"
@@ -325,13 +385,28 @@ static uint64_t hash_samples(const qr_safetensors *source) {
     return qr_hash_mix(hash);
 }
 
-static qrun_status load(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source,
-                        qr_error *err) {
+/* A backend without the ops of experts says so before gigabytes are read. */
+static qrun_status check_backend(const qrun_model *model, qr_error *err) {
+    const qr_route_args args = {.routing = {.n_rows = 1,
+                                            .n_experts = (int32_t)model->shape.n_experts,
+                                            .top_k = (int32_t)model->shape.experts_per_token}};
+    const qr_clamped_gate_args gate = {.n_rows = 1, .dim = 1, .stride = 1, .alpha = 1.0F, .limit = 1.0F};
+    const qr_backend *backend = model->context->backend;
+    const bool has_gate = model->shape.gate_limit == 0.0F || qr_supports_clamped_gate(backend, &gate, err);
+    if (has_gate && (model->expert_weights == NULL || qr_supports_route(backend, &args, err))) { return QRUN_OK; }
+    qr_error_prefix(err, model->folder);
+    return err != NULL ? err->status : QRUN_ERROR_UNSUPPORTED;
+}
+
+static qrun_status load(qrun_model *model, const qrun_model_params *params, qr_safetensors **opened, qr_error *err) {
+    const qr_safetensors *source = *opened;
     qr_backend *backend = model->context->backend;
+    QR_RETURN_IF_ERROR(check_backend(model, err));
     QR_RETURN_IF_ERROR(check_memory(model, params, err));
     QR_RETURN_IF_ERROR(
         backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err));
     (void)qr_model_place_weights(model, model->weight_memory);
+    QR_RETURN_IF_ERROR(qr_layer_stream_create(model, opened, err));
     if (source != NULL) { model->content_hash = hash_samples(source); }
     if (backend->loading_begin != NULL) { QR_RETURN_IF_ERROR(backend->loading_begin(backend, err)); }
     const qrun_status status = load_weights(model, source, params->progress, params->progress_user, err);
@@ -343,6 +418,11 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
                             qrun_error *error) {
     const double start = qr_now_seconds();
     *model = NULL;
+    if (context->plans_for != NULL) {
+        return qr_fail(error, QRUN_ERROR_ARGUMENT,
+                       "a context with `device_memory=%s` only plans; open models without it",
+                       context->plans_for->name);
+    }
     qrun_model *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the model", sizeof *made); }
     qr_safetensors *source = NULL;
@@ -350,7 +430,7 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
     QR_TRY(qr_model_prepare(context, params, made, &source, error));
     QR_TRY(qr_folder_tokenizer_open_optional(made->folder, &made->tokenizer, error));
     pthread_mutex_lock(&context->compute_lock);
-    status = load(made, params, source, error);
+    status = load(made, params, &source, error);
     pthread_mutex_unlock(&context->compute_lock);
 out:
     qr_safetensors_close(source);
@@ -390,28 +470,43 @@ static int64_t table_bytes(const qrun_model *model, const qr_weight *table) {
     return table->desc.rows > 0 ? (int64_t)backend->weight_bytes(backend, &table->desc) : 0;
 }
 
+/* Of all weights, wherever they are held. */
+static int64_t read_bytes(const qrun_model *model) {
+    return model->stream == NULL ? (int64_t)model->weight_bytes
+                                 : (int64_t)(model->held_bytes + qr_layer_stream_bytes(model));
+}
+
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_model_info, info, error));
     const qr_model_shape *shape = &model->shape;
     int64_t n_linear = 0;
     (void)qr_model_each_linear((qrun_model *)(uintptr_t)model, add_linear_parameters, &n_linear, NULL);
-    const int64_t looked_up =
-        table_bytes(model, &model->position_embedding) + (shape->tied_head ? 0 : table_bytes(model, &model->embedding));
+    const qr_expert_counts experts = qr_model_count_experts(model);
+    n_linear += experts.n_active_parameters;
+    const int64_t looked_up = table_bytes(model, &model->position_embedding) +
+                              table_bytes(model, &model->inputs.embedding) +
+                              (shape->tied_head ? 0 : table_bytes(model, &model->embedding));
     *info = (qrun_model_info){
         .struct_size = sizeof *info,
         .folder = model->folder,
+        .hub_name = model->hub_name,
         .family = model->family->name,
         .quant = qr_weight_format_name(model->linear_format),
         .head_format = qr_weight_format_name(model->head.desc.format),
         .dtype = qr_weight_format_name(qr_model_compute_format(model)),
         .n_parameters = model->n_parameters,
         .n_quantized_parameters = model->n_quantized_parameters,
+        .n_active_parameters = model->n_parameters - experts.n_idle_parameters,
         .n_linear_parameters = n_linear,
+        .offloads_parameters = model->stream != NULL,
         .weight_bytes = (int64_t)model->weight_bytes,
-        .step_weight_bytes = (int64_t)model->weight_bytes - looked_up,
+        .step_weight_bytes = read_bytes(model) - looked_up - experts.idle_bytes,
         .n_layers = (int32_t)shape->n_layers,
         .hidden_size = (int32_t)shape->hidden,
         .intermediate_size = (int32_t)shape->mlp,
+        .n_experts = (int32_t)shape->n_experts,
+        .n_experts_per_token = (int32_t)shape->experts_per_token,
+        .expert_intermediate_size = (int32_t)shape->expert_mlp,
         .n_heads = (int32_t)shape->n_heads,
         .n_kv_heads = (int32_t)shape->n_kv_heads,
         .head_dim = (int32_t)shape->head_dim,
@@ -421,6 +516,8 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .load_seconds = model->load_seconds,
         .has_tokenizer = model->tokenizer != NULL,
         .has_chat_template = model->tokenizer != NULL && model->tokenizer->chat_template != NULL,
+        .not_obeyed = model->generation.not_obeyed,
+        .left_out = model->left_out,
     };
     return QRUN_OK;
 }

@@ -11,6 +11,10 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
                              qr_safetensors **source, qr_error *err);
 void qr_model_release(qrun_model *model);
 
+/* The longest sequence that the model's config allows. */
+qrun_status qr_model_read_context(qrun_context *context, const qrun_model_params *params, int64_t *n_tokens,
+                                  qr_error *err);
+
 /* The format that a value of qrun_quant names (AUTO: NF4_DQ). False where it is none of them. */
 bool qr_quant_to_format(qrun_quant quant, qr_weight_format *format);
 

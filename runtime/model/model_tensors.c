@@ -4,15 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "base/half.h"
 #include "base/sizes.h"
 
 /* "<prefix><module>.<suffix>"; empty where that is too long for any tensor. */
 static void tensor_name(const qrun_model *model, const char *prefix, qr_tensor_role role, int64_t layer,
                         const char *suffix, char name[QR_STORED_NAME_BYTES]) {
-    char module[QR_STORED_NAME_BYTES];
-    qr_family_module_name(model->family, prefix, role, layer, module, sizeof module);
-    if (snprintf(name, QR_STORED_NAME_BYTES, "%s.%s", module, suffix) >= QR_STORED_NAME_BYTES) { name[0] = '\0'; }
+    const size_t length = qr_family_tensor_name(model->family, prefix, role, layer, suffix, name, QR_STORED_NAME_BYTES);
+    if (length >= QR_STORED_NAME_BYTES) { name[0] = '\0'; }
+}
+
+/* By the router of the first layer that has one. */
+static void choose_names(qrun_model *model, const qr_safetensors *source) {
+    const qr_family *renamed = qr_family_renamed(model->family);
+    int64_t layer = 0;
+    if (renamed == NULL) { return; }
+    while (layer + 1 < model->shape.n_layers && !model->config.experts.layer_has_experts[layer]) { layer++; }
+    char name[QR_STORED_NAME_BYTES], module[QR_STORED_NAME_BYTES];
+    qr_family_module_name(renamed, model->prefix, QR_ROLE_ROUTER, layer, module, sizeof module);
+    const int n = snprintf(name, sizeof name, "%s.weight", module);
+    if (n < QR_STORED_NAME_BYTES && qr_safetensors_find(source, name) != NULL) { model->family = renamed; }
 }
 
 /* ---- Found by role ----------------------------------------------------------------------------------------------- */
@@ -22,10 +34,10 @@ qrun_status qr_model_find_prefix(qrun_model *model, const qr_safetensors *source
     const char *prefix;
     for (size_t i = 0; (prefix = qr_family_prefix(model->family, i)) != NULL; i++) {
         tensor_name(model, prefix, QR_ROLE_EMBEDDING, 0, "weight", name);
-        if (qr_safetensors_find(source, name) != NULL) {
-            model->prefix = prefix;
-            return QRUN_OK;
-        }
+        if (qr_safetensors_find(source, name) == NULL) { continue; }
+        model->prefix = prefix;
+        choose_names(model, source);
+        return QRUN_OK;
     }
     tensor_name(model, "", QR_ROLE_EMBEDDING, 0, "weight", name);
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: has no tensor %s, which a %s model needs; is the download complete?",
@@ -45,8 +57,60 @@ qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *
     char module[QR_STORED_NAME_BYTES];
     const char *prefix = is_head_without_prefix(model, source, role) ? "" : model->prefix;
     qr_family_module_name(model->family, prefix, role, layer, module, sizeof module);
-    return qr_stored_weight_find(source, module, desc->rows, desc->cols, qr_model_is_transposed(model, role), stored,
-                                 err);
+    return qr_stored_weight_find(source, module, desc->rows, desc->cols, qr_model_is_transposed(model, role),
+                                 &model->config.quantization.packing, stored, err);
+}
+
+static qrun_status find_expert(const qrun_model *model, const qr_safetensors *source, const qr_module *module,
+                               qr_stored_weight *stored, qr_error *err) {
+    const qr_family *family = model->family;
+    const char *stack = module->role == QR_ROLE_EXPERT_OUT ? family->stacked_out : family->stacked_gate_up;
+    const qr_packing *packing = &model->config.quantization.packing;
+    const qr_weight_desc *desc = &module->matrix->desc;
+    char name[QR_STORED_NAME_BYTES];
+    if (stack != NULL) {
+        qr_family_write_name(model->prefix, stack, module->layer, 0, name, sizeof name);
+        if (qr_stored_has_stack(source, name)) { /* gate and up are in one */
+            const qr_stack of_layer = {.name = name,
+                                       .n_experts = model->shape.n_experts,
+                                       .n_parts = module->role == QR_ROLE_EXPERT_OUT ? 1 : 2,
+                                       .in_turn = family->stacks_in_turn};
+            return qr_stored_slice_find(source, &of_layer, module->expert, module->role == QR_ROLE_EXPERT_UP,
+                                        desc->rows, desc->cols, packing, stored, err);
+        }
+    }
+    qr_family_write_name(model->prefix, family->modules[module->role], module->layer, module->expert, name,
+                         sizeof name);
+    return qr_stored_weight_find(source, name, desc->rows, desc->cols, false, packing, stored, err);
+}
+
+qrun_status qr_module_find_stored(const qrun_model *model, const qr_safetensors *source, const qr_module *module,
+                                  qr_stored_weight *stored, qr_error *err) {
+    return qr_role_is_expert(module->role)
+               ? find_expert(model, source, module, stored, err)
+               : qr_model_find_stored(model, source, module->role, module->layer, &module->matrix->desc, stored, err);
+}
+
+static const qr_safetensors_tensor *find_table(const qrun_model *model, const qr_safetensors *source,
+                                               qr_tensor_role role) {
+    char name[QR_STORED_NAME_BYTES];
+    tensor_name(model, is_head_without_prefix(model, source, role) ? "" : model->prefix, role, 0, "weight", name);
+    return qr_safetensors_find(source, name);
+}
+
+static bool is_equal(const qr_safetensors_tensor *a, const qr_safetensors_tensor *b) {
+    return a->dtype == b->dtype && a->n_dims == b->n_dims &&
+           memcmp(a->dims, b->dims, (size_t)a->n_dims * sizeof *a->dims) == 0 &&
+           memcmp(a->data, b->data, a->n_bytes) == 0;
+}
+
+qrun_status qr_model_settle_head(qrun_model *model, const qr_safetensors *source, qr_error *err) {
+    if (!model->shape.tied_head) { return QRUN_OK; }
+    const qr_safetensors_tensor *head = find_table(model, source, QR_ROLE_HEAD);
+    const qr_safetensors_tensor *embedding = find_table(model, source, QR_ROLE_EMBEDDING);
+    if (head == NULL || embedding == NULL) { return QRUN_OK; }
+    model->shape.tied_head = is_equal(head, embedding);
+    return qr_safetensors_finish(source, head, err);
 }
 
 qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
@@ -54,6 +118,16 @@ qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors 
                                   qr_error *err) {
     char name[QR_STORED_NAME_BYTES];
     tensor_name(model, model->prefix, role, layer, suffix, name);
+    if (role == QR_ROLE_DELTA_CONV) {
+        int64_t dims[3];
+        const int n_dims = qr_model_conv_dims(model, dims);
+        return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, n_dims, dims, tensor, err);
+    }
+    if (qr_role_is_expert_bias(role)) {
+        const int64_t n_experts = model->shape.n_experts;
+        const int64_t dims[2] = {n_experts, n / n_experts * qr_vector_step(model, role)};
+        return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, 2, dims, tensor, err);
+    }
     return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, 1, &n, tensor, err);
 }
 
@@ -68,34 +142,152 @@ static bool is_known_buffer(const char *name) {
     return false;
 }
 
-/* Whether `name` (what follows "model.layers.N.") is a tensor that this model reads. */
-static bool is_expected(const qrun_model *model, const char *name) {
-    for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role < QR_ROLE_COUNT; role++) {
-        const char *module = model->family->modules[role];
-        if (module == NULL) { continue; }
-        module = strstr(module, "%d") + strlen("%d.");
-        const size_t length = strlen(module);
-        if (strncmp(name, module, length) != 0 || name[length] != '.') { continue; }
-        if (strcmp(name + length, ".bias") != 0) { return true; } /* weight and the parts of a quantised one */
-        return role < QR_ROLE_Q ? model->family->layer_norm : qr_family_has_bias(&model->config, role);
+/* What checkpoints keep of layers that read another's keys and values, and nobody uses. */
+static bool is_unused_kv(const qrun_model *model, int64_t layer, const char *name) {
+    static const char *const modules[] = {"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm."};
+    if (qr_model_config_kv_owner(&model->config, layer) == layer) { return false; }
+    for (size_t i = 0; i < QR_COUNT_OF(modules); i++) {
+        if (strncmp(name, modules[i], strlen(modules[i])) == 0) { return true; }
     }
-    return is_known_buffer(name);
+    return false;
+}
+
+/* What follows `module` in `name`, a number below n_experts where the module has %d; NULL: something else is there. */
+static const char *after_module(const char *module, const char *name, int64_t n_experts) {
+    const char *number = strstr(module, "%d");
+    const size_t length = number != NULL ? (size_t)(number - module) : strlen(module);
+    if (strncmp(name, module, length) != 0) { return NULL; }
+    name += length;
+    if (number == NULL) { return name; }
+    const size_t n_digits = strspn(name, "0123456789");
+    if (n_digits == 0 || n_digits > 4 || strtoll(name, NULL, 10) >= n_experts) { return NULL; }
+    return after_module(number + 2, name + n_digits, n_experts);
+}
+
+/* A stack of experts, or its scales. */
+static bool is_stack(const qr_family *family, bool is_packed, const char *name) {
+    static const char *const endings[] = {"", "_scale_inv", "_blocks", "_scales"};
+    const char *const stacks[] = {family->stacked_gate_up, family->stacked_out};
+    for (size_t i = 0; stacks[0] != NULL && i < QR_COUNT_OF(stacks); i++) {
+        const char *end = after_module(qr_family_name_in_layer(stacks[i]), name, 0);
+        if (end == NULL) { continue; }
+        for (size_t k = 0; k < (is_packed ? QR_COUNT_OF(endings) : 1); k++) {
+            if (strcmp(end, endings[k]) == 0) { return true; }
+        }
+    }
+    return false;
+}
+
+/* Whether `name` (what follows "model.layers.N.") is a tensor that this model reads. */
+static bool is_expected(const qrun_model *model, int64_t layer, const char *name) {
+    const qr_family *family = model->family;
+    const qr_model_config *config = &model->config;
+    for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role < QR_ROLE_COUNT; role++) {
+        if (role == QR_ROLE_INPUTS || !qr_family_layer_has(family, config, layer, role)) { continue; }
+        const char *end = after_module(qr_family_name_in_layer(family->modules[role]), name, config->experts.n_experts);
+        if (end == NULL) { continue; }
+        if (qr_role_is_bare(role) && *end == '\0') { return true; }
+        if (qr_role_is_bare(role) || *end != '.') { continue; }
+        if (strcmp(end, ".bias") != 0) { return true; } /* weight and the parts of a quantised one */
+        return role < QR_ROLE_Q ? family->layer_norm : qr_family_has_bias(config, role);
+    }
+    const bool has_experts = qr_family_layer_has(family, config, layer, QR_ROLE_ROUTER);
+    const bool is_packed = config->quantization.packing.kind != QR_PACKING_NONE;
+    return (has_experts && is_stack(family, is_packed, name)) || is_known_buffer(name) ||
+           is_unused_kv(model, layer, name);
+}
+
+/* "model.layers." with the checkpoint's prefix. */
+static void layers_stem(const qrun_model *model, char stem[QR_STORED_NAME_BYTES]) {
+    const char *module = model->family->modules[QR_ROLE_ATTN_OUT];
+    (void)snprintf(stem, QR_STORED_NAME_BYTES, "%s%.*s", model->prefix, (int)(strstr(module, "%d") - module), module);
+}
+
+static bool reads_tensor(const qrun_model *model, const char *name) {
+    char stem[QR_STORED_NAME_BYTES], module[QR_STORED_NAME_BYTES];
+    layers_stem(model, stem);
+    if (strncmp(name, stem, strlen(stem)) == 0) { return true; }
+    for (qr_tensor_role role = QR_ROLE_EMBEDDING; role <= QR_ROLE_INPUTS; role++) {
+        if (model->family->modules[role] == NULL || !qr_role_is_of_model(role)) { continue; }
+        const char *const prefixes[] = {model->prefix, role == QR_ROLE_HEAD ? "" : model->prefix};
+        for (size_t i = 0; i < QR_COUNT_OF(prefixes); i++) {
+            qr_family_module_name(model->family, prefixes[i], role, 0, module, sizeof module);
+            const size_t length = strlen(module);
+            if (strncmp(name, module, length) == 0 && name[length] == '.') { return true; }
+        }
+    }
+    return false;
+}
+
+/* What a tensor that the model does not read belongs to: "model.visual", "mtp". */
+static size_t part_bytes(const char *name) {
+    const size_t first = strcspn(name, ".");
+    if (first != strlen("model") || memcmp(name, "model", first) != 0 || name[first] == '\0') { return first; }
+    return first + 1 + strcspn(name + first + 1, ".");
+}
+
+bool qr_model_next_left_out(const qrun_model *model, const qr_safetensors *source, size_t *at, qr_left_out *part) {
+    *part = (qr_left_out){0};
+    for (; *at < qr_safetensors_count(source); ++*at) {
+        const qr_safetensors_tensor *tensor = qr_safetensors_get(source, *at);
+        const size_t n_bytes = part_bytes(tensor->name);
+        const bool is_of_part =
+            part->n_tensors > 0 && n_bytes == part->name_bytes && memcmp(tensor->name, part->name, n_bytes) == 0;
+        const bool is_read = reads_tensor(model, tensor->name);
+        if (part->n_tensors > 0 && (is_read || !is_of_part)) { return true; }
+        if (is_read) { continue; }
+        part->name = tensor->name;
+        part->name_bytes = n_bytes;
+        part->n_tensors++;
+        part->total_bytes += (int64_t)tensor->n_bytes;
+    }
+    return part->n_tensors > 0;
+}
+
+/* Whether the list "a, b" has the name. */
+static bool has_name(const char *names, const qr_left_out *part) {
+    for (const char *at = names; at != NULL; at = strstr(at, ", ")) {
+        if (at != names) { at += strlen(", "); }
+        if (strcspn(at, ",") == part->name_bytes && memcmp(at, part->name, part->name_bytes) == 0) { return true; }
+    }
+    return false;
+}
+
+enum { MOST_NAMED = 8 };
+
+qrun_status qr_model_name_left_out(qrun_model *model, const qr_safetensors *source, qr_error *err) {
+    qr_buffer names = {0};
+    qr_left_out part;
+    size_t at = 0;
+    int n_named = 0;
+    while (qr_model_next_left_out(model, source, &at, &part)) {
+        if (has_name(names.data, &part)) { continue; } /* its tensors are in several files */
+        if (++n_named > MOST_NAMED) {
+            qr_buffer_append_text(&names, ", …");
+            break;
+        }
+        qr_buffer_append_format(&names, "%s%.*s", names.size > 0 ? ", " : "", (int)part.name_bytes, part.name);
+    }
+    if (names.size == 0) { return QRUN_OK; }
+    const size_t n_bytes = names.size;
+    model->left_out = qr_buffer_take(&names);
+    return model->left_out != NULL ? QRUN_OK : qr_fail_memory(err, "the names of what is left out", n_bytes);
 }
 
 qrun_status qr_model_refuse_unknown_tensors(const qrun_model *model, const qr_safetensors *source, qr_error *err) {
-    const char *module = model->family->modules[QR_ROLE_ATTN_NORM];
-    char stem[QR_STORED_NAME_BYTES]; /* "model.layers." */
-    (void)snprintf(stem, sizeof stem, "%s%.*s", model->prefix, (int)(strstr(module, "%d") - module), module);
+    char stem[QR_STORED_NAME_BYTES];
+    layers_stem(model, stem);
     for (size_t i = 0; i < qr_safetensors_count(source); i++) {
         const char *name = qr_safetensors_get(source, i)->name;
         if (strncmp(name, stem, strlen(stem)) != 0) { continue; }
         char *end;
-        if (strtoll(name + strlen(stem), &end, 10) >= model->shape.n_layers) {
+        const int64_t layer = strtoll(name + strlen(stem), &end, 10);
+        if (layer >= model->shape.n_layers) {
             return qr_fail(err, QRUN_ERROR_INPUT,
                            "%s: has %s, but config.json says num_hidden_layers %lld; do they belong together?",
                            model->folder, name, (long long)model->shape.n_layers);
         }
-        if (*end != '.' || !is_expected(model, end + 1)) {
+        if (layer < 0 || *end != '.' || !is_expected(model, layer, end + 1)) {
             return qr_fail(err, QRUN_ERROR_INPUT,
                            "%s: has %s, which a %s model with this config.json does not have; do they belong "
                            "together?",

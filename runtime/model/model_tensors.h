@@ -3,28 +3,67 @@
 #define QR_RUNTIME_MODEL_MODEL_TENSORS_H
 
 #include "loaders/files/stored_weight.h"
-#include "runtime/model/model.h"
+#include "runtime/model/modules.h"
 
-/* Sets model->prefix: the one under which the folder has the embedding. QRUN_ERROR_INPUT where it has none. */
+/* Sets model->prefix: the one under which the folder has the embedding; and model->family, where checkpoints of it have
+ * one of two sets of names. QRUN_ERROR_INPUT where the folder has no embedding. */
 qrun_status qr_model_find_prefix(qrun_model *model, const qr_safetensors *source, qr_error *err);
+
+/* Settles shape.tied_head as transformers 5 does: a head in the folder that is not equal to the embedding is used,
+ * whatever config.json says about tying. An equal one is a copy that some programs store. Needs the prefix. */
+qrun_status qr_model_settle_head(qrun_model *model, const qr_safetensors *source, qr_error *err);
 
 /* QRUN_ERROR_INPUT for a tensor inside the layers that the model would not read: config.json and weights do not belong
  * together, and the answers would be wrong without any error. Tensors elsewhere (an image encoder) are not checked.
  */
 qrun_status qr_model_refuse_unknown_tensors(const qrun_model *model, const qr_safetensors *source, qr_error *err);
 
+/* Tensors that follow each other and belong to something that text does not need: an image encoder ("model.visual"),
+ * heads that predict several tokens ("mtp"). */
+typedef struct qr_left_out {
+    const char *name; /* lent, with no 0 at its end */
+    size_t name_bytes;
+    int64_t n_tensors, total_bytes;
+} qr_left_out;
+
+/* The next of them from the folder's tensor *at on; moves *at behind it. false: there are no more. */
+bool qr_model_next_left_out(const qrun_model *model, const qr_safetensors *source, size_t *at, qr_left_out *part);
+
+/* Sets model->left_out, their names. */
+qrun_status qr_model_name_left_out(qrun_model *model, const qr_safetensors *source, qr_error *err);
+
 /* The matrix [desc->rows, desc->cols] of a module as the folder stores it. */
 qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
                                  int64_t layer, const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err);
 
-/* The vector `suffix` ("weight", "bias") of a module as the folder stores it: n elements of a float type. */
+/* The same of a module that is a matrix. A stack of matrices gives the slice that is the expert's. */
+qrun_status qr_module_find_stored(const qrun_model *model, const qr_safetensors *source, const qr_module *module,
+                                  qr_stored_weight *stored, qr_error *err);
+
+/* The shape of a convolution in files, as torch has one of every channel for itself; returns the number of dimensions.
+ */
+static inline int qr_model_conv_dims(const qrun_model *model, int64_t dims[3]) {
+    dims[0] = model->shape.delta.channels;
+    dims[1] = 1;
+    dims[2] = model->shape.delta.kernel;
+    return 3;
+}
+
+/* Every which element of a stored vector is the module's: those of gate and up may be in turn. */
+static inline int64_t qr_vector_step(const qrun_model *model, qr_tensor_role role) {
+    const bool has_two = role == QR_ROLE_EXPERT_GATE_BIAS || role == QR_ROLE_EXPERT_UP_BIAS;
+    return has_two && model->family->stacks_in_turn ? 2 : 1;
+}
+
+/* The vector `suffix` ("weight", "bias") of a module as the folder stores it: n elements of a float type, or n times
+ * qr_vector_step. */
 qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors *source, qr_tensor_role role,
                                   int64_t layer, const char *suffix, int64_t n, const qr_safetensors_tensor **tensor,
                                   qr_error *err);
 
 /* Whether files hold the matrix of a role as [in, out] (Conv1D). */
 static inline bool qr_model_is_transposed(const qrun_model *model, qr_tensor_role role) {
-    return model->family->transposed && role >= QR_ROLE_Q;
+    return model->family->transposed && !model->config.outputs_first && role >= QR_ROLE_Q;
 }
 
 /* dst [n_rows, cols] = rows [first, first + n_rows) of a matrix that is stored as [rows, cols] or, transposed, as

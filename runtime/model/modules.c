@@ -34,9 +34,19 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     return v->visit(v->arg, &module, err);
 }
 
+static qrun_status visit_expert(void *arg, qr_weight *matrix, int64_t layer, qr_tensor_role role, int64_t expert,
+                                qr_error *err) {
+    const visit_state *v = arg;
+    const qr_module module = {.role = role, .layer = layer, .expert = expert, .matrix = matrix, .n = matrix->desc.rows};
+    return v->visit(v->arg, &module, err);
+}
+
 qr_norm *qr_norm_of_layer(qr_layer *layer, qr_tensor_role role) {
-    qr_norm *const norms[] = {&layer->attn_norm,     &layer->post_attn_norm, &layer->mlp_norm,
-                              &layer->post_mlp_norm, &layer->q_norm,         &layer->k_norm};
+    qr_norm *const norms[] = {
+        &layer->attn_norm,       &layer->post_attn_norm,   &layer->mlp_norm,       &layer->post_mlp_norm,
+        &layer->post_input_norm, &layer->q_norm,           &layer->k_norm,         &layer->scalar,
+        &layer->delta.norm,      &layer->delta.conv,       &layer->delta.a_log,    &layer->delta.dt_bias,
+        &layer->sinks,           &layer->expert_gate_bias, &layer->expert_up_bias, &layer->expert_out_bias};
     return norms[role - QR_ROLE_ATTN_NORM];
 }
 
@@ -44,12 +54,15 @@ qrun_status qr_model_each_module(qrun_model *model, qr_module_visitor visit, voi
     visit_state v = {.model = model, .visit = visit, .arg = arg};
     QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_EMBEDDING, &model->embedding, err));
     QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_POSITION_EMBEDDING, &model->position_embedding, err));
+    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_INPUTS_EMBEDDING, &model->inputs.embedding, err));
+    QR_RETURN_IF_ERROR(visit_norm(&v, QR_ROLE_INPUTS_NORM, 0, &model->inputs.norm, err));
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role <= QR_ROLE_K_NORM; role++) {
+        for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role < QR_ROLE_Q; role++) {
             QR_RETURN_IF_ERROR(visit_norm(&v, role, l, qr_norm_of_layer(&model->layers[l], role), err));
         }
     }
     QR_RETURN_IF_ERROR(qr_model_each_linear(model, visit_linear, &v, err));
+    QR_RETURN_IF_ERROR(qr_model_each_expert(model, visit_expert, &v, err));
     QR_RETURN_IF_ERROR(visit_norm(&v, QR_ROLE_FINAL_NORM, 0, &model->final_norm, err));
     return visit_table(&v, QR_ROLE_HEAD, &model->head, err);
 }

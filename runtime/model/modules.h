@@ -8,6 +8,7 @@
 typedef struct qr_module {
     qr_tensor_role role;
     int64_t layer;        /* 0 where a model has the module once */
+    int64_t expert;       /* of the layer; 0 where it is no expert's */
     qr_weight *matrix;    /* NULL: a norm */
     const float **weight; /* a norm's, [n]; NULL: a matrix */
     const float **bias;   /* [n]; NULL: it has none */
@@ -24,7 +25,7 @@ static inline bool qr_module_is_tied_head(const qrun_model *model, const qr_modu
     return module->role == QR_ROLE_HEAD && model->shape.tied_head;
 }
 
-/* The norm of a layer with that role (QR_ROLE_ATTN_NORM … QR_ROLE_K_NORM). */
+/* The norm, or other vector, of a layer with that role (QR_ROLE_ATTN_NORM … QR_ROLE_EXPERT_OUT_BIAS). */
 qr_norm *qr_norm_of_layer(qr_layer *layer, qr_tensor_role role);
 
 /* Whether `name` is how people call the modules of a role: "lm_head", "self_attn.q_proj", "model.norm". */

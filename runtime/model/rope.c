@@ -6,26 +6,71 @@
 
 static const double PI = 3.14159265358979323846;
 
-int64_t qr_rope_half(const qr_model_config *config) { return config->has_rope ? config->rope.rotary_dim / 2 : 0; }
-
 static bool has_local_base(const qr_model_config *config) {
     return config->has_rope && config->sliding_window > 0 && !qr_rope_config_equal(&config->rope_local, &config->rope);
 }
 
-int32_t qr_rope_kinds(const qr_model_config *config) { return !config->has_rope ? 0 : has_local_base(config) ? 2 : 1; }
+static const qr_rope_config *rope_of(const qr_model_config *config, int32_t kind) {
+    return kind == 0 || !has_local_base(config) ? &config->rope : &config->rope_local;
+}
 
-int32_t qr_rope_kind(const qr_model_config *config, int64_t layer) {
+int64_t qr_rope_half(const qr_model_config *config, int32_t kind) {
+    return config->has_rope ? rope_of(config, kind)->rotary_dim / 2 : 0;
+}
+
+int32_t qr_rope_kinds(const qr_model_config *config) {
+    if (!config->has_rope) { return 0; }
+    return has_local_base(config) || config->attn_temperature_tokens > 0 ? 2 : 1;
+}
+
+int32_t qr_rope_key_kind(const qr_model_config *config, int64_t layer) {
+    if (!config->has_rope || (config->layer_rotates != NULL && !config->layer_rotates[layer])) { return QR_ROPE_NONE; }
     return has_local_base(config) && config->layer_slides[layer] ? 1 : 0;
 }
+
+int32_t qr_rope_query_kind(const qr_model_config *config, int64_t layer) {
+    const int32_t kind = qr_rope_key_kind(config, layer);
+    return kind == 0 && config->attn_temperature_tokens > 0 ? 1 : kind;
+}
+
+/* ---- Lengths ----------------------------------------------------------------------------------------------------- */
+
+/* The longest sequence with the plain (or short) frequencies. */
+static int64_t short_tokens(const qr_rope_config *rope, const qr_model_config *config) {
+    if (rope->type == QR_ROPE_DYNAMIC) { return config->max_position_embeddings; }
+    return rope->type == QR_ROPE_LONGROPE ? rope->original_max_position_embeddings : INT64_MAX;
+}
+
+int64_t qr_rope_short_tokens(const qr_model_config *config) {
+    if (!config->has_rope) { return INT64_MAX; }
+    const int64_t global = short_tokens(&config->rope, config);
+    return has_local_base(config) ? qr_min(global, short_tokens(&config->rope_local, config)) : global;
+}
+
+/* Below 2^32: lengths are positions, which are 32 bits. */
+static int64_t length_class(const qr_rope_config *rope, const qr_model_config *config, int64_t n_tokens,
+                            int64_t most_tokens) {
+    if (n_tokens <= short_tokens(rope, config)) { return 0; }
+    return rope->type == QR_ROPE_DYNAMIC ? most_tokens : 1;
+}
+
+int64_t qr_rope_length_class(const qr_model_config *config, int64_t n_tokens, int64_t most_tokens) {
+    if (!config->has_rope) { return 0; }
+    const int64_t global = length_class(&config->rope, config, n_tokens, most_tokens);
+    if (!has_local_base(config)) { return global; }
+    return length_class(&config->rope_local, config, n_tokens, most_tokens) << 32 | global;
+}
+
+/* ---- Frequencies ------------------------------------------------------------------------------------------------- */
 
 static float base_frequency(double theta, int64_t i, int64_t half) {
     const float exponent = (float)(2 * i) / (float)(2 * half);
     return 1.0F / (float)pow(theta, exponent);
 }
 
-static double dynamic_theta(const qr_rope_config *rope, const qr_model_config *config, int64_t total_tokens) {
+static double dynamic_theta(const qr_rope_config *rope, const qr_model_config *config, int64_t class_of_length) {
     const double trained = (double)config->max_position_embeddings;
-    const double length = (double)qr_max(total_tokens, config->max_position_embeddings);
+    const double length = (double)qr_max(class_of_length, config->max_position_embeddings);
     const double dim = (double)rope->rotary_dim;
     return rope->theta * pow(rope->factor * length / trained - (rope->factor - 1.0), dim / (dim - 2.0));
 }
@@ -85,12 +130,8 @@ static double yarn_attention_factor(const qr_rope_config *rope) {
 
 /* ---- LongRoPE (Ding et al., 2024) -------------------------------------------------------------------------------- */
 
-static bool is_long(const qr_rope_config *rope, int64_t total_tokens) {
-    return total_tokens > rope->original_max_position_embeddings;
-}
-
-static void longrope_frequencies(const qr_rope_config *rope, int64_t half, int64_t total_tokens, float *inv_freq) {
-    const double *factors = is_long(rope, total_tokens) ? rope->long_factors : rope->short_factors;
+static void longrope_frequencies(const qr_rope_config *rope, int64_t half, bool is_long, float *inv_freq) {
+    const double *factors = is_long ? rope->long_factors : rope->short_factors;
     for (int64_t i = 0; i < half; i++) {
         const float exponent = (float)(2 * i) / (float)(2 * half);
         inv_freq[i] = 1.0F / ((float)factors[i] * (float)pow(rope->theta, exponent));
@@ -103,9 +144,10 @@ static double longrope_attention_factor(const qr_rope_config *rope) {
     return sqrt(1.0 + log(rope->factor) / log((double)rope->original_max_position_embeddings));
 }
 
-void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t total_tokens, float *inv_freq,
-                         float *attention_factor) {
-    const qr_rope_config *rope = kind == 0 ? &config->rope : &config->rope_local;
+void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t n_tokens, int64_t most_tokens,
+                         float *inv_freq, float *attention_factor) {
+    const qr_rope_config *rope = rope_of(config, kind);
+    const int64_t class_of_length = length_class(rope, config, n_tokens, most_tokens);
     const int64_t half = rope->rotary_dim / 2;
     *attention_factor = 1.0F;
     if (rope->type == QR_ROPE_YARN) {
@@ -114,28 +156,17 @@ void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t to
         return;
     }
     if (rope->type == QR_ROPE_LONGROPE) {
-        longrope_frequencies(rope, half, total_tokens, inv_freq);
+        longrope_frequencies(rope, half, class_of_length != 0, inv_freq);
         *attention_factor = (float)longrope_attention_factor(rope);
         return;
     }
-    const double theta = rope->type == QR_ROPE_DYNAMIC ? dynamic_theta(rope, config, total_tokens) : rope->theta;
+    const double theta = rope->type == QR_ROPE_DYNAMIC ? dynamic_theta(rope, config, class_of_length) : rope->theta;
     for (int64_t i = 0; i < half; i++) {
         inv_freq[i] = base_frequency(theta, i, half);
-        if (rope->type == QR_ROPE_LINEAR) { inv_freq[i] /= (float)rope->factor; }
+        if (rope->type == QR_ROPE_PROPORTIONAL && i >= rope->n_rotated) { inv_freq[i] = 0.0F; }
+        if (rope->type == QR_ROPE_LINEAR || rope->type == QR_ROPE_PROPORTIONAL) { inv_freq[i] /= (float)rope->factor; }
         if (rope->type == QR_ROPE_LLAMA3) { inv_freq[i] = llama3_frequency(rope, inv_freq[i]); }
     }
-}
-
-/* Below 2^32: lengths are positions, which are 32 bits. */
-static int64_t length_class(const qr_rope_config *rope, const qr_model_config *config, int64_t total_tokens) {
-    if (rope->type == QR_ROPE_DYNAMIC) { return total_tokens > config->max_position_embeddings ? total_tokens : 0; }
-    return rope->type == QR_ROPE_LONGROPE && is_long(rope, total_tokens) ? 1 : 0;
-}
-
-int64_t qr_rope_length_class(const qr_model_config *config, int64_t total_tokens) {
-    if (!config->has_rope) { return 0; }
-    const int64_t global = length_class(&config->rope, config, total_tokens);
-    return has_local_base(config) ? length_class(&config->rope_local, config, total_tokens) << 32 | global : global;
 }
 
 int64_t qr_rope_context_tokens(const qr_model_config *config) {

@@ -1,6 +1,10 @@
 /* Rotary frequencies of every scaling rule, as transformers' modeling_rope_utils computes them: default, linear,
- * dynamic NTK, llama3, YaRN, LongRoPE. Where the rule depends on the sequence's length, that length is the one a
- * request can reach, fixed when it is submitted: a token's bits then never depend on how far generation has come. */
+ * dynamic NTK, llama3, YaRN, LongRoPE, proportional.
+ *
+ * Dynamic NTK and LongRoPE depend on the length of the sequence. One of n_tokens that may grow to most_tokens has the
+ * plain (or short) frequencies while it is no longer than the model was trained for. Beyond that it has those of
+ * most_tokens, so they change once at most, and its keys are then rotated again. So the frequencies depend on the
+ * sequence alone. A sequence that does not grow, in training or evaluation, has most_tokens = n_tokens. */
 #ifndef QR_RUNTIME_MODEL_ROPE_H
 #define QR_RUNTIME_MODEL_ROPE_H
 
@@ -8,20 +12,28 @@
 
 #include "loaders/config/model_config.h"
 
-/* Rotated pairs per head (half the rotary dimension); 0 for a model without rotary positions. */
-int64_t qr_rope_half(const qr_model_config *config);
+/* Rotated pairs per head (half the rotary dimension) of a kind of tables; 0 for a model without rotary positions. */
+int64_t qr_rope_half(const qr_model_config *config, int32_t kind);
 
-/* Distinct sets of frequencies: 0, 1, or 2 where windowed layers have a base of their own (Gemma 3). */
+/* Kinds of tables: 0, 1, or 2 where windowed layers have a base of their own (Gemma 3 and 4), or where queries are
+ * scaled by their position (Ministral 3) and their tables with them. */
 int32_t qr_rope_kinds(const qr_model_config *config);
-int32_t qr_rope_kind(const qr_model_config *config, int64_t layer);
 
-/* inv_freq [half] and the factor on cos and sin for sequences of at most total_tokens. */
-void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t total_tokens, float *inv_freq,
-                         float *attention_factor);
+/* Which kind rotates the keys of a layer, and which its queries; QR_ROPE_NONE: they are not rotated. */
+enum { QR_ROPE_NONE = -1 };
+int32_t qr_rope_key_kind(const qr_model_config *config, int64_t layer);
+int32_t qr_rope_query_kind(const qr_model_config *config, int64_t layer);
 
-/* What of total_tokens the frequencies depend on: equal results mean equal frequencies. 0 for rules that do not. Part
- * of the key under which K/V pages are shared. */
-int64_t qr_rope_length_class(const qr_model_config *config, int64_t total_tokens);
+/* inv_freq [half] and the factor on cos and sin. */
+void qr_rope_frequencies(const qr_model_config *config, int32_t kind, int64_t n_tokens, int64_t most_tokens,
+                         float *inv_freq, float *attention_factor);
+
+/* What of the lengths the frequencies depend on: equal results mean equal frequencies. 0 for rules that do not, and
+ * for short sequences. Part of the key under which K/V pages are shared. */
+int64_t qr_rope_length_class(const qr_model_config *config, int64_t n_tokens, int64_t most_tokens);
+
+/* The longest sequence of length class 0; INT64_MAX where no rule depends on the length. */
+int64_t qr_rope_short_tokens(const qr_model_config *config);
 
 /* The longest sequence the model is made for. */
 int64_t qr_rope_context_tokens(const qr_model_config *config);

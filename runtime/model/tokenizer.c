@@ -4,9 +4,10 @@
 #include <time.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
+#include "base/sizes.h"
 #include "loaders/files/json.h"
 #include "loaders/files/model_folder.h"
+#include "loaders/source/model_source.h"
 #include "loaders/template/chat_template.h"
 
 static qrun_status open_folder(const char *folder, qrun_tokenizer **tokenizer, qr_error *err) {
@@ -25,11 +26,9 @@ out:
 
 qrun_status qr_folder_tokenizer_open_optional(const char *folder, qrun_tokenizer **tokenizer, qr_error *err) {
     *tokenizer = NULL;
-    char *file = qr_path_join(folder, "tokenizer.json");
-    if (file == NULL) { return qr_fail_memory(err, folder, strlen(folder)); }
-    const bool exists = qr_file_is_folder(folder) && qr_file_exists(file);
-    qr_free(file);
-    return exists ? open_folder(folder, tokenizer, err) : QRUN_OK;
+    bool found = false;
+    QR_RETURN_IF_ERROR(qr_source_has_tokenizer(folder, &found, err));
+    return found ? open_folder(folder, tokenizer, err) : QRUN_OK;
 }
 
 /* A folder with a tokenizer and nothing else of a model is enough here. */
@@ -109,6 +108,33 @@ static qrun_status parse_optional(const char *text, const char *what, qr_json **
     return text == NULL ? QRUN_OK : qr_json_parse_line(text, strlen(text), what, json, err);
 }
 
+/* What a part of a content is, where that is not text; NULL: text. Templates of models with images would put words in
+ * its place, which the model would take for the image. */
+static const char *medium_of(const qr_json *part) {
+    static const struct {
+        const char *word, *phrase;
+    } media[] = {{"image", "an image"}, {"video", "a video"}, {"audio", "audio"}};
+    const qr_json *type = qr_json_get(part, "type");
+    for (size_t i = 0; i < QR_COUNT_OF(media); i++) {
+        if (cJSON_IsString(type) && strstr(type->valuestring, media[i].word) != NULL) { return media[i].phrase; }
+        if (!qr_json_is_null(qr_json_get(part, media[i].word))) { return media[i].phrase; }
+    }
+    return qr_json_is_null(qr_json_get(part, "image_url")) ? NULL : media[0].phrase;
+}
+
+static qrun_status check_content(const qr_json *content, int message, qr_error *err) {
+    int n = 0;
+    if (!cJSON_IsArray(content)) { return QRUN_OK; }
+    for (const qr_json *part = content->child; part != NULL; part = part->next) {
+        const char *medium = medium_of(part);
+        n++;
+        if (medium == NULL) { continue; }
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "message %d: part %d is %s, and only text can be read", message, n,
+                       medium);
+    }
+    return QRUN_OK;
+}
+
 /* Checked here because templates fail with messages of their own, or not at all. */
 static qrun_status check_messages(const qr_json *messages, qr_error *err) {
     if (!cJSON_IsArray(messages) || messages->child == NULL) {
@@ -117,8 +143,10 @@ static qrun_status check_messages(const qr_json *messages, qr_error *err) {
     int n = 0;
     for (const qr_json *message = messages->child; message != NULL; message = message->next) {
         n++;
-        if (cJSON_IsString(qr_json_get(message, "role"))) { continue; }
-        return qr_fail(err, QRUN_ERROR_INPUT, "message %d has no \"role\" that is a text", n);
+        if (!cJSON_IsString(qr_json_get(message, "role"))) {
+            return qr_fail(err, QRUN_ERROR_INPUT, "message %d has no \"role\" that is a text", n);
+        }
+        QR_RETURN_IF_ERROR(check_content(qr_json_get(message, "content"), n, err));
     }
     return QRUN_OK;
 }

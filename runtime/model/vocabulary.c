@@ -12,14 +12,14 @@ int64_t qr_model_tokenizer_ids(const qrun_model *model) {
     return model->tokenizer != NULL ? qr_tokenizer_vocab_size(model->tokenizer->tokenizer) : 0;
 }
 
-bool qr_new_token_find(const qrun_model *model, const qr_dataset *dataset, int32_t *id, int64_t *line) {
+bool qr_new_token_find(const qrun_model *model, const qr_dataset *dataset, int32_t *id, int64_t *found) {
     if (dataset == NULL || qr_model_tokenizer_ids(model) <= model->shape.vocab) { return false; }
     for (int64_t i = 0; i < qr_dataset_count(dataset); i++) {
         const qr_example example = qr_dataset_get(dataset, i);
         for (int64_t t = 0; t < example.n_tokens; t++) {
             if (example.ids[t] < model->shape.vocab) { continue; }
             *id = example.ids[t];
-            *line = example.line;
+            *found = i;
             return true;
         }
     }
@@ -39,11 +39,12 @@ static qrun_status refuse(const qrun_model *model, const char *subject, int32_t 
                    qr_module_short_name(model->family, QR_ROLE_HEAD), after);
 }
 
-qrun_status qr_new_token_refuse(const qrun_model *model, const char *what, int64_t line, int32_t id, qr_error *err) {
+qrun_status qr_new_token_refuse(const qrun_model *model, const qr_dataset *dataset, int64_t example, int32_t id,
+                                qr_error *err) {
     char subject[48];
-    (void)snprintf(subject, sizeof subject, "line %lld:", (long long)line);
+    (void)snprintf(subject, sizeof subject, "line %lld:", (long long)qr_dataset_get(dataset, example).line);
     const qrun_status status = refuse(model, subject, id, "to train rows for new tokens give", ", or `full`", err);
-    qr_error_prefix(err, what);
+    qr_error_prefix(err, qr_dataset_get_file(dataset, qr_dataset_file_of(dataset, example)).path);
     return status;
 }
 

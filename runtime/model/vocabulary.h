@@ -16,12 +16,13 @@ static inline bool qr_role_has_token_rows(qr_tensor_role role) {
 /* Tokens of the folder's tokenizer; 0: it has none. */
 int64_t qr_model_tokenizer_ids(const qrun_model *model);
 
-/* The first token of the examples that the model has no row for: its id, and the line of its example in the file.
- * False: there is none, or dataset is NULL. Reads the examples only where the tokenizer has such tokens. */
-bool qr_new_token_find(const qrun_model *model, const qr_dataset *dataset, int32_t *id, int64_t *line);
+/* The first token of the examples that the model has no row for: its id, and its example. False: there is none, or
+ * dataset is NULL. Reads the examples only where the tokenizer has such tokens. */
+bool qr_new_token_find(const qrun_model *model, const qr_dataset *dataset, int32_t *id, int64_t *found);
 
-/* Fails with QRUN_ERROR_INPUT: a line of `what` has a token without a row, and the run does not add one. */
-qrun_status qr_new_token_refuse(const qrun_model *model, const char *what, int64_t line, int32_t id, qr_error *err);
+/* Fails with QRUN_ERROR_INPUT: this example has a token without a row, and the run does not add one. */
+qrun_status qr_new_token_refuse(const qrun_model *model, const qr_dataset *dataset, int64_t example, int32_t id,
+                                qr_error *err);
 
 /* QRUN_ERROR_INPUT for an id that the model has no row for: token number `position` of `what` (a "prompt"). */
 qrun_status qr_token_id_check(const qrun_model *model, int32_t id, int64_t position, const char *what, qr_error *err);

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/half.h"
 #include "base/sizes.h"
+#include "quant/ggml.h"
 #include "quant/nf4.h"
 
 /* Elements of a chunk: its source (2 MB in BF16) stays in the L2 cache between being read and being packed. */
@@ -62,6 +63,7 @@ typedef struct write_job {
     qr_weight *weight; /* NULL: codes go to `codes` */
     qr_weight_desc desc;
     const qr_row_source *source;
+    qr_dtype rows_dtype;  /* of the source's rows, once decoded */
     unsigned char *codes; /* host: the whole matrix, or one chunk per worker */
     unsigned char *rows;  /* per worker: gathered source rows; NULL where chunks are contiguous in the source */
     float *scales;        /* of the whole matrix */
@@ -79,10 +81,12 @@ static bool needs_scales(const write_job *job) {
 static void gather_transposed(const qr_row_source *source, const qr_weight_desc *desc, int64_t first, int64_t n_rows,
                               unsigned char *dst) {
     const size_t element = qr_dtype_bytes(source->dtype);
+    const bool is_part = source->wide_rows > 0;
+    const int64_t width = is_part ? source->wide_rows : desc->rows, step = is_part ? source->row_step : 1;
     for (int64_t c = 0; c < desc->cols; c++) {
-        const unsigned char *src = source->src + (size_t)(c * desc->rows + first) * element;
+        const unsigned char *src = source->src + (size_t)(c * width + source->first_row + first * step) * element;
         for (int64_t r = 0; r < n_rows; r++) {
-            memcpy(dst + (size_t)(r * desc->cols + c) * element, src + (size_t)r * element, element);
+            memcpy(dst + (size_t)(r * desc->cols + c) * element, src + (size_t)(r * step) * element, element);
         }
     }
 }
@@ -96,13 +100,31 @@ static void gather_periodic(const qr_row_source *source, const qr_weight_desc *d
     }
 }
 
+static void gather_stored(const qr_row_source *source, const qr_weight_desc *desc, int64_t first, int64_t n_rows,
+                          unsigned char *dst) {
+    const int64_t cols = desc->cols;
+    const size_t row_bytes = (size_t)cols * qr_dtype_bytes(source->dtype);
+    for (int64_t r = 0; r < n_rows; r++) {
+        const int64_t row = qr_stored_row(source->head_dim, first + r);
+        if (qr_dtype_is_blocks(source->dtype)) {
+            qr_ggml_dequantize_range(source->dtype, source->src, row * cols, cols, (float *)(void *)dst + r * cols);
+        } else {
+            memcpy(dst + (size_t)r * row_bytes, source->src + (size_t)row * row_bytes, row_bytes);
+        }
+    }
+}
+
 static const unsigned char *source_rows(const write_job *job, int64_t first, int64_t n_rows, int worker) {
     if (job->rows == NULL) {
         return job->source->src + (size_t)(first * job->desc.cols) * qr_dtype_bytes(job->source->dtype);
     }
     unsigned char *dst = job->rows + (size_t)worker * job->rows_per_worker;
-    if (job->source->transposed) {
+    if (job->source->packed != NULL) {
+        qr_packed_weight_rows(job->source->packed, first, n_rows, (float *)(void *)dst);
+    } else if (job->source->transposed) {
         gather_transposed(job->source, &job->desc, first, n_rows, dst);
+    } else if (job->source->period_rows == 0) {
+        gather_stored(job->source, &job->desc, first, n_rows, dst);
     } else {
         gather_periodic(job->source, &job->desc, first, n_rows, dst);
     }
@@ -111,7 +133,7 @@ static const unsigned char *source_rows(const write_job *job, int64_t first, int
 
 /* Whether the source's rows are the codes. */
 static bool is_copy(const write_job *job) {
-    return job->weight != NULL && qr_weight_plain_format(job->source->dtype) == job->desc.format;
+    return job->weight != NULL && qr_weight_plain_format(job->rows_dtype) == job->desc.format;
 }
 
 static qrun_status write_chunk(void *arg, int64_t first, int64_t n_rows, int worker, qr_error *err) {
@@ -121,8 +143,8 @@ static qrun_status write_chunk(void *arg, int64_t first, int64_t n_rows, int wor
     const int64_t first_scale = qr_weight_is_nf4(desc->format) ? first * desc->cols / desc->block : first;
     float *scales = job->scales != NULL ? job->scales + first_scale : NULL;
     if (is_direct(job)) {
-        return job->backend->weight_put_source(job->backend, job->weight, first, n_rows, job->source->dtype, src,
-                                               scales, err);
+        return job->backend->weight_put_source(job->backend, job->weight, first, n_rows, job->rows_dtype, src, scales,
+                                               err);
     }
     if (is_copy(job)) { return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, src, err); }
     unsigned char *codes = job->weight != NULL ? job->codes + (size_t)worker * job->codes_per_worker
@@ -130,7 +152,7 @@ static qrun_status write_chunk(void *arg, int64_t first, int64_t n_rows, int wor
     const qr_quantize_args args = {
         .format = desc->format == QR_WEIGHT_NF4_DQ ? QR_WEIGHT_NF4 : desc->format,
         .block = desc->block,
-        .src_dtype = job->source->dtype,
+        .src_dtype = job->rows_dtype,
         .src = src,
         .n_rows = n_rows,
         .cols = desc->cols,
@@ -152,8 +174,9 @@ static qrun_status make_staging(write_job *job, const char *name, qr_error *err)
         job->codes = qr_alloc_array((size_t)n_workers, job->codes_per_worker);
         if (job->codes == NULL) { return qr_fail_memory(err, name, job->codes_per_worker * (size_t)n_workers); }
     }
-    if (job->source->transposed || job->source->period_rows > 0) {
-        job->rows_per_worker = (size_t)(chunk.rows * chunk.cols) * qr_dtype_bytes(job->source->dtype);
+    if (job->source->packed != NULL || job->source->transposed || job->source->period_rows > 0 ||
+        job->source->head_dim > 0 || qr_dtype_is_blocks(job->source->dtype)) {
+        job->rows_per_worker = (size_t)(chunk.rows * chunk.cols) * qr_dtype_bytes(job->rows_dtype);
         job->rows = qr_alloc_array((size_t)n_workers, job->rows_per_worker);
         if (job->rows == NULL) { return qr_fail_memory(err, name, job->rows_per_worker * (size_t)n_workers); }
     }
@@ -208,6 +231,7 @@ static qrun_status quantize(qr_backend *backend, const qr_weight_desc *desc, con
                             const char *name, qr_weight *weight, qr_host_weight *host, qr_error *err) {
     qrun_status status = QRUN_OK;
     write_job job = {.backend = backend, .weight = weight, .desc = *desc, .source = source, .codes = host->codes};
+    job.rows_dtype = source->packed != NULL || qr_dtype_is_blocks(source->dtype) ? QR_DTYPE_F32 : source->dtype;
     if (needs_scales(&job)) { QR_TRY(make_scales(desc, name, host, err)); }
     job.scales = host->absmax != NULL ? host->absmax : host->row_absmax;
     QR_TRY(make_staging(&job, name, err));
@@ -273,28 +297,39 @@ static qrun_status put_chunk(void *arg, int64_t first, int64_t n_rows, int worke
     return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, codes, err);
 }
 
-qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored,
+qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, void *room,
                                    qr_error *err) {
-    put_job job = {.backend = backend, .weight = weight, .codes = stored->codes->data};
+    put_job job = {.backend = backend, .weight = weight, .codes = stored->data};
     qrun_status status = run_chunks(backend, &weight->desc, true, put_chunk, &job, err);
     if (status != QRUN_OK) {
         qr_error_prefix(err, stored->codes->name);
         return status;
     }
     if (qr_weight_is_plain(weight->desc.format)) { return QRUN_OK; }
-    qr_stored_scales scales;
-    status = qr_stored_scales_read(stored, &scales, err);
-    if (status == QRUN_OK) { status = backend->weight_put_scales(backend, weight, &scales.scales, err); }
-    qr_stored_scales_free(&scales);
+    qr_stored_scales made = {0};
+    if (room == NULL) { QR_RETURN_IF_ERROR(qr_stored_scales_read(stored, &made, err)); }
+    const qr_weight_scales scales = room != NULL ? qr_stored_scales_copy(stored, room) : made.scales;
+    status = backend->weight_put_scales(backend, weight, &scales, err);
+    qr_stored_scales_free(&made);
     return status;
 }
 
 qrun_status qr_weight_write_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
                                    qr_error *err) {
-    const int64_t n = qr_tensor_elements(tensor);
+    return qr_weight_write_some_floats(backend, device, tensor, 0, 1, err);
+}
+
+qrun_status qr_weight_write_some_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
+                                        int64_t first, int64_t step, qr_error *err) {
+    const int64_t n = qr_tensor_elements(tensor) / step;
+    const bool is_whole = tensor->head_dim == 0 && step == 1;
     float *values = qr_alloc_array((size_t)n, sizeof *values);
     if (values == NULL) { return qr_fail_memory(err, tensor->name, (size_t)n * sizeof *values); }
-    qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values);
+    if (is_whole) { qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values); }
+    for (int64_t i = 0; !is_whole && i < n; i++) {
+        const int64_t at = qr_stored_row(tensor->head_dim, first + i * step);
+        qr_elements_to_f32(tensor->dtype, tensor->data, at, 1, &values[i]);
+    }
     const qrun_status status = backend->copy_in(backend, device, values, (size_t)n * sizeof *values, err);
     qr_free(values);
     return status;

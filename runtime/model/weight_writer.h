@@ -6,26 +6,45 @@
 #include "kernels/backend.h"
 #include "loaders/files/stored_weight.h"
 
-/* Where rows come from: host memory of a plain type, [rows, cols], or [cols, rows] when transposed. With period_rows,
- * row r is row r mod period_rows of src, which then holds only that many. */
+/* Where rows come from: host memory of a plain type or of blocks, [rows, cols], or [cols, rows] when transposed (plain
+ * alone). With period_rows, row r is row r mod period_rows of src, which then holds only that many. */
 typedef struct qr_row_source {
     const unsigned char *src; /* any alignment */
-    qr_dtype dtype;           /* F32, F16, BF16 */
+    qr_dtype dtype;           /* F32, F16, BF16, or of QR_BLOCK_DTYPES: decoded chunk by chunk */
     bool transposed;
-    int64_t period_rows; /* 0: src holds every row */
+    int64_t wide_rows, first_row, row_step; /* transposed, where wide_rows is not 0: as in qr_stored_weight */
+    int64_t head_dim;                       /* as in qr_safetensors_tensor */
+    int64_t period_rows;                    /* 0: src holds every row */
+    const qr_packed_weight *packed;         /* not NULL: rows are decoded from here, and the rest is not looked at */
 } qr_row_source;
+
+/* The rows of a matrix that is not stored quantised. `stored` is lent. */
+static inline qr_row_source qr_stored_rows(const qr_stored_weight *stored, bool transposed) {
+    return (qr_row_source){.src = stored->data,
+                           .dtype = stored->codes->dtype,
+                           .transposed = transposed || stored->wide_rows > 0,
+                           .wide_rows = stored->wide_rows,
+                           .first_row = stored->first_row,
+                           .row_step = stored->row_step,
+                           .head_dim = stored->codes->head_dim,
+                           .packed = stored->packed.kind != QR_PACKING_NONE ? &stored->packed : NULL};
+}
 
 /* Quantises or converts `source` into `weight` (its desc and data are set). */
 qrun_status qr_weight_write(qr_backend *backend, qr_weight *weight, const qr_row_source *source, const char *name,
                             qr_error *err);
 
-/* Puts a matrix that is stored in the weight's own format. */
-qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored,
+/* Puts a matrix that is stored in the weight's own format. room: for its scales (qr_stored_scales_bytes); NULL:
+ * it is made. */
+qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, void *room,
                                    qr_error *err);
 
 /* Writes a stored vector or small matrix as F32 to `device`. */
 qrun_status qr_weight_write_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
                                    qr_error *err);
+/* The same of its elements first, first + step, … */
+qrun_status qr_weight_write_some_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
+                                        int64_t first, int64_t step, qr_error *err);
 
 /* The elements of a stored tensor whose type fills whole bytes. */
 static inline int64_t qr_tensor_elements(const qr_safetensors_tensor *tensor) {

@@ -20,7 +20,6 @@ typedef struct variant {
 
 typedef struct search {
     const qrun_trainer *trainer;
-    const qr_train_budget *budget;
     qr_buffer found; /* "`seq_len=512` (1.2 GiB), …" */
     int n_found;
 } search;
@@ -37,7 +36,10 @@ static void keep_least(variant *v) {
 static void set_tokens(variant *v, int64_t n_tokens) { v->trainer.settings.batch_tokens = n_tokens; }
 
 /* False: it cannot be planned. */
-static bool plan_of(const variant *v, qr_plan *plan) { return qr_trainer_plan_run(&v->trainer, plan, NULL) == QRUN_OK; }
+static bool plan_of(const variant *v, qr_plan *plan) {
+    qr_run_cost cost;
+    return qr_trainer_plan_run(&v->trainer, plan, &cost, NULL) == QRUN_OK;
+}
 
 static int64_t bytes_of(const variant *v) {
     qr_plan plan;
@@ -46,7 +48,7 @@ static int64_t bytes_of(const variant *v) {
 
 static bool fits(const search *s, const variant *v) {
     qr_plan plan;
-    return plan_of(v, &plan) && qr_train_plan_fits(&plan, s->budget);
+    return plan_of(v, &plan) && qr_train_plan_fits(&plan, &s->trainer->budget);
 }
 
 static void add(search *s, const variant *v, const char *options) {
@@ -116,20 +118,28 @@ static void set_seq_tokens(variant *v, int64_t n) {
     set_tokens(v, v->batch_size * v->seq_tokens);
 }
 
+typedef struct size_search {
+    const search *s;
+    variant *v;
+    set_size set;
+    int64_t unit;
+} size_search;
+
+static qrun_status fits_units(void *arg, int64_t n, bool *fit, qr_error *err) {
+    const size_search *z = arg;
+    (void)err;
+    z->set(z->v, n * z->unit);
+    *fit = fits(z->s, z->v);
+    return QRUN_OK;
+}
+
 /* The largest multiple of `unit` from `low` to below `high` that fits, set in *v; 0: none does. */
 static int64_t largest(const search *s, variant *v, set_size set, int64_t low, int64_t high, int64_t unit) {
-    int64_t below = qr_max(low / unit, 1) - 1,
-            above = (high + unit - 1) / unit; /* in units; the first fits or is none */
-    while (above - below > 1) {
-        const int64_t middle = below + (above - below) / 2;
-        set(v, middle * unit);
-        if (fits(s, v)) {
-            below = middle;
-        } else {
-            above = middle;
-        }
-    }
-    const int64_t n = below * unit;
+    size_search z = {s, v, set, unit};
+    const int64_t least = qr_max(low / unit, 1);
+    int64_t n_units;
+    (void)qr_plan_largest(least, qr_ceil_div(high, unit) - 1, fits_units, &z, &n_units, NULL);
+    const int64_t n = n_units * unit;
     if (n < low) { return 0; }
     set(v, n);
     return n;
@@ -224,8 +234,10 @@ static bool try_together(search *s) {
     return found;
 }
 
-qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, const qr_train_budget *budget, qr_error *err) {
-    search s = {.trainer = trainer, .budget = budget};
+qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, qr_error *err) {
+    const qr_train_budget *budget = &trainer->budget;
+    search s = {.trainer = trainer};
+    if (err == NULL) { return QRUN_ERROR_MEMORY; } /* nobody asks what would fit */
     const variant as_given = variant_of(trainer);
     qr_plan plan;
     if (!plan_of(&as_given, &plan)) { return qr_fail(err, QRUN_ERROR_INTERNAL, "a run that was planned has no plan"); }

@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/number.h"
 #include "base/random.h"
 #include "base/sizes.h"
@@ -40,41 +40,70 @@ static qrun_status checkpoint_path(const qrun_trainer *trainer, int64_t step, ch
 /* The step in a checkpoint's name; −1 for any other name. */
 static int64_t step_of_name(const char *name) {
     const size_t length = sizeof CHECKPOINT_PREFIX - 1;
-    if (strncmp(name, CHECKPOINT_PREFIX, length) != 0 || name[length] < '0' || name[length] > '9') { return -1; }
+    if (strncmp(name, CHECKPOINT_PREFIX, length) != 0 || name[length] < '1' || name[length] > '9') { return -1; }
     char *end;
     const long long step = strtoll(name + length, &end, 10);
     return *end == '\0' ? step : -1;
 }
 
-/* The largest step below `below` that has a checkpoint; −1: none. */
-static int64_t last_checkpoint(const char *out, int64_t below) {
-    DIR *folder = opendir(out);
-    int64_t last = -1;
-    if (folder == NULL) { return -1; }
-    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-        const int64_t step = step_of_name(entry->d_name);
-        if (step < below && step > last) { last = step; }
-    }
-    closedir(folder);
-    return last;
+/* Whether there is a checkpoint of ours of that step. */
+static qrun_status has_checkpoint(const qrun_trainer *trainer, int64_t step, bool *has, qr_error *err) {
+    char *path;
+    QR_RETURN_IF_ERROR(checkpoint_path(trainer, step, &path, err));
+    const qrun_status status = qr_checkpoint_recognise(path, has, err);
+    qr_free(path);
+    return status;
 }
 
-static bool has_checkpoint(const qrun_trainer *trainer, int64_t step) {
-    return last_checkpoint(trainer->settings.out, step + 1) == step;
+/* *last: the largest step below `below` that has a checkpoint of ours; −1: none. Folders of others may have such names
+ * too; they are passed over. */
+static qrun_status last_checkpoint(const qrun_trainer *trainer, int64_t below, int64_t *last, qr_error *err) {
+    DIR *folder = opendir(trainer->settings.out);
+    qrun_status status = QRUN_OK;
+    *last = -1;
+    for (const struct dirent *entry; folder != NULL && status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
+        const int64_t step = step_of_name(entry->d_name);
+        bool has = false;
+        if (step < below && step > *last) { status = has_checkpoint(trainer, step, &has, err); }
+        if (has) { *last = step; }
+    }
+    if (folder != NULL) { closedir(folder); }
+    return status;
+}
+
+qrun_status qr_trainer_refuse_foreign(const qrun_trainer *trainer, qr_error *err) {
+    DIR *folder = opendir(trainer->settings.out);
+    qrun_status status = QRUN_OK;
+    for (const struct dirent *entry; folder != NULL && status == QRUN_OK && (entry = readdir(folder)) != NULL;) {
+        const int64_t step = step_of_name(entry->d_name);
+        bool has = true;
+        if (step > trainer->state.step && step <= trainer->total_steps) {
+            status = has_checkpoint(trainer, step, &has, err);
+        }
+        if (status == QRUN_OK && !has) {
+            status = qr_fail(err, QRUN_ERROR_INPUT,
+                             "%s/%s: is in the way of this run's checkpoints and no checkpoint of qrun, so it is left "
+                             "alone; move it away, or choose another `out`",
+                             trainer->settings.out, entry->d_name);
+        }
+    }
+    if (folder != NULL) { closedir(folder); }
+    return status;
 }
 
 /* All but the last n_kept and, where any are kept, that of the best evaluation. */
 static qrun_status remove_old(const qrun_trainer *trainer, int64_t n_kept, qr_error *err) {
-    qrun_status status = QRUN_OK;
-    int64_t step = INT64_MAX, n = 0;
-    for (; status == QRUN_OK && (step = last_checkpoint(trainer->settings.out, step)) >= 0; n++) {
+    int64_t step = INT64_MAX;
+    for (int64_t n = 0;; n++) {
+        QR_RETURN_IF_ERROR(last_checkpoint(trainer, step, &step, err));
+        if (step < 0) { return QRUN_OK; }
         if (n < n_kept || (n_kept > 0 && step == trainer->state.best_step)) { continue; }
         char *path;
-        status = checkpoint_path(trainer, step, &path, err);
-        if (status == QRUN_OK) { status = qr_folder_retire(path, err); }
+        QR_RETURN_IF_ERROR(checkpoint_path(trainer, step, &path, err));
+        const qrun_status status = qr_folder_retire(path, err);
         qr_free(path);
+        QR_RETURN_IF_ERROR(status);
     }
-    return status;
 }
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
@@ -183,12 +212,14 @@ qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
     char *path = NULL;
     qr_folder_writer folder = {0};
     uint64_t checksum = QR_HASH_START;
+    bool exists = false;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_trainer_require_out(trainer, error));
     QR_TRY(qr_trainer_require_current(trainer, error));
     QR_TRY(checkpoint_path(trainer, trainer->state.step, &path, error));
-    if (!trainer->restarts && qr_file_exists(path)) { goto out; } /* saved already: nothing has changed since */
-    if (qr_file_exists(path)) { QR_TRY(qr_folder_retire(path, error)); }
+    QR_TRY(qr_checkpoint_recognise(path, &exists, error));
+    if (!trainer->restarts && exists) { goto out; } /* saved already: nothing has changed since */
+    if (exists) { QR_TRY(qr_folder_retire(path, error)); }
     QR_TRY(qr_folder_writer_open(&folder, path, error));
     QR_TRY(write_state(trainer, folder.partial_path, &checksum, error));
     QR_TRY(write_text(folder.partial_path, "run.json", trainer->fingerprint, error));
@@ -230,9 +261,10 @@ out:
 /* Passes on why a checkpoint cannot be used; of a damaged one, also how to continue without it. */
 static qrun_status refuse_checkpoint(const qrun_trainer *trainer, int64_t step, const qr_error *why, qr_error *err) {
     const bool damaged = why->status == QRUN_ERROR_INPUT || why->status == QRUN_ERROR_NOT_FOUND;
-    const int64_t before = damaged ? last_checkpoint(trainer->settings.out, step) : -1;
+    int64_t before = -1;
     char way[128] = "`restart` begins again";
     if (!damaged) { return qr_fail(err, why->status, "%s", why->message); }
+    (void)last_checkpoint(trainer, step, &before, NULL);
     if (before >= 0) {
         (void)snprintf(way, sizeof way, "remove that folder to continue from %s%lld, before it; the result is the same",
                        CHECKPOINT_PREFIX, (long long)before);
@@ -296,13 +328,18 @@ static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkp
                               qr_error *err) {
     const qr_safetensors_tensor *states = checkpoint->optimizer;
     qr_train_state state = {.loss_scale = trainer->state.loss_scale};
+    int64_t n_total = trainer->total_steps;
+    bool has_best = true;
     QR_RETURN_IF_ERROR(check_bytes(states, qr_optimizer_states_bytes(trainer->optimizer), folder, err));
     QR_RETURN_IF_ERROR(read_position(checkpoint->state, folder, &state, err));
     if (state.step > trainer->total_steps) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: is after the last step of this run, %lld; `restart` begins again",
                        folder, (long long)trainer->total_steps);
     }
-    if (state.best_step > 0 && !has_checkpoint(trainer, state.best_step)) {
+    QR_RETURN_IF_ERROR(qr_json_get_int(checkpoint->run, "total_steps", 1, INT64_C(1) << 52, &n_total, folder, err));
+    trainer->earlier_total_steps = n_total < trainer->total_steps ? n_total : 0;
+    if (state.best_step > 0) { QR_RETURN_IF_ERROR(has_checkpoint(trainer, state.best_step, &has_best, err)); }
+    if (!has_best) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: the checkpoint of the best evaluation, %s%lld, is missing from the same folder; put it "
                        "back, or use `restart` to begin again",
@@ -328,22 +365,40 @@ out:
 }
 
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err) {
-    const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
+    int64_t step;
+    QR_RETURN_IF_ERROR(last_checkpoint(trainer, INT64_MAX, &step, err));
     if (step < 0) { return QRUN_OK; }
     qr_checkpoint checkpoint;
     char *folder;
     qrun_status status;
     QR_TRY(open_checkpoint(trainer, step, &folder, &checkpoint, err));
     QR_TRY(take_state(trainer, &checkpoint, folder, err));
-    QR_TRY(remove_old(trainer, trainer->settings.keep, err)); /* a run killed before it did */
+    if (qr_ranks_leads(trainer->ranks)) { QR_TRY(remove_old(trainer, trainer->settings.keep, err)); }
 out:
     qr_checkpoint_close(&checkpoint);
     qr_free(folder);
     return status;
 }
 
-qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err) {
-    const int64_t step = last_checkpoint(trainer->settings.out, INT64_MAX);
+static qrun_status take_settled(const qr_json *run, const char *path, qr_train_settings *s, qr_error *err) {
+    int64_t now, seq_tokens, batch_size;
+    QR_RETURN_IF_ERROR(qr_json_get_int(run, "now", 0, INT64_C(1) << 40, &now, path, err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(run, "seq_tokens", 2, 1 << 20, &seq_tokens, path, err));
+    QR_RETURN_IF_ERROR(qr_json_get_int(run, "batch_size", 1, 4096, &batch_size, path, err));
+    if (!s->has_date) { s->now = now; }
+    if (s->auto_seq_tokens) { s->seq_tokens = seq_tokens; }
+    if (s->auto_batch_size) { s->batch_size = batch_size; }
+    if (!s->has_batch_tokens) { s->batch_tokens = s->batch_size * s->seq_tokens; }
+    s->auto_seq_tokens = s->auto_batch_size = false;
+    return QRUN_OK;
+}
+
+qrun_status qr_trainer_take_stored(qrun_trainer *trainer, qr_error *err) {
+    int64_t step;
+    if (trainer->settings.has_date && !trainer->settings.auto_seq_tokens && !trainer->settings.auto_batch_size) {
+        return QRUN_OK;
+    }
+    QR_RETURN_IF_ERROR(last_checkpoint(trainer, INT64_MAX, &step, err));
     if (step < 0) { return QRUN_OK; }
     qr_error why = {0};
     qr_json *root = NULL;
@@ -352,39 +407,11 @@ qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_
     QR_TRY(checkpoint_path(trainer, step, &folder, &why));
     QR_TRY(join_path(folder, "run.json", &path, &why));
     QR_TRY(qr_json_read(path, QR_CHECKPOINT_JSON_BYTES, &root, &why));
-    QR_TRY(qr_json_get_int(root, "now", 0, INT64_C(1) << 40, now, path, &why));
+    QR_TRY(take_settled(root, path, &trainer->settings, &why));
 out:
     if (status != QRUN_OK) { status = refuse_checkpoint(trainer, step, &why, err); }
     qr_json_free(root);
     qr_free(path);
     qr_free(folder);
     return status;
-}
-
-/* ---- The folder of a run ----------------------------------------------------------------------------------------- */
-
-qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err) {
-    const char *out = trainer->settings.out;
-    char *tokens = NULL;
-    qrun_status status;
-    if (qr_file_is_same(out, trainer->model->folder)) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is the model's own folder; give another one as `out`", out);
-    }
-    trainer->made_out = !qr_file_is_folder(out);
-    QR_TRY(qr_folder_create(out, err));
-    QR_TRY(qr_folder_lock(out, &trainer->out_lock, err));
-    QR_TRY(qr_folder_remove_partials(out, err));
-    QR_TRY(join_path(out, QR_TOKENS_FOLDER, &tokens, err));
-    QR_TRY(qr_folder_remove_partials(tokens, err));
-out:
-    qr_free(tokens);
-    return status;
-}
-
-void qr_trainer_leave_folder(qrun_trainer *trainer) {
-    if (!trainer->made_out) { return; }
-    char *tokens = qr_path_join(trainer->settings.out, QR_TOKENS_FOLDER);
-    if (tokens != NULL) { (void)rmdir(tokens); }
-    (void)rmdir(trainer->settings.out);
-    qr_free(tokens);
 }

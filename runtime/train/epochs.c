@@ -8,13 +8,19 @@
 #include "base/sizes.h"
 #include "runtime/train/trainer.h"
 
-static qrun_status open_dataset(qrun_trainer *trainer, const qrun_train_params *params, const char *path,
-                                qr_dataset **dataset, qr_error *err) {
+static qrun_status open_file(qrun_trainer *trainer, const qrun_train_params *params, const char *path,
+                             qr_dataset **dataset, qr_error *err) {
     const qrun_model *model = trainer->model;
     char *cache = params->data.cache_folder != NULL ? qr_strdup(params->data.cache_folder)
                                                     : qr_path_join(trainer->settings.out, QR_TOKENS_FOLDER);
     if (cache == NULL) { return qr_fail_memory(err, "a path", strlen(path)); }
+    static const qr_file_form forms[] = {
+        [QRUN_FORMAT_AUTO] = QR_FORM_AUTO, [QRUN_FORMAT_JSON] = QR_FORM_JSON,
+        [QRUN_FORMAT_CSV] = QR_FORM_CSV,   [QRUN_FORMAT_TSV] = QR_FORM_TSV,
+        [QRUN_FORMAT_TEXT] = QR_FORM_TEXT, [QRUN_FORMAT_PARAGRAPHS] = QR_FORM_PARAGRAPHS};
     const qr_dataset_options options = {.path = path,
+                                        .form = forms[params->data.format],
+                                        .columns = params->data.columns,
                                         .cache_folder = cache,
                                         .model_folder = model->folder,
                                         .seq_len = trainer->settings.seq_tokens,
@@ -29,15 +35,31 @@ static qrun_status open_dataset(qrun_trainer *trainer, const qrun_train_params *
     return status;
 }
 
-qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool shuffle) {
+static qrun_status open_files(qrun_trainer *trainer, const qrun_train_params *params, const char *const *paths,
+                              int32_t n_paths, qr_dataset **dataset, qr_error *err) {
+    for (int32_t i = 0; i < n_paths; i++) {
+        qr_dataset *file = NULL;
+        QR_RETURN_IF_ERROR(open_file(trainer, params, paths[i], &file, err));
+        const qrun_status status = i > 0 ? qr_dataset_append(*dataset, file, err) : QRUN_OK;
+        if (i == 0) { *dataset = file; }
+        if (status != QRUN_OK) {
+            qr_dataset_close(file);
+            return status;
+        }
+    }
+    return QRUN_OK;
+}
+
+qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool trains) {
     const qr_train_settings *s = &trainer->settings;
     return (qr_batch_options){.mode = s->batching,
                               .row_tokens = s->seq_tokens,
                               .batch_rows = s->batch_size,
                               .batch_tokens = s->batch_tokens,
                               .n_accumulate = s->grad_accum,
-                              .shuffle = shuffle,
-                              .seed = s->seed};
+                              .shuffle = trains,
+                              .seed = s->seed,
+                              .shares = trains ? trainer->shares : NULL};
 }
 
 qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err) {
@@ -72,9 +94,40 @@ static qrun_status choose_views(qrun_trainer *trainer, const qrun_train_params *
     if (s->eval_fraction > 0) {
         return qr_dataset_split(trainer->dataset, s->eval_fraction, s->seed, &trainer->view, &trainer->eval_view, err);
     }
-    if (params->data.eval_data == NULL) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(open_dataset(trainer, params, params->data.eval_data, &trainer->eval_dataset, err));
+    if (params->data.n_eval_data == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(
+        open_files(trainer, params, params->data.eval_data, params->data.n_eval_data, &trainer->eval_dataset, err));
     trainer->eval_view = qr_dataset_view_all(trainer->eval_dataset);
+    return QRUN_OK;
+}
+
+/* What the files and the first epoch have. Needs the view and the shares. */
+static qrun_status describe_files(qrun_trainer *trainer, qr_error *err) {
+    const qr_dataset *dataset = trainer->dataset;
+    const int64_t n_files = qr_dataset_count_files(dataset);
+    trainer->files = qr_alloc_array_zeroed((size_t)n_files, sizeof *trainer->files);
+    if (trainer->files == NULL) { return qr_fail_memory(err, "the files", (size_t)n_files * sizeof *trainer->files); }
+    for (int64_t k = 0; k < trainer->view.n; k++) {
+        trainer->files[qr_dataset_file_of(dataset, qr_dataset_view_index(&trainer->view, k))].n_examples++;
+    }
+    for (int64_t f = 0; f < n_files; f++) {
+        const qr_dataset_file file = qr_dataset_get_file(dataset, f);
+        qrun_train_file *described = &trainer->files[f];
+        described->path = file.path;
+        described->data_format = qr_dataset_format_name((qr_dataset_format)file.info->format);
+        described->n_epoch_examples =
+            trainer->shares != NULL ? qr_shares_count_of(trainer->shares, f) : described->n_examples;
+        described->unknown_members = file.info->unknown_members;
+        described->unknown_line = file.info->unknown_line;
+    }
+    const int64_t n = trainer->shares != NULL ? qr_shares_count(trainer->shares) : trainer->view.n;
+    for (int64_t k = 0; k < n; k++) {
+        const qr_example example =
+            qr_dataset_get(dataset, trainer->shares != NULL ? qr_shares_index(trainer->shares, 0, k)
+                                                            : qr_dataset_view_index(&trainer->view, k));
+        trainer->n_epoch_tokens += example.n_tokens;
+        trainer->n_epoch_targets += example.n_targets;
+    }
     return QRUN_OK;
 }
 
@@ -91,23 +144,36 @@ static qrun_status check_room(const qrun_trainer *trainer, const qr_dataset *dat
 
 qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
+    QR_RETURN_IF_ERROR(qr_trainer_choose_seq_tokens(trainer, params, err));
     if (!params->data.random_tokens && trainer->model->tokenizer == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s has no tokenizer.json, so it cannot be trained on text",
                        trainer->model->folder);
     }
     if (params->data.random_tokens) {
+        QR_RETURN_IF_ERROR(qr_trainer_choose_batch(trainer, params, err));
         QR_RETURN_IF_ERROR(qr_dataset_create_random(s->batch_size * s->grad_accum, s->seq_tokens,
                                                     trainer->model->shape.vocab, s->seed, &trainer->dataset, err));
         trainer->view = qr_dataset_view_all(trainer->dataset);
     } else {
-        QR_RETURN_IF_ERROR(open_dataset(trainer, params, params->data.train_data, &trainer->dataset, err));
+        QR_RETURN_IF_ERROR(
+            open_files(trainer, params, params->data.train_data, params->data.n_train_data, &trainer->dataset, err));
         QR_RETURN_IF_ERROR(choose_views(trainer, params, err));
+        if (params->data.n_data_weights > 0) {
+            QR_RETURN_IF_ERROR(
+                qr_shares_create(&trainer->view, params->data.data_weights, s->seed, &trainer->shares, err));
+        }
+        QR_RETURN_IF_ERROR(qr_trainer_choose_batch(trainer, params, err));
         QR_RETURN_IF_ERROR(check_room(trainer, trainer->dataset, err));
         QR_RETURN_IF_ERROR(check_room(trainer, trainer->eval_dataset, err));
     }
+    QR_RETURN_IF_ERROR(describe_files(trainer, err));
     trainer->total_steps = s->max_steps;
     if (s->max_steps == 0) { QR_RETURN_IF_ERROR(count_steps(trainer, s->epochs, &trainer->total_steps, err)); }
-    trainer->warmup_steps =
-        s->warmup < 1.0 ? (int64_t)ceil(s->warmup * (double)trainer->total_steps) : (int64_t)s->warmup;
+    trainer->warmup_steps = qr_trainer_warmup_steps(trainer, trainer->total_steps);
     return QRUN_OK;
+}
+
+int64_t qr_trainer_warmup_steps(const qrun_trainer *trainer, int64_t n_steps) {
+    const double warmup = trainer->settings.warmup;
+    return warmup < 1.0 ? (int64_t)ceil(warmup * (double)n_steps) : (int64_t)warmup;
 }

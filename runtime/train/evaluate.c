@@ -34,30 +34,49 @@ static void take_loss(qr_train_state *state, double threshold, double loss) {
     }
 }
 
-/* Sums over the plan's micro-batches; n_targets and n_tokens count them. */
+/* The loss of micro-batch i. */
+static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_batch_plan *plan, int64_t i, double *loss,
+                                   qr_error *err) {
+    qr_micro_source source = {.dataset = trainer->eval_view.dataset, .plan = plan, .index = i};
+    const qr_train_batch *batch = qr_train_loader_take(trainer->loader, &source);
+    QR_RETURN_IF_ERROR(qr_dataset_check(trainer->eval_view.dataset, err));
+    source.index += qr_ranks_count(trainer->ranks);
+    if (source.index < qr_batch_plan_micro_batches(plan)) { qr_train_loader_prepare(trainer->loader, &source); }
+    return qr_train_pass_run(trainer->pass, batch, 0, false, loss, err);
+}
+
+static qrun_status show_progress(const qrun_trainer *trainer, int64_t n_examples, qr_error *err) {
+    if (trainer->progress == NULL || trainer->progress(trainer->progress_user, n_examples, trainer->eval_view.n)) {
+        return QRUN_OK;
+    }
+    return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
+}
+
+/* Sums over the plan's micro-batches, which are dealt to the ranks, in their order; n_targets and n_tokens count them.
+ */
 static qrun_status sum_losses(qrun_trainer *trainer, const qr_batch_plan *plan, double *loss,
                               qrun_train_metrics *metrics, qr_error *err) {
     const int64_t n_micro_batches = qr_batch_plan_micro_batches(plan);
+    const int32_t n_ranks = qr_ranks_count(trainer->ranks);
     int64_t n_examples = 0;
-    for (int64_t i = 0; i < n_micro_batches; i++) {
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, i);
-        qr_micro_source source = {.dataset = trainer->eval_view.dataset, .plan = plan, .index = i};
-        const qr_train_batch *batch = qr_train_loader_take(trainer->loader, &source);
-        double sum = 0;
-        if (++source.index < n_micro_batches) { qr_train_loader_prepare(trainer->loader, &source); }
-        QR_RETURN_IF_ERROR(qr_train_pass_run(trainer->pass, batch, 0, false, &sum, err));
-        *loss += sum;
-        metrics->n_tokens += micro.n_tokens;
-        metrics->n_target_tokens += micro.n_targets;
-        n_examples += micro.n_examples;
-        if (trainer->progress != NULL && !trainer->progress(trainer->progress_user, n_examples, trainer->eval_view.n)) {
-            return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
+    for (int64_t first = 0; first < n_micro_batches; first += n_ranks) {
+        const int64_t own = first + qr_ranks_own(trainer->ranks);
+        double sum = 0, sums[QR_MAX_RANKS];
+        qrun_status status = first > 0 ? show_progress(trainer, n_examples, err) : QRUN_OK;
+        if (status == QRUN_OK && own < n_micro_batches) { status = run_micro_batch(trainer, plan, own, &sum, err); }
+        QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sum, sums, err));
+        for (int32_t r = 0; r < n_ranks && first + r < n_micro_batches; r++) {
+            const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, first + r);
+            *loss += sums[r];
+            metrics->n_tokens += micro.n_tokens;
+            metrics->n_target_tokens += micro.n_targets;
+            n_examples += micro.n_examples;
         }
     }
-    return QRUN_OK;
+    return show_progress(trainer, n_examples, err);
 }
 
-static qrun_status run_evaluation(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
+static qrun_status evaluate(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
     const qr_batch_options options = qr_trainer_batch_options(trainer, false);
     const double start = qr_now_seconds();
     qr_batch_plan *plan = NULL;
@@ -78,6 +97,14 @@ out:
     return status;
 }
 
+qrun_status qr_trainer_run_evaluation(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
+    QR_RETURN_IF_ERROR(evaluate(trainer, metrics, err));
+    if (trainer->state.evaluated_step != trainer->state.step) {
+        take_loss(&trainer->state, trainer->settings.threshold, metrics->loss);
+    }
+    return QRUN_OK;
+}
+
 qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error) {
     qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
     *loss = 0;
@@ -86,15 +113,13 @@ qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_erro
                        "there are no examples to evaluate on; give `eval_data` or `eval_split`");
     }
     QR_RETURN_IF_ERROR(qr_trainer_require_current(trainer, error));
+    QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_EVALUATE, 0, 0, error));
     pthread_mutex_lock(&trainer->model->context->compute_lock);
-    const qrun_status status = run_evaluation(trainer, &metrics, error);
+    const qrun_status status = qr_trainer_run_evaluation(trainer, &metrics, error);
     pthread_mutex_unlock(&trainer->model->context->compute_lock);
     if (status == QRUN_ERROR_CANCELLED) { atomic_store(&trainer->cancelled, false); }
     if (status != QRUN_OK) { return status; }
     *loss = metrics.loss;
-    if (trainer->state.evaluated_step != trainer->state.step) {
-        take_loss(&trainer->state, trainer->settings.threshold, metrics.loss);
-    }
     if (trainer->on_metrics != NULL) { trainer->on_metrics(trainer->metrics_user, &metrics); }
     return QRUN_OK;
 }

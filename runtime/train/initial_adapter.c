@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/random.h"
 #include "base/sizes.h"
+#include "runtime/model/expert_adapters.h"
 #include "runtime/model/weight_writer.h"
 
 /* ---- Its shape --------------------------------------------------------------------------------------------------- */
@@ -54,17 +55,32 @@ static char *list_targets(const qr_adapter *adapter) {
     qr_buffer text = {0};
     for (size_t i = 0; i < adapter->n_modules; i++) {
         const char *name = qr_lora_target_name(adapter->modules[i].name);
-        bool seen = false;
+        bool seen = adapter->modules[i].n_stacked > 1;
         for (size_t j = 0; j < i && !seen; j++) {
             seen = strcmp(qr_lora_target_name(adapter->modules[j].name), name) == 0;
         }
-        if (!seen) { qr_buffer_append_format(&text, "%s%s", i > 0 ? "," : "", name); }
+        if (!seen) { qr_buffer_append_format(&text, "%s%s", text.size > 0 ? "," : "", name); }
     }
+    if (text.size == 0) { qr_buffer_append_text(&text, "none"); }
+    return qr_buffer_take(&text);
+}
+
+/* The same of its parameters of experts; empty where it has none. */
+static char *list_parameters(const qr_adapter *adapter) {
+    const qr_module_set *set = &adapter->config.target_parameters;
+    bool any = false;
+    qr_buffer text = {0};
+    for (size_t i = 0; i < adapter->n_modules; i++) { any |= adapter->modules[i].n_stacked > 1; }
+    for (size_t i = 0; any && i < set->n_names; i++) {
+        if (strstr(set->names[i], "experts.") == NULL) { continue; } /* a router's is a linear layer's here */
+        qr_buffer_append_format(&text, "%s%s", text.size > 0 ? "," : "", set->names[i]);
+    }
+    qr_buffer_append_text(&text, "");
     return qr_buffer_take(&text);
 }
 
 qrun_status qr_initial_adapter_open(const char *folder, const qr_lora_options *given, qr_adapter **adapter,
-                                    qr_lora_options *options, char **targets, qr_error *err) {
+                                    qr_lora_options *options, char **targets, char **parameters, qr_error *err) {
     qrun_status status;
     QR_TRY(qr_adapter_open(folder, adapter, err));
     if ((*adapter)->n_modules == 0) { QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: adapts no layer", folder)); }
@@ -78,6 +94,10 @@ qrun_status qr_initial_adapter_open(const char *folder, const qr_lora_options *g
         *targets = list_targets(*adapter);
         if (*targets == NULL) { QR_TRY(qr_fail_memory(err, folder, 256)); }
     }
+    if (*parameters == NULL) {
+        *parameters = list_parameters(*adapter);
+        if (*parameters == NULL) { QR_TRY(qr_fail_memory(err, folder, 256)); }
+    }
 out:
     if (status != QRUN_OK) {
         qr_adapter_close(*adapter);
@@ -88,8 +108,22 @@ out:
 
 /* ---- Its values -------------------------------------------------------------------------------------------------- */
 
+static qrun_status load_expert_pair(const qr_adapter *adapter, qr_parameters *p, const qr_lora_pair *pair,
+                                    qr_error *err) {
+    const qrun_model *model = p->model;
+    const qr_adapter_module *module = qr_expert_pair_find(model, adapter, pair->layer, pair->role);
+    if (module == NULL) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "the adapter to begin from does not adapt %s of layer %lld, which is to be trained",
+                       qr_expert_parameter_name(model, pair->role), (long long)pair->layer);
+    }
+    QR_RETURN_IF_ERROR(qr_expert_pair_check(model, module, &model->layers[pair->layer], pair->role, err));
+    return qr_expert_pair_put(p->backend, module, p->values + pair->a_offset, p->values + pair->b_offset, err);
+}
+
 static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const qr_lora_pair *pair, qr_error *err) {
     char name[256];
+    if (pair->linear == NULL) { return load_expert_pair(adapter, p, pair, err); }
     qr_parameters_module_name(p, pair->role, pair->layer, name, sizeof name);
     const qr_adapter_module *module = qr_adapter_find(adapter, name);
     if (module == NULL) {
@@ -112,6 +146,7 @@ static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const 
 
 qrun_status qr_initial_adapter_load(const qr_adapter *adapter, qr_parameters *p, qr_error *err) {
     for (int64_t i = 0; i < p->lora.n_pairs; i++) { QR_RETURN_IF_ERROR(load_pair(adapter, p, &p->lora.pairs[i], err)); }
+    QR_RETURN_IF_ERROR(qr_safetensors_check(adapter->file, err));
     if (adapter->n_modules == (size_t)p->lora.n_pairs) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_INPUT,
                    "the adapter to begin from adapts %llu layers and the run would train %lld of them; was it made for "

@@ -8,7 +8,7 @@
 #define QR_RUNTIME_TRAIN_LOADER_H
 
 #include "loaders/data/batch.h"
-#include "runtime/train/pass.h"
+#include "runtime/pass/pass.h"
 
 /* Host arrays for the largest micro-batch, in memory that the owner provides. */
 typedef struct qr_micro_arrays {

@@ -239,9 +239,11 @@ qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, si
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
-/* As in the Hugging Face Trainer, everything decays but biases and the weights of norms. */
+/* As in the Hugging Face Trainer, everything decays but biases, dt_bias among them, and the weights of norms. */
 static float decay_of(const qr_optimizer_options *options, const qr_parameter *parameter) {
-    const bool exempt = parameter->kind == QR_PARAMETER_NORM || parameter->kind == QR_PARAMETER_BIAS;
+    const bool is_norm = parameter->kind == QR_PARAMETER_NORM && parameter->role != QR_ROLE_DELTA_CONV &&
+                         parameter->role != QR_ROLE_DELTA_A_LOG;
+    const bool exempt = is_norm || parameter->kind == QR_PARAMETER_BIAS;
     const bool decays = options->decay_all || !exempt;
     return decays ? options->weight_decay : 0.0F;
 }

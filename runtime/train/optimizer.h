@@ -2,7 +2,7 @@
 #ifndef QR_RUNTIME_TRAIN_OPTIMIZER_H
 #define QR_RUNTIME_TRAIN_OPTIMIZER_H
 
-#include "runtime/model/parameters.h"
+#include "runtime/layers/parameters.h"
 
 /* Zeroed: the defaults. */
 typedef struct qr_optimizer_options {

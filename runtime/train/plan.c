@@ -3,6 +3,7 @@
 
 #include "base/sizes.h"
 #include "base/units.h"
+#include "runtime/model/layer_stream.h"
 #include "runtime/train/trainer.h"
 
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
@@ -11,26 +12,31 @@ qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
     return (qr_train_limits){max_tokens, max_tokens / 2 + 1, trainer->policy};
 }
 
-qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_error *err) {
+qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_run_cost *cost, qr_error *err) {
     const qr_train_limits limits = qr_trainer_limits(trainer);
     const qr_optimizer_options *optimizer = &trainer->settings.optimizer;
     qr_parameters parameters = trainer->parameters;
     const qr_parameters *p = &parameters;
+    const qr_gradient_options gradients = {trainer->settings.grad_accum, qr_ranks_own(trainer->ranks),
+                                           qr_ranks_count(trainer->ranks)};
     size_t scratch_bytes;
-    double flops;
+    int64_t copied_bytes;
     parameters.model = trainer->model; /* of a variant: another than the one that they were described for */
-    QR_RETURN_IF_ERROR(qr_update_plan(p, optimizer, &scratch_bytes, err));
+    QR_RETURN_IF_ERROR(qr_update_plan(p, optimizer, &scratch_bytes, &copied_bytes, err));
     qr_plan_init(plan);
     qr_plan_set_device(plan, &trainer->memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes =
         (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.replacement_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
-    plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)qr_parameters_bytes(p);
+    plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)(qr_parameters_bytes(p) + qr_gradient_sum_bytes(p, &gradients));
     plan->entries[QR_PLAN_OPTIMIZER].bytes = (int64_t)(qr_optimizer_bytes(p, optimizer) + scratch_bytes);
-    plan->entries[QR_PLAN_HOST].bytes = (int64_t)(qr_train_loader_bytes(limits.max_tokens, limits.max_sequences) +
-                                                  qr_optimizer_host_bytes(p, optimizer));
-    return qr_train_pass_plan(p, &limits, plan, &flops, err);
+    plan->entries[QR_PLAN_HOST].bytes =
+        (int64_t)(qr_train_loader_bytes(limits.max_tokens, limits.max_sequences) +
+                  qr_optimizer_host_bytes(p, optimizer) + qr_gradient_sum_host_bytes(&gradients) +
+                  qr_layer_stream_host_bytes(trainer->model));
+    cost->update_copied_bytes = copied_bytes;
+    return qr_train_pass_plan(p, &limits, plan, &cost->pass, err);
 }
 
 static void name_policy(qrun_trainer *trainer, const char *given) {
@@ -50,7 +56,9 @@ static qr_train_budget budget_of(const qrun_trainer *trainer, int64_t given_byte
     qr_train_budget budget = {
         .bytes = given_bytes > 0 ? given_bytes : unasked, .given = given_bytes > 0, .host_bytes = INT64_MAX};
     if (!memory->is_separate) { return budget; }
-    budget.host_bytes = memory->host_free_bytes / 10 * 9;
+    const bool loaded = trainer->model->weight_memory != NULL; /* and with it what is offloaded */
+    budget.host_bytes =
+        memory->host_free_bytes / 10 * 9 + (loaded ? (int64_t)qr_layer_stream_host_bytes(trainer->model) : 0);
     if (standing + memory->free_bytes < budget.bytes) {
         budget.bytes = standing + memory->free_bytes;
         budget.given = false;
@@ -66,17 +74,38 @@ qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err) {
     const int64_t n_tokens = trainer->settings.seq_tokens;
     const qr_train_limits limits = {.max_tokens = n_tokens, .max_sequences = 1, .policy = trainer->policy};
     qr_plan plan;
-    double flops;
+    qr_train_cost cost;
     qr_plan_init(&plan);
-    QR_RETURN_IF_ERROR(qr_train_pass_plan(&trainer->parameters, &limits, &plan, &flops, err));
-    trainer->flops_per_token = flops / (double)n_tokens;
+    QR_RETURN_IF_ERROR(qr_train_pass_plan(&trainer->parameters, &limits, &plan, &cost, err));
+    trainer->flops_per_token = cost.flops / (double)n_tokens;
+    return QRUN_OK;
+}
+
+typedef struct kept_search {
+    qrun_trainer *trainer;
+    const char *given; /* policy */
+} kept_search;
+
+/* Makes the trainer's plan that of its policy, with n layers kept where it is AUTO. */
+static qrun_status plan_kept(void *arg, int64_t n, bool *fits, qr_error *err) {
+    const kept_search *search = arg;
+    qrun_trainer *trainer = search->trainer;
+    qr_plan plan;
+    trainer->policy.n = n;
+    QR_RETURN_IF_ERROR(qr_trainer_plan_run(trainer, &plan, &trainer->cost, err));
+    trainer->plan = plan;
+    name_policy(trainer, search->given);
+    *fits = qr_train_plan_fits(&plan, &trainer->budget);
     return QRUN_OK;
 }
 
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const char *given = params->memory.checkpointing != NULL ? params->memory.checkpointing : "auto";
     const int64_t n_layers = trainer->model->shape.n_layers;
-    QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context->backend, &trainer->memory, err));
+    QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context, &trainer->memory, err));
+    if (trainer->model->weight_memory == NULL) { /* a plan alone */
+        qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes);
+    }
     QR_RETURN_IF_ERROR(qr_recompute_policy_parse(given, n_layers, &trainer->policy, err));
     trainer->policy.offload = params->memory.offload_activations;
     if (trainer->policy.offload && !qr_recompute_policy_has_inputs(&trainer->policy)) {
@@ -85,16 +114,14 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
                        "full, every:N or auto",
                        given);
     }
-    const qr_train_budget budget = budget_of(trainer, params->memory.memory_bytes);
-    trainer->policy.n = trainer->policy.kind == QR_RECOMPUTE_AUTO ? n_layers : trainer->policy.n;
-    for (;;) {
-        QR_RETURN_IF_ERROR(qr_trainer_plan_run(trainer, &trainer->plan, err));
-        if (qr_train_plan_fits(&trainer->plan, &budget)) { break; }
-        if (trainer->policy.kind != QR_RECOMPUTE_AUTO || trainer->policy.n == 0) {
-            return qr_trainer_refuse_memory(trainer, &budget, err);
-        }
-        trainer->policy.n--;
+    trainer->budget = budget_of(trainer, params->memory.memory_bytes);
+    kept_search search = {trainer, given};
+    bool fits = false;
+    if (trainer->policy.kind == QR_RECOMPUTE_AUTO) {
+        int64_t n_kept;
+        QR_RETURN_IF_ERROR(qr_plan_largest(0, n_layers, plan_kept, &search, &n_kept, err));
+        trainer->policy.n = qr_max(n_kept, 0);
     }
-    name_policy(trainer, given);
-    return QRUN_OK;
+    QR_RETURN_IF_ERROR(plan_kept(&search, trainer->policy.n, &fits, err));
+    return fits ? QRUN_OK : qr_trainer_refuse_memory(trainer, err);
 }

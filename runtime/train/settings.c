@@ -11,11 +11,42 @@
 #include "base/sizes.h"
 #include "runtime/train/trainer.h"
 
-enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2, SECONDS_A_DAY = 86400 };
+enum { DEFAULT_RANK = 16, DEFAULT_SEQ_TOKENS = 1024, DEFAULT_KEEP = 2, SECONDS_A_DAY = 86400, MAX_DATA_FILES = 1024 };
+static const double MAX_DATA_WEIGHT = 1e6;
+
+/* ---- The day ----------------------------------------------------------------------------------------------------- */
+
+void qr_train_settings_date(int64_t now, char date[QR_DATE_BYTES]) {
+    const time_t seconds = (time_t)now;
+    struct tm day = {0};
+    (void)gmtime_r(&seconds, &day);
+    (void)snprintf(date, QR_DATE_BYTES, "%04d-%02d-%02d", (day.tm_year + 1900) % 10000, (day.tm_mon + 1) % 100,
+                   day.tm_mday % 100);
+}
+
+/* The beginning of a day that is written so, in UTC; today for NULL. */
+static qrun_status read_date(const char *date, int64_t *now, qr_error *err) {
+    char again[QR_DATE_BYTES] = "";
+    struct tm day = {0};
+    *now = (int64_t)time(NULL) / SECONDS_A_DAY * SECONDS_A_DAY;
+    if (date == NULL) { return QRUN_OK; }
+    if (sscanf(date, "%4d-%2d-%2d", &day.tm_year, &day.tm_mon, &day.tm_mday) == 3) {
+        day.tm_year -= 1900;
+        day.tm_mon -= 1;
+        *now = (int64_t)timegm(&day);
+        qr_train_settings_date(*now, again);
+    }
+    if (strcmp(again, date) == 0 && *now >= 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "`date`: \"%.40s\" is not a day from 1970 on, such as 2026-11-22", date);
+}
+
+/* ---- Rules ------------------------------------------------------------------------------------------------------- */
 
 static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) {
 #define RANGE(group, field, most) \
     { .name = "`" #field "`", .value = (double)params->group.field, .high = (most) }
+#define SIZE(group, field, most) \
+    { .name = "`" #field "`", .value = (double)params->group.field, .low = QRUN_AUTO, .high = (most) }
     const qr_range ranges[] = {
         RANGE(lora, rank, QR_MAX_LORA_RANK),
         RANGE(lora, alpha, 1e6),
@@ -25,13 +56,16 @@ static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) 
         RANGE(optimization, warmup, 1e9),
         RANGE(optimization, loraplus_lr_ratio, 1e6),
         RANGE(optimization, weight_decay, 1),
-        RANGE(batches, seq_len, 1 << 20),
-        RANGE(batches, batch_size, 4096),
+        SIZE(batches, seq_len, 1 << 20),
+        SIZE(batches, batch_size, 4096),
         RANGE(batches, batching, QRUN_BATCHING_GROUP),
         RANGE(batches, batch_tokens, INT32_MAX),
         RANGE(batches, grad_accum, 1 << 20),
         RANGE(batches, epochs, 1e6),
         RANGE(batches, max_steps, 1e12),
+        RANGE(data, n_train_data, MAX_DATA_FILES),
+        RANGE(data, n_eval_data, MAX_DATA_FILES),
+        RANGE(data, format, QRUN_FORMAT_PARAGRAPHS),
         RANGE(data, eval_split, 0.9),
         RANGE(evaluation, eval_every, 1e12),
         RANGE(evaluation, early_stopping_patience, 1e9),
@@ -42,21 +76,46 @@ static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) 
         RANGE(optimization, schedule, QRUN_SCHEDULE_CONSTANT),
     };
 #undef RANGE
+#undef SIZE
     return qr_check_ranges(ranges, QR_COUNT_OF(ranges), err);
+}
+
+static qrun_status check_data(const qrun_train_data *data, qr_error *err) {
+    int64_t now;
+    QR_RETURN_IF_ERROR(read_date(data->date, &now, err));
+    QR_RETURN_IF_ERROR(qr_dataset_columns_check(data->columns, err));
+    for (int32_t i = 0; i < data->n_train_data + data->n_eval_data; i++) {
+        const char *const *list = i < data->n_train_data ? data->train_data : data->eval_data;
+        if (list == NULL || list[i < data->n_train_data ? i : i - data->n_train_data] == NULL) {
+            return qr_fail(err, QRUN_ERROR_ARGUMENT, "a file of `train_data` or `eval_data` has no path");
+        }
+    }
+    for (int32_t i = 0; i < data->n_data_weights; i++) {
+        const double weight = data->data_weights != NULL ? data->data_weights[i] : 0;
+        if (!(weight > 0 && weight <= MAX_DATA_WEIGHT)) {
+            return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                           "`data_weights`: %g is not a weight; each should be above 0 and at most %g", weight,
+                           MAX_DATA_WEIGHT);
+        }
+    }
+    return QRUN_OK;
 }
 
 /* Fields that do not go together, and fields that need others. The first broken rule is the message. */
 static qrun_status check_combinations(const qrun_train_params *p, qr_error *err) {
-    const bool of_adapters = p->lora.target_modules != NULL || p->lora.rank != 0 || p->lora.alpha != 0 ||
-                             p->lora.rslora || p->lora.dora || p->lora.lora_dropout != 0;
-    const bool evaluates = p->data.eval_data != NULL || p->data.eval_split > 0;
+    const bool of_adapters = p->lora.target_modules != NULL || p->lora.target_parameters != NULL || p->lora.rank != 0 ||
+                             p->lora.alpha != 0 || p->lora.rslora || p->lora.dora || p->lora.lora_dropout != 0;
+    const bool has_eval_data = p->data.n_eval_data > 0;
+    const bool evaluates = has_eval_data || p->data.eval_split > 0;
     const struct {
         bool broken;
         const char *message;
     } rules[] = {
-        {!p->data.random_tokens && p->data.train_data == NULL, "no data: give a file of examples as `train_data`"},
+        {!p->data.random_tokens && p->data.n_train_data == 0, "no data: give a file of examples as `train_data`"},
+        {p->data.n_data_weights != 0 && p->data.n_data_weights != p->data.n_train_data,
+         "`data_weights` needs one weight for each file of `train_data`, in their order"},
         {!p->data.random_tokens && p->saving.out == NULL, "no folder for the result: give one as `out`"},
-        {p->data.eval_data != NULL && p->data.eval_split > 0, "`eval_data` and `eval_split` exclude each other"},
+        {has_eval_data && p->data.eval_split > 0, "`eval_data` and `eval_split` exclude each other"},
         {p->evaluation.early_stopping_patience > 0 && p->evaluation.eval_every == 0,
          "`early_stopping_patience` needs `eval_every`: how often to evaluate"},
         {p->evaluation.early_stopping_threshold > 0 && p->evaluation.early_stopping_patience == 0,
@@ -65,7 +124,7 @@ static qrun_status check_combinations(const qrun_train_params *p, qr_error *err)
         {p->evaluation.load_best && !evaluates, "`load_best` needs `eval_data` or `eval_split`"},
         {p->batches.batch_tokens > 0 && p->batches.batching != QRUN_BATCHING_GROUP,
          "`batch_tokens` needs `batching=group`; packed rows have `seq_len` each, and `batch_size` is their number"},
-        {p->batches.batch_tokens > 0 && p->batches.batch_size > 0,
+        {p->batches.batch_tokens > 0 && p->batches.batch_size != 0,
          "`batch_size` and `batch_tokens` exclude each other: the budget in tokens decides"},
         {p->weights.full && p->lora.adapter != NULL, "`full` does not begin from an adapter; merge it first"},
         {p->weights.full && p->lora.modules_to_save != NULL,
@@ -81,7 +140,12 @@ static qrun_status check_combinations(const qrun_train_params *p, qr_error *err)
     return QRUN_OK;
 }
 
+/* ---- Defaults ---------------------------------------------------------------------------------------------------- */
+
 static double or_default(double value, double fallback) { return value != 0 ? value : fallback; }
+
+/* QRUN_AUTO has the default until fit.c settles it. */
+static int64_t size_or_default(int64_t value, int64_t fallback) { return value > 0 ? value : fallback; }
 
 static double default_learning_rate(const qrun_train_params *params) {
     return params->weights.init_random ? 1e-3 : params->weights.full ? 2e-5 : 2e-4;
@@ -96,7 +160,18 @@ static bool copy_text(const char *text, char **copy) {
 qrun_status qrun_train_params_check(const qrun_train_params *params, qrun_error *error) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_params, params, error));
     QR_RETURN_IF_ERROR(check_ranges(params, error));
-    return check_combinations(params, error);
+    QR_RETURN_IF_ERROR(check_combinations(params, error));
+    return check_data(&params->data, error);
+}
+
+/* transformers adds a loss that keeps the experts busy alike, but only where config.json asks for it. */
+static qrun_status check_balance(const qrun_model *model, qr_error *err) {
+    if (!model->config.experts.balances_load) { return QRUN_OK; }
+    return qr_fail(
+        err, QRUN_ERROR_UNSUPPORTED,
+        "%s: config.json sets \"output_router_logits\", which adds a loss that balances the load of experts; "
+        "it is not computed here: remove the line to train without it, as most do",
+        model->folder);
 }
 
 qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s,
@@ -105,8 +180,9 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
     QR_RETURN_IF_ERROR(qrun_train_params_check(params, err));
     const int32_t rank = (int32_t)or_default(params->lora.rank, DEFAULT_RANK);
     const int64_t seq_tokens =
-        (int64_t)or_default(params->batches.seq_len, (double)qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens));
-    const int64_t batch_size = (int64_t)or_default(params->batches.batch_size, 1);
+        size_or_default(params->batches.seq_len, qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens));
+    const int64_t batch_size = size_or_default(params->batches.batch_size, 1);
+    const float ratio_b = (float)params->optimization.loraplus_lr_ratio;
     *s = (qr_train_settings){
         .lora = {.rank = rank,
                  .alpha = (float)or_default((double)params->lora.alpha, 2.0 * rank),
@@ -121,7 +197,7 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .optimizer = {.kind = params->optimization.optimizer,
                       .weight_decay = (float)params->optimization.weight_decay,
                       .decay_all = params->optimization.decay_all,
-                      .lr_ratio_b = (float)params->optimization.loraplus_lr_ratio,
+                      .lr_ratio_b = ratio_b != 1 ? ratio_b : 0, /* one run, however it is written */
                       .offload = params->memory.offload_optimizer},
         .schedule = params->optimization.schedule,
         .learning_rate = or_default(params->optimization.learning_rate, default_learning_rate(params)),
@@ -133,6 +209,9 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .batch_size = batch_size,
         .batching = params->batches.batching == QRUN_BATCHING_GROUP ? QR_BATCH_GROUP : QR_BATCH_PACK,
         .batch_tokens = params->batches.batch_tokens != 0 ? params->batches.batch_tokens : batch_size * seq_tokens,
+        .has_batch_tokens = params->batches.batch_tokens != 0,
+        .auto_seq_tokens = params->batches.seq_len == QRUN_AUTO,
+        .auto_batch_size = params->batches.batch_size == QRUN_AUTO,
         .grad_accum = (int64_t)or_default(params->batches.grad_accum, 1),
         .max_steps = params->batches.max_steps,
         .seed = params->batches.seed,
@@ -142,8 +221,10 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .load_best = params->evaluation.load_best || params->evaluation.early_stopping_patience > 0,
         .save_every = params->saving.save_every,
         .keep = (int64_t)or_default(params->saving.keep, DEFAULT_KEEP),
-        .now = (int64_t)time(NULL) / SECONDS_A_DAY * SECONDS_A_DAY,
+        .has_date = params->data.date != NULL,
     };
+    QR_RETURN_IF_ERROR(check_balance(model, err));
+    QR_RETURN_IF_ERROR(read_date(params->data.date, &s->now, err));
     if (seq_tokens > model->shape.context_tokens || seq_tokens < 2) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`seq_len=%lld` is not possible: this model is made for 2 to %lld",
                        (long long)seq_tokens, (long long)model->shape.context_tokens);
@@ -152,6 +233,7 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
     if (!copy_text(params->data.random_tokens ? "" : params->saving.out, &s->out) ||
         !copy_text(params->lora.target_modules == NULL && !from_adapter ? "all" : params->lora.target_modules,
                    &s->targets) ||
+        !copy_text(params->lora.target_parameters, &s->expert_targets) ||
         !copy_text(params->lora.modules_to_save, &s->modules)) {
         return qr_fail_memory(err, "the settings", sizeof *s);
     }
@@ -160,17 +242,44 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
                                        .alpha = params->lora.alpha,
                                        .rslora = params->lora.rslora,
                                        .dora = params->lora.dora};
-        QR_RETURN_IF_ERROR(
-            qr_initial_adapter_open(params->lora.adapter, &given, &s->adapter, &s->lora, &s->targets, err));
+        QR_RETURN_IF_ERROR(qr_initial_adapter_open(params->lora.adapter, &given, &s->adapter, &s->lora, &s->targets,
+                                                   &s->expert_targets, err));
     }
     s->lora.targets = s->targets;
+    s->lora.expert_targets = s->expert_targets != NULL && s->expert_targets[0] != '\0' ? s->expert_targets : NULL;
     s->whole.modules = s->modules;
+    return QRUN_OK;
+}
+
+/* Fields of adapters are left alone where none is trained, or where they are those of another adapter. */
+qrun_status qrun_trainer_settle(const qrun_trainer *trainer, qrun_train_params *params, qrun_error *error) {
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_params, params, error));
+    const qr_train_settings *s = &trainer->settings;
+    if (!s->whole.full && s->adapter == NULL) {
+        params->lora.rank = s->lora.rank;
+        params->lora.alpha = s->lora.alpha;
+        if (params->lora.target_modules == NULL) { params->lora.target_modules = s->targets; }
+    }
+    params->optimization.learning_rate = s->learning_rate;
+    params->optimization.max_grad_norm = s->max_grad_norm;
+    if (params->optimization.loraplus_lr_ratio == 0) { params->optimization.loraplus_lr_ratio = 1; }
+    params->batches.seq_len = (int32_t)s->seq_tokens;
+    if (s->batching == QR_BATCH_GROUP && params->batches.batch_size == 0) {
+        params->batches.batch_tokens = (int32_t)s->batch_tokens;
+    } else {
+        params->batches.batch_size = (int32_t)s->batch_size;
+    }
+    params->batches.grad_accum = (int32_t)s->grad_accum;
+    if (s->max_steps == 0) { params->batches.epochs = s->epochs; }
+    params->saving.keep = (int32_t)s->keep;
+    params->data.date = trainer->date;
     return QRUN_OK;
 }
 
 void qr_train_settings_free(qr_train_settings *settings) {
     qr_free(settings->out);
     qr_free(settings->targets);
+    qr_free(settings->expert_targets);
     qr_adapter_close(settings->adapter);
     qr_free(settings->modules);
     *settings = (qr_train_settings){0};
@@ -205,6 +314,16 @@ static void put_number(qr_buffer *object, const char *key, double value, int n_d
     qr_buffer_append_format(object, "\"%s\":%s,", key, text);
 }
 
+/* How many examples of each file an epoch has; nothing where the files have no weights. */
+static void put_shares(qr_buffer *object, const qrun_trainer *trainer) {
+    if (trainer->shares == NULL) { return; }
+    qr_buffer_append_text(object, "\"data_weights\":\"");
+    for (int64_t f = 0; f < qr_dataset_count_files(trainer->dataset); f++) {
+        qr_buffer_append_format(object, "%s%" PRId64, f > 0 ? ":" : "", qr_shares_count_of(trainer->shares, f));
+    }
+    qr_buffer_append_text(object, "\",");
+}
+
 /* Written so that a person can compare. */
 qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
@@ -220,14 +339,17 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_number(&text, "vocab", (double)model->shape.vocab, 17);
     put_text(&text, "weights", qr_weight_format_name(model->linear_format));
     put_text(&text, "compute", qr_dtype_name(model->act_dtype));
+    if (model->context->numerics == QRUN_NUMERICS_PORTABLE) { put_text(&text, "numerics", "portable"); }
     put_number(&text, "examples", (double)data->n_examples, 17);
     put_number(&text, "tokens", (double)data->n_tokens, 17);
     put_number(&text, "targets", (double)data->n_targets, 17);
     put_hash(&text, "model", model->content_hash);
     put_hash(&text, "tokenizer", qr_dataset_tokenizer_hash(trainer->dataset));
     put_hash(&text, "data", qr_dataset_data_hash(trainer->dataset));
+    put_shares(&text, trainer);
     if (s->adapter != NULL) { put_hash(&text, "adapter", qr_initial_adapter_hash(s->adapter)); }
     put_text(&text, "lora_targets", s->targets);
+    if (s->lora.expert_targets != NULL) { put_text(&text, "lora_expert_targets", s->lora.expert_targets); }
     put_number(&text, "rank", (double)s->lora.rank, 17);
     put_number(&text, "alpha", (double)s->lora.alpha, 9);
     put_bool(&text, "rslora", s->lora.rslora);
@@ -247,11 +369,15 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_number(&text, "batch_size", (double)s->batch_size, 17);
     put_bool(&text, "decay_all", s->optimizer.decay_all);
     put_number(&text, "loraplus_lr_ratio", (double)s->optimizer.lr_ratio_b, 9);
-    /* Evaluations change the result only with early stopping or load_best. */
-    put_number(&text, "eval_every", (double)(s->load_best ? s->eval_every : 0), 17);
+    /* Evaluations change the course of a run only with early stopping. Which of its checkpoints is exported may be
+     * decided at the end. */
+    const bool stops = s->patience > 0;
+    put_number(&text, "eval_every", (double)(stops ? s->eval_every : 0), 17);
     put_number(&text, "patience", (double)s->patience, 17);
     put_number(&text, "threshold", s->threshold, 17);
-    put_bool(&text, "load_best", s->load_best);
+    if (s->load_best && trainer->eval_dataset != NULL) {
+        put_hash(&text, "eval_data", qr_dataset_data_hash(trainer->eval_dataset));
+    }
     put_text(&text, "batching", s->batching == QR_BATCH_GROUP ? "group" : "pack");
     put_number(&text, "batch_tokens", (double)s->batch_tokens, 17);
     put_number(&text, "grad_accum", (double)s->grad_accum, 17);

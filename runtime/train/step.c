@@ -1,4 +1,5 @@
-/* A step: the gradients of its micro-batches added up, one update, and the position moved on by one batch. */
+/* A step: the gradients of its micro-batches added up over all ranks, one update, and the position moved on by one
+ * batch. */
 #include <math.h>
 
 #include "base/clock.h"
@@ -8,12 +9,13 @@
 #include "runtime/train/schedule.h"
 #include "runtime/train/trainer.h"
 
-/* Loads the next micro-batch while the current one is computed. */
+/* Loads this rank's next micro-batch while the current one is computed. */
 static void prepare_next(qrun_trainer *trainer, const qr_batch_window *batch, int64_t index) {
     const bool more_steps = trainer->state.step + 1 < trainer->total_steps;
-    const qr_micro_source next = {trainer->dataset, trainer->epoch_plan, index + 1};
-    if (next.index < batch->first + batch->n_micro_batches ||
-        (more_steps && next.index < qr_batch_plan_micro_batches(next.plan))) {
+    const int64_t end = batch->first + batch->n_micro_batches;
+    qr_micro_source next = {trainer->dataset, trainer->epoch_plan, index + qr_ranks_count(trainer->ranks)};
+    if (next.index >= end) { next.index = end + qr_ranks_own(trainer->ranks); }
+    if (next.index < end || (more_steps && next.index < qr_batch_plan_micro_batches(next.plan))) {
         qr_train_loader_prepare(trainer->loader, &next);
     } else if (more_steps) {
         const qr_batch_options options = qr_trainer_batch_options(trainer, true);
@@ -21,21 +23,34 @@ static void prepare_next(qrun_trainer *trainer, const qr_batch_window *batch, in
     }
 }
 
-static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *batch, double *loss, qr_error *err) {
+/* The gradient of micro-batch i of the window, from zero, and its loss. */
+static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_batch_window *batch, int64_t i, double *loss,
+                                   qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_parameters *p = &trainer->parameters;
     const qr_loss_scale *scale = &trainer->state.loss_scale;
     const float loss_factor = (float)scale->factor / (float)batch->n_targets; /* of all micro-batches */
-    const uint64_t key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
+    const qr_micro_source source = {trainer->dataset, trainer->epoch_plan, batch->first + i};
+    qr_train_batch micro_batch = *qr_train_loader_take(trainer->loader, &source);
+    QR_RETURN_IF_ERROR(qr_dataset_check(trainer->dataset, err));
+    prepare_next(trainer, batch, source.index);
+    micro_batch.dropout_key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     QR_RETURN_IF_ERROR(backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err));
-    for (int64_t i = 0; i < batch->n_micro_batches; i++) {
-        const qr_micro_source source = {trainer->dataset, trainer->epoch_plan, batch->first + i};
-        qr_train_batch micro_batch = *qr_train_loader_take(trainer->loader, &source);
-        double sum = 0;
-        prepare_next(trainer, batch, source.index);
-        micro_batch.dropout_key = key;
-        QR_RETURN_IF_ERROR(qr_train_pass_run(trainer->pass, &micro_batch, loss_factor, true, &sum, err));
-        *loss += sum;
+    return qr_train_pass_run(trainer->pass, &micro_batch, loss_factor, true, loss, err);
+}
+
+/* The window is dealt to the ranks, in rounds of a micro-batch each. Losses and gradients are added in the order of the
+ * micro-batches. */
+static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *batch, double *loss, qr_error *err) {
+    const int32_t n_ranks = qr_ranks_count(trainer->ranks);
+    for (int64_t first = 0; first < batch->n_micro_batches; first += n_ranks) {
+        const int64_t own = first + qr_ranks_own(trainer->ranks);
+        double sum = 0, sums[QR_MAX_RANKS];
+        qrun_status status = QRUN_OK;
+        if (own < batch->n_micro_batches) { status = run_micro_batch(trainer, batch, own, &sum, err); }
+        QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sum, sums, err));
+        for (int32_t r = 0; r < n_ranks && first + r < batch->n_micro_batches; r++) { *loss += sums[r]; }
+        QR_RETURN_IF_ERROR(qr_gradient_sum_add(trainer->gradient_sum, first, batch->n_micro_batches, err));
     }
     return QRUN_OK;
 }
@@ -89,7 +104,7 @@ static qrun_status name_nonfinite(qrun_trainer *trainer, const char **name, qr_e
     return QRUN_OK;
 }
 
-static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
+qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
     const qr_loss_scale loss_scale = trainer->state.loss_scale;
     const double start = qr_now_seconds();
@@ -131,8 +146,9 @@ static qrun_status check_not_done(const qrun_trainer *trainer, bool *done, qr_er
 qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done, qrun_error *error) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_metrics, metrics, error));
     QR_RETURN_IF_ERROR(check_not_done(trainer, done, error));
+    QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_STEP, 0, 0, error));
     pthread_mutex_lock(&trainer->model->context->compute_lock);
-    qrun_status status = run_step(trainer, metrics, error);
+    qrun_status status = qr_trainer_run_step(trainer, metrics, error);
     pthread_mutex_unlock(&trainer->model->context->compute_lock);
     if (status == QRUN_ERROR_CANCELLED) { atomic_store(&trainer->cancelled, false); } /* now it is reported */
     if (status != QRUN_OK) { return status; }

@@ -4,11 +4,13 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/folder.h"
 #include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/folders/export.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/vocabulary.h"
+#include "runtime/train/schedule.h"
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
@@ -23,28 +25,28 @@ static qrun_status claim_model(qrun_trainer *trainer, qr_error *err) {
 
 /* The weights trained whole. Where the examples have a token without a row, the tables get rows for all of the
  * tokenizer's tokens. */
-static qrun_status describe_whole(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+static qrun_status describe_whole(qrun_trainer *trainer, qr_error *err) {
     qrun_model *model = trainer->model;
-    int64_t line = 0;
+    const qr_dataset *dataset = trainer->dataset;
+    int64_t example = 0;
     int32_t id = -1;
-    const char *path = params->data.train_data;
-    bool has_new = qr_new_token_find(model, trainer->dataset, &id, &line);
-    if (!has_new && qr_new_token_find(model, trainer->eval_dataset, &id, &line)) {
-        has_new = true;
-        path = params->data.eval_data;
+    bool has_new = qr_new_token_find(model, dataset, &id, &example);
+    if (!has_new) {
+        dataset = trainer->eval_dataset;
+        has_new = qr_new_token_find(model, dataset, &id, &example);
     }
     if (has_new) { trainer->settings.whole.n_token_rows = qr_model_tokenizer_ids(model); }
     QR_RETURN_IF_ERROR(qr_whole_parameters_describe(&trainer->parameters, &trainer->settings.whole, err));
     if (id < model->shape.vocab) { return QRUN_OK; }
-    return qr_new_token_refuse(model, path, line, id, err);
+    return qr_new_token_refuse(model, dataset, example, id, err);
 }
 
-static qrun_status describe_parameters(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err) {
     trainer->parameters.model = trainer->model;
     trainer->parameters.backend = trainer->model->context->backend;
     const bool full = trainer->settings.whole.full;
     if (full) { QR_RETURN_IF_ERROR(qr_model_export_check(trainer->model, trainer->settings.out, err)); }
-    QR_RETURN_IF_ERROR(describe_whole(trainer, params, err));
+    QR_RETURN_IF_ERROR(describe_whole(trainer, err));
     if (full) { return QRUN_OK; }
     return qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err);
 }
@@ -62,12 +64,53 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     }
     QR_RETURN_IF_ERROR(
         qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
+    QR_RETURN_IF_ERROR(qr_gradient_sum_create(&trainer->parameters, trainer->ranks, trainer->settings.grad_accum,
+                                              &trainer->gradient_sum, err));
     qr_workspace *scratch = &trainer->scratch;
-    QR_RETURN_IF_ERROR(qr_update_plan(&trainer->parameters, &trainer->settings.optimizer, &scratch->n_bytes, err));
+    int64_t copied_bytes;
+    QR_RETURN_IF_ERROR(
+        qr_update_plan(&trainer->parameters, &trainer->settings.optimizer, &scratch->n_bytes, &copied_bytes, err));
     QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch->n_bytes, &scratch->memory, err));
     QR_RETURN_IF_ERROR(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
     QR_RETURN_IF_ERROR(qr_train_pass_create(&trainer->parameters, &limits, &trainer->pass, err));
     qr_train_pass_watch(trainer->pass, &trainer->cancelled);
+    return QRUN_OK;
+}
+
+/* Everything but what has to be agreed on; a rank that is not 0 finds what rank 0 has put into the folder. */
+static qrun_status prepare(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    const bool has_folder = !params->data.random_tokens, leads = qr_ranks_leads(trainer->ranks);
+    const bool resumes = has_folder && !params->saving.restart;
+    if (has_folder && leads) { QR_RETURN_IF_ERROR(qr_trainer_enter_folder(trainer, err)); }
+    if (resumes) { QR_RETURN_IF_ERROR(qr_trainer_take_stored(trainer, err)); }
+    qr_train_settings_date(trainer->settings.now, trainer->date);
+    QR_RETURN_IF_ERROR(qr_trainer_open_data(trainer, params, err));
+    QR_RETURN_IF_ERROR(qr_trainer_describe_parameters(trainer, err));
+    QR_RETURN_IF_ERROR(qr_trainer_plan_memory(trainer, params, err));
+    QR_RETURN_IF_ERROR(qr_trainer_count_flops(trainer, err));
+    QR_RETURN_IF_ERROR(qr_trainer_make_fingerprint(trainer, err));
+    QR_RETURN_IF_ERROR(make_memory(trainer, err));
+    trainer->restarts = params->saving.restart;
+    if (resumes) { QR_RETURN_IF_ERROR(qr_trainer_resume(trainer, err)); }
+    if (has_folder && leads) { QR_RETURN_IF_ERROR(qr_trainer_refuse_foreign(trainer, err)); }
+    QR_RETURN_IF_ERROR(qr_whole_parameters_refresh(&trainer->parameters, trainer->scratch, err));
+    trainer->first_step = trainer->state.step + 1;
+    return QRUN_OK;
+}
+
+/* Rank 0 prepares first: it tokenises the data, which the others then find. */
+static qrun_status prepare_together(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    qr_collectives *ranks = trainer->ranks;
+    qrun_status status = qr_train_settings_make(trainer->model, params, &trainer->settings, err);
+    if (status == QRUN_OK) { status = claim_model(trainer, err); }
+    if (status == QRUN_OK && qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
+    QR_RETURN_IF_ERROR(qr_ranks_agree(ranks, status, err));
+    if (ranks == NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_broadcast(ranks, &trainer->settings.now, sizeof trainer->settings.now, 0, err));
+    if (!qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
+    QR_RETURN_IF_ERROR(qr_agree(ranks, status, err));
+    QR_RETURN_IF_ERROR(qr_trainer_compare_ranks(trainer, err));
+    trainer->joined = true;
     return QRUN_OK;
 }
 
@@ -77,45 +120,38 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     qrun_trainer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the trainer", sizeof *made); }
     made->model = model;
+    made->ranks = model->context->ranks;
     made->state.loss_scale = qr_loss_scale_initial(model->act_dtype);
     made->out_lock = -1;
     made->progress = params->callbacks.progress;
     made->progress_user = params->callbacks.progress_user;
     made->on_metrics = params->callbacks.on_metrics;
     made->metrics_user = params->callbacks.metrics_user;
-    const bool resumes = !params->saving.restart && !params->data.random_tokens;
-    qrun_status status = QRUN_OK;
-    QR_TRY(qr_train_settings_make(model, params, &made->settings, error));
-    QR_TRY(claim_model(made, error));
-    if (!params->data.random_tokens) { QR_TRY(qr_trainer_enter_folder(made, error)); }
-    if (resumes) { QR_TRY(qr_trainer_stored_now(made, &made->settings.now, error)); }
-    QR_TRY(qr_trainer_open_data(made, params, error));
-    QR_TRY(describe_parameters(made, params, error));
-    QR_TRY(qr_trainer_plan_memory(made, params, error));
-    QR_TRY(qr_trainer_count_flops(made, error));
-    QR_TRY(qr_trainer_make_fingerprint(made, error));
-    QR_TRY(make_memory(made, error));
-    made->restarts = params->saving.restart;
-    if (resumes) { QR_TRY(qr_trainer_resume(made, error)); }
-    QR_TRY(qr_whole_parameters_refresh(&made->parameters, made->scratch, error));
-    made->first_step = made->state.step + 1;
+    const qrun_status status = prepare_together(made, params, error);
+    if (status != QRUN_OK) {
+        qr_trainer_leave_folder(made);
+        qrun_trainer_destroy(made);
+        return status;
+    }
     *trainer = made;
     return QRUN_OK;
-out:
-    qr_trainer_leave_folder(made);
-    qrun_trainer_destroy(made);
-    return status;
 }
 
 void qrun_trainer_destroy(qrun_trainer *trainer) {
     if (trainer == NULL) { return; }
     qr_backend *backend = trainer->model->context->backend;
+    if (trainer->joined && qr_ranks_leads(trainer->ranks)) {
+        (void)qr_ranks_lead(trainer->ranks, QR_RANK_END, 0, 0, NULL);
+    }
     qr_train_pass_destroy(trainer->pass);
+    qr_gradient_sum_destroy(trainer->gradient_sum);
     qr_optimizer_destroy(trainer->optimizer);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch.memory, trainer->scratch.n_bytes);
     qr_parameters_destroy(&trainer->parameters);
     qr_train_loader_destroy(trainer->loader);
     qr_batch_plan_destroy(trainer->epoch_plan);
+    qr_shares_destroy(trainer->shares);
+    qr_free(trainer->files);
     qr_dataset_close(trainer->dataset);
     qr_dataset_close(trainer->eval_dataset);
     if (trainer->counted_session) { (void)qr_model_count_sessions(trainer->model, -1); }
@@ -127,12 +163,42 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
 
 /* ---- A plan alone ------------------------------------------------------------------------------------------------ */
 
+static qrun_status copy_plan(const qrun_trainer *trainer, qrun_plan_entry **entries, int32_t *n_entries,
+                             char **checkpointing, qr_error *err) {
+    char *name = NULL;
+    if (checkpointing != NULL && (name = qr_strdup(trainer->policy_name)) == NULL) {
+        return qr_fail_memory(err, "the plan", sizeof trainer->policy_name);
+    }
+    const qrun_status status = qr_plan_copy(&trainer->plan, QR_PLAN_COUNT, entries, err);
+    if (status != QRUN_OK) {
+        qr_free(name);
+        return status;
+    }
+    *n_entries = QR_PLAN_COUNT;
+    if (checkpointing != NULL) { *checkpointing = name; }
+    return QRUN_OK;
+}
+
+static qrun_plan_info describe_plan(const qrun_trainer *trainer, bool fits) {
+    return (qrun_plan_info){
+        .struct_size = sizeof(qrun_plan_info),
+        .fits = fits,
+        .total_bytes = qr_plan_total(&trainer->plan),
+        .budget_bytes = trainer->budget.bytes,
+        .available_bytes = trainer->memory.free_bytes + (int64_t)trainer->model->weight_bytes,
+        .flops = trainer->cost.pass.flops,
+        .copied_bytes = trainer->cost.pass.copied_bytes,
+        .update_copied_bytes = trainer->cost.update_copied_bytes,
+    };
+}
+
 qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *model_params,
                                const qrun_train_params *params, qrun_plan_entry **entries, int32_t *n_entries,
-                               char **checkpointing, qrun_error *error) {
+                               char **checkpointing, qrun_plan_info *info, qrun_error *error) {
     *entries = NULL;
     *n_entries = 0;
     if (checkpointing != NULL) { *checkpointing = NULL; }
+    if (info != NULL) { QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_plan_info, info, error)); }
     qrun_model model;
     qr_safetensors *source = NULL;
     qrun_train_params wanted = *params;
@@ -141,55 +207,49 @@ qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *m
     if (trainer == NULL) { return qr_fail_memory(error, "the plan", sizeof *trainer); }
     trainer->model = &model;
     trainer->out_lock = -1;
-    char *name = NULL;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, model_params, &model, &source, error));
     QR_TRY(qr_train_settings_make(&model, &wanted, &trainer->settings, error));
-    QR_TRY(describe_parameters(trainer, &wanted, error));
-    QR_TRY(qr_trainer_plan_memory(trainer, &wanted, error));
-    if (checkpointing != NULL) { name = qr_strdup(trainer->policy_name); }
-    if (checkpointing != NULL && name == NULL) { QR_TRY(qr_fail_memory(error, "the plan", 32)); }
-    QR_TRY(qr_plan_copy(&trainer->plan, QR_PLAN_COUNT, entries, error));
-    *n_entries = QR_PLAN_COUNT;
-    if (checkpointing != NULL) { *checkpointing = name; }
-    name = NULL;
+    QR_TRY(qr_trainer_choose_seq_tokens(trainer, &wanted, error));
+    QR_TRY(qr_trainer_choose_batch(trainer, &wanted, error));
+    QR_TRY(qr_trainer_describe_parameters(trainer, error));
+    status = qr_trainer_plan_memory(trainer, &wanted, error);
+    if (status == QRUN_OK || (status == QRUN_ERROR_MEMORY && trainer->policy_name[0] != '\0')) {
+        const qrun_status copied = copy_plan(trainer, entries, n_entries, checkpointing, error);
+        if (info != NULL) { *info = describe_plan(trainer, status == QRUN_OK); }
+        status = status == QRUN_OK ? copied : status;
+    }
 out:
-    qr_free(name);
     qrun_trainer_destroy(trainer);
     qr_safetensors_close(source);
-    model.weight_bytes = 0; /* nothing was made */
     qr_model_release(&model);
     return status;
 }
 
 /* ---- Information ------------------------------------------------------------------------------------------------- */
 
-/* Of the examples that are trained on, without those set aside for evaluation. */
-static void count_epoch(const qr_dataset_view *view, const qr_dataset_info *all, qrun_train_info *info) {
-    info->n_tokens = all->n_tokens;
-    info->n_target_tokens = all->n_targets;
-    if (view->n == all->n_examples) { return; }
-    info->n_tokens = info->n_target_tokens = 0;
-    for (int64_t k = 0; k < view->n; k++) {
-        const qr_example example = qr_dataset_get(view->dataset, qr_dataset_view_index(view, k));
-        info->n_tokens += example.n_tokens;
-        info->n_target_tokens += example.n_targets;
-    }
-}
-
 qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *info, qrun_error *error) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_info, info, error));
     const qr_dataset_info *data = qr_dataset_get_info(trainer->dataset);
     const qr_backend *backend = trainer->model->context->backend;
+    const qr_train_settings *s = &trainer->settings;
+    const int64_t n_before = trainer->earlier_total_steps, next = trainer->first_step;
+    const double before =
+        qr_schedule_factor(s->schedule, next - 1, qr_trainer_warmup_steps(trainer, n_before), n_before);
+    const double after = qr_schedule_factor(s->schedule, next, trainer->warmup_steps, trainer->total_steps);
     *info = (qrun_train_info){
         .struct_size = sizeof *info,
-        .data_format = qr_dataset_format_name((qr_dataset_format)data->format),
+        .files = trainer->files,
+        .n_files = (int32_t)qr_dataset_count_files(trainer->dataset),
+        .data_format = trainer->files[0].data_format,
         .n_examples = trainer->view.n,
         .n_eval_examples = trainer->eval_view.n,
         .n_dropped = data->n_without_target,
         .n_truncated = data->n_truncated,
         .n_bad_lines = data->n_bad,
         .first_bad = data->first_bad,
+        .n_tokens = trainer->n_epoch_tokens,
+        .n_target_tokens = trainer->n_epoch_targets,
         .n_trainable = qr_parameters_count(&trainer->parameters),
         .best_step = trainer->state.best_step,
         .best_loss = trainer->state.best_loss,
@@ -197,6 +257,9 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .stopped_early = qr_trainer_stopped_early(trainer),
         .total_steps = trainer->total_steps,
         .first_step = trainer->first_step,
+        .earlier_total_steps = n_before,
+        .earlier_learning_rate = n_before > 0 ? s->learning_rate * before : 0,
+        .next_learning_rate = n_before > 0 ? s->learning_rate * after : 0,
         .checkpointing = trainer->policy_name,
         .planned_bytes = qr_plan_total(&trainer->plan),
         .peak_bytes = qr_device_memory_peak(backend),
@@ -204,7 +267,6 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .peak_host_bytes = qr_device_memory_host_peak(backend),
         .flops_per_token = trainer->flops_per_token,
     };
-    count_epoch(&trainer->view, data, info);
     return QRUN_OK;
 }
 
@@ -271,6 +333,7 @@ static qrun_status leave(qrun_trainer *trainer, qr_error *err) {
 }
 
 qrun_status qrun_trainer_run(qrun_trainer *trainer, qrun_error *error) {
+    if (!qr_ranks_leads(trainer->ranks)) { return qr_trainer_follow(trainer, error); }
     for (qrun_train_action next; (next = qrun_trainer_next(trainer)) != QRUN_TRAIN_DONE;) {
         qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
         qr_error step_error = {0};

@@ -1,13 +1,15 @@
 /* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c creates it and runs it from the
  * first step to the export; settings.c checks the options, epochs.c opens the data, plan.c plans the memory, step.c
- * runs a step, evaluate.c evaluates and knows the best step, checkpoint.c saves and resumes. */
+ * runs a step, evaluate.c evaluates and knows the best step, run_folder.c holds the folder, checkpoint.c saves and
+ * resumes. */
 #ifndef QR_RUNTIME_TRAIN_TRAINER_H
 #define QR_RUNTIME_TRAIN_TRAINER_H
 
 #include <stdatomic.h>
 
+#include "runtime/pass/lora_parameters.h"
+#include "runtime/ranks/gradient_sum.h"
 #include "runtime/train/loader.h"
-#include "runtime/train/lora_parameters.h"
 #include "runtime/train/loss_scale.h"
 #include "runtime/train/settings.h"
 #include "runtime/train/update.h"
@@ -29,30 +31,52 @@ typedef struct qr_train_state {
     int64_t n_not_better; /* evaluations in a row that did not improve on the best by more than the threshold */
 } qr_train_state;
 
+/* What a run may take. */
+typedef struct qr_train_budget {
+    int64_t bytes;      /* of the device's memory, with weights and context */
+    bool given;         /* else it is what the device has */
+    int64_t host_bytes; /* of host memory that is apart */
+} qr_train_budget;
+
+typedef struct qr_run_cost {
+    qr_train_cost pass;          /* of a micro-batch */
+    int64_t update_copied_bytes; /* of a step's update */
+} qr_run_cost;
+
 struct qrun_trainer {
     qrun_model *model;
+    qr_collectives *ranks; /* lent by the context; NULL: alone */
+    bool joined;           /* all ranks have a trainer, and the others follow rank 0 */
     qr_train_settings settings;
     qr_train_state state;
-    qr_dataset *dataset, *eval_dataset; /* eval_dataset: of a file of its own */
-    qr_dataset_view view, eval_view;    /* n 0: nothing to evaluate on */
-    qr_batch_plan *epoch_plan;          /* of epoch `planned_epoch` */
+    qr_dataset *dataset, *eval_dataset;      /* eval_dataset: of a file of its own */
+    qr_dataset_view view, eval_view;         /* n 0: nothing to evaluate on */
+    qr_shares *shares;                       /* of the files, where they have weights; else NULL */
+    qrun_train_file *files;                  /* [qr_dataset_count_files(dataset)] */
+    int64_t n_epoch_tokens, n_epoch_targets; /* of the first epoch */
+    qr_batch_plan *epoch_plan;               /* of epoch `planned_epoch` */
     int64_t planned_epoch;
     qr_train_loader *loader;
     qr_parameters parameters;
     qr_optimizer *optimizer;
+    qr_gradient_sum *gradient_sum;
     qr_train_pass *pass;
     qr_recompute_policy policy;
-    char policy_name[24];
+    char policy_name[24];     /* "": there is no plan yet */
+    char date[QR_DATE_BYTES]; /* of settings.now */
     char nonfinite_name[256]; /* of the last skipped step's metrics */
     double flops_per_token;   /* as in qrun_train_info */
     qr_device_memory memory;  /* before the run allocated any */
-    qr_plan plan;
+    qr_train_budget budget;
+    qr_plan plan;         /* where none fits, the least that was tried */
+    qr_run_cost cost;     /* of the plan */
     qr_workspace scratch; /* for qr_update_run */
     int64_t total_steps, warmup_steps, first_step;
-    char *fingerprint;    /* JSON of everything that must be equal to resume from a checkpoint */
-    bool made_out;        /* this trainer created settings.out */
-    int out_lock;         /* descriptor of the lock on settings.out; −1: none */
-    bool counted_session; /* model->n_sessions counts this trainer */
+    int64_t earlier_total_steps; /* of the run that this one extends; 0: it extends none */
+    char *fingerprint;           /* JSON of everything that must be equal to resume from a checkpoint */
+    bool made_out;               /* this trainer created settings.out */
+    int out_lock;                /* descriptor of the lock on settings.out; −1: none */
+    bool counted_session;        /* model->n_sessions counts this trainer */
     atomic_bool cancelled;
     bool holds_best; /* the parameters are no longer those of state.step */
     qrun_progress_fn progress;
@@ -71,9 +95,12 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err);
 
 /* ---- train/epochs.c ---------------------------------------------------------------------------------------------- */
 
-/* Opens the data sets and counts the steps. Needs the settings. */
+/* Opens the data sets, describes their files and counts the steps. Needs the settings. */
 qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
-qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool shuffle);
+/* Of training, or of an evaluation: in the files' order, each example once. */
+qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool trains);
+/* Of a run of so many steps. */
+int64_t qr_trainer_warmup_steps(const qrun_trainer *trainer, int64_t n_steps);
 /* Makes epoch_plan the batches of an epoch. */
 qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err);
 
@@ -83,13 +110,7 @@ qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error
  * description of the parameters. */
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 /* The plan under the trainer's policy; AUTO: with policy.n layers kept. */
-qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_error *err);
-/* What a run may take. */
-typedef struct qr_train_budget {
-    int64_t bytes;      /* of the device's memory, with weights and context */
-    bool given;         /* else it is what the device has */
-    int64_t host_bytes; /* of host memory that is apart */
-} qr_train_budget;
+qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_run_cost *cost, qr_error *err);
 bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget);
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer);
 
@@ -97,6 +118,9 @@ qr_train_limits qr_trainer_limits(const qrun_trainer *trainer);
 qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);
 
 /* ---- train/step.c ------------------------------------------------------------------------------------------------ */
+
+/* On all ranks: the next step. */
+qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err);
 
 /* Finished epochs, and the share of the current one, whose batches must be planned. */
 double qr_trainer_epoch(const qrun_trainer *trainer);
@@ -106,34 +130,60 @@ qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *er
 /* ---- train/evaluate.c -------------------------------------------------------------------------------------------- */
 
 bool qr_trainer_stopped_early(const qrun_trainer *trainer);
+/* On all ranks: an evaluation, which the trainer's state then knows. */
+qrun_status qr_trainer_run_evaluation(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err);
+
+/* ---- train/follow.c ---------------------------------------------------------------------------------------------- */
+
+/* Every rank runs the same: model, data, options, the position in the run, and code. */
+qrun_status qr_trainer_compare_ranks(qrun_trainer *trainer, qr_error *err);
+/* Does what rank 0 announces, until that ends the run. */
+qrun_status qr_trainer_follow(qrun_trainer *trainer, qr_error *err);
 
 /* ---- train/trainer.c --------------------------------------------------------------------------------------------- */
 
+/* Settles what is trained, and describes it. Needs the settings; data sets, where there are any, may ask for new rows
+ * of the tables. */
+qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err);
 /* Writes what has been trained into an existing folder: an adapter, or a whole model. */
 qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, qr_error *err);
 
+/* ---- train/fit.c ------------------------------------------------------------------------------------------------- */
+
+/* Settles the sizes that are left to the memory, by plans: seq_tokens before the data are opened, then batch_size.
+ * Nothing where both are given. */
+qrun_status qr_trainer_choose_seq_tokens(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
+qrun_status qr_trainer_choose_batch(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
+
 /* ---- train/alternatives.c ---------------------------------------------------------------------------------------- */
 
-/* Fails with QRUN_ERROR_MEMORY: the run under trainer->policy is more than the budget. The message has the options
+/* Fails with QRUN_ERROR_MEMORY: the run under trainer->policy is more than its budget. The message has the options
  * nearest to the run's that would fit, with what they need. */
-qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, const qr_train_budget *budget, qr_error *err);
+qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, qr_error *err);
 
-/* ---- train/checkpoint.c ------------------------------------------------------------------------------------------ */
+/* ---- train/run_folder.c ------------------------------------------------------------------------------------------ */
 
 #define QR_TOKENS_FOLDER "tokens" /* in settings.out, of the data set's cache, where no other was given */
 
 /* Creates settings.out, locks it against other runs while the trainer lives, and removes what a killed run left half
- * written. */
+ * written. QRUN_ERROR_BUSY, with nothing changed, where another run has it. */
 qrun_status qr_trainer_enter_folder(qrun_trainer *trainer, qr_error *err);
 /* After a run that could not begin: removes the folder that it created, if that is empty. */
 void qr_trainer_leave_folder(qrun_trainer *trainer);
 
-/* The `now` of the last checkpoint in settings.out; *now is unchanged where there is none. */
-qrun_status qr_trainer_stored_now(const qrun_trainer *trainer, int64_t *now, qr_error *err);
+/* ---- train/checkpoint.c ------------------------------------------------------------------------------------------ */
+
+/* Takes from the last checkpoint in settings.out what a run settles when it begins: the day and the sizes that were not
+ * given. Nothing where there is none. */
+qrun_status qr_trainer_take_stored(qrun_trainer *trainer, qr_error *err);
 
 /* Resumes from the last checkpoint in settings.out, if there is one. QRUN_ERROR_INPUT when it is of another run or
- * damaged: the message says how to continue. A damaged one is never skipped silently: it may mean a failing disk. */
+ * damaged: the message says how to continue. A damaged one is never skipped silently: it may mean a failing disk. On
+ * rank 0 it removes what a killed run would have removed. */
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err);
+
+/* QRUN_ERROR_INPUT where somebody else's folder has the name of a checkpoint that this run may write. */
+qrun_status qr_trainer_refuse_foreign(const qrun_trainer *trainer, qr_error *err);
 
 /* Replaces the parameters by those of a checkpoint; the position and the optimiser stay. */
 qrun_status qr_trainer_read_parameters(qrun_trainer *trainer, int64_t step, qr_error *err);

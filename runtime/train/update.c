@@ -4,8 +4,8 @@
 #include <stddef.h>
 
 #include "kernels/plan/plan.h"
-#include "runtime/train/planned_parameters.h"
-#include "runtime/train/whole_parameters.h"
+#include "runtime/pass/planned_parameters.h"
+#include "runtime/pass/whole_parameters.h"
 
 enum { RESULT_BYTES = 64 }; /* the sum and the count, before the ops' workspace */
 
@@ -67,7 +67,7 @@ qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, qr_workspa
 }
 
 qrun_status qr_update_plan(const qr_parameters *parameters, const qr_optimizer_options *options, size_t *scratch_bytes,
-                           qr_error *err) {
+                           int64_t *copied_bytes, qr_error *err) {
     const qr_update_args args = {.step = 1, .loss_scale = 1.0F};
     qr_parameters planned;
     qr_optimizer *optimizer = NULL;
@@ -79,6 +79,7 @@ qrun_status qr_update_plan(const qr_parameters *parameters, const qr_optimizer_o
     QR_TRY(planned.backend->memory_create(planned.backend, QR_MEMORY_DEVICE, scratch.n_bytes, &scratch.memory, err));
     QR_TRY(qr_optimizer_create(&planned, options, &optimizer, err));
     QR_TRY(qr_update_run(&planned, optimizer, &args, scratch, &result, err));
+    *copied_bytes = qr_backend_planned(planned.backend)->copied_bytes;
     QR_TRY(qr_update_find_nonfinite(&planned, scratch, &index, err));
     *scratch_bytes = RESULT_BYTES + qr_backend_planned(planned.backend)->workspace_bytes;
 out:

@@ -15,9 +15,10 @@ typedef struct qr_update_result {
     bool skipped;     /* a gradient was not finite: nothing was changed */
 } qr_update_result;
 
-/* Device memory that an update needs besides parameters and states. The parameters may be described only. */
+/* Device memory that an update needs besides parameters and states, and what it copies to and from host memory. The
+ * parameters may be described only. */
 qrun_status qr_update_plan(const qr_parameters *parameters, const qr_optimizer_options *options, size_t *scratch_bytes,
-                           qr_error *err);
+                           int64_t *copied_bytes, qr_error *err);
 
 /* Clips to max_grad_norm (0 or less: not at all) as torch's clip_grad_norm_ does, and steps. scratch:
  * qr_update_plan's bytes. The gradients stay as they are. */

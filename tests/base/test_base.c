@@ -6,8 +6,11 @@
 
 #include "base/alloc.h"
 #include "base/buffer.h"
+#include "base/digest.h"
 #include "base/dtype.h"
 #include "base/file.h"
+#include "base/file_map.h"
+#include "base/folder.h"
 #include "base/half.h"
 #include "base/number.h"
 #include "base/random.h"
@@ -16,6 +19,7 @@
 #include "base/threads.h"
 #include "base/units.h"
 #include "base/utf8.h"
+#include "locales.h"
 
 static void test_first_message_wins(void) {
     qr_error err = {0};
@@ -26,6 +30,16 @@ static void test_first_message_wins(void) {
     CHECK_STR(err.message, "file.json: line 3:?tab");
     CHECK_INT(err.status, QRUN_ERROR_INPUT);
     CHECK_INT(qr_fail(NULL, QRUN_ERROR_IO, "no context"), QRUN_ERROR_IO);
+}
+
+static void test_message_has_no_controls(void) {
+    qr_error err = {0};
+    qr_fail(&err, QRUN_ERROR_INPUT, "a%sb%sc%sd%se", "\x1B[31m\x7F",
+            "\xC2\x9B"
+            "31m\xC2\x9D",
+            "\x9B\xFF\xC2", "\xC2\xA0\xE2\x82\xAC");
+    CHECK_STR(err.message, "a?[31m?b?31m?c???d\xC2\xA0\xE2\x82\xAC"
+                           "e");
 }
 
 static void test_long_message_is_cut_at_a_character(void) {
@@ -126,6 +140,45 @@ static void test_hex_digits_and_plurals(void) {
     CHECK_STR(qr_plural(2), "s");
 }
 
+/* Everything that can hold a number, in locales with another decimal point. */
+static void check_points(void) {
+    char text[QR_NUMBER_BYTES], *end;
+    qr_error err = {0};
+    qr_buffer out = {0};
+    qr_number_format(0.1, text);
+    CHECK_STR(text, "0.1");
+    qr_number_format(1.5e-7, text);
+    CHECK_STR(text, "1.5e-07");
+    qr_number_format_digits(2.0 / 3, 9, text);
+    CHECK_STR(text, "0.666666667");
+    CHECK_INT(qr_format(text, sizeof text, "%.2f%s", 1234.5, "!"), 8);
+    CHECK_STR(text, "1234.50!");
+    CHECK(qr_number_parse("2.5x", &end) == 2.5 && strcmp(end, "x") == 0);
+    CHECK(qr_number_parse("2,5", &end) == 2 && strcmp(end, ",5") == 0);
+    qr_buffer_append_format(&out, "%g|%.1e", 0.5, 12.0);
+    CHECK_STR(out.data, "0.5|1.2e+01");
+    qr_fail(&err, QRUN_ERROR_INPUT, "not %g", -0.25);
+    CHECK_STR(err.message, "not -0.25");
+    CHECK_STR(qr_format_bytes(INT64_C(3) << 29).text, "1.50 GiB");
+    qr_buffer_free(&out);
+}
+
+static void test_numbers_do_not_follow_the_locale(void) {
+    static const char *const names[] = {"de_DE", "ps_AF"};
+    check_points();
+    for (size_t i = 0; i < QR_COUNT_OF(names) && locales_begin(names[i]); i++) {
+        char text[16];
+        snprintf(text, sizeof text, "%.1f", 0.5);
+        CHECK_STR(text, i == 0 ? "0,5"
+                               : "0\xD9\xAB"
+                                 "5");
+        check_points();
+        snprintf(text, sizeof text, "%.1f", 0.5);
+        CHECK_MSG(text[1] != '.', "the host program's locale has changed");
+        locales_end();
+    }
+}
+
 static void test_half_precision(void) {
     for (uint32_t h = 0; h < 0x10000; h++) {
         const float wide = qr_f16_to_f32((qr_f16)h);
@@ -151,6 +204,38 @@ static void test_philox_known_answers(void) { /* from the authors' known-answer 
     CHECK(out[0] == 0x6627e8d5U && out[1] == 0xe169c58dU && out[2] == 0xbc57ac4cU && out[3] == 0x9b00dbd8U);
     qr_philox(UINT64_MAX, (uint32_t[4]){UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX}, out);
     CHECK(out[0] == 0x408f276dU && out[1] == 0x41c83b0eU && out[2] == 0xa20bc7c6U && out[3] == 0x6d5451fdU);
+}
+
+/* Of FIPS 180-4's examples, and of a million times "a"; in pieces of all lengths. */
+static void test_digests(void) {
+    static const struct {
+        const char *text, *digest;
+    } known[] = {
+        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
+        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+        {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+         "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1"},
+    };
+    char text[QR_DIGEST_TEXT_BYTES];
+    qr_digest_state state;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        qr_digest_begin(&state);
+        qr_digest_add(&state, known[i].text, strlen(known[i].text));
+        const qr_digest digest = qr_digest_end(&state);
+        qr_digest_text(&digest, text);
+        CHECK_STR(text, known[i].digest);
+    }
+    static const char letters[] =
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
+    qr_digest_begin(&state);
+    for (size_t left = 1000000, n = 0; left > 0; left -= n) {
+        n = (n + 7) % (sizeof letters - 1);
+        n = n < left ? n : left;
+        qr_digest_add(&state, letters, n);
+    }
+    const qr_digest digest = qr_digest_end(&state);
+    qr_digest_text(&digest, text);
+    CHECK_STR(text, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
 static void test_random_numbers_have_the_right_moments(void) {
@@ -269,6 +354,7 @@ static void test_loops_run_every_index_once(void) {
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_first_message_wins);
+    CHECK_RUN(test_message_has_no_controls);
     CHECK_RUN(test_long_message_is_cut_at_a_character);
     CHECK_RUN(test_checked_sizes);
     CHECK_RUN(test_allocations_are_counted_and_can_fail);
@@ -276,8 +362,10 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_utf8);
     CHECK_RUN(test_spans_of_characters);
     CHECK_RUN(test_hex_digits_and_plurals);
+    CHECK_RUN(test_numbers_do_not_follow_the_locale);
     CHECK_RUN(test_half_precision);
     CHECK_RUN(test_philox_known_answers);
+    CHECK_RUN(test_digests);
     CHECK_RUN(test_random_numbers_have_the_right_moments);
     CHECK_RUN(test_dtype_names);
     CHECK_RUN(test_files_appear_whole_or_not_at_all);

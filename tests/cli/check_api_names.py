@@ -8,18 +8,21 @@ import re
 import subprocess
 import sys
 
-from check_ctypes import fields_of
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python"))
+
+import generate_api  # noqa: E402
 
 # The struct, the commands whose options fill it, and its fields that have no option.
 STRUCTS = [
-    ("qrun_context_params", "generate", ""),
+    ("qrun_context_params", "generate finetune plan", "ranks"),
     ("qrun_model_params", "generate finetune", "random_weights progress progress_user"),
-    ("qrun_session_params", "generate", "kv_tokens"),
-    ("qrun_request_params", "generate", "prompt_bytes token_ids n_token_ids messages_json has_seed n_stop on_event user"),
+    ("qrun_session_params", "generate", "kv_tokens sequence_tokens max_waiting_bytes"),
+    ("qrun_request_params", "generate", "prompt_bytes token_ids n_token_ids messages_json generation_json has_seed n_stop max_length prompt_logprobs prompt_only pooling on_event user"),
     ("qrun_eval_params", "eval", "progress progress_user"),
     ("qrun_quantize_params", "quantize", "progress progress_user"),
     ("qrun_merge_params", "merge", "progress progress_user"),
-    ("qrun_train_data", "finetune", "cache_folder random_tokens"),
+    ("qrun_export_params", "export", "progress progress_user"),
+    ("qrun_train_data", "finetune", "n_train_data n_data_weights n_eval_data cache_folder random_tokens"),
     ("qrun_train_lora", "finetune", ""),
     ("qrun_train_weights", "finetune", ""),
     ("qrun_train_optimization", "finetune", ""),
@@ -31,8 +34,8 @@ STRUCTS = [
 
 
 def main():
-    header = re.sub(r"/\*.*?\*/", "", pathlib.Path(sys.argv[1]).read_text(), flags=re.S)
-    groups = {kind for _, kind in fields_of(header, "qrun_train_params") if kind.startswith("qrun_train_")}
+    structs = generate_api.parse(pathlib.Path(sys.argv[1]).read_text()).structs
+    groups = {field.base for field in structs["qrun_train_params"] if field.base.startswith("qrun_train_")}
     unlisted = groups - {name for name, _, _ in STRUCTS} - {"qrun_train_callbacks"}
     if unlisted:
         sys.exit(f"groups of qrun_train_params that this test does not know: {unlisted}")
@@ -40,8 +43,8 @@ def main():
     for struct, commands, without in STRUCTS:
         known = ""
         for command in commands.split():
-            known += subprocess.check_output([sys.argv[3], "help", command], text=True)
-        fields = [field for field, _ in fields_of(header, struct) if field != "struct_size"]
+            known += subprocess.check_output([sys.argv[3], "help", command, "--all"], text=True)
+        fields = [field.name for field in structs[struct] if field.name != "struct_size"]
         options = subprocess.check_output([sys.argv[2], *fields], text=True).splitlines()
         for field, option in zip(fields, options, strict=True):
             n_fields += 1

@@ -33,6 +33,23 @@ run() {
     code=$?
 }
 
+# unless_given "OPTION VALUE…" ARGUMENTS…: prints the options that are not among the arguments: one is given once.
+unless_given() {
+    defaults=$1 option=""
+    shift
+    for word in $defaults; do
+        if [ -z "$option" ]; then
+            option=$word
+            continue
+        fi
+        case " $* " in
+        *" $option "*) ;;
+        *) printf '%s %s ' "$option" "$word" ;;
+        esac
+        option=""
+    done
+}
+
 expect_code() {
     n_checks=$((n_checks + 1))
     [ "$code" -eq "$1" ] || fail "exit code $code, expected $1"
@@ -79,6 +96,31 @@ expect_jsonl() {
     "$CHECK_JSONL" "$1" || fail "$1 is not JSON, line by line"
     lines=$(wc -l <"$1")
     [ "$lines" -eq "$2" ] || fail "$1 has $lines lines, expected $2"
+}
+
+# ends_soon SIGNAL ARGUMENTS…: the command works for long, and the signal ends it within two seconds, wherever it is.
+# Stdin is $input; where $ready is set, the signal comes after stdout has that.
+ends_soon() {
+    signal=$1
+    shift
+    last="qrun $*, SIG$signal"
+    "$QRUN" "$@" <"$input" >"$work/out" 2>"$work/err" &
+    process=$!
+    sleep 1
+    tries=0
+    while [ -n "$ready" ] && ! grep -q "$ready" "$work/out" && [ $tries -lt 600 ]; do
+        sleep 0.1
+        tries=$((tries + 1))
+    done
+    expect_true "it still works" kill -0 $process
+    begin=$(date +%s%N)
+    kill -s "$signal" $process 2>/dev/null
+    wait $process
+    code=$?
+    milliseconds=$((($(date +%s%N) - begin) / 1000000))
+    expect_code 130
+    expect_true "it ends within two seconds, and one for a busy machine: $milliseconds ms" test $milliseconds -lt 3000
+    expect_true "and says so" grep -q '^qrun: ' "$work/err"
 }
 
 skip() {

@@ -21,6 +21,7 @@ for file in "$work/out" "$work/err"; do
     if grep -q '`' "$file"; then fail "$(cat "$file")"; fi
 done
 run plan --model "$model" --memory 1KB
-expect_code 4
-expect_err "--memory"
+expect_code 6
+expect_out "--memory"
+if grep -q '`' "$work/out"; then fail "$(cat "$work/out")"; fi
 finish

@@ -12,7 +12,14 @@ expect_true "speeds are positive" sh -c "! grep -q '\"tokens_per_second\":\(0[,}
 run bench --shape "$model/config.json" --prompt-tokens 16 --decode-tokens 2 --batch 2 --repeat 1 --json -
 expect_code 0
 expect_jsonl "$work/out" 1
-expect_out '"batch":2'
+expect_out '"context":16,"batch":2'
+run bench --shape "$model/config.json" --prompt-tokens 16 --decode-tokens 2 --batch 1,2 --decode-context 8,70 --repeat 1
+expect_code 0
+expect_out "decode, batch 2 at 8 "
+expect_out "decode, batch 1 at 70 "
+run bench --model "$model" --train --decode-context 8
+expect_code 2
+expect_one_error_line
 run bench --model "$model" --train --seq-len 48 --batch-size 2 --rank 4 --repeat 2 --json "$work/training.json"
 expect_code 0
 expect_silent_err
@@ -70,4 +77,41 @@ if [ -w /proc/self/clear_refs ]; then
     expect_true "the peak of the process is that of training" sh -c \
         "sed 's/.*\"peak_rss_bytes\":\([0-9]*\),.*/test \1 -lt 500000000/' '$work/training.json' | sh"
 fi
+# The time of every op. What is timed has bytes, and the matrix products have operations.
+run bench --shape "$model/config.json" --quant nf4-dq --kernels --prompt-tokens 40 --batch 3 --json "$work/kernels.json"
+expect_code 0
+expect_silent_err
+expect_out "a prompt of 40 tokens"
+expect_out "a step that writes 3 at 16 tokens"
+expect_jsonl "$work/kernels.json" 1
+expect_true "a product is told by its sizes" grep -q '"op":"linear","shape":"3 x [0-9]* x [0-9]* nf4-dq"' "$work/kernels.json"
+run bench --model "$model" --kernels --train --seq-len 48 --rank 4 --json "$work/kernels-train.json"
+expect_code 0
+expect_out "a training step"
+expect_true "the optimiser is in it" grep -q '"op":"adamw"' "$work/kernels-train.json"
+for file in kernels kernels-train; do
+    tr '{' '\n' <"$work/$file.json" | grep '"op":' >"$work/ops"
+    expect_true "ops took time and moved bytes" sh -c \
+        "! grep -e '\"seconds\":0,' -e '\"bytes\":0,' -e '\"calls\":0,' '$work/ops'"
+    expect_true "products have operations" sh -c "! grep '\"op\":\"linear' '$work/ops' | grep '\"flops\":0,'"
+done
+run bench --model "$model" --kernels --speculate ngram
+expect_code 2
+expect_one_error_line
+# Drafts and prefixes that come back. The answers that are measured are known, and must be those.
+run bench --model "$model" --prompt-tokens 64 --decode-tokens 2 --batch 1 --repeat 1 --speculate ngram --prefix-cache RAM:32MiB \
+    --json "$work/reuse.json"
+expect_code 0
+expect_out "editing a text"
+expect_out "A prefix of 64 tokens took"
+expect_true "most drafts of an edited text are right" grep -q '"editing":{.*"accepted_draft_tokens":[1-9][0-9]' "$work/reuse.json"
+expect_true "the prefix came back" grep -q '"restored_tokens":48' "$work/reuse.json"
+run bench --shape "$model/config.json" --prompt-tokens 16 --decode-tokens 2 --batch 1 --repeat 1 --speculate "$model"
+expect_code 2
+expect_err "another tokenizer"
+run bench --model "$model" --cache-dir "$work/kv"
+expect_code 2
+run bench --model "$model" --train --speculate ngram
+expect_code 2
+expect_one_error_line
 finish

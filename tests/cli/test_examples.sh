@@ -20,6 +20,7 @@ case ${QRUN_SANITIZE:-} in
 esac
 command -v python3 >/dev/null || finish
 last="examples/python/qrun_generate.py"
+export PYTHONPATH="$QRUN_SOURCE/python" PYTHONDONTWRITEBYTECODE=1
 python3 "$QRUN_SOURCE/examples/python/qrun_generate.py" "$model" "Once upon a time" "The fox" >"$work/out" 2>"$work/err"
 code=$?
 expect_code 0

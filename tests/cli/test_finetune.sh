@@ -5,7 +5,9 @@ head -24 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
 tail -6 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/eval.jsonl"
 
 # finetune ARGUMENTS…: of the shipped model, small and quick.
-finetune() { run finetune --model "$model" --seq-len 96 --rank 4 --learning-rate 5e-3 --seed 3 "$@"; }
+usual="--seq-len 96 --rank 4 --learning-rate 5e-3 --seed 3"
+# shellcheck disable=SC2046 # words of options
+finetune() { run finetune --model "$model" $(unless_given "$usual" "$@") "$@"; }
 
 # member FILE KEY: the number that the last line with KEY gives it.
 member() { sed -n "s/.*\"$2\":\\([-0-9.e+]*\\).*/\\1/p" "$1" | tail -1; }
@@ -101,7 +103,8 @@ expect_err "z_proj"
 # One name of several that matches nothing.
 finetune --data "$work/train.jsonl" --out "$work/none" --target-modules q_proj,v_prj
 expect_true "targets that the model has not are refused" test "$code" -ne 0
-expect_err "v_prj"
+expect_err "v_prj\"; did you mean v_proj?"
+expect_err "it has q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj"
 finetune --data "$work/train.jsonl" --out "$work/none" --memory 3MiB
 expect_code 4
 expect_one_error_line
@@ -162,9 +165,8 @@ expect_out "messages, 24 examples"
 expect_out "targets"
 expect_out "in all"
 expect_out "used at most"
-tail -1 "$work/out" >"$work/last"
-expect_true "the last line says how to use the adapter" \
-    grep -q "qrun generate --model .* --adapter '$work/a b' --chat" "$work/last"
+expect_true "a line says how to use the adapter" \
+    grep -q "To use it: qrun generate --model .* --adapter '$work/a b' --chat" "$work/out"
 expect_jsonl "$work/a b/metrics.jsonl" $((steps + 3))
 expect_true "the loss falls" less "$(member "$work/a b/metrics.jsonl" loss)" \
     "$(first_member "$work/a b/metrics.jsonl" loss)"
@@ -184,6 +186,10 @@ for key in log_history global_step max_steps epoch num_input_tokens_seen total_f
     expect_true "trainer_state.json has $key" grep -q "\"$key\": " "$work/a b/trainer_state.json"
 done
 report="$work/a b/report.html"
+expect_true "the report says in words what happened" grep -Eq '<p>The loss (fell|rose) from [0-9.]+ to [0-9.]+ in [0-9]+ steps\. The evaluation was' "$report"
+expect_true "the report has its day" grep -q "written on $(date -u +%Y-%m-%d)" "$report"
+expect_true "no cell is empty" sh -c "! grep -q '<td></td>' '$report'"
+expect_true "every chart has values under the pointer" test "$(grep -c '<svg' "$report")" -eq "$(grep -c '<title>step 1$' "$report")"
 for title in Loss "Learning rate" "Gradient norm" "Tokens per second" Memory; do
     expect_true "the report shows $title" grep -q "$title" "$report"
 done

@@ -4,7 +4,8 @@
 
 head -16 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
 
-finetune() { run finetune --model "$model" --seq-len 64 --rank 2 --threads 1 "$@"; }
+# shellcheck disable=SC2046 # words of options
+finetune() { run finetune --model "$model" $(unless_given "--seq-len 64 --rank 2 --threads 1" "$@") "$@"; }
 
 # refused CODE TEXT ARGUMENTS…: with this exit code and one line that has the text.
 refused() {
@@ -105,6 +106,15 @@ refused 3 "another run is using this folder" --data "$work/train.jsonl" --out "$
 kill -TERM $(pgrep -P "$first") 2>/dev/null || kill -TERM "$first"
 wait "$first"
 
+# ---- Files of others in the folder ----
+
+mkdir "$work/others"
+printf '{"loss": 1.5, "step": 10}\n{"loss": 1.2, "step": 20}\n' >"$work/others/metrics.jsonl"
+cp "$work/others/metrics.jsonl" "$work/metrics-of-others"
+refused 3 "lines that are not qrun's" --quiet --data "$work/train.jsonl" --out "$work/others" --max-steps 1
+refused 3 "lines that are not qrun's" --quiet --data "$work/train.jsonl" --out "$work/others" --max-steps 1 --restart
+expect_true "its lines stay" cmp -s "$work/metrics-of-others" "$work/others/metrics.jsonl"
+
 # ---- Checkpoints that are not whole, or of another run ----
 
 good="--data $work/train.jsonl --max-steps 6 --save-every 2 --keep 3 --out"
@@ -163,15 +173,15 @@ another() {
     text=$1
     shift
     stop_at_4
-    # shellcheck disable=SC2086
-    refused 3 "$text" $good "$work/c" "$@"
+    # shellcheck disable=SC2046
+    refused 3 "$text" $(unless_given "$good $work/c" "$@") "$@"
     expect_err "was made by another run"
     expect_err "--restart"
 }
 another "rank is 3 here and 2 there" --rank 3
 another "seed is 9 here and 0 there" --seed 9
 another "learning rate is 0.001 here and 0.0002 there" --learning-rate 1e-3
-another "total steps is 7 here and 6 there" --max-steps 7
+another "total steps is 5 here and 6 there" --max-steps 5
 another "seq tokens is 48 here and 64 there" --seq-len 48
 another "rslora is on here and off there" --rslora
 another "optimizer" --optimizer sgd

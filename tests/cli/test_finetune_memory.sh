@@ -62,22 +62,110 @@ run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json" --plan --seq-
 expect_code 0
 expect_out "activation checkpointing: full"
 expect_out "in all"
+expect_true "the verdict is a line of its own" grep -qx 'fits: .* of .*' "$work/out"
 run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json" --plan --memory 1GiB
-expect_code 4
-expect_one_error_line
+expect_code 6
+expect_silent_err
+expect_out "free memory"
+expect_out "does not fit: this run needs "
+run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json" --plan --memory 1GiB --json
+expect_code 6
+expect_jsonl "$work/out" 1
+expect_out '"fits":false,"verdict":"does not fit: '
 run finetune --shape "$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json" --data "$work/train.jsonl" --out "$work/never"
 expect_code 2
 expect_err "goes with --plan"
 
+# Planning backwards: the answer fits, the next larger one does not.
+shape=$QRUN_SOURCE/bench/shapes/llama-3.1-8b.json
+for what in context:seq-len batch:batch-size rank:rank; do
+    set -- --shape "$shape" --plan --memory 8GiB
+    case $what in context:*) ;; *) set -- "$@" --seq-len 256 ;; esac
+    run finetune "$@" --fit "${what%:*}" --json
+    expect_code 0
+    expect_jsonl "$work/out" 1
+    largest=$(sed -n 's/.*"largest":\([0-9]*\),.*/\1/p' "$work/out")
+    run finetune "$@" "--${what#*:}" "$largest"
+    expect_code 0
+    run finetune "$@" "--${what#*:}" "$((largest + 1))"
+    expect_code 6
+done
+run finetune --shape "$shape" --plan --memory 1GiB --fit rank
+expect_code 6
+expect_out "none fits"
+run finetune --shape "$shape" --plan --device-memory rtx-4090 --fit context
+expect_code 0
+expect_out "largest context: "
+expect_out "host"
+run finetune --shape "$shape" --plan --seq-len 2048 --compare
+expect_code 0
+expect_out "--offload optimizer"
+expect_out "all of these"
+run finetune --shape "$shape" --plan --compare --json
+expect_code 0
+expect_jsonl "$work/out" 1
+run finetune --model "$model" --data "$work/train.jsonl" --out "$work/never" --fit batch
+expect_code 2
+expect_err "go with --plan"
+run finetune --shape "$shape" --plan --device-memory voodoo
+expect_code 2
+expect_err "--device-memory"
+run plan --shape "$shape" --memory 24GiB --context 8192 --fit batch --json
+expect_code 0
+largest=$(sed -n 's/.*"largest":\([0-9]*\),.*/\1/p' "$work/out")
+expect_out "\"max_sequences\":$largest,"
+
+# Sizes that the memory decides; a resumed run keeps them.
+set -- --model "$model" --data "$work/train.jsonl" --out "$work/auto" --date 2026-11-22 --seq-len auto --batch-size auto
+run finetune "$@" --memory 24MiB --max-steps 1 --json
+expect_code 0
+rows=$(sed -n 's/^batch-size: *//p' "$work/auto/run.yaml")
+expect_true "batches have as many rows as fit ($rows)" test "$rows" -gt 1
+run finetune "$@" --memory 1GiB --max-steps 2 --json
+expect_code 0
+expect_true "the same rows" grep -qx "batch-size: *$rows" "$work/auto/run.yaml"
+
+# Layers that stay in the folder: the same adapter and answers, in less memory.
+"$QRUN" quantize --model "$model" --out "$work/q" >"$work/out" 2>"$work/err" || fail "quantize"
+for way in none parameters parameters,optimizer,activations; do
+    run finetune --model "$work/q" --data "$work/train.jsonl" --max-steps 2 --seq-len 64 --checkpointing full \
+        --offload "$way" --out "$work/o-$way" --json
+    expect_code 0
+    sed -n 's/.*"planned_bytes":\([0-9]*\),"peak_bytes":\([0-9]*\).*/\1 \2/p' "$work/out" | tail -1 >"$work/bytes-$way"
+    expect_true "the adapter does not depend on it" cmp -s "$work/o-none/adapter_model.safetensors" \
+        "$work/o-$way/adapter_model.safetensors"
+    read -r planned peak <"$work/bytes-$way"
+    expect_true "what is planned is taken" test "$planned" = "$peak"
+done
+expect_true "it takes less" test "$(cut -d' ' -f1 "$work/bytes-parameters")" -lt "$(cut -d' ' -f1 "$work/bytes-none")"
+expect_true "run.yaml has the list" grep -qx 'offload: *optimizer,activations,parameters' \
+    "$work/o-parameters,optimizer,activations/run.yaml"
+run generate --model "$work/q" --prompt Once --max-tokens 8
+expect_code 0
+cp "$work/out" "$work/resident"
+run generate --model "$work/q" --prompt Once --max-tokens 8 --offload parameters
+expect_code 0
+expect_true "the same answer" cmp -s "$work/resident" "$work/out"
+run generate --model "$model" --prompt Once --max-tokens 8 --offload parameters
+expect_code 3
+expect_err "quantise the folder first"
+run finetune --model "$work/q" --data "$work/train.jsonl" --out "$work/never" --offload optimizer,nothing
+expect_code 2
+expect_err "--offload cannot be 'optimizer,nothing'"
+
 # What is done already is not offered.
 run finetune --model "$model" --plan --memory 10MiB
-expect_code 4
-expect_err "would fit: --seq-len"
-expect_true "checkpointing is auto already" sh -c "! grep -q -e '--checkpointing' '$work/err'"
+expect_code 6
+expect_out "would fit: --seq-len"
+expect_true "checkpointing is auto already" sh -c "! grep -q -e '--checkpointing' '$work/out'"
 
 # Options alone cannot do it.
 run finetune --model "$model" --data "$work/train.jsonl" --out "$work/refused" --memory 5MiB
 expect_code 4
 expect_one_error_line
 expect_err "the least it can be made to need is more"
+run finetune --model "$model" --plan --offload none,optimizer
+expect_code 2
+expect_err "'none' goes alone"
+
 finish

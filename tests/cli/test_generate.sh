@@ -118,14 +118,18 @@ cat >"$work/messages.jsonl" <<'JSONL'
 {"messages": [{"role": "user", "content": "x"}, {"content": "x"}]}
 {"messages": ["x"]}
 {"prompt": "x", "max_tokens": -1}
+{"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "x"}}]}]}
+{"messages": [{"role": "user", "content": [{"video": "x.mp4"}]}]}
 JSONL
 run generate --model "$model" --prompts "$work/messages.jsonl"
 expect_code 1
-expect_jsonl "$work/out" 4
+expect_jsonl "$work/out" 6
 expect_out 'line 1: \"messages\" must be an array of at least one'
 expect_out 'line 2: message 2 has no \"role\" that is a text'
 expect_out 'line 3: message 1 has no \"role\"'
 expect_out 'line 4: max_tokens must be from 0 to 2147483647, not -1'
+expect_out 'line 5: message 1: part 2 is an image, and only text can be read'
+expect_out 'line 6: message 1: part 1 is a video, and only text can be read'
 
 # A prompt longer than the context, alone and in a file.
 awk 'BEGIN { for (i = 0; i < 700; i++) printf "word %d ", i }' >"$work/long"
@@ -165,6 +169,81 @@ expect_err '"completion_tokens":3'
 run generate --model "$model" --prompt x --max-tokens 3 --summary
 expect_err "tokens/s"
 expect_err "K/V pages"
+
+# What is reserved is what the requests need, where they are known: one prompt, or as many lines as run at once.
+planned() { sed -n 's/.*"planned_bytes":\([0-9]*\).*/\1/p' "$work/err"; }
+run generate --model "$model" --prompt x --max-tokens 3 --stats
+one=$(planned)
+expect_true "resident memory is measured" grep -q '"peak_rss_bytes":[1-9]' "$work/err"
+awk 'BEGIN { for (i = 0; i < 65; i++) print "{\"prompt\": \"a\", \"max_tokens\": 3}" }' >"$work/lines.jsonl"
+head -3 "$work/lines.jsonl" >"$work/three.jsonl"
+run generate --model "$model" --prompts "$work/three.jsonl" --output "$work/three.answers" --stats
+three=$(planned)
+run generate --model "$model" --prompts "$work/lines.jsonl" --output "$work/lines.answers" --stats
+many=$(planned)
+expect_true "one prompt takes less than many ($one of $many)" test $((one * 4)) -lt "$many"
+expect_true "three prompts take little more ($three)" test "$three" -lt $((one + one / 4))
+expect_jsonl "$work/three.answers" 3
+
+# Rules for logits come from a line, or from the model's generation_config.json, which also limits the answer. What
+# transformers would obey there and qrun does not is named once.
+cat >"$work/rules.jsonl" <<'JSONL'
+{"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "no_repeat_ngram_size": 2, "min_new_tokens": 24}
+{"prompt": "Once upon a time", "max_tokens": 24, "temperature": 0, "bad_words_ids": [3]}
+JSONL
+run generate --model "$model" --prompts "$work/rules.jsonl"
+expect_code 1
+expect_out '"completion_tokens":24'
+expect_out 'line 2: \"bad_words_ids\" must be a list of lists of token ids'
+mkdir "$work/ruled"
+cp "$model"/*.json "$model"/*.safetensors "$work/ruled"
+echo '{"eos_token_id": 2, "max_new_tokens": 5, "num_beams": 3, "guidance_scale": 1.5}' >"$work/ruled/generation_config.json"
+run generate --model "$work/ruled" --prompt "Once upon a time" --json
+expect_code 0
+expect_out '"completion_tokens":5'
+expect_true "one line on stderr" test "$(wc -l <"$work/err")" = 1
+expect_err "does not obey these members of the model's generation_config.json: num_beams, guidance_scale"
+run generate --model "$work/ruled" --prompt "Once upon a time" --json --max-tokens 7
+expect_out '"completion_tokens":7'
+
+# Drafts save steps where the text repeats itself, and change nothing else; a prompt that was read before is not read
+# again, in another run either.
+lost="One day the door fell shut, and the key was inside."
+echo "$lost There was only one tiny window. $lost There was only one tiny window. $lost" >"$work/again"
+for speculate in off ngram; do
+    run generate --model "$model" --prompt "$(cat "$work/again")" --max-tokens 100 --temperature 0 --ignore-eos --stats \
+        --speculate $speculate
+    expect_code 0
+    cp "$work/out" "$work/$speculate.txt"
+    cp "$work/err" "$work/$speculate.stats"
+done
+expect_true "drafts change no answer" cmp -s "$work/off.txt" "$work/ngram.txt"
+expect_true "no drafts" grep -q '"draft_tokens":0,"accepted_draft_tokens":0,' "$work/off.stats"
+expect_true "drafts that are right" grep -q '"draft_tokens":[1-9][0-9]*,"accepted_draft_tokens":[1-9]' "$work/ngram.stats"
+run generate --model "$model" --prompt x --speculate never
+expect_code 3
+expect_err "--speculate: "
+expect_one_error_line
+run generate --model "$model" --prompt x --cache-dir-size 1GiB
+expect_code 2
+expect_err "--cache-dir-size needs --cache-dir"
+for round in first second; do
+    run generate --model "$model" --prompt "$(cat "$work/again")" --max-tokens 100 --temperature 0 --ignore-eos --stats \
+        --cache-dir "$work/kv"
+    expect_code 0
+    expect_true "$round: the same answer" cmp -s "$work/out" "$work/off.txt"
+    cp "$work/err" "$work/$round.stats"
+done
+expect_true "nothing was shared at first" grep -q '"cached_prompt_tokens":0,' "$work/first.stats"
+expect_true "the prompt came back" grep -q '"cached_prompt_tokens":[1-9][0-9]' "$work/second.stats"
+expect_true "the prompt was kept" test "$(find "$work/kv" -name '*.qrun-kv' | wc -l)" -gt 5
+for page in "$work/kv/"*.qrun-kv; do printf 'x' >>"$page"; done
+run generate --model "$model" --prompt "$(cat "$work/again")" --max-tokens 100 --temperature 0 --ignore-eos \
+    --cache-dir "$work/kv"
+expect_code 0
+expect_true "damaged pages change no answer" cmp -s "$work/out" "$work/off.txt"
+expect_err "is damaged; it is not used, and was removed"
+expect_true "one line says so" test "$(wc -l <"$work/err")" = 1
 
 # No requests at all.
 : >"$work/none.jsonl"

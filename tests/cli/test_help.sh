@@ -1,7 +1,7 @@
 # Help of the program and of every command; completion scripts; the version.
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 
-commands="generate chat finetune merge inspect plan tokenize eval quantize bench completion"
+commands="generate chat serve finetune merge inspect plan tokenize eval quantize bench export completion"
 
 run help
 expect_code 0
@@ -27,27 +27,67 @@ for command in $commands; do
     expect_out "qrun $command: "
     expect_out "Usage"
     expect_out "Examples"
-    expect_out "Exit codes"
+    expect_out "qrun help $command --all"
+    expect_true "the help of $command is one screen" test "$(wc -l <"$work/out")" -le 50
+    cp "$work/out" "$work/help"
+    run "$command" --help
+    expect_code 0
+    expect_true "$command --help equals help $command" cmp -s "$work/out" "$work/help"
+    run help "$command" --all
+    expect_code 0
+    expect_silent_err
+    expect_out "Options from a file"
+    expect_true "exit codes are said once" sh -c "! grep -q 'Exit codes' '$work/out'"
     expect_true "no line of the help of $command is wider than 100 columns" \
         test "$(awk '{ if (length($0) > widest) widest = length($0) } END { print widest }' "$work/out")" -le 100
     expect_true "no escape sequences without a terminal" sh -c "! grep -q '$(printf '\033')' '$work/out'"
     expect_true "explanations in the help of $command begin in one column" sh -c "sed 's/…/x/g' '$work/out' |
         awk '/^  (-[a-z],|   ) --/ && match(\$0, /[^ ]  +[^ ]/) && RSTART + RLENGTH != 30 { exit 1 }'"
-    cp "$work/out" "$work/help"
-    run "$command" --help
-    expect_code 0
-    expect_true "$command --help equals help $command" cmp -s "$work/out" "$work/help"
     run "$command" -h
     expect_code 0
 done
 
+# One option, by its name or another program's.
+run help finetune learning-rate
+expect_code 0
+expect_out "--learning-rate X"
+expect_out "Highest learning rate. Default: 2e-4"
+expect_true "and no other" test "$(grep -c '^ .* --' "$work/out")" -eq 1
+run help finetune --rank
+expect_code 0
+expect_out "-r, --rank N"
+run help finetune lr
+expect_code 0
+expect_out "'lr' is '--learning-rate' here."
+run help finetune frobnicate
+expect_code 2
+expect_one_error_line
+expect_err "'qrun help finetune --all' lists them"
+
 # The options of `generate` that users look for.
-run help generate
+run help generate --all
 for option in model adapter prompt prompts chat system tools template-arg enable-thinking temperature top-k top-p min-p \
     repetition-penalty presence-penalty frequency-penalty seed stop max-tokens n logprobs ignore-eos quant quant-head \
     dtype kv threads device memory context max-sequences output resume; do
     expect_out "--$option"
 done
+
+# The manual has a page for every command, with every option that help shows.
+run help --man
+expect_code 0
+for command in $commands; do expect_out "qrun\\-$command"; done
+for command in $commands; do
+    run help --man "$command"
+    expect_code 0
+    expect_silent_err
+    expect_true "the page of $command has no unknown request" sh -c \
+        "! grep '^[.'\'']' '$work/out' | grep -qv '^\.\(TH\|SH\|SS\|TP\|PP\|IP\|nf\|fi\)'"
+    "$QRUN" help "$command" --all | sed -n 's/^  \(-[a-z],\|   \) --\([a-z0-9-]*\).*/\2/p' | sed 's/-/\\-/g' >"$work/options"
+    while read -r option; do expect_out "\\-\\-$option"; done <"$work/options"
+done
+run help --man nonsense
+expect_code 2
+expect_one_error_line
 
 # Completion knows every option that help shows.
 for shell in bash zsh fish; do
@@ -57,7 +97,7 @@ for shell in bash zsh fish; do
     cp "$work/out" "$work/completion.$shell"
 done
 for command in $commands; do
-    "$QRUN" help "$command" | sed -n 's/^  \(-[a-z],\|   \) --\([a-z-]*\).*/\2/p' >"$work/options"
+    "$QRUN" help "$command" --all | sed -n 's/^  \(-[a-z],\|   \) --\([a-z-]*\).*/\2/p' >"$work/options"
     while read -r option; do
         expect_true "bash completes --$option" grep -q -- "--$option" "$work/completion.bash"
         expect_true "zsh completes --$option" grep -q -- "--$option" "$work/completion.zsh"

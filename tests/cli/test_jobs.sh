@@ -5,7 +5,7 @@ cd "$work" || exit 1
 awk 'BEGIN { for (i = 0; i < 40; i++)
     printf "{\"prompt\": \"Story %d:\", \"max_tokens\": 24, \"ignore_eos\": true, \"n\": %d}\n", i, 1 + i % 2 }' \
     >requests.jsonl
-set -- generate --model "$model" --prompts requests.jsonl --max-sequences 4
+set -- generate --model "$model" --prompts requests.jsonl
 
 # A whole job: the file, and nothing beside it.
 run "$@" --output whole.jsonl
@@ -132,6 +132,32 @@ run generate --model "$model" --prompts bad.jsonl --output bad.out.jsonl
 expect_code 1
 expect_jsonl bad.out.jsonl 2
 
+# A line that is too long to fit is refused alone, without being held whole.
+{
+    printf '{"prompt": "fine", "max_tokens": 2}\n{"prompt": "'
+    head -c 3000000 /dev/zero | tr '\0' 'x'
+    printf '"}\n\n  \r\n{"prompt": "fine too", "max_tokens": 2}'
+} >long.jsonl
+run generate --model "$model" --prompts long.jsonl --output long.out.jsonl
+expect_code 1
+expect_jsonl long.out.jsonl 3
+expect_err "1 of 3 requests failed"
+expect_err "line 2 has more than 1081344 bytes, the limit for a context of 512 tokens"
+expect_true "no answer to it" grep -q '"index":1,"error":' long.out.jsonl
+expect_true "an answer to the next" grep -q '"index":2,"sample":0' long.out.jsonl
+last="generate, the same from a pipe"
+"$QRUN" generate --model "$model" --prompts - <long.jsonl >"$work/out" 2>"$work/err"
+code=$?
+expect_code 1
+expect_jsonl "$work/out" 3
+
+last="generate, one prompt that is too long"
+head -c 3000000 /dev/zero | tr '\0' 'x' | "$QRUN" generate --model "$model" >"$work/out" 2>"$work/err"
+code=$?
+expect_code 2
+expect_one_error_line
+expect_err "the prompt has more than 1081344 bytes"
+
 # "-" is stdout, as it is stdin for --prompts; what never was a file cannot be resumed.
 run "$@" --output -
 expect_code 0
@@ -206,4 +232,80 @@ run generate --model "$model" --prompts many.jsonl --output many.out.jsonl --max
 expect_code 0
 expect_jsonl many.out.jsonl 3000
 expect_true "every index is there once" test "$(sed 's/{"index":\([0-9]*\),.*/\1/' many.out.jsonl | sort -nu | wc -l)" -eq 3000
+# A file that is there is not replaced, unless that is asked for.
+cp many.out.jsonl before.jsonl
+run generate --model "$model" --prompts bad.jsonl --output many.out.jsonl
+expect_code 2
+expect_one_error_line
+expect_err "'many.out.jsonl' is there already: --force replaces it"
+expect_true "it is as it was" cmp -s many.out.jsonl before.jsonl
+run generate --model "$model" --prompts bad.jsonl --output many.out.jsonl --force
+expect_code 1
+expect_jsonl many.out.jsonl 2
+
+# Ids come back, of answers and of errors; positions in messages are those of the line.
+cat >ids.jsonl <<'END'
+{"id": "a \"b\"", "prompt": "The sea", "max_tokens": 2}
+{"prompt": "The sea", "max_tokens": 2, "custom_id": 7}
+{"prompt": "x", "custom_id": "c-1", "n": 2, "id": 123456789012345, "max_tokens": 1}
+{"id": "bad", "prompt": 5}
+{"id": "only"}
+{"id": {}, "prompt": "x"}
+{"id": "late", "prompt": "x" "oops"}
+END
+run generate --model "$model" --prompts ids.jsonl --output ids.out.jsonl --temperature 0
+expect_code 1
+expect_jsonl ids.out.jsonl 8
+for member in '{"index":0,"id":"a \"b\"","sample":0' '{"index":1,"custom_id":7,"sample":0' \
+    '{"index":2,"custom_id":"c-1","id":123456789012345,"sample":1,"n":2' '{"index":3,"id":"bad","error":' \
+    '{"index":4,"id":"only","error":"' '{"index":5,"error":' '{"index":6,"id":"late","error":"line 7, column 30'; do
+    expect_true "there is $member" grep -qF "$member" ids.out.jsonl
+done
+
+# Prompts too, where that is asked for.
+printf '{"id": 1, "messages": [{"role": "user", "content": "Hi \\"you\\""}], "max_tokens": 1}\n{"token_ids": [5, 6], "max_tokens": 1}\n' >with.jsonl
+run generate --model "$model" --prompts with.jsonl --output with.out.jsonl --with-prompt
+expect_code 0
+expect_true "messages" grep -qF '{"index":0,"id":1,"messages":[{"role": "user", "content": "Hi \"you\""}],"sample":0' with.out.jsonl
+expect_true "ids of tokens" grep -qF '{"index":1,"token_ids":[5, 6],"sample":0' with.out.jsonl
+run generate --model "$model" --prompt 'The "sea"' --max-tokens 1 --json --with-prompt
+expect_code 0
+expect_out '{"index":0,"prompt":"The \"sea\"","sample":0'
+run generate --model "$model" --prompt x --with-prompt
+expect_code 2
+expect_err "--with-prompt needs JSON output"
+
+# What ended in an error is tried again, in a whole file and in a partial one; the other answers stay as they are.
+printf '{"prompt": "The sea is", "max_tokens": 3}\n{"prompt": "a", "max_tokens": 2}\nbad\n' >retry.jsonl
+set -- generate --model "$model" --prompts retry.jsonl --output retry.out.jsonl --temperature 0
+run "$@"
+expect_code 1
+cp retry.out.jsonl first.jsonl
+run "$@" --resume
+expect_code 0
+expect_err "nothing to resume"
+sed -i '/^{"index":0,/s/.*/{"index":0,"error":"out of memory"}/' retry.out.jsonl
+run "$@" --resume --retry-errors --top-k 5
+expect_code 2
+expect_err '--top-k was not given and is "5" now'
+run "$@" --resume --retry-errors --stats
+expect_code 1
+expect_err '"answered":2,"failed":1,"resumed":1'
+expect_jsonl retry.out.jsonl 3
+expect_true "the answer that was there stays" sh -c "grep '^{\"index\":1,' first.jsonl | grep -qxFf - retry.out.jsonl"
+canonical first.jsonl >first.txt
+canonical retry.out.jsonl >second.txt
+expect_true "the other is as it should have been" cmp -s first.txt second.txt
+sed '/^{"index":0,/s/.*/{"index":0,"error":"out of memory"}/' first.jsonl >retry.out.jsonl.partial
+run "$@" --resume --retry-errors
+expect_code 2
+expect_err "'retry.out.jsonl' is there already"
+rm retry.out.jsonl
+run "$@" --resume --retry-errors
+expect_code 1
+canonical retry.out.jsonl >second.txt
+expect_true "from a partial file too" cmp -s first.txt second.txt
+run generate --model "$model" --prompts retry.jsonl --output x.jsonl --retry-errors
+expect_code 2
+expect_err "--retry-errors needs --resume"
 finish

@@ -18,15 +18,23 @@ run quantize --model "$model" --out "$work/none/out"
 expect_code 3
 expect_true "nothing appears" test ! -e "$work/none"
 
-# What a killed run left beside the folder goes with the next run; what a running one writes stays.
+# What a killed run left beside the folder goes with the next run; what a running one writes stays, and what has no mark.
 dead=$(sh -c 'echo $$')
-for left in "again.partial-$dead" "again.partial-$$" "again.partial-x" "again2.partial-$dead"; do
+mark='qrun is writing this folder, or was; when nobody writes it any more, qrun removes it.'
+part=qrun-partial
+for left in "again.$part-$dead" "again.$part-$$" "again.$part-x" "again2.$part-$dead" "marked.$part-$dead"; do
     mkdir "$work/$left"
     : >"$work/$left/model.safetensors"
+    echo "$mark" >"$work/$left/.qrun-partial"
 done
-run quantize --model "$model" --out "$work/again"
-expect_code 0
-expect_true "the killed run's folder is gone" test ! -e "$work/again.partial-$dead"
-expect_true "that of a process that lives stays" test -e "$work/again.partial-$$/model.safetensors"
-expect_true "another name stays" test -e "$work/again.partial-x" -a -e "$work/again2.partial-$dead"
+rm "$work/marked.$part-$dead/.qrun-partial"
+for out in again marked; do
+    run quantize --model "$model" --out "$work/$out"
+    expect_code 0
+    expect_true "the new folder has no mark" test ! -e "$work/$out/.qrun-partial"
+done
+expect_true "the killed run's folder is gone" test ! -e "$work/again.$part-$dead"
+expect_true "that of a process that lives stays" test -e "$work/again.$part-$$/model.safetensors"
+expect_true "another name stays" test -e "$work/again.$part-x" -a -e "$work/again2.$part-$dead"
+expect_true "a folder without the mark stays" test -e "$work/marked.$part-$dead/model.safetensors"
 finish

@@ -9,12 +9,6 @@
 
 #include "temporary.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { CRASH_SANITIZED = 1 };
-#else
-enum { CRASH_SANITIZED = 0 };
-#endif
-
 /* In memory where there is such a place: what is tested is the order of calls, and a disk takes a second for some
  * hundred of them. */
 temporary_folder crash_folder(void);

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-enum { MAX_CALLS = 2000, MAX_ARGUMENTS = 40, N_WORKERS = 2, STRIDE = CRASH_SANITIZED ? 7 : 1 };
+enum { MAX_CALLS = 2000, MAX_ARGUMENTS = 40, N_WORKERS = 2, STRIDE = CHECK_SANITIZED ? 7 : 1 };
 
 typedef struct call {
     char name[16], path[512];

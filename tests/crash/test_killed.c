@@ -10,7 +10,7 @@
 #include "base/buffer.h"
 #include "base/random.h"
 
-enum { N_KILLS = CRASH_SANITIZED ? 10 : 50, KILLS_A_RUN = 12, MAX_RUNS = 60 };
+enum { N_KILLS = CHECK_SANITIZED ? 10 : 50, KILLS_A_RUN = 12, MAX_RUNS = 60 };
 
 static temporary_folder folder;
 

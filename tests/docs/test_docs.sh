@@ -20,6 +20,7 @@ Cflags: -I$QRUN_SOURCE/include $flags
 Libs: $QRUN_LIBRARY -Wl,-rpath,$(dirname "$QRUN_LIBRARY") $flags
 EOF
 export PKG_CONFIG_PATH="$work/pkgconfig" PATH="$work/bin:$PATH"
+export PYTHONPATH="$QRUN_SOURCE/python" PYTHONDONTWRITEBYTECODE=1
 
 # ---- Running ----
 
@@ -28,6 +29,11 @@ run_blocks() {
     for block in "$2"/blocks/*; do
         case $block in
             *.sh)
+                if grep -q '^curl ' "$block" && ! command -v curl >/dev/null; then
+                    echo "not run, there is no curl: $1, block $(basename "$block")"
+                    n_not_run=$((n_not_run + 1))
+                    continue
+                fi
                 n_run=$((n_run + 1))
                 last="$1, block $(basename "$block")"
                 (cd "$2" && timeout 120 sh -eu "$block" </dev/null) >"$work/out" 2>"$work/err" || {
@@ -45,9 +51,18 @@ run_blocks() {
                 "${CC:-cc}" -std=c11 -Wall -Wextra -Werror $flags $(pkg-config --cflags qrun) -c "$2/${name:-unnamed.c}" \
                     -o "$work/object.o" >"$work/out" 2>"$work/err" || fail "this program does not compile"
                 ;;
+            *.python) cat "$block" >>"$2/page.py" ;;
             *.console) n_not_run=$((n_not_run + 1)) ;;
         esac
     done
+    [ -e "$2/page.py" ] || return 0
+    if [ -n "${QRUN_SANITIZE:-}" ] || ! command -v python3 >/dev/null; then
+        n_not_run=$((n_not_run + 1)) # a Python without the sanitizer's run-time library cannot load the library
+        return 0
+    fi
+    n_run=$((n_run + 1))
+    last="$1, its Python"
+    (cd "$2" && timeout 120 python3 page.py </dev/null) >"$work/out" 2>"$work/err" || fail "this program fails: $(tail -5 "$work/err")"
 }
 
 for page in $pages; do
@@ -68,7 +83,7 @@ expect_true "programs were compiled" test "$n_programs" -ge 1
 # ---- Options, also of what does not run ----
 
 for command in $(qrun help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
-    qrun help "$command" >"$work/help.$command"
+    qrun help "$command" --all >"$work/help.$command"
 done
 find "$work/pages" -path '*/blocks/*' -type f | while read -r block; do
     sed -e ':a' -e '/\\$/N; s/\\\n//; ta' "$block" | sed 's/#.*//' | tr '|;&()' '\n' | sed -n 's/^ *qrun  *\([a-z]*\) \(.*\)/\1 \2/p'

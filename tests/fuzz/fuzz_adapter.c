@@ -9,9 +9,9 @@ static void check_adapter(const qr_adapter *adapter) {
     FUZZ_CHECK(adapter->n_modules + adapter->n_parameters > 0);
     for (size_t i = 0; i < adapter->n_modules; i++) {
         const qr_adapter_module *m = &adapter->modules[i];
-        FUZZ_CHECK(m->rank > 0 && m->in_features > 0 && m->out_features > 0 && isfinite(m->scale));
-        FUZZ_CHECK(m->a->n_dims == 2 && m->a->dims[0] == m->rank && m->a->dims[1] == m->in_features);
-        FUZZ_CHECK(m->b->n_dims == 2 && m->b->dims[0] == m->out_features && m->b->dims[1] == m->rank);
+        FUZZ_CHECK(m->rank > 0 && m->n_stacked > 0 && m->in_features > 0 && m->out_features > 0 && isfinite(m->scale));
+        FUZZ_CHECK(m->a->n_dims == 2 && m->a->dims[0] == m->n_stacked * m->rank && m->a->dims[1] == m->in_features);
+        FUZZ_CHECK(m->b->n_dims == 2 && m->b->dims[0] == m->out_features && m->b->dims[1] == m->n_stacked * m->rank);
         FUZZ_CHECK((m->magnitude != NULL) == adapter->config.use_dora);
         FUZZ_CHECK(m->magnitude == NULL || m->magnitude->dims[0] == m->out_features);
         FUZZ_CHECK(qr_adapter_find(adapter, m->name) == m);

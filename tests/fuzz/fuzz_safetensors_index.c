@@ -31,8 +31,12 @@ static void check_map(const qr_safetensors *file, const uint8_t *data, size_t si
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    write_shard("1.safetensors", 'a');
-    write_shard("2.safetensors", 'b');
+    static bool is_written;
+    if (!is_written) {
+        write_shard("1.safetensors", 'a');
+        write_shard("2.safetensors", 'b');
+        is_written = true;
+    }
     fuzz_file("model.safetensors.index.json", data, size);
     qr_safetensors *file;
     qr_error err = {0};
@@ -40,8 +44,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     FUZZ_CHECK((status == QRUN_OK) == (file != NULL) && (status == QRUN_OK) == (err.message[0] == '\0'));
     if (file != NULL) { check_map(file, data, size); }
     qr_safetensors_close(file);
-    fuzz_file_remove("model.safetensors.index.json");
-    fuzz_file_remove("1.safetensors");
-    fuzz_file_remove("2.safetensors");
     return 0;
 }

@@ -21,15 +21,16 @@ class Family:
     dtype: str = "bfloat16"
     prompt_lengths: tuple = DEFAULT_PROMPT_LENGTHS
     max_shard_size: str = "50GB"
-    rotary_depends_on_length: bool = False
+    stacked: bool = False   # experts as transformers 5 holds them, all of a layer in one tensor
+    rotary_short_tokens: int | None = None  # the longest sequence with plain (or short) frequencies; None: any
     older_config: dict = field(default_factory=dict)
 
 
 def _config(hidden, heads, kv_heads, layers, mlp, **more):
-    """The keys that all families but GPT-2 share."""
+    """The keys that all families but GPT-2 share; mlp None: no layer is dense."""
     return dict(vocab_size=VOCABULARY, hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv_heads,
-                num_hidden_layers=layers, intermediate_size=mlp, max_position_embeddings=256, bos_token_id=BOS,
-                eos_token_id=EOS, pad_token_id=None) | more
+                num_hidden_layers=layers, max_position_embeddings=256, bos_token_id=BOS, eos_token_id=EOS,
+                pad_token_id=None) | (dict(intermediate_size=mlp) if mlp is not None else {}) | more
 
 
 def _rope(rope_type, theta=10000.0, **more):
@@ -60,7 +61,7 @@ FAMILIES = [
            _config(60, 3, 3, 2, 108, tie_word_embeddings=True, max_position_embeddings=48)
            | _rope("dynamic", factor=2.0),
            "dynamic NTK rope scaling, lengths below and beyond max_position_embeddings 48",
-           prompt_lengths=(1, 7, 33, 49, 70), rotary_depends_on_length=True),
+           prompt_lengths=(1, 7, 33, 49, 70), rotary_short_tokens=48),
     Family("llama-yarn", "llama",
            _config(60, 6, 3, 2, 100, head_dim=24, tie_word_embeddings=True, max_position_embeddings=4096)
            | _rope("yarn", factor=4.0, original_max_position_embeddings=1024, beta_fast=16.0, beta_slow=2.0),
@@ -70,7 +71,7 @@ FAMILIES = [
            | _rope("longrope", factor=4.0, original_max_position_embeddings=40, short_factor=_SHORT_12,
                    long_factor=_LONG_12),
            "longrope on a Llama, lengths below and beyond 40",
-           prompt_lengths=(1, 7, 33, 40, 41, 70), rotary_depends_on_length=True),
+           prompt_lengths=(1, 7, 33, 40, 41, 70), rotary_short_tokens=40),
     Family("mistral", "mistral",
            _config(48, 6, 3, 2, 140, head_dim=24, tie_word_embeddings=True, sliding_window=8)
            | _rope("default", 1000000.0),
@@ -104,6 +105,35 @@ FAMILIES = [
                        full_attention=dict(rope_type="linear", rope_theta=1000000.0, factor=8.0))),
            "two rotary bases (global one with linear scaling), QK norm, every third layer global, tied head",
            older_config=dict(sliding_window_pattern=3)),
+    Family("gemma4", "gemma4_text",
+           _config(48, 6, 3, 5, 92, head_dim=24, sliding_window=7, rms_norm_eps=2e-3, tie_word_embeddings=True,
+                   global_head_dim=40, num_global_key_value_heads=2, attention_k_eq_v=True,
+                   hidden_size_per_layer_input=0, final_logit_softcapping=11.0,
+                   layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                                "full_attention"]),
+           "heads of 40 in full attention beside 24 in sliding layers, other K/V heads; values that are keys, normed; "
+           "proportional rotary positions; a factor for each layer", prompt_lengths=(1, 7, 8, 33, 70),
+           older_config=dict(global_head_dim=40, num_global_key_value_heads=2)),
+    Family("gemma4-shared", "gemma4_text",
+           _config(60, 5, 1, 6, 76, head_dim=24, sliding_window=7, rms_norm_eps=2e-3, tie_word_embeddings=True,
+                   global_head_dim=40, num_kv_shared_layers=3, use_double_wide_mlp=True,
+                   hidden_size_per_layer_input=20, vocab_size_per_layer_input=VOCABULARY + 4, attention_bias=True,
+                   layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                                "full_attention", "full_attention"]),
+           "layers that read K/V of earlier ones, with MLPs twice as wide and weights that nobody uses; inputs of each "
+           "layer from a table of its own; biases of attention", prompt_lengths=(1, 7, 8, 33, 70),
+           older_config=dict(global_head_dim=40)),
+    Family("gemma4-images", "gemma4",
+           dict(text_config=_config(48, 3, 1, 2, 60, head_dim=16, sliding_window=7, global_head_dim=24, pad_token_id=0,
+                                    hidden_size_per_layer_input=0,
+                                    layer_types=["sliding_attention", "full_attention"],
+                                    use_bidirectional_attention="vision"),
+                vision_config=dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+                                   num_key_value_heads=2, head_dim=8, global_head_dim=8, patch_size=4,
+                                   position_embedding_size=16),
+                audio_config=None, tie_word_embeddings=True),
+           "the wrapper with images (text_config, model.vision_tower.*, model.embed_vision.*)",
+           prompt_lengths=(1, 7, 33), older_config=dict(global_head_dim=24)),
     Family("phi3", "phi3",
            _config(48, 3, 3, 2, 172, tie_word_embeddings=False, sliding_window=None,
                    original_max_position_embeddings=256) | _rope("default"),
@@ -117,7 +147,132 @@ FAMILIES = [
                    max_position_embeddings=160)
            | _rope("longrope", short_factor=_SHORT_10, long_factor=_LONG_10),
            "longrope as Phi-3 uses it, lengths below and beyond 40",
-           prompt_lengths=(1, 7, 33, 40, 41, 70), rotary_depends_on_length=True),
+           prompt_lengths=(1, 7, 33, 40, 41, 70), rotary_short_tokens=40),
+    Family("ministral3", "ministral3",
+           _config(48, 6, 3, 2, 140, head_dim=24, tie_word_embeddings=True, sliding_window=None)
+           | _rope("yarn", 1000000.0, factor=4.0, original_max_position_embeddings=20, beta_fast=32.0, beta_slow=1.0,
+                   mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.5),
+           "queries scaled by the logarithm of their position, YaRN", prompt_lengths=(1, 7, 20, 21, 70, 130)),
+    Family("smollm3", "smollm3",
+           _config(60, 5, 5, 5, 76, tie_word_embeddings=True) | _rope("default", 2000000.0),
+           "every fourth layer without rotary positions", prompt_lengths=(1, 7, 33, 70)),
+    Family("smollm3-window", "smollm3",
+           _config(48, 6, 3, 3, 76, tie_word_embeddings=True, no_rope_layers=[0, 1, 0], use_sliding_window=True,
+                   sliding_window=8) | _rope("default", 2000000.0),
+           "no_rope_layers given; the layers without rotary positions slide", prompt_lengths=(1, 7, 33, 70)),
+    Family("olmo2", "olmo2",
+           _config(48, 3, 3, 3, 172, tie_word_embeddings=False, rms_norm_eps=2e-3) | _rope("default", 500000.0),
+           "norms after the blocks alone, QK norm over all heads together", prompt_lengths=(1, 7, 33, 70)),
+    Family("olmo3", "olmo3",
+           _config(60, 6, 2, 5, 92, tie_word_embeddings=False, sliding_window=8, rms_norm_eps=2e-3,
+                   rope_parameters=dict(
+                       sliding_attention=dict(rope_type="default", rope_theta=500000.0),
+                       full_attention=dict(rope_type="yarn", rope_theta=500000.0, factor=4.0,
+                                           original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0))),
+           "as OLMo 2, grouped K/V heads, every fourth layer global with YaRN", prompt_lengths=(1, 7, 33, 70)),
+    Family("qwen2-moe", "qwen2_moe",
+           _config(48, 6, 3, 3, 60, tie_word_embeddings=False, moe_intermediate_size=28, num_experts=7,
+                   num_experts_per_tok=3, shared_expert_intermediate_size=52, mlp_only_layers=[2],
+                   use_sliding_window=True, max_window_layers=2, sliding_window=8) | _rope("default", 1000000.0),
+           "an expert that every token goes to, with a share of its own; QKV biases; layer 0 slides",
+           prompt_lengths=(1, 7, 33, 70), older_config=dict(sliding_window=8)),
+    Family("qwen3-moe", "qwen3_moe",
+           _config(48, 6, 3, 3, 76, head_dim=24, tie_word_embeddings=True, moe_intermediate_size=36, num_experts=7,
+                   num_experts_per_tok=3, norm_topk_prob=True, mlp_only_layers=[1]) | _rope("default", 1000000.0),
+           "3 of 7 experts, one matrix each, shares that add up to 1; layer 1 without experts",
+           prompt_lengths=(1, 7, 33, 70)),
+    Family("qwen3-moe-stacked", "qwen3_moe",
+           _config(60, 5, 1, 2, 76, head_dim=24, tie_word_embeddings=True, moe_intermediate_size=20, num_experts=7,
+                   num_experts_per_tok=3, norm_topk_prob=False, use_sliding_window=True, sliding_window=8)
+           | _rope("default", 1000000.0),
+           "the experts of a layer in one tensor, shares that do not add up to 1, sliding window of 8",
+           prompt_lengths=(1, 7, 33, 70), stacked=True),
+    Family("mixtral", "mixtral",
+           _config(48, 3, 1, 2, 44, head_dim=40, tie_word_embeddings=False, num_local_experts=7,
+                   num_experts_per_tok=3, sliding_window=None) | _rope("default", 1000000.0),
+           "names of its own for router and experts", prompt_lengths=(1, 7, 33, 70)),
+    Family("mixtral-stacked", "mixtral",
+           _config(50, 5, 5, 2, 28, tie_word_embeddings=True, num_local_experts=5, num_experts_per_tok=3,
+                   sliding_window=None) | _rope("default", 1000000.0),
+           "the names of transformers 5", prompt_lengths=(1, 7, 33, 70), stacked=True),
+    Family("olmoe", "olmoe",
+           _config(48, 6, 3, 2, 52, tie_word_embeddings=False, num_experts=7, num_experts_per_tok=3,
+                   norm_topk_prob=False, clip_qkv=None) | _rope("default"),
+           "QK norm over all heads before experts", prompt_lengths=(1, 7, 33, 70), dtype="float32"),
+    Family("granite", "granite",
+           _config(60, 5, 1, 3, 92, tie_word_embeddings=True, embedding_multiplier=0.4, attention_multiplier=0.11,
+                   residual_multiplier=0.7, logits_scaling=0.6, attention_bias=True, mlp_bias=True)
+           | _rope("default", 10000000.0),
+           "factors on embeddings, scores, blocks and logits; biases", prompt_lengths=(1, 7, 33, 70)),
+    Family("gpt-oss", "gpt_oss",
+           _config(60, 6, 3, 4, 36, head_dim=24, tie_word_embeddings=False, num_local_experts=7, num_experts_per_tok=3,
+                   sliding_window=7, max_position_embeddings=4096, swiglu_limit=2.5)
+           | _rope("yarn", 150000.0, factor=4.0, original_max_position_embeddings=1024, beta_fast=32.0, beta_slow=1.0,
+                   truncate=False),
+           "attention sinks, biases on q, k, v, o, router and experts, a clamped gate, sliding layers in turn",
+           prompt_lengths=(1, 7, 33, 70)),
+    Family("gpt-oss-wide", "gpt_oss",
+           _config(64, 3, 1, 2, 32, head_dim=24, tie_word_embeddings=False, num_local_experts=7, num_experts_per_tok=3,
+                   sliding_window=7, max_position_embeddings=4096)
+           | _rope("yarn", 150000.0, factor=32.0, original_max_position_embeddings=128, beta_fast=32.0, beta_slow=1.0,
+                   truncate=False),
+           "sizes that MXFP4 has blocks for, the limit of the published models", prompt_lengths=(1, 33)),
+    Family("gpt-oss-full", "gpt_oss",
+           _config(48, 5, 5, 2, 44, head_dim=40, tie_word_embeddings=True, num_local_experts=5, num_experts_per_tok=2,
+                   sliding_window=7, max_position_embeddings=4096, attention_bias=False, swiglu_alpha=1.5,
+                   layer_types=["full_attention", "full_attention"])
+           | _rope("linear", 150000.0, factor=2.0),
+           "no layer slides, no biases of attention, another alpha; tied head",
+           prompt_lengths=(1, 7, 33, 70),
+           older_config=dict(layer_types=["full_attention", "full_attention"])),
+    Family("qwen3_5", "qwen3_5_text",
+           _config(60, 5, 1, 5, 100, head_dim=24, tie_word_embeddings=True, rms_norm_eps=2e-3,
+                   linear_num_key_heads=3, linear_num_value_heads=9, linear_key_head_dim=20,
+                   linear_value_head_dim=12, full_attention_interval=4)
+           | _rope("default", 1000000.0, partial_rotary_factor=0.25),
+           "gated DeltaNet in four of five layers, three value heads a key head; gated attention, 6 of 24 elements "
+           "of a head rotate", prompt_lengths=(1, 7, 33, 70, 130)),
+    Family("qwen3_5-images", "qwen3_5",
+           dict(text_config=_config(48, 3, 3, 3, 92, head_dim=32, linear_num_key_heads=5, linear_num_value_heads=5,
+                                    linear_key_head_dim=17, linear_value_head_dim=9, linear_conv_kernel_dim=3,
+                                    attention_bias=True, pad_token_id=0,
+                                    layer_types=["full_attention", "linear_attention", "linear_attention"])
+                | _rope("default", 1000000.0, mrope_interleaved=True, mrope_section=[2, 1, 1]),
+                vision_config=dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, out_hidden_size=48,
+                                   patch_size=4, num_position_embeddings=16),
+                tie_word_embeddings=False, image_token_id=5, video_token_id=6, vision_start_token_id=7,
+                vision_end_token_id=8),
+           "the wrapper with images (text_config, model.visual.*, mtp.*), untied head, convolution of 3, biases",
+           prompt_lengths=(1, 7, 33, 70)),
+    Family("qwen3_5-moe", "qwen3_5_moe_text",
+           _config(60, 5, 1, 5, None, head_dim=24, tie_word_embeddings=False, rms_norm_eps=2e-3,
+                   linear_num_key_heads=3, linear_num_value_heads=9, linear_key_head_dim=20,
+                   linear_value_head_dim=12, full_attention_interval=4, moe_intermediate_size=28, num_experts=7,
+                   num_experts_per_tok=3, shared_expert_intermediate_size=20)
+           | _rope("default", 1000000.0, partial_rotary_factor=0.25),
+           "gated DeltaNet in four of five layers, 3 of 7 experts and a shared one in all, in one tensor a layer",
+           prompt_lengths=(1, 7, 33, 70), stacked=True),
+    Family("qwen3_5-moe-images", "qwen3_5_moe",
+           dict(text_config=_config(48, 3, 3, 3, None, head_dim=32, linear_num_key_heads=5, linear_num_value_heads=5,
+                                    linear_key_head_dim=17, linear_value_head_dim=9, linear_conv_kernel_dim=3,
+                                    moe_intermediate_size=20, num_experts=5, num_experts_per_tok=2,
+                                    shared_expert_intermediate_size=36,
+                                    layer_types=["linear_attention", "full_attention", "linear_attention"])
+                | _rope("default", 1000000.0, mrope_interleaved=True, mrope_section=[2, 1, 1]),
+                vision_config=dict(depth=1, hidden_size=16, intermediate_size=24, num_heads=2, out_hidden_size=48,
+                                   patch_size=4, num_position_embeddings=16),
+                tie_word_embeddings=False, image_token_id=5, video_token_id=6, vision_start_token_id=7,
+                vision_end_token_id=8),
+           "the wrapper with images around experts, one matrix each (text_config, model.visual.*, mtp.*)",
+           prompt_lengths=(1, 7, 33)),
+    Family("qwen3-next", "qwen3_next",
+           _config(48, 6, 3, 5, 76, head_dim=24, tie_word_embeddings=False, linear_num_key_heads=3,
+                   linear_num_value_heads=6, linear_key_head_dim=20, linear_value_head_dim=12,
+                   moe_intermediate_size=28, num_experts=7, num_experts_per_tok=3,
+                   shared_expert_intermediate_size=20, mlp_only_layers=[1])
+           | _rope("default", 1000000.0, partial_rotary_factor=0.25),
+           "projections of the gated delta rule head by head, two value heads a key head; layer 1 without experts",
+           prompt_lengths=(1, 7, 33, 70, 130)),
     Family("gpt2", "gpt2",
            dict(vocab_size=VOCABULARY, n_embd=40, n_head=5, n_layer=2, n_positions=128, n_inner=172,
                 activation_function="gelu_new", layer_norm_epsilon=2e-3, bos_token_id=BOS, eos_token_id=EOS),

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 import bnb_goldens
 from model_goldens import load, normal
-from peft_goldens import LLAMA_LINEAR
+from peft_goldens import EXPERTS, LLAMA_LINEAR
 
 N_ROWS = 4      # of a matrix that are stored, from the first to the last
 
@@ -40,6 +40,7 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("llama-tables", "llama", ["q_proj", "embed_tokens", "lm_head"]),
     Adapter("llama-saved", "llama", ["q_proj"], dict(modules_to_save=["lm_head", "norm"])),
     Adapter("llama3-saved-head", "llama-llama3", ["q_proj"], dict(modules_to_save=["lm_head"])),
+    Adapter("qwen3-moe-stacked-experts", "qwen3-moe-stacked", ["v_proj"], dict(target_parameters=EXPERTS)),
 ]}
 
 CASES = {
@@ -50,6 +51,7 @@ CASES = {
     "llama-one-layer": ("llama", "adapters/llama-one-layer", "layers_to_transform: layer 0 stays"),
     "llama-dora": ("llama", "adapters/llama-dora", "DoRA: rows scaled to their magnitudes"),
     "qwen3-lora": ("qwen3", "adapters/qwen3-lora", "tied head, QK norm"),
+    "qwen3_5-lora": ("qwen3_5", "training/adapters/qwen3_5", "layers of the gated delta rule"),
     "gpt2-lora": ("gpt2", "adapters/gpt2-lora", "fan_in_fan_out: Conv1D matrices are [in, out]"),
     "gpt2-dora": ("gpt2", "merge/adapters/gpt2-dora", "DoRA on Conv1D"),
     "phi3-lora": ("phi3", "merge/adapters/phi3-lora", "fused qkv_proj and gate_up_proj"),
@@ -57,6 +59,8 @@ CASES = {
     "llama-saved": ("llama", "merge/adapters/llama-saved", "modules_to_save: head and final norm"),
     "llama3-saved-head": ("llama-llama3", "merge/adapters/llama3-saved-head",
                           "modules_to_save: the head of a tied model, which is tied no more"),
+    "qwen3-moe-stacked-experts": ("qwen3-moe-stacked", "merge/adapters/qwen3-moe-stacked-experts",
+                                  "target_parameters: the experts of a layer, which are in one tensor"),
     "llama-nf4-lora": ("llama-nf4", "adapters/llama-lora", "onto dequantised NF4"),
     "llama-nf4-dq-lora": ("llama-nf4-dq", "adapters/llama-lora", "onto dequantised double-quantised NF4"),
     "llama-int8-dora": ("llama-int8", "adapters/llama-dora", "DoRA onto dequantised LLM.int8"),
@@ -90,7 +94,8 @@ def make_adapter(adapter, root):
     (folder / "README.md").unlink(missing_ok=True)
     config_file = folder / "adapter_config.json"
     stored = json.loads(config_file.read_text())
-    stored["target_modules"].sort()
+    for key in ("target_modules", "target_parameters"):
+        stored[key] = sorted(stored[key]) if stored.get(key) else None
     config_file.write_text(json.dumps(stored, indent=2, sort_keys=True))
 
 
@@ -104,7 +109,8 @@ def _base(root, base, dtype):
 def _merge_dtype(name, base):
     """What PEFT merges in for the BF16 values: BF16, or F32 and one rounding where that would round twice."""
     stored_f32 = base.startswith("gpt2")
-    return torch.float32 if stored_f32 or name == "llama-tables" else torch.bfloat16   # lora_embedding_A is not F32
+    in_bf16 = ("llama-tables", "qwen3-moe-stacked-experts")     # whose factors PEFT rounds: lora_embedding_A, experts'
+    return torch.float32 if stored_f32 or name in in_bf16 else torch.bfloat16
 
 
 def _merged(root, base, adapter, dtype):

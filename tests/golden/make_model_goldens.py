@@ -20,6 +20,7 @@ import torch  # noqa: E402  (the environment must be set first)
 import transformers  # noqa: E402
 
 import bnb_goldens  # noqa: E402
+import packed_goldens  # noqa: E402
 import peft_goldens  # noqa: E402
 from families import FAMILIES  # noqa: E402
 from model_goldens import make_model_golden  # noqa: E402
@@ -64,6 +65,8 @@ def main():
         "models": {family.name: partial(make_model_golden, family) for family in FAMILIES},
         "quantised_folders": {name: partial(bnb_goldens.make_quantised_folder_golden, name)
                               for name in bnb_goldens.FOLDERS},
+        "packed_folders": {name: partial(packed_goldens.make_packed_folder_golden, name)
+                           for name in packed_goldens.FOLDERS},
         "adapters": {adapter.name: partial(peft_goldens.make_adapter_golden, adapter)
                      for adapter in peft_goldens.ADAPTERS}
         | {name: partial(peft_goldens.make_quantised_adapter_golden, name) for name in peft_goldens.QUANTISED},

@@ -3,8 +3,7 @@ transformers (the environment that apply_chat_template itself compiles with).
 
     python tests/golden/make_template_goldens.py
 
-Needs transformers and jinja2 >= 3.1.6. A case in which Jinja2 raises is recorded as {"error": true}. Contexts hold no
-floats that are whole numbers, because the engine's JSON tree does not tell 1.0 from 1.
+Needs transformers and jinja2 >= 3.1.6. A case in which Jinja2 raises is recorded as {"error": true}.
 """
 import json
 import pathlib
@@ -12,7 +11,7 @@ import pathlib
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 WORDS = {"xs": [3, 1, 2], "s": "Hello, World", "d": {"b": 1, "a": {"c": [1, 2, {"k": "v"}]}}, "e": "", "n": None,
-         "t": True, "f": 1.5, "u": "héllo wörld ñ 日本", "ms": [{"role": "user", "content": " hi "},
+         "t": True, "f": 1.5, "w": 2.0, "u": "héllo wörld ñ 日本", "ms": [{"role": "user", "content": " hi "},
          {"role": "assistant", "content": "yo", "tool_calls": [{"name": "f", "arguments": {"x": 1}}]}]}
 
 CASES = {
@@ -287,6 +286,83 @@ CASES = {
         "{{ 'x' is odd }}",
         "{{ [1] is eq [1] }}",
         "{% if ms[0].content is string and ms[0].content is not none %}y{% endif %}",
+    ],
+    "integers": [
+        "{{ 99999999999999999999 }} {{ -99999999999999999999 }} {{ 9223372036854775807 + 1 }} {{ -9223372036854775808 - 1 }}",
+        "{{ 9223372036854775808 - 1 }} {{ 2 ** 64 - 2 ** 64 }} {{ (2 ** 64) // 2 ** 62 }} {{ -9223372036854775808 // -1 }}",
+        "{{ 2 ** 100 }} {{ (-3) ** 77 }} {{ 7 ** 0 }} {{ 0 ** 99999999999999999999 }} {{ (-1) ** 99999999999999999999 }}",
+        "{{ 123456789012345678901234567890 * 987654321098765432109876543210 }} {{ 4294967296 * 4294967296 }}",
+        "{% set a = 10 ** 40 + 7 %}{% set b = 10 ** 19 + 3 %}{{ a // b }} {{ a % b }} {{ -a // b }} {{ -a % b }} {{ a // -b }} {{ a % -b }} {{ -a // -b }} {{ -a % -b }}",
+        "{% set a = 2 ** 200 - 1 %}{% for n in range(60, 140, 7) %}{{ a // (2 ** n - 1) }} {{ a % (2 ** n + 1) }} {% endfor %}",
+        "{% set a = 340282366920938463463374607431768211455 %}{{ a // 18446744073709551616 }} {{ a // 18446744073709551615 }} {{ a % 4294967297 }} {{ a // 3 }}",
+        "{{ 57896044618658097711785492504343953926634992332820282019728792003956564819967 // 170141183460469231731687303715884105727 }}",
+        "{{ 2 ** 64 > 2 ** 63 }} {{ 2 ** 64 == 2.0 ** 64 }} {{ 2 ** 64 + 1 == 2.0 ** 64 }} {{ 2 ** 64 + 1 > 2.0 ** 64 }} {{ -(2 ** 70) < -1.5 }} {{ 2 ** 64 < 1e999 }} {{ 9007199254740993 > 9007199254740992.0 }} {{ 0 > -0.5 }}",
+        "{{ 2 ** 80 / 2 ** 79 }} {{ 10 ** 30 / 7 }} {{ 9007199254740993 / 1 }} {{ 9007199254740993 / 3 }} {{ 1 / 3 ** 50 }} {{ -(10 ** 25) / 10 ** 5 }} {{ 9223372036854775807 / 9223372036854775806 }}",
+        "{{ 2 ** 64 * 1.5 }} {{ 2 ** 64 + 0.5 }} {{ 10 ** 400 * 1.0 }}",
+        "{{ 10 ** 400 / 1 }}",
+        "{{ 10 ** 400 // 10 ** 395 }} {{ (10 ** 400)|string|length }}",
+        "{{ 10 ** 4299 % 7 }} {{ (10 ** 4299)|string|length }}",
+        "{{ 10 ** 4300 }}",
+        "{{ 10 ** 400 * '' }}",
+        "{{ [1] * 10 ** 30 }}",
+        "{{ xs[10 ** 30] }}|{{ xs[:10 ** 30] }}|{{ xs[-(10 ** 30):] }}|{{ xs[::10 ** 30] }}|{{ 'abc'[10 ** 30:] }}|{{ xs[::-(10 ** 30)] }}",
+        "{{ {2 ** 64: 'a'}[2.0 ** 64] }} {{ {9100000000000000000.0: 'b'}[9100000000000000000] }} {{ {2 ** 64: 1} }} {{ (2 ** 64) in [2 ** 64] }}",
+        "{{ (2 ** 64)|tojson }} {{ {2 ** 64: 2 ** 65}|tojson }} {{ [2 ** 64]|tojson }}",
+        "{{ '%d|%i|%s|%x|%X|%o' % (2 ** 64, -(2 ** 64), 2 ** 64, 2 ** 64 + 255, 2 ** 64 + 255, 2 ** 64) }} {{ '%d' % 1e22 }} {{ '%30d|%-30d|%030d' % (2 ** 70, 2 ** 70, -(2 ** 70)) }}",
+        "{{ '{:d} {:,} {:x} {:b} {:o} {:>30}'.format(2 ** 64, 2 ** 64, 2 ** 64, 2 ** 64, 2 ** 64, 2 ** 64) }} {{ '{:.1f} {:e}'.format(2 ** 64, 2 ** 64) }}",
+        "{{ '123456789012345678901234567890'|int }} {{ '-0x' ~ 'f' * 20 }} {{ ('f' * 20)|int(0, 16) }} {{ 1e30|int }} {{ '1e30'|int }} {{ (-1e25)|int }} {{ (2 ** 64)|float }} {{ 2 ** 64|int }}",
+        "{{ 'inf'|float|int }}",
+        "{{ (-(2 ** 64))|abs }} {{ -(-(2 ** 64)) }} {{ +(2 ** 64) }} {{ (2 ** 64)|round }} {{ 12345678901234567890123|round(-4) }} {{ 25|round(-1) }} {{ 35|round(-1) }} {{ -25|round(-1) }} {{ (2 ** 64)|round(2, 'floor') }}",
+        "{{ (2 ** 64) is integer }} {{ (2 ** 64) is number }} {{ (2 ** 64) is odd }} {{ (2 ** 64) is even }} {{ (2 ** 64) is divisibleby(2 ** 60) }} {{ (2 ** 64) is float }} {{ not 2 ** 64 }} {{ (2 ** 64) is sameas(2 ** 64 + 0 * 1) or true }}",
+        "{{ [2 ** 64, 1, 2 ** 65, -(2 ** 66), 1e19]|sort }} {{ [2 ** 64, 2 ** 65]|sum }} {{ [2 ** 64, 2 ** 65]|max }} {{ [2 ** 64, 2 ** 64]|unique|list }}",
+        "{{ range(2 ** 64) }}",
+        "{{ 2 ** -1 }} {{ (2 ** 64) ** -1 }} {{ 2 ** 0.5 }} {{ (2 ** 64) ** 0.5 }}",
+        "{{ 10.0 ** 400 }}",
+        "{{ 7.5 // -2 }} {{ -0.0 // 5 }} {{ 0.0 // -3 }} {{ 1e300 // 1e-10 }} {{ 5.0 % -3 }} {{ -5.0 % 3 }} {{ 1 // 0.1 }} {{ 0 / -5 }}",
+        "{{ w }} {{ w|tojson }} {{ w is integer }} {{ w is float }} {{ [w]|tojson }} {{ w * 2 }} {{ w // 1 }}",
+        "{{ 1e-25|round(24) }} {{ 2.675|round(2) }} {{ 1.005|round(2) }} {{ 5e-300|round(299) }} {{ 0.5|round }} {{ 1.5|round }} {{ 1e22|round(2) }} {{ 2.5|round(0, 'ceil') }} {{ 1234.5|round(-2, 'floor') }}",
+    ],
+    "none and missing": [
+        "{{ n|select|list }}{{ n|reject|list }}{{ n|map('upper')|list }}{{ n|map(attribute='x')|list }}{{ n|selectattr('x')|list }}{{ n|rejectattr('x')|list }}",
+        "{{ n|selectattr('x', 'nosuchtest')|list }}{{ 0|map('nosuchfilter')|list }}{{ q|select|list }}{{ ''|select|list }}{{ false|reject|list }}{{ n|map|list }}{{ n|selectattr|list }}",
+        "{{ n|select('odd')|list|length }}{% for x in n|map('upper') %}a{% else %}b{% endfor %}",
+        "{{ 5|select|list }}",
+        "{{ n|list }}",
+        "{{ n|join }}",
+        "{{ n|first }}",
+        "{{ n|unique|list }}",
+        "{{ n|sort }}",
+        "{{ n|items|list }}",
+        "{{ n|length }}",
+        "{{ n|sum }}",
+        "{{ n|batch(2)|list }}",
+        "{{ n|reverse }}",
+        "{{ n|trim }}{{ n|upper }}{{ n|string }}{{ n|tojson }}",
+    ],
+    "text": [
+        "{{ 'a\tb'.expandtabs() }}|{{ 'a\tbc\td'.expandtabs(4) }}|{{ '\t'.expandtabs(0) }}|{{ 'a\n\tb\r\tc'.expandtabs(tabsize=3) }}|{{ 'é\tñ日\t!'.expandtabs(4) }}|{{ 'a\tb'.expandtabs(-1) }}",
+        "{{ '<p>Hello  <b>World</b></p>'|striptags }}|{{ 'a <!-- x <b> --> b'|striptags }}|{{ '1 < 2 and 3 > 2'|striptags }}|{{ '&lt;b&gt; &amp;amp; &quot;&#39;'|striptags }}|{{ ' \n a \t b '|striptags }}",
+        "{{ '<'|striptags }}|{{ '<!-- open'|striptags }}|{{ '<<b>i>x</i>'|striptags }}|{{ '<!-<!-- a -->- b -->c'|striptags }}|{{ 5|striptags }}|{{ ''|striptags }}|{{ '<!-->x'|striptags }}",
+        "{{ '%c' % 65 }}{{ '%c%c' % (233, 'x') }}{{ '%5c|%-5c|' % ('a', 'b') }}{{ '%c' % '日' }}{{ '{:c}|{:3c}|{:>3c}'.format(66, 67, 68) }}",
+        "{{ '%c' % 'ab' }}",
+        "{{ '%c' % -1 }}",
+        "{{ '%c' % 1114112 }}",
+        "{{ '%c' % 1.5 }}",
+        "{{ '{:c}'.format('a') }}",
+        "{{ 'abc'.isascii() }}{{ 'é'.isascii() }}{{ ''.isascii() }}",
+        "{{ '{:5}|{:05}|{:<05}|{:>5}|{:^5}'.format('a', 'a', 'a', 'a', 'a') }}|{{ '{:5}|{:05}|{:<05}|{:^5}'.format(3, 3, 3, 3) }}|{{ '{:5}|{}|{:d}'.format(true, true, true) }}",
+        "{{ '{:=5}'.format('a') }}",
+        "{{ '{:5}'.format(none) }}",
+        "{{ '{:+}'.format('a') }}",
+        "{{ '{:-}'.format('a') }}",
+        "{{ '{:-}|{:-5}|{: }'.format(1, -2, 3) }}",
+        "{{ '{:.3d}'.format(5) }}",
+        "{{ '{}{}'.format(none, [1]) }}{{ '{!r:>6}'.format('a') }}",
+        "{{ '%x' % 1.5 }}",
+        "{{ '%d' % 'a' }}",
+        "{{ 'a,b,c,d'.rsplit(',', 2) }}{{ 'aXXbXXXc'.rsplit('XX', 1) }}{{ 'aXXXb'.rfind('XX') }}{{ 'aaa'.rindex('aa') }}{{ 'abc'.rfind('') }}{{ 'abc'.rfind('', 1, 2) }}{{ 'héé'.rfind('é') }}",
+        "{{ 'xaxbx'.strip('x') }}{{ 'ééaé'.strip('é') }}{{ 'abcabc'.lstrip('cba') }}|{{ 'a  '.rstrip() }}|{{ ''.strip('x') }}",
+        "{{ 'aXbXc'.replace('X', '') }}{{ 'aaaa'.replace('aa', 'b') }}{{ ''.replace('', 'x') }}{{ 'é'.replace('', '.') }}",
     ],
     "syntax": [
         "{% if %}{% endif %}",

@@ -7,6 +7,7 @@ Each folder gets a tokenizer.json and a goldens.json: texts, ids and decoded tex
 `tokenizers` package (0.23.3 made the committed files). Training is on the sentences below, so nothing is downloaded.
 """
 import argparse
+import itertools
 import json
 import pathlib
 import random
@@ -272,6 +273,47 @@ def make_affixes():
     return tokenizer
 
 
+def make_bert():
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.train_from_iterator(CORPUS, trainers.WordPieceTrainer(vocab_size=300, special_tokens=["[UNK]", "<s>", "</s>"],
+                                                                    show_progress=False))
+    tokenizer.post_processor = processors.BertProcessing(("</s>", 2), ("<s>", 1))
+    return tokenizer
+
+
+def make_swallowed():
+    """Added tokens whose spaces are added tokens too."""
+    tokenizer = Tokenizer(models.BPE({chr(i): i for i in range(1, 127)}, []))
+    tokenizer.add_tokens([AddedToken("R", rstrip=True, normalized=False), AddedToken("L", lstrip=True, normalized=False),
+                          AddedToken("B", lstrip=True, rstrip=True, normalized=False), AddedToken("\t", rstrip=True, normalized=False)])
+    tokenizer.add_special_tokens([AddedToken(" ", lstrip=True, rstrip=True, normalized=False), AddedToken("\n", normalized=False)])
+    return tokenizer
+
+
+SWALLOWED_TEXTS = ["".join(letters) for n in (1, 2, 3) for letters in itertools.product("RLB \n", repeat=n)] + [
+    "R \t x", "R\t\tx", "a  L", "a\n L", "B  B", "  \n  R  \n  L  \n  a", "R \n\n a", "   ", "a   b", "R   L"]
+
+
+def make_metaspace_first():
+    """Where text comes from decides, not where it is: some of it was in front, some is made of the first character."""
+    marks = {"<unk>": 0, MARK: 1, "a": 2, "1": 3, "2": 4, "\u2044": 5, MARK + "a": 6, MARK + "1": 7, MARK + "2": 8, MARK + "\u2044": 9,
+             MARK + MARK: 10, "x": 11, MARK + "x": 12}
+    tokenizer = Tokenizer(models.WordLevel(marks, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Strip(left=True, right=False), normalizers.NFKC(),
+                                                 normalizers.Replace("aa", "x"), normalizers.Replace(Regex("-"), "")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex("[12\u2044]"), "isolated"), pre_tokenizers.Metaspace(prepend_scheme="first", split=False)])
+    tokenizer.add_special_tokens([AddedToken("<s>", normalized=False), AddedToken("<n>", normalized=True)])
+    return tokenizer
+
+
+METASPACE_TEXTS = ["", "a", " a", "  a", "\u3000a", "1a", " 1a", "\u00bd", "\u00bda", "a\u00bd", " \u00bd", "aa", "aaa", "a1", "a a", "-a", "-1", "1-a",
+                   "<s>a", " <s>a", "a<s>a", "<n>a", "-<n>a", "a<n>1", "\u2460a", "\u24691", "\u2581a", "a\u2581", "-aa", "x1"]
+
+
 def make_splits(behavior, invert):
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "-": 2, "--": 3, "a-": 4, "-a": 5, "b": 6, "-b": 7, "b-": 8,
                                             "a--": 9, "--b": 10, "ab": 11, "-a-": 12}, unk_token="<unk>"))
@@ -294,6 +336,9 @@ def kinds():
     yield "unigram_bytes", make_unigram_bytes(), TEXTS + random_texts(20, 9)
     yield "word_level", make_word_level(), TEXTS + random_texts(20, 10)
     yield "affixes", make_affixes(), TEXTS + random_texts(20, 11)
+    yield "bert", make_bert(), TEXTS + random_texts(20, 12)
+    yield "swallowed", make_swallowed(), SWALLOWED_TEXTS
+    yield "metaspace_first", make_metaspace_first(), METASPACE_TEXTS
     for behavior in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"):
         for invert in (False, True):
             yield f"split_{behavior}{'_inverted' if invert else ''}", make_splits(behavior, invert), SPLIT_TEXTS
@@ -310,15 +355,21 @@ def golden(tokenizer, text, add_special, parse_special):
             "skip_special": not parse_special, "ids": ids, "decoded": decoded}
 
 
-def write(folder, tokenizer, texts):
+def write_goldens(folder, tokenizer, tests, refused=None):
+    """tokenizer.json and goldens.json; `refused` is the message of a tokenizer that qrun does not open."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.encode_special_tokens = False
     data = json.loads(tokenizer.to_str())
     (folder / "tokenizer.json").write_text(json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n")
+    head = f'"refused":{json.dumps(refused)},' if refused else ""
+    body = ",\n".join(json.dumps(test, ensure_ascii=True, separators=(",", ":")) for test in tests)
+    (folder / "goldens.json").write_text("{" + head + '"tests":[\n' + body + "\n]}\n")
+
+
+def write(folder, tokenizer, texts):
     tests = [golden(tokenizer, text, True, True) for text in texts]
     tests += [golden(tokenizer, text, False, False) for text in texts if "<" in text]
-    body = ",\n".join(json.dumps(test, ensure_ascii=True, separators=(",", ":")) for test in tests)
-    (folder / "goldens.json").write_text('{"tests":[\n' + body + "\n]}\n")
+    write_goldens(folder, tokenizer, tests)
 
 
 def main():

@@ -38,7 +38,7 @@ def _tasks():
 
 def _data_entries():
     """The token ids of everything trained, one entry per batch."""
-    entries = [{"name": "micro-batch", "examples": training_cases.micro_batch()}]
+    entries = [{"name": name, "examples": training_cases.micro_batch(name)} for name in training_cases.MICRO_BATCHES]
     entries += [{"name": f"curve-{i}", "examples": batch} for i, batch in enumerate(training_cases.curve_batches())]
     return [entry | {"n_targets": training_cases.n_targets(entry["examples"])} for entry in entries]
 

@@ -6,6 +6,10 @@ from bnb_goldens import fnv1a64
 
 TOKENIZER = "../../examples/model"      # relative to tests/fixtures
 GENERATION = ("{% generation %}", "{% endgeneration %}")
+_BODY = ("{% if message['content'] is string %}{{ message['content'] }}{% elif message['content'] is not none %}"
+         "{% for part in message['content'] %}{{ part['text'] }}{% endfor %}{% endif %}"
+         "{% for call in message['tool_calls'] or [] %}{{ '<call>' + call['function']['name'] + '</call>' }}{% endfor %}"
+         "{{ '<|end|>' }}")
 
 # Own templates in the manner of well-known ones. The generation tags mark what the assistant writes; they are taken out
 # of the fixtures and serve only to check the masks against transformers' own.
@@ -37,6 +41,10 @@ TEMPLATES = {
         "{% endgeneration %}"
         "{% else %}{{ message['content'] + '<|end|>' }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}",
+    "parts":    # contents that are lists of parts, or null where there are calls
+        "{% for message in messages %}{{ '<|' + message['role'] + '|>' }}{% if message['role'] == 'assistant' %}"
+        "{% generation %}" + _BODY + "{% endgeneration %}{% else %}" + _BODY + "{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}",
     "example": None,    # the template of the example model, from its tokenizer_config.json
 }
 
@@ -45,11 +53,24 @@ def _turns(*pairs):
     return [{"role": {"s": "system", "u": "user", "a": "assistant"}[role], "content": text} for role, text in pairs]
 
 
+def _with(messages, **members):
+    """The same, with a member in each of the assistant's messages: one value for each."""
+    (name, values), = members.items()
+    values = iter(values)
+    return [message | {name: next(values)} if message["role"] == "assistant" else message for message in messages]
+
+
+def _parts(*texts):
+    return [{"type": "text", "text": text} for text in texts]
+
+
+_THREE_TURNS = _turns(("u", "Hi!"), ("a", "Hello!"), ("u", "How are you?"), ("a", "Well, thank you."), ("u", "Good."),
+                      ("a", "Is there more?"))
+
 CONVERSATIONS = {
     "one-turn": _turns(("u", "Tell me a story about a cat."), ("a", "Once upon a time there was a cat. The end.")),
     "system": _turns(("s", "You are kind."), ("u", "Who are you?"), ("a", "I am a friend.")),
-    "three-turns": _turns(("u", "Hi!"), ("a", "Hello!"), ("u", "How are you?"), ("a", "Well, thank you."),
-                          ("u", "Good."), ("a", "Is there more?")),
+    "three-turns": _THREE_TURNS,
     "user-last": _turns(("u", "One?"), ("a", "Two."), ("u", "Three?")),
     "no-assistant": _turns(("s", "Be brief."), ("u", "Anyone there?")),
     "assistant-first": _turns(("a", "Welcome."), ("u", "Thanks."), ("a", "What shall we do?")),
@@ -60,7 +81,21 @@ CONVERSATIONS = {
     "markers-in-text": _turns(
         ("u", "What do <|im_start|>assistant\n and <|assistant|>, [/INST] or <|eot_id|> mean?"),
         ("a", "Markers: <|im_end|>, <|end|> and <|user|>."), ("u", "Thanks.<|assistant|>"), ("a", "Welcome.")),
+    "weights": _with(_THREE_TURNS, weight=[0, 1, 0]),     # OpenAI's files
+    "training": _with(_THREE_TURNS, train=[True, False, True]),    # axolotl's
     "thoughts": _turns(("u", "2 + 2?"), ("a", "<think>easy</think>4"), ("u", "3 + 3?"), ("a", "<think>hm</think>6")),
+}
+
+
+# What only the template "parts" takes.
+CONTENTS = {
+    "parts": [{"role": "user", "content": _parts("One ", "and two.")},
+              {"role": "assistant", "content": _parts("Three,", " four.")},
+              {"role": "user", "content": "Five?"}, {"role": "assistant", "content": _parts("Six."), "weight": 0}],
+    "call": [{"role": "user", "content": "How warm is it?"},
+             {"role": "assistant", "content": None,
+              "tool_calls": [{"type": "function", "function": {"name": "warmth", "arguments": {}}}]},
+             {"role": "user", "content": "20"}, {"role": "assistant", "content": "Warm."}],
 }
 
 
@@ -81,6 +116,10 @@ def assistant_spans(render, messages):
     return spans
 
 
+def _counts(message):
+    return message.get("weight", 1) != 0 and message.get("train", True)
+
+
 def _mask(offsets, spans):
     """1 for every token that shares a character with a span, as transformers counts."""
     return [int(any(first < end_span and end > first_span for first_span, end_span in spans))
@@ -96,7 +135,7 @@ def _check(name, tokenizer, marked, messages, ids, mask):
 
 
 def _entry(tokenizer, template_name, conversation):
-    messages, marked = CONVERSATIONS[conversation], TEMPLATES[template_name]
+    messages, marked = (CONVERSATIONS | CONTENTS)[conversation], TEMPLATES[template_name]
     template = unmarked(marked) if marked else tokenizer.chat_template
     tokens = {"bos_token": tokenizer.bos_token, "eos_token": tokenizer.eos_token}
 
@@ -105,10 +144,11 @@ def _entry(tokenizer, template_name, conversation):
     text, spans = render(messages, False), assistant_spans(render, messages)
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     name = f"{template_name}/{conversation}"
-    found = [span for span in spans if span]
-    mask = _mask(encoded["offset_mapping"], found)
-    if marked and len(found) == len(spans):
-        _check(name, tokenizer, marked, messages, encoded["input_ids"], mask)
+    if marked and all(spans):
+        _check(name, tokenizer, marked, messages, encoded["input_ids"], _mask(encoded["offset_mapping"], spans))
+    answers = [message for message in messages if message["role"] == "assistant"]
+    spans = [span for span, message in zip(spans, answers, strict=True) if _counts(message)]
+    mask = _mask(encoded["offset_mapping"], [span for span in spans if span])
     return {
         "name": name,
         "template": None if marked is None else f"training/templates/{template_name}.jinja",
@@ -140,4 +180,5 @@ def make_masks(root):
                 "tokenizer_json_fnv1a64": fnv1a64((path / "tokenizer.json").read_bytes()),
                 "chat_template_fnv1a64": fnv1a64(tokenizer.chat_template.encode())}
     return [identity], [_entry(tokenizer, template, conversation)
-                        for template in TEMPLATES for conversation in CONVERSATIONS]
+                        for template in TEMPLATES
+                        for conversation in [*CONVERSATIONS, *(CONTENTS if template == "parts" else ())]]

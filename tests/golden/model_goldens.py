@@ -5,8 +5,8 @@ import math
 import shutil
 
 import torch
-from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from families import EOS, VOCABULARY
 
@@ -15,6 +15,7 @@ FULL_LOGITS_UP_TO = 7     # prompts of at most this many tokens have logits at e
 LEAST_GAP = 0.02          # the two best logits of every greedy step differ by at least this much
 LEAST_DISTINCT = 6        # and the continuation has at least this many distinct tokens
 LOGIT_STD = 3.0
+ROUTER_STD = 6.0          # of a router's logits: a choice that rounding may change is between experts that count little
 
 
 def generator_for(*key):
@@ -30,10 +31,24 @@ def normal(shape, std, *key, mean=0.0):
 def _random_parameter(family, hidden, name, parameter):
     """Scales that keep activations near 1 and logits near ±3, so that greedy choices are decided, not ties."""
     shape, leaf, gemma = parameter.shape, name.split(".")[-2], family.model_type.startswith("gemma")
+    adds_one = (family.model_type in ("gemma2", "gemma3_text")
+                or family.model_type.startswith(("qwen3_5", "qwen3_next")) and ".linear_attn." not in name)
+    if name.endswith(".layer_scalar"):
+        return normal(shape, 0.1, family.name, name, mean=0.9)
+    if name.endswith(".A_log"):  # states that last for some tokens, and some for many
+        return normal(shape, 1.0, family.name, name, mean=-2.0)
+    if name.endswith(".dt_bias"):
+        return normal(shape, 1.0, family.name, name)
+    if leaf == "conv1d":
+        return normal(shape, 0.7, family.name, name)
+    if leaf == "self_attn" and name.endswith(".sinks"):     # some take nearly all of a head, and some nothing
+        return normal(shape, 3.0, family.name, name)
+    if name.endswith("_bias"):  # of experts
+        return normal(shape, 0.7, family.name, name)
     if parameter.ndim == 1 and name.endswith(".bias"):
         return normal(shape, 0.2, family.name, name)
     if parameter.ndim == 1:
-        neutral = 0.0 if gemma else 1.0
+        neutral = 0.0 if adds_one else 1.0
         # Gemma's post-norms decide how much a layer adds: around 3, lest the scaled embedding drown the layers.
         mean = 3.0 if gemma and leaf.startswith("post_") else neutral
         return normal(shape, 0.2, family.name, name, mean=mean)
@@ -41,21 +56,62 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, LOGIT_STD / math.sqrt(hidden), family.name, name)
     if leaf == "wpe":
         return normal(shape, 0.4, family.name, name)
+    if name.endswith(("mlp.gate.weight", "mlp.router.weight")):
+        return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
+    if parameter.ndim == 3:     # matrices [out, in] of experts
+        gain = 3.0 if name.endswith("down_proj") else 1.3
+        fan_in = shape[1] if family.model_type == "gpt_oss" else shape[2]    # there [in, out]
+        return normal(shape, gain / math.sqrt(fan_in), family.name, name)
     fan_in = shape[0] if family.model_type == "gpt2" else shape[1]
     # Layers must outweigh the embedding in the residual stream, or a tied head repeats its input for ever.
-    gain = 2.2 if leaf in ("o_proj", "down_proj", "c_proj") else 1.3
+    gain = 2.2 if leaf in ("o_proj", "out_proj", "down_proj", "c_proj") else 1.3
     return normal(shape, gain / math.sqrt(fan_in), family.name, name)
+
+
+def _auto_class(config):
+    """The class of the whole model: a wrapper with images keeps its image encoder."""
+    return AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
+
+
+def _add_heads_of_several_tokens(family, folder):
+    """What published folders have beside the model, and transformers drops: the layers of multi-token prediction."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    dtype = getattr(torch, family.dtype)
+    for name, shape in {"mtp.norm.weight": (48,), "mtp.layers.0.mlp.up_proj.weight": (92, 48)}.items():
+        tensors[name] = normal(shape, 1.0, family.name, name).to(dtype)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def _add_unused_kv(family, folder):
+    """What published folders have of layers that read K/V of earlier ones, and transformers passes over."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    dtype = getattr(torch, family.dtype)
+    for name, shape in {"k_proj.weight": (24, 60), "v_proj.weight": (24, 60), "k_norm.weight": (24,)}.items():
+        name = f"model.layers.3.self_attn.{name}"
+        tensors[name] = normal(shape, 1.0, family.name, name).to(dtype)
+    save_file(tensors, file, metadata={"format": "pt"})
 
 
 def make_folder(family, folder):
     """Writes the folder with save_pretrained; returns the configuration."""
     shutil.rmtree(folder, ignore_errors=True)
     config = AutoConfig.for_model(family.model_type, **family.config)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = _auto_class(config).from_config(config, attn_implementation="eager")
+    hidden = config.get_text_config().hidden_size
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(_random_parameter(family, config.hidden_size, name, parameter))
-    model.to(getattr(torch, family.dtype)).save_pretrained(folder, max_shard_size=family.max_shard_size)
+            parameter.copy_(_random_parameter(family, hidden, name, parameter))
+        for name, buffer in model.named_buffers():
+            if name.endswith(".layer_scalar"):
+                buffer.copy_(_random_parameter(family, hidden, name, buffer))
+    model.to(getattr(torch, family.dtype)).save_pretrained(
+        folder, max_shard_size=family.max_shard_size, save_original_format=not family.stacked)
+    if family.model_type in ("qwen3_5", "qwen3_5_moe"):
+        _add_heads_of_several_tokens(family, folder)
+    if family.name == "gemma4-shared":
+        _add_unused_kv(family, folder)
     return config
 
 
@@ -64,6 +120,11 @@ def older_config(family, folder):
     config = json.loads((folder / "config.json").read_text())
     config["torch_dtype"] = config.pop("dtype")
     config["transformers_version"] = "4.45.0"
+    if family.model_type.startswith("gemma4"):
+        text = config.get("text_config", config)
+        text.pop("per_layer_config")
+        text.update(family.older_config)
+        return config
     config.pop("layer_types", None)
     config.pop("_sliding_window_pattern", None)
     rope = config.pop("rope_parameters", None)
@@ -86,8 +147,11 @@ def older_config(family, folder):
 def check_older_config(family, config_dict, config):
     """Fails unless transformers reads the older form as the very same model."""
     read = AutoConfig.for_model(**{k: v for k, v in config_dict.items() if k != "torch_dtype"})
-    for key in ("rope_parameters", "layer_types", "sliding_window", "head_dim"):
-        older, newer = getattr(read, key, None), getattr(config, key, None)
+    # Not attributes: where layers differ in their heads, the model has no head_dim.
+    read, config = read.get_text_config().to_dict(), config.get_text_config().to_dict()
+    for key in ("rope_parameters", "layer_types", "sliding_window", "head_dim", "num_experts", "mlp_only_layers",
+                "per_layer_config"):
+        older, newer = read.get(key), config.get(key)
         if key == "rope_parameters" and older is not None:
             older.pop("type", None)     # kept by transformers beside rope_type
         if older != newer:
@@ -95,8 +159,10 @@ def check_older_config(family, config_dict, config):
 
 
 def load(folder, dtype):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
-    return model.eval()
+    """Experts eagerly too: PyTorch's grouped product takes no rows of odd sizes."""
+    config = AutoConfig.from_pretrained(folder)
+    return _auto_class(config).from_pretrained(folder, dtype=dtype, attn_implementation="eager",
+                                               experts_implementation="eager").eval()
 
 
 @torch.no_grad()
@@ -110,27 +176,28 @@ def logits_of(model, ids):
     return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].float()
 
 
-def greedy(model, prompt, rotary_depends_on_length):
+def greedy(model, prompt, rotary_short_tokens):
     """The greedy continuation and the gap between the two best logits of each step, by full recomputation.
 
-    Where the rotary parameters depend on the length, each forward is padded on the right to the final length
-    len(prompt) + N_GREEDY: attention is causal, so the padding changes nothing but that length.
+    Where the rotary parameters depend on the length, a forward of more than rotary_short_tokens is padded on the right
+    to the final length len(prompt) + N_GREEDY: attention is causal, so the padding changes nothing but that length.
     """
     ids, gaps = list(prompt), []
     total = len(prompt) + N_GREEDY
     for _ in range(N_GREEDY):
-        padding = [0] * (total - len(ids)) if rotary_depends_on_length else []
+        is_long = rotary_short_tokens is not None and len(ids) > rotary_short_tokens
+        padding = [0] * (total - len(ids)) if is_long else []
         best = torch.topk(logits_of(model, ids + padding)[len(ids) - 1], 2)
         gaps.append(float(best.values[0] - best.values[1]))
         ids.append(int(best.indices[0]))
     return ids[len(prompt):], gaps
 
 
-def choose_prompt(model, family_name, length, rotary_depends_on_length):
+def choose_prompt(model, family_name, length, rotary_short_tokens):
     """The first random prompt whose continuation is clear (LEAST_GAP), lively (LEAST_DISTINCT) and never ends."""
     for attempt in range(400):
         ids = torch.randint(3, VOCABULARY, (length,), generator=generator_for(family_name, "prompt", length, attempt))
-        continuation, gaps = greedy(model, ids.tolist(), rotary_depends_on_length)
+        continuation, gaps = greedy(model, ids.tolist(), rotary_short_tokens)
         lively = len(set(continuation)) >= LEAST_DISTINCT
         if lively and min(gaps) >= LEAST_GAP and EOS not in continuation:
             return ids.tolist(), continuation, gaps
@@ -175,11 +242,11 @@ def recorded_rows(ids, logits):
     return logits if len(ids) <= FULL_LOGITS_UP_TO else logits[-1:]
 
 
-def golden_prompts(model, name, lengths, rotary_depends_on_length=False, **rounded_models):
+def golden_prompts(model, name, lengths, rotary_short_tokens=None, **rounded_models):
     """The logits tensors and the index entries of one prompt of each length. rounded_models: bf16 (and f16)."""
     tensors, prompts = {}, []
     for index, length in enumerate(lengths):
-        ids, continuation, gaps = choose_prompt(model, name, length, rotary_depends_on_length)
+        ids, continuation, gaps = choose_prompt(model, name, length, rotary_short_tokens)
         logits = logits_of(model, ids)
         tensors[f"logits.{index}"] = recorded_rows(ids, logits).contiguous()
         rounded_logits = {type_name: logits_of(other, ids) for type_name, other in rounded_models.items()}
@@ -198,7 +265,7 @@ def make_model_golden(family, root):
     older_file.write_text(json.dumps(older, indent=2, sort_keys=True) + "\n")
 
     tensors, prompts = golden_prompts(load(folder, torch.float32), family.name, family.prompt_lengths,
-                                      family.rotary_depends_on_length, bf16=load(folder, torch.bfloat16),
+                                      family.rotary_short_tokens, bf16=load(folder, torch.bfloat16),
                                       f16=load(folder, torch.float16))
     save_file(tensors, root / "goldens" / f"{family.name}.safetensors")
     return {
@@ -209,6 +276,6 @@ def make_model_golden(family, root):
         "goldens": f"goldens/{family.name}.safetensors",
         "model_type": family.model_type,
         "weights_dtype": family.dtype,
-        "rotary_depends_on_length": family.rotary_depends_on_length,
+        "rotary_short_tokens": family.rotary_short_tokens,
         "prompts": prompts,
     }

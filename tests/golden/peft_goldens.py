@@ -12,6 +12,7 @@ from model_goldens import golden_prompts, load, normal
 
 PROMPT_LENGTHS = (7, 33)
 LLAMA_LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Adapter:
     name: str
     base: str
     covers: str
-    targets: list
+    targets: list | None
     options: dict = field(default_factory=dict)
 
 
@@ -42,6 +43,12 @@ ADAPTERS = [
             dict(fan_in_fan_out=True)),
     Adapter("gpt2-dora", "gpt2", "DoRA of Conv1D layers, which have biases", ["c_attn", "c_proj", "c_fc"],
             dict(fan_in_fan_out=True, use_dora=True)),
+    Adapter("qwen3-moe-experts", "qwen3-moe", "target_parameters: both of the experts, beside attention",
+            ["q_proj", "o_proj"], dict(target_parameters=EXPERTS)),
+    Adapter("mixtral-experts", "mixtral", "target_parameters: the last matrices alone; a checkpoint with older names",
+            None, dict(target_parameters=["experts.down_proj"])),
+    Adapter("qwen2-moe-experts", "qwen2-moe", "target_parameters: gate and up alone, and the router", ["v_proj"],
+            dict(target_parameters=["mlp.experts.gate_up_proj", "mlp.gate.weight"])),
 ]
 
 
@@ -68,7 +75,8 @@ def _make_folder(adapter, folder, base_folder):
     (folder / "README.md").unlink(missing_ok=True)
     config_file = folder / "adapter_config.json"
     config = json.loads(config_file.read_text())
-    config["target_modules"].sort()     # a set, whose order changes from run to run
+    for key in ("target_modules", "target_parameters"):
+        config[key] = sorted(config[key]) if config[key] else None     # sets, whose order changes from run to run
     config_file.write_text(json.dumps(config, indent=2, sort_keys=True))
 
 

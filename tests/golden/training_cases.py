@@ -10,15 +10,29 @@ from peft import LoraConfig, PeftModel, get_peft_model
 import bnb_goldens
 from families import VOCABULARY
 from model_goldens import generator_for, load, normal
-from peft_goldens import LLAMA_LINEAR
+from peft_goldens import EXPERTS, LLAMA_LINEAR
 
 RANK, ALPHA = 4, 8
 IGNORED = -100
 MODEL_DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "bf16-autocast": torch.bfloat16,
                 "f16": torch.float16}
 
-TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR, "gpt2": ["c_attn", "c_proj", "c_fc"]}
-FAMILIES = list(TARGETS)
+# PEFT would take gate_proj for the experts' gate_up_proj.
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
+SHARED_EXPERT = ["shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]
+TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR, "gpt2": ["c_attn", "c_proj", "c_fc"],
+           "qwen3_5": LLAMA_LINEAR + DELTA,
+           "granite": LLAMA_LINEAR, "gemma4": LLAMA_LINEAR,
+           "gemma4-shared": LLAMA_LINEAR + ["per_layer_input_gate", "per_layer_projection",
+                                            "per_layer_model_projection"],
+           "qwen3-moe": ATTENTION, "qwen3-moe-stacked": ATTENTION, "qwen2-moe": ATTENTION,
+           "qwen3_5-moe": ATTENTION + DELTA + SHARED_EXPERT, "qwen3_5-moe-images": ATTENTION + SHARED_EXPERT,
+           "qwen3-next": ATTENTION + ["in_proj_qkvz", "in_proj_ba", "out_proj"],
+           "gpt-oss-wide": ATTENTION, "gpt-oss-full": ATTENTION}
+FAMILIES = [family for family in TARGETS
+            if "moe" not in family and family not in ("granite", "gemma4", "gemma4-shared", "qwen3-next", "gpt-oss-wide")
+            or family == "qwen3-moe"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,20 @@ class Adapter:
 ADAPTERS = {adapter.name: adapter for adapter in [
     *(Adapter(family, family, "A and B random") for family in FAMILIES),
     *(Adapter(f"{family}-zero-b", family, "B zero, as training starts", zero_b=True) for family in FAMILIES),
+    Adapter("gpt-oss-wide-zero-b", "gpt-oss-wide", "attention, B zero", zero_b=True),
+    Adapter("qwen3-moe-stacked", "qwen3-moe-stacked", "attention, A and B random"),
+    *(Adapter(family, family, "A and B random") for family in ("granite", "gemma4", "gemma4-shared")),
+    Adapter("gemma4-zero-b", "gemma4", "B zero", zero_b=True),
+    Adapter("qwen2-moe", "qwen2-moe", "attention, A and B random"),
+    Adapter("qwen3_5-moe", "qwen3_5-moe", "all but the experts, A and B random"),
+    Adapter("qwen3_5-moe-images-zero-b", "qwen3_5-moe-images", "attention and the shared expert; B zero", zero_b=True),
+    Adapter("qwen3-next", "qwen3-next", "attention and the gated delta rule, head by head; A and B random"),
+    Adapter("qwen3-moe-experts", "qwen3-moe", "experts beside attention; A and B random",
+            options=dict(target_parameters=EXPERTS)),
+    Adapter("qwen3-moe-experts-zero-b", "qwen3-moe", "experts beside attention; B zero", zero_b=True,
+            options=dict(target_parameters=EXPERTS)),
+    Adapter("qwen3-moe-stacked-experts", "qwen3-moe-stacked", "the last matrices of experts beside attention",
+            options=dict(target_parameters=EXPERTS[1:])),
     Adapter("llama-rslora", "llama", "scale alpha/√r", options=dict(use_rslora=True)),
     *(Adapter(f"{family}-dora", family, "magnitudes near ‖W‖ per row", options=dict(use_dora=True))
       for family in ("llama", "gpt2")),
@@ -68,7 +96,8 @@ def make_adapter(adapter, root):
     (folder / "README.md").unlink(missing_ok=True)
     config_file = folder / "adapter_config.json"
     stored = json.loads(config_file.read_text())
-    stored["target_modules"].sort()
+    for key in ("target_modules", "target_parameters"):
+        stored[key] = sorted(stored[key]) if stored.get(key) else None
     config_file.write_text(json.dumps(stored, indent=2, sort_keys=True))
     return {"name": adapter.name, "covers": adapter.covers, "folder": f"training/adapters/{adapter.name}",
             "rank": RANK, "alpha": ALPHA}
@@ -107,11 +136,20 @@ def _integers(low, high, n, *key):
     return torch.randint(low, high, (n,), generator=generator_for("training", *key)).tolist()
 
 
-def micro_batch():
-    """Three ragged sequences of random ids. Labels are as Hugging Face has them: labels[i] is ids[i] or IGNORED."""
+# {batch: [(length, positions whose labels are ignored)]}. Of "lengths" some are beyond what the models with dynamic
+# and longrope scaling were trained for, and some are not.
+_MICRO_BATCHES = {
+    "micro-batch": [(5, [0, 1]), (17, [0, 1, 2, 3, 9, 10]), (33, [*range(12), 20, 32])],
+    "lengths": [(57, [0, 1, 30]), (9, []), (45, [*range(20)]), (53, [*range(3, 40)])],
+}
+MICRO_BATCHES = list(_MICRO_BATCHES)
+
+
+def micro_batch(name="micro-batch"):
+    """Ragged sequences of random ids. Labels are as Hugging Face has them: labels[i] is ids[i] or IGNORED."""
     examples = []
-    for length, ignored in ((5, [0, 1]), (17, [0, 1, 2, 3, 9, 10]), (33, [*range(12), 20, 32])):
-        ids = _integers(3, VOCABULARY, length, "micro-batch", length)
+    for length, ignored in _MICRO_BATCHES[name]:
+        ids = _integers(3, VOCABULARY, length, name, length)
         examples.append({"ids": ids, "labels": [IGNORED if i in ignored else t for i, t in enumerate(ids)]})
     return examples
 

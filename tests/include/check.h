@@ -21,6 +21,13 @@
 #include <string.h>
 #include <sys/stat.h>
 
+/* Under sanitizers times and memory mean little, and everything takes four times as long. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CHECK_SANITIZED = 1 };
+#else
+enum { CHECK_SANITIZED = 0 };
+#endif
+
 /* Weak, so that a test program of several files has one. */
 __attribute__((weak)) struct check_program {
     const char *filter;

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/folder.h"
 
 typedef struct temporary_folder {
     char path[64];

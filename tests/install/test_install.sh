@@ -28,6 +28,11 @@ if grep -rlF -e "$QRUN_SOURCE" -e "$work/first" "$prefix/$QRUN_LIBDIR/cmake" "$p
     fail "the files above name the folder they were built or installed in"
 fi
 
+for name in $("$prefix/bin/qrun" help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p'); do
+    test -s "$prefix/share/man/man1/qrun-$name.1" || fail "there is no manual page for $name"
+done
+test -s "$prefix/share/man/man1/qrun.1" || fail "there is no manual page for qrun"
+
 export PKG_CONFIG_PATH="$prefix/$QRUN_LIBDIR/pkgconfig"
 test "$(pkg-config --modversion qrun)" = "$QRUN_VERSION" || fail "pkg-config gives another version"
 # The flags are words to be split.

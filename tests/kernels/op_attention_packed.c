@@ -21,6 +21,8 @@ typedef struct packed_case {
     const int32_t *seq_tokens; /* [N_SEQS] */
     int64_t gap;               /* elements between the rows of q, k and v and of their gradients */
     bool bf16_products;
+    bool has_sinks;
+    const float *sinks;        /* [n_heads] or NULL */
     int64_t start[N_SEQS + 1]; /* rows of each sequence in the matrices below */
     const float *qkv;          /* [n_tokens, qkv_row + gap] */
     const float *qkv_rounded;  /* the same, with k and v rounded */
@@ -57,6 +59,7 @@ static qr_attention_packed_args packed_args(op_run *run, const packed_case *c, i
         .scale = c->scale,
         .softcap = c->softcap,
         .window = c->window,
+        .sinks = op_input(run, c->sinks, c->sinks != NULL ? (size_t)c->n_heads * sizeof(float) : 0),
         .round_kv = c->kv_dtype != QR_DTYPE_F32,
         .bf16_products = c->bf16_products,
     };
@@ -152,7 +155,8 @@ static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h, qr_dtyp
     const double relative = (double)(c->head_dim + 4) * OP_U + pairs_error((double)c->head_dim, dst_dtype);
     const bool rounds = rounds_products(c, dst_dtype);
     pairs all = {.first = c->window > 0 ? qr_max(c->start[s], t - c->window + 1) : c->start[s]};
-    double largest = -INFINITY, total = 0.0;
+    const double sink = c->sinks != NULL ? (double)c->sinks[h] : -INFINITY;
+    double largest = sink;
     all.n = t - all.first + 1;
     for (int64_t i = 0; i < all.n; i++) {
         double sum = 0.0, sum_abs = 0.0, rounded = 0.0;
@@ -169,6 +173,7 @@ static pairs pairs_of(const packed_case *c, int s, int64_t t, int64_t h, qr_dtyp
         all.error[i] = all.raw_error[i] + (capped ? 4.0 * OP_U * ((double)c->softcap + fabs(all.score[i])) : 0.0);
         largest = fmax(largest, all.score[i]);
     }
+    double total = exp(sink - largest);
     for (int64_t i = 0; i < all.n; i++) { total += exp(all.score[i] - largest); }
     all.lse = largest + log(total);
     return all;
@@ -188,6 +193,7 @@ static void forward_bound(const packed_case *c, int s, int64_t t, int64_t h, qr_
         error = fmax(error, all.error[i]);
         magnitude = fmax(magnitude, fabs(all.score[i]));
     }
+    if (c->sinks != NULL) { magnitude = fmax(magnitude, fabs((double)c->sinks[h])); }
     error += 2.0 * OP_U * magnitude;
     const double sum_error = (3.0 * (double)all.n + 32.0) * OP_U + pairs_error((double)all.n, dst_dtype);
     const double relative = 4.0 * error + sum_error + exp(2.0 * moved) * (1.0 + rounding_error(c, dst_dtype)) - 1.0;
@@ -213,6 +219,7 @@ static void check_forward_into(const packed_case *c, const char *label, qr_dtype
         }
     }
     op_case whole = {.n_rows = N_SEQS, .row = MAX_TOKENS * token_row, .exec = exec_packed, .data = c, .bound = bound};
+    whole.not_on_cuda = c->sinks != NULL;
     snprintf(whole.label, sizeof whole.label, "attention_packed %s", label);
     op_check_case(&whole, dst_dtype);
     qr_free(bound);
@@ -332,6 +339,7 @@ static void check_backward(const packed_case *c, const char *label) {
     op_case whole = {
         .n_rows = N_SEQS, .row = MAX_TOKENS * qkv_row(c), .exec = exec_packed_backward, .data = c, .bound = bound};
     snprintf(whole.label, sizeof whole.label, "attention_packed_backward %s", label);
+    whole.not_on_cuda = c->sinks != NULL;
     op_check_case(&whole, QR_DTYPE_F32);
     qr_free(bound);
 }
@@ -376,6 +384,8 @@ static void check_shape(packed_case shape, bool backward) {
     float *dout = op_normals(n_tokens * out_row(&data), 2, 1.0);
     void *out = qr_alloc((size_t)(n_tokens * out_row(&data)) * sizeof(float));
     float *lse = qr_alloc((size_t)(n_tokens * data.n_heads) * sizeof(float));
+    float *sinks = op_normals(data.n_heads, 3, 4.0);
+    data.sinks = shape.has_sinks ? sinks : NULL;
     data.qkv = qkv;
     float *qkv_rounded = with_rounded_kv(&data, n_tokens);
     data.qkv_rounded = qkv_rounded;
@@ -384,6 +394,7 @@ static void check_shape(packed_case shape, bool backward) {
     snprintf(label, sizeof label, "%d over %d heads of %d, window %d, softcap %g, K/V %s, %d tokens first%s",
              (int)data.n_heads, (int)data.n_kv_heads, (int)data.head_dim, (int)data.window, (double)data.softcap,
              qr_dtype_name(data.kv_dtype), (int)data.seq_tokens[0], data.bf16_products ? ", BF16 products" : "");
+    if (data.has_sinks) { snprintf(label + strlen(label), sizeof label - strlen(label), ", sinks"); }
     if (backward) {
         run_forward(&data, out, lse);
         data.out = out;
@@ -392,6 +403,7 @@ static void check_shape(packed_case shape, bool backward) {
     } else {
         check_forward(&data, label);
     }
+    qr_free(sinks);
     qr_free(qkv);
     qr_free(qkv_rounded);
     qr_free(dout);
@@ -508,6 +520,32 @@ static void check_all_packed(bool backward) {
          .bf16_products = true},
     };
     for (size_t i = 0; i < QR_COUNT_OF(others); i++) { check_packed(others[i], backward); }
+    static const packed_case with_sinks[] = {
+        {.n_heads = 6,
+         .n_kv_heads = 3,
+         .head_dim = 24,
+         .kv_dtype = QR_DTYPE_F32,
+         .seq_tokens = few_tokens,
+         .gap = 3,
+         .has_sinks = true},
+        {.n_heads = 4,
+         .n_kv_heads = 1,
+         .head_dim = 64,
+         .window = 7,
+         .kv_dtype = QR_DTYPE_BF16,
+         .seq_tokens = more_tokens,
+         .gap = 4,
+         .has_sinks = true},
+        {.n_heads = 1,
+         .n_kv_heads = 1,
+         .head_dim = 17,
+         .softcap = 20.0F,
+         .kv_dtype = QR_DTYPE_F16,
+         .seq_tokens = few_tokens,
+         .gap = 4,
+         .has_sinks = true},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(with_sinks); i++) { check_packed(with_sinks[i], backward); }
 }
 
 void test_op_attention_packed(void) { check_all_packed(false); }

@@ -1,4 +1,4 @@
-/* activation, gate, add, softcap and nll. */
+/* activation, gate, add, scale, softcap and nll. */
 #include "op_harness.h"
 
 #include "check.h"
@@ -130,6 +130,18 @@ static void exec_add(op_run *run, const void *data, int64_t first, int64_t n, qr
     op_read(run, args.x, out);
 }
 
+static void exec_scale(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const flat_case *c = data;
+    const size_t n_bytes = (size_t)n * sizeof(float);
+    const qr_scale_args args = {.x = op_output(run, c->x + first, 1, n_bytes, n_bytes),
+                                .n = n,
+                                .factor = c->cap,
+                                .by = c->y != NULL ? op_input(run, c->y, sizeof(float)) : NULL};
+    op_call(run, QR_OP_scale, &args);
+    op_read(run, args.x, out);
+}
+
 static void exec_softcap(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
     (void)dtype;
     const flat_case *c = data;
@@ -156,6 +168,23 @@ void test_op_add(void) {
         op_check_case(&c, QR_DTYPE_F32);
         qr_free(x);
         qr_free(y);
+    }
+}
+
+void test_op_scale(void) {
+    const float by = 0.7F;
+    for (size_t s = 0; s < 2 * QR_COUNT_OF(flat_sizes); s++) {
+        const int64_t n = flat_sizes[s / 2];
+        float *x = op_normals(n, 6, 1.0);
+        if (n > 20) {
+            x[3] = INFINITY;
+            x[17] = NAN;
+        }
+        const flat_case data = {.x = x, .y = s % 2 == 0 ? NULL : &by, .cap = -0.22F};
+        op_case c = {.n_rows = n, .row = 1, .exec = exec_scale, .data = &data};
+        snprintf(c.label, sizeof c.label, "scale of %lld%s", (long long)n, s % 2 == 0 ? "" : ", by a value");
+        op_check_case(&c, QR_DTYPE_F32);
+        qr_free(x);
     }
 }
 

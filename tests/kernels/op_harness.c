@@ -350,6 +350,18 @@ static void check_rows_alone(const op_case *c, const op_device *device, const vo
     }
 }
 
+bool op_device_is_cuda(const op_device *device) { return device->backends[0]->memory_info != NULL; }
+
+void op_check_refused(qr_op op, const void *args, const char *words) {
+    for (int d = 0; d < op_everything.n_devices; d++) {
+        const qr_backend *backend = op_everything.devices[d].backends[0];
+        qr_error err = {0};
+        if (!op_device_is_cuda(&op_everything.devices[d])) { continue; }
+        CHECK(!backend->ops[op].supports(backend, args, &err));
+        CHECK_MSG(strstr(err.message, words) != NULL, "%s: message is \"%s\"", backend->isa, err.message);
+    }
+}
+
 void op_check_case(const op_case *c, qr_dtype dtype) {
     const size_t n_bytes = (size_t)(c->n_rows * c->row) * qr_dtype_bytes(dtype);
     float *ref = qr_alloc((size_t)(c->n_rows * c->row) * sizeof *ref);
@@ -358,15 +370,17 @@ void op_check_case(const op_case *c, qr_dtype dtype) {
     check_zeros_would_fail(c, ref);
     for (int d = 0; d < op_everything.n_devices; d++) {
         const op_device *device = &op_everything.devices[d];
+        if (c->not_on_cuda && op_device_is_cuda(device)) { continue; }
         execute(c, device->backends[0], 0, c->n_rows, dtype, one);
         compare_with_ref(c, device->label, ref, one, dtype);
         if (d == 0) { memcpy(first, one, n_bytes); }
-        CHECK_MSG(!c->same_everywhere || memcmp(one, first, n_bytes) == 0, "%s and %s: %s, %s: different bits",
+        const bool same = c->same_everywhere || op_everything.same_everywhere;
+        CHECK_MSG(!same || memcmp(one, first, n_bytes) == 0, "%s and %s: %s, %s: different bits",
                   op_everything.devices[0].label, device->label, c->label, qr_dtype_name(dtype));
         execute(c, device->backends[1], 0, c->n_rows, dtype, two);
         CHECK_MSG(memcmp(one, two, n_bytes) == 0, "%s: %s, %s: one thread and two give different bits", device->label,
                   c->label, qr_dtype_name(dtype));
-        if (!c->whole) { check_rows_alone(c, device, one, dtype, two); }
+        if (!c->whole && !op_everything.same_everywhere) { check_rows_alone(c, device, one, dtype, two); }
     }
     qr_free(ref);
     qr_free(one);

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "kernels/backend.h"
 
-enum { OP_SEED = 20240607, OP_MAX_DEVICES = 8, OP_MAX_BUFFERS = 24 };
+enum { OP_SEED = 20240607, OP_MAX_DEVICES = 8, OP_MAX_BUFFERS = 96 };
 
 /* Half a unit in the last place of 1 in F32: the relative error of one rounding. */
 #define OP_U 0x1p-24
@@ -33,6 +33,9 @@ typedef struct op_world {
     op_device devices[OP_MAX_DEVICES];
     int n_devices;
     qr_threads *threads[2];
+    /* As op_case.same_everywhere, for every case. Rows alone are left to the tests without it: the sources are the
+     * same. */
+    bool same_everywhere;
 } op_world;
 
 extern op_world op_everything;
@@ -100,9 +103,13 @@ typedef struct op_case {
     const double *bound; /* [n_rows, row], absolute, before rounding to dtype; NULL: bit-equal */
     bool whole; /* sums over rows: exec is called for all of them alone, and rows and row only say how much comes out */
     bool same_everywhere; /* all devices give the same bits */
+    bool not_on_cuda;     /* its backend refuses it: op_check_refused */
 } op_case;
 
 void op_check_case(const op_case *c, qr_dtype dtype);
+bool op_device_is_cuda(const op_device *device);
+/* That CUDA backends refuse these arguments, with a message that contains `words`. Nothing is read through them. */
+void op_check_refused(qr_op op, const void *args, const char *words);
 
 /* Elements between rows of `row` elements: 4 where that leaves every row at 16 bytes, for half the rows that it could,
  * and 3 for the others. */

@@ -199,8 +199,8 @@ void test_op_linear(void) {
     static const int blocks[] = {64, 32, 128, 4096};
     static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16, QR_DTYPE_F16};
     enum { N_DTYPES = QR_COUNT_OF(dtypes) };
-    /* Where kernels run thread by thread: every size, with half of its types and blocks. */
-    const bool thinned = strcmp(op_everything.devices[0].backends[0]->isa, "simt") == 0;
+    /* Where kernels run thread by thread, and under sanitizers: every size, with half of its types and blocks. */
+    const bool thinned = CHECK_SANITIZED || strcmp(op_everything.devices[0].backends[0]->isa, "simt") == 0;
     for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
         const bool nf4 = qr_weight_is_nf4((qr_weight_format)format);
         for (unsigned i = 0; i < QR_COUNT_OF(cols) * QR_COUNT_OF(outs) * (nf4 ? 4U : 1U) * N_DTYPES; i++) {

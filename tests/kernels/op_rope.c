@@ -11,6 +11,8 @@ typedef struct table_case {
     int64_t half;
     const float *inv_freq, *factor;
     const int32_t *slot, *position;
+    float temperature_beta;
+    int32_t temperature_tokens;
 } table_case;
 
 /* Row: the cosines, then the sines. */
@@ -27,6 +29,8 @@ static void exec_rope_table(op_run *run, const void *data, int64_t first, int64_
         .sin_table = op_output(run, NULL, n_tokens, n_bytes, n_bytes),
         .n_tokens = n_tokens,
         .half = c->half,
+        .temperature_beta = c->temperature_beta,
+        .temperature_tokens = c->temperature_tokens,
     };
     op_call(run, QR_OP_rope_table, &args);
     float *cosines = qr_alloc((size_t)n_tokens * n_bytes), *sines = qr_alloc((size_t)n_tokens * n_bytes);
@@ -59,11 +63,21 @@ void test_op_rope_table(void) {
             inv_freq[i] = (float)pow(i < half ? 10000.0 : 5e5, -(double)(i % half) / (double)half);
         }
         const table_case data = {
-            .half = half, .inv_freq = inv_freq, .factor = factor, .slot = slot, .position = position};
+            .half = half,
+            .inv_freq = inv_freq,
+            .factor = factor,
+            .slot = slot,
+            .position = position,
+            .temperature_beta = 0.1F,
+            .temperature_tokens = s % 2 == 0 ? 0 : 30,
+        };
         op_case c = {.n_rows = N_TOKENS, .row = 2 * half, .exec = exec_rope_table, .data = &data, .bound = bound};
         snprintf(c.label, sizeof c.label, "rope_table half %lld", (long long)half);
         for (int64_t i = 0; i < N_TOKENS * 2 * half; i++) {
-            bound[i] = 4.0 * OP_U * (double)factor[slot[i / (2 * half)]];
+            const int64_t row = i / (2 * half);
+            const double n = data.temperature_tokens == 0 ? 0 : position[row] / data.temperature_tokens;
+            bound[i] = 4.0 * OP_U * (double)factor[slot[row]];
+            if (n > 0) { bound[i] = 9.0 * OP_U * (double)factor[slot[row]] * (1.0 + 0.1 * log(1.0 + n)); }
         }
         op_check_case(&c, QR_DTYPE_F32);
         qr_free(inv_freq);

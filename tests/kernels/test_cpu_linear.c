@@ -60,11 +60,13 @@ static void fill_int8(matrix *m, const float *src) {
     }
 }
 
+static uint64_t matrix_number; /* matrices of different numbers have different values */
+
 static void matrix_create(matrix *m, qr_weight_format format, int block, int64_t rows, int64_t cols) {
     *m = (matrix){.desc = {format, qr_weight_is_nf4(format) ? block : 0, rows, cols}};
     const int64_t n = rows * cols;
     float *src = qr_alloc_array((size_t)n, sizeof(float));
-    for (int64_t i = 0; i < n; i++) { src[i] = random_value((uint64_t)format, i) * 0.05F; }
+    for (int64_t i = 0; i < n; i++) { src[i] = random_value((uint64_t)format + 1000 * matrix_number, i) * 0.05F; }
     m->codes = qr_alloc_zeroed(qr_weight_code_bytes(&m->desc));
     m->values = qr_alloc_array((size_t)n, sizeof(float));
     if (qr_weight_is_nf4(format)) {
@@ -464,45 +466,85 @@ static void lora(qr_backend *const backends[2]) {
 }
 static void test_lora(void) { with_every_isa(lora); }
 
-/* --- Tiles in the backward pass ---------------------------------------------------------------------------------- */
+/* --- Experts ----------------------------------------------------------------------------------------------------- */
 
-/* A processor with AMX takes the outer products of AVX-512 BF16. */
-static void test_backward_of_tiles(void) {
-    enum { ROWS = 70, COLS = 320, N = 30 };
-    static const char *const isas[2] = {"avx512-bf16", "amx-bf16-emulated"};
-    qr_backend *backends[2];
-    for (int b = 0; b < 2; b++) {
-        /* Whoever has the first has both. */
-        if (qr_backend_cpu_create(isas[b], NULL, &backends[b], NULL) != QRUN_OK) { return; }
+/* Experts with no token, one, a few, a tile's edge and more than a tile; 71 rows of two slots each. */
+enum { N_EXPERTS = 6, EXPERT_ROWS = 70, EXPERT_COLS = 192, N_SLOTS = 142 };
+
+static const int32_t expert_starts[N_EXPERTS + 1] = {0, 1, 1, 5, 22, 38, N_SLOTS};
+
+/* The bits of every slot are those of linear with its expert's matrix. */
+static void check_experts(qr_backend *backend, const qr_weight *weights, qr_dtype dtype, bool gathers) {
+    activations x;
+    activations_create(&x, dtype, EXPERT_COLS);
+    static int32_t slot_row[N_SLOTS], starts[N_EXPERTS + 1];
+    static float y[N_SLOTS * EXPERT_ROWS], expected[EXPERT_ROWS];
+    memcpy(starts, expert_starts, sizeof starts);
+    for (int p = 0; p < N_SLOTS; p++) { slot_row[p] = p * 29 % 71; }
+    const qr_expert_linear_args args = {
+        .weights = weights,
+        .routing = {.slot_row = slot_row, .expert_start = starts, .n_rows = 71, .n_experts = N_EXPERTS, .top_k = 2},
+        .x = x.data,
+        .x_dtype = dtype,
+        .y = y,
+        .x_stride = gathers ? x.stride : 0,
+        .y_stride = EXPERT_ROWS,
+        .gathers = gathers};
+    qr_expert_linear_args call = args;
+    qr_error err = {0};
+    unsigned char *slots = qr_alloc((size_t)(N_SLOTS * EXPERT_COLS) * sizeof(float));
+    const size_t row_bytes = (size_t)EXPERT_COLS * qr_dtype_bytes(dtype);
+    for (int p = 0; p < N_SLOTS; p++) {
+        memcpy(slots + (size_t)p * row_bytes,
+               (const unsigned char *)x.data + (size_t)(slot_row[p] * x.stride) * qr_dtype_bytes(dtype), row_bytes);
     }
-    matrix m;
-    matrix_create(&m, QR_WEIGHT_NF4, 64, ROWS, COLS);
-    qr_weight weight;
-    weight_create(backends[0], &m, &weight);
-    activations dy;
-    activations_create(&dy, QR_DTYPE_BF16, ROWS);
-    static float dx[2][N * COLS];
-    for (int b = 0; b < 2; b++) {
-        const qr_linear_backward_args args = {.weight = &weight,
-                                              .dy = dy.data,
-                                              .dy_dtype = QR_DTYPE_BF16,
-                                              .dx = dx[b],
-                                              .n_rows = N,
-                                              .dy_stride = dy.stride,
-                                              .dx_stride = COLS};
-        const size_t n_bytes = qr_linear_backward_workspace(backends[b], &args);
-        void *workspace = workspace_create(backends[b], n_bytes);
-        CHECK(qr_linear_backward(backends[b], &args, (qr_workspace){workspace, n_bytes}, NULL) == QRUN_OK);
-        workspace_destroy(backends[b], workspace, n_bytes);
+    if (!gathers) { call.x = slots, call.x_stride = EXPERT_COLS; }
+    const size_t n_bytes = qr_expert_linear_workspace(backend, &call);
+    void *workspace = workspace_create(backend, n_bytes);
+    CHECK_MSG(qr_expert_linear(backend, &call, (qr_workspace){workspace, n_bytes}, &err) == QRUN_OK, "%s", err.message);
+    workspace_destroy(backend, workspace, n_bytes);
+    for (int32_t e = 0; e < N_EXPERTS; e++) {
+        for (int32_t p = starts[e]; p < starts[e + 1]; p++) {
+            const qr_linear_args row = {.weight = &weights[e],
+                                        .x = slots + (size_t)p * row_bytes,
+                                        .x_dtype = dtype,
+                                        .y = expected,
+                                        .n_rows = 1,
+                                        .x_stride = EXPERT_COLS,
+                                        .y_stride = EXPERT_ROWS};
+            run_linear(backend, &row);
+            CHECK_MSG(memcmp(expected, y + p * EXPERT_ROWS, sizeof expected) == 0,
+                      "%s, %s, %s: slot %d of expert %d has other bits", backend->isa,
+                      qr_weight_format_name(weights[0].desc.format), qr_dtype_name(dtype), (int)p, (int)e);
+        }
     }
-    CHECK(memcmp(dx[0], dx[1], sizeof dx[0]) == 0 && dx[0][0] != 0.0F);
-    const size_t n_bytes = backends[0]->weight_bytes(backends[0], &m.desc);
-    backends[0]->memory_destroy(backends[0], QR_MEMORY_DEVICE, weight.data, n_bytes);
-    qr_backend_destroy(backends[0]);
-    qr_backend_destroy(backends[1]);
-    qr_free(dy.data);
-    matrix_destroy(&m);
+    qr_free(slots);
+    qr_free(x.data);
 }
+
+static void experts(qr_backend *const backends[2]) {
+    for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
+        matrix matrices[N_EXPERTS];
+        qr_weight weights[N_EXPERTS];
+        for (int e = 0; e < N_EXPERTS; e++) {
+            matrix_number = (uint64_t)e;
+            matrix_create(&matrices[e], (qr_weight_format)format, 64, EXPERT_ROWS, EXPERT_COLS);
+            weight_create(backends[1], &matrices[e], &weights[e]);
+        }
+        matrix_number = 0;
+        for (int gathers = 0; gathers < 2; gathers++) {
+            check_experts(backends[1], weights, QR_DTYPE_F32, gathers == 1);
+            check_experts(backends[1], weights, QR_DTYPE_BF16, gathers == 1);
+            check_experts(backends[1], weights, QR_DTYPE_F16, gathers == 1);
+        }
+        for (int e = 0; e < N_EXPERTS; e++) {
+            const size_t n_bytes = backends[1]->weight_bytes(backends[1], &weights[e].desc);
+            backends[1]->memory_destroy(backends[1], QR_MEMORY_DEVICE, weights[e].data, n_bytes);
+            matrix_destroy(&matrices[e]);
+        }
+    }
+}
+static void test_experts(void) { with_every_isa(experts); }
 
 /* --- Choosing an instruction set --------------------------------------------------------------------------------- */
 
@@ -523,7 +565,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_block_sizes);
     CHECK_RUN(test_bias_and_accumulate);
     CHECK_RUN(test_lora);
-    CHECK_RUN(test_backward_of_tiles);
+    CHECK_RUN(test_experts);
     CHECK_RUN(test_refused_isa);
     return check_end();
 }

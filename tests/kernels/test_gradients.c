@@ -123,6 +123,92 @@ static void test_linear(void) {
     check_gradient(&f, "linear dbias", bias, OUT, dbias);
 }
 
+/* --- experts --- */
+
+/* Tokens are x, logits are u, the matrices of all experts are w. */
+enum { N_EXPERTS = 7, TOP_K = 3, N_SLOTS = N_ROWS * TOP_K };
+
+static int32_t chosen[N_SLOTS], slots[N_SLOTS], slot_row[N_SLOTS], expert_start[N_EXPERTS + 1];
+static float shares[N_SLOTS];
+static const qr_routing routing = {chosen, slots, slot_row, shares, expert_start, N_ROWS, N_EXPERTS, TOP_K};
+static qr_weight expert_weights[N_EXPERTS];
+static bool normalizes;
+static float expert_bias[N_EXPERTS * OUT];
+
+static void forward_experts(void) {
+    static float outputs[N_SLOTS * OUT];
+    RUN(route, {.logits = u, .routing = routing, .normalize = normalizes});
+    RUN(expert_linear, {.weights = expert_weights,
+                        .routing = routing,
+                        .x = x,
+                        .x_dtype = QR_DTYPE_F32,
+                        .y = outputs,
+                        .x_stride = IN,
+                        .y_stride = OUT,
+                        .gathers = true});
+    RUN(expert_bias, {.routing = routing, .bias = expert_bias, .y = outputs, .dim = OUT, .y_stride = OUT});
+    RUN(expert_sum, {.routing = routing, .src = outputs, .dst = y, .dim = OUT, .by_share = true});
+}
+
+static void begin_experts(uint64_t stream) {
+    begin_case(stream);
+    for (int e = 0; e < N_EXPERTS; e++) {
+        expert_weights[e] = (qr_weight){.desc = weight.desc, .data = w + e * OUT * IN};
+    }
+    for (int i = 0; i < N_EXPERTS * OUT; i++) { expert_bias[i] = 0.25F * (float)(i * 7 % 11 - 5); }
+    /* So far apart that a difference changes no choice. */
+    for (int i = 0; i < N_ROWS * N_EXPERTS; i++) {
+        const int order = (i % N_EXPERTS * 3 + i / N_EXPERTS) % N_EXPERTS;
+        u[i] = 0.5F * (float)order + 0.125F * rintf(u[i]) / 8.0F;
+    }
+}
+
+static void check_experts(bool normalize) {
+    const function f = {forward_experts, y, dy, N_ROWS * OUT};
+    static float dh[N_SLOTS * IN], h[N_SLOTS * IN], dshare[N_SLOTS];
+    normalizes = normalize;
+    begin_experts(normalize ? 15 : 14);
+    forward_experts();
+    RUN(gather_rows, {.src = x, .rows = slot_row, .dst = h, .n_rows = N_SLOTS, .dim = IN});
+    RUN(expert_linear_backward, {.weights = expert_weights,
+                                 .routing = routing,
+                                 .dy = dy,
+                                 .dy_dtype = QR_DTYPE_F32,
+                                 .dx = dh,
+                                 .dy_stride = OUT,
+                                 .dx_stride = IN,
+                                 .gathers = true});
+    RUN(expert_share_backward,
+        {.routing = routing, .h = h, .h_dtype = QR_DTYPE_F32, .dh = dh, .dshare = dshare, .dim = IN});
+    RUN(expert_bias_backward, {.routing = routing, .bias = expert_bias, .dy = dy, .dshare = dshare, .dim = OUT});
+    RUN(expert_sum, {.routing = routing, .src = dh, .dst = dx, .dim = IN});
+    RUN(route_backward, {.logits = u, .routing = routing, .dshare = dshare, .dlogits = du, .normalize = normalize});
+    check_gradient(&f, "experts dx", x, N_ROWS * IN, dx);
+    check_gradient(&f, "router's logits", u, N_ROWS * N_EXPERTS, du);
+}
+
+static void test_experts(void) {
+    check_experts(false);
+    check_experts(true);
+}
+
+/* Rows are x, gates u. */
+static void forward_share_rows(void) {
+    memcpy(y, x, N_ROWS * IN * sizeof *y);
+    RUN(share_rows, {.g = u, .x = y, .x_dtype = QR_DTYPE_F32, .n_rows = N_ROWS, .dim = IN});
+}
+
+static void test_share_rows(void) {
+    const function f = {forward_share_rows, y, dy, N_ROWS * IN};
+    begin_case(16);
+    forward_share_rows();
+    memcpy(dx, dy, sizeof dx);
+    RUN(share_rows_backward,
+        {.g = u, .x = y, .x_dtype = QR_DTYPE_F32, .dx = dx, .dg = du, .n_rows = N_ROWS, .dim = IN});
+    check_gradient(&f, "share_rows dx", x, N_ROWS * IN, dx);
+    check_gradient(&f, "share_rows dg", u, N_ROWS, du);
+}
+
 /* A is w, B is u. */
 static void forward_lora(void) {
     static const int32_t row_adapter[N_ROWS] = {0};
@@ -344,10 +430,11 @@ static void begin_attention(int32_t window, float softcap) {
     };
 }
 
-static void check_attention_gradient(int32_t window, float softcap) {
+static void check_attention_gradient(int32_t window, float softcap, const float *sinks) {
     const function f = {forward_attention, y, dy, TOKENS * Q_HEADS * WIDTH};
     char what[80];
     begin_attention(window, softcap);
+    packed.sinks = sinks;
     forward_attention();
     RUN(attention_packed_backward, {.forward = packed,
                                     .dout = dy,
@@ -355,16 +442,20 @@ static void check_attention_gradient(int32_t window, float softcap) {
                                     .dk = dx + Q_HEADS * WIDTH,
                                     .dv = dx + (Q_HEADS + KV_HEADS) * WIDTH,
                                     .dqkv_stride = QKV_ROW});
-    snprintf(what, sizeof what, "attention_packed window %d softcap %g", (int)window, (double)softcap);
+    snprintf(what, sizeof what, "attention_packed window %d softcap %g%s", (int)window, (double)softcap,
+             sinks != NULL ? " sinks" : "");
     check_gradient(&f, what, x, TOKENS * QKV_ROW, dx);
 }
 
 static void test_attention_packed(void) {
     static const int32_t windows[] = {0, 1, 3, 100};
+    static const float sinks[Q_HEADS] = {-2.0F, 0.0F, 0.5F, 3.0F};
     for (size_t i = 0; i < QR_COUNT_OF(windows); i++) {
-        check_attention_gradient(windows[i], 0.0F);
-        check_attention_gradient(windows[i], 2.0F);
+        check_attention_gradient(windows[i], 0.0F, NULL);
+        check_attention_gradient(windows[i], 2.0F, NULL);
     }
+    check_attention_gradient(0, 0.0F, sinks);
+    check_attention_gradient(3, 2.0F, sinks);
 }
 
 /* The same numbers through pages of a cache: each sequence in a page of its own, bit for bit, in F32 and rounded to
@@ -493,6 +584,31 @@ static void test_activations(void) {
         check_gradient(&gate, names[fn], x, N_ACTS, dx);
         check_gradient(&gate, names[fn], u, N_ACTS, du);
     }
+}
+
+static const qr_clamped_gate_args clamped = {.g = x,
+                                             .u = u,
+                                             .dst = y,
+                                             .dst_dtype = QR_DTYPE_F32,
+                                             .n_rows = N_ROWS,
+                                             .dim = ACT_DIM,
+                                             .stride = ACT_DIM,
+                                             .alpha = 1.702F,
+                                             .limit = 1.0F};
+
+static void forward_clamped_gate(void) { RUN(clamped_gate, clamped); }
+
+/* Values at the limit have no derivative: they are moved away from it. */
+static void test_clamped_gate(void) {
+    const function f = {forward_clamped_gate, y, dy, N_ACTS};
+    begin_case(8);
+    for (int64_t i = 0; i < N_ACTS; i++) {
+        x[i] += fabsf(x[i] - 1.0F) < 0.1F ? 0.25F : 0.0F;
+        u[i] += fabsf(fabsf(u[i]) - 1.0F) < 0.1F ? 0.25F : 0.0F;
+    }
+    RUN(clamped_gate_backward, {.forward = clamped, .dy = dy, .dg = dx, .du = du, .dgu_stride = ACT_DIM});
+    check_gradient(&f, "clamped_gate, g", x, N_ACTS, dx);
+    check_gradient(&f, "clamped_gate, u", u, N_ACTS, du);
 }
 
 /* --- cross_entropy: the op gives its own gradient; dy is dloss for every row --- */
@@ -631,11 +747,123 @@ static void test_dropout_masks_follow_keys(void) {
     }
 }
 
+/* --- The recurrence, with what goes with it --- */
+
+static const int32_t delta_start[] = {0, 4, 6};
+static const qr_recurrence two_sequences = {.n_seqs = 2, .max_seq_tokens = 4, .start = delta_start};
+
+enum { DELTA_TOKENS = 6, CHANNELS = 5, KERNEL = 3 };
+
+static void forward_conv(void) {
+    RUN(conv1d_causal, {.fn = QR_ACT_SILU,
+                        .x = x,
+                        .weight = w,
+                        .dst = y,
+                        .n_tokens = DELTA_TOKENS,
+                        .dim = CHANNELS,
+                        .x_stride = CHANNELS,
+                        .kernel = KERNEL,
+                        .sequences = two_sequences});
+}
+
+static void test_conv1d_causal(void) {
+    const function f = {forward_conv, y, dy, DELTA_TOKENS * CHANNELS};
+    begin_case(40);
+    RUN(conv1d_causal_backward, {.forward = {.fn = QR_ACT_SILU,
+                                             .x = x,
+                                             .weight = w,
+                                             .n_tokens = DELTA_TOKENS,
+                                             .dim = CHANNELS,
+                                             .x_stride = CHANNELS,
+                                             .kernel = KERNEL,
+                                             .sequences = two_sequences},
+                                 .dy = dy,
+                                 .dx = dx,
+                                 .dweight = dw,
+                                 .dx_stride = CHANNELS});
+    check_gradient(&f, "conv1d_causal, x", x, DELTA_TOKENS * CHANNELS, dx);
+    check_gradient(&f, "conv1d_causal, weight", w, CHANNELS * KERNEL, dw);
+}
+
+enum { KEY_HEADS = 2, VALUE_HEADS = 4, KEY_DIM = 3, VALUE_DIM = 2, VALUES = VALUE_HEADS * VALUE_DIM };
+enum { QKV = 2 * KEY_HEADS * KEY_DIM + VALUES, AB = 2 * VALUE_HEADS };
+
+/* x: q, k and v; u: a and b; w: a_log; bias: dt_bias. */
+static qr_gated_delta_args delta_args(void) {
+    return (qr_gated_delta_args){.qkv = x,
+                                 .a = u,
+                                 .b = u + VALUE_HEADS,
+                                 .a_log = w,
+                                 .dt_bias = bias,
+                                 .dst = y,
+                                 .n_tokens = DELTA_TOKENS,
+                                 .qkv_stride = QKV,
+                                 .ab_stride = AB,
+                                 .n_key_heads = KEY_HEADS,
+                                 .n_value_heads = VALUE_HEADS,
+                                 .key_dim = KEY_DIM,
+                                 .value_dim = VALUE_DIM,
+                                 .sequences = two_sequences};
+}
+
+static void forward_delta(void) {
+    const qr_gated_delta_args args = delta_args();
+    qr_error err = {0};
+    CHECK_MSG(qr_gated_delta(ref, &args, workspace, &err) == QRUN_OK, "%s", err.message);
+}
+
+static void test_gated_delta(void) {
+    const function f = {forward_delta, y, dy, DELTA_TOKENS * VALUES};
+    begin_case(41);
+    fill(w, VALUE_HEADS, 410, 0.25); /* the fifth derivative is of the order of exp(5 a_log) */
+    RUN(gated_delta_backward, {.forward = delta_args(),
+                               .dy = dy,
+                               .dqkv = dx,
+                               .da = du,
+                               .db = du + VALUE_HEADS,
+                               .da_log = dw,
+                               .ddt_bias = dbias,
+                               .dqkv_stride = QKV,
+                               .dab_stride = AB});
+    check_gradient(&f, "gated_delta, q, k and v", x, (int64_t)DELTA_TOKENS * QKV, dx);
+    check_gradient(&f, "gated_delta, a and b", u, (int64_t)DELTA_TOKENS * AB, du);
+    check_gradient(&f, "gated_delta, a_log", w, VALUE_HEADS, dw);
+    check_gradient(&f, "gated_delta, dt_bias", bias, VALUE_HEADS, dbias);
+}
+
+static qr_head_gate_args head_gate_args(void) {
+    return (qr_head_gate_args){.x = x,
+                               .gate = u,
+                               .dst = y,
+                               .dtype = QR_DTYPE_F32,
+                               .n_rows = N_ROWS,
+                               .n_heads = 2,
+                               .dim = IN,
+                               .gate_stride = 4 * IN,
+                               .gate_head_stride = 2 * IN};
+}
+
+static void forward_head_gate(void) {
+    const qr_head_gate_args args = head_gate_args();
+    qr_error err = {0};
+    CHECK_MSG(qr_head_gate(ref, &args, workspace, &err) == QRUN_OK, "%s", err.message);
+}
+
+static void test_head_gate(void) {
+    const function f = {forward_head_gate, y, dy, N_ROWS * 2 * IN};
+    begin_case(42);
+    RUN(head_gate_backward, {.forward = head_gate_args(), .dy = dy, .dx = dx, .dgate = du});
+    check_gradient(&f, "head_gate, x", x, N_ROWS * 2 * IN, dx);
+    check_gradient(&f, "head_gate, gates", u, N_ROWS * 4 * IN, du);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     printf("seed %d\n", SEED);
     if (qr_backend_ref_create(NULL, &ref, NULL) != QRUN_OK) { return 1; }
     CHECK_RUN(test_linear);
+    CHECK_RUN(test_experts);
+    CHECK_RUN(test_share_rows);
     CHECK_RUN(test_lora);
     CHECK_RUN(test_dora);
     CHECK_RUN(test_rms_norm);
@@ -645,11 +873,15 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_packed_attention_is_paged_attention);
     CHECK_RUN(test_lse_by_hand);
     CHECK_RUN(test_activations);
+    CHECK_RUN(test_clamped_gate);
     CHECK_RUN(test_cross_entropy);
     CHECK_RUN(test_embedding);
     CHECK_RUN(test_scatter_is_the_gradient_of_gather);
     CHECK_RUN(test_dropout);
     CHECK_RUN(test_dropout_rate);
+    CHECK_RUN(test_conv1d_causal);
+    CHECK_RUN(test_gated_delta);
+    CHECK_RUN(test_head_gate);
     CHECK_RUN(test_dropout_masks_follow_keys);
     qr_backend_destroy(ref);
     return check_end();

@@ -14,7 +14,8 @@ static bool add_ref(qr_error *err) {
 
 /* Every instruction set by name; those this machine lacks are refused and left out. Plain C is always there. */
 static bool add_devices(qr_error *err) {
-    static const char *const isas[] = {"c", "avx2", "avx512", "avx512-bf16", "amx-bf16"};
+    static const char *const isas[] = {"c",        "avx2", "avx512",   "avx512-bf16", "amx-bf16-emulated",
+                                       "amx-bf16", "neon", "neon-bf16"};
     if (!add_ref(err)) { return false; }
     for (size_t i = 0; i < QR_COUNT_OF(isas); i++) {
         qr_backend *backends[2] = {NULL, NULL};

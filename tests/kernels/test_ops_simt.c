@@ -74,6 +74,38 @@ static int check_folder(const char *folder) {
 
 static void test_every_kernel_was_launched(void) { CHECK(check_folder(QRUN_SOURCE_DIR "/kernels/cuda") > 50); }
 
+static void expect_features(const char *name, const char *value, const char *part) {
+    qr_backend *backend = NULL;
+    qr_error err = {0};
+    char text[384];
+    CHECK(setenv(name, value, 1) == 0);
+    CHECK_MSG(qr_backend_cuda_simt_create(op_everything.threads[0], &backend, &err) == QRUN_OK, "%s", err.message);
+    if (backend != NULL) {
+        backend->features(backend, text, sizeof text);
+        CHECK_MSG(strstr(text, part) != NULL, "%s=%s: no \"%s\" in \"%s\"", name, value, part, text);
+    }
+    qr_backend_destroy(backend);
+    CHECK(unsetenv(name) == 0);
+}
+
+/* What the environment turns off is said, and with it why. */
+static void test_switches(void) {
+    qr_backend *backend = NULL;
+    qr_error err = {0};
+    expect_features("QRUN_CUDA_GRAPHS", "1", "graphs on; early launch on; wgmma on; cuBLASLt /simt/cublasLt");
+    expect_features("QRUN_CUDA_GRAPHS", "0", "graphs off: QRUN_CUDA_GRAPHS;");
+    expect_features("QRUN_CUDA_EARLY_LAUNCH", "0", "early launch off: QRUN_CUDA_EARLY_LAUNCH;");
+    expect_features("QRUN_CUDA_WGMMA", "0", "wgmma off: QRUN_CUDA_WGMMA;");
+    expect_features("QRUN_CUDA_CUBLASLT", "0", "cuBLASLt (off: QRUN_CUDA_CUBLASLT)");
+    expect_features("QRUN_SIMT_CUBLASLT", "0", "cuBLASLt (not found)");
+    expect_features("QRUN_SIMT_CAPABILITY", "8.6", "wgmma none;");
+    expect_features("QRUN_FORCE_ISA", "sm_80", "wgmma off: QRUN_FORCE_ISA;");
+    CHECK(setenv("QRUN_CUDA_GRAPHS", "off", 1) == 0);
+    CHECK_INT(qr_backend_cuda_simt_create(op_everything.threads[0], &backend, &err), QRUN_ERROR_ARGUMENT);
+    CHECK_STR(err.message, "cuda: QRUN_CUDA_GRAPHS is \"off\"; it is 0 or 1");
+    CHECK(unsetenv("QRUN_CUDA_GRAPHS") == 0);
+}
+
 static void expect_isa(const char *name, const char *value, const char *isa) {
     qr_backend *backend = NULL;
     qr_error err = {0};
@@ -84,11 +116,16 @@ static void expect_isa(const char *name, const char *value, const char *isa) {
     if (name != NULL) { CHECK(unsetenv(name) == 0); }
 }
 
-/* Products of a warpgroup are used where they give the bits of those of a warp, and the description says so. */
+/* Products of a warpgroup are used where they give the bits of those of a warp. Rounding is told from a fault, and
+ * neither keeps the device from being opened. */
 static void test_wgmma_is_checked(void) {
     qr_backend *backend = NULL;
     qr_error err = {0};
-    expect_isa("QRUN_SIMT_WGMMA", "differs", "simt without wgmma, whose bits differ");
+    expect_isa("QRUN_SIMT_WGMMA", "differs", "simt without wgmma");
+    expect_features("QRUN_SIMT_WGMMA", "differs", "wgmma off: it rounds otherwise, by ");
+    expect_features("QRUN_SIMT_WGMMA", "wrong", "wgmma off: FAULT: NF4, rows from 64, outputs from 0: differs by ");
+    expect_features("QRUN_SIMT_WGMMA", "fails", "wgmma off: FAULT: cuda: linear_wgmma_kernel: an illegal instruction");
+    expect_isa("QRUN_CUDA_WGMMA", "0", "simt without wgmma");
     expect_isa("QRUN_FORCE_ISA", "sm_80", "simt as sm_80");
     expect_isa("QRUN_FORCE_ISA", "sm_90", "simt");
     expect_isa("QRUN_FORCE_ISA", "c", "simt"); /* a CPU's: not read */
@@ -115,6 +152,7 @@ int main(int argc, char **argv) {
     qr_cuda_simt_seed(OP_SEED);
     if (!op_world_create(add_devices)) { return 1; }
     op_cuda_run_tests(0.0);
+    CHECK_RUN(test_switches);
     CHECK_RUN(test_wgmma_is_checked);
     CHECK_RUN(test_linear_with_and_without_wgmma);
     if (argc == 1) {

@@ -11,8 +11,8 @@
 static const float values[12] = {1, -2, 3.5F, 0, 1e-30F, 7, 8, 9, 10, 11, 12, -13};
 static const char *const targets[] = {"up_proj", "q_proj"};
 static const char *const saved[] = {"lm_head"};
-static const qr_adapter_factor_spec factors[] = {{"model.layers.1.mlp.up_proj", 3, 4},
-                                                 {"model.layers.0.self_attn.q_proj", 2, 1}};
+static const qr_adapter_factor_spec factors[] = {{.module = "model.layers.1.mlp.up_proj", .in = 3, .out = 4},
+                                                 {.module = "model.layers.0.self_attn.q_proj", .in = 2, .out = 1}};
 
 /* What the callbacks give out. */
 typedef struct factor_values {
@@ -177,7 +177,7 @@ static void check_same_file(const char *name) {
     REQUIRE(adapter->n_modules <= QR_COUNT_OF(own));
     for (size_t i = 0; i < adapter->n_modules; i++) {
         const qr_adapter_module *m = &adapter->modules[i];
-        own[i] = (qr_adapter_factor_spec){m->name, m->in_features, m->out_features};
+        own[i] = (qr_adapter_factor_spec){.module = m->name, .in = m->in_features, .out = m->out_features};
         own_values[i] = (factor_values){(const void *)m->a->data,
                                         (const void *)m->b->data,
                                         m->magnitude != NULL ? (const void *)m->magnitude->data : NULL,

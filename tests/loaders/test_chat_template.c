@@ -106,6 +106,121 @@ static void test_named_templates(void) {
     temporary_remove(&folder);
 }
 
+/* As transformers 5 reads a folder: the files replace what tokenizer_config.json holds. */
+static void test_additional_templates(void) {
+    const temporary_folder folder = temporary_create();
+    write_config(&folder, "\"x\": 1", "from the config");
+    REQUIRE(mkdir(temporary_path(&folder, "additional_chat_templates"), 0700) == 0);
+    (void)temporary_text(&folder, "additional_chat_templates/tool_use.jinja", "tool use {{ tools|length }}");
+    (void)temporary_text(&folder, "additional_chat_templates/rag.jinja", "{% not even a template");
+    (void)temporary_text(&folder, "additional_chat_templates/README.md", "no template");
+    qr_chat_template *opened = NULL;
+    qr_error err = {0};
+    CHECK_INT(qr_chat_template_open(folder.path, &opened, &err), QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(err.message, "named \"default\"") != NULL, "%s", err.message);
+    (void)temporary_text(&folder, "chat_template.jinja", "plain {{ tools is none }}");
+    opened = open_folder(&folder);
+    REQUIRE(opened != NULL);
+    expect(opened, "[]", NULL, NULL, false, "plain True");
+    expect(opened, "[]", "[1, 2]", NULL, false, "tool use 2");
+    qr_chat_template_free(opened);
+    (void)temporary_text(&folder, "additional_chat_templates/default.jinja", "the other default");
+    opened = open_folder(&folder);
+    REQUIRE(opened != NULL);
+    expect(opened, "[]", NULL, NULL, false, "the other default");
+    qr_chat_template_free(opened);
+    (void)temporary_text(&folder, "additional_chat_templates/tool_use.jinja", "{% if");
+    qr_error_clear(&err);
+    CHECK_INT(qr_chat_template_open(folder.path, &opened, &err), QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(err.message, "additional_chat_templates/tool_use.jinja: line 1: ") != NULL, "%s", err.message);
+    temporary_remove(&folder);
+}
+
+static void test_other_forms(void) {
+    static const struct {
+        const char *file, *text, *expected;
+    } cases[] = {
+        {"tokenizer_config.json", "{\"chat_template\": {\"tool_use\": \"t\", \"default\": \"an object\"}}",
+         "an object"},
+        {"chat_template.json", "{\"chat_template\": \"a processor's\"}", "a processor's"},
+        {"chat_template.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"a list\"}]}", "a list"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const temporary_folder folder = temporary_create();
+        (void)temporary_text(&folder, cases[i].file, cases[i].text);
+        qr_chat_template *opened = open_folder(&folder);
+        REQUIRE(opened != NULL);
+        expect(opened, "[]", NULL, NULL, false, cases[i].expected);
+        qr_chat_template_free(opened);
+        temporary_remove(&folder);
+    }
+}
+
+static void test_special_tokens(void) {
+    static const char show[] =
+        "{{ [bos_token, image_token, video_token, box_token, eos_token, add_bos_token is defined] }}";
+    const temporary_folder folder = temporary_create();
+    write_config(&folder,
+                 "\"image_token\": \"<i>\", \"add_bos_token\": true, \"bos_token\": \"<s>\", \"box_token\": \"old\", "
+                 "\"extra_special_tokens\": {\"video_token\": \"<v>\", \"box_token\": {\"content\": \"<box>\"}}",
+                 show);
+    qr_chat_template *opened = open_folder(&folder);
+    REQUIRE(opened != NULL);
+    expect(opened, "[]", NULL, NULL, false, "['<s>', '<i>', '<v>', '<box>', Undefined, False]");
+    qr_chat_template_free(opened);
+    /* special_tokens_map.json counts only beside a config of its time. */
+    (void)temporary_text(&folder, "special_tokens_map.json",
+                         "{\"bos_token\": \"<B>\", \"eos_token\": {\"content\": \"<E>\"}}");
+    opened = open_folder(&folder);
+    REQUIRE(opened != NULL);
+    expect(opened, "[]", NULL, NULL, false, "['<B>', '<i>', '<v>', '<box>', '<E>', False]");
+    qr_chat_template_free(opened);
+    write_config(&folder, "\"bos_token\": \"<s>\", \"added_tokens_decoder\": {}, \"extra_special_tokens\": [\"<x>\"]",
+                 show);
+    opened = open_folder(&folder);
+    REQUIRE(opened != NULL);
+    expect(opened, "[]", NULL, NULL, false, "['<s>', Undefined, Undefined, Undefined, Undefined, False]");
+    qr_chat_template_free(opened);
+    temporary_remove(&folder);
+}
+
+/* transformers' own rule (utils/chat_template_utils.py, _alias_reasoning_fields), which templates such as Qwen3's and
+ * gpt-oss' rely on. */
+static void test_reasoning(void) {
+    static const struct {
+        const char *message, *expected;
+    } cases[] = {
+        {"\"reasoning\": \"r\"", "{'thinking': 'r', 'role': 'a', 'reasoning': 'r', 'reasoning_content': 'r'}"},
+        {"\"reasoning_content\": \"c\"", "{'thinking': 'c', 'role': 'a', 'reasoning_content': 'c'}"},
+        {"\"thinking\": \"t\"", "{'thinking': 't', 'role': 'a', 'reasoning_content': 't'}"},
+        {"\"thinking\": \"t\", \"reasoning\": \"r\", \"reasoning_content\": null",
+         "{'thinking': 't', 'role': 'a', 'reasoning': 'r', 'reasoning_content': 't'}"},
+        {"\"reasoning_content\": \"c\", \"thinking\": \"t\"",
+         "{'thinking': 't', 'role': 'a', 'reasoning_content': 'c'}"},
+        {"\"reasoning\": \"\"", "{'thinking': '', 'role': 'a', 'reasoning': '', 'reasoning_content': ''}"},
+        {"\"content\": null, \"reasoning\": null, \"tool_calls\": null, \"x\": [null]", "{'role': 'a', 'x': [None]}"},
+    };
+    static const char text[] = "{% for m in messages %}{{ m }}{% endfor %}";
+    qr_chat_template *parsed = NULL;
+    REQUIRE(qr_chat_template_parse(text, sizeof text - 1, "t", &parsed, NULL) == QRUN_OK);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char messages[256], expected[512];
+        snprintf(messages, sizeof messages, "[{\"role\": \"a\", %s}, {\"role\": null}]", cases[i].message);
+        snprintf(expected, sizeof expected, "%s{}", cases[i].expected);
+        expect(parsed, messages, NULL, NULL, false, expected);
+    }
+    qr_chat_template_free(parsed);
+}
+
+static void test_numbers(void) {
+    static const char text[] = "{{ tools|tojson }}{{ tools[0] is integer }}{{ tools[1] is float }}";
+    qr_chat_template *parsed = NULL;
+    REQUIRE(qr_chat_template_parse(text, sizeof text - 1, "t", &parsed, NULL) == QRUN_OK);
+    expect(parsed, "[]", "[1, 1.0, -0.0, 1e3, 100000000000000000000, 0.1, -2]", NULL, false,
+           "[1, 1.0, -0.0, 1000.0, 100000000000000000000, 0.1, -2]TrueTrue");
+    qr_chat_template_free(parsed);
+}
+
 static void test_absent(void) {
     const temporary_folder folder = temporary_create();
     CHECK(open_folder(&folder) == NULL);
@@ -168,6 +283,11 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_config);
     CHECK_RUN(test_file_comes_first);
     CHECK_RUN(test_named_templates);
+    CHECK_RUN(test_additional_templates);
+    CHECK_RUN(test_other_forms);
+    CHECK_RUN(test_special_tokens);
+    CHECK_RUN(test_reasoning);
+    CHECK_RUN(test_numbers);
     CHECK_RUN(test_absent);
     CHECK_RUN(test_malformed);
     CHECK_RUN(test_failing_allocations);

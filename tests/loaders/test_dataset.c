@@ -74,7 +74,7 @@ static void test_question_and_answer(void) {
            "<|bos|><|user|>1 + 1?<|end|><|assistant|>[#### 2<|end|>]\n");
     expect("{'question':'1 + 1?','answer':'#### 2'}", false, "<|bos|>Question: 1 + 1?\nAnswer:[ #### 2<|eos|>]\n");
     expect("{'question':'1 + 1?','answer':2}", true,
-           ":1: \"answer\" should be a text; `skip_bad` leaves such examples out");
+           ":1: \"answer\" should be a text, not a number; `skip_bad` leaves such examples out");
 }
 
 static void test_sharegpt(void) {
@@ -97,6 +97,120 @@ static void test_sharegpt(void) {
     expect("{'conversations':7}", true, ":1: \"conversations\" should be a list; `skip_bad` leaves such examples out");
     expect("{'conversations':[{'from':'human','value':'Hi!'}]}", true,
            ": no token is a target: no conversation has an answer from \"gpt\"");
+}
+
+/* The controls of messages, in both forms of conversations and with the template of the model. */
+static void test_messages_that_do_not_count(void) {
+    expect("{'messages':[{'role':'user','content':'Hi!'},{'role':'assistant','content':'Oh.','weight':0},"
+           "{'role':'user','content':'Well?'},{'role':'assistant','content':'Ah.','weight':1}]}",
+           true, "<|bos|><|user|>Hi!<|end|><|assistant|>Oh.<|end|><|user|>Well?<|end|><|assistant|>[Ah.<|end|>]\n");
+    expect("{'conversations':[{'from':'human','value':'Hi!','train':true},{'from':'gpt','value':'Oh.','train':false},"
+           "{'from':'human','value':'Well?','weight':0},{'from':'gpt','value':'Ah.','weight':0}]}",
+           true, "<|bos|><|user|>[Hi!<|end|>]<|assistant|>Oh.<|end|><|user|>Well?<|end|><|assistant|>Ah.<|end|>\n");
+    expect("{'messages':[{'role':'user','content':'Hi!'},{'role':'assistant','content':'Oh.','weight':0}]}", true,
+           ": no token is a target: the answers have \"weight\": 0 or \"train\": false");
+    expect("{'messages':[{'role':'user','content':'Hi!'},{'role':'assistant','content':'Oh.'}]}\n"
+           "{'messages':[{'role':'user','content':'Hi!'},{'role':'assistant','content':'Oh.','weight':2}]}",
+           true, ":2: message 2: \"weight\" should be 0 or 1; `skip_bad` leaves such examples out");
+    expect("{'system':'Be brief.','conversations':[{'from':'human','value':'Hi!'},"
+           "{'from':'gpt','value':'Oh.','weight':2}]}",
+           true, ":1: message 2: \"weight\" should be 0 or 1; `skip_bad` leaves such examples out");
+}
+
+/* Nothing but texts, and lists of their parts, is text: in no column and in no message. */
+static void test_what_is_no_text(void) {
+    static const struct {
+        const char *format, *name; /* the column's value is %s */
+    } columns[] = {
+        {"{'prompt':%s,'completion':'b'}", "\"prompt\""},
+        {"{'prompt':'a','completion':%s}", "\"completion\""},
+        {"{'instruction':%s,'output':'b'}", "\"instruction\""},
+        {"{'instruction':'a','output':%s}", "\"output\""},
+        {"{'question':%s,'answer':'b'}", "\"question\""},
+        {"{'question':'a','answer':%s}", "\"answer\""},
+        {"{'text':%s}", "\"text\""},
+        {"{'messages':[{'role':'user','content':'a'},{'role':'assistant','content':%s}]}", "message 2: \"content\""},
+        {"{'conversations':[{'from':'human','value':'a'},{'from':'gpt','value':%s}]}", "message 2: \"value\""},
+    };
+    static const struct {
+        const char *value, *problem;
+    } values[] = {
+        {"null", "should be a text, not null"},
+        {"true", "should be a text, not true"},
+        {"1.5", "should be a text, not a number"},
+        {"{'a':'b'}", "should be a text, not an object"},
+        {"['a']", ": part 1 should be {\"type\": \"text\", \"text\": …}"},
+        {"[{'type':'image_url'}]", ": part 1 is of the type \"image_url\", and only text is trained on"},
+    };
+    for (size_t c = 0; c < QR_COUNT_OF(columns); c++) {
+        for (size_t v = 0; v < QR_COUNT_OF(values); v++) {
+            char text[256], expected[256];
+            snprintf(text, sizeof text, columns[c].format, values[v].value);
+            snprintf(expected, sizeof expected, ":1: %s%s%s; `skip_bad` leaves such examples out", columns[c].name,
+                     values[v].problem[0] == ':' ? "" : " ", values[v].problem);
+            expect(text, true, expected);
+        }
+    }
+}
+
+static void test_parts_of_text(void) {
+    expect("{'prompt':[{'role':'user','content':'a'}],'completion':'b'}", true,
+           ":1: the prompt is a list of messages, so what completes it should be one too; `skip_bad` leaves such "
+           "examples out");
+    expect(
+        "{'prompt':'a','completion':[{'role':'assistant','content':'b'}]}", true,
+        ":1: \"completion\" holds messages; give conversations as \"messages\"; `skip_bad` leaves such examples out");
+    expect("{'prompt':[{'type':'text','text':'One'},{'type':'text','text':' two'}],"
+           "'completion':[{'type':'text','text':' three'}]}",
+           true, "<|bos|>One two[ three<|eos|>]\n");
+    expect("{'instruction':[{'type':'text','text':'Add.'}],'input':[{'type':'text','text':'1, 2'}],"
+           "'output':[{'type':'text','text':'3'}]}",
+           true, "<|bos|><|user|>Add.\n\n1, 2<|end|><|assistant|>[3<|end|>]\n");
+    expect("{'conversations':[{'from':'human','value':[{'type':'text','text':'Hi!'}]},"
+           "{'from':'gpt','value':[{'type':'text','text':'Hel'},{'type':'text','text':'lo!'}]}]}",
+           true, "<|bos|><|user|>Hi!<|end|><|assistant|>[Hello!<|end|>]\n");
+}
+
+/* Each name once, in the order of the file, whatever the number of threads; and again out of the cache. */
+static void test_unknown_members(void) {
+    const temporary_folder folder = temporary_create();
+    const example_model model = example_model_open();
+    qr_dataset_options options = dataset_options(
+        &folder,
+        dataset_write(&folder, "d",
+                      "{'messages':[{'role':'user','content':'a','name':'x','tool_calls':null},"
+                      "{'role':'assistant','content':'b','weight':1,'reasoning_content':null,'likes':null}]}\n"
+                      "{'messages':[{'role':'user','content':'a','mood':'good'},"
+                      "{'role':'assistant','content':'b','mood':'bad','\\u001b[1m':1}]}\n"
+                      "{'messages':[{'role':'user','content':'a','likes':3},{'role':'assistant','content':'b'}]}\n"),
+        64);
+    for (int i = 0; i < 2; i++) {
+        qr_dataset *dataset;
+        qr_error err = {0};
+        REQUIRE(qr_dataset_open(&options, model.tokenizer, model.chat_template, &dataset, &err) == QRUN_OK);
+        const qr_dataset_info *info = qr_dataset_get_info(dataset);
+        CHECK_INT(info->from_cache, i);
+        CHECK_STR(info->unknown_members, "\"mood\", \"\\u001b[1m\", \"likes\"");
+        CHECK_INT(info->unknown_line, 2);
+        qr_dataset_close(dataset);
+    }
+    qr_buffer text = {0};
+    for (int i = 0; i < 100; i++) {
+        qr_buffer_append_format(&text,
+                                "{\"messages\": [{\"role\": \"user\", \"content\": \"a\", \"member%d\": 1}, "
+                                "{\"role\": \"assistant\", \"content\": \"b\"}]}\n",
+                                i);
+    }
+    options.path = temporary_text(&folder, "many", text.data);
+    qr_dataset *dataset;
+    REQUIRE(qr_dataset_open(&options, model.tokenizer, model.chat_template, &dataset, NULL) == QRUN_OK);
+    const char *names = qr_dataset_get_info(dataset)->unknown_members;
+    CHECK(strncmp(names, "\"member0\", \"member1\", ", 22) == 0);
+    CHECK(strlen(names) > 200 && strcmp(names + strlen(names) - 5, ", …") == 0);
+    qr_dataset_close(dataset);
+    qr_buffer_free(&text);
+    example_model_close(&model);
+    temporary_remove(&folder);
 }
 
 /* Templates that do not end a turn by themselves: the answers are ended all the same, and nothing else is. */
@@ -154,15 +268,15 @@ static void test_bad_files(void) {
            ":2:9: 'b' where a value should be; `skip_bad` leaves such examples out");
     expect("[{'text':'a'},]", true, ":1:1: the text ends where a value should be; `skip_bad` leaves such examples out");
     expect("{'text':'a'}\n{'question':'b'}\n", true,
-           ":2: has no known format; an example is an object with \"messages\", with \"prompt\" and \"completion\", "
-           "with \"instruction\" and \"output\" (alpaca), with \"question\" and \"answer\", with \"conversations\" "
-           "(ShareGPT), "
-           "or with \"text\"; `skip_bad` leaves such examples out");
+           ":2: has no known format: its members are \"question\". A line should be like {\"prompt\": \"Hello!\", "
+           "\"completion\": \" Ahoy!\"}, or have \"messages\", \"prompt\" and \"response\", \"instruction\" and "
+           "\"output\", \"question\" and \"answer\", \"input\" and \"output\", \"conversations\", or \"text\". "
+           "`columns` gives other names to members; `skip_bad` leaves such examples out");
     expect(
         "{'text':'a'}\n{'prompt':'b','completion':'c'}\n", true,
         ":2: this example is of the format \"prompt/completion\", and those before it are of \"text\"; put each format "
         "in its own file; `skip_bad` leaves such examples out");
-    expect("{'text':7}", true, ":1: \"text\" should be a text; `skip_bad` leaves such examples out");
+    expect("{'text':7}", true, ":1: \"text\" should be a text, not a number; `skip_bad` leaves such examples out");
     expect("{'text':'a'}\n{'text':'a','text':'b'}", true,
            ":2:13: key \"text\" occurs twice in one object; `skip_bad` leaves such examples out");
     expect("{'text':'\xFF'}", true, ":1:10: byte 0xff is not valid UTF-8 here; `skip_bad` leaves such examples out");
@@ -183,7 +297,7 @@ static void test_binary_and_missing_files(void) {
     CHECK(shown.data != NULL && strstr(shown.data, "is not text: it holds zero bytes") != NULL);
     qr_buffer_clear(&shown);
     show_all(&folder, temporary_write(&folder, "p", "PAR1\x15\0\x15", 7), 16, true, true, &shown, NULL);
-    CHECK(shown.data != NULL && strstr(shown.data, "is a Parquet file; write its rows as JSON Lines") != NULL);
+    CHECK(shown.data != NULL && strstr(shown.data, "is a Parquet file; convert it with: python3 -c") != NULL);
     qr_buffer_clear(&shown);
     show_all(&folder, "/nowhere/d.jsonl", 16, true, true, &shown, NULL);
     CHECK_STR(shown.data, "/nowhere/d.jsonl: cannot open: No such file or directory; check the path");
@@ -207,8 +321,8 @@ static void test_no_target(void) {
                 ": no token is a target: what should be learned lies beyond the first 4 tokens of every example; take "
                 "a longer `seq_len`",
                 NULL);
-    expect_with("[{'text':1},2]", 4, true, false, ":1: \"text\" should be a text; `skip_bad` leaves such examples out",
-                NULL);
+    expect_with("[{'text':1},2]", 4, true, false,
+                ":1: \"text\" should be a text, not a number; `skip_bad` leaves such examples out", NULL);
 }
 
 /* Counts of a set with something of everything. */
@@ -418,7 +532,10 @@ static qrun_status attempt(void *context, qr_error *err) {
 static void test_failing_allocations(void) {
     static const char *const files[] = {
         "{'messages':[{'role':'user','content':'Hi'},{'role':'assistant','content':'Oh'}]}",
-        "{'prompt':'a','completion':'b'}", "{'instruction':'a','input':'b','output':'c'}", "[{'text':'b c'}]"};
+        "{'conversations':[{'from':'human','value':[{'type':'text','text':'a'}],'mood':1,'train':true},"
+        "{'from':'gpt','value':'Oh'}]}",
+        "{'prompt':'a','completion':[{'type':'text','text':'a'}]}", "{'instruction':'a','input':'b','output':'c'}",
+        "[{'text':'b c'}]"};
     const temporary_folder folder = temporary_create();
     const example_model model = example_model_open();
     for (size_t i = 0; i < QR_COUNT_OF(files); i++) {
@@ -468,12 +585,70 @@ static void test_identity(void) { check_real("datasets/identity.json", QR_DATASE
 
 static void test_gsm8k(void) { check_real("datasets/gsm8k/test.jsonl", QR_DATASET_QUESTION_ANSWER, 1319); }
 
+/* ---- files that end meanwhile ------------------------------------------------------------------------------------ */
+
+static bool cut_file(void *user, int64_t done, int64_t total) {
+    (void)done, (void)total;
+    CHECK(truncate(user, 10) == 0);
+    return true;
+}
+
+static void check_cut(qrun_status status, const qr_error *err, const char *path) {
+    CHECK_INT(status, QRUN_ERROR_IO);
+    CHECK_MSG(strncmp(err->message, path, strlen(path)) == 0 && strstr(err->message, "cut short") != NULL, "%s",
+              err->message);
+}
+
+static void test_a_file_cut_short_while_it_is_read(void) {
+    const temporary_folder folder = temporary_create();
+    const example_model model = example_model_open();
+    char path[128];
+    snprintf(path, sizeof path, "%s", dataset_write(&folder, "d.jsonl", "{'text':'One'}\n{'text':'Two'}\n"));
+    qr_dataset_options options = dataset_options(&folder, path, 512);
+    options.progress = cut_file;
+    options.progress_user = path;
+    qr_dataset *dataset = NULL;
+    qr_error err = {0};
+    check_cut(qr_dataset_open(&options, model.tokenizer, model.chat_template, &dataset, &err), &err, path);
+    example_model_close(&model);
+    temporary_remove(&folder);
+}
+
+/* The file of tokens stays mapped for the whole run. */
+static void test_a_cache_cut_short_while_it_is_used(void) {
+    const temporary_folder folder = temporary_create();
+    const example_model model = example_model_open();
+    const char *path = dataset_write(&folder, "d.jsonl", "{'text':'One'}\n{'text':'Two'}\n");
+    const qr_dataset_options options = dataset_options(&folder, path, 512);
+    qr_dataset *dataset = NULL;
+    qr_error err = {0};
+    REQUIRE(qr_dataset_open(&options, model.tokenizer, model.chat_template, &dataset, &err) == QRUN_OK);
+    CHECK_INT(qr_dataset_check(dataset, &err), QRUN_OK);
+    DIR *cache = opendir(options.cache_folder);
+    REQUIRE(cache != NULL);
+    char file[4096] = "";
+    for (const struct dirent *entry; (entry = readdir(cache)) != NULL;) {
+        if (entry->d_name[0] != '.') { snprintf(file, sizeof file, "%s/%s", options.cache_folder, entry->d_name); }
+    }
+    closedir(cache);
+    CHECK(truncate(file, 0) == 0);
+    CHECK_INT(qr_dataset_get(dataset, 0).n_tokens, 0);
+    check_cut(qr_dataset_check(dataset, &err), &err, file);
+    qr_dataset_close(dataset);
+    example_model_close(&model);
+    temporary_remove(&folder);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_formats);
     CHECK_RUN(test_alpaca);
     CHECK_RUN(test_question_and_answer);
     CHECK_RUN(test_sharegpt);
+    CHECK_RUN(test_messages_that_do_not_count);
+    CHECK_RUN(test_what_is_no_text);
+    CHECK_RUN(test_parts_of_text);
+    CHECK_RUN(test_unknown_members);
     CHECK_RUN(test_ends_of_turns);
     CHECK_RUN(test_bad_files);
     CHECK_RUN(test_binary_and_missing_files);
@@ -484,6 +659,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_damaged_cache);
     CHECK_RUN(test_cancel);
     CHECK_RUN(test_failing_allocations);
+    CHECK_RUN(test_a_file_cut_short_while_it_is_read);
+    CHECK_RUN(test_a_cache_cut_short_while_it_is_used);
     CHECK_RUN(test_alpaca_demo);
     CHECK_RUN(test_identity);
     CHECK_RUN(test_gsm8k);

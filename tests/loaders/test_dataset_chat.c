@@ -64,13 +64,15 @@ static void check_golden(const qr_json *golden, const example_model *model, cons
     const char *name = qr_json_get(golden, "name")->valuestring;
     const qr_json *template_name = qr_json_get(golden, "template");
     qr_chat_template *own = cJSON_IsString(template_name) ? read_template(template_name->valuestring) : NULL;
-    const qr_conversation conversation = {.messages = qr_json_get(golden, "messages"), .extra = extra};
+    const qr_conversation conversation = {.messages.list = qr_json_get(golden, "messages"), .extra = extra};
     qr_marked_text marked = {0};
+    qr_message_notes notes = {0};
     qr_tokens tokens = {0};
     qr_buffer mask = {0};
     qr_error err = {0};
-    CHECK_MSG(qr_conversation_render(&conversation, own != NULL ? own : model->chat_template, &marked, &err) == QRUN_OK,
-              "%s: %s", name, err.message);
+    const qr_chat_template *used = own != NULL ? own : model->chat_template;
+    CHECK_MSG(qr_conversation_render(&conversation, used, &marked, &notes, &err) == QRUN_OK, "%s: %s", name,
+              err.message);
     CHECK_STR(marked.text.data, qr_json_get(golden, "text")->valuestring);
     const bool any_unfound = check_spans(name, qr_json_get(golden, "byte_spans"), &marked);
     CHECK_MSG(qr_marked_text_encode(&marked, model->tokenizer, &tokens, &mask, &err) == QRUN_OK, "%s: %s", name,
@@ -87,6 +89,7 @@ static void check_golden(const qr_json *golden, const example_model *model, cons
                   name, t, mask.data[t]);
     }
     CHECK_INT(t, n);
+    qr_buffer_free(&notes.unknown_members);
     qr_marked_text_free(&marked);
     qr_tokens_free(&tokens);
     qr_buffer_free(&mask);
@@ -113,12 +116,13 @@ static void expect(const char *template_text, const char *messages, const char *
     qr_chat_template *chat_template = NULL;
     qr_json *list = parse_json(messages);
     qr_marked_text marked = {0};
+    qr_message_notes notes = {0};
     qr_buffer shown = {0};
     qr_error err = {0};
     CHECK_MSG(qr_chat_template_parse(template_text, strlen(template_text), "template", &chat_template, &err) == QRUN_OK,
               "%s", err.message);
-    const qr_conversation conversation = {.messages = list};
-    const qrun_status status = qr_conversation_render(&conversation, chat_template, &marked, &err);
+    const qr_conversation conversation = {.messages.list = list};
+    const qrun_status status = qr_conversation_render(&conversation, chat_template, &marked, &notes, &err);
     size_t at = 0;
     for (size_t i = 0; i < marked.n_spans && status == QRUN_OK; i++) {
         qr_buffer_append(&shown, marked.text.data + at, marked.spans[i].start - at);
@@ -130,6 +134,7 @@ static void expect(const char *template_text, const char *messages, const char *
     if (status == QRUN_OK) { qr_buffer_append(&shown, marked.text.data + at, marked.text.size - at); }
     CHECK_STR(status == QRUN_OK ? shown.data : err.message, expected);
     qr_buffer_free(&shown);
+    qr_buffer_free(&notes.unknown_members);
     qr_marked_text_free(&marked);
     qr_chat_template_free(chat_template);
     qr_json_free(list);
@@ -176,6 +181,114 @@ static void test_no_generation_prompt(void) {
            "<user>2+2<e>[<assistant><t>ab</t>4<e>]<user>3+3<e>[<assistant><t>cd</t>6<e>]");
 }
 
+#define SIMPLE                                                            \
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}<e>{% endfor %}" \
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+/* The same with the tags that transformers makes its masks from. */
+#define TAGGED                                                                                              \
+    "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<e>" \
+    "{% endgeneration %}{% else %}{{ m.content }}<e>{% endif %}{% endfor %}"                                \
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+
+/* weight of OpenAI's files, train and training of axolotl's. */
+static void test_messages_that_do_not_count(void) {
+    static const char first_out[] = "<user>a<e><assistant>b<e><user>c<e><assistant>[d<e>]";
+    static const char *const controls[] = {"'weight':0", "'weight':0.0", "'train':false", "'training':false",
+                                           "'train':false,'weight':0,'training':null"};
+    for (size_t i = 0; i < QR_COUNT_OF(controls); i++) {
+        char messages[512];
+        snprintf(messages, sizeof messages,
+                 "[{'role':'user','content':'a'},{%s,'role':'assistant','content':'b'},"
+                 "{'role':'user','content':'c','train':null,'weight':0},"
+                 "{'role':'assistant','content':'d','weight':1,'train':true}]",
+                 controls[i]);
+        expect(SIMPLE, messages, first_out);
+        expect(TAGGED, messages, first_out);
+    }
+    /* A turn that could not be found need not be, where it does not count. */
+    expect("{% for m in messages %}<{{ m.role }}>{{ m.content if loop.last else m.content | length }}<e>{% endfor %}"
+           "{% if add_generation_prompt %}<assistant>{% endif %}",
+           "[{'role':'assistant','content':'abc','weight':0},{'role':'assistant','content':'d'}]",
+           "<assistant>3<e><assistant>[d<e>]");
+}
+
+/* train makes messages of every role count: the text and the end of the turn, not its opening. */
+static void test_other_roles_that_count(void) {
+    expect(SIMPLE, "[{'role':'user','content':'a','train':true},{'role':'assistant','content':'b'}]",
+           "<user>[a<e>]<assistant>[b<e>]");
+    expect(SIMPLE, "[{'role':'user','content':'a','training':true},{'role':'assistant','content':'b','train':false}]",
+           "<user>[a<e>]<assistant>b<e>");
+    expect("{% for m in messages %}<{{ m.role }}>{{ m.content | upper }}<e>{% endfor %}",
+           "[{'role':'user','content':'a','train':true}]",
+           "what the user wrote in message 1 cannot be found in what the chat template makes of the conversation; give "
+           "this example as prompt and completion");
+}
+
+static void test_controls_are_checked(void) {
+    expect(SIMPLE, "[{'role':'assistant','content':'a','weight':0.5}]", "message 1: \"weight\" should be 0 or 1");
+    expect(SIMPLE, "[{'role':'assistant','content':'a','weight':-1}]", "message 1: \"weight\" should be 0 or 1");
+    expect(SIMPLE, "[{'role':'assistant','content':'a','weight':'0'}]", "message 1: \"weight\" should be 0 or 1");
+    expect(SIMPLE, "[{'role':'assistant','content':'a','weight':true}]", "message 1: \"weight\" should be 0 or 1");
+    expect(SIMPLE, "[{'role':'assistant','content':'a'},{'role':'user','content':'a','weight':1}]",
+           "message 2: \"weight\" is for what the assistant says; \"train\": true makes another role's message count");
+    expect(SIMPLE, "[{'role':'assistant','content':'a','train':0}]",
+           "message 1: \"train\" should be true or false, not a number");
+    expect(SIMPLE, "[{'role':'assistant','content':'a','weight':0,'train':true}]",
+           "message 1: \"train\" contradicts another member of the message");
+    expect(SIMPLE,
+           "[{'role':'assistant','content':'a','train_detail':[{'begin_offset':0,'end_offset':1,'train':true}]}]",
+           "message 1 has \"train_detail\", and a message counts as a whole or not at all; split it, and give each its "
+           "own \"train\"");
+}
+
+/* The template sees neither weight nor train. */
+static void test_controls_are_not_rendered(void) {
+    expect("{{ messages | tojson }}", "[{'role':'user','weight':0,'content':'a','train':false,'name':'b'}]",
+           "[{\"role\": \"user\", \"content\": \"a\", \"name\": \"b\"}]");
+}
+
+/* Lists of parts are their texts, as templates that know parts write them; nothing else becomes a text. */
+static void test_contents(void) {
+    expect(SIMPLE,
+           "[{'role':'user','content':[{'type':'text','text':'a '},{'type':'text','text':'b','image_url':null}]},"
+           "{'role':'assistant','content':[{'type':'text','text':'c'}]}]",
+           "<user>a b<e><assistant>[c<e>]");
+    expect(SIMPLE, "[{'role':'user','content':[]},{'role':'assistant','content':'c'}]", "<user><e><assistant>[c<e>]");
+    expect(SIMPLE, "[{'role':'user','content':[{'type':'text','text':'a'},{'type':'image_url','image_url':{}}]}]",
+           "message 1: \"content\": part 2 is of the type \"image_url\", and only text is trained on");
+    expect(SIMPLE, "[{'role':'user','content':['a']}]",
+           "message 1: \"content\": part 1 should be {\"type\": \"text\", \"text\": …}");
+    expect(SIMPLE, "[{'role':'user','content':[{'type':'text','text':null}]}]",
+           "message 1: \"content\": part 1 should be {\"type\": \"text\", \"text\": …}");
+    expect(SIMPLE, "[{'role':'user','content':true}]", "message 1: \"content\" should be a text, not true");
+    expect(SIMPLE, "[{'role':'user','content':false}]", "message 1: \"content\" should be a text, not false");
+    expect(SIMPLE, "[{'role':'user','content':7}]", "message 1: \"content\" should be a text, not a number");
+    expect(SIMPLE, "[{'role':'user','content':{'a':'b'}}]", "message 1: \"content\" should be a text, not an object");
+    expect(SIMPLE, "[{'role':'user','content':'a'},{'role':'assistant','content':null}]",
+           "message 2: \"content\" should be a text, not null");
+    expect(SIMPLE, "[{'role':'user'}]", "message 1: \"content\" is missing");
+}
+
+#define CALL "'tool_calls':[{'type':'function','function':{'name':'f','arguments':{}}}]"
+
+/* A call needs no content. The template sees none, as in transformers; the word None is never learned. */
+static void test_null_content(void) {
+    static const char called[] = "[{'role':'user','content':'a'},{'role':'assistant','content':null," CALL "}]";
+    static const char missing[] = "[{'role':'user','content':'a'},{'role':'assistant'," CALL "}]";
+    static const char knows[] =
+        "{% for m in messages %}<{{ m.role }}>{% if m.content is defined %}!{% endif %}{{ m.content or '' }}"
+        "{% for c in m.tool_calls %}{{ c.function.name }}(){% endfor %}<e>{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}";
+    expect(knows, called, "<user>!a<e><assistant>[f()<e>]");
+    expect(knows, missing, "<user>!a<e><assistant>[f()<e>]");
+    expect(SIMPLE, called, "<user>a<e><assistant>[<e>]");
+    expect(SIMPLE, "[{'role':'user','content':'None','tool_calls':null},{'role':'assistant','content':'None.'}]",
+           "<user>None<e><assistant>[None.<e>]");
+    expect(knows, "[{'role':'user','content':null," CALL "}]", "message 1: \"content\" should be a text, not null");
+    expect(knows, "[{'role':'assistant','content':null,'tool_calls':[]}]",
+           "message 1: \"content\" should be a text, not null");
+}
+
 /* What is said twice, reversed or changed by what follows cannot be located, and is not guessed. */
 static void test_refused(void) {
     static const char refusal[] =
@@ -213,14 +326,15 @@ static bool check_real_template(const qr_json *item, const qr_json *messages) {
     const char *text = qr_json_get(item, "template")->valuestring, *name = qr_json_get(item, "name")->valuestring;
     qr_chat_template *chat_template = NULL;
     qr_marked_text marked = {0};
+    qr_message_notes notes = {0};
     qr_buffer whole = {0};
     qr_error err = {0}, own_err = {0};
     CHECK_MSG(qr_chat_template_parse(text, strlen(text), name, &chat_template, &err) == QRUN_OK, "%s", err.message);
-    const qr_conversation conversation = {.messages = messages, .extra = qr_json_get(item, "context")};
+    const qr_conversation conversation = {.messages.list = messages, .extra = qr_json_get(item, "context")};
     const bool takes = qr_chat_template_render(chat_template, messages, NULL, conversation.extra, false, 0, &whole,
                                                &own_err) == QRUN_OK &&
                        strstr(whole.data, "ANSWER_2") != NULL;
-    const qrun_status status = qr_conversation_render(&conversation, chat_template, &marked, &err);
+    const qrun_status status = qr_conversation_render(&conversation, chat_template, &marked, &notes, &err);
     if (takes) {
         CHECK_MSG(status == QRUN_OK, "%s: %s", name, err.message);
         CHECK_MSG(marked.n_spans == 2, "%s: %zu spans", name, marked.n_spans);
@@ -229,6 +343,7 @@ static bool check_real_template(const qr_json *item, const qr_json *messages) {
         CHECK_MSG(!holds(&marked, marked.spans[i], "QUESTION"), "%s: a question is a target", name);
         CHECK_MSG(holds(&marked, marked.spans[i], i == 0 ? "ANSWER_1" : "ANSWER_2"), "%s: no answer", name);
     }
+    qr_buffer_free(&notes.unknown_members);
     qr_marked_text_free(&marked);
     qr_buffer_free(&whole);
     qr_chat_template_free(chat_template);
@@ -269,6 +384,12 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_content_taken_apart);
     CHECK_RUN(test_whole_conversations_only);
     CHECK_RUN(test_no_generation_prompt);
+    CHECK_RUN(test_messages_that_do_not_count);
+    CHECK_RUN(test_other_roles_that_count);
+    CHECK_RUN(test_controls_are_checked);
+    CHECK_RUN(test_controls_are_not_rendered);
+    CHECK_RUN(test_contents);
+    CHECK_RUN(test_null_content);
     CHECK_RUN(test_refused);
     CHECK_RUN(test_user_text_like_a_template);
     CHECK_RUN(test_real_templates);

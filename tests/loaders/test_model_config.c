@@ -139,6 +139,94 @@ static void test_family_defaults(void) {
          22},
         {"{'model_type':'phi3'}", QR_FAMILY_PHI3, 32064, 3072, 8192, 32, 32,    32,    96, 4096, 1e-5,
          QR_ACTIVATION_SILU,      false,          false, true, 1e4,  1,  32000, 32000, 0,  0},
+        {"{'model_type':'smollm3'}",
+         QR_FAMILY_SMOLLM3,
+         128256,
+         2048,
+         11008,
+         36,
+         16,
+         4,
+         128,
+         32768,
+         1e-6,
+         QR_ACTIVATION_SILU,
+         true,
+         false,
+         true,
+         2e6,
+         128000,
+         128001,
+         128004,
+         0,
+         0},
+        {"{'model_type':'olmo2'}", QR_FAMILY_OLMO2, 50304, 4096, 11008, 32, 32,    32, 128, 2048, 1e-5,
+         QR_ACTIVATION_SILU,       false,           false, true, 1e4,   -1, 50279, 1,  0,   0},
+        {"{'model_type':'olmo3'}", QR_FAMILY_OLMO3, 50304, 4096, 11008, 32, 32,    32, 128,  2048, 1e-5,
+         QR_ACTIVATION_SILU,       false,           false, true, 5e5,   -1, 50279, 1,  4096, 24},
+        {"{'model_type':'qwen3_5_text'}",
+         QR_FAMILY_QWEN3_5,
+         248320,
+         4096,
+         12288,
+         32,
+         16,
+         4,
+         256,
+         32768,
+         1e-6,
+         QR_ACTIVATION_SILU,
+         false,
+         false,
+         true,
+         1e4,
+         -1,
+         -1,
+         -1,
+         0,
+         0},
+        {"{'model_type':'qwen3_5_moe_text'}",
+         QR_FAMILY_QWEN3_5_MOE,
+         248320,
+         2048,
+         512,
+         40,
+         16,
+         2,
+         256,
+         32768,
+         1e-6,
+         QR_ACTIVATION_SILU,
+         false,
+         false,
+         true,
+         1e4,
+         -1,
+         -1,
+         -1,
+         0,
+         0},
+        {"{'model_type':'qwen3_next'}",
+         QR_FAMILY_QWEN3_NEXT,
+         151936,
+         2048,
+         5632,
+         48,
+         16,
+         2,
+         256,
+         32768,
+         1e-6,
+         QR_ACTIVATION_SILU,
+         false,
+         false,
+         true,
+         1e4,
+         -1,
+         -1,
+         -1,
+         0,
+         0},
         {"{'model_type':'gpt2'}", QR_FAMILY_GPT2, 50257, 768,   3072, 12,    12,    12, 64, 1024, 1e-5,
          QR_ACTIVATION_GELU_TANH, true,           true,  false, 0,    50256, 50256, -1, 0,  0},
     };
@@ -165,7 +253,8 @@ static void test_family_defaults(void) {
         CHECK_INT(c.sliding_window, rows[i].window);
         CHECK_INT(count_sliding(&c), rows[i].n_sliding);
         CHECK_INT(c.dtype, QR_DTYPE_F32);
-        CHECK(!c.has_rope || c.rope.rotary_dim == c.head_dim);
+        const int64_t rotated = c.delta.layers != NULL ? c.head_dim / 4 : c.head_dim;
+        CHECK(!c.has_rope || c.rope.rotary_dim == rotated);
         qr_model_config_free(&c);
         CHECK(c.layer_slides == NULL);
     }
@@ -177,6 +266,101 @@ static void test_gemma(void) {
     CHECK(c.scale_embeddings && c.norm_adds_one);
     CHECK_INT(c.activation, QR_ACTIVATION_GELU_TANH); /* hidden_act is not what Gemma reads */
     CHECK(c.layer_slides[0] && !c.layer_slides[1]);
+    qr_model_config_free(&c);
+}
+
+static void test_layers_without_rotary_positions(void) {
+    PARSE("{'model_type':'smollm3','num_hidden_layers':5,'use_sliding_window':true,'sliding_window':16}");
+    for (int64_t i = 0; i < 5; i++) { CHECK(c.layer_rotates[i] == (i != 3) && c.layer_slides[i] == (i == 3)); }
+    qr_model_config_free(&c);
+    CHECK(c.layer_rotates == NULL);
+}
+
+static void test_listed_layers_without_rotary_positions(void) {
+    PARSE("{'model_type':'smollm3','num_hidden_layers':2,'no_rope_layers':[0,1,1]}");
+    CHECK(!c.layer_rotates[0] && c.layer_rotates[1] && c.sliding_window == 0);
+    qr_model_config_free(&c);
+}
+
+/* The published form: scaling is for the layers without a window. */
+static void test_olmo3(void) {
+    PARSE("{'model_type':'olmo3','num_hidden_layers':8,'sliding_window':64,'rope_theta':500000,'rope_scaling':"
+          "{'rope_type':'yarn','factor':8.0,'original_max_position_embeddings':8192}}");
+    CHECK(c.rope.type == QR_ROPE_YARN && c.rope.theta == 5e5);
+    CHECK(c.rope_local.type == QR_ROPE_DEFAULT && c.rope_local.theta == 5e5);
+    CHECK_INT(count_sliding(&c), 6);
+    qr_model_config_free(&c);
+}
+
+/* As published: the text model inside a wrapper with images. */
+static void test_qwen3_5_wrapper(void) {
+    PARSE("{'model_type':'qwen3_5','architectures':['Qwen3_5ForConditionalGeneration'],'tie_word_embeddings':true,"
+          "'image_token_id':248056,'vision_config':{'depth':27},"
+          "'text_config':{'model_type':'qwen3_5_text','dtype':'bfloat16','num_hidden_layers':6,"
+          "'linear_num_key_heads':16,'linear_num_value_heads':48,'attn_output_gate':true,'mtp_num_hidden_layers':1,"
+          "'layer_types':['linear_attention','full_attention','linear_attention','linear_attention','full_attention',"
+          "'linear_attention'],'rope_parameters':{'mrope_interleaved':true,'mrope_section':[11,11,10],"
+          "'rope_type':'default','rope_theta':10000000,'partial_rotary_factor':0.25}}}");
+    CHECK_INT(c.family, QR_FAMILY_QWEN3_5);
+    CHECK(c.is_multimodal && c.tie_word_embeddings && c.dtype == QR_DTYPE_BF16);
+    CHECK(c.norm_adds_one && !c.scale_embeddings && c.attn_output_gate);
+    CHECK(c.rope.theta == 1e7 && c.rope.rotary_dim == 64 && c.rope.type == QR_ROPE_DEFAULT);
+    REQUIRE(c.delta.layers != NULL);
+    for (int64_t l = 0; l < 6; l++) { CHECK(c.delta.layers[l] == (l != 1 && l != 4)); }
+    CHECK(c.delta.n_key_heads == 16 && c.delta.n_value_heads == 48 && c.delta.conv_kernel == 4);
+    CHECK(c.delta.key_dim == 128 && c.delta.value_dim == 128);
+    qr_model_config_free(&c);
+    CHECK(c.delta.layers == NULL);
+}
+
+/* Before transformers 5: the interval, and rotary parameters at the top. */
+static void test_qwen3_5_older_form(void) {
+    PARSE("{'model_type':'qwen3_5_text','num_hidden_layers':7,'full_attention_interval':3,'rope_theta':5000000,"
+          "'partial_rotary_factor':0.5,'linear_conv_kernel_dim':3}");
+    for (int64_t l = 0; l < 7; l++) { CHECK(c.delta.layers[l] == (l != 2 && l != 5)); }
+    CHECK(c.rope.rotary_dim == 128 && c.rope.theta == 5e6 && c.delta.conv_kernel == 3);
+    qr_model_config_free(&c);
+}
+
+/* The published forms, of Qwen3.5-35B-A3B and of Qwen3-Next: experts that the first always normalises. */
+static void test_qwen3_5_moe_wrapper(void) {
+    PARSE("{'model_type':'qwen3_5_moe','architectures':['Qwen3_5MoeForConditionalGeneration'],"
+          "'tie_word_embeddings':false,'vision_config':{'depth':27},'text_config':{'model_type':'qwen3_5_moe_text',"
+          "'dtype':'bfloat16','num_hidden_layers':5,'full_attention_interval':2,'num_experts':256,"
+          "'num_experts_per_tok':8,'norm_topk_prob':false,'moe_intermediate_size':640}}");
+    CHECK_INT(c.family, QR_FAMILY_QWEN3_5_MOE);
+    CHECK(c.is_multimodal && c.norm_adds_one && c.attn_output_gate && !c.tie_word_embeddings);
+    CHECK(c.experts.n_experts == 256 && c.experts.n_per_token == 8 && c.experts.intermediate_size == 640);
+    CHECK(c.experts.normalizes && c.experts.shared_intermediate_size == 512);
+    for (int64_t l = 0; l < 5; l++) { CHECK(c.delta.layers[l] == (l % 2 == 0) && c.experts.layer_has_experts[l]); }
+    qr_model_config_free(&c);
+}
+
+static void test_qwen3_next(void) {
+    PARSE("{'model_type':'qwen3_next','num_hidden_layers':8,'norm_topk_prob':false,'mlp_only_layers':[2],"
+          "'decoder_sparse_step':1,'partial_rotary_factor':0.5,'rope_theta':10000000}");
+    CHECK(c.norm_adds_one && c.attn_output_gate && !c.experts.normalizes && c.rope.rotary_dim == 128);
+    for (int64_t l = 0; l < 8; l++) {
+        CHECK(c.delta.layers[l] == (l % 4 != 3) && c.experts.layer_has_experts[l] == (l != 2));
+    }
+    qr_model_config_free(&c);
+}
+
+static void test_mistral3_wrapper(void) {
+    PARSE("{'model_type':'mistral3','architectures':['Mistral3ForConditionalGeneration'],'dtype':'bfloat16',"
+          "'text_config':{'model_type':'ministral3','num_hidden_layers':3,'rope_parameters':{'type':'yarn',"
+          "'rope_theta':1000000.0,'factor':16.0,'original_max_position_embeddings':16384,"
+          "'llama_4_scaling_beta':0.1}}}");
+    CHECK(c.is_multimodal && c.family == QR_FAMILY_MINISTRAL3);
+    CHECK(c.attn_temperature_beta == 0.1 && c.attn_temperature_tokens == 16384);
+    CHECK(c.rope.type == QR_ROPE_YARN && c.rope.theta == 1e6 && c.sliding_window == 0);
+    CHECK_INT(c.dtype, QR_DTYPE_BF16);
+    qr_model_config_free(&c);
+}
+
+static void test_mistral3_wrapper_of_mistral(void) {
+    PARSE("{'model_type':'mistral3','text_config':{'num_hidden_layers':3,'sliding_window':null}}");
+    CHECK(c.is_multimodal && c.family == QR_FAMILY_MISTRAL && c.attn_temperature_tokens == 0);
     qr_model_config_free(&c);
 }
 
@@ -287,15 +471,92 @@ static void test_int8_without_method(void) {
     qr_model_config_free(&c);
 }
 
+static void test_expert_defaults(void) {
+    static const struct {
+        const char *text;
+        int64_t n_experts, n_per_token, intermediate_size;
+        bool normalizes;
+        int64_t window;
+    } rows[] = {
+        {"{'model_type':'qwen3_moe'}", 128, 8, 768, false, 0},
+        {"{'model_type':'qwen3_moe','norm_topk_prob':true,'use_sliding_window':true}", 128, 8, 768, true, 4096},
+        {"{'model_type':'mixtral'}", 8, 2, 14336, true, 0},
+        {"{'model_type':'mixtral','norm_topk_prob':false,'intermediate_size':100}", 8, 2, 100, true, 0},
+        {"{'model_type':'mixtral','num_experts':4,'sliding_window':64}", 4, 2, 14336, true, 64},
+        {"{'model_type':'qwen3_next'}", 512, 10, 512, true, 0},
+        {"{'model_type':'qwen3_5_moe_text','num_experts':9}", 9, 8, 512, true, 0},
+        {"{'model_type':'olmoe','clip_qkv':null,'num_local_experts':9}", 9, 8, 2048, false, 0},
+        {"{'model_type':'qwen2_moe','num_hidden_layers':4}", 60, 4, 1408, false, 0},
+        {"{'model_type':'llama','num_experts':4}", 0, 0, 0, false, 0},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(rows); i++) {
+        PARSE(rows[i].text);
+        CHECK_INT(c.experts.n_experts, rows[i].n_experts);
+        CHECK_INT(c.experts.n_per_token, rows[i].n_per_token);
+        CHECK_INT(c.experts.intermediate_size, rows[i].intermediate_size);
+        CHECK(c.experts.normalizes == rows[i].normalizes);
+        CHECK(!c.experts.balances_load);
+        CHECK_INT(c.sliding_window, rows[i].window);
+        for (int64_t l = 0; c.experts.layer_has_experts != NULL && l < c.n_layers; l++) {
+            CHECK(c.experts.layer_has_experts[l]);
+        }
+        CHECK((c.experts.layer_has_experts != NULL) == (rows[i].n_experts > 0));
+        qr_model_config_free(&c);
+    }
+}
+
+/* Every third layer but the fifth (from 0), and a layer that is not there. */
+static void test_layers_with_experts(void) {
+    PARSE("{'model_type':'qwen3_moe','num_hidden_layers':7,'decoder_sparse_step':3,'mlp_only_layers':[5,40],"
+          "'output_router_logits':true}");
+    for (int64_t l = 0; l < 7; l++) { CHECK_INT(c.experts.layer_has_experts[l], l == 2); }
+    CHECK(c.experts.balances_load);
+    qr_model_config_free(&c);
+}
+
+static void test_packed_folders(void) {
+    static const struct {
+        const char *block;
+        int64_t rows, cols;
+    } rows[] = {{"", 128, 128}, {",'weight_block_size':[64,32]", 64, 32}, {",'weight_block_size':null", 0, 0}};
+    for (size_t i = 0; i < QR_COUNT_OF(rows); i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{'model_type':'qwen3','quantization_config':{'quant_method':'fp8'%s}}",
+                 rows[i].block);
+        PARSE(text);
+        CHECK_INT(c.quantization.stored, QR_STORED_PACKED);
+        CHECK(!qr_quantization_is_kept(&c.quantization));
+        CHECK_INT(c.quantization.packing.kind, QR_PACKING_FP8);
+        CHECK_INT(c.quantization.packing.block_rows, rows[i].rows);
+        CHECK_INT(c.quantization.packing.block_cols, rows[i].cols);
+        qr_model_config_free(&c);
+    }
+}
+
+static void test_gpt_oss(void) {
+    PARSE("{'model_type':'gpt_oss','num_hidden_layers':3,'quantization_config':{'quant_method':'mxfp4'},"
+          "'rope_scaling':{'rope_type':'yarn','factor':32,'original_max_position_embeddings':4096,'truncate':false},"
+          "'rope_theta':150000,'swiglu_limit':5.5}");
+    CHECK_INT(c.quantization.packing.kind, QR_PACKING_MXFP4);
+    CHECK(c.qkv_bias && c.o_bias && !c.mlp_bias && c.attn_sinks && c.experts.has_biases && c.experts.normalizes);
+    CHECK(c.experts.gate_alpha == 1.702 && c.experts.gate_limit == 5.5 && !c.rope.truncate);
+    CHECK_INT(c.experts.n_experts, 128);
+    CHECK_INT(c.experts.intermediate_size, 2880);
+    CHECK(c.layer_slides[0] && !c.layer_slides[1] && c.layer_slides[2] && c.sliding_window == 128);
+    qr_model_config_free(&c);
+}
+
 static void test_refusals(void) {
     static const struct {
         const char *text;
         qrun_status status;
         const char *message;
     } cases[] = {
-        {"{'model_type':'mamba'}", QRUN_ERROR_UNSUPPORTED,
-         "config: model_type \"mamba\" is not supported; supported are gemma3, llama, mistral, qwen2, qwen3, gemma2, "
-         "gemma3_text, phi3, gpt2"},
+        {"{'model_type':'nothing'}", QRUN_ERROR_UNSUPPORTED,
+         "config: model_type \"nothing\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
+         "qwen3_5_moe, "
+         "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
+         "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, qwen3_5_text, qwen3_5_moe_text, qwen3_next, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -304,6 +565,13 @@ static void test_refusals(void) {
          "does not generate text"},
         {"{'model_type':'llama','quantization_config':{'quant_method':'gptq','bits':4}}", QRUN_ERROR_UNSUPPORTED,
          "stored in the gptq format"},
+        {"{'model_type':'gpt_oss'}", QRUN_ERROR_INPUT, "a gpt_oss model needs \"rope_scaling\""},
+        {"{'model_type':'gpt_oss','rope_scaling':{'rope_type':'default'},'swiglu_limit':0}", QRUN_ERROR_INPUT,
+         "swiglu_limit"},
+        {"{'model_type':'qwen3','quantization_config':{'quant_method':'fp8','weight_block_size':[128]}}",
+         QRUN_ERROR_INPUT, "\"weight_block_size\" should be two numbers"},
+        {"{'model_type':'qwen3','quantization_config':{'quant_method':'fp8','weight_block_size':[128,0]}}",
+         QRUN_ERROR_INPUT, "\"weight_block_size\" should be two numbers"},
         {"{'model_type':'llama','quantization_config':{'quant_method':'awq'}}", QRUN_ERROR_UNSUPPORTED,
          "the awq format"},
         {"{'model_type':'llama','quantization_config':{'load_in_4bit':true}}", QRUN_ERROR_UNSUPPORTED, "\"fp4\""},
@@ -312,7 +580,12 @@ static void test_refusals(void) {
         {"{'model_type':'llama','hidden_size':100}", QRUN_ERROR_INPUT, "hidden size 100 is not divisible by 32 heads"},
         {"{'model_type':'llama','num_key_value_heads':5}", QRUN_ERROR_INPUT, "not divisible by 5 key/value heads"},
         {"{'model_type':'llama','num_hidden_layers':0}", QRUN_ERROR_INPUT, "\"num_hidden_layers\" is 0, outside 1 to"},
-        {"{'model_type':'llama','vocab_size':1e12}", QRUN_ERROR_INPUT, "\"vocab_size\" is 1000000000000, outside"},
+        {"{'model_type':'llama','vocab_size':1000000000000}", QRUN_ERROR_INPUT,
+         "\"vocab_size\" is 1000000000000, outside"},
+        {"{'model_type':'llama','vocab_size':1e3}", QRUN_ERROR_INPUT, "\"vocab_size\" should be an integer in digits"},
+        {"{'model_type':'llama','num_hidden_layers':2.0}", QRUN_ERROR_INPUT, "should be an integer in digits"},
+        {"{'model_type':'llama','eos_token_id':2.0}", QRUN_ERROR_INPUT, "holds something that is not a token id"},
+        {"{'model_type':'llama','eos_token_id':[-0]}", QRUN_ERROR_INPUT, "holds something that is not a token id"},
         {"{'model_type':'llama','head_dim':7}", QRUN_ERROR_INPUT, "7 of 7 dimensions of a head would be rotated"},
         {"{'model_type':'llama','hidden_act':'relu'}", QRUN_ERROR_UNSUPPORTED, "activation \"relu\""},
         {"{'model_type':'llama','torch_dtype':'float64'}", QRUN_ERROR_UNSUPPORTED, "\"torch_dtype\" is \"float64\""},
@@ -329,13 +602,78 @@ static void test_refusals(void) {
         {"{'model_type':'phi3','rope_scaling':{'type':'longrope','short_factor':['a'],'long_factor':[1]}}",
          QRUN_ERROR_INPUT, "something other than positive numbers"},
         {"{'model_type':'gemma2','layer_types':['full_attention']}", QRUN_ERROR_INPUT, "a list of 26 layers"},
+        {"{'model_type':'smollm3','no_rope_layers':[1,0]}", QRUN_ERROR_INPUT, "each of 36 layers"},
+        {"{'model_type':'smollm3','num_hidden_layers':2,'no_rope_layers':[1,2]}", QRUN_ERROR_INPUT, "a list of 0 or 1"},
+        {"{'model_type':'ministral3'}", QRUN_ERROR_INPUT, "need \"llama_4_scaling_beta\""},
+        {"{'model_type':'mistral3'}", QRUN_ERROR_INPUT, "a mistral3 model should have a \"text_config\""},
         {"{'model_type':'gemma2','layer_types':['linear_attention']}", QRUN_ERROR_UNSUPPORTED,
          "layers of type \"linear_attention\""},
+        {"{'model_type':'qwen3_5'}", QRUN_ERROR_INPUT, "a qwen3_5 model should have a \"text_config\""},
+        {"{'model_type':'qwen3_5_text','layer_types':['linear_attention','full_attention']}", QRUN_ERROR_INPUT,
+         "\"layer_types\" should be a list of 32 layers"},
+        {"{'model_type':'gemma4_text','global_head_dim':41}", QRUN_ERROR_INPUT,
+         "heads of 41 elements cannot be rotated"},
+        {"{'model_type':'gemma4_text','attention_k_eq_v':true,'num_global_key_value_heads':3}", QRUN_ERROR_INPUT,
+         "8 heads are not divisible by 3 key/value heads of full attention"},
+        {"{'model_type':'gemma4_text','num_kv_shared_layers':30}", QRUN_ERROR_INPUT, "\"num_kv_shared_layers\" is 30"},
+        {"{'model_type':'gemma4_text','num_hidden_layers':12,'num_kv_shared_layers':8}", QRUN_ERROR_INPUT,
+         "layer 5 shares keys and values of a full-attention layer before layer 4, and there is none"},
+        {"{'model_type':'gemma4_text','num_hidden_layers':3,'layer_types':['full_attention']}", QRUN_ERROR_INPUT,
+         "\"layer_types\" should be a list of 3 layers"},
+        {"{'model_type':'gemma4_text','num_hidden_layers':2,'layer_types':['full_attention','full_attention'],"
+         "'per_layer_config':{'0':{'head_dim':64}}}",
+         QRUN_ERROR_UNSUPPORTED, "layer 1 has other heads than layers of the same attention"},
+        {"{'model_type':'gemma4_text','per_layer_config':{'5':{'hidden_size':64}}}", QRUN_ERROR_UNSUPPORTED,
+         "\"hidden_size\" of one layer"},
+        {"{'model_type':'gemma4_text','per_layer_config':[]}", QRUN_ERROR_INPUT,
+         "\"per_layer_config\" is not an object"},
+        {"{'model_type':'gemma4_text','vocab_size_per_layer_input':100}", QRUN_ERROR_INPUT,
+         "\"vocab_size_per_layer_input\" is 100, fewer tokens than the 262144"},
+        {"{'model_type':'gemma4_text','use_bidirectional_attention':'all'}", QRUN_ERROR_UNSUPPORTED,
+         "\"use_bidirectional_attention\" is \"all\""},
+        {"{'model_type':'gemma4_text','enable_moe_block':true}", QRUN_ERROR_UNSUPPORTED, "\"enable_moe_block\""},
+        {"{'model_type':'granite','residual_multiplier':0}", QRUN_ERROR_INPUT, "\"residual_multiplier\" is 0"},
+        {"{'model_type':'granite','logits_scaling':'8'}", QRUN_ERROR_INPUT, "\"logits_scaling\""},
+        {"{'model_type':'qwen3_5_text','num_hidden_layers':1,'layer_types':['mamba']}", QRUN_ERROR_UNSUPPORTED,
+         "layers of type \"mamba\" are not supported"},
+        {"{'model_type':'qwen3_5_text','num_hidden_layers':1,'layer_types':'full_attention'}", QRUN_ERROR_INPUT,
+         "should be a list of 1 layer"},
+        {"{'model_type':'qwen3_5_text','num_hidden_layers':3}", QRUN_ERROR_UNSUPPORTED,
+         "no layer is \"full_attention\""},
+        {"{'model_type':'qwen3_5_text','linear_num_value_heads':33}", QRUN_ERROR_INPUT,
+         "linear_num_value_heads 33 is not divisible by linear_num_key_heads 16"},
+        {"{'model_type':'qwen3_5_text','linear_num_key_heads':0}", QRUN_ERROR_INPUT,
+         "\"linear_num_key_heads\" is 0, outside 1 to"},
+        {"{'model_type':'qwen3_5_text','linear_conv_kernel_dim':9}", QRUN_ERROR_INPUT,
+         "\"linear_conv_kernel_dim\" is 9, outside 1 to 8"},
+        {"{'model_type':'qwen3_5_text','linear_num_value_heads':4096,'linear_key_head_dim':1024,"
+         "'linear_value_head_dim':1024}",
+         QRUN_ERROR_INPUT, "4096 linear_num_value_heads of 1024 by 1024 are too many"},
+        {"{'model_type':'qwen3_5_moe_text','num_experts':7}", QRUN_ERROR_INPUT,
+         "\"num_experts_per_tok\" is 8, more than the 7 experts that there are"},
+        {"{'model_type':'qwen3_next','scoring_func':'sigmoid'}", QRUN_ERROR_UNSUPPORTED, "router's \"scoring_func\""},
+        {"{'model_type':'qwen3_next','layer_types':['full_attention']}", QRUN_ERROR_INPUT,
+         "\"layer_types\" should be a list of 48 layers"},
         {"{'model_type':'gemma2','use_bidirectional_attention':true}", QRUN_ERROR_UNSUPPORTED, "bidirectional"},
         {"{'model_type':'gpt2','scale_attn_by_inverse_layer_idx':true}", QRUN_ERROR_UNSUPPORTED, "inverse_layer"},
         {"{'model_type':'llama','eos_token_id':'</s>'}", QRUN_ERROR_INPUT,
          "\"eos_token_id\" holds something that is not"},
         {"{'model_type':'llama','bos_token_id':[1,2]}", QRUN_ERROR_INPUT, "should be one token id"},
+        {"{'model_type':'qwen3_moe','num_experts':7}", QRUN_ERROR_INPUT,
+         "\"num_experts_per_tok\" is 8, more than the 7 experts that there are"},
+        {"{'model_type':'qwen3_moe','num_experts':0}", QRUN_ERROR_INPUT, "\"num_experts\" is 0, outside 1 to"},
+        {"{'model_type':'qwen3_moe','num_experts':100000}", QRUN_ERROR_INPUT, "\"num_experts\" is 100000, outside"},
+        {"{'model_type':'qwen3_moe','num_experts':4096,'num_hidden_layers':33}", QRUN_ERROR_INPUT,
+         "4096 experts in each of 33 layers are more than the 131072 supported"},
+        {"{'model_type':'mixtral','num_experts_per_tok':65}", QRUN_ERROR_INPUT, "is 65, outside 1 to 64"},
+        {"{'model_type':'qwen3_moe','mlp_only_layers':[-1]}", QRUN_ERROR_INPUT, "should be a list of layers"},
+        {"{'model_type':'qwen3_moe','mlp_only_layers':2}", QRUN_ERROR_INPUT, "should be a list of layers"},
+        {"{'model_type':'qwen3_moe','decoder_sparse_step':0}", QRUN_ERROR_INPUT, "\"decoder_sparse_step\" is 0"},
+        {"{'model_type':'qwen3_moe','scoring_func':'sigmoid'}", QRUN_ERROR_UNSUPPORTED, "router's \"scoring_func\""},
+        {"{'model_type':'olmoe','routed_scaling_factor':2.5}", QRUN_ERROR_UNSUPPORTED, "\"routed_scaling_factor\""},
+        {"{'model_type':'mixtral','router_jitter_noise':0.1}", QRUN_ERROR_UNSUPPORTED, "\"router_jitter_noise\""},
+        {"{'model_type':'qwen3_moe','n_group':4}", QRUN_ERROR_UNSUPPORTED, "\"n_group\""},
+        {"{'model_type':'olmoe','clip_qkv':8.0}", QRUN_ERROR_UNSUPPORTED, "\"clip_qkv\""},
     };
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
         qr_model_config c;
@@ -344,6 +682,34 @@ static void test_refusals(void) {
         CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "%s: \"%s\"", cases[i].text, err.message);
         CHECK_MSG(strncmp(err.message, "config: ", 8) == 0, "%s", err.message);
         qr_model_config_free(&c);
+    }
+}
+
+/* Refused by name, wrappers with images too, and what is named instead is there. */
+static void test_families_that_are_out(void) {
+    static const struct {
+        const char *model_type, *name, *nearest;
+    } cases[] = {{"llama4", "Llama 4", "Qwen3-MoE or Qwen3.5-MoE"},
+                 {"deepseek_v3", "DeepSeek V3", "Qwen3-MoE or Qwen3.5-MoE"},
+                 {"deepseek_v4", "DeepSeek V4", "Qwen3-MoE or Qwen3.5-MoE"},
+                 {"glm_moe_dsa", "GLM-5", "Qwen3-MoE or Qwen3.5-MoE"},
+                 {"glm4v", "GLM", "Qwen3 or Llama 3"},
+                 {"nemotron_h", "Nemotron-H", "Qwen3.5"},
+                 {"falcon_h1", "Falcon-H1", "Qwen3.5"},
+                 {"jamba", "Jamba", "Qwen3.5-MoE or Qwen3-Next"},
+                 {"granitemoehybrid", "Granite 4 hybrid", "Qwen3.5"},
+                 {"mamba2", "Mamba", "Qwen3.5"}};
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        char text[128], expected[96];
+        qr_model_config c;
+        qr_error err = {0};
+        snprintf(text, sizeof text, "{'model_type':'%s','text_config':{'model_type':'x'}}", cases[i].model_type);
+        CHECK_INT(parse(text, &c, &err), QRUN_ERROR_UNSUPPORTED);
+        snprintf(expected, sizeof expected, "config: %s (model_type \"%s\") has ", cases[i].name, cases[i].model_type);
+        CHECK_MSG(strncmp(err.message, expected, strlen(expected)) == 0, "%s", err.message);
+        snprintf(expected, sizeof expected, "; the nearest that works is %s", cases[i].nearest);
+        const size_t length = strlen(err.message), n = strlen(expected);
+        CHECK_MSG(length > n && strcmp(err.message + length - n, expected) == 0, "%s", err.message);
     }
 }
 
@@ -357,6 +723,7 @@ static void test_generation_config(void) {
     CHECK(!config.do_sample && config.temperature == 1 && config.top_k == 50 && config.top_p == 1);
     CHECK(config.min_p == 0 && config.repetition_penalty == 1 && config.max_new_tokens == 0 && config.max_length == 0);
 
+    qr_generation_config_free(&config);
     temporary_text(&folder, "generation_config.json",
                    "{\"bos_token_id\": 128000, \"do_sample\": true, \"eos_token_id\": [128001, 128008, 128009], "
                    "\"temperature\": 0.6, \"top_p\": 0.9, \"top_k\": 0, \"min_p\": 0.05, \"repetition_penalty\": 1.1, "
@@ -366,15 +733,77 @@ static void test_generation_config(void) {
     CHECK(config.eos.n == 3 && config.eos.ids[2] == 128009 && config.bos_token_id == 128000);
     CHECK(config.do_sample && config.temperature == 0.6 && config.top_p == 0.9 && config.top_k == 0);
     CHECK(config.min_p == 0.05 && config.repetition_penalty == 1.1);
-    CHECK(config.max_length == 4096 && config.max_new_tokens == 12);
+    CHECK(config.max_length == 0 && config.max_new_tokens == 12);
+    qr_generation_config_free(&config);
 
     temporary_text(&folder, "generation_config.json", "{\"temperature\": 0, \"do_sample\": true}");
     CHECK_INT(qr_generation_config_read(folder.path, &model, &config, NULL), QRUN_OK);
     CHECK(!config.do_sample && config.temperature == 1);
+    qr_generation_config_free(&config);
     temporary_text(&folder, "generation_config.json", "{\"top_p\": 1.5}");
     CHECK_INT(qr_generation_config_read(folder.path, &model, &config, &err), QRUN_ERROR_INPUT);
     CHECK_MSG(strstr(err.message, "generation_config.json: \"top_p\" is 1.5, outside 0 to 1") != NULL, "%s",
               err.message);
+    qr_generation_config_free(&config);
+    qr_model_config_free(&model);
+    temporary_remove(&folder);
+}
+
+static void test_generation_rules(void) {
+    const temporary_folder folder = temporary_create();
+    qr_model_config model;
+    REQUIRE(parse("{'model_type':'llama'}", &model, NULL) == QRUN_OK);
+    qr_generation_config config;
+    qr_error err = {0};
+    temporary_text(&folder, "generation_config.json",
+                   "{\"min_length\": 0, \"num_beams\": 1, \"typical_p\": 1.0, "
+                   "\"bad_words_ids\": null, \"suppress_tokens\": [], \"watermarking_config\": null}");
+    CHECK_MSG(qr_generation_config_read(folder.path, &model, &config, &err) == QRUN_OK, "%s", err.message);
+    CHECK(qr_generation_rules_are_neutral(&config.rules) && config.not_obeyed == NULL);
+    qr_generation_config_free(&config);
+
+    temporary_text(&folder, "generation_config.json",
+                   "{\"sequence_bias\": [[[4], -1.5], [[5, 6, 7], 2]], \"bad_words_ids\": [[8, 9], [10]], "
+                   "\"suppress_tokens\": [1, 2], \"begin_suppress_tokens\": [3], \"no_repeat_ngram_size\": 3, "
+                   "\"encoder_no_repeat_ngram_size\": 2, \"encoder_repetition_penalty\": 1.25, \"min_length\": 4, "
+                   "\"min_new_tokens\": 5, \"forced_bos_token_id\": 11, \"forced_eos_token_id\": [12, 13], "
+                   "\"exponential_decay_length_penalty\": [14, 1.5], \"max_length\": 99, \"num_beams\": 4, "
+                   "\"typical_p\": 0.5, \"epsilon_cutoff\": 0.01, \"eta_cutoff\": 0.02, \"guidance_scale\": 1.5}");
+    CHECK_MSG(qr_generation_config_read(folder.path, &model, &config, &err) == QRUN_OK, "%s", err.message);
+    const qr_generation_rules *r = &config.rules;
+    CHECK(!qr_generation_rules_are_neutral(r));
+    REQUIRE(r->sequence_bias.n == 2 && r->bad_words.n == 2 && r->suppress.n == 2 && r->begin_suppress.n == 1);
+    CHECK(r->sequence_bias.ends[0] == 1 && r->sequence_bias.ends[1] == 4 && r->sequence_bias.ids[3] == 7);
+    CHECK(r->sequence_bias.biases[0] == -1.5F && r->sequence_bias.biases[1] == 2.0F && r->bad_words.biases == NULL);
+    CHECK(r->bad_words.ends[0] == 2 && r->bad_words.ids[2] == 10 && r->suppress.ids[1] == 2);
+    CHECK(r->no_repeat_ngram_size == 3 && r->encoder_no_repeat_ngram_size == 2 && r->min_length == 4);
+    CHECK(r->encoder_repetition_penalty == 1.25 && r->min_new_tokens == 5 && r->forced_bos == 11);
+    CHECK(r->forced_eos.n == 2 && r->decay_start == 14 && r->decay_factor == 1.5 && config.max_length == 99);
+    CHECK_STR(config.not_obeyed, "num_beams, guidance_scale");
+    CHECK(r->typical_p == 0.5 && r->epsilon_cutoff == 0.01 && r->eta_cutoff == 0.02);
+    qr_generation_config_free(&config);
+
+    static const struct {
+        const char *text, *message;
+    } bad[] = {
+        {"{\"suppress_tokens\": 3}", "\"suppress_tokens\" must be a list of token ids"},
+        {"{\"suppress_tokens\": [-1]}", "\"suppress_tokens\" must be a list of token ids"},
+        {"{\"bad_words_ids\": [3]}", "\"bad_words_ids\" must be a list of lists of token ids"},
+        {"{\"bad_words_ids\": [[]]}", "\"bad_words_ids\" must be"},
+        {"{\"bad_words_ids\": [[1], [2.5]]}", "\"bad_words_ids\" must be"},
+        {"{\"sequence_bias\": [[[1], 1, 2]]}", "\"sequence_bias\" must be a list of [[token ids], bias]"},
+        {"{\"sequence_bias\": [[[1], null]]}", "\"sequence_bias\" must be"},
+        {"{\"exponential_decay_length_penalty\": [1]}", "must be [a number of tokens, a factor]"},
+        {"{\"min_new_tokens\": -1}", "\"min_new_tokens\" is -1"},
+        {"{\"forced_bos_token_id\": [1, 2]}", "should be one token id"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(bad); i++) {
+        temporary_text(&folder, "generation_config.json", bad[i].text);
+        err = (qr_error){0};
+        CHECK_INT(qr_generation_config_read(folder.path, &model, &config, &err), QRUN_ERROR_INPUT);
+        CHECK_MSG(strstr(err.message, bad[i].message) != NULL, "%s: %s", bad[i].text, err.message);
+        qr_generation_config_free(&config);
+    }
     qr_model_config_free(&model);
     temporary_remove(&folder);
 }
@@ -393,6 +822,8 @@ static void test_any_allocation_may_fail(void) {
         "{\"model_type\":\"phi3\",\"hidden_size\":8,\"num_attention_heads\":2,\"rope_scaling\":{\"type\":\"su\","
         "\"short_factor\":[1,2],\"long_factor\":[3,4]},\"quantization_config\":{\"load_in_8bit\":true,"
         "\"llm_int8_skip_modules\":[\"lm_head\",\"a\"]}}");
+    check_failing_allocations(attempt_read, folder.path, false);
+    temporary_text(&folder, "config.json", "{\"model_type\":\"qwen3_moe\",\"num_hidden_layers\":3}");
     check_failing_allocations(attempt_read, folder.path, false);
     temporary_remove(&folder);
 }
@@ -428,10 +859,10 @@ static void test_public_configs(void) {
         {"reduced/falcon", "falcon", 0, 0, 0, 0, 0, 0},
         {"reduced/gptj", "gptj", 0, 0, 0, 0, 0, 0},
         {"reduced/gptneox", "gpt_neox", 0, 0, 0, 0, 0, 0},
-        {"reduced/mixtral", "mixtral", 0, 0, 0, 0, 0, 0},
+        {"reduced/mixtral", NULL, QR_FAMILY_MIXTRAL, 1, 8, 128, 0, 1e6},
         {"reduced/phi", "phi", 0, 0, 0, 0, 0, 0},
         {"reduced/qwen", "qwen", 0, 0, 0, 0, 0, 0},
-        {"reduced/qwen3moe", "qwen3_moe", 0, 0, 0, 0, 0, 0},
+        {"reduced/qwen3moe", NULL, QR_FAMILY_QWEN3_MOE, 1, 4, 128, 0, 1e6},
         {"reduced/stablelm", "stablelm", 0, 0, 0, 0, 0, 0},
     };
     for (size_t i = 0; i < QR_COUNT_OF(files); i++) {
@@ -464,6 +895,7 @@ static void test_public_configs(void) {
         CHECK_MSG(files[i].theta < 0 || c.rope.theta == files[i].theta, "%s: theta %g", name, c.rope.theta);
         qr_generation_config generation;
         CHECK_MSG(qr_generation_config_read(folder, &c, &generation, &err) == QRUN_OK, "%s", err.message);
+        qr_generation_config_free(&generation);
         qr_model_config_free(&c);
     }
 }
@@ -472,6 +904,15 @@ int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_family_defaults);
     CHECK_RUN(test_gemma);
+    CHECK_RUN(test_layers_without_rotary_positions);
+    CHECK_RUN(test_listed_layers_without_rotary_positions);
+    CHECK_RUN(test_olmo3);
+    CHECK_RUN(test_mistral3_wrapper);
+    CHECK_RUN(test_qwen3_5_wrapper);
+    CHECK_RUN(test_qwen3_5_older_form);
+    CHECK_RUN(test_qwen3_5_moe_wrapper);
+    CHECK_RUN(test_qwen3_next);
+    CHECK_RUN(test_mistral3_wrapper_of_mistral);
     CHECK_RUN(test_gemma3_wrapper);
     CHECK_RUN(test_gemma3_nested_rope);
     CHECK_RUN(test_llama3_rope);
@@ -482,8 +923,14 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_window_larger_than_every_layer_asks);
     CHECK_RUN(test_quantization);
     CHECK_RUN(test_int8_without_method);
+    CHECK_RUN(test_expert_defaults);
+    CHECK_RUN(test_layers_with_experts);
+    CHECK_RUN(test_packed_folders);
+    CHECK_RUN(test_gpt_oss);
     CHECK_RUN(test_refusals);
+    CHECK_RUN(test_families_that_are_out);
     CHECK_RUN(test_generation_config);
+    CHECK_RUN(test_generation_rules);
     CHECK_RUN(test_any_allocation_may_fail);
     CHECK_RUN(test_public_configs);
     return check_end();

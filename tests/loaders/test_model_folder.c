@@ -1,9 +1,12 @@
 /* Finding a model: paths, the hub's cache under every variable, and what is refused by name. */
 #include "check.h"
 
+#include <unistd.h>
+
 #include "base/sizes.h"
 #include "loaders/config/generation_config.h"
 #include "loaders/config/model_config.h"
+#include "loaders/files/hub.h"
 #include "loaders/files/model_folder.h"
 #include "loaders/files/safetensors.h"
 #include "temporary.h"
@@ -46,7 +49,7 @@ static void test_folders(void) {
     temporary_text(&base, "m/pytorch_model.bin", "");
     check_refused(model, QRUN_ERROR_UNSUPPORTED, "only as PyTorch pickles");
     temporary_text(&base, "m/x.gguf", "");
-    check_refused(model, QRUN_ERROR_UNSUPPORTED, "GGUF files are not supported");
+    check_refused(model, QRUN_ERROR_ARGUMENT, "is a folder with GGUF files; give one of them");
     temporary_text(&base, "m/model.safetensors.index.json", "{}");
     check_found(model, model);
     temporary_text(&base, "m/quant_config.json", "{}");
@@ -58,7 +61,11 @@ static void test_folders(void) {
     temporary_text(&base, "adapter/adapter_config.json", "{}");
     check_refused(temporary_path(&base, "adapter"), QRUN_ERROR_ARGUMENT, "is an adapter, not a model");
     check_refused(temporary_path(&base, "m/config.json"), QRUN_ERROR_ARGUMENT, "is a file");
-    check_refused(temporary_path(&base, "m/x.gguf"), QRUN_ERROR_UNSUPPORTED, "GGUF");
+    check_refused(temporary_path(&base, "m/x.gguf"), QRUN_ERROR_INPUT, "does not begin as a GGUF file does");
+    check_refused("no-such-file.gguf", QRUN_ERROR_NOT_FOUND, "there is no such file");
+    temporary_text(&base, "m/blob", "GGUF\3"); /* known by its first bytes, as ollama names files */
+    snprintf(model, sizeof model, "%s/m/blob", base.path);
+    check_found(model, model);
     check_refused(temporary_path(&base, "absent"), QRUN_ERROR_NOT_FOUND, "there is no such folder");
     check_refused("a/b/c", QRUN_ERROR_NOT_FOUND, "there is no such folder");
     check_refused("", QRUN_ERROR_ARGUMENT, "path is empty");
@@ -123,7 +130,67 @@ static void test_damaged_cache(void) {
     temporary_text(&base, "models--org--name/refs/main", "ffff");
     check_refused("org/name", QRUN_ERROR_NOT_FOUND, "snapshots/ffff: is not there");
     CHECK_INT(remove(temporary_path(&base, "models--org--name/refs/main")), 0);
-    check_refused("org/name", QRUN_ERROR_NOT_FOUND, "refs/main: cannot open");
+    check_refused("org/name", QRUN_ERROR_NOT_FOUND,
+                  "\"org/name\" is in the cache, but not its revision main; get it with: hf download org/name");
+    check_refused("org/name", QRUN_ERROR_NOT_FOUND, "there are the commits 0123abcd, as in NAME@COMMIT");
+    clear_variables();
+    temporary_remove(&base);
+}
+
+static void test_revisions(void) {
+    const temporary_folder base = temporary_create();
+    const char *found = "models--org--name/snapshots/0123abcd";
+    clear_variables();
+    setenv("HF_HUB_CACHE", base.path, 1);
+    make_cached(&base, ".", "models--org--name");
+    check_found("org/name@main", temporary_path(&base, found));
+    check_found("org/name@0123abcd", temporary_path(&base, found));
+    check_found("org/name@0123abc", temporary_path(&base, found));
+    check_refused("org/name@0123ab", QRUN_ERROR_NOT_FOUND,
+                  "not its revision 0123ab; get it with: hf download org/name --revision 0123ab");
+    check_refused("org/name@v1", QRUN_ERROR_NOT_FOUND, "--revision v1");
+    make_folder(&base, "models--org--name/refs/refs/pr");
+    temporary_text(&base, "models--org--name/refs/refs/pr/1", "0123abcd");
+    check_found("org/name@refs/pr/1", temporary_path(&base, found));
+    make_folder(&base, "models--org--name/snapshots/0123abcf");
+    check_found("org/name@0123abcd", temporary_path(&base, found));
+    check_refused("org/name@0123abc", QRUN_ERROR_NOT_FOUND, "not its revision 0123abc");
+    check_refused("org/name@../main", QRUN_ERROR_NOT_FOUND, "there is no such folder");
+    check_refused("org/name@", QRUN_ERROR_NOT_FOUND, "there is no such folder");
+    check_refused("other/name@v2", QRUN_ERROR_NOT_FOUND, "get it with: hf download other/name --revision v2");
+    clear_variables();
+    temporary_remove(&base);
+}
+
+/* What a snapshot is called, whatever way leads to it, and what completes it. */
+static void test_names_of_snapshots(void) {
+    const temporary_folder base = temporary_create();
+    char *name;
+    clear_variables();
+    setenv("HF_HUB_CACHE", base.path, 1);
+    make_cached(&base, ".", "models--org--name");
+    CHECK_INT(qr_hub_name_of(temporary_path(&base, "models--org--name/snapshots/0123abcd"), &name, NULL), QRUN_OK);
+    CHECK_STR(name, "org/name@0123abcd");
+    qr_free(name);
+    char link[256];
+    snprintf(link, sizeof link, "%s/link", base.path);
+    REQUIRE(symlink("models--org--name/snapshots/0123abcd", link) == 0);
+    CHECK_INT(qr_hub_name_of(link, &name, NULL), QRUN_OK);
+    CHECK_STR(name, "org/name@0123abcd");
+    qr_free(name);
+    CHECK_INT(qr_hub_name_of(base.path, &name, NULL), QRUN_OK);
+    CHECK(name == NULL);
+    CHECK_INT(remove(temporary_path(&base, "models--org--name/snapshots/0123abcd/model.safetensors")), 0);
+    check_refused("org/name", QRUN_ERROR_NOT_FOUND,
+                  "index.json; complete the download with: hf download org/name --revision 0123abcd");
+    temporary_text(&base, "models--org--name/snapshots/0123abcd/model.safetensors.index.json",
+                   "{\"weight_map\":{\"a\":\"m-1.safetensors\",\"b\":\"m-2.safetensors\"}}");
+    qr_safetensors *file;
+    qr_error err = {0};
+    CHECK_INT(qr_safetensors_open(link, &file, &err), QRUN_ERROR_NOT_FOUND);
+    CHECK_MSG(strstr(err.message, "2 of its 2 files of weights are missing: m-1.safetensors, m-2.safetensors; complete "
+                                  "the download with: hf download org/name --revision 0123abcd") != NULL,
+              "%s", err.message);
     clear_variables();
     temporary_remove(&base);
 }
@@ -198,6 +265,7 @@ static void test_saved_models(void) {
                       QRUN_OK,
                   "%s", err.message);
         qr_safetensors_close(file);
+        qr_generation_config_free(&generation);
         qr_model_config_free(&config);
         qr_free(folder);
     }
@@ -208,6 +276,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_folders);
     CHECK_RUN(test_cache_variables);
     CHECK_RUN(test_damaged_cache);
+    CHECK_RUN(test_revisions);
+    CHECK_RUN(test_names_of_snapshots);
     CHECK_RUN(test_any_allocation_may_fail);
     CHECK_RUN(test_saved_models);
     return check_end();

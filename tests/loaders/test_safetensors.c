@@ -30,7 +30,7 @@ static void test_reads_tensors_out_of_order(void) {
     CHECK(late->n_dims == 2 && late->dims[0] == 2 && late->dims[1] == 1 && late->n_bytes == 8);
     CHECK(memcmp(late->data, values + 1, 8) == 0);
     CHECK_INT(qr_safetensors_find(file, "early")->n_dims, 0);
-    qr_safetensors_drop(file, late);
+    CHECK_INT(qr_safetensors_finish(file, late, NULL), QRUN_OK);
     CHECK(memcmp(late->data, values + 1, 8) == 0);
     CHECK_STR(qr_safetensors_metadata(file, "format"), "pt");
     CHECK(qr_safetensors_metadata(file, "other") == NULL);
@@ -130,6 +130,59 @@ static void test_refusals(void) {
     temporary_remove(&folder);
 }
 
+/* Python writes 1.0 and 1e3 for floats, and a count is none. */
+static void test_integers_are_written_as_such(void) {
+    static const char *const wrong[] = {"1.0",
+                                        "1e0",
+                                        "10e-1",
+                                        "1E0",
+                                        "-0",
+                                        "-0.0",
+                                        "true",
+                                        "\"1\"",
+                                        "null",
+                                        "1e3",
+                                        "9007199254740992.0",
+                                        "9223372036854775808",
+                                        "1e300"};
+    static const char *const headers[] = {"{\"a\":{\"dtype\":\"U8\",\"shape\":[%s],\"data_offsets\":[0,1]}}",
+                                          "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,%s]}}",
+                                          "{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[%s,0]}}"};
+    const temporary_folder folder = temporary_create();
+    for (size_t i = 0; i < QR_COUNT_OF(wrong) * QR_COUNT_OF(headers); i++) {
+        char header[256];
+        snprintf(header, sizeof header, headers[i / QR_COUNT_OF(wrong)], wrong[i % QR_COUNT_OF(wrong)]);
+        qr_safetensors *file;
+        qr_error err = {0};
+        const char *path = temporary_safetensors(&folder, "a.safetensors", header, NULL, 1);
+        CHECK_MSG(qr_safetensors_open(path, &file, &err) == QRUN_ERROR_INPUT, "%s is accepted", header);
+        CHECK_MSG(strstr(err.message, "non-negative integer") != NULL, "%s: %s", header, err.message);
+        qr_safetensors_close(file);
+    }
+    temporary_remove(&folder);
+}
+
+static void test_a_file_cut_short_while_it_is_open(void) {
+    const temporary_folder folder = temporary_create();
+    unsigned char values[20000];
+    memset(values, 9, sizeof values);
+    const char *path = temporary_safetensors(&folder, "a.safetensors",
+                                             "{\"a\":{\"dtype\":\"U8\",\"shape\":[20000],\"data_offsets\":[0,20000]}}",
+                                             values, sizeof values);
+    qr_safetensors *file;
+    qr_error err = {0};
+    REQUIRE(qr_safetensors_open(path, &file, NULL) == QRUN_OK);
+    const qr_safetensors_tensor *tensor = qr_safetensors_find(file, "a");
+    CHECK_INT(qr_safetensors_check(file, &err), QRUN_OK);
+    CHECK(truncate(path, 100) == 0);
+    CHECK(tensor->data[0] == 9 && tensor->data[19999] == 0);
+    CHECK_INT(qr_safetensors_check(file, NULL), QRUN_ERROR_IO);
+    CHECK_INT(qr_safetensors_finish(file, tensor, &err), QRUN_ERROR_IO);
+    CHECK_MSG(strncmp(err.message, path, strlen(path)) == 0, "%s", err.message);
+    qr_safetensors_close(file);
+    temporary_remove(&folder);
+}
+
 static void test_short_files(void) {
     const temporary_folder folder = temporary_create();
     static const unsigned char huge_header[16] = {1, 0, 0, 0, 0, 1, 0, 0, '{', '}'};
@@ -180,7 +233,8 @@ static void test_shards(void) {
         {"{\"weight_map\":{\"a\":3}}", "gives no file name for \"a\""},
         {"{\"weight_map\":{}}", "has no \"weight_map\""},
         {"{}", "has no \"weight_map\""},
-        {"{\"weight_map\":{\"a\":\"m-1.safetensors\",\"z\":\"m-3.safetensors\"}}", "m-3.safetensors: cannot open"},
+        {"{\"weight_map\":{\"a\":\"m-1.safetensors\",\"z\":\"m-3.safetensors\"}}",
+         "1 of its 2 files of weights is missing: m-3.safetensors"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(bad); i++) {
         write_two_shards(&folder, bad[i][0]);
@@ -455,6 +509,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_reads_tensors_out_of_order);
     CHECK_RUN(test_require);
     CHECK_RUN(test_refusals);
+    CHECK_RUN(test_integers_are_written_as_such);
+    CHECK_RUN(test_a_file_cut_short_while_it_is_open);
     CHECK_RUN(test_short_files);
     CHECK_RUN(test_shards);
     CHECK_RUN(test_writer_bytes);

@@ -146,14 +146,30 @@ static void test_json_llama_2(void) { check_json_goldens("llama-2/support/token_
 /* --- goldens of the small tokenizers ------------------------------------------------------------------------------ */
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/tokenizers"
+#define RANDOM_FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/random_tokenizers"
 
-static void check_fixture(const char *name) {
-    char folder[512], path[600];
-    snprintf(folder, sizeof folder, "%s/%s", FIXTURES, name);
+/* A tokenizer that this library does not open says what it lacks. */
+static void check_refused(const char *folder, const char *message) {
+    qr_error err = {0};
+    qr_tokenizer *tokenizer = NULL;
+    CHECK_MSG(qr_tokenizer_open(folder, &tokenizer, &err) == QRUN_ERROR_UNSUPPORTED, "%s is not refused", folder);
+    CHECK_MSG(strstr(err.message, message) != NULL, "%s: \"%s\", expected \"%s\"", folder, err.message, message);
+    qr_tokenizer_destroy(tokenizer);
+}
+
+static void check_fixture(const char *folder, const char *name) {
+    char path[600];
     snprintf(path, sizeof path, "%s/goldens.json", folder);
-    qr_tokenizer *tokenizer = open_folder(folder);
     qr_json *root = read_golden(path);
-    REQUIRE(tokenizer != NULL && root != NULL);
+    REQUIRE(root != NULL);
+    const qr_json *refused = qr_json_get(root, "refused");
+    if (cJSON_IsString(refused)) {
+        check_refused(folder, refused->valuestring);
+        qr_json_free(root);
+        return;
+    }
+    qr_tokenizer *tokenizer = open_folder(folder);
+    REQUIRE(tokenizer != NULL);
     const int failures = check_state.n_failures_in_case;
     size_t n_cases = 0;
     for (const qr_json *test = qr_json_first(qr_json_get(root, "tests")); test != NULL; test = test->next, n_cases++) {
@@ -170,18 +186,25 @@ static void check_fixture(const char *name) {
     qr_tokenizer_destroy(tokenizer);
 }
 
-static void test_fixtures(void) {
-    DIR *folder = opendir(FIXTURES);
+static void check_fixtures(const char *path, size_t n_least) {
+    DIR *folder = opendir(path);
     REQUIRE(folder != NULL);
     size_t n = 0;
     for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        char fixture[512];
         if (entry->d_name[0] == '.') { continue; }
-        check_fixture(entry->d_name);
+        snprintf(fixture, sizeof fixture, "%s/%s", path, entry->d_name);
+        check_fixture(fixture, entry->d_name);
         n++;
     }
     closedir(folder);
-    CHECK_MSG(n >= 21, "%zu fixtures", n);
+    CHECK_MSG(n >= n_least, "%zu fixtures", n);
 }
+
+static void test_fixtures(void) { check_fixtures(FIXTURES, 24); }
+
+/* Of random components, made by tests/golden/random_tokenizers.py, which compares many more. */
+static void test_random_fixtures(void) { check_fixtures(RANDOM_FIXTURES, 40); }
 
 static void test_lookups(void) {
     qr_tokenizer *tokenizer = open_folder(FIXTURES "/llama2");
@@ -212,25 +235,42 @@ static void test_lookups(void) {
     qr_tokenizer_destroy(tokenizer);
 }
 
-/* A folder with the tokenizer.json of a fixture and this tokenizer_config.json. */
-static qr_tokenizer *open_with_config(const char *config, qr_error *err) {
-    char folder[] = "/tmp/qrun_test_tokenizer_XXXXXX", path[128];
+/* Without the care of qr_file_write, which waits for the disk. */
+static void write_text(const char *folder, const char *name, const char *text) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    remove(path);
+    if (text == NULL) { return; }
+    FILE *file = fopen(path, "wb");
+    REQUIRE(file != NULL);
+    CHECK(fputs(text, file) >= 0);
+    CHECK(fclose(file) == 0);
+}
+
+/* A folder with the tokenizer.json of a fixture, this tokenizer_config.json, and this config.json or none. */
+static qr_tokenizer *open_with_configs(const char *fixture, const char *config, const char *model_config,
+                                       qr_error *err) {
+    char folder[] = "/tmp/qrun_test_tokenizer_XXXXXX", path[600];
     char *json = NULL;
     size_t n_bytes = 0;
     qr_tokenizer *tokenizer = NULL;
     CHECK(mkdtemp(folder) != NULL);
-    CHECK(qr_file_read(FIXTURES "/llama3/tokenizer.json", 1 << 20, &json, &n_bytes, NULL) == QRUN_OK);
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    CHECK(qr_file_write(path, json, n_bytes, err) == QRUN_OK);
-    snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-    CHECK(qr_file_write(path, config, strlen(config), err) == QRUN_OK);
+    snprintf(path, sizeof path, "%s/%s/tokenizer.json", FIXTURES, fixture);
+    CHECK(qr_file_read(path, 1 << 20, &json, &n_bytes, NULL) == QRUN_OK);
+    write_text(folder, "tokenizer.json", json);
+    write_text(folder, "tokenizer_config.json", config);
+    write_text(folder, "config.json", model_config);
     (void)qr_tokenizer_open(folder, &tokenizer, err);
-    remove(path);
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    remove(path);
+    write_text(folder, "tokenizer.json", NULL);
+    write_text(folder, "tokenizer_config.json", NULL);
+    write_text(folder, "config.json", NULL);
     remove(folder);
     qr_free(json);
     return tokenizer;
+}
+
+static qr_tokenizer *open_with_config(const char *config, qr_error *err) {
+    return open_with_configs("llama3", config, NULL, err);
 }
 
 static void test_config(void) {
@@ -238,27 +278,71 @@ static void test_config(void) {
     qr_error err = {0};
     qr_tokenizer *tokenizer = open_with_config(
         "{\"bos_token\":{\"content\":\"<s>\"},\"eos_token\":\"</s>\",\"pad_token\":\"<|tool|>\",\"unk_token\":null,"
-        "\"add_eos_token\":true,\"model_max_length\":1000000000000000019884624838656,\"added_tokens_decoder\":{"
-        "\"700\":{\"content\":\"<|tool|>\",\"special\":true,\"normalized\":false},"
+        "\"model_max_length\":1000000000000000019884624838656,\"added_tokens_decoder\":{"
+        "\"646\":{\"content\":\"<|tool|>\",\"special\":true,\"normalized\":false},"
         "\"640\":{\"content\":\"<s>\",\"special\":true,\"normalized\":false,\"rstrip\":true}}}",
         &err);
     REQUIRE(tokenizer != NULL);
     const int32_t bos = qr_tokenizer_bos_id(tokenizer), eos = qr_tokenizer_eos_id(tokenizer);
     CHECK(bos == qr_tokenizer_id(tokenizer, "<s>", 3) && eos == qr_tokenizer_id(tokenizer, "</s>", 4) && bos != eos);
-    CHECK_INT(qr_tokenizer_pad_id(tokenizer), 700);
+    CHECK_INT(qr_tokenizer_pad_id(tokenizer), 646);
     CHECK_INT(qr_tokenizer_unk_id(tokenizer), -1);
-    CHECK_INT(qr_tokenizer_vocab_size(tokenizer), 701);
-    /* The template of tokenizer.json would put <s> in front; the config says </s> behind and no more. */
+    CHECK_INT(qr_tokenizer_vocab_size(tokenizer), 647);
     qr_tokens tokens = encode(tokenizer, "<|tool|><s>  ", 13, &with_special);
-    CHECK(tokens.n == 3 && tokens.ids[0] == 700 && tokens.ids[1] == bos && tokens.ids[2] == eos);
+    CHECK(tokens.n == 3 && tokens.ids[0] == bos && tokens.ids[1] == 646 && tokens.ids[2] == bos);
     qr_tokens_free(&tokens);
     qr_tokenizer_destroy(tokenizer);
 
     CHECK(open_with_config("{\"added_tokens_decoder\":{\"x\":{\"content\":\"y\"}}}", &err) == NULL);
     CHECK_MSG(strstr(err.message, "\"x\" is not an id") != NULL, "%s", err.message);
-    qr_error_clear(&err);
-    CHECK(open_with_config("{\"add_bos_token\":1}", &err) == NULL);
-    CHECK_MSG(strstr(err.message, "add_bos_token") != NULL, "%s", err.message);
+}
+
+/* A member and a comma; nothing where the test has no such member. */
+static void append_member(qr_buffer *out, const qr_json *test, const char *key) {
+    const qr_json *value = qr_json_get(test, key);
+    if (cJSON_IsString(value)) { qr_buffer_append_format(out, "\"%s\":\"%s\",", key, value->valuestring); }
+}
+
+/* add_bos_token and add_eos_token are absent (0), true or false. */
+static void check_added(const qr_json *test, const char *text, int add_bos, int add_eos) {
+    static const char *const values[] = {"null", "true", "false"};
+    const qr_encode_options with_special = {.add_special = true, .parse_special = true};
+    qr_error err = {0};
+    qr_buffer config = {0}, model_config = {0};
+    qr_buffer_append_char(&config, '{');
+    append_member(&config, test, "bos_token");
+    append_member(&config, test, "eos_token");
+    append_member(&config, test, "tokenizer_class");
+    qr_buffer_append_format(&config, "\"add_bos_token\":%s,\"add_eos_token\":%s}", values[add_bos], values[add_eos]);
+    qr_buffer_append_char(&model_config, '{');
+    append_member(&model_config, test, "model_type");
+    qr_buffer_append_text(&model_config, "\"tie_word_embeddings\":true}");
+    const char *fixture = qr_json_get(test, "tokenizer")->valuestring;
+    const bool has_model = qr_json_get(test, "model_type") != NULL;
+    qr_tokenizer *tokenizer = open_with_configs(fixture, config.data, has_model ? model_config.data : NULL, &err);
+    REQUIRE(tokenizer != NULL);
+    const int failures = check_state.n_failures_in_case;
+    qr_tokens tokens = encode(tokenizer, text, strlen(text), &with_special);
+    check_ids(&tokens, qr_json_get(test, "ids"), text);
+    CHECK_MSG(failures == check_state.n_failures_in_case, "with %s, %s", config.data, model_config.data);
+    qr_tokens_free(&tokens);
+    qr_tokenizer_destroy(tokenizer);
+    qr_buffer_free(&config);
+    qr_buffer_free(&model_config);
+}
+
+/* What transformers adds, recorded by tests/golden/make_tokenizer_config_goldens.py. */
+static void test_added_by_class(void) {
+    qr_json *root = read_golden(QRUN_SOURCE_DIR "/tests/fixtures/tokenizer_configs.json");
+    REQUIRE(root != NULL);
+    const char *text = qr_json_get(root, "text")->valuestring;
+    size_t n_tests = 0;
+    for (const qr_json *test = qr_json_first(qr_json_get(root, "tests")); test != NULL; test = test->next, n_tests++) {
+        for (int i = 0; i < 9; i++) { check_added(test, text, i / 3, i % 3); }
+        if (check_state.n_failures_in_case > 20) { break; }
+    }
+    CHECK_MSG(n_tests >= 360, "%zu tests", n_tests);
+    qr_json_free(root);
 }
 
 /* tokenizer_config.json of real folders: named tokens, and add_bos_token against the template of tokenizer.json. */
@@ -289,8 +373,10 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_json_gpt2);
     CHECK_RUN(test_json_llama_2);
     CHECK_RUN(test_fixtures);
+    CHECK_RUN(test_random_fixtures);
     CHECK_RUN(test_lookups);
     CHECK_RUN(test_config);
+    CHECK_RUN(test_added_by_class);
     CHECK_RUN(test_config_of_real_folders);
     return check_end();
 }

@@ -1,15 +1,18 @@
 #include "session_run.h"
 
+#include "base/random.h"
 #include "check.h"
 
 void run_on_event(void *user, const qrun_event *event) {
     run_record *record = user;
+    if (event->type == QRUN_EVENT_PROMPT) { return; }
     if (record->n_last > 0 || event->sample < 0 || event->sample >= 4 || event->text == NULL) {
         record->malformed = true;
         return;
     }
     run_sample *sample = &record->samples[event->sample];
     record->n_last += event->is_last;
+    sample->text_hash = qr_hash_bytes(qr_hash_mix(sample->text_hash + 1), event->text, event->text_bytes);
     if (event->type == QRUN_EVENT_ERROR) {
         record->n_errors++;
         record->malformed |= !event->is_last || event->message == NULL;
@@ -41,7 +44,8 @@ bool run_samples_are_equal(const run_sample *a, const run_sample *b, const char 
     const bool same_end = a->n_tokens == b->n_tokens && strcmp(a->finish_reason, b->finish_reason) == 0;
     CHECK_MSG(same_end, "%s: %d tokens (%s), alone %d (%s)", what, a->n_tokens, a->finish_reason, b->n_tokens,
               b->finish_reason);
-    return same_end;
+    CHECK_MSG(a->text_hash == b->text_hash, "%s: the texts differ", what);
+    return same_end && a->text_hash == b->text_hash;
 }
 
 qrun_model *run_open_fixture(qrun_context *context, const char *folder, qrun_quant quant, qrun_dtype dtype) {

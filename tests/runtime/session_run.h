@@ -13,6 +13,7 @@ typedef struct run_sample {
     float logprobs[RUN_MAX_TOKENS];
     qrun_top_logprob top[RUN_MAX_TOKENS][RUN_MAX_TOP];
     int32_t n_top;
+    uint64_t text_hash; /* of all texts, and of where one event ends and the next begins */
     char finish_reason[16];
     int32_t cached_tokens;
 } run_sample;

@@ -1,8 +1,9 @@
 #include "single_sequence.h"
 
 #include "base/sizes.h"
+#include "runtime/layers/layer_delta.h"
 
-qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_t rope_tokens, qr_kv_format kv_format,
+qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_t n_tokens, qr_kv_format kv_format,
                                    single_sequence *single, qr_error *err) {
     *single = (single_sequence){.model = model, .max_tokens = max_tokens, .adapter = -1};
     const int64_t n_blocks = qr_ceil_div(max_tokens, QR_KV_PAGE_TOKENS);
@@ -22,8 +23,12 @@ qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_
     QR_TRY(qr_kv_sequence_create(single->cache, max_tokens, (qr_kv_key){0}, &single->sequence, err));
     single->pages_bytes = (size_t)options.n_pages * qr_page_bytes(model, kv_format);
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, single->pages_bytes, &single->pages, err));
-    QR_TRY(qr_forward_create(model, &limits, single->pages, &single->forward, err));
-    QR_TRY(qr_forward_set_rope(single->forward, 0, rope_tokens, err));
+    single->state_bytes = (size_t)qr_delta_state_floats(&model->shape) * sizeof(float);
+    if (single->state_bytes > 0) {
+        QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, single->state_bytes, &single->state, err));
+    }
+    QR_TRY(qr_forward_create(model, &limits, single->pages, single->state, &single->forward, err));
+    QR_TRY(qr_forward_set_rope(single->forward, 0, n_tokens, max_tokens, err));
 out:
     if (status != QRUN_OK) { single_sequence_destroy(single); }
     return status;
@@ -35,6 +40,7 @@ void single_sequence_destroy(single_sequence *single) {
     qr_forward_destroy(single->forward);
     qr_backend *backend = single->model->context->backend;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, single->pages, single->pages_bytes);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, single->state, single->state_bytes);
 }
 
 qrun_status single_sequence_feed(single_sequence *single, const int32_t *ids, int64_t n, qr_error *err) {
@@ -47,7 +53,7 @@ qrun_status single_sequence_feed(single_sequence *single, const int32_t *ids, in
     qr_batch *batch;
     qrun_status status = qr_forward_begin(single->forward, &sizes, &batch, err);
     if (status != QRUN_OK) { return status; }
-    qr_batch_add(batch, &single->sequence, ids, n, 0, single->adapter, false);
+    qr_batch_add(batch, &single->sequence, ids, single->sequence.n_tokens, n, 0, single->adapter, 0);
     status = qr_forward_run(single->forward, err);
     if (status == QRUN_OK) { qr_kv_commit(single->cache, &single->sequence, ids, n); }
     return status;

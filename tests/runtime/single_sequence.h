@@ -2,8 +2,8 @@
 #ifndef QR_TESTS_SINGLE_SEQUENCE_H
 #define QR_TESTS_SINGLE_SEQUENCE_H
 
+#include "runtime/cache/kv_cache.h"
 #include "runtime/generate/forward.h"
-#include "runtime/generate/kv_cache.h"
 
 typedef struct single_sequence {
     qrun_model *model;
@@ -12,12 +12,14 @@ typedef struct single_sequence {
     qr_kv_sequence sequence;
     void *pages;
     size_t pages_bytes;
+    void *state; /* NULL: the model's layers carry none along */
+    size_t state_bytes;
     int64_t max_tokens;
     int32_t adapter; /* index of the adapter used, or −1 */
 } single_sequence;
 
-/* For up to max_tokens tokens, whose rotary parameters are those of rope_tokens. */
-qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_t rope_tokens, qr_kv_format kv_format,
+/* For up to max_tokens tokens, with the rotary frequencies of its first n_tokens (rope.h). */
+qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_t n_tokens, qr_kv_format kv_format,
                                    single_sequence *single, qr_error *err);
 void single_sequence_destroy(single_sequence *single);
 

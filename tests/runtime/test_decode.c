@@ -68,6 +68,7 @@ static qrun_session_stats run_crowd(qrun_context *context, const crowd *c, bool 
     qrun_adapter *adapters[N_ADAPTERS] = {NULL, NULL};
     qrun_error error = QRUN_ERROR_INIT;
     params.kv = c->kv, params.kv_tokens = 1600, params.max_sequences = 11, params.max_step_tokens = 24;
+    params.speculate = "off"; /* which depends on time: steps are counted */
     qrun_model *model = run_open_fixture(context, c->folder, c->quant, c->dtype);
     if (model == NULL) { return stats; }
     for (int a = 0; a < N_ADAPTERS && c->adapters[a] != NULL; a++) {

@@ -98,6 +98,7 @@ static const char model_path[] = QRUN_SOURCE_DIR "/tests/fixtures/models/llama";
 static qrun_session_params session_params(void) {
     qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
     params.kv_tokens = 640, params.max_sequences = 4, params.max_step_tokens = 32;
+    params.speculate = "ngram"; /* asked for: as the default, drafts are left out where a byte is missing */
     return params;
 }
 
@@ -107,7 +108,7 @@ static qrun_plan_entry *plan_session(qrun_context *context, const qrun_session_p
     qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
     qrun_plan_entry *entries = NULL;
     model_params.path = model_path;
-    (void)qrun_plan_session(context, &model_params, params, &entries, n, error);
+    (void)qrun_plan_session(context, &model_params, params, &entries, n, NULL, error);
     return entries;
 }
 
@@ -163,7 +164,10 @@ static void test_a_session_is_planned_to_the_byte(void) {
     CHECK_MSG(entries != NULL, "%s", error.message);
     qrun_free(entries);
     params.memory_bytes = total - 1;
-    CHECK(plan_session(context, &params, &n, &error) == NULL && error.status == QRUN_ERROR_MEMORY);
+    entries = plan_session(context, &params, &n, &error); /* the least that is needed, although it does not fit */
+    CHECK_INT(error.status, QRUN_ERROR_MEMORY);
+    CHECK(entries != NULL && total_of(entries, n) == total);
+    qrun_free(entries);
     CHECK_MSG(strstr(error.message, "a budget of") != NULL &&
                   strstr(error.message, "the GPU's context 300 MiB") != NULL,
               "message is \"%s\"", error.message);
@@ -308,7 +312,7 @@ static void test_training_of_8b_is_planned_within_9_gb(void) {
     set_number("QRUN_SIMT_CONTEXT", 600 * (int64_t)MIB);
     qrun_context *context = open_device(80000 * (int64_t)MIB);
     REQUIRE(context != NULL);
-    CHECK_MSG(qrun_plan_training(context, &model_params, &params, &plan, &n, NULL, &error) == QRUN_OK, "%s",
+    CHECK_MSG(qrun_plan_training(context, &model_params, &params, &plan, &n, NULL, NULL, &error) == QRUN_OK, "%s",
               error.message);
     const int64_t total = total_of(plan, n);
     CHECK_MSG(total <= INT64_C(9000000000), "%lld bytes", (long long)total);
@@ -339,7 +343,7 @@ static void test_the_workspace_of_dora_is_planned(void) {
     REQUIRE(context != NULL);
     const qr_dora_backward_args args = {.n_rows = N_TOKENS, .dim = WIDEST, .dy_stride = WIDEST, .z_stride = WIDEST};
     const int64_t needed = (int64_t)qr_dora_backward_workspace(context->backend, &args);
-    CHECK_MSG(qrun_plan_training(context, &model_params, &params, &plan, &n, NULL, &error) == QRUN_OK, "%s",
+    CHECK_MSG(qrun_plan_training(context, &model_params, &params, &plan, &n, NULL, NULL, &error) == QRUN_OK, "%s",
               error.message);
     const int64_t planned = entry_of(plan, n, "workspace")->bytes;
     CHECK_MSG(needed > 0 && planned >= needed, "%lld bytes of workspace are planned, and dora_backward needs %lld",

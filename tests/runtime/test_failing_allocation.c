@@ -89,6 +89,10 @@ static qrun_status open_gpt2(qrun_error *error) {
     return open_model_of(FIXTURES "models/gpt2", QRUN_QUANT_INT8, error);
 }
 
+static qrun_status open_experts(qrun_error *error) {
+    return open_model_of(FIXTURES "models/qwen3-moe-stacked", QRUN_QUANT_INT8, error);
+}
+
 static qrun_status open_tokenizer(qrun_error *error) {
     qrun_tokenizer *made;
     const qrun_status status = qrun_tokenizer_open(context, folder.path, &made, error);
@@ -109,7 +113,7 @@ static qrun_status make_plan(qrun_error *error) {
     model_params.path = folder.path;
     qrun_plan_entry *entries;
     int32_t n;
-    const qrun_status status = qrun_plan_session(context, &model_params, &session_params, &entries, &n, error);
+    const qrun_status status = qrun_plan_session(context, &model_params, &session_params, &entries, &n, NULL, error);
     qrun_free(entries);
     return status;
 }
@@ -128,6 +132,7 @@ static void test_loading(void) {
     sweep("context", open_context);
     sweep("tokenizer", open_tokenizer);
     sweep("model, quantised while it is read", open_and_quantise);
+    sweep("model of experts", open_experts);
     sweep("model stored by bitsandbytes", open_quantised);
     sweep("model with Conv1D weights", open_gpt2);
     sweep("plan", make_plan);
@@ -142,6 +147,7 @@ static qrun_request_params common(run_record *record) {
     qrun_request_params params = QRUN_REQUEST_PARAMS_INIT;
     params.stop = stops, params.n_stop = 2, params.max_tokens = 12, params.n = 3, params.temperature = 1,
     params.logprobs = 3;
+    params.prompt_logprobs = 2;
     params.ignore_eos = true, params.on_event = run_on_event, params.user = record;
     return params;
 }
@@ -197,7 +203,7 @@ static qrun_status submit_json(qrun_error *error) {
 
 static int n_failed_requests;
 
-/* Once accepted, a request ends well. */
+/* Once accepted, a request ends well, or alone with an error where what it starts with cannot be allocated. */
 static qrun_status generate(qrun_error *error) {
     run_record record = {.n_done = 0}, other = {.n_done = 0};
     qrun_request_params params = common(&record);
@@ -264,7 +270,7 @@ static void test_requests(void) {
     sweep("request of messages", submit_messages);
     sweep("request in JSON", submit_json);
     sweep("generate", generate);
-    CHECK_INT(n_failed_requests, 0); /* an accepted request allocates nothing more */
+    CHECK(n_failed_requests > 0);
     sweep("perplexity", evaluate);
     qrun_session_destroy(session);
 }

@@ -12,6 +12,7 @@
 #include "quant/int8.h"
 #include "quant/nf4.h"
 #include "runtime/model/adapter.h"
+#include "runtime/model/rope.h"
 #include "session_run.h"
 #include "single_sequence.h"
 #include "temporary.h"
@@ -107,21 +108,23 @@ static int greedy_mismatches(qrun_model *model, const qr_json *prompt, qr_kv_for
     for (const qr_json *g = qr_json_first(qr_json_get(prompt, "greedy_gaps")); g != NULL; g = g->next) {
         gaps[n_gaps++] = g->valuedouble;
     }
-    single_sequence single;
+    single_sequence single = {.model = model};
     qr_error err = {0};
-    if (single_sequence_create(model, n, (int64_t)number_of(prompt, "greedy_rotary_length"), kv, &single, &err) !=
-        QRUN_OK) {
-        return -1;
-    }
-    single.adapter = adapter;
     float *logits = malloc((size_t)model->shape.vocab * sizeof *logits);
     int mismatches = 0;
-    for (int64_t done = 0; done < n - 1;) {
-        const int64_t step = done == 0 ? n_prompt : 1;
-        CHECK(single_sequence_feed(&single, ids, step, &err) == QRUN_OK);
-        CHECK(single_sequence_logits(&single, step - 1, logits, &err) == QRUN_OK);
-        done += step;
-        if (gaps[done - n_prompt] > min_gap) { mismatches += argmax(logits, model->shape.vocab) != ids[done]; }
+    int64_t done = 0, length_class = -1;
+    for (int64_t known = n_prompt; known < n; known++) {
+        if (qr_rope_length_class(&model->config, known, n) != length_class) { /* all keys are rotated again */
+            if (done > 0) { single_sequence_destroy(&single); }
+            if (single_sequence_create(model, n, known, kv, &single, &err) != QRUN_OK) { return -1; }
+            length_class = qr_rope_length_class(&model->config, known, n);
+            single.adapter = adapter;
+            done = 0;
+        }
+        CHECK(single_sequence_feed(&single, ids, known - done, &err) == QRUN_OK);
+        CHECK(single_sequence_logits(&single, known - done - 1, logits, &err) == QRUN_OK);
+        done = known;
+        if (gaps[known - n_prompt] > min_gap) { mismatches += argmax(logits, model->shape.vocab) != ids[known]; }
     }
     free(logits);
     single_sequence_destroy(&single);
@@ -167,9 +170,11 @@ static void check_f16(qrun_model *model, const qr_json *entry, const qr_safetens
 
 typedef void check_model(qrun_model *model, const qr_json *entry, const qr_safetensors *golden, int32_t adapter);
 
-static void check_models(qrun_quant quant, qrun_dtype dtype, check_model *check) {
-    for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL;
-         entry = entry->next) {
+/* Of the folders that a section of the index lists. */
+static void check_models(const char *section, qrun_quant quant, qrun_dtype dtype, check_model *check) {
+    const qr_json *entry = qr_json_first(qr_json_get(golden_index, section));
+    CHECK(entry != NULL);
+    for (; entry != NULL; entry = entry->next) {
         qrun_model *model = open_model(text_of(entry, "folder"), quant, dtype);
         qr_safetensors *golden = open_golden(entry);
         if (model == NULL || golden == NULL) { continue; }
@@ -179,16 +184,22 @@ static void check_models(qrun_quant quant, qrun_dtype dtype, check_model *check)
     }
 }
 
-static void test_f32_equals_transformers(void) { check_models(QRUN_QUANT_F32, QRUN_DTYPE_F32, check_f32); }
+static void test_f32_equals_transformers(void) { check_models("models", QRUN_QUANT_F32, QRUN_DTYPE_F32, check_f32); }
 
 static void test_bf16_is_within_twice_the_error_of_transformers(void) {
-    check_models(QRUN_QUANT_BF16, QRUN_DTYPE_BF16, check_bf16);
+    check_models("models", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, check_bf16);
 }
 
 /* Held in F32, the weights are rounded to F16 where they are multiplied: as in F16 folders and in transformers. */
 static void test_f16_is_within_twice_the_error_of_transformers(void) {
-    check_models(QRUN_QUANT_F16, QRUN_DTYPE_F16, check_f16);
-    check_models(QRUN_QUANT_F32, QRUN_DTYPE_F16, check_f16);
+    check_models("models", QRUN_QUANT_F16, QRUN_DTYPE_F16, check_f16);
+    check_models("models", QRUN_QUANT_F32, QRUN_DTYPE_F16, check_f16);
+}
+
+/* Decoded while they are read, and held as what is asked for. */
+static void test_packed_folders(void) {
+    check_models("packed_folders", QRUN_QUANT_F32, QRUN_DTYPE_F32, check_f32);
+    check_models("packed_folders", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, check_bf16);
 }
 
 /* ---- Folders quantised by bitsandbytes --------------------------------------------------------------------------- */
@@ -319,8 +330,7 @@ static void test_adapters(void) {
 
 /* ---- Through sessions -------------------------------------------------------------------------------------------- */
 
-/* All prompts of a model at once; greedy tokens as recorded, with rotary parameters for the length that was asked for.
- */
+/* All prompts of a model at once; greedy tokens as recorded, beyond the length that some were trained for too. */
 static void test_sessions_generate_the_recorded_tokens(void) {
     enum { MAX_PROMPTS = 8, N_GREEDY = 24 };
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL;
@@ -372,7 +382,7 @@ static void all_logits(qrun_model *model, const qr_json *prompt, float *logits) 
     const int64_t n = read_ids(qr_json_get(prompt, "ids"), ids, 512);
     single_sequence single;
     qr_error err = {0};
-    if (model == NULL || single_sequence_create(model, n, n + 24, QR_KV_F32, &single, &err) != QRUN_OK) { return; }
+    if (model == NULL || single_sequence_create(model, n, n, QR_KV_F32, &single, &err) != QRUN_OK) { return; }
     CHECK(single_sequence_feed(&single, ids, n, &err) == QRUN_OK);
     CHECK(single_sequence_logits(&single, n - 1, logits, &err) == QRUN_OK);
     single_sequence_destroy(&single);
@@ -426,6 +436,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_f32_equals_transformers);
     CHECK_RUN(test_bf16_is_within_twice_the_error_of_transformers);
     CHECK_RUN(test_f16_is_within_twice_the_error_of_transformers);
+    CHECK_RUN(test_packed_folders);
     CHECK_RUN(test_folders_of_bitsandbytes);
     CHECK_RUN(test_adapters);
     CHECK_RUN(test_sessions_generate_the_recorded_tokens);

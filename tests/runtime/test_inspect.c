@@ -109,6 +109,29 @@ static void test_windows_and_rotary_bases(void) {
     qr_json_free(root);
 }
 
+/* K/V of layers with heads of two sizes; those that read another's have none. */
+static void test_kv_of_unequal_layers(void) {
+    qr_json *root = inspect(MODELS "gemma4", false);
+    REQUIRE(root != NULL);
+    CHECK_INT(int_at(root, "kv_per_token.bf16_bytes"), 2 * 2 * (3 * 3 * 24 + 2 * 2 * 40));
+    CHECK_STR(text_at(root, "rope.type"), "proportional");
+    CHECK_INT(int_at(root, "rope.rotary_dim"), 40);
+    CHECK_INT(int_at(root, "rope_of_sliding_layers.rotary_dim"), 24);
+    qr_json_free(root);
+    root = inspect(MODELS "gemma4-shared", false);
+    REQUIRE(root != NULL);
+    CHECK_INT(int_at(root, "kv_per_token.bf16_bytes"), 2 * 2 * (2 * 24 + 40));
+    qr_json_free(root);
+    root = inspect(MODELS "gemma4-images", false);
+    REQUIRE(root != NULL);
+    CHECK_STR(text_at(root, "model_type"), "gemma4");
+    CHECK_INT(int_at(root, "kv_per_token.bf16_bytes"), 2 * 2 * (16 + 24));
+    CHECK(item_with(at(root, "left_out"), "part", "model.vision_tower") != NULL);
+    CHECK(item_with(at(root, "left_out"), "part", "model.embed_vision") != NULL);
+    CHECK(item_with(at(root, "left_out"), "part", "model.language_model") == NULL);
+    qr_json_free(root);
+}
+
 static void test_tokenizer(void) {
     qr_json *root = inspect(EXAMPLE, false);
     REQUIRE(root != NULL);
@@ -226,6 +249,7 @@ int main(int argc, char **argv) {
     }
     CHECK_RUN(test_llama);
     CHECK_RUN(test_windows_and_rotary_bases);
+    CHECK_RUN(test_kv_of_unequal_layers);
     CHECK_RUN(test_tokenizer);
     CHECK_RUN(test_tensor_list);
     CHECK_RUN(test_holds_are_what_loading_takes);

@@ -7,7 +7,8 @@
 #include "base/sizes.h"
 #include "kv_cache_check.h"
 
-enum { PAGE = QR_KV_PAGE_TOKENS, MAX_GROUPS = 3, MAX_PAGES = 128, MAX_SEQUENCES = 12, MAX_TOKENS = 640 };
+enum { MAX_SNAPSHOTS = 8 };
+enum { PAGE = QR_KV_PAGE_TOKENS, MAX_GROUPS = 3, MAX_PAGES = 128, MAX_SEQUENCES = 12, MAX_TOKENS = 640, MAX_KEPT = 90 };
 
 /* ---- The naive model --------------------------------------------------------------------------------------------- */
 
@@ -17,26 +18,107 @@ typedef struct modelled_sequence {
     int32_t tokens[MAX_TOKENS];
 } modelled_sequence;
 
+/* A page that left the pool. */
+typedef struct kept_page {
+    bool exists;
+    qr_digest block;
+    int32_t group, tokens[PAGE];
+    uint64_t content[PAGE];
+} kept_page;
+
 typedef struct fixture {
     qr_kv_cache *cache;
-    int32_t n_pages, n_groups, windows[MAX_GROUPS];
+    int32_t n_pages, n_groups, windows[MAX_GROUPS], n_snapshots;
+    uint64_t states[MAX_SNAPSHOTS]; /* what each is of: a hash of its whole prefix */
     uint64_t content[MAX_PAGES][PAGE];
     modelled_sequence sequences[MAX_SEQUENCES];
     uint64_t seed, n_draws;
+    qr_kv_keeper keeper;
+    kept_page kept[MAX_KEPT]; /* one that is new takes the place of any */
+    int64_t n_brought, n_unusable;
 } fixture;
 
 static uint32_t draw(fixture *f, uint32_t below) {
     return (uint32_t)(qr_random_uniform(f->seed, 0, f->n_draws++) * below);
 }
 
-static void begin(fixture *f, int32_t n_pages, int32_t n_groups, const int32_t *windows, bool share) {
+static void begin_with(fixture *f, int32_t n_pages, int32_t n_groups, const int32_t *windows, bool share,
+                       int32_t n_snapshots) {
     memset(f, 0, sizeof *f);
+    f->n_snapshots = n_snapshots;
     f->n_pages = n_pages;
     f->n_groups = n_groups;
     memcpy(f->windows, windows, (size_t)n_groups * sizeof *windows);
-    const qr_kv_cache_options options = {n_pages, n_groups, windows, share};
+    const qr_kv_cache_options options = {.n_pages = n_pages,
+                                         .n_groups = n_groups,
+                                         .windows = windows,
+                                         .share_prefixes = share,
+                                         .needs_snapshots = n_snapshots > 0,
+                                         .n_snapshots = n_snapshots};
     qr_error err = {0};
     CHECK_MSG(qr_kv_cache_create(&options, &f->cache, &err) == QRUN_OK, "%s", err.message);
+}
+
+static void begin(fixture *f, int32_t n_pages, int32_t n_groups, const int32_t *windows, bool share) {
+    begin_with(f, n_pages, n_groups, windows, share, 0);
+}
+
+/* ---- A keeper ---------------------------------------------------------------------------------------------------- */
+
+static qr_digest root_of(void *arg, qr_kv_key key) {
+    (void)arg;
+    qr_digest_state state;
+    qr_digest_begin(&state);
+    qr_digest_add(&state, &key, sizeof key);
+    return qr_digest_end(&state);
+}
+
+static kept_page *find_kept(fixture *f, const qr_kv_page_name *name) {
+    for (int i = 0; i < MAX_KEPT; i++) {
+        kept_page *kept = &f->kept[i];
+        if (!kept->exists || kept->group != name->group) { continue; }
+        if (memcmp(&kept->block, &name->block, sizeof kept->block) != 0) { continue; }
+        CHECK(memcmp(kept->tokens, name->tokens, sizeof kept->tokens) == 0);
+        return kept;
+    }
+    return NULL;
+}
+
+static bool has_kept(void *arg, const qr_kv_page_name *name) { return find_kept(arg, name) != NULL; }
+
+/* Now and then one turns out not to be usable. */
+static bool bring_kept(void *arg, const qr_kv_page_name *name, int32_t page) {
+    fixture *f = arg;
+    kept_page *kept = find_kept(f, name);
+    CHECK(page >= 0 && page < f->n_pages);
+    if (kept == NULL) { return false; } /* it made room for a page that left the pool meanwhile */
+    if (draw(f, 16) == 0) {
+        kept->exists = false;
+        f->n_unusable++;
+        return false;
+    }
+    memcpy(f->content[page], kept->content, sizeof kept->content);
+    f->n_brought++;
+    return true;
+}
+
+static void keep_page(void *arg, const qr_kv_page_name *name, int32_t page, bool lasting) {
+    fixture *f = arg;
+    (void)lasting;
+    if (find_kept(f, name) != NULL) { return; }
+    kept_page *kept = &f->kept[draw(f, MAX_KEPT)];
+    *kept = (kept_page){.exists = true, .block = name->block, .group = name->group};
+    memcpy(kept->tokens, name->tokens, sizeof kept->tokens);
+    memcpy(kept->content, f->content[page], sizeof kept->content);
+}
+
+static void begin_with_keeper(fixture *f, int32_t n_pages, int32_t n_groups, const int32_t *windows) {
+    begin(f, n_pages, n_groups, windows, true);
+    qr_kv_cache_destroy(f->cache);
+    f->keeper = (qr_kv_keeper){f, root_of, has_kept, bring_kept, keep_page};
+    const qr_kv_cache_options options = {
+        .n_pages = n_pages, .n_groups = n_groups, .windows = windows, .share_prefixes = true, .keeper = &f->keeper};
+    CHECK(qr_kv_cache_create(&options, &f->cache, NULL) == QRUN_OK);
 }
 
 static bool check_accounts(const fixture *f) {
@@ -141,7 +223,31 @@ static void count_up(modelled_sequence *s, int32_t from) {
     for (int32_t i = 0; i < MAX_TOKENS; i++) { s->tokens[i] = from + i; }
 }
 
-static const qr_kv_key BASE = {0, 0};
+static const qr_kv_key BASE = {0};
+
+/* The state after all of a sequence's tokens. */
+static uint64_t state_of(const modelled_sequence *s) { return value_at(s, -1, s->kv.n_tokens - 1); }
+
+static bool keep(fixture *f, const modelled_sequence *s) {
+    const int32_t snapshot = qr_kv_snapshot_take(f->cache, &s->kv, s->tokens);
+    CHECK(snapshot < f->n_snapshots);
+    if (snapshot != QR_KV_NO_SNAPSHOT) { f->states[snapshot] = state_of(s); }
+    return snapshot != QR_KV_NO_SNAPSHOT;
+}
+
+/* Of tokens [0, n): with snapshots, the one found is of exactly the tokens that matched. */
+static int64_t match(fixture *f, modelled_sequence *s, int64_t n) {
+    const int64_t found = qr_kv_match_prefix(f->cache, &s->kv, s->tokens, n);
+    CHECK(found < n && found == s->kv.n_tokens);
+    if (f->n_snapshots == 0 || found == 0) {
+        CHECK(found % PAGE == 0 && s->kv.snapshot == QR_KV_NO_SNAPSHOT);
+    } else {
+        CHECK(s->kv.snapshot >= 0 && s->kv.snapshot < f->n_snapshots);
+        CHECK_MSG(f->states[s->kv.snapshot] == state_of(s), "the snapshot is of other tokens than the %lld that match",
+                  (long long)found);
+    }
+    return found;
+}
 
 /* ---- Cases ------------------------------------------------------------------------------------------------------- */
 
@@ -290,7 +396,7 @@ static void test_a_prefix_needs_only_what_the_window_sees(void) {
 static void test_adapters_and_rope_classes_do_not_share(void) {
     fixture f;
     begin(&f, 32, 1, (int32_t[]){0}, true);
-    const qr_kv_key keys[] = {{0, 0}, {1, 0}, {0, 1}, {1, 1}};
+    const qr_kv_key keys[] = {{0}, {.adapter = 1}, {.rope_class = 1}, {.adapter = 1, .rope_class = 1}};
     for (int i = 0; i < 4; i++) {
         modelled_sequence *s = make(&f, i, keys[i]);
         count_up(s, 0);
@@ -312,7 +418,7 @@ static void test_keys_are_compared_and_not_only_hashed(void) {
         fixture f;
         begin(&f, 60, 1, (int32_t[]){0}, true);
         for (int64_t i = 0; i < 600; i++) {
-            modelled_sequence *s = make(&f, 0, of_rope ? (qr_kv_key){0, i} : (qr_kv_key){i, 0});
+            modelled_sequence *s = make(&f, 0, of_rope ? (qr_kv_key){.rope_class = i} : (qr_kv_key){.adapter = i});
             count_up(s, 0);
             CHECK_INT(qr_kv_match_prefix(f.cache, &s->kv, s->tokens, 40), 0);
             if (s->kv.n_tokens == 0) { feed(&f, s, PAGE); }
@@ -354,6 +460,101 @@ static void test_nodes_can_run_out(void) {
     check_visible(&f, &f.sequences[5]);
     for (int32_t i = 0; i < 4; i++) { drop(&f, &f.sequences[i]); }
     check_accounts(&f);
+    end(&f);
+}
+
+/* ---- Snapshots --------------------------------------------------------------------------------------------------- */
+
+static const int32_t NO_WINDOWS[MAX_GROUPS] = {0};
+
+/* A sequence of n counted tokens, computed, kept and released. */
+static void compute_and_keep(fixture *f, int32_t from, int64_t n) {
+    modelled_sequence *s = make(f, 0, BASE);
+    count_up(s, from);
+    feed_in_pages(f, s, n);
+    CHECK(keep(f, s));
+    drop(f, s);
+}
+
+static int64_t match_again(fixture *f, int32_t from, int64_t n, int64_t n_more) {
+    modelled_sequence *s = make(f, 1, BASE);
+    count_up(s, from);
+    const int64_t found = match(f, s, n);
+    if (n_more > 0) { feed(f, s, n_more); }
+    check_visible(f, s);
+    drop(f, s);
+    return found;
+}
+
+/* Inside a page and at its border; what goes on from a leaf leaves it as it is, for the next. */
+static void test_a_snapshot_is_where_its_tokens_end(void) {
+    static fixture f;
+    static const int64_t ends[] = {1, 15, 16, 17, 37, 48};
+    for (int32_t n_groups = 1; n_groups <= 2; n_groups++) {
+        for (size_t i = 0; i < QR_COUNT_OF(ends); i++) {
+            begin_with(&f, 40, n_groups, NO_WINDOWS, true, 2);
+            compute_and_keep(&f, 100, ends[i]);
+            CHECK_INT(match_again(&f, 100, ends[i], 0), 0); /* a token is left to compute, and there is none before */
+            CHECK_INT(match_again(&f, 100, ends[i] + 1, 30), ends[i]);
+            CHECK_INT(match_again(&f, 100, 200, 50), ends[i]);
+            CHECK_INT(match_again(&f, 101, 200, 0), 0);
+            end(&f);
+        }
+    }
+}
+
+/* The pages are there, but what goes on from them needs the state. */
+static void test_pages_without_a_snapshot_are_not_shared(void) {
+    static fixture f;
+    begin_with(&f, 40, 1, NO_WINDOWS, true, 1);
+    modelled_sequence *s = make(&f, 0, BASE);
+    count_up(s, 100);
+    feed_in_pages(&f, s, 64);
+    CHECK_INT(match_again(&f, 100, 100, 0), 0);
+    CHECK(keep(&f, s));
+    CHECK_MSG(!keep(&f, s), "there is a snapshot already");
+    feed_in_pages(&f, s, 32);
+    CHECK_INT(match_again(&f, 100, 200, 0), 64);
+    CHECK(keep(&f, s)); /* the only one, so the first goes */
+    CHECK_INT(match_again(&f, 100, 90, 0), 0);
+    CHECK_INT(match_again(&f, 100, 200, 0), 96);
+    qr_kv_snapshots_forget(f.cache);
+    CHECK_INT(match_again(&f, 100, 200, 0), 0);
+    drop(&f, s);
+    end(&f);
+}
+
+static void test_the_snapshot_used_least_recently_goes_first(void) {
+    static fixture f;
+    begin_with(&f, 60, 1, NO_WINDOWS, true, 2);
+    compute_and_keep(&f, 1000, 20);
+    compute_and_keep(&f, 2000, 32);
+    CHECK_INT(match_again(&f, 1000, 100, 0), 20);
+    compute_and_keep(&f, 3000, 5);
+    CHECK_INT(match_again(&f, 2000, 100, 0), 0);
+    CHECK_INT(match_again(&f, 1000, 100, 0), 20);
+    CHECK_INT(match_again(&f, 3000, 100, 0), 5);
+    end(&f);
+}
+
+/* A snapshot and its pages live and die together; a pool that is full takes the page it needs, and none in vain. */
+static void test_a_snapshot_goes_with_its_pages(void) {
+    static fixture f;
+    begin_with(&f, 4, 1, NO_WINDOWS, true, 3);
+    compute_and_keep(&f, 1000, 20);
+    modelled_sequence *s = make(&f, 2, BASE);
+    count_up(s, 5000);
+    feed_in_pages(&f, s, 64);
+    check_accounts(&f);
+    drop(&f, s);
+    CHECK_INT(match_again(&f, 1000, 100, 0), 0);
+    s = make(&f, 2, BASE); /* alone in the pool, with a snapshot inside its last page: it is written in place */
+    count_up(s, 7000);
+    feed_in_pages(&f, s, 50);
+    CHECK(keep(&f, s));
+    feed(&f, s, 14);
+    drop(&f, s);
+    CHECK_INT(match_again(&f, 7000, 100, 0), 0);
     end(&f);
 }
 
@@ -422,7 +623,7 @@ static void advance(fixture *f, modelled_sequence *s) {
 static void act(fixture *f) {
     modelled_sequence *s = &f->sequences[draw(f, MAX_SEQUENCES)];
     if (!s->exists) {
-        const qr_kv_key key = {draw(f, 4) == 0, draw(f, 8) == 0};
+        const qr_kv_key key = {.adapter = draw(f, 4) == 0, .rope_class = draw(f, 8) == 0};
         make(f, (int)(s - f->sequences), key);
         draw_tokens(f, s, 0);
         return;
@@ -441,18 +642,24 @@ static void act(fixture *f) {
         if (draw(f, 2) == 0) { draw_tokens(f, other, other->kv.n_tokens); }
     } else if (s->kv.n_tokens == 0 && qr_kv_table_entry(&s->kv, 0, 0) < 0 && draw(f, 4) > 0) {
         const int64_t n = 1 + draw(f, MAX_TOKENS);
-        const int64_t found = qr_kv_match_prefix(f->cache, &s->kv, s->tokens, n);
-        CHECK(found < n && found % PAGE == 0 && found == s->kv.n_tokens);
+        (void)match(f, s, n);
+    } else if (choice < 8 && f->n_snapshots > 0 && s->kv.n_tokens > 0) {
+        (void)keep(f, s);
     } else {
         advance(f, s);
     }
 }
 
-static bool run_schedule(uint64_t seed, int n_operations) {
+static bool run_schedule(uint64_t seed, int n_operations, bool with_keeper) {
     static fixture f;
     static const int32_t windows[][MAX_GROUPS] = {{0, 0, 0}, {0, 24, 0}, {8, 0, 100}, {33, 16, 1}};
     const int32_t n_groups = 1 + (int32_t)(seed % MAX_GROUPS);
-    begin(&f, 20 + (int32_t)(seed * 37 % 100), n_groups, windows[seed / 3 % 4], seed % 7 != 6);
+    if (with_keeper) {
+        begin_with_keeper(&f, 20 + (int32_t)(seed * 37 % 60), n_groups, windows[seed / 3 % 4]);
+    } else {
+        begin_with(&f, 20 + (int32_t)(seed * 37 % 100), n_groups, windows[seed / 3 % 4], seed % 7 != 6,
+                   seed % 2 == 0 ? 0 : 1 + (int32_t)(seed % MAX_SNAPSHOTS));
+    }
     f.seed = seed;
     bool good = true;
     int64_t n_matched = 0;
@@ -466,6 +673,8 @@ static bool run_schedule(uint64_t seed, int n_operations) {
         good = good && check_state.n_failures_in_case == 0;
     }
     CHECK(n_matched > 0);
+    CHECK_MSG(!with_keeper || f.n_brought > 0, "seed %llu: nothing came back", (unsigned long long)seed);
+    if (with_keeper && draw(&f, 2) == 0) { qr_kv_keep_all(f.cache); }
     CHECK_MSG(good, "seed %llu", (unsigned long long)seed);
     end(&f);
     return good;
@@ -473,7 +682,15 @@ static bool run_schedule(uint64_t seed, int n_operations) {
 
 static void test_random_schedules(void) {
     for (uint64_t seed = 1; seed <= 24; seed++) {
-        if (!run_schedule(seed, 1500)) { return; }
+        if (!run_schedule(seed, 1500, false)) { return; }
+    }
+    printf("  seeds 1 to 24, 1500 operations each\n");
+}
+
+/* With what left the pool coming back, some of it unusable: never a page in the wrong place. */
+static void test_random_schedules_with_a_keeper(void) {
+    for (uint64_t seed = 1; seed <= 24; seed++) {
+        if (!run_schedule(seed, 1500, true)) { return; }
     }
     printf("  seeds 1 to 24, 1500 operations each\n");
 }
@@ -491,7 +708,12 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_keys_are_compared_and_not_only_hashed);
     CHECK_RUN(test_sharing_can_be_off);
     CHECK_RUN(test_nodes_can_run_out);
+    CHECK_RUN(test_a_snapshot_is_where_its_tokens_end);
+    CHECK_RUN(test_pages_without_a_snapshot_are_not_shared);
+    CHECK_RUN(test_the_snapshot_used_least_recently_goes_first);
+    CHECK_RUN(test_a_snapshot_goes_with_its_pages);
     CHECK_RUN(test_pages_needed_is_enough);
     CHECK_RUN(test_random_schedules);
+    CHECK_RUN(test_random_schedules_with_a_keeper);
     return check_end();
 }

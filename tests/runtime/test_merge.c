@@ -163,7 +163,7 @@ static void check_golden_in(const qr_json *entry, qrun_quant quant, qr_dtype dty
     qr_safetensors_close(merged);
     qr_safetensors_close(base);
     qr_safetensors_close(golden);
-    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(out));
     CHECK_INT(count_entries(scratch), 0);
 }
 
@@ -216,7 +216,7 @@ static void test_a_quantised_folder_becomes_a_plain_one(void) {
         }
         qr_safetensors_close(merged);
         qr_safetensors_close(original);
-        CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+        CHECK(scratch_remove(out));
     }
 }
 
@@ -240,7 +240,7 @@ static void test_a_head_that_was_tied(void) {
     model_params.path = out;
     CHECK_MSG(qrun_model_open(context, &model_params, &model, &err) == QRUN_OK, "%s", err.message);
     qrun_model_destroy(model);
-    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(out));
 }
 
 static qrun_status read_tenths(void *user, size_t i, bool is_b, float *values, qr_error *err) {
@@ -254,7 +254,7 @@ static void test_a_tied_head_beside_a_prefix(void) {
     enum { VOCAB = 1003, WIDTH = 40 };
     static const char *const targets[] = {"attn.c_proj"}, *const saved[] = {"lm_head"};
     const char *adapter = in_scratch("adapter"), *out = in_scratch("gpt2");
-    const qr_adapter_factor_spec factor = {"transformer.h.0.attn.c_proj", WIDTH, WIDTH};
+    const qr_adapter_factor_spec factor = {.module = "transformer.h.0.attn.c_proj", .in = WIDTH, .out = WIDTH};
     float *values = qr_alloc_array_zeroed((size_t)VOCAB * WIDTH, sizeof *values);
     const qr_adapter_parameter_spec head = {
         .name = "lm_head.weight", .n_dims = 2, .dims = {VOCAB, WIDTH}, .values = values};
@@ -285,8 +285,8 @@ static void test_a_tied_head_beside_a_prefix(void) {
     CHECK(model != NULL && !model->shape.tied_head);
     qrun_model_destroy(model);
     qr_free(values);
-    CHECK(qr_folder_remove_flat(adapter, NULL) == QRUN_OK);
-    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(adapter));
+    CHECK(scratch_remove(out));
 }
 
 static void test_shards(void) {
@@ -300,17 +300,19 @@ static void test_shards(void) {
     qr_safetensors *merged = NULL;
     CHECK_MSG(qr_safetensors_open(out, &merged, &err) == QRUN_OK, "%s", err.message);
     qr_safetensors_close(merged);
-    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(out));
 }
 
 /* ---- The outputs ------------------------------------------------------------------------------------------------- */
 
-static void check_outputs(const char *base, const char *adapter, qrun_quant dtype, double most) {
+static void check_outputs_onto(const char *base, const char *adapter, qrun_merge_onto onto, qrun_quant dtype,
+                               double most) {
     const char *out = in_scratch("outputs");
     qrun_error err = QRUN_ERROR_INIT;
     qrun_merge_params params = params_for(fixture(base), fixture(adapter), out);
     qrun_merge_result result = QRUN_MERGE_RESULT_INIT;
     params.dtype = dtype;
+    params.onto = onto;
     CHECK_MSG(qrun_merge_folder(context, &params, &result, &err) == QRUN_OK, "%s", err.message);
     qrun_model_params unmerged = QRUN_MODEL_PARAMS_INIT, merged = QRUN_MODEL_PARAMS_INIT;
     unmerged.path = params.path;
@@ -335,7 +337,21 @@ static void check_outputs(const char *base, const char *adapter, qrun_quant dtyp
     CHECK(qrun_compare_outputs(context, &compare, &d, &err) == QRUN_OK);
     CHECK_MSG(d.max_logit_difference > 0.1 * d.max_abs_logit, "%s: the adapter changes nothing", base);
     CHECK(d.mean_kl > 1e-2);
-    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(out));
+}
+
+static void check_outputs(const char *base, const char *adapter, qrun_quant dtype, double most) {
+    check_outputs_onto(base, adapter, QRUN_MERGE_AUTO, dtype, most);
+}
+
+/* Experts do not change, unless they are merged onto what quantising leaves of them. */
+static void test_outputs_of_experts(void) {
+    const char *adapter = "training/adapters/qwen3-moe", *stacked = "training/adapters/qwen3-moe-stacked";
+    check_outputs("models/qwen3-moe", adapter, QRUN_QUANT_F32, 1e-5);
+    check_outputs_onto("models/qwen3-moe", adapter, QRUN_MERGE_QUANTIZED, QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/qwen3-moe-stacked", stacked, QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/gpt-oss-full", "training/adapters/gpt-oss-full", QRUN_QUANT_F32, 1e-5);
+    check_outputs_onto("models/qwen3-moe-stacked", stacked, QRUN_MERGE_QUANTIZED, QRUN_QUANT_F32, 1e-5);
 }
 
 static void test_outputs_are_those_of_the_unmerged_adapter(void) {
@@ -365,6 +381,9 @@ static void test_refusals(void) {
     check_refused(llama, fixture("adapters/qwen3-lora"), QRUN_ERROR_INPUT, "the adapter is made for [50, 100]");
     check_refused(llama, fixture("adapters/gpt2-lora"), QRUN_ERROR_INPUT, "adapts transformer.h.0");
     check_refused(llama, fixture("models/llama"), QRUN_ERROR_NOT_FOUND, "adapter_config.json");
+    check_refused(fixture("models/gpt-oss-mxfp4"), lora, QRUN_ERROR_UNSUPPORTED,
+                  "is stored as mxfp4, which is read but");
+    check_refused(fixture("models/llama-fp8"), lora, QRUN_ERROR_UNSUPPORTED, "is stored as fp8, which is read but");
     check_refused("no/such/model", lora, QRUN_ERROR_NOT_FOUND, "no/such/model");
     check_refused(llama, NULL, QRUN_ERROR_ARGUMENT, "no adapter");
     check_refused(NULL, lora, QRUN_ERROR_ARGUMENT, "no model path");
@@ -415,7 +434,7 @@ static void test_missing_tensors_are_named(void) {
         make_damaged(folder, names[i]);
         CHECK_INT(merge(folder, lora, in_scratch("out"), &error), QRUN_ERROR_INPUT);
         CHECK_MSG(strstr(error.message, names[i]) != NULL, "%s: %s", names[i], error.message);
-        CHECK(qr_folder_remove_flat(folder, NULL) == QRUN_OK);
+        CHECK(scratch_remove(folder));
         CHECK_INT(count_entries(scratch), 0);
     }
 }
@@ -428,7 +447,7 @@ static void test_progress_and_cancelling(void) {
     CHECK(qrun_merge_folder(context, &params, NULL, NULL) == QRUN_OK);
     CHECK(whole.n_calls > 10);
     CHECK_INT(whole.last, whole.total);
-    CHECK(qr_folder_remove_flat(params.out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(params.out));
     for (int at = 1; at <= whole.n_calls; at++) {
         progress stopped = {.stop_after = at};
         params.progress_user = &stopped;
@@ -465,7 +484,7 @@ static bool write_adapter(const char *folder) {
     char names[2 * LAYERS][64];
     for (int i = 0; i < 2 * LAYERS; i++) {
         snprintf(names[i], sizeof names[i], "model.layers.%d.mlp.%s", i / 2, targets[i % 2]);
-        factors[i] = (qr_adapter_factor_spec){names[i], HIDDEN, MLP};
+        factors[i] = (qr_adapter_factor_spec){.module = names[i], .in = HIDDEN, .out = MLP};
     }
     const qr_adapter_spec spec = {.base_model = "x",
                                   .targets = targets,
@@ -503,9 +522,9 @@ static void test_memory_is_that_of_a_tensor(void) {
         const int64_t tensor = HIDDEN * MLP * element, fixed = (1 << 20) + 2 * (1 << 18) + (1 << 18);
         CHECK_MSG(held <= tensor + fixed, "%lld bytes for a tensor of %lld", (long long)held, (long long)tensor);
         CHECK(result.n_bytes > 2 * (tensor + fixed) || ways[i].dtype == QRUN_QUANT_BF16);
-        CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+        CHECK(scratch_remove(out));
     }
-    CHECK(qr_folder_remove_flat(adapter, NULL) == QRUN_OK);
+    CHECK(scratch_remove(adapter));
 }
 
 int main(int argc, char **argv) {
@@ -521,6 +540,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_tied_head_beside_a_prefix);
     CHECK_RUN(test_shards);
     CHECK_RUN(test_outputs_are_those_of_the_unmerged_adapter);
+    CHECK_RUN(test_outputs_of_experts);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_missing_tensors_are_named);
     CHECK_RUN(test_progress_and_cancelling);

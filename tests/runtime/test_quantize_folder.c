@@ -11,7 +11,7 @@
 #include "loaders/files/json.h"
 #include "loaders/files/safetensors.h"
 #include "progress_check.h"
-#include "runtime/model/model.h"
+#include "runtime/model/modules.h"
 
 #define MODELS QRUN_SOURCE_DIR "/tests/fixtures/models/"
 #define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
@@ -116,7 +116,7 @@ static void test_as_bitsandbytes_writes_them(void) {
         compare_configs(fixtures[i].folder, out);
         CHECK(same_file(fixtures[i].base, out, "generation_config.json"));
         CHECK_INT(count_entries(out), 3);
-        CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+        CHECK(scratch_remove(out));
     }
 }
 
@@ -215,26 +215,34 @@ static unsigned char *canonical(const qr_weight *weight, size_t *n_bytes) {
     return bytes;
 }
 
-static qrun_status compare_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
-                                  qr_error *err) {
-    (void)role, (void)err;
-    qr_linear_layer *const *others = arg; /* by slot */
-    const qr_weight *a = &linear->weight, *b = &others[linear->slot]->weight;
-    size_t n_a, n_b;
-    unsigned char *bytes_a = canonical(a, &n_a), *bytes_b = canonical(b, &n_b);
-    CHECK_INT(a->desc.format, b->desc.format);
-    CHECK_MSG(n_a == n_b && memcmp(bytes_a, bytes_b, n_a) == 0, "slot %d of layer %d differs", (int)linear->slot,
-              (int)layer);
-    CHECK(memcmp(&a->nested_offset, &b->nested_offset, sizeof(float)) == 0);
-    qr_free(bytes_a);
-    qr_free(bytes_b);
+/* The matrices inside the layers of a model: of linear layers, routers and experts. */
+enum { MOST_MATRICES = 200 };
+
+typedef struct matrices {
+    qr_module list[MOST_MATRICES];
+    int n;
+} matrices;
+
+static qrun_status note_matrix(void *arg, const qr_module *module, qr_error *err) {
+    (void)err;
+    matrices *all = arg;
+    if (module->matrix == NULL || module->role < QR_ROLE_Q) { return QRUN_OK; }
+    if (all->n == MOST_MATRICES) { return QRUN_ERROR_INTERNAL; }
+    all->list[all->n++] = *module;
     return QRUN_OK;
 }
 
-static qrun_status note_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
-    (void)layer, (void)role, (void)err;
-    ((qr_linear_layer **)arg)[linear->slot] = linear;
-    return QRUN_OK;
+static void compare_matrix(const qr_module *module, const qr_weight *other) {
+    const qr_weight *a = module->matrix;
+    size_t n_a, n_b;
+    unsigned char *bytes_a = canonical(a, &n_a), *bytes_b = canonical(other, &n_b);
+    CHECK_INT(a->desc.format, other->desc.format);
+    CHECK(qr_weight_is_plain(a->desc.format) == !qr_role_is_quantised(module->role));
+    CHECK_MSG(n_a == n_b && memcmp(bytes_a, bytes_b, n_a) == 0, "role %d of layer %d, expert %d, differs",
+              (int)module->role, (int)module->layer, (int)module->expert);
+    CHECK(memcmp(&a->nested_offset, &other->nested_offset, sizeof(float)) == 0);
+    qr_free(bytes_a);
+    qr_free(bytes_b);
 }
 
 static void check_read_back(const char *base, qrun_quant quant, int64_t max_shard_bytes) {
@@ -244,20 +252,33 @@ static void check_read_back(const char *base, qrun_quant quant, int64_t max_shar
     qrun_model *on_load = open_model(base, quant), *stored = open_model(out, QRUN_QUANT_AUTO);
     if (on_load != NULL && stored != NULL) {
         CHECK(stored->prequantized && !on_load->prequantized);
-        CHECK_INT(on_load->n_slots, stored->n_slots);
-        qr_linear_layer **linears = qr_alloc_array_zeroed((size_t)stored->n_slots, sizeof(void *));
-        (void)qr_model_each_linear(stored, note_linear, linears, NULL);
-        (void)qr_model_each_linear(on_load, compare_linear, linears, NULL);
-        qr_free(linears);
+        static matrices ours, theirs;
+        ours.n = theirs.n = 0;
+        CHECK(qr_model_each_module(on_load, note_matrix, &ours, NULL) == QRUN_OK);
+        CHECK(qr_model_each_module(stored, note_matrix, &theirs, NULL) == QRUN_OK);
+        CHECK_INT(ours.n, theirs.n);
+        for (int i = 0; i < ours.n && i < theirs.n; i++) { compare_matrix(&ours.list[i], theirs.list[i].matrix); }
     }
     qrun_model_destroy(on_load);
     qrun_model_destroy(stored);
-    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(out));
 }
 
 static void test_reads_back_as_quantised_on_load(void) {
-    static const char *const bases[] = {MODELS "llama", MODELS "gpt2",  MODELS "gemma3",
-                                        MODELS "phi3",  MODELS "qwen2", EXAMPLE};
+    static const char *const bases[] = {MODELS "llama",
+                                        MODELS "gpt2",
+                                        MODELS "gemma3",
+                                        MODELS "phi3",
+                                        MODELS "qwen2",
+                                        MODELS "qwen3-moe",
+                                        MODELS "qwen3-moe-stacked",
+                                        MODELS "gpt-oss",
+                                        MODELS "gpt-oss-mxfp4",
+                                        MODELS "llama-fp8",
+                                        MODELS "qwen3-moe-fp8",
+                                        MODELS "qwen3-moe-stacked-fp8",
+                                        MODELS "mixtral",
+                                        EXAMPLE};
     static const qrun_quant quants[] = {QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8};
     for (size_t i = 0; i < QR_COUNT_OF(bases); i++) {
         for (size_t j = 0; j < QR_COUNT_OF(quants); j++) { check_read_back(bases[i], quants[j], 0); }
@@ -273,7 +294,7 @@ static void test_shards(void) {
     compare_tensors(&fixtures[1], out);
     CHECK(qr_file_exists(in_scratch("shards/model.safetensors.index.json")));
     CHECK(!qr_file_exists(in_scratch("shards/model.safetensors")));
-    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(out));
 }
 
 static void test_files_beside_the_weights(void) {
@@ -284,7 +305,7 @@ static void test_files_beside_the_weights(void) {
     CHECK(same_file(EXAMPLE, out, "tokenizer_config.json"));
     CHECK(same_file(EXAMPLE, out, "generation_config.json"));
     CHECK(!qr_file_exists(in_scratch("files/README.md")));
-    CHECK(qr_folder_remove_flat(out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(out));
 }
 
 /* ---- Refusals and failures --------------------------------------------------------------------------------------- */
@@ -326,7 +347,7 @@ static void test_progress_and_cancelling(void) {
     CHECK(qrun_quantize_folder(context, &params, NULL) == QRUN_OK);
     CHECK(whole.n_calls > 10);
     CHECK_INT(whole.last, whole.total);
-    CHECK(qr_folder_remove_flat(params.out, NULL) == QRUN_OK);
+    CHECK(scratch_remove(params.out));
     for (int at = 1; at <= whole.n_calls; at++) {
         progress stopped = {.stop_after = at};
         qrun_error error = QRUN_ERROR_INIT;
@@ -372,7 +393,7 @@ static void test_infinite_weights_are_refused(void) {
         CHECK_INT(quantize(folder, in_scratch("out"), quants[i], 0, &error), QRUN_ERROR_INPUT);
         CHECK_MSG(strstr(error.message, name) != NULL, "%s", error.message);
     }
-    CHECK(qr_folder_remove_flat(folder, NULL) == QRUN_OK);
+    CHECK(scratch_remove(folder));
     CHECK_INT(count_entries(scratch), 0);
     qr_free(text);
     qr_free(weights);

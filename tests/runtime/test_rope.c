@@ -44,11 +44,11 @@ static void test_any_member_tells_two_kinds_apart(void) {
         qr_model_config config;
         if (!parse(differing[i], &config)) { continue; }
         float global[64], local[64], global_factor, local_factor;
-        qr_rope_frequencies(&config, 0, 256, global, &global_factor);
-        qr_rope_frequencies(&config, 1, 256, local, &local_factor);
-        const size_t n_bytes = (size_t)qr_rope_half(&config) * sizeof *global;
+        qr_rope_frequencies(&config, 0, 256, 256, global, &global_factor);
+        qr_rope_frequencies(&config, 1, 256, 256, local, &local_factor);
+        const size_t n_bytes = (size_t)qr_rope_half(&config, 0) * sizeof *global;
         CHECK_MSG(qr_rope_kinds(&config) == 2, "case %zu", i);
-        CHECK_MSG(qr_rope_kind(&config, 0) == 1 && qr_rope_kind(&config, 2) == 0, "case %zu", i);
+        CHECK_MSG(qr_rope_key_kind(&config, 0) == 1 && qr_rope_key_kind(&config, 2) == 0, "case %zu", i);
         CHECK_MSG(memcmp(global, local, n_bytes) != 0 || global_factor != local_factor, "case %zu", i);
         qr_model_config_free(&config);
     }
@@ -68,16 +68,40 @@ static void test_length_of_sliding_layers_counts(void) {
                &config)) {
         return;
     }
-    CHECK(qr_rope_length_class(&config, 256) == qr_rope_length_class(&config, 20));
-    CHECK(qr_rope_length_class(&config, 300) != qr_rope_length_class(&config, 256));
-    CHECK(qr_rope_length_class(&config, 300) != qr_rope_length_class(&config, 301));
+    CHECK(qr_rope_length_class(&config, 256, 256) == qr_rope_length_class(&config, 20, 20));
+    CHECK(qr_rope_length_class(&config, 300, 300) != qr_rope_length_class(&config, 256, 256));
+    CHECK(qr_rope_length_class(&config, 300, 300) != qr_rope_length_class(&config, 301, 301));
     qr_model_config_free(&config);
     if (!parse(GEMMA3("\"rope_type\": \"dynamic\", \"rope_theta\": 10000, \"factor\": 2",
                       "\"rope_type\": \"dynamic\", \"rope_theta\": 10000, \"factor\": 4"),
                &config)) {
         return;
     }
-    CHECK(qr_rope_length_class(&config, 300) != qr_rope_length_class(&config, 301));
+    CHECK(qr_rope_length_class(&config, 300, 300) != qr_rope_length_class(&config, 301, 301));
+    qr_model_config_free(&config);
+}
+
+/* A sequence that can grow beyond the length its model was trained for is a short one until it has. */
+static void test_lengths_are_those_reached(void) {
+    qr_model_config config;
+    if (!parse(GEMMA3("\"rope_theta\": 10000", "\"rope_type\": \"dynamic\", \"rope_theta\": 10000, \"factor\": 4"),
+               &config)) {
+        return;
+    }
+    CHECK(qr_rope_short_tokens(&config) == 256);
+    CHECK(qr_rope_length_class(&config, 1, 1024) == 0 && qr_rope_length_class(&config, 256, 1024) == 0);
+    CHECK(qr_rope_length_class(&config, 257, 1024) != 0);
+    CHECK(qr_rope_length_class(&config, 257, 1024) == qr_rope_length_class(&config, 1024, 1024));
+    CHECK(qr_rope_length_class(&config, 257, 1023) != qr_rope_length_class(&config, 257, 1024));
+    float at_once[64], grown[64], plain[64], factor;
+    const size_t n_bytes = (size_t)qr_rope_half(&config, 0) * sizeof *plain;
+    qr_rope_frequencies(&config, 1, 1024, 1024, at_once, &factor);
+    qr_rope_frequencies(&config, 1, 300, 1024, grown, &factor);
+    qr_rope_frequencies(&config, 1, 256, 1024, plain, &factor);
+    CHECK(memcmp(at_once, grown, n_bytes) == 0 && memcmp(at_once, plain, n_bytes) != 0);
+    qr_model_config_free(&config);
+    if (!parse(GEMMA3("\"rope_theta\": 10000", "\"rope_theta\": 20000"), &config)) { return; }
+    CHECK(qr_rope_short_tokens(&config) == INT64_MAX && qr_rope_length_class(&config, 300, 300) == 0);
     qr_model_config_free(&config);
 }
 
@@ -106,6 +130,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_any_member_tells_two_kinds_apart);
     CHECK_RUN(test_equal_members_are_one_kind);
     CHECK_RUN(test_length_of_sliding_layers_counts);
+    CHECK_RUN(test_lengths_are_those_reached);
     CHECK_RUN(test_partial_rotary_factor_of_llama_is_passed_over);
     return check_end();
 }

@@ -22,7 +22,7 @@ static void random_logits(uint64_t seed, float *logits, int64_t n) {
 static int32_t sample(qr_sampler *sampler, const qr_sampling *sampling, const float *logits, int64_t position,
                       int32_t sample, const uint32_t *mask) {
     static int32_t tokens[1 << 16];
-    const qr_sampling_history history = {tokens, position, position};
+    const qr_sampling_history history = {.tokens = tokens, .n_prompt = position, .n_tokens = position};
     return qr_sampler_sample(sampler, sampling, &history, sample, mask, logits);
 }
 
@@ -208,7 +208,7 @@ static void test_large_vocabulary(void) {
 /* Samples with penalties equal samples without them from logits that were changed by hand. */
 static void check_penalties(qr_sampling sampling, const float *logits, const float *changed) {
     const int32_t tokens[] = {0, 1, 1, 2, 2, 2}; /* the prompt is 0 1 1 */
-    const qr_sampling_history history = {tokens, 3, 6};
+    const qr_sampling_history history = {.tokens = tokens, .n_prompt = 3, .n_tokens = 6};
     qr_sampler *sampler = make(6);
     float given[6];
     memcpy(given, logits, sizeof given);

@@ -137,6 +137,7 @@ static void run_model(const char *folder, qrun_quant quant, qrun_dtype dtype, qr
         if (t == 0) { run_alone(model, kv, &c, alone); }
         for (size_t s = 0; s < sizeof surroundings / sizeof *surroundings; s++) {
             const struct surrounding *around = &surroundings[s];
+            if (CHECK_SANITIZED && s % 2 != (size_t)t) { continue; } /* for time: each with one number of threads */
             qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
             params.kv = kv, params.max_sequences = around->max_sequences,
             params.max_step_tokens = around->max_step_tokens;
@@ -185,6 +186,43 @@ static void test_gemma3_f16(void) { run_model("models/gemma3", QRUN_QUANT_F16, Q
 static void test_llama_dynamic_rope(void) {
     run_model("models/llama-dynamic", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+static void test_phi3_longrope(void) {
+    run_model("models/phi3-longrope", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
+static void test_qwen3_moe_nf4_dq(void) {
+    run_model("models/qwen3-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
+static void test_qwen3_moe_stacked_f32(void) {
+    run_model("models/qwen3-moe-stacked", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, NULL);
+}
+static void test_gpt_oss_nf4_dq(void) {
+    run_model("models/gpt-oss", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
+static void test_qwen2_moe_nf4(void) {
+    run_model("models/qwen2-moe", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
+static void test_mixtral_int8_f16(void) {
+    run_model("models/mixtral", QRUN_QUANT_INT8, QRUN_DTYPE_F16, QRUN_KV_INT8, NULL);
+}
+/* Layers with heads of two sizes in one pool, and layers that read the K/V of others. */
+static void test_gemma4_nf4_kv_int8(void) {
+    run_model("models/gemma4", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
+static void test_gemma4_shared_f32(void) {
+    run_model("models/gemma4-shared", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, NULL);
+}
+/* Layers that carry a state along every sequence. */
+static void test_qwen3_5_f32(void) { run_model("models/qwen3_5", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, NULL); }
+static void test_qwen3_5_nf4_dq(void) {
+    run_model("models/qwen3_5-images", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
+/* And experts beside them. */
+static void test_qwen3_5_moe_nf4_dq(void) {
+    run_model("models/qwen3_5-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
+static void test_qwen3_next_int8(void) {
+    run_model("models/qwen3-next", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
 /* Rows of plain LoRA and of no adapter have the same bits with and without DoRA in the batch. */
 static void test_dora_in_one_batch(void) {
     static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-dora"};
@@ -202,10 +240,10 @@ static void test_adapters_in_one_batch(void) {
 
 /* Sample i of n is what sample i of any other n is, in any pool, and differs from its siblings. */
 static void test_samples_do_not_depend_on_each_other(void) {
-    static const char *const folders[] = {"models/llama", "models/gemma2"};
+    static const char *const folders[] = {"models/llama", "models/gemma2", "models/qwen3_5"};
     static int32_t ids[45];
     for (int i = 0; i < 45; i++) { ids[i] = 3 + i * 13 % 900; }
-    for (int f = 0; f < 2; f++) {
+    for (int f = 0; f < 3; f++) {
         qrun_model *model = run_open_fixture(contexts[1], folders[f], QRUN_QUANT_BF16, QRUN_DTYPE_BF16);
         if (model == NULL) { continue; }
         run_record reference = {.n_done = 0};
@@ -292,6 +330,18 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_llama_nf4_dq_f16);
     CHECK_RUN(test_gemma3_f16);
     CHECK_RUN(test_llama_dynamic_rope);
+    CHECK_RUN(test_phi3_longrope);
+    CHECK_RUN(test_qwen3_moe_nf4_dq);
+    CHECK_RUN(test_qwen3_moe_stacked_f32);
+    CHECK_RUN(test_gpt_oss_nf4_dq);
+    CHECK_RUN(test_qwen2_moe_nf4);
+    CHECK_RUN(test_mixtral_int8_f16);
+    CHECK_RUN(test_gemma4_nf4_kv_int8);
+    CHECK_RUN(test_gemma4_shared_f32);
+    CHECK_RUN(test_qwen3_5_f32);
+    CHECK_RUN(test_qwen3_5_nf4_dq);
+    CHECK_RUN(test_qwen3_5_moe_nf4_dq);
+    CHECK_RUN(test_qwen3_next_int8);
     CHECK_RUN(test_adapters_in_one_batch);
     CHECK_RUN(test_dora_in_one_batch);
     CHECK_RUN(test_samples_do_not_depend_on_each_other);

@@ -279,8 +279,13 @@ static void test_refusals(void) {
     qrun_request_params params = request_for(some_ids(), 300, 1, NULL);
     refuse(session, &params, QRUN_ERROR_ARGUMENT,
            "the prompt has 300 tokens and this model's context is 256; shorten it");
-    params.n_token_ids = 256;
+    params.n_token_ids = 257;
     refuse(session, &params, QRUN_ERROR_ARGUMENT, "context is 256");
+    params.n_token_ids = 48, params.max_tokens = 50;
+    refuse(session, &params, QRUN_ERROR_MEMORY, "need 97 tokens of K/V cache and the pool holds 96");
+    params.max_tokens = 0, params.max_length = 48;
+    refuse(session, &params, QRUN_ERROR_ARGUMENT, "prompt and answer may have `max_length=48`; shorten it");
+    params.max_length = 0;
     params.n_token_ids = 90, params.max_tokens = 100;
     refuse(session, &params, QRUN_ERROR_MEMORY, "the pool holds 96");
     params.n_token_ids = 200, params.max_tokens = 0;
@@ -313,20 +318,59 @@ static void test_refusals(void) {
     params.struct_size = 8;
     refuse(session, &params, QRUN_ERROR_ARGUMENT, "size");
 
-    /* What just fits runs to its end. */
+    /* What just fits runs to its end. The last token needs no K/V. */
     run_record record = {.n_done = 0};
-    params = request_for(some_ids(), 48, 48, &record);
+    params = request_for(some_ids(), 48, 49, &record);
     CHECK(qrun_session_submit(session, &params, NULL, NULL) == QRUN_OK);
     CHECK(qrun_session_run(session, NULL) == QRUN_OK);
-    CHECK_INT(record.samples[0].n_tokens, 48);
+    CHECK_INT(record.samples[0].n_tokens, 49);
     CHECK_STR(record.samples[0].finish_reason, "length");
     run_record open_ended = {.n_done = 0};
     params = request_for(some_ids(), 10, 0, &open_ended);
     CHECK(qrun_session_submit(session, &params, NULL, NULL) == QRUN_OK);
     CHECK(qrun_session_run(session, NULL) == QRUN_OK);
-    CHECK_INT(open_ended.samples[0].n_tokens, 86);
-    check_whole(session, 2);
+    CHECK_INT(open_ended.samples[0].n_tokens, 87);
+    run_record bounded = {.n_done = 0};
+    params = request_for(some_ids(), 10, 0, &bounded);
+    params.max_length = 15;
+    CHECK(qrun_session_submit(session, &params, NULL, NULL) == QRUN_OK);
+    CHECK(qrun_session_run(session, NULL) == QRUN_OK);
+    CHECK_INT(bounded.samples[0].n_tokens, 5);
+    check_whole(session, 3);
     qrun_session_destroy(session);
+}
+
+/* The token after the last position of the context is produced, as transformers does: it is never read. */
+static void test_the_last_position_gives_a_token(void) {
+    qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    params.kv_tokens = 400, params.max_step_tokens = 7;
+    qrun_session *long_session = run_session(llama, &params);
+    params.context_tokens = 11;
+    qrun_session *session = run_session(llama, &params);
+    if (session == NULL || long_session == NULL) { return; }
+    for (int32_t n_prompt = 1; n_prompt <= 11; n_prompt++) {
+        static const int32_t most[] = {0, 30};
+        run_record expected = {.n_done = 0};
+        qrun_request_params request = request_for(some_ids() + n_prompt, n_prompt, 12 - n_prompt, &expected);
+        request.n = 2;
+        CHECK(qrun_session_submit(long_session, &request, NULL, NULL) == QRUN_OK);
+        CHECK(qrun_session_run(long_session, NULL) == QRUN_OK);
+        for (int i = 0; i < 2; i++) {
+            run_record record = {.n_done = 0};
+            request.max_tokens = most[i], request.user = &record;
+            CHECK(qrun_session_submit(session, &request, NULL, NULL) == QRUN_OK);
+            CHECK(qrun_session_run(session, NULL) == QRUN_OK);
+            CHECK_INT(record.samples[0].n_tokens, 12 - n_prompt);
+            for (int k = 0; k < 2; k++) {
+                CHECK(run_samples_are_equal(&record.samples[k], &expected.samples[k], "at the context's end"));
+            }
+        }
+    }
+    qrun_request_params request = request_for(some_ids(), 12, 1, NULL);
+    refuse(session, &request, QRUN_ERROR_ARGUMENT, "the prompt has 12 tokens and the context is 11");
+    check_whole(session, 22);
+    qrun_session_destroy(session);
+    qrun_session_destroy(long_session);
 }
 
 static void test_sessions_that_cannot_be(void) {
@@ -340,6 +384,8 @@ static void test_sessions_that_cannot_be(void) {
         {"a context beyond the model's", {.context_tokens = 257}},
         {"negative sequences", {.max_sequences = -1}},
         {"negative tokens", {.kv_tokens = -1}},
+        {"a negative length", {.sequence_tokens = -1}},
+        {"negative waiting bytes", {.max_waiting_bytes = -1}},
         {"a step without bounds", {.max_step_tokens = INT32_MAX, .memory_bytes = 1 << 30}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -419,7 +465,7 @@ static void test_an_idle_session_has_no_work(void) {
 
 int main(int argc, char **argv) {
     check_begin(argc, argv);
-    const qrun_context_params params = {sizeof params, 2, NULL};
+    const qrun_context_params params = {.struct_size = sizeof params, .n_threads = 2};
     check_state.case_name = "main";
     if (qrun_context_create(&params, &context, NULL) != QRUN_OK) { return 1; }
     llama = run_open_fixture(context, "models/llama", QRUN_QUANT_BF16, QRUN_DTYPE_BF16);
@@ -433,6 +479,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_callbacks_submit_and_cancel);
     CHECK_RUN(test_a_request_that_is_over_is_not_found);
     CHECK_RUN(test_refusals);
+    CHECK_RUN(test_the_last_position_gives_a_token);
     CHECK_RUN(test_sessions_that_cannot_be);
     CHECK_RUN(test_evaluation_needs_an_idle_session);
     CHECK_RUN(test_destroy_with_work_left);

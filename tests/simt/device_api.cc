@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "device_state.h"
+#include "early_launch.h"
 #include "kernels/cuda/device/memory.h"
 #include "kernels/cuda/device/requirements.h"
 #include "simt.h"
@@ -32,9 +33,17 @@ qrun_status qr_device_open(qr_device **device, qr_error *err) {
     int capability = 0;
     const qrun_status status = check_requirements(&capability, err);
     if (status != QRUN_OK) { return status; }
+    qr_device_switches switches;
+    QR_RETURN_IF_ERROR(qr_device_switches_read(&switches, err));
     const char *wgmma = getenv("QRUN_SIMT_WGMMA");
-    simt::set_wgmma_differs(wgmma != NULL && strcmp(wgmma, "differs") == 0);
+    simt::set_wgmma_sums(wgmma == NULL                   ? simt::WGMMA_EXACT
+                         : strcmp(wgmma, "differs") == 0 ? simt::WGMMA_ROUNDS
+                         : strcmp(wgmma, "wrong") == 0   ? simt::WGMMA_WRONG
+                                                         : simt::WGMMA_EXACT);
     *device = new qr_device();
+    (*device)->switches = switches;
+    (*device)->transfer_seed = static_cast<uint64_t>(setting("QRUN_SIMT_SEED", 0));
+    (*device)->fails_with_wgmma = wgmma != NULL && strcmp(wgmma, "fails") == 0;
     (*device)->capability = capability;
     (*device)->memory_bytes = setting("QRUN_SIMT_MEMORY", INT64_C(4) << 30);
     (*device)->calls_left.store(setting("QRUN_SIMT_LOST_AFTER", INT64_MAX));
@@ -42,11 +51,24 @@ qrun_status qr_device_open(qr_device **device, qr_error *err) {
     return QRUN_OK;
 }
 
-void qr_device_close(qr_device *device) { delete device; }
+void qr_device_close(qr_device *device) {
+    if (device != NULL) { qr_device_marks_destroy(device->marks); }
+    delete device;
+}
+
+void qr_device_reset(qr_device *) {} /* a new one has no fault */
 
 qrun_status qr_device_use(qr_device *device, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_device_fault_check(&device->fault, err));
+    qr_device_go_on_transferring(device);
     if (device->calls_left.fetch_sub(1) > 0) { return QRUN_OK; }
     return qr_device_fault_set(&device->fault, "cuda: copying: the GPU is lost, as QRUN_SIMT_LOST_AFTER says", err);
+}
+
+qrun_status qr_device_may_run(qr_device *device, const char *kernel, qr_error *err) {
+    if (!device->fails_with_wgmma || strstr(kernel, "linear_wgmma") == NULL) { return QRUN_OK; }
+    return qr_device_fault_set(&device->fault, "cuda: linear_wgmma_kernel: an illegal instruction (QRUN_SIMT_WGMMA)",
+                               err);
 }
 
 void qr_device_settle(qr_device *device, uint64_t number) {
@@ -70,6 +92,10 @@ const char *qr_device_isa(const qr_device *) { return "simt"; }
 int qr_device_capability(const qr_device *device) { return device->capability; }
 
 int qr_device_multiprocessors(const qr_device *) { return 1; }
+
+const qr_device_switches &qr_device_switches_of(const qr_device *device) { return device->switches; }
+
+bool qr_device_launches_early(const qr_device *device) { return device->switches.early_launch; }
 
 /* Whether the device has as much left; then it is taken. */
 static bool take(qr_device *device, size_t n_bytes) {
@@ -104,7 +130,10 @@ qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size
     }
     memset(*memory, 0xFF, n_bytes);
     const std::lock_guard<std::mutex> held(device->lock);
-    if (on_device) { device->device_memory[*memory] = n_bytes; }
+    if (on_device) {
+        device->device_memory[*memory] = n_bytes;
+        simt::early_add_memory(*memory, n_bytes);
+    }
     return QRUN_OK;
 }
 
@@ -118,6 +147,7 @@ void qr_device_memory_destroy(qr_device *device, qr_memory_kind, void *memory) {
         if (found != device->device_memory.end()) {
             device->held_bytes -= static_cast<int64_t>(found->second);
             device->device_memory.erase(found);
+            simt::early_remove_memory(memory);
         }
     }
     free(memory);
@@ -125,6 +155,7 @@ void qr_device_memory_destroy(qr_device *device, qr_memory_kind, void *memory) {
 
 static qrun_status copy(qr_device *device, void *dst, const void *src, size_t n_bytes, qr_error *err) {
     const qrun_status status = qr_device_use(device, err);
+    simt::early_order_all();
     if (status == QRUN_OK && n_bytes > 0) { memcpy(dst, src, n_bytes); }
     return status;
 }
@@ -167,6 +198,7 @@ qrun_status qr_device_copy_within(qr_device *device, void *dst, const void *src,
 
 static qrun_status zero(qr_device *device, void *memory, size_t n_bytes, qr_error *err) {
     const qrun_status status = qr_device_use(device, err);
+    simt::early_order_all();
     if (status == QRUN_OK && n_bytes > 0) { memset(memory, 0, n_bytes); }
     return status;
 }

@@ -10,10 +10,23 @@ extern "C" {
 #include "base/half.h"
 }
 
-/* As on a machine without the library where QRUN_SIMT_CUBLASLT is 0. */
-bool qr_cublaslt_is_there(qr_device *) {
+static bool setting_is(const char *value) {
     const char *text = getenv("QRUN_SIMT_CUBLASLT");
-    return text == NULL || strcmp(text, "0") != 0;
+    return text != NULL && strcmp(text, value) == 0;
+}
+
+bool qr_cublaslt_is_there(qr_device *device) { return device->switches.cublaslt && !setting_is("0"); }
+
+const char *qr_cublaslt_file(const qr_device *device) {
+    return !device->switches.cublaslt ? "(off: QRUN_CUDA_CUBLASLT)"
+           : setting_is("0")          ? "(not found)"
+                                      : "/simt/cublasLt";
+}
+
+/* By the sizes alone, as the library does. */
+bool qr_cublaslt_takes(qr_device *device, const qr_cublaslt_product *p) {
+    const uint64_t sizes = static_cast<uint64_t>(p->m * 31 + p->n * 7 + p->k) * UINT64_C(0x9E3779B97F4A7C15);
+    return qr_cublaslt_is_there(device) && !(setting_is("refuses") && sizes >> 63 != 0);
 }
 
 /* Little, so that small matrices take several panels. */
@@ -31,6 +44,7 @@ static float element(const qr_cublaslt_operand &operand, qr_dtype dtype, int64_t
 qrun_status qr_cublaslt_multiply(qr_device *device, const qr_cublaslt_product *p, void *workspace, qr_error *err) {
     const qrun_status status = qr_device_use(device, err);
     if (status != QRUN_OK) { return status; }
+    if (!qr_cublaslt_takes(device, p)) { return QR_CUBLASLT_REFUSED; }
     memset(workspace, 0xA5, QR_CUBLASLT_WORKSPACE_BYTES / 64); /* it is there */
     for (int64_t i = 0; i < p->m; i++) {
         for (int64_t j = 0; j < p->n; j++) {

@@ -6,8 +6,10 @@
  * QRUN_SIMT_LOST_AFTER  calls after which the device is lost
  * QRUN_SIMT_DRIVER      the driver's version in CUDA's form (12040), 0 for none
  * QRUN_SIMT_CAPABILITY  compute capability ("7.5"); "9.0"
- * QRUN_SIMT_WGMMA       "differs": its sums are rounded differently from mma.sync's
- * QRUN_SIMT_CUBLASLT    "0": there is no cuBLASLt */
+ * QRUN_SIMT_WGMMA       "differs": its sums are rounded differently from mma.sync's; "wrong": they are wrong; "fails":
+ *                       the device is lost with the first of them, until it is opened again
+ * QRUN_SIMT_SEED        of the moments at which transfers are done; 0
+ * QRUN_SIMT_CUBLASLT    "0": there is no cuBLASLt; "refuses": it refuses about half of all products */
 // clang-format on
 #ifndef QR_TESTS_SIMT_DEVICE_STATE_H
 #define QR_TESTS_SIMT_DEVICE_STATE_H
@@ -18,6 +20,7 @@
 
 #include "kernels/cuda/device/api.h"
 #include "kernels/cuda/device/fault.h"
+#include "kernels/cuda/device/marks.h"
 #include "kernels/cuda/device/record.h"
 
 /* A copy that nobody has waited for. */
@@ -31,21 +34,28 @@ struct pending_copy {
 /* A call of a recording. */
 typedef std::function<qrun_status(qr_error *err)> kept_call;
 
-/* A copy of the second stream that is still to be done. */
+/* A copy of the second stream that is still to be done. While it is under way, what is at dst is poison, and src stays
+ * as it was. */
 struct pending_transfer {
-    void *dst;
-    const void *src;
+    unsigned char *dst;
+    const unsigned char *src;
     size_t n_bytes;
     uint64_t number;
+    bool is_under_way;
+    size_t n_done;
+    std::vector<unsigned char> bytes; /* of src when it began */
 };
 
 struct qr_device {
     int capability;
+    qr_device_switches switches;
+    bool fails_with_wgmma;
     int64_t memory_bytes, context_bytes; /* context_bytes −1: not known */
     std::atomic<int64_t> calls_left;     /* until it is lost */
     qr_device_recorder recorder;
     std::vector<kept_call> kept; /* of the recording under way */
     qr_device_fault fault;
+    qr_device_marks *marks;
     double began;
     std::mutex lock; /* guards the rest */
     std::map<void *, size_t> device_memory;
@@ -65,6 +75,9 @@ void qr_device_keep(qr_device *device, kept_call call);
 /* What a wait for the copies up to `number` does: those out arrive; the sources of those in had to stay as they were
  * until now. */
 void qr_device_settle(qr_device *device, uint64_t number = UINT64_MAX);
+
+/* Any time after a transfer has been issued it may begin, go on, or end: a seed decides, at every call. */
+void qr_device_go_on_transferring(qr_device *device);
 
 /* Does the transfers up to `number`. */
 void qr_device_do_transfers(qr_device *device, uint64_t number = UINT64_MAX);

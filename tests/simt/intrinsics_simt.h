@@ -7,6 +7,7 @@ extern "C" {
 }
 
 qrun_status qr_device_use(qr_device *device, qr_error *err); /* fails once the device is lost */
+qrun_status qr_device_may_run(qr_device *device, const char *kernel, qr_error *err);
 bool qr_device_is_recording(const qr_device *device);
 void qr_device_keep(qr_device *device, std::function<qrun_status(qr_error *err)> call); /* of a recording */
 
@@ -18,6 +19,7 @@ qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...),
         return QRUN_OK;
     }
     QR_RETURN_IF_ERROR(qr_device_use(device, err));
+    QR_RETURN_IF_ERROR(qr_device_may_run(device, name, err));
     simt::launch(name, shape.grid, dim3(shape.n_threads), shape.shared_bytes, shape.early, [&] { kernel(args...); });
     return QRUN_OK;
 }

@@ -1,6 +1,8 @@
 /* Fibers, scheduling and collectives of simt.h. */
 #include "simt.h"
 
+#include "early_launch.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -85,6 +87,8 @@ struct pending_copy {
     void *dst;
     const void *src;
     size_t size, n_bytes;
+    bool is_read; /* issued before await_previous: what there was then */
+    unsigned char bytes[16];
 };
 
 struct fiber {
@@ -136,7 +140,8 @@ struct machine {
     const std::function<void()> *body;
     const char *kernel;
     uint64_t random;
-    bool wgmma_differs;
+    bool before_wait; /* the block runs up to await_previous, where its threads meet */
+    wgmma_sums wgmma_sums_are;
     std::set<std::string> launched;
     std::mutex lock;
 };
@@ -296,19 +301,28 @@ void remember_launch(const char *name) {
 
 } // namespace
 
-void set_wgmma_differs(bool differs) { the.wgmma_differs = differs; }
+void set_wgmma_sums(wgmma_sums sums) { the.wgmma_sums_are = sums; }
 
 void set_seed(uint64_t seed) { the.random = seed * 0x9E3779B97F4A7C15U + 1; }
 
 bool was_launched(const char *kernel, size_t length) { return the.launched.count(std::string(kernel, length)) > 0; }
 
-void await_previous() { the.n_awaited++; }
+void await_previous() {
+    the.n_awaited++;
+    if (!the.before_wait) { return; }
+    if (the.n_awaited == the.n_threads) {
+        if (!early_restore()) { fail("writes to memory before it awaits the kernels before it"); }
+        the.before_wait = false;
+    }
+    block_barrier();
+}
 
 void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early,
             const std::function<void()> &body) {
     std::lock_guard<std::mutex> guard(the.lock);
     the.kernel = name;
     remember_launch(name);
+    const bool held_up = early_before_launch(early);
     the.n_threads = block.x * block.y * block.z;
     if (the.n_threads == 0 || the.n_threads > MAX_THREADS || the.n_threads % WARP != 0) {
         fail("a block has 32 to 1024 threads, in whole warps");
@@ -328,6 +342,8 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool e
         memset(now.shared, 0xFF, shared_bytes);
         prepare_threads(block);
         the.n_awaited = 0;
+        the.before_wait = i == 0 && held_up;
+        if (the.before_wait) { early_poison(); }
         run_block();
         if (the.n_awaited != (early ? the.n_threads : 0)) {
             fail(early ? "launched early, but not every thread awaits the kernel before it"
@@ -521,7 +537,8 @@ void finish_product(const pending_wgmma &product, float sums[WGMMA_ROWS][WGMMA_C
             for (unsigned col = 0; col < WGMMA_COLUMNS; col++) { sum[col] += a[row][k] * b[k][col]; }
         }
         for (unsigned col = 0; col < WGMMA_COLUMNS; col++) {
-            if (the.wgmma_differs) { sum[col] = double{static_cast<float>(sum[col])}; }
+            if (the.wgmma_sums_are == WGMMA_ROUNDS) { sum[col] = double{static_cast<float>(sum[col])}; }
+            if (the.wgmma_sums_are == WGMMA_WRONG && row == 3 && col == 65) { sum[col] *= 1.5; }
             sums[row][col] = static_cast<float>(double{sums[row][col]} + sum[col]);
         }
     }
@@ -604,7 +621,8 @@ void copy_async(void *dst, const void *src, size_t size, size_t n_bytes) {
         fail("an asynchronous copy that is not aligned to its size");
     }
     if (groups.empty()) { groups.emplace_back(); }
-    groups.back().push_back({dst, src, size, n_bytes});
+    groups.back().push_back({dst, src, size, n_bytes, the.before_wait, {}});
+    if (the.before_wait && n_bytes > 0) { memcpy(groups.back().back().bytes, src, n_bytes); }
 }
 
 void copy_async_commit() {
@@ -618,7 +636,8 @@ void copy_async_wait(unsigned n_pending) {
     while (groups.size() > size_t{n_pending} + 1) {
         for (const pending_copy &copy : groups.front()) {
             memset(copy.dst, 0, copy.size);
-            if (copy.n_bytes > 0) { memcpy(copy.dst, copy.src, copy.n_bytes); }
+            const void *src = copy.is_read ? copy.bytes : copy.src;
+            if (copy.n_bytes > 0) { memcpy(copy.dst, src, copy.n_bytes); }
         }
         groups.erase(groups.begin());
     }

@@ -136,8 +136,9 @@ void wgmma_begin();
 void wgmma_end();
 void wgmma_wait(unsigned n_pending);
 
-/* A GPU on which wgmma's sums are rounded otherwise than mma.sync's. */
-void set_wgmma_differs(bool differs);
+/* A GPU on which wgmma's sums are mma.sync's, are rounded otherwise, or have terms that are wrong. */
+enum wgmma_sums { WGMMA_EXACT, WGMMA_ROUNDS, WGMMA_WRONG };
+void set_wgmma_sums(wgmma_sums sums);
 
 /* ldmatrix.x4: r[i] of the matrix whose rows lanes [8i, 8i + 8) name; see device.cuh. */
 void load_matrices(uint32_t r[4], const void *row, bool transposed);

@@ -39,9 +39,9 @@ static float *floats(const training_fixture *f) { return calloc((size_t)f->param
 static void test_dropout_has_the_same_bits_under_every_policy(void) {
     static training_batch batch;
     static const char *const policies[] = {"none", "full", "every:2", "attn", "mlp"};
-    static const char *const models[] = {"llama", "gpt2", "qwen3", "llama-dora"};
+    static const char *const models[] = {"llama", "gpt2", "qwen3", "llama-dora", "qwen3_5"};
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
-    for (int m = 0; m < 8; m++) {
+    for (int m = 0; m < 10; m++) {
         float *first = NULL;
         for (size_t i = 0; i < 5; i++) {
             const training_options options = {(qrun_dtype)(m % 2), policies[i], batch.batch.n_tokens, 0.3F};
@@ -92,6 +92,7 @@ static void check_alone_and_together(const char *name) {
 static void test_dropout_of_examples_alone_and_together(void) {
     check_alone_and_together("qwen3");
     check_alone_and_together("llama-dora");
+    check_alone_and_together("qwen3_5");
 }
 
 static void test_dropout_changes_each_step_and_not_in_evaluation(void) {

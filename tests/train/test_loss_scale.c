@@ -73,7 +73,7 @@ static bool write_improbable(const char *path) {
 
 static qrun_train_params improbable_params(const char *out) {
     qrun_train_params params = trainer_params(out);
-    params.data.train_data = trainer_path("improbable.jsonl");
+    params.data.train_data = trainer_paths("improbable.jsonl");
     params.batches.batching = QRUN_BATCHING_GROUP;
     params.batches.grad_accum = 1;
     params.batches.batch_size = 0, params.batches.batch_tokens = 20;

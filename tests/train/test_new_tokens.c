@@ -68,7 +68,7 @@ static int32_t vocab_of(const qrun_model *model) {
 
 static qrun_train_params params_of(const char *out, const char *modules) {
     qrun_train_params params = trainer_params(out);
-    params.data.train_data = trainer_path("new.jsonl");
+    params.data.train_data = trainer_paths("new.jsonl");
     params.lora.modules_to_save = modules;
     params.weights.full = modules == NULL;
     params.lora.rank = modules == NULL ? 0 : params.lora.rank;
@@ -133,8 +133,9 @@ static void test_tokens_without_a_row_are_refused(void) {
     expect_refused(model, &params, QRUN_ERROR_INPUT, "line 1: has the token \"<fox>\" (2048)");
     params.lora.modules_to_save = NULL;
     expect_refused(model, &params, QRUN_ERROR_INPUT, "`modules_to_save=embed_tokens,lm_head`, or `full`");
-    params.data.train_data = trainer_path("data.jsonl");
-    params.data.eval_data = trainer_path("new.jsonl");
+    params.data.train_data = trainer_paths("data.jsonl");
+    params.data.eval_data = trainer_paths("new.jsonl");
+    params.data.n_eval_data = 1;
     expect_refused(model, &params, QRUN_ERROR_INPUT, "new.jsonl: line 1");
     params = params_of(trainer_path("none"), TABLES);
     params.memory.memory_bytes = 1 << 20; /* found out once the tables are described with their new rows */
@@ -147,7 +148,7 @@ static void test_tokens_without_a_row_are_refused(void) {
 static void test_tables_grow_only_for_the_examples(void) {
     qrun_model *model = open_model(trainer_path("model"), false, false);
     qrun_train_params params = params_of(trainer_path("plain"), TABLES);
-    params.data.train_data = trainer_path("data.jsonl");
+    params.data.train_data = trainer_paths("data.jsonl");
     qrun_trainer *trainer = trainer_create(model, &params);
     CHECK_INT(vocab_of(model), OWN_TOKENS);
     qrun_trainer_destroy(trainer);
@@ -264,7 +265,7 @@ static void test_two_tables(void) {
     check_full(trainer_path("two-tables"), trainer_path("made"), true);
     qrun_error error = QRUN_ERROR_INIT;
     qrun_train_params params = params_of(trainer_path("base"), NULL);
-    params.data.train_data = trainer_path("data.jsonl");
+    params.data.train_data = trainer_paths("data.jsonl");
     params.weights.init_random = true;
     qrun_model *model = open_model(trainer_path("two-tables"), true, true);
     qrun_trainer *trainer = trainer_create(model, &params);

@@ -76,7 +76,8 @@ static float *run(fixture *f, const qr_optimizer_options *options, float learnin
     f->context.backend->memory_held(f->context.backend, &held, &peak);
     const bool is_apart = f->context.backend->memory_info != NULL;
     CHECK_INT(held - before, qr_optimizer_bytes(p, options) + (is_apart ? 0 : qr_optimizer_host_bytes(p, options)));
-    CHECK(qr_update_plan(p, options, &workspace.n_bytes, &err) == QRUN_OK);
+    int64_t copied_bytes = 0;
+    CHECK(qr_update_plan(p, options, &workspace.n_bytes, &copied_bytes, &err) == QRUN_OK);
     CHECK(f->context.backend->memory_create(f->context.backend, QR_MEMORY_DEVICE, workspace.n_bytes, &workspace.memory,
                                             &err) == QRUN_OK);
     fill(p->values, p->n_floats, 0);

@@ -71,6 +71,7 @@ typedef struct task_run {
     qrun_model *model;
     qrun_trainer *trainer;
     char data[PATH_BYTES], eval_data[PATH_BYTES], cache[PATH_BYTES];
+    const char *files[2]; /* data, eval_data */
 } task_run;
 
 static void run_end(task_run *run) {
@@ -80,8 +81,10 @@ static void run_end(task_run *run) {
 
 static qrun_train_params run_params(const task *t, const task_run *run, const char *out) {
     qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
-    params.data.train_data = run->data;
-    params.data.eval_data = t->eval_data != NULL ? run->eval_data : NULL;
+    params.data.train_data = run->files;
+    params.data.n_train_data = 1;
+    params.data.eval_data = run->files + 1;
+    params.data.n_eval_data = t->eval_data != NULL ? 1 : 0;
     params.data.eval_split = t->eval_data != NULL ? 0 : 0.15;
     params.data.cache_folder = run->cache;
     params.saving.out = out;
@@ -101,7 +104,7 @@ static qrun_train_params run_params(const task *t, const task_run *run, const ch
 
 static bool run_begin(const task *t, const char *out, task_run *run) {
     qrun_error error = QRUN_ERROR_INIT;
-    *run = (task_run){0};
+    *run = (task_run){.files = {run->data, run->eval_data}};
     snprintf(run->cache, PATH_BYTES, "%s/tokens", scratch);
     snprintf(run->data, PATH_BYTES, t->n_lines > 0 ? "%s/data.jsonl" : "%s",
              t->n_lines > 0 ? scratch : find_file(t, t->data));

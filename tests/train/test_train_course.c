@@ -28,7 +28,7 @@ static void write_ragged_data(const char *path) {
 
 static qrun_train_params ragged_params(const char *out, qrun_batching batching) {
     qrun_train_params params = trainer_params(out);
-    params.data.train_data = trainer_path("ragged.jsonl");
+    params.data.train_data = trainer_paths("ragged.jsonl");
     params.batches.batching = batching;
     if (batching == QRUN_BATCHING_GROUP) { params.batches.batch_size = 0, params.batches.batch_tokens = 96; }
     return params;
@@ -151,7 +151,8 @@ static void write_contrary_data(const char *path) {
 
 static qrun_train_params evaluated_params(const char *out) {
     qrun_train_params params = trainer_params(out);
-    params.data.eval_data = trainer_path("contrary.jsonl");
+    params.data.eval_data = trainer_paths("contrary.jsonl");
+    params.data.n_eval_data = 1;
     params.evaluation.eval_every = 2;
     params.batches.max_steps = 40;
     params.batches.grad_accum = 1;
@@ -273,7 +274,7 @@ static void test_the_best_checkpoint_is_kept(void) {
     CHECK(rename(best, trainer_path("best/away")) == 0);
     trainer_expect_refusal(&params, QRUN_ERROR_INPUT, "the checkpoint of the best evaluation");
     params = evaluated_params(trainer_path("none"));
-    params.data.eval_data = NULL;
+    params.data.n_eval_data = 0;
     trainer_expect_refusal(&params, QRUN_ERROR_ARGUMENT, "`eval_data`");
     params = evaluated_params(trainer_path("none"));
     params.evaluation.eval_every = 0;
@@ -470,7 +471,7 @@ static void test_reading_the_data_is_cancelled(void) {
     fclose(file);
     qrun_train_params params = trainer_params(trainer_path("cancelled"));
     progress_record record = {.end_after = 4};
-    params.data.train_data = trainer_path("long.jsonl");
+    params.data.train_data = trainer_paths("long.jsonl");
     params.data.cache_folder = NULL;
     params.callbacks.progress = note_progress;
     params.callbacks.progress_user = &record;

@@ -12,12 +12,6 @@
 #include "qrun.h"
 #include "temporary.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 enum { HIDDEN = 320, MLP = 896, LAYERS = 10, VOCAB = 1024, CONTEXT = 2048, N_TENSORS = 3 + 9 * LAYERS };
 
 static temporary_folder folder;
@@ -136,7 +130,7 @@ static qrun_status plan_before(qrun_context *context, const qrun_model_params *m
                                const qrun_train_params *params, int64_t *n_bytes, qrun_error *error) {
     qrun_plan_entry *entries;
     int32_t n;
-    const qrun_status status = qrun_plan_training(context, model_params, params, &entries, &n, NULL, error);
+    const qrun_status status = qrun_plan_training(context, model_params, params, &entries, &n, NULL, NULL, error);
     *n_bytes = 0;
     for (int32_t i = 0; status == QRUN_OK && i < n; i++) { *n_bytes += entries[i].bytes; }
     qrun_free(entries);
@@ -159,8 +153,8 @@ static qrun_status train(const memory_case *c, measurement *m, qrun_error *error
     snprintf(out, sizeof out, "%s/out", folder.path);
     snprintf(cache, sizeof cache, "%s/tokens", folder.path);
     model_params.path = model_path, model_params.quant = c->quant, model_params.dtype = c->dtype;
-    params.data.train_data = data, params.saving.out = out, params.data.cache_folder = cache,
-    params.memory.checkpointing = c->policy;
+    params.data.train_data = (const char *[]){data}, params.data.n_train_data = 1, params.saving.out = out,
+    params.data.cache_folder = cache, params.memory.checkpointing = c->policy;
     params.optimization.optimizer = c->optimizer, params.batches.seq_len = c->seq_tokens, params.batches.max_steps = 2,
     params.saving.restart = true;
     int64_t planned_before = 0;
@@ -227,7 +221,7 @@ static measurement check(const memory_case *c) {
     printf("  %-8s %-10s seq %4d: planned %6.1f MB, RssAnon %6.1f MB, activations %6.1f MB\n", c->policy,
            optimizer_names[c->optimizer], (int)c->seq_tokens, (double)m.planned / 1e6, (double)m.anonymous / 1e6,
            (double)m.activations / 1e6);
-    if (!SANITIZED) {
+    if (!CHECK_SANITIZED) {
         CHECK((double)m.anonymous <= 1.02 * (double)m.planned + 200e6);
         /* The 200 MB are for large models; what this one takes beside the plan is far less. */
         CHECK_MSG((double)m.anonymous <= 1.02 * (double)m.planned + 40e6, "%.1f MB beside the plan",
@@ -241,7 +235,7 @@ static void test_every_policy_and_optimizer(void) {
     static const char *const policies[] = {"none", "full", "every:2", "attn", "mlp", "auto"};
     for (size_t p = 0; p < QR_COUNT_OF(policies); p++) {
         for (int o = QRUN_OPTIMIZER_ADAMW; o <= QRUN_OPTIMIZER_SGD; o++) {
-            if (SANITIZED && (size_t)o != p % 4) { continue; }
+            if (CHECK_SANITIZED && (size_t)o != p % 4) { continue; }
             const memory_case c = {policies[p], (qrun_optimizer)o, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, 256};
             (void)check(&c);
         }
@@ -273,8 +267,57 @@ static void test_full_checkpointing_saves_most(void) {
               100.0 * (double)full.activations / (double)none.activations);
     const double planned = (double)(none.activations - full.activations);
     const double measured = (double)(none.anonymous - full.anonymous);
-    CHECK_MSG(SANITIZED || measured > 0.9 * planned, "%.1f MB less are planned, and %.1f MB less were held",
+    CHECK_MSG(CHECK_SANITIZED || measured > 0.9 * planned, "%.1f MB less are planned, and %.1f MB less were held",
               planned / 1e6, measured / 1e6);
+}
+
+/* ---- A plan alone ------------------------------------------------------------------------------------------------ */
+
+/* Layers of 3.9 GB in F32: the run's plan as `info` has it. */
+static qrun_status plan_layers(qrun_context *context, int64_t n_layers, const char *policy, qrun_plan_info *info) {
+    char text[512];
+    snprintf(text, sizeof text,
+             "{\"model_type\": \"llama\", \"hidden_size\": 8192, \"num_hidden_layers\": %lld, "
+             "\"num_attention_heads\": 64, \"num_key_value_heads\": 8, \"intermediate_size\": 28672, "
+             "\"vocab_size\": 1024, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5}",
+             (long long)n_layers);
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+    qrun_plan_entry *entries = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    int32_t n = 0;
+    model_params.path = temporary_text(&folder, "config.json", text);
+    model_params.random_weights = true, model_params.quant = QRUN_QUANT_F32;
+    params.batches.seq_len = 1024, params.batches.batch_size = 2, params.memory.checkpointing = policy;
+    const qrun_status status = qrun_plan_training(context, &model_params, &params, &entries, &n, NULL, info, &error);
+    int64_t total = 0;
+    for (int32_t i = 0; i < n; i++) { total += entries[i].is_apart ? 0 : qr_max(entries[i].bytes, 0); }
+    CHECK_MSG(status == QRUN_OK || status == QRUN_ERROR_MEMORY, "%s", error.message);
+    CHECK_INT(info->fits, status == QRUN_OK);
+    CHECK_INT(info->total_bytes, total);
+    CHECK_INT(status == QRUN_OK, info->total_bytes <= info->budget_bytes);
+    qrun_free(entries);
+    return status;
+}
+
+/* Weights that a plan counts are not free any more, although nobody has loaded them. */
+static void test_a_plan_alone_does_not_count_memory_twice(void) {
+    qrun_context *context = NULL;
+    qrun_plan_info one = QRUN_PLAN_INFO_INIT, info = QRUN_PLAN_INFO_INIT;
+    int n_fit = 0, n_not = 0;
+    REQUIRE(qrun_context_create(NULL, &context, NULL) == QRUN_OK);
+    (void)plan_layers(context, 1, "full", &one);
+    const int64_t layer_bytes = INT64_C(8192) * (2 * 8192 + 2 * 1024 + 3 * 28672) * 4;
+    const int64_t n_most = one.available_bytes / layer_bytes;
+    for (int64_t n = 1; n <= n_most + 2; n += n_most / 8 + 1) {
+        const bool fits = plan_layers(context, n, "auto", &info) == QRUN_OK;
+        n_fit += fits, n_not += !fits;
+        CHECK_MSG(info.budget_bytes <= info.available_bytes, "%lld layers: %lld bytes allowed, %lld free", (long long)n,
+                  (long long)info.budget_bytes, (long long)info.available_bytes);
+        CHECK_MSG(fits == (info.total_bytes <= info.budget_bytes), "%lld layers", (long long)n);
+    }
+    CHECK_MSG(n_most < 2 || (n_fit > 0 && n_not > 0), "%d fit, %d do not", n_fit, n_not);
+    qrun_context_destroy(context);
 }
 
 int main(int argc, char **argv) {
@@ -282,6 +325,7 @@ int main(int argc, char **argv) {
     check_state.case_name = "main";
     folder = temporary_create();
     make_model();
+    CHECK_RUN(test_a_plan_alone_does_not_count_memory_twice);
     CHECK_RUN(test_full_checkpointing_saves_most);
     CHECK_RUN(test_every_policy_and_optimizer);
     CHECK_RUN(test_every_format);

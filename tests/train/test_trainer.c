@@ -106,7 +106,7 @@ static void test_a_stopped_run_ends_as_one_that_was_not(void) {
 
 static void test_what_cannot_be_is_refused(void) {
     qrun_train_params params = trainer_params(trainer_path("none"));
-    params.data.train_data = trainer_path("missing.jsonl");
+    params.data.train_data = trainer_paths("missing.jsonl");
     trainer_expect_refusal(&params, QRUN_ERROR_NOT_FOUND, "missing.jsonl");
     params = trainer_params(trainer_path("none"));
     params.memory.memory_bytes = 1 << 20;
@@ -142,7 +142,8 @@ static void test_combinations_of_fields_are_refused(void) {
                                     "`init_embedding_std` needs `init_random`",
                                     "`lora_dropout` must be from 0 to 0.99, not 1"};
     for (int i = 0; i < 12; i++) { params[i] = trainer_params(trainer_path("none")); }
-    params[0].data.eval_data = params[0].data.train_data, params[0].data.eval_split = 0.1;
+    params[0].data.eval_data = params[0].data.train_data, params[0].data.n_eval_data = 1;
+    params[0].data.eval_split = 0.1;
     params[1].evaluation.early_stopping_patience = 3;
     params[2].evaluation.early_stopping_threshold = 0.1;
     params[3].evaluation.eval_every = 5;

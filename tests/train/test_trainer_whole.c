@@ -116,8 +116,8 @@ static void test_the_plan_without_weights_is_that_of_the_run(void) {
     int64_t planned = 0;
     model_params.path = EXAMPLE;
     model_params.trainable = true;
-    CHECK_MSG(qrun_plan_training(trainer_context, &model_params, &params, &entries, &n, NULL, &error) == QRUN_OK, "%s",
-              error.message);
+    CHECK_MSG(qrun_plan_training(trainer_context, &model_params, &params, &entries, &n, NULL, NULL, &error) == QRUN_OK,
+              "%s", error.message);
     for (int32_t i = 0; i < n; i++) { planned += entries[i].bytes; }
     qrun_free(entries);
     qrun_model *model = open_trainable(EXAMPLE, false, QRUN_DTYPE_BF16);

@@ -3,10 +3,14 @@
 #include "check.h"
 
 #include "../runtime/golden_index.h"
+#include "base/half.h"
 #include "base/sizes.h"
 #include "loaders/files/safetensors.h"
+#include "runtime/folders/export.h"
+#include "runtime/model/expert_adapters.h"
 #include "runtime/train/schedule.h"
 #include "runtime/train/update.h"
+#include "temporary.h"
 #include "training_case.h"
 
 static qr_json *golden_index;
@@ -37,6 +41,16 @@ static void transpose_as_stored(const fixture *f, const qr_parameter *parameter,
     free(copy);
 }
 
+/* B of experts: PEFT has them innermost. */
+static void order_as_stored(const fixture *f, const qr_parameter *parameter, float *values) {
+    if (parameter->kind != QR_PARAMETER_LORA_B || !qr_role_is_expert(parameter->role)) { return; }
+    const int64_t n_experts = f->model->shape.n_experts, rows = parameter->rows, rank = parameter->cols;
+    float *copy = malloc((size_t)(rows * rank) * sizeof *copy);
+    memcpy(copy, values, (size_t)(rows * rank) * sizeof *copy);
+    qr_expert_b_to_file(copy, n_experts, rows / n_experts, rank, values);
+    free(copy);
+}
+
 /* The relative error of all gradients together against the golden file, each of them within `bound`. Of whole weights
  * the file may hold some only, and no LoRA factors with them; else factors that it leaves out must be zero. */
 static double gradient_error(const fixture *f, const qr_safetensors *golden, double bound) {
@@ -56,6 +70,7 @@ static double gradient_error(const fixture *f, const qr_safetensors *golden, dou
         float *gradient = calloc((size_t)n, sizeof *gradient), *zeros = calloc((size_t)n, sizeof *zeros);
         CHECK(training_read(&f->parameters, f->parameters.gradients + parameter->offset, n, gradient, &err) == QRUN_OK);
         transpose_as_stored(f, parameter, gradient);
+        order_as_stored(f, parameter, gradient);
         const float *reference = expected != NULL ? (const float *)(const void *)expected->data : zeros;
         const double error = training_relative_error(gradient, reference, n);
         CHECK_MSG(error <= bound, "%s: off by %.3g relative, allowed %.3g", name, error, bound);
@@ -79,11 +94,11 @@ static const qr_json *peers_run(const qr_json *entry, qrun_dtype dtype) {
 /* Against PEFT's in F32: equal in F32, and in BF16 within twice what PEFT in BF16 errs by. */
 static void check_first_gradients(qrun_dtype dtype) {
     static training_batch batch;
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
     int n_checked = 0;
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "gradients")); entry != NULL;
          entry = entry->next) {
         fixture f;
+        training_batch_read(entry_named("batches", text_of(entry, "batch")), 0, -1, &batch);
         const qr_json *peers = peers_run(entry, QRUN_DTYPE_BF16);
         const double bound = dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(peers, "gradient_error");
         const double tensor_bound = dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(peers, "max_tensor_error");
@@ -130,7 +145,9 @@ static float *run_policy(const char *name, qrun_dtype dtype, const char *policy,
 static void test_policies_give_the_same_bits(void) {
     static training_batch batch;
     static const char *const policies[] = {"full", "every:2", "attn", "mlp"};
-    static const char *const models[] = {"llama", "gemma3", "gpt2", "qwen3", "llama-dora", "gemma3-full", "gpt2-full"};
+    static const char *const models[] = {
+        "llama",     "gemma3",  "gpt2",         "qwen3",  "qwen3-moe",     "llama-dora",         "gemma3-full",
+        "gpt2-full", "qwen3_5", "qwen3_5-full", "gemma4", "gemma4-shared", "gemma4-shared-full", "gpt-oss-full"};
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
         for (int dtype = QRUN_DTYPE_BF16; dtype <= QRUN_DTYPE_F16; dtype++) {
@@ -150,7 +167,7 @@ static void test_policies_give_the_same_bits(void) {
     }
 }
 
-static void test_examples_alone_and_together(void) {
+static void check_alone_and_together(const char *name) {
     static training_batch together, alone;
     const qr_json *entry = entry_named("batches", "micro-batch");
     training_batch_read(entry, 0, -1, &together);
@@ -158,9 +175,9 @@ static void test_examples_alone_and_together(void) {
     qr_error err = {0};
     double sum, total = 0;
     int64_t n;
-    float *expected = run_policy("qwen3", QRUN_DTYPE_F32, "none", &together, &n, &sum);
+    float *expected = run_policy(name, QRUN_DTYPE_F32, "none", &together, &n, &sum);
     REQUIRE(expected != NULL &&
-            open_fixture(entry_named("gradients", "qwen3"), QRUN_DTYPE_F32, "none", together.batch.n_tokens, &f));
+            open_fixture(entry_named("gradients", name), QRUN_DTYPE_F32, "none", together.batch.n_tokens, &f));
     for (int64_t i = 0; i < together.batch.n_sequences; i++) {
         training_batch_read(entry, i, 1, &alone);
         CHECK(qr_train_pass_run(f.pass, &alone.batch, 0.01F, true, &sum, &err) == QRUN_OK);
@@ -169,9 +186,15 @@ static void test_examples_alone_and_together(void) {
     float *gradients = malloc((size_t)n * sizeof *gradients);
     CHECK(training_read(&f.parameters, f.parameters.gradients, n, gradients, &err) == QRUN_OK);
     const double error = training_relative_error(gradients, expected, n);
-    CHECK_MSG(error <= 1e-6, "off by %.3g", error);
+    CHECK_MSG(error <= 1e-6, "%s: off by %.3g", name, error);
     free(gradients), free(expected);
     close_fixture(&f);
+}
+
+/* Packed sequences are apart: attention sees its own rows, and a state begins anew. */
+static void test_examples_alone_and_together(void) {
+    check_alone_and_together("qwen3");
+    check_alone_and_together("qwen3_5");
 }
 
 /* ---- Loss curves ------------------------------------------------------------------------------------------------- */
@@ -203,7 +226,8 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, float loss_scale,
     qr_workspace scratch = {0};
     qrun_status status = QRUN_OK;
     QR_TRY(qr_optimizer_create(&f->parameters, &options, &optimizer, err));
-    QR_TRY(qr_update_plan(&f->parameters, &options, &scratch.n_bytes, err));
+    int64_t copied_bytes;
+    QR_TRY(qr_update_plan(&f->parameters, &options, &scratch.n_bytes, &copied_bytes, err));
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch.n_bytes, &scratch.memory, err));
     for (int64_t step = 1; step <= CURVE_STEPS; step++) {
         char name[32];
@@ -288,6 +312,36 @@ static void test_schedules_equal_transformers(void) {
     CHECK(n_checked >= 100);
 }
 
+/* ---- What is written --------------------------------------------------------------------------------------------- */
+
+/* A model has every tensor of the one that it began as, also those that no training changes. */
+static void test_a_whole_model_is_written(void) {
+    static const char *const names[] = {"gemma4-full", "granite-full"};
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        const temporary_folder folder = temporary_create();
+        qr_safetensors *before = NULL, *after = NULL;
+        fixture f;
+        qr_error err = {0};
+        REQUIRE(open_fixture(entry_named("gradients", names[i]), QRUN_DTYPE_F32, "none", 64, &f));
+        CHECK_MSG(qr_model_export(&f.parameters, folder.path, &err) == QRUN_OK, "%s", err.message);
+        REQUIRE(qr_safetensors_open(f.model->folder, &before, &err) == QRUN_OK);
+        REQUIRE(qr_safetensors_open(folder.path, &after, &err) == QRUN_OK);
+        CHECK_INT(qr_safetensors_count(after), qr_safetensors_count(before));
+        for (size_t t = 0; t < qr_safetensors_count(before); t++) {
+            const qr_safetensors_tensor *old = qr_safetensors_get(before, t), *new;
+            REQUIRE(qr_safetensors_require(after, old->name, QR_DTYPE_BIT(QR_DTYPE_F32), old->n_dims, old->dims, &new,
+                                           &err) == QRUN_OK);
+            float was;
+            qr_elements_to_f32(old->dtype, old->data, 0, 1, &was);
+            CHECK_MSG(memcmp(new->data, &was, sizeof was) == 0, "%s", old->name);
+        }
+        qr_safetensors_close(before);
+        qr_safetensors_close(after);
+        close_fixture(&f);
+        temporary_remove(&folder);
+    }
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     qr_error err = {0};
@@ -304,6 +358,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_curves_in_bf16_stay_as_near_as_pefts);
     CHECK_RUN(test_curves_in_f16_stay_as_near_as_pefts);
     CHECK_RUN(test_schedules_equal_transformers);
+    CHECK_RUN(test_a_whole_model_is_written);
     qrun_context_destroy(context);
     qr_json_free(golden_index);
     return check_end();

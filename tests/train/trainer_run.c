@@ -18,6 +18,14 @@ char *trainer_path(const char *name) {
     return path;
 }
 
+const char *const *trainer_paths(const char *name) {
+    static const char *lists[64];
+    static int next;
+    const char **list = &lists[next++ % 64];
+    *list = trainer_path(name);
+    return list;
+}
+
 static bool write_data(const char *path, int n) {
     static const char *const animals[] = {"fox", "owl", "hare", "mole", "newt"};
     static const char *const sounds[] = {"yips", "hoots", "thumps", "digs", "hums"};
@@ -61,7 +69,8 @@ qrun_model *trainer_open_model_in(qrun_dtype dtype) {
 
 qrun_train_params trainer_params(const char *out) {
     qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
-    params.data.train_data = trainer_path("data.jsonl");
+    params.data.train_data = trainer_paths("data.jsonl");
+    params.data.n_train_data = 1;
     params.data.cache_folder = trainer_path("tokens");
     params.saving.out = out;
     params.lora.rank = 4;

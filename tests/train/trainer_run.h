@@ -13,6 +13,8 @@ void trainer_run_end(void);
 
 /* A path in that folder; one of the last 64. */
 char *trainer_path(const char *name);
+/* The same as a list of one, for the files of data. */
+const char *const *trainer_paths(const char *name);
 
 /* NULL after a failed check. */
 qrun_model *trainer_open_model(void);

@@ -5,6 +5,7 @@
 #include "../runtime/golden_index.h"
 #include "base/half.h"
 #include "loaders/adapter/adapter.h"
+#include "runtime/model/expert_adapters.h"
 
 static void add_example(const qr_json *example, int64_t number, training_batch *b) {
     const int64_t first = b->batch.n_tokens;
@@ -53,6 +54,18 @@ static qrun_status put(const qr_parameters *p, int64_t offset, const qr_safetens
     return status;
 }
 
+/* The names of the modules of an adapter, "q_proj,v_proj,". */
+static void list_targets(const qr_adapter *adapter, char targets[512]) {
+    targets[0] = '\0';
+    for (size_t i = 0; i < adapter->n_modules; i++) {
+        if (adapter->modules[i].n_stacked > 1) { continue; }
+        char name[64];
+        snprintf(name, sizeof name, "%s,", qr_lora_target_name(adapter->modules[i].name));
+        const size_t n = strlen(targets);
+        if (strstr(targets, name) == NULL) { snprintf(targets + n, 512 - n, "%s", name); }
+    }
+}
+
 /* Parameters of the shape of a PEFT folder, with its values in them, and modules trained whole. */
 static qrun_status open_adapter(qrun_model *model, const char *folder, const char *modules, qr_parameters *p,
                                 qr_error *err) {
@@ -62,7 +75,15 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
     *p = (qr_parameters){.model = model, .backend = model->context->backend};
     QR_TRY(qr_adapter_open(folder, &adapter, err));
     QR_TRY(qr_whole_parameters_describe(p, &whole, err));
-    const qr_lora_options options = {.targets = "all",
+    char targets[512];
+    list_targets(adapter, targets);
+    char experts[128] = "";
+    for (size_t i = 0; i < adapter->config.target_parameters.n_names; i++) {
+        const size_t n = strlen(experts);
+        snprintf(experts + n, sizeof experts - n, "%s,", adapter->config.target_parameters.names[i]);
+    }
+    const qr_lora_options options = {.targets = targets,
+                                     .expert_targets = experts[0] != '\0' ? experts : NULL,
                                      .rank = (int32_t)adapter->modules[0].rank,
                                      .alpha = (float)(adapter->modules[0].scale * (double)adapter->modules[0].rank),
                                      .dora = adapter->config.use_dora};
@@ -77,6 +98,10 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
         qr_parameters_module_name(p, pair->role, pair->layer, name, sizeof name);
         const qr_adapter_module *module = qr_adapter_find(adapter, name);
         if (module == NULL) { QR_TRY(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: no module %s", folder, name)); }
+        if (pair->linear == NULL) {
+            QR_TRY(qr_expert_pair_put(p->backend, module, p->values + pair->a_offset, p->values + pair->b_offset, err));
+            continue;
+        }
         QR_TRY(put(p, pair->a_offset, module->a, p->lora.rank * pair->in, err));
         QR_TRY(put(p, pair->b_offset, module->b, p->lora.rank * pair->out, err));
         if (p->lora.dora) { QR_TRY(put(p, pair->magnitude_offset, module->magnitude, pair->out, err)); }
@@ -112,6 +137,11 @@ void training_fixture_close(training_fixture *f) {
 
 bool training_is_full(const qr_json *entry) { return text_of(entry, "adapter_folder")[0] == '\0'; }
 
+/* Models of experts have no kernels there yet (kernels/cuda/backend/unsupported.h), and it says so. */
+static bool is_refused_by_cuda(const qr_error *err) {
+    return err->status == QRUN_ERROR_UNSUPPORTED && strstr(err->message, " is not in the cuda backend yet") != NULL;
+}
+
 bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
                            training_fixture *f) {
     char path[512];
@@ -137,7 +167,11 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
         status = qr_recompute_policy_parse(options->policy, f->model->shape.n_layers, &limits.policy, &err);
     }
     if (status == QRUN_OK) { status = qr_train_pass_create(&f->parameters, &limits, &f->pass, &err); }
-    CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
+    if (status != QRUN_OK && is_refused_by_cuda(&err)) {
+        printf("  %s: %s\n", text_of(entry, "name"), err.message);
+    } else {
+        CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
+    }
     if (status != QRUN_OK) { training_fixture_close(f); }
     return status == QRUN_OK;
 }

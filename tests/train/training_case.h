@@ -3,9 +3,9 @@
 #define QR_TESTS_TRAINING_CASE_H
 
 #include "loaders/files/json.h"
-#include "runtime/train/lora_parameters.h"
-#include "runtime/train/pass.h"
-#include "runtime/train/whole_parameters.h"
+#include "runtime/pass/lora_parameters.h"
+#include "runtime/pass/pass.h"
+#include "runtime/pass/whole_parameters.h"
 
 enum { TRAINING_MAX_TOKENS = 1024, TRAINING_MAX_SEQUENCES = 64 };
 

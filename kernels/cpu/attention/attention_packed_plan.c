@@ -87,6 +87,7 @@ void qr_packed_attention(const qr_attention_packed_args *args, const qr_packed_p
         .scale = args->scale,
         .softcap = args->softcap,
         .window = args->window,
+        .sinks = args->sinks,
     };
 }
 

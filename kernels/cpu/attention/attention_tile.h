@@ -7,7 +7,11 @@
 #include "kernels/cpu/simd/vec.h"
 
 /* Six by four accumulators and four operands of 32 registers, or six by two and two of 16. */
-enum { TILE_ROWS = 6, TILE_VECTORS = QR_VEC == 16 ? 4 : 2 };
+#if defined(QR_VEC_AVX512) || defined(QR_VEC_NEON)
+enum { TILE_ROWS = 6, TILE_VECTORS = 4 };
+#else
+enum { TILE_ROWS = 6, TILE_VECTORS = 2 };
+#endif
 
 /* scores[r][c] = sum over d of q[r][d] · keys[d][c], for V vectors of columns. keys and scores are BLOCK wide. */
 QR_INLINE void score_columns(const float *const *q, int64_t head_dim, const float *keys, float *scores, int n_rows,

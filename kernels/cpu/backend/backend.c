@@ -59,13 +59,14 @@ static const qr_op_impl *const implementations[QR_OP_COUNT] = {
 #undef QR_X
 };
 
-qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err) {
+static qrun_status create(const char *isa, bool portable, qr_threads *threads, qr_backend **backend, qr_error *err) {
     *backend = NULL;
     const qr_cpu_isa *chosen;
     QR_RETURN_IF_ERROR(qr_cpu_isa_choose(isa, &chosen, err));
     qr_cpu_backend *cpu = qr_alloc_zeroed(sizeof *cpu);
     if (cpu == NULL) { return qr_fail_memory(err, "the cpu backend", sizeof *cpu); }
     cpu->isa = chosen;
+    cpu->kernels = portable ? &chosen->portable : &chosen->fastest;
     cpu->host.base = (qr_backend){
         .version = QR_BACKEND_VERSION,
         .name = "cpu",
@@ -79,4 +80,12 @@ qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backe
     for (int op = 0; op < QR_OP_COUNT; op++) { cpu->host.base.ops[op] = *implementations[op]; }
     *backend = &cpu->host.base;
     return QRUN_OK;
+}
+
+qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err) {
+    return create(isa, false, threads, backend, err);
+}
+
+qrun_status qr_backend_cpu_create_portable(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err) {
+    return create(isa, true, threads, backend, err);
 }

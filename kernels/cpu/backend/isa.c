@@ -8,6 +8,7 @@
 #include "base/sizes.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/vector_ops.h"
 
 #if defined(__x86_64__) && !defined(QRUN_SCALAR)
 #define QR_CPU_X86 1
@@ -18,19 +19,39 @@
 #define QR_CPU_X86 0
 #endif
 
+#if defined(__aarch64__) && !defined(QRUN_SCALAR)
+#define QR_CPU_ARM 1
+#include <sys/auxv.h>
+#else
+#define QR_CPU_ARM 0
+#endif
+
+#define KERNELS(ops, bf16, f32, backward)                                                                    \
+    {                                                                                                        \
+        &qr_cpu_vector_ops_##ops, &qr_cpu_matmul_##bf16, &qr_cpu_matmul_f16_##f32, &qr_cpu_matmul_f32_##f32, \
+            &qr_cpu_matmul_##backward                                                                        \
+    }
+/* The gradients of the portable kernels are chains of F32 in order, which no instruction set has to imitate. */
+#define PORTABLE(isa) KERNELS(isa, tile_order_##isa, isa, bf16_##isa)
+
 /* Best first. */
 static const qr_cpu_isa isas[] = {
 #if QR_CPU_X86
-    {"amx-bf16", QR_CPU_AMX_BF16, &qr_cpu_matmul_bf16_amx, &qr_cpu_matmul_f16_avx512, &qr_cpu_matmul_f32_avx512, false},
-    {"avx512-bf16", QR_CPU_AVX512_BF16, &qr_cpu_matmul_bf16_avx512_bf16, &qr_cpu_matmul_f16_avx512,
-     &qr_cpu_matmul_f32_avx512, false},
-    {"avx512", QR_CPU_AVX512, &qr_cpu_matmul_bf16_avx512, &qr_cpu_matmul_f16_avx512, &qr_cpu_matmul_f32_avx512, false},
-    {"avx2", QR_CPU_AVX2, &qr_cpu_matmul_bf16_avx2, &qr_cpu_matmul_f16_avx2, &qr_cpu_matmul_f32_avx2, false},
+    {"amx-bf16", QR_CPU_AMX_BF16, KERNELS(avx512, bf16_amx, avx512, bf16_amx),
+     KERNELS(avx512, bf16_amx, avx512, bf16_avx512), false},
+    {"avx512-bf16", QR_CPU_AVX512_BF16, KERNELS(avx512, bf16_avx512_bf16, avx512, bf16_avx512_bf16), PORTABLE(avx512),
+     false},
+    {"avx512", QR_CPU_AVX512, KERNELS(avx512, bf16_avx512, avx512, bf16_avx512), PORTABLE(avx512), false},
+    {"avx2", QR_CPU_AVX2, KERNELS(avx2, bf16_avx2, avx2, bf16_avx2), PORTABLE(wide_avx2), false},
     /* The AMX kernels on emulated tiles, so that machines without AMX test their logic. */
-    {"amx-bf16-emulated", QR_CPU_AVX512_BF16, &qr_cpu_matmul_bf16_amx_emulated, &qr_cpu_matmul_f16_avx512,
-     &qr_cpu_matmul_f32_avx512, true},
+    {"amx-bf16-emulated", QR_CPU_AVX512_VBMI, KERNELS(avx512, bf16_amx_emulated, avx512, bf16_amx_emulated),
+     KERNELS(avx512, bf16_amx_emulated, avx512, bf16_avx512), true},
 #endif
-    {"c", QR_CPU_C, &qr_cpu_matmul_bf16_c, &qr_cpu_matmul_f16_c, &qr_cpu_matmul_f32_c, false},
+#if QR_CPU_ARM
+    {"neon-bf16", QR_CPU_NEON_BF16, KERNELS(neon, bf16_neon_bf16, neon, bf16_neon_bf16), PORTABLE(wide_c), false},
+    {"neon", QR_CPU_NEON, KERNELS(neon, bf16_neon, neon, bf16_neon), PORTABLE(wide_c), false},
+#endif
+    {"c", QR_CPU_C, KERNELS(c, bf16_c, c, bf16_c), PORTABLE(wide_c), false},
 };
 
 static pthread_once_t detect_once = PTHREAD_ONCE_INIT;
@@ -66,9 +87,17 @@ static qr_cpu_level detect_level(void) {
     if ((state & STATE_AVX512) != STATE_AVX512) { return QR_CPU_AVX2; }
     if (!has_bits(b, bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL)) { return QR_CPU_AVX2; }
     if (!has_bits(a1, bit_AVX512BF16)) { return QR_CPU_AVX512; }
+    if (!has_bits(c, bit_AVX512VBMI)) { return QR_CPU_AVX512_BF16; }
     const uint32_t amx = 1U << 22 | 1U << 24; /* AMX-BF16, AMX-TILE */
-    if ((state & STATE_AMX) != STATE_AMX || !has_bits(d, amx) || !tiles_permitted()) { return QR_CPU_AVX512_BF16; }
+    if ((state & STATE_AMX) != STATE_AMX || !has_bits(d, amx) || !tiles_permitted()) { return QR_CPU_AVX512_VBMI; }
     return QR_CPU_AMX_BF16;
+}
+
+#elif QR_CPU_ARM
+
+static qr_cpu_level detect_level(void) {
+    if ((getauxval(AT_HWCAP) & HWCAP_ASIMD) == 0) { return QR_CPU_C; }
+    return (getauxval(AT_HWCAP2) & HWCAP2_BF16) != 0 ? QR_CPU_NEON_BF16 : QR_CPU_NEON;
 }
 
 #else

@@ -70,7 +70,7 @@ qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_
                                        double *flops, qr_error *err) {
     const qr_cpu_isa *chosen;
     QR_RETURN_IF_ERROR(qr_cpu_isa_choose(isa, &chosen, err));
-    const qr_cpu_matmul *matmul = dtype == QR_DTYPE_BF16 ? chosen->matmul_bf16 : chosen->matmul_f32;
+    const qr_cpu_matmul *matmul = dtype == QR_DTYPE_BF16 ? chosen->fastest.matmul_bf16 : chosen->fastest.matmul_f32;
     if (matmul->exercise == NULL) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s has no speed to measure", chosen->name);
     }

@@ -1,19 +1,9 @@
-/* The backend's entries for the ops of vector_ops.h: checks by op_check, dispatch by the level chosen at creation. */
+/* The backend's entries for the ops of vector_ops.h, dispatched to the kernels chosen at creation. */
 #include "base/sizes.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/delta_scratch.h"
 #include "kernels/cpu/train/train_scratch.h"
 #include "kernels/cpu/vector_ops.h"
-
-static const qr_cpu_vector_ops *vector_ops(const qr_backend *backend) {
-#if defined(__x86_64__) && !defined(QRUN_SCALAR)
-    const qr_cpu_level level = qr_cpu(backend)->isa->level;
-    if (level >= QR_CPU_AVX512) { return &qr_cpu_vector_ops_avx512; }
-    if (level >= QR_CPU_AVX2) { return &qr_cpu_vector_ops_avx2; }
-#else
-    (void)backend;
-#endif
-    return &qr_cpu_vector_ops_c;
-}
 
 #define QR_WORKSPACE(name, n_bytes)                                               \
     static size_t workspace_##name(const qr_backend *backend, const void *args) { \
@@ -24,6 +14,8 @@ static const qr_cpu_vector_ops *vector_ops(const qr_backend *backend) {
 QR_WORKSPACE(attention, qr_cpu_attention_workspace(backend, a))
 QR_WORKSPACE(attention_packed, qr_cpu_attention_packed_workspace(backend, a))
 QR_WORKSPACE(attention_packed_backward, qr_cpu_attention_packed_backward_workspace(backend, a))
+QR_WORKSPACE(gated_delta, qr_gated_delta_bytes(a, qr_threads_count(backend->threads)))
+QR_WORKSPACE(gated_delta_backward, qr_gated_delta_backward_bytes(&a->forward, qr_threads_count(backend->threads)))
 QR_WORKSPACE(rms_norm_backward, qr_norm_moments_bytes(a->n_rows, a->n_groups))
 QR_WORKSPACE(layer_norm_backward, qr_norm_moments_bytes(a->n_rows, 1))
 QR_WORKSPACE(sum_squares, qr_squares_bytes(a->n))
@@ -33,7 +25,7 @@ QR_WORKSPACE(adafactor, qr_adafactor_bytes(a->rows, a->cols))
 #define QR_OP(name, workspace_function, ...)                                                               \
     static qrun_status run_##name(qr_backend *backend, const void *args, void *workspace, qr_error *err) { \
         (void)workspace, (void)err;                                                                        \
-        vector_ops(backend)->name(__VA_ARGS__);                                                            \
+        qr_cpu(backend)->kernels->vector_ops->name(__VA_ARGS__);                                           \
         return QRUN_OK;                                                                                    \
     }                                                                                                      \
     const qr_op_impl qr_cpu_op_##name = {                                                                  \

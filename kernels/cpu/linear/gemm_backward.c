@@ -34,13 +34,15 @@ _Static_assert(sizeof(gemm_scratch) % 64 == 0, "each worker's scratch begins at 
 typedef struct gemm_run {
     const qr_cpu_gemm_args *args;
     const qr_cpu_gemm_kernel *kernel;
-    qr_cpu_layout layout; /* of the weight */
+    qr_cpu_layout layout;     /* of the weight */
+    qr_cpu_row_groups groups; /* of C */
     int64_t task_rows, n_col_blocks;
     gemm_scratch *scratch; /* [workers] */
 } gemm_run;
 
 /* The block that a task is at. */
 typedef struct gemm_block {
+    const qr_weight *weight;
     int64_t row, n_rows, col, n_cols, k, n_k;
 } gemm_block;
 
@@ -64,7 +66,7 @@ static void prefetch(const qr_cpu_gemm_operand *x, int64_t index, int64_t n) {
 
 /* What multiplies columns [k, k + n_k) of A: SCB / 127 of an INT8 weight's rows. */
 static const float *a_factors(const gemm_run *run, const gemm_block *block, float *factors) {
-    const qr_weight *weight = run->args->weight;
+    const qr_weight *weight = block->weight;
     if (weight == NULL || weight->desc.format != QR_WEIGHT_INT8) { return NULL; }
     const float *row_absmax = qr_cpu_scales(weight, &run->layout) + block->k;
     for (int64_t j = 0; j < block->n_k; j++) { factors[j] = row_absmax[j] / 127.0F; }
@@ -85,7 +87,9 @@ static void pack_a(const gemm_run *run, const gemm_block *block, gemm_scratch *s
     const float *factors = a_factors(run, block, scratch->factors);
     const int64_t n_next = qr_min(args->k - block->k - block->n_k, block->n_k);
     for (int64_t r = 0; r < block->n_rows; r++) {
-        const int64_t index = (block->row + r) * args->a.stride + block->k;
+        const int32_t *source_row = run->groups.source_row;
+        const int64_t row = source_row != NULL ? source_row[block->row + r] : block->row + r;
+        const int64_t index = row * args->a.stride + block->k;
         run->kernel->pack(element(&args->a, index), args->a.dtype, factors, block->n_k,
                           scratch->a + r * QR_CPU_GEMM_A_STRIDE);
         prefetch(&args->a, index + block->n_k, n_next);
@@ -100,7 +104,7 @@ static void fetch_b(const gemm_run *run, const gemm_block *block, gemm_scratch *
     const int64_t vector = QR_CPU_VECTOR_BYTES / (int64_t)matmul->element_bytes;
     for (int64_t j = 0; j < block->n_k; j += step) {
         const qr_cpu_panel panel = {
-            .weight = run->args->weight,
+            .weight = block->weight,
             .layout = &run->layout,
             .row = block->k + j,
             .n_rows = qr_min(block->n_k - j, step),
@@ -147,7 +151,7 @@ static void pack(const gemm_run *run, const gemm_block *block, gemm_scratch *scr
     } else {
         pack_a(run, block, scratch);
     }
-    if (run->args->weight != NULL) {
+    if (block->weight != NULL) {
         fetch_b(run, block, scratch);
     } else if (run->args->b.transposed) {
         pack_b_by_n(run, block, scratch->b);
@@ -198,11 +202,14 @@ static void run_task(void *untyped, int64_t index, int worker) {
     const gemm_run *run = untyped;
     const qr_cpu_gemm_args *args = run->args;
     gemm_scratch *scratch = run->scratch + worker;
+    const qr_cpu_row_group *group = qr_cpu_row_group_of_task(&run->groups, index);
+    const int64_t local = index - group->first_task, row = local / run->n_col_blocks * run->task_rows;
     gemm_block block = {
-        .row = index / run->n_col_blocks * run->task_rows,
-        .col = index % run->n_col_blocks * QR_CPU_GEMM_COLS,
+        .weight = group->weight,
+        .row = group->first + row,
+        .n_rows = qr_min(group->n_rows - row, run->task_rows),
+        .col = local % run->n_col_blocks * QR_CPU_GEMM_COLS,
     };
-    block.n_rows = qr_min(args->m - block.row, run->task_rows);
     block.n_cols = qr_min(args->n - block.col, QR_CPU_GEMM_COLS);
     const bool in_place = c_in_place(run, &block);
     qr_cpu_gemm_product product = {
@@ -229,21 +236,24 @@ static void run_task(void *untyped, int64_t index, int worker) {
 }
 
 /* Rows of a task: as many as fit, unless that leaves threads without work. */
-static int64_t rows_of_task(int64_t m, int64_t n_col_blocks, int64_t n_threads) {
-    enum { TALL_TILE = 12, LEAST_ROWS = 4 * TALL_TILE };
+static int64_t rows_of_task(int64_t m, int64_t n_col_blocks, int64_t n_threads, int64_t row_step) {
+    enum { LEAST_ROWS = 48 };
     const int64_t wanted = qr_min(qr_ceil_div(2 * n_threads, n_col_blocks), qr_ceil_div(m, LEAST_ROWS));
-    const int64_t n_tasks = qr_max(wanted, qr_ceil_div(m, QR_CPU_GEMM_ROWS));
-    return qr_round_up(qr_ceil_div(m, n_tasks), TALL_TILE);
+    const int64_t n_tasks = qr_max(wanted, qr_ceil_div(m, QR_CPU_GEMM_ROWS / row_step * row_step));
+    return qr_round_up(qr_ceil_div(m, n_tasks), row_step);
 }
 
 void qr_cpu_gemm_backward(qr_backend *backend, const qr_cpu_gemm_args *args, void *workspace) {
+    qr_cpu_row_group all;
     gemm_run run = {
         .args = args,
         .kernel = args->matmul->gemm_backward,
+        .groups = args->groups != NULL ? *args->groups : qr_cpu_all_rows(args->weight, args->m, &all),
         .n_col_blocks = qr_ceil_div(args->n, QR_CPU_GEMM_COLS),
         .scratch = workspace,
     };
     if (args->weight != NULL) { qr_cpu_layout_of(&args->weight->desc, &run.layout); }
-    run.task_rows = rows_of_task(args->m, run.n_col_blocks, qr_threads_count(backend->threads));
-    qr_threads_run(backend->threads, run.n_col_blocks * qr_ceil_div(args->m, run.task_rows), run_task, &run);
+    run.task_rows = rows_of_task(args->m, run.n_col_blocks, qr_threads_count(backend->threads), run.kernel->row_step);
+    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, run.task_rows, run.n_col_blocks);
+    qr_threads_run(backend->threads, n_tasks, run_task, &run);
 }

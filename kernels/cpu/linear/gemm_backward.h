@@ -37,7 +37,8 @@ typedef struct qr_cpu_gemm_product {
 
 /* What an instruction set supplies; of qr_cpu_matmul.gemm_backward. */
 typedef struct qr_cpu_gemm_kernel {
-    int64_t unit_k; /* of k in a unit: 1 (F32) or 2 (BF16 pairs) */
+    int64_t unit_k;   /* of k in a unit: 1 (F32) or 2 (BF16 pairs) */
+    int64_t row_step; /* rows of a task are a multiple of it */
     /* dst = n elements of src, F32, BF16 or F16, times `factors` where not NULL, as operands, padded with zeros to
      * whole units. With operands of BF16 values src is BF16 and the product is rounded to F32, then to BF16. */
     void (*pack)(const void *src, qr_dtype dtype, const float *factors, int64_t n, void *dst);
@@ -48,6 +49,9 @@ typedef struct qr_cpu_gemm_kernel {
 } qr_cpu_gemm_kernel;
 
 extern const qr_cpu_gemm_kernel qr_cpu_gemm_bf16; /* AVX-512 BF16 */
+/* Its operands, which are those of tiles. */
+void qr_cpu_gemm_pack_bf16(const void *src, qr_dtype dtype, const float *factors, int64_t n, void *dst);
+void qr_cpu_gemm_interleave_bf16(const uint16_t *src, int64_t src_stride, int64_t n_rows, int64_t n, float *dst);
 
 typedef struct qr_cpu_gemm_operand {
     const void *data; /* rows `stride` elements apart */
@@ -61,8 +65,10 @@ typedef struct qr_cpu_gemm_args {
     int64_t m, n, k;
     qr_cpu_gemm_operand a;   /* [m, k] */
     const qr_weight *weight; /* B, [k, n]; INT8: its scales multiply A. NULL: b is B */
-    qr_cpu_gemm_operand b;   /* [k, n] */
-    float *c;                /* [m, n], rows c_stride apart */
+    const qr_cpu_row_groups
+        *groups;           /* rows of C by their weights, which `weight` stands for; NULL: all with `weight` */
+    qr_cpu_gemm_operand b; /* [k, n] */
+    float *c;              /* [m, n], rows c_stride apart */
     int64_t c_stride;
     bool accumulate; /* adds to C; factor is then not read */
     float factor;    /* of the sums */

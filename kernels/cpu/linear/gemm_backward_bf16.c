@@ -1,4 +1,4 @@
-/* gemm_backward on BF16 pairs with vdpbf16ps (AVX-512 BF16). CPUs with AMX use it too. */
+/* gemm_backward on BF16 pairs with vdpbf16ps (AVX-512 BF16). Tiles take the same operands. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static inline __m512 gemm_dot(__m512 acc, __m512bh a, __m512bh b) { return _mm51
 
 static void multiply(const qr_cpu_gemm_product *p) { gemm_strips(p, false); }
 
-static void pack(const void *untyped, qr_dtype dtype, const float *factors, int64_t n, void *dst_untyped) {
+void qr_cpu_gemm_pack_bf16(const void *untyped, qr_dtype dtype, const float *factors, int64_t n, void *dst_untyped) {
     (void)dtype;
     const uint16_t *src = untyped;
     uint16_t *dst = dst_untyped;
@@ -37,7 +37,7 @@ static void pack(const void *untyped, qr_dtype dtype, const float *factors, int6
     if (n % 2 != 0) { dst[n] = 0; }
 }
 
-static void interleave(const uint16_t *src, int64_t src_stride, int64_t n_rows, int64_t n, float *dst) {
+void qr_cpu_gemm_interleave_bf16(const uint16_t *src, int64_t src_stride, int64_t n_rows, int64_t n, float *dst) {
     const __m512i first = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
                                            37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
@@ -55,7 +55,8 @@ static void interleave(const uint16_t *src, int64_t src_stride, int64_t n_rows, 
 
 const qr_cpu_gemm_kernel qr_cpu_gemm_bf16 = {
     .unit_k = 2,
-    .pack = pack,
-    .interleave = interleave,
+    .row_step = GEMM_TALL_ROWS,
+    .pack = qr_cpu_gemm_pack_bf16,
+    .interleave = qr_cpu_gemm_interleave_bf16,
     .multiply = multiply,
 };

@@ -44,5 +44,7 @@ static void gemm_pack_rounded(const void *src, qr_dtype dtype, const float *fact
     gemm_pack(src, dtype, factors, n, true, dst);
 }
 
-static const qr_cpu_gemm_kernel gemm_f32 = {.unit_k = 1, .pack = gemm_pack_f32, .multiply = gemm_multiply};
-static const qr_cpu_gemm_kernel gemm_rounded = {.unit_k = 1, .pack = gemm_pack_rounded, .multiply = gemm_multiply};
+static const qr_cpu_gemm_kernel gemm_f32 = {
+    .unit_k = 1, .row_step = GEMM_TALL_ROWS, .pack = gemm_pack_f32, .multiply = gemm_multiply};
+static const qr_cpu_gemm_kernel gemm_rounded = {
+    .unit_k = 1, .row_step = GEMM_TALL_ROWS, .pack = gemm_pack_rounded, .multiply = gemm_multiply};

@@ -1,22 +1,24 @@
-/* The linear op: tasks, operands, and what happens to a sum before it is stored. The products are the instruction set's
- * (linear.h). */
+/* linear and expert_linear: tasks, operands, and what happens to a sum before it is stored. The products are the
+ * instruction set's (linear.h). */
 #include "kernels/cpu/linear/gemm_backward.h"
+#include "kernels/cpu/linear/linear_tiles.h"
 
 #include <string.h>
 
 #include "base/half.h"
 #include "base/sizes.h"
 
-/* Columns of a sum: a panel, and what a tile may write past it. */
+/* Columns of a sum: a panel. */
 enum { SUM_COLS = QR_CPU_PANEL_ROWS };
 
 typedef struct linear_run {
-    const qr_linear_args *args;
+    const qr_linear_args *args; /* of all groups; the weight stands for those of all */
     const qr_cpu_matmul *matmul;
+    qr_cpu_row_groups groups;
     qr_cpu_layout layout;
     int64_t n_k_padded;
     int64_t n_panels;
-    const void *x; /* operands of the kernel's element type, rows x_stride apart; or tiles */
+    const void *x; /* operands of the kernel's element type, rows x_stride apart */
     int64_t x_stride;
     unsigned char *scratch; /* of worker 0; scratch_bytes a worker */
     size_t scratch_bytes;
@@ -24,57 +26,49 @@ typedef struct linear_run {
 } linear_run;
 
 const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, qr_dtype x_dtype) {
-    const qr_cpu_isa *isa = qr_cpu(backend)->isa;
-    if (x_dtype == QR_DTYPE_BF16) { return isa->matmul_bf16; }
-    return x_dtype == QR_DTYPE_F16 ? isa->matmul_f16 : isa->matmul_f32;
+    const qr_cpu_kernels *kernels = qr_cpu(backend)->kernels;
+    if (x_dtype == QR_DTYPE_BF16) { return kernels->matmul_bf16; }
+    return x_dtype == QR_DTYPE_F16 ? kernels->matmul_f16 : kernels->matmul_f32;
 }
 
-static int64_t element_step(const qr_cpu_matmul *matmul) {
+const qr_cpu_matmul *qr_cpu_backward_matmul_of(const qr_backend *backend, qr_dtype dy_dtype) {
+    return dy_dtype == QR_DTYPE_BF16 ? qr_cpu(backend)->kernels->backward_bf16 : qr_cpu_matmul_of(backend, dy_dtype);
+}
+
+static int64_t vector_elements(const qr_cpu_matmul *matmul) {
     return QR_CPU_VECTOR_BYTES / (int64_t)matmul->element_bytes;
 }
-
-static bool takes_tiles(const qr_cpu_matmul *matmul) { return matmul->tile_pack != NULL; }
-static int64_t tile_cols(int64_t n_rows) { return qr_min(n_rows, QR_CPU_TILE_COLS); }
 
 /* Rows a multiple of 512 bytes apart use the same few sets of L1 and evict each other, so such rows are stored one
  * vector further apart. */
 static int64_t spread_stride(const qr_cpu_matmul *matmul, int64_t n) {
-    return n * (int64_t)matmul->element_bytes % 512 == 0 ? n + element_step(matmul) : n;
+    return n * (int64_t)matmul->element_bytes % 512 == 0 ? n + vector_elements(matmul) : n;
 }
 
 /* Rows of x may be read in place: they have the right type, no vector reads past their end, and there are few, or their
- * stride suits L1. */
+ * stride suits L1. Gathered ones never are. */
 static bool x_in_place(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
     const bool suits_l1 = args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
-    return !takes_tiles(matmul) && qr_dtype_bytes(args->x_dtype) == matmul->element_bytes &&
-           args->weight->desc.cols % element_step(matmul) == 0 && suits_l1;
+    return qr_dtype_bytes(args->x_dtype) == matmul->element_bytes && args->weight->desc.cols % matmul->k_step == 0 &&
+           suits_l1;
 }
 
-/* Elements from one row of x to the next in the workspace; tiles are dense. */
+/* Elements from one row of x to the next in the workspace. */
 static int64_t prepared_x_stride(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    const int64_t n_k_padded = qr_round_up(args->weight->desc.cols, element_step(matmul));
-    return takes_tiles(matmul) ? n_k_padded : spread_stride(matmul, n_k_padded);
+    return spread_stride(matmul, qr_round_up(args->weight->desc.cols, matmul->k_step));
 }
 
 /* Room for x as the kernel takes it. */
 static size_t prepared_x_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    const int64_t n_rows = takes_tiles(matmul) ? qr_round_up(args->n_rows, QR_CPU_TILE_COLS) : args->n_rows;
-    return (size_t)(n_rows * prepared_x_stride(matmul, args)) * matmul->element_bytes;
+    return (size_t)(args->n_rows * prepared_x_stride(matmul, args)) * matmul->element_bytes;
 }
 
 static size_t panel_bytes(const qr_cpu_matmul *matmul) {
     return (size_t)(QR_CPU_PANEL_ROWS * spread_stride(matmul, matmul->k_block)) * matmul->element_bytes;
 }
 
-/* A chunk's sums: by rows of x, or, with tiles, by weight rows, again spread over the sets of L1. */
-static int64_t sum_stride(const qr_cpu_matmul *matmul, int64_t n_rows) {
-    if (!takes_tiles(matmul)) { return SUM_COLS; }
-    return qr_round_up(qr_min(n_rows, QR_CPU_CHUNK_ROWS), QR_CPU_TILE_COLS) + QR_CPU_TILE_COLS;
-}
-
 static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
-    const int64_t n_sums = takes_tiles(matmul) ? QR_CPU_PANEL_ROWS : qr_min(n_rows, QR_CPU_CHUNK_ROWS);
-    return panel_bytes(matmul) + (size_t)(n_sums * sum_stride(matmul, n_rows)) * sizeof(float);
+    return panel_bytes(matmul) + (size_t)(qr_min(n_rows, QR_CPU_CHUNK_ROWS) * SUM_COLS) * sizeof(float);
 }
 
 /* Counts x even when it is used in place: a plan may ask with another stride than the call has. */
@@ -82,6 +76,7 @@ static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
     const qr_linear_args *args = untyped;
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
     const size_t n_workers = (size_t)qr_threads_count(backend->threads);
+    if (matmul->tiles != NULL) { return qr_cpu_tiles_workspace(backend, matmul, args); }
     return prepared_x_bytes(matmul, args) + n_workers * worker_bytes(matmul, args->n_rows);
 }
 
@@ -98,7 +93,8 @@ static void copy_x_row(void *untyped, int64_t i, int worker) {
     const qr_linear_args *args = run->args;
     const int64_t n = args->weight->desc.cols;
     const size_t src_bytes = qr_dtype_bytes(args->x_dtype), dst_bytes = run->matmul->element_bytes;
-    const unsigned char *src = (const unsigned char *)args->x + (size_t)(i * args->x_stride) * src_bytes;
+    const int64_t source = run->groups.source_row != NULL ? run->groups.source_row[i] : i;
+    const unsigned char *src = (const unsigned char *)args->x + (size_t)(source * args->x_stride) * src_bytes;
     unsigned char *dst = (unsigned char *)(uintptr_t)run->x + (size_t)(i * run->x_stride) * dst_bytes;
     if (src_bytes == dst_bytes) {
         memcpy(dst, src, (size_t)n * dst_bytes);
@@ -108,32 +104,17 @@ static void copy_x_row(void *untyped, int64_t i, int worker) {
     memset(dst + (size_t)n * dst_bytes, 0, (size_t)(run->n_k_padded - n) * dst_bytes);
 }
 
-/* Writes x in tiles, 16 rows a task. */
-static void pack_x_tile(void *untyped, int64_t tile, int worker) {
-    (void)worker;
-    const linear_run *run = untyped;
-    const qr_linear_args *args = run->args;
-    const int64_t first = tile * QR_CPU_TILE_COLS, n_rows = qr_min(args->n_rows - first, QR_CPU_TILE_COLS);
-    const qr_bf16 *src = (const qr_bf16 *)args->x + first * args->x_stride;
-    run->matmul->tile_pack(src, args->x_stride, n_rows, tile_cols(args->n_rows), args->weight->desc.cols,
-                           run->n_k_padded, (uint16_t *)(uintptr_t)run->x + first * run->x_stride);
-}
-
 /* Returns the workspace left. */
 static unsigned char *prepare_x(qr_backend *backend, linear_run *run, unsigned char *workspace) {
     const qr_linear_args *args = run->args;
-    if (x_in_place(run->matmul, args)) {
+    if (run->groups.source_row == NULL && x_in_place(run->matmul, args)) {
         run->x = args->x;
         run->x_stride = args->x_stride;
         return workspace;
     }
     run->x = workspace;
     run->x_stride = prepared_x_stride(run->matmul, args);
-    if (takes_tiles(run->matmul)) {
-        qr_threads_run(backend->threads, qr_ceil_div(args->n_rows, QR_CPU_TILE_COLS), pack_x_tile, run);
-    } else {
-        qr_threads_run(backend->threads, args->n_rows, copy_x_row, run);
-    }
+    qr_threads_run(backend->threads, args->n_rows, copy_x_row, run);
     return workspace + prepared_x_bytes(run->matmul, args);
 }
 
@@ -160,12 +141,13 @@ void qr_cpu_position_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahe
 /* --- Tasks ------------------------------------------------------------------------------------------------------- */
 
 /* y = sums · factor (+ bias) (+ y), for rows [i, i + n_x) and outputs [row, row + n_w). */
-static void store_rows(const linear_run *run, const float *sums, int64_t i, int64_t n_x, int64_t row, int64_t n_w) {
+static void store_rows(const linear_run *run, const qr_weight *weight, const float *sums, int64_t i, int64_t n_x,
+                       int64_t row, int64_t n_w) {
     const qr_linear_args *args = run->args;
     float factor[QR_CPU_PANEL_ROWS];
-    const bool scaled = args->weight->desc.format == QR_WEIGHT_INT8;
+    const bool scaled = weight->desc.format == QR_WEIGHT_INT8;
     if (scaled) {
-        const float *row_absmax = qr_cpu_scales(args->weight, &run->layout) + row;
+        const float *row_absmax = qr_cpu_scales(weight, &run->layout) + row;
         for (int64_t o = 0; o < n_w; o++) { factor[o] = row_absmax[o] / 127.0F; }
     }
     for (int64_t r = 0; r < n_x; r++) {
@@ -183,29 +165,17 @@ static void store_rows(const linear_run *run, const float *sums, int64_t i, int6
     }
 }
 
-/* Tiles write their sums by weight rows; these are transposed 16 rows of x at a time. */
-static void store_turned(const linear_run *run, const qr_cpu_product *product, int64_t i, int64_t row) {
-    float block[QR_CPU_TILE_COLS * SUM_COLS];
-    for (int64_t r = 0; r < product->n_x; r += QR_CPU_TILE_COLS) {
-        const int64_t n = qr_min(product->n_x - r, QR_CPU_TILE_COLS);
-        run->matmul->tile_turn(product->sums + r, product->sum_stride, product->n_w, n, block, SUM_COLS);
-        store_rows(run, block, i + r, n, row, product->n_w);
-    }
-}
-
 /* Fetches and multiplies rows [panel->row, + panel->n_rows), K block by K block. */
 static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_product *product) {
     const qr_cpu_matmul *matmul = run->matmul;
     const int64_t n_k = run->args->weight->desc.cols;
     const unsigned char *x = product->x;
-    /* Tiles read whole groups of 16 rows. */
-    const bool in_place = run->weight_in_place && (!takes_tiles(matmul) || panel->n_rows % QR_CPU_TILE_COLS == 0);
     product->n_w = panel->n_rows;
     for (int64_t k = 0; k < n_k; k += matmul->k_block) {
         panel->k = k;
         panel->n_k = qr_min(n_k - k, matmul->k_block);
         panel->n_k_padded = qr_min(run->n_k_padded - k, matmul->k_block);
-        if (in_place) {
+        if (run->weight_in_place) {
             product->w = (const unsigned char *)qr_cpu_row(panel->weight, panel->layout, panel->row) +
                          (size_t)k * matmul->element_bytes;
             product->w_stride = (int64_t)(run->layout.row_bytes / matmul->element_bytes);
@@ -214,7 +184,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
             product->w = panel->dst;
             product->w_stride = panel->dst_stride;
         }
-        product->x = x + (size_t)(takes_tiles(matmul) ? k * product->tile_cols : k) * matmul->element_bytes;
+        product->x = x + (size_t)k * matmul->element_bytes;
         product->n_k = panel->n_k_padded;
         product->first = k == 0;
         matmul->multiply(product);
@@ -232,59 +202,132 @@ static void multiply_panel(const linear_run *run, const qr_cpu_panel *panel, con
         qr_cpu_product piece_product = *product;
         piece.row += r;
         piece.n_rows = qr_min(panel->n_rows - r, piece_rows);
-        piece_product.sums += r * (takes_tiles(run->matmul) ? product->sum_stride : 1);
+        piece_product.sums += r;
         multiply_piece(run, &piece, &piece_product);
     }
 }
 
 static void run_task(void *untyped, int64_t index, int worker) {
     const linear_run *run = untyped;
-    const qr_linear_args *args = run->args;
     const qr_cpu_matmul *matmul = run->matmul;
-    const int64_t row = index % run->n_panels * QR_CPU_PANEL_ROWS, i = index / run->n_panels * QR_CPU_CHUNK_ROWS;
+    const qr_cpu_row_group *group = qr_cpu_row_group_of_task(&run->groups, index);
+    const qr_weight *weight = group->weight;
+    const int64_t local = index - group->first_task;
+    const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS, i = local / run->n_panels * QR_CPU_CHUNK_ROWS;
     unsigned char *scratch = run->scratch + (size_t)worker * run->scratch_bytes;
     qr_cpu_panel panel = {
-        .weight = args->weight,
+        .weight = weight,
         .layout = &run->layout,
         .row = row,
-        .n_rows = qr_min(args->weight->desc.rows - row, QR_CPU_PANEL_ROWS),
+        .n_rows = qr_min(weight->desc.rows - row, QR_CPU_PANEL_ROWS),
         .k_block = matmul->k_block,
         .dst = scratch,
         .dst_stride = spread_stride(matmul, matmul->k_block),
     };
     qr_cpu_product product = {
-        .x = (const unsigned char *)run->x + (size_t)(i * run->x_stride) * matmul->element_bytes,
+        .x = (const unsigned char *)run->x + (size_t)((group->first + i) * run->x_stride) * matmul->element_bytes,
         .x_stride = run->x_stride,
         .n_w = panel.n_rows,
-        .n_x = qr_min(args->n_rows - i, QR_CPU_CHUNK_ROWS),
-        .tile_cols = tile_cols(args->n_rows),
+        .n_x = qr_min(group->n_rows - i, QR_CPU_CHUNK_ROWS),
         .sums = (float *)(void *)(scratch + panel_bytes(matmul)),
-        .sum_stride = sum_stride(matmul, args->n_rows),
+        .sum_stride = SUM_COLS,
     };
     product.n_k = run->n_k_padded;
     const bool decoded =
         matmul->decode != NULL && product.n_x <= QR_CPU_DECODE_ROWS && matmul->decode(&panel, &product);
     if (!decoded) { multiply_panel(run, &panel, &product); }
-    if (takes_tiles(matmul)) {
-        store_turned(run, &product, i, row);
-    } else {
-        store_rows(run, product.sums, i, product.n_x, row, product.n_w);
-    }
+    store_rows(run, weight, product.sums, group->first + i, product.n_x, row, product.n_w);
 }
 
-static void run_linear(qr_backend *backend, const qr_linear_args *args, void *workspace) {
+static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr_cpu_row_groups *groups,
+                       void *workspace) {
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
     linear_run run = {
         .args = args,
         .matmul = matmul,
-        .n_k_padded = qr_round_up(args->weight->desc.cols, element_step(matmul)),
+        .groups = *groups,
+        .n_k_padded = qr_round_up(args->weight->desc.cols, matmul->k_step),
         .n_panels = qr_ceil_div(args->weight->desc.rows, QR_CPU_PANEL_ROWS),
         .scratch_bytes = worker_bytes(matmul, args->n_rows),
         .weight_in_place = is_in_place(matmul, args->weight->desc.format),
     };
     qr_cpu_layout_of(&args->weight->desc, &run.layout);
     run.scratch = prepare_x(backend, &run, workspace);
-    qr_threads_run(backend->threads, run.n_panels * qr_ceil_div(args->n_rows, QR_CPU_CHUNK_ROWS), run_task, &run);
+    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, QR_CPU_CHUNK_ROWS, run.n_panels);
+    qr_threads_run(backend->threads, n_tasks, run_task, &run);
+}
+
+static void run_linear(qr_backend *backend, const qr_linear_args *args, void *workspace) {
+    const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
+    if (matmul->tiles != NULL) {
+        qr_cpu_tiles_run(backend, matmul, args, workspace);
+        return;
+    }
+    qr_cpu_row_group group;
+    const qr_cpu_row_groups groups = qr_cpu_all_rows(args->weight, args->n_rows, &group);
+    run_groups(backend, args, &groups, workspace);
 }
 
 QR_CPU_CHECKED_OP(linear, linear_workspace, run_linear)
+
+/* --- expert_linear ----------------------------------------------------------------------------------------------- */
+
+/* The call of linear that all experts together are. */
+static qr_linear_args of_all_experts(const qr_expert_linear_args *args) {
+    return (qr_linear_args){.weight = args->weights,
+                            .x = args->x,
+                            .x_dtype = args->x_dtype,
+                            .y = args->y,
+                            .n_rows = qr_routing_slots(&args->routing),
+                            .x_stride = args->x_stride,
+                            .y_stride = args->y_stride};
+}
+
+/* Of all slots' rows, as tiles take them. */
+static size_t gathered_bytes(const qr_linear_args *all) {
+    return (size_t)qr_round_up(all->n_rows * all->weight->desc.cols * (int64_t)qr_dtype_bytes(all->x_dtype), 64);
+}
+
+static size_t expert_linear_workspace(const qr_backend *backend, const void *untyped) {
+    const qr_expert_linear_args *args = untyped;
+    const qr_linear_args all = of_all_experts(args);
+    const bool tiles = qr_cpu_matmul_of(backend, args->x_dtype)->tiles != NULL;
+    return qr_cpu_row_groups_bytes(&args->routing) + (tiles ? gathered_bytes(&all) : 0) +
+           linear_workspace(backend, &all);
+}
+
+/* Matrix tiles take one matrix at a time, and rows that lie together. */
+static void run_tiles(qr_backend *backend, const qr_linear_args *all, const qr_cpu_row_groups *groups,
+                      unsigned char *workspace) {
+    const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, all->x_dtype);
+    const size_t element = qr_dtype_bytes(all->x_dtype), row_bytes = (size_t)all->weight->desc.cols * element;
+    for (int64_t g = 0; g < groups->n; g++) {
+        const qr_cpu_row_group *group = &groups->list[g];
+        qr_linear_args args = *all;
+        args.weight = group->weight;
+        args.n_rows = group->n_rows;
+        args.y += group->first * all->y_stride;
+        args.x = (const unsigned char *)all->x + (size_t)(group->first * all->x_stride) * element;
+        for (int64_t i = 0; groups->source_row != NULL && i < group->n_rows; i++) {
+            const int64_t source = groups->source_row[group->first + i];
+            memcpy(workspace + (size_t)i * row_bytes,
+                   (const unsigned char *)all->x + (size_t)(source * all->x_stride) * element, row_bytes);
+            args.x = workspace;
+            args.x_stride = all->weight->desc.cols;
+        }
+        qr_cpu_tiles_run(backend, matmul, &args, workspace + gathered_bytes(all));
+    }
+}
+
+static void run_expert_linear(qr_backend *backend, const qr_expert_linear_args *args, void *workspace) {
+    const qr_linear_args all = of_all_experts(args);
+    const qr_cpu_row_groups groups = qr_cpu_row_groups_of(args->weights, &args->routing, args->gathers, workspace);
+    unsigned char *rest = (unsigned char *)workspace + qr_cpu_row_groups_bytes(&args->routing);
+    if (qr_cpu_matmul_of(backend, args->x_dtype)->tiles != NULL) {
+        run_tiles(backend, &all, &groups, rest);
+    } else {
+        run_groups(backend, &all, &groups, rest);
+    }
+}
+
+QR_CPU_CHECKED_OP(expert_linear, expert_linear_workspace, run_expert_linear)

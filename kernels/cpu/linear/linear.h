@@ -8,12 +8,13 @@
  *
  * Why the bits do not depend on the number of rows: lanes run along k. For one weight row and one row of x, one vector
  * accumulator takes `step` consecutive k at a time; at the end of each K block its lanes are added in a fixed tree to
- * the sum. The tile that the pair was computed in, the chunk and the thread make no difference. (AMX: see
- * linear_amx_body.h.) */
+ * the sum. The tile that the pair was computed in, the chunk and the thread make no difference. Matrix tiles have a way
+ * of their own (linear_tiles.h), and linear_tile_order.h their order of sums without them. */
 #ifndef QR_KERNELS_CPU_LINEAR_LINEAR_H
 #define QR_KERNELS_CPU_LINEAR_LINEAR_H
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/linear/row_groups.h"
 
 enum {
     QR_CPU_PANEL_ROWS = 64,   /* weight rows of a task; a multiple of the NF4 group */
@@ -21,7 +22,6 @@ enum {
     QR_CPU_DECODE_ROWS = 4,   /* of x, at most, for kernels that work from the codes */
     QR_CPU_FEW_ROWS = 64,     /* of x: a task then dequantises its weights in pieces that stay in L1 */
     QR_CPU_VECTOR_BYTES = 64, /* the widest vector: operands are padded to it with zeros */
-    QR_CPU_TILE_COLS = 16,    /* rows of x in a tile */
     QR_CPU_EXERCISE_ROUNDS = 100000,
 };
 
@@ -36,24 +36,24 @@ typedef struct qr_cpu_panel {
     int64_t dst_stride;
 } qr_cpu_panel;
 
-/* The operands of one K block. sums[i * sum_stride + o] for row i of x and weight row o of the panel, or, when the
- * kernel takes x in tiles, sums[o * sum_stride + i]. `first` starts the sums from zero. The sums of up to 3 weight rows
- * past the end (with tiles, of up to 15 rows of both) may be overwritten. */
+/* The operands of one K block. sums[i * sum_stride + o] for row i of x and weight row o of the panel. `first` starts
+ * the sums from zero. The sums of weight rows past the end, up to a multiple of piece_rows, may be overwritten. */
 typedef struct qr_cpu_product {
-    const void *w; /* [n_w, n_k], w_stride elements apart */
-    const void *x; /* [n_x, n_k], x_stride elements apart; or tiles of 16 rows, 16 · x_stride elements apart */
+    const void *w; /* [n_w, n_k], w_stride elements apart, as fetch writes them */
+    const void *x; /* [n_x, n_k], x_stride elements apart */
     int64_t w_stride, x_stride, n_w, n_x, n_k;
-    int64_t tile_cols; /* rows of x in a tile: 16, or all of them when there are fewer */
     float *sums;
     int64_t sum_stride;
     bool first;
 } qr_cpu_product;
 
-struct qr_cpu_gemm_kernel; /* kernels/cpu/linear/gemm_backward.h */
+struct qr_cpu_gemm_kernel;  /* kernels/cpu/linear/gemm_backward.h */
+struct qr_cpu_tiles_kernel; /* kernels/cpu/linear/linear_tiles.h */
 
 typedef struct qr_cpu_matmul {
     size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
     int64_t k_block;      /* a multiple of 128 */
+    int64_t k_step;       /* the operands of `multiply` are padded with zeros to a multiple of it */
     int64_t piece_rows;   /* weight rows of a tile: divides the NF4 group */
     qr_dtype x_dtype;     /* of x; the weights are rounded to its values (and both held in element_bytes) */
     void (*fetch)(const qr_cpu_panel *panel);
@@ -61,11 +61,8 @@ typedef struct qr_cpu_matmul {
     /* Whole K at once from the codes, for x of up to QR_CPU_DECODE_ROWS rows; product->w, w_stride and first are not
      * used. False: there is none for this format. NULL: for no format. */
     bool (*decode)(const qr_cpu_panel *panel, const qr_cpu_product *product);
-    /* AMX: how rows of x are packed before multiply and its sums turned after it (tile_layout.h). NULL: multiply takes
-     * rows and gives sums by rows. */
-    void (*tile_pack)(const uint16_t *x, int64_t x_stride, int64_t n_rows, int64_t tile_cols, int64_t n_k,
-                      int64_t n_k_padded, uint16_t *dst);
-    void (*tile_turn)(const float *sums, int64_t sum_stride, int64_t n_w, int64_t n_x, float *dst, int64_t dst_stride);
+    /* All of linear by matrix tiles, in place of multiply and decode; NULL: there are none. */
+    const struct qr_cpu_tiles_kernel *tiles;
     /* The product of the backward pass, on the same elements. */
     const struct qr_cpu_gemm_kernel *gemm_backward;
     /* F32 only: sums[o] = Σ over r of factors[r] · rows[r, o], r ascending; rows [n, QR_CPU_PANEL_ROWS]. */
@@ -76,10 +73,19 @@ typedef struct qr_cpu_matmul {
     double exercise_flops;
 } qr_cpu_matmul;
 
-extern const qr_cpu_matmul qr_cpu_matmul_bf16_c, qr_cpu_matmul_f16_c, qr_cpu_matmul_f32_c;
-extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx2, qr_cpu_matmul_f16_avx2, qr_cpu_matmul_f32_avx2;
-extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512, qr_cpu_matmul_f16_avx512, qr_cpu_matmul_f32_avx512;
-extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16;
+/* For every instruction set that sources are compiled for (vec.h). */
+#define QR_X(isa) extern const qr_cpu_matmul qr_cpu_matmul_bf16_##isa, qr_cpu_matmul_f16_##isa, qr_cpu_matmul_f32_##isa;
+QR_X(c)
+QR_X(avx2)
+QR_X(avx512)
+QR_X(neon)
+QR_X(wide_c)
+QR_X(wide_avx2)
+#undef QR_X
+/* BF16 in the order of sums of tiles. */
+extern const qr_cpu_matmul qr_cpu_matmul_tile_order_avx512, qr_cpu_matmul_tile_order_wide_c;
+extern const qr_cpu_matmul qr_cpu_matmul_tile_order_wide_avx2;
+extern const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16, qr_cpu_matmul_bf16_neon_bf16;
 extern const qr_cpu_matmul qr_cpu_matmul_bf16_amx, qr_cpu_matmul_bf16_amx_emulated;
 
 /* The position in the matrix that is fetched n_ahead rows after `row` of this K block: rows of the panel first, then
@@ -94,8 +100,9 @@ void qr_cpu_position_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahe
 void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k, int64_t n,
                        float *dst);
 
-/* The kernel of linear with x of a type. */
+/* The kernel of linear with x of a type, and of the backward pass with dy of a type. */
 const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, qr_dtype x_dtype);
+const qr_cpu_matmul *qr_cpu_backward_matmul_of(const qr_backend *backend, qr_dtype dy_dtype);
 
 /* Columns [k, k + n_k) of rows [row, row + n_rows) of LoRA's A [rank, in], padded with zeros to n_k_padded. */
 void qr_cpu_lora_fetch(const float *a, int64_t in, int64_t row, int64_t n_rows, int64_t k, int64_t n_k,

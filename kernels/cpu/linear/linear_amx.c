@@ -1,13 +1,8 @@
-/* linear on the tiles of AMX-BF16 (Intel, Sapphire Rapids and later). Tested by
- * linear_amx_emulated.c, the same code on emulated tiles. On hardware only an earlier sketch of it has run: 31 to 37 G
- * weights/s from NF4 at M = 1 on two cores, 43 % of the tile peak at M = 512. */
+/* linear on the tiles of AMX-BF16 (Intel, Sapphire Rapids and later). Tested by linear_amx_emulated.c, the same code on
+ * emulated tiles. */
 #include <immintrin.h>
 #include <stdbool.h>
-
-#include "kernels/cpu/linear/gemm_backward.h"
-#include "kernels/cpu/linear/linear.h"
-#include "kernels/cpu/linear/linear_bf16_fetch.h"
-#include "kernels/cpu/linear/tile_layout.h"
+#include <stdint.h>
 
 typedef struct tiles_state {
     char unused;
@@ -22,26 +17,23 @@ typedef struct tiles_config {
 
 _Static_assert(sizeof(tiles_config) == 64, "LDTILECFG reads 64 bytes");
 
-/* GCC 12 declares only 8 of the 64 bytes as read by LDTILECFG, and none of the memory of tile loads and stores: the
- * barriers keep earlier stores before them and later loads after them. */
-#define MEMORY_BARRIER() __asm__ volatile("" ::: "memory")
-
-static inline void tiles_begin(tiles_state *state, int64_t n_cols) {
+/* In asm: the intrinsic of GCC 12 declares only 8 of the 64 bytes as read, so that stores to the others may be dropped.
+ */
+static inline void tiles_begin(tiles_state *state, int64_t n_rows, int64_t n_cols, int64_t n_pairs) {
     tiles_config config = {.palette = 1};
     for (int t = 0; t < 8; t++) {
-        const bool is_a = t == 4 || t == 5;
-        config.rows[t] = 16;
-        config.row_bytes[t] = (uint16_t)(is_a ? 64 : 4 * n_cols);
+        const bool is_a = t == 4 || t == 5, is_b = t >= 6;
+        config.rows[t] = (uint8_t)(is_b ? n_pairs : n_rows);
+        config.row_bytes[t] = (uint16_t)(4 * (is_a ? n_pairs : n_cols));
     }
     state->unused = 0;
-    __asm__ volatile("" ::"m"(config) : "memory");
-    _tile_loadconfig(&config);
+    __asm__ volatile("ldtilecfg %0" ::"m"(config));
 }
 
 static inline void tiles_end(tiles_state *state) {
     (void)state;
     _tile_release();
-    MEMORY_BARRIER();
+    __asm__ volatile("" ::: "memory"); /* what the tiles stored is read from memory afterwards */
 }
 
 /* The state is the CPU's. */
@@ -52,15 +44,16 @@ static inline void tiles_end(tiles_state *state) {
     } while (0)
 #define tiles_zero(state, t) WITHOUT(state, _tile_zero(t))
 #define tiles_load(state, t, base, stride) WITHOUT(state, _tile_loadd(t, base, stride))
+#define tiles_stream(state, t, base, stride) WITHOUT(state, _tile_stream_loadd(t, base, stride))
 #define tiles_store(state, t, base, stride) WITHOUT(state, _tile_stored(t, base, stride))
 #define tiles_dot(state, c, a, b) WITHOUT(state, _tile_dpbf16ps(c, a, b))
 
-#include "kernels/cpu/linear/linear_amx_body.h"
+#include "kernels/cpu/linear/linear_tiles_body.h"
 
 static void exercise(int64_t n_rounds) {
-    static const uint16_t zeros[TILE_ROWS * TILE_K];
+    static const uint16_t zeros[TILE_ELEMENTS];
     tiles_state state;
-    tiles_begin(&state, TILE_ROWS);
+    tiles_begin(&state, TILE_ROWS, QR_TILES_COLS, TILE_PAIRS);
     tiles_load(&state, TILES_A0, zeros, 64);
     tiles_load(&state, TILES_A1, zeros, 64);
     tiles_load(&state, TILES_B0, zeros, 64);
@@ -78,5 +71,8 @@ static void exercise(int64_t n_rounds) {
     tiles_end(&state);
 }
 
+const qr_cpu_tiles_kernel qr_cpu_tiles_amx = TILES_KERNEL;
+static const qr_cpu_gemm_kernel gemm_amx = TILES_GEMM;
 const qr_cpu_matmul qr_cpu_matmul_bf16_amx =
-    AMX_MATMUL(.exercise = exercise, .exercise_flops = 4 * 2 * TILE_ROWS * TILE_ROWS * TILE_K);
+    TILES_MATMUL(.tiles = &qr_cpu_tiles_amx, .gemm_backward = &gemm_amx, .exercise = exercise,
+                 .exercise_flops = 4 * 2 * TILE_ROWS * TILE_ELEMENTS);

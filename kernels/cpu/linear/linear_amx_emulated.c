@@ -1,71 +1,78 @@
-/* linear_amx_body.h on tiles emulated in plain C, for tests. The arithmetic is that of TDPBF16PS (Intel SDM, volume 2):
- * for each element of C, two chains of fused multiply-adds, over the even and over the odd k, each from zero; their sum
- * is added to C; subnormal sources count as zero and subnormal results become zero. */
-#include <float.h>
-#include <math.h>
+/* linear_tiles_body.h on tiles emulated with AVX-512, for tests, with the bits of the instruction: FMAs that treat
+ * subnormals as AMX does, because the CPU is told to (MXCSR). kernels/tile_sum.h has the definition. */
+#include <immintrin.h>
 #include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
 
-#include "base/half.h"
-#include "kernels/cpu/linear/gemm_backward.h"
-#include "kernels/cpu/linear/linear.h"
-#include "kernels/cpu/linear/linear_bf16_fetch.h"
-#include "kernels/cpu/linear/tile_layout.h"
-
-typedef struct tile {
+typedef struct emulated_tile {
     unsigned char rows[16][64];
-} tile;
+} emulated_tile;
 typedef struct tiles_state {
-    tile tiles[8];
-    size_t row_bytes[8];
+    emulated_tile tiles[8];
+    size_t rows[8], row_bytes[8];
 } tiles_state;
 
-static void tiles_begin(tiles_state *state, int64_t n_cols) {
+static void tiles_begin(tiles_state *state, int64_t n_rows, int64_t n_cols, int64_t n_pairs) {
     memset(state, 0, sizeof *state);
-    for (int t = 0; t < 8; t++) { state->row_bytes[t] = t == 4 || t == 5 ? 64 : 4 * (size_t)n_cols; }
+    for (int t = 0; t < 8; t++) {
+        const bool is_a = t == 4 || t == 5, is_b = t >= 6;
+        state->rows[t] = (size_t)(is_b ? n_pairs : n_rows);
+        state->row_bytes[t] = 4 * (size_t)(is_a ? n_pairs : n_cols);
+    }
 }
 
 static void tiles_end(tiles_state *state) { (void)state; }
 
-static void tiles_zero(tiles_state *state, int t) { memset(&state->tiles[t], 0, sizeof(tile)); }
+static void tiles_zero(tiles_state *state, int t) { memset(&state->tiles[t], 0, sizeof(emulated_tile)); }
 
 static void tiles_load(tiles_state *state, int t, const void *base, size_t stride) {
     tiles_zero(state, t);
-    for (size_t r = 0; r < 16; r++) {
+    for (size_t r = 0; r < state->rows[t]; r++) {
         memcpy(state->tiles[t].rows[r], (const unsigned char *)base + r * stride, state->row_bytes[t]);
     }
 }
+#define tiles_stream tiles_load
 
 static void tiles_store(const tiles_state *state, int t, void *base, size_t stride) {
-    for (size_t r = 0; r < 16; r++) {
+    for (size_t r = 0; r < state->rows[t]; r++) {
         memcpy((unsigned char *)base + r * stride, state->tiles[t].rows[r], state->row_bytes[t]);
     }
 }
 
-static float flush(float value) { return fabsf(value) < FLT_MIN ? copysignf(0.0F, value) : value; }
-
-static float source(const tile *t, int row, int i) {
-    uint16_t bits;
-    memcpy(&bits, &t->rows[row][2 * i], sizeof bits);
-    return flush(qr_bf16_to_f32(bits));
+static __m512 lower_bf16(__m512i pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
+static __m512 upper_bf16(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(-65536)));
 }
 
-static void tiles_dot(tiles_state *state, int c, int a, int b) {
-    tile *sums = &state->tiles[c];
-    const tile *left = &state->tiles[a], *right = &state->tiles[b];
-    for (int m = 0; m < 16; m++) {
-        for (int n = 0; n < (int)(state->row_bytes[c] / 4); n++) {
-            float even = 0.0F, odd = 0.0F, sum;
-            for (int k = 0; k < 16; k++) {
-                even = flush(fmaf(source(left, m, 2 * k), source(right, k, 2 * n), even));
-                odd = flush(fmaf(source(left, m, 2 * k + 1), source(right, k, 2 * n + 1), odd));
-            }
-            memcpy(&sum, &sums->rows[m][4 * n], sizeof sum);
-            sum = flush(flush(sum) + flush(even + odd));
-            memcpy(&sums->rows[m][4 * n], &sum, sizeof sum);
+/* Lanes run along the columns of C. Not inlined: no operation may move to where MXCSR is another. */
+static __attribute__((noinline)) void add_products(emulated_tile *c, size_t n_rows, const emulated_tile *a,
+                                                   const emulated_tile *b, size_t n_pairs) {
+    for (size_t m = 0; m < n_rows; m++) {
+        __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
+        for (size_t k = 0; k < n_pairs; k++) {
+            int32_t pair;
+            memcpy(&pair, &a->rows[m][4 * k], sizeof pair);
+            const __m512i w = _mm512_set1_epi32(pair), x = _mm512_loadu_si512(b->rows[k]);
+            even = _mm512_fmadd_ps(lower_bf16(w), lower_bf16(x), even);
+            odd = _mm512_fmadd_ps(upper_bf16(w), upper_bf16(x), odd);
         }
+        const __m512 sum = _mm512_add_ps(_mm512_loadu_ps(c->rows[m]), _mm512_add_ps(even, odd));
+        _mm512_storeu_ps(c->rows[m], sum);
     }
 }
 
-#include "kernels/cpu/linear/linear_amx_body.h"
+static void tiles_dot(tiles_state *state, int c, int a, int b) {
+    enum { FLUSH_TO_ZERO = 0x8000, DENORMALS_ARE_ZERO = 0x0040, DEFAULT = 0x1F80 };
+    const unsigned int saved = _mm_getcsr();
+    _mm_setcsr(DEFAULT | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO);
+    add_products(&state->tiles[c], state->rows[c], &state->tiles[a], &state->tiles[b], state->rows[b]);
+    _mm_setcsr(saved);
+}
 
-const qr_cpu_matmul qr_cpu_matmul_bf16_amx_emulated = AMX_MATMUL(.exercise = NULL);
+#include "kernels/cpu/linear/linear_tiles_body.h"
+
+const qr_cpu_tiles_kernel qr_cpu_tiles_amx_emulated = TILES_KERNEL;
+static const qr_cpu_gemm_kernel gemm_emulated = TILES_GEMM;
+const qr_cpu_matmul qr_cpu_matmul_bf16_amx_emulated =
+    TILES_MATMUL(.tiles = &qr_cpu_tiles_amx_emulated, .gemm_backward = &gemm_emulated);

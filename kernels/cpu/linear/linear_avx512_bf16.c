@@ -137,6 +137,7 @@ static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
 const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16 = {
     .element_bytes = 2,
     .k_block = K_BLOCK,
+    .k_step = TILE_STEP,
     .piece_rows = QR_TILE_ROWS,
     .x_dtype = QR_DTYPE_BF16,
     .fetch = qr_cpu_fetch_bf16,

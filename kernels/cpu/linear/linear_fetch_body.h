@@ -1,29 +1,35 @@
-/* Dequantised panels of weights in F32, included by linear_f32.c after vec_tile.h. `round_to`, the type to whose values
- * the weights are rounded (F32: not rounded), is a constant after inlining. */
+/* Dequantised panels of weights, included after vec_tile.h by kernel files, which define before:
+ *     tile_element                                        the type of a panel's elements
+ *     fetch_values(dst, values, codes, shift)             QR_VEC_CODES of them, as qr_vec_store_values
+ *     fetch_store(dst, v)                                 QR_VEC of them
+ *     fetch_flat_row(panel, row, round_to, dst)           a row of NF4_FLAT
+ * `round_to`, the type to whose values the weights are rounded (F32: not rounded), is a constant after inlining. */
 
 /* 128 columns of one row of an NF4 group (64 when half), from 64 (32) bytes of codes and 2 (1) scales. */
-QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool half, qr_dtype round_to, float *dst) {
+QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool half, qr_dtype round_to,
+                             tile_element *dst) {
     const qr_vec_values t0 = qr_vec_values_make(qr_nf4_code, scales[0], round_to);
     if (half) {
-        for (int w = 0; w < 32; w += QR_VEC) {
+        for (int w = 0; w < 32; w += QR_VEC_CODES) {
             const qr_vec_codes lane = qr_vec_codes_8(codes + w);
-            qr_vec_store(dst + w, qr_vec_lookup(&t0, lane, 0));
-            qr_vec_store(dst + 32 + w, qr_vec_lookup(&t0, lane, 4));
+            fetch_values(dst + w, &t0, lane, 0);
+            fetch_values(dst + 32 + w, &t0, lane, 4);
         }
         return;
     }
     const qr_vec_values t1 = qr_vec_values_make(qr_nf4_code, scales[1], round_to);
-    for (int w = 0; w < 32; w += QR_VEC) {
+    for (int w = 0; w < 32; w += QR_VEC_CODES) {
         const qr_vec_codes lane = qr_vec_codes_16(codes + 2 * w);
-        qr_vec_store(dst + w, qr_vec_lookup(&t0, lane, 0));
-        qr_vec_store(dst + 32 + w, qr_vec_lookup(&t0, lane, 4));
-        qr_vec_store(dst + 64 + w, qr_vec_lookup(&t1, lane, 8));
-        qr_vec_store(dst + 96 + w, qr_vec_lookup(&t1, lane, 12));
+        fetch_values(dst + w, &t0, lane, 0);
+        fetch_values(dst + 32 + w, &t0, lane, 4);
+        fetch_values(dst + 64 + w, &t1, lane, 8);
+        fetch_values(dst + 96 + w, &t1, lane, 12);
     }
 }
 
 /* Up to 16 rows of one group, in the order in which their codes lie. n_k is a multiple of 64. */
-QR_INLINE void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, qr_dtype round_to, float *dst) {
+QR_INLINE void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, qr_dtype round_to,
+                               tile_element *dst) {
     enum { MAX_SCALES = 16 }; /* blocks of 64 in a K block */
     float scales[QR_CPU_NF4_GROUP_ROWS * MAX_SCALES];
     for (int64_t r = 0; r < n_rows; r++) {
@@ -53,7 +59,7 @@ static inline qr_vec load_elements(qr_weight_format format, const unsigned char 
 }
 
 /* Rows of the ROWS layout are followed by zeros up to 64 bytes, so that whole vectors may be read. */
-QR_INLINE void fetch_element_row(const qr_cpu_panel *p, int64_t row, qr_dtype round_to, float *dst) {
+QR_INLINE void fetch_element_row(const qr_cpu_panel *p, int64_t row, qr_dtype round_to, tile_element *dst) {
     enum { ROWS_AHEAD = 4 };
     const qr_weight_format format = p->weight->desc.format;
     const qr_weight_format other_half = round_to == QR_DTYPE_BF16 ? QR_WEIGHT_F16 : QR_WEIGHT_BF16;
@@ -67,25 +73,21 @@ QR_INLINE void fetch_element_row(const qr_cpu_panel *p, int64_t row, qr_dtype ro
     for (int64_t j = 0; j < p->n_k; j += QR_VEC) {
         __builtin_prefetch(next + j * bytes);
         const qr_vec value = load_elements(format, src + j * bytes);
-        qr_vec_store(dst + j, rounds ? qr_vec_round_to(value, round_to) : value);
+        fetch_store(dst + j, rounds ? qr_vec_round_to(value, round_to) : value);
     }
 }
 
-QR_INLINE void fetch_panel_f32(const qr_cpu_panel *p, qr_dtype round_to) {
+QR_INLINE void fetch_panel(const qr_cpu_panel *p, qr_dtype round_to) {
     const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS;
     for (int64_t r = 0, n = 1; r < p->n_rows; r += n) {
         const int64_t row = p->row + r;
-        float *dst = (float *)p->dst + r * p->dst_stride;
+        tile_element *dst = (tile_element *)p->dst + r * p->dst_stride;
         if (groups) { n = qr_min(p->n_rows - r, QR_CPU_NF4_GROUP_ROWS - row % QR_CPU_NF4_GROUP_ROWS); }
         switch (p->layout->kind) {
             case QR_CPU_ROWS: fetch_element_row(p, row, round_to, dst); break;
             case QR_CPU_NF4_GROUPS: fetch_nf4_group(p, row, n, round_to, dst); break;
-            case QR_CPU_NF4_FLAT: qr_cpu_nf4_flat_row_f32(p, row, round_to, dst); break;
+            case QR_CPU_NF4_FLAT: fetch_flat_row(p, row, round_to, dst); break;
         }
-        for (int64_t j = p->n_k; j < p->n_k_padded; j++) { dst[j] = 0.0F; }
+        for (int64_t j = p->n_k; j < p->n_k_padded; j++) { dst[j] = 0; }
     }
 }
-
-static void fetch_f32(const qr_cpu_panel *p) { fetch_panel_f32(p, QR_DTYPE_F32); }
-static void fetch_rounded_to_bf16(const qr_cpu_panel *p) { fetch_panel_f32(p, QR_DTYPE_BF16); }
-static void fetch_rounded_to_f16(const qr_cpu_panel *p) { fetch_panel_f32(p, QR_DTYPE_F16); }

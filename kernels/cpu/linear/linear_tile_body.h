@@ -68,8 +68,14 @@ static void multiply(const qr_cpu_product *p) {
 }
 
 /* Operands that the compiler cannot see through, so that no two accumulators can be merged. With 16 registers, 8
- * accumulators and their operands fit; with 32, 12, which hide a latency of 6 cycles on two pipes. */
-enum { EXERCISE_COLS = QR_TILE_MAX_COLS < 6 ? 2 : 3, EXERCISE_FLOPS = QR_TILE_ROWS * EXERCISE_COLS * TILE_STEP * 2 };
+ * accumulators and their operands fit; with 32, 12, which hide a latency of 6 cycles on two pipes, or 16, which hide 4
+ * on the four pipes of large Arm cores. */
+enum {
+    EXERCISE_COLS = QR_TILE_MAX_COLS < 6 ? 2
+                    : QR_VEC > 4         ? 3
+                                         : 4,
+    EXERCISE_FLOPS = QR_TILE_ROWS * EXERCISE_COLS * TILE_STEP * 2
+};
 
 static void exercise(int64_t n_rounds) {
     volatile tile_element source = (tile_element)0;

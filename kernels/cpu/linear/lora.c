@@ -40,7 +40,7 @@ static size_t align64(size_t n_bytes) { return (n_bytes + 63) & ~(size_t)63; }
 /* Lays the parts of the workspace out from `base` (NULL to measure) and returns their size. */
 static size_t lay_out(const qr_backend *backend, const qr_lora_args *args, unsigned char *base, lora_run *run) {
     run->args = args;
-    run->matmul = qr_cpu(backend)->isa->matmul_f32;
+    run->matmul = qr_cpu(backend)->kernels->matmul_f32;
     run->n_k_padded = qr_round_up(args->in, QR_CPU_VECTOR_BYTES / (int64_t)sizeof(float));
     run->rank_stride = qr_round_up(args->max_rank, 16);
     const int64_t b_elements = OUT_PANEL * args->max_rank, a_elements = RANK_PANEL * run->matmul->k_block;

@@ -4,6 +4,7 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/tile_sum.h"
 #include "quant/nf4.h"
 
 /* absmax of blocks [first, first + n). */
@@ -33,7 +34,7 @@ void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int
 }
 
 static float round_to_dtype(float value, qr_dtype dtype) {
-    if (dtype == QR_DTYPE_BF16) { return qr_bf16_to_f32(qr_f32_to_bf16(value)); }
+    if (dtype == QR_DTYPE_BF16) { return qr_bf16_to_f32(qr_tile_weight(value)); }
     return dtype == QR_DTYPE_F16 ? qr_f16_to_f32(qr_f32_to_f16(value)) : value;
 }
 

@@ -1,8 +1,9 @@
 /* A vector of F32 lanes: the few operations that the ops are written in, once, to be compiled for each instruction set.
- * QR_VEC lanes: 16 with AVX-512, 8 with AVX2 and FMA, else 4.
+ * QR_VEC lanes: 16 with AVX-512, 8 with AVX2 and FMA, else 4 (NEON too); with QR_CPU_WIDE always 16, and then all of
+ * them give the bits of AVX-512 (`numerics=portable`).
  *
- * Common to the three:
- *   qr_vec_fma(a, b, c)     a · b + c, rounded once where the instruction set has FMA, twice in plain C
+ * Common to all:
+ *   qr_vec_fma(a, b, c)     a · b + c, rounded once; in plain C that is not wide, where it is slow, twice
  *   qr_vec_max, qr_vec_min  give b when either operand is NaN
  *   …_n(p, n)               the first n lanes, 1 ≤ n; n ≥ QR_VEC means all; a load leaves zeros in the others
  *   qr_vec_sum, qr_vec_highest   over all lanes in one fixed order */
@@ -17,8 +18,8 @@
 #include "base/half.h"
 #include "base/sizes.h"
 
-/* QR_CPU_ISA (avx512, avx2, c) is what a source of every instruction set is being compiled for: its symbols carry it.
- * Sources of a single instruction set are compiled without. */
+/* QR_CPU_ISA (avx512, avx2, neon, c, wide_avx2, wide_c) is what a source of every instruction set is being compiled
+ * for: its symbols carry it. Sources of a single instruction set are compiled without. */
 #ifdef QR_CPU_ISA
 #define QR_ISA_JOIN2(name, isa) name##_##isa
 #define QR_ISA_JOIN(name, isa) QR_ISA_JOIN2(name, isa)
@@ -29,15 +30,19 @@
 #define QR_INLINE static inline __attribute__((always_inline))
 #define QR_UNROLL _Pragma("GCC unroll 32")
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
+#if defined(QR_CPU_WIDE)
+#include "kernels/cpu/simd/vec_c.h"
+#elif defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__)
 #include "kernels/cpu/simd/vec_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "kernels/cpu/simd/vec_avx2.h"
+#elif defined(QR_CPU_WITH_NEON)
+#include "kernels/cpu/simd/vec_neon.h"
 #else
 #include "kernels/cpu/simd/vec_c.h"
 #endif
 
-#if QR_VEC > 4
+#if defined(QR_VEC_AVX512) || defined(QR_VEC_AVX2) || defined(QR_VEC_NEON)
 /* Sums of lanes in F64. */
 typedef union qr_vec_f64 {
     struct {

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #define QR_VEC 8
+#define QR_VEC_AVX2
 typedef __m256 qr_vec;
 
 QR_INLINE __m256i qr_vec_lanes(void) { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }

@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #define QR_VEC 16
+#define QR_VEC_AVX512
 typedef __m512 qr_vec;
 
 /* Masked loads, and masked stores far more, cost several plain ones on some CPUs: whole vectors do without. */

@@ -1,13 +1,27 @@
-/* qr_vec in portable C: what a CPU without AVX2 runs. The vector extension of GCC and Clang is used because it
- * becomes the 128-bit vectors that nearly every CPU has, which loops over arrays do not do reliably. */
+/* qr_vec in portable C: what a CPU without AVX2 runs, and, 16 lanes wide, every CPU without AVX-512 that is to have its
+ * bits. The vector extension of GCC and Clang is used because it becomes the vectors that a CPU has, of 128 bits nearly
+ * everywhere, which loops over arrays do not do reliably. */
 #ifndef QR_KERNELS_CPU_SIMD_VEC_C_H
 #define QR_KERNELS_CPU_SIMD_VEC_C_H
 
-#define QR_VEC 4
-typedef float qr_vec __attribute__((vector_size(16)));
-typedef int32_t qr_vec_mask __attribute__((vector_size(16)));
+#include "base/fma.h"
 
-QR_INLINE qr_vec qr_vec_set1(float x) { return (qr_vec){x, x, x, x}; }
+#ifdef QR_CPU_WIDE
+#define QR_VEC 16
+#define QR_VEC_LANES(x) \
+    x(0), x(1), x(2), x(3), x(4), x(5), x(6), x(7), x(8), x(9), x(10), x(11), x(12), x(13), x(14), x(15)
+#else
+#define QR_VEC 4
+#define QR_VEC_LANES(x) x(0), x(1), x(2), x(3)
+#endif
+typedef float qr_vec __attribute__((vector_size(4 * QR_VEC)));
+typedef int32_t qr_vec_mask __attribute__((vector_size(4 * QR_VEC)));
+
+QR_INLINE qr_vec qr_vec_set1(float x) {
+#define QR_X(lane) x
+    return (qr_vec){QR_VEC_LANES(QR_X)};
+#undef QR_X
+}
 QR_INLINE qr_vec qr_vec_zero(void) { return qr_vec_set1(0.0F); }
 QR_INLINE qr_vec qr_vec_load(const float *p) {
     qr_vec v;
@@ -36,7 +50,19 @@ QR_INLINE qr_vec qr_vec_add(qr_vec a, qr_vec b) { return a + b; }
 QR_INLINE qr_vec qr_vec_sub(qr_vec a, qr_vec b) { return a - b; }
 QR_INLINE qr_vec qr_vec_mul(qr_vec a, qr_vec b) { return a * b; }
 QR_INLINE qr_vec qr_vec_div(qr_vec a, qr_vec b) { return a / b; }
+#if defined(QR_CPU_WIDE) && (defined(__FMA__) || defined(__ARM_FEATURE_FMA))
+QR_INLINE qr_vec qr_vec_fma(qr_vec a, qr_vec b, qr_vec c) {
+    for (int i = 0; i < QR_VEC; i++) { c[i] = __builtin_fmaf(a[i], b[i], c[i]); }
+    return c;
+}
+#elif defined(QR_CPU_WIDE)
+QR_INLINE qr_vec qr_vec_fma(qr_vec a, qr_vec b, qr_vec c) {
+    for (int i = 0; i < QR_VEC; i++) { c[i] = qr_fma_f32(a[i], b[i], c[i]); }
+    return c;
+}
+#else
 QR_INLINE qr_vec qr_vec_fma(qr_vec a, qr_vec b, qr_vec c) { return a * b + c; }
+#endif
 /* a² − square, where square is a² rounded: exact. */
 QR_INLINE qr_vec qr_vec_square_rest(qr_vec a, qr_vec square) {
     for (int i = 0; i < QR_VEC; i++) { a[i] = (float)((double)a[i] * (double)a[i] - (double)square[i]); }
@@ -56,7 +82,9 @@ QR_INLINE qr_vec qr_vec_copysign(qr_vec magnitude, qr_vec sign) {
 QR_INLINE qr_vec qr_vec_select_less(qr_vec a, qr_vec b, qr_vec x, qr_vec y) { return qr_vec_where(a < b, x, y); }
 /* Lane i is inside[i] where begin ≤ i < end, else outside[i]. */
 QR_INLINE qr_vec qr_vec_select_range(qr_vec inside, qr_vec outside, int begin, int end) {
-    const qr_vec_mask lane = {0, 1, 2, 3};
+#define QR_X(number) number
+    const qr_vec_mask lane = {QR_VEC_LANES(QR_X)};
+#undef QR_X
     return qr_vec_where((lane >= begin) & (lane < end), inside, outside);
 }
 /* To the nearest even integer, for |a| < 2^22: at 1.5 · 2^23 a unit in the last place is 1. */
@@ -69,7 +97,13 @@ QR_INLINE qr_vec qr_vec_scale2(qr_vec a, qr_vec n) {
 }
 
 QR_INLINE float qr_vec_get(qr_vec v) { return v[0]; } /* lane 0 */
-QR_INLINE float qr_vec_sum(qr_vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+/* The upper half is added to the lower one until one lane is left. */
+QR_INLINE float qr_vec_sum(qr_vec v) {
+    for (int half = QR_VEC / 2; half > 0; half /= 2) {
+        for (int i = 0; i < half; i++) { v[i] += v[i + half]; }
+    }
+    return v[0];
+}
 QR_INLINE float qr_vec_highest(qr_vec v) {
     float highest = v[0];
     for (int i = 1; i < QR_VEC; i++) { highest = highest > v[i] ? highest : v[i]; }

@@ -9,7 +9,7 @@
 #include "kernels/cpu/simd/vec.h"
 #include "quant/nf4.h"
 
-#if QR_VEC == 16
+#ifdef QR_VEC_AVX512
 
 /* The midpoint to compare with when the code is known down to the bit of `step`, at the index of what is known. */
 typedef struct qr_vec_nf4 {
@@ -46,7 +46,7 @@ QR_INLINE qr_vec qr_vec_split(qr_vec a, qr_vec b, qr_vec *odd) {
     return _mm512_permutex2var_ps(a, even_lanes, b);
 }
 
-#elif QR_VEC == 8
+#elif defined(QR_VEC_AVX2)
 
 /* Tables of 8: at each step the index is the code so far, shifted down. */
 typedef struct qr_vec_nf4 {
@@ -87,6 +87,39 @@ QR_INLINE qr_vec qr_vec_split(qr_vec a, qr_vec b, qr_vec *odd) {
     return qr_vec_in_order(_mm256_shuffle_ps(a, b, 0x88));
 }
 
+#elif defined(QR_VEC_NEON)
+
+/* The midpoints ascend, so a code is the number of them that lie below: 15 fit the registers, where a search would have
+ * to look each one up. */
+enum { QR_VEC_NF4_MIDPOINTS = 15 };
+typedef struct qr_vec_nf4 {
+    float32x4_t midpoint[QR_VEC_NF4_MIDPOINTS];
+} qr_vec_nf4;
+
+QR_INLINE qr_vec_nf4 qr_vec_nf4_make(void) {
+    qr_vec_nf4 tables;
+    QR_UNROLL for (int i = 0; i < QR_VEC_NF4_MIDPOINTS; i++) { tables.midpoint[i] = vdupq_n_f32(qr_nf4_midpoints[i]); }
+    return tables;
+}
+/* A comparison gives −1. */
+QR_INLINE uint32x4_t qr_vec_nf4_code_of(qr_vec x, const qr_vec_nf4 *tables) {
+    uint32x4_t code = vdupq_n_u32(0);
+    QR_UNROLL for (int i = 0; i < QR_VEC_NF4_MIDPOINTS; i++) {
+        code = vsubq_u32(code, vcgtq_f32(x, tables->midpoint[i]));
+    }
+    return code;
+}
+QR_INLINE void qr_vec_store_nf4(uint8_t *dst, qr_vec even, qr_vec odd, const qr_vec_nf4 *tables) {
+    const uint32x4_t high = vshlq_n_u32(qr_vec_nf4_code_of(even, tables), 4);
+    const uint16x4_t words = vmovn_u32(vorrq_u32(high, qr_vec_nf4_code_of(odd, tables)));
+    const uint8x8_t bytes = vmovn_u16(vcombine_u16(words, words));
+    memcpy(dst, &bytes, QR_VEC);
+}
+QR_INLINE qr_vec qr_vec_split(qr_vec a, qr_vec b, qr_vec *odd) {
+    *odd = vuzp2q_f32(a, b);
+    return vuzp1q_f32(a, b);
+}
+
 #else
 
 typedef struct qr_vec_nf4 {
@@ -99,8 +132,14 @@ QR_INLINE void qr_vec_store_nf4(uint8_t *dst, qr_vec even, qr_vec odd, const qr_
     for (int i = 0; i < QR_VEC; i++) { dst[i] = (uint8_t)(qr_nf4_encode(even[i]) << 4 | qr_nf4_encode(odd[i])); }
 }
 QR_INLINE qr_vec qr_vec_split(qr_vec a, qr_vec b, qr_vec *odd) {
-    *odd = (qr_vec){a[1], a[3], b[1], b[3]};
-    return (qr_vec){a[0], a[2], b[0], b[2]};
+    qr_vec even = a;
+    for (int i = 0; i < QR_VEC / 2; i++) {
+        even[i] = a[2 * i];
+        even[QR_VEC / 2 + i] = b[2 * i];
+        (*odd)[i] = a[2 * i + 1];
+        (*odd)[QR_VEC / 2 + i] = b[2 * i + 1];
+    }
+    return even;
 }
 
 #endif

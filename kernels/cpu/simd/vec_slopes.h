@@ -21,6 +21,9 @@ QR_INLINE qr_vec qr_vec_softcap_slope(qr_vec x, float cap) {
     return qr_vec_mul(qr_vec_mul(qr_vec_set1(4.0F), sigma), rest);
 }
 
+/* x, and limit where x is beyond it; NaN stays. */
+QR_INLINE qr_vec qr_vec_at_most(qr_vec x, float limit) { return qr_vec_min(qr_vec_set1(limit), x); }
+
 /* x held to ±limit; NaN stays. Beyond the limit the slopes are 0 or 1 and no product may overflow on the way there. */
 QR_INLINE qr_vec qr_vec_held(qr_vec x, float limit) {
     return qr_vec_min(qr_vec_set1(limit), qr_vec_max(qr_vec_set1(-limit), x));

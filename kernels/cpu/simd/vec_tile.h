@@ -2,15 +2,17 @@
  * values of NF4 codes, and the sums that finish a tile.
  *
  *   QR_TILE_MAX_COLS             columns of a tile of QR_TILE_ROWS rows, so that its accumulators stay in registers
- *   qr_vec_round_to(v, dtype)    each lane rounded to the nearest value of a type: BF16, F16, or F32 (unchanged)
+ *   qr_vec_round_to(v, dtype)    each lane rounded to the nearest value of a type: BF16 (subnormals to zero first, as
+ *                                vcvtneps2bf16 does), F16, or F32 (unchanged)
  *   qr_vec_values_make           the 16 products code[i] · scale, rounded to a type
- *   qr_vec_codes_16, …_8         codes of QR_VEC little-endian words of 16 bits, or of bytes
- *   qr_vec_lookup                the values at bits [shift, shift + 4) of each lane's code
+ *   qr_vec_codes_16, …_8         codes of QR_VEC_CODES little-endian words of 16 bits, or of bytes
+ *   qr_vec_store_values          writes the values of the codes at bits [shift, shift + 4) of each word
  *   qr_vec_reduce                dst[r] = the sum of the lanes of acc[r] in a fixed tree; added to dst unless first
  *   qr_vec_reduce_rows           qr_vec_reduce of n_rows rows of accumulators, which is a constant after inlining */
 #ifndef QR_KERNELS_CPU_SIMD_VEC_TILE_H
 #define QR_KERNELS_CPU_SIMD_VEC_TILE_H
 
+#include <float.h>
 #include <stdbool.h>
 
 #include "base/dtype.h"
@@ -19,11 +21,14 @@
 enum { QR_TILE_ROWS = 4 };
 
 QR_INLINE qr_vec qr_vec_round_to(qr_vec v, qr_dtype dtype) {
-    if (dtype == QR_DTYPE_BF16) { return qr_vec_round_bf16(v); }
+    if (dtype == QR_DTYPE_BF16) {
+        const qr_vec zero = qr_vec_copysign(qr_vec_zero(), v);
+        return qr_vec_round_bf16(qr_vec_select_less(qr_vec_abs(v), qr_vec_set1(FLT_MIN), zero, v));
+    }
     return dtype == QR_DTYPE_F16 ? qr_vec_round_f16(v) : v;
 }
 
-#if QR_VEC == 16
+#ifdef QR_VEC_AVX512
 
 /* 24 accumulators, 6 vectors of x and one of w of the 32 registers. */
 #define QR_TILE_MAX_COLS 6
@@ -93,7 +98,7 @@ QR_INLINE void qr_vec_reduce_rows(qr_vec acc[][4], const int n_rows, float *dst,
 
 #else
 
-#if QR_VEC == 8
+#ifdef QR_VEC_AVX2
 
 /* 12 accumulators, 3 vectors of x and one of w fill the 16 registers. */
 #define QR_TILE_MAX_COLS 3
@@ -130,10 +135,58 @@ QR_INLINE void qr_vec_reduce(const qr_vec *acc, float *dst, bool first) {
     _mm_storeu_ps(dst, first ? sums : _mm_add_ps(_mm_loadu_ps(dst), sums));
 }
 
+#elif defined(QR_VEC_NEON)
+
+/* As with AVX-512, but for the lanes. */
+#define QR_TILE_MAX_COLS 6
+
+/* tbl looks up bytes: a table for each of the four bytes of the values, and 16 codes at once. */
+#define QR_VEC_CODES 16
+typedef uint8x16x2_t qr_vec_codes; /* the low bytes of 16 words, and the high ones */
+typedef struct qr_vec_values {
+    uint8x16x4_t of_code; /* byte i of the values */
+} qr_vec_values;
+
+QR_INLINE qr_vec_values qr_vec_values_make(const float code[16], float scale, qr_dtype dtype) {
+    float values[16];
+    for (int i = 0; i < 16; i += QR_VEC) {
+        qr_vec_store(values + i, qr_vec_round_to(qr_vec_mul(qr_vec_load(code + i), qr_vec_set1(scale)), dtype));
+    }
+    return (qr_vec_values){vld4q_u8((const uint8_t *)(const void *)values)};
+}
+
+QR_INLINE qr_vec_codes qr_vec_codes_16(const uint8_t *src) { return vld2q_u8(src); }
+QR_INLINE qr_vec_codes qr_vec_codes_8(const uint8_t *src) { return (qr_vec_codes){{vld1q_u8(src), vdupq_n_u8(0)}}; }
+
+/* The codes at bits [shift, shift + 4), a constant. */
+QR_INLINE uint8x16_t qr_vec_codes_at(qr_vec_codes codes, int shift) {
+    const uint8x16_t bytes = codes.val[shift / 8];
+    return shift % 8 == 0 ? vandq_u8(bytes, vdupq_n_u8(15)) : vshrq_n_u8(bytes, 4);
+}
+QR_INLINE void qr_vec_store_values(float *dst, const qr_vec_values *values, qr_vec_codes codes, int shift) {
+    const uint8x16_t code = qr_vec_codes_at(codes, shift);
+    uint8x16x4_t bytes;
+    QR_UNROLL for (int i = 0; i < 4; i++) { bytes.val[i] = vqtbl1q_u8(values->of_code.val[i], code); }
+    vst4q_u8((uint8_t *)(void *)dst, bytes);
+}
+
+/* The same as BF16, of values that were rounded to it: their two upper bytes. */
+QR_INLINE void qr_vec_store_values_bf16(uint16_t *dst, const qr_vec_values *values, qr_vec_codes codes, int shift) {
+    const uint8x16_t code = qr_vec_codes_at(codes, shift);
+    const uint8x16x2_t bytes = {{vqtbl1q_u8(values->of_code.val[2], code), vqtbl1q_u8(values->of_code.val[3], code)}};
+    vst2q_u8((uint8_t *)(void *)dst, bytes);
+}
+
+QR_INLINE void qr_vec_reduce(const qr_vec *acc, float *dst, bool first) {
+    const qr_vec sums = vpaddq_f32(vpaddq_f32(acc[0], acc[1]), vpaddq_f32(acc[2], acc[3]));
+    qr_vec_store(dst, first ? sums : vaddq_f32(qr_vec_load(dst), sums));
+}
+
 #else
 
 #define QR_TILE_MAX_COLS 2
 
+/* In loops that the compiler makes vectors of. */
 typedef struct qr_vec_codes {
     uint32_t lanes[QR_VEC];
 } qr_vec_codes;
@@ -167,8 +220,20 @@ QR_INLINE qr_vec qr_vec_lookup(const qr_vec_values *values, qr_vec_codes codes, 
     return v;
 }
 
+#ifdef QR_CPU_WIDE
+/* The tree of AVX-512: halves, then neighbours, neighbouring pairs, and the two quarters that are left. */
+QR_INLINE float qr_vec_reduced(qr_vec v) {
+    for (int i = 0; i < 8; i++) { v[i] += v[i + 8]; }
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
+#else
+QR_INLINE float qr_vec_reduced(qr_vec v) { return qr_vec_sum(v); }
+#endif
+
 QR_INLINE void qr_vec_reduce(const qr_vec *acc, float *dst, bool first) {
-    for (int r = 0; r < QR_TILE_ROWS; r++) { dst[r] = first ? qr_vec_sum(acc[r]) : dst[r] + qr_vec_sum(acc[r]); }
+    for (int r = 0; r < QR_TILE_ROWS; r++) {
+        dst[r] = first ? qr_vec_reduced(acc[r]) : dst[r] + qr_vec_reduced(acc[r]);
+    }
 }
 
 #endif
@@ -178,6 +243,13 @@ QR_INLINE void qr_vec_reduce_rows(qr_vec acc[][QR_TILE_ROWS], const int n_rows, 
     for (int r = 0; r < n_rows; r++) { qr_vec_reduce(acc[r], dst + r * stride, first); }
 }
 
+#endif
+
+#ifndef QR_VEC_CODES
+#define QR_VEC_CODES QR_VEC
+QR_INLINE void qr_vec_store_values(float *dst, const qr_vec_values *values, qr_vec_codes codes, int shift) {
+    qr_vec_store(dst, qr_vec_lookup(values, codes, shift));
+}
 #endif
 
 #endif

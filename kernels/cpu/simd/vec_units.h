@@ -22,7 +22,7 @@
         quad[i + 3] = _mm##bits##_shuffle_ps(high01, high23, 0xEE);        \
     }
 
-#if QR_VEC == 16
+#ifdef QR_VEC_AVX512
 
 QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
     if (n_bytes >= 64) { return _mm512_loadu_ps(p); }
@@ -59,7 +59,7 @@ QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
     return _mm512_cvtepi32_ps(_mm512_srai_epi32(top, 24));
 }
 
-#elif QR_VEC == 8
+#elif defined(QR_VEC_AVX2)
 
 QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
     if (n_bytes >= 32) { return _mm256_loadu_ps(p); }
@@ -90,6 +90,36 @@ QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(_mm256_castps_si256(v), 24 - 8 * k), 24));
 }
 
+#elif defined(QR_VEC_NEON)
+
+QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
+    float lanes[QR_VEC] = {0};
+    memcpy(lanes, p, n_bytes >= (int64_t)sizeof lanes ? sizeof lanes : (size_t)n_bytes);
+    return qr_vec_load(lanes);
+}
+
+QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
+    const qr_vec even01 = vtrn1q_f32(v[0], v[1]), odd01 = vtrn2q_f32(v[0], v[1]);
+    const qr_vec even23 = vtrn1q_f32(v[2], v[3]), odd23 = vtrn2q_f32(v[2], v[3]);
+    v[0] = vcombine_f32(vget_low_f32(even01), vget_low_f32(even23));
+    v[1] = vcombine_f32(vget_low_f32(odd01), vget_low_f32(odd23));
+    v[2] = vcombine_f32(vget_high_f32(even01), vget_high_f32(even23));
+    v[3] = vcombine_f32(vget_high_f32(odd01), vget_high_f32(odd23));
+}
+
+QR_INLINE qr_vec qr_vec_unit_bf16(qr_vec v, int k) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(v);
+    return vreinterpretq_f32_u32(k == 0 ? vshlq_n_u32(bits, 16) : vandq_u32(bits, vdupq_n_u32(0xFFFF0000U)));
+}
+QR_INLINE qr_vec qr_vec_unit_f16(qr_vec v, int k) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(v);
+    return qr_vec_from_f16(k == 0 ? vmovn_u32(bits) : vshrn_n_u32(bits, 16));
+}
+QR_INLINE qr_vec qr_vec_unit_i8(qr_vec v, int k) {
+    const int32x4_t top = vshlq_s32(vreinterpretq_s32_f32(v), vdupq_n_s32(24 - 8 * k));
+    return vcvtq_f32_s32(vshrq_n_s32(top, 24));
+}
+
 #else
 
 QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
@@ -99,8 +129,13 @@ QR_INLINE qr_vec qr_vec_load_units(const void *p, int64_t n_bytes) {
 }
 
 QR_INLINE void qr_vec_transpose(qr_vec v[QR_VEC]) {
-    const qr_vec a = v[0], b = v[1], c = v[2], d = v[3];
-    for (int i = 0; i < QR_VEC; i++) { v[i] = (qr_vec){a[i], b[i], c[i], d[i]}; }
+    for (int i = 0; i < QR_VEC; i++) {
+        for (int j = i + 1; j < QR_VEC; j++) {
+            const float lane = v[i][j];
+            v[i][j] = v[j][i];
+            v[j][i] = lane;
+        }
+    }
 }
 
 /* By bytes, not by shifts of the unit: right in either byte order. */

@@ -24,7 +24,7 @@ static size_t worker_bytes(const qr_cpu_matmul *matmul, const qr_dora_norm_args 
 
 static size_t dora_norm_workspace(const qr_backend *backend, const void *untyped) {
     const size_t n_workers = (size_t)qr_threads_count(backend->threads);
-    return n_workers * worker_bytes(qr_cpu(backend)->isa->matmul_f32, untyped);
+    return n_workers * worker_bytes(qr_cpu(backend)->kernels->matmul_f32, untyped);
 }
 
 /* Sum of the squares of factor · w + scale · update over a chunk of n columns, both padded with zeros. */
@@ -88,7 +88,7 @@ static void run_panel(void *untyped, int64_t index, int worker) {
 }
 
 static void run_dora_norm(qr_backend *backend, const qr_dora_norm_args *args, void *workspace) {
-    dora_norm_run run = {.args = args, .matmul = qr_cpu(backend)->isa->matmul_f32, .workspace = workspace};
+    dora_norm_run run = {.args = args, .matmul = qr_cpu(backend)->kernels->matmul_f32, .workspace = workspace};
     run.worker_bytes = worker_bytes(run.matmul, args);
     qr_cpu_layout_of(&args->weight->desc, &run.layout);
     qr_threads_run(backend->threads, qr_ceil_div(args->weight->desc.rows, QR_CPU_PANEL_ROWS), run_panel, &run);

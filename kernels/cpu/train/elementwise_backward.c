@@ -38,6 +38,29 @@ static void gate_backward_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
+static void clamped_gate_backward_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_clamped_gate_backward_args *a = args;
+    const qr_clamped_gate_args *f = &a->forward;
+    const qr_vec alpha = qr_vec_set1(f->alpha), limit = qr_vec_set1(f->limit), one = qr_vec_set1(1.0F);
+    const qr_vec zero = qr_vec_zero();
+    for (int64_t i = begin; i < end; i++) {
+        float *dg = a->dg + i * a->dgu_stride, *du = a->du + i * a->dgu_stride;
+        for (int64_t j = 0; j < f->dim; j += QR_VEC) {
+            const int64_t n = f->dim - j;
+            qr_vec shut;
+            const qr_vec g = qr_vec_load_n(f->g + i * f->stride + j, n), u = qr_vec_load_n(f->u + i * f->stride + j, n);
+            const qr_vec held_g = qr_vec_at_most(g, f->limit), dy = qr_vec_load_n(a->dy + i * f->dim + j, n);
+            const qr_vec steep = qr_vec_mul(alpha, held_g), open = qr_vec_sigmoid(steep, &shut);
+            const qr_vec slope = qr_vec_mul(open, qr_vec_fma(qr_vec_held(steep, 128.0F), shut, one));
+            const qr_vec factor = qr_vec_add(qr_vec_held(u, f->limit), one);
+            const qr_vec to_g = qr_vec_mul(qr_vec_mul(dy, factor), slope),
+                         to_u = qr_vec_mul(dy, qr_vec_mul(held_g, open));
+            qr_vec_store_n(dg + j, qr_vec_select_less(limit, g, zero, to_g), n);
+            qr_vec_store_n(du + j, qr_vec_select_less(limit, qr_vec_abs(u), zero, to_u), n);
+        }
+    }
+}
+
 enum { DROPOUT_BLOCK = 256 };
 
 /* marks[c] = −1 where column first + c is dropped, else 1; DROPOUT_BLOCK columns. */
@@ -104,6 +127,8 @@ static void store_weight_rows(const void *args, int64_t begin, int64_t end) {
 }
 
 QR_CPU_RANGE_OP(activation_backward, args->n_rows, FUNCTION_COST * args->dim, activation_backward_rows)
+QR_CPU_RANGE_OP(clamped_gate_backward, args->forward.n_rows, FUNCTION_COST * args->forward.dim,
+                clamped_gate_backward_rows)
 QR_CPU_RANGE_OP(gate_backward, args->n_rows, FUNCTION_COST * args->dim, gate_backward_rows)
 QR_CPU_RANGE_OP(dropout, args->n_rows, PHILOX_COST * args->dim, dropout_rows)
 QR_CPU_RANGE_OP(round_act, args->n_rows, args->dim, round_act_rows)

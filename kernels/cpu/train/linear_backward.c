@@ -1,4 +1,5 @@
-/* linear_backward and weight_backward: one product of gemm_backward.h each, and the sums of dbias. */
+/* linear_backward, expert_linear_backward and weight_backward: one product of gemm_backward.h each, and the sums of
+ * dbias. */
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
 
@@ -11,7 +12,7 @@ static size_t product_workspace(const qr_backend *backend, const void *args) {
 
 static void run_linear_backward(qr_backend *backend, const qr_linear_backward_args *args, void *workspace) {
     const qr_cpu_gemm_args product = {
-        .matmul = qr_cpu_matmul_of(backend, args->dy_dtype),
+        .matmul = qr_cpu_backward_matmul_of(backend, args->dy_dtype),
         .m = args->n_rows,
         .n = args->weight->desc.cols,
         .k = args->weight->desc.rows,
@@ -26,6 +27,35 @@ static void run_linear_backward(qr_backend *backend, const qr_linear_backward_ar
 }
 
 QR_CPU_CHECKED_OP(linear_backward, product_workspace, run_linear_backward)
+
+/* --- The same of every slot with its expert's W ------------------------------------------------------------------ */
+
+static size_t expert_product_workspace(const qr_backend *backend, const void *untyped) {
+    const qr_expert_linear_backward_args *args = untyped;
+    return qr_cpu_gemm_backward_workspace(backend) + qr_cpu_row_groups_bytes(&args->routing);
+}
+
+static void run_expert_linear_backward(qr_backend *backend, const qr_expert_linear_backward_args *args,
+                                       void *workspace) {
+    unsigned char *memory = (unsigned char *)workspace + qr_cpu_gemm_backward_workspace(backend);
+    const qr_cpu_row_groups groups = qr_cpu_row_groups_of(args->weights, &args->routing, args->gathers, memory);
+    const qr_cpu_gemm_args product = {
+        .matmul = qr_cpu_backward_matmul_of(backend, args->dy_dtype),
+        .m = qr_routing_slots(&args->routing),
+        .n = args->weights->desc.cols,
+        .k = args->weights->desc.rows,
+        .a = {.data = args->dy, .dtype = args->dy_dtype, .stride = args->dy_stride},
+        .weight = args->weights,
+        .groups = &groups,
+        .c = args->dx,
+        .c_stride = args->dx_stride,
+        .accumulate = args->accumulate,
+        .factor = 1.0F,
+    };
+    qr_cpu_gemm_backward(backend, &product, workspace);
+}
+
+QR_CPU_CHECKED_OP(expert_linear_backward, expert_product_workspace, run_expert_linear_backward)
 
 /* --- dw += dyᵀ · x ----------------------------------------------------------------------------------------------- */
 
@@ -46,7 +76,7 @@ static void add_bias(void *untyped, int64_t index, int worker) {
 /* In F32 for x of any type: rounding dy to BF16 would be an error of 2^-9 of every term. */
 static void run_weight_backward(qr_backend *backend, const qr_weight_backward_args *args, void *workspace) {
     const qr_cpu_gemm_args product = {
-        .matmul = qr_cpu(backend)->isa->matmul_f32,
+        .matmul = qr_cpu(backend)->kernels->matmul_f32,
         .m = args->out,
         .n = args->in,
         .k = args->n_rows,

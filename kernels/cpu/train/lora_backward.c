@@ -14,7 +14,7 @@ static size_t lora_backward_workspace(const qr_backend *backend, const void *arg
 
 /* h' = scale · x Aᵀ and dh = scale · dy B. */
 static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, float *h, float *dh, void *scratch) {
-    const qr_cpu_matmul *matmul = qr_cpu(backend)->isa->matmul_f32;
+    const qr_cpu_matmul *matmul = qr_cpu(backend)->kernels->matmul_f32;
     const qr_cpu_gemm_args down = {
         .matmul = matmul,
         .m = args->n_rows,
@@ -44,7 +44,7 @@ static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, flo
 /* Tokens ascending: they are the inner dimension. */
 static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, const float *h, const float *dh,
                         void *scratch) {
-    const qr_cpu_matmul *matmul = qr_cpu(backend)->isa->matmul_f32;
+    const qr_cpu_matmul *matmul = qr_cpu(backend)->kernels->matmul_f32;
     const qr_cpu_gemm_args db = {
         .matmul = matmul,
         .m = args->out,
@@ -79,7 +79,7 @@ static void run_lora_backward(qr_backend *backend, const qr_lora_backward_args *
     run_factors(backend, args, h, dh, scratch);
     if (args->dx != NULL) {
         const qr_cpu_gemm_args dx = {
-            .matmul = qr_cpu(backend)->isa->matmul_f32,
+            .matmul = qr_cpu(backend)->kernels->matmul_f32,
             .m = args->n_rows,
             .n = args->in,
             .k = args->rank,

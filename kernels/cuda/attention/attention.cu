@@ -122,6 +122,10 @@ static qrun_status run_attention(qr_cuda_backend &cuda, const qr_attention_args 
 }
 
 static bool supports_attention(const qr_attention_args &args, qr_error *err) {
+    if (args.sinks != nullptr) {
+        qr_fail(err, QRUN_ERROR_UNSUPPORTED, "attention: sinks are not in the cuda backend yet; use `device=cpu`");
+        return false;
+    }
     if (args.n_tokens > INT32_MAX / 2 / args.n_heads) {
         qr_fail(err, QRUN_ERROR_ARGUMENT,
                 "attention: %lld tokens of %d heads are more than 2^30 rows; make the steps smaller",

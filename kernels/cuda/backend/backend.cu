@@ -1,9 +1,13 @@
 /* The CUDA backend's vtable: memory, copies, and the table of ops. */
+#include <stdio.h>
+
 #include <new>
 
 #include "kernels/cuda/backend/staging.h"
 #include "kernels/cuda/backend/unsupported.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/device/cublaslt.h"
+#include "kernels/cuda/device/marks.h"
 #include "kernels/cuda/device/memory.h"
 #include "kernels/cuda/device/record.h"
 #include "kernels/cuda/device/transfer.h"
@@ -64,6 +68,16 @@ template <auto function, typename... A> static qrun_status on_device(qr_backend 
     return function(qr_cuda(backend)->device, args...);
 }
 
+static void features(const qr_backend *backend, char *text, size_t n_bytes) {
+    const qr_cuda_backend *cuda = qr_cuda(backend);
+    const qr_device_switches &switches = qr_device_switches_of(cuda->device);
+    const char *early = qr_device_launches_early(cuda->device) ? "on"
+                        : switches.early_launch                ? "none"
+                                                               : "off: QRUN_CUDA_EARLY_LAUNCH";
+    snprintf(text, n_bytes, "graphs %s; early launch %s; wgmma %s; cuBLASLt %s",
+             switches.graphs ? "on" : "off: QRUN_CUDA_GRAPHS", early, cuda->wgmma_note, qr_cublaslt_file(cuda->device));
+}
+
 static void recording_destroy(qr_backend *backend, qr_recording *recording) {
     qr_device_recording_destroy(qr_cuda(backend)->device, recording);
 }
@@ -106,16 +120,22 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->memory_destroy = memory_destroy;
     base->memory_held = memory_held;
     base->memory_info = memory_info;
+    base->features = features;
     base->copy_in = on_device<qr_device_copy_in>;
     base->copy_in_async = on_device<qr_device_copy_in_async>;
     base->copy_out = on_device<qr_device_copy_out>;
     base->copy_within = on_device<qr_device_copy_within>;
     base->fill_zero = on_device<qr_device_zero>;
     base->sync = on_device<qr_device_sync>;
-    base->record_begin = on_device<qr_device_record_begin>;
-    base->record_end = on_device<qr_device_record_end>;
-    base->replay = on_device<qr_device_replay>;
-    base->recording_destroy = recording_destroy;
+    if (qr_device_switches_of(cuda->device).graphs) {
+        base->record_begin = on_device<qr_device_record_begin>;
+        base->record_end = on_device<qr_device_record_end>;
+        base->replay = on_device<qr_device_replay>;
+        base->recording_destroy = recording_destroy;
+    }
+    base->marks_begin = on_device<qr_device_marks_begin>;
+    base->mark = on_device<qr_device_mark>;
+    base->mark_seconds = on_device<qr_device_mark_seconds>;
     base->transfer_in = on_device<qr_device_transfer_in>;
     base->transfer_out = on_device<qr_device_transfer_out>;
     base->transfer_wait = on_device<qr_device_transfer_wait>;
@@ -134,21 +154,40 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
 #undef QR_X
 }
 
-qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
-    *backend = NULL;
+/* fault: what linear_wgmma.cu's products broke the device with before, or NULL. */
+static qrun_status create(qr_threads *threads, const char *fault, qr_cuda_backend **made, qr_error *err) {
     void *memory = qr_alloc_zeroed(sizeof(qr_cuda_backend));
     if (memory == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof(qr_cuda_backend)); }
-    qr_cuda_backend *cuda = new (memory) qr_cuda_backend();
+    qr_cuda_backend *cuda = *made = new (memory) qr_cuda_backend();
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_open(&cuda->device, err));
     QR_TRY(qr_backend_cpu_create(NULL, threads, &cuda->host, err));
     QR_TRY(put_tables(cuda, err));
     QR_TRY(qr_device_memory_measure_context(cuda->device, err));
     fill_vtable(cuda, threads);
-    QR_TRY(qr_cuda_choose_wgmma(cuda, err));
-    *backend = &cuda->base;
-    return QRUN_OK;
+    QR_TRY(qr_cuda_choose_wgmma(cuda, fault, err));
 out:
-    destroy(&cuda->base);
+    return status;
+}
+
+/* Hopper's products may break a device on which the rest works: then it is opened again, without them. */
+qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
+    qr_error reason = {};
+    qr_cuda_backend *cuda = NULL;
+    *backend = NULL;
+    qrun_status status = create(threads, NULL, &cuda, &reason);
+    if (status == QRUN_ERROR_DEVICE && cuda->base.version != 0) {
+        qr_device_reset(cuda->device);
+        destroy(&cuda->base);
+        cuda = NULL;
+        status = create(threads, reason.message, &cuda, err);
+    } else if (status != QRUN_OK) {
+        (void)qr_fail(err, status, "%s", reason.message);
+    }
+    if (status == QRUN_OK) {
+        *backend = &cuda->base;
+    } else if (cuda != NULL) {
+        destroy(&cuda->base);
+    }
     return status;
 }

@@ -51,7 +51,7 @@ static qrun_status choose_gpu(qr_device *device, qr_error *err) {
         device->index = i;
     }
     snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
-    device->launches_early = major >= EARLY_MAJOR && device->driver >= EARLY_DRIVER;
+    device->launches_early = major >= EARLY_MAJOR && device->driver >= EARLY_DRIVER && device->switches.early_launch;
     device->capability = major * 10 + minor;
     QR_RETURN_IF_ERROR(qr_device_check_capability(major, minor, err));
     return qr_device_check(
@@ -65,6 +65,7 @@ qrun_status qr_device_open(qr_device **device, qr_error *err) {
     if (memory == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof(qr_device)); }
     qr_device *made = new (memory) qr_device();
     qrun_status status = QRUN_OK;
+    QR_TRY(qr_device_switches_read(&made->switches, err));
     QR_TRY(check_driver(made, err));
     QR_TRY(choose_gpu(made, err));
     qr_device_memory_before_context(made);
@@ -87,6 +88,7 @@ void qr_device_close(qr_device *device) {
         cudaSetDevice(device->index);
         cudaStreamSynchronize(device->stream);
         qr_cublaslt_close(device->cublaslt);
+        qr_device_marks_destroy(device->marks);
         if (device->begin != NULL) { cudaEventDestroy(device->begin); }
         if (device->end != NULL) { cudaEventDestroy(device->end); }
         if (device->record_stream != NULL) { cudaStreamDestroy(device->record_stream); }
@@ -97,11 +99,18 @@ void qr_device_close(qr_device *device) {
     qr_free(device);
 }
 
+void qr_device_reset(qr_device *device) {
+    if (cudaSetDevice(device->index) == cudaSuccess) { cudaDeviceReset(); }
+    cudaGetLastError();
+}
+
 const char *qr_device_isa(const qr_device *device) { return device->isa; }
 
 int qr_device_capability(const qr_device *device) { return device->capability; }
 
 int qr_device_multiprocessors(const qr_device *device) { return device->multiprocessors; }
+
+const qr_device_switches &qr_device_switches_of(const qr_device *device) { return device->switches; }
 
 qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size_t n_bytes, void **memory,
                                     qr_error *err) {
@@ -187,9 +196,12 @@ qrun_status qr_device_timer_stop(qr_device *device, double *seconds, qr_error *e
 
 /* --- What device.cuh's launch needs --- */
 
+/* An error that somebody else's call has left in this thread is not the launch's: it is forgotten. One that breaks the
+ * context comes again with whatever is called next. */
 qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size_t shared_bytes, qr_error *err) {
     enum { WITHOUT_ASKING = 48 << 10 };
     const qrun_status status = qr_device_enter(device, err);
+    cudaGetLastError();
     if (status != QRUN_OK || shared_bytes <= WITHOUT_ASKING) { return status; }
     const int n_bytes = static_cast<int>(shared_bytes);
     return qr_device_check(device, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes),
@@ -197,8 +209,8 @@ qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size
 }
 
 qrun_status qr_device_launch_check(const qr_device *device, cudaError_t result, const char *kernel, qr_error *err) {
-    const cudaError_t last = cudaGetLastError();
-    return qr_device_check(device, result != cudaSuccess ? result : last, kernel, err);
+    if (result != cudaSuccess) { cudaGetLastError(); }
+    return qr_device_check(device, result, kernel, err);
 }
 
 bool qr_device_launches_early(const qr_device *device) { return device->launches_early; }

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/cuda/device/switches.h"
+
 extern "C" {
 #include "kernels/backend.h"
 }
@@ -19,10 +21,17 @@ struct qr_device;
 /* The first GPU that can be used. What is missing is named: the driver, a driver new enough, a GPU, its BF16. */
 qrun_status qr_device_open(qr_device **device, qr_error *err);
 void qr_device_close(qr_device *device); /* NULL is fine */
+/* After a fault that broke CUDA's context: takes the context away, for the whole process, so that the device can be
+ * opened again once it is closed. */
+void qr_device_reset(qr_device *device);
 
 const char *qr_device_isa(const qr_device *device); /* "sm_90" */
 int qr_device_capability(const qr_device *device);  /* 90 */
 int qr_device_multiprocessors(const qr_device *device);
+
+/* What the environment turned off, and whether kernels are launched early here (QR_LAUNCH_EARLY). */
+const qr_device_switches &qr_device_switches_of(const qr_device *device);
+bool qr_device_launches_early(const qr_device *device);
 
 /* HOST memory is pinned. Not zeroed. */
 qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size_t n_bytes, void **memory,

@@ -3,6 +3,7 @@
 #include "kernels/cuda/device/cublaslt.h"
 
 #include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/device/library_search.h"
 #include "kernels/cuda/device/state.cuh"
 
 extern "C" {
@@ -23,6 +24,10 @@ int64_t qr_cublaslt_min_rows(const qr_device *) { return 128; }
 
 bool qr_cublaslt_is_there(qr_device *) { return false; }
 
+const char *qr_cublaslt_file(const qr_device *) { return "(this build does not know it)"; }
+
+bool qr_cublaslt_takes(qr_device *, const qr_cublaslt_product *) { return false; }
+
 qrun_status qr_cublaslt_multiply(qr_device *, const qr_cublaslt_product *, void *, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: this build does not know cuBLASLt");
 }
@@ -32,6 +37,7 @@ void qr_cublaslt_close(qr_cublaslt *) {}
 #else
 
 #include <cublasLt.h>
+#include <link.h>
 #include <stdio.h>
 
 /* What is called of the library; the header's own inline functions want the symbols at link time. */
@@ -55,6 +61,7 @@ struct product_key {
 
 struct known_algorithm {
     product_key key;
+    bool refused; /* there is none */
     cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -67,21 +74,36 @@ struct qr_cublaslt {
 #define QR_X(name) decltype(&name) name##_;
     PRODUCT_FUNCTIONS(QR_X)
 #undef QR_X
+    char file[512];
     int n_known, next; /* the oldest is forgotten first */
     known_algorithm known[MOST_KNOWN];
 };
 
 /* --- Opening --- */
 
-static void *open_library() {
-    static const char *const folders[] = {"", "/usr/local/cuda/lib64/"};
-    char path[64];
-    for (const char *folder : folders) {
-        snprintf(path, sizeof path, "%slibcublasLt.so.%d", folder, CUBLAS_VER_MAJOR);
-        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        if (library != NULL) { return library; }
+static bool open_library(const char *path, void *arg) {
+    void **library = static_cast<void **>(arg);
+    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return *library != NULL;
+}
+
+/* Which file the dynamic linker took. */
+static void name_file(qr_cublaslt *products) {
+    struct link_map *map = NULL;
+    const bool known = dlinfo(products->library, RTLD_DI_LINKMAP, &map) == 0 && map != NULL;
+    snprintf(products->file, sizeof products->file, "%s", known ? map->l_name : "(opened, its path is not known)");
+}
+
+static void *find_library(const qr_device *device) {
+    char name[32];
+    void *library = NULL;
+    snprintf(name, sizeof name, "libcublasLt.so.%d", CUBLAS_VER_MAJOR);
+    if (device->switches.cublaslt_path != NULL) {
+        open_library(device->switches.cublaslt_path, &library);
+    } else {
+        qr_library_search(name, open_library, &library);
     }
-    return NULL;
+    return library;
 }
 
 static bool fill(qr_cublaslt *products) {
@@ -99,21 +121,32 @@ void qr_cublaslt_close(qr_cublaslt *products) {
     qr_free(products);
 }
 
-static qr_cublaslt *open_products() {
+static qr_cublaslt *open_products(const qr_device *device) {
     qr_cublaslt *products = static_cast<qr_cublaslt *>(qr_alloc_zeroed(sizeof(qr_cublaslt)));
     if (products == NULL) { return NULL; }
-    products->library = open_library();
-    if (products->library != NULL && fill(products)) { return products; }
+    products->library = find_library(device);
+    if (products->library != NULL && fill(products)) {
+        name_file(products);
+        return products;
+    }
     qr_cublaslt_close(products);
     return NULL;
 }
 
 bool qr_cublaslt_is_there(qr_device *device) {
-    if (!device->looked_for_cublaslt && qr_device_enter(device, NULL) == QRUN_OK) {
-        device->cublaslt = open_products();
-        device->looked_for_cublaslt = true;
+    if (!device->looked_for_cublaslt.load() && qr_device_enter(device, NULL) == QRUN_OK) {
+        device->cublaslt = device->switches.cublaslt ? open_products(device) : NULL;
+        device->looked_for_cublaslt.store(true);
     }
     return device->cublaslt != NULL;
+}
+
+const char *qr_cublaslt_file(const qr_device *device) {
+    if (!device->switches.cublaslt) { return "(off: QRUN_CUDA_CUBLASLT)"; }
+    if (!device->looked_for_cublaslt.load()) { return "(not looked for yet)"; }
+    if (device->cublaslt != NULL) { return device->cublaslt->file; }
+    return device->switches.cublaslt_path != NULL ? "(QRUN_CUDA_CUBLASLT names no library that can be used)"
+                                                  : "(not found)";
 }
 
 /* --- A product as the library takes it: all on the stack --- */
@@ -125,7 +158,7 @@ struct description {
 
 static qrun_status check(const qr_device *device, cublasStatus_t status, const char *what, qr_error *err) {
     if (status == CUBLAS_STATUS_SUCCESS) { return QRUN_OK; }
-    const cudaError_t behind = cudaPeekAtLastError();
+    const cudaError_t behind = cudaGetLastError();
     if (behind != cudaSuccess) { return qr_device_check(device, behind, what, err); }
     return qr_fail(err, QRUN_ERROR_DEVICE, "cuda: cuBLASLt: %s failed with status %d", what, static_cast<int>(status));
 }
@@ -216,38 +249,54 @@ static cublasStatus_t choose(const qr_cublaslt &lt, const product_key &key, desc
     return n_results > 0 ? result.state : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Of a product seen before, what was chosen then. */
+/* What the library says of a product that it has no kernel for. */
+static bool is_refusal(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE ||
+           status == CUBLAS_STATUS_ARCH_MISMATCH;
+}
+
+/* Of a product seen before, what was chosen then: the same product is taken or refused every time. */
 static cublasStatus_t algorithm_for(qr_cublaslt &lt, const qr_cublaslt_product &p, description &d,
-                                    cublasLtMatmulAlgo_t *algorithm) {
+                                    known_algorithm **chosen) {
     const product_key key = key_of(p);
     for (int i = 0; i < lt.n_known; i++) {
-        if (memcmp(&lt.known[i].key, &key, sizeof key) != 0) { continue; }
-        *algorithm = lt.known[i].algorithm;
-        return CUBLAS_STATUS_SUCCESS;
+        *chosen = &lt.known[i];
+        if (memcmp(&lt.known[i].key, &key, sizeof key) == 0) { return CUBLAS_STATUS_SUCCESS; }
     }
-    const cublasStatus_t status = choose(lt, key, d, algorithm);
-    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
-    memcpy(&lt.known[lt.next].key, &key, sizeof key);
-    lt.known[lt.next].algorithm = *algorithm;
+    cublasLtMatmulAlgo_t algorithm = {};
+    const cublasStatus_t status = choose(lt, key, d, &algorithm);
+    if (status != CUBLAS_STATUS_SUCCESS && !is_refusal(status)) { return status; }
+    *chosen = &lt.known[lt.next];
+    memcpy(&(*chosen)->key, &key, sizeof key);
+    (*chosen)->algorithm = algorithm, (*chosen)->refused = is_refusal(status);
     lt.next = (lt.next + 1) % MOST_KNOWN;
     lt.n_known = lt.n_known < MOST_KNOWN ? lt.n_known + 1 : lt.n_known;
     return CUBLAS_STATUS_SUCCESS;
+}
+
+bool qr_cublaslt_takes(qr_device *device, const qr_cublaslt_product *p) {
+    description d;
+    known_algorithm *chosen = NULL;
+    if (!qr_cublaslt_is_there(device) || qr_device_enter(device, NULL) != QRUN_OK) { return false; }
+    return describe(*device->cublaslt, *p, d) == CUBLAS_STATUS_SUCCESS &&
+           algorithm_for(*device->cublaslt, *p, d, &chosen) == CUBLAS_STATUS_SUCCESS && !chosen->refused;
 }
 
 qrun_status qr_cublaslt_multiply(qr_device *device, const qr_cublaslt_product *p, void *workspace, qr_error *err) {
     qr_cublaslt &lt = *device->cublaslt;
     const float alpha = 1.0F, beta = p->accumulate ? 1.0F : 0.0F;
     description d;
-    cublasLtMatmulAlgo_t algorithm;
+    known_algorithm *chosen = NULL;
     QR_RETURN_IF_ERROR(qr_device_enter(device, err));
+    cudaGetLastError(); /* of somebody else's call */
     QR_RETURN_IF_ERROR(check(device, describe(lt, *p, d), "describing a product", err));
-    QR_RETURN_IF_ERROR(check(device, algorithm_for(lt, *p, d, &algorithm), "choosing an algorithm", err));
-    QR_RETURN_IF_ERROR(check(device,
-                             lt.cublasLtMatmul_(lt.handle, &d.operation, &alpha, p->b.data, &d.first, p->a.data,
-                                                &d.second, &beta, p->c, &d.result, p->c, &d.result, &algorithm,
-                                                workspace, QR_CUBLASLT_WORKSPACE_BYTES, qr_device_stream(device)),
-                             "a product", err));
-    return QRUN_OK;
+    QR_RETURN_IF_ERROR(check(device, algorithm_for(lt, *p, d, &chosen), "choosing an algorithm", err));
+    if (chosen->refused) { return QR_CUBLASLT_REFUSED; }
+    const cublasStatus_t result = lt.cublasLtMatmul_(
+        lt.handle, &d.operation, &alpha, p->b.data, &d.first, p->a.data, &d.second, &beta, p->c, &d.result, p->c,
+        &d.result, &chosen->algorithm, workspace, QR_CUBLASLT_WORKSPACE_BYTES, qr_device_stream(device));
+    chosen->refused = is_refusal(result);
+    return chosen->refused ? QR_CUBLASLT_REFUSED : check(device, result, "a product", err);
 }
 
 #endif

@@ -32,6 +32,9 @@ struct qr_cublaslt; /* the library as a device holds it */
 /* Whether the library can be opened, which the first call finds out. Without it the caller uses our own kernels. */
 bool qr_cublaslt_is_there(qr_device *device);
 
+/* The file that was opened, or in brackets why none is. From any thread. */
+const char *qr_cublaslt_file(const qr_device *device);
+
 /* Bytes of a matrix to dequantise at a time: what stays in the GPU's last cache until a product reads it. */
 int64_t qr_cublaslt_panel_bytes(const qr_device *device);
 
@@ -46,6 +49,11 @@ static inline unsigned char *qr_cublaslt_aligned(void *workspace) {
     return static_cast<unsigned char *>(workspace) + (behind == 0 ? 0 : QR_CUBLASLT_ALIGNMENT - behind);
 }
 
+/* Whether the library takes a product of these sizes, strides and alignments: no data is read. */
+bool qr_cublaslt_takes(qr_device *device, const qr_cublaslt_product *product);
+
+/* QR_CUBLASLT_REFUSED, without a message: the library does not take this product, and nothing was computed. */
+static const qrun_status QR_CUBLASLT_REFUSED = QRUN_ERROR_UNSUPPORTED;
 qrun_status qr_cublaslt_multiply(qr_device *device, const qr_cublaslt_product *product, void *workspace, qr_error *err);
 
 void qr_cublaslt_close(qr_cublaslt *products); /* NULL is fine */

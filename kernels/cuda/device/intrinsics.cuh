@@ -7,7 +7,6 @@
 
 qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size_t shared_bytes, qr_error *err);
 qrun_status qr_device_launch_check(const qr_device *device, cudaError_t result, const char *kernel, qr_error *err);
-bool qr_device_launches_early(const qr_device *device);
 cudaStream_t qr_device_stream(const qr_device *device);
 
 template <typename... P, typename... A>

@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/api.h"
 #include "kernels/cuda/device/cublaslt.h"
 #include "kernels/cuda/device/fault.h"
+#include "kernels/cuda/device/marks.h"
 #include "kernels/cuda/device/record.h"
 
 /* Transfers whose ends can be waited for one by one; an older one is waited for with a later one. */
@@ -20,6 +21,7 @@ struct qr_device {
     int multiprocessors;
     int driver;          /* CUDA's version of it: 12030 is 12.3 */
     bool launches_early; /* QR_LAUNCH_EARLY */
+    qr_device_switches switches;
     char isa[16];
     cudaStream_t stream;
     cudaStream_t record_stream; /* of captures; NULL until the first */
@@ -33,7 +35,8 @@ struct qr_device {
     int64_t context_bytes;             /* −1: not known */
     mutable qr_device_fault fault;
     qr_cublaslt *cublaslt; /* device/cublaslt.h; NULL: none, or not looked for yet */
-    bool looked_for_cublaslt;
+    std::atomic<bool> looked_for_cublaslt;
+    qr_device_marks *marks;
 };
 
 /* A failed call names what was asked for; all but a lack of memory is the device's first fault, which later calls give

@@ -1,7 +1,7 @@
 /* Asynchronous copies: in the stream, with events that tell when they are complete, and in a second stream.
  * device/transfer.cu is CUDA's. In tests/simt/device_transfer.cc copies out of the stream arrive at the wait, which
- * also checks that the sources of copies in did not change; transfers are done at the wait or at once, as a seed
- * decides. */
+ * also checks that the sources of copies in did not change. A transfer is done in pieces at any time between its issue
+ * and the wait, as a seed decides; until then its destination is poison, and its source must stay as it is. */
 #ifndef QR_KERNELS_CUDA_DEVICE_TRANSFER_H
 #define QR_KERNELS_CUDA_DEVICE_TRANSFER_H
 

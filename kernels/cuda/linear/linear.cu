@@ -38,7 +38,8 @@ static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args,
 
 static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
     if (args.x_dtype == QR_DTYPE_F32) { return launch_f32(cuda, args, err); }
-    if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
+    qrun_status status = QRUN_OK;
+    if (qr_cuda_by_cublaslt(cuda, args, workspace, &status, err)) { return status; }
     const matrix w = matrix_of(cuda, *args.weight);
     if (qr_cuda_linear_wgmma_takes(cuda, args, w)) { return qr_cuda_linear_wgmma(cuda, args, err); }
     return qr_cuda_linear_tile_takes(args, w) ? qr_cuda_linear_tile(cuda, args, err)

@@ -61,13 +61,13 @@ static qrun_status fill(qr_cuda_backend &cuda, const matrix &w, int64_t first, i
 
 /* --- A product over panels --- */
 
-static bool lies_there(const qr_weight_desc &desc, qr_dtype dtype) {
-    return desc.format == (dtype == QR_DTYPE_BF16 ? QR_WEIGHT_BF16 : QR_WEIGHT_F16);
+static bool lies_there(qr_weight_format format, qr_dtype dtype) {
+    return format == (dtype == QR_DTYPE_BF16 ? QR_WEIGHT_BF16 : QR_WEIGHT_F16);
 }
 
 /* Rows of the weights in one panel. */
 static int64_t panel_rows(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype) {
-    if (lies_there(desc, dtype)) { return desc.rows; }
+    if (lies_there(desc.format, dtype)) { return desc.rows; }
     const int64_t steps = qr_max(qr_cublaslt_panel_bytes(cuda.device) / (2 * desc.cols) / ROWS_STEP, 1);
     return qr_min(steps * ROWS_STEP, desc.rows);
 }
@@ -86,37 +86,49 @@ static bool is_aligned(const void *x, int64_t x_stride, const float *y, int64_t 
 
 /* cuBLASLt's workspace, then the panel. */
 static size_t workspace_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype) {
-    const int64_t panel_bytes = lies_there(desc, dtype) ? 0 : panel_rows(cuda, desc, dtype) * desc.cols * 2;
+    const int64_t panel_bytes = lies_there(desc.format, dtype) ? 0 : panel_rows(cuda, desc, dtype) * desc.cols * 2;
     return QR_CUBLASLT_WORKSPACE_BYTES + QR_CUBLASLT_ALIGNMENT + static_cast<size_t>(panel_bytes);
 }
 
-/* Rows [row, row + n_rows) of the weights: a dequantised panel in `memory`, or the weights themselves. */
-static qrun_status panel_of(qr_cuda_backend &cuda, const matrix &w, qr_dtype dtype, int64_t row, int64_t n_rows,
-                            void *memory, qr_cublaslt_operand *panel, qr_error *err) {
-    *panel = {memory, w.cols, false};
-    if (w.format == (dtype == QR_DTYPE_BF16 ? QR_WEIGHT_BF16 : QR_WEIGHT_F16)) {
-        panel->data = w.codes + row * w.cols * 2;
-        return QRUN_OK;
-    }
-    uint16_t *dst = static_cast<uint16_t *>(memory);
-    return dtype == QR_DTYPE_BF16 ? fill<of_bf16>(cuda, w, row * w.cols, n_rows * w.cols, dst, err)
-                                  : fill<of_f16>(cuda, w, row * w.cols, n_rows * w.cols, dst, err);
+/* Where rows of the weights are multiplied from: a dequantised panel in `memory`, or the weights themselves. */
+static qr_cublaslt_operand panel_at(const matrix &w, qr_dtype dtype, int64_t row, void *memory) {
+    const void *data = lies_there(w.format, dtype) ? w.codes + row * w.cols * 2 : memory;
+    return {data, w.cols, false};
+}
+
+/* Rows [row, row + n_rows) of the weights into the product's panel. */
+static qrun_status fill_panel(qr_cuda_backend &cuda, const matrix &w, const qr_cublaslt_product &product, int64_t row,
+                              int64_t n_rows, qr_error *err) {
+    if (lies_there(w.format, product.dtype)) { return QRUN_OK; }
+    uint16_t *dst = static_cast<uint16_t *>(const_cast<void *>(product.b.data));
+    return product.dtype == QR_DTYPE_BF16 ? fill<of_bf16>(cuda, w, row * w.cols, n_rows * w.cols, dst, err)
+                                          : fill<of_f16>(cuda, w, row * w.cols, n_rows * w.cols, dst, err);
 }
 
 /* Multiplies by one panel of the weights after the other: set_panel(product, o, n) says what changes with the panel of
- * rows [o, o + n). */
+ * rows [o, o + n). Nothing is computed where the library refuses one of them. */
 template <typename F>
 static qrun_status multiply_panels(qr_cuda_backend &cuda, const qr_weight &weight, qr_cublaslt_product product,
                                    void *workspace, const F &set_panel, qr_error *err) {
     const matrix w = matrix_of(cuda, weight);
     const int64_t most = panel_rows(cuda, weight.desc, product.dtype);
-    unsigned char *memory = qr_cublaslt_aligned(workspace);
+    unsigned char *memory = qr_cublaslt_aligned(workspace), *panel = memory + QR_CUBLASLT_WORKSPACE_BYTES;
+    for (int64_t o = 0; o < w.rows; o += most) {
+        product.b = panel_at(w, product.dtype, o, panel);
+        set_panel(product, o, qr_min(most, w.rows - o));
+        if (!qr_cublaslt_takes(cuda.device, &product)) { return QR_CUBLASLT_REFUSED; }
+    }
     for (int64_t o = 0; o < w.rows; o += most) {
         const int64_t n = qr_min(most, w.rows - o);
-        QR_RETURN_IF_ERROR(
-            panel_of(cuda, w, product.dtype, o, n, memory + QR_CUBLASLT_WORKSPACE_BYTES, &product.b, err));
+        product.b = panel_at(w, product.dtype, o, panel);
         set_panel(product, o, n);
-        QR_RETURN_IF_ERROR(qr_cublaslt_multiply(cuda.device, &product, memory, err));
+        QR_RETURN_IF_ERROR(fill_panel(cuda, w, product, o, n, err));
+        const qrun_status status = qr_cublaslt_multiply(cuda.device, &product, memory, err);
+        if (status == QR_CUBLASLT_REFUSED && o > 0) {
+            return qr_fail(err, QRUN_ERROR_DEVICE,
+                           "cuda: cuBLASLt refused a product that it had taken; QRUN_CUDA_CUBLASLT=0 does without it");
+        }
+        QR_RETURN_IF_ERROR(status);
     }
     return QRUN_OK;
 }

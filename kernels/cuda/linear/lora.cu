@@ -86,7 +86,8 @@ static qrun_status launch_down(qr_cuda_backend &cuda, const qr_lora_args &args, 
 }
 
 static qrun_status run_lora(qr_cuda_backend &cuda, const qr_lora_args &args, void *workspace, qr_error *err) {
-    if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
+    qrun_status status = QRUN_OK;
+    if (qr_cuda_by_cublaslt(cuda, args, workspace, &status, err)) { return status; }
     float *t = static_cast<float *>(workspace);
     /* Few rows: fewer ranks a warp, so that there are more warps. */
     QR_RETURN_IF_ERROR(args.n_rows > FEW_ROWS ? launch_down<LORA_RANKS>(cuda, args, t, err)

@@ -279,23 +279,26 @@ static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &
     return QRUN_OK;
 }
 
+/* dhᵀ x and dyᵀ h, in halves. */
+static qrun_status multiply_gradients(qr_cuda_backend &cuda, const qr_lora_backward_args &args,
+                                      const lora_backward_scratch &scratch, void *library, qr_error *err) {
+    const int64_t length = scratch.factors.length, twice = PARTS * length, thrice = COPIES * length;
+    QR_RETURN_IF_ERROR(multiply(cuda, twice, args.in, args.n_rows, transposed(scratch.dh, thrice),
+                                as_it_lies(args.x, args.x_stride), {scratch.da_halves, args.in, false}, library, err));
+    return multiply(cuda, args.out, twice, args.n_rows, transposed(args.dy_rounded, args.out),
+                    as_it_lies(scratch.h, thrice), {scratch.db_halves, twice, false}, library, err);
+}
+
 /* da += dhᵀ x and db += scale · dyᵀ h. */
 static qrun_status add_gradients(qr_cuda_backend &cuda, const qr_lora_backward_args &args,
-                                 const lora_backward_scratch &scratch, void *library, qr_error *err) {
-    const int64_t length = scratch.factors.length, twice = PARTS * length, thrice = COPIES * length;
+                                 const lora_backward_scratch &scratch, qr_error *err) {
+    const int64_t length = scratch.factors.length, n = args.rank * (args.in + args.out);
     lora_gradients gradients = {};
     gradients.da_halves = scratch.da_halves, gradients.db_halves = scratch.db_halves;
     gradients.da = args.da, gradients.db = args.db;
     gradients.in = args.in, gradients.out = args.out, gradients.rank = args.rank, gradients.length = length;
     gradients.scale = args.scale;
-    const int64_t n = args.rank * (args.in + args.out);
-    QR_RETURN_IF_ERROR(multiply(cuda, twice, args.in, args.n_rows, transposed(scratch.dh, thrice),
-                                as_it_lies(args.x, args.x_stride), {scratch.da_halves, args.in, false}, library, err));
-    QR_RETURN_IF_ERROR(multiply(cuda, args.out, twice, args.n_rows, transposed(args.dy_rounded, args.out),
-                                as_it_lies(scratch.h, thrice), {scratch.db_halves, twice, false}, library, err));
-    QR_RETURN_IF_ERROR(
-        QR_LAUNCH(cuda.device, err, lora_gradients_kernel, blocks_for(n, THREADS), THREADS, 0, gradients));
-    return QRUN_OK;
+    return QR_LAUNCH(cuda.device, err, lora_gradients_kernel, blocks_for(n, THREADS), THREADS, 0, gradients);
 }
 
 qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace, qr_error *err) {
@@ -304,11 +307,11 @@ qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_lora_backward_args 
     const lora_backward_scratch scratch = lay_out(args, memory);
     const int64_t thrice = COPIES * scratch.factors.length;
     QR_RETURN_IF_ERROR(run_down(cuda, args, scratch, library, err));
-    QR_RETURN_IF_ERROR(add_gradients(cuda, args, scratch, library, err));
+    QR_RETURN_IF_ERROR(multiply_gradients(cuda, args, scratch, library, err)); /* all that can be refused comes first */
     if (args.dx != NULL) {
         QR_RETURN_IF_ERROR(multiply(cuda, args.n_rows, args.in, thrice, as_it_lies(scratch.dh, thrice),
                                     as_it_lies(scratch.factors.a, args.in), {args.dx, args.dx_stride, true}, library,
                                     err));
     }
-    return QRUN_OK;
+    return add_gradients(cuda, args, scratch, err);
 }

@@ -4,8 +4,11 @@
  * another order, another rounding or other terms would show. */
 #include "kernels/cuda/linear/wgmma_check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+#include <cmath>
 
 #include "kernels/cuda/linear/linear.cuh"
 
@@ -72,9 +75,40 @@ static void fill(host_numbers *host, const qr_weight_desc &desc, qr_dtype dtype)
     }
 }
 
+/* --- How far the two kernels are apart --- */
+
+/* What the largest difference was, relative to the largest sum of its tile, and where. */
+struct wgmma_difference {
+    double relative;
+    bool same; /* bit by bit */
+    int row, output;
+    const char *format;
+};
+
+enum { TILE = 64 };
+
+static void compare_tile(const host_numbers *host, int row, int output, const char *format, wgmma_difference *worst) {
+    const int last_row = row + TILE < ROWS ? row + TILE : ROWS,
+              last = output + TILE < OUTPUTS ? output + TILE : OUTPUTS;
+    double largest = 0.0, difference = 0.0;
+    for (int r = row; r < last_row; r++) {
+        for (int o = output; o < last; o++) {
+            const double a = host->tile[r * OUTPUTS + o], b = host->wgmma[r * OUTPUTS + o];
+            if (!std::isfinite(b)) { difference = HUGE_VAL; }
+            if (fabs(a) > largest) { largest = fabs(a); }
+            if (fabs(a - b) > difference) { difference = fabs(a - b); }
+        }
+    }
+    const double relative = difference > 0.0 ? difference / largest : 0.0;
+    if (relative > worst->relative) {
+        worst->relative = relative;
+        worst->row = row, worst->output = output, worst->format = format;
+    }
+}
+
 /* The same product by both kernels. */
-static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_numbers *device, qr_weight_format format,
-                           qr_dtype dtype, bool *same, qr_error *err) {
+static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_numbers *device, const char *name,
+                           qr_weight_format format, qr_dtype dtype, wgmma_difference *worst, qr_error *err) {
     qr_weight weight = {};
     weight.desc.format = format, weight.desc.rows = OUTPUTS, weight.desc.cols = COLS;
     weight.desc.block = format == QR_WEIGHT_NF4 ? QR_NF4_BLOCK : 0;
@@ -90,21 +124,26 @@ static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_num
     QR_RETURN_IF_ERROR(qr_device_zero(cuda.device, device->y, sizeof device->y, err));
     QR_RETURN_IF_ERROR(qr_cuda_linear_wgmma(cuda, args, err));
     QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->wgmma, device->y, sizeof host->wgmma, err));
-    *same = *same && memcmp(host->tile, host->wgmma, sizeof host->tile) == 0;
+    worst->same = worst->same && memcmp(host->tile, host->wgmma, sizeof host->tile) == 0;
+    for (int row = 0; row < ROWS; row += TILE) {
+        for (int output = 0; output < OUTPUTS; output += TILE) { compare_tile(host, row, output, name, worst); }
+    }
     return QRUN_OK;
 }
 
-static qrun_status compare_all(qr_cuda_backend &cuda, bool *same, qr_error *err) {
+static qrun_status compare_all(qr_cuda_backend &cuda, wgmma_difference *worst, qr_error *err) {
     host_numbers *host = static_cast<host_numbers *>(qr_alloc_zeroed(sizeof *host));
     if (host == NULL) { return qr_fail_memory(err, "checking the device", sizeof *host); }
     void *memory = NULL;
-    *same = true;
+    device_numbers *device = NULL;
+    *worst = {0.0, true, 0, 0, ""};
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_memory_create(cuda.device, QR_MEMORY_DEVICE, sizeof(device_numbers), &memory, err));
-    QR_TRY(compare(cuda, host, static_cast<device_numbers *>(memory), QR_WEIGHT_NF4, QR_DTYPE_BF16, same, err));
-    QR_TRY(compare(cuda, host, static_cast<device_numbers *>(memory), QR_WEIGHT_INT8, QR_DTYPE_F16, same, err));
-    QR_TRY(compare(cuda, host, static_cast<device_numbers *>(memory), QR_WEIGHT_BF16, QR_DTYPE_BF16, same, err));
-    QR_TRY(compare(cuda, host, static_cast<device_numbers *>(memory), QR_WEIGHT_F16, QR_DTYPE_F16, same, err));
+    device = static_cast<device_numbers *>(memory);
+    QR_TRY(compare(cuda, host, device, "NF4", QR_WEIGHT_NF4, QR_DTYPE_BF16, worst, err));
+    QR_TRY(compare(cuda, host, device, "INT8", QR_WEIGHT_INT8, QR_DTYPE_F16, worst, err));
+    QR_TRY(compare(cuda, host, device, "BF16", QR_WEIGHT_BF16, QR_DTYPE_BF16, worst, err));
+    QR_TRY(compare(cuda, host, device, "F16", QR_WEIGHT_F16, QR_DTYPE_F16, worst, err));
 out:
     qr_device_memory_destroy(cuda.device, QR_MEMORY_DEVICE, memory);
     qr_free(host);
@@ -125,25 +164,45 @@ static qrun_status read_forced(const qr_device *device, bool *variants, qr_error
                    forced, own);
 }
 
-qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, qr_error *err) {
-    const char *name = qr_device_isa(cuda->device), *why = "";
-    bool variants = false, same = false;
-    cuda->has_wgmma = false;
-    QR_RETURN_IF_ERROR(read_forced(cuda->device, &variants, err));
-    if (!variants) {
-        why = " as sm_80";
-    } else if (qr_device_capability(cuda->device) == HOPPER) {
-        qr_error reason = {};
-        const qrun_status status = compare_all(*cuda, &same, &reason);
-        if (status == QRUN_ERROR_MEMORY) {
-            why = " without wgmma, for lack of memory";
-        } else if (status != QRUN_OK) {
-            return qr_fail(err, status, "%s", reason.message);
-        } else if (!same) {
-            why = " without wgmma, whose bits differ";
-        }
-        cuda->has_wgmma = why[0] == '\0';
+/* isa says that it is not used, and the note in a few words why. */
+template <typename... A> static void leave_out(qr_cuda_backend *cuda, const char *why, A... args) {
+    snprintf(cuda->wgmma_note, sizeof cuda->wgmma_note, why, args...);
+    snprintf(cuda->isa, sizeof cuda->isa, "%s without wgmma", qr_device_isa(cuda->device));
+}
+
+static void judge(qr_cuda_backend *cuda, const wgmma_difference &worst) {
+    if (worst.same) {
+        cuda->has_wgmma = true;
+    } else if (worst.relative <= QR_WGMMA_ROUNDING) {
+        leave_out(cuda, "off: it rounds otherwise, by %.1e of a sum at most", worst.relative);
+    } else {
+        leave_out(cuda, "off: FAULT: %s, rows from %d, outputs from %d: differs by %.1e of the largest sum",
+                  worst.format, worst.row, worst.output, worst.relative);
     }
-    snprintf(cuda->isa, sizeof cuda->isa, "%s%s", name, why);
+}
+
+qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, const char *fault, qr_error *err) {
+    bool variants = false;
+    wgmma_difference worst;
+    cuda->has_wgmma = false;
+    snprintf(cuda->isa, sizeof cuda->isa, "%s", qr_device_isa(cuda->device));
+    QR_RETURN_IF_ERROR(read_forced(cuda->device, &variants, err));
+    if (qr_device_capability(cuda->device) != HOPPER) {
+        snprintf(cuda->wgmma_note, sizeof cuda->wgmma_note, "none");
+    } else if (!variants) {
+        snprintf(cuda->wgmma_note, sizeof cuda->wgmma_note, "off: QRUN_FORCE_ISA");
+        snprintf(cuda->isa, sizeof cuda->isa, "%s as sm_80", qr_device_isa(cuda->device));
+    } else if (!qr_device_switches_of(cuda->device).wgmma) {
+        leave_out(cuda, "off: QRUN_CUDA_WGMMA");
+    } else if (fault != NULL) {
+        leave_out(cuda, "off: FAULT: %s", fault);
+    } else {
+        qr_error reason = {};
+        const qrun_status status = compare_all(*cuda, &worst, &reason);
+        if (status != QRUN_OK && status != QRUN_ERROR_MEMORY) { return qr_fail(err, status, "%s", reason.message); }
+        if (status == QRUN_OK) { judge(cuda, worst); }
+        if (status == QRUN_ERROR_MEMORY) { leave_out(cuda, "off: no memory for its check"); }
+    }
+    if (cuda->has_wgmma) { snprintf(cuda->wgmma_note, sizeof cuda->wgmma_note, "on"); }
     return QRUN_OK;
 }

@@ -197,7 +197,8 @@ static qrun_status launch_part(qr_cuda_backend &cuda, const qr_linear_backward_a
 
 static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
                                        qr_error *err) {
-    if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
+    qrun_status status = QRUN_OK;
+    if (qr_cuda_by_cublaslt(cuda, args, workspace, &status, err)) { return status; }
     enum { LAUNCH_ROWS = 1 << 18 }; /* the y dimension of a grid ends at 65535 */
     const matrix w = matrix_of(cuda, *args.weight);
     const int64_t dy_bytes = args.dy_stride * static_cast<int64_t>(qr_dtype_bytes(args.dy_dtype));

@@ -168,7 +168,8 @@ static qrun_status run_down(qr_cuda_backend &cuda, const qr_lora_backward_args &
 
 static qrun_status run_lora_backward(qr_cuda_backend &cuda, const qr_lora_backward_args &args, void *workspace,
                                      qr_error *err) {
-    if (qr_cuda_cublaslt_takes(cuda, args)) { return qr_cuda_cublaslt(cuda, args, workspace, err); }
+    qrun_status status = QRUN_OK;
+    if (qr_cuda_by_cublaslt(cuda, args, workspace, &status, err)) { return status; }
     const lora_scratch scratch = lay_out(args, static_cast<float *>(workspace));
     token_sums db = {}, da = {};
     db.n_tokens = da.n_tokens = args.n_rows;

@@ -1,0 +1,183 @@
+#include "cli/commands/finetune_plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/report/plan_table.h"
+#include "cli/terminal/messages.h"
+
+/* ---- One plan, or the largest ------------------------------------------------------------------------------------ */
+
+static void set_fitted(qrun_train_params *params, qrun_fit what, int64_t n) {
+    switch (what) {
+        case QRUN_FIT_CONTEXT: params->batches.seq_len = (int32_t)n; return;
+        case QRUN_FIT_BATCH: params->batches.batch_size = (int32_t)n; return;
+        case QRUN_FIT_RANK: params->lora.rank = (int32_t)n; return;
+    }
+}
+
+/* The plan is then that of the answer or, where nothing fits, of the smallest. */
+static int fit(const finetune_options *o, const engine *e, const qrun_model_params *model, qrun_train_params *params,
+               qrun_fit_result *result) {
+    qrun_error error = QRUN_ERROR_INIT;
+    const qrun_fit what = (qrun_fit)o->fit;
+    if (o->fit == FIT_NOTHING) { return EXIT_OK; }
+    if (qrun_fit_training(e->context, model, params, what, result, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    set_fitted(params, what, result->largest > 0 ? result->largest : what == QRUN_FIT_CONTEXT ? 2 : 1);
+    return EXIT_OK;
+}
+
+static void print(const finetune_options *o, const plan_report *report, const char *policy,
+                  const qrun_fit_result *fitted) {
+    text_buffer out = {0};
+    if (!o->json) {
+        if (o->fit != FIT_NOTHING) { plan_report_print_fit(option_choice_name(fit_choices, o->fit), fitted); }
+        printf("activation checkpointing: %s\n", policy);
+        plan_report_print(report);
+        return;
+    }
+    plan_report_json(report, &out);
+    printf("{");
+    if (o->fit != FIT_NOTHING) { plan_report_print_fit_json(option_choice_name(fit_choices, o->fit), fitted); }
+    printf("\"checkpointing\": \"%s\", \"plan\": {%s}}\n", policy, out.data);
+    text_free(&out);
+}
+
+static int show_one(const finetune_options *o, const engine *e, const qrun_model_params *model,
+                    qrun_train_params *params) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_plan_info info = QRUN_PLAN_INFO_INIT;
+    qrun_fit_result fitted = QRUN_FIT_RESULT_INIT;
+    qrun_plan_entry *entries = NULL;
+    int32_t n_entries = 0;
+    char *policy = NULL;
+    RETURN_IF_FAILED(fit(o, e, model, params, &fitted));
+    (void)qrun_plan_training(e->context, model, params, &entries, &n_entries, &policy, &info, &error);
+    if (entries == NULL) { return complain_error(&error); }
+    const plan_report report = {entries, n_entries, o->engine.model.memory_bytes, &info, &error};
+    print(o, &report, policy, &fitted);
+    qrun_free(entries);
+    qrun_free(policy);
+    return plan_report_code(&report);
+}
+
+/* ---- Each option alone, and all together ------------------------------------------------------------------------- */
+
+typedef struct saving {
+    const char *name; /* as it is given */
+    const char *checkpointing;
+    qrun_optimizer optimizer;
+    int offload;
+} saving;
+
+static const saving savings[] = {
+    {"nothing", "none", QRUN_OPTIMIZER_ADAMW, 0},
+    {"--checkpointing full", "full", QRUN_OPTIMIZER_ADAMW, 0},
+    {"… and --offload activations", "full", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_ACTIVATIONS},
+    {"--optimizer adamw8bit", "none", QRUN_OPTIMIZER_ADAMW8BIT, 0},
+    {"--offload optimizer", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_OPTIMIZER},
+    {"--offload parameters", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_PARAMETERS},
+    {"all of these", "full", QRUN_OPTIMIZER_ADAMW8BIT,
+     TRAIN_OFFLOAD_ACTIVATIONS + TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_PARAMETERS},
+};
+enum { N_SAVINGS = sizeof savings / sizeof savings[0], MAX_CATEGORIES = 16 };
+static const int64_t ANY_BYTES = INT64_C(1) << 60; /* nothing is refused */
+
+typedef struct compared {
+    qrun_plan_entry *entries[N_SAVINGS];
+    qrun_plan_info info[N_SAVINGS];
+    int32_t n_entries;
+    int64_t grad_accum;
+} compared;
+
+static qrun_status plan_saving(const engine *e, qrun_model_params *model, qrun_train_params *params, int i,
+                               int left_out, compared *c, qrun_error *error) {
+    const int offload = savings[i].offload & ~left_out;
+    params->memory.memory_bytes = ANY_BYTES;
+    params->memory.checkpointing = savings[i].checkpointing;
+    params->optimization.optimizer = savings[i].optimizer;
+    train_set_offload(params, offload);
+    model->offload_parameters = train_offload_of_model(offload);
+    c->info[i] = (qrun_plan_info)QRUN_PLAN_INFO_INIT;
+    return qrun_plan_training(e->context, model, params, &c->entries[i], &c->n_entries, NULL, &c->info[i], error);
+}
+
+/* Of one step. */
+static int64_t copied_bytes(const compared *c, int i) {
+    return c->info[i].copied_bytes * c->grad_accum + c->info[i].update_copied_bytes;
+}
+
+static bool is_used(const compared *c, int32_t category) {
+    for (int i = 0; i < N_SAVINGS; i++) {
+        if (c->entries[i] != NULL && c->entries[i][category].bytes > 0) { return true; }
+    }
+    return false;
+}
+
+static void print_comparison(const compared *c) {
+    printf("%-28s %12s", "", "in all");
+    for (int32_t k = 0; k < c->n_entries; k++) {
+        if (is_used(c, k)) { printf(" %12s", c->entries[0][k].category); }
+    }
+    printf(" %12s %12s\n", "operations", "copied");
+    for (int i = 0; i < N_SAVINGS; i++) {
+        if (c->entries[i] == NULL) { continue; }
+        printf("%s%*s %12s", savings[i].name, 28 - text_columns(savings[i].name, strlen(savings[i].name)), "",
+               size_text(c->info[i].total_bytes).text);
+        for (int32_t k = 0; k < c->n_entries; k++) {
+            if (is_used(c, k)) { printf(" %12s", size_text(c->entries[i][k].bytes).text); }
+        }
+        printf(" %8.2f T   %12s\n", c->info[i].flops * (double)c->grad_accum * 1e-12,
+               size_text(copied_bytes(c, i)).text);
+    }
+    printf("\nOf one step of full rows. Results do not depend on the options, but for adamw8bit.\n");
+}
+
+static void print_comparison_json(const compared *c) {
+    printf("{\"compare\":[");
+    for (int i = 0; i < N_SAVINGS; i++) {
+        text_buffer out = {0};
+        if (c->entries[i] == NULL) { continue; }
+        text_puts(&out, i > 0 ? ",{\"options\":" : "{\"options\":");
+        text_json_string(&out, savings[i].name, strlen(savings[i].name));
+        text_format(&out, ",\"flops\":%.17g,\"copied_bytes\":%lld,\"plan\":", c->info[i].flops * (double)c->grad_accum,
+                    (long long)copied_bytes(c, i));
+        plan_table_json(c->entries[i], c->n_entries, &out);
+        printf("%s}", out.data);
+        text_free(&out);
+    }
+    printf("]}\n");
+}
+
+static int compare(const finetune_options *o, const engine *e, qrun_model_params *model, qrun_train_params *params) {
+    compared c = {.grad_accum = params->batches.grad_accum > 0 ? params->batches.grad_accum : 1};
+    int code = EXIT_OK, left_out = 0;
+    for (int i = 0; i < N_SAVINGS && code == EXIT_OK; i++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        const qrun_status status = plan_saving(e, model, params, i, left_out, &c, &error);
+        if (c.entries[i] != NULL) { continue; }
+        if (savings[i].offload == TRAIN_OFFLOAD_PARAMETERS && status != QRUN_ERROR_MEMORY) {
+            left_out = TRAIN_OFFLOAD_PARAMETERS; /* this model cannot, and the table does without */
+        } else {
+            code = complain_error(&error);
+        }
+    }
+    if (code == EXIT_OK && o->json) {
+        print_comparison_json(&c);
+    } else if (code == EXIT_OK) {
+        print_comparison(&c);
+    }
+    for (int i = 0; i < N_SAVINGS; i++) { qrun_free(c.entries[i]); }
+    return code;
+}
+
+int finetune_show_plan(const finetune_options *o, const engine *e) {
+    text_buffer modules = {0};
+    qrun_train_params params = finetune_train_params(o, &modules);
+    qrun_model_params model = finetune_model_params(o);
+    const int code = o->compare ? compare(o, e, &model, &params) : show_one(o, e, &model, &params);
+    text_free(&modules);
+    return code;
+}

@@ -1,0 +1,70 @@
+/* Collectives: what the processes of one run, its ranks, send each other. A transport brings one primitive, `exchange`;
+ * the others are made of it here, so that all transports behave alike.
+ *
+ * Every rank makes the same calls in the same order. Memory is the host's. Nothing is added up in here: whoever reduces
+ * receives the parts and adds them in an order of its own choosing, so that sums do not depend on a transport.
+ *
+ * A rank that is gone or silent for longer than the time limit ends the call on every other rank with an error that
+ * names it. Afterwards `lost` is set, and every further call fails with the same message. */
+#ifndef QR_KERNELS_COLLECTIVES_H
+#define QR_KERNELS_COLLECTIVES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef struct qr_collectives qr_collectives;
+
+/* What goes to a rank or comes from one; no bytes: nothing does. */
+typedef struct qr_parcel {
+    void *memory; /* only read where it is sent */
+    size_t n_bytes;
+} qr_parcel;
+
+struct qr_collectives {
+    const char *name; /* of the transport: "sockets", "mpi" */
+    int32_t rank, n_ranks;
+    int32_t local_rank, n_local_ranks; /* among those of this machine */
+    double timeout_seconds;            /* for which a rank may be silent while another waits for it */
+    int64_t sent_bytes;                /* to other ranks, so far */
+    bool lost;                         /* a rank is gone: there is no agreement any more */
+    char lost_message[QR_ERROR_MESSAGE_BYTES];
+
+    /* Sends sent[r] to each rank r and receives received[r] from it, both [n_ranks]; a rank's own are not looked at.
+     * The receiver knows the sizes: others are QRUN_ERROR_INTERNAL. Returns once all have arrived. */
+    qrun_status (*exchange)(qr_collectives *collectives, const qr_parcel *sent, const qr_parcel *received,
+                            qr_error *err);
+    /* Tells the other ranks why this one ends, so that they name it. Returns whether they will know. */
+    bool (*tell_failure)(qr_collectives *collectives, const char *message);
+    void (*destroy)(qr_collectives *collectives);
+};
+
+/* Joins the ranks that the environment names: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of torchrun by sockets;
+ * those of mpirun and srun by libqrun_mpi.so. *collectives is NULL where there is but one. timeout_seconds 0: 1800. */
+qrun_status qr_collectives_open(double timeout_seconds, qr_collectives **collectives, qr_error *err);
+void qr_collectives_destroy(qr_collectives *collectives); /* NULL is fine */
+
+enum { QR_MAX_RANKS = 1024 };
+
+/* Memory of one rank into that of all others. */
+qrun_status qr_broadcast(qr_collectives *c, void *memory, size_t n_bytes, int32_t root, qr_error *err);
+/* memory [n_ranks][part_bytes]: each rank fills its own part, and has all afterwards. */
+qrun_status qr_all_gather(qr_collectives *c, void *memory, size_t part_bytes, qr_error *err);
+/* Each rank has something for each other: the bytes of a reduce-scatter, before anything is added. */
+qrun_status qr_all_to_all(qr_collectives *c, const qr_parcel *sent, const qr_parcel *received, qr_error *err);
+/* Returns when all ranks have called it. */
+qrun_status qr_barrier(qr_collectives *c, qr_error *err);
+
+/* All ranks learn how each of them fares. Where a rank failed, all fail: rank 0 with that rank's status and message,
+ * the others with QRUN_ERROR_RANK. *err may hold this rank's own error, which goes to the others. */
+qrun_status qr_agree(qr_collectives *c, qrun_status own, qr_error *err);
+
+/* ---- For transports ---------------------------------------------------------------------------------------------- */
+
+/* Keeps and reports that a rank is lost: QRUN_ERROR_RANK, or QRUN_ERROR_DEVICE on the rank that has to say it. That is
+ * rank 0, or rank 1 where 0 itself is lost. */
+qrun_status qr_collectives_lose(qr_collectives *c, int32_t lost_rank, const char *message, qr_error *err);
+
+#endif

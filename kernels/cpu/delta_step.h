@@ -1,0 +1,83 @@
+/* One token of gated_delta on a block of columns of a head's state. The columns are independent of each other, and the
+ * sums run over the rows in order, so a column has the same bits in any block. */
+#ifndef QR_KERNELS_CPU_DELTA_STEP_H
+#define QR_KERNELS_CPU_DELTA_STEP_H
+
+#include "kernels/cpu/delta_scratch.h"
+#include "kernels/cpu/simd/vec.h"
+#include "kernels/cpu/vector_ops.h"
+
+static const float QR_DELTA_EPS = 1e-6F;
+
+QR_INLINE float delta_sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+QR_INLINE float delta_softplus(float x) { return x > 0.0F ? x + log1pf(expf(-x)) : log1pf(expf(x)); }
+
+/* A token of a value head. */
+typedef struct delta_token {
+    const float *q, *k; /* [key_dim] q', k' */
+    float qk, decay, beta;
+} delta_token;
+
+QR_INLINE delta_token delta_token_at(const qr_gated_delta_args *a, const qr_delta_tokens *t, int64_t token,
+                                     int32_t head) {
+    const int64_t key = token * a->n_key_heads + head / (a->n_value_heads / a->n_key_heads);
+    const int64_t value = token * a->n_value_heads + head;
+    return (delta_token){.q = t->q + key * a->key_dim,
+                         .k = t->k + key * a->key_dim,
+                         .qk = t->qk[key],
+                         .decay = t->decay[value],
+                         .beta = t->beta[value]};
+}
+
+/* n_vecs vectors of columns, n columns in all; rows `stride` apart. after may be before. error: NULL, or receives
+ * v − decay · stateᵀ k'. dst: NULL, or receives the output, which is decay · stateᵀ q' + (q' · k') · delta. */
+QR_INLINE void delta_vectors(const delta_token *in, int64_t key_dim, const float *before, float *after, int64_t stride,
+                             const float *v, float *dst, float *error, int n_vecs, int64_t n) {
+    qr_vec read[4], out[4], delta[4];
+    QR_UNROLL for (int u = 0; u < n_vecs; u++) { read[u] = out[u] = qr_vec_zero(); }
+    for (int64_t i = 0; i < key_dim; i++) {
+        const qr_vec k = qr_vec_set1(in->k[i]), q = qr_vec_set1(in->q[i]);
+        QR_UNROLL for (int u = 0; u < n_vecs; u++) {
+            const qr_vec s = qr_vec_load_n(before + i * stride + u * QR_VEC, n - u * QR_VEC);
+            read[u] = qr_vec_fma(s, k, read[u]);
+            out[u] = qr_vec_fma(s, q, out[u]);
+        }
+    }
+    const qr_vec decay = qr_vec_set1(in->decay), beta = qr_vec_set1(in->beta), qk = qr_vec_set1(in->qk);
+    QR_UNROLL for (int u = 0; u < n_vecs; u++) {
+        const int64_t at = u * QR_VEC, left = n - at;
+        const qr_vec wrong = qr_vec_sub(qr_vec_load_n(v + at, left), qr_vec_mul(decay, read[u]));
+        delta[u] = qr_vec_mul(beta, wrong);
+        if (error != NULL) { qr_vec_store_n(error + at, wrong, left); }
+        if (dst != NULL) { qr_vec_store_n(dst + at, qr_vec_fma(qk, delta[u], qr_vec_mul(decay, out[u])), left); }
+    }
+    for (int64_t i = 0; i < key_dim; i++) {
+        const qr_vec k = qr_vec_set1(in->k[i]);
+        QR_UNROLL for (int u = 0; u < n_vecs; u++) {
+            const int64_t at = i * stride + u * QR_VEC, left = n - u * QR_VEC;
+            qr_vec_store_n(after + at, qr_vec_fma(k, delta[u], qr_vec_mul(decay, qr_vec_load_n(before + at, left))),
+                           left);
+        }
+    }
+}
+
+/* The same for any n: four vectors at a time, then one. */
+QR_INLINE void delta_columns(const delta_token *in, int64_t key_dim, const float *before, float *after, int64_t stride,
+                             const float *v, float *dst, float *error, int64_t n) {
+    for (int64_t j = 0; j < n;) {
+        float *to = dst != NULL ? dst + j : NULL, *wrong = error != NULL ? error + j : NULL;
+        if (n - j >= 4 * QR_VEC) {
+            delta_vectors(in, key_dim, before + j, after + j, stride, v + j, to, wrong, 4, 4 * QR_VEC);
+            j += 4 * QR_VEC;
+        } else {
+            delta_vectors(in, key_dim, before + j, after + j, stride, v + j, to, wrong, 1, n - j);
+            j += QR_VEC;
+        }
+    }
+}
+
+/* Fills `tokens`, which lies in a workspace; in delta.c. */
+void QR_ISA(qr_cpu_delta_prepare)(const qr_backend *backend, const qr_gated_delta_args *args,
+                                  const qr_delta_tokens *tokens);
+
+#endif

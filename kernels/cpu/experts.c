@@ -1,0 +1,223 @@
+/* route, expert_sum, and their backward parts. */
+#include "kernels/cpu/simd/vec_math.h"
+#include "kernels/cpu/vector_ops.h"
+
+enum { LIBM_COST = 32, CHOICE_COST = 4 };
+
+/* --- The router --- */
+
+/* What routing orders by: NaN is less than anything. */
+QR_INLINE float rank_of(float logit) { return isnan(logit) ? -INFINITY : logit; }
+
+/* Keeps the best so far in order; an expert goes after its equals. */
+static void choose_experts(const float *logits, int32_t n_experts, int32_t top_k, int32_t *chosen) {
+    int32_t n = 0;
+    for (int32_t e = 0; e < n_experts; e++) {
+        const float rank = rank_of(logits[e]);
+        if (n == top_k && !(rank > rank_of(logits[chosen[n - 1]]))) { continue; }
+        int32_t k = n < top_k ? n++ : n - 1;
+        for (; k > 0 && rank > rank_of(logits[chosen[k - 1]]); k--) { chosen[k] = chosen[k - 1]; }
+        chosen[k] = e;
+    }
+}
+
+/* The softmax that shares are of: e^(logit − highest) / sum. */
+typedef struct share_scale {
+    float highest;
+    double sum;
+} share_scale;
+
+static share_scale scale_of(const float *logits, const int32_t *chosen, int32_t n_experts, int32_t top_k,
+                            bool normalize) {
+    share_scale scale = {rank_of(logits[chosen[0]]), 0.0};
+    const int32_t n = normalize ? top_k : n_experts;
+    for (int32_t k = 0; k < n; k++) {
+        scale.sum += exp((double)logits[normalize ? chosen[k] : k] - (double)scale.highest);
+    }
+    return scale;
+}
+
+QR_INLINE double share_of(const share_scale *scale, float logit) {
+    return exp((double)logit - (double)scale->highest) / scale->sum;
+}
+
+static void choose_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_route_args *a = args;
+    const qr_routing *r = &a->routing;
+    for (int64_t i = begin; i < end; i++) {
+        choose_experts(a->logits + i * r->n_experts, r->n_experts, r->top_k, r->expert + i * r->top_k);
+    }
+}
+
+/* Counts, then places: the pairs of an expert in the order of their rows. */
+static void place_slots(const qr_routing *r) {
+    const int64_t n_slots = qr_routing_slots(r);
+    memset(r->expert_start, 0, (size_t)(r->n_experts + 1) * sizeof *r->expert_start);
+    for (int64_t pair = 0; pair < n_slots; pair++) { r->expert_start[r->expert[pair] + 1]++; }
+    for (int32_t e = 0; e < r->n_experts; e++) { r->expert_start[e + 1] += r->expert_start[e]; }
+    for (int64_t pair = 0; pair < n_slots; pair++) {
+        const int32_t slot = r->expert_start[r->expert[pair]]++;
+        r->slot[pair] = slot;
+        r->slot_row[slot] = (int32_t)(pair / r->top_k);
+    }
+    memmove(r->expert_start + 1, r->expert_start, (size_t)r->n_experts * sizeof *r->expert_start);
+    r->expert_start[0] = 0;
+}
+
+static void put_shares(const void *args, int64_t begin, int64_t end) {
+    const qr_route_args *a = args;
+    const qr_routing *r = &a->routing;
+    for (int64_t i = begin; i < end; i++) {
+        const float *logits = a->logits + i * r->n_experts;
+        const int32_t *chosen = r->expert + i * r->top_k, *slot = r->slot + i * r->top_k;
+        const share_scale scale = scale_of(logits, chosen, r->n_experts, r->top_k, a->normalize);
+        for (int32_t k = 0; k < r->top_k; k++) { r->share[slot[k]] = (float)share_of(&scale, logits[chosen[k]]); }
+    }
+}
+
+void QR_ISA(qr_cpu_route)(const qr_backend *backend, const qr_route_args *args) {
+    const qr_routing *r = &args->routing;
+    qr_cpu_run_ranges(backend, r->n_rows, CHOICE_COST * r->n_experts, choose_rows, args);
+    place_slots(r);
+    qr_cpu_run_ranges(backend, r->n_rows, LIBM_COST * (args->normalize ? r->top_k : r->n_experts), put_shares, args);
+}
+
+/* dlogits may be logits, so what the chosen experts need is read first. */
+static void route_backward_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_route_backward_args *a = args;
+    const qr_routing *r = &a->routing;
+    for (int64_t i = begin; i < end; i++) {
+        const float *logits = a->logits + i * r->n_experts;
+        float *dlogits = a->dlogits + i * r->n_experts;
+        const int32_t *chosen = r->expert + i * r->top_k, *slot = r->slot + i * r->top_k;
+        const share_scale scale = scale_of(logits, chosen, r->n_experts, r->top_k, a->normalize);
+        double share[QR_MAX_EXPERTS_PER_TOKEN], mean = 0.0;
+        for (int32_t k = 0; k < r->top_k; k++) {
+            share[k] = share_of(&scale, logits[chosen[k]]);
+            mean += share[k] * (double)a->dshare[slot[k]];
+        }
+        for (int32_t e = 0; e < r->n_experts; e++) {
+            dlogits[e] = a->normalize ? 0.0F : (float)(-share_of(&scale, logits[e]) * mean);
+        }
+        for (int32_t k = 0; k < r->top_k; k++) {
+            dlogits[chosen[k]] = (float)(share[k] * ((double)a->dshare[slot[k]] - mean));
+        }
+    }
+}
+
+QR_CPU_RANGE_OP(route_backward, args->routing.n_rows, LIBM_COST * args->routing.n_experts, route_backward_rows)
+
+/* --- Sums over a token's experts --- */
+
+static void expert_sum_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_expert_sum_args *a = args;
+    const qr_routing *r = &a->routing;
+    for (int64_t i = begin; i < end; i++) {
+        const int32_t *slot = r->slot + i * r->top_k;
+        float *dst = a->dst + i * a->dim;
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const int64_t n = a->dim - j;
+            qr_vec sum = qr_vec_zero();
+            for (int32_t k = 0; k < r->top_k; k++) {
+                const qr_vec x = qr_vec_load_n(a->src + slot[k] * a->dim + j, n);
+                sum = a->by_share ? qr_vec_fma(x, qr_vec_set1(r->share[slot[k]]), sum) : qr_vec_add(sum, x);
+            }
+            qr_vec_store_n(dst + j, a->accumulate ? qr_vec_add(qr_vec_load_n(dst + j, n), sum) : sum, n);
+        }
+    }
+}
+
+QR_CPU_RANGE_OP(expert_sum, args->routing.n_rows, args->routing.top_k * args->dim, expert_sum_rows)
+
+/* The experts' slots follow each other, so the expert of a range's first slot is found once. */
+QR_INLINE int32_t expert_of_slot(const qr_routing *r, int64_t slot) {
+    int32_t e = 0;
+    while (slot >= r->expert_start[e + 1]) { e++; }
+    return e;
+}
+
+static void expert_bias_slots(const void *args, int64_t begin, int64_t end) {
+    const qr_expert_bias_args *a = args;
+    int32_t e = expert_of_slot(&a->routing, begin);
+    for (int64_t p = begin; p < end; p++) {
+        while (p >= a->routing.expert_start[e + 1]) { e++; }
+        float *y = a->y + p * a->y_stride;
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const qr_vec bias = qr_vec_load_n(a->bias + e * a->dim + j, a->dim - j);
+            qr_vec_store_n(y + j, qr_vec_add(qr_vec_load_n(y + j, a->dim - j), bias), a->dim - j);
+        }
+    }
+}
+
+QR_CPU_RANGE_OP(expert_bias, qr_routing_slots(&args->routing), args->dim, expert_bias_slots)
+
+static void expert_bias_backward_slots(const void *args, int64_t begin, int64_t end) {
+    const qr_expert_bias_backward_args *a = args;
+    int32_t e = expert_of_slot(&a->routing, begin);
+    for (int64_t p = begin; p < end; p++) {
+        while (p >= a->routing.expert_start[e + 1]) { e++; }
+        const float *dy = a->dy + a->routing.slot_row[p] * a->dim;
+        qr_vec_f64 sums = {.lanes = {0.0}};
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const qr_vec bias = qr_vec_load_n(a->bias + e * a->dim + j, a->dim - j);
+            qr_vec_f64_add(&sums, qr_vec_mul(qr_vec_load_n(dy + j, a->dim - j), bias));
+        }
+        a->dshare[p] = (float)((double)a->dshare[p] + qr_vec_f64_total(&sums));
+    }
+}
+
+QR_CPU_RANGE_OP(expert_bias_backward, qr_routing_slots(&args->routing), 2 * args->dim, expert_bias_backward_slots)
+
+static void share_backward_slots(const void *args, int64_t begin, int64_t end) {
+    const qr_expert_share_backward_args *a = args;
+    for (int64_t p = begin; p < end; p++) {
+        const qr_vec share = qr_vec_set1(a->routing.share[p]);
+        qr_vec_f64 sums = {.lanes = {0.0}};
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const int64_t n = a->dim - j;
+            const qr_vec dh = qr_vec_load_n(a->dh + p * a->dim + j, n);
+            qr_vec_f64_add(&sums, qr_vec_mul(dh, qr_vec_load_act_n(a->h, a->h_dtype, p * a->dim + j, n)));
+            qr_vec_store_n(a->dh + p * a->dim + j, qr_vec_mul(dh, share), n);
+        }
+        a->dshare[p] = (float)qr_vec_f64_total(&sums);
+    }
+}
+
+QR_CPU_RANGE_OP(expert_share_backward, qr_routing_slots(&args->routing), 2 * args->dim, share_backward_slots)
+
+/* --- An expert that every token goes to --- */
+
+/* 1 − share of a large g is that of −g: no digits are lost. */
+QR_INLINE double share_of_gate(float g) { return 1.0 / (1.0 + exp(-(double)g)); }
+
+static void share_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_share_rows_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        const qr_vec share = qr_vec_set1((float)share_of_gate(a->g[i]));
+        for (int64_t j = 0; j < a->dim; j += QR_VEC) {
+            const int64_t n = a->dim - j;
+            const qr_vec x = qr_vec_load_act_n(a->x, a->x_dtype, i * a->dim + j, n);
+            qr_vec_store_act_n(a->x, a->x_dtype, i * a->dim + j, qr_vec_mul(x, share), n);
+        }
+    }
+}
+
+QR_CPU_RANGE_OP(share_rows, args->n_rows, LIBM_COST + args->dim, share_rows)
+
+static void share_rows_backward(const void *args, int64_t begin, int64_t end) {
+    const qr_share_rows_backward_args *a = args;
+    for (int64_t i = begin; i < end; i++) {
+        const qr_vec share = qr_vec_set1((float)share_of_gate(a->g[i]));
+        const double rest = share_of_gate(-a->g[i]);
+        qr_vec_f64 sums = {.lanes = {0.0}};
+        for (int64_t j = i * a->dim; j < (i + 1) * a->dim; j += QR_VEC) {
+            const int64_t n = (i + 1) * a->dim - j;
+            const qr_vec dx = qr_vec_load_n(a->dx + j, n);
+            qr_vec_f64_add(&sums, qr_vec_mul(dx, qr_vec_load_act_n(a->x, a->x_dtype, j, n)));
+            qr_vec_store_n(a->dx + j, qr_vec_mul(dx, share), n);
+        }
+        a->dg[i] = (float)(rest * qr_vec_f64_total(&sums));
+    }
+}
+
+QR_CPU_RANGE_OP(share_rows_backward, args->n_rows, LIBM_COST + 2 * args->dim, share_rows_backward)

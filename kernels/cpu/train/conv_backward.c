@@ -1,0 +1,107 @@
+/* head_gate_backward, conv1d_causal_backward. */
+#include "kernels/cpu/simd/vec_slopes.h"
+#include "kernels/cpu/vector_ops.h"
+
+enum { FUNCTION_COST = 4 };
+
+static void head_gate_backward_rows(const void *args, int64_t begin, int64_t end) {
+    const qr_head_gate_backward_args *a = args;
+    const qr_head_gate_args *f = &a->forward;
+    for (int64_t i = begin * f->n_heads; i < end * f->n_heads; i++) {
+        const int64_t gate_at = i / f->n_heads * f->gate_stride + i % f->n_heads * f->gate_head_stride;
+        for (int64_t j = 0; j < f->dim; j += QR_VEC) {
+            const int64_t at = i * f->dim + j, n = f->dim - j;
+            qr_vec shut;
+            const qr_vec open = qr_vec_sigmoid(qr_vec_load_n(f->gate + gate_at + j, n), &shut);
+            const qr_vec dy = qr_vec_load_n(a->dy + at, n), x = qr_vec_load_act_n(f->x, f->dtype, at, n);
+            const qr_vec dgate = qr_vec_mul(qr_vec_mul(qr_vec_mul(dy, x), open), shut);
+            qr_vec_store_n(a->dgate + gate_at + j, dgate, n);
+            qr_vec_store_n(a->dx + at, qr_vec_mul(dy, open), n);
+        }
+    }
+}
+
+QR_CPU_RANGE_OP(head_gate_backward, args->forward.n_rows, FUNCTION_COST * args->forward.n_heads * args->forward.dim,
+                head_gate_backward_rows)
+
+/* ---- conv1d_causal_backward -------------------------------------------------------------------------------------- */
+
+/* A vector of channels, c on. rows: x of the kernel tokens up to the one that runs; dsums: the gradients of their sums.
+ * Both are kept oldest first. */
+struct channels {
+    const qr_conv1d_causal_backward_args *args;
+    int64_t c, n;
+    qr_vec weight[QR_CONV_MAX_KERNEL], dweight[QR_CONV_MAX_KERNEL];
+    qr_vec rows[QR_CONV_MAX_KERNEL], dsums[QR_CONV_MAX_KERNEL];
+};
+
+static void load_weight(struct channels *ch) {
+    const qr_conv1d_causal_args *f = &ch->args->forward;
+    float columns[QR_CONV_MAX_KERNEL][QR_VEC] = {{0}};
+    for (int64_t i = 0; i < qr_min(ch->n, QR_VEC); i++) {
+        for (int j = 0; j < f->kernel; j++) { columns[j][i] = f->weight[(ch->c + i) * f->kernel + j]; }
+    }
+    for (int j = 0; j < f->kernel; j++) {
+        ch->weight[j] = qr_vec_load(columns[j]);
+        ch->dweight[j] = qr_vec_zero();
+    }
+}
+
+/* Token t, if it is before the sequence's end, gives the gradient of its sum; with it that of row t − kernel + 1 is
+ * complete. */
+static void advance(struct channels *ch, int64_t t, int64_t begin, int64_t end) {
+    const qr_conv1d_causal_args *f = &ch->args->forward;
+    const int kernel = f->kernel;
+    for (int j = 0; j < kernel - 1; j++) {
+        ch->rows[j] = ch->rows[j + 1];
+        ch->dsums[j] = ch->dsums[j + 1];
+    }
+    ch->rows[kernel - 1] = ch->dsums[kernel - 1] = qr_vec_zero();
+    if (t < end) {
+        ch->rows[kernel - 1] = qr_vec_load_n(f->x + t * f->x_stride + ch->c, ch->n);
+        qr_vec sum = qr_vec_mul(ch->weight[0], ch->rows[0]), value;
+        for (int j = 1; j < kernel; j++) { sum = qr_vec_fma(ch->weight[j], ch->rows[j], sum); }
+        const qr_vec dy = qr_vec_load_n(ch->args->dy + t * f->dim + ch->c, ch->n);
+        ch->dsums[kernel - 1] = qr_vec_mul(dy, qr_vec_act_slope(f->fn, sum, &value));
+        for (int j = 0; j < kernel; j++) {
+            ch->dweight[j] = qr_vec_fma(ch->dsums[kernel - 1], ch->rows[j], ch->dweight[j]);
+        }
+    }
+    const int64_t done = t - kernel + 1;
+    if (done < begin) { return; }
+    qr_vec dx = qr_vec_mul(ch->weight[kernel - 1], ch->dsums[0]);
+    for (int j = 1; j < kernel; j++) { dx = qr_vec_fma(ch->weight[kernel - 1 - j], ch->dsums[j], dx); }
+    qr_vec_store_n(ch->args->dx + done * ch->args->dx_stride + ch->c, dx, ch->n);
+}
+
+static void add_dweight(const struct channels *ch) {
+    const int kernel = ch->args->forward.kernel;
+    for (int j = 0; ch->args->dweight != NULL && j < kernel; j++) {
+        float column[QR_VEC];
+        qr_vec_store(column, ch->dweight[j]);
+        for (int64_t i = 0; i < qr_min(ch->n, QR_VEC); i++) {
+            ch->args->dweight[(ch->c + i) * kernel + j] += column[i];
+        }
+    }
+}
+
+static void conv_backward_range(const void *arg, int64_t range_begin, int64_t range_end) {
+    const qr_conv1d_causal_backward_args *a = arg;
+    const qr_recurrence *r = &a->forward.sequences;
+    for (int64_t i = range_begin; i < range_end; i++) {
+        struct channels ch = {.args = a, .c = i * QR_VEC, .n = a->forward.dim - i * QR_VEC};
+        load_weight(&ch);
+        for (int32_t s = 0; s < r->n_seqs; s++) {
+            for (int j = 0; j < a->forward.kernel; j++) { ch.rows[j] = ch.dsums[j] = qr_vec_zero(); }
+            const int64_t begin = r->start[s], end = r->start[s + 1];
+            for (int64_t t = begin; t < end + a->forward.kernel - 1; t++) { advance(&ch, t, begin, end); }
+        }
+        add_dweight(&ch);
+    }
+}
+
+void QR_ISA(qr_cpu_conv1d_causal_backward)(const qr_backend *backend, const qr_conv1d_causal_backward_args *args) {
+    const qr_conv1d_causal_args *f = &args->forward;
+    qr_cpu_run_ranges(backend, qr_ceil_div(f->dim, QR_VEC), f->n_tokens * 4 * f->kernel * QR_VEC, conv_backward_range,
+                      args);
+}

@@ -1,0 +1,257 @@
+/* gated_delta_backward: a block for a key head of a sequence, whose value heads add to the same gradients in order. The
+ * states are computed again, a thread for a column of one: kept at the borders of blocks of tokens, then inside each.
+ */
+#include "kernels/cuda/delta.cuh"
+
+enum { THREADS = 256, N_WARPS = THREADS / WARP_LANES, BLOCK_TOKENS = 64, MOST_BLOCKS = 32 };
+
+/* A block's scratch in the workspace. */
+struct delta_scratch {
+    float *borders; /* [n_blocks, key_dim, value_dim]: the state before each block of tokens */
+    float *states;  /* [BLOCK_TOKENS + 1, key_dim, value_dim]: before each token of one */
+    float *dstate;  /* [key_dim, value_dim] */
+    float *errors;  /* [BLOCK_TOKENS, value_dim]: v − decay · stateᵀ k' */
+    float *ddelta;  /* [value_dim] */
+    float *ddecay;  /* [key_dim]: of each row */
+};
+
+static inline int64_t scratch_floats(const qr_gated_delta_args &a) {
+    const int64_t state = static_cast<int64_t>(a.key_dim) * a.value_dim;
+    const int64_t n_blocks = qr_ceil_div(a.sequences.max_seq_tokens, BLOCK_TOKENS);
+    return (n_blocks + BLOCK_TOKENS + 2) * state + (BLOCK_TOKENS + 1) * static_cast<int64_t>(a.value_dim) + a.key_dim;
+}
+
+QR_DEVICE delta_scratch scratch_at(const qr_gated_delta_args &a, float *base) {
+    const int64_t state = static_cast<int64_t>(a.key_dim) * a.value_dim;
+    const int64_t n_blocks = (a.sequences.max_seq_tokens + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    delta_scratch s;
+    s.borders = base;
+    s.states = s.borders + n_blocks * state;
+    s.dstate = s.states + (BLOCK_TOKENS + 1) * state;
+    s.errors = s.dstate + state;
+    s.ddelta = s.errors + BLOCK_TOKENS * static_cast<int64_t>(a.value_dim);
+    s.ddecay = s.ddelta + a.value_dim;
+    return s;
+}
+
+struct delta_task {
+    const qr_gated_delta_backward_args &args;
+    const delta_tokens &tokens;
+    delta_scratch s;
+    int64_t first, n; /* tokens */
+    int32_t head, key_head;
+    float da_log, ddt_bias; /* thread 0's */
+};
+
+/* Columns of this thread; every thread has its own, so nothing waits. */
+template <typename F> QR_DEVICE void for_each_column(int32_t n, const F &body) {
+    for (int32_t j = static_cast<int32_t>(threadIdx.x); j < n; j += THREADS) { body(j); }
+}
+
+QR_DEVICE void keep_borders(const delta_task &task, int32_t j) {
+    const qr_gated_delta_args &f = task.args.forward;
+    const int64_t state = static_cast<int64_t>(f.key_dim) * f.value_dim;
+    float *at = task.s.borders + j, error;
+    for (int32_t i = 0; i < f.key_dim; i++) { at[static_cast<int64_t>(i) * f.value_dim] = 0.0F; }
+    for (int64_t first = 0; first + BLOCK_TOKENS < task.n; first += BLOCK_TOKENS) {
+        for (int64_t t = 0; t < BLOCK_TOKENS; t++) {
+            const delta_token in = delta_token_of(f, task.tokens, task.first + first + t, task.head);
+            delta_column(in, f.key_dim, t == 0 ? at : at + state, at + state, f.value_dim, in.v[j], &error);
+        }
+        at += state;
+    }
+}
+
+QR_DEVICE void fill_block(const delta_task &task, int64_t block, int64_t n, int32_t j) {
+    const qr_gated_delta_args &f = task.args.forward;
+    const int64_t state = static_cast<int64_t>(f.key_dim) * f.value_dim;
+    for (int32_t i = 0; i < f.key_dim; i++) {
+        const int64_t at = static_cast<int64_t>(i) * f.value_dim + j;
+        task.s.states[at] = task.s.borders[block * state + at];
+    }
+    for (int64_t t = 0; t < n; t++) {
+        const delta_token in = delta_token_of(f, task.tokens, task.first + block * BLOCK_TOKENS + t, task.head);
+        delta_column(in, f.key_dim, task.s.states + t * state + j, task.s.states + (t + 1) * state + j, f.value_dim,
+                     in.v[j], task.s.errors + t * f.value_dim + j);
+    }
+}
+
+/* The gradient dy of the output enters that of the state; ddelta = dstateᵀ k', and v's gradient. */
+QR_DEVICE void enter(const delta_task &task, const delta_token &in, const float *dy, float *dv, int32_t j) {
+    const qr_gated_delta_args &f = task.args.forward;
+    float ddelta = 0.0F;
+    for (int32_t i = 0; i < f.key_dim; i++) {
+        float *dstate = task.s.dstate + static_cast<int64_t>(i) * f.value_dim + j;
+        *dstate = fmaf(in.q[i], dy[j], *dstate);
+        ddelta = fmaf(in.k[i], *dstate, ddelta);
+    }
+    task.s.ddelta[j] = ddelta;
+    dv[j] = in.beta * ddelta;
+}
+
+/* Row i by a warp: the gradients of q'[i] and k'[i], and that of the state before the token. */
+QR_DEVICE void leave_row(const delta_task &task, const delta_token &in, const float *before, const float *error,
+                         const float *dy, float *dq, float *dk, int32_t i) {
+    const qr_gated_delta_args &f = task.args.forward;
+    const float *old_row = before + static_cast<int64_t>(i) * f.value_dim, k = in.k[i];
+    float *row = task.s.dstate + static_cast<int64_t>(i) * f.value_dim, dq_sum = 0.0F, dk_sum = 0.0F, dd_sum = 0.0F;
+    for (int32_t j = static_cast<int32_t>(lane_index()); j < f.value_dim; j += WARP_LANES) {
+        const float delta = in.beta * error[j], dread = -in.beta * task.s.ddelta[j], decayed = in.decay * old_row[j];
+        const float ddecayed = fmaf(k, dread, row[j]);
+        dq_sum = fmaf(fmaf(k, delta, decayed), dy[j], dq_sum);
+        dk_sum = fmaf(row[j], delta, fmaf(decayed, dread, dk_sum));
+        dd_sum = fmaf(old_row[j], ddecayed, dd_sum);
+        row[j] = in.decay * ddecayed;
+    }
+    dq_sum = warp_sum(dq_sum);
+    dk_sum = warp_sum(dk_sum);
+    dd_sum = warp_sum(dd_sum);
+    if (lane_index() == 0) {
+        dq[i] += dq_sum;
+        dk[i] += dk_sum;
+        task.s.ddecay[i] = dd_sum;
+    }
+}
+
+/* The gradients of a and b, by the first warp. */
+QR_DEVICE void gates_backward(delta_task &task, const delta_token &in, int64_t token, const float *error) {
+    const qr_gated_delta_backward_args &args = task.args;
+    const qr_gated_delta_args &f = args.forward;
+    float dbeta = 0.0F, ddecay = 0.0F;
+    for (int32_t j = static_cast<int32_t>(lane_index()); j < f.value_dim; j += WARP_LANES) {
+        dbeta = fmaf(task.s.ddelta[j], error[j], dbeta);
+    }
+    dbeta = warp_sum(dbeta);
+    if (lane_index() > 0) { return; }
+    for (int32_t i = 0; i < f.key_dim; i++) { ddecay += task.s.ddecay[i]; }
+    const float x = f.a[token * f.ab_stride + task.head] + f.dt_bias[task.head];
+    const float dsoftplus = -expf(f.a_log[task.head]) * in.decay * ddecay, da = dsoftplus * delta_sigmoid(x);
+    args.da[token * args.dab_stride + task.head] = da;
+    args.db[token * args.dab_stride + task.head] =
+        dbeta * in.beta * delta_sigmoid(-f.b[token * f.ab_stride + task.head]);
+    task.da_log += dsoftplus * delta_softplus(x);
+    task.ddt_bias += da;
+}
+
+QR_DEVICE void token_backward(delta_task &task, int64_t t, int64_t in_block) {
+    const qr_gated_delta_backward_args &args = task.args;
+    const qr_gated_delta_args &f = args.forward;
+    const int64_t token = task.first + t, keys = static_cast<int64_t>(f.n_key_heads) * f.key_dim;
+    const int64_t state = static_cast<int64_t>(f.key_dim) * f.value_dim;
+    const delta_token in = delta_token_of(f, task.tokens, token, task.head);
+    const float *dy = args.dy + (token * f.n_value_heads + task.head) * f.value_dim;
+    const float *error = task.s.errors + in_block * f.value_dim;
+    float *row = args.dqkv + token * args.dqkv_stride, *dq = row + static_cast<int64_t>(task.key_head) * f.key_dim;
+    float *dv = row + 2 * keys + static_cast<int64_t>(task.head) * f.value_dim;
+    for_each_column(f.value_dim, [&](int32_t j) { enter(task, in, dy, dv, j); });
+    __syncthreads();
+    for (int32_t i = static_cast<int32_t>(warp_index()); i < f.key_dim; i += N_WARPS) {
+        leave_row(task, in, task.s.states + in_block * state, error, dy, dq, dq + keys, i);
+    }
+    __syncthreads();
+    if (warp_index() == 0) { gates_backward(task, in, token, error); }
+    __syncthreads();
+}
+
+QR_DEVICE void head_backward(delta_task &task) {
+    const qr_gated_delta_args &f = task.args.forward;
+    const int64_t n_blocks = (task.n + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    task.da_log = task.ddt_bias = 0.0F;
+    for_each_column(f.value_dim, [&](int32_t j) {
+        for (int32_t i = 0; i < f.key_dim; i++) { task.s.dstate[static_cast<int64_t>(i) * f.value_dim + j] = 0.0F; }
+        keep_borders(task, j);
+    });
+    for (int64_t b = n_blocks; b-- > 0;) {
+        const int64_t first = b * BLOCK_TOKENS;
+        int64_t n = task.n - first;
+        if (n > BLOCK_TOKENS) { n = BLOCK_TOKENS; }
+        for_each_column(f.value_dim, [&](int32_t j) { fill_block(task, b, n, j); });
+        __syncthreads();
+        for (int64_t t = n; t-- > 0;) { token_backward(task, first + t, t); }
+    }
+}
+
+/* In place, from the gradient of x' = factor · x / sqrt(sum x² + eps) to that of x; by a warp. */
+QR_DEVICE void norm_backward(const float *x, float factor, int32_t n, float *dx) {
+    float squares = 0.0F, dot = 0.0F;
+    for (int32_t i = static_cast<int32_t>(lane_index()); i < n; i += WARP_LANES) {
+        squares = fmaf(x[i], x[i], squares);
+        dot = fmaf(x[i], dx[i], dot);
+    }
+    const float inverse = 1.0F / sqrtf(warp_sum(squares) + QR_DELTA_EPS);
+    const float along = inverse * inverse * warp_sum(dot);
+    for (int32_t i = static_cast<int32_t>(lane_index()); i < n; i += WARP_LANES) {
+        dx[i] = factor * inverse * (dx[i] - x[i] * along);
+    }
+}
+
+/* sums [n_seqs, n_value_heads, 2]: da_log, ddt_bias. */
+__global__ void gated_delta_backward_kernel(qr_gated_delta_backward_args a, delta_tokens tokens, float *sums,
+                                            float *scratch, int64_t floats) {
+    const qr_gated_delta_args &f = a.forward;
+    const int32_t per_key = f.n_value_heads / f.n_key_heads, dim = f.key_dim;
+    const int64_t keys = static_cast<int64_t>(f.n_key_heads) * dim;
+    const delta_scratch s = scratch_at(f, scratch + blockIdx.x * floats);
+    for (int64_t i = blockIdx.x; i < static_cast<int64_t>(f.sequences.n_seqs) * f.n_key_heads; i += gridDim.x) {
+        const int64_t seq = i / f.n_key_heads, first = f.sequences.start[seq], n = f.sequences.start[seq + 1] - first;
+        const int32_t key_head = static_cast<int32_t>(i % f.n_key_heads);
+        float *dq = a.dqkv + first * a.dqkv_stride + static_cast<int64_t>(key_head) * dim;
+        const float *q = f.qkv + first * f.qkv_stride + static_cast<int64_t>(key_head) * dim;
+        for (int64_t t = 0; t < n; t++) {
+            for_each_column(dim,
+                            [&](int32_t j) { dq[t * a.dqkv_stride + j] = dq[t * a.dqkv_stride + keys + j] = 0.0F; });
+        }
+        __syncthreads();
+        for (int32_t h = 0; h < per_key; h++) {
+            delta_task task = {a, tokens, s, first, n, key_head * per_key + h, key_head, 0.0F, 0.0F};
+            head_backward(task);
+            float *sum = sums + (seq * f.n_value_heads + task.head) * 2;
+            if (threadIdx.x == 0) { sum[0] = task.da_log, sum[1] = task.ddt_bias; }
+            __syncthreads();
+        }
+        for (int64_t t = warp_index(); t < n; t += N_WARPS) {
+            float *row = dq + t * a.dqkv_stride;
+            norm_backward(q + t * f.qkv_stride, 1.0F / sqrtf(static_cast<float>(dim)), dim, row);
+            norm_backward(q + t * f.qkv_stride + keys, 1.0F, dim, row + keys);
+        }
+        __syncthreads();
+    }
+}
+
+/* Sequences in order, a thread for a value head. */
+__global__ void delta_sums_kernel(qr_gated_delta_backward_args a, const float *sums) {
+    const int64_t h = global_thread(), n = a.forward.n_value_heads;
+    if (h >= n) { return; }
+    for (int64_t s = 0; s < a.forward.sequences.n_seqs; s++) {
+        if (a.da_log != NULL) { a.da_log[h] += sums[(s * n + h) * 2]; }
+        if (a.ddt_bias != NULL) { a.ddt_bias[h] += sums[(s * n + h) * 2 + 1]; }
+    }
+}
+
+static unsigned n_blocks_of(const qr_gated_delta_args &f) {
+    return static_cast<unsigned>(qr_min(static_cast<int64_t>(f.sequences.n_seqs) * f.n_key_heads, MOST_BLOCKS));
+}
+
+static int64_t sums_floats(const qr_gated_delta_args &f) {
+    return 2 * static_cast<int64_t>(f.sequences.n_seqs) * f.n_value_heads;
+}
+
+static size_t gated_delta_backward_workspace(const qr_gated_delta_backward_args &args) {
+    const qr_gated_delta_args &f = args.forward;
+    const size_t floats = static_cast<size_t>(sums_floats(f) + n_blocks_of(f) * scratch_floats(f));
+    return (delta_tokens_floats(f) + floats) * sizeof(float);
+}
+
+static qrun_status run_gated_delta_backward(qr_cuda_backend &cuda, const qr_gated_delta_backward_args &args,
+                                            void *workspace, qr_error *err) {
+    const qr_gated_delta_args &f = args.forward;
+    const delta_tokens tokens = delta_tokens_at(f, workspace);
+    float *sums = static_cast<float *>(workspace) + delta_tokens_floats(f);
+    QR_RETURN_IF_ERROR(delta_prepare(cuda, f, tokens, err));
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, gated_delta_backward_kernel, dim3(n_blocks_of(f)), THREADS, 0, args,
+                                 tokens, sums, sums + sums_floats(f), scratch_floats(f)));
+    return QR_LAUNCH(cuda.device, err, delta_sums_kernel, blocks_for(f.n_value_heads, THREADS), THREADS, 0, args,
+                     static_cast<const float *>(sums));
+}
+
+QR_CUDA_OP(gated_delta_backward, gated_delta_backward_workspace, run_gated_delta_backward)

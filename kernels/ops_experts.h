@@ -1,0 +1,170 @@
+/* The ops of a mixture of experts: a router gives every token top_k experts, each of which is an MLP of its own. They
+ * belong to ops.h and keep its promises: a token's bits do not depend on what the others choose.
+ *
+ * A pair of a token and one of its experts has a slot. Slots are sorted by expert, so that an expert's matrices are
+ * read once for all its tokens, and not at all where it has none. A block runs as
+ *     linear (the router), route, expert_linear (gate, up), gate, expert_linear (down), expert_sum,
+ * and backward as
+ *     expert_linear_backward (down), expert_share_backward, gate_backward, expert_linear_backward (up, gate),
+ *     expert_sum, route_backward, linear_backward (the router).
+ * An expert whose matrices have biases runs expert_bias after each. */
+#ifndef QR_KERNELS_OPS_EXPERTS_H
+#define QR_KERNELS_OPS_EXPERTS_H
+
+#include "kernels/ops.h"
+
+enum { QR_MAX_EXPERTS_PER_TOKEN = 64 };
+
+/* Where the tokens of a batch go: n_rows · top_k slots. Written by route; the other ops read it. */
+typedef struct qr_routing {
+    int32_t *expert;   /* [n_rows, top_k]: by falling logit, the lower expert first among equals; NaN is the least */
+    int32_t *slot;     /* [n_rows, top_k]: where these pairs are */
+    int32_t *slot_row; /* [n_rows · top_k]: the row of a slot; rows ascend within an expert */
+    float *share;      /* [n_rows · top_k]: of a slot, what its expert's output counts for */
+    int32_t *expert_start; /* [n_experts + 1]: expert e has slots [expert_start[e], expert_start[e + 1]) */
+    int64_t n_rows;
+    int32_t n_experts, top_k; /* top_k ≤ n_experts */
+} qr_routing;
+
+static inline int64_t qr_routing_slots(const qr_routing *routing) { return routing->n_rows * routing->top_k; }
+
+/* route: the top_k experts of each row, and their shares: the softmax of the row's logits, over all experts or, with
+ * `normalize`, over those chosen. */
+typedef struct qr_route_args {
+    const float *logits; /* [n_rows, n_experts] contiguous */
+    qr_routing routing;
+    bool normalize;
+} qr_route_args;
+
+/* expert_linear: for slot p of expert e: y[p, o] = sum over c of x[r, c] · w_e[o, c], with the bits that linear gives
+ * that row. With `gathers`, r is the slot's row, else x has a row for each slot and r = p. */
+typedef struct qr_expert_linear_args {
+    const qr_weight *weights; /* host, [n_experts]: [out, in] each, of one description */
+    qr_routing routing;
+    const void *x;    /* [n_rows or n_slots, in], rows x_stride apart */
+    qr_dtype x_dtype; /* act */
+    float *y;         /* [n_slots, out], rows y_stride apart */
+    int64_t x_stride, y_stride;
+    bool gathers;
+} qr_expert_linear_args;
+
+/* expert_bias: for slot p of expert e: y[p, :] += bias[e, :]. */
+typedef struct qr_expert_bias_args {
+    qr_routing routing;
+    const float *bias; /* [n_experts, dim] contiguous */
+    float *y;          /* [n_slots, dim], rows y_stride apart */
+    int64_t dim, y_stride;
+} qr_expert_bias_args;
+
+/* expert_sum: dst[i, :] = sum over k ascending of share · src[slot[i, k], :], or without the share; with `accumulate`
+ * that sum is added to dst. */
+typedef struct qr_expert_sum_args {
+    qr_routing routing;
+    const float *src; /* [n_slots, dim] contiguous */
+    float *dst;       /* [n_rows, dim] contiguous */
+    int64_t dim;
+    bool by_share, accumulate;
+} qr_expert_sum_args;
+
+/* expert_linear_backward: for slot p of expert e: dx[p, c] = sum over o of dy[r, o] · w_e[o, c], added to dx when
+ * accumulate; r as in expert_linear, and rounding as in linear_backward. */
+typedef struct qr_expert_linear_backward_args {
+    const qr_weight *weights; /* host, [n_experts]: [out, in] each, of one description */
+    qr_routing routing;
+    const void *dy;    /* [n_rows or n_slots, out], rows dy_stride apart */
+    qr_dtype dy_dtype; /* act */
+    float *dx;         /* [n_slots, in], rows dx_stride apart */
+    int64_t dy_stride, dx_stride;
+    bool gathers, accumulate;
+} qr_expert_linear_backward_args;
+
+/* expert_share_backward: an expert's output is linear in h, so the gradient of a slot's share is that of its unshared
+ * output through the matrix, times h: dshare[p] = sum over j of dh[p, j] · h[p, j]; then dh[p, :] *= share[p]. */
+typedef struct qr_expert_share_backward_args {
+    qr_routing routing;
+    const void *h; /* [n_slots, dim] contiguous */
+    qr_dtype h_dtype;
+    float *dh;     /* [n_slots, dim] contiguous */
+    float *dshare; /* [n_slots] */
+    int64_t dim;
+} qr_expert_share_backward_args;
+
+enum { QR_MAX_EXPERT_LORA_RANK = 512 };
+
+/* expert_lora: LoRA on every expert's matrix: for slot p of expert e whose row's adapter a = row_adapter[slot_row[p]]
+ * is not −1 and has this module (rank > 0): y[p, :] += scale_a · B_a,e (A_a,e x[r, :]), r as in expert_linear. The
+ * factors of all experts follow each other: a [n_experts, rank, in], b [n_experts, out, rank]. */
+typedef struct qr_expert_lora_args {
+    const qr_lora_factor *factors; /* [n_adapters] */
+    const int32_t *row_adapter;    /* [n_rows of the routing] */
+    qr_routing routing;
+    const void *x;    /* [n_rows or n_slots, in], rows x_stride apart */
+    qr_dtype x_dtype; /* act */
+    float *y;         /* [n_slots, out], rows y_stride apart */
+    int64_t in, out, x_stride, y_stride;
+    int32_t n_adapters;
+    bool gathers;
+} qr_expert_lora_args;
+
+/* expert_lora_backward: of expert_lora with one adapter for all rows, for slot p of expert e:
+ *     h = A_e x[r], dh = scale · B_eᵀ dy[q], dx[p, :] += A_eᵀ dh,
+ *     dB_e += scale · share · dy[q] hᵀ, dA_e += share · dh x[r]ᵀ,
+ * r as in expert_linear. With `shares`, dy has a row for each token, q is the slot's row and share that of the slot:
+ * the gradient of a token's output, as what comes before expert_share_backward needs it. Else q = p and share = 1. */
+typedef struct qr_expert_lora_backward_args {
+    const float *a, *b; /* as the factors */
+    float *da, *db;     /* the same shapes; added to */
+    qr_routing routing;
+    const void *x;    /* [n_rows or n_slots, in], rows x_stride apart */
+    qr_dtype x_dtype; /* act */
+    const float *dy;  /* [n_rows or n_slots, out], rows dy_stride apart */
+    float *dx;        /* [n_slots, in], rows dx_stride apart; added to */
+    int64_t in, out, x_stride, dy_stride, dx_stride;
+    int32_t rank;
+    float scale;
+    bool gathers, shares;
+} qr_expert_lora_backward_args;
+
+/* expert_bias_backward: what the bias of an expert's output adds to the gradient of a slot's share: with r the slot's
+ * row, dshare[p] += sum over j of dy[r, j] · bias[e, j]. */
+typedef struct qr_expert_bias_backward_args {
+    qr_routing routing;
+    const float *bias; /* [n_experts, dim] contiguous */
+    const float *dy;   /* [n_rows, dim] contiguous */
+    float *dshare;     /* [n_slots] */
+    int64_t dim;
+} qr_expert_bias_backward_args;
+
+/* route_backward: dlogits from dshare. With p the softmax that the shares are of, d[e] the gradient of the share of a
+ * chosen expert and 0 for the others: dlogits[e] = p[e] · (d[e] − sum over e' of p[e'] · d[e']); with `normalize` 0 for
+ * experts that are not chosen. dlogits may be logits. */
+typedef struct qr_route_backward_args {
+    const float *logits; /* [n_rows, n_experts] contiguous */
+    qr_routing routing;
+    const float *dshare; /* [n_slots] */
+    float *dlogits;      /* [n_rows, n_experts] contiguous */
+    bool normalize;
+} qr_route_backward_args;
+
+/* share_rows: x[i, :] *= 1 / (1 + e^−g[i]), in place: what enters the last matrix of an expert that every token goes
+ * to.
+ */
+typedef struct qr_share_rows_args {
+    const float *g; /* [n_rows] */
+    void *x;        /* [n_rows, dim] contiguous */
+    qr_dtype x_dtype;
+    int64_t n_rows, dim;
+} qr_share_rows_args;
+
+/* share_rows_backward, with s = 1 / (1 + e^−g[i]) and x what share_rows left: dg[i] = (1 − s) · sum over j of dx[i, j]
+ * · x[i, j]; then dx[i, :] *= s. dg may be g. */
+typedef struct qr_share_rows_backward_args {
+    const float *g; /* [n_rows] */
+    const void *x;  /* [n_rows, dim] contiguous */
+    qr_dtype x_dtype;
+    float *dx; /* [n_rows, dim] contiguous */
+    float *dg; /* [n_rows] */
+    int64_t n_rows, dim;
+} qr_share_rows_backward_args;
+
+#endif

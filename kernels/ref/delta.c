@@ -1,0 +1,165 @@
+/* copy_heads, head_gate, conv1d_causal and gated_delta. A state is rounded to F32 after every token, as ops.h has it.
+ */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/ref/delta.h"
+
+void qr_ref_copy_heads(const qr_copy_heads_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        for (int64_t h = 0; h < args->n_heads; h++) {
+            const float *src = args->src + i * args->src_stride + h * args->src_head_stride;
+            float *dst = args->dst + i * args->dst_stride + h * args->dst_head_stride;
+            for (int64_t j = 0; j < args->dim; j++) { dst[j] = args->accumulate ? dst[j] + src[j] : src[j]; }
+        }
+    }
+}
+
+double qr_ref_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+void qr_ref_head_gate(const qr_head_gate_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        for (int64_t h = 0; h < args->n_heads; h++) {
+            const float *gate = args->gate + i * args->gate_stride + h * args->gate_head_stride;
+            const int64_t at = (i * args->n_heads + h) * args->dim;
+            for (int64_t j = 0; j < args->dim; j++) {
+                const double x = (double)qr_ref_load(args->x, args->dtype, at + j);
+                qr_ref_store(args->dst, args->dtype, at + j, x * qr_ref_sigmoid((double)gate[j]));
+            }
+        }
+    }
+}
+
+/* ---- conv1d_causal ----------------------------------------------------------------------------------------------- */
+
+/* The state of sequence s; NULL: it has no memory. */
+static float *state_of(const qr_recurrence *r, int32_t s) {
+    return r->slot != NULL && r->slot[s] >= 0 ? r->states + r->slot[s] * r->state_stride : NULL;
+}
+
+static bool begins_from_zero(const qr_recurrence *r, int32_t s) {
+    return state_of(r, s) == NULL || r->first_position == NULL || r->first_position[s] == 0;
+}
+
+/* Row `t` of sequence s, channel c; t may be before the batch's first. */
+static float conv_input(const qr_conv1d_causal_args *args, int32_t s, int64_t t, int64_t c) {
+    const qr_recurrence *r = &args->sequences;
+    if (t >= 0) { return args->x[(r->start[s] + t) * args->x_stride + c]; }
+    return begins_from_zero(r, s) ? 0.0F : state_of(r, s)[(t + args->kernel - 1) * args->dim + c];
+}
+
+double qr_ref_conv_sum(const qr_conv1d_causal_args *args, int32_t s, int64_t t, int64_t c) {
+    double sum = 0.0;
+    for (int32_t j = 0; j < args->kernel; j++) {
+        sum += (double)args->weight[c * args->kernel + j] * (double)conv_input(args, s, t - args->kernel + 1 + j, c);
+    }
+    return sum;
+}
+
+/* The rows before the next token; from the oldest on, so that none is overwritten before it is read. */
+static void keep_conv_state(const qr_conv1d_causal_args *args, int32_t s, int64_t n) {
+    float *state = state_of(&args->sequences, s);
+    if (state == NULL || n == 0) { return; }
+    for (int32_t i = 0; i < args->kernel - 1; i++) {
+        for (int64_t c = 0; c < args->dim; c++) {
+            state[i * args->dim + c] = conv_input(args, s, n - args->kernel + 1 + i, c);
+        }
+    }
+}
+
+void qr_ref_conv1d_causal(const qr_conv1d_causal_args *args, void *workspace) {
+    (void)workspace;
+    for (int32_t s = 0; s < args->sequences.n_seqs; s++) {
+        const int64_t first = args->sequences.start[s], n = args->sequences.start[s + 1] - first;
+        for (int64_t t = 0; t < n; t++) {
+            for (int64_t c = 0; c < args->dim; c++) {
+                args->dst[(first + t) * args->dim + c] = (float)qr_ref_act_fn(args->fn, qr_ref_conv_sum(args, s, t, c));
+            }
+        }
+        keep_conv_state(args, s, n);
+    }
+}
+
+/* ---- gated_delta ------------------------------------------------------------------------------------------------- */
+
+void qr_ref_delta_token(const qr_gated_delta_args *args, int64_t token, int32_t head, qr_ref_delta_inputs *in) {
+    const int32_t key_head = head / (args->n_value_heads / args->n_key_heads), dim = args->key_dim;
+    const int64_t keys = (int64_t)args->n_key_heads * dim;
+    const float *row = args->qkv + token * args->qkv_stride;
+    double q_squares = 0.0, k_squares = 0.0;
+    in->q_at = (int64_t)key_head * dim;
+    in->k_at = in->q_at + keys;
+    in->v_at = 2 * keys + (int64_t)head * args->value_dim;
+    in->q = row + in->q_at;
+    in->k = row + in->k_at;
+    in->v = row + in->v_at;
+    for (int32_t i = 0; i < dim; i++) {
+        q_squares += (double)in->q[i] * (double)in->q[i];
+        k_squares += (double)in->k[i] * (double)in->k[i];
+    }
+    in->q_scale = 1.0 / sqrt(q_squares + QR_REF_DELTA_EPS) / sqrt((double)dim);
+    in->k_scale = 1.0 / sqrt(k_squares + QR_REF_DELTA_EPS);
+    const double x = (double)args->a[token * args->ab_stride + head] + (double)args->dt_bias[head];
+    in->softplus = x > 0.0 ? x + log1p(exp(-x)) : log1p(exp(x));
+    in->slope = qr_ref_sigmoid(x);
+    in->rate = exp((double)args->a_log[head]);
+    in->decay = exp(-in->rate * in->softplus);
+    in->beta = qr_ref_sigmoid((double)args->b[token * args->ab_stride + head]);
+}
+
+double qr_ref_delta_column(const qr_gated_delta_args *args, const qr_ref_delta_inputs *in, float *state, int32_t j,
+                           double *error) {
+    double read = 0.0, out = 0.0;
+    for (int32_t i = 0; i < args->key_dim; i++) {
+        read += (double)state[i * args->value_dim + j] * (double)in->k[i] * in->k_scale;
+    }
+    *error = (double)in->v[j] - in->decay * read;
+    for (int32_t i = 0; i < args->key_dim; i++) {
+        float *element = &state[i * args->value_dim + j];
+        const double after = in->decay * (double)*element + (double)in->k[i] * in->k_scale * in->beta * *error;
+        *element = (float)after;
+        out += after * (double)in->q[i] * in->q_scale;
+    }
+    return out;
+}
+
+/* One value head of one sequence; state [key_dim, value_dim]. */
+static void run_head(const qr_gated_delta_args *args, int32_t s, int32_t head, float *state) {
+    for (int64_t t = args->sequences.start[s]; t < args->sequences.start[s + 1]; t++) {
+        qr_ref_delta_inputs in;
+        qr_ref_delta_token(args, t, head, &in);
+        float *dst = args->dst + (t * args->n_value_heads + head) * args->value_dim;
+        for (int32_t j = 0; j < args->value_dim; j++) {
+            double error;
+            dst[j] = (float)qr_ref_delta_column(args, &in, state, j, &error);
+        }
+    }
+}
+
+static int64_t state_elements(const qr_gated_delta_args *args) { return (int64_t)args->key_dim * args->value_dim; }
+
+void qr_ref_gated_delta(const qr_gated_delta_args *args, void *workspace) {
+    const qr_recurrence *r = &args->sequences;
+    const size_t n_bytes = (size_t)state_elements(args) * sizeof(float);
+    float *state = workspace;
+    for (int32_t s = 0; s < r->n_seqs; s++) {
+        float *kept = state_of(r, s);
+        for (int32_t h = 0; h < args->n_value_heads && r->start[s] < r->start[s + 1]; h++) {
+            float *of_head = kept != NULL ? kept + h * state_elements(args) : NULL;
+            if (begins_from_zero(r, s)) {
+                memset(state, 0, n_bytes);
+            } else {
+                memcpy(state, of_head, n_bytes);
+            }
+            run_head(args, s, h, state);
+            if (of_head != NULL) { memcpy(of_head, state, n_bytes); }
+        }
+    }
+}
+
+size_t qr_ref_gated_delta_workspace(const qr_gated_delta_args *args) {
+    return (size_t)state_elements(args) * sizeof(float);
+}

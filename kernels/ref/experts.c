@@ -1,0 +1,217 @@
+/* The ops of ops_experts.h. */
+#include <math.h>
+
+#include "kernels/ref/ref.h"
+
+/* --- The router --- */
+
+/* What routing orders by: NaN is less than anything. */
+static double rank_of(float logit) { return isnan(logit) ? -INFINITY : (double)logit; }
+
+static bool is_chosen(const int32_t *chosen, int32_t n, int32_t expert) {
+    for (int32_t k = 0; k < n; k++) {
+        if (chosen[k] == expert) { return true; }
+    }
+    return false;
+}
+
+static void choose_experts(const float *logits, int32_t n_experts, int32_t top_k, int32_t *chosen) {
+    for (int32_t k = 0; k < top_k; k++) {
+        int32_t best = -1;
+        for (int32_t e = 0; e < n_experts; e++) {
+            if (is_chosen(chosen, k, e)) { continue; }
+            if (best < 0 || rank_of(logits[e]) > rank_of(logits[best])) { best = e; }
+        }
+        chosen[k] = best;
+    }
+}
+
+/* Softmax of the logits of `among` (NULL: the first n), one of which is `expert`. */
+static double softmax(const float *logits, const int32_t *among, int32_t n, int32_t expert) {
+    double largest = -INFINITY, sum = 0.0;
+    for (int32_t k = 0; k < n; k++) { largest = fmax(largest, (double)logits[among != NULL ? among[k] : k]); }
+    for (int32_t k = 0; k < n; k++) { sum += exp((double)logits[among != NULL ? among[k] : k] - largest); }
+    return exp((double)logits[expert] - largest) / sum;
+}
+
+static double share_of(const qr_routing *r, const float *logits, const int32_t *chosen, bool normalize,
+                       int32_t expert) {
+    return normalize ? softmax(logits, chosen, r->top_k, expert) : softmax(logits, NULL, r->n_experts, expert);
+}
+
+void qr_ref_route(const qr_route_args *args, void *workspace) {
+    (void)workspace;
+    const qr_routing *r = &args->routing;
+    for (int64_t i = 0; i < r->n_rows; i++) {
+        choose_experts(args->logits + i * r->n_experts, r->n_experts, r->top_k, r->expert + i * r->top_k);
+    }
+    int32_t n_slots = 0;
+    for (int32_t e = 0; e < r->n_experts; e++) {
+        r->expert_start[e] = n_slots;
+        for (int64_t pair = 0; pair < qr_routing_slots(r); pair++) {
+            if (r->expert[pair] != e) { continue; }
+            const int64_t i = pair / r->top_k;
+            const float *logits = args->logits + i * r->n_experts;
+            r->slot[pair] = n_slots;
+            r->slot_row[n_slots] = (int32_t)i;
+            r->share[n_slots] = (float)share_of(r, logits, r->expert + i * r->top_k, args->normalize, e);
+            n_slots++;
+        }
+    }
+    r->expert_start[r->n_experts] = n_slots;
+}
+
+/* The gradient of the softmax, over all experts or those chosen. */
+size_t qr_ref_route_backward_workspace(const qr_route_backward_args *args) {
+    return 2 * (size_t)args->routing.n_experts * sizeof(double);
+}
+
+void qr_ref_route_backward(const qr_route_backward_args *args, void *workspace) {
+    const qr_routing *r = &args->routing;
+    double *p = workspace, *d = p + r->n_experts; /* [n_experts] */
+    for (int64_t i = 0; i < r->n_rows; i++) {
+        const float *logits = args->logits + i * r->n_experts;
+        const int32_t *chosen = r->expert + i * r->top_k, *slot = r->slot + i * r->top_k;
+        double mean = 0.0;
+        for (int32_t e = 0; e < r->n_experts; e++) {
+            const bool counts = !args->normalize || is_chosen(chosen, r->top_k, e);
+            p[e] = counts ? share_of(r, logits, chosen, args->normalize, e) : 0.0;
+            d[e] = 0.0;
+        }
+        for (int32_t k = 0; k < r->top_k; k++) { d[chosen[k]] = (double)args->dshare[slot[k]]; }
+        for (int32_t e = 0; e < r->n_experts; e++) { mean += p[e] * d[e]; }
+        for (int32_t e = 0; e < r->n_experts; e++) {
+            args->dlogits[i * r->n_experts + e] = (float)(p[e] * (d[e] - mean));
+        }
+    }
+}
+
+/* --- The experts --- */
+
+size_t qr_ref_expert_linear_workspace(const qr_expert_linear_args *args) {
+    const qr_linear_args row = {.weight = args->weights, .n_rows = 1};
+    return qr_ref_linear_workspace(&row);
+}
+
+void qr_ref_expert_linear(const qr_expert_linear_args *args, void *workspace) {
+    const qr_routing *r = &args->routing;
+    for (int32_t e = 0; e < r->n_experts; e++) {
+        for (int32_t p = r->expert_start[e]; p < r->expert_start[e + 1]; p++) {
+            const int64_t row = args->gathers ? r->slot_row[p] : p;
+            const size_t offset = (size_t)(row * args->x_stride) * qr_dtype_bytes(args->x_dtype);
+            const qr_linear_args linear = {.weight = &args->weights[e],
+                                           .x = (const unsigned char *)args->x + offset,
+                                           .x_dtype = args->x_dtype,
+                                           .y = args->y + p * args->y_stride,
+                                           .n_rows = 1,
+                                           .x_stride = args->x_stride,
+                                           .y_stride = args->y_stride};
+            qr_ref_linear(&linear, workspace);
+        }
+    }
+}
+
+size_t qr_ref_expert_linear_backward_workspace(const qr_expert_linear_backward_args *args) {
+    const qr_linear_backward_args row = {.weight = args->weights, .n_rows = 1};
+    return qr_ref_linear_backward_workspace(&row);
+}
+
+void qr_ref_expert_linear_backward(const qr_expert_linear_backward_args *args, void *workspace) {
+    const qr_routing *r = &args->routing;
+    for (int32_t e = 0; e < r->n_experts; e++) {
+        for (int32_t p = r->expert_start[e]; p < r->expert_start[e + 1]; p++) {
+            const int64_t row = args->gathers ? r->slot_row[p] : p;
+            const size_t offset = (size_t)(row * args->dy_stride) * qr_dtype_bytes(args->dy_dtype);
+            const qr_linear_backward_args linear = {.weight = &args->weights[e],
+                                                    .dy = (const unsigned char *)args->dy + offset,
+                                                    .dy_dtype = args->dy_dtype,
+                                                    .dx = args->dx + p * args->dx_stride,
+                                                    .n_rows = 1,
+                                                    .dy_stride = args->dy_stride,
+                                                    .dx_stride = args->dx_stride,
+                                                    .accumulate = args->accumulate};
+            qr_ref_linear_backward(&linear, workspace);
+        }
+    }
+}
+
+void qr_ref_expert_sum(const qr_expert_sum_args *args, void *workspace) {
+    (void)workspace;
+    const qr_routing *r = &args->routing;
+    for (int64_t i = 0; i < r->n_rows; i++) {
+        for (int64_t j = 0; j < args->dim; j++) {
+            double sum = 0.0;
+            for (int32_t k = 0; k < r->top_k; k++) {
+                const int64_t p = r->slot[i * r->top_k + k];
+                sum += (args->by_share ? (double)r->share[p] : 1.0) * (double)args->src[p * args->dim + j];
+            }
+            float *dst = &args->dst[i * args->dim + j];
+            *dst = (float)(sum + (args->accumulate ? (double)*dst : 0.0));
+        }
+    }
+}
+
+void qr_ref_expert_bias(const qr_expert_bias_args *args, void *workspace) {
+    (void)workspace;
+    const qr_routing *r = &args->routing;
+    for (int32_t e = 0; e < r->n_experts; e++) {
+        for (int64_t p = r->expert_start[e]; p < r->expert_start[e + 1]; p++) {
+            for (int64_t j = 0; j < args->dim; j++) {
+                args->y[p * args->y_stride + j] += args->bias[e * args->dim + j];
+            }
+        }
+    }
+}
+
+void qr_ref_expert_bias_backward(const qr_expert_bias_backward_args *args, void *workspace) {
+    (void)workspace;
+    const qr_routing *r = &args->routing;
+    for (int32_t e = 0; e < r->n_experts; e++) {
+        for (int64_t p = r->expert_start[e]; p < r->expert_start[e + 1]; p++) {
+            const float *bias = args->bias + e * args->dim, *dy = args->dy + r->slot_row[p] * args->dim;
+            double sum = (double)args->dshare[p];
+            for (int64_t j = 0; j < args->dim; j++) { sum += (double)dy[j] * (double)bias[j]; }
+            args->dshare[p] = (float)sum;
+        }
+    }
+}
+
+void qr_ref_expert_share_backward(const qr_expert_share_backward_args *args, void *workspace) {
+    (void)workspace;
+    const qr_routing *r = &args->routing;
+    for (int64_t p = 0; p < qr_routing_slots(r); p++) {
+        double sum = 0.0;
+        for (int64_t j = p * args->dim; j < (p + 1) * args->dim; j++) {
+            sum += (double)args->dh[j] * (double)qr_ref_load(args->h, args->h_dtype, j);
+            args->dh[j] *= r->share[p];
+        }
+        args->dshare[p] = (float)sum;
+    }
+}
+
+/* --- An expert that every token goes to --- */
+
+static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+void qr_ref_share_rows(const qr_share_rows_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        const double share = sigmoid((double)args->g[i]);
+        for (int64_t j = i * args->dim; j < (i + 1) * args->dim; j++) {
+            qr_ref_store(args->x, args->x_dtype, j, share * (double)qr_ref_load(args->x, args->x_dtype, j));
+        }
+    }
+}
+
+void qr_ref_share_rows_backward(const qr_share_rows_backward_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        const double share = sigmoid((double)args->g[i]);
+        double sum = 0.0;
+        for (int64_t j = i * args->dim; j < (i + 1) * args->dim; j++) {
+            sum += (double)args->dx[j] * (double)qr_ref_load(args->x, args->x_dtype, j);
+            args->dx[j] = (float)(share * (double)args->dx[j]);
+        }
+        args->dg[i] = (float)((1.0 - share) * sum);
+    }
+}

@@ -1,0 +1,46 @@
+/* How layers of one model may differ in their attention (Gemma 4): those of full attention have heads of their own, and
+ * the last layers use keys and values of earlier ones. */
+#ifndef QR_LOADERS_CONFIG_ATTENTION_CONFIG_H
+#define QR_LOADERS_CONFIG_ATTENTION_CONFIG_H
+
+#include "base/status.h"
+#include "loaders/files/json.h"
+
+/* Of a layer. */
+typedef struct qr_layer_heads {
+    int64_t head_dim;
+    int64_t n_kv_heads;   /* divides the query heads */
+    bool values_are_keys; /* there is no v_proj: values are what k_proj makes, before norm and rotation */
+} qr_layer_heads;
+
+typedef struct qr_attention_config {
+    qr_layer_heads full, sliding; /* of layers of either kind; equal in most families */
+    bool norms_values;            /* RMSNorm of every value head, without a weight */
+    int64_t n_shared_layers;      /* the last layers, which attend to K/V of the last layer before them of their kind */
+    bool shared_are_wide;         /* the MLPs of those layers have twice the size */
+} qr_attention_config;
+
+/* What the keys depend on elsewhere in config.json. */
+typedef struct qr_attention_context {
+    const char *what;
+    int64_t n_layers, n_heads;
+    const bool *layer_slides; /* [n_layers] */
+} qr_attention_context;
+
+/* Reads Gemma 4's keys: head_dim and num_key_value_heads of full attention, in either of their forms (global_… or
+ * per_layer_config), attention_k_eq_v, num_kv_shared_layers, use_double_wide_mlp. `attention` has the heads of the
+ * other layers already. QRUN_ERROR_INPUT for counts that are impossible, and for layers that share with none. */
+qrun_status qr_attention_config_read(const qr_json *json, const qr_attention_context *context,
+                                     qr_attention_config *attention, qr_error *err);
+
+/* Inputs of every token to each layer (Gemma 4's E models): a table's row, and a product of the token's embedding. */
+typedef struct qr_layer_inputs_config {
+    int64_t size;       /* of the input to one layer; 0: the model has none */
+    int64_t vocab_size; /* rows of the table, at least those of the embedding */
+} qr_layer_inputs_config;
+
+/* hidden_size_per_layer_input and vocab_size_per_layer_input. */
+qrun_status qr_layer_inputs_config_read(const qr_json *json, const char *what, int64_t vocab_size,
+                                        qr_layer_inputs_config *inputs, qr_error *err);
+
+#endif

@@ -1,0 +1,125 @@
+#include "loaders/config/expert_config.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+
+/* What every reader here needs. */
+typedef struct source {
+    const qr_json *json;
+    const char *what;
+    qr_error *err;
+} source;
+
+static qrun_status get_int(const source *s, const char *key, int64_t low, int64_t high, int64_t *value) {
+    return qr_json_get_int(s->json, key, low, high, value, s->what, s->err);
+}
+
+static qrun_status get_bool(const source *s, const char *key, bool *value) {
+    return qr_json_get_bool(s->json, key, value, s->what, s->err);
+}
+
+/* ---- Routers that are not read ----------------------------------------------------------------------------------- */
+
+static qrun_status refuse_router(const source *s, const char *key) {
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: the router's \"%s\" is not supported; experts are chosen by a plain softmax here", s->what,
+                   key);
+}
+
+/* Keys of other families' routers, and the value that changes nothing. */
+static qrun_status check_router(const source *s) {
+    static const struct {
+        const char *key;
+        double neutral;
+    } numbers[] = {{"router_jitter_noise", 0}, {"routed_scaling_factor", 1}, {"n_group", 1}, {"topk_group", 1}};
+    for (size_t i = 0; i < QR_COUNT_OF(numbers); i++) {
+        double value = numbers[i].neutral;
+        QR_RETURN_IF_ERROR(qr_json_get_double(s->json, numbers[i].key, -1e9, 1e9, &value, s->what, s->err));
+        if (value != numbers[i].neutral) { return refuse_router(s, numbers[i].key); }
+    }
+    const char *scores = "softmax";
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "scoring_func", &scores, s->what, s->err));
+    return strcmp(scores, "softmax") == 0 ? QRUN_OK : refuse_router(s, "scoring_func");
+}
+
+/* ---- Which layers ------------------------------------------------------------------------------------------------ */
+
+/* Every decoder_sparse_step-th layer, but those of mlp_only_layers. */
+static qrun_status read_layers(const source *s, int64_t n_layers, qr_expert_config *experts) {
+    int64_t step = 1;
+    QR_RETURN_IF_ERROR(get_int(s, "decoder_sparse_step", 1, 1 << 20, &step));
+    experts->layer_has_experts = qr_alloc_array_zeroed((size_t)n_layers, sizeof *experts->layer_has_experts);
+    if (experts->layer_has_experts == NULL) { return qr_fail_memory(s->err, s->what, (size_t)n_layers); }
+    for (int64_t i = 0; i < n_layers; i++) { experts->layer_has_experts[i] = (i + 1) % step == 0; }
+    const qr_json *list = qr_json_get(s->json, "mlp_only_layers");
+    if (qr_json_is_null(list)) { return QRUN_OK; }
+    bool is_list = cJSON_IsArray(list);
+    for (const qr_json *item = qr_json_first(list); is_list && item != NULL; item = item->next) {
+        int64_t layer = 0;
+        is_list = qr_json_as_int(item, 0, INT64_MAX, &layer);
+        if (is_list && layer < n_layers) { experts->layer_has_experts[layer] = false; }
+    }
+    if (is_list) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"mlp_only_layers\" should be a list of layers", s->what);
+}
+
+/* ---- The interface ----------------------------------------------------------------------------------------------- */
+
+static qrun_status read_all(const source *s, const qr_expert_defaults *defaults, int64_t n_layers,
+                            qr_expert_config *experts) {
+    /* transformers takes either name of the first. */
+    QR_RETURN_IF_ERROR(get_int(s, "num_local_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
+    QR_RETURN_IF_ERROR(get_int(s, "num_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
+    QR_RETURN_IF_ERROR(get_int(s, "num_experts_per_tok", 1, QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token));
+    if (experts->n_per_token > experts->n_experts) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT,
+                       "%s: \"num_experts_per_tok\" is %lld, more than the %lld experts that there are", s->what,
+                       (long long)experts->n_per_token, (long long)experts->n_experts);
+    }
+    if (experts->n_experts > QR_MOST_EXPERTS_OF_MODEL / n_layers) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT,
+                       "%s: %lld experts in each of %lld layers are more than the %d supported", s->what,
+                       (long long)experts->n_experts, (long long)n_layers, QR_MOST_EXPERTS_OF_MODEL);
+    }
+    if (defaults->intermediate_size > 0) {
+        QR_RETURN_IF_ERROR(get_int(s, "moe_intermediate_size", 1, 1 << 22, &experts->intermediate_size));
+    }
+    if (defaults->shared_intermediate_size > 0) {
+        QR_RETURN_IF_ERROR(
+            get_int(s, "shared_expert_intermediate_size", 1, 1 << 22, &experts->shared_intermediate_size));
+    }
+    if (!defaults->always_normalizes) { QR_RETURN_IF_ERROR(get_bool(s, "norm_topk_prob", &experts->normalizes)); }
+    if (defaults->gate_limit > 0) {
+        QR_RETURN_IF_ERROR(
+            qr_json_get_double(s->json, "swiglu_alpha", 1e-6, 1e6, &experts->gate_alpha, s->what, s->err));
+        QR_RETURN_IF_ERROR(
+            qr_json_get_double(s->json, "swiglu_limit", 1e-6, 1e6, &experts->gate_limit, s->what, s->err));
+    }
+    QR_RETURN_IF_ERROR(get_bool(s, "output_router_logits", &experts->balances_load));
+    QR_RETURN_IF_ERROR(check_router(s));
+    return read_layers(s, n_layers, experts);
+}
+
+qrun_status qr_expert_config_read(const qr_json *json, const char *what, const qr_expert_defaults *defaults,
+                                  int64_t n_layers, int64_t intermediate_size, qr_expert_config *experts,
+                                  qr_error *err) {
+    const source s = {.json = json, .what = what, .err = err};
+    *experts = (qr_expert_config){0};
+    if (defaults->n_experts == 0) { return QRUN_OK; }
+    experts->n_experts = defaults->n_experts;
+    experts->n_per_token = defaults->n_per_token;
+    experts->intermediate_size = defaults->intermediate_size > 0 ? defaults->intermediate_size : intermediate_size;
+    experts->shared_intermediate_size = defaults->shared_intermediate_size;
+    experts->normalizes = defaults->normalizes || defaults->always_normalizes;
+    experts->has_biases = defaults->has_biases;
+    experts->gate_alpha = defaults->gate_alpha;
+    experts->gate_limit = defaults->gate_limit;
+    return read_all(&s, defaults, n_layers, experts);
+}
+
+void qr_expert_config_free(qr_expert_config *experts) {
+    qr_free(experts->layer_has_experts);
+    *experts = (qr_expert_config){0};
+}

@@ -1,0 +1,42 @@
+/* The part of config.json about a mixture of experts: which layers have experts, how many, and how a token's are
+ * chosen. */
+#ifndef QR_LOADERS_CONFIG_EXPERT_CONFIG_H
+#define QR_LOADERS_CONFIG_EXPERT_CONFIG_H
+
+#include "base/status.h"
+#include "loaders/files/json.h"
+
+/* The most that a layer and a model may have: memory for their descriptions is taken before a tensor is seen. */
+enum { QR_MOST_EXPERTS = 4096, QR_MOST_EXPERTS_OF_MODEL = 1 << 17, QR_MOST_EXPERTS_PER_TOKEN = 64 };
+
+typedef struct qr_expert_config {
+    int64_t n_experts; /* of a layer that has any; 0: no layer has */
+    int64_t n_per_token;
+    int64_t intermediate_size;
+    int64_t shared_intermediate_size; /* of the expert that every token goes to; 0: there is none */
+    bool normalizes;                  /* the shares of a token's experts add up to 1 */
+    bool has_biases;                  /* the matrices of experts, and the router */
+    double gate_alpha, gate_limit;    /* their activation is the clamped gate of gpt-oss; 0: that of dense layers */
+    bool balances_load;               /* training adds a loss that keeps the experts busy alike */
+    bool *layer_has_experts;          /* [n_layers], owned; NULL: no layer has */
+} qr_expert_config;
+
+/* What a family does with its experts, and what the keys that config.json lacks are. */
+typedef struct qr_expert_defaults {
+    int64_t n_experts, n_per_token; /* 0: the family has no experts */
+    int64_t intermediate_size;      /* 0: that of the model's dense layers, which it has none of */
+    int64_t shared_intermediate_size;
+    bool normalizes;        /* unless norm_topk_prob says otherwise */
+    bool always_normalizes; /* whatever config.json says */
+    bool has_biases;
+    double gate_alpha, gate_limit; /* 0: the family has no such activation */
+} qr_expert_defaults;
+
+/* Reads it from the model's object; intermediate_size: that of dense layers. QRUN_ERROR_UNSUPPORTED for a router that
+ * works otherwise than by a softmax. */
+qrun_status qr_expert_config_read(const qr_json *json, const char *what, const qr_expert_defaults *defaults,
+                                  int64_t n_layers, int64_t intermediate_size, qr_expert_config *experts,
+                                  qr_error *err);
+void qr_expert_config_free(qr_expert_config *experts);
+
+#endif

@@ -1,0 +1,44 @@
+/* What a key that config.json lacks is: the defaults of transformers' configuration classes, a row for each family. */
+#ifndef QR_LOADERS_CONFIG_FAMILY_DEFAULTS_H
+#define QR_LOADERS_CONFIG_FAMILY_DEFAULTS_H
+
+#include "loaders/config/model_config.h"
+
+/* Where a family keeps what all of them have. */
+typedef struct qr_config_keys {
+    const char *hidden_size, *intermediate_size, *n_layers, *n_heads, *max_positions, *norm_eps, *activation;
+} qr_config_keys;
+
+/* Which layers have a sliding window. */
+typedef enum qr_window_rule {
+    QR_WINDOW_NEVER,       /* the key is ignored */
+    QR_WINDOW_ALL,         /* every layer, when sliding_window is set */
+    QR_WINDOW_WHERE_USED,  /* use_sliding_window, every layer */
+    QR_WINDOW_FROM_LAYER,  /* use_sliding_window, layers from max_window_layers on */
+    QR_WINDOW_EVERY_OTHER, /* use_sliding_window, even layers before max_window_layers */
+    QR_WINDOW_PATTERN,     /* every layer but each n-th */
+    QR_WINDOW_UNROTATED    /* use_sliding_window, layers without rotary positions */
+} qr_window_rule;
+
+/* 0 is none, or derived as the field says. */
+typedef struct qr_family_defaults {
+    const qr_config_keys *names;
+    int64_t vocab_size, hidden_size, n_layers, n_heads, max_positions;
+    int64_t intermediate_size; /* 0: four times hidden_size */
+    int64_t n_kv_heads;        /* 0: n_heads */
+    int64_t head_dim;          /* 0: hidden_size / n_heads */
+    double norm_eps;
+    const char *activation;
+    bool tied;
+    double theta;
+    int64_t bos, eos, pad; /* −1: none */
+    qr_window_rule window;
+    int64_t sliding_window, window_pattern;
+    double attn_softcap, final_softcap;
+    qr_expert_defaults experts;
+    bool has_delta; /* layers of the gated delta rule; then gated attention, norms that add 1, partly rotated heads */
+} qr_family_defaults;
+
+const qr_family_defaults *qr_family_defaults_of(qr_model_family family);
+
+#endif

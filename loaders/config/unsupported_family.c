@@ -1,0 +1,65 @@
+#include "loaders/config/unsupported_family.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#include "base/sizes.h"
+
+static const char LATENT[] = "multi-head latent attention", MAMBA[] = "Mamba layers";
+static const char BIASED_ROUTER[] = "a router of sigmoids with biases", IMAGES[] = "a wrapper with images";
+static const char DENSE[] = "Qwen3 or Llama 3", EXPERTS[] = "Qwen3-MoE or Qwen3.5-MoE";
+static const char HYBRID[] = "Qwen3.5", HYBRID_EXPERTS[] = "Qwen3.5-MoE or Qwen3-Next";
+
+/* The first that matches counts, so a longer beginning stands before a shorter one. */
+static const qr_unsupported_family families[] = {
+    {"llama4", "Llama 4", "chunked attention and a router of sigmoids", EXPERTS},
+    {"mllama", "Llama 3.2 Vision", "cross-attention to images", "Llama 3"},
+    {"deepseek_v4", "DeepSeek V4", "compressed sparse attention", EXPERTS},
+    {"deepseek_v2", "DeepSeek V2", LATENT, EXPERTS},
+    {"deepseek", "DeepSeek V3", LATENT, EXPERTS},
+    {"kimi_linear", "Kimi Linear", "Kimi delta attention", HYBRID_EXPERTS},
+    {"kimi", "Kimi K2", LATENT, EXPERTS},
+    {"longcat", "LongCat", LATENT, EXPERTS},
+    {"glm_moe_dsa", "GLM-5", "sparse latent attention", EXPERTS},
+    {"glm5", "GLM-5", "sparse latent attention", EXPERTS},
+    {"glm4_moe", "GLM-4.5", BIASED_ROUTER, EXPERTS},
+    {"glm", "GLM", "rotary positions of neighbours", DENSE},
+    {"minimax_m", "MiniMax M2", BIASED_ROUTER, EXPERTS},
+    {"minimax", "MiniMax", "lightning attention", EXPERTS},
+    {"mimo_v2", "MiMo V2", BIASED_ROUTER, EXPERTS},
+    {"dots1", "dots.llm1", BIASED_ROUTER, EXPERTS},
+    {"ernie4_5_moe", "ERNIE 4.5", "a router with biases", EXPERTS},
+    {"ernie4_5", "ERNIE 4.5", "rotary positions of neighbours", DENSE},
+    {"hunyuan_v1_moe", "Hunyuan", "its own mixture of experts", EXPERTS},
+    {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},
+    {"dbrx", "DBRX", "its own mixture of experts", EXPERTS},
+    {"granitemoehybrid", "Granite 4 hybrid", MAMBA, HYBRID},
+    {"granitemoe", "Granite MoE", "scaled residuals beside experts", "OLMoE"},
+    {"nemotron_h", "Nemotron-H", MAMBA, HYBRID},
+    {"nemotron", "Nemotron", "squared ReLU", DENSE},
+    {"falcon_h1", "Falcon-H1", MAMBA, HYBRID},
+    {"falcon_mamba", "Falcon Mamba", MAMBA, HYBRID},
+    {"jamba", "Jamba", MAMBA, HYBRID_EXPERTS},
+    {"bamba", "Bamba", MAMBA, HYBRID},
+    {"zamba", "Zamba", MAMBA, HYBRID},
+    {"mamba", "Mamba", MAMBA, HYBRID},
+    {"recurrent_gemma", "RecurrentGemma", "gated linear recurrences", "Gemma 3 or Qwen3.5"},
+    {"lfm2_moe", "LFM2-MoE", "gated convolutions and a router of sigmoids", HYBRID_EXPERTS},
+    {"lfm", "LFM2", "gated convolutions", HYBRID},
+    {"olmo_hybrid", "OLMo Hybrid", "its own gated delta rule", "Qwen3.5 or OLMo 3"},
+    {"qwen4_exp", "Qwen4 Exp", "n-gram embeddings", HYBRID_EXPERTS},
+    {"qwen3_omni_moe", "Qwen3-Omni", IMAGES, EXPERTS},
+    {"qwen3_vl_moe", "Qwen3-VL", IMAGES, EXPERTS},
+    {"qwen3_vl", "Qwen3-VL", IMAGES, "Qwen3.5"},
+    {"qwen2_5_vl", "Qwen2.5-VL", IMAGES, "Qwen2.5 or Qwen3.5"},
+    {"qwen2_vl", "Qwen2-VL", IMAGES, "Qwen2.5 or Qwen3.5"},
+    {"gemma3n", "Gemma 3n", "per-layer embeddings and AltUp", "Gemma 3"},
+    {"cohere", "Command R", "attention and MLP side by side", DENSE},
+};
+
+const qr_unsupported_family *qr_unsupported_family_find(const char *model_type) {
+    for (size_t i = 0; i < QR_COUNT_OF(families); i++) {
+        if (strncmp(model_type, families[i].model_type, strlen(families[i].model_type)) == 0) { return &families[i]; }
+    }
+    return NULL;
+}

@@ -1,0 +1,177 @@
+#include "loaders/source/gguf_names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/sizes.h"
+
+/* Which architectures a row of the table below is for. */
+enum {
+    LIKE_LLAMA = 1,  /* all but GPT-2 */
+    PRE_NORMS = 2,   /* norms before the blocks alone */
+    SANDWICH = 4,    /* Gemma: before and after */
+    POST_NORMS = 8,  /* OLMo 2: after them alone */
+    SPLIT_QKV = 16,  /* q, k, v of their own; and gate and up */
+    FUSED_QKV = 32,  /* Phi-3 */
+    HEAD_NORMS = 64, /* norms of queries and keys */
+    GPT2 = 128
+};
+
+static const qr_gguf_arch archs[] = {
+    {.name = "llama", .model_type = "llama", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV, .pairs_rows = true},
+    {.name = "mistral3", .model_type = "ministral3", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV, .pairs_rows = true},
+    {.name = "smollm3", .model_type = "smollm3", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV, .pairs_rows = true},
+    {.name = "qwen2", .model_type = "qwen2", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV},
+    {.name = "qwen3", .model_type = "qwen3", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | HEAD_NORMS},
+    {.name = "gemma2", .model_type = "gemma2", .names = LIKE_LLAMA | SANDWICH | SPLIT_QKV, .adds_one = true},
+    {.name = "gemma3",
+     .model_type = "gemma3_text",
+     .names = LIKE_LLAMA | SANDWICH | SPLIT_QKV | HEAD_NORMS,
+     .adds_one = true},
+    {.name = "phi3", .model_type = "phi3", .names = LIKE_LLAMA | PRE_NORMS | FUSED_QKV},
+    {.name = "olmo2", .model_type = "olmo2", .names = LIKE_LLAMA | POST_NORMS | SPLIT_QKV | HEAD_NORMS},
+    {.name = "gpt2", .model_type = "gpt2", .names = GPT2, .is_gpt2 = true},
+};
+
+/* Families that llama.cpp knows under the name of another. */
+static const struct { const char *model_type, *name; } written_as[] = {{"mistral", "llama"}, {"olmo3", "olmo2"}};
+
+const qr_gguf_arch *qr_gguf_arch_find(const char *name) {
+    for (size_t i = 0; i < QR_COUNT_OF(archs); i++) {
+        if (strcmp(archs[i].name, name) == 0) { return &archs[i]; }
+    }
+    return NULL;
+}
+
+const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type) {
+    for (size_t i = 0; i < QR_COUNT_OF(written_as); i++) {
+        if (strcmp(written_as[i].model_type, model_type) == 0) { return qr_gguf_arch_find(written_as[i].name); }
+    }
+    for (size_t i = 0; i < QR_COUNT_OF(archs); i++) {
+        if (strcmp(archs[i].model_type, model_type) == 0) { return &archs[i]; }
+    }
+    return NULL;
+}
+
+qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr_error *err) {
+    qr_gguf_text text = {0};
+    char name[64];
+    QR_RETURN_IF_ERROR(qr_gguf_get_text(file, "general.architecture", &text, err));
+    if (text.bytes == NULL) { return qr_gguf_fail_missing(file, "general.architecture", err); }
+    (void)snprintf(name, sizeof name, "%.*s", (int)(text.n < sizeof name ? text.n : sizeof name - 1), text.bytes);
+    *arch = qr_gguf_arch_find(name);
+    if (*arch != NULL) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: architecture \"%s\" is not supported; supported are llama, mistral3, smollm3, qwen2, qwen3, "
+                   "gemma2, gemma3, phi3, olmo2 and gpt2",
+                   qr_gguf_path(file), name);
+}
+
+qr_gguf_key qr_gguf_arch_key(const qr_gguf_arch *arch, const char *key) {
+    qr_gguf_key full;
+    (void)snprintf(full.text, sizeof full.text, "%s.%s", arch->name, key);
+    return full;
+}
+
+qrun_status qr_gguf_get_arch_int(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, int64_t low,
+                                 int64_t high, int64_t *value, qr_error *err) {
+    return qr_gguf_get_int(file, qr_gguf_arch_key(arch, key).text, low, high, value, err);
+}
+
+qrun_status qr_gguf_get_arch_double(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, double low,
+                                    double high, double *value, qr_error *err) {
+    return qr_gguf_get_double(file, qr_gguf_arch_key(arch, key).text, low, high, value, err);
+}
+
+/* ---- Names of tensors -------------------------------------------------------------------------------------------- */
+
+#define LAYER "model.layers.%d."
+
+/* Without the suffix ".weight" or ".bias". */
+static const struct {
+    unsigned archs; /* one bit */
+    const char *gguf, *hf;
+} names[] = {
+    {LIKE_LLAMA, "token_embd", "model.embed_tokens"},
+    {LIKE_LLAMA, "output_norm", "model.norm"},
+    {LIKE_LLAMA, "output", "lm_head"},
+    {LIKE_LLAMA, "blk.%d.attn_output", LAYER "self_attn.o_proj"},
+    {LIKE_LLAMA, "blk.%d.ffn_down", LAYER "mlp.down_proj"},
+    {SPLIT_QKV, "blk.%d.attn_q", LAYER "self_attn.q_proj"},
+    {SPLIT_QKV, "blk.%d.attn_k", LAYER "self_attn.k_proj"},
+    {SPLIT_QKV, "blk.%d.attn_v", LAYER "self_attn.v_proj"},
+    {SPLIT_QKV, "blk.%d.ffn_gate", LAYER "mlp.gate_proj"},
+    {SPLIT_QKV, "blk.%d.ffn_up", LAYER "mlp.up_proj"},
+    {FUSED_QKV, "blk.%d.attn_qkv", LAYER "self_attn.qkv_proj"},
+    {FUSED_QKV, "blk.%d.ffn_up", LAYER "mlp.gate_up_proj"},
+    {HEAD_NORMS, "blk.%d.attn_q_norm", LAYER "self_attn.q_norm"},
+    {HEAD_NORMS, "blk.%d.attn_k_norm", LAYER "self_attn.k_norm"},
+    {PRE_NORMS, "blk.%d.attn_norm", LAYER "input_layernorm"},
+    {PRE_NORMS, "blk.%d.ffn_norm", LAYER "post_attention_layernorm"},
+    {SANDWICH, "blk.%d.attn_norm", LAYER "input_layernorm"},
+    {SANDWICH, "blk.%d.post_attention_norm", LAYER "post_attention_layernorm"},
+    {SANDWICH, "blk.%d.ffn_norm", LAYER "pre_feedforward_layernorm"},
+    {SANDWICH, "blk.%d.post_ffw_norm", LAYER "post_feedforward_layernorm"},
+    {POST_NORMS, "blk.%d.post_attention_norm", LAYER "post_attention_layernorm"},
+    {POST_NORMS, "blk.%d.post_ffw_norm", LAYER "post_feedforward_layernorm"},
+    {GPT2, "token_embd", "wte"},
+    {GPT2, "position_embd", "wpe"},
+    {GPT2, "output_norm", "ln_f"},
+    {GPT2, "output", "lm_head"},
+    {GPT2, "blk.%d.attn_norm", "h.%d.ln_1"},
+    {GPT2, "blk.%d.ffn_norm", "h.%d.ln_2"},
+    {GPT2, "blk.%d.attn_qkv", "h.%d.attn.c_attn"},
+    {GPT2, "blk.%d.attn_output", "h.%d.attn.c_proj"},
+    {GPT2, "blk.%d.ffn_up", "h.%d.mlp.c_fc"},
+    {GPT2, "blk.%d.ffn_down", "h.%d.mlp.c_proj"},
+};
+
+/* What follows the first n bytes of `prefix` in text; NULL where they differ. */
+static const char *after(const char *text, const char *prefix, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] != prefix[i]) { return NULL; }
+    }
+    return text + n;
+}
+
+/* Whether `name` is the pattern, with digits for its %d and a suffix after it. The digits are name[*digits, *n). */
+static bool matches(const char *pattern, const char *name, size_t *digits, size_t *n, const char **suffix) {
+    const char *number = strstr(pattern, "%d");
+    *digits = number != NULL ? (size_t)(number - pattern) : strlen(pattern);
+    *n = 0;
+    const char *rest = after(name, pattern, *digits);
+    if (rest != NULL && number != NULL) {
+        *n = strspn(rest, "0123456789");
+        rest = *n > 0 && *n <= 9 ? after(rest + *n, number + 2, strlen(number + 2)) : NULL;
+    }
+    *suffix = rest;
+    return rest != NULL && (strcmp(rest, ".weight") == 0 || strcmp(rest, ".bias") == 0);
+}
+
+static bool translate(const char *from, const char *to, const char *name, char out[QR_GGUF_NAME_BYTES]) {
+    size_t digits, n;
+    const char *suffix;
+    if (!matches(from, name, &digits, &n, &suffix)) { return false; }
+    const char *number = strstr(to, "%d");
+    const int before = number != NULL ? (int)(number - to) : (int)strlen(to);
+    return snprintf(out, QR_GGUF_NAME_BYTES, "%.*s%.*s%s%s", before, to, (int)n, name + digits,
+                    number != NULL ? number + 2 : "", suffix) < QR_GGUF_NAME_BYTES;
+}
+
+bool qr_gguf_name_to_hf(const qr_gguf_arch *arch, const char *name, char hf[QR_GGUF_NAME_BYTES]) {
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        if ((arch->names & names[i].archs) != 0 && translate(names[i].gguf, names[i].hf, name, hf)) { return true; }
+    }
+    return false;
+}
+
+bool qr_gguf_name_from_hf(const qr_gguf_arch *arch, const char *hf, char name[QR_GGUF_NAME_BYTES]) {
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        if ((arch->names & names[i].archs) != 0 && translate(names[i].hf, names[i].gguf, hf, name)) { return true; }
+    }
+    return false;
+}
+
+bool qr_gguf_has_paired_rows(const qr_gguf_arch *arch, const char *hf) {
+    return arch->pairs_rows && (strstr(hf, ".q_proj.") != NULL || strstr(hf, ".k_proj.") != NULL);
+}

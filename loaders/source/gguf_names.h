@@ -1,0 +1,47 @@
+/* llama.cpp's architectures among our families, and the names of their tensors there and in transformers. */
+#ifndef QR_LOADERS_SOURCE_GGUF_NAMES_H
+#define QR_LOADERS_SOURCE_GGUF_NAMES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+#include "loaders/files/gguf.h"
+
+enum { QR_GGUF_NAME_BYTES = 128 };
+
+typedef struct qr_gguf_arch {
+    const char *name;       /* "general.architecture" */
+    const char *model_type; /* of config.json */
+    unsigned names;         /* which rows of the table of tensor names it has: bits */
+    bool pairs_rows;        /* rows of q and k lie in pairs that are rotated together */
+    bool adds_one;          /* the file has 1 + weight of the norms */
+    bool is_gpt2;
+} qr_gguf_arch;
+
+/* NULL where llama.cpp's name is none of ours. */
+const qr_gguf_arch *qr_gguf_arch_find(const char *name);
+/* The architecture that a family of ours is written as; NULL: none. */
+const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type);
+qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr_error *err);
+
+/* A value of the architecture: the key is "<arch>.<key>". As qr_gguf_get_int and its like. */
+qrun_status qr_gguf_get_arch_int(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, int64_t low,
+                                 int64_t high, int64_t *value, qr_error *err);
+qrun_status qr_gguf_get_arch_double(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, double low,
+                                    double high, double *value, qr_error *err);
+typedef struct qr_gguf_key {
+    char text[QR_GGUF_NAME_BYTES];
+} qr_gguf_key;
+qr_gguf_key qr_gguf_arch_key(const qr_gguf_arch *arch, const char *key);
+
+/* The other name of a tensor, with its layer and suffix ("blk.3.attn_q.weight" is
+ * "model.layers.3.self_attn.q_proj.weight"). False where the architecture has no tensor of that name. */
+bool qr_gguf_name_to_hf(const qr_gguf_arch *arch, const char *name, char hf[QR_GGUF_NAME_BYTES]);
+bool qr_gguf_name_from_hf(const qr_gguf_arch *arch, const char *hf, char name[QR_GGUF_NAME_BYTES]);
+
+/* Whether the rows of a tensor of that (transformers') name are paired: q_proj and k_proj of an arch that pairs_rows.
+ */
+bool qr_gguf_has_paired_rows(const qr_gguf_arch *arch, const char *hf);
+
+#endif

@@ -1,0 +1,341 @@
+/* A model, with an adapter merged into it or without, as one GGUF file; or an adapter alone (gguf_lora.c). */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/half.h"
+#include "base/params.h"
+#include "base/sizes.h"
+#include "loaders/files/suffix.h"
+#include "loaders/source/model_source.h"
+#include "quant/ggml.h"
+#include "runtime/folders/gguf_export.h"
+#include "runtime/folders/gguf_metadata.h"
+#include "runtime/folders/merge_plan.h"
+#include "runtime/model/model_open.h"
+#include "runtime/model/model_tensors.h"
+#include "runtime/model/weight_writer.h"
+
+enum { CHUNK_ELEMENTS = 1 << 22, TASK_ROWS = 16 };
+
+/* A tensor of the file: a matrix [rows, cols], or a vector as one of a column. */
+typedef struct planned_tensor {
+    char name[QR_GGUF_NAME_BYTES];
+    size_t output; /* of the merge plan whose values it has */
+    int n_dims;
+    int64_t dims[2];
+    qr_dtype dtype;
+    bool transposed; /* the values are [cols, rows] */
+    bool adds_one;
+    int64_t head_dim; /* as in qr_safetensors_tensor */
+} planned_tensor;
+
+typedef struct export_job {
+    const qrun_export_params *params;
+    qrun_export_result result;
+    qrun_model model; /* described; no weights */
+    qr_safetensors *source;
+    qr_adapter *adapter, none;
+    qr_merge_plan plan;
+    const qr_gguf_arch *arch;
+    qr_dtype dtype;
+    planned_tensor *tensors;
+    size_t n_tensors;
+    qr_gguf_writer writer;
+    unsigned char *chunk;
+    float *scratch; /* a row for each worker */
+    int64_t done_bytes, total_bytes;
+} export_job;
+
+/* ---- Parameters -------------------------------------------------------------------------------------------------- */
+
+qr_dtype qr_gguf_type_dtype(qrun_gguf_type type) {
+    static const qr_dtype dtypes[] = {
+        [QRUN_GGUF_AUTO] = QR_DTYPE_Q8_0, [QRUN_GGUF_F32] = QR_DTYPE_F32,   [QRUN_GGUF_F16] = QR_DTYPE_F16,
+        [QRUN_GGUF_BF16] = QR_DTYPE_BF16, [QRUN_GGUF_Q8_0] = QR_DTYPE_Q8_0, [QRUN_GGUF_Q4_0] = QR_DTYPE_Q4_0,
+    };
+    return dtypes[type];
+}
+
+static qrun_status check_params(const qrun_export_params *params, const qrun_export_result *result, qr_error *err) {
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_export_params, params, err));
+    if (result != NULL) { QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_export_result, result, err)); }
+    if (params->path == NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "no model path was given"); }
+    if (params->out == NULL || params->out[0] == '\0') {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "no file to write was given");
+    }
+    if ((unsigned)params->format > QRUN_EXPORT_GGUF_LORA) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "format %d is not one of qrun_export_format", (int)params->format);
+    }
+    if ((unsigned)params->type > QRUN_GGUF_Q4_0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "type %d is not one of qrun_gguf_type", (int)params->type);
+    }
+    if (qr_file_is_folder(params->out)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "%s: is a folder, and a GGUF model is one file; give a name that ends "
+                       "in .gguf",
+                       params->out);
+    }
+    return QRUN_OK;
+}
+
+/* ---- The plan ---------------------------------------------------------------------------------------------------- */
+
+/* Without the prefix of this checkpoint. */
+static const char *bare_name(const qrun_model *model, const char *name) {
+    const size_t n = strlen(model->prefix);
+    return strncmp(name, model->prefix, n) == 0 ? name + n : name;
+}
+
+static qr_dtype choose_dtype(const export_job *job, const planned_tensor *tensor) {
+    const bool is_table = strncmp(tensor->name, "token_embd", 10) == 0 || strncmp(tensor->name, "output.", 7) == 0;
+    if (tensor->n_dims == 1 || strncmp(tensor->name, "position_embd", 13) == 0) { return QR_DTYPE_F32; }
+    if (!qr_dtype_is_blocks(job->dtype)) { return job->dtype; }
+    if (tensor->dims[1] % qr_dtype_block_elements(job->dtype) != 0) { return QR_DTYPE_F16; }
+    return is_table ? QR_DTYPE_Q8_0 : job->dtype;
+}
+
+/* False for a tensor that the file does not have: an image encoder's. */
+static bool plan_tensor(const export_job *job, size_t output, planned_tensor *tensor) {
+    const qrun_model *model = &job->model;
+    const qr_safetensors_spec *spec = &job->plan.specs[output];
+    const char *name = bare_name(model, spec->name);
+    *tensor = (planned_tensor){.output = output, .n_dims = spec->n_dims};
+    if (!qr_gguf_name_from_hf(job->arch, name, tensor->name)) { return false; }
+    if (spec->n_dims < 1 || spec->n_dims > 2) { return false; }
+    const bool is_linear =
+        spec->n_dims == 2 && qr_is_last_part(tensor->name, "weight") && strncmp(tensor->name, "blk.", 4) == 0;
+    tensor->transposed = is_linear && model->family->transposed;
+    tensor->dims[0] = spec->dims[tensor->transposed ? 1 : 0];
+    tensor->dims[1] = spec->n_dims == 1 ? 1 : spec->dims[tensor->transposed ? 0 : 1];
+    tensor->adds_one = job->arch->adds_one && qr_ends_with(name, "norm.weight");
+    tensor->head_dim = qr_gguf_has_paired_rows(job->arch, name) ? model->shape.head_dim : 0;
+    tensor->dtype = choose_dtype(job, tensor);
+    return true;
+}
+
+static qrun_status plan_tensors(export_job *job, qr_error *err) {
+    job->tensors = qr_alloc_array(job->plan.n_outputs + 1, sizeof *job->tensors);
+    if (job->tensors == NULL) { return qr_fail_memory(err, "the list of tensors", job->plan.n_outputs); }
+    const planned_tensor *embedding = NULL;
+    bool has_head = false;
+    for (size_t i = 0; i < job->plan.n_outputs; i++) {
+        planned_tensor *tensor = &job->tensors[job->n_tensors];
+        if (!plan_tensor(job, i, tensor)) { continue; }
+        if (strcmp(tensor->name, "token_embd.weight") == 0) { embedding = tensor; }
+        has_head |= strcmp(tensor->name, "output.weight") == 0;
+        job->n_tensors++;
+    }
+    if (embedding == NULL) {
+        return qr_fail(err, QRUN_ERROR_INTERNAL, "%s: no embedding was planned", job->model.folder);
+    }
+    if (!has_head && strcmp(job->arch->name, "olmo2") == 0) { /* llama.cpp has no tied head there */
+        planned_tensor *head = &job->tensors[job->n_tensors++];
+        *head = *embedding;
+        (void)snprintf(head->name, sizeof head->name, "output.weight");
+    }
+    for (size_t i = 0; i < job->n_tensors; i++) {
+        job->total_bytes += (int64_t)job->plan.outputs[job->tensors[i].output].source->n_bytes;
+    }
+    return QRUN_OK;
+}
+
+static int64_t vocab_rows(const export_job *job) {
+    for (size_t i = 0; i < job->n_tensors; i++) {
+        if (strcmp(job->tensors[i].name, "token_embd.weight") == 0) { return job->tensors[i].dims[0]; }
+    }
+    return 0;
+}
+
+static qrun_status open_all(export_job *job, qrun_context *context, qr_error *err) {
+    const qrun_export_params *params = job->params;
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    model_params.path = params->path;
+    QR_RETURN_IF_ERROR(qr_model_prepare(context, &model_params, &job->model, &job->source, err));
+    QR_RETURN_IF_ERROR(qr_source_require_folder(job->model.folder, "exporting", err));
+    QR_RETURN_IF_ERROR(qr_merge_refuse_packed(&job->model, err));
+    QR_RETURN_IF_ERROR(qr_gguf_choose_arch(&job->model, &job->arch, err));
+    if (params->adapter != NULL) { QR_RETURN_IF_ERROR(qr_adapter_open(params->adapter, &job->adapter, err)); }
+    job->plan.model = &job->model;
+    job->plan.source = job->source;
+    job->plan.adapter = job->adapter != NULL ? job->adapter : &job->none;
+    job->plan.dtype = QR_DTYPE_F32;
+    const qrun_status status = qr_merge_plan_make(&job->plan, err);
+    if (status != QRUN_OK && params->adapter != NULL) { qr_error_prefix(err, params->adapter); }
+    return status == QRUN_OK ? plan_tensors(job, err) : status;
+}
+
+/* ---- Rows -------------------------------------------------------------------------------------------------------- */
+
+/* Where the values of a tensor come from: F32 that were computed, or elements of a stored tensor. */
+typedef struct row_job {
+    const export_job *job;
+    const planned_tensor *tensor;
+    qr_dtype dtype;
+    const void *data;
+    int64_t first, n_rows; /* of this chunk */
+    size_t row_bytes;
+    atomic_bool is_broken;
+} row_job;
+
+static void write_row(const row_job *rows, int64_t row, float *values, unsigned char *dst) {
+    const planned_tensor *t = rows->tensor;
+    const int64_t cols = t->dims[1];
+    qr_matrix_rows_to_f32(rows->dtype, rows->data, t->dims[0], cols, t->transposed, qr_row_of_stored(t->head_dim, row),
+                          1, values);
+    for (int64_t c = 0; t->adds_one && c < cols; c++) { values[c] += 1.0F; }
+    if (qr_dtype_is_blocks(t->dtype)) {
+        qr_ggml_quantize(t->dtype, values, cols / qr_dtype_block_elements(t->dtype), dst);
+    } else {
+        qr_elements_from_f32(t->dtype, values, cols, dst);
+    }
+}
+
+static void row_task(void *arg, int64_t index, int worker) {
+    row_job *rows = arg;
+    const planned_tensor *t = rows->tensor;
+    float *values = rows->job->scratch + (int64_t)worker * t->dims[1];
+    const int64_t end = qr_min(rows->n_rows, (index + 1) * TASK_ROWS);
+    for (int64_t r = index * TASK_ROWS; r < end; r++) {
+        write_row(rows, rows->first + r, values, rows->job->chunk + (size_t)r * rows->row_bytes);
+        const qr_dtype limit = qr_dtype_is_blocks(t->dtype) ? QR_DTYPE_F16 : t->dtype;
+        if (!qr_merge_fits(values, t->dims[1], limit)) { atomic_store(&rows->is_broken, true); }
+    }
+}
+
+static qrun_status write_rows(export_job *job, const planned_tensor *t, qr_dtype dtype, const void *data,
+                              qr_error *err) {
+    qr_threads *threads = job->model.context->backend->threads;
+    row_job rows = {.job = job, .tensor = t, .dtype = dtype, .data = data};
+    const int64_t most_rows = qr_max(CHUNK_ELEMENTS / t->dims[1], 1);
+    const int64_t row_dims[1] = {t->dims[1]};
+    rows.row_bytes = (size_t)qr_gguf_tensor_bytes(t->dtype, 1, row_dims);
+    const size_t n_scratch = (size_t)qr_threads_count(threads) * (size_t)t->dims[1];
+    qrun_status status = QRUN_OK;
+    job->chunk = qr_alloc_array((size_t)qr_min(most_rows, t->dims[0]), rows.row_bytes);
+    job->scratch = qr_alloc_array(n_scratch, sizeof *job->scratch);
+    if (job->chunk == NULL || job->scratch == NULL) { QR_TRY(qr_fail_memory(err, t->name, n_scratch * sizeof(float))); }
+    for (rows.first = 0; rows.first < t->dims[0]; rows.first += rows.n_rows) {
+        rows.n_rows = qr_min(most_rows, t->dims[0] - rows.first);
+        qr_threads_run(threads, qr_ceil_div(rows.n_rows, TASK_ROWS), row_task, &rows);
+        if (atomic_load(&rows.is_broken)) {
+            QR_TRY(qr_merge_refuse_value(t->name, qr_dtype_is_blocks(t->dtype) ? QR_DTYPE_F16 : t->dtype, err));
+        }
+        QR_TRY(qr_gguf_write(&job->writer, job->chunk, (size_t)rows.n_rows * rows.row_bytes, err));
+    }
+    QR_TRY(qr_gguf_end_tensor(&job->writer, err));
+out:
+    qr_free(job->chunk);
+    qr_free(job->scratch);
+    job->chunk = NULL;
+    job->scratch = NULL;
+    return status;
+}
+
+/* A matrix that the adapter changes, or that is stored quantised, is computed whole in F32. */
+static qrun_status write_tensor(export_job *job, const planned_tensor *t, qr_error *err) {
+    const qr_merge_output *output = &job->plan.outputs[t->output];
+    qrun_context *context = job->model.context;
+    float *merged = NULL;
+    qrun_status status = QRUN_OK;
+    pthread_mutex_lock(&context->compute_lock);
+    if (output->matrix != NULL) {
+        const size_t n_bytes = (size_t)(t->dims[0] * t->dims[1]) * sizeof *merged;
+        merged = qr_alloc(n_bytes);
+        if (merged == NULL) { QR_TRY(qr_fail_memory(err, t->name, n_bytes)); }
+        QR_TRY(qr_merge_matrix_compute(context->backend, output->matrix, QR_DTYPE_F32, merged, err));
+        QR_TRY(write_rows(job, t, QR_DTYPE_F32, merged, err));
+    } else {
+        QR_TRY(write_rows(job, t, output->source->dtype, output->source->data, err));
+    }
+out:
+    pthread_mutex_unlock(&context->compute_lock);
+    qr_free(merged);
+    return status;
+}
+
+/* ---- The file ---------------------------------------------------------------------------------------------------- */
+
+static uint32_t file_type(qr_dtype dtype) {
+    return dtype == QR_DTYPE_F32    ? 0
+           : dtype == QR_DTYPE_F16  ? 1
+           : dtype == QR_DTYPE_Q4_0 ? 2
+           : dtype == QR_DTYPE_Q8_0 ? 7
+                                    : 32;
+}
+
+static qrun_status begin_file(export_job *job, const char *const names[2], int n_factors, qr_error *err) {
+    qr_gguf_writer *w = &job->writer;
+    qr_gguf_put_model(w, &job->model, job->arch);
+    qr_gguf_put_u32(w, "general.file_type", file_type(job->dtype));
+    qr_gguf_put_u32(w, "general.quantization_version", 2);
+    QR_RETURN_IF_ERROR(qr_gguf_put_tokenizer(w, &job->model, vocab_rows(job), err));
+    const int64_t half = job->model.config.rope.rotary_dim / 2;
+    for (int i = 0; i < n_factors; i++) { qr_gguf_add_tensor(w, names[i], QR_DTYPE_F32, 1, &half); }
+    for (size_t i = 0; i < job->n_tensors; i++) {
+        const planned_tensor *t = &job->tensors[i];
+        qr_gguf_add_tensor(w, t->name, t->dtype, t->n_dims, t->dims);
+    }
+    job->result.n_tensors = (int64_t)w->n_tensors;
+    return qr_gguf_writer_begin(w, job->params->out, err);
+}
+
+static qrun_status advance(export_job *job, const planned_tensor *t, qr_error *err) {
+    const qrun_export_params *params = job->params;
+    job->done_bytes += (int64_t)job->plan.outputs[t->output].source->n_bytes;
+    if (params->progress == NULL || params->progress(params->progress_user, job->done_bytes, job->total_bytes)) {
+        return QRUN_OK;
+    }
+    return qr_fail(err, QRUN_ERROR_CANCELLED, "exporting %s was cancelled", job->model.folder);
+}
+
+static qrun_status write_file(export_job *job, qr_error *err) {
+    const int64_t half = job->model.config.rope.rotary_dim / 2;
+    const char *names[2];
+    qrun_status status = QRUN_OK;
+    float *factors = qr_alloc_array((size_t)half * 2 + 1, sizeof *factors);
+    if (factors == NULL) { return qr_fail_memory(err, "the rotary factors", (size_t)half * 2 * sizeof *factors); }
+    const int n_factors = qr_gguf_rope_factors(&job->model, names, factors);
+    QR_TRY(begin_file(job, names, n_factors, err));
+    for (int i = 0; i < n_factors; i++) {
+        QR_TRY(qr_gguf_write(&job->writer, factors + i * half, (size_t)half * sizeof *factors, err));
+        QR_TRY(qr_gguf_end_tensor(&job->writer, err));
+    }
+    for (size_t i = 0; i < job->n_tensors; i++) {
+        QR_TRY(write_tensor(job, &job->tensors[i], err));
+        QR_TRY(advance(job, &job->tensors[i], err));
+    }
+    QR_TRY(qr_safetensors_check(job->source, err));
+    if (job->adapter != NULL) { QR_TRY(qr_safetensors_check(job->adapter->file, err)); }
+    job->result.n_bytes = job->writer.file.offset;
+    QR_TRY(qr_gguf_writer_commit(&job->writer, err));
+out:
+    qr_free(factors);
+    return status;
+}
+
+static void job_free(export_job *job) {
+    qr_gguf_writer_free(&job->writer);
+    qr_free(job->tensors);
+    qr_merge_plan_free(&job->plan);
+    qr_adapter_close(job->adapter);
+    qr_safetensors_close(job->source);
+    if (job->model.context != NULL) { qr_model_release(&job->model); }
+}
+
+qrun_status qrun_export(qrun_context *context, const qrun_export_params *params, qrun_export_result *result,
+                        qrun_error *error) {
+    QR_RETURN_IF_ERROR(check_params(params, result, error));
+    if (params->format == QRUN_EXPORT_GGUF_LORA) { return qr_gguf_export_lora(context, params, result, error); }
+    qrun_status status = QRUN_OK;
+    export_job job = {.params = params, .result = QRUN_EXPORT_RESULT_INIT, .dtype = qr_gguf_type_dtype(params->type)};
+    QR_TRY(open_all(&job, context, error));
+    QR_TRY(write_file(&job, error));
+    job.result.type = params->type == QRUN_GGUF_AUTO ? QRUN_GGUF_Q8_0 : params->type;
+    job.result.context_tokens = qr_gguf_context_tokens(&job.model);
+    if (result != NULL) { *result = job.result; }
+out:
+    job_free(&job);
+    return status;
+}

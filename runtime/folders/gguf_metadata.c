@@ -1,0 +1,226 @@
+#include "runtime/folders/gguf_metadata.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "runtime/model/rope.h"
+
+static const double PI = 3.14159265358979323846;
+
+/* ---- What llama.cpp computes ------------------------------------------------------------------------------------- */
+
+static bool is_arch(const qr_gguf_arch *arch, const char *name) { return strcmp(arch->name, name) == 0; }
+
+/* Families whose sliding window llama.cpp does not have: within the window nothing differs. */
+static bool loses_window(qr_model_family family) {
+    return family == QR_FAMILY_MISTRAL || family == QR_FAMILY_MINISTRAL3 || family == QR_FAMILY_PHI3;
+}
+
+static bool has_windows(const qrun_model *model) {
+    return model->config.sliding_window > 0 && !loses_window(model->config.family);
+}
+
+int64_t qr_gguf_context_tokens(const qrun_model *model) {
+    const qr_model_config *config = &model->config;
+    if (config->sliding_window == 0 || !loses_window(config->family)) { return config->max_position_embeddings; }
+    return qr_min(config->max_position_embeddings, config->sliding_window);
+}
+
+static bool rotates_as_smollm3(const qr_model_config *config) {
+    for (int64_t l = 0; config->layer_rotates != NULL && l < config->n_layers; l++) {
+        if (config->layer_rotates[l] != ((l + 1) % 4 != 0)) { return false; }
+    }
+    return true;
+}
+
+/* llama.cpp knows Gemma's largest models by their layers, and scales their scores by another size. */
+static double gemma_scalar(const qr_model_config *config) {
+    const int64_t largest = config->family == QR_FAMILY_GEMMA2 ? 46 : 62;
+    return (double)(config->n_layers == largest ? config->hidden_size / config->n_heads : config->head_dim);
+}
+
+/* NULL: nothing. */
+static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *arch) {
+    const qr_model_config *c = &model->config;
+    const bool is_gemma = c->family == QR_FAMILY_GEMMA2 || c->family == QR_FAMILY_GEMMA3;
+    const bool takes_biases = is_arch(arch, "llama");
+    const bool two_ropes = c->family == QR_FAMILY_GEMMA3 || c->family == QR_FAMILY_OLMO3;
+    const bool yarn_is_usual =
+        c->rope.truncate && ((c->rope.beta_fast == 32 && c->rope.beta_slow == 1) || c->family == QR_FAMILY_MINISTRAL3);
+    const double scalar = is_gemma ? gemma_scalar(c) : (double)c->head_dim;
+    const qr_mlp_activation activation = is_gemma || arch->is_gpt2 ? QR_ACTIVATION_GELU_TANH : QR_ACTIVATION_SILU;
+    const struct {
+        bool holds;
+        const char *what;
+    } obstacles[] = {
+        {c->activation != activation, "its activation"},
+        {!takes_biases && !arch->is_gpt2 && (c->o_bias || c->mlp_bias), "biases of its attention or MLP"},
+        {!takes_biases && !arch->is_gpt2 && c->qkv_bias && c->family != QR_FAMILY_QWEN2, "biases of its attention"},
+        {c->query_pre_attn_scalar != scalar, "its query_pre_attn_scalar"},
+        {c->has_rope && c->rope.type == QR_ROPE_DYNAMIC, "dynamic rotary scaling"},
+        {c->has_rope && c->rope.type == QR_ROPE_LONGROPE && !is_arch(arch, "phi3") && !is_arch(arch, "llama"),
+         "longrope rotary scaling"},
+        {c->has_rope && c->rope.type == QR_ROPE_LLAMA3 && !arch->pairs_rows, "llama3 rotary scaling"},
+        {two_ropes && c->rope_local.type != QR_ROPE_DEFAULT, "rotary scaling of sliding layers"},
+        {c->has_rope && c->rope.type == QR_ROPE_YARN && !yarn_is_usual, "the borders of its YaRN scaling"},
+        {c->has_rope && c->rope.rotary_dim != c->head_dim && !is_arch(arch, "phi3"), "heads that rotate in part"},
+        {has_windows(model) && !is_gemma && c->family != QR_FAMILY_OLMO3, "its sliding window"},
+        {!rotates_as_smollm3(c), "its layers without rotary positions"},
+        {c->family == QR_FAMILY_GEMMA2 && c->attn_logit_softcapping == 0, "attention without a soft cap"},
+        {c->family == QR_FAMILY_GEMMA3 && c->attn_logit_softcapping != 0, "a soft cap of attention"},
+        {(is_arch(arch, "olmo2") || is_arch(arch, "phi3")) && c->head_dim * c->n_heads != c->hidden_size,
+         "heads that are not a share of its hidden size"},
+        {c->family == QR_FAMILY_GEMMA2 && !model->shape.tied_head, "an output head apart from the embedding"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(obstacles); i++) {
+        if (obstacles[i].holds) { return obstacles[i].what; }
+    }
+    return NULL;
+}
+
+qrun_status qr_gguf_choose_arch(const qrun_model *model, const qr_gguf_arch **arch, qr_error *err) {
+    *arch = qr_gguf_arch_of_model_type(qr_model_family_name(model->config.family));
+    if (*arch == NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a %s model has no name in llama.cpp that is written here",
+                       model->folder, model->family->name);
+    }
+    const char *obstacle = find_obstacle(model, *arch);
+    if (obstacle == NULL) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: llama.cpp's %s model does not have %s, so the file would answer differently; keep the folder",
+                   model->folder, (*arch)->name, obstacle);
+}
+
+/* ---- Rotary positions -------------------------------------------------------------------------------------------- */
+
+/* What llama.cpp divides each frequency by for Llama 3's scaling, computed as its converter does. */
+static void llama3_dividers(const qr_rope_config *rope, float *values) {
+    const double positions = (double)rope->original_max_position_embeddings;
+    for (int64_t i = 0; i < rope->rotary_dim / 2; i++) {
+        const double length = 2 * PI * pow(rope->theta, 2.0 * (double)i / (double)rope->rotary_dim);
+        const double smooth =
+            (positions / length - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
+        values[i] = (float)(smooth > 1 ? 1.0 : smooth < 0 ? rope->factor : 1 / ((1 - smooth) / rope->factor + smooth));
+    }
+}
+
+int qr_gguf_rope_factors(const qrun_model *model, const char *names[2], float *values) {
+    const qr_rope_config *rope = &model->config.rope;
+    const int64_t n = rope->rotary_dim / 2;
+    if (!model->config.has_rope) { return 0; }
+    if (rope->type == QR_ROPE_LLAMA3) {
+        names[0] = "rope_freqs.weight";
+        llama3_dividers(rope, values);
+        return 1;
+    }
+    if (rope->type != QR_ROPE_LONGROPE) { return 0; }
+    names[0] = "rope_factors_long.weight";
+    names[1] = "rope_factors_short.weight";
+    for (int64_t i = 0; i < n; i++) {
+        values[i] = (float)rope->long_factors[i];
+        values[n + i] = (float)rope->short_factors[i];
+    }
+    return 2;
+}
+
+static void put_number(qr_gguf_writer *w, const qr_gguf_arch *arch, const char *key, double value) {
+    qr_gguf_put_f32(w, qr_gguf_arch_key(arch, key).text, (float)value);
+}
+
+static void put_count(qr_gguf_writer *w, const qr_gguf_arch *arch, const char *key, int64_t value) {
+    qr_gguf_put_u32(w, qr_gguf_arch_key(arch, key).text, (uint32_t)value);
+}
+
+static void put_scaling_type(qr_gguf_writer *w, const qr_gguf_arch *arch, const char *type) {
+    qr_gguf_put_text(w, qr_gguf_arch_key(arch, "rope.scaling.type").text, type, strlen(type));
+}
+
+enum { MAX_PAIRS = 1 << 11 };
+
+/* What multiplies cos and sin. */
+static double attention_factor(const qr_model_config *config) {
+    float frequencies[MAX_PAIRS], factor;
+    qr_rope_frequencies(config, 0, 1, 1, frequencies, &factor);
+    return (double)factor;
+}
+
+/* llama.cpp multiplies YaRN's cos and sin by the logarithm of the factor, and by what the file says besides. */
+static void put_yarn(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_model_config *config) {
+    const qr_rope_config *rope = &config->rope;
+    const double usual = rope->factor <= 1 ? 1 : 0.1 * log(rope->factor) + 1;
+    put_number(w, arch, "rope.scaling.yarn_beta_fast", rope->beta_fast);
+    put_number(w, arch, "rope.scaling.yarn_beta_slow", rope->beta_slow);
+    put_number(w, arch, "rope.scaling.attn_factor", attention_factor(config) / usual);
+}
+
+static void put_rope(qr_gguf_writer *w, const qrun_model *model, const qr_gguf_arch *arch) {
+    const qr_model_config *c = &model->config;
+    const qr_rope_config *rope = &c->rope;
+    put_count(w, arch, "rope.dimension_count", rope->rotary_dim);
+    put_number(w, arch, "rope.freq_base", rope->theta);
+    if (c->family == QR_FAMILY_GEMMA3) { put_number(w, arch, "rope.freq_base_swa", c->rope_local.theta); }
+    const bool is_scaled = rope->type == QR_ROPE_LINEAR || rope->type == QR_ROPE_YARN || rope->type == QR_ROPE_LONGROPE;
+    if (is_scaled) { put_scaling_type(w, arch, qr_rope_type_name(rope->type)); }
+    if (rope->type == QR_ROPE_LINEAR || rope->type == QR_ROPE_YARN) {
+        put_number(w, arch, "rope.scaling.factor", rope->factor);
+    }
+    if (rope->type == QR_ROPE_YARN || rope->type == QR_ROPE_LONGROPE || c->family == QR_FAMILY_PHI3) {
+        put_count(w, arch, "rope.scaling.original_context_length", rope->original_max_position_embeddings);
+    }
+    if (rope->type == QR_ROPE_YARN) { put_yarn(w, arch, c); }
+    if (rope->type == QR_ROPE_LONGROPE) { put_number(w, arch, "rope.scaling.attn_factor", attention_factor(c)); }
+    if (c->attn_temperature_tokens > 0) {
+        put_number(w, arch, "attention.temperature_scale", c->attn_temperature_beta);
+    }
+}
+
+/* ---- All of it --------------------------------------------------------------------------------------------------- */
+
+static void put_windows(qr_gguf_writer *w, const qrun_model *model, const qr_gguf_arch *arch) {
+    const qr_model_config *c = &model->config;
+    if (!has_windows(model)) {
+        if (c->family == QR_FAMILY_PHI3) { put_count(w, arch, "attention.sliding_window", 0); }
+        return;
+    }
+    put_count(w, arch, "attention.sliding_window", c->sliding_window);
+    qr_gguf_put_list(w, qr_gguf_arch_key(arch, "attention.sliding_window_pattern").text, QR_GGUF_BOOL,
+                     (uint64_t)c->n_layers);
+    for (int64_t l = 0; l < c->n_layers; l++) { qr_gguf_put_bool_item(w, c->layer_slides[l]); }
+}
+
+static const char *base_name(const char *path, size_t *n) {
+    *n = strlen(path);
+    while (*n > 1 && path[*n - 1] == '/') { (*n)--; }
+    size_t begin = *n;
+    while (begin > 0 && path[begin - 1] != '/') { begin--; }
+    *n -= begin;
+    return path + begin;
+}
+
+void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf_arch *arch) {
+    const qr_model_config *c = &model->config;
+    size_t n;
+    const char *name = base_name(model->folder, &n);
+    qr_gguf_put_text(w, "general.architecture", arch->name, strlen(arch->name));
+    qr_gguf_put_text(w, "general.type", "model", 5);
+    qr_gguf_put_text(w, "general.name", name, n);
+    put_count(w, arch, "block_count", c->n_layers);
+    put_count(w, arch, "context_length", qr_gguf_context_tokens(model));
+    put_count(w, arch, "embedding_length", c->hidden_size);
+    put_count(w, arch, "feed_forward_length", c->intermediate_size);
+    put_count(w, arch, "attention.head_count", c->n_heads);
+    put_count(w, arch, "attention.head_count_kv", c->n_kv_heads);
+    put_count(w, arch, "attention.key_length", c->head_dim);
+    put_count(w, arch, "attention.value_length", c->head_dim);
+    put_number(w, arch, arch->is_gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+               c->norm_eps);
+    put_count(w, arch, "vocab_size", c->vocab_size);
+    put_windows(w, model, arch);
+    if (c->has_rope) { put_rope(w, model, arch); }
+    if (c->family == QR_FAMILY_GEMMA2) { put_number(w, arch, "attn_logit_softcapping", c->attn_logit_softcapping); }
+    if (c->family == QR_FAMILY_GEMMA2 || c->final_logit_softcapping > 0) {
+        put_number(w, arch, "final_logit_softcapping", c->final_logit_softcapping);
+    }
+}

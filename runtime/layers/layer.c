@@ -1,0 +1,390 @@
+#include "runtime/layers/layer.h"
+
+#include "base/sizes.h"
+#include "runtime/layers/layer_adapters.h"
+#include "runtime/layers/layer_delta.h"
+#include "runtime/layers/layer_experts.h"
+#include "runtime/layers/layer_inputs.h"
+#include "runtime/model/rope.h"
+
+int64_t qr_qkv_columns(const qr_model_shape *shape, const qr_layer *layer) {
+    return (shape->n_heads + 2 * layer->n_kv_heads) * layer->head_dim;
+}
+
+int64_t qr_raw_columns(const qr_model_shape *shape, const qr_layer *layer) {
+    const int64_t n_values = layer->v_norm.dim > 0 ? layer->n_kv_heads : 0;
+    return (shape->n_heads + layer->n_kv_heads + n_values) * layer->head_dim;
+}
+
+int64_t qr_widest_qkv(const qr_model_shape *shape) { return qr_max(shape->widest_qkv, shape->delta.columns); }
+
+int64_t qr_widest_attended(const qr_model_shape *shape) { return qr_max(shape->widest_heads, shape->delta.values); }
+
+bool qr_model_is_gated(const qrun_model *model) {
+    return model->family->modules[QR_ROLE_GATE] != NULL || model->family->modules[QR_ROLE_GATE_UP] != NULL;
+}
+
+int64_t qr_layer_mlp_columns(const qrun_model *model, const qr_layer *layer) {
+    return qr_layer_mlp_size(layer) * (qr_model_is_gated(model) ? 2 : 1);
+}
+
+int64_t qr_model_mlp_size(const qrun_model *model) {
+    int64_t most = 0;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { most = qr_max(most, qr_layer_mlp_size(&model->layers[l])); }
+    return most;
+}
+
+int64_t qr_model_mlp_columns(const qrun_model *model) {
+    return qr_model_mlp_size(model) * (qr_model_is_gated(model) ? 2 : 1);
+}
+
+bool qr_model_has_post_norms(const qrun_model *model) { return model->family->modules[QR_ROLE_POST_ATTN_NORM] != NULL; }
+
+bool qr_model_has_branches(const qrun_model *model) {
+    return qr_model_has_post_norms(model) || model->shape.residual_scale != 1.0F;
+}
+
+bool qr_model_has_experts(const qrun_model *model) { return model->expert_weights != NULL; }
+
+/* ---- Parts ------------------------------------------------------------------------------------------------------- */
+
+/* RMS norm of n_groups rows of norm->dim in each of n_rows rows, which are `stride` apart. */
+static qrun_status rms_norm(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
+                            qr_dtype dst_dtype, int64_t n_rows, int64_t n_groups, int64_t stride, qr_error *err) {
+    const qr_rms_norm_args args = {.src = src,
+                                   .weight = norm->weight,
+                                   .dst = dst,
+                                   .dst_dtype = dst_dtype,
+                                   .n_rows = n_rows,
+                                   .n_groups = n_groups,
+                                   .dim = norm->dim,
+                                   .src_stride = stride,
+                                   .dst_stride = stride,
+                                   .eps = pass->model->shape.norm_eps,
+                                   .weight_offset = pass->model->shape.norm_offset};
+    return qr_rms_norm(pass->backend, &args, pass->workspace, err);
+}
+
+/* Rows of D as they are, in the type of dst. */
+static qrun_status take_rows(const qr_layer_pass *pass, const float *src, void *dst, qr_dtype dst_dtype, int64_t n_rows,
+                             qr_error *err) {
+    const int64_t hidden = pass->model->shape.hidden;
+    const qr_round_act_args args = {
+        .src = src, .dst = dst, .dst_dtype = dst_dtype, .n_rows = n_rows, .dim = hidden, .src_stride = hidden};
+    return qr_round_act(pass->backend, &args, pass->workspace, err);
+}
+
+/* A norm over rows of D, where the family has it. */
+static qrun_status norm_rows(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
+                             qr_dtype dst_dtype, int64_t n_rows, qr_error *err) {
+    if (norm->weight == NULL) { return take_rows(pass, src, dst, dst_dtype, n_rows, err); }
+    if (norm->bias == NULL) { return rms_norm(pass, norm, src, dst, dst_dtype, n_rows, 1, norm->dim, err); }
+    const qr_layer_norm_args args = {.src = src,
+                                     .weight = norm->weight,
+                                     .bias = norm->bias,
+                                     .dst = dst,
+                                     .dst_dtype = dst_dtype,
+                                     .n_rows = n_rows,
+                                     .dim = norm->dim,
+                                     .eps = pass->model->shape.norm_eps};
+    return qr_layer_norm(pass->backend, &args, pass->workspace, err);
+}
+
+/* x = factor · x. */
+static qrun_status scale(const qr_layer_pass *pass, float *x, int64_t n, float factor, qr_error *err) {
+    const qr_scale_args args = {.x = x, .n = n, .factor = factor};
+    return factor == 1.0F ? QRUN_OK : qr_scale(pass->backend, &args, pass->workspace, err);
+}
+
+/* x += branch, times the model's factor; what is in branch changes. */
+static qrun_status add_branch(const qr_layer_pass *pass, float *branch, qr_error *err) {
+    const int64_t n = pass->n_tokens * pass->model->shape.hidden;
+    const qr_add_args args = {.x = pass->x, .y = branch, .n = n};
+    QR_RETURN_IF_ERROR(scale(pass, branch, n, pass->model->shape.residual_scale, err));
+    return qr_add(pass->backend, &args, pass->workspace, err);
+}
+
+/* x += norm(branch). */
+static qrun_status add_normed(const qr_layer_pass *pass, const qr_norm *norm, const float *branch, qr_error *err) {
+    float *normed = pass->buffers.branch_normed;
+    QR_RETURN_IF_ERROR(norm_rows(pass, norm, branch, normed, QR_DTYPE_F32, pass->n_tokens, err));
+    return add_branch(pass, normed, err);
+}
+
+/* What a block's last product of `src` goes into: x, or on its way there a norm, a factor, or both. */
+typedef qrun_status (*block_output_fn)(const qr_layer_pass *pass, const void *of, const void *src, float *dst,
+                                       bool accumulate, qr_error *err);
+
+static qrun_status linear_output(const qr_layer_pass *pass, const void *of, const void *src, float *dst,
+                                 bool accumulate, qr_error *err) {
+    return qr_layer_linear(pass, of, src, dst, pass->model->shape.hidden, accumulate, err);
+}
+
+static qrun_status experts_output(const qr_layer_pass *pass, const void *of, const void *src, float *dst,
+                                  bool accumulate, qr_error *err) {
+    (void)src; /* in the pass's buffers */
+    return qr_layer_experts_out(pass, of, dst, accumulate, err);
+}
+
+/* x += output, through the norm that some families put after a block. Its backward op reads `branch`, so only these
+ * families compute the last product of a block again. */
+static qrun_status run_block_output(const qr_layer_pass *pass, block_output_fn output, const void *of, const void *src,
+                                    const qr_norm *post_norm, float *branch, qr_error *err) {
+    float *unscaled = pass->buffers.branch_normed;
+    if (post_norm->weight != NULL) {
+        QR_RETURN_IF_ERROR(output(pass, of, src, branch, false, err));
+        return pass->buffers_only ? QRUN_OK : add_normed(pass, post_norm, branch, err);
+    }
+    if (pass->buffers_only) { return QRUN_OK; }
+    if (pass->model->shape.residual_scale == 1.0F) { return output(pass, of, src, pass->x, true, err); }
+    QR_RETURN_IF_ERROR(output(pass, of, src, unscaled, false, err));
+    return add_branch(pass, unscaled, err);
+}
+
+qrun_status qr_layer_add_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *src,
+                                const qr_norm *post_norm, float *branch, qr_error *err) {
+    return run_block_output(pass, linear_output, linear, src, post_norm, branch, err);
+}
+
+qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_embedding_args tokens = {.table = &model->embedding,
+                                      .ids = ids,
+                                      .dst = pass->x,
+                                      .n_tokens = pass->n_tokens,
+                                      .scale = model->shape.embedding_scale};
+    QR_RETURN_IF_ERROR(qr_embedding(pass->backend, &tokens, pass->workspace, err));
+    if (model->position_embedding.desc.rows == 0) { return qr_layer_inputs_make(pass, ids, err); }
+    const qr_embedding_args positions = {.table = &model->position_embedding,
+                                         .ids = position,
+                                         .dst = pass->x,
+                                         .n_tokens = pass->n_tokens,
+                                         .scale = 1.0F,
+                                         .accumulate = true};
+    return qr_embedding(pass->backend, &positions, pass->workspace, err);
+}
+
+qrun_status qr_layer_rope_tables(const qr_layer_pass *pass, const qr_rope_positions *rope, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    for (int k = 0; k < s->n_rope_kinds; k++) {
+        const qr_rope_table_args args = {.inv_freq = rope->inv_freq[k],
+                                         .factor = rope->factor[k],
+                                         .token_slot = rope->slot,
+                                         .position = rope->position,
+                                         .cos_table = pass->cos_table[k],
+                                         .sin_table = pass->sin_table[k],
+                                         .n_tokens = pass->n_tokens,
+                                         .half = s->rope_half[k],
+                                         .temperature_beta = s->temperature_beta,
+                                         .temperature_tokens = k == 1 ? s->temperature_tokens : 0};
+        QR_RETURN_IF_ERROR(qr_rope_table(pass->backend, &args, pass->workspace, err));
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_layer_final_norm(const qr_layer_pass *pass, const float *x, int64_t n_rows, void *dst,
+                                qr_dtype dst_dtype, qr_error *err) {
+    return norm_rows(pass, &pass->model->final_norm, x, dst, dst_dtype, n_rows, err);
+}
+
+qrun_status qr_layer_head(const qr_layer_pass *pass, const float *x, int64_t n_rows, void *normed, float *logits,
+                          qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_linear_args args = {.weight = &model->head,
+                                 .x = normed,
+                                 .x_dtype = model->act_dtype,
+                                 .y = logits,
+                                 .n_rows = n_rows,
+                                 .x_stride = model->shape.hidden,
+                                 .y_stride = model->shape.vocab,
+                                 .any_order = pass->any_order};
+    QR_RETURN_IF_ERROR(qr_layer_final_norm(pass, x, n_rows, normed, model->act_dtype, err));
+    QR_RETURN_IF_ERROR(qr_linear(pass->backend, &args, pass->workspace, err));
+    return scale(pass, logits, n_rows * model->shape.vocab, model->shape.logit_scale, err);
+}
+
+/* ---- Attention --------------------------------------------------------------------------------------------------- */
+
+static qrun_status norm_heads(const qr_layer_pass *pass, const qr_layer *layer, const qr_norm *norm, float *heads,
+                              int64_t n_heads, qr_error *err) {
+    if (norm->weight == NULL) { return QRUN_OK; }
+    const int64_t stride = qr_qkv_columns(&pass->model->shape, layer);
+    const int64_t n_groups = n_heads * layer->head_dim / norm->dim;
+    return rms_norm(pass, norm, heads, heads, QR_DTYPE_F32, pass->n_tokens, n_groups, stride, err);
+}
+
+static qrun_status keep_raw_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    if (layer->q_norm.weight == NULL || pass->buffers.qk_raw == NULL) { return QRUN_OK; }
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_round_act_args args = {.src = pass->buffers.qkv,
+                                    .dst = pass->buffers.qk_raw,
+                                    .dst_dtype = QR_DTYPE_F32,
+                                    .n_rows = pass->n_tokens,
+                                    .dim = qr_raw_columns(s, layer),
+                                    .src_stride = qr_qkv_columns(s, layer)};
+    return qr_round_act(pass->backend, &args, pass->workspace, err);
+}
+
+static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, int32_t rope_kind, float *heads,
+                          int64_t n_heads, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    if (rope_kind == QR_ROPE_NONE) { return QRUN_OK; }
+    const qr_rope_args args = {.x = heads,
+                               .cos_table = pass->cos_table[rope_kind],
+                               .sin_table = pass->sin_table[rope_kind],
+                               .n_tokens = pass->n_tokens,
+                               .n_heads = n_heads,
+                               .head_dim = layer->head_dim,
+                               .half = s->rope_half[rope_kind],
+                               .x_stride = qr_qkv_columns(s, layer)};
+    return qr_rope(pass->backend, &args, pass->workspace, err);
+}
+
+/* Queries come with their gates, head by head: [H, 2, HD]. */
+static qrun_status take_queries(const qr_layer_pass *pass, const qr_layer *layer, float *q, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t columns = 2 * s->n_heads * layer->head_dim;
+    const qr_copy_heads_args args = {.src = pass->buffers.q_gate,
+                                     .dst = q,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = s->n_heads,
+                                     .dim = layer->head_dim,
+                                     .src_stride = columns,
+                                     .src_head_stride = 2 * layer->head_dim,
+                                     .dst_stride = qr_qkv_columns(s, layer),
+                                     .dst_head_stride = layer->head_dim};
+    QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[0], pass->buffers.attn_normed, pass->buffers.q_gate,
+                                       columns, false, err));
+    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+}
+
+qr_head_gate_args qr_layer_head_gate_args(const qr_layer_pass *pass) {
+    const qr_model_shape *s = &pass->model->shape;
+    return (qr_head_gate_args){.x = pass->buffers.ungated,
+                               .gate = pass->buffers.q_gate + s->head_dim,
+                               .dst = pass->buffers.attended,
+                               .dtype = pass->model->act_dtype,
+                               .n_rows = pass->n_tokens,
+                               .n_heads = s->n_heads,
+                               .dim = s->head_dim,
+                               .gate_stride = 2 * s->n_heads * s->head_dim,
+                               .gate_head_stride = 2 * s->head_dim};
+}
+
+/* v = k, where the layer has no v_proj. */
+static qrun_status take_values(const qr_layer_pass *pass, const qr_layer *layer, const float *k, float *v,
+                               qr_error *err) {
+    const int64_t columns = qr_qkv_columns(&pass->model->shape, layer);
+    const qr_copy_heads_args args = {.src = k,
+                                     .dst = v,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = layer->n_kv_heads,
+                                     .dim = layer->head_dim,
+                                     .src_stride = columns,
+                                     .src_head_stride = layer->head_dim,
+                                     .dst_stride = columns,
+                                     .dst_head_stride = layer->head_dim};
+    if (!layer->values_are_keys || layer->reads_shared_kv) { return QRUN_OK; }
+    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+}
+
+/* Heads as attention takes them: normed and rotated. */
+static qrun_status finish_heads(const qr_layer_pass *pass, const qr_layer *layer, float *q, float *k, float *v,
+                                qr_error *err) {
+    const int64_t n_heads = pass->model->shape.n_heads, n_kv_heads = layer->n_kv_heads;
+    QR_RETURN_IF_ERROR(take_values(pass, layer, k, v, err));
+    QR_RETURN_IF_ERROR(keep_raw_heads(pass, layer, err));
+    QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->q_norm, q, n_heads, err));
+    QR_RETURN_IF_ERROR(rotate(pass, layer, layer->query_rope_kind, q, n_heads, err));
+    if (layer->reads_shared_kv) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->k_norm, k, n_kv_heads, err));
+    QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->v_norm, v, n_kv_heads, err));
+    return rotate(pass, layer, layer->key_rope_kind, k, n_kv_heads, err);
+}
+
+/* buffers.attended of the tokens in buffers.attn_normed. */
+static qrun_status attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_layer_buffers *b = &pass->buffers;
+    float *q = b->qkv, *k = q + s->n_heads * layer->head_dim, *v = k + layer->n_kv_heads * layer->head_dim;
+    if (s->attn_gated) { QR_RETURN_IF_ERROR(take_queries(pass, layer, q, err)); }
+    for (int i = s->attn_gated ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
+        QR_RETURN_IF_ERROR(
+            qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s, layer), false, err));
+    }
+    QR_RETURN_IF_ERROR(finish_heads(pass, layer, q, k, v, err));
+    if (!s->attn_gated) { return pass->attend(pass->attend_arg, layer, q, k, v, b->attended, err); }
+    QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, q, k, v, b->ungated, err));
+    const qr_head_gate_args gate = qr_layer_head_gate_args(pass);
+    return qr_head_gate(pass->backend, &gate, pass->workspace, err);
+}
+
+qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_layer_buffers *b = &pass->buffers;
+    QR_RETURN_IF_ERROR(
+        norm_rows(pass, &layer->attn_norm, pass->x, b->attn_normed, model->act_dtype, pass->n_tokens, err));
+    QR_RETURN_IF_ERROR(layer->is_delta ? qr_layer_delta(pass, layer, err) : attend(pass, layer, err));
+    return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);
+}
+
+/* ---- MLP --------------------------------------------------------------------------------------------------------- */
+
+static qrun_status run_activation(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_layer_buffers *b = &pass->buffers;
+    const int64_t size = qr_layer_mlp_size(layer), columns = qr_layer_mlp_columns(model, layer);
+    if (qr_model_is_gated(model)) {
+        const qr_gate_args args = {.fn = model->shape.activation,
+                                   .g = b->mlp,
+                                   .u = b->mlp + size,
+                                   .dst = b->gated,
+                                   .dst_dtype = model->act_dtype,
+                                   .n_rows = pass->n_tokens,
+                                   .dim = size,
+                                   .g_stride = columns,
+                                   .u_stride = columns};
+        return qr_gate(pass->backend, &args, pass->workspace, err);
+    }
+    const qr_activation_args args = {.fn = model->shape.activation,
+                                     .x = b->mlp,
+                                     .dst = b->gated,
+                                     .dst_dtype = model->act_dtype,
+                                     .n_rows = pass->n_tokens,
+                                     .dim = size,
+                                     .x_stride = columns};
+    return qr_activation(pass->backend, &args, pass->workspace, err);
+}
+
+/* x += MLP block(x). */
+static qrun_status run_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_layer_buffers *b = &pass->buffers;
+    QR_RETURN_IF_ERROR(
+        norm_rows(pass, &layer->mlp_norm, pass->x, b->mlp_normed, model->act_dtype, pass->n_tokens, err));
+    if (qr_layer_has_experts(layer)) { QR_RETURN_IF_ERROR(qr_layer_experts_in(pass, layer, err)); }
+    for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
+        QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->mlp_in[i], b->mlp_normed, b->mlp,
+                                           qr_layer_mlp_columns(model, layer), false, err));
+    }
+    if (layer->mlp_out.weight.desc.rows > 0) { QR_RETURN_IF_ERROR(run_activation(pass, layer, err)); }
+    if (qr_layer_has_experts(layer)) {
+        QR_RETURN_IF_ERROR(qr_layer_shared_expert_share(pass, layer, err));
+        return run_block_output(pass, experts_output, layer, NULL, &layer->post_mlp_norm, b->mlp_branch, err);
+    }
+    return qr_layer_add_linear(pass, &layer->mlp_out, b->gated, &layer->post_mlp_norm, b->mlp_branch, err);
+}
+
+qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, float *x, qr_error *err) {
+    const qr_scale_args args = {
+        .x = x, .n = pass->n_tokens * pass->model->shape.hidden, .factor = 1.0F, .by = layer->scalar.weight};
+    return args.by == NULL ? QRUN_OK : qr_scale(pass->backend, &args, pass->workspace, err);
+}
+
+qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    qr_layer_pass mlp = *pass;
+    mlp.buffers_only = pass->buffers_only && !qr_layer_has_input(layer);
+    QR_RETURN_IF_ERROR(run_mlp(&mlp, layer, err));
+    if (qr_layer_has_input(layer)) { QR_RETURN_IF_ERROR(qr_layer_add_input(pass, layer, err)); }
+    return pass->buffers_only ? QRUN_OK : qr_layer_scale(pass, layer, pass->x, err);
+}

@@ -1,0 +1,153 @@
+/* One layer of the network, written once against ops: the attention block and the MLP block, for generation and for
+ * training alike. What differs between them (where K/V live, which buffers are kept) is in the pass. */
+#ifndef QR_RUNTIME_LAYERS_LAYER_H
+#define QR_RUNTIME_LAYERS_LAYER_H
+
+#include "runtime/model/model.h"
+
+/* The part of a layer with experts; S = T · top_k slots. */
+typedef struct qr_expert_buffers {
+    float *logits;                     /* [T, E] of the router */
+    int32_t *expert, *slot, *slot_row; /* [S]: qr_routing */
+    int32_t *expert_start;             /* [E + 1] */
+    float *share;                      /* [S] */
+    float *mlp;                        /* [S, 2 M] gate and up */
+    void *gated;                       /* [S, M] act */
+    float *shared_share;               /* [T]: of the expert that every token goes to, before the sigmoid */
+    float *slots;                      /* [S, D]: what each expert gives, before the sum; nothing reads it later */
+} qr_expert_buffers;
+
+/* Where a layer reads and writes, device memory; T tokens. A pass that keeps nothing gives every layer the same
+ * buffers, and may let `branch_normed` be `branch` and `mlp_normed` be `attn_normed`. */
+typedef struct qr_layer_buffers {
+    void *attn_normed; /* [T, D] act */
+    float *qkv;        /* [T, (H + 2 KV) · HD]: [q | k | v] of a token side by side; normed and rotated in place. Of a
+                        * delta layer [T, qr_delta_shape.columns]: [q k v | z | b | a] */
+    float *q_gate;     /* [T, H, 2, HD]: queries and their gates; models with such gates only */
+    float *qk_raw;   /* [T, (H + KV) · HD] q and k before the heads' norms, or with v [T, (H + 2 KV) · HD]; NULL: not
+                      * wanted */
+    void *ungated;   /* [T, H · HD] act: attention's output before its gates; may be `attended` */
+    void *attended;  /* [T, H · HD] act; of a delta layer [T, values] */
+    float *by_head;  /* [T, columns]: what the projections make; models with shape.delta.by_key_head only */
+    float *conved;   /* [T, channels]; delta layers only, as the next */
+    float *recalled; /* [T, values]: out of the recurrence */
+    float *recalled_normed;          /* [T, values]; may be `recalled` */
+    float *attn_branch, *mlp_branch; /* [T, D]: output of a block before its post-norm (families that have one) */
+    float *branch_normed;            /* [T, D]: after it, or where there is none, before the factor */
+    void *mlp_normed;                /* [T, D] act */
+    float *mlp;                      /* [T, 2 M] gate and up, or [T, M] ungated */
+    void *gated;                     /* [T, M] act */
+    void *input_x;       /* [T, D] act: what the gates of a layer's input are made of; models with inputs only */
+    float *input;        /* [T, 2, P]: gates and inputs */
+    void *input_gated;   /* [T, P] act */
+    float *input_branch; /* [T, D] */
+    qr_expert_buffers experts;
+    float *dora; /* [T, D], in training [T, widest adapted output]: DoRA's work; read and written between any
+                  * two others, so it may share memory with what is not needed after attention */
+} qr_layer_buffers;
+
+/* The LoRA factors of a pass, or none. */
+typedef struct qr_layer_adapters {
+    const qr_lora_factor *table; /* device, [n_slots][n_adapters]; NULL: no adapters */
+    int32_t n_adapters, max_rank;
+    const int32_t *row_adapter;  /* device, [T] */
+    const int32_t *row_dora;     /* device, [T]: of row_adapter, what is DoRA, else −1; NULL: nothing is */
+    const int32_t *row_plain;    /* device, [T]: the others; NULL: all rows are row_dora's */
+    const int64_t *pair_of_slot; /* host, [n_slots]: −1 where none of them adapts the layer; NULL: any may */
+} qr_layer_adapters;
+
+/* LoRA dropout of a pass: the input of an adapter (not of its matrix) is dropped out first. The random choice for an
+ * element is a pure function of key, row_key, module and column. */
+typedef struct qr_layer_dropout {
+    float p;                /* 0: none */
+    uint64_t key;           /* of the run and the step */
+    const int64_t *row_key; /* device, [T]: of the example and the token in it */
+    void *dropped;          /* [T, widest input] act */
+} qr_layer_dropout;
+
+typedef struct qr_layer_pass qr_layer_pass;
+
+/* Brings K/V to where attention reads it and runs attention: q, k, v are views of buffers->qkv, dst is
+ * buffers->attended, or buffers->ungated where gates follow. */
+typedef qrun_status (*qr_attend_fn)(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
+                                    void *dst, qr_error *err);
+
+struct qr_layer_pass {
+    const qrun_model *model;
+    qr_backend *backend; /* that the ops run on: the model's, or one that plans for it */
+    qr_workspace workspace;
+    int64_t n_tokens;
+    bool any_order; /* of sums: qr_linear_args; and all tokens have one adapter, which may be in pairs: qr_lora_args */
+    bool buffers_only; /* fill the buffers; x need not become what it would (blocks that are computed again) */
+    float *x;          /* [T, D] residual stream */
+    float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
+    float *inputs;           /* [T, L, P]: of the tokens to each layer; models that have them only, as the next */
+    void *inputs_x;          /* [T, D] act: the embeddings that they are made of */
+    qr_recurrence sequences; /* of the pass's rows; read by delta layers. states: of whole models (layer_delta.h) */
+    qr_layer_buffers buffers;
+    qr_layer_adapters adapters;
+    qr_layer_dropout dropout;
+    qr_attend_fn attend;
+    void *attend_arg;
+};
+
+int64_t qr_qkv_columns(const qr_model_shape *shape, const qr_layer *layer);
+/* Of those, the columns that are normed: in buffers.qk_raw. */
+int64_t qr_raw_columns(const qr_model_shape *shape, const qr_layer *layer);
+/* The widest of any layer: of buffers.qkv, and of buffers.attended. */
+int64_t qr_widest_qkv(const qr_model_shape *shape);
+int64_t qr_widest_attended(const qr_model_shape *shape);
+bool qr_model_is_gated(const qrun_model *model);
+/* Of a layer's MLP, or the expert that every token goes to: its M, and what of it stands side by side in buffers.mlp.
+ */
+static inline int64_t qr_layer_mlp_size(const qr_layer *layer) { return layer->mlp_out.weight.desc.cols; }
+int64_t qr_layer_mlp_columns(const qrun_model *model, const qr_layer *layer);
+/* The largest M of those; 0: no layer has any. */
+int64_t qr_model_mlp_size(const qrun_model *model);
+int64_t qr_model_mlp_columns(const qrun_model *model);
+bool qr_model_has_post_norms(const qrun_model *model);
+/* Whether something comes between a block and the residual stream that it is added to: a norm, or a factor. */
+bool qr_model_has_branches(const qrun_model *model);
+bool qr_model_has_experts(const qrun_model *model); /* in some layer */
+
+/* Where the rows of a pass are: frequencies [n_slots, half] and a factor [n_slots] per rope kind, and of every row its
+ * slot and its position. */
+typedef struct qr_rope_positions {
+    float *const *inv_freq, *const *factor;
+    const int32_t *slot, *position;
+} qr_rope_positions;
+
+/* cos_table and sin_table of the pass's rows. */
+qrun_status qr_layer_rope_tables(const qr_layer_pass *pass, const qr_rope_positions *rope, qr_error *err);
+
+/* x = embeddings of the tokens, and of their positions where the family learns them. ids, position: device, [T]. */
+qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const int32_t *position, qr_error *err);
+
+/* x += linear(src), through the norm after the block, where it has one: branch [T, D] is what is normed. */
+qrun_status qr_layer_add_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *src,
+                                const qr_norm *post_norm, float *branch, qr_error *err);
+
+/* x += attention block(x), or that of a delta layer; x += MLP block(x), and what else a layer ends with. */
+qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+
+/* x [T, D] times the layer's scalar, where it has one: what the layer puts out, or the gradient of that. */
+qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, float *x, qr_error *err);
+
+/* The gates of attention's output, for the backward part. */
+qr_head_gate_args qr_layer_head_gate_args(const qr_layer_pass *pass);
+
+/* The final norm of n_rows of x [n_rows, D]: dst [n_rows, D] in its type. */
+qrun_status qr_layer_final_norm(const qr_layer_pass *pass, const float *x, int64_t n_rows, void *dst,
+                                qr_dtype dst_dtype, qr_error *err);
+
+/* logits [n_rows, V] of n_rows (any number) of x [n_rows, D], before the soft-cap; normed [n_rows, D] act is what the
+ * head is fed. */
+qrun_status qr_layer_head(const qr_layer_pass *pass, const float *x, int64_t n_rows, void *normed, float *logits,
+                          qr_error *err);
+
+/* Of the input x of a layer, or of its gradient (F32); rows [n_rows, in] contiguous. dst may be x. */
+qr_dropout_args qr_layer_dropout_args(const qr_layer_dropout *dropout, qr_dtype dtype, const qr_linear_layer *linear,
+                                      const void *x, void *dst, int64_t n_rows);
+
+#endif

@@ -1,0 +1,155 @@
+#include "runtime/layers/layer_delta.h"
+
+#include "base/sizes.h"
+#include "runtime/layers/layer_adapters.h"
+
+/* ---- States ------------------------------------------------------------------------------------------------------ */
+
+static int64_t conv_floats(const qr_delta_shape *d) { return qr_round_up((d->kernel - 1) * d->channels, 16); }
+
+static int64_t layer_floats(const qr_delta_shape *d) {
+    return conv_floats(d) + qr_round_up(d->values * d->key_dim, 16);
+}
+
+int64_t qr_delta_state_floats(const qr_model_shape *shape) {
+    return shape->delta.n_layers > 0 ? shape->delta.n_layers * layer_floats(&shape->delta) : 0;
+}
+
+/* The pass's sequences with the part of their states that begins `offset` floats into the layer's. */
+static qr_recurrence recurrence_of(const qr_layer_pass *pass, const qr_layer *layer, int64_t offset) {
+    qr_recurrence sequences = pass->sequences;
+    if (sequences.states != NULL) {
+        sequences.states += layer->state_index * layer_floats(&pass->model->shape.delta) + offset;
+    }
+    return sequences;
+}
+
+/* ---- Ops --------------------------------------------------------------------------------------------------------- */
+
+qr_conv1d_causal_args qr_layer_conv_args(const qr_layer_pass *pass, const qr_layer *layer) {
+    const qr_delta_shape *d = &pass->model->shape.delta;
+    return (qr_conv1d_causal_args){.fn = pass->model->shape.activation,
+                                   .x = pass->buffers.qkv,
+                                   .weight = layer->delta.conv.weight,
+                                   .dst = pass->buffers.conved,
+                                   .n_tokens = pass->n_tokens,
+                                   .dim = d->channels,
+                                   .x_stride = d->columns,
+                                   .kernel = (int32_t)d->kernel,
+                                   .sequences = recurrence_of(pass, layer, 0)};
+}
+
+qr_gated_delta_args qr_layer_recall_args(const qr_layer_pass *pass, const qr_layer *layer) {
+    const qr_delta_shape *d = &pass->model->shape.delta;
+    const float *b = pass->buffers.qkv + d->channels + d->values;
+    return (qr_gated_delta_args){.qkv = pass->buffers.conved,
+                                 .a = b + d->n_value_heads,
+                                 .b = b,
+                                 .a_log = layer->delta.a_log.weight,
+                                 .dt_bias = layer->delta.dt_bias.weight,
+                                 .dst = pass->buffers.recalled,
+                                 .n_tokens = pass->n_tokens,
+                                 .qkv_stride = d->channels,
+                                 .ab_stride = d->columns,
+                                 .n_key_heads = (int32_t)d->n_key_heads,
+                                 .n_value_heads = (int32_t)d->n_value_heads,
+                                 .key_dim = (int32_t)d->key_dim,
+                                 .value_dim = (int32_t)d->value_dim,
+                                 .sequences = recurrence_of(pass, layer, conv_floats(d))};
+}
+
+/* Of every value head. Unlike the model's other norms, this one multiplies by its weight alone. */
+qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer, float *dst, int64_t dst_stride,
+                                qr_error *err) {
+    const qr_delta_shape *d = &pass->model->shape.delta;
+    const qr_rms_norm_args args = {.src = pass->buffers.recalled,
+                                   .weight = layer->delta.norm.weight,
+                                   .dst = dst,
+                                   .dst_dtype = QR_DTYPE_F32,
+                                   .n_rows = pass->n_tokens,
+                                   .n_groups = d->n_value_heads,
+                                   .dim = d->value_dim,
+                                   .src_stride = d->values,
+                                   .dst_stride = dst_stride,
+                                   .eps = pass->model->shape.norm_eps};
+    return qr_rms_norm(pass->backend, &args, pass->workspace, err);
+}
+
+/* ---- Columns by key head ----------------------------------------------------------------------------------------- */
+
+/* Of what a key head has: where it begins and how far the next head's is, in either layout, and its elements. */
+typedef struct head_part {
+    int64_t by_head, by_head_stride, column, dim;
+} head_part;
+
+enum { N_HEAD_PARTS = 6 };
+
+static void parts_of_head(const qr_delta_shape *d, head_part parts[N_HEAD_PARTS]) {
+    const int64_t n_shared = d->n_value_heads / d->n_key_heads, values = n_shared * d->value_dim;
+    const int64_t ba = d->channels + d->values;
+    const int64_t dims[N_HEAD_PARTS] = {d->key_dim, d->key_dim, values, values, n_shared, n_shared};
+    const int64_t qkvz_stride = 2 * (d->key_dim + values), ba_stride = 2 * n_shared;
+    int64_t within = 0, column = 0;
+    for (int i = 0; i < N_HEAD_PARTS; i++) {
+        const bool is_ba = i >= 4;
+        if (i == 4) { within = ba; }
+        parts[i] = (head_part){within, is_ba ? ba_stride : qkvz_stride, column, dims[i]};
+        within += dims[i];
+        column += d->n_key_heads * dims[i];
+    }
+}
+
+qrun_status qr_layer_delta_reorder(const qr_layer_pass *pass, const float *src, float *dst, bool to_heads,
+                                   qr_error *err) {
+    const qr_delta_shape *d = &pass->model->shape.delta;
+    head_part parts[N_HEAD_PARTS];
+    parts_of_head(d, parts);
+    for (int i = 0; i < N_HEAD_PARTS; i++) {
+        const int64_t first[2] = {parts[i].by_head, parts[i].column};
+        const int64_t head_stride[2] = {parts[i].by_head_stride, parts[i].dim};
+        const qr_copy_heads_args args = {.src = src + first[to_heads],
+                                         .dst = dst + first[!to_heads],
+                                         .n_rows = pass->n_tokens,
+                                         .n_heads = d->n_key_heads,
+                                         .dim = parts[i].dim,
+                                         .src_stride = d->columns,
+                                         .src_head_stride = head_stride[to_heads],
+                                         .dst_stride = d->columns,
+                                         .dst_head_stride = head_stride[!to_heads]};
+        QR_RETURN_IF_ERROR(qr_copy_heads(pass->backend, &args, pass->workspace, err));
+    }
+    return QRUN_OK;
+}
+
+/* ---- The block --------------------------------------------------------------------------------------------------- */
+
+static qrun_status project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_delta_shape *d = &pass->model->shape.delta;
+    const qr_layer_buffers *b = &pass->buffers;
+    float *dst = d->by_key_head ? b->by_head : b->qkv;
+    for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
+        QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, dst, d->columns, false, err));
+    }
+    return d->by_key_head ? qr_layer_delta_reorder(pass, b->by_head, b->qkv, false, err) : QRUN_OK;
+}
+
+qrun_status qr_layer_delta(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_delta_shape *d = &pass->model->shape.delta;
+    const qr_layer_buffers *b = &pass->buffers;
+    QR_RETURN_IF_ERROR(project(pass, layer, err));
+    const qr_conv1d_causal_args conv = qr_layer_conv_args(pass, layer);
+    QR_RETURN_IF_ERROR(qr_conv1d_causal(pass->backend, &conv, pass->workspace, err));
+    const qr_gated_delta_args recall = qr_layer_recall_args(pass, layer);
+    QR_RETURN_IF_ERROR(qr_gated_delta(pass->backend, &recall, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_delta_norm(pass, layer, b->recalled_normed, d->values, err));
+    const qr_gate_args gate = {.fn = QR_ACT_SILU,
+                               .g = b->qkv + d->channels,
+                               .u = b->recalled_normed,
+                               .dst = b->attended,
+                               .dst_dtype = pass->model->act_dtype,
+                               .n_rows = pass->n_tokens,
+                               .dim = d->values,
+                               .g_stride = d->columns,
+                               .u_stride = d->values};
+    return qr_gate(pass->backend, &gate, pass->workspace, err);
+}

@@ -1,0 +1,159 @@
+#include "runtime/layers/layer_experts.h"
+
+#include "runtime/layers/layer_adapters.h"
+#include "runtime/model/expert_adapters.h"
+
+void qr_expert_routing_lay(const qr_model_shape *shape, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b) {
+    const int64_t n_slots = n_tokens * shape->experts_per_token;
+    b->logits = qr_layout_take(layout, n_tokens * shape->n_experts, sizeof *b->logits);
+    b->expert = qr_layout_take(layout, n_slots, sizeof *b->expert);
+    b->slot = qr_layout_take(layout, n_slots, sizeof *b->slot);
+    b->slot_row = qr_layout_take(layout, n_slots, sizeof *b->slot_row);
+    b->share = qr_layout_take(layout, n_slots, sizeof *b->share);
+    if (shape->shared_mlp > 0) { b->shared_share = qr_layout_take(layout, n_tokens, sizeof *b->shared_share); }
+    b->expert_start = qr_layout_take(layout, shape->n_experts + 1, sizeof *b->expert_start);
+}
+
+qr_routing qr_layer_routing(const qr_layer_pass *pass) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_expert_buffers *b = &pass->buffers.experts;
+    return (qr_routing){.expert = b->expert,
+                        .slot = b->slot,
+                        .slot_row = b->slot_row,
+                        .share = b->share,
+                        .expert_start = b->expert_start,
+                        .n_rows = pass->n_tokens,
+                        .n_experts = (int32_t)s->n_experts,
+                        .top_k = (int32_t)s->experts_per_token};
+}
+
+/* y [slots, M], rows 2 · M apart, of the normed rows of the slots' tokens. */
+static qrun_status run_expert_in(const qr_layer_pass *pass, const qr_routing *routing, const qr_weight *weights,
+                                 float *y, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_expert_linear_args args = {.weights = weights,
+                                        .routing = *routing,
+                                        .x = pass->buffers.mlp_normed,
+                                        .x_dtype = pass->model->act_dtype,
+                                        .y = y,
+                                        .x_stride = s->hidden,
+                                        .y_stride = 2 * s->expert_mlp,
+                                        .gathers = true};
+    return qr_expert_linear(pass->backend, &args, pass->workspace, err);
+}
+
+/* LoRA on one of the experts' pairs: y [slots, out] += it, for rows whose adapters have it. */
+static qrun_status run_expert_lora(const qr_layer_pass *pass, const qr_layer *layer, qr_tensor_role role, const void *x,
+                                   bool gathers, float *y, qr_error *err) {
+    const qr_layer_adapters *adapters = &pass->adapters;
+    const qr_expert_pair_shape shape = qr_expert_pair_shape_of(pass->model, layer, role);
+    if (adapters->table == NULL || (adapters->pair_of_slot != NULL && adapters->pair_of_slot[shape.slot] < 0)) {
+        return QRUN_OK;
+    }
+    const qr_expert_lora_args args = {.factors = adapters->table + (int64_t)shape.slot * adapters->n_adapters,
+                                      .row_adapter = adapters->row_adapter,
+                                      .routing = qr_layer_routing(pass),
+                                      .x = x,
+                                      .x_dtype = pass->model->act_dtype,
+                                      .y = y,
+                                      .in = shape.in,
+                                      .out = shape.out,
+                                      .x_stride = shape.in,
+                                      .y_stride = shape.out,
+                                      .n_adapters = adapters->n_adapters,
+                                      .gathers = gathers};
+    return qr_expert_lora(pass->backend, &args, pass->workspace, err);
+}
+
+/* The biases of the experts' matrices, where they have any. */
+static qrun_status add_bias(const qr_layer_pass *pass, const qr_routing *routing, const qr_norm *bias, float *y,
+                            int64_t y_stride, qr_error *err) {
+    if (bias->weight == NULL) { return QRUN_OK; }
+    const qr_expert_bias_args args = {
+        .routing = *routing, .bias = bias->weight, .y = y, .dim = bias->dim / routing->n_experts, .y_stride = y_stride};
+    return qr_expert_bias(pass->backend, &args, pass->workspace, err);
+}
+
+qr_clamped_gate_args qr_layer_clamped_gate_args(const qr_layer_pass *pass) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_expert_buffers *b = &pass->buffers.experts;
+    return (qr_clamped_gate_args){.g = b->mlp,
+                                  .u = b->mlp + s->expert_mlp,
+                                  .dst = b->gated,
+                                  .dst_dtype = pass->model->act_dtype,
+                                  .n_rows = pass->n_tokens * s->experts_per_token,
+                                  .dim = s->expert_mlp,
+                                  .stride = 2 * s->expert_mlp,
+                                  .alpha = s->gate_alpha,
+                                  .limit = s->gate_limit};
+}
+
+static qrun_status run_gate(const qr_layer_pass *pass, qr_error *err) {
+    const qr_clamped_gate_args clamped = qr_layer_clamped_gate_args(pass);
+    const qr_gate_args gate = {.fn = pass->model->shape.activation,
+                               .g = clamped.g,
+                               .u = clamped.u,
+                               .dst = clamped.dst,
+                               .dst_dtype = clamped.dst_dtype,
+                               .n_rows = clamped.n_rows,
+                               .dim = clamped.dim,
+                               .g_stride = clamped.stride,
+                               .u_stride = clamped.stride};
+    return clamped.limit > 0.0F ? qr_clamped_gate(pass->backend, &clamped, pass->workspace, err)
+                                : qr_gate(pass->backend, &gate, pass->workspace, err);
+}
+
+qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_model_shape *s = &model->shape;
+    const qr_expert_buffers *b = &pass->buffers.experts;
+    const qr_route_args route = {
+        .logits = b->logits, .routing = qr_layer_routing(pass), .normalize = model->config.experts.normalizes};
+    const int64_t stride = 2 * s->expert_mlp;
+    QR_RETURN_IF_ERROR(
+        qr_layer_linear(pass, &layer->router, pass->buffers.mlp_normed, b->logits, s->n_experts, false, err));
+    QR_RETURN_IF_ERROR(qr_route(pass->backend, &route, pass->workspace, err));
+    QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_gate, b->mlp, err));
+    QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_up, b->mlp + s->expert_mlp, err));
+    QR_RETURN_IF_ERROR(run_expert_lora(pass, layer, QR_ROLE_EXPERT_GATE, pass->buffers.mlp_normed, true, b->mlp, err));
+    QR_RETURN_IF_ERROR(add_bias(pass, &route.routing, &layer->expert_gate_bias, b->mlp, stride, err));
+    QR_RETURN_IF_ERROR(add_bias(pass, &route.routing, &layer->expert_up_bias, b->mlp + s->expert_mlp, stride, err));
+    return run_gate(pass, err);
+}
+
+qrun_status qr_layer_shared_expert_share(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    float *share = pass->buffers.experts.shared_share;
+    const qr_share_rows_args args = {.g = share,
+                                     .x = pass->buffers.gated,
+                                     .x_dtype = pass->model->act_dtype,
+                                     .n_rows = pass->n_tokens,
+                                     .dim = qr_layer_mlp_size(layer)};
+    if (layer->shared_share.weight.desc.rows == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->shared_share, pass->buffers.mlp_normed, share, 1, false, err));
+    return qr_share_rows(pass->backend, &args, pass->workspace, err);
+}
+
+qrun_status qr_layer_experts_out(const qr_layer_pass *pass, const qr_layer *layer, float *dst, bool accumulate,
+                                 qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_expert_buffers *b = &pass->buffers.experts;
+    const qr_expert_linear_args out = {.weights = layer->expert_out,
+                                       .routing = qr_layer_routing(pass),
+                                       .x = b->gated,
+                                       .x_dtype = pass->model->act_dtype,
+                                       .y = b->slots,
+                                       .x_stride = s->expert_mlp,
+                                       .y_stride = s->hidden};
+    const qr_expert_sum_args sum = {.routing = out.routing,
+                                    .src = b->slots,
+                                    .dst = dst,
+                                    .dim = s->hidden,
+                                    .by_share = true,
+                                    .accumulate = accumulate};
+    QR_RETURN_IF_ERROR(qr_expert_linear(pass->backend, &out, pass->workspace, err));
+    QR_RETURN_IF_ERROR(run_expert_lora(pass, layer, QR_ROLE_EXPERT_OUT, b->gated, false, b->slots, err));
+    QR_RETURN_IF_ERROR(add_bias(pass, &out.routing, &layer->expert_out_bias, b->slots, s->hidden, err));
+    QR_RETURN_IF_ERROR(qr_expert_sum(pass->backend, &sum, pass->workspace, err));
+    if (layer->mlp_out.weight.desc.rows == 0) { return QRUN_OK; }
+    return qr_layer_linear(pass, &layer->mlp_out, pass->buffers.gated, dst, s->hidden, true, err);
+}

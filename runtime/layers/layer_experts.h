@@ -1,0 +1,29 @@
+/* The MLP block of a layer with experts: router, routed experts, and the sum of what they give. Part of layer.h. */
+#ifndef QR_RUNTIME_LAYERS_LAYER_EXPERTS_H
+#define QR_RUNTIME_LAYERS_LAYER_EXPERTS_H
+
+#include "runtime/engine/layout.h"
+#include "runtime/layers/layer.h"
+
+static inline bool qr_layer_has_experts(const qr_layer *layer) { return layer->expert_gate != NULL; }
+
+/* Lays out what route writes for T tokens. */
+void qr_expert_routing_lay(const qr_model_shape *shape, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b);
+
+/* The routing of a pass's tokens. */
+qr_routing qr_layer_routing(const qr_layer_pass *pass);
+
+/* The activation of experts where it is that of gpt-oss, for the backward part too. */
+qr_clamped_gate_args qr_layer_clamped_gate_args(const qr_layer_pass *pass);
+
+/* From buffers.mlp_normed to buffers.experts: the router's logits, the routing, and what enters the experts' last
+ * matrices. */
+qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* buffers.gated of the expert that every token goes to, where there is one, times its share: its output is linear in
+ * that. */
+qrun_status qr_layer_shared_expert_share(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* dst [T, D] = the experts' sum, or dst += it. */
+qrun_status qr_layer_experts_out(const qr_layer_pass *pass, const qr_layer *layer, float *dst, bool accumulate,
+                                 qr_error *err);
+
+#endif

@@ -1,0 +1,164 @@
+#include "runtime/layers/parameters.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "runtime/model/expert_adapters.h"
+#include "runtime/model/model_tensors.h"
+
+enum { TENSOR_ALIGNMENT = 16 };
+
+qrun_status qr_parameters_add(qr_parameters *p, qr_parameter parameter, int64_t *offset, qr_error *err) {
+    if (!qr_array_reserve(&p->list, &p->capacity, (size_t)p->n + 1, sizeof *p->list)) {
+        return qr_fail_memory(err, "the table of trained tensors", (size_t)p->n * sizeof *p->list);
+    }
+    parameter.offset = p->n_floats;
+    p->list[p->n++] = parameter;
+    p->n_floats += qr_round_up(parameter.rows * parameter.cols, TENSOR_ALIGNMENT);
+    *offset = parameter.offset;
+    return QRUN_OK;
+}
+
+/* One block of memory: norms, then ratios. */
+size_t qr_lora_norms_bytes(const qr_parameters *p) { return 2 * (size_t)p->lora.n_outputs * sizeof(float); }
+
+size_t qr_parameters_bytes(const qr_parameters *p) { return (size_t)p->n_floats * sizeof(float); }
+
+int64_t qr_parameters_count(const qr_parameters *p) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->n; i++) { n += p->list[i].rows * p->list[i].cols; }
+    return n;
+}
+
+qrun_status qr_parameters_create(qr_parameters *p, qr_error *err) {
+    qr_backend *backend = p->backend;
+    void *memory;
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
+    p->values = memory;
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
+    p->gradients = memory;
+    return QRUN_OK;
+}
+
+/* Once the replacements are undone, `embedding` and `head` being the trained ones with rows for new tokens: a fully
+ * trained model keeps them and their memory; any other has its original vocabulary again. */
+static void end_tables(qr_parameters *p, const qr_weight *embedding, const qr_weight *head) {
+    qrun_model *model = p->model;
+    qr_whole_modules *whole = &p->whole;
+    qr_backend *backend = p->backend;
+    if (whole->original_vocab == 0) { return; }
+    if (!whole->full || !whole->refreshed) {
+        model->shape.vocab = model->embedding.desc.rows = model->head.desc.rows = whole->original_vocab;
+        return;
+    }
+    model->embedding = *embedding;
+    model->head = *head;
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->table_memory, model->table_bytes);
+    model->table_memory = whole->replacement_memory;
+    model->table_bytes = whole->replacement_bytes;
+    whole->replacement_memory = NULL;
+}
+
+static void end_whole(qr_parameters *p) {
+    qr_whole_modules *whole = &p->whole;
+    if (p->model == NULL) { return; }
+    qr_backend *backend = p->backend;
+    for (int64_t i = 0; i < whole->n && whole->full; i++) {
+        const qr_whole_tensor *tensor = &whole->tensors[i];
+        const qr_parameter *parameter = &p->list[tensor->parameter];
+        if (tensor->original_vector == NULL) { continue; }
+        (void)backend->copy_within(backend, (void *)(uintptr_t)tensor->original_vector, p->values + parameter->offset,
+                                   (size_t)parameter->cols * sizeof(float), NULL);
+    }
+    const qr_weight embedding = p->model->embedding, head = p->model->head;
+    qr_replacements_undo(&whole->replacements);
+    end_tables(p, &embedding, &head);
+    const size_t n_bytes = whole->replacement_memory != NULL ? whole->replacement_bytes : 0;
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, whole->replacement_memory, n_bytes);
+    qr_free(whole->tensors);
+    *whole = (qr_whole_modules){0};
+}
+
+void qr_parameters_destroy(qr_parameters *p) {
+    end_whole(p);
+    if (p->model != NULL) {
+        qr_backend *backend = p->backend;
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->values, qr_parameters_bytes(p));
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->gradients, qr_parameters_bytes(p));
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.table, p->lora.table_bytes);
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.norms, qr_lora_norms_bytes(p));
+    }
+    qr_free(p->list);
+    qr_free(p->lora.pairs);
+    qr_free(p->lora.pair_of_slot);
+    *p = (qr_parameters){0};
+}
+
+float *qr_parameters_gradient(const qr_parameters *p, const float *value) {
+    const uintptr_t first = (uintptr_t)p->values, at = (uintptr_t)value;
+    if (value == NULL || at < first || at >= first + qr_parameters_bytes(p)) { return NULL; }
+    return p->gradients + (at - first) / sizeof *value;
+}
+
+void qr_parameters_module_name(const qr_parameters *p, qr_tensor_role role, int64_t layer, char *name,
+                               size_t name_bytes) {
+    /* PEFT's paths are those of the model object, which has its prefix also where a checkpoint leaves it out. */
+    const qr_family *family = p->model->family;
+    if (qr_role_is_expert(role)) {
+        const int32_t slot = p->model->layers[layer].expert_slot;
+        const bool has_outer = p->lora.pair_of_slot != NULL && p->lora.pair_of_slot[slot + 1] >= 0;
+        const bool is_inner = role == QR_ROLE_EXPERT_GATE && has_outer;
+        qr_expert_pair_module_name(p->model, p->model->prefix, layer, is_inner, name, name_bytes);
+        return;
+    }
+    const bool has_frame = family->family == QR_FAMILY_GPT2;
+    qr_family_module_name(family, has_frame ? family->prefixes[0] : p->model->prefix, role, layer, name, name_bytes);
+}
+
+void qr_parameter_name(const qr_parameters *p, const qr_parameter *parameter, char *name, size_t name_bytes) {
+    static const char *const parts[] = {[QR_PARAMETER_LORA_A] = "lora_A.weight",
+                                        [QR_PARAMETER_LORA_B] = "lora_B.weight",
+                                        [QR_PARAMETER_LORA_MAGNITUDE] = "lora_magnitude_vector",
+                                        [QR_PARAMETER_MATRIX] = "weight",
+                                        [QR_PARAMETER_NORM] = "weight",
+                                        [QR_PARAMETER_BIAS] = "bias"};
+    qr_parameters_module_name(p, parameter->role, parameter->layer, name, name_bytes);
+    const size_t length = strlen(name);
+    if (qr_role_is_bare(parameter->role)) { return; }
+    (void)snprintf(name + length, name_bytes - length, ".%s", parts[parameter->kind]);
+}
+
+bool qr_parameter_is_transposed(const qrun_model *model, const qr_parameter *parameter) {
+    return parameter->kind == QR_PARAMETER_MATRIX && qr_model_is_transposed(model, parameter->role);
+}
+
+int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *parameter, int64_t dims[3]) {
+    const bool transposed = qr_parameter_is_transposed(model, parameter);
+    dims[0] = transposed ? parameter->cols : parameter->rows;
+    dims[1] = transposed ? parameter->rows : parameter->cols;
+    if (parameter->kind == QR_PARAMETER_MATRIX) { return 2; }
+    if (parameter->role == QR_ROLE_DELTA_CONV) { return qr_model_conv_dims(model, dims); }
+    dims[0] = parameter->cols;
+    return 1;
+}
+
+qrun_status qr_parameter_read(const qr_parameters *p, const qr_parameter *parameter, int64_t first, int64_t n,
+                              float *values, qr_error *err) {
+    qr_backend *backend = p->backend;
+    const float *master = p->values + parameter->offset;
+    if (!qr_parameter_is_transposed(p->model, parameter)) {
+        return backend->copy_out(backend, values, master + first, (size_t)n * sizeof *values, err);
+    }
+    const int64_t rows = parameter->rows, cols = parameter->cols;
+    const size_t n_bytes = (size_t)(rows * cols) * sizeof *values;
+    float *matrix = qr_alloc(n_bytes);
+    if (matrix == NULL) { return qr_fail_memory(err, "a trained matrix", n_bytes); }
+    const qrun_status status = backend->copy_out(backend, matrix, master, n_bytes, err);
+    for (int64_t i = 0; i < n && status == QRUN_OK; i++) {
+        values[i] = matrix[(first + i) % rows * cols + (first + i) / rows];
+    }
+    qr_free(matrix);
+    return status;
+}

@@ -1,0 +1,133 @@
+/* The trainable tensors of a run: one arena of F32 values, one of gradients with the same layout, and the table of the
+ * tensors in them. Optimiser, update and checkpoint walk the table and do not ask what a tensor is for. It is filled by
+ * lora_parameters.h and whole_parameters.h of training. */
+#ifndef QR_RUNTIME_LAYERS_PARAMETERS_H
+#define QR_RUNTIME_LAYERS_PARAMETERS_H
+
+#include "runtime/layers/layer.h"
+#include "runtime/model/modules.h"
+#include "runtime/model/replacement.h"
+
+typedef enum qr_parameter_kind {
+    QR_PARAMETER_LORA_A,         /* [rank, in], of every expert where it is of experts: so the next */
+    QR_PARAMETER_LORA_B,         /* [out, rank] */
+    QR_PARAMETER_LORA_MAGNITUDE, /* DoRA's: [1, out] */
+    QR_PARAMETER_MATRIX,         /* whole [out, in], or a table [rows, hidden] */
+    QR_PARAMETER_NORM,           /* a norm's weight [1, n], or another vector of a layer */
+    QR_PARAMETER_BIAS            /* of a linear layer or a norm, [1, n] */
+} qr_parameter_kind;
+
+typedef struct qr_parameter {
+    qr_parameter_kind kind;
+    qr_tensor_role role; /* of the module that it belongs to */
+    int64_t layer;
+    int64_t rows, cols; /* a vector has one row */
+    int64_t offset;     /* floats, in both arenas */
+} qr_parameter;
+
+/* LoRA on one linear layer, or on one of the matrices of all experts of a layer. */
+typedef struct qr_lora_pair {
+    const qr_linear_layer *linear; /* NULL: of experts (expert_adapters.h) */
+    int64_t n_experts;             /* 1 of a linear layer: each has an A and a B */
+    int64_t layer;
+    qr_tensor_role role;
+    int32_t slot;
+    int64_t a_offset, b_offset; /* floats: A [rank, in], B [out, rank] */
+    int64_t magnitude_offset;   /* DoRA: [out] */
+    int64_t output_offset;      /* DoRA: of its [out] in norms and ratios */
+    int64_t in, out;
+} qr_lora_pair;
+
+/* The LoRA of a run; zeroed: none. */
+typedef struct qr_lora_layers {
+    int32_t rank;
+    float scale, dropout;
+    qr_lora_pair *pairs; /* [n_pairs] in slot order */
+    int64_t n_pairs;
+    int64_t *pair_of_slot; /* [n_slots], −1: not adapted */
+    qr_lora_factor *table; /* device, [n_slots]: what the lora op reads */
+    size_t table_bytes;
+    bool dora;
+    int64_t n_outputs;     /* DoRA: of all pairs, each at a multiple of 16 */
+    float *norms, *ratios; /* device, [n_outputs] each: ‖W + scale · B A‖ per row, and magnitude over it */
+} qr_lora_layers;
+
+/* A tensor trained whole, and where the model keeps it. */
+typedef struct qr_whole_tensor {
+    int64_t parameter; /* in the table */
+    qr_weight *matrix; /* NULL: a vector */
+    const float **vector;
+    qr_weight replacement;        /* of a matrix that is not written in place; of others only its desc */
+    const float *original_vector; /* full: in the model, which receives the trained values at the end */
+} qr_whole_tensor;
+
+/* All of a run; zeroed: none. */
+typedef struct qr_whole_modules {
+    bool full;                /* every weight: matrices are trained in the model's own memory */
+    qr_whole_tensor *tensors; /* [n] */
+    int64_t n;
+    size_t capacity;
+    qr_replacements replacements;
+    void *replacement_memory; /* device: the matrices that are not written in place */
+    size_t replacement_bytes;
+    int64_t original_vocab; /* of the model, while its tables have rows for new tokens; 0: they have none */
+    bool refreshed;         /* the matrices have been written from their masters */
+} qr_whole_modules;
+
+typedef struct qr_parameters {
+    qrun_model *model;
+    qr_backend *backend; /* the model's, or one that plans for it */
+    qr_parameter *list;  /* [n] */
+    int64_t n;
+    size_t capacity;
+    int64_t n_floats;          /* of each arena; every tensor begins at a multiple of 16 */
+    float *values, *gradients; /* device, [n_floats]; NULL until they are made */
+    qr_lora_layers lora;
+    qr_whole_modules whole;
+} qr_parameters;
+
+/* Appends a tensor, from {.model = model, .backend = its backend} on. *offset: its first float in both arenas. */
+qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter, int64_t *offset, qr_error *err);
+
+/* Allocates both arenas, zeroed. */
+qrun_status qr_parameters_create(qr_parameters *parameters, qr_error *err);
+/* The model uses its own memory again. Fine for a zeroed one. */
+void qr_parameters_destroy(qr_parameters *parameters);
+
+/* The gradient of the value at `value`; NULL where that is not in the arena of values. */
+float *qr_parameters_gradient(const qr_parameters *parameters, const float *value);
+
+/* Floats of a pair's factors. */
+static inline int64_t qr_lora_pair_a_floats(const qr_parameters *parameters, const qr_lora_pair *pair) {
+    return pair->n_experts * parameters->lora.rank * pair->in;
+}
+static inline int64_t qr_lora_pair_b_floats(const qr_parameters *parameters, const qr_lora_pair *pair) {
+    return pair->n_experts * parameters->lora.rank * pair->out;
+}
+
+/* Bytes of one arena. */
+size_t qr_parameters_bytes(const qr_parameters *parameters);
+size_t qr_lora_norms_bytes(const qr_parameters *parameters);  /* of DoRA's norms and ratios */
+int64_t qr_parameters_count(const qr_parameters *parameters); /* elements of the tensors, without padding */
+
+/* ---- As files have them ------------------------------------------------------------------------------------------ */
+
+/* Whether files hold a trained matrix as [in, out] (Conv1D). */
+bool qr_parameter_is_transposed(const qrun_model *model, const qr_parameter *parameter);
+
+/* The shape in files; returns the number of dimensions. */
+int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *parameter, int64_t dims[3]);
+
+/* Copies elements [first, first + n) in the order of the file to host memory. A transposed matrix is copied whole for
+ * that, whatever n is. */
+qrun_status qr_parameter_read(const qr_parameters *parameters, const qr_parameter *parameter, int64_t first, int64_t n,
+                              float *values, qr_error *err);
+
+/* The tensor as its file will name it: "model.layers.0.self_attn.q_proj.lora_A.weight". */
+void qr_parameter_name(const qr_parameters *parameters, const qr_parameter *parameter, char *name, size_t name_bytes);
+
+/* Its module, as the model object of transformers and PEFT has it: "model.layers.0.self_attn.q_proj". */
+void qr_parameters_module_name(const qr_parameters *parameters, qr_tensor_role role, int64_t layer, char *name,
+                               size_t name_bytes);
+
+#endif

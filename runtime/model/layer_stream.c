@@ -1,0 +1,292 @@
+#include "runtime/model/layer_stream.h"
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "base/units.h"
+#include "runtime/engine/device_memory.h"
+#include "runtime/model/model_tensors.h"
+#include "runtime/model/weight_writer.h"
+
+enum { N_STAGES = 2, NO_LAYER = -1 };
+
+typedef struct stage {
+    int64_t layer; /* whose matrices it holds, or is about to; NO_LAYER: nobody's */
+    uint64_t ticket;
+    bool on_its_way;
+} stage;
+
+/* A matrix in the folder, and its place in a stage. */
+typedef struct mapped_matrix {
+    qr_weight weight;
+    qr_stored_weight stored;
+} mapped_matrix;
+
+struct qr_layer_stream {
+    bool from_map;
+    size_t host_bytes;
+    unsigned char *host; /* the layers one after the other */
+    qr_safetensors *source;
+    mapped_matrix *matrices; /* of the layers one after the other */
+    int64_t *first_matrix;   /* [L + 1] */
+    void *scales;            /* room for those of one matrix */
+    size_t scales_bytes;
+    stage stages[N_STAGES], planned[N_STAGES]; /* planned: of a pass that is planned */
+};
+
+static void empty(stage stages[N_STAGES]) {
+    for (int i = 0; i < N_STAGES; i++) { stages[i] = (stage){.layer = NO_LAYER}; }
+}
+
+bool qr_layer_stream_has(const qrun_model *model, const qr_module *module) {
+    return model->stream != NULL && module->matrix != NULL && module->role >= QR_ROLE_Q;
+}
+
+size_t qr_layer_stream_host_bytes(const qrun_model *model) {
+    return model->stream != NULL ? model->stream->host_bytes : 0;
+}
+
+size_t qr_layer_stream_bytes(const qrun_model *model) {
+    size_t n_bytes = 0;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { n_bytes += model->layers[l].staged_bytes; }
+    return n_bytes;
+}
+
+/* ---- Whether, and from where ------------------------------------------------------------------------------------- */
+
+typedef struct stored_check {
+    const qrun_model *model;
+    const qr_safetensors *source;
+    const char *other; /* a matrix that is stored in another format than it is held in; NULL: there is none */
+} stored_check;
+
+/* Whether the rows of a plain matrix lie one after the other as they are. */
+static bool is_as_held(const qr_stored_weight *stored) {
+    return stored->packed.kind == QR_PACKING_NONE && stored->wide_rows == 0 && stored->first_row == 0 &&
+           stored->row_step <= 1 && stored->codes->head_dim == 0 && !qr_dtype_is_blocks(stored->codes->dtype);
+}
+
+static qrun_status check_stored(void *arg, const qr_module *module, qr_error *err) {
+    stored_check *check = arg;
+    qr_stored_weight stored;
+    if (!qr_layer_stream_has(check->model, module) || check->other != NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_module_find_stored(check->model, check->source, module, &stored, err));
+    const bool same = stored.desc.format == module->matrix->desc.format &&
+                      (!qr_weight_is_plain(stored.desc.format) || is_as_held(&stored)) &&
+                      !qr_model_is_transposed(check->model, module->role);
+    if (!same) { check->other = stored.codes->name; }
+    return QRUN_OK;
+}
+
+static bool is_separate(const qrun_model *model) {
+    return model->context->backend->memory_info != NULL || model->context->plans_for != NULL;
+}
+
+/* Weights of a shape alone, for measuring, have no folder to stay in. */
+static qrun_status choose_place(qrun_model *model, const qr_safetensors *source, qr_error *err) {
+    qr_layer_stream *stream = model->stream;
+    stream->host_bytes = qr_layer_stream_bytes(model);
+    if (is_separate(model) || source == NULL) { return QRUN_OK; }
+    stored_check check = {.model = model, .source = source};
+    QR_RETURN_IF_ERROR(qr_model_each_module(model, check_stored, &check, err));
+    if (check.other != NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "`offload_parameters` reads layers from the folder as they are held, and %s: %s is stored "
+                       "otherwise; quantise the folder first",
+                       model->folder, check.other);
+    }
+    stream->from_map = true;
+    stream->host_bytes = 0;
+    return QRUN_OK;
+}
+
+static qrun_status offload(qrun_model *model, const qr_safetensors *source, qr_error *err) {
+    model->stream = qr_alloc_zeroed(sizeof *model->stream);
+    if (model->stream == NULL) { return qr_fail_memory(err, "the stages of layers", sizeof *model->stream); }
+    empty(model->stream->stages);
+    empty(model->stream->planned);
+    model->weight_bytes = qr_model_place_weights(model, NULL);
+    return choose_place(model, source, err);
+}
+
+/* A folder whose layers cannot be streamed is left resident, and refused by who looks for room for it. */
+static qrun_status offload_if_needed(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source,
+                                     qr_error *err) {
+    qr_device_memory memory;
+    QR_RETURN_IF_ERROR(qr_device_memory_now(model->context, &memory, err));
+    const int64_t given = params->memory_bytes - qr_device_memory_context(&memory);
+    const int64_t limit = params->memory_bytes > 0 ? qr_min(given, is_separate(model) ? memory.free_bytes : given)
+                                                   : qr_device_memory_for_training(&memory);
+    if ((int64_t)model->weight_bytes <= limit || offload(model, source, NULL) == QRUN_OK) { return QRUN_OK; }
+    qr_layer_stream_destroy(model);
+    model->weight_bytes = qr_model_place_weights(model, NULL);
+    return QRUN_OK;
+}
+
+qrun_status qr_layer_stream_describe(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source,
+                                     qr_error *err) {
+    if (params->offload_parameters == QRUN_OFFLOAD_NONE) { return QRUN_OK; }
+    if (params->trainable) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`offload_parameters` is for weights that stay as they are, and `trainable` ones do not");
+    }
+    return params->offload_parameters == QRUN_OFFLOAD_AUTO ? offload_if_needed(model, params, source, err)
+                                                           : offload(model, source, err);
+}
+
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
+
+typedef struct matrix_list {
+    qrun_model *model;
+    int64_t *next; /* [L]: where the layer's next matrix goes */
+} matrix_list;
+
+static qrun_status count_matrix(void *arg, const qr_module *module, qr_error *err) {
+    const matrix_list *list = arg;
+    (void)err;
+    if (qr_layer_stream_has(list->model, module)) { list->model->stream->first_matrix[module->layer + 1]++; }
+    return QRUN_OK;
+}
+
+static qrun_status add_matrix(void *arg, const qr_module *module, qr_error *err) {
+    const matrix_list *list = arg;
+    qr_layer_stream *stream = list->model->stream;
+    if (!qr_layer_stream_has(list->model, module)) { return QRUN_OK; }
+    mapped_matrix *matrix = &stream->matrices[list->next[module->layer]++];
+    QR_RETURN_IF_ERROR(qr_module_find_stored(list->model, stream->source, module, &matrix->stored, err));
+    module->matrix->nested_offset = matrix->stored.nested_offset;
+    matrix->weight = *module->matrix;
+    const size_t n_bytes = qr_stored_scales_bytes(&matrix->stored);
+    if (n_bytes > stream->scales_bytes) { stream->scales_bytes = n_bytes; }
+    return QRUN_OK;
+}
+
+static qrun_status list_matrices(qrun_model *model, qr_error *err) {
+    qr_layer_stream *stream = model->stream;
+    const int64_t n_layers = model->shape.n_layers;
+    qrun_status status = QRUN_OK;
+    matrix_list list = {.model = model, .next = qr_alloc_array_zeroed((size_t)n_layers, sizeof(int64_t))};
+    stream->first_matrix = qr_alloc_array_zeroed((size_t)n_layers + 1, sizeof(int64_t));
+    if (list.next == NULL || stream->first_matrix == NULL) { QR_TRY(qr_fail_memory(err, "the list of matrices", 0)); }
+    QR_TRY(qr_model_each_module(model, count_matrix, &list, err));
+    for (int64_t l = 0; l < n_layers; l++) {
+        list.next[l] = stream->first_matrix[l];
+        stream->first_matrix[l + 1] += stream->first_matrix[l];
+    }
+    stream->matrices = qr_alloc_array_zeroed((size_t)stream->first_matrix[n_layers], sizeof *stream->matrices);
+    if (stream->matrices == NULL) { QR_TRY(qr_fail_memory(err, "the list of matrices", 0)); }
+    QR_TRY(qr_model_each_module(model, add_matrix, &list, err));
+    stream->scales = qr_alloc(stream->scales_bytes);
+    if (stream->scales == NULL) { QR_TRY(qr_fail_memory(err, "the scales of a weight", stream->scales_bytes)); }
+out:
+    qr_free(list.next);
+    return status;
+}
+
+qrun_status qr_layer_stream_create(qrun_model *model, qr_safetensors **source, qr_error *err) {
+    qr_layer_stream *stream = model->stream;
+    qr_backend *backend = model->context->backend;
+    void *host = NULL;
+    if (stream == NULL) { return QRUN_OK; }
+    if (!stream->from_map) {
+        QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_HOST, stream->host_bytes, &host, err));
+        stream->host = host;
+        return QRUN_OK;
+    }
+    stream->source = *source;
+    *source = NULL;
+    return list_matrices(model, err);
+}
+
+void qr_layer_stream_destroy(qrun_model *model) {
+    qr_layer_stream *stream = model->stream;
+    qr_backend *backend = model->context->backend;
+    if (stream == NULL) { return; }
+    if (stream->host != NULL) { backend->memory_destroy(backend, QR_MEMORY_HOST, stream->host, stream->host_bytes); }
+    qr_safetensors_close(stream->source);
+    qr_free(stream->matrices);
+    qr_free(stream->first_matrix);
+    qr_free(stream->scales);
+    qr_free(stream);
+    model->stream = NULL;
+}
+
+static unsigned char *host_of(const qrun_model *model, int64_t l) {
+    return model->stream->host + model->layers[l].host_offset;
+}
+
+bool qr_layer_stream_is_loaded(const qrun_model *model) { return !model->stream->from_map; }
+
+qrun_status qr_layer_stream_keep(qrun_model *model, const qr_module *module, qr_error *err) {
+    qr_backend *backend = model->context->backend;
+    const unsigned char *first = qr_model_stage(model, module->layer), *data = module->matrix->data;
+    return backend->copy_out(backend, host_of(model, module->layer) + (data - first), data,
+                             backend->weight_bytes(backend, &module->matrix->desc), err);
+}
+
+/* ---- Use --------------------------------------------------------------------------------------------------------- */
+
+static qrun_status read_layer(const qr_layer_stream *stream, qr_backend *backend, int64_t l, qr_error *err) {
+    for (int64_t i = stream->first_matrix[l]; i < stream->first_matrix[l + 1]; i++) {
+        mapped_matrix *matrix = &stream->matrices[i];
+        QR_RETURN_IF_ERROR(qr_weight_write_stored(backend, &matrix->weight, &matrix->stored, stream->scales, err));
+    }
+    return qr_safetensors_check(stream->source, err);
+}
+
+/* Brings a layer to its stage, unless it is there; on its way, where it comes from host memory. Of a plan only the
+ * bytes count. */
+static qrun_status fetch(const qrun_model *model, qr_backend *backend, int64_t l, bool plans, qr_error *err) {
+    qr_layer_stream *stream = model->stream;
+    stage *s = &(plans ? stream->planned : stream->stages)[l % N_STAGES];
+    if (s->layer == l) { return QRUN_OK; }
+    s->layer = NO_LAYER;
+    if (plans || !stream->from_map) {
+        QR_RETURN_IF_ERROR(backend->transfer_in(backend, qr_model_stage(model, l), plans ? NULL : host_of(model, l),
+                                                model->layers[l].staged_bytes, &s->ticket, err));
+        s->on_its_way = true;
+    } else {
+        QR_RETURN_IF_ERROR(read_layer(stream, backend, l, err));
+    }
+    s->layer = l;
+    return QRUN_OK;
+}
+
+static void ask_for(const qr_layer_stream *stream, int64_t l) {
+    for (int64_t i = stream->first_matrix[l]; i < stream->first_matrix[l + 1]; i++) {
+        const qr_stored_weight *stored = &stream->matrices[i].stored;
+        qr_safetensors_want(stream->source, stored->codes, stored->data, stored->n_bytes);
+        const qr_safetensors_tensor *const scales[] = {stored->row_absmax, stored->absmax, stored->nested_absmax};
+        for (size_t k = 0; k < QR_COUNT_OF(scales); k++) {
+            if (scales[k] != NULL) {
+                qr_safetensors_want(stream->source, scales[k], scales[k]->data, scales[k]->n_bytes);
+            }
+        }
+    }
+}
+
+qrun_status qr_layer_stream_use(const qrun_model *model, qr_backend *backend, int64_t l, int64_t next, qr_error *err) {
+    qr_layer_stream *stream = model->stream;
+    if (stream == NULL) { return QRUN_OK; }
+    const bool plans = backend != model->context->backend;
+    stage *s = &(plans ? stream->planned : stream->stages)[l % N_STAGES];
+    QR_RETURN_IF_ERROR(fetch(model, backend, l, plans, err));
+    if (s->on_its_way) {
+        QR_RETURN_IF_ERROR(backend->transfer_wait(backend, s->ticket, err));
+        s->on_its_way = false;
+    }
+    const bool has_next = next >= 0 && next < model->shape.n_layers && next % N_STAGES != l % N_STAGES;
+    if (!has_next) { return QRUN_OK; }
+    if (!stream->from_map) { return fetch(model, backend, next, plans, err); }
+    if (!plans && stream->stages[next % N_STAGES].layer != next) { ask_for(stream, next); }
+    return QRUN_OK;
+}
+
+qrun_status qr_layer_stream_use_linear(const qrun_model *model, qr_backend *backend, const qr_linear_layer *linear,
+                                       qr_error *err) {
+    const ptrdiff_t bytes = (const unsigned char *)linear - (const unsigned char *)model->layers;
+    return qr_layer_stream_use(model, backend, bytes / (ptrdiff_t)sizeof *model->layers, NO_LAYER, err);
+}
+
+void qr_layer_stream_plan_begin(const qrun_model *model) {
+    if (model->stream != NULL) { empty(model->stream->planned); }
+}

@@ -1,0 +1,45 @@
+/* Offloaded parameters: the matrices of a model's layers are not held on the device. They come through two stages
+ * there, layer l through stage l mod 2, forwards and back; norms, biases, tables and the head stay. Where the device
+ * has memory of its own, they come from host memory: each layer as it lies in its stage, copied while the layer before
+ * computes. On a processor they come from a folder that stores its matrices in the format they are held in: read from
+ * the map when the layer is due, while the pages of the next one are asked for.
+ *
+ * The bytes in a stage are those that would be resident, so results are the same to the bit. Who computes a layer calls
+ * qr_layer_stream_use first; the context's compute lock guards the stages. */
+#ifndef QR_RUNTIME_MODEL_LAYER_STREAM_H
+#define QR_RUNTIME_MODEL_LAYER_STREAM_H
+
+#include "runtime/model/modules.h"
+
+typedef struct qr_layer_stream qr_layer_stream;
+
+/* Decides what params ask for, of a described model: places its weights anew, and makes model->stream where they are to
+ * be offloaded; AUTO: where they do not fit otherwise. */
+qrun_status qr_layer_stream_describe(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source,
+                                     qr_error *err);
+/* Makes host memory, or notes where in `source` the matrices lie; it then stays open with the model: *source becomes
+ * NULL. Needs the weights' memory. */
+qrun_status qr_layer_stream_create(qrun_model *model, qr_safetensors **source, qr_error *err);
+void qr_layer_stream_destroy(qrun_model *model); /* fine without a stream */
+
+/* Whether the module's matrix comes through the stages. */
+bool qr_layer_stream_has(const qrun_model *model, const qr_module *module);
+/* While loading: whether such a matrix is to be written into its stage now, and the copy of it in host memory after. */
+bool qr_layer_stream_is_loaded(const qrun_model *model);
+qrun_status qr_layer_stream_keep(qrun_model *model, const qr_module *module, qr_error *err);
+
+/* Host memory that the stream takes; 0: it takes none. */
+size_t qr_layer_stream_host_bytes(const qrun_model *model);
+/* What all layers take that the stages hold in turn. */
+size_t qr_layer_stream_bytes(const qrun_model *model);
+
+/* Before the ops of layer l are issued on `backend`, the model's or one that plans for it: its matrices are in their
+ * stage. Those of `next`, −1 for none, are on their way to the other stage then. Nothing without a stream. */
+qrun_status qr_layer_stream_use(const qrun_model *model, qr_backend *backend, int64_t l, int64_t next, qr_error *err);
+/* The same for one of its matrices alone. */
+qrun_status qr_layer_stream_use_linear(const qrun_model *model, qr_backend *backend, const qr_linear_layer *linear,
+                                       qr_error *err);
+/* A plan begins: its stages are empty. */
+void qr_layer_stream_plan_begin(const qrun_model *model);
+
+#endif

@@ -1,0 +1,256 @@
+#include "runtime/pass/activations.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "runtime/engine/layout.h"
+#include "runtime/layers/layer_experts.h"
+
+/* ---- Policies ---------------------------------------------------------------------------------------------------- */
+
+qrun_status qr_recompute_policy_parse(const char *text, int64_t n_layers, qr_recompute_policy *policy, qr_error *err) {
+    static const struct {
+        const char *name;
+        qr_recompute_kind kind;
+    } names[] = {{"none", QR_RECOMPUTE_NONE},
+                 {"full", QR_RECOMPUTE_FULL},
+                 {"attn", QR_RECOMPUTE_ATTN},
+                 {"mlp", QR_RECOMPUTE_MLP},
+                 {"auto", QR_RECOMPUTE_AUTO}};
+    *policy = (qr_recompute_policy){.kind = QR_RECOMPUTE_NONE};
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        if (strcmp(text, names[i].name) == 0) {
+            policy->kind = names[i].kind;
+            return QRUN_OK;
+        }
+    }
+    if (strncmp(text, "every:", 6) == 0) {
+        char *end;
+        const long n = strtol(text + 6, &end, 10);
+        if (*end == '\0' && end != text + 6 && n >= 1 && n <= n_layers) {
+            *policy = (qr_recompute_policy){.kind = QR_RECOMPUTE_EVERY, .n = n};
+            return QRUN_OK;
+        }
+    }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "checkpointing \"%s\" is none of none, full, attn, mlp, auto and every:N with N from 1 to %lld",
+                   text, (long long)n_layers);
+}
+
+bool qr_recompute_policy_has_inputs(const qr_recompute_policy *policy) {
+    return policy->kind == QR_RECOMPUTE_FULL || policy->kind == QR_RECOMPUTE_EVERY || policy->kind == QR_RECOMPUTE_AUTO;
+}
+
+static int64_t segment_layers(const qr_recompute_policy *policy, int64_t layer, int64_t n_layers) {
+    switch (policy->kind) {
+        case QR_RECOMPUTE_FULL: return 1;
+        case QR_RECOMPUTE_EVERY: return qr_min(policy->n, n_layers - layer);
+        case QR_RECOMPUTE_AUTO: return layer < n_layers - policy->n ? 1 : n_layers - layer;
+        default: return n_layers - layer;
+    }
+}
+
+/* AUTO keeps the last layers: the backward pass frees them first. */
+static bool segment_is_kept(const qr_recompute_policy *policy, int64_t layer, int64_t n_layers) {
+    return policy->kind == QR_RECOMPUTE_NONE || policy->kind == QR_RECOMPUTE_ATTN || policy->kind == QR_RECOMPUTE_MLP ||
+           (policy->kind == QR_RECOMPUTE_AUTO && layer >= n_layers - policy->n);
+}
+
+/* ---- Layout ------------------------------------------------------------------------------------------------------ */
+
+/* What layers take of buffers: one, or the most of any where all take the same in turn. */
+typedef struct layer_kinds {
+    bool attention, delta;
+    int64_t heads, qkv, raw; /* H · HD, (H + 2 KV) · HD, and what of it is kept before it is normed */
+} layer_kinds;
+
+static layer_kinds kind_of(const qrun_model *model, const qr_layer *layer) {
+    const qr_model_shape *s = &model->shape;
+    if (layer->is_delta) { return (layer_kinds){.delta = true}; }
+    return (layer_kinds){.attention = true,
+                         .heads = s->n_heads * layer->head_dim,
+                         .qkv = qr_qkv_columns(s, layer),
+                         .raw = qr_raw_columns(s, layer)};
+}
+
+static layer_kinds kinds_of(const qrun_model *model) {
+    layer_kinds kinds = {.attention = true, .delta = model->shape.delta.n_layers > 0};
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        const layer_kinds kind = kind_of(model, &model->layers[l]);
+        kinds.heads = qr_max(kinds.heads, kind.heads);
+        kinds.qkv = qr_max(kinds.qkv, kind.qkv);
+        kinds.raw = qr_max(kinds.raw, kind.raw);
+    }
+    return kinds;
+}
+
+static void lay_heads(qr_layout *layout, const qrun_model *model, const layer_kinds *kinds, int64_t t,
+                      qr_kept_layer *layer) {
+    const qr_model_shape *s = &model->shape;
+    layer->lse = qr_layout_take(layout, t * s->n_heads, sizeof(float));
+    if (model->family->modules[QR_ROLE_Q_NORM] != NULL) {
+        layer->buffers.qk_raw = qr_layout_take(layout, t * kinds->raw, sizeof(float));
+    }
+    if (!s->attn_gated) { return; }
+    layer->buffers.q_gate = qr_layout_take(layout, 2 * t * kinds->heads, sizeof(float));
+    layer->buffers.ungated = qr_layout_take(layout, t * kinds->heads, qr_dtype_bytes(model->act_dtype));
+}
+
+static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kinds kinds, int64_t t,
+                          qr_kept_layer *layer) {
+    const qr_model_shape *s = &model->shape;
+    const size_t act = qr_dtype_bytes(model->act_dtype);
+    const int64_t columns = kinds.delta ? s->delta.columns : 0, values = kinds.delta ? s->delta.values : 0;
+    layer->buffers.attn_normed = qr_layout_take(layout, t * s->hidden, act);
+    layer->buffers.qkv = qr_layout_take(layout, t * qr_max(kinds.qkv, columns), sizeof(float));
+    layer->buffers.attended = qr_layout_take(layout, t * qr_max(kinds.heads, values), act);
+    qr_layout delta = *layout; /* in the same place: a layer is of one kind */
+    if (kinds.attention) { lay_heads(layout, model, &kinds, t, layer); }
+    if (kinds.delta) {
+        layer->buffers.conved = qr_layout_take(&delta, t * s->delta.channels, sizeof(float));
+        layer->buffers.recalled = qr_layout_take(&delta, t * values, sizeof(float));
+    }
+    layout->offset = delta.offset > layout->offset ? delta.offset : layout->offset;
+    if (qr_model_has_post_norms(model)) {
+        layer->buffers.attn_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
+    }
+}
+
+static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_kept_layer *layer) {
+    const qr_model_shape *s = &model->shape;
+    const size_t act = qr_dtype_bytes(model->act_dtype);
+    layer->buffers.mlp_normed = qr_layout_take(layout, t * s->hidden, act);
+    layer->buffers.mlp = qr_layout_take(layout, t * qr_model_mlp_columns(model), sizeof(float));
+    layer->buffers.gated = qr_layout_take(layout, t * qr_model_mlp_size(model), act);
+    if (qr_model_has_experts(model)) {
+        const int64_t n_slots = t * s->experts_per_token;
+        qr_expert_routing_lay(s, t, layout, &layer->buffers.experts);
+        layer->buffers.experts.mlp = qr_layout_take(layout, n_slots * 2 * s->expert_mlp, sizeof(float));
+        layer->buffers.experts.gated = qr_layout_take(layout, n_slots * s->expert_mlp, act);
+    }
+    if (s->layer_input > 0) {
+        layer->buffers.input_x = qr_layout_take(layout, t * s->hidden, act);
+        layer->buffers.input = qr_layout_take(layout, 2 * t * s->layer_input, sizeof(float));
+        layer->buffers.input_gated = qr_layout_take(layout, t * s->layer_input, act);
+        layer->buffers.input_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
+    }
+    if (qr_model_has_post_norms(model)) {
+        layer->buffers.mlp_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
+    }
+}
+
+/* Of the segments that are computed again, all but the last two send their inputs away. */
+enum { N_STAGES = 2 };
+
+/* The places of inputs of segments: each its own, or the stages in turn. */
+typedef struct input_places {
+    qr_layout layout, host;
+    float *stages[N_STAGES];
+    int64_t n, n_done; /* of segments that are computed again */
+    bool offload;
+} input_places;
+
+static float *place_input(input_places *places, int64_t elements, qr_segment *segment) {
+    const int64_t number = places->n_done++;
+    if (!places->offload) { return qr_layout_take(&places->layout, elements, sizeof(float)); }
+    segment->stage = (int)(number % N_STAGES);
+    if (number < N_STAGES) { places->stages[number] = qr_layout_take(&places->layout, elements, sizeof(float)); }
+    if (number < places->n - N_STAGES) { segment->x_host = qr_layout_take(&places->host, elements, sizeof(float)); }
+    return places->stages[segment->stage];
+}
+
+/* Layers of a segment that is computed again take the sets of buffers in turn: the i-th layer of every segment the i-th
+ * set. */
+static void lay_recomputed(input_places *places, const qrun_model *model, int64_t t, qr_segment *segment,
+                           qr_kept_layer *layers, qr_kept_layer *sets, int64_t *n_sets) {
+    qr_layout *layout = &places->layout;
+    for (int64_t i = 0; i < segment->n; i++) {
+        qr_kept_layer *layer = &layers[segment->first + i];
+        if (i == *n_sets) {
+            lay_attention(layout, model, kinds_of(model), t, &sets[i]);
+            lay_mlp(layout, model, t, &sets[i]);
+            sets[i].x_mid = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+            if (i > 0) { sets[i].x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float)); }
+            ++*n_sets;
+        }
+        *layer = sets[i];
+        if (i == 0) { layer->x_in = place_input(places, t * model->shape.hidden, segment); }
+    }
+}
+
+/* A block that is computed again has its buffers in the set that all layers of the segment share. */
+static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, const qr_recompute_policy *policy,
+                     const qr_segment *segment, qr_kept_layer *layers) {
+    qr_kept_layer set = {.attn_kept = policy->kind != QR_RECOMPUTE_ATTN, .mlp_kept = policy->kind != QR_RECOMPUTE_MLP};
+    if (!set.attn_kept) { lay_attention(layout, model, kinds_of(model), t, &set); }
+    if (!set.mlp_kept) { lay_mlp(layout, model, t, &set); }
+    for (int64_t l = segment->first; l < segment->first + segment->n; l++) {
+        qr_kept_layer *layer = &layers[l];
+        *layer = set;
+        layer->x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+        layer->x_mid = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+        if (set.attn_kept) { lay_attention(layout, model, kind_of(model, &model->layers[l]), t, layer); }
+        if (set.mlp_kept) { lay_mlp(layout, model, t, layer); }
+    }
+}
+
+static int64_t divide(const qr_recompute_policy *policy, int64_t n_layers, qr_activations *activations) {
+    int64_t n_recomputed = 0;
+    for (int64_t layer = 0; layer < n_layers;) {
+        qr_segment *segment = &activations->segments[activations->n_segments++];
+        *segment = (qr_segment){.first = layer,
+                                .n = segment_layers(policy, layer, n_layers),
+                                .kept = segment_is_kept(policy, layer, n_layers),
+                                .stage = -1};
+        n_recomputed += !segment->kept;
+        layer += segment->n;
+    }
+    return n_recomputed;
+}
+
+qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t n_tokens,
+                                   void *memory, void *host, qr_activations *activations, qr_error *err) {
+    const int64_t n_layers = model->shape.n_layers;
+    *activations = (qr_activations){0};
+    activations->layers = qr_alloc_array_zeroed((size_t)n_layers, sizeof *activations->layers);
+    activations->segments = qr_alloc_array_zeroed((size_t)n_layers, sizeof *activations->segments);
+    qr_kept_layer *sets = qr_alloc_array_zeroed((size_t)n_layers, sizeof *sets);
+    if (activations->layers == NULL || activations->segments == NULL || sets == NULL) {
+        qr_free(sets);
+        qr_activations_free(activations);
+        return qr_fail_memory(err, "the table of activations", (unsigned long long)n_layers * sizeof *sets);
+    }
+    input_places places = {.layout = {memory, 0}, .host = {host, 0}, .offload = policy->offload};
+    int64_t n_sets = 0;
+    places.n = divide(policy, n_layers, activations);
+    for (int64_t s = 0; s < activations->n_segments; s++) {
+        qr_segment *segment = &activations->segments[s];
+        if (segment->kept) {
+            lay_kept(&places.layout, model, n_tokens, policy, segment, activations->layers);
+        } else {
+            lay_recomputed(&places, model, n_tokens, segment, activations->layers, sets, &n_sets);
+        }
+    }
+    const int64_t slot_elements =
+        qr_model_has_experts(model) ? model->shape.experts_per_token * model->shape.hidden : 0;
+    float *slots = qr_layout_take(&places.layout, n_tokens * slot_elements, sizeof(float));
+    float *branch_normed = qr_model_has_branches(model)
+                               ? qr_layout_take(&places.layout, n_tokens * model->shape.hidden, sizeof(float))
+                               : NULL;
+    for (int64_t l = 0; l < n_layers; l++) {
+        activations->layers[l].buffers.branch_normed = branch_normed;
+        activations->layers[l].buffers.experts.slots = slots;
+    }
+    activations->bytes = places.layout.offset;
+    activations->host_bytes = places.host.offset;
+    qr_free(sets);
+    return QRUN_OK;
+}
+
+void qr_activations_free(qr_activations *activations) {
+    qr_free(activations->layers);
+    qr_free(activations->segments);
+    *activations = (qr_activations){0};
+}

@@ -1,0 +1,573 @@
+/* The backward part of a training pass: from the gradient of the last layer's output to those of the parameters. */
+#include "runtime/pass/pass_state.h"
+
+#include "runtime/layers/layer_adapters.h"
+#include "runtime/layers/layer_experts.h"
+#include "runtime/layers/layer_inputs.h"
+#include "runtime/model/layer_stream.h"
+#include "runtime/model/rope.h"
+#include "runtime/pass/lora_parameters.h"
+#include "runtime/pass/whole_parameters.h"
+
+/* RMS norm of n_groups rows of norm->dim in each row, which are x_stride apart in x, and dy_stride in dy and dx. */
+static qrun_status rms_norm_backward(qr_train_pass *pass, const qr_norm *norm, int64_t n_groups, const float *x,
+                                     int64_t x_stride, const float *dy, int64_t dy_stride, float *dx, int64_t n_rows,
+                                     bool accumulate, qr_error *err) {
+    const qr_rms_norm_backward_args args = {.x = x,
+                                            .weight = norm->weight,
+                                            .dy = dy,
+                                            .dx = dx,
+                                            .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
+                                            .n_rows = n_rows,
+                                            .n_groups = n_groups,
+                                            .dim = norm->dim,
+                                            .x_stride = x_stride,
+                                            .dy_stride = dy_stride,
+                                            .dx_stride = dy_stride,
+                                            .eps = pass->model->shape.norm_eps,
+                                            .weight_offset = pass->model->shape.norm_offset,
+                                            .accumulate = accumulate};
+    return qr_rms_norm_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* Of a norm that the family does not have. */
+static qrun_status pass_on(qr_train_pass *pass, const float *dy, float *dx, int64_t n_rows, bool accumulate,
+                           qr_error *err) {
+    const int64_t n = n_rows * pass->model->shape.hidden;
+    const qr_add_args add = {.x = dx, .y = dy, .n = n};
+    if (accumulate) { return qr_add(pass->backend, &add, pass->workspace, err); }
+    return pass->backend->copy_within(pass->backend, dx, dy, (size_t)n * sizeof(float), err);
+}
+
+qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
+                                  int64_t n_rows, bool accumulate, qr_error *err) {
+    if (norm->weight == NULL) { return pass_on(pass, dy, dx, n_rows, accumulate, err); }
+    if (norm->bias == NULL) {
+        return rms_norm_backward(pass, norm, 1, x, norm->dim, dy, norm->dim, dx, n_rows, accumulate, err);
+    }
+    const qr_layer_norm_backward_args args = {.x = x,
+                                              .weight = norm->weight,
+                                              .dy = dy,
+                                              .dx = dx,
+                                              .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
+                                              .dbias = qr_parameters_gradient(pass->parameters, norm->bias),
+                                              .n_rows = n_rows,
+                                              .dim = norm->dim,
+                                              .eps = pass->model->shape.norm_eps,
+                                              .accumulate = accumulate};
+    return qr_layer_norm_backward(pass->backend, &args, pass->workspace, err);
+}
+
+qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight, const float *bias, const void *x,
+                                   const float *dy, int64_t dy_stride, int64_t n_rows, qr_error *err) {
+    float *dw = qr_whole_gradient(pass->parameters, weight);
+    if (dw == NULL) { return QRUN_OK; }
+    const qr_weight_backward_args args = {.x = x,
+                                          .x_dtype = pass->model->act_dtype,
+                                          .dy = dy,
+                                          .dw = dw,
+                                          .dbias = qr_parameters_gradient(pass->parameters, bias),
+                                          .n_rows = n_rows,
+                                          .in = weight->desc.cols,
+                                          .out = weight->desc.rows,
+                                          .x_stride = weight->desc.cols,
+                                          .dy_stride = dy_stride};
+    return qr_weight_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* ---- Linear layers: through the matrix, and through the adapter on it (LoRA, dropout, DoRA) ---------------------- */
+
+static bool rounds_dy(const qr_train_pass *pass) { return pass->model->act_dtype != QR_DTYPE_F32; }
+
+qrun_status qr_pass_round_dy(qr_train_pass *pass, const void **dy, int64_t *dy_stride, int64_t n_rows, int64_t out,
+                             qr_error *err) {
+    if (!rounds_dy(pass)) { return QRUN_OK; }
+    const qr_round_act_args args = {.src = *dy,
+                                    .dst = pass->b.dy,
+                                    .dst_dtype = pass->model->act_dtype,
+                                    .n_rows = n_rows,
+                                    .dim = out,
+                                    .src_stride = *dy_stride};
+    *dy = pass->b.dy;
+    *dy_stride = out;
+    return qr_round_act(pass->backend, &args, pass->workspace, err);
+}
+
+/* dx [T, in] = dy W, or dx += it; dy's rows [out], F32, dy_stride apart. */
+static qrun_status matrix_dx(qr_train_pass *pass, const qr_linear_layer *linear, const float *dy, int64_t dy_stride,
+                             float *dx, bool accumulate, qr_error *err) {
+    const qr_weight_desc *desc = &linear->weight.desc;
+    const void *rounded = dy;
+    QR_RETURN_IF_ERROR(qr_pass_round_dy(pass, &rounded, &dy_stride, pass->n_tokens, desc->rows, err));
+    const qr_linear_backward_args args = {.weight = &linear->weight,
+                                          .dy = rounded,
+                                          .dy_dtype = pass->model->act_dtype,
+                                          .dx = dx,
+                                          .n_rows = pass->n_tokens,
+                                          .dy_stride = dy_stride,
+                                          .dx_stride = desc->cols,
+                                          .accumulate = accumulate,
+                                          .any_order = true};
+    return qr_linear_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* b.dy is dy rounded, as matrix_dx left it. */
+static qrun_status lora_dx(qr_train_pass *pass, const qr_lora_pair *pair, const void *x, const float *dy,
+                           int64_t dy_stride, float *dx, qr_error *err) {
+    const qr_parameters *p = pass->parameters;
+    const qr_lora_backward_args args = {.a = p->values + pair->a_offset,
+                                        .b = p->values + pair->b_offset,
+                                        .da = p->gradients + pair->a_offset,
+                                        .db = p->gradients + pair->b_offset,
+                                        .x = x,
+                                        .x_dtype = pass->model->act_dtype,
+                                        .dy = dy,
+                                        .dy_rounded = rounds_dy(pass) ? pass->b.dy : NULL,
+                                        .dx = dx,
+                                        .n_rows = pass->n_tokens,
+                                        .in = pair->in,
+                                        .out = pair->out,
+                                        .x_stride = pair->in,
+                                        .dy_stride = dy_stride,
+                                        .dx_stride = pair->in,
+                                        .rank = p->lora.rank,
+                                        .scale = p->lora.scale,
+                                        .in_pairs = true};
+    return qr_lora_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* b.dora [T, out] = (ratio − less) · dy. */
+static qrun_status scale_dy(qr_train_pass *pass, const qr_linear_layer *linear, const float *dy, int64_t dy_stride,
+                            float minus, qr_error *err) {
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    qr_dora_args args = qr_layer_dora_args(&blocks, linear, dy, dy_stride, pass->b.dora, linear->weight.desc.rows);
+    args.minus = minus;
+    return qr_dora(pass->backend, &args, pass->workspace, err);
+}
+
+/* Gradient of the magnitudes, for which what they scale is computed again from the adapter's input x; then
+ * b.dora = ratio · dy, the gradient of that. */
+static qrun_status dora_dy(qr_train_pass *pass, const qr_linear_layer *linear, const qr_lora_pair *pair, const void *x,
+                           const float *dy, int64_t dy_stride, qr_error *err) {
+    const qr_parameters *p = pass->parameters;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_RETURN_IF_ERROR(qr_layer_dora_sum(&blocks, linear, x, true, err));
+    const qr_dora_backward_args args = {.dy = dy,
+                                        .z = pass->b.dora,
+                                        .norm = p->lora.norms + pair->output_offset,
+                                        .dmagnitude = p->gradients + pair->magnitude_offset,
+                                        .n_rows = pass->n_tokens,
+                                        .dim = pair->out,
+                                        .dy_stride = dy_stride,
+                                        .z_stride = pair->out};
+    QR_RETURN_IF_ERROR(qr_dora_backward(pass->backend, &args, pass->workspace, err));
+    return scale_dy(pass, linear, dy, dy_stride, 0.0F, err);
+}
+
+/* dx += the gradient of the adapter's input, through dropout. With DoRA that input goes through the matrix too.
+ * `scaled` is dy, or ratio · dy. */
+static qrun_status dropped_dx(qr_train_pass *pass, const qr_linear_layer *linear, const qr_lora_pair *pair,
+                              const void *x, const float *dy, int64_t dy_stride, const float *scaled,
+                              int64_t scaled_stride, float *dx, qr_error *err) {
+    qr_backend *backend = pass->backend;
+    const int64_t n_elements = pass->n_tokens * pair->in;
+    QR_RETURN_IF_ERROR(backend->fill_zero(backend, pass->b.ddropped, (size_t)n_elements * sizeof(float), err));
+    if (pass->parameters->lora.dora) {
+        const void *rounded = scaled; /* as lora_dx takes it from b.dy */
+        int64_t rounded_stride = scaled_stride;
+        QR_RETURN_IF_ERROR(qr_pass_round_dy(pass, &rounded, &rounded_stride, pass->n_tokens, pair->out, err));
+    }
+    QR_RETURN_IF_ERROR(lora_dx(pass, pair, x, scaled, scaled_stride, pass->b.ddropped, err));
+    if (pass->parameters->lora.dora) {
+        QR_RETURN_IF_ERROR(scale_dy(pass, linear, dy, dy_stride, 1.0F, err));
+        QR_RETURN_IF_ERROR(matrix_dx(pass, linear, pass->b.dora, pair->out, pass->b.ddropped, true, err));
+    }
+    const qr_dropout_args back =
+        qr_layer_dropout_args(&pass->dropout, QR_DTYPE_F32, linear, pass->b.ddropped, pass->b.ddropped, pass->n_tokens);
+    QR_RETURN_IF_ERROR(qr_dropout(backend, &back, pass->workspace, err));
+    const qr_add_args add = {.x = dx, .y = pass->b.ddropped, .n = n_elements};
+    return qr_add(backend, &add, pass->workspace, err);
+}
+
+/* The same of a layer with an adapter, whose gradients grow. x is what the layer was fed. */
+static qrun_status adapter_dx(qr_train_pass *pass, const qr_linear_layer *linear, const qr_lora_pair *pair,
+                              const void *x, const float *dy, int64_t dy_stride, float *dx, bool accumulate,
+                              qr_error *err) {
+    const bool dora = pass->parameters->lora.dora, dropped = pass->dropout.p > 0;
+    const float *scaled = dora ? pass->b.dora : dy;
+    const int64_t scaled_stride = dora ? pair->out : dy_stride;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_RETURN_IF_ERROR(qr_layer_adapter_input(&blocks, linear, &x, err));
+    if (dora) { QR_RETURN_IF_ERROR(dora_dy(pass, linear, pair, x, dy, dy_stride, err)); }
+    if (dropped) {
+        QR_RETURN_IF_ERROR(matrix_dx(pass, linear, dy, dy_stride, dx, accumulate, err));
+        return dropped_dx(pass, linear, pair, x, dy, dy_stride, scaled, scaled_stride, dx, err);
+    }
+    QR_RETURN_IF_ERROR(matrix_dx(pass, linear, scaled, scaled_stride, dx, accumulate, err));
+    return lora_dx(pass, pair, x, scaled, scaled_stride, dx, err);
+}
+
+qrun_status qr_pass_linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
+                                    int64_t dy_stride, float *dx, bool accumulate, qr_error *err) {
+    const qr_lora_pair *pair = qr_lora_pair_of(pass->parameters, linear);
+    QR_RETURN_IF_ERROR(
+        qr_pass_whole_backward(pass, &linear->weight, linear->bias, x, dy, dy_stride, pass->n_tokens, err));
+    return pair != NULL ? adapter_dx(pass, linear, pair, x, dy, dy_stride, dx, accumulate, err)
+                        : matrix_dx(pass, linear, dy, dy_stride, dx, accumulate, err);
+}
+
+/* ---- Blocks and layers ------------------------------------------------------------------------------------------- */
+
+/* x = factor · x over rows of D. */
+static qrun_status scale_rows(qr_train_pass *pass, float *x, float factor, qr_error *err) {
+    const qr_scale_args args = {.x = x, .n = pass->n_tokens * pass->model->shape.hidden, .factor = factor};
+    return qr_scale(pass->backend, &args, pass->workspace, err);
+}
+
+/* The gradient into a block's last matrix: dx itself, or that through the model's factor and the norm after it. */
+static qrun_status branch_gradient(qr_train_pass *pass, const qr_norm *post_norm, const float *branch,
+                                   const float **dbranch, qr_error *err) {
+    const float factor = pass->model->shape.residual_scale;
+    *dbranch = pass->b.dx;
+    if (factor != 1.0F) {
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.dbranch, pass->b.dx, err));
+        QR_RETURN_IF_ERROR(scale_rows(pass, pass->b.dbranch, factor, err));
+        *dbranch = pass->b.dbranch;
+    }
+    if (post_norm->weight == NULL) { return QRUN_OK; }
+    const float *dy = *dbranch;
+    *dbranch = pass->b.dbranch;
+    return qr_pass_norm_backward(pass, post_norm, branch, dy, pass->b.dbranch, pass->n_tokens, false, err);
+}
+
+/* The gradient of the MLP's activations overwrites them: nothing reads them any more. */
+static qrun_status activation_backward(qr_train_pass *pass, const qr_layer *layer, const qr_kept_layer *kept,
+                                       qr_error *err) {
+    const qrun_model *model = pass->model;
+    const int64_t m = qr_layer_mlp_size(layer), columns = qr_layer_mlp_columns(model, layer);
+    float *g = kept->buffers.mlp, *u = kept->buffers.mlp + m;
+    if (qr_model_is_gated(model)) {
+        const qr_gate_backward_args args = {.fn = model->shape.activation,
+                                            .g = g,
+                                            .u = u,
+                                            .dy = pass->b.dgated,
+                                            .dg = g,
+                                            .du = u,
+                                            .n_rows = pass->n_tokens,
+                                            .dim = m,
+                                            .gu_stride = columns,
+                                            .dgu_stride = columns};
+        return qr_gate_backward(pass->backend, &args, pass->workspace, err);
+    }
+    const qr_activation_backward_args args = {.fn = model->shape.activation,
+                                              .x = g,
+                                              .dy = pass->b.dgated,
+                                              .dx = g,
+                                              .n_rows = pass->n_tokens,
+                                              .dim = m,
+                                              .x_stride = columns,
+                                              .dy_stride = m,
+                                              .dx_stride = columns};
+    return qr_activation_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* b.dnormed, from the gradient of the block's output. Of an expert that every token goes to, which has a share. */
+static qrun_status dense_mlp_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_kept_layer *kept = pass->current;
+    QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->mlp_out, kept->buffers.gated, dbranch, model->shape.hidden,
+                                               pass->b.dgated, false, err));
+    QR_RETURN_IF_ERROR(qr_pass_shared_share_backward(pass, layer, err));
+    QR_RETURN_IF_ERROR(activation_backward(pass, layer, kept, err));
+    for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
+        const qr_linear_layer *linear = &layer->mlp_in[i];
+        QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, kept->buffers.mlp_normed,
+                                                   kept->buffers.mlp + linear->out_offset,
+                                                   qr_layer_mlp_columns(model, layer), pass->b.dnormed, i > 0, err));
+    }
+    return QRUN_OK;
+}
+
+/* The gradient of the layer's own inputs, which stands where they do in buffers.input. */
+static qrun_status keep_gradient(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t p = s->layer_input, columns = s->n_layers * p;
+    const qr_copy_heads_args args = {.src = pass->current->buffers.input + p,
+                                     .dst = pass->b.dinputs + (layer - pass->model->layers) * p,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = 1,
+                                     .dim = p,
+                                     .src_stride = 2 * p,
+                                     .src_head_stride = p,
+                                     .dst_stride = columns,
+                                     .dst_head_stride = p};
+    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+}
+
+/* The block of a layer's input: dx, and dinputs' part of the layer. */
+static qrun_status add_input_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_buffers *b = &pass->current->buffers;
+    const int64_t p = pass->model->shape.layer_input;
+    const qr_gate_backward_args gate = {.fn = pass->model->shape.activation,
+                                        .g = b->input,
+                                        .u = b->input + p,
+                                        .dy = pass->b.dgated,
+                                        .dg = b->input,
+                                        .du = b->input + p,
+                                        .n_rows = pass->n_tokens,
+                                        .dim = p,
+                                        .gu_stride = 2 * p,
+                                        .dgu_stride = 2 * p};
+    const float *dbranch;
+    if (!qr_layer_has_input(layer)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_input_norm, b->input_branch, &dbranch, err));
+    QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->input_out, b->input_gated, dbranch,
+                                               pass->model->shape.hidden, pass->b.dgated, false, err));
+    QR_RETURN_IF_ERROR(qr_gate_backward(pass->backend, &gate, pass->workspace, err));
+    QR_RETURN_IF_ERROR(keep_gradient(pass, layer, err));
+    return qr_pass_linear_backward(pass, &layer->input_gate, b->input_x, b->input, 2 * p, pass->b.dx, true, err);
+}
+
+static qrun_status mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_kept_layer *kept = pass->current;
+    const float *dbranch;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_RETURN_IF_ERROR(qr_layer_scale(&blocks, layer, pass->b.dx, err));
+    QR_RETURN_IF_ERROR(add_input_backward(pass, layer, err));
+    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, &dbranch, err));
+    const bool is_dense = layer->mlp_out.weight.desc.rows > 0;
+    if (is_dense) { QR_RETURN_IF_ERROR(dense_mlp_backward(pass, layer, dbranch, err)); }
+    if (qr_layer_has_experts(layer)) {
+        QR_RETURN_IF_ERROR(qr_pass_experts_backward(pass, layer, dbranch, is_dense, err));
+    }
+    return qr_pass_norm_backward(pass, &layer->mlp_norm, kept->x_mid, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
+                                 err);
+}
+
+/* Heads of dqkv from first_column on, back through rotation and norm, into the same place; or added to `into`. */
+static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, int32_t rope_kind, const qr_norm *norm,
+                                  int64_t first_column, int64_t n_heads, float *into, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t stride = qr_qkv_columns(s, layer), raw_stride = qr_raw_columns(s, layer);
+    float *dheads = pass->b.dqkv + first_column;
+    if (rope_kind != QR_ROPE_NONE) {
+        const qr_rope_backward_args rope = {.dx = dheads,
+                                            .cos_table = pass->b.cos_table[rope_kind],
+                                            .sin_table = pass->b.sin_table[rope_kind],
+                                            .n_tokens = pass->n_tokens,
+                                            .n_heads = n_heads,
+                                            .head_dim = layer->head_dim,
+                                            .half = s->rope_half[rope_kind],
+                                            .dx_stride = stride};
+        QR_RETURN_IF_ERROR(qr_rope_backward(pass->backend, &rope, pass->workspace, err));
+    }
+    if (norm->weight == NULL) { return QRUN_OK; }
+    const float *raw = pass->current->buffers.qk_raw + first_column;
+    const int64_t n_groups = n_heads * layer->head_dim / norm->dim;
+    return rms_norm_backward(pass, norm, n_groups, raw, raw_stride, dheads, stride, into != NULL ? into : dheads,
+                             pass->n_tokens, into != NULL, err);
+}
+
+/* Between dqkv's gradient of K/V and that of all layers which share them: the readers add theirs, and the layer that
+ * made them takes the sum. */
+static qrun_status shared_kv_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    float *own = pass->b.dqkv + pass->model->shape.n_heads * layer->head_dim;
+    float *shared = pass->b.dshared_kv[layer->window > 0];
+    const int64_t kv = 2 * layer->n_kv_heads * layer->head_dim, columns = qr_qkv_columns(&pass->model->shape, layer);
+    const bool reads = layer->reads_shared_kv;
+    const qr_copy_heads_args args = {.src = reads ? own : shared,
+                                     .dst = reads ? shared : own,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = 1,
+                                     .dim = kv,
+                                     .src_stride = reads ? columns : kv,
+                                     .src_head_stride = kv,
+                                     .dst_stride = reads ? kv : columns,
+                                     .dst_head_stride = kv,
+                                     .accumulate = true};
+    if (!reads && !layer->is_read_by_others) { return QRUN_OK; }
+    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+}
+
+/* Values that are keys add their gradient to that of the keys. */
+static qrun_status kv_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    QR_RETURN_IF_ERROR(shared_kv_backward(pass, layer, err));
+    if (layer->reads_shared_kv) { return QRUN_OK; }
+    const int64_t k = pass->model->shape.n_heads * layer->head_dim, v = k + layer->n_kv_heads * layer->head_dim;
+    float *into = layer->values_are_keys ? pass->b.dqkv + k : NULL;
+    QR_RETURN_IF_ERROR(
+        heads_backward(pass, layer, layer->key_rope_kind, &layer->k_norm, k, layer->n_kv_heads, NULL, err));
+    return heads_backward(pass, layer, QR_ROPE_NONE, &layer->v_norm, v, layer->n_kv_heads, into, err);
+}
+
+/* Through the gates of attention's output, in place, to dq_gate's half of gates. */
+static qrun_status gates_backward(qr_train_pass *pass, qr_error *err) {
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    const qr_head_gate_backward_args args = {.forward = qr_layer_head_gate_args(&blocks),
+                                             .dy = pass->b.dattended,
+                                             .dx = pass->b.dattended,
+                                             .dgate = pass->b.dq_gate + pass->model->shape.head_dim};
+    return qr_head_gate_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* The other half: queries, from dqkv. Then through their matrix. */
+static qrun_status gated_queries_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t columns = 2 * s->n_heads * s->head_dim;
+    const qr_copy_heads_args args = {.src = pass->b.dqkv,
+                                     .dst = pass->b.dq_gate,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = s->n_heads,
+                                     .dim = s->head_dim,
+                                     .src_stride = qr_qkv_columns(s, layer),
+                                     .src_head_stride = s->head_dim,
+                                     .dst_stride = columns,
+                                     .dst_head_stride = 2 * s->head_dim};
+    QR_RETURN_IF_ERROR(qr_copy_heads(pass->backend, &args, pass->workspace, err));
+    return qr_pass_linear_backward(pass, &layer->attn_in[0], pass->current->buffers.attn_normed, pass->b.dq_gate,
+                                   columns, pass->b.dnormed, false, err);
+}
+
+/* From dattended to dnormed. */
+static qrun_status heads_and_inputs_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t q = s->n_heads * layer->head_dim, kv = layer->n_kv_heads * layer->head_dim;
+    if (s->attn_gated) { QR_RETURN_IF_ERROR(gates_backward(pass, err)); }
+    const qr_attention_packed_backward_args args = {.forward = qr_pass_attention_args(pass, layer),
+                                                    .dout = pass->b.dattended,
+                                                    .dq = pass->b.dqkv,
+                                                    .dk = pass->b.dqkv + q,
+                                                    .dv = pass->b.dqkv + q + kv,
+                                                    .dqkv_stride = qr_qkv_columns(s, layer)};
+    QR_RETURN_IF_ERROR(qr_attention_packed_backward(pass->backend, &args, pass->workspace, err));
+    QR_RETURN_IF_ERROR(heads_backward(pass, layer, layer->query_rope_kind, &layer->q_norm, 0, s->n_heads, NULL, err));
+    QR_RETURN_IF_ERROR(kv_backward(pass, layer, err));
+    if (s->attn_gated) { QR_RETURN_IF_ERROR(gated_queries_backward(pass, layer, err)); }
+    for (int i = s->attn_gated ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
+        const qr_linear_layer *linear = &layer->attn_in[i];
+        QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, pass->current->buffers.attn_normed,
+                                                   pass->b.dqkv + linear->out_offset, qr_qkv_columns(s, layer),
+                                                   pass->b.dnormed, i > 0, err));
+    }
+    return QRUN_OK;
+}
+
+static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_kept_layer *kept = pass->current;
+    const float *dbranch;
+    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, kept->buffers.attn_branch, &dbranch, err));
+    QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->attn_out, kept->buffers.attended, dbranch,
+                                               pass->model->shape.hidden, pass->b.dattended, false, err));
+    QR_RETURN_IF_ERROR(layer->is_delta ? qr_pass_delta_backward(pass, layer, err)
+                                       : heads_and_inputs_backward(pass, layer, err));
+    return qr_pass_norm_backward(pass, &layer->attn_norm, kept->x_in, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
+                                 err);
+}
+
+/* Both blocks of a layer, computing again what was not kept. next: the layer that is computed after it; −1: none. */
+static qrun_status layer_backward(qr_train_pass *pass, int64_t l, int64_t next, bool kept_segment, qr_error *err) {
+    const qr_layer *layer = &pass->model->layers[l];
+    pass->current = &pass->activations.layers[l];
+    qr_layer_pass blocks = qr_pass_layer(pass);
+    blocks.buffers_only = true;
+    QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
+    QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, next, err));
+    if (kept_segment && !pass->current->mlp_kept) {
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_mid, err));
+        QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
+    }
+    QR_RETURN_IF_ERROR(mlp_backward(pass, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
+    if (kept_segment && !pass->current->attn_kept) {
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
+        QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
+    }
+    return attention_backward(pass, layer, err);
+}
+
+qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
+    if (!segment->kept) {
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
+        for (int64_t i = 0; i < segment->n; i++) {
+            QR_RETURN_IF_ERROR(qr_pass_run_layer(pass, segment->first + i, i + 1 == segment->n, err));
+        }
+    }
+    /* After the segment's first layer comes the one before it, or the first of a segment that is computed again. */
+    const qr_segment *before = segment > pass->activations.segments ? segment - 1 : NULL;
+    const int64_t after = before == NULL || before->kept ? segment->first - 1 : before->first;
+    for (int64_t i = segment->n; i-- > 0;) {
+        const int64_t l = segment->first + i;
+        QR_RETURN_IF_ERROR(layer_backward(pass, l, i > 0 ? l - 1 : after, segment->kept, err));
+    }
+    return QRUN_OK;
+}
+
+/* The gradient of a table, where it is trained, from dy [T, cols] of the rows that were looked up. */
+static qrun_status table_backward(qr_train_pass *pass, const qr_weight *table, const int32_t *ids, const float *dy,
+                                  float scale, qr_error *err) {
+    const qr_embedding_backward_args args = {.ids = ids,
+                                             .dy = dy,
+                                             .dtable = qr_whole_gradient(pass->parameters, table),
+                                             .n_tokens = pass->n_tokens,
+                                             .dim = table->desc.cols,
+                                             .vocab = table->desc.rows,
+                                             .scale = scale};
+    return args.dtable == NULL ? QRUN_OK : qr_embedding_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* Whether anything that makes the inputs is trained, the token's embedding included. */
+static bool makes_trained_inputs(qr_train_pass *pass) {
+    const qrun_model *model = pass->model;
+    const qr_input_weights *inputs = &model->inputs;
+    return qr_lora_pair_of(pass->parameters, &inputs->linear) != NULL ||
+           qr_parameters_gradient(pass->parameters, inputs->norm.weight) != NULL ||
+           qr_whole_gradient(pass->parameters, &inputs->linear.weight) != NULL ||
+           qr_whole_gradient(pass->parameters, &inputs->embedding) != NULL ||
+           qr_whole_gradient(pass->parameters, &model->embedding) != NULL;
+}
+
+/* Through the norm, in place. What it normed takes the place of the inputs: nothing reads them any more. */
+static qrun_status inputs_norm_backward(qr_train_pass *pass, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_norm *norm = &pass->model->inputs.norm;
+    const int64_t columns = s->n_layers * s->layer_input;
+    const qr_rms_norm_backward_args args = {.x = pass->b.inputs,
+                                            .weight = norm->weight,
+                                            .dy = pass->b.dinputs,
+                                            .dx = pass->b.dinputs,
+                                            .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
+                                            .n_rows = pass->n_tokens,
+                                            .n_groups = s->n_layers,
+                                            .dim = norm->dim,
+                                            .x_stride = columns,
+                                            .dy_stride = columns,
+                                            .dx_stride = columns,
+                                            .eps = qr_layer_inputs_eps(s),
+                                            .weight_offset = s->norm_offset};
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_RETURN_IF_ERROR(qr_layer_inputs_project(&blocks, pass->b.inputs_x, err));
+    return qr_rms_norm_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* From dinputs, of all layers, to what makes them; dx grows. */
+static qrun_status inputs_backward(qr_train_pass *pass, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_input_weights *inputs = &pass->model->inputs;
+    const int64_t columns = s->n_layers * s->layer_input;
+    const qr_scale_args scale = {
+        .x = pass->b.dinputs, .n = pass->n_tokens * columns, .factor = qr_layer_inputs_factor()};
+    if (s->layer_input == 0 || !makes_trained_inputs(pass)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_scale(pass->backend, &scale, pass->workspace, err));
+    QR_RETURN_IF_ERROR(table_backward(pass, &inputs->embedding, pass->b.ids, pass->b.dinputs, s->input_scale, err));
+    QR_RETURN_IF_ERROR(inputs_norm_backward(pass, err));
+    return qr_pass_linear_backward(pass, &inputs->linear, pass->b.inputs_x, pass->b.dinputs, columns, pass->b.dx, true,
+                                   err);
+}
+
+qrun_status qr_pass_embed_backward(qr_train_pass *pass, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const float *dx = pass->b.dx;
+    QR_RETURN_IF_ERROR(inputs_backward(pass, err));
+    QR_RETURN_IF_ERROR(table_backward(pass, &model->embedding, pass->b.ids, dx, model->shape.embedding_scale, err));
+    return table_backward(pass, &model->position_embedding, pass->b.position, dx, 1.0F, err);
+}

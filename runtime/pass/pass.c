@@ -1,0 +1,263 @@
+/* The forward part of a training pass, and the pass as a whole. */
+#include "runtime/pass/pass_state.h"
+
+#include "base/sizes.h"
+#include "runtime/model/layer_stream.h"
+#include "runtime/model/rope.h"
+#include "runtime/pass/lora_parameters.h"
+
+qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const qr_layer *layer) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_kept_layer *kept = pass->current;
+    float *qkv = kept->buffers.qkv;
+    return (qr_attention_packed_args){
+        .q = qkv,
+        .k = qkv + s->n_heads * layer->head_dim,
+        .v = qkv + (s->n_heads + layer->n_kv_heads) * layer->head_dim,
+        .dst = s->attn_gated ? kept->buffers.ungated : kept->buffers.attended,
+        .dst_dtype = pass->model->act_dtype,
+        .lse = kept->lse,
+        .seq_start = pass->b.seq_start,
+        .n_tokens = pass->n_tokens,
+        .qkv_stride = qr_qkv_columns(s, layer),
+        .n_heads = (int32_t)s->n_heads,
+        .n_kv_heads = (int32_t)layer->n_kv_heads,
+        .head_dim = (int32_t)layer->head_dim,
+        .n_seqs = (int32_t)pass->n_sequences,
+        .max_seq_tokens = pass->longest,
+        .scale = s->attn_scale,
+        .softcap = s->attn_softcap,
+        .window = layer->window,
+        .sinks = layer->sinks.weight,
+        .round_kv = pass->model->act_dtype != QR_DTYPE_F32,
+        /* Not in F16, whose scaled gradients would lose small values. */
+        .bf16_products = pass->model->act_dtype == QR_DTYPE_BF16,
+    };
+}
+
+/* K/V of a layer that others read are kept for them; a layer that reads them has them beside its queries. */
+static qrun_status share_kv(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    float *own = pass->current->buffers.qkv + pass->model->shape.n_heads * layer->head_dim;
+    float *shared = pass->b.shared_kv[layer->window > 0];
+    const int64_t kv = 2 * layer->n_kv_heads * layer->head_dim, columns = qr_qkv_columns(&pass->model->shape, layer);
+    const bool reads = layer->reads_shared_kv;
+    const qr_copy_heads_args args = {.src = reads ? shared : own,
+                                     .dst = reads ? own : shared,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = 1,
+                                     .dim = kv,
+                                     .src_stride = reads ? kv : columns,
+                                     .src_head_stride = kv,
+                                     .dst_stride = reads ? columns : kv,
+                                     .dst_head_stride = kv};
+    if (!reads && !layer->is_read_by_others) { return QRUN_OK; }
+    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+}
+
+static qrun_status attend_packed(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
+                                 void *dst, qr_error *err) {
+    (void)q, (void)k, (void)v, (void)dst; /* the views that attention_args names */
+    qr_train_pass *pass = arg;
+    const qr_attention_packed_args args = qr_pass_attention_args(pass, layer);
+    QR_RETURN_IF_ERROR(share_kv(pass, layer, err));
+    return qr_attention_packed(pass->backend, &args, pass->workspace, err);
+}
+
+qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
+    const qr_pass_buffers *b = &pass->b;
+    qr_layer_buffers buffers = pass->current != NULL ? pass->current->buffers : (qr_layer_buffers){0};
+    buffers.dora = b->dora;
+    buffers.recalled_normed = b->gate_work;
+    buffers.by_head = b->by_head;
+    const qr_lora_layers *lora = &pass->parameters->lora;
+    return (qr_layer_pass){
+        .model = pass->model,
+        .backend = pass->backend,
+        .workspace = pass->workspace,
+        .n_tokens = pass->n_tokens,
+        .any_order = true,
+        .x = b->x,
+        .cos_table = {b->cos_table[0], b->cos_table[1]},
+        .sin_table = {b->sin_table[0], b->sin_table[1]},
+        .inputs = b->inputs,
+        .inputs_x = b->inputs_x,
+        .sequences = {.n_seqs = (int32_t)pass->n_sequences, .max_seq_tokens = pass->longest, .start = b->seq_start},
+        .buffers = buffers,
+        .adapters = {.table = lora->table,
+                     .n_adapters = 1,
+                     .max_rank = lora->rank,
+                     .row_adapter = b->row_adapter,
+                     .row_dora = lora->dora ? b->row_adapter : NULL,
+                     .pair_of_slot = lora->pair_of_slot},
+        .dropout = pass->dropout,
+        .attend = attend_packed,
+        .attend_arg = pass};
+}
+
+qrun_status qr_pass_copy_stream(qr_train_pass *pass, float *dst, const float *src, qr_error *err) {
+    const size_t n_bytes = (size_t)(pass->n_tokens * pass->model->shape.hidden) * sizeof(float);
+    return pass->backend->copy_within(pass->backend, dst, src, n_bytes, err);
+}
+
+void qr_train_pass_watch(qr_train_pass *pass, const atomic_bool *flag) { pass->cancelled = flag; }
+
+qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err) {
+    if (pass->cancelled == NULL || !atomic_load_explicit(pass->cancelled, memory_order_relaxed)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
+}
+
+qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
+    const qr_layer *layer = &pass->model->layers[l];
+    pass->current = &pass->activations.layers[l];
+    qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
+    QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, buffers_only ? l - 1 : l + 1, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
+    QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
+    blocks.buffers_only = buffers_only;
+    return qr_layer_mlp(&blocks, layer, err);
+}
+
+qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_t *host, int64_t n, qr_error *err) {
+    return pass->backend->copy_in(pass->backend, device, host, (size_t)n * sizeof *host, err);
+}
+
+/* ---- Rotary frequencies ------------------------------------------------------------------------------------------ */
+
+qrun_status qr_pass_set_rope(qr_train_pass *pass, int64_t slot, int64_t n_tokens, qr_error *err) {
+    const qrun_model *model = pass->model;
+    for (int32_t k = 0; k < model->shape.n_rope_kinds; k++) {
+        const int64_t half = model->shape.rope_half[k];
+        float factor;
+        qr_rope_frequencies(&model->config, k, n_tokens, n_tokens, pass->host_rope, &factor);
+        QR_RETURN_IF_ERROR(pass->backend->copy_in(pass->backend, pass->b.inv_freq[k] + slot * half, pass->host_rope,
+                                                  (size_t)half * sizeof(float), err));
+        QR_RETURN_IF_ERROR(
+            pass->backend->copy_in(pass->backend, pass->b.rope_factor[k] + slot, &factor, sizeof factor, err));
+    }
+    return QRUN_OK;
+}
+
+/* Where the frequencies depend on the length, every sequence has those of its own, so a token's gradient does not
+ * depend on what else is in the micro-batch. */
+static qrun_status choose_rope_slots(qr_train_pass *pass, const qr_train_batch *batch, qr_error *err) {
+    const int64_t short_tokens = qr_rope_short_tokens(&pass->model->config);
+    int32_t n_slots = 1;
+    if (pass->n_rope_slots == 1) { return QRUN_OK; }
+    for (int64_t s = 0; s < batch->n_sequences; s++) {
+        const int32_t begin = batch->seq_start[s], end = batch->seq_start[s + 1];
+        const int32_t slot = end - begin > short_tokens ? n_slots++ : 0;
+        if (slot > 0) { QR_RETURN_IF_ERROR(qr_pass_set_rope(pass, slot, end - begin, err)); }
+        for (int32_t i = begin; i < end; i++) { pass->host_slot[i] = slot; }
+    }
+    return qr_pass_copy_ints(pass, pass->b.slot, pass->host_slot, batch->n_tokens, err);
+}
+
+/* ---- Forward ----------------------------------------------------------------------------------------------------- */
+
+static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool backward, qr_error *err) {
+    pass->dropout = (qr_layer_dropout){.p = backward ? pass->parameters->lora.dropout : 0,
+                                       .key = batch->dropout_key,
+                                       .row_key = pass->b.row_key,
+                                       .dropped = pass->b.dropped};
+    pass->n_tokens = batch->n_tokens;
+    pass->n_sequences = batch->n_sequences;
+    pass->longest = 0;
+    for (int64_t s = 0; s < batch->n_sequences; s++) {
+        pass->longest = (int32_t)qr_max(pass->longest, batch->seq_start[s + 1] - batch->seq_start[s]);
+    }
+    pass->current = NULL;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.ids, batch->ids, batch->n_tokens, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.position, batch->position, batch->n_tokens, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.seq_start, batch->seq_start, batch->n_sequences + 1, err));
+    if (pass->dropout.p > 0) {
+        const size_t n_bytes = (size_t)batch->n_tokens * sizeof *batch->row_key;
+        QR_RETURN_IF_ERROR(pass->backend->copy_in(pass->backend, pass->b.row_key, batch->row_key, n_bytes, err));
+    }
+    QR_RETURN_IF_ERROR(choose_rope_slots(pass, batch, err));
+    const qr_rope_positions rope = {.inv_freq = pass->b.inv_freq,
+                                    .factor = pass->b.rope_factor,
+                                    .slot = pass->b.slot,
+                                    .position = pass->b.position};
+    QR_RETURN_IF_ERROR(qr_layer_rope_tables(&blocks, &rope, err));
+    QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
+    return qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err);
+}
+
+/* ---- Inputs of segments in host memory --------------------------------------------------------------------------- */
+
+/* Inputs of segments that are held in host memory. The forward pass sends each there from one of two stages on the
+ * device, which take turns. It is fetched back to its stage while the next segment runs backward. A stage is used again
+ * only when its last use is over: transfers begin after the ops issued before them, and ops wait for the stage's
+ * transfer. */
+
+static size_t input_bytes(const qr_train_pass *pass) {
+    return (size_t)(pass->n_tokens * pass->model->shape.hidden) * sizeof(float);
+}
+
+static qrun_status await_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
+    if (segment->stage < 0) { return QRUN_OK; }
+    return pass->backend->transfer_wait(pass->backend, pass->stage_tickets[segment->stage], err);
+}
+
+static qrun_status send_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
+    if (segment->x_host == NULL) { return QRUN_OK; }
+    const float *stage = pass->activations.layers[segment->first].x_in;
+    return pass->backend->transfer_out(pass->backend, segment->x_host, stage, input_bytes(pass),
+                                       &pass->stage_tickets[segment->stage], err);
+}
+
+static qrun_status fetch_input(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
+    if (segment->x_host == NULL) { return QRUN_OK; }
+    float *stage = pass->activations.layers[segment->first].x_in;
+    return pass->backend->transfer_in(pass->backend, stage, segment->x_host, input_bytes(pass),
+                                      &pass->stage_tickets[segment->stage], err);
+}
+
+/* ---- The pass ---------------------------------------------------------------------------------------------------- */
+
+static qrun_status run_forward(qr_train_pass *pass, bool backward, qr_error *err) {
+    for (int64_t s = 0; s < pass->activations.n_segments; s++) {
+        const qr_segment *segment = &pass->activations.segments[s];
+        QR_RETURN_IF_ERROR(await_input(pass, segment, err));
+        for (int64_t i = 0; i < segment->n; i++) {
+            QR_RETURN_IF_ERROR(qr_pass_run_layer(pass, segment->first + i, false, err));
+        }
+        if (backward) { QR_RETURN_IF_ERROR(send_input(pass, segment, err)); }
+    }
+    return QRUN_OK;
+}
+
+/* Gradients that several layers add to. */
+static qrun_status clear_shared_gradients(qr_train_pass *pass, qr_error *err) {
+    for (int i = 0; i < 2; i++) {
+        const size_t n_bytes = (size_t)(pass->n_tokens * qr_pass_shared_kv_columns(pass->model, i)) * sizeof(float);
+        if (n_bytes == 0) { continue; }
+        QR_RETURN_IF_ERROR(pass->backend->fill_zero(pass->backend, pass->b.dshared_kv[i], n_bytes, err));
+    }
+    return QRUN_OK;
+}
+
+/* The input of the segment before each is fetched while that one runs backward. */
+static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
+    QR_RETURN_IF_ERROR(clear_shared_gradients(pass, err));
+    for (int64_t s = pass->activations.n_segments; s-- > 0;) {
+        const qr_segment *segment = &pass->activations.segments[s];
+        if (s > 0) { QR_RETURN_IF_ERROR(fetch_input(pass, segment - 1, err)); }
+        QR_RETURN_IF_ERROR(await_input(pass, segment, err));
+        QR_RETURN_IF_ERROR(qr_pass_segment_backward(pass, segment, err));
+    }
+    return qr_pass_embed_backward(pass, err);
+}
+
+qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                              double *loss_sum, qr_error *err) {
+    QR_RETURN_IF_ERROR(enter(pass, batch, backward, err));
+    QR_RETURN_IF_ERROR(run_forward(pass, backward, err));
+    QR_RETURN_IF_ERROR(qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
+    if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
+    return pass->backend->sync(pass->backend, err);
+}

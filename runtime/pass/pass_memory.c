@@ -1,0 +1,254 @@
+/* What a training pass holds: its buffers laid out, its creation, and its plan, which is a run of it on a backend that
+ * plans. */
+#include "runtime/pass/pass_state.h"
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "kernels/plan/plan.h"
+#include "runtime/engine/layout.h"
+#include "runtime/model/rope.h"
+#include "runtime/pass/planned_parameters.h"
+
+static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
+
+int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limits) {
+    return qr_max(1, qr_min(LOGIT_BYTES / (model->shape.vocab * (int64_t)sizeof(float)), limits->max_tokens));
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static int64_t widest_output(const qrun_model *model) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t gated_queries = s->attn_gated ? 2 * s->n_heads * s->head_dim : 0;
+    const int64_t attention = qr_max(gated_queries, qr_widest_qkv(s));
+    const int64_t inputs = s->n_layers * s->layer_input;
+    return qr_max(qr_max(qr_max(s->hidden, s->n_experts), inputs), qr_max(attention, qr_model_mlp_columns(model)));
+}
+
+/* Elements of a token's MLP before its last matrix, at most: of a dense one, or of its experts. */
+static int64_t mlp_elements(const qrun_model *model) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t experts = qr_model_has_experts(model) ? s->experts_per_token * s->expert_mlp : 0;
+    return qr_max(qr_max(qr_model_mlp_size(model), s->layer_input), experts);
+}
+
+int64_t qr_pass_shared_kv_columns(const qrun_model *model, int windowed) {
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        const qr_layer *layer = &model->layers[l];
+        if (!layer->is_read_by_others || (layer->window > 0) != (windowed != 0)) { continue; }
+        return 2 * layer->n_kv_heads * layer->head_dim;
+    }
+    return 0;
+}
+
+static size_t widest(size_t a, size_t b) { return a > b ? a : b; }
+
+/* What more than one layer reads or adds to. */
+static void lay_across_layers(const qrun_model *model, int64_t t, qr_layout *layout, qr_pass_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t inputs = s->n_layers * s->layer_input;
+    b->inputs = qr_layout_take(layout, t * inputs, sizeof(float));
+    b->dinputs = qr_layout_take(layout, t * inputs, sizeof(float));
+    if (inputs > 0) { b->inputs_x = qr_layout_take(layout, t * s->hidden, qr_dtype_bytes(model->act_dtype)); }
+    for (int i = 0; i < 2; i++) {
+        b->shared_kv[i] = qr_layout_take(layout, t * qr_pass_shared_kv_columns(model, i), sizeof(float));
+        b->dshared_kv[i] = qr_layout_take(layout, t * qr_pass_shared_kv_columns(model, i), sizeof(float));
+    }
+}
+
+static size_t lay_gradients(const qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
+                            void *base, qr_pass_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t t = limits->max_tokens, r = qr_pass_logit_rows(model, limits);
+    const size_t act = qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
+    qr_layout layout = {base, 0};
+    b->x = qr_layout_take(&layout, t * s->hidden, f32);
+    b->dx = qr_layout_take(&layout, t * s->hidden, f32);
+    b->dbranch = qr_layout_take(&layout, t * s->hidden, f32);
+    b->dnormed = qr_layout_take(&layout, t * s->hidden, f32);
+    qr_layout mlp = layout; /* in the same place: a layer's MLP is done before its attention begins */
+    b->dattended = qr_layout_take(&layout, t * qr_widest_attended(s), f32);
+    b->dqkv = qr_layout_take(&layout, t * qr_widest_qkv(s), f32);
+    qr_layout delta = layout; /* in the same place too: a layer is of one kind */
+    if (s->attn_gated) { b->dq_gate = qr_layout_take(&layout, 2 * t * s->n_heads * s->head_dim, f32); }
+    b->dconved = qr_layout_take(&delta, t * s->delta.channels, f32);
+    b->gate_work = qr_layout_take(&delta, 2 * t * s->delta.values, f32);
+    if (s->delta.by_key_head) { b->by_head = qr_layout_take(&delta, t * s->delta.columns, f32); }
+    b->dgated = qr_layout_take(&mlp, t * mlp_elements(model), f32);
+    if (qr_model_has_experts(model)) { b->dshare = qr_layout_take(&mlp, t * s->experts_per_token, f32); }
+    layout.offset = widest(layout.offset, widest(delta.offset, mlp.offset));
+    b->dy = qr_layout_take(&layout, t * qr_max(widest_output(model), mlp_elements(model)), act);
+    for (int k = 0; k < s->n_rope_kinds; k++) {
+        b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
+        b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
+    }
+    lay_across_layers(model, t, &layout, b);
+    b->picked = qr_layout_take(&layout, r * s->hidden, f32);
+    b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
+    b->dpicked_normed = qr_layout_take(&layout, r * s->hidden, f32);
+    b->dpicked = qr_layout_take(&layout, t * s->hidden, f32);
+    int64_t widest_in = 0, widest_out = 0;
+    for (int64_t i = 0; i < parameters->lora.n_pairs; i++) {
+        widest_in = qr_max(widest_in, parameters->lora.pairs[i].in);
+        widest_out = qr_max(widest_out, parameters->lora.pairs[i].out);
+    }
+    if (parameters->lora.dropout > 0) {
+        b->dropped = qr_layout_take(&layout, t * widest_in, act);
+        b->ddropped = qr_layout_take(&layout, t * widest_in, f32);
+    }
+    if (parameters->lora.dora) { b->dora = qr_layout_take(&layout, t * widest_out, f32); }
+    return layout.offset;
+}
+
+/* One for short sequences, and one for each longer one that a micro-batch can hold. */
+static int64_t count_rope_slots(const qrun_model *model, const qr_train_limits *limits) {
+    const int64_t short_tokens = qr_rope_short_tokens(&model->config);
+    return limits->max_tokens <= short_tokens ? 1 : 1 + limits->max_tokens / (short_tokens + 1);
+}
+
+static size_t lay_tables(const qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
+                         void *base, qr_pass_buffers *b) {
+    const int64_t t = limits->max_tokens;
+    qr_layout layout = {base, 0};
+    int32_t **const of_tokens[] = {&b->ids, &b->position, &b->slot, &b->row_adapter, &b->target, &b->rows};
+    for (size_t i = 0; i < QR_COUNT_OF(of_tokens); i++) { *of_tokens[i] = qr_layout_take(&layout, t, sizeof(int32_t)); }
+    b->seq_start = qr_layout_take(&layout, limits->max_sequences + 1, sizeof(int32_t));
+    if (parameters->lora.dropout > 0) { b->row_key = qr_layout_take(&layout, t, sizeof(int64_t)); }
+    for (int k = 0; k < model->shape.n_rope_kinds; k++) {
+        const int64_t n_slots = count_rope_slots(model, limits);
+        b->inv_freq[k] = qr_layout_take(&layout, n_slots * model->shape.rope_half[k], sizeof(float));
+        b->rope_factor[k] = qr_layout_take(&layout, n_slots, sizeof(float));
+    }
+    return layout.offset;
+}
+
+static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits, void *base, qr_pass_buffers *b) {
+    const int64_t r = qr_pass_logit_rows(model, limits), vocab = model->shape.vocab;
+    qr_layout layout = {base, 0};
+    b->logits = qr_layout_take(&layout, r * vocab, sizeof(float));
+    b->dlogits = model->act_dtype == QR_DTYPE_F32
+                     ? b->logits
+                     : qr_layout_take(&layout, r * vocab, qr_dtype_bytes(model->act_dtype));
+    b->loss = qr_layout_take(&layout, r, sizeof(float));
+    return layout.offset;
+}
+
+/* ---- Creation ---------------------------------------------------------------------------------------------------- */
+
+/* Lays all buffers out in the pass's memory (NULL: only counts), and gives the bytes of every category. */
+static qrun_status lay_out(qr_train_pass *pass, size_t n_bytes[QR_PLAN_COUNT], qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_train_limits *limits = &pass->limits;
+    unsigned char *memory = pass->memory.at[QR_PLAN_ACTIVATIONS];
+    const size_t offset = lay_gradients(model, pass->parameters, limits, memory, &pass->b);
+    qr_activations_free(&pass->activations);
+    QR_RETURN_IF_ERROR(qr_activations_lay_out(model, &limits->policy, limits->max_tokens,
+                                              memory != NULL ? memory + offset : NULL, pass->memory.at[QR_PLAN_HOST],
+                                              &pass->activations, err));
+    n_bytes[QR_PLAN_ACTIVATIONS] = offset + pass->activations.bytes;
+    n_bytes[QR_PLAN_HOST] = pass->activations.host_bytes;
+    n_bytes[QR_PLAN_TABLES] = lay_tables(model, pass->parameters, limits, pass->memory.at[QR_PLAN_TABLES], &pass->b);
+    n_bytes[QR_PLAN_LOGITS] = lay_logits(model, limits, pass->memory.at[QR_PLAN_LOGITS], &pass->b);
+    return QRUN_OK;
+}
+
+static qrun_status make_memory(qr_train_pass *pass, size_t workspace_bytes, qr_error *err) {
+    size_t n_bytes[QR_PLAN_COUNT] = {[QR_PLAN_WORKSPACE] = workspace_bytes};
+    QR_RETURN_IF_ERROR(lay_out(pass, n_bytes, err));
+    QR_RETURN_IF_ERROR(qr_plan_memory_create(pass->backend, n_bytes, &pass->memory, err));
+    pass->workspace = (qr_workspace){pass->memory.at[QR_PLAN_WORKSPACE], workspace_bytes};
+    return lay_out(pass, n_bytes, err);
+}
+
+static qrun_status make_host(qr_train_pass *pass, qr_error *err) {
+    const size_t t = (size_t)pass->limits.max_tokens;
+    pass->host_loss = qr_alloc_array((size_t)qr_pass_logit_rows(pass->model, &pass->limits), sizeof(float));
+    pass->host_rows = qr_alloc_array(t, sizeof(int32_t));
+    pass->host_targets = qr_alloc_array(t, sizeof(int32_t));
+    pass->host_slot = qr_alloc_array(t, sizeof(int32_t));
+    const int64_t *half = pass->model->shape.rope_half;
+    pass->host_rope = qr_alloc_array((size_t)qr_max(qr_max(half[0], half[1]), 1), sizeof(float));
+    const bool made = pass->host_loss != NULL && pass->host_rows != NULL && pass->host_targets != NULL &&
+                      pass->host_slot != NULL && pass->host_rope != NULL;
+    return made ? QRUN_OK : qr_fail_memory(err, "the tables of a training step", t * 12);
+}
+
+static qrun_status create(qr_parameters *parameters, const qr_train_limits *limits, size_t workspace_bytes,
+                          qr_train_pass **pass, qr_error *err) {
+    *pass = NULL;
+    qr_train_pass *made = qr_alloc_zeroed(sizeof *made);
+    if (made == NULL) { return qr_fail_memory(err, "the training pass", sizeof *made); }
+    made->model = parameters->model;
+    made->backend = parameters->backend;
+    made->parameters = parameters;
+    made->limits = *limits;
+    made->n_rope_slots = count_rope_slots(made->model, limits);
+    qrun_status status = QRUN_OK;
+    QR_TRY(make_memory(made, workspace_bytes, err));
+    QR_TRY(make_host(made, err));
+    QR_TRY(qr_pass_set_rope(made, 0, 1, err)); /* slots and adapter indices are zero, as the memory was made */
+    *pass = made;
+    return QRUN_OK;
+out:
+    qr_train_pass_destroy(made);
+    return status;
+}
+
+/* Runs the largest micro-batch on a pass that plans: as many sequences as there may be, the first with all the tokens,
+ * and every token a target. */
+static qrun_status run_largest(qr_train_pass *pass, qr_train_cost *cost, qr_error *err) {
+    const int64_t n_tokens = pass->limits.max_tokens, n_sequences = pass->limits.max_sequences;
+    int32_t *target = qr_alloc_array_zeroed((size_t)n_tokens, sizeof *target);
+    int32_t *seq_start = qr_alloc_array((size_t)n_sequences + 1, sizeof *seq_start);
+    const qr_train_batch batch = {
+        .n_tokens = n_tokens, .n_sequences = n_sequences, .target = target, .seq_start = seq_start};
+    double sum;
+    qrun_status status = QRUN_OK;
+    if (target == NULL || seq_start == NULL) { QR_TRY(qr_fail_memory(err, "a plan", (size_t)n_tokens * 4)); }
+    for (int64_t s = 0; s <= n_sequences; s++) { seq_start[s] = s == 0 ? 0 : (int32_t)n_tokens; }
+    QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, true, &sum, err));
+    const qr_planned *planned = qr_backend_planned(pass->backend);
+    *cost = (qr_train_cost){.flops = planned->flops, .copied_bytes = planned->copied_bytes};
+    QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, false, &sum, err)); /* as an evaluation: without dropout */
+out:
+    qr_free(target);
+    qr_free(seq_start);
+    return status;
+}
+
+qrun_status qr_train_pass_plan(const qr_parameters *parameters, const qr_train_limits *limits, qr_plan *plan,
+                               qr_train_cost *cost, qr_error *err) {
+    qr_parameters planned;
+    qr_train_pass *pass = NULL;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_planned_parameters_begin(parameters, &planned, err));
+    QR_TRY(create(&planned, limits, QR_PLAN_ANY_BYTES, &pass, err));
+    QR_TRY(run_largest(pass, cost, err));
+    qr_plan_add(plan, &pass->memory, qr_backend_planned(planned.backend)->workspace_bytes);
+out:
+    qr_train_pass_destroy(pass);
+    qr_planned_parameters_end(&planned);
+    return status;
+}
+
+qrun_status qr_train_pass_create(qr_parameters *parameters, const qr_train_limits *limits, qr_train_pass **pass,
+                                 qr_error *err) {
+    qr_plan plan;
+    qr_train_cost cost;
+    qr_plan_init(&plan);
+    *pass = NULL;
+    QR_RETURN_IF_ERROR(qr_train_pass_plan(parameters, limits, &plan, &cost, err));
+    return create(parameters, limits, (size_t)plan.entries[QR_PLAN_WORKSPACE].bytes, pass, err);
+}
+
+void qr_train_pass_destroy(qr_train_pass *pass) {
+    if (pass == NULL) { return; }
+    qr_plan_memory_destroy(pass->backend, &pass->memory);
+    qr_activations_free(&pass->activations);
+    qr_free(pass->host_loss);
+    qr_free(pass->host_rows);
+    qr_free(pass->host_targets);
+    qr_free(pass->host_slot);
+    qr_free(pass->host_rope);
+    qr_free(pass);
+}

@@ -1,0 +1,124 @@
+/* Inside a training pass: its buffers, and the functions that its files share. pass_memory.c plans and makes it, pass.c
+ * runs it forward, loss.c computes the loss and its gradient, backward.c runs it backward. Only these files include
+ * this. */
+#ifndef QR_RUNTIME_PASS_PASS_STATE_H
+#define QR_RUNTIME_PASS_PASS_STATE_H
+
+#include "runtime/pass/pass.h"
+
+/* Device buffers other than the kept activations; R rows go through the output head at once. d… is the gradient with
+ * respect to …, F32. */
+typedef struct qr_pass_buffers {
+    float *x, *dx;                      /* [T, D] residual stream */
+    float *dbranch;                     /* [T, D] into a block's output, after its post-norm */
+    float *dnormed;                     /* [T, D] of a block's normed input */
+    float *dattended;                   /* [T, H · HD], or [T, values] */
+    float *dqkv;                        /* [T, (H + 2 KV) · HD], or [T, qr_delta_shape.columns] */
+    float *dq_gate;                     /* [T, H, 2, HD], with gated attention */
+    float *dconved;                     /* [T, channels]; delta layers only, as the next */
+    float *gate_work;                   /* [T, 2, values]: z and what it gates, then their gradients */
+    float *by_head;                     /* [T, columns]: of qr_layer_buffers, and its gradient */
+    float *dgated;                      /* [T, M], or [S, M] of experts; where dattended and dqkv are while attention
+                                         * has its turn */
+    float *dshare;                      /* [S] of slots of experts */
+    void *dy;                           /* [T, widest output], or [S, M], act: a gradient on its way into a product
+                                         * with weights */
+    float *cos_table[2], *sin_table[2]; /* [T, half] */
+    float *picked;                      /* [R, D] rows whose next token is a target */
+    void *picked_normed;                /* [R, D] act */
+    float *dpicked_normed;              /* [R, D] */
+    float *dpicked;                     /* [T, D] of all such rows, in order */
+    int32_t *ids, *position, *slot, *row_adapter, *target, *rows; /* [T] */
+    int32_t *seq_start;                                           /* [S + 1] */
+    int64_t *row_key;                                             /* [T], with dropout */
+    void *dropped;                       /* [T, widest input] act: what dropout leaves of an adapter's input */
+    float *ddropped;                     /* [T, widest input] */
+    float *inputs, *dinputs;             /* [T, L, P], of models whose layers have inputs, as the next */
+    void *inputs_x;                      /* [T, D] act */
+    float *shared_kv[2], *dshared_kv[2]; /* [T, 2 · KV · HD]: K/V that later layers read, of full attention and with a
+                                          * window */
+    float *dora;                         /* [T, widest adapted output], with DoRA */
+    float *inv_freq[2], *rope_factor[2]; /* [n_rope_slots, half], [n_rope_slots] */
+    float *logits;                       /* [R, V], then their gradient */
+    void *dlogits;                       /* [R, V] act */
+    float *loss;                         /* [R] */
+} qr_pass_buffers;
+
+struct qr_train_pass {
+    qrun_model *model;
+    qr_backend *backend;
+    qr_parameters *parameters;
+    qr_train_limits limits;
+    qr_pass_buffers b;
+    qr_activations activations;
+    uint64_t stage_tickets[2]; /* of the last transfer from or to each of activations' stages */
+    qr_plan_memory memory;
+    qr_workspace workspace;
+    float *host_loss;                  /* [R] */
+    int32_t *host_rows, *host_targets; /* [T] */
+    int64_t n_rope_slots;              /* sets of rotary frequencies; slot 0 is that of short sequences */
+    int32_t *host_slot;                /* [T] */
+    float *host_rope;                  /* [half] */
+    /* the batch that runs */
+    int64_t n_tokens, n_sequences;
+    int32_t longest;
+    const qr_kept_layer *current; /* the layer whose blocks run */
+    const atomic_bool *cancelled; /* lent; NULL: never */
+    qr_layer_dropout dropout;
+};
+
+/* Puts the rotary frequencies of a sequence of n_tokens into a slot. */
+qrun_status qr_pass_set_rope(qr_train_pass *pass, int64_t slot, int64_t n_tokens, qr_error *err);
+
+/* Rows whose logits are there at once. */
+int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limits);
+
+/* Elements of K/V that later layers read, of full attention or with a window; 0: none do. */
+int64_t qr_pass_shared_kv_columns(const qrun_model *model, int windowed);
+
+/* Attention of the layer that runs, as it was forward. */
+qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const qr_layer *layer);
+
+/* QRUN_ERROR_CANCELLED where the flag that the pass watches is up. */
+qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err);
+
+/* Forward. The layer pass is that of pass->current. */
+qr_layer_pass qr_pass_layer(qr_train_pass *pass);
+qrun_status qr_pass_copy_stream(qr_train_pass *pass, float *dst, const float *src, qr_error *err);
+qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_t *host, int64_t n, qr_error *err);
+/* A layer from the residual stream, its input and the point between its blocks noted. buffers_only: nothing reads the
+ * stream after it. */
+qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err);
+
+/* Loss over the targets, chunk by chunk; with backward, the gradient of the last layer's output in dx. */
+qrun_status qr_pass_run_loss(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                             double *sum, qr_error *err);
+
+/* Backward. dx [n_rows, dim] of a norm, overwritten or added to; the norm's own gradients grow where it is trained. */
+qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
+                                  int64_t n_rows, bool accumulate, qr_error *err);
+/* The gradient of a matrix from what it was fed, where it is trained. dy: [n_rows, out], F32. */
+qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight, const float *bias, const void *x,
+                                   const float *dy, int64_t dy_stride, int64_t n_rows, qr_error *err);
+/* *dy, rows of `out` F32 elements, *dy_stride apart, as products with weights take it: contiguous, in the type of
+ * activations, in b.dy; unchanged where that type is F32. */
+qrun_status qr_pass_round_dy(qr_train_pass *pass, const void **dy, int64_t *dy_stride, int64_t n_rows, int64_t out,
+                             qr_error *err);
+/* dx [T, in] = dy W, or dx += it, and through the matrix's adapter, whose gradients grow. x is what the layer was fed;
+ * dy's rows [out], F32, are dy_stride apart. */
+qrun_status qr_pass_linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
+                                    int64_t dy_stride, float *dx, bool accumulate, qr_error *err);
+/* b.dnormed of a layer with experts, overwritten or added to, from the gradient of what they add up to. */
+qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, bool accumulate,
+                                     qr_error *err);
+/* Of an expert that every token goes to: b.dgated through its share, of whose gradient the share's place is taken.
+ * Nothing where there is none. */
+qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* Of a delta layer, from dattended to dnormed (backward_delta.c). */
+qrun_status qr_pass_delta_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* dx from a segment's output to its input, computing again what was not kept. */
+qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
+/* From the gradient of the first layer's input into the tables that it was looked up in. */
+qrun_status qr_pass_embed_backward(qr_train_pass *pass, qr_error *err);
+
+#endif

@@ -1,0 +1,26 @@
+#include "runtime/pass/planned_parameters.h"
+
+#include "kernels/plan/plan.h"
+#include "runtime/pass/lora_parameters.h"
+#include "runtime/pass/whole_parameters.h"
+
+qrun_status qr_planned_parameters_begin(const qr_parameters *parameters, qr_parameters *planned, qr_error *err) {
+    qr_backend *backend;
+    *planned = *parameters;
+    planned->whole.replacements = (qr_replacements){0};
+    planned->backend = NULL;
+    QR_RETURN_IF_ERROR(qr_backend_plan_create(parameters->backend, &backend, err));
+    planned->backend = backend;
+    QR_RETURN_IF_ERROR(qr_model_plan_begin(planned->model, backend, err));
+    if (planned->values != NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_parameters_create(planned, err));
+    QR_RETURN_IF_ERROR(qr_whole_parameters_reserve(planned, err));
+    return qr_lora_parameters_reserve(planned, err);
+}
+
+void qr_planned_parameters_end(qr_parameters *planned) {
+    qr_whole_parameters_release(planned);
+    qr_model_plan_end(planned->model);
+    qr_backend_destroy(planned->backend);
+    planned->backend = NULL;
+}

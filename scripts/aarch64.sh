@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Builds qrun for 64-bit Arm with Debian's cross-compiler and runs its tests under qemu-user: the ops on every
+# instruction set that Arm has here, models against their goldens, and what depends on bytes and characters; then
+# compares an answer of portable numerics with this machine's. It says nothing about speed.
+#   scripts/aarch64.sh [TEST…]     these tests, or those below
+# For Debian: Ubuntu keeps packages for Arm on other servers.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+root=$PWD/build/aarch64-root
+tests=("$@")
+if [ ${#tests[@]} -eq 0 ]; then
+    tests=(test_base test_tokenizer test_tokenizer_unicode test_safetensors test_ops test_goldens)
+fi
+
+# Libraries for Arm, unpacked into a folder of their own: some cannot be installed beside those of this machine. apt
+# downloads and verifies them, with its lists there too.
+fetch_root() {
+    [ ! -e "$root/complete" ] || return 0
+    local package link
+    rm -rf "$root"
+    mkdir -p "$root/apt/lists/partial" "$root/apt/archives/partial"
+    : >"$root/apt/status"
+    local apt=(apt-get -q=2 -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o APT::Sandbox::User=root
+        -o Dir::State="$root/apt" -o Dir::State::status="$root/apt/status" -o Dir::Cache="$root/apt"
+        -o APT::Install-Recommends=false -o Dpkg::Use-Pty=0 -o Debug::NoLocking=1)
+    "${apt[@]}" update
+    "${apt[@]}" install --yes --download-only libc6-dev libcjson-dev libedit-dev libevent-dev libpcre2-dev libssl-dev \
+        libutf8proc-dev libyaml-dev libzstd-dev zlib1g-dev >/dev/null
+    for package in "$root"/apt/archives/*.deb; do dpkg-deb -x "$package" "$root"; done
+    find "$root/lib" "$root/usr" -type l -lname '/*' | while read -r link; do
+        ln -sfnr "$root$(readlink "$link")" "$link"
+    done
+    rm -rf "$root/apt"
+    touch "$root/complete"
+}
+
+# Portable numerics: the answer, with its log-probabilities, is that of this machine's own build.
+same_answer() {
+    local answers
+    answers=$(mktemp -d)
+    cmake --preset release >/dev/null
+    cmake --build --preset release --target qrun -- --quiet
+    cmake --build --preset aarch64 --target qrun -- --quiet
+    answer build/release/cli/qrun >"$answers/here"
+    answer qemu-aarch64 -L "$root" build/aarch64/cli/qrun >"$answers/arm"
+    cmp "$answers/here" "$answers/arm"
+    rm -r "$answers"
+    echo "portable numerics: the same answer as here"
+}
+answer() {
+    "$@" generate --model examples/model --prompt Ahoy --max-tokens 20 --logprobs 3 --json --numerics portable --seed 7 \
+        --temperature 0.8 | sed 's/"times":{[^}]*},//'
+}
+
+scripts/install-dependencies.sh gcc-aarch64-linux-gnu qemu-user
+fetch_root
+cmake --preset aarch64 >/dev/null
+cmake --build --preset aarch64 --target "${tests[@]}" -- --quiet
+pattern=$(printf '|^%s$' "${tests[@]}")
+ctest --test-dir build/aarch64 -j "${QRUN_JOBS:-$(nproc)}" --output-on-failure -R "${pattern#|}"
+[ $# -gt 0 ] || same_answer

@@ -1,0 +1,166 @@
+#include "serve/answer_format.h"
+
+#include <string.h>
+
+static const char PROBE[] = "qrun_probe", THOUGHT[] = "qrun_thought", ANSWER[] = "qrun_answer";
+
+static const char *const thoughts[][2] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}};
+
+/* ---- Calls ------------------------------------------------------------------------------------------------------- */
+
+/* Templates differ in whether content may be empty or has to be missing. */
+static const char *const conversations[] = {
+    "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":"
+    "\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":\"qrun_probe\",\"arguments\":{\"b\":\"c\"}}}]}]",
+    "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":"
+    "\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":\"qrun_probe\",\"arguments\":{\"b\":\"c\"}}}]}]",
+};
+static const char tools[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"other\",\"description\":\"d\",\"parameters\":{\"type\":"
+    "\"object\","
+    "\"properties\":{\"b\":{\"type\":\"string\",\"description\":\"d\"}},\"required\":[\"b\"]}}}]";
+
+/* What is written before the call of the probe tells how calls are written. Some templates leave the call out, and say
+ * how it is written. */
+static call_style style_of(const char *rendered) {
+    static const struct {
+        const char *before;
+        call_style style;
+    } styles[] = {
+        {"[TOOL_CALLS]", CALLS_MISTRAL}, {"<start_function_call>", CALLS_GEMMA}, {"<|tool_call>", CALLS_GEMMA},
+        {"<tool_call>", CALLS_TAGGED},   {"<function=", CALLS_TAGGED},           {"<|python_tag|>", CALLS_LLAMA},
+        {"{\"name\": \"", CALLS_LLAMA},  {"{\"name\":\"", CALLS_LLAMA},
+    };
+    enum { NEAR_BYTES = 64 };
+    const char *probe = strstr(rendered, PROBE);
+    if (probe == NULL) { return strstr(rendered, "<tool_call>") != NULL ? CALLS_TAGGED : CALLS_NONE; }
+    const size_t n_before = (size_t)(probe - rendered) < NEAR_BYTES ? (size_t)(probe - rendered) : NEAR_BYTES;
+    char before[NEAR_BYTES + 1] = "";
+    memcpy(before, probe - n_before, n_before);
+    for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++) {
+        if (strstr(before, styles[i].before) != NULL) { return styles[i].style; }
+    }
+    return CALLS_NONE;
+}
+
+static call_style learn_calls(const qrun_tokenizer *tokenizer) {
+    for (size_t i = 0; i < sizeof conversations / sizeof conversations[0]; i++) {
+        char *rendered;
+        size_t n_bytes;
+        if (qrun_chat_render(tokenizer, conversations[i], tools, NULL, false, &rendered, &n_bytes, NULL) != QRUN_OK) {
+            continue;
+        }
+        const call_style style = style_of(rendered);
+        qrun_free(rendered);
+        if (style != CALLS_NONE) { return style; }
+    }
+    return CALLS_NONE;
+}
+
+/* ---- Thoughts ---------------------------------------------------------------------------------------------------- */
+
+/* A template knows thoughts if it begins one for the answer, if it writes one that a message has, or if it takes one
+ * out of an answer of an earlier turn. */
+static bool knows_thoughts(const qrun_tokenizer *tokenizer, const char *begin, const char *end) {
+    char inline_thought[512];
+    static const char with_member[] =
+        "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":"
+        "\"qrun_thought\"}]";
+    const char *const parts[] = {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"",
+                                 begin,
+                                 THOUGHT,
+                                 end,
+                                 ANSWER,
+                                 "\"},{\"role\":\"user\",\"content\":\"c\"}]"};
+    inline_thought[0] = '\0';
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) { strcat(inline_thought, parts[i]); }
+    char *rendered;
+    size_t n_bytes;
+    bool knows = false;
+    if (qrun_chat_render(tokenizer, "[{\"role\":\"user\",\"content\":\"a\"}]", NULL, NULL, true, &rendered, &n_bytes,
+                         NULL) == QRUN_OK) {
+        knows = strstr(rendered, begin) != NULL;
+        qrun_free(rendered);
+    }
+    if (!knows && qrun_chat_render(tokenizer, with_member, NULL, NULL, false, &rendered, &n_bytes, NULL) == QRUN_OK) {
+        const char *thought = strstr(rendered, THOUGHT), *mark = strstr(rendered, begin);
+        knows = thought != NULL && mark != NULL && mark < thought;
+        qrun_free(rendered);
+    }
+    if (!knows && qrun_chat_render(tokenizer, inline_thought, NULL, NULL, true, &rendered, &n_bytes, NULL) == QRUN_OK) {
+        knows = strstr(rendered, THOUGHT) == NULL && strstr(rendered, ANSWER) != NULL;
+        qrun_free(rendered);
+    }
+    return knows;
+}
+
+bool answer_format_prompt_thinks(const answer_format *format, const char *prompt, size_t n_bytes) {
+    if (format->think_begin == NULL) { return false; }
+    const size_t n = strlen(format->think_begin);
+    while (n_bytes > 0 && strchr(" \t\r\n", prompt[n_bytes - 1]) != NULL) { n_bytes--; }
+    return n_bytes >= n && memcmp(prompt + n_bytes - n, format->think_begin, n) == 0;
+}
+
+/* ---- Hidden markers ---------------------------------------------------------------------------------------------- */
+
+/* The one token that a marker is, if an answer's text leaves it out; else −1. */
+static int32_t hidden_token(const qrun_tokenizer *tokenizer, const char *marker) {
+    int32_t *ids, token = -1;
+    int64_t n_ids;
+    char *shown;
+    size_t n_bytes;
+    if (qrun_tokenize(tokenizer, marker, strlen(marker), false, true, &ids, &n_ids, NULL) != QRUN_OK) { return -1; }
+    if (n_ids == 1 && qrun_detokenize(tokenizer, ids, 1, true, &shown, &n_bytes, NULL) == QRUN_OK) {
+        if (n_bytes == 0) { token = ids[0]; }
+        qrun_free(shown);
+    }
+    qrun_free(ids);
+    return token;
+}
+
+static void learn_hidden(const qrun_tokenizer *tokenizer, answer_format *format) {
+    static const char *const markers[] = {
+        "[TOOL_CALLS]",
+        "[ARGS]",
+        "[CALL_ID]",
+        "<|python_tag|>",
+        "<tool_call>",
+        "</tool_call>",
+        "<|tool_call>",
+        "<start_function_call>",
+        "<end_function_call>",
+        "<tool_call|>",
+        "<escape>",
+        "<|\"|>",
+        "<think>",
+        "</think>",
+        "[THINK]",
+        "[/THINK]",
+    };
+    _Static_assert(sizeof markers / sizeof markers[0] <= FORMAT_MAX_HIDDEN, "room for all markers");
+    for (size_t i = 0; i < sizeof markers / sizeof markers[0]; i++) {
+        const int32_t token = hidden_token(tokenizer, markers[i]);
+        if (token < 0) { continue; }
+        format->hidden[format->n_hidden].token = token;
+        format->hidden[format->n_hidden++].text = markers[i];
+    }
+}
+
+const char *answer_format_hidden(const answer_format *format, int32_t token) {
+    for (int i = 0; i < format->n_hidden; i++) {
+        if (format->hidden[i].token == token) { return format->hidden[i].text; }
+    }
+    return NULL;
+}
+
+void answer_format_learn(const qrun_tokenizer *tokenizer, answer_format *format) {
+    *format = (answer_format){.calls = CALLS_NONE};
+    if (tokenizer == NULL || !qrun_tokenizer_has_chat_template(tokenizer)) { return; }
+    format->calls = learn_calls(tokenizer);
+    for (size_t i = 0; i < sizeof thoughts / sizeof thoughts[0] && format->think_begin == NULL; i++) {
+        if (!knows_thoughts(tokenizer, thoughts[i][0], thoughts[i][1])) { continue; }
+        format->think_begin = thoughts[i][0];
+        format->think_end = thoughts[i][1];
+    }
+    if (format->calls != CALLS_NONE || format->think_begin != NULL) { learn_hidden(tokenizer, format); }
+}

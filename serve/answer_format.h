@@ -1,0 +1,38 @@
+/* How a model writes its answers: what in them is a thought, and what a call of a tool. Learned from the chat template,
+ * by rendering a conversation that has both: as the template writes them, the model was trained to write them. */
+#ifndef QRUN_SERVE_ANSWER_FORMAT_H
+#define QRUN_SERVE_ANSWER_FORMAT_H
+
+#include "qrun.h"
+
+typedef enum call_style {
+    CALLS_NONE,
+    CALLS_TAGGED, /* <tool_call> JSON </tool_call> (Hermes, Qwen), or <function=…> in the place of the JSON (Qwen3) */
+    CALLS_LLAMA,  /* the whole answer is JSON: {"name", "parameters"} */
+    CALLS_MISTRAL, /* [TOOL_CALLS], then a list of JSON, or name[ARGS]JSON */
+    CALLS_GEMMA    /* call:name{key:value} between <start_function_call> and its end, or between <|tool_call> and its */
+} call_style;
+
+enum { FORMAT_MAX_HIDDEN = 16 };
+
+typedef struct answer_format {
+    call_style calls;
+    const char *think_begin, *think_end; /* NULL: the model does not think aloud */
+    /* Markers that are special tokens, which an answer's text leaves out. */
+    struct {
+        int32_t token;
+        const char *text;
+    } hidden[FORMAT_MAX_HIDDEN];
+    int n_hidden;
+} answer_format;
+
+/* tokenizer NULL, or without a template: neither calls nor thoughts. */
+void answer_format_learn(const qrun_tokenizer *tokenizer, answer_format *format);
+
+/* The marker that a token is, where the text leaves it out; else NULL. */
+const char *answer_format_hidden(const answer_format *format, int32_t token);
+
+/* Whether a rendered prompt ends within a thought, which the answer then continues. */
+bool answer_format_prompt_thinks(const answer_format *format, const char *prompt, size_t n_bytes);
+
+#endif

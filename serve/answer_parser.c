@@ -1,0 +1,265 @@
+#include "serve/answer_parser.h"
+
+#include <string.h>
+
+#include "serve/tool_calls.h"
+
+void answer_delta_free(answer_delta *delta) {
+    serve_text_free(&delta->content);
+    serve_text_free(&delta->thought);
+    cJSON_Delete(delta->calls);
+    *delta = (answer_delta){0};
+}
+
+void answer_parser_start(answer_parser *p, const answer_format *format, const cJSON *tools, bool thinks) {
+    *p = (answer_parser){.format = format, .tools = cJSON_GetArraySize(tools) > 0 ? tools : NULL};
+    if (!thinks) { return; }
+    p->state = PARSER_THOUGHT;
+    p->trims = true;
+}
+
+void answer_parser_free(answer_parser *p) {
+    serve_text_free(&p->pending);
+    serve_text_free(&p->lead);
+    *p = (answer_parser){0};
+}
+
+/* ---- Bytes ------------------------------------------------------------------------------------------------------- */
+
+static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+static size_t find(const serve_text *t, const char *mark) {
+    const size_t n = strlen(mark);
+    for (size_t i = 0; i + n <= t->size; i++) {
+        if (memcmp(t->data + i, mark, n) == 0) { return i; }
+    }
+    return SIZE_MAX;
+}
+
+/* Bytes at the end that may be the beginning of a marker. */
+static size_t partial_bytes(const serve_text *t, const char *mark) {
+    const size_t n = strlen(mark);
+    for (size_t k = n - 1 < t->size ? n - 1 : t->size; k > 0; k--) {
+        if (memcmp(t->data + t->size - k, mark, k) == 0) { return k; }
+    }
+    return 0;
+}
+
+/* n bytes without the space at their end. */
+static size_t without_space(const char *bytes, size_t n) {
+    while (n > 0 && is_space(bytes[n - 1])) { n--; }
+    return n;
+}
+
+static void drop_space(serve_text *t) {
+    size_t n = 0;
+    while (n < t->size && is_space(t->data[n])) { n++; }
+    serve_text_drop_front(t, n);
+}
+
+static void give_text(answer_parser *p, const char *bytes, size_t n_bytes, answer_delta *delta) {
+    serve_text_add(&delta->content, bytes, n_bytes);
+    p->has_text = p->has_text || n_bytes > 0;
+}
+
+/* Of a call that is none: the markers that the answer's text leaves out stay out. */
+static void give_failed(answer_parser *p, const char *bytes, size_t n_bytes, answer_delta *delta) {
+    for (size_t i = 0; i < n_bytes;) {
+        size_t n_hidden = 0;
+        for (int h = 0; h < p->format->n_hidden && n_hidden == 0; h++) {
+            const size_t n = strlen(p->format->hidden[h].text);
+            if (n <= n_bytes - i && memcmp(bytes + i, p->format->hidden[h].text, n) == 0) { n_hidden = n; }
+        }
+        if (n_hidden == 0) { give_text(p, bytes + i, 1, delta); }
+        i += n_hidden > 0 ? n_hidden : 1;
+    }
+    p->has_text = p->has_text || n_bytes > 0;
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------------- */
+
+/* A marker that begins a call, and the one that ends it; NULL: the answer's end does. */
+static const struct {
+    call_style style;
+    const char *begin, *end;
+    bool in_body; /* the markers are part of the call */
+} marks[] = {
+    {CALLS_TAGGED, "<tool_call>", "</tool_call>", false},
+    {CALLS_TAGGED, "<function=", "</function>", true},
+    {CALLS_LLAMA, "<|python_tag|>", NULL, false},
+    {CALLS_MISTRAL, "[TOOL_CALLS]", NULL, false},
+    {CALLS_GEMMA, "<start_function_call>", "<end_function_call>", false},
+    {CALLS_GEMMA, "<|tool_call>", "<tool_call|>", false},
+};
+enum { N_MARKS = sizeof marks / sizeof marks[0] };
+
+static bool is_wanted(const answer_parser *p, int mark) {
+    return p->tools != NULL && marks[mark].style == p->format->calls;
+}
+
+/* pending[0, n) is a call, or stays text, with what led to it and the n_end bytes of its end marker. */
+static void end_call(answer_parser *p, size_t n, size_t n_end, answer_delta *delta) {
+    if (delta->calls == NULL) { delta->calls = cJSON_CreateArray(); }
+    const int n_before = cJSON_GetArraySize(delta->calls);
+    const bool is_call = n > 0 && tool_calls_parse(p->format->calls, p->pending.data, n, p->tools, delta->calls);
+    if (is_call) {
+        p->n_calls += cJSON_GetArraySize(delta->calls) - n_before;
+        p->has_text = true;
+    } else {
+        give_failed(p, p->lead.data, p->lead.size, delta);
+        give_failed(p, p->pending.data, n + n_end, delta);
+    }
+    p->trims = is_call;
+    serve_text_clear(&p->lead);
+    serve_text_drop_front(&p->pending, n + n_end);
+    p->state = PARSER_TEXT;
+}
+
+/* Whether text at the beginning of an answer can still become {"name": …}. */
+static bool may_be_json_call(const serve_text *t) {
+    static const char *const keys[] = {"\"name\"", "\"type\"", "\"function\"", "\"parameters\"", "\"arguments\""};
+    size_t at = 0;
+    while (at < t->size && is_space(t->data[at])) { at++; }
+    if (at == t->size) { return true; }
+    if (t->data[at++] != '{') { return false; }
+    while (at < t->size && is_space(t->data[at])) { at++; }
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        const size_t n = strlen(keys[i]), n_left = t->size - at;
+        if (memcmp(t->data + at, keys[i], n < n_left ? n : n_left) == 0) { return true; }
+    }
+    return false;
+}
+
+/* ---- Text and thoughts ------------------------------------------------------------------------------------------- */
+
+static bool may_think(const answer_parser *p) {
+    return p->format->think_begin != NULL && !p->has_text && !p->has_thought;
+}
+
+/* Everything up to the first marker, which is taken and changes the state. False: there is none yet. */
+static bool take_marker(answer_parser *p, answer_delta *delta) {
+    size_t first = SIZE_MAX;
+    int mark = -1;
+    for (int i = 0; i < N_MARKS; i++) {
+        const size_t at = is_wanted(p, i) ? find(&p->pending, marks[i].begin) : SIZE_MAX;
+        if (at < first) { first = at, mark = i; }
+    }
+    const size_t thought = may_think(p) ? find(&p->pending, p->format->think_begin) : SIZE_MAX;
+    if (thought < first && without_space(p->pending.data, thought) == 0) {
+        serve_text_drop_front(&p->pending, thought + strlen(p->format->think_begin));
+        p->state = PARSER_THOUGHT;
+        p->trims = true;
+        return true;
+    }
+    if (mark < 0) { return false; }
+    const size_t n_shown = without_space(p->pending.data, first);
+    const size_t n_mark = marks[mark].in_body ? 0 : strlen(marks[mark].begin);
+    give_text(p, p->pending.data, n_shown, delta);
+    serve_text_clear(&p->lead);
+    serve_text_add(&p->lead, p->pending.data + n_shown, first - n_shown + n_mark);
+    serve_text_drop_front(&p->pending, first + n_mark);
+    p->state = marks[mark].end != NULL ? PARSER_CALL : PARSER_CALL_REST;
+    p->mark = mark;
+    return true;
+}
+
+/* The part of pending that no marker can reach into, without the space before one that may come. */
+static size_t certain_bytes(const answer_parser *p) {
+    size_t n_held = 0;
+    for (int i = 0; i < N_MARKS; i++) {
+        const size_t n = is_wanted(p, i) ? partial_bytes(&p->pending, marks[i].begin) : 0;
+        n_held = n > n_held ? n : n_held;
+    }
+    const size_t n_thought = may_think(p) ? partial_bytes(&p->pending, p->format->think_begin) : 0;
+    n_held = n_thought > n_held ? n_thought : n_held;
+    if (p->tools == NULL && !may_think(p)) { return p->pending.size; }
+    return without_space(p->pending.data, p->pending.size - n_held);
+}
+
+static bool step_text(answer_parser *p, bool is_last, answer_delta *delta) {
+    if (p->trims) { drop_space(&p->pending); }
+    if (p->pending.size == 0) { return false; }
+    p->trims = false;
+    const bool may_be_call = p->format->calls == CALLS_LLAMA && p->tools != NULL && !p->has_text && !p->is_no_call;
+    if (may_be_call && may_be_json_call(&p->pending)) {
+        serve_text_clear(&p->lead);
+        p->state = PARSER_CALL_REST;
+        p->mark = -1;
+        return true;
+    }
+    if (take_marker(p, delta)) { return true; }
+    size_t n = is_last ? p->pending.size : certain_bytes(p);
+    if (is_last && p->n_calls > 0) { n = without_space(p->pending.data, n); }
+    give_text(p, p->pending.data, n, delta);
+    serve_text_drop_front(&p->pending, n);
+    return false;
+}
+
+static bool step_thought(answer_parser *p, bool is_last, answer_delta *delta) {
+    const char *mark = p->format->think_end;
+    if (p->trims) { drop_space(&p->pending); }
+    if (p->pending.size == 0) { return false; }
+    p->trims = false;
+    const size_t end = find(&p->pending, mark);
+    const bool is_over = end != SIZE_MAX;
+    size_t n = is_over ? end : p->pending.size - (is_last ? 0 : partial_bytes(&p->pending, mark));
+    const size_t n_shown = without_space(p->pending.data, n);
+    serve_text_add(&delta->thought, p->pending.data, n_shown);
+    serve_text_drop_front(&p->pending, is_over ? end + strlen(mark) : is_last ? p->pending.size : n_shown);
+    if (!is_over) { return false; }
+    p->state = PARSER_TEXT;
+    p->trims = true;
+    p->has_thought = true;
+    p->is_no_call = false; /* what comes now may be one */
+    return true;
+}
+
+static bool step_call(answer_parser *p, bool is_last, answer_delta *delta) {
+    const size_t end = p->state == PARSER_CALL ? find(&p->pending, marks[p->mark].end) : SIZE_MAX;
+    if (end != SIZE_MAX) {
+        const size_t n_end = strlen(marks[p->mark].end);
+        const bool in_body = marks[p->mark].in_body;
+        end_call(p, in_body ? end + n_end : end, in_body ? 0 : n_end, delta);
+        return true;
+    }
+    const bool can_go_on = p->mark >= 0 || may_be_json_call(&p->pending);
+    if (!is_last && can_go_on) { return false; }
+    if (is_last) {
+        end_call(p, p->pending.size, 0, delta);
+    } else { /* it only began like one */
+        p->is_no_call = true;
+        p->state = PARSER_TEXT;
+    }
+    return p->pending.size > 0;
+}
+
+/* ---- Pieces ------------------------------------------------------------------------------------------------------ */
+
+static void run(answer_parser *p, bool is_last, answer_delta *delta) {
+    bool goes_on = true;
+    while (goes_on) {
+        goes_on = p->state == PARSER_TEXT      ? step_text(p, is_last, delta)
+                  : p->state == PARSER_THOUGHT ? step_thought(p, is_last, delta)
+                                               : step_call(p, is_last, delta);
+    }
+}
+
+void answer_parser_push(answer_parser *p, const char *bytes, size_t n_bytes, answer_delta *delta) {
+    serve_text_add(&p->pending, bytes, n_bytes);
+    run(p, false, delta);
+}
+
+/* Outside of calls, markers that begin or end something count. */
+static bool counts(const answer_parser *p, const char *marker) {
+    if (p->state == PARSER_THOUGHT) { return strcmp(marker, p->format->think_end) == 0; }
+    if (p->state != PARSER_TEXT) { return true; }
+    bool found = may_think(p) && strcmp(marker, p->format->think_begin) == 0;
+    for (int i = 0; i < N_MARKS; i++) { found = found || (is_wanted(p, i) && strcmp(marker, marks[i].begin) == 0); }
+    return found;
+}
+
+void answer_parser_push_hidden(answer_parser *p, const char *marker, answer_delta *delta) {
+    if (counts(p, marker)) { answer_parser_push(p, marker, strlen(marker), delta); }
+}
+
+void answer_parser_finish(answer_parser *p, answer_delta *delta) { run(p, true, delta); }

@@ -1,0 +1,504 @@
+#include "serve/completions.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "serve/answer_parser.h"
+#include "serve/openai_answer.h"
+
+/* One sample of one prompt: what has come of it. */
+typedef struct choice {
+    answer_parser parser; /* where the answer takes its samples apart */
+    answer_delta whole;   /* of a whole answer */
+    serve_text echo;      /* of a stream: the prompt's text, until it is sent */
+    int n_calls;
+    cJSON *logprobs; /* of a whole answer; owned until it is sent */
+    openai_logprobs lists;
+    int64_t n_characters; /* of text in the pieces that were sent */
+    bool is_begun;
+    char finish_reason[16];
+    cJSON *embedding;
+} choice;
+
+/* One prompt: a request of the session. */
+typedef struct part {
+    struct answer *answer;
+    int prompt;
+    bool is_open;
+    uint64_t request;
+    worker_request taken_by;
+} part;
+
+typedef struct answer {
+    completions *owner;
+    struct answer **link, *next; /* among the owner's */
+    http_exchange *exchange;     /* NULL: nobody waits any more */
+    openai_head head;
+    openai_request request;
+    openai_usage usage;
+    char model[256];
+    part *parts; /* [n_parts] */
+    int n_parts, n_open;
+    choice *choices; /* [n_parts · n_samples] */
+    bool parses;     /* the choices are taken apart */
+    bool streams;    /* the first piece was sent */
+} answer;
+
+static int n_choices(const answer *a) { return a->choices != NULL ? a->n_parts * a->request.n_samples : 0; }
+
+/* ---- Replies ----------------------------------------------------------------------------------------------------- */
+
+static const char out_of_memory[] =
+    "{\"error\":{\"message\":\"the server is out of memory\",\"type\":\"server_error\"}}";
+
+void completions_reply_json(http_exchange *exchange, int status, cJSON *json) {
+    char *printed = cJSON_PrintUnformatted(json);
+    if (printed != NULL) {
+        http_reply(exchange, status, "application/json", printed, strlen(printed));
+    } else {
+        http_reply(exchange, 503, "application/json", out_of_memory, sizeof out_of_memory - 1);
+    }
+    cJSON_free(printed);
+    cJSON_Delete(json);
+}
+
+void completions_refuse(http_exchange *exchange, const openai_error *error) {
+    char *printed = openai_error_text(error);
+    if (error->status == 429) { http_add_header(exchange, "Retry-After", "1"); }
+    if (error->status == 401) { http_add_header(exchange, "WWW-Authenticate", "Bearer"); }
+    http_reply(exchange, printed != NULL ? error->status : 503, "application/json",
+               printed != NULL ? printed : out_of_memory, printed != NULL ? strlen(printed) : sizeof out_of_memory - 1);
+    cJSON_free(printed);
+}
+
+static int http_status_of(qrun_status status) {
+    switch (status) {
+        case QRUN_ERROR_ARGUMENT:
+        case QRUN_ERROR_INPUT:
+        case QRUN_ERROR_UNSUPPORTED:
+        case QRUN_ERROR_MEMORY: return 400; /* the request alone is too large: nothing else is refused for memory */
+        case QRUN_ERROR_NOT_FOUND: return 404;
+        case QRUN_ERROR_BUSY:
+        case QRUN_ERROR_FULL: return 429;
+        default: return 500;
+    }
+}
+
+/* ---- The life of an answer --------------------------------------------------------------------------------------- */
+
+static void choice_free(choice *c) {
+    answer_parser_free(&c->parser);
+    answer_delta_free(&c->whole);
+    serve_text_free(&c->echo);
+    cJSON_Delete(c->logprobs);
+    cJSON_Delete(c->embedding);
+}
+
+static void answer_free(answer *a) {
+    completions *owner = a->owner;
+    *a->link = a->next;
+    if (a->next != NULL) { a->next->link = a->link; }
+    for (int i = 0; i < n_choices(a); i++) { choice_free(&a->choices[i]); }
+    free(a->choices);
+    free(a->parts);
+    openai_request_free(&a->request);
+    free(a);
+    owner->n_open--;
+    if (owner->n_open == 0 && owner->on_idle != NULL) { owner->on_idle(owner->user); }
+}
+
+static void cancel(const answer *a) {
+    for (int i = 0; i < a->n_parts; i++) {
+        if (a->parts[i].is_open) { (void)qrun_session_cancel(a->owner->params->session, a->parts[i].request, NULL); }
+    }
+}
+
+void completions_cancel_all(completions *c) {
+    for (const answer *a = c->answers; a != NULL; a = a->next) { cancel(a); }
+}
+
+void completions_drop(completions *c) {
+    c->on_idle = NULL;
+    while (c->answers != NULL) { answer_free(c->answers); }
+}
+
+static void on_left(void *user) {
+    answer *a = user;
+    a->exchange = NULL;
+    cancel(a);
+}
+
+/* The request is over for its client: refused, or failed before its first piece. What runs of it ends unheard. */
+static void refuse(answer *a, const openai_error *error) {
+    http_exchange *exchange = a->exchange;
+    a->exchange = NULL;
+    cancel(a);
+    completions_refuse(exchange, error);
+}
+
+static void refuse_for_memory(answer *a) {
+    const openai_error error = {.status = 503, .message = "the server is out of memory"};
+    refuse(a, &error);
+}
+
+static void note_usage(const answer *a) {
+    http_note(a->exchange, " prompt_tokens=%lld cached_tokens=%lld completion_tokens=%lld",
+              (long long)a->usage.prompt_tokens, (long long)a->usage.cached_tokens,
+              (long long)a->usage.completion_tokens);
+}
+
+/* ---- What an event adds to a choice ------------------------------------------------------------------------------ */
+
+static void add_calls(choice *c, answer_delta *delta) {
+    if (delta->calls == NULL) { return; }
+    c->n_calls += cJSON_GetArraySize(delta->calls);
+    if (cJSON_GetArraySize(delta->calls) > 0) { return; }
+    cJSON_Delete(delta->calls);
+    delta->calls = NULL;
+}
+
+static void take_text(const answer *a, choice *c, const qrun_event *event, answer_delta *delta) {
+    const bool is_done = event->type == QRUN_EVENT_DONE;
+    if (event->type == QRUN_EVENT_PROMPT) { return; } /* an echo has the prompt as the client wrote it */
+    if (!a->parses) {
+        serve_text_add(&delta->content, event->text, event->text_bytes);
+    } else {
+        answer_parser_push(&c->parser, event->text, event->text_bytes, delta);
+        const char *hidden = is_done ? NULL : answer_format_hidden(&a->owner->format, event->token_id);
+        if (hidden != NULL) { answer_parser_push_hidden(&c->parser, hidden, delta); }
+        if (is_done) { answer_parser_finish(&c->parser, delta); }
+    }
+    add_calls(c, delta);
+    if (!is_done) { return; }
+    const bool calls = c->n_calls > 0 && strcmp(event->finish_reason, "stop") == 0;
+    (void)snprintf(c->finish_reason, sizeof c->finish_reason, "%s", calls ? "tool_calls" : event->finish_reason);
+}
+
+static bool has_failed(const choice *c, const answer_delta *delta) {
+    return delta->content.failed || delta->thought.failed || c->parser.pending.failed || c->parser.lead.failed;
+}
+
+/* ---- Pieces of a stream ------------------------------------------------------------------------------------------ */
+
+static void send_piece(answer *a, cJSON *json) {
+    char *printed = cJSON_PrintUnformatted(json);
+    serve_text line = {0};
+    cJSON_Delete(json);
+    if (printed != NULL) { serve_text_add_format(&line, "data: %s\n\n", printed); }
+    if (line.size > 0) {
+        if (!a->streams) { http_stream_begin(a->exchange, "text/event-stream"); }
+        a->streams = true;
+        http_stream_write(a->exchange, line.data, line.size);
+    }
+    serve_text_free(&line);
+    cJSON_free(printed);
+}
+
+static openai_content content_of(const answer *a, const choice *c, int index, const answer_delta *delta) {
+    openai_content content = {.text = NULL};
+    if (delta->content.size > 0 || !c->is_begun) {
+        content.text = serve_text_to_json(delta->content.data, delta->content.size);
+    }
+    if (delta->thought.size > 0) { content.thought = serve_text_to_json(delta->thought.data, delta->thought.size); }
+    if (delta->calls != NULL) {
+        content.calls =
+            openai_calls(&a->head, index, c->n_calls - cJSON_GetArraySize(delta->calls), true, delta->calls);
+    }
+    return content;
+}
+
+static void stream_event(answer *a, choice *c, int index, const qrun_event *event) {
+    const bool is_done = event->type == QRUN_EVENT_DONE;
+    const bool has_token = event->has_logprob || event->type == QRUN_EVENT_PROMPT;
+    answer_delta delta = {.calls = NULL};
+    cJSON *logprobs = NULL;
+    serve_text_add(&delta.content, c->echo.data, c->echo.size);
+    serve_text_free(&c->echo);
+    take_text(a, c, event, &delta);
+    if (has_token) {
+        logprobs = openai_logprobs_begin(a->head.is_chat, c->n_characters, &c->lists);
+        openai_logprobs_add(&c->lists, event, qrun_model_tokenizer(a->owner->params->model));
+    }
+    c->n_characters += serve_text_count_characters(event->text, event->text_bytes);
+    const bool is_empty = delta.content.size == 0 && delta.thought.size == 0 && delta.calls == NULL;
+    if (!is_empty || is_done || has_token) {
+        openai_content content = content_of(a, c, index, &delta);
+        cJSON *choices = cJSON_CreateArray();
+        cJSON_AddItemToArray(choices, openai_piece(&a->head, index, !c->is_begun, &content, logprobs,
+                                                   is_done ? c->finish_reason : NULL));
+        c->is_begun = true;
+        send_piece(a, openai_answer(&a->head, true, choices, NULL));
+    }
+    answer_delta_free(&delta);
+}
+
+static void end_stream(answer *a) {
+    if (a->request.include_usage) { send_piece(a, openai_answer(&a->head, true, cJSON_CreateArray(), &a->usage)); }
+    if (a->exchange != NULL) { http_stream_write(a->exchange, "data: [DONE]\n\n", 14); }
+    if (a->exchange == NULL) { return; }
+    note_usage(a);
+    http_stream_end(a->exchange);
+    a->exchange = NULL;
+}
+
+/* ---- Whole answers ----------------------------------------------------------------------------------------------- */
+
+static void collect_event(answer *a, choice *c, const qrun_event *event) {
+    const bool has_token = event->has_logprob || event->type == QRUN_EVENT_PROMPT;
+    if (has_token && c->logprobs == NULL) { c->logprobs = openai_logprobs_begin(a->head.is_chat, 0, &c->lists); }
+    if (has_token) { openai_logprobs_add(&c->lists, event, qrun_model_tokenizer(a->owner->params->model)); }
+    take_text(a, c, event, &c->whole);
+    if (has_failed(c, &c->whole)) { refuse_for_memory(a); }
+}
+
+static cJSON *whole_choice(const answer *a, choice *c, int index) {
+    const answer_delta *whole = &c->whole;
+    openai_content content = {.text = serve_text_to_json(whole->content.data, whole->content.size)};
+    if (whole->thought.size > 0) { content.thought = serve_text_to_json(whole->thought.data, whole->thought.size); }
+    if (whole->calls != NULL) { content.calls = openai_calls(&a->head, index, 0, false, whole->calls); }
+    cJSON *logprobs = c->logprobs;
+    c->logprobs = NULL;
+    return openai_choice(&a->head, index, &content, logprobs, c->finish_reason);
+}
+
+static cJSON *embedding_of(choice *c, int index) {
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddStringToObject(item, "object", "embedding");
+    cJSON_AddNumberToObject(item, "index", index);
+    cJSON_AddItemToObject(item, "embedding", c->embedding);
+    c->embedding = NULL;
+    return item;
+}
+
+static void send_whole(answer *a) {
+    const bool is_embedding = a->request.kind == OPENAI_EMBEDDING;
+    cJSON *list = cJSON_CreateArray();
+    for (int i = 0; i < n_choices(a); i++) {
+        choice *c = &a->choices[i];
+        cJSON_AddItemToArray(list, is_embedding ? embedding_of(c, i) : whole_choice(a, c, i));
+    }
+    http_exchange *exchange = a->exchange;
+    note_usage(a);
+    a->exchange = NULL;
+    completions_reply_json(exchange, 200,
+                           is_embedding ? openai_embeddings(&a->head, list, &a->usage)
+                                        : openai_answer(&a->head, false, list, &a->usage));
+}
+
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+static void fail(answer *a, const char *message) {
+    openai_error error = {.status = 500};
+    (void)openai_refuse(&error, 500, NULL, "%s", message);
+    if (!a->streams) {
+        refuse(a, &error);
+        return;
+    }
+    char *printed = openai_error_text(&error);
+    cJSON *json = printed != NULL ? cJSON_Parse(printed) : NULL;
+    cJSON_free(printed);
+    send_piece(a, json);
+    if (a->exchange != NULL) { http_stream_end(a->exchange); }
+    a->exchange = NULL;
+}
+
+/* Events of the prompt are for all of its samples. */
+static void take_for_choices(answer *a, const part *p, const qrun_event *event) {
+    const bool for_all = event->type == QRUN_EVENT_PROMPT;
+    const int first = p->prompt * a->request.n_samples + (for_all ? 0 : event->sample);
+    const int n = for_all ? a->request.n_samples : 1;
+    for (int i = first; i < first + n && a->exchange != NULL; i++) {
+        choice *c = &a->choices[i];
+        if (event->type == QRUN_EVENT_EMBEDDING) {
+            c->embedding = openai_embedding(event->embedding, event->n_embedding, a->request.in_base64);
+        } else if (a->request.stream) {
+            stream_event(a, c, i, event);
+        } else {
+            collect_event(a, c, event);
+        }
+    }
+}
+
+void completions_take(void *user, const qrun_event *event) {
+    part *p = user;
+    answer *a = p->answer;
+    if (event->type != QRUN_EVENT_ERROR) {
+        take_for_choices(a, p, event);
+    } else if (a->exchange != NULL) {
+        fail(a, event->message);
+    }
+    if (event->type == QRUN_EVENT_DONE) {
+        a->usage.completion_tokens += event->completion_tokens;
+        if (event->sample == 0) {
+            a->usage.prompt_tokens += event->prompt_tokens;
+            a->usage.cached_tokens += event->cached_tokens;
+        }
+    }
+    if (!event->is_last) { return; }
+    p->is_open = false;
+    if (--a->n_open > 0) { return; }
+    if (a->exchange != NULL) { a->request.stream ? end_stream(a) : send_whole(a); }
+    answer_free(a);
+}
+
+/* ---- The beginning ----------------------------------------------------------------------------------------------- */
+
+static bool has_room(const completions *c, openai_error *error) {
+    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
+    if (c->is_closing) { return openai_refuse(error, 503, NULL, "the server is shutting down"); }
+    if (qrun_session_get_stats(c->params->session, &stats, NULL) != QRUN_OK) { return true; }
+    if (stats.n_waiting < c->params->max_waiting) { return true; }
+    return openai_refuse(error, 429, NULL, "%lld requests are waiting already; try again later",
+                         (long long)stats.n_waiting);
+}
+
+/* What is surely longer than the context is not tokenised; the rule is that of lines of `qrun generate`. */
+static int64_t most_line_bytes(const serve_params *params) {
+    enum { BYTES_A_TOKEN = 64, OTHER_BYTES = 1 << 20 };
+    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
+    if (qrun_session_get_stats(params->session, &stats, NULL) != QRUN_OK) { return INT64_MAX; }
+    return OTHER_BYTES + BYTES_A_TOKEN * stats.context_tokens;
+}
+
+static bool submit(answer *a, part *p, const char *adapter, openai_error *error) {
+    const serve_params *params = a->owner->params;
+    qrun_request_params defaults = params->defaults;
+    qrun_error why = QRUN_ERROR_INIT;
+    char *line = openai_request_line(&a->request, p->prompt, adapter);
+    if (line == NULL) { return openai_refuse(error, 503, NULL, "the server is out of memory"); }
+    if ((int64_t)strlen(line) > most_line_bytes(params)) {
+        (void)openai_refuse(error, 400, NULL, "the prompt has %zu bytes, far more than the context holds",
+                            strlen(line));
+        cJSON_free(line);
+        return false;
+    }
+    p->taken_by = (worker_request){a->owner->worker, p};
+    defaults.on_event = worker_take_event;
+    defaults.user = &p->taken_by;
+    defaults.pooling = a->request.pooling;
+    const qrun_status status = qrun_session_submit_json(params->session, line, strlen(line), "request", &defaults,
+                                                        false, NULL, &p->request, &why);
+    cJSON_free(line);
+    if (status != QRUN_OK) { return openai_refuse(error, http_status_of(status), NULL, "%s", why.message); }
+    p->is_open = true;
+    a->n_open++;
+    return true;
+}
+
+/* The text of a prompt: as it was sent, or that of its tokens. */
+static void echo_prompt(const answer *a, int prompt, serve_text *into) {
+    const cJSON *value = cJSON_GetArrayItem(a->request.prompts, prompt), *item;
+    const qrun_tokenizer *tokenizer = qrun_model_tokenizer(a->owner->params->model);
+    if (cJSON_IsString(value)) {
+        serve_text_add(into, value->valuestring, strlen(value->valuestring));
+        return;
+    }
+    int32_t *ids = malloc(((size_t)cJSON_GetArraySize(value) + 1) * sizeof *ids);
+    int64_t n = 0;
+    char *decoded;
+    size_t n_bytes;
+    cJSON_ArrayForEach(item, value) {
+        if (ids != NULL) { ids[n++] = item->valueint; }
+    }
+    if (tokenizer != NULL && ids != NULL &&
+        qrun_detokenize(tokenizer, ids, n, true, &decoded, &n_bytes, NULL) == QRUN_OK) {
+        serve_text_add(into, decoded, n_bytes);
+        qrun_free(decoded);
+    }
+    free(ids);
+}
+
+/* Whether the rendered prompt ends within a thought. */
+static bool prompt_thinks(const answer *a) {
+    const answer_format *format = &a->owner->format;
+    if (format->think_begin == NULL) { return false; }
+    char *messages = cJSON_PrintUnformatted(cJSON_GetArrayItem(a->request.prompts, 0));
+    char *tools = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(a->request.body, "tools"));
+    char *arguments = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(a->request.body, "template_args"));
+    char *rendered;
+    size_t n_bytes;
+    bool thinks = false;
+    if (messages != NULL && qrun_chat_render(qrun_model_tokenizer(a->owner->params->model), messages, tools, arguments,
+                                             true, &rendered, &n_bytes, NULL) == QRUN_OK) {
+        thinks = answer_format_prompt_thinks(format, rendered, n_bytes);
+        qrun_free(rendered);
+    }
+    cJSON_free(messages);
+    cJSON_free(tools);
+    cJSON_free(arguments);
+    return thinks;
+}
+
+/* How the answer is made of what comes: taken apart, after the prompt's text. */
+static void prepare_choices(answer *a) {
+    const answer_format *format = &a->owner->format;
+    const cJSON *tools = cJSON_GetObjectItemCaseSensitive(a->request.body, "tools");
+    a->parses = a->head.is_chat && ((format->calls != CALLS_NONE && tools != NULL) || format->think_begin != NULL);
+    const bool thinks = a->parses && prompt_thinks(a);
+    for (int i = 0; i < n_choices(a); i++) {
+        choice *c = &a->choices[i];
+        if (a->parses) { answer_parser_start(&c->parser, format, tools, thinks); }
+        if (a->request.echo) {
+            echo_prompt(a, i / a->request.n_samples, a->request.stream ? &c->echo : &c->whole.content);
+            c->n_characters = a->request.logprobs >= 0 ? 0 : serve_text_count_characters(c->echo.data, c->echo.size);
+        }
+    }
+}
+
+static bool begin(answer *a, openai_error *error) {
+    static const char *const prefixes[] = {"cmpl", "chatcmpl", "embd"};
+    completions *c = a->owner;
+    const char *adapter;
+    size_t n_bytes;
+    const char *body = http_body(a->exchange, &n_bytes);
+    if (!has_room(c, error) ||
+        !openai_request_read(body != NULL ? body : "", n_bytes, a->request.kind, &a->request, error) ||
+        !models_find(c->models, a->request.model, &adapter, error)) {
+        return false;
+    }
+    (void)snprintf(a->model, sizeof a->model, "%s", adapter != NULL ? adapter : c->params->model_name);
+    a->head.model = a->model;
+    a->head.created = (int64_t)time(NULL);
+    (void)snprintf(a->head.id, sizeof a->head.id, "%s-%llu", prefixes[a->request.kind],
+                   (unsigned long long)++c->n_answers);
+    http_note(a->exchange, " id=%s", a->head.id);
+    if (adapter != NULL) { http_note(a->exchange, " adapter=%s", adapter); }
+    a->n_parts = cJSON_GetArraySize(a->request.prompts);
+    a->parts = calloc((size_t)a->n_parts, sizeof *a->parts);
+    a->choices = calloc((size_t)a->n_parts * (size_t)a->request.n_samples, sizeof *a->choices);
+    if (a->parts == NULL || a->choices == NULL) {
+        return openai_refuse(error, 503, NULL, "the server is out of memory");
+    }
+    for (int i = 0; i < a->n_parts; i++) {
+        a->parts[i].answer = a;
+        a->parts[i].prompt = i;
+        if (!submit(a, &a->parts[i], adapter, error)) { return false; }
+    }
+    prepare_choices(a);
+    return true;
+}
+
+void completions_begin(completions *c, http_exchange *exchange, openai_kind kind) {
+    openai_error error = {0};
+    answer *a = calloc(1, sizeof *a);
+    if (a == NULL) {
+        (void)openai_refuse(&error, 503, NULL, "the server is out of memory");
+        completions_refuse(exchange, &error);
+        return;
+    }
+    *a = (answer){.owner = c,
+                  .exchange = exchange,
+                  .head = {.is_chat = kind == OPENAI_CHAT},
+                  .request = {.kind = kind},
+                  .link = &c->answers,
+                  .next = c->answers};
+    if (a->next != NULL) { a->next->link = &a->next; }
+    c->answers = a;
+    c->n_open++;
+    http_on_left(exchange, on_left, a);
+    if (begin(a, &error)) { return; }
+    refuse(a, &error);
+    if (a->n_open == 0) { answer_free(a); }
+}

@@ -1,0 +1,77 @@
+#include "serve/metrics.h"
+
+static qrun_session_stats stats_of(const endpoints *e) {
+    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
+    if (qrun_session_get_stats(e->params->session, &stats, NULL) != QRUN_OK) { stats = (qrun_session_stats){0}; }
+    return stats;
+}
+
+/* Names are vLLM's where they mean the same. */
+void metrics_write(const endpoints *e, serve_text *out) {
+    const qrun_session_stats s = stats_of(e);
+    const double pages = s.pages_total > 0 ? (double)s.pages_total : 1;
+    const struct {
+        const char *name, *type, *help;
+        double value;
+    } metrics[] = {
+        {"vllm:num_requests_running", "gauge", "Sequences that are computed.", s.n_running},
+        {"vllm:num_requests_waiting", "gauge", "Sequences that wait for a slot or for pages.", s.n_waiting},
+        {"vllm:kv_cache_usage_perc", "gauge", "Share of the K/V pages that are in use, from 0 to 1.",
+         (double)s.pages_used / pages},
+        {"qrun:kv_pages", "gauge", "K/V pages of the pool.", (double)s.pages_total},
+        {"qrun:kv_pages_used", "gauge", "K/V pages in use.", (double)s.pages_used},
+        {"qrun:kv_pages_shared", "gauge", "K/V pages in use by several sequences.", (double)s.pages_shared},
+        {"qrun:kv_pages_cached", "gauge", "K/V pages of earlier prompts that may be used again.",
+         (double)s.pages_cached},
+        {"vllm:num_preemptions_total", "counter", "Sequences that were preempted.", (double)s.n_preemptions},
+        {"vllm:prompt_tokens_total", "counter", "Prompt tokens computed.", (double)s.prompt_tokens},
+        {"vllm:generation_tokens_total", "counter", "Tokens generated.", (double)s.completion_tokens},
+        {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the K/V cache.",
+         (double)s.cached_prompt_tokens},
+        {"qrun:requests_finished_total", "counter", "Requests that are over.", (double)s.n_finished},
+        {"qrun:requests_open", "gauge", "HTTP requests whose answer is on its way.", (double)e->completions->n_open},
+        {"qrun:connections", "gauge", "Open connections.", (double)e->n_connections},
+        {"qrun:steps_total", "counter", "Steps computed.", (double)s.steps},
+        {"qrun:step_seconds_total", "counter", "Time in steps.", s.step_seconds},
+        {"qrun:planned_bytes", "gauge", "Memory of context, model and session by the plan.", (double)s.planned_bytes},
+        {"qrun:peak_bytes", "gauge", "The most of it that was allocated.", (double)s.peak_bytes},
+    };
+    for (size_t i = 0; i < sizeof metrics / sizeof metrics[0]; i++) {
+        serve_text_add_format(out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", metrics[i].name, metrics[i].help,
+                              metrics[i].name, metrics[i].type, metrics[i].name, metrics[i].value);
+    }
+}
+
+static void add(cJSON *object, const char *name, int64_t value) {
+    cJSON_AddNumberToObject(object, name, (double)value);
+}
+
+cJSON *metrics_live(const endpoints *e) {
+    const qrun_session_stats s = stats_of(e);
+    cJSON *root = cJSON_CreateObject();
+    add(root, "running", s.n_running);
+    add(root, "waiting", s.n_waiting);
+    add(root, "open", e->completions->n_open);
+    add(root, "connections", e->n_connections);
+    add(root, "steps", s.steps);
+    add(root, "prompt_tokens", s.prompt_tokens);
+    add(root, "cached_prompt_tokens", s.cached_prompt_tokens);
+    add(root, "completion_tokens", s.completion_tokens);
+    cJSON *pages = cJSON_AddObjectToObject(root, "pages");
+    add(pages, "total", s.pages_total);
+    add(pages, "used", s.pages_used - s.pages_shared);
+    add(pages, "shared", s.pages_shared);
+    add(pages, "cached", s.pages_cached);
+    add(pages, "free", s.pages_total - s.pages_used - s.pages_cached);
+    add(pages, "tokens_each", s.page_tokens);
+    cJSON *memory = cJSON_AddObjectToObject(root, "memory");
+    add(memory, "planned_bytes", s.planned_bytes);
+    add(memory, "peak_bytes", s.peak_bytes);
+    cJSON *plan = cJSON_AddObjectToObject(memory, "plan");
+    int32_t n_entries;
+    const qrun_plan_entry *entries = qrun_session_plan(e->params->session, &n_entries);
+    for (int32_t i = 0; i < n_entries; i++) {
+        if (entries[i].bytes > 0) { add(plan, entries[i].category, entries[i].bytes); }
+    }
+    return root;
+}

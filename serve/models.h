@@ -1,0 +1,36 @@
+/* The models that clients can ask for: the base model, and an adapter each by its name. Adapters of the command line
+ * stay; others come and go while the server runs. */
+#ifndef QRUN_SERVE_MODELS_H
+#define QRUN_SERVE_MODELS_H
+
+#include "qrun.h"
+#include "serve/openai_request.h"
+
+enum { MODELS_MAX_ADAPTERS = 256, MODELS_NAME_BYTES = 64 };
+
+typedef struct served_adapter {
+    char name[MODELS_NAME_BYTES + 1];
+    qrun_adapter *adapter; /* loaded here; NULL: of the command line */
+} served_adapter;
+
+typedef struct models {
+    qrun_model *model;
+    const char *base_name; /* lent */
+    const char *folder;    /* clients may load adapters from below it; NULL: they may not. Lent */
+    served_adapter adapters[MODELS_MAX_ADAPTERS];
+    int n_adapters;
+} models;
+
+/* False: too many adapters, or a name that is too long. */
+bool models_add(models *m, const char *name);
+void models_close(models *m); /* what was loaded */
+
+/* What a client's name stands for: *adapter NULL is the base model. An empty name too. */
+bool models_find(const models *m, const char *name, const char **adapter, openai_error *error);
+
+/* path: relative to the folder. */
+bool models_load(models *m, const char *name, const char *path, openai_error *error);
+/* 409 while a request uses it. */
+bool models_drop(models *m, const char *name, openai_error *error);
+
+#endif

@@ -1,0 +1,260 @@
+#include "serve/openai_answer.h"
+
+#include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/text.h"
+
+/* ---- Log probabilities ------------------------------------------------------------------------------------------- */
+
+/* A number that reads as this float, also where it is read as a double. cJSON's own may differ in the last bit. */
+static cJSON *exact_number(float value) {
+    char printed[40];
+    int n_digits = 9;
+    const double number = value > -FLT_MAX ? (double)value : -(double)FLT_MAX; /* JSON has no infinity */
+    do {
+        (void)snprintf(printed, sizeof printed, "%.*g", n_digits, number);
+    } while (n_digits++ < 17 && strtod(printed, NULL) != number);
+    return cJSON_CreateRaw(printed);
+}
+
+cJSON *openai_logprobs_begin(bool is_chat, int64_t n_characters_before, openai_logprobs *into) {
+    cJSON *object = cJSON_CreateObject();
+    *into = (openai_logprobs){.n_characters = n_characters_before};
+    if (is_chat) {
+        into->content = cJSON_AddArrayToObject(object, "content");
+    } else {
+        into->tokens = cJSON_AddArrayToObject(object, "tokens");
+        into->token_logprobs = cJSON_AddArrayToObject(object, "token_logprobs");
+        into->top_logprobs = cJSON_AddArrayToObject(object, "top_logprobs");
+        into->offsets = cJSON_AddArrayToObject(object, "text_offset");
+    }
+    return object;
+}
+
+/* What a token adds to a text. Decoders drop a space at the very beginning, so it is decoded after itself. *text is
+ * NULL or for qrun_free; the token's bytes are the last *n_bytes of it. */
+static const char *token_bytes(const qrun_tokenizer *tokenizer, int32_t id, char **text, size_t *n_bytes) {
+    const int32_t twice[] = {id, id};
+    char *once = NULL;
+    size_t n_once = 0, n_twice = 0;
+    *text = NULL;
+    *n_bytes = 0;
+    if (tokenizer == NULL || qrun_detokenize(tokenizer, twice, 1, false, &once, &n_once, NULL) != QRUN_OK) {
+        return "";
+    }
+    qrun_free(once);
+    if (qrun_detokenize(tokenizer, twice, 2, false, text, &n_twice, NULL) != QRUN_OK) { return ""; }
+    *n_bytes = n_twice > n_once ? n_twice - n_once : 0;
+    return *text + (n_twice - *n_bytes);
+}
+
+static cJSON *token_string(const qrun_tokenizer *tokenizer, int32_t id) {
+    char *text;
+    size_t n_bytes;
+    const char *bytes = token_bytes(tokenizer, id, &text, &n_bytes);
+    cJSON *string = serve_text_to_json(bytes, n_bytes);
+    qrun_free(text);
+    return string;
+}
+
+static cJSON *chat_token(const qrun_tokenizer *tokenizer, int32_t id, float logprob) {
+    char *text;
+    size_t n_bytes;
+    const char *bytes = token_bytes(tokenizer, id, &text, &n_bytes);
+    cJSON *token = cJSON_CreateObject();
+    cJSON_AddItemToObject(token, "token", serve_text_to_json(bytes, n_bytes));
+    cJSON_AddItemToObject(token, "logprob", exact_number(logprob));
+    cJSON *list = cJSON_AddArrayToObject(token, "bytes");
+    for (size_t i = 0; i < n_bytes; i++) {
+        cJSON_AddItemToArray(list, cJSON_CreateNumber((double)(unsigned char)bytes[i]));
+    }
+    qrun_free(text);
+    return token;
+}
+
+/* By the tokens' texts; of several with one text the best. */
+static cJSON *top_of(const qrun_event *event, const qrun_tokenizer *tokenizer) {
+    cJSON *top = cJSON_CreateObject();
+    for (int32_t i = 0; i < event->n_top; i++) {
+        cJSON *name = token_string(tokenizer, event->top[i].token_id);
+        if (cJSON_IsString(name) && !cJSON_HasObjectItem(top, name->valuestring)) {
+            cJSON_AddItemToObject(top, name->valuestring, exact_number(event->top[i].logprob));
+        }
+        cJSON_Delete(name);
+    }
+    return top;
+}
+
+void openai_logprobs_add(openai_logprobs *lists, const qrun_event *event, const qrun_tokenizer *tokenizer) {
+    if (lists->content != NULL) {
+        cJSON *token = chat_token(tokenizer, event->token_id, event->logprob);
+        cJSON *top = cJSON_AddArrayToObject(token, "top_logprobs");
+        for (int32_t i = 0; i < event->n_top; i++) {
+            cJSON_AddItemToArray(top, chat_token(tokenizer, event->top[i].token_id, event->top[i].logprob));
+        }
+        cJSON_AddItemToArray(lists->content, token);
+        return;
+    }
+    /* The first token of a prompt has none. */
+    const bool has = event->has_logprob;
+    cJSON_AddItemToArray(lists->tokens, token_string(tokenizer, event->token_id));
+    cJSON_AddItemToArray(lists->token_logprobs, has ? exact_number(event->logprob) : cJSON_CreateNull());
+    cJSON_AddItemToArray(lists->offsets, cJSON_CreateNumber((double)lists->n_characters));
+    cJSON_AddItemToArray(lists->top_logprobs, has ? top_of(event, tokenizer) : cJSON_CreateNull());
+    lists->n_characters += serve_text_count_characters(event->text, event->text_bytes);
+}
+
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+
+static void add_usage(cJSON *answer, const openai_usage *usage) {
+    cJSON *object = cJSON_AddObjectToObject(answer, "usage");
+    cJSON_AddNumberToObject(object, "prompt_tokens", (double)usage->prompt_tokens);
+    cJSON_AddNumberToObject(object, "completion_tokens", (double)usage->completion_tokens);
+    cJSON_AddNumberToObject(object, "total_tokens", (double)(usage->prompt_tokens + usage->completion_tokens));
+    cJSON *details = cJSON_AddObjectToObject(object, "prompt_tokens_details");
+    cJSON_AddNumberToObject(details, "cached_tokens", (double)usage->cached_tokens);
+}
+
+cJSON *openai_answer(const openai_head *head, bool is_piece, cJSON *choices, const openai_usage *usage) {
+    cJSON *answer = cJSON_CreateObject();
+    cJSON_AddStringToObject(answer, "id", head->id);
+    cJSON_AddStringToObject(answer, "object",
+                            !head->is_chat ? "text_completion"
+                            : is_piece     ? "chat.completion.chunk"
+                                           : "chat.completion");
+    cJSON_AddNumberToObject(answer, "created", (double)head->created);
+    cJSON_AddStringToObject(answer, "model", head->model);
+    cJSON_AddItemToObject(answer, "choices", choices);
+    if (usage != NULL) { add_usage(answer, usage); }
+    return answer;
+}
+
+static void add_end(cJSON *choice, cJSON *logprobs, const char *finish_reason) {
+    cJSON_AddItemToObject(choice, "logprobs", logprobs != NULL ? logprobs : cJSON_CreateNull());
+    cJSON_AddItemToObject(choice, "finish_reason",
+                          finish_reason != NULL ? cJSON_CreateString(finish_reason) : cJSON_CreateNull());
+}
+
+/* The parts of a chat's message. Of a piece, those that it has. */
+static void add_message(cJSON *message, openai_content *content, bool is_piece) {
+    const bool has_text = cJSON_IsString(content->text) && content->text->valuestring[0] != '\0';
+    if (content->thought != NULL) { cJSON_AddItemToObject(message, "reasoning_content", content->thought); }
+    if (is_piece && content->text == NULL) {
+    } else if (is_piece || has_text || content->calls == NULL) {
+        cJSON_AddItemToObject(message, "content", content->text);
+    } else { /* calls alone */
+        cJSON_Delete(content->text);
+        cJSON_AddNullToObject(message, "content");
+    }
+    if (content->calls != NULL) { cJSON_AddItemToObject(message, "tool_calls", content->calls); }
+    *content = (openai_content){0};
+}
+
+cJSON *openai_choice(const openai_head *head, int index, openai_content *content, cJSON *logprobs,
+                     const char *finish_reason) {
+    cJSON *choice = cJSON_CreateObject();
+    cJSON_AddNumberToObject(choice, "index", index);
+    if (head->is_chat) {
+        cJSON *message = cJSON_AddObjectToObject(choice, "message");
+        cJSON_AddStringToObject(message, "role", "assistant");
+        add_message(message, content, false);
+    } else {
+        cJSON_AddItemToObject(choice, "text", content->text);
+    }
+    add_end(choice, logprobs, finish_reason);
+    return choice;
+}
+
+cJSON *openai_piece(const openai_head *head, int index, bool is_first, openai_content *content, cJSON *logprobs,
+                    const char *finish_reason) {
+    cJSON *choice = cJSON_CreateObject();
+    cJSON_AddNumberToObject(choice, "index", index);
+    if (head->is_chat) {
+        cJSON *delta = cJSON_AddObjectToObject(choice, "delta");
+        if (is_first) { cJSON_AddStringToObject(delta, "role", "assistant"); }
+        add_message(delta, content, true);
+    } else {
+        cJSON_AddItemToObject(choice, "text", content->text != NULL ? content->text : cJSON_CreateString(""));
+    }
+    add_end(choice, logprobs, finish_reason);
+    return choice;
+}
+
+/* A name of nine letters and digits, as templates of Mistral ask for. */
+static void make_call_id(const openai_head *head, int index, int number, char id[10]) {
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (const char *c = head->id; *c != '\0'; c++) { hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211); }
+    hash = (hash ^ (uint64_t)index) * UINT64_C(1099511628211);
+    hash = (hash ^ (uint64_t)number) * UINT64_C(1099511628211);
+    hash ^= (uint64_t)head->created * UINT64_C(0x9E3779B97F4A7C15);
+    for (int i = 0; i < 9; i++, hash /= 62) { id[i] = digits[hash % 62]; }
+    id[9] = '\0';
+}
+
+cJSON *openai_calls(const openai_head *head, int index, int first, bool is_piece, const cJSON *calls) {
+    cJSON *list = cJSON_CreateArray();
+    int number = first;
+    const cJSON *call;
+    cJSON_ArrayForEach(call, calls) {
+        char id[10];
+        make_call_id(head, index, number, id);
+        cJSON *item = cJSON_CreateObject();
+        if (is_piece) { cJSON_AddNumberToObject(item, "index", number); }
+        cJSON_AddStringToObject(item, "id", id);
+        cJSON_AddStringToObject(item, "type", "function");
+        cJSON_AddItemToObject(item, "function", cJSON_Duplicate(call, true));
+        cJSON_AddItemToArray(list, item);
+        number++;
+    }
+    return list;
+}
+
+/* ---- Embeddings -------------------------------------------------------------------------------------------------- */
+
+/* F32, little-endian, as OpenAI's client reads them. */
+static cJSON *to_base64(const float *values, int32_t n) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const unsigned char *bytes = (const unsigned char *)values;
+    const size_t n_bytes = (size_t)n * sizeof *values;
+    char *out = malloc((n_bytes + 2) / 3 * 4 + 1), *end = out;
+    if (out == NULL) { return NULL; }
+    for (size_t i = 0; i < n_bytes; i += 3) {
+        const size_t left = n_bytes - i;
+        const uint32_t group = (uint32_t)bytes[i] << 16 | (uint32_t)(left > 1 ? bytes[i + 1] : 0) << 8 |
+                               (uint32_t)(left > 2 ? bytes[i + 2] : 0);
+        *end++ = digits[group >> 18];
+        *end++ = digits[group >> 12 & 63];
+        *end++ = left > 1 ? digits[group >> 6 & 63] : '=';
+        *end++ = left > 2 ? digits[group & 63] : '=';
+    }
+    *end = '\0';
+    cJSON *string = cJSON_CreateString(out);
+    free(out);
+    return string;
+}
+
+cJSON *openai_embedding(const float *values, int32_t n, bool in_base64) {
+    if (in_base64) { return to_base64(values, n); }
+    cJSON *list = cJSON_CreateArray();
+    for (int32_t i = 0; i < n; i++) {
+        char printed[40];
+        (void)snprintf(printed, sizeof printed, "%.9g", (double)values[i]); /* tells a float from its neighbours */
+        cJSON_AddItemToArray(list, cJSON_CreateRaw(printed));
+    }
+    return list;
+}
+
+cJSON *openai_embeddings(const openai_head *head, cJSON *list, const openai_usage *usage) {
+    cJSON *answer = cJSON_CreateObject();
+    cJSON_AddStringToObject(answer, "object", "list");
+    cJSON_AddItemToObject(answer, "data", list);
+    cJSON_AddStringToObject(answer, "model", head->model);
+    cJSON *object = cJSON_AddObjectToObject(answer, "usage");
+    cJSON_AddNumberToObject(object, "prompt_tokens", (double)usage->prompt_tokens);
+    cJSON_AddNumberToObject(object, "total_tokens", (double)usage->prompt_tokens);
+    return answer;
+}

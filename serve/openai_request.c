@@ -1,0 +1,441 @@
+#include "serve/openai_request.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/text.h"
+
+bool openai_refuse(openai_error *error, int status, const char *member, const char *format, ...) {
+    va_list args;
+    error->status = status;
+    (void)snprintf(error->member, sizeof error->member, "%s", member != NULL ? member : "");
+    va_start(args, format);
+    (void)vsnprintf(error->message, sizeof error->message, format, args);
+    va_end(args);
+    return false;
+}
+
+char *openai_error_text(const openai_error *error) {
+    cJSON *root = cJSON_CreateObject();
+    cJSON *inner = cJSON_AddObjectToObject(root, "error");
+    const char *type = error->status == 401   ? "authentication_error"
+                       : error->status == 429 ? "rate_limit_error"
+                       : error->status >= 500 ? "server_error"
+                                              : "invalid_request_error";
+    cJSON_AddStringToObject(inner, "message", error->message);
+    cJSON_AddStringToObject(inner, "type", type);
+    cJSON_AddItemToObject(inner, "param",
+                          error->member[0] != '\0' ? cJSON_CreateString(error->member) : cJSON_CreateNull());
+    cJSON_AddItemToObject(inner, "code",
+                          error->status == 404 ? cJSON_CreateString("model_not_found") : cJSON_CreateNull());
+    char *text = cJSON_PrintUnformatted(root);
+    cJSON_Delete(root);
+    return text;
+}
+
+static bool out_of_memory(openai_error *error) {
+    return openai_refuse(error, 503, NULL, "the server is out of memory");
+}
+
+/* ---- Members ----------------------------------------------------------------------------------------------------- */
+
+/* What becomes of a member of a request. */
+typedef enum member_use {
+    USE_SAME,       /* goes to qrun, under the name `as` where there is one */
+    USE_HERE,       /* read by a function below */
+    USE_NOT,        /* sent by OpenAI's clients out of habit; it does not change an answer here */
+    USE_ONLY_EMPTY, /* null, false, 0 or empty; anything else is refused */
+    USE_ONLY_ONE,   /* the same, and 1 */
+} member_use;
+
+enum { TEXT = 1 << OPENAI_TEXT, CHAT = 1 << OPENAI_CHAT, BOTH = CHAT | TEXT, EMBED = 1 << OPENAI_EMBEDDING };
+
+static const struct {
+    const char *name;
+    int endpoints;
+    member_use use;
+    const char *as;
+} members[] = {
+    {"model", BOTH | EMBED, USE_HERE, NULL},
+    {"input", EMBED, USE_HERE, NULL},
+    {"pooling", EMBED, USE_HERE, NULL},
+    {"encoding_format", EMBED, USE_HERE, NULL},
+    {"messages", CHAT, USE_HERE, NULL},
+    {"prompt", TEXT, USE_HERE, NULL},
+    {"stream", BOTH, USE_HERE, NULL},
+    {"stream_options", BOTH, USE_HERE, NULL},
+    {"logprobs", BOTH, USE_HERE, NULL},
+    {"top_logprobs", CHAT, USE_HERE, NULL},
+    {"n", BOTH, USE_HERE, NULL},
+    {"tool_choice", CHAT, USE_HERE, NULL},
+    {"response_format", BOTH, USE_HERE, NULL},
+    {"echo", TEXT, USE_HERE, NULL},
+    {"logit_bias", BOTH, USE_HERE, NULL},
+    {"max_tokens", BOTH, USE_SAME, NULL},
+    {"max_completion_tokens", CHAT, USE_SAME, "max_tokens"},
+    {"temperature", BOTH, USE_SAME, NULL},
+    {"top_p", BOTH, USE_SAME, NULL},
+    {"top_k", BOTH, USE_SAME, NULL},
+    {"min_p", BOTH, USE_SAME, NULL},
+    {"presence_penalty", BOTH, USE_SAME, NULL},
+    {"frequency_penalty", BOTH, USE_SAME, NULL},
+    {"repetition_penalty", BOTH, USE_SAME, NULL},
+    {"seed", BOTH, USE_SAME, NULL},
+    {"stop", BOTH, USE_SAME, NULL},
+    {"ignore_eos", BOTH, USE_SAME, NULL},
+    {"tools", CHAT, USE_SAME, NULL},
+    {"chat_template_kwargs", CHAT, USE_SAME, "template_args"},
+    {"user", BOTH | EMBED, USE_NOT, NULL},
+    {"safety_identifier", BOTH, USE_NOT, NULL},
+    {"prompt_cache_key", BOTH, USE_NOT, NULL},
+    {"store", BOTH, USE_NOT, NULL},
+    {"metadata", BOTH, USE_NOT, NULL},
+    {"service_tier", BOTH, USE_NOT, NULL},
+    {"parallel_tool_calls", CHAT, USE_NOT, NULL},
+    {"modalities", CHAT, USE_NOT, NULL},
+    {"suffix", TEXT, USE_ONLY_EMPTY, NULL},
+    {"best_of", TEXT, USE_ONLY_ONE, NULL},
+    {"functions", CHAT, USE_ONLY_EMPTY, NULL},
+    {"function_call", CHAT, USE_ONLY_EMPTY, NULL},
+    {"audio", CHAT, USE_ONLY_EMPTY, NULL},
+    {"prediction", CHAT, USE_ONLY_EMPTY, NULL},
+    {"web_search_options", CHAT, USE_ONLY_EMPTY, NULL},
+    {"dimensions", EMBED, USE_ONLY_EMPTY, NULL},
+};
+
+static const double MOST_EXACT = 9007199254740991.0; /* of the integers that a double holds */
+
+_Static_assert(sizeof members / sizeof members[0] <= 64, "a bit for each member");
+
+static bool is_empty(const cJSON *value) {
+    if (cJSON_IsNull(value) || cJSON_IsFalse(value)) { return true; }
+    if (cJSON_IsNumber(value)) { return value->valuedouble == 0; }
+    if (cJSON_IsString(value)) { return value->valuestring[0] == '\0'; }
+    return (cJSON_IsArray(value) || cJSON_IsObject(value)) && value->child == NULL;
+}
+
+/* A copy of a value. cJSON prints 15 digits, and a seed may have 16: whole numbers are copied as text. */
+static cJSON *copy_of(const cJSON *item) {
+    char text[32];
+    if (!cJSON_IsNumber(item) || item->valuedouble != (double)(int64_t)item->valuedouble) {
+        return cJSON_Duplicate(item, true);
+    }
+    (void)snprintf(text, sizeof text, "%lld", (long long)item->valuedouble);
+    return cJSON_CreateRaw(text);
+}
+
+/* Puts a member where it belongs. */
+static bool take_member(const cJSON *item, openai_request *request, uint64_t *seen, openai_error *error) {
+    const int endpoint = 1 << request->kind;
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        if (strcmp(item->string, members[i].name) != 0 || (members[i].endpoints & endpoint) == 0) { continue; }
+        if ((*seen >> i & 1) != 0) {
+            return openai_refuse(error, 400, item->string, "\"%s\" is given twice", item->string);
+        }
+        *seen |= UINT64_C(1) << i;
+        const bool is_one = members[i].use == USE_ONLY_ONE && cJSON_IsNumber(item) && item->valueint == 1;
+        if (members[i].use >= USE_ONLY_EMPTY && !is_empty(item) && !is_one) {
+            return openai_refuse(error, 400, item->string, "\"%s\" is not supported yet", item->string);
+        }
+        if (members[i].use != USE_SAME || cJSON_IsNull(item)) { return true; }
+        if (cJSON_IsNumber(item) && !(fabs(item->valuedouble) <= MOST_EXACT)) {
+            return openai_refuse(error, 400, item->string, "\"%s\" is too large", item->string);
+        }
+        const char *name = members[i].as != NULL ? members[i].as : members[i].name;
+        cJSON *copy = copy_of(item);
+        return (copy != NULL && cJSON_AddItemToObject(request->body, name, copy)) || out_of_memory(error);
+    }
+    return openai_refuse(error, 400, item->string, "\"%.60s\" is not a member of this request", item->string);
+}
+
+/* ---- What is read here ------------------------------------------------------------------------------------------- */
+
+static bool read_flag(const cJSON *root, const char *name, bool *value, openai_error *error) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, name);
+    if (item == NULL || cJSON_IsNull(item)) { return true; }
+    *value = cJSON_IsTrue(item);
+    return cJSON_IsBool(item) || openai_refuse(error, 400, name, "\"%s\" must be true or false", name);
+}
+
+static bool read_count(const cJSON *root, const char *name, int low, int high, int *value, openai_error *error) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, name);
+    if (item == NULL || cJSON_IsNull(item)) { return true; }
+    *value = item->valueint;
+    const bool fits = cJSON_IsNumber(item) && item->valuedouble == (double)item->valueint && item->valueint >= low &&
+                      item->valueint <= high;
+    return fits || openai_refuse(error, 400, name, "\"%s\" must be an integer from %d to %d", name, low, high);
+}
+
+/* A chat asks with a flag and a number, a completion with the number alone. */
+static bool read_logprobs(const cJSON *root, openai_request *request, openai_error *error) {
+    bool wanted = false;
+    int n_top = 0;
+    request->logprobs = -1;
+    if (request->kind != OPENAI_CHAT) { return read_count(root, "logprobs", 0, 20, &request->logprobs, error); }
+    if (!read_flag(root, "logprobs", &wanted, error) || !read_count(root, "top_logprobs", 0, 20, &n_top, error)) {
+        return false;
+    }
+    if (n_top > 0 && !wanted) {
+        return openai_refuse(error, 400, "top_logprobs", "\"top_logprobs\" needs \"logprobs\": true");
+    }
+    if (wanted) { request->logprobs = n_top; }
+    return true;
+}
+
+static bool read_choices_of_form(const cJSON *root, openai_request *request, openai_error *error) {
+    const cJSON *choice = cJSON_GetObjectItemCaseSensitive(root, "tool_choice");
+    if (cJSON_IsString(choice) && strcmp(choice->valuestring, "none") == 0) {
+        cJSON_DeleteItemFromObjectCaseSensitive(request->body, "tools");
+    } else if (choice != NULL && !cJSON_IsNull(choice) &&
+               !(cJSON_IsString(choice) && strcmp(choice->valuestring, "auto") == 0)) {
+        return openai_refuse(error, 400, "tool_choice", "\"tool_choice\" can be \"auto\" or \"none\"");
+    }
+    const cJSON *form = cJSON_GetObjectItemCaseSensitive(root, "response_format");
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(form, "type");
+    const bool is_text = cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0;
+    if (form == NULL || cJSON_IsNull(form) || is_text) { return true; }
+    return openai_refuse(
+        error, 400, "response_format",
+        "\"response_format\" of type \"%.40s\" is not supported: there is no grammar yet, and \"text\" "
+        "is all there is",
+        cJSON_IsString(type) ? type->valuestring : "?");
+}
+
+/* OpenAI's {"id": bias} as the sequence_bias of generation_config.json: [[[id], bias], …]. */
+static bool read_biases(const cJSON *root, openai_request *request, openai_error *error) {
+    const cJSON *biases = cJSON_GetObjectItemCaseSensitive(root, "logit_bias"), *bias;
+    if (biases == NULL || is_empty(biases)) { return true; }
+    if (!cJSON_IsObject(biases) || cJSON_GetArraySize(biases) > OPENAI_MAX_BIASES) {
+        return openai_refuse(error, 400, "logit_bias", "\"logit_bias\" must be an object of at most %d ids and biases",
+                             OPENAI_MAX_BIASES);
+    }
+    cJSON *list = cJSON_AddArrayToObject(request->body, "sequence_bias");
+    cJSON_ArrayForEach(bias, biases) {
+        char *end;
+        const long id = strtol(bias->string, &end, 10);
+        if (bias->string[0] < '0' || bias->string[0] > '9' || *end != '\0' || id > INT32_MAX || !cJSON_IsNumber(bias) ||
+            !(fabs(bias->valuedouble) <= 100)) {
+            return openai_refuse(error, 400, "logit_bias",
+                                 "\"logit_bias\": \"%.20s\" must be a token id with a bias "
+                                 "from -100 to 100",
+                                 bias->string);
+        }
+        cJSON *pair = cJSON_CreateArray(), *ids = cJSON_CreateArray();
+        cJSON_AddItemToArray(ids, cJSON_CreateNumber((double)id));
+        cJSON_AddItemToArray(pair, ids);
+        cJSON_AddItemToArray(pair, cJSON_Duplicate(bias, false));
+        if (!cJSON_AddItemToArray(list, pair)) {
+            cJSON_Delete(pair);
+            return out_of_memory(error);
+        }
+    }
+    return true;
+}
+
+/* One of two names; false where it is said and is neither. */
+static bool read_choice(const cJSON *root, const char *name, const char *first, const char *second, bool *is_second,
+                        openai_error *error) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, name);
+    if (item == NULL || cJSON_IsNull(item)) { return true; }
+    *is_second = cJSON_IsString(item) && strcmp(item->valuestring, second) == 0;
+    if (*is_second || (cJSON_IsString(item) && strcmp(item->valuestring, first) == 0)) { return true; }
+    return openai_refuse(error, 400, name, "\"%s\" can be \"%s\" or \"%s\"", name, first, second);
+}
+
+static bool read_embedding(const cJSON *root, openai_request *request, openai_error *error) {
+    bool is_mean = false;
+    if (!read_choice(root, "pooling", "last", "mean", &is_mean, error) ||
+        !read_choice(root, "encoding_format", "float", "base64", &request->in_base64, error)) {
+        return false;
+    }
+    request->pooling = is_mean ? QRUN_POOLING_MEAN : QRUN_POOLING_LAST;
+    request->is_prompt_alone = true;
+    return true;
+}
+
+/* No token at all is something that qrun says in another way. */
+static void read_most_tokens(openai_request *request) {
+    const cJSON *most = cJSON_GetObjectItemCaseSensitive(request->body, "max_tokens");
+    if (!cJSON_IsNumber(most) || most->valuedouble != 0) {
+        /* a copy of a whole number is raw text */
+        if (!cJSON_IsRaw(most) || strcmp(most->valuestring, "0") != 0) { return; }
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(request->body, "max_tokens");
+    request->is_prompt_alone = true;
+}
+
+static bool read_options(const cJSON *root, openai_request *request, openai_error *error) {
+    const cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model");
+    const cJSON *stream_options = cJSON_GetObjectItemCaseSensitive(root, "stream_options");
+    if (model != NULL && !cJSON_IsNull(model)) {
+        if (!cJSON_IsString(model) || strlen(model->valuestring) >= sizeof request->model) {
+            return openai_refuse(error, 400, "model", "\"model\" must be a name");
+        }
+        strcpy(request->model, model->valuestring);
+    }
+    if (stream_options != NULL && !cJSON_IsNull(stream_options) && !cJSON_IsObject(stream_options)) {
+        return openai_refuse(error, 400, "stream_options", "\"stream_options\" must be an object");
+    }
+    request->n_samples = 1;
+    read_most_tokens(request);
+    return read_flag(root, "stream", &request->stream, error) && read_flag(root, "echo", &request->echo, error) &&
+           read_biases(root, request, error) &&
+           (request->kind != OPENAI_EMBEDDING || read_embedding(root, request, error)) &&
+           read_flag(stream_options, "include_usage", &request->include_usage, error) &&
+           read_count(root, "n", 1, 256, &request->n_samples, error) && read_logprobs(root, request, error) &&
+           read_choices_of_form(root, request, error);
+}
+
+/* ---- Prompts ----------------------------------------------------------------------------------------------------- */
+
+/* Content in parts becomes the text of its parts. */
+static bool flatten_content(cJSON *message, openai_error *error) {
+    cJSON *content = cJSON_GetObjectItemCaseSensitive(message, "content");
+    if (!cJSON_IsArray(content)) { return true; }
+    size_t n_bytes = 1;
+    for (const cJSON *part = content->child; part != NULL; part = part->next) {
+        const cJSON *text = cJSON_GetObjectItemCaseSensitive(part, "text");
+        const cJSON *type = cJSON_GetObjectItemCaseSensitive(part, "type");
+        if (!cJSON_IsString(text) || !cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0) {
+            return openai_refuse(error, 400, "messages",
+                                 "content of type \"%.40s\" is not supported: this server reads text",
+                                 cJSON_IsString(type) ? type->valuestring : "?");
+        }
+        n_bytes += strlen(text->valuestring);
+    }
+    char *joined = cJSON_malloc(n_bytes);
+    if (joined == NULL) { return out_of_memory(error); }
+    joined[0] = '\0';
+    char *end = joined;
+    for (const cJSON *part = content->child; part != NULL; part = part->next) {
+        const char *text = cJSON_GetObjectItemCaseSensitive(part, "text")->valuestring;
+        const size_t n = strlen(text);
+        memcpy(end, text, n + 1);
+        end += n;
+    }
+    cJSON *whole = cJSON_CreateString(joined);
+    cJSON_free(joined);
+    return (whole != NULL && cJSON_ReplaceItemInObjectCaseSensitive(message, "content", whole)) || out_of_memory(error);
+}
+
+/* Clients send the arguments of calls as JSON in a text, and templates expect the JSON itself. */
+static bool read_calls(const cJSON *message, openai_error *error) {
+    cJSON *call;
+    cJSON_ArrayForEach(call, cJSON_GetObjectItemCaseSensitive(message, "tool_calls")) {
+        cJSON *function = cJSON_GetObjectItemCaseSensitive(call, "function");
+        const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(function, "arguments");
+        if (!cJSON_IsString(arguments)) { continue; }
+        cJSON *parsed = cJSON_Parse(arguments->valuestring[0] != '\0' ? arguments->valuestring : "{}");
+        if (!cJSON_IsObject(parsed) || !cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", parsed)) {
+            cJSON_Delete(parsed);
+            return openai_refuse(error, 400, "messages",
+                                 "\"arguments\" of a tool call must be a JSON object in a text");
+        }
+    }
+    return true;
+}
+
+/* What OpenAI calls a developer is the system of templates. */
+static bool read_role(cJSON *message, openai_error *error) {
+    const cJSON *role = cJSON_GetObjectItemCaseSensitive(message, "role");
+    if (!cJSON_IsString(role) || strcmp(role->valuestring, "developer") != 0) { return true; }
+    cJSON *system = cJSON_CreateString("system");
+    return (system != NULL && cJSON_ReplaceItemInObjectCaseSensitive(message, "role", system)) || out_of_memory(error);
+}
+
+static bool read_messages(cJSON *root, openai_request *request, openai_error *error) {
+    cJSON *messages = cJSON_DetachItemFromObjectCaseSensitive(root, "messages");
+    if (messages != NULL && !cJSON_AddItemToArray(request->prompts, messages)) {
+        cJSON_Delete(messages);
+        return out_of_memory(error);
+    }
+    if (!cJSON_IsArray(messages) || messages->child == NULL) {
+        return openai_refuse(error, 400, "messages", "\"messages\" must be a list of messages");
+    }
+    for (cJSON *message = messages->child; message != NULL; message = message->next) {
+        if (!cJSON_IsObject(message)) {
+            return openai_refuse(error, 400, "messages", "\"messages\" must be a list of messages");
+        }
+        if (!flatten_content(message, error) || !read_calls(message, error) || !read_role(message, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A text, a list of token ids, or a list of either. */
+static bool read_prompts(cJSON *root, openai_request *request, openai_error *error) {
+    const char *name = request->kind == OPENAI_EMBEDDING ? "input" : "prompt";
+    cJSON *prompt = cJSON_DetachItemFromObjectCaseSensitive(root, name);
+    const bool is_list = cJSON_IsArray(prompt) && prompt->child != NULL && !cJSON_IsNumber(prompt->child);
+    if (is_list) {
+        cJSON_Delete(request->prompts);
+        request->prompts = prompt;
+    } else if (prompt != NULL && !cJSON_AddItemToArray(request->prompts, prompt)) {
+        cJSON_Delete(prompt);
+        return out_of_memory(error);
+    }
+    if (cJSON_GetArraySize(request->prompts) > OPENAI_MAX_PROMPTS) {
+        return openai_refuse(error, 400, name, "a request can have at most %d prompts", OPENAI_MAX_PROMPTS);
+    }
+    for (const cJSON *item = request->prompts->child; item != NULL; item = item->next) {
+        if (cJSON_IsString(item) || (cJSON_IsArray(item) && cJSON_IsNumber(item->child))) { continue; }
+        return openai_refuse(error, 400, name, "\"%s\" must be a text, a list of token ids, or a list of these", name);
+    }
+    return request->prompts->child != NULL || openai_refuse(error, 400, name, "\"%s\" is missing", name);
+}
+
+/* ---- The request ------------------------------------------------------------------------------------------------- */
+
+static bool read_root(cJSON *root, openai_request *request, openai_error *error) {
+    if (!cJSON_IsObject(root)) { return openai_refuse(error, 400, NULL, "the body is not a JSON object"); }
+    if (request->body == NULL || request->prompts == NULL) { return out_of_memory(error); }
+    uint64_t seen = 0; /* bits of members */
+    for (const cJSON *item = root->child; item != NULL; item = item->next) {
+        if (!take_member(item, request, &seen, error)) { return false; }
+    }
+    if (!read_options(root, request, error)) { return false; }
+    return request->kind == OPENAI_CHAT ? read_messages(root, request, error) : read_prompts(root, request, error);
+}
+
+bool openai_request_read(const char *json, size_t n_bytes, openai_kind kind, openai_request *request,
+                         openai_error *error) {
+    const char *why;
+    *request = (openai_request){.kind = kind, .body = cJSON_CreateObject(), .prompts = cJSON_CreateArray()};
+    cJSON *root = serve_text_parse_json(json, n_bytes, &why);
+    const bool read = root != NULL ? read_root(root, request, error) : openai_refuse(error, 400, NULL, "%s", why);
+    cJSON_Delete(root);
+    return read;
+}
+
+void openai_request_free(openai_request *request) {
+    cJSON_Delete(request->body);
+    cJSON_Delete(request->prompts);
+    *request = (openai_request){0};
+}
+
+char *openai_request_line(const openai_request *request, int prompt, const char *adapter) {
+    const cJSON *value = cJSON_GetArrayItem(request->prompts, prompt);
+    const char *name = request->kind == OPENAI_CHAT ? "messages" : cJSON_IsString(value) ? "prompt" : "token_ids";
+    cJSON *line = cJSON_Duplicate(request->body, true);
+    cJSON *copy = cJSON_Duplicate(value, true);
+    char *text = NULL;
+    if (line != NULL && copy != NULL && cJSON_AddItemToObject(line, name, copy)) {
+        cJSON_AddNumberToObject(line, "n", request->n_samples);
+        if (request->logprobs >= 0) { cJSON_AddNumberToObject(line, "logprobs", request->logprobs); }
+        if (request->logprobs >= 0 && request->echo) {
+            cJSON_AddNumberToObject(line, "prompt_logprobs", request->logprobs);
+        }
+        if (request->is_prompt_alone) { cJSON_AddTrueToObject(line, "prompt_only"); }
+        cJSON_AddStringToObject(line, "adapter", adapter != NULL ? adapter : "");
+        text = cJSON_PrintUnformatted(line);
+    } else {
+        cJSON_Delete(copy);
+    }
+    cJSON_Delete(line);
+    return text;
+}

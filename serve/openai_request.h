@@ -1,0 +1,55 @@
+/* Requests of the OpenAI API as those of qrun: the members that both know, under qrun's names. What is left to
+ * qrun_session_submit_json is checked there, so that a request means the same as a line of `qrun generate`. */
+#ifndef QRUN_SERVE_OPENAI_REQUEST_H
+#define QRUN_SERVE_OPENAI_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <cjson/cJSON.h>
+
+#include "qrun.h"
+
+/* Why a request is refused: an HTTP status, a sentence, and the member it is about (may be empty). */
+typedef struct openai_error {
+    int status;
+    char message[640];
+    char member[64];
+} openai_error;
+
+/* The endpoint that a request is for. */
+typedef enum openai_kind { OPENAI_TEXT, OPENAI_CHAT, OPENAI_EMBEDDING } openai_kind;
+
+typedef struct openai_request {
+    openai_kind kind;
+    bool stream, include_usage;
+    bool echo;            /* the answer begins with the prompt */
+    bool is_prompt_alone; /* nothing is generated */
+    bool in_base64;       /* embeddings */
+    qrun_pooling pooling; /* embeddings */
+    int logprobs;         /* −1: none; else how many of the best are wanted beside the token's own */
+    int n_samples;        /* of each prompt */
+    char model[256];      /* as asked for; empty: not said */
+    cJSON *body;          /* the request in qrun's form, without its prompt; owned */
+    cJSON *prompts;       /* array of texts, arrays of token ids, or (chat) arrays of messages; owned */
+} openai_request;
+
+enum { OPENAI_MAX_PROMPTS = 128, OPENAI_MAX_BIASES = 1024 };
+
+/* False with *error set. openai_request_free in any case. */
+bool openai_request_read(const char *json, size_t n_bytes, openai_kind kind, openai_request *request,
+                         openai_error *error);
+void openai_request_free(openai_request *request);
+
+/* The text for qrun_session_submit_json of one of the prompts; adapter: a name, or NULL for the base model. NULL when
+ * memory is short; cJSON_free. */
+char *openai_request_line(const openai_request *request, int prompt, const char *adapter);
+
+/* Fills an error; `member` may be NULL. Returns false. */
+bool openai_refuse(openai_error *error, int status, const char *member, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* {"error": {…}} in OpenAI's form; NULL when memory is short; cJSON_free. */
+char *openai_error_text(const openai_error *error);
+
+#endif

@@ -1,0 +1,36 @@
+/* qrun serve: a session behind the OpenAI API over HTTP. One thread runs the event loop, another one steps the session.
+ * See docs/serve.md for the endpoints. */
+#ifndef QRUN_SERVE_SERVER_H
+#define QRUN_SERVE_SERVER_H
+
+#include <stdio.h>
+
+#include "qrun.h"
+
+typedef struct serve_params {
+    qrun_model *model;
+    qrun_session *session;
+    const char *model_name;      /* of the base model, as clients call it */
+    const char *const *adapters; /* [n_adapters] names, each a model of its own to clients */
+    int n_adapters;
+    const char *adapter_folder;   /* clients may load adapters from below it; NULL: they may not */
+    qrun_request_params defaults; /* what a request does not say */
+    const char *host;
+    int port;                       /* 0: a free one */
+    const char *tls_cert, *tls_key; /* PEM files; NULL: no TLS */
+    const char *api_key;            /* NULL: anyone may ask */
+    const char *allow_origin;       /* pages of other origins may ask: one of them, or "*"; NULL: none */
+    int64_t max_waiting;            /* requests; further ones get 429 */
+    int64_t max_body_bytes;
+    int32_t max_connections;
+    int drain_seconds; /* after SIGTERM, for what runs */
+    FILE *log;         /* a line for every request; NULL: none */
+    /* The server accepts connections; may be NULL. port 0: on an inherited socket that has none. */
+    void (*on_listening)(void *user, int port);
+    void *user;
+} serve_params;
+
+/* Serves until SIGTERM or SIGINT. False with a message in *error: the address is taken, the session failed. */
+bool serve_run(const serve_params *params, qrun_error *error);
+
+#endif

@@ -1,0 +1,136 @@
+#include "serve/text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Bytes ------------------------------------------------------------------------------------------------------- */
+
+static bool reserve(serve_text *t, size_t n_bytes) {
+    if (t->failed) { return false; }
+    if (t->size + n_bytes < t->capacity) { return true; }
+    const size_t capacity = 2 * (t->size + n_bytes) + 64;
+    char *grown = realloc(t->data, capacity);
+    t->failed = grown == NULL;
+    if (t->failed) { return false; }
+    t->data = grown;
+    t->capacity = capacity;
+    return true;
+}
+
+void serve_text_add(serve_text *t, const char *bytes, size_t n_bytes) {
+    if (!reserve(t, n_bytes)) { return; }
+    if (n_bytes > 0) { memcpy(t->data + t->size, bytes, n_bytes); }
+    t->size += n_bytes;
+    t->data[t->size] = '\0';
+}
+
+void serve_text_add_format(serve_text *t, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    const int n = vsnprintf(NULL, 0, format, args);
+    if (n >= 0 && reserve(t, (size_t)n)) {
+        (void)vsnprintf(t->data + t->size, (size_t)n + 1, format, again);
+        t->size += (size_t)n;
+    }
+    va_end(again);
+    va_end(args);
+}
+
+void serve_text_drop_front(serve_text *t, size_t n_bytes) {
+    if (n_bytes == 0) { return; }
+    t->size -= n_bytes;
+    memmove(t->data, t->data + n_bytes, t->size);
+    t->data[t->size] = '\0';
+}
+
+void serve_text_clear(serve_text *t) {
+    t->size = 0;
+    if (t->data != NULL) { t->data[0] = '\0'; }
+}
+
+void serve_text_free(serve_text *t) {
+    free(t->data);
+    *t = (serve_text){0};
+}
+
+/* ---- UTF-8 ------------------------------------------------------------------------------------------------------- */
+
+size_t serve_text_character_bytes(const char *bytes, size_t n) {
+    const unsigned char *b = (const unsigned char *)bytes;
+    const unsigned char c = b[0];
+    const size_t length = c < 0x80                ? 1
+                          : c >= 0xC2 && c < 0xE0 ? 2
+                          : c >= 0xE0 && c < 0xF0 ? 3
+                          : c >= 0xF0 && c < 0xF5 ? 4
+                                                  : 0;
+    if (length == 0 || length > n || c == 0) { return 0; }
+    for (size_t i = 1; i < length; i++) {
+        if ((b[i] & 0xC0U) != 0x80U) { return 0; }
+    }
+    const bool too_long = (c == 0xE0 && b[1] < 0xA0) || (c == 0xF0 && b[1] < 0x90);
+    const bool no_character = (c == 0xED && b[1] >= 0xA0) || (c == 0xF4 && b[1] >= 0x90);
+    return too_long || no_character ? 0 : length;
+}
+
+bool serve_text_is_utf8(const char *bytes, size_t n_bytes) {
+    for (size_t i = 0; i < n_bytes;) {
+        const size_t length = serve_text_character_bytes(bytes + i, n_bytes - i);
+        if (length == 0) { return false; }
+        i += length;
+    }
+    return true;
+}
+
+int64_t serve_text_count_characters(const char *bytes, size_t n_bytes) {
+    int64_t n = 0;
+    for (size_t i = 0; i < n_bytes; i++) { n += ((unsigned char)bytes[i] & 0xC0U) != 0x80U; }
+    return n;
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
+
+cJSON *serve_text_to_json(const char *bytes, size_t n_bytes) {
+    static const char replacement[] = "\xEF\xBF\xBD";
+    enum { MOST = sizeof replacement - 1 };
+    char *copy = malloc(n_bytes * MOST + 1);
+    size_t n = 0;
+    if (copy == NULL) { return NULL; }
+    for (size_t i = 0; i < n_bytes;) {
+        const size_t length = serve_text_character_bytes(bytes + i, n_bytes - i);
+        memcpy(copy + n, length > 0 ? bytes + i : replacement, length > 0 ? length : MOST);
+        n += length > 0 ? length : MOST;
+        i += length > 0 ? length : 1;
+    }
+    copy[n] = '\0';
+    cJSON *string = cJSON_CreateString(copy);
+    free(copy);
+    return string;
+}
+
+/* Whether a string has the escape of U+0000. Backslashes occur in strings alone. */
+static bool has_escaped_nul(const char *bytes, size_t n_bytes) {
+    for (size_t i = 0; i + 1 < n_bytes; i++) {
+        if (bytes[i] != '\\') { continue; }
+        i++;
+        if (bytes[i] == 'u' && n_bytes - i > 4 && memcmp(bytes + i + 1, "0000", 4) == 0) { return true; }
+    }
+    return false;
+}
+
+cJSON *serve_text_parse_json(const char *bytes, size_t n_bytes, const char **why) {
+    const char *end = NULL;
+    *why = "the body is not UTF-8";
+    if (!serve_text_is_utf8(bytes, n_bytes)) { return NULL; }
+    *why = "texts with U+0000 are not supported";
+    if (has_escaped_nul(bytes, n_bytes)) { return NULL; }
+    *why = "the body is not a JSON object";
+    cJSON *root = n_bytes > 0 ? cJSON_ParseWithLengthOpts(bytes, n_bytes, &end, false) : NULL;
+    if (root == NULL) { return NULL; }
+    while (end < bytes + n_bytes && (*end == ' ' || *end == '\t' || *end == '\r' || *end == '\n')) { end++; }
+    if (end == bytes + n_bytes) { return root; }
+    cJSON_Delete(root);
+    return NULL;
+}

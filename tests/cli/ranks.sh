@@ -1,0 +1,64 @@
+# For tests of several ranks: sourced after lib.sh. The ranks are processes of this machine that find each other as those
+# of torchrun do.
+
+port=$((20000 + $$ % 20000))
+
+# start_ranks N ARGUMENTS…: starts N ranks of qrun finetune. Their process ids are then in $pids.
+start_ranks() {
+    n_ranks=$1
+    shift
+    last="$n_ranks ranks of qrun finetune $*"
+    port=$((port + 1))
+    pids="" rank=0
+    while [ $rank -lt "$n_ranks" ]; do
+        RANK=$rank WORLD_SIZE=$n_ranks LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+            "$QRUN" finetune --threads 1 "$@" >"$work/out.$rank" 2>"$work/err.$rank" &
+        pids="$pids $!"
+        rank=$((rank + 1))
+    done
+}
+
+# Waits for all of them. $code: of rank 0; $codes: of all. $work/out and $work/err have what they wrote, in their order.
+wait_ranks() {
+    codes="" rank=0
+    : >"$work/out"
+    : >"$work/err"
+    for pid in $pids; do
+        wait "$pid"
+        status=$?
+        [ $rank -gt 0 ] || code=$status
+        codes="$codes $status"
+        cat "$work/out.$rank" >>"$work/out"
+        cat "$work/err.$rank" >>"$work/err"
+        rank=$((rank + 1))
+    done
+}
+
+run_ranks() {
+    start_ranks "$@"
+    wait_ranks
+}
+
+
+# The metrics without what depends on the clock.
+course_of() {
+    sed -E 's/,"(tokens_per_second|seconds|peak_bytes)":[0-9.e+-]+//g' "$1/metrics.jsonl"
+}
+
+# expect_same WANTED GOT: the result, the last checkpoint (parameters, optimiser states, position) and the metrics.
+expect_same() {
+    expect_code 0
+    for file in adapter_model.safetensors model.safetensors $(cd "$1" && ls -d checkpoint-*/state.safetensors | tail -1) \
+        $(cd "$1" && ls -d checkpoint-*/state.json | tail -1); do
+        [ -e "$1/$file" ] || continue
+        expect_true "$file has the same bytes" cmp -s "$1/$file" "$2/$file"
+    done
+    course_of "$1" >"$work/wanted.jsonl"
+    course_of "$2" >"$work/got.jsonl"
+    expect_true "the metrics are the same" cmp -s "$work/wanted.jsonl" "$work/got.jsonl"
+}
+
+# The process of rank $1.
+pid_of() {
+    echo "$pids" | cut -d' ' -f$(($1 + 2))
+}

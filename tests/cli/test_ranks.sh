@@ -1,0 +1,111 @@
+# qrun finetune on several ranks: the same bits as on one, whatever their number, and one message where they disagree.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+. "$QRUN_SOURCE/tests/cli/ranks.sh"
+
+head -40 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
+tail -20 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/other.jsonl"
+
+# ---- The same bits ----
+
+# Packed rows and dropout, in BF16; windows of five micro-batches, of which an epoch's last has fewer; evaluations.
+lora="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --learning-rate 5e-3 --seed 3 --grad-accum 5 --max-steps 5
+    --eval-split 0.2 --eval-every 2 --early-stopping-patience 3 --lora-dropout 0.1"
+# shellcheck disable=SC2086 # words of options
+{
+    run finetune $lora --out "$work/lora-1"
+    expect_code 0
+    for n in 2 3 8; do
+        run_ranks $n $lora --quiet --out "$work/lora-$n"
+        expect_empty_out
+        expect_silent_err
+        expect_same "$work/lora-1" "$work/lora-$n"
+    done
+}
+
+# Every weight, in F32, in batches by length.
+full="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --batching group --batch-tokens 128 --grad-accum 4
+    --learning-rate 1e-3 --schedule constant"
+# shellcheck disable=SC2086
+{
+    run finetune $full --max-steps 6 --out "$work/full-1"
+    expect_code 0
+    run_ranks 4 $full --max-steps 6 --out "$work/full-4"
+    expect_out "ranks       4"
+    expect_same "$work/full-1" "$work/full-4"
+    # A run of two, continued by eight and then by one.
+    run_ranks 2 $full --max-steps 2 --quiet --out "$work/full-parts"
+    expect_code 0
+    run_ranks 8 $full --max-steps 4 --quiet --out "$work/full-parts"
+    expect_code 0
+    run finetune $full --max-steps 6 --quiet --out "$work/full-parts"
+    expect_same "$work/full-1" "$work/full-parts"
+}
+
+# Fewer micro-batches than ranks.
+# shellcheck disable=SC2086
+{
+    short="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --grad-accum 1 --max-steps 2"
+    run finetune $short --out "$work/short-1"
+    run_ranks 2 $short --out "$work/short-2"
+    expect_out "ranks       2; --grad-accum 1 occupies 1 of them"
+    expect_same "$work/short-1" "$work/short-2"
+}
+
+# ---- Launched by mpirun ----
+
+if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.so" ]; then
+    last="mpirun -n 3 qrun finetune $lora"
+    # What MPI keeps to its end is not ours. Root is refused without its option, which tests in containers run as.
+    # shellcheck disable=SC2086
+    LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}detect_leaks=0" ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" \
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        mpirun --oversubscribe -n 3 "$QRUN" finetune --threads 1 $lora --quiet --out "$work/mpi" >"$work/out" 2>"$work/err"
+    code=$?
+    expect_same "$work/lora-1" "$work/mpi"
+    OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 QRUN_MPI_LIBRARY=$work/none.so \
+        run finetune --model "$model" --data "$work/train.jsonl" --out "$work/none"
+    expect_code 3
+    expect_one_error_line
+    expect_err "mpi: cannot open $work/none.so"
+else
+    echo "without mpirun or libqrun_mpi.so: MPI was not tested"
+fi
+
+# ---- What is refused ----
+
+WORLD_SIZE=2 run finetune --model "$model" --data "$work/train.jsonl" --out "$work/none"
+expect_code 2
+expect_one_error_line
+expect_err "WORLD_SIZE=2 in the environment needs RANK, MASTER_ADDR and MASTER_PORT"
+WORLD_SIZE=2 RANK=2 run finetune --model "$model" --data "$work/train.jsonl" --out "$work/none"
+expect_code 2
+expect_err "RANK=2 in the environment is not a number from 0 to 1"
+
+# disagrees WHAT ARGUMENTS…: rank 1 is given these besides.
+disagrees() {
+    what=$1
+    shift
+    port=$((port + 1))
+    pids=""
+    for rank in 0 1; do
+        more=""
+        [ $rank -eq 0 ] || more=$*
+        # shellcheck disable=SC2086
+        RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$QRUN" finetune --threads 1 --model "$model" \
+            --seq-len 96 --max-steps 4 --out "$work/disagree" ${more:-$usual} >"$work/out.$rank" 2>"$work/err.$rank" &
+        pids="$pids $!"
+    done
+    wait_ranks
+    last="two ranks, of which one has $what"
+    expect_code 3
+    expect_one_error_line
+    expect_err "rank 1: runs something else than rank 0 (there): "
+    expect_err "$what"
+}
+usual="--data $work/train.jsonl --rank 4"
+disagrees "rank is 8 here and 4 there" --data "$work/train.jsonl" --rank 8
+disagrees "examples is 20 here and 40 there" --data "$work/other.jsonl" --rank 4
+disagrees "weights is nf4 here and nf4-dq there" --data "$work/train.jsonl" --rank 4 --quant nf4
+expect_true "no checkpoint was written" test ! -e "$work/disagree/checkpoint-4"
+
+finish

@@ -1,0 +1,47 @@
+# qrun finetune --sample-prompts: answers before and after a run.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+
+cat >"$work/prompts.jsonl" <<'END'
+{"prompt": "Hello!", "max_tokens": 12}
+{"id": "b", "messages": [{"role": "user", "content": "Who <are> you?"}], "max_tokens": 12}
+END
+finetune() {
+    run finetune --model "$model" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --seq-len 96 --learning-rate 2e-2 \
+        --schedule constant --max-steps 20 --seed 5 --sample-prompts "$work/prompts.jsonl" "$@"
+}
+
+finetune --out "$work/a"
+expect_code 0
+expect_silent_err
+expect_jsonl "$work/a/samples-before.jsonl" 2
+expect_jsonl "$work/a/samples-after.jsonl" 2
+expect_true "training shows" sh -c "! grep -q \"\$(sed -n 's/.*\\(\"token_ids\":[^]]*]\\),\"finish.*/\\1/p' '$work/a/samples-before.jsonl' | head -1)\" '$work/a/samples-after.jsonl'"
+report="$work/a/report.html"
+expect_true "the report has both" sh -c "grep -q 'Samples, before and after' '$report' && grep -q '<th>before</th>' '$report' && grep -q '<th>after</th>' '$report'"
+expect_true "prompts are escaped" grep -q 'Who &lt;are&gt; you?' "$report"
+expect_true "no cell is empty" sh -c "! grep -q '<td></td>' '$report'"
+
+# What is sampled is what the program answers, and sampling changes nothing of the run.
+run generate --model "$model" --adapter "$work/a" --prompts "$work/prompts.jsonl" --chat --with-prompt --temperature 0
+cut -d, -f1-7 "$work/out" | sort >"$work/answers"
+cut -d, -f1-7 "$work/a/samples-after.jsonl" | sort >"$work/sampled"
+expect_true "the samples are the answers" cmp -s "$work/sampled" "$work/answers"
+run finetune --model "$model" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --seq-len 96 --learning-rate 2e-2 \
+    --schedule constant --max-steps 20 --seed 5 --out "$work/b" --quiet
+expect_true "the same adapter" cmp -s "$work/a/adapter_model.safetensors" "$work/b/adapter_model.safetensors"
+
+# From an adapter, and a whole model.
+finetune --adapter "$work/b" --out "$work/c" --quiet
+expect_code 0
+expect_true "before is after" sh -c "grep -o '\"text\":\"[^\"]*\"' '$work/a/samples-after.jsonl' | sort >'$work/1'; grep -o '\"text\":\"[^\"]*\"' '$work/c/samples-before.jsonl' | sort | cmp -s - '$work/1'"
+finetune --full --out "$work/d" --quiet
+expect_code 0
+expect_jsonl "$work/d/samples-after.jsonl" 2
+
+: >"$work/prompts.jsonl"
+finetune --out "$work/none"
+expect_code 2
+expect_one_error_line
+expect_err "--sample-prompts takes a file of 1 to 64 requests"
+expect_true "nothing is left" test ! -e "$work/none"
+finish

@@ -1,0 +1,54 @@
+/* The first byte chooses how calls are written, the second how the answer is cut. Pieces give what the whole gives;
+ * calls have a name and arguments that are a JSON object. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "fuzz.h"
+#include "serve/answer_parser.h"
+
+static const char tools_json[] = "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"b\":{\"type\":"
+                                 "\"string\"}}}}},{\"function\":{\"name\":\"g\"}}]";
+
+static void take_apart(const answer_format *format, const cJSON *tools, const char *answer, size_t n, size_t most,
+                       answer_delta *whole) {
+    answer_parser parser;
+    answer_parser_start(&parser, format, tools, false);
+    for (size_t at = 0; at < n; at += most) {
+        answer_parser_push(&parser, answer + at, n - at < most ? n - at : most, whole);
+    }
+    answer_parser_finish(&parser, whole);
+    answer_parser_free(&parser);
+}
+
+static bool same(const serve_text *a, const serve_text *b) {
+    return a->size == b->size && (a->size == 0 || memcmp(a->data, b->data, a->size) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size < 3 || size > 4096) { return 0; }
+    const answer_format format = {.calls = (call_style)(data[0] % 5),
+                                  .think_begin = data[0] % 2 != 0 ? "<think>" : NULL,
+                                  .think_end = data[0] % 2 != 0 ? "</think>" : NULL,
+                                  .hidden = {{1, "[ARGS]"}},
+                                  .n_hidden = 1};
+    cJSON *tools = cJSON_Parse(tools_json);
+    answer_delta one = {.calls = NULL}, many = {.calls = NULL};
+    const char *answer = (const char *)data + 2;
+    take_apart(&format, tools, answer, size - 2, size, &one);
+    take_apart(&format, tools, answer, size - 2, 1 + data[1] % 16, &many);
+    FUZZ_CHECK(same(&one.content, &many.content) && same(&one.thought, &many.thought));
+    FUZZ_CHECK(cJSON_GetArraySize(one.calls) == cJSON_GetArraySize(many.calls));
+    const cJSON *call;
+    cJSON_ArrayForEach(call, one.calls) {
+        const cJSON *name = cJSON_GetObjectItem(call, "name"), *arguments = cJSON_GetObjectItem(call, "arguments");
+        FUZZ_CHECK(cJSON_IsString(name) && name->valuestring[0] != '\0' && cJSON_IsString(arguments));
+        cJSON *parsed = cJSON_Parse(arguments->valuestring);
+        FUZZ_CHECK(cJSON_IsObject(parsed));
+        cJSON_Delete(parsed);
+    }
+    answer_delta_free(&one);
+    answer_delta_free(&many);
+    cJSON_Delete(tools);
+    return 0;
+}

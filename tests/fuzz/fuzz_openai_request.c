@@ -1,0 +1,37 @@
+/* The first byte chooses the endpoint. What is accepted becomes a JSON object with one prompt for the engine; what is
+ * refused has a status and a reason. */
+#include "fuzz.h"
+#include "serve/openai_request.h"
+
+static void check_line(const openai_request *request, int prompt) {
+    char *line = openai_request_line(request, prompt, "adapter");
+    FUZZ_CHECK(line != NULL);
+    cJSON *root = cJSON_Parse(line);
+    FUZZ_CHECK(cJSON_IsObject(root));
+    int n_prompts = 0;
+    static const char *const names[] = {"prompt", "token_ids", "messages"};
+    for (int i = 0; i < 3; i++) { n_prompts += cJSON_HasObjectItem(root, names[i]); }
+    FUZZ_CHECK(n_prompts == 1 && cJSON_HasObjectItem(root, "n") && cJSON_HasObjectItem(root, "adapter"));
+    cJSON_Delete(root);
+    cJSON_free(line);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (size == 0) { return 0; }
+    openai_request request;
+    openai_error error = {0};
+    const openai_kind kind = data[0] == 'c' ? OPENAI_CHAT : data[0] == 'e' ? OPENAI_EMBEDDING : OPENAI_TEXT;
+    if (openai_request_read((const char *)data + 1, size - 1, kind, &request, &error)) {
+        const int n = cJSON_GetArraySize(request.prompts);
+        FUZZ_CHECK(n > 0 && n <= OPENAI_MAX_PROMPTS && request.n_samples >= 1 && request.n_samples <= 256);
+        FUZZ_CHECK(request.logprobs >= -1 && request.logprobs <= 20);
+        for (int i = 0; i < n; i++) { check_line(&request, i); }
+    } else {
+        char *text = openai_error_text(&error);
+        FUZZ_CHECK(error.status >= 400 && error.message[0] != '\0' && text != NULL);
+        cJSON_free(text);
+    }
+    openai_request_free(&request);
+    return 0;
+}

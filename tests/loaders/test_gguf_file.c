@@ -1,0 +1,312 @@
+/* GGUF files: read back as written, refused where they are malformed, and seen as the files of a model folder. */
+#include "check.h"
+
+#include "base/sizes.h"
+#include "loaders/config/generation_config.h"
+#include "loaders/config/model_config.h"
+#include "loaders/files/gguf_writer.h"
+#include "loaders/source/model_source.h"
+#include "loaders/template/chat_template.h"
+#include "loaders/tokenizer/tokenizer.h"
+#include "temporary.h"
+
+#define SEEDS QRUN_SOURCE_DIR "/tests/fuzz/seeds/gguf/"
+
+/* ---- The container ----------------------------------------------------------------------------------------------- */
+
+static void write_small(const char *path) {
+    qr_gguf_writer w = {0};
+    const int64_t matrix[] = {3, 32}, vector[] = {5};
+    float values[5] = {1, 2, 3, 4, 5};
+    unsigned char blocks[3 * 34];
+    memset(blocks, 7, sizeof blocks);
+    qr_gguf_put_text(&w, "general.architecture", "llama", 5);
+    qr_gguf_put_u32(&w, "a.count", 70000);
+    qr_gguf_put_f32(&w, "a.number", 0.5F);
+    qr_gguf_put_bool(&w, "a.flag", true);
+    qr_gguf_put_list(&w, "a.texts", QR_GGUF_STRING, 2);
+    qr_gguf_put_text_item(&w, "one", 3);
+    qr_gguf_put_text_item(&w, "", 0);
+    qr_gguf_put_list(&w, "a.ints", QR_GGUF_I32, 2);
+    qr_gguf_put_i32_item(&w, -3);
+    qr_gguf_put_i32_item(&w, 4);
+    qr_gguf_add_tensor(&w, "m.weight", QR_DTYPE_Q8_0, 2, matrix);
+    qr_gguf_add_tensor(&w, "v.weight", QR_DTYPE_F32, 1, vector);
+    qr_error err = {0};
+    CHECK_MSG(qr_gguf_writer_begin(&w, path, &err) == QRUN_OK, "%s", err.message);
+    CHECK_INT(qr_gguf_write(&w, blocks, sizeof blocks, &err), QRUN_OK);
+    CHECK_INT(qr_gguf_end_tensor(&w, &err), QRUN_OK);
+    CHECK_INT(qr_gguf_write(&w, values, sizeof values, &err), QRUN_OK);
+    CHECK_INT(qr_gguf_end_tensor(&w, &err), QRUN_OK);
+    CHECK_MSG(qr_gguf_writer_commit(&w, &err) == QRUN_OK, "%s", err.message);
+    qr_gguf_writer_free(&w);
+}
+
+static void test_written(void) {
+    const temporary_folder base = temporary_create();
+    const char *path = temporary_path(&base, "a.gguf");
+    write_small(path);
+    qr_gguf *file;
+    qr_error err = {0};
+    REQUIRE(qr_gguf_recognise(path) && qr_gguf_open(path, &file, &err) == QRUN_OK);
+    int64_t count = 0;
+    double number = 0;
+    bool flag = false;
+    qr_gguf_text *texts;
+    int64_t *ints;
+    size_t n;
+    CHECK_INT(qr_gguf_get_int(file, "a.count", 0, 100000, &count, &err), QRUN_OK);
+    CHECK_INT(count, 70000);
+    CHECK_INT(qr_gguf_get_double(file, "a.number", 0, 1, &number, &err), QRUN_OK);
+    CHECK(number == 0.5);
+    CHECK_INT(qr_gguf_get_bool(file, "a.flag", &flag, &err), QRUN_OK);
+    CHECK(flag);
+    CHECK_INT(qr_gguf_get_texts(file, "a.texts", &texts, &n, &err), QRUN_OK);
+    CHECK(n == 2 && qr_gguf_text_is(texts[0], "one") && texts[1].n == 0);
+    qr_free(texts);
+    CHECK_INT(qr_gguf_get_ints(file, "a.ints", &ints, &n, &err), QRUN_OK);
+    CHECK(n == 2 && ints[0] == -3 && ints[1] == 4);
+    qr_free(ints);
+    CHECK_INT(qr_gguf_get_ints(file, "absent", &ints, &n, &err), QRUN_OK);
+    CHECK(ints == NULL && n == 0);
+    const qr_gguf_tensor *m = qr_gguf_find_tensor(file, "m.weight"), *v = qr_gguf_find_tensor(file, "v.weight");
+    REQUIRE(m != NULL && v != NULL);
+    CHECK(m->dtype == QR_DTYPE_Q8_0 && m->n_dims == 2 && m->dims[0] == 3 && m->dims[1] == 32 && m->data[5] == 7);
+    CHECK(v->n_dims == 1 && v->n_bytes == 20);
+    /* A wrong type, and a value out of its range, are named. */
+    CHECK_INT(qr_gguf_get_int(file, "a.number", 0, 1, &count, &err), QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(err.message, "a.number is a f32, and should be an integer") != NULL, "%s", err.message);
+    err = (qr_error){0};
+    CHECK_INT(qr_gguf_get_int(file, "a.count", 0, 10, &count, &err), QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(err.message, "a.count is 70000, outside 0 to 10") != NULL, "%s", err.message);
+    qr_gguf_close(file);
+    temporary_remove(&base);
+}
+
+/* What is written in place of bytes of the small file, and what is said. */
+static void check_damaged(const char *bytes, size_t n_bytes, size_t offset, const void *change, size_t n_change,
+                          const char *message) {
+    const temporary_folder base = temporary_create();
+    char *copy = malloc(n_bytes);
+    memcpy(copy, bytes, n_bytes);
+    memcpy(copy + offset, change, n_change);
+    const char *path = temporary_write(&base, "a.gguf", copy, n_bytes);
+    qr_gguf *file;
+    qr_error err = {0};
+    CHECK(qr_gguf_open(path, &file, &err) != QRUN_OK && file == NULL);
+    CHECK_MSG(strstr(err.message, message) != NULL, "\"%s\" does not say \"%s\"", err.message, message);
+    free(copy);
+    temporary_remove(&base);
+}
+
+static size_t offset_of(const char *bytes, size_t n_bytes, const char *text) {
+    const size_t n = strlen(text);
+    for (size_t i = 0; i + n <= n_bytes; i++) {
+        if (memcmp(bytes + i, text, n) == 0) { return i; }
+    }
+    return 0;
+}
+
+static void test_malformed(void) {
+    const temporary_folder base = temporary_create();
+    const char *path = temporary_path(&base, "a.gguf");
+    char *bytes;
+    size_t n;
+    write_small(path);
+    REQUIRE(qr_file_read(path, 1 << 20, &bytes, &n, NULL) == QRUN_OK);
+    const size_t texts = offset_of(bytes, n, "a.texts"), count = offset_of(bytes, n, "a.count");
+    const size_t matrix = offset_of(bytes, n, "m.weight"), vector = offset_of(bytes, n, "v.weight");
+    const struct {
+        size_t offset, n;
+        const char *change, *message;
+    } cases[] = {
+        {0, 1, "X", "does not begin as a GGUF file does"},
+        {4, 4, "\x01\0\0\0", "is GGUF version 1; 2 and 3 are read"},
+        {4, 4, "\0\0\0\x03", "is a big-endian GGUF file"},
+        {8, 8, "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", "tensors, more than the"},
+        {16, 8, "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", "values of metadata, more than the"},
+        {16, 8, "\x40\0\0\0\0\0\0\0", "ends inside its metadata"},
+        {count, 7, "a.texts", "a.texts occurs twice"},
+        {count, 7, "a.c\0\0\xFFt", "a key of the metadata is not"},
+        {count + 7, 4, "\x0D\0\0\0", "a.count has a type that is none of GGUF's"},
+        {texts + 11, 4, "\x09\0\0\0", "a.texts is a list of lists"},
+        {texts + 15, 8, "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", "ends inside its metadata"},
+        {texts + 23, 8, "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", "ends inside its metadata"},
+        {matrix + 8, 4, "\x05\0\0\0", "m.weight has more than 4 dimensions"},
+        {matrix + 12, 8, "\x1F\0\0\0\0\0\0\0", "m.weight has rows that do not fill whole blocks"},
+        {matrix + 12, 8, "\0\0\0\0\0\0\0\0", "m.weight has a dimension of no positive size"},
+        {matrix + 20, 8, "\0\0\0\0\0\0\0\x40", "m.weight has a shape whose size overflows"},
+        {matrix + 28, 4, "\x0A\0\0\0", "m.weight is Q2_K (type 10), which is not read"},
+        {matrix + 28, 4, "\x63\0\0\0", "m.weight is of an unknown type (type 99)"},
+        {matrix + 32, 8, "\x01\0\0\0\0\0\0\0", "m.weight begins at an offset that is not aligned"},
+        {vector + 24, 8, "\x20\0\0\0\0\0\0\0", "v.weight overlaps another tensor"},
+        {vector + 24, 8, "\0\0\x10\0\0\0\0\0", "v.weight lies outside the file"},
+        {vector, 8, "m.weight", ""},
+    };
+    for (size_t i = 0; i + 1 < QR_COUNT_OF(cases); i++) {
+        check_damaged(bytes, n, cases[i].offset, cases[i].change, cases[i].n, cases[i].message);
+    }
+    /* Cut anywhere it is refused; what follows the last tensor is padding. */
+    for (size_t length = 0; length + 32 < n; length++) {
+        qr_gguf *file;
+        const char *cut = temporary_write(&base, "cut.gguf", bytes, length);
+        const qrun_status status = qr_gguf_open(cut, &file, NULL);
+        CHECK_MSG(status != QRUN_OK || length + 44 > n, "%zu of %zu bytes are accepted", length, n);
+        qr_gguf_close(file);
+    }
+    qr_free(bytes);
+    temporary_remove(&base);
+}
+
+/* ---- As a model -------------------------------------------------------------------------------------------------- */
+
+static qr_model_config config_of(const char *name) {
+    char path[512];
+    qr_model_config config;
+    qr_error err = {0};
+    snprintf(path, sizeof path, SEEDS "%s", name);
+    CHECK_MSG(qr_model_config_read(path, &config, &err) == QRUN_OK, "%s", err.message);
+    return config;
+}
+
+static void test_configs(void) {
+    qr_model_config c = config_of("byte_level");
+    CHECK(c.family == QR_FAMILY_LLAMA && c.vocab_size == 12 && c.hidden_size == 32 && c.n_kv_heads == 1);
+    CHECK(c.head_dim == 16 && c.tie_word_embeddings && c.dtype == QR_DTYPE_F16 && !c.qkv_bias);
+    CHECK(c.rope.type == QR_ROPE_LONGROPE && c.rope.short_factors[3] == c.rope.long_factors[3]);
+    CHECK(c.rope.attention_factor == 1 && c.norm_eps > 9.9e-6 && c.norm_eps < 1.01e-5);
+    qr_model_config_free(&c);
+    c = config_of("sentencepiece");
+    CHECK(c.family == QR_FAMILY_GEMMA3 && c.sliding_window == 8 && c.layer_slides[0] && !c.norm_adds_one);
+    CHECK(c.query_pre_attn_scalar == 16 && c.rope.type == QR_ROPE_LINEAR && c.rope.factor == 8);
+    CHECK(c.rope_local.type == QR_ROPE_DEFAULT && c.rope_local.theta == 10000);
+    qr_model_config_free(&c);
+    c = config_of("yarn");
+    CHECK(c.family == QR_FAMILY_MINISTRAL3 && c.rope.type == QR_ROPE_YARN && c.rope.factor == 4);
+    CHECK(c.attn_temperature_tokens == 16 && fabs(c.attn_temperature_beta - 0.1) < 1e-6);
+    qr_model_config_free(&c);
+    c = config_of("windows");
+    CHECK(c.family == QR_FAMILY_OLMO3 && c.layer_slides[0] && !c.layer_slides[1] && !c.tie_word_embeddings);
+    qr_model_config_free(&c);
+    c = config_of("factors");
+    CHECK(c.family == QR_FAMILY_PHI3 && c.rope.type == QR_ROPE_LONGROPE && c.rope.rotary_dim == 12);
+    CHECK_INT(c.rope.original_max_position_embeddings, 16);
+    qr_model_config_free(&c);
+}
+
+static void check_ids(const qr_tokenizer *tokenizer, const char *text, const int32_t *ids, size_t n) {
+    const qr_encode_options options = {.add_special = true, .parse_special = true};
+    qr_tokens tokens = {0};
+    qr_error err = {0};
+    CHECK_MSG(qr_tokenizer_encode(tokenizer, text, strlen(text), &options, &tokens, &err) == QRUN_OK, "%s",
+              err.message);
+    CHECK_MSG(tokens.n == n && memcmp(tokens.ids, ids, n * sizeof *ids) == 0, "\"%s\": %zu other ids", text, tokens.n);
+    qr_tokens_free(&tokens);
+}
+
+static void test_tokenizers(void) {
+    qr_tokenizer *tokenizer;
+    qr_error err = {0};
+    REQUIRE(qr_tokenizer_open(SEEDS "byte_level", &tokenizer, &err) == QRUN_OK);
+    check_ids(tokenizer, "ab<|eos|> a<tool>", (const int32_t[]){6, 2, 7, 4, 8}, 5);
+    CHECK_INT(qr_tokenizer_bos_id(tokenizer), 6);
+    CHECK_INT(qr_tokenizer_eos_id(tokenizer), 7);
+    CHECK(qr_tokenizer_is_special(tokenizer, 6) && !qr_tokenizer_is_special(tokenizer, 8));
+    qr_tokenizer_destroy(tokenizer);
+    /* The best score first: "ab" before "▁a"; then "▁ab" of both. */
+    REQUIRE(qr_tokenizer_open(SEEDS "sentencepiece", &tokenizer, &err) == QRUN_OK);
+    check_ids(tokenizer, "ab a\n", (const int32_t[]){1, 9, 8, 3}, 4);
+    qr_tokenizer_destroy(tokenizer);
+}
+
+static void test_other_files(void) {
+    qr_error err = {0};
+    qr_chat_template *chat_template;
+    REQUIRE(qr_chat_template_open(SEEDS "byte_level", &chat_template, &err) == QRUN_OK && chat_template != NULL);
+    qr_chat_template_free(chat_template);
+    REQUIRE(qr_chat_template_open(SEEDS "yarn", &chat_template, &err) == QRUN_OK);
+    CHECK(chat_template == NULL);
+    bool found = true;
+    CHECK_INT(qr_source_has_tokenizer(SEEDS "yarn", &found, &err), QRUN_OK);
+    CHECK(!found);
+    qr_model_config config = config_of("byte_level");
+    qr_generation_config generation;
+    CHECK_INT(qr_generation_config_read(SEEDS "byte_level", &config, &generation, &err), QRUN_OK);
+    CHECK(generation.eos.n == 1 && generation.eos.ids[0] == 7 && generation.bos_token_id == 6);
+    qr_generation_config_free(&generation);
+    qr_model_config_free(&config);
+    CHECK_INT(qr_source_require_folder(SEEDS "yarn", "merging", &err), QRUN_ERROR_UNSUPPORTED);
+}
+
+/* Metadata of a model that says nothing but these; what is read of it, and what is said. */
+static void check_metadata(const char *arch, const char *kind, const char *second_token, const char *message) {
+    const temporary_folder base = temporary_create();
+    const char *path = temporary_path(&base, "a.gguf");
+    qr_gguf_writer w = {0};
+    qr_error err = {0};
+    if (arch != NULL) { qr_gguf_put_text(&w, "general.architecture", arch, strlen(arch)); }
+    qr_gguf_put_text(&w, "tokenizer.ggml.model", kind, strlen(kind));
+    qr_gguf_put_text(&w, "tokenizer.ggml.pre", "of-tomorrow", 11);
+    qr_gguf_put_list(&w, "tokenizer.ggml.tokens", QR_GGUF_STRING, 2);
+    qr_gguf_put_text_item(&w, "a", 1);
+    qr_gguf_put_text_item(&w, second_token, strlen(second_token));
+    qr_gguf_put_list(&w, "tokenizer.ggml.scores", QR_GGUF_F32, 2);
+    qr_gguf_put_f32_item(&w, 0);
+    qr_gguf_put_f32_item(&w, -1);
+    CHECK_INT(qr_gguf_writer_begin(&w, path, &err), QRUN_OK);
+    CHECK_INT(qr_gguf_writer_commit(&w, &err), QRUN_OK);
+    qr_gguf_writer_free(&w);
+    qr_tokenizer *tokenizer;
+    qr_model_config config;
+    qrun_status status = qr_tokenizer_open(path, &tokenizer, &err);
+    if (status == QRUN_OK) { status = qr_model_config_read(path, &config, &err); }
+    CHECK(status == QRUN_ERROR_INPUT || status == QRUN_ERROR_UNSUPPORTED);
+    CHECK_MSG(strstr(err.message, message) != NULL, "\"%s\" does not say \"%s\"", err.message, message);
+    CHECK_MSG(strstr(err.message, path) != NULL, "\"%s\" does not name the file", err.message);
+    qr_tokenizer_destroy(tokenizer);
+    temporary_remove(&base);
+}
+
+static void test_refused_models(void) {
+    check_metadata(NULL, "llama", "b", "general.architecture is missing");
+    check_metadata("mamba", "llama", "b", "architecture \"mamba\" is not supported; supported are llama");
+    check_metadata("llama", "bert", "b", "a tokenizer of the kind \"bert\" is not read");
+    check_metadata("llama", "gpt2", "b", "tokenizer.ggml.pre is \"of-tomorrow\", a pre-tokenizer that is not known");
+    check_metadata("llama", "llama", "a", "the token \"a\" occurs twice");
+    check_metadata("llama", "llama", "\xFF", "token 1 is not UTF-8");
+    check_metadata("llama", "llama", "b", "llama.block_count is missing");
+}
+
+/* ---- Without memory ---------------------------------------------------------------------------------------------- */
+
+static qrun_status open_all(void *context, qr_error *err) {
+    (void)context;
+    qr_model_config config;
+    QR_RETURN_IF_ERROR(qr_model_config_read(SEEDS "byte_level", &config, err));
+    qr_model_config_free(&config);
+    qr_safetensors *tensors;
+    QR_RETURN_IF_ERROR(qr_source_open_tensors(SEEDS "byte_level", &tensors, err));
+    qr_safetensors_close(tensors);
+    qr_source_file file;
+    QR_RETURN_IF_ERROR(qr_source_read(SEEDS "sentencepiece", "tokenizer.json", 1 << 20, &file, err));
+    qr_source_file_free(&file);
+    QR_RETURN_IF_ERROR(qr_source_read(SEEDS "byte_level", "tokenizer.json", 1 << 20, &file, err));
+    qr_source_file_free(&file);
+    QR_RETURN_IF_ERROR(qr_source_read(SEEDS "sentencepiece", "generation_config.json", 1 << 20, &file, err));
+    qr_source_file_free(&file);
+    return QRUN_OK;
+}
+
+static void test_failing_allocations(void) { check_failing_allocations(open_all, NULL, false); }
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_written);
+    CHECK_RUN(test_malformed);
+    CHECK_RUN(test_configs);
+    CHECK_RUN(test_tokenizers);
+    CHECK_RUN(test_other_files);
+    CHECK_RUN(test_refused_models);
+    CHECK_RUN(test_failing_allocations);
+    return check_end();
+}

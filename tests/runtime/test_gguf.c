@@ -1,0 +1,302 @@
+/* GGUF files as models: those of llama.cpp's own converter answer as the folders they came from, and so do ours. */
+#include "check.h"
+
+#include "base/sizes.h"
+#include "golden_index.h"
+#include "loaders/files/gguf.h"
+#include "runtime/model/model.h"
+#include "single_sequence.h"
+#include "temporary.h"
+
+#define SHIPPED QRUN_SOURCE_DIR "/examples/model"
+
+enum { N_TOKENS = 90 };
+
+static qrun_context *context;
+
+static qrun_model *open_path(const char *path) {
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = path;
+    const bool is_quantised = strstr(path, "-nf4") != NULL || strstr(path, "-int8") != NULL;
+    params.quant = is_quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
+    params.dtype = QRUN_DTYPE_F32;
+    qrun_model *model = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s", error.message);
+    return model;
+}
+
+static const char *fixture(const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, FIXTURES "models/%s", name);
+    return path;
+}
+
+/* Logits of every position of a sequence, or NULL; malloc'ed. */
+static float *logits_of(qrun_model *model, int64_t n) {
+    int32_t ids[N_TOKENS];
+    qr_error err = {0};
+    single_sequence single;
+    if (model == NULL) { return NULL; }
+    const int64_t vocab = model->shape.vocab;
+    for (int64_t i = 0; i < n; i++) { ids[i] = (int32_t)((i * 37 + 5) % vocab); }
+    if (single_sequence_create(model, n, n, QR_KV_F32, &single, &err) != QRUN_OK) { return NULL; }
+    float *logits = malloc((size_t)(n * vocab) * sizeof *logits);
+    qrun_status status = single_sequence_feed(&single, ids, n, &err);
+    for (int64_t r = 0; r < n && status == QRUN_OK; r++) {
+        status = single_sequence_logits(&single, r, logits + r * vocab, &err);
+    }
+    CHECK_MSG(status == QRUN_OK, "%s", err.message);
+    single_sequence_destroy(&single);
+    return logits;
+}
+
+/* The largest difference between the two models' logits, in parts of the largest logit. */
+static double difference(const char *one, const char *other, int64_t n) {
+    qrun_model *a = open_path(one), *b = open_path(other);
+    float *x = logits_of(a, n), *y = logits_of(b, n);
+    double most = x != NULL && y != NULL ? 0 : INFINITY, largest = 0;
+    CHECK(a == NULL || b == NULL || a->shape.vocab == b->shape.vocab);
+    for (int64_t i = 0; most < INFINITY && i < n * a->shape.vocab; i++) {
+        most = fmax(most, fabs((double)x[i] - (double)y[i]));
+        largest = fmax(largest, fabs((double)x[i]));
+    }
+    free(x);
+    free(y);
+    qrun_model_destroy(a);
+    qrun_model_destroy(b);
+    return most / largest;
+}
+
+/* ---- Ours -------------------------------------------------------------------------------------------------------- */
+
+static qrun_status export_to(const char *folder, const char *adapter, qrun_gguf_type type, const char *out,
+                             qr_error *err) {
+    qrun_export_params params = QRUN_EXPORT_PARAMS_INIT;
+    params.path = folder;
+    params.adapter = adapter;
+    params.type = type;
+    params.out = out;
+    return qrun_export(context, &params, NULL, err);
+}
+
+/* The dividers of rotary frequencies are F32 in the file and derived in double here: nearly equal. */
+static void test_round_trips(void) {
+    static const struct {
+        const char *name;
+        qrun_gguf_type type; /* that loses nothing */
+        double allowed;
+        int64_t n_tokens; /* within the window where the file has none */
+    } models[] = {
+        {"llama", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"llama-llama3", QRUN_GGUF_BF16, 1e-5, N_TOKENS},
+        {"llama-linear", QRUN_GGUF_F16, 0, N_TOKENS},
+        {"llama-longrope", QRUN_GGUF_F32, 1e-5, 30},
+        {"mistral", QRUN_GGUF_BF16, 0, 8},
+        {"qwen2", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"qwen3", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"phi3", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"phi3-partial", QRUN_GGUF_BF16, 0, 9},
+        {"phi3-longrope", QRUN_GGUF_BF16, 1e-5, 30},
+        {"smollm3", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"ministral3", QRUN_GGUF_BF16, 1e-5, N_TOKENS},
+        {"olmo2", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"olmo3", QRUN_GGUF_BF16, 1e-5, N_TOKENS},
+        {"gpt2", QRUN_GGUF_F32, 0, N_TOKENS},
+        {"llama-nf4", QRUN_GGUF_F32, 1e-6, N_TOKENS},
+        {"gpt2-int8", QRUN_GGUF_F32, 1e-6, N_TOKENS},
+    };
+    const temporary_folder base = temporary_create();
+    for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
+        qr_error err = {0};
+        const char *out = temporary_path(&base, "m.gguf");
+        const qrun_status status = export_to(fixture(models[i].name), NULL, models[i].type, out, &err);
+        CHECK_MSG(status == QRUN_OK, "%s: %s", models[i].name, err.message);
+        if (status != QRUN_OK) { continue; }
+        const double found = difference(fixture(models[i].name), out, models[i].n_tokens);
+        CHECK_MSG(found <= models[i].allowed, "%s: logits differ by %.3g of the largest", models[i].name, found);
+    }
+    temporary_remove(&base);
+}
+
+/* Gemma scales scores by the size of a head in llama.cpp; the fixtures do not, so their copies do. */
+static void test_gemma(void) {
+    static const char *const names[] = {"gemma2", "gemma3"};
+    for (size_t i = 0; i < 2; i++) {
+        const temporary_folder base = temporary_create();
+        char command[1024];
+        snprintf(command, sizeof command,
+                 "cp %s/* %s && sed -i 's/\"query_pre_attn_scalar\": *[0-9]*/\"query_pre_attn_scalar\": %s/' "
+                 "%s/config.json",
+                 fixture(names[i]), base.path, i == 0 ? "24" : "40", base.path);
+        CHECK_INT(system(command), 0);
+        qr_error err = {0};
+        const char *out = temporary_path(&base, "m.gguf");
+        CHECK_MSG(export_to(base.path, NULL, QRUN_GGUF_BF16, out, &err) == QRUN_OK, "%s", err.message);
+        const double found = difference(base.path, out, N_TOKENS);
+        CHECK_MSG(found <= 1e-6, "%s: logits differ by %.3g of the largest", names[i], found);
+        temporary_remove(&base);
+    }
+}
+
+static void test_refused(void) {
+    static const struct {
+        const char *name, *message;
+    } models[] = {
+        {"gemma2", "its query_pre_attn_scalar"},
+        {"llama-dynamic", "dynamic rotary scaling"},
+        {"llama-yarn", "the borders of its YaRN scaling"},
+        {"qwen2-window", "its sliding window"},
+        {"smollm3-window", "sliding window"},
+    };
+    const temporary_folder base = temporary_create();
+    for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
+        qr_error err = {0};
+        const char *out = temporary_path(&base, "m.gguf");
+        CHECK_INT(export_to(fixture(models[i].name), NULL, QRUN_GGUF_BF16, out, &err), QRUN_ERROR_UNSUPPORTED);
+        CHECK_MSG(strstr(err.message, models[i].message) != NULL, "%s", err.message);
+        CHECK(!qr_file_exists(out));
+    }
+    temporary_remove(&base);
+}
+
+/* A quantised file is near the model, and Q8_0 nearer than Q4_0. */
+static void test_blocks(void) {
+    const temporary_folder base = temporary_create();
+    double off[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        qr_error err = {0};
+        const char *out = temporary_path(&base, "m.gguf");
+        CHECK_MSG(export_to(SHIPPED, NULL, i == 0 ? QRUN_GGUF_Q8_0 : QRUN_GGUF_Q4_0, out, &err) == QRUN_OK, "%s",
+                  err.message);
+        off[i] = difference(SHIPPED, out, N_TOKENS);
+    }
+    CHECK_MSG(off[0] > 0 && off[0] < 0.05, "Q8_0 differs by %.3g", off[0]);
+    CHECK_MSG(off[1] > off[0] && off[1] < 1, "Q4_0 differs by %.3g", off[1]);
+    temporary_remove(&base);
+}
+
+/* With an adapter the file is the merged model. */
+static void test_adapter(void) {
+    const temporary_folder base = temporary_create();
+    qr_error err = {0};
+    const char *out = temporary_path(&base, "m.gguf"), *merged = temporary_path(&base, "merged");
+    qrun_merge_params params = QRUN_MERGE_PARAMS_INIT;
+    params.path = fixture("llama");
+    params.adapter = FIXTURES "adapters/llama-lora";
+    params.out = merged;
+    params.dtype = QRUN_QUANT_F32;
+    CHECK_MSG(qrun_merge_folder(context, &params, NULL, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(export_to(fixture("llama"), params.adapter, QRUN_GGUF_F32, out, &err) == QRUN_OK, "%s", err.message);
+    CHECK(difference(merged, out, N_TOKENS) == 0);
+    CHECK(difference(fixture("llama"), out, N_TOKENS) > 1e-3);
+    temporary_remove(&base);
+}
+
+/* An adapter of its own: what it holds, as llama.cpp reads it. */
+static void test_lora(void) {
+    const temporary_folder base = temporary_create();
+    qr_error err = {0};
+    qrun_export_params params = QRUN_EXPORT_PARAMS_INIT;
+    params.path = fixture("llama");
+    params.out = temporary_path(&base, "a.gguf");
+    params.format = QRUN_EXPORT_GGUF_LORA;
+    CHECK_INT(qrun_export(context, &params, NULL, &err), QRUN_ERROR_ARGUMENT);
+    params.adapter = FIXTURES "adapters/llama-lora";
+    err = (qr_error){0};
+    REQUIRE(qrun_export(context, &params, NULL, &err) == QRUN_OK);
+    qr_gguf *file;
+    qr_gguf_text type = {0};
+    double alpha = 0;
+    REQUIRE(qr_gguf_open(params.out, &file, &err) == QRUN_OK);
+    CHECK_INT(qr_gguf_get_text(file, "adapter.type", &type, &err), QRUN_OK);
+    CHECK(qr_gguf_text_is(type, "lora"));
+    CHECK_INT(qr_gguf_get_double(file, "adapter.lora.alpha", 0, 1e6, &alpha, &err), QRUN_OK);
+    CHECK(alpha > 0);
+    const qr_gguf_tensor *a = qr_gguf_find_tensor(file, "blk.1.attn_q.weight.lora_a");
+    const qr_gguf_tensor *b = qr_gguf_find_tensor(file, "blk.1.attn_q.weight.lora_b");
+    REQUIRE(a != NULL && b != NULL);
+    CHECK_INT(a->dims[1], 48);
+    CHECK_INT(b->dims[0], 240);
+    CHECK_INT(a->dims[0], b->dims[1]);
+    qr_gguf_close(file);
+    /* Not a model, and not to be taken for one. */
+    qrun_model_params as_model = QRUN_MODEL_PARAMS_INIT;
+    qrun_model *model = NULL;
+    as_model.path = params.out;
+    err = (qr_error){0};
+    CHECK(qrun_model_open(context, &as_model, &model, &err) != QRUN_OK && model == NULL);
+    params.adapter = FIXTURES "adapters/llama-dora";
+    err = (qr_error){0};
+    CHECK_INT(qrun_export(context, &params, NULL, &err), QRUN_ERROR_UNSUPPORTED);
+    CHECK_MSG(strstr(err.message, "is DoRA") != NULL, "%s", err.message);
+    temporary_remove(&base);
+}
+
+/* ---- Without memory ---------------------------------------------------------------------------------------------- */
+
+typedef struct export_attempt {
+    const char *folder, *adapter, *out;
+    qrun_export_format format;
+} export_attempt;
+
+static qrun_status attempt_export(void *arg, qr_error *err) {
+    const export_attempt *attempt = arg;
+    qrun_export_params params = QRUN_EXPORT_PARAMS_INIT;
+    params.path = attempt->folder;
+    params.adapter = attempt->adapter;
+    params.out = attempt->out;
+    params.format = attempt->format;
+    return qrun_export(context, &params, NULL, err);
+}
+
+static void test_failing_allocations(void) {
+    const temporary_folder base = temporary_create();
+    char command[1024];
+    snprintf(command, sizeof command,
+             "cp %s/* %s && cp " FIXTURES "tokenizers/gemma/tokenizer.json %s && chmod u+w %s/*", fixture("llama"),
+             base.path, base.path, base.path);
+    CHECK_INT(system(command), 0);
+    export_attempt attempt = {
+        .folder = base.path, .adapter = FIXTURES "adapters/llama-lora", .out = temporary_path(&base, "m.gguf")};
+    check_failing_allocations(attempt_export, &attempt, true);
+    attempt.folder = fixture("llama");
+    attempt.format = QRUN_EXPORT_GGUF_LORA;
+    check_failing_allocations(attempt_export, &attempt, true);
+    temporary_remove(&base);
+}
+
+/* ---- llama.cpp's ------------------------------------------------------------------------------------------------- */
+
+/* Written by convert_hf_to_gguf.py (tests/golden/convert_gguf.py). */
+static void test_converted(void) {
+    static const struct {
+        const char *name;
+        double allowed;
+    } models[] = {{"llama-llama3", 1e-5}, {"phi3-longrope", 1e-5}};
+    for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
+        char path[512];
+        snprintf(path, sizeof path, FIXTURES "gguf/%s.gguf", models[i].name);
+        const double found = difference(fixture(models[i].name), path, 30);
+        CHECK_MSG(found <= models[i].allowed, "%s: logits differ by %.3g of the largest", models[i].name, found);
+    }
+}
+
+int main(int argc, char **argv) {
+    qr_error err = {0};
+    check_begin(argc, argv);
+    if (qrun_context_create(NULL, &context, &err) != QRUN_OK) {
+        printf("%s\n", err.message);
+        return 1;
+    }
+    CHECK_RUN(test_round_trips);
+    CHECK_RUN(test_gemma);
+    CHECK_RUN(test_refused);
+    CHECK_RUN(test_blocks);
+    CHECK_RUN(test_adapter);
+    CHECK_RUN(test_lora);
+    CHECK_RUN(test_converted);
+    CHECK_RUN(test_failing_allocations);
+    qrun_context_destroy(context);
+    return check_end();
+}

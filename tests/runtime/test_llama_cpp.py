@@ -1,0 +1,225 @@
+"""Exported files as llama.cpp sees them: the same tokens, the same greedy text, the same perplexity, every family.
+
+    test_llama_cpp.py QRUN PROJECT
+
+Skipped (77) where the package llama-cpp-python is not installed. QRUN_LLAMA_CPP_PYTHON names a Python that has it.
+"""
+import json
+import math
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+try:
+    import llama_cpp
+    import numpy as np
+except ImportError:
+    # A virtual environment's Python is a link to the one that it was made with: its name tells them apart, not its file.
+    python = os.environ.pop("QRUN_LLAMA_CPP_PYTHON", None)
+    if python:
+        os.execv(python, [python, *sys.argv])
+    print(f"SKIPPED: the Python package llama-cpp-python is not installed for {sys.executable}")
+    sys.exit(77)
+
+QRUN, PROJECT = sys.argv[1], pathlib.Path(sys.argv[2])
+MODELS = PROJECT / "tests" / "fixtures" / "models"
+SHARED = pathlib.Path(os.environ.get("QRUN_SHARED_DATA", PROJECT.parent / "shared" / "data"))
+SHIPPED = PROJECT / "examples" / "model"
+STORIES = SHARED / "models" / "stories260K-hf"
+
+# Families by fixture: tokens of the prompt and of the answer. Some have a window that llama.cpp does not have, and
+# their files say it as the context. For longrope it takes the long dividers wherever the context is long.
+USUAL = (40, 24)
+FAMILIES = {"llama": USUAL, "llama-llama3": USUAL, "llama-linear": USUAL, "mistral": (4, 4), "qwen2": USUAL,
+            "qwen3": USUAL, "phi3": USUAL, "phi3-partial": (4, 5), "phi3-longrope": (60, 24), "ministral3": USUAL,
+            "smollm3": USUAL, "olmo2": USUAL, "olmo3": USUAL, "gpt2": USUAL, "gemma2": USUAL, "gemma3": USUAL}
+# llama.cpp takes these from the size of a head; the fixtures have others.
+SCALARS = {"gemma2": 24, "gemma3": 40}
+TOKENIZERS = ("gemma", "llama2", "llama3", "mistral_metaspace", "qwen2", "gpt4o")
+TEXTS = ["Once upon a time, there was a little girl", " two  spaces,\ttab\n\nlines ", "It's 1234567 o'clock, she'll say",
+         "naïve café — Привет, мир! 你好 🙂", "", "a", "x = [i**2 for i in range(10)]  # ok", "<s> </s> <|bos|>"]
+
+
+def qrun(*arguments, **options):
+    done = subprocess.run([QRUN, *map(str, arguments)], capture_output=True, text=True, check=False, **options)
+    if done.returncode != 0:
+        sys.exit(f"qrun {' '.join(map(str, arguments))}: {done.stderr}")
+    return done.stdout
+
+
+def load(path, n_ctx=512):
+    return llama_cpp.Llama(str(path), n_ctx=n_ctx, logits_all=True, verbose=False, n_threads=1, n_threads_batch=1,
+                           type_k=0, type_v=0, flash_attn=False, yarn_attn_factor=-1, yarn_beta_fast=-1,
+                           yarn_beta_slow=-1)  # what the file says, not what the package says
+
+
+def greedy_ids(model, ids, n):
+    model.reset()
+    model.eval(ids)
+    answer = []
+    for _ in range(n):
+        answer.append(int(np.argmax(model.scores[model.n_tokens - 1])))
+        model.eval(answer[-1:])
+    return answer
+
+
+def check_family(name, folder, n_prompt, n, work):
+    """Greedy tokens of random models: near ties may fall either way, so the two best logits must be near then."""
+    out = work / "family.gguf"
+    qrun("export", "--model", folder, "--type", "f32", "--out", out, "--quiet")
+    model = load(out, 256)
+    for start in (3, 11):
+        ids = [(start + 37 * i) % model.n_vocab() for i in range(n_prompt)]
+        request = {"token_ids": ids, "max_tokens": n, "temperature": 0, "ignore_eos": True}
+        (work / "request.jsonl").write_text(json.dumps(request) + "\n")
+        answer = json.loads(qrun("generate", "--model", folder, "--quant", "f32", "--dtype", "f32", "--kv", "f32",
+                                 "--prompts", work / "request.jsonl"))["token_ids"]
+        theirs = greedy_ids(model, ids, n)
+        for i, (a, b) in enumerate(zip(answer, theirs, strict=True)):
+            if a == b:
+                continue
+            logits = model.scores[n_prompt + i - 1]
+            gap = abs(float(logits[a] - logits[b])) / float(np.abs(logits).max())
+            assert gap < 1e-3, f"{name}: token {i} is {a} here and {b} in llama.cpp, {gap:.3g} apart"
+            n = i
+            break
+        print(f"{name}: {n} greedy tokens equal from {n_prompt}")
+
+
+def check_tokens(folder, path, model):
+    for text in TEXTS:
+        theirs = model.tokenize(text.encode(), add_bos=True, special=False)
+        for source in (folder, path):
+            ours = [int(word) for word in qrun("tokenize", "--model", source, "--ids", input=text).split()]
+            assert ours == theirs, f"{source}: {text!r} is {ours} here and {theirs} in llama.cpp"
+    print(f"{folder.name}: the same tokens of {len(TEXTS)} texts")
+
+
+def write_tensors(path, tensors):
+    header, offset = {}, 0
+    for name, values in tensors.items():
+        header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": [offset, offset + values.nbytes]}
+        offset += values.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(v.tobytes() for v in tensors.values()))
+
+
+def make_model(tokenizer, folder):
+    """A Llama of one layer, all zero, with the tokenizer of another folder."""
+    shutil.copytree(tokenizer, folder)
+    root = json.loads((folder / "tokenizer.json").read_text())
+    ids = [*root["model"]["vocab"].values(), *(token["id"] for token in root["added_tokens"])]
+    size, hidden = max(ids) + 1, 32
+    config = dict(model_type="llama", vocab_size=size, hidden_size=hidden, intermediate_size=hidden,
+                  num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=64,
+                  tie_word_embeddings=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    layer, square, vector = "model.layers.0.", np.zeros((hidden, hidden), "float32"), np.zeros(hidden, "float32")
+    tensors = {"model.embed_tokens.weight": np.zeros((size, hidden), "float32"), "model.norm.weight": vector}
+    tensors |= {f"{layer}{name}.weight": vector for name in ("input_layernorm", "post_attention_layernorm")}
+    tensors |= {f"{layer}self_attn.{name}_proj.weight": square for name in "qkvo"}
+    tensors |= {f"{layer}mlp.{name}_proj.weight": square for name in ("gate", "up", "down")}
+    write_tensors(folder / "model.safetensors", tensors)
+
+
+def check_tokenizer(tokenizer, text, work):
+    """Every way to split: what begins and ends a text too."""
+    folder, out = work / tokenizer.name, work / f"{tokenizer.name}.gguf"
+    make_model(tokenizer, folder)
+    qrun("export", "--model", folder, "--out", out, "--quiet")
+    model = llama_cpp.Llama(str(out), vocab_only=True, verbose=False)
+    for text in ["Hello, it's 12345  o'clock", text]:
+        theirs = model.tokenize(text.encode(), add_bos=True, special=False)
+        for source in (folder, out):
+            ours = [int(word) for word in qrun("tokenize", "--model", source, "--ids", input=text).split()]
+            assert ours == theirs, f"{source}: other tokens than llama.cpp's"
+    print(f"{tokenizer.name}: the same {len(theirs)} tokens")
+
+
+def perplexity(model, ids):
+    model.reset()
+    model.eval(ids)
+    logits = model.scores[:len(ids) - 1].astype(np.float64)
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    chosen = shifted[np.arange(len(ids) - 1), ids[1:]]
+    return math.exp(-float(np.mean(chosen - np.log(np.exp(shifted).sum(axis=1)))))
+
+
+def our_perplexity(path, text, n):
+    result = json.loads(qrun("eval", "--model", path, "--text", text, "--window", 512, "--max-tokens", n, "--quant",
+                             "f32", "--dtype", "f32", "--json"))
+    assert result["tokens"] == n
+    return result["perplexity"]
+
+
+def check_model(folder, text, work):
+    f16, q8 = work / "model-f16.gguf", work / "model-q8.gguf"
+    qrun("export", "--model", folder, "--type", "f16", "--out", f16, "--quiet")
+    qrun("export", "--model", folder, "--out", q8, "--quiet")
+    model = load(f16)
+    check_tokens(folder, f16, model)
+    prompt = "Once upon a time, there was"
+    theirs = model.create_completion(prompt, max_tokens=60, temperature=0, top_k=1)["choices"][0]["text"]
+    for source in (folder, f16):
+        ours = qrun("generate", "--model", source, "--prompt", prompt, "--max-tokens", 60, "--temperature", 0, "--quant",
+                    "f16", "--dtype", "f32", "--kv", "f32")
+        assert ours.rstrip("\n") == theirs.rstrip("\n"), f"{source}: {ours!r}, llama.cpp: {theirs!r}"
+    print(f"{folder.name}: the same greedy text in F16")
+    n = 400
+    ids = model.tokenize(pathlib.Path(text).read_bytes()[:20000], add_bos=True, special=False)[:n + 1]
+    here, there = our_perplexity(q8, text, n), perplexity(load(q8), ids)
+    whole = our_perplexity(folder, text, n)  # what the format itself costs depends on the model
+    print(f"{folder.name}: perplexity {whole:.5f} of the folder, {here:.5f} and in llama.cpp {there:.5f} of Q8_0")
+    assert abs(there / here - 1) < 1e-3
+    return there / whole - 1
+
+
+def check_lora(work):
+    """An adapter of its own: llama.cpp with it answers as qrun does."""
+    folder, adapter = MODELS / "llama", PROJECT / "tests" / "fixtures" / "adapters" / "llama-lora"
+    base, lora = work / "base.gguf", work / "lora.gguf"
+    qrun("export", "--model", folder, "--type", "f32", "--out", base, "--quiet")
+    qrun("export", "--model", folder, "--adapter", adapter, "--format", "gguf-lora", "--out", lora, "--quiet")
+    ids = [(7 + 37 * i) % 1003 for i in range(20)]
+    request = {"token_ids": ids, "max_tokens": 16, "temperature": 0, "ignore_eos": True}
+    (work / "request.jsonl").write_text(json.dumps(request) + "\n")
+    ours = json.loads(qrun("generate", "--model", folder, "--adapter", adapter, "--quant", "f32", "--dtype", "f32",
+                           "--kv", "f32", "--prompts", work / "request.jsonl"))["token_ids"]
+    model = llama_cpp.Llama(str(base), lora_path=str(lora), n_ctx=128, logits_all=True, verbose=False, n_threads=1,
+                            type_k=0, type_v=0, use_mmap=False)
+    assert greedy_ids(model, ids, 16) == ours
+    assert greedy_ids(load(base), ids, 16) != ours
+    print("llama-lora: 16 greedy tokens equal with the adapter")
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        work = pathlib.Path(name)
+        for family, (n_prompt, n) in FAMILIES.items():
+            folder = MODELS / family
+            if family in SCALARS:
+                folder = work / family
+                subprocess.run(["cp", "-r", MODELS / family, folder], check=True)
+                config = json.loads((folder / "config.json").read_text())
+                config["query_pre_attn_scalar"] = SCALARS[family]
+                (folder / "config.json").write_text(json.dumps(config))
+            check_family(family, folder, n_prompt, n, work)
+        check_lora(work)
+        for tokenizer in TOKENIZERS:
+            check_tokenizer(PROJECT / "tests" / "fixtures" / "tokenizers" / tokenizer, " | ".join(TEXTS[:-1]), work)
+        assert abs(check_model(SHIPPED, PROJECT / "examples" / "eval.txt", work)) < 1e-3
+        if STORIES.is_dir():
+            check_model(STORIES, PROJECT / "examples" / "eval.txt", work)
+            text = (SHARED / "tokenizers" / "goldens" / "llama-bpe.inp").read_text()
+            for tokenizer in ("llama-3.2", "gpt2", "phi-3-mini", "llama-2/support/token_config"):
+                check_tokenizer(SHARED / "tokenizers" / tokenizer, text, work)
+        else:
+            print(f"{SHARED} is absent: its models and tokenizers are not checked")
+
+
+if __name__ == "__main__":
+    main()

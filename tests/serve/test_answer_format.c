@@ -1,0 +1,164 @@
+/* What templates tell of how their models write calls and thoughts: small ones of each kind here, and real ones where
+ * there are some beside the checkout. With a folder as argument it prints what it learns of every file in it. */
+#include "check.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "serve/answer_format.h"
+
+/* A tokenizer with this template; NULL when it is refused. */
+static qrun_tokenizer *with_template(const char *text) {
+    char folder[] = "/tmp/qrun-format.XXXXXX", path[256];
+    qrun_tokenizer *tokenizer = NULL;
+    if (mkdtemp(folder) == NULL) { return NULL; }
+    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
+    FILE *file = fopen(path, "wb");
+    if (file != NULL) {
+        fputs(text, file);
+        fclose(file);
+        static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
+        char links[2][256], target[512];
+        for (int i = 0; i < 2; i++) {
+            snprintf(links[i], sizeof links[i], "%s/%s", folder, names[i]);
+            snprintf(target, sizeof target, QRUN_SOURCE_DIR "/examples/model/%s", names[i]);
+            (void)!symlink(target, links[i]);
+        }
+        (void)qrun_tokenizer_open(NULL, folder, &tokenizer, NULL);
+        for (int i = 0; i < 2; i++) { unlink(links[i]); }
+    }
+    unlink(path);
+    rmdir(folder);
+    return tokenizer;
+}
+
+static bool learn(const char *text, answer_format *format) {
+    qrun_tokenizer *tokenizer = with_template(text);
+    answer_format_learn(tokenizer, format);
+    const bool opened = tokenizer != NULL;
+    qrun_tokenizer_destroy(tokenizer);
+    return opened;
+}
+
+/* A template that writes calls as `call`, and what a message thought as `thought`. */
+#define TEMPLATE(call, thought)                                                                                \
+    "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}" thought "{% endif %}"                  \
+    "{% if m.tool_calls %}{% for c in m.tool_calls %}" call "{% endfor %}{% else %}{{ m.content }}{% endif %}" \
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+
+static void test_small_templates(void) {
+    static const struct {
+        const char *text;
+        call_style calls;
+        const char *think_begin;
+    } cases[] = {
+        {TEMPLATE("<tool_call>\n{\"name\": \"{{ c.function.name }}\"}</tool_call>", ""), CALLS_TAGGED, NULL},
+        {TEMPLATE("<tool_call>\n<function={{ c.function.name }}>", "<think>{{ m.reasoning_content }}</think>"),
+         CALLS_TAGGED, "<think>"},
+        {TEMPLATE("{\"name\": \"{{ c.function.name }}\", \"parameters\": {}}", ""), CALLS_LLAMA, NULL},
+        {TEMPLATE("[TOOL_CALLS]{{ c.function.name }}[ARGS]{}", "[THINK]{{ m.reasoning_content }}[/THINK]"),
+         CALLS_MISTRAL, "[THINK]"},
+        {TEMPLATE("<start_function_call>call:{{ c.function.name }}{}", ""), CALLS_GEMMA, NULL},
+        {TEMPLATE("<|tool_call>call:{{ c.function.name }}{}", ""), CALLS_GEMMA, NULL},
+        {TEMPLATE("(calls {{ c.function.name }})", ""), CALLS_NONE, NULL},
+        {TEMPLATE("", "") "<think>\n", CALLS_NONE, "<think>"}, /* the prompt ends within a thought */
+        {"{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}", CALLS_NONE, "<think>"},
+        {"{% for m in messages %}{{ m.content }}{% endfor %}", CALLS_NONE, NULL},
+        {"{{ raise_exception('never') }}", CALLS_NONE, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        answer_format format;
+        CHECK(learn(cases[i].text, &format));
+        const bool same_mark = (format.think_begin == NULL) == (cases[i].think_begin == NULL) &&
+                               (format.think_begin == NULL || strcmp(format.think_begin, cases[i].think_begin) == 0);
+        CHECK_MSG(format.calls == cases[i].calls && same_mark, "%s: %d, %s", cases[i].text, (int)format.calls,
+                  format.think_begin);
+    }
+    const answer_format thinks = {.think_begin = "<think>"};
+    CHECK(answer_format_prompt_thinks(&thinks, "a<think>\n", 9) &&
+          !answer_format_prompt_thinks(&thinks, "a<think>b", 9));
+    CHECK(!answer_format_prompt_thinks(&(const answer_format){.calls = CALLS_LLAMA}, "<think>", 7));
+}
+
+static char *read_all(const char *path) {
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) { return NULL; }
+    fseek(file, 0, SEEK_END);
+    const long n = ftell(file);
+    rewind(file);
+    char *text = calloc(1, (size_t)n + 1);
+    if (text != NULL && fread(text, 1, (size_t)n, file) != (size_t)n) { text[0] = '\0'; }
+    fclose(file);
+    return text;
+}
+
+/* Real templates by a part of their names. */
+static void test_real_templates(void) {
+    static const struct {
+        const char *name;
+        call_style calls;
+        bool thinks;
+    } known[] = {
+        {"Qwen2.5-7B-Instruct", CALLS_TAGGED, false},
+        {"meta-llama/Llama-3.1", CALLS_LLAMA, false},
+        {"meta-llama/Llama-3.2", CALLS_LLAMA, false},
+        {"DeepSeek-R1-Distill", CALLS_NONE, true},
+        {"Qwen3", CALLS_TAGGED, true},
+        {"mistralai/Mistral-Nemo", CALLS_MISTRAL, false},
+        {"Mistral-7B-Instruct-v0.3", CALLS_MISTRAL, false},
+        {"Hermes-2-Pro", CALLS_TAGGED, false},
+    };
+    const char *path = check_shared_data("chat-templates/real-templates.json");
+    if (path == NULL) {
+        check_skip("there are no real templates beside the checkout");
+        return;
+    }
+    char *text = read_all(path);
+    cJSON *root = cJSON_Parse(text);
+    const cJSON *item;
+    int n = 0;
+    cJSON_ArrayForEach(item, cJSON_GetObjectItem(root, "cases")) {
+        const char *name = cJSON_GetObjectItem(item, "name")->valuestring;
+        for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+            answer_format format;
+            if (strstr(name, known[i].name) == NULL) { continue; }
+            if (!learn(cJSON_GetObjectItem(item, "template")->valuestring, &format)) { continue; }
+            n++;
+            CHECK_MSG(known[i].calls == CALLS_NONE || format.calls == known[i].calls, "%s: %d", name,
+                      (int)format.calls);
+            CHECK_MSG((format.think_begin != NULL) == known[i].thinks, "%s: %s", name, format.think_begin);
+        }
+    }
+    printf("  %d real templates\n", n);
+    CHECK(n > 0);
+    cJSON_Delete(root);
+    free(text);
+}
+
+static int print_folder(const char *folder) {
+    static const char *const styles[] = {"none", "tagged", "llama", "mistral", "gemma"};
+    DIR *list = opendir(folder);
+    for (const struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
+        char path[1024];
+        answer_format format;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        char *text = entry->d_name[0] != '.' ? read_all(path) : NULL;
+        if (text != NULL && learn(text, &format)) {
+            printf("%-8s %-8s %s\n", styles[format.calls], format.think_begin != NULL ? format.think_begin : "-",
+                   entry->d_name);
+        }
+        free(text);
+    }
+    if (list != NULL) { closedir(list); }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && argv[1][0] == '/') { return print_folder(argv[1]); }
+    check_begin(argc, argv);
+    CHECK_RUN(test_small_templates);
+    CHECK_RUN(test_real_templates);
+    return check_end();
+}

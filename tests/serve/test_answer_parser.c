@@ -1,0 +1,205 @@
+/* Answers taken apart: thoughts, calls of tools in the formats of the families, and text that only looks like them.
+ * However an answer is cut into pieces, the same comes out. */
+#include "check.h"
+
+#include "serve/answer_parser.h"
+
+static const char tools_json[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
+    "\"type\":\"integer\"},\"b\":{\"type\":\"string\"}}}}},{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]";
+
+/* "content|thought|name(arguments)…" of an answer that comes in pieces of at most `most` bytes, at random. */
+static char *taken_apart(const answer_format *format, const cJSON *tools, bool thinks, const char *answer, int most,
+                         unsigned *seed) {
+    answer_parser parser;
+    answer_delta whole = {.calls = NULL};
+    const size_t n = strlen(answer);
+    answer_parser_start(&parser, format, tools, thinks);
+    for (size_t at = 0; at < n;) {
+        *seed = *seed * 1103515245U + 12345U;
+        size_t take = most > 0 ? 1 + (*seed >> 16) % (unsigned)most : n;
+        if (take > n - at) { take = n - at; }
+        answer_parser_push(&parser, answer + at, take, &whole);
+        at += take;
+    }
+    answer_parser_finish(&parser, &whole);
+    serve_text out = {0};
+    serve_text_add_format(&out, "%s|%s|", whole.content.size > 0 ? whole.content.data : "",
+                          whole.thought.size > 0 ? whole.thought.data : "");
+    const cJSON *call;
+    cJSON_ArrayForEach(call, whole.calls) {
+        serve_text_add_format(&out, "%s(%s)", cJSON_GetObjectItem(call, "name")->valuestring,
+                              cJSON_GetObjectItem(call, "arguments")->valuestring);
+    }
+    answer_delta_free(&whole);
+    answer_parser_free(&parser);
+    return out.data;
+}
+
+typedef struct parser_case {
+    const char *answer, *expected;
+} parser_case;
+
+static void check_format(const answer_format *format, bool has_tools, bool thinks, const parser_case *cases, size_t n) {
+    cJSON *tools = cJSON_Parse(tools_json);
+    unsigned seed = 7;
+    for (size_t i = 0; i < n; i++) {
+        for (int round = 0; round < 40; round++) {
+            const int most = round == 0 ? 0 : 1 + round % 9;
+            char *got = taken_apart(format, has_tools ? tools : NULL, thinks, cases[i].answer, most, &seed);
+            const bool equal = got != NULL && strcmp(got, cases[i].expected) == 0;
+            CHECK_MSG(equal, "pieces of %d of \"%s\"\n    give \"%s\"\n    not  \"%s\"", most, cases[i].answer, got,
+                      cases[i].expected);
+            free(got);
+            if (!equal) { break; }
+        }
+    }
+    cJSON_Delete(tools);
+}
+#define CHECK_FORMAT(format, has_tools, thinks, cases) \
+    check_format(format, has_tools, thinks, cases, sizeof cases / sizeof cases[0])
+
+static const answer_format thinking = {.calls = CALLS_TAGGED, .think_begin = "<think>", .think_end = "</think>"};
+
+static void test_thoughts(void) {
+    static const parser_case cases[] = {
+        {"<think>\nWell.\n</think>\n\nHello", "Hello|Well.|"},
+        {"\n <think>a</think>b", "b|a|"},
+        {"<think>\n\n</think>\n\nHello ", "Hello ||"},
+        {"Hello <think>a</think>", "Hello <think>a</think>||"},
+        {"<think>never ends\n", "|never ends|"},
+        {"<thin ice", "<thin ice||"},
+        {" leading space stays \n", " leading space stays \n||"},
+        {"<think>a < b</think> <think>c</think>", "<think>c</think>|a < b|"},
+        {"", "||"},
+    };
+    CHECK_FORMAT(&thinking, false, false, cases);
+    static const parser_case begun[] = {
+        {"\nWell.\n</think>\n\nHello", "Hello|Well.|"},
+        {"still thinking", "|still thinking|"},
+        {"</think>Hello", "Hello||"},
+    };
+    CHECK_FORMAT(&thinking, false, true, begun);
+}
+
+static void test_tagged(void) {
+    static const parser_case cases[] = {
+        {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1.50}}\n</tool_call>", "||f({\"a\": 1.50})"},
+        {"I "
+         "look.\n\n<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>{\"name\":\"g\"}</tool_call>\n",
+         "I look.||f({})g({})"},
+        {"<think>hm</think>\n<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2}\"}</tool_call>",
+         "|hm|f({\"a\":2})"},
+        {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":\"</b> }{\\\"\"}}</tool_call>",
+         "||f({\"a\":\"</b> }{\\\"\"})"},
+        {"<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "||f({\"a\": 1})"}, /* the end mark is missing */
+        {"<tool_call>{\"name\":\"f\"", "<tool_call>{\"name\":\"f\"||"},
+        {"a <tool_call>nonsense</tool_call> b", "a <tool_call>nonsense</tool_call> b||"},
+        {"<tool_call>{\"name\":5}</tool_call>", "<tool_call>{\"name\":5}</tool_call>||"},
+        {"<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>",
+         "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>||"},
+        {"<tool_call></tool_call>", "<tool_call></tool_call>||"},
+        {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":01, \"b\":\"x\ny\"}}</tool_call>",
+         "||f({\"a\":1,\"b\":\"x\\ny\"})"}, /* what not every parser takes is printed anew */
+        {"a < b and <tool", "a < b and <tool||"},
+        {"plain text\n", "plain text\n||"},
+        {"<tool_call>\n<function=f>\n<parameter=a>\n5\n</parameter>\n<parameter=b>\n6\n</parameter>\n</function>\n"
+         "</tool_call>",
+         "||f({\"a\":5,\"b\":\"6\"})"},
+        {"<function=g>\n<parameter=x>\ntwo\nlines \"q\"\n</parameter>\n<parameter=y>\n[1, {\"z\": "
+         "null}]\n</parameter>\n"
+         "</function>",
+         "||g({\"x\":\"two\\nlines \\\"q\\\"\",\"y\":[1, {\"z\": null}]})"},
+        {"<function=g></function>", "||g({})"},
+        {"<function=g>\n<parameter=x>1", "<function=g>\n<parameter=x>1||"},
+    };
+    CHECK_FORMAT(&thinking, true, false, cases);
+    static const parser_case without[] = {
+        {"<tool_call>{\"name\":\"f\"}</tool_call>", "<tool_call>{\"name\":\"f\"}</tool_call>||"}};
+    CHECK_FORMAT(&thinking, false, false, without);
+}
+
+static void test_llama(void) {
+    static const answer_format format = {.calls = CALLS_LLAMA, .hidden = {{9, "<|python_tag|>"}}, .n_hidden = 1};
+    static const parser_case cases[] = {
+        {"{\"name\": \"f\", \"parameters\": {\"a\": \"1\"}}", "||f({\"a\": \"1\"})"},
+        {"\n{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{}}}", "||f({})"},
+        {"{\"name\":\"f\",\"parameters\":{}}; {\"name\":\"g\",\"parameters\":{}}", "||f({})g({})"},
+        {"<|python_tag|>{\"name\":\"g\",\"parameters\":{}}", "||g({})"},
+        {"<|python_tag|>print(1)", "print(1)||"},
+        {"{\"name\": \"Anna\", \"age\": 5}", "{\"name\": \"Anna\", \"age\": 5}||"}, /* no tool of the request */
+        {"{\"colour\": \"red\"}", "{\"colour\": \"red\"}||"},
+        {"{\"name\":\"f\",\"parameters\":{}} and more", "{\"name\":\"f\",\"parameters\":{}} and more||"},
+        {"Call {\"name\":\"f\",\"parameters\":{}}", "Call {\"name\":\"f\",\"parameters\":{}}||"},
+        {" \n", " \n||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+    static const answer_format thinks = {.calls = CALLS_LLAMA, .think_begin = "<think>", .think_end = "</think>"};
+    static const parser_case thoughtful[] = {
+        {"\n<think>hm</think>\n{\"name\":\"f\",\"parameters\":{}}", "|hm|f({})"},
+        {"\n\n<think>hm</think>\n{\"colour\":1}", "{\"colour\":1}|hm|"},
+    };
+    CHECK_FORMAT(&thinks, true, false, thoughtful);
+}
+
+static void test_mistral(void) {
+    static const answer_format format = {
+        .calls = CALLS_MISTRAL, .hidden = {{5, "[TOOL_CALLS]"}, {6, "[ARGS]"}, {7, "[CALL_ID]"}}, .n_hidden = 3};
+    static const parser_case cases[] = {
+        {"[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+         "||f({\"a\": 1})g({})"},
+        {"[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[CALL_ID]abc123def[ARGS]{}", "||f({\"a\": 1})g({})"},
+        {"Well. [TOOL_CALLS]f{\"a\": {\"b\": []}}", "Well.||f({\"a\": {\"b\": []}})"},
+        {"Well. [TOOL_CALLS] nothing", "Well.  nothing||"},
+        {"[TOOL_CALLS] [{\"name\": \"f\"}", " [{\"name\": \"f\"}||"},
+        {"[TOOL", "[TOOL||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+}
+
+static void test_gemma(void) {
+    static const answer_format format = {.calls = CALLS_GEMMA};
+    static const parser_case cases[] = {
+        {"<start_function_call>call:f{a:5,b:<escape>x, {y}<escape>}<end_function_call>",
+         "||f({\"a\":5,\"b\":\"x, {y}\"})"},
+        {"<|tool_call>call:g{l:[1,true,<|\"|>two<|\"|>],o:{p:null}}<tool_call|>",
+         "||g({\"l\":[1,true,\"two\"],\"o\":{\"p\":null}})"},
+        {"<start_function_call>call:f{}<end_function_call><start_function_call>call:g{x:word}<end_function_call>",
+         "||f({})g({\"x\":\"word\"})"},
+        {"<start_function_call>call:f{a:<end_function_call>", "<start_function_call>call:f{a:<end_function_call>||"},
+        {"<start_function_call>tell:f{}<end_function_call>", "<start_function_call>tell:f{}<end_function_call>||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+}
+
+/* What is left of a call that is none has no bounds to its depth or number of tries. */
+static void test_deep_and_long(void) {
+    static const answer_format format = {.calls = CALLS_GEMMA};
+    cJSON *tools = cJSON_Parse(tools_json);
+    enum { DEPTH = 5000 };
+    serve_text answer = {0};
+    unsigned seed = 3;
+    serve_text_add_format(&answer, "<start_function_call>call:f{a:");
+    for (int i = 0; i < DEPTH; i++) { serve_text_add_format(&answer, i % 2 == 0 ? "[" : "{a:"); }
+    char *got = taken_apart(&format, tools, false, answer.data, 0, &seed);
+    CHECK(got != NULL && strlen(got) == answer.size + 2);
+    free(got);
+    serve_text_clear(&answer);
+    for (int i = 0; i < DEPTH; i++) { serve_text_add_format(&answer, "{\"function\":"); }
+    got = taken_apart(&(const answer_format){.calls = CALLS_TAGGED}, tools, false, answer.data, 0, &seed);
+    CHECK(got != NULL && strlen(got) == answer.size + 2);
+    free(got);
+    serve_text_free(&answer);
+    cJSON_Delete(tools);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_thoughts);
+    CHECK_RUN(test_tagged);
+    CHECK_RUN(test_llama);
+    CHECK_RUN(test_mistral);
+    CHECK_RUN(test_gemma);
+    CHECK_RUN(test_deep_and_long);
+    return check_end();
+}

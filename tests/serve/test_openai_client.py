@@ -1,0 +1,107 @@
+"""qrun serve as OpenAI's own Python client sees it. Skipped (77) where the package `openai` is not installed.
+
+    test_openai_client.py QRUN MODEL
+"""
+import subprocess
+import sys
+import urllib.request
+
+try:
+    import openai
+except ImportError:
+    print("SKIPPED: the Python package openai is not installed")
+    sys.exit(77)
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+def check_chat(client):
+    options = dict(model="model", messages=MESSAGES, max_tokens=8, n=2, seed=1, temperature=0.8)
+    whole = client.chat.completions.create(**options, logprobs=True, top_logprobs=2)
+    assert [choice.index for choice in whole.choices] == [0, 1]
+    assert whole.usage.completion_tokens == 16 and whole.choices[0].finish_reason == "length"
+    assert len(whole.choices[1].logprobs.content[0].top_logprobs) == 2
+    texts, usage = ["", ""], None
+    for event in client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}):
+        for choice in event.choices:
+            texts[choice.index] += choice.delta.content or ""
+        usage = event.usage or usage
+    assert texts == [choice.message.content for choice in whole.choices], texts
+    assert usage.total_tokens == whole.usage.total_tokens
+
+
+def check_completions(client):
+    answer = client.completions.create(model="model", prompt=["Once upon", "A"], max_tokens=5, logprobs=1,
+                                       temperature=0)
+    assert len(answer.choices) == 2
+    logprobs = answer.choices[0].logprobs
+    assert "".join(logprobs.tokens) == answer.choices[0].text
+    assert logprobs.text_offset[0] == 0 and len(logprobs.token_logprobs) == 5
+
+
+def check_prompts(client):
+    scored = client.completions.create(model="model", prompt="Once upon a time", max_tokens=0, echo=True, logprobs=1)
+    logprobs = scored.choices[0].logprobs
+    assert scored.choices[0].text == "Once upon a time" and logprobs.token_logprobs[0] is None
+    assert len(logprobs.tokens) == scored.usage.prompt_tokens
+    biased = client.completions.create(model="model", prompt="A", max_tokens=3, temperature=0, logit_bias={"5": -100})
+    assert biased.usage.completion_tokens == 3
+    for options in ({}, {"encoding_format": "float"}):     # the client asks for base64 by itself
+        vectors = client.embeddings.create(model="model", input=["a dog", "a cat"], **options)
+        assert [item.index for item in vectors.data] == [0, 1]
+        assert abs(sum(x * x for x in vectors.data[0].embedding) - 1) < 1e-5
+
+
+def check_tools(client):
+    tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object"}}}]
+    chat = MESSAGES + [{"role": "assistant", "content": "a", "tool_calls": [
+        {"id": "123456789", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}] + MESSAGES
+    answer = client.chat.completions.create(model="model", messages=chat, tools=tools, max_tokens=4)
+    assert answer.choices[0].message.tool_calls is None and answer.choices[0].finish_reason == "length"
+
+
+def check_errors(client):
+    for wrong, kind, member in ((dict(model="nope", messages=MESSAGES), openai.NotFoundError, "model"),
+                                (dict(model="model", messages=[]), openai.BadRequestError, "messages"),
+                                (dict(model="model", messages=MESSAGES, response_format={"type": "json_object"}),
+                                 openai.BadRequestError, "response_format"),
+                                (dict(model="model", messages=MESSAGES, logit_bias={"1": 500}), openai.BadRequestError,
+                                 "logit_bias")):
+        try:
+            client.chat.completions.create(**wrong)
+        except kind as error:
+            assert error.body["param"] == member, error.body
+        else:
+            raise AssertionError(f"{wrong} was accepted")
+
+
+def check_metrics(address):
+    try:
+        from prometheus_client.parser import text_string_to_metric_families
+    except ImportError:
+        print("prometheus_client is not installed: /metrics is not parsed")
+        return
+    text = urllib.request.urlopen(f"{address}/metrics").read().decode()
+    names = {family.name for family in text_string_to_metric_families(text)}
+    assert "vllm:num_requests_running" in names and "vllm:generation_tokens" in names, names
+
+
+def main():
+    server = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--quiet"],
+                              stdout=subprocess.PIPE, text=True)
+    try:
+        address = server.stdout.readline().strip()
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
+        assert [model.id for model in client.models.list()] == ["model"]
+        check_chat(client)
+        check_completions(client)
+        check_prompts(client)
+        check_tools(client)
+        check_errors(client)
+        check_metrics(address)
+    finally:
+        server.terminate()
+    assert server.wait(30) == 0
+
+
+main()

@@ -1,0 +1,157 @@
+/* Requests of the OpenAI API: what of them reaches the engine, and how the rest is refused. */
+#include "check.h"
+
+#include "serve/openai_answer.h"
+#include "serve/openai_request.h"
+#include "serve/text.h"
+
+/* The line that the engine gets for the first prompt; NULL when the request is refused. */
+static char *line_of(const char *json, openai_kind kind, openai_error *error) {
+    openai_request request;
+    *error = (openai_error){0};
+    char *line = NULL;
+    if (openai_request_read(json, strlen(json), kind, &request, error)) {
+        line = openai_request_line(&request, 0, NULL);
+    }
+    openai_request_free(&request);
+    return line;
+}
+
+static void test_members_under_their_names_here(void) {
+    static const struct {
+        const char *json;
+        openai_kind kind;
+        const char *line;
+    } cases[] = {
+        {"{\"prompt\":\"a\"}", OPENAI_TEXT, "{\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
+        {"{\"prompt\":[1,2],\"max_tokens\":3,\"logprobs\":0}", OPENAI_TEXT,
+         "{\"max_tokens\":3,\"token_ids\":[1,2],\"n\":1,\"logprobs\":0,\"adapter\":\"\"}"},
+        {"{\"prompt\":[[7],[8]],\"n\":2,\"logit_bias\":{},\"echo\":false,\"user\":\"u\"}", OPENAI_TEXT,
+         "{\"token_ids\":[7],\"n\":2,\"adapter\":\"\"}"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_completion_tokens\":4,\"seed\":9007199254740991}",
+         OPENAI_CHAT,
+         "{\"max_tokens\":4,\"seed\":9007199254740991,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"n\":1,"
+         "\"adapter\":\"\"}"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\","
+         "\"text\":"
+         "\"b\"}]}],\"logprobs\":true,\"top_logprobs\":2,\"chat_template_kwargs\":{\"x\":1},\"temperature\":null}",
+         OPENAI_CHAT,
+         "{\"template_args\":{\"x\":1},\"messages\":[{\"role\":\"user\",\"content\":\"ab\"}],\"n\":1,\"logprobs\":2,"
+         "\"adapter\":\"\"}"},
+        {"{\"prompt\":\"a\",\"max_tokens\":0,\"echo\":true,\"logprobs\":2,\"best_of\":1}", OPENAI_TEXT,
+         "{\"prompt\":\"a\",\"n\":1,\"logprobs\":2,\"prompt_logprobs\":2,\"prompt_only\":true,\"adapter\":\"\"}"},
+        {"{\"prompt\":\"a\",\"logit_bias\":{\"5\":-100,\"7\":1.5}}", OPENAI_TEXT,
+         "{\"sequence_bias\":[[[5],-100],[[7],1.5]],\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
+        {"{\"input\":[\"a\"],\"encoding_format\":\"base64\",\"user\":\"u\"}", OPENAI_EMBEDDING,
+         "{\"prompt\":\"a\",\"n\":1,\"prompt_only\":true,\"adapter\":\"\"}"},
+        {"{\"messages\":[{\"role\":\"developer\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{"
+         "\"function\":"
+         "{\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"}}]}]}",
+         OPENAI_CHAT,
+         "{\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":"
+         "{\"name\":\"f\",\"arguments\":{\"x\":1}}}]}],\"n\":1,\"adapter\":\"\"}"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":null}],\"tools\":[1],\"tool_choice\":\"none\"}", OPENAI_CHAT,
+         "{\"messages\":[{\"role\":\"user\",\"content\":null}],\"n\":1,\"adapter\":\"\"}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        openai_error error;
+        char *line = line_of(cases[i].json, cases[i].kind, &error);
+        CHECK_MSG(line != NULL && strcmp(line, cases[i].line) == 0, "%s: %s %s", cases[i].json,
+                  line != NULL ? line : "refused", error.message);
+        cJSON_free(line);
+    }
+}
+
+static void test_refusals(void) {
+    static const struct {
+        const char *json;
+        openai_kind kind;
+        const char *member, *message;
+    } cases[] = {
+        {"", OPENAI_TEXT, "", "not a JSON object"},
+        {"[1]", OPENAI_CHAT, "", "not a JSON object"},
+        {"{}", OPENAI_TEXT, "prompt", "missing"},
+        {"{\"prompt\":[]}", OPENAI_TEXT, "prompt", "must be a text"},
+        {"{\"prompt\":{}}", OPENAI_TEXT, "prompt", "must be a text"},
+        {"{\"prompt\":\"a\",\"messages\":[]}", OPENAI_TEXT, "messages", "not a member"},
+        {"{\"messages\":[]}", OPENAI_CHAT, "messages", "list of messages"},
+        {"{\"messages\":[1]}", OPENAI_CHAT, "messages", "list of messages"},
+        {"{\"messages\":[{\"content\":[{\"type\":\"image_url\"}]}]}", OPENAI_CHAT, "messages",
+         "\"image_url\" is not supported"},
+        {"{\"prompt\":\"a\",\"n\":2,\"n\":3}", OPENAI_TEXT, "n", "given twice"},
+        {"{\"prompt\":\"a\",\"stream_options\":true}", OPENAI_TEXT, "stream_options", "must be an object"},
+        {"{\"prompt\":\"a\",\"n\":0}", OPENAI_TEXT, "n", "from 1 to 256"},
+        {"{\"prompt\":\"a\",\"n\":1.5}", OPENAI_TEXT, "n", "from 1 to 256"},
+        {"{\"prompt\":\"a\",\"stream\":1}", OPENAI_TEXT, "stream", "true or false"},
+        {"{\"prompt\":\"a\",\"logprobs\":21}", OPENAI_TEXT, "logprobs", "from 0 to 20"},
+        {"{\"prompt\":\"a\",\"logit_bias\":[1]}", OPENAI_TEXT, "logit_bias", "object of at most"},
+        {"{\"prompt\":\"a\",\"logit_bias\":{\"a\":2}}", OPENAI_TEXT, "logit_bias", "\"a\" must be a token id"},
+        {"{\"prompt\":\"a\",\"logit_bias\":{\"1\":101}}", OPENAI_TEXT, "logit_bias", "from -100 to 100"},
+        {"{\"prompt\":\"a\",\"best_of\":2}", OPENAI_TEXT, "best_of", "not supported yet"},
+        {"{\"prompt\":\"a\\u0000b\"}", OPENAI_TEXT, "", "U+0000"},
+        {"{\"prompt\":\"a\"} {}", OPENAI_TEXT, "", "not a JSON object"},
+        {"{\"prompt\":\"\xC3\"}", OPENAI_TEXT, "", "not UTF-8"},
+        {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"no\"}}]}]}",
+         OPENAI_CHAT, "messages", "must be a JSON object in a text"},
+        {"{\"input\":\"a\",\"temperature\":1}", OPENAI_EMBEDDING, "temperature", "not a member"},
+        {"{\"input\":\"a\",\"pooling\":\"max\"}", OPENAI_EMBEDDING, "pooling", "\"last\" or \"mean\""},
+        {"{\"input\":\"a\",\"dimensions\":5}", OPENAI_EMBEDDING, "dimensions", "not supported yet"},
+        {"{}", OPENAI_EMBEDDING, "input", "missing"},
+        {"{\"prompt\":\"a\",\"seed\":9007199254740992}", OPENAI_TEXT, "seed", "too large"},
+        {"{\"prompt\":\"a\",\"temperature\":1e999}", OPENAI_TEXT, "temperature", "too large"},
+        {"{\"prompt\":\"a\",\"echo\":1}", OPENAI_TEXT, "echo", "true or false"},
+        {"{\"messages\":[{}],\"echo\":true}", OPENAI_CHAT, "echo", "not a member"},
+        {"{\"prompt\":\"a\",\"model\":3}", OPENAI_TEXT, "model", "must be a name"},
+        {"{\"messages\":[{}],\"top_logprobs\":2}", OPENAI_CHAT, "top_logprobs", "needs \"logprobs\""},
+        {"{\"messages\":[{}],\"tool_choice\":\"required\"}", OPENAI_CHAT, "tool_choice", "\"auto\" or \"none\""},
+        {"{\"messages\":[{}],\"response_format\":{\"type\":\"json_object\"}}", OPENAI_CHAT, "response_format",
+         "\"json_object\" is not supported"},
+        {"{\"prompt\":\"a\",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}", OPENAI_TEXT,
+         "response_format", "\"json_schema\" is not supported"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        openai_error error;
+        char *line = line_of(cases[i].json, cases[i].kind, &error);
+        CHECK_MSG(line == NULL && error.status == 400 && strcmp(error.member, cases[i].member) == 0 &&
+                      strstr(error.message, cases[i].message) != NULL,
+                  "%s: %s about \"%s\"", cases[i].json, line != NULL ? line : error.message, error.member);
+        cJSON_free(line);
+    }
+}
+
+static void test_strings_are_utf8(void) {
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *text;
+    } cases[] = {
+        {"a\xC3\xA9", 3, "a\xC3\xA9"},
+        {"\xC3", 1, "\xEF\xBF\xBD"},
+        {"\xED\xA0\x80", 3, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD"},
+        {"\xF0\x9F\x98\x80x", 5, "\xF0\x9F\x98\x80x"},
+        {"a\0b", 3,
+         "a\xEF\xBF\xBD"
+         "b"},
+        {"\xC0\x80", 2, "\xEF\xBF\xBD\xEF\xBF\xBD"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cJSON *string = serve_text_to_json(cases[i].bytes, cases[i].n);
+        CHECK_MSG(cJSON_IsString(string) && strcmp(string->valuestring, cases[i].text) == 0, "case %zu", i);
+        cJSON_Delete(string);
+    }
+}
+
+/* "text_offset" counts characters, as clients index their strings. */
+static void test_offsets_count_characters(void) {
+    CHECK_INT(serve_text_count_characters("a\xC3\xA9\xF0\x9F\x98\x80", 7), 3);
+    CHECK_INT(serve_text_count_characters("", 0), 0);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_members_under_their_names_here);
+    CHECK_RUN(test_refusals);
+    CHECK_RUN(test_strings_are_utf8);
+    CHECK_RUN(test_offsets_count_characters);
+    return check_end();
+}
