@@ -110,9 +110,9 @@ static void end_before_start(qrun_session *session, qr_request *request) {
     }
 }
 
-/* Those that run end with this step. Of those that wait a step ends a few thousand, so that it never takes long. */
+/* Those that run end with this step. Of those that wait a step ends a thousand, so that it never takes long. */
 static void take_cancellations(qrun_session *session) {
-    enum { MOST_SAMPLES = 2048 };
+    enum { MOST_SAMPLES = 1024 };
     for (qr_request *request = session->started.first, *next; request != NULL; request = next) {
         next = request->next;
         if (!atomic_load(&request->cancelled)) { continue; }
