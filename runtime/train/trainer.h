@@ -54,8 +54,8 @@ struct qrun_trainer {
     qr_shares *shares;                       /* of the files, where they have weights; else NULL */
     qrun_train_file *files;                  /* [qr_dataset_count_files(dataset)] */
     int64_t n_epoch_tokens, n_epoch_targets; /* of the first epoch */
-    qr_batch_plan *epoch_plan;               /* of epoch `planned_epoch` */
-    int64_t planned_epoch;
+    qr_epoch_batches *epoch_batches;         /* of epoch `batches_epoch` */
+    int64_t batches_epoch;
     qr_train_loader *loader;
     qr_parameters parameters;
     qr_optimizer *optimizer;
@@ -101,8 +101,8 @@ qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params 
 qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool trains);
 /* Of a run of so many steps. */
 int64_t qr_trainer_warmup_steps(const qrun_trainer *trainer, int64_t n_steps);
-/* Makes epoch_plan the batches of an epoch. */
-qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err);
+/* Makes epoch_batches the batches of an epoch. */
+qrun_status qr_trainer_make_batches(qrun_trainer *trainer, int64_t epoch, qr_error *err);
 
 /* ---- train/plan.c ------------------------------------------------------------------------------------------------ */
 
