@@ -7,9 +7,9 @@
 #include "kernels/cuda/backend/unsupported.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/cublaslt.h"
+#include "kernels/cuda/device/graph_capture.h"
 #include "kernels/cuda/device/marks.h"
 #include "kernels/cuda/device/memory.h"
-#include "kernels/cuda/device/record.h"
 #include "kernels/cuda/device/transfer.h"
 #include "kernels/cuda/linear/wgmma_check.h"
 
