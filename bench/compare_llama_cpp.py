@@ -7,7 +7,7 @@
 Each round runs qrun and then llama.cpp once per file; the table has medians over rounds, so that what disturbs the
 machine for a while disturbs everybody. Speeds do not depend on the values of weights: qrun makes random ones of the
 shape, and the GGUF files may hold random ones too. Measured: reading a prompt, and writing tokens in 1 and in 16
-sequences. qrun's numbers stand beside the limits of the machine, measured in the same run.
+sequences. qrun's numbers stand beside the peaks of the machine, measured in the same run.
 """
 
 import argparse

@@ -171,17 +171,17 @@ typedef struct qrun_device_info {
 QRUN_API qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error);
 
 /* What the machine can do at most, measured now (takes about `seconds` in all). */
-typedef struct qrun_limits {
+typedef struct qrun_peaks {
     size_t struct_size;
     double read_bytes_per_second; /* streaming reads, all threads */
     double bf16_flops;            /* BF16 products, F32 sums, all threads, from registers */
     double f32_flops;
     double f16_flops; /* of the kernels that compute F16: those of F32 on CPUs, tensor cores on GPUs */
-} qrun_limits;
-#define QRUN_LIMITS_INIT \
-    { sizeof(qrun_limits), 0, 0, 0, 0 }
-QRUN_API qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, qrun_limits *limits,
-                                                 qrun_error *error);
+} qrun_peaks;
+#define QRUN_PEAKS_INIT \
+    { sizeof(qrun_peaks), 0, 0, 0, 0 }
+QRUN_API qrun_status qrun_context_measure_peaks(qrun_context *context, double seconds, qrun_peaks *peaks,
+                                                qrun_error *error);
 
 /* Where the time goes: between these two calls every op is timed, on the device's clock where it works on its own.
  * Steps take longer then, and a GPU's are not replayed from recordings. Not while another thread computes on the

@@ -1,6 +1,6 @@
-/* The two limits of a machine that the backend's speed is measured against. */
-#ifndef QR_KERNELS_CPU_BACKEND_LIMITS_H
-#define QR_KERNELS_CPU_BACKEND_LIMITS_H
+/* The two peaks of a machine that the backend's speed is measured against. */
+#ifndef QR_KERNELS_CPU_BACKEND_PEAKS_H
+#define QR_KERNELS_CPU_BACKEND_PEAKS_H
 
 #include "kernels/backend.h"
 
@@ -14,7 +14,7 @@ qrun_status qr_cpu_measure_read_bandwidth(qr_threads *threads, double seconds, d
 qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_dtype dtype, double seconds,
                                        double *flops, qr_error *err);
 
-/* Both, as qr_backend.measure_limits: half of the time measures memory. */
-qrun_status qr_cpu_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
+/* Both, as qr_backend.measure_peaks: half of the time measures memory. */
+qrun_status qr_cpu_measure_peaks(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err);
 
 #endif
