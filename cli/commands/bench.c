@@ -51,8 +51,8 @@ static const option bench_table[] = {
     {.name = "repeat", .kind = OPTION_INT, .value_name = "N", AT(n_repeat), .low = 1, .high = MEASURE_REPEAT_MAX,
      .help = "Repetitions; medians are reported. Default: 3."},
     {.name = "kernels", .kind = OPTION_FLAG, AT(kernels),
-     .help = "In place of speeds, the time of every op: of a prompt and of one decode step, or with --train of one "
-             "training step; with its bytes, its operations, and the share of the machine's limit."},
+     .help = "In place of speeds, the time of every op with its bytes, its operations, and the share of the machine's "
+             "peak. They are those of a prompt and of one decode step, or with --train of one training step."},
     {.name = "json", .kind = OPTION_TEXT, .value_name = "FILE", AT(json), .completion = COMPLETE_FILE,
      .help = "Write the results as JSON too (\"-\": to stdout, in place of the table)."},
 };
@@ -448,10 +448,10 @@ const command command_bench = {
     .summary = "measure prefill, decode and training speed, and the machine's peaks",
     .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
     .description = "Random tokens run through an ordinary session. Tokens per second are shown with the share of the "
-                   "machine's peaks, measured in the same run: the bandwidth of reading memory, which bounds "
-                   "decoding, and the peak of matrix products, which bounds prefill and training. With "
-                   "--speculate, answers are written with drafts and without: an edited text, and prose. With "
-                   "--prefix-cache, a prompt is read, and read again after its K/V pages have left the cache.",
+                   "machine's peaks, measured in the same run. The bandwidth of reading memory bounds decoding, and "
+                   "the peak of matrix products bounds prefill and training. With --speculate, answers are written "
+                   "with drafts and without: an edited text, and prose. With --prefix-cache, a prompt is read, and "
+                   "read again after its K/V pages have left the cache.",
     .examples = "  qrun bench --model path/to/model\n"
                 "  qrun bench --model path/to/model --speculate ngram --prefix-cache 2GiB --prompt-tokens 4096\n"
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"

@@ -672,7 +672,7 @@ class ContextOptions(TypedDict, total=False):
     # with host memory apart; the ops' workspace is that of the context's own device. Models cannot be opened. A
     # name that is not known is refused with the list. NULL: the memory there is.
     device_memory: str
-    # Join the ranks that mpirun, srun or torchrun started, by the variables that they set: several processes
+    # Join the ranks that mpirun, srun or torchrun started, by the variables that they set. Ranks are processes
     # that run the same program, each with a device of its own, and train one model together. A process that was
     # started alone is the only rank. One context of a process may.
     ranks: bool
