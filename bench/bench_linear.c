@@ -1,7 +1,7 @@
-/* How fast linear is, beside what the machine can do: for each weight format and number of rows of x, weights a second,
- * bytes of weights read a second (against the read bandwidth) and operations a second (against the peak of the
- * instruction set). Both peaks are measured again beside every format, and the best so far counts: on a shared machine
- * they move. Weights are cycled through a set larger than the caches.
+/* How fast linear is, beside what the machine can do. For each weight format and number of rows of x it prints weights
+ * a second, bytes of weights read a second (against the read bandwidth) and operations a second (against the peak of
+ * the instruction set). Both peaks are measured again beside every format, and the best so far counts: on a shared
+ * machine they move. Weights are cycled through a set larger than the caches.
  *
  *     bench_linear [--shape OUTxIN] [--rows 1,16,512] [--formats nf4-dq,int8] [--isa NAME] [--threads 1,2] [--f32]
  *                  [--portable]

@@ -92,9 +92,9 @@ struct qr_backend {
 
     /* Recording: all NULL where a backend cannot. What the calling thread issues between begin and end (ops,
      * copy_within, fill_zero, copy_in_async) is kept and not run; what waits or makes memory, and transfers, fail.
-     * Other threads may use the backend as usual. record_end without a `recording` forgets all. A recording
-     * keeps the arguments and addresses it was given; each replay runs it in the order of what is issued before and
-     * after it, reading what is in the memory then: host memory too, which stays as copy_in_async says. */
+     * Other threads may use the backend as usual. record_end without a `recording` forgets all. A recording keeps the
+     * arguments and addresses it was given. Each replay runs it in the order of what is issued before and after it, and
+     * reads what is in the memory then. That includes host memory, which stays as copy_in_async says. */
     qrun_status (*record_begin)(qr_backend *backend, qr_error *err);
     qrun_status (*record_end)(qr_backend *backend, qr_recording **recording, qr_error *err);
     qrun_status (*replay)(qr_backend *backend, qr_recording *recording, qr_error *err);

@@ -1,7 +1,7 @@
 /* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c creates it and runs it from the
- * first step to the export; settings.c checks the options, epochs.c opens the data, plan.c plans the memory, step.c
- * runs a step, evaluate.c evaluates and knows the best step, run_folder.c holds the folder, checkpoint.c saves and
- * resumes. */
+ * first step to the export. settings.c checks the options, epochs.c opens the data, and plan.c plans the memory. step.c
+ * runs a step, and evaluate.c evaluates and knows the best one. run_folder.c holds the folder, and checkpoint.c saves
+ * and resumes. */
 #ifndef QR_RUNTIME_TRAIN_TRAINER_H
 #define QR_RUNTIME_TRAIN_TRAINER_H
 

@@ -1,5 +1,5 @@
 /* The page accounting: cases by hand, and long random schedules against a naive model. The model remembers for every
- * slot of every page what was written there (a hash of the whole prefix, the key and the group), so a page given to the
+ * slot of every page what was written there: a hash of the whole prefix, the key and the group. So a page given to the
  * wrong sequence, a copy left out or a stale page taken for a shared one shows as a wrong value. */
 #include "check.h"
 

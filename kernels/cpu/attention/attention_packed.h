@@ -29,8 +29,8 @@ void qr_packed_attention(const qr_attention_packed_args *args, const qr_packed_p
  *
  * From the sequence's first token on, keys are cut into blocks of QR_ATTENTION_BLOCK, and queries into tiles of up to
  * QR_ATTENTION_ROWS rows. A row is one of the query heads of a token that share a K/V head. A block meets every tile
- * that sees it: from the scores and the probabilities come a share of dq of the tile and of dk and dv of the block. dq
- * of a row is the sum over blocks, in order; dk and dv of a key are the sum over tiles, in order.
+ * that sees it. From the scores and the probabilities come a share of dq of the tile, and shares of dk and dv of the
+ * block. dq of a row is the sum over blocks, in order; dk and dv of a key are the sum over tiles, in order.
  *
  * A task is a sequence and K/V head: all blocks by all tiles, with dq added up in the result. If these are too few to
  * keep the threads busy, a first loop has a task for each block and computes dk and dv. A second one has a task for

@@ -1,12 +1,12 @@
 /* How an attention call is cut into tasks, and the scratch of each. The same for every instruction set.
  *
  * A tile is up to QR_ATTENTION_ROWS query rows: consecutive tokens of a sequence times the query heads that share a K/V
- * head, so that K and V are converted once for all of them. Row r of a tile is token r / n_heads, head r % n_heads.
+ * head. So K and V are converted once for all of them. Row r of a tile is token r / n_heads, head r % n_heads.
  *
  * Positions are cut at multiples of QR_ATTENTION_SPLIT. A row's result is by definition that of its splits, each made
- * of blocks of QR_ATTENTION_BLOCK positions in order, merged in order. A task runs either all splits of a tile or,
- * where there are too few tiles to keep the threads busy, one split whose partial result another loop merges: the same
- * arithmetic, so neither the choice nor the number of threads changes the bits. */
+ * of blocks of QR_ATTENTION_BLOCK positions in order, merged in order. A task runs all splits of a tile. Where there
+ * are too few tiles to keep the threads busy, it runs one split, whose partial result another loop merges. The
+ * arithmetic is the same, so neither the choice nor the number of threads changes the bits. */
 #ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_TILING_H
 #define QR_KERNELS_CPU_ATTENTION_ATTENTION_TILING_H
 

@@ -8,9 +8,9 @@
  * `seconds`, of at least three). */
 qrun_status qr_cpu_measure_read_bandwidth(qr_threads *threads, double seconds, double *bytes_per_second, qr_error *err);
 
-/* Operations a second (a multiply-add is two) that all threads together reach in an instruction set's
- * multiply-accumulate on registers alone, with sources of `dtype` (BF16 or F32: what linear uses for x of that type).
- * isa is a name as qr_backend_cpu_create takes it. */
+/* Operations a second (a multiply-add is two) that all threads together reach, in an instruction set's
+ * multiply-accumulate on registers alone. Its sources are of `dtype` (BF16 or F32: what linear uses for x of that
+ * type). isa is a name as qr_backend_cpu_create takes it. */
 qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_dtype dtype, double seconds,
                                        double *flops, qr_error *err);
 

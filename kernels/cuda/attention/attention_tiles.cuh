@@ -1,5 +1,5 @@
 /* Which rows a block of attention_mma_kernel takes, what they see, and where partial results lie. Row r of a sequence
- * and K/V head is query head r % group of the group, of token r / group: the rows share the keys they see, and are rows
+ * and K/V head is query head r % group of the group, of token r / group. The rows share the keys they see, and are rows
  * of one matrix product, each of which a product computes by itself. */
 #ifndef QR_KERNELS_CUDA_ATTENTION_TILES_CUH
 #define QR_KERNELS_CUDA_ATTENTION_TILES_CUH
