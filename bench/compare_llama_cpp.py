@@ -69,7 +69,7 @@ def measure_llama(llama_bench, llama_batched_bench, gguf, options):
 
 
 def collect(rounds):
-    """Lists of one engine's rounds to medians; what is no number is as in the first round."""
+    """Lists of one engine's rounds to medians; what is not a number is as in the first round."""
     return {key: measuring.summary([one[key] for one in rounds]) if isinstance(value, float) else value
             for key, value in rounds[0].items()}
 

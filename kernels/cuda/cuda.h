@@ -111,7 +111,7 @@ qrun_status qr_cuda_weight_get_scales(qr_backend *backend, const qr_weight *weig
 /* As qr_backend.measure_peaks (backend/peaks.cu). */
 qrun_status qr_cuda_measure_peaks(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err);
 
-/* What libqrun_cuda.so exports under QR_CUDA_ENTRY: kernels/cuda_plugin.h. */
+/* What the entry point of libqrun_cuda.so gives out (kernels/cuda_plugin.h). */
 qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 
 #endif

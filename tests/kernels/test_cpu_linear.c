@@ -109,7 +109,7 @@ static void weight_create(qr_backend *backend, const matrix *m, qr_weight *weigh
     qr_free(codes);
 }
 
-/* A workspace of exactly n_bytes, with marks behind it that nothing may overwrite. */
+/* A workspace of exactly n_bytes, with marks after it that nothing may overwrite. */
 enum { MARK_BYTES = 256, MARK = 0xA5 };
 
 static void *workspace_create(qr_backend *backend, size_t n_bytes) {
