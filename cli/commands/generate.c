@@ -62,9 +62,9 @@ static const option output_table[] = {
      .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish. It has index (of "
              "the request, from 0), sample, text, token_ids, finish_reason (stop, length), prompt_tokens, "
              "completion_tokens, cached_tokens, times (seconds) and logprobs; the first sample also prompt_logprobs. "
-             "A request that failed has index and error. The file appears under its name when it is whole; until then it is "
-             "FILE.jsonl.partial, with a small FILE.jsonl.partial.job. A file of that name that is there already is "
-             "not replaced without --force."},
+             "A request that failed has index and error. The file appears under its name when it is whole; until then "
+             "it is FILE.jsonl.partial, with a small FILE.jsonl.partial.job. A file of that name that is there already "
+             "is not replaced without --force."},
     {.name = "force", .kind = OPTION_FLAG, AT(force), .neutral = true,
      .help = "Replace an --output that is there already."},
     {.name = "resume", .kind = OPTION_FLAG, AT(resume), .neutral = true,
