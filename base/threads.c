@@ -1,4 +1,4 @@
-/* Workers spin for a short while before they sleep: a decode step runs a few hundred loops of 20…500 µs, and waking a
+/* Workers spin for a short while before they sleep. A decode step runs a few hundred loops of 20…500 µs, and waking a
  * sleeping thread costs about 50 µs on a virtual machine. The calling thread waits only for workers that have joined
  * the loop: one that sleeps or was preempted by another process holds nobody up. */
 #define _GNU_SOURCE

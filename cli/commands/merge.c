@@ -245,7 +245,7 @@ const command command_merge = {
         "adapter does; any tool loads it. Config without quantisation, tokenizer, template and generation defaults "
         "come along.\n\n"
         "An adapter that was trained on a quantised model has learned to make up for its rounding. --onto quantized "
-        "keeps exactly what was trained; --onto original adds it to the better weights, which is what most people do. "
+        "keeps exactly what was trained. --onto original adds it to the better weights, which is what most people do. "
         "What that changes is printed: both models run over a text, and their logits are compared.",
     .examples = "  qrun merge --model path/to/model --adapter my-adapter --out merged\n"
                 "  qrun merge --model path/to/model --adapter my-adapter --out merged --quant nf4-dq\n"

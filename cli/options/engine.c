@@ -102,7 +102,7 @@ const option speed_option_table[N_SPEED_OPTIONS] = {
     {.name = "speculate", .neutral = true, .kind = OPTION_TEXT, .value_name = "ngram|DIR|off",
      INTO(engine_options, session.speculate), .completion = COMPLETE_FOLDER,
      .help = "Guess the next tokens, and check them in one step: fewer steps, the same answers to the bit. ngram "
-             "guesses from the text so far, DIR names a smaller model with the same tokenizer that guesses. Default: "
+             "guesses from the text so far. DIR names a smaller model with the same tokenizer, which guesses. Default: "
              "ngram, where few sequences run and memory allows."},
     {.name = "prefix-cache", .neutral = true, .kind = OPTION_BYTES, .value_name = "RAM[:SIZE]", .choices = kept_sizes,
      INTO(engine_options, session.prefix_cache_bytes),

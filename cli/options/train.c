@@ -29,8 +29,8 @@ static const option data_table[] = {
     {.name = "data", .letter = 'd', .kind = OPTION_TEXTS, .value_name = "FILE", INTO(finetune_options, data),
      .completion = COMPLETE_FILE,
      .help = "The examples: JSON Lines or one JSON array, a table with a header (.csv, .tsv), or plain text (.txt, "
-             ".md); also in gzip or Zstandard, a pipe, \"-\" for stdin, or a folder of files with --format. An example "
-             "is {\"messages\": [{\"role\", \"content\"}, …]}, {\"prompt\", \"completion\"} (or \"response\"), "
+             ".md). It may be in gzip or Zstandard, a pipe, \"-\" for stdin, or a folder of files with --format. An "
+             "example is {\"messages\": [{\"role\", \"content\"}, …]}, {\"prompt\", \"completion\"} (or \"response\"), "
              "{\"instruction\", \"input\", \"output\"} (alpaca), {\"question\", \"answer\"}, {\"input\", \"output\"}, "
              "{\"conversations\": [{\"from\", \"value\"}, …]} (ShareGPT) or {\"text\"}; the first one decides. The "
              "loss counts what the assistant says (of a text, everything), without messages that have \"weight\": 0 or "

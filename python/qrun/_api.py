@@ -106,7 +106,7 @@ class DeviceInfo(Sized):
     ]
 
 
-class Limits(Sized):
+class Peaks(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
         ("read_bytes_per_second", c_double),
@@ -672,7 +672,7 @@ class ContextOptions(TypedDict, total=False):
     # with host memory apart; the ops' workspace is that of the context's own device. Models cannot be opened. A
     # name that is not known is refused with the list. NULL: the memory there is.
     device_memory: str
-    # Join the ranks that mpirun, srun or torchrun started, by the variables that they set: several processes
+    # Join the ranks that mpirun, srun or torchrun started, by the variables that they set. Ranks are processes
     # that run the same program, each with a device of its own, and train one model together. A process that was
     # started alone is the only rank. One context of a process may.
     ranks: bool
@@ -903,7 +903,7 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_context_create", c_int, [POINTER(ContextParams), POINTER(c_void_p), POINTER(Error)]),
     ("qrun_context_destroy", None, [c_void_p]),
     ("qrun_context_device_info", c_int, [c_void_p, POINTER(DeviceInfo), POINTER(Error)]),
-    ("qrun_context_measure_limits", c_int, [c_void_p, c_double, POINTER(Limits), POINTER(Error)]),
+    ("qrun_context_measure_peaks", c_int, [c_void_p, c_double, POINTER(Peaks), POINTER(Error)]),
     ("qrun_context_profile_begin", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_context_profile_end", c_int, [c_void_p, POINTER(POINTER(OpTime)), POINTER(c_int32), POINTER(Error)]),
     ("qrun_model_open", c_int, [c_void_p, POINTER(ModelParams), POINTER(c_void_p), POINTER(Error)]),

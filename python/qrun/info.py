@@ -102,9 +102,9 @@ class ModelInfo:
 class PlanEntry:
     """qrun_plan_entry of qrun.h."""
 
-    # "weights", "adapters", "kv pages", "states" (of sequences, where layers carry one along), "activations",
-    # "workspace", "tables", "logits", "context" (what a GPU's driver takes for the process) or "host" (kept in
-    # host memory, or on its way from there to the device). A training run also has "gradients" and "optimizer".
+    # "weights", "adapters", "kv pages", "activations", "workspace", "tables" or "logits"; of a training run
+    # also "gradients" and "optimizer". "states": of sequences, where layers carry one along. "context": what a
+    # GPU's driver takes for the process. "host": kept in host memory, or on its way from there to the device.
     category: str
     # of the context −1: not known
     bytes: int
@@ -228,8 +228,8 @@ class TrainInfo:
     total_steps: int
     # first_step > 1 after a resume
     first_step: int
-    # Where a resumed run had fewer steps in all, it is extended, and the schedule is that of the longer run:
-    # the learning rate of the last step as it was, and of the next one. Steps 0: it is not extended.
+    # Where a resumed run had fewer steps in all, it is extended, and the schedule is that of the longer run.
+    # The two rates are that of the last step as it was, and that of the next one. Steps 0: it is not extended.
     earlier_total_steps: int
     earlier_learning_rate: float
     next_learning_rate: float

@@ -83,10 +83,10 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
         b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
     }
     lay_across_layers(model, t, &layout, b);
-    b->picked = qr_layout_take(&layout, r * s->hidden, f32);
-    b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
-    b->dpicked_normed = qr_layout_take(&layout, r * s->hidden, f32);
-    b->dpicked = qr_layout_take(&layout, t * s->hidden, f32);
+    b->selected = qr_layout_take(&layout, r * s->hidden, f32);
+    b->selected_normed = qr_layout_take(&layout, r * s->hidden, act);
+    b->dselected_normed = qr_layout_take(&layout, r * s->hidden, f32);
+    b->dselected = qr_layout_take(&layout, t * s->hidden, f32);
     int64_t widest_in = 0, widest_out = 0;
     for (int64_t i = 0; i < parameters->lora.n_pairs; i++) {
         widest_in = qr_max(widest_in, parameters->lora.pairs[i].in);

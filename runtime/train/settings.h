@@ -3,7 +3,7 @@
 #ifndef QR_RUNTIME_TRAIN_SETTINGS_H
 #define QR_RUNTIME_TRAIN_SETTINGS_H
 
-#include "loaders/data/batch.h"
+#include "loaders/data/epoch_batches.h"
 #include "runtime/pass/whole_parameters.h"
 #include "runtime/train/initial_adapter.h"
 #include "runtime/train/optimizer.h"

@@ -149,7 +149,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch.memory, trainer->scratch.n_bytes);
     qr_parameters_destroy(&trainer->parameters);
     qr_train_loader_destroy(trainer->loader);
-    qr_batch_plan_destroy(trainer->epoch_plan);
+    qr_epoch_batches_destroy(trainer->epoch_batches);
     qr_shares_destroy(trainer->shares);
     qr_free(trainer->files);
     qr_dataset_close(trainer->dataset);

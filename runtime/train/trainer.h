@@ -1,7 +1,7 @@
 /* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c creates it and runs it from the
- * first step to the export; settings.c checks the options, epochs.c opens the data, plan.c plans the memory, step.c
- * runs a step, evaluate.c evaluates and knows the best step, run_folder.c holds the folder, checkpoint.c saves and
- * resumes. */
+ * first step to the export. settings.c checks the options, epochs.c opens the data, and plan.c plans the memory. step.c
+ * runs a step, and evaluate.c evaluates and knows the best one. run_folder.c holds the folder, and checkpoint.c saves
+ * and resumes. */
 #ifndef QR_RUNTIME_TRAIN_TRAINER_H
 #define QR_RUNTIME_TRAIN_TRAINER_H
 
@@ -54,8 +54,8 @@ struct qrun_trainer {
     qr_shares *shares;                       /* of the files, where they have weights; else NULL */
     qrun_train_file *files;                  /* [qr_dataset_count_files(dataset)] */
     int64_t n_epoch_tokens, n_epoch_targets; /* of the first epoch */
-    qr_batch_plan *epoch_plan;               /* of epoch `planned_epoch` */
-    int64_t planned_epoch;
+    qr_epoch_batches *epoch_batches;         /* of epoch `batches_epoch` */
+    int64_t batches_epoch;
     qr_train_loader *loader;
     qr_parameters parameters;
     qr_optimizer *optimizer;
@@ -101,8 +101,8 @@ qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params 
 qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool trains);
 /* Of a run of so many steps. */
 int64_t qr_trainer_warmup_steps(const qrun_trainer *trainer, int64_t n_steps);
-/* Makes epoch_plan the batches of an epoch. */
-qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err);
+/* Makes epoch_batches the batches of an epoch. */
+qrun_status qr_trainer_make_batches(qrun_trainer *trainer, int64_t epoch, qr_error *err);
 
 /* ---- train/plan.c ------------------------------------------------------------------------------------------------ */
 
@@ -155,7 +155,8 @@ qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, q
 qrun_status qr_trainer_choose_seq_tokens(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 qrun_status qr_trainer_choose_batch(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 
-/* ---- train/alternatives.c ---------------------------------------------------------------------------------------- */
+/* ---- train/fit_suggestions.c ----------------------------------------------------------------------------------------
+ */
 
 /* Fails with QRUN_ERROR_MEMORY: the run under trainer->policy is more than its budget. The message has the options
  * nearest to the run's that would fit, with what they need. */

@@ -1,5 +1,5 @@
 # A rank that dies, hangs, or finds its disk full ends all ranks soon, with one message that names it. The last checkpoint
-# is whole, and the run goes on from it to the same bits.
+# is whole, and the run continues from it to the same bits.
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 . "$QRUN_SOURCE/tests/cli/ranks.sh"
 

@@ -1,6 +1,7 @@
 /* What the CPU backend's training ops promise beyond agreement with the reference on small shapes, for every
- * instruction set of this machine: packed attention is generation's attention bit for bit, long and ragged sequences
- * have the same bits with any number of threads, losses over whole vocabularies, slopes over the whole range of F32. */
+ * instruction set of this machine. Packed attention is generation's attention bit for bit. Long and ragged sequences
+ * have the same bits with any number of threads. Losses are over whole vocabularies, and slopes over the whole range of
+ * F32. */
 #include <float.h>
 
 #include "base/alloc.h"

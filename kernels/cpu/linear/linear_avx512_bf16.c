@@ -23,7 +23,7 @@ typedef __m512bh tile_vector;
 static inline __m512bh tile_load(const uint16_t *src) { return (__m512bh)_mm512_loadu_si512(src); }
 static inline __m512 tile_dot(__m512 acc, __m512bh w, __m512bh x) { return _mm512_dpbf16_ps(acc, w, x); }
 
-#include "kernels/cpu/linear/linear_tile_body.h"
+#include "kernels/cpu/linear/linear_microkernel.h"
 
 enum { K_BLOCK = 1024, DECODE_ACCUMULATORS = 16, PREFETCH_BYTES = 6144, STORED_AHEAD_BYTES = 12288 };
 

@@ -9,11 +9,10 @@
  * code has run on emulated tiles only: its speed is not measured.
  *
  * The includer defines tiles_state, tiles_begin(state, n_rows, n_cols, n_pairs) and tiles_end(state), which configure
- * and release them.
- * With constant tile numbers it defines tiles_zero(state, t), tiles_load(state, t, base, stride), tiles_stream (the
- * same, past L1), tiles_store(state, t, base, stride), strides in bytes, and tiles_dot(state, c, a, b). Tiles 0 … 3 are
- * C [n_rows][n_cols], 4 and 5 are A [n_rows][2 n_pairs], 6 and 7 are B [n_pairs][n_cols][2]. Configuring and releasing
- * costs 180 cycles: once a task. */
+ * and release them. With constant tile numbers it defines tiles_zero(state, t), tiles_load(state, t, base, stride),
+ * tiles_stream (the same, past L1), tiles_store(state, t, base, stride), strides in bytes, and tiles_dot(state, c, a,
+ * b). Tiles 0 … 3 are C [n_rows][n_cols], 4 and 5 are A [n_rows][2 n_pairs], 6 and 7 are B [n_pairs][n_cols][2].
+ * Configuring and releasing costs 180 cycles: once a task. */
 #include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear_tiles.h"
 #include "kernels/cpu/linear/tiles_store.h"

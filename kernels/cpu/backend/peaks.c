@@ -1,4 +1,4 @@
-#include "kernels/cpu/backend/limits.h"
+#include "kernels/cpu/backend/peaks.h"
 
 #include "base/clock.h"
 #include "base/sizes.h"
@@ -81,13 +81,13 @@ qrun_status qr_cpu_measure_matrix_peak(qr_threads *threads, const char *isa, qr_
     return QRUN_OK;
 }
 
-qrun_status qr_cpu_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err) {
+qrun_status qr_cpu_measure_peaks(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err) {
     qr_threads *threads = backend->threads;
-    QR_RETURN_IF_ERROR(qr_cpu_measure_read_bandwidth(threads, seconds / 2, &limits->read_bytes_per_second, err));
+    QR_RETURN_IF_ERROR(qr_cpu_measure_read_bandwidth(threads, seconds / 2, &peaks->read_bytes_per_second, err));
     QR_RETURN_IF_ERROR(
-        qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_BF16, seconds / 4, &limits->bf16_flops, err));
+        qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_BF16, seconds / 4, &peaks->bf16_flops, err));
     QR_RETURN_IF_ERROR(
-        qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_F32, seconds / 4, &limits->f32_flops, err));
-    limits->f16_flops = limits->f32_flops; /* by the same kernels */
+        qr_cpu_measure_matrix_peak(threads, backend->isa, QR_DTYPE_F32, seconds / 4, &peaks->f32_flops, err));
+    peaks->f16_flops = peaks->f32_flops; /* by the same kernels */
     return QRUN_OK;
 }

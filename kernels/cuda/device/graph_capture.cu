@@ -1,7 +1,7 @@
-/* device/record.h over CUDA graphs. The capture has a stream of its own, which the recording thread issues into
+/* device/graph_capture.h over CUDA graphs. The capture has a stream of its own, which the recording thread issues into
  * (qr_device_stream), so that threads that load weights meanwhile are neither captured nor in its way. A capture that
  * fails says nothing about the device: its error is reported, and not kept as the device's fault. */
-#include "kernels/cuda/device/record.h"
+#include "kernels/cuda/device/graph_capture.h"
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/device/state.cuh"

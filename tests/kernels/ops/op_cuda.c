@@ -32,24 +32,24 @@ static void run_op(qr_op op, const char *op_name, const char *test_name, void (*
     check_case(test_name, test);
 }
 
-static double limit_seconds;
+static double peak_seconds;
 
-static void test_limits_are_measured(void) {
+static void test_peaks_are_measured(void) {
     qr_backend *backend = op_everything.devices[0].backends[0];
-    qr_backend_limits limits = {0};
-    CHECK_INT(backend->measure_limits(backend, limit_seconds, &limits, NULL), QRUN_OK);
-    CHECK(limits.read_bytes_per_second > 0.0 && limits.bf16_flops > 0.0 && limits.f32_flops > 0.0);
+    qr_backend_peaks peaks = {0};
+    CHECK_INT(backend->measure_peaks(backend, peak_seconds, &peaks, NULL), QRUN_OK);
+    CHECK(peaks.read_bytes_per_second > 0.0 && peaks.bf16_flops > 0.0 && peaks.f32_flops > 0.0);
 }
 
 void op_cuda_run_tests(double seconds) {
-    limit_seconds = seconds;
+    peak_seconds = seconds;
     CHECK_RUN(test_memory_is_counted_and_zeroed);
     CHECK_RUN(test_weight_round_trip);
     CHECK_RUN(test_weight_rows_are_checked);
     CHECK_RUN(test_loading_quantizes_on_the_device);
     CHECK_RUN(test_loading_sends_codes);
     CHECK_RUN(test_transfers_keep_their_order);
-    CHECK_RUN(test_limits_are_measured);
+    CHECK_RUN(test_peaks_are_measured);
 #define QR_X(name) run_op(QR_OP_##name, #name, "test_op_" #name, test_op_##name);
     QR_OPS(QR_X)
 #undef QR_X

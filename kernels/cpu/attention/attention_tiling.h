@@ -1,14 +1,14 @@
 /* How an attention call is cut into tasks, and the scratch of each. The same for every instruction set.
  *
  * A tile is up to QR_ATTENTION_ROWS query rows: consecutive tokens of a sequence times the query heads that share a K/V
- * head, so that K and V are converted once for all of them. Row r of a tile is token r / n_heads, head r % n_heads.
+ * head. So K and V are converted once for all of them. Row r of a tile is token r / n_heads, head r % n_heads.
  *
  * Positions are cut at multiples of QR_ATTENTION_SPLIT. A row's result is by definition that of its splits, each made
- * of blocks of QR_ATTENTION_BLOCK positions in order, merged in order. A task runs either all splits of a tile or,
- * where there are too few tiles to keep the threads busy, one split whose partial result another loop merges: the same
- * arithmetic, so neither the choice nor the number of threads changes the bits. */
-#ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_PLAN_H
-#define QR_KERNELS_CPU_ATTENTION_ATTENTION_PLAN_H
+ * of blocks of QR_ATTENTION_BLOCK positions in order, merged in order. A task runs all splits of a tile. Where there
+ * are too few tiles to keep the threads busy, it runs one split, whose partial result another loop merges. The
+ * arithmetic is the same, so neither the choice nor the number of threads changes the bits. */
+#ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_TILING_H
+#define QR_KERNELS_CPU_ATTENTION_ATTENTION_TILING_H
 
 #include "kernels/backend.h"
 
@@ -36,7 +36,7 @@ typedef struct qr_attention_scratch {
     float *total_highest, *total_sum, *total; /* of the splits so far */
 } qr_attention_scratch;
 
-typedef struct qr_attention_plan {
+typedef struct qr_attention_tiling {
     int32_t group;          /* query heads per K/V head */
     int32_t heads_per_tile; /* ≤ group */
     int32_t n_head_tiles;   /* ceil(group / heads_per_tile) */
@@ -48,12 +48,12 @@ typedef struct qr_attention_plan {
     int64_t partial_floats; /* highest, sum, acc of one tile and split */
     float *scratch;         /* [n_threads, scratch_floats] */
     int64_t scratch_floats;
-} qr_attention_plan;
+} qr_attention_tiling;
 
 /* Cuts the call into tiles inside `workspace` (qr_cpu_attention_workspace bytes). */
-void qr_attention_plan_make(const qr_backend *backend, const qr_attention_args *args, void *workspace,
-                            qr_attention_plan *plan);
-void qr_attention_scratch_of(const qr_attention_plan *plan, const qr_attention_args *args, int worker,
+void qr_attention_tiling_make(const qr_backend *backend, const qr_attention_args *args, void *workspace,
+                              qr_attention_tiling *tiling);
+void qr_attention_scratch_of(const qr_attention_tiling *tiling, const qr_attention_args *args, int worker,
                              qr_attention_scratch *scratch);
 
 #endif

@@ -1,6 +1,6 @@
-/* kernels/cuda/device/record.h: launches and copies are kept as closures over their arguments, and run when they are
- * replayed, so that whatever looked at host values while it was recorded shows. */
-#include "kernels/cuda/device/record.h"
+/* kernels/cuda/device/graph_capture.h: launches and copies are kept as closures over their arguments, and run when they
+ * are replayed, so that whatever looked at host values while it was recorded shows. */
+#include "kernels/cuda/device/graph_capture.h"
 
 #include "device_state.h"
 

@@ -102,8 +102,8 @@ size_t qr_cpu_attention_packed_workspace(const qr_backend *backend, const qr_att
 /* --- Backward --- */
 
 /* Points every part of a worker's scratch into `first` (NULL: counts only) and returns the number of floats. */
-static int64_t cut_scratch(const qr_packed_backward_plan *plan, float *first, qr_packed_backward_scratch *scratch) {
-    const int64_t dim = plan->dim_padded, block = QR_ATTENTION_BLOCK, rows = QR_ATTENTION_ROWS;
+static int64_t cut_scratch(const qr_packed_backward_tiling *tiling, float *first, qr_packed_backward_scratch *scratch) {
+    const int64_t dim = tiling->dim_padded, block = QR_ATTENTION_BLOCK, rows = QR_ATTENTION_ROWS;
     const int64_t by_dim = qr_round_up(dim, 64) * block;
     int64_t n = 0;
 #define TAKE(field, n_floats) (scratch->field = first == NULL ? NULL : first + n, n += (n_floats))
@@ -124,30 +124,30 @@ static int64_t cut_scratch(const qr_packed_backward_plan *plan, float *first, qr
     return n;
 }
 
-size_t qr_packed_backward_plan_make(const qr_backend *backend, const qr_attention_packed_backward_args *args,
-                                    void *memory, qr_packed_backward_plan *plan) {
+size_t qr_packed_backward_tiling_make(const qr_backend *backend, const qr_attention_packed_backward_args *args,
+                                      void *memory, qr_packed_backward_tiling *tiling) {
     const qr_attention_packed_args *forward = &args->forward;
-    *plan = (qr_packed_backward_plan){.group = forward->n_heads / forward->n_kv_heads};
-    plan->heads_per_tile = (int32_t)qr_min(plan->group, QR_ATTENTION_ROWS);
-    plan->n_head_tiles = (int32_t)qr_ceil_div(plan->group, plan->heads_per_tile);
-    plan->tokens_per_tile = QR_ATTENTION_ROWS / plan->heads_per_tile;
-    plan->dim_padded = qr_round_up(forward->head_dim, 16);
+    *tiling = (qr_packed_backward_tiling){.group = forward->n_heads / forward->n_kv_heads};
+    tiling->heads_per_tile = (int32_t)qr_min(tiling->group, QR_ATTENTION_ROWS);
+    tiling->n_head_tiles = (int32_t)qr_ceil_div(tiling->group, tiling->heads_per_tile);
+    tiling->tokens_per_tile = QR_ATTENTION_ROWS / tiling->heads_per_tile;
+    tiling->dim_padded = qr_round_up(forward->head_dim, 16);
     qr_packed_backward_scratch scratch;
-    plan->scratch_floats = cut_scratch(plan, NULL, &scratch);
-    cutter c = {.memory = memory, .taken = qr_packed_pages_make(forward, memory, &plan->pages)};
-    plan->delta = cut(&c, forward->n_tokens * forward->n_heads * (int64_t)sizeof(float));
-    plan->scratch = cut(&c, qr_threads_count(backend->threads) * plan->scratch_floats * (int64_t)sizeof(float));
+    tiling->scratch_floats = cut_scratch(tiling, NULL, &scratch);
+    cutter c = {.memory = memory, .taken = qr_packed_pages_make(forward, memory, &tiling->pages)};
+    tiling->delta = cut(&c, forward->n_tokens * forward->n_heads * (int64_t)sizeof(float));
+    tiling->scratch = cut(&c, qr_threads_count(backend->threads) * tiling->scratch_floats * (int64_t)sizeof(float));
     return c.taken;
 }
 
-void qr_packed_backward_scratch_of(const qr_packed_backward_plan *plan, int worker,
+void qr_packed_backward_scratch_of(const qr_packed_backward_tiling *tiling, int worker,
                                    qr_packed_backward_scratch *scratch) {
-    cut_scratch(plan, plan->scratch + worker * plan->scratch_floats, scratch);
+    cut_scratch(tiling, tiling->scratch + worker * tiling->scratch_floats, scratch);
     for (int i = 0; i < QR_ATTENTION_BLOCK; i++) { scratch->ones[i] = 1.0F; }
 }
 
 size_t qr_cpu_attention_packed_backward_workspace(const qr_backend *backend,
                                                   const qr_attention_packed_backward_args *args) {
-    qr_packed_backward_plan plan;
-    return qr_packed_backward_plan_make(backend, args, NULL, &plan);
+    qr_packed_backward_tiling tiling;
+    return qr_packed_backward_tiling_make(backend, args, NULL, &tiling);
 }

@@ -117,7 +117,7 @@ void test_op_kv_write(void) {
 
 enum { MAX_SEQS = 5 };
 
-/* Sequences of a prompt chunk each, or one token: n_new rows of q behind n_past positions already in their pages. */
+/* Sequences of a prompt chunk each, or one token: n_new rows of q after n_past positions already in their pages. */
 typedef struct attention_case {
     qr_kv_layout layout;
     int32_t n_heads, n_seqs, window;
@@ -172,7 +172,7 @@ static kv_rows all_rows(const attention_case *c, int64_t first_row) {
     return rows;
 }
 
-/* Pages filled with NaN bytes and then written, so that reading a position behind the last shows. */
+/* Pages filled with NaN bytes and then written, so that reading a position after the last shows. */
 static unsigned char *fill_pages(op_run *run, const attention_case *c, int64_t first_row, size_t page_stride) {
     const int64_t row = (int64_t)c->layout.n_kv_heads * c->layout.head_dim;
     kv_rows rows = all_rows(c, first_row);
@@ -209,7 +209,7 @@ typedef struct step {
     int32_t *table; /* [n_seqs, table_stride] */
 } step;
 
-/* -1 wherever nothing may be read: outside the window and behind the last position. */
+/* -1 wherever nothing may be read: outside the window and after the last position. */
 static void fill_table(const attention_case *c, int64_t first_row, int s, int64_t position, int64_t last,
                        int64_t n_pages, int32_t *table) {
     const int64_t seen = c->window > 0 ? qr_max(0, position - c->window + 1) : 0;
@@ -353,7 +353,7 @@ typedef struct sequences {
     int32_t n_new[MAX_SEQS], n_past[MAX_SEQS];
 } sequences;
 
-/* A fresh prompt, chunks behind a past that ends inside and at a page, and single tokens. */
+/* A fresh prompt, chunks after a past that ends inside and at a page, and single tokens. */
 static const sequences many = {5, {19, 1, 33, 1, 11}, {0, 63, 32, 0, 149}};
 static const sequences one = {1, {19}, {0}};
 

@@ -6,7 +6,7 @@ static inline qr_vec gemm_load(const float *src) { return qr_vec_load(src); }
 static inline qr_vec gemm_broadcast(const float *src) { return qr_vec_set1(*src); }
 static inline qr_vec gemm_dot(qr_vec acc, qr_vec a, qr_vec b) { return qr_vec_fma(a, b, acc); }
 
-#include "kernels/cpu/linear/gemm_backward_body.h"
+#include "kernels/cpu/linear/gemm_backward_microkernel.h"
 
 static void gemm_multiply(const qr_cpu_gemm_product *p) {
     if (p->a_by_k) {

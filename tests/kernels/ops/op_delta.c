@@ -25,7 +25,7 @@ static int64_t ab_stride(const delta_case *c) { return 2 * (int64_t)c->value_hea
 static int64_t state_stride(const delta_case *c) { return state_of(c) + 5; }
 
 /* Keys of all sizes; states that decay within some tokens, so that bounds, which add up magnitudes, stay small. Every
- * other sequence goes on from a state. The slots are in another order than the sequences, and one has none. */
+ * other sequence continues from a state. The slots are in another order than the sequences, and one has none. */
 static delta_case make_case(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim, int32_t n_seqs,
                             const int32_t *lengths) {
     delta_case c = {.key_heads = key_heads,

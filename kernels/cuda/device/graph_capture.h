@@ -1,7 +1,7 @@
 /* Recording on a device: what one thread issues is kept, and can be replayed as a whole (qr_backend.record_begin and
- * what follows it). device/record.cu captures a stream into a CUDA graph; tests/simt keeps closures. */
-#ifndef QR_KERNELS_CUDA_DEVICE_RECORD_H
-#define QR_KERNELS_CUDA_DEVICE_RECORD_H
+ * what follows it). device/graph_capture.cu captures a stream into a CUDA graph; tests/simt keeps closures. */
+#ifndef QR_KERNELS_CUDA_DEVICE_GRAPH_CAPTURE_H
+#define QR_KERNELS_CUDA_DEVICE_GRAPH_CAPTURE_H
 
 #include <atomic>
 #include <thread>

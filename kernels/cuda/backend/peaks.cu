@@ -167,8 +167,8 @@ static qrun_status measure_products(qr_cuda_backend *cuda, unsigned char *memory
     return QRUN_OK;
 }
 
-/* limits.cu's working memory: what is read, then room for a result. */
-static qrun_status measure(qr_cuda_backend *cuda, unsigned char *memory, double seconds, qr_backend_limits *limits,
+/* peaks.cu's working memory: what is read, then room for a result. */
+static qrun_status measure(qr_cuda_backend *cuda, unsigned char *memory, double seconds, qr_backend_peaks *peaks,
                            qr_error *err) {
     qr_device *device = cuda->device;
     const unsigned n_blocks = static_cast<unsigned>(qr_device_multiprocessors(device) * BLOCKS_PER_MULTIPROCESSOR);
@@ -179,23 +179,23 @@ static qrun_status measure(qr_cuda_backend *cuda, unsigned char *memory, double 
         return QR_LAUNCH(device, err, read_kernel, dim3(n_blocks), THREADS, 0, reinterpret_cast<const uint4 *>(memory),
                          static_cast<int64_t>(READ_BYTES / sizeof(uint4)), reinterpret_cast<unsigned *>(result));
     }));
-    limits->read_bytes_per_second = READ_BYTES / best;
-    QR_RETURN_IF_ERROR(measure_products(cuda, memory, seconds / 3.0, &limits->bf16_flops, err));
+    peaks->read_bytes_per_second = READ_BYTES / best;
+    QR_RETURN_IF_ERROR(measure_products(cuda, memory, seconds / 3.0, &peaks->bf16_flops, err));
     QR_RETURN_IF_ERROR(shortest_run(device, seconds / 3.0, &best, err, [&] {
         return QR_LAUNCH(device, err, fma_peak_kernel, dim3(n_blocks), THREADS, 0, static_cast<int>(CHAIN), 0.5F,
                          reinterpret_cast<float *>(result));
     }));
-    limits->f32_flops = n_warps * WARP_LANES * CHAIN * SUMS * 2.0 / best;
+    peaks->f32_flops = n_warps * WARP_LANES * CHAIN * SUMS * 2.0 / best;
     return QRUN_OK;
 }
 
-qrun_status qr_cuda_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err) {
+qrun_status qr_cuda_measure_peaks(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err) {
     qr_device *device = qr_cuda(backend)->device;
     void *memory = NULL;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_memory_create(device, QR_MEMORY_DEVICE, MEMORY_BYTES, &memory, err));
     QR_TRY(qr_device_zero(device, memory, MEMORY_BYTES, err));
-    QR_TRY(measure(qr_cuda(backend), static_cast<unsigned char *>(memory), seconds, limits, err));
+    QR_TRY(measure(qr_cuda(backend), static_cast<unsigned char *>(memory), seconds, peaks, err));
 out:
     qr_device_memory_destroy(device, QR_MEMORY_DEVICE, memory);
     return status;

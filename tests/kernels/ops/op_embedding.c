@@ -187,7 +187,7 @@ static void check_quantize(qr_weight_desc desc, qr_dtype src_dtype) {
         const bool inside = codes[code_bytes] == 0xA5 && ((unsigned char *)(absmax + n_absmax))[0] == 0xA5;
         CHECK_MSG(same && inside, "%s: quantize %s to %s block %d [%lld, %lld]: %s", op_everything.devices[d].label,
                   qr_dtype_name(src_dtype), qr_weight_format_name(desc.format), desc.block, (long long)desc.rows,
-                  (long long)desc.cols, inside ? "not the bits of quant/" : "wrote behind the end");
+                  (long long)desc.cols, inside ? "not the bits of quant/" : "wrote past the end");
     }
     qr_free(values);
     qr_free(src);

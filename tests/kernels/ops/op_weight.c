@@ -155,7 +155,7 @@ static void check_round_trip(qr_backend *backend, const op_weight *weight, const
                   QRUN_OK);
     }
     check_same(label, "the codes", codes, weight->codes, code_bytes);
-    CHECK_MSG(codes[code_bytes] == 0xA5, "%s: wrote behind the codes", label);
+    CHECK_MSG(codes[code_bytes] == 0xA5, "%s: wrote after the codes", label);
     check_scales_back(backend, weight, &stored, label);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, data, n_bytes);
     qr_free(codes);

@@ -1,9 +1,12 @@
 /* The register-blocked products of gemm_backward.h, included once by each kernel file after vec_tile.h. The file
- * defines first: gemm_vector                     QR_VEC units of a row of B gemm_load(const float *)        them
+ * defines first:
+ *     gemm_vector                     QR_VEC units of a row of B
+ *     gemm_load(const float *)        loads them
  *     gemm_broadcast(const float *)   one unit of A in every lane
  *     gemm_dot(acc, a, b)             acc (a qr_vec) plus the products
- * With 32 registers a tile is 6 rows by 4 vectors, or 12 rows where few columns are left; with 16, half as wide, and in
- * plain C, where a product needs a register before it is added, 4 rows. */
+ *
+ * With 32 registers a tile is 6 rows by 4 vectors, or 12 rows where few columns are left. With 16 it is half as wide.
+ * In plain C, where a product needs a register before it is added, it has 4 rows. */
 
 enum { GEMM_VECTORS = QR_TILE_MAX_COLS >= 6 ? 4 : 2, GEMM_ROWS = QR_TILE_MAX_COLS >= 3 ? 6 : 4, GEMM_TALL_ROWS = 12 };
 

@@ -1,4 +1,4 @@
-/* The limits of plain C in one thread: what the reference backend could reach at most. */
+/* The peaks of plain C in one thread: what the reference backend could reach at most. */
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/half.h"
@@ -60,12 +60,12 @@ static double bf16_pass(const void *arg) {
     return sum_of(sums);
 }
 
-qrun_status qr_ref_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err) {
+qrun_status qr_ref_measure_peaks(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err) {
     (void)backend;
     unsigned char *buffer = qr_alloc(READ_BYTES);
     if (buffer == NULL) { return qr_fail_memory(err, "the buffer that read bandwidth is measured with", READ_BYTES); }
     for (size_t i = 0; i < READ_BYTES; i++) { buffer[i] = (unsigned char)i; }
-    limits->read_bytes_per_second = READ_BYTES / best_pass_seconds(read_pass, buffer, seconds / 2);
+    peaks->read_bytes_per_second = READ_BYTES / best_pass_seconds(read_pass, buffer, seconds / 2);
     qr_free(buffer);
     float f32[N_SUMS];
     qr_bf16 bf16[N_SUMS];
@@ -73,8 +73,8 @@ qrun_status qr_ref_measure_limits(qr_backend *backend, double seconds, qr_backen
         f32[j] = 0.5F + 0.01F * (float)j;
         bf16[j] = qr_f32_to_bf16(f32[j]);
     }
-    limits->bf16_flops = 2.0 * PRODUCTS * N_SUMS / best_pass_seconds(bf16_pass, bf16, seconds / 4);
-    limits->f32_flops = 2.0 * PRODUCTS * N_SUMS / best_pass_seconds(f32_pass, f32, seconds / 4);
-    limits->f16_flops = limits->bf16_flops;
+    peaks->bf16_flops = 2.0 * PRODUCTS * N_SUMS / best_pass_seconds(bf16_pass, bf16, seconds / 4);
+    peaks->f32_flops = 2.0 * PRODUCTS * N_SUMS / best_pass_seconds(f32_pass, f32, seconds / 4);
+    peaks->f16_flops = peaks->bf16_flops;
     return QRUN_OK;
 }

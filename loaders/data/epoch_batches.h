@@ -1,13 +1,13 @@
-/* Which examples are computed together: the plan of one epoch, made before it begins.
+/* Which examples are computed together: the batches of one epoch, made before it begins.
  *
  * An epoch is a list of micro-batches, each a list of rows, each a list of examples. A row only says how much memory
- * its examples take together: each example has positions from 0 and attends to itself alone. A window is the
- * micro-batches whose gradients are added up for one step; the last micro-batch of an epoch may have fewer rows, and
- * its last window fewer micro-batches.
+ * its examples take together: each example has positions from 0 and attends to itself alone. The batch of a step is
+ * the micro-batches whose gradients are added up. The last micro-batch of an epoch may have fewer rows, and its last
+ * batch fewer micro-batches.
  *
- * A plan is a pure function of view, options and epoch: (epoch, window) is all it takes to resume. */
-#ifndef QR_LOADERS_DATA_BATCH_H
-#define QR_LOADERS_DATA_BATCH_H
+ * They are a pure function of view, options and epoch: (epoch, batch) is all it takes to resume. */
+#ifndef QR_LOADERS_DATA_EPOCH_BATCHES_H
+#define QR_LOADERS_DATA_EPOCH_BATCHES_H
 
 #include "loaders/data/shares.h"
 
@@ -27,22 +27,22 @@ typedef struct qr_batch_options {
     int64_t row_tokens;   /* PACK: the sequence length; no example may be longer */
     int64_t batch_rows;   /* PLAIN, PACK: rows of a micro-batch */
     int64_t batch_tokens; /* GROUP: the most tokens of a micro-batch; a longer example has a micro-batch to itself */
-    int64_t n_accumulate; /* micro-batches of a window */
+    int64_t n_accumulate; /* micro-batches of a step */
     bool shuffle;         /* a new order each epoch; otherwise the view's */
     uint64_t seed;
     const qr_shares *shares; /* of the files, in the view; NULL: an epoch has every example of the view once. Lent */
 } qr_batch_options;
 
-typedef struct qr_batch_plan qr_batch_plan;
+typedef struct qr_epoch_batches qr_epoch_batches;
 
 /* Holds 8 bytes per example of the epoch and 40 per micro-batch, and as much again per example and row four times over
  * while it is made. 0 ≤ epoch < 2³¹. */
-qrun_status qr_batch_plan_create(const qr_dataset_view *view, const qr_batch_options *options, int64_t epoch,
-                                 qr_batch_plan **plan, qr_error *err);
-void qr_batch_plan_destroy(qr_batch_plan *plan); /* NULL is fine */
+qrun_status qr_epoch_batches_create(const qr_dataset_view *view, const qr_batch_options *options, int64_t epoch,
+                                    qr_epoch_batches **batches, qr_error *err);
+void qr_epoch_batches_destroy(qr_epoch_batches *batches); /* NULL is fine */
 
-int64_t qr_batch_plan_micro_batches(const qr_batch_plan *plan);
-int64_t qr_batch_plan_windows(const qr_batch_plan *plan);
+int64_t qr_epoch_batches_count_micro(const qr_epoch_batches *batches);
+int64_t qr_epoch_batches_count_steps(const qr_epoch_batches *batches);
 
 typedef struct qr_micro_batch {
     const int64_t *examples; /* [n_examples]: indices into the dataset, row after row */
@@ -50,14 +50,14 @@ typedef struct qr_micro_batch {
     int64_t n_tokens, n_targets;
 } qr_micro_batch;
 
-/* Lent from the plan. */
-qr_micro_batch qr_batch_plan_micro_batch(const qr_batch_plan *plan, int64_t k);
+/* Lent. */
+qr_micro_batch qr_epoch_batches_micro(const qr_epoch_batches *batches, int64_t k);
 
-typedef struct qr_batch_window {
-    int64_t first, n_micro_batches;
-    int64_t n_examples, n_tokens, n_targets; /* n_targets: what the loss of the window is divided by */
-} qr_batch_window;
+typedef struct qr_step_batch {
+    int64_t first, n_micro_batches;          /* of the epoch's */
+    int64_t n_examples, n_tokens, n_targets; /* n_targets: what the loss of the step is divided by */
+} qr_step_batch;
 
-qr_batch_window qr_batch_plan_window(const qr_batch_plan *plan, int64_t w);
+qr_step_batch qr_epoch_batches_step(const qr_epoch_batches *batches, int64_t i);
 
 #endif

@@ -1,7 +1,7 @@
 /* What happens to every tensor of a model folder when an adapter is merged into it: kept, converted, merged, replaced
  * or left out. Nothing is computed here, but every error of the adapter is found here. */
-#ifndef QR_RUNTIME_FOLDERS_MERGE_PLAN_H
-#define QR_RUNTIME_FOLDERS_MERGE_PLAN_H
+#ifndef QR_RUNTIME_FOLDERS_MERGED_TENSORS_H
+#define QR_RUNTIME_FOLDERS_MERGED_TENSORS_H
 
 #include "loaders/adapter/adapter.h"
 #include "loaders/files/safetensors_writer.h"
@@ -31,7 +31,7 @@ qrun_status qr_merge_matrix_compute(qr_backend *backend, const qr_merge_matrix *
 bool qr_merge_fits(const float *values, int64_t n, qr_dtype dtype);
 qrun_status qr_merge_refuse_value(const char *name, qr_dtype dtype, qr_error *err);
 
-/* ---- The plan ---------------------------------------------------------------------------------------------------- */
+/* ---- The list of tensors ----------------------------------------------------------------------------------------- */
 
 /* A tensor of the new folder. */
 typedef struct qr_merge_output {
@@ -40,7 +40,7 @@ typedef struct qr_merge_output {
     int64_t n_matrices;                  /* of them, one after the other: more than one of a stack */
 } qr_merge_output;
 
-typedef struct qr_merge_plan {
+typedef struct qr_merged_tensors {
     /* Set by the caller; lent. */
     qrun_model *model;
     const qr_safetensors *source;
@@ -60,12 +60,12 @@ typedef struct qr_merge_plan {
     const qr_safetensors_tensor *head_source;
     const qr_safetensors_tensor **replaced; /* [count of source]: the adapter's own tensor, or NULL */
     char head_name[QR_STORED_NAME_BYTES];
-} qr_merge_plan;
+} qr_merged_tensors;
 
 /* QRUN_ERROR_INPUT when the adapter was made for another model: no part of it is ignored silently. The caller ends with
- * qr_merge_plan_free, on failure too. */
-qrun_status qr_merge_plan_make(qr_merge_plan *plan, qr_error *err);
-void qr_merge_plan_free(qr_merge_plan *plan);
+ * qr_merged_tensors_free, on failure too. */
+qrun_status qr_merged_tensors_list(qr_merged_tensors *merged, qr_error *err);
+void qr_merged_tensors_free(qr_merged_tensors *merged);
 
 /* QRUN_ERROR_UNSUPPORTED for a folder of packed matrices: what is computed from them would have to be packed again. */
 qrun_status qr_merge_refuse_packed(const qrun_model *model, qr_error *err);
