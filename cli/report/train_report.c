@@ -249,11 +249,11 @@ void train_report_html(const train_log *log, const train_facts *facts, text_buff
     text_format(out, ", written on %s</p>\n", today().text);
     put_summary(log, facts, out);
     put_charts(log, out);
-    text_puts(out, "<div class=\"tables\">\n");
+    text_puts(out, TRAIN_SAMPLES_MARK "\n<div class=\"tables\">\n");
     put_run(log, facts, out);
     put_data(facts, out);
     put_model(facts, out);
     put_memory(facts, out);
     put_options(facts, out);
-    text_puts(out, "</div>\n" TRAIN_SAMPLES_MARK "\n</body>\n</html>\n");
+    text_puts(out, "</div>\n</body>\n</html>\n");
 }

@@ -18,6 +18,7 @@ expect_jsonl "$work/a/samples-after.jsonl" 2
 expect_true "training shows" sh -c "! grep -q \"\$(sed -n 's/.*\\(\"token_ids\":[^]]*]\\),\"finish.*/\\1/p' '$work/a/samples-before.jsonl' | head -1)\" '$work/a/samples-after.jsonl'"
 report="$work/a/report.html"
 expect_true "the report has both" sh -c "grep -q 'Samples, before and after' '$report' && grep -q '<th>before</th>' '$report' && grep -q '<th>after</th>' '$report'"
+expect_true "answers come before options" sh -c "sed -n '/Samples, before/,\$p' '$report' | grep -q '<h2>Options'"
 expect_true "prompts are escaped" grep -q 'Who &lt;are&gt; you?' "$report"
 expect_true "no cell is empty" sh -c "! grep -q '<td></td>' '$report'"
 
