@@ -26,7 +26,7 @@ static const char style[] =
     ".key{font-weight:400;font-size:.85rem;margin-left:.8rem}\n"
     "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.15rem .6rem .15rem 0;"
     "border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}td{white-space:pre-wrap}\n"
-    "th{font-weight:400;color:var(--soft);white-space:nowrap}\n";
+    "th{font-weight:400;color:var(--soft);white-space:nowrap}.sample{margin-bottom:1rem}.sample th{width:5rem}\n";
 
 /* The day, in UTC. */
 static short_text today(void) {

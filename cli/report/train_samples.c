@@ -46,7 +46,7 @@ void train_samples_html(const char *before, const char *after, text_buffer *out)
     for (int i = 0;; i++) {
         cJSON *old = find_answer(before, i), *new = find_answer(after, i);
         if (old == NULL && new == NULL) { break; }
-        text_puts(out, "<table>\n");
+        text_puts(out, "<table class=\"sample\">\n");
         put_row("prompt", prompt_of(new != NULL ? new : old), out);
         put_row("before", text_of(old), out);
         put_row("after", text_of(new), out);
