@@ -1072,6 +1072,7 @@ typedef struct qrun_export_params {
     qrun_gguf_type type; /* of matrices; vectors are F32. Matrices whose rows do not fill blocks are F16 */
     qrun_progress_fn progress;
     void *progress_user;
+    bool check_only; /* only find out whether it can be written: nothing is, and the result says nothing */
 } qrun_export_params;
 #define QRUN_EXPORT_PARAMS_INIT \
     { .struct_size = sizeof(qrun_export_params) }

@@ -49,7 +49,7 @@ static const option data_table[] = {
     {.name = "eval-data", .kind = OPTION_TEXTS, .value_name = "FILE", INTO(finetune_options, eval_data),
      .completion = COMPLETE_FILE, .help = "Examples to evaluate on, never trained on. May be given several times."},
     {.name = "eval-split", .kind = OPTION_NUMBER, .value_name = "SHARE", .low = 0, .high = 0.5, TRAIN(data.eval_split),
-     .help = "Instead of --eval-data: the share of --data to set aside for evaluation, such as 0.1."},
+     .help = "The share of --data to set aside for evaluation, such as 0.1. Not with --eval-data."},
     {.name = "date", .kind = OPTION_TEXT, .value_name = "DAY", TRAIN(data.date),
      .help = "The day that chat templates write, such as 2026-11-22. Default: that on which the run began."},
     {.name = "skip-bad", .kind = OPTION_FLAG, TRAIN(data.skip_bad),

@@ -645,6 +645,7 @@ class ExportParams(Sized):
         ("type", c_int),
         ("progress", ProgressFn),
         ("progress_user", c_void_p),
+        ("check_only", c_bool),
     ]
 
 

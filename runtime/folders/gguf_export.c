@@ -329,6 +329,10 @@ qrun_status qrun_export(qrun_context *context, const qrun_export_params *params,
     qrun_status status = QRUN_OK;
     export_job job = {.params = params, .result = QRUN_EXPORT_RESULT_INIT, .dtype = qr_gguf_type_dtype(params->type)};
     QR_TRY(open_all(&job, context, error));
+    if (params->check_only) {
+        QR_TRY(qr_gguf_put_tokenizer(&job.writer, &job.model, vocab_rows(&job), error));
+        goto out;
+    }
     QR_TRY(write_file(&job, error));
     job.result.type = params->type == QRUN_GGUF_AUTO ? QRUN_GGUF_Q8_0 : params->type;
     job.result.context_tokens = qr_gguf_context_tokens(&job.model);

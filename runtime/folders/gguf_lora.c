@@ -113,6 +113,7 @@ static qrun_status write_all(lora_job *job, qr_error *err) {
         add_tensor(job, name, ".lora_a", module->a);
         add_tensor(job, name, ".lora_b", module->b);
     }
+    if (job->params->check_only) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_gguf_writer_begin(w, job->params->out, err));
     for (size_t i = 0; i < adapter->n_modules; i++) {
         QR_RETURN_IF_ERROR(write_module(job, &adapter->modules[i], err));
@@ -150,6 +151,7 @@ qrun_status qr_gguf_export_lora(qrun_context *context, const qrun_export_params 
     }
     QR_TRY(open_all(&job, context, err));
     QR_TRY(write_all(&job, err));
+    if (params->check_only) { goto out; }
     if (result != NULL) {
         *result = (qrun_export_result){.struct_size = sizeof *result,
                                        .type = params->type == QRUN_GGUF_AUTO ? QRUN_GGUF_F32 : params->type,
