@@ -221,17 +221,18 @@ static double gib_of(const shape *s, const qrun_train_params *run, qrun_offload 
     return (double)info.total_bytes / (1 << 30);
 }
 
-/* With the states of the optimiser in 8 bits. */
+/* With the states of the optimiser in 8 bits, of the 70B in host memory, and the embeddings in 16: 70B and embeddings
+ * in 8 bits would be 1 GiB less. */
 static void test_models_fit_what_they_should(void) {
     qrun_train_params params = long_row(2048);
-    params.batches.batch_size = 2;
+    params.batches.batch_size = 2, params.optimization.optimizer = QRUN_OPTIMIZER_ADAMW8BIT;
     const double small = gib_of(&llama_8b, &params, QRUN_OFFLOAD_NONE);
-    params.batches.batch_size = 1, params.optimization.optimizer = QRUN_OPTIMIZER_ADAMW8BIT;
+    params.batches.batch_size = 1, params.memory.offload_optimizer = true;
     const double resident = gib_of(&llama_70b, &params, QRUN_OFFLOAD_NONE);
     const double streamed = gib_of(&llama_70b, &params, QRUN_OFFLOAD_ALL);
     printf("  8B at 2 x 2,048: %.2f GiB; 70B at 2,048: %.2f GiB, with its layers in host memory %.2f GiB\n", small,
            resident, streamed);
-    CHECK(small <= 6.5 && resident <= 38 && streamed <= 12);
+    CHECK(small <= 6.5 && resident <= 39 && streamed <= 12);
 }
 
 /* The 8B model at a sixteenth of its width, in as little memory as makes the run take tiles: what is held is the plan.
