@@ -359,6 +359,7 @@ typedef struct qrun_plan_info {
     double flops;                /* of matrix products and attention: forward, recomputed and backward */
     int64_t copied_bytes;        /* to and from what is offloaded */
     int64_t update_copied_bytes; /* the same in the update that ends a step */
+    int32_t tile_rows;           /* of recomputed layers, as chosen; 0: all rows at a time */
 } qrun_plan_info;
 #define QRUN_PLAN_INFO_INIT \
     { .struct_size = sizeof(qrun_plan_info) }
@@ -783,6 +784,9 @@ typedef struct qrun_train_memory {
     bool offload_optimizer;    /* optimizer states in host memory, copied to the device in pieces during the update */
     bool offload_activations;  /* the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory:
                                   copied there after the forward pass, fetched ahead of the backward pass */
+    int32_t tile_rows; /* rows that recomputed layers (checkpointing full or auto) have of all but attention at a
+                          time; 1 to 2^20. 0 or QRUN_AUTO: all, or where that does not fit the most that do, of
+                          128, 256 … 8,192. Not for models with layers of the gated delta rule */
 } qrun_train_memory;
 
 typedef struct qrun_train_evaluation {
@@ -860,6 +864,7 @@ typedef struct qrun_train_info {
     int32_t n_not_better; /* evaluations in a row, up to now, without an improvement; early stopping counts them */
     bool stopped_early;
     const char *checkpointing;                   /* as chosen */
+    int32_t tile_rows;                           /* of recomputed layers, as chosen; 0: all rows at a time */
     int64_t planned_bytes, peak_bytes;           /* device memory, the context's included */
     int64_t planned_host_bytes, peak_host_bytes; /* host memory where it is separate (on a GPU); else 0 */
     double flops_per_token; /* operations of matrix products and attention for a token of a full row: forward,

@@ -24,7 +24,7 @@ typedef struct bench_train_options {
         }                                                    \
     }
 
-enum { N_BENCH_TRAIN_OPTIONS = 9 };
+enum { N_BENCH_TRAIN_OPTIONS = 10 };
 extern const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS];
 
 /* The name of an option that was given although --train was not; NULL: none. */

@@ -170,6 +170,12 @@ static const option memory_table[] = {
      .help = "Which activations are kept for the backward pass and which are recomputed: none (all are kept), full "
              "(as few as possible are), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: "
              "auto, which keeps as many as --memory allows."},
+    {.name = "tile-rows", .neutral = true, .kind = OPTION_INT, .value_name = "N|auto", .low = 1, .high = 1 << 20,
+     .choices = sizes, TRAIN(memory.tile_rows),
+     .help = "With --checkpointing full or auto: compute N tokens at a time of everything in a layer but attention, so "
+             "that long rows take less memory. Results do not depend on it on the CPU; on a GPU, sums are rounded in "
+             "another order. Default: auto, which is all tokens, or where that does not fit into --memory the most "
+             "that do, from 128 to 8192."},
     {.name = "plan", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, plan),
      .help = "Show what the run would take, by category, and end. Only the model's description is read; "
              "--data and --out are not needed."},

@@ -205,6 +205,7 @@ class PlanInfo(Sized):
         ("flops", c_double),
         ("copied_bytes", c_int64),
         ("update_copied_bytes", c_int64),
+        ("tile_rows", c_int32),
     ]
 
 
@@ -451,6 +452,7 @@ class TrainMemory(Structure):
         ("checkpointing", c_char_p),
         ("offload_optimizer", c_bool),
         ("offload_activations", c_bool),
+        ("tile_rows", c_int32),
     ]
 
 
@@ -554,6 +556,7 @@ class TrainInfo(Sized):
         ("n_not_better", c_int32),
         ("stopped_early", c_bool),
         ("checkpointing", c_char_p),
+        ("tile_rows", c_int32),
         ("planned_bytes", c_int64),
         ("peak_bytes", c_int64),
         ("planned_host_bytes", c_int64),
@@ -877,6 +880,10 @@ class TrainOptions(TypedDict, total=False):
     # the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory: copied there after the
     # forward pass, fetched ahead of the backward pass
     offload_activations: bool
+    # rows that recomputed layers (checkpointing full or auto) have of all but attention at a time; 1 to 2^20. 0
+    # or QRUN_AUTO: all, or where that does not fit the most that do, of 128, 256 … 8,192. Not for models with
+    # layers of the gated delta rule
+    tile_rows: int
     # steps, up to 1e12; 0: only at the end. Needs examples to evaluate on
     eval_every: int
     # stop after this many evaluations in a row that did not improve on the best by more than the threshold; 0:

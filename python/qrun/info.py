@@ -138,6 +138,8 @@ class PlanInfo:
     copied_bytes: int
     # the same in the update that ends a step
     update_copied_bytes: int
+    # of recomputed layers, as chosen; 0: all rows at a time
+    tile_rows: int
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,8 @@ class TrainInfo:
     stopped_early: bool
     # as chosen
     checkpointing: str
+    # of recomputed layers, as chosen; 0: all rows at a time
+    tile_rows: int
     planned_bytes: int
     # device memory, the context's included
     peak_bytes: int

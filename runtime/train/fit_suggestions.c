@@ -28,9 +28,10 @@ static variant variant_of(const qrun_trainer *trainer) {
     return (variant){*trainer, trainer->settings.batch_size, trainer->settings.seq_tokens};
 }
 
-/* The least that the policy allows: nothing is kept that need not be. */
+/* The least that the policy allows: nothing is kept that need not be, and tiles are small. */
 static void keep_least(variant *v) {
     v->trainer.policy = (qr_recompute_policy){.kind = QR_RECOMPUTE_AUTO, .n = 0, .offload = v->trainer.policy.offload};
+    v->trainer.policy.tile_rows = qr_trainer_least_tile_rows(&v->trainer, &v->trainer.policy);
 }
 
 static void set_tokens(variant *v, int64_t n_tokens) { v->trainer.settings.batch_tokens = n_tokens; }

@@ -74,6 +74,7 @@ static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) 
         RANGE(saving, keep, 1e6),
         RANGE(optimization, optimizer, QRUN_OPTIMIZER_SGD),
         RANGE(optimization, schedule, QRUN_SCHEDULE_CONSTANT),
+        SIZE(memory, tile_rows, 1 << 20),
     };
 #undef RANGE
 #undef SIZE
@@ -212,6 +213,7 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .has_batch_tokens = params->batches.batch_tokens != 0,
         .auto_seq_tokens = params->batches.seq_len == QRUN_AUTO,
         .auto_batch_size = params->batches.batch_size == QRUN_AUTO,
+        .tile_rows = qr_max(params->memory.tile_rows, 0),
         .grad_accum = (int64_t)or_default(params->batches.grad_accum, 1),
         .max_steps = params->batches.max_steps,
         .seed = params->batches.seed,

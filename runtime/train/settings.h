@@ -24,6 +24,7 @@ typedef struct qr_train_settings {
     int64_t batch_tokens;                  /* the most of a micro-batch, whatever the mode */
     bool has_batch_tokens;                 /* given; else batch_size · seq_tokens */
     bool auto_seq_tokens, auto_batch_size; /* as much as memory allows: fit.c settles them */
+    int64_t tile_rows;                     /* as given; 0: chosen by the memory */
     uint64_t seed;
     int64_t eval_every, save_every, keep;
     int64_t patience; /* evaluations without improvement; 0: no early stopping */

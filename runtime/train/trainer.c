@@ -189,6 +189,7 @@ static qrun_plan_info describe_plan(const qrun_trainer *trainer, bool fits) {
         .flops = trainer->cost.pass.flops,
         .copied_bytes = trainer->cost.pass.copied_bytes,
         .update_copied_bytes = trainer->cost.update_copied_bytes,
+        .tile_rows = (int32_t)qr_trainer_tile_rows(trainer),
     };
 }
 
@@ -261,6 +262,7 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .earlier_learning_rate = n_before > 0 ? s->learning_rate * before : 0,
         .next_learning_rate = n_before > 0 ? s->learning_rate * after : 0,
         .checkpointing = trainer->policy_name,
+        .tile_rows = (int32_t)qr_trainer_tile_rows(trainer),
         .planned_bytes = qr_plan_total(&trainer->plan),
         .peak_bytes = qr_device_memory_peak(backend),
         .planned_host_bytes = qr_plan_host_total(&trainer->plan),

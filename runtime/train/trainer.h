@@ -62,7 +62,7 @@ struct qrun_trainer {
     qr_gradient_sum *gradient_sum;
     qr_train_pass *pass;
     qr_recompute_policy policy;
-    char policy_name[24];     /* "": there is no plan yet */
+    char policy_name[64];     /* "": there is no plan yet */
     char date[QR_DATE_BYTES]; /* of settings.now */
     char nonfinite_name[256]; /* of the last skipped step's metrics */
     double flops_per_token;   /* as in qrun_train_info */
@@ -106,11 +106,15 @@ qrun_status qr_trainer_make_batches(qrun_trainer *trainer, int64_t epoch, qr_err
 
 /* ---- train/plan.c ------------------------------------------------------------------------------------------------ */
 
-/* Settles policy and plan: AUTO keeps as many layers as fit; the others must fit as they are. Needs data and the
- * description of the parameters. */
+/* Settles policy and plan: AUTO keeps as many layers as fit; the others must fit as they are, but for tiles, which are
+ * chosen where nothing fits without. Needs data and the description of the parameters. */
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 /* The plan under the trainer's policy; AUTO: with policy.n layers kept. */
 qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_run_cost *cost, qr_error *err);
+/* Rows of a tile, as settled; 0: layers are whole. */
+int64_t qr_trainer_tile_rows(const qrun_trainer *trainer);
+/* Of the tiles with which the policy takes least: as given, or the smallest that are chosen; 0: it takes none. */
+int64_t qr_trainer_least_tile_rows(const qrun_trainer *trainer, const qr_recompute_policy *policy);
 bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget);
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer);
 

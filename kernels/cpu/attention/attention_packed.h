@@ -16,9 +16,26 @@ typedef struct qr_packed_pages {
     int32_t *token_page, *position; /* [n_tokens] */
 } qr_packed_pages;
 
-/* Cuts the pages and their tables out of `memory`, 64-byte aligned, and fills the tables; returns the bytes taken, a
- * multiple of 64. memory NULL: only counts. */
-size_t qr_packed_pages_make(const qr_attention_packed_args *args, void *memory, qr_packed_pages *pages);
+/* A call runs in parts, of consecutive sequences each, whose pages are there at a time. A sequence fills whole pages,
+ * so the pages of very many short ones would take several times what their tokens do. A sequence sees its own rows
+ * alone, so parts do not change the bits. */
+typedef struct qr_packed_part {
+    qr_attention_packed_args args; /* of the part's rows; seq_start is `starts` */
+    int64_t first_token;           /* of the call */
+    int32_t next_seq;              /* the first of the next part; 0: none has been cut yet */
+    int32_t *starts;               /* [n_seqs + 1] */
+} qr_packed_part;
+
+/* Takes the starts out of `memory`, and returns the bytes of that, a multiple of 64. */
+size_t qr_packed_parts_begin(const qr_attention_packed_args *args, void *memory, qr_packed_part *part);
+/* False: there are no more. */
+bool qr_packed_parts_next(const qr_attention_packed_args *args, qr_packed_part *part);
+/* What the pages and tables of any part take at most: it follows from the sizes alone. */
+size_t qr_packed_pages_bytes(const qr_attention_packed_args *args, qr_packed_pages *pages);
+
+/* Cuts the pages of a part and their tables out of `memory`, 64-byte aligned, and fills the tables; returns the bytes
+ * taken, a multiple of 64. */
+size_t qr_packed_pages_make(const qr_attention_packed_args *part, void *memory, qr_packed_pages *pages);
 
 /* The two ops of a packed call: writing its K and V, and attention over what was written. */
 void qr_packed_kv_write(const qr_attention_packed_args *args, const qr_packed_pages *pages, qr_kv_write_args *write);
@@ -55,7 +72,7 @@ typedef struct qr_packed_backward_tiling {
 } qr_packed_backward_tiling;
 
 /* As qr_packed_pages_make. */
-size_t qr_packed_backward_tiling_make(const qr_backend *backend, const qr_attention_packed_backward_args *args,
+size_t qr_packed_backward_tiling_make(const qr_backend *backend, const qr_attention_packed_backward_args *part,
                                       void *memory, qr_packed_backward_tiling *tiling);
 void qr_packed_backward_scratch_of(const qr_packed_backward_tiling *tiling, int worker,
                                    qr_packed_backward_scratch *scratch);

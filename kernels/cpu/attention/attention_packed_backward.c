@@ -317,13 +317,12 @@ static void delta_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-void QR_ISA(qr_cpu_attention_packed_backward)(const qr_backend *backend, const qr_attention_packed_backward_args *args,
-                                              void *workspace) {
+static void run_part(const qr_backend *backend, const qr_attention_packed_backward_args *part, void *workspace) {
     enum { TASKS_PER_THREAD = 2 };
-    const qr_attention_packed_args *forward = &args->forward;
-    struct call call = {.args = args};
+    const qr_attention_packed_args *forward = &part->forward;
+    struct call call = {.args = part};
     qr_kv_write_args write;
-    qr_packed_backward_tiling_make(backend, args, workspace, &call.tiling);
+    qr_packed_backward_tiling_make(backend, part, workspace, &call.tiling);
     qr_packed_kv_write(forward, &call.tiling.pages, &write);
     QR_ISA(qr_cpu_kv_write)(backend, &write);
     qr_cpu_run_ranges(backend, forward->n_tokens, (int64_t)forward->n_heads * forward->head_dim, delta_rows, &call);
@@ -335,4 +334,20 @@ void QR_ISA(qr_cpu_attention_packed_backward)(const qr_backend *backend, const q
     }
     qr_threads_run(backend->threads, n_tasks * blocks_per_task(&call), run_one_block, &call);
     qr_threads_run(backend->threads, n_tasks * tiles_per_task(&call), run_one_tile, &call);
+}
+
+void QR_ISA(qr_cpu_attention_packed_backward)(const qr_backend *backend, const qr_attention_packed_backward_args *args,
+                                              void *workspace) {
+    const int64_t out_row = (int64_t)args->forward.n_heads * args->forward.head_dim;
+    qr_packed_part part;
+    unsigned char *rest = (unsigned char *)workspace + qr_packed_parts_begin(&args->forward, workspace, &part);
+    while (qr_packed_parts_next(&args->forward, &part)) {
+        qr_attention_packed_backward_args backward = *args;
+        backward.forward = part.args;
+        backward.dout += part.first_token * out_row;
+        backward.dq += part.first_token * args->dqkv_stride;
+        backward.dk += part.first_token * args->dqkv_stride;
+        backward.dv += part.first_token * args->dqkv_stride;
+        run_part(backend, &backward, rest);
+    }
 }

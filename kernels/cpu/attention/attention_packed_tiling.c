@@ -30,26 +30,105 @@ static void fill_tables(const qr_attention_packed_args *args, qr_packed_pages *p
     }
 }
 
-size_t qr_packed_pages_make(const qr_attention_packed_args *args, void *memory, qr_packed_pages *pages) {
+static qr_packed_pages describe_pages(const qr_attention_packed_args *args) {
     const qr_kv_format rounded = args->dst_dtype == QR_DTYPE_F16 ? QR_KV_F16 : QR_KV_BF16;
-    *pages = (qr_packed_pages){
+    qr_packed_pages pages = {
         .layout = {.format = args->round_kv ? rounded : QR_KV_F32,
                    .n_kv_heads = args->n_kv_heads,
                    .head_dim = args->head_dim},
         .table_stride = qr_ceil_div(args->max_seq_tokens, QR_KV_PAGE_TOKENS),
     };
-    pages->page_bytes = (int64_t)qr_kv_layer_bytes(&pages->layout);
-    /* The full pages of all tokens, and one partly filled page for each sequence. */
-    const int64_t n_pages = args->n_tokens / QR_KV_PAGE_TOKENS + args->n_seqs;
-    const int64_t entry = (int64_t)sizeof(int32_t), table = args->n_seqs * pages->table_stride;
+    pages.page_bytes = (int64_t)qr_kv_layer_bytes(&pages.layout);
+    return pages;
+}
+
+/* Of n_tokens in n_seqs sequences: the full pages of all tokens, and one partly filled page for each sequence. */
+static int64_t pages_of(int64_t n_tokens, int64_t n_seqs) { return n_tokens / QR_KV_PAGE_TOKENS + n_seqs; }
+
+static size_t lay_out(const qr_attention_packed_args *args, int64_t n_pages, int64_t n_entries, void *memory,
+                      qr_packed_pages *pages) {
+    const int64_t entry = (int64_t)sizeof(int32_t);
     cutter c = {.memory = memory};
     pages->pages = cut(&c, n_pages * pages->page_bytes);
-    pages->block_table = cut(&c, table * entry);
+    pages->block_table = cut(&c, n_entries * entry);
     pages->first_position = cut(&c, args->n_seqs * entry);
     pages->token_page = cut(&c, args->n_tokens * entry);
     pages->position = cut(&c, args->n_tokens * entry);
-    if (memory != NULL) { fill_tables(args, pages); }
     return c.taken;
+}
+
+/* --- Parts --- */
+
+/* Of a part: as many pages as the tokens fill, and some that are filled partly; a table entry for each token. Any one
+ * sequence takes no more. */
+static int64_t most_pages(const qr_attention_packed_args *args) {
+    enum { PARTLY_FILLED = 64 };
+    const int64_t partly = PARTLY_FILLED + args->n_tokens / (4 * QR_KV_PAGE_TOKENS);
+    return pages_of(args->n_tokens, qr_min(args->n_seqs, partly));
+}
+
+static int64_t most_entries(const qr_attention_packed_args *args) {
+    const int64_t stride = qr_ceil_div(args->max_seq_tokens, QR_KV_PAGE_TOKENS);
+    return qr_max(stride, qr_min(args->n_seqs * stride, args->n_tokens));
+}
+
+size_t qr_packed_pages_bytes(const qr_attention_packed_args *args, qr_packed_pages *pages) {
+    *pages = describe_pages(args);
+    return lay_out(args, most_pages(args), most_entries(args), NULL, pages);
+}
+
+size_t qr_packed_parts_begin(const qr_attention_packed_args *args, void *memory, qr_packed_part *part) {
+    cutter c = {.memory = memory};
+    *part = (qr_packed_part){.next_seq = 0};
+    part->starts = cut(&c, ((int64_t)args->n_seqs + 1) * (int64_t)sizeof(int32_t));
+    return c.taken;
+}
+
+/* Sequences from `first` on, and the tokens of the longest. */
+static int32_t count_seqs(const qr_attention_packed_args *args, int32_t first, int32_t *longest) {
+    const int64_t n_pages = most_pages(args), n_entries = most_entries(args);
+    int32_t n = 0;
+    *longest = 0;
+    for (; first + n < args->n_seqs; n++) {
+        const int32_t tokens = args->seq_start[first + n + 1] - args->seq_start[first];
+        const int32_t most = (int32_t)qr_max(*longest, args->seq_start[first + n + 1] - args->seq_start[first + n]);
+        const int64_t entries = (n + 1) * qr_ceil_div(most, QR_KV_PAGE_TOKENS);
+        if (n > 0 && (pages_of(tokens, n + 1) > n_pages || entries > n_entries)) { break; }
+        *longest = most;
+    }
+    return n;
+}
+
+bool qr_packed_parts_next(const qr_attention_packed_args *args, qr_packed_part *part) {
+    const int32_t first_seq = part->next_seq;
+    if (first_seq == args->n_seqs) { return false; }
+    int32_t longest;
+    const int32_t n = count_seqs(args, first_seq, &longest), first = args->seq_start[first_seq];
+    const int64_t out_row = (int64_t)args->n_heads * args->head_dim;
+    for (int32_t s = 0; s <= n; s++) { part->starts[s] = args->seq_start[first_seq + s] - first; }
+    part->args = *args;
+    part->args.q += first * args->qkv_stride;
+    part->args.k += first * args->qkv_stride;
+    part->args.v += first * args->qkv_stride;
+    part->args.dst = (unsigned char *)args->dst + (size_t)(first * out_row) * qr_dtype_bytes(args->dst_dtype);
+    part->args.lse += (int64_t)first * args->n_heads;
+    part->args.seq_start = part->starts;
+    part->args.n_tokens = part->starts[n];
+    part->args.n_seqs = n;
+    part->args.max_seq_tokens = longest;
+    part->first_token = first;
+    part->next_seq = first_seq + n;
+    return true;
+}
+
+/* --- Forward --- */
+
+size_t qr_packed_pages_make(const qr_attention_packed_args *part, void *memory, qr_packed_pages *pages) {
+    *pages = describe_pages(part);
+    const int64_t n_pages = pages_of(part->n_tokens, part->n_seqs), n_entries = part->n_seqs * pages->table_stride;
+    const size_t n_bytes = lay_out(part, n_pages, n_entries, memory, pages);
+    fill_tables(part, pages);
+    return n_bytes;
 }
 
 void qr_packed_kv_write(const qr_attention_packed_args *args, const qr_packed_pages *pages, qr_kv_write_args *write) {
@@ -93,10 +172,12 @@ void qr_packed_attention(const qr_attention_packed_args *args, const qr_packed_p
 
 size_t qr_cpu_attention_packed_workspace(const qr_backend *backend, const qr_attention_packed_args *args) {
     qr_packed_pages pages;
+    qr_packed_part part;
     qr_attention_args attention;
-    const size_t pages_bytes = qr_packed_pages_make(args, NULL, &pages);
+    const size_t starts_bytes = qr_packed_parts_begin(args, NULL, &part);
+    const size_t pages_bytes = qr_packed_pages_bytes(args, &pages);
     qr_packed_attention(args, &pages, &attention);
-    return pages_bytes + qr_cpu_attention_workspace(backend, &attention);
+    return starts_bytes + pages_bytes + qr_cpu_attention_workspace(backend, &attention);
 }
 
 /* --- Backward --- */
@@ -124,20 +205,25 @@ static int64_t cut_scratch(const qr_packed_backward_tiling *tiling, float *first
     return n;
 }
 
-size_t qr_packed_backward_tiling_make(const qr_backend *backend, const qr_attention_packed_backward_args *args,
-                                      void *memory, qr_packed_backward_tiling *tiling) {
-    const qr_attention_packed_args *forward = &args->forward;
-    *tiling = (qr_packed_backward_tiling){.group = forward->n_heads / forward->n_kv_heads};
+/* All but the pages, which have taken `c` so far. */
+static size_t tiling_rest(const qr_backend *backend, const qr_attention_packed_args *forward, cutter c,
+                          qr_packed_backward_tiling *tiling) {
+    tiling->group = forward->n_heads / forward->n_kv_heads;
     tiling->heads_per_tile = (int32_t)qr_min(tiling->group, QR_ATTENTION_ROWS);
     tiling->n_head_tiles = (int32_t)qr_ceil_div(tiling->group, tiling->heads_per_tile);
     tiling->tokens_per_tile = QR_ATTENTION_ROWS / tiling->heads_per_tile;
     tiling->dim_padded = qr_round_up(forward->head_dim, 16);
     qr_packed_backward_scratch scratch;
     tiling->scratch_floats = cut_scratch(tiling, NULL, &scratch);
-    cutter c = {.memory = memory, .taken = qr_packed_pages_make(forward, memory, &tiling->pages)};
     tiling->delta = cut(&c, forward->n_tokens * forward->n_heads * (int64_t)sizeof(float));
     tiling->scratch = cut(&c, qr_threads_count(backend->threads) * tiling->scratch_floats * (int64_t)sizeof(float));
     return c.taken;
+}
+
+size_t qr_packed_backward_tiling_make(const qr_backend *backend, const qr_attention_packed_backward_args *part,
+                                      void *memory, qr_packed_backward_tiling *tiling) {
+    const size_t n_bytes = qr_packed_pages_make(&part->forward, memory, &tiling->pages);
+    return tiling_rest(backend, &part->forward, (cutter){.memory = memory, .taken = n_bytes}, tiling);
 }
 
 void qr_packed_backward_scratch_of(const qr_packed_backward_tiling *tiling, int worker,
@@ -149,5 +235,8 @@ void qr_packed_backward_scratch_of(const qr_packed_backward_tiling *tiling, int 
 size_t qr_cpu_attention_packed_backward_workspace(const qr_backend *backend,
                                                   const qr_attention_packed_backward_args *args) {
     qr_packed_backward_tiling tiling;
-    return qr_packed_backward_tiling_make(backend, args, NULL, &tiling);
+    qr_packed_part part;
+    const size_t starts_bytes = qr_packed_parts_begin(&args->forward, NULL, &part);
+    const size_t pages_bytes = qr_packed_pages_bytes(&args->forward, &tiling.pages);
+    return starts_bytes + tiling_rest(backend, &args->forward, (cutter){.taken = pages_bytes}, &tiling);
 }
