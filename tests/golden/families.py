@@ -43,6 +43,13 @@ _LONG_10 = [1.05, 1.2, 1.5, 1.9, 2.6, 3.7, 5.5, 7.5, 9.0, 11.5]
 _SHORT_12 = [1.0, 1.01, 1.03, 1.07, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75]
 _LONG_12 = [1.1, 1.3, 1.6, 2.0, 2.4, 3.1, 3.9, 5.0, 6.2, 7.4, 8.8, 10.0]
 
+def even_config(experts=False):
+    """Sizes that are multiples of 16, of which some are none of 32."""
+    config = _config(48, 3, 1, 2, 144, head_dim=32, tie_word_embeddings=True) | _rope("default")
+    return config | (dict(moe_intermediate_size=16, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True)
+                     if experts else {})
+
+
 FAMILIES = [
     Family("llama", "llama",
            _config(48, 3, 1, 2, 172, head_dim=80, tie_word_embeddings=False, rms_norm_eps=2e-3) | _rope("default"),
