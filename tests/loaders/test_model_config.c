@@ -667,7 +667,8 @@ static void test_refusals(void) {
          "config: model_type \"nothing\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
          "qwen3_5_moe, "
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
-         "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, qwen3_5_text, qwen3_5_moe_text, qwen3_next, gpt2"},
+         "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
+         "qwen3_next, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -813,6 +814,20 @@ static void test_families_that_are_out(void) {
         const size_t length = strlen(err.message), n = strlen(expected);
         CHECK_MSG(length > n && strcmp(err.message + length - n, expected) == 0, "%s", err.message);
     }
+}
+
+static void test_granite4(void) {
+    PARSE("{'model_type':'granitemoehybrid','num_hidden_layers':2,'num_local_experts':0,'layer_types':['attention',"
+          "'attention'],'position_embedding_type':'rope','shared_intermediate_size':96,'residual_multiplier':0.5}");
+    CHECK(c.intermediate_size == 96 && c.residual_multiplier == 0.5 && c.layer_rotates[0] && c.experts.n_experts == 0);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba']}",
+                  QRUN_ERROR_UNSUPPORTED, "Granite 4 hybrid (model_type \"granitemoehybrid\") has Mamba layers");
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':1,'layer_types':['attention']}",
+                  QRUN_ERROR_UNSUPPORTED, "Granite 4 with experts (\"num_local_experts\" 8)");
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':1,'layer_types':['attention'],"
+                  "'num_local_experts':0,'position_embedding_type':'alibi'}",
+                  QRUN_ERROR_UNSUPPORTED, "\"position_embedding_type\" is \"alibi\"");
 }
 
 static void test_generation_config(void) {
@@ -1033,6 +1048,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gpt_oss);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_families_that_are_out);
+    CHECK_RUN(test_granite4);
     CHECK_RUN(test_generation_config);
     CHECK_RUN(test_generation_rules);
     CHECK_RUN(test_any_allocation_may_fail);
