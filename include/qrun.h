@@ -281,6 +281,8 @@ typedef struct qrun_model_info {
     int64_t n_active_parameters; /* all but the experts that a token does not go to */
     int32_t n_experts, n_experts_per_token, expert_intermediate_size; /* of layers with experts; 0: there are none */
     const char *left_out; /* parts of the folder that text needs none of, as "model.visual, mtp"; NULL: none */
+    const char
+        *packed_as; /* what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are */
 } qrun_model_info;
 #define QRUN_MODEL_INFO_INIT \
     { .struct_size = sizeof(qrun_model_info) }

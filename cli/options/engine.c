@@ -196,6 +196,10 @@ int engine_open_model(engine *e, const engine_options *options) {
     if (e->info.left_out != NULL) {
         notify("note: text needs none of these parts of the model, and they are left out: %s", e->info.left_out);
     }
+    if (e->info.packed_as != NULL && e->info.n_quantized_parameters > 0) {
+        notify("note: the weights are stored as %s, and %s rounds them a second time; --quant bf16 loses less",
+               e->info.packed_as, e->info.quant);
+    }
     return EXIT_OK;
 }
 

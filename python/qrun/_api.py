@@ -180,6 +180,7 @@ class ModelInfo(Sized):
         ("n_experts_per_token", c_int32),
         ("expert_intermediate_size", c_int32),
         ("left_out", c_char_p),
+        ("packed_as", c_char_p),
     ]
 
 

@@ -96,6 +96,8 @@ class ModelInfo:
     expert_intermediate_size: int
     # parts of the folder that text needs none of, as "model.visual, mtp"; NULL: none
     left_out: Optional[str]
+    # what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are
+    packed_as: Optional[str]
 
 
 @dataclass(frozen=True)

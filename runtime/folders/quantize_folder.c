@@ -136,13 +136,21 @@ static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *
     return QRUN_OK;
 }
 
+/* Scales and the like of a packed matrix, which the new folder has none of. */
+static bool is_part_of(const qrun_model *model, const qr_stored_weight *stored, const qr_safetensors_tensor *tensor) {
+    if (stored->packed.kind == QR_PACKING_NONE || stored->codes == tensor) { return false; }
+    return stored->packed.scale_tensor == tensor ||
+           qr_packed_module_has(&model->config.quantization.packing, stored->codes, tensor->name);
+}
+
 /* The new tensors that an old one becomes: the parts of its matrices, or itself. */
 static qrun_status add_source(folder_job *job, const qr_safetensors_tensor *tensor, qr_error *err) {
     const size_t n_before = job->n_outputs;
     for (size_t i = 0; i < job->n_matrices; i++) {
         if (job->matrices[i].stored.codes == tensor) { QR_RETURN_IF_ERROR(add_matrix(job, &job->matrices[i], err)); }
-        if (job->matrices[i].stored.packed.scale_tensor == tensor) { return QRUN_OK; }
+        if (is_part_of(&job->copy.model, &job->matrices[i].stored, tensor)) { return QRUN_OK; }
     }
+    if (qr_model_is_idle_bias(&job->copy.model, tensor)) { return QRUN_OK; }
     const bool is_kept = job->n_outputs == n_before;
     const int64_t n_times = is_kept ? 1 : 2; /* a matrix is read for its scales and for its codes */
     job->copy.total_bytes += (int64_t)tensor->n_bytes * n_times;

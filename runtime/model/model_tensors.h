@@ -18,6 +18,9 @@ qrun_status qr_model_settle_head(qrun_model *model, const qr_safetensors *source
  */
 qrun_status qr_model_refuse_unknown_tensors(const qrun_model *model, const qr_safetensors *source, qr_error *err);
 
+/* A bias of zeros in a module that has none: GPTQ's own layers have biases always. It is not read. */
+bool qr_model_is_idle_bias(const qrun_model *model, const qr_safetensors_tensor *tensor);
+
 /* Tensors that follow each other and belong to something that text does not need: an image encoder ("model.visual"),
  * heads that predict several tokens ("mtp"). */
 typedef struct qr_left_out {
