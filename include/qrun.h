@@ -815,10 +815,10 @@ typedef struct qrun_train_callbacks {
 
 /* Of a run on several ranks (qrun_context_params). Its result does not depend on them. */
 typedef struct qrun_train_ranks {
-    int32_t zero; /* ZeRO: 1: each rank holds the optimizer states of a share of the parameters, updates it and sends it
-                     to the others; 0: each holds and updates all */
-    int32_t n_ranks; /* for qrun_plan_training: how many ranks to plan for, up to 1,024; 0: one. A trainer has those that
-                        were launched, and refuses another number */
+    int32_t zero;      /* ZeRO: 1: each rank holds the optimizer states of a share of the parameters, updates it and
+                          sends it to the others; 0: each holds and updates all */
+    int32_t n_ranks;   /* for qrun_plan_training: how many ranks to plan for, up to 1,024; 0: one. A trainer has those
+                          that were launched, and refuses another number */
     int32_t plan_rank; /* of these, whose plan it is; QRUN_AUTO: that of the one that needs the most */
 } qrun_train_ranks;
 
@@ -876,8 +876,8 @@ typedef struct qrun_train_info {
     const char *checkpointing;                   /* as chosen */
     int64_t planned_bytes, peak_bytes;           /* device memory, the context's included */
     int64_t planned_host_bytes, peak_host_bytes; /* host memory where it is separate (on a GPU); else 0 */
-    double flops_per_token; /* operations of matrix products and attention for a token of a full row: forward,
-                               recomputed and backward. A multiply-add counts 2; frozen weights have no gradient */
+    double flops_per_token;  /* operations of matrix products and attention for a token of a full row: forward,
+                                recomputed and backward. A multiply-add counts 2; frozen weights have no gradient */
     int64_t step_sent_bytes; /* that this rank sends to others in a step with grad_accum micro-batches, by the plan */
     int64_t sent_bytes;      /* that it has sent so far, as counted, whatever for */
 } qrun_train_info;

@@ -27,9 +27,7 @@ struct qr_gradient_sum {
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* A tail, which is less than a chunk, has room in the pieces of all ranks. */
-static int64_t piece_floats(int32_t n_ranks) {
-    return qr_min(MOST_PIECE_FLOATS, MOST_SENT_FLOATS / n_ranks);
-}
+static int64_t piece_floats(int32_t n_ranks) { return qr_min(MOST_PIECE_FLOATS, MOST_SENT_FLOATS / n_ranks); }
 
 static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
     qr_layout layout = {memory, 0};
@@ -135,9 +133,7 @@ static int64_t piece_of(const qr_gradient_sum *sum, int32_t r, int64_t i, int64_
 
 static int64_t count_pieces(const qr_gradient_sum *sum) {
     int64_t most = 0;
-    for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
-        most = qr_max(most, qr_shards_floats(sum->shards, r));
-    }
+    for (int32_t r = 0; r < sum->ranks->n_ranks; r++) { most = qr_max(most, qr_shards_floats(sum->shards, r)); }
     return qr_ceil_div(most, sum->piece_floats);
 }
 

@@ -1,6 +1,6 @@
 /* Who updates what. The arena of parameters is cut into a shard for each rank, one after the other and as equal as may
- * be: between blocks of QR_SHARD_BLOCK elements of a tensor, as optimisers with 8-bit states have them, or between whole
- * tensors. A shard may be empty. */
+ * be: between blocks of QR_SHARD_BLOCK elements of a tensor, as optimisers with 8-bit states have them, or between
+ * whole tensors. A shard may be empty. */
 #ifndef QR_RUNTIME_RANKS_SHARDS_H
 #define QR_RUNTIME_RANKS_SHARDS_H
 

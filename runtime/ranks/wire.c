@@ -17,7 +17,7 @@ int64_t qr_wire_step_bytes(const qr_gradient_options *o) {
     const int64_t n_own = qr_shards_floats(shards, shards->rank);
     const int64_t n_chunks = qr_shards_chunk(shards, shards->rank + 1) - qr_shards_chunk(shards, shards->rank);
     const int64_t n_rounds = qr_ceil_div(o->n_accumulate, shards->n_ranks);
-    const int64_t n_computed = (o->n_accumulate - shards->rank + others) / shards->n_ranks; /* micro-batches of its own */
+    const int64_t n_computed = (o->n_accumulate - shards->rank + others) / shards->n_ranks; /* its micro-batches */
     if (others == 0) { return 0; }
     int64_t n_bytes = shards->rank == 0 ? others * (int64_t)sizeof(qr_rank_command) : 0;
     n_bytes += n_rounds * others * (int64_t)(sizeof(int32_t) + sizeof(double)); /* how each fares, and its loss */

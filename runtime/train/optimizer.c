@@ -299,14 +299,12 @@ static qrun_status walk_states(states_walk *walk, qr_error *err) {
     qr_layout layout = {NULL, 0};
     for (int64_t i = 0; i < p->n && layout.offset < walk->offset + walk->n_bytes; i++) {
         const tensor_states whole = whole_states(options->kind, &p->list[i]);
-        const tensor_states held =
-            own ? walk->optimizer->tensors[i] : states_of_rank(options, &p->list[i], walk->rank);
+        const tensor_states held = own ? walk->optimizer->tensors[i] : states_of_rank(options, &p->list[i], walk->rank);
         for (int a = 0; a < STATE_ARRAYS; a++) {
             const state_array array = (state_array)a;
             const size_t at = layout.offset + array_offset(array, held.first);
             (void)qr_layout_take(&layout, array_elements(options->kind, &whole, array), element_bytes(array));
-            QR_RETURN_IF_ERROR(
-                visit_array(walk, at, array_bytes(options->kind, &held, array), held.arrays[a], err));
+            QR_RETURN_IF_ERROR(visit_array(walk, at, array_bytes(options->kind, &held, array), held.arrays[a], err));
         }
     }
     return QRUN_OK;

@@ -12,8 +12,8 @@ typedef struct qr_optimizer_options {
     float lr_ratio_b;       /* LoRA+ (Hayou et al. 2024): rate of B and of vectors over that of the rest; 0: 1 */
     bool offload;           /* states in host memory: a step streams them through two stages on the device */
     int64_t stage_elements; /* offload: of a tensor staged at a time, a multiple of 256; 0: 2^20 */
-    /* Lent: this rank has the states of its shard, and updates that alone. NULL: everything. Those of Adafactor are cut
-     * between whole tensors. */
+    /* Lent: this rank has the states of its shard, and updates that alone. NULL: everything. Those of Adafactor are
+     * cut between whole tensors. */
     const qr_shards *shards;
 } qr_optimizer_options;
 
@@ -30,7 +30,8 @@ void qr_optimizer_destroy(qr_optimizer *optimizer); /* NULL is fine */
 
 const qr_shards *qr_optimizer_shards(const qr_optimizer *optimizer); /* of its options */
 
-/* Updates the parameters, or this rank's shard of them, from grad_scale × their gradients; step counts from 1. The bits do not depend on offload. */
+/* Updates the parameters, or this rank's shard of them, from grad_scale × their gradients; step counts from 1. The bits
+ * do not depend on offload. */
 qrun_status qr_optimizer_step(qr_optimizer *optimizer, int64_t step, float learning_rate, float grad_scale,
                               qr_workspace workspace, qr_error *err);
 

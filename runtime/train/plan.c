@@ -20,8 +20,8 @@ static int32_t find_fullest(const qr_parameters *p, qr_shards *shards, const qr_
     int32_t fullest = 0;
     for (int32_t r = 0; r < shards->n_ranks; r++) {
         shards->rank = r;
-        const size_t n_bytes = qr_optimizer_bytes(p, optimizer) + qr_optimizer_host_bytes(p, optimizer) +
-                               qr_gradient_sum_bytes(gradients);
+        const size_t n_bytes =
+            qr_optimizer_bytes(p, optimizer) + qr_optimizer_host_bytes(p, optimizer) + qr_gradient_sum_bytes(gradients);
         if (n_bytes > most) { most = n_bytes, fullest = r; }
     }
     return fullest;

@@ -3,8 +3,8 @@
 #include "base/alloc.h"
 #include "runtime/train/trainer.h"
 
-/* The parts that ranks have of [offset, offset + n), one rank after the other, from them to rank 0, which puts them into
- * host [n]; NULL on the others. packed [n]: scratch. */
+/* The parts that ranks have of [offset, offset + n), one rank after the other, from them to rank 0, which puts them
+ * into host [n]; NULL on the others. packed [n]: scratch. */
 static qrun_status collect(const qrun_trainer *trainer, size_t offset, size_t n, void *host, unsigned char *packed,
                            qr_error *err) {
     const qr_optimizer *optimizer = trainer->optimizer;

@@ -29,8 +29,7 @@ static qrun_status measure(qr_backend *backend, const float *x, int64_t n, qr_wo
     for (int64_t done = 0; done < n; done += RESULT_CHUNKS * QR_SQUARES_CHUNK) {
         const int64_t n_here = qr_min(n - done, RESULT_CHUNKS * QR_SQUARES_CHUNK);
         const int64_t n_chunks = qr_ceil_div(n_here, QR_SQUARES_CHUNK);
-        const qr_sum_squares_args args = {
-            .x = x + done, .n = n_here, .dst = device_sums, .n_nonfinite = device_counts};
+        const qr_sum_squares_args args = {.x = x + done, .n = n_here, .dst = device_sums, .n_nonfinite = device_counts};
         QR_RETURN_IF_ERROR(qr_sum_squares(backend, &args, workspace_of(scratch), err));
         QR_RETURN_IF_ERROR(backend->copy_out(backend, sums, device_sums, (size_t)n_chunks * sizeof *sums, err));
         QR_RETURN_IF_ERROR(backend->copy_out(backend, counts, device_counts, (size_t)n_chunks * sizeof *counts, err));

@@ -22,10 +22,10 @@ typedef struct rank_case {
 
 typedef struct measurement {
     bool done;
-    int64_t planned, peak;       /* bytes held */
-    int64_t planned_before;      /* by qrun_plan_training, without any rank */
-    int64_t step_sent, sent;     /* by the plan, of a step; counted, of all steps */
-    int64_t step_sent_before;    /* by qrun_plan_training */
+    int64_t planned, peak;        /* bytes held */
+    int64_t planned_before;       /* by qrun_plan_training, without any rank */
+    int64_t step_sent, sent;      /* by the plan, of a step; counted, of all steps */
+    int64_t step_sent_before;     /* by qrun_plan_training */
     int64_t optimizer, gradients; /* by the plan */
 } measurement;
 
@@ -44,8 +44,7 @@ static qrun_status plan_before(qrun_context *context, const qrun_model_params *m
     qrun_plan_info info = QRUN_PLAN_INFO_INIT;
     int32_t n;
     params.ranks.n_ranks = n_ranks, params.ranks.plan_rank = rank;
-    const qrun_status status =
-        qrun_plan_training(context, model_params, &params, &entries, &n, NULL, &info, error);
+    const qrun_status status = qrun_plan_training(context, model_params, &params, &entries, &n, NULL, &info, error);
     qrun_free(entries);
     m->planned_before = info.total_bytes;
     m->step_sent_before = info.sent_bytes;
@@ -178,7 +177,8 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
         }
     }
     measurement of[MAX_RANKS];
-    const rank_case uneven = {MAX_RANKS, 1, 5, QRUN_OPTIMIZER_ADAMW8BIT, true}; /* three ranks have nothing to compute */
+    const rank_case uneven = {MAX_RANKS, 1, 5, QRUN_OPTIMIZER_ADAMW8BIT,
+                              true}; /* three ranks have nothing to compute */
     check(&uneven, of);
 }
 
@@ -216,8 +216,8 @@ static void test_what_is_sent_is_near_a_ring(void) {
         const qrun_plan_info info = plan_of(context, n, 1, n, &states);
         CHECK_MSG((double)info.sent_bytes <= 1.01 * (double)info.ring_bytes, "%d ranks: %lld bytes, a ring sends %lld",
                   (int)n, (long long)info.sent_bytes, (long long)info.ring_bytes);
-        CHECK_MSG((double)states <= 1.02 * (double)all / n + 1e5, "%d ranks: %lld bytes of states, one has %lld", (int)n,
-                  (long long)states, (long long)all);
+        CHECK_MSG((double)states <= 1.02 * (double)all / n + 1e5, "%d ranks: %lld bytes of states, one has %lld",
+                  (int)n, (long long)states, (long long)all);
     }
     qrun_context_destroy(context);
 }
