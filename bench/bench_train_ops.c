@@ -237,7 +237,9 @@ static void bench_embedding(const bench *b) {
 static void bench_optimizers(const bench *b) {
     const int64_t n = b->options.n_parameters, n_blocks = qr_ceil_div(n, 256), cols = b->options.dim, rows = n / cols;
     float *p = numbers(b, n), *g = numbers(b, n), *m = memory(b, n * 4), *v = memory(b, n * 4);
-    const qr_sum_squares_args squares = {.x = g, .n = n, .dst = memory(b, 8), .n_nonfinite = memory(b, 8)};
+    const int64_t chunk_bytes = qr_ceil_div(n, QR_SQUARES_CHUNK) * 8;
+    const qr_sum_squares_args squares = {
+        .x = g, .n = n, .dst = memory(b, chunk_bytes), .n_nonfinite = memory(b, chunk_bytes)};
     bench_bytes(b, "sum_squares", QR_OP_sum_squares, &squares, 4 * n);
     const qr_adamw_args adamw = {.p = p,
                                  .g = g,

@@ -362,6 +362,10 @@ typedef struct qrun_plan_info {
     int64_t copied_bytes;        /* to and from what is offloaded */
     int64_t update_copied_bytes; /* the same in the update that ends a step */
     int32_t tile_rows;           /* of recomputed layers, as chosen; 0: all rows at a time */
+    /* Of a training run on several ranks (qrun_train_ranks): */
+    int32_t rank;       /* whose plan this is */
+    int64_t sent_bytes; /* that it sends to others in a step of grad_accum micro-batches */
+    int64_t ring_bytes; /* that it would send if gradients were summed and parameters gathered around a ring */
 } qrun_plan_info;
 #define QRUN_PLAN_INFO_INIT \
     { .struct_size = sizeof(qrun_plan_info) }
@@ -815,6 +819,15 @@ typedef struct qrun_train_callbacks {
     void *metrics_user;
 } qrun_train_callbacks;
 
+/* Of a run on several ranks (qrun_context_params). Its result does not depend on them. */
+typedef struct qrun_train_ranks {
+    int32_t zero;      /* ZeRO: 1: each rank holds the optimizer states of a share of the parameters, updates it and
+                          sends it to the others; 0: each holds and updates all */
+    int32_t n_ranks;   /* for qrun_plan_training: how many ranks to plan for, up to 1,024; 0: one. A trainer has those
+                          that were launched, and refuses another number */
+    int32_t plan_rank; /* of these, whose plan it is; QRUN_AUTO: that of the one that needs the most */
+} qrun_train_ranks;
+
 typedef struct qrun_train_params {
     size_t struct_size;
     qrun_train_data data;
@@ -826,6 +839,7 @@ typedef struct qrun_train_params {
     qrun_train_evaluation evaluation;
     qrun_train_saving saving;
     qrun_train_callbacks callbacks;
+    qrun_train_ranks ranks;
 } qrun_train_params;
 #define QRUN_TRAIN_PARAMS_INIT \
     { .struct_size = sizeof(qrun_train_params) }
@@ -869,8 +883,10 @@ typedef struct qrun_train_info {
     int32_t tile_rows;                           /* of recomputed layers, as chosen; 0: all rows at a time */
     int64_t planned_bytes, peak_bytes;           /* device memory, the context's included */
     int64_t planned_host_bytes, peak_host_bytes; /* host memory where it is separate (on a GPU); else 0 */
-    double flops_per_token; /* operations of matrix products and attention for a token of a full row: forward,
-                               recomputed and backward. A multiply-add counts 2; frozen weights have no gradient */
+    double flops_per_token;  /* operations of matrix products and attention for a token of a full row: forward,
+                                recomputed and backward. A multiply-add counts 2; frozen weights have no gradient */
+    int64_t step_sent_bytes; /* that this rank sends to others in a step with grad_accum micro-batches, by the plan */
+    int64_t sent_bytes;      /* that it has sent so far, as counted, whatever for */
 } qrun_train_info;
 #define QRUN_TRAIN_INFO_INIT \
     { .struct_size = sizeof(qrun_train_info) }

@@ -232,6 +232,24 @@ static const option course_table[] = {
 /* clang-format on */
 
 static const option ranks_table[] = {
+    {.name = "zero",
+     .neutral = true,
+     .kind = OPTION_INT,
+     .value_name = "STAGE",
+     .low = 0,
+     .high = 1,
+     INTO(finetune_options, train.ranks.zero),
+     .help = "Under mpirun, srun or torchrun: what ranks share out instead of holding it each. 1: the states of the "
+             "optimiser. Results and checkpoints do not depend on it. Default: 0, nothing."},
+    {.name = "ranks",
+     .neutral = true,
+     .once = true,
+     .kind = OPTION_INT,
+     .value_name = "N",
+     .low = 1,
+     .high = 1024,
+     INTO(finetune_options, train.ranks.n_ranks),
+     .help = "With --plan: what each of N ranks would take, and send in a step. None need to be there."},
     {.name = "collective-timeout",
      .neutral = true,
      .kind = OPTION_NUMBER,

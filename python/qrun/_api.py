@@ -207,6 +207,9 @@ class PlanInfo(Sized):
         ("copied_bytes", c_int64),
         ("update_copied_bytes", c_int64),
         ("tile_rows", c_int32),
+        ("rank", c_int32),
+        ("sent_bytes", c_int64),
+        ("ring_bytes", c_int64),
     ]
 
 
@@ -506,6 +509,14 @@ class TrainCallbacks(Structure):
     ]
 
 
+class TrainRanks(Structure):
+    _fields_ = [
+        ("zero", c_int32),
+        ("n_ranks", c_int32),
+        ("plan_rank", c_int32),
+    ]
+
+
 class TrainParams(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -518,6 +529,7 @@ class TrainParams(Sized):
         ("evaluation", TrainEvaluation),
         ("saving", TrainSaving),
         ("callbacks", TrainCallbacks),
+        ("ranks", TrainRanks),
     ]
 
 
@@ -563,6 +575,8 @@ class TrainInfo(Sized):
         ("planned_host_bytes", c_int64),
         ("peak_host_bytes", c_int64),
         ("flops_per_token", c_double),
+        ("step_sent_bytes", c_int64),
+        ("sent_bytes", c_int64),
     ]
 
 
@@ -902,6 +916,14 @@ class TrainOptions(TypedDict, total=False):
     # begin again: the first checkpoint replaces those in out; otherwise training resumes from the last one.
     # Folders there that are not qrun's stay in either case
     restart: bool
+    # ZeRO: 1: each rank holds the optimizer states of a share of the parameters, updates it and sends it to the
+    # others; 0: each holds and updates all
+    zero: int
+    # for qrun_plan_training: how many ranks to plan for, up to 1,024; 0: one. A trainer has those that were
+    # launched, and refuses another number
+    n_ranks: int
+    # of these, whose plan it is; QRUN_AUTO: that of the one that needs the most
+    plan_rank: int
 
 
 FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [

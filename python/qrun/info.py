@@ -142,6 +142,12 @@ class PlanInfo:
     update_copied_bytes: int
     # of recomputed layers, as chosen; 0: all rows at a time
     tile_rows: int
+    # Of a training run on several ranks (qrun_train_ranks): whose plan this is
+    rank: int
+    # that it sends to others in a step of grad_accum micro-batches
+    sent_bytes: int
+    # that it would send if gradients were summed and parameters gathered around a ring
+    ring_bytes: int
 
 
 @dataclass(frozen=True)
@@ -257,6 +263,10 @@ class TrainInfo:
     # operations of matrix products and attention for a token of a full row: forward, recomputed and backward. A
     # multiply-add counts 2; frozen weights have no gradient
     flops_per_token: float
+    # that this rank sends to others in a step with grad_accum micro-batches, by the plan
+    step_sent_bytes: int
+    # that it has sent so far, as counted, whatever for
+    sent_bytes: int
 
 
 @dataclass(frozen=True)

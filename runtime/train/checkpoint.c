@@ -21,7 +21,7 @@
 #include "runtime/train/trainer.h"
 
 static const char CHECKPOINT_PREFIX[] = "checkpoint-";
-enum { COPY_BYTES = 1 << 22 };
+enum { COPY_BYTES = QR_STATES_PIECE_BYTES };
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
@@ -119,7 +119,7 @@ static qrun_status write_text(const char *folder, const char *name, const char *
 /* Bytes [offset, offset + n) of the values or of the optimiser's states. */
 static qrun_status read_bytes(const qrun_trainer *trainer, bool parameters, size_t offset, size_t n, void *host,
                               qr_error *err) {
-    if (!parameters) { return qr_optimizer_states_read(trainer->optimizer, offset, n, host, err); }
+    if (!parameters) { return qr_trainer_read_states(trainer, offset, n, host, err); }
     qr_backend *backend = trainer->model->context->backend;
     return backend->copy_out(backend, host, (const unsigned char *)trainer->parameters.values + offset, n, err);
 }

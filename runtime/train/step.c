@@ -83,7 +83,8 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
     const qr_update_args args = {.step = state->updates + 1,
                                  .learning_rate = rate,
                                  .max_grad_norm = trainer->settings.max_grad_norm,
-                                 .loss_scale = (float)state->loss_scale.factor};
+                                 .loss_scale = (float)state->loss_scale.factor,
+                                 .sum = qr_optimizer_shards(trainer->optimizer) != NULL ? trainer->gradient_sum : NULL};
     *overflowed = false;
     *result = (qr_update_result){.skipped = !isfinite(loss)};
     if (result->skipped) { return QRUN_OK; }
@@ -96,7 +97,9 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
 /* The first tensor whose gradient is not finite; *name is unchanged where there is none. */
 static qrun_status name_nonfinite(qrun_trainer *trainer, const char **name, qr_error *err) {
     int64_t index;
-    QR_RETURN_IF_ERROR(qr_update_find_nonfinite(&trainer->parameters, trainer->scratch, &index, err));
+    const qr_shards *shards = qr_optimizer_shards(trainer->optimizer);
+    QR_RETURN_IF_ERROR(qr_update_find_nonfinite(&trainer->parameters, shards, trainer->scratch, &index, err));
+    if (shards != NULL) { QR_RETURN_IF_ERROR(qr_ranks_first(trainer->ranks, &index, err)); }
     if (index < 0) { return QRUN_OK; }
     qr_parameter_name(&trainer->parameters, &trainer->parameters.list[index], trainer->nonfinite_name,
                       sizeof trainer->nonfinite_name);

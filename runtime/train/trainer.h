@@ -41,6 +41,9 @@ typedef struct qr_train_budget {
 typedef struct qr_run_cost {
     qr_train_cost pass;          /* of a micro-batch */
     int64_t update_copied_bytes; /* of a step's update */
+    int64_t sent_bytes;          /* to other ranks, in a step */
+    int64_t ring_bytes;          /* what a ring's reduce-scatter and all-gather would send */
+    int32_t rank;                /* that is planned */
 } qr_run_cost;
 
 struct qrun_trainer {
@@ -58,6 +61,7 @@ struct qrun_trainer {
     int64_t batches_epoch;
     qr_train_loader *loader;
     qr_parameters parameters;
+    qr_shards shards; /* of the parameters */
     qr_optimizer *optimizer;
     qr_gradient_sum *gradient_sum;
     qr_train_pass *pass;
@@ -115,6 +119,10 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
 int64_t qr_trainer_tile_rows(const qrun_trainer *trainer);
 /* Of the tiles with which the policy takes least: as given, or the smallest that are chosen; 0: it takes none. */
 int64_t qr_trainer_least_tile_rows(const qrun_trainer *trainer, const qr_recompute_policy *policy);
+/* How the parameters are dealt to the ranks, what of it the plan's rank has, and what gradients and optimiser are made
+ * from. The options lend the shards. */
+void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *parameters, qr_shards *shards,
+                      qr_gradient_options *gradients, qr_optimizer_options *optimizer);
 bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget);
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer);
 
@@ -136,6 +144,15 @@ qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *er
 bool qr_trainer_stopped_early(const qrun_trainer *trainer);
 /* On all ranks: an evaluation, which the trainer's state then knows. */
 qrun_status qr_trainer_run_evaluation(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err);
+
+/* ---- train/rank_states.c ----------------------------------------------------------------------------------------- */
+
+enum { QR_STATES_PIECE_BYTES = 1 << 22 };
+/* On rank 0: bytes [offset, offset + n) of the optimiser's states, n at most QR_STATES_PIECE_BYTES, with those that
+ * other ranks hold. */
+qrun_status qr_trainer_read_states(const qrun_trainer *trainer, size_t offset, size_t n, void *host, qr_error *err);
+/* On another rank: what rank 0 has asked for. */
+qrun_status qr_trainer_send_states(const qrun_trainer *trainer, const qr_rank_command *command, qr_error *err);
 
 /* ---- train/follow.c ---------------------------------------------------------------------------------------------- */
 

@@ -47,6 +47,8 @@ fault() {
 
 fault KILL 1 3 "rank 1 ended without a word"
 fault KILL 0 5 "rank 0 ended without a word"
+usual="$usual --zero 1" # each has states that no other has, but for those in the checkpoint
+fault KILL 2 3 "rank 2 ended without a word"
 fault STOP 2 4 "rank 2 has been silent for 3 s (--collective-timeout)"
 
 # ---- A full disk on rank 0 ----

@@ -106,33 +106,44 @@ typedef struct squares {
     int64_t n_nonfinite;
 } squares;
 
-static squares run_sum_squares(qr_backend *backend, const float *x, int64_t n) {
-    op_run run = {.backend = backend, .label = "sum_squares"};
-    const qr_sum_squares_args args = {
-        .x = op_input(&run, x, (size_t)n * sizeof(float)),
-        .n = n,
-        .dst = op_output(&run, NULL, 1, sizeof(double), sizeof(double)),
-        .n_nonfinite = op_output(&run, NULL, 1, sizeof(int64_t), sizeof(int64_t)),
-    };
+enum { MAX_CHUNKS = 32 };
+
+/* The chunks added up in their order; `apart`: each computed alone, as one rank of several does. */
+static squares run_sum_squares(qr_backend *backend, const float *x, int64_t n, bool apart) {
+    const int64_t step = apart ? QR_SQUARES_CHUNK : n;
     squares result = {0};
-    op_call(&run, QR_OP_sum_squares, &args);
-    op_read(&run, args.dst, &result.sum);
-    op_read(&run, args.n_nonfinite, &result.n_nonfinite);
-    op_run_end(&run);
+    for (int64_t first = 0; first < n; first += step) {
+        const int64_t n_here = qr_min(step, n - first), n_chunks = qr_ceil_div(n_here, QR_SQUARES_CHUNK);
+        op_run run = {.backend = backend, .label = "sum_squares"};
+        const qr_sum_squares_args args = {
+            .x = op_input(&run, x + first, (size_t)n_here * sizeof(float)),
+            .n = n_here,
+            .dst = op_output(&run, NULL, n_chunks, sizeof(double), sizeof(double)),
+            .n_nonfinite = op_output(&run, NULL, n_chunks, sizeof(int64_t), sizeof(int64_t)),
+        };
+        double sums[MAX_CHUNKS];
+        int64_t counts[MAX_CHUNKS];
+        op_call(&run, QR_OP_sum_squares, &args);
+        op_read(&run, args.dst, sums);
+        op_read(&run, args.n_nonfinite, counts);
+        op_run_end(&run);
+        for (int64_t c = 0; c < n_chunks; c++) { result.sum += sums[c], result.n_nonfinite += counts[c]; }
+    }
     return result;
 }
 
 /* Squares of F32 numbers are exact in F64; a sum of n positive terms errs by at most n times half a unit. */
 static void check_sum_squares(const float *x, int64_t n, int64_t n_nonfinite) {
-    const squares ref = run_sum_squares(op_everything.ref, x, n);
+    const squares ref = run_sum_squares(op_everything.ref, x, n, false);
     CHECK_INT(ref.n_nonfinite, n_nonfinite);
     CHECK(n_nonfinite > 0 ? !isfinite(ref.sum) : ref.sum > 0.0);
     for (int d = 0; d < op_everything.n_devices; d++) {
         const op_device *device = &op_everything.devices[d];
-        const squares one = run_sum_squares(device->backends[0], x, n);
-        const squares two = run_sum_squares(device->backends[1], x, n);
+        const squares one = run_sum_squares(device->backends[0], x, n, false);
+        const squares two = run_sum_squares(device->backends[1], x, n, true);
         CHECK_MSG(memcmp(&one, &two, sizeof one) == 0 || (isnan(one.sum) && isnan(two.sum)),
-                  "%s: sum_squares of %lld: one thread and two give different bits", device->label, (long long)n);
+                  "%s: sum_squares of %lld: one thread and two, by chunks, give different bits", device->label,
+                  (long long)n);
         CHECK_INT(one.n_nonfinite, n_nonfinite);
         const bool near = isfinite(ref.sum) ? fabs(one.sum - ref.sum) <= (double)n * 0x1p-53 * 2.0 * ref.sum
                                             : memcmp(&one.sum, &ref.sum, sizeof one.sum) == 0 || isnan(ref.sum);
