@@ -251,7 +251,7 @@ qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_error *err) {
     return qr_all_to_all(sum->ranks, sent, parts, err);
 }
 
-/* ---- A window ---------------------------------------------------------------------------------------------------- */
+/* ---- A step ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status finish(qr_gradient_sum *sum, qr_error *err) {
     const qr_parameters *p = sum->parameters;
