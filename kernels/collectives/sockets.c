@@ -85,16 +85,6 @@ static bool take_moved(socket_collectives *s, int32_t rank, ssize_t moved, size_
     return false;
 }
 
-static void send_some(socket_collectives *s, int32_t rank) {
-    peer *p = &s->peers[rank];
-    while (is_sending(p)) {
-        size_t n;
-        const char *bytes = at(&p->out_frame, &p->out, p->out_done, &n);
-        const ssize_t moved = send(p->descriptor, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (!take_moved(s, rank, moved, &p->out_done)) { return; }
-    }
-}
-
 /* A frame that has come whole is what this exchange expects, or tells that another rank is lost. */
 static void check_frame(socket_collectives *s, int32_t rank) {
     peer *p = &s->peers[rank];
@@ -128,6 +118,31 @@ static void receive_some(socket_collectives *s, int32_t rank) {
         const bool in_frame = p->in_done < sizeof(frame);
         if (!take_moved(s, rank, recv(p->descriptor, bytes, n, MSG_DONTWAIT), &p->in_done)) { return; }
         if (in_frame && p->in_done == sizeof(frame)) { check_frame(s, rank); }
+    }
+}
+
+/* A connection that takes nothing any more: what its rank said before it ended may be why. */
+static void hear_last(socket_collectives *s, int32_t rank) {
+    peer *p = &s->peers[rank];
+    receive_some(s, rank);
+    if (p->descriptor >= 0 && !is_receiving(p) &&
+        recv(p->descriptor, &p->in_frame, sizeof p->in_frame, MSG_DONTWAIT) == (ssize_t)sizeof p->in_frame) {
+        check_frame(s, rank);
+    }
+    if (p->descriptor >= 0) { drop(s, rank); }
+}
+
+static void send_some(socket_collectives *s, int32_t rank) {
+    peer *p = &s->peers[rank];
+    while (is_sending(p)) {
+        size_t n;
+        const char *bytes = at(&p->out_frame, &p->out, p->out_done, &n);
+        const ssize_t moved = send(p->descriptor, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (moved < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+            hear_last(s, rank);
+            return;
+        }
+        if (!take_moved(s, rank, moved, &p->out_done)) { return; }
     }
 }
 

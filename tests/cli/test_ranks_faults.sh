@@ -1,5 +1,5 @@
 # A rank that dies, hangs, or finds its disk full ends all ranks soon, with one message that names it. The last checkpoint
-# is whole, and the run goes on from it to the same bits.
+# is whole, and the run continues from it to the same bits.
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 . "$QRUN_SOURCE/tests/cli/ranks.sh"
 
@@ -47,6 +47,8 @@ fault() {
 
 fault KILL 1 3 "rank 1 ended without a word"
 fault KILL 0 5 "rank 0 ended without a word"
+usual="$usual --zero 1" # each has states that no other has, but for those in the checkpoint
+fault KILL 2 3 "rank 2 ended without a word"
 fault STOP 2 4 "rank 2 has been silent for 3 s (--collective-timeout)"
 
 # ---- A full disk on rank 0 ----

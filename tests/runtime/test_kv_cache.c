@@ -1,5 +1,5 @@
 /* The page accounting: cases by hand, and long random schedules against a naive model. The model remembers for every
- * slot of every page what was written there (a hash of the whole prefix, the key and the group), so a page given to the
+ * slot of every page what was written there: a hash of the whole prefix, the key and the group. So a page given to the
  * wrong sequence, a copy left out or a stale page taken for a shared one shows as a wrong value. */
 #include "check.h"
 
@@ -517,7 +517,7 @@ static int64_t match_again(fixture *f, int32_t from, int64_t n, int64_t n_more) 
     return found;
 }
 
-/* Inside a page and at its border; what goes on from a leaf leaves it as it is, for the next. */
+/* Inside a page and at its border; what continues from a leaf leaves it as it is, for the next. */
 static void test_a_snapshot_is_where_its_tokens_end(void) {
     static fixture f;
     static const int64_t ends[] = {1, 15, 16, 17, 37, 48};
@@ -534,7 +534,7 @@ static void test_a_snapshot_is_where_its_tokens_end(void) {
     }
 }
 
-/* The pages are there, but what goes on from them needs the state. */
+/* The pages are there, but what continues from them needs the state. */
 static void test_pages_without_a_snapshot_are_not_shared(void) {
     static fixture f;
     begin_with(&f, 40, 1, NO_WINDOWS, true, 1);
