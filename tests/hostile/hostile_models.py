@@ -494,10 +494,16 @@ def make_base(base, sharded, folder):
         split_in_shards(folder)
 
 
+def base_of(arguments, index):
+    """The base of folder `index`, and what the folder's other draws come from."""
+    rng = random.Random("%s %d" % (arguments.seed, index))
+    return pick_base(arguments.exported, rng), rng
+
+
 def make_folder(arguments, index, folder):
     """Folder `index` of a seed. Returns its base and what was done to it."""
-    rng = random.Random("%s %d" % (arguments.seed, index))
-    base, sharded = pick_base(arguments.exported, rng), rng.random() < 0.3
+    base, rng = base_of(arguments, index)
+    sharded = rng.random() < 0.3
     make_base(base, sharded, folder)
     done = [mutate(folder, rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
     return base, done
@@ -637,7 +643,8 @@ def main():
     arguments.exported = exported.name
     export_bases(arguments.qrun, exported.name)
     with multiprocessing.Pool(arguments.jobs) as pool:
-        for found in pool.imap_unordered(measure_base, [(arguments, base) for base in bases(exported.name)]):
+        used = sorted({base_of(arguments, index)[0] for index in indices})
+        for found in pool.imap_unordered(measure_base, [(arguments, base) for base in used]):
             base_mib.update(found)
         jobs = [(arguments, index, codes, base_mib) for index in indices]
         for index, base, done, results in pool.imap_unordered(try_folder, jobs):
