@@ -1,4 +1,4 @@
-/* qrun bench --train: steps of fine-tuning on full rows of random tokens, compared with the machine's limits. */
+/* qrun bench --train: steps of fine-tuning on full rows of random tokens, compared with the machine's peaks. */
 #ifndef QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 #define QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 

@@ -106,7 +106,7 @@ class DeviceInfo(Sized):
     ]
 
 
-class Limits(Sized):
+class Peaks(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
         ("read_bytes_per_second", c_double),
@@ -180,6 +180,7 @@ class ModelInfo(Sized):
         ("n_experts_per_token", c_int32),
         ("expert_intermediate_size", c_int32),
         ("left_out", c_char_p),
+        ("packed_as", c_char_p),
     ]
 
 
@@ -206,6 +207,9 @@ class PlanInfo(Sized):
         ("copied_bytes", c_int64),
         ("update_copied_bytes", c_int64),
         ("tile_rows", c_int32),
+        ("rank", c_int32),
+        ("sent_bytes", c_int64),
+        ("ring_bytes", c_int64),
     ]
 
 
@@ -505,6 +509,14 @@ class TrainCallbacks(Structure):
     ]
 
 
+class TrainRanks(Structure):
+    _fields_ = [
+        ("zero", c_int32),
+        ("n_ranks", c_int32),
+        ("plan_rank", c_int32),
+    ]
+
+
 class TrainParams(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -517,6 +529,7 @@ class TrainParams(Sized):
         ("evaluation", TrainEvaluation),
         ("saving", TrainSaving),
         ("callbacks", TrainCallbacks),
+        ("ranks", TrainRanks),
     ]
 
 
@@ -562,6 +575,8 @@ class TrainInfo(Sized):
         ("planned_host_bytes", c_int64),
         ("peak_host_bytes", c_int64),
         ("flops_per_token", c_double),
+        ("step_sent_bytes", c_int64),
+        ("sent_bytes", c_int64),
     ]
 
 
@@ -648,6 +663,7 @@ class ExportParams(Sized):
         ("type", c_int),
         ("progress", ProgressFn),
         ("progress_user", c_void_p),
+        ("check_only", c_bool),
     ]
 
 
@@ -675,7 +691,7 @@ class ContextOptions(TypedDict, total=False):
     # with host memory apart; the ops' workspace is that of the context's own device. Models cannot be opened. A
     # name that is not known is refused with the list. NULL: the memory there is.
     device_memory: str
-    # Join the ranks that mpirun, srun or torchrun started, by the variables that they set: several processes
+    # Join the ranks that mpirun, srun or torchrun started, by the variables that they set. Ranks are processes
     # that run the same program, each with a device of its own, and train one model together. A process that was
     # started alone is the only rank. One context of a process may.
     ranks: bool
@@ -900,6 +916,14 @@ class TrainOptions(TypedDict, total=False):
     # begin again: the first checkpoint replaces those in out; otherwise training resumes from the last one.
     # Folders there that are not qrun's stay in either case
     restart: bool
+    # ZeRO: 1: each rank holds the optimizer states of a share of the parameters, updates it and sends it to the
+    # others; 0: each holds and updates all
+    zero: int
+    # for qrun_plan_training: how many ranks to plan for, up to 1,024; 0: one. A trainer has those that were
+    # launched, and refuses another number
+    n_ranks: int
+    # of these, whose plan it is; QRUN_AUTO: that of the one that needs the most
+    plan_rank: int
 
 
 FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
@@ -910,7 +934,7 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_context_create", c_int, [POINTER(ContextParams), POINTER(c_void_p), POINTER(Error)]),
     ("qrun_context_destroy", None, [c_void_p]),
     ("qrun_context_device_info", c_int, [c_void_p, POINTER(DeviceInfo), POINTER(Error)]),
-    ("qrun_context_measure_limits", c_int, [c_void_p, c_double, POINTER(Limits), POINTER(Error)]),
+    ("qrun_context_measure_peaks", c_int, [c_void_p, c_double, POINTER(Peaks), POINTER(Error)]),
     ("qrun_context_profile_begin", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_context_profile_end", c_int, [c_void_p, POINTER(POINTER(OpTime)), POINTER(c_int32), POINTER(Error)]),
     ("qrun_model_open", c_int, [c_void_p, POINTER(ModelParams), POINTER(c_void_p), POINTER(Error)]),

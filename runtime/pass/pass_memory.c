@@ -83,7 +83,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     b->dbranch = qr_layout_take(&layout, rows * s->hidden, f32);
     b->dnormed = qr_layout_take(&layout, rows * s->hidden, f32);
     qr_layout loss = layout, mlp = layout; /* in the same place: each is done before a layer's attention begins */
-    b->dpicked = qr_layout_take(&loss, t * s->hidden, f32);
+    b->dselected = qr_layout_take(&loss, t * s->hidden, f32);
     b->dattended = qr_layout_take(&layout, t * qr_widest_attended(s), f32);
     if (limits->policy.tile_rows > 0) { mlp = layout; } /* dattended of other tiles is there already */
     b->dqkv = qr_layout_take(&layout, t * qr_widest_qkv(s), f32);
@@ -101,9 +101,9 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
         b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
     }
     lay_across_layers(model, t, &layout, b);
-    b->picked = qr_layout_take(&layout, r * s->hidden, f32);
-    b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
-    b->dpicked_normed = qr_layout_take(&layout, r * s->hidden, f32);
+    b->selected = qr_layout_take(&layout, r * s->hidden, f32);
+    b->selected_normed = qr_layout_take(&layout, r * s->hidden, act);
+    b->dselected_normed = qr_layout_take(&layout, r * s->hidden, f32);
     lay_adapters(parameters, rows, act, &layout, b);
     return layout.offset;
 }

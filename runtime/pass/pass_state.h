@@ -24,10 +24,10 @@ typedef struct qr_pass_buffers {
     void *dy;         /* [N, widest output], or [S, M], act: a gradient on its way into a product
                        * with weights */
     float *cos_table[2], *sin_table[2]; /* [T, half] */
-    float *picked;                      /* [R, D] rows whose next token is a target */
-    void *picked_normed;                /* [R, D] act */
-    float *dpicked_normed;              /* [R, D] */
-    float *dpicked;                     /* [T, D] of all such rows, in order; where dattended is later */
+    float *selected;                    /* [R, D] rows whose next token is a target */
+    void *selected_normed;              /* [R, D] act */
+    float *dselected_normed;            /* [R, D] */
+    float *dselected;                   /* [T, D] of all such rows, in order; where dattended is later */
     int32_t *ids, *position, *slot, *row_adapter, *target, *rows; /* [T] */
     int32_t *seq_start;                                           /* [S + 1] */
     int64_t *row_key;                                             /* [T], with dropout */
@@ -120,7 +120,9 @@ qrun_status qr_pass_round_dy(qr_train_pass *pass, const void **dy, int64_t *dy_s
  * dy's rows [out], F32, are dy_stride apart. */
 qrun_status qr_pass_linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
                                     int64_t dy_stride, float *dx, bool accumulate, qr_error *err);
-/* b.dnormed of a layer with experts, overwritten or added to, from the gradient of what they add up to. */
+/* b.dnormed of a layer with experts, overwritten or added to, from the gradient of what they add up to; and through
+ * the router, once that has run. */
+qrun_status qr_pass_router_backward(qr_train_pass *pass, const qr_layer *layer, bool accumulate, qr_error *err);
 qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, bool accumulate,
                                      qr_error *err);
 /* Of an expert that every token goes to: b.dgated through its share, of whose gradient the share's place is taken.

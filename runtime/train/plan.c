@@ -4,6 +4,7 @@
 #include "base/sizes.h"
 #include "base/units.h"
 #include "runtime/model/layer_stream.h"
+#include "runtime/ranks/wire.h"
 #include "runtime/train/trainer.h"
 
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
@@ -12,30 +13,59 @@ qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
     return (qr_train_limits){max_tokens, max_tokens / 2 + 1, trainer->policy};
 }
 
+/* The first of those that need the most. */
+static int32_t find_fullest(const qr_parameters *p, qr_shards *shards, const qr_gradient_options *gradients,
+                            const qr_optimizer_options *optimizer) {
+    size_t most = 0;
+    int32_t fullest = 0;
+    for (int32_t r = 0; r < shards->n_ranks; r++) {
+        shards->rank = r;
+        const size_t n_bytes =
+            qr_optimizer_bytes(p, optimizer) + qr_optimizer_host_bytes(p, optimizer) + qr_gradient_sum_bytes(gradients);
+        if (n_bytes > most) { most = n_bytes, fullest = r; }
+    }
+    return fullest;
+}
+
+void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_shards *shards,
+                      qr_gradient_options *gradients, qr_optimizer_options *optimizer) {
+    const qr_train_settings *s = &trainer->settings;
+    const bool stays = s->zero > 0 && s->n_ranks > 1;
+    *gradients = (qr_gradient_options){.n_accumulate = s->grad_accum, .shards = shards, .stays = stays};
+    *optimizer = s->optimizer;
+    if (stays) { optimizer->shards = shards; }
+    qr_shards_make(p, stays && optimizer->kind == QRUN_OPTIMIZER_ADAFACTOR, s->rank, s->n_ranks, shards);
+    if (s->rank == QRUN_AUTO) { shards->rank = find_fullest(p, shards, gradients, optimizer); }
+}
+
 qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_run_cost *cost, qr_error *err) {
     const qr_train_limits limits = qr_trainer_limits(trainer);
-    const qr_optimizer_options *optimizer = &trainer->settings.optimizer;
     qr_parameters parameters = trainer->parameters;
     const qr_parameters *p = &parameters;
-    const qr_gradient_options gradients = {trainer->settings.grad_accum, qr_ranks_own(trainer->ranks),
-                                           qr_ranks_count(trainer->ranks)};
+    qr_shards shards;
+    qr_gradient_options gradients;
+    qr_optimizer_options optimizer;
     size_t scratch_bytes;
     int64_t copied_bytes;
     parameters.model = trainer->model; /* of a variant: another than the one that they were described for */
-    QR_RETURN_IF_ERROR(qr_update_plan(p, optimizer, &scratch_bytes, &copied_bytes, err));
+    qr_trainer_shard(trainer, p, &shards, &gradients, &optimizer);
+    QR_RETURN_IF_ERROR(qr_update_plan(p, &optimizer, &scratch_bytes, &copied_bytes, err));
     qr_plan_init(plan);
     qr_plan_set_device(plan, &trainer->memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes =
-        (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.replacement_bytes);
+        (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
-    plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)(qr_parameters_bytes(p) + qr_gradient_sum_bytes(p, &gradients));
-    plan->entries[QR_PLAN_OPTIMIZER].bytes = (int64_t)(qr_optimizer_bytes(p, optimizer) + scratch_bytes);
+    plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)(qr_parameters_bytes(p) + qr_gradient_sum_bytes(&gradients));
+    plan->entries[QR_PLAN_OPTIMIZER].bytes = (int64_t)(qr_optimizer_bytes(p, &optimizer) + scratch_bytes);
     plan->entries[QR_PLAN_HOST].bytes =
         (int64_t)(qr_train_loader_bytes(limits.max_tokens, limits.max_sequences) +
-                  qr_optimizer_host_bytes(p, optimizer) + qr_gradient_sum_host_bytes(&gradients) +
+                  qr_optimizer_host_bytes(p, &optimizer) + qr_gradient_sum_host_bytes(&gradients) +
                   qr_layer_stream_host_bytes(trainer->model));
     cost->update_copied_bytes = copied_bytes;
+    cost->sent_bytes = qr_wire_step_bytes(&gradients);
+    cost->ring_bytes = qr_wire_ring_bytes(&shards);
+    cost->rank = shards.rank;
     return qr_train_pass_plan(p, &limits, plan, &cost->pass, err);
 }
 

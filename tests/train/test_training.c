@@ -307,7 +307,10 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, float loss_scale,
         const double expected_lr = cJSON_GetNumberValue(cJSON_GetArrayItem(qr_json_get(entry, "lr"), (int)step - 1));
         CHECK_MSG(fabs(lr - expected_lr) <= 1e-12, "%s: step %d: rate %g, expected %g", text_of(entry, "name"),
                   (int)step, lr, expected_lr);
-        const qr_update_args args = {step, lr, number_of(entry, "max_grad_norm"), loss_scale};
+        const qr_update_args args = {.step = step,
+                                     .learning_rate = lr,
+                                     .max_grad_norm = number_of(entry, "max_grad_norm"),
+                                     .loss_scale = loss_scale};
         QR_TRY(qr_update_run(&f->parameters, optimizer, &args, scratch, &result, err));
         CHECK_MSG(!result.skipped, "%s: step %d was skipped", text_of(entry, "name"), (int)step);
         losses[step - 1] = sum / (double)batch.n_targets;
