@@ -182,6 +182,30 @@ static void test_tiles_give_the_same_bits(void) {
     }
 }
 
+/* On a device with memory of its own too: inputs that come back from the host give the same bits, and the gradient is
+ * that without tiles, whatever the order of its sums. */
+static void test_tiles_of_offloaded_inputs(void) {
+    static training_batch batch;
+    static const char *const models[] = {"llama", "gemma3", "llama-dora"};
+    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
+        training_options options = {.dtype = QRUN_DTYPE_F32, .policy = "full", .max_tokens = batch.batch.n_tokens};
+        int64_t n;
+        double sums[3];
+        float *whole = run_with(models[m], &options, &batch, &n, &sums[0]);
+        options.tile_rows = 16;
+        float *tiled = run_with(models[m], &options, &batch, &n, &sums[1]);
+        options.offload = true;
+        float *offloaded = run_with(models[m], &options, &batch, &n, &sums[2]);
+        REQUIRE(whole != NULL && tiled != NULL && offloaded != NULL);
+        const double error = training_relative_error(tiled, whole, n);
+        CHECK_MSG(error <= 1e-6 && fabs(sums[1] - sums[0]) <= 1e-6 * sums[0], "%s: off by %.3g", models[m], error);
+        CHECK_MSG(memcmp(tiled, offloaded, (size_t)n * sizeof *tiled) == 0 && sums[1] == sums[2], "%s: other bits",
+                  models[m]);
+        free(whole), free(tiled), free(offloaded);
+    }
+}
+
 static void test_policies_give_the_same_bits(void) {
     static training_batch batch;
     static const char *const policies[] = {"full", "every:2", "attn", "mlp"};
@@ -397,6 +421,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_first_gradients_in_bf16_stay_as_near_as_pefts);
     CHECK_RUN(test_policies_give_the_same_bits);
     CHECK_RUN(test_tiles_give_the_same_bits);
+    CHECK_RUN(test_tiles_of_offloaded_inputs);
     CHECK_RUN(test_examples_alone_and_together);
     CHECK_RUN(test_curves_equal_peft_in_f32);
     CHECK_RUN(test_curves_in_bf16_stay_as_near_as_pefts);

@@ -32,6 +32,7 @@ typedef struct training_options {
     const char *policy; /* of checkpointing */
     int64_t max_tokens;
     int64_t tile_rows; /* 0: none */
+    bool offload;      /* of the inputs of recomputed layers */
     float dropout;
 } training_options;
 
