@@ -238,7 +238,6 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
     if (config->family == QR_FAMILY_GEMMA4) {
         config->scale_embeddings = true;
         config->attention_multiplier = 1;
-        QR_RETURN_IF_ERROR(refuse_flag(s, "enable_moe_block"));
         QR_RETURN_IF_ERROR(read_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
         QR_RETURN_IF_ERROR(refuse_looking_ahead(s));
     }

@@ -89,6 +89,10 @@ static void lay_experts(const qrun_model *model, int64_t n_tokens, qr_layout *la
     b->mlp = qr_layout_take(layout, n_slots * 2 * s->expert_mlp, sizeof(float));
     b->gated = qr_layout_take(layout, n_slots * s->expert_mlp, qr_dtype_bytes(model->act_dtype));
     b->slots = qr_layout_take(layout, n_slots * s->hidden, sizeof(float));
+    if (!model->config.experts.beside_dense) { return; }
+    b->router_normed = qr_layout_take(layout, n_tokens * s->hidden, qr_dtype_bytes(model->act_dtype));
+    b->dense_branch = qr_layout_take(layout, n_tokens * s->hidden, sizeof(float));
+    b->branch = b->branch_normed = qr_layout_take(layout, n_tokens * s->hidden, sizeof(float));
 }
 
 static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, void *base,
@@ -109,6 +113,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     b->mlp = qr_layout_take(&layout, t * qr_max(qr_model_mlp_columns(model), 2 * s->layer_input), sizeof(float));
     b->gated = qr_layout_take(&layout, t * qr_max(qr_model_mlp_size(model), s->layer_input), act);
     if (qr_model_has_experts(model)) { lay_experts(model, t, &layout, &b->experts); }
+    b->experts.normed = b->normed;
     layout.offset = widest(layout.offset, widest(attention.offset, delta.offset));
     b->dora = qr_widest_qkv(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
     b->inputs = qr_layout_take(&layout, t * s->n_layers * s->layer_input, sizeof(float));

@@ -15,6 +15,10 @@ typedef struct qr_expert_buffers {
     void *gated;                       /* [S, M] act */
     float *shared_share;               /* [T]: of the expert that every token goes to, before the sigmoid */
     float *slots;                      /* [S, D]: what each expert gives, before the sum; nothing reads it later */
+    /* Where a dense MLP is beside them; else NULL. */
+    void *router_normed, *normed; /* [T, D] act: what the router and the experts read; `normed` may be mlp_normed */
+    float *dense_branch, *branch; /* [T, D]: what the MLP and the experts give, before their norms */
+    float *branch_normed;         /* [T, D]: of the experts, after it; may be `branch` */
 } qr_expert_buffers;
 
 /* Where a layer reads and writes, device memory; T tokens. A pass that keeps nothing gives every layer the same

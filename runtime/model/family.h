@@ -21,6 +21,9 @@ typedef enum qr_tensor_role {
     QR_ROLE_MLP_NORM,
     QR_ROLE_POST_MLP_NORM,
     QR_ROLE_POST_INPUT_NORM,
+    QR_ROLE_DENSE_OUT_NORM, /* where experts stand beside a dense MLP: after that, before them and after them */
+    QR_ROLE_EXPERT_NORM,
+    QR_ROLE_EXPERT_OUT_NORM,
     QR_ROLE_Q_NORM,
     QR_ROLE_K_NORM,
     QR_ROLE_LAYER_SCALAR, /* [1]: what a layer puts out is multiplied by it */
@@ -29,6 +32,8 @@ typedef enum qr_tensor_role {
     QR_ROLE_DELTA_A_LOG,
     QR_ROLE_DELTA_DT_BIAS,
     QR_ROLE_SINKS,            /* scores without a value, one for each head */
+    QR_ROLE_ROUTER_NORM,      /* the weight of the router's own norm */
+    QR_ROLE_EXPERT_SCALE,     /* [E]: what experts' shares are multiplied by */
     QR_ROLE_EXPERT_GATE_BIAS, /* of all experts of a layer, as the next */
     QR_ROLE_EXPERT_UP_BIAS,
     QR_ROLE_EXPERT_OUT_BIAS, /* the last vector of a layer */

@@ -176,6 +176,7 @@ static qrun_status randomise_matrix(load_state *state, qr_weight *matrix, qr_err
 static float neutral_value(const qrun_model *model, qr_tensor_role role) {
     switch (role) {
         case QR_ROLE_LAYER_SCALAR:
+        case QR_ROLE_EXPERT_SCALE:
         case QR_ROLE_DELTA_NORM: return 1.0F;
         case QR_ROLE_DELTA_CONV: return 1.0F / (float)model->shape.delta.kernel;
         case QR_ROLE_DELTA_A_LOG:

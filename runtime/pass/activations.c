@@ -118,6 +118,14 @@ static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kind
     }
 }
 
+static void lay_beside_dense(qr_layout *layout, const qrun_model *model, int64_t t, qr_expert_buffers *b) {
+    const size_t act = qr_dtype_bytes(model->act_dtype);
+    b->router_normed = qr_layout_take(layout, t * model->shape.hidden, act);
+    b->normed = qr_layout_take(layout, t * model->shape.hidden, act);
+    b->dense_branch = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+    b->branch = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+}
+
 static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_kept_layer *layer) {
     const qr_model_shape *s = &model->shape;
     const size_t act = qr_dtype_bytes(model->act_dtype);
@@ -129,6 +137,7 @@ static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_ke
         qr_expert_routing_lay(s, t, layout, &layer->buffers.experts);
         layer->buffers.experts.mlp = qr_layout_take(layout, n_slots * 2 * s->expert_mlp, sizeof(float));
         layer->buffers.experts.gated = qr_layout_take(layout, n_slots * s->expert_mlp, act);
+        if (model->config.experts.beside_dense) { lay_beside_dense(layout, model, t, &layer->buffers.experts); }
     }
     if (s->layer_input > 0) {
         layer->buffers.input_x = qr_layout_take(layout, t * s->hidden, act);
@@ -242,6 +251,7 @@ qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_p
     for (int64_t l = 0; l < n_layers; l++) {
         activations->layers[l].buffers.branch_normed = branch_normed;
         activations->layers[l].buffers.experts.slots = slots;
+        activations->layers[l].buffers.experts.branch_normed = branch_normed;
     }
     activations->bytes = places.layout.offset;
     activations->host_bytes = places.host.offset;

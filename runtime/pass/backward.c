@@ -328,6 +328,29 @@ static qrun_status add_input_backward(qr_train_pass *pass, const qr_layer *layer
     return qr_pass_linear_backward(pass, &layer->input_gate, b->input_x, b->input, 2 * p, pass->b.dx, true, err);
 }
 
+/* dx += the gradient of the block's input, from that of a norm of it. */
+static qrun_status input_backward(qr_train_pass *pass, const qr_norm *norm, qr_error *err) {
+    return qr_pass_norm_backward(pass, norm, pass->current->x_mid, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
+                                 err);
+}
+
+/* The sum of what both give is read no more: its place takes the gradient of either. */
+static qrun_status experts_beside_mlp_backward(qr_train_pass *pass, const qr_layer *layer, const float *dsum,
+                                               qr_error *err) {
+    const qr_layer_buffers *b = &pass->current->buffers;
+    float *dbranch = b->mlp_branch;
+    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &layer->dense_out_norm, b->experts.dense_branch, dsum, dbranch,
+                                             pass->n_tokens, false, err));
+    QR_RETURN_IF_ERROR(dense_mlp_backward(pass, layer, dbranch, err));
+    QR_RETURN_IF_ERROR(input_backward(pass, &layer->mlp_norm, err));
+    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &layer->expert_out_norm, b->experts.branch, dsum, dbranch,
+                                             pass->n_tokens, false, err));
+    QR_RETURN_IF_ERROR(qr_pass_experts_backward(pass, layer, dbranch, false, err));
+    QR_RETURN_IF_ERROR(input_backward(pass, &layer->expert_norm, err));
+    QR_RETURN_IF_ERROR(qr_pass_router_backward(pass, layer, false, err));
+    return input_backward(pass, &layer->router_norm, err);
+}
+
 static qrun_status mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_kept_layer *kept = pass->current;
     const float *dbranch;
@@ -335,13 +358,14 @@ static qrun_status mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_e
     QR_RETURN_IF_ERROR(qr_layer_scale(&blocks, layer, pass->b.dx, err));
     QR_RETURN_IF_ERROR(add_input_backward(pass, layer, err));
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, &dbranch, err));
+    if (qr_layer_experts_beside_mlp(layer)) { return experts_beside_mlp_backward(pass, layer, dbranch, err); }
     const bool is_dense = layer->mlp_out.weight.desc.rows > 0;
     if (is_dense) { QR_RETURN_IF_ERROR(dense_mlp_backward(pass, layer, dbranch, err)); }
     if (qr_layer_has_experts(layer)) {
         QR_RETURN_IF_ERROR(qr_pass_experts_backward(pass, layer, dbranch, is_dense, err));
+        QR_RETURN_IF_ERROR(qr_pass_router_backward(pass, layer, true, err));
     }
-    return qr_pass_norm_backward(pass, &layer->mlp_norm, kept->x_mid, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
-                                 err);
+    return input_backward(pass, &layer->mlp_norm, err);
 }
 
 /* Heads of dqkv from first_column on, back through rotation and norm, into the same place; or added to `into`. */

@@ -108,7 +108,9 @@ qrun_status qr_pass_round_dy(qr_train_pass *pass, const void **dy, int64_t *dy_s
  * dy's rows [out], F32, are dy_stride apart. */
 qrun_status qr_pass_linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
                                     int64_t dy_stride, float *dx, bool accumulate, qr_error *err);
-/* b.dnormed of a layer with experts, overwritten or added to, from the gradient of what they add up to. */
+/* b.dnormed of a layer with experts, overwritten or added to, from the gradient of what they add up to; and through
+ * the router, once that has run. */
+qrun_status qr_pass_router_backward(qr_train_pass *pass, const qr_layer *layer, bool accumulate, qr_error *err);
 qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, bool accumulate,
                                      qr_error *err);
 /* Of an expert that every token goes to: b.dgated through its share, of whose gradient the share's place is taken.

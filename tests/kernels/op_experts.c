@@ -20,10 +20,15 @@ static void put_weights(op_run *run, op_weight *const *weights, int32_t n_expert
 
 /* --- route ------------------------------------------------------------------------------------------------------- */
 
+/* What experts' shares are multiplied by. */
+static const float expert_scales[13] = {1.5F, 0.5F, 2.0F,  0.75F, 1.0F, 1.25F, 0.625F,
+                                        1.9F, 0.9F, 1.75F, 0.55F, 1.1F, 1.45F};
+
 typedef struct route_case {
     int32_t n_experts, top_k;
     bool normalize;
     const float *logits; /* [n_rows, n_experts] */
+    const float *scale;  /* [n_experts] or NULL */
 } route_case;
 
 /* The slots are those of the choices: sorted by expert, then by row. */
@@ -52,6 +57,7 @@ static void exec_route(op_run *run, const void *data, int64_t first, int64_t n_r
     const size_t start_bytes = (size_t)(c->n_experts + 1) * sizeof(int32_t);
     const qr_route_args args = {
         .logits = op_input(run, c->logits + first * c->n_experts, (size_t)(n_rows * c->n_experts) * F32_BYTES),
+        .scale = c->scale != NULL ? op_input(run, c->scale, (size_t)c->n_experts * F32_BYTES) : NULL,
         .routing = {.expert = op_output(run, NULL, 1, n_bytes, n_bytes),
                     .slot = op_output(run, NULL, 1, n_bytes, n_bytes),
                     .slot_row = op_output(run, NULL, 1, n_bytes, n_bytes),
@@ -84,14 +90,19 @@ static void check_route(int64_t n_rows, int32_t n_experts, int32_t top_k, bool n
         if (op_below(7, i, 40) == 0) { logits[i] = -INFINITY; }
         if (op_below(8, i, 60) == 0) { logits[i] = NAN; }
     }
-    const route_case data = {n_experts, top_k, normalize, logits};
+    route_case data = {n_experts, top_k, normalize, logits, NULL};
     double *bound = op_doubles(n_rows * 2 * top_k);
     for (int64_t i = 0; i < n_rows; i++) {
-        for (int32_t k = 0; k < top_k; k++) { bound[(2 * i + 1) * top_k + k] = (double)(n_experts + 8) * OP_U; }
+        for (int32_t k = 0; k < top_k; k++) {
+            bound[(2 * i + 1) * top_k + k] = (double)(n_experts + 8) * OP_U;
+        } /* of 1 */
     }
     op_case c = {.n_rows = n_rows, .row = 2 * top_k, .exec = exec_route, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "route rows %lld, %d of %d%s%s", (long long)n_rows, (int)top_k, (int)n_experts,
              normalize ? ", normalised" : "", odd ? ", equals and NaN" : "");
+    op_check_case(&c, QR_DTYPE_F32);
+    data.scale = expert_scales;
+    for (int64_t i = 0; i < n_rows * 2 * top_k; i++) { bound[i] *= 2.0; }
     op_check_case(&c, QR_DTYPE_F32);
     qr_free(logits);
     qr_free(bound);
@@ -476,6 +487,7 @@ typedef struct gradient_case {
     bool normalize, in_place;
     const float *logits; /* [n_rows, n_experts] */
     const float *dshare; /* [pairs] */
+    const float *scale;  /* [n_experts] or NULL */
 } gradient_case;
 
 static void exec_route_backward(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype,
@@ -490,6 +502,7 @@ static void exec_route_backward(op_run *run, const void *data, int64_t first, in
     float *dlogits = op_output(run, c->in_place ? logits : NULL, n_rows, row_bytes, row_bytes);
     const qr_route_backward_args args = {
         .logits = c->in_place ? dlogits : op_input(run, logits, (size_t)n_rows * row_bytes),
+        .scale = c->scale != NULL ? op_input(run, c->scale, row_bytes) : NULL,
         .routing = put_routing(run, c->choices, &r),
         .dshare = op_input(run, dshare, (size_t)r.n_slots * F32_BYTES),
         .dlogits = dlogits,
@@ -513,10 +526,13 @@ static void check_route_backward(int64_t n_rows, int32_t n_experts, int32_t top_
         }
         bound[i] = 2.0 * (double)(n_experts + 8) * OP_U * largest;
     }
-    const gradient_case data = {&chosen, normalize, in_place, logits, dshare};
+    gradient_case data = {&chosen, normalize, in_place, logits, dshare, NULL};
     op_case c = {.n_rows = n_rows, .row = n_experts, .exec = exec_route_backward, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "route_backward rows %lld, %d of %d%s%s", (long long)n_rows, (int)top_k,
              (int)n_experts, normalize ? ", normalised" : "", in_place ? ", in place" : "");
+    op_check_case(&c, QR_DTYPE_F32);
+    data.scale = expert_scales;
+    for (int64_t i = 0; i < n_rows * n_experts; i++) { bound[i] *= 2.0; }
     op_check_case(&c, QR_DTYPE_F32);
     qr_free(logits);
     qr_free(dshare);
