@@ -1,7 +1,8 @@
 /* The ops of training: backward of every op of the forward pass, attention over packed rows, the loss, the optimisers.
  * They belong to ops.h and keep its promises. Gradients are F32; an op whose dst is "added to" accumulates, because
  * branches meet and micro-batches add up. Sums over tokens (gradients of weights) run in an order that the number of
- * tokens alone decides, whatever the number of threads. */
+ * tokens alone decides, whatever the number of threads. On the CPU they go on from what is there, token by token: the
+ * tokens of one call in several calls, one after the other, give the same bits. */
 #ifndef QR_KERNELS_OPS_TRAIN_H
 #define QR_KERNELS_OPS_TRAIN_H
 
@@ -250,12 +251,15 @@ typedef struct qr_store_weight_args {
     const qr_weight *weight; /* [rows, cols]: its data are written */
 } qr_store_weight_args;
 
-/* sum_squares: *dst = sum of x², F64, in a fixed order, infinities and NaN included; *n_nonfinite counts those. */
+/* sum_squares, of each QR_SQUARES_CHUNK elements, of which the last may be fewer: the sum of x², F64, in a fixed order,
+ * infinities and NaN included; n_nonfinite counts those. The caller adds the chunks up in their order, so that it does
+ * not matter which rank has computed which. */
+enum { QR_SQUARES_CHUNK = 16384 };
 typedef struct qr_sum_squares_args {
     const float *x; /* [n] */
     int64_t n;
-    double *dst;          /* 1 */
-    int64_t *n_nonfinite; /* 1 */
+    double *dst;          /* [ceil(n / QR_SQUARES_CHUNK)] */
+    int64_t *n_nonfinite; /* the same */
 } qr_sum_squares_args;
 
 /* Optimisers. g is scaled by grad_scale first (clipping, 1 / tokens). lr, step ≥ 1.

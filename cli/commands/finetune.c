@@ -24,6 +24,10 @@ static int check_options(const finetune_options *o) {
     if (!o->plan && (o->fit != FIT_NOTHING || o->compare || o->engine.context.device_memory != NULL)) {
         return complain(EXIT_USAGE, "--fit, --compare and --device-memory go with --plan");
     }
+    if (!o->plan && o->train.ranks.n_ranks > 0) {
+        return complain(EXIT_USAGE, "--ranks goes with --plan; a run has the ranks that mpirun, srun or torchrun "
+                                    "launch");
+    }
     if (o->fit != FIT_NOTHING && o->compare) { return complain(EXIT_USAGE, "--fit and --compare exclude each other"); }
     if (o->train.weights.full && (o->engine.model.quant != QRUN_QUANT_AUTO || o->engine.model.quant_head_int8)) {
         return complain(EXIT_USAGE, "--full changes every weight, so the model is held in the type of --dtype: leave "
@@ -97,7 +101,7 @@ static int train(const finetune_options *o, const engine *e, training *t) {
     if (code == EXIT_OK && o->json) {
         finetune_print_result_json(t);
     } else if (code == EXIT_OK && !o->quiet) {
-        finetune_print_result(t);
+        finetune_print_result(t, &settled, e->context);
     }
     text_free(&list);
     text_free(&run_file);

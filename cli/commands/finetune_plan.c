@@ -30,19 +30,83 @@ static int fit(const finetune_options *o, const engine *e, const qrun_model_para
 }
 
 static void print(const finetune_options *o, const plan_report *report, const char *policy,
-                  const qrun_fit_result *fitted) {
+                  const qrun_fit_result *fitted, const text_buffer *ranks) {
     text_buffer out = {0};
     if (!o->json) {
         if (o->fit != FIT_NOTHING) { plan_report_print_fit(option_choice_name(fit_choices, o->fit), fitted); }
         printf("activation checkpointing: %s\n", policy);
         plan_report_print(report);
+        if (ranks->size > 0) { printf("%s", ranks->data); }
         return;
     }
     plan_report_json(report, &out);
     printf("{");
     if (o->fit != FIT_NOTHING) { plan_report_print_fit_json(option_choice_name(fit_choices, o->fit), fitted); }
-    printf("\"checkpointing\": \"%s\", \"plan\": {%s}}\n", policy, out.data);
+    printf("\"checkpointing\": \"%s\", \"plan\": {%s}%s}\n", policy, out.data, ranks->size > 0 ? ranks->data : "");
     text_free(&out);
+}
+
+/* ---- Of several ranks -------------------------------------------------------------------------------------------- */
+
+/* Of more, only the one that needs the most is planned. */
+enum { MOST_RANKS_LISTED = 64 };
+
+typedef struct rank_plan {
+    qrun_plan_entry *entries;
+    int32_t n_entries;
+    qrun_plan_info info;
+} rank_plan;
+
+static void put_rank_json(const rank_plan *plan, text_buffer *out) {
+    text_format(out, "{\"rank\":%d,\"sent_bytes\":%lld,\"ring_bytes\":%lld,\"plan\":", (int)plan->info.rank,
+                (long long)plan->info.sent_bytes, (long long)plan->info.ring_bytes);
+    plan_table_json(plan->entries, plan->n_entries, out);
+    text_puts(out, "}");
+}
+
+static void put_rank_heading(const rank_plan *plan, text_buffer *out) {
+    text_format(out, "\n  %6s", "rank");
+    for (int32_t i = 0; i < plan->n_entries; i++) {
+        if (plan->entries[i].bytes > 0) { text_format(out, " %14s", plan->entries[i].category); }
+    }
+    text_format(out, " %14s %14s\n", "sent a step", "around a ring");
+}
+
+static void put_rank_row(const rank_plan *plan, text_buffer *out) {
+    text_format(out, "  %6d", (int)plan->info.rank);
+    for (int32_t i = 0; i < plan->n_entries; i++) {
+        if (plan->entries[i].bytes > 0) { text_format(out, " %14s", size_text(plan->entries[i].bytes).text); }
+    }
+    text_format(out, " %14s", size_text(plan->info.sent_bytes).text);
+    text_format(out, " %14s\n", size_text(plan->info.ring_bytes).text);
+}
+
+/* What each rank takes by category, and sends in a step: a table, or a member of the object. */
+static int describe_ranks(const finetune_options *o, const engine *e, const qrun_model_params *model,
+                          const qrun_train_params *params, text_buffer *out) {
+    const int32_t n_ranks = params->ranks.n_ranks;
+    const bool all = n_ranks <= MOST_RANKS_LISTED;
+    if (n_ranks == 0) { return EXIT_OK; }
+    if (o->json) { text_format(out, ", \"n_ranks\": %d, \"ranks\": [", (int)n_ranks); }
+    for (int32_t r = 0; r < (all ? n_ranks : 1); r++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        rank_plan plan = {.info = QRUN_PLAN_INFO_INIT};
+        qrun_train_params wanted = *params;
+        wanted.ranks.plan_rank = all ? r : QRUN_AUTO;
+        (void)qrun_plan_training(e->context, model, &wanted, &plan.entries, &plan.n_entries, NULL, &plan.info, &error);
+        if (plan.entries == NULL) { return complain_error(&error); }
+        if (o->json) {
+            if (r > 0) { text_puts(out, ","); }
+            put_rank_json(&plan, out);
+        } else {
+            if (r == 0) { put_rank_heading(&plan, out); }
+            put_rank_row(&plan, out);
+        }
+        qrun_free(plan.entries);
+    }
+    if (o->json) { text_puts(out, "]"); }
+    if (!o->json && !all) { text_format(out, "  Of %d ranks, the one that needs the most.\n", (int)n_ranks); }
+    return EXIT_OK;
 }
 
 static int show_one(const finetune_options *o, const engine *e, const qrun_model_params *model,
@@ -53,14 +117,21 @@ static int show_one(const finetune_options *o, const engine *e, const qrun_model
     qrun_plan_entry *entries = NULL;
     int32_t n_entries = 0;
     char *policy = NULL;
+    text_buffer ranks = {0};
+    if (params->ranks.n_ranks > 0) { params->ranks.plan_rank = QRUN_AUTO; }
     RETURN_IF_FAILED(fit(o, e, model, params, &fitted));
     (void)qrun_plan_training(e->context, model, params, &entries, &n_entries, &policy, &info, &error);
     if (entries == NULL) { return complain_error(&error); }
     const plan_report report = {entries, n_entries, o->engine.model.memory_bytes, &info, &error};
-    print(o, &report, policy, &fitted);
+    int code = describe_ranks(o, e, model, params, &ranks);
+    if (code == EXIT_OK) {
+        print(o, &report, policy, &fitted, &ranks);
+        code = plan_report_code(&report);
+    }
+    text_free(&ranks);
     qrun_free(entries);
     qrun_free(policy);
-    return plan_report_code(&report);
+    return code;
 }
 
 /* ---- Each option alone, and all together ------------------------------------------------------------------------- */
@@ -70,17 +141,21 @@ typedef struct saving {
     const char *checkpointing;
     qrun_optimizer optimizer;
     int offload;
+    int32_t tile_rows;
 } saving;
 
+enum { TILE_ROWS = 512, LEAVES_OUT_TILES = 1 << 30 }; /* the flag beside those of train_offloads */
+
 static const saving savings[] = {
-    {"nothing", "none", QRUN_OPTIMIZER_ADAMW, 0},
-    {"--checkpointing full", "full", QRUN_OPTIMIZER_ADAMW, 0},
-    {"… and --offload activations", "full", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_ACTIVATIONS},
-    {"--optimizer adamw8bit", "none", QRUN_OPTIMIZER_ADAMW8BIT, 0},
-    {"--offload optimizer", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_OPTIMIZER},
-    {"--offload parameters", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_PARAMETERS},
+    {"nothing", "none", QRUN_OPTIMIZER_ADAMW, 0, 0},
+    {"--checkpointing full", "full", QRUN_OPTIMIZER_ADAMW, 0, 0},
+    {"… and --offload activations", "full", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_ACTIVATIONS, 0},
+    {"… and --tile-rows 512", "full", QRUN_OPTIMIZER_ADAMW, 0, TILE_ROWS},
+    {"--optimizer adamw8bit", "none", QRUN_OPTIMIZER_ADAMW8BIT, 0, 0},
+    {"--offload optimizer", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_OPTIMIZER, 0},
+    {"--offload parameters", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_PARAMETERS, 0},
     {"all of these", "full", QRUN_OPTIMIZER_ADAMW8BIT,
-     TRAIN_OFFLOAD_ACTIVATIONS + TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_PARAMETERS},
+     TRAIN_OFFLOAD_ACTIVATIONS + TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_PARAMETERS, TILE_ROWS},
 };
 enum { N_SAVINGS = sizeof savings / sizeof savings[0], MAX_CATEGORIES = 16 };
 static const int64_t ANY_BYTES = INT64_C(1) << 60; /* nothing is refused */
@@ -97,6 +172,7 @@ static qrun_status plan_saving(const engine *e, qrun_model_params *model, qrun_t
     const int offload = savings[i].offload & ~left_out;
     params->memory.memory_bytes = ANY_BYTES;
     params->memory.checkpointing = savings[i].checkpointing;
+    params->memory.tile_rows = (left_out & LEAVES_OUT_TILES) == 0 ? savings[i].tile_rows : 0;
     params->optimization.optimizer = savings[i].optimizer;
     train_set_offload(params, offload);
     model->offload_parameters = train_offload_of_model(offload);
@@ -158,8 +234,11 @@ static int compare(const finetune_options *o, const engine *e, qrun_model_params
         qrun_error error = QRUN_ERROR_INIT;
         const qrun_status status = plan_saving(e, model, params, i, left_out, &c, &error);
         if (c.entries[i] != NULL) { continue; }
+        /* What this model cannot do, the table does without. */
         if (savings[i].offload == TRAIN_OFFLOAD_PARAMETERS && status != QRUN_ERROR_MEMORY) {
-            left_out = TRAIN_OFFLOAD_PARAMETERS; /* this model cannot, and the table does without */
+            left_out |= TRAIN_OFFLOAD_PARAMETERS;
+        } else if (savings[i].tile_rows > 0 && status == QRUN_ERROR_UNSUPPORTED) {
+            left_out |= LEAVES_OUT_TILES;
         } else {
             code = complain_error(&error);
         }

@@ -15,6 +15,7 @@ static const struct {
     {"init_random", "init random"},
     {"max_shard_bytes", "max-shard-size"},
     {"memory_bytes", "memory"},
+    {"n_ranks", "ranks"},
     {"n_threads", "threads"},
     {"offload_activations", "offload activations"},
     {"offload_optimizer", "offload optimizer"},

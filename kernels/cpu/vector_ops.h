@@ -57,7 +57,7 @@
     PLAIN(dropout)                        \
     PLAIN(round_act)                      \
     PLAIN(store_weight)                   \
-    SCRATCH(sum_squares)                  \
+    PLAIN(sum_squares)                    \
     PLAIN(adamw)                          \
     PLAIN(adamw8bit)                      \
     PLAIN(sgd)                            \

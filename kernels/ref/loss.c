@@ -38,12 +38,10 @@ void qr_ref_cross_entropy(const qr_cross_entropy_args *args, void *workspace) {
 
 void qr_ref_sum_squares(const qr_sum_squares_args *args, void *workspace) {
     (void)workspace;
-    double sum = 0.0;
-    int64_t n_nonfinite = 0;
     for (int64_t i = 0; i < args->n; i++) {
-        sum += (double)args->x[i] * (double)args->x[i];
-        n_nonfinite += !isfinite(args->x[i]);
+        const int64_t chunk = i / QR_SQUARES_CHUNK;
+        if (i % QR_SQUARES_CHUNK == 0) { args->dst[chunk] = 0.0, args->n_nonfinite[chunk] = 0; }
+        args->dst[chunk] += (double)args->x[i] * (double)args->x[i];
+        args->n_nonfinite[chunk] += !isfinite(args->x[i]);
     }
-    *args->dst = sum;
-    *args->n_nonfinite = n_nonfinite;
 }

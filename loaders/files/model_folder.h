@@ -4,9 +4,9 @@
 
 #include "base/status.h"
 
-/* The folder of a model, in a new qr_alloc'ed string: name_or_path itself when there is such a folder or GGUF file,
- * otherwise the snapshot of the cached model "org/name", "name" or "org/name@revision". QRUN_ERROR_NOT_FOUND says where
- * it looked and what to do; QRUN_ERROR_UNSUPPORTED as qr_model_folder_check. */
+/* The folder of a model, in a new qr_alloc'ed string. It is name_or_path itself when there is such a folder or GGUF
+ * file, otherwise the snapshot of the cached model "org/name", "name" or "org/name@revision". QRUN_ERROR_NOT_FOUND says
+ * where it looked and what to do; QRUN_ERROR_UNSUPPORTED as qr_model_folder_check. */
 qrun_status qr_model_folder_resolve(const char *name_or_path, char **folder, qr_error *err);
 
 /* Checks that the folder holds a model in a form that can be read: config.json and safetensors. Pickled weights

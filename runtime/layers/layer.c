@@ -302,30 +302,54 @@ static qrun_status finish_heads(const qr_layer_pass *pass, const qr_layer *layer
     return rotate(pass, layer, layer->key_rope_kind, k, n_kv_heads, err);
 }
 
-/* buffers.attended of the tokens in buffers.attn_normed. */
-static qrun_status attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+static float *keys_of(const qr_layer_pass *pass, const qr_layer *layer) {
+    return pass->buffers.qkv + pass->model->shape.n_heads * layer->head_dim;
+}
+
+static float *values_of(const qr_layer_pass *pass, const qr_layer *layer) {
+    return keys_of(pass, layer) + layer->n_kv_heads * layer->head_dim;
+}
+
+qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    return norm_rows(pass, &layer->attn_norm, pass->x, pass->buffers.attn_normed, pass->model->act_dtype,
+                     pass->n_tokens, err);
+}
+
+qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_layer_buffers *b = &pass->buffers;
-    float *q = b->qkv, *k = q + s->n_heads * layer->head_dim, *v = k + layer->n_kv_heads * layer->head_dim;
-    if (s->attn_gated) { QR_RETURN_IF_ERROR(take_queries(pass, layer, q, err)); }
+    if (s->attn_gated) { QR_RETURN_IF_ERROR(take_queries(pass, layer, b->qkv, err)); }
     for (int i = s->attn_gated ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         QR_RETURN_IF_ERROR(
             qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s, layer), false, err));
     }
-    QR_RETURN_IF_ERROR(finish_heads(pass, layer, q, k, v, err));
-    if (!s->attn_gated) { return pass->attend(pass->attend_arg, layer, q, k, v, b->attended, err); }
-    QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, q, k, v, b->ungated, err));
+    return finish_heads(pass, layer, b->qkv, keys_of(pass, layer), values_of(pass, layer), err);
+}
+
+qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_buffers *b = &pass->buffers;
+    const bool gated = pass->model->shape.attn_gated;
+    QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, b->qkv, keys_of(pass, layer), values_of(pass, layer),
+                                    gated ? b->ungated : b->attended, err));
+    if (!gated) { return QRUN_OK; }
     const qr_head_gate_args gate = qr_layer_head_gate_args(pass);
     return qr_head_gate(pass->backend, &gate, pass->workspace, err);
 }
 
-qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qrun_model *model = pass->model;
+qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
-    QR_RETURN_IF_ERROR(
-        norm_rows(pass, &layer->attn_norm, pass->x, b->attn_normed, model->act_dtype, pass->n_tokens, err));
-    QR_RETURN_IF_ERROR(layer->is_delta ? qr_layer_delta(pass, layer, err) : attend(pass, layer, err));
     return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);
+}
+
+qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_layer_attention_norm(pass, layer, err));
+    if (layer->is_delta) {
+        QR_RETURN_IF_ERROR(qr_layer_delta(pass, layer, err));
+    } else {
+        QR_RETURN_IF_ERROR(qr_layer_attention_heads(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_layer_attend(pass, layer, err));
+    }
+    return qr_layer_attention_out(pass, layer, err);
 }
 
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */

@@ -133,6 +133,13 @@ qrun_status qr_layer_add_linear(const qr_layer_pass *pass, const qr_linear_layer
 
 /* x += attention block(x), or that of a delta layer; x += MLP block(x), and what else a layer ends with. */
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* The parts of an attention block, unless a delta layer's: buffers.attn_normed of x; buffers.qkv as attention takes it;
+ * buffers.attended, over whole sequences; x += the last product. A row of all but `attend` depends on that row alone,
+ * so a pass may have some of the rows for them. */
+qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
 /* x [T, D] times the layer's scalar, where it has one: what the layer puts out, or the gradient of that. */

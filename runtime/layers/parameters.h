@@ -6,7 +6,7 @@
 
 #include "runtime/layers/layer.h"
 #include "runtime/model/modules.h"
-#include "runtime/model/replacement.h"
+#include "runtime/model/weight_override.h"
 
 typedef enum qr_parameter_kind {
     QR_PARAMETER_LORA_A,         /* [rank, in], of every expert where it is of experts: so the next */
@@ -57,7 +57,7 @@ typedef struct qr_whole_tensor {
     int64_t parameter; /* in the table */
     qr_weight *matrix; /* NULL: a vector */
     const float **vector;
-    qr_weight replacement;        /* of a matrix that is not written in place; of others only its desc */
+    qr_weight override;           /* of a matrix that is not written in place; of others only its desc */
     const float *original_vector; /* full: in the model, which receives the trained values at the end */
 } qr_whole_tensor;
 
@@ -67,9 +67,9 @@ typedef struct qr_whole_modules {
     qr_whole_tensor *tensors; /* [n] */
     int64_t n;
     size_t capacity;
-    qr_replacements replacements;
-    void *replacement_memory; /* device: the matrices that are not written in place */
-    size_t replacement_bytes;
+    qr_weight_overrides overrides;
+    void *override_memory; /* device: the matrices that are not written in place */
+    size_t override_bytes;
     int64_t original_vocab; /* of the model, while its tables have rows for new tokens; 0: they have none */
     bool refreshed;         /* the matrices have been written from their masters */
 } qr_whole_modules;

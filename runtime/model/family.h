@@ -113,9 +113,8 @@ const qr_family *qr_family_renamed(const qr_family *family);
 /* The i-th prefix that a checkpoint or an adapter may put before all module names: "" first; NULL after the last. */
 const char *qr_family_prefix(const qr_family *family, size_t i);
 
-/* Whether this layer of the model has the module: what a layer of the gated delta rule has differs from what one with
- * attention has, and what a layer with experts has from what one with an MLP has. Roles that a model has once are not
- * asked for. */
+/* Whether this layer of the model has the module. A layer of the gated delta rule has others than one with attention,
+ * and a layer with experts has others than one with an MLP. Roles that a model has once are not asked for. */
 bool qr_family_layer_has(const qr_family *family, const qr_model_config *config, int64_t layer, qr_tensor_role role);
 
 /* Whether files store the module's vector under its own name, without ".weight": torch has it as a parameter, not as a

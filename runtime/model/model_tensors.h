@@ -29,7 +29,7 @@ typedef struct qr_left_out {
     int64_t n_tensors, total_bytes;
 } qr_left_out;
 
-/* The next of them from the folder's tensor *at on; moves *at behind it. false: there are no more. */
+/* The next of them from the folder's tensor *at on; moves *at past it. false: there are no more. */
 bool qr_model_next_left_out(const qrun_model *model, const qr_safetensors *source, size_t *at, qr_left_out *part);
 
 /* Sets model->left_out, their names. */

@@ -5,36 +5,37 @@
 #include "runtime/engine/layout.h"
 
 enum {
-    SHARD_FLOATS = 16,      /* a shard begins at a multiple of it */
-    PIECE_FLOATS = 1 << 16, /* sent to a rank at a time */
-    N_DIRECTIONS = 2        /* in host memory: pieces to send, and pieces received */
+    MOST_PIECE_FLOATS = 1 << 16, /* sent to a rank at a time */
+    MOST_SENT_FLOATS = 1 << 22,  /* sent to all ranks at a time */
+    N_DIRECTIONS = 2             /* in host memory: pieces to send, and pieces received */
 };
 
 struct qr_gradient_sum {
     qr_parameters *parameters;
     qr_collectives *ranks;
-    int64_t shard_begin[QR_MAX_RANKS + 1]; /* floats of the arena */
-    float *total;                          /* device: the own shard */
-    float *arrived;                        /* device: a piece of another rank */
-    float *sent, *received;                /* host, [n_ranks][PIECE_FLOATS] */
+    const qr_shards *shards;
+    bool stays;
+    int64_t piece_floats;
+    float *total;              /* device: the own shard */
+    float *arrived;            /* device: a piece of another rank */
+    float *sent, *received;    /* host, [n_ranks][piece_floats] */
+    qr_chunk_squares *squares; /* host, [chunks of the arena] */
     void *device, *host;
     size_t device_bytes, host_bytes;
 };
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-static int64_t shard_begin(const qr_parameters *p, int32_t rank, int32_t n_ranks) {
-    const int64_t n_units = qr_ceil_div(p->n_floats, SHARD_FLOATS);
-    return qr_min(n_units * rank / n_ranks * SHARD_FLOATS, p->n_floats);
-}
+/* A tail, which is less than a chunk, has room in the pieces of all ranks. */
+static int64_t piece_floats(int32_t n_ranks) { return qr_min(MOST_PIECE_FLOATS, MOST_SENT_FLOATS / n_ranks); }
 
-static size_t place_device(const qr_parameters *p, const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
+static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
     qr_layout layout = {memory, 0};
-    const bool alone = o->n_ranks == 1;
+    const qr_shards *shards = o->shards;
+    const bool alone = shards->n_ranks == 1;
     if (alone && o->n_accumulate == 1) { return 0; }
-    const int64_t n_shard = shard_begin(p, o->rank + 1, o->n_ranks) - shard_begin(p, o->rank, o->n_ranks);
-    float *total = qr_layout_take(&layout, n_shard, sizeof *total);
-    float *arrived = qr_layout_take(&layout, alone ? 0 : PIECE_FLOATS, sizeof *arrived);
+    float *total = qr_layout_take(&layout, qr_shards_floats(shards, shards->rank), sizeof *total);
+    float *arrived = qr_layout_take(&layout, alone ? 0 : piece_floats(shards->n_ranks), sizeof *arrived);
     if (sum != NULL) {
         sum->total = total;
         sum->arrived = arrived;
@@ -42,46 +43,54 @@ static size_t place_device(const qr_parameters *p, const qr_gradient_options *o,
     return layout.offset;
 }
 
-size_t qr_gradient_sum_bytes(const qr_parameters *parameters, const qr_gradient_options *options) {
-    return place_device(parameters, options, NULL, NULL);
+static size_t place_host(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
+    qr_layout layout = {memory, 0};
+    const int32_t n_ranks = o->shards->n_ranks;
+    if (n_ranks == 1) { return 0; }
+    const int64_t n = n_ranks * piece_floats(n_ranks);
+    const int64_t n_chunks = o->stays ? qr_shards_chunk(o->shards, n_ranks) : 0;
+    float *pieces = qr_layout_take(&layout, N_DIRECTIONS * n, sizeof *pieces);
+    qr_chunk_squares *squares = qr_layout_take(&layout, n_chunks, sizeof *squares);
+    if (sum != NULL) {
+        sum->sent = pieces;
+        sum->received = pieces + n;
+        sum->squares = squares;
+    }
+    return layout.offset;
 }
 
-size_t qr_gradient_sum_host_bytes(const qr_gradient_options *options) {
-    if (options->n_ranks == 1) { return 0; }
-    return N_DIRECTIONS * (size_t)options->n_ranks * PIECE_FLOATS * sizeof(float);
-}
+size_t qr_gradient_sum_bytes(const qr_gradient_options *options) { return place_device(options, NULL, NULL); }
+
+size_t qr_gradient_sum_host_bytes(const qr_gradient_options *options) { return place_host(options, NULL, NULL); }
 
 static qrun_status make_memory(qr_gradient_sum *sum, const qr_gradient_options *options, qr_error *err) {
-    const qr_parameters *p = sum->parameters;
-    qr_backend *backend = p->backend;
-    const size_t device_bytes = qr_gradient_sum_bytes(p, options);
+    qr_backend *backend = sum->parameters->backend;
+    const size_t device_bytes = qr_gradient_sum_bytes(options);
     const size_t host_bytes = qr_gradient_sum_host_bytes(options);
     if (device_bytes > 0) {
         QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, device_bytes, &sum->device, err));
         sum->device_bytes = device_bytes;
-        (void)place_device(p, options, sum->device, sum);
+        (void)place_device(options, sum->device, sum);
     }
     if (host_bytes > 0) {
         QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_HOST, host_bytes, &sum->host, err));
         sum->host_bytes = host_bytes;
-        sum->sent = sum->host;
-        sum->received = sum->sent + (int64_t)options->n_ranks * PIECE_FLOATS;
+        (void)place_host(options, sum->host, sum);
     }
     return QRUN_OK;
 }
 
-qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ranks, int64_t n_accumulate,
+qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ranks, const qr_gradient_options *options,
                                    qr_gradient_sum **sum, qr_error *err) {
-    const qr_gradient_options options = {n_accumulate, qr_ranks_own(ranks), qr_ranks_count(ranks)};
     *sum = NULL;
     qr_gradient_sum *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "the sum of gradients", sizeof *made); }
     made->parameters = parameters;
     made->ranks = ranks;
-    for (int32_t r = 0; r <= options.n_ranks; r++) {
-        made->shard_begin[r] = shard_begin(parameters, r, options.n_ranks);
-    }
-    const qrun_status status = make_memory(made, &options, err);
+    made->shards = options->shards;
+    made->stays = options->stays;
+    made->piece_floats = piece_floats(options->shards->n_ranks);
+    const qrun_status status = make_memory(made, options, err);
     if (status != QRUN_OK) {
         qr_gradient_sum_destroy(made);
         return status;
@@ -118,16 +127,14 @@ static qrun_status add_alone(qr_gradient_sum *sum, int64_t i, int64_t n, qr_erro
 
 /* Floats of rank r's shard that piece i has; *first: where in the arena they begin. */
 static int64_t piece_of(const qr_gradient_sum *sum, int32_t r, int64_t i, int64_t *first) {
-    *first = sum->shard_begin[r] + i * PIECE_FLOATS;
-    return qr_max(0, qr_min(sum->shard_begin[r + 1] - *first, PIECE_FLOATS));
+    *first = sum->shards->begin[r] + i * sum->piece_floats;
+    return qr_max(0, qr_min(sum->shards->begin[r + 1] - *first, sum->piece_floats));
 }
 
 static int64_t count_pieces(const qr_gradient_sum *sum) {
     int64_t most = 0;
-    for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
-        most = qr_max(most, sum->shard_begin[r + 1] - sum->shard_begin[r]);
-    }
-    return qr_ceil_div(most, PIECE_FLOATS);
+    for (int32_t r = 0; r < sum->ranks->n_ranks; r++) { most = qr_max(most, qr_shards_floats(sum->shards, r)); }
+    return qr_ceil_div(most, sum->piece_floats);
 }
 
 /* Adds piece i of the own shard, of the ranks that have computed something, in their order. */
@@ -137,13 +144,13 @@ static qrun_status add_piece(qr_gradient_sum *sum, int64_t i, int32_t n_active, 
     int64_t first;
     const int64_t n = piece_of(sum, own, i, &first);
     const size_t n_bytes = (size_t)n * sizeof(float);
-    float *total = sum->total + i * PIECE_FLOATS;
+    float *total = sum->total + i * sum->piece_floats;
     for (int32_t r = 0; r < n_active && n > 0; r++) {
         const float *part = sum->parameters->gradients + first;
         if (r != own) {
             part = sum->arrived;
             QR_RETURN_IF_ERROR(
-                backend->copy_in(backend, sum->arrived, sum->received + (int64_t)r * PIECE_FLOATS, n_bytes, err));
+                backend->copy_in(backend, sum->arrived, sum->received + r * sum->piece_floats, n_bytes, err));
         }
         QR_RETURN_IF_ERROR(begins && r == 0 ? backend->copy_within(backend, total, part, n_bytes, err)
                                             : add(sum, total, part, n, err));
@@ -159,10 +166,10 @@ static qrun_status exchange_piece(qr_gradient_sum *sum, int64_t i, int32_t n_act
     int64_t first, n_own = piece_of(sum, own, i, &first);
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
         const int64_t n = piece_of(sum, r, i, &first);
-        float *to = sum->sent + (int64_t)r * PIECE_FLOATS;
+        float *to = sum->sent + r * sum->piece_floats;
         if (r == own) { continue; }
         if (r < n_active) {
-            received[r] = (qr_parcel){sum->received + (int64_t)r * PIECE_FLOATS, (size_t)n_own * sizeof(float)};
+            received[r] = (qr_parcel){sum->received + r * sum->piece_floats, (size_t)n_own * sizeof(float)};
         }
         if (own >= n_active || n == 0) { continue; }
         sent[r] = (qr_parcel){to, (size_t)n * sizeof(float)};
@@ -171,7 +178,6 @@ static qrun_status exchange_piece(qr_gradient_sum *sum, int64_t i, int32_t n_act
     return qr_all_to_all(sum->ranks, sent, received, err);
 }
 
-/* Every rank's shard of the arena to all. */
 static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
@@ -182,7 +188,7 @@ static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, q
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
         const size_t n_bytes = (size_t)piece_of(sum, r, i, &first) * sizeof(float);
         sent[r] = (qr_parcel){sum->sent, own_bytes};
-        received[r] = (qr_parcel){sum->received + (int64_t)r * PIECE_FLOATS, n_bytes};
+        received[r] = (qr_parcel){sum->received + r * sum->piece_floats, n_bytes};
     }
     QR_RETURN_IF_ERROR(qr_all_to_all(sum->ranks, sent, received, err));
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
@@ -194,14 +200,68 @@ static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, q
     return QRUN_OK;
 }
 
+qrun_status qr_gradient_sum_gather(qr_gradient_sum *sum, float *arena, qr_error *err) {
+    const int64_t n_pieces = count_pieces(sum);
+    for (int64_t i = 0; i < n_pieces; i++) { QR_RETURN_IF_ERROR(gather_piece(sum, arena, i, err)); }
+    return QRUN_OK;
+}
+
+/* ---- Squares ----------------------------------------------------------------------------------------------------- */
+
+/* Where a shard ends within a chunk, the rest of the chunk comes from the ranks that have it. A rank's shard has a part
+ * of one tail at most. */
+static qrun_status exchange_tails(qr_gradient_sum *sum, qr_error *err) {
+    qr_backend *backend = sum->parameters->backend;
+    float *gradients = sum->parameters->gradients;
+    const qr_shards *shards = sum->shards;
+    const int32_t own = shards->rank;
+    qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
+    int64_t own_tail, tail, first;
+    const int64_t n_own = qr_shards_tail(shards, own, &own_tail);
+    for (int32_t r = 0; r < shards->n_ranks; r++) {
+        const int64_t n_tail = qr_shards_tail(shards, r, &tail);
+        int64_t n = qr_shards_common(tail, tail + n_tail, shards->begin[own], shards->begin[own + 1], &first);
+        if (r != own && n > 0) {
+            sent[r] = (qr_parcel){sum->sent, (size_t)n * sizeof(float)};
+            QR_RETURN_IF_ERROR(backend->copy_out(backend, sum->sent, gradients + first, sent[r].n_bytes, err));
+        }
+        n = qr_shards_common(own_tail, own_tail + n_own, shards->begin[r], shards->begin[r + 1], &first);
+        if (r != own && n > 0) {
+            received[r] = (qr_parcel){sum->received + (first - own_tail), (size_t)n * sizeof(float)};
+        }
+    }
+    QR_RETURN_IF_ERROR(qr_all_to_all(sum->ranks, sent, received, err));
+    if (n_own == 0) { return QRUN_OK; }
+    return backend->copy_in(backend, gradients + own_tail, sum->received, (size_t)n_own * sizeof(float), err);
+}
+
+qr_chunk_squares *qr_gradient_sum_squares(qr_gradient_sum *sum, int64_t *n_chunks) {
+    *n_chunks = qr_shards_chunk(sum->shards, sum->shards->n_ranks);
+    return sum->squares;
+}
+
+qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_error *err) {
+    const qr_shards *shards = sum->shards;
+    qr_parcel parts[QR_MAX_RANKS] = {{0}}, sent[QR_MAX_RANKS] = {{0}};
+    for (int32_t r = 0; r < shards->n_ranks; r++) {
+        const int64_t first = qr_shards_chunk(shards, r), n = qr_shards_chunk(shards, r + 1) - first;
+        parts[r] = (qr_parcel){sum->squares + first, (size_t)n * sizeof *sum->squares};
+    }
+    for (int32_t r = 0; r < shards->n_ranks; r++) { sent[r] = parts[shards->rank]; }
+    return qr_all_to_all(sum->ranks, sent, parts, err);
+}
+
+/* ---- A step ----------------------------------------------------------------------------------------------------- */
+
 static qrun_status finish(qr_gradient_sum *sum, qr_error *err) {
     const qr_parameters *p = sum->parameters;
-    const int64_t begin = sum->shard_begin[sum->ranks->rank], n_pieces = count_pieces(sum);
-    const int64_t n = sum->shard_begin[sum->ranks->rank + 1] - begin;
-    QR_RETURN_IF_ERROR(
-        p->backend->copy_within(p->backend, p->gradients + begin, sum->total, (size_t)n * sizeof(float), err));
-    for (int64_t i = 0; i < n_pieces; i++) { QR_RETURN_IF_ERROR(gather_piece(sum, p->gradients, i, err)); }
-    return QRUN_OK;
+    const int32_t own = sum->shards->rank;
+    const size_t n_bytes = (size_t)qr_shards_floats(sum->shards, own) * sizeof(float);
+    if (n_bytes > 0) {
+        QR_RETURN_IF_ERROR(
+            p->backend->copy_within(p->backend, p->gradients + sum->shards->begin[own], sum->total, n_bytes, err));
+    }
+    return sum->stays ? exchange_tails(sum, err) : qr_gradient_sum_gather(sum, p->gradients, err);
 }
 
 qrun_status qr_gradient_sum_add(qr_gradient_sum *sum, int64_t first, int64_t n, qr_error *err) {

@@ -1,33 +1,54 @@
-/* The gradient of a window: those of its micro-batches, computed one by one from zero and added in their order,
+/* The gradient of a step: those of its micro-batches, computed one by one from zero and added in their order,
  * ((g0 + g1) + g2) + …, whichever rank has computed which. So the sum has the same bits for any number of ranks.
  *
- * Each rank adds up a shard of all parameters and receives the others' parts of it, which is what a reduce-scatter
- * sends; at the end all get all shards. */
+ * Each rank adds up its shard of the parameters (shards.h) and receives the others' parts of it, which is what a
+ * reduce-scatter sends. At the end all get all shards, or, where each updates its shard alone, none does: then the
+ * shards of the parameters are gathered after the update, and before it the sums of squares that the norm is made of.
+ *
+ * What a step sends is counted in wire.h. */
 #ifndef QR_RUNTIME_RANKS_GRADIENT_SUM_H
 #define QR_RUNTIME_RANKS_GRADIENT_SUM_H
 
 #include "runtime/layers/parameters.h"
 #include "runtime/ranks/ranks.h"
+#include "runtime/ranks/shards.h"
 
 typedef struct qr_gradient_sum qr_gradient_sum;
 
 /* What it is for. */
 typedef struct qr_gradient_options {
-    int64_t n_accumulate; /* the most micro-batches of a window */
-    int32_t rank, n_ranks;
+    int64_t n_accumulate;    /* the most micro-batches of a step */
+    const qr_shards *shards; /* lent */
+    bool stays;              /* a sum stays with the rank whose shard it is of */
 } qr_gradient_options;
 
-/* Device and host memory; nothing for one rank and windows of one micro-batch. */
-size_t qr_gradient_sum_bytes(const qr_parameters *parameters, const qr_gradient_options *options);
+/* Of a chunk of the arena. */
+typedef struct qr_chunk_squares {
+    double sum;
+    int64_t n_nonfinite;
+} qr_chunk_squares;
+
+/* Device and host memory; nothing for one rank and steps of one micro-batch. */
+size_t qr_gradient_sum_bytes(const qr_gradient_options *options);
 size_t qr_gradient_sum_host_bytes(const qr_gradient_options *options);
 
-/* Parameters and ranks are lent while the sum lives. */
-qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ranks, int64_t n_accumulate,
+/* Parameters, ranks (NULL: alone) and shards are lent while the sum lives. */
+qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ranks, const qr_gradient_options *options,
                                    qr_gradient_sum **sum, qr_error *err);
 void qr_gradient_sum_destroy(qr_gradient_sum *sum); /* NULL is fine */
 
-/* Takes a round: the gradients of micro-batches first, first + 1, … of a window of n, as many as there are ranks, each
- * in the arena of the rank of that place. After the last round every rank's arena has the sum. */
+/* Takes a round: the gradients of micro-batches first, first + 1, … of a step of n, as many as there are ranks, each
+ * in the arena of the rank of that place. After the last round every rank's arena has the sum or, where it stays, its
+ * shard of the sum and the tail of that. */
 qrun_status qr_gradient_sum_add(qr_gradient_sum *sum, int64_t first, int64_t n, qr_error *err);
+
+/* ---- Where sums stay --------------------------------------------------------------------------------------------- */
+
+/* Every rank's shard of an arena to all. */
+qrun_status qr_gradient_sum_gather(qr_gradient_sum *sum, float *arena, qr_error *err);
+
+/* The squares of all chunks, lent: a rank fills in its own, and share brings it the others'. */
+qr_chunk_squares *qr_gradient_sum_squares(qr_gradient_sum *sum, int64_t *n_chunks);
+qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_error *err);
 
 #endif

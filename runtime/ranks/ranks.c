@@ -28,6 +28,16 @@ qrun_status qr_ranks_share(qr_collectives *ranks, qrun_status own, double value,
     return ranks != NULL ? qr_all_gather(ranks, values, sizeof *values, err) : QRUN_OK;
 }
 
+qrun_status qr_ranks_first(qr_collectives *ranks, int64_t *index, qr_error *err) {
+    int64_t found[QR_MAX_RANKS];
+    found[ranks->rank] = *index;
+    QR_RETURN_IF_ERROR(qr_all_gather(ranks, found, sizeof found[0], err));
+    for (int32_t r = 0; r < ranks->n_ranks; r++) {
+        if (found[r] >= 0 && (*index < 0 || found[r] < *index)) { *index = found[r]; }
+    }
+    return QRUN_OK;
+}
+
 /* "a is 1 here and 2 there", here being this rank and there rank 0. */
 static qrun_status name_difference(const char *own, const char *first, qr_error *err) {
     qr_json *here = NULL, *there = NULL;

@@ -32,6 +32,9 @@ qrun_status qr_ranks_share(qr_collectives *ranks, qrun_status own, double value,
 /* qr_agree; alone, the status as it is. */
 qrun_status qr_ranks_agree(qr_collectives *ranks, qrun_status own, qr_error *err);
 
+/* The least *index of all ranks that is not negative; −1: all are. */
+qrun_status qr_ranks_first(qr_collectives *ranks, int64_t *index, qr_error *err);
+
 /* All ranks have the same text, a JSON object of what the run depends on; else all fail, with what differs. */
 qrun_status qr_ranks_compare(qr_collectives *ranks, const char *run, qr_error *err);
 

@@ -16,7 +16,7 @@ qrun_status qr_trainer_compare_ranks(qrun_trainer *trainer, qr_error *err) {
     qr_buffer_append_format(&text, ",\"qrun\":\"%s\",\"instructions\":\"%s %s\",\"step\":%lld,\"eval_examples\":%lld",
                             qrun_version(), backend->name, backend->isa, (long long)trainer->state.step,
                             (long long)trainer->eval_view.n);
-    qr_buffer_append_format(&text, ",\"load_best\":%s}", s->load_best ? "true" : "false");
+    qr_buffer_append_format(&text, ",\"zero\":%d,\"load_best\":%s}", (int)s->zero, s->load_best ? "true" : "false");
     qrun_status status = qr_buffer_ok(&text) ? QRUN_OK : qr_fail_memory(err, "the settings", text.size);
     status = qr_ranks_agree(trainer->ranks, status, err);
     if (status == QRUN_OK) { status = qr_ranks_compare(trainer->ranks, text.data, err); }
@@ -29,6 +29,7 @@ static qrun_status do_as_told(qrun_trainer *trainer, const qr_rank_command *comm
     switch (command->action) {
         case QR_RANK_STEP: return qr_trainer_run_step(trainer, &metrics, err);
         case QR_RANK_EVALUATE: return qr_trainer_run_evaluation(trainer, &metrics, err);
+        case QR_RANK_READ_STATES: return qr_trainer_send_states(trainer, command, err);
         default: return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 announced what does not exist");
     }
 }

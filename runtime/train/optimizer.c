@@ -26,13 +26,13 @@ typedef enum state_array {
     STATE_ARRAYS
 } state_array;
 
-enum { STATE_BLOCK = 256 };
+enum { STATE_BLOCK = QR_SHARD_BLOCK };
 
 /* The states of a tensor, or of a piece of it. */
 typedef struct tensor_states {
     const qr_parameter *parameter;
     int64_t first;              /* element of the tensor */
-    int64_t rows, cols;         /* of the piece; rows is 1 unless it is the whole tensor */
+    int64_t rows, cols;         /* of the piece; rows is 1 unless it is the whole tensor, 0 of an empty one */
     bool in_8bit;               /* has the codes of 8-bit AdamW, whose small tensors have M and V */
     void *arrays[STATE_ARRAYS]; /* NULL: it has none */
 } tensor_states;
@@ -79,27 +79,53 @@ static void place_arrays(qrun_optimizer kind, tensor_states *states, qr_layout *
     }
 }
 
-/* Elements [first, first + n) of a whole tensor, n at most `most`. `most` and `first` are multiples of STATE_BLOCK.
+/* Bytes before element `first` of a tensor in one of its arrays. */
+static size_t array_offset(state_array array, int64_t first) {
+    const bool by_block = array == STATE_M_ABSMAX || array == STATE_V_ABSMAX;
+    return (size_t)(by_block ? first / STATE_BLOCK : first) * element_bytes(array);
+}
+
+/* n elements from `first` on, of a tensor or of a part of it. `first` is a multiple of STATE_BLOCK, in the tensor too.
  * Adafactor has states of whole rows and columns, so a tensor is one piece. */
-static tensor_states piece_of(qrun_optimizer kind, const tensor_states *whole, int64_t first, int64_t most) {
-    const int64_t n = qr_min(n_elements(whole) - first, most);
-    if (kind == QRUN_OPTIMIZER_ADAFACTOR || n == n_elements(whole)) { return *whole; }
-    tensor_states piece = *whole;
-    piece.first = first;
-    piece.rows = 1;
-    piece.cols = n;
+static tensor_states part_of(const tensor_states *states, int64_t first, int64_t n) {
+    if (n == n_elements(states)) { return *states; }
+    tensor_states part = *states;
+    part.first = states->first + first;
+    part.rows = n > 0 ? 1 : 0;
+    part.cols = n;
     for (int a = 0; a < STATE_ARRAYS; a++) {
-        const bool by_block = a == STATE_M_ABSMAX || a == STATE_V_ABSMAX;
-        const size_t offset = (size_t)(by_block ? first / STATE_BLOCK : first) * element_bytes((state_array)a);
-        if (piece.arrays[a] != NULL) { piece.arrays[a] = (unsigned char *)piece.arrays[a] + offset; }
+        if (part.arrays[a] == NULL) { continue; }
+        part.arrays[a] = (unsigned char *)part.arrays[a] + array_offset((state_array)a, first);
     }
-    return piece;
+    return part;
+}
+
+/* The same with at most `most` elements, a multiple of STATE_BLOCK. */
+static tensor_states piece_of(qrun_optimizer kind, const tensor_states *states, int64_t first, int64_t most) {
+    const int64_t n = kind == QRUN_OPTIMIZER_ADAFACTOR ? n_elements(states) : n_elements(states) - first;
+    return part_of(states, first, kind == QRUN_OPTIMIZER_ADAFACTOR ? n : qr_min(n, most));
+}
+
+/* The states that a rank has of a tensor, without memory. */
+static tensor_states states_of_rank(const qr_optimizer_options *options, const qr_parameter *parameter, int32_t rank) {
+    const tensor_states whole = whole_states(options->kind, parameter);
+    const qr_shards *shards = options->shards;
+    int64_t first;
+    if (shards == NULL) { return whole; }
+    const int64_t n = qr_shards_common(parameter->offset, parameter->offset + n_elements(&whole), shards->begin[rank],
+                                       shards->begin[rank + 1], &first);
+    return part_of(&whole, n > 0 ? first - parameter->offset : 0, n);
+}
+
+/* Of this rank. */
+static tensor_states own_states(const qr_optimizer_options *options, const qr_parameter *parameter) {
+    return states_of_rank(options, parameter, options->shards != NULL ? options->shards->rank : 0);
 }
 
 struct qr_optimizer {
     qr_parameters *parameters;
     qr_optimizer_options options;
-    tensor_states *tensors; /* [parameters->n] */
+    tensor_states *tensors; /* [parameters->n]: what this rank has of them */
     void *states;           /* device memory, or host memory with offload */
     size_t states_bytes;
     void *device; /* the rest: stages and scratch */
@@ -110,12 +136,13 @@ struct qr_optimizer {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-/* Lays out the states of all tensors in memory (NULL: only counts); tensors [p->n] may be NULL too. */
-static size_t place_states(const qr_parameters *p, qrun_optimizer kind, void *memory, tensor_states *tensors) {
+/* Lays out this rank's states of all tensors in memory (NULL: only counts); tensors [p->n] may be NULL too. */
+static size_t place_states(const qr_parameters *p, const qr_optimizer_options *options, void *memory,
+                           tensor_states *tensors) {
     qr_layout layout = {memory, 0};
     for (int64_t i = 0; i < p->n; i++) {
-        tensor_states states = whole_states(kind, &p->list[i]);
-        place_arrays(kind, &states, &layout);
+        tensor_states states = own_states(options, &p->list[i]);
+        place_arrays(options->kind, &states, &layout);
         if (tensors != NULL) { tensors[i] = states; }
     }
     return layout.offset;
@@ -129,8 +156,8 @@ static int64_t stage_elements(const qr_optimizer_options *options) {
 static size_t stage_bytes(const qr_parameters *p, const qr_optimizer_options *options) {
     size_t most = 0;
     for (int64_t i = 0; i < p->n; i++) {
-        const tensor_states whole = whole_states(options->kind, &p->list[i]);
-        tensor_states piece = piece_of(options->kind, &whole, 0, stage_elements(options));
+        const tensor_states own = own_states(options, &p->list[i]);
+        tensor_states piece = piece_of(options->kind, &own, 0, stage_elements(options));
         qr_layout layout = {NULL, 0};
         place_arrays(options->kind, &piece, &layout);
         most = layout.offset > most ? layout.offset : most;
@@ -144,7 +171,10 @@ static size_t place_device(const qr_parameters *p, const qr_optimizer_options *o
     qr_layout layout = {memory, 0};
     const size_t n_bytes = options->offload ? stage_bytes(p, options) : 0;
     int64_t largest = 0;
-    for (int64_t i = 0; i < p->n; i++) { largest = qr_max(largest, p->list[i].rows * p->list[i].cols); }
+    for (int64_t i = 0; i < p->n; i++) {
+        const tensor_states own = own_states(options, &p->list[i]);
+        largest = qr_max(largest, n_elements(&own));
+    }
     const int64_t scratch = options->kind == QRUN_OPTIMIZER_ADAFACTOR ? largest : 0;
     for (int i = 0; i < N_STAGES; i++) {
         void *stage = qr_layout_take(&layout, (int64_t)n_bytes, 1);
@@ -156,12 +186,12 @@ static size_t place_device(const qr_parameters *p, const qr_optimizer_options *o
 }
 
 size_t qr_optimizer_bytes(const qr_parameters *parameters, const qr_optimizer_options *options) {
-    const size_t states = options->offload ? 0 : place_states(parameters, options->kind, NULL, NULL);
+    const size_t states = options->offload ? 0 : place_states(parameters, options, NULL, NULL);
     return states + place_device(parameters, options, NULL, NULL);
 }
 
 size_t qr_optimizer_host_bytes(const qr_parameters *parameters, const qr_optimizer_options *options) {
-    return options->offload ? place_states(parameters, options->kind, NULL, NULL) : 0;
+    return options->offload ? place_states(parameters, options, NULL, NULL) : 0;
 }
 
 static qr_memory_kind memory_kind(const qr_optimizer_options *options) {
@@ -170,15 +200,17 @@ static qr_memory_kind memory_kind(const qr_optimizer_options *options) {
 
 static qrun_status make_memory(qr_optimizer *o, qr_error *err) {
     qr_backend *backend = o->parameters->backend;
-    const size_t states_bytes = place_states(o->parameters, o->options.kind, NULL, NULL);
+    const size_t states_bytes = place_states(o->parameters, &o->options, NULL, NULL);
     const size_t device_bytes = place_device(o->parameters, &o->options, NULL, NULL);
-    QR_RETURN_IF_ERROR(backend->memory_create(backend, memory_kind(&o->options), states_bytes, &o->states, err));
-    o->states_bytes = states_bytes;
+    if (states_bytes > 0) {
+        QR_RETURN_IF_ERROR(backend->memory_create(backend, memory_kind(&o->options), states_bytes, &o->states, err));
+        o->states_bytes = states_bytes;
+    }
     if (device_bytes > 0) {
         QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, device_bytes, &o->device, err));
         o->device_bytes = device_bytes;
     }
-    (void)place_states(o->parameters, o->options.kind, o->states, o->tensors);
+    (void)place_states(o->parameters, &o->options, o->states, o->tensors);
     (void)place_device(o->parameters, &o->options, o->device, o);
     return QRUN_OK;
 }
@@ -212,7 +244,15 @@ void qr_optimizer_destroy(qr_optimizer *optimizer) {
     qr_free(optimizer);
 }
 
-size_t qr_optimizer_states_bytes(const qr_optimizer *optimizer) { return optimizer->states_bytes; }
+const qr_shards *qr_optimizer_shards(const qr_optimizer *optimizer) { return optimizer->options.shards; }
+
+/* ---- The states as bytes ----------------------------------------------------------------------------------------- */
+
+size_t qr_optimizer_states_bytes(const qr_optimizer *optimizer) {
+    qr_optimizer_options all = optimizer->options;
+    all.shards = NULL;
+    return place_states(optimizer->parameters, &all, NULL, NULL);
+}
 
 /* Between a copy in host memory and the states; those in host memory may still be in transfer. */
 static qrun_status copy_states(const qr_optimizer *optimizer, void *to, const void *from, size_t n_bytes, bool writes,
@@ -227,14 +267,114 @@ static qrun_status copy_states(const qr_optimizer *optimizer, void *to, const vo
     return QRUN_OK;
 }
 
+/* Bytes [offset, offset + n_bytes) of the states of all ranks, and what is done with a rank's among them. */
+typedef struct states_walk {
+    const qr_optimizer *optimizer;
+    int32_t rank;
+    size_t offset, n_bytes;
+    qrun_status (*visit)(const struct states_walk *walk, size_t at, size_t n_bytes, void *held, qr_error *err);
+    unsigned char *host;   /* of `offset` */
+    unsigned char *packed; /* of the next part; moves on */
+    size_t n_found;
+} states_walk;
+
+/* The part that the walk's range has of an array of n_bytes that begins at `at`. */
+static qrun_status visit_array(states_walk *walk, size_t at, size_t n_bytes, unsigned char *held, qr_error *err) {
+    const size_t begin = at > walk->offset ? at : walk->offset, range_end = walk->offset + walk->n_bytes;
+    const size_t end = at + n_bytes < range_end ? at + n_bytes : range_end;
+    if (begin >= end) { return QRUN_OK; }
+    if (walk->visit != NULL) {
+        QR_RETURN_IF_ERROR(walk->visit(walk, begin, end - begin, held != NULL ? held + (begin - at) : NULL, err));
+    }
+    if (walk->packed != NULL) { walk->packed += end - begin; }
+    walk->n_found += end - begin;
+    return QRUN_OK;
+}
+
+/* In the order of their places in the whole. */
+static qrun_status walk_states(states_walk *walk, qr_error *err) {
+    const qr_optimizer_options *options = &walk->optimizer->options;
+    const qr_parameters *p = walk->optimizer->parameters;
+    const bool own = options->shards == NULL || walk->rank == options->shards->rank;
+    qr_layout layout = {NULL, 0};
+    for (int64_t i = 0; i < p->n && layout.offset < walk->offset + walk->n_bytes; i++) {
+        const tensor_states whole = whole_states(options->kind, &p->list[i]);
+        const tensor_states held = own ? walk->optimizer->tensors[i] : states_of_rank(options, &p->list[i], walk->rank);
+        for (int a = 0; a < STATE_ARRAYS; a++) {
+            const state_array array = (state_array)a;
+            const size_t at = layout.offset + array_offset(array, held.first);
+            (void)qr_layout_take(&layout, array_elements(options->kind, &whole, array), element_bytes(array));
+            QR_RETURN_IF_ERROR(visit_array(walk, at, array_bytes(options->kind, &held, array), held.arrays[a], err));
+        }
+    }
+    return QRUN_OK;
+}
+
+static states_walk walk_own(const qr_optimizer *optimizer, size_t offset, size_t n_bytes) {
+    const qr_shards *shards = optimizer->options.shards;
+    return (states_walk){
+        .optimizer = optimizer, .rank = shards != NULL ? shards->rank : 0, .offset = offset, .n_bytes = n_bytes};
+}
+
+static qrun_status visit_read(const states_walk *walk, size_t at, size_t n_bytes, void *held, qr_error *err) {
+    return copy_states(walk->optimizer, walk->host + (at - walk->offset), held, n_bytes, false, err);
+}
+
+static qrun_status visit_write(const states_walk *walk, size_t at, size_t n_bytes, void *held, qr_error *err) {
+    return copy_states(walk->optimizer, held, walk->host + (at - walk->offset), n_bytes, true, err);
+}
+
+static qrun_status visit_pack(const states_walk *walk, size_t at, size_t n_bytes, void *held, qr_error *err) {
+    (void)at;
+    return copy_states(walk->optimizer, walk->packed, held, n_bytes, false, err);
+}
+
+static qrun_status visit_unpack(const states_walk *walk, size_t at, size_t n_bytes, void *held, qr_error *err) {
+    (void)held, (void)err;
+    memcpy(walk->host + (at - walk->offset), walk->packed, n_bytes);
+    return QRUN_OK;
+}
+
 qrun_status qr_optimizer_states_read(const qr_optimizer *optimizer, size_t offset, size_t n_bytes, void *host,
                                      qr_error *err) {
-    return copy_states(optimizer, host, (const unsigned char *)optimizer->states + offset, n_bytes, false, err);
+    states_walk walk = walk_own(optimizer, offset, n_bytes);
+    walk.visit = visit_read;
+    walk.host = host;
+    memset(host, 0, n_bytes);
+    return walk_states(&walk, err);
 }
 
 qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, size_t n_bytes, const void *host,
                                       qr_error *err) {
-    return copy_states(optimizer, (unsigned char *)optimizer->states + offset, host, n_bytes, true, err);
+    states_walk walk = walk_own(optimizer, offset, n_bytes);
+    walk.visit = visit_write;
+    walk.host = (unsigned char *)(uintptr_t)host; /* only read */
+    return walk_states(&walk, err);
+}
+
+size_t qr_optimizer_states_count(const qr_optimizer *optimizer, int32_t rank, size_t offset, size_t n_bytes) {
+    states_walk walk = walk_own(optimizer, offset, n_bytes);
+    walk.rank = rank;
+    (void)walk_states(&walk, NULL);
+    return walk.n_found;
+}
+
+qrun_status qr_optimizer_states_pack(const qr_optimizer *optimizer, size_t offset, size_t n_bytes, void *packed,
+                                     qr_error *err) {
+    states_walk walk = walk_own(optimizer, offset, n_bytes);
+    walk.visit = visit_pack;
+    walk.packed = packed;
+    return walk_states(&walk, err);
+}
+
+void qr_optimizer_states_unpack(const qr_optimizer *optimizer, int32_t rank, size_t offset, size_t n_bytes,
+                                const void *packed, void *host) {
+    states_walk walk = walk_own(optimizer, offset, n_bytes);
+    walk.rank = rank;
+    walk.visit = visit_unpack;
+    walk.packed = (unsigned char *)(uintptr_t)packed; /* only read */
+    walk.host = host;
+    (void)walk_states(&walk, NULL);
 }
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
@@ -303,8 +443,8 @@ static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const
 /* The piece after `last` (NULL: the first of all), in host memory; false where there is none. */
 static bool next_piece(const qr_optimizer *o, const tensor_states *last, tensor_states *next) {
     int64_t i = last != NULL ? last->parameter - o->parameters->list : 0;
-    int64_t first = last != NULL ? last->first + n_elements(last) : 0;
-    if (i < o->parameters->n && first == n_elements(&o->tensors[i])) { i++, first = 0; }
+    int64_t first = last != NULL ? last->first - o->tensors[i].first + n_elements(last) : 0; /* of what is held */
+    while (i < o->parameters->n && first == n_elements(&o->tensors[i])) { i++, first = 0; }
     if (i == o->parameters->n) { return false; }
     *next = piece_of(o->options.kind, &o->tensors[i], first, stage_elements(&o->options));
     return true;
@@ -360,6 +500,7 @@ qrun_status qr_optimizer_step(qr_optimizer *o, int64_t step, float learning_rate
     const step_numbers numbers = {.step = step, .lr = learning_rate, .grad_scale = grad_scale};
     if (o->options.offload) { return step_offloaded(o, &numbers, workspace, err); }
     for (int64_t i = 0; i < o->parameters->n; i++) {
+        if (n_elements(&o->tensors[i]) == 0) { continue; }
         QR_RETURN_IF_ERROR(step_piece(o, &o->tensors[i], &numbers, workspace, err));
     }
     return QRUN_OK;

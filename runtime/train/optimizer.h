@@ -2,7 +2,7 @@
 #ifndef QR_RUNTIME_TRAIN_OPTIMIZER_H
 #define QR_RUNTIME_TRAIN_OPTIMIZER_H
 
-#include "runtime/layers/parameters.h"
+#include "runtime/ranks/shards.h"
 
 /* Zeroed: the defaults. */
 typedef struct qr_optimizer_options {
@@ -12,6 +12,9 @@ typedef struct qr_optimizer_options {
     float lr_ratio_b;       /* LoRA+ (Hayou et al. 2024): rate of B and of vectors over that of the rest; 0: 1 */
     bool offload;           /* states in host memory: a step streams them through two stages on the device */
     int64_t stage_elements; /* offload: of a tensor staged at a time, a multiple of 256; 0: 2^20 */
+    /* Lent: this rank has the states of its shard, and updates that alone. NULL: everything. Those of Adafactor are
+     * cut between whole tensors. */
+    const qr_shards *shards;
 } qr_optimizer_options;
 
 typedef struct qr_optimizer qr_optimizer;
@@ -25,15 +28,28 @@ qrun_status qr_optimizer_create(qr_parameters *parameters, const qr_optimizer_op
                                 qr_optimizer **optimizer, qr_error *err);
 void qr_optimizer_destroy(qr_optimizer *optimizer); /* NULL is fine */
 
-/* Updates the parameters from grad_scale × their gradients; step counts from 1. The bits do not depend on offload. */
+const qr_shards *qr_optimizer_shards(const qr_optimizer *optimizer); /* of its options */
+
+/* Updates the parameters, or this rank's shard of them, from grad_scale × their gradients; step counts from 1. The bits
+ * do not depend on offload. */
 qrun_status qr_optimizer_step(qr_optimizer *optimizer, int64_t step, float learning_rate, float grad_scale,
                               qr_workspace workspace, qr_error *err);
 
-/* The states as bytes, for a checkpoint; the same wherever they are held. */
+/* The states of all ranks as bytes, for a checkpoint: the same wherever they are held, and by how many. Of bytes that
+ * another rank holds, `read` gives zeros, and `write` takes none. */
 size_t qr_optimizer_states_bytes(const qr_optimizer *optimizer);
 qrun_status qr_optimizer_states_read(const qr_optimizer *optimizer, size_t offset, size_t n_bytes, void *host,
                                      qr_error *err);
 qrun_status qr_optimizer_states_write(qr_optimizer *optimizer, size_t offset, size_t n_bytes, const void *host,
                                       qr_error *err);
+
+/* Where they are in shards: of bytes [offset, offset + n_bytes) those that a rank holds, one after the other. */
+size_t qr_optimizer_states_count(const qr_optimizer *optimizer, int32_t rank, size_t offset, size_t n_bytes);
+/* This rank's. */
+qrun_status qr_optimizer_states_pack(const qr_optimizer *optimizer, size_t offset, size_t n_bytes, void *packed,
+                                     qr_error *err);
+/* Another rank's to their places; host has [offset, offset + n_bytes). */
+void qr_optimizer_states_unpack(const qr_optimizer *optimizer, int32_t rank, size_t offset, size_t n_bytes,
+                                const void *packed, void *host);
 
 #endif

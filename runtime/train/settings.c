@@ -74,6 +74,10 @@ static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) 
         RANGE(saving, keep, 1e6),
         RANGE(optimization, optimizer, QRUN_OPTIMIZER_SGD),
         RANGE(optimization, schedule, QRUN_SCHEDULE_CONSTANT),
+        SIZE(memory, tile_rows, 1 << 20),
+        RANGE(ranks, zero, QR_MAX_ZERO),
+        RANGE(ranks, n_ranks, QR_MAX_RANKS),
+        SIZE(ranks, plan_rank, QR_MAX_RANKS - 1),
     };
 #undef RANGE
 #undef SIZE
@@ -132,6 +136,8 @@ static qrun_status check_combinations(const qrun_train_params *p, qr_error *err)
         {p->weights.full && of_adapters, "`full` trains every weight, so options of adapters do not go with it"},
         {!p->weights.full && p->weights.init_random,
          "`init_random` needs `full`: an adapter on random weights is of no use"},
+        {p->ranks.plan_rank > 0 && p->ranks.plan_rank >= p->ranks.n_ranks,
+         "`plan_rank` is the number of a rank, which is below `n_ranks`"},
         {!p->weights.init_random && p->weights.init_embedding_std != 0, "`init_embedding_std` needs `init_random`"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(rules); i++) {
@@ -212,8 +218,12 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .has_batch_tokens = params->batches.batch_tokens != 0,
         .auto_seq_tokens = params->batches.seq_len == QRUN_AUTO,
         .auto_batch_size = params->batches.batch_size == QRUN_AUTO,
+        .tile_rows = qr_max(params->memory.tile_rows, 0),
         .grad_accum = (int64_t)or_default(params->batches.grad_accum, 1),
         .max_steps = params->batches.max_steps,
+        .zero = params->ranks.zero,
+        .n_ranks = params->ranks.n_ranks,
+        .rank = params->ranks.n_ranks > 0 ? params->ranks.plan_rank : 0,
         .seed = params->batches.seed,
         .eval_every = params->evaluation.eval_every,
         .patience = params->evaluation.early_stopping_patience,

@@ -3,12 +3,12 @@
 #ifndef QR_RUNTIME_TRAIN_SETTINGS_H
 #define QR_RUNTIME_TRAIN_SETTINGS_H
 
-#include "loaders/data/batch.h"
+#include "loaders/data/epoch_batches.h"
 #include "runtime/pass/whole_parameters.h"
 #include "runtime/train/initial_adapter.h"
 #include "runtime/train/optimizer.h"
 
-enum { QR_DATE_BYTES = 16 };
+enum { QR_DATE_BYTES = 16, QR_MAX_ZERO = 1 };
 
 typedef struct qr_train_settings {
     char *out, *targets, *modules; /* modules: NULL: none */
@@ -24,6 +24,9 @@ typedef struct qr_train_settings {
     int64_t batch_tokens;                  /* the most of a micro-batch, whatever the mode */
     bool has_batch_tokens;                 /* given; else batch_size · seq_tokens */
     bool auto_seq_tokens, auto_batch_size; /* as much as memory allows: fit.c settles them */
+    int64_t tile_rows;                     /* as given; 0: chosen by the memory */
+    int32_t zero;                          /* 1: each rank has the optimiser's states of its shard */
+    int32_t n_ranks, rank; /* of a plan, or those that were launched; rank QRUN_AUTO: the one that needs the most */
     uint64_t seed;
     int64_t eval_every, save_every, keep;
     int64_t patience; /* evaluations without improvement; 0: no early stopping */

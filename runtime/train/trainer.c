@@ -62,14 +62,15 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
             QR_RETURN_IF_ERROR(qr_initial_adapter_load(trainer->settings.adapter, &trainer->parameters, err));
         }
     }
+    qr_gradient_options gradients;
+    qr_optimizer_options optimizer;
+    qr_trainer_shard(trainer, &trainer->parameters, &trainer->shards, &gradients, &optimizer);
+    QR_RETURN_IF_ERROR(qr_optimizer_create(&trainer->parameters, &optimizer, &trainer->optimizer, err));
     QR_RETURN_IF_ERROR(
-        qr_optimizer_create(&trainer->parameters, &trainer->settings.optimizer, &trainer->optimizer, err));
-    QR_RETURN_IF_ERROR(qr_gradient_sum_create(&trainer->parameters, trainer->ranks, trainer->settings.grad_accum,
-                                              &trainer->gradient_sum, err));
+        qr_gradient_sum_create(&trainer->parameters, trainer->ranks, &gradients, &trainer->gradient_sum, err));
     qr_workspace *scratch = &trainer->scratch;
     int64_t copied_bytes;
-    QR_RETURN_IF_ERROR(
-        qr_update_plan(&trainer->parameters, &trainer->settings.optimizer, &scratch->n_bytes, &copied_bytes, err));
+    QR_RETURN_IF_ERROR(qr_update_plan(&trainer->parameters, &optimizer, &scratch->n_bytes, &copied_bytes, err));
     QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch->n_bytes, &scratch->memory, err));
     QR_RETURN_IF_ERROR(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
     QR_RETURN_IF_ERROR(qr_train_pass_create(&trainer->parameters, &limits, &trainer->pass, err));
@@ -98,10 +99,25 @@ static qrun_status prepare(qrun_trainer *trainer, const qrun_train_params *param
     return QRUN_OK;
 }
 
+/* Those that were launched; a plan alone may be of others. */
+static qrun_status take_ranks(qrun_trainer *trainer, qr_error *err) {
+    qr_train_settings *s = &trainer->settings;
+    const int32_t n_ranks = qr_ranks_count(trainer->ranks);
+    if (s->n_ranks > 0 && s->n_ranks != n_ranks) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`n_ranks` is %d, and %d rank%s launched; leave it at 0, as it is for plans", (int)s->n_ranks,
+                       (int)n_ranks, n_ranks > 1 ? "s were" : " was");
+    }
+    s->n_ranks = n_ranks;
+    s->rank = qr_ranks_own(trainer->ranks);
+    return QRUN_OK;
+}
+
 /* Rank 0 prepares first: it tokenises the data, which the others then find. */
 static qrun_status prepare_together(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     qr_collectives *ranks = trainer->ranks;
     qrun_status status = qr_train_settings_make(trainer->model, params, &trainer->settings, err);
+    if (status == QRUN_OK) { status = take_ranks(trainer, err); }
     if (status == QRUN_OK) { status = claim_model(trainer, err); }
     if (status == QRUN_OK && qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
     QR_RETURN_IF_ERROR(qr_ranks_agree(ranks, status, err));
@@ -149,7 +165,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch.memory, trainer->scratch.n_bytes);
     qr_parameters_destroy(&trainer->parameters);
     qr_train_loader_destroy(trainer->loader);
-    qr_batch_plan_destroy(trainer->epoch_plan);
+    qr_epoch_batches_destroy(trainer->epoch_batches);
     qr_shares_destroy(trainer->shares);
     qr_free(trainer->files);
     qr_dataset_close(trainer->dataset);
@@ -189,6 +205,10 @@ static qrun_plan_info describe_plan(const qrun_trainer *trainer, bool fits) {
         .flops = trainer->cost.pass.flops,
         .copied_bytes = trainer->cost.pass.copied_bytes,
         .update_copied_bytes = trainer->cost.update_copied_bytes,
+        .tile_rows = (int32_t)qr_trainer_tile_rows(trainer),
+        .rank = trainer->cost.rank,
+        .sent_bytes = trainer->cost.sent_bytes,
+        .ring_bytes = trainer->cost.ring_bytes,
     };
 }
 
@@ -210,6 +230,7 @@ qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *m
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, model_params, &model, &source, error));
     QR_TRY(qr_train_settings_make(&model, &wanted, &trainer->settings, error));
+    if (trainer->settings.n_ranks == 0) { trainer->settings.n_ranks = 1; }
     QR_TRY(qr_trainer_choose_seq_tokens(trainer, &wanted, error));
     QR_TRY(qr_trainer_choose_batch(trainer, &wanted, error));
     QR_TRY(qr_trainer_describe_parameters(trainer, error));
@@ -261,11 +282,14 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .earlier_learning_rate = n_before > 0 ? s->learning_rate * before : 0,
         .next_learning_rate = n_before > 0 ? s->learning_rate * after : 0,
         .checkpointing = trainer->policy_name,
+        .tile_rows = (int32_t)qr_trainer_tile_rows(trainer),
         .planned_bytes = qr_plan_total(&trainer->plan),
         .peak_bytes = qr_device_memory_peak(backend),
         .planned_host_bytes = qr_plan_host_total(&trainer->plan),
         .peak_host_bytes = qr_device_memory_host_peak(backend),
         .flops_per_token = trainer->flops_per_token,
+        .step_sent_bytes = trainer->cost.sent_bytes,
+        .sent_bytes = trainer->ranks != NULL ? trainer->ranks->sent_bytes : 0,
     };
     return QRUN_OK;
 }

@@ -1,34 +1,63 @@
 #include "runtime/train/update.h"
 
 #include <math.h>
-#include <stddef.h>
 
+#include "base/sizes.h"
 #include "kernels/plan/plan.h"
 #include "runtime/pass/planned_parameters.h"
 #include "runtime/pass/whole_parameters.h"
 
-enum { RESULT_BYTES = 64 }; /* the sum and the count, before the ops' workspace */
-
-typedef struct measured_squares {
-    double sum;
-    int64_t n_nonfinite;
-} measured_squares;
+/* Of the chunks that an op has counted, before the ops' workspace: their sums, then their counts. */
+enum { RESULT_CHUNKS = 1024 };
+static const size_t RESULT_BYTES = RESULT_CHUNKS * (sizeof(double) + sizeof(int64_t));
 
 /* After the result. */
 static qr_workspace workspace_of(qr_workspace scratch) {
     return (qr_workspace){(unsigned char *)scratch.memory + RESULT_BYTES, scratch.n_bytes - RESULT_BYTES};
 }
 
+static void add_squares(qr_chunk_squares *total, const qr_chunk_squares *squares) {
+    total->sum += squares->sum;
+    total->n_nonfinite += squares->n_nonfinite;
+}
+
+/* The squares of x [n], chunk by chunk: into `chunks` or, where that is NULL, onto *total. */
 static qrun_status measure(qr_backend *backend, const float *x, int64_t n, qr_workspace scratch,
-                           measured_squares *measured, qr_error *err) {
-    unsigned char *result = scratch.memory;
-    const qr_sum_squares_args args = {.x = x,
-                                      .n = n,
-                                      .dst = (double *)(void *)(result + offsetof(measured_squares, sum)),
-                                      .n_nonfinite =
-                                          (int64_t *)(void *)(result + offsetof(measured_squares, n_nonfinite))};
-    QR_RETURN_IF_ERROR(qr_sum_squares(backend, &args, workspace_of(scratch), err));
-    return backend->copy_out(backend, measured, result, sizeof *measured, err);
+                           qr_chunk_squares *chunks, qr_chunk_squares *total, qr_error *err) {
+    double *device_sums = scratch.memory, sums[RESULT_CHUNKS];
+    int64_t *device_counts = (int64_t *)(void *)(device_sums + RESULT_CHUNKS), counts[RESULT_CHUNKS];
+    for (int64_t done = 0; done < n; done += RESULT_CHUNKS * QR_SQUARES_CHUNK) {
+        const int64_t n_here = qr_min(n - done, RESULT_CHUNKS * QR_SQUARES_CHUNK);
+        const int64_t n_chunks = qr_ceil_div(n_here, QR_SQUARES_CHUNK);
+        const qr_sum_squares_args args = {.x = x + done, .n = n_here, .dst = device_sums, .n_nonfinite = device_counts};
+        QR_RETURN_IF_ERROR(qr_sum_squares(backend, &args, workspace_of(scratch), err));
+        QR_RETURN_IF_ERROR(backend->copy_out(backend, sums, device_sums, (size_t)n_chunks * sizeof *sums, err));
+        QR_RETURN_IF_ERROR(backend->copy_out(backend, counts, device_counts, (size_t)n_chunks * sizeof *counts, err));
+        for (int64_t c = 0; c < n_chunks; c++) {
+            const qr_chunk_squares squares = {sums[c], counts[c]};
+            if (chunks != NULL) { *chunks++ = squares; }
+            if (chunks == NULL) { add_squares(total, &squares); }
+        }
+    }
+    return QRUN_OK;
+}
+
+/* The squares of all gradients, in the order of the chunks. Where ranks have shards, each has counted those of its own
+ * chunks. */
+static qrun_status measure_gradients(const qr_parameters *p, const qr_shards *shards, qr_gradient_sum *sum,
+                                     qr_workspace scratch, qr_chunk_squares *total, qr_error *err) {
+    *total = (qr_chunk_squares){0};
+    if (shards == NULL) { return measure(p->backend, p->gradients, p->n_floats, scratch, NULL, total, err); }
+    const int64_t chunk = qr_shards_chunk(shards, shards->rank);
+    const int64_t first = chunk * QR_SQUARES_CHUNK;
+    const int64_t end = qr_min(qr_shards_chunk(shards, shards->rank + 1) * QR_SQUARES_CHUNK, p->n_floats);
+    int64_t n_chunks = 0;
+    qr_chunk_squares *chunks = sum != NULL ? qr_gradient_sum_squares(sum, &n_chunks) : NULL;
+    QR_RETURN_IF_ERROR(measure(p->backend, p->gradients + first, end - first, scratch,
+                               chunks != NULL ? chunks + chunk : NULL, total, err));
+    if (sum != NULL) { QR_RETURN_IF_ERROR(qr_gradient_sum_share_squares(sum, err)); }
+    for (int64_t c = 0; c < n_chunks; c++) { add_squares(total, &chunks[c]); }
+    return QRUN_OK;
 }
 
 /* Of the gradients as they are: 1 / loss_scale, and the clipping of what that gives. */
@@ -39,28 +68,33 @@ static double grad_scale(const qr_update_args *args, double grad_norm) {
 
 qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args,
                           qr_workspace scratch, qr_update_result *result, qr_error *err) {
-    qr_backend *backend = parameters->backend;
-    measured_squares measured;
+    const qr_shards *shards = qr_optimizer_shards(optimizer);
+    qr_chunk_squares measured;
     const qr_workspace workspace = workspace_of(scratch);
     *result = (qr_update_result){0};
-    QR_RETURN_IF_ERROR(measure(backend, parameters->gradients, parameters->n_floats, scratch, &measured, err));
+    QR_RETURN_IF_ERROR(measure_gradients(parameters, shards, args->sum, scratch, &measured, err));
     result->grad_norm = sqrt(measured.sum) / (double)args->loss_scale;
     result->skipped = measured.n_nonfinite > 0 || !isfinite(measured.sum);
     if (result->skipped) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, args->step, (float)args->learning_rate,
                                          (float)grad_scale(args, result->grad_norm), workspace, err));
+    if (args->sum != NULL) { QR_RETURN_IF_ERROR(qr_gradient_sum_gather(args->sum, parameters->values, err)); }
     return qr_whole_parameters_refresh(parameters, workspace, err);
 }
 
-qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, qr_workspace scratch, int64_t *index,
-                                     qr_error *err) {
-    qr_backend *backend = parameters->backend;
+qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_shards *shards, qr_workspace scratch,
+                                     int64_t *index, qr_error *err) {
+    const int64_t begin = shards != NULL ? shards->begin[shards->rank] : 0;
+    const int64_t end = shards != NULL ? shards->begin[shards->rank + 1] : parameters->n_floats;
     *index = -1;
     for (int64_t i = 0; i < parameters->n && *index < 0; i++) {
         const qr_parameter *parameter = &parameters->list[i];
-        measured_squares measured;
-        QR_RETURN_IF_ERROR(measure(backend, parameters->gradients + parameter->offset,
-                                   parameter->rows * parameter->cols, scratch, &measured, err));
+        qr_chunk_squares measured = {0};
+        int64_t first;
+        const int64_t n = qr_shards_common(parameter->offset, parameter->offset + parameter->rows * parameter->cols,
+                                           begin, end, &first);
+        QR_RETURN_IF_ERROR(
+            measure(parameters->backend, parameters->gradients + first, n, scratch, NULL, &measured, err));
         if (measured.n_nonfinite > 0) { *index = i; }
     }
     return QRUN_OK;
@@ -80,7 +114,7 @@ qrun_status qr_update_plan(const qr_parameters *parameters, const qr_optimizer_o
     QR_TRY(qr_optimizer_create(&planned, options, &optimizer, err));
     QR_TRY(qr_update_run(&planned, optimizer, &args, scratch, &result, err));
     *copied_bytes = qr_backend_planned(planned.backend)->copied_bytes;
-    QR_TRY(qr_update_find_nonfinite(&planned, scratch, &index, err));
+    QR_TRY(qr_update_find_nonfinite(&planned, options->shards, scratch, &index, err));
     *scratch_bytes = RESULT_BYTES + qr_backend_planned(planned.backend)->workspace_bytes;
 out:
     qr_optimizer_destroy(optimizer);

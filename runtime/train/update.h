@@ -2,12 +2,16 @@
 #ifndef QR_RUNTIME_TRAIN_UPDATE_H
 #define QR_RUNTIME_TRAIN_UPDATE_H
 
+#include "runtime/ranks/gradient_sum.h"
 #include "runtime/train/optimizer.h"
 
 typedef struct qr_update_args {
     int64_t step; /* of the optimiser: updates before it, and 1 */
     double learning_rate, max_grad_norm;
     float loss_scale; /* what the gradients are divided by first: 1, or a power of two */
+    /* Of an optimiser with shards: each rank updates its own and receives the others'. NULL: the others are not asked,
+     * as in a plan. */
+    qr_gradient_sum *sum;
 } qr_update_args;
 
 typedef struct qr_update_result {
@@ -26,8 +30,8 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, co
                           qr_workspace scratch, qr_update_result *result, qr_error *err);
 
 /* The first tensor of the table with a gradient that is not finite, −1 for none: to be asked after a step was skipped.
- */
-qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, qr_workspace scratch, int64_t *index,
-                                     qr_error *err);
+ * shards: only what this rank has of it counts; NULL: everything. */
+qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_shards *shards, qr_workspace scratch,
+                                     int64_t *index, qr_error *err);
 
 #endif

@@ -14,14 +14,14 @@ import generate_api  # noqa: E402
 
 # The struct, the commands whose options fill it, and its fields that have no option.
 STRUCTS = [
-    ("qrun_context_params", "generate finetune plan", "ranks"),
+    ("qrun_context_params", "generate finetune plan", ""),
     ("qrun_model_params", "generate finetune", "random_weights progress progress_user"),
     ("qrun_session_params", "generate", "kv_tokens sequence_tokens max_waiting_bytes"),
     ("qrun_request_params", "generate", "prompt_bytes token_ids n_token_ids messages_json generation_json has_seed n_stop max_length prompt_logprobs prompt_only pooling on_event user"),
     ("qrun_eval_params", "eval", "progress progress_user"),
     ("qrun_quantize_params", "quantize", "progress progress_user"),
     ("qrun_merge_params", "merge", "progress progress_user"),
-    ("qrun_export_params", "export", "progress progress_user"),
+    ("qrun_export_params", "export", "progress progress_user check_only"),
     ("qrun_train_data", "finetune", "n_train_data n_data_weights n_eval_data cache_folder random_tokens"),
     ("qrun_train_lora", "finetune", ""),
     ("qrun_train_weights", "finetune", ""),
@@ -30,6 +30,7 @@ STRUCTS = [
     ("qrun_train_memory", "finetune", ""),
     ("qrun_train_evaluation", "finetune", ""),
     ("qrun_train_saving", "finetune", ""),
+    ("qrun_train_ranks", "finetune", "plan_rank"),
 ]
 
 

@@ -51,6 +51,43 @@ full="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --
     expect_same "$work/short-1" "$work/short-2"
 }
 
+# ---- What ranks share out ----
+
+# shellcheck disable=SC2086
+{
+    for n in 2 3 8; do
+        run_ranks $n $lora --zero 1 --quiet --out "$work/lora-zero-$n"
+        expect_same "$work/lora-1" "$work/lora-zero-$n"
+    done
+    # Every stage and number of ranks goes on from the checkpoint of every other.
+    run_ranks 2 $full --zero 1 --max-steps 2 --quiet --out "$work/full-zero"
+    expect_code 0
+    run_ranks 8 $full --zero 1 --max-steps 3 --quiet --out "$work/full-zero"
+    expect_code 0
+    run_ranks 3 $full --max-steps 4 --quiet --out "$work/full-zero"
+    expect_code 0
+    run finetune $full --zero 1 --max-steps 5 --quiet --out "$work/full-zero"
+    expect_code 0
+    run_ranks 4 $full --zero 1 --max-steps 6 --out "$work/full-zero"
+    expect_same "$work/full-1" "$work/full-zero"
+    for optimizer in adamw8bit adafactor sgd; do
+        each="--model $model --full --dtype f16 --data $work/train.jsonl --seq-len 64 --grad-accum 3 --save-every 2
+            --optimizer $optimizer --weight-decay 0.01"
+        run finetune $each --max-steps 4 --quiet --out "$work/$optimizer-1"
+        expect_code 0
+        run_ranks 3 $each --max-steps 4 --zero 1 --quiet --out "$work/$optimizer-3"
+        expect_same "$work/$optimizer-1" "$work/$optimizer-3"
+        expect_true "the checkpoint before has the same states" cmp -s "$work/$optimizer-1/checkpoint-2/state.safetensors" \
+            "$work/$optimizer-3/checkpoint-2/state.safetensors"
+    done
+    # In F16 a step whose gradients overflow is skipped by all ranks, and the loss scale halved: here it is far too large.
+    sed -i 's/"loss_scale":65536/"loss_scale":1180591620717411303424/' "$work"/sgd-[13]/checkpoint-4/state.json
+    run finetune $each --max-steps 6 --quiet --out "$work/sgd-1"
+    run_ranks 3 $each --max-steps 6 --zero 1 --quiet --out "$work/sgd-3"
+    expect_same "$work/sgd-1" "$work/sgd-3"
+    expect_true "a step was skipped" grep -q '"skipped":true' "$work/sgd-3/metrics.jsonl"
+}
+
 # ---- Launched by mpirun ----
 
 if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.so" ]; then
@@ -59,7 +96,7 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.
     # shellcheck disable=SC2086
     LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}detect_leaks=0" ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" \
         OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        mpirun --oversubscribe -n 3 "$QRUN" finetune --threads 1 $lora --quiet --out "$work/mpi" >"$work/out" 2>"$work/err"
+        mpirun --oversubscribe -n 3 "$QRUN" finetune --threads 1 $lora --zero 1 --quiet --out "$work/mpi" >"$work/out" 2>"$work/err"
     code=$?
     expect_same "$work/lora-1" "$work/mpi"
     OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 QRUN_MPI_LIBRARY=$work/none.so \
@@ -80,6 +117,14 @@ expect_err "WORLD_SIZE=2 in the environment needs RANK, MASTER_ADDR and MASTER_P
 WORLD_SIZE=2 RANK=2 run finetune --model "$model" --data "$work/train.jsonl" --out "$work/none"
 expect_code 2
 expect_err "RANK=2 in the environment is not a number from 0 to 1"
+
+run finetune --model "$model" --data "$work/train.jsonl" --zero 3 --out "$work/none"
+expect_code 2
+expect_one_error_line
+expect_err "--zero"
+run finetune --model "$model" --data "$work/train.jsonl" --ranks 2 --out "$work/none"
+expect_code 2
+expect_err "--ranks goes with --plan"
 
 # disagrees WHAT ARGUMENTS…: rank 1 is given these besides.
 disagrees() {
@@ -105,6 +150,7 @@ disagrees() {
 usual="--data $work/train.jsonl --rank 4"
 disagrees "rank is 8 here and 4 there" --data "$work/train.jsonl" --rank 8
 disagrees "examples is 20 here and 40 there" --data "$work/other.jsonl" --rank 4
+disagrees "zero is 1 here and 0 there" --data "$work/train.jsonl" --rank 4 --zero 1
 disagrees "weights is nf4 here and nf4-dq there" --data "$work/train.jsonl" --rank 4 --quant nf4
 expect_true "no checkpoint was written" test ! -e "$work/disagree/checkpoint-4"
 

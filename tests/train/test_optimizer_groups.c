@@ -63,9 +63,10 @@ static void fill(float *values, int64_t n, uint64_t stream) {
     }
 }
 
-/* Values after some steps of the same random gradients, on the host (qr_free), and the states; gradients 0: none. */
-static float *run(fixture *f, const qr_optimizer_options *options, float learning_rate, float gradients,
-                  unsigned char **states, size_t *n_states) {
+/* Values after some steps of the same random gradients, on the host (qr_free), and the optimiser (to be destroyed);
+ * gradients 0: none. */
+static float *run_keeping(fixture *f, const qr_optimizer_options *options, float learning_rate, float gradients,
+                          qr_optimizer **kept) {
     qr_parameters *p = &f->parameters;
     qr_optimizer *optimizer = NULL;
     qr_error err = {0};
@@ -89,6 +90,18 @@ static float *run(fixture *f, const qr_optimizer_options *options, float learnin
     }
     float *values = qr_alloc_array((size_t)p->n_floats, sizeof *values);
     memcpy(values, p->values, (size_t)p->n_floats * sizeof *values);
+    f->context.backend->memory_destroy(f->context.backend, QR_MEMORY_DEVICE, workspace.memory, workspace.n_bytes);
+    *kept = optimizer;
+    return values;
+}
+
+/* The same, and the states; NULL: not asked for. */
+static float *run(fixture *f, const qr_optimizer_options *options, float learning_rate, float gradients,
+                  unsigned char **states, size_t *n_states) {
+    qr_parameters *p = &f->parameters;
+    qr_optimizer *optimizer = NULL;
+    qr_error err = {0};
+    float *values = run_keeping(f, options, learning_rate, gradients, &optimizer);
     if (states != NULL) {
         *n_states = qr_optimizer_states_bytes(optimizer);
         *states = qr_alloc(*n_states);
@@ -99,7 +112,6 @@ static float *run(fixture *f, const qr_optimizer_options *options, float learnin
         CHECK(qr_optimizer_states_read(optimizer, *n_states - 1, 1, &byte, &err) == QRUN_OK);
         CHECK_INT(byte, (*states)[*n_states - 1]);
     }
-    f->context.backend->memory_destroy(f->context.backend, QR_MEMORY_DEVICE, workspace.memory, workspace.n_bytes);
     qr_optimizer_destroy(optimizer);
     return values;
 }
@@ -143,6 +155,91 @@ static void test_offloaded_states_give_the_same_bits(void) {
             check_offload((fixture_backend)b, (qrun_optimizer)kind, 256);
             check_offload((fixture_backend)b, (qrun_optimizer)kind, 4096);
             check_offload((fixture_backend)b, (qrun_optimizer)kind, 0);
+        }
+    }
+}
+
+/* Where shards are cut: equal, but for a block of the states or, uncut, for a tensor. */
+static void check_shards(const qr_parameters *p, const qr_shards *shards, bool whole_tensors) {
+    CHECK(shards->begin[0] == 0 && shards->begin[shards->n_ranks] == p->n_floats);
+    for (int32_t r = 0; r < shards->n_ranks; r++) {
+        const int64_t begin = shards->begin[r], target = p->n_floats * r / shards->n_ranks;
+        CHECK(begin <= shards->begin[r + 1]);
+        CHECK(whole_tensors || (begin <= target && begin > target - QR_SHARD_BLOCK));
+        bool between = begin == p->n_floats;
+        for (int64_t i = 0; i < p->n; i++) {
+            const int64_t into = begin - p->list[i].offset, n = p->list[i].rows * p->list[i].cols;
+            between = between || into == 0 || (!whole_tensors && into > 0 && into < n && into % QR_SHARD_BLOCK == 0);
+        }
+        CHECK_MSG(between, "rank %d of %d begins at %lld", (int)r, (int)shards->n_ranks, (long long)begin);
+    }
+}
+
+/* What each of n ranks makes of its shard is what one makes of everything. So are the states, brought together from
+ * what the ranks send of two pieces of them. */
+static void check_ranks(fixture *f, const qr_optimizer_options *whole, int32_t n_ranks) {
+    const qr_parameters *p = &f->parameters;
+    unsigned char *states, *together, *packed;
+    size_t n_states, n_found = 0;
+    qr_shards shards;
+    qr_error err = {0};
+    float *wanted = run(f, whole, 0.01F, 1, &states, &n_states);
+    together = qr_alloc_zeroed(n_states), packed = qr_alloc(n_states);
+    for (int32_t r = 0; r < n_ranks; r++) {
+        qr_optimizer_options options = *whole;
+        qr_optimizer *optimizer = NULL, *fresh = NULL;
+        options.shards = &shards;
+        qr_shards_make(p, whole->kind == QRUN_OPTIMIZER_ADAFACTOR, r, n_ranks, &shards);
+        check_shards(p, &shards, whole->kind == QRUN_OPTIMIZER_ADAFACTOR);
+        float *values = run_keeping(f, &options, 0.01F, 1, &optimizer);
+        const int64_t begin = shards.begin[r], n = qr_shards_floats(&shards, r);
+        CHECK_MSG(memcmp(values + begin, wanted + begin, (size_t)n * sizeof *values) == 0,
+                  "optimiser %d: rank %d of %d has other values", (int)whole->kind, (int)r, (int)n_ranks);
+        for (size_t at = 0; at < n_states;) { /* a first piece of an odd size, and the rest */
+            const size_t n_piece = at == 0 ? n_states / 3 : n_states - at;
+            const size_t n_own = qr_optimizer_states_count(optimizer, r, at, n_piece);
+            CHECK(qr_optimizer_states_pack(optimizer, at, n_piece, packed, &err) == QRUN_OK);
+            qr_optimizer_states_unpack(optimizer, r, at, n_piece, packed, together + at);
+            n_found += n_own;
+            at += n_piece;
+        }
+        /* What a checkpoint has is taken by whoever has the shard. */
+        CHECK_INT(qr_optimizer_states_bytes(optimizer), n_states);
+        CHECK(qr_optimizer_create(&f->parameters, &options, &fresh, &err) == QRUN_OK);
+        CHECK(qr_optimizer_states_write(fresh, 0, n_states, states, &err) == QRUN_OK);
+        unsigned char *a = qr_alloc(n_states), *b = qr_alloc(n_states);
+        CHECK(qr_optimizer_states_read(optimizer, 0, n_states, a, &err) == QRUN_OK);
+        CHECK(qr_optimizer_states_read(fresh, 0, n_states, b, &err) == QRUN_OK);
+        CHECK(memcmp(a, b, n_states) == 0);
+        qr_free(a);
+        qr_free(b);
+        qr_free(values);
+        qr_optimizer_destroy(fresh);
+        qr_optimizer_destroy(optimizer);
+    }
+    CHECK(n_found <= n_states && n_found > n_states - 64 * 6 * (size_t)p->n); /* all but the gaps between arrays */
+    CHECK_MSG(memcmp(together, states, n_states) == 0, "optimiser %d: the states of %d ranks differ", (int)whole->kind,
+              (int)n_ranks);
+    qr_free(wanted);
+    qr_free(states);
+    qr_free(together);
+    qr_free(packed);
+}
+
+static void test_shards_give_the_same_bits(void) {
+    static const int32_t counts[] = {1, 2, 3, 8, 100};
+    for (int kind = QRUN_OPTIMIZER_ADAMW; kind <= QRUN_OPTIMIZER_SGD; kind++) {
+        for (int b = CPU; b < N_BACKENDS; b++) {
+            if (b == DEVICE && getenv("QRUN_CUDA_LIBRARY") == NULL) { continue; }
+            fixture f;
+            fixture_create(&f, (fixture_backend)b);
+            for (size_t i = 0; i < QR_COUNT_OF(counts); i++) {
+                qr_optimizer_options options = {.kind = (qrun_optimizer)kind, .weight_decay = 0.01F};
+                check_ranks(&f, &options, counts[i]);
+                options.offload = true, options.stage_elements = 512;
+                if (counts[i] < 8) { check_ranks(&f, &options, counts[i]); }
+            }
+            fixture_destroy(&f);
         }
     }
 }
@@ -205,6 +302,7 @@ static void test_the_rate_of_b(void) {
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_offloaded_states_give_the_same_bits);
+    CHECK_RUN(test_shards_give_the_same_bits);
     CHECK_RUN(test_norms_and_biases_do_not_decay);
     CHECK_RUN(test_the_rate_of_b);
     return check_end();

@@ -18,7 +18,6 @@ QR_WORKSPACE(gated_delta, qr_gated_delta_bytes(a, qr_threads_count(backend->thre
 QR_WORKSPACE(gated_delta_backward, qr_gated_delta_backward_bytes(&a->forward, qr_threads_count(backend->threads)))
 QR_WORKSPACE(rms_norm_backward, qr_norm_moments_bytes(a->n_rows, a->n_groups))
 QR_WORKSPACE(layer_norm_backward, qr_norm_moments_bytes(a->n_rows, 1))
-QR_WORKSPACE(sum_squares, qr_squares_bytes(a->n))
 QR_WORKSPACE(adafactor, qr_adafactor_bytes(a->rows, a->cols))
 #undef QR_WORKSPACE
 

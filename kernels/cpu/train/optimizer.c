@@ -20,35 +20,19 @@ static double squares_of(const float *x, int64_t n) {
            (qr_vec_f64_total(&sums[2]) + qr_vec_f64_total(&sums[3]));
 }
 
-struct squares {
-    const qr_sum_squares_args *args;
-    qr_squares_part *parts;
-};
-
-static void squares_blocks(const void *args, int64_t begin, int64_t end) {
-    const struct squares *s = args;
-    for (int64_t block = begin; block < end; block++) {
-        const float *x = s->args->x + block * QR_SQUARES_BLOCK;
-        const int64_t n = qr_min(QR_SQUARES_BLOCK, s->args->n - block * QR_SQUARES_BLOCK);
-        qr_squares_part part = {.sum = squares_of(x, n)};
-        if (!isfinite(part.sum)) {
-            for (int64_t i = 0; i < n; i++) { part.n_nonfinite += !isfinite(x[i]); }
-        }
-        s->parts[block] = part;
+static void squares_chunks(const void *args, int64_t begin, int64_t end) {
+    const qr_sum_squares_args *a = args;
+    for (int64_t chunk = begin; chunk < end; chunk++) {
+        const float *x = a->x + chunk * QR_SQUARES_CHUNK;
+        const int64_t n = qr_min(QR_SQUARES_CHUNK, a->n - chunk * QR_SQUARES_CHUNK);
+        a->dst[chunk] = squares_of(x, n);
+        a->n_nonfinite[chunk] = 0;
+        if (isfinite(a->dst[chunk])) { continue; }
+        for (int64_t i = 0; i < n; i++) { a->n_nonfinite[chunk] += !isfinite(x[i]); }
     }
 }
 
-void QR_ISA(qr_cpu_sum_squares)(const qr_backend *backend, const qr_sum_squares_args *args, void *workspace) {
-    const struct squares s = {args, workspace};
-    qr_cpu_run_ranges(backend, qr_squares_blocks(args->n), QR_SQUARES_BLOCK, squares_blocks, &s);
-    qr_squares_part total = {0};
-    for (int64_t block = 0; block < qr_squares_blocks(args->n); block++) {
-        total.sum += s.parts[block].sum;
-        total.n_nonfinite += s.parts[block].n_nonfinite;
-    }
-    *args->dst = total.sum;
-    *args->n_nonfinite = total.n_nonfinite;
-}
+QR_CPU_RANGE_OP(sum_squares, qr_ceil_div(args->n, QR_SQUARES_CHUNK), QR_SQUARES_CHUNK, squares_chunks)
 
 /* --- adamw --- */
 

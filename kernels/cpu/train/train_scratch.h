@@ -16,16 +16,6 @@ static inline size_t qr_norm_moments_bytes(int64_t n_rows, int64_t n_groups) {
     return (size_t)(n_rows * n_groups) * sizeof(qr_norm_moments);
 }
 
-/* sum_squares adds up blocks of this many elements. */
-enum { QR_SQUARES_BLOCK = 16384 };
-typedef struct qr_squares_part {
-    double sum;
-    int64_t n_nonfinite;
-} qr_squares_part;
-
-static inline int64_t qr_squares_blocks(int64_t n) { return qr_ceil_div(n, QR_SQUARES_BLOCK); }
-static inline size_t qr_squares_bytes(int64_t n) { return (size_t)qr_squares_blocks(n) * sizeof(qr_squares_part); }
-
 /* adafactor: the squares of each row's update, then what each column's gradients are multiplied with. */
 static inline size_t qr_adafactor_bytes(int64_t rows, int64_t cols) {
     return (size_t)rows * sizeof(double) + (size_t)cols * sizeof(float);

@@ -80,59 +80,31 @@ __global__ void cross_entropy_kernel(qr_cross_entropy_args a, bool aligned) {
     });
 }
 
-/* --- sum_squares: blocks of a fixed number of elements, then their sums in order --- */
-
-enum { SQUARES = 1 << 16 }; /* elements a block */
-
-struct squares {
-    double sum;
-    int64_t n_nonfinite;
-};
+/* --- sum_squares: a block a chunk --- */
 
 struct squares_scratch {
     double sums[WARPS];
     int64_t counts[WARPS];
 };
 
-/* Writes the block's sums by its first thread. */
-static QR_DEVICE void store_squares(const squares &mine, double *sum, int64_t *n_nonfinite) {
+__global__ void sum_squares_kernel(const qr_sum_squares_args a) {
     squares_scratch *scratch = shared_memory<squares_scratch>();
-    const squares all = {block_sum(mine.sum, scratch->sums), block_sum(mine.n_nonfinite, scratch->counts)};
-    if (threadIdx.x == 0) { *sum = all.sum, *n_nonfinite = all.n_nonfinite; }
-}
-
-__global__ void sum_squares_kernel(const float *x, int64_t n, squares *parts) {
-    const int64_t first = blockIdx.x * static_cast<int64_t>(SQUARES);
-    const int64_t end = n - first < SQUARES ? n : first + SQUARES;
-    squares mine = {0.0, 0};
+    const int64_t first = blockIdx.x * static_cast<int64_t>(QR_SQUARES_CHUNK);
+    const int64_t end = a.n - first < QR_SQUARES_CHUNK ? a.n : first + QR_SQUARES_CHUNK;
+    double sum = 0.0;
+    int64_t n_nonfinite = 0;
     for (int64_t i = first + threadIdx.x; i < end; i += THREADS) {
-        mine.sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-        mine.n_nonfinite += isfinite(x[i]) ? 0 : 1;
+        sum += static_cast<double>(a.x[i]) * static_cast<double>(a.x[i]);
+        n_nonfinite += isfinite(a.x[i]) ? 0 : 1;
     }
-    store_squares(mine, &parts[blockIdx.x].sum, &parts[blockIdx.x].n_nonfinite);
+    sum = block_sum(sum, scratch->sums);
+    n_nonfinite = block_sum(n_nonfinite, scratch->counts);
+    if (threadIdx.x == 0) { a.dst[blockIdx.x] = sum, a.n_nonfinite[blockIdx.x] = n_nonfinite; }
 }
 
-__global__ void sum_parts_kernel(const squares *parts, int64_t n, double *dst, int64_t *n_nonfinite) {
-    squares mine = {0.0, 0};
-    for (int64_t i = threadIdx.x; i < n; i += THREADS) {
-        mine.sum += parts[i].sum;
-        mine.n_nonfinite += parts[i].n_nonfinite;
-    }
-    store_squares(mine, dst, n_nonfinite);
-}
-
-static size_t sum_squares_workspace(const qr_sum_squares_args &args) {
-    return static_cast<size_t>(qr_ceil_div(args.n, SQUARES)) * sizeof(squares);
-}
-
-static qrun_status run_sum_squares(qr_cuda_backend &cuda, const qr_sum_squares_args &args, void *workspace,
-                                   qr_error *err) {
-    squares *parts = static_cast<squares *>(workspace);
-    const int64_t n_parts = qr_ceil_div(args.n, SQUARES);
-    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, sum_squares_kernel, blocks_for(args.n, SQUARES), THREADS,
-                                 sizeof(squares_scratch), args.x, args.n, parts));
-    return QR_LAUNCH(cuda.device, err, sum_parts_kernel, dim3(1), THREADS, sizeof(squares_scratch), parts, n_parts,
-                     args.dst, args.n_nonfinite);
+static qrun_status run_sum_squares(qr_cuda_backend &cuda, const qr_sum_squares_args &args, void *, qr_error *err) {
+    return QR_LAUNCH(cuda.device, err, sum_squares_kernel, blocks_for(args.n, QR_SQUARES_CHUNK), THREADS,
+                     sizeof(squares_scratch), args);
 }
 
 static qrun_status run_cross_entropy(qr_cuda_backend &cuda, const qr_cross_entropy_args &args, void *, qr_error *err) {
@@ -141,7 +113,7 @@ static qrun_status run_cross_entropy(qr_cuda_backend &cuda, const qr_cross_entro
 }
 
 QR_CUDA_OP(cross_entropy, no_workspace<qr_cross_entropy_args>, run_cross_entropy)
-QR_CUDA_OP(sum_squares, sum_squares_workspace, run_sum_squares)
+QR_CUDA_OP(sum_squares, no_workspace<qr_sum_squares_args>, run_sum_squares)
 
 static qrun_status run_nll(qr_cuda_backend &cuda, const qr_nll_args &args, void *, qr_error *err) {
     return QR_LAUNCH(cuda.device, err, nll_kernel, dim3(static_cast<unsigned>(args.n_rows)), ROW_THREADS,

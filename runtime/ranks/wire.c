@@ -1,0 +1,35 @@
+#include "runtime/ranks/wire.h"
+
+/* Floats of the own shard that another rank's tail has. */
+static int64_t count_tails(const qr_shards *shards) {
+    const int32_t own = shards->rank;
+    int64_t n = 0, tail, first;
+    for (int32_t r = 0; r < own; r++) {
+        const int64_t n_tail = qr_shards_tail(shards, r, &tail);
+        n += qr_shards_common(tail, tail + n_tail, shards->begin[own], shards->begin[own + 1], &first);
+    }
+    return n;
+}
+
+int64_t qr_wire_step_bytes(const qr_gradient_options *o) {
+    const qr_shards *shards = o->shards;
+    const int64_t others = shards->n_ranks - 1, n_floats = shards->begin[shards->n_ranks];
+    const int64_t n_own = qr_shards_floats(shards, shards->rank);
+    const int64_t n_chunks = qr_shards_chunk(shards, shards->rank + 1) - qr_shards_chunk(shards, shards->rank);
+    const int64_t n_rounds = qr_ceil_div(o->n_accumulate, shards->n_ranks);
+    const int64_t n_computed = (o->n_accumulate - shards->rank + others) / shards->n_ranks; /* its micro-batches */
+    if (others == 0) { return 0; }
+    int64_t n_bytes = shards->rank == 0 ? others * (int64_t)sizeof(qr_rank_command) : 0;
+    n_bytes += n_rounds * others * (int64_t)(sizeof(int32_t) + sizeof(double)); /* how each fares, and its loss */
+    n_bytes += n_computed * (n_floats - n_own) * (int64_t)sizeof(float);
+    n_bytes += others * n_own * (int64_t)sizeof(float); /* the shard of the sums, or of the parameters */
+    if (o->stays) {
+        n_bytes += count_tails(shards) * (int64_t)sizeof(float) + others * n_chunks * (int64_t)sizeof(qr_chunk_squares);
+    }
+    return n_bytes;
+}
+
+int64_t qr_wire_ring_bytes(const qr_shards *shards) {
+    const int64_t n_bytes = shards->begin[shards->n_ranks] * (int64_t)sizeof(float);
+    return 2 * (n_bytes / shards->n_ranks) * (shards->n_ranks - 1);
+}

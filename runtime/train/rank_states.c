@@ -1,0 +1,55 @@
+/* The optimiser's states where each rank has a part of them: brought together piece by piece, so that a checkpoint is
+ * what one rank would write. */
+#include "base/alloc.h"
+#include "runtime/train/trainer.h"
+
+/* The parts that ranks have of [offset, offset + n), one rank after the other, from them to rank 0, which puts them
+ * into host [n]; NULL on the others. packed [n]: scratch. */
+static qrun_status collect(const qrun_trainer *trainer, size_t offset, size_t n, void *host, unsigned char *packed,
+                           qr_error *err) {
+    const qr_optimizer *optimizer = trainer->optimizer;
+    qr_collectives *ranks = trainer->ranks;
+    qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
+    if (host == NULL) {
+        sent[0] = (qr_parcel){packed, qr_optimizer_states_count(optimizer, ranks->rank, offset, n)};
+        return qr_all_to_all(ranks, sent, received, err);
+    }
+    for (int32_t r = 1; r < ranks->n_ranks; r++) {
+        received[r] = (qr_parcel){packed, qr_optimizer_states_count(optimizer, r, offset, n)};
+        packed += received[r].n_bytes;
+    }
+    QR_RETURN_IF_ERROR(qr_all_to_all(ranks, sent, received, err));
+    for (int32_t r = 1; r < ranks->n_ranks; r++) {
+        qr_optimizer_states_unpack(optimizer, r, offset, n, received[r].memory, host);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status read_together(const qrun_trainer *trainer, size_t offset, size_t n, void *host, qr_error *err) {
+    unsigned char *packed = qr_alloc(n);
+    qrun_status status = packed == NULL ? qr_fail_memory(err, "a checkpoint", n)
+                         : host == NULL ? qr_optimizer_states_pack(trainer->optimizer, offset, n, packed, err)
+                                        : qr_optimizer_states_read(trainer->optimizer, offset, n, host, err);
+    status = qr_ranks_agree(trainer->ranks, status, err);
+    if (status == QRUN_OK) { status = collect(trainer, offset, n, host, packed, err); }
+    qr_free(packed);
+    return status;
+}
+
+qrun_status qr_trainer_read_states(const qrun_trainer *trainer, size_t offset, size_t n, void *host, qr_error *err) {
+    if (qr_optimizer_shards(trainer->optimizer) == NULL) {
+        return qr_optimizer_states_read(trainer->optimizer, offset, n, host, err);
+    }
+    QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_READ_STATES, (int64_t)offset, (int64_t)n, err));
+    return read_together(trainer, offset, n, host, err);
+}
+
+qrun_status qr_trainer_send_states(const qrun_trainer *trainer, const qr_rank_command *command, qr_error *err) {
+    const int64_t n_all = (int64_t)qr_optimizer_states_bytes(trainer->optimizer);
+    const bool fits = command->first >= 0 && command->first <= n_all && command->n > 0 &&
+                      command->n <= QR_STATES_PIECE_BYTES && command->n <= n_all - command->first;
+    if (!fits || qr_optimizer_shards(trainer->optimizer) == NULL) {
+        return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 asked for states that do not exist");
+    }
+    return read_together(trainer, (size_t)command->first, (size_t)command->n, NULL, err);
+}

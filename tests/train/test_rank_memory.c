@@ -1,0 +1,255 @@
+/* Several ranks, in processes of their own: what each of them holds at most is its plan to the byte, and what it sends
+ * in a step is the plan's count to the byte, whatever ranks share out. */
+#include "check.h"
+
+#include <sys/wait.h>
+
+#include "base/sizes.h"
+#include "qrun.h"
+#include "temporary.h"
+
+enum { MAX_RANKS = 8, N_STEPS = 2 };
+
+static temporary_folder folder;
+
+/* ---- A rank ------------------------------------------------------------------------------------------------------ */
+
+typedef struct rank_case {
+    int32_t n_ranks, zero, grad_accum;
+    qrun_optimizer optimizer;
+    bool full;
+} rank_case;
+
+typedef struct measurement {
+    bool done;
+    int64_t planned, peak;        /* bytes held */
+    int64_t planned_before;       /* by qrun_plan_training, without any rank */
+    int64_t step_sent, sent;      /* by the plan, of a step; counted, of all steps */
+    int64_t step_sent_before;     /* by qrun_plan_training */
+    int64_t optimizer, gradients; /* by the plan */
+} measurement;
+
+static int64_t entry_of(const qrun_trainer *trainer, const char *category) {
+    int32_t n;
+    const qrun_plan_entry *plan = qrun_trainer_plan(trainer, &n);
+    for (int32_t i = 0; i < n; i++) {
+        if (strcmp(plan[i].category, category) == 0) { return plan[i].bytes; }
+    }
+    return -1;
+}
+
+static qrun_status plan_before(qrun_context *context, const qrun_model_params *model_params, qrun_train_params params,
+                               int32_t n_ranks, int32_t rank, measurement *m, qrun_error *error) {
+    qrun_plan_entry *entries = NULL;
+    qrun_plan_info info = QRUN_PLAN_INFO_INIT;
+    int32_t n;
+    params.ranks.n_ranks = n_ranks, params.ranks.plan_rank = rank;
+    const qrun_status status = qrun_plan_training(context, model_params, &params, &entries, &n, NULL, &info, error);
+    qrun_free(entries);
+    m->planned_before = info.total_bytes;
+    m->step_sent_before = info.sent_bytes;
+    return status;
+}
+
+/* Rank 0 has a loop of its own; the others follow it until it ends. */
+static qrun_status run_steps(qrun_trainer *trainer, int32_t rank, qrun_error *error) {
+    if (rank > 0) { return qrun_trainer_run(trainer, error); }
+    for (int step = 0; step < N_STEPS; step++) {
+        qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+        bool done;
+        QR_RETURN_IF_ERROR(qrun_trainer_step(trainer, &metrics, &done, error));
+        CHECK(!metrics.skipped);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status train(const rank_case *c, int32_t rank, measurement *m, qrun_error *error) {
+    qrun_context *context = NULL;
+    qrun_model *model = NULL;
+    qrun_trainer *trainer = NULL;
+    qrun_context_params context_params = QRUN_CONTEXT_PARAMS_INIT;
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+    qrun_train_info info = QRUN_TRAIN_INFO_INIT;
+    qrun_status status;
+    char data[128], out[128];
+    snprintf(data, sizeof data, "%s/data.jsonl", folder.path);
+    snprintf(out, sizeof out, "%s/out", folder.path);
+    context_params.ranks = true, context_params.n_threads = 1, context_params.collective_timeout = 60;
+    model_params.path = QRUN_SOURCE_DIR "/examples/model";
+    model_params.trainable = c->full;
+    params.data.train_data = (const char *[]){data}, params.data.n_train_data = 1, params.saving.out = out;
+    params.saving.restart = true, params.weights.full = c->full, params.optimization.optimizer = c->optimizer;
+    params.batches.seq_len = 64, params.batches.max_steps = N_STEPS, params.batches.grad_accum = c->grad_accum;
+    params.ranks.zero = c->zero;
+    QR_TRY(qrun_context_create(&context_params, &context, error));
+    QR_TRY(plan_before(context, &model_params, params, c->n_ranks, rank, m, error));
+    QR_TRY(qrun_model_open(context, &model_params, &model, error));
+    QR_TRY(qrun_trainer_create(model, &params, &trainer, error));
+    QR_TRY(qrun_trainer_get_info(trainer, &info, error));
+    const int64_t sent_before = info.sent_bytes;
+    QR_TRY(run_steps(trainer, rank, error));
+    QR_TRY(qrun_trainer_get_info(trainer, &info, error));
+    m->done = true;
+    m->planned = info.planned_bytes, m->peak = info.peak_bytes;
+    m->step_sent = info.step_sent_bytes, m->sent = info.sent_bytes - sent_before;
+    m->optimizer = entry_of(trainer, "optimizer"), m->gradients = entry_of(trainer, "gradients");
+out:
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+    qrun_context_destroy(context);
+    return status;
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
+
+static void set_number(const char *name, int value) {
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    (void)setenv(name, text, 1);
+}
+
+static pid_t start_rank(const rank_case *c, int32_t rank, int port, int to) {
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child != 0) { return child; }
+    qrun_error error = QRUN_ERROR_INIT;
+    measurement m = {.done = false};
+    set_number("RANK", rank), set_number("WORLD_SIZE", c->n_ranks), set_number("LOCAL_RANK", rank);
+    set_number("MASTER_PORT", port);
+    (void)setenv("MASTER_ADDR", "127.0.0.1", 1);
+    if (train(c, rank, &m, &error) != QRUN_OK) { printf("  rank %d: %s\n", (int)rank, error.message); }
+    fflush(stdout);
+    _exit(write(to, &m, sizeof m) == (ssize_t)sizeof m ? 0 : 1);
+}
+
+static void measure(const rank_case *c, measurement of[MAX_RANKS]) {
+    static int n_runs;
+    const int port = 21000 + (int)(getpid() % 20000) + n_runs++;
+    int ends[MAX_RANKS][2];
+    pid_t children[MAX_RANKS];
+    for (int32_t r = 0; r < c->n_ranks; r++) {
+        REQUIRE(pipe(ends[r]) == 0);
+        children[r] = start_rank(c, r, port, ends[r][1]);
+        close(ends[r][1]);
+    }
+    for (int32_t r = 0; r < c->n_ranks; r++) {
+        of[r] = (measurement){.done = false};
+        if (read(ends[r][0], &of[r], sizeof of[r]) != (ssize_t)sizeof of[r]) { of[r].done = false; }
+        close(ends[r][0]);
+        (void)waitpid(children[r], NULL, 0);
+    }
+}
+
+static const char *const optimizer_names[] = {"adamw", "adamw8bit", "adafactor", "sgd"};
+
+static void check(const rank_case *c, measurement of[MAX_RANKS]) {
+    int64_t sent = 0;
+    measure(c, of);
+    for (int32_t r = 0; r < c->n_ranks; r++) {
+        const measurement *m = &of[r];
+        CHECK_MSG(m->done, "rank %d of %d: no measurement", (int)r, (int)c->n_ranks);
+        CHECK_MSG(m->peak == m->planned, "rank %d of %d, zero %d: %lld bytes held at most, %lld planned", (int)r,
+                  (int)c->n_ranks, (int)c->zero, (long long)m->peak, (long long)m->planned);
+        CHECK_INT(m->planned_before, m->planned);
+        CHECK_INT(m->step_sent_before, m->step_sent);
+        CHECK_MSG(m->sent == N_STEPS * m->step_sent, "rank %d of %d, zero %d: %lld bytes sent, %lld planned", (int)r,
+                  (int)c->n_ranks, (int)c->zero, (long long)m->sent, (long long)(N_STEPS * m->step_sent));
+        sent += m->step_sent;
+    }
+    printf("  %d ranks, zero %d, %-9s %-4s windows of %d: rank 0 plans %7.1f kB of states, %7.1f kB of gradients; all "
+           "send %8.1f kB a step\n",
+           (int)c->n_ranks, (int)c->zero, optimizer_names[c->optimizer], c->full ? "full" : "lora", (int)c->grad_accum,
+           (double)of[0].optimizer / 1e3, (double)of[0].gradients / 1e3, (double)sent / 1e3);
+}
+
+static void test_a_rank_holds_and_sends_what_is_planned(void) {
+    for (int o = QRUN_OPTIMIZER_ADAMW; o <= QRUN_OPTIMIZER_SGD; o++) {
+        for (int32_t n = 1; n <= 4; n++) {
+            measurement of[MAX_RANKS], all[MAX_RANKS];
+            const rank_case whole = {n, 0, 4, (qrun_optimizer)o, o % 2 == 1};
+            rank_case shared = whole;
+            shared.zero = 1;
+            if (CHECK_SANITIZED && n != 1 + (o + 1) % 4) { continue; }
+            check(&whole, all);
+            check(&shared, of);
+            for (int32_t r = 0; r < n && n > 1; r++) { CHECK(of[r].optimizer < all[r].optimizer); }
+        }
+    }
+    measurement of[MAX_RANKS];
+    const rank_case uneven = {MAX_RANKS, 1, 5, QRUN_OPTIMIZER_ADAMW8BIT,
+                              true}; /* three ranks have nothing to compute */
+    check(&uneven, of);
+}
+
+/* ---- Plans alone ------------------------------------------------------------------------------------------------- */
+
+/* The plan of the rank that needs the most. */
+static qrun_plan_info plan_of(qrun_context *context, int32_t n_ranks, int32_t zero, int32_t grad_accum,
+                              int64_t *states) {
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+    qrun_plan_info info = QRUN_PLAN_INFO_INIT;
+    qrun_plan_entry *entries = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    int32_t n = 0;
+    model_params.path = QRUN_SOURCE_DIR "/bench/shapes/llama-3.2-1b.json";
+    model_params.random_weights = true;
+    params.batches.seq_len = 256, params.batches.grad_accum = grad_accum;
+    params.memory.checkpointing = "full", params.memory.memory_bytes = INT64_C(1) << 50;
+    params.ranks = (qrun_train_ranks){.zero = zero, .n_ranks = n_ranks, .plan_rank = QRUN_AUTO};
+    CHECK_MSG(qrun_plan_training(context, &model_params, &params, &entries, &n, NULL, &info, &error) == QRUN_OK, "%s",
+              error.message);
+    for (int32_t i = 0; i < n; i++) {
+        if (strcmp(entries[i].category, "optimizer") == 0) { *states = entries[i].bytes; }
+    }
+    qrun_free(entries);
+    return info;
+}
+
+static void test_what_is_sent_is_near_a_ring(void) {
+    qrun_context *context = NULL;
+    int64_t all = 0, states = 0;
+    REQUIRE(qrun_context_create(NULL, &context, NULL) == QRUN_OK);
+    CHECK_INT(plan_of(context, 1, 1, 1, &all).sent_bytes, 0);
+    for (int32_t n = 2; n <= 64; n *= 2) {
+        const qrun_plan_info info = plan_of(context, n, 1, n, &states);
+        CHECK_MSG((double)info.sent_bytes <= 1.01 * (double)info.ring_bytes, "%d ranks: %lld bytes, a ring sends %lld",
+                  (int)n, (long long)info.sent_bytes, (long long)info.ring_bytes);
+        CHECK_MSG((double)states <= 1.02 * (double)all / n + 1e5, "%d ranks: %lld bytes of states, one has %lld",
+                  (int)n, (long long)states, (long long)all);
+    }
+    qrun_context_destroy(context);
+}
+
+static void test_what_is_refused(void) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+    params.data.random_tokens = true;
+    params.ranks.zero = 3;
+    CHECK_INT(qrun_train_params_check(&params, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "`zero`") != NULL, "%s", error.message);
+    error = (qrun_error)QRUN_ERROR_INIT;
+    params.ranks = (qrun_train_ranks){.n_ranks = 2, .plan_rank = 2};
+    CHECK_INT(qrun_train_params_check(&params, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "`plan_rank`") != NULL, "%s", error.message);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    check_state.case_name = "main";
+    folder = temporary_create();
+    char text[64 * 120] = "";
+    size_t n = 0;
+    for (int i = 0; i < 64; i++) {
+        n += (size_t)snprintf(text + n, sizeof text - n,
+                              "{\"text\": \"line %d: the quick brown fox jumps over the lazy dog, again and again\"}\n",
+                              i);
+    }
+    temporary_text(&folder, "data.jsonl", text);
+    CHECK_RUN(test_a_rank_holds_and_sends_what_is_planned);
+    CHECK_RUN(test_what_is_sent_is_near_a_ring);
+    CHECK_RUN(test_what_is_refused);
+    temporary_remove(&folder);
+    return check_end();
+}
