@@ -24,10 +24,10 @@ typedef struct qr_pass_buffers {
     void *dy;         /* [N, widest output], or [S, M], act: a gradient on its way into a product
                        * with weights */
     float *cos_table[2], *sin_table[2]; /* [T, half] */
-    float *selected;                      /* [R, D] rows whose next token is a target */
-    void *selected_normed;                /* [R, D] act */
-    float *dselected_normed;              /* [R, D] */
-    float *dselected;                     /* [T, D] of all such rows, in order; where dattended is later */
+    float *selected;                    /* [R, D] rows whose next token is a target */
+    void *selected_normed;              /* [R, D] act */
+    float *dselected_normed;            /* [R, D] */
+    float *dselected;                   /* [T, D] of all such rows, in order; where dattended is later */
     int32_t *ids, *position, *slot, *row_adapter, *target, *rows; /* [T] */
     int32_t *seq_start;                                           /* [S + 1] */
     int64_t *row_key;                                             /* [T], with dropout */
