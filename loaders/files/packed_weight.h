@@ -15,7 +15,7 @@ typedef enum qr_packing_kind {
     QR_PACKING_MXFP4,  /* stacks of experts alone: <stack>_blocks [E, rows, cols / 32, 16], two E2M1 codes a byte, the
                         * lower one first, and <stack>_scales [E, rows, cols / 32] in E8M0 */
     QR_PACKING_GPTQ,   /* .qweight: words [cols / 8, rows] of codes along columns; .qzeros: words [G, rows / 8] of codes
-                        * along rows; .scales [G, rows]; .g_idx [cols], where groups are not in order of columns */
+                        * along rows; .scales [G, rows]; .g_idx [cols], if columns are not in order of their groups */
     QR_PACKING_AWQ,    /* .qweight: words [cols, rows / 8] of codes along rows, those of rows 0 2 4 6 1 3 5 7; .qzeros:
                         * the same [G, rows / 8]; .scales [G, rows] */
     QR_PACKING_INT,    /* .weight_packed: words [rows, cols / 8] of codes along columns, the last one padded;
