@@ -109,9 +109,11 @@ if(QRUN_PORTABLE)
   set(QRUN_TEST_SOURCE_DIR .)
 endif()
 
-# One test program, run by ctest; exit code 77 is a skip. Sees every internal header of the parts it links.
+# One test program, run by ctest; exit code 77 is a skip. Sees every internal header of the parts it links. COST:
+# seconds that it takes, where it is one of the longest; ctest begins with those, so that no core waits for one at the
+# end.
 function(qrun_test NAME)
-  cmake_parse_arguments(TEST "" "TIMEOUT" "SOURCES;LINK;ARGS" ${ARGN})
+  cmake_parse_arguments(TEST "" "TIMEOUT;COST" "SOURCES;LINK;ARGS" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 300)
   endif()
@@ -124,4 +126,7 @@ function(qrun_test NAME)
   target_link_libraries(${NAME} PRIVATE ${TEST_LINK} qr_base qrun_flags)
   add_test(NAME ${NAME} COMMAND ${NAME} ${TEST_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${TEST_TIMEOUT})
+  if(TEST_COST)
+    set_tests_properties(${NAME} PROPERTIES COST ${TEST_COST})
+  endif()
 endfunction()
