@@ -38,6 +38,16 @@ expect_true "and once" test "$(grep -c 'left out' "$work/err")" -eq 1
 run generate --model "$model" --prompts "$work/requests.jsonl"
 expect_true "nothing to say of others" test "$(grep -c 'left out' "$work/err")" -eq 0
 
+# Weights that were rounded before are rounded again where they are held in fewer bits, and a note says so, once.
+packed="$QRUN_SOURCE/tests/fixtures/models/llama-gptq"
+run generate --model "$packed" --prompts "$work/requests.jsonl"
+expect_code 0
+expect_err "note: the weights are stored as gptq, and nf4-dq rounds them a second time; --quant bf16 loses less"
+expect_true "and once" test "$(grep -c 'second time' "$work/err")" -eq 1
+run generate --model "$packed" --quant bf16 --prompts "$work/requests.jsonl"
+expect_code 0
+expect_true "nothing is rounded again" test "$(grep -c 'second time' "$work/err")" -eq 0
+
 run plan --model "$model"
 expect_code 0
 expect_out "kv pages"

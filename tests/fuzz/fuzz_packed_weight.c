@@ -1,5 +1,6 @@
-/* The input is a folder of packed matrices: {"quantization_config": …, "tensors": {name: [type, shape]}}, with bytes of
- * all values. Whatever is accepted as the matrix "m", or as a part of the stack "s", can be read to its last row. */
+/* The input is a folder of packed matrices: {"quantization_config": …, "tensors": {name: [type, shape, [integer, …]]}}.
+ * Tensors of I32 and I64 hold their integers again and again; without any, and of other types, bytes of all values.
+ * Whatever is accepted as the matrix "m", or as a part of the stack "s", can be read to its last row. */
 #include "base/alloc.h"
 #include "fuzz.h"
 #include "loaders/config/quantization_config.h"
@@ -8,7 +9,22 @@
 
 enum { ROWS = 8, COLS = 64, EXPERTS = 3, MOST_TENSORS = 16, MOST_BYTES = 1 << 16 };
 
-static size_t read_specs(const qr_json *tensors, qr_safetensors_spec *specs) {
+/* The integers of a tensor, once more and once more; NULL: none are given. */
+static const void *fill(const qr_json *integers, qr_dtype dtype, size_t n_bytes, unsigned char *content) {
+    const size_t size = qr_dtype_bytes(dtype);
+    const qr_json *item = qr_json_first(integers);
+    if (item == NULL || (dtype != QR_DTYPE_I32 && dtype != QR_DTYPE_I64)) { return NULL; }
+    for (size_t at = 0; at + size <= n_bytes; at += size) {
+        int64_t value = 0;
+        (void)qr_json_as_int(item, INT32_MIN, INT32_MAX, &value);
+        memcpy(content + at, &value, size); /* little-endian */
+        item = item->next != NULL ? item->next : qr_json_first(integers);
+    }
+    return content;
+}
+
+static size_t read_specs(const qr_json *tensors, qr_safetensors_spec *specs, const void **contents) {
+    static unsigned char bytes[MOST_TENSORS][MOST_BYTES];
     size_t n = 0;
     for (const qr_json *item = qr_json_first(tensors); item != NULL && n < MOST_TENSORS; item = item->next) {
         const qr_json *type = qr_json_first(item), *shape = type != NULL ? type->next : NULL;
@@ -25,6 +41,7 @@ static size_t read_specs(const qr_json *tensors, qr_safetensors_spec *specs) {
         if (!qr_safetensors_tensor_bytes(spec->dtype, spec->n_dims, spec->dims, &n_bytes) || n_bytes > MOST_BYTES) {
             continue;
         }
+        contents[n] = fill(shape != NULL ? shape->next : NULL, spec->dtype, n_bytes, bytes[n]);
         n++;
     }
     return n;
@@ -56,7 +73,7 @@ static void check_folder(const qr_packing *packing, bool in_turn) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    static const void *const contents[MOST_TENSORS];
+    const void *contents[MOST_TENSORS];
     qr_safetensors_spec specs[MOST_TENSORS];
     qr_quantization_config config;
     qr_json *root = NULL;
@@ -65,7 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const qr_json *object = qr_json_get(root, "quantization_config");
     const qrun_status status = qr_quantization_config_read(object, "fuzz", &config, &err);
     FUZZ_CHECK((status == QRUN_OK) == (err.message[0] == '\0'));
-    const size_t n = status == QRUN_OK ? read_specs(qr_json_get(root, "tensors"), specs) : 0;
+    const size_t n = status == QRUN_OK ? read_specs(qr_json_get(root, "tensors"), specs, contents) : 0;
     if (n > 0 && tensors_write(fuzz_folder(), specs, contents, n, NULL) == QRUN_OK) {
         check_folder(&config.packing, false);
         check_folder(&config.packing, true);

@@ -224,14 +224,15 @@ FAMILIES = [
            _config(60, 5, 1, 3, None, tie_word_embeddings=True, embedding_multiplier=0.4, attention_multiplier=0.11,
                    residual_multiplier=0.7, logits_scaling=0.6, attention_bias=True, num_local_experts=0,
                    num_experts_per_tok=0, shared_intermediate_size=92, position_embedding_type="rope",
-                   layer_types=["full_attention"] * 3, mamba_n_heads=5, mamba_d_head=24)
+                   layer_types=["full_attention"] * 3, mamba_n_heads=5, mamba_d_head=24, time_step_limit=[0.0, 1.0])
            | _rope("default", 10000000.0),
            "Granite 4 without Mamba layers and experts: gate and up in one matrix", prompt_lengths=(1, 7, 33),
            older_config=dict(layer_types=["attention"] * 3)),
     Family("granite4-nope", "granitemoehybrid",
            _config(48, 3, 3, 2, None, tie_word_embeddings=False, num_local_experts=0, num_experts_per_tok=0,
                    shared_intermediate_size=76, position_embedding_type=None, attention_multiplier=0.2,
-                   layer_types=["full_attention"] * 2, mamba_n_heads=3, mamba_d_head=32) | _rope("default"),
+                   layer_types=["full_attention"] * 2, mamba_n_heads=3, mamba_d_head=32, time_step_limit=[0.0, 1.0])
+           | _rope("default"),
            "no rotary positions", prompt_lengths=(1, 7, 33), older_config=dict(layer_types=["attention"] * 2)),
     Family("gpt-oss", "gpt_oss",
            _config(60, 6, 3, 4, 36, head_dim=24, tie_word_embeddings=False, num_local_experts=7, num_experts_per_tok=3,

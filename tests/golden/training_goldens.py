@@ -77,6 +77,8 @@ GRADIENTS = [
               "the last matrices of experts too, whose shares do not add up to 1"),
     Gradients("granite", "granite", "granite", "through factors on embeddings, scores, blocks and logits"),
     Gradients("gemma4", "gemma4", "gemma4", "through values that are keys, their norm, and a factor for each layer"),
+    Gradients("gemma4-moe", "gemma4-moe", "gemma4-moe",
+              "through experts beside a dense MLP, their norms, and shares with scales"),
     Gradients("gemma4-shared", "gemma4-shared", "gemma4-shared",
               "through K/V that several layers read, and their inputs"),
     Gradients("llama-nf4", "llama-nf4", "llama", "NF4 base"),

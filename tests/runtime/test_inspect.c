@@ -143,6 +143,23 @@ static void test_tokenizer(void) {
     qr_json_free(root);
 }
 
+/* What the folder stores, not what its weights are held as. */
+static void test_packed_folders(void) {
+    static const char *const cases[][2] = {
+        {MODELS "llama-gptq", "gptq"},
+        {MODELS "llama-awq", "awq"},
+        {MODELS "qwen3-w4a16", "pack-quantized"},
+        {MODELS "llama-fp8-blocks", "float-quantized"},
+        {MODELS "llama-nvfp4", "nvfp4-pack-quantized"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        qr_json *root = inspect(cases[i][0], false);
+        REQUIRE(root != NULL);
+        CHECK_STR(text_at(root, "stored_quantization"), cases[i][1]);
+        qr_json_free(root);
+    }
+}
+
 static void test_tensor_list(void) {
     qr_json *root = inspect(MODELS "llama-nf4-dq", true);
     REQUIRE(root != NULL);
@@ -251,6 +268,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_windows_and_rotary_bases);
     CHECK_RUN(test_kv_of_unequal_layers);
     CHECK_RUN(test_tokenizer);
+    CHECK_RUN(test_packed_folders);
     CHECK_RUN(test_tensor_list);
     CHECK_RUN(test_holds_are_what_loading_takes);
     CHECK_RUN(test_refusals);

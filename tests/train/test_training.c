@@ -153,7 +153,8 @@ static void test_tiles_give_the_same_bits(void) {
     static training_batch batch;
     static const char *const models[] = {
         "llama",       "gemma3",    "gpt2",   "qwen3",         "qwen3-moe",          "llama-dora",
-        "gemma3-full", "gpt2-full", "gemma4", "gemma4-shared", "gemma4-shared-full", "gpt-oss-full"};
+        "gemma3-full", "gpt2-full", "gemma4", "gemma4-shared", "gemma4-shared-full", "gpt-oss-full",
+        "gemma4-moe"};
     static const int64_t rows[] = {1000, 32, 7, 1};
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
     CHECK(batch.batch.n_tokens > 32);
@@ -211,7 +212,8 @@ static void test_policies_give_the_same_bits(void) {
     static const char *const policies[] = {"full", "every:2", "attn", "mlp"};
     static const char *const models[] = {
         "llama",     "gemma3",  "gpt2",         "qwen3",  "qwen3-moe",     "llama-dora",         "gemma3-full",
-        "gpt2-full", "qwen3_5", "qwen3_5-full", "gemma4", "gemma4-shared", "gemma4-shared-full", "gpt-oss-full"};
+        "gpt2-full", "qwen3_5", "qwen3_5-full", "gemma4", "gemma4-shared", "gemma4-shared-full", "gpt-oss-full",
+        "gemma4-moe"};
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
         for (int dtype = QRUN_DTYPE_BF16; dtype <= QRUN_DTYPE_F16; dtype++) {
