@@ -145,7 +145,8 @@ enum { LEAST_TILE_ROWS = 128, MOST_TILE_DOUBLINGS = 6 };
 int64_t qr_trainer_least_tile_rows(const qrun_trainer *trainer, const qr_recompute_policy *policy) {
     const int64_t given = trainer->settings.tile_rows;
     if (!qr_recompute_policy_takes_tiles(policy, trainer->model)) { return 0; }
-    return given > 0 ? given : LEAST_TILE_ROWS;
+    if (given > 0) { return given; }
+    return trainer->settings.batch_tokens > LEAST_TILE_ROWS ? LEAST_TILE_ROWS : 0; /* one tile would save nothing */
 }
 
 static qrun_status plan_tiles(void *arg, int64_t n_doublings, bool *fits, qr_error *err) {
@@ -165,7 +166,7 @@ static qrun_status choose_tiles(kept_search *search, bool *fits, qr_error *err) 
 static qrun_status choose_policy(kept_search *search, bool *fits, qr_error *err) {
     qrun_trainer *trainer = search->trainer;
     qr_recompute_policy *policy = &trainer->policy;
-    const bool takes_tiles = qr_recompute_policy_takes_tiles(policy, trainer->model);
+    const bool takes_tiles = qr_trainer_least_tile_rows(trainer, policy) > 0;
     if (trainer->settings.tile_rows > 0) {
         policy->tile_rows = trainer->settings.tile_rows;
         return plan_kept(search, 0, fits, err);

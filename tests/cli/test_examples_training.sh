@@ -19,7 +19,7 @@ interrupted() {
     wait "$started"
     code=$?
     expect_code 130
-    expect_out "the same command goes on"
+    expect_out "the same command continues from the checkpoint"
     expect_true "a checkpoint was saved" sh -c "ls -d '$out'/checkpoint-* >/dev/null"
     "$@" >"$work/out" 2>"$work/err"
     code=$?

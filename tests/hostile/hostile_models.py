@@ -471,9 +471,31 @@ def export_bases(qrun, folder):
     for base, kind in jobs:
         with tempfile.TemporaryDirectory() as work:
             make_base(base, False, os.path.join(work, "model"))
+            make_exportable(os.path.join(work, "model"))
             out = os.path.join(folder, "%s-%s.gguf" % (os.path.basename(base), kind))
             subprocess.run([qrun, "export", "--model", os.path.join(work, "model"), "--out", out, "--type", kind,
                             "--quiet"], check=True)
+
+
+def make_exportable(folder):
+    """A file has as many tokens as rows, and Gemma's attention has one scale in llama.cpp."""
+    path = os.path.join(folder, "config.json")
+    with open(path, encoding="utf-8") as file:
+        config = json.load(file)
+    if "query_pre_attn_scalar" in config:
+        config["query_pre_attn_scalar"] = config["head_dim"]
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(config, file)
+    n_rows = config["vocab_size"]
+    path = os.path.join(folder, "tokenizer.json")
+    with open(path, encoding="utf-8") as file:
+        tokenizer = json.load(file)
+    model = tokenizer["model"]
+    model["vocab"] = {token: i for token, i in model["vocab"].items() if i < n_rows}
+    model["merges"] = [pair for pair in model["merges"]
+                       if {pair[0], pair[1], "".join(pair)} <= set(model["vocab"])]
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(tokenizer, file)
 
 
 def make_base(base, sharded, folder):
