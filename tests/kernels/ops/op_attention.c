@@ -564,6 +564,7 @@ void test_op_attention(void) {
     }
     for (size_t g = 0; g < QR_COUNT_OF(groups); g++) {
         for (size_t w = 0; w < QR_COUNT_OF(windows); w++) {
+            if (CHECK_SANITIZED && (g + w) % 2 != 0) { continue; } /* for time; all without */
             check_attention((qr_kv_layout){QR_KV_BF16, 2, 16}, groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F, &many,
                             IN_ALL);
         }

@@ -342,7 +342,7 @@ static void check_rows_alone(const op_case *c, const op_device *device, const vo
     static size_t turn;
     const size_t row_bytes = (size_t)c->row * qr_dtype_bytes(dtype);
     size_t n_counts = QR_COUNT_OF(counts);
-    while (counts[n_counts - 1] > c->n_rows) { n_counts--; }
+    while (n_counts > 0 && counts[n_counts - 1] > c->n_rows) { n_counts--; }
     turn++;
     for (size_t i = 0; i < n_counts; i++) {
         if (CHECK_SANITIZED && i > 0 && i != 1 + turn % (n_counts - 1)) { continue; }
