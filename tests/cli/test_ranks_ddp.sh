@@ -23,7 +23,7 @@ compare() {
 }
 
 # shellcheck disable=SC2086 # words of options
-for zero in 0 1; do
+for zero in 0 2; do
     run_ranks 2 $usual --zero $zero --quiet --out "$work/ranks-$zero"
     compare "$work/ranks-$zero"
 done
