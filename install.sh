@@ -6,17 +6,33 @@ set -eu
 from=$PWD
 cd "$(dirname "$0")"
 
+wrong() {
+    echo "install.sh: $1" >&2
+    exit 2
+}
+
 prefix=$HOME/.local
 [ "$(id -u)" -ne 0 ] || prefix=/usr/local
-while [ $# -gt 0 ]; do
-    case $1 in
-        --prefix) prefix=${2:?--prefix needs a folder} && shift 2 ;;
-        --prefix=*) prefix=${1#--prefix=} && shift ;;
-        -D*=*) break ;;
-        -h | --help) sed -n 's/^# \{0,1\}//p' "$0" | sed 1d && exit 0 ;;
-        *) echo "install.sh: '$1' is no option of it; there are --prefix DIR and CMake's -DNAME=VALUE" >&2 && exit 2 ;;
+# What is for CMake goes to the end, so that the two kinds may come in any order.
+n_left=$#
+while [ "$n_left" -gt 0 ]; do
+    word=$1
+    shift
+    n_left=$((n_left - 1))
+    case $word in
+        --prefix)
+            [ "$n_left" -gt 0 ] || wrong "--prefix needs a folder"
+            prefix=$1
+            shift
+            n_left=$((n_left - 1))
+            ;;
+        --prefix=*) prefix=${word#--prefix=} ;;
+        -D*=*) set -- "$@" "$word" ;;
+        -h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' install.sh && exit 0 ;;
+        *) wrong "'$word' is no option of it; there are --prefix DIR and CMake's -DNAME=VALUE" ;;
     esac
 done
+[ -n "$prefix" ] || wrong "--prefix needs a folder"
 case $prefix in /*) ;; *) prefix=$from/$prefix ;; esac
 if ! mkdir -p "$prefix" || [ ! -w "$prefix" ]; then
     echo "install.sh: cannot write into '$prefix'; give another --prefix, or run it as root" >&2

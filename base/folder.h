@@ -37,12 +37,11 @@ qrun_status qr_folder_remove_partials(const char *path, qr_error *err);
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
-/* A folder that is written under the name "<path>.qrun-partial-<pid>", with the mark in it: the caller puts files into
+/* A folder that is written under the name "<path>.qrun-partial-<pid>", with the mark in it. The caller puts files into
  * partial_path, and folders of files that it makes with qr_folder_create_marked. commit fsyncs it, renames it to path
- * and takes the marks out; abort removes it with what is in it; commit aborts when it fails. path must not exist and
- * its parent must. open removes what killed writers of the same path left. commit and abort are no-ops on a zeroed
- * writer.
- */
+ * and takes the marks out; it aborts when it fails. abort removes the folder with what is in it. path must not exist
+ * and its parent must. open removes what killed writers of the same path left. commit and abort are no-ops on a zeroed
+ * writer. */
 typedef struct qr_folder_writer {
     char *path, *partial_path;
     int lock; /* on partial_path, while it is written; −1: none */

@@ -21,10 +21,9 @@ typedef qrun_error qr_error;
 #define QR_PRINTF(fmt_index, args_index)
 #endif
 
-/* Records `status` and the formatted message unless `err` already holds one, and returns `status`.
- * `err` may be NULL. Control characters in the result (C0, C1, DEL) and bytes that are no UTF-8 are replaced by '?', so
- * that a hostile file name or tensor name cannot write to a terminal; an over-long message is cut at a character
- * boundary. */
+/* Records `status` and the formatted message unless `err` already holds one, and returns `status`. `err` may be NULL.
+ * Control characters in the result (C0, C1, DEL) and bytes that are no UTF-8 are replaced by '?', so that a hostile
+ * file name or tensor name cannot write to a terminal. An over-long message is cut at a character boundary. */
 qrun_status qr_fail(qr_error *err, qrun_status status, const char *fmt, ...) QR_PRINTF(3, 4);
 qrun_status qr_vfail(qr_error *err, qrun_status status, const char *fmt, va_list args);
 

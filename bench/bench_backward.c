@@ -11,7 +11,7 @@
 
 #include "base/sizes.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/backend/limits.h"
+#include "kernels/cpu/backend/peaks.h"
 
 typedef struct options {
     int64_t out, in, rows, rank;

@@ -1,7 +1,7 @@
-/* How fast linear is, beside what the machine can do: for each weight format and number of rows of x, weights a second,
- * bytes of weights read a second (against the read bandwidth) and operations a second (against the peak of the
- * instruction set). Both limits are measured again beside every format, and the best so far counts: on a shared machine
- * they move. Weights are cycled through a set larger than the caches.
+/* How fast linear is, beside what the machine can do. For each weight format and number of rows of x it prints weights
+ * a second, bytes of weights read a second (against the read bandwidth) and operations a second (against the peak of
+ * the instruction set). Both peaks are measured again beside every format, and the best so far counts: on a shared
+ * machine they move. Weights are cycled through a set larger than the caches.
  *
  *     bench_linear [--shape OUTxIN] [--rows 1,16,512] [--formats nf4-dq,int8] [--isa NAME] [--threads 1,2] [--f32]
  *                  [--portable]
@@ -16,7 +16,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/backend/limits.h"
+#include "kernels/cpu/backend/peaks.h"
 
 enum { MAX_LIST = 16, WORKING_SET_BYTES = 192 << 20, MAX_COPIES = 256 };
 
@@ -103,7 +103,7 @@ static void print_row(const bench *b, const char *format, int64_t n_rows, double
            bytes * 1e-9, 100.0 * bytes / b->read_bytes, flops * 1e-12, 100.0 * flops / b->peak_flops);
 }
 
-static void measure_limits(bench *b) {
+static void measure_peaks(bench *b) {
     double read_bytes, peak_flops;
     qr_error err = {0};
     checked(qr_cpu_measure_read_bandwidth(b->threads, 0.3, &read_bytes, &err), &err, NULL);
@@ -114,7 +114,7 @@ static void measure_limits(bench *b) {
 }
 
 static void bench_format(bench *b, qr_weight_format format) {
-    measure_limits(b);
+    measure_peaks(b);
     const options *o = b->options;
     qr_backend *backend = b->backend;
     const qr_weight_desc desc = {format, qr_weight_is_nf4(format) ? QR_NF4_BLOCK : 0, o->out, o->in};

@@ -1,4 +1,4 @@
-/* How fast the training ops but the matrix products are, beside the machine's limits: attention forward and backward in
+/* How fast the training ops but the matrix products are, beside the machine's peaks: attention forward and backward in
  * operations a second (two a multiply-add, positions a token sees only: 4 · head_dim a pair forward, 10 · head_dim
  * backward), the others in bytes that must be read and written at least.
  *
@@ -21,7 +21,7 @@ typedef struct options {
 typedef struct bench {
     options options;
     qr_backend *backend;
-    qr_backend_limits limits;
+    qr_backend_peaks peaks;
 } bench;
 
 static void require(qrun_status status, const qr_error *err) {
@@ -92,7 +92,7 @@ static double best_seconds(const bench *b, qr_op op, const void *args) {
 
 static void print_flops(const bench *b, const char *name, double seconds, double flops) {
     printf("%-26s %10.1f us  %8.2f GFLOP/s (%3.0f %% of the F32 peak)\n", name, seconds * 1e6, flops / seconds * 1e-9,
-           100.0 * flops / seconds / b->limits.f32_flops);
+           100.0 * flops / seconds / b->peaks.f32_flops);
 }
 
 /* bytes: read and written at least. */
@@ -100,7 +100,7 @@ static void bench_bytes(const bench *b, const char *name, qr_op op, const void *
     if (!wanted(b, name)) { return; }
     const double seconds = best_seconds(b, op, args), rate = (double)bytes / seconds;
     printf("%-26s %10.1f us  %8.2f GB/s (%3.0f %% of reading)\n", name, seconds * 1e6, rate * 1e-9,
-           100.0 * rate / b->limits.read_bytes_per_second);
+           100.0 * rate / b->peaks.read_bytes_per_second);
 }
 
 static void bench_attention(const bench *b) {
@@ -331,9 +331,9 @@ int main(int argc, char **argv) {
     require(qr_threads_create(o->n_threads, &threads, &err), &err);
     o->n_threads = qr_threads_count(threads);
     require(qr_backend_cpu_create(o->isa, threads, &b.backend, &err), &err);
-    require(b.backend->measure_limits(b.backend, 1.0, &b.limits, &err), &err);
+    require(b.backend->measure_peaks(b.backend, 1.0, &b.peaks, &err), &err);
     printf("%s, %d threads; F32 peak %.1f GFLOP/s, reading %.2f GB/s; %lld tokens in %d sequences, dim %lld\n",
-           b.backend->isa, o->n_threads, b.limits.f32_flops * 1e-9, b.limits.read_bytes_per_second * 1e-9,
+           b.backend->isa, o->n_threads, b.peaks.f32_flops * 1e-9, b.peaks.read_bytes_per_second * 1e-9,
            (long long)o->n_tokens, o->n_seqs, (long long)o->dim);
     bench_attention(&b);
     bench_rows(&b);

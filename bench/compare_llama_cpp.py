@@ -7,7 +7,7 @@
 Each round runs qrun and then llama.cpp once per file; the table has medians over rounds, so that what disturbs the
 machine for a while disturbs everybody. Speeds do not depend on the values of weights: qrun makes random ones of the
 shape, and the GGUF files may hold random ones too. Measured: reading a prompt, and writing tokens in 1 and in 16
-sequences. qrun's numbers stand beside the limits of the machine, measured in the same run.
+sequences. qrun's numbers stand beside the peaks of the machine, measured in the same run.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def measure_llama(llama_bench, llama_batched_bench, gguf, options):
 
 
 def collect(rounds):
-    """Lists of one engine's rounds to medians; what is no number is as in the first round."""
+    """Lists of one engine's rounds to medians; what is not a number is as in the first round."""
     return {key: measuring.summary([one[key] for one in rounds]) if isinstance(value, float) else value
             for key, value in rounds[0].items()}
 

@@ -24,8 +24,7 @@ const about_variable about_environment[] = {
     {"NO_COLOR", "when set, no colours"},
     {"HF_HOME", "where the Hugging Face cache is, for models given by id (or HF_HUB_CACHE, its folder itself)"},
     {"QRUN_FORCE_ISA", "instruction set of the CPU to compute with, of those it has: c, avx2, avx512, avx512-bf16, "
-                       "amx-bf16, on Arm neon, neon-bf16; or sm_80: of a GPU what every one has, without Hopper's own "
-                       "instructions"},
+                       "amx-bf16; on Arm neon, neon-bf16. On a GPU sm_80: without Hopper's own instructions"},
     {"QRUN_CUDA_LIBRARY", "path of libqrun_cuda.so, where it is not beside libqrun.so"},
     {"QRUN_CUDA_CUBLASLT", "path of libcublasLt.so; or 0: training does without it"},
     {"QRUN_CUDA_GRAPHS", "0: a GPU's decode steps are not replayed. Like QRUN_CUDA_EARLY_LAUNCH and QRUN_CUDA_WGMMA, "

@@ -96,7 +96,7 @@ static void print_exit_codes(void) {
 }
 
 static void print_environment(void) {
-    enum { COLUMN = 21 };
+    enum { COLUMN = 22 };
     heading("Environment");
     for (const about_variable *variable = about_environment; variable->text != NULL; variable++) {
         printf("  %-*s", COLUMN - 2, variable->name);
@@ -137,11 +137,13 @@ static bool is_first(const command *cmd, const option *o) {
     return false;
 }
 
-/* Up to one of these marks that a space or the end follows: a point inside a word ends nothing. */
+/* Up to one of these marks that a space or the end follows: a point inside a word ends nothing, nor does one between
+ * parentheses. */
 static size_t find_mark(const char *words, const char *marks) {
     size_t n = 0;
-    while (words[n] != '\0' && !(strchr(marks, words[n]) != NULL && (words[n + 1] == ' ' || words[n + 1] == '\0'))) {
-        n++;
+    for (int depth = 0; words[n] != '\0'; n++) {
+        depth += (words[n] == '(') - (words[n] == ')');
+        if (depth <= 0 && strchr(marks, words[n]) != NULL && (words[n + 1] == ' ' || words[n + 1] == '\0')) { break; }
     }
     return n;
 }

@@ -54,23 +54,37 @@ static int explain_option(const command *cmd, const char *argument) {
     return EXIT_OK;
 }
 
+static bool is_help(const char *word) {
+    return strcmp(word, "help") == 0 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+static bool is_all(const char *word) { return strcmp(word, "--all") == 0 || strcmp(word, "-a") == 0; }
+
 static int run_help(int argc, char **argv) {
     const bool manual = argc > 0 && strcmp(argv[0], "--man") == 0; /* for those who package qrun */
     if (manual) { argc--, argv++; }
-    if (argc == 0) {
+    if (argc == 0 || is_help(argv[0])) {
         (manual ? man_print_program : help_print_program)();
         return EXIT_OK;
     }
-    const command *cmd = command_find(argv[0]);
-    if (cmd == NULL) { return complain_unknown_command(argv[0]); }
+    const bool all_first = is_all(argv[0]);
+    if (all_first && argc == 1) {
+        return complain(EXIT_USAGE, "of which command? 'qrun help COMMAND %s' has all about one", argv[0]);
+    }
+    const char *name = argv[all_first], *topic = all_first ? argv[0] : argc > 1 ? argv[1] : NULL;
+    const command *cmd = command_find(name);
+    if (cmd == NULL) { return complain_unknown_command(name); }
+    if (argc > (manual ? 1 : 2)) {
+        return complain(EXIT_USAGE, "help takes a command and one option, and '%s' is more", argv[manual ? 1 : 2]);
+    }
     if (manual) {
         man_print_command(cmd);
-    } else if (argc == 1) {
+    } else if (topic == NULL) {
         help_print_command(cmd);
-    } else if (strcmp(argv[1], "--all") == 0 || strcmp(argv[1], "-a") == 0) {
+    } else if (is_all(topic)) {
         help_print_all(cmd);
     } else {
-        return explain_option(cmd, argv[1]);
+        return explain_option(cmd, topic);
     }
     return EXIT_OK;
 }
@@ -82,7 +96,7 @@ static int run_command(const command *cmd, int argc, char **argv) {
     if (cmd->defaults != NULL) { memcpy(options, cmd->defaults, cmd->options_bytes); }
     int code = options_parse(cmd, argc, argv, options, &line, &help);
     if (code == EXIT_OK && help) {
-        help_print_command(cmd);
+        (argc > 0 && is_all(argv[argc - 1]) ? help_print_all : help_print_command)(cmd);
     } else if (code == EXIT_OK) {
         engine e = {0};
         code = cmd->run(options, &line, &e);
@@ -99,9 +113,7 @@ static int dispatch(int argc, char **argv) {
         return EXIT_USAGE;
     }
     const char *name = argv[1];
-    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
-        return run_help(argc - 2, argv + 2);
-    }
+    if (is_help(name)) { return run_help(argc - 2, argv + 2); }
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0 || strcmp(name, "version") == 0) {
         printf("qrun %s\n", qrun_version());
         return EXIT_OK;

@@ -138,9 +138,9 @@ typedef struct qrun_context_params {
      * with host memory apart; the ops' workspace is that of the context's own device. Models cannot be opened. A name
      * that is not known is refused with the list. NULL: the memory there is. */
     const char *device_memory;
-    /* Join the ranks that mpirun, srun or torchrun started, by the variables that they set: several processes that run
-     * the same program, each with a device of its own, and train one model together. A process that was started alone
-     * is the only rank. One context of a process may. */
+    /* Join the ranks that mpirun, srun or torchrun started, by the variables that they set. Ranks are processes that
+     * run the same program, each with a device of its own, and train one model together. A process that was started
+     * alone is the only rank. One context of a process may. */
     bool ranks;
     double collective_timeout; /* seconds that a rank may be silent while another waits for it, up to 1e6; 0: 1800 */
 } qrun_context_params;
@@ -171,17 +171,17 @@ typedef struct qrun_device_info {
 QRUN_API qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error);
 
 /* What the machine can do at most, measured now (takes about `seconds` in all). */
-typedef struct qrun_limits {
+typedef struct qrun_peaks {
     size_t struct_size;
     double read_bytes_per_second; /* streaming reads, all threads */
     double bf16_flops;            /* BF16 products, F32 sums, all threads, from registers */
     double f32_flops;
     double f16_flops; /* of the kernels that compute F16: those of F32 on CPUs, tensor cores on GPUs */
-} qrun_limits;
-#define QRUN_LIMITS_INIT \
-    { sizeof(qrun_limits), 0, 0, 0, 0 }
-QRUN_API qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, qrun_limits *limits,
-                                                 qrun_error *error);
+} qrun_peaks;
+#define QRUN_PEAKS_INIT \
+    { sizeof(qrun_peaks), 0, 0, 0, 0 }
+QRUN_API qrun_status qrun_context_measure_peaks(qrun_context *context, double seconds, qrun_peaks *peaks,
+                                                qrun_error *error);
 
 /* Where the time goes: between these two calls every op is timed, on the device's clock where it works on its own.
  * Steps take longer then, and a GPU's are not replayed from recordings. Not while another thread computes on the
@@ -224,9 +224,9 @@ typedef enum qrun_dtype { QRUN_DTYPE_BF16 = 0, QRUN_DTYPE_F32 = 1, QRUN_DTYPE_F1
 typedef bool (*qrun_progress_fn)(void *user, int64_t done, int64_t total);
 
 /* Where the matrices of a model's layers are held. Those that are offloaded come through two stages on the device, the
- * next layer's on their way while one computes; results are the same to the bit. They are held in host memory where the
- * device has memory of its own; on a processor they stay in the mapped folder, which must store them as they are held
- * (quantised, see qrun_quantize_folder), and keeps its handler of SIGBUS while the model is open. */
+ * next layer's on their way while one computes; results are the same to the bit. Where the device has memory of its
+ * own, they are held in host memory. On a processor they stay in the mapped folder, which must store them as they are
+ * held (quantised, see qrun_quantize_folder). Its handler of SIGBUS stays while the model is open. */
 typedef enum qrun_offload {
     QRUN_OFFLOAD_NONE = 0, /* on the device */
     QRUN_OFFLOAD_ALL = 1,
@@ -281,6 +281,8 @@ typedef struct qrun_model_info {
     int64_t n_active_parameters; /* all but the experts that a token does not go to */
     int32_t n_experts, n_experts_per_token, expert_intermediate_size; /* of layers with experts; 0: there are none */
     const char *left_out; /* parts of the folder that text needs none of, as "model.visual, mtp"; NULL: none */
+    const char
+        *packed_as; /* what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are */
 } qrun_model_info;
 #define QRUN_MODEL_INFO_INIT \
     { .struct_size = sizeof(qrun_model_info) }
@@ -335,9 +337,9 @@ QRUN_API const char *qrun_adapter_name(const qrun_adapter *adapter);
 /* ---- Plans: memory, known before it is used ---------------------------------------------------------------------- */
 
 typedef struct qrun_plan_entry {
-    /* "weights", "adapters", "kv pages", "states" (of sequences, where layers carry one along), "activations",
-     * "workspace", "tables", "logits", "context" (what a GPU's driver takes for the process) or "host" (kept in host
-     * memory, or on its way from there to the device). A training run also has "gradients" and "optimizer". */
+    /* "weights", "adapters", "kv pages", "activations", "workspace", "tables" or "logits"; of a training run also
+     * "gradients" and "optimizer". "states": of sequences, where layers carry one along. "context": what a GPU's driver
+     * takes for the process. "host": kept in host memory, or on its way from there to the device. */
     const char *category;
     int64_t bytes; /* of the context −1: not known */
     bool is_apart; /* of "host" on a GPU: it is in the machine's memory and does not count against memory_bytes */
@@ -359,6 +361,7 @@ typedef struct qrun_plan_info {
     double flops;                /* of matrix products and attention: forward, recomputed and backward */
     int64_t copied_bytes;        /* to and from what is offloaded */
     int64_t update_copied_bytes; /* the same in the update that ends a step */
+    int32_t tile_rows;           /* of recomputed layers, as chosen; 0: all rows at a time */
     /* Of a training run on several ranks (qrun_train_ranks): */
     int32_t rank;       /* whose plan this is */
     int64_t sent_bytes; /* that it sends to others in a step of grad_accum micro-batches */
@@ -435,8 +438,8 @@ QRUN_API qrun_status qrun_fit_session(qrun_context *context, const qrun_model_pa
                                       const qrun_session_params *session_params, qrun_fit what, qrun_fit_result *result,
                                       qrun_error *error);
 
-/* What a folder holds, as JSON text for people and programs (qrun_free): family, sizes, tensors by type, tokenizer,
- * template, quantisation, and what each way of holding it would take. list_tensors adds every tensor. */
+/* What a folder holds, as JSON text (qrun_free). It has family, sizes, tensors by type, tokenizer, template and
+ * quantisation, and what each way of holding the model would take. list_tensors adds every tensor. */
 QRUN_API qrun_status qrun_folder_inspect(qrun_context *context, const char *path, bool list_tensors, char **json,
                                          qrun_error *error);
 
@@ -554,9 +557,9 @@ typedef struct qrun_request_params {
 QRUN_API qrun_status qrun_request_params_from_model(const qrun_model *model, qrun_request_params *params,
                                                     qrun_error *error);
 
-/* Accepts a request (everything it points at is copied) or refuses it with the reason, for example when it could never
- * fit, or QRUN_ERROR_FULL. *request (may be NULL) is its number, 1 and up. Thread-safe. However many wait, submitting,
- * cancelling and a step's choice take logarithmic time. */
+/* Accepts a request (everything it points at is copied) or refuses it and says why: it could never fit, for example, or
+ * the queue is full (QRUN_ERROR_FULL). *request (may be NULL) is its number, 1 and up. Thread-safe. However many wait,
+ * submitting, cancelling and a step's choice take logarithmic time. */
 QRUN_API qrun_status qrun_session_submit(qrun_session *session, const qrun_request_params *params, uint64_t *request,
                                          qrun_error *error);
 
@@ -700,10 +703,10 @@ typedef enum qrun_file_format {
  * field's comment names it. A value outside its range is refused (QRUN_ERROR_ARGUMENT). */
 
 typedef struct qrun_train_data {
-    /* Files, pipes ("-": stdin; read once, to the end), or folders of files with a `format`: messages, prompt and
-     * completion, alpaca, question and answer, input and output, ShareGPT conversations, or text; what one path names
-     * has one format. A file may be in gzip or Zstandard. At least one is required. An epoch has every example of every
-     * file once, in one random order, unless there are weights. */
+    /* Files, pipes ("-": stdin; read once, to the end), or folders of files with a `format`. What one path names has
+     * one format: messages, prompt and completion, alpaca, question and answer, input and output, ShareGPT
+     * conversations, or text. A file may be in gzip or Zstandard. At least one is required. An epoch has every example
+     * of every file once, in one random order, unless there are weights. */
     const char *const *train_data; /* [n_train_data] */
     int32_t n_train_data;          /* up to 1,024 */
     qrun_file_format format;       /* of these files and of eval_data */
@@ -787,6 +790,9 @@ typedef struct qrun_train_memory {
     bool offload_optimizer;    /* optimizer states in host memory, copied to the device in pieces during the update */
     bool offload_activations;  /* the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory:
                                   copied there after the forward pass, fetched ahead of the backward pass */
+    int32_t tile_rows; /* rows that recomputed layers (checkpointing full or auto) have of all but attention at a
+                          time; 1 to 2^20. 0 or QRUN_AUTO: all, or where that does not fit the most that do, of
+                          128, 256 … 8,192. Not for models with layers of the gated delta rule */
 } qrun_train_memory;
 
 typedef struct qrun_train_evaluation {
@@ -866,8 +872,8 @@ typedef struct qrun_train_info {
     int64_t n_tokens, n_target_tokens; /* of an epoch; with data_weights, of the first one */
     int64_t n_trainable;               /* parameters */
     int64_t total_steps, first_step;   /* first_step > 1 after a resume */
-    /* Where a resumed run had fewer steps in all, it is extended, and the schedule is that of the longer run: the
-     * learning rate of the last step as it was, and of the next one. Steps 0: it is not extended. */
+    /* Where a resumed run had fewer steps in all, it is extended, and the schedule is that of the longer run. The two
+     * rates are that of the last step as it was, and that of the next one. Steps 0: it is not extended. */
     int64_t earlier_total_steps;
     double earlier_learning_rate, next_learning_rate;
     int64_t best_step;    /* the step after which the evaluation was best; 0: no evaluation yet */
@@ -875,6 +881,7 @@ typedef struct qrun_train_info {
     int32_t n_not_better; /* evaluations in a row, up to now, without an improvement; early stopping counts them */
     bool stopped_early;
     const char *checkpointing;                   /* as chosen */
+    int32_t tile_rows;                           /* of recomputed layers, as chosen; 0: all rows at a time */
     int64_t planned_bytes, peak_bytes;           /* device memory, the context's included */
     int64_t planned_host_bytes, peak_host_bytes; /* host memory where it is separate (on a GPU); else 0 */
     double flops_per_token;  /* operations of matrix products and attention for a token of a full row: forward,
@@ -1089,6 +1096,7 @@ typedef struct qrun_export_params {
     qrun_gguf_type type; /* of matrices; vectors are F32. Matrices whose rows do not fill blocks are F16 */
     qrun_progress_fn progress;
     void *progress_user;
+    bool check_only; /* only find out whether it can be written: nothing is, and the result says nothing */
 } qrun_export_params;
 #define QRUN_EXPORT_PARAMS_INIT \
     { .struct_size = sizeof(qrun_export_params) }

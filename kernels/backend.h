@@ -25,12 +25,12 @@ typedef struct qr_backend_memory {
 } qr_backend_memory;
 
 /* What a backend can do at most on this machine, to compare its speed with. */
-typedef struct qr_backend_limits {
+typedef struct qr_backend_peaks {
     double read_bytes_per_second; /* streaming reads of device memory */
     double bf16_flops;            /* BF16 products with F32 sums, from registers; a multiply-add is two */
     double f32_flops;
     double f16_flops; /* 0: as BF16 */
-} qr_backend_limits;
+} qr_backend_peaks;
 
 /* Device memory that an op may use while it runs, 64-byte aligned. What is in it before does not matter, and nothing in
  * it is kept for the next op. */
@@ -92,9 +92,9 @@ struct qr_backend {
 
     /* Recording: all NULL where a backend cannot. What the calling thread issues between begin and end (ops,
      * copy_within, fill_zero, copy_in_async) is kept and not run; what waits or makes memory, and transfers, fail.
-     * Other threads may use the backend as usual. record_end without a `recording` forgets all. A recording
-     * keeps the arguments and addresses it was given; each replay runs it in the order of what is issued before and
-     * after it, reading what is in the memory then: host memory too, which stays as copy_in_async says. */
+     * Other threads may use the backend as usual. record_end without a `recording` forgets all. A recording keeps the
+     * arguments and addresses it was given. Each replay runs it in the order of what is issued before and after it, and
+     * reads what is in the memory then. That includes host memory, which stays as copy_in_async says. */
     qrun_status (*record_begin)(qr_backend *backend, qr_error *err);
     qrun_status (*record_end)(qr_backend *backend, qr_recording **recording, qr_error *err);
     qrun_status (*replay)(qr_backend *backend, qr_recording *recording, qr_error *err);
@@ -127,9 +127,9 @@ struct qr_backend {
     qrun_status (*weight_put_source)(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
                                      qr_dtype dtype, const void *src, float *absmax, qr_error *err);
 
-    /* Measures the limits now, with everything the backend has; takes about `seconds`, or as long as the least number
+    /* Measures the peaks now, with everything the backend has; takes about `seconds`, or as long as the least number
      * of passes needs. */
-    qrun_status (*measure_limits)(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
+    qrun_status (*measure_peaks)(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err);
 
     /* Positions in the work, numbered from 0 below n_marks, and device time between two that have been marked since
      * marks_begin; mark_seconds waits. NULL, all three: an op is done when `run` returns, and the host's clock tells.

@@ -58,6 +58,17 @@ qrun_status qr_barrier(qr_collectives *c, qr_error *err) {
     return qr_all_gather(c, here, 1, err);
 }
 
+/* What another rank has sent as its status. */
+static qrun_status status_of(int32_t sent) {
+    switch (sent) {
+#define QR_STATUS_CASE(name, value, message) case value:
+        QRUN_STATUS_LIST(QR_STATUS_CASE)
+        return (qrun_status)sent;
+        default: return QRUN_ERROR_RANK;
+    }
+#undef QR_STATUS_CASE
+}
+
 qrun_status qr_agree(qr_collectives *c, qrun_status own, qr_error *err) {
     int32_t statuses[QR_MAX_RANKS];
     char text[QR_ERROR_MESSAGE_BYTES] = "";
@@ -71,7 +82,7 @@ qrun_status qr_agree(qr_collectives *c, qrun_status own, qr_error *err) {
     if (failed == c->n_ranks) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_broadcast(c, text, sizeof text, failed, err));
     text[sizeof text - 1] = '\0';
-    const qrun_status status = c->rank == 0 ? (qrun_status)statuses[failed] : QRUN_ERROR_RANK;
+    const qrun_status status = c->rank == 0 ? status_of(statuses[failed]) : QRUN_ERROR_RANK;
     if (failed == 0) { return qr_fail(err, status, "%s", text); }
     return qr_fail(err, status, "rank %d: %s", (int)failed, text);
 }

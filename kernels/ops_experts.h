@@ -29,9 +29,10 @@ typedef struct qr_routing {
 static inline int64_t qr_routing_slots(const qr_routing *routing) { return routing->n_rows * routing->top_k; }
 
 /* route: the top_k experts of each row, and their shares: the softmax of the row's logits, over all experts or, with
- * `normalize`, over those chosen. */
+ * `normalize`, over those chosen; times the expert's scale, where there are scales. */
 typedef struct qr_route_args {
     const float *logits; /* [n_rows, n_experts] contiguous */
+    const float *scale;  /* [n_experts]; NULL: all 1 */
     qr_routing routing;
     bool normalize;
 } qr_route_args;
@@ -136,10 +137,11 @@ typedef struct qr_expert_bias_backward_args {
 } qr_expert_bias_backward_args;
 
 /* route_backward: dlogits from dshare. With p the softmax that the shares are of, d[e] the gradient of the share of a
- * chosen expert and 0 for the others: dlogits[e] = p[e] · (d[e] − sum over e' of p[e'] · d[e']); with `normalize` 0 for
- * experts that are not chosen. dlogits may be logits. */
+ * chosen expert, times the expert's scale, and 0 for the others: dlogits[e] = p[e] · (d[e] − sum over e' of p[e'] ·
+ * d[e']); with `normalize` 0 for experts that are not chosen. dlogits may be logits. */
 typedef struct qr_route_backward_args {
     const float *logits; /* [n_rows, n_experts] contiguous */
+    const float *scale;  /* as in qr_route_args */
     qr_routing routing;
     const float *dshare; /* [n_slots] */
     float *dlogits;      /* [n_rows, n_experts] contiguous */

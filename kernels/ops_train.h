@@ -1,7 +1,8 @@
 /* The ops of training: backward of every op of the forward pass, attention over packed rows, the loss, the optimisers.
  * They belong to ops.h and keep its promises. Gradients are F32; an op whose dst is "added to" accumulates, because
  * branches meet and micro-batches add up. Sums over tokens (gradients of weights) run in an order that the number of
- * tokens alone decides, whatever the number of threads. */
+ * tokens alone decides, whatever the number of threads. On the CPU they go on from what is there, token by token: the
+ * tokens of one call in several calls, one after the other, give the same bits. */
 #ifndef QR_KERNELS_OPS_TRAIN_H
 #define QR_KERNELS_OPS_TRAIN_H
 

@@ -1,5 +1,5 @@
-/* Opens a library of qrun at run time: the file that an environment variable names, else the one in the folder of this
- * library or program, else the one that the dynamic linker finds. It stays open. */
+/* Opens a library of qrun at run time. It is the file that an environment variable names, else the one in the folder of
+ * this library or program, else the one that the dynamic linker finds. It stays open. */
 #ifndef QR_KERNELS_PLUGIN_OPEN_H
 #define QR_KERNELS_PLUGIN_OPEN_H
 

@@ -59,8 +59,8 @@ static call_style learn_calls(const qrun_tokenizer *tokenizer) {
 
 /* ---- Thoughts ---------------------------------------------------------------------------------------------------- */
 
-/* A template knows thoughts if it begins one for the answer, if it writes one that a message has, or if it takes one
- * out of an answer of an earlier turn. */
+/* A template knows thoughts if it begins one for the answer, or writes one that a message has. It also does if it takes
+ * one out of an answer of an earlier turn. */
 static bool knows_thoughts(const qrun_tokenizer *tokenizer, const char *begin, const char *end) {
     char inline_thought[512];
     static const char with_member[] =

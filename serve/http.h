@@ -1,8 +1,8 @@
 /* HTTP/1.1 over libevent's buffers: a request comes in, its answer is sent whole or in pieces, and the one who waits
  * for it may leave at any time. Everything happens on the thread of the event loop.
  *
- * libevent's own evhttp is not used: it ends the process when bytes arrive at the wrong time, and knows neither a limit
- * on connections nor on the time that a request takes to arrive. */
+ * libevent's own evhttp is not used. It ends the process when bytes arrive at the wrong time. It limits neither
+ * connections nor the time that a request takes to arrive. */
 #ifndef QRUN_SERVE_HTTP_H
 #define QRUN_SERVE_HTTP_H
 

@@ -28,7 +28,7 @@ typedef struct http_head {
     bool expects_continue; /* the client waits before it sends the body */
 } http_head;
 
-/* Bytes of the head at the beginning of text[0, n_bytes), its empty line included. 0: it goes on; −1: it has a line
+/* Bytes of the head at the beginning of text[0, n_bytes), its empty line included. 0: it continues; −1: it has a line
  * that does not end with CR LF. */
 int64_t http_head_bytes(const char *text, size_t n_bytes);
 

@@ -42,7 +42,7 @@ typedef struct openai_content {
 /* A choice of a whole answer; it takes logprobs (may be NULL). */
 cJSON *openai_choice(const openai_head *head, int index, openai_content *content, cJSON *logprobs,
                      const char *finish_reason);
-/* A choice of a piece; finish_reason NULL: it goes on. */
+/* A choice of a piece; finish_reason NULL: it continues. */
 cJSON *openai_piece(const openai_head *head, int index, bool is_first, openai_content *content, cJSON *logprobs,
                     const char *finish_reason);
 

@@ -45,7 +45,7 @@ static void copy_text(char *dst, size_t capacity, const char *src) {
     dst[n] = '\0';
 }
 
-/* Copies n_bytes to *end and moves it behind them. */
+/* Copies n_bytes to *end and moves it past them. */
 static void *append(char **end, const void *bytes, size_t n_bytes) {
     void *copy = *end;
     if (n_bytes > 0) { memcpy(copy, bytes, n_bytes); }

@@ -1,4 +1,4 @@
-/* qrun bench: speed of a model, or of a model's shape, compared with the machine's limits. */
+/* qrun bench: speed of a model, or of a model's shape, compared with the machine's peaks. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,8 +51,8 @@ static const option bench_table[] = {
     {.name = "repeat", .kind = OPTION_INT, .value_name = "N", AT(n_repeat), .low = 1, .high = MEASURE_REPEAT_MAX,
      .help = "Repetitions; medians are reported. Default: 3."},
     {.name = "kernels", .kind = OPTION_FLAG, AT(kernels),
-     .help = "In place of speeds, the time of every op: of a prompt and of one decode step, or with --train of one "
-             "training step; with its bytes, its operations, and the share of the machine's limit."},
+     .help = "In place of speeds, the time of every op with its bytes, its operations, and the share of the machine's "
+             "peak. They are those of a prompt and of one decode step, or with --train of one training step."},
     {.name = "json", .kind = OPTION_TEXT, .value_name = "FILE", AT(json), .completion = COMPLETE_FILE,
      .help = "Write the results as JSON too (\"-\": to stdout, in place of the table)."},
 };
@@ -71,7 +71,7 @@ static const option_group groups[] = {
 typedef struct bench {
     engine *engine;
     qrun_device_info device;
-    qrun_limits limits;
+    qrun_peaks peaks;
     const bench_options *o;
     int32_t prompt_tokens;
     option_ints batches, contexts;
@@ -87,14 +87,14 @@ typedef struct bench {
 /* Of the products that the type of computation is made of. */
 static double matrix_peak(const bench *b) {
     const char *dtype = b->engine->info.dtype;
-    return strcmp(dtype, "bf16") == 0  ? b->limits.bf16_flops
-           : strcmp(dtype, "f16") == 0 ? b->limits.f16_flops
-                                       : b->limits.f32_flops;
+    return strcmp(dtype, "bf16") == 0  ? b->peaks.bf16_flops
+           : strcmp(dtype, "f16") == 0 ? b->peaks.f16_flops
+                                       : b->peaks.f32_flops;
 }
 
 /* On a CPU F16 is widened to F32 and computed there. */
 static bool computes_f16_as_f32(const bench *b) {
-    return strcmp(b->engine->info.dtype, "f16") == 0 && b->limits.f16_flops == b->limits.f32_flops;
+    return strcmp(b->engine->info.dtype, "f16") == 0 && b->peaks.f16_flops == b->peaks.f32_flops;
 }
 
 /* A multiplication and an addition for each parameter of the linear layers and each token. */
@@ -106,7 +106,7 @@ static double flops_share(const bench *b, double tokens_per_second) {
 /* Every step reads the weights once. */
 static double read_share(const bench *b, double steps_per_second) {
     const double bytes = (double)b->engine->info.step_weight_bytes * steps_per_second;
-    return b->limits.read_bytes_per_second > 0 ? bytes / b->limits.read_bytes_per_second : 0;
+    return b->peaks.read_bytes_per_second > 0 ? bytes / b->peaks.read_bytes_per_second : 0;
 }
 
 static void print_start(const bench *b) {
@@ -117,7 +117,7 @@ static void print_start(const bench *b) {
            size_text(m->weight_bytes).text, m->dtype, m->load_seconds);
     printf("machine    %s (%s), %s order of sums, %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n",
            b->device.backend, b->device.isa, b->device.numerics, (int)b->device.n_threads,
-           b->limits.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
+           b->peaks.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
            computes_f16_as_f32(b) ? "f32, which f16 is computed in here" : m->dtype);
     if (b->device.features[0] != '\0') { printf("of it      %s\n", b->device.features); }
     if (b->device.note != NULL) {
@@ -183,7 +183,7 @@ static void write_start_json(const bench *b, text_buffer *out) {
                 "\"read_bytes_per_second\":%.6g,"
                 "\"bf16_flops\":%.6g,\"f32_flops\":%.6g,\"f16_flops\":%.6g,\"features\":",
                 b->device.backend, b->device.isa, b->device.numerics, (int)b->device.n_threads,
-                b->limits.read_bytes_per_second, b->limits.bf16_flops, b->limits.f32_flops, b->limits.f16_flops);
+                b->peaks.read_bytes_per_second, b->peaks.bf16_flops, b->peaks.f32_flops, b->peaks.f16_flops);
     text_json_string(out, b->device.features, strlen(b->device.features));
     text_puts(out, "},");
 }
@@ -226,7 +226,7 @@ static int report(const bench *b) {
     if (!json_only) {
         print_start(b);
         if (b->o->kernels) {
-            bench_kernels_print(&b->kernels, &b->limits, matrix_peak(b));
+            bench_kernels_print(&b->kernels, &b->peaks, matrix_peak(b));
         } else if (b->o->training.train) {
             bench_train_print(b->engine, &b->training, matrix_peak(b));
         } else {
@@ -238,7 +238,7 @@ static int report(const bench *b) {
     text_buffer out = {0};
     write_start_json(b, &out);
     if (b->o->kernels) {
-        bench_kernels_json(&b->kernels, &b->limits, matrix_peak(b), &out);
+        bench_kernels_json(&b->kernels, &b->peaks, matrix_peak(b), &out);
     } else if (b->o->training.train) {
         bench_train_json(b->engine, &b->training, matrix_peak(b), &out);
     } else {
@@ -305,7 +305,7 @@ static int open_model(bench *b) {
     RETURN_IF_FAILED(engine_open_context(b->engine, &options->context));
     RETURN_IF_FAILED(check_model(b));
     progress_draw(0, 0, "measuring the machine");
-    if (qrun_context_measure_limits(b->engine->context, 2.0, &b->limits, &error) != QRUN_OK ||
+    if (qrun_context_measure_peaks(b->engine->context, 2.0, &b->peaks, &error) != QRUN_OK ||
         qrun_context_device_info(b->engine->context, &b->device, &error) != QRUN_OK) {
         return complain_error(&error);
     }
@@ -425,7 +425,7 @@ static int run(const void *options, const command_line *line, engine *e) {
     bench *b = allocate(sizeof *b);
     b->engine = e;
     b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
-    b->limits = (qrun_limits)QRUN_LIMITS_INIT;
+    b->peaks = (qrun_peaks)QRUN_PEAKS_INIT;
     b->stats = (qrun_session_stats)QRUN_SESSION_STATS_INIT;
     b->prompt_tokens = o->prompt_tokens;
     b->batches = batches;
@@ -445,13 +445,13 @@ static const bench_options defaults = {
 
 const command command_bench = {
     .name = "bench",
-    .summary = "measure prefill, decode and training speed, and the machine's limits",
+    .summary = "measure prefill, decode and training speed, and the machine's peaks",
     .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
     .description = "Random tokens run through an ordinary session. Tokens per second are shown with the share of the "
-                   "machine's limits, measured in the same run: the bandwidth of reading memory, which bounds "
-                   "decoding, and the peak of matrix products, which bounds prefill and training. With "
-                   "--speculate, answers are written with drafts and without: an edited text, and prose. With "
-                   "--prefix-cache, a prompt is read, and read again after its K/V pages have left the cache.",
+                   "machine's peaks, measured in the same run. The bandwidth of reading memory bounds decoding, and "
+                   "the peak of matrix products bounds prefill and training. With --speculate, answers are written "
+                   "with drafts and without: an edited text, and prose. With --prefix-cache, a prompt is read, and "
+                   "read again after its K/V pages have left the cache.",
     .examples = "  qrun bench --model path/to/model\n"
                 "  qrun bench --model path/to/model --speculate ngram --prefix-cache 2GiB --prompt-tokens 4096\n"
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"

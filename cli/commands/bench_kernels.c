@@ -52,8 +52,8 @@ int bench_kernels_measure(const engine *e, int32_t n_prompt, int32_t n_sequences
 /* ---- Reports ----------------------------------------------------------------------------------------------------- */
 
 /* What the slower of memory and matrix units would need, of the time that it took. */
-static double share_of_limit(const qrun_op_time *op, const qrun_limits *limits, double peak) {
-    const double reading = limits->read_bytes_per_second > 0 ? op->bytes / limits->read_bytes_per_second : 0;
+static double share_of_peak(const qrun_op_time *op, const qrun_peaks *peaks, double peak) {
+    const double reading = peaks->read_bytes_per_second > 0 ? op->bytes / peaks->read_bytes_per_second : 0;
     const double multiplying = peak > 0 ? op->flops / peak : 0;
     const double least = reading > multiplying ? reading : multiplying;
     return op->seconds > 0 ? least / op->seconds : 0;
@@ -65,26 +65,26 @@ static double seconds_of(const bench_ops *phase) {
     return seconds;
 }
 
-static void print_phase(const bench_ops *phase, const qrun_limits *limits, double peak) {
+static void print_phase(const bench_ops *phase, const qrun_peaks *peaks, double peak) {
     const double all = seconds_of(phase);
     printf("\n%-58s%7s%11s%8s%11s%10s%10s\n", phase->what, "calls", "ms", "of all", "MB", "GFLOP", "of limit");
     for (int32_t i = 0; i < phase->n_ops; i++) {
         const qrun_op_time *op = &phase->ops[i];
         printf("%-26s%-32s%7lld%11.3f%7.1f%%%11.2f%10.3f%9.1f%%\n", op->op, op->shape, (long long)op->n_calls,
                1e3 * op->seconds, all > 0 ? 100 * op->seconds / all : 0, op->bytes / 1e6, op->flops / 1e9,
-               100 * share_of_limit(op, limits, peak));
+               100 * share_of_peak(op, peaks, peak));
     }
     printf("%-26s%-32s%7s%11.3f\n", "all ops", "", "", 1e3 * all);
 }
 
-void bench_kernels_print(const bench_kernels_result *result, const qrun_limits *limits, double peak) {
-    for (int32_t i = 0; i < result->n_phases; i++) { print_phase(&result->phases[i], limits, peak); }
+void bench_kernels_print(const bench_kernels_result *result, const qrun_peaks *peaks, double peak) {
+    for (int32_t i = 0; i < result->n_phases; i++) { print_phase(&result->phases[i], peaks, peak); }
     printf("\nMB: what must be read and written at least. Of limit: what the slower of memory and matrix units would\n"
            "take, of the time that it took; more than all of it where a cache holds the data. On a GPU ops do not\n"
            "overlap while they are timed.\n");
 }
 
-void bench_kernels_json(const bench_kernels_result *result, const qrun_limits *limits, double peak, text_buffer *out) {
+void bench_kernels_json(const bench_kernels_result *result, const qrun_peaks *peaks, double peak, text_buffer *out) {
     text_puts(out, "\"kernels\":[");
     for (int32_t i = 0; i < result->n_phases; i++) {
         const bench_ops *phase = &result->phases[i];
@@ -96,7 +96,7 @@ void bench_kernels_json(const bench_kernels_result *result, const qrun_limits *l
                         "%s{\"op\":\"%s\",\"shape\":\"%s\",\"calls\":%lld,\"seconds\":%.6g,\"bytes\":%.6g,"
                         "\"flops\":%.6g,\"limit_share\":%.6g}",
                         j > 0 ? "," : "", op->op, op->shape, (long long)op->n_calls, op->seconds, op->bytes, op->flops,
-                        share_of_limit(op, limits, peak));
+                        share_of_peak(op, peaks, peak));
         }
         text_puts(out, "]}");
     }

@@ -30,8 +30,8 @@ int bench_ops_end(const engine *e, bench_kernels_result *result, const char *wha
 int bench_kernels_measure(const engine *e, int32_t n_prompt, int32_t n_sequences, int32_t n_context,
                           bench_kernels_result *result);
 
-/* limits: of the machine; peak: of matrix products in the type of computation. */
-void bench_kernels_print(const bench_kernels_result *result, const qrun_limits *limits, double peak);
-void bench_kernels_json(const bench_kernels_result *result, const qrun_limits *limits, double peak, text_buffer *out);
+/* peaks: of the machine; peak: of matrix products in the type of computation. */
+void bench_kernels_print(const bench_kernels_result *result, const qrun_peaks *peaks, double peak);
+void bench_kernels_json(const bench_kernels_result *result, const qrun_peaks *peaks, double peak, text_buffer *out);
 
 #endif

@@ -5,8 +5,9 @@
 #include "cli/commands/measure.h"
 #include "cli/terminal/text.h"
 
-/* Answers that are known beforehand, so that any model writes them, one with random weights too: a text with every
- * twelfth token changed, after that text; and one that repeats a pair of tokens now and then, with another sequel. */
+/* Answers that are known beforehand, so that any model writes them, even one with random weights. Editing: a text with
+ * every twelfth token changed, after that text. Prose: one that repeats a pair of tokens now and then, with another
+ * sequel. */
 typedef enum bench_workload { BENCH_EDITING, BENCH_PROSE, N_BENCH_WORKLOADS } bench_workload;
 
 typedef struct bench_drafts_result {

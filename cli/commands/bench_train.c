@@ -30,10 +30,12 @@ const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS] = {
     {.name = "checkpointing", .kind = OPTION_TEXT, .value_name = "POLICY", PARAMS(memory.checkpointing),
      .help = "Activations that are kept for the backward pass: none (all are kept), full (as few as possible), "
              "every:N, attn, mlp, or auto. Default: full."},
+    {.name = "tile-rows", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1 << 20, PARAMS(memory.tile_rows),
+     .help = "Tokens of recomputed layers that are computed at a time, but for attention. Default: all."},
     {.name = "offload", .kind = OPTION_SET, .choices = train_offloads, INTO(bench_train_options, offload),
-     .help = "What is held in host memory and copied to the device when it is needed, with commas: the optimizer's "
-             "states, the inputs of recomputed layers (activations), the frozen layers (parameters; on the CPU they "
-             "stay in the folder). Default: none."},
+     .help = "What is held in host memory and copied to the device when it is needed, with commas. optimizer: its "
+             "states. activations: the inputs of recomputed layers. parameters: the frozen layers; on the CPU they "
+             "stay in the folder. Default: none."},
 };
 /* clang-format on */
 

@@ -1,4 +1,4 @@
-/* qrun bench --train: steps of fine-tuning on full rows of random tokens, compared with the machine's limits. */
+/* qrun bench --train: steps of fine-tuning on full rows of random tokens, compared with the machine's peaks. */
 #ifndef QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 #define QRUN_CLI_COMMANDS_BENCH_TRAIN_H
 
@@ -24,7 +24,7 @@ typedef struct bench_train_options {
         }                                                    \
     }
 
-enum { N_BENCH_TRAIN_OPTIONS = 9 };
+enum { N_BENCH_TRAIN_OPTIONS = 10 };
 extern const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS];
 
 /* The name of an option that was given although --train was not; NULL: none. */

@@ -34,8 +34,8 @@ static const option export_table[] = {
      .completion = COMPLETE_FILE,
      .help = "The file to write, NAME.gguf. It appears whole or not at all, and replaces one of that name."},
     {.name = "format", .kind = OPTION_CHOICE, AT(export.format), .choices = formats,
-     .help = "gguf: the model, with tokenizer and chat template in it. gguf-lora: the adapter alone, for llama.cpp's "
-             "--lora. Default: gguf."},
+     .help = "The model with tokenizer and chat template in it (gguf), or the adapter alone for llama.cpp's --lora "
+             "(gguf-lora). Default: gguf."},
     {.name = "type", .kind = OPTION_CHOICE, AT(export.type), .choices = types,
      .help = "Type of the matrices: 8.5 bits a weight, 4.5 bits (embedding and head in 8.5), or floats. Default: "
              "q8_0; f32 for gguf-lora."},

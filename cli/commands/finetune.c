@@ -101,7 +101,7 @@ static int train(const finetune_options *o, const engine *e, training *t) {
     if (code == EXIT_OK && o->json) {
         finetune_print_result_json(t);
     } else if (code == EXIT_OK && !o->quiet) {
-        finetune_print_result(t);
+        finetune_print_result(t, &settled, e->context);
     }
     text_free(&list);
     text_free(&run_file);

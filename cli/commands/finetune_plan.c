@@ -141,17 +141,21 @@ typedef struct saving {
     const char *checkpointing;
     qrun_optimizer optimizer;
     int offload;
+    int32_t tile_rows;
 } saving;
 
+enum { TILE_ROWS = 512, LEAVES_OUT_TILES = 1 << 30 }; /* the flag beside those of train_offloads */
+
 static const saving savings[] = {
-    {"nothing", "none", QRUN_OPTIMIZER_ADAMW, 0},
-    {"--checkpointing full", "full", QRUN_OPTIMIZER_ADAMW, 0},
-    {"… and --offload activations", "full", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_ACTIVATIONS},
-    {"--optimizer adamw8bit", "none", QRUN_OPTIMIZER_ADAMW8BIT, 0},
-    {"--offload optimizer", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_OPTIMIZER},
-    {"--offload parameters", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_PARAMETERS},
+    {"nothing", "none", QRUN_OPTIMIZER_ADAMW, 0, 0},
+    {"--checkpointing full", "full", QRUN_OPTIMIZER_ADAMW, 0, 0},
+    {"… and --offload activations", "full", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_ACTIVATIONS, 0},
+    {"… and --tile-rows 512", "full", QRUN_OPTIMIZER_ADAMW, 0, TILE_ROWS},
+    {"--optimizer adamw8bit", "none", QRUN_OPTIMIZER_ADAMW8BIT, 0, 0},
+    {"--offload optimizer", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_OPTIMIZER, 0},
+    {"--offload parameters", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_PARAMETERS, 0},
     {"all of these", "full", QRUN_OPTIMIZER_ADAMW8BIT,
-     TRAIN_OFFLOAD_ACTIVATIONS + TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_PARAMETERS},
+     TRAIN_OFFLOAD_ACTIVATIONS + TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_PARAMETERS, TILE_ROWS},
 };
 enum { N_SAVINGS = sizeof savings / sizeof savings[0], MAX_CATEGORIES = 16 };
 static const int64_t ANY_BYTES = INT64_C(1) << 60; /* nothing is refused */
@@ -168,6 +172,7 @@ static qrun_status plan_saving(const engine *e, qrun_model_params *model, qrun_t
     const int offload = savings[i].offload & ~left_out;
     params->memory.memory_bytes = ANY_BYTES;
     params->memory.checkpointing = savings[i].checkpointing;
+    params->memory.tile_rows = (left_out & LEAVES_OUT_TILES) == 0 ? savings[i].tile_rows : 0;
     params->optimization.optimizer = savings[i].optimizer;
     train_set_offload(params, offload);
     model->offload_parameters = train_offload_of_model(offload);
@@ -229,8 +234,11 @@ static int compare(const finetune_options *o, const engine *e, qrun_model_params
         qrun_error error = QRUN_ERROR_INIT;
         const qrun_status status = plan_saving(e, model, params, i, left_out, &c, &error);
         if (c.entries[i] != NULL) { continue; }
+        /* What this model cannot do, the table does without. */
         if (savings[i].offload == TRAIN_OFFLOAD_PARAMETERS && status != QRUN_ERROR_MEMORY) {
-            left_out = TRAIN_OFFLOAD_PARAMETERS; /* this model cannot, and the table does without */
+            left_out |= TRAIN_OFFLOAD_PARAMETERS;
+        } else if (savings[i].tile_rows > 0 && status == QRUN_ERROR_UNSUPPORTED) {
+            left_out |= LEAVES_OUT_TILES;
         } else {
             code = complain_error(&error);
         }

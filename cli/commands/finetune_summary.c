@@ -148,7 +148,20 @@ static void put_how_to_use(const training *t, text_buffer *out) {
     text_puts(out, t->chat ? " --chat --prompt \"…\"" : " --prompt \"…\"");
 }
 
-void finetune_print_result(const training *t) {
+static bool has_names(const char *list) { return list != NULL && list[0] != '\0'; }
+
+/* DoRA, modules that are trained whole, and experts are more than LoRA of linear layers. */
+static next_steps steps_after(const training *t, const finetune_options *settled) {
+    const qrun_train_lora *lora = &settled->train.lora;
+    if (settled->train.weights.full) { return (next_steps){.model = settled->train.saving.out}; }
+    return (next_steps){.model = t->facts.options->engine.model.path, /* as it was given */
+                        .adapter = settled->train.saving.out,
+                        .rank = lora->rank,
+                        .must_merge = lora->dora || settled->train_head || has_names(lora->modules_to_save) ||
+                                      has_names(lora->target_parameters)};
+}
+
+void finetune_print_result(const training *t, const finetune_options *settled, qrun_context *context) {
     const train_log *log = &t->log;
     const train_sums sums = train_log_sums(log, log->n_earlier_steps); /* of this run */
     const train_step_record *last = train_log_last(log);
@@ -191,9 +204,8 @@ void finetune_print_result(const training *t) {
     printf("The %s is in '%s'. To use it: %s\n", t->facts.options->train.weights.full ? "model" : "adapter",
            t->facts.options->train.saving.out, use.data);
     text_free(&use);
-    const bool full = t->facts.options->train.weights.full;
-    next_steps_print(full ? t->facts.options->train.saving.out : t->facts.options->engine.model.path,
-                     full ? NULL : t->facts.options->train.saving.out);
+    const next_steps steps = steps_after(t, settled);
+    next_steps_print(context, &steps);
 }
 
 void finetune_print_result_json(const training *t) {

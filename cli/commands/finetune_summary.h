@@ -3,6 +3,7 @@
 #define QRUN_CLI_COMMANDS_FINETUNE_SUMMARY_H
 
 #include "cli/commands/training.h"
+#include "cli/options/train.h"
 
 /* Of each file with such members, a line. */
 void finetune_print_unknown_members(const training *t);
@@ -11,8 +12,8 @@ void finetune_print_start(const training *t);
 /* {"start": {"data": {…}, "trainable_parameters", …, "plan": {…}}} */
 void finetune_print_start_json(const training *t);
 
-/* Loss, speed, memory as it was, and how to use the adapter. */
-void finetune_print_result(const training *t);
+/* Loss, speed, memory as it was, and how to use the result, here and elsewhere. settled: the run's options. */
+void finetune_print_result(const training *t, const finetune_options *settled, qrun_context *context);
 /* {"result": {"adapter", "steps", "first_loss", "last_loss", …}} */
 void finetune_print_result_json(const training *t);
 

@@ -35,12 +35,13 @@ static const option prompt_table[] = {
              "is dropped)."},
     {.name = "prompts", .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(prompts), .neutral = true,
      .completion = COMPLETE_FILE,
-     .help = "Many requests, one JSON object per line (\"-\": stdin), with \"id\" or \"custom_id\" for the answer to "
-             "repeat: \"prompt\" or \"messages\" (with \"tools\" and \"template_args\") or \"token_ids\", and any of "
-             "adapter, temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, "
-             "seed, stop, max_tokens, n, logprobs, ignore_eos; also max_length, prompt_logprobs (log probabilities of "
-             "the prompt's tokens, with as many of the best at each place), prompt_only (generate nothing), and of "
-             "generation_config.json suppress_tokens, bad_words_ids, no_repeat_ngram_size, min_new_tokens and others. "
+     .help = "Many requests, one JSON object per line (\"-\": stdin). A line has \"prompt\" or \"messages\" (with "
+             "\"tools\" and \"template_args\") or \"token_ids\"; its \"id\" or \"custom_id\" is repeated by the "
+             "answer. It may have any of adapter, temperature, top_k, top_p, min_p, repetition_penalty, "
+             "presence_penalty, frequency_penalty, seed, stop, max_tokens, max_length, n, logprobs and ignore_eos. "
+             "prompt_logprobs asks for log probabilities of the prompt's tokens, with as many of the best at each "
+             "position; prompt_only generates nothing. Members of generation_config.json are suppress_tokens, "
+             "bad_words_ids, no_repeat_ngram_size, min_new_tokens and others. "
              "What a line does not say comes from the command line. A line may have 1 MiB, and 64 bytes for each token "
              "of the context."},
     {.name = "chat", .kind = OPTION_FLAG, AT(chat),
@@ -58,12 +59,12 @@ static const option prompt_table[] = {
 static const option output_table[] = {
     {.name = "output", .letter = 'o', .kind = OPTION_TEXT, .value_name = "FILE.jsonl", AT(output), .neutral = true,
      .completion = COMPLETE_FILE,
-     .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish: index (of the "
-             "request, from 0), sample, text, token_ids, finish_reason (stop, length), prompt_tokens, "
-             "completion_tokens, cached_tokens, times (seconds), logprobs and, of the first sample, prompt_logprobs; "
-             "or index and error. The file appears under its name when it is whole; until then it is "
-             "FILE.jsonl.partial, with a small FILE.jsonl.partial.job. A file of that name that is there already is "
-             "not replaced without --force."},
+     .help = "Write one JSON object per answer (\"-\": to stdout), in the order in which they finish. It has index (of "
+             "the request, from 0), sample, text, token_ids, finish_reason (stop, length), prompt_tokens, "
+             "completion_tokens, cached_tokens, times (seconds) and logprobs; the first sample also prompt_logprobs. "
+             "A request that failed has index and error. The file appears under its name when it is whole; until then "
+             "it is FILE.jsonl.partial, with a small FILE.jsonl.partial.job. A file of that name that is there already "
+             "is not replaced without --force."},
     {.name = "force", .kind = OPTION_FLAG, AT(force), .neutral = true,
      .help = "Replace an --output that is there already."},
     {.name = "resume", .kind = OPTION_FLAG, AT(resume), .neutral = true,
@@ -308,8 +309,8 @@ static int measure_lines(const generate_options *o, const engine *e, const qrun_
     return read_failed ? EXIT_FILE : request_file_rewind(requests);
 }
 
-/* Makes the session no larger than the job needs, where all its requests are known: the one prompt, or the lines of a
- * file with no more of them than run at once. */
+/* Makes the session no larger than the job needs, where all its requests are known. They are for one prompt, and for a
+ * file with no more lines than run at once. */
 static int fit_session(const generate_options *o, const engine *e, const qrun_request_params *request,
                        request_file *requests, qrun_session_params *params) {
     const int64_t most_sequences = params->max_sequences > 0 ? params->max_sequences : DEFAULT_SEQUENCES;

@@ -45,8 +45,9 @@ static const option merge_table[] = {
      .completion = COMPLETE_FOLDER,
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
     {.name = "onto", .kind = OPTION_CHOICE, AT(merge.onto), .choices = ontos,
-     .help = "What is added to: the original weights, or the quantized ones as they were trained on, that is, linear "
-             "layers quantised and back. Default: auto, the original ones; quantized for a folder that is stored so."},
+     .help = "The weights to add it to, original or quantized. Quantized ones are as the adapter was trained on: "
+             "linear layers quantised and back. Default: auto, the original ones; quantized for a folder that is "
+             "stored so."},
     {.name = "quant", .kind = OPTION_CHOICE, AT(merge.quant), .choices = quants,
      .help = "With --onto quantized: the format to take linear layers through. Default: nf4-dq. With --onto original: "
              "how the model is held that the result is compared with. Default: in its own type."},
@@ -203,7 +204,7 @@ static int merge_and_compare(const merge_options *o, const text_buffer *text, qr
         print_json(o, &r);
     } else if (!o->quiet) {
         print_result(o, &r);
-        next_steps_print(o->merge.out, NULL);
+        next_steps_print(context, &(next_steps){.model = o->merge.out});
     }
     /* The folder is whole; that the engine cannot run both sides here says nothing against it. What can be merged and
      * not served is refused as INPUT too. */
@@ -245,7 +246,7 @@ const command command_merge = {
         "adapter does; any tool loads it. Config without quantisation, tokenizer, template and generation defaults "
         "come along.\n\n"
         "An adapter that was trained on a quantised model has learned to make up for its rounding. --onto quantized "
-        "keeps exactly what was trained; --onto original adds it to the better weights, which is what most people do. "
+        "keeps exactly what was trained. --onto original adds it to the better weights, which is what most people do. "
         "What that changes is printed: both models run over a text, and their logits are compared.",
     .examples = "  qrun merge --model path/to/model --adapter my-adapter --out merged\n"
                 "  qrun merge --model path/to/model --adapter my-adapter --out merged --quant nf4-dq\n"

@@ -111,9 +111,9 @@ const command command_plan = {
     .summary = "show the memory that a run would take, by category",
     .usage = "--model DIR [OPTIONS]",
     .description = "Every byte that 'generate' would use with these options, computed from the model's description "
-                   "before anything is allocated; the longest sequence, the size of the K/V pool, and how many "
-                   "sequences run at once; the memory that is free; and a line that says whether it fits. If it does "
-                   "not, the exit code is 6. No weights are read.",
+                   "before anything is allocated. It shows the longest sequence, the size of the K/V pool, how many "
+                   "sequences run at once, and the memory that is free. A line says whether it fits; if it does not, "
+                   "the exit code is 6. No weights are read.",
     .examples = "  qrun plan --model path/to/model\n"
                 "  qrun plan --model path/to/model --memory 6GiB --max-sequences 32 --context 8192\n"
                 "  qrun plan --shape path/to/config.json --quant int8 --json\n"

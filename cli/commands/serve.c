@@ -153,13 +153,15 @@ static const serve_options defaults = {.engine = ENGINE_OPTIONS_INIT,
 const command command_serve = {
     .name = "serve",
     .summary = "answer requests over HTTP, as the OpenAI API does",
-    .usage = "--model DIR [--adapter NAME=DIR …] [options]",
+    .usage = "--model DIR [--adapter NAME=DIR …] [OPTIONS]",
     .description = "Serves a model and its adapters to clients of the OpenAI API: chat and text completions, whole or "
                    "streamed. An answer has the tokens that 'qrun generate' gives for the same request, whatever else "
                    "the server does. The address is printed on stdout when it accepts connections.\n\n"
                    "docs/serve.md lists the endpoints and what of a request is understood.",
-    .examples = "qrun serve --model ./Llama-3.2-1B-Instruct\n"
-                "qrun serve --model ./Llama-3.2-1B-Instruct --adapter pirate=./pirate --port 9000\n",
+    .examples = "  qrun serve --model path/to/model\n"
+                "  qrun serve --model path/to/model --adapter pirate=my-adapter --port 9000\n"
+                "  # from another terminal:\n"
+                "  curl http://localhost:9000/v1/completions -d '{\"prompt\": \"The sea is\"}'",
     .first_options = "model adapter host port model-name api-key-file memory context max-sequences quiet",
     COMMAND_OPTIONS(groups, defaults),
     .run = run,

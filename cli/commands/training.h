@@ -1,5 +1,5 @@
-/* The course of qrun finetune, from a trainer that is ready to its result: steps, evaluations, checkpoints, the log and
- * the report in the output folder, what is drawn meanwhile, and the end by Ctrl-C. */
+/* The course of qrun finetune, from a trainer that is ready to its result: steps, evaluations and checkpoints, the log
+ * and the report in the output folder. Also what is drawn meanwhile, and the end by Ctrl-C. */
 #ifndef QRUN_CLI_COMMANDS_TRAINING_H
 #define QRUN_CLI_COMMANDS_TRAINING_H
 

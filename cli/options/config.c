@@ -7,7 +7,7 @@
 #include "cli/terminal/files.h"
 #include "cli/terminal/messages.h"
 
-enum { MAX_BYTES = 1 << 20 };
+enum { MAX_BYTES = 1 << 20, MAX_ENTRIES = 10000 };
 
 /* A position in the file. */
 typedef struct reader {
@@ -55,6 +55,12 @@ static int copy_scalar(const reader *r, char **copy) {
 
 /* ---- Entries ----------------------------------------------------------------------------------------------------- */
 
+static int require_room(const reader *r, const config *file) {
+    if (file->n_entries < MAX_ENTRIES) { return EXIT_OK; }
+    return complain(EXIT_FILE, "%s:%lld: more than %d values are too many for a file of options", r->path, line_of(r),
+                    MAX_ENTRIES);
+}
+
 static config_entry *add_entry(config *file, const char *name, long long line) {
     file->entries = reallocate_for_more(file->entries, file->n_entries, &file->capacity, sizeof *file->entries);
     config_entry *entry = &file->entries[file->n_entries++];
@@ -62,12 +68,21 @@ static config_entry *add_entry(config *file, const char *name, long long line) {
     return entry;
 }
 
+/* Whether YAML means nothing by the scalar: no text, or null, without quotes. */
+static bool is_null(const yaml_event_t *event) {
+    static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
+    if (event->type != YAML_SCALAR_EVENT || event->data.scalar.style != YAML_PLAIN_SCALAR_STYLE) { return false; }
+    for (size_t i = 0; i < sizeof nulls / sizeof nulls[0]; i++) {
+        if (strcmp((const char *)event->data.scalar.value, nulls[i]) == 0) { return true; }
+    }
+    return false;
+}
+
 /* The scalar that was read, as a value of the name. */
 static int take_value(const reader *r, config *file, const char *name) {
-    const bool is_empty = r->event.type == YAML_SCALAR_EVENT && r->event.data.scalar.length == 0 &&
-                          r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
-    if (is_empty) { return complain(EXIT_FILE, "%s:%lld: '%s' has no value", r->path, line_of(r), name); }
+    if (is_null(&r->event)) { return complain(EXIT_FILE, "%s:%lld: '%.60s' has no value", r->path, line_of(r), name); }
     RETURN_IF_FAILED(require(r, YAML_SCALAR_EVENT, "a value"));
+    RETURN_IF_FAILED(require_room(r, file));
     return copy_scalar(r, &add_entry(file, name, line_of(r))->value);
 }
 
@@ -99,7 +114,7 @@ static int read_mapping(reader *r, config *file) {
         RETURN_IF_FAILED(require(r, YAML_SCALAR_EVENT, "the name of an option"));
         const long long line = line_of(r);
         RETURN_IF_FAILED(copy_scalar(r, &name));
-        int code = has_name(file, name) ? complain(EXIT_FILE, "%s:%lld: '%s' is given twice", r->path, line, name)
+        int code = has_name(file, name) ? complain(EXIT_FILE, "%s:%lld: '%.60s' is given twice", r->path, line, name)
                                         : read_values(r, file, name);
         free(name);
         if (code != EXIT_OK) { return code; }
@@ -128,7 +143,9 @@ int config_read(config *file, const char *path) {
     }
     if (code == EXIT_OK && yaml_parser_initialize(&r.parser) != 1) { code = complain(EXIT_MEMORY, "out of memory"); }
     if (code == EXIT_OK) {
-        yaml_parser_set_input_string(&r.parser, (const unsigned char *)(text.data != NULL ? text.data : ""), text.size);
+        const char *bytes = text.data != NULL ? text.data : "";
+        const size_t mark = strncmp(bytes, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+        yaml_parser_set_input_string(&r.parser, (const unsigned char *)bytes + mark, text.size - mark);
         yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
         code = read_document(&r, file);
         if (r.has_event) { yaml_event_delete(&r.event); }

@@ -28,9 +28,9 @@ static const option_choice kvs[] = {
 const option model_option_table[N_MODEL_OPTIONS] = {
     {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", INTO(engine_options, model.path),
      .completion = COMPLETE_FOLDER,
-     .help = "The model: a Hugging Face folder (config.json, *.safetensors, tokenizer.json), a GGUF file, or the id of "
-             "a model that is in the Hugging Face cache already, such as Qwen/Qwen3-0.6B or Qwen/Qwen3-0.6B@main. "
-             "Nothing is downloaded."},
+     .help = "The model: its folder, its GGUF file, or its id in the Hugging Face cache. A folder has config.json, "
+             "*.safetensors and tokenizer.json. An id is like Qwen/Qwen3-0.6B or Qwen/Qwen3-0.6B@main; nothing is "
+             "downloaded."},
     {.name = "quant", .kind = OPTION_CHOICE, .choices = quant_choices, INTO(engine_options, model.quant),
      .help = "Format of the linear layers in memory. Default: auto, which keeps a folder quantised by bitsandbytes as "
              "it is and otherwise uses nf4-dq (4.13 bits per weight)."},
@@ -102,7 +102,7 @@ const option speed_option_table[N_SPEED_OPTIONS] = {
     {.name = "speculate", .neutral = true, .kind = OPTION_TEXT, .value_name = "ngram|DIR|off",
      INTO(engine_options, session.speculate), .completion = COMPLETE_FOLDER,
      .help = "Guess the next tokens, and check them in one step: fewer steps, the same answers to the bit. ngram "
-             "guesses from the text so far, DIR names a smaller model with the same tokenizer that guesses. Default: "
+             "guesses from the text so far. DIR names a smaller model with the same tokenizer, which guesses. Default: "
              "ngram, where few sequences run and memory allows."},
     {.name = "prefix-cache", .neutral = true, .kind = OPTION_BYTES, .value_name = "RAM[:SIZE]", .choices = kept_sizes,
      INTO(engine_options, session.prefix_cache_bytes),
@@ -195,6 +195,10 @@ int engine_open_model(engine *e, const engine_options *options) {
     RETURN_IF_FAILED(complain_unless_ok(qrun_model_get_info(e->model, &e->info, &error), &error));
     if (e->info.left_out != NULL) {
         notify("note: text needs none of these parts of the model, and they are left out: %s", e->info.left_out);
+    }
+    if (e->info.packed_as != NULL && e->info.n_quantized_parameters > 0) {
+        notify("note: the weights are stored as %s, and %s rounds them a second time; --quant bf16 loses less",
+               e->info.packed_as, e->info.quant);
     }
     return EXIT_OK;
 }

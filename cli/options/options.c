@@ -467,11 +467,12 @@ static int take_entry(const command *cmd, const config_entry *entry, int n_befor
         snprintf(name, sizeof name, "%s", entry->name);
         const char *meant = m.found == NULL ? find_meant(cmd, name) : NULL;
         if (meant != NULL) {
-            return complain(EXIT_USAGE, "%s: '%s' has no option '%s'; did you mean '%s'?", place, cmd->name,
+            return complain(EXIT_USAGE, "%s: '%s' has no option '%.60s'; did you mean '%s'?", place, cmd->name,
                             entry->name, meant);
         }
-        return complain(EXIT_USAGE, "%s: '%s' has no option '%s' that a file may have; 'qrun help %s --all' lists them",
-                        place, cmd->name, entry->name, cmd->name);
+        return complain(EXIT_USAGE,
+                        "%s: '%s' has no option '%.60s' that a file may have; 'qrun help %s --all' lists them", place,
+                        cmd->name, entry->name, cmd->name);
     }
     for (int i = 0; i < n_before; i++) {
         if (line->given[i] == m.found) { return EXIT_OK; }

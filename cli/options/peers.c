@@ -107,6 +107,7 @@ static const peer_words option_words[] = {
     {"max-grad-norm", "grad-clip gradient-clipping clip-grad clip-grad-norm grad-norm"},
     {"checkpointing", "gradient-checkpointing grad-checkpoint activation-checkpointing recompute "
                       "use-gradient-checkpointing"},
+    {"tile-rows", "tiled-mlp tile-size tiled-mlp-num-shards"},
     {"offload", "cpu-offload optimizer-offload offload-optimizer activation-offloading"},
     {"eval-every", "eval-steps steps-per-eval eval-interval evals-per-epoch val-every"},
     {"save-every", "save-steps save-interval checkpoint-every saves-per-epoch save-freq"},

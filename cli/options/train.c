@@ -29,8 +29,8 @@ static const option data_table[] = {
     {.name = "data", .letter = 'd', .kind = OPTION_TEXTS, .value_name = "FILE", INTO(finetune_options, data),
      .completion = COMPLETE_FILE,
      .help = "The examples: JSON Lines or one JSON array, a table with a header (.csv, .tsv), or plain text (.txt, "
-             ".md); also in gzip or Zstandard, a pipe, \"-\" for stdin, or a folder of files with --format. An example "
-             "is {\"messages\": [{\"role\", \"content\"}, …]}, {\"prompt\", \"completion\"} (or \"response\"), "
+             ".md). It may be in gzip or Zstandard, a pipe, \"-\" for stdin, or a folder of files with --format. An "
+             "example is {\"messages\": [{\"role\", \"content\"}, …]}, {\"prompt\", \"completion\"} (or \"response\"), "
              "{\"instruction\", \"input\", \"output\"} (alpaca), {\"question\", \"answer\"}, {\"input\", \"output\"}, "
              "{\"conversations\": [{\"from\", \"value\"}, …]} (ShareGPT) or {\"text\"}; the first one decides. The "
              "loss counts what the assistant says (of a text, everything), without messages that have \"weight\": 0 or "
@@ -49,7 +49,7 @@ static const option data_table[] = {
     {.name = "eval-data", .kind = OPTION_TEXTS, .value_name = "FILE", INTO(finetune_options, eval_data),
      .completion = COMPLETE_FILE, .help = "Examples to evaluate on, never trained on. May be given several times."},
     {.name = "eval-split", .kind = OPTION_NUMBER, .value_name = "SHARE", .low = 0, .high = 0.5, TRAIN(data.eval_split),
-     .help = "Instead of --eval-data: the share of --data to set aside for evaluation, such as 0.1."},
+     .help = "The share of --data to set aside for evaluation, such as 0.1. Not with --eval-data."},
     {.name = "date", .kind = OPTION_TEXT, .value_name = "DAY", TRAIN(data.date),
      .help = "The day that chat templates write, such as 2026-11-22. Default: that on which the run began."},
     {.name = "skip-bad", .kind = OPTION_FLAG, TRAIN(data.skip_bad),
@@ -170,6 +170,12 @@ static const option memory_table[] = {
      .help = "Which activations are kept for the backward pass and which are recomputed: none (all are kept), full "
              "(as few as possible are), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: "
              "auto, which keeps as many as --memory allows."},
+    {.name = "tile-rows", .neutral = true, .kind = OPTION_INT, .value_name = "N|auto", .low = 1, .high = 1 << 20,
+     .choices = sizes, TRAIN(memory.tile_rows),
+     .help = "With --checkpointing full or auto: compute N tokens at a time of everything in a layer but attention, so "
+             "that long rows take less memory. Results do not depend on it on the CPU; on a GPU, sums are rounded in "
+             "another order. Default: auto, which is all tokens, or where that does not fit into --memory the most "
+             "that do, from 128 to 8192."},
     {.name = "plan", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, plan),
      .help = "Show what the run would take, by category, and end. Only the model's description is read; "
              "--data and --out are not needed."},

@@ -1,7 +1,6 @@
 #include "cli/report/html.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 
 void html_text(text_buffer *out, const char *s) {
     for (; *s != '\0'; s++) {
@@ -10,17 +9,22 @@ void html_text(text_buffer *out, const char *s) {
             case '<': text_puts(out, "&lt;"); break;
             case '>': text_puts(out, "&gt;"); break;
             case '"': text_puts(out, "&quot;"); break;
-            default: text_append(out, (unsigned char)*s < 0x20U ? " " : s, 1); break;
+            default: text_append(out, (unsigned char)*s < 0x20U && *s != '\n' ? " " : s, 1); break;
         }
     }
 }
 
 void html_row(text_buffer *out, const char *name, const char *format, ...) {
-    char value[1024];
+    text_buffer value = {0};
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(value, sizeof value, format, arguments);
+    text_format_list(&value, format, arguments);
     va_end(arguments);
+    html_row_text(out, name, value.data != NULL ? value.data : "");
+    text_free(&value);
+}
+
+void html_row_text(text_buffer *out, const char *name, const char *value) {
     text_puts(out, "<tr><th>");
     html_text(out, name);
     text_puts(out, "</th><td>");

@@ -4,9 +4,11 @@
 
 #include "cli/terminal/text.h"
 
-/* The text with &, <, >, quotes escaped, for elements and attribute values; control characters become spaces. */
+/* The text with &, <, >, quotes escaped, for elements and attribute values; control characters become spaces,
+ * but for ends of lines. */
 void html_text(text_buffer *out, const char *s);
 /* <tr><th>name</th><td>value</td></tr> */
+void html_row_text(text_buffer *out, const char *name, const char *value);
 void html_row(text_buffer *out, const char *name, const char *format, ...) CLI_PRINTF(3, 4);
 
 #endif

@@ -2,7 +2,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/messages.h"
 
 void put_shell_word(text_buffer *out, const char *word) {
@@ -39,12 +41,13 @@ static void put_modelfile_path(text_buffer *out, const char *path) {
     text_puts(out, path);
 }
 
-static text_buffer gguf_name(const char *path) {
+/* The path, without slashes after it, and the ending. */
+static text_buffer name_beside(const char *path, const char *ending) {
     text_buffer name = {0};
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/') { end--; }
     text_append(&name, path, end);
-    text_puts(&name, ".gguf");
+    text_puts(&name, ending);
     return name;
 }
 
@@ -95,14 +98,57 @@ static void put_llama_and_ollama(text_buffer *out, const char *file, const char 
     text_free(&name);
 }
 
-static void put_vllm(text_buffer *out, const char *model, const char *adapter) {
-    text_puts(out, "  vLLM       vllm serve ");
-    put_shell_word(out, model);
-    if (adapter != NULL) {
-        text_buffer module = last_part(adapter);
+/* A model as vLLM's argument: of an id in the hub's cache the revision is an option of its own. */
+static void put_vllm_model(text_buffer *out, const char *model) {
+    const char *at = strchr(model, '@');
+    if (at == NULL || access(model, F_OK) == 0) {
+        put_shell_word(out, model);
+        return;
+    }
+    text_buffer id = {0};
+    text_append(&id, model, (size_t)(at - model));
+    put_shell_word(out, id.data);
+    text_puts(out, " --revision ");
+    put_shell_word(out, at + 1);
+    text_free(&id);
+}
+
+/* What --max-lora-rank has to be: vLLM knows powers of two, and 16 is its default. */
+static int vllm_rank(int rank) {
+    int most = 16;
+    while (most < rank) { most *= 2; }
+    return most;
+}
+
+static void put_vllm_merged(text_buffer *out, const next_steps *r) {
+    text_buffer merged = name_beside(r->adapter, "-merged");
+    text_puts(out, "qrun merge --model ");
+    put_shell_word(out, r->model);
+    text_puts(out, " --adapter ");
+    put_shell_word(out, r->adapter);
+    text_puts(out, " --out ");
+    put_shell_word(out, merged.data);
+    text_puts(out, " && vllm serve ");
+    put_shell_word(out, merged.data);
+    text_free(&merged);
+}
+
+static void put_vllm(text_buffer *out, const next_steps *r) {
+    text_puts(out, "  vLLM       ");
+    if (r->adapter != NULL && r->must_merge) {
+        put_vllm_merged(out, r);
+        text_puts(out, "\n");
+        return;
+    }
+    text_puts(out, "vllm serve ");
+    put_vllm_model(out, r->model);
+    if (r->adapter != NULL) {
+        text_buffer module = last_part(r->adapter);
         text_puts(&module, "=");
-        text_puts(&module, adapter);
-        text_puts(out, " --enable-lora --lora-modules ");
+        text_puts(&module, r->adapter);
+        text_puts(out, " --enable-lora");
+        if (vllm_rank(r->rank) != vllm_rank(0)) { text_format(out, " --max-lora-rank %d", vllm_rank(r->rank)); }
+        text_puts(out, " --lora-modules ");
         put_shell_word(out, module.data);
         text_free(&module);
     }
@@ -117,21 +163,42 @@ static void put_python(text_buffer *out, const char *model, const char *adapter)
     text_puts(out, ")\n");
 }
 
-void next_steps_print(const char *model, const char *adapter) {
-    text_buffer out = {0}, file = gguf_name(adapter != NULL ? adapter : model);
-    text_puts(&out, "Elsewhere:\n  GGUF       ");
-    put_export(&out, model, adapter, file.data);
-    text_puts(&out, "\n");
-    if (is_gguf(model)) {
-        put_llama_and_ollama(&out, model, file.data);
+/* Whether `qrun export` with these lines' arguments would write the file; else *error says why not. */
+static bool can_export(qrun_context *context, const next_steps *r, const char *file, qrun_error *error) {
+    qrun_export_params params = QRUN_EXPORT_PARAMS_INIT;
+    params.path = r->model;
+    params.adapter = r->adapter;
+    params.out = file;
+    params.format = is_gguf(r->model) ? QRUN_EXPORT_GGUF_LORA : QRUN_EXPORT_GGUF;
+    params.check_only = true;
+    return qrun_export(context, &params, NULL, error) == QRUN_OK;
+}
+
+static void put_gguf(text_buffer *out, qrun_context *context, const next_steps *r) {
+    qrun_error error = QRUN_ERROR_INIT;
+    text_buffer file = name_beside(r->adapter != NULL ? r->adapter : r->model, ".gguf");
+    text_puts(out, "  GGUF       ");
+    if (can_export(context, r, file.data, &error)) {
+        put_export(out, r->model, r->adapter, file.data);
+        text_puts(out, "\n");
+        put_llama_and_ollama(out, is_gguf(r->model) ? r->model : file.data, is_gguf(r->model) ? file.data : NULL);
     } else {
-        put_llama_and_ollama(&out, file.data, NULL);
-        put_vllm(&out, model, adapter);
-        put_python(&out, model, adapter);
+        char reason[API_NAMES_TEXT_BYTES];
+        text_format(out, "not possible: %s\n", api_names_to_options(error.message, reason));
+    }
+    text_free(&file);
+}
+
+void next_steps_print(qrun_context *context, const next_steps *r) {
+    text_buffer out = {0};
+    text_puts(&out, "Elsewhere:\n");
+    put_gguf(&out, context, r);
+    if (!is_gguf(r->model)) {
+        put_vllm(&out, r);
+        put_python(&out, r->model, r->adapter);
     }
     fputs(out.data, stdout);
     text_free(&out);
-    text_free(&file);
 }
 
 void next_steps_print_gguf(const char *file, bool lora) {

@@ -5,12 +5,20 @@
 #include <stdbool.h>
 
 #include "cli/terminal/text.h"
+#include "qrun.h"
 
 /* A word, quoted where a shell needs that. */
 void put_shell_word(text_buffer *out, const char *word);
 
-/* Lines for llama.cpp, ollama, vLLM and Python, to stdout. adapter NULL: `model` is the result, a folder of its own. */
-void next_steps_print(const char *model, const char *adapter);
+/* A result: an adapter and its model, or (adapter NULL) a model, a folder of its own. */
+typedef struct next_steps {
+    const char *model, *adapter;
+    int rank;        /* of the adapter */
+    bool must_merge; /* it has more than LoRA of linear layers, which is all that vLLM adds to a model */
+} next_steps;
+
+/* Lines for llama.cpp, ollama, vLLM and Python, to stdout; or why it cannot be exported. */
+void next_steps_print(qrun_context *context, const next_steps *result);
 
 /* The same for a GGUF file. lora: the file is an adapter for the GGUF file of its model. */
 void next_steps_print_gguf(const char *file, bool lora);

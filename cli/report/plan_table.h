@@ -13,9 +13,9 @@ void plan_table_print_budget(int64_t memory_bytes);
  */
 void plan_table_json(const qrun_plan_entry *entries, int32_t n_entries, text_buffer *out);
 
-/* What `qrun plan` and `--plan` print: the table, the memory there is, and a line that says whether it fits; if not,
- * why, from the library's error. plan_report_json appends the table's members and those of the verdict, without braces.
- * The exit code is EXIT_OK or EXIT_NO_FIT. */
+/* What `qrun plan` and `--plan` print: the table, the memory there is, and a line that says whether it fits. If it does
+ * not, the library's error says why. plan_report_json appends the table's members and those of the verdict, without
+ * braces. The exit code is EXIT_OK or EXIT_NO_FIT. */
 typedef struct plan_report {
     const qrun_plan_entry *entries;
     int32_t n_entries;

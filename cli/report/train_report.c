@@ -25,8 +25,8 @@ static const char style[] =
     ".eval{stroke:var(--b);color:var(--b)}.dot{fill:currentColor}\n"
     ".key{font-weight:400;font-size:.85rem;margin-left:.8rem}\n"
     "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.15rem .6rem .15rem 0;"
-    "border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}th{font-weight:400;"
-    "color:var(--soft);white-space:nowrap}\n";
+    "border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}td{white-space:pre-wrap}\n"
+    "th{font-weight:400;color:var(--soft);white-space:nowrap}.sample{margin-bottom:1rem}.sample th{width:5rem}\n";
 
 /* The day, in UTC. */
 static short_text today(void) {
@@ -249,11 +249,11 @@ void train_report_html(const train_log *log, const train_facts *facts, text_buff
     text_format(out, ", written on %s</p>\n", today().text);
     put_summary(log, facts, out);
     put_charts(log, out);
-    text_puts(out, "<div class=\"tables\">\n");
+    text_puts(out, TRAIN_SAMPLES_MARK "\n<div class=\"tables\">\n");
     put_run(log, facts, out);
     put_data(facts, out);
     put_model(facts, out);
     put_memory(facts, out);
     put_options(facts, out);
-    text_puts(out, "</div>\n" TRAIN_SAMPLES_MARK "\n</body>\n</html>\n");
+    text_puts(out, "</div>\n</body>\n</html>\n");
 }

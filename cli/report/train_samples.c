@@ -21,14 +21,14 @@ static cJSON *find_answer(const char *lines, int index) {
     return NULL;
 }
 
-/* What was asked: the prompt, or the last message. */
+/* What was asked: the prompt, or the last message; ids of tokens are no text. */
 static const char *prompt_of(const cJSON *answer) {
     const cJSON *prompt = cJSON_GetObjectItemCaseSensitive(answer, "prompt");
     const cJSON *messages = cJSON_GetObjectItemCaseSensitive(answer, "messages");
     const int n = cJSON_GetArraySize(messages);
     const cJSON *content =
         n > 0 ? cJSON_GetObjectItemCaseSensitive(cJSON_GetArrayItem(messages, n - 1), "content") : NULL;
-    return cJSON_IsString(prompt) ? prompt->valuestring : cJSON_IsString(content) ? content->valuestring : "";
+    return cJSON_IsString(prompt) ? prompt->valuestring : cJSON_IsString(content) ? content->valuestring : "(tokens)";
 }
 
 static const char *text_of(const cJSON *answer) {
@@ -38,12 +38,7 @@ static const char *text_of(const cJSON *answer) {
 }
 
 static void put_row(const char *name, const char *text, text_buffer *out) {
-    if (text[0] == '\0') { return; }
-    text_puts(out, "<tr><th>");
-    html_text(out, name);
-    text_puts(out, "</th><td>");
-    html_text(out, text);
-    text_puts(out, "</td></tr>\n");
+    html_row_text(out, name, text[0] != '\0' ? text : "(empty)");
 }
 
 void train_samples_html(const char *before, const char *after, text_buffer *out) {
@@ -51,7 +46,7 @@ void train_samples_html(const char *before, const char *after, text_buffer *out)
     for (int i = 0;; i++) {
         cJSON *old = find_answer(before, i), *new = find_answer(after, i);
         if (old == NULL && new == NULL) { break; }
-        text_puts(out, "<table>\n");
+        text_puts(out, "<table class=\"sample\">\n");
         put_row("prompt", prompt_of(new != NULL ? new : old), out);
         put_row("before", text_of(old), out);
         put_row("after", text_of(new), out);

@@ -1,11 +1,11 @@
 /* Where answers go: stdout, or a file that appears under its name only when it is whole.
  *
- * While a job runs, its answers are in FILE.partial, each request's lines written at once when it is finished, and
+ * While a job runs, its answers are in FILE.partial, each request's lines written at once when it is finished.
  * FILE.partial.job says which job this is: a hash of the prompts file and the options that shape the answers. An
  * interrupted job leaves both. Resuming checks that the job is the same, reads FILE.partial line by line, drops what
- * was torn at its end, and skips the requests that are answered. A target that is no regular file (a device, a pipe)
- * is written to directly and cannot be resumed. FILE is what a link that the user names leads to. A FILE with errors in
- * it keeps FILE.partial.job beside it, so that those can be tried again. */
+ * was torn at its end, and skips the requests that are answered. A target that is no regular file (a device, a pipe) is
+ * written to directly and cannot be resumed. FILE is what a link that the user names leads to. A FILE with errors in it
+ * keeps FILE.partial.job beside it, so that those can be tried again. */
 #ifndef QRUN_CLI_REQUESTS_ANSWER_FILE_H
 #define QRUN_CLI_REQUESTS_ANSWER_FILE_H
 

@@ -24,17 +24,23 @@ void text_append(text_buffer *t, const char *bytes, size_t n_bytes) {
 
 void text_puts(text_buffer *t, const char *s) { text_append(t, s, strlen(s)); }
 
+void text_format_list(text_buffer *t, const char *format, va_list arguments) {
+    va_list again;
+    va_copy(again, arguments);
+    const int length = vsnprintf(NULL, 0, format, arguments);
+    if (length >= 0) {
+        reserve(t, (size_t)length);
+        vsnprintf(t->data + t->size, (size_t)length + 1, format, again);
+        t->size += (size_t)length;
+    }
+    va_end(again);
+}
+
 void text_format(text_buffer *t, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    const int length = vsnprintf(NULL, 0, format, arguments);
+    text_format_list(t, format, arguments);
     va_end(arguments);
-    if (length < 0) { return; }
-    reserve(t, (size_t)length);
-    va_start(arguments, format);
-    vsnprintf(t->data + t->size, (size_t)length + 1, format, arguments);
-    va_end(arguments);
-    t->size += (size_t)length;
 }
 
 /* How many bytes the character that `lead` begins has, or 0. */

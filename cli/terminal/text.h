@@ -2,6 +2,7 @@
 #ifndef QRUN_CLI_TERMINAL_TEXT_H
 #define QRUN_CLI_TERMINAL_TEXT_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -17,6 +18,7 @@ typedef struct text_buffer {
 void text_append(text_buffer *t, const char *bytes, size_t n_bytes);
 void text_puts(text_buffer *t, const char *s);
 void text_format(text_buffer *t, const char *format, ...) CLI_PRINTF(2, 3);
+void text_format_list(text_buffer *t, const char *format, va_list arguments) CLI_PRINTF(2, 0);
 /* A JSON string literal with its quotes; bytes that are no UTF-8 become U+FFFD. */
 void text_json_string(text_buffer *t, const char *bytes, size_t n_bytes);
 void text_clear(text_buffer *t);

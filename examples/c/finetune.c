@@ -1,5 +1,5 @@
 /* Fine-tuning through libqrun: an adapter from examples, the loss of every step as it comes. Ctrl-C ends the step,
- * saves a checkpoint and stops; the same command then goes on from there, to the bit.
+ * saves a checkpoint and stops; the same command then continues from there, to the bit.
  *
  *     cc finetune.c $(pkg-config --cflags --libs qrun) -o finetune
  *     ./finetune path/to/model train.jsonl my-adapter 200 */
@@ -38,7 +38,7 @@ static qrun_status finetune(const char *out, qrun_error *error) {
     signal(SIGINT, SIG_DFL);
     if (status == QRUN_OK) { printf("the adapter is in %s\n", out); }
     if (status == QRUN_ERROR_CANCELLED) {
-        printf("stopped; the same command goes on from the checkpoint in %s\n", out);
+        printf("stopped; the same command continues from the checkpoint in %s\n", out);
     }
     return status;
 }

@@ -2,7 +2,7 @@
 
     python3 qrun_finetune.py path/to/model train.jsonl my-adapter 200
 
-Ctrl-C ends the step, saves a checkpoint and stops; the same command then goes on from there, to the bit. From a clone
+Ctrl-C ends the step, saves a checkpoint and stops; the same command then continues from there, to the bit. From a clone
 without `pip install ./python`: PYTHONPATH=python QRUN_LIBRARY=build/release/lib/libqrun.so.0.
 """
 
@@ -35,7 +35,7 @@ def main() -> None:
                   f"{info.planned_bytes / 2**20:.1f} MiB", flush=True)
             trainer.run()
     except KeyboardInterrupt:
-        print(f"stopped; the same command goes on from the checkpoint in {out}")
+        print(f"stopped; the same command continues from the checkpoint in {out}")
         sys.exit(130)
     except qrun.Error as error:
         sys.exit(f"qrun_finetune.py: {error}")

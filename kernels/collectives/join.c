@@ -43,8 +43,8 @@ typedef struct joining {
     place places[QR_MAX_RANKS];
 } joining;
 
-static hello own_hello(const joining *j) {
-    hello h = {.job = j->launch->job, .rank = j->launch->rank, .n_ranks = j->launch->n_ranks};
+static hello own_hello(const qr_launch *launch, int listener) {
+    hello h = {.job = launch->job, .rank = launch->rank, .n_ranks = launch->n_ranks};
     union {
         struct sockaddr any;
         struct sockaddr_in v4;
@@ -54,7 +54,7 @@ static hello own_hello(const joining *j) {
     memset(&own, 0, sizeof own);
     memcpy(h.mark, MARK, sizeof h.mark);
     (void)snprintf(h.build, sizeof h.build, "%d.%d.%d", QRUN_VERSION_MAJOR, QRUN_VERSION_MINOR, QRUN_VERSION_PATCH);
-    if (j->listener >= 0 && getsockname(j->listener, &own.any, &n) == 0) {
+    if (listener >= 0 && getsockname(listener, &own.any, &n) == 0) {
         h.port = own.any.sa_family == AF_INET6 ? own.v6.sin6_port : own.v4.sin_port;
     }
     return h;
@@ -70,10 +70,14 @@ static bool send_all(int descriptor, const void *bytes, size_t n) {
     return true;
 }
 
-static bool receive_all(int descriptor, void *bytes, size_t n) {
+/* Until `deadline`, however few bytes come at a time. */
+static bool receive_all(int descriptor, void *bytes, size_t n, double deadline) {
     for (size_t done = 0; done < n;) {
-        const ssize_t moved = recv(descriptor, (char *)bytes + done, n - done, 0);
-        if (moved == 0 || (moved < 0 && errno != EINTR)) { return false; }
+        const double left = deadline - qr_now_seconds();
+        struct pollfd waiting = {.fd = descriptor, .events = POLLIN};
+        if (left <= 0 || (poll(&waiting, 1, (int)(left * 1e3) + 1) < 0 && errno != EINTR)) { return false; }
+        const ssize_t moved = recv(descriptor, (char *)bytes + done, n - done, MSG_DONTWAIT);
+        if (moved == 0 || (moved < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)) { return false; }
         done += moved > 0 ? (size_t)moved : 0;
     }
     return true;
@@ -89,21 +93,36 @@ static void set_limits(int descriptor, double seconds) {
 }
 
 /* Whether a hello is one of ours. Of another version or size of the job: an error. */
-static qrun_status check_hello(const joining *j, const hello *h, bool *ours, qr_error *err) {
-    const hello own = own_hello(j);
-    *ours = memcmp(h->mark, MARK, sizeof h->mark) == 0 && h->job == own.job;
+static qrun_status check_hello(const hello *own, const hello *h, const int *descriptors, bool *ours, qr_error *err) {
+    *ours = memcmp(h->mark, MARK, sizeof h->mark) == 0 && h->job == own->job;
     if (!*ours) { return QRUN_OK; }
-    if (memcmp(h->build, own.build, sizeof h->build) != 0) {
+    if (memcmp(h->build, own->build, sizeof h->build) != 0) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "rank %d is qrun %.31s and rank %d is %s; use one version on all",
-                       (int)h->rank, h->build, (int)own.rank, own.build);
+                       (int)h->rank, h->build, (int)own->rank, own->build);
     }
-    if (h->n_ranks != own.n_ranks || h->rank < 0 || h->rank >= own.n_ranks || h->rank == own.rank) {
+    if (h->n_ranks != own->n_ranks || h->rank < 0 || h->rank >= own->n_ranks || h->rank == own->rank) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "a process says that it is rank %d of %d; this is rank %d of %d",
-                       (int)h->rank, (int)h->n_ranks, (int)own.rank, (int)own.n_ranks);
+                       (int)h->rank, (int)h->n_ranks, (int)own->rank, (int)own->n_ranks);
     }
-    if (j->descriptors[h->rank] >= 0) {
+    if (descriptors[h->rank] >= 0) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "two processes say that they are rank %d", (int)h->rank);
     }
+    return QRUN_OK;
+}
+
+qrun_status qr_sockets_greet(const qr_launch *launch, const int *descriptors, int listener, int connection,
+                             int32_t *rank, uint16_t *port, qr_error *err) {
+    const hello own = own_hello(launch, listener);
+    hello theirs;
+    bool ours = false;
+    *rank = -1;
+    *port = 0;
+    if (!receive_all(connection, &theirs, sizeof theirs, qr_now_seconds() + HELLO_SECONDS)) { return QRUN_OK; }
+    const qrun_status status = check_hello(&own, &theirs, descriptors, &ours, err);
+    if (ours) { (void)send_all(connection, &own, sizeof own); } /* also where we disagree, so that both say so */
+    if (!ours || status != QRUN_OK) { return status; }
+    *rank = theirs.rank;
+    *port = (uint16_t)theirs.port;
     return QRUN_OK;
 }
 
@@ -125,8 +144,8 @@ static qrun_status accept_ranks(joining *j, int32_t n, qr_error *err) {
         struct pollfd waiting = {.fd = j->listener, .events = POLLIN};
         struct sockaddr_storage address = {0};
         socklen_t n_bytes = sizeof address;
-        hello theirs;
-        bool ours = false;
+        int32_t rank;
+        uint16_t port;
         if (left <= 0 || poll(&waiting, 1, (int)(left * 1e3) + 1) == 0) {
             int32_t missing = j->launch->rank + 1;
             while (missing < j->launch->n_ranks - 1 && j->descriptors[missing] >= 0) { missing++; }
@@ -136,21 +155,19 @@ static qrun_status accept_ranks(joining *j, int32_t n, qr_error *err) {
         const int made = accept4(j->listener, (struct sockaddr *)&address, &n_bytes, SOCK_CLOEXEC);
         if (made < 0) { continue; }
         set_limits(made, HELLO_SECONDS);
-        qrun_status status = receive_all(made, &theirs, sizeof theirs) ? check_hello(j, &theirs, &ours, err) : QRUN_OK;
-        const hello own = own_hello(j);
-        if (ours) { (void)send_all(made, &own, sizeof own); } /* also where we disagree, so that both say so */
-        if (!ours || status != QRUN_OK) {
+        const qrun_status status = qr_sockets_greet(j->launch, j->descriptors, j->listener, made, &rank, &port, err);
+        if (rank < 0) {
             close(made);
             if (status != QRUN_OK) { return status; }
             continue;
         }
         if (address.ss_family == AF_INET6) {
-            ((struct sockaddr_in6 *)(void *)&address)->sin6_port = (in_port_t)theirs.port;
+            ((struct sockaddr_in6 *)(void *)&address)->sin6_port = port;
         } else {
-            ((struct sockaddr_in *)(void *)&address)->sin_port = (in_port_t)theirs.port;
+            ((struct sockaddr_in *)(void *)&address)->sin_port = port;
         }
-        j->places[theirs.rank] = (place){address, n_bytes};
-        j->descriptors[theirs.rank] = made;
+        j->places[rank] = (place){address, n_bytes};
+        j->descriptors[rank] = made;
         n--;
     }
     return QRUN_OK;
@@ -181,17 +198,17 @@ static qrun_status connect_to(joining *j, int32_t rank, const struct sockaddr *a
 
 static qrun_status exchange_hellos(joining *j, int32_t rank, qr_error *err) {
     const int descriptor = j->descriptors[rank];
-    const hello own = own_hello(j);
+    const hello own = own_hello(j->launch, j->listener);
     hello theirs;
     bool ours = false;
     set_limits(descriptor, j->deadline - qr_now_seconds() + 1);
-    if (send_all(descriptor, &own, sizeof own) && receive_all(descriptor, &theirs, sizeof theirs)) {
+    if (send_all(descriptor, &own, sizeof own) && receive_all(descriptor, &theirs, sizeof theirs, j->deadline + 1)) {
         j->descriptors[rank] = -1; /* not a second one of that rank */
-        const qrun_status status = check_hello(j, &theirs, &ours, err);
+        const qrun_status status = check_hello(&own, &theirs, j->descriptors, &ours, err);
         j->descriptors[rank] = descriptor;
         if (status != QRUN_OK) { return status; }
     }
-    return ours ? QRUN_OK : fail_unreached(j, rank, err);
+    return ours && theirs.rank == rank ? QRUN_OK : fail_unreached(j, rank, err);
 }
 
 static qrun_status resolve(const qr_launch *launch, place *found, qr_error *err) {
@@ -236,7 +253,7 @@ static qrun_status join_as_other(joining *j, const place *first, qr_error *err) 
     }
     QR_RETURN_IF_ERROR(listen_at(j, (const struct sockaddr *)&own, n_bytes, err));
     QR_RETURN_IF_ERROR(exchange_hellos(j, 0, err));
-    if (!receive_all(j->descriptors[0], j->places, (size_t)n * sizeof j->places[0])) {
+    if (!receive_all(j->descriptors[0], j->places, (size_t)n * sizeof j->places[0], j->deadline + 1)) {
         return qr_fail(err, QRUN_ERROR_DEVICE, "rank 0 ended while the ranks joined");
     }
     for (int32_t r = 1; r < rank; r++) {

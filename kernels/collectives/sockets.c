@@ -97,6 +97,9 @@ static void check_frame(socket_collectives *s, int32_t rank) {
     if (p->in_frame.kind == FRAME_FAILURE && p->in_frame.n_bytes == sizeof told &&
         recv(p->descriptor, &told, sizeof told, MSG_WAITALL) == (ssize_t)sizeof told) {
         told.message[sizeof told.message - 1] = '\0';
+        if (told.message[0] == '\0') {
+            (void)snprintf(told.message, sizeof told.message, "rank %d says that the run has failed", (int)rank);
+        }
         note_failure(s, told.rank >= 0 && told.rank < s->collectives.n_ranks ? told.rank : rank, told.message);
     } else {
         (void)snprintf(message, sizeof message, "rank %d is at another place of the run than rank %d", (int)rank,
@@ -235,7 +238,7 @@ static bool tell_failure(qr_collectives *c, const char *message) {
 
 static void destroy(qr_collectives *c) {
     socket_collectives *s = (socket_collectives *)c;
-    for (int32_t r = 0; r < c->n_ranks && s->peers != NULL; r++) {
+    for (int32_t r = 0; r < c->n_ranks; r++) {
         if (s->peers[r].descriptor >= 0) { close(s->peers[r].descriptor); }
     }
     qr_free(s->peers);
@@ -243,12 +246,25 @@ static void destroy(qr_collectives *c) {
     qr_free(s);
 }
 
-qrun_status qr_sockets_open(const qr_launch *launch, double timeout_seconds, qr_collectives **collectives,
-                            qr_error *err) {
-    int descriptors[QR_MAX_RANKS];
+qrun_status qr_sockets_create(const qr_launch *launch, double timeout_seconds, const int *descriptors,
+                              qr_collectives **collectives, qr_error *err) {
+    const size_t n = (size_t)launch->n_ranks;
     *collectives = NULL;
     socket_collectives *made = qr_alloc_zeroed(sizeof *made);
-    if (made == NULL) { return qr_fail_memory(err, "the connections of the ranks", sizeof *made); }
+    peer *peers = qr_alloc_array_zeroed(n, sizeof *peers);
+    struct pollfd *polled = qr_alloc_array_zeroed(n, sizeof *polled);
+    if (made == NULL || peers == NULL || polled == NULL) {
+        for (size_t r = 0; r < n; r++) {
+            if (descriptors[r] >= 0) { close(descriptors[r]); }
+        }
+        qr_free(made);
+        qr_free(peers);
+        qr_free(polled);
+        return qr_fail_memory(err, "the connections of the ranks", n * sizeof *peers);
+    }
+    for (size_t r = 0; r < n; r++) { peers[r].descriptor = descriptors[r]; }
+    made->peers = peers;
+    made->polled = polled;
     made->collectives = (qr_collectives){.name = "sockets",
                                          .rank = launch->rank,
                                          .n_ranks = launch->n_ranks,
@@ -258,21 +274,18 @@ qrun_status qr_sockets_open(const qr_launch *launch, double timeout_seconds, qr_
                                          .exchange = exchange,
                                          .tell_failure = tell_failure,
                                          .destroy = destroy};
-    const size_t n = (size_t)launch->n_ranks;
-    qrun_status status = QRUN_OK;
-    made->peers = qr_alloc_array_zeroed(n, sizeof *made->peers);
-    made->polled = qr_alloc_array_zeroed(n, sizeof *made->polled);
-    if (made->peers == NULL || made->polled == NULL) {
-        qr_free(made->peers);
-        made->peers = NULL;
-        QR_TRY(qr_fail_memory(err, "the connections of the ranks", n * sizeof *made->peers));
-    }
-    status = qr_sockets_join(launch, timeout_seconds, descriptors, err);
-    for (size_t r = 0; r < n; r++) { made->peers[r].descriptor = descriptors[r]; }
-    if (status != QRUN_OK) { goto out; }
     *collectives = &made->collectives;
     return QRUN_OK;
-out:
-    destroy(&made->collectives);
+}
+
+qrun_status qr_sockets_open(const qr_launch *launch, double timeout_seconds, qr_collectives **collectives,
+                            qr_error *err) {
+    int descriptors[QR_MAX_RANKS];
+    *collectives = NULL;
+    const qrun_status status = qr_sockets_join(launch, timeout_seconds, descriptors, err);
+    if (status == QRUN_OK) { return qr_sockets_create(launch, timeout_seconds, descriptors, collectives, err); }
+    for (int32_t r = 0; r < launch->n_ranks; r++) {
+        if (descriptors[r] >= 0) { close(descriptors[r]); }
+    }
     return status;
 }

@@ -1,8 +1,8 @@
 /* The CPU backend's own header: the backend object, the instruction sets it chooses from, the layout of weights in its
  * memory, and where each op is implemented. Device memory is ordinary memory here: ops read and write it directly.
  *
- * An op is one `const qr_op_impl qr_cpu_op_<name>` in a file of its family. An op with vector kernels picks among them
- * by `qr_cpu(backend)->kernels`; a file that needs an instruction set gets its flags in kernels/CMakeLists.txt and
+ * An op is one `const qr_op_impl qr_cpu_op_<name>` in a file of its family. An op with vector kernels selects among
+ * them by `qr_cpu(backend)->kernels`; a file that needs an instruction set gets its flags in kernels/CMakeLists.txt and
  * holds nothing that is called before the level was checked. QRUN_SCALAR leaves those files out. */
 #ifndef QR_KERNELS_CPU_CPU_H
 #define QR_KERNELS_CPU_CPU_H

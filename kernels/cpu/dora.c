@@ -24,30 +24,38 @@ static void dora_rows(const void *args, int64_t begin, int64_t end) {
 
 QR_CPU_RANGE_OP(dora, args->n_rows, 2 * args->dim, dora_rows)
 
-/* --- dora_backward: blocks of columns, all rows in order --- */
+/* --- dora_backward: blocks of columns, all rows in order. The sums go on from what is there, so rows in several calls
+ * have the bits of one --- */
 
 enum { COLUMN_VECTORS = 4, COLUMN_BLOCK = COLUMN_VECTORS * QR_VEC };
 
-static void magnitude_columns(const void *args, int64_t begin, int64_t end) {
-    const qr_dora_backward_args *a = args;
-    for (int64_t first = begin * COLUMN_BLOCK; first < qr_min(end * COLUMN_BLOCK, a->dim); first += COLUMN_BLOCK) {
-        qr_vec sums[COLUMN_VECTORS];
-        QR_UNROLL for (int v = 0; v < COLUMN_VECTORS; v++) { sums[v] = qr_vec_zero(); }
-        for (int64_t i = 0; i < a->n_rows; i++) {
-            const float *dy = a->dy + i * a->dy_stride, *z = a->z + i * a->z_stride;
-            QR_UNROLL for (int v = 0; v < COLUMN_VECTORS; v++) {
-                const int64_t j = first + v * QR_VEC;
-                if (j >= a->dim) { break; }
-                sums[v] = qr_vec_fma(qr_vec_load_n(dy + j, a->dim - j), qr_vec_load_n(z + j, a->dim - j), sums[v]);
-            }
-        }
+static void magnitude_block(const qr_dora_backward_args *a, int64_t first) {
+    qr_vec sums[COLUMN_VECTORS], inverse[COLUMN_VECTORS];
+    QR_UNROLL for (int v = 0; v < COLUMN_VECTORS; v++) {
+        const int64_t j = first + v * QR_VEC;
+        sums[v] = inverse[v] = qr_vec_zero();
+        if (j >= a->dim) { continue; }
+        sums[v] = qr_vec_load_n(a->dmagnitude + j, a->dim - j);
+        inverse[v] = qr_vec_div(qr_vec_set1(1.0F), qr_vec_load_n(a->norm + j, a->dim - j));
+    }
+    for (int64_t i = 0; i < a->n_rows; i++) {
+        const float *dy = a->dy + i * a->dy_stride, *z = a->z + i * a->z_stride;
         QR_UNROLL for (int v = 0; v < COLUMN_VECTORS; v++) {
-            const int64_t j = first + v * QR_VEC, n = a->dim - j;
+            const int64_t j = first + v * QR_VEC;
             if (j >= a->dim) { break; }
-            const qr_vec share = qr_vec_div(sums[v], qr_vec_load_n(a->norm + j, n));
-            qr_vec_store_n(a->dmagnitude + j, qr_vec_add(qr_vec_load_n(a->dmagnitude + j, n), share), n);
+            const qr_vec along = qr_vec_mul(qr_vec_load_n(z + j, a->dim - j), inverse[v]);
+            sums[v] = qr_vec_fma(qr_vec_load_n(dy + j, a->dim - j), along, sums[v]);
         }
     }
+    QR_UNROLL for (int v = 0; v < COLUMN_VECTORS; v++) {
+        const int64_t j = first + v * QR_VEC;
+        if (j >= a->dim) { break; }
+        qr_vec_store_n(a->dmagnitude + j, sums[v], a->dim - j);
+    }
+}
+
+static void magnitude_columns(const void *args, int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; block++) { magnitude_block(args, block * COLUMN_BLOCK); }
 }
 
 QR_CPU_RANGE_OP(dora_backward, qr_ceil_div(args->dim, COLUMN_BLOCK), 2 * args->n_rows * COLUMN_BLOCK, magnitude_columns)

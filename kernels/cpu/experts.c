@@ -41,6 +41,11 @@ QR_INLINE double share_of(const share_scale *scale, float logit) {
     return exp((double)logit - (double)scale->highest) / scale->sum;
 }
 
+/* What an expert's share is multiplied by. */
+QR_INLINE double expert_scale(const float *scale, int32_t expert) {
+    return scale != NULL ? (double)scale[expert] : 1.0;
+}
+
 static void choose_rows(const void *args, int64_t begin, int64_t end) {
     const qr_route_args *a = args;
     const qr_routing *r = &a->routing;
@@ -71,7 +76,9 @@ static void put_shares(const void *args, int64_t begin, int64_t end) {
         const float *logits = a->logits + i * r->n_experts;
         const int32_t *chosen = r->expert + i * r->top_k, *slot = r->slot + i * r->top_k;
         const share_scale scale = scale_of(logits, chosen, r->n_experts, r->top_k, a->normalize);
-        for (int32_t k = 0; k < r->top_k; k++) { r->share[slot[k]] = (float)share_of(&scale, logits[chosen[k]]); }
+        for (int32_t k = 0; k < r->top_k; k++) {
+            r->share[slot[k]] = (float)(share_of(&scale, logits[chosen[k]]) * expert_scale(a->scale, chosen[k]));
+        }
     }
 }
 
@@ -91,17 +98,16 @@ static void route_backward_rows(const void *args, int64_t begin, int64_t end) {
         float *dlogits = a->dlogits + i * r->n_experts;
         const int32_t *chosen = r->expert + i * r->top_k, *slot = r->slot + i * r->top_k;
         const share_scale scale = scale_of(logits, chosen, r->n_experts, r->top_k, a->normalize);
-        double share[QR_MAX_EXPERTS_PER_TOKEN], mean = 0.0;
+        double share[QR_MAX_EXPERTS_PER_TOKEN], d[QR_MAX_EXPERTS_PER_TOKEN], mean = 0.0;
         for (int32_t k = 0; k < r->top_k; k++) {
             share[k] = share_of(&scale, logits[chosen[k]]);
-            mean += share[k] * (double)a->dshare[slot[k]];
+            d[k] = (double)a->dshare[slot[k]] * expert_scale(a->scale, chosen[k]);
+            mean += share[k] * d[k];
         }
         for (int32_t e = 0; e < r->n_experts; e++) {
             dlogits[e] = a->normalize ? 0.0F : (float)(-share_of(&scale, logits[e]) * mean);
         }
-        for (int32_t k = 0; k < r->top_k; k++) {
-            dlogits[chosen[k]] = (float)(share[k] * ((double)a->dshare[slot[k]] - mean));
-        }
+        for (int32_t k = 0; k < r->top_k; k++) { dlogits[chosen[k]] = (float)(share[k] * (d[k] - mean)); }
     }
 }
 

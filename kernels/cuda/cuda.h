@@ -108,10 +108,10 @@ qrun_status qr_cuda_weight_get_rows(qr_backend *backend, const qr_weight *weight
 qrun_status qr_cuda_weight_get_scales(qr_backend *backend, const qr_weight *weight, float *row_absmax, float *absmax,
                                       uint8_t *absmax_codes, float *nested_absmax, qr_error *err);
 
-/* As qr_backend.measure_limits (backend/limits.cu). */
-qrun_status qr_cuda_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
+/* As qr_backend.measure_peaks (backend/peaks.cu). */
+qrun_status qr_cuda_measure_peaks(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err);
 
-/* What libqrun_cuda.so exports under QR_CUDA_ENTRY: kernels/cuda_plugin.h. */
+/* What the entry point of libqrun_cuda.so gives out (kernels/cuda_plugin.h). */
 qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 
 #endif

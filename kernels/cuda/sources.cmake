@@ -7,7 +7,7 @@ function(qr_cuda_sources FOLDER)
 endfunction()
 qr_cuda_sources(kernels/cuda/backend
   backend.cu
-  limits.cu
+  peaks.cu
   quantize.cu
   staging.cu
   unsupported.cu

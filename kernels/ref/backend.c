@@ -102,7 +102,7 @@ qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_
         .threads = threads,
         .memory_create = memory_create,
         .memory_destroy = memory_destroy,
-        .measure_limits = qr_ref_measure_limits,
+        .measure_peaks = qr_ref_measure_peaks,
     };
     qr_host_memory_set_functions(ref, &qr_ref_weights);
     memcpy(ref->base.ops, ops, sizeof ops);

@@ -54,7 +54,8 @@ void qr_ref_route(const qr_route_args *args, void *workspace) {
             const float *logits = args->logits + i * r->n_experts;
             r->slot[pair] = n_slots;
             r->slot_row[n_slots] = (int32_t)i;
-            r->share[n_slots] = (float)share_of(r, logits, r->expert + i * r->top_k, args->normalize, e);
+            const double scale = args->scale != NULL ? (double)args->scale[e] : 1.0;
+            r->share[n_slots] = (float)(share_of(r, logits, r->expert + i * r->top_k, args->normalize, e) * scale);
             n_slots++;
         }
     }
@@ -78,7 +79,10 @@ void qr_ref_route_backward(const qr_route_backward_args *args, void *workspace) 
             p[e] = counts ? share_of(r, logits, chosen, args->normalize, e) : 0.0;
             d[e] = 0.0;
         }
-        for (int32_t k = 0; k < r->top_k; k++) { d[chosen[k]] = (double)args->dshare[slot[k]]; }
+        for (int32_t k = 0; k < r->top_k; k++) {
+            const double scale = args->scale != NULL ? (double)args->scale[chosen[k]] : 1.0;
+            d[chosen[k]] = (double)args->dshare[slot[k]] * scale;
+        }
         for (int32_t e = 0; e < r->n_experts; e++) { mean += p[e] * d[e]; }
         for (int32_t e = 0; e < r->n_experts; e++) {
             args->dlogits[i * r->n_experts + e] = (float)(p[e] * (d[e] - mean));

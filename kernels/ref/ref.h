@@ -15,8 +15,8 @@ extern const qr_host_weights qr_ref_weights; /* ref/weight.c */
  */
 void qr_ref_rotate(float *x, const float *cos_row, const float *sin_row, int64_t half, double sign);
 
-/* As qr_backend.measure_limits; in ref/limits.c. */
-qrun_status qr_ref_measure_limits(qr_backend *backend, double seconds, qr_backend_limits *limits, qr_error *err);
+/* As qr_backend.measure_peaks; in ref/peaks.c. */
+qrun_status qr_ref_measure_peaks(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err);
 
 /* The element type of a plain format: F32, F16 or BF16. */
 qr_dtype qr_ref_plain_dtype(qr_weight_format format);

@@ -135,8 +135,8 @@ static qrun_status make_config(const qr_adapter_spec *spec, qr_buffer *json, qr_
     return qr_buffer_ok(json) ? QRUN_OK : qr_fail_memory(err, CONFIG_NAME, json->size);
 }
 
-/* A configuration of another adapter goes before its tensors do: whenever the writing ends, the folder has the adapter
- * that was there, or none, or this one, and never the tensors of one under the configuration of the other. */
+/* A configuration of another adapter goes before its tensors do. Whenever the writing ends, the folder has the adapter
+ * that was there, or none, or this one. It never has the tensors of one under the configuration of the other. */
 static qrun_status remove_other_config(const char *path, const qr_buffer *config, qr_error *err) {
     char *there = NULL;
     size_t n_bytes = 0;

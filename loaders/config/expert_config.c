@@ -72,7 +72,8 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     /* transformers takes either name of the first. */
     QR_RETURN_IF_ERROR(get_int(s, "num_local_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
     QR_RETURN_IF_ERROR(get_int(s, "num_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
-    QR_RETURN_IF_ERROR(get_int(s, "num_experts_per_tok", 1, QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token));
+    QR_RETURN_IF_ERROR(get_int(s, defaults->switch_key != NULL ? "top_k_experts" : "num_experts_per_tok", 1,
+                               QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token));
     if (experts->n_per_token > experts->n_experts) {
         return qr_fail(s->err, QRUN_ERROR_INPUT,
                        "%s: \"num_experts_per_tok\" is %lld, more than the %lld experts that there are", s->what,
@@ -83,7 +84,7 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
                        "%s: %lld experts in each of %lld layers are more than the %d supported", s->what,
                        (long long)experts->n_experts, (long long)n_layers, QR_MOST_EXPERTS_OF_MODEL);
     }
-    if (defaults->intermediate_size > 0) {
+    if (defaults->intermediate_size > 0 || defaults->switch_key != NULL) {
         QR_RETURN_IF_ERROR(get_int(s, "moe_intermediate_size", 1, 1 << 22, &experts->intermediate_size));
     }
     if (defaults->shared_intermediate_size > 0) {
@@ -97,6 +98,11 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
         QR_RETURN_IF_ERROR(
             qr_json_get_double(s->json, "swiglu_limit", 1e-6, 1e6, &experts->gate_limit, s->what, s->err));
     }
+    if (experts->n_experts == 0 || experts->n_per_token == 0 || experts->intermediate_size == 0) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT,
+                       "%s: \"%s\" needs \"num_experts\", \"top_k_experts\" and \"moe_intermediate_size\"", s->what,
+                       defaults->switch_key);
+    }
     QR_RETURN_IF_ERROR(get_bool(s, "output_router_logits", &experts->balances_load));
     QR_RETURN_IF_ERROR(check_router(s));
     return read_layers(s, n_layers, experts);
@@ -107,10 +113,14 @@ qrun_status qr_expert_config_read(const qr_json *json, const char *what, const q
                                   qr_error *err) {
     const source s = {.json = json, .what = what, .err = err};
     *experts = (qr_expert_config){0};
-    if (defaults->n_experts == 0) { return QRUN_OK; }
+    bool has_experts = defaults->n_experts > 0;
+    if (defaults->switch_key != NULL) { QR_RETURN_IF_ERROR(get_bool(&s, defaults->switch_key, &has_experts)); }
+    if (!has_experts) { return QRUN_OK; }
+    experts->beside_dense = defaults->switch_key != NULL;
     experts->n_experts = defaults->n_experts;
     experts->n_per_token = defaults->n_per_token;
     experts->intermediate_size = defaults->intermediate_size > 0 ? defaults->intermediate_size : intermediate_size;
+    if (experts->beside_dense) { experts->intermediate_size = 0; }
     experts->shared_intermediate_size = defaults->shared_intermediate_size;
     experts->normalizes = defaults->normalizes || defaults->always_normalizes;
     experts->has_biases = defaults->has_biases;

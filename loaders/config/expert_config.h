@@ -16,6 +16,7 @@ typedef struct qr_expert_config {
     int64_t shared_intermediate_size; /* of the expert that every token goes to; 0: there is none */
     bool normalizes;                  /* the shares of a token's experts add up to 1 */
     bool has_biases;                  /* the matrices of experts, and the router */
+    bool beside_dense;                /* layers have a dense MLP too, whose output is added to the experts' */
     double gate_alpha, gate_limit;    /* their activation is the clamped gate of gpt-oss; 0: that of dense layers */
     bool balances_load;               /* training adds a loss that keeps the experts busy alike */
     bool *layer_has_experts;          /* [n_layers], owned; NULL: no layer has */
@@ -30,6 +31,7 @@ typedef struct qr_expert_defaults {
     bool always_normalizes; /* whatever config.json says */
     bool has_biases;
     double gate_alpha, gate_limit; /* 0: the family has no such activation */
+    const char *switch_key;        /* not NULL: only models with this key set have experts, beside dense MLPs */
 } qr_expert_defaults;
 
 /* Reads it from the model's object; intermediate_size: that of dense layers. QRUN_ERROR_UNSUPPORTED for a router that

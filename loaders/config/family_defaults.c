@@ -6,6 +6,9 @@ static const qr_config_keys usual_names = {"hidden_size",         "intermediate_
 static const qr_config_keys gemma_names = {"hidden_size",         "intermediate_size",       "num_hidden_layers",
                                            "num_attention_heads", "max_position_embeddings", "rms_norm_eps",
                                            "hidden_activation"};
+static const qr_config_keys granite4_names = {"hidden_size",         "shared_intermediate_size", "num_hidden_layers",
+                                              "num_attention_heads", "max_position_embeddings",  "rms_norm_eps",
+                                              "hidden_act"};
 static const qr_config_keys gpt2_names = {
     "n_embd", "n_inner", "n_layer", "n_head", "n_positions", "layer_norm_epsilon", "activation_function"};
 
@@ -146,7 +149,8 @@ static const qr_family_defaults families[QR_FAMILY_COUNT] = {
                           .pad = 0,
                           .window = QR_WINDOW_PATTERN,
                           .sliding_window = 512,
-                          .window_pattern = 6},
+                          .window_pattern = 6,
+                          .experts = {.always_normalizes = true, .switch_key = "enable_moe_block"}},
     [QR_FAMILY_PHI3] = {.names = &usual_names,
                         .vocab_size = 32064,
                         .hidden_size = 3072,
@@ -342,6 +346,19 @@ static const qr_family_defaults families[QR_FAMILY_COUNT] = {
                            .bos = 1,
                            .eos = 2,
                            .pad = -1},
+    [QR_FAMILY_GRANITE4] = {.names = &granite4_names,
+                            .vocab_size = 32000,
+                            .hidden_size = 4096,
+                            .n_layers = 32,
+                            .n_heads = 32,
+                            .max_positions = 2048,
+                            .intermediate_size = 1024,
+                            .norm_eps = 1e-6,
+                            .activation = "silu",
+                            .theta = 1e4,
+                            .bos = 1,
+                            .eos = 2,
+                            .pad = -1},
     [QR_FAMILY_GPT_OSS] = {.names = &usual_names,
                            .vocab_size = 201088,
                            .hidden_size = 2880,

@@ -28,6 +28,13 @@ const char *qr_model_family_name(qr_model_family family) {
     return (unsigned)family < QR_FAMILY_COUNT ? names[family] : "?";
 }
 
+static qrun_status fail_unsupported(const qr_unsupported_family *known, const char *model_type, const char *what,
+                                    qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: %s (model_type \"%.60s\") has %s, which is not supported; the nearest that works is %s", what,
+                   known->name, model_type, known->missing, known->nearest);
+}
+
 static qrun_status find_family(const char *model_type, const char *what, qr_model_family *family, qr_error *err) {
     for (int i = 0; i < QR_FAMILY_COUNT; i++) {
         if (strcmp(model_type, qr_model_family_name((qr_model_family)i)) != 0) { continue; }
@@ -35,11 +42,7 @@ static qrun_status find_family(const char *model_type, const char *what, qr_mode
         return QRUN_OK;
     }
     const qr_unsupported_family *known = qr_unsupported_family_find(model_type);
-    if (known != NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "%s: %s (model_type \"%.60s\") has %s, which is not supported; the nearest that works is %s",
-                       what, known->name, model_type, known->missing, known->nearest);
-    }
+    if (known != NULL) { return fail_unsupported(known, model_type, what, err); }
 #define QR_X(suffix, name) ", " name
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                    "%s: model_type \"%.60s\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
@@ -185,10 +188,31 @@ static qrun_status refuse_looking_ahead(const source *s) {
                    s->what, who);
 }
 
+/* Granite 4 comes with Mamba layers, with experts, or as what it shares with Granite 3. */
+static qrun_status check_granite4(const source *s, const qr_model_config *config) {
+    const qr_json *types = qr_json_get(s->json, "layer_types");
+    int64_t n_experts = 8, n_layers = 0;
+    if (qr_json_is_null(types)) { types = qr_json_get(s->json, "layers_block_type"); }
+    for (const qr_json *item = qr_json_first(types); item != NULL; item = item->next, n_layers++) {
+        const char *type = cJSON_IsString(item) ? item->valuestring : "?";
+        if (strcmp(type, "attention") != 0 && strcmp(type, "full_attention") != 0) { break; }
+    }
+    if (n_layers != config->n_layers || (size_t)n_layers != qr_json_count(types)) {
+        return fail_unsupported(qr_unsupported_family_find("granitemoehybrid"), "granitemoehybrid", s->what, s->err);
+    }
+    QR_RETURN_IF_ERROR(get_int(s, "num_local_experts", 0, 1 << 20, &n_experts));
+    if (n_experts == 0) { return QRUN_OK; }
+    return qr_fail(
+        s->err, QRUN_ERROR_UNSUPPORTED,
+        "%s: Granite 4 with experts (\"num_local_experts\" %lld) is not supported; the nearest that works is "
+        "OLMoE",
+        s->what, (long long)n_experts);
+}
+
 /* Granite's four factors. */
 static qrun_status read_multipliers(const source *s, qr_model_config *config) {
     config->embedding_multiplier = config->residual_multiplier = config->logits_scaling = 1;
-    if (config->family != QR_FAMILY_GRANITE) { return QRUN_OK; }
+    if (config->family != QR_FAMILY_GRANITE && config->family != QR_FAMILY_GRANITE4) { return QRUN_OK; }
     config->attention_multiplier = 1;
     QR_RETURN_IF_ERROR(get_double(s, "embedding_multiplier", 1e-9, 1e9, &config->embedding_multiplier));
     QR_RETURN_IF_ERROR(get_double(s, "residual_multiplier", 1e-9, 1e9, &config->residual_multiplier));
@@ -214,7 +238,6 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
     if (config->family == QR_FAMILY_GEMMA4) {
         config->scale_embeddings = true;
         config->attention_multiplier = 1;
-        QR_RETURN_IF_ERROR(refuse_flag(s, "enable_moe_block"));
         QR_RETURN_IF_ERROR(read_nullable(s, "final_logit_softcapping", 1e9, &config->final_logit_softcapping));
         QR_RETURN_IF_ERROR(refuse_looking_ahead(s));
     }
@@ -226,17 +249,30 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(refuse_flag(s, "add_cross_attention"));
     }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
+    if (config->family == QR_FAMILY_GRANITE4) { QR_RETURN_IF_ERROR(check_granite4(s, config)); }
     return read_biases(s, config);
 }
 
 /* ---- layers without rotary positions ------------------------------------------------------------------------------
  */
 
+/* Granite 4 rotates in all layers or in none. */
+static qrun_status read_positions(const source *s, qr_model_config *config) {
+    const char *type = "nope";
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "position_embedding_type", &type, s->what, s->err));
+    const bool rotates = strcmp(type, "rope") == 0;
+    for (int64_t i = 0; i < config->n_layers; i++) { config->layer_rotates[i] = rotates; }
+    if (rotates || strcmp(type, "nope") == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"position_embedding_type\" is \"%.60s\", not supported",
+                   s->what, type);
+}
+
 /* SmolLM3: no_rope_layers has a 1 for every layer that rotates; without it every n-th layer does not. */
 static qrun_status read_rotated_layers(const source *s, qr_model_config *config) {
-    if (config->family != QR_FAMILY_SMOLLM3) { return QRUN_OK; }
+    if (config->family != QR_FAMILY_SMOLLM3 && config->family != QR_FAMILY_GRANITE4) { return QRUN_OK; }
     config->layer_rotates = qr_alloc_array_zeroed((size_t)config->n_layers, sizeof *config->layer_rotates);
     if (config->layer_rotates == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
+    if (config->family == QR_FAMILY_GRANITE4) { return read_positions(s, config); }
     int64_t interval = 4, n = 0;
     QR_RETURN_IF_ERROR(get_int(s, "no_rope_layer_interval", 1, 1 << 20, &interval));
     const qr_json *list = qr_json_get(s->json, "no_rope_layers");

@@ -38,6 +38,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(OLMOE, "olmoe")                  \
     X(GPT_OSS, "gpt_oss")              \
     X(GRANITE, "granite")              \
+    X(GRANITE4, "granitemoehybrid")    \
     X(QWEN3_5, "qwen3_5_text")         \
     X(QWEN3_5_MOE, "qwen3_5_moe_text") \
     X(QWEN3_NEXT, "qwen3_next")        \

@@ -4,6 +4,7 @@
 
 #include "base/alloc.h"
 #include "loaders/config/config_dtype.h"
+#include "loaders/config/packing_config.h"
 
 /* What every reader here needs. */
 typedef struct source {
@@ -61,26 +62,6 @@ static qrun_status read_bnb(const source *s, bool in_4bit, bool in_8bit, qr_quan
     return read_skip_modules(s, quantization);
 }
 
-/* ---- Packed ------------------------------------------------------------------------------------------------------ */
-
-/* Absent is 128 by 128, null a scale for each matrix. */
-static qrun_status read_fp8(const source *s, qr_packing *packing) {
-    const qr_json *block = qr_json_get(s->json, "weight_block_size");
-    const qr_json *first = qr_json_first(block), *second = first != NULL ? first->next : NULL;
-    *packing = (qr_packing){.kind = QR_PACKING_FP8, .block_rows = 128, .block_cols = 128};
-    if (block == NULL) { return QRUN_OK; }
-    if (qr_json_is_null(block)) {
-        packing->block_rows = packing->block_cols = 0;
-        return QRUN_OK;
-    }
-    if (cJSON_IsArray(block) && qr_json_as_int(first, 1, 1 << 20, &packing->block_rows) &&
-        qr_json_as_int(second, 1, 1 << 20, &packing->block_cols) && second->next == NULL) {
-        return QRUN_OK;
-    }
-    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"weight_block_size\" should be two numbers of rows and columns",
-                   s->what);
-}
-
 /* ---- The interface ----------------------------------------------------------------------------------------------- */
 
 qrun_status qr_quantization_config_read(const qr_json *object, const char *what, qr_quantization_config *quantization,
@@ -95,16 +76,9 @@ qrun_status qr_quantization_config_read(const qr_json *object, const char *what,
     QR_RETURN_IF_ERROR(qr_json_get_string(object, "quant_method", &method, what, err));
     if (method == NULL) { method = in_4bit || in_8bit ? "bitsandbytes" : "unknown"; }
     if (strcmp(method, "bitsandbytes") == 0) { return read_bnb(&s, in_4bit, in_8bit, quantization); }
-    quantization->stored = QR_STORED_PACKED;
-    if (strcmp(method, "fp8") == 0) { return read_fp8(&s, &quantization->packing); }
-    if (strcmp(method, "mxfp4") == 0) {
-        quantization->packing = (qr_packing){.kind = QR_PACKING_MXFP4, .block_rows = 1, .block_cols = QR_MXFP4_BLOCK};
-        return QRUN_OK;
-    }
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: the model is stored in the %.40s format, which is not supported; use the original 16-bit "
-                   "model instead, qrun quantises it while loading",
-                   what, method);
+    QR_RETURN_IF_ERROR(qr_packing_config_read(object, method, what, &quantization->packing, err));
+    if (quantization->packing.kind != QR_PACKING_NONE) { quantization->stored = QR_STORED_PACKED; }
+    return QRUN_OK;
 }
 
 void qr_quantization_config_free(qr_quantization_config *quantization) {

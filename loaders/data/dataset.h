@@ -32,8 +32,8 @@
  *
  * A text may also be a list of {"type": "text", "text": …}, which are put together; nothing else becomes a text.
  *
- * EOS is added where the tokenizer names one and the example does not end in it already; to messages only where the
- * last answer ends in no special token at all, so that a model always learns to stop. The text of a special token
+ * EOS is added where the tokenizer names one and the example does not end in it already. To messages it is added only
+ * where the last answer ends in no special token at all. So a model always learns to stop. The text of a special token
  * becomes that token, as everywhere in the Hugging Face libraries. An example longer than seq_len tokens keeps its
  * beginning. The first token of an example never counts: nothing comes before it that could predict it.
  *

@@ -44,8 +44,9 @@ static qrun_status split_special(const qr_tokens *with, const qr_tokens *without
 static qrun_status find_special(qr_example_encoder *encoder, qr_error *err) {
     qr_tokens with = {0}, without = {0};
     qrun_status status;
-    QR_TRY(qr_tokenizer_encode(encoder->tokenizer, "a", 1, &(qr_encode_options){true, true}, &with, err));
-    QR_TRY(qr_tokenizer_encode(encoder->tokenizer, "a", 1, &(qr_encode_options){false, true}, &without, err));
+    QR_TRY(qr_tokenizer_encode(encoder->tokenizer, "a", 1,
+                               &(qr_encode_options){.add_special = true, .parse_special = true}, &with, err));
+    QR_TRY(qr_tokenizer_encode(encoder->tokenizer, "a", 1, &(qr_encode_options){.parse_special = true}, &without, err));
     if (with.n > without.n && without.n > 0) { QR_TRY(split_special(&with, &without, encoder, err)); }
 out:
     qr_tokens_free(&with);

@@ -6,8 +6,8 @@
 #include "loaders/data/dataset.h"
 
 /* A permutation of 0 … n − 1: eight rounds of a Feistel network with Philox as its round function, over the smallest
- * even number of bits that holds n; indices that leave the range go round again (cycle walking; Black and Rogaway,
- * "Ciphers with arbitrary finite domains", 2002), four times on average at most. */
+ * even number of bits that holds n. Indices that leave the range go round again, four times on average at most (cycle
+ * walking; Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). */
 typedef struct qr_permutation {
     uint64_t seed;
     uint32_t stream;

@@ -5,8 +5,8 @@
  * others repeat some or all of theirs. (interleave_datasets of Hugging Face calls this all_exhausted; here the counts
  * are exact, not sampled.)
  *
- * A file's examples are taken in one random order, over and over, and an epoch continues where the one before ended:
- * after any number of epochs, no example of a file was taken more than once more than another. */
+ * A file's examples are taken in one random order, over and over, and an epoch continues where the one before ended.
+ * After any number of epochs, the counts of how often two examples of a file were taken differ by one at most. */
 #ifndef QR_LOADERS_DATA_SHARES_H
 #define QR_LOADERS_DATA_SHARES_H
 

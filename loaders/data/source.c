@@ -68,6 +68,9 @@ static qrun_status refuse_binary(const qr_dataset_source *source, qr_error *err)
                        "pyarrow)",
                        source->path, name, name);
     }
+    if (qr_ends_with(source->path, ".xlsx") || qr_ends_with(source->path, ".ods")) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is a spreadsheet; save it as CSV, in UTF-8", source->path);
+    }
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         const size_t n = strlen(kinds[i].start);
         if (source->size > n && memcmp(source->text, kinds[i].start, n) == 0) {
@@ -116,6 +119,22 @@ static qrun_status open_json(qr_dataset_source *source, qr_error *err) {
 
 static qrun_status take_record(qr_dataset_source *source, qr_dataset_piece *piece, qr_error *err);
 
+/* A header of one column that has another separator in it: spreadsheets write ';' where the comma is the decimal
+ * point. */
+static qrun_status refuse_other_separator(const qr_dataset_source *source, int64_t line, qr_error *err) {
+    const qr_csv_header *header = &source->header;
+    if (source->form != QR_FORM_CSV || header->n_names != 1) { return QRUN_OK; }
+    const char *found = strpbrk(header->names[0], ";\t|");
+    if (found == NULL) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "%s:%lld: the header is one column, \"%.60s\"; columns are separated by commas, here "
+                   "apparently by %s; save the table with commas, or with tabs as .tsv",
+                   source->path, (long long)line, header->names[0],
+                   *found == ';'    ? "';'"
+                   : *found == '\t' ? "tabs"
+                                    : "'|'");
+}
+
 static qrun_status open_table(qr_dataset_source *source, qr_error *err) {
     const char separator = source->form == QR_FORM_TSV ? '\t' : ',';
     qr_dataset_piece first;
@@ -126,7 +145,7 @@ static qrun_status open_table(qr_dataset_source *source, qr_error *err) {
     if (status != QRUN_OK) {
         return qr_fail(err, status, "%s:%lld: %s", source->path, (long long)first.line, detail.message);
     }
-    return QRUN_OK;
+    return refuse_other_separator(source, first.line, err);
 }
 
 qrun_status qr_dataset_source_open_text(qr_dataset_source *source, const char *path, const char *text, size_t size,
@@ -226,14 +245,14 @@ static qrun_status take_element(qr_dataset_source *source, qr_dataset_piece *pie
     return QRUN_OK;
 }
 
-/* Skips lines that hold nothing; with blanks_too, also those of white space. */
-static void skip_empty_lines(qr_dataset_source *source, bool blanks_too) {
+/* Skips lines that hold nothing but characters of `nothing`. */
+static void skip_empty_lines(qr_dataset_source *source, const char *nothing) {
     for (size_t at = source->at; at < source->size; at++) {
         const char c = source->text[at];
         if (c == '\n') {
             source->at = at + 1;
             source->line++;
-        } else if (c != '\r' && !(blanks_too && is_space(c))) {
+        } else if (c == '\0' || strchr(nothing, c) == NULL) {
             return;
         }
     }
@@ -242,7 +261,7 @@ static void skip_empty_lines(qr_dataset_source *source, bool blanks_too) {
 
 static qrun_status take_record(qr_dataset_source *source, qr_dataset_piece *piece, qr_error *err) {
     int64_t n_lines;
-    skip_empty_lines(source, false);
+    skip_empty_lines(source, "\r");
     *piece = (qr_dataset_piece){.text = source->text + source->at, .line = source->line};
     if (!qr_csv_find_end(piece->text, source->size - source->at, source->header.separator, &piece->n_bytes, &n_lines)) {
         return fail_line(source, source->line, "a quoted field that begins in this record is not closed", err);
@@ -306,7 +325,8 @@ qrun_status qr_dataset_source_next(qr_dataset_source *source, qr_dataset_piece *
     if (source->form <= QR_FORM_JSON) {
         skip_space(source);
     } else if (source->form != QR_FORM_TEXT) {
-        skip_empty_lines(source, source->form == QR_FORM_PARAGRAPHS);
+        /* Spreadsheets end tables with rows of separators. */
+        skip_empty_lines(source, source->form == QR_FORM_CSV ? "\r," : source->form == QR_FORM_TSV ? "\r\t" : "\r \t");
     }
     *found = !source->is_done && (source->is_array || source->at < source->size);
     if (!*found) { return QRUN_OK; }

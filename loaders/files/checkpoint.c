@@ -34,16 +34,28 @@ static qrun_status has_members(const char *folder, const char *name, const char 
 }
 
 qrun_status qr_checkpoint_recognise(const char *folder, bool *is_ours, qr_error *err) {
-    static const char *const of_run[] = {"family", "lora_targets"}, *const of_state[] = {"window", "checksum"};
-    QR_RETURN_IF_ERROR(has_members(folder, "run.json", of_run, is_ours, err));
-    return *is_ours ? QRUN_OK : has_members(folder, "state.json", of_state, is_ours, err);
+    static const struct {
+        const char *file, *const members[2];
+    } ours[] = {{"run.json", {"family", "lora_targets"}},
+                {"state.json", {"batch", "checksum"}},
+                {"state.json", {"window", "checksum"}}};
+    *is_ours = false;
+    for (size_t i = 0; i < QR_COUNT_OF(ours) && !*is_ours; i++) {
+        QR_RETURN_IF_ERROR(has_members(folder, ours[i].file, ours[i].members, is_ours, err));
+    }
+    return QRUN_OK;
+}
+
+const char *qr_checkpoint_key(const qr_json *state, const char *name) {
+    const bool earlier = qr_json_get(state, "batch") == NULL && qr_json_get(state, "window") != NULL;
+    return earlier && strcmp(name, "batch") == 0 ? "window" : name;
 }
 
 static qrun_status read_position(const qr_json *state, const char *path, qr_checkpoint *c, qr_error *err) {
     const struct {
         const char *key;
         int64_t *value;
-    } members[] = {{"step", &c->step}, {"epoch", &c->epoch}, {"window", &c->window}};
+    } members[] = {{"step", &c->step}, {"epoch", &c->epoch}, {qr_checkpoint_key(state, "batch"), &c->batch}};
     int64_t version = 0;
     QR_RETURN_IF_ERROR(qr_json_get_int(state, "version", 1, 1, &version, path, err));
     for (int i = 0; i < 3; i++) {

@@ -1,5 +1,5 @@
 /* The checkpoint of a training run, read back: a folder of three files that must all be whole.
- *     state.json         how far the run is: {"version": 1, "step", "epoch", "window", "checksum"} and what else
+ *     state.json         how far the run is: {"version": 1, "step", "epoch", "batch", "checksum"} and what else
  * belongs to it (runtime/train/checkpoint.c); checksum: qr_hash_words over the data of both tensors, in hexadecimal
  *     run.json           what the run is: an object of everything that must be equal to resume
  *     state.safetensors  "parameters" F32 [n], and "optimizer" U8 [n_bytes]: its states
@@ -13,8 +13,8 @@
 enum { QR_CHECKPOINT_JSON_BYTES = 1 << 20 };
 
 typedef struct qr_checkpoint {
-    int64_t step, epoch, window;
-    qr_json *state, *run; /* the objects themselves */
+    int64_t step, epoch, batch; /* batch: the next one of the epoch */
+    qr_json *state, *run;       /* the objects themselves */
     qr_safetensors *tensors;
     const qr_safetensors_tensor *parameters, *optimizer; /* in the map of the file */
 } qr_checkpoint;
@@ -26,6 +26,9 @@ qrun_status qr_checkpoint_recognise(const char *folder, bool *is_ours, qr_error 
 /* QRUN_ERROR_INPUT or QRUN_ERROR_NOT_FOUND for a folder that is not whole. Close it also after a failure. */
 qrun_status qr_checkpoint_open(const char *folder, qr_checkpoint *checkpoint, qr_error *err);
 void qr_checkpoint_close(qr_checkpoint *checkpoint); /* fine for a zeroed one */
+
+/* The name that a member of state.json has in this one: "batch" was "window" in those of earlier versions. */
+const char *qr_checkpoint_key(const qr_json *state, const char *name);
 
 /* Where two runs (objects of run.json) differ, for a message: "rank is 8 here and 4 there, …", at most three of them.
  * Empty where they are equal; more total steps here, and evaluation data where there are none there, are no difference:

@@ -1,10 +1,10 @@
 /* One pass: checks the grammar and builds the tree. The nodes are cJSON's, so that readers have its well-known shape
- * and predicates, but they are made here. cJSON's own parser is not used: it accepts texts that are not JSON, cuts
- * numbers at 63 bytes, and takes memory through hooks that belong to the whole process, so that setting them would
- * break a host program that uses cJSON too.
+ * and predicates, but they are made here. cJSON's own parser is not used: it accepts texts that are not JSON, and cuts
+ * numbers at 63 bytes. It takes memory through hooks that belong to the whole process, so setting them would break a
+ * host program that uses cJSON too.
  *
- * A tree lives in an arena of a few blocks; its root node follows the arena's head, so that qr_json_free finds
- * it. Text is copied out of the input once, unescaped. */
+ * A tree lives in an arena of a few blocks; its root node follows the arena's head, so that qr_json_free finds it. Text
+ * is copied out of the input once, unescaped. */
 #include "loaders/files/json.h"
 
 #include <float.h>

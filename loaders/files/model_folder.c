@@ -88,16 +88,8 @@ qrun_status qr_model_folder_check(const char *folder, qr_error *err) {
     const bool has_config = has_file(folder, "config.json", &status, err);
     const bool has_weights = has_file(folder, "model.safetensors", &status, err) ||
                              has_file(folder, "model.safetensors.index.json", &status, err);
-    const bool is_gptq = has_file(folder, "quantize_config.json", &status, err);
-    const bool is_awq = has_file(folder, "quant_config.json", &status, err);
     if (status != QRUN_OK) { return status; }
     if (!has_config) { return explain_missing_config(folder, err); }
-    if (is_gptq || is_awq) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "%s: is %s model, which is not supported; use the original 16-bit "
-                       "model instead, it is quantised while loading",
-                       folder, is_gptq ? "a GPTQ" : "an AWQ");
-    }
     return has_weights ? QRUN_OK : explain_missing_weights(folder, err);
 }
 

@@ -4,13 +4,13 @@
 
 #include "base/status.h"
 
-/* The folder of a model, in a new qr_alloc'ed string: name_or_path itself when there is such a folder or GGUF file,
- * otherwise the snapshot of the cached model "org/name", "name" or "org/name@revision". QRUN_ERROR_NOT_FOUND says where
- * it looked and what to do; QRUN_ERROR_UNSUPPORTED as qr_model_folder_check. */
+/* The folder of a model, in a new qr_alloc'ed string. It is name_or_path itself when there is such a folder or GGUF
+ * file, otherwise the snapshot of the cached model "org/name", "name" or "org/name@revision". QRUN_ERROR_NOT_FOUND says
+ * where it looked and what to do; QRUN_ERROR_UNSUPPORTED as qr_model_folder_check. */
 qrun_status qr_model_folder_resolve(const char *name_or_path, char **folder, qr_error *err);
 
 /* Checks that the folder holds a model in a form that can be read: config.json and safetensors. Pickled weights
- * (pytorch_model.bin), GPTQ and AWQ are refused by name with what to do instead. */
+ * (pytorch_model.bin) are refused by name with what to do instead. */
 qrun_status qr_model_folder_check(const char *folder, qr_error *err);
 
 /* The file `name` of a folder, for copying it: *path is qr_alloc'ed and led through no link any more. A link may lead

@@ -1,109 +1,307 @@
 #include "loaders/files/packed_weight.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "base/half.h"
 #include "base/sizes.h"
-#include "quant/small_floats.h"
+
+enum { NAME_BYTES = 256 };
 
 const char *qr_packing_name(qr_packing_kind kind) {
     switch (kind) {
         case QR_PACKING_NONE: return "none";
         case QR_PACKING_FP8: return "fp8";
         case QR_PACKING_MXFP4: return "mxfp4";
+        case QR_PACKING_GPTQ: return "gptq";
+        case QR_PACKING_AWQ: return "awq";
+        case QR_PACKING_INT: return "pack-quantized";
+        case QR_PACKING_INT8: return "int-quantized";
+        case QR_PACKING_FLOAT8: return "float-quantized";
+        case QR_PACKING_NVFP4: return "nvfp4-pack-quantized";
     }
     return "?";
 }
 
-/* ---- Finding ----------------------------------------------------------------------------------------------------- */
+/* ---- Names ------------------------------------------------------------------------------------------------------- */
+
+/* What follows "<module>." in the names of a packed matrix. NULL: the format has none, or stacks alone. */
+typedef struct part_names {
+    const char *codes, *scales, *zeros, *groups;
+} part_names;
+
+static const part_names names_of[] = {
+    [QR_PACKING_NONE] = {0},
+    [QR_PACKING_FP8] = {"weight", "weight_scale_inv"},
+    [QR_PACKING_MXFP4] = {0},
+    [QR_PACKING_GPTQ] = {"qweight", "scales", "qzeros", "g_idx"},
+    [QR_PACKING_AWQ] = {"qweight", "scales", "qzeros"},
+    [QR_PACKING_INT] = {"weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx"},
+    [QR_PACKING_INT8] = {"weight", "weight_scale", "weight_zero_point"},
+    [QR_PACKING_FLOAT8] = {"weight", "weight_scale"},
+    [QR_PACKING_NVFP4] = {"weight_packed", "weight_scale"},
+};
+static const char SHAPE[] = "weight_shape", GLOBAL_SCALE[] = "weight_global_scale";
 
 static const qr_dtype_set SCALES =
     QR_DTYPES_FLOAT | QR_DTYPE_BIT(QR_DTYPE_F8_E8M0) | QR_DTYPE_BIT(QR_DTYPE_U8) /* E8M0 by another name */;
 
+static bool is_float8(qr_dtype dtype) { return dtype == QR_DTYPE_F8_E4M3 || dtype == QR_DTYPE_F8_E5M2; }
+
 bool qr_packing_has_codes(const qr_packing *packing, const qr_safetensors_tensor *tensor) {
-    switch (packing->kind) {
-        case QR_PACKING_NONE:
-        case QR_PACKING_MXFP4: break;
-        case QR_PACKING_FP8: return tensor->dtype == QR_DTYPE_F8_E4M3 || tensor->dtype == QR_DTYPE_F8_E5M2;
+    return packing->kind == QR_PACKING_FP8 && is_float8(tensor->dtype);
+}
+
+static const qr_safetensors_tensor *find_part(const qr_safetensors *file, const char *module, const char *suffix,
+                                              char name[NAME_BYTES]) {
+    (void)snprintf(name, NAME_BYTES, "%s.%s", module, suffix);
+    return qr_safetensors_find(file, name);
+}
+
+const qr_safetensors_tensor *qr_packed_module_codes(const qr_safetensors *file, const qr_packing *packing,
+                                                    const char *module) {
+    char name[NAME_BYTES];
+    const part_names *names = &names_of[packing->kind];
+    const qr_safetensors_tensor *codes = names->codes != NULL ? find_part(file, module, names->codes, name) : NULL;
+    if (codes == NULL || strcmp(names->codes, "weight") != 0) { return codes; }
+    return (packing->kind == QR_PACKING_INT8 ? codes->dtype == QR_DTYPE_I8 : is_float8(codes->dtype)) ? codes : NULL;
+}
+
+bool qr_packed_module_has(const qr_packing *packing, const qr_safetensors_tensor *codes, const char *name) {
+    static const char *const others[] = {
+        SHAPE,          GLOBAL_SCALE,       "input_scale", "input_zero_point", "input_global_scale",
+        "output_scale", "output_zero_point"};
+    const part_names *names = &names_of[packing->kind];
+    const char *const own[] = {names->codes, names->scales, names->zeros, names->groups};
+    const char *dot = strrchr(codes->name, '.');
+    const size_t n_bytes = dot != NULL ? (size_t)(dot - codes->name) + 1 : 0;
+    if (n_bytes == 0 || strncmp(name, codes->name, n_bytes) != 0) { return false; }
+    const char *end = name + n_bytes;
+    for (size_t i = 0; i < QR_COUNT_OF(own); i++) {
+        if (own[i] != NULL && strcmp(end, own[i]) == 0) { return true; }
+    }
+    for (size_t i = 0; i < QR_COUNT_OF(others); i++) {
+        if (strcmp(end, others[i]) == 0) { return true; }
     }
     return false;
 }
 
-/* Bytes of a row of codes. */
-static int64_t row_bytes(qr_packing_kind kind, int64_t cols) { return kind == QR_PACKING_MXFP4 ? cols / 2 : cols; }
+/* ---- Finding ----------------------------------------------------------------------------------------------------- */
 
-/* The dimensions before those of a matrix are the codes': experts. A single scale may have any number of them. */
-static qrun_status find_scales(const qr_safetensors *file, const qr_safetensors_tensor *codes, const char *name,
-                               int64_t n_grid_rows, int64_t n_grid_cols, const qr_safetensors_tensor **scales,
-                               qr_error *err) {
+/* The dimensions before those of a matrix are the codes': experts. A single value may have any number of them. */
+static qrun_status find_grid(const qr_safetensors *file, const qr_safetensors_tensor *codes, const char *name,
+                             qr_dtype_set dtypes, int64_t n_grid_rows, int64_t n_grid_cols,
+                             const qr_safetensors_tensor **grid, qr_error *err) {
     int64_t dims[QR_MAX_DIMS];
     const int n_stacks = codes->n_dims > 2 ? 1 : 0;
     const qr_safetensors_tensor *found = qr_safetensors_find(file, name);
     if (n_grid_rows * n_grid_cols == 1 && n_stacks == 0 && found != NULL) {
         for (int d = 0; d < found->n_dims; d++) { dims[d] = 1; }
-        return qr_safetensors_require(file, name, SCALES, found->n_dims, dims, scales, err);
+        return qr_safetensors_require(file, name, dtypes, found->n_dims, dims, grid, err);
     }
     for (int d = 0; d < n_stacks; d++) { dims[d] = codes->dims[d]; }
     dims[n_stacks] = n_grid_rows;
     dims[n_stacks + 1] = n_grid_cols;
-    return qr_safetensors_require(file, name, SCALES, n_stacks + 2, dims, scales, err);
+    return qr_safetensors_require(file, name, dtypes, n_stacks + 2, dims, grid, err);
+}
+
+/* A matrix [rows, cols] without its tensors. */
+static qr_packed_weight describe(const qr_packing *packing, int64_t rows, int64_t cols) {
+    const int64_t block_cols = packing->block_cols > 0 ? packing->block_cols : cols;
+    return (qr_packed_weight){.kind = packing->kind,
+                              .rows = rows,
+                              .cols = cols,
+                              .row_step = 1,
+                              .block_rows = packing->block_rows > 0 ? packing->block_rows : rows,
+                              .block_cols = block_cols,
+                              .bits = packing->bits,
+                              .n_groups = qr_ceil_div(cols, block_cols),
+                              .zero_step = !packing->zeros_less_one ? 0
+                                           : packing->bits == 4     ? UINT32_C(0x11111111)
+                                                                    : UINT32_C(0x01010101),
+                              .global_scale = 1.0F};
 }
 
 qrun_status qr_packed_weight_find(const qr_safetensors *file, const qr_packing *packing,
                                   const qr_safetensors_tensor *codes, const char *scales_name, int64_t rows,
                                   int64_t cols, int64_t index, qr_packed_weight *packed, qr_error *err) {
     const qr_safetensors_tensor *scales;
-    const int64_t block_rows = packing->block_rows > 0 ? packing->block_rows : rows;
-    const int64_t block_cols = packing->block_cols > 0 ? packing->block_cols : cols;
-    const int64_t n_grid_rows = qr_ceil_div(rows, block_rows), n_grid_cols = qr_ceil_div(cols, block_cols);
-    QR_RETURN_IF_ERROR(find_scales(file, codes, scales_name, n_grid_rows, n_grid_cols, &scales, err));
-    *packed = (qr_packed_weight){.kind = packing->kind,
-                                 .rows = rows,
-                                 .cols = cols,
-                                 .row_step = 1,
-                                 .codes = codes->data + index * rows * row_bytes(packing->kind, cols),
-                                 .code_dtype = codes->dtype,
-                                 .scales = scales->data +
-                                           (size_t)(index * n_grid_rows * n_grid_cols) * qr_dtype_bytes(scales->dtype),
-                                 .scale_tensor = scales,
-                                 .block_rows = block_rows,
-                                 .block_cols = block_cols};
+    qr_packed_weight made = describe(packing, rows, cols);
+    const int64_t n_grid_rows = qr_ceil_div(rows, made.block_rows);
+    const int64_t row_bytes = packing->kind == QR_PACKING_MXFP4 ? cols / 2 : cols;
+    QR_RETURN_IF_ERROR(find_grid(file, codes, scales_name, SCALES, n_grid_rows, made.n_groups, &scales, err));
+    made.codes = codes->data + index * rows * row_bytes;
+    made.code_dtype = codes->dtype;
+    made.scales = scales->data + (size_t)(index * n_grid_rows * made.n_groups) * qr_dtype_bytes(scales->dtype);
+    made.scale_tensor = scales;
+    *packed = made;
     return QRUN_OK;
 }
 
-/* ---- Decoding ---------------------------------------------------------------------------------------------------- */
+/* ---- Modules ----------------------------------------------------------------------------------------------------- */
 
-static float scale_at(const qr_packed_weight *packed, int64_t index) {
-    float scale;
-    const qr_dtype dtype = packed->scale_tensor->dtype;
-    if (dtype == QR_DTYPE_F8_E8M0 || dtype == QR_DTYPE_U8) { return qr_e8m0_to_f32(packed->scales[index]); }
-    qr_elements_to_f32(dtype, packed->scales, index, 1, &scale);
-    return scale;
+/* What every finder here needs. */
+typedef struct finder {
+    const qr_safetensors *file;
+    const qr_packing *packing;
+    const char *module;
+    const qr_safetensors_tensor *codes;
+    qr_error *err;
+} finder;
+
+static qrun_status require_part(const finder *f, const char *suffix, qr_dtype dtype, int64_t n_rows, int64_t n_cols,
+                                const qr_safetensors_tensor **tensor) {
+    char name[NAME_BYTES];
+    const int64_t dims[2] = {n_rows, n_cols};
+    const qr_dtype_set dtypes = dtype == QR_DTYPE_F32 ? QR_DTYPES_FLOAT : QR_DTYPE_BIT(dtype);
+    (void)find_part(f->file, f->module, suffix, name);
+    return qr_safetensors_require(f->file, name, dtypes, 2, dims, tensor, f->err);
 }
 
-static void decode_fp8(const float values[256], const unsigned char *codes, int64_t n, float scale, float *dst) {
-    for (int64_t i = 0; i < n; i++) { dst[i] = values[codes[i]] * scale; }
+static qrun_status require_codes(const finder *f, qr_dtype dtype, int64_t n_rows, int64_t n_cols) {
+    const qr_safetensors_tensor *codes;
+    return require_part(f, names_of[f->packing->kind].codes, dtype, n_rows, n_cols, &codes);
 }
 
-/* An even number of codes, the first one in the lower half of its byte. */
-static void decode_fp4(const unsigned char *codes, int64_t n, float scale, float *dst) {
-    for (int64_t i = 0; i < n; i += 2) {
-        dst[i] = qr_float4_values[codes[i / 2] & 15] * scale;
-        dst[i + 1] = qr_float4_values[codes[i / 2] >> 4] * scale;
-    }
+static qrun_status check_multiple(const finder *f, const char *what, int64_t n, int64_t of) {
+    if (n % of == 0) { return QRUN_OK; }
+    return qr_fail(f->err, QRUN_ERROR_INPUT, "%s: is %s in blocks of %lld %s, and the matrix has %lld", f->codes->name,
+                   qr_packing_name(f->packing->kind), (long long)of, what, (long long)n);
 }
 
-void qr_packed_weight_rows(const qr_packed_weight *packed, int64_t first, int64_t n_rows, float *dst) {
-    float values[256];
-    const int64_t cols = packed->cols, n_blocks = qr_ceil_div(cols, packed->block_cols);
-    if (packed->kind == QR_PACKING_FP8) { qr_float8_values(packed->code_dtype, values); }
-    for (int64_t r = 0; r < n_rows; r++) {
-        const int64_t row = packed->first_row + (first + r) * packed->row_step;
-        const int64_t grid_row = row / packed->block_rows;
-        const unsigned char *codes = packed->codes + row * row_bytes(packed->kind, cols);
-        for (int64_t b = 0; b < n_blocks; b++) {
-            const int64_t c = b * packed->block_cols, n = qr_min(packed->block_cols, cols - c);
-            const float scale = scale_at(packed, grid_row * n_blocks + b);
-            if (packed->kind == QR_PACKING_FP8) { decode_fp8(values, codes + c, n, scale, dst + r * cols + c); }
-            if (packed->kind == QR_PACKING_MXFP4) { decode_fp4(codes + c / 2, n, scale, dst + r * cols + c); }
+/* The group of each column. Columns in the order of their groups need no list. */
+static qrun_status find_groups(const finder *f, qr_packed_weight *packed) {
+    char name[NAME_BYTES];
+    bool in_order = true;
+    const int64_t cols = packed->cols;
+    const qr_safetensors_tensor *groups = find_part(f->file, f->module, names_of[packed->kind].groups, name);
+    if ((groups == NULL || groups->n_bytes == 0) && !f->packing->is_reordered) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_safetensors_require(f->file, name, QR_DTYPE_BIT(QR_DTYPE_I32), 1, &cols, &groups, f->err));
+    for (int64_t c = 0; c < cols; c++) {
+        int32_t group;
+        memcpy(&group, groups->data + c * 4, sizeof group);
+        if (group < 0 || group >= packed->n_groups) {
+            QR_RETURN_IF_ERROR(qr_safetensors_check(f->file, f->err));
+            return qr_fail(f->err, QRUN_ERROR_INPUT, "%s: column %lld is in group %d, and there are %lld groups", name,
+                           (long long)c, (int)group, (long long)packed->n_groups);
         }
+        in_order = in_order && group == c / packed->block_cols;
     }
+    packed->groups = in_order ? NULL : groups;
+    return qr_safetensors_check(f->file, f->err);
+}
+
+/* GPTQ and AWQ, whose tensors have a column for each row of the matrix. */
+static qrun_status find_across(const finder *f, qr_packed_weight *packed) {
+    const int64_t rows = packed->rows, cols = packed->cols, per_word = 32 / packed->bits;
+    const bool is_gptq = packed->kind == QR_PACKING_GPTQ;
+    QR_RETURN_IF_ERROR(check_multiple(f, "rows", rows, per_word));
+    QR_RETURN_IF_ERROR(check_multiple(f, "columns", cols, is_gptq ? per_word : packed->block_cols));
+    QR_RETURN_IF_ERROR(
+        require_codes(f, QR_DTYPE_I32, is_gptq ? cols / per_word : cols, is_gptq ? rows : rows / per_word));
+    QR_RETURN_IF_ERROR(require_part(f, "scales", QR_DTYPE_F32, packed->n_groups, rows, &packed->scale_tensor));
+    QR_RETURN_IF_ERROR(require_part(f, "qzeros", QR_DTYPE_I32, packed->n_groups, rows / per_word, &packed->zeros));
+    return is_gptq ? find_groups(f, packed) : QRUN_OK;
+}
+
+static qrun_status check_shape(const finder *f, const qr_packed_weight *packed) {
+    char name[NAME_BYTES];
+    const int64_t two = 2;
+    const qr_safetensors_tensor *shape;
+    int64_t dims[2];
+    (void)find_part(f->file, f->module, SHAPE, name);
+    QR_RETURN_IF_ERROR(qr_safetensors_require(f->file, name, QR_DTYPE_BIT(QR_DTYPE_I64), 1, &two, &shape, f->err));
+    memcpy(dims, shape->data, sizeof dims);
+    QR_RETURN_IF_ERROR(qr_safetensors_check(f->file, f->err));
+    if (dims[0] == packed->rows && dims[1] == packed->cols) { return QRUN_OK; }
+    return qr_fail(f->err, QRUN_ERROR_INPUT, "%s: says [%lld, %lld] where config.json asks for [%lld, %lld]", name,
+                   (long long)dims[0], (long long)dims[1], (long long)packed->rows, (long long)packed->cols);
+}
+
+static qrun_status find_scales(const finder *f, qr_packed_weight *packed) {
+    char name[NAME_BYTES];
+    (void)find_part(f->file, f->module, names_of[packed->kind].scales, name);
+    return find_grid(f->file, f->codes, name, QR_DTYPES_FLOAT, qr_ceil_div(packed->rows, packed->block_rows),
+                     packed->n_groups, &packed->scale_tensor, f->err);
+}
+
+static qrun_status find_int(const finder *f, qr_packed_weight *packed) {
+    const int64_t rows = packed->rows, cols = packed->cols, per_word = 32 / packed->bits;
+    QR_RETURN_IF_ERROR(check_multiple(f, "columns", cols, packed->block_cols));
+    QR_RETURN_IF_ERROR(require_codes(f, QR_DTYPE_I32, rows, qr_ceil_div(cols, per_word)));
+    QR_RETURN_IF_ERROR(check_shape(f, packed));
+    QR_RETURN_IF_ERROR(find_scales(f, packed));
+    if (f->packing->has_zeros) {
+        QR_RETURN_IF_ERROR(require_part(f, "weight_zero_point", QR_DTYPE_I32, qr_ceil_div(rows, per_word),
+                                        packed->n_groups, &packed->zeros));
+    }
+    return find_groups(f, packed);
+}
+
+static qrun_status find_int8(const finder *f, qr_packed_weight *packed) {
+    char name[NAME_BYTES];
+    QR_RETURN_IF_ERROR(require_codes(f, QR_DTYPE_I8, packed->rows, packed->cols));
+    QR_RETURN_IF_ERROR(find_scales(f, packed));
+    if (!f->packing->has_zeros) { return QRUN_OK; }
+    (void)find_part(f->file, f->module, "weight_zero_point", name);
+    return find_grid(f->file, f->codes, name, QR_DTYPE_BIT(QR_DTYPE_I8), qr_ceil_div(packed->rows, packed->block_rows),
+                     packed->n_groups, &packed->zeros, f->err);
+}
+
+static qrun_status find_nvfp4(const finder *f, qr_packed_weight *packed) {
+    char name[NAME_BYTES];
+    const qr_safetensors_tensor *global;
+    QR_RETURN_IF_ERROR(check_multiple(f, "columns", packed->cols, QR_NVFP4_BLOCK));
+    QR_RETURN_IF_ERROR(require_codes(f, QR_DTYPE_U8, packed->rows, packed->cols / 2));
+    QR_RETURN_IF_ERROR(
+        require_part(f, "weight_scale", QR_DTYPE_F8_E4M3, packed->rows, packed->n_groups, &packed->scale_tensor));
+    (void)find_part(f->file, f->module, GLOBAL_SCALE, name);
+    QR_RETURN_IF_ERROR(find_grid(f->file, f->codes, name, QR_DTYPE_BIT(QR_DTYPE_F32), 1, 1, &global, f->err));
+    memcpy(&packed->global_scale, global->data, sizeof packed->global_scale);
+    QR_RETURN_IF_ERROR(qr_safetensors_check(f->file, f->err));
+    if (packed->global_scale > 0 && isfinite(packed->global_scale)) { return QRUN_OK; }
+    return qr_fail(f->err, QRUN_ERROR_INPUT, "%s: is %g, and scales cannot be divided by that", name,
+                   (double)packed->global_scale);
+}
+
+static qrun_status find_float8(const finder *f, qr_packed_weight *packed) {
+    char name[NAME_BYTES];
+    QR_RETURN_IF_ERROR(require_codes(f, f->codes->dtype, packed->rows, packed->cols));
+    (void)find_part(f->file, f->module, names_of[packed->kind].scales, name);
+    return qr_packed_weight_find(f->file, f->packing, f->codes, name, packed->rows, packed->cols, 0, packed, f->err);
+}
+
+static qrun_status find_by_kind(const finder *f, qr_packed_weight *packed) {
+    switch (packed->kind) {
+        case QR_PACKING_NONE:
+        case QR_PACKING_MXFP4: break;
+        case QR_PACKING_FP8:
+        case QR_PACKING_FLOAT8: return find_float8(f, packed);
+        case QR_PACKING_GPTQ:
+        case QR_PACKING_AWQ: return find_across(f, packed);
+        case QR_PACKING_INT: return find_int(f, packed);
+        case QR_PACKING_INT8: return find_int8(f, packed);
+        case QR_PACKING_NVFP4: return find_nvfp4(f, packed);
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_packed_module_find(const qr_safetensors *file, const qr_packing *packing, const char *module,
+                                  const qr_safetensors_tensor *codes, int64_t rows, int64_t cols,
+                                  qr_packed_weight *packed, qr_error *err) {
+    char plain[NAME_BYTES];
+    const finder f = {.file = file, .packing = packing, .module = module, .codes = codes, .err = err};
+    qr_packed_weight made = describe(packing, rows, cols);
+    const qr_safetensors_tensor *other = find_part(file, module, "weight", plain);
+    if (other != NULL && other != codes) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: is there beside %s, and only one of them can be the matrix",
+                       codes->name, plain);
+    }
+    QR_RETURN_IF_ERROR(find_by_kind(&f, &made));
+    made.codes = codes->data;
+    made.code_dtype = codes->dtype;
+    made.scales = made.scale_tensor->data;
+    *packed = made;
+    return QRUN_OK;
 }

@@ -26,8 +26,8 @@ typedef struct qr_safetensors_tensor {
     int64_t head_dim; /* not 0: rows lie in the order of GGUF, in heads of this size: qr_stored_row */
 } qr_safetensors_tensor;
 
-/* Where row `row` lies in a matrix of that head_dim. llama.cpp rotates neighbours, transformers the halves of a head:
- * so a GGUF file has row i of the first half of a head before row i of the second. */
+/* Where row `row` lies in a matrix of that head_dim. llama.cpp rotates neighbours, transformers the halves of a head.
+ * So a GGUF file has row i of the first half of a head before row i of the second. */
 static inline int64_t qr_stored_row(int64_t head_dim, int64_t row) {
     if (head_dim == 0) { return row; }
     const int64_t half = head_dim / 2, within = row % head_dim;

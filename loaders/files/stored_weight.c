@@ -140,23 +140,36 @@ static qrun_status find_int8(const qr_safetensors *file, const char *module, qr_
 
 static qrun_status find_packed(const qr_safetensors *file, const char *module, bool transposed,
                                const qr_packing *packing, qr_stored_weight *stored, qr_error *err) {
-    const int64_t rows = stored->desc.rows, cols = stored->desc.cols, dims[2] = {rows, cols};
-    char scales[QR_STORED_NAME_BYTES];
-    (void)snprintf(scales, sizeof scales, "%s.weight_scale_inv", module);
     if (transposed) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: is stored as %s, which this family cannot be",
                        stored->codes->name, qr_packing_name(packing->kind));
     }
-    QR_RETURN_IF_ERROR(qr_safetensors_require(file, stored->codes->name, QR_DTYPE_BIT(stored->codes->dtype), 2, dims,
-                                              &stored->codes, err));
     stored->desc.format = QR_WEIGHT_BF16;
-    return qr_packed_weight_find(file, packing, stored->codes, scales, rows, cols, 0, &stored->packed, err);
+    return qr_packed_module_find(file, packing, module, stored->codes, stored->desc.rows, stored->desc.cols,
+                                 &stored->packed, err);
+}
+
+/* A matrix that is packed in a way that config.json does not tell. */
+static qrun_status refuse_unexplained(const qr_safetensors *file, const char *module, qr_error *err) {
+    static const char *const suffixes[] = {"qweight", "weight_packed", "scales", "weight_scale"};
+    char name[QR_STORED_NAME_BYTES];
+    for (size_t i = 0; i < QR_COUNT_OF(suffixes); i++) {
+        if (find_part(file, module, suffixes[i], name) == NULL) { continue; }
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: belongs to a packed matrix, but not to one of the kind that \"quantization_config\" in "
+                       "config.json says",
+                       name);
+    }
+    return QRUN_OK;
 }
 
 static qrun_status find_parts(const qr_safetensors *file, const char *module, bool transposed,
                               const qr_packing *packing, qr_stored_weight *stored, qr_error *err) {
     const int64_t rows = stored->desc.rows, cols = stored->desc.cols;
     char name[QR_STORED_NAME_BYTES];
+    if (packing != NULL && (stored->codes = qr_packed_module_codes(file, packing, module)) != NULL) {
+        return find_packed(file, module, transposed, packing, stored, err);
+    }
     const qr_safetensors_tensor *state = find_part(file, module, QR_BNB_QUANT_STATE_NAME, name);
     if (state == NULL && find_part(file, module, "weight.quant_state.bitsandbytes__fp4", name) != NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
@@ -165,9 +178,7 @@ static qrun_status find_parts(const qr_safetensors *file, const char *module, bo
     stored->codes = find_part(file, module, QR_BNB_CODES_NAME, name);
     if (state != NULL && stored->codes != NULL) { return find_nf4(file, module, state, stored, err); }
     if (stored->codes != NULL && stored->codes->dtype == QR_DTYPE_I8) { return find_int8(file, module, stored, err); }
-    if (packing != NULL && stored->codes != NULL && qr_packing_has_codes(packing, stored->codes)) {
-        return find_packed(file, module, transposed, packing, stored, err);
-    }
+    if (stored->codes == NULL) { QR_RETURN_IF_ERROR(refuse_unexplained(file, module, err)); }
     const int64_t dims[2] = {transposed ? cols : rows, transposed ? rows : cols};
     QR_RETURN_IF_ERROR(
         qr_safetensors_require(file, name, QR_DTYPES_FLOAT | QR_DTYPES_BLOCKS, 2, dims, &stored->codes, err));

@@ -1,6 +1,6 @@
 /* A model as files by name and as tensors, whatever it is stored as. It is a folder as Hugging Face has them, or a GGUF
- * file, which is seen as the folder that it was converted from: with config.json, generation_config.json,
- * tokenizer.json, tokenizer_config.json and chat_template.jinja made from its metadata, and tensors under the names of
+ * file, which is seen as the folder that it was converted from. Its config.json, generation_config.json,
+ * tokenizer.json, tokenizer_config.json and chat_template.jinja are made from the metadata. Tensors have the names of
  * transformers. Whoever reads a model reads it through here, and need not know which of the two it is.
  *
  * `model` is the path that qr_model_folder_resolve gives. */

@@ -1,11 +1,11 @@
-/* A small interpreter of the Jinja template language, as far as chat templates use it: what Jinja2 3.1 does with the
- * settings of transformers (trim_blocks, lstrip_blocks, loop controls, the generation tag, its own tojson, the sandbox
- * that forbids changing lists and dicts).
+/* A small interpreter of the Jinja template language, as far as chat templates use it. It does what Jinja2 3.1 does
+ * with the settings of transformers: trim_blocks, lstrip_blocks, loop controls, the generation tag, its own tojson, and
+ * the sandbox that forbids changing lists and dicts.
  *
- * Statements: if, for (filter, else, recursive, loop.*), set (also of namespaces, tuples, blocks), macro, call,
- * filter, with, generation, break, continue, raw. Expressions: Python's operators, literals, slices, filters, tests,
- * methods. Not supported: include, import, extends, block, do, autoescape, integers beyond 4,300 digits, \N{…} in
- * strings. What is not supported is refused with a message that names it.
+ * Statements: if, for (filter, else, recursive, loop.*), set (also of namespaces, tuples, blocks), macro, call, filter,
+ * with, generation, break, continue, raw. Expressions: Python's operators, literals, slices, filters, tests, methods.
+ * Not supported: include, import, extends, block, do, autoescape, integers beyond 4,300 digits, \N{…} in strings. What
+ * is not supported is refused with a message that names it.
  *
  * Templates and values come from outside: nesting, steps, memory and range lengths are limited, each with one clear
  * error, and nothing a template does reaches beyond its own arena. */

@@ -9,12 +9,8 @@ static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
 enum { MARK_BYTES = 3 };
 
 static const qr_merge *find_merge(const qr_bpe *bpe, int32_t left, int32_t right) {
-    const uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    uint32_t at = (uint32_t)(key * 0x9E3779B97F4A7C15ULL >> 32) & bpe->table_mask;
-    for (; bpe->table[at].left >= 0; at = (at + 1) & bpe->table_mask) {
-        if (bpe->table[at].left == left && bpe->table[at].right == right) { return &bpe->table[at]; }
-    }
-    return NULL;
+    const qr_merge *slot = qr_bpe_find_slot(bpe, left, right);
+    return slot->left >= 0 ? slot : NULL;
 }
 
 /* --- heap of rank << 32 | position -------------------------------------------------------------------------------- */
@@ -80,31 +76,31 @@ static int32_t find_character(const qr_tokenizer *tokenizer, const char *text, s
 typedef struct symbol_list {
     qr_encode_work *work;
     int32_t n;
-    size_t n_left; /* bytes of the word after this character */
+    int32_t enough; /* symbols that surely give more tokens than are wanted */
     bool unknown_waits;
     qrun_status status;
 } symbol_list;
 
 static void add_symbol(symbol_list *list, int32_t id) {
-    list->work->symbols[list->n] = (qr_bpe_symbol){id, list->n - 1, list->n + 1};
+    enum { MOST_SYMBOLS = INT32_MAX / 2 };
+    qr_encode_work *work = list->work;
+    if (list->status != QRUN_OK) { return; }
+    if (list->n == MOST_SYMBOLS) {
+        list->status = qr_fail(work->err, QRUN_ERROR_ARGUMENT, "a word of more than 1 GiB is too long to encode");
+        return;
+    }
+    if ((size_t)list->n == work->symbols_capacity) {
+        list->status = qr_array_grow(&work->symbols, &work->symbols_capacity, (size_t)list->n + 1,
+                                     sizeof *work->symbols, "a word of the text", work->err);
+        if (list->status != QRUN_OK) { return; }
+    }
+    work->symbols[list->n] = (qr_bpe_symbol){id, list->n - 1, list->n + 1};
     list->n++;
 }
 
 static void flush_unknown(symbol_list *list) {
     if (list->unknown_waits) { add_symbol(list, list->work->tokenizer->model_unk_id); }
     list->unknown_waits = false;
-}
-
-/* Room for n_bytes more symbols and those of the rest of the word: one for each byte at most, and an unknown one. The
- * bytes of affixes come on top. */
-static void reserve_symbols(symbol_list *list, size_t n_bytes) {
-    qr_encode_work *work = list->work;
-    const size_t n_symbols = (size_t)list->n + n_bytes + list->n_left + 1;
-    if (n_symbols > (size_t)INT32_MAX / 2) {
-        list->status = qr_fail(work->err, QRUN_ERROR_ARGUMENT, "a word of more than 1 GiB is too long to encode");
-    } else if (!qr_array_reserve(&work->symbols, &work->symbols_capacity, n_symbols, sizeof *work->symbols)) {
-        list->status = qr_fail_memory(work->err, "a word of the text", n_symbols * sizeof *work->symbols);
-    }
 }
 
 static bool add_bytes(symbol_list *list, const char *text, size_t n_bytes) {
@@ -114,10 +110,10 @@ static bool add_bytes(symbol_list *list, const char *text, size_t n_bytes) {
     }
     if (tokenizer->bpe.prefix != NULL || tokenizer->bpe.suffix != NULL) {
         list->work->budget.growth -= (int64_t)n_bytes;
-        reserve_symbols(list, n_bytes);
-        if (list->status != QRUN_OK) { return true; }
     }
-    for (size_t i = 0; i < n_bytes; i++) { add_symbol(list, tokenizer->byte_ids[(unsigned char)text[i]]); }
+    for (size_t i = 0; i < n_bytes && list->n <= list->enough; i++) {
+        add_symbol(list, tokenizer->byte_ids[(unsigned char)text[i]]);
+    }
     return true;
 }
 
@@ -145,13 +141,24 @@ static void add_character(symbol_list *list, const char *text, size_t n_bytes) {
     list->unknown_waits = true;
 }
 
+/* A token of the result has at most as many symbols as the longest token has bytes: merging puts texts together. That
+ * does not hold where a merge drops a prefix, or where the unknown token has no text. */
+static int32_t enough_symbols(const qr_encode_work *work) {
+    const qr_tokenizer *tokenizer = work->tokenizer;
+    const int32_t unk = tokenizer->model_unk_id;
+    const bool unknown_is_empty = unk >= 0 && tokenizer->vocab.entries[unk].length == 0;
+    const size_t room = work->max_out - work->out->n, longest = tokenizer->vocab.longest;
+    if (tokenizer->bpe.prefix != NULL || unknown_is_empty || room >= (size_t)INT32_MAX / (longest + 1)) {
+        return INT32_MAX - 1;
+    }
+    return (int32_t)((room + 1) * longest);
+}
+
 static qrun_status find_symbols(qr_encode_work *work, const char *text, size_t n_bytes, int32_t *n) {
     const qr_bpe *bpe = &work->tokenizer->bpe;
-    symbol_list list = {.work = work, .n_left = n_bytes};
-    reserve_symbols(&list, 0);
-    for (size_t i = 0, length; i < n_bytes && list.status == QRUN_OK; i += length) {
+    symbol_list list = {.work = work, .enough = enough_symbols(work)};
+    for (size_t i = 0, length; i < n_bytes && list.status == QRUN_OK && list.n <= list.enough; i += length) {
         length = qr_char_length(text[i]);
-        list.n_left -= length;
         const char *character = text + i;
         size_t n_character = length;
         add_affixes(bpe, &work->word, i == 0, i + length == n_bytes, &character, &n_character);
@@ -159,9 +166,9 @@ static qrun_status find_symbols(qr_encode_work *work, const char *text, size_t n
         qr_budget_spend(&work->budget, n_character);
         if (work->budget.growth < 0 || work->budget.steps < 0) { break; }
     }
-    QR_RETURN_IF_ERROR(list.status);
     if (!qr_buffer_ok(&work->word)) { return qr_fail_memory(work->err, "a word of the text", n_bytes); }
     flush_unknown(&list);
+    QR_RETURN_IF_ERROR(list.status);
     if (list.n > 0) { work->symbols[list.n - 1].next = -1; }
     *n = list.n;
     qr_budget_spend(&work->budget, QR_STEPS_OF_SYMBOL * (size_t)list.n);
@@ -171,8 +178,9 @@ static qrun_status find_symbols(qr_encode_work *work, const char *text, size_t n
 static qrun_status merge_symbols(qr_encode_work *work, int32_t n) {
     const qr_bpe *bpe = &work->tokenizer->bpe;
     qr_bpe_symbol *symbols = work->symbols;
-    /* One candidate per neighbouring pair at the start, two more for each of fewer merges than symbols. */
-    const size_t n_candidates = 3 * (size_t)n + 1;
+    /* One candidate for each neighbouring pair at the start. A merge, of which there are fewer than symbols, takes one
+     * out and puts in two. */
+    const size_t n_candidates = 2 * (size_t)n + 1;
     QR_RETURN_IF_ERROR(qr_array_grow(&work->heap, &work->heap_capacity, n_candidates, sizeof *work->heap,
                                      "a word of the text", work->err));
     work->n_heap = 0;
@@ -226,7 +234,7 @@ static size_t word_length(const char *text, size_t n_bytes) {
 }
 
 qrun_status qr_bpe_encode(qr_encode_work *work, const char *text, size_t n_bytes) {
-    while (n_bytes > 0) {
+    while (n_bytes > 0 && !qr_encode_is_over(work)) {
         const size_t n = work->tokenizer->bpe.splits_before_mark ? word_length(text, n_bytes) : n_bytes;
         QR_RETURN_IF_ERROR(encode_word(work, text, n));
         text += n;

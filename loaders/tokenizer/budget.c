@@ -4,20 +4,24 @@
 
 /* Real tokenizers take about 50 steps a byte. An expression that counts a number's digits in threes from its end takes
  * one step for each pair of digits, so the first kilobytes are given more. The longest decomposition, spelled in the
- * byte-level alphabet, is 22 times its character. */
+ * byte-level alphabet, is 22 times its character; a long text of such characters alone is no language. Hangul, the most
+ * that a real text grows, comes to 6 times. */
 enum {
     LEAST_STEPS = 1 << 20,
     STEPS_PER_BYTE = 1 << 10,
     FIRST_STEPS_PER_BYTE = 1 << 13,
     FIRST_BYTES = 1 << 14,
     LEAST_GROWTH = 1 << 12,
-    GROWTH_PER_BYTE = 32,
+    GROWTH_PER_BYTE = 8,
+    FIRST_GROWTH_PER_BYTE = 24, /* and the other 8 */
+    FIRST_GROWING_BYTES = 1 << 16,
     MOST_GROWTH = 1 << 30
 };
 
 qr_budget qr_budget_for(size_t n_bytes) {
     qr_budget budget = {.steps = LEAST_STEPS, .growth = LEAST_GROWTH, .section = "model"};
     budget.steps += FIRST_STEPS_PER_BYTE * qr_min((int64_t)n_bytes, FIRST_BYTES);
+    budget.growth += FIRST_GROWTH_PER_BYTE * qr_min((int64_t)n_bytes, FIRST_GROWING_BYTES);
     qr_budget_extend(&budget, n_bytes);
     return budget;
 }

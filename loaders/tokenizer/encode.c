@@ -23,7 +23,8 @@ void qr_tokens_free(qr_tokens *tokens) {
 
 void qr_encode_work_init(qr_encode_work *work, const qr_tokenizer *tokenizer, size_t n_bytes, qr_tokens *out,
                          qr_error *err) {
-    *work = (qr_encode_work){.tokenizer = tokenizer, .budget = qr_budget_for(n_bytes), .out = out, .err = err};
+    *work = (qr_encode_work){
+        .tokenizer = tokenizer, .budget = qr_budget_for(n_bytes), .out = out, .max_out = SIZE_MAX, .err = err};
     work->matcher = (qr_matcher){.regex = &tokenizer->regex, .budget = &work->budget};
 }
 
@@ -69,7 +70,7 @@ static qrun_status encode_text(qr_encode_work *work, const qr_segment *segment) 
     const char *text = NULL;
     QR_RETURN_IF_ERROR(qr_pretokenize(work, segment, &text));
     work->budget.section = "model";
-    for (size_t i = 0; i < work->pieces.n; i++) {
+    for (size_t i = 0; i < work->pieces.n && !qr_encode_is_over(work); i++) {
         const qr_piece piece = work->pieces.items[i];
         const char *word = text + piece.start;
         const size_t n_word = piece.end - piece.start;
@@ -90,7 +91,7 @@ static qrun_status encode_normalized(qr_encode_work *work, qr_segment segment, b
     qr_added_search search = {
         work->tokenizer, &work->tokenizer->added_normalized, segment.text, segment.n_bytes, skip_special, 0, 0,
         &work->budget};
-    for (int32_t index = 0; index >= 0;) {
+    for (int32_t index = 0; index >= 0 && !qr_encode_is_over(work);) {
         size_t start, end;
         work->budget.section = "added_tokens";
         index = qr_added_next(&search, &start, &end);
@@ -108,7 +109,7 @@ static qrun_status encode_normalized(qr_encode_work *work, qr_segment segment, b
 static qrun_status encode_all(qr_encode_work *work, const char *text, size_t n_bytes, bool skip_special) {
     qr_added_search search = {work->tokenizer, &work->tokenizer->added_raw, text, n_bytes, skip_special, 0, 0,
                               &work->budget};
-    for (int32_t index = 0; index >= 0;) {
+    for (int32_t index = 0; index >= 0 && !qr_encode_is_over(work);) {
         size_t start, end;
         work->budget.section = "added_tokens";
         index = qr_added_next(&search, &start, &end);
@@ -137,6 +138,7 @@ qrun_status qr_tokenizer_encode(const qr_tokenizer *tokenizer, const char *text,
         text = escaped.data;
         n_bytes = escaped.size;
     }
+    if (options->max_tokens > 0) { work.max_out = n_before + (size_t)options->max_tokens; }
     if (options->add_special) { QR_TRY(qr_tokens_append(tokens, &tokenizer->prefix, err)); }
     QR_TRY(encode_all(&work, text, n_bytes, !options->parse_special));
     if (options->add_special) { QR_TRY(qr_tokens_append(tokens, &tokenizer->suffix, err)); }

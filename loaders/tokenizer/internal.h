@@ -6,6 +6,7 @@
 #include <pcre2.h>
 
 #include "base/alloc.h"
+#include "base/keyed_hash.h"
 #include "loaders/files/json.h"
 #include "loaders/tokenizer/budget.h"
 #include "loaders/tokenizer/tokenizer.h"
@@ -29,8 +30,10 @@ typedef struct qr_vocab {
     size_t n_bytes;
     qr_vocab_entry *entries; /* [n_ids] */
     int32_t n_ids;
+    size_t longest;       /* of the texts, in bytes */
     qr_vocab_slot *slots; /* open addressing, power of two, at most half full */
     uint32_t slot_mask;
+    qr_hash_key hash_key;
 } qr_vocab;
 
 /* Room for n_tokens texts of n_bytes in all, with ids below n_ids. */
@@ -41,7 +44,6 @@ qrun_status qr_vocab_add(qr_vocab *vocab, int32_t id, const char *text, size_t n
                          qr_error *err);
 int32_t qr_vocab_find(const qr_vocab *vocab, const char *text, size_t n_bytes); /* −1 where there is none */
 const char *qr_vocab_text(const qr_vocab *vocab, int32_t id, size_t *n_bytes);  /* NULL where there is none */
-uint64_t qr_vocab_hash(const char *bytes, size_t n_bytes);
 
 /* --- tokenizer/trie.c: longest and all prefixes over bytes -------------------------------------------------------- */
 
@@ -55,6 +57,7 @@ typedef struct qr_trie {
     qr_trie_edge *edges; /* open addressing */
     uint32_t edge_mask;
     uint32_t n_nodes; /* node 0 is the root */
+    qr_hash_key hash_key;
     bool begins[256]; /* bytes that begin some key */
 } qr_trie;
 
@@ -248,6 +251,7 @@ enum { QR_BPE_DIRECT_CHARS = 0x180 };
 typedef struct qr_bpe {
     qr_merge *table; /* (left, right) → rank, result; open addressing */
     uint32_t table_mask;
+    qr_hash_key hash_key;
     int32_t *result_of_rank; /* [n_merges] */
     int64_t n_merges;
     int32_t direct[QR_BPE_DIRECT_CHARS]; /* ids of the one-character tokens below U+0180, −1 where there is none */
@@ -256,6 +260,16 @@ typedef struct qr_bpe {
     bool fuse_unk;
     bool splits_before_mark; /* no merge crosses into U+2581 from another character: words can be taken alone */
 } qr_bpe;
+
+/* The slot of the table that has the pair, or the free one where it belongs. */
+static inline qr_merge *qr_bpe_find_slot(const qr_bpe *bpe, int32_t left, int32_t right) {
+    const uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    uint32_t at = (uint32_t)qr_hash_keyed_word(&bpe->hash_key, pair) & bpe->table_mask;
+    while (bpe->table[at].left >= 0 && (bpe->table[at].left != left || bpe->table[at].right != right)) {
+        at = (at + 1) & bpe->table_mask;
+    }
+    return &bpe->table[at];
+}
 
 typedef struct qr_unigram {
     double *scores; /* [n_ids] */
@@ -405,12 +419,15 @@ typedef struct qr_encode_work {
     qr_unigram_node *nodes;
     size_t nodes_capacity;
     qr_tokens *out;
+    size_t max_out; /* tokens that are enough: with more, encoding ends */
     qr_error *err;
 } qr_encode_work;
 
 /* For a text of n_bytes; `out` may be NULL where nothing is encoded. The block must not move afterwards. */
 void qr_encode_work_init(qr_encode_work *work, const qr_tokenizer *tokenizer, size_t n_bytes, qr_tokens *out,
                          qr_error *err);
+
+static inline bool qr_encode_is_over(const qr_encode_work *work) { return work->out->n > work->max_out; }
 
 /* What is left of n_first bytes at `offset`, in a part of n_bytes. */
 static inline size_t qr_first_from(size_t n_first, size_t offset, size_t n_bytes) {

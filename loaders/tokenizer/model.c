@@ -85,18 +85,14 @@ static qrun_status create_merge_table(qr_bpe *bpe, qr_error *err) {
         return qr_fail_memory(err, "the table of merges", n_slots * sizeof *bpe->table);
     }
     bpe->table_mask = (uint32_t)(n_slots - 1);
+    bpe->hash_key = qr_hash_key_of_process();
     for (size_t i = 0; i < n_slots; i++) { bpe->table[i].left = -1; }
     return QRUN_OK;
 }
 
 /* Of a pair that is listed twice the later rank counts, as in the `tokenizers` library. */
 static void insert_merge(qr_bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t result) {
-    const uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    uint32_t at = (uint32_t)(key * 0x9E3779B97F4A7C15ULL >> 32) & bpe->table_mask;
-    while (bpe->table[at].left >= 0 && (bpe->table[at].left != left || bpe->table[at].right != right)) {
-        at = (at + 1) & bpe->table_mask;
-    }
-    bpe->table[at] = (qr_merge){left, right, rank, result};
+    *qr_bpe_find_slot(bpe, left, right) = (qr_merge){left, right, rank, result};
     bpe->result_of_rank[rank] = result;
 }
 

@@ -4,10 +4,10 @@
  * cannot be made equal is refused by name.
  *
  * A meter is a callout, by which the search counts what a match costs (pattern.c). One stands wherever a match can come
- * by again: after everything that is repeated, at the start of a group that is repeated or has alternatives, after such
- * a group, before a later alternative that has meters, and after a lookaround. Between two meters a match walks ahead
- * from the first, and at most the expression itself besides. The number of a meter is that of the alternative of the
- * whole expression, since the next alternative begins where the first did. A long expression begins with a meter; a
+ * by again: after everything that is repeated, and at the start of a group that is repeated or has alternatives, and
+ * after it. Also before a later alternative that has meters, and after a lookaround. Between two meters a match walks
+ * ahead from the first, and at most the expression itself besides. The number of a meter is that of the alternative of
+ * the whole expression, since the next alternative begins where the first did. A long expression begins with a meter; a
  * short one does not, because PCRE2 then knows better where no match can begin. */
 #include <stdio.h>
 #include <string.h>

@@ -58,6 +58,8 @@ typedef struct qr_encode_options {
     bool add_special;   /* what the post-processor adds: BOS, EOS */
     bool parse_special; /* the text of a special token becomes its id; otherwise it is encoded as ordinary text.
                          * Added tokens that are not special are always recognised. */
+    int64_t max_tokens; /* 0: no limit. Encoding ends once there are more, and what is left of the text is not read:
+                         * then *tokens has grown by more than that, and not by all. */
 } qr_encode_options;
 
 /* Appends the ids of text[0, n_bytes) to *tokens. Time is linear in the text but for a logarithm inside one

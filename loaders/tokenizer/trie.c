@@ -12,6 +12,7 @@ qrun_status qr_trie_create(qr_trie *trie, size_t n_bytes, qr_error *err) {
     if (trie->edges == NULL) { return qr_fail_memory(err, "the index of tokens", n_edges * sizeof *trie->edges); }
     trie->edge_mask = (uint32_t)(n_edges - 1);
     trie->n_nodes = 1;
+    trie->hash_key = qr_hash_key_of_process();
     return QRUN_OK;
 }
 
@@ -22,8 +23,7 @@ void qr_trie_free(qr_trie *trie) {
 
 static qr_trie_edge *find_edge(const qr_trie *trie, uint32_t node, unsigned char byte) {
     const uint64_t key = ((uint64_t)node << 8 | byte) + 1;
-    const uint64_t hash = key * 0x9E3779B97F4A7C15ULL;
-    uint32_t at = (uint32_t)(hash >> 32) & trie->edge_mask;
+    uint32_t at = (uint32_t)qr_hash_keyed_word(&trie->hash_key, key) & trie->edge_mask;
     while (trie->edges[at].key != 0 && trie->edges[at].key != key) { at = (at + 1) & trie->edge_mask; }
     return &trie->edges[at];
 }

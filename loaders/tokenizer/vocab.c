@@ -4,23 +4,6 @@
 #include "base/sizes.h"
 #include "loaders/tokenizer/internal.h"
 
-uint64_t qr_vocab_hash(const char *bytes, size_t n_bytes) {
-    const uint64_t factor = 0x9E3779B97F4A7C15ULL;
-    uint64_t hash = (uint64_t)n_bytes * factor;
-    while (n_bytes >= 8) {
-        uint64_t word;
-        memcpy(&word, bytes, 8);
-        hash = (hash ^ word) * factor;
-        hash ^= hash >> 32;
-        bytes += 8;
-        n_bytes -= 8;
-    }
-    uint64_t tail = 0;
-    for (size_t i = 0; i < n_bytes; i++) { tail = tail << 8 | (unsigned char)bytes[i]; }
-    hash = (hash ^ tail) * factor;
-    return hash ^ hash >> 29;
-}
-
 qrun_status qr_vocab_create(qr_vocab *vocab, int32_t n_tokens, int32_t n_ids, size_t n_bytes, qr_error *err) {
     size_t n_slots = 16;
     while (n_slots < 2 * (size_t)n_tokens) { n_slots *= 2; }
@@ -31,6 +14,7 @@ qrun_status qr_vocab_create(qr_vocab *vocab, int32_t n_tokens, int32_t n_ids, si
         return qr_fail_memory(err, "the vocabulary", n_bytes + n_slots * sizeof *vocab->slots);
     }
     vocab->n_ids = n_ids;
+    vocab->hash_key = qr_hash_key_of_process();
     vocab->slot_mask = (uint32_t)(n_slots - 1);
     for (int32_t id = 0; id < n_ids; id++) { vocab->entries[id] = (qr_vocab_entry){0, QR_VOCAB_HOLE}; }
     for (size_t i = 0; i < n_slots; i++) { vocab->slots[i] = (qr_vocab_slot){0, -1}; }
@@ -42,6 +26,10 @@ void qr_vocab_free(qr_vocab *vocab) {
     qr_free(vocab->entries);
     qr_free(vocab->slots);
     *vocab = (qr_vocab){0};
+}
+
+static uint32_t hash_of(const qr_vocab *vocab, const char *text, size_t n_bytes) {
+    return (uint32_t)qr_hash_keyed(&vocab->hash_key, text, n_bytes);
 }
 
 /* The slot that holds the text, or the free one where it belongs. */
@@ -57,7 +45,7 @@ static uint32_t find_slot(const qr_vocab *vocab, uint32_t hash, const char *text
 
 qrun_status qr_vocab_add(qr_vocab *vocab, int32_t id, const char *text, size_t n_bytes, const char *what,
                          qr_error *err) {
-    const uint32_t hash = (uint32_t)qr_vocab_hash(text, n_bytes);
+    const uint32_t hash = hash_of(vocab, text, n_bytes);
     const uint32_t at = find_slot(vocab, hash, text, n_bytes);
     if (vocab->slots[at].id >= 0) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: the vocabulary has the token \"%.64s\" twice", what, text);
@@ -69,12 +57,13 @@ qrun_status qr_vocab_add(qr_vocab *vocab, int32_t id, const char *text, size_t n
     if (n_bytes > 0) { memcpy(vocab->bytes + vocab->n_bytes, text, n_bytes); }
     vocab->entries[id] = (qr_vocab_entry){(uint32_t)vocab->n_bytes, (int32_t)n_bytes};
     vocab->n_bytes += n_bytes;
+    if (n_bytes > vocab->longest) { vocab->longest = n_bytes; }
     vocab->slots[at] = (qr_vocab_slot){hash, id};
     return QRUN_OK;
 }
 
 int32_t qr_vocab_find(const qr_vocab *vocab, const char *text, size_t n_bytes) {
-    const uint32_t at = find_slot(vocab, (uint32_t)qr_vocab_hash(text, n_bytes), text, n_bytes);
+    const uint32_t at = find_slot(vocab, hash_of(vocab, text, n_bytes), text, n_bytes);
     return vocab->slots[at].id;
 }
 

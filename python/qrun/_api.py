@@ -106,7 +106,7 @@ class DeviceInfo(Sized):
     ]
 
 
-class Limits(Sized):
+class Peaks(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
         ("read_bytes_per_second", c_double),
@@ -180,6 +180,7 @@ class ModelInfo(Sized):
         ("n_experts_per_token", c_int32),
         ("expert_intermediate_size", c_int32),
         ("left_out", c_char_p),
+        ("packed_as", c_char_p),
     ]
 
 
@@ -205,6 +206,7 @@ class PlanInfo(Sized):
         ("flops", c_double),
         ("copied_bytes", c_int64),
         ("update_copied_bytes", c_int64),
+        ("tile_rows", c_int32),
         ("rank", c_int32),
         ("sent_bytes", c_int64),
         ("ring_bytes", c_int64),
@@ -454,6 +456,7 @@ class TrainMemory(Structure):
         ("checkpointing", c_char_p),
         ("offload_optimizer", c_bool),
         ("offload_activations", c_bool),
+        ("tile_rows", c_int32),
     ]
 
 
@@ -566,6 +569,7 @@ class TrainInfo(Sized):
         ("n_not_better", c_int32),
         ("stopped_early", c_bool),
         ("checkpointing", c_char_p),
+        ("tile_rows", c_int32),
         ("planned_bytes", c_int64),
         ("peak_bytes", c_int64),
         ("planned_host_bytes", c_int64),
@@ -659,6 +663,7 @@ class ExportParams(Sized):
         ("type", c_int),
         ("progress", ProgressFn),
         ("progress_user", c_void_p),
+        ("check_only", c_bool),
     ]
 
 
@@ -686,7 +691,7 @@ class ContextOptions(TypedDict, total=False):
     # with host memory apart; the ops' workspace is that of the context's own device. Models cannot be opened. A
     # name that is not known is refused with the list. NULL: the memory there is.
     device_memory: str
-    # Join the ranks that mpirun, srun or torchrun started, by the variables that they set: several processes
+    # Join the ranks that mpirun, srun or torchrun started, by the variables that they set. Ranks are processes
     # that run the same program, each with a device of its own, and train one model together. A process that was
     # started alone is the only rank. One context of a process may.
     ranks: bool
@@ -890,6 +895,10 @@ class TrainOptions(TypedDict, total=False):
     # the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory: copied there after the
     # forward pass, fetched ahead of the backward pass
     offload_activations: bool
+    # rows that recomputed layers (checkpointing full or auto) have of all but attention at a time; 1 to 2^20. 0
+    # or QRUN_AUTO: all, or where that does not fit the most that do, of 128, 256 … 8,192. Not for models with
+    # layers of the gated delta rule
+    tile_rows: int
     # steps, up to 1e12; 0: only at the end. Needs examples to evaluate on
     eval_every: int
     # stop after this many evaluations in a row that did not improve on the best by more than the threshold; 0:
@@ -926,7 +935,7 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_context_create", c_int, [POINTER(ContextParams), POINTER(c_void_p), POINTER(Error)]),
     ("qrun_context_destroy", None, [c_void_p]),
     ("qrun_context_device_info", c_int, [c_void_p, POINTER(DeviceInfo), POINTER(Error)]),
-    ("qrun_context_measure_limits", c_int, [c_void_p, c_double, POINTER(Limits), POINTER(Error)]),
+    ("qrun_context_measure_peaks", c_int, [c_void_p, c_double, POINTER(Peaks), POINTER(Error)]),
     ("qrun_context_profile_begin", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_context_profile_end", c_int, [c_void_p, POINTER(POINTER(OpTime)), POINTER(c_int32), POINTER(Error)]),
     ("qrun_model_open", c_int, [c_void_p, POINTER(ModelParams), POINTER(c_void_p), POINTER(Error)]),

@@ -89,7 +89,7 @@ class RankError(Error):
 
 
 class RequestError(Error):
-    """A request failed after it was accepted; the others go on."""
+    """A request failed after it was accepted; the others continue."""
 
     status = "ERROR_ARGUMENT"
 

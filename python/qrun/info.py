@@ -96,15 +96,17 @@ class ModelInfo:
     expert_intermediate_size: int
     # parts of the folder that text needs none of, as "model.visual, mtp"; NULL: none
     left_out: Optional[str]
+    # what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are
+    packed_as: Optional[str]
 
 
 @dataclass(frozen=True)
 class PlanEntry:
     """qrun_plan_entry of qrun.h."""
 
-    # "weights", "adapters", "kv pages", "states" (of sequences, where layers carry one along), "activations",
-    # "workspace", "tables", "logits", "context" (what a GPU's driver takes for the process) or "host" (kept in
-    # host memory, or on its way from there to the device). A training run also has "gradients" and "optimizer".
+    # "weights", "adapters", "kv pages", "activations", "workspace", "tables" or "logits"; of a training run
+    # also "gradients" and "optimizer". "states": of sequences, where layers carry one along. "context": what a
+    # GPU's driver takes for the process. "host": kept in host memory, or on its way from there to the device.
     category: str
     # of the context −1: not known
     bytes: int
@@ -138,6 +140,8 @@ class PlanInfo:
     copied_bytes: int
     # the same in the update that ends a step
     update_copied_bytes: int
+    # of recomputed layers, as chosen; 0: all rows at a time
+    tile_rows: int
     # Of a training run on several ranks (qrun_train_ranks): whose plan this is
     rank: int
     # that it sends to others in a step of grad_accum micro-batches
@@ -234,8 +238,8 @@ class TrainInfo:
     total_steps: int
     # first_step > 1 after a resume
     first_step: int
-    # Where a resumed run had fewer steps in all, it is extended, and the schedule is that of the longer run:
-    # the learning rate of the last step as it was, and of the next one. Steps 0: it is not extended.
+    # Where a resumed run had fewer steps in all, it is extended, and the schedule is that of the longer run.
+    # The two rates are that of the last step as it was, and that of the next one. Steps 0: it is not extended.
     earlier_total_steps: int
     earlier_learning_rate: float
     next_learning_rate: float
@@ -248,6 +252,8 @@ class TrainInfo:
     stopped_early: bool
     # as chosen
     checkpointing: str
+    # of recomputed layers, as chosen; 0: all rows at a time
+    tile_rows: int
     planned_bytes: int
     # device memory, the context's included
     peak_bytes: int

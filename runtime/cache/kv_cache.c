@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/random.h"
 #include "base/sizes.h"
 
 enum { PAGE = QR_KV_PAGE_TOKENS, NONE = QR_KV_NONE };
@@ -43,11 +42,11 @@ static void note_peak(qr_kv_cache *cache) { cache->peak_used = (int32_t)qr_max(c
 static bool same_key(qr_kv_key a, qr_kv_key b) { return a.adapter == b.adapter && a.rope_class == b.rope_class; }
 
 static uint32_t bucket_of(const qr_kv_cache *cache, int32_t parent, qr_kv_key key, const int32_t *tokens) {
-    uint64_t hash = qr_hash_bytes(QR_HASH_START, &parent, sizeof parent);
-    hash = qr_hash_bytes(hash, &key.adapter, sizeof key.adapter);
-    hash = qr_hash_bytes(hash, &key.rope_class, sizeof key.rope_class);
-    hash = qr_hash_bytes(hash, tokens, PAGE * sizeof *tokens);
-    return (uint32_t)qr_hash_mix(hash) & cache->bucket_mask;
+    uint64_t hash = qr_hash_keyed(&cache->hash_key, tokens, PAGE * sizeof *tokens);
+    hash = qr_hash_keyed_word(&cache->hash_key, hash ^ (uint64_t)(uint32_t)parent);
+    hash = qr_hash_keyed_word(&cache->hash_key, hash ^ (uint64_t)key.adapter);
+    hash = qr_hash_keyed_word(&cache->hash_key, hash ^ (uint64_t)key.rope_class);
+    return (uint32_t)hash & cache->bucket_mask;
 }
 
 static int32_t find_child(const qr_kv_cache *cache, int32_t parent, qr_kv_key key, const int32_t *tokens) {
@@ -245,6 +244,7 @@ static void fill_lists(qr_kv_cache *cache) {
         cache->nodes[n] = (qr_kv_node){.next = cache->free_node, .snapshot = NONE};
         cache->free_node = n;
     }
+    cache->hash_key = qr_hash_key_of_process();
     for (uint32_t b = 0; b <= cache->bucket_mask; b++) { cache->buckets[b] = NONE; }
     for (int32_t i = 0; i < cache->options.n_snapshots; i++) { cache->snapshots[i] = (qr_kv_snapshot){.node = NONE}; }
 }

@@ -14,7 +14,7 @@
  *
  * Where layers carry a state along a sequence (needs_snapshots), pages are of no use without the state after them. A
  * snapshot is such a state, kept by the session, of which this knows the number. It belongs to a node: to that of a
- * full page, or to a leaf that remembers a page of which the first tokens are written. A sequence that goes on from a
+ * full page, or to a leaf that remembers a page of which the first tokens are written. A sequence that continues from a
  * leaf writes into a copy of that page. A snapshot goes when a page of its node is needed, or when there are too few,
  * the one not used for longest first.
  *

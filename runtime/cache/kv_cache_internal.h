@@ -2,6 +2,7 @@
 #ifndef QR_RUNTIME_CACHE_KV_CACHE_INTERNAL_H
 #define QR_RUNTIME_CACHE_KV_CACHE_INTERNAL_H
 
+#include "base/keyed_hash.h"
 #include "runtime/cache/kv_cache.h"
 
 enum { QR_KV_NONE = -1 };
@@ -47,6 +48,7 @@ struct qr_kv_cache {
     int32_t n_nodes, free_node;
     int32_t *buckets;
     uint32_t bucket_mask;
+    qr_hash_key hash_key;      /* prompts come from others, who must not choose what shares a bucket */
     qr_kv_snapshot *snapshots; /* [options.n_snapshots] */
     uint64_t time;
 };

@@ -1,6 +1,6 @@
 /* K/V pages in files of a folder, one each, named by the digest of all that the page depends on. Several programs may
- * use one folder. A page is written under a partial name and then renamed, so that it is whole or not there; nothing is
- * flushed to the disk, since a file that a crash left incomplete is told by its sum.
+ * use one folder. A page is written under a partial name and then renamed, so that it is whole or not there. Nothing is
+ * flushed to the disk, since a file that a crash left incomplete is told by its checksum.
  *
  * Files are checked completely before they are used. One that is damaged, cut short or not ours is not used; `note`
  * says so once. Only files of our names whose content begins as ours does are ever removed. Not thread-safe. */

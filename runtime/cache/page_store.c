@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/keyed_hash.h"
 #include "runtime/model/content.h"
 
 enum { NONE = -1 };
@@ -29,6 +30,7 @@ struct qr_page_store {
     kept_page *kept; /* [n_slots] */
     int32_t *buckets;
     uint32_t bucket_mask;
+    qr_hash_key hash_key;
     int32_t first, last, free;
 };
 
@@ -43,9 +45,10 @@ static unsigned char *staging(const qr_page_store *store) { return slot(store, s
 /* ---- Pages in host memory ---------------------------------------------------------------------------------------- */
 
 static int32_t *bucket_of(const qr_page_store *store, const qr_digest *block, int32_t group) {
-    uint32_t hash;
+    uint64_t hash;
     memcpy(&hash, block->bytes, sizeof hash);
-    return &store->buckets[(hash + (uint32_t)group * 0x9E3779B9U) & store->bucket_mask];
+    hash = qr_hash_keyed_word(&store->hash_key, hash + (uint64_t)group);
+    return &store->buckets[(uint32_t)hash & store->bucket_mask];
 }
 
 static int32_t find(const qr_page_store *store, const qr_digest *block, int32_t group) {
@@ -219,6 +222,7 @@ static qrun_status make_slots(qr_page_store *store, qr_error *err) {
     uint32_t n_buckets = 16;
     while (n_buckets < (uint64_t)n_slots) { n_buckets *= 2; }
     store->bucket_mask = n_buckets - 1;
+    store->hash_key = qr_hash_key_of_process();
     store->kept = qr_alloc_array((size_t)n_slots, sizeof *store->kept);
     store->buckets = qr_alloc_array(n_buckets, sizeof *store->buckets);
     if (store->kept == NULL || store->buckets == NULL) {

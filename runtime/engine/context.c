@@ -128,20 +128,20 @@ qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_in
     return status;
 }
 
-qrun_status qrun_context_measure_limits(qrun_context *context, double seconds, qrun_limits *limits, qrun_error *error) {
-    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_limits, limits, error));
+qrun_status qrun_context_measure_peaks(qrun_context *context, double seconds, qrun_peaks *peaks, qrun_error *error) {
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_peaks, peaks, error));
     if (!isfinite(seconds) || seconds < 0.0 || seconds > 3600.0) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT, "measuring takes 0 to 3600 seconds, not %g", seconds);
     }
     qr_backend *backend = context->backend;
-    qr_backend_limits measured = {0};
+    qr_backend_peaks measured = {0};
     pthread_mutex_lock(&context->compute_lock);
-    const qrun_status status = backend->measure_limits(backend, seconds, &measured, error);
+    const qrun_status status = backend->measure_peaks(backend, seconds, &measured, error);
     pthread_mutex_unlock(&context->compute_lock);
-    limits->read_bytes_per_second = measured.read_bytes_per_second;
-    limits->bf16_flops = measured.bf16_flops;
-    limits->f32_flops = measured.f32_flops;
-    limits->f16_flops = measured.f16_flops > 0 ? measured.f16_flops : measured.bf16_flops;
+    peaks->read_bytes_per_second = measured.read_bytes_per_second;
+    peaks->bf16_flops = measured.bf16_flops;
+    peaks->f32_flops = measured.f32_flops;
+    peaks->f16_flops = measured.f16_flops > 0 ? measured.f16_flops : measured.bf16_flops;
     return status;
 }
 

@@ -22,8 +22,8 @@ static inline void qr_device_memory_reserve(qr_device_memory *memory, size_t n_b
     memory->free_bytes -= (int64_t)n_bytes;
 }
 
-/* How much of what is free is taken where no budget is given: nine tenths of a device's own memory; of a machine's,
- * whose other programs live there too, half for a session. */
+/* How much of what is free is taken where no budget is given. Of a device's own memory it is nine tenths. Of a
+ * machine's, whose other programs live there too, it is half for a session. */
 int64_t qr_device_memory_for_training(const qr_device_memory *memory);
 int64_t qr_device_memory_for_session(const qr_device_memory *memory);
 

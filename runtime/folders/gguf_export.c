@@ -12,7 +12,7 @@
 #include "quant/ggml.h"
 #include "runtime/folders/gguf_export.h"
 #include "runtime/folders/gguf_metadata.h"
-#include "runtime/folders/merge_plan.h"
+#include "runtime/folders/merged_tensors.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/weight_writer.h"
@@ -20,16 +20,16 @@
 enum { CHUNK_ELEMENTS = 1 << 22, TASK_ROWS = 16 };
 
 /* A tensor of the file: a matrix [rows, cols], or a vector as one of a column. */
-typedef struct planned_tensor {
+typedef struct output_tensor {
     char name[QR_GGUF_NAME_BYTES];
-    size_t output; /* of the merge plan whose values it has */
+    size_t output; /* of the merged tensors: whose values it has */
     int n_dims;
     int64_t dims[2];
     qr_dtype dtype;
     bool transposed; /* the values are [cols, rows] */
     bool adds_one;
     int64_t head_dim; /* as in qr_safetensors_tensor */
-} planned_tensor;
+} output_tensor;
 
 typedef struct export_job {
     const qrun_export_params *params;
@@ -37,10 +37,10 @@ typedef struct export_job {
     qrun_model model; /* described; no weights */
     qr_safetensors *source;
     qr_adapter *adapter, none;
-    qr_merge_plan plan;
+    qr_merged_tensors merged;
     const qr_gguf_arch *arch;
     qr_dtype dtype;
-    planned_tensor *tensors;
+    output_tensor *tensors;
     size_t n_tensors;
     qr_gguf_writer writer;
     unsigned char *chunk;
@@ -80,7 +80,7 @@ static qrun_status check_params(const qrun_export_params *params, const qrun_exp
     return QRUN_OK;
 }
 
-/* ---- The plan ---------------------------------------------------------------------------------------------------- */
+/* ---- The list of tensors ----------------------------------------------------------------------------------------- */
 
 /* Without the prefix of this checkpoint. */
 static const char *bare_name(const qrun_model *model, const char *name) {
@@ -88,7 +88,7 @@ static const char *bare_name(const qrun_model *model, const char *name) {
     return strncmp(name, model->prefix, n) == 0 ? name + n : name;
 }
 
-static qr_dtype choose_dtype(const export_job *job, const planned_tensor *tensor) {
+static qr_dtype choose_dtype(const export_job *job, const output_tensor *tensor) {
     const bool is_table = strncmp(tensor->name, "token_embd", 10) == 0 || strncmp(tensor->name, "output.", 7) == 0;
     if (tensor->n_dims == 1 || strncmp(tensor->name, "position_embd", 13) == 0) { return QR_DTYPE_F32; }
     if (!qr_dtype_is_blocks(job->dtype)) { return job->dtype; }
@@ -97,11 +97,11 @@ static qr_dtype choose_dtype(const export_job *job, const planned_tensor *tensor
 }
 
 /* False for a tensor that the file does not have: an image encoder's. */
-static bool plan_tensor(const export_job *job, size_t output, planned_tensor *tensor) {
+static bool describe_tensor(const export_job *job, size_t output, output_tensor *tensor) {
     const qrun_model *model = &job->model;
-    const qr_safetensors_spec *spec = &job->plan.specs[output];
+    const qr_safetensors_spec *spec = &job->merged.specs[output];
     const char *name = bare_name(model, spec->name);
-    *tensor = (planned_tensor){.output = output, .n_dims = spec->n_dims};
+    *tensor = (output_tensor){.output = output, .n_dims = spec->n_dims};
     if (!qr_gguf_name_from_hf(job->arch, name, tensor->name)) { return false; }
     if (spec->n_dims < 1 || spec->n_dims > 2) { return false; }
     const bool is_linear =
@@ -115,28 +115,26 @@ static bool plan_tensor(const export_job *job, size_t output, planned_tensor *te
     return true;
 }
 
-static qrun_status plan_tensors(export_job *job, qr_error *err) {
-    job->tensors = qr_alloc_array(job->plan.n_outputs + 1, sizeof *job->tensors);
-    if (job->tensors == NULL) { return qr_fail_memory(err, "the list of tensors", job->plan.n_outputs); }
-    const planned_tensor *embedding = NULL;
+static qrun_status list_tensors(export_job *job, qr_error *err) {
+    job->tensors = qr_alloc_array(job->merged.n_outputs + 1, sizeof *job->tensors);
+    if (job->tensors == NULL) { return qr_fail_memory(err, "the list of tensors", job->merged.n_outputs); }
+    const output_tensor *embedding = NULL;
     bool has_head = false;
-    for (size_t i = 0; i < job->plan.n_outputs; i++) {
-        planned_tensor *tensor = &job->tensors[job->n_tensors];
-        if (!plan_tensor(job, i, tensor)) { continue; }
+    for (size_t i = 0; i < job->merged.n_outputs; i++) {
+        output_tensor *tensor = &job->tensors[job->n_tensors];
+        if (!describe_tensor(job, i, tensor)) { continue; }
         if (strcmp(tensor->name, "token_embd.weight") == 0) { embedding = tensor; }
         has_head |= strcmp(tensor->name, "output.weight") == 0;
         job->n_tensors++;
     }
-    if (embedding == NULL) {
-        return qr_fail(err, QRUN_ERROR_INTERNAL, "%s: no embedding was planned", job->model.folder);
-    }
+    if (embedding == NULL) { return qr_fail(err, QRUN_ERROR_INTERNAL, "%s: there is no embedding", job->model.folder); }
     if (!has_head && strcmp(job->arch->name, "olmo2") == 0) { /* llama.cpp has no tied head there */
-        planned_tensor *head = &job->tensors[job->n_tensors++];
+        output_tensor *head = &job->tensors[job->n_tensors++];
         *head = *embedding;
         (void)snprintf(head->name, sizeof head->name, "output.weight");
     }
     for (size_t i = 0; i < job->n_tensors; i++) {
-        job->total_bytes += (int64_t)job->plan.outputs[job->tensors[i].output].source->n_bytes;
+        job->total_bytes += (int64_t)job->merged.outputs[job->tensors[i].output].source->n_bytes;
     }
     return QRUN_OK;
 }
@@ -157,13 +155,13 @@ static qrun_status open_all(export_job *job, qrun_context *context, qr_error *er
     QR_RETURN_IF_ERROR(qr_merge_refuse_packed(&job->model, err));
     QR_RETURN_IF_ERROR(qr_gguf_choose_arch(&job->model, &job->arch, err));
     if (params->adapter != NULL) { QR_RETURN_IF_ERROR(qr_adapter_open(params->adapter, &job->adapter, err)); }
-    job->plan.model = &job->model;
-    job->plan.source = job->source;
-    job->plan.adapter = job->adapter != NULL ? job->adapter : &job->none;
-    job->plan.dtype = QR_DTYPE_F32;
-    const qrun_status status = qr_merge_plan_make(&job->plan, err);
+    job->merged.model = &job->model;
+    job->merged.source = job->source;
+    job->merged.adapter = job->adapter != NULL ? job->adapter : &job->none;
+    job->merged.dtype = QR_DTYPE_F32;
+    const qrun_status status = qr_merged_tensors_list(&job->merged, err);
     if (status != QRUN_OK && params->adapter != NULL) { qr_error_prefix(err, params->adapter); }
-    return status == QRUN_OK ? plan_tensors(job, err) : status;
+    return status == QRUN_OK ? list_tensors(job, err) : status;
 }
 
 /* ---- Rows -------------------------------------------------------------------------------------------------------- */
@@ -171,7 +169,7 @@ static qrun_status open_all(export_job *job, qrun_context *context, qr_error *er
 /* Where the values of a tensor come from: F32 that were computed, or elements of a stored tensor. */
 typedef struct row_job {
     const export_job *job;
-    const planned_tensor *tensor;
+    const output_tensor *tensor;
     qr_dtype dtype;
     const void *data;
     int64_t first, n_rows; /* of this chunk */
@@ -180,7 +178,7 @@ typedef struct row_job {
 } row_job;
 
 static void write_row(const row_job *rows, int64_t row, float *values, unsigned char *dst) {
-    const planned_tensor *t = rows->tensor;
+    const output_tensor *t = rows->tensor;
     const int64_t cols = t->dims[1];
     qr_matrix_rows_to_f32(rows->dtype, rows->data, t->dims[0], cols, t->transposed, qr_row_of_stored(t->head_dim, row),
                           1, values);
@@ -194,7 +192,7 @@ static void write_row(const row_job *rows, int64_t row, float *values, unsigned 
 
 static void row_task(void *arg, int64_t index, int worker) {
     row_job *rows = arg;
-    const planned_tensor *t = rows->tensor;
+    const output_tensor *t = rows->tensor;
     float *values = rows->job->scratch + (int64_t)worker * t->dims[1];
     const int64_t end = qr_min(rows->n_rows, (index + 1) * TASK_ROWS);
     for (int64_t r = index * TASK_ROWS; r < end; r++) {
@@ -204,7 +202,7 @@ static void row_task(void *arg, int64_t index, int worker) {
     }
 }
 
-static qrun_status write_rows(export_job *job, const planned_tensor *t, qr_dtype dtype, const void *data,
+static qrun_status write_rows(export_job *job, const output_tensor *t, qr_dtype dtype, const void *data,
                               qr_error *err) {
     qr_threads *threads = job->model.context->backend->threads;
     row_job rows = {.job = job, .tensor = t, .dtype = dtype, .data = data};
@@ -234,8 +232,8 @@ out:
 }
 
 /* A matrix that the adapter changes, or that is stored quantised, is computed whole in F32. */
-static qrun_status write_tensor(export_job *job, const planned_tensor *t, qr_error *err) {
-    const qr_merge_output *output = &job->plan.outputs[t->output];
+static qrun_status write_tensor(export_job *job, const output_tensor *t, qr_error *err) {
+    const qr_merge_output *output = &job->merged.outputs[t->output];
     qrun_context *context = job->model.context;
     float *merged = NULL;
     qrun_status status = QRUN_OK;
@@ -274,16 +272,16 @@ static qrun_status begin_file(export_job *job, const char *const names[2], int n
     const int64_t half = job->model.config.rope.rotary_dim / 2;
     for (int i = 0; i < n_factors; i++) { qr_gguf_add_tensor(w, names[i], QR_DTYPE_F32, 1, &half); }
     for (size_t i = 0; i < job->n_tensors; i++) {
-        const planned_tensor *t = &job->tensors[i];
+        const output_tensor *t = &job->tensors[i];
         qr_gguf_add_tensor(w, t->name, t->dtype, t->n_dims, t->dims);
     }
     job->result.n_tensors = (int64_t)w->n_tensors;
     return qr_gguf_writer_begin(w, job->params->out, err);
 }
 
-static qrun_status advance(export_job *job, const planned_tensor *t, qr_error *err) {
+static qrun_status advance(export_job *job, const output_tensor *t, qr_error *err) {
     const qrun_export_params *params = job->params;
-    job->done_bytes += (int64_t)job->plan.outputs[t->output].source->n_bytes;
+    job->done_bytes += (int64_t)job->merged.outputs[t->output].source->n_bytes;
     if (params->progress == NULL || params->progress(params->progress_user, job->done_bytes, job->total_bytes)) {
         return QRUN_OK;
     }
@@ -318,7 +316,7 @@ out:
 static void job_free(export_job *job) {
     qr_gguf_writer_free(&job->writer);
     qr_free(job->tensors);
-    qr_merge_plan_free(&job->plan);
+    qr_merged_tensors_free(&job->merged);
     qr_adapter_close(job->adapter);
     qr_safetensors_close(job->source);
     if (job->model.context != NULL) { qr_model_release(&job->model); }
@@ -331,6 +329,10 @@ qrun_status qrun_export(qrun_context *context, const qrun_export_params *params,
     qrun_status status = QRUN_OK;
     export_job job = {.params = params, .result = QRUN_EXPORT_RESULT_INIT, .dtype = qr_gguf_type_dtype(params->type)};
     QR_TRY(open_all(&job, context, error));
+    if (params->check_only) {
+        QR_TRY(qr_gguf_put_tokenizer(&job.writer, &job.model, vocab_rows(&job), error));
+        goto out;
+    }
     QR_TRY(write_file(&job, error));
     job.result.type = params->type == QRUN_GGUF_AUTO ? QRUN_GGUF_Q8_0 : params->type;
     job.result.context_tokens = qr_gguf_context_tokens(&job.model);

@@ -9,7 +9,7 @@
 #include "loaders/adapter/adapter.h"
 #include "runtime/folders/gguf_export.h"
 #include "runtime/folders/gguf_metadata.h"
-#include "runtime/folders/merge_plan.h"
+#include "runtime/folders/merged_tensors.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/weight_writer.h"
 
@@ -18,7 +18,7 @@ typedef struct lora_job {
     qrun_model model; /* described; no weights */
     qr_safetensors *source;
     qr_adapter *adapter;
-    qr_merge_plan plan; /* made for its checks */
+    qr_merged_tensors merged; /* made for its checks */
     const qr_gguf_arch *arch;
     qr_gguf_writer writer;
     qr_dtype dtype;
@@ -113,6 +113,7 @@ static qrun_status write_all(lora_job *job, qr_error *err) {
         add_tensor(job, name, ".lora_a", module->a);
         add_tensor(job, name, ".lora_b", module->b);
     }
+    if (job->params->check_only) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_gguf_writer_begin(w, job->params->out, err));
     for (size_t i = 0; i < adapter->n_modules; i++) {
         QR_RETURN_IF_ERROR(write_module(job, &adapter->modules[i], err));
@@ -127,11 +128,11 @@ static qrun_status open_all(lora_job *job, qrun_context *context, qr_error *err)
     QR_RETURN_IF_ERROR(qr_gguf_choose_arch(&job->model, &job->arch, err));
     QR_RETURN_IF_ERROR(qr_adapter_open(job->params->adapter, &job->adapter, err));
     QR_RETURN_IF_ERROR(check_modules(job, err));
-    job->plan.model = &job->model;
-    job->plan.source = job->source;
-    job->plan.adapter = job->adapter;
-    job->plan.dtype = QR_DTYPE_F32;
-    const qrun_status status = qr_merge_plan_make(&job->plan, err);
+    job->merged.model = &job->model;
+    job->merged.source = job->source;
+    job->merged.adapter = job->adapter;
+    job->merged.dtype = QR_DTYPE_F32;
+    const qrun_status status = qr_merged_tensors_list(&job->merged, err);
     if (status != QRUN_OK) { qr_error_prefix(err, job->params->adapter); }
     return status;
 }
@@ -150,6 +151,7 @@ qrun_status qr_gguf_export_lora(qrun_context *context, const qrun_export_params 
     }
     QR_TRY(open_all(&job, context, err));
     QR_TRY(write_all(&job, err));
+    if (params->check_only) { goto out; }
     if (result != NULL) {
         *result = (qrun_export_result){.struct_size = sizeof *result,
                                        .type = params->type == QRUN_GGUF_AUTO ? QRUN_GGUF_F32 : params->type,
@@ -159,7 +161,7 @@ qrun_status qr_gguf_export_lora(qrun_context *context, const qrun_export_params 
     QR_TRY(qr_gguf_writer_commit(&job.writer, err));
 out:
     qr_gguf_writer_free(&job.writer);
-    qr_merge_plan_free(&job.plan);
+    qr_merged_tensors_free(&job.merged);
     qr_adapter_close(job.adapter);
     qr_safetensors_close(job.source);
     if (job.model.context != NULL) { qr_model_release(&job.model); }

@@ -6,7 +6,7 @@
 #include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/folders/folder_copy.h"
-#include "runtime/folders/merge_plan.h"
+#include "runtime/folders/merged_tensors.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/weight_writer.h"
 
@@ -17,7 +17,7 @@ typedef struct merge_job {
     qrun_merge_result result;
     qr_folder_copy copy;
     qr_adapter *adapter;
-    qr_merge_plan plan;
+    qr_merged_tensors merged;
     float *values; /* [PIECE_ELEMENTS]: a piece of a tensor that is converted */
     void *piece;   /* the same, converted */
 } merge_job;
@@ -51,8 +51,8 @@ static qrun_status choose_onto(merge_job *job, qr_error *err) {
                        model->folder);
     }
     if (model->prequantized) { return QRUN_OK; }
-    job->plan.quantize = true;
-    if (!qr_quant_to_format(params->quant, &job->plan.quant) || qr_weight_is_plain(job->plan.quant)) {
+    job->merged.quantize = true;
+    if (!qr_quant_to_format(params->quant, &job->merged.quant) || qr_weight_is_plain(job->merged.quant)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be merged onto; nf4-dq, nf4 and int8 can",
                        (int)params->quant);
     }
@@ -67,21 +67,21 @@ static qrun_status choose_dtype(merge_job *job, qr_error *err) {
     }
     job->result.dtype = dtype;
     switch (dtype) {
-        case QRUN_QUANT_BF16: job->plan.dtype = QR_DTYPE_BF16; return QRUN_OK;
-        case QRUN_QUANT_F16: job->plan.dtype = QR_DTYPE_F16; return QRUN_OK;
-        case QRUN_QUANT_F32: job->plan.dtype = QR_DTYPE_F32; return QRUN_OK;
+        case QRUN_QUANT_BF16: job->merged.dtype = QR_DTYPE_BF16; return QRUN_OK;
+        case QRUN_QUANT_F16: job->merged.dtype = QR_DTYPE_F16; return QRUN_OK;
+        case QRUN_QUANT_F32: job->merged.dtype = QR_DTYPE_F32; return QRUN_OK;
         default: break;
     }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "a merged model is written as bf16, f16 or f32, not %d", (int)dtype);
 }
 
 /* The type that represents every linear layer of the folder exactly. */
-static qrun_quant plain_quant(const qr_merge_plan *plan) {
+static qrun_quant plain_quant(const qr_merged_tensors *merged) {
     static const qrun_quant quants[] = {
         [QR_WEIGHT_F32] = QRUN_QUANT_F32, [QR_WEIGHT_F16] = QRUN_QUANT_F16, [QR_WEIGHT_BF16] = QRUN_QUANT_BF16};
-    const qr_weight_format first = plan->matrices[0].stored.desc.format;
-    for (int32_t i = 1; i < plan->model->n_slots; i++) {
-        if (plan->matrices[i].stored.desc.format != first) { return QRUN_QUANT_F32; }
+    const qr_weight_format first = merged->matrices[0].stored.desc.format;
+    for (int32_t i = 1; i < merged->model->n_slots; i++) {
+        if (merged->matrices[i].stored.desc.format != first) { return QRUN_QUANT_F32; }
     }
     return quants[first];
 }
@@ -93,21 +93,21 @@ static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err
     QR_RETURN_IF_ERROR(choose_onto(job, err));
     QR_RETURN_IF_ERROR(choose_dtype(job, err));
     QR_RETURN_IF_ERROR(qr_adapter_open(params->adapter, &job->adapter, err));
-    job->plan.model = &job->copy.model;
-    job->plan.source = job->copy.source;
-    job->plan.adapter = job->adapter;
-    const qrun_status status = qr_merge_plan_make(&job->plan, err);
+    job->merged.model = &job->copy.model;
+    job->merged.source = job->copy.source;
+    job->merged.adapter = job->adapter;
+    const qrun_status status = qr_merged_tensors_list(&job->merged, err);
     if (status != QRUN_OK) {
         qr_error_prefix(err, params->adapter);
         return status;
     }
-    if (job->result.onto == QRUN_MERGE_ORIGINAL) { job->result.base_quant = plain_quant(&job->plan); }
+    if (job->result.onto == QRUN_MERGE_ORIGINAL) { job->result.base_quant = plain_quant(&job->merged); }
     job->result.n_merged = (int64_t)job->adapter->n_modules;
     job->result.n_replaced = (int64_t)job->adapter->n_parameters;
-    job->result.head_untied = job->plan.unties_head;
-    job->result.n_tensors = (int64_t)job->plan.n_outputs;
-    for (size_t i = 0; i < job->plan.n_outputs; i++) {
-        job->copy.total_bytes += (int64_t)job->plan.outputs[i].source->n_bytes;
+    job->result.head_untied = job->merged.unties_head;
+    job->result.n_tensors = (int64_t)job->merged.n_outputs;
+    for (size_t i = 0; i < job->merged.n_outputs; i++) {
+        job->copy.total_bytes += (int64_t)job->merged.outputs[i].source->n_bytes;
     }
     return QRUN_OK;
 }
@@ -129,16 +129,16 @@ static qrun_status write_matrix(merge_job *job, const qr_merge_matrix *matrix, c
 }
 
 static qrun_status write_matrices(merge_job *job, size_t i, qr_safetensors_writer *writer, qr_error *err) {
-    const qr_merge_output *output = &job->plan.outputs[i];
+    const qr_merge_output *output = &job->merged.outputs[i];
     for (int64_t m = 0; m < output->n_matrices; m++) {
-        QR_RETURN_IF_ERROR(write_matrix(job, output->matrix + m, &job->plan.specs[i], writer, err));
+        QR_RETURN_IF_ERROR(write_matrix(job, output->matrix + m, &job->merged.specs[i], writer, err));
     }
     return QRUN_OK;
 }
 
 static qrun_status write_converted(merge_job *job, size_t i, qr_safetensors_writer *writer, qr_error *err) {
-    const qr_safetensors_tensor *tensor = job->plan.outputs[i].source;
-    const qr_dtype dtype = job->plan.specs[i].dtype;
+    const qr_safetensors_tensor *tensor = job->merged.outputs[i].source;
+    const qr_dtype dtype = job->merged.specs[i].dtype;
     const int64_t n_elements = qr_tensor_elements(tensor);
     for (int64_t first = 0; first < n_elements; first += PIECE_ELEMENTS) {
         const int64_t n = qr_min(PIECE_ELEMENTS, n_elements - first);
@@ -152,9 +152,9 @@ static qrun_status write_converted(merge_job *job, size_t i, qr_safetensors_writ
 
 static qrun_status write_output(void *arg, size_t i, qr_safetensors_writer *writer, qr_error *err) {
     merge_job *job = arg;
-    const qr_merge_output *output = &job->plan.outputs[i];
+    const qr_merge_output *output = &job->merged.outputs[i];
     const qr_safetensors_tensor *source = output->source;
-    if (output->matrix == NULL && source->dtype == job->plan.specs[i].dtype) {
+    if (output->matrix == NULL && source->dtype == job->merged.specs[i].dtype) {
         return qr_folder_copy_tensor(&job->copy, writer, source, err);
     }
     QR_RETURN_IF_ERROR(output->matrix != NULL ? write_matrices(job, i, writer, err)
@@ -185,11 +185,11 @@ static qrun_status write_tensors(merge_job *job, qr_error *err) {
         return qr_fail_memory(err, "a piece of a tensor", PIECE_ELEMENTS * sizeof *job->values);
     }
     size_t n_bytes = 0;
-    for (size_t i = 0; i < job->plan.n_outputs; i++) {
-        QR_RETURN_IF_ERROR(qr_tensor_spec_add_bytes(&job->plan.specs[i], &n_bytes, err));
+    for (size_t i = 0; i < job->merged.n_outputs; i++) {
+        QR_RETURN_IF_ERROR(qr_tensor_spec_add_bytes(&job->merged.specs[i], &n_bytes, err));
     }
     job->result.n_bytes = (int64_t)n_bytes;
-    return qr_tensors_write(job->copy.folder.partial_path, job->plan.specs, job->plan.n_outputs, shard_bytes(job),
+    return qr_tensors_write(job->copy.folder.partial_path, job->merged.specs, job->merged.n_outputs, shard_bytes(job),
                             write_output, job, err);
 }
 
@@ -198,7 +198,7 @@ static qrun_status write_tensors(merge_job *job, qr_error *err) {
 static void job_free(merge_job *job) {
     qr_free(job->values);
     qr_free(job->piece);
-    qr_merge_plan_free(&job->plan);
+    qr_merged_tensors_free(&job->merged);
     qr_adapter_close(job->adapter);
     qr_folder_copy_release(&job->copy);
 }
@@ -214,8 +214,8 @@ qrun_status qrun_merge_folder(qrun_context *context, const qrun_merge_params *pa
     QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
     QR_TRY(write_tensors(&job, error));
     QR_TRY(qr_safetensors_check(job.adapter->file, error));
-    qr_config_changes changes = {.dtype = job.plan.dtype,
-                                 .unties_head = job.plan.unties_head || qr_model_has_own_head(&job.copy.model)};
+    qr_config_changes changes = {.dtype = job.merged.dtype,
+                                 .unties_head = job.merged.unties_head || qr_model_has_own_head(&job.copy.model)};
     QR_TRY(qr_folder_copy_finish(&job.copy, qr_config_apply, &changes, error));
     if (result != NULL) { *result = job.result; }
 out:

@@ -1,4 +1,4 @@
-#include "runtime/folders/merge_plan.h"
+#include "runtime/folders/merged_tensors.h"
 
 #include <float.h>
 #include <math.h>

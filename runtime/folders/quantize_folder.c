@@ -31,12 +31,12 @@ typedef struct linear_matrix {
 } linear_matrix;
 
 /* A tensor of the new folder: a part of a matrix, or a tensor of the old folder. */
-typedef struct planned_tensor {
+typedef struct output_tensor {
     const qr_safetensors_tensor *source;
     linear_matrix *matrix; /* NULL: kept */
     qr_bnb_part part;
     char *name; /* owned; NULL where the source's is taken */
-} planned_tensor;
+} output_tensor;
 
 typedef struct folder_job {
     const qrun_quantize_params *params;
@@ -44,7 +44,7 @@ typedef struct folder_job {
     qr_folder_copy copy;
     linear_matrix *matrices;
     size_t n_matrices;
-    planned_tensor *outputs;
+    output_tensor *outputs;
     qr_safetensors_spec *specs; /* [n_outputs], of the same tensors */
     size_t n_outputs;
     qr_host_weight host; /* of host_matrix */
@@ -116,7 +116,7 @@ static char *part_name(const folder_job *job, const linear_matrix *matrix, qr_bn
     return qr_buffer_take(&name);
 }
 
-static qr_safetensors_spec spec_of(const planned_tensor *output) {
+static qr_safetensors_spec spec_of(const output_tensor *output) {
     if (output->matrix == NULL) { return qr_tensor_spec(output->source); }
     qr_safetensors_spec spec = qr_bnb_part_spec(&output->matrix->desc, output->part, output->matrix->state_bytes);
     spec.name = output->name;
@@ -126,8 +126,8 @@ static qr_safetensors_spec spec_of(const planned_tensor *output) {
 static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *err) {
     for (int part = 0; part < QR_BNB_PART_COUNT; part++) {
         if (!qr_bnb_has_part(job->format, (qr_bnb_part)part)) { continue; }
-        planned_tensor *output = &job->outputs[job->n_outputs++];
-        *output = (planned_tensor){.source = matrix->stored.codes, .matrix = matrix, .part = (qr_bnb_part)part};
+        output_tensor *output = &job->outputs[job->n_outputs++];
+        *output = (output_tensor){.source = matrix->stored.codes, .matrix = matrix, .part = (qr_bnb_part)part};
         output->name = part_name(job, matrix, output->part);
         if (output->name == NULL) {
             return qr_fail_memory(err, matrix->stored.codes->name, strlen(matrix->stored.codes->name));
@@ -136,22 +136,30 @@ static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *
     return QRUN_OK;
 }
 
+/* Scales and the like of a packed matrix, which the new folder has none of. */
+static bool is_part_of(const qrun_model *model, const qr_stored_weight *stored, const qr_safetensors_tensor *tensor) {
+    if (stored->packed.kind == QR_PACKING_NONE || stored->codes == tensor) { return false; }
+    return stored->packed.scale_tensor == tensor ||
+           qr_packed_module_has(&model->config.quantization.packing, stored->codes, tensor->name);
+}
+
 /* The new tensors that an old one becomes: the parts of its matrices, or itself. */
 static qrun_status add_source(folder_job *job, const qr_safetensors_tensor *tensor, qr_error *err) {
     const size_t n_before = job->n_outputs;
     for (size_t i = 0; i < job->n_matrices; i++) {
         if (job->matrices[i].stored.codes == tensor) { QR_RETURN_IF_ERROR(add_matrix(job, &job->matrices[i], err)); }
-        if (job->matrices[i].stored.packed.scale_tensor == tensor) { return QRUN_OK; }
+        if (is_part_of(&job->copy.model, &job->matrices[i].stored, tensor)) { return QRUN_OK; }
     }
+    if (qr_model_is_idle_bias(&job->copy.model, tensor)) { return QRUN_OK; }
     const bool is_kept = job->n_outputs == n_before;
     const int64_t n_times = is_kept ? 1 : 2; /* a matrix is read for its scales and for its codes */
     job->copy.total_bytes += (int64_t)tensor->n_bytes * n_times;
-    if (is_kept) { job->outputs[job->n_outputs++] = (planned_tensor){.source = tensor}; }
+    if (is_kept) { job->outputs[job->n_outputs++] = (output_tensor){.source = tensor}; }
     return QRUN_OK;
 }
 
 /* The matrices and, in the order of the old files, every tensor of the new folder. */
-static qrun_status plan_outputs(folder_job *job, qr_error *err) {
+static qrun_status list_outputs(folder_job *job, qr_error *err) {
     const size_t n_sources = qr_safetensors_count(job->copy.source);
     size_t n_matrices = 0;
     (void)qr_model_each_module(&job->copy.model, count_matrix, &n_matrices, NULL);
@@ -226,7 +234,7 @@ static bool is_in_host(qr_bnb_part part) {
     return part == QR_BNB_CODES || part == QR_BNB_ROW_ABSMAX || part == QR_BNB_ABSMAX;
 }
 
-static const void *part_bytes(const folder_job *job, const planned_tensor *output) {
+static const void *part_bytes(const folder_job *job, const output_tensor *output) {
     static const unsigned char row_major = 0;
     const linear_matrix *matrix = output->matrix;
     switch (output->part) {
@@ -244,7 +252,7 @@ static const void *part_bytes(const folder_job *job, const planned_tensor *outpu
     return &row_major;
 }
 
-static qrun_status write_part(folder_job *job, qr_safetensors_writer *writer, const planned_tensor *output,
+static qrun_status write_part(folder_job *job, qr_safetensors_writer *writer, const output_tensor *output,
                               const qr_safetensors_spec *spec, qr_error *err) {
     size_t n_bytes = 0;
     QR_RETURN_IF_ERROR(qr_tensor_spec_add_bytes(spec, &n_bytes, err));
@@ -254,7 +262,7 @@ static qrun_status write_part(folder_job *job, qr_safetensors_writer *writer, co
 
 static qrun_status write_output(void *arg, size_t i, qr_safetensors_writer *writer, qr_error *err) {
     folder_job *job = arg;
-    const planned_tensor *output = &job->outputs[i];
+    const output_tensor *output = &job->outputs[i];
     return output->matrix != NULL ? write_part(job, writer, output, &job->specs[i], err)
                                   : qr_folder_copy_tensor(&job->copy, writer, output->source, err);
 }
@@ -308,7 +316,7 @@ qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_para
     QR_TRY(qr_folder_copy_read(&job.copy, context, params->path, error));
     if (job.copy.model.prequantized) { QR_TRY(refuse_quantised(&job, error)); }
     QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
-    QR_TRY(plan_outputs(&job, error));
+    QR_TRY(list_outputs(&job, error));
     QR_TRY(make_states(&job, error));
     QR_TRY(write_tensors(&job, error));
     /* A matrix alone in a shard is read once, so bytes may be missing. */

@@ -21,7 +21,7 @@ static qrun_status push_all(qr_token_stream *stream, const int32_t *ids, int64_t
     return QRUN_OK;
 }
 
-/* Primes the decoder with an end of the prompt, at least PRIMING_TOKENS long and as short as gives any text: then the
+/* Primes the decoder with an end of the prompt, at least PRIMING_TOKENS long and as short as gives any text. So the
  * decoder does not start in the middle of what it would hold back. *first: where that end begins. */
 static qrun_status prime(qr_answer *answer, const qr_tokenizer *tokenizer, const int32_t *prompt, int64_t n_prompt,
                          int64_t *first, qr_error *err) {

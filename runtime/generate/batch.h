@@ -1,5 +1,5 @@
 /* A batch: the tables that describe one step to the device. They are one block, laid out alike in host and device
- * memory as a function of the sizes alone, so that a step is one copy and equal sizes mean equal addresses.
+ * memory as a function of the sizes alone. So a step is one copy, and equal sizes mean equal addresses.
  *
  * T tokens of S sequences, concatenated; sequence s owns rows [q_start[s], q_start[s + 1]) at consecutive positions. R
  * of the rows want logits, from which the device samples N tokens. */

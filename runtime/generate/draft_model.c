@@ -248,7 +248,7 @@ static qrun_status run_pass(qr_draft_model *d, draft_item *items, int64_t n_item
 }
 
 /* One pass over known tokens; the last of them gives the first draft. False when all are computed. */
-static bool plan_known(const qr_draft_model *d, draft_item *items, int64_t n_items) {
+static bool choose_known(const qr_draft_model *d, draft_item *items, int64_t n_items) {
     int64_t budget = d->sizes.forward.max_tokens;
     bool any = false;
     for (int64_t i = 0; i < n_items; i++) {
@@ -270,7 +270,7 @@ static void commit_known(qr_draft_model *d, const draft_item *items, int64_t n_i
 }
 
 /* The draft before, computed for the next one. */
-static bool plan_drafted(draft_item *items, int64_t n_items) {
+static bool choose_drafted(draft_item *items, int64_t n_items) {
     bool any = false;
     for (int64_t i = 0; i < n_items; i++) {
         draft_item *item = &items[i];
@@ -291,11 +291,11 @@ static void remember_drafted(const draft_item *items, int64_t n_items) {
 }
 
 static qrun_status draft_all(qr_draft_model *d, draft_item *items, int64_t n_items, qr_error *err) {
-    while (plan_known(d, items, n_items)) {
+    while (choose_known(d, items, n_items)) {
         QR_RETURN_IF_ERROR(run_pass(d, items, n_items, err));
         commit_known(d, items, n_items);
     }
-    while (plan_drafted(items, n_items)) {
+    while (choose_drafted(items, n_items)) {
         QR_RETURN_IF_ERROR(run_pass(d, items, n_items, err));
         remember_drafted(items, n_items);
     }

@@ -40,8 +40,8 @@ typedef struct forward_buffers {
     float *branch; /* [T, D]: output of a block that is normed before it is added */
     float *dora;   /* [T, D]: qkv, which nothing reads after attention, where that is wide enough */
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
-    float *picked;                      /* [R, D]: rows that want logits */
-    void *picked_normed;                /* [R, D] act */
+    float *selected;                    /* [R, D]: rows that want logits */
+    void *selected_normed;              /* [R, D] act */
     step_tables tables, host;
     /* logits */
     float *logits; /* [R, V] */
@@ -89,6 +89,10 @@ static void lay_experts(const qrun_model *model, int64_t n_tokens, qr_layout *la
     b->mlp = qr_layout_take(layout, n_slots * 2 * s->expert_mlp, sizeof(float));
     b->gated = qr_layout_take(layout, n_slots * s->expert_mlp, qr_dtype_bytes(model->act_dtype));
     b->slots = qr_layout_take(layout, n_slots * s->hidden, sizeof(float));
+    if (!model->config.experts.beside_dense) { return; }
+    b->router_normed = qr_layout_take(layout, n_tokens * s->hidden, qr_dtype_bytes(model->act_dtype));
+    b->dense_branch = qr_layout_take(layout, n_tokens * s->hidden, sizeof(float));
+    b->branch = b->branch_normed = qr_layout_take(layout, n_tokens * s->hidden, sizeof(float));
 }
 
 static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, void *base,
@@ -109,6 +113,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     b->mlp = qr_layout_take(&layout, t * qr_max(qr_model_mlp_columns(model), 2 * s->layer_input), sizeof(float));
     b->gated = qr_layout_take(&layout, t * qr_max(qr_model_mlp_size(model), s->layer_input), act);
     if (qr_model_has_experts(model)) { lay_experts(model, t, &layout, &b->experts); }
+    b->experts.normed = b->normed;
     layout.offset = widest(layout.offset, widest(attention.offset, delta.offset));
     b->dora = qr_widest_qkv(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
     b->inputs = qr_layout_take(&layout, t * s->n_layers * s->layer_input, sizeof(float));
@@ -117,8 +122,8 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
         b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half[k], sizeof(float));
         b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half[k], sizeof(float));
     }
-    b->picked = qr_layout_take(&layout, r * s->hidden, sizeof(float));
-    b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
+    b->selected = qr_layout_take(&layout, r * s->hidden, sizeof(float));
+    b->selected_normed = qr_layout_take(&layout, r * s->hidden, act);
     return layout.offset;
 }
 
@@ -312,17 +317,20 @@ qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
 /* Logits of n rows of x [n, D]. */
 static qrun_status run_head(qr_forward *f, const float *x, int64_t n, qr_error *err) {
     const qr_model_shape *s = &f->model->shape;
-    QR_RETURN_IF_ERROR(qr_layer_head(&f->pass, x, n, f->b.picked_normed, f->b.logits, err));
+    QR_RETURN_IF_ERROR(qr_layer_head(&f->pass, x, n, f->b.selected_normed, f->b.logits, err));
     if (s->logit_softcap <= 0) { return QRUN_OK; }
     const qr_softcap_args args = {.x = f->b.logits, .n = n * s->vocab, .cap = s->logit_softcap};
     return qr_softcap(f->backend, &args, f->pass.workspace, err);
 }
 
 qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
-    const qr_gather_rows_args args = {
-        .src = f->b.x, .rows = f->device.rows + first, .dst = f->b.picked, .n_rows = n, .dim = f->model->shape.hidden};
+    const qr_gather_rows_args args = {.src = f->b.x,
+                                      .rows = f->device.rows + first,
+                                      .dst = f->b.selected,
+                                      .n_rows = n,
+                                      .dim = f->model->shape.hidden};
     QR_RETURN_IF_ERROR(qr_gather_rows(f->backend, &args, f->pass.workspace, err));
-    return run_head(f, f->b.picked, n, err);
+    return run_head(f, f->b.selected, n, err);
 }
 
 qrun_status qr_forward_sample(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
@@ -371,8 +379,8 @@ qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets,
 
 qrun_status qr_forward_hidden(qr_forward *f, int64_t first, int64_t n, float *hidden, qr_error *err) {
     const int64_t dim = f->model->shape.hidden;
-    QR_RETURN_IF_ERROR(qr_layer_final_norm(&f->pass, f->b.x + first * dim, n, f->b.picked, QR_DTYPE_F32, err));
-    return copy_out(f, hidden, f->b.picked, (size_t)(n * dim) * sizeof(float), err);
+    QR_RETURN_IF_ERROR(qr_layer_final_norm(&f->pass, f->b.x + first * dim, n, f->b.selected, QR_DTYPE_F32, err));
+    return copy_out(f, hidden, f->b.selected, (size_t)(n * dim) * sizeof(float), err);
 }
 
 /* ---- Decode steps ------------------------------------------------------------------------------------------------ */
@@ -532,7 +540,7 @@ static qrun_status plan_steps(qr_forward *f, const qr_lora_factor *table, qr_err
     QR_RETURN_IF_ERROR(qr_forward_head(f, 0, r, err));
     QR_RETURN_IF_ERROR(qr_forward_sample(f, 0, s, err));
     QR_RETURN_IF_ERROR(run_nll(f, 0, r, err));
-    QR_RETURN_IF_ERROR(qr_layer_final_norm(&f->pass, f->b.x, r, f->b.picked, QR_DTYPE_F32, err));
+    QR_RETURN_IF_ERROR(qr_layer_final_norm(&f->pass, f->b.x, r, f->b.selected, QR_DTYPE_F32, err));
     for (int64_t n = 1; n <= most; n = n < most ? bucket_of_rows(n + 1, most) : most + 1) {
         const qr_batch_sizes decode = {n, n, n, n, limits->max_blocks};
         QR_RETURN_IF_ERROR(plan_layers(f, &decode, table, err));

@@ -53,9 +53,22 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
 
 /* ---- The prompt -------------------------------------------------------------------------------------------------- */
 
+/* A text that is surely longer than the context is not looked at. A token has 4 bytes or so; most that a vocabulary has
+ * beyond 64 are of spaces. */
+static qrun_status check_length(const qrun_model *model, size_t n_bytes, qr_error *err) {
+    enum { BYTES_A_TOKEN = 64, OTHER_BYTES = 1 << 20 };
+    const int64_t context = model->shape.context_tokens;
+    if ((int64_t)n_bytes / BYTES_A_TOKEN <= context + OTHER_BYTES / BYTES_A_TOKEN) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "the prompt has %zu bytes, far more than this model's context of %lld tokens holds; shorten it",
+                   n_bytes, (long long)context);
+}
+
+/* Ends once there are more tokens than the context has. */
 static qrun_status encode_text(const qrun_model *model, const char *text, size_t n_bytes, bool add_special,
                                bool parse_special, qr_tokens *tokens, qr_error *err) {
-    const qr_encode_options options = {add_special, parse_special};
+    const qr_encode_options options = {add_special, parse_special, model->shape.context_tokens};
+    QR_RETURN_IF_ERROR(check_length(model, n_bytes, err));
     return qr_tokenizer_encode(model->tokenizer->tokenizer, text, n_bytes, &options, tokens, err);
 }
 
@@ -63,6 +76,7 @@ static qrun_status encode_messages(const qrun_model *model, const qrun_request_p
                                    qr_error *err) {
     char *text;
     size_t n_bytes;
+    QR_RETURN_IF_ERROR(check_length(model, strlen(params->messages_json), err));
     QR_RETURN_IF_ERROR(qrun_chat_render(model->tokenizer, params->messages_json, params->tools_json,
                                         params->template_json, true, &text, &n_bytes, err));
     const qrun_status status =
@@ -111,6 +125,11 @@ static int64_t most_new_tokens(const qrun_request_params *params) {
  * K/V. */
 static qrun_status fit(const qrun_model *model, const qr_request_limits *limits, const qrun_request_params *params,
                        int64_t n_prompt, int64_t *capacity, qr_error *err) {
+    if (n_prompt > model->shape.context_tokens && params->token_ids == NULL) { /* how many more is not known */
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "the prompt has more than the %lld tokens of this model's context; shorten it",
+                       (long long)model->shape.context_tokens);
+    }
     if (n_prompt > model->shape.context_tokens) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "the prompt has %lld tokens and this model's context is %lld; shorten it", (long long)n_prompt,

@@ -1,7 +1,7 @@
-/* What the next step computes. Running sequences come first, each with the one token it generated last; then prompts,
- * in order of arrival, with what is left of the step's token budget; then waiting sequences are admitted. When pages
- * run out the youngest running sequence is preempted and computed again later. The oldest sequence always gets its
- * pages (submission refuses one that could not), so every step makes progress and nothing waits forever. */
+/* What the next step computes. Running sequences come first, each with the one token it generated last. Then come
+ * prompts, in order of arrival, with what is left of the step's token budget. Then waiting sequences are admitted. When
+ * pages run out the youngest running sequence is preempted and computed again later. The oldest sequence always gets
+ * its pages (submission refuses one that could not), so every step makes progress and nothing waits forever. */
 #include "base/sizes.h"
 #include "runtime/generate/session.h"
 #include "runtime/model/rope.h"

@@ -1,5 +1,5 @@
 /* The logits of a text: one sequence alone in an idle session, run through the model pass by pass. Perplexity (eval.c)
- * and comparisons of models (compare.c) score texts this way. */
+ * and comparisons of models (compare_models.c) score texts this way. */
 #ifndef QR_RUNTIME_GENERATE_SCORED_TEXT_H
 #define QR_RUNTIME_GENERATE_SCORED_TEXT_H
 

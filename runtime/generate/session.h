@@ -129,7 +129,7 @@ void qr_sequence_leave(qrun_session *session, qr_sequence *sequence);
 void qr_state_restore(qrun_session *session, const qr_sequence *sequence);
 /* A sequence begins with all the tokens of another, and with its state. */
 void qr_state_fork(qrun_session *session, const qr_sequence *from, const qr_sequence *to);
-/* Keeps the sequence's state with the pages of its tokens, so that others may go on from there. */
+/* Keeps the sequence's state with the pages of its tokens, so that others may continue from there. */
 void qr_state_keep(qrun_session *session, const qr_sequence *sequence);
 /* Tokens of a prompt that the sequence may compute in one step, at most n: no further than the next snapshot. */
 int64_t qr_state_step_tokens(const qrun_session *session, const qr_sequence *sequence, int64_t n);

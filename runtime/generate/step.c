@@ -90,7 +90,7 @@ static void finish(qrun_session *session, qr_sequence *sequence, const char *rea
     size_t n_bytes = 0;
     bool stopped;
     if (!without_text) { (void)qr_answer_finish(&sequence->answer, &text, &n_bytes, &stopped, NULL); }
-    qr_state_keep(session, sequence); /* the next turn goes on from here */
+    qr_state_keep(session, sequence); /* the next turn continues from here */
     close_sequence(session, sequence);
     send_done(sequence, reason, text, n_bytes);
 }

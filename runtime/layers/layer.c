@@ -302,30 +302,54 @@ static qrun_status finish_heads(const qr_layer_pass *pass, const qr_layer *layer
     return rotate(pass, layer, layer->key_rope_kind, k, n_kv_heads, err);
 }
 
-/* buffers.attended of the tokens in buffers.attn_normed. */
-static qrun_status attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+static float *keys_of(const qr_layer_pass *pass, const qr_layer *layer) {
+    return pass->buffers.qkv + pass->model->shape.n_heads * layer->head_dim;
+}
+
+static float *values_of(const qr_layer_pass *pass, const qr_layer *layer) {
+    return keys_of(pass, layer) + layer->n_kv_heads * layer->head_dim;
+}
+
+qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    return norm_rows(pass, &layer->attn_norm, pass->x, pass->buffers.attn_normed, pass->model->act_dtype,
+                     pass->n_tokens, err);
+}
+
+qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_layer_buffers *b = &pass->buffers;
-    float *q = b->qkv, *k = q + s->n_heads * layer->head_dim, *v = k + layer->n_kv_heads * layer->head_dim;
-    if (s->attn_gated) { QR_RETURN_IF_ERROR(take_queries(pass, layer, q, err)); }
+    if (s->attn_gated) { QR_RETURN_IF_ERROR(take_queries(pass, layer, b->qkv, err)); }
     for (int i = s->attn_gated ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         QR_RETURN_IF_ERROR(
             qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s, layer), false, err));
     }
-    QR_RETURN_IF_ERROR(finish_heads(pass, layer, q, k, v, err));
-    if (!s->attn_gated) { return pass->attend(pass->attend_arg, layer, q, k, v, b->attended, err); }
-    QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, q, k, v, b->ungated, err));
+    return finish_heads(pass, layer, b->qkv, keys_of(pass, layer), values_of(pass, layer), err);
+}
+
+qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_buffers *b = &pass->buffers;
+    const bool gated = pass->model->shape.attn_gated;
+    QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, b->qkv, keys_of(pass, layer), values_of(pass, layer),
+                                    gated ? b->ungated : b->attended, err));
+    if (!gated) { return QRUN_OK; }
     const qr_head_gate_args gate = qr_layer_head_gate_args(pass);
     return qr_head_gate(pass->backend, &gate, pass->workspace, err);
 }
 
-qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qrun_model *model = pass->model;
+qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
-    QR_RETURN_IF_ERROR(
-        norm_rows(pass, &layer->attn_norm, pass->x, b->attn_normed, model->act_dtype, pass->n_tokens, err));
-    QR_RETURN_IF_ERROR(layer->is_delta ? qr_layer_delta(pass, layer, err) : attend(pass, layer, err));
     return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);
+}
+
+qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_layer_attention_norm(pass, layer, err));
+    if (layer->is_delta) {
+        QR_RETURN_IF_ERROR(qr_layer_delta(pass, layer, err));
+    } else {
+        QR_RETURN_IF_ERROR(qr_layer_attention_heads(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_layer_attend(pass, layer, err));
+    }
+    return qr_layer_attention_out(pass, layer, err);
 }
 
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */
@@ -356,18 +380,43 @@ static qrun_status run_activation(const qr_layer_pass *pass, const qr_layer *lay
     return qr_activation(pass->backend, &args, pass->workspace, err);
 }
 
-/* x += MLP block(x). */
-static qrun_status run_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qrun_model *model = pass->model;
+/* buffers.gated, of x. */
+static qrun_status run_dense_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
-    QR_RETURN_IF_ERROR(
-        norm_rows(pass, &layer->mlp_norm, pass->x, b->mlp_normed, model->act_dtype, pass->n_tokens, err));
-    if (qr_layer_has_experts(layer)) { QR_RETURN_IF_ERROR(qr_layer_experts_in(pass, layer, err)); }
     for (int i = 0; i < QR_MAX_MLP_IN && layer->mlp_in[i].weight.desc.rows > 0; i++) {
         QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->mlp_in[i], b->mlp_normed, b->mlp,
-                                           qr_layer_mlp_columns(model, layer), false, err));
+                                           qr_layer_mlp_columns(pass->model, layer), false, err));
     }
-    if (layer->mlp_out.weight.desc.rows > 0) { QR_RETURN_IF_ERROR(run_activation(pass, layer, err)); }
+    return layer->mlp_out.weight.desc.rows > 0 ? run_activation(pass, layer, err) : QRUN_OK;
+}
+
+/* x += norm(norm(MLP) + norm(experts)), which read norms of x of their own. */
+static qrun_status run_experts_beside_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_buffers *b = &pass->buffers;
+    const qr_expert_buffers *e = &b->experts;
+    const int64_t t = pass->n_tokens, hidden = pass->model->shape.hidden;
+    const qr_dtype act = pass->model->act_dtype;
+    const qr_add_args sum = {.x = b->mlp_branch, .y = e->branch_normed, .n = t * hidden};
+    QR_RETURN_IF_ERROR(run_dense_in(pass, layer, err));
+    QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->mlp_out, b->gated, e->dense_branch, hidden, false, err));
+    QR_RETURN_IF_ERROR(norm_rows(pass, &layer->router_norm, pass->x, e->router_normed, act, t, err));
+    QR_RETURN_IF_ERROR(norm_rows(pass, &layer->expert_norm, pass->x, e->normed, act, t, err));
+    QR_RETURN_IF_ERROR(qr_layer_experts_in(pass, layer, err));
+    QR_RETURN_IF_ERROR(qr_layer_experts_out(pass, layer, e->branch, false, err));
+    QR_RETURN_IF_ERROR(norm_rows(pass, &layer->dense_out_norm, e->dense_branch, b->mlp_branch, QR_DTYPE_F32, t, err));
+    QR_RETURN_IF_ERROR(norm_rows(pass, &layer->expert_out_norm, e->branch, e->branch_normed, QR_DTYPE_F32, t, err));
+    QR_RETURN_IF_ERROR(qr_add(pass->backend, &sum, pass->workspace, err));
+    return pass->buffers_only ? QRUN_OK : add_normed(pass, &layer->post_mlp_norm, b->mlp_branch, err);
+}
+
+/* x += MLP block(x). */
+static qrun_status run_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_buffers *b = &pass->buffers;
+    QR_RETURN_IF_ERROR(
+        norm_rows(pass, &layer->mlp_norm, pass->x, b->mlp_normed, pass->model->act_dtype, pass->n_tokens, err));
+    if (qr_layer_experts_beside_mlp(layer)) { return run_experts_beside_mlp(pass, layer, err); }
+    if (qr_layer_has_experts(layer)) { QR_RETURN_IF_ERROR(qr_layer_experts_in(pass, layer, err)); }
+    QR_RETURN_IF_ERROR(run_dense_in(pass, layer, err));
     if (qr_layer_has_experts(layer)) {
         QR_RETURN_IF_ERROR(qr_layer_shared_expert_share(pass, layer, err));
         return run_block_output(pass, experts_output, layer, NULL, &layer->post_mlp_norm, b->mlp_branch, err);

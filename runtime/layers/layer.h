@@ -15,6 +15,10 @@ typedef struct qr_expert_buffers {
     void *gated;                       /* [S, M] act */
     float *shared_share;               /* [T]: of the expert that every token goes to, before the sigmoid */
     float *slots;                      /* [S, D]: what each expert gives, before the sum; nothing reads it later */
+    /* Where a dense MLP is beside them; else NULL. */
+    void *router_normed, *normed; /* [T, D] act: what the router and the experts read; `normed` may be mlp_normed */
+    float *dense_branch, *branch; /* [T, D]: what the MLP and the experts give, before their norms */
+    float *branch_normed;         /* [T, D]: of the experts, after it; may be `branch` */
 } qr_expert_buffers;
 
 /* Where a layer reads and writes, device memory; T tokens. A pass that keeps nothing gives every layer the same
@@ -129,6 +133,13 @@ qrun_status qr_layer_add_linear(const qr_layer_pass *pass, const qr_linear_layer
 
 /* x += attention block(x), or that of a delta layer; x += MLP block(x), and what else a layer ends with. */
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* The parts of an attention block, unless a delta layer's: buffers.attn_normed of x; buffers.qkv as attention takes it;
+ * buffers.attended, over whole sequences; x += the last product. A row of all but `attend` depends on that row alone,
+ * so a pass may have some of the rows for them. */
+qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
 /* x [T, D] times the layer's scalar, where it has one: what the layer puts out, or the gradient of that. */

@@ -1,5 +1,5 @@
 /* A linear layer with the adapters of a pass on it: y = W x + bias and, of each row's adapter, LoRA, LoRA after
- * dropout, or DoRA. Part of layer.h; train/backward.c has the backward part. */
+ * dropout, or DoRA. Part of layer.h; pass/backward.c has the backward part. */
 #ifndef QR_RUNTIME_LAYERS_LAYER_ADAPTERS_H
 #define QR_RUNTIME_LAYERS_LAYER_ADAPTERS_H
 

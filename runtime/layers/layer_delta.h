@@ -1,5 +1,5 @@
 /* The gated delta rule in place of attention (Qwen3.5): projections side by side in buffers.qkv, a causal convolution
- * over q, k and v, the recurrence, a norm of every head, and a gate. Part of layer.h; train/backward_delta.c has the
+ * over q, k and v, the recurrence, a norm of every head, and a gate. Part of layer.h; pass/backward_delta.c has the
  * backward part.
  *
  * The state of a sequence is one block of floats: for each delta layer the convolution's last rows, then the heads'

@@ -33,7 +33,7 @@ static qrun_status run_expert_in(const qr_layer_pass *pass, const qr_routing *ro
     const qr_model_shape *s = &pass->model->shape;
     const qr_expert_linear_args args = {.weights = weights,
                                         .routing = *routing,
-                                        .x = pass->buffers.mlp_normed,
+                                        .x = qr_expert_input(&pass->buffers),
                                         .x_dtype = pass->model->act_dtype,
                                         .y = y,
                                         .x_stride = s->hidden,
@@ -103,19 +103,29 @@ static qrun_status run_gate(const qr_layer_pass *pass, qr_error *err) {
                                 : qr_gate(pass->backend, &gate, pass->workspace, err);
 }
 
+qrun_status qr_layer_scale_logits(const qr_layer_pass *pass, float *logits, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_scale_args args = {.x = logits, .n = pass->n_tokens * s->n_experts, .factor = s->router_scale};
+    return s->router_scale == 1.0F ? QRUN_OK : qr_scale(pass->backend, &args, pass->workspace, err);
+}
+
 qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_model_shape *s = &model->shape;
     const qr_expert_buffers *b = &pass->buffers.experts;
-    const qr_route_args route = {
-        .logits = b->logits, .routing = qr_layer_routing(pass), .normalize = model->config.experts.normalizes};
+    const qr_route_args route = {.logits = b->logits,
+                                 .scale = layer->expert_scale.weight,
+                                 .routing = qr_layer_routing(pass),
+                                 .normalize = model->config.experts.normalizes};
     const int64_t stride = 2 * s->expert_mlp;
     QR_RETURN_IF_ERROR(
-        qr_layer_linear(pass, &layer->router, pass->buffers.mlp_normed, b->logits, s->n_experts, false, err));
+        qr_layer_linear(pass, &layer->router, qr_router_input(&pass->buffers), b->logits, s->n_experts, false, err));
+    QR_RETURN_IF_ERROR(qr_layer_scale_logits(pass, b->logits, err));
     QR_RETURN_IF_ERROR(qr_route(pass->backend, &route, pass->workspace, err));
     QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_gate, b->mlp, err));
     QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_up, b->mlp + s->expert_mlp, err));
-    QR_RETURN_IF_ERROR(run_expert_lora(pass, layer, QR_ROLE_EXPERT_GATE, pass->buffers.mlp_normed, true, b->mlp, err));
+    QR_RETURN_IF_ERROR(
+        run_expert_lora(pass, layer, QR_ROLE_EXPERT_GATE, qr_expert_input(&pass->buffers), true, b->mlp, err));
     QR_RETURN_IF_ERROR(add_bias(pass, &route.routing, &layer->expert_gate_bias, b->mlp, stride, err));
     QR_RETURN_IF_ERROR(add_bias(pass, &route.routing, &layer->expert_up_bias, b->mlp + s->expert_mlp, stride, err));
     return run_gate(pass, err);
@@ -154,6 +164,6 @@ qrun_status qr_layer_experts_out(const qr_layer_pass *pass, const qr_layer *laye
     QR_RETURN_IF_ERROR(run_expert_lora(pass, layer, QR_ROLE_EXPERT_OUT, b->gated, false, b->slots, err));
     QR_RETURN_IF_ERROR(add_bias(pass, &out.routing, &layer->expert_out_bias, b->slots, s->hidden, err));
     QR_RETURN_IF_ERROR(qr_expert_sum(pass->backend, &sum, pass->workspace, err));
-    if (layer->mlp_out.weight.desc.rows == 0) { return QRUN_OK; }
+    if (layer->mlp_out.weight.desc.rows == 0 || qr_layer_experts_beside_mlp(layer)) { return QRUN_OK; }
     return qr_layer_linear(pass, &layer->mlp_out, pass->buffers.gated, dst, s->hidden, true, err);
 }

@@ -7,6 +7,17 @@
 
 static inline bool qr_layer_has_experts(const qr_layer *layer) { return layer->expert_gate != NULL; }
 
+/* Whether they stand beside a dense MLP, with norms of their own. */
+static inline bool qr_layer_experts_beside_mlp(const qr_layer *layer) { return layer->dense_out_norm.dim > 0; }
+
+/* What the router and the experts of a pass read. */
+static inline const void *qr_router_input(const qr_layer_buffers *b) {
+    return b->experts.router_normed != NULL ? b->experts.router_normed : b->mlp_normed;
+}
+static inline const void *qr_expert_input(const qr_layer_buffers *b) {
+    return b->experts.normed != NULL ? b->experts.normed : b->mlp_normed;
+}
+
 /* Lays out what route writes for T tokens. */
 void qr_expert_routing_lay(const qr_model_shape *shape, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b);
 
@@ -16,9 +27,11 @@ qr_routing qr_layer_routing(const qr_layer_pass *pass);
 /* The activation of experts where it is that of gpt-oss, for the backward part too. */
 qr_clamped_gate_args qr_layer_clamped_gate_args(const qr_layer_pass *pass);
 
-/* From buffers.mlp_normed to buffers.experts: the router's logits, the routing, and what enters the experts' last
- * matrices. */
+/* From what the router and the experts read to buffers.experts: the router's logits, the routing, and what enters the
+ * experts' last matrices. */
 qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* The logits of experts, or their gradient, times the model's factor. */
+qrun_status qr_layer_scale_logits(const qr_layer_pass *pass, float *logits, qr_error *err);
 /* buffers.gated of the expert that every token goes to, where there is one, times its share: its output is linear in
  * that. */
 qrun_status qr_layer_shared_expert_share(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);

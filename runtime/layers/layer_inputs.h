@@ -1,6 +1,6 @@
-/* Inputs of every token to each layer (Gemma 4's E models): from the token's embedding and from a table of their own,
- * P elements for each layer; and what a layer does with its own, after its MLP. Part of layer.h;
- * train/backward.c has the backward part. */
+/* Inputs of every token to each layer (Gemma 4's E models). They come from the token's embedding and from a table of
+ * their own, P elements for each layer. Here is also what a layer does with its own, after its MLP. Part of layer.h;
+ * pass/backward.c has the backward part. */
 #ifndef QR_RUNTIME_LAYERS_LAYER_INPUTS_H
 #define QR_RUNTIME_LAYERS_LAYER_INPUTS_H
 

@@ -68,7 +68,7 @@ qrun_status qr_parameters_create(qr_parameters *p, qr_error *err) {
     return QRUN_OK;
 }
 
-/* Once the replacements are undone, `embedding` and `head` being the trained ones with rows for new tokens: a fully
+/* Once the overrides are undone, `embedding` and `head` being the trained ones with rows for new tokens: a fully
  * trained model keeps them and their memory; any other has its original vocabulary again. */
 static void end_tables(qr_parameters *p, const qr_weight *embedding, const qr_weight *head) {
     qrun_model *model = p->model;
@@ -82,9 +82,9 @@ static void end_tables(qr_parameters *p, const qr_weight *embedding, const qr_we
     model->embedding = *embedding;
     model->head = *head;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->table_memory, model->table_bytes);
-    model->table_memory = whole->replacement_memory;
-    model->table_bytes = whole->replacement_bytes;
-    whole->replacement_memory = NULL;
+    model->table_memory = whole->override_memory;
+    model->table_bytes = whole->override_bytes;
+    whole->override_memory = NULL;
 }
 
 static void end_whole(qr_parameters *p) {
@@ -99,10 +99,10 @@ static void end_whole(qr_parameters *p) {
                                    (size_t)parameter->cols * sizeof(float), NULL);
     }
     const qr_weight embedding = p->model->embedding, head = p->model->head;
-    qr_replacements_undo(&whole->replacements);
+    qr_weight_overrides_undo(&whole->overrides);
     end_tables(p, &embedding, &head);
-    const size_t n_bytes = whole->replacement_memory != NULL ? whole->replacement_bytes : 0;
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, whole->replacement_memory, n_bytes);
+    const size_t n_bytes = whole->override_memory != NULL ? whole->override_bytes : 0;
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, whole->override_memory, n_bytes);
     qr_free(whole->tensors);
     *whole = (qr_whole_modules){0};
 }

@@ -1,12 +1,13 @@
 /* The trainable tensors of a run: one arena of F32 values, one of gradients with the same layout, and the table of the
- * tensors in them. The gradients of layers may share one place, each until the backward pass reaches the next layer. Optimiser, update and checkpoint walk the table and do not ask what a tensor is for. It is filled by
+ * tensors in them. The gradients of layers may share one place, each until the backward pass reaches the next layer.
+ * Optimiser, update and checkpoint walk the table and do not ask what a tensor is for. It is filled by
  * lora_parameters.h and whole_parameters.h of training. */
 #ifndef QR_RUNTIME_LAYERS_PARAMETERS_H
 #define QR_RUNTIME_LAYERS_PARAMETERS_H
 
 #include "runtime/layers/layer.h"
 #include "runtime/model/modules.h"
-#include "runtime/model/replacement.h"
+#include "runtime/model/weight_override.h"
 
 typedef enum qr_parameter_kind {
     QR_PARAMETER_LORA_A,         /* [rank, in], of every expert where it is of experts: so the next */
@@ -58,7 +59,7 @@ typedef struct qr_whole_tensor {
     int64_t parameter; /* in the table */
     qr_weight *matrix; /* NULL: a vector */
     const float **vector;
-    qr_weight replacement;        /* of a matrix that is not written in place; of others only its desc */
+    qr_weight override;           /* of a matrix that is not written in place; of others only its desc */
     const float *original_vector; /* full: in the model, which receives the trained values at the end */
 } qr_whole_tensor;
 
@@ -68,9 +69,9 @@ typedef struct qr_whole_modules {
     qr_whole_tensor *tensors; /* [n] */
     int64_t n;
     size_t capacity;
-    qr_replacements replacements;
-    void *replacement_memory; /* device: the matrices that are not written in place */
-    size_t replacement_bytes;
+    qr_weight_overrides overrides;
+    void *override_memory; /* device: the matrices that are not written in place */
+    size_t override_bytes;
     int64_t original_vocab; /* of the model, while its tables have rows for new tokens; 0: they have none */
     bool refreshed;         /* the matrices have been written from their masters */
 } qr_whole_modules;
@@ -93,7 +94,8 @@ typedef struct qr_parameters {
 /* Appends a tensor, from {.model = model, .backend = its backend} on. *offset: its first float in both arenas. */
 qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter, int64_t *offset, qr_error *err);
 
-/* Before they are created: gives the gradients of all layers one place. Those that belong to no layer keep their own. */
+/* Before they are created: gives the gradients of all layers one place. Those that belong to no layer keep their own.
+ */
 void qr_parameters_share_gradients(qr_parameters *parameters);
 /* Whether it is the gradient of a layer, and of which. */
 int64_t qr_parameter_layer(const qr_parameter *parameter); /* −1: of none */

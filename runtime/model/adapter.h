@@ -5,7 +5,7 @@
 
 #include "loaders/adapter/adapter.h"
 #include "runtime/model/modules.h"
-#include "runtime/model/replacement.h"
+#include "runtime/model/weight_override.h"
 
 struct qrun_adapter {
     qrun_model *model;
@@ -15,7 +15,7 @@ struct qrun_adapter {
     size_t memory_bytes;
     void *module_memory; /* device: whole modules (adapter_modules.h) */
     size_t module_bytes;
-    qr_replacements replacements;
+    qr_weight_overrides overrides;
     uint64_t content_hash;  /* of all tensors and scales */
     int64_t original_vocab; /* the model's own, while the adapter's tables have more rows; 0: they have not */
     int64_t identity;       /* 1 …; no other adapter of the process has or had it */

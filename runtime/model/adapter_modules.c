@@ -91,8 +91,8 @@ static qrun_status put_matrix(load_state *state, const qr_module *module, const 
     bool follows = false;
     QR_RETURN_IF_ERROR(qr_weight_write(backend, &weight, &source, parameter->name, err));
     QR_RETURN_IF_ERROR(head_follows(state, module->role, &follows, err));
-    qr_replace_matrix(&state->made->replacements, module->matrix, &weight);
-    if (follows) { qr_replace_matrix(&state->made->replacements, &state->made->model->head, &weight); }
+    qr_override_matrix(&state->made->overrides, module->matrix, &weight);
+    if (follows) { qr_override_matrix(&state->made->overrides, &state->made->model->head, &weight); }
     return QRUN_OK;
 }
 
@@ -107,7 +107,7 @@ static qrun_status put_vector(load_state *state, const qr_module *module, const 
     float *device = qr_layout_take(&state->layout, module->n, sizeof *device);
     if (device == NULL) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_weight_write_floats(state->made->model->context->backend, device, parameter->tensor, err));
-    qr_replace_vector(&state->made->replacements, vector, device);
+    qr_override_vector(&state->made->overrides, vector, device);
     return QRUN_OK;
 }
 
@@ -198,7 +198,7 @@ qrun_status qr_adapter_modules_load(qrun_adapter *made, const qr_adapter *adapte
     const size_t n_bytes = state.layout.offset;
     QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->module_memory, err));
     made->module_bytes = n_bytes;
-    QR_RETURN_IF_ERROR(qr_replacements_reserve(&made->replacements, state.n_matched + 1, err));
+    QR_RETURN_IF_ERROR(qr_weight_overrides_reserve(&made->overrides, state.n_matched + 1, err));
     state.layout = (qr_layout){.base = made->module_memory};
     QR_RETURN_IF_ERROR(qr_model_each_module(model, visit_module, &state, err));
     if (state.vocab != model->shape.vocab) { made->original_vocab = model->shape.vocab; }
@@ -210,7 +210,7 @@ qrun_status qr_adapter_modules_load(qrun_adapter *made, const qr_adapter *adapte
 void qr_adapter_modules_release(qrun_adapter *adapter) {
     qrun_model *model = adapter->model;
     qr_backend *backend = model->context->backend;
-    qr_replacements_undo(&adapter->replacements);
+    qr_weight_overrides_undo(&adapter->overrides);
     if (adapter->original_vocab > 0) { model->shape.vocab = adapter->original_vocab; }
     adapter->original_vocab = 0;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, adapter->module_memory, adapter->module_bytes);

@@ -78,8 +78,17 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_GEMMA4,
      .name = "gemma4",
      .prefixes = {IMAGE_PREFIXES},
-     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS,
-                 LAYER_INPUTS, [QR_ROLE_LAYER_SCALAR] = LAYER "layer_scalar"}},
+     .stacked_gate_up = LAYER "experts.gate_up_proj",
+     .stacked_out = LAYER "experts.down_proj",
+     .modules =
+         {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, SANDWICH_NORMS, QK_NORMS,
+          LAYER_INPUTS, [QR_ROLE_LAYER_SCALAR] = LAYER "layer_scalar",
+          [QR_ROLE_DENSE_OUT_NORM] = LAYER "post_feedforward_layernorm_1",
+          [QR_ROLE_EXPERT_NORM] = LAYER "pre_feedforward_layernorm_2",
+          [QR_ROLE_EXPERT_OUT_NORM] = LAYER "post_feedforward_layernorm_2",
+          [QR_ROLE_ROUTER_NORM] = LAYER "router.scale", [QR_ROLE_EXPERT_SCALE] = LAYER "router.per_expert_scale",
+          [QR_ROLE_ROUTER] = LAYER "router.proj", [QR_ROLE_EXPERT_GATE] = LAYER "experts.%d.gate_proj",
+          [QR_ROLE_EXPERT_UP] = LAYER "experts.%d.up_proj", [QR_ROLE_EXPERT_OUT] = LAYER "experts.%d.down_proj"}},
     {.family = QR_FAMILY_PHI3,
      .name = "phi3",
      .modules = {LLAMA_FRAME,
@@ -118,6 +127,16 @@ static const qr_family families[] = {
      STACKED_EXPERTS,
      .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, QK_NORMS, EXPERTS}},
     {.family = QR_FAMILY_GRANITE, .name = "granite", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_GRANITE4,
+     .name = "granite4",
+     .modules = {[QR_ROLE_EMBEDDING] = "model.embed_tokens",
+                 [QR_ROLE_FINAL_NORM] = "model.norm",
+                 [QR_ROLE_HEAD] = "lm_head",
+                 PRE_NORMS,
+                 SPLIT_QKV,
+                 [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj",
+                 [QR_ROLE_GATE_UP] = LAYER "shared_mlp.input_linear",
+                 [QR_ROLE_MLP_OUT] = LAYER "shared_mlp.output_linear"}},
     {.family = QR_FAMILY_GPT_OSS,
      .name = "gpt-oss",
      STACKED_EXPERTS,
@@ -185,6 +204,11 @@ static bool is_of_attention(qr_tensor_role role) {
 static bool is_of_inputs(qr_tensor_role role) {
     return (role >= QR_ROLE_INPUTS && role <= QR_ROLE_INPUT_OUT) || role == QR_ROLE_POST_INPUT_NORM;
 }
+/* Of experts alone: their biases, and what they have where a dense MLP is beside them. */
+static bool is_vector_of_experts(qr_tensor_role role) {
+    return qr_role_is_expert_bias(role) || role == QR_ROLE_ROUTER_NORM || role == QR_ROLE_EXPERT_SCALE ||
+           (role >= QR_ROLE_DENSE_OUT_NORM && role <= QR_ROLE_EXPERT_OUT_NORM);
+}
 /* What makes keys and values. */
 static bool is_of_kv(qr_tensor_role role) { return role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_K_NORM; }
 static bool is_of_delta(qr_tensor_role role) {
@@ -199,8 +223,8 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
     if (is_of_inputs(role)) { return config->layer_inputs.size > 0 && (role != QR_ROLE_INPUTS || layer == 0); }
     if (is_of_kv(role) && qr_model_config_kv_owner(config, layer) != layer) { return false; }
     if (role == QR_ROLE_V && qr_model_config_heads(config, layer).values_are_keys) { return false; }
-    if (role >= QR_ROLE_SHARED_GATE || qr_role_is_expert_bias(role)) { return has_experts; }
-    if (role >= QR_ROLE_GATE) { return !has_experts; }
+    if (role >= QR_ROLE_SHARED_GATE || is_vector_of_experts(role)) { return has_experts; }
+    if (role >= QR_ROLE_GATE) { return !has_experts || config->experts.beside_dense; }
     return is_delta ? !is_of_attention(role) : !is_of_delta(role);
 }
 

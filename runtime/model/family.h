@@ -21,6 +21,9 @@ typedef enum qr_tensor_role {
     QR_ROLE_MLP_NORM,
     QR_ROLE_POST_MLP_NORM,
     QR_ROLE_POST_INPUT_NORM,
+    QR_ROLE_DENSE_OUT_NORM, /* where experts stand beside a dense MLP: after that, before them and after them */
+    QR_ROLE_EXPERT_NORM,
+    QR_ROLE_EXPERT_OUT_NORM,
     QR_ROLE_Q_NORM,
     QR_ROLE_K_NORM,
     QR_ROLE_LAYER_SCALAR, /* [1]: what a layer puts out is multiplied by it */
@@ -29,6 +32,8 @@ typedef enum qr_tensor_role {
     QR_ROLE_DELTA_A_LOG,
     QR_ROLE_DELTA_DT_BIAS,
     QR_ROLE_SINKS,            /* scores without a value, one for each head */
+    QR_ROLE_ROUTER_NORM,      /* the weight of the router's own norm */
+    QR_ROLE_EXPERT_SCALE,     /* [E]: what experts' shares are multiplied by */
     QR_ROLE_EXPERT_GATE_BIAS, /* of all experts of a layer, as the next */
     QR_ROLE_EXPERT_UP_BIAS,
     QR_ROLE_EXPERT_OUT_BIAS, /* the last vector of a layer */
@@ -108,9 +113,8 @@ const qr_family *qr_family_renamed(const qr_family *family);
 /* The i-th prefix that a checkpoint or an adapter may put before all module names: "" first; NULL after the last. */
 const char *qr_family_prefix(const qr_family *family, size_t i);
 
-/* Whether this layer of the model has the module: what a layer of the gated delta rule has differs from what one with
- * attention has, and what a layer with experts has from what one with an MLP has. Roles that a model has once are not
- * asked for. */
+/* Whether this layer of the model has the module. A layer of the gated delta rule has others than one with attention,
+ * and a layer with experts has others than one with an MLP. Roles that a model has once are not asked for. */
 bool qr_family_layer_has(const qr_family *family, const qr_model_config *config, int64_t layer, qr_tensor_role role);
 
 /* Whether files store the module's vector under its own name, without ".weight": torch has it as a parameter, not as a

@@ -1,8 +1,8 @@
 /* Offloaded parameters: the matrices of a model's layers are not held on the device. They come through two stages
  * there, layer l through stage l mod 2, forwards and back; norms, biases, tables and the head stay. Where the device
  * has memory of its own, they come from host memory: each layer as it lies in its stage, copied while the layer before
- * computes. On a processor they come from a folder that stores its matrices in the format they are held in: read from
- * the map when the layer is due, while the pages of the next one are asked for.
+ * computes. On a processor they come from a folder that stores its matrices in the format they are held in. They are
+ * read from the map when the layer is due, while the pages of the next one are asked for.
  *
  * The bytes in a stage are those that would be resident, so results are the same to the bit. Who computes a layer calls
  * qr_layer_stream_use first; the context's compute lock guards the stages. */

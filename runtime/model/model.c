@@ -75,6 +75,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .temperature_beta = (float)config->attn_temperature_beta,
         .temperature_tokens = (int32_t)config->attn_temperature_tokens,
     };
+    shape->router_scale = config->experts.beside_dense ? (float)(1.0 / sqrt((double)config->hidden_size)) : 1.0F;
     shape->attn_gated = config->attn_output_gate;
     shape->gate_alpha = (float)config->experts.gate_alpha;
     shape->gate_limit = (float)config->experts.gate_limit;
@@ -316,6 +317,7 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     if (role == QR_ROLE_DELTA_CONV) { return s->delta.channels * s->delta.kernel; }
     if (role == QR_ROLE_DELTA_A_LOG || role == QR_ROLE_DELTA_DT_BIAS) { return s->delta.n_value_heads; }
     if (role == QR_ROLE_SINKS) { return s->n_heads; }
+    if (role == QR_ROLE_EXPERT_SCALE) { return s->n_experts; }
     if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->n_experts * s->hidden; }
     if (qr_role_is_expert_bias(role)) { return s->n_experts * s->expert_mlp; }
     if (role != QR_ROLE_Q_NORM && role != QR_ROLE_K_NORM) { return s->hidden; }

@@ -48,10 +48,14 @@ typedef struct qr_layer {
     qr_norm attn_norm, post_attn_norm, mlp_norm, post_mlp_norm; /* [D] */
     qr_norm q_norm, k_norm;                                     /* [HD], or of all heads together: [H·HD], [KV·HD] */
     qr_norm v_norm;                                             /* [HD]; its weight is the model's ones */
-    qr_norm post_input_norm;      /* [D], of layers with inputs of their own, as the next (layer_inputs.h) */
-    qr_linear_layer input_gate;   /* [P, D] */
-    qr_linear_layer input_out;    /* [D, P] */
-    qr_norm scalar;               /* [1]: what the layer puts out is multiplied by it */
+    qr_norm post_input_norm;    /* [D], of layers with inputs of their own, as the next (layer_inputs.h) */
+    qr_linear_layer input_gate; /* [P, D] */
+    qr_linear_layer input_out;  /* [D, P] */
+    qr_norm scalar;             /* [1]: what the layer puts out is multiplied by it */
+    /* [D], where experts stand beside a dense MLP: after that, before them, after them, and of the router. dim 0: they
+     * stand alone, or beside the expert that every token goes to. */
+    qr_norm dense_out_norm, expert_norm, expert_out_norm, router_norm;
+    qr_norm expert_scale;         /* [E]: of their shares */
     int64_t n_kv_heads, head_dim; /* KV and HD of this layer */
     int64_t mlp;                  /* M of its dense MLP */
     bool values_are_keys;         /* v is what k_proj makes, before norm and rotation */
@@ -119,6 +123,7 @@ typedef struct qr_model_shape {
     float attn_softcap, logit_softcap; /* 0: none */
     float embedding_scale;
     float residual_scale; /* of what a block adds to the residual stream */
+    float router_scale;   /* of the logits of experts */
     float logit_scale;    /* of logits, before their soft-cap */
     qr_act_fn activation;
     bool tied_head;         /* the output head is the embedding's matrix */

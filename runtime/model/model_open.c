@@ -176,6 +176,7 @@ static qrun_status randomise_matrix(load_state *state, qr_weight *matrix, qr_err
 static float neutral_value(const qrun_model *model, qr_tensor_role role) {
     switch (role) {
         case QR_ROLE_LAYER_SCALAR:
+        case QR_ROLE_EXPERT_SCALE:
         case QR_ROLE_DELTA_NORM: return 1.0F;
         case QR_ROLE_DELTA_CONV: return 1.0F / (float)model->shape.delta.kernel;
         case QR_ROLE_DELTA_A_LOG:
@@ -476,6 +477,11 @@ static int64_t read_bytes(const qrun_model *model) {
                                  : (int64_t)(model->held_bytes + qr_layer_stream_bytes(model));
 }
 
+static const char *packed_as(const qrun_model *model) {
+    const qr_packing_kind kind = model->config.quantization.packing.kind;
+    return model->random_weights || kind == QR_PACKING_NONE ? NULL : qr_packing_name(kind);
+}
+
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_model_info, info, error));
     const qr_model_shape *shape = &model->shape;
@@ -518,6 +524,7 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .has_chat_template = model->tokenizer != NULL && model->tokenizer->chat_template != NULL,
         .not_obeyed = model->generation.not_obeyed,
         .left_out = model->left_out,
+        .packed_as = packed_as(model),
     };
     return QRUN_OK;
 }

@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/half.h"
 #include "base/sizes.h"
+#include "loaders/files/suffix.h"
 
 /* "<prefix><module>.<suffix>"; empty where that is too long for any tensor. */
 static void tensor_name(const qrun_model *model, const char *prefix, qr_tensor_role role, int64_t layer,
@@ -142,6 +143,17 @@ static bool is_known_buffer(const char *name) {
     return false;
 }
 
+/* Scales of a K/V cache of 8 bits: how it is held is asked for when a session is made. */
+static bool is_cache_scale(const qrun_model *model, const char *name) {
+    static const char *const names[] = {"self_attn.q_scale", "self_attn.k_scale", "self_attn.v_scale",
+                                        "self_attn.k_zero_point", "self_attn.v_zero_point"};
+    if (model->config.quantization.packing.kind < QR_PACKING_INT) { return false; }
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        if (strcmp(name, names[i]) == 0) { return true; }
+    }
+    return false;
+}
+
 /* What checkpoints keep of layers that read another's keys and values, and nobody uses. */
 static bool is_unused_kv(const qrun_model *model, int64_t layer, const char *name) {
     static const char *const modules[] = {"self_attn.k_proj.", "self_attn.v_proj.", "self_attn.k_norm."};
@@ -193,8 +205,17 @@ static bool is_expected(const qrun_model *model, int64_t layer, const char *name
     }
     const bool has_experts = qr_family_layer_has(family, config, layer, QR_ROLE_ROUTER);
     const bool is_packed = config->quantization.packing.kind != QR_PACKING_NONE;
-    return (has_experts && is_stack(family, is_packed, name)) || is_known_buffer(name) ||
+    return (has_experts && is_stack(family, is_packed, name)) || is_known_buffer(name) || is_cache_scale(model, name) ||
            is_unused_kv(model, layer, name);
+}
+
+/* The layer of a tensor inside the layers, and what follows its number and a dot; NULL where it is not inside. */
+static const char *name_in_layer(const char *stem, const char *name, int64_t *layer) {
+    char *end;
+    *layer = -1;
+    if (strncmp(name, stem, strlen(stem)) != 0) { return NULL; }
+    *layer = strtoll(name + strlen(stem), &end, 10);
+    return *layer >= 0 && *end == '.' ? end + 1 : "";
 }
 
 /* "model.layers." with the checkpoint's prefix. */
@@ -274,20 +295,35 @@ qrun_status qr_model_name_left_out(qrun_model *model, const qr_safetensors *sour
     return model->left_out != NULL ? QRUN_OK : qr_fail_memory(err, "the names of what is left out", n_bytes);
 }
 
+bool qr_model_is_idle_bias(const qrun_model *model, const qr_safetensors_tensor *tensor) {
+    char stem[QR_STORED_NAME_BYTES];
+    int64_t layer;
+    layers_stem(model, stem);
+    const char *end = name_in_layer(stem, tensor->name, &layer);
+    if (model->config.quantization.packing.kind != QR_PACKING_GPTQ || end == NULL || layer >= model->shape.n_layers ||
+        !qr_ends_with(end, ".bias") || is_expected(model, layer, end)) {
+        return false;
+    }
+    for (size_t i = 0; i < tensor->n_bytes; i++) {
+        if (tensor->data[i] != 0) { return false; }
+    }
+    return true;
+}
+
 qrun_status qr_model_refuse_unknown_tensors(const qrun_model *model, const qr_safetensors *source, qr_error *err) {
     char stem[QR_STORED_NAME_BYTES];
     layers_stem(model, stem);
     for (size_t i = 0; i < qr_safetensors_count(source); i++) {
-        const char *name = qr_safetensors_get(source, i)->name;
-        if (strncmp(name, stem, strlen(stem)) != 0) { continue; }
-        char *end;
-        const int64_t layer = strtoll(name + strlen(stem), &end, 10);
+        const qr_safetensors_tensor *tensor = qr_safetensors_get(source, i);
+        int64_t layer;
+        const char *name = tensor->name, *end = name_in_layer(stem, name, &layer);
+        if (end == NULL) { continue; }
         if (layer >= model->shape.n_layers) {
             return qr_fail(err, QRUN_ERROR_INPUT,
                            "%s: has %s, but config.json says num_hidden_layers %lld; do they belong together?",
                            model->folder, name, (long long)model->shape.n_layers);
         }
-        if (layer < 0 || *end != '.' || !is_expected(model, layer, end + 1)) {
+        if (*end == '\0' || (!is_expected(model, layer, end) && !qr_model_is_idle_bias(model, tensor))) {
             return qr_fail(err, QRUN_ERROR_INPUT,
                            "%s: has %s, which a %s model with this config.json does not have; do they belong "
                            "together?",

@@ -18,6 +18,9 @@ qrun_status qr_model_settle_head(qrun_model *model, const qr_safetensors *source
  */
 qrun_status qr_model_refuse_unknown_tensors(const qrun_model *model, const qr_safetensors *source, qr_error *err);
 
+/* A bias of zeros in a module that has none: GPTQ's own layers have biases always. It is not read. */
+bool qr_model_is_idle_bias(const qrun_model *model, const qr_safetensors_tensor *tensor);
+
 /* Tensors that follow each other and belong to something that text does not need: an image encoder ("model.visual"),
  * heads that predict several tokens ("mtp"). */
 typedef struct qr_left_out {
@@ -26,7 +29,7 @@ typedef struct qr_left_out {
     int64_t n_tensors, total_bytes;
 } qr_left_out;
 
-/* The next of them from the folder's tensor *at on; moves *at behind it. false: there are no more. */
+/* The next of them from the folder's tensor *at on; moves *at past it. false: there are no more. */
 bool qr_model_next_left_out(const qrun_model *model, const qr_safetensors *source, size_t *at, qr_left_out *part);
 
 /* Sets model->left_out, their names. */

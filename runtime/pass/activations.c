@@ -43,6 +43,15 @@ bool qr_recompute_policy_has_inputs(const qr_recompute_policy *policy) {
     return policy->kind == QR_RECOMPUTE_FULL || policy->kind == QR_RECOMPUTE_EVERY || policy->kind == QR_RECOMPUTE_AUTO;
 }
 
+bool qr_recompute_policy_takes_tiles(const qr_recompute_policy *policy, const qrun_model *model) {
+    const bool by_layer = policy->kind == QR_RECOMPUTE_FULL || policy->kind == QR_RECOMPUTE_AUTO;
+    return by_layer && model->shape.delta.n_layers == 0;
+}
+
+int64_t qr_recompute_policy_rows(const qr_recompute_policy *policy, int64_t n_tokens) {
+    return policy->tile_rows > 0 ? qr_min(policy->tile_rows, n_tokens) : n_tokens;
+}
+
 static int64_t segment_layers(const qr_recompute_policy *policy, int64_t layer, int64_t n_layers) {
     switch (policy->kind) {
         case QR_RECOMPUTE_FULL: return 1;
@@ -98,12 +107,13 @@ static void lay_heads(qr_layout *layout, const qrun_model *model, const layer_ki
     layer->buffers.ungated = qr_layout_take(layout, t * kinds->heads, qr_dtype_bytes(model->act_dtype));
 }
 
-static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kinds kinds, int64_t t,
+/* Of t tokens, `rows` of which have all but attention at a time. */
+static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kinds kinds, int64_t t, int64_t rows,
                           qr_kept_layer *layer) {
     const qr_model_shape *s = &model->shape;
     const size_t act = qr_dtype_bytes(model->act_dtype);
     const int64_t columns = kinds.delta ? s->delta.columns : 0, values = kinds.delta ? s->delta.values : 0;
-    layer->buffers.attn_normed = qr_layout_take(layout, t * s->hidden, act);
+    layer->buffers.attn_normed = qr_layout_take(layout, rows * s->hidden, act);
     layer->buffers.qkv = qr_layout_take(layout, t * qr_max(kinds.qkv, columns), sizeof(float));
     layer->buffers.attended = qr_layout_take(layout, t * qr_max(kinds.heads, values), act);
     qr_layout delta = *layout; /* in the same place: a layer is of one kind */
@@ -114,8 +124,16 @@ static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kind
     }
     layout->offset = delta.offset > layout->offset ? delta.offset : layout->offset;
     if (qr_model_has_post_norms(model)) {
-        layer->buffers.attn_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
+        layer->buffers.attn_branch = qr_layout_take(layout, rows * s->hidden, sizeof(float));
     }
+}
+
+static void lay_beside_dense(qr_layout *layout, const qrun_model *model, int64_t t, qr_expert_buffers *b) {
+    const size_t act = qr_dtype_bytes(model->act_dtype);
+    b->router_normed = qr_layout_take(layout, t * model->shape.hidden, act);
+    b->normed = qr_layout_take(layout, t * model->shape.hidden, act);
+    b->dense_branch = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+    b->branch = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
 }
 
 static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_kept_layer *layer) {
@@ -129,6 +147,7 @@ static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_ke
         qr_expert_routing_lay(s, t, layout, &layer->buffers.experts);
         layer->buffers.experts.mlp = qr_layout_take(layout, n_slots * 2 * s->expert_mlp, sizeof(float));
         layer->buffers.experts.gated = qr_layout_take(layout, n_slots * s->expert_mlp, act);
+        if (model->config.experts.beside_dense) { lay_beside_dense(layout, model, t, &layer->buffers.experts); }
     }
     if (s->layer_input > 0) {
         layer->buffers.input_x = qr_layout_take(layout, t * s->hidden, act);
@@ -163,15 +182,15 @@ static float *place_input(input_places *places, int64_t elements, qr_segment *se
 
 /* Layers of a segment that is computed again take the sets of buffers in turn: the i-th layer of every segment the i-th
  * set. */
-static void lay_recomputed(input_places *places, const qrun_model *model, int64_t t, qr_segment *segment,
+static void lay_recomputed(input_places *places, const qrun_model *model, int64_t t, int64_t rows, qr_segment *segment,
                            qr_kept_layer *layers, qr_kept_layer *sets, int64_t *n_sets) {
     qr_layout *layout = &places->layout;
     for (int64_t i = 0; i < segment->n; i++) {
         qr_kept_layer *layer = &layers[segment->first + i];
         if (i == *n_sets) {
-            lay_attention(layout, model, kinds_of(model), t, &sets[i]);
-            lay_mlp(layout, model, t, &sets[i]);
-            sets[i].x_mid = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+            lay_attention(layout, model, kinds_of(model), t, rows, &sets[i]);
+            lay_mlp(layout, model, rows, &sets[i]);
+            sets[i].x_mid = qr_layout_take(layout, rows * model->shape.hidden, sizeof(float));
             if (i > 0) { sets[i].x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float)); }
             ++*n_sets;
         }
@@ -184,14 +203,14 @@ static void lay_recomputed(input_places *places, const qrun_model *model, int64_
 static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, const qr_recompute_policy *policy,
                      const qr_segment *segment, qr_kept_layer *layers) {
     qr_kept_layer set = {.attn_kept = policy->kind != QR_RECOMPUTE_ATTN, .mlp_kept = policy->kind != QR_RECOMPUTE_MLP};
-    if (!set.attn_kept) { lay_attention(layout, model, kinds_of(model), t, &set); }
+    if (!set.attn_kept) { lay_attention(layout, model, kinds_of(model), t, t, &set); }
     if (!set.mlp_kept) { lay_mlp(layout, model, t, &set); }
     for (int64_t l = segment->first; l < segment->first + segment->n; l++) {
         qr_kept_layer *layer = &layers[l];
         *layer = set;
         layer->x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
         layer->x_mid = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
-        if (set.attn_kept) { lay_attention(layout, model, kind_of(model, &model->layers[l]), t, layer); }
+        if (set.attn_kept) { lay_attention(layout, model, kind_of(model, &model->layers[l]), t, t, layer); }
         if (set.mlp_kept) { lay_mlp(layout, model, t, layer); }
     }
 }
@@ -212,7 +231,7 @@ static int64_t divide(const qr_recompute_policy *policy, int64_t n_layers, qr_ac
 
 qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t n_tokens,
                                    void *memory, void *host, qr_activations *activations, qr_error *err) {
-    const int64_t n_layers = model->shape.n_layers;
+    const int64_t n_layers = model->shape.n_layers, rows = qr_recompute_policy_rows(policy, n_tokens);
     *activations = (qr_activations){0};
     activations->layers = qr_alloc_array_zeroed((size_t)n_layers, sizeof *activations->layers);
     activations->segments = qr_alloc_array_zeroed((size_t)n_layers, sizeof *activations->segments);
@@ -230,18 +249,18 @@ qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_p
         if (segment->kept) {
             lay_kept(&places.layout, model, n_tokens, policy, segment, activations->layers);
         } else {
-            lay_recomputed(&places, model, n_tokens, segment, activations->layers, sets, &n_sets);
+            lay_recomputed(&places, model, n_tokens, rows, segment, activations->layers, sets, &n_sets);
         }
     }
     const int64_t slot_elements =
         qr_model_has_experts(model) ? model->shape.experts_per_token * model->shape.hidden : 0;
-    float *slots = qr_layout_take(&places.layout, n_tokens * slot_elements, sizeof(float));
-    float *branch_normed = qr_model_has_branches(model)
-                               ? qr_layout_take(&places.layout, n_tokens * model->shape.hidden, sizeof(float))
-                               : NULL;
+    float *slots = qr_layout_take(&places.layout, rows * slot_elements, sizeof(float));
+    float *branch_normed =
+        qr_model_has_branches(model) ? qr_layout_take(&places.layout, rows * model->shape.hidden, sizeof(float)) : NULL;
     for (int64_t l = 0; l < n_layers; l++) {
         activations->layers[l].buffers.branch_normed = branch_normed;
         activations->layers[l].buffers.experts.slots = slots;
+        activations->layers[l].buffers.experts.branch_normed = branch_normed;
     }
     activations->bytes = places.layout.offset;
     activations->host_bytes = places.host.offset;

@@ -20,8 +20,9 @@ typedef enum qr_recompute_kind {
 
 typedef struct qr_recompute_policy {
     qr_recompute_kind kind;
-    int64_t n;    /* EVERY: layers of a segment; AUTO: layers kept whole, once it is settled */
-    bool offload; /* the inputs of segments that are computed again are held in host memory */
+    int64_t n;         /* EVERY: layers of a segment; AUTO: layers kept whole, once it is settled */
+    bool offload;      /* the inputs of segments that are computed again are held in host memory */
+    int64_t tile_rows; /* FULL, and AUTO with n 0: rows that a layer has of all but attention at a time; 0: all */
 } qr_recompute_policy;
 
 /* "none", "full", "every:N", "attn", "mlp", "auto". */
@@ -30,7 +31,7 @@ qrun_status qr_recompute_policy_parse(const char *text, int64_t n_layers, qr_rec
 /* Buffers of one layer beyond those of qr_layer_buffers. */
 typedef struct qr_kept_layer {
     float *x_in;  /* [T, D] input of the layer; of a segment's first layer it outlives the forward pass */
-    float *x_mid; /* [T, D] between the blocks */
+    float *x_mid; /* [T, D] between the blocks; with tiles, those of one */
     float *lse;   /* [T, H] */
     qr_layer_buffers buffers;
     bool attn_kept, mlp_kept; /* false: to be computed again */
@@ -51,8 +52,14 @@ typedef struct qr_activations {
     size_t bytes, host_bytes;
 } qr_activations;
 
+/* Whether every layer is computed again by itself, so that it may be cut into tiles of rows (tiles.c). */
+bool qr_recompute_policy_takes_tiles(const qr_recompute_policy *policy, const qrun_model *model);
+
 /* Whether the policy computes whole segments again, so that there are inputs to hold in host memory. */
 bool qr_recompute_policy_has_inputs(const qr_recompute_policy *policy);
+
+/* Of T tokens, those that a tile has. */
+int64_t qr_recompute_policy_rows(const qr_recompute_policy *policy, int64_t n_tokens);
 
 /* Lays the buffers of T tokens out in `memory` and `host` (NULL: only counts bytes). The plan and the layout are the
  * same walk. */

@@ -328,20 +328,44 @@ static qrun_status add_input_backward(qr_train_pass *pass, const qr_layer *layer
     return qr_pass_linear_backward(pass, &layer->input_gate, b->input_x, b->input, 2 * p, pass->b.dx, true, err);
 }
 
-static qrun_status mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+/* dx += the gradient of the block's input, from that of a norm of it. */
+static qrun_status input_backward(qr_train_pass *pass, const qr_norm *norm, qr_error *err) {
+    return qr_pass_norm_backward(pass, norm, pass->current->x_mid, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
+                                 err);
+}
+
+/* The sum of what both give is read no more: its place takes the gradient of either. */
+static qrun_status experts_beside_mlp_backward(qr_train_pass *pass, const qr_layer *layer, const float *dsum,
+                                               qr_error *err) {
+    const qr_layer_buffers *b = &pass->current->buffers;
+    float *dbranch = b->mlp_branch;
+    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &layer->dense_out_norm, b->experts.dense_branch, dsum, dbranch,
+                                             pass->n_tokens, false, err));
+    QR_RETURN_IF_ERROR(dense_mlp_backward(pass, layer, dbranch, err));
+    QR_RETURN_IF_ERROR(input_backward(pass, &layer->mlp_norm, err));
+    QR_RETURN_IF_ERROR(qr_pass_norm_backward(pass, &layer->expert_out_norm, b->experts.branch, dsum, dbranch,
+                                             pass->n_tokens, false, err));
+    QR_RETURN_IF_ERROR(qr_pass_experts_backward(pass, layer, dbranch, false, err));
+    QR_RETURN_IF_ERROR(input_backward(pass, &layer->expert_norm, err));
+    QR_RETURN_IF_ERROR(qr_pass_router_backward(pass, layer, false, err));
+    return input_backward(pass, &layer->router_norm, err);
+}
+
+qrun_status qr_pass_mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_kept_layer *kept = pass->current;
     const float *dbranch;
     const qr_layer_pass blocks = qr_pass_layer(pass);
     QR_RETURN_IF_ERROR(qr_layer_scale(&blocks, layer, pass->b.dx, err));
     QR_RETURN_IF_ERROR(add_input_backward(pass, layer, err));
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, &dbranch, err));
+    if (qr_layer_experts_beside_mlp(layer)) { return experts_beside_mlp_backward(pass, layer, dbranch, err); }
     const bool is_dense = layer->mlp_out.weight.desc.rows > 0;
     if (is_dense) { QR_RETURN_IF_ERROR(dense_mlp_backward(pass, layer, dbranch, err)); }
     if (qr_layer_has_experts(layer)) {
         QR_RETURN_IF_ERROR(qr_pass_experts_backward(pass, layer, dbranch, is_dense, err));
+        QR_RETURN_IF_ERROR(qr_pass_router_backward(pass, layer, true, err));
     }
-    return qr_pass_norm_backward(pass, &layer->mlp_norm, kept->x_mid, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
-                                 err);
+    return input_backward(pass, &layer->mlp_norm, err);
 }
 
 /* Heads of dqkv from first_column on, back through rotation and norm, into the same place; or added to `into`. */
@@ -428,8 +452,7 @@ static qrun_status gated_queries_backward(qr_train_pass *pass, const qr_layer *l
                                    columns, pass->b.dnormed, false, err);
 }
 
-/* From dattended to dnormed. */
-static qrun_status heads_and_inputs_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const int64_t q = s->n_heads * layer->head_dim, kv = layer->n_kv_heads * layer->head_dim;
     if (s->attn_gated) { QR_RETURN_IF_ERROR(gates_backward(pass, err)); }
@@ -439,7 +462,11 @@ static qrun_status heads_and_inputs_backward(qr_train_pass *pass, const qr_layer
                                                     .dk = pass->b.dqkv + q,
                                                     .dv = pass->b.dqkv + q + kv,
                                                     .dqkv_stride = qr_qkv_columns(s, layer)};
-    QR_RETURN_IF_ERROR(qr_attention_packed_backward(pass->backend, &args, pass->workspace, err));
+    return qr_attention_packed_backward(pass->backend, &args, pass->workspace, err);
+}
+
+qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
     QR_RETURN_IF_ERROR(heads_backward(pass, layer, layer->query_rope_kind, &layer->q_norm, 0, s->n_heads, NULL, err));
     QR_RETURN_IF_ERROR(kv_backward(pass, layer, err));
     if (s->attn_gated) { QR_RETURN_IF_ERROR(gated_queries_backward(pass, layer, err)); }
@@ -452,16 +479,28 @@ static qrun_status heads_and_inputs_backward(qr_train_pass *pass, const qr_layer
     return QRUN_OK;
 }
 
-static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_kept_layer *kept = pass->current;
+qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_buffers *b = &pass->current->buffers;
     const float *dbranch;
-    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, kept->buffers.attn_branch, &dbranch, err));
-    QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->attn_out, kept->buffers.attended, dbranch,
-                                               pass->model->shape.hidden, pass->b.dattended, false, err));
-    QR_RETURN_IF_ERROR(layer->is_delta ? qr_pass_delta_backward(pass, layer, err)
-                                       : heads_and_inputs_backward(pass, layer, err));
-    return qr_pass_norm_backward(pass, &layer->attn_norm, kept->x_in, pass->b.dnormed, pass->b.dx, pass->n_tokens, true,
-                                 err);
+    QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, b->attn_branch, &dbranch, err));
+    return qr_pass_linear_backward(pass, &layer->attn_out, b->attended, dbranch, pass->model->shape.hidden,
+                                   pass->b.dattended, false, err);
+}
+
+qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    return qr_pass_norm_backward(pass, &layer->attn_norm, pass->current->x_in, pass->b.dnormed, pass->b.dx,
+                                 pass->n_tokens, true, err);
+}
+
+static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_pass_attention_out_backward(pass, layer, err));
+    if (layer->is_delta) {
+        QR_RETURN_IF_ERROR(qr_pass_delta_backward(pass, layer, err));
+    } else {
+        QR_RETURN_IF_ERROR(qr_pass_attend_backward(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_attention_heads_backward(pass, layer, err));
+    }
+    return qr_pass_attention_norm_backward(pass, layer, err);
 }
 
 /* Both blocks of a layer, computing again what was not kept. next: the layer that is computed after it; −1: none. */
@@ -476,7 +515,7 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, int64_t next, 
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_mid, err));
         QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
     }
-    QR_RETURN_IF_ERROR(mlp_backward(pass, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_mlp_backward(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
     if (kept_segment && !pass->current->attn_kept) {
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
@@ -486,6 +525,7 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, int64_t next, 
 }
 
 qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
+    if (qr_pass_has_tiles(pass)) { return qr_pass_backward_in_tiles(pass, segment->first, err); }
     if (!segment->kept) {
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
         for (int64_t i = 0; i < segment->n; i++) {
@@ -551,13 +591,13 @@ static qrun_status inputs_norm_backward(qr_train_pass *pass, qr_error *err) {
 }
 
 /* From dinputs, of all layers, to what makes them; dx grows. */
-static qrun_status inputs_backward(qr_train_pass *pass, qr_error *err) {
+static qrun_status inputs_backward(qr_train_pass *pass, const qr_layer *none, qr_error *err) {
+    (void)none;
     const qr_model_shape *s = &pass->model->shape;
     const qr_input_weights *inputs = &pass->model->inputs;
     const int64_t columns = s->n_layers * s->layer_input;
     const qr_scale_args scale = {
         .x = pass->b.dinputs, .n = pass->n_tokens * columns, .factor = qr_layer_inputs_factor()};
-    if (s->layer_input == 0 || !makes_trained_inputs(pass)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_scale(pass->backend, &scale, pass->workspace, err));
     QR_RETURN_IF_ERROR(table_backward(pass, &inputs->embedding, pass->b.ids, pass->b.dinputs, s->input_scale, err));
     QR_RETURN_IF_ERROR(inputs_norm_backward(pass, err));
@@ -568,7 +608,9 @@ static qrun_status inputs_backward(qr_train_pass *pass, qr_error *err) {
 qrun_status qr_pass_embed_backward(qr_train_pass *pass, qr_error *err) {
     const qrun_model *model = pass->model;
     const float *dx = pass->b.dx;
-    QR_RETURN_IF_ERROR(inputs_backward(pass, err));
+    if (model->shape.layer_input > 0 && makes_trained_inputs(pass)) {
+        QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, NULL, inputs_backward, err));
+    }
     QR_RETURN_IF_ERROR(table_backward(pass, &model->embedding, pass->b.ids, dx, model->shape.embedding_scale, err));
     return table_backward(pass, &model->position_embedding, pass->b.position, dx, 1.0F, err);
 }

@@ -99,18 +99,20 @@ static qrun_status activation_backward(qr_train_pass *pass, const qr_layer *laye
     return qr_gate_backward(pass->backend, &gate, pass->workspace, err);
 }
 
-/* dnormed += the gradient through the router, of whose logits the gradient takes the place. */
-static qrun_status router_backward(qr_train_pass *pass, const qr_layer *layer, const qr_routing *routing,
-                                   qr_error *err) {
+/* The gradient of the router's logits takes their place. */
+qrun_status qr_pass_router_backward(qr_train_pass *pass, const qr_layer *layer, bool accumulate, qr_error *err) {
     const qr_layer_buffers *b = &pass->current->buffers;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
     const qr_route_backward_args args = {.logits = b->experts.logits,
-                                         .routing = *routing,
+                                         .scale = layer->expert_scale.weight,
+                                         .routing = qr_layer_routing(&blocks),
                                          .dshare = pass->b.dshare,
                                          .dlogits = b->experts.logits,
                                          .normalize = pass->model->config.experts.normalizes};
     QR_RETURN_IF_ERROR(qr_route_backward(pass->backend, &args, pass->workspace, err));
-    return qr_pass_linear_backward(pass, &layer->router, b->mlp_normed, b->experts.logits, pass->model->shape.n_experts,
-                                   pass->b.dnormed, true, err);
+    QR_RETURN_IF_ERROR(qr_layer_scale_logits(&blocks, b->experts.logits, err));
+    return qr_pass_linear_backward(pass, &layer->router, qr_router_input(b), b->experts.logits,
+                                   pass->model->shape.n_experts, pass->b.dnormed, accumulate, err);
 }
 
 qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -141,14 +143,12 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
     QR_RETURN_IF_ERROR(matrices_dx(pass, &routing, layer->expert_gate, b->mlp, stride, false, b->slots, false, err));
     QR_RETURN_IF_ERROR(
         matrices_dx(pass, &routing, layer->expert_up, b->mlp + s->expert_mlp, stride, false, b->slots, true, err));
-    QR_RETURN_IF_ERROR(lora_dx(pass, layer, QR_ROLE_EXPERT_GATE, &routing, pass->current->buffers.mlp_normed, true,
-                               b->mlp, false, b->slots, err));
+    QR_RETURN_IF_ERROR(lora_dx(pass, layer, QR_ROLE_EXPERT_GATE, &routing, qr_expert_input(&pass->current->buffers),
+                               true, b->mlp, false, b->slots, err));
     const qr_expert_sum_args sum = {
         .routing = routing, .src = b->slots, .dst = pass->b.dnormed, .dim = s->hidden, .accumulate = accumulate};
     QR_RETURN_IF_ERROR(qr_expert_sum(pass->backend, &sum, pass->workspace, err));
-    if (layer->shared_share.weight.desc.rows > 0) {
-        QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->shared_share, pass->current->buffers.mlp_normed,
-                                                   b->shared_share, 1, pass->b.dnormed, true, err));
-    }
-    return router_backward(pass, layer, &routing, err);
+    if (layer->shared_share.weight.desc.rows == 0) { return QRUN_OK; }
+    return qr_pass_linear_backward(pass, &layer->shared_share, pass->current->buffers.mlp_normed, b->shared_share, 1,
+                                   pass->b.dnormed, true, err);
 }

@@ -14,7 +14,7 @@ static int64_t find_targets(qr_train_pass *pass, const qr_train_batch *batch) {
     return n;
 }
 
-/* Gradient of the rows of a chunk, from the gradient of their logits into dpicked. */
+/* Gradient of the rows of a chunk, from the gradient of their logits into dselected. */
 static qrun_status head_backward(qr_train_pass *pass, int64_t first, int64_t n, qr_error *err) {
     const qrun_model *model = pass->model;
     const int64_t hidden = model->shape.hidden, vocab = model->shape.vocab;
@@ -30,24 +30,27 @@ static qrun_status head_backward(qr_train_pass *pass, int64_t first, int64_t n, 
     const qr_linear_backward_args args = {.weight = &model->head,
                                           .dy = pass->b.dlogits,
                                           .dy_dtype = model->act_dtype,
-                                          .dx = pass->b.dpicked_normed,
+                                          .dx = pass->b.dselected_normed,
                                           .n_rows = n,
                                           .dy_stride = vocab,
                                           .dx_stride = hidden,
                                           .any_order = true};
     QR_RETURN_IF_ERROR(qr_linear_backward(pass->backend, &args, pass->workspace, err));
     QR_RETURN_IF_ERROR(
-        qr_pass_whole_backward(pass, &pass->model->head, NULL, pass->b.picked_normed, pass->b.logits, vocab, n, err));
-    return qr_pass_norm_backward(pass, &model->final_norm, pass->b.picked, pass->b.dpicked_normed,
-                                 pass->b.dpicked + first * hidden, n, false, err);
+        qr_pass_whole_backward(pass, &pass->model->head, NULL, pass->b.selected_normed, pass->b.logits, vocab, n, err));
+    return qr_pass_norm_backward(pass, &model->final_norm, pass->b.selected, pass->b.dselected_normed,
+                                 pass->b.dselected + first * hidden, n, false, err);
 }
 
 static qrun_status loss_of_chunk(qr_train_pass *pass, int64_t first, int64_t n, float loss_scale, double *sum,
                                  qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_layer_pass head = qr_pass_layer(pass);
-    const qr_gather_rows_args gather = {
-        .src = pass->b.x, .rows = pass->b.rows + first, .dst = pass->b.picked, .n_rows = n, .dim = model->shape.hidden};
+    const qr_gather_rows_args gather = {.src = pass->b.x,
+                                        .rows = pass->b.rows + first,
+                                        .dst = pass->b.selected,
+                                        .n_rows = n,
+                                        .dim = model->shape.hidden};
     const qr_cross_entropy_args loss = {.logits = pass->b.logits,
                                         .target = pass->b.target + first,
                                         .loss = pass->b.loss,
@@ -56,7 +59,7 @@ static qrun_status loss_of_chunk(qr_train_pass *pass, int64_t first, int64_t n, 
                                         .softcap = model->shape.logit_softcap,
                                         .dloss = loss_scale * model->shape.logit_scale};
     QR_RETURN_IF_ERROR(qr_gather_rows(pass->backend, &gather, pass->workspace, err));
-    QR_RETURN_IF_ERROR(qr_layer_head(&head, pass->b.picked, n, pass->b.picked_normed, pass->b.logits, err));
+    QR_RETURN_IF_ERROR(qr_layer_head(&head, pass->b.selected, n, pass->b.selected_normed, pass->b.logits, err));
     QR_RETURN_IF_ERROR(qr_cross_entropy(pass->backend, &loss, pass->workspace, err));
     QR_RETURN_IF_ERROR(
         pass->backend->copy_out(pass->backend, pass->host_loss, pass->b.loss, (size_t)n * sizeof(float), err));
@@ -77,7 +80,7 @@ qrun_status qr_pass_run_loss(qr_train_pass *pass, const qr_train_batch *batch, f
         if (backward) { QR_RETURN_IF_ERROR(head_backward(pass, first, n, err)); }
     }
     if (!backward) { return QRUN_OK; }
-    const qr_scatter_rows_args scatter = {.src = pass->b.dpicked,
+    const qr_scatter_rows_args scatter = {.src = pass->b.dselected,
                                           .rows = pass->b.rows,
                                           .dst = pass->b.dx,
                                           .n_rows = n_targets,

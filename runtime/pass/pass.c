@@ -112,6 +112,7 @@ qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err) {
 }
 
 qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
+    if (qr_pass_has_tiles(pass)) { return qr_pass_run_in_tiles(pass, l, err); }
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
     qr_layer_pass blocks = qr_pass_layer(pass);
@@ -162,6 +163,12 @@ static qrun_status choose_rope_slots(qr_train_pass *pass, const qr_train_batch *
 
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
+static qrun_status embed(qr_train_pass *pass, const qr_layer *none, qr_error *err) {
+    (void)none;
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    return qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err);
+}
+
 static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool backward, qr_error *err) {
     pass->dropout = (qr_layer_dropout){.p = backward ? pass->parameters->lora.dropout : 0,
                                        .key = batch->dropout_key,
@@ -189,7 +196,7 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool 
                                     .position = pass->b.position};
     QR_RETURN_IF_ERROR(qr_layer_rope_tables(&blocks, &rope, err));
     QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
-    return qr_layer_embed(&blocks, pass->b.ids, pass->b.position, err);
+    return qr_pass_for_tiles(pass, NULL, embed, err);
 }
 
 /* ---- Inputs of segments in host memory --------------------------------------------------------------------------- */

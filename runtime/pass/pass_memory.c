@@ -56,47 +56,55 @@ static void lay_across_layers(const qrun_model *model, int64_t t, qr_layout *lay
     }
 }
 
-static size_t lay_gradients(const qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
-                            void *base, qr_pass_buffers *b) {
-    const qr_model_shape *s = &model->shape;
-    const int64_t t = limits->max_tokens, r = qr_pass_logit_rows(model, limits);
-    const size_t act = qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
-    qr_layout layout = {base, 0};
-    b->x = qr_layout_take(&layout, t * s->hidden, f32);
-    b->dx = qr_layout_take(&layout, t * s->hidden, f32);
-    b->dbranch = qr_layout_take(&layout, t * s->hidden, f32);
-    b->dnormed = qr_layout_take(&layout, t * s->hidden, f32);
-    qr_layout mlp = layout; /* in the same place: a layer's MLP is done before its attention begins */
-    b->dattended = qr_layout_take(&layout, t * qr_widest_attended(s), f32);
-    b->dqkv = qr_layout_take(&layout, t * qr_widest_qkv(s), f32);
-    qr_layout delta = layout; /* in the same place too: a layer is of one kind */
-    if (s->attn_gated) { b->dq_gate = qr_layout_take(&layout, 2 * t * s->n_heads * s->head_dim, f32); }
-    b->dconved = qr_layout_take(&delta, t * s->delta.channels, f32);
-    b->gate_work = qr_layout_take(&delta, 2 * t * s->delta.values, f32);
-    if (s->delta.by_key_head) { b->by_head = qr_layout_take(&delta, t * s->delta.columns, f32); }
-    b->dgated = qr_layout_take(&mlp, t * mlp_elements(model), f32);
-    if (qr_model_has_experts(model)) { b->dshare = qr_layout_take(&mlp, t * s->experts_per_token, f32); }
-    layout.offset = widest(layout.offset, widest(delta.offset, mlp.offset));
-    b->dy = qr_layout_take(&layout, t * qr_max(widest_output(model), mlp_elements(model)), act);
-    for (int k = 0; k < s->n_rope_kinds; k++) {
-        b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
-        b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
-    }
-    lay_across_layers(model, t, &layout, b);
-    b->picked = qr_layout_take(&layout, r * s->hidden, f32);
-    b->picked_normed = qr_layout_take(&layout, r * s->hidden, act);
-    b->dpicked_normed = qr_layout_take(&layout, r * s->hidden, f32);
-    b->dpicked = qr_layout_take(&layout, t * s->hidden, f32);
+/* What adapters need of `rows` rows. */
+static void lay_adapters(const qr_parameters *parameters, int64_t rows, size_t act, qr_layout *layout,
+                         qr_pass_buffers *b) {
     int64_t widest_in = 0, widest_out = 0;
     for (int64_t i = 0; i < parameters->lora.n_pairs; i++) {
         widest_in = qr_max(widest_in, parameters->lora.pairs[i].in);
         widest_out = qr_max(widest_out, parameters->lora.pairs[i].out);
     }
     if (parameters->lora.dropout > 0) {
-        b->dropped = qr_layout_take(&layout, t * widest_in, act);
-        b->ddropped = qr_layout_take(&layout, t * widest_in, f32);
+        b->dropped = qr_layout_take(layout, rows * widest_in, act);
+        b->ddropped = qr_layout_take(layout, rows * widest_in, sizeof(float));
     }
-    if (parameters->lora.dora) { b->dora = qr_layout_take(&layout, t * widest_out, f32); }
+    if (parameters->lora.dora) { b->dora = qr_layout_take(layout, rows * widest_out, sizeof(float)); }
+}
+
+static size_t lay_gradients(const qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
+                            void *base, qr_pass_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t t = limits->max_tokens, r = qr_pass_logit_rows(model, limits);
+    const int64_t rows = qr_recompute_policy_rows(&limits->policy, t);
+    const size_t act = qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
+    qr_layout layout = {base, 0};
+    b->x = qr_layout_take(&layout, t * s->hidden, f32);
+    b->dx = qr_layout_take(&layout, t * s->hidden, f32);
+    b->dbranch = qr_layout_take(&layout, rows * s->hidden, f32);
+    b->dnormed = qr_layout_take(&layout, rows * s->hidden, f32);
+    qr_layout loss = layout, mlp = layout; /* in the same place: each is done before a layer's attention begins */
+    b->dselected = qr_layout_take(&loss, t * s->hidden, f32);
+    b->dattended = qr_layout_take(&layout, t * qr_widest_attended(s), f32);
+    if (limits->policy.tile_rows > 0) { mlp = layout; } /* dattended of other tiles is there already */
+    b->dqkv = qr_layout_take(&layout, t * qr_widest_qkv(s), f32);
+    qr_layout delta = layout; /* in the same place too: a layer is of one kind */
+    if (s->attn_gated) { b->dq_gate = qr_layout_take(&layout, 2 * t * s->n_heads * s->head_dim, f32); }
+    b->dconved = qr_layout_take(&delta, t * s->delta.channels, f32);
+    b->gate_work = qr_layout_take(&delta, 2 * t * s->delta.values, f32);
+    if (s->delta.by_key_head) { b->by_head = qr_layout_take(&delta, t * s->delta.columns, f32); }
+    b->dgated = qr_layout_take(&mlp, rows * mlp_elements(model), f32);
+    if (qr_model_has_experts(model)) { b->dshare = qr_layout_take(&mlp, rows * s->experts_per_token, f32); }
+    layout.offset = widest(widest(layout.offset, loss.offset), widest(delta.offset, mlp.offset));
+    b->dy = qr_layout_take(&layout, rows * qr_max(widest_output(model), mlp_elements(model)), act);
+    for (int k = 0; k < s->n_rope_kinds; k++) {
+        b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
+        b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
+    }
+    lay_across_layers(model, t, &layout, b);
+    b->selected = qr_layout_take(&layout, r * s->hidden, f32);
+    b->selected_normed = qr_layout_take(&layout, r * s->hidden, act);
+    b->dselected_normed = qr_layout_take(&layout, r * s->hidden, f32);
+    lay_adapters(parameters, rows, act, &layout, b);
     return layout.offset;
 }
 

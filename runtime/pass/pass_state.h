@@ -1,43 +1,43 @@
 /* Inside a training pass: its buffers, and the functions that its files share. pass_memory.c plans and makes it, pass.c
- * runs it forward, loss.c computes the loss and its gradient, backward.c runs it backward. Only these files include
- * this. */
+ * runs it forward, loss.c computes the loss and its gradient, backward.c runs it backward, and tiles.c runs a layer
+ * both ways in tiles of rows. Only these files include this. */
 #ifndef QR_RUNTIME_PASS_PASS_STATE_H
 #define QR_RUNTIME_PASS_PASS_STATE_H
 
 #include "runtime/pass/pass.h"
 
-/* Device buffers other than the kept activations; R rows go through the output head at once. d… is the gradient with
- * respect to …, F32. */
+/* Device buffers other than the kept activations; R rows go through the output head at once, and N rows through all of
+ * a layer but attention: T without tiles. d… is the gradient with respect to …, F32. */
 typedef struct qr_pass_buffers {
-    float *x, *dx;                      /* [T, D] residual stream */
-    float *dbranch;                     /* [T, D] into a block's output, after its post-norm */
-    float *dnormed;                     /* [T, D] of a block's normed input */
-    float *dattended;                   /* [T, H · HD], or [T, values] */
-    float *dqkv;                        /* [T, (H + 2 KV) · HD], or [T, qr_delta_shape.columns] */
-    float *dq_gate;                     /* [T, H, 2, HD], with gated attention */
-    float *dconved;                     /* [T, channels]; delta layers only, as the next */
-    float *gate_work;                   /* [T, 2, values]: z and what it gates, then their gradients */
-    float *by_head;                     /* [T, columns]: of qr_layer_buffers, and its gradient */
-    float *dgated;                      /* [T, M], or [S, M] of experts; where dattended and dqkv are while attention
-                                         * has its turn */
-    float *dshare;                      /* [S] of slots of experts */
-    void *dy;                           /* [T, widest output], or [S, M], act: a gradient on its way into a product
-                                         * with weights */
+    float *x, *dx;    /* [T, D] residual stream */
+    float *dbranch;   /* [N, D] into a block's output, after its post-norm */
+    float *dnormed;   /* [N, D] of a block's normed input */
+    float *dattended; /* [T, H · HD], or [T, values] */
+    float *dqkv;      /* [T, (H + 2 KV) · HD], or [T, qr_delta_shape.columns] */
+    float *dq_gate;   /* [T, H, 2, HD], with gated attention */
+    float *dconved;   /* [T, channels]; delta layers only, as the next */
+    float *gate_work; /* [T, 2, values]: z and what it gates, then their gradients */
+    float *by_head;   /* [T, columns]: of qr_layer_buffers, and its gradient */
+    float *dgated;    /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
+                       * with tiles dqkv alone, while attention has its turn */
+    float *dshare;    /* [S] of slots of experts */
+    void *dy;         /* [N, widest output], or [S, M], act: a gradient on its way into a product
+                       * with weights */
     float *cos_table[2], *sin_table[2]; /* [T, half] */
-    float *picked;                      /* [R, D] rows whose next token is a target */
-    void *picked_normed;                /* [R, D] act */
-    float *dpicked_normed;              /* [R, D] */
-    float *dpicked;                     /* [T, D] of all such rows, in order */
+    float *selected;                    /* [R, D] rows whose next token is a target */
+    void *selected_normed;              /* [R, D] act */
+    float *dselected_normed;            /* [R, D] */
+    float *dselected;                   /* [T, D] of all such rows, in order; where dattended is later */
     int32_t *ids, *position, *slot, *row_adapter, *target, *rows; /* [T] */
     int32_t *seq_start;                                           /* [S + 1] */
     int64_t *row_key;                                             /* [T], with dropout */
-    void *dropped;                       /* [T, widest input] act: what dropout leaves of an adapter's input */
-    float *ddropped;                     /* [T, widest input] */
+    void *dropped;                       /* [N, widest input] act: what dropout leaves of an adapter's input */
+    float *ddropped;                     /* [N, widest input] */
     float *inputs, *dinputs;             /* [T, L, P], of models whose layers have inputs, as the next */
     void *inputs_x;                      /* [T, D] act */
     float *shared_kv[2], *dshared_kv[2]; /* [T, 2 · KV · HD]: K/V that later layers read, of full attention and with a
                                           * window */
-    float *dora;                         /* [T, widest adapted output], with DoRA */
+    float *dora;                         /* [N, widest adapted output], with DoRA */
     float *inv_freq[2], *rope_factor[2]; /* [n_rope_slots, half], [n_rope_slots] */
     float *logits;                       /* [R, V], then their gradient */
     void *dlogits;                       /* [R, V] act */
@@ -92,6 +92,18 @@ qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_
  * stream after it. */
 qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err);
 
+/* ---- Tiles (tiles.c) ---- */
+
+static inline bool qr_pass_has_tiles(const qr_train_pass *pass) { return pass->limits.policy.tile_rows > 0; }
+/* Runs a function on consecutive parts of the pass, each a pass over a tile's rows, whose kept layer is that of the
+ * whole pass's current one. Without tiles, on the pass itself. `layer` is handed on; NULL: no layer is current. */
+typedef qrun_status (*qr_pass_tile_fn)(qr_train_pass *tile, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_for_tiles(qr_train_pass *pass, const qr_layer *layer, qr_pass_tile_fn run, qr_error *err);
+/* Of a pass with tiles: a layer from the residual stream, its input noted; and from dx of what it puts out to that of
+ * its input, computing all of it again. */
+qrun_status qr_pass_run_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err);
+qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err);
+
 /* Loss over the targets, chunk by chunk; with backward, the gradient of the last layer's output in dx. */
 qrun_status qr_pass_run_loss(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                              double *sum, qr_error *err);
@@ -110,7 +122,9 @@ qrun_status qr_pass_round_dy(qr_train_pass *pass, const void **dy, int64_t *dy_s
  * dy's rows [out], F32, are dy_stride apart. */
 qrun_status qr_pass_linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,
                                     int64_t dy_stride, float *dx, bool accumulate, qr_error *err);
-/* b.dnormed of a layer with experts, overwritten or added to, from the gradient of what they add up to. */
+/* b.dnormed of a layer with experts, overwritten or added to, from the gradient of what they add up to; and through
+ * the router, once that has run. */
+qrun_status qr_pass_router_backward(qr_train_pass *pass, const qr_layer *layer, bool accumulate, qr_error *err);
 qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, bool accumulate,
                                      qr_error *err);
 /* Of an expert that every token goes to: b.dgated through its share, of whose gradient the share's place is taken.
@@ -118,6 +132,14 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
 qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 /* Of a delta layer, from dattended to dnormed (backward_delta.c). */
 qrun_status qr_pass_delta_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* The parts of a layer's backward pass, from dx of what it puts out; a row of all but `attend` depends on that row
+ * alone. The MLP block, from dx to dx; through the last matrix of attention, to dattended; through attention, over
+ * whole sequences, to dqkv; from there to dnormed; and from there to dx. */
+qrun_status qr_pass_mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 /* dx from a segment's output to its input, computing again what was not kept. */
 qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err);
 /* From the gradient of the first layer's input into the tables that it was looked up in. */

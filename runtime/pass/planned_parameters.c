@@ -7,7 +7,7 @@
 qrun_status qr_planned_parameters_begin(const qr_parameters *parameters, qr_parameters *planned, qr_error *err) {
     qr_backend *backend;
     *planned = *parameters;
-    planned->whole.replacements = (qr_replacements){0};
+    planned->whole.overrides = (qr_weight_overrides){0};
     planned->backend = NULL;
     QR_RETURN_IF_ERROR(qr_backend_plan_create(parameters->backend, &backend, err));
     planned->backend = backend;

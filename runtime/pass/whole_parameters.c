@@ -63,10 +63,10 @@ static qrun_status add_tensor(qr_parameters *p, const qr_module *module, const q
         return qr_fail_memory(err, "the trained modules", (size_t)whole->n * sizeof *whole->tensors);
     }
     qr_whole_tensor tensor = {.parameter = p->n, .matrix = vector == NULL ? module->matrix : NULL, .vector = vector};
-    if (tensor.matrix != NULL) { tensor.replacement.desc = module->matrix->desc; }
+    if (tensor.matrix != NULL) { tensor.override.desc = module->matrix->desc; }
     if (tensor.matrix != NULL && !whole->full) {
-        tensor.replacement.desc.format = qr_model_compute_format(p->model);
-        tensor.replacement.desc.block = 0;
+        tensor.override.desc.format = qr_model_compute_format(p->model);
+        tensor.override.desc.block = 0;
     }
     whole->tensors[whole->n++] = tensor;
     int64_t offset;
@@ -129,12 +129,12 @@ static bool stands_beside(const qr_parameters *p, const qr_whole_tensor *tensor)
 }
 
 /* Places the matrices that are not in the model's own memory (base NULL: only counts). */
-static size_t place_replacements(qr_parameters *p, void *base) {
+static size_t place_overrides(qr_parameters *p, void *base) {
     const qr_backend *backend = p->backend;
     qr_layout layout = {base, 0};
     for (int64_t i = 0; i < p->whole.n; i++) {
         if (!stands_beside(p, &p->whole.tensors[i])) { continue; }
-        qr_weight *matrix = &p->whole.tensors[i].replacement;
+        qr_weight *matrix = &p->whole.tensors[i].override;
         matrix->data = qr_layout_take(&layout, 1, backend->weight_bytes(backend, &matrix->desc));
     }
     return layout.offset;
@@ -147,7 +147,7 @@ qrun_status qr_whole_parameters_describe(qr_parameters *p, const qr_whole_option
     if (!options->full) { QR_RETURN_IF_ERROR(refuse_unknown(p->model->family, options->modules, err)); }
     grow_tables(p, options);
     QR_RETURN_IF_ERROR(qr_model_each_module(p->model, describe_module, &state, err));
-    p->whole.replacement_bytes = place_replacements(p, NULL);
+    p->whole.override_bytes = place_overrides(p, NULL);
     return QRUN_OK;
 }
 
@@ -311,40 +311,40 @@ static qrun_status init_values(const qr_parameters *p, const qr_whole_options *o
 
 static qrun_status replace_weights(qr_parameters *p, qr_error *err) {
     qr_whole_modules *whole = &p->whole;
-    QR_RETURN_IF_ERROR(qr_replacements_reserve(&whole->replacements, whole->n + 1, err));
+    QR_RETURN_IF_ERROR(qr_weight_overrides_reserve(&whole->overrides, whole->n + 1, err));
     for (int64_t i = 0; i < whole->n; i++) {
         qr_whole_tensor *tensor = &whole->tensors[i];
         if (tensor->matrix == NULL) {
             tensor->original_vector = *tensor->vector;
-            qr_replace_vector(&whole->replacements, tensor->vector, p->values + p->list[tensor->parameter].offset);
+            qr_override_vector(&whole->overrides, tensor->vector, p->values + p->list[tensor->parameter].offset);
         } else if (stands_beside(p, tensor)) {
-            qr_replace_matrix(&whole->replacements, tensor->matrix, &tensor->replacement);
+            qr_override_matrix(&whole->overrides, tensor->matrix, &tensor->override);
             if (!whole->full || !p->model->shape.tied_head) { continue; }
-            qr_replace_matrix(&whole->replacements, &p->model->head, &tensor->replacement);
+            qr_override_matrix(&whole->overrides, &p->model->head, &tensor->override);
         }
     }
     return QRUN_OK;
 }
 
-static qrun_status make_replacements(qr_parameters *p, qr_error *err) {
-    if (p->whole.replacement_bytes == 0) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, p->whole.replacement_bytes,
-                                                 &p->whole.replacement_memory, err));
-    (void)place_replacements(p, p->whole.replacement_memory);
+static qrun_status make_overrides(qr_parameters *p, qr_error *err) {
+    if (p->whole.override_bytes == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, p->whole.override_bytes,
+                                                 &p->whole.override_memory, err));
+    (void)place_overrides(p, p->whole.override_memory);
     return QRUN_OK;
 }
 
 qrun_status qr_whole_parameters_reserve(qr_parameters *p, qr_error *err) {
-    QR_RETURN_IF_ERROR(make_replacements(p, err));
+    QR_RETURN_IF_ERROR(make_overrides(p, err));
     return p->whole.n > 0 ? replace_weights(p, err) : QRUN_OK;
 }
 
 void qr_whole_parameters_release(qr_parameters *p) {
-    if (p->whole.replacements.list == NULL) { return; }
-    qr_replacements_undo(&p->whole.replacements);
+    if (p->whole.overrides.list == NULL) { return; }
+    qr_weight_overrides_undo(&p->whole.overrides);
     for (int64_t i = 0; i < p->whole.n; i++) {
         p->whole.tensors[i].original_vector = NULL;
-        p->whole.tensors[i].replacement.data = NULL;
+        p->whole.tensors[i].override.data = NULL;
     }
 }
 
@@ -363,7 +363,7 @@ qrun_status qr_whole_parameters_create(qr_parameters *p, const qr_whole_options 
     float *staging = qr_alloc_array((size_t)n_staging, sizeof *staging);
     qrun_status status = QRUN_OK;
     if (staging == NULL) { QR_TRY(qr_fail_memory(err, "the trained modules", (size_t)n_staging * sizeof *staging)); }
-    QR_TRY(make_replacements(p, err));
+    QR_TRY(make_overrides(p, err));
     QR_TRY(options->random ? init_values(p, options, staging, err) : load_values(p, staging, err));
     QR_TRY(replace_weights(p, err));
 out:

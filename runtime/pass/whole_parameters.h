@@ -3,8 +3,8 @@
  *
  * Their master values are F32, in the arena of the parameters. While the parameters live, the model uses norms and
  * biases directly from the arena. Matrices are held in the model's own format or the compute type, and written again
- * from their masters after every update (qr_whole_parameters_refresh): in full fine-tuning to the model's own memory,
- * for single modules to new memory, so that the frozen ones stay.
+ * from their masters after every update (qr_whole_parameters_refresh). In full fine-tuning they are in the model's own
+ * memory; those of single modules are in new memory, so that the frozen ones stay.
  *
  * Tables that get rows for new tokens are in new memory in both cases, and the model has their vocabulary.
  *

@@ -22,7 +22,7 @@ struct qr_gradient_sum {
     qr_chunk_squares *squares; /* host, [chunks of the arena] */
     void *device, *host;
     size_t device_bytes, host_bytes;
-    int64_t first, n; /* micro-batches of the round and of the window */
+    int64_t first, n; /* micro-batches of the round, and of the step */
     int64_t next;     /* layer whose gradients are summed next; −1: those of no layer; −2: the round is summed */
 };
 
@@ -302,7 +302,7 @@ qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_error *err) {
     return qr_all_to_all(sum->ranks, sent, parts, err);
 }
 
-/* ---- A window ---------------------------------------------------------------------------------------------------- */
+/* ---- A step ----------------------------------------------------------------------------------------------------- */
 
 static qrun_status finish(qr_gradient_sum *sum, qr_error *err) {
     const qr_parameters *p = sum->parameters;

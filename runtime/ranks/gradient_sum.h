@@ -1,4 +1,4 @@
-/* The gradient of a window: those of its micro-batches, computed one by one from zero and added in their order,
+/* The gradient of a step: those of its micro-batches, computed one by one from zero and added in their order,
  * ((g0 + g1) + g2) + …, whichever rank has computed which. So the sum has the same bits for any number of ranks.
  *
  * Each rank adds up its shard of the parameters (shards.h) and receives the others' parts of it, which is what a
@@ -17,7 +17,7 @@ typedef struct qr_gradient_sum qr_gradient_sum;
 
 /* What it is for. */
 typedef struct qr_gradient_options {
-    int64_t n_accumulate;    /* the most micro-batches of a window */
+    int64_t n_accumulate;    /* the most micro-batches of a step */
     const qr_shards *shards; /* lent */
     bool stays;              /* a sum stays with the rank whose shard it is of */
 } qr_gradient_options;
@@ -28,7 +28,7 @@ typedef struct qr_chunk_squares {
     int64_t n_nonfinite;
 } qr_chunk_squares;
 
-/* Device and host memory; nothing for one rank and windows of one micro-batch. */
+/* Device and host memory; nothing for one rank and steps of one micro-batch. */
 size_t qr_gradient_sum_bytes(const qr_gradient_options *options);
 size_t qr_gradient_sum_host_bytes(const qr_gradient_options *options);
 
@@ -37,7 +37,7 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
                                    qr_gradient_sum **sum, qr_error *err);
 void qr_gradient_sum_destroy(qr_gradient_sum *sum); /* NULL is fine */
 
-/* A round: the gradients of micro-batches first, first + 1, … of a window of n, as many as there are ranks, each of the
+/* A round: the gradients of micro-batches first, first + 1, … of a step of n, as many as there are ranks, each of the
  * rank of that place. Every rank calls `begin`; where layers share a place for their gradients, `layer` after each
  * layer of the backward pass; then `rest`, which does so for those that are left, also after the pass has failed; and
  * `end`, if no rank has failed. After the last round every rank's arena has the sum, unless it stays. */

@@ -175,7 +175,7 @@ static const struct {
     COUNT("step", step),
     COUNT("updates", updates),
     COUNT("epoch", cursor.epoch),
-    COUNT("window", cursor.batch),
+    COUNT("batch", cursor.batch),
     NUMBER("loss_scale", loss_scale.factor, 1, FLT_MAX),
     COUNT("good_steps", loss_scale.good_steps),
     {.key = "checksum"},
@@ -290,7 +290,7 @@ static qrun_status open_checkpoint(const qrun_trainer *trainer, int64_t step, ch
 
 static qrun_status read_position(const qr_json *object, const char *folder, qr_train_state *state, qr_error *err) {
     for (size_t i = 0; i < QR_COUNT_OF(members); i++) {
-        const char *key = members[i].key;
+        const char *key = qr_checkpoint_key(object, members[i].key);
         void *field = (unsigned char *)state + members[i].offset;
         if (qr_json_is_null(qr_json_get(object, key))) {
             return qr_fail(err, QRUN_ERROR_INPUT, "%s: state.json lacks \"%s\"; `restart` begins again", folder, key);

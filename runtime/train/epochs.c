@@ -62,16 +62,16 @@ qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool trai
                               .shares = trains ? trainer->shares : NULL};
 }
 
-qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err) {
-    if (trainer->epoch_plan != NULL && trainer->planned_epoch == epoch) { return QRUN_OK; }
+qrun_status qr_trainer_make_batches(qrun_trainer *trainer, int64_t epoch, qr_error *err) {
+    if (trainer->epoch_batches != NULL && trainer->batches_epoch == epoch) { return QRUN_OK; }
     const qr_batch_options options = qr_trainer_batch_options(trainer, true);
-    qr_batch_plan *plan;
+    qr_epoch_batches *batches;
     QR_RETURN_IF_ERROR(trainer->loader != NULL
-                           ? qr_train_loader_plan_epoch(trainer->loader, &trainer->view, &options, epoch, &plan, err)
-                           : qr_batch_plan_create(&trainer->view, &options, epoch, &plan, err));
-    qr_batch_plan_destroy(trainer->epoch_plan);
-    trainer->epoch_plan = plan;
-    trainer->planned_epoch = epoch;
+                           ? qr_train_loader_take_epoch(trainer->loader, &trainer->view, &options, epoch, &batches, err)
+                           : qr_epoch_batches_create(&trainer->view, &options, epoch, &batches, err));
+    qr_epoch_batches_destroy(trainer->epoch_batches);
+    trainer->epoch_batches = batches;
+    trainer->batches_epoch = epoch;
     return QRUN_OK;
 }
 
@@ -80,8 +80,8 @@ static qrun_status count_steps(qrun_trainer *trainer, double n_epochs, int64_t *
     const int64_t whole = (int64_t)n_epochs;
     *n_steps = 0;
     for (int64_t epoch = 0; epoch <= whole; epoch++) {
-        QR_RETURN_IF_ERROR(qr_trainer_plan_epoch(trainer, epoch, err));
-        const int64_t n = qr_batch_plan_windows(trainer->epoch_plan);
+        QR_RETURN_IF_ERROR(qr_trainer_make_batches(trainer, epoch, err));
+        const int64_t n = qr_epoch_batches_count_steps(trainer->epoch_batches);
         *n_steps += epoch < whole ? n : (int64_t)((n_epochs - (double)whole) * (double)n + 0.5);
     }
     *n_steps = qr_max(*n_steps, 1);

@@ -35,13 +35,13 @@ static void take_loss(qr_train_state *state, double threshold, double loss) {
 }
 
 /* The loss of micro-batch i. */
-static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_batch_plan *plan, int64_t i, double *loss,
+static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_epoch_batches *batches, int64_t i, double *loss,
                                    qr_error *err) {
-    qr_micro_source source = {.dataset = trainer->eval_view.dataset, .plan = plan, .index = i};
+    qr_micro_source source = {.dataset = trainer->eval_view.dataset, .batches = batches, .index = i};
     const qr_train_batch *batch = qr_train_loader_take(trainer->loader, &source);
     QR_RETURN_IF_ERROR(qr_dataset_check(trainer->eval_view.dataset, err));
     source.index += qr_ranks_count(trainer->ranks);
-    if (source.index < qr_batch_plan_micro_batches(plan)) { qr_train_loader_prepare(trainer->loader, &source); }
+    if (source.index < qr_epoch_batches_count_micro(batches)) { qr_train_loader_prepare(trainer->loader, &source); }
     return qr_train_pass_run(trainer->pass, batch, 0, false, loss, err);
 }
 
@@ -52,21 +52,21 @@ static qrun_status show_progress(const qrun_trainer *trainer, int64_t n_examples
     return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
 }
 
-/* Sums over the plan's micro-batches, which are dealt to the ranks, in their order; n_targets and n_tokens count them.
+/* Sums over the micro-batches, which are dealt to the ranks, in their order; n_targets and n_tokens count them.
  */
-static qrun_status sum_losses(qrun_trainer *trainer, const qr_batch_plan *plan, double *loss,
+static qrun_status sum_losses(qrun_trainer *trainer, const qr_epoch_batches *batches, double *loss,
                               qrun_train_metrics *metrics, qr_error *err) {
-    const int64_t n_micro_batches = qr_batch_plan_micro_batches(plan);
+    const int64_t n_micro_batches = qr_epoch_batches_count_micro(batches);
     const int32_t n_ranks = qr_ranks_count(trainer->ranks);
     int64_t n_examples = 0;
     for (int64_t first = 0; first < n_micro_batches; first += n_ranks) {
         const int64_t own = first + qr_ranks_own(trainer->ranks);
         double sum = 0, sums[QR_MAX_RANKS];
         qrun_status status = first > 0 ? show_progress(trainer, n_examples, err) : QRUN_OK;
-        if (status == QRUN_OK && own < n_micro_batches) { status = run_micro_batch(trainer, plan, own, &sum, err); }
+        if (status == QRUN_OK && own < n_micro_batches) { status = run_micro_batch(trainer, batches, own, &sum, err); }
         QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sum, sums, err));
         for (int32_t r = 0; r < n_ranks && first + r < n_micro_batches; r++) {
-            const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, first + r);
+            const qr_micro_batch micro = qr_epoch_batches_micro(batches, first + r);
             *loss += sums[r];
             metrics->n_tokens += micro.n_tokens;
             metrics->n_target_tokens += micro.n_targets;
@@ -79,21 +79,21 @@ static qrun_status sum_losses(qrun_trainer *trainer, const qr_batch_plan *plan, 
 static qrun_status evaluate(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
     const qr_batch_options options = qr_trainer_batch_options(trainer, false);
     const double start = qr_now_seconds();
-    qr_batch_plan *plan = NULL;
+    qr_epoch_batches *batches = NULL;
     qrun_status status = QRUN_OK;
     double loss = 0;
-    QR_TRY(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err)); /* for the share of the epoch */
-    QR_TRY(qr_batch_plan_create(&trainer->eval_view, &options, 0, &plan, err));
+    QR_TRY(qr_trainer_make_batches(trainer, trainer->state.cursor.epoch, err)); /* for the share of the epoch */
+    QR_TRY(qr_epoch_batches_create(&trainer->eval_view, &options, 0, &batches, err));
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .is_evaluation = true,
                                     .step = trainer->state.step,
                                     .epoch = qr_trainer_epoch(trainer)};
-    QR_TRY(sum_losses(trainer, plan, &loss, metrics, err));
+    QR_TRY(sum_losses(trainer, batches, &loss, metrics, err));
     metrics->loss = loss / (double)qr_max(metrics->n_target_tokens, 1);
     metrics->seconds = qr_now_seconds() - start;
 out:
-    qr_train_loader_forget(trainer->loader); /* of this plan */
-    qr_batch_plan_destroy(plan);
+    qr_train_loader_forget(trainer->loader); /* of these batches */
+    qr_epoch_batches_destroy(batches);
     return status;
 }
 

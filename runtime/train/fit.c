@@ -128,13 +128,13 @@ static int64_t longest_example(const qrun_trainer *trainer) {
 /* Rows that the first epoch has for a micro-batch: nothing would fill more. */
 static qrun_status count_useful_rows(const qrun_trainer *trainer, int64_t *n_rows, qr_error *err) {
     qr_batch_options options = qr_trainer_batch_options(trainer, true);
-    qr_batch_plan *plan = NULL;
+    qr_epoch_batches *batches = NULL;
     *n_rows = MAX_BATCH_ROWS;
     if (trainer->dataset == NULL) { return QRUN_OK; }
     options.batch_rows = options.n_accumulate = 1;
-    QR_RETURN_IF_ERROR(qr_batch_plan_create(&trainer->view, &options, 0, &plan, err));
-    *n_rows = qr_min(MAX_BATCH_ROWS, qr_ceil_div(qr_batch_plan_windows(plan), trainer->settings.grad_accum));
-    qr_batch_plan_destroy(plan);
+    QR_RETURN_IF_ERROR(qr_epoch_batches_create(&trainer->view, &options, 0, &batches, err));
+    *n_rows = qr_min(MAX_BATCH_ROWS, qr_ceil_div(qr_epoch_batches_count_steps(batches), trainer->settings.grad_accum));
+    qr_epoch_batches_destroy(batches);
     return QRUN_OK;
 }
 

@@ -49,13 +49,14 @@ void qr_micro_arrays_fill(qr_micro_arrays *data, const qr_dataset *dataset, cons
 
 /* ---- Loading ahead ----------------------------------------------------------------------------------------------- */
 
-/* The thread's work: plan an epoch, where `view` is not NULL, and fill a slot with its first micro-batch. */
+/* The thread's work: make the batches of an epoch, where `view` is not NULL, and fill a slot with its first
+ * micro-batch. */
 typedef struct load_job {
     const qr_dataset_view *view;
     qr_batch_options options;
     int64_t epoch;
-    qr_micro_source source; /* plan NULL until it is made; nothing is filled without one */
-    qr_batch_plan *planned; /* the loader's until plan_epoch returns it; NULL also where memory was short */
+    qr_micro_source source; /* batches NULL until they are made; nothing is filled without */
+    qr_epoch_batches *made; /* the loader's until take_epoch returns them; NULL also where memory was short */
 } load_job;
 
 struct qr_train_loader {
@@ -77,12 +78,12 @@ struct qr_train_loader {
 static void run_job(qr_train_loader *loader) {
     load_job *job = &loader->job;
     if (job->view != NULL) {
-        /* A failure is not reported here: qr_train_loader_plan_epoch tries again. */
-        (void)qr_batch_plan_create(job->view, &job->options, job->epoch, &job->planned, NULL);
-        job->source = (qr_micro_source){job->view->dataset, job->planned, 0};
+        /* A failure is not reported here: qr_train_loader_take_epoch tries again. */
+        (void)qr_epoch_batches_create(job->view, &job->options, job->epoch, &job->made, NULL);
+        job->source = (qr_micro_source){job->view->dataset, job->made, 0};
     }
-    if (job->source.plan == NULL) { return; }
-    const qr_micro_batch micro = qr_batch_plan_micro_batch(job->source.plan, job->source.index);
+    if (job->source.batches == NULL) { return; }
+    const qr_micro_batch micro = qr_epoch_batches_micro(job->source.batches, job->source.index);
     qr_micro_arrays_fill(&loader->slots[1 - loader->current], job->source.dataset, &micro);
 }
 
@@ -118,7 +119,7 @@ static void wait_for_job(qr_train_loader *loader) {
 
 static void begin_job(qr_train_loader *loader, const load_job *job) {
     wait_for_job(loader);
-    qr_batch_plan_destroy(loader->job.planned);
+    qr_epoch_batches_destroy(loader->job.made);
     loader->job = *job;
     raise_flag(loader, &loader->busy);
 }
@@ -162,7 +163,7 @@ void qr_train_loader_destroy(qr_train_loader *loader) {
         raise_flag(loader, &loader->ends);
         pthread_join(loader->thread, NULL);
     }
-    qr_batch_plan_destroy(loader->job.planned);
+    qr_epoch_batches_destroy(loader->job.made);
     loader->backend->memory_destroy(loader->backend, QR_MEMORY_HOST, loader->memory, N_SLOTS * loader->slot_bytes);
     pthread_cond_destroy(&loader->changed);
     pthread_mutex_destroy(&loader->lock);
@@ -174,9 +175,9 @@ void qr_train_loader_destroy(qr_train_loader *loader) {
 const qr_train_batch *qr_train_loader_take(qr_train_loader *loader, const qr_micro_source *source) {
     wait_for_job(loader);
     const qr_micro_source *ready = &loader->job.source;
-    if (ready->plan == NULL || ready->plan != source->plan || ready->dataset != source->dataset ||
+    if (ready->batches == NULL || ready->batches != source->batches || ready->dataset != source->dataset ||
         ready->index != source->index) {
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(source->plan, source->index);
+        const qr_micro_batch micro = qr_epoch_batches_micro(source->batches, source->index);
         qr_micro_arrays_fill(&loader->slots[1 - loader->current], source->dataset, &micro);
     }
     loader->job.source = (qr_micro_source){0}; /* the other slot is overwritten next */
@@ -186,7 +187,7 @@ const qr_train_batch *qr_train_loader_take(qr_train_loader *loader, const qr_mic
 
 void qr_train_loader_forget(qr_train_loader *loader) {
     wait_for_job(loader);
-    qr_batch_plan_destroy(loader->job.planned);
+    qr_epoch_batches_destroy(loader->job.made);
     loader->job = (load_job){0};
 }
 
@@ -199,17 +200,17 @@ void qr_train_loader_prepare_epoch(qr_train_loader *loader, const qr_dataset_vie
     begin_job(loader, &(load_job){.view = view, .options = *options, .epoch = epoch});
 }
 
-qrun_status qr_train_loader_plan_epoch(qr_train_loader *loader, const qr_dataset_view *view,
-                                       const qr_batch_options *options, int64_t epoch, qr_batch_plan **plan,
+qrun_status qr_train_loader_take_epoch(qr_train_loader *loader, const qr_dataset_view *view,
+                                       const qr_batch_options *options, int64_t epoch, qr_epoch_batches **batches,
                                        qr_error *err) {
     wait_for_job(loader);
     load_job *job = &loader->job;
-    if (job->planned == NULL || job->view != view || job->epoch != epoch) {
-        *plan = NULL;
+    if (job->made == NULL || job->view != view || job->epoch != epoch) {
+        *batches = NULL;
         qr_train_loader_forget(loader);
-        return qr_batch_plan_create(view, options, epoch, plan, err);
+        return qr_epoch_batches_create(view, options, epoch, batches, err);
     }
-    *plan = job->planned;
-    job->planned = NULL;
+    *batches = job->made;
+    job->made = NULL;
     return QRUN_OK;
 }

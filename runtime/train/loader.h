@@ -1,5 +1,5 @@
 /* Loading that overlaps computing. While one micro-batch is computed, the loader's own thread reads the next one from
- * its data set and fills its arrays. While the last micro-batch of an epoch is computed, it plans the batches of the
+ * its data set and fills its arrays. While the last micro-batch of an epoch is computed, it makes the batches of the
  * next epoch. There is room for two micro-batches, in host memory of the backend.
  *
  * The result of a call depends on its arguments alone; preparing only makes it faster. One thread at a time makes
@@ -7,7 +7,7 @@
 #ifndef QR_RUNTIME_TRAIN_LOADER_H
 #define QR_RUNTIME_TRAIN_LOADER_H
 
-#include "loaders/data/batch.h"
+#include "loaders/data/epoch_batches.h"
 #include "runtime/pass/pass.h"
 
 /* Host arrays for the largest micro-batch, in memory that the owner provides. */
@@ -26,11 +26,11 @@ void qr_micro_arrays_fill(qr_micro_arrays *arrays, const qr_dataset *dataset, co
 
 typedef struct qr_train_loader qr_train_loader;
 
-/* Names a micro-batch. Data set and plan are lent. */
+/* Names a micro-batch. Data set and batches are lent. */
 typedef struct qr_micro_source {
     const qr_dataset *dataset;
-    const qr_batch_plan *plan;
-    int64_t index; /* in the plan */
+    const qr_epoch_batches *batches;
+    int64_t index; /* of the micro-batch */
 } qr_micro_source;
 
 /* Host memory of a loader for micro-batches of this size. */
@@ -46,16 +46,17 @@ const qr_train_batch *qr_train_loader_take(qr_train_loader *loader, const qr_mic
 /* Begins to fill `next`; what was prepared before is dropped. */
 void qr_train_loader_prepare(qr_train_loader *loader, const qr_micro_source *next);
 
-/* Begins to plan an epoch, and then to fill its first micro-batch. *view must live until the next call. */
+/* Begins to make the batches of an epoch, and then to fill its first micro-batch. *view must live until the next call.
+ */
 void qr_train_loader_prepare_epoch(qr_train_loader *loader, const qr_dataset_view *view,
                                    const qr_batch_options *options, int64_t epoch);
 
-/* Waits for what is being prepared and drops it: before its plan or data set is destroyed. */
+/* Waits for what is being prepared and drops it: before its batches or data set are destroyed. */
 void qr_train_loader_forget(qr_train_loader *loader);
 
 /* The batches of an epoch, the caller's to destroy: those that were prepared, or made now. */
-qrun_status qr_train_loader_plan_epoch(qr_train_loader *loader, const qr_dataset_view *view,
-                                       const qr_batch_options *options, int64_t epoch, qr_batch_plan **plan,
+qrun_status qr_train_loader_take_epoch(qr_train_loader *loader, const qr_dataset_view *view,
+                                       const qr_batch_options *options, int64_t epoch, qr_epoch_batches **batches,
                                        qr_error *err);
 
 #endif

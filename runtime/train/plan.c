@@ -54,7 +54,7 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     qr_plan_set_device(plan, &trainer->memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes =
-        (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.replacement_bytes);
+        (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
     plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)(qr_parameters_gradient_bytes(p) + qr_gradient_sum_bytes(&gradients));
     plan->entries[QR_PLAN_OPTIMIZER].bytes = (int64_t)(qr_optimizer_bytes(p, &optimizer) + scratch_bytes);
@@ -69,13 +69,23 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     return qr_train_pass_plan(p, &limits, plan, &cost->pass, err);
 }
 
+int64_t qr_trainer_tile_rows(const qrun_trainer *trainer) {
+    const bool has_tiles = trainer->policy.tile_rows > 0;
+    return has_tiles ? qr_recompute_policy_rows(&trainer->policy, trainer->settings.batch_tokens) : 0;
+}
+
 static void name_policy(qrun_trainer *trainer, const char *given) {
+    char name[sizeof trainer->policy_name / 2], tiles[sizeof trainer->policy_name / 2] = "";
     if (trainer->policy.kind == QR_RECOMPUTE_AUTO) {
         const long long kept = trainer->policy.n, all = trainer->model->shape.n_layers;
-        (void)snprintf(trainer->policy_name, sizeof trainer->policy_name, "auto: %lld of %lld kept", kept, all);
+        (void)snprintf(name, sizeof name, "auto: %lld of %lld kept", kept, all);
     } else {
-        (void)snprintf(trainer->policy_name, sizeof trainer->policy_name, "%.20s", given);
+        (void)snprintf(name, sizeof name, "%.20s", given);
     }
+    if (trainer->policy.tile_rows > 0) {
+        (void)snprintf(tiles, sizeof tiles, ", tiles of %lld rows", (long long)qr_trainer_tile_rows(trainer));
+    }
+    (void)snprintf(trainer->policy_name, sizeof trainer->policy_name, "%s%s", name, tiles);
 }
 
 /* With what is already allocated: the weights and the context. */
@@ -116,7 +126,7 @@ typedef struct kept_search {
     const char *given; /* policy */
 } kept_search;
 
-/* Makes the trainer's plan that of its policy, with n layers kept where it is AUTO. */
+/* Makes the trainer's plan that of its policy, with n layers kept where it is AUTO */
 static qrun_status plan_kept(void *arg, int64_t n, bool *fits, qr_error *err) {
     const kept_search *search = arg;
     qrun_trainer *trainer = search->trainer;
@@ -129,29 +139,82 @@ static qrun_status plan_kept(void *arg, int64_t n, bool *fits, qr_error *err) {
     return QRUN_OK;
 }
 
-qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
-    const char *given = params->memory.checkpointing != NULL ? params->memory.checkpointing : "auto";
-    const int64_t n_layers = trainer->model->shape.n_layers;
-    QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context, &trainer->memory, err));
-    if (trainer->model->weight_memory == NULL) { /* a plan alone */
-        qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes);
+/* Tiles that are chosen have from 128 rows on, each time twice as many: fewer would save little more. */
+enum { LEAST_TILE_ROWS = 128, MOST_TILE_DOUBLINGS = 6 };
+
+int64_t qr_trainer_least_tile_rows(const qrun_trainer *trainer, const qr_recompute_policy *policy) {
+    const int64_t given = trainer->settings.tile_rows;
+    if (!qr_recompute_policy_takes_tiles(policy, trainer->model)) { return 0; }
+    return given > 0 ? given : LEAST_TILE_ROWS;
+}
+
+static qrun_status plan_tiles(void *arg, int64_t n_doublings, bool *fits, qr_error *err) {
+    const kept_search *search = arg;
+    search->trainer->policy.tile_rows = (int64_t)LEAST_TILE_ROWS << n_doublings;
+    return plan_kept(arg, 0, fits, err);
+}
+
+/* The largest tiles that fit; where none do, the least. */
+static qrun_status choose_tiles(kept_search *search, bool *fits, qr_error *err) {
+    int64_t n_doublings;
+    QR_RETURN_IF_ERROR(qr_plan_largest(0, MOST_TILE_DOUBLINGS, plan_tiles, search, &n_doublings, err));
+    return plan_tiles(search, qr_max(n_doublings, 0), fits, err);
+}
+
+/* Whole layers where they fit, AUTO as many of them kept as do; else tiles, where the policy takes them. */
+static qrun_status choose_policy(kept_search *search, bool *fits, qr_error *err) {
+    qrun_trainer *trainer = search->trainer;
+    qr_recompute_policy *policy = &trainer->policy;
+    const bool takes_tiles = qr_recompute_policy_takes_tiles(policy, trainer->model);
+    if (trainer->settings.tile_rows > 0) {
+        policy->tile_rows = trainer->settings.tile_rows;
+        return plan_kept(search, 0, fits, err);
     }
-    QR_RETURN_IF_ERROR(qr_recompute_policy_parse(given, n_layers, &trainer->policy, err));
-    trainer->policy.offload = params->memory.offload_activations;
-    if (trainer->policy.offload && !qr_recompute_policy_has_inputs(&trainer->policy)) {
+    if (policy->kind == QR_RECOMPUTE_AUTO) {
+        int64_t n_kept;
+        QR_RETURN_IF_ERROR(qr_plan_largest(0, trainer->model->shape.n_layers, plan_kept, search, &n_kept, err));
+        policy->n = qr_max(n_kept, 0);
+    }
+    QR_RETURN_IF_ERROR(plan_kept(search, policy->n, fits, err));
+    return *fits || !takes_tiles ? QRUN_OK : choose_tiles(search, fits, err);
+}
+
+/* What goes with the policy. */
+static qrun_status check_policy(const qrun_trainer *trainer, const char *given, qr_error *err) {
+    const qr_recompute_policy *policy = &trainer->policy;
+    const long long rows = trainer->settings.tile_rows;
+    if (policy->offload && !qr_recompute_policy_has_inputs(policy)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`offload_activations` is for layers that are computed again; `checkpointing=%s` has none: take "
                        "full, every:N or auto",
                        given);
     }
+    if (rows == 0 || qr_recompute_policy_takes_tiles(policy, trainer->model)) { return QRUN_OK; }
+    if (trainer->model->shape.delta.n_layers > 0) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "`tile_rows=%lld` is not for this model: its layers of the gated delta rule carry a state along "
+                       "all rows; leave it out",
+                       rows);
+    }
+    return qr_fail(
+        err, QRUN_ERROR_ARGUMENT,
+        "`tile_rows=%lld` is for layers that are computed again one by one; with `checkpointing=%s` they are "
+        "not: take full or auto",
+        rows, given);
+}
+
+qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
+    const char *given = params->memory.checkpointing != NULL ? params->memory.checkpointing : "auto";
+    QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context, &trainer->memory, err));
+    if (trainer->model->weight_memory == NULL) { /* a plan alone */
+        qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes);
+    }
+    QR_RETURN_IF_ERROR(qr_recompute_policy_parse(given, trainer->model->shape.n_layers, &trainer->policy, err));
+    trainer->policy.offload = params->memory.offload_activations;
+    QR_RETURN_IF_ERROR(check_policy(trainer, given, err));
     trainer->budget = budget_of(trainer, params->memory.memory_bytes);
     kept_search search = {trainer, given};
     bool fits = false;
-    if (trainer->policy.kind == QR_RECOMPUTE_AUTO) {
-        int64_t n_kept;
-        QR_RETURN_IF_ERROR(qr_plan_largest(0, n_layers, plan_kept, &search, &n_kept, err));
-        trainer->policy.n = qr_max(n_kept, 0);
-    }
-    QR_RETURN_IF_ERROR(plan_kept(&search, trainer->policy.n, &fits, err));
+    QR_RETURN_IF_ERROR(choose_policy(&search, &fits, err));
     return fits ? QRUN_OK : qr_trainer_refuse_memory(trainer, err);
 }

@@ -3,7 +3,7 @@
 #ifndef QR_RUNTIME_TRAIN_SETTINGS_H
 #define QR_RUNTIME_TRAIN_SETTINGS_H
 
-#include "loaders/data/batch.h"
+#include "loaders/data/epoch_batches.h"
 #include "runtime/pass/whole_parameters.h"
 #include "runtime/train/initial_adapter.h"
 #include "runtime/train/optimizer.h"
@@ -24,6 +24,7 @@ typedef struct qr_train_settings {
     int64_t batch_tokens;                  /* the most of a micro-batch, whatever the mode */
     bool has_batch_tokens;                 /* given; else batch_size · seq_tokens */
     bool auto_seq_tokens, auto_batch_size; /* as much as memory allows: fit.c settles them */
+    int64_t tile_rows;                     /* as given; 0: chosen by the memory */
     int32_t zero;                          /* 1: each rank has the optimiser's states of its shard */
     int32_t n_ranks, rank; /* of a plan, or those that were launched; rank QRUN_AUTO: the one that needs the most */
     uint64_t seed;

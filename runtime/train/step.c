@@ -10,27 +10,27 @@
 #include "runtime/train/trainer.h"
 
 /* Loads this rank's next micro-batch while the current one is computed. */
-static void prepare_next(qrun_trainer *trainer, const qr_batch_window *batch, int64_t index) {
+static void prepare_next(qrun_trainer *trainer, const qr_step_batch *batch, int64_t index) {
     const bool more_steps = trainer->state.step + 1 < trainer->total_steps;
     const int64_t end = batch->first + batch->n_micro_batches;
-    qr_micro_source next = {trainer->dataset, trainer->epoch_plan, index + qr_ranks_count(trainer->ranks)};
+    qr_micro_source next = {trainer->dataset, trainer->epoch_batches, index + qr_ranks_count(trainer->ranks)};
     if (next.index >= end) { next.index = end + qr_ranks_own(trainer->ranks); }
-    if (next.index < end || (more_steps && next.index < qr_batch_plan_micro_batches(next.plan))) {
+    if (next.index < end || (more_steps && next.index < qr_epoch_batches_count_micro(next.batches))) {
         qr_train_loader_prepare(trainer->loader, &next);
     } else if (more_steps) {
         const qr_batch_options options = qr_trainer_batch_options(trainer, true);
-        qr_train_loader_prepare_epoch(trainer->loader, &trainer->view, &options, trainer->planned_epoch + 1);
+        qr_train_loader_prepare_epoch(trainer->loader, &trainer->view, &options, trainer->batches_epoch + 1);
     }
 }
 
-/* The gradient of micro-batch i of the window, from zero, and its loss. */
-static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_batch_window *batch, int64_t i, double *loss,
+/* The gradient of micro-batch i of the step, from zero, and its loss. */
+static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *batch, int64_t i, double *loss,
                                    qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_parameters *p = &trainer->parameters;
     const qr_loss_scale *scale = &trainer->state.loss_scale;
     const float loss_factor = (float)scale->factor / (float)batch->n_targets; /* of all micro-batches */
-    const qr_micro_source source = {trainer->dataset, trainer->epoch_plan, batch->first + i};
+    const qr_micro_source source = {trainer->dataset, trainer->epoch_batches, batch->first + i};
     qr_train_batch micro_batch = *qr_train_loader_take(trainer->loader, &source);
     QR_RETURN_IF_ERROR(qr_dataset_check(trainer->dataset, err));
     prepare_next(trainer, batch, source.index);
@@ -46,9 +46,9 @@ static qrun_status sum_rest(qrun_trainer *trainer, qrun_status status, qr_error 
     return rest == QRUN_OK ? QRUN_OK : status != QRUN_OK ? status : rest;
 }
 
-/* The window is dealt to the ranks, in rounds of a micro-batch each. Losses and gradients are added in the order of the
- * micro-batches. */
-static qrun_status accumulate(qrun_trainer *trainer, const qr_batch_window *batch, double *loss, qr_error *err) {
+/* The step's batch is dealt to the ranks, in rounds of a micro-batch each. Losses and gradients are added in the order
+ * of the micro-batches. */
+static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch, double *loss, qr_error *err) {
     const int32_t n_ranks = qr_ranks_count(trainer->ranks);
     for (int64_t first = 0; first < batch->n_micro_batches; first += n_ranks) {
         const int64_t own = first + qr_ranks_own(trainer->ranks);
@@ -68,7 +68,7 @@ static void advance(qrun_trainer *trainer) {
     qr_train_cursor *cursor = &trainer->state.cursor;
     trainer->state.step++;
     cursor->batch++;
-    if (cursor->batch == qr_batch_plan_windows(trainer->epoch_plan)) {
+    if (cursor->batch == qr_epoch_batches_count_steps(trainer->epoch_batches)) {
         *cursor = (qr_train_cursor){cursor->epoch + 1, 0};
     }
 }
@@ -76,7 +76,7 @@ static void advance(qrun_trainer *trainer) {
 double qr_trainer_epoch(const qrun_trainer *trainer) {
     const qr_train_cursor *cursor = &trainer->state.cursor;
     if (cursor->batch == 0) { return (double)cursor->epoch; }
-    return (double)cursor->epoch + (double)cursor->batch / (double)qr_batch_plan_windows(trainer->epoch_plan);
+    return (double)cursor->epoch + (double)cursor->batch / (double)qr_epoch_batches_count_steps(trainer->epoch_batches);
 }
 
 qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *err) {
@@ -125,8 +125,8 @@ qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metri
     bool overflowed;
     const char *nonfinite = NULL;
     double loss = 0;
-    QR_RETURN_IF_ERROR(qr_trainer_plan_epoch(trainer, trainer->state.cursor.epoch, err));
-    const qr_batch_window batch = qr_batch_plan_window(trainer->epoch_plan, trainer->state.cursor.batch);
+    QR_RETURN_IF_ERROR(qr_trainer_make_batches(trainer, trainer->state.cursor.epoch, err));
+    const qr_step_batch batch = qr_epoch_batches_step(trainer->epoch_batches, trainer->state.cursor.batch);
     QR_RETURN_IF_ERROR(accumulate(trainer, &batch, &loss, err));
     const int64_t step = trainer->state.step + 1;
     const double rate =

@@ -171,7 +171,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch.memory, trainer->scratch.n_bytes);
     qr_parameters_destroy(&trainer->parameters);
     qr_train_loader_destroy(trainer->loader);
-    qr_batch_plan_destroy(trainer->epoch_plan);
+    qr_epoch_batches_destroy(trainer->epoch_batches);
     qr_shares_destroy(trainer->shares);
     qr_free(trainer->files);
     qr_dataset_close(trainer->dataset);
@@ -211,6 +211,7 @@ static qrun_plan_info describe_plan(const qrun_trainer *trainer, bool fits) {
         .flops = trainer->cost.pass.flops,
         .copied_bytes = trainer->cost.pass.copied_bytes,
         .update_copied_bytes = trainer->cost.update_copied_bytes,
+        .tile_rows = (int32_t)qr_trainer_tile_rows(trainer),
         .rank = trainer->cost.rank,
         .sent_bytes = trainer->cost.sent_bytes,
         .ring_bytes = trainer->cost.ring_bytes,
@@ -287,6 +288,7 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .earlier_learning_rate = n_before > 0 ? s->learning_rate * before : 0,
         .next_learning_rate = n_before > 0 ? s->learning_rate * after : 0,
         .checkpointing = trainer->policy_name,
+        .tile_rows = (int32_t)qr_trainer_tile_rows(trainer),
         .planned_bytes = qr_plan_total(&trainer->plan),
         .peak_bytes = qr_device_memory_peak(backend),
         .planned_host_bytes = qr_plan_host_total(&trainer->plan),

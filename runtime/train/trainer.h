@@ -1,7 +1,7 @@
 /* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c creates it and runs it from the
- * first step to the export; settings.c checks the options, epochs.c opens the data, plan.c plans the memory, step.c
- * runs a step, evaluate.c evaluates and knows the best step, run_folder.c holds the folder, checkpoint.c saves and
- * resumes. */
+ * first step to the export. settings.c checks the options, epochs.c opens the data, and plan.c plans the memory. step.c
+ * runs a step, and evaluate.c evaluates and knows the best one. run_folder.c holds the folder, and checkpoint.c saves
+ * and resumes. */
 #ifndef QR_RUNTIME_TRAIN_TRAINER_H
 #define QR_RUNTIME_TRAIN_TRAINER_H
 
@@ -41,7 +41,7 @@ typedef struct qr_train_budget {
 typedef struct qr_run_cost {
     qr_train_cost pass;          /* of a micro-batch */
     int64_t update_copied_bytes; /* of a step's update */
-    int64_t sent_bytes;          /* to other ranks, in a step of a full window */
+    int64_t sent_bytes;          /* to other ranks, in a step */
     int64_t ring_bytes;          /* what a ring's reduce-scatter and all-gather would send */
     int32_t rank;                /* that is planned */
 } qr_run_cost;
@@ -57,8 +57,8 @@ struct qrun_trainer {
     qr_shares *shares;                       /* of the files, where they have weights; else NULL */
     qrun_train_file *files;                  /* [qr_dataset_count_files(dataset)] */
     int64_t n_epoch_tokens, n_epoch_targets; /* of the first epoch */
-    qr_batch_plan *epoch_plan;               /* of epoch `planned_epoch` */
-    int64_t planned_epoch;
+    qr_epoch_batches *epoch_batches;         /* of epoch `batches_epoch` */
+    int64_t batches_epoch;
     qr_train_loader *loader;
     qr_parameters parameters;
     qr_shards shards; /* of the parameters */
@@ -66,7 +66,7 @@ struct qrun_trainer {
     qr_gradient_sum *gradient_sum;
     qr_train_pass *pass;
     qr_recompute_policy policy;
-    char policy_name[24];     /* "": there is no plan yet */
+    char policy_name[64];     /* "": there is no plan yet */
     char date[QR_DATE_BYTES]; /* of settings.now */
     char nonfinite_name[256]; /* of the last skipped step's metrics */
     double flops_per_token;   /* as in qrun_train_info */
@@ -105,16 +105,20 @@ qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params 
 qr_batch_options qr_trainer_batch_options(const qrun_trainer *trainer, bool trains);
 /* Of a run of so many steps. */
 int64_t qr_trainer_warmup_steps(const qrun_trainer *trainer, int64_t n_steps);
-/* Makes epoch_plan the batches of an epoch. */
-qrun_status qr_trainer_plan_epoch(qrun_trainer *trainer, int64_t epoch, qr_error *err);
+/* Makes epoch_batches the batches of an epoch. */
+qrun_status qr_trainer_make_batches(qrun_trainer *trainer, int64_t epoch, qr_error *err);
 
 /* ---- train/plan.c ------------------------------------------------------------------------------------------------ */
 
-/* Settles policy and plan: AUTO keeps as many layers as fit; the others must fit as they are. Needs data and the
- * description of the parameters. */
+/* Settles policy and plan: AUTO keeps as many layers as fit; the others must fit as they are, but for tiles, which are
+ * chosen where nothing fits without. Needs data and the description of the parameters. */
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 /* The plan under the trainer's policy; AUTO: with policy.n layers kept. */
 qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_run_cost *cost, qr_error *err);
+/* Rows of a tile, as settled; 0: layers are whole. */
+int64_t qr_trainer_tile_rows(const qrun_trainer *trainer);
+/* Of the tiles with which the policy takes least: as given, or the smallest that are chosen; 0: it takes none. */
+int64_t qr_trainer_least_tile_rows(const qrun_trainer *trainer, const qr_recompute_policy *policy);
 /* How the parameters are dealt to the ranks, what of it the plan's rank has, and what gradients and optimiser are made
  * from. The options lend the shards. */
 void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *parameters, qr_shards *shards,
@@ -172,7 +176,8 @@ qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, q
 qrun_status qr_trainer_choose_seq_tokens(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 qrun_status qr_trainer_choose_batch(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
 
-/* ---- train/alternatives.c ---------------------------------------------------------------------------------------- */
+/* ---- train/fit_suggestions.c ----------------------------------------------------------------------------------------
+ */
 
 /* Fails with QRUN_ERROR_MEMORY: the run under trainer->policy is more than its budget. The message has the options
  * nearest to the run's that would fit, with what they need. */

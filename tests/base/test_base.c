@@ -12,6 +12,7 @@
 #include "base/file_map.h"
 #include "base/folder.h"
 #include "base/half.h"
+#include "base/keyed_hash.h"
 #include "base/number.h"
 #include "base/random.h"
 #include "base/sizes.h"
@@ -238,6 +239,21 @@ static void test_digests(void) {
     CHECK_STR(text, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
 }
 
+/* SipHash-1-3 of 00, 01 … under the key 00 … 0f, from the vectors of its authors' program with those rounds. */
+static void test_keyed_hashes(void) {
+    const qr_hash_key key = {UINT64_C(0x0706050403020100), UINT64_C(0x0F0E0D0C0B0A0908)}, other = {1, 2};
+    unsigned char bytes[64];
+    for (size_t i = 0; i < sizeof bytes; i++) { bytes[i] = (unsigned char)i; }
+    CHECK(qr_hash_keyed(&key, bytes, 0) == UINT64_C(0xABAC0158050FC4DC));
+    CHECK(qr_hash_keyed(&key, bytes, 1) == UINT64_C(0xC9F49BF37D57CA93));
+    CHECK(qr_hash_keyed(&key, bytes, 63) == UINT64_C(0x9D199062B7BBB3A8));
+    CHECK(qr_hash_keyed(&key, bytes, 8) != qr_hash_keyed(&other, bytes, 8));
+    CHECK(qr_hash_keyed_word(&key, 5) != qr_hash_keyed_word(&other, 5));
+    CHECK(qr_hash_keyed_word(&key, 5) != qr_hash_keyed_word(&key, 6));
+    const qr_hash_key drawn = qr_hash_key_of_process(), again = qr_hash_key_of_process();
+    CHECK(drawn.k0 == again.k0 && drawn.k1 == again.k1 && (drawn.k0 | drawn.k1) != 0);
+}
+
 static void test_random_numbers_have_the_right_moments(void) {
     double sum = 0, square = 0, uniform = 0;
     const int n = 100000;
@@ -366,6 +382,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_half_precision);
     CHECK_RUN(test_philox_known_answers);
     CHECK_RUN(test_digests);
+    CHECK_RUN(test_keyed_hashes);
     CHECK_RUN(test_random_numbers_have_the_right_moments);
     CHECK_RUN(test_dtype_names);
     CHECK_RUN(test_files_appear_whole_or_not_at_all);

@@ -125,7 +125,7 @@ static void *host_handler_now(void) {
     return (void *)(uintptr_t)now.sa_handler;
 }
 
-/* Reads a map of the host's own behind the end of its file. */
+/* Reads a map of the host's own past the end of its file. */
 static void read_own_map(const temporary_folder *folder) {
     const char *path = make_file(folder, "own");
     FILE *file = fopen(path, "r");
@@ -136,7 +136,7 @@ static void read_own_map(const temporary_folder *folder) {
     CHECK(truncate(path, 0) == 0);
     if (sigsetjmp(host_return, 1) == 0) {
         (void)own[0];
-        CHECK(!"a read behind the end of a file raises SIGBUS");
+        CHECK(!"a read past the end of a file raises SIGBUS");
     }
     munmap((void *)(uintptr_t)own, file_bytes());
 }

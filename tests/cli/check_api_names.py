@@ -21,7 +21,7 @@ STRUCTS = [
     ("qrun_eval_params", "eval", "progress progress_user"),
     ("qrun_quantize_params", "quantize", "progress progress_user"),
     ("qrun_merge_params", "merge", "progress progress_user"),
-    ("qrun_export_params", "export", "progress progress_user"),
+    ("qrun_export_params", "export", "progress progress_user check_only"),
     ("qrun_train_data", "finetune", "n_train_data n_data_weights n_eval_data cache_folder random_tokens"),
     ("qrun_train_lora", "finetune", ""),
     ("qrun_train_weights", "finetune", ""),

@@ -114,4 +114,12 @@ expect_code 2
 run bench --model "$model" --train --speculate ngram
 expect_code 2
 expect_one_error_line
+# A description that cannot be read is said before anything is measured.
+echo '{"model_type": "llama",' >"$work/bad.json"
+run bench --shape "$work/bad.json"
+expect_code 3
+expect_one_error_line
+expect_err "bad.json"
+expect_true "nothing was measured" test ! -s "$work/out"
+
 finish

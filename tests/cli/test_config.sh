@@ -78,6 +78,80 @@ run finetune --config "$work/no-such.yaml"
 expect_code 3
 expect_one_error_line
 
+# ---- What no file of options is ----
+
+config "$(printf '%0100d' 0 | tr 0 n): 1\n"
+refused 2 "has no option '$(printf '%060d' 0 | tr 0 n)'" generate
+config "rank: 4\n\trank: 8\n"
+refused 3 "run.yaml:2: is not YAML" finetune
+config "caf\0351: 1\n"
+refused 3 "is not YAML" finetune
+config ""
+refused 2 "no model" generate
+config "just words\n"
+refused 3 "run.yaml:1: names of options with their values should be here" generate
+for null in '~' null Null; do
+    config "prompt: $null\n"
+    refused 3 "run.yaml:1: 'prompt' has no value" generate
+done
+config "model: $model\nprompt: \"null\"\nmax-tokens: 1\n"
+run generate --config "$work/run.yaml"
+expect_code 0
+config "\0357\0273\0277model: $model\nprompt: x\nmax-tokens: 1\n"
+run generate --config "$work/run.yaml"
+expect_code 0
+config "rank: 4.5\n"
+refused 2 "run.yaml:1: rank takes a whole number from 1 to 512, not '4.5'" finetune
+config "learning-rate: fast\n"
+refused 2 "run.yaml:1: learning-rate takes a number" finetune
+config "prompt: [a, b]\n"
+refused 2 "--prompt is given twice" generate
+config "rank: &r 4\nbase: &b {<<: *r}\n"
+refused 3 "anchors" finetune
+awk 'BEGIN { printf "data: "; for (i = 0; i < 100000; i++) printf "["; print "a" }' >"$work/run.yaml"
+refused 3 "run.yaml:1: a value should be here" finetune
+awk 'BEGIN { for (i = 0; i < 100000; i++) printf "{a: " }' >"$work/run.yaml"
+refused 3 "run.yaml:1: a value should be here" finetune
+awk 'BEGIN { for (i = 0; i < 90000; i++) print "a" i ": 1" }' >"$work/run.yaml"
+refused 3 "run.yaml:10001: more than 10000 values are too many for a file of options" generate
+head -c 2000000 /dev/zero | tr '\0' ' ' >"$work/run.yaml"
+refused 3 "has more than 1048576 bytes" generate
+head -c 300 "$model/model.safetensors" >"$work/run.yaml"
+refused 3 "is not YAML" generate
+run generate --config "$work"
+expect_code 3
+expect_one_error_line
+
+# ---- Every command has it ----
+
+config "frobnicate: 1\n"
+for command in generate chat serve finetune merge export inspect plan tokenize eval quantize bench; do
+    refused 2 "run.yaml:1: '$command' has no option 'frobnicate'" $command
+done
+config "model: $model\nmax-tokens: 3\n"
+last="qrun chat --config"
+echo "Hello" | "$QRUN" chat --config "$work/run.yaml" >"$work/out" 2>"$work/err"
+code=$?
+expect_code 0
+config "model: $model\njson: true\n"
+run inspect --config "$work/run.yaml"
+expect_code 0
+expect_out '"family":"llama"'
+config "model: $model\ncontext: 64\njson: true\n"
+run plan --config "$work/run.yaml"
+expect_code 0
+expect_jsonl "$work/out" 1
+config "model: $model\nquant: int8\nout: $work/int8\n"
+run quantize --config "$work/run.yaml"
+expect_code 0
+config "model: $model\ntype: q4_0\nout: $work/m.gguf\njson: true\n"
+run export --config "$work/run.yaml"
+expect_code 0
+expect_out '"type":"q4_0"'
+config "model: $model\nprompt-tokens: 8\ndecode-tokens: 2\nrepeat: 1\nbatch: 1\nquiet: true\n"
+run bench --config "$work/run.yaml"
+case $code in 2) expect_err "'bench' has no option 'quiet'" ;; *) expect_code 0 ;; esac
+
 # ---- The same file gives the same run ----
 
 run finetune --model "$model" --data "$data" --seq-len 128 --max-steps 4 --learning-rate 3e-3 --warmup 0.25 --seed 11 \
@@ -96,6 +170,13 @@ expect_true "and the same settled options" sh -c "grep -v '^out:' '$work/a/run.y
 run finetune --config "$work/a/run.yaml"
 expect_code 0
 expect_out "All steps are done"
+run generate --config "$work/a/run.yaml"
+expect_code 2
+expect_one_error_line
+expect_err "'generate' has no option 'data'"
+config "model: $model\nadapter: $work/a\nout: $work/merged\nno-compare: true\n"
+run merge --config "$work/run.yaml"
+expect_code 0
 run finetune --config "$work/a/run.yaml" --seed 12 --out "$work/c" --quiet
 expect_code 0
 expect_true "the command line wins" sh -c "! cmp -s '$work/a/adapter_model.safetensors' '$work/c/adapter_model.safetensors'"

@@ -126,6 +126,48 @@ expect_out "GGUF       qrun export --model $model --adapter $work/sailor --out $
 expect_out "vLLM       vllm serve $model --enable-lora --lora-modules sailor=$work/sailor"
 expect_out "PEFT       peft.AutoPeftModelForCausalLM.from_pretrained(\"$work/sailor\")"
 
+# vLLM adds LoRA of linear layers of rank 16 unless told, and nothing else: what is more has to be merged first.
+trained() {
+    run finetune --model "$model" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --out "$work/more" --max-steps 1 \
+        --seq-len 64 --restart "$@"
+    expect_code 0
+}
+trained --rank 16
+expect_out "vLLM       vllm serve $model --enable-lora --lora-modules more=$work/more"
+trained --rank 20
+expect_out "vLLM       vllm serve $model --enable-lora --max-lora-rank 32 --lora-modules more=$work/more"
+merged_first="vLLM       qrun merge --model $model --adapter $work/more --out $work/more-merged && vllm serve $work/more-merged"
+trained --rank 4 --dora
+expect_out "$merged_first"
+trained --rank 4 --train-head
+expect_out "$merged_first"
+trained --adapter "$work/sailor"
+expect_out "vLLM       vllm serve $model --enable-lora --lora-modules more=$work/more"
+trained --full
+expect_out "vLLM       vllm serve $work/more"
+expect_out "Python     transformers.AutoModelForCausalLM.from_pretrained(\"$work/more\")"
+
+# No line is printed that would be refused.
+cp -r "$model" "$work/dynamic"
+sed -i 's/"rope_type": "default"/"rope_type": "dynamic", "factor": 2.0/' "$work/dynamic/config.json"
+run finetune --model "$work/dynamic" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --out "$work/longer" \
+    --max-steps 1 --seq-len 64 --rank 2
+expect_code 0
+not_possible="GGUF       not possible: $work/dynamic: llama.cpp's llama model does not have dynamic rotary scaling"
+expect_out "$not_possible"
+expect_true "no line for llama.cpp" sh -c "! grep -q 'llama-cli\|ollama' '$work/out'"
+expect_out "vLLM       vllm serve $work/dynamic --enable-lora"
+run merge --model "$work/dynamic" --adapter "$work/longer" --out "$work/dynamic-merged" --no-compare
+expect_code 0
+expect_out "GGUF       not possible: $work/dynamic-merged: llama.cpp's"
+expect_out "vLLM       vllm serve $work/dynamic-merged"
+run finetune --model "$work/m.gguf" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --out "$work/dora" \
+    --max-steps 1 --seq-len 64 --rank 2 --dora
+expect_code 0
+expect_out "GGUF       not possible: "
+expect_out "is DoRA, which a GGUF adapter cannot hold"
+expect_true "no line for llama.cpp" sh -c "! grep -q 'llama-cli\|ollama' '$work/out'"
+
 # The lines after a merge.
 run merge --model "$llama" --adapter "$adapter" --out "$work/whole" --no-compare
 expect_code 0

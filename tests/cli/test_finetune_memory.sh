@@ -140,6 +140,25 @@ done
 expect_true "it takes less" test "$(cut -d' ' -f1 "$work/bytes-parameters")" -lt "$(cut -d' ' -f1 "$work/bytes-none")"
 expect_true "run.yaml has the list" grep -qx 'offload: *optimizer,activations,parameters' \
     "$work/o-parameters,optimizer,activations/run.yaml"
+
+# Tiles of rows: the same adapter, in less memory.
+run finetune --model "$work/q" --data "$work/train.jsonl" --max-steps 2 --seq-len 64 --checkpointing full \
+    --tile-rows 16 --out "$work/tiles" --json
+expect_code 0
+expect_out '"checkpointing":"full, tiles of 16 rows"'
+expect_true "the adapter does not depend on tiles" cmp -s "$work/o-none/adapter_model.safetensors" \
+    "$work/tiles/adapter_model.safetensors"
+sed -n 's/.*"planned_bytes":\([0-9]*\),"peak_bytes":\([0-9]*\).*/\1 \2/p' "$work/out" | tail -1 >"$work/bytes-tiles"
+read -r planned peak <"$work/bytes-tiles"
+expect_true "what is planned is taken" test "$planned" = "$peak"
+expect_true "tiles take less" test "$planned" -lt "$(cut -d' ' -f1 "$work/bytes-none")"
+run finetune --model "$model" --data "$work/train.jsonl" --out "$work/never" --tile-rows 16 --checkpointing attn
+expect_code 2
+expect_err "--tile-rows 16 is for layers that are computed again one by one"
+run finetune --model "$model" --plan --tile-rows auto
+expect_code 0
+expect_true "whole layers where they fit" sh -c "! grep -q tiles '$work/out'"
+
 run generate --model "$work/q" --prompt Once --max-tokens 8
 expect_code 0
 cp "$work/out" "$work/resident"

@@ -29,6 +29,13 @@ for command in $commands; do
     expect_out "Examples"
     expect_out "qrun help $command --all"
     expect_true "the help of $command is one screen" test "$(wc -l <"$work/out")" -le 50
+    for pair in '()' '[]' '{}'; do
+        expect_true "the help of $command closes every ${pair%?}" test \
+            "$(tr -dc "\\${pair%?}" <"$work/out" | wc -c)" -eq "$(tr -dc "\\${pair#?}" <"$work/out" | wc -c)"
+    done
+    sed -n '/^Examples$/,/^More$/p' "$work/out" | sed '1d;$d' >"$work/examples"
+    expect_true "examples of $command are indented" sh -c "! grep -v '^$' '$work/examples' | grep -qv '^  '"
+    expect_true "no two lines of the help of $command are empty" sh -c "uniq -d '$work/out' | grep -c '^$' | grep -qx 0"
     cp "$work/out" "$work/help"
     run "$command" --help
     expect_code 0
@@ -43,9 +50,34 @@ for command in $commands; do
     expect_true "no escape sequences without a terminal" sh -c "! grep -q '$(printf '\033')' '$work/out'"
     expect_true "explanations in the help of $command begin in one column" sh -c "sed 's/…/x/g' '$work/out' |
         awk '/^  (-[a-z],|   ) --/ && match(\$0, /[^ ]  +[^ ]/) && RSTART + RLENGTH != 30 { exit 1 }'"
+    cp "$work/out" "$work/help"
+    run "$command" --help --all
+    expect_true "$command --help --all equals help $command --all" cmp -s "$work/out" "$work/help"
+    run help --all "$command"
+    expect_true "in either order" cmp -s "$work/out" "$work/help"
     run "$command" -h
     expect_code 0
 done
+
+# What is asked of help in other words, and what it cannot answer.
+run help
+cp "$work/out" "$work/help"
+for word in help --help -h; do
+    run help $word
+    expect_code 0
+    expect_true "help $word equals help" cmp -s "$work/out" "$work/help"
+done
+run help --all
+expect_code 2
+expect_one_error_line
+expect_err "of which command? 'qrun help COMMAND --all'"
+run help finetune rank alpha
+expect_code 2
+expect_one_error_line
+expect_err "'alpha' is more"
+run help finetune ""
+expect_code 2
+expect_one_error_line
 
 # One option, by its name or another program's.
 run help finetune learning-rate

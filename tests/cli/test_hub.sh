@@ -47,6 +47,32 @@ run finetune --config "$work/adapter/run.yaml" --out "$work/again" --quiet
 expect_code 0
 expect_true "the same adapter" cmp -s "$work/adapter/adapter_model.safetensors" "$work/again/adapter_model.safetensors"
 
+# vLLM has the revision as an option of its own.
+run finetune --model org/tiny@main --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --seq-len 96 --rank 2 --max-steps 1 \
+    --out "$work/of-main"
+expect_code 0
+expect_out "vLLM       vllm serve org/tiny --revision main --enable-lora --lora-modules of-main=$work/of-main"
+expect_out "GGUF       qrun export --model org/tiny@main --adapter $work/of-main"
+
+# Revisions that are none.
+for id in org/tiny@ org/tiny@../../x org/tiny@main@v2 org/tiny@-x "org/tiny@a b" org/tiny@deadbeef org/tiny@refs/pr/1 \
+    org/tiny@.. "org/ti
+ny@x"; do
+    run generate --model "$id" --prompt x
+    expect_code 3
+    expect_one_error_line
+done
+printf 'not a commit' >"$HF_HUB_CACHE/models--org--tiny/refs/odd"
+run generate --model org/tiny@odd --prompt x
+expect_code 3
+expect_one_error_line
+expect_err "does not hold a commit; download the model again"
+printf '%040d' 0 >"$HF_HUB_CACHE/models--org--tiny/refs/gone"
+run generate --model org/tiny@gone --prompt x
+expect_code 3
+expect_one_error_line
+expect_err "is not there, though a revision names it; download the model again"
+
 # An adapter by id, for each command that takes one.
 cached me pirate "$work/adapter"
 run generate --model org/tiny --adapter me/pirate@main --adapter other="$work/adapter" --prompt "Hi" --max-tokens 3

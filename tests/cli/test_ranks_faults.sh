@@ -1,5 +1,5 @@
 # A rank that dies, hangs, or finds its disk full ends all ranks soon, with one message that names it. The last checkpoint
-# is whole, and the run goes on from it to the same bits.
+# is whole, and the run continues from it to the same bits.
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 . "$QRUN_SOURCE/tests/cli/ranks.sh"
 
@@ -60,6 +60,50 @@ if [ -c /dev/full ]; then
     run_ranks 2 $usual --quiet --out "$work/full"
     expect_true "rank 0 fails" test "$code" -ne 0
     expect_true "there is one message" test "$(grep -c '^qrun: ' "$work/err")" -eq 1
+fi
+
+# ---- A stranger who connects first and sends a byte now and then ----
+
+rank_of_two() {
+    RANK=$1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$QRUN" finetune --threads 1 --model "$model" \
+        --data "$work/train.jsonl" --seq-len 96 --rank 4 --max-steps 1 --quiet --collective-timeout 25 \
+        --out "$work/strange" >"$work/out.$1" 2>"$work/err.$1"
+}
+if command -v python3 >/dev/null; then
+    port=$((port + 1))
+    rank_of_two 0 &
+    first=$!
+    python3 - "$port" "$work/connected" <<'EOF' &
+import socket, sys, time
+while True:
+    try:
+        stranger = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+        break
+    except OSError:
+        time.sleep(0.05)
+open(sys.argv[2], "w").close()
+try:
+    for _ in range(60):
+        stranger.send(b"q")
+        time.sleep(1)
+except OSError:
+    pass
+EOF
+    stranger=$!
+    tries=0
+    while [ ! -e "$work/connected" ] && [ $tries -lt 400 ]; do
+        sleep 0.05
+        tries=$((tries + 1))
+    done
+    rank_of_two 1
+    code=$?
+    last="two ranks and a stranger"
+    cat "$work/err.0" "$work/err.1" >"$work/err"
+    expect_code 0
+    wait $first
+    code=$?
+    expect_code 0
+    kill $stranger 2>/dev/null
 fi
 
 # ---- A rank that never comes ----

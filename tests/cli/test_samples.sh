@@ -18,8 +18,21 @@ expect_jsonl "$work/a/samples-after.jsonl" 2
 expect_true "training shows" sh -c "! grep -q \"\$(sed -n 's/.*\\(\"token_ids\":[^]]*]\\),\"finish.*/\\1/p' '$work/a/samples-before.jsonl' | head -1)\" '$work/a/samples-after.jsonl'"
 report="$work/a/report.html"
 expect_true "the report has both" sh -c "grep -q 'Samples, before and after' '$report' && grep -q '<th>before</th>' '$report' && grep -q '<th>after</th>' '$report'"
+expect_true "answers come before options" sh -c "sed -n '/Samples, before/,\$p' '$report' | grep -q '<h2>Options'"
 expect_true "prompts are escaped" grep -q 'Who &lt;are&gt; you?' "$report"
 expect_true "no cell is empty" sh -c "! grep -q '<td></td>' '$report'"
+
+# Ends of lines stay, and what is empty says so.
+cat >"$work/odd.jsonl" <<'END'
+{"prompt": "One\nTwo", "max_tokens": 4, "stop": ["e"]}
+{"token_ids": [5, 6], "max_tokens": 1}
+END
+run finetune --model "$model" --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl" --seq-len 96 --max-steps 1 \
+    --sample-prompts "$work/odd.jsonl" --out "$work/odd" --quiet
+expect_code 0
+expect_true "a prompt of two lines" grep -qx '<tr><th>prompt</th><td>One' "$work/odd/report.html"
+expect_true "ids of tokens" grep -qxF '<tr><th>prompt</th><td>(tokens)</td></tr>' "$work/odd/report.html"
+expect_true "no cell is empty" sh -c "! grep -q '<td></td>' '$work/odd/report.html'"
 
 # What is sampled is what the program answers, and sampling changes nothing of the run.
 run generate --model "$model" --adapter "$work/a" --prompts "$work/prompts.jsonl" --chat --with-prompt --temperature 0

@@ -54,6 +54,15 @@ input=/dev/null
 ends_soon HUP eval --model "$model" --text "$work/long.txt"
 ends_soon TERM finetune --model "$model" --data "$work/long.jsonl" --out "$work/adapter"
 
+# A template at work: each line takes all the steps that a template may take.
+cp -r "$model" "$work/slow"
+chmod -R u+w "$work/slow"
+echo '{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}' >"$work/slow/chat_template.jinja"
+awk 'BEGIN { for (i = 0; i < 2000; i++) print "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}" }' \
+    >"$work/slow.jsonl"
+ends_soon INT generate --model "$work/slow" --prompts "$work/slow.jsonl"
+ends_soon TERM generate --model "$work/slow" --prompts "$work/slow.jsonl"
+
 # Measuring, and a step of training that takes long.
 ends_soon INT bench --model "$model" --repeat 64
 head -c 8000000 "$work/long.txt" | fold -w 400 | sed 's/.*/{"text": "&"}/' >"$work/train.jsonl"

@@ -41,6 +41,17 @@ expect_true "--quiet: nothing at all" test ! -s "$work/out"
 on_terminal "env TERM=dumb $job --output $work/d.jsonl"
 expect_true "TERM=dumb: no progress" sh -c "! grep -q running '$work/out'"
 
+run_on="--model $model --data $QRUN_SOURCE/examples/finetune/pirate.jsonl --seq-len 96 --max-steps 30 --threads 1"
+on_terminal "$QRUN finetune $run_on --out $work/drawn"
+expect_code 0
+expect_true "training shows a bar" grep -q "$escape" "$work/out"
+on_terminal "env TERM=dumb $QRUN finetune $run_on --out $work/dumb"
+expect_code 0
+expect_true "TERM=dumb: training is plain" sh -c "! grep -q '$escape' '$work/out'"
+on_terminal "echo Hello | env TERM=dumb $QRUN chat --model $model --max-tokens 4"
+expect_code 0
+expect_true "TERM=dumb: a conversation is plain" sh -c "! grep -q '$escape' '$work/out'"
+
 # Nothing that a terminal obeys reaches it from files, names and answers; pipes get exact bytes. (Our own clearing
 # of a line of progress is left out.)
 obeyed() { LC_ALL=C sed 's/\x1b\[K//g; s/\r//g' "$work/out" | LC_ALL=C grep -q "$(printf '[\001-\010\013-\037\177]\\|\302[\200-\237]')"; }

@@ -6,7 +6,7 @@
 #include "loaders/files/checkpoint.h"
 
 static void check_checkpoint(const qr_checkpoint *c) {
-    FUZZ_CHECK(c->step >= 0 && c->epoch >= 0 && c->window >= 0);
+    FUZZ_CHECK(c->step >= 0 && c->epoch >= 0 && c->batch >= 0);
     FUZZ_CHECK(c->parameters->n_dims == 1 && c->parameters->n_bytes == (size_t)c->parameters->dims[0] * sizeof(float));
     FUZZ_CHECK(c->optimizer->n_dims == 1 && c->optimizer->n_bytes == (size_t)c->optimizer->dims[0]);
     unsigned sum = 0;

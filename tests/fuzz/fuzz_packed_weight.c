@@ -6,7 +6,7 @@
 #include "loaders/files/stored_weight.h"
 #include "tensors_file.h"
 
-enum { ROWS = 6, COLS = 64, EXPERTS = 3, MOST_TENSORS = 16, MOST_BYTES = 1 << 16 };
+enum { ROWS = 8, COLS = 64, EXPERTS = 3, MOST_TENSORS = 16, MOST_BYTES = 1 << 16 };
 
 static size_t read_specs(const qr_json *tensors, qr_safetensors_spec *specs) {
     size_t n = 0;

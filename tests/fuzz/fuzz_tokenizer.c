@@ -30,6 +30,17 @@ static void check_decode(const qr_tokenizer *tokenizer, const qr_tokens *tokens,
     qr_buffer_free(&streamed);
 }
 
+/* With a limit there are more tokens than it, or all of them. */
+static void check_limit(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes, qr_encode_options options,
+                        const qr_tokens *all, size_t most) {
+    qr_tokens some = {0};
+    options.max_tokens = (int64_t)most;
+    FUZZ_CHECK(qr_tokenizer_encode(tokenizer, text, n_bytes, &options, &some, NULL) == QRUN_OK);
+    FUZZ_CHECK(all->n > most ? some.n > most : some.n == all->n);
+    FUZZ_CHECK(all->n > most || all->n == 0 || memcmp(some.ids, all->ids, all->n * sizeof *all->ids) == 0);
+    qr_tokens_free(&some);
+}
+
 static void check_text(const qr_tokenizer *tokenizer, const char *text, size_t n_bytes, qr_encode_options options) {
     qr_error err = {0};
     qr_tokens tokens = {0}, again = {0};
@@ -44,6 +55,8 @@ static void check_text(const qr_tokenizer *tokenizer, const char *text, size_t n
         FUZZ_CHECK(again.n == tokens.n);
         FUZZ_CHECK(again.n == 0 || memcmp(again.ids, tokens.ids, again.n * sizeof *again.ids) == 0);
         check_decode(tokenizer, &tokens, options.parse_special);
+        check_limit(tokenizer, text, n_bytes, options, &tokens, tokens.n / 2 + 1);
+        check_limit(tokenizer, text, n_bytes, options, &tokens, tokens.n + 1);
     } else {
         FUZZ_CHECK(tokens.n == 0);
     }
@@ -65,7 +78,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const qrun_status status = qr_tokenizer_parse((const char *)data, n_json, "fuzz", &tokenizer, &err);
     FUZZ_CHECK((status == QRUN_OK) == (tokenizer != NULL) && (status == QRUN_OK) == (err.message[0] == '\0'));
     if (status != QRUN_OK) { return 0; }
-    check_text(tokenizer, text, n_text, (qr_encode_options){special, special});
+    check_text(tokenizer, text, n_text, (qr_encode_options){.add_special = special, .parse_special = special});
     qr_tokenizer_destroy(tokenizer);
     return 0;
 }

@@ -43,6 +43,13 @@ _LONG_10 = [1.05, 1.2, 1.5, 1.9, 2.6, 3.7, 5.5, 7.5, 9.0, 11.5]
 _SHORT_12 = [1.0, 1.01, 1.03, 1.07, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75]
 _LONG_12 = [1.1, 1.3, 1.6, 2.0, 2.4, 3.1, 3.9, 5.0, 6.2, 7.4, 8.8, 10.0]
 
+def even_config(experts=False):
+    """Sizes that are multiples of 16, of which some are none of 32."""
+    config = _config(48, 3, 1, 2, 144, head_dim=32, tie_word_embeddings=True) | _rope("default")
+    return config | (dict(moe_intermediate_size=16, num_experts=5, num_experts_per_tok=2, norm_topk_prob=True)
+                     if experts else {})
+
+
 FAMILIES = [
     Family("llama", "llama",
            _config(48, 3, 1, 2, 172, head_dim=80, tie_word_embeddings=False, rms_norm_eps=2e-3) | _rope("default"),
@@ -123,6 +130,15 @@ FAMILIES = [
            "layers that read K/V of earlier ones, with MLPs twice as wide and weights that nobody uses; inputs of each "
            "layer from a table of its own; biases of attention", prompt_lengths=(1, 7, 8, 33, 70),
            older_config=dict(global_head_dim=40)),
+    Family("gemma4-moe", "gemma4_text",
+           _config(48, 6, 3, 4, 60, head_dim=24, sliding_window=7, rms_norm_eps=2e-3, tie_word_embeddings=True,
+                   global_head_dim=40, num_global_key_value_heads=2, attention_k_eq_v=True,
+                   hidden_size_per_layer_input=0, final_logit_softcapping=11.0, enable_moe_block=True, num_experts=7,
+                   top_k_experts=3, moe_intermediate_size=20,
+                   layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"]),
+           "3 of 7 experts beside a dense MLP, with norms of their own before and after; a norm of the router, and a "
+           "scale of each expert's share", prompt_lengths=(1, 7, 33, 70),
+           older_config=dict(global_head_dim=40, num_global_key_value_heads=2)),
     Family("gemma4-images", "gemma4",
            dict(text_config=_config(48, 3, 1, 2, 60, head_dim=16, sliding_window=7, global_head_dim=24, pad_token_id=0,
                                     hidden_size_per_layer_input=0,
@@ -204,6 +220,19 @@ FAMILIES = [
                    residual_multiplier=0.7, logits_scaling=0.6, attention_bias=True, mlp_bias=True)
            | _rope("default", 10000000.0),
            "factors on embeddings, scores, blocks and logits; biases", prompt_lengths=(1, 7, 33, 70)),
+    Family("granite4", "granitemoehybrid",
+           _config(60, 5, 1, 3, None, tie_word_embeddings=True, embedding_multiplier=0.4, attention_multiplier=0.11,
+                   residual_multiplier=0.7, logits_scaling=0.6, attention_bias=True, num_local_experts=0,
+                   num_experts_per_tok=0, shared_intermediate_size=92, position_embedding_type="rope",
+                   layer_types=["full_attention"] * 3, mamba_n_heads=5, mamba_d_head=24)
+           | _rope("default", 10000000.0),
+           "Granite 4 without Mamba layers and experts: gate and up in one matrix", prompt_lengths=(1, 7, 33),
+           older_config=dict(layer_types=["attention"] * 3)),
+    Family("granite4-nope", "granitemoehybrid",
+           _config(48, 3, 3, 2, None, tie_word_embeddings=False, num_local_experts=0, num_experts_per_tok=0,
+                   shared_intermediate_size=76, position_embedding_type=None, attention_multiplier=0.2,
+                   layer_types=["full_attention"] * 2, mamba_n_heads=3, mamba_d_head=32) | _rope("default"),
+           "no rotary positions", prompt_lengths=(1, 7, 33), older_config=dict(layer_types=["attention"] * 2)),
     Family("gpt-oss", "gpt_oss",
            _config(60, 6, 3, 4, 36, head_dim=24, tie_word_embeddings=False, num_local_experts=7, num_experts_per_tok=3,
                    sliding_window=7, max_position_embeddings=4096, swiglu_limit=2.5)

@@ -58,6 +58,8 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, 0.4, family.name, name)
     if name.endswith(("mlp.gate.weight", "mlp.router.weight")):
         return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
+    if name.endswith("router.proj.weight"):     # of rows whose norm is 1
+        return normal(shape, ROUTER_STD, family.name, name)
     if parameter.ndim == 3:     # matrices [out, in] of experts
         gain = 3.0 if name.endswith("down_proj") else 1.3
         fan_in = shape[1] if family.model_type == "gpt_oss" else shape[2]    # there [in, out]

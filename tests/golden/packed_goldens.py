@@ -11,13 +11,12 @@ from safetensors.torch import load_file, save_file
 from transformers import FineGrainedFP8Config
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 
-from model_goldens import golden_prompts, load
+from compressed_goldens import compressed
+from families import Family, even_config
+from integer_goldens import awq, gptq, is_linear
+from model_goldens import golden_prompts, load, make_folder
 
 PROMPT_LENGTHS = (7, 33)
-
-
-def _is_linear(name, tensor):
-    return tensor.ndim >= 2 and not any(part in name for part in ("embed_tokens", "lm_head", "mlp.gate.", "visual"))
 
 
 def _fp8(tensors, block=None, **more):
@@ -26,7 +25,7 @@ def _fp8(tensors, block=None, **more):
     quantise = Fp8Quantize(SimpleNamespace(quantization_config=config))
     result = {}
     for name, tensor in tensors.items():
-        result |= quantise.convert({name: tensor}) if _is_linear(name, tensor) else {name: tensor}
+        result |= quantise.convert({name: tensor}) if is_linear(name, tensor) else {name: tensor}
     return result, config.to_dict() | dict(quant_method="fp8"), None
 
 
@@ -64,13 +63,37 @@ def _mxfp4(tensors):
                         "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]), None
 
 
-# name: (plain folder, how it is packed: its tensors, its quantization_config, and the decoded tensors where transformers
+# Sizes that words of 8 codes fill, and groups of 32 do not.
+_EVEN = Family("llama-even", "llama", even_config(), "not kept: what is packed from it is")
+_EVEN_EXPERTS = Family("qwen3-moe-even", "qwen3_moe", even_config(experts=True), "the same with experts")
+
+# name: (plain folder, or family that none is kept of; how it is packed: its tensors, its quantization_config, and the decoded tensors where transformers
 # cannot read the folder itself)
 FOLDERS = {
     "llama-fp8": ("llama-llama3", lambda tensors: _fp8(tensors, block=[20, 4])),
     "qwen3-fp8-tensor": ("qwen3", lambda tensors: _fp8(tensors)),
     "qwen3-moe-fp8": ("qwen3-moe", lambda tensors: _fp8(tensors, block=[12, 12], scale_fmt="ue8m0")),
     "gpt-oss-mxfp4": ("gpt-oss-wide", _mxfp4),
+    "llama-gptq": (_EVEN, lambda tensors: gptq(tensors, bits=4, group_size=32, biases=True)),
+    "llama-gptq-order": (_EVEN, lambda tensors: gptq(tensors, bits=4, group_size=16, desc_act=True, symmetric=False)),
+    "qwen3-moe-gptq8": (_EVEN_EXPERTS, lambda tensors: gptq(tensors, bits=8, group_size=-1, symmetric=False,
+                                                            checkpoint_format="gptq_v2", scale_dtype=torch.bfloat16)),
+    "llama-awq": (_EVEN, lambda tensors: awq(tensors, group_size=16)),
+    "qwen3-w4a16": ("qwen3", lambda tensors: compressed(
+        tensors, "pack-quantized", num_bits=4, strategy="channel", ignore=("lm_head", "layers.1.mlp"))),
+    "qwen3-w4a16-zeros": ("qwen3", lambda tensors: compressed(
+        tensors, "pack-quantized", num_bits=4, strategy="group", group_size=10, symmetric=False)),
+    "qwen3-w8a16": ("qwen3", lambda tensors: compressed(
+        tensors, "pack-quantized", num_bits=8, strategy="tensor", scale_dtype=torch.float16)),
+    "qwen3-moe-w8": ("qwen3-moe", lambda tensors: compressed(
+        tensors, "int-quantized", num_bits=8, strategy="channel", symmetric=False)),
+    "llama-fp8-channel": ("llama-llama3", lambda tensors: compressed(
+        tensors, "float-quantized", num_bits=8, type="float", strategy="channel")),
+    "llama-fp8-blocks": ("llama-llama3", lambda tensors: compressed(
+        tensors, "float-quantized", num_bits=8, type="float", strategy="block", block_structure=[24, 16],
+        scale_dtype=torch.float32)),
+    "llama-nvfp4": (_EVEN, lambda tensors: compressed(
+        tensors, "nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16)),
     "qwen3-moe-stacked-fp8": ("qwen3-moe-stacked", lambda tensors: _fp8_stacks(tensors, block=[40, 20])),
 }
 
@@ -92,7 +115,10 @@ def make_packed_folder_golden(name, root):
     base, pack = FOLDERS[name]
     folder = root / "models" / name
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(root / "models" / base, folder)
+    if isinstance(base, Family):
+        make_folder(base, folder)
+    else:
+        shutil.copytree(root / "models" / base, folder)
     config = json.loads((folder / "config.json").read_text())
     tensors, quantization, decoded = pack(load_file(folder / "model.safetensors"))
     _write(folder, tensors, config | dict(quantization_config=quantization))

@@ -3,10 +3,11 @@
 
     tests/hostile/hostile_models.py QRUN [--folders 5000] [--seed N] [--jobs N] [--only I] [--keep DIR]
 
-A folder is a copy of a small model of tests/fixtures/models or examples/model, plain or in two shards, with one to
-three things wrong: bytes flipped, files cut, emptied, swapped, made a pipe, a device or a link, JSON values replaced by
-nasty ones, keys removed, doubled and renamed, shapes, types and offsets of tensors changed, sizes made huge. Folder I of
-a seed is always the same; --only I runs it alone and --keep keeps it.
+A folder is a copy of a small model of tests/fixtures/models or examples/model, plain or in two shards, or it holds a
+GGUF file, as the program under test exports such models. It has one to three things wrong: bytes flipped, files cut,
+emptied, swapped, made a pipe, a device or a link, JSON values replaced by nasty ones, keys removed, doubled and renamed,
+shapes, types and offsets of tensors changed, sizes made huge. Folder I of a seed is always the same; --only I runs it
+alone and --keep keeps it.
 
 Every command must end within LIMIT_SECONDS with a documented exit code. One that fails says so in one to three lines
 of "qrun: …". It must not need more memory than the same command on the whole model, plus EXTRA_MIB. A folder that
@@ -28,6 +29,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SHIPPED = os.path.join(ROOT, "examples", "model")
 LIMIT_SECONDS = 10
 EXTRA_MIB = 100
 MAX_LINES = 3
@@ -39,7 +41,11 @@ COMMANDS = {
     "chat": ["generate", "--model", "FOLDER", "--chat", "-p", "a b c", "--max-tokens", "4", "--threads", "1"],
     "finetune": ["finetune", "--plan", "--model", "FOLDER", "--threads", "1", "--seq-len", "64"],
     "quantize": ["quantize", "--model", "FOLDER", "--out", "OUT", "--threads", "1"],
+    "export": ["export", "--model", "FOLDER", "--out", "OUT.gguf", "--threads", "1", "--quiet"],
 }
+WRITES = {"quantize": "made", "export": "made.gguf"}  # and nothing else
+GGUF = "model.gguf"
+EXPORTED = ["llama-llama3", "gemma2", "gemma3", "phi3-longrope", "qwen2", "qwen3"]
 
 
 # ---- JSON with its pairs, so that keys can be doubled and kept in order ----------------------------------------------
@@ -104,6 +110,8 @@ NASTY = [
     "-9223372036854775808", "1" * 400, "0.1", "NaN", "Infinity", "01", "\"\"", "\"x\"", "\"../../etc/passwd\"",
     "\"/dev/zero\"", "\"\\u0000\"", "\"\\ud800\"", "\"%s%n%d\"", "\"\\u001b[31m\"", "[]", "{}", "[[]]", "[0]", "[-1]",
     "[1,2,3]", "[null]", "{\"a\":1}", "\"nf4\"", "\"fp4\"", "\"float16\"", "\"F32\"", "\"I64\"", "\"llama\"", "\"gpt2\"",
+    "\"fp8\"", "\"mxfp4\"", "\"qwen3_5_text\"", "\"gpt_oss\"", "\"gemma4_text\"", "[\"linear_attention\"]",
+    "[\"sliding_attention\",\"full_attention\"]", "[128,128]",
 ]  # fmt: skip
 
 
@@ -153,7 +161,10 @@ def mutate_tree(tree, rng):
         pair[0] = rng.choice([pair[0] + "x", pair[0].upper(), "", "x" * 300, "../" + pair[0], pair[0][:-1]])
     else:
         group.append([rng.choice(["rope_scaling", "sliding_window", "quantization_config", "layer_types", "eos_token_id",
-                                  "num_key_value_heads", "head_dim", "text_config", "tie_word_embeddings", "zzz"]),
+                                  "num_key_value_heads", "head_dim", "text_config", "tie_word_embeddings", "zzz",
+                                  "rope_parameters", "num_kv_shared_layers", "hidden_size_per_layer_input",
+                                  "weight_block_size", "modules_to_not_convert", "swiglu_limit", "num_local_experts",
+                                  "num_experts_per_tok", "linear_num_value_heads", "full_attention_interval"]),
                       nasty(rng)])
     return "%s: %.40s" % (kind, pair[0])
 
@@ -212,7 +223,7 @@ def mutate_safetensors(path, rng):
         for pair in entry:
             if pair[0] == "dtype":
                 pair[1] = rng.choice(["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL", "F8_E4M3", "F4",
-                                      "C64", "", "f32"])
+                                      "F8_E5M2", "F8_E8M0", "C64", "", "f32"])
     elif kind == "shape":
         for pair in entry:
             if pair[0] == "shape":
@@ -263,6 +274,87 @@ def mutate_state(path, header, data, rng):
                 pair[1] = [len(text)]
     write_safetensors(path, header, data[:begin] + text + data[end:])
     return "state of %s: %s" % (name, what)
+
+
+# ---- GGUF ------------------------------------------------------------------------------------------------------------
+
+GGUF_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of values, by their type
+GGUF_STRING, GGUF_ARRAY = 8, 9
+ELEMENTS_SEEN = 20  # of a list; vocabularies are long
+
+
+class GgufWalk:
+    """Where the fields of a header are: (offset, bytes, what)."""
+
+    def __init__(self, content):
+        self.content, self.at, self.fields = content, 4, []
+        self.take(4, "version")
+        n_tensors, n_pairs = self.take(8, "count of tensors"), self.take(8, "count of keys")
+        for _ in range(n_pairs):
+            self.text("key")
+            self.value(self.take(4, "type of a value"), True)
+        for _ in range(n_tensors):
+            self.text("name of a tensor")
+            for _ in range(self.take(4, "count of dimensions")):
+                self.take(8, "dimension")
+            self.take(4, "type of a tensor")
+            self.take(8, "offset of a tensor")
+
+    def take(self, n_bytes, what, is_seen=True):
+        if is_seen:
+            self.fields.append((self.at, n_bytes, what))
+        self.at += n_bytes
+        return int.from_bytes(self.content[self.at - n_bytes : self.at], "little")
+
+    def text(self, what, is_seen=True):
+        length = self.take(8, "length of a " + what, is_seen)
+        if is_seen and length:
+            self.fields.append((self.at, length, what))
+        self.at += length
+
+    def value(self, kind, is_seen):
+        if kind == GGUF_STRING:
+            self.text("text", is_seen)
+        elif kind == GGUF_ARRAY:
+            element = self.take(4, "type of a list", is_seen)
+            for i in range(self.take(8, "length of a list", is_seen)):
+                self.value(element, is_seen and i < ELEMENTS_SEEN)
+        else:
+            self.take(GGUF_BYTES[kind], "value", is_seen)
+
+
+def nasty_bytes(n_bytes, before, rng):
+    """Another number of as many bytes, near to the one before or far from it."""
+    value, most = int.from_bytes(before, "little"), 256**n_bytes
+    choices = [0, 1, 2, 3, 7, 8, 9, 12, 13, 255, value + 1, value - 1, value * 2, value // 2, value ^ 32, most - 1,
+               most // 2, most // 2 - 1, most // 4, 2**31, 2**32 - 1, 2**53, rng.randrange(most)]
+    floats = [0x7FC00000, 0x7F800000, 0xBF800000, 0x00000001]  # not a number, infinite, -1, subnormal
+    return (rng.choice(choices + floats) % most).to_bytes(n_bytes, "little")
+
+
+def mutate_gguf(path, rng):
+    with open(path, "rb") as file:
+        content = bytearray(file.read())
+    fields = GgufWalk(content).fields
+    whats = sorted({what for _, _, what in fields})
+    what = rng.choice(whats)
+    offset, n_bytes, _ = rng.choice([field for field in fields if field[2] == what])
+    kind = rng.choice(["replace", "replace", "replace", "copy", "insert", "remove"])
+    if kind == "replace" and n_bytes <= 8:
+        content[offset : offset + n_bytes] = nasty_bytes(n_bytes, content[offset : offset + n_bytes], rng)
+    elif kind == "replace":
+        content[offset + rng.randrange(n_bytes)] = rng.randrange(256)
+    elif kind == "copy":  # of another field of the kind: two keys, names or offsets alike
+        other, n_other, _ = rng.choice([field for field in fields if field[2] == what])
+        n = min(n_bytes, n_other)
+        content[offset : offset + n] = content[other : other + n]
+    elif kind == "insert":
+        content[offset:offset] = rng.randbytes(rng.choice([1, 8, 32]))
+    else:
+        del content[offset : offset + rng.choice([1, n_bytes])]
+    with open(path, "wb") as file:
+        file.write(content)
+    return "%s: %s" % (kind, what)
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -350,25 +442,47 @@ def mutate(folder, rng):
             what = mutate_json(path, rng)
         elif rng.random() < 0.75 and name.endswith(".safetensors"):
             what = mutate_safetensors(path, rng)
+        elif rng.random() < 0.75 and name.endswith(".gguf"):
+            what = mutate_gguf(path, rng)
     except (ValueError, TypeError, KeyError, IndexError, struct.error, RecursionError):
         pass  # an earlier change has made it something else: change its bytes
     return name + ": " + (what or mutate_file(folder, name, rng))
 
 
-def bases():
-    models = os.path.join(ROOT, "tests", "fixtures", "models")
-    return [os.path.join(models, name) for name in sorted(os.listdir(models))] + [os.path.join(ROOT, "examples", "model")]
+def bases(exported):
+    """Paths of folders and of GGUF files; the shipped model comes last."""
+    folders = (os.path.join(ROOT, "tests", "fixtures", "models"), exported)
+    return [os.path.join(folder, name) for folder in folders for name in sorted(os.listdir(folder))] + [SHIPPED]
 
 
-def pick_base(rng):
-    found = bases()
-    return found[-1] if rng.random() < 0.2 else rng.choice(found)  # the shipped model speaks, so it is worth more
+def pick_base(exported, rng):
+    found, kind = bases(exported), rng.random()
+    if kind < 0.2:  # the shipped model speaks, so it is worth more
+        return found[-1]
+    if kind < 0.4:
+        return rng.choice([base for base in found if base.endswith(".gguf")])
+    return rng.choice(found)
+
+
+def export_bases(qrun, folder):
+    """The shipped model in the types that are written, and models of other families with its tokenizer."""
+    jobs = [(SHIPPED, kind) for kind in ("f32", "bf16", "q8_0", "q4_0")]
+    jobs += [(os.path.join(ROOT, "tests", "fixtures", "models", name), "auto") for name in EXPORTED]
+    for base, kind in jobs:
+        with tempfile.TemporaryDirectory() as work:
+            make_base(base, False, os.path.join(work, "model"))
+            out = os.path.join(folder, "%s-%s.gguf" % (os.path.basename(base), kind))
+            subprocess.run([qrun, "export", "--model", os.path.join(work, "model"), "--out", out, "--type", kind,
+                            "--quiet"], check=True)
 
 
 def make_base(base, sharded, folder):
     """A whole model with the shipped tokenizer, where it has none of its own."""
     os.makedirs(folder)
-    for source in (os.path.join(ROOT, "examples", "model"), base):
+    if base.endswith(".gguf"):
+        shutil.copyfile(base, os.path.join(folder, GGUF))
+        return
+    for source in (SHIPPED, base):
         for name in os.listdir(source):
             if source == base or name.startswith("tokenizer"):
                 shutil.copyfile(os.path.join(source, name), os.path.join(folder, name))
@@ -378,10 +492,10 @@ def make_base(base, sharded, folder):
         split_in_shards(folder)
 
 
-def make_folder(seed, index, folder):
+def make_folder(arguments, index, folder):
     """Folder `index` of a seed. Returns its base and what was done to it."""
-    rng = random.Random("%s %d" % (seed, index))
-    base, sharded = pick_base(rng), rng.random() < 0.3
+    rng = random.Random("%s %d" % (arguments.seed, index))
+    base, sharded = pick_base(arguments.exported, rng), rng.random() < 0.3
     make_base(base, sharded, folder)
     done = [mutate(folder, rng) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
     return base, done
@@ -416,9 +530,10 @@ def run(qrun, arguments, work):
     return Outcome(process.returncode, time.monotonic() - start, usage.ru_maxrss / 1024, text, timed_out)
 
 
-def arguments_of(command, folder, out):
-    places_of = {"FOLDER": folder, "OUT": out}
-    return [places_of.get(word, word) for word in COMMANDS[command]]
+def arguments_of(command, base, work):
+    folder = os.path.join(work, "model", GGUF if base.endswith(".gguf") else "")
+    words = {"FOLDER": folder, "OUT": os.path.join(work, "made"), "OUT.gguf": os.path.join(work, "made.gguf")}
+    return [words.get(word, word) for word in COMMANDS[command]]
 
 
 def documented_codes(qrun):
@@ -444,9 +559,18 @@ def judge(outcome, command, codes, base_mib, work):
     if outcome.rss_mib > base_mib + EXTRA_MIB:
         return "%.0f MiB, where the whole model needs %.0f" % (outcome.rss_mib, base_mib)
     left = [name for name in os.listdir(work) if name.startswith("made")]
-    if command == "quantize" and left != (["made"] if outcome.code == 0 else []):
+    if command in WRITES and left != ([WRITES[command]] if outcome.code == 0 else []):
         return "left %s" % left
     return None
+
+
+def clear_made(work):
+    for name in os.listdir(work):
+        path = os.path.join(work, name)
+        if name.startswith("made") and os.path.isdir(path):
+            shutil.rmtree(path)
+        elif name.startswith("made"):
+            os.remove(path)
 
 
 def try_folder(job):
@@ -455,11 +579,12 @@ def try_folder(job):
     work = tempfile.mkdtemp(prefix="qrun-hostile-", dir=arguments.scratch)
     folder = os.path.join(work, "model")
     try:
-        base, done = make_folder(arguments.seed, index, folder)
+        base, done = make_folder(arguments, index, folder)
         results = []
         for command in arguments.commands:
-            outcome = run(arguments.qrun, arguments_of(command, folder, os.path.join(work, "made")), work)
+            outcome = run(arguments.qrun, arguments_of(command, base, work), work)
             wrong = judge(outcome, command, codes, base_mib[(base, command)], work)
+            clear_made(work)
             results.append((command, outcome.code, outcome.seconds, outcome.rss_mib, wrong, outcome.err))
         if arguments.keep:
             shutil.copytree(folder, os.path.join(arguments.keep, str(index)), symlinks=True)
@@ -476,9 +601,8 @@ def measure_base(job):
         make_base(base, False, os.path.join(work, "model"))
         found = {}
         for command in arguments.commands:
-            words = arguments_of(command, os.path.join(work, "model"), os.path.join(work, "made"))
-            outcome = run(arguments.qrun, words, work)
-            if outcome.code != 0 and command != "quantize":
+            outcome = run(arguments.qrun, arguments_of(command, base, work), work)
+            if outcome.code != 0 and command not in WRITES:
                 raise RuntimeError("%s of the whole %s: %s" % (command, base, outcome.err))
             found[(base, command)] = outcome.rss_mib
         return found
@@ -507,8 +631,11 @@ def main():
                                                                         arguments.first + arguments.folders)
     base_mib, counts, n_wrong = {}, {}, 0
     slowest, largest = (0, ""), (0, "")
+    exported = tempfile.TemporaryDirectory(prefix="qrun-hostile-", dir=arguments.scratch)
+    arguments.exported = exported.name
+    export_bases(arguments.qrun, exported.name)
     with multiprocessing.Pool(arguments.jobs) as pool:
-        for found in pool.imap_unordered(measure_base, [(arguments, base) for base in bases()]):
+        for found in pool.imap_unordered(measure_base, [(arguments, base) for base in bases(exported.name)]):
             base_mib.update(found)
         jobs = [(arguments, index, codes, base_mib) for index in indices]
         for index, base, done, results in pool.imap_unordered(try_folder, jobs):
@@ -523,6 +650,7 @@ def main():
                     print("".join("    %s\n" % line for line in err.splitlines()[:40]), end="", flush=True)
     for (command, code), n in sorted(counts.items()):
         print("%-9s exit code %d: %d" % (command, code, n))
+    exported.cleanup()
     print("slowest %.2f s (%s), most memory %.0f MiB (%s)" % (slowest + largest))
     print("%d of %d runs were wrong" % (n_wrong, sum(counts.values())))
     return 1 if n_wrong else 0

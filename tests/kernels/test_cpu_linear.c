@@ -1,5 +1,5 @@
-/* linear and lora of the CPU backend, for every instruction set of this machine: weights survive packing, products
- * agree with float64 sums over the dequantised weights, and a row's bits depend on nothing but the row: not on how many
+/* linear and lora of the CPU backend, for every instruction set of this machine. Weights survive packing, and products
+ * agree with float64 sums over the dequantised weights. A row's bits depend on nothing but the row: not on how many
  * rows there are, on their order, nor on the number of threads. */
 #include "base/alloc.h"
 #include "base/half.h"
@@ -109,7 +109,7 @@ static void weight_create(qr_backend *backend, const matrix *m, qr_weight *weigh
     qr_free(codes);
 }
 
-/* A workspace of exactly n_bytes, with marks behind it that nothing may overwrite. */
+/* A workspace of exactly n_bytes, with marks after it that nothing may overwrite. */
 enum { MARK_BYTES = 256, MARK = 0xA5 };
 
 static void *workspace_create(qr_backend *backend, size_t n_bytes) {

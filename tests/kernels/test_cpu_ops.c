@@ -1,7 +1,6 @@
 /* What the CPU backend's own ops promise beyond agreement with the reference, for every instruction set of this
- * machine: the accuracy of the vector functions over their whole range, bit-equality of the quantisers for awkward
- * input, and attention whose bits do not depend on how a sequence is cut, on its neighbours, on garbage in pages or on
- * threads. */
+ * machine. Vector functions are accurate over their whole range, and quantisers equal to the bit for awkward input. The
+ * bits of attention do not depend on how a sequence is cut, on its neighbours, on garbage in pages or on threads. */
 #include <float.h>
 
 #include "base/alloc.h"

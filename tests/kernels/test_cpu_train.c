@@ -1,6 +1,7 @@
 /* What the CPU backend's training ops promise beyond agreement with the reference on small shapes, for every
- * instruction set of this machine: packed attention is generation's attention bit for bit, long and ragged sequences
- * have the same bits with any number of threads, losses over whole vocabularies, slopes over the whole range of F32. */
+ * instruction set of this machine. Packed attention is generation's attention bit for bit. Long and ragged sequences
+ * have the same bits with any number of threads. Losses are over whole vocabularies, and slopes over the whole range of
+ * F32. */
 #include <float.h>
 
 #include "base/alloc.h"
@@ -10,7 +11,7 @@
 #include "cpu_backends.h"
 #include "kernels/backend.h"
 
-enum { SEED = 11, MAX_SEQS = 8 };
+enum { SEED = 11, MAX_SEQS = 300 };
 
 static void *memory(int64_t n_bytes) {
     void *block = aligned_alloc(64, (size_t)qr_round_up(n_bytes + 1, 64));
@@ -130,22 +131,21 @@ static void test_packed_bits_do_not_depend_on_threads(void) {
 }
 
 /* The gradients of every sequence are those it has alone. */
-static void test_packed_sequences_do_not_see_each_other(void) {
-    const packed whole = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 24, .n_seqs = 4, .length = {70, 1, 200, 33}};
+static void check_alone(const packed *whole) {
     packed_data together, alone;
-    packed_make(&whole, &together), packed_make(&whole, &alone);
+    packed_make(whole, &together), packed_make(whole, &alone);
     run(backend, QR_OP_attention_packed, &together.forward);
     run(backend, QR_OP_attention_packed_backward, &together.backward);
-    const int64_t stride = together.forward.qkv_stride, row = (int64_t)whole.n_heads * whole.head_dim;
-    for (int s = 0; s < whole.n_seqs; s++) {
+    const int64_t stride = together.forward.qkv_stride, row = (int64_t)whole->n_heads * whole->head_dim;
+    for (int s = 0; s < whole->n_seqs; s++) {
         const int64_t at = alone.seq_start[s];
-        const int32_t bounds[2] = {0, whole.length[s]};
+        const int32_t bounds[2] = {0, whole->length[s]};
         qr_attention_packed_backward_args args = alone.backward;
         qr_attention_packed_args *forward = &args.forward;
         forward->q += at * stride, forward->k += at * stride, forward->v += at * stride;
-        forward->dst = alone.dst + at * row, forward->lse += at * whole.n_heads;
+        forward->dst = alone.dst + at * row, forward->lse += at * whole->n_heads;
         forward->seq_start = bounds, forward->n_seqs = 1;
-        forward->n_tokens = forward->max_seq_tokens = whole.length[s];
+        forward->n_tokens = forward->max_seq_tokens = whole->length[s];
         args.dout += at * row;
         args.dq += at * stride, args.dk += at * stride, args.dv += at * stride;
         run(lonely, QR_OP_attention_packed, forward);
@@ -154,6 +154,37 @@ static void test_packed_sequences_do_not_see_each_other(void) {
     CHECK(same_bytes(together.dst, alone.dst, together.forward.n_tokens * row));
     CHECK(same_bytes(together.gradients, alone.gradients, together.forward.n_tokens * stride));
     packed_free(&together), packed_free(&alone);
+}
+
+static void test_packed_sequences_do_not_see_each_other(void) {
+    check_alone(&(packed){.n_heads = 4, .n_kv_heads = 2, .head_dim = 24, .n_seqs = 4, .length = {70, 1, 200, 33}});
+}
+
+/* So many that they are computed in parts, beside one that is long. */
+static void test_packed_many_short_sequences(void) {
+    packed whole = {.n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .n_seqs = MAX_SEQS};
+    for (int s = 0; s < MAX_SEQS; s++) { whole.length[s] = s == 100 ? 700 : 1 + s % 3; }
+    check_alone(&whole);
+}
+
+/* Room for very many sequences is little more than that for one with all the tokens. */
+static void test_packed_workspace(void) {
+    enum { TOKENS = 1 << 17 };
+    qr_attention_packed_args args = {.dst_dtype = QR_DTYPE_BF16,
+                                     .n_tokens = TOKENS,
+                                     .n_heads = 32,
+                                     .n_kv_heads = 8,
+                                     .head_dim = 128,
+                                     .n_seqs = 1,
+                                     .max_seq_tokens = TOKENS,
+                                     .round_kv = true};
+    for (int pass = 0; pass < 2; pass++) {
+        const qr_attention_packed_backward_args back = {.forward = args};
+        const double forward = (double)qr_attention_packed_workspace(backend, &args) / TOKENS;
+        const double backward = (double)qr_attention_packed_backward_workspace(backend, &back) / TOKENS;
+        CHECK_MSG(forward <= 1.5 * 4096 && backward <= 1.5 * 4096, "%.0f and %.0f bytes a token", forward, backward);
+        args.n_seqs = TOKENS / 2 + 1;
+    }
 }
 
 /* A prompt through pages in another order, as generation has it: the same bits. */
@@ -384,6 +415,8 @@ static void test_sum_squares_counts_what_is_not_finite(void) {
 static void run_tests(void) {
     CHECK_RUN(test_packed_bits_do_not_depend_on_threads);
     CHECK_RUN(test_packed_sequences_do_not_see_each_other);
+    CHECK_RUN(test_packed_many_short_sequences);
+    CHECK_RUN(test_packed_workspace);
     CHECK_RUN(test_packed_is_the_attention_of_generation);
     CHECK_RUN(test_packed_long_sequence);
     CHECK_RUN(test_cross_entropy_of_a_whole_vocabulary);

@@ -134,10 +134,11 @@ static const qr_routing routing = {chosen, slots, slot_row, shares, expert_start
 static qr_weight expert_weights[N_EXPERTS];
 static bool normalizes;
 static float expert_bias[N_EXPERTS * OUT];
+static const float expert_scale[N_EXPERTS] = {1.5F, 0.5F, 2.0F, 0.75F, 1.0F, 1.25F, 0.625F};
 
 static void forward_experts(void) {
     static float outputs[N_SLOTS * OUT];
-    RUN(route, {.logits = u, .routing = routing, .normalize = normalizes});
+    RUN(route, {.logits = u, .scale = expert_scale, .routing = routing, .normalize = normalizes});
     RUN(expert_linear, {.weights = expert_weights,
                         .routing = routing,
                         .x = x,
@@ -182,7 +183,12 @@ static void check_experts(bool normalize) {
         {.routing = routing, .h = h, .h_dtype = QR_DTYPE_F32, .dh = dh, .dshare = dshare, .dim = IN});
     RUN(expert_bias_backward, {.routing = routing, .bias = expert_bias, .dy = dy, .dshare = dshare, .dim = OUT});
     RUN(expert_sum, {.routing = routing, .src = dh, .dst = dx, .dim = IN});
-    RUN(route_backward, {.logits = u, .routing = routing, .dshare = dshare, .dlogits = du, .normalize = normalize});
+    RUN(route_backward, {.logits = u,
+                         .scale = expert_scale,
+                         .routing = routing,
+                         .dshare = dshare,
+                         .dlogits = du,
+                         .normalize = normalize});
     check_gradient(&f, "experts dx", x, N_ROWS * IN, dx);
     check_gradient(&f, "router's logits", u, N_ROWS * N_EXPERTS, du);
 }

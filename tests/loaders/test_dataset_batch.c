@@ -1,7 +1,7 @@
-/* Orders, splits and the plan of an epoch. */
+/* Orders, splits and the batches of an epoch. */
 #include "dataset_check.h"
 
-#include "loaders/data/batch.h"
+#include "loaders/data/epoch_batches.h"
 
 static void test_permutation(void) {
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 16, 17, 1000, 4097};
@@ -89,21 +89,21 @@ static void test_split(void) {
     fixture_free(&f);
 }
 
-static qr_batch_plan *plan_of(const fixture *f, const qr_batch_options *options, int64_t epoch) {
+static qr_epoch_batches *batches_of(const fixture *f, const qr_batch_options *options, int64_t epoch) {
     const qr_dataset_view view = qr_dataset_view_all(f->dataset);
-    qr_batch_plan *plan = NULL;
+    qr_epoch_batches *batches = NULL;
     qr_error err = {0};
-    CHECK_MSG(qr_batch_plan_create(&view, options, epoch, &plan, &err) == QRUN_OK, "%s", err.message);
-    return plan;
+    CHECK_MSG(qr_epoch_batches_create(&view, options, epoch, &batches, &err) == QRUN_OK, "%s", err.message);
+    return batches;
 }
 
-/* What holds for every plan: each example once, sums that are true, windows that are the micro-batches. */
-static void check_plan(const fixture *f, const qr_batch_plan *plan, const qr_batch_options *options) {
+/* What holds for every epoch: each example once, true sums, steps that have all micro-batches. */
+static void check_batches(const fixture *f, const qr_epoch_batches *batches, const qr_batch_options *options) {
     const int64_t n = qr_dataset_count(f->dataset);
     unsigned char *seen = calloc(1, (size_t)n);
     int64_t n_targets = 0;
-    for (int64_t k = 0; k < qr_batch_plan_micro_batches(plan); k++) {
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, k);
+    for (int64_t k = 0; k < qr_epoch_batches_count_micro(batches); k++) {
+        const qr_micro_batch micro = qr_epoch_batches_micro(batches, k);
         int64_t tokens = 0, targets = 0;
         for (int64_t i = 0; i < micro.n_examples; i++) {
             const qr_example example = qr_dataset_get(f->dataset, micro.examples[i]);
@@ -121,22 +121,22 @@ static void check_plan(const fixture *f, const qr_batch_plan *plan, const qr_bat
     }
     for (int64_t i = 0; i < n; i++) { CHECK_INT(seen[i], 1); }
     int64_t next = 0;
-    for (int64_t w = 0; w < qr_batch_plan_windows(plan); w++) {
-        const qr_batch_window window = qr_batch_plan_window(plan, w);
-        CHECK_INT(window.first, next);
-        CHECK(window.n_micro_batches >= 1 && window.n_micro_batches <= options->n_accumulate);
-        next += window.n_micro_batches;
-        n_targets -= window.n_targets;
+    for (int64_t w = 0; w < qr_epoch_batches_count_steps(batches); w++) {
+        const qr_step_batch step = qr_epoch_batches_step(batches, w);
+        CHECK_INT(step.first, next);
+        CHECK(step.n_micro_batches >= 1 && step.n_micro_batches <= options->n_accumulate);
+        next += step.n_micro_batches;
+        n_targets -= step.n_targets;
     }
-    CHECK_INT(next, qr_batch_plan_micro_batches(plan));
+    CHECK_INT(next, qr_epoch_batches_count_micro(batches));
     CHECK_INT(n_targets, 0);
     free(seen);
 }
 
-static bool same(const qr_batch_plan *a, const qr_batch_plan *b) {
-    if (qr_batch_plan_micro_batches(a) != qr_batch_plan_micro_batches(b)) { return false; }
-    for (int64_t k = 0; k < qr_batch_plan_micro_batches(a); k++) {
-        const qr_micro_batch x = qr_batch_plan_micro_batch(a, k), y = qr_batch_plan_micro_batch(b, k);
+static bool same(const qr_epoch_batches *a, const qr_epoch_batches *b) {
+    if (qr_epoch_batches_count_micro(a) != qr_epoch_batches_count_micro(b)) { return false; }
+    for (int64_t k = 0; k < qr_epoch_batches_count_micro(a); k++) {
+        const qr_micro_batch x = qr_epoch_batches_micro(a, k), y = qr_epoch_batches_micro(b, k);
         if (x.n_examples != y.n_examples ||
             memcmp(x.examples, y.examples, (size_t)x.n_examples * sizeof *x.examples) != 0) {
             return false;
@@ -157,20 +157,20 @@ static void test_plans(void) {
         {.mode = QR_BATCH_GROUP, .batch_tokens = 1, .n_accumulate = 7, .shuffle = true, .seed = 1},
     };
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
-        qr_batch_plan *plan = plan_of(&f, &cases[i], 0), *again = plan_of(&f, &cases[i], 0);
-        qr_batch_plan *next = plan_of(&f, &cases[i], 1);
+        qr_epoch_batches *batches = batches_of(&f, &cases[i], 0), *again = batches_of(&f, &cases[i], 0);
+        qr_epoch_batches *next = batches_of(&f, &cases[i], 1);
         qr_batch_options other_seed = cases[i];
         other_seed.seed = 2;
-        qr_batch_plan *other = plan_of(&f, &other_seed, 0);
-        check_plan(&f, plan, &cases[i]);
-        check_plan(&f, next, &cases[i]);
-        CHECK(same(plan, again));
-        CHECK(!same(plan, next));
-        CHECK(!same(plan, other));
-        qr_batch_plan_destroy(plan);
-        qr_batch_plan_destroy(again);
-        qr_batch_plan_destroy(next);
-        qr_batch_plan_destroy(other);
+        qr_epoch_batches *other = batches_of(&f, &other_seed, 0);
+        check_batches(&f, batches, &cases[i]);
+        check_batches(&f, next, &cases[i]);
+        CHECK(same(batches, again));
+        CHECK(!same(batches, next));
+        CHECK(!same(batches, other));
+        qr_epoch_batches_destroy(batches);
+        qr_epoch_batches_destroy(again);
+        qr_epoch_batches_destroy(next);
+        qr_epoch_batches_destroy(other);
     }
     fixture_free(&f);
 }
@@ -179,17 +179,17 @@ static void test_plans(void) {
 static void test_order_and_fill(void) {
     const fixture f = fixture_create(500);
     const qr_batch_options plain = {.mode = QR_BATCH_PLAIN, .batch_rows = 7, .n_accumulate = 1};
-    qr_batch_plan *plan = plan_of(&f, &plain, 5);
-    for (int64_t k = 0, n = 0; k < qr_batch_plan_micro_batches(plan); k++) {
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, k);
+    qr_epoch_batches *batches = batches_of(&f, &plain, 5);
+    for (int64_t k = 0, n = 0; k < qr_epoch_batches_count_micro(batches); k++) {
+        const qr_micro_batch micro = qr_epoch_batches_micro(batches, k);
         for (int64_t i = 0; i < micro.n_examples; i++, n++) { CHECK_INT(micro.examples[i], n); }
     }
-    qr_batch_plan_destroy(plan);
+    qr_epoch_batches_destroy(batches);
     const qr_batch_options pack = {.mode = QR_BATCH_PACK, .row_tokens = 256, .batch_rows = 1, .n_accumulate = 1};
-    plan = plan_of(&f, &pack, 0);
-    const int64_t rows = qr_batch_plan_micro_batches(plan), least = qr_dataset_get_info(f.dataset)->n_tokens / 256;
+    batches = batches_of(&f, &pack, 0);
+    const int64_t rows = qr_epoch_batches_count_micro(batches), least = qr_dataset_get_info(f.dataset)->n_tokens / 256;
     CHECK_MSG(rows <= least + least / 20 + 1, "%lld rows where %lld would be full", (long long)rows, (long long)least);
-    qr_batch_plan_destroy(plan);
+    qr_epoch_batches_destroy(batches);
     fixture_free(&f);
 }
 
@@ -197,10 +197,10 @@ static void test_order_and_fill(void) {
 static void test_groups_are_alike(void) {
     const fixture f = fixture_create(500);
     const qr_batch_options options = {.mode = QR_BATCH_GROUP, .batch_tokens = 200, .n_accumulate = 1, .shuffle = true};
-    qr_batch_plan *plan = plan_of(&f, &options, 0);
+    qr_epoch_batches *batches = batches_of(&f, &options, 0);
     int64_t padding = 0;
-    for (int64_t k = 0; k < qr_batch_plan_micro_batches(plan); k++) {
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, k);
+    for (int64_t k = 0; k < qr_epoch_batches_count_micro(batches); k++) {
+        const qr_micro_batch micro = qr_epoch_batches_micro(batches, k);
         int64_t longest = 0;
         for (int64_t i = 0; i < micro.n_examples; i++) {
             longest = qr_max(longest, qr_dataset_get(f.dataset, micro.examples[i]).n_tokens);
@@ -208,7 +208,7 @@ static void test_groups_are_alike(void) {
         padding += longest * micro.n_examples - micro.n_tokens;
     }
     CHECK_MSG(padding * 20 < qr_dataset_get_info(f.dataset)->n_tokens, "padding would be %lld", (long long)padding);
-    qr_batch_plan_destroy(plan);
+    qr_epoch_batches_destroy(batches);
     fixture_free(&f);
 }
 
@@ -220,9 +220,9 @@ static void test_refused(void) {
                                     {.mode = QR_BATCH_GROUP, .batch_rows = 1, .n_accumulate = 1},
                                     {.mode = QR_BATCH_PACK, .batch_rows = 1, .row_tokens = 5, .n_accumulate = 1}};
     for (size_t i = 0; i < QR_COUNT_OF(bad); i++) {
-        qr_batch_plan *plan;
+        qr_epoch_batches *batches;
         qr_error err = {0};
-        CHECK(qr_batch_plan_create(&view, &bad[i], 0, &plan, &err) == QRUN_ERROR_ARGUMENT && plan == NULL);
+        CHECK(qr_epoch_batches_create(&view, &bad[i], 0, &batches, &err) == QRUN_ERROR_ARGUMENT && batches == NULL);
         CHECK(err.message[0] != '\0');
     }
     fixture_free(&f);
@@ -231,9 +231,9 @@ static void test_refused(void) {
 static qrun_status attempt(void *context, qr_error *err) {
     const qr_dataset_view *view = context;
     const qr_batch_options options = {.mode = QR_BATCH_PACK, .row_tokens = 48, .batch_rows = 2, .n_accumulate = 1};
-    qr_batch_plan *plan;
-    const qrun_status status = qr_batch_plan_create(view, &options, 0, &plan, err);
-    qr_batch_plan_destroy(plan);
+    qr_epoch_batches *batches;
+    const qrun_status status = qr_epoch_batches_create(view, &options, 0, &batches, err);
+    qr_epoch_batches_destroy(batches);
     return status;
 }
 

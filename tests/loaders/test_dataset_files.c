@@ -1,7 +1,7 @@
 /* Several files as one data set, and their shares of an epoch. */
 #include "dataset_check.h"
 
-#include "loaders/data/batch.h"
+#include "loaders/data/epoch_batches.h"
 
 typedef struct fixture {
     temporary_folder folder;
@@ -97,7 +97,7 @@ static void test_hash_of_several_files(void) {
     fixture_close(&f);
 }
 
-/* How often each example is in the plans of these epochs. */
+/* How often each example is in the batches of these epochs. */
 static void count_epochs(const qr_dataset_view *view, const qr_shares *shares, int64_t first, int64_t n_epochs,
                          int64_t *seen) {
     const qr_batch_options options = {.mode = QR_BATCH_PACK,
@@ -108,13 +108,13 @@ static void count_epochs(const qr_dataset_view *view, const qr_shares *shares, i
                                       .seed = 9,
                                       .shares = shares};
     for (int64_t epoch = first; epoch < first + n_epochs; epoch++) {
-        qr_batch_plan *plan;
-        REQUIRE(qr_batch_plan_create(view, &options, epoch, &plan, NULL) == QRUN_OK);
-        for (int64_t k = 0; k < qr_batch_plan_micro_batches(plan); k++) {
-            const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, k);
+        qr_epoch_batches *batches;
+        REQUIRE(qr_epoch_batches_create(view, &options, epoch, &batches, NULL) == QRUN_OK);
+        for (int64_t k = 0; k < qr_epoch_batches_count_micro(batches); k++) {
+            const qr_micro_batch micro = qr_epoch_batches_micro(batches, k);
             for (int64_t i = 0; i < micro.n_examples; i++) { seen[micro.examples[i]]++; }
         }
-        qr_batch_plan_destroy(plan);
+        qr_epoch_batches_destroy(batches);
     }
 }
 

@@ -51,8 +51,8 @@ static void check_text(const char *name, const qr_tokenizer *tokenizer, const ch
     qr_error err = {0};
     mark(text, &marked);
     CHECK_MSG(qr_marked_text_encode(&marked, tokenizer, &tokens, &mask, &err) == QRUN_OK, "%s: %s", name, err.message);
-    CHECK(qr_tokenizer_encode(tokenizer, marked.text.data, marked.text.size, &(qr_encode_options){false, true}, &whole,
-                              &err) == QRUN_OK);
+    CHECK(qr_tokenizer_encode(tokenizer, marked.text.data, marked.text.size,
+                              &(qr_encode_options){.parse_special = true}, &whole, &err) == QRUN_OK);
     CHECK_INT(tokens.n, whole.n);
     CHECK_INT(mask.size, whole.n);
     CHECK(memcmp(tokens.ids, whole.ids, whole.n * sizeof *whole.ids) == 0);

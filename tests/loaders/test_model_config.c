@@ -31,6 +31,15 @@ static qrun_status parse(const char *text, qr_model_config *config, qr_error *er
         if (parse_status != QRUN_OK) { return; }                                   \
     } while (0)
 
+static void check_refused(const char *text, qrun_status status, const char *message) {
+    qr_model_config c;
+    qr_error err = {0};
+    CHECK_MSG(parse(text, &c, &err) == status, "%s: status %d", text, (int)err.status);
+    CHECK_MSG(strstr(err.message, message) != NULL, "%s: \"%s\"", text, err.message);
+    CHECK_MSG(strncmp(err.message, "config: ", 8) == 0, "%s", err.message);
+    qr_model_config_free(&c);
+}
+
 static int count_sliding(const qr_model_config *c) {
     int n = 0;
     for (int64_t i = 0; i < c->n_layers; i++) { n += c->layer_slides[i]; }
@@ -533,6 +542,108 @@ static void test_packed_folders(void) {
     }
 }
 
+static void check_packing(const char *quantization, const qr_packing *expected) {
+    char text[512];
+    snprintf(text, sizeof text, "{'model_type':'llama','quantization_config':{%s}}", quantization);
+    PARSE(text);
+    const qr_packing *packing = &c.quantization.packing;
+    CHECK_INT(c.quantization.stored, QR_STORED_PACKED);
+    CHECK_INT(packing->kind, expected->kind);
+    CHECK_INT(packing->bits, expected->bits);
+    CHECK_INT(packing->block_rows, expected->block_rows);
+    CHECK_INT(packing->block_cols, expected->block_cols);
+    CHECK(packing->has_zeros == expected->has_zeros && packing->is_reordered == expected->is_reordered &&
+          packing->zeros_less_one == expected->zeros_less_one);
+    qr_model_config_free(&c);
+}
+
+#define COMPRESSED(format, weights)                                                                               \
+    "'quant_method':'compressed-tensors','format':'" format "','config_groups':{'group_0':{'targets':['Linear']," \
+    "'input_activations':null,'weights':{" weights "}}},'ignore':['lm_head']"
+
+static void test_packed_integers(void) {
+    static const struct {
+        const char *text;
+        qr_packing packing;
+    } cases[] = {
+        {"'quant_method':'gptq','bits':4,'group_size':128,'desc_act':false,'sym':true,'damp_percent':0.01",
+         {.kind = QR_PACKING_GPTQ, .block_rows = 1, .block_cols = 128, .bits = 4, .zeros_less_one = true}},
+        {"'quant_method':'gptq','bits':8,'group_size':-1,'desc_act':true,'checkpoint_format':'gptq_v2',"
+         "'pack_dtype':'int32','dynamic':{'-:.*lm_head':{}}",
+         {.kind = QR_PACKING_GPTQ, .block_rows = 1, .block_cols = 0, .bits = 8, .is_reordered = true}},
+        {"'quant_method':'awq','bits':4,'group_size':64,'zero_point':true,'version':'gemm'",
+         {.kind = QR_PACKING_AWQ, .block_rows = 1, .block_cols = 64, .bits = 4}},
+        {COMPRESSED("pack-quantized",
+                    "'num_bits':4,'type':'int','strategy':'group','group_size':32,'actorder':'group'"),
+         {.kind = QR_PACKING_INT, .block_rows = 1, .block_cols = 32, .bits = 4, .is_reordered = true}},
+        {COMPRESSED("pack-quantized", "'num_bits':8,'symmetric':false,'group_size':-1,'actorder':'weight'"),
+         {.kind = QR_PACKING_INT, .block_rows = 1, .block_cols = 0, .bits = 8, .has_zeros = true}},
+        {COMPRESSED("int-quantized", "'num_bits':8,'type':'int','strategy':'channel'"),
+         {.kind = QR_PACKING_INT8, .block_rows = 1, .block_cols = 0, .bits = 8}},
+        {COMPRESSED("naive-quantized", "'num_bits':8,'type':'float','strategy':'tensor'"),
+         {.kind = QR_PACKING_FLOAT8, .block_rows = 0, .block_cols = 0, .bits = 8}},
+        {COMPRESSED("float-quantized", "'num_bits':8,'type':'float','strategy':'block','block_structure':[128,64]"),
+         {.kind = QR_PACKING_FLOAT8, .block_rows = 128, .block_cols = 64, .bits = 8}},
+        {COMPRESSED("nvfp4-pack-quantized", "'num_bits':4,'type':'float','strategy':'tensor_group','group_size':16"),
+         {.kind = QR_PACKING_NVFP4, .block_rows = 1, .block_cols = 16, .bits = 4}},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) { check_packing(cases[i].text, &cases[i].packing); }
+    PARSE("{'model_type':'llama','quantization_config':{'quant_method':'compressed-tensors','format':'dense',"
+          "'kv_cache_scheme':{'num_bits':8},'sparsity_config':{},'transform_config':{}}}");
+    CHECK_INT(c.quantization.stored, QR_STORED_PLAIN);
+    qr_model_config_free(&c);
+}
+
+static void test_refused_packings(void) {
+    static const struct {
+        const char *text;
+        qrun_status status;
+        const char *message;
+    } cases[] = {
+        {"'quant_method':'gptq','bits':3", QRUN_ERROR_UNSUPPORTED, "\"bits\" of 3, and 4 and 8 can be read"},
+        {"'quant_method':'gptq','bits':4,'group_size':0", QRUN_ERROR_INPUT, "\"group_size\" is 0"},
+        {"'quant_method':'gptq','bits':4,'checkpoint_format':'marlin'", QRUN_ERROR_UNSUPPORTED,
+         "\"checkpoint_format\" of marlin"},
+        {"'quant_method':'gptq','bits':4,'pack_dtype':'int64'", QRUN_ERROR_UNSUPPORTED, "\"pack_dtype\" of int64"},
+        {"'quant_method':'gptq','bits':4,'dynamic':{'+:.*down.*':{'bits':8}}", QRUN_ERROR_UNSUPPORTED,
+         "\"dynamic\" of +:.*down.*"},
+        {"'quant_method':'awq','bits':8", QRUN_ERROR_UNSUPPORTED, "\"bits\" of 8, and 4 can be read"},
+        {"'quant_method':'awq','version':'gemv'", QRUN_ERROR_UNSUPPORTED, "\"version\" of gemv"},
+        {"'quant_method':'awq','zero_point':false", QRUN_ERROR_UNSUPPORTED, "\"zero_point\" of false"},
+        {COMPRESSED("pack-quantized", "'num_bits':3"), QRUN_ERROR_UNSUPPORTED,
+         "weights of 3 bits (int) in the format pack-quantized"},
+        {COMPRESSED("marlin-24", "'num_bits':4"), QRUN_ERROR_UNSUPPORTED, "in the format marlin-24"},
+        {COMPRESSED("mxfp4-pack-quantized", "'num_bits':4,'type':'float','group_size':32"), QRUN_ERROR_UNSUPPORTED,
+         "in the format mxfp4-pack-quantized"},
+        {COMPRESSED("pack-quantized", "'num_bits':4,'symmetric':false,'strategy':'tensor'"), QRUN_ERROR_UNSUPPORTED,
+         "\"symmetric\" of false"},
+        {COMPRESSED("pack-quantized", "'num_bits':4,'strategy':'block','block_structure':[2,4]"),
+         QRUN_ERROR_UNSUPPORTED, "\"strategy\" of block"},
+        {COMPRESSED("int-quantized", "'strategy':'block','block_structure':[2]"), QRUN_ERROR_INPUT,
+         "\"block_structure\" should be two numbers"},
+        {COMPRESSED("int-quantized", "'strategy':'group'"), QRUN_ERROR_INPUT, "and there is no \"group_size\""},
+        {COMPRESSED("int-quantized", "'strategy':'token'"), QRUN_ERROR_UNSUPPORTED, "\"strategy\" of token"},
+        {COMPRESSED("int-quantized", "'actorder':'group'"), QRUN_ERROR_UNSUPPORTED, "\"actorder\" of group"},
+        {COMPRESSED("nvfp4-pack-quantized", "'num_bits':4,'type':'float','strategy':'group','group_size':32"),
+         QRUN_ERROR_INPUT, "NVFP4 has groups of 16 columns, and \"group_size\" is 32"},
+        {COMPRESSED("int-quantized", "'num_bits':8") ",'sparsity_config':{'format':'sparse-24-bitmask'}",
+         QRUN_ERROR_UNSUPPORTED, "\"sparsity_config\" of sparse-24-bitmask"},
+        {COMPRESSED("int-quantized", "'num_bits':8") ",'transform_config':{'config_groups':{'R1':{}}}",
+         QRUN_ERROR_UNSUPPORTED, "\"transform_config\" of R1"},
+        {"'quant_method':'compressed-tensors','format':'mixed-precision','config_groups':{'a':{'format':"
+         "'int-quantized','weights':{'num_bits':8}},'b':{'format':'float-quantized','weights':{'num_bits':8,"
+         "'type':'float'}}}",
+         QRUN_ERROR_UNSUPPORTED, "\"config_groups\" of several formats"},
+        {"'quant_method':'compressed-tensors','format':'int-quantized','config_groups':{'W8A8':['Linear']}",
+         QRUN_ERROR_UNSUPPORTED, "\"config_groups\" of W8A8"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        char text[512];
+        snprintf(text, sizeof text, "{'model_type':'llama','quantization_config':{%s}}", cases[i].text);
+        check_refused(text, cases[i].status, cases[i].message);
+    }
+}
+
 static void test_gpt_oss(void) {
     PARSE("{'model_type':'gpt_oss','num_hidden_layers':3,'quantization_config':{'quant_method':'mxfp4'},"
           "'rope_scaling':{'rope_type':'yarn','factor':32,'original_max_position_embeddings':4096,'truncate':false},"
@@ -556,15 +667,16 @@ static void test_refusals(void) {
          "config: model_type \"nothing\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
          "qwen3_5_moe, "
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
-         "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, qwen3_5_text, qwen3_5_moe_text, qwen3_next, gpt2"},
+         "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
+         "qwen3_next, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
         {"{'model_type':'gemma3'}", QRUN_ERROR_INPUT, "should have a \"text_config\""},
         {"{'model_type':'llama','architectures':['LlamaForSequenceClassification']}", QRUN_ERROR_UNSUPPORTED,
          "does not generate text"},
-        {"{'model_type':'llama','quantization_config':{'quant_method':'gptq','bits':4}}", QRUN_ERROR_UNSUPPORTED,
-         "stored in the gptq format"},
+        {"{'model_type':'llama','quantization_config':{'quant_method':'aqlm'}}", QRUN_ERROR_UNSUPPORTED,
+         "stored in the aqlm format"},
         {"{'model_type':'gpt_oss'}", QRUN_ERROR_INPUT, "a gpt_oss model needs \"rope_scaling\""},
         {"{'model_type':'gpt_oss','rope_scaling':{'rope_type':'default'},'swiglu_limit':0}", QRUN_ERROR_INPUT,
          "swiglu_limit"},
@@ -572,8 +684,6 @@ static void test_refusals(void) {
          QRUN_ERROR_INPUT, "\"weight_block_size\" should be two numbers"},
         {"{'model_type':'qwen3','quantization_config':{'quant_method':'fp8','weight_block_size':[128,0]}}",
          QRUN_ERROR_INPUT, "\"weight_block_size\" should be two numbers"},
-        {"{'model_type':'llama','quantization_config':{'quant_method':'awq'}}", QRUN_ERROR_UNSUPPORTED,
-         "the awq format"},
         {"{'model_type':'llama','quantization_config':{'load_in_4bit':true}}", QRUN_ERROR_UNSUPPORTED, "\"fp4\""},
         {"{'model_type':'llama','quantization_config':{'load_in_4bit':true,'load_in_8bit':true}}", QRUN_ERROR_INPUT,
          "either load_in_4bit or load_in_8bit"},
@@ -631,7 +741,8 @@ static void test_refusals(void) {
          "\"vocab_size_per_layer_input\" is 100, fewer tokens than the 262144"},
         {"{'model_type':'gemma4_text','use_bidirectional_attention':'all'}", QRUN_ERROR_UNSUPPORTED,
          "\"use_bidirectional_attention\" is \"all\""},
-        {"{'model_type':'gemma4_text','enable_moe_block':true}", QRUN_ERROR_UNSUPPORTED, "\"enable_moe_block\""},
+        {"{'model_type':'gemma4_text','enable_moe_block':true,'num_experts':8,'top_k_experts':2}", QRUN_ERROR_INPUT,
+         "\"enable_moe_block\" needs \"num_experts\", \"top_k_experts\" and \"moe_intermediate_size\""},
         {"{'model_type':'granite','residual_multiplier':0}", QRUN_ERROR_INPUT, "\"residual_multiplier\" is 0"},
         {"{'model_type':'granite','logits_scaling':'8'}", QRUN_ERROR_INPUT, "\"logits_scaling\""},
         {"{'model_type':'qwen3_5_text','num_hidden_layers':1,'layer_types':['mamba']}", QRUN_ERROR_UNSUPPORTED,
@@ -675,14 +786,7 @@ static void test_refusals(void) {
         {"{'model_type':'qwen3_moe','n_group':4}", QRUN_ERROR_UNSUPPORTED, "\"n_group\""},
         {"{'model_type':'olmoe','clip_qkv':8.0}", QRUN_ERROR_UNSUPPORTED, "\"clip_qkv\""},
     };
-    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
-        qr_model_config c;
-        qr_error err = {0};
-        CHECK_MSG(parse(cases[i].text, &c, &err) == cases[i].status, "%s: status %d", cases[i].text, (int)err.status);
-        CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "%s: \"%s\"", cases[i].text, err.message);
-        CHECK_MSG(strncmp(err.message, "config: ", 8) == 0, "%s", err.message);
-        qr_model_config_free(&c);
-    }
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) { check_refused(cases[i].text, cases[i].status, cases[i].message); }
 }
 
 /* Refused by name, wrappers with images too, and what is named instead is there. */
@@ -711,6 +815,20 @@ static void test_families_that_are_out(void) {
         const size_t length = strlen(err.message), n = strlen(expected);
         CHECK_MSG(length > n && strcmp(err.message + length - n, expected) == 0, "%s", err.message);
     }
+}
+
+static void test_granite4(void) {
+    PARSE("{'model_type':'granitemoehybrid','num_hidden_layers':2,'num_local_experts':0,'layer_types':['attention',"
+          "'attention'],'position_embedding_type':'rope','shared_intermediate_size':96,'residual_multiplier':0.5}");
+    CHECK(c.intermediate_size == 96 && c.residual_multiplier == 0.5 && c.layer_rotates[0] && c.experts.n_experts == 0);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba']}",
+                  QRUN_ERROR_UNSUPPORTED, "Granite 4 hybrid (model_type \"granitemoehybrid\") has Mamba layers");
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':1,'layer_types':['attention']}",
+                  QRUN_ERROR_UNSUPPORTED, "Granite 4 with experts (\"num_local_experts\" 8)");
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':1,'layer_types':['attention'],"
+                  "'num_local_experts':0,'position_embedding_type':'alibi'}",
+                  QRUN_ERROR_UNSUPPORTED, "\"position_embedding_type\" is \"alibi\"");
 }
 
 static void test_generation_config(void) {
@@ -926,9 +1044,12 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_expert_defaults);
     CHECK_RUN(test_layers_with_experts);
     CHECK_RUN(test_packed_folders);
+    CHECK_RUN(test_packed_integers);
+    CHECK_RUN(test_refused_packings);
     CHECK_RUN(test_gpt_oss);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_families_that_are_out);
+    CHECK_RUN(test_granite4);
     CHECK_RUN(test_generation_config);
     CHECK_RUN(test_generation_rules);
     CHECK_RUN(test_any_allocation_may_fail);

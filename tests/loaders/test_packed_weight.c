@@ -76,7 +76,8 @@ static void test_fp8_with_one_scale(void) {
         {{"m.weight_scale_inv", QR_DTYPE_F8_E8M0, 2, {1, 1}}, {125}, 0.25F},
         {{"m.weight_scale_inv", QR_DTYPE_U8, 1, {1}}, {129}, 4.0F},
     };
-    static const qr_packing whole = {.kind = QR_PACKING_FP8}, large = {QR_PACKING_FP8, 128, 128};
+    static const qr_packing whole = {.kind = QR_PACKING_FP8},
+                            large = {.kind = QR_PACKING_FP8, .block_rows = 128, .block_cols = 128};
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
         check_fp8(QR_DTYPE_F8_E5M2, &whole, &cases[i].spec, cases[i].bytes, &cases[i].scale);
         check_fp8(QR_DTYPE_F8_E4M3, &large, &cases[i].spec, cases[i].bytes, &cases[i].scale);
@@ -119,7 +120,7 @@ static void test_fp8_in_a_stack(void) {
 static void test_mxfp4(void) {
     enum { EXPERTS = 3, HALF = 5, WIDTH = 64, N_BLOCKS = EXPERTS * 2 * HALF * WIDTH / QR_MXFP4_BLOCK };
     static unsigned char blocks[N_BLOCKS * QR_MXFP4_BLOCK / 2], scales[N_BLOCKS];
-    const qr_packing packing = {QR_PACKING_MXFP4, 1, QR_MXFP4_BLOCK};
+    const qr_packing packing = {.kind = QR_PACKING_MXFP4, .block_rows = 1, .block_cols = QR_MXFP4_BLOCK};
     const qr_stack of_layer = {.name = "s", .n_experts = EXPERTS, .n_parts = 2, .in_turn = true};
     const qr_safetensors_spec specs[] = {{"s_blocks", QR_DTYPE_U8, 4, {EXPERTS, 2 * HALF, 2, 16}},
                                          {"s_scales", QR_DTYPE_U8, 3, {EXPERTS, 2 * HALF, 2}}};
@@ -168,7 +169,7 @@ static void test_mxfp4_of_odd_sizes(void) {
          64,
          "tensor \"s_scales\" is missing"},
     };
-    const qr_packing packing = {QR_PACKING_MXFP4, 1, QR_MXFP4_BLOCK};
+    const qr_packing packing = {.kind = QR_PACKING_MXFP4, .block_rows = 1, .block_cols = QR_MXFP4_BLOCK};
     const qr_stack of_layer = {.name = "s", .n_experts = 2, .n_parts = 2, .in_turn = true};
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
         const qr_safetensors_spec specs[] = {cases[i].blocks, cases[i].scales};

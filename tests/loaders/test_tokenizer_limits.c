@@ -3,6 +3,7 @@
  * they catch hours, not seconds. */
 #include <time.h>
 
+#include "loaders/tokenizer/internal.h"
 #include "tokenizer_check.h"
 
 enum { MOST_BYTES = 64 << 20, MOST_SECONDS = 60 };
@@ -250,6 +251,194 @@ static void test_compiled_expressions_are_bounded(void) {
     qr_free(boundaries);
 }
 
+/* --- tokens that are not wanted ----------------------------------------------------------------------------------- */
+
+/* Encodes with a limit: below it everything, else more than the limit and the same as far as it goes. */
+static void check_enough(const qr_tokenizer *tokenizer, const char *text, const qr_tokens *all, int64_t max_tokens) {
+    const qr_encode_options options = {.parse_special = true, .max_tokens = max_tokens};
+    qr_tokens some = encode(tokenizer, text, strlen(text), &options);
+    if (all->n <= (size_t)max_tokens) {
+        CHECK_INT(some.n, all->n);
+    } else {
+        CHECK_MSG(some.n > (size_t)max_tokens, "%zu of %zu tokens, with a limit of %lld", some.n, all->n,
+                  (long long)max_tokens);
+    }
+    qr_tokens_free(&some);
+}
+
+static void test_encoding_ends_with_enough_tokens(void) {
+    static const char *const names[] = {"llama2",  "gpt2_prefix_space", "gemma",      "qwen2",           "bert",
+                                        "affixes", "unigram_bytes",     "word_level", "unigram_charsmap"};
+    static const char *const texts[] = {
+        "",
+        "a",
+        "<s>a</s><s>",
+        "The quick brown fox  jumps\n\n over 13 lazy dogs.",
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E na\xC3\xAFve \xF0\x9F\x99\x82\xF0\x9F\x99\x82"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char folder[512];
+        snprintf(folder, sizeof folder, QRUN_SOURCE_DIR "/tests/fixtures/tokenizers/%s", names[i]);
+        qr_tokenizer *tokenizer = open_folder(folder);
+        for (size_t k = 0; tokenizer != NULL && k < sizeof texts / sizeof texts[0]; k++) {
+            qr_tokens all = encode(tokenizer, texts[k], strlen(texts[k]), &plain);
+            for (int64_t most = 1; most < (int64_t)all.n + 2; most++) { check_enough(tokenizer, texts[k], &all, most); }
+            qr_tokens_free(&all);
+        }
+        qr_tokenizer_destroy(tokenizer);
+    }
+}
+
+/* A word of 16 MB: some hundred bytes of it are enough. */
+static void test_a_long_word_is_not_read_to_its_end(void) {
+    static const char json[] = "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"aa\":1},\"merges\":[\"a a\"]}}";
+    const qr_encode_options options = {.max_tokens = 100};
+    char *text = repeat("a", 16 << 20);
+    qr_error err = {0};
+    qr_tokenizer *tokenizer = NULL;
+    qr_alloc_stats before, after;
+    REQUIRE(qr_tokenizer_parse(json, sizeof json - 1, "t", &tokenizer, &err) == QRUN_OK);
+    qr_alloc_get_stats(&before);
+    qr_alloc_reset_peak();
+    qr_tokens tokens = encode(tokenizer, text, 16 << 20, &options);
+    qr_alloc_get_stats(&after);
+    CHECK_MSG(tokens.n > 100 && tokens.n < 1000, "%zu tokens", tokens.n);
+    CHECK_MSG(after.bytes_peak - before.bytes_held < 1 << 20, "%lld bytes",
+              (long long)(after.bytes_peak - before.bytes_held));
+    qr_tokens_free(&tokens);
+    qr_tokenizer_destroy(tokenizer);
+    qr_free(text);
+}
+
+/* --- tables whose keys collide ------------------------------------------------------------------------------------ */
+
+/* A table of half-full slots has short runs of full ones, unless keys were chosen so that they meet. These files were
+ * chosen so for hashes without a key, which qrun once had: then all keys are one run, and loading is quadratic. */
+enum { LONGEST_RUN = 250 };
+
+static size_t longest_run(const bool *is_full, size_t n) {
+    size_t longest = 0, run = 0;
+    for (size_t i = 0; i < 2 * n; i++) {
+        run = is_full[i % n] ? run + 1 : 0;
+        longest = run > longest ? run : longest;
+    }
+    return longest;
+}
+
+static uint64_t multiplied(uint64_t key) { return key * 0x9E3779B97F4A7C15ULL; }
+
+static uint64_t old_hash_of_text(const char *text, size_t n_bytes) {
+    uint64_t hash = multiplied(n_bytes), tail = 0;
+    for (; n_bytes >= 8; text += 8, n_bytes -= 8) {
+        uint64_t word;
+        memcpy(&word, text, 8);
+        hash = multiplied(hash ^ word);
+        hash ^= hash >> 32;
+    }
+    for (size_t i = 0; i < n_bytes; i++) { tail = tail << 8 | (unsigned char)text[i]; }
+    hash = multiplied(hash ^ tail);
+    return hash ^ hash >> 29;
+}
+
+static qr_tokenizer *parse(const qr_buffer *json) {
+    qr_error err = {0};
+    qr_tokenizer *tokenizer = NULL;
+    CHECK_MSG(qr_tokenizer_parse(json->data, json->size, "t", &tokenizer, &err) == QRUN_OK, "%s", err.message);
+    return tokenizer;
+}
+
+static void check_runs(const bool *is_full, size_t n, const char *what) {
+    const size_t longest = longest_run(is_full, n);
+    CHECK_MSG(longest < LONGEST_RUN, "%s: %zu slots in a row are full", what, longest);
+}
+
+static void test_tokens_that_collide(void) {
+    enum { N_TOKENS = 2000, N_SLOTS = 4096, WINDOW = 16 };
+    qr_buffer json = {0};
+    qr_buffer_append_text(&json, "{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"u\":0");
+    for (int n = 1, i = 0; n < N_TOKENS; i++) {
+        char token[16];
+        const int length = snprintf(token, sizeof token, "token%07d", i);
+        if ((old_hash_of_text(token, (size_t)length) & (N_SLOTS - 1)) >= WINDOW) { continue; }
+        qr_buffer_append_format(&json, ",\"%s\":%d", token, n++);
+    }
+    qr_buffer_append_text(&json, "}}}");
+    qr_tokenizer *tokenizer = parse(&json);
+    REQUIRE(tokenizer != NULL);
+    static bool is_full[N_SLOTS];
+    REQUIRE(tokenizer->vocab.slot_mask == N_SLOTS - 1);
+    for (size_t i = 0; i < N_SLOTS; i++) { is_full[i] = tokenizer->vocab.slots[i].id >= 0; }
+    check_runs(is_full, N_SLOTS, "tokens");
+    qr_tokenizer_destroy(tokenizer);
+    qr_buffer_free(&json);
+}
+
+static void test_merges_that_collide(void) {
+    enum { N_SIDES = 220, N_MERGES = 600, N_SLOTS = 2048, WINDOW = 32 };
+    static bool is_full[N_SLOTS];
+    qr_buffer vocab = {0}, merges = {0};
+    int n_merges = 0;
+    for (int i = 0; i < 2 * N_SIDES; i++) {
+        qr_buffer_append_format(&vocab, "%s\"%c%d\":%d", i > 0 ? "," : "", i < N_SIDES ? 'l' : 'r', i % N_SIDES, i);
+    }
+    for (int l = 0; l < N_SIDES; l++) {
+        for (int r = 0; r < N_SIDES && n_merges < N_MERGES; r++) {
+            const uint64_t pair = (uint64_t)l << 32 | (uint64_t)(N_SIDES + r);
+            if ((multiplied(pair) >> 32 & (N_SLOTS - 1)) >= WINDOW) { continue; }
+            qr_buffer_append_format(&vocab, ",\"l%dr%d\":%d", l, r, 2 * N_SIDES + n_merges);
+            qr_buffer_append_format(&merges, "%s\"l%d r%d\"", n_merges > 0 ? "," : "", l, r);
+            n_merges++;
+        }
+    }
+    CHECK_INT(n_merges, N_MERGES);
+    qr_buffer json = {0};
+    qr_buffer_append_format(&json, "{\"model\":{\"type\":\"BPE\",\"vocab\":{%s},\"merges\":[%s]}}", vocab.data,
+                            merges.data);
+    qr_tokenizer *tokenizer = parse(&json);
+    REQUIRE(tokenizer != NULL);
+    REQUIRE(tokenizer->bpe.table_mask == N_SLOTS - 1);
+    for (size_t i = 0; i < N_SLOTS; i++) { is_full[i] = tokenizer->bpe.table[i].left >= 0; }
+    check_runs(is_full, N_SLOTS, "merges");
+    qr_tokenizer_destroy(tokenizer);
+    qr_buffer_free(&json);
+    qr_buffer_free(&merges);
+    qr_buffer_free(&vocab);
+}
+
+/* Every token is one known before and a byte whose edge meets the others. A long last one makes the table's size. */
+static void test_edges_that_collide(void) {
+    enum { N_NODES = 900, N_EDGES = 16384, WINDOW = 700, N_BYTES = 8000, MOST_DEPTH = 32 };
+    static char paths[N_NODES][MOST_DEPTH + 1];
+    static bool is_full[N_EDGES];
+    qr_buffer json = {0};
+    size_t n_bytes = 1;
+    uint32_t n = 2; /* the root, and the unknown token */
+    snprintf(paths[1], sizeof paths[1], "u");
+    qr_buffer_append_text(&json, "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"u\",0]");
+    for (uint32_t node = 0; node < n && n < N_NODES; node++) {
+        for (char byte = 'A'; byte <= 'z' && n < N_NODES; byte++) {
+            const uint64_t key = ((uint64_t)node << 8 | (unsigned char)byte) + 1;
+            const size_t length = strlen(paths[node]) + 1;
+            const bool meets = (multiplied(key) >> 32 & (N_EDGES - 1)) < WINDOW;
+            if (!meets || byte == '\\' || (node == 0 && byte == 'u') || length > MOST_DEPTH) { continue; }
+            snprintf(paths[n], sizeof paths[n], "%.31s%c", paths[node], byte);
+            qr_buffer_append_format(&json, ",[\"%s\",-1]", paths[n++]);
+            n_bytes += length;
+        }
+    }
+    CHECK_MSG(n == N_NODES && n_bytes < N_BYTES, "%u edges, %zu bytes", (unsigned)n, n_bytes);
+    char *rest = repeat("0123456789", N_BYTES - n_bytes);
+    qr_buffer_append_format(&json, ",[\"%s\",-1]]}}", rest);
+    qr_tokenizer *tokenizer = parse(&json);
+    REQUIRE(tokenizer != NULL);
+    REQUIRE(tokenizer->unigram.trie.edge_mask == N_EDGES - 1);
+    for (size_t i = 0; i < N_EDGES; i++) { is_full[i] = tokenizer->unigram.trie.edges[i].key != 0; }
+    check_runs(is_full, N_EDGES, "edges");
+    qr_tokenizer_destroy(tokenizer);
+    qr_free(rest);
+    qr_buffer_free(&json);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_normalizers_multiply);
@@ -262,5 +451,10 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_long_keys);
     CHECK_RUN(test_many_steps);
     CHECK_RUN(test_compiled_expressions_are_bounded);
+    CHECK_RUN(test_encoding_ends_with_enough_tokens);
+    CHECK_RUN(test_a_long_word_is_not_read_to_its_end);
+    CHECK_RUN(test_tokens_that_collide);
+    CHECK_RUN(test_merges_that_collide);
+    CHECK_RUN(test_edges_that_collide);
     return check_end();
 }

@@ -127,7 +127,8 @@ static void test_random_bytes(void) {
             char text[64];
             const size_t n_bytes = next_random(&state) % sizeof text;
             for (size_t i = 0; i < n_bytes; i++) { text[i] = (char)(unsigned char)next_random(&state); }
-            const qr_encode_options options = {next_random(&state) % 2 == 0, next_random(&state) % 2 == 0};
+            const qr_encode_options options = {.add_special = next_random(&state) % 2 == 0,
+                                               .parse_special = next_random(&state) % 2 == 0};
             qr_tokens tokens = encode(tokenizer, text, n_bytes, &options);
             for (size_t i = 0; i < tokens.n; i++) {
                 CHECK(tokens.ids[i] >= 0 && tokens.ids[i] < qr_tokenizer_vocab_size(tokenizer));
@@ -276,7 +277,7 @@ static void test_unicode_normalization(void) {
 static void test_any_allocation_may_fail(void) {
     static const char text[] = "<s>Hello  w\xC3\xB6rld 12 <|end|>\xFF e\xCC\x81 tagged";
     static const size_t chosen[] = {4, 7, 9, 10, 11};
-    const qr_encode_options options = {true, true};
+    const qr_encode_options options = {.add_special = true, .parse_special = true};
     for (size_t k = 0; k < sizeof chosen / sizeof chosen[0]; k++) {
         char folder[512];
         snprintf(folder, sizeof folder, "%s/%s", FIXTURES, kinds[chosen[k]]);

@@ -160,6 +160,43 @@ static void test_refused(void) {
     temporary_remove(&base);
 }
 
+/* Whether a model or an adapter can be written is said without writing it, in the words of the attempt. */
+static void test_check_only(void) {
+    static const struct {
+        const char *name, *adapter;
+        qrun_export_format format;
+        bool can_be;
+    } cases[] = {
+        {"llama", NULL, QRUN_EXPORT_GGUF, true},
+        {"llama", "llama-lora", QRUN_EXPORT_GGUF, true},
+        {"llama", "llama-lora", QRUN_EXPORT_GGUF_LORA, true},
+        {"llama", "llama-dora", QRUN_EXPORT_GGUF, true},
+        {"llama", "llama-dora", QRUN_EXPORT_GGUF_LORA, false},
+        {"llama-dynamic", NULL, QRUN_EXPORT_GGUF, false},
+        {"qwen3-moe", NULL, QRUN_EXPORT_GGUF, false},
+    };
+    const temporary_folder base = temporary_create();
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        qrun_error said = QRUN_ERROR_INIT, met = QRUN_ERROR_INIT;
+        qrun_export_params params = QRUN_EXPORT_PARAMS_INIT;
+        char adapter[512];
+        snprintf(adapter, sizeof adapter, FIXTURES "adapters/%s", cases[i].adapter != NULL ? cases[i].adapter : "");
+        params.path = fixture(cases[i].name);
+        params.adapter = cases[i].adapter != NULL ? adapter : NULL;
+        params.format = cases[i].format;
+        params.out = temporary_path(&base, "m.gguf");
+        params.check_only = true;
+        const qrun_status status = qrun_export(context, &params, NULL, &said);
+        CHECK_MSG((status == QRUN_OK) == cases[i].can_be, "%s: %s", cases[i].name, said.message);
+        CHECK(!qr_file_exists(params.out));
+        params.check_only = false;
+        CHECK_INT(qrun_export(context, &params, NULL, &met), status);
+        CHECK_STR(met.message, said.message);
+        remove(params.out);
+    }
+    temporary_remove(&base);
+}
+
 /* A quantised file is near the model, and Q8_0 nearer than Q4_0. */
 static void test_blocks(void) {
     const temporary_folder base = temporary_create();
@@ -238,6 +275,7 @@ static void test_lora(void) {
 typedef struct export_attempt {
     const char *folder, *adapter, *out;
     qrun_export_format format;
+    bool check_only;
 } export_attempt;
 
 static qrun_status attempt_export(void *arg, qr_error *err) {
@@ -247,6 +285,7 @@ static qrun_status attempt_export(void *arg, qr_error *err) {
     params.adapter = attempt->adapter;
     params.out = attempt->out;
     params.format = attempt->format;
+    params.check_only = attempt->check_only;
     return qrun_export(context, &params, NULL, err);
 }
 
@@ -260,6 +299,9 @@ static void test_failing_allocations(void) {
     export_attempt attempt = {
         .folder = base.path, .adapter = FIXTURES "adapters/llama-lora", .out = temporary_path(&base, "m.gguf")};
     check_failing_allocations(attempt_export, &attempt, true);
+    attempt.check_only = true;
+    check_failing_allocations(attempt_export, &attempt, true);
+    attempt.check_only = false;
     attempt.folder = fixture("llama");
     attempt.format = QRUN_EXPORT_GGUF_LORA;
     check_failing_allocations(attempt_export, &attempt, true);
@@ -292,6 +334,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_round_trips);
     CHECK_RUN(test_gemma);
     CHECK_RUN(test_refused);
+    CHECK_RUN(test_check_only);
     CHECK_RUN(test_blocks);
     CHECK_RUN(test_adapter);
     CHECK_RUN(test_lora);

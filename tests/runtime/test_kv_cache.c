@@ -1,11 +1,12 @@
 /* The page accounting: cases by hand, and long random schedules against a naive model. The model remembers for every
- * slot of every page what was written there (a hash of the whole prefix, the key and the group), so a page given to the
+ * slot of every page what was written there: a hash of the whole prefix, the key and the group. So a page given to the
  * wrong sequence, a copy left out or a stale page taken for a shared one shows as a wrong value. */
 #include "check.h"
 
 #include "base/random.h"
 #include "base/sizes.h"
 #include "kv_cache_check.h"
+#include "runtime/cache/kv_cache_internal.h"
 
 enum { MAX_SNAPSHOTS = 8 };
 enum { PAGE = QR_KV_PAGE_TOKENS, MAX_GROUPS = 3, MAX_PAGES = 128, MAX_SEQUENCES = 12, MAX_TOKENS = 640, MAX_KEPT = 90 };
@@ -428,6 +429,36 @@ static void test_keys_are_compared_and_not_only_hashed(void) {
     }
 }
 
+/* Blocks of tokens that all met in one bucket of a hash without a key, as FNV-1a: whoever sends prompts could choose
+ * them. */
+static void test_blocks_that_collide(void) {
+    enum { N_BLOCKS = 100, N_BUCKETS = 128, MOST_IN_A_BUCKET = 16 };
+    fixture f;
+    begin(&f, N_BLOCKS + 1, 1, (int32_t[]){0}, true);
+    REQUIRE(f.cache->bucket_mask + 1 >= N_BUCKETS);
+    for (int32_t n = 0, from = 0; n < N_BLOCKS; from++) {
+        const int32_t parent = QR_KV_ROOT;
+        int32_t tokens[PAGE];
+        for (int32_t i = 0; i < PAGE; i++) { tokens[i] = from + i; }
+        uint64_t hash = qr_hash_bytes(QR_HASH_START, &parent, sizeof parent);
+        hash = qr_hash_bytes(hash, &BASE.adapter, sizeof BASE.adapter);
+        hash = qr_hash_bytes(hash, &BASE.rope_class, sizeof BASE.rope_class);
+        hash = qr_hash_bytes(hash, tokens, sizeof tokens);
+        if ((qr_hash_mix(hash) & f.cache->bucket_mask) != 0) { continue; }
+        modelled_sequence *s = make(&f, 0, BASE);
+        count_up(s, from);
+        feed(&f, s, PAGE);
+        drop(&f, s);
+        n++;
+    }
+    for (uint32_t b = 0; b <= f.cache->bucket_mask; b++) {
+        int n = 0;
+        for (int32_t node = f.cache->buckets[b]; node != QR_KV_NONE; node = f.cache->nodes[node].next) { n++; }
+        CHECK_MSG(n < MOST_IN_A_BUCKET, "%d blocks in bucket %u", n, (unsigned)b);
+    }
+    end(&f);
+}
+
 static void test_sharing_can_be_off(void) {
     fixture f;
     begin(&f, 8, 1, (int32_t[]){0}, false);
@@ -486,7 +517,7 @@ static int64_t match_again(fixture *f, int32_t from, int64_t n, int64_t n_more) 
     return found;
 }
 
-/* Inside a page and at its border; what goes on from a leaf leaves it as it is, for the next. */
+/* Inside a page and at its border; what continues from a leaf leaves it as it is, for the next. */
 static void test_a_snapshot_is_where_its_tokens_end(void) {
     static fixture f;
     static const int64_t ends[] = {1, 15, 16, 17, 37, 48};
@@ -503,7 +534,7 @@ static void test_a_snapshot_is_where_its_tokens_end(void) {
     }
 }
 
-/* The pages are there, but what goes on from them needs the state. */
+/* The pages are there, but what continues from them needs the state. */
 static void test_pages_without_a_snapshot_are_not_shared(void) {
     static fixture f;
     begin_with(&f, 40, 1, NO_WINDOWS, true, 1);
@@ -706,6 +737,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_prefix_needs_only_what_the_window_sees);
     CHECK_RUN(test_adapters_and_rope_classes_do_not_share);
     CHECK_RUN(test_keys_are_compared_and_not_only_hashed);
+    CHECK_RUN(test_blocks_that_collide);
     CHECK_RUN(test_sharing_can_be_off);
     CHECK_RUN(test_nodes_can_run_out);
     CHECK_RUN(test_a_snapshot_is_where_its_tokens_end);

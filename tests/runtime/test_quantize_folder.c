@@ -277,6 +277,14 @@ static void test_reads_back_as_quantised_on_load(void) {
                                         MODELS "llama-fp8",
                                         MODELS "qwen3-moe-fp8",
                                         MODELS "qwen3-moe-stacked-fp8",
+                                        MODELS "llama-gptq",
+                                        MODELS "llama-gptq-order",
+                                        MODELS "qwen3-moe-gptq8",
+                                        MODELS "llama-awq",
+                                        MODELS "qwen3-w4a16-zeros",
+                                        MODELS "qwen3-moe-w8",
+                                        MODELS "llama-fp8-blocks",
+                                        MODELS "llama-nvfp4",
                                         MODELS "mixtral",
                                         EXAMPLE};
     static const qrun_quant quants[] = {QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8};

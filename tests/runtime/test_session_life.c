@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/alloc.h"
 #include "base/random.h"
 #include "session_run.h"
 
@@ -463,6 +464,45 @@ static void test_an_idle_session_has_no_work(void) {
     qrun_session_destroy(session);
 }
 
+/* ---- Long texts -------------------------------------------------------------------------------------------------- */
+
+/* Texts beyond the context cost memory in proportion to the context: a word of a megabyte is not read to its end, and
+ * 40 MB are not read at all. */
+static void test_a_text_beyond_the_context(void) {
+    enum { LONG_BYTES = 1 << 20, FAR_TOO_LONG_BYTES = 40 << 20, MOST_BYTES = 6 << 20 };
+    qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
+    qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model *model = NULL;
+    qr_alloc_stats before, after;
+    model_params.path = QRUN_SOURCE_DIR "/examples/model";
+    CHECK_MSG(qrun_model_open(context, &model_params, &model, &error) == QRUN_OK, "%s", error.message);
+    REQUIRE(model != NULL);
+    session_params.kv_tokens = 64;
+    qrun_session *session = run_session(model, &session_params);
+    char *text = qr_alloc(FAR_TOO_LONG_BYTES);
+    REQUIRE(session != NULL && text != NULL);
+    memset(text, 'a', FAR_TOO_LONG_BYTES);
+    qrun_request_params params = QRUN_REQUEST_PARAMS_INIT;
+    qr_alloc_get_stats(&before);
+    qr_alloc_reset_peak();
+    params.prompt = text, params.prompt_bytes = LONG_BYTES;
+    refuse(session, &params, QRUN_ERROR_ARGUMENT,
+           "the prompt has more than the 512 tokens of this model's context; shorten it");
+    params.prompt_bytes = FAR_TOO_LONG_BYTES;
+    refuse(session, &params, QRUN_ERROR_ARGUMENT,
+           "the prompt has 41943040 bytes, far more than this model's context of 512 tokens holds; shorten it");
+    text[FAR_TOO_LONG_BYTES - 1] = '\0';
+    params.prompt = NULL, params.messages_json = text;
+    refuse(session, &params, QRUN_ERROR_ARGUMENT, "the prompt has 41943039 bytes, far more");
+    qr_alloc_get_stats(&after);
+    CHECK_MSG(after.bytes_peak - before.bytes_held < MOST_BYTES, "%lld bytes",
+              (long long)(after.bytes_peak - before.bytes_held));
+    qr_free(text);
+    qrun_session_destroy(session);
+    qrun_model_destroy(model);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     const qrun_context_params params = {.struct_size = sizeof params, .n_threads = 2};
@@ -479,6 +519,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_callbacks_submit_and_cancel);
     CHECK_RUN(test_a_request_that_is_over_is_not_found);
     CHECK_RUN(test_refusals);
+    CHECK_RUN(test_a_text_beyond_the_context);
     CHECK_RUN(test_the_last_position_gives_a_token);
     CHECK_RUN(test_sessions_that_cannot_be);
     CHECK_RUN(test_evaluation_needs_an_idle_session);

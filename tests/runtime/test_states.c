@@ -1,4 +1,4 @@
-/* Prefixes of models whose layers carry a state along: a turn goes on from the snapshot at the end of the one before.
+/* Prefixes of models whose layers carry a state along: a turn continues from the snapshot at the end of the one before.
  * It computes its new tokens only, and gives the bits of the whole conversation computed at once. */
 #include "check.h"
 

@@ -20,8 +20,8 @@
 
 #include "kernels/cuda/device/api.h"
 #include "kernels/cuda/device/fault.h"
+#include "kernels/cuda/device/graph_capture.h"
 #include "kernels/cuda/device/marks.h"
-#include "kernels/cuda/device/record.h"
 
 /* A copy that nobody has waited for. */
 struct pending_copy {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/cuda/device/device.cuh"
-#include "kernels/cuda/device/record.h"
+#include "kernels/cuda/device/graph_capture.h"
 #include "kernels/cuda/device/transfer.h"
 
 extern "C" {

@@ -57,7 +57,7 @@ static void check_comes_back(const char *name, const char *parameters) {
     REQUIRE(qr_json_read(FIXTURES "training/index.json", 1 << 24, &index, &err) == QRUN_OK);
     const qr_json *entry = qr_json_first(qr_json_get(index, "gradients"));
     while (entry != NULL && strcmp(text_of(entry, "name"), name) != 0) { entry = entry->next; }
-    const training_options options = {QRUN_DTYPE_F32, "none", 16, 0.0F};
+    const training_options options = {.dtype = QRUN_DTYPE_F32, .policy = "none", .max_tokens = 16};
     training_fixture f;
     REQUIRE(entry != NULL && training_fixture_open(context, entry, &options, &f));
     const qr_adapter_export_options how = {.alpha = 8};

@@ -254,10 +254,10 @@ static void test_templates_render_the_same(void) {
 static void test_messages_have_points(void) {
     if (!locales_begin("de_DE")) { return; }
     qrun_error error = QRUN_ERROR_INIT;
-    qrun_limits limits = {.struct_size = sizeof limits};
+    qrun_peaks peaks = {.struct_size = sizeof peaks};
     qrun_train_params params = trainer_params("/");
     params.optimization.warmup = -0.5;
-    CHECK_INT(qrun_context_measure_limits(trainer_context, -0.5, &limits, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_INT(qrun_context_measure_peaks(trainer_context, -0.5, &peaks, &error), QRUN_ERROR_ARGUMENT);
     CHECK_MSG(strstr(error.message, "not -0.5") != NULL, "%s", error.message);
     error = (qrun_error)QRUN_ERROR_INIT;
     CHECK_INT(qrun_train_params_check(&params, &error), QRUN_ERROR_ARGUMENT);

@@ -44,7 +44,10 @@ static void test_dropout_has_the_same_bits_under_every_policy(void) {
     for (int m = 0; m < 10; m++) {
         float *first = NULL;
         for (size_t i = 0; i < 5; i++) {
-            const training_options options = {(qrun_dtype)(m % 2), policies[i], batch.batch.n_tokens, 0.3F};
+            const training_options options = {.dtype = (qrun_dtype)(m % 2),
+                                              .policy = policies[i],
+                                              .max_tokens = batch.batch.n_tokens,
+                                              .dropout = 0.3F};
             training_fixture f;
             REQUIRE(open_named(models[m / 2], &options, &f));
             float *gradients = floats(&f);
@@ -66,7 +69,8 @@ static void check_alone_and_together(const char *name) {
     static training_batch together, alone;
     const qr_json *entry = entry_named("batches", "micro-batch");
     training_batch_read(entry, 0, -1, &together);
-    const training_options options = {QRUN_DTYPE_F32, "none", together.batch.n_tokens, 0.3F};
+    const training_options options = {
+        .dtype = QRUN_DTYPE_F32, .policy = "none", .max_tokens = together.batch.n_tokens, .dropout = 0.3F};
     training_fixture f;
     qr_error err = {0};
     double total = 0, sum;
@@ -98,7 +102,8 @@ static void test_dropout_of_examples_alone_and_together(void) {
 static void test_dropout_changes_each_step_and_not_in_evaluation(void) {
     static training_batch batch;
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
-    training_options options = {QRUN_DTYPE_F32, "none", batch.batch.n_tokens, 0.3F};
+    training_options options = {
+        .dtype = QRUN_DTYPE_F32, .policy = "none", .max_tokens = batch.batch.n_tokens, .dropout = 0.3F};
     training_fixture with, without;
     qr_error err = {0};
     double plain, evaluated;
@@ -129,7 +134,8 @@ static void keep_magnitudes(const qr_parameters *p, float *gradients) {
 static void check_slope(const char *name, float dropout) {
     static training_batch batch;
     training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
-    const training_options options = {QRUN_DTYPE_F32, "none", batch.batch.n_tokens, dropout};
+    const training_options options = {
+        .dtype = QRUN_DTYPE_F32, .policy = "none", .max_tokens = batch.batch.n_tokens, .dropout = dropout};
     training_fixture f;
     qr_error err = {0};
     REQUIRE(open_named(name, &options, &f));
@@ -178,7 +184,10 @@ static void test_dora_after_dropout_that_drops_nothing(void) {
     float *gradients[2];
     int64_t n = 0;
     for (int i = 0; i < 2; i++) {
-        const training_options options = {QRUN_DTYPE_F32, "none", batch.batch.n_tokens, i == 0 ? 0.0F : 1e-9F};
+        const training_options options = {.dtype = QRUN_DTYPE_F32,
+                                          .policy = "none",
+                                          .max_tokens = batch.batch.n_tokens,
+                                          .dropout = i == 0 ? 0.0F : 1e-9F};
         training_fixture f;
         REQUIRE(open_named("llama-dora", &options, &f));
         n = f.parameters.n_floats;

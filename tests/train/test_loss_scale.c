@@ -159,8 +159,8 @@ static void test_a_stopped_run_goes_on_with_its_scale(void) {
 /* A state.json without the scale, and with one that cannot be. */
 static void test_a_checkpoint_without_scale_is_refused(void) {
     static const char *const states[] = {
-        "{\"version\":1,\"step\":1,\"updates\":0,\"epoch\":0,\"window\":1,\"checksum\":\"%s\"}",
-        "{\"version\":1,\"step\":1,\"epoch\":0,\"window\":1,\"updates\":0,"
+        "{\"version\":1,\"step\":1,\"updates\":0,\"epoch\":0,\"batch\":1,\"checksum\":\"%s\"}",
+        "{\"version\":1,\"step\":1,\"epoch\":0,\"batch\":1,\"updates\":0,"
         "\"loss_scale\":0.5,\"good_steps\":0,\"checksum\":\"%s\"}"};
     char out[64], path[128], checksum[32] = "", *text;
     size_t n_bytes;

@@ -169,7 +169,7 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
     for (int o = QRUN_OPTIMIZER_ADAMW; o <= QRUN_OPTIMIZER_SGD; o++) {
         double loss = 0, grad_norm = 0;
         for (int32_t n = 1; n <= 4; n++) {
-            measurement of[3][MAX_RANKS];
+            measurement of[3][MAX_RANKS] = {{{.done = false}}};
             if (CHECK_SANITIZED && n != 1 + (o + 1) % 4) { continue; }
             for (int32_t zero = 0; zero <= 2; zero++) {
                 const rank_case c = {n, zero, 4, (qrun_optimizer)o, o % 2 == 1};
@@ -186,7 +186,7 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
             }
         }
     }
-    measurement of[MAX_RANKS];
+    measurement of[MAX_RANKS] = {{.done = false}};
     for (int32_t zero = 1; zero <= 2; zero++) {
         const rank_case uneven = {MAX_RANKS, zero, 5, QRUN_OPTIMIZER_ADAMW8BIT,
                                   true}; /* three have nothing to compute */

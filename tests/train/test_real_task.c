@@ -201,12 +201,12 @@ static void put_example(qr_buffer *text, const qr_dataset *dataset, int64_t i) {
     qr_buffer_append_text(text, "]}");
 }
 
-static void put_window(qr_buffer *text, const qr_dataset *dataset, const qr_batch_plan *plan, int64_t w) {
-    const qr_batch_window window = qr_batch_plan_window(plan, w);
+static void put_step_batch(qr_buffer *text, const qr_dataset *dataset, const qr_epoch_batches *batches, int64_t w) {
+    const qr_step_batch batch = qr_epoch_batches_step(batches, w);
     const char *separator = "";
     qr_buffer_append_char(text, '[');
-    for (int64_t m = 0; m < window.n_micro_batches; m++) {
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, window.first + m);
+    for (int64_t m = 0; m < batch.n_micro_batches; m++) {
+        const qr_micro_batch micro = qr_epoch_batches_micro(batches, batch.first + m);
         for (int64_t i = 0; i < micro.n_examples; i++, separator = ",") {
             qr_buffer_append_text(text, separator);
             put_example(text, dataset, micro.examples[i]);
@@ -220,25 +220,25 @@ static void put_steps(qr_buffer *text, qrun_trainer *trainer) {
     const qr_batch_options options = qr_trainer_batch_options(trainer, true);
     int64_t step = 0;
     for (int64_t epoch = 0; step < N_STEPS; epoch++) {
-        qr_batch_plan *plan = NULL;
-        if (qr_batch_plan_create(&trainer->view, &options, epoch, &plan, NULL) != QRUN_OK) { return; }
-        for (int64_t w = 0; w < qr_batch_plan_windows(plan) && step < N_STEPS; w++, step++) {
+        qr_epoch_batches *batches = NULL;
+        if (qr_epoch_batches_create(&trainer->view, &options, epoch, &batches, NULL) != QRUN_OK) { return; }
+        for (int64_t w = 0; w < qr_epoch_batches_count_steps(batches) && step < N_STEPS; w++, step++) {
             qr_buffer_append_text(text, step > 0 ? ",\n" : "\n");
-            put_window(text, trainer->dataset, plan, w);
+            put_step_batch(text, trainer->dataset, batches, w);
         }
-        qr_batch_plan_destroy(plan);
+        qr_epoch_batches_destroy(batches);
     }
 }
 
 static void put_evaluation(qr_buffer *text, qrun_trainer *trainer) {
     const qr_batch_options options = qr_trainer_batch_options(trainer, false);
-    qr_batch_plan *plan = NULL;
-    if (qr_batch_plan_create(&trainer->eval_view, &options, 0, &plan, NULL) != QRUN_OK) { return; }
-    for (int64_t w = 0; w < qr_batch_plan_windows(plan); w++) {
+    qr_epoch_batches *batches = NULL;
+    if (qr_epoch_batches_create(&trainer->eval_view, &options, 0, &batches, NULL) != QRUN_OK) { return; }
+    for (int64_t w = 0; w < qr_epoch_batches_count_steps(batches); w++) {
         qr_buffer_append_text(text, w > 0 ? ",\n" : "\n");
-        put_window(text, trainer->eval_view.dataset, plan, w);
+        put_step_batch(text, trainer->eval_view.dataset, batches, w);
     }
-    qr_batch_plan_destroy(plan);
+    qr_epoch_batches_destroy(batches);
 }
 
 static int dump(const char *name, const char *folder) {

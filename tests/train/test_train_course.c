@@ -95,7 +95,7 @@ static void test_grouped_batches_keep_to_their_budget(void) {
         n_tokens += m.n_tokens;
         n_targets += m.n_target_tokens;
         most = m.n_tokens > most ? m.n_tokens : most;
-        const qr_micro_batch micro = qr_batch_plan_micro_batch(trainer->epoch_plan, at.batch);
+        const qr_micro_batch micro = qr_epoch_batches_micro(trainer->epoch_batches, at.batch);
         int64_t shortest = INT64_MAX, longest = 0;
         for (int64_t i = 0; i < micro.n_examples; i++) {
             const int64_t length = qr_dataset_get(trainer->dataset, micro.examples[i]).n_tokens;

@@ -12,10 +12,10 @@ static qr_dataset *dataset;
 static const qr_batch_options options = {
     .mode = QR_BATCH_PACK, .row_tokens = ROW_TOKENS, .batch_rows = 1, .n_accumulate = 1, .shuffle = true, .seed = 5};
 
-static bool is_micro_batch(const qr_train_batch *batch, const qr_batch_plan *plan, int64_t index) {
+static bool is_micro_batch(const qr_train_batch *batch, const qr_epoch_batches *batches, int64_t index) {
     static _Alignas(64) unsigned char memory[1 << 14];
     qr_micro_arrays data;
-    const qr_micro_batch micro = qr_batch_plan_micro_batch(plan, index);
+    const qr_micro_batch micro = qr_epoch_batches_micro(batches, index);
     CHECK(qr_micro_arrays_place(&data, ROW_TOKENS, MAX_SEQUENCES, NULL) <= sizeof memory);
     (void)qr_micro_arrays_place(&data, ROW_TOKENS, MAX_SEQUENCES, memory);
     qr_micro_arrays_fill(&data, dataset, &micro);
@@ -39,52 +39,52 @@ static qr_train_loader *make_loader(void) {
 static void test_in_order(void) {
     const qr_dataset_view view = qr_dataset_view_all(dataset);
     qr_train_loader *loader = make_loader();
-    qr_batch_plan *plan = NULL, *next = NULL;
+    qr_epoch_batches *batches = NULL, *next = NULL;
     size_t held, peak;
     REQUIRE(loader != NULL);
     backend->memory_held(backend, &held, &peak);
     CHECK_INT(held, qr_train_loader_bytes(ROW_TOKENS, MAX_SEQUENCES));
-    REQUIRE(qr_train_loader_plan_epoch(loader, &view, &options, 0, &plan, NULL) == QRUN_OK);
+    REQUIRE(qr_train_loader_take_epoch(loader, &view, &options, 0, &batches, NULL) == QRUN_OK);
     for (int64_t epoch = 0; epoch < 4; epoch++) {
-        const int64_t n = qr_batch_plan_micro_batches(plan);
+        const int64_t n = qr_epoch_batches_count_micro(batches);
         for (int64_t i = 0; i < n; i++) {
-            const qr_micro_source source = {dataset, plan, i}, following = {dataset, plan, i + 1};
+            const qr_micro_source source = {dataset, batches, i}, following = {dataset, batches, i + 1};
             const qr_train_batch *batch = qr_train_loader_take(loader, &source);
             if (i + 1 < n) {
                 qr_train_loader_prepare(loader, &following);
             } else {
                 qr_train_loader_prepare_epoch(loader, &view, &options, epoch + 1);
             }
-            CHECK(is_micro_batch(batch, plan, i)); /* while the next one is made */
+            CHECK(is_micro_batch(batch, batches, i)); /* while the next one is made */
         }
-        REQUIRE(qr_train_loader_plan_epoch(loader, &view, &options, epoch + 1, &next, NULL) == QRUN_OK);
-        qr_batch_plan_destroy(plan);
-        plan = next;
+        REQUIRE(qr_train_loader_take_epoch(loader, &view, &options, epoch + 1, &next, NULL) == QRUN_OK);
+        qr_epoch_batches_destroy(batches);
+        batches = next;
     }
     qr_train_loader_destroy(loader);
-    qr_batch_plan_destroy(plan);
+    qr_epoch_batches_destroy(batches);
     backend->memory_held(backend, &held, &peak);
     CHECK_INT(held, 0);
 }
 
-/* Anything prepared, anything asked for, plans that come and go at the same address. */
+/* Anything prepared, anything asked for, batches that come and go at the same address. */
 static void test_in_any_order(void) {
     const qr_dataset_view view = qr_dataset_view_all(dataset);
     qr_train_loader *loader = make_loader();
-    qr_batch_plan *plan = NULL;
+    qr_epoch_batches *batches = NULL;
     REQUIRE(loader != NULL);
     for (uint64_t i = 0; i < 3000; i++) {
         const uint64_t draw = qr_hash_mix(i);
         const int64_t epoch = (int64_t)(draw >> 8 & 3);
-        if (plan == NULL || draw % 5 == 0) {
-            qr_batch_plan *made;
-            REQUIRE(qr_train_loader_plan_epoch(loader, &view, &options, epoch, &made, NULL) == QRUN_OK);
-            qr_batch_plan_destroy(plan);
-            plan = made;
+        if (batches == NULL || draw % 5 == 0) {
+            qr_epoch_batches *made;
+            REQUIRE(qr_train_loader_take_epoch(loader, &view, &options, epoch, &made, NULL) == QRUN_OK);
+            qr_epoch_batches_destroy(batches);
+            batches = made;
         }
-        const uint64_t n = (uint64_t)qr_batch_plan_micro_batches(plan);
-        const qr_micro_source source = {dataset, plan, (int64_t)((draw >> 16) % n)};
-        const qr_micro_source next = {dataset, plan, (int64_t)((draw >> 32) % n)};
+        const uint64_t n = (uint64_t)qr_epoch_batches_count_micro(batches);
+        const qr_micro_source source = {dataset, batches, (int64_t)((draw >> 16) % n)};
+        const qr_micro_source next = {dataset, batches, (int64_t)((draw >> 32) % n)};
         const qr_train_batch *batch = qr_train_loader_take(loader, &source);
         switch (draw >> 48 & 3) {
             case 0: qr_train_loader_prepare(loader, &next); break;
@@ -92,10 +92,10 @@ static void test_in_any_order(void) {
             case 2: qr_train_loader_forget(loader); break;
             default: break;
         }
-        CHECK_MSG(is_micro_batch(batch, plan, source.index), "call %d", (int)i);
+        CHECK_MSG(is_micro_batch(batch, batches, source.index), "call %d", (int)i);
     }
     qr_train_loader_destroy(loader);
-    qr_batch_plan_destroy(plan);
+    qr_epoch_batches_destroy(batches);
 }
 
 /* Ends while the thread is at work. */

@@ -107,7 +107,7 @@ typedef struct memory_case {
     qrun_optimizer optimizer;
     qrun_quant quant;
     qrun_dtype dtype;
-    int32_t seq_tokens;
+    int32_t seq_tokens, tile_rows;
 } memory_case;
 
 typedef struct measurement {
@@ -155,6 +155,7 @@ static qrun_status train(const memory_case *c, measurement *m, qrun_error *error
     model_params.path = model_path, model_params.quant = c->quant, model_params.dtype = c->dtype;
     params.data.train_data = (const char *[]){data}, params.data.n_train_data = 1, params.saving.out = out,
     params.data.cache_folder = cache, params.memory.checkpointing = c->policy;
+    params.memory.tile_rows = c->tile_rows;
     params.optimization.optimizer = c->optimizer, params.batches.seq_len = c->seq_tokens, params.batches.max_steps = 2,
     params.saving.restart = true;
     int64_t planned_before = 0;
@@ -236,7 +237,7 @@ static void test_every_policy_and_optimizer(void) {
     for (size_t p = 0; p < QR_COUNT_OF(policies); p++) {
         for (int o = QRUN_OPTIMIZER_ADAMW; o <= QRUN_OPTIMIZER_SGD; o++) {
             if (CHECK_SANITIZED && (size_t)o != p % 4) { continue; }
-            const memory_case c = {policies[p], (qrun_optimizer)o, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, 256};
+            const memory_case c = {policies[p], (qrun_optimizer)o, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, 256, 0};
             (void)check(&c);
         }
     }
@@ -252,13 +253,13 @@ static void test_every_format(void) {
                    {QRUN_QUANT_F32, QRUN_DTYPE_F32},
                    {QRUN_QUANT_BF16, QRUN_DTYPE_F16}};
     for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
-        const memory_case c = {"full", QRUN_OPTIMIZER_ADAMW, formats[i].quant, formats[i].dtype, 128};
+        const memory_case c = {"full", QRUN_OPTIMIZER_ADAMW, formats[i].quant, formats[i].dtype, 128, 0};
         (void)check(&c);
     }
 }
 
 static void test_full_checkpointing_saves_most(void) {
-    memory_case c = {"none", QRUN_OPTIMIZER_ADAMW, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, CONTEXT};
+    memory_case c = {"none", QRUN_OPTIMIZER_ADAMW, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, CONTEXT, 0};
     const measurement none = check(&c);
     c.policy = "full";
     const measurement full = check(&c);
@@ -269,6 +270,24 @@ static void test_full_checkpointing_saves_most(void) {
     const double measured = (double)(none.anonymous - full.anonymous);
     CHECK_MSG(CHECK_SANITIZED || measured > 0.9 * planned, "%.1f MB less are planned, and %.1f MB less were held",
               planned / 1e6, measured / 1e6);
+}
+
+/* What a layer takes is attention's, and one tile of the rest. */
+static void test_tiles_save_more(void) {
+    memory_case c = {"full", QRUN_OPTIMIZER_ADAMW, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, CONTEXT, 0};
+    const measurement whole = check(&c);
+    c.tile_rows = 300;
+    const measurement tiles = check(&c);
+    c.policy = "auto", c.tile_rows = 64;
+    const measurement small = check(&c);
+    CHECK(small.activations < tiles.activations && tiles.activations < whole.activations);
+    CHECK_MSG((double)small.activations <= 0.65 * (double)whole.activations,
+              "tiles of 64 rows hold %.0f %% of whole layers",
+              100.0 * (double)small.activations / (double)whole.activations);
+    CHECK_MSG(CHECK_SANITIZED ||
+                  (double)(whole.anonymous - small.anonymous) > 0.9 * (double)(whole.planned - small.planned),
+              "%.1f MB less are planned, and %.1f MB less were held", (double)(whole.planned - small.planned) / 1e6,
+              (double)(whole.anonymous - small.anonymous) / 1e6);
 }
 
 /* ---- A plan alone ------------------------------------------------------------------------------------------------ */
@@ -327,6 +346,7 @@ int main(int argc, char **argv) {
     make_model();
     CHECK_RUN(test_a_plan_alone_does_not_count_memory_twice);
     CHECK_RUN(test_full_checkpointing_saves_most);
+    CHECK_RUN(test_tiles_save_more);
     CHECK_RUN(test_every_policy_and_optimizer);
     CHECK_RUN(test_every_format);
     temporary_remove(&folder);

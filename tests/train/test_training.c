@@ -129,17 +129,57 @@ static void check_first_gradients(qrun_dtype dtype) {
 static void test_first_gradients_equal_peft(void) { check_first_gradients(QRUN_DTYPE_F32); }
 static void test_first_gradients_in_bf16_stay_as_near_as_pefts(void) { check_first_gradients(QRUN_DTYPE_BF16); }
 
-static float *run_policy(const char *name, qrun_dtype dtype, const char *policy, const training_batch *batch,
-                         int64_t *n, double *sum) {
+static float *run_with(const char *name, const training_options *options, const training_batch *batch, int64_t *n,
+                       double *sum) {
     fixture f;
     qr_error err = {0};
-    if (!open_fixture(entry_named("gradients", name), dtype, policy, batch->batch.n_tokens, &f)) { return NULL; }
+    if (!training_fixture_open(context, entry_named("gradients", name), options, &f)) { return NULL; }
     CHECK_MSG(qr_train_pass_run(f.pass, &batch->batch, 0.01F, true, sum, &err) == QRUN_OK, "%s", err.message);
     *n = f.parameters.n_floats;
     float *gradients = malloc((size_t)*n * sizeof *gradients);
     CHECK(training_read(&f.parameters, f.parameters.gradients, *n, gradients, &err) == QRUN_OK);
     close_fixture(&f);
     return gradients;
+}
+
+static float *run_policy(const char *name, qrun_dtype dtype, const char *policy, const training_batch *batch,
+                         int64_t *n, double *sum) {
+    const training_options options = {.dtype = dtype, .policy = policy, .max_tokens = batch->batch.n_tokens};
+    return run_with(name, &options, batch, n, sum);
+}
+
+/* Sums over tokens go on from tile to tile: of adapters, norms, whole matrices and biases, and experts. */
+static void test_tiles_give_the_same_bits(void) {
+    static training_batch batch;
+    static const char *const models[] = {
+        "llama",       "gemma3",    "gpt2",   "qwen3",         "qwen3-moe",          "llama-dora",
+        "gemma3-full", "gpt2-full", "gemma4", "gemma4-shared", "gemma4-shared-full", "gpt-oss-full"};
+    static const int64_t rows[] = {1000, 32, 7, 1};
+    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    CHECK(batch.batch.n_tokens > 32);
+    for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
+        for (int dtype = QRUN_DTYPE_BF16; dtype <= QRUN_DTYPE_F16; dtype++) {
+            const bool drops = m % 3 == 0 && strstr(models[m], "-full") == NULL;
+            training_options options = {.dtype = (qrun_dtype)dtype,
+                                        .policy = "none",
+                                        .max_tokens = batch.batch.n_tokens,
+                                        .dropout = drops ? 0.1F : 0.0F};
+            int64_t n;
+            double sum, sum_again;
+            float *whole = run_with(models[m], &options, &batch, &n, &sum);
+            REQUIRE(whole != NULL);
+            options.policy = "full";
+            for (size_t r = 0; r < QR_COUNT_OF(rows); r++) {
+                options.tile_rows = rows[r];
+                float *tiled = run_with(models[m], &options, &batch, &n, &sum_again);
+                REQUIRE(tiled != NULL);
+                CHECK_MSG(memcmp(whole, tiled, (size_t)n * sizeof *whole) == 0 && sum == sum_again,
+                          "%s, %d, tiles of %d rows: other bits", models[m], dtype, (int)rows[r]);
+                free(tiled);
+            }
+            free(whole);
+        }
+    }
 }
 
 static void test_policies_give_the_same_bits(void) {
@@ -356,6 +396,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_first_gradients_equal_peft);
     CHECK_RUN(test_first_gradients_in_bf16_stay_as_near_as_pefts);
     CHECK_RUN(test_policies_give_the_same_bits);
+    CHECK_RUN(test_tiles_give_the_same_bits);
     CHECK_RUN(test_examples_alone_and_together);
     CHECK_RUN(test_curves_equal_peft_in_f32);
     CHECK_RUN(test_curves_in_bf16_stay_as_near_as_pefts);

@@ -166,6 +166,7 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     if (status == QRUN_OK) {
         status = qr_recompute_policy_parse(options->policy, f->model->shape.n_layers, &limits.policy, &err);
     }
+    limits.policy.tile_rows = options->tile_rows;
     if (status == QRUN_OK) { status = qr_train_pass_create(&f->parameters, &limits, &f->pass, &err); }
     if (status != QRUN_OK && is_refused_by_cuda(&err)) {
         printf("  %s: %s\n", text_of(entry, "name"), err.message);

@@ -31,6 +31,7 @@ typedef struct training_options {
     qrun_dtype dtype;
     const char *policy; /* of checkpointing */
     int64_t max_tokens;
+    int64_t tile_rows; /* 0: none */
     float dropout;
 } training_options;
 

@@ -1,6 +1,6 @@
 /* attention: softmax over K/V blocks in order, with a running maximum (Milakov & Gimelshein, "Online normalizer
  * calculation for softmax", 2018; Dao et al., "FlashAttention", 2022; splits of the positions as in Flash-Decoding).
- * All arithmetic is F32. attention_plan.h says how a call is cut, and why that does not change the bits. */
+ * All arithmetic is F32. attention_tiling.h says how a call is cut, and why that does not change the bits. */
 #include "kernels/cpu/attention/attention_pages.h"
 #include "kernels/cpu/attention/attention_tile.h"
 #include "kernels/cpu/simd/vec_math.h"
@@ -10,7 +10,7 @@
 struct tile {
     const qr_attention_args *args;
     float *lse; /* [n_tokens, n_heads] or NULL */
-    const qr_attention_plan *plan;
+    const qr_attention_tiling *tiling;
     const qr_attention_tile *tokens;
     int32_t kv_head;
     int32_t first_head, n_heads; /* query heads [first_head, first_head + n_heads) */
@@ -69,7 +69,7 @@ static void load_block(struct tile *t, int32_t block_start, struct range visible
             prefetch_part(ahead + v_part, head_bytes);
         }
         load_keys(layout, page + k_part, t->scratch.keys + column);
-        load_values(layout, page + v_part, t->scratch.values + column * t->plan->dim_padded, t->plan->dim_padded);
+        load_values(layout, page + v_part, t->scratch.values + column * t->tiling->dim_padded, t->tiling->dim_padded);
         if (layout->format == QR_KV_INT8) {
             memcpy(t->scratch.k_scales + column, page + scales, QR_KV_PAGE_TOKENS * sizeof(float));
             memcpy(t->scratch.v_scales + column, page + qr_kv_v_offset(layout) + scales,
@@ -124,7 +124,7 @@ static int rows_alike(const struct tile *t, int row, int32_t block_start, struct
 
 static void attend_block(struct tile *t, int32_t block_start) {
     struct range columns;
-    const int64_t dim = t->args->layout.head_dim, stride = t->plan->dim_padded;
+    const int64_t dim = t->args->layout.head_dim, stride = t->tiling->dim_padded;
     for (int row = 0, n; row < t->n_rows; row += n) {
         n = rows_alike(t, row, block_start, &columns);
         if (columns.begin >= columns.end) { continue; }
@@ -154,7 +154,7 @@ static void attend_split(struct tile *t, int64_t split) {
         t->scratch.highest[row] = -INFINITY;
         t->scratch.sum[row] = 0.0F;
     }
-    memset(t->scratch.acc, 0, (size_t)(t->n_rows * t->plan->dim_padded) * sizeof(float));
+    memset(t->scratch.acc, 0, (size_t)(t->n_rows * t->tiling->dim_padded) * sizeof(float));
     int32_t block_start = positions.begin - positions.begin % QR_ATTENTION_BLOCK;
     for (; block_start < positions.end; block_start += QR_ATTENTION_BLOCK) {
         const struct range block = {block_start, block_start + QR_ATTENTION_BLOCK};
@@ -167,7 +167,7 @@ static void attend_split(struct tile *t, int64_t split) {
 static void merge_row(const struct tile *t, int row, float split_highest, float split_sum, const float *split_acc,
                       bool is_first) {
     const qr_attention_scratch *s = &t->scratch;
-    float *total = s->total + row * t->plan->dim_padded;
+    float *total = s->total + row * t->tiling->dim_padded;
     const int64_t dim = t->args->layout.head_dim;
     if (is_first) {
         s->total_highest[row] = split_highest;
@@ -186,13 +186,13 @@ static void merge_row(const struct tile *t, int row, float split_highest, float 
     }
 }
 
-/* Merges the result of a split (laid out as one entry of plan->partial) into the totals of the rows that see it. */
+/* Merges the result of a split (laid out as one entry of tiling->partial) into the totals of the rows that see it. */
 static void merge_split(const struct tile *t, int64_t split, const float *highest, const float *sum, const float *acc) {
     const struct range positions = split_positions(split);
     for (int row = 0; row < t->n_rows; row++) {
         const struct range seen = visible_to_row(t, row);
         if (seen.begin >= positions.end || seen.end <= positions.begin) { continue; }
-        merge_row(t, row, highest[row], sum[row], acc + row * t->plan->dim_padded, seen.begin >= positions.begin);
+        merge_row(t, row, highest[row], sum[row], acc + row * t->tiling->dim_padded, seen.begin >= positions.begin);
     }
 }
 
@@ -210,7 +210,7 @@ static void write_rows(const struct tile *t) {
     const int64_t dim = a->layout.head_dim;
     for (int row = 0; row < t->n_rows; row++) {
         const int64_t token = t->tokens->first_row + row / t->n_heads, head = t->first_head + row % t->n_heads;
-        const float *total = t->scratch.total + row * t->plan->dim_padded;
+        const float *total = t->scratch.total + row * t->tiling->dim_padded;
         float highest = t->scratch.total_highest[row], sum = t->scratch.total_sum[row];
         const float share = a->sinks != NULL ? add_sink(a->sinks[head], &highest, &sum) : 1.0F;
         const qr_vec scale = qr_vec_set1(share / sum);
@@ -225,29 +225,29 @@ static void write_rows(const struct tile *t) {
 struct call {
     const qr_attention_args *args;
     float *lse;
-    qr_attention_plan plan;
+    qr_attention_tiling tiling;
 };
 
 /* The tile and K/V head with number `index`; late tiles, which see the most positions, come first. */
 static void open_tile(const struct call *call, int64_t index, int worker, struct tile *t) {
     const qr_attention_args *a = call->args;
-    const qr_attention_plan *plan = &call->plan;
-    const int64_t n_heads_of_tiles = (int64_t)a->layout.n_kv_heads * plan->n_head_tiles;
+    const qr_attention_tiling *tiling = &call->tiling;
+    const int64_t n_heads_of_tiles = (int64_t)a->layout.n_kv_heads * tiling->n_head_tiles;
     const int32_t head_index = (int32_t)(index % n_heads_of_tiles);
     t->args = a;
     t->lse = call->lse;
-    t->plan = plan;
-    t->tokens = &plan->tiles[plan->n_tiles - 1 - index / n_heads_of_tiles];
-    t->kv_head = head_index / plan->n_head_tiles;
-    const int32_t head_in_group = head_index % plan->n_head_tiles * plan->heads_per_tile;
-    t->first_head = t->kv_head * plan->group + head_in_group;
-    t->n_heads = (int32_t)qr_min(plan->heads_per_tile, plan->group - head_in_group);
+    t->tiling = tiling;
+    t->tokens = &tiling->tiles[tiling->n_tiles - 1 - index / n_heads_of_tiles];
+    t->kv_head = head_index / tiling->n_head_tiles;
+    const int32_t head_in_group = head_index % tiling->n_head_tiles * tiling->heads_per_tile;
+    t->first_head = t->kv_head * tiling->group + head_in_group;
+    t->n_heads = (int32_t)qr_min(tiling->heads_per_tile, tiling->group - head_in_group);
     t->n_rows = t->n_heads * t->tokens->n_tokens;
     for (int row = 0; row < t->n_rows; row++) {
         const int64_t token = t->tokens->first_row + row / t->n_heads, head = t->first_head + row % t->n_heads;
         t->q[row] = a->q + token * a->q_stride + head * a->layout.head_dim;
     }
-    qr_attention_scratch_of(plan, a, worker, &t->scratch);
+    qr_attention_scratch_of(tiling, a, worker, &t->scratch);
 }
 
 static struct range splits_of(const struct tile *t) {
@@ -266,16 +266,16 @@ static void run_tile(void *arg, int64_t index, int worker) {
     write_rows(&t);
 }
 
-/* One split of a tile, left in plan->partial. */
+/* One split of a tile, left in tiling->partial. */
 static void run_partial(void *arg, int64_t index, int worker) {
     const struct call *call = arg;
-    const qr_attention_plan *plan = &call->plan;
+    const qr_attention_tiling *tiling = &call->tiling;
     struct tile t;
-    open_tile(call, index / plan->n_splits, worker, &t);
-    const int64_t split = index % plan->n_splits;
+    open_tile(call, index / tiling->n_splits, worker, &t);
+    const int64_t split = index % tiling->n_splits;
     const struct range splits = splits_of(&t);
     if (split < splits.begin || split >= splits.end) { return; }
-    float *partial = plan->partial + index * plan->partial_floats;
+    float *partial = tiling->partial + index * tiling->partial_floats;
     t.scratch.highest = partial;
     t.scratch.sum = partial + t.n_rows;
     t.scratch.acc = partial + 2 * t.n_rows;
@@ -284,12 +284,12 @@ static void run_partial(void *arg, int64_t index, int worker) {
 
 static void run_merge(void *arg, int64_t index, int worker) {
     const struct call *call = arg;
-    const qr_attention_plan *plan = &call->plan;
+    const qr_attention_tiling *tiling = &call->tiling;
     struct tile t;
     open_tile(call, index, worker, &t);
     const struct range splits = splits_of(&t);
     for (int32_t split = splits.begin; split < splits.end; split++) {
-        const float *partial = plan->partial + (index * plan->n_splits + split) * plan->partial_floats;
+        const float *partial = tiling->partial + (index * tiling->n_splits + split) * tiling->partial_floats;
         merge_split(&t, split, partial, partial + t.n_rows, partial + 2 * t.n_rows);
     }
     write_rows(&t);
@@ -298,13 +298,13 @@ static void run_merge(void *arg, int64_t index, int worker) {
 void QR_ISA(qr_cpu_attention_lse)(const qr_backend *backend, const qr_attention_args *args, float *lse,
                                   void *workspace) {
     struct call call = {.args = args, .lse = lse};
-    qr_attention_plan_make(backend, args, workspace, &call.plan);
-    const int64_t n_tasks = call.plan.n_tiles * args->layout.n_kv_heads * call.plan.n_head_tiles;
-    if (call.plan.n_splits == 1) {
+    qr_attention_tiling_make(backend, args, workspace, &call.tiling);
+    const int64_t n_tasks = call.tiling.n_tiles * args->layout.n_kv_heads * call.tiling.n_head_tiles;
+    if (call.tiling.n_splits == 1) {
         qr_threads_run(backend->threads, n_tasks, run_tile, &call);
         return;
     }
-    qr_threads_run(backend->threads, n_tasks * call.plan.n_splits, run_partial, &call);
+    qr_threads_run(backend->threads, n_tasks * call.tiling.n_splits, run_partial, &call);
     qr_threads_run(backend->threads, n_tasks, run_merge, &call);
 }
 

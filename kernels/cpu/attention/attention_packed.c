@@ -3,13 +3,19 @@
 
 #include "kernels/cpu/vector_ops_isa.h"
 
-void QR_ISA(qr_cpu_attention_packed)(const qr_backend *backend, const qr_attention_packed_args *args, void *workspace) {
+static void run_part(const qr_backend *backend, const qr_attention_packed_args *part, unsigned char *workspace) {
     qr_packed_pages pages;
     qr_kv_write_args write;
     qr_attention_args attention;
-    unsigned char *rest = (unsigned char *)workspace + qr_packed_pages_make(args, workspace, &pages);
-    qr_packed_kv_write(args, &pages, &write);
-    qr_packed_attention(args, &pages, &attention);
+    unsigned char *rest = workspace + qr_packed_pages_make(part, workspace, &pages);
+    qr_packed_kv_write(part, &pages, &write);
+    qr_packed_attention(part, &pages, &attention);
     QR_ISA(qr_cpu_kv_write)(backend, &write);
-    QR_ISA(qr_cpu_attention_lse)(backend, &attention, args->lse, rest);
+    QR_ISA(qr_cpu_attention_lse)(backend, &attention, part->lse, rest);
+}
+
+void QR_ISA(qr_cpu_attention_packed)(const qr_backend *backend, const qr_attention_packed_args *args, void *workspace) {
+    qr_packed_part part;
+    unsigned char *rest = (unsigned char *)workspace + qr_packed_parts_begin(args, workspace, &part);
+    while (qr_packed_parts_next(args, &part)) { run_part(backend, &part.args, rest); }
 }

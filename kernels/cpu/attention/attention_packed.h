@@ -4,7 +4,7 @@
 #ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_PACKED_H
 #define QR_KERNELS_CPU_ATTENTION_ATTENTION_PACKED_H
 
-#include "kernels/cpu/attention/attention_plan.h"
+#include "kernels/cpu/attention/attention_tiling.h"
 
 typedef struct qr_packed_pages {
     qr_kv_layout layout;
@@ -16,9 +16,26 @@ typedef struct qr_packed_pages {
     int32_t *token_page, *position; /* [n_tokens] */
 } qr_packed_pages;
 
-/* Cuts the pages and their tables out of `memory`, 64-byte aligned, and fills the tables; returns the bytes taken, a
- * multiple of 64. memory NULL: only counts. */
-size_t qr_packed_pages_make(const qr_attention_packed_args *args, void *memory, qr_packed_pages *pages);
+/* A call runs in parts, of consecutive sequences each, whose pages are there at a time. A sequence fills whole pages,
+ * so the pages of very many short ones would take several times what their tokens do. A sequence sees its own rows
+ * alone, so parts do not change the bits. */
+typedef struct qr_packed_part {
+    qr_attention_packed_args args; /* of the part's rows; seq_start is `starts` */
+    int64_t first_token;           /* of the call */
+    int32_t next_seq;              /* the first of the next part; 0: none has been cut yet */
+    int32_t *starts;               /* [n_seqs + 1] */
+} qr_packed_part;
+
+/* Takes the starts out of `memory`, and returns the bytes of that, a multiple of 64. */
+size_t qr_packed_parts_begin(const qr_attention_packed_args *args, void *memory, qr_packed_part *part);
+/* False: there are no more. */
+bool qr_packed_parts_next(const qr_attention_packed_args *args, qr_packed_part *part);
+/* What the pages and tables of any part take at most: it follows from the sizes alone. */
+size_t qr_packed_pages_bytes(const qr_attention_packed_args *args, qr_packed_pages *pages);
+
+/* Cuts the pages of a part and their tables out of `memory`, 64-byte aligned, and fills the tables; returns the bytes
+ * taken, a multiple of 64. */
+size_t qr_packed_pages_make(const qr_attention_packed_args *part, void *memory, qr_packed_pages *pages);
 
 /* The two ops of a packed call: writing its K and V, and attention over what was written. */
 void qr_packed_kv_write(const qr_attention_packed_args *args, const qr_packed_pages *pages, qr_kv_write_args *write);
@@ -29,8 +46,8 @@ void qr_packed_attention(const qr_attention_packed_args *args, const qr_packed_p
  *
  * From the sequence's first token on, keys are cut into blocks of QR_ATTENTION_BLOCK, and queries into tiles of up to
  * QR_ATTENTION_ROWS rows. A row is one of the query heads of a token that share a K/V head. A block meets every tile
- * that sees it: from the scores and the probabilities come a share of dq of the tile and of dk and dv of the block. dq
- * of a row is the sum over blocks, in order; dk and dv of a key are the sum over tiles, in order.
+ * that sees it. From the scores and the probabilities come a share of dq of the tile, and shares of dk and dv of the
+ * block. dq of a row is the sum over blocks, in order; dk and dv of a key are the sum over tiles, in order.
  *
  * A task is a sequence and K/V head: all blocks by all tiles, with dq added up in the result. If these are too few to
  * keep the threads busy, a first loop has a task for each block and computes dk and dv. A second one has a task for
@@ -45,19 +62,19 @@ typedef struct qr_packed_backward_scratch { /* of one worker */
     float *ones;                            /* [BLOCK] */
 } qr_packed_backward_scratch;
 
-typedef struct qr_packed_backward_plan {
+typedef struct qr_packed_backward_tiling {
     qr_packed_pages pages;
-    int32_t group, heads_per_tile, n_head_tiles, tokens_per_tile; /* as in qr_attention_plan */
+    int32_t group, heads_per_tile, n_head_tiles, tokens_per_tile; /* as in qr_attention_tiling */
     int64_t dim_padded;
     float *delta;   /* [n_tokens, n_heads] */
     float *scratch; /* [n_threads, scratch_floats] */
     int64_t scratch_floats;
-} qr_packed_backward_plan;
+} qr_packed_backward_tiling;
 
 /* As qr_packed_pages_make. */
-size_t qr_packed_backward_plan_make(const qr_backend *backend, const qr_attention_packed_backward_args *args,
-                                    void *memory, qr_packed_backward_plan *plan);
-void qr_packed_backward_scratch_of(const qr_packed_backward_plan *plan, int worker,
+size_t qr_packed_backward_tiling_make(const qr_backend *backend, const qr_attention_packed_backward_args *part,
+                                      void *memory, qr_packed_backward_tiling *tiling);
+void qr_packed_backward_scratch_of(const qr_packed_backward_tiling *tiling, int worker,
                                    qr_packed_backward_scratch *scratch);
 
 #endif

@@ -8,13 +8,13 @@
 
 struct call {
     const qr_attention_packed_backward_args *args;
-    qr_packed_backward_plan plan;
+    qr_packed_backward_tiling tiling;
 };
 
 /* A sequence at one K/V head. Positions are rows of the sequence. */
 struct task {
     const qr_attention_packed_backward_args *args;
-    const qr_packed_backward_plan *plan;
+    const qr_packed_backward_tiling *tiling;
     qr_packed_backward_scratch scratch;
     int32_t seq, first_token, n_tokens;
     int32_t kv_head;
@@ -69,21 +69,21 @@ static int64_t head_of(const struct tile *tile, int row) { return tile->first_he
 
 /* Tile number `index` of the head tile: its tokens begin at a multiple of tokens_per_tile. */
 static struct tile tile_at(const struct task *t, int32_t head_tile, int32_t index) {
-    const qr_packed_backward_plan *plan = t->plan;
-    const int32_t head_in_group = head_tile * plan->heads_per_tile;
+    const qr_packed_backward_tiling *tiling = t->tiling;
+    const int32_t head_in_group = head_tile * tiling->heads_per_tile;
     struct tile tile = {
-        .first = index * plan->tokens_per_tile,
-        .first_head = t->kv_head * plan->group + head_in_group,
-        .n_heads = (int32_t)qr_min(plan->heads_per_tile, plan->group - head_in_group),
+        .first = index * tiling->tokens_per_tile,
+        .first_head = t->kv_head * tiling->group + head_in_group,
+        .n_heads = (int32_t)qr_min(tiling->heads_per_tile, tiling->group - head_in_group),
     };
-    tile.n_tokens = (int32_t)qr_min(plan->tokens_per_tile, t->n_tokens - tile.first);
+    tile.n_tokens = (int32_t)qr_min(tiling->tokens_per_tile, t->n_tokens - tile.first);
     tile.n_rows = tile.n_tokens * tile.n_heads;
     return tile;
 }
 
 static void load_tile(struct task *t, const struct tile *tile) {
     const qr_attention_packed_args *forward = &t->args->forward;
-    const int64_t dim = forward->head_dim, stride = t->plan->dim_padded;
+    const int64_t dim = forward->head_dim, stride = t->tiling->dim_padded;
     for (int row = 0; row < tile->n_rows; row++) {
         const int64_t token = token_of(t, tile, row), head = head_of(tile, row);
         const float *q = forward->q + token * forward->qkv_stride + head * dim;
@@ -94,7 +94,7 @@ static void load_tile(struct task *t, const struct tile *tile) {
 }
 
 static void load_block(struct task *t, int32_t block_start) {
-    const qr_packed_pages *pages = &t->plan->pages;
+    const qr_packed_pages *pages = &t->tiling->pages;
     const qr_kv_layout *layout = &pages->layout;
     const size_t head_bytes = (size_t)(QR_KV_PAGE_TOKENS * layout->head_dim) * qr_kv_element_bytes(layout->format);
     const int32_t end = (int32_t)qr_min(t->n_tokens, block_start + QR_ATTENTION_BLOCK);
@@ -105,7 +105,7 @@ static void load_block(struct task *t, int32_t block_start) {
         const int32_t column = position - block_start;
         load_keys(layout, k, t->scratch.keys_by_dim + column);
         load_keys(layout, v, t->scratch.values_by_dim + column);
-        load_values(layout, k, t->scratch.keys + column * t->plan->dim_padded, t->plan->dim_padded);
+        load_values(layout, k, t->scratch.keys + column * t->tiling->dim_padded, t->tiling->dim_padded);
     }
 }
 
@@ -114,7 +114,7 @@ static void load_block(struct task *t, int32_t block_start) {
 static void weigh_row(const struct task *t, const struct tile *tile, int row, struct span seen, int first, int last) {
     const qr_attention_packed_args *forward = &t->args->forward;
     const int64_t index = token_of(t, tile, row) * forward->n_heads + head_of(tile, row);
-    const qr_vec lse = qr_vec_set1(forward->lse[index]), delta = qr_vec_set1(t->plan->delta[index]);
+    const qr_vec lse = qr_vec_set1(forward->lse[index]), delta = qr_vec_set1(t->tiling->delta[index]);
     const qr_vec scale = qr_vec_set1(forward->scale), zero = qr_vec_zero();
     float *p_row = t->scratch.p + row * QR_ATTENTION_BLOCK, *ds_row = t->scratch.ds + row * QR_ATTENTION_BLOCK;
     for (int c = first; c < last; c += QR_VEC) {
@@ -130,7 +130,7 @@ static void weigh_row(const struct task *t, const struct tile *tile, int row, st
 
 /* p and ds of a tile and block, in columns [first, last). */
 static void weigh_tile(struct task *t, const struct tile *tile, int32_t block_start, int first, int last) {
-    const int64_t dim = t->args->forward.head_dim, stride = t->plan->dim_padded;
+    const int64_t dim = t->args->forward.head_dim, stride = t->tiling->dim_padded;
     const qr_packed_backward_scratch *s = &t->scratch;
     for (int row = 0, n; row < tile->n_rows; row += n) {
         n = tile->n_rows - row < TILE_ROWS ? tile->n_rows - row : TILE_ROWS;
@@ -150,7 +150,7 @@ static void weigh_tile(struct task *t, const struct tile *tile, int32_t block_st
 }
 
 static void add_dq(struct task *t, const struct tile *tile, int32_t block_start) {
-    const int64_t dim = t->args->forward.head_dim, stride = t->plan->dim_padded;
+    const int64_t dim = t->args->forward.head_dim, stride = t->tiling->dim_padded;
     const qr_packed_backward_scratch *s = &t->scratch;
     for (int row = 0, n; row < tile->n_rows; row += n) {
         n = tile->n_rows - row < TILE_ROWS ? tile->n_rows - row : TILE_ROWS;
@@ -174,7 +174,7 @@ static void transpose(const float *src, int n_rows, int first, int last, float *
 }
 
 static void add_dk_dv(struct task *t, const struct tile *tile, int32_t block_start, struct span columns) {
-    const int64_t dim = t->args->forward.head_dim, stride = t->plan->dim_padded;
+    const int64_t dim = t->args->forward.head_dim, stride = t->tiling->dim_padded;
     const qr_packed_backward_scratch *s = &t->scratch;
     const int first = page_floor(columns.begin), last = page_ceil(columns.end);
     transpose(s->p, tile->n_rows, first, last, s->p_by_key);
@@ -196,13 +196,13 @@ static void move_dq(struct task *t, const struct tile *tile, bool is_load) {
     const size_t row_bytes = (size_t)forward->head_dim * sizeof(float);
     for (int row = 0; row < tile->n_rows; row++) {
         const int64_t at = token_of(t, tile, row) * t->args->dqkv_stride + head_of(tile, row) * forward->head_dim;
-        float *part = t->scratch.dq + row * t->plan->dim_padded, *result = t->args->dq + at;
+        float *part = t->scratch.dq + row * t->tiling->dim_padded, *result = t->args->dq + at;
         memcpy(is_load ? part : result, is_load ? result : part, row_bytes);
     }
 }
 
 static void clear(struct task *t, float *rows, int n_rows) {
-    memset(rows, 0, (size_t)(n_rows * t->plan->dim_padded) * sizeof *rows);
+    memset(rows, 0, (size_t)(n_rows * t->tiling->dim_padded) * sizeof *rows);
 }
 
 /* dk and dv of one block, and its share of dq where that is wanted. */
@@ -210,8 +210,8 @@ static void run_block(struct task *t, int32_t block_start, bool wants_dq) {
     load_block(t, block_start);
     clear(t, t->scratch.dk, QR_ATTENTION_BLOCK);
     clear(t, t->scratch.dv, QR_ATTENTION_BLOCK);
-    for (int32_t head_tile = 0; head_tile < t->plan->n_head_tiles; head_tile++) {
-        for (int32_t i = block_start / t->plan->tokens_per_tile; i * t->plan->tokens_per_tile < t->n_tokens; i++) {
+    for (int32_t head_tile = 0; head_tile < t->tiling->n_head_tiles; head_tile++) {
+        for (int32_t i = block_start / t->tiling->tokens_per_tile; i * t->tiling->tokens_per_tile < t->n_tokens; i++) {
             const struct tile tile = tile_at(t, head_tile, i);
             const struct span columns = tile_columns(t, &tile, block_start);
             if (columns.begin >= columns.end) { break; } /* the window has left the block */
@@ -229,8 +229,8 @@ static void run_block(struct task *t, int32_t block_start, bool wants_dq) {
     for (int32_t c = 0; c < qr_min(QR_ATTENTION_BLOCK, t->n_tokens - block_start); c++) {
         const int64_t token = t->first_token + block_start + c;
         const int64_t at = token * t->args->dqkv_stride + t->kv_head * forward->head_dim;
-        memcpy(t->args->dk + at, t->scratch.dk + c * t->plan->dim_padded, row_bytes);
-        memcpy(t->args->dv + at, t->scratch.dv + c * t->plan->dim_padded, row_bytes);
+        memcpy(t->args->dk + at, t->scratch.dk + c * t->tiling->dim_padded, row_bytes);
+        memcpy(t->args->dv + at, t->scratch.dv + c * t->tiling->dim_padded, row_bytes);
     }
 }
 
@@ -254,12 +254,12 @@ static void run_tile(struct task *t, const struct tile *tile) {
 static void open_task(const struct call *call, int64_t index, int worker, struct task *t) {
     const qr_attention_packed_args *forward = &call->args->forward;
     t->args = call->args;
-    t->plan = &call->plan;
+    t->tiling = &call->tiling;
     t->seq = (int32_t)(index / forward->n_kv_heads);
     t->kv_head = (int32_t)(index % forward->n_kv_heads);
     t->first_token = forward->seq_start[t->seq];
     t->n_tokens = forward->seq_start[t->seq + 1] - t->first_token;
-    qr_packed_backward_scratch_of(t->plan, worker, &t->scratch);
+    qr_packed_backward_scratch_of(t->tiling, worker, &t->scratch);
 }
 
 /* All of a sequence and K/V head; dq is added up in the result. */
@@ -267,7 +267,7 @@ static void run_whole(void *arg, int64_t index, int worker) {
     const struct call *call = arg;
     struct task t;
     open_task(call, index, worker, &t);
-    const int64_t dim = call->args->forward.head_dim, heads = call->plan.group * dim;
+    const int64_t dim = call->args->forward.head_dim, heads = call->tiling.group * dim;
     for (int32_t token = 0; token < t.n_tokens; token++) {
         float *dq = call->args->dq + (t.first_token + token) * call->args->dqkv_stride + t.kv_head * heads;
         memset(dq, 0, (size_t)heads * sizeof *dq);
@@ -282,7 +282,7 @@ static int64_t blocks_per_task(const struct call *call) {
 }
 
 static int64_t tiles_per_task(const struct call *call) {
-    return qr_ceil_div(call->args->forward.max_seq_tokens, call->plan.tokens_per_tile) * call->plan.n_head_tiles;
+    return qr_ceil_div(call->args->forward.max_seq_tokens, call->tiling.tokens_per_tile) * call->tiling.n_head_tiles;
 }
 
 static void run_one_block(void *arg, int64_t index, int worker) {
@@ -297,8 +297,8 @@ static void run_one_tile(void *arg, int64_t index, int worker) {
     const struct call *call = arg;
     struct task t;
     open_task(call, index / tiles_per_task(call), worker, &t);
-    const int32_t in_task = (int32_t)(index % tiles_per_task(call)), n_head_tiles = call->plan.n_head_tiles;
-    if (in_task / n_head_tiles * call->plan.tokens_per_tile >= t.n_tokens) { return; }
+    const int32_t in_task = (int32_t)(index % tiles_per_task(call)), n_head_tiles = call->tiling.n_head_tiles;
+    if (in_task / n_head_tiles * call->tiling.tokens_per_tile >= t.n_tokens) { return; }
     const struct tile tile = tile_at(&t, in_task % n_head_tiles, in_task / n_head_tiles);
     run_tile(&t, &tile);
 }
@@ -313,18 +313,17 @@ static void delta_rows(const void *args, int64_t begin, int64_t end) {
             const qr_vec out = qr_vec_load_act_n(forward->dst, forward->dst_dtype, i * dim + j, dim - j);
             sum = qr_vec_fma(qr_vec_load_n(call->args->dout + i * dim + j, dim - j), out, sum);
         }
-        call->plan.delta[i] = qr_vec_sum(sum);
+        call->tiling.delta[i] = qr_vec_sum(sum);
     }
 }
 
-void QR_ISA(qr_cpu_attention_packed_backward)(const qr_backend *backend, const qr_attention_packed_backward_args *args,
-                                              void *workspace) {
+static void run_part(const qr_backend *backend, const qr_attention_packed_backward_args *part, void *workspace) {
     enum { TASKS_PER_THREAD = 2 };
-    const qr_attention_packed_args *forward = &args->forward;
-    struct call call = {.args = args};
+    const qr_attention_packed_args *forward = &part->forward;
+    struct call call = {.args = part};
     qr_kv_write_args write;
-    qr_packed_backward_plan_make(backend, args, workspace, &call.plan);
-    qr_packed_kv_write(forward, &call.plan.pages, &write);
+    qr_packed_backward_tiling_make(backend, part, workspace, &call.tiling);
+    qr_packed_kv_write(forward, &call.tiling.pages, &write);
     QR_ISA(qr_cpu_kv_write)(backend, &write);
     qr_cpu_run_ranges(backend, forward->n_tokens, (int64_t)forward->n_heads * forward->head_dim, delta_rows, &call);
     const int64_t n_tasks = (int64_t)forward->n_seqs * forward->n_kv_heads;
@@ -335,4 +334,20 @@ void QR_ISA(qr_cpu_attention_packed_backward)(const qr_backend *backend, const q
     }
     qr_threads_run(backend->threads, n_tasks * blocks_per_task(&call), run_one_block, &call);
     qr_threads_run(backend->threads, n_tasks * tiles_per_task(&call), run_one_tile, &call);
+}
+
+void QR_ISA(qr_cpu_attention_packed_backward)(const qr_backend *backend, const qr_attention_packed_backward_args *args,
+                                              void *workspace) {
+    const int64_t out_row = (int64_t)args->forward.n_heads * args->forward.head_dim;
+    qr_packed_part part;
+    unsigned char *rest = (unsigned char *)workspace + qr_packed_parts_begin(&args->forward, workspace, &part);
+    while (qr_packed_parts_next(&args->forward, &part)) {
+        qr_attention_packed_backward_args backward = *args;
+        backward.forward = part.args;
+        backward.dout += part.first_token * out_row;
+        backward.dq += part.first_token * args->dqkv_stride;
+        backward.dk += part.first_token * args->dqkv_stride;
+        backward.dv += part.first_token * args->dqkv_stride;
+        run_part(backend, &backward, rest);
+    }
 }

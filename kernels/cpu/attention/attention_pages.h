@@ -2,7 +2,7 @@
 #ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_PAGES_H
 #define QR_KERNELS_CPU_ATTENTION_ATTENTION_PAGES_H
 
-#include "kernels/cpu/attention/attention_plan.h"
+#include "kernels/cpu/attention/attention_tiling.h"
 #include "kernels/cpu/simd/vec_units.h"
 
 /* Element k of every unit. */

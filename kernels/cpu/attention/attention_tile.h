@@ -3,7 +3,7 @@
 #ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_TILE_H
 #define QR_KERNELS_CPU_ATTENTION_ATTENTION_TILE_H
 
-#include "kernels/cpu/attention/attention_plan.h"
+#include "kernels/cpu/attention/attention_tiling.h"
 #include "kernels/cpu/simd/vec.h"
 
 /* Six by four accumulators and four operands of 32 registers, or six by two and two of 16. */

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
-#include "kernels/cpu/backend/limits.h"
+#include "kernels/cpu/backend/peaks.h"
 #include "kernels/cpu/cpu.h"
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
@@ -74,7 +74,7 @@ static qrun_status create(const char *isa, bool portable, qr_threads *threads, q
         .threads = threads,
         .memory_create = memory_create,
         .memory_destroy = memory_destroy,
-        .measure_limits = qr_cpu_measure_limits,
+        .measure_peaks = qr_cpu_measure_peaks,
     };
     qr_host_memory_set_functions(&cpu->host, &qr_cpu_weights);
     for (int op = 0; op < QR_OP_COUNT; op++) { cpu->host.base.ops[op] = *implementations[op]; }

@@ -16,7 +16,7 @@ static inline __m512bh gemm_broadcast(const float *src) {
 }
 static inline __m512 gemm_dot(__m512 acc, __m512bh a, __m512bh b) { return _mm512_dpbf16_ps(acc, a, b); }
 
-#include "kernels/cpu/linear/gemm_backward_body.h"
+#include "kernels/cpu/linear/gemm_backward_microkernel.h"
 
 static void multiply(const qr_cpu_gemm_product *p) { gemm_strips(p, false); }
 

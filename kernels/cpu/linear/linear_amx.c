@@ -48,7 +48,7 @@ static inline void tiles_end(tiles_state *state) {
 #define tiles_store(state, t, base, stride) WITHOUT(state, _tile_stored(t, base, stride))
 #define tiles_dot(state, c, a, b) WITHOUT(state, _tile_dpbf16ps(c, a, b))
 
-#include "kernels/cpu/linear/linear_tiles_body.h"
+#include "kernels/cpu/linear/linear_tiles_template.h"
 
 static void exercise(int64_t n_rounds) {
     static const uint16_t zeros[TILE_ELEMENTS];

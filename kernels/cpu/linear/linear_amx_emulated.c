@@ -1,4 +1,4 @@
-/* linear_tiles_body.h on tiles emulated with AVX-512, for tests, with the bits of the instruction: FMAs that treat
+/* linear_tiles_template.h on tiles emulated with AVX-512, for tests, with the bits of the instruction: FMAs that treat
  * subnormals as AMX does, because the CPU is told to (MXCSR). kernels/tile_sum.h has the definition. */
 #include <immintrin.h>
 #include <stdbool.h>
@@ -70,7 +70,7 @@ static void tiles_dot(tiles_state *state, int c, int a, int b) {
     _mm_setcsr(saved);
 }
 
-#include "kernels/cpu/linear/linear_tiles_body.h"
+#include "kernels/cpu/linear/linear_tiles_template.h"
 
 const qr_cpu_tiles_kernel qr_cpu_tiles_amx_emulated = TILES_KERNEL;
 static const qr_cpu_gemm_kernel gemm_emulated = TILES_GEMM;

@@ -23,9 +23,9 @@ typedef __m512bh tile_vector;
 static inline __m512bh tile_load(const uint16_t *src) { return (__m512bh)_mm512_loadu_si512(src); }
 static inline __m512 tile_dot(__m512 acc, __m512bh w, __m512bh x) { return _mm512_dpbf16_ps(acc, w, x); }
 
-#include "kernels/cpu/linear/linear_tile_body.h"
+#include "kernels/cpu/linear/linear_microkernel.h"
 
-enum { K_BLOCK = 1024, DECODE_ACCUMULATORS = 16, PREFETCH_BYTES = 6144 };
+enum { K_BLOCK = 1024, DECODE_ACCUMULATORS = 16, PREFETCH_BYTES = 6144, STORED_AHEAD_BYTES = 12288 };
 
 /* Rows of the group that are in work at once: with n_x rows of x, 16 accumulators (12 for three). */
 static inline int decode_row_count(const int n_x) { return n_x == 1 ? 16 : n_x == 2 ? 8 : 4; }
@@ -99,30 +99,39 @@ static inline __m512bh int8_values(const void *untyped) {
     return _mm512_cvtne2ps_pbh(high, low);
 }
 
-QR_INLINE void decode_int8_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x) {
+/* Rows that lie one after another in memory, as they are stored: weights of w_bytes. */
+QR_INLINE void decode_stored_rows(const qr_cpu_panel *p, const qr_cpu_product *product, tile_load_fn load_w,
+                                  const size_t w_bytes, const int n_x) {
     for (int64_t o = 0; o < p->n_rows; o += QR_TILE_ROWS) {
+        const int64_t row = p->row + o;
         for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
             const void *rows[QR_TILE_ROWS];
             for (int64_t r = 0; r < QR_TILE_ROWS; r++) {
-                rows[r] = (const int8_t *)qr_cpu_row(p->weight, p->layout, p->row + qr_min(o + r, p->n_rows - 1)) + k;
+                rows[r] =
+                    (const unsigned char *)qr_cpu_row(p->weight, p->layout, qr_min(row + r, p->row + p->n_rows - 1)) +
+                    (size_t)k * w_bytes;
             }
-            tile_multiply(rows, int8_values, 1, true, QR_TILE_ROWS * (int64_t)p->layout->row_bytes,
-                          (const uint16_t *)product->x + k, product->x_stride, n_x, qr_min(product->n_k - k, K_BLOCK),
-                          product->sums + o, product->sum_stride, k == 0);
+            /* From the first row at column k: what has been read of the tile is three rows' more. */
+            const int64_t ahead = STORED_AHEAD_BYTES + (QR_TILE_ROWS - 1) * k * (int64_t)w_bytes;
+            tile_multiply(rows, load_w, w_bytes, true, ahead, (const uint16_t *)product->x + k, product->x_stride, n_x,
+                          qr_min(product->n_k - k, K_BLOCK), product->sums + o, product->sum_stride, k == 0);
         }
     }
 }
 
 static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
     const bool nf4 = p->layout->kind == QR_CPU_NF4_GROUPS;
-    if (!nf4 && p->weight->desc.format != QR_WEIGHT_INT8) { return false; }
-#define CASE(n)                              \
-    case n:                                  \
-        if (nf4) {                           \
-            decode_rows(p, product, n);      \
-        } else {                             \
-            decode_int8_rows(p, product, n); \
-        }                                    \
+    const qr_weight_format format = p->weight->desc.format;
+    if (!nf4 && format != QR_WEIGHT_INT8 && format != QR_WEIGHT_BF16) { return false; }
+#define CASE(n)                                                      \
+    case n:                                                          \
+        if (nf4) {                                                   \
+            decode_rows(p, product, n);                              \
+        } else if (format == QR_WEIGHT_INT8) {                       \
+            decode_stored_rows(p, product, int8_values, 1, n);       \
+        } else {                                                     \
+            decode_stored_rows(p, product, tile_load_element, 2, n); \
+        }                                                            \
         return true;
     switch (product->n_x) {
         CASE(1)

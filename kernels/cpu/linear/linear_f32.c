@@ -21,9 +21,9 @@ QR_INLINE void fetch_flat_row(const qr_cpu_panel *panel, int64_t row, qr_dtype r
     qr_cpu_nf4_flat_row_f32(panel, row, round_to, dst);
 }
 
-#include "kernels/cpu/linear/gemm_backward_f32_body.h"
-#include "kernels/cpu/linear/linear_fetch_body.h"
-#include "kernels/cpu/linear/linear_tile_body.h"
+#include "kernels/cpu/linear/gemm_backward_f32.h"
+#include "kernels/cpu/linear/linear_dequantise.h"
+#include "kernels/cpu/linear/linear_microkernel.h"
 
 static void fetch_f32(const qr_cpu_panel *p) { fetch_panel(p, QR_DTYPE_F32); }
 static void fetch_rounded_to_bf16(const qr_cpu_panel *p) { fetch_panel(p, QR_DTYPE_BF16); }

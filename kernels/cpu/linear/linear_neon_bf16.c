@@ -31,8 +31,8 @@ QR_INLINE void fetch_flat_row(const qr_cpu_panel *panel, int64_t row, qr_dtype r
     qr_cpu_nf4_flat_row_bf16(panel, row, dst);
 }
 
-#include "kernels/cpu/linear/linear_fetch_body.h"
-#include "kernels/cpu/linear/linear_tile_body.h"
+#include "kernels/cpu/linear/linear_dequantise.h"
+#include "kernels/cpu/linear/linear_microkernel.h"
 
 static void fetch(const qr_cpu_panel *p) { fetch_panel(p, QR_DTYPE_BF16); }
 
@@ -43,7 +43,7 @@ static inline bfloat16x8_t gemm_load(const float *src) { return tile_load((const
 static inline bfloat16x8_t gemm_broadcast(const float *src) { return vreinterpretq_bf16_f32(vld1q_dup_f32(src)); }
 static inline float32x4_t gemm_dot(float32x4_t acc, bfloat16x8_t a, bfloat16x8_t b) { return vbfdotq_f32(acc, a, b); }
 
-#include "kernels/cpu/linear/gemm_backward_body.h"
+#include "kernels/cpu/linear/gemm_backward_microkernel.h"
 
 static void gemm_multiply(const qr_cpu_gemm_product *p) { gemm_strips(p, false); }
 

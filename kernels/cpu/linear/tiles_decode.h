@@ -1,4 +1,4 @@
-/* Few rows of x: each weight is read once, dequantised and multiplied at once. Included by linear_tiles_body.h.
+/* Few rows of x: each weight is read once, dequantised and multiplied at once. Included by linear_tiles_template.h.
  *
  * The weight rows of a task are one flat sequence of runs (16 rows by 128 columns). While run s is dequantised into one
  * slot of a ring, the tiles of run s − 1 in the other slot meet x, and the tables of run s + 1 are made. Each comes in

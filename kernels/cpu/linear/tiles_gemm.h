@@ -1,6 +1,6 @@
-/* The product of the backward pass (gemm_backward.h) on tiles. Included by linear_tiles_body.h. A, rows of pairs of k,
- * and B, pairs of k by columns, are tiles as they lie in their scratch. An element of C takes 16 pairs of k at a time,
- * ascending, in the order of tile_sum.h. */
+/* The product of the backward pass (gemm_backward.h) on tiles. Included by linear_tiles_template.h. A, rows of pairs of
+ * k, and B, pairs of k by columns, are tiles as they lie in their scratch. An element of C takes 16 pairs of k at a
+ * time, ascending, in the order of tile_sum.h. */
 
 enum { GEMM_TILE_UNITS = 16 };
 

@@ -1,4 +1,4 @@
-/* More rows of x: panels of 32 weight rows by 512 columns in L1. Included by linear_tiles_body.h.
+/* More rows of x: panels of 32 weight rows by 512 columns in L1. Included by linear_tiles_template.h.
  *
  * A task walks K in super-blocks, of which x and the sums of the task stay in L2; in one, panel by panel, the K blocks
  * of the panel; and with each, all rows of x, 32 at a time. Beside the products

@@ -1,7 +1,7 @@
 /* rms_norm_backward, layer_norm_backward. With n = (x − mean) · scale the normalised group and g = dy · weight:
  *     dx = scale · (g − mean(g) − n · mean(g · n)), dweight = sum of dy · n, dbias = sum of dy,
- * where RMSNorm has neither of the first two means. Sums over dim are those of norm_sums.h; sums over rows run in
- * order, each column in a lane of its own. */
+ * where RMSNorm has neither of the first two means. Sums over dim are those of norm_sums.h; sums over rows go on from
+ * what is there, row by row, each column in a lane of its own: rows in several calls have the bits of one. */
 #include "kernels/cpu/norm_sums.h"
 #include "kernels/cpu/train/train_scratch.h"
 #include "kernels/cpu/vector_ops.h"
@@ -87,17 +87,25 @@ static void dx_rows(const void *args, int64_t begin, int64_t end) { run_rows(arg
 
 enum { COLUMN_VECTORS = 4, COLUMN_BLOCK = COLUMN_VECTORS * QR_VEC };
 
-static void add_columns(float *dst, const qr_vec *sums, int64_t first, int64_t dim) {
+QR_INLINE void load_columns(qr_vec *sums, const float *src, int64_t first, int64_t dim) {
+    QR_UNROLL for (int v = 0; v < COLUMN_VECTORS; v++) {
+        const int64_t j = first + v * QR_VEC;
+        sums[v] = src != NULL && j < dim ? qr_vec_load_n(src + j, dim - j) : qr_vec_zero();
+    }
+}
+
+QR_INLINE void store_columns(float *dst, const qr_vec *sums, int64_t first, int64_t dim) {
     QR_UNROLL for (int v = 0; v < COLUMN_VECTORS; v++) {
         const int64_t j = first + v * QR_VEC;
         if (dst == NULL || j >= dim) { break; }
-        qr_vec_store_n(dst + j, qr_vec_add(qr_vec_load_n(dst + j, dim - j), sums[v]), dim - j);
+        qr_vec_store_n(dst + j, sums[v], dim - j);
     }
 }
 
 static void weight_column_block(const norm *n, int64_t first) {
     qr_vec weight_sums[COLUMN_VECTORS], bias_sums[COLUMN_VECTORS];
-    QR_UNROLL for (int v = 0; v < COLUMN_VECTORS; v++) { weight_sums[v] = bias_sums[v] = qr_vec_zero(); }
+    load_columns(weight_sums, n->args.dweight, first, n->args.dim);
+    load_columns(bias_sums, n->dbias, first, n->args.dim);
     for (int64_t i = 0; i < n->args.n_rows; i++) {
         for (int64_t group = 0; group < n->args.n_groups; group++) {
             const float *x = n->args.x + i * n->args.x_stride + group * n->args.dim,
@@ -112,8 +120,8 @@ static void weight_column_block(const norm *n, int64_t first) {
             }
         }
     }
-    add_columns(n->args.dweight, weight_sums, first, n->args.dim);
-    add_columns(n->dbias, bias_sums, first, n->args.dim);
+    store_columns(n->args.dweight, weight_sums, first, n->args.dim);
+    store_columns(n->dbias, bias_sums, first, n->args.dim);
 }
 
 static void weight_columns(const void *args, int64_t begin, int64_t end) {

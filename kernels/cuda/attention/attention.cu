@@ -44,11 +44,11 @@ static size_t attention_workspace(const qr_attention_args &args) {
 }
 
 /* A block for one row: joins the partial results of the splits, in order. grid: tokens, or sequences; heads. */
-__global__ void attention_join_kernel(qr_attention_args a, attention_plan plan, float weight_scale) {
+__global__ void attention_join_kernel(qr_attention_args a, attention_tiling tiling, float weight_scale) {
     await_previous();
     admit_next();
     int32_t token = static_cast<int32_t>(blockIdx.x), seq = token;
-    if (plan.part == PART_SINGLE_TOKENS) {
+    if (tiling.part == PART_SINGLE_TOKENS) {
         if (a.q_start[seq + 1] - a.q_start[seq] != 1) { return; }
         token = a.q_start[seq];
     } else {
@@ -65,9 +65,9 @@ __global__ void attention_join_kernel(qr_attention_args a, attention_plan plan, 
 #pragma unroll
             for (int i = 0; i < JOIN_BATCH; i++) {
                 if (split + i > last_split) { break; }
-                const int64_t at = partial_at(a, plan, seq, token, head, split + i);
-                states[i] = plan.states[at];
-                sums[i] = plan.sums[at * head_dim + j];
+                const int64_t at = partial_at(a, tiling, seq, token, head, split + i);
+                states[i] = tiling.states[at];
+                sums[i] = tiling.sums[at * head_dim + j];
             }
 #pragma unroll
             for (int i = 0; i < JOIN_BATCH; i++) {
@@ -81,44 +81,44 @@ __global__ void attention_join_kernel(qr_attention_args a, attention_plan plan, 
     }
 }
 
-static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_tiling &tiling,
                               bool large, qr_error *err) {
     switch (args.layout.format) {
-        case QR_KV_INT8: return qr_cuda_attention_mma<kv_int8>(cuda, args, plan, large, err);
-        case QR_KV_F16: return qr_cuda_attention_mma<kv_f16>(cuda, args, plan, large, err);
-        default: return qr_cuda_attention_mma<kv_bf16>(cuda, args, plan, large, err);
+        case QR_KV_INT8: return qr_cuda_attention_mma<kv_int8>(cuda, args, tiling, large, err);
+        case QR_KV_F16: return qr_cuda_attention_mma<kv_f16>(cuda, args, tiling, large, err);
+        default: return qr_cuda_attention_mma<kv_bf16>(cuda, args, tiling, large, err);
     }
 }
 
 /* A block a split, and the join. */
-static qrun_status launch_splits(qr_cuda_backend &cuda, const qr_attention_args &args, attention_plan plan,
+static qrun_status launch_splits(qr_cuda_backend &cuda, const qr_attention_args &args, attention_tiling tiling,
                                  void *workspace, qr_error *err) {
-    plan.sums = static_cast<float *>(workspace);
-    plan.states =
-        reinterpret_cast<softmax_state *>(plan.sums + partial_rows(args) * plan.n_slots * args.layout.head_dim);
-    QR_RETURN_IF_ERROR(launch_mma(cuda, args, plan, false, err));
-    const int64_t n_tokens = plan.part == PART_SINGLE_TOKENS ? args.n_seqs : args.n_tokens;
+    tiling.sums = static_cast<float *>(workspace);
+    tiling.states =
+        reinterpret_cast<softmax_state *>(tiling.sums + partial_rows(args) * tiling.n_slots * args.layout.head_dim);
+    QR_RETURN_IF_ERROR(launch_mma(cuda, args, tiling, false, err));
+    const int64_t n_tokens = tiling.part == PART_SINGLE_TOKENS ? args.n_seqs : args.n_tokens;
     const dim3 grid(static_cast<unsigned>(n_tokens), static_cast<unsigned>(args.n_heads));
-    return QR_LAUNCH_EARLY(cuda.device, err, attention_join_kernel, grid, JOIN_THREADS, 0, args, plan,
+    return QR_LAUNCH_EARLY(cuda.device, err, attention_join_kernel, grid, JOIN_THREADS, 0, args, tiling,
                            args.layout.format == QR_KV_F16 ? F16_WEIGHT_SCALE : 1.0F);
 }
 
 static qrun_status run_attention(qr_cuda_backend &cuda, const qr_attention_args &args, void *workspace, qr_error *err) {
     if (!uses_mma(args)) { return qr_cuda_attention_scalar(cuda, args, err); }
-    attention_plan plan = {};
-    plan.part = PART_ALL;
-    plan.group = args.n_heads / args.layout.n_kv_heads;
-    plan.n_slots = slots_of(args);
-    plan.score_factor = args.softcap > 0.0F ? args.scale / args.softcap : args.scale * LOG2_E;
-    plan.score_cap = args.softcap * LOG2_E;
-    plan.q_pairs = reinterpret_cast<uintptr_t>(args.q) % 8 == 0 && args.q_stride % 2 == 0;
+    attention_tiling tiling = {};
+    tiling.part = PART_ALL;
+    tiling.group = args.n_heads / args.layout.n_kv_heads;
+    tiling.n_slots = slots_of(args);
+    tiling.score_factor = args.softcap > 0.0F ? args.scale / args.softcap : args.scale * LOG2_E;
+    tiling.score_cap = args.softcap * LOG2_E;
+    tiling.q_pairs = reinterpret_cast<uintptr_t>(args.q) % 8 == 0 && args.q_stride % 2 == 0;
     const bool few = few_tokens(args);
-    if (plan.n_slots == 1) { return launch_mma(cuda, args, plan, !few, err); }
-    if (few) { return launch_splits(cuda, args, plan, workspace, err); }
-    plan.part = PART_SINGLE_TOKENS;
-    QR_RETURN_IF_ERROR(launch_splits(cuda, args, plan, workspace, err));
-    plan.part = PART_CHUNKS;
-    return launch_mma(cuda, args, plan, true, err);
+    if (tiling.n_slots == 1) { return launch_mma(cuda, args, tiling, !few, err); }
+    if (few) { return launch_splits(cuda, args, tiling, workspace, err); }
+    tiling.part = PART_SINGLE_TOKENS;
+    QR_RETURN_IF_ERROR(launch_splits(cuda, args, tiling, workspace, err));
+    tiling.part = PART_CHUNKS;
+    return launch_mma(cuda, args, tiling, true, err);
 }
 
 static bool supports_attention(const qr_attention_args &args, qr_error *err) {

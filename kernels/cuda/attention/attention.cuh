@@ -15,7 +15,7 @@ struct kv_int8;
 /* On the tensor cores, for pages of kv_bf16, kv_f16 or kv_int8 (attention_mma.cuh): one launch. `large`: tiles of as
  * many rows as there is a kernel for, for chunks; else of 16. */
 template <typename kv>
-qrun_status qr_cuda_attention_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+qrun_status qr_cuda_attention_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_tiling &tiling,
                                   bool large, qr_error *err);
 
 #endif

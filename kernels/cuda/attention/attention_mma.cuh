@@ -135,14 +135,14 @@ static QR_DEVICE void walk_keys(attention_warp<shape> &warp, const key_walk<shap
 /* grid: tiles, the long ones of a chunk first; K/V heads; splits, or 1. Shared memory: attention_shape. */
 template <typename shape>
 __global__ void __launch_bounds__(shape::THREADS)
-    attention_mma_kernel(qr_attention_args a, kv_offsets offsets, attention_plan plan) {
+    attention_mma_kernel(qr_attention_args a, kv_offsets offsets, attention_tiling tiling) {
     await_previous();
     admit_next();
     row_tile tile;
-    if (!find_tile<shape::ROWS>(a, plan, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x), tile)) { return; }
-    const query_row front = row_at(plan, tile, tile.first), back = row_at(plan, tile, tile.end - 1);
+    if (!find_tile<shape::ROWS>(a, tiling, static_cast<int32_t>(gridDim.x - 1 - blockIdx.x), tile)) { return; }
+    const query_row front = row_at(tiling, tile, tile.first), back = row_at(tiling, tile, tile.end - 1);
     int32_t first = first_seen(a, front.position), last = back.position;
-    const bool one_split = plan.sums != NULL;
+    const bool one_split = tiling.sums != NULL;
     if (one_split) {
         const int32_t split = split_of(first) + static_cast<int32_t>(blockIdx.z);
         if (split > split_of(last)) { return; }
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(shape::THREADS)
     unsigned char *shared = shared_memory<unsigned char>();
     row_tile *kept = reinterpret_cast<row_tile *>(shared + shape::TILE); /* needed again at the end: not in registers */
     if (threadIdx.x == 0) { *kept = tile; }
-    attention_warp<shape> warp(a, plan, tile, shared);
+    attention_warp<shape> warp(a, tiling, tile, shared);
     const joined_splits<shape> joined(shared);
     if (!one_split) { joined.clear(); }
     walk_keys<shape>(warp, walk, joined);
@@ -171,33 +171,33 @@ __global__ void __launch_bounds__(shape::THREADS)
 }
 
 template <typename shape>
-static qrun_status launch_shape(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+static qrun_status launch_shape(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_tiling &tiling,
                                 qr_error *err) {
-    const dim3 grid(static_cast<unsigned>(count_tiles(args, plan.part, plan.group, shape::ROWS)),
+    const dim3 grid(static_cast<unsigned>(count_tiles(args, tiling.part, tiling.group, shape::ROWS)),
                     static_cast<unsigned>(args.layout.n_kv_heads),
-                    plan.sums != NULL ? static_cast<unsigned>(plan.n_slots) : 1);
-    const size_t shared_bytes = plan.sums != NULL ? shape::SPLIT_BYTES : shape::WALK_BYTES;
+                    tiling.sums != NULL ? static_cast<unsigned>(tiling.n_slots) : 1);
+    const size_t shared_bytes = tiling.sums != NULL ? shape::SPLIT_BYTES : shape::WALK_BYTES;
     return QR_LAUNCH_EARLY(cuda.device, err, attention_mma_kernel<shape>, grid, shape::THREADS, shared_bytes, args,
-                           kv_offsets_of(&args.layout), plan);
+                           kv_offsets_of(&args.layout), tiling);
 }
 
 /* Large tiles where there are chunks, and a thread can hold 16 rows of sums. */
 template <typename kv, int DIM>
-static qrun_status launch_dim(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+static qrun_status launch_dim(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_tiling &tiling,
                               bool large, qr_error *err) {
     typedef attention_shape<kv, DIM, (DIM <= 128 ? 4 : 1), (DIM <= 128 ? 1 : 4)> chunk;
     typedef attention_shape<kv, DIM, 1, 4> token;
-    return large ? launch_shape<chunk>(cuda, args, plan, err) : launch_shape<token>(cuda, args, plan, err);
+    return large ? launch_shape<chunk>(cuda, args, tiling, err) : launch_shape<token>(cuda, args, tiling, err);
 }
 
 template <typename kv>
-qrun_status qr_cuda_attention_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_plan &plan,
+qrun_status qr_cuda_attention_mma(qr_cuda_backend &cuda, const qr_attention_args &args, const attention_tiling &tiling,
                                   bool large, qr_error *err) {
     enum { MIDDLE = kv::SCALED ? 128 : 96 }; /* a quarter of 96 is no whole load of INT8 values */
-    if (args.layout.head_dim <= 64) { return launch_dim<kv, 64>(cuda, args, plan, large, err); }
-    if (args.layout.head_dim <= MIDDLE) { return launch_dim<kv, MIDDLE>(cuda, args, plan, large, err); }
-    if (args.layout.head_dim <= 128) { return launch_dim<kv, 128>(cuda, args, plan, large, err); }
-    return launch_dim<kv, 256>(cuda, args, plan, large, err);
+    if (args.layout.head_dim <= 64) { return launch_dim<kv, 64>(cuda, args, tiling, large, err); }
+    if (args.layout.head_dim <= MIDDLE) { return launch_dim<kv, MIDDLE>(cuda, args, tiling, large, err); }
+    if (args.layout.head_dim <= 128) { return launch_dim<kv, 128>(cuda, args, tiling, large, err); }
+    return launch_dim<kv, 256>(cuda, args, tiling, large, err);
 }
 
 #endif

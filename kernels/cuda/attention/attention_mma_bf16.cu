@@ -2,4 +2,4 @@
 #include "kernels/cuda/attention/attention_mma.cuh"
 
 template qrun_status qr_cuda_attention_mma<kv_bf16>(qr_cuda_backend &, const qr_attention_args &,
-                                                    const attention_plan &, bool, qr_error *);
+                                                    const attention_tiling &, bool, qr_error *);

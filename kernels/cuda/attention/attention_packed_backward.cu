@@ -1,6 +1,7 @@
-/* attention_packed_backward, probabilities recomputed from q, k and lse: delta by a warp a query and head; dq by a
- * block for a tile of queries, over the keys; dk and dv by a block for a tile of keys, over the queries that see them
- * and the query heads of the group, in order: no atomic additions, so the bits are always the same. */
+/* attention_packed_backward, probabilities recomputed from q, k and lse. delta is computed by a warp a query and head,
+ * and dq by a block for a tile of queries, over the keys. dk and dv are computed by a block for a tile of keys, over
+ * the queries that see them and the query heads of the group, in order. There are no atomic additions, so the bits are
+ * always the same. */
 #include "kernels/cuda/attention/attention_packed_mma.cuh"
 
 enum { DELTA_THREADS = 128, DELTA_WARPS = DELTA_THREADS / WARP_LANES };

@@ -149,16 +149,16 @@ QR_DEVICE float score_tanh(float x) {
 
 /* Scores in powers of two. `key_scale` is that of the warp's first key. */
 template <typename shape>
-static QR_DEVICE void finish_scores(const attention_plan &plan, const float *key_scale,
+static QR_DEVICE void finish_scores(const attention_tiling &tiling, const float *key_scale,
                                     float scores[shape::KEY_TILES][4]) {
     const unsigned column = 2 * (lane_index() % 4);
     for_each_sum<shape::KEY_TILES>([&](int key, int i) {
         if (shape::kv::SCALED) { scores[key][i] *= key_scale[8 * key + static_cast<int>(column) + i % 2]; }
-        scores[key][i] *= plan.score_factor;
+        scores[key][i] *= tiling.score_factor;
     });
-    if (!(plan.score_cap > 0.0F)) { return; }
+    if (!(tiling.score_cap > 0.0F)) { return; }
     for_each_sum<shape::KEY_TILES>(
-        [&](int key, int i) { scores[key][i] = plan.score_cap * score_tanh(scores[key][i]); });
+        [&](int key, int i) { scores[key][i] = tiling.score_cap * score_tanh(scores[key][i]); });
 }
 
 /* −∞ where a row, at position own[i], does not see a key. `position` is that of the warp's first key. */

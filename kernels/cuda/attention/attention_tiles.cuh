@@ -1,5 +1,5 @@
 /* Which rows a block of attention_mma_kernel takes, what they see, and where partial results lie. Row r of a sequence
- * and K/V head is query head r % group of the group, of token r / group: the rows share the keys they see, and are rows
+ * and K/V head is query head r % group of the group, of token r / group. The rows share the keys they see, and are rows
  * of one matrix product, each of which a product computes by itself. */
 #ifndef QR_KERNELS_CUDA_ATTENTION_TILES_CUH
 #define QR_KERNELS_CUDA_ATTENTION_TILES_CUH
@@ -13,7 +13,7 @@ enum attention_part { PART_ALL, PART_SINGLE_TOKENS, PART_CHUNKS };
 
 /* By value in a kernel's parameters; from n_tokens, n_seqs, table_stride, heads and window alone, so that a recorded
  * launch serves every batch of these. */
-struct attention_plan {
+struct attention_tiling {
     attention_part part;
     int32_t group;   /* query heads a K/V head */
     int32_t n_slots; /* splits kept of a row: split s is in slot s % n_slots */
@@ -51,23 +51,24 @@ template <typename F> static QR_DEVICE int32_t last_at_or_before(int32_t n_seqs,
  * s · (n_rows − 1)) / n_rows: enough for what a sequence's last tile lacks, computed without reading the lengths of the
  * sequences before. Some indices name no tile: false then, and for sequences of the other part. */
 template <int n_rows>
-static QR_DEVICE bool find_tile(const qr_attention_args &a, const attention_plan &plan, int32_t index, row_tile &tile) {
+static QR_DEVICE bool find_tile(const qr_attention_args &a, const attention_tiling &tiling, int32_t index,
+                                row_tile &tile) {
     int32_t number;
-    if (plan.part == PART_SINGLE_TOKENS) {
-        const int32_t of_token = (plan.group + n_rows - 1) / n_rows;
+    if (tiling.part == PART_SINGLE_TOKENS) {
+        const int32_t of_token = (tiling.group + n_rows - 1) / n_rows;
         tile.seq = index / of_token;
         number = index % of_token;
     } else {
-        const auto begin = [&](int32_t s) { return (a.q_start[s] * plan.group + s * (n_rows - 1)) / n_rows; };
+        const auto begin = [&](int32_t s) { return (a.q_start[s] * tiling.group + s * (n_rows - 1)) / n_rows; };
         tile.seq = last_at_or_before(a.n_seqs, index, begin);
         number = index - begin(tile.seq);
     }
     tile.q_start = a.q_start[tile.seq];
-    const int32_t n_tokens = a.q_start[tile.seq + 1] - tile.q_start, rows = n_tokens * plan.group;
+    const int32_t n_tokens = a.q_start[tile.seq + 1] - tile.q_start, rows = n_tokens * tiling.group;
     tile.first = number * n_rows;
     tile.end = rows - tile.first > n_rows ? tile.first + n_rows : rows;
     tile.first_position = a.first_position[tile.seq];
-    const bool wanted = plan.part == PART_ALL || (n_tokens == 1) == (plan.part == PART_SINGLE_TOKENS);
+    const bool wanted = tiling.part == PART_ALL || (n_tokens == 1) == (tiling.part == PART_SINGLE_TOKENS);
     return wanted && tile.first < rows;
 }
 
@@ -91,21 +92,21 @@ struct query_row {
     bool stored;
 };
 
-static QR_DEVICE query_row row_at(const attention_plan &plan, const row_tile &tile, int32_t row) {
-    const int32_t at = row < tile.end ? row : tile.end - 1, token = at / plan.group;
+static QR_DEVICE query_row row_at(const attention_tiling &tiling, const row_tile &tile, int32_t row) {
+    const int32_t at = row < tile.end ? row : tile.end - 1, token = at / tiling.group;
     query_row result;
     result.token = tile.q_start + token;
-    result.head = static_cast<int32_t>(blockIdx.y) * plan.group + (at - token * plan.group);
+    result.head = static_cast<int32_t>(blockIdx.y) * tiling.group + (at - token * tiling.group);
     result.position = tile.first_position + token;
     result.stored = row < tile.end;
     return result;
 }
 
 /* Where a row's partial result of a split lies, in `states`; its sums begin at this times head_dim. */
-static QR_DEVICE int64_t partial_at(const qr_attention_args &a, const attention_plan &plan, int32_t seq, int32_t token,
-                                    int32_t head, int32_t split) {
-    const int32_t row = (plan.part == PART_SINGLE_TOKENS ? seq : token) * a.n_heads + head;
-    return static_cast<int64_t>(row) * plan.n_slots + split % plan.n_slots;
+static QR_DEVICE int64_t partial_at(const qr_attention_args &a, const attention_tiling &tiling, int32_t seq,
+                                    int32_t token, int32_t head, int32_t split) {
+    const int32_t row = (tiling.part == PART_SINGLE_TOKENS ? seq : token) * a.n_heads + head;
+    return static_cast<int64_t>(row) * tiling.n_slots + split % tiling.n_slots;
 }
 
 #endif

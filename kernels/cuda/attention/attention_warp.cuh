@@ -89,15 +89,15 @@ template <typename shape> struct attention_warp {
     typedef typename shape::kv kv;
     enum { KEY_WARPS = shape::KEY_WARPS };
     const qr_attention_args &a;
-    const attention_plan &plan;
+    const attention_tiling &tiling;
     unsigned row_warp, key_warp;
     int32_t own[2]; /* positions of this lane's rows, g and g + 8 */
     attention_queries<shape> q;
     attention_state<shape> state;
 
-    QR_DEVICE attention_warp(const qr_attention_args &a_, const attention_plan &plan_, const row_tile &tile,
+    QR_DEVICE attention_warp(const qr_attention_args &a_, const attention_tiling &tiling_, const row_tile &tile,
                              unsigned char *shared)
-        : a(a_), plan(plan_) {
+        : a(a_), tiling(tiling_) {
         row_warp = warp_index() / KEY_WARPS;
         key_warp = warp_index() % KEY_WARPS;
         const float *src[2];
@@ -107,7 +107,7 @@ template <typename shape> struct attention_warp {
             own[i] = row.position;
             src[i] = a.q + row.token * a.q_stride + static_cast<int64_t>(row.head) * a.layout.head_dim;
         }
-        if (plan.q_pairs) {
+        if (tiling.q_pairs) {
             load_queries<shape, true>(shared, src, a.layout.head_dim, q);
         } else {
             load_queries<shape, false>(shared, src, a.layout.head_dim, q);
@@ -116,14 +116,14 @@ template <typename shape> struct attention_warp {
     }
 
     QR_DEVICE query_row row_of(const row_tile &tile, unsigned row) const {
-        return row_at(plan, tile, tile.first + static_cast<int32_t>(16 * row_warp + row));
+        return row_at(tiling, tile, tile.first + static_cast<int32_t>(16 * row_warp + row));
     }
 
     /* Scores of this warp's keys of the block at `position`. */
     QR_DEVICE void score(unsigned char *shared, int32_t position, float scores[shape::KEY_TILES][4]) const {
         const int first_key = static_cast<int>(key_warp) * (KEYS / KEY_WARPS);
         multiply_keys<shape>(q, shared, first_key, scores);
-        finish_scores<shape>(plan, reinterpret_cast<const float *>(shared + shape::KEY_SCALES) + first_key, scores);
+        finish_scores<shape>(tiling, reinterpret_cast<const float *>(shared + shape::KEY_SCALES) + first_key, scores);
         if (masked(position)) { mask_scores<shape>(a, own, position + first_key, scores); }
     }
 
@@ -316,8 +316,8 @@ template <typename shape> struct attention_warp {
         for (unsigned i = 0; i < 2; i++) {
             const query_row row = row_of(tile, lane_index() / 4 + 8 * i);
             if (!row.stored || !sees_split(split, i)) { continue; }
-            const int64_t at = partial_at(a, plan, tile.seq, row.token, row.head, split);
-            float *sums = plan.sums + at * a.layout.head_dim;
+            const int64_t at = partial_at(a, tiling, tile.seq, row.token, row.head, split);
+            float *sums = tiling.sums + at * a.layout.head_dim;
 #pragma unroll
             for (int s = 0; s < shape::SUM_TILES; s++) {
 #pragma unroll
@@ -325,7 +325,9 @@ template <typename shape> struct attention_warp {
                     if (dim_of(s, odd) < a.layout.head_dim) { sums[dim_of(s, odd)] = state.sums[s][2 * i + odd]; }
                 }
             }
-            if (key_warp == 0 && lane_index() % 4 == 0) { plan.states[at] = softmax_state{state.largest[i], total[i]}; }
+            if (key_warp == 0 && lane_index() % 4 == 0) {
+                tiling.states[at] = softmax_state{state.largest[i], total[i]};
+            }
         }
     }
 

@@ -7,9 +7,9 @@
 #include "kernels/cuda/backend/unsupported.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/cublaslt.h"
+#include "kernels/cuda/device/graph_capture.h"
 #include "kernels/cuda/device/marks.h"
 #include "kernels/cuda/device/memory.h"
-#include "kernels/cuda/device/record.h"
 #include "kernels/cuda/device/transfer.h"
 #include "kernels/cuda/linear/wgmma_check.h"
 
@@ -148,7 +148,7 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->loading_wait = qr_cuda_loading_wait;
     base->loading_end = qr_cuda_loading_end;
     base->weight_put_source = qr_cuda_weight_put_source;
-    base->measure_limits = qr_cuda_measure_limits;
+    base->measure_peaks = qr_cuda_measure_peaks;
 #define QR_X(name) base->ops[QR_OP_##name] = qr_cuda_op_##name;
     QR_OPS(QR_X)
 #undef QR_X

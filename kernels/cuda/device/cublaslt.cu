@@ -158,8 +158,8 @@ struct description {
 
 static qrun_status check(const qr_device *device, cublasStatus_t status, const char *what, qr_error *err) {
     if (status == CUBLAS_STATUS_SUCCESS) { return QRUN_OK; }
-    const cudaError_t behind = cudaGetLastError();
-    if (behind != cudaSuccess) { return qr_device_check(device, behind, what, err); }
+    const cudaError_t left = cudaGetLastError();
+    if (left != cudaSuccess) { return qr_device_check(device, left, what, err); }
     return qr_fail(err, QRUN_ERROR_DEVICE, "cuda: cuBLASLt: %s failed with status %d", what, static_cast<int>(status));
 }
 

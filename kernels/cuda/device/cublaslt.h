@@ -45,8 +45,8 @@ int64_t qr_cublaslt_min_rows(const qr_device *device);
 /* The first multiple of QR_CUBLASLT_ALIGNMENT in a workspace, which is QR_CUBLASLT_ALIGNMENT bytes larger than needed.
  */
 static inline unsigned char *qr_cublaslt_aligned(void *workspace) {
-    const uintptr_t behind = reinterpret_cast<uintptr_t>(workspace) % QR_CUBLASLT_ALIGNMENT;
-    return static_cast<unsigned char *>(workspace) + (behind == 0 ? 0 : QR_CUBLASLT_ALIGNMENT - behind);
+    const uintptr_t past = reinterpret_cast<uintptr_t>(workspace) % QR_CUBLASLT_ALIGNMENT;
+    return static_cast<unsigned char *>(workspace) + (past == 0 ? 0 : QR_CUBLASLT_ALIGNMENT - past);
 }
 
 /* Whether the library takes a product of these sizes, strides and alignments: no data is read. */

@@ -9,8 +9,8 @@
 #include "kernels/cuda/device/api.h"
 #include "kernels/cuda/device/cublaslt.h"
 #include "kernels/cuda/device/fault.h"
+#include "kernels/cuda/device/graph_capture.h"
 #include "kernels/cuda/device/marks.h"
-#include "kernels/cuda/device/record.h"
 
 /* Transfers whose ends can be waited for one by one; an older one is waited for with a later one. */
 enum { QR_DEVICE_TICKETS = 16 };

@@ -1,6 +1,6 @@
-/* linear with x in F32: a warp for one output and up to 8 rows of x, lanes over the columns in steps of 32, one
- * butterfly a row: the order of a sum follows from cols alone. linear_mma.cu, linear_tile.cu
- * and linear_wgmma.cu have x in 16 bits. */
+/* linear with x in F32. A warp has one output and up to 8 rows of x, lanes over the columns in steps of 32, and one
+ * butterfly a row. The order of a sum follows from cols alone. linear_mma.cu, linear_tile.cu and linear_wgmma.cu have x
+ * in 16 bits. */
 #include "kernels/cuda/linear/linear.cuh"
 #include "kernels/cuda/linear/ops_cublaslt.cuh"
 

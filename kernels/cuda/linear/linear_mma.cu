@@ -1,9 +1,9 @@
 /* linear with x in BF16 or F16 for up to 64 rows, and for any number of them where linear_tile.cu cannot: bound by
- * reading the weights. A block computes m_tiles · 16 outputs of n_tiles · 8 rows; its eight warps take a segment of
- * the columns each, and meet in shared memory, where the segments' sums are added in order (linear.cuh).
+ * reading the weights. A block computes m_tiles · 16 outputs of n_tiles · 8 rows; its eight warps take a segment of the
+ * columns each, and meet in shared memory, where the segments' sums are added in order (linear.cuh).
  *
- * What an H100 needs for this, per SM and cycle, to read NF4 at its memory's datasheet rate (3.35 TB/s / 132 SMs /
- * 1.75 GHz = 14.5 bytes: 29 weights):
+ * What an H100 needs for this, per SM and cycle, to read NF4 at its memory's datasheet rate (3.35 TB/s / 132 SMs / 1.75
+ * GHz = 14.5 bytes: 29 weights):
  *   - Bytes under way: 14.5 · 1.75 GHz · ~1 µs of latency, some 25 KB at least, 40 with slack. A warp has its next
  *     DEPTH chunks in registers, 512 bytes each of NF4: 49 KB with three blocks of eight warps (80 registers). Wider
  *     loads would need another order of columns: a quad reads the 32 bytes of a row and chunk, a sector, with 8 a lane.
@@ -17,10 +17,10 @@
  *     weights it costs two instructions a weight.
  *   - absmax: a quad's four lanes load those of four chunks ahead, one each, and hand them on by shuffles.
  *   - x: a warp reads its own segment alone, so a block reads x once a tile. For one row that is a quarter of the bytes
- *     of NF4 codes; for eight rows twice as much, though from L2 (or L1, which the codes pass by): hence the tiles of
- *     32 and 64 outputs, where there are enough of them for all multiprocessors. Blocks stay and take tile after tile,
- *     so that the table is made once, and load for the next before they add up. The kernel is launched early: its first
- *     loads overlap the short kernels that decode has between two linears. */
+ * of NF4 codes; for eight rows twice as much, though from L2 (or L1, which the codes pass by). Hence the tiles of 32
+ * and 64 outputs, where there are enough of them for all multiprocessors. Blocks stay and take tile after tile, so that
+ * the table is made once, and load for the next before they add up. The kernel is launched early: its first loads
+ * overlap the short kernels that decode has between two linears. */
 #include "kernels/cuda/linear/linear.cuh"
 
 enum {

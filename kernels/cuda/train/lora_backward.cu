@@ -1,6 +1,6 @@
 /* lora_backward: h = A x and dh = scale · dy B as lora's t, dx += dh A as lora's y, and the sums over tokens db and da
- * by column: the tokens are cut into SPLITS · WARPS runs by their number alone, each summed in order by a warp, and the
- * runs' sums are added in order. Where the caller permits bf16x2 splits, lora_cublaslt.cu is faster. */
+ * by column. The tokens are cut into SPLITS · WARPS runs by their number alone. Each is summed in order by a warp, and
+ * the runs' sums are added in order. Where the caller permits bf16x2 splits, lora_cublaslt.cu is faster. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/linear/lora_rows.cuh"
 #include "kernels/cuda/linear/ops_cublaslt.cuh"

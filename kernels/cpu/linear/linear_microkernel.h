@@ -1,0 +1,109 @@
+/* The register-blocked product of linear, included once by each kernel file, which defines before:
+ *     tile_element, tile_vector             the element type, and a vector of TILE_STEP of them
+ *     TILE_STEP                             elements of k that one accumulation takes
+ *     tile_load(const tile_element *)       and
+ *     tile_dot(acc, w, x)                   acc (a qr_vec) plus the products of w and x
+ * and includes vec_tile.h. The same accumulations happen, in the same order, whatever the shape of the tile. */
+
+typedef tile_vector (*tile_load_fn)(const void *src);
+static inline tile_vector tile_load_element(const void *src) { return tile_load(src); }
+
+/* QR_TILE_ROWS weight rows by n_x rows of x. load_w reads a vector of weights of w_bytes each. If prefetches, as many
+ * bytes as are read are prefetched, in the order of addresses, from `ahead` bytes after w[0] on: two threads then read
+ * INT8 rows at 97 % of the bandwidth, at 85 % where each row's own continuation was prefetched. load_w, w_bytes,
+ * prefetches and n_x are constants after inlining. */
+QR_INLINE void tile_multiply(const void *const w[QR_TILE_ROWS], tile_load_fn load_w, const size_t w_bytes,
+                             const bool prefetches, int64_t ahead, const tile_element *x, int64_t x_stride,
+                             const int n_x, int64_t n_k, float *sums, int64_t sum_stride, bool first) {
+    qr_vec acc[QR_TILE_MAX_COLS][QR_TILE_ROWS];
+    tile_vector xv[QR_TILE_MAX_COLS];
+    QR_UNROLL for (int i = 0; i < n_x; i++) {
+        QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) { acc[i][r] = qr_vec_zero(); }
+    }
+    for (int64_t k = 0; k < n_k; k += TILE_STEP) {
+        const unsigned char *next = (const unsigned char *)w[0] + ahead + QR_TILE_ROWS * (size_t)k * w_bytes;
+        if (prefetches) {
+            for (size_t i = 0; i < QR_TILE_ROWS * TILE_STEP * w_bytes; i += 64) { __builtin_prefetch(next + i); }
+        }
+        QR_UNROLL for (int i = 0; i < n_x; i++) { xv[i] = tile_load(x + i * x_stride + k); }
+        QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
+            const tile_vector wv = load_w((const unsigned char *)w[r] + (size_t)k * w_bytes);
+            QR_UNROLL for (int i = 0; i < n_x; i++) { acc[i][r] = tile_dot(acc[i][r], wv, xv[i]); }
+        }
+    }
+    qr_vec_reduce_rows(acc, n_x, sums, sum_stride, first);
+}
+
+/* The x rows stay in L1 while the weights pass. A panel that ends inside a tile repeats its last row. */
+QR_INLINE void multiply_rows(const qr_cpu_product *p, int64_t i, const int n_x, const bool prefetches) {
+    const tile_element *x = (const tile_element *)p->x + i * p->x_stride, *w = p->w;
+    for (int64_t o = 0; o < p->n_w; o += QR_TILE_ROWS) {
+        const void *rows[QR_TILE_ROWS];
+        for (int r = 0; r < QR_TILE_ROWS; r++) { rows[r] = w + qr_min(o + r, p->n_w - 1) * p->w_stride; }
+        tile_multiply(rows, tile_load_element, sizeof *w, prefetches, QR_TILE_ROWS * p->w_stride * (int64_t)sizeof *w,
+                      x, p->x_stride, n_x, p->n_k, p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
+    }
+}
+
+static void multiply(const qr_cpu_product *p) {
+    for (int64_t i = 0, n; i < p->n_x; i += n) {
+        n = qr_ceil_div(p->n_x - i, qr_ceil_div(p->n_x - i, QR_TILE_MAX_COLS)); /* even tiles: 16 rows are 6 + 5 + 5 */
+        switch (n) {
+#if QR_TILE_MAX_COLS >= 6
+            case 6:
+                if (p->n_x > QR_CPU_FEW_ROWS) { /* the panel has just been written: it is in L2 */
+                    multiply_rows(p, i, 6, false);
+                } else {
+                    multiply_rows(p, i, 6, true);
+                }
+                break;
+            case 5: multiply_rows(p, i, 5, true); break;
+            case 4: multiply_rows(p, i, 4, true); break;
+#endif
+#if QR_TILE_MAX_COLS >= 3
+            case 3: multiply_rows(p, i, 3, true); break;
+#endif
+#if QR_TILE_MAX_COLS >= 2
+            case 2: multiply_rows(p, i, 2, true); break;
+#endif
+            default: multiply_rows(p, i, 1, true); break;
+        }
+    }
+}
+
+/* Operands that the compiler cannot see through, so that no two accumulators can be merged. With 16 registers, 8
+ * accumulators and their operands fit; with 32, 12, which hide a latency of 6 cycles on two pipes, or 16, which hide 4
+ * on the four pipes of large Arm cores. */
+enum {
+    EXERCISE_COLS = QR_TILE_MAX_COLS < 6 ? 2
+                    : QR_VEC > 4         ? 3
+                                         : 4,
+    EXERCISE_FLOPS = QR_TILE_ROWS * EXERCISE_COLS * TILE_STEP * 2
+};
+
+static void exercise(int64_t n_rounds) {
+    volatile tile_element source = (tile_element)0;
+    tile_element operands[(QR_TILE_ROWS + EXERCISE_COLS) * TILE_STEP];
+    for (size_t i = 0; i < QR_COUNT_OF(operands); i++) { operands[i] = source; }
+    tile_vector w[QR_TILE_ROWS], x[EXERCISE_COLS];
+    qr_vec acc[QR_TILE_ROWS][EXERCISE_COLS];
+    QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) { w[r] = tile_load(operands + r * TILE_STEP); }
+    QR_UNROLL for (int i = 0; i < EXERCISE_COLS; i++) { x[i] = tile_load(operands + (QR_TILE_ROWS + i) * TILE_STEP); }
+    QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
+        QR_UNROLL for (int i = 0; i < EXERCISE_COLS; i++) { acc[r][i] = qr_vec_set1((float)source); }
+    }
+    for (int64_t round = 0; round < n_rounds; round++) {
+        QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
+            QR_UNROLL for (int i = 0; i < EXERCISE_COLS; i++) { acc[r][i] = tile_dot(acc[r][i], w[r], x[i]); }
+        }
+    }
+    volatile float sink;
+    for (int r = 0; r < QR_TILE_ROWS; r++) {
+        for (int i = 0; i < EXERCISE_COLS; i++) {
+            float stored[QR_VEC];
+            qr_vec_store(stored, acc[r][i]);
+            sink = stored[0];
+        }
+    }
+    (void)sink;
+}

@@ -1,0 +1,156 @@
+/* Tiles: a layer that is computed again may have all of its parts but attention run on some rows at a time, forward and
+ * backward, so that a layer takes attention's q, k, v, its output and their gradients for all rows, and everything else
+ * for the rows of one tile.
+ *
+ * A row of those parts depends on that row alone, and dropout's choices on the row's key. Sums over rows (the gradients
+ * of parameters) add a tile after the other, in the order of the rows. Where a backend's sums go on from what is there,
+ * row by row, as the CPU's do, every tile size has the bits of no tiles. */
+#include "runtime/pass/pass_state.h"
+
+#include "base/sizes.h"
+#include "runtime/model/layer_stream.h"
+
+/* ---- Some rows of a pass ----------------------------------------------------------------------------------------- */
+
+typedef struct part {
+    qr_train_pass pass;
+    qr_kept_layer kept; /* pass.current */
+} part;
+
+static void skip(float **rows, int64_t n, int64_t columns) {
+    if (*rows != NULL) { *rows += n * columns; }
+}
+
+static void skip_ints(int32_t **rows, int64_t n) {
+    if (*rows != NULL) { *rows += n; }
+}
+
+static void skip_act(void **rows, int64_t n, int64_t columns, qr_dtype dtype) {
+    if (*rows != NULL) { *rows = (unsigned char *)*rows + (size_t)(n * columns) * qr_dtype_bytes(dtype); }
+}
+
+/* Buffers of all rows that no layer has of its own. */
+static void skip_common(const qrun_model *model, int64_t n, qr_pass_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t inputs = s->n_layers * s->layer_input;
+    skip(&b->x, n, s->hidden);
+    skip(&b->dx, n, s->hidden);
+    skip(&b->inputs, n, inputs);
+    skip(&b->dinputs, n, inputs);
+    skip_act(&b->inputs_x, n, s->hidden, model->act_dtype);
+    skip_ints(&b->ids, n);
+    skip_ints(&b->position, n);
+    skip_ints(&b->slot, n);
+    skip_ints(&b->row_adapter, n);
+    if (b->row_key != NULL) { b->row_key += n; }
+    for (int i = 0; i < 2; i++) {
+        skip(&b->cos_table[i], n, s->rope_half[i]);
+        skip(&b->sin_table[i], n, s->rope_half[i]);
+        skip(&b->shared_kv[i], n, qr_pass_shared_kv_columns(model, i));
+        skip(&b->dshared_kv[i], n, qr_pass_shared_kv_columns(model, i));
+    }
+}
+
+/* Those of the layer: what attention reads and writes, and their gradients, whose rows are as wide as the layer's. */
+static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_t n, qr_pass_buffers *b,
+                          qr_kept_layer *kept) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t heads = s->n_heads * layer->head_dim, qkv = qr_qkv_columns(s, layer);
+    skip(&b->dattended, n, heads);
+    skip(&b->dqkv, n, qkv);
+    skip(&b->dq_gate, n, 2 * heads);
+    skip(&kept->x_in, n, s->hidden);
+    skip(&kept->buffers.qkv, n, qkv);
+    skip(&kept->buffers.qk_raw, n, qr_raw_columns(s, layer));
+    skip(&kept->buffers.q_gate, n, 2 * heads);
+    skip_act(&kept->buffers.ungated, n, heads, model->act_dtype);
+    skip_act(&kept->buffers.attended, n, heads, model->act_dtype);
+}
+
+static void cut(const qr_train_pass *pass, const qr_layer *layer, int64_t first, int64_t n, part *t) {
+    t->pass = *pass;
+    t->pass.n_tokens = n;
+    skip_common(pass->model, first, &t->pass.b);
+    if (pass->dropout.row_key != NULL) { t->pass.dropout.row_key = pass->dropout.row_key + first; }
+    if (layer == NULL) { return; }
+    t->kept = *pass->current;
+    t->pass.current = &t->kept;
+    skip_of_layer(pass->model, layer, first, &t->pass.b, &t->kept);
+}
+
+qrun_status qr_pass_for_tiles(qr_train_pass *pass, const qr_layer *layer, qr_pass_tile_fn run, qr_error *err) {
+    if (!qr_pass_has_tiles(pass)) { return run(pass, layer, err); }
+    const int64_t rows = pass->limits.policy.tile_rows;
+    for (int64_t first = 0; first < pass->n_tokens; first += rows) {
+        part t;
+        cut(pass, layer, first, qr_min(rows, pass->n_tokens - first), &t);
+        QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
+        QR_RETURN_IF_ERROR(run(&t.pass, layer, err));
+    }
+    return QRUN_OK;
+}
+
+/* ---- A layer ----------------------------------------------------------------------------------------------------- */
+
+/* What attention reads. */
+static qrun_status heads(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
+    const qr_layer_pass blocks = qr_pass_layer(tile);
+    QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
+    return qr_layer_attention_heads(&blocks, layer, err);
+}
+
+/* buffers.attended of all rows, from the residual stream. */
+static qrun_status attend(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, heads, err));
+    return qr_layer_attend(&blocks, layer, err);
+}
+
+/* The residual stream after attention, and after the layer. */
+static qrun_status rest(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
+    const qr_layer_pass blocks = qr_pass_layer(tile);
+    QR_RETURN_IF_ERROR(qr_layer_attention_out(&blocks, layer, err));
+    return qr_layer_mlp(&blocks, layer, err);
+}
+
+qrun_status qr_pass_run_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {
+    const qr_layer *layer = &pass->model->layers[l];
+    pass->current = &pass->activations.layers[l];
+    QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, l + 1, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
+    QR_RETURN_IF_ERROR(attend(pass, layer, err));
+    return qr_pass_for_tiles(pass, layer, rest, err);
+}
+
+/* ---- Backward ---------------------------------------------------------------------------------------------------- */
+
+/* The rest of the layer is computed again, and at once run backward, to dx between the blocks and dattended. */
+static qrun_status rest_backward(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
+    qr_layer_pass blocks = qr_pass_layer(tile);
+    QR_RETURN_IF_ERROR(qr_layer_attention_out(&blocks, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_stream(tile, tile->current->x_mid, tile->b.x, err));
+    blocks.buffers_only = true;
+    QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_mlp_backward(tile, layer, err));
+    return qr_pass_attention_out_backward(tile, layer, err);
+}
+
+/* From dqkv to dx. The normed input is that of another tile by now, and computed once more. */
+static qrun_status heads_backward(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
+    qr_layer_pass blocks = qr_pass_layer(tile);
+    blocks.x = tile->current->x_in;
+    QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_attention_heads_backward(tile, layer, err));
+    return qr_pass_attention_norm_backward(tile, layer, err);
+}
+
+qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {
+    const qr_layer *layer = &pass->model->layers[l];
+    pass->current = &pass->activations.layers[l];
+    QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, l - 1, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
+    QR_RETURN_IF_ERROR(attend(pass, layer, err));
+    QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, rest_backward, err));
+    QR_RETURN_IF_ERROR(qr_pass_attend_backward(pass, layer, err));
+    return qr_pass_for_tiles(pass, layer, heads_backward, err);
+}
