@@ -822,7 +822,8 @@ typedef struct qrun_train_callbacks {
 /* Of a run on several ranks (qrun_context_params). Its result does not depend on them. */
 typedef struct qrun_train_ranks {
     int32_t zero;      /* ZeRO: 1: each rank holds the optimizer states of a share of the parameters, updates it and
-                          sends it to the others; 0: each holds and updates all */
+                          sends it to the others. 2: gradients too go to the rank whose share they are of, layer by
+                          layer of the backward pass, and no rank holds those of all layers. 0: each has all */
     int32_t n_ranks;   /* for qrun_plan_training: how many ranks to plan for, up to 1,024; 0: one. A trainer has those
                           that were launched, and refuses another number */
     int32_t plan_rank; /* of these, whose plan it is; QRUN_AUTO: that of the one that needs the most */

@@ -237,10 +237,10 @@ static const option ranks_table[] = {
      .kind = OPTION_INT,
      .value_name = "STAGE",
      .low = 0,
-     .high = 1,
+     .high = 2,
      INTO(finetune_options, train.ranks.zero),
      .help = "Under mpirun, srun or torchrun: what ranks share out instead of holding it each. 1: the states of the "
-             "optimiser. Results and checkpoints do not depend on it. Default: 0, nothing."},
+             "optimiser. 2: the gradients too. Results and checkpoints do not depend on it. Default: 0, nothing."},
     {.name = "ranks",
      .neutral = true,
      .once = true,

@@ -917,7 +917,8 @@ class TrainOptions(TypedDict, total=False):
     # Folders there that are not qrun's stay in either case
     restart: bool
     # ZeRO: 1: each rank holds the optimizer states of a share of the parameters, updates it and sends it to the
-    # others; 0: each holds and updates all
+    # others. 2: gradients too go to the rank whose share they are of, layer by layer of the backward pass, and
+    # no rank holds those of all layers. 0: each has all
     zero: int
     # for qrun_plan_training: how many ranks to plan for, up to 1,024; 0: one. A trainer has those that were
     # launched, and refuses another number

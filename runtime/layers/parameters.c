@@ -14,17 +14,42 @@ qrun_status qr_parameters_add(qr_parameters *p, qr_parameter parameter, int64_t 
     if (!qr_array_reserve(&p->list, &p->capacity, (size_t)p->n + 1, sizeof *p->list)) {
         return qr_fail_memory(err, "the table of trained tensors", (size_t)p->n * sizeof *p->list);
     }
-    parameter.offset = p->n_floats;
+    parameter.offset = parameter.gradient = p->n_floats;
     p->list[p->n++] = parameter;
     p->n_floats += qr_round_up(parameter.rows * parameter.cols, TENSOR_ALIGNMENT);
+    p->n_gradient_floats = p->n_floats;
     *offset = parameter.offset;
     return QRUN_OK;
+}
+
+int64_t qr_parameter_layer(const qr_parameter *parameter) {
+    return qr_role_is_of_model(parameter->role) ? -1 : parameter->layer;
+}
+
+/* Places the gradients of a layer (−1: of none) from `begin` on, and returns where they end. */
+static int64_t place_gradients(qr_parameters *p, int64_t layer, int64_t begin) {
+    for (int64_t i = 0; i < p->n; i++) {
+        if (qr_parameter_layer(&p->list[i]) != layer) { continue; }
+        p->list[i].gradient = begin;
+        begin += qr_round_up(p->list[i].rows * p->list[i].cols, TENSOR_ALIGNMENT);
+    }
+    return begin;
+}
+
+void qr_parameters_share_gradients(qr_parameters *p) {
+    p->shares_gradients = true;
+    p->shared_begin = p->n_gradient_floats = place_gradients(p, -1, 0);
+    for (int64_t l = 0; l < p->model->shape.n_layers; l++) {
+        p->n_gradient_floats = qr_max(p->n_gradient_floats, place_gradients(p, l, p->shared_begin));
+    }
 }
 
 /* One block of memory: norms, then ratios. */
 size_t qr_lora_norms_bytes(const qr_parameters *p) { return 2 * (size_t)p->lora.n_outputs * sizeof(float); }
 
 size_t qr_parameters_bytes(const qr_parameters *p) { return (size_t)p->n_floats * sizeof(float); }
+
+size_t qr_parameters_gradient_bytes(const qr_parameters *p) { return (size_t)p->n_gradient_floats * sizeof(float); }
 
 int64_t qr_parameters_count(const qr_parameters *p) {
     int64_t n = 0;
@@ -37,7 +62,8 @@ qrun_status qr_parameters_create(qr_parameters *p, qr_error *err) {
     void *memory;
     QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
     p->values = memory;
-    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
+    QR_RETURN_IF_ERROR(
+        backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_gradient_bytes(p), &memory, err));
     p->gradients = memory;
     return QRUN_OK;
 }
@@ -86,7 +112,7 @@ void qr_parameters_destroy(qr_parameters *p) {
     if (p->model != NULL) {
         qr_backend *backend = p->backend;
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->values, qr_parameters_bytes(p));
-        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->gradients, qr_parameters_bytes(p));
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->gradients, qr_parameters_gradient_bytes(p));
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.table, p->lora.table_bytes);
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.norms, qr_lora_norms_bytes(p));
     }
@@ -96,10 +122,26 @@ void qr_parameters_destroy(qr_parameters *p) {
     *p = (qr_parameters){0};
 }
 
+/* The last tensor that begins at most there. */
+static const qr_parameter *tensor_at(const qr_parameters *p, int64_t offset) {
+    int64_t low = 0, high = p->n;
+    while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        if (p->list[middle].offset <= offset) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return &p->list[low];
+}
+
 float *qr_parameters_gradient(const qr_parameters *p, const float *value) {
     const uintptr_t first = (uintptr_t)p->values, at = (uintptr_t)value;
     if (value == NULL || at < first || at >= first + qr_parameters_bytes(p)) { return NULL; }
-    return p->gradients + (at - first) / sizeof *value;
+    const int64_t offset = (int64_t)((at - first) / sizeof *value);
+    const qr_parameter *parameter = tensor_at(p, offset);
+    return p->gradients + parameter->gradient + (offset - parameter->offset);
 }
 
 void qr_parameters_module_name(const qr_parameters *p, qr_tensor_role role, int64_t layer, char *name,

@@ -1,5 +1,6 @@
 /* The trainable tensors of a run: one arena of F32 values, one of gradients with the same layout, and the table of the
- * tensors in them. Optimiser, update and checkpoint walk the table and do not ask what a tensor is for. It is filled by
+ * tensors in them. The gradients of layers may share one place, each until the backward pass reaches the next layer.
+ * Optimiser, update and checkpoint walk the table and do not ask what a tensor is for. It is filled by
  * lora_parameters.h and whole_parameters.h of training. */
 #ifndef QR_RUNTIME_LAYERS_PARAMETERS_H
 #define QR_RUNTIME_LAYERS_PARAMETERS_H
@@ -22,7 +23,8 @@ typedef struct qr_parameter {
     qr_tensor_role role; /* of the module that it belongs to */
     int64_t layer;
     int64_t rows, cols; /* a vector has one row */
-    int64_t offset;     /* floats, in both arenas */
+    int64_t offset;     /* floats, in the arena of values */
+    int64_t gradient;   /* floats, in that of gradients: the same, unless layers share it */
 } qr_parameter;
 
 /* LoRA on one linear layer, or on one of the matrices of all experts of a layer. */
@@ -80,14 +82,23 @@ typedef struct qr_parameters {
     qr_parameter *list;  /* [n] */
     int64_t n;
     size_t capacity;
-    int64_t n_floats;          /* of each arena; every tensor begins at a multiple of 16 */
-    float *values, *gradients; /* device, [n_floats]; NULL until they are made */
+    int64_t n_floats;          /* of the values; every tensor begins at a multiple of 16 */
+    int64_t n_gradient_floats; /* of the gradients: as many, unless layers share a place */
+    bool shares_gradients;     /* layers do, from float shared_begin on */
+    int64_t shared_begin;
+    float *values, *gradients; /* device, [n_floats], [n_gradient_floats]; NULL until they are made */
     qr_lora_layers lora;
     qr_whole_modules whole;
 } qr_parameters;
 
 /* Appends a tensor, from {.model = model, .backend = its backend} on. *offset: its first float in both arenas. */
 qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter, int64_t *offset, qr_error *err);
+
+/* Before they are created: gives the gradients of all layers one place. Those that belong to no layer keep their own.
+ */
+void qr_parameters_share_gradients(qr_parameters *parameters);
+/* Whether it is the gradient of a layer, and of which. */
+int64_t qr_parameter_layer(const qr_parameter *parameter); /* −1: of none */
 
 /* Allocates both arenas, zeroed. */
 qrun_status qr_parameters_create(qr_parameters *parameters, qr_error *err);
@@ -105,8 +116,8 @@ static inline int64_t qr_lora_pair_b_floats(const qr_parameters *parameters, con
     return pair->n_experts * parameters->lora.rank * pair->out;
 }
 
-/* Bytes of one arena. */
-size_t qr_parameters_bytes(const qr_parameters *parameters);
+size_t qr_parameters_bytes(const qr_parameters *parameters); /* of the values */
+size_t qr_parameters_gradient_bytes(const qr_parameters *parameters);
 size_t qr_lora_norms_bytes(const qr_parameters *parameters);  /* of DoRA's norms and ratios */
 int64_t qr_parameters_count(const qr_parameters *parameters); /* elements of the tensors, without padding */
 

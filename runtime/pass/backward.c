@@ -117,8 +117,8 @@ static qrun_status lora_dx(qr_train_pass *pass, const qr_lora_pair *pair, const 
     const qr_parameters *p = pass->parameters;
     const qr_lora_backward_args args = {.a = p->values + pair->a_offset,
                                         .b = p->values + pair->b_offset,
-                                        .da = p->gradients + pair->a_offset,
-                                        .db = p->gradients + pair->b_offset,
+                                        .da = qr_parameters_gradient(p, p->values + pair->a_offset),
+                                        .db = qr_parameters_gradient(p, p->values + pair->b_offset),
                                         .x = x,
                                         .x_dtype = pass->model->act_dtype,
                                         .dy = dy,
@@ -155,7 +155,7 @@ static qrun_status dora_dy(qr_train_pass *pass, const qr_linear_layer *linear, c
     const qr_dora_backward_args args = {.dy = dy,
                                         .z = pass->b.dora,
                                         .norm = p->lora.norms + pair->output_offset,
-                                        .dmagnitude = p->gradients + pair->magnitude_offset,
+                                        .dmagnitude = qr_parameters_gradient(p, p->values + pair->magnitude_offset),
                                         .n_rows = pass->n_tokens,
                                         .dim = pair->out,
                                         .dy_stride = dy_stride,
@@ -538,6 +538,7 @@ qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segm
     for (int64_t i = segment->n; i-- > 0;) {
         const int64_t l = segment->first + i;
         QR_RETURN_IF_ERROR(layer_backward(pass, l, i > 0 ? l - 1 : after, segment->kept, err));
+        if (pass->on_layer != NULL) { QR_RETURN_IF_ERROR(pass->on_layer(pass->on_layer_user, l, err)); }
     }
     return QRUN_OK;
 }

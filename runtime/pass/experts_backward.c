@@ -34,8 +34,8 @@ static qrun_status lora_dx(qr_train_pass *pass, const qr_layer *layer, qr_tensor
     if (pair == NULL) { return QRUN_OK; }
     const qr_expert_lora_backward_args args = {.a = p->values + pair->a_offset,
                                                .b = p->values + pair->b_offset,
-                                               .da = p->gradients + pair->a_offset,
-                                               .db = p->gradients + pair->b_offset,
+                                               .da = qr_parameters_gradient(p, p->values + pair->a_offset),
+                                               .db = qr_parameters_gradient(p, p->values + pair->b_offset),
                                                .routing = *routing,
                                                .x = x,
                                                .x_dtype = pass->model->act_dtype,

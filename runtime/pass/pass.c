@@ -101,6 +101,11 @@ qrun_status qr_pass_copy_stream(qr_train_pass *pass, float *dst, const float *sr
 
 void qr_train_pass_watch(qr_train_pass *pass, const atomic_bool *flag) { pass->cancelled = flag; }
 
+void qr_train_pass_on_layer(qr_train_pass *pass, qr_train_layer_fn fn, void *user) {
+    pass->on_layer = fn;
+    pass->on_layer_user = user;
+}
+
 qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err) {
     if (pass->cancelled == NULL || !atomic_load_explicit(pass->cancelled, memory_order_relaxed)) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");

@@ -64,6 +64,8 @@ struct qr_train_pass {
     int32_t longest;
     const qr_kept_layer *current; /* the layer whose blocks run */
     const atomic_bool *cancelled; /* lent; NULL: never */
+    qr_train_layer_fn on_layer;   /* NULL: none */
+    void *on_layer_user;
     qr_layer_dropout dropout;
 };
 

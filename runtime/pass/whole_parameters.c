@@ -399,5 +399,5 @@ bool qr_whole_is_trained(const qr_parameters *p, const qr_weight *matrix) { retu
 
 float *qr_whole_gradient(const qr_parameters *p, const qr_weight *matrix) {
     const qr_whole_tensor *tensor = find_tensor(p, matrix);
-    return tensor != NULL ? p->gradients + p->list[tensor->parameter].offset : NULL;
+    return tensor != NULL ? p->gradients + p->list[tensor->parameter].gradient : NULL;
 }

@@ -16,12 +16,14 @@ struct qr_gradient_sum {
     const qr_shards *shards;
     bool stays;
     int64_t piece_floats;
-    float *total;              /* device: the own shard */
+    float *total;              /* device: the own shard and, where sums stay, room for its tail */
     float *arrived;            /* device: a piece of another rank */
     float *sent, *received;    /* host, [n_ranks][piece_floats] */
     qr_chunk_squares *squares; /* host, [chunks of the arena] */
     void *device, *host;
     size_t device_bytes, host_bytes;
+    int64_t first, n; /* micro-batches of the round, and of the step */
+    int64_t next;     /* layer whose gradients are summed next; −1: those of no layer; −2: the round is summed */
 };
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -34,7 +36,8 @@ static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradie
     const qr_shards *shards = o->shards;
     const bool alone = shards->n_ranks == 1;
     if (alone && o->n_accumulate == 1) { return 0; }
-    float *total = qr_layout_take(&layout, qr_shards_floats(shards, shards->rank), sizeof *total);
+    const int64_t n_tail = o->stays ? QR_SQUARES_CHUNK : 0;
+    float *total = qr_layout_take(&layout, qr_shards_floats(shards, shards->rank) + n_tail, sizeof *total);
     float *arrived = qr_layout_take(&layout, alone ? 0 : piece_floats(shards->n_ranks), sizeof *arrived);
     if (sum != NULL) {
         sum->total = total;
@@ -125,47 +128,62 @@ static qrun_status add_alone(qr_gradient_sum *sum, int64_t i, int64_t n, qr_erro
 
 /* ---- Several ranks, piece by piece of the shards ----------------------------------------------------------------- */
 
-/* Floats of rank r's shard that piece i has; *first: where in the arena they begin. */
-static int64_t piece_of(const qr_gradient_sum *sum, int32_t r, int64_t i, int64_t *first) {
-    *first = sum->shards->begin[r] + i * sum->piece_floats;
-    return qr_max(0, qr_min(sum->shards->begin[r + 1] - *first, sum->piece_floats));
+/* Floats of the arena that follow each other in that of gradients too, from `gradients` on. */
+typedef struct float_run {
+    int64_t begin, end;
+    float *gradients;
+} float_run;
+
+/* Floats of rank r's shard that piece i of a run has; *first: where in the arena they begin. */
+static int64_t piece_of(const qr_gradient_sum *sum, const float_run *run, int32_t r, int64_t i, int64_t *first) {
+    const int64_t n = qr_shards_common(run->begin, run->end, sum->shards->begin[r], sum->shards->begin[r + 1], first);
+    *first += i * sum->piece_floats;
+    return qr_max(0, qr_min(n - i * sum->piece_floats, sum->piece_floats));
 }
 
-static int64_t count_pieces(const qr_gradient_sum *sum) {
-    int64_t most = 0;
-    for (int32_t r = 0; r < sum->ranks->n_ranks; r++) { most = qr_max(most, qr_shards_floats(sum->shards, r)); }
+static int64_t count_pieces(const qr_gradient_sum *sum, const float_run *run) {
+    int64_t most = 0, first;
+    for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
+        most = qr_max(most,
+                      qr_shards_common(run->begin, run->end, sum->shards->begin[r], sum->shards->begin[r + 1], &first));
+    }
     return qr_ceil_div(most, sum->piece_floats);
 }
 
+static int32_t count_active(const qr_gradient_sum *sum) {
+    return (int32_t)qr_min(sum->ranks->n_ranks, sum->n - sum->first);
+}
+
 /* Adds piece i of the own shard, of the ranks that have computed something, in their order. */
-static qrun_status add_piece(qr_gradient_sum *sum, int64_t i, int32_t n_active, bool begins, qr_error *err) {
+static qrun_status add_piece(qr_gradient_sum *sum, const float_run *run, int64_t i, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
-    const int32_t own = sum->ranks->rank;
+    const int32_t own = sum->ranks->rank, n_active = count_active(sum);
     int64_t first;
-    const int64_t n = piece_of(sum, own, i, &first);
+    const int64_t n = piece_of(sum, run, own, i, &first);
     const size_t n_bytes = (size_t)n * sizeof(float);
-    float *total = sum->total + i * sum->piece_floats;
-    for (int32_t r = 0; r < n_active && n > 0; r++) {
-        const float *part = sum->parameters->gradients + first;
+    if (n == 0) { return QRUN_OK; }
+    float *total = sum->total + (first - sum->shards->begin[own]);
+    for (int32_t r = 0; r < n_active; r++) {
+        const float *part = run->gradients + (first - run->begin);
         if (r != own) {
             part = sum->arrived;
             QR_RETURN_IF_ERROR(
                 backend->copy_in(backend, sum->arrived, sum->received + r * sum->piece_floats, n_bytes, err));
         }
-        QR_RETURN_IF_ERROR(begins && r == 0 ? backend->copy_within(backend, total, part, n_bytes, err)
-                                            : add(sum, total, part, n, err));
+        QR_RETURN_IF_ERROR(sum->first == 0 && r == 0 ? backend->copy_within(backend, total, part, n_bytes, err)
+                                                     : add(sum, total, part, n, err));
     }
     return QRUN_OK;
 }
 
 /* Each rank that has computed something sends every other its piece i. */
-static qrun_status exchange_piece(qr_gradient_sum *sum, int64_t i, int32_t n_active, qr_error *err) {
+static qrun_status exchange_piece(qr_gradient_sum *sum, const float_run *run, int64_t i, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
-    const int32_t own = sum->ranks->rank;
-    int64_t first, n_own = piece_of(sum, own, i, &first);
+    const int32_t own = sum->ranks->rank, n_active = count_active(sum);
+    int64_t first, n_own = piece_of(sum, run, own, i, &first);
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
-        const int64_t n = piece_of(sum, r, i, &first);
+        const int64_t n = piece_of(sum, run, r, i, &first);
         float *to = sum->sent + r * sum->piece_floats;
         if (r == own) { continue; }
         if (r < n_active) {
@@ -173,26 +191,57 @@ static qrun_status exchange_piece(qr_gradient_sum *sum, int64_t i, int32_t n_act
         }
         if (own >= n_active || n == 0) { continue; }
         sent[r] = (qr_parcel){to, (size_t)n * sizeof(float)};
-        QR_RETURN_IF_ERROR(backend->copy_out(backend, to, sum->parameters->gradients + first, sent[r].n_bytes, err));
+        QR_RETURN_IF_ERROR(backend->copy_out(backend, to, run->gradients + (first - run->begin), sent[r].n_bytes, err));
     }
     return qr_all_to_all(sum->ranks, sent, received, err);
 }
 
+static qrun_status sum_run(qr_gradient_sum *sum, const float_run *run, qr_error *err) {
+    const int64_t n_pieces = count_pieces(sum, run);
+    for (int64_t i = 0; i < n_pieces; i++) {
+        QR_RETURN_IF_ERROR(exchange_piece(sum, run, i, err));
+        QR_RETURN_IF_ERROR(add_piece(sum, run, i, err));
+    }
+    return QRUN_OK;
+}
+
+/* The gradients of a layer (−1: of none), run by run: tensors of a layer need not follow each other in the table. */
+static qrun_status sum_layer(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
+    const qr_parameters *p = sum->parameters;
+    for (int64_t i = 0; i < p->n;) {
+        const qr_parameter *begin = &p->list[i];
+        while (i < p->n && qr_parameter_layer(&p->list[i]) == layer) { i++; }
+        const int64_t end = i < p->n ? p->list[i].offset : p->n_floats;
+        const float_run run = {begin->offset, end, p->gradients + begin->gradient};
+        if (begin == &p->list[i]) {
+            i++; /* of another layer */
+        } else {
+            QR_RETURN_IF_ERROR(sum_run(sum, &run, err));
+        }
+    }
+    return QRUN_OK;
+}
+
+static float_run whole_run(const qr_gradient_sum *sum) {
+    return (float_run){0, sum->parameters->n_floats, sum->parameters->gradients};
+}
+
 static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, qr_error *err) {
+    const float_run run = whole_run(sum);
     qr_backend *backend = sum->parameters->backend;
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
     const int32_t own = sum->ranks->rank;
     int64_t first;
-    const size_t own_bytes = (size_t)piece_of(sum, own, i, &first) * sizeof(float);
+    const size_t own_bytes = (size_t)piece_of(sum, &run, own, i, &first) * sizeof(float);
     if (own_bytes > 0) { QR_RETURN_IF_ERROR(backend->copy_out(backend, sum->sent, arena + first, own_bytes, err)); }
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
-        const size_t n_bytes = (size_t)piece_of(sum, r, i, &first) * sizeof(float);
+        const size_t n_bytes = (size_t)piece_of(sum, &run, r, i, &first) * sizeof(float);
         sent[r] = (qr_parcel){sum->sent, own_bytes};
         received[r] = (qr_parcel){sum->received + r * sum->piece_floats, n_bytes};
     }
     QR_RETURN_IF_ERROR(qr_all_to_all(sum->ranks, sent, received, err));
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
-        const int64_t n = piece_of(sum, r, i, &first);
+        const int64_t n = piece_of(sum, &run, r, i, &first);
         if (r == own || n == 0) { continue; }
         QR_RETURN_IF_ERROR(
             backend->copy_in(backend, arena + first, received[r].memory, (size_t)n * sizeof(float), err));
@@ -201,7 +250,8 @@ static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, q
 }
 
 qrun_status qr_gradient_sum_gather(qr_gradient_sum *sum, float *arena, qr_error *err) {
-    const int64_t n_pieces = count_pieces(sum);
+    const float_run run = whole_run(sum);
+    const int64_t n_pieces = count_pieces(sum, &run);
     for (int64_t i = 0; i < n_pieces; i++) { QR_RETURN_IF_ERROR(gather_piece(sum, arena, i, err)); }
     return QRUN_OK;
 }
@@ -212,7 +262,6 @@ qrun_status qr_gradient_sum_gather(qr_gradient_sum *sum, float *arena, qr_error 
  * of one tail at most. */
 static qrun_status exchange_tails(qr_gradient_sum *sum, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
-    float *gradients = sum->parameters->gradients;
     const qr_shards *shards = sum->shards;
     const int32_t own = shards->rank;
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
@@ -223,7 +272,8 @@ static qrun_status exchange_tails(qr_gradient_sum *sum, qr_error *err) {
         int64_t n = qr_shards_common(tail, tail + n_tail, shards->begin[own], shards->begin[own + 1], &first);
         if (r != own && n > 0) {
             sent[r] = (qr_parcel){sum->sent, (size_t)n * sizeof(float)};
-            QR_RETURN_IF_ERROR(backend->copy_out(backend, sum->sent, gradients + first, sent[r].n_bytes, err));
+            QR_RETURN_IF_ERROR(
+                backend->copy_out(backend, sum->sent, sum->total + (first - shards->begin[own]), sent[r].n_bytes, err));
         }
         n = qr_shards_common(own_tail, own_tail + n_own, shards->begin[r], shards->begin[r + 1], &first);
         if (r != own && n > 0) {
@@ -232,7 +282,8 @@ static qrun_status exchange_tails(qr_gradient_sum *sum, qr_error *err) {
     }
     QR_RETURN_IF_ERROR(qr_all_to_all(sum->ranks, sent, received, err));
     if (n_own == 0) { return QRUN_OK; }
-    return backend->copy_in(backend, gradients + own_tail, sum->received, (size_t)n_own * sizeof(float), err);
+    return backend->copy_in(backend, sum->total + qr_shards_floats(shards, own), sum->received,
+                            (size_t)n_own * sizeof(float), err);
 }
 
 qr_chunk_squares *qr_gradient_sum_squares(qr_gradient_sum *sum, int64_t *n_chunks) {
@@ -257,20 +308,43 @@ static qrun_status finish(qr_gradient_sum *sum, qr_error *err) {
     const qr_parameters *p = sum->parameters;
     const int32_t own = sum->shards->rank;
     const size_t n_bytes = (size_t)qr_shards_floats(sum->shards, own) * sizeof(float);
+    if (sum->stays) { return exchange_tails(sum, err); }
     if (n_bytes > 0) {
         QR_RETURN_IF_ERROR(
             p->backend->copy_within(p->backend, p->gradients + sum->shards->begin[own], sum->total, n_bytes, err));
     }
-    return sum->stays ? exchange_tails(sum, err) : qr_gradient_sum_gather(sum, p->gradients, err);
+    return qr_gradient_sum_gather(sum, p->gradients, err);
 }
 
-qrun_status qr_gradient_sum_add(qr_gradient_sum *sum, int64_t first, int64_t n, qr_error *err) {
-    if (sum->ranks == NULL) { return add_alone(sum, first, n, err); }
-    const int64_t n_pieces = count_pieces(sum);
-    const int32_t n_active = (int32_t)qr_min(sum->ranks->n_ranks, n - first);
-    for (int64_t i = 0; i < n_pieces; i++) {
-        QR_RETURN_IF_ERROR(exchange_piece(sum, i, n_active, err));
-        QR_RETURN_IF_ERROR(add_piece(sum, i, n_active, first == 0, err));
-    }
-    return first + n_active < n ? QRUN_OK : finish(sum, err);
+const float *qr_gradient_sum_own(const qr_gradient_sum *sum) { return sum->total; }
+
+void qr_gradient_sum_begin(qr_gradient_sum *sum, int64_t first, int64_t n) {
+    sum->first = first;
+    sum->n = n;
+    sum->next = sum->parameters->model->shape.n_layers - 1;
+}
+
+/* Where layers share a place, it is zeroed for the next one. */
+qrun_status qr_gradient_sum_layer(void *user, int64_t layer, qr_error *err) {
+    qr_gradient_sum *sum = user;
+    const qr_parameters *p = sum->parameters;
+    if (!p->shares_gradients) { return QRUN_OK; }
+    if (layer != sum->next) { return qr_fail(err, QRUN_ERROR_INTERNAL, "layers are not summed in their order"); }
+    QR_RETURN_IF_ERROR(sum_layer(sum, layer, err));
+    sum->next--;
+    const size_t n_bytes = (size_t)(p->n_gradient_floats - p->shared_begin) * sizeof(float);
+    return n_bytes > 0 ? p->backend->fill_zero(p->backend, p->gradients + p->shared_begin, n_bytes, err) : QRUN_OK;
+}
+
+qrun_status qr_gradient_sum_rest(qr_gradient_sum *sum, qr_error *err) {
+    if (!sum->parameters->shares_gradients) { return QRUN_OK; }
+    while (sum->next > -2) { QR_RETURN_IF_ERROR(qr_gradient_sum_layer(sum, sum->next, err)); }
+    return QRUN_OK;
+}
+
+qrun_status qr_gradient_sum_end(qr_gradient_sum *sum, qr_error *err) {
+    if (sum->ranks == NULL) { return add_alone(sum, sum->first, sum->n, err); }
+    const float_run run = whole_run(sum);
+    if (!sum->parameters->shares_gradients) { QR_RETURN_IF_ERROR(sum_run(sum, &run, err)); }
+    return sum->first + count_active(sum) < sum->n ? QRUN_OK : finish(sum, err);
 }

@@ -37,12 +37,19 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
                                    qr_gradient_sum **sum, qr_error *err);
 void qr_gradient_sum_destroy(qr_gradient_sum *sum); /* NULL is fine */
 
-/* Takes a round: the gradients of micro-batches first, first + 1, … of a step of n, as many as there are ranks, each
- * in the arena of the rank of that place. After the last round every rank's arena has the sum or, where it stays, its
- * shard of the sum and the tail of that. */
-qrun_status qr_gradient_sum_add(qr_gradient_sum *sum, int64_t first, int64_t n, qr_error *err);
+/* A round: the gradients of micro-batches first, first + 1, … of a step of n, as many as there are ranks, each of the
+ * rank of that place. Every rank calls `begin`; where layers share a place for their gradients, `layer` after each
+ * layer of the backward pass; then `rest`, which does so for those that are left, also after the pass has failed; and
+ * `end`, if no rank has failed. After the last round every rank's arena has the sum, unless it stays. */
+void qr_gradient_sum_begin(qr_gradient_sum *sum, int64_t first, int64_t n);
+qrun_status qr_gradient_sum_layer(void *sum, int64_t layer, qr_error *err); /* a qr_train_layer_fn */
+qrun_status qr_gradient_sum_rest(qr_gradient_sum *sum, qr_error *err);
+qrun_status qr_gradient_sum_end(qr_gradient_sum *sum, qr_error *err);
 
 /* ---- Where sums stay --------------------------------------------------------------------------------------------- */
+
+/* On the device: the own shard of the sum, and the tail of that (shards.h). */
+const float *qr_gradient_sum_own(const qr_gradient_sum *sum);
 
 /* Every rank's shard of an arena to all. */
 qrun_status qr_gradient_sum_gather(qr_gradient_sum *sum, float *arena, qr_error *err);

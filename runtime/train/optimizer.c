@@ -396,6 +396,8 @@ static float rate_of(const qr_optimizer_options *options, const qr_parameter *pa
 
 /* This step's numbers. */
 typedef struct step_numbers {
+    const float *gradients;
+    int64_t gradients_begin; /* float of the arena that they begin with */
     int64_t step;
     float lr, grad_scale;
 } step_numbers;
@@ -409,7 +411,7 @@ static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const
     const int64_t n = piece->rows * piece->cols;
     float *m = piece->arrays[STATE_M], *v = piece->arrays[STATE_V];
     float *p = parameters->values + parameter->offset + piece->first;
-    const float *g = parameters->gradients + parameter->offset + piece->first;
+    const float *g = s->gradients + (parameter->offset + piece->first - s->gradients_begin);
 #define COMMON .p = p, .g = g, .step = s->step, .grad_scale = s->grad_scale, .lr = lr, .weight_decay = weight_decay
 #define ADAMW COMMON, .n = n, .beta1 = BETA1, .beta2 = BETA2, .eps = ADAM_EPS
     if (piece->in_8bit) {
@@ -495,9 +497,14 @@ static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, 
     return QRUN_OK;
 }
 
-qrun_status qr_optimizer_step(qr_optimizer *o, int64_t step, float learning_rate, float grad_scale,
-                              qr_workspace workspace, qr_error *err) {
-    const step_numbers numbers = {.step = step, .lr = learning_rate, .grad_scale = grad_scale};
+qrun_status qr_optimizer_step(qr_optimizer *o, const float *gradients, int64_t step, float learning_rate,
+                              float grad_scale, qr_workspace workspace, qr_error *err) {
+    const qr_shards *shards = o->options.shards;
+    const step_numbers numbers = {.gradients = gradients,
+                                  .gradients_begin = shards != NULL ? shards->begin[shards->rank] : 0,
+                                  .step = step,
+                                  .lr = learning_rate,
+                                  .grad_scale = grad_scale};
     if (o->options.offload) { return step_offloaded(o, &numbers, workspace, err); }
     for (int64_t i = 0; i < o->parameters->n; i++) {
         if (n_elements(&o->tensors[i]) == 0) { continue; }

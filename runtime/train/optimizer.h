@@ -30,10 +30,10 @@ void qr_optimizer_destroy(qr_optimizer *optimizer); /* NULL is fine */
 
 const qr_shards *qr_optimizer_shards(const qr_optimizer *optimizer); /* of its options */
 
-/* Updates the parameters, or this rank's shard of them, from grad_scale × their gradients; step counts from 1. The bits
- * do not depend on offload. */
-qrun_status qr_optimizer_step(qr_optimizer *optimizer, int64_t step, float learning_rate, float grad_scale,
-                              qr_workspace workspace, qr_error *err);
+/* Updates the parameters, or this rank's shard of them, from grad_scale × their gradients (device: from the first float
+ * of the shard on); step counts from 1. The bits do not depend on offload. */
+qrun_status qr_optimizer_step(qr_optimizer *optimizer, const float *gradients, int64_t step, float learning_rate,
+                              float grad_scale, qr_workspace workspace, qr_error *err);
 
 /* The states of all ranks as bytes, for a checkpoint: the same wherever they are held, and by how many. Of bytes that
  * another rank holds, `read` gives zeros, and `write` takes none. */

@@ -35,8 +35,15 @@ static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *b
     QR_RETURN_IF_ERROR(qr_dataset_check(trainer->dataset, err));
     prepare_next(trainer, batch, source.index);
     micro_batch.dropout_key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
-    QR_RETURN_IF_ERROR(backend->fill_zero(backend, p->gradients, qr_parameters_bytes(p), err));
+    QR_RETURN_IF_ERROR(backend->fill_zero(backend, p->gradients, qr_parameters_gradient_bytes(p), err));
     return qr_train_pass_run(trainer->pass, &micro_batch, loss_factor, true, loss, err);
+}
+
+/* A rank whose pass has failed still sends what the others wait for: then all agree that it has failed. */
+static qrun_status sum_rest(qrun_trainer *trainer, qrun_status status, qr_error *err) {
+    if (trainer->ranks != NULL && trainer->ranks->lost) { return status; }
+    const qrun_status rest = qr_gradient_sum_rest(trainer->gradient_sum, status == QRUN_OK ? err : NULL);
+    return rest == QRUN_OK ? QRUN_OK : status != QRUN_OK ? status : rest;
 }
 
 /* The step's batch is dealt to the ranks, in rounds of a micro-batch each. Losses and gradients are added in the order
@@ -47,10 +54,12 @@ static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch,
         const int64_t own = first + qr_ranks_own(trainer->ranks);
         double sum = 0, sums[QR_MAX_RANKS];
         qrun_status status = QRUN_OK;
+        qr_gradient_sum_begin(trainer->gradient_sum, first, batch->n_micro_batches);
         if (own < batch->n_micro_batches) { status = run_micro_batch(trainer, batch, own, &sum, err); }
+        QR_RETURN_IF_ERROR(sum_rest(trainer, status, err));
         QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sum, sums, err));
         for (int32_t r = 0; r < n_ranks && first + r < batch->n_micro_batches; r++) { *loss += sums[r]; }
-        QR_RETURN_IF_ERROR(qr_gradient_sum_add(trainer->gradient_sum, first, batch->n_micro_batches, err));
+        QR_RETURN_IF_ERROR(qr_gradient_sum_end(trainer->gradient_sum, err));
     }
     return QRUN_OK;
 }
@@ -97,9 +106,10 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
 /* The first tensor whose gradient is not finite; *name is unchanged where there is none. */
 static qrun_status name_nonfinite(qrun_trainer *trainer, const char **name, qr_error *err) {
     int64_t index;
-    const qr_shards *shards = qr_optimizer_shards(trainer->optimizer);
-    QR_RETURN_IF_ERROR(qr_update_find_nonfinite(&trainer->parameters, shards, trainer->scratch, &index, err));
-    if (shards != NULL) { QR_RETURN_IF_ERROR(qr_ranks_first(trainer->ranks, &index, err)); }
+    const bool stays = qr_optimizer_shards(trainer->optimizer) != NULL;
+    QR_RETURN_IF_ERROR(qr_update_find_nonfinite(&trainer->parameters, trainer->optimizer,
+                                                stays ? trainer->gradient_sum : NULL, trainer->scratch, &index, err));
+    if (stays) { QR_RETURN_IF_ERROR(qr_ranks_first(trainer->ranks, &index, err)); }
     if (index < 0) { return QRUN_OK; }
     qr_parameter_name(&trainer->parameters, &trainer->parameters.list[index], trainer->nonfinite_name,
                       sizeof trainer->nonfinite_name);

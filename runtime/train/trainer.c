@@ -47,8 +47,13 @@ qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err)
     const bool full = trainer->settings.whole.full;
     if (full) { QR_RETURN_IF_ERROR(qr_model_export_check(trainer->model, trainer->settings.out, err)); }
     QR_RETURN_IF_ERROR(describe_whole(trainer, err));
-    if (full) { return QRUN_OK; }
-    return qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err);
+    if (!full) {
+        QR_RETURN_IF_ERROR(qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err));
+    }
+    if (trainer->settings.zero > 1 && trainer->settings.n_ranks > 1) {
+        qr_parameters_share_gradients(&trainer->parameters);
+    }
+    return QRUN_OK;
 }
 
 static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
@@ -75,6 +80,7 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
     QR_RETURN_IF_ERROR(qr_train_pass_create(&trainer->parameters, &limits, &trainer->pass, err));
     qr_train_pass_watch(trainer->pass, &trainer->cancelled);
+    qr_train_pass_on_layer(trainer->pass, qr_gradient_sum_layer, trainer->gradient_sum);
     return QRUN_OK;
 }
 

@@ -42,6 +42,11 @@ static qrun_status measure(qr_backend *backend, const float *x, int64_t n, qr_wo
     return QRUN_OK;
 }
 
+/* The gradients that are updated from: all, or this rank's shard of their sum. */
+static const float *own_gradients(const qr_parameters *p, const qr_gradient_sum *sum) {
+    return sum != NULL ? qr_gradient_sum_own(sum) : p->gradients;
+}
+
 /* The squares of all gradients, in the order of the chunks. Where ranks have shards, each has counted those of its own
  * chunks. */
 static qrun_status measure_gradients(const qr_parameters *p, const qr_shards *shards, qr_gradient_sum *sum,
@@ -53,8 +58,9 @@ static qrun_status measure_gradients(const qr_parameters *p, const qr_shards *sh
     const int64_t end = qr_min(qr_shards_chunk(shards, shards->rank + 1) * QR_SQUARES_CHUNK, p->n_floats);
     int64_t n_chunks = 0;
     qr_chunk_squares *chunks = sum != NULL ? qr_gradient_sum_squares(sum, &n_chunks) : NULL;
-    QR_RETURN_IF_ERROR(measure(p->backend, p->gradients + first, end - first, scratch,
-                               chunks != NULL ? chunks + chunk : NULL, total, err));
+    const float *own = own_gradients(p, sum) + (first - shards->begin[shards->rank]);
+    QR_RETURN_IF_ERROR(
+        measure(p->backend, own, end - first, scratch, chunks != NULL ? chunks + chunk : NULL, total, err));
     if (sum != NULL) { QR_RETURN_IF_ERROR(qr_gradient_sum_share_squares(sum, err)); }
     for (int64_t c = 0; c < n_chunks; c++) { add_squares(total, &chunks[c]); }
     return QRUN_OK;
@@ -76,14 +82,16 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, co
     result->grad_norm = sqrt(measured.sum) / (double)args->loss_scale;
     result->skipped = measured.n_nonfinite > 0 || !isfinite(measured.sum);
     if (result->skipped) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, args->step, (float)args->learning_rate,
-                                         (float)grad_scale(args, result->grad_norm), workspace, err));
+    QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, own_gradients(parameters, args->sum), args->step,
+                                         (float)args->learning_rate, (float)grad_scale(args, result->grad_norm),
+                                         workspace, err));
     if (args->sum != NULL) { QR_RETURN_IF_ERROR(qr_gradient_sum_gather(args->sum, parameters->values, err)); }
     return qr_whole_parameters_refresh(parameters, workspace, err);
 }
 
-qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_shards *shards, qr_workspace scratch,
-                                     int64_t *index, qr_error *err) {
+qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_optimizer *optimizer,
+                                     const qr_gradient_sum *sum, qr_workspace scratch, int64_t *index, qr_error *err) {
+    const qr_shards *shards = qr_optimizer_shards(optimizer);
     const int64_t begin = shards != NULL ? shards->begin[shards->rank] : 0;
     const int64_t end = shards != NULL ? shards->begin[shards->rank + 1] : parameters->n_floats;
     *index = -1;
@@ -93,8 +101,8 @@ qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_s
         int64_t first;
         const int64_t n = qr_shards_common(parameter->offset, parameter->offset + parameter->rows * parameter->cols,
                                            begin, end, &first);
-        QR_RETURN_IF_ERROR(
-            measure(parameters->backend, parameters->gradients + first, n, scratch, NULL, &measured, err));
+        QR_RETURN_IF_ERROR(measure(parameters->backend, own_gradients(parameters, sum) + (first - begin), n, scratch,
+                                   NULL, &measured, err));
         if (measured.n_nonfinite > 0) { *index = i; }
     }
     return QRUN_OK;
@@ -114,7 +122,7 @@ qrun_status qr_update_plan(const qr_parameters *parameters, const qr_optimizer_o
     QR_TRY(qr_optimizer_create(&planned, options, &optimizer, err));
     QR_TRY(qr_update_run(&planned, optimizer, &args, scratch, &result, err));
     *copied_bytes = qr_backend_planned(planned.backend)->copied_bytes;
-    QR_TRY(qr_update_find_nonfinite(&planned, options->shards, scratch, &index, err));
+    QR_TRY(qr_update_find_nonfinite(&planned, optimizer, NULL, scratch, &index, err));
     *scratch_bytes = RESULT_BYTES + qr_backend_planned(planned.backend)->workspace_bytes;
 out:
     qr_optimizer_destroy(optimizer);

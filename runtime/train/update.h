@@ -30,8 +30,8 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, co
                           qr_workspace scratch, qr_update_result *result, qr_error *err);
 
 /* The first tensor of the table with a gradient that is not finite, −1 for none: to be asked after a step was skipped.
- * shards: only what this rank has of it counts; NULL: everything. */
-qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_shards *shards, qr_workspace scratch,
-                                     int64_t *index, qr_error *err);
+ * Where ranks have shards: of what this one has. sum: of qr_update_args. */
+qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_optimizer *optimizer,
+                                     const qr_gradient_sum *sum, qr_workspace scratch, int64_t *index, qr_error *err);
 
 #endif

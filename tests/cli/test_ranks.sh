@@ -58,11 +58,13 @@ full="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --
     for n in 2 3 8; do
         run_ranks $n $lora --zero 1 --quiet --out "$work/lora-zero-$n"
         expect_same "$work/lora-1" "$work/lora-zero-$n"
+        run_ranks $n $lora --zero 2 --quiet --out "$work/lora-zero2-$n"
+        expect_same "$work/lora-1" "$work/lora-zero2-$n"
     done
     # Every stage and number of ranks goes on from the checkpoint of every other.
     run_ranks 2 $full --zero 1 --max-steps 2 --quiet --out "$work/full-zero"
     expect_code 0
-    run_ranks 8 $full --zero 1 --max-steps 3 --quiet --out "$work/full-zero"
+    run_ranks 8 $full --zero 2 --max-steps 3 --quiet --out "$work/full-zero"
     expect_code 0
     run_ranks 3 $full --max-steps 4 --quiet --out "$work/full-zero"
     expect_code 0
@@ -75,7 +77,7 @@ full="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --
             --optimizer $optimizer --weight-decay 0.01"
         run finetune $each --max-steps 4 --quiet --out "$work/$optimizer-1"
         expect_code 0
-        run_ranks 3 $each --max-steps 4 --zero 1 --quiet --out "$work/$optimizer-3"
+        run_ranks 3 $each --max-steps 4 --zero 2 --quiet --out "$work/$optimizer-3"
         expect_same "$work/$optimizer-1" "$work/$optimizer-3"
         expect_true "the checkpoint before has the same states" cmp -s "$work/$optimizer-1/checkpoint-2/state.safetensors" \
             "$work/$optimizer-3/checkpoint-2/state.safetensors"

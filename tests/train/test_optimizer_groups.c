@@ -81,11 +81,12 @@ static float *run_keeping(fixture *f, const qr_optimizer_options *options, float
     CHECK(qr_update_plan(p, options, &workspace.n_bytes, &copied_bytes, &err) == QRUN_OK);
     CHECK(f->context.backend->memory_create(f->context.backend, QR_MEMORY_DEVICE, workspace.n_bytes, &workspace.memory,
                                             &err) == QRUN_OK);
+    const int64_t begin = options->shards != NULL ? options->shards->begin[options->shards->rank] : 0;
     fill(p->values, p->n_floats, 0);
     for (int64_t step = 1; step <= N_STEPS; step++) {
         fill(p->gradients, p->n_floats, (uint64_t)step);
         for (int64_t i = 0; i < p->n_floats; i++) { p->gradients[i] *= gradients; }
-        CHECK_MSG(qr_optimizer_step(optimizer, step, learning_rate, 0.5F, workspace, &err) == QRUN_OK, "%s",
+        CHECK_MSG(qr_optimizer_step(optimizer, p->gradients + begin, step, learning_rate, 0.5F, workspace, &err) == QRUN_OK, "%s",
                   err.message);
     }
     float *values = qr_alloc_array((size_t)p->n_floats, sizeof *values);

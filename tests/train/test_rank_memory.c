@@ -8,7 +8,7 @@
 #include "qrun.h"
 #include "temporary.h"
 
-enum { MAX_RANKS = 8, N_STEPS = 2 };
+enum { MAX_RANKS = 8, N_STEPS = 3 };
 
 static temporary_folder folder;
 
@@ -27,6 +27,7 @@ typedef struct measurement {
     int64_t step_sent, sent;      /* by the plan, of a step; counted, of all steps */
     int64_t step_sent_before;     /* by qrun_plan_training */
     int64_t optimizer, gradients; /* by the plan */
+    double loss, grad_norm;       /* of the last step, which depends on the updates before; rank 0 knows them */
 } measurement;
 
 static int64_t entry_of(const qrun_trainer *trainer, const char *category) {
@@ -52,13 +53,14 @@ static qrun_status plan_before(qrun_context *context, const qrun_model_params *m
 }
 
 /* Rank 0 has a loop of its own; the others follow it until it ends. */
-static qrun_status run_steps(qrun_trainer *trainer, int32_t rank, qrun_error *error) {
+static qrun_status run_steps(qrun_trainer *trainer, int32_t rank, measurement *m, qrun_error *error) {
     if (rank > 0) { return qrun_trainer_run(trainer, error); }
     for (int step = 0; step < N_STEPS; step++) {
         qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
         bool done;
         QR_RETURN_IF_ERROR(qrun_trainer_step(trainer, &metrics, &done, error));
         CHECK(!metrics.skipped);
+        m->loss = metrics.loss, m->grad_norm = metrics.grad_norm;
     }
     return QRUN_OK;
 }
@@ -88,7 +90,7 @@ static qrun_status train(const rank_case *c, int32_t rank, measurement *m, qrun_
     QR_TRY(qrun_trainer_create(model, &params, &trainer, error));
     QR_TRY(qrun_trainer_get_info(trainer, &info, error));
     const int64_t sent_before = info.sent_bytes;
-    QR_TRY(run_steps(trainer, rank, error));
+    QR_TRY(run_steps(trainer, rank, m, error));
     QR_TRY(qrun_trainer_get_info(trainer, &info, error));
     m->done = true;
     m->planned = info.planned_bytes, m->peak = info.peak_bytes;
@@ -165,21 +167,31 @@ static void check(const rank_case *c, measurement of[MAX_RANKS]) {
 
 static void test_a_rank_holds_and_sends_what_is_planned(void) {
     for (int o = QRUN_OPTIMIZER_ADAMW; o <= QRUN_OPTIMIZER_SGD; o++) {
+        double loss = 0, grad_norm = 0;
         for (int32_t n = 1; n <= 4; n++) {
-            measurement of[MAX_RANKS], all[MAX_RANKS];
-            const rank_case whole = {n, 0, 4, (qrun_optimizer)o, o % 2 == 1};
-            rank_case shared = whole;
-            shared.zero = 1;
+            measurement of[3][MAX_RANKS] = {{{.done = false}}};
             if (CHECK_SANITIZED && n != 1 + (o + 1) % 4) { continue; }
-            check(&whole, all);
-            check(&shared, of);
-            for (int32_t r = 0; r < n && n > 1; r++) { CHECK(of[r].optimizer < all[r].optimizer); }
+            for (int32_t zero = 0; zero <= 2; zero++) {
+                const rank_case c = {n, zero, 4, (qrun_optimizer)o, o % 2 == 1};
+                check(&c, of[zero]);
+                if (loss == 0) { loss = of[zero][0].loss, grad_norm = of[zero][0].grad_norm; }
+                CHECK_MSG(of[zero][0].loss == loss && of[zero][0].grad_norm == grad_norm,
+                          "%d ranks, zero %d: loss %.17g and norm %.17g are not those of one rank, %.17g and %.17g",
+                          (int)n, (int)zero, of[zero][0].loss, of[zero][0].grad_norm, loss, grad_norm);
+            }
+            for (int32_t r = 0; r < n && n > 1; r++) {
+                CHECK(of[1][r].optimizer < of[0][r].optimizer && of[2][r].optimizer == of[1][r].optimizer);
+                CHECK(of[2][r].gradients < of[1][r].gradients);
+                CHECK_INT(of[2][r].step_sent, of[1][r].step_sent);
+            }
         }
     }
-    measurement of[MAX_RANKS];
-    const rank_case uneven = {MAX_RANKS, 1, 5, QRUN_OPTIMIZER_ADAMW8BIT,
-                              true}; /* three ranks have nothing to compute */
-    check(&uneven, of);
+    measurement of[MAX_RANKS] = {{.done = false}};
+    for (int32_t zero = 1; zero <= 2; zero++) {
+        const rank_case uneven = {MAX_RANKS, zero, 5, QRUN_OPTIMIZER_ADAMW8BIT,
+                                  true}; /* three have nothing to compute */
+        check(&uneven, of);
+    }
 }
 
 /* ---- Plans alone ------------------------------------------------------------------------------------------------- */
