@@ -45,8 +45,8 @@ void qr_train_pass_destroy(qr_train_pass *pass); /* NULL is fine */
 /* A pass that runs ends with QRUN_ERROR_CANCELLED soon after *flag becomes true; lent, NULL: never. */
 void qr_train_pass_watch(qr_train_pass *pass, const atomic_bool *flag);
 
-/* Called by a backward pass after each layer, from the last to the first, once its gradients are complete; an error ends
- * the pass. NULL: nothing. */
+/* Called by a backward pass after each layer, from the last to the first, once its gradients are complete; an error
+ * ends the pass. NULL: nothing. */
 typedef qrun_status (*qr_train_layer_fn)(void *user, int64_t layer, qr_error *err);
 void qr_train_pass_on_layer(qr_train_pass *pass, qr_train_layer_fn fn, void *user);
 

@@ -56,7 +56,8 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     plan->entries[QR_PLAN_ADAPTERS].bytes =
         (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
-    plan->entries[QR_PLAN_GRADIENTS].bytes = (int64_t)(qr_parameters_gradient_bytes(p) + qr_gradient_sum_bytes(&gradients));
+    plan->entries[QR_PLAN_GRADIENTS].bytes =
+        (int64_t)(qr_parameters_gradient_bytes(p) + qr_gradient_sum_bytes(&gradients));
     plan->entries[QR_PLAN_OPTIMIZER].bytes = (int64_t)(qr_optimizer_bytes(p, &optimizer) + scratch_bytes);
     plan->entries[QR_PLAN_HOST].bytes =
         (int64_t)(qr_train_loader_bytes(limits.max_tokens, limits.max_sequences) +

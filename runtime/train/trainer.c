@@ -47,9 +47,7 @@ qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err)
     const bool full = trainer->settings.whole.full;
     if (full) { QR_RETURN_IF_ERROR(qr_model_export_check(trainer->model, trainer->settings.out, err)); }
     QR_RETURN_IF_ERROR(describe_whole(trainer, err));
-    if (!full) {
-        QR_RETURN_IF_ERROR(qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err));
-    }
+    if (!full) { QR_RETURN_IF_ERROR(qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err)); }
     if (trainer->settings.zero > 1 && trainer->settings.n_ranks > 1) {
         qr_parameters_share_gradients(&trainer->parameters);
     }

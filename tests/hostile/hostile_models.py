@@ -433,6 +433,8 @@ def mutate_json(path, rng):
 def mutate(folder, rng):
     """One change of one file; says which."""
     names = sorted(os.listdir(folder))
+    if not names:  # its one file is gone already
+        return "nothing"
     name = rng.choices(names, [1 if name.startswith(("generation", "tokenizer")) else 3 for name in names])[0]
     path = os.path.join(folder, name)
     if not os.path.isfile(path) or os.path.islink(path):

@@ -86,8 +86,9 @@ static float *run_keeping(fixture *f, const qr_optimizer_options *options, float
     for (int64_t step = 1; step <= N_STEPS; step++) {
         fill(p->gradients, p->n_floats, (uint64_t)step);
         for (int64_t i = 0; i < p->n_floats; i++) { p->gradients[i] *= gradients; }
-        CHECK_MSG(qr_optimizer_step(optimizer, p->gradients + begin, step, learning_rate, 0.5F, workspace, &err) == QRUN_OK, "%s",
-                  err.message);
+        CHECK_MSG(qr_optimizer_step(optimizer, p->gradients + begin, step, learning_rate, 0.5F, workspace, &err) ==
+                      QRUN_OK,
+                  "%s", err.message);
     }
     float *values = qr_alloc_array((size_t)p->n_floats, sizeof *values);
     memcpy(values, p->values, (size_t)p->n_floats * sizeof *values);

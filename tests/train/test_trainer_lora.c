@@ -177,7 +177,8 @@ static void test_the_first_tensor_is_found(void) {
     qr_parameters *p = &trainer->parameters;
     const float bad[] = {INFINITY, NAN};
     int64_t index = 0;
-    CHECK(qr_update_find_nonfinite(p, trainer->optimizer, NULL, trainer->scratch, &index, &error) == QRUN_OK && index == -1);
+    CHECK(qr_update_find_nonfinite(p, trainer->optimizer, NULL, trainer->scratch, &index, &error) == QRUN_OK &&
+          index == -1);
     for (int i = 0; i < 2; i++) {
         const int64_t at = i == 0 ? p->n - 1 : 3;
         const qr_parameter *parameter = &p->list[at];
