@@ -305,6 +305,8 @@ class GgufWalk:
         if is_seen:
             self.fields.append((self.at, n_bytes, what))
         self.at += n_bytes
+        if self.at > len(self.content):
+            raise ValueError("the header ends past the file")
         return int.from_bytes(self.content[self.at - n_bytes : self.at], "little")
 
     def text(self, what, is_seen=True):
