@@ -1,6 +1,6 @@
 # The Dockerfile by hand, where no engine builds it: its second stage installs the packages of the libraries that the
 # program and its library ask for and no other, and what it copies and runs is there. Exit code 77 is a skip.
-# Environment: QRUN_SOURCE, QRUN_PROGRAM, QRUN_LIBRARY.
+# Environment: QRUN_SOURCE, QRUN_PROGRAM, QRUN_LIBRARY, QRUN_SANITIZE.
 set -eu
 work=$(mktemp -d "${TMPDIR:-/tmp}/qrun-dockerfile.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -24,6 +24,7 @@ grep -qx '/build\*' "$QRUN_SOURCE/.dockerignore" || fail ".dockerignore has to l
 prefix=$(sed -n 's/.*install\.sh --prefix \([^ ]*\).*/\1/p' "$file")
 grep -q "^COPY --from=build $prefix /usr/local\$" "$file" || fail "the second stage does not copy what the first installs"
 
+[ -z "$QRUN_SANITIZE" ] || { echo "skipped: with a sanitizer, programs ask for other libraries"; exit 77; }
 command -v dpkg-query >/dev/null && command -v ldd >/dev/null || { echo "skipped: no Debian"; exit 77; }
 sed -n '/apt-get install/,/&&/p' "$file" | grep -oE '\blib[a-z0-9.+-]+|\bzlib1g\b' | sort -u >"$work/listed"
 
