@@ -33,14 +33,17 @@ typedef struct part_names {
 
 static const part_names names_of[] = {
     [QR_PACKING_NONE] = {0},
-    [QR_PACKING_FP8] = {"weight", "weight_scale_inv"},
+    [QR_PACKING_FP8] = {.codes = "weight", .scales = "weight_scale_inv"},
     [QR_PACKING_MXFP4] = {0},
-    [QR_PACKING_GPTQ] = {"qweight", "scales", "qzeros", "g_idx"},
-    [QR_PACKING_AWQ] = {"qweight", "scales", "qzeros"},
-    [QR_PACKING_INT] = {"weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx"},
-    [QR_PACKING_INT8] = {"weight", "weight_scale", "weight_zero_point"},
-    [QR_PACKING_FLOAT8] = {"weight", "weight_scale"},
-    [QR_PACKING_NVFP4] = {"weight_packed", "weight_scale"},
+    [QR_PACKING_GPTQ] = {.codes = "qweight", .scales = "scales", .zeros = "qzeros", .groups = "g_idx"},
+    [QR_PACKING_AWQ] = {.codes = "qweight", .scales = "scales", .zeros = "qzeros"},
+    [QR_PACKING_INT] = {.codes = "weight_packed",
+                        .scales = "weight_scale",
+                        .zeros = "weight_zero_point",
+                        .groups = "weight_g_idx"},
+    [QR_PACKING_INT8] = {.codes = "weight", .scales = "weight_scale", .zeros = "weight_zero_point"},
+    [QR_PACKING_FLOAT8] = {.codes = "weight", .scales = "weight_scale"},
+    [QR_PACKING_NVFP4] = {.codes = "weight_packed", .scales = "weight_scale"},
 };
 static const char SHAPE[] = "weight_shape", GLOBAL_SCALE[] = "weight_global_scale";
 
