@@ -5,18 +5,13 @@
 # `timeout --foreground -s INT` sends it to a child in the foreground.
 command -v timeout >/dev/null || skip "no timeout(1)"
 
+# Answers that take ten seconds and more in turn, so that the signal meets them at work on any machine.
 last="qrun generate, SIGINT"
-timeout --foreground -s INT 2 "$QRUN" generate --model "$model" --prompt "Once" --max-tokens 0 --ignore-eos --n 64 \
-    --context 512 --temperature 1 >"$work/out" 2>"$work/err"
+timeout --foreground --preserve-status -s INT 2 "$QRUN" generate --model "$model" --prompt "Once" --max-tokens 0 \
+    --ignore-eos --n 256 --max-sequences 1 --context 512 --temperature 1 >"$work/out" 2>"$work/err"
 code=$?
-if [ "$code" -ne 0 ]; then # a machine that answers all of it within two seconds proves nothing
-    expect_true "timeout sent the signal" test "$code" -eq 124
-    timeout --foreground --preserve-status -s INT 2 "$QRUN" generate --model "$model" --prompt "Once" --max-tokens 0 \
-        --ignore-eos --n 64 --context 512 --temperature 1 >"$work/out" 2>"$work/err"
-    code=$?
-    expect_code 130
-    expect_true "what was said is there" test -s "$work/out"
-fi
+expect_code 130
+expect_true "what was said is there" test -s "$work/out"
 
 # A reader that has had enough: no message.
 last="qrun generate | head"
