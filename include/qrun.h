@@ -246,6 +246,8 @@ typedef struct qrun_model_params {
     void *progress_user;
     bool trainable; /* every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type */
     qrun_offload offload_parameters; /* not with trainable */
+    bool quant_embedding_int8; /* hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else
+                                  they keep their own type. Not with trainable */
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
     { .struct_size = sizeof(qrun_model_params) }
@@ -283,6 +285,7 @@ typedef struct qrun_model_info {
     const char *left_out; /* parts of the folder that text needs none of, as "model.visual, mtp"; NULL: none */
     const char
         *packed_as; /* what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are */
+    const char *embedding_format; /* "bf16", "int8" … */
 } qrun_model_info;
 #define QRUN_MODEL_INFO_INIT \
     { .struct_size = sizeof(qrun_model_info) }

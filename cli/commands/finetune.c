@@ -29,9 +29,11 @@ static int check_options(const finetune_options *o) {
                                     "launch");
     }
     if (o->fit != FIT_NOTHING && o->compare) { return complain(EXIT_USAGE, "--fit and --compare exclude each other"); }
-    if (o->train.weights.full && (o->engine.model.quant != QRUN_QUANT_AUTO || o->engine.model.quant_head_int8)) {
+    const qrun_model_params *held = &o->engine.model;
+    if (o->train.weights.full &&
+        (held->quant != QRUN_QUANT_AUTO || held->quant_head_int8 || held->quant_embedding_int8)) {
         return complain(EXIT_USAGE, "--full changes every weight, so the model is held in the type of --dtype: leave "
-                                    "--quant and --quant-head away");
+                                    "--quant, --quant-head and --quant-embedding away");
     }
     if (complain_file_ending("finetune", o->train.saving.out, o->engine.model.path, "DIR")) { return EXIT_USAGE; }
     int code = engine_require_model(&o->engine);

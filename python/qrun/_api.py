@@ -144,6 +144,7 @@ class ModelParams(Sized):
         ("progress_user", c_void_p),
         ("trainable", c_bool),
         ("offload_parameters", c_int),
+        ("quant_embedding_int8", c_bool),
     ]
 
 
@@ -181,6 +182,7 @@ class ModelInfo(Sized):
         ("expert_intermediate_size", c_int32),
         ("left_out", c_char_p),
         ("packed_as", c_char_p),
+        ("embedding_format", c_char_p),
     ]
 
 
@@ -716,6 +718,9 @@ class ModelOptions(TypedDict, total=False):
     trainable: bool
     # not with trainable
     offload_parameters: Offload
+    # hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else they keep their own
+    # type. Not with trainable
+    quant_embedding_int8: bool
 
 
 class SessionOptions(TypedDict, total=False):

@@ -98,6 +98,8 @@ class ModelInfo:
     left_out: Optional[str]
     # what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are
     packed_as: Optional[str]
+    # "bf16", "int8" …
+    embedding_format: str
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ typedef struct advice {
 
 /* What would make this session fit, without what is set already. */
 static advice advise(const qrun_model *model, const qr_session_sizes *sizes, bool can_have_more) {
-    char smaller[80] = "";
+    char smaller[96] = "";
     const char *parts[3];
     int n_parts = 0;
     const qr_options_text options = qr_model_smaller_options(model);

@@ -58,13 +58,14 @@ static qrun_status choose_trainable(const qrun_model *model, const qrun_model_pa
             "an adapter on this one",
             model->folder, stored_name(&model->config.quantization));
     }
-    if ((params->quant != QRUN_QUANT_AUTO && options->linear_format != format) || params->quant_head_int8) {
+    const bool has_int8_table = params->quant_head_int8 || params->quant_embedding_int8;
+    if ((params->quant != QRUN_QUANT_AUTO && options->linear_format != format) || has_int8_table) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
             "full fine-tuning changes every weight, so all are held in the compute type, %s, and none in %s; "
             "leave `quant` out, or train an adapter on the quantised model",
             qr_weight_format_name(format),
-            qr_weight_format_name(params->quant_head_int8 ? QR_WEIGHT_INT8 : options->linear_format));
+            qr_weight_format_name(has_int8_table ? QR_WEIGHT_INT8 : options->linear_format));
     }
     options->linear_format = options->table_format = format;
     options->trainable = true;
@@ -79,6 +80,7 @@ static qrun_status choose_formats(qrun_model *model, const qrun_model_params *pa
     }
     options->table_format = qr_weight_plain_format(model->config.dtype);
     options->head_int8 = params->quant_head_int8;
+    options->embedding_int8 = params->quant_embedding_int8;
     options->trainable = false;
     if (params->trainable) { return choose_trainable(model, params, options, err); }
     if (!model->prequantized) { return QRUN_OK; }
@@ -354,7 +356,7 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         owner = "the GPU has free";
     }
     if ((int64_t)model->weight_bytes <= limit) { return QRUN_OK; }
-    char advice[96] = "give more memory";
+    char advice[128] = "give more memory";
     const qr_options_text smaller = qr_model_smaller_options(model);
     if (params->trainable) {
         (void)snprintf(advice, sizeof advice, "give more memory, or train an adapter instead of all weights");
@@ -525,6 +527,7 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .not_obeyed = model->generation.not_obeyed,
         .left_out = model->left_out,
         .packed_as = packed_as(model),
+        .embedding_format = qr_weight_format_name(model->embedding.desc.format),
     };
     return QRUN_OK;
 }
