@@ -768,9 +768,18 @@ typedef struct qrun_train_optimization {
     bool decay_all;           /* of norms and biases too */
     double loraplus_lr_ratio; /* LoRA+: rate of B and of vectors (DoRA's magnitudes) over that of A; up to 1e6; 0: 1 */
     double max_grad_norm;     /* scale gradients with a larger norm; 0: 1.0; negative: no clipping */
+    /* The factor of the loss, which gradients are divided by again in F32: small ones do not become zero on their way.
+     * 1 to 2^32: constant, where 1 is none. QRUN_AUTO: dynamic, by the rule of torch's GradScaler, but never below 1.
+     * 0: dynamic where the model computes in F16, else 1. A step whose gradients overflow at a factor above 1 is
+     * skipped, and is no error. */
+    int64_t loss_scale;
+    int64_t loss_scale_initial; /* dynamic: that it begins with, 1 to 2^32; 0: 65536 */
+    double loss_scale_growth;   /* dynamic: what it is multiplied by after a window of steps, 1 to 1024; 0: 2 */
+    double loss_scale_backoff;  /* dynamic: what an overflow multiplies it by, below 1; 0: 0.5 */
+    int32_t loss_scale_window;  /* dynamic: steps in a row without an overflow; up to 1e9; 0: 2000 */
 } qrun_train_optimization;
 
-/* In place of a number: as large as the memory of the run allows. */
+/* In place of a number: as large as the memory of the run allows, or decided during the run. */
 #define QRUN_AUTO (-1)
 
 typedef struct qrun_train_batches {
@@ -903,13 +912,15 @@ struct qrun_train_metrics {
     double loss; /* mean over the step's target tokens, before the update */
     double learning_rate;
     double grad_norm;      /* before clipping */
-    double loss_scale;     /* F16: the factor on the loss for this step's gradients; else 0 */
+    double loss_scale;     /* the factor on the loss for this step's gradients; 0: the run has none */
     bool skipped;          /* loss or gradient was not finite: parameters unchanged */
     const char *nonfinite; /* if skipped, the first tensor whose gradient was not finite; NULL: none, or overflowed.
                               Lent until the next step */
-    bool overflowed;       /* skipped because the loss scale was too large; it was halved. Not an error */
+    bool overflowed;       /* skipped because the loss scale may have been too large; a dynamic one is lower now. Not an
+                              error */
     int64_t n_tokens, n_target_tokens; /* of this step */
     double seconds;
+    int64_t n_skipped; /* steps of the run so far that were skipped, for whatever reason, this one included */
 };
 #define QRUN_TRAIN_METRICS_INIT \
     { .struct_size = sizeof(qrun_train_metrics) }

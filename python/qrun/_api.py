@@ -435,6 +435,11 @@ class TrainOptimization(Structure):
         ("decay_all", c_bool),
         ("loraplus_lr_ratio", c_double),
         ("max_grad_norm", c_double),
+        ("loss_scale", c_int64),
+        ("loss_scale_initial", c_int64),
+        ("loss_scale_growth", c_double),
+        ("loss_scale_backoff", c_double),
+        ("loss_scale_window", c_int32),
     ]
 
 
@@ -496,6 +501,7 @@ class TrainMetrics(Sized):
         ("n_tokens", c_int64),
         ("n_target_tokens", c_int64),
         ("seconds", c_double),
+        ("n_skipped", c_int64),
     ]
 
 
@@ -875,6 +881,19 @@ class TrainOptions(TypedDict, total=False):
     loraplus_lr_ratio: float
     # scale gradients with a larger norm; 0: 1.0; negative: no clipping
     max_grad_norm: float
+    # The factor of the loss, which gradients are divided by again in F32: small ones do not become zero on
+    # their way. 1 to 2^32: constant, where 1 is none. QRUN_AUTO: dynamic, by the rule of torch's GradScaler,
+    # but never below 1. 0: dynamic where the model computes in F16, else 1. A step whose gradients overflow at
+    # a factor above 1 is skipped, and is no error.
+    loss_scale: int
+    # dynamic: that it begins with, 1 to 2^32; 0: 65536
+    loss_scale_initial: int
+    # dynamic: what it is multiplied by after a window of steps, 1 to 1024; 0: 2
+    loss_scale_growth: float
+    # dynamic: what an overflow multiplies it by, below 1; 0: 0.5
+    loss_scale_backoff: float
+    # dynamic: steps in a row without an overflow; up to 1e9; 0: 2000
+    loss_scale_window: int
     # tokens of the longest example, and of a packed row; 2 to the model's context; 0: 1,024, or the model's
     # context where that is smaller; QRUN_AUTO: the longest example, as far as memory allows
     seq_len: int
