@@ -236,7 +236,7 @@ typedef enum qrun_offload {
 typedef struct qrun_model_params {
     size_t struct_size;
     const char *path;     /* a folder, a GGUF file, a model id in the Hugging Face cache ("org/name",
-                             "org/name@revision"), or (random_weights) a config.json too */
+                             "org/name@revision"), or (random_weights) a config.json or a known model too */
     qrun_quant quant;     /* of the linear layers */
     bool quant_head_int8; /* hold the output head (and a tied embedding) in INT8; else they keep their own type */
     qrun_dtype dtype;     /* compute type; F32 is for exact comparison */
@@ -366,9 +366,10 @@ typedef struct qrun_plan_info {
     int64_t update_copied_bytes; /* the same in the update that ends a step */
     int32_t tile_rows;           /* of recomputed layers, as chosen; 0: all rows at a time */
     /* Of a training run on several ranks (qrun_train_ranks): */
-    int32_t rank;       /* whose plan this is */
-    int64_t sent_bytes; /* that it sends to others in a step of grad_accum micro-batches */
-    int64_t ring_bytes; /* that it would send if gradients were summed and parameters gathered around a ring */
+    int32_t rank;         /* whose plan this is */
+    int64_t sent_bytes;   /* that it sends to others in a step of grad_accum micro-batches */
+    int64_t ring_bytes;   /* that it would send if gradients were summed and parameters gathered around a ring */
+    int64_t n_parameters; /* of the model, with any adapter's left out */
 } qrun_plan_info;
 #define QRUN_PLAN_INFO_INIT \
     { .struct_size = sizeof(qrun_plan_info) }
@@ -427,6 +428,10 @@ typedef struct qrun_fit_result {
 } qrun_fit_result;
 #define QRUN_FIT_RESULT_INIT \
     { sizeof(qrun_fit_result), 0, 0 }
+
+/* Models whose shape is known without a file: their names, such as "llama-3.1-8b", from index 0 on; NULL after the
+ * last. With random_weights such a name is a model's path, unless there is a file of that name. */
+QRUN_API const char *qrun_known_model(int32_t index);
 
 /* What a session would take, without loading weights or allocating the memory. entries [*n_entries]; qrun_free. info
  * may be NULL. QRUN_ERROR_MEMORY, with what would help, when it does not fit: entries and info are those of the

@@ -212,6 +212,7 @@ class PlanInfo(Sized):
         ("rank", c_int32),
         ("sent_bytes", c_int64),
         ("ring_bytes", c_int64),
+        ("n_parameters", c_int64),
     ]
 
 
@@ -981,6 +982,7 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_adapter_open", c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p), POINTER(Error)]),
     ("qrun_adapter_close", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_adapter_name", c_char_p, [c_void_p]),
+    ("qrun_known_model", c_char_p, [c_int32]),
     ("qrun_plan_session", c_int, [c_void_p, POINTER(ModelParams), POINTER(SessionParams),
      POINTER(POINTER(PlanEntry)), POINTER(c_int32), POINTER(PlanInfo), POINTER(Error)]),
     ("qrun_fit_session", c_int, [c_void_p, POINTER(ModelParams), POINTER(SessionParams), c_int,

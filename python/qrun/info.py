@@ -150,6 +150,8 @@ class PlanInfo:
     sent_bytes: int
     # that it would send if gradients were summed and parameters gathered around a ring
     ring_bytes: int
+    # of the model, with any adapter's left out
+    n_parameters: int
 
 
 @dataclass(frozen=True)

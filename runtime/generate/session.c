@@ -354,6 +354,7 @@ static qrun_plan_info describe_plan(const qrun_model *model, const qr_session_si
     return (qrun_plan_info){
         .struct_size = sizeof(qrun_plan_info),
         .fits = fits,
+        .n_parameters = model->n_parameters,
         .total_bytes = qr_plan_total(plan),
         .budget_bytes = sizes->budget_bytes,
         .context_tokens = (int32_t)(fits ? qr_min(sizes->context_tokens, sizes->pool_tokens) : sizes->context_tokens),

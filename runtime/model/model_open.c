@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/units.h"
+#include "loaders/config/known_models.h"
 #include "loaders/files/hub.h"
 #include "loaders/files/model_folder.h"
 #include "loaders/source/model_source.h"
@@ -251,19 +252,21 @@ static qrun_status load_weights(qrun_model *model, const qr_safetensors *source,
     return status == QRUN_OK ? advance(&state, state.total_bytes - state.done_bytes, err) : status;
 }
 
+const char *qrun_known_model(int32_t index) { return qr_known_model_name(index); }
+
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-/* Random weights need config.json alone, in a folder or as a file. */
+/* Random weights need config.json alone, in a folder or as a file, or the name of a known model. */
 static qrun_status find_folder(const qrun_model_params *params, char **folder, qr_error *err) {
-    if (!params->random_weights || !qr_file_exists(params->path)) {
-        return qr_model_folder_resolve(params->path, folder, err);
-    }
+    const bool is_path = params->random_weights && (qr_file_exists(params->path) || qr_known_model_is(params->path));
+    if (!is_path) { return qr_model_folder_resolve(params->path, folder, err); }
     *folder = qr_strdup(params->path);
     return *folder != NULL ? QRUN_OK : qr_fail_memory(err, "the model's path", strlen(params->path));
 }
 
 static qrun_status read_config_file(const char *path, qr_model_config *config, qr_error *err) {
     qr_json *root = NULL;
+    if (!qr_file_exists(path)) { return qr_known_model_read(path, config, err); }
     qrun_status status = qr_json_read(path, QR_MODEL_CONFIG_BYTES, &root, err);
     if (status == QRUN_OK) { status = qr_model_config_parse(root, path, config, err); }
     qr_json_free(root);

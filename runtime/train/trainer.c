@@ -203,6 +203,7 @@ static qrun_plan_info describe_plan(const qrun_trainer *trainer, bool fits) {
     return (qrun_plan_info){
         .struct_size = sizeof(qrun_plan_info),
         .fits = fits,
+        .n_parameters = trainer->model->n_parameters,
         .total_bytes = qr_plan_total(&trainer->plan),
         .budget_bytes = trainer->budget.bytes,
         .available_bytes = trainer->memory.free_bytes + (int64_t)trainer->model->weight_bytes,
