@@ -19,8 +19,8 @@ static const option_choice fits[] = {
 /* clang-format off */
 static const option shape_table[] = {
     {.name = "shape", .kind = OPTION_TEXT, .value_name = "CONFIG.json", INTO(engine_options, shape),
-     .completion = COMPLETE_FILE, .help = "In place of --model: only a model's config.json, or the name of a known model, such as "
-             "llama-3.1-8b."},
+     .completion = COMPLETE_FILE,
+     .help = "In place of --model: only a model's config.json, or the name of a known model, such as llama-3.1-8b."},
 };
 /* clang-format on */
 

@@ -199,14 +199,14 @@ static const option memory_table[] = {
     {.name = "fit", .neutral = true, .once = true, .kind = OPTION_CHOICE, .choices = fit_choices,
      INTO(finetune_options, fit),
      .help = "With --plan: the largest --seq-len (context), --batch-size (batch) or --rank that fits into --memory, "
-             "exactly, and what it takes. Or the largest model: of those known by name or, with --shape, of a list with "
-             "commas, where the beginning of a name (qwen3) stands for all that begin so."},
+             "exactly, and what it takes. Or the largest model: of those known by name or, with --shape, of a list "
+             "with commas, where the beginning of a name (qwen3) stands for all that begin so."},
     {.name = "compare", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, compare),
      .help = "With --plan: a table of what each option that saves memory saves alone, and all of them together, with "
              "what they cost: operations and copied bytes."},
     {.name = "measure", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, measure),
-     .help = "With --compare: also run a few steps with each option, on random tokens, and show the memory used at most "
-             "and the time of a step beside the plan. What is larger than the free memory is not run."},
+     .help = "With --compare: also run a few steps with each option, on random tokens, and show the memory used at "
+             "most and the time of a step beside the plan. What is larger than the free memory is not run."},
     {.name = "device-memory", .neutral = true, .once = true, .kind = OPTION_TEXT, .value_name = "GPU",
      INTO(finetune_options, engine.context.device_memory),
      .help = "With --plan: plan for a GPU that need not be there, such as rtx-4090 or h100."},

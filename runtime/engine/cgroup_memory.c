@@ -51,11 +51,9 @@ static void take_group(const version *v, const char *group, qr_cgroup_memory *me
  * the machine's: what is not there is passed over. */
 static void take_groups(const version *v, const char *mount, const char *group, qr_cgroup_memory *memory) {
     char path[PATH_BYTES];
-    const size_t root_bytes = strlen(mount), group_bytes = strlen(group);
-    if (root_bytes + group_bytes >= sizeof path) { return; }
-    memcpy(path, mount, root_bytes);
-    memcpy(path + root_bytes, group, group_bytes + 1);
-    for (char *slash; (slash = strrchr(path + root_bytes, '/')) != NULL; *slash = '\0') {
+    const int n = snprintf(path, sizeof path, "%s%s", mount, group);
+    if (n < 0 || n >= (int)sizeof path) { return; }
+    for (char *slash; (slash = strrchr(path + strlen(mount), '/')) != NULL; *slash = '\0') {
         if (slash[1] != '\0') { take_group(v, path, memory); }
     }
     take_group(v, path, memory);

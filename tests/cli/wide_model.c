@@ -48,27 +48,35 @@ static void add_layer(int layer) {
     add(name, QR_DTYPE_F32, 1, HIDDEN, 0);
 }
 
-/* Codes over the whole range, scales of an ordinary matrix, norms of 1, embeddings around 0. */
-static void fill(const qr_safetensors_spec *spec, uint64_t seed, unsigned char *bytes, size_t n_bytes) {
-    float *values = (float *)(void *)bytes;
-    for (size_t i = 0; i < n_bytes / sizeof(uint64_t) && spec->dtype == QR_DTYPE_I8; i++) {
-        const uint64_t word = qr_hash_mix(seed + i);
-        memcpy(bytes + i * sizeof word, &word, sizeof word);
+static void fill_codes(uint64_t seed, int8_t *codes, size_t n) {
+    uint64_t word = 0;
+    for (size_t i = 0; i < n; i++) {
+        word = i % 8 == 0 ? qr_hash_mix(seed + i / 8) : word >> 8;
+        codes[i] = (int8_t)((int)(word & 127) - 64);
     }
-    for (size_t i = 0; i < n_bytes && spec->dtype == QR_DTYPE_I8; i++) {
-        if (bytes[i] == 0x80) { bytes[i] = 0; } /* −128 is no code */
-    }
-    for (size_t i = 0; i < n_bytes / sizeof(float) && spec->dtype == QR_DTYPE_F32; i++) {
-        const bool is_scale = strstr(spec->name, "SCB") != NULL, is_table = strstr(spec->name, "embed") != NULL;
+}
+
+/* Scales of an ordinary matrix, norms of 1, embeddings around 0. */
+static void fill_floats(const char *name, uint64_t seed, float *values, size_t n) {
+    const bool is_scale = strstr(name, "SCB") != NULL, is_table = strstr(name, "embed") != NULL;
+    for (size_t i = 0; i < n; i++) {
         const double uniform = (double)(qr_hash_mix(seed + i) >> 11) * 0x1p-53 - 0.5;
-        values[i] = is_scale ? 0.05F : is_table ? (float)uniform : 1.0F;
+        values[i] = is_scale ? 0.1F : is_table ? (float)uniform : 1.0F;
     }
-    if (spec->dtype == QR_DTYPE_U8) { memset(bytes, 0, n_bytes); }
+}
+
+static void fill(const qr_safetensors_spec *spec, void *bytes, size_t n_bytes) {
+    const uint64_t seed = (uint64_t)(spec - specs) << 32;
+    switch (spec->dtype) {
+        case QR_DTYPE_I8: fill_codes(seed, bytes, n_bytes); break;
+        case QR_DTYPE_F32: fill_floats(spec->name, seed, bytes, n_bytes / sizeof(float)); break;
+        default: memset(bytes, 0, n_bytes); break;
+    }
 }
 
 static bool write_weights(const char *folder, int n_layers, qr_error *err) {
     qr_safetensors_writer *writer = NULL;
-    unsigned char *bytes = malloc((size_t)VOCAB * HIDDEN * sizeof(float));
+    void *bytes = malloc((size_t)VOCAB * HIDDEN * sizeof(float));
     bool ok = bytes != NULL;
     add("model.embed_tokens.weight", QR_DTYPE_F32, 2, VOCAB, HIDDEN);
     for (int l = 0; l < n_layers; l++) { add_layer(l); }
@@ -77,7 +85,7 @@ static bool write_weights(const char *folder, int n_layers, qr_error *err) {
     for (const qr_safetensors_spec *spec; ok && (spec = qr_safetensors_writer_next(writer)) != NULL;) {
         size_t n_bytes = qr_dtype_bytes(spec->dtype);
         for (int d = 0; d < spec->n_dims; d++) { n_bytes *= (size_t)spec->dims[d]; }
-        fill(spec, (uint64_t)(spec - specs) << 32, bytes, n_bytes);
+        fill(spec, bytes, n_bytes);
         ok = qr_safetensors_writer_write(writer, bytes, n_bytes, err) == QRUN_OK;
     }
     if (ok) { ok = qr_safetensors_writer_commit(writer, err) == QRUN_OK; }
