@@ -287,9 +287,37 @@ http_method http_method_of(const http_exchange *x) { return x->head.method; }
 const char *http_path(const http_exchange *x) { return x->head.path; }
 const char *http_header(const http_exchange *x, const char *name) { return http_head_field(&x->head, name); }
 
-const char *http_body(http_exchange *x, size_t *n_bytes) {
-    *n_bytes = evbuffer_get_length(x->body);
-    return *n_bytes > 0 ? (const char *)evbuffer_pullup(x->body, -1) : NULL;
+struct http_body {
+    http_server *server;
+    struct evbuffer *bytes;
+    int64_t n_bytes;
+};
+
+http_body *http_take_body(http_exchange *x) {
+    http_body *taken = malloc(sizeof *taken);
+    struct evbuffer *empty = evbuffer_new();
+    if (taken == NULL || empty == NULL) {
+        free(taken);
+        if (empty != NULL) { evbuffer_free(empty); }
+        return NULL;
+    }
+    *taken = (http_body){x->server, x->body, (int64_t)evbuffer_get_length(x->body)};
+    x->body = empty;
+    return taken;
+}
+
+size_t http_body_size(const http_body *body) { return (size_t)body->n_bytes; }
+
+const char *http_body_bytes(http_body *body, size_t *n_bytes) {
+    *n_bytes = (size_t)body->n_bytes;
+    return *n_bytes > 0 ? (const char *)evbuffer_pullup(body->bytes, -1) : "";
+}
+
+void http_body_free(http_body *body) {
+    if (body == NULL) { return; }
+    body->server->body_bytes -= body->n_bytes;
+    evbuffer_free(body->bytes);
+    free(body);
 }
 
 /* A request that is refused before it is whole: what comes after it cannot be told apart. */
