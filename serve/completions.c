@@ -39,6 +39,7 @@ typedef struct answer {
     openai_head head;
     openai_request request;
     openai_usage usage;
+    double queue_seconds, first_token_seconds; /* of the first sample of the first prompt */
     char model[256];
     part *parts; /* [n_parts] */
     int n_parts, n_open;
@@ -180,6 +181,7 @@ static void note_usage(const answer *a) {
     http_note(a->exchange, " prompt_tokens=%lld cached_tokens=%lld completion_tokens=%lld",
               (long long)a->usage.prompt_tokens, (long long)a->usage.cached_tokens,
               (long long)a->usage.completion_tokens);
+    http_note(a->exchange, " queue_seconds=%.6f first_token_seconds=%.6f", a->queue_seconds, a->first_token_seconds);
 }
 
 /* ---- What an event adds to a choice ------------------------------------------------------------------------------ */
@@ -262,7 +264,9 @@ static void stream_event(answer *a, choice *c, int index, const qrun_event *even
         cJSON_AddItemToArray(choices, openai_piece(&a->head, index, !c->is_begun, &content, logprobs,
                                                    is_done ? c->finish_reason : NULL));
         c->is_begun = true;
-        send_piece(a, openai_answer(&a->head, true, choices, NULL));
+        cJSON *piece = openai_answer(&a->head, true, choices, NULL);
+        if (a->request.include_usage) { cJSON_AddNullToObject(piece, "usage"); } /* comes with the last piece */
+        send_piece(a, piece);
     }
     answer_delta_free(&delta);
 }
@@ -322,9 +326,9 @@ static void send_whole(answer *a) {
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-static void fail(answer *a, const char *message) {
-    openai_error error = {.status = 500};
-    (void)openai_refuse(&error, 500, NULL, "%s", message);
+static void fail(answer *a, int status, const char *message) {
+    openai_error error = {.status = status};
+    (void)openai_refuse(&error, status, NULL, "%s", message);
     if (!a->streams) {
         refuse(a, &error);
         return;
@@ -332,9 +336,17 @@ static void fail(answer *a, const char *message) {
     char *printed = openai_error_text(&error);
     cJSON *json = printed != NULL ? cJSON_Parse(printed) : NULL;
     cJSON_free(printed);
+    cancel(a);
     send_piece(a, json);
-    if (a->exchange != NULL) { http_stream_end(a->exchange); }
+    if (a->exchange == NULL) { return; }
+    http_note(a->exchange, " failed=true");
+    http_stream_end(a->exchange);
     a->exchange = NULL;
+}
+
+/* Ended by the server, and not by its client: what there is of the answer must not pass for all of it. */
+static bool is_cut_short(const qrun_event *event) {
+    return event->type == QRUN_EVENT_DONE && strcmp(event->finish_reason, "cancelled") == 0;
 }
 
 /* Events of the prompt are for all of its samples. */
@@ -364,16 +376,23 @@ static void end_part(answer *a) {
 void completions_take(void *user, const qrun_event *event) {
     part *p = user;
     answer *a = p->answer;
-    if (event->type != QRUN_EVENT_ERROR) {
+    if (a->exchange == NULL) {
+    } else if (event->type == QRUN_EVENT_ERROR) {
+        fail(a, 500, event->message);
+    } else if (is_cut_short(event)) {
+        fail(a, 503, "the server is shutting down");
+    } else {
         take_for_choices(a, p, event);
-    } else if (a->exchange != NULL) {
-        fail(a, event->message);
     }
     if (event->type == QRUN_EVENT_DONE) {
         a->usage.completion_tokens += event->completion_tokens;
         if (event->sample == 0) {
             a->usage.prompt_tokens += event->prompt_tokens;
             a->usage.cached_tokens += event->cached_tokens;
+        }
+        if (event->sample == 0 && p->prompt == 0) {
+            a->queue_seconds = event->queue_seconds;
+            a->first_token_seconds = event->first_token_seconds;
         }
     }
     if (!event->is_last) { return; }
@@ -582,6 +601,7 @@ void completions_begin(completions *c, http_exchange *exchange, openai_kind kind
         return;
     }
     http_note(exchange, " id=%s", a->head.id);
+    http_add_header(exchange, "X-Request-Id", a->head.id);
     http_on_left(exchange, on_left, a);
     jobs_add(completions_jobs(c, a->body), &a->job);
 }

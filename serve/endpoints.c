@@ -61,6 +61,23 @@ static void answer_models(request *r) {
     for (int i = 0; i < n_adapters; i++) { add_model(list, adapters[i].name, r->e->params->model_name); }
 }
 
+static void answer_model(request *r) {
+    served_adapter adapters[MODELS_MAX_ADAPTERS];
+    const int n_adapters = models_list(r->e->models, adapters);
+    const char *base = r->e->params->model_name;
+    cJSON *list = cJSON_CreateArray();
+    if (strcmp(r->name, base) == 0) { add_model(list, base, NULL); }
+    for (int i = 0; i < n_adapters && list->child == NULL; i++) {
+        if (strcmp(r->name, adapters[i].name) == 0) { add_model(list, adapters[i].name, base); }
+    }
+    r->reply = cJSON_DetachItemFromArray(list, 0);
+    cJSON_Delete(list);
+    if (r->reply == NULL) {
+        (void)openai_refuse(&r->error, 404, "model",
+                            "there is no model \"%.100s\" here; /v1/models lists those there are", r->name);
+    }
+}
+
 /* ---- Adapters ---------------------------------------------------------------------------------------------------- */
 
 static void answer_adapters(request *r) {
@@ -196,6 +213,7 @@ typedef struct row {
 static const row table[] = {
     {"/", HTTP_GET, answer_page, AT_ONCE},
     {"/v1/models", HTTP_GET, answer_models, AT_ONCE},
+    {"/v1/models/", HTTP_GET, answer_model, AT_ONCE},
     {"/v1/adapters", HTTP_GET, answer_adapters, AT_ONCE},
     {"/v1/adapters", HTTP_POST, load_adapter, WITH_ADAPTERS},
     {"/v1/adapters/", HTTP_DELETE, drop_adapter, WITH_ADAPTERS},
@@ -305,29 +323,61 @@ static void answer_row(request *r) {
     reply(r);
 }
 
+static int hexadecimal(char c) {
+    static const char digits[] = "0123456789abcdef";
+    const char *digit = c != '\0' ? strchr(digits, c >= 'A' && c <= 'F' ? c + ('a' - 'A') : c) : NULL;
+    return digit != NULL ? (int)(digit - digits) : -1;
+}
+
+/* A name in a path, where "%2F" is a slash. One that is longer than names are is cut, and one that would not be text
+ * stays as it was sent. */
+static void read_name(const char *rest, char *name, size_t capacity) {
+    size_t n = 0;
+    for (const char *c = rest; *c != '\0' && n + 1 < capacity; c++) {
+        const int high = *c == '%' ? hexadecimal(c[1]) : -1, low = high >= 0 ? hexadecimal(c[2]) : -1;
+        const int value = low >= 0 ? 16 * high + low : 0;
+        name[n++] = (char)(value >= 0x20 ? value : *c);
+        c += value >= 0x20 ? 2 : 0;
+    }
+    name[n] = '\0';
+    if (!serve_text_is_utf8(name, n)) { (void)snprintf(name, capacity, "%s", rest); }
+}
+
+/* The path is known, and the method is not one of its. */
+static void answer_other_method(request *r, const char *methods) {
+    http_add_header(r->exchange, "Allow", methods);
+    if (http_method_of(r->exchange) == HTTP_OPTIONS) {
+        http_reply(r->exchange, 200, "text/plain", "", 0);
+        r->exchange = NULL;
+        return;
+    }
+    (void)openai_refuse(&r->error, 405, NULL, "this endpoint takes %s", methods);
+}
+
 void endpoints_answer(endpoints *e, http_exchange *exchange, const char *path) {
-    static const char *const takes[] = {"this endpoint takes GET", "this endpoint takes POST",
-                                        "this endpoint takes DELETE"};
+    static const char *const names[] = {"GET, HEAD", "POST", "DELETE"};
     request r = {.e = e, .exchange = exchange};
-    int other = -1;
+    serve_text methods = {0};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         const char *rest = rest_of(path, table[i].path);
         if (rest == NULL) { continue; }
-        if (http_method_of(exchange) != table[i].method) {
-            other = (int)table[i].method;
-            continue;
+        serve_text_add_format(&methods, "%s%s", methods.size > 0 ? ", " : "", names[table[i].method]);
+        if (http_method_of(exchange) == table[i].method) {
+            r.row = &table[i];
+            read_name(rest, r.name, sizeof r.name);
         }
-        r.row = &table[i];
-        (void)snprintf(r.name, sizeof r.name, "%s", rest);
+    }
+    if (r.row != NULL) {
         answer_row(&r);
-        return;
-    }
-    if (other >= 0) {
-        refuse(&r, 405, NULL, takes[other]);
     } else {
-        refuse(&r, 404, NULL, "there is no such endpoint; see docs/serve.md");
+        if (methods.size > 0) {
+            answer_other_method(&r, methods.data);
+        } else {
+            refuse(&r, 404, NULL, "there is no such endpoint; see docs/serve.md");
+        }
+        reply(&r);
     }
-    reply(&r);
+    serve_text_free(&methods);
 }
 
 void endpoints_drop(endpoints *e) {

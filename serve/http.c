@@ -76,7 +76,7 @@ static double now(void) {
 /* ---- The end of exchanges and connections ------------------------------------------------------------------------ */
 
 static const char *method_name(http_method method) {
-    static const char *const names[] = {"GET", "POST", "DELETE", "OPTIONS", "OTHER"};
+    static const char *const names[] = {"GET", "POST", "DELETE", "OPTIONS", "HEAD", "OTHER"};
     return names[method];
 }
 
@@ -256,13 +256,16 @@ static void finish(http_exchange *x) {
 
 void http_reply(http_exchange *x, int status, const char *content_type, const char *bytes, size_t n_bytes) {
     put_head(x, status, content_type, (int64_t)n_bytes);
-    (void)bufferevent_write(x->buffers, bytes, n_bytes);
-    x->n_sent = (int64_t)n_bytes;
+    if (x->head.method != HTTP_HEAD) {
+        (void)bufferevent_write(x->buffers, bytes, n_bytes);
+        x->n_sent = (int64_t)n_bytes;
+    }
     finish(x);
 }
 
 void http_stream_begin(http_exchange *x, const char *content_type) {
     http_add_header(x, "Cache-Control", "no-cache");
+    http_add_header(x, "X-Accel-Buffering", "no"); /* nginx passes pieces on as they come */
     put_head(x, 200, content_type, -1);
 }
 
@@ -283,7 +286,7 @@ void http_stream_end(http_exchange *x) {
 
 /* ---- The request ------------------------------------------------------------------------------------------------- */
 
-http_method http_method_of(const http_exchange *x) { return x->head.method; }
+http_method http_method_of(const http_exchange *x) { return x->head.method == HTTP_HEAD ? HTTP_GET : x->head.method; }
 const char *http_path(const http_exchange *x) { return x->head.path; }
 const char *http_header(const http_exchange *x, const char *name) { return http_head_field(&x->head, name); }
 

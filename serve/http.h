@@ -64,8 +64,9 @@ int http_server_listen_on(http_server *server, int descriptor);
 void http_server_stop_listening(http_server *server); /* connections that exist stay */
 
 /* The request; lent while the exchange lasts. */
-http_method http_method_of(const http_exchange *exchange);
-const char *http_path(const http_exchange *exchange);                     /* without the query */
+http_method
+http_method_of(const http_exchange *exchange);        /* HTTP_GET for HEAD, whose answer is sent without its body */
+const char *http_path(const http_exchange *exchange); /* without the query */
 const char *http_header(const http_exchange *exchange, const char *name); /* NULL: not sent */
 
 /* The body of a request, which then no longer has it: it may outlive the exchange, and counts for bodies_bytes until it
@@ -77,7 +78,7 @@ size_t http_body_size(const http_body *body);
 const char *http_body_bytes(http_body *body, size_t *n_bytes);
 void http_body_free(http_body *body); /* on the loop's thread, before the server is destroyed; NULL is fine */
 
-/* A header of the answer; what does not fit into 4 KiB is left out. */
+/* A header of the answer; what does not fit into 1 KiB is left out. */
 void http_add_header(http_exchange *exchange, const char *name, const char *value);
 /* The whole answer. */
 void http_reply(http_exchange *exchange, int status, const char *content_type, const char *bytes, size_t n_bytes);

@@ -16,6 +16,7 @@
 #include "serve/tls.h"
 
 enum { HEADER_BYTES = 64 << 10, UNREAD_BYTES = 1 << 20, IDLE_SECONDS = 60, REQUEST_SECONDS = 60 };
+enum { MOST_HEADERS_BYTES = 512 };
 enum { OTHER_DESCRIPTORS = 64 }; /* than those of connections */
 
 typedef struct server {
@@ -47,7 +48,7 @@ static bool has_key(const server *s, const http_exchange *exchange, const char *
     const char *given = http_header(exchange, "Authorization");
     /* The page has no secrets, and asks for the key itself. */
     if (s->params->api_key == NULL || strcmp(path, "/health") == 0 || strcmp(path, "/") == 0) { return true; }
-    return given != NULL && strncmp(given, bearer, sizeof bearer - 1) == 0 &&
+    return given != NULL && strncasecmp(given, bearer, sizeof bearer - 1) == 0 &&
            same_text(given + sizeof bearer - 1, s->params->api_key);
 }
 
@@ -59,6 +60,16 @@ static bool is_allowed_origin(const server *s, const http_exchange *exchange, co
     return host != NULL && authority != NULL && strcasecmp(authority + 3, host) == 0;
 }
 
+/* What a browser is told of an origin that may ask. OpenAI's client for browsers sends headers of its own. */
+static void allow(const server *s, http_exchange *exchange) {
+    const char *asked = http_header(exchange, "Access-Control-Request-Headers");
+    const bool fits = asked != NULL && strlen(asked) <= MOST_HEADERS_BYTES;
+    http_add_header(exchange, "Access-Control-Allow-Origin", s->params->allow_origin);
+    http_add_header(exchange, "Access-Control-Allow-Headers", fits ? asked : "Authorization, Content-Type");
+    http_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
+    http_add_header(exchange, "Vary", "Origin");
+}
+
 /* False: the exchange is answered. */
 static bool may_ask(const server *s, http_exchange *exchange, const char *path) {
     openai_error error = {0};
@@ -68,12 +79,7 @@ static bool may_ask(const server *s, http_exchange *exchange, const char *path) 
     } else if (http_method_of(exchange) != HTTP_OPTIONS && !has_key(s, exchange, path)) {
         (void)openai_refuse(&error, 401, NULL, "the key is missing or wrong: send Authorization: Bearer KEY");
     }
-    if (origin != NULL && s->params->allow_origin != NULL && error.status == 0) {
-        http_add_header(exchange, "Access-Control-Allow-Origin", s->params->allow_origin);
-        http_add_header(exchange, "Access-Control-Allow-Headers", "Authorization, Content-Type");
-        http_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
-        http_add_header(exchange, "Vary", "Origin");
-    }
+    if (origin != NULL && s->params->allow_origin != NULL && error.status == 0) { allow(s, exchange); }
     if (error.status != 0) { completions_refuse(exchange, &error); }
     return error.status == 0;
 }
