@@ -15,8 +15,7 @@
 #include "serve/supervisor.h"
 #include "serve/tls.h"
 
-enum { HEADER_BYTES = 64 << 10, UNREAD_BYTES = 1 << 20, IDLE_SECONDS = 60, REQUEST_SECONDS = 60 };
-enum { MOST_HEADERS_BYTES = 512 };
+enum { HEADER_BYTES = 64 << 10, UNREAD_BYTES = 1 << 20, MOST_HEADERS_BYTES = 512 };
 enum { OTHER_DESCRIPTORS = 64 }; /* than those of connections */
 
 typedef struct server {
@@ -209,8 +208,8 @@ static bool create_http(server *s) {
                    .header_bytes = HEADER_BYTES,
                    .unread_bytes = UNREAD_BYTES,
                    .n_connections = possible_connections(p->max_connections),
-                   .idle_seconds = IDLE_SECONDS,
-                   .request_seconds = REQUEST_SECONDS},
+                   .idle_seconds = p->idle_seconds,
+                   .request_seconds = p->request_seconds},
         .handler = answer_request,
         .on_end = log_end,
         .user = s};

@@ -52,6 +52,57 @@ def read_whole(client):
     return int(head.split()[1]), fields(head), body
 
 
+class Deadlines(unittest.TestCase):
+    def test_requests_that_take_too_long_to_arrive(self):
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n"
+        starts = [b"PO", head, head + b"Content-Length: 100\r\n\r\n{",
+                  head + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab"]
+        with Server("--request-seconds", "1", "--idle-seconds", "600") as server:
+            for start in starts:
+                with server.socket() as client:
+                    begin = time.monotonic()
+                    client.sendall(start)
+                    received = read_to_end(client)
+                    self.assertEqual(received.split(b"\r\n")[0], b"HTTP/1.1 408 Request Timeout", start)
+                    self.assertIn(b"Connection: close", received)
+                    self.assertGreaterEqual(time.monotonic() - begin, 1)
+            with server.socket() as client:     # a byte now and then does not help
+                client.settimeout(0.05)
+                received = b""
+                for byte in (head + b"X: " + b"y" * 20000).decode():
+                    with contextlib.suppress(OSError):
+                        client.sendall(byte.encode())
+                    with contextlib.suppress(TimeoutError):
+                        received = client.recv(100)
+                        break
+                self.assertTrue(received.startswith(b"HTTP/1.1 408 "), received)
+            with server.socket() as client:     # a request that has arrived may take longer
+                client.sendall(post("/v1/completions", ENDLESS | {"n": 64}))
+                self.assertEqual(read_whole(client)[0], 200)
+
+    def test_idle_connections(self):
+        with Server("--idle-seconds", "1", "--request-seconds", "600") as server:
+            with server.socket() as fresh, server.socket() as used:
+                used.sendall(GET_HEALTH)
+                self.assertEqual(read_whole(used)[0], 200)
+                self.assertEqual(read_to_end(fresh), b"")
+                self.assertEqual(read_to_end(used), b"")
+
+    def test_an_answer_that_nobody_reads(self):
+        """It is larger than what sockets hold."""
+        with Server("--idle-seconds", "1", "--max-body", "64MiB") as server:
+            word = server.ask("/tokenize", {"prompt": "Once upon a time", "add_special_tokens": False})[1]["tokens"]
+            with server.socket() as client:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.sendall(post("/detokenize", {"tokens": word * 1000000}))
+                for _ in range(600):
+                    if server.metric("qrun:connections") == 1:
+                        break
+                    time.sleep(0.1)
+                self.assertEqual(server.metric("qrun:connections"), 1)
+        self.assertEqual(sum("left=true" in line for line in server.end_of_log), 1)
+
+
 class Methods(unittest.TestCase):
     def test_head(self):
         """The head that GET has, and no body: what follows is the next answer."""
