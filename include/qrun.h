@@ -329,7 +329,8 @@ typedef struct qrun_adapter qrun_adapter;
 
 /* Opens a PEFT LoRA folder, or an id in the Hugging Face cache, for this model; it stays unmerged and is chosen per
  * request. `name` is what JSONL requests call it (NULL: the folder's last path component); names are unique within a
- * model. */
+ * model. Sessions may be stepped meanwhile: none of their steps waits for more than one matrix's share of it. One
+ * thread at a time opens and closes adapters of a model. */
 QRUN_API qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *name, qrun_adapter **adapter,
                                        qrun_error *error);
 /* Sessions may exist. QRUN_ERROR_BUSY while a request names it, and of an adapter that replaces whole modules while the

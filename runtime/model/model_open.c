@@ -435,9 +435,9 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, params, made, &source, error));
     QR_TRY(qr_folder_tokenizer_open_optional(made->folder, &made->tokenizer, error));
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     status = load(made, params, &source, error);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
 out:
     qr_safetensors_close(source);
     if (status != QRUN_OK) {
