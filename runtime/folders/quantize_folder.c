@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/params.h"
 #include "base/sizes.h"
 #include "loaders/config/quantized_config.h"
@@ -14,6 +15,7 @@
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
 #include "runtime/folders/folder_copy.h"
+#include "runtime/model/mixed_formats.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/weight_writer.h"
@@ -40,7 +42,7 @@ typedef struct output_tensor {
 
 typedef struct folder_job {
     const qrun_quantize_params *params;
-    qr_weight_format format;
+    qr_weight_format format; /* of all matrices, but for those of mixed formats that are in INT8 */
     qr_folder_copy copy;
     linear_matrix *matrices;
     size_t n_matrices;
@@ -56,9 +58,21 @@ typedef struct folder_job {
 static qrun_status check_params(const qrun_quantize_params *params, qr_weight_format *format, qr_error *err) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_quantize_params, params, err));
     QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
-    if (qr_quant_to_format(params->quant, format) && !qr_weight_is_plain(*format)) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4 and int8 can",
+    if ((params->quant == QRUN_QUANT_MIXED) != (params->mixed != NULL)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`quant=mixed` and `mixed`, what was measured for it, go together: one of them is missing");
+    }
+    const qrun_quant most = params->quant == QRUN_QUANT_MIXED ? QRUN_QUANT_NF4_DQ : params->quant;
+    if (qr_quant_to_format(most, format) && !qr_weight_is_plain(*format)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4, int8 and mixed can",
                    (int)params->quant);
+}
+
+static qrun_status check_measured(const folder_job *job, qr_error *err) {
+    const qrun_mixed *mixed = job->params->mixed;
+    if (mixed == NULL || strcmp(mixed->folder, job->copy.model.folder) == 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: `mixed` was measured on another model, %s", job->copy.model.folder,
+                   mixed->folder);
 }
 
 static qrun_status refuse_quantised(const folder_job *job, qr_error *err) {
@@ -99,8 +113,9 @@ static qrun_status collect_matrix(void *arg, const qr_module *module, qr_error *
                               .layer = module->layer,
                               .expert = module->expert,
                               .desc = module->matrix->desc};
-    matrix->desc.format = job->format;
-    matrix->desc.block = qr_weight_is_nf4(job->format) ? QR_NF4_BLOCK : 0;
+    const qrun_mixed *mixed = job->params->mixed;
+    matrix->desc.format = mixed != NULL ? qr_mixed_format(mixed, module->role, module->layer) : job->format;
+    matrix->desc.block = qr_weight_is_nf4(matrix->desc.format) ? QR_NF4_BLOCK : 0;
     return QRUN_OK;
 }
 
@@ -125,7 +140,7 @@ static qr_safetensors_spec spec_of(const output_tensor *output) {
 
 static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *err) {
     for (int part = 0; part < QR_BNB_PART_COUNT; part++) {
-        if (!qr_bnb_has_part(job->format, (qr_bnb_part)part)) { continue; }
+        if (!qr_bnb_has_part(matrix->desc.format, (qr_bnb_part)part)) { continue; }
         output_tensor *output = &job->outputs[job->n_outputs++];
         *output = (output_tensor){.source = matrix->stored.codes, .matrix = matrix, .part = (qr_bnb_part)part};
         output->name = part_name(job, matrix, output->part);
@@ -213,9 +228,10 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
 /* The length of a state depends on the digits of the offset, so double-quantised matrices are read before anything is
  * written. */
 static qrun_status make_states(folder_job *job, qr_error *err) {
-    for (size_t i = 0; i < job->n_matrices && job->format != QR_WEIGHT_INT8; i++) {
+    for (size_t i = 0; i < job->n_matrices; i++) {
         linear_matrix *matrix = &job->matrices[i];
-        if (job->format == QR_WEIGHT_NF4_DQ) {
+        if (matrix->desc.format == QR_WEIGHT_INT8) { continue; }
+        if (matrix->desc.format == QR_WEIGHT_NF4_DQ) {
             QR_RETURN_IF_ERROR(quantize_matrix(job, matrix, err));
             matrix->nested_offset = job->host.nested_offset;
             matrix->nested_absmax = job->host.nested_absmax; /* owned from here on */
@@ -240,7 +256,7 @@ static const void *part_bytes(const folder_job *job, const output_tensor *output
     switch (output->part) {
         case QR_BNB_CODES: return job->host.codes;
         case QR_BNB_ABSMAX:
-            return job->format == QR_WEIGHT_NF4_DQ ? (const void *)job->host.absmax_codes : job->host.absmax;
+            return matrix->desc.format == QR_WEIGHT_NF4_DQ ? (const void *)job->host.absmax_codes : job->host.absmax;
         case QR_BNB_QUANT_MAP: return qr_nf4_code;
         case QR_BNB_NESTED_ABSMAX: return matrix->nested_absmax;
         case QR_BNB_NESTED_QUANT_MAP: return qr_dynamic8_map(true);
@@ -295,6 +311,17 @@ static qrun_status edit_config(void *arg, qr_buffer *config, const char *what, q
     return status;
 }
 
+/* What was measured, beside the weights that it chose the formats of. */
+static qrun_status write_measured(const folder_job *job, qr_error *err) {
+    const qrun_mixed *mixed = job->params->mixed;
+    if (mixed == NULL) { return QRUN_OK; }
+    char *path = qr_path_join(job->copy.folder.partial_path, QR_MIXED_FILE);
+    if (path == NULL) { return qr_fail_memory(err, QR_MIXED_FILE, strlen(QR_MIXED_FILE)); }
+    const qrun_status status = qr_file_write(path, mixed->json, strlen(mixed->json), err);
+    qr_free(path);
+    return status;
+}
+
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
 static void job_free(folder_job *job) {
@@ -315,10 +342,12 @@ qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_para
         (qr_folder_copy){.verb = "quantising", .progress = params->progress, .progress_user = params->progress_user};
     QR_TRY(qr_folder_copy_read(&job.copy, context, params->path, error));
     if (job.copy.model.prequantized) { QR_TRY(refuse_quantised(&job, error)); }
+    QR_TRY(check_measured(&job, error));
     QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
     QR_TRY(list_outputs(&job, error));
     QR_TRY(make_states(&job, error));
     QR_TRY(write_tensors(&job, error));
+    QR_TRY(write_measured(&job, error));
     /* A matrix alone in a shard is read once, so bytes may be missing. */
     QR_TRY(qr_folder_copy_advance(&job.copy, job.copy.total_bytes - job.copy.done_bytes, error));
     QR_TRY(qr_folder_copy_finish(&job.copy, edit_config, &job, error));

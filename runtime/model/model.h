@@ -149,6 +149,7 @@ struct qrun_model {
     const char *prefix;  /* before all module names of this checkpoint */
     char *left_out;      /* parts of the folder that text needs none of, "model.visual, mtp"; NULL: none */
     bool prequantized;   /* bitsandbytes wrote the folder quantised */
+    bool is_mixed;       /* some of its matrices are stored in INT8, though others are in NF4 */
     bool random_weights; /* no weights were read */
     qr_model_config config;
     qr_generation_config generation;
@@ -201,6 +202,9 @@ typedef struct qr_options_text {
     char text[48];
 } qr_options_text;
 qr_options_text qr_model_smaller_options(const qrun_model *model);
+
+/* How the linear layers are held, as `quant` is called: "nf4-dq", "mixed". */
+const char *qr_model_quant_name(const qrun_model *model);
 
 struct qr_model_options {
     qr_weight_format linear_format; /* of linear layers that are not stored quantised */

@@ -347,7 +347,7 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_number(&text, "hidden", (double)model->shape.hidden, 17);
     put_number(&text, "layers", (double)model->shape.n_layers, 17);
     put_number(&text, "vocab", (double)model->shape.vocab, 17);
-    put_text(&text, "weights", qr_weight_format_name(model->linear_format));
+    put_text(&text, "weights", qr_model_quant_name(model));
     put_text(&text, "compute", qr_dtype_name(model->act_dtype));
     if (model->context->numerics == QRUN_NUMERICS_PORTABLE) { put_text(&text, "numerics", "portable"); }
     put_number(&text, "examples", (double)data->n_examples, 17);
