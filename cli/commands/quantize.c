@@ -36,7 +36,7 @@ static const option quantize_table[] = {
      .completion = COMPLETE_FOLDER,
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
     {.name = "quant", .kind = OPTION_CHOICE, AT(quantize.quant), .choices = quants,
-     .help = "Number format of the linear layers. mixed: nf4-dq, and int8 for those that lose most by it. Default: "
+     .help = "Number format of the linear layers. mixed: nf4-dq, and int8 or bf16 for those that lose most by it. Default: "
              "nf4-dq (4.13 bits per weight)."},
     {.name = "max-shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(quantize.max_shard_bytes),
      .help = "Largest file to write. Default: 5GB."},
@@ -45,11 +45,16 @@ static const option quantize_table[] = {
      .help = "Threads. Default: one for each CPU this process may use."},
 };
 
+static const option_choice raised[] = {{"int8", QRUN_QUANT_INT8}, {"bf16", QRUN_QUANT_BF16}, {NULL, 0}};
+
 static const option mixed_table[] = {
     {.name = "text", .kind = OPTION_TEXT, .value_name = "FILE", AT(text), .completion = COMPLETE_FILE,
      .help = "What is measured on, UTF-8 (\"-\": stdin): a text like those that the model will read."},
     {.name = "budget", .kind = OPTION_BYTES, .value_name = "SIZE", AT(measure.budget_bytes),
      .help = "What the weights of the whole model may take. Default: a tenth more than with --quant nf4-dq."},
+    {.name = "raise-to", .kind = OPTION_CHOICE, AT(measure.raise_to), .choices = raised,
+     .help = "Format of those that lose most. bf16 (f16 where the model is): transformers with bitsandbytes then loads "
+             "the folder unchanged. Default: int8, for twice as many of them."},
     {.name = "max-tokens", .kind = OPTION_INT, .value_name = "N", AT(measure.max_tokens), .low = 2, .high = 1e9,
      .help = "Tokens of the text to measure on, from its beginning. The model reads them once for each matrix. "
              "Default: 512."},
@@ -125,14 +130,14 @@ static void print_table(const qrun_mixed *mixed, const qrun_mixed_info *info, co
     printf("%-*s  %10s  %10s  %-7s %10s\n", columns, "in nf4-dq alone", "KL", "loss", "held", "bytes");
     for (int32_t i = 0; (matrix = qrun_mixed_get_matrix(mixed, i)) != NULL; i++) {
         printf("%-*s  %10.3g  %+10.2g  %-7s %10s\n", columns, matrix->name, matrix->kl, matrix->loss_difference,
-               option_choice_name(quants, (int64_t)matrix->quant), size_text(matrix->weight_bytes).text);
+               option_choice_name(quant_choices, (int64_t)matrix->quant), size_text(matrix->weight_bytes).text);
     }
     printf("%-*s  %10.3g  %+10.2g  %-7s %10s\n", columns, "all in nf4-dq", info->nf4_kl, info->nf4_loss - info->loss,
            "", size_text(info->least_bytes).text);
     printf("%-*s  %10.3g  %10s  %-7s %10s\n", columns, "as written", written->mean_kl, "", "mixed",
            size_text(info->weight_bytes).text);
     printf("measured on %d tokens, whose loss is %.4g; KL and loss in nats a token\n", (int)info->n_tokens, info->loss);
-    printf("%d of %d in int8: the weights take %s of %s\n", (int)info->n_int8, (int)info->n_matrices,
+    printf("%d of %d are raised: the weights take %s of %s\n", (int)info->n_raised, (int)info->n_matrices,
            size_text(info->weight_bytes).text, size_text(info->budget_bytes).text);
 }
 
@@ -206,7 +211,7 @@ static int run(const void *options, const command_line *line, engine *e) {
 static const quantize_options defaults = {
     .context = QRUN_CONTEXT_PARAMS_INIT,
     .quantize = {.struct_size = sizeof(qrun_quantize_params), .quant = QRUN_QUANT_NF4_DQ},
-    .measure = QRUN_MIXED_PARAMS_INIT,
+    .measure = {.struct_size = sizeof(qrun_mixed_params), .raise_to = QRUN_QUANT_INT8},
 };
 
 const command command_quantize = {
@@ -217,8 +222,7 @@ const command command_quantize = {
         "The folder has bitsandbytes' own format: transformers loads it unchanged, and qrun opens it "
         "without quantising again. Tokenizer and other small files are copied. (Not needed before 'generate', which "
         "quantises while it loads.) With --quant mixed it runs the model over a text once for each matrix, says which "
-        "lose "
-        "most by four bits, and holds those in int8; such a folder is read by qrun alone.",
+        "lose most by four bits, and holds those in int8, in a folder that qrun alone reads; or in bf16.",
     .examples = "  qrun quantize --model path/to/model --out path/to/model-nf4\n"
                 "  qrun quantize --model path/to/model --out path/to/model-int8 --quant int8\n"
                 "  qrun quantize --model path/to/model --out path/to/model-mixed --quant mixed --text wiki.test.raw",

@@ -581,7 +581,7 @@ class TrainInfo(Sized):
 
 
 class MixedParams(Sized):
-    _enums_ = {"dtype": DTYPE}
+    _enums_ = {"raise_to": QUANT, "dtype": DTYPE}
     _fields_ = [
         ("struct_size", c_size_t),
         ("path", c_char_p),
@@ -591,6 +591,7 @@ class MixedParams(Sized):
         ("n_token_ids", c_int64),
         ("max_tokens", c_int32),
         ("budget_bytes", c_int64),
+        ("raise_to", c_int),
         ("dtype", c_int),
         ("progress", ProgressFn),
         ("progress_user", c_void_p),
@@ -601,7 +602,7 @@ class MixedInfo(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
         ("n_matrices", c_int32),
-        ("n_int8", c_int32),
+        ("n_raised", c_int32),
         ("n_tokens", c_int32),
         ("loss", c_double),
         ("nf4_loss", c_double),

@@ -219,7 +219,7 @@ static qrun_status put_hold(const qrun_model *model, const qr_safetensors *sourc
     QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, false, &n_bytes, err));
     QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, &with_int8_head, err));
     qr_json_put_begin(out, NULL, '{');
-    qr_json_put_text(out, "quant", model->is_mixed ? qr_model_quant_name(model) : qr_weight_format_name(format));
+    qr_json_put_text(out, "quant", model->prequantized ? qr_model_quant_name(model) : qr_weight_format_name(format));
     qr_json_put_int(out, "weight_bytes", n_bytes);
     qr_json_put_int(out, "with_int8_head_bytes", with_int8_head);
     qr_json_put_end(out, '}');

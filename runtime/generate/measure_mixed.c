@@ -204,7 +204,7 @@ static qrun_status describe(measurement *m, qrun_context *context, qr_error *err
         QR_TRY(qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: is already quantised; measure the original model instead",
                        model.folder));
     }
-    QR_TRY(qr_mixed_create(&model, &m->mixed, err));
+    QR_TRY(qr_mixed_create(&model, m->params->raise_to, &m->mixed, err));
     QR_TRY(choose_budget(m->mixed, m->params->budget_bytes, err));
 out:
     qr_safetensors_close(source);

@@ -58,21 +58,30 @@ static qrun_status collect(void *arg, const qr_module *module, qr_error *err) {
     unit->matrix.n_alike++;
     unit->matrix.n_parameters += qr_weight_elements(desc);
     unit->nf4_bytes += placed_bytes(state->model, desc, QR_WEIGHT_NF4_DQ);
-    unit->int8_bytes += placed_bytes(state->model, desc, QR_WEIGHT_INT8);
+    unit->raised_bytes += placed_bytes(state->model, desc, state->mixed->raised);
     return QRUN_OK;
 }
 
-qrun_status qr_mixed_create(qrun_model *model, qrun_mixed **mixed, qr_error *err) {
+static qrun_status choose_raised(const qrun_model *model, qrun_quant raise_to, qr_weight_format *raised,
+                                 qr_error *err) {
+    const qr_weight_format half = model->config.dtype == QR_DTYPE_F16 ? QR_WEIGHT_F16 : QR_WEIGHT_BF16;
+    *raised = raise_to == QRUN_QUANT_BF16 ? half : QR_WEIGHT_INT8;
+    if (raise_to == QRUN_QUANT_AUTO || raise_to == QRUN_QUANT_INT8 || raise_to == QRUN_QUANT_BF16) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "`raise_to` is %d; it must be int8 or bf16", (int)raise_to);
+}
+
+qrun_status qr_mixed_create(qrun_model *model, qrun_quant raise_to, qrun_mixed **mixed, qr_error *err) {
     qrun_mixed *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "mixed formats", sizeof *made); }
     *made = (qrun_mixed){.info = QRUN_MIXED_INFO_INIT, .folder = qr_strdup(model->folder)};
     qrun_status status = QRUN_OK;
     if (made->folder == NULL) { QR_TRY(qr_fail_memory(err, "mixed formats", strlen(model->folder))); }
+    QR_TRY(choose_raised(model, raise_to, &made->raised, err));
     collect_state state = {.model = model, .mixed = made};
     QR_TRY(qr_model_each_module(model, collect, &state, err));
     made->info.least_bytes = made->info.all_bytes = (int64_t)model->weight_bytes;
     for (int32_t i = 0; i < made->info.n_matrices; i++) {
-        made->info.all_bytes += made->units[i].int8_bytes - made->units[i].nf4_bytes;
+        made->info.all_bytes += made->units[i].raised_bytes - made->units[i].nf4_bytes;
     }
     *mixed = made;
     made = NULL;
@@ -100,7 +109,7 @@ static int in_model_order(const qr_mixed_unit *a, const qr_mixed_unit *b) {
 static int compare_descending(double a, double b) { return a > b ? -1 : a < b; }
 
 static double kl_per_byte(const qr_mixed_unit *unit) {
-    return unit->matrix.kl / (double)qr_max(unit->int8_bytes - unit->nf4_bytes, 1);
+    return unit->matrix.kl / (double)qr_max(unit->raised_bytes - unit->nf4_bytes, 1);
 }
 
 static int by_kl_per_byte(const void *a, const void *b) {
@@ -114,27 +123,34 @@ static int by_kl(const void *a, const void *b) {
     return order != 0 ? order : in_model_order(a, b);
 }
 
+static qrun_quant raised_quant(const qrun_mixed *mixed) {
+    return mixed->raised == QR_WEIGHT_INT8  ? QRUN_QUANT_INT8
+           : mixed->raised == QR_WEIGHT_F16 ? QRUN_QUANT_F16
+                                            : QRUN_QUANT_BF16;
+}
+
 static void choose(qrun_mixed *mixed) {
     qrun_mixed_info *info = &mixed->info;
     info->weight_bytes = info->least_bytes;
-    info->n_int8 = 0;
+    info->n_raised = 0;
     info->left_kl = 0;
     for (int32_t i = 0; i < info->n_matrices; i++) {
         qr_mixed_unit *unit = &mixed->units[i];
-        const int64_t more = unit->int8_bytes - unit->nf4_bytes;
+        const int64_t more = unit->raised_bytes - unit->nf4_bytes;
         const bool is_raised = unit->matrix.kl > 0 && more <= info->budget_bytes - info->weight_bytes;
-        unit->matrix.quant = is_raised ? QRUN_QUANT_INT8 : QRUN_QUANT_NF4_DQ;
-        unit->matrix.weight_bytes = is_raised ? unit->int8_bytes : unit->nf4_bytes;
+        unit->matrix.quant = is_raised ? raised_quant(mixed) : QRUN_QUANT_NF4_DQ;
+        unit->matrix.weight_bytes = is_raised ? unit->raised_bytes : unit->nf4_bytes;
         info->weight_bytes += is_raised ? more : 0;
-        info->n_int8 += is_raised;
+        info->n_raised += is_raised;
         info->left_kl += is_raised ? 0 : unit->matrix.kl;
     }
 }
 
-static void put_matrix(const qrun_mixed_matrix *matrix, qr_buffer *out) {
+static void put_matrix(const qrun_mixed *mixed, const qrun_mixed_matrix *matrix, qr_buffer *out) {
+    const qr_weight_format format = matrix->quant == QRUN_QUANT_NF4_DQ ? QR_WEIGHT_NF4_DQ : mixed->raised;
     qr_json_put_begin(out, NULL, '{');
     qr_json_put_text(out, "name", matrix->name);
-    qr_json_put_text(out, "quant", matrix->quant == QRUN_QUANT_INT8 ? "int8" : "nf4-dq");
+    qr_json_put_text(out, "quant", qr_weight_format_name(format));
     qr_json_put_int(out, "n_alike", matrix->n_alike);
     qr_json_put_int(out, "n_parameters", matrix->n_parameters);
     qr_json_put_int(out, "weight_bytes", matrix->weight_bytes);
@@ -152,13 +168,13 @@ static char *make_json(const qrun_mixed *mixed) {
     qr_json_put_double(&out, "nf4_loss", info->nf4_loss);
     qr_json_put_double(&out, "nf4_kl", info->nf4_kl);
     qr_json_put_double(&out, "left_kl", info->left_kl);
-    qr_json_put_int(&out, "n_int8", info->n_int8);
+    qr_json_put_int(&out, "n_raised", info->n_raised);
     qr_json_put_int(&out, "weight_bytes", info->weight_bytes);
     qr_json_put_int(&out, "least_bytes", info->least_bytes);
     qr_json_put_int(&out, "all_bytes", info->all_bytes);
     qr_json_put_int(&out, "budget_bytes", info->budget_bytes);
     qr_json_put_begin(&out, "matrices", '[');
-    for (int32_t i = 0; i < info->n_matrices; i++) { put_matrix(&mixed->units[i].matrix, &out); }
+    for (int32_t i = 0; i < info->n_matrices; i++) { put_matrix(mixed, &mixed->units[i].matrix, &out); }
     qr_json_put_end(&out, ']');
     qr_json_put_end(&out, '}');
     return qr_buffer_take(&out);
@@ -178,7 +194,31 @@ qrun_status qr_mixed_choose(qrun_mixed *mixed, qr_error *err) {
 
 qr_weight_format qr_mixed_format(const qrun_mixed *mixed, qr_tensor_role role, int64_t layer) {
     const qr_mixed_unit *unit = find_unit(mixed, role, layer);
-    return unit != NULL && unit->matrix.quant == QRUN_QUANT_INT8 ? QR_WEIGHT_INT8 : QR_WEIGHT_NF4_DQ;
+    return unit != NULL && unit->matrix.quant != QRUN_QUANT_NF4_DQ ? mixed->raised : QR_WEIGHT_NF4_DQ;
+}
+
+static qrun_status add_names(const qr_mixed_unit *unit, const qrun_model *model, char ***names, size_t *n_names,
+                             size_t *capacity, qr_error *err) {
+    for (int64_t expert = 0; expert < unit->matrix.n_alike; expert++) {
+        char name[QR_STORED_NAME_BYTES];
+        qr_family_write_name(model->prefix, model->family->modules[unit->role], unit->layer, expert, name, sizeof name);
+        QR_RETURN_IF_ERROR(qr_array_grow(names, capacity, *n_names + 1, sizeof **names, "the names of modules", err));
+        (*names)[*n_names] = qr_strdup(name);
+        if ((*names)[*n_names] == NULL) { return qr_fail_memory(err, "the name of a module", strlen(name)); }
+        ++*n_names;
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_mixed_plain_names(const qrun_mixed *mixed, const qrun_model *model, char ***names, size_t *n_names,
+                                 qr_error *err) {
+    size_t capacity = 0;
+    for (int32_t i = 0; qr_weight_is_plain(mixed->raised) && i < mixed->info.n_matrices; i++) {
+        const qr_mixed_unit *unit = &mixed->units[i];
+        if (unit->matrix.quant == QRUN_QUANT_NF4_DQ) { continue; }
+        QR_RETURN_IF_ERROR(add_names(unit, model, names, n_names, &capacity, err));
+    }
+    return QRUN_OK;
 }
 
 qrun_status qrun_mixed_get_info(const qrun_mixed *mixed, qrun_mixed_info *info, qrun_error *error) {

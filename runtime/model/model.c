@@ -467,7 +467,7 @@ static qrun_status make_expert_tables(qrun_model *model, qr_error *err) {
     return QRUN_OK;
 }
 
-/* Whether a folder has matrices in INT8 where its config says NF4, or the other way round. */
+/* Whether a folder has matrices in INT8 where its config says NF4, or the other way round; or unquantised ones. */
 static qrun_status note_mixed(void *arg, const qr_module *module, qr_error *err) {
     (void)err;
     qrun_model *model = arg;
@@ -475,11 +475,12 @@ static qrun_status note_mixed(void *arg, const qr_module *module, qr_error *err)
     const qr_weight_format format = module->matrix->desc.format;
     const bool is_other = qr_weight_is_nf4(model->linear_format) ? format == QR_WEIGHT_INT8 : qr_weight_is_nf4(format);
     if (is_other) { model->is_mixed = true; }
+    if (qr_weight_is_plain(format)) { model->is_partly_plain = true; }
     return QRUN_OK;
 }
 
 const char *qr_model_quant_name(const qrun_model *model) {
-    return model->is_mixed ? "mixed" : qr_weight_format_name(model->linear_format);
+    return model->is_mixed || model->is_partly_plain ? "mixed" : qr_weight_format_name(model->linear_format);
 }
 
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
@@ -491,7 +492,7 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
     shape_modules(&state);
     QR_RETURN_IF_ERROR(describe_kv_groups(model, err));
     QR_RETURN_IF_ERROR(qr_model_each_module(model, describe_module, &state, err));
-    model->is_mixed = false;
+    model->is_mixed = model->is_partly_plain = false;
     if (model->prequantized) { (void)qr_model_each_module(model, note_mixed, model, NULL); }
     qr_weight *head = model->shape.tied_head ? &model->embedding : &model->head;
     if (options->head_int8 && qr_weight_is_plain(head->desc.format)) { set_format(&head->desc, QR_WEIGHT_INT8, 0); }

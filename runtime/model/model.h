@@ -145,12 +145,13 @@ struct qrun_adapter;
 struct qrun_model {
     qrun_context *context;
     char *folder;
-    char *hub_name;      /* "org/name@commit" where the folder is in the cache of the hub; else NULL */
-    const char *prefix;  /* before all module names of this checkpoint */
-    char *left_out;      /* parts of the folder that text needs none of, "model.visual, mtp"; NULL: none */
-    bool prequantized;   /* bitsandbytes wrote the folder quantised */
-    bool is_mixed;       /* some of its matrices are stored in INT8, though others are in NF4 */
-    bool random_weights; /* no weights were read */
+    char *hub_name;       /* "org/name@commit" where the folder is in the cache of the hub; else NULL */
+    const char *prefix;   /* before all module names of this checkpoint */
+    char *left_out;       /* parts of the folder that text needs none of, "model.visual, mtp"; NULL: none */
+    bool prequantized;    /* bitsandbytes wrote the folder quantised */
+    bool is_mixed;        /* some of its matrices are stored in INT8, though others are in NF4 */
+    bool is_partly_plain; /* some of its matrices are stored unquantised */
+    bool random_weights;  /* no weights were read */
     qr_model_config config;
     qr_generation_config generation;
     const qr_family *family;

@@ -74,15 +74,17 @@ static qrun_status choose_trainable(const qrun_model *model, const qrun_model_pa
 static qrun_status refuse_unmeasured(const qrun_model *model, qr_error *err) {
     return qr_fail(
         err, QRUN_ERROR_ARGUMENT,
-        "%s: which matrices `quant=mixed` holds in int8 is measured once, when a folder is written quantised, "
+        "%s: which matrices `quant=mixed` holds in more bits is measured once, when a folder is written quantised, "
         "and this one was not written so; open such a folder, or choose another `quant`",
         model->folder);
 }
 
 /* Once the folder's matrices are described. */
 static qrun_status check_mixed(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
-    if (params->quant == QRUN_QUANT_MIXED && !model->is_mixed) { return refuse_unmeasured(model, err); }
-    if (!model->is_mixed || params->quant == QRUN_QUANT_AUTO || params->quant == QRUN_QUANT_MIXED) { return QRUN_OK; }
+    if (params->quant == QRUN_QUANT_MIXED) {
+        return model->is_mixed || model->is_partly_plain ? QRUN_OK : refuse_unmeasured(model, err);
+    }
+    if (!model->is_mixed || params->quant == QRUN_QUANT_AUTO) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
                    "%s: is stored in mixed formats and cannot become %s; use `quant=auto`, or the original model",
                    model->folder, qr_weight_format_name(model->linear_format));

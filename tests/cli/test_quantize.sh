@@ -70,6 +70,12 @@ run finetune --model "$work/mixed" --data "$QRUN_SOURCE/examples/finetune/pirate
 expect_true "no full fine-tuning of it" test "$code" -ne 0
 expect_one_error_line
 
+run quantize --model "$model" --out "$work/mixed16" --quant mixed --text "$eval_text" --max-tokens 16 --raise-to bf16
+expect_code 0
+expect_true "some are in bf16, and not all" test "$(grep -c ' bf16 ' "$work/out")" -gt 0
+run generate --model "$work/mixed16" --prompt "Once upon a time" --max-tokens 8 --quant mixed
+expect_code 0
+
 run quantize --model "$model" --out "$work/none" --quant mixed
 expect_code 2
 expect_err "give --text FILE"

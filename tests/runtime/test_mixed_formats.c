@@ -238,12 +238,12 @@ static void test_budgets(void) {
             n_int8 += unit->matrix.quant == QRUN_QUANT_INT8;
         }
         CHECK_INT(mixed->info.weight_bytes, n_bytes);
-        CHECK_INT(mixed->info.n_int8, n_int8);
+        CHECK_INT(mixed->info.n_raised, n_int8);
         CHECK(n_bytes <= mixed->info.budget_bytes);
         CHECK(part == 0 || n_int8 > n_before);
         n_before = n_int8;
     }
-    CHECK_INT(mixed->info.n_int8, first.n_matrices);
+    CHECK_INT(mixed->info.n_raised, first.n_matrices);
     CHECK_INT(mixed->info.weight_bytes, first.all_bytes);
     CHECK(mixed->info.left_kl == 0);
     qrun_mixed_destroy(mixed);
@@ -253,7 +253,7 @@ static void test_budgets(void) {
 
 typedef struct format_check {
     const qrun_mixed *mixed;
-    int n_int8, n_nf4;
+    int n_raised, n_nf4;
 } format_check;
 
 static qrun_status check_format(void *arg, const qr_module *module, qr_error *err) {
@@ -261,19 +261,19 @@ static qrun_status check_format(void *arg, const qr_module *module, qr_error *er
     format_check *check = arg;
     if (module->matrix == NULL || !qr_role_is_quantised(module->role)) { return QRUN_OK; }
     CHECK_INT(module->matrix->desc.format, qr_mixed_format(check->mixed, module->role, module->layer));
-    check->n_int8 += module->matrix->desc.format == QR_WEIGHT_INT8;
+    check->n_raised += module->matrix->desc.format == check->mixed->raised;
     check->n_nf4 += module->matrix->desc.format == QR_WEIGHT_NF4_DQ;
     return QRUN_OK;
 }
 
-/* Families with fused matrices, matrices of [in, out], experts one by one and in stacks, packed ones, a recurrence. */
-static void check_folder(const char *path) {
+static void check_folder(const char *path, qrun_quant raise_to) {
     qrun_mixed_params params = QRUN_MIXED_PARAMS_INIT;
     int32_t ids[FIXTURE_TOKENS];
     for (int32_t i = 0; i < FIXTURE_TOKENS; i++) { ids[i] = (i * 37 + 5) % 90; }
     params.path = path;
     params.token_ids = ids;
     params.n_token_ids = FIXTURE_TOKENS;
+    params.raise_to = raise_to;
     qrun_mixed *mixed = NULL;
     qrun_error error = QRUN_ERROR_INIT;
     CHECK_MSG(qrun_mixed_measure(context, &params, &mixed, &error) == QRUN_OK, "%s", error.message);
@@ -286,7 +286,8 @@ static void check_folder(const char *path) {
         format_check check = {.mixed = mixed};
         qrun_model_info info = QRUN_MODEL_INFO_INIT;
         CHECK(qr_model_each_module(model, check_format, &check, NULL) == QRUN_OK);
-        CHECK_MSG(check.n_int8 > 0 && check.n_nf4 > 0, "%s: %d in INT8, %d in NF4_DQ", path, check.n_int8, check.n_nf4);
+        CHECK_MSG(check.n_raised > 0 && check.n_nf4 > 0, "%s: %d raised, %d in NF4_DQ", path, check.n_raised,
+                  check.n_nf4);
         CHECK(qrun_model_get_info(model, &info, NULL) == QRUN_OK);
         CHECK_STR(info.quant, "mixed");
         CHECK_MSG(info.weight_bytes == mixed->info.weight_bytes, "%s takes %lld, expected %lld", path,
@@ -297,12 +298,51 @@ static void check_folder(const char *path) {
     qrun_mixed_destroy(mixed);
 }
 
+/* Families with fused matrices, matrices of [in, out], experts one by one and in stacks, packed ones, a recurrence. */
 static void test_folders_have_what_was_chosen(void) {
     static const char *const paths[] = {MODELS "llama",     MODELS "gpt2",       MODELS "phi3",
                                         MODELS "qwen3-moe", MODELS "gpt-oss",    MODELS "gpt-oss-mxfp4",
                                         MODELS "qwen3_5",   MODELS "llama-fp8",  MODELS "qwen3-moe-stacked",
                                         MODELS "gemma4",    MODELS "qwen3_5-moe"};
-    for (size_t i = 0; i < QR_COUNT_OF(paths); i++) { check_folder(paths[i]); }
+    for (size_t i = 0; i < QR_COUNT_OF(paths); i++) { check_folder(paths[i], QRUN_QUANT_INT8); }
+}
+
+/* Tensors that stay, and those that are decoded, converted, or taken out of stacks. */
+static void test_folders_with_16_bits(void) {
+    static const char *const paths[] = {EXAMPLE, MODELS "llama", MODELS "qwen3-moe-stacked", MODELS "gpt-oss-mxfp4",
+                                        MODELS "llama-fp8"};
+    for (size_t i = 0; i < QR_COUNT_OF(paths); i++) { check_folder(paths[i], QRUN_QUANT_BF16); }
+}
+
+/* The names of what is left in 16 bits: by them transformers knows. And qrun takes such a folder by any of its names.
+ */
+static void test_config_names_what_is_not_quantised(void) {
+    qrun_mixed_params params = QRUN_MIXED_PARAMS_INIT;
+    params.path = EXAMPLE;
+    params.text = text;
+    params.max_tokens = 16;
+    params.raise_to = QRUN_QUANT_BF16;
+    qrun_mixed *mixed = NULL;
+    qr_json *root = NULL;
+    CHECK(qrun_mixed_measure(context, &params, &mixed, NULL) == QRUN_OK);
+    CHECK(write_mixed(EXAMPLE, in_scratch("mixed"), mixed, NULL) == QRUN_OK);
+    REQUIRE(qr_json_read(in_scratch("mixed/config.json"), 1 << 20, &root, NULL) == QRUN_OK);
+    const qr_json *names = qr_json_get(qr_json_get(root, "quantization_config"), "llm_int8_skip_modules");
+    CHECK_INT(cJSON_GetArraySize(names), 1 + mixed->info.n_raised);
+    CHECK_STR(qr_json_first(names)->valuestring, "lm_head");
+    for (const qr_json *item = qr_json_first(names)->next; item != NULL; item = item->next) {
+        bool found = false;
+        const qrun_mixed_matrix *matrix;
+        for (int32_t i = 0; (matrix = qrun_mixed_get_matrix(mixed, i)) != NULL; i++) {
+            found |= matrix->quant == QRUN_QUANT_BF16 && strcmp(matrix->name, item->valuestring) == 0;
+        }
+        CHECK_MSG(found, "%s is not quantised, it says", item->valuestring);
+    }
+    static const qrun_quant quants[] = {QRUN_QUANT_AUTO, QRUN_QUANT_MIXED, QRUN_QUANT_NF4_DQ};
+    for (size_t i = 0; i < QR_COUNT_OF(quants); i++) { qrun_model_destroy(open_model(in_scratch("mixed"), quants[i])); }
+    qr_json_free(root);
+    CHECK(scratch_remove(in_scratch("mixed")));
+    qrun_mixed_destroy(mixed);
 }
 
 static void test_measurement_is_in_the_folder(void) {
@@ -345,6 +385,9 @@ static void test_what_is_not_measured(void) {
     params.budget_bytes = 1000;
     check_not_measured(params, QRUN_ERROR_ARGUMENT, "`budget_bytes` is 1000");
     params.budget_bytes = 0;
+    params.raise_to = QRUN_QUANT_NF4;
+    check_not_measured(params, QRUN_ERROR_ARGUMENT, "`raise_to`");
+    params.raise_to = QRUN_QUANT_AUTO;
     other = params;
     other.path = MODELS "llama-nf4";
     check_not_measured(other, QRUN_ERROR_ARGUMENT, "already quantised");
@@ -466,6 +509,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_choice_is_the_better_one);
     CHECK_RUN(test_budgets);
     CHECK_RUN(test_folders_have_what_was_chosen);
+    CHECK_RUN(test_folders_with_16_bits);
+    CHECK_RUN(test_config_names_what_is_not_quantised);
     CHECK_RUN(test_measurement_is_in_the_folder);
     CHECK_RUN(test_what_is_not_measured);
     CHECK_RUN(test_what_is_not_mixed);
