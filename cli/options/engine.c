@@ -39,6 +39,10 @@ const option model_option_table[N_MODEL_OPTIONS] = {
     {.name = "quant-head", .kind = OPTION_CHOICE, .choices = heads, INTO(engine_options, model.quant_head_int8),
      .help = "The output head (and an embedding tied to it): kept in its own type, or held in INT8, which makes "
              "decoding of small models faster. Default: keep."},
+    {.name = "quant-embedding", .kind = OPTION_CHOICE, .choices = heads,
+     INTO(engine_options, model.quant_embedding_int8),
+     .help = "The embeddings of tokens (and a head tied to them): kept in their own type, or held in INT8 with a scale "
+             "for each token, which takes half the memory. Default: keep."},
     {.name = "dtype", .kind = OPTION_CHOICE, .choices = dtypes, INTO(engine_options, model.dtype),
      .help = "Compute type. Default: bf16. f16 is finer, but overflows at 65504 and is slower on CPUs; f32 is slower "
              "and exact."},

@@ -144,6 +144,7 @@ class ModelParams(Sized):
         ("progress_user", c_void_p),
         ("trainable", c_bool),
         ("offload_parameters", c_int),
+        ("quant_embedding_int8", c_bool),
     ]
 
 
@@ -181,6 +182,7 @@ class ModelInfo(Sized):
         ("expert_intermediate_size", c_int32),
         ("left_out", c_char_p),
         ("packed_as", c_char_p),
+        ("embedding_format", c_char_p),
     ]
 
 
@@ -210,6 +212,7 @@ class PlanInfo(Sized):
         ("rank", c_int32),
         ("sent_bytes", c_int64),
         ("ring_bytes", c_int64),
+        ("n_parameters", c_int64),
     ]
 
 
@@ -433,6 +436,11 @@ class TrainOptimization(Structure):
         ("decay_all", c_bool),
         ("loraplus_lr_ratio", c_double),
         ("max_grad_norm", c_double),
+        ("loss_scale", c_int64),
+        ("loss_scale_initial", c_int64),
+        ("loss_scale_growth", c_double),
+        ("loss_scale_backoff", c_double),
+        ("loss_scale_window", c_int32),
     ]
 
 
@@ -494,6 +502,7 @@ class TrainMetrics(Sized):
         ("n_tokens", c_int64),
         ("n_target_tokens", c_int64),
         ("seconds", c_double),
+        ("n_skipped", c_int64),
     ]
 
 
@@ -765,6 +774,9 @@ class ModelOptions(TypedDict, total=False):
     trainable: bool
     # not with trainable
     offload_parameters: Offload
+    # hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else they keep their own
+    # type. Not with trainable
+    quant_embedding_int8: bool
 
 
 class SessionOptions(TypedDict, total=False):
@@ -919,6 +931,19 @@ class TrainOptions(TypedDict, total=False):
     loraplus_lr_ratio: float
     # scale gradients with a larger norm; 0: 1.0; negative: no clipping
     max_grad_norm: float
+    # The factor of the loss, which gradients are divided by again in F32: small ones do not become zero on
+    # their way. 1 to 2^32: constant, where 1 is none. QRUN_AUTO: dynamic, by the rule of torch's GradScaler,
+    # but never below 1. 0: dynamic where the model computes in F16, else 1. A step whose gradients overflow at
+    # a factor above 1 is skipped, and is no error.
+    loss_scale: int
+    # dynamic: that it begins with, 1 to 2^32; 0: 65536
+    loss_scale_initial: int
+    # dynamic: what it is multiplied by after a window of steps, 1 to 1024; 0: 2
+    loss_scale_growth: float
+    # dynamic: what an overflow multiplies it by, below 1; 0: 0.5
+    loss_scale_backoff: float
+    # dynamic: steps in a row without an overflow; up to 1e9; 0: 2000
+    loss_scale_window: int
     # tokens of the longest example, and of a packed row; 2 to the model's context; 0: 1,024, or the model's
     # context where that is smaller; QRUN_AUTO: the longest example, as far as memory allows
     seq_len: int
@@ -1006,6 +1031,7 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_adapter_open", c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p), POINTER(Error)]),
     ("qrun_adapter_close", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_adapter_name", c_char_p, [c_void_p]),
+    ("qrun_known_model", c_char_p, [c_int32]),
     ("qrun_plan_session", c_int, [c_void_p, POINTER(ModelParams), POINTER(SessionParams),
      POINTER(POINTER(PlanEntry)), POINTER(c_int32), POINTER(PlanInfo), POINTER(Error)]),
     ("qrun_fit_session", c_int, [c_void_p, POINTER(ModelParams), POINTER(SessionParams), c_int,

@@ -227,10 +227,10 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
     qrun_context *context = job->copy.model.context;
     const qr_stored_weight *stored = &matrix->stored;
     const qr_row_source rows = qr_stored_rows(stored, job->copy.model.family->transposed);
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     const qrun_status status =
         qr_weight_quantize_host(context->backend, &matrix->desc, &rows, stored->codes->name, &job->host, err);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     QR_RETURN_IF_ERROR(status);
     if (stored->is_last) { QR_RETURN_IF_ERROR(qr_safetensors_finish(job->copy.source, stored->codes, err)); }
     QR_RETURN_IF_ERROR(check_finite(matrix, &job->host, err));

@@ -18,14 +18,14 @@ qrun_status qr_scored_text_begin(qrun_session *session, qr_error *err) {
         atomic_store(&session->stepping, false);
         return qr_fail(err, QRUN_ERROR_BUSY, "the session still has requests; run them first");
     }
-    pthread_mutex_lock(&session->model->context->compute_lock);
+    qr_compute_lock(session->model->context);
     const qrun_status status = qr_states_copy(session, err); /* the text runs in a slot that snapshots are taken of */
     if (status != QRUN_OK) { qr_scored_text_end(session); }
     return status;
 }
 
 void qr_scored_text_end(qrun_session *session) {
-    pthread_mutex_unlock(&session->model->context->compute_lock);
+    qr_compute_unlock(session->model->context);
     atomic_store(&session->stepping, false);
 }
 

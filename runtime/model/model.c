@@ -483,6 +483,10 @@ const char *qr_model_quant_name(const qrun_model *model) {
     return model->is_mixed || model->is_partly_plain ? "mixed" : qr_weight_format_name(model->linear_format);
 }
 
+static void hold_in_int8(qr_weight *table) {
+    if (qr_weight_is_plain(table->desc.format)) { set_format(&table->desc, QR_WEIGHT_INT8, 0); }
+}
+
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
                               qr_error *err) {
     model->layers = qr_alloc_array_zeroed((size_t)model->shape.n_layers, sizeof *model->layers);
@@ -494,18 +498,30 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
     QR_RETURN_IF_ERROR(qr_model_each_module(model, describe_module, &state, err));
     model->is_mixed = model->is_partly_plain = false;
     if (model->prequantized) { (void)qr_model_each_module(model, note_mixed, model, NULL); }
-    qr_weight *head = model->shape.tied_head ? &model->embedding : &model->head;
-    if (options->head_int8 && qr_weight_is_plain(head->desc.format)) { set_format(&head->desc, QR_WEIGHT_INT8, 0); }
+    if (options->head_int8) { hold_in_int8(model->shape.tied_head ? &model->embedding : &model->head); }
+    if (options->embedding_int8) {
+        hold_in_int8(&model->embedding);
+        hold_in_int8(&model->inputs.embedding);
+    }
     model->weight_bytes = qr_model_place_weights(model, NULL);
     return QRUN_OK;
 }
 
 qr_options_text qr_model_smaller_options(const qrun_model *model) {
-    const bool quant = !model->prequantized && model->linear_format != QR_WEIGHT_NF4_DQ;
-    const bool head = model->head.desc.format != QR_WEIGHT_INT8;
-    qr_options_text fields;
-    (void)snprintf(fields.text, sizeof fields.text, "%s%s%s", quant ? "`quant=nf4-dq`" : "", quant && head ? ", " : "",
-                   head ? "`quant_head_int8`" : "");
+    const struct {
+        bool helps;
+        const char *name;
+    } options[] = {
+        {!model->prequantized && model->linear_format != QR_WEIGHT_NF4_DQ, "`quant=nf4-dq`"},
+        {model->head.desc.format != QR_WEIGHT_INT8, "`quant_head_int8`"},
+        {!model->shape.tied_head && model->embedding.desc.format != QR_WEIGHT_INT8, "`quant_embedding_int8`"},
+    };
+    qr_options_text fields = {""};
+    size_t n = 0;
+    for (size_t i = 0; i < QR_COUNT_OF(options); i++) {
+        if (!options[i].helps) { continue; }
+        n += (size_t)snprintf(fields.text + n, sizeof fields.text - n, "%s%s", n > 0 ? ", " : "", options[i].name);
+    }
     return fields;
 }
 

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/units.h"
+#include "loaders/config/known_models.h"
 #include "loaders/files/hub.h"
 #include "loaders/files/model_folder.h"
 #include "loaders/source/model_source.h"
@@ -58,13 +59,14 @@ static qrun_status choose_trainable(const qrun_model *model, const qrun_model_pa
             "an adapter on this one",
             model->folder, stored_name(&model->config.quantization));
     }
-    if ((params->quant != QRUN_QUANT_AUTO && options->linear_format != format) || params->quant_head_int8) {
+    const bool has_int8_table = params->quant_head_int8 || params->quant_embedding_int8;
+    if ((params->quant != QRUN_QUANT_AUTO && options->linear_format != format) || has_int8_table) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
             "full fine-tuning changes every weight, so all are held in the compute type, %s, and none in %s; "
             "leave `quant` out, or train an adapter on the quantised model",
             qr_weight_format_name(format),
-            qr_weight_format_name(params->quant_head_int8 ? QR_WEIGHT_INT8 : options->linear_format));
+            qr_weight_format_name(has_int8_table ? QR_WEIGHT_INT8 : options->linear_format));
     }
     options->linear_format = options->table_format = format;
     options->trainable = true;
@@ -99,6 +101,7 @@ static qrun_status choose_formats(qrun_model *model, const qrun_model_params *pa
     }
     options->table_format = qr_weight_plain_format(model->config.dtype);
     options->head_int8 = params->quant_head_int8;
+    options->embedding_int8 = params->quant_embedding_int8;
     options->trainable = false;
     if (params->trainable) { return choose_trainable(model, params, options, err); }
     if (!model->prequantized) { return QRUN_OK; }
@@ -269,19 +272,21 @@ static qrun_status load_weights(qrun_model *model, const qr_safetensors *source,
     return status == QRUN_OK ? advance(&state, state.total_bytes - state.done_bytes, err) : status;
 }
 
+const char *qrun_known_model(int32_t index) { return qr_known_model_name(index); }
+
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-/* Random weights need config.json alone, in a folder or as a file. */
+/* Random weights need config.json alone, in a folder or as a file, or the name of a known model. */
 static qrun_status find_folder(const qrun_model_params *params, char **folder, qr_error *err) {
-    if (!params->random_weights || !qr_file_exists(params->path)) {
-        return qr_model_folder_resolve(params->path, folder, err);
-    }
+    const bool is_path = params->random_weights && (qr_file_exists(params->path) || qr_known_model_is(params->path));
+    if (!is_path) { return qr_model_folder_resolve(params->path, folder, err); }
     *folder = qr_strdup(params->path);
     return *folder != NULL ? QRUN_OK : qr_fail_memory(err, "the model's path", strlen(params->path));
 }
 
 static qrun_status read_config_file(const char *path, qr_model_config *config, qr_error *err) {
     qr_json *root = NULL;
+    if (!qr_file_exists(path)) { return qr_known_model_read(path, config, err); }
     qrun_status status = qr_json_read(path, QR_MODEL_CONFIG_BYTES, &root, err);
     if (status == QRUN_OK) { status = qr_model_config_parse(root, path, config, err); }
     qr_json_free(root);
@@ -375,7 +380,7 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         owner = "the GPU has free";
     }
     if ((int64_t)model->weight_bytes <= limit) { return QRUN_OK; }
-    char advice[96] = "give more memory";
+    char advice[128] = "give more memory";
     const qr_options_text smaller = qr_model_smaller_options(model);
     if (params->trainable) {
         (void)snprintf(advice, sizeof advice, "give more memory, or train an adapter instead of all weights");
@@ -451,9 +456,9 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, params, made, &source, error));
     QR_TRY(qr_folder_tokenizer_open_optional(made->folder, &made->tokenizer, error));
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     status = load(made, params, &source, error);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
 out:
     qr_safetensors_close(source);
     if (status != QRUN_OK) {
@@ -546,6 +551,7 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .not_obeyed = model->generation.not_obeyed,
         .left_out = model->left_out,
         .packed_as = packed_as(model),
+        .embedding_format = qr_weight_format_name(model->embedding.desc.format),
     };
     return QRUN_OK;
 }
