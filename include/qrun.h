@@ -209,7 +209,8 @@ typedef enum qrun_quant {
     QRUN_QUANT_INT8 = 3,   /* row-wise, as LLM.int8 stores it */
     QRUN_QUANT_NF4 = 4,    /* 4.5 bits per weight */
     QRUN_QUANT_NF4_DQ = 5, /* double-quantised: 4.13 bits per weight */
-    QRUN_QUANT_F16 = 6
+    QRUN_QUANT_F16 = 6,
+    QRUN_QUANT_MIXED = 7 /* NF4_DQ, and 8 or 16 bits where that loses most: of folders written so (qrun_mixed) */
 } qrun_quant;
 
 /* Sums are F32 in all of them. F16 overflows at 65504: what does not fit becomes infinite and, later, NaN. */
@@ -329,7 +330,8 @@ typedef struct qrun_adapter qrun_adapter;
 
 /* Opens a PEFT LoRA folder, or an id in the Hugging Face cache, for this model; it stays unmerged and is chosen per
  * request. `name` is what JSONL requests call it (NULL: the folder's last path component); names are unique within a
- * model. */
+ * model. Sessions may be stepped meanwhile: none of their steps waits for more than one matrix's share of it. One
+ * thread at a time opens and closes adapters of a model. */
 QRUN_API qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *name, qrun_adapter **adapter,
                                        qrun_error *error);
 /* Sessions may exist. QRUN_ERROR_BUSY while a request names it, and of an adapter that replaces whole modules while the
@@ -1005,18 +1007,81 @@ QRUN_API qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *erro
 
 /* ---- Writing a quantised folder ---------------------------------------------------------------------------------- */
 
+/* Which matrices of a model are held in INT8 or in 16 bits and which in NF4_DQ, and the measurement that says so. */
+typedef struct qrun_mixed qrun_mixed;
+
+typedef struct qrun_mixed_params {
+    size_t struct_size;
+    const char *path;         /* as in qrun_model_params; not quantised yet */
+    const char *text;         /* what is measured on: like what the model will read */
+    size_t text_bytes;        /* 0: text is NUL-terminated */
+    const int32_t *token_ids; /* in place of text */
+    int64_t n_token_ids;
+    int32_t max_tokens;   /* of the text, from its beginning; 0: 512 */
+    int64_t budget_bytes; /* of the whole model's weights, as they will be held; 0: a tenth more than with all linear
+                             layers in NF4_DQ */
+    qrun_quant raise_to;  /* of the matrices that lose most: INT8 (AUTO), or BF16, which is F16 where the model is */
+    qrun_dtype dtype;     /* compute type of the measurement */
+    qrun_progress_fn progress; /* in tokens, over all passes; 0 of 0 while the model is read */
+    void *progress_user;
+} qrun_mixed_params;
+#define QRUN_MIXED_PARAMS_INIT \
+    { .struct_size = sizeof(qrun_mixed_params) }
+
+/* Runs the unquantised model over the text, and again for every linear layer with that layer's matrix alone in NF4_DQ.
+ * The matrices of all experts of a layer that do the same count as one. Those with the largest `kl` for each byte that
+ * it takes are raised to INT8 or BF16, as far as the budget allows. The same for any number of threads. Holds the model
+ * in the compute type, and the text's logits. */
+QRUN_API qrun_status qrun_mixed_measure(qrun_context *context, const qrun_mixed_params *params, qrun_mixed **mixed,
+                                        qrun_error *error);
+QRUN_API void qrun_mixed_destroy(qrun_mixed *mixed);
+
+typedef struct qrun_mixed_info {
+    size_t struct_size;
+    int32_t n_matrices;             /* measured */
+    int32_t n_raised;               /* of those, not held in NF4_DQ */
+    int32_t n_tokens;               /* of the text, that the model read */
+    double loss;                    /* of the unquantised model, in nats a token */
+    double nf4_loss, nf4_kl;        /* with all of them in NF4_DQ; of its predictions from the unquantised model's */
+    double left_kl;                 /* the sum of `kl` of those that stay in NF4_DQ */
+    int64_t weight_bytes;           /* of the whole model, as it will be held */
+    int64_t least_bytes, all_bytes; /* with all of them in NF4_DQ, and with all raised */
+    int64_t budget_bytes;
+} qrun_mixed_info;
+#define QRUN_MIXED_INFO_INIT \
+    { .struct_size = sizeof(qrun_mixed_info) }
+QRUN_API qrun_status qrun_mixed_get_info(const qrun_mixed *mixed, qrun_mixed_info *info, qrun_error *error);
+
+/* What quantising one matrix costs: the model with this one in NF4_DQ, and all others unquantised. */
+typedef struct qrun_mixed_matrix {
+    const char *name; /* of the module; of experts that of the first */
+    qrun_quant quant; /* NF4_DQ, INT8, BF16 or F16 */
+    int32_t n_alike;  /* matrices, one of each expert; else 1 */
+    int64_t n_parameters;
+    int64_t weight_bytes; /* as it will be held */
+    double kl; /* mean Kullback-Leibler divergence of the predictions from the unquantised model's, in nats a token:
+                  what the loss grows by on text that the model itself would write */
+    double loss_difference; /* what it grows by on this text, in nats a token; on a short one mostly chance */
+} qrun_mixed_matrix;
+/* Number i, the largest `kl` first; lent. NULL: there is none. */
+QRUN_API const qrun_mixed_matrix *qrun_mixed_get_matrix(const qrun_mixed *mixed, int32_t i);
+/* All of it as one JSON object, which a folder is written with as "qrun_mixed.json"; lent. */
+QRUN_API const char *qrun_mixed_json(const qrun_mixed *mixed);
+
 typedef struct qrun_quantize_params {
     size_t struct_size;
     const char *path;        /* as in qrun_model_params */
     const char *out;         /* a folder that does not exist yet */
-    qrun_quant quant;        /* NF4_DQ (AUTO), NF4 or INT8 */
+    qrun_quant quant;        /* NF4_DQ (AUTO), NF4, INT8 or MIXED */
     int64_t max_shard_bytes; /* 0: 5 GB */
     qrun_progress_fn progress;
     void *progress_user;
+    const qrun_mixed *mixed; /* MIXED: measured on this model; else NULL */
 } qrun_quantize_params;
 #define QRUN_QUANTIZE_PARAMS_INIT \
     { .struct_size = sizeof(qrun_quantize_params) }
-/* Writes a folder that transformers with bitsandbytes loads unchanged. Appears whole or not at all. */
+/* Writes a folder that transformers with bitsandbytes loads unchanged; with INT8 among mixed formats only qrun does.
+ * Appears whole or not at all. */
 QRUN_API qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error);
 
 /* ---- How two models' outputs differ ------------------------------------------------------------------------------ */

@@ -9,6 +9,7 @@
 static const struct {
     const char *field, *option;
 } others[] = {
+    {"budget_bytes", "budget"},
     {"cache_dir_bytes", "cache-dir-size"},
     {"context_tokens", "context"},
     {"data_weights", "data-weight"},

@@ -23,8 +23,8 @@ STATUS = {"OK": 0, "ERROR_ARGUMENT": -1, "ERROR_NOT_FOUND": -2, "ERROR_IO": -3, 
 NUMERICS = {"fastest": 0, "portable": 1}
 Numerics = Literal["fastest", "portable"]
 
-QUANT = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3, "nf4": 4, "nf4-dq": 5, "f16": 6}
-Quant = Literal["auto", "f32", "bf16", "int8", "nf4", "nf4-dq", "f16"]
+QUANT = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3, "nf4": 4, "nf4-dq": 5, "f16": 6, "mixed": 7}
+Quant = Literal["auto", "f32", "bf16", "int8", "nf4", "nf4-dq", "f16", "mixed"]
 
 DTYPE = {"bf16": 0, "f32": 1, "f16": 2}
 Dtype = Literal["bf16", "f32", "f16"]
@@ -589,6 +589,54 @@ class TrainInfo(Sized):
     ]
 
 
+class MixedParams(Sized):
+    _enums_ = {"raise_to": QUANT, "dtype": DTYPE}
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("path", c_char_p),
+        ("text", c_char_p),
+        ("text_bytes", c_size_t),
+        ("token_ids", POINTER(c_int32)),
+        ("n_token_ids", c_int64),
+        ("max_tokens", c_int32),
+        ("budget_bytes", c_int64),
+        ("raise_to", c_int),
+        ("dtype", c_int),
+        ("progress", ProgressFn),
+        ("progress_user", c_void_p),
+    ]
+
+
+class MixedInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n_matrices", c_int32),
+        ("n_raised", c_int32),
+        ("n_tokens", c_int32),
+        ("loss", c_double),
+        ("nf4_loss", c_double),
+        ("nf4_kl", c_double),
+        ("left_kl", c_double),
+        ("weight_bytes", c_int64),
+        ("least_bytes", c_int64),
+        ("all_bytes", c_int64),
+        ("budget_bytes", c_int64),
+    ]
+
+
+class MixedMatrix(Structure):
+    _enums_ = {"quant": QUANT}
+    _fields_ = [
+        ("name", c_char_p),
+        ("quant", c_int),
+        ("n_alike", c_int32),
+        ("n_parameters", c_int64),
+        ("weight_bytes", c_int64),
+        ("kl", c_double),
+        ("loss_difference", c_double),
+    ]
+
+
 class QuantizeParams(Sized):
     _enums_ = {"quant": QUANT}
     _fields_ = [
@@ -599,6 +647,7 @@ class QuantizeParams(Sized):
         ("max_shard_bytes", c_int64),
         ("progress", ProgressFn),
         ("progress_user", c_void_p),
+        ("mixed", c_void_p),
     ]
 
 
@@ -1027,6 +1076,11 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_trainer_save", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_trainer_load_best", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_trainer_export", c_int, [c_void_p, POINTER(Error)]),
+    ("qrun_mixed_measure", c_int, [c_void_p, POINTER(MixedParams), POINTER(c_void_p), POINTER(Error)]),
+    ("qrun_mixed_destroy", None, [c_void_p]),
+    ("qrun_mixed_get_info", c_int, [c_void_p, POINTER(MixedInfo), POINTER(Error)]),
+    ("qrun_mixed_get_matrix", POINTER(MixedMatrix), [c_void_p, c_int32]),
+    ("qrun_mixed_json", c_char_p, [c_void_p]),
     ("qrun_quantize_folder", c_int, [c_void_p, POINTER(QuantizeParams), POINTER(Error)]),
     ("qrun_compare_outputs", c_int, [c_void_p, POINTER(CompareParams), POINTER(Difference), POINTER(Error)]),
     ("qrun_merge_folder", c_int, [c_void_p, POINTER(MergeParams), POINTER(MergeResult), POINTER(Error)]),

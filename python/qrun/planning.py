@@ -98,7 +98,7 @@ def fit_finetune(path: Path, what: _api.Fit, **options: Unpack[TrainKeywords]) -
 
 def known_models() -> Tuple[str, ...]:
     """The models whose shape is known by name: with random_weights=True such a name is a path."""
-    names = []
+    names: list[str] = []
     while (name := library().qrun_known_model(len(names))) is not None:
         names.append(text(name))
     return tuple(names)

@@ -76,7 +76,7 @@ static void put_model(const qrun_model *model, qr_buffer *out) {
         qr_json_put_int(out, "n_active_parameters", model->n_parameters - n_idle);
     }
     qr_json_put_text(out, "stored_quantization",
-                     model->prequantized ? qr_weight_format_name(model->linear_format)
+                     model->prequantized ? qr_model_quant_name(model)
                                          : qr_packing_name(model->config.quantization.packing.kind));
     qr_json_put_text(out, "dtype", qr_dtype_name(model->config.dtype));
     qr_json_put_bool(out, "tied_head", model->shape.tied_head);
@@ -222,7 +222,7 @@ static qrun_status put_hold(const qrun_model *model, const qr_safetensors *sourc
     QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, false, &with_int8_head, err));
     QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, true, &with_int8_tables, err));
     qr_json_put_begin(out, NULL, '{');
-    qr_json_put_text(out, "quant", qr_weight_format_name(format));
+    qr_json_put_text(out, "quant", model->prequantized ? qr_model_quant_name(model) : qr_weight_format_name(format));
     qr_json_put_int(out, "weight_bytes", n_bytes);
     qr_json_put_int(out, "with_int8_head_bytes", with_int8_head);
     qr_json_put_int(out, "with_int8_tables_bytes", with_int8_tables);

@@ -467,6 +467,22 @@ static qrun_status make_expert_tables(qrun_model *model, qr_error *err) {
     return QRUN_OK;
 }
 
+/* Whether a folder has matrices in INT8 where its config says NF4, or the other way round; or unquantised ones. */
+static qrun_status note_mixed(void *arg, const qr_module *module, qr_error *err) {
+    (void)err;
+    qrun_model *model = arg;
+    if (module->matrix == NULL || !qr_role_is_quantised(module->role)) { return QRUN_OK; }
+    const qr_weight_format format = module->matrix->desc.format;
+    const bool is_other = qr_weight_is_nf4(model->linear_format) ? format == QR_WEIGHT_INT8 : qr_weight_is_nf4(format);
+    if (is_other) { model->is_mixed = true; }
+    if (qr_weight_is_plain(format)) { model->is_partly_plain = true; }
+    return QRUN_OK;
+}
+
+const char *qr_model_quant_name(const qrun_model *model) {
+    return model->is_mixed || model->is_partly_plain ? "mixed" : qr_weight_format_name(model->linear_format);
+}
+
 static void hold_in_int8(qr_weight *table) {
     if (qr_weight_is_plain(table->desc.format)) { set_format(&table->desc, QR_WEIGHT_INT8, 0); }
 }
@@ -480,6 +496,8 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
     shape_modules(&state);
     QR_RETURN_IF_ERROR(describe_kv_groups(model, err));
     QR_RETURN_IF_ERROR(qr_model_each_module(model, describe_module, &state, err));
+    model->is_mixed = model->is_partly_plain = false;
+    if (model->prequantized) { (void)qr_model_each_module(model, note_mixed, model, NULL); }
     if (options->head_int8) { hold_in_int8(model->shape.tied_head ? &model->embedding : &model->head); }
     if (options->embedding_int8) {
         hold_in_int8(&model->embedding);

@@ -73,10 +73,30 @@ static qrun_status choose_trainable(const qrun_model *model, const qrun_model_pa
     return QRUN_OK;
 }
 
+static qrun_status refuse_unmeasured(const qrun_model *model, qr_error *err) {
+    return qr_fail(
+        err, QRUN_ERROR_ARGUMENT,
+        "%s: which matrices `quant=mixed` holds in more bits is measured once, when a folder is written quantised, "
+        "and this one was not written so; open such a folder, or choose another `quant`",
+        model->folder);
+}
+
+/* Once the folder's matrices are described. */
+static qrun_status check_mixed(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    if (params->quant == QRUN_QUANT_MIXED) {
+        return model->is_mixed || model->is_partly_plain ? QRUN_OK : refuse_unmeasured(model, err);
+    }
+    if (!model->is_mixed || params->quant == QRUN_QUANT_AUTO) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "%s: is stored in mixed formats and cannot become %s; use `quant=auto`, or the original model",
+                   model->folder, qr_weight_format_name(model->linear_format));
+}
+
 static qrun_status choose_formats(qrun_model *model, const qrun_model_params *params, struct qr_model_options *options,
                                   qr_error *err) {
     model->prequantized = !params->random_weights && qr_quantization_is_kept(&model->config.quantization);
-    if (!qr_quant_to_format(params->quant, &options->linear_format)) {
+    const bool is_mixed = params->quant == QRUN_QUANT_MIXED;
+    if (!qr_quant_to_format(is_mixed ? QRUN_QUANT_NF4_DQ : params->quant, &options->linear_format)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d is not one of qrun_quant", (int)params->quant);
     }
     options->table_format = qr_weight_plain_format(model->config.dtype);
@@ -86,7 +106,7 @@ static qrun_status choose_formats(qrun_model *model, const qrun_model_params *pa
     if (params->trainable) { return choose_trainable(model, params, options, err); }
     if (!model->prequantized) { return QRUN_OK; }
     const qr_weight_format stored = stored_format(&model->config.quantization);
-    if (params->quant != QRUN_QUANT_AUTO && options->linear_format != stored) {
+    if (params->quant != QRUN_QUANT_AUTO && !is_mixed && options->linear_format != stored) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "%s: is stored as %s and cannot become %s; use `quant=auto`, or the original model",
                        model->folder, qr_weight_format_name(stored), qr_weight_format_name(options->linear_format));
@@ -316,6 +336,7 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
         QR_RETURN_IF_ERROR(qr_model_name_left_out(model, *source, err));
     }
     QR_RETURN_IF_ERROR(qr_model_describe(model, &options, *source, err));
+    QR_RETURN_IF_ERROR(check_mixed(model, params, err));
     return qr_layer_stream_describe(model, params, *source, err);
 }
 
@@ -367,8 +388,8 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         (void)snprintf(advice, sizeof advice, "give more memory or hold them smaller (%s)", smaller.text);
     }
     return qr_fail(err, QRUN_ERROR_MEMORY, "%s: its weights need %s as %s, and %s %s; %s", model->folder,
-                   qr_format_bytes((int64_t)model->weight_bytes).text, qr_weight_format_name(model->linear_format),
-                   owner, qr_format_bytes(qr_max(limit, 0)).text, advice);
+                   qr_format_bytes((int64_t)model->weight_bytes).text, qr_model_quant_name(model), owner,
+                   qr_format_bytes(qr_max(limit, 0)).text, advice);
 }
 
 enum { SAMPLE_BYTES = 256 };
@@ -435,9 +456,9 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, params, made, &source, error));
     QR_TRY(qr_folder_tokenizer_open_optional(made->folder, &made->tokenizer, error));
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     status = load(made, params, &source, error);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
 out:
     qr_safetensors_close(source);
     if (status != QRUN_OK) {
@@ -502,7 +523,7 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .folder = model->folder,
         .hub_name = model->hub_name,
         .family = model->family->name,
-        .quant = qr_weight_format_name(model->linear_format),
+        .quant = qr_model_quant_name(model),
         .head_format = qr_weight_format_name(model->head.desc.format),
         .dtype = qr_weight_format_name(qr_model_compute_format(model)),
         .n_parameters = model->n_parameters,

@@ -371,7 +371,7 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_number(&text, "hidden", (double)model->shape.hidden, 17);
     put_number(&text, "layers", (double)model->shape.n_layers, 17);
     put_number(&text, "vocab", (double)model->shape.vocab, 17);
-    put_text(&text, "weights", qr_weight_format_name(model->linear_format));
+    put_text(&text, "weights", qr_model_quant_name(model));
     if (model->head.desc.format == QR_WEIGHT_INT8) { put_text(&text, "head", "int8"); }
     if (model->embedding.desc.format == QR_WEIGHT_INT8) { put_text(&text, "embedding", "int8"); }
     put_text(&text, "compute", qr_dtype_name(model->act_dtype));

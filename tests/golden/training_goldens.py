@@ -3,6 +3,7 @@ import contextlib
 from dataclasses import dataclass
 
 import torch
+from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import save_file
 from transformers import Adafactor, get_scheduler
 
@@ -177,6 +178,7 @@ class Curve:
     final: bool = True      # whether the final tensors are stored
     learning_rate: float | None = None
     max_grad_norm: float = MAX_GRAD_NORM
+    loraplus_lr_ratio: float | None = None
 
 
 # What the tests allow a gradient norm of F32 to differ by; PyTorch's own must be well inside, or the curve decides.
@@ -206,6 +208,11 @@ CURVES = [
     Curve("llama-nf4-dq-adamw", "llama-nf4-dq", "llama-zero-b", "adamw", "cosine"),
     Curve("llama-rslora-adamw", "llama", "llama-rslora", "adamw", "cosine", final=False),
     Curve("llama-dora-adamw", "llama", "llama-dora", "adamw", "cosine", final=False),
+    # PEFT's LoRA+ counts every vector to B, so DoRA's magnitudes too.
+    Curve("llama-loraplus-adamw", "llama", "llama-zero-b", "adamw", "cosine", final=False, learning_rate=2e-3,
+          loraplus_lr_ratio=8.0),
+    Curve("llama-dora-loraplus-adamw", "llama", "llama-dora", "adamw", "cosine", final=False, learning_rate=2e-3,
+          loraplus_lr_ratio=8.0),
     Curve("llama-full-adamw", "llama", None, "adamw", "cosine", final=False, learning_rate=1e-3),
     Curve("gpt2-full-adamw", "gpt2", None, "adamw", "cosine", final=False, learning_rate=1e-3),
     Curve("gpt2-full-adafactor", "gpt2", None, "adafactor", "linear", final=False, learning_rate=1e-3),
@@ -222,7 +229,12 @@ def _curve_run(root, case, run):
         model = cases.adapted_model(root, case.base, case.adapter, run)
     kind, options, learning_rate = OPTIMISERS[case.optimiser]
     parameters = cases.trainable(model)
-    optimiser = kind(parameters.values(), lr=case.learning_rate or learning_rate, **options)
+    learning_rate = case.learning_rate or learning_rate
+    if case.loraplus_lr_ratio is None:
+        optimiser = kind(parameters.values(), lr=learning_rate, **options)
+    else:
+        optimiser = create_loraplus_optimizer(model, kind, lr=learning_rate, loraplus_lr_ratio=case.loraplus_lr_ratio,
+                                              loraplus_weight_decay=options["weight_decay"], **options)
     scheduler = get_scheduler(case.schedule, optimiser, num_warmup_steps=N_WARMUP, num_training_steps=N_STEPS)
     scaler = torch.amp.GradScaler("cpu", enabled=run == "f16")
     batches, losses, norms, rates = cases.curve_batches(), [], [], []
@@ -268,6 +280,8 @@ def make_curve(case, root):
         "loss": losses,
         "grad_norm": norms,
     }
+    if case.loraplus_lr_ratio is not None:
+        entry["loraplus_lr_ratio"] = case.loraplus_lr_ratio
     for run in runs[1:]:
         if results[run] is None:
             continue
