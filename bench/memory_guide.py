@@ -43,6 +43,7 @@ STEPS = [
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device-memory", default="rtx-4090", help="the card that is planned for (%(default)s)")
+    parser.add_argument("--small", action="store_true", help="run the smallest model only, and not GPT-2")
     parser.add_argument("--write", type=pathlib.Path, metavar="FILE", help="replace the tables of this file")
     return parser.parse_args()
 
@@ -151,7 +152,7 @@ FULL = {"--full": None, "--checkpointing": "full"}
 QLORA = {"--rank": "16", "--checkpointing": "full", "--quant-head": "int8", "--quant-embedding": "int8"}
 
 
-def breakdown(qrun, room):
+def breakdown(qrun, room, is_run):
     plans, here = {}, {}
     make_model(room / "gpt2", shape(768, 12, 1024))
     for name, title, options in (("gpt2", "GPT-2, every weight", FULL | {"--dtype": "bf16"}),
@@ -160,7 +161,7 @@ def breakdown(qrun, room):
                                  ("llama-2-7b", "Llama 2 7B, QLoRA", QLORA)):
         options = {"--seq-len": "1024"} | options
         plans[title] = plan(qrun, {"--shape": name, "--device-memory": "b200"} | options)
-        if name == "gpt2":
+        if is_run and name == "gpt2":
             here[title] = [size(n_bytes) for n_bytes in measure(qrun, room, room / "gpt2", options)]
     largest = {entry["category"]: 0 for planned in plans.values() for entry in planned["entries"]}
     for planned in plans.values():
@@ -204,7 +205,8 @@ def main():
     qrun = measuring.program("QRUN", "qrun")
     with tempfile.TemporaryDirectory() as room:
         make_data(pathlib.Path(room) / "data.jsonl")
-        parts = [step_by_step(qrun, options.device_memory, pathlib.Path(room)), breakdown(qrun, pathlib.Path(room))]
+        parts = [step_by_step(qrun, options.device_memory, pathlib.Path(room)),
+                 breakdown(qrun, pathlib.Path(room), not options.small)]
     parts += [ranks(qrun), seven_in_twelve(qrun)]
     text = "\n" + "\n\n".join(parts) + "\n"
     if options.write is not None:
