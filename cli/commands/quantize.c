@@ -36,8 +36,8 @@ static const option quantize_table[] = {
      .completion = COMPLETE_FOLDER,
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
     {.name = "quant", .kind = OPTION_CHOICE, AT(quantize.quant), .choices = quants,
-     .help = "Number format of the linear layers. mixed: nf4-dq, and int8 or bf16 for those that lose most by it. Default: "
-             "nf4-dq (4.13 bits per weight)."},
+     .help = "Number format of the linear layers. mixed: nf4-dq, and int8 or bf16 for those that lose most by it. "
+             "Default: nf4-dq (4.13 bits per weight)."},
     {.name = "max-shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(quantize.max_shard_bytes),
      .help = "Largest file to write. Default: 5GB."},
     {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1,
