@@ -140,13 +140,14 @@ qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metri
                                     .loss = loss / (double)batch.n_targets,
                                     .learning_rate = rate,
                                     .grad_norm = result.grad_norm,
-                                    .loss_scale = loss_scale.dynamic ? loss_scale.factor : 0,
+                                    .loss_scale = qr_loss_scale_is_used(&loss_scale) ? loss_scale.factor : 0,
                                     .skipped = result.skipped,
                                     .nonfinite = nonfinite,
                                     .overflowed = overflowed,
                                     .n_tokens = batch.n_tokens,
                                     .n_target_tokens = batch.n_targets,
-                                    .seconds = qr_now_seconds() - start};
+                                    .seconds = qr_now_seconds() - start,
+                                    .n_skipped = step - trainer->state.updates};
     return QRUN_OK;
 }
 
