@@ -434,7 +434,7 @@ static void test_two_sessions_in_one_folder(void) {
 /* ---- Processes that share a folder, while someone spoils its files ------------------------------------------------
  */
 
-enum { N_USERS = 2, N_USER_ROUNDS = 12 };
+enum { N_USERS = 2, N_USER_ROUNDS = 6 };
 
 /* In a process of its own. Its exit code: 0, where every answer was right and no note had a second line. */
 static int use_folder(const char *folder) {
@@ -548,7 +548,7 @@ static void test_processes_in_a_spoilt_folder(void) {
     int n_over = 0, n_spoilt = 0, status;
     for (int i = 0; i < N_USERS; i++) { users[i] = start_user(folder.path); }
     while (n_over < N_USERS) {
-        const struct timespec moment = {.tv_nsec = 300000};
+        const struct timespec moment = {.tv_nsec = 2000000};
         for (int i = 0; i < N_USERS; i++) {
             if (users[i] <= 0 || waitpid(users[i], &status, WNOHANG) != users[i]) { continue; }
             CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "user %d ended with status %d", i, status);

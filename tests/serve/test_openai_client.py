@@ -2,8 +2,13 @@
 
     test_openai_client.py QRUN MODEL
 """
+import contextlib
+import json
+import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.request
 
 try:
@@ -75,6 +80,41 @@ def check_errors(client):
             raise AssertionError(f"{wrong} was accepted")
 
 
+def check_details(client):
+    assert client.models.retrieve("model").id == "model"
+    try:
+        client.models.retrieve("no/such model")
+    except openai.NotFoundError as error:
+        assert error.code == "model_not_found", error.body
+    else:
+        raise AssertionError("there is such a model")
+    long = [{"role": "user", "content": "Once upon a time there was a dog. " * 6}]
+    for _ in range(2):
+        answer = client.chat.completions.create(model="model", messages=long, max_tokens=2)
+    assert answer.usage.prompt_tokens_details.cached_tokens > 0
+    assert answer._request_id == answer.id
+    with client.chat.completions.create(model="model", messages=long, max_tokens=200, stream=True) as stream:
+        next(stream)    # and leaves
+
+
+def check_error_in_a_stream(folder):
+    """Few tokens are allowed, each once: the stream ends with an error."""
+    with open(folder / "config.json") as config:
+        vocab = json.load(config)["vocab_size"]
+    rules = {"no_repeat_ngram_size": 1, "suppress_tokens": list(range(3, vocab - 5)) + [0, 1, 2]}
+    (folder / "generation_config.json").write_text(json.dumps(rules))
+    n_pieces = 0
+    with serving(folder) as (address, client):
+        try:
+            for _ in client.completions.create(model=folder.name, prompt="Once", max_tokens=20, stream=True):
+                n_pieces += 1
+        except openai.APIError as error:
+            assert "leave no token" in error.message, error
+        else:
+            raise AssertionError("the stream has no error")
+    assert n_pieces > 0
+
+
 def check_metrics(address):
     try:
         from prometheus_client.parser import text_string_to_metric_families
@@ -86,22 +126,30 @@ def check_metrics(address):
     assert "vllm:num_requests_running" in names and "vllm:generation_tokens" in names, names
 
 
-def main():
-    server = subprocess.Popen([sys.argv[1], "serve", "--model", sys.argv[2], "--port", "0", "--quiet"],
+@contextlib.contextmanager
+def serving(model):
+    server = subprocess.Popen([sys.argv[1], "serve", "--model", model, "--port", "0", "--quiet"],
                               stdout=subprocess.PIPE, text=True)
     try:
         address = server.stdout.readline().strip()
-        client = openai.OpenAI(base_url=f"{address}/v1", api_key="none")
+        yield address, openai.OpenAI(base_url=f"{address}/v1/", api_key="none", max_retries=0)
+    finally:
+        server.terminate()
+    assert server.wait(30) == 0
+
+
+def main():
+    with serving(sys.argv[2]) as (address, client):
         assert [model.id for model in client.models.list()] == ["model"]
         check_chat(client)
         check_completions(client)
         check_prompts(client)
         check_tools(client)
         check_errors(client)
+        check_details(client)
         check_metrics(address)
-    finally:
-        server.terminate()
-    assert server.wait(30) == 0
+    with tempfile.TemporaryDirectory() as folder:
+        check_error_in_a_stream(pathlib.Path(shutil.copytree(sys.argv[2], pathlib.Path(folder) / "model")))
 
 
 main()

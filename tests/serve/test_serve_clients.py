@@ -170,88 +170,110 @@ def slow_request(**members):
     return post("/v1/chat/completions", json.dumps(request).encode().ljust(BODY_BYTES))
 
 
-def is_answered(client):
-    return bool(select.select([client], [], [], 0)[0])
+class TooLate(Exception):
+    """The slow request was read before the test could look."""
+
+
+def check_unread(client):
+    if select.select([client], [], [], 0)[0]:
+        raise TooLate
+
+
+def while_it_is_read(test):
+    """Tries again where the machine was too busy to look in time; a server that waits is never seen in time."""
+    def attempts(self):
+        for _ in range(7):
+            with contextlib.suppress(TooLate):
+                test(self)
+                return
+        self.fail("nothing else was done while a request was read")
+    return attempts
 
 
 class Reading(unittest.TestCase):
     """Requests are read beside the loop: one that takes long holds up nobody's tokens."""
 
     @contextlib.contextmanager
-    def server(self):
+    def server(self, *options):
         with copied_model(tokenizer_config={"chat_template": SLOW}) as model:
-            with Server("--max-body", str(BODY_BYTES), model=model) as server:
+            with Server("--max-body", str(BODY_BYTES), *options, model=model) as server:
                 yield server
+            self.assertEqual(server.code, 0)
 
-    def wait_for(self, server, n_open):
+    def wait_for(self, server, n_open, slow):
+        """Until so many requests are open, while the slow one is read."""
         while server.metric("qrun:requests_open") != n_open:
+            check_unread(slow)
             time.sleep(0.01)
 
+    @while_it_is_read
     def test_tokens_go_on(self):
-        with self.server() as server, server.socket() as stream, server.socket() as slow:
+        with self.server("--max-sequences", "2") as server, server.socket() as stream, server.socket() as slow:
             stream.sendall(post("/v1/completions", ENDLESS | {"stream": True, "n": 64}))
             stream.recv(1)
             slow.sendall(slow_request(arguments={"fails": True}))
-            self.wait_for(server, 2)
+            self.wait_for(server, 2, slow)
             begin = server.metric("qrun:steps_total")
-            while server.metric("qrun:steps_total") < begin + 20:
-                self.assertFalse(is_answered(slow), "nothing was computed while a request was read")
-            for _ in range(10):
-                self.assertEqual(server.ask("/health")[0], 200)
-            self.assertFalse(is_answered(slow), "the loop waited for a request to be read")
+            while server.metric("qrun:steps_total") < begin + 3:
+                check_unread(slow)
+            self.assertEqual(server.ask("/health")[0], 200)
+            check_unread(slow)
             self.assertIn(b" 400 ", slow.recv(100))
 
+    @while_it_is_read
     def test_small_requests_do_not_wait_for_large_ones(self):
         with self.server() as server, server.socket() as slow:
             slow.sendall(slow_request(max_tokens=2))
-            self.wait_for(server, 1)
-            for _ in range(3):
-                self.assertEqual(server.ask("/v1/completions", {"prompt": "Once", "max_tokens": 2})[0], 200)
-                self.assertEqual(server.ask("/tokenize", {"prompt": "Once"})[0], 200)
-            self.assertFalse(is_answered(slow))
+            self.wait_for(server, 1, slow)
+            self.assertEqual(server.ask("/v1/completions", {"prompt": "Once", "max_tokens": 2})[0], 200)
+            self.assertEqual(server.ask("/tokenize", {"prompt": "Once"})[0], 200)
+            check_unread(slow)
             self.assertIn(b" 200 ", slow.recv(100))
 
+    @while_it_is_read
     def test_who_leaves_meanwhile(self):
         n_tokens = 64 * 200
         with self.server() as server:
             with server.socket() as first:
                 first.sendall(slow_request(n=64, max_tokens=200, ignore_eos=True))
-                self.wait_for(server, 1)
+                self.wait_for(server, 1, first)
                 with server.socket() as second:     # waits for the first one
                     second.sendall(slow_request(max_tokens=2))
-                    self.wait_for(server, 2)
-                self.wait_for(server, 1)
-                self.assertFalse(is_answered(first))
+                    self.wait_for(server, 2, first)
+                self.wait_for(server, 1, first)
+                check_unread(first)
             self.assertTrue(server.wait_until_idle())
             self.assertLess(server.metric("vllm:generation_tokens_total"), n_tokens)
             self.assertEqual(server.ask("/v1/completions", {"prompt": "Once", "max_tokens": 2})[0], 200)
 
-    def test_the_end_meanwhile(self):
-        for drain in ("0", "60"):
-            with copied_model(tokenizer_config={"chat_template": SLOW}) as model:
-                with Server("--drain-seconds", drain, "--max-body", str(BODY_BYTES), model=model) as server:
-                    with server.socket() as slow:
-                        slow.sendall(slow_request(max_tokens=2))
-                        self.wait_for(server, 1)
-                        server.process.send_signal(signal.SIGTERM)
-                        self.assertIn(b" 200 " if drain == "60" else b" 503 ", slow.recv(100))
-                    self.assertEqual(server.process.wait(60), 0)
-
-    def test_limits_hold(self):
-        with self.server() as server:
+    def check_end(self, drain, status):
+        with self.server("--drain-seconds", drain) as server:
             with server.socket() as slow:
                 slow.sendall(slow_request(max_tokens=2))
-                self.wait_for(server, 1)
-                body = b" " * (BODY_BYTES + 1)
-                self.assertEqual(server.ask("/v1/completions", body)[0], 413)
-        with copied_model(tokenizer_config={"chat_template": SLOW}) as model:
-            with Server("--max-waiting", "2", "--max-body", str(BODY_BYTES), model=model) as server:
-                with contextlib.ExitStack() as stack:
-                    for i in range(2):
-                        client = stack.enter_context(server.socket())
-                        client.sendall(slow_request(max_tokens=2))
-                        self.wait_for(server, i + 1)
-                    self.assertEqual(server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[0], 429)
+                self.wait_for(server, 1, slow)
+                server.process.send_signal(signal.SIGTERM)
+                answer = slow.recv(100)
+            self.assertEqual(server.process.wait(60), 0)
+        if drain == "0" and b" 200 " in answer:
+            raise TooLate
+        self.assertIn(status, answer)
+
+    @while_it_is_read
+    def test_the_end_meanwhile(self):
+        self.check_end("0", b" 503 ")
+        self.check_end("60", b" 200 ")
+
+    @while_it_is_read
+    def test_limits_hold(self):
+        with self.server("--max-waiting", "2") as server, contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(server.socket()) for _ in range(2)]
+            for i, client in enumerate(clients):
+                client.sendall(slow_request(max_tokens=2))
+                self.wait_for(server, i + 1, clients[0])
+            self.assertEqual(server.ask("/v1/completions", b" " * (BODY_BYTES + 1))[0], 413)
+            status = server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[0]
+            check_unread(clients[0])
+            self.assertEqual(status, 429)
 
 
 class Attacks(unittest.TestCase):

@@ -81,7 +81,7 @@ class Deadlines(unittest.TestCase):
                 self.assertEqual(read_whole(client)[0], 200)
 
     def test_idle_connections(self):
-        with Server("--idle-seconds", "1", "--request-seconds", "600") as server:
+        with Server("--idle-seconds", "4", "--request-seconds", "600") as server:    # the first byte is not that late
             with server.socket() as fresh, server.socket() as used:
                 used.sendall(GET_HEALTH)
                 self.assertEqual(read_whole(used)[0], 200)
@@ -90,12 +90,13 @@ class Deadlines(unittest.TestCase):
 
     def test_an_answer_that_nobody_reads(self):
         """It is larger than what sockets hold."""
-        with Server("--idle-seconds", "1", "--max-body", "64MiB") as server:
+        with Server("--idle-seconds", "4", "--request-seconds", "600", "--max-body", "64MiB") as server:
             word = server.ask("/tokenize", {"prompt": "Once upon a time", "add_special_tokens": False})[1]["tokens"]
+            request = post("/detokenize", {"tokens": word * 1000000})
             with server.socket() as client:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                client.sendall(post("/detokenize", {"tokens": word * 1000000}))
-                for _ in range(600):
+                client.sendall(request)
+                for _ in range(1200):
                     if server.metric("qrun:connections") == 1:
                         break
                     time.sleep(0.1)
