@@ -1,5 +1,7 @@
 /* qrun quantize: writes a folder that transformers with bitsandbytes loads unchanged. */
+#include <cjson/cJSON.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
@@ -38,6 +40,24 @@ static const option quantize_table[] = {
 
 static const option_group groups[] = {OPTION_GROUP("Options", quantize_table, 0)};
 
+/* Weights that were rounded before are rounded again. Says so of a folder that could be quantised: one that
+ * bitsandbytes quantised cannot. */
+static int note_second_rounding(const qrun_quantize_params *params, qrun_context *context) {
+    qrun_error error = QRUN_ERROR_INIT;
+    char *text = NULL;
+    RETURN_IF_FAILED(complain_unless_ok(qrun_folder_inspect(context, params->path, false, &text, &error), &error));
+    cJSON *root = cJSON_Parse(text);
+    const char *packed_as = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "stored_quantization"));
+    if (packed_as != NULL && strcmp(packed_as, "none") != 0) {
+        notify("note: the weights are stored as %s, and %s rounds them a second time; quantising the original model "
+               "loses less",
+               packed_as, option_choice_name(quants, (int64_t)params->quant));
+    }
+    cJSON_Delete(root);
+    qrun_free(text);
+    return EXIT_OK;
+}
+
 static int quantize(const quantize_options *o, qrun_context *context) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_quantize_params params = o->quantize;
@@ -49,7 +69,7 @@ static int quantize(const quantize_options *o, qrun_context *context) {
     if (status != QRUN_OK) { return complain_error(&error); }
     printf("%s: %s, in %.1f s\n", params.out, option_choice_name(quants, (int64_t)params.quant),
            clock_seconds() - begin);
-    return EXIT_OK;
+    return note_second_rounding(&params, context);
 }
 
 static int run(const void *options, const command_line *line, engine *e) {
