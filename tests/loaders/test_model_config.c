@@ -594,6 +594,31 @@ static void test_packed_integers(void) {
     qr_model_config_free(&c);
 }
 
+/* Groups of several formats, each once, in the order of the file. */
+static void test_packing_groups(void) {
+    PARSE("{'model_type':'llama','quantization_config':{'quant_method':'compressed-tensors','format':"
+          "'mixed-precision','config_groups':{'a':{'format':'int-quantized','targets':['Linear'],'weights':{"
+          "'num_bits':8}},'kv':{'input_activations':{'num_bits':8},'weights':null},'b':{'format':'float-quantized',"
+          "'targets':['re:.*down_proj$'],'weights':{'num_bits':8,'type':'float'}},'c':{'format':'int-quantized',"
+          "'targets':['model.layers.0.mlp.up_proj'],'weights':{'num_bits':8}}},'ignore':['re:.*lm_head']}}");
+    const qr_packing *packing = &c.quantization.packing;
+    CHECK_INT(packing->kind, QR_PACKING_INT8);
+    CHECK_STR(qr_packing_name(packing), "mixed-precision");
+    REQUIRE(packing->next != NULL);
+    CHECK_INT(packing->next->kind, QR_PACKING_FLOAT8);
+    CHECK(packing->next->next == NULL);
+    qr_model_config_free(&c);
+    char text[4096] = "{'model_type':'llama','quantization_config':{'quant_method':'compressed-tensors','format':"
+                      "'pack-quantized','config_groups':{";
+    for (int i = 1; i <= 17; i++) {
+        const size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, "%s'g%d':{'weights':{'num_bits':4,'strategy':'group','group_size':%d}}",
+                 i > 1 ? "," : "", i, 8 * i);
+    }
+    strcat(text, "}}}");
+    check_refused(text, QRUN_ERROR_UNSUPPORTED, "\"config_groups\" of more than 16 formats");
+}
+
 static void test_refused_packings(void) {
     static const struct {
         const char *text;
@@ -631,9 +656,8 @@ static void test_refused_packings(void) {
         {COMPRESSED("int-quantized", "'num_bits':8") ",'transform_config':{'config_groups':{'R1':{}}}",
          QRUN_ERROR_UNSUPPORTED, "\"transform_config\" of R1"},
         {"'quant_method':'compressed-tensors','format':'mixed-precision','config_groups':{'a':{'format':"
-         "'int-quantized','weights':{'num_bits':8}},'b':{'format':'float-quantized','weights':{'num_bits':8,"
-         "'type':'float'}}}",
-         QRUN_ERROR_UNSUPPORTED, "\"config_groups\" of several formats"},
+         "'int-quantized','weights':{'num_bits':8}},'b':{'weights':{'num_bits':8,'type':'float'}}}",
+         QRUN_ERROR_UNSUPPORTED, "weights of 8 bits (float) in the format mixed-precision"},
         {"'quant_method':'compressed-tensors','format':'int-quantized','config_groups':{'W8A8':['Linear']}",
          QRUN_ERROR_UNSUPPORTED, "\"config_groups\" of W8A8"},
     };
@@ -1045,6 +1069,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_layers_with_experts);
     CHECK_RUN(test_packed_folders);
     CHECK_RUN(test_packed_integers);
+    CHECK_RUN(test_packing_groups);
     CHECK_RUN(test_refused_packings);
     CHECK_RUN(test_gpt_oss);
     CHECK_RUN(test_refusals);
