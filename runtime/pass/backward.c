@@ -461,6 +461,8 @@ qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, 
                                                     .dq = pass->b.dqkv,
                                                     .dk = pass->b.dqkv + q,
                                                     .dv = pass->b.dqkv + q + kv,
+                                                    .dsinks =
+                                                        qr_parameters_gradient(pass->parameters, layer->sinks.weight),
                                                     .dqkv_stride = qr_qkv_columns(s, layer)};
     return qr_attention_packed_backward(pass->backend, &args, pass->workspace, err);
 }
