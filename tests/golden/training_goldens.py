@@ -79,6 +79,8 @@ GRADIENTS = [
     Gradients("gemma4", "gemma4", "gemma4", "through values that are keys, their norm, and a factor for each layer"),
     Gradients("gemma4-moe", "gemma4-moe", "gemma4-moe",
               "through experts beside a dense MLP, their norms, and shares with scales"),
+    Gradients("gemma4-moe-experts", "gemma4-moe", "gemma4-moe-experts",
+              "experts beside a dense MLP, and their router, whose shares have scales"),
     Gradients("gemma4-shared", "gemma4-shared", "gemma4-shared",
               "through K/V that several layers read, and their inputs"),
     Gradients("llama-nf4", "llama-nf4", "llama", "NF4 base"),
@@ -194,6 +196,8 @@ CURVES = [
             # Larger steps lead the recurrence to where F32 and F64 part by more than the test allows.
             learning_rate=5e-2 if family == "qwen3_5" else None) for family in DENSE),
     Curve("gemma4-adamw", "gemma4", "gemma4-zero-b", "adamw", "cosine", final=False, learning_rate=3e-3),
+    Curve("gemma4-moe-experts-adamw", "gemma4-moe", "gemma4-moe-experts-zero-b", "adamw", "cosine", final=False,
+          learning_rate=3e-3),
     # With adapters on the gated delta rule before experts, F32 and F64 choose other experts after a few steps.
     Curve("qwen3_5-moe-adamw", "qwen3_5-moe-images", "qwen3_5-moe-images-zero-b", "adamw", "cosine",
           learning_rate=8e-3),
