@@ -185,7 +185,7 @@ static float neutral_value(const qrun_model *model, qr_tensor_role role) {
         case QR_ROLE_EXPERT_GATE_BIAS:
         case QR_ROLE_EXPERT_UP_BIAS:
         case QR_ROLE_EXPERT_OUT_BIAS: return 0.0F;
-        default: return 1.0F - model->shape.norm_offset;
+        default: return 1.0F - qr_model_norm_offset(model, role);
     }
 }
 

@@ -30,9 +30,10 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "qwen3-moe": ATTENTION, "qwen3-moe-stacked": ATTENTION, "qwen2-moe": ATTENTION,
            "qwen3_5-moe": ATTENTION + DELTA + SHARED_EXPERT, "qwen3_5-moe-images": ATTENTION + SHARED_EXPERT,
            "qwen3-next": ATTENTION + ["in_proj_qkvz", "in_proj_ba", "out_proj"],
-           "gpt-oss-wide": ATTENTION, "gpt-oss-full": ATTENTION}
+           "muse-glimmer": LLAMA_LINEAR, "gpt-oss-wide": ATTENTION, "gpt-oss-full": ATTENTION}
 FAMILIES = [family for family in TARGETS
-            if "moe" not in family and family not in ("granite", "gemma4", "gemma4-shared", "qwen3-next", "gpt-oss-wide")
+            if "moe" not in family and family not in ("granite", "gemma4", "gemma4-shared", "qwen3-next", "muse-glimmer",
+                                                     "gpt-oss-wide")
             or family == "qwen3-moe"]
 
 
@@ -61,6 +62,10 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("gemma4-moe-experts-zero-b", "gemma4-moe", "experts and router beside attention; B zero", zero_b=True,
             **GEMMA4_EXPERTS),
     Adapter("gemma4-zero-b", "gemma4", "B zero", zero_b=True),
+    Adapter("muse-glimmer", "muse-glimmer", "every linear layer, gates of attention too; A and B random",
+            options=dict(exclude_modules=".*vision.*")),
+    Adapter("muse-glimmer-zero-b", "muse-glimmer", "B zero", zero_b=True,
+            options=dict(exclude_modules=".*vision.*")),
     Adapter("qwen2-moe", "qwen2-moe", "attention, A and B random"),
     Adapter("qwen3_5-moe", "qwen3_5-moe", "all but the experts, A and B random"),
     Adapter("qwen3_5-moe-images-zero-b", "qwen3_5-moe-images", "attention and the shared expert; B zero", zero_b=True),
@@ -131,7 +136,8 @@ def adapted_model(root, base, adapter, run):
 def full_model(root, base, run):
     """Every weight trainable and F32: as for F32, or under autocast for the BF16 run."""
     model = load(root / "models" / base, torch.float64 if run == "f64" else torch.float32)
-    model.requires_grad_(True)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("vision" not in name)
     return model
 
 

@@ -2,6 +2,8 @@
  * public configs. Expected values are those of transformers 5.23. */
 #include "check.h"
 
+#include <math.h>
+
 #include "base/sizes.h"
 #include "loaders/config/generation_config.h"
 #include "loaders/config/model_config.h"
@@ -681,6 +683,37 @@ static void test_gpt_oss(void) {
     qr_model_config_free(&c);
 }
 
+static void test_muse_glimmer(void) {
+    PARSE("{'model_type':'muse_glimmer','text_config':{'model_type':'muse_glimmer_text','num_hidden_layers':6}}");
+    CHECK(c.is_multimodal && c.norm_adds_one && c.final_norm_is_plain && c.norms_embeddings && c.norms_heads);
+    CHECK(c.attn_gate_apart && !c.attn_output_gate && !c.qkv_bias && !c.tie_word_embeddings);
+    CHECK_INT(c.hidden_size, 6656);
+    CHECK_INT(c.n_kv_heads, 2);
+    CHECK_INT(c.sliding_window, 2048);
+    for (int64_t l = 0; l < 6; l++) {
+        const bool is_local = l != 1 && l != 5; /* every fourth from the last is not */
+        CHECK(c.layer_slides[l] == is_local && c.layer_rotates[l] == is_local);
+    }
+    CHECK(c.norm_eps == 1e-5 && c.post_norm_eps == 1e-8 && c.final_logit_softcapping == 20);
+    CHECK(fabs(c.attention_multiplier * sqrt(128.0) - 3.87) < 1e-12 && fabs(c.logits_scaling - sqrt(26.0)) < 1e-12);
+    qr_model_config_free(&c);
+}
+
+static void test_muse_glimmer_layers(void) {
+    PARSE("{'model_type':'muse_glimmer_text','num_hidden_layers':3,'layer_rope_theta':[5e5,0,5e5],'layer_types':["
+          "'full_attention','sliding_attention','full_attention'],'rope_parameters':{'rope_type':'default',"
+          "'rope_theta':5e5},'qk_scale_factor':2,'output_multiplier':0.5,'post_norm_eps':0.25}");
+    CHECK(c.layer_rotates[0] && !c.layer_rotates[1] && c.layer_rotates[2] && c.layer_slides[1] && !c.layer_slides[0]);
+    CHECK(c.rope.theta == 5e5 && c.post_norm_eps == 0.25 && c.logits_scaling == 2);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'muse_glimmer_text','num_hidden_layers':2,'layer_rope_theta':[1e4,5e5]}",
+                  QRUN_ERROR_UNSUPPORTED, "\"layer_rope_theta\" has 10000 and 500000");
+    check_refused("{'model_type':'muse_glimmer_text','num_hidden_layers':2,'layer_rope_theta':[1e4]}", QRUN_ERROR_INPUT,
+                  "\"layer_rope_theta\" should be a list of 2 numbers");
+    check_refused("{'model_type':'muse_glimmer_text','num_hidden_layers':1,'layer_rope_theta':['a']}", QRUN_ERROR_INPUT,
+                  "\"layer_rope_theta\" should be a list of 1 number");
+}
+
 static void test_refusals(void) {
     static const struct {
         const char *text;
@@ -689,10 +722,10 @@ static void test_refusals(void) {
     } cases[] = {
         {"{'model_type':'nothing'}", QRUN_ERROR_UNSUPPORTED,
          "config: model_type \"nothing\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
-         "qwen3_5_moe, "
+         "qwen3_5_moe, muse_glimmer, "
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
          "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
-         "qwen3_next, gpt2"},
+         "qwen3_next, muse_glimmer_text, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1072,6 +1105,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_packing_groups);
     CHECK_RUN(test_refused_packings);
     CHECK_RUN(test_gpt_oss);
+    CHECK_RUN(test_muse_glimmer);
+    CHECK_RUN(test_muse_glimmer_layers);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_families_that_are_out);
     CHECK_RUN(test_granite4);
