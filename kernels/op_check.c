@@ -378,6 +378,7 @@ static bool check_attention_packed(const check *c, const qr_attention_packed_arg
 }
 
 static bool check_attention_packed_backward(const check *c, const qr_attention_packed_backward_args *a) {
+    REQUIRE(a->dsinks == NULL || a->forward.sinks != NULL, "dsinks is asked for, and there are no sinks");
     return check_attention_packed(c, &a->forward) &&
            check_view(c, "dq", a->forward.n_tokens, (int64_t)a->forward.n_heads * a->forward.head_dim, a->dqkv_stride);
 }

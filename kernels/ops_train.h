@@ -131,11 +131,13 @@ typedef struct qr_attention_packed_args {
 
 /* attention_packed_backward: dq, dk, dv (overwritten; views with the same stride) from dout [n_tokens, n_heads ·
  * head_dim], recomputing the probabilities from q, k and lse. delta = sum over head_dim of dout · out is computed
- * inside from `out`, what the forward op wrote. Sinks have no gradient here: nothing trains them. */
+ * inside from `out`, what the forward op wrote. A sink has no value, so its gradient is that of its weight alone:
+ * dsinks[h] −= sum over tokens of exp(sinks[h] − lse[t, h]) · delta[t, h]. */
 typedef struct qr_attention_packed_backward_args {
     qr_attention_packed_args forward; /* q, k, v, lse and shapes of the forward op; dst is its result */
     const float *dout;                /* [n_tokens, n_heads · head_dim] contiguous */
     float *dq, *dk, *dv;              /* rows dqkv_stride apart */
+    float *dsinks;                    /* [n_heads] or NULL: not wanted; only where there are sinks */
     int64_t dqkv_stride;
 } qr_attention_packed_backward_args;
 

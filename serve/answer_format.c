@@ -29,7 +29,7 @@ static call_style style_of(const char *rendered) {
     } styles[] = {
         {"[TOOL_CALLS]", CALLS_MISTRAL}, {"<start_function_call>", CALLS_GEMMA}, {"<|tool_call>", CALLS_GEMMA},
         {"<tool_call>", CALLS_TAGGED},   {"<function=", CALLS_TAGGED},           {"<|python_tag|>", CALLS_LLAMA},
-        {"{\"name\": \"", CALLS_LLAMA},  {"{\"name\":\"", CALLS_LLAMA},
+        {"{\"name\": \"", CALLS_LLAMA},  {"{\"name\":\"", CALLS_LLAMA},          {"to=functions.", CALLS_HARMONY},
     };
     enum { NEAR_BYTES = 64 };
     const char *probe = strstr(rendered, PROBE);
@@ -118,31 +118,42 @@ static int32_t hidden_token(const qrun_tokenizer *tokenizer, const char *marker)
     return token;
 }
 
+/* Of Harmony alone: other models end a turn with one of them. */
+static const char *const channel_markers[] = {"<|start|>",     "<|channel|>", "<|message|>", "<|end|>",
+                                              "<|constrain|>", "<|call|>",    "<|return|>"};
+
+static const char *const markers[] = {
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "<|python_tag|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<|tool_call>",
+    "<start_function_call>",
+    "<end_function_call>",
+    "<tool_call|>",
+    "<escape>",
+    "<|\"|>",
+    "<think>",
+    "</think>",
+    "[THINK]",
+    "[/THINK]",
+};
+
 static void learn_hidden(const qrun_tokenizer *tokenizer, answer_format *format) {
-    static const char *const markers[] = {
-        "[TOOL_CALLS]",
-        "[ARGS]",
-        "[CALL_ID]",
-        "<|python_tag|>",
-        "<tool_call>",
-        "</tool_call>",
-        "<|tool_call>",
-        "<start_function_call>",
-        "<end_function_call>",
-        "<tool_call|>",
-        "<escape>",
-        "<|\"|>",
-        "<think>",
-        "</think>",
-        "[THINK]",
-        "[/THINK]",
-    };
+    const size_t n_markers = sizeof markers / sizeof markers[0];
+    const size_t n_channel_markers = sizeof channel_markers / sizeof channel_markers[0];
     _Static_assert(sizeof markers / sizeof markers[0] <= FORMAT_MAX_HIDDEN, "room for all markers");
-    for (size_t i = 0; i < sizeof markers / sizeof markers[0]; i++) {
-        const int32_t token = hidden_token(tokenizer, markers[i]);
+    _Static_assert(sizeof channel_markers / sizeof channel_markers[0] <= FORMAT_MAX_HIDDEN, "room for all markers");
+    const bool has_channels = format->calls == CALLS_HARMONY;
+    const char *const *list = has_channels ? channel_markers : markers;
+    const size_t n = has_channels ? n_channel_markers : n_markers;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t token = hidden_token(tokenizer, list[i]);
         if (token < 0) { continue; }
         format->hidden[format->n_hidden].token = token;
-        format->hidden[format->n_hidden++].text = markers[i];
+        format->hidden[format->n_hidden++].text = list[i];
     }
 }
 
@@ -157,6 +168,11 @@ void answer_format_learn(const qrun_tokenizer *tokenizer, answer_format *format)
     *format = (answer_format){.calls = CALLS_NONE};
     if (tokenizer == NULL || !qrun_tokenizer_has_chat_template(tokenizer)) { return; }
     format->calls = learn_calls(tokenizer);
+    if (knows_thoughts(tokenizer, "<|channel|>analysis<|message|>", "<|end|>")) { format->calls = CALLS_HARMONY; }
+    if (format->calls == CALLS_HARMONY) {
+        learn_hidden(tokenizer, format);
+        return;
+    }
     for (size_t i = 0; i < sizeof thoughts / sizeof thoughts[0] && format->think_begin == NULL; i++) {
         if (!knows_thoughts(tokenizer, thoughts[i][0], thoughts[i][1])) { continue; }
         format->think_begin = thoughts[i][0];

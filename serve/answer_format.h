@@ -10,14 +10,15 @@ typedef enum call_style {
     CALLS_TAGGED, /* <tool_call> JSON </tool_call> (Hermes, Qwen), or <function=…> in the place of the JSON (Qwen3) */
     CALLS_LLAMA,  /* the whole answer is JSON: {"name", "parameters"} */
     CALLS_MISTRAL, /* [TOOL_CALLS], then a list of JSON, or name[ARGS]JSON */
-    CALLS_GEMMA    /* call:name{key:value} between <start_function_call> and its end, or between <|tool_call> and its */
+    CALLS_GEMMA,   /* call:name{key:value} between <start_function_call> and its end, or between <|tool_call> and its */
+    CALLS_HARMONY /* messages on channels (gpt-oss): one to=functions.name has arguments, one on "analysis" a thought */
 } call_style;
 
 enum { FORMAT_MAX_HIDDEN = 16 };
 
 typedef struct answer_format {
     call_style calls;
-    const char *think_begin, *think_end; /* NULL: the model does not think aloud */
+    const char *think_begin, *think_end; /* NULL: the model does not think aloud, or on a channel */
     /* Markers that are special tokens, which an answer's text leaves out. */
     struct {
         int32_t token;

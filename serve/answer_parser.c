@@ -13,6 +13,7 @@ void answer_delta_free(answer_delta *delta) {
 
 void answer_parser_start(answer_parser *p, const answer_format *format, const cJSON *tools, bool thinks) {
     *p = (answer_parser){.format = format, .tools = cJSON_GetArraySize(tools) > 0 ? tools : NULL};
+    if (format->calls == CALLS_HARMONY) { p->state = PARSER_HEADER; }
     if (!thinks) { return; }
     p->state = PARSER_THOUGHT;
     p->trims = true;
@@ -233,14 +234,120 @@ static bool step_call(answer_parser *p, bool is_last, answer_delta *delta) {
     return p->pending.size > 0;
 }
 
+/* ---- Harmony: <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>… --------------- */
+
+static const char MESSAGE_BEGIN[] = "<|message|>";
+static const char *const message_ends[] = {"<|end|>", "<|call|>", "<|return|>", "<|start|>"};
+enum { NEXT_START = 3, N_MESSAGE_ENDS = sizeof message_ends / sizeof message_ends[0] };
+
+typedef enum header_begin { HEADER_NONE, HEADER_MAYBE, HEADER_SURELY } header_begin;
+
+/* Whether text that follows a message, or begins an answer, begins a header. */
+static header_begin header_of(const char *text, size_t n_bytes) {
+    static const char *const begins[] = {"<|start|>", "<|channel|>", MESSAGE_BEGIN, "<|constrain|>", "to="};
+    for (size_t i = 0; i < sizeof begins / sizeof begins[0]; i++) {
+        const size_t n = strlen(begins[i]);
+        if (memcmp(text, begins[i], n < n_bytes ? n : n_bytes) != 0) { continue; }
+        return n <= n_bytes && begins[i][0] == '<' ? HEADER_SURELY : HEADER_MAYBE;
+    }
+    return HEADER_NONE;
+}
+
+/* Tools that are none of the request's serve the model's thoughts: their messages are no answer. */
+static message_kind kind_of_message(const answer_parser *p) {
+    const size_t to = find(&p->lead, "to="), functions = find(&p->lead, "to=functions.");
+    if (functions != SIZE_MAX) { return p->tools != NULL ? MESSAGE_CALL : MESSAGE_TEXT; }
+    return to != SIZE_MAX || find(&p->lead, "<|channel|>analysis") != SIZE_MAX ? MESSAGE_THOUGHT : MESSAGE_TEXT;
+}
+
+static void begin_message(answer_parser *p, size_t n_header) {
+    serve_text_clear(&p->lead);
+    serve_text_add(&p->lead, p->pending.data, n_header);
+    serve_text_drop_front(&p->pending, n_header);
+    p->message = kind_of_message(p);
+    p->separates = p->message == MESSAGE_THOUGHT ? p->has_thought : p->has_text;
+    p->state = PARSER_MESSAGE;
+    p->n_messages++;
+}
+
+static bool step_header(answer_parser *p, bool is_last) {
+    size_t n_space = 0;
+    while (n_space < p->pending.size && is_space(p->pending.data[n_space])) { n_space++; }
+    const size_t n_left = p->pending.size - n_space;
+    if (p->pending.size == 0 || (n_left == 0 && !is_last)) { return false; }
+    const header_begin begin = n_left > 0 ? header_of(p->pending.data + n_space, n_left) : HEADER_NONE;
+    const size_t at = begin != HEADER_NONE ? find(&p->pending, MESSAGE_BEGIN) : SIZE_MAX;
+    if (at != SIZE_MAX) {
+        begin_message(p, at + strlen(MESSAGE_BEGIN));
+    } else if (begin == HEADER_SURELY || (n_left == 0 && p->n_messages > 0)) {
+        if (is_last) { serve_text_clear(&p->pending); } /* a header that was cut short, or space */
+        return false;
+    } else if (begin == HEADER_MAYBE && !is_last) {
+        return false;
+    } else {
+        begin_message(p, 0);
+    }
+    return true;
+}
+
+static void give_message(answer_parser *p, size_t n_bytes, answer_delta *delta) {
+    const bool is_thought = p->message == MESSAGE_THOUGHT;
+    if (n_bytes == 0) { return; }
+    serve_text *into = is_thought ? &delta->thought : &delta->content;
+    if (p->separates) { serve_text_add(into, "\n", 1); }
+    p->separates = false;
+    serve_text_add(into, p->pending.data, n_bytes);
+    p->has_thought = p->has_thought || is_thought;
+    p->has_text = p->has_text || !is_thought;
+}
+
+/* pending[0, n) is the body of a call, which stays text where it is none. */
+static void give_call(answer_parser *p, size_t n_bytes, answer_delta *delta) {
+    if (delta->calls == NULL) { delta->calls = cJSON_CreateArray(); }
+    const int n_before = cJSON_GetArraySize(delta->calls);
+    serve_text_add(&p->lead, p->pending.data, n_bytes);
+    if (!p->lead.failed && tool_calls_parse(CALLS_HARMONY, p->lead.data, p->lead.size, p->tools, delta->calls)) {
+        p->n_calls += cJSON_GetArraySize(delta->calls) - n_before;
+        return;
+    }
+    p->message = MESSAGE_TEXT;
+    give_message(p, n_bytes, delta);
+}
+
+static bool step_message(answer_parser *p, bool is_last, answer_delta *delta) {
+    size_t end = SIZE_MAX, n_held = 0;
+    int mark = -1;
+    for (int i = 0; i < N_MESSAGE_ENDS; i++) {
+        const size_t at = find(&p->pending, message_ends[i]), n = partial_bytes(&p->pending, message_ends[i]);
+        if (at < end) { end = at, mark = i; }
+        n_held = n > n_held ? n : n_held;
+    }
+    const bool is_over = mark >= 0 || is_last;
+    if (p->message == MESSAGE_CALL && !is_over) { return false; }
+    const size_t n_body = mark >= 0 ? end : p->pending.size - (is_last ? 0 : n_held);
+    if (p->message == MESSAGE_CALL) {
+        give_call(p, n_body, delta);
+    } else {
+        give_message(p, n_body, delta);
+    }
+    serve_text_drop_front(&p->pending, n_body + (mark >= 0 && mark != NEXT_START ? strlen(message_ends[mark]) : 0));
+    if (mark >= 0) { p->state = PARSER_HEADER; }
+    return mark >= 0;
+}
+
 /* ---- Pieces ------------------------------------------------------------------------------------------------------ */
 
 static void run(answer_parser *p, bool is_last, answer_delta *delta) {
     bool goes_on = true;
     while (goes_on) {
-        goes_on = p->state == PARSER_TEXT      ? step_text(p, is_last, delta)
-                  : p->state == PARSER_THOUGHT ? step_thought(p, is_last, delta)
-                                               : step_call(p, is_last, delta);
+        switch (p->state) {
+            case PARSER_TEXT: goes_on = step_text(p, is_last, delta); break;
+            case PARSER_THOUGHT: goes_on = step_thought(p, is_last, delta); break;
+            case PARSER_CALL:
+            case PARSER_CALL_REST: goes_on = step_call(p, is_last, delta); break;
+            case PARSER_HEADER: goes_on = step_header(p, is_last); break;
+            case PARSER_MESSAGE: goes_on = step_message(p, is_last, delta); break;
+        }
     }
 }
 
@@ -249,9 +356,16 @@ void answer_parser_push(answer_parser *p, const char *bytes, size_t n_bytes, ans
     run(p, false, delta);
 }
 
+static bool ends_message(const char *marker) {
+    bool found = false;
+    for (int i = 0; i < N_MESSAGE_ENDS; i++) { found = found || strcmp(marker, message_ends[i]) == 0; }
+    return found;
+}
+
 /* Outside of calls, markers that begin or end something count. */
 static bool counts(const answer_parser *p, const char *marker) {
     if (p->state == PARSER_THOUGHT) { return strcmp(marker, p->format->think_end) == 0; }
+    if (p->state == PARSER_MESSAGE) { return ends_message(marker); }
     if (p->state != PARSER_TEXT) { return true; }
     bool found = may_think(p) && strcmp(marker, p->format->think_begin) == 0;
     for (int i = 0; i < N_MARKS; i++) { found = found || (is_wanted(p, i) && strcmp(marker, marks[i].begin) == 0); }

@@ -16,9 +16,14 @@ void answer_delta_free(answer_delta *delta);
 typedef enum parser_state {
     PARSER_TEXT,
     PARSER_THOUGHT,
-    PARSER_CALL,     /* up to an end marker */
-    PARSER_CALL_REST /* up to the end of the answer */
+    PARSER_CALL,      /* up to an end marker */
+    PARSER_CALL_REST, /* up to the end of the answer */
+    PARSER_HEADER,    /* of Harmony: what precedes a message */
+    PARSER_MESSAGE
 } parser_state;
+
+/* What a message of Harmony is. */
+typedef enum message_kind { MESSAGE_TEXT, MESSAGE_THOUGHT, MESSAGE_CALL } message_kind;
 
 /* A zeroed one is freed without harm. */
 typedef struct answer_parser {
@@ -26,13 +31,16 @@ typedef struct answer_parser {
     const cJSON *tools;          /* of the request; NULL: calls are text. Lent */
     parser_state state;
     serve_text pending; /* not decided yet */
-    serve_text lead;    /* of a call: the space before it, and its marker */
+    serve_text lead;    /* of a call: the space before it, and its marker; of a message: its header */
     int mark;           /* of a call: which one; −1: none, it is the whole answer */
     bool has_text;      /* text or a call was given: no thought begins, and no answer that is a call as a whole */
     bool has_thought;   /* a thought was given: there is one at most */
     bool is_no_call;    /* the answer is no call as a whole */
     bool trims;         /* space that comes next follows a block, and goes */
     int n_calls;
+    message_kind message;
+    int n_messages;
+    bool separates; /* what comes next is another message than what was given of its kind */
 } answer_parser;
 
 /* tools NULL: none. thinks: the prompt ends within a thought. */

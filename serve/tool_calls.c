@@ -417,6 +417,23 @@ static bool take_mistral_calls(cursor *c, cJSON *calls) {
     return c->at == c->end;
 }
 
+/* ---- Harmony ----------------------------------------------------------------------------------------------------- */
+
+/* A message: its header, which has to=functions.name, and after <|message|> the arguments. */
+static bool take_harmony_call(cursor *c, cJSON *calls) {
+    cursor header, name;
+    if (!takes_until(c, "<|message|>", &header) || !takes_until(&header, "to=functions.", &name)) { return false; }
+    name = (cursor){header.at, header.at};
+    while (name.end < header.end && !is_space(*name.end) && *name.end != '<') { name.end++; }
+    trim(c);
+    cursor rest = *c;
+    if (c->at == c->end || !skip_value(&rest) || rest.at != rest.end) { return false; }
+    cJSON *parsed = parse(c);
+    const bool added = add_json_call(calls, name.at, left_of(&name), c, parsed);
+    cJSON_Delete(parsed);
+    return added;
+}
+
 /* ---- By style ---------------------------------------------------------------------------------------------------- */
 
 static bool take_calls(call_style style, cursor *c, const cJSON *tools, cJSON *calls) {
@@ -427,6 +444,7 @@ static bool take_calls(call_style style, cursor *c, const cJSON *tools, cJSON *c
         case CALLS_LLAMA: return take_json_calls(c, ";", tools, calls);
         case CALLS_MISTRAL: return take_mistral_calls(c, calls);
         case CALLS_GEMMA: return take_gemma_calls(c, calls);
+        case CALLS_HARMONY: return take_harmony_call(c, calls);
         default: return false;
     }
 }

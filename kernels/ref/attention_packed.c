@@ -156,6 +156,20 @@ static void write_dkv(const qr_attention_packed_backward_args *args, int64_t seq
     store_sums(args->dv + at, dv, dim);
 }
 
+/* A sink takes its share of the weights and gives no value. */
+static void add_dsinks(const qr_attention_packed_backward_args *args) {
+    const qr_attention_packed_args *forward = &args->forward;
+    for (int64_t h = 0; h < forward->n_heads; h++) {
+        double sum = 0.0;
+        for (int64_t t = 0; t < forward->n_tokens; t++) {
+            const packed_query query = {.token = t, .head = h};
+            const double lse = (double)forward->lse[t * forward->n_heads + h];
+            sum += exp((double)forward->sinks[h] - lse) * delta_of(args, &query);
+        }
+        args->dsinks[h] -= (float)sum;
+    }
+}
+
 void qr_ref_attention_packed_backward(const qr_attention_packed_backward_args *args, void *workspace) {
     const qr_attention_packed_args *forward = &args->forward;
     for (int64_t s = 0; s < forward->n_seqs; s++) {
@@ -167,4 +181,5 @@ void qr_ref_attention_packed_backward(const qr_attention_packed_backward_args *a
             for (int64_t h = 0; h < forward->n_kv_heads; h++) { write_dkv(args, s, t, h, workspace); }
         }
     }
+    if (args->dsinks != NULL) { add_dsinks(args); }
 }

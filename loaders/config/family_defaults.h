@@ -11,13 +11,14 @@ typedef struct qr_config_keys {
 
 /* Which layers have a sliding window. */
 typedef enum qr_window_rule {
-    QR_WINDOW_NEVER,       /* the key is ignored */
-    QR_WINDOW_ALL,         /* every layer, when sliding_window is set */
-    QR_WINDOW_WHERE_USED,  /* use_sliding_window, every layer */
-    QR_WINDOW_FROM_LAYER,  /* use_sliding_window, layers from max_window_layers on */
-    QR_WINDOW_EVERY_OTHER, /* use_sliding_window, even layers before max_window_layers */
-    QR_WINDOW_PATTERN,     /* every layer but each n-th */
-    QR_WINDOW_UNROTATED    /* use_sliding_window, layers without rotary positions */
+    QR_WINDOW_NEVER,             /* the key is ignored */
+    QR_WINDOW_ALL,               /* every layer, when sliding_window is set */
+    QR_WINDOW_WHERE_USED,        /* use_sliding_window, every layer */
+    QR_WINDOW_FROM_LAYER,        /* use_sliding_window, layers from max_window_layers on */
+    QR_WINDOW_EVERY_OTHER,       /* use_sliding_window, even layers before max_window_layers */
+    QR_WINDOW_PATTERN,           /* every layer but each n-th */
+    QR_WINDOW_PATTERN_FROM_LAST, /* every layer but each n-th, counted backward from the last, which has none */
+    QR_WINDOW_UNROTATED          /* use_sliding_window, layers without rotary positions */
 } qr_window_rule;
 
 /* 0 is none, or derived as the field says. */

@@ -1,5 +1,6 @@
 #include "loaders/config/model_config.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -46,7 +47,7 @@ static qrun_status find_family(const char *model_type, const char *what, qr_mode
 #define QR_X(suffix, name) ", " name
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                    "%s: model_type \"%.60s\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
-                   "qwen3_5_moe" QR_MODEL_FAMILIES(QR_X),
+                   "qwen3_5_moe, muse_glimmer" QR_MODEL_FAMILIES(QR_X),
                    what, model_type);
 #undef QR_X
 }
@@ -220,6 +221,21 @@ static qrun_status read_multipliers(const source *s, qr_model_config *config) {
     return get_double(s, "logits_scaling", 1e-9, 1e9, &config->logits_scaling);
 }
 
+/* Muse Glimmer's own keys. */
+static qrun_status read_muse_glimmer(const source *s, qr_model_config *config) {
+    double query_scale = 3.87, logit_scale = 0.19611613513818404;
+    QR_RETURN_IF_ERROR(get_double(s, "qk_scale_factor", 1e-9, 1e9, &query_scale));
+    QR_RETURN_IF_ERROR(get_double(s, "output_multiplier", 1e-9, 1e9, &logit_scale));
+    config->post_norm_eps = 1e-8;
+    QR_RETURN_IF_ERROR(get_double(s, "post_norm_eps", 0, 1, &config->post_norm_eps));
+    config->attention_multiplier = query_scale / sqrt((double)config->head_dim);
+    config->logits_scaling = 1 / logit_scale;
+    config->final_logit_softcapping = s->defaults->final_softcap;
+    config->norm_adds_one = config->final_norm_is_plain = true;
+    config->norms_embeddings = config->norms_heads = config->attn_gate_apart = true;
+    return get_double(s, "final_logit_softcapping", 1e-6, 1e9, &config->final_logit_softcapping);
+}
+
 static qrun_status read_attention(const source *s, qr_model_config *config) {
     const bool is_gemma = config->family == QR_FAMILY_GEMMA2 || config->family == QR_FAMILY_GEMMA3;
     config->query_pre_attn_scalar = (double)config->head_dim;
@@ -248,6 +264,7 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(refuse_flag(s, "scale_attn_by_inverse_layer_idx"));
         QR_RETURN_IF_ERROR(refuse_flag(s, "add_cross_attention"));
     }
+    if (config->family == QR_FAMILY_MUSE_GLIMMER) { QR_RETURN_IF_ERROR(read_muse_glimmer(s, config)); }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
     if (config->family == QR_FAMILY_GRANITE4) { QR_RETURN_IF_ERROR(check_granite4(s, config)); }
     return read_biases(s, config);
@@ -267,12 +284,41 @@ static qrun_status read_positions(const source *s, qr_model_config *config) {
                    s->what, type);
 }
 
+/* Muse Glimmer: layer_rope_theta is 0 for a layer that does not rotate; without it every fourth one from the last. As
+ * in transformers, the others rotate by the model's own theta. */
+static qrun_status read_layer_thetas(const source *s, qr_model_config *config) {
+    const qr_json *list = qr_json_get(s->json, "layer_rope_theta");
+    double theta = 0;
+    int64_t n = 0;
+    for (int64_t i = 0; i < config->n_layers; i++) { config->layer_rotates[i] = (config->n_layers - 1 - i) % 4 != 0; }
+    if (qr_json_is_null(list)) { return QRUN_OK; }
+    for (const qr_json *item = qr_json_first(list); item != NULL && n < config->n_layers; item = item->next, n++) {
+        if (!cJSON_IsNumber(item) || item->valuedouble < 0) { break; }
+        config->layer_rotates[n] = item->valuedouble > 0;
+        if (item->valuedouble == 0) { continue; }
+        if (theta > 0 && theta != item->valuedouble) {
+            return qr_fail(
+                s->err, QRUN_ERROR_UNSUPPORTED,
+                "%s: \"layer_rope_theta\" has %g and %g, and layers that rotate by several are not supported", s->what,
+                theta, item->valuedouble);
+        }
+        theta = item->valuedouble;
+    }
+    if (cJSON_IsArray(list) && n == config->n_layers) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"layer_rope_theta\" should be a list of %lld number%s", s->what,
+                   (long long)config->n_layers, qr_plural(config->n_layers));
+}
+
 /* SmolLM3: no_rope_layers has a 1 for every layer that rotates; without it every n-th layer does not. */
 static qrun_status read_rotated_layers(const source *s, qr_model_config *config) {
-    if (config->family != QR_FAMILY_SMOLLM3 && config->family != QR_FAMILY_GRANITE4) { return QRUN_OK; }
+    if (config->family != QR_FAMILY_SMOLLM3 && config->family != QR_FAMILY_GRANITE4 &&
+        config->family != QR_FAMILY_MUSE_GLIMMER) {
+        return QRUN_OK;
+    }
     config->layer_rotates = qr_alloc_array_zeroed((size_t)config->n_layers, sizeof *config->layer_rotates);
     if (config->layer_rotates == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
     if (config->family == QR_FAMILY_GRANITE4) { return read_positions(s, config); }
+    if (config->family == QR_FAMILY_MUSE_GLIMMER) { return read_layer_thetas(s, config); }
     int64_t interval = 4, n = 0;
     QR_RETURN_IF_ERROR(get_int(s, "no_rope_layer_interval", 1, 1 << 20, &interval));
     const qr_json *list = qr_json_get(s->json, "no_rope_layers");
@@ -322,6 +368,7 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
                                   (rule == QR_WINDOW_FROM_LAYER && i >= first) ||
                                   (rule == QR_WINDOW_EVERY_OTHER && i < first && i % 2 == 0) ||
                                   (rule == QR_WINDOW_PATTERN && (i + 1) % pattern != 0) ||
+                                  (rule == QR_WINDOW_PATTERN_FROM_LAST && (config->n_layers - 1 - i) % pattern != 0) ||
                                   (rule == QR_WINDOW_UNROTATED && !config->layer_rotates[i]);
     }
     return QRUN_OK;
@@ -332,7 +379,7 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     if (config->layer_slides == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
     if (s->defaults->window == QR_WINDOW_NEVER) { return QRUN_OK; }
     const qr_window_rule rule = s->defaults->window;
-    bool used = rule == QR_WINDOW_ALL || rule == QR_WINDOW_PATTERN;
+    bool used = rule == QR_WINDOW_ALL || rule == QR_WINDOW_PATTERN || rule == QR_WINDOW_PATTERN_FROM_LAST;
     if (!used) { QR_RETURN_IF_ERROR(get_bool(s, "use_sliding_window", &used)); }
     if (!used) { return QRUN_OK; }
     const qr_json *window = qr_json_get(s->json, "sliding_window");
@@ -512,11 +559,9 @@ static qrun_status check_architecture(const source *s) {
 static qrun_status enter_wrapper(source *s, const char **model_type, qr_model_config *config) {
     static const struct {
         const char *wrapper, *text;
-    } wrappers[] = {{"gemma3", "gemma3_text"},
-                    {"gemma4", "gemma4_text"},
-                    {"mistral3", "mistral"},
-                    {"qwen3_5", "qwen3_5_text"},
-                    {"qwen3_5_moe", "qwen3_5_moe_text"}};
+    } wrappers[] = {
+        {"gemma3", "gemma3_text"},   {"gemma4", "gemma4_text"},           {"mistral3", "mistral"},
+        {"qwen3_5", "qwen3_5_text"}, {"qwen3_5_moe", "qwen3_5_moe_text"}, {"muse_glimmer", "muse_glimmer_text"}};
     for (size_t i = 0; i < QR_COUNT_OF(wrappers); i++) {
         if (strcmp(*model_type, wrappers[i].wrapper) != 0) { continue; }
         config->is_multimodal = true;
@@ -551,6 +596,7 @@ static qrun_status read_all(source *s, qr_model_config *config) {
     QR_RETURN_IF_ERROR(qr_expert_config_read(s->json, s->what, &s->defaults->experts, config->n_layers,
                                              config->intermediate_size, &config->experts, s->err));
     QR_RETURN_IF_ERROR(get_double(s, s->defaults->names->norm_eps, 0, 1, &config->norm_eps));
+    config->post_norm_eps = config->norm_eps;
     QR_RETURN_IF_ERROR(get_double(s, "initializer_range", 0, 100, &config->initializer_range));
     QR_RETURN_IF_ERROR(read_activation(s, config));
     QR_RETURN_IF_ERROR(read_multipliers(s, config));

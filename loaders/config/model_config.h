@@ -17,31 +17,32 @@
 /* The most that a config.json may have: as a tree it takes up to thirty times its size, and real ones have a few KB. */
 enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
 
-/* X(enumerator suffix, model_type). "gemma3", "gemma4", "mistral3", "qwen3_5" and "qwen3_5_moe", the wrappers with
- * images, are read as their text_config. */
-#define QR_MODEL_FAMILIES(X)           \
-    X(LLAMA, "llama")                  \
-    X(MISTRAL, "mistral")              \
-    X(MINISTRAL3, "ministral3")        \
-    X(QWEN2, "qwen2")                  \
-    X(QWEN3, "qwen3")                  \
-    X(GEMMA2, "gemma2")                \
-    X(GEMMA3, "gemma3_text")           \
-    X(GEMMA4, "gemma4_text")           \
-    X(PHI3, "phi3")                    \
-    X(SMOLLM3, "smollm3")              \
-    X(OLMO2, "olmo2")                  \
-    X(OLMO3, "olmo3")                  \
-    X(QWEN2_MOE, "qwen2_moe")          \
-    X(QWEN3_MOE, "qwen3_moe")          \
-    X(MIXTRAL, "mixtral")              \
-    X(OLMOE, "olmoe")                  \
-    X(GPT_OSS, "gpt_oss")              \
-    X(GRANITE, "granite")              \
-    X(GRANITE4, "granitemoehybrid")    \
-    X(QWEN3_5, "qwen3_5_text")         \
-    X(QWEN3_5_MOE, "qwen3_5_moe_text") \
-    X(QWEN3_NEXT, "qwen3_next")        \
+/* X(enumerator suffix, model_type). "gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe" and "muse_glimmer", the
+ * wrappers with images, are read as their text_config. */
+#define QR_MODEL_FAMILIES(X)             \
+    X(LLAMA, "llama")                    \
+    X(MISTRAL, "mistral")                \
+    X(MINISTRAL3, "ministral3")          \
+    X(QWEN2, "qwen2")                    \
+    X(QWEN3, "qwen3")                    \
+    X(GEMMA2, "gemma2")                  \
+    X(GEMMA3, "gemma3_text")             \
+    X(GEMMA4, "gemma4_text")             \
+    X(PHI3, "phi3")                      \
+    X(SMOLLM3, "smollm3")                \
+    X(OLMO2, "olmo2")                    \
+    X(OLMO3, "olmo3")                    \
+    X(QWEN2_MOE, "qwen2_moe")            \
+    X(QWEN3_MOE, "qwen3_moe")            \
+    X(MIXTRAL, "mixtral")                \
+    X(OLMOE, "olmoe")                    \
+    X(GPT_OSS, "gpt_oss")                \
+    X(GRANITE, "granite")                \
+    X(GRANITE4, "granitemoehybrid")      \
+    X(QWEN3_5, "qwen3_5_text")           \
+    X(QWEN3_5_MOE, "qwen3_5_moe_text")   \
+    X(QWEN3_NEXT, "qwen3_next")          \
+    X(MUSE_GLIMMER, "muse_glimmer_text") \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -73,6 +74,7 @@ typedef struct qr_model_config {
     qr_layer_inputs_config layer_inputs;
     int64_t max_position_embeddings;
     double norm_eps;
+    double post_norm_eps; /* of the norms after blocks; norm_eps unless the model says */
     qr_mlp_activation activation;
     bool tie_word_embeddings;
     bool qkv_bias, o_bias, mlp_bias;
@@ -88,20 +90,24 @@ typedef struct qr_model_config {
 
     qr_delta_config delta; /* layers of the gated delta rule, instead of attention */
     bool attn_output_gate; /* q_proj makes a gate beside every query head, for attention's output */
+    bool attn_gate_apart;  /* Muse Glimmer: a gate_proj makes these gates */
+    bool norms_heads;      /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
     bool attn_sinks;       /* attention's softmax is over a learned score of each head too */
 
     double embedding_multiplier, residual_multiplier; /* Granite: of embeddings, and of what a block adds; else 1 */
-    double attention_multiplier;     /* Granite, Gemma 4: scores are multiplied by it; 0: query_pre_attn_scalar says
-                                      * it */
-    double logits_scaling;           /* Granite: logits are divided by it; else 1 */
+    double attention_multiplier;                      /* Granite, Gemma 4, Muse Glimmer: scores are multiplied by it; 0:
+                                                       * query_pre_attn_scalar says                      it */
+    double logits_scaling;                            /* Granite: logits are divided by it; else 1 */
     double query_pre_attn_scalar;    /* scores are multiplied by its power of -1/2; head_dim unless the model says */
     double attn_logit_softcapping;   /* 0 = none */
     double final_logit_softcapping;  /* 0 = none */
     double attn_temperature_beta;    /* Ministral 3: queries are scaled by their position, as qr_rope_table_args says */
     int64_t attn_temperature_tokens; /* 0 = not */
     bool scale_embeddings;           /* Gemma: by the square root of hidden_size, rounded to the weights' type */
-    bool norm_adds_one; /* Gemma, Qwen3.5: RMSNorm multiplies by 1 + weight; not where the file has that sum */
-    bool outputs_first; /* every matrix is stored [out, in], whatever the family does */
+    bool norms_embeddings;           /* Muse Glimmer: RMSNorm without a weight */
+    bool norm_adds_one;       /* Gemma, Qwen3.5: RMSNorm multiplies by 1 + weight; not where the file has that sum */
+    bool final_norm_is_plain; /* the last norm does not, whatever the others do */
+    bool outputs_first;       /* every matrix is stored [out, in], whatever the family does */
 
     double initializer_range; /* standard deviation of new weights */
     qr_dtype dtype;           /* F32, F16 or BF16, what the model was trained in */

@@ -2,9 +2,10 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/sizes.h"
 
-enum { MOST_BLOCK = 1 << 20 };
+enum { MOST_BLOCK = 1 << 20, MOST_PACKINGS = 16 };
 
 /* What every reader here needs. */
 typedef struct source {
@@ -213,7 +214,27 @@ static bool is_alike(const qr_packing *a, const qr_packing *b) {
            a->bits == b->bits && a->has_zeros == b->has_zeros && a->is_reordered == b->is_reordered;
 }
 
-/* What is about activations or the K/V cache alone changes no weight. */
+/* Adds a packing to those of the folder, unless it is among them. */
+static qrun_status add_packing(const source *s, const qr_packing *of_group, qr_packing *packing) {
+    int n = 1;
+    if (packing->kind == QR_PACKING_NONE) {
+        *packing = *of_group;
+        return QRUN_OK;
+    }
+    qr_packing *last = packing;
+    for (qr_packing *p = packing; p != NULL; p = p->next, n++) {
+        if (is_alike(p, of_group)) { return QRUN_OK; }
+        last = p;
+    }
+    if (n > MOST_PACKINGS) { return refuse(s, "config_groups", "more than 16 formats"); }
+    last->next = qr_alloc(sizeof *last->next);
+    if (last->next == NULL) { return qr_fail_memory(s->err, s->what, sizeof *last->next); }
+    *last->next = *of_group;
+    return QRUN_OK;
+}
+
+/* What is about activations or the K/V cache alone changes no weight. Which modules a group is for is what their
+ * tensors say. */
 static qrun_status read_groups(const source *s, const char *format, qr_packing *packing) {
     for (const qr_json *item = qr_json_first(qr_json_get(s->json, "config_groups")); item != NULL; item = item->next) {
         const source group = {.json = item, .what = s->what, .err = s->err};
@@ -224,10 +245,7 @@ static qrun_status read_groups(const source *s, const char *format, qr_packing *
         const source weights = {.json = qr_json_get(item, "weights"), .what = s->what, .err = s->err};
         if (!cJSON_IsObject(weights.json)) { continue; }
         QR_RETURN_IF_ERROR(read_weights(&weights, own_format, &of_group));
-        if (packing->kind != QR_PACKING_NONE && !is_alike(packing, &of_group)) {
-            return refuse(s, "config_groups", "several formats");
-        }
-        *packing = of_group;
+        QR_RETURN_IF_ERROR(add_packing(s, &of_group, packing));
     }
     return QRUN_OK;
 }
@@ -243,6 +261,14 @@ static qrun_status read_compressed(const source *s, qr_packing *packing) {
     if (has_items(transforms)) { return refuse(s, "transform_config", qr_json_first(transforms)->string); }
     if (strcmp(format, "dense") == 0) { return QRUN_OK; }
     return read_groups(s, format, packing);
+}
+
+void qr_packing_free(qr_packing *packing) {
+    for (qr_packing *p = packing->next, *next; p != NULL; p = next) {
+        next = p->next;
+        qr_free(p);
+    }
+    *packing = (qr_packing){0};
 }
 
 /* ---- The interface ----------------------------------------------------------------------------------------------- */

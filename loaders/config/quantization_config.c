@@ -84,5 +84,6 @@ qrun_status qr_quantization_config_read(const qr_json *object, const char *what,
 void qr_quantization_config_free(qr_quantization_config *quantization) {
     for (size_t i = 0; i < quantization->n_skip_modules; i++) { qr_free(quantization->skip_modules[i]); }
     qr_free(quantization->skip_modules);
+    qr_packing_free(&quantization->packing);
     *quantization = (qr_quantization_config){0};
 }

@@ -35,7 +35,6 @@ static const qr_unsupported_family families[] = {
     {"dbrx", "DBRX", "its own mixture of experts", EXPERTS},
     {"granitemoehybrid", "Granite 4 hybrid", MAMBA, HYBRID},
     {"granitemoe", "Granite MoE", "scaled residuals beside experts", "OLMoE"},
-    {"muse_glimmer", "Muse Glimmer", "normed embeddings and gates of their own", "Gemma 3 or Qwen3.5"},
     {"nemotron_h", "Nemotron-H", MAMBA, HYBRID},
     {"nemotron", "Nemotron", "squared ReLU", DENSE},
     {"falcon_h1", "Falcon-H1", MAMBA, HYBRID},

@@ -9,7 +9,7 @@
 
 enum { NAME_BYTES = 256 };
 
-const char *qr_packing_name(qr_packing_kind kind) {
+const char *qr_packing_kind_name(qr_packing_kind kind) {
     switch (kind) {
         case QR_PACKING_NONE: return "none";
         case QR_PACKING_FP8: return "fp8";
@@ -22,6 +22,13 @@ const char *qr_packing_name(qr_packing_kind kind) {
         case QR_PACKING_NVFP4: return "nvfp4-pack-quantized";
     }
     return "?";
+}
+
+const char *qr_packing_name(const qr_packing *packing) {
+    for (const qr_packing *other = packing->next; other != NULL; other = other->next) {
+        if (other->kind != packing->kind) { return "mixed-precision"; }
+    }
+    return qr_packing_kind_name(packing->kind);
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
@@ -62,20 +69,30 @@ static const qr_safetensors_tensor *find_part(const qr_safetensors *file, const 
     return qr_safetensors_find(file, name);
 }
 
-const qr_safetensors_tensor *qr_packed_module_codes(const qr_safetensors *file, const qr_packing *packing,
-                                                    const char *module) {
+/* The codes of a module that is packed in one way. */
+static const qr_safetensors_tensor *codes_of_kind(const qr_safetensors *file, qr_packing_kind kind,
+                                                  const char *module) {
     char name[NAME_BYTES];
-    const part_names *names = &names_of[packing->kind];
+    const part_names *names = &names_of[kind];
     const qr_safetensors_tensor *codes = names->codes != NULL ? find_part(file, module, names->codes, name) : NULL;
     if (codes == NULL || strcmp(names->codes, "weight") != 0) { return codes; }
-    return (packing->kind == QR_PACKING_INT8 ? codes->dtype == QR_DTYPE_I8 : is_float8(codes->dtype)) ? codes : NULL;
+    return (kind == QR_PACKING_INT8 ? codes->dtype == QR_DTYPE_I8 : is_float8(codes->dtype)) ? codes : NULL;
 }
 
-bool qr_packed_module_has(const qr_packing *packing, const qr_safetensors_tensor *codes, const char *name) {
+const qr_safetensors_tensor *qr_packed_module_codes(const qr_safetensors *file, const qr_packing *packing,
+                                                    const char *module) {
+    const qr_safetensors_tensor *codes = NULL;
+    for (; packing != NULL && codes == NULL; packing = packing->next) {
+        codes = codes_of_kind(file, packing->kind, module);
+    }
+    return codes;
+}
+
+bool qr_packed_module_has(qr_packing_kind kind, const qr_safetensors_tensor *codes, const char *name) {
     static const char *const others[] = {
         SHAPE,          GLOBAL_SCALE,       "input_scale", "input_zero_point", "input_global_scale",
         "output_scale", "output_zero_point"};
-    const part_names *names = &names_of[packing->kind];
+    const part_names *names = &names_of[kind];
     const char *const own[] = {names->codes, names->scales, names->zeros, names->groups};
     const char *dot = strrchr(codes->name, '.');
     const size_t n_bytes = dot != NULL ? (size_t)(dot - codes->name) + 1 : 0;
@@ -170,7 +187,7 @@ static qrun_status require_codes(const finder *f, qr_dtype dtype, int64_t n_rows
 static qrun_status check_multiple(const finder *f, const char *what, int64_t n, int64_t of) {
     if (n % of == 0) { return QRUN_OK; }
     return qr_fail(f->err, QRUN_ERROR_INPUT, "%s: is %s in blocks of %lld %s, and the matrix has %lld", f->codes->name,
-                   qr_packing_name(f->packing->kind), (long long)of, what, (long long)n);
+                   qr_packing_kind_name(f->packing->kind), (long long)of, what, (long long)n);
 }
 
 /* The group of each column. Columns in the order of their groups need no list. */
@@ -290,9 +307,9 @@ static qrun_status find_by_kind(const finder *f, qr_packed_weight *packed) {
     return QRUN_OK;
 }
 
-qrun_status qr_packed_module_find(const qr_safetensors *file, const qr_packing *packing, const char *module,
-                                  const qr_safetensors_tensor *codes, int64_t rows, int64_t cols,
-                                  qr_packed_weight *packed, qr_error *err) {
+static qrun_status find_in(const qr_safetensors *file, const qr_packing *packing, const char *module,
+                           const qr_safetensors_tensor *codes, int64_t rows, int64_t cols, qr_packed_weight *packed,
+                           qr_error *err) {
     char plain[NAME_BYTES];
     const finder f = {.file = file, .packing = packing, .module = module, .codes = codes, .err = err};
     qr_packed_weight made = describe(packing, rows, cols);
@@ -307,4 +324,51 @@ qrun_status qr_packed_module_find(const qr_safetensors *file, const qr_packing *
     made.scales = made.scale_tensor->data;
     *packed = made;
     return QRUN_OK;
+}
+
+/* Whether zero points are there just where the packing has some. */
+static bool has_its_zeros(const qr_safetensors *file, const qr_packing *packing, const char *module) {
+    char name[NAME_BYTES];
+    const char *zeros = names_of[packing->kind].zeros;
+    return zeros == NULL || (find_part(file, module, zeros, name) != NULL) == packing->has_zeros;
+}
+
+/* Whether the same tensors give the same values. */
+static bool reads_alike(const qr_packed_weight *a, const qr_packed_weight *b) {
+    return a->kind == b->kind && a->bits == b->bits && a->zeros == b->zeros && a->groups == b->groups &&
+           qr_min(a->block_rows, a->rows) == qr_min(b->block_rows, b->rows) &&
+           qr_min(a->block_cols, a->cols) == qr_min(b->block_cols, b->cols);
+}
+
+/* The one of several packings that the tensors fit. */
+static qrun_status find_among(const qr_safetensors *file, const qr_packing *packing, const char *module,
+                              const qr_safetensors_tensor *codes, int64_t rows, int64_t cols, qr_packed_weight *packed,
+                              qr_error *err) {
+    const qr_packing *nearest = NULL;
+    bool fits = false;
+    for (const qr_packing *p = packing; p != NULL; p = p->next) {
+        qr_packed_weight found;
+        if (codes_of_kind(file, p->kind, module) != codes) { continue; }
+        if (nearest == NULL) { nearest = p; }
+        if (!has_its_zeros(file, p, module)) { continue; }
+        nearest = p;
+        if (find_in(file, p, module, codes, rows, cols, &found, NULL) != QRUN_OK) { continue; }
+        if (fits && !reads_alike(packed, &found)) {
+            return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                           "%s: two of the \"config_groups\" in config.json fit it, which read it differently; use the "
+                           "original 16-bit model instead",
+                           codes->name);
+        }
+        *packed = found;
+        fits = true;
+    }
+    /* Says what is missing. */
+    return fits ? QRUN_OK : find_in(file, nearest, module, codes, rows, cols, packed, err);
+}
+
+qrun_status qr_packed_module_find(const qr_safetensors *file, const qr_packing *packing, const char *module,
+                                  const qr_safetensors_tensor *codes, int64_t rows, int64_t cols,
+                                  qr_packed_weight *packed, qr_error *err) {
+    return packing->next == NULL ? find_in(file, packing, module, codes, rows, cols, packed, err)
+                                 : find_among(file, packing, module, codes, rows, cols, packed, err);
 }

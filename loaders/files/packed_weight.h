@@ -37,9 +37,13 @@ typedef struct qr_packing {
     bool has_zeros;                 /* INT and INT8: a zero point beside each scale. GPTQ and AWQ always have it. */
     bool is_reordered;              /* GPTQ: desc_act, which needs g_idx */
     bool zeros_less_one;            /* GPTQ: words of zero points are less 1 in every code */
+    struct qr_packing *next; /* INT and below: another that matrices of the folder have; NULL: no more. Owned by the
+                              * config of the folder */
 } qr_packing;
 
-const char *qr_packing_name(qr_packing_kind kind); /* "fp8"; as quantization_config names it */
+const char *qr_packing_kind_name(qr_packing_kind kind); /* "fp8"; as quantization_config names it */
+/* The same of a folder: "mixed-precision" where its matrices are of several kinds. */
+const char *qr_packing_name(const qr_packing *packing);
 
 /* One matrix [rows, cols]. Its row r is row first_row + r · row_step of what is stored, which may be several matrices
  * in one. */
@@ -67,9 +71,12 @@ const qr_safetensors_tensor *qr_packed_module_codes(const qr_safetensors *file, 
                                                     const char *module);
 /* Whether the tensor of that name belongs to the module with these codes and to nothing else: scales, zero points, or
  * the scales of its inputs. */
-bool qr_packed_module_has(const qr_packing *packing, const qr_safetensors_tensor *codes, const char *name);
+bool qr_packed_module_has(qr_packing_kind kind, const qr_safetensors_tensor *codes, const char *name);
 /* Gives the matrix [rows, cols] of the module that has these codes. QRUN_ERROR_INPUT, with the tensor's name, for parts
- * that are missing, of another shape than `packing` says, or with columns of a group that is not there. */
+ * that are missing, of another shape than `packing` says, or with columns of a group that is not there.
+ *
+ * Of several packings a matrix has the one that its tensors fit. QRUN_ERROR_UNSUPPORTED where two of them would read
+ * the same tensors as different values. */
 qrun_status qr_packed_module_find(const qr_safetensors *file, const qr_packing *packing, const char *module,
                                   const qr_safetensors_tensor *codes, int64_t rows, int64_t cols,
                                   qr_packed_weight *packed, qr_error *err);

@@ -142,7 +142,7 @@ static qrun_status find_packed(const qr_safetensors *file, const char *module, b
                                const qr_packing *packing, qr_stored_weight *stored, qr_error *err) {
     if (transposed) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: is stored as %s, which this family cannot be",
-                       stored->codes->name, qr_packing_name(packing->kind));
+                       stored->codes->name, qr_packing_name(packing));
     }
     stored->desc.format = QR_WEIGHT_BF16;
     return qr_packed_module_find(file, packing, module, stored->codes, stored->desc.rows, stored->desc.cols,

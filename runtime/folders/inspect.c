@@ -77,7 +77,7 @@ static void put_model(const qrun_model *model, qr_buffer *out) {
     }
     qr_json_put_text(out, "stored_quantization",
                      model->prequantized ? qr_model_quant_name(model)
-                                         : qr_packing_name(model->config.quantization.packing.kind));
+                                         : qr_packing_name(&model->config.quantization.packing));
     qr_json_put_text(out, "dtype", qr_dtype_name(model->config.dtype));
     qr_json_put_bool(out, "tied_head", model->shape.tied_head);
     put_sizes(model, out);

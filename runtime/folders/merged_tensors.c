@@ -344,12 +344,12 @@ static qrun_status list_outputs(qr_merged_tensors *merged, qr_error *err) {
 }
 
 qrun_status qr_merge_refuse_packed(const qrun_model *model, qr_error *err) {
-    const qr_packing_kind kind = model->config.quantization.packing.kind;
-    if (kind == QR_PACKING_NONE) { return QRUN_OK; }
+    const qr_packing *packing = &model->config.quantization.packing;
+    if (packing->kind == QR_PACKING_NONE) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                    "%s: is stored as %s, which is read but not written; take the original model, or a copy of this "
                    "one that is quantised to nf4-dq, nf4 or int8",
-                   model->folder, qr_packing_name(kind));
+                   model->folder, qr_packing_name(packing));
 }
 
 /* ---- The list ---------------------------------------------------------------------------------------------------- */

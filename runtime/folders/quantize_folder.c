@@ -96,7 +96,7 @@ static qrun_status count_matrix(void *arg, const qr_module *module, qr_error *er
 static qrun_status refuse_packed_table(const qr_stored_weight *stored, qr_error *err) {
     if (stored->packed.kind == QR_PACKING_NONE) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: is stored as %s, and a quantised folder keeps tables as they are",
-                   stored->codes->name, qr_packing_name(stored->packed.kind));
+                   stored->codes->name, qr_packing_kind_name(stored->packed.kind));
 }
 
 /* Whether the old folder's tensor is the matrix as it is to be written: in this type, and nothing else. */
@@ -165,10 +165,10 @@ static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *
 }
 
 /* Scales and the like of a packed matrix, which the new folder has none of. */
-static bool is_part_of(const qrun_model *model, const qr_stored_weight *stored, const qr_safetensors_tensor *tensor) {
+static bool is_part_of(const qr_stored_weight *stored, const qr_safetensors_tensor *tensor) {
     if (stored->packed.kind == QR_PACKING_NONE || stored->codes == tensor) { return false; }
     return stored->packed.scale_tensor == tensor ||
-           qr_packed_module_has(&model->config.quantization.packing, stored->codes, tensor->name);
+           qr_packed_module_has(stored->packed.kind, stored->codes, tensor->name);
 }
 
 /* The new tensors that an old one becomes: the parts of its matrices, or itself. */
@@ -176,7 +176,7 @@ static qrun_status add_source(folder_job *job, const qr_safetensors_tensor *tens
     const size_t n_before = job->n_outputs;
     for (size_t i = 0; i < job->n_matrices; i++) {
         if (job->matrices[i].stored.codes == tensor) { QR_RETURN_IF_ERROR(add_matrix(job, &job->matrices[i], err)); }
-        if (is_part_of(&job->copy.model, &job->matrices[i].stored, tensor)) { return QRUN_OK; }
+        if (is_part_of(&job->matrices[i].stored, tensor)) { return QRUN_OK; }
     }
     if (qr_model_is_idle_bias(&job->copy.model, tensor)) { return QRUN_OK; }
     const bool is_kept = job->n_outputs == n_before;

@@ -29,7 +29,7 @@ typedef struct forward_buffers {
     void *normed;    /* [T, D] act */
     float *qkv;      /* [T, (H + 2 KV) · HD] */
     void *attended;  /* [T, H · HD] act */
-    float *q_gate;   /* [T, H, 2, HD]; where mlp is when its turn has come, as the next three */
+    float *q_gate;   /* [T, H, 2, HD] or [T, H, HD]; where mlp is when its turn has come, as the next three */
     float *by_head;  /* [T, columns] */
     float *conved;   /* [T, channels] */
     float *recalled; /* [T, values] */
@@ -106,7 +106,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     b->qkv = qr_layout_take(&layout, t * qr_widest_qkv(s), sizeof(float));
     b->attended = qr_layout_take(&layout, t * qr_widest_attended(s), act);
     qr_layout attention = layout, delta = layout; /* in the same place: a block is done before the next begins */
-    if (s->attn_gated) { b->q_gate = qr_layout_take(&attention, 2 * t * s->n_heads * s->head_dim, sizeof(float)); }
+    if (s->attn_gated) { b->q_gate = qr_layout_take(&attention, t * qr_gate_columns(s), sizeof(float)); }
     if (s->delta.by_key_head) { b->by_head = qr_layout_take(&delta, t * s->delta.columns, sizeof(float)); }
     b->conved = qr_layout_take(&delta, t * s->delta.channels, sizeof(float));
     b->recalled = qr_layout_take(&delta, t * s->delta.values, sizeof(float));

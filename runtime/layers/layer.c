@@ -60,8 +60,8 @@ static qrun_status rms_norm(const qr_layer_pass *pass, const qr_norm *norm, cons
                                    .dim = norm->dim,
                                    .src_stride = stride,
                                    .dst_stride = stride,
-                                   .eps = pass->model->shape.norm_eps,
-                                   .weight_offset = pass->model->shape.norm_offset};
+                                   .eps = norm->eps,
+                                   .weight_offset = norm->offset};
     return qr_rms_norm(pass->backend, &args, pass->workspace, err);
 }
 
@@ -86,7 +86,7 @@ static qrun_status norm_rows(const qr_layer_pass *pass, const qr_norm *norm, con
                                      .dst_dtype = dst_dtype,
                                      .n_rows = n_rows,
                                      .dim = norm->dim,
-                                     .eps = pass->model->shape.norm_eps};
+                                     .eps = norm->eps};
     return qr_layer_norm(pass->backend, &args, pass->workspace, err);
 }
 
@@ -154,6 +154,10 @@ qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const 
                                       .n_tokens = pass->n_tokens,
                                       .scale = model->shape.embedding_scale};
     QR_RETURN_IF_ERROR(qr_embedding(pass->backend, &tokens, pass->workspace, err));
+    if (model->embedding_norm.weight != NULL) {
+        const qr_norm *norm = &model->embedding_norm;
+        QR_RETURN_IF_ERROR(norm_rows(pass, norm, pass->x, pass->x, QR_DTYPE_F32, pass->n_tokens, err));
+    }
     if (model->position_embedding.desc.rows == 0) { return qr_layer_inputs_make(pass, ids, err); }
     const qr_embedding_args positions = {.table = &model->position_embedding,
                                          .ids = position,
@@ -258,17 +262,23 @@ static qrun_status take_queries(const qr_layer_pass *pass, const qr_layer *layer
     return qr_copy_heads(pass->backend, &args, pass->workspace, err);
 }
 
+int64_t qr_gate_columns(const qr_model_shape *shape) {
+    return (shape->attn_gate_apart ? 1 : 2) * shape->n_heads * shape->head_dim;
+}
+
+int64_t qr_gate_offset(const qr_model_shape *shape) { return shape->attn_gate_apart ? 0 : shape->head_dim; }
+
 qr_head_gate_args qr_layer_head_gate_args(const qr_layer_pass *pass) {
     const qr_model_shape *s = &pass->model->shape;
     return (qr_head_gate_args){.x = pass->buffers.ungated,
-                               .gate = pass->buffers.q_gate + s->head_dim,
+                               .gate = pass->buffers.q_gate + qr_gate_offset(s),
                                .dst = pass->buffers.attended,
                                .dtype = pass->model->act_dtype,
                                .n_rows = pass->n_tokens,
                                .n_heads = s->n_heads,
                                .dim = s->head_dim,
-                               .gate_stride = 2 * s->n_heads * s->head_dim,
-                               .gate_head_stride = 2 * s->head_dim};
+                               .gate_stride = qr_gate_columns(s),
+                               .gate_head_stride = qr_gate_columns(s) / s->n_heads};
 }
 
 /* v = k, where the layer has no v_proj. */
@@ -318,8 +328,13 @@ qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *l
 qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_layer_buffers *b = &pass->buffers;
-    if (s->attn_gated) { QR_RETURN_IF_ERROR(take_queries(pass, layer, b->qkv, err)); }
-    for (int i = s->attn_gated ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
+    const bool has_gated_q = s->attn_gated && !s->attn_gate_apart;
+    if (has_gated_q) { QR_RETURN_IF_ERROR(take_queries(pass, layer, b->qkv, err)); }
+    if (s->attn_gate_apart) {
+        QR_RETURN_IF_ERROR(
+            qr_layer_linear(pass, &layer->attn_gate, b->attn_normed, b->q_gate, qr_gate_columns(s), false, err));
+    }
+    for (int i = has_gated_q ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         QR_RETURN_IF_ERROR(
             qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, b->qkv, qr_qkv_columns(s, layer), false, err));
     }

@@ -27,7 +27,7 @@ typedef struct qr_layer_buffers {
     void *attn_normed; /* [T, D] act */
     float *qkv;        /* [T, (H + 2 KV) · HD]: [q | k | v] of a token side by side; normed and rotated in place. Of a
                         * delta layer [T, qr_delta_shape.columns]: [q k v | z | b | a] */
-    float *q_gate;     /* [T, H, 2, HD]: queries and their gates; models with such gates only */
+    float *q_gate;     /* [T, H, 2, HD]: queries and their gates, or [T, H, HD]: gates alone; models with such gates */
     float *qk_raw;   /* [T, (H + KV) · HD] q and k before the heads' norms, or with v [T, (H + 2 KV) · HD]; NULL: not
                       * wanted */
     void *ungated;   /* [T, H · HD] act: attention's output before its gates; may be `attended` */
@@ -145,6 +145,9 @@ qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_er
 /* x [T, D] times the layer's scalar, where it has one: what the layer puts out, or the gradient of that. */
 qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, float *x, qr_error *err);
 
+/* Columns of buffers.q_gate, and where in them the first gate is. */
+int64_t qr_gate_columns(const qr_model_shape *shape);
+int64_t qr_gate_offset(const qr_model_shape *shape);
 /* The gates of attention's output, for the backward part. */
 qr_head_gate_args qr_layer_head_gate_args(const qr_layer_pass *pass);
 

@@ -161,6 +161,11 @@ static const qr_family families[] = {
      STACKED_EXPERTS,
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, DELTA, DELTA_BY_HEAD, EXPERTS,
                  SHARED_EXPERT}},
+    {.family = QR_FAMILY_MUSE_GLIMMER,
+     .name = "muse-glimmer",
+     .prefixes = {IMAGE_PREFIXES},
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP,
+                 SANDWICH_NORMS, [QR_ROLE_ATTN_GATE] = LAYER "self_attn.gate_proj"}},
     {.family = QR_FAMILY_GPT2,
      .name = "gpt2",
      .layer_norm = true,
@@ -235,6 +240,7 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
         case QR_ROLE_V:
         case QR_ROLE_QKV: return config->qkv_bias;
         case QR_ROLE_ATTN_OUT: return config->o_bias;
+        case QR_ROLE_ATTN_GATE:
         case QR_ROLE_DELTA_QKV:
         case QR_ROLE_DELTA_Z:
         case QR_ROLE_DELTA_B:

@@ -41,6 +41,7 @@ typedef enum qr_tensor_role {
     QR_ROLE_K,
     QR_ROLE_V,
     QR_ROLE_QKV,
+    QR_ROLE_ATTN_GATE, /* of attention's output, where q_proj does not make it */
     QR_ROLE_ATTN_OUT,
     QR_ROLE_DELTA_QKV, /* the gated delta rule, in place of attention */
     QR_ROLE_DELTA_Z,

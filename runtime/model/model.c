@@ -76,7 +76,8 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .temperature_tokens = (int32_t)config->attn_temperature_tokens,
     };
     shape->router_scale = config->experts.beside_dense ? (float)(1.0 / sqrt((double)config->hidden_size)) : 1.0F;
-    shape->attn_gated = config->attn_output_gate;
+    shape->attn_gated = config->attn_output_gate || config->attn_gate_apart;
+    shape->attn_gate_apart = config->attn_gate_apart;
     shape->gate_alpha = (float)config->experts.gate_alpha;
     shape->gate_limit = (float)config->experts.gate_limit;
     const qr_layer_heads *const kinds[] = {&config->attention.full, &config->attention.sliding};
@@ -95,6 +96,10 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
     return QRUN_OK;
 }
 
+float qr_model_norm_offset(const qrun_model *model, qr_tensor_role role) {
+    return role == QR_ROLE_FINAL_NORM && model->config.final_norm_is_plain ? 0.0F : model->shape.norm_offset;
+}
+
 /* ---- The linear layers, by role ---------------------------------------------------------------------------------- */
 
 static void linear_shape(const qr_model_shape *s, const qr_layer *layer, qr_tensor_role role, int64_t *rows,
@@ -108,13 +113,14 @@ static void linear_shape(const qr_model_shape *s, const qr_layer *layer, qr_tens
             : role == QR_ROLE_EXPERT_OUT ? s->expert_mlp
                                          : s->hidden;
     switch (role) {
-        case QR_ROLE_Q: *rows = s->attn_gated ? 2 * q : q; break;
+        case QR_ROLE_Q: *rows = s->attn_gated && !s->attn_gate_apart ? 2 * q : q; break;
         case QR_ROLE_DELTA_QKV: *rows = s->delta.channels; break;
         case QR_ROLE_DELTA_Z: *rows = s->delta.values; break;
         case QR_ROLE_DELTA_B:
         case QR_ROLE_DELTA_A: *rows = s->delta.n_value_heads; break;
         case QR_ROLE_DELTA_QKVZ: *rows = s->delta.channels + s->delta.values; break;
         case QR_ROLE_DELTA_BA: *rows = 2 * s->delta.n_value_heads; break;
+        case QR_ROLE_ATTN_GATE: *rows = q; break;
         case QR_ROLE_K:
         case QR_ROLE_V: *rows = kv; break;
         case QR_ROLE_QKV: *rows = q + 2 * kv; break;
@@ -143,6 +149,7 @@ qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, voi
             const bool is_mixer_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_DELTA_OUT;
             const bool is_mlp_out = role == QR_ROLE_MLP_OUT || role == QR_ROLE_SHARED_OUT;
             qr_linear_layer *linear = is_mixer_out                   ? &layer->attn_out
+                                      : role == QR_ROLE_ATTN_GATE    ? &layer->attn_gate
                                       : role == QR_ROLE_INPUTS       ? &model->inputs.linear
                                       : role == QR_ROLE_INPUT_GATE   ? &layer->input_gate
                                       : role == QR_ROLE_INPUT_OUT    ? &layer->input_out
@@ -325,6 +332,19 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     return layer->head_dim * (role == QR_ROLE_Q_NORM ? s->n_heads : layer->n_kv_heads);
 }
 
+static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim) {
+    const bool is_post = role == QR_ROLE_POST_ATTN_NORM || role == QR_ROLE_POST_MLP_NORM;
+    return (qr_norm){.dim = dim,
+                     .eps = is_post ? (float)model->config.post_norm_eps : model->shape.norm_eps,
+                     .offset = qr_model_norm_offset(model, role)};
+}
+
+/* Without a weight: of the model's ones. */
+static qr_norm plain_norm(qrun_model *model, int64_t dim) {
+    model->n_ones = qr_max(model->n_ones, dim);
+    return (qr_norm){.dim = dim, .eps = model->shape.norm_eps};
+}
+
 /* What config.json says of a layer as a whole. */
 static void shape_layer(qrun_model *model, int64_t l, int32_t *n_delta) {
     const qr_model_config *config = &model->config;
@@ -341,14 +361,16 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_delta) {
     layer->mlp = qr_model_config_mlp_size(config, l);
     layer->values_are_keys = heads.values_are_keys;
     layer->reads_shared_kv = qr_model_config_kv_owner(config, l) != l;
-    if (config->attention.norms_values && !layer->reads_shared_kv) { layer->v_norm.dim = heads.head_dim; }
-    model->n_ones = qr_max(model->n_ones, layer->v_norm.dim);
+    if (config->attention.norms_values && !layer->reads_shared_kv) {
+        layer->v_norm = plain_norm(model, heads.head_dim);
+    }
+    if (config->norms_heads) { layer->q_norm = layer->k_norm = plain_norm(model, heads.head_dim); }
     layer->window = config->layer_slides[l] ? (int32_t)config->sliding_window : 0;
     layer->key_rope_kind = qr_rope_key_kind(config, l);
     layer->query_rope_kind = qr_rope_query_kind(config, l);
     for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role < QR_ROLE_Q; role++) {
         if (!qr_family_layer_has(model->family, config, l, role)) { continue; }
-        qr_norm_of_layer(layer, role)->dim = norm_dim(model, layer, role);
+        *qr_norm_of_layer(layer, role) = norm_of(model, role, norm_dim(model, layer, role));
     }
 }
 
@@ -363,10 +385,11 @@ static void shape_modules(describe_state *state) {
     if (!shape->tied_head) { shape_table(state, QR_ROLE_HEAD, shape->vocab, shape->hidden, &model->head); }
     shape_table(state, QR_ROLE_INPUTS_EMBEDDING, model->config.layer_inputs.vocab_size,
                 shape->n_layers * shape->layer_input, &model->inputs.embedding);
-    model->inputs.norm.dim = shape->layer_input;
+    model->inputs.norm = norm_of(model, QR_ROLE_INPUTS_NORM, shape->layer_input);
+    if (model->config.norms_embeddings) { model->embedding_norm = plain_norm(model, shape->hidden); }
     (void)qr_model_each_linear(model, shape_linear, state, NULL);
     (void)qr_model_each_expert(model, shape_expert, state, NULL);
-    model->final_norm.dim = shape->hidden;
+    model->final_norm = norm_of(model, QR_ROLE_FINAL_NORM, shape->hidden);
 }
 
 /* The experts of a layer are one op's, which takes matrices of one description. */
@@ -572,9 +595,11 @@ static size_t place_at(qrun_model *model, void *memory) {
     if (model->shape.tied_head) { model->head = model->embedding; }
     model->ones = qr_layout_take(&p.layout, model->n_ones, sizeof(float));
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
-        qr_norm *norm = &model->layers[l].v_norm;
-        if (norm->dim > 0) { norm->weight = model->ones; }
+        qr_layer *layer = &model->layers[l];
+        if (layer->v_norm.dim > 0) { layer->v_norm.weight = model->ones; }
+        if (model->config.norms_heads) { layer->q_norm.weight = layer->k_norm.weight = model->ones; }
     }
+    if (model->embedding_norm.dim > 0) { model->embedding_norm.weight = model->ones; }
     return p.layout.offset;
 }
 

@@ -33,6 +33,7 @@ typedef struct qr_norm {
     const float *weight; /* device, [dim] */
     const float *bias;   /* device, [dim]; LayerNorm only */
     int64_t dim;         /* 0: the family has no such norm */
+    float eps, offset;   /* RMSNorm multiplies by weight + offset */
 } qr_norm;
 
 enum { QR_MAX_ATTN_IN = 4, QR_MAX_MLP_IN = 2 };
@@ -47,7 +48,9 @@ typedef struct qr_delta_vectors {
 typedef struct qr_layer {
     qr_norm attn_norm, post_attn_norm, mlp_norm, post_mlp_norm; /* [D] */
     qr_norm q_norm, k_norm;                                     /* [HD], or of all heads together: [H·HD], [KV·HD] */
-    qr_norm v_norm;                                             /* [HD]; its weight is the model's ones */
+    qr_norm v_norm;                                             /* [HD]; its weight is the model's ones, as that of
+                                                                 * q_norm and k_norm of families without names of
+                                                                 * theirs */
     qr_norm post_input_norm;    /* [D], of layers with inputs of their own, as the next (layer_inputs.h) */
     qr_linear_layer input_gate; /* [P, D] */
     qr_linear_layer input_out;  /* [D, P] */
@@ -64,6 +67,7 @@ typedef struct qr_layer {
     qr_linear_layer attn_in[QR_MAX_ATTN_IN]; /* q, k, v; or one fused: columns [H·HD | KV·HD | KV·HD]. A q with gates,
                                               * [H, 2·HD] rows, has columns of its own. Of a delta layer: columns
                                               * [q k v | z | b | a] */
+    qr_linear_layer attn_gate;               /* [H·HD, D]: gates of attention's output; rows 0: none */
     qr_linear_layer attn_out;                /* [D, H·HD], or of a delta layer [D, values] */
     bool is_delta;                           /* runs the gated delta rule (layer_delta.h), not attention */
     qr_delta_vectors delta;
@@ -118,7 +122,7 @@ typedef struct qr_model_shape {
     int64_t n_experts, experts_per_token, expert_mlp; /* of layers with experts; 0: there are none */
     int64_t shared_mlp;                               /* of the expert that every token goes to */
     int64_t context_tokens;
-    float norm_eps, norm_offset;       /* RMSNorm multiplies by weight + norm_offset */
+    float norm_eps, norm_offset;       /* of most norms */
     float attn_scale;                  /* multiplies q · k */
     float attn_softcap, logit_softcap; /* 0: none */
     float embedding_scale;
@@ -135,6 +139,7 @@ typedef struct qr_model_shape {
     float input_scale;            /* of the rows of their table */
     float gate_alpha, gate_limit; /* of experts, qr_clamped_gate_args; 0: `activation` */
     bool attn_gated;              /* attention's output is multiplied by the sigmoid of gates that q_proj makes */
+    bool attn_gate_apart;         /* a matrix of their own makes them */
     qr_delta_shape delta;
 } qr_model_shape;
 
@@ -166,6 +171,7 @@ struct qrun_model {
     qr_norm final_norm;
     const float *ones;         /* device, [n_ones]: the weight of norms that have none */
     int64_t n_ones;            /* 0: all norms have weights */
+    qr_norm embedding_norm;    /* [D], of the ones; dim 0: embeddings are not normed */
     qr_layer *layers;          /* [L] */
     qr_weight *expert_weights; /* [layers with experts][3][E]; the layers' tables point into it */
     int32_t n_slots;           /* linear layers, head excluded, and two for the experts of a layer */
@@ -245,6 +251,9 @@ static inline unsigned char *qr_model_stage(const qrun_model *model, int64_t l) 
  * nothing for a loaded model. `end` is fine after a begin that failed. */
 qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error *err);
 void qr_model_plan_end(qrun_model *model);
+
+/* What RMSNorm adds to the weights of a norm of that role. */
+float qr_model_norm_offset(const qrun_model *model, qr_tensor_role role);
 
 /* Calls visit for every linear layer of the model (not the head), in slot order. */
 typedef qrun_status (*qr_linear_visitor)(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,

@@ -44,7 +44,7 @@ static qr_weight_format stored_format(const qr_quantization_config *quantization
 
 static const char *stored_name(const qr_quantization_config *quantization) {
     return qr_quantization_is_kept(quantization) ? qr_weight_format_name(stored_format(quantization))
-                                                 : qr_packing_name(quantization->packing.kind);
+                                                 : qr_packing_name(&quantization->packing);
 }
 
 /* Matrices that updates can be written into: all of the compute type. */
@@ -208,7 +208,7 @@ static float neutral_value(const qrun_model *model, qr_tensor_role role) {
         case QR_ROLE_EXPERT_GATE_BIAS:
         case QR_ROLE_EXPERT_UP_BIAS:
         case QR_ROLE_EXPERT_OUT_BIAS: return 0.0F;
-        default: return 1.0F - model->shape.norm_offset;
+        default: return 1.0F - qr_model_norm_offset(model, role);
     }
 }
 
@@ -504,8 +504,8 @@ static int64_t read_bytes(const qrun_model *model) {
 }
 
 static const char *packed_as(const qrun_model *model) {
-    const qr_packing_kind kind = model->config.quantization.packing.kind;
-    return model->random_weights || kind == QR_PACKING_NONE ? NULL : qr_packing_name(kind);
+    const qr_packing *packing = &model->config.quantization.packing;
+    return model->random_weights || packing->kind == QR_PACKING_NONE ? NULL : qr_packing_name(packing);
 }
 
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {

@@ -21,7 +21,9 @@ static qrun_status visit_norm(const visit_state *v, qr_tensor_role role, int64_t
                               .weight = &norm->weight,
                               .bias = v->model->family->layer_norm ? &norm->bias : NULL,
                               .n = norm->dim};
-    return norm->dim > 0 ? v->visit(v->arg, &module, err) : QRUN_OK;
+    const bool is_stored =
+        norm->dim > 0 && v->model->family->modules[role] != NULL; /* others are of the model's ones */
+    return is_stored ? v->visit(v->arg, &module, err) : QRUN_OK;
 }
 
 static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {

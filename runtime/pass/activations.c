@@ -99,11 +99,11 @@ static void lay_heads(qr_layout *layout, const qrun_model *model, const layer_ki
                       qr_kept_layer *layer) {
     const qr_model_shape *s = &model->shape;
     layer->lse = qr_layout_take(layout, t * s->n_heads, sizeof(float));
-    if (model->family->modules[QR_ROLE_Q_NORM] != NULL) {
+    if (model->family->modules[QR_ROLE_Q_NORM] != NULL || model->config.norms_heads) {
         layer->buffers.qk_raw = qr_layout_take(layout, t * kinds->raw, sizeof(float));
     }
     if (!s->attn_gated) { return; }
-    layer->buffers.q_gate = qr_layout_take(layout, 2 * t * kinds->heads, sizeof(float));
+    layer->buffers.q_gate = qr_layout_take(layout, t * qr_gate_columns(s), sizeof(float));
     layer->buffers.ungated = qr_layout_take(layout, t * kinds->heads, qr_dtype_bytes(model->act_dtype));
 }
 

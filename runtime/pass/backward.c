@@ -24,8 +24,8 @@ static qrun_status rms_norm_backward(qr_train_pass *pass, const qr_norm *norm, i
                                             .x_stride = x_stride,
                                             .dy_stride = dy_stride,
                                             .dx_stride = dy_stride,
-                                            .eps = pass->model->shape.norm_eps,
-                                            .weight_offset = pass->model->shape.norm_offset,
+                                            .eps = norm->eps,
+                                            .weight_offset = norm->offset,
                                             .accumulate = accumulate};
     return qr_rms_norm_backward(pass->backend, &args, pass->workspace, err);
 }
@@ -53,7 +53,7 @@ qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, cons
                                               .dbias = qr_parameters_gradient(pass->parameters, norm->bias),
                                               .n_rows = n_rows,
                                               .dim = norm->dim,
-                                              .eps = pass->model->shape.norm_eps,
+                                              .eps = norm->eps,
                                               .accumulate = accumulate};
     return qr_layer_norm_backward(pass->backend, &args, pass->workspace, err);
 }
@@ -424,13 +424,13 @@ static qrun_status kv_backward(qr_train_pass *pass, const qr_layer *layer, qr_er
     return heads_backward(pass, layer, QR_ROPE_NONE, &layer->v_norm, v, layer->n_kv_heads, into, err);
 }
 
-/* Through the gates of attention's output, in place, to dq_gate's half of gates. */
+/* Through the gates of attention's output, in place, to dq_gate or its half of gates. */
 static qrun_status gates_backward(qr_train_pass *pass, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(pass);
     const qr_head_gate_backward_args args = {.forward = qr_layer_head_gate_args(&blocks),
                                              .dy = pass->b.dattended,
                                              .dx = pass->b.dattended,
-                                             .dgate = pass->b.dq_gate + pass->model->shape.head_dim};
+                                             .dgate = pass->b.dq_gate + qr_gate_offset(&pass->model->shape)};
     return qr_head_gate_backward(pass->backend, &args, pass->workspace, err);
 }
 
@@ -461,6 +461,8 @@ qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, 
                                                     .dq = pass->b.dqkv,
                                                     .dk = pass->b.dqkv + q,
                                                     .dv = pass->b.dqkv + q + kv,
+                                                    .dsinks =
+                                                        qr_parameters_gradient(pass->parameters, layer->sinks.weight),
                                                     .dqkv_stride = qr_qkv_columns(s, layer)};
     return qr_attention_packed_backward(pass->backend, &args, pass->workspace, err);
 }
@@ -469,14 +471,17 @@ qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer
     const qr_model_shape *s = &pass->model->shape;
     QR_RETURN_IF_ERROR(heads_backward(pass, layer, layer->query_rope_kind, &layer->q_norm, 0, s->n_heads, NULL, err));
     QR_RETURN_IF_ERROR(kv_backward(pass, layer, err));
-    if (s->attn_gated) { QR_RETURN_IF_ERROR(gated_queries_backward(pass, layer, err)); }
-    for (int i = s->attn_gated ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
+    const void *normed = pass->current->buffers.attn_normed;
+    const bool has_gated_q = s->attn_gated && !s->attn_gate_apart;
+    if (has_gated_q) { QR_RETURN_IF_ERROR(gated_queries_backward(pass, layer, err)); }
+    for (int i = has_gated_q ? 1 : 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
         const qr_linear_layer *linear = &layer->attn_in[i];
-        QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, pass->current->buffers.attn_normed,
-                                                   pass->b.dqkv + linear->out_offset, qr_qkv_columns(s, layer),
-                                                   pass->b.dnormed, i > 0, err));
+        QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, normed, pass->b.dqkv + linear->out_offset,
+                                                   qr_qkv_columns(s, layer), pass->b.dnormed, i > 0, err));
     }
-    return QRUN_OK;
+    if (!s->attn_gate_apart) { return QRUN_OK; }
+    return qr_pass_linear_backward(pass, &layer->attn_gate, normed, pass->b.dq_gate, qr_gate_columns(s),
+                                   pass->b.dnormed, true, err);
 }
 
 qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -605,9 +610,26 @@ static qrun_status inputs_backward(qr_train_pass *pass, const qr_layer *none, qr
                                    err);
 }
 
+/* Through the norm of embeddings, in place. What it normed is looked up again, to where a branch's gradient was. */
+static qrun_status embedding_norm_backward(qr_train_pass *pass, const qr_layer *none, qr_error *err) {
+    (void)none;
+    const qrun_model *model = pass->model;
+    const qr_embedding_args tokens = {.table = &model->embedding,
+                                      .ids = pass->b.ids,
+                                      .dst = pass->b.dbranch,
+                                      .n_tokens = pass->n_tokens,
+                                      .scale = model->shape.embedding_scale};
+    QR_RETURN_IF_ERROR(qr_embedding(pass->backend, &tokens, pass->workspace, err));
+    return qr_pass_norm_backward(pass, &model->embedding_norm, pass->b.dbranch, pass->b.dx, pass->b.dx, pass->n_tokens,
+                                 false, err);
+}
+
 qrun_status qr_pass_embed_backward(qr_train_pass *pass, qr_error *err) {
     const qrun_model *model = pass->model;
     const float *dx = pass->b.dx;
+    if (model->embedding_norm.weight != NULL && qr_whole_is_trained(pass->parameters, &model->embedding)) {
+        QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, NULL, embedding_norm_backward, err));
+    }
     if (model->shape.layer_input > 0 && makes_trained_inputs(pass)) {
         QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, NULL, inputs_backward, err));
     }

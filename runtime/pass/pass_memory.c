@@ -19,7 +19,7 @@ int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limit
 
 static int64_t widest_output(const qrun_model *model) {
     const qr_model_shape *s = &model->shape;
-    const int64_t gated_queries = s->attn_gated ? 2 * s->n_heads * s->head_dim : 0;
+    const int64_t gated_queries = s->attn_gated ? qr_gate_columns(s) : 0;
     const int64_t attention = qr_max(gated_queries, qr_widest_qkv(s));
     const int64_t inputs = s->n_layers * s->layer_input;
     return qr_max(qr_max(qr_max(s->hidden, s->n_experts), inputs), qr_max(attention, qr_model_mlp_columns(model)));
@@ -88,7 +88,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     if (limits->policy.tile_rows > 0) { mlp = layout; } /* dattended of other tiles is there already */
     b->dqkv = qr_layout_take(&layout, t * qr_widest_qkv(s), f32);
     qr_layout delta = layout; /* in the same place too: a layer is of one kind */
-    if (s->attn_gated) { b->dq_gate = qr_layout_take(&layout, 2 * t * s->n_heads * s->head_dim, f32); }
+    if (s->attn_gated) { b->dq_gate = qr_layout_take(&layout, t * qr_gate_columns(s), f32); }
     b->dconved = qr_layout_take(&delta, t * s->delta.channels, f32);
     b->gate_work = qr_layout_take(&delta, 2 * t * s->delta.values, f32);
     if (s->delta.by_key_head) { b->by_head = qr_layout_take(&delta, t * s->delta.columns, f32); }

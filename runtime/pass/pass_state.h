@@ -14,7 +14,7 @@ typedef struct qr_pass_buffers {
     float *dnormed;   /* [N, D] of a block's normed input */
     float *dattended; /* [T, H · HD], or [T, values] */
     float *dqkv;      /* [T, (H + 2 KV) · HD], or [T, qr_delta_shape.columns] */
-    float *dq_gate;   /* [T, H, 2, HD], with gated attention */
+    float *dq_gate;   /* [T, H, 2, HD] or [T, H, HD], with gated attention */
     float *dconved;   /* [T, channels]; delta layers only, as the next */
     float *gate_work; /* [T, 2, values]: z and what it gates, then their gradients */
     float *by_head;   /* [T, columns]: of qr_layer_buffers, and its gradient */

@@ -58,11 +58,11 @@ static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_
     const int64_t heads = s->n_heads * layer->head_dim, qkv = qr_qkv_columns(s, layer);
     skip(&b->dattended, n, heads);
     skip(&b->dqkv, n, qkv);
-    skip(&b->dq_gate, n, 2 * heads);
+    skip(&b->dq_gate, n, qr_gate_columns(s));
     skip(&kept->x_in, n, s->hidden);
     skip(&kept->buffers.qkv, n, qkv);
     skip(&kept->buffers.qk_raw, n, qr_raw_columns(s, layer));
-    skip(&kept->buffers.q_gate, n, 2 * heads);
+    skip(&kept->buffers.q_gate, n, qr_gate_columns(s));
     skip_act(&kept->buffers.ungated, n, heads, model->act_dtype);
     skip_act(&kept->buffers.attended, n, heads, model->act_dtype);
 }

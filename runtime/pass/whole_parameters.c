@@ -285,7 +285,7 @@ static float initial_element(const qr_parameters *p, const qr_whole_options *opt
         case QR_ROLE_DELTA_CONV: return (float)(range * qr_random_normal(options->seed, (uint64_t)stream, (uint64_t)i));
         case QR_ROLE_DELTA_A_LOG:
             return (float)log(0.01 + 15.99 * qr_random_uniform(options->seed, (uint64_t)stream, (uint64_t)i));
-        default: return 1.0F - p->model->shape.norm_offset;
+        default: return 1.0F - qr_model_norm_offset(p->model, parameter->role);
     }
 }
 

@@ -18,6 +18,18 @@ run quantize --model "$model" --out "$work/none/out"
 expect_code 3
 expect_true "nothing appears" test ! -e "$work/none"
 
+# Weights that were rounded before are rounded again, and a note says so, once.
+for packed in llama-gptq llama-awq llama-fp8 qwen3-w4a16; do
+    run quantize --model "$QRUN_SOURCE/tests/fixtures/models/$packed" --out "$work/$packed" --quant nf4
+    expect_code 0
+    expect_err "and nf4 rounds them a second time; quantising the original model loses less"
+    expect_true "$packed: and once" test "$(wc -l <"$work/err")" -eq 1
+done
+expect_err "note: the weights are stored as pack-quantized, and nf4 rounds"
+run quantize --model "$QRUN_SOURCE/tests/fixtures/models/llama-nf4" --out "$work/again"
+expect_true "what bitsandbytes quantised is refused" test "$code" -ne 0
+expect_one_error_line
+
 # What a killed run left beside the folder goes with the next run; what a running one writes stays, and what has no mark.
 dead=$(sh -c 'echo $$')
 mark='qrun is writing this folder, or was; when nobody writes it any more, qrun removes it.'

@@ -27,7 +27,7 @@ static bool same(const serve_text *a, const serve_text *b) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 3 || size > 4096) { return 0; }
-    const answer_format format = {.calls = (call_style)(data[0] % 5),
+    const answer_format format = {.calls = data[0] == 'H' ? CALLS_HARMONY : (call_style)(data[0] % 5),
                                   .think_begin = data[0] % 2 != 0 ? "<think>" : NULL,
                                   .think_end = data[0] % 2 != 0 ? "</think>" : NULL,
                                   .hidden = {{1, "[ARGS]"}},

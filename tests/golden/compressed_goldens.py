@@ -4,6 +4,7 @@ from compressed_tensors.compressors import BaseCompressor
 from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.config import CompressionFormat
 from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme
+from compressed_tensors.utils.match import is_match, match_targets
 
 from integer_goldens import is_linear
 
@@ -41,28 +42,60 @@ def _in_f32(state):
     return {name: tensor.float() if tensor.dtype in halves else tensor for name, tensor in state.items()}
 
 
-def compressed(tensors, format, scale_dtype=torch.bfloat16, ignore=("lm_head",), **weights):
-    args = QuantizationArgs(**weights)
-    scheme = QuantizationScheme(targets=["Linear"], weights=args, format=format)
-    compressor = BaseCompressor.get_value_from_registry(format)
+def _pack(module, weight, scheme, scale_dtype):
+    """The tensors of one matrix, and what they decode to."""
+    compressor = BaseCompressor.get_value_from_registry(scheme.format)
+    state = compressor.compress(dict(weight=weight) | _parameters(weight, scheme.weights, scale_dtype), scheme)
+    if scheme.format == CompressionFormat.nvfp4_pack_quantized.value:
+        decoded = _nvfp4(state)
+    else:
+        decoded = compressor.decompress(_in_f32(state), scheme)["weight"].float()
+    if decoded.shape != weight.shape:
+        raise SystemExit(f"{module}: compressed-tensors decodes another shape")
+    return {f"{module}.{part}": value for part, value in state.items()}, decoded
+
+
+def _compressed(tensors, config, scheme_of, scale_dtype):
+    """scheme_of: of a module's name; None leaves it as it is."""
     packed, decoded = {}, {}
     for name, tensor in tensors.items():
         module = name.removesuffix(".weight")
-        if not is_linear(name, tensor) or any(part in name for part in ignore):
+        scheme = scheme_of(module) if is_linear(name, tensor) else None
+        if scheme is None:
             packed[name] = decoded[name] = tensor
             continue
-        weight = tensor.float()
-        state = compressor.compress(dict(weight=weight) | _parameters(weight, args, scale_dtype), scheme)
-        packed |= {f"{module}.{part}": value for part, value in state.items()}
-        if format == CompressionFormat.nvfp4_pack_quantized.value:
-            decoded[name] = _nvfp4(state)
-        else:
-            decoded[name] = compressor.decompress(_in_f32(state), scheme)["weight"].float()
-        if decoded[name].shape != tensor.shape:
-            raise SystemExit(f"{name}: compressed-tensors decodes another shape")
+        parts, decoded[name] = _pack(module, tensor.float(), scheme, scale_dtype)
+        packed |= parts
+    return packed, config.to_dict(), decoded
+
+
+def compressed(tensors, format, scale_dtype=torch.bfloat16, ignore=("lm_head",), **weights):
+    scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**weights), format=format)
     config = QuantizationConfig(config_groups={"group_0": scheme}, format=format, ignore=list(ignore),
-                                quantization_status="compressed").to_dict()
-    return packed, config, decoded
+                                quantization_status="compressed")
+    return _compressed(tensors, config, lambda module: None if any(part in module for part in ignore) else scheme,
+                       scale_dtype)
+
+
+def mixed(tensors, groups, ignore, scale_dtype=torch.bfloat16):
+    """Several groups, each (targets, format, weights). Which one a module is of is the package's own decision: exact
+    names before patterns ("re:…") before classes, and nothing that `ignore` names."""
+    schemes = {f"group_{i}": QuantizationScheme(targets=targets, weights=QuantizationArgs(**weights), format=format)
+               for i, (targets, format, weights) in enumerate(groups)}
+    config = QuantizationConfig(config_groups=schemes, format=CompressionFormat.mixed_precision.value, ignore=ignore,
+                                quantization_status="compressed")
+    by_target = {target: scheme for scheme in schemes.values() for target in scheme.targets}
+    linear = torch.nn.Linear(1, 1)
+
+    def scheme_of(module):
+        if not is_match(module, linear, list(by_target), ignore):
+            return None
+        return by_target[match_targets(module, linear, by_target)[0]]
+
+    used = {id(scheme_of(name.removesuffix(".weight"))) for name, tensor in tensors.items() if is_linear(name, tensor)}
+    if used != {id(scheme) for scheme in [*schemes.values(), None]}:
+        raise SystemExit("a group has no module, or none is left out")
+    return _compressed(tensors, config, scheme_of, scale_dtype)
 
 
 def _nvfp4(state):

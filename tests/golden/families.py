@@ -295,6 +295,18 @@ FAMILIES = [
                 vision_end_token_id=8),
            "the wrapper with images around experts, one matrix each (text_config, model.visual.*, mtp.*)",
            prompt_lengths=(1, 7, 33)),
+    Family("muse-glimmer", "muse_glimmer",
+           dict(text_config=_config(60, 5, 1, 5, 100, head_dim=24, rms_norm_eps=2e-3, post_norm_eps=3e-4,
+                                    sliding_window=7, qk_scale_factor=2.3, output_multiplier=0.7,
+                                    final_logit_softcapping=9.0, pad_token_id=0)
+                | _rope("default", 1000000.0),
+                vision_config=dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
+                                   patch_size=4, pos_emb_height=4, pos_emb_width=4),
+                out_hidden_size=64, projector_hidden_size=24, tie_word_embeddings=False, image_token_id=1,
+                video_token_id=2),
+           "normed embeddings, heads normed without weights, gates of attention from a matrix of their own, two layers "
+           "without rotary positions, norms after blocks with an epsilon of their own; the wrapper with images",
+           prompt_lengths=(1, 7, 8, 33, 70)),
     Family("qwen3-next", "qwen3_next",
            _config(48, 6, 3, 5, 76, head_dim=24, tie_word_embeddings=False, linear_num_key_heads=3,
                    linear_num_value_heads=6, linear_key_head_dim=20, linear_value_head_dim=12,

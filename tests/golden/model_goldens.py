@@ -32,7 +32,8 @@ def _random_parameter(family, hidden, name, parameter):
     """Scales that keep activations near 1 and logits near ±3, so that greedy choices are decided, not ties."""
     shape, leaf, gemma = parameter.shape, name.split(".")[-2], family.model_type.startswith("gemma")
     adds_one = (family.model_type in ("gemma2", "gemma3_text")
-                or family.model_type.startswith(("qwen3_5", "qwen3_next")) and ".linear_attn." not in name)
+                or family.model_type.startswith(("qwen3_5", "qwen3_next")) and ".linear_attn." not in name
+                or family.model_type == "muse_glimmer" and ".layers." in name)
     if name.endswith(".layer_scalar"):
         return normal(shape, 0.1, family.name, name, mean=0.9)
     if name.endswith(".A_log"):  # states that last for some tokens, and some for many
@@ -51,6 +52,8 @@ def _random_parameter(family, hidden, name, parameter):
         neutral = 0.0 if adds_one else 1.0
         # Gemma's post-norms decide how much a layer adds: around 3, lest the scaled embedding drown the layers.
         mean = 3.0 if gemma and leaf.startswith("post_") else neutral
+        if family.model_type == "muse_glimmer" and leaf.startswith("post_"):    # layers beside embeddings of size 1
+            mean = 1.0
         return normal(shape, 0.2, family.name, name, mean=mean)
     if leaf in ("embed_tokens", "wte", "lm_head"):
         return normal(shape, LOGIT_STD / math.sqrt(hidden), family.name, name)

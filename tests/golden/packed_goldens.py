@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import FineGrainedFP8Config
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize, Fp8Quantize
 
-from compressed_goldens import compressed
+from compressed_goldens import compressed, mixed
 from families import Family, even_config
 from integer_goldens import awq, gptq, is_linear
 from model_goldens import golden_prompts, load, make_folder
@@ -94,6 +94,18 @@ FOLDERS = {
         scale_dtype=torch.float32)),
     "llama-nvfp4": (_EVEN, lambda tensors: compressed(
         tensors, "nvfp4-pack-quantized", num_bits=4, type="float", strategy="tensor_group", group_size=16)),
+    "qwen3-mixed": ("qwen3", lambda tensors: mixed(
+        tensors, [(["Linear"], "int-quantized", dict(num_bits=8, strategy="channel")),
+                  (["re:.*[qk]_proj$"], "pack-quantized",
+                   dict(num_bits=4, strategy="group", group_size=10, symmetric=False)),
+                  (["re:.*self_attn\\.v_proj"], "pack-quantized", dict(num_bits=4, strategy="group", group_size=25)),
+                  (["re:.*\\.o_proj", "model.layers.0.mlp.up_proj"], "pack-quantized",
+                   dict(num_bits=8, strategy="channel")),
+                  (["re:.*mlp\\.(gate|up)_proj$"], "float-quantized",
+                   dict(num_bits=8, type="float", strategy="channel")),
+                  (["re:.*layers\\.0\\.mlp\\.down_proj"], "float-quantized",
+                   dict(num_bits=8, type="float", strategy="block", block_structure=[20, 30]))],
+        ignore=["lm_head", "re:.*layers\\.1\\.mlp\\.gate_proj"])),
     "qwen3-moe-stacked-fp8": ("qwen3-moe-stacked", lambda tensors: _fp8_stacks(tensors, block=[40, 20])),
 }
 

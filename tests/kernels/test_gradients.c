@@ -436,7 +436,7 @@ static void begin_attention(int32_t window, float softcap) {
     };
 }
 
-static void check_attention_gradient(int32_t window, float softcap, const float *sinks) {
+static void check_attention_gradient(int32_t window, float softcap, float *sinks) {
     const function f = {forward_attention, y, dy, TOKENS * Q_HEADS * WIDTH};
     char what[80];
     begin_attention(window, softcap);
@@ -447,15 +447,17 @@ static void check_attention_gradient(int32_t window, float softcap, const float 
                                     .dq = dx,
                                     .dk = dx + Q_HEADS * WIDTH,
                                     .dv = dx + (Q_HEADS + KV_HEADS) * WIDTH,
+                                    .dsinks = sinks != NULL ? dbias : NULL,
                                     .dqkv_stride = QKV_ROW});
     snprintf(what, sizeof what, "attention_packed window %d softcap %g%s", (int)window, (double)softcap,
              sinks != NULL ? " sinks" : "");
     check_gradient(&f, what, x, TOKENS * QKV_ROW, dx);
+    if (sinks != NULL) { check_gradient(&f, "attention_packed dsinks", sinks, Q_HEADS, dbias); }
 }
 
 static void test_attention_packed(void) {
     static const int32_t windows[] = {0, 1, 3, 100};
-    static const float sinks[Q_HEADS] = {-2.0F, 0.0F, 0.5F, 3.0F};
+    static float sinks[Q_HEADS] = {-2.0F, 0.0F, 0.5F, 3.0F};
     for (size_t i = 0; i < QR_COUNT_OF(windows); i++) {
         check_attention_gradient(windows[i], 0.0F, NULL);
         check_attention_gradient(windows[i], 2.0F, NULL);

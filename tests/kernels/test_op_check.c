@@ -166,6 +166,10 @@ static void test_attention_packed(void) {
     REFUSED(attention_packed_backward, "dq has a row stride of 31", a);
     a.dqkv_stride = 64;
     CHECK_MSG(qr_check_attention_packed_backward(&a, &err), "%s", err.message);
+    float dsinks[4];
+    a.dsinks = dsinks;
+    REFUSED(attention_packed_backward, "dsinks is asked for, and there are no sinks", a);
+    a.dsinks = NULL;
     a.forward.n_kv_heads = 3;
     REFUSED(attention_packed, "4 query heads", a.forward);
     REFUSED(attention_packed_backward, "4 query heads", a);

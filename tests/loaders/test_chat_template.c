@@ -1,5 +1,10 @@
 /* Chat templates of model folders: where they are read from, what they see, and what a broken one says. */
 #include "check.h"
+
+#include <inttypes.h>
+#include <time.h>
+
+#include "base/file.h"
 #include "loaders/template/chat_template.h"
 #include "temporary.h"
 
@@ -221,6 +226,77 @@ static void test_numbers(void) {
     qr_chat_template_free(parsed);
 }
 
+/* ---- Harmony: conversations on channels, as transformers renders them ------------------------------------------- */
+
+static uint64_t fnv1a64(const char *bytes, size_t n) {
+    uint64_t value = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < n; i++) { value = (value ^ (unsigned char)bytes[i]) * UINT64_C(0x100000001b3); }
+    return value;
+}
+
+/* Whether a rendering is what the case says of gpt-oss' own template: its length and checksum. */
+static bool is_recorded(const qr_json *item, const char *text, size_t n) {
+    const qr_json *recorded = qr_json_get(item, "gpt_oss");
+    const char *sum = "";
+    char got[17];
+    int64_t n_bytes = -1;
+    qr_error err = {0};
+    (void)qr_json_get_int(recorded, "bytes", 0, INT64_MAX, &n_bytes, "case", &err);
+    (void)qr_json_get_string(recorded, "fnv1a64", &sum, "case", &err);
+    (void)snprintf(got, sizeof got, "%016" PRIx64, fnv1a64(text, n));
+    return (size_t)n_bytes == n && strcmp(got, sum) == 0;
+}
+
+/* One conversation; is_own: with the template of the tests, whose text is recorded as it is. */
+static void check_conversation(const qr_chat_template *chat_template, const qr_json *item, bool is_own) {
+    const char *name = "", *expected = NULL;
+    bool prompt = false;
+    qr_buffer out = {0};
+    qr_error err = {0};
+    (void)qr_json_get_string(item, "name", &name, "case", &err);
+    (void)qr_json_get_string(item, "expected", &expected, "case", &err);
+    (void)qr_json_get_bool(item, "add_generation_prompt", &prompt, "case", &err);
+    const bool is_refused = is_own ? expected == NULL : qr_json_is_null(qr_json_get(item, "gpt_oss"));
+    const qrun_status status =
+        qr_chat_template_render(chat_template, qr_json_get(item, "messages"), qr_json_get(item, "tools"),
+                                qr_json_get(item, "arguments"), prompt, 1752150600, &out, &err);
+    const char *got = out.data != NULL ? out.data : "";
+    CHECK_MSG(status == (is_refused ? QRUN_ERROR_INPUT : QRUN_OK), "%s: %s", name, err.message);
+    if (!is_refused && is_own) { CHECK_STR(got, expected); }
+    if (!is_refused && !is_own) { CHECK_MSG(is_recorded(item, got, out.size), "%s: differs:\n%s", name, got); }
+    qr_buffer_free(&out);
+}
+
+static void check_conversations(const char *template_path, bool is_own) {
+    char *text = NULL;
+    size_t n_bytes = 0;
+    qr_json *root = NULL;
+    qr_chat_template *parsed = NULL;
+    qr_error err = {0};
+    int n = 0;
+    REQUIRE(qr_file_read(template_path, 1 << 20, &text, &n_bytes, &err) == QRUN_OK);
+    CHECK_MSG(qr_chat_template_parse(text, n_bytes, "t", &parsed, &err) == QRUN_OK, "%s", err.message);
+    REQUIRE(qr_json_read(QRUN_SOURCE_DIR "/tests/fixtures/templates/harmony.json", 1 << 20, &root, &err) == QRUN_OK);
+    for (const qr_json *item = qr_json_first(qr_json_get(root, "cases")); item != NULL; item = item->next, n++) {
+        check_conversation(parsed, item, is_own);
+    }
+    CHECK_MSG(n >= 27, "%d conversations", n);
+    qr_json_free(root);
+    qr_chat_template_free(parsed);
+    qr_free(text);
+}
+
+static void test_harmony(void) { check_conversations(QRUN_SOURCE_DIR "/tests/fixtures/templates/harmony.jinja", true); }
+
+static void test_gpt_oss_template(void) {
+    const char *path = check_shared_data("chat-templates/gpt-oss.jinja");
+    if (path == NULL) {
+        check_skip("there is no chat-templates/gpt-oss.jinja among the real data");
+        return;
+    }
+    check_conversations(path, false);
+}
+
 static void test_absent(void) {
     const temporary_folder folder = temporary_create();
     CHECK(open_folder(&folder) == NULL);
@@ -279,6 +355,8 @@ static void test_failing_allocations(void) {
 }
 
 int main(int argc, char **argv) {
+    setenv("TZ", "UTC", 1); /* strftime_now is in local time */
+    tzset();
     check_begin(argc, argv);
     CHECK_RUN(test_config);
     CHECK_RUN(test_file_comes_first);
@@ -288,6 +366,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_special_tokens);
     CHECK_RUN(test_reasoning);
     CHECK_RUN(test_numbers);
+    CHECK_RUN(test_harmony);
+    CHECK_RUN(test_gpt_oss_template);
     CHECK_RUN(test_absent);
     CHECK_RUN(test_malformed);
     CHECK_RUN(test_failing_allocations);

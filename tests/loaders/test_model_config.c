@@ -2,6 +2,8 @@
  * public configs. Expected values are those of transformers 5.23. */
 #include "check.h"
 
+#include <math.h>
+
 #include "base/sizes.h"
 #include "loaders/config/generation_config.h"
 #include "loaders/config/model_config.h"
@@ -594,6 +596,31 @@ static void test_packed_integers(void) {
     qr_model_config_free(&c);
 }
 
+/* Groups of several formats, each once, in the order of the file. */
+static void test_packing_groups(void) {
+    PARSE("{'model_type':'llama','quantization_config':{'quant_method':'compressed-tensors','format':"
+          "'mixed-precision','config_groups':{'a':{'format':'int-quantized','targets':['Linear'],'weights':{"
+          "'num_bits':8}},'kv':{'input_activations':{'num_bits':8},'weights':null},'b':{'format':'float-quantized',"
+          "'targets':['re:.*down_proj$'],'weights':{'num_bits':8,'type':'float'}},'c':{'format':'int-quantized',"
+          "'targets':['model.layers.0.mlp.up_proj'],'weights':{'num_bits':8}}},'ignore':['re:.*lm_head']}}");
+    const qr_packing *packing = &c.quantization.packing;
+    CHECK_INT(packing->kind, QR_PACKING_INT8);
+    CHECK_STR(qr_packing_name(packing), "mixed-precision");
+    REQUIRE(packing->next != NULL);
+    CHECK_INT(packing->next->kind, QR_PACKING_FLOAT8);
+    CHECK(packing->next->next == NULL);
+    qr_model_config_free(&c);
+    char text[4096] = "{'model_type':'llama','quantization_config':{'quant_method':'compressed-tensors','format':"
+                      "'pack-quantized','config_groups':{";
+    for (int i = 1; i <= 17; i++) {
+        const size_t n = strlen(text);
+        snprintf(text + n, sizeof text - n, "%s'g%d':{'weights':{'num_bits':4,'strategy':'group','group_size':%d}}",
+                 i > 1 ? "," : "", i, 8 * i);
+    }
+    strcat(text, "}}}");
+    check_refused(text, QRUN_ERROR_UNSUPPORTED, "\"config_groups\" of more than 16 formats");
+}
+
 static void test_refused_packings(void) {
     static const struct {
         const char *text;
@@ -631,9 +658,8 @@ static void test_refused_packings(void) {
         {COMPRESSED("int-quantized", "'num_bits':8") ",'transform_config':{'config_groups':{'R1':{}}}",
          QRUN_ERROR_UNSUPPORTED, "\"transform_config\" of R1"},
         {"'quant_method':'compressed-tensors','format':'mixed-precision','config_groups':{'a':{'format':"
-         "'int-quantized','weights':{'num_bits':8}},'b':{'format':'float-quantized','weights':{'num_bits':8,"
-         "'type':'float'}}}",
-         QRUN_ERROR_UNSUPPORTED, "\"config_groups\" of several formats"},
+         "'int-quantized','weights':{'num_bits':8}},'b':{'weights':{'num_bits':8,'type':'float'}}}",
+         QRUN_ERROR_UNSUPPORTED, "weights of 8 bits (float) in the format mixed-precision"},
         {"'quant_method':'compressed-tensors','format':'int-quantized','config_groups':{'W8A8':['Linear']}",
          QRUN_ERROR_UNSUPPORTED, "\"config_groups\" of W8A8"},
     };
@@ -657,6 +683,37 @@ static void test_gpt_oss(void) {
     qr_model_config_free(&c);
 }
 
+static void test_muse_glimmer(void) {
+    PARSE("{'model_type':'muse_glimmer','text_config':{'model_type':'muse_glimmer_text','num_hidden_layers':6}}");
+    CHECK(c.is_multimodal && c.norm_adds_one && c.final_norm_is_plain && c.norms_embeddings && c.norms_heads);
+    CHECK(c.attn_gate_apart && !c.attn_output_gate && !c.qkv_bias && !c.tie_word_embeddings);
+    CHECK_INT(c.hidden_size, 6656);
+    CHECK_INT(c.n_kv_heads, 2);
+    CHECK_INT(c.sliding_window, 2048);
+    for (int64_t l = 0; l < 6; l++) {
+        const bool is_local = l != 1 && l != 5; /* every fourth from the last is not */
+        CHECK(c.layer_slides[l] == is_local && c.layer_rotates[l] == is_local);
+    }
+    CHECK(c.norm_eps == 1e-5 && c.post_norm_eps == 1e-8 && c.final_logit_softcapping == 20);
+    CHECK(fabs(c.attention_multiplier * sqrt(128.0) - 3.87) < 1e-12 && fabs(c.logits_scaling - sqrt(26.0)) < 1e-12);
+    qr_model_config_free(&c);
+}
+
+static void test_muse_glimmer_layers(void) {
+    PARSE("{'model_type':'muse_glimmer_text','num_hidden_layers':3,'layer_rope_theta':[5e5,0,5e5],'layer_types':["
+          "'full_attention','sliding_attention','full_attention'],'rope_parameters':{'rope_type':'default',"
+          "'rope_theta':5e5},'qk_scale_factor':2,'output_multiplier':0.5,'post_norm_eps':0.25}");
+    CHECK(c.layer_rotates[0] && !c.layer_rotates[1] && c.layer_rotates[2] && c.layer_slides[1] && !c.layer_slides[0]);
+    CHECK(c.rope.theta == 5e5 && c.post_norm_eps == 0.25 && c.logits_scaling == 2);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'muse_glimmer_text','num_hidden_layers':2,'layer_rope_theta':[1e4,5e5]}",
+                  QRUN_ERROR_UNSUPPORTED, "\"layer_rope_theta\" has 10000 and 500000");
+    check_refused("{'model_type':'muse_glimmer_text','num_hidden_layers':2,'layer_rope_theta':[1e4]}", QRUN_ERROR_INPUT,
+                  "\"layer_rope_theta\" should be a list of 2 numbers");
+    check_refused("{'model_type':'muse_glimmer_text','num_hidden_layers':1,'layer_rope_theta':['a']}", QRUN_ERROR_INPUT,
+                  "\"layer_rope_theta\" should be a list of 1 number");
+}
+
 static void test_refusals(void) {
     static const struct {
         const char *text;
@@ -665,10 +722,10 @@ static void test_refusals(void) {
     } cases[] = {
         {"{'model_type':'nothing'}", QRUN_ERROR_UNSUPPORTED,
          "config: model_type \"nothing\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
-         "qwen3_5_moe, "
+         "qwen3_5_moe, muse_glimmer, "
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
          "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
-         "qwen3_next, gpt2"},
+         "qwen3_next, muse_glimmer_text, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1045,8 +1102,11 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_layers_with_experts);
     CHECK_RUN(test_packed_folders);
     CHECK_RUN(test_packed_integers);
+    CHECK_RUN(test_packing_groups);
     CHECK_RUN(test_refused_packings);
     CHECK_RUN(test_gpt_oss);
+    CHECK_RUN(test_muse_glimmer);
+    CHECK_RUN(test_muse_glimmer_layers);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_families_that_are_out);
     CHECK_RUN(test_granite4);

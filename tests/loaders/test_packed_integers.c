@@ -45,8 +45,8 @@ static void check_matrix(const qr_packing *packing, const qr_safetensors_spec *s
         for (int c = 0; c < cols; c++) {
             const float value = expected(packing, r, c);
             CHECK_MSG(values[r * cols + c] == value && row_alone[c] == value,
-                      "%s of %d bits: row %d column %d is %g, not %g", qr_packing_name(packing->kind), packing->bits, r,
-                      c, (double)values[r * cols + c], (double)value);
+                      "%s of %d bits: row %d column %d is %g, not %g", qr_packing_kind_name(packing->kind),
+                      packing->bits, r, c, (double)values[r * cols + c], (double)value);
         }
     }
     qr_safetensors_close(file);
@@ -407,6 +407,71 @@ static void test_refusals(void) {
     for (size_t i = 0; i < QR_COUNT_OF(refusals); i++) { check_refused(&refusals[i]); }
 }
 
+/* ---- Several formats in a folder --------------------------------------------------------------------------------- */
+
+/* The one of four packings that the tensors of [16, 64] fit; the message where none or two do. */
+static void check_choice(const qr_safetensors_spec *specs, size_t n, int64_t block_cols, int bits, bool has_zeros,
+                         const char *message) {
+    static const int64_t dims[] = {16, 64};
+    qr_packing asymmetric = INT, wide = {.kind = QR_PACKING_INT, .bits = 8, .block_rows = 1, .block_cols = 16};
+    qr_packing whole = {.kind = QR_PACKING_FLOAT8, .bits = 8};
+    qr_packing first = {.kind = QR_PACKING_INT, .bits = 4, .block_rows = 1, .block_cols = 32, .next = &asymmetric};
+    asymmetric.next = &wide;
+    wide.next = &whole;
+    const void *contents[MOST_SPECS] = {NULL};
+    qr_stored_weight stored;
+    qr_error err = {0};
+    for (size_t i = 0; i < n; i++) { contents[i] = specs[i].dtype == QR_DTYPE_I64 ? dims : NULL; }
+    qr_safetensors *file = file_of(specs, contents, n);
+    const qrun_status status = qr_stored_weight_find(file, "m", 16, 64, false, &first, &stored, &err);
+    if (message != NULL) {
+        CHECK(status != QRUN_OK);
+        CHECK_MSG(strstr(err.message, message) != NULL, "%s\n instead of: %s", err.message, message);
+    } else {
+        CHECK_MSG(status == QRUN_OK, "%s", err.message);
+        CHECK_INT(stored.packed.block_cols, block_cols);
+        CHECK_INT(stored.packed.bits, bits);
+        CHECK((stored.packed.zeros != NULL) == has_zeros);
+    }
+    qr_safetensors_close(file);
+}
+#define CHECK_CHOICE(block_cols, bits, has_zeros, message, ...)                                    \
+    do {                                                                                           \
+        const qr_safetensors_spec specs[] = {__VA_ARGS__};                                         \
+        check_choice(specs, sizeof specs / sizeof specs[0], block_cols, bits, has_zeros, message); \
+    } while (0)
+
+static void test_several_formats(void) {
+    CHECK_CHOICE(32, 4, false, NULL, PACKED(16, 8), SCALE(16, 2), SHAPE);
+    CHECK_CHOICE(32, 4, true, NULL, PACKED(16, 8), SCALE(16, 2), SHAPE,
+                 {"m.weight_zero_point", QR_DTYPE_I32, 2, {2, 2}});
+    CHECK_CHOICE(16, 8, false, NULL, PACKED(16, 16), SCALE(16, 4), SHAPE);
+    CHECK_CHOICE(64, 8, false, NULL, {"m.weight", QR_DTYPE_F8_E4M3, 2, {16, 64}}, SCALE(1, 1));
+    CHECK_CHOICE(0, 0, false, "\"m.weight_packed\" has shape [16, 12] and should have [16, 16]", PACKED(16, 12),
+                 SCALE(16, 2), SHAPE);
+    CHECK_CHOICE(0, 0, false, "\"m.weight_scale\" has shape [16, 8] and should have [16, 2]", PACKED(16, 8),
+                 SCALE(16, 8), SHAPE, {"m.weight_zero_point", QR_DTYPE_I32, 2, {2, 2}});
+}
+
+/* Groups that read one matrix alike are no question, and those that do not are. */
+static void test_formats_that_both_fit(void) {
+    qr_packing other = {.kind = QR_PACKING_FLOAT8, .bits = 8, .block_rows = 128, .block_cols = 128};
+    qr_packing packing = {.kind = QR_PACKING_FLOAT8, .bits = 8, .next = &other};
+    const qr_safetensors_spec small[] = {{"m.weight", QR_DTYPE_F8_E4M3, 2, {16, 64}}, SCALE(1, 1)};
+    const qr_safetensors_spec large[] = {{"m.weight", QR_DTYPE_F8_E4M3, 2, {16, 300}}, SCALE(1, 3)};
+    qr_stored_weight stored;
+    qr_error err = {0};
+    qr_safetensors *file = file_of(small, (const void *const[]){NULL, NULL}, 2);
+    CHECK_MSG(qr_stored_weight_find(file, "m", 16, 64, false, &packing, &stored, &err) == QRUN_OK, "%s", err.message);
+    qr_safetensors_close(file);
+    packing.block_rows = 128, packing.block_cols = 110; /* three blocks as well */
+    file = file_of(large, (const void *const[]){NULL, NULL}, 2);
+    CHECK_INT(qr_stored_weight_find(file, "m", 16, 300, false, &packing, &stored, &err), QRUN_ERROR_UNSUPPORTED);
+    CHECK_MSG(strstr(err.message, "m.weight: two of the \"config_groups\" in config.json fit it") != NULL, "%s",
+              err.message);
+    qr_safetensors_close(file);
+}
+
 /* A folder leaves some modules as they were. */
 static void test_plain_beside_packed(void) {
     const qr_packing packing = GPTQ;
@@ -436,6 +501,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_int8);
     CHECK_RUN(test_nvfp4);
     CHECK_RUN(test_refusals);
+    CHECK_RUN(test_several_formats);
+    CHECK_RUN(test_formats_that_both_fit);
     CHECK_RUN(test_plain_beside_packed);
     temporary_remove(&folder);
     return check_end();

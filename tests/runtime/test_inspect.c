@@ -151,6 +151,7 @@ static void test_packed_folders(void) {
         {MODELS "qwen3-w4a16", "pack-quantized"},
         {MODELS "llama-fp8-blocks", "float-quantized"},
         {MODELS "llama-nvfp4", "nvfp4-pack-quantized"},
+        {MODELS "qwen3-mixed", "mixed-precision"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
         qr_json *root = inspect(cases[i][0], false);

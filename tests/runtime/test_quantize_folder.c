@@ -285,6 +285,7 @@ static void test_reads_back_as_quantised_on_load(void) {
                                         MODELS "qwen3-moe-w8",
                                         MODELS "llama-fp8-blocks",
                                         MODELS "llama-nvfp4",
+                                        MODELS "qwen3-mixed",
                                         MODELS "mixtral",
                                         EXAMPLE};
     static const qrun_quant quants[] = {QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8};

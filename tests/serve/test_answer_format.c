@@ -9,33 +9,35 @@
 
 #include "serve/answer_format.h"
 
-/* A tokenizer with this template; NULL when it is refused. */
-static qrun_tokenizer *with_template(const char *text) {
-    char folder[] = "/tmp/qrun-format.XXXXXX", path[256];
+static bool write_text(const char *path, const char *text) {
+    FILE *file = fopen(path, "wb");
+    if (file == NULL) { return false; }
+    fputs(text, file);
+    return fclose(file) == 0;
+}
+
+/* A tokenizer with this template, and with this tokenizer.json or (NULL) the shipped model's; NULL when it is refused.
+ */
+static qrun_tokenizer *with_files(const char *text, const char *tokenizer_json) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"};
+    char folder[] = "/tmp/qrun-format.XXXXXX", paths[3][256], target[512];
     qrun_tokenizer *tokenizer = NULL;
     if (mkdtemp(folder) == NULL) { return NULL; }
-    snprintf(path, sizeof path, "%s/chat_template.jinja", folder);
-    FILE *file = fopen(path, "wb");
-    if (file != NULL) {
-        fputs(text, file);
-        fclose(file);
-        static const char *const names[] = {"tokenizer.json", "tokenizer_config.json"};
-        char links[2][256], target[512];
-        for (int i = 0; i < 2; i++) {
-            snprintf(links[i], sizeof links[i], "%s/%s", folder, names[i]);
-            snprintf(target, sizeof target, QRUN_SOURCE_DIR "/examples/model/%s", names[i]);
-            (void)!symlink(target, links[i]);
-        }
-        (void)qrun_tokenizer_open(NULL, folder, &tokenizer, NULL);
-        for (int i = 0; i < 2; i++) { unlink(links[i]); }
+    for (int i = 0; i < 3; i++) { snprintf(paths[i], sizeof paths[i], "%s/%s", folder, names[i]); }
+    for (int i = 0; i < 2 && tokenizer_json == NULL; i++) {
+        snprintf(target, sizeof target, QRUN_SOURCE_DIR "/examples/model/%s", names[i]);
+        (void)!symlink(target, paths[i]);
     }
-    unlink(path);
+    if ((tokenizer_json == NULL || write_text(paths[0], tokenizer_json)) && write_text(paths[2], text)) {
+        (void)qrun_tokenizer_open(NULL, folder, &tokenizer, NULL);
+    }
+    for (int i = 0; i < 3; i++) { unlink(paths[i]); }
     rmdir(folder);
     return tokenizer;
 }
 
 static bool learn(const char *text, answer_format *format) {
-    qrun_tokenizer *tokenizer = with_template(text);
+    qrun_tokenizer *tokenizer = with_files(text, NULL);
     answer_format_learn(tokenizer, format);
     const bool opened = tokenizer != NULL;
     qrun_tokenizer_destroy(tokenizer);
@@ -63,6 +65,8 @@ static void test_small_templates(void) {
         {TEMPLATE("<start_function_call>call:{{ c.function.name }}{}", ""), CALLS_GEMMA, NULL},
         {TEMPLATE("<|tool_call>call:{{ c.function.name }}{}", ""), CALLS_GEMMA, NULL},
         {TEMPLATE("(calls {{ c.function.name }})", ""), CALLS_NONE, NULL},
+        {TEMPLATE("to=functions.{{ c.function.name }}<|channel|>commentary", ""), CALLS_HARMONY, NULL},
+        {TEMPLATE("", "<|channel|>analysis<|message|>{{ m.reasoning_content }}<|end|>"), CALLS_HARMONY, NULL},
         {TEMPLATE("", "") "<think>\n", CALLS_NONE, "<think>"}, /* the prompt ends within a thought */
         {"{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}", CALLS_NONE, "<think>"},
         {"{% for m in messages %}{{ m.content }}{% endfor %}", CALLS_NONE, NULL},
@@ -137,8 +141,44 @@ static void test_real_templates(void) {
     free(text);
 }
 
+/* gpt-oss' own template, and the one of the tests that has its constructs. */
+static void test_harmony(void) {
+    for (int i = 0; i < 2; i++) {
+        answer_format format;
+        const char *path = i == 0 ? QRUN_SOURCE_DIR "/tests/fixtures/templates/harmony.jinja"
+                                  : check_shared_data("chat-templates/gpt-oss.jinja");
+        if (path == NULL) {
+            check_skip("there is no chat-templates/gpt-oss.jinja among the real data");
+            return;
+        }
+        char *text = read_all(path);
+        CHECK(learn(text, &format));
+        CHECK_INT(format.calls, CALLS_HARMONY);
+        CHECK(format.think_begin == NULL);
+        free(text);
+    }
+}
+
+/* Markers that are special tokens are found by their ids; of Harmony's model those of Harmony alone. */
+static void test_hidden(void) {
+    static const char template[] = TEMPLATE("to=functions.{{ c.function.name }}", "");
+    static const char tokenizer[] =
+        "{\"version\":\"1.0\",\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0,\"<|end|>\":1,\"<|channel|>\":2,"
+        "\"<think>\":3},\"unk_token\":\"a\"},\"added_tokens\":[{\"id\":1,\"content\":\"<|end|>\",\"special\":true},"
+        "{\"id\":2,\"content\":\"<|channel|>\",\"special\":true},{\"id\":3,\"content\":\"<think>\",\"special\":true}]}";
+    answer_format format = {.n_hidden = 0};
+    qrun_tokenizer *opened = with_files(template, tokenizer);
+    REQUIRE(opened != NULL);
+    answer_format_learn(opened, &format);
+    CHECK_INT(format.calls, CALLS_HARMONY);
+    CHECK_STR(answer_format_hidden(&format, 1), "<|end|>");
+    CHECK_STR(answer_format_hidden(&format, 2), "<|channel|>");
+    CHECK(answer_format_hidden(&format, 3) == NULL && format.n_hidden == 2);
+    qrun_tokenizer_destroy(opened);
+}
+
 static int print_folder(const char *folder) {
-    static const char *const styles[] = {"none", "tagged", "llama", "mistral", "gemma"};
+    static const char *const styles[] = {"none", "tagged", "llama", "mistral", "gemma", "harmony"};
     DIR *list = opendir(folder);
     for (const struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
         char path[1024];
@@ -160,5 +200,7 @@ int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_small_templates);
     CHECK_RUN(test_real_templates);
+    CHECK_RUN(test_harmony);
+    CHECK_RUN(test_hidden);
     return check_end();
 }

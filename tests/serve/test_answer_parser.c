@@ -172,6 +172,93 @@ static void test_gemma(void) {
     CHECK_FORMAT(&format, true, false, cases);
 }
 
+#define CALL_F "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+
+static void test_harmony(void) {
+    static const answer_format format = {.calls = CALLS_HARMONY};
+    static const parser_case cases[] = {
+        {"<|channel|>final<|message|>Hello", "Hello||"},
+        {"<|channel|>analysis<|message|>Hm. <|end|><|start|>assistant<|channel|>final<|message|> Hi\n<|return|>",
+         " Hi\n|Hm. |"},
+        {"<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|>", "|a\nb|"},
+        {"<|channel|>analysis<|message|>Look.<|end|><|start|>assistant" CALL_F "{\"a\": 1.50}<|call|>",
+         "|Look.|f({\"a\": 1.50})"},
+        {" to=functions.f<|channel|>commentary json<|message|>{}", "||f({})"}, /* as templates write it */
+        {CALL_F "{\"a\":1}<|end|><|start|>assistant<|channel|>commentary to=functions.g<|message|>{}",
+         "||f({\"a\":1})g({})"},
+        /* A preamble is for the reader, and not the answer yet. */
+        {"<|channel|>commentary<|message|>I look.<|end|>\n<|start|>assistant" CALL_F "{}<|call|>", "I look.||f({})"},
+        {"<|channel|>commentary<|message|>One.<|end|><|start|>assistant<|channel|>final<|message|>Two.",
+         "One.\nTwo.||"},
+        /* A tool of the model's own, for its thoughts. */
+        {"<|channel|>analysis to=python code<|message|>print(1)<|call|><|start|>assistant<|channel|>final<|message|>1",
+         "1|print(1)|"},
+        {"<|channel|>commentary to=browser.search<|message|>{\"q\":1}<|call|>", "|{\"q\":1}|"},
+        {CALL_F "{\"a\": <|call|>", "{\"a\": ||"},
+        {CALL_F "[1]<|call|>", "[1]||"},
+        {CALL_F "{} {}<|call|>", "{} {}||"},
+        {CALL_F "", "||"},
+        {"<|channel|>commentary to=functions.<|message|>{}", "{}||"},
+        {"<|channel|>commentary to=functions.f <|cons", "||"}, /* cut short */
+        {"<|channel|>final<|message|>a <|en", "a <|en||"},
+        {"<|channel|>final<|message|>a<|start|>assistant<|channel|>final<|message|>b", "a\nb||"}, /* no end */
+        {"Hello", "Hello||"},                                                                     /* not on a channel */
+        {" \n Hello <|end|> ", " \n Hello ||"},
+        {"to", "to||"},
+        {"to=5 is <", "to=5 is <||"},
+        {" \n", " \n||"},
+        {"", "||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+    static const parser_case without[] = {
+        {"<|channel|>analysis<|message|>a<|end|><|start|>assistant" CALL_F "{}<|call|>", "{}|a|"},
+    };
+    CHECK_FORMAT(&format, false, false, without);
+}
+
+/* Markers that an answer's text leaves out come beside it; those that say nothing where they come stay out. */
+static void test_hidden_markers(void) {
+    static const answer_format format = {.calls = CALLS_HARMONY};
+    static const char *const pieces[] = {"<|channel|>",
+                                         "analysis",
+                                         "<|message|>",
+                                         "Hm",
+                                         "<|constrain|>",
+                                         ".",
+                                         "<|end|>",
+                                         "<|start|>",
+                                         "assistant",
+                                         "<|channel|>",
+                                         "commentary to=functions.f ",
+                                         "<|constrain|>",
+                                         "json",
+                                         "<|message|>",
+                                         "{\"b\": \"x",
+                                         "<|channel|>",
+                                         "\"}",
+                                         "<|call|>"};
+    cJSON *tools = cJSON_Parse(tools_json);
+    answer_parser parser;
+    answer_delta whole = {.calls = NULL};
+    answer_parser_start(&parser, &format, tools, false);
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        if (pieces[i][0] == '<') {
+            answer_parser_push_hidden(&parser, pieces[i], &whole);
+        } else {
+            answer_parser_push(&parser, pieces[i], strlen(pieces[i]), &whole);
+        }
+    }
+    answer_parser_finish(&parser, &whole);
+    CHECK(whole.content.size == 0);
+    CHECK_STR(whole.thought.data, "Hm.");
+    const cJSON *call = cJSON_GetArrayItem(whole.calls, 0);
+    CHECK_STR(cJSON_GetStringValue(cJSON_GetObjectItem(call, "name")), "f");
+    CHECK_STR(cJSON_GetStringValue(cJSON_GetObjectItem(call, "arguments")), "{\"b\": \"x\"}");
+    answer_delta_free(&whole);
+    answer_parser_free(&parser);
+    cJSON_Delete(tools);
+}
+
 /* What is left of a call that is none has no bounds to its depth or number of tries. */
 static void test_deep_and_long(void) {
     static const answer_format format = {.calls = CALLS_GEMMA};
@@ -200,6 +287,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_llama);
     CHECK_RUN(test_mistral);
     CHECK_RUN(test_gemma);
+    CHECK_RUN(test_harmony);
+    CHECK_RUN(test_hidden_markers);
     CHECK_RUN(test_deep_and_long);
     return check_end();
 }

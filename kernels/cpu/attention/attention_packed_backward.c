@@ -317,6 +317,24 @@ static void delta_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
+/* Token by token from what is there, so that the sum does not depend on how the tokens are cut into parts. */
+static void add_dsinks(const struct call *call) {
+    const qr_attention_packed_args *forward = &call->args->forward;
+    const int64_t n_heads = forward->n_heads;
+    float *dsinks = call->args->dsinks;
+    for (int64_t h = 0; h < n_heads; h += QR_VEC) {
+        const qr_vec sink = qr_vec_load_n(forward->sinks + h, n_heads - h);
+        qr_vec sum = qr_vec_load_n(dsinks + h, n_heads - h);
+        for (int64_t t = 0; t < forward->n_tokens; t++) {
+            const int64_t at = t * n_heads + h;
+            const qr_vec lse = qr_vec_load_n(forward->lse + at, n_heads - h);
+            const qr_vec delta = qr_vec_load_n(call->tiling.delta + at, n_heads - h);
+            sum = qr_vec_sub(sum, qr_vec_mul(qr_vec_exp(qr_vec_sub(sink, lse)), delta));
+        }
+        qr_vec_store_n(dsinks + h, sum, n_heads - h);
+    }
+}
+
 static void run_part(const qr_backend *backend, const qr_attention_packed_backward_args *part, void *workspace) {
     enum { TASKS_PER_THREAD = 2 };
     const qr_attention_packed_args *forward = &part->forward;
@@ -326,6 +344,7 @@ static void run_part(const qr_backend *backend, const qr_attention_packed_backwa
     qr_packed_kv_write(forward, &call.tiling.pages, &write);
     QR_ISA(qr_cpu_kv_write)(backend, &write);
     qr_cpu_run_ranges(backend, forward->n_tokens, (int64_t)forward->n_heads * forward->head_dim, delta_rows, &call);
+    if (part->dsinks != NULL) { add_dsinks(&call); }
     const int64_t n_tasks = (int64_t)forward->n_seqs * forward->n_kv_heads;
     const int64_t n_threads = qr_threads_count(backend->threads);
     if (n_threads == 1 || n_tasks >= TASKS_PER_THREAD * n_threads) {

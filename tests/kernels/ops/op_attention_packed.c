@@ -23,6 +23,7 @@ typedef struct packed_case {
     bool bf16_products;
     bool has_sinks;
     const float *sinks;        /* [n_heads] or NULL */
+    const float *dsinks;       /* [n_heads]: what is added to */
     int64_t start[N_SEQS + 1]; /* rows of each sequence in the matrices below */
     const float *qkv;          /* [n_tokens, qkv_row + gap] */
     const float *qkv_rounded;  /* the same, with k and v rounded */
@@ -236,11 +237,9 @@ static void check_forward(const packed_case *c, const char *label) {
 
 /* --- Backward --- */
 
-/* A token of a row: dq, dk, dv side by side. */
-static void exec_packed_backward(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
-    (void)dtype;
-    const packed_case *c = data;
-    int32_t starts[N_SEQS + 1];
+/* dqkv [n_tokens, qkv_row], packed; dsinks NULL: not wanted. */
+static void run_backward(op_run *run, const packed_case *c, int64_t first, int64_t n, int32_t *starts, float *packed,
+                         float *dsinks) {
     qr_attention_packed_backward_args args = {.forward = packed_args(run, c, first, n, starts)};
     const int64_t n_tokens = args.forward.n_tokens, begin = c->start[first], row = out_row(c);
     const size_t out_size = qr_dtype_bytes(c->out_dtype);
@@ -255,12 +254,34 @@ static void exec_packed_backward(op_run *run, const void *data, int64_t first, i
     args.dk = dqkv + row;
     args.dv = dqkv + row + (int64_t)c->n_kv_heads * c->head_dim;
     args.dqkv_stride = qkv_row(c) + c->gap;
+    const size_t sinks_bytes = (size_t)c->n_heads * sizeof(float);
+    if (dsinks != NULL) { args.dsinks = op_output(run, c->dsinks, 1, sinks_bytes, sinks_bytes); }
     op_call(run, QR_OP_attention_packed_backward, &args);
-    float *packed = qr_alloc((size_t)(n_tokens * qkv_row(c)) * sizeof(float));
     op_read(run, dqkv, packed);
+    if (dsinks != NULL) { op_read(run, args.dsinks, dsinks); }
+}
+
+/* A token of a row: dq, dk, dv side by side. */
+static void exec_packed_backward(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+    (void)dtype;
+    const packed_case *c = data;
+    int32_t starts[N_SEQS + 1];
+    const int64_t n_tokens = c->start[first + n] - c->start[first];
+    float *packed = qr_alloc((size_t)(n_tokens * qkv_row(c)) * sizeof(float));
+    run_backward(run, c, first, n, starts, packed, NULL);
     memset(out, 0, (size_t)(n * MAX_TOKENS * qkv_row(c)) * sizeof(float));
     place(c, first, n, packed, qkv_row(c), sizeof(float), 0, qkv_row(c), out);
     op_run_end(run); /* before the starts on this stack go */
+    qr_free(packed);
+}
+
+static void exec_dsinks(op_run *run, const void *data, int64_t first, int64_t n, qr_dtype dtype, void *out) {
+    (void)dtype, (void)first, (void)n;
+    const packed_case *c = data;
+    int32_t starts[N_SEQS + 1];
+    float *packed = qr_alloc((size_t)(c->start[N_SEQS] * qkv_row(c)) * sizeof(float));
+    run_backward(run, c, 0, N_SEQS, starts, packed, out);
+    op_run_end(run);
     qr_free(packed);
 }
 
@@ -328,6 +349,40 @@ static void backward_bound(const packed_case *c, int s, int64_t t, int64_t h, do
     }
 }
 
+/* A sum over tokens of what is there and of exp(sink − lse) · delta: the exponential errs by its argument's rounding
+ * and 3 u, delta by (d + 2) u of its terms. delta is of dout as given. */
+static void dsinks_bound(const packed_case *c, double *bound) {
+    const int64_t n_tokens = c->start[N_SEQS];
+    const double terms = ((double)n_tokens + 3.0) * OP_U;
+    for (int64_t h = 0; h < c->n_heads; h++) {
+        bound[h] = terms * fabs((double)c->dsinks[h]);
+        for (int64_t t = 0; t < n_tokens; t++) {
+            const int64_t at = (t * c->n_heads + h) * c->head_dim;
+            const double from_lse = (double)c->sinks[h] - (double)c->lse[t * c->n_heads + h], p = exp(from_lse);
+            double magnitude = 0.0;
+            for (int64_t j = 0; j < c->head_dim; j++) {
+                magnitude += fabs((double)c->dout[at + j] * op_from_dtype(c->out, c->out_dtype, at + j));
+            }
+            bound[h] += p * magnitude * (fabs(from_lse) * OP_U + (double)(c->head_dim + 5) * OP_U + terms);
+        }
+    }
+}
+
+static void check_dsinks(const packed_case *c, const char *label) {
+    double *bound = op_doubles(c->n_heads);
+    dsinks_bound(c, bound);
+    op_case sums = {.n_rows = 1,
+                    .row = c->n_heads,
+                    .exec = exec_dsinks,
+                    .data = c,
+                    .bound = bound,
+                    .whole = true,
+                    .not_on_cuda = true};
+    snprintf(sums.label, sizeof sums.label, "attention_packed_backward of sinks, %s", label);
+    op_check_case(&sums, QR_DTYPE_F32);
+    qr_free(bound);
+}
+
 static void check_backward(const packed_case *c, const char *label) {
     double *bound = op_doubles(N_SEQS * MAX_TOKENS * qkv_row(c));
     for (int s = 0; s < N_SEQS; s++) {
@@ -342,6 +397,7 @@ static void check_backward(const packed_case *c, const char *label) {
     whole.not_on_cuda = c->sinks != NULL;
     op_check_case(&whole, QR_DTYPE_F32);
     qr_free(bound);
+    if (c->sinks != NULL) { check_dsinks(c, label); }
 }
 
 /* --- Cases --- */
@@ -386,6 +442,8 @@ static void check_shape(packed_case shape, bool backward) {
     float *lse = qr_alloc((size_t)(n_tokens * data.n_heads) * sizeof(float));
     float *sinks = op_normals(data.n_heads, 3, 4.0);
     data.sinks = shape.has_sinks ? sinks : NULL;
+    float *dsinks = op_normals(data.n_heads, 4, 1.0);
+    data.dsinks = dsinks;
     data.qkv = qkv;
     float *qkv_rounded = with_rounded_kv(&data, n_tokens);
     data.qkv_rounded = qkv_rounded;
@@ -404,6 +462,7 @@ static void check_shape(packed_case shape, bool backward) {
         check_forward(&data, label);
     }
     qr_free(sinks);
+    qr_free(dsinks);
     qr_free(qkv);
     qr_free(qkv_rounded);
     qr_free(dout);
