@@ -12,7 +12,7 @@
 
 enum { MAX_ROWS = 100, SEED = 20 };
 
-static const int64_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 64, 100};
+static const int64_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 23, 47, 48, 64, 100};
 
 /* A matrix in canonical form, and what it stands for. */
 typedef struct matrix {

@@ -233,8 +233,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .sum_stride = SUM_COLS,
     };
     product.n_k = run->n_k_padded;
-    const bool decoded =
-        matmul->decode != NULL && product.n_x <= QR_CPU_DECODE_ROWS && matmul->decode(&panel, &product);
+    const bool decoded = matmul->decode != NULL && product.n_x <= QR_CPU_FEW_ROWS && matmul->decode(&panel, &product);
     if (!decoded) { multiply_panel(run, &panel, &product); }
     store_rows(run, weight, product.sums, group->first + i, product.n_x, row, product.n_w);
 }

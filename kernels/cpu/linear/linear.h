@@ -19,7 +19,7 @@
 enum {
     QR_CPU_PANEL_ROWS = 64,   /* weight rows of a task; a multiple of the NF4 group */
     QR_CPU_CHUNK_ROWS = 256,  /* rows of x of a task: dequantising then takes 2 % of the time of its products */
-    QR_CPU_DECODE_ROWS = 4,   /* of x, at most, for kernels that work from the codes */
+    QR_CPU_DECODE_ROWS = 4,   /* of x, at most, that never pass through a panel: they may be read in place */
     QR_CPU_FEW_ROWS = 64,     /* of x: a task then dequantises its weights in pieces that stay in L1 */
     QR_CPU_VECTOR_BYTES = 64, /* the widest vector: operands are padded to it with zeros */
     QR_CPU_EXERCISE_ROUNDS = 100000,
@@ -58,8 +58,8 @@ typedef struct qr_cpu_matmul {
     qr_dtype x_dtype;     /* of x; the weights are rounded to its values (and both held in element_bytes) */
     void (*fetch)(const qr_cpu_panel *panel);
     void (*multiply)(const qr_cpu_product *product);
-    /* Whole K at once from the codes, for x of up to QR_CPU_DECODE_ROWS rows; product->w, w_stride and first are not
-     * used. False: there is none for this format. NULL: for no format. */
+    /* Whole K at once from the codes, for x of up to QR_CPU_FEW_ROWS rows; product->w, w_stride and first are not used,
+     * and panel->dst is scratch. False: there is none for this format and as many rows. NULL: there is none. */
     bool (*decode)(const qr_cpu_panel *panel, const qr_cpu_product *product);
     /* All of linear by matrix tiles, in place of multiply and decode; NULL: there are none. */
     const struct qr_cpu_tiles_kernel *tiles;

@@ -14,6 +14,7 @@
 #include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_bf16_fetch.h"
+#include "kernels/cpu/linear/linear_bf16_few_rows.h"
 #include "kernels/cpu/linear/nf4_avx512_bf16.h"
 #include "kernels/cpu/simd/vec_tile.h"
 
@@ -26,6 +27,9 @@ static inline __m512 tile_dot(__m512 acc, __m512bh w, __m512bh x) { return _mm51
 #include "kernels/cpu/linear/linear_microkernel.h"
 
 enum { K_BLOCK = 1024, DECODE_ACCUMULATORS = 16, PREFETCH_BYTES = 6144, STORED_AHEAD_BYTES = 12288 };
+
+/* Rows of x from which on fetching beside products pays: the tile that does it then has five at least. */
+enum { BESIDE_ROWS = 9 };
 
 /* Rows of the group that are in work at once: with n_x rows of x, 16 accumulators (12 for three). */
 static inline int decode_row_count(const int n_x) { return n_x == 1 ? 16 : n_x == 2 ? 8 : 4; }
@@ -138,7 +142,7 @@ static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
         CASE(2)
         CASE(3)
         CASE(4)
-        default: return false;
+        default: return product->n_x >= BESIDE_ROWS && qr_cpu_multiply_few_bf16(p, product);
     }
 #undef CASE
 }
