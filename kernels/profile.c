@@ -17,7 +17,9 @@ struct qr_profile {
 };
 
 qrun_status qr_profile_begin(qr_backend *backend, qr_error *err) {
-    if (backend->profile != NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "ops are being timed already"); }
+    if (backend->profile != NULL || backend->timeline != NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "ops are being timed already");
+    }
     qr_profile *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "times of ops", sizeof *made); }
     const qrun_status status = backend->mark != NULL ? backend->marks_begin(backend, 2 * MOST_PENDING, err) : QRUN_OK;

@@ -14,9 +14,13 @@ struct qrun_context {
     qr_backend *backend;
     pthread_mutex_t compute_lock; /* held by the one thread that issues work on the backend */
     qrun_numerics numerics;
-    qr_collectives *ranks;            /* NULL: this process is the only one */
-    const qr_named_device *plans_for; /* nothing but plans is made, for this device's memory; NULL: for its own */
+    qr_collectives *ranks;             /* NULL: this process is the only one */
+    struct qr_timeline_copy *timeline; /* what qrun_context_timeline_get lent last; NULL: nothing */
+    const qr_named_device *plans_for;  /* nothing but plans is made, for this device's memory; NULL: for its own */
     char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" did not choose a GPU; else empty */
 };
+
+/* Of the last step that stopped; all 0 without a timeline. */
+qrun_phases qr_context_phases(const qrun_context *context);
 
 #endif
