@@ -28,6 +28,9 @@ static int check_options(const finetune_options *o) {
         return complain(EXIT_USAGE, "--ranks goes with --plan; a run has the ranks that mpirun, srun or torchrun "
                                     "launch");
     }
+    if (o->profile != NULL && (o->plan || o->show_mask > 0)) {
+        return complain(EXIT_USAGE, "--profile is for a run; it does not go with --plan or --show-mask");
+    }
     if (o->fit != FIT_NOTHING && o->compare) { return complain(EXIT_USAGE, "--fit and --compare exclude each other"); }
     if (o->train.weights.full && (o->engine.model.quant != QRUN_QUANT_AUTO || o->engine.model.quant_head_int8)) {
         return complain(EXIT_USAGE, "--full changes every weight, so the model is held in the type of --dtype: leave "
@@ -140,10 +143,12 @@ static int train_and_sample(const finetune_options *o, engine *e, training *t) {
     text_buffer before = {0}, after = {0};
     const bool samples = o->sample_prompts != NULL;
     int code = samples ? samples_take(o, e, o->train.lora.adapter, &before) : EXIT_OK;
+    if (code == EXIT_OK) { code = profile_begin(&t->profile, o->profile, e); }
     if (code == EXIT_OK) { code = open_trainer(o, e, o->train.saving.out, t); }
     if (code == EXIT_OK) { code = train(o, e, t); }
     qrun_trainer_destroy(t->trainer); /* its memory is needed for the answers */
     t->trainer = NULL;
+    profile_end(&t->profile);
     if (code == EXIT_OK && samples) {
         code = samples_take(o, e, o->train.weights.full ? NULL : o->train.saving.out, &after);
         if (code == EXIT_OK) { code = samples_publish(o, &before, &after); }

@@ -132,6 +132,9 @@ static int run_step(training *t) {
     record.peak_bytes = t->info.peak_bytes;
     t->step = record.m.step;
     RETURN_IF_FAILED(train_log_step(&t->log, &record, t->facts.options->json));
+    if (profile_is_due(&t->profile, t->step, t->info.first_step, t->info.total_steps)) {
+        RETURN_IF_FAILED(profile_take(&t->profile, t->step));
+    }
     show_step(t, &record);
     return take_skipped(t, &record.m);
 }

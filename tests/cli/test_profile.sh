@@ -1,0 +1,55 @@
+# --profile: its files are what their formats say, and a run computes the same with it.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+
+command -v python3 >/dev/null 2>&1 || exit 77
+head -24 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
+
+# finetune ARGUMENTS…: of the shipped model, small and quick.
+finetune() { run finetune --model "$model" --data "$work/train.jsonl" --seq-len 96 --rank 4 --quiet "$@"; }
+
+# read_profile FOLDER KIND: with our own readers.
+read_profile() {
+    last="check_profile.py $1"
+    python3 "$QRUN_SOURCE/tests/cli/check_profile.py" "$1" "$2" >"$work/out" 2>"$work/err"
+    code=$?
+    expect_code 0
+}
+
+# ---- Fine-tuning ----
+
+finetune --max-steps 5 --out "$work/plain"
+expect_code 0
+if grep -q phases "$work/plain/metrics.jsonl"; then fail "phases without --profile"; fi
+for policy in none full; do
+    finetune --max-steps 5 --checkpointing $policy --profile "$work/profile-$policy" --out "$work/$policy"
+    expect_code 0
+    expect_silent_err
+    expect_true "the same adapter" cmp -s "$work/plain/adapter_model.safetensors" "$work/$policy/adapter_model.safetensors"
+    read_profile "$work/profile-$policy" finetune
+    expect_true "the plan that metrics.jsonl has as the peak" \
+        grep -q "\"planned\": $(sed -n 's/.*"peak_bytes":\([0-9]*\).*/\1/p' "$work/$policy/metrics.jsonl" | tail -1)," "$work/out"
+done
+expect_true "phases that add up to the step" python3 -c '
+import json, sys
+for line in open(sys.argv[1]):
+    step = json.loads(line)
+    phases = step["phases"]
+    assert abs(sum(phases.values()) - step["seconds"]) < 0.1 * step["seconds"] + 1e-3, step
+    assert phases["forward"] > 0 and phases["backward"] > 0 and phases["recompute"] > 0 and phases["optimizer"] > 0, step
+' "$work/full/metrics.jsonl"
+finetune --max-steps 2 --profile "$work/profile-short" --out "$work/short"
+expect_code 0
+expect_true "of a short run the last step" test -s "$work/profile-short/trace.json"
+
+# ---- What is refused ----
+
+run finetune --model "$model" --plan --profile "$work/none"
+expect_code 2
+expect_one_error_line
+expect_err "--profile is for a run"
+echo text >"$work/file"
+finetune --max-steps 1 --profile "$work/file" --out "$work/refused"
+expect_code 3
+expect_one_error_line
+expect_err "cannot make the folder"
+finish
