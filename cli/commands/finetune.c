@@ -88,8 +88,12 @@ static int train(const finetune_options *o, const engine *e, training *t) {
     text_format(&run_file, RUN_FILE_MARK " of qrun %s: every option as it was settled\n", qrun_version());
     options_write_config(&command_finetune, &settled, &run_file);
     t->verbose = o->verbose && !progress_enabled();
-    t->facts = (train_facts){
-        .options = o, .options_json = list.data, .config = run_file.data, .model = &e->info, .info = &t->info};
+    t->facts = (train_facts){.options = o,
+                             .options_json = list.data,
+                             .config = run_file.data,
+                             .model = &e->info,
+                             .info = &t->info,
+                             .profile = o->profile != NULL ? &t->profile : NULL};
     t->chat = e->info.has_chat_template && strcmp(t->info.data_format, "text") != 0 &&
               strcmp(t->info.data_format, "prompt/completion") != 0; /* taken as they are */
     t->facts.plan = qrun_trainer_plan(t->trainer, &t->facts.n_plan);

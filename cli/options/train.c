@@ -222,7 +222,8 @@ static const option course_table[] = {
              "unless a line says otherwise."},
     {.name = "profile", .neutral = true, .once = true, .kind = OPTION_TEXT, .value_name = "DIR",
      INTO(finetune_options, profile), .completion = COMPLETE_FOLDER,
-     .help = "Write where the time and the memory of a step go into this folder: trace.json for Perfetto. It is the "
+     .help = "Write where the time and the memory of a step go: a picture in report.html, and into this folder "
+             "trace.json for Perfetto, memory.pickle for torch.cuda._memory_viz, and a file for TensorBoard. It is the "
              "third step of the run, or the last of a shorter one. metrics.jsonl gets the seconds of each phase of "
              "every step."},
     {.name = "json", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, json),

@@ -2,13 +2,15 @@
 
 #include <string.h>
 
-/* The last part of "layer->buffers.attn_normed", without an index. */
+/* The last part of "layer->buffers.attn_normed", or of "b->cos_table[k]" without the index. */
 static void take_name(const char *field, char name[QR_TIMELINE_NAME_BYTES]) {
     size_t n = 0;
-    for (const char *c = field; *c != '\0' && *c != '['; c++) {
+    bool in_index = false;
+    for (const char *c = field; *c != '\0'; c++) {
+        in_index = *c == '[' || (in_index && *c != ']');
         if (*c == '>' || *c == '.') {
             n = 0;
-        } else if (n + 1 < QR_TIMELINE_NAME_BYTES) {
+        } else if (!in_index && *c != ']' && n + 1 < QR_TIMELINE_NAME_BYTES) {
             name[n++] = *c;
         }
     }

@@ -32,6 +32,7 @@ static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *b
     const float loss_factor = (float)scale->factor / (float)batch->n_targets; /* of all micro-batches */
     const qr_micro_source source = {trainer->dataset, trainer->epoch_batches, batch->first + i};
     const double asked = qr_timeline_now(backend);
+    qr_timeline_phase(backend, QR_PHASE_data);
     qr_train_batch micro_batch = *qr_train_loader_take(trainer->loader, &source);
     qr_timeline_put_host(backend, "micro-batch", QR_PHASE_data, asked);
     QR_RETURN_IF_ERROR(qr_dataset_check(trainer->dataset, err));
