@@ -71,7 +71,7 @@ static qrun_status begin_marks(qr_backend *backend, qr_error *err) {
     qr_recorder *recorder = backend->timeline;
     if (!has_marks(recorder)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(recorder->real.sync(backend, err));
-    QR_RETURN_IF_ERROR(recorder->real.marks_begin(backend, 2 * QR_TIMELINE_MOST_PENDING + 1, err));
+    QR_RETURN_IF_ERROR(recorder->real.marks_begin(backend, 2 * QR_TIMELINE_MOST_PENDING + 1, false, err));
     recorder->marked = elapsed(recorder);
     return recorder->real.mark(backend, 0, err);
 }
