@@ -18,8 +18,8 @@ extern const option_choice train_offloads[];
 void train_set_offload(qrun_train_params *params, int offload);
 qrun_offload train_offload_of_model(int offload);
 
-enum { FIT_NOTHING = -1 };                /* in place of a qrun_fit */
-extern const option_choice fit_choices[]; /* of qrun_fit */
+enum { FIT_NOTHING = -1, FIT_MODEL = QRUN_FIT_RANK + 1 }; /* in place of a qrun_fit */
+extern const option_choice fit_choices[];                 /* of qrun_fit, and FIT_MODEL */
 
 typedef struct finetune_options {
     engine_options engine;
@@ -31,8 +31,8 @@ typedef struct finetune_options {
     const char *sample_prompts;
     const char *profile; /* a folder; NULL: none */
     int64_t show_mask;   /* examples; 0: none */
-    int fit;             /* a qrun_fit, or FIT_NOTHING */
-    bool plan, compare, json, verbose, quiet;
+    int fit;             /* a qrun_fit, FIT_MODEL or FIT_NOTHING */
+    bool plan, compare, measure, json, verbose, quiet;
 } finetune_options;
 
 extern const finetune_options finetune_defaults;

@@ -111,18 +111,18 @@ static qrun_status make_copy(const qr_timeline *t, struct qr_timeline_copy **cop
 }
 
 qrun_status qrun_context_timeline_begin(qrun_context *context, int64_t max_events, qrun_error *error) {
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     const qrun_status status = qr_timeline_begin(context->backend, max_events, error);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     return status;
 }
 
 void qrun_context_timeline_end(qrun_context *context) {
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     qr_timeline_end(context->backend);
     free_copy(context->timeline);
     context->timeline = NULL;
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
 }
 
 static qrun_status get(qrun_context *context, qrun_timeline *timeline, qr_error *err) {
@@ -151,8 +151,8 @@ static qrun_status get(qrun_context *context, qrun_timeline *timeline, qr_error 
 
 qrun_status qrun_context_timeline_get(qrun_context *context, qrun_timeline *timeline, qrun_error *error) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_timeline, timeline, error));
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     const qrun_status status = get(context, timeline, error);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     return status;
 }
