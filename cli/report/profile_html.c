@@ -29,7 +29,7 @@ const char profile_style[] =
     "--m8:#44bb99;--m9:#99ddff}\n"
     "@media(prefers-color-scheme:dark){:root{--m0:#5b8fc7;--m1:#3f9fbe;--m2:#3a9a4c;--m3:#a99a2c;--m4:#d05568;"
     "--m5:#b85a93;--m6:#7d8794;--m7:#c96f4e;--m8:#2f9a7e;--m9:#5f9fc4}}\n"
-    ".number{text-align:right;white-space:nowrap}\n";
+    ".number{text-align:right;white-space:nowrap}.word{white-space:nowrap}\n";
 
 /* ---- Tables ------------------------------------------------------------------------------------------------------ */
 
@@ -51,6 +51,8 @@ static void put_cell(text_buffer *out, const char *text) {
     html_text(out, text);
     text_puts(out, "</td>");
 }
+
+static void put_word(text_buffer *out, const char *word) { text_format(out, "<td class=\"word\">%s</td>", word); }
 
 static void put_number(text_buffer *out, const char *text) { text_format(out, "<td class=\"number\">%s</td>", text); }
 
@@ -81,7 +83,7 @@ static void put_tensor(const qrun_timeline *t, const qrun_timeline_tensor *tenso
                        text_buffer *out) {
     text_puts(out, "<tr>");
     put_cell(out, tensor->name);
-    put_cell(out, t->memory[tensor->category].category);
+    put_word(out, t->memory[tensor->category].category);
     text_puts(out, "<td class=\"number\">");
     if (layer >= 0) { text_format(out, "layer %d", (int)layer); }
     text_puts(out, "</td>");
@@ -209,8 +211,8 @@ static void put_ops(const profile *p, text_buffer *out) {
     for (size_t i = 0; i < n && i < MOST_ROWS; i++) {
         const qrun_timeline_event *event = kinds[i].of;
         text_puts(out, "<tr>");
-        put_cell(out, event->name);
-        put_cell(out, event->spent_on);
+        put_word(out, event->name);
+        put_word(out, event->spent_on);
         text_format(out, "<td class=\"number\">%.0f calls</td><td class=\"number\">%.3f ms</td>", kinds[i].count,
                     1e3 * kinds[i].amount);
         put_share(out, kinds[i].amount, all);
