@@ -198,6 +198,78 @@ QRUN_API qrun_status qrun_context_profile_begin(qrun_context *context, qrun_erro
 QRUN_API qrun_status qrun_context_profile_end(qrun_context *context, qrun_op_time **ops, int32_t *n_ops,
                                               qrun_error *error);
 
+/* What happens over time: from the first of these calls to the last, every op, copy and wait of the context's device is
+ * noted, and which of the planned tensors hold something meanwhile. Begin after the model is opened, and before the
+ * trainer or the session that is looked at is created: their memory is given names then. A training step forgets what
+ * was noted before it; a session goes on adding. Nothing is allocated while events are noted: at most max_events (0:
+ * 131,072) are kept, and later ones count in the phases alone. A GPU's steps are not replayed from recordings
+ * meanwhile. Not while another thread computes on the context. */
+QRUN_API qrun_status qrun_context_timeline_begin(qrun_context *context, int64_t max_events, qrun_error *error);
+QRUN_API void qrun_context_timeline_end(qrun_context *context); /* fine where there is none */
+
+/* Seconds by what they were spent on. Copies and waiting are apart from the phase that they are part of. */
+typedef struct qrun_phases {
+    double data, forward, loss, backward, recompute, optimizer; /* of a training step */
+    double prefill, decode, sample;                             /* of a session */
+    double copies, waiting;
+    double other; /* what is none of these: the host's own work */
+} qrun_phases;
+
+typedef struct qrun_timeline_event {
+    const char *name;      /* of the op, "copy in", "wait", "micro-batch" … */
+    char shape[48];        /* as in qrun_op_time; empty: it is no op, or has none */
+    const char *phase;     /* that runs: a member of qrun_phases, by its name */
+    const char *spent_on;  /* what its seconds count as: the same, "copies" or "waiting" */
+    const char *part;      /* "attention", "delta rule", "mlp", "head" or "" */
+    int32_t layer;         /* −1: of none */
+    double begin, seconds; /* begin: since the step, or the timeline, began. On the device's own clock, if it has one */
+    int64_t bytes;         /* moved, of a copy */
+    int64_t workspace_bytes; /* that an op has */
+} qrun_timeline_event;
+
+/* A category of the plan. Where it lives, its tensors hold something from time to time, and their lives say when;
+ * otherwise it is held always. */
+typedef struct qrun_timeline_memory {
+    const char *category; /* as in qrun_plan_entry; NULL: there is none of this number */
+    int64_t bytes;
+    bool lives;
+    bool is_apart;
+} qrun_timeline_memory;
+
+typedef struct qrun_timeline_tensor {
+    const char *name;
+    int32_t category; /* of `memory` */
+    int32_t layer;    /* −1: of none, or of several in turn */
+    int64_t bytes;    /* planned, whatever a micro-batch uses of it */
+    int64_t offset;   /* from the first tensor of its category: tensors that are never needed at once share a place */
+    bool lives;
+} qrun_timeline_tensor;
+
+/* From the event that fills a tensor to the last one that touches it before it is filled again. */
+typedef struct qrun_timeline_life {
+    int32_t tensor, layer; /* layer: the tensor's own, or the one that ran when it was filled; −1: none */
+    int64_t first, last;   /* events */
+    bool kept;             /* filled in the forward pass and used by the backward pass */
+} qrun_timeline_life;
+
+typedef struct qrun_timeline {
+    size_t struct_size;
+    const qrun_timeline_event *events; /* in the order in which they were issued */
+    int64_t n_events, n_dropped;       /* dropped: there was no room for them */
+    const qrun_timeline_memory *memory;
+    int32_t n_memory;
+    const qrun_timeline_tensor *tensors;
+    int32_t n_tensors, n_unnamed; /* unnamed: there was no room for them */
+    const qrun_timeline_life *lives;
+    int64_t n_lives;
+    double seconds; /* of the step; of a session 0 */
+    qrun_phases phases;
+} qrun_timeline;
+#define QRUN_TIMELINE_INIT \
+    { .struct_size = sizeof(qrun_timeline) }
+/* What there is so far. Its arrays are lent until the next call, or the timeline's end. */
+QRUN_API qrun_status qrun_context_timeline_get(qrun_context *context, qrun_timeline *timeline, qrun_error *error);
+
 /* ---- Models ------------------------------------------------------------------------------------------------------ */
 
 typedef struct qrun_model qrun_model;
@@ -927,7 +999,8 @@ struct qrun_train_metrics {
                               error */
     int64_t n_tokens, n_target_tokens; /* of this step */
     double seconds;
-    int64_t n_skipped; /* steps of the run so far that were skipped, for whatever reason, this one included */
+    qrun_phases phases; /* with a timeline; else, and of evaluations, all 0 */
+    int64_t n_skipped;  /* steps of the run so far that were skipped, for whatever reason, this one included */
 };
 #define QRUN_TRAIN_METRICS_INIT \
     { .struct_size = sizeof(qrun_train_metrics) }

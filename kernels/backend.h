@@ -11,7 +11,8 @@
 
 typedef struct qr_backend qr_backend;
 typedef struct qr_recording qr_recording;
-typedef struct qr_profile qr_profile; /* profile.h */
+typedef struct qr_profile qr_profile;   /* profile.h */
+typedef struct qr_recorder qr_recorder; /* timeline/timeline.h */
 
 enum { QR_BACKEND_VERSION = 1 };
 
@@ -132,12 +133,15 @@ struct qr_backend {
     qrun_status (*measure_peaks)(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err);
 
     /* Positions in the work, numbered from 0 below n_marks, and device time between two that have been marked since
-     * marks_begin; mark_seconds waits. NULL, all three: an op is done when `run` returns, and the host's clock tells.
+     * marks_begin; mark_seconds waits. hold: the device is kept busy first, so that what follows is issued meanwhile
+     * and no time between two marks is the host's. NULL, all three: an op is done when `run` returns, and the host's
+     * clock tells.
      */
-    qrun_status (*marks_begin)(qr_backend *backend, int32_t n_marks, qr_error *err);
+    qrun_status (*marks_begin)(qr_backend *backend, int32_t n_marks, bool hold, qr_error *err);
     qrun_status (*mark)(qr_backend *backend, int32_t mark, qr_error *err);
     qrun_status (*mark_seconds)(qr_backend *backend, int32_t from, int32_t to, double *seconds, qr_error *err);
-    qr_profile *profile; /* while ops are timed; else NULL */
+    qr_profile *profile;   /* while ops are timed; else NULL */
+    qr_recorder *timeline; /* while there is one; else NULL */
 
     qr_op_impl ops[QR_OP_COUNT];
 };

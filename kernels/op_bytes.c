@@ -315,13 +315,25 @@ double qr_op_bytes(const qr_backend *backend, qr_op op, const void *args) {
     return size.bytes + of_weight * (double)size.n_weights;
 }
 
-void qr_op_shape(qr_op op, const void *args, char shape[QR_OP_SHAPE_BYTES]) {
+qr_op_extent qr_op_measure(qr_op op, const void *args) {
     const op_size size = size_of(op, args);
+    return (qr_op_extent){.rows = size.rows,
+                          .in = size.in,
+                          .dim = size.dim,
+                          .format = size.weight != NULL ? (int32_t)size.weight->format : -1};
+}
+
+void qr_op_write_shape(const qr_op_extent *extent, char shape[QR_OP_SHAPE_BYTES]) {
+    const bool has_weight = extent->format >= 0;
     shape[0] = '\0';
-    if (size.rows == 0) { return; }
-    int n = snprintf(shape, QR_OP_SHAPE_BYTES, "%lld x ", (long long)size.rows);
-    if (size.in > 0) { n += snprintf(shape + n, QR_OP_SHAPE_BYTES - (size_t)n, "%lld x ", (long long)size.in); }
-    (void)snprintf(shape + n, QR_OP_SHAPE_BYTES - (size_t)n, "%lld%s%s", (long long)size.dim,
-                   size.weight != NULL ? " " : "",
-                   size.weight != NULL ? qr_weight_format_name(size.weight->format) : "");
+    if (extent->rows == 0) { return; }
+    int n = snprintf(shape, QR_OP_SHAPE_BYTES, "%lld x ", (long long)extent->rows);
+    if (extent->in > 0) { n += snprintf(shape + n, QR_OP_SHAPE_BYTES - (size_t)n, "%lld x ", (long long)extent->in); }
+    (void)snprintf(shape + n, QR_OP_SHAPE_BYTES - (size_t)n, "%lld%s%s", (long long)extent->dim, has_weight ? " " : "",
+                   has_weight ? qr_weight_format_name((qr_weight_format)extent->format) : "");
+}
+
+void qr_op_shape(qr_op op, const void *args, char shape[QR_OP_SHAPE_BYTES]) {
+    const qr_op_extent extent = qr_op_measure(op, args);
+    qr_op_write_shape(&extent, shape);
 }

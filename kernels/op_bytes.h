@@ -14,4 +14,13 @@ double qr_op_bytes(const qr_backend *backend, qr_op op, const void *args);
 enum { QR_OP_SHAPE_BYTES = 48 };
 void qr_op_shape(qr_op op, const void *args, char shape[QR_OP_SHAPE_BYTES]);
 
+/* The same as numbers, which take less time to note than to write out. */
+typedef struct qr_op_extent {
+    int64_t rows, in, dim; /* rows 0: the op has no shape; in 0: it is no matrix product */
+    int32_t format;        /* qr_weight_format of its weight; −1: it has none */
+} qr_op_extent;
+
+qr_op_extent qr_op_measure(qr_op op, const void *args);
+void qr_op_write_shape(const qr_op_extent *extent, char shape[QR_OP_SHAPE_BYTES]);
+
 #endif

@@ -17,10 +17,13 @@ struct qr_profile {
 };
 
 qrun_status qr_profile_begin(qr_backend *backend, qr_error *err) {
-    if (backend->profile != NULL) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "ops are being timed already"); }
+    if (backend->profile != NULL || backend->timeline != NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "ops are being timed already");
+    }
     qr_profile *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "times of ops", sizeof *made); }
-    const qrun_status status = backend->mark != NULL ? backend->marks_begin(backend, 2 * MOST_PENDING, err) : QRUN_OK;
+    const qrun_status status =
+        backend->mark != NULL ? backend->marks_begin(backend, 2 * MOST_PENDING, true, err) : QRUN_OK;
     if (status != QRUN_OK) {
         qr_free(made);
         return status;
@@ -73,7 +76,7 @@ qrun_status qr_profile_run(qr_backend *backend, qr_op op, const void *args, void
     if (backend->mark == NULL) { return run_by_host_clock(backend, op, args, workspace, err); }
     if (profile->n_pending == MOST_PENDING) {
         QR_RETURN_IF_ERROR(collect(backend, err));
-        QR_RETURN_IF_ERROR(backend->marks_begin(backend, 2 * MOST_PENDING, err));
+        QR_RETURN_IF_ERROR(backend->marks_begin(backend, 2 * MOST_PENDING, true, err));
     }
     const int32_t i = profile->n_pending;
     profile->pending[i] = entry_of(backend, op, args);

@@ -28,6 +28,9 @@ static int check_options(const finetune_options *o) {
         return complain(EXIT_USAGE, "--ranks goes with --plan; a run has the ranks that mpirun, srun or torchrun "
                                     "launch");
     }
+    if (o->profile != NULL && (o->plan || o->show_mask > 0)) {
+        return complain(EXIT_USAGE, "--profile is for a run; it does not go with --plan or --show-mask");
+    }
     if (o->measure && (!o->compare || o->engine.context.device_memory != NULL || o->train.ranks.n_ranks > 0)) {
         return complain(EXIT_USAGE, "--measure goes with --plan --compare, of one rank on a device that is there");
     }
@@ -94,8 +97,12 @@ static int train(const finetune_options *o, const engine *e, training *t) {
     text_format(&run_file, RUN_FILE_MARK " of qrun %s: every option as it was settled\n", qrun_version());
     options_write_config(&command_finetune, &settled, &run_file);
     t->verbose = o->verbose && !progress_enabled();
-    t->facts = (train_facts){
-        .options = o, .options_json = list.data, .config = run_file.data, .model = &e->info, .info = &t->info};
+    t->facts = (train_facts){.options = o,
+                             .options_json = list.data,
+                             .config = run_file.data,
+                             .model = &e->info,
+                             .info = &t->info,
+                             .profile = o->profile != NULL ? &t->profile : NULL};
     t->chat = e->info.has_chat_template && strcmp(t->info.data_format, "text") != 0 &&
               strcmp(t->info.data_format, "prompt/completion") != 0; /* taken as they are */
     t->facts.plan = qrun_trainer_plan(t->trainer, &t->facts.n_plan);
@@ -149,10 +156,12 @@ static int train_and_sample(const finetune_options *o, engine *e, training *t) {
     text_buffer before = {0}, after = {0};
     const bool samples = o->sample_prompts != NULL;
     int code = samples ? samples_take(o, e, o->train.lora.adapter, &before) : EXIT_OK;
+    if (code == EXIT_OK) { code = profile_begin(&t->profile, o->profile, e); }
     if (code == EXIT_OK) { code = open_trainer(o, e, o->train.saving.out, t); }
     if (code == EXIT_OK) { code = train(o, e, t); }
     qrun_trainer_destroy(t->trainer); /* its memory is needed for the answers */
     t->trainer = NULL;
+    profile_end(&t->profile);
     if (code == EXIT_OK && samples) {
         code = samples_take(o, e, o->train.weights.full ? NULL : o->train.saving.out, &after);
         if (code == EXIT_OK) { code = samples_publish(o, &before, &after); }

@@ -6,6 +6,7 @@
 #include "cli/options/engine.h"
 #include "cli/options/sampling.h"
 #include "cli/report/generate_summary.h"
+#include "cli/report/profile_html.h"
 #include "cli/requests/conversation.h"
 #include "cli/requests/job.h"
 #include "cli/requests/stream.h"
@@ -23,6 +24,7 @@ typedef struct generate_options {
     bool chat;
     const char *system;
     const char *output;
+    const char *profile; /* a folder; NULL: none */
     bool resume, retry_errors, force, with_prompt, json, stats, summary, quiet;
 } generate_options;
 
@@ -76,6 +78,11 @@ static const option output_table[] = {
      .help = "Answers repeat what they answer: \"prompt\", \"messages\" or \"token_ids\"."},
     {.name = "json", .kind = OPTION_FLAG, AT(json), .neutral = true,
      .help = "Write JSON to stdout for a single prompt too."},
+    {.name = "profile", .kind = OPTION_TEXT, .value_name = "DIR", AT(profile), .neutral = true,
+     .completion = COMPLETE_FOLDER,
+     .help = "Write where time and memory go into this folder: trace.json for Perfetto, memory.pickle for "
+             "torch.cuda._memory_viz, a file for TensorBoard, and a page, report.html. Of a long run, its first 131,072 "
+             "ops, copies and waits."},
     {.name = "summary", .kind = OPTION_FLAG, AT(summary), .neutral = true,
      .help = "At the end, say on stderr what happened: tokens, speed, memory, K/V pages. Done without asking after a "
              "batch where stderr is a terminal."},
@@ -332,17 +339,42 @@ static int fit_session(const generate_options *o, const engine *e, const qrun_re
     return EXIT_OK;
 }
 
+static int write_profile(const generate_options *o, profile *p) {
+    if (o->profile == NULL) { return EXIT_OK; }
+    RETURN_IF_FAILED(profile_take(p, 0));
+    const qrun_phases *phases = &p->timeline.phases;
+    const event_scalar scalars[] = {
+        {"memory/live_bytes", p->memory.peak_event >= 0 ? (double)p->memory.total[p->memory.peak_event] : 0},
+        {"memory/planned_bytes", (double)p->memory.planned_bytes},
+        {"phases/prefill", phases->prefill},
+        {"phases/decode", phases->decode},
+        {"phases/sample", phases->sample},
+        {"phases/copies", phases->copies},
+        {"phases/waiting", phases->waiting},
+    };
+    RETURN_IF_FAILED(profile_scalars(p, 0, scalars, sizeof scalars / sizeof scalars[0]));
+    return profile_write_page(p, o->profile);
+}
+
 static int answer_all(const generate_options *o, const command_line *line, engine *e, const request_texts *texts,
                       request_file *requests, answer_file *output) {
     job j = {.output = output, .requests = o->prompts != NULL ? requests : NULL};
+    profile profiled = {0};
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
     qrun_session_params session = engine_session_params(&o->engine);
     RETURN_IF_FAILED(engine_open_context(e, &o->engine.context));
     RETURN_IF_FAILED(engine_open_model(e, &o->engine));
     RETURN_IF_FAILED(make_request(o, line, e, texts, &request));
     RETURN_IF_FAILED(fit_session(o, e, &request, requests, &session));
-    RETURN_IF_FAILED(engine_open_session(e, &session));
-    const int code = writes_json(o) ? run_job(o, e, &request, &j) : run_text(o, e, &request);
+    int code = profile_begin(&profiled, o->profile, e);
+    if (code == EXIT_OK) { code = engine_open_session(e, &session); }
+    if (code != EXIT_OK) {
+        profile_end(&profiled);
+        return code;
+    }
+    code = writes_json(o) ? run_job(o, e, &request, &j) : run_text(o, e, &request);
+    if (code == EXIT_OK) { code = write_profile(o, &profiled); }
+    profile_end(&profiled);
     if (!interrupted()) { engine_keep_prefixes(e); }
     engine_close(e); /* its session knows the job's requests */
     job_free(&j);

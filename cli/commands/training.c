@@ -96,7 +96,7 @@ static void show_step(const training *t, const train_step_record *r) {
     }
 }
 
-/* ---- Steps ------------------------------------------------------------------------------------------------------- */
+/* ---- Skipped steps ----------------------------------------------------------------------------------------------- */
 
 static int take_skipped(training *t, const qrun_train_metrics *m) {
     if (!m->skipped) {
@@ -128,6 +128,37 @@ static int take_skipped(training *t, const qrun_train_metrics *m) {
         SKIPPED_IN_A_ROW_MAX, out_of(t));
 }
 
+/* ---- For TensorBoard --------------------------------------------------------------------------------------------- */
+
+static int put_step_scalars(const training *t, const train_step_record *r) {
+    const qrun_phases *p = &r->m.phases;
+    const event_scalar scalars[] = {
+        {"train/loss", r->m.loss},
+        {"train/learning_rate", r->m.learning_rate},
+        {"train/grad_norm", r->m.grad_norm},
+        {"train/epoch", r->m.epoch},
+        {"speed/tokens_per_second", train_step_tokens_per_second(r)},
+        {"speed/step_seconds", r->m.seconds},
+        {"memory/peak_bytes", (double)r->peak_bytes},
+        {"phases/data", p->data},
+        {"phases/forward", p->forward},
+        {"phases/loss", p->loss},
+        {"phases/backward", p->backward},
+        {"phases/recompute", p->recompute},
+        {"phases/optimizer", p->optimizer},
+        {"phases/copies", p->copies},
+        {"phases/waiting", p->waiting},
+        {"phases/other", p->other},
+    };
+    return profile_scalars(&t->profile, r->m.step, scalars, sizeof scalars / sizeof scalars[0]);
+}
+
+static int put_eval_scalar(const training *t, const train_eval_record *r) {
+    return profile_scalars(&t->profile, r->step, &(event_scalar){"eval/loss", r->loss}, 1);
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
+
 static int run_step(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     train_step_record record = {.m = QRUN_TRAIN_METRICS_INIT};
@@ -140,6 +171,10 @@ static int run_step(training *t) {
     record.peak_bytes = t->info.peak_bytes;
     t->step = record.m.step;
     RETURN_IF_FAILED(train_log_step(&t->log, &record, t->facts.options->json));
+    RETURN_IF_FAILED(put_step_scalars(t, &record));
+    if (profile_is_due(&t->profile, t->step, t->info.first_step, t->info.total_steps)) {
+        RETURN_IF_FAILED(profile_take(&t->profile, t->step));
+    }
     show_step(t, &record);
     return take_skipped(t, &record.m);
 }
@@ -155,6 +190,7 @@ static int evaluate(training *t) {
         return complain_error(&error);
     }
     record.seconds = clock_seconds() - begin;
+    RETURN_IF_FAILED(put_eval_scalar(t, &record));
     if (t->verbose || progress_enabled()) {
         notify("evaluation after step %lld: loss %.4f%s", (long long)record.step, record.loss,
                t->info.best_step == record.step ? ", the best so far" : "");

@@ -3,6 +3,7 @@
 #ifndef QRUN_CLI_COMMANDS_TRAINING_H
 #define QRUN_CLI_COMMANDS_TRAINING_H
 
+#include "cli/profile/profile.h"
 #include "cli/report/train_log.h"
 #include "cli/report/train_report.h"
 
@@ -15,8 +16,9 @@ typedef struct training {
     qrun_train_info info; /* kept current */
     train_facts facts;
     int32_t n_ranks;
-    bool chat;    /* examples are conversations: the adapter is used with --chat */
-    bool verbose; /* a line on stderr now and then, where no progress is drawn */
+    bool chat;       /* examples are conversations: the adapter is used with --chat */
+    bool verbose;    /* a line on stderr now and then, where no progress is drawn */
+    profile profile; /* begun, or zero */
 
     /* Its own; zero at first. */
     train_log log;

@@ -242,6 +242,12 @@ static const option course_table[] = {
      .help = "Requests as 'qrun generate --prompts' takes them, at most 64: what the model answers before and after "
              "the run is in samples-before.jsonl, samples-after.jsonl and the report. Greedy and at most 128 tokens, "
              "unless a line says otherwise."},
+    {.name = "profile", .neutral = true, .once = true, .kind = OPTION_TEXT, .value_name = "DIR",
+     INTO(finetune_options, profile), .completion = COMPLETE_FOLDER,
+     .help = "Write where the time and the memory of a step go: a picture in report.html, and into this folder "
+             "trace.json for Perfetto, memory.pickle for torch.cuda._memory_viz, and a file for TensorBoard. It is the "
+             "third step of the run, or the last of a shorter one. metrics.jsonl gets the seconds of each phase of "
+             "every step."},
     {.name = "json", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, json),
      .help = "Write JSON lines to stdout and nothing else: {\"start\"} with data and plan, the lines of metrics.jsonl, "
              "and {\"result\"}."},

@@ -29,8 +29,9 @@ typedef struct finetune_options {
     bool train_head;
     int offload;
     const char *sample_prompts;
-    int64_t show_mask; /* examples; 0: none */
-    int fit;           /* a qrun_fit, FIT_MODEL or FIT_NOTHING */
+    const char *profile; /* a folder; NULL: none */
+    int64_t show_mask;   /* examples; 0: none */
+    int fit;             /* a qrun_fit, FIT_MODEL or FIT_NOTHING */
     bool plan, compare, measure, json, verbose, quiet;
 } finetune_options;
 

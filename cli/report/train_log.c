@@ -176,6 +176,21 @@ static int append(train_log *log, text_buffer *line, bool echo) {
     return echo && ferror(stdout) != 0 ? complain_stdout(errno) : EXIT_OK;
 }
 
+/* A run without a timeline has spent no time on anything. */
+static void put_phases(const qrun_phases *p, text_buffer *line) {
+    const struct {
+        const char *name;
+        double seconds;
+    } phases[] = {{"data", p->data},         {"forward", p->forward},     {"loss", p->loss},
+                  {"backward", p->backward}, {"recompute", p->recompute}, {"optimizer", p->optimizer},
+                  {"copies", p->copies},     {"waiting", p->waiting},     {"other", p->other}};
+    if (!(p->forward > 0)) { return; }
+    for (size_t i = 0; i < sizeof phases / sizeof phases[0]; i++) {
+        text_format(line, "%s\"%s\":%.6f", i > 0 ? "," : ",\"phases\":{", phases[i].name, phases[i].seconds);
+    }
+    text_puts(line, "}");
+}
+
 int train_log_step(train_log *log, const train_step_record *record, bool echo) {
     text_buffer line = {0};
     text_format(&line, "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"learning_rate\":%s,\"grad_norm\":%s",
@@ -188,6 +203,7 @@ int train_log_step(train_log *log, const train_step_record *record, bool echo) {
     text_format(&line, ",\"tokens\":%lld,\"target_tokens\":%lld,\"tokens_per_second\":%.1f,\"seconds\":%.6f",
                 (long long)record->m.n_tokens, (long long)record->m.n_target_tokens,
                 train_step_tokens_per_second(record), record->m.seconds);
+    put_phases(&record->m.phases, &line);
     text_format(&line, ",\"peak_bytes\":%lld%s%s}", (long long)record->peak_bytes,
                 record->m.skipped ? ",\"skipped\":true" : "", record->m.overflowed ? ",\"overflowed\":true" : "");
     keep_step(log, record);

@@ -5,7 +5,8 @@
  *     {"step", "epoch", "loss", "learning_rate", "grad_norm", "tokens", "target_tokens", "tokens_per_second",
  * "seconds", "peak_bytes"} and "skipped": true where parameters were left as they were; a value that is not finite is
  * null. With a loss scale also "loss_scale", "skipped_steps" so far, and "overflowed": true where the scale was too
- * large and that is why the step was skipped
+ * large and that is why the step was skipped. With --profile also "phases": seconds by name, which add up
+ * to "seconds"
  *     {"step", "epoch", "eval_loss", "seconds"} */
 #ifndef QRUN_CLI_REPORT_TRAIN_LOG_H
 #define QRUN_CLI_REPORT_TRAIN_LOG_H

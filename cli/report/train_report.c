@@ -7,26 +7,8 @@
 
 #include "cli/report/chart.h"
 #include "cli/report/html.h"
+#include "cli/report/profile_html.h"
 #include "cli/report/train_samples.h"
-
-static const char style[] =
-    ":root{color-scheme:light dark;--ink:#1c2430;--soft:#5b6675;--line:#d9dee5;--page:#fff;--a:#1f6feb;--b:#d9480f}\n"
-    "@media(prefers-color-scheme:dark){:root{--ink:#e3e8ef;--soft:#9aa6b5;--line:#333d4a;--page:#12161c;--a:#6cb0ff;"
-    "--b:#ff9a5c}}\n"
-    "body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:1360px;margin:2rem auto;"
-    "padding:0 1rem}\n"
-    "h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:1.5rem 0 .3rem}p{color:var(--soft);margin:.2rem 0 1rem}\n"
-    ".charts,.tables{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem 2rem}\n"
-    "figure{margin:0}figcaption{font-weight:600}svg{width:100%;height:auto;display:block}\n"
-    ".grid{stroke:var(--line);fill:none}.axis{fill:var(--soft);font-size:11px}\n"
-    ".line{fill:none;stroke-width:1.6;stroke-linejoin:round}\n"
-    ".column{fill:transparent}.column:hover{fill:var(--line);opacity:.35}\n"
-    ".main{stroke:var(--a);color:var(--a)}.faint{stroke:var(--a);color:var(--a);opacity:.35}"
-    ".eval{stroke:var(--b);color:var(--b)}.dot{fill:currentColor}\n"
-    ".key{font-weight:400;font-size:.85rem;margin-left:.8rem}\n"
-    "table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.15rem .6rem .15rem 0;"
-    "border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}td{white-space:pre-wrap}\n"
-    "th{font-weight:400;color:var(--soft);white-space:nowrap}.sample{margin-bottom:1rem}.sample th{width:5rem}\n";
 
 /* The day, in UTC. */
 static short_text today(void) {
@@ -236,20 +218,15 @@ bool train_exports_best(const train_facts *facts) {
 }
 
 void train_report_html(const train_log *log, const train_facts *facts, text_buffer *out) {
-    text_puts(out, "<!doctype html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\">"
-                   "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
-    html_text(out, facts->options->train.saving.out);
-    text_puts(out, "</title>\n<style>\n");
-    text_puts(out, style);
-    text_puts(out, "</style></head>\n<body>\n<h1>");
-    html_text(out, facts->options->train.saving.out);
+    html_page_begin(out, facts->options->train.saving.out, facts->profile != NULL ? profile_style : "");
     const train_step_record *last = train_log_last(log);
-    text_format(out, "</h1>\n<p>qrun %s finetune: %s, step %lld of %lld", qrun_version(), facts->state,
+    text_format(out, "<p>qrun %s finetune: %s, step %lld of %lld", qrun_version(), facts->state,
                 last != NULL ? (long long)last->m.step : 0, (long long)facts->info->total_steps);
     if (last != NULL) { text_format(out, ", epoch %.2f", last->m.epoch); }
     text_format(out, ", written on %s</p>\n", today().text);
     put_summary(log, facts, out);
     put_charts(log, out);
+    if (facts->profile != NULL) { profile_html(facts->profile, out); }
     text_puts(out, TRAIN_SAMPLES_MARK "\n<div class=\"tables\">\n");
     put_run(log, facts, out);
     put_data(facts, out);

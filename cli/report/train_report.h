@@ -4,6 +4,7 @@
 #define QRUN_CLI_REPORT_TRAIN_REPORT_H
 
 #include "cli/options/train.h"
+#include "cli/profile/profile.h"
 #include "cli/report/train_log.h"
 
 typedef struct train_facts {
@@ -15,6 +16,7 @@ typedef struct train_facts {
     const qrun_train_info *info;
     const qrun_plan_entry *plan; /* [n_plan] */
     int32_t n_plan;
+    const profile *profile; /* NULL, or not taken: none is shown */
 } train_facts;
 
 /* Whether the result has the parameters of the best evaluation, not those of the last step. */

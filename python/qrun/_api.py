@@ -127,6 +127,86 @@ class OpTime(Structure):
     ]
 
 
+class Phases(Structure):
+    _fields_ = [
+        ("data", c_double),
+        ("forward", c_double),
+        ("loss", c_double),
+        ("backward", c_double),
+        ("recompute", c_double),
+        ("optimizer", c_double),
+        ("prefill", c_double),
+        ("decode", c_double),
+        ("sample", c_double),
+        ("copies", c_double),
+        ("waiting", c_double),
+        ("other", c_double),
+    ]
+
+
+class TimelineEvent(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("shape", c_char * 48),
+        ("phase", c_char_p),
+        ("spent_on", c_char_p),
+        ("part", c_char_p),
+        ("layer", c_int32),
+        ("begin", c_double),
+        ("seconds", c_double),
+        ("bytes", c_int64),
+        ("workspace_bytes", c_int64),
+    ]
+
+
+class TimelineMemory(Structure):
+    _fields_ = [
+        ("category", c_char_p),
+        ("bytes", c_int64),
+        ("lives", c_bool),
+        ("is_apart", c_bool),
+    ]
+
+
+class TimelineTensor(Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("category", c_int32),
+        ("layer", c_int32),
+        ("bytes", c_int64),
+        ("offset", c_int64),
+        ("lives", c_bool),
+    ]
+
+
+class TimelineLife(Structure):
+    _fields_ = [
+        ("tensor", c_int32),
+        ("layer", c_int32),
+        ("first", c_int64),
+        ("last", c_int64),
+        ("kept", c_bool),
+    ]
+
+
+class Timeline(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("events", POINTER(TimelineEvent)),
+        ("n_events", c_int64),
+        ("n_dropped", c_int64),
+        ("memory", POINTER(TimelineMemory)),
+        ("n_memory", c_int32),
+        ("tensors", POINTER(TimelineTensor)),
+        ("n_tensors", c_int32),
+        ("n_unnamed", c_int32),
+        ("lives", POINTER(TimelineLife)),
+        ("n_lives", c_int64),
+        ("seconds", c_double),
+        ("phases", Phases),
+    ]
+
+
 ProgressFn = CFUNCTYPE(c_bool, c_void_p, c_int64, c_int64)
 
 
@@ -502,6 +582,7 @@ class TrainMetrics(Sized):
         ("n_tokens", c_int64),
         ("n_target_tokens", c_int64),
         ("seconds", c_double),
+        ("phases", Phases),
         ("n_skipped", c_int64),
     ]
 
@@ -1012,6 +1093,9 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_context_measure_peaks", c_int, [c_void_p, c_double, POINTER(Peaks), POINTER(Error)]),
     ("qrun_context_profile_begin", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_context_profile_end", c_int, [c_void_p, POINTER(POINTER(OpTime)), POINTER(c_int32), POINTER(Error)]),
+    ("qrun_context_timeline_begin", c_int, [c_void_p, c_int64, POINTER(Error)]),
+    ("qrun_context_timeline_end", None, [c_void_p]),
+    ("qrun_context_timeline_get", c_int, [c_void_p, POINTER(Timeline), POINTER(Error)]),
     ("qrun_model_open", c_int, [c_void_p, POINTER(ModelParams), POINTER(c_void_p), POINTER(Error)]),
     ("qrun_model_destroy", None, [c_void_p]),
     ("qrun_model_get_info", c_int, [c_void_p, POINTER(ModelInfo), POINTER(Error)]),

@@ -103,6 +103,7 @@ out:
 void qrun_context_destroy(qrun_context *context) {
     if (context == NULL) { return; }
     qr_collectives_destroy(context->ranks);
+    if (context->backend != NULL) { qrun_context_timeline_end(context); }
     qr_backend_destroy(context->backend);
     qr_threads_destroy(context->threads);
     pthread_mutex_destroy(&context->compute_turn);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "kernels/timeline/timeline.h"
 
 void qr_plan_init(qr_plan *plan) {
     static const char *const names[QR_PLAN_COUNT] = {
@@ -37,6 +38,19 @@ int64_t qr_plan_host_total(const qr_plan *plan) { return sum(plan, true); }
 
 static qr_memory_kind kind_of(int category) { return category == QR_PLAN_HOST ? QR_MEMORY_HOST : QR_MEMORY_DEVICE; }
 
+/* What is used in turn lives; the rest is held from the first event to the last. */
+void qr_plan_describe(const qr_plan *plan, int32_t n_categories, qr_backend *backend) {
+    for (int32_t i = 0; i < n_categories; i++) {
+        const qrun_plan_entry *entry = &plan->entries[i];
+        const bool lives = i == QR_PLAN_ACTIVATIONS || i == QR_PLAN_LOGITS || i == QR_PLAN_WORKSPACE;
+        const qr_timeline_category category = {.name = entry->category,
+                                               .bytes = entry->bytes > 0 ? entry->bytes : 0,
+                                               .lives = lives,
+                                               .apart = entry->is_apart};
+        qr_timeline_put_category(backend, i, &category);
+    }
+}
+
 qrun_status qr_plan_memory_create(qr_backend *backend, const size_t n_bytes[QR_PLAN_COUNT], qr_plan_memory *memory,
                                   qr_error *err) {
     for (int i = 0; i < QR_PLAN_COUNT; i++) {
@@ -49,6 +63,7 @@ qrun_status qr_plan_memory_create(qr_backend *backend, const size_t n_bytes[QR_P
 
 void qr_plan_memory_destroy(qr_backend *backend, const qr_plan_memory *memory) {
     for (int i = 0; i < QR_PLAN_COUNT; i++) {
+        if (memory->at[i] != NULL) { qr_timeline_drop_tensors(backend, memory->at[i], memory->bytes[i]); }
         backend->memory_destroy(backend, kind_of(i), memory->at[i], memory->bytes[i]);
     }
 }

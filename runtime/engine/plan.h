@@ -36,6 +36,9 @@ void qr_plan_set_device(qr_plan *plan, const qr_device_memory *memory);
 int64_t qr_plan_total(const qr_plan *plan);      /* of the device's memory */
 int64_t qr_plan_host_total(const qr_plan *plan); /* of host memory apart from it */
 
+/* The timeline of a backend, if it has one, learns the categories. */
+void qr_plan_describe(const qr_plan *plan, int32_t n_categories, qr_backend *backend);
+
 /* What a part of the engine holds: one allocation for each category. */
 typedef struct qr_plan_memory {
     void *at[QR_PLAN_COUNT];

@@ -7,7 +7,7 @@
 
 size_t qr_batch_lay(const qr_batch_sizes *sizes, int32_t n_kv_groups, void *base, qr_batch *batch) {
     const int64_t t = sizes->n_tokens, s = sizes->n_sequences;
-    qr_layout layout = {base, 0};
+    qr_layout layout = {.base = base};
     *batch = (qr_batch){.sizes = *sizes, .n_kv_groups = n_kv_groups};
     batch->ids = qr_layout_take(&layout, t, sizeof(int32_t));
     batch->position = qr_layout_take(&layout, t, sizeof(int32_t));

@@ -86,44 +86,47 @@ static void lay_experts(const qrun_model *model, int64_t n_tokens, qr_layout *la
     const qr_model_shape *s = &model->shape;
     const int64_t n_slots = n_tokens * s->experts_per_token;
     qr_expert_routing_lay(s, n_tokens, layout, b);
-    b->mlp = qr_layout_take(layout, n_slots * 2 * s->expert_mlp, sizeof(float));
-    b->gated = qr_layout_take(layout, n_slots * s->expert_mlp, qr_dtype_bytes(model->act_dtype));
-    b->slots = qr_layout_take(layout, n_slots * s->hidden, sizeof(float));
+    QR_LAY(layout, b->mlp, n_slots * 2 * s->expert_mlp, sizeof(float));
+    QR_LAY(layout, b->gated, n_slots * s->expert_mlp, qr_dtype_bytes(model->act_dtype));
+    QR_LAY(layout, b->slots, n_slots * s->hidden, sizeof(float));
     if (!model->config.experts.beside_dense) { return; }
-    b->router_normed = qr_layout_take(layout, n_tokens * s->hidden, qr_dtype_bytes(model->act_dtype));
-    b->dense_branch = qr_layout_take(layout, n_tokens * s->hidden, sizeof(float));
-    b->branch = b->branch_normed = qr_layout_take(layout, n_tokens * s->hidden, sizeof(float));
+    QR_LAY(layout, b->router_normed, n_tokens * s->hidden, qr_dtype_bytes(model->act_dtype));
+    QR_LAY(layout, b->dense_branch, n_tokens * s->hidden, sizeof(float));
+    b->branch = QR_LAY(layout, b->branch_normed, n_tokens * s->hidden, sizeof(float));
 }
 
-static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, void *base,
+static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, qr_layout layout,
                               forward_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t t = limits->max_tokens, r = limits->max_logit_rows;
     const size_t act = qr_dtype_bytes(model->act_dtype);
-    qr_layout layout = {base, 0};
-    b->x = qr_layout_take(&layout, t * s->hidden, sizeof(float));
-    b->normed = qr_layout_take(&layout, t * s->hidden, act);
-    b->qkv = qr_layout_take(&layout, t * qr_widest_qkv(s), sizeof(float));
-    b->attended = qr_layout_take(&layout, t * qr_widest_attended(s), act);
+    QR_LAY(&layout, b->x, t * s->hidden, sizeof(float));
+    QR_LAY(&layout, b->normed, t * s->hidden, act);
+    QR_LAY(&layout, b->qkv, t * qr_widest_qkv(s), sizeof(float));
+    QR_LAY(&layout, b->attended, t * qr_widest_attended(s), act);
     qr_layout attention = layout, delta = layout; /* in the same place: a block is done before the next begins */
-    if (s->attn_gated) { b->q_gate = qr_layout_take(&attention, t * qr_gate_columns(s), sizeof(float)); }
-    if (s->delta.by_key_head) { b->by_head = qr_layout_take(&delta, t * s->delta.columns, sizeof(float)); }
-    b->conved = qr_layout_take(&delta, t * s->delta.channels, sizeof(float));
-    b->recalled = qr_layout_take(&delta, t * s->delta.values, sizeof(float));
-    b->mlp = qr_layout_take(&layout, t * qr_max(qr_model_mlp_columns(model), 2 * s->layer_input), sizeof(float));
-    b->gated = qr_layout_take(&layout, t * qr_max(qr_model_mlp_size(model), s->layer_input), act);
+    attention.part = QR_PART_ATTENTION;
+    delta.part = QR_PART_DELTA;
+    layout.part = QR_PART_MLP;
+    if (s->attn_gated) { QR_LAY(&attention, b->q_gate, t * qr_gate_columns(s), sizeof(float)); }
+    if (s->delta.by_key_head) { QR_LAY(&delta, b->by_head, t * s->delta.columns, sizeof(float)); }
+    QR_LAY(&delta, b->conved, t * s->delta.channels, sizeof(float));
+    QR_LAY(&delta, b->recalled, t * s->delta.values, sizeof(float));
+    QR_LAY(&layout, b->mlp, t * qr_max(qr_model_mlp_columns(model), 2 * s->layer_input), sizeof(float));
+    QR_LAY(&layout, b->gated, t * qr_max(qr_model_mlp_size(model), s->layer_input), act);
     if (qr_model_has_experts(model)) { lay_experts(model, t, &layout, &b->experts); }
     b->experts.normed = b->normed;
     layout.offset = widest(layout.offset, widest(attention.offset, delta.offset));
+    layout.part = QR_PART_NONE;
     b->dora = qr_widest_qkv(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
-    b->inputs = qr_layout_take(&layout, t * s->n_layers * s->layer_input, sizeof(float));
-    if (qr_model_has_branches(model)) { b->branch = qr_layout_take(&layout, t * s->hidden, sizeof(float)); }
+    QR_LAY(&layout, b->inputs, t * s->n_layers * s->layer_input, sizeof(float));
+    if (qr_model_has_branches(model)) { QR_LAY(&layout, b->branch, t * s->hidden, sizeof(float)); }
     for (int k = 0; k < s->n_rope_kinds; k++) {
-        b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half[k], sizeof(float));
-        b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half[k], sizeof(float));
+        QR_LAY(&layout, b->cos_table[k], t * s->rope_half[k], sizeof(float));
+        QR_LAY(&layout, b->sin_table[k], t * s->rope_half[k], sizeof(float));
     }
-    b->selected = qr_layout_take(&layout, r * s->hidden, sizeof(float));
-    b->selected_normed = qr_layout_take(&layout, r * s->hidden, act);
+    QR_LAY(&layout, b->selected, r * s->hidden, sizeof(float));
+    QR_LAY(&layout, b->selected_normed, r * s->hidden, act);
     return layout.offset;
 }
 
@@ -131,21 +134,21 @@ static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limit
     const int64_t s = limits->max_sequences;
     const qr_batch_sizes most = {limits->max_tokens, s, s, s, limits->max_blocks};
     qr_batch batch;
-    qr_layout layout = {base, 0};
-    tables->batch = qr_layout_take(&layout, (int64_t)qr_batch_lay(&most, model->n_kv_groups, NULL, &batch), 1);
-    tables->targets = qr_layout_take(&layout, limits->max_logit_rows, sizeof(int32_t));
-    tables->sampled = qr_layout_take(&layout, s, sizeof(qr_sampled));
+    qr_layout layout = {.base = base};
+    QR_LAY(&layout, tables->batch, (int64_t)qr_batch_lay(&most, model->n_kv_groups, NULL, &batch), 1);
+    QR_LAY(&layout, tables->targets, limits->max_logit_rows, sizeof(int32_t));
+    QR_LAY(&layout, tables->sampled, s, sizeof(qr_sampled));
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
-        tables->inv_freq[k] = qr_layout_take(&layout, limits->n_rope_slots * model->shape.rope_half[k], sizeof(float));
-        tables->rope_factor[k] = qr_layout_take(&layout, limits->n_rope_slots, sizeof(float));
+        QR_LAY(&layout, tables->inv_freq[k], limits->n_rope_slots * model->shape.rope_half[k], sizeof(float));
+        QR_LAY(&layout, tables->rope_factor[k], limits->n_rope_slots, sizeof(float));
     }
     return layout.offset;
 }
 
-static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limits, void *base, forward_buffers *b) {
-    qr_layout layout = {base, 0};
-    b->logits = qr_layout_take(&layout, limits->max_logit_rows * model->shape.vocab, sizeof(float));
-    b->nll = qr_layout_take(&layout, limits->max_logit_rows, sizeof(float));
+static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limits, qr_layout layout,
+                         forward_buffers *b) {
+    QR_LAY(&layout, b->logits, limits->max_logit_rows * model->shape.vocab, sizeof(float));
+    QR_LAY(&layout, b->nll, limits->max_logit_rows, sizeof(float));
     return layout.offset;
 }
 
@@ -291,6 +294,7 @@ static qrun_status run_layers(qr_forward *f, qr_error *err) {
                                       .slot = f->device.state_slot,
                                       .states = f->states,
                                       .state_stride = qr_delta_state_floats(&f->model->shape)};
+    qr_timeline_part(f->backend, QR_PART_NONE);
     QR_RETURN_IF_ERROR(qr_layer_embed(pass, f->device.ids, f->device.position, err));
     const qr_rope_positions rope = {.inv_freq = f->b.tables.inv_freq,
                                     .factor = f->b.tables.rope_factor,
@@ -298,10 +302,13 @@ static qrun_status run_layers(qr_forward *f, qr_error *err) {
                                     .position = f->device.position};
     QR_RETURN_IF_ERROR(qr_layer_rope_tables(pass, &rope, err));
     for (int64_t l = 0; l < f->model->shape.n_layers; l++) {
+        qr_timeline_layer(f->backend, l);
         QR_RETURN_IF_ERROR(qr_layer_stream_use(f->model, f->backend, l, l + 1, err));
         QR_RETURN_IF_ERROR(qr_layer_attention(pass, &f->model->layers[l], err));
         QR_RETURN_IF_ERROR(qr_layer_mlp(pass, &f->model->layers[l], err));
     }
+    qr_timeline_layer(f->backend, -1);
+    qr_timeline_part(f->backend, QR_PART_HEAD);
     return QRUN_OK;
 }
 
@@ -339,6 +346,7 @@ qrun_status qr_forward_sample(qr_forward *f, int64_t first, int64_t n, qr_error 
                                  .dst = f->b.tables.sampled + first,
                                  .n_samples = n,
                                  .vocab = f->model->shape.vocab};
+    qr_timeline_phase(f->backend, QR_PHASE_sample);
     return qr_sample(f->backend, &args, f->pass.workspace, err);
 }
 
@@ -437,9 +445,14 @@ const qr_replay_stats *qr_forward_replays(const qr_forward *f) { return &f->repl
 
 /* Lays all buffers out in the memory of their categories (NULL: only counts), and gives their bytes. */
 static void lay_out(qr_forward *f, void *const memory[QR_PLAN_COUNT], size_t n_bytes[QR_PLAN_COUNT]) {
-    n_bytes[QR_PLAN_ACTIVATIONS] = lay_activations(f->model, &f->limits, memory[QR_PLAN_ACTIVATIONS], &f->b);
+    qr_layout activations = {
+        .base = memory[QR_PLAN_ACTIVATIONS], .names = f->backend, .category = QR_PLAN_ACTIVATIONS, .layer = -1};
+    qr_layout logits = activations;
+    logits.base = memory[QR_PLAN_LOGITS];
+    logits.category = QR_PLAN_LOGITS;
+    n_bytes[QR_PLAN_ACTIVATIONS] = lay_activations(f->model, &f->limits, activations, &f->b);
     n_bytes[QR_PLAN_TABLES] = lay_tables(f->model, &f->limits, memory[QR_PLAN_TABLES], &f->b.tables);
-    n_bytes[QR_PLAN_LOGITS] = lay_logits(f->model, &f->limits, memory[QR_PLAN_LOGITS], &f->b);
+    n_bytes[QR_PLAN_LOGITS] = lay_logits(f->model, &f->limits, logits, &f->b);
     n_bytes[QR_PLAN_HOST] = lay_tables(f->model, &f->limits, memory[QR_PLAN_HOST], &f->b.host);
 }
 
@@ -447,6 +460,7 @@ static qrun_status make_memory(qr_forward *f, size_t workspace_bytes, qr_error *
     size_t n_bytes[QR_PLAN_COUNT] = {[QR_PLAN_WORKSPACE] = workspace_bytes};
     lay_out(f, f->memory.at, n_bytes);
     QR_RETURN_IF_ERROR(qr_plan_memory_create(f->backend, n_bytes, &f->memory, err));
+    qr_timeline_set_workspace(f->backend, f->memory.at[QR_PLAN_WORKSPACE], workspace_bytes);
     lay_out(f, f->memory.at, n_bytes);
     return QRUN_OK;
 }

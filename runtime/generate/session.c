@@ -15,6 +15,7 @@
 #include "runtime/model/adapter.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
+#include "runtime/model/weight_names.h"
 
 enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512, MAX_SEQUENCES = 4096, DEFAULT_POOL_CONTEXT = 4096 };
 enum { MAX_PAGES = INT32_MAX / 4 };
@@ -567,6 +568,8 @@ qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *pa
     if (made->event_descriptor < 0) {
         QR_TRY(qr_fail(error, QRUN_ERROR_IO, "cannot make an event descriptor: %s", strerror(errno)));
     }
+    qr_plan_describe(&made->plan, QR_PLAN_SESSION_COUNT, model->context->backend);
+    qr_model_name_weights(model);
     qr_draft_costs_init(&made->draft_costs);
     fill_fixed_stats(made);
     *session = made;
@@ -586,6 +589,7 @@ void qrun_session_destroy(qrun_session *session) {
         }
     }
     qr_backend *backend = session->model->context->backend;
+    qr_timeline_drop_tensors(backend, NULL, 0);
     qr_draft_model_destroy(session->drafter);
     qrun_model_destroy(session->draft);
     qr_forward_destroy(session->forward);

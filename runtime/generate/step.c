@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/sizes.h"
+#include "kernels/timeline/timeline.h"
 #include "runtime/generate/prompt_rows.h"
 #include "runtime/generate/session.h"
 #include "runtime/model/adapter.h"
@@ -295,6 +296,8 @@ static qrun_status compute(qrun_session *session, qr_error *err) {
     const qr_batch_sizes sizes = measure_step(session);
     qr_compute_lock(context);
     qrun_status status = QRUN_OK;
+    qr_timeline_phase(session->model->context->backend,
+                      session->step.n_tokens > session->step.n_rows ? QR_PHASE_prefill : QR_PHASE_decode);
     QR_TRY(qr_forward_begin(session->forward, &sizes, &batch, err));
     fill_batch(session, batch);
     QR_TRY(prepare_slots(session, err));
@@ -417,7 +420,9 @@ static qrun_status sample_tokens(qrun_session *session, qr_error *err) {
         qr_compute_unlock(context);
         if (status != QRUN_OK) { return status; }
         if (piece.n_on_device < piece.n_next) {
+            const double asked = qr_timeline_now(context->backend);
             qr_threads_run(context->threads, piece.n_next, sample_on_host, &piece);
+            qr_timeline_put_host(context->backend, "sampling", QR_PHASE_sample, asked);
         }
     }
     return QRUN_OK;

@@ -321,6 +321,7 @@ static float *values_of(const qr_layer_pass *pass, const qr_layer *layer) {
 }
 
 qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    qr_timeline_part(pass->backend, qr_layer_part(layer));
     return norm_rows(pass, &layer->attn_norm, pass->x, pass->buffers.attn_normed, pass->model->act_dtype,
                      pass->n_tokens, err);
 }
@@ -352,6 +353,7 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
 }
 
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    qr_timeline_part(pass->backend, qr_layer_part(layer));
     const qr_layer_buffers *b = &pass->buffers;
     return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);
 }
@@ -448,6 +450,7 @@ qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, flo
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     qr_layer_pass mlp = *pass;
     mlp.buffers_only = pass->buffers_only && !qr_layer_has_input(layer);
+    qr_timeline_part(pass->backend, QR_PART_MLP);
     QR_RETURN_IF_ERROR(run_mlp(&mlp, layer, err));
     if (qr_layer_has_input(layer)) { QR_RETURN_IF_ERROR(qr_layer_add_input(pass, layer, err)); }
     return pass->buffers_only ? QRUN_OK : qr_layer_scale(pass, layer, pass->x, err);

@@ -3,6 +3,7 @@
 #ifndef QR_RUNTIME_LAYERS_LAYER_H
 #define QR_RUNTIME_LAYERS_LAYER_H
 
+#include "kernels/timeline/timeline.h"
 #include "runtime/model/model.h"
 
 /* The part of a layer with experts; S = T · top_k slots. */
@@ -94,6 +95,11 @@ struct qr_layer_pass {
     qr_attend_fn attend;
     void *attend_arg;
 };
+
+/* Of a layer's first block, for timelines. */
+static inline qr_part qr_layer_part(const qr_layer *layer) {
+    return layer->is_delta ? QR_PART_DELTA : QR_PART_ATTENTION;
+}
 
 int64_t qr_qkv_columns(const qr_model_shape *shape, const qr_layer *layer);
 /* Of those, the columns that are normed: in buffers.qk_raw. */

@@ -5,13 +5,13 @@
 
 void qr_expert_routing_lay(const qr_model_shape *shape, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b) {
     const int64_t n_slots = n_tokens * shape->experts_per_token;
-    b->logits = qr_layout_take(layout, n_tokens * shape->n_experts, sizeof *b->logits);
-    b->expert = qr_layout_take(layout, n_slots, sizeof *b->expert);
-    b->slot = qr_layout_take(layout, n_slots, sizeof *b->slot);
-    b->slot_row = qr_layout_take(layout, n_slots, sizeof *b->slot_row);
-    b->share = qr_layout_take(layout, n_slots, sizeof *b->share);
-    if (shape->shared_mlp > 0) { b->shared_share = qr_layout_take(layout, n_tokens, sizeof *b->shared_share); }
-    b->expert_start = qr_layout_take(layout, shape->n_experts + 1, sizeof *b->expert_start);
+    QR_LAY(layout, b->logits, n_tokens * shape->n_experts, sizeof *b->logits);
+    QR_LAY(layout, b->expert, n_slots, sizeof *b->expert);
+    QR_LAY(layout, b->slot, n_slots, sizeof *b->slot);
+    QR_LAY(layout, b->slot_row, n_slots, sizeof *b->slot_row);
+    QR_LAY(layout, b->share, n_slots, sizeof *b->share);
+    if (shape->shared_mlp > 0) { QR_LAY(layout, b->shared_share, n_tokens, sizeof *b->shared_share); }
+    QR_LAY(layout, b->expert_start, shape->n_experts + 1, sizeof *b->expert_start);
 }
 
 qr_routing qr_layer_routing(const qr_layer_pass *pass) {

@@ -567,7 +567,8 @@ typedef struct placement {
 
 static void *place_in_stage(const placement *p, const qr_module *module, size_t n_bytes) {
     qr_layer *layer = &p->model->layers[module->layer];
-    qr_layout stage = {p->memory != NULL ? qr_model_stage(p->model, module->layer) : NULL, layer->staged_bytes};
+    qr_layout stage = {.base = p->memory != NULL ? qr_model_stage(p->model, module->layer) : NULL,
+                       .offset = layer->staged_bytes};
     void *address = qr_layout_take(&stage, 1, n_bytes);
     layer->staged_bytes = stage.offset;
     return address;

@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
+#include "runtime/engine/plan.h"
 #include "runtime/layers/layer_experts.h"
 
 /* ---- Policies ---------------------------------------------------------------------------------------------------- */
@@ -98,13 +99,13 @@ static layer_kinds kinds_of(const qrun_model *model) {
 static void lay_heads(qr_layout *layout, const qrun_model *model, const layer_kinds *kinds, int64_t t,
                       qr_kept_layer *layer) {
     const qr_model_shape *s = &model->shape;
-    layer->lse = qr_layout_take(layout, t * s->n_heads, sizeof(float));
+    QR_LAY(layout, layer->lse, t * s->n_heads, sizeof(float));
     if (model->family->modules[QR_ROLE_Q_NORM] != NULL || model->config.norms_heads) {
-        layer->buffers.qk_raw = qr_layout_take(layout, t * kinds->raw, sizeof(float));
+        QR_LAY(layout, layer->buffers.qk_raw, t * kinds->raw, sizeof(float));
     }
     if (!s->attn_gated) { return; }
-    layer->buffers.q_gate = qr_layout_take(layout, t * qr_gate_columns(s), sizeof(float));
-    layer->buffers.ungated = qr_layout_take(layout, t * kinds->heads, qr_dtype_bytes(model->act_dtype));
+    QR_LAY(layout, layer->buffers.q_gate, t * qr_gate_columns(s), sizeof(float));
+    QR_LAY(layout, layer->buffers.ungated, t * kinds->heads, qr_dtype_bytes(model->act_dtype));
 }
 
 /* Of t tokens, `rows` of which have all but attention at a time. */
@@ -113,51 +114,48 @@ static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kind
     const qr_model_shape *s = &model->shape;
     const size_t act = qr_dtype_bytes(model->act_dtype);
     const int64_t columns = kinds.delta ? s->delta.columns : 0, values = kinds.delta ? s->delta.values : 0;
-    layer->buffers.attn_normed = qr_layout_take(layout, rows * s->hidden, act);
-    layer->buffers.qkv = qr_layout_take(layout, t * qr_max(kinds.qkv, columns), sizeof(float));
-    layer->buffers.attended = qr_layout_take(layout, t * qr_max(kinds.heads, values), act);
+    QR_LAY(layout, layer->buffers.attn_normed, rows * s->hidden, act);
+    QR_LAY(layout, layer->buffers.qkv, t * qr_max(kinds.qkv, columns), sizeof(float));
+    QR_LAY(layout, layer->buffers.attended, t * qr_max(kinds.heads, values), act);
     qr_layout delta = *layout; /* in the same place: a layer is of one kind */
+    delta.part = QR_PART_DELTA;
     if (kinds.attention) { lay_heads(layout, model, &kinds, t, layer); }
     if (kinds.delta) {
-        layer->buffers.conved = qr_layout_take(&delta, t * s->delta.channels, sizeof(float));
-        layer->buffers.recalled = qr_layout_take(&delta, t * values, sizeof(float));
+        QR_LAY(&delta, layer->buffers.conved, t * s->delta.channels, sizeof(float));
+        QR_LAY(&delta, layer->buffers.recalled, t * values, sizeof(float));
     }
     layout->offset = delta.offset > layout->offset ? delta.offset : layout->offset;
-    if (qr_model_has_post_norms(model)) {
-        layer->buffers.attn_branch = qr_layout_take(layout, rows * s->hidden, sizeof(float));
-    }
+    if (qr_model_has_post_norms(model)) { QR_LAY(layout, layer->buffers.attn_branch, rows * s->hidden, sizeof(float)); }
 }
 
 static void lay_beside_dense(qr_layout *layout, const qrun_model *model, int64_t t, qr_expert_buffers *b) {
     const size_t act = qr_dtype_bytes(model->act_dtype);
-    b->router_normed = qr_layout_take(layout, t * model->shape.hidden, act);
-    b->normed = qr_layout_take(layout, t * model->shape.hidden, act);
-    b->dense_branch = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
-    b->branch = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+    QR_LAY(layout, b->router_normed, t * model->shape.hidden, act);
+    QR_LAY(layout, b->normed, t * model->shape.hidden, act);
+    QR_LAY(layout, b->dense_branch, t * model->shape.hidden, sizeof(float));
+    QR_LAY(layout, b->branch, t * model->shape.hidden, sizeof(float));
 }
 
 static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_kept_layer *layer) {
     const qr_model_shape *s = &model->shape;
     const size_t act = qr_dtype_bytes(model->act_dtype);
-    layer->buffers.mlp_normed = qr_layout_take(layout, t * s->hidden, act);
-    layer->buffers.mlp = qr_layout_take(layout, t * qr_model_mlp_columns(model), sizeof(float));
-    layer->buffers.gated = qr_layout_take(layout, t * qr_model_mlp_size(model), act);
+    QR_LAY(layout, layer->buffers.mlp_normed, t * s->hidden, act);
+    QR_LAY(layout, layer->buffers.mlp, t * qr_model_mlp_columns(model), sizeof(float));
+    QR_LAY(layout, layer->buffers.gated, t * qr_model_mlp_size(model), act);
     if (qr_model_has_experts(model)) {
         const int64_t n_slots = t * s->experts_per_token;
         qr_expert_routing_lay(s, t, layout, &layer->buffers.experts);
-        layer->buffers.experts.mlp = qr_layout_take(layout, n_slots * 2 * s->expert_mlp, sizeof(float));
-        layer->buffers.experts.gated = qr_layout_take(layout, n_slots * s->expert_mlp, act);
+        QR_LAY(layout, layer->buffers.experts.mlp, n_slots * 2 * s->expert_mlp, sizeof(float));
+        QR_LAY(layout, layer->buffers.experts.gated, n_slots * s->expert_mlp, act);
         if (model->config.experts.beside_dense) { lay_beside_dense(layout, model, t, &layer->buffers.experts); }
     }
     if (s->layer_input > 0) {
-        layer->buffers.input_x = qr_layout_take(layout, t * s->hidden, act);
-        layer->buffers.input = qr_layout_take(layout, 2 * t * s->layer_input, sizeof(float));
-        layer->buffers.input_gated = qr_layout_take(layout, t * s->layer_input, act);
-        layer->buffers.input_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
+        QR_LAY(layout, layer->buffers.input_x, t * s->hidden, act);
+        QR_LAY(layout, layer->buffers.input, 2 * t * s->layer_input, sizeof(float));
+        QR_LAY(layout, layer->buffers.input_gated, t * s->layer_input, act);
+        QR_LAY(layout, layer->buffers.input_branch, t * s->hidden, sizeof(float));
     }
-    if (qr_model_has_post_norms(model)) {
-        layer->buffers.mlp_branch = qr_layout_take(layout, t * s->hidden, sizeof(float));
-    }
+    if (qr_model_has_post_norms(model)) { QR_LAY(layout, layer->buffers.mlp_branch, t * s->hidden, sizeof(float)); }
 }
 
 /* Of the segments that are computed again, all but the last two send their inputs away. */
@@ -173,10 +171,12 @@ typedef struct input_places {
 
 static float *place_input(input_places *places, int64_t elements, qr_segment *segment) {
     const int64_t number = places->n_done++;
-    if (!places->offload) { return qr_layout_take(&places->layout, elements, sizeof(float)); }
+    float *x_in;
+    places->layout.layer = places->offload ? -1 : segment->first;
+    if (!places->offload) { return QR_LAY(&places->layout, x_in, elements, sizeof(float)); }
     segment->stage = (int)(number % N_STAGES);
-    if (number < N_STAGES) { places->stages[number] = qr_layout_take(&places->layout, elements, sizeof(float)); }
-    if (number < places->n - N_STAGES) { segment->x_host = qr_layout_take(&places->host, elements, sizeof(float)); }
+    if (number < N_STAGES) { places->stages[number] = QR_LAY(&places->layout, x_in, elements, sizeof(float)); }
+    if (number < places->n - N_STAGES) { QR_LAY(&places->host, segment->x_host, elements, sizeof(float)); }
     return places->stages[segment->stage];
 }
 
@@ -188,10 +188,11 @@ static void lay_recomputed(input_places *places, const qrun_model *model, int64_
     for (int64_t i = 0; i < segment->n; i++) {
         qr_kept_layer *layer = &layers[segment->first + i];
         if (i == *n_sets) {
+            layout->layer = -1;
             lay_attention(layout, model, kinds_of(model), t, rows, &sets[i]);
             lay_mlp(layout, model, rows, &sets[i]);
-            sets[i].x_mid = qr_layout_take(layout, rows * model->shape.hidden, sizeof(float));
-            if (i > 0) { sets[i].x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float)); }
+            QR_LAY(layout, sets[i].x_mid, rows * model->shape.hidden, sizeof(float));
+            if (i > 0) { QR_LAY(layout, sets[i].x_in, t * model->shape.hidden, sizeof(float)); }
             ++*n_sets;
         }
         *layer = sets[i];
@@ -203,13 +204,15 @@ static void lay_recomputed(input_places *places, const qrun_model *model, int64_
 static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, const qr_recompute_policy *policy,
                      const qr_segment *segment, qr_kept_layer *layers) {
     qr_kept_layer set = {.attn_kept = policy->kind != QR_RECOMPUTE_ATTN, .mlp_kept = policy->kind != QR_RECOMPUTE_MLP};
+    layout->layer = -1;
     if (!set.attn_kept) { lay_attention(layout, model, kinds_of(model), t, t, &set); }
     if (!set.mlp_kept) { lay_mlp(layout, model, t, &set); }
     for (int64_t l = segment->first; l < segment->first + segment->n; l++) {
         qr_kept_layer *layer = &layers[l];
         *layer = set;
-        layer->x_in = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
-        layer->x_mid = qr_layout_take(layout, t * model->shape.hidden, sizeof(float));
+        layout->layer = l;
+        QR_LAY(layout, layer->x_in, t * model->shape.hidden, sizeof(float));
+        QR_LAY(layout, layer->x_mid, t * model->shape.hidden, sizeof(float));
         if (set.attn_kept) { lay_attention(layout, model, kind_of(model, &model->layers[l]), t, t, layer); }
         if (set.mlp_kept) { lay_mlp(layout, model, t, layer); }
     }
@@ -230,7 +233,8 @@ static int64_t divide(const qr_recompute_policy *policy, int64_t n_layers, qr_ac
 }
 
 qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t n_tokens,
-                                   void *memory, void *host, qr_activations *activations, qr_error *err) {
+                                   qr_backend *names, void *memory, void *host, qr_activations *activations,
+                                   qr_error *err) {
     const int64_t n_layers = model->shape.n_layers, rows = qr_recompute_policy_rows(policy, n_tokens);
     *activations = (qr_activations){0};
     activations->layers = qr_alloc_array_zeroed((size_t)n_layers, sizeof *activations->layers);
@@ -241,7 +245,9 @@ qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_p
         qr_activations_free(activations);
         return qr_fail_memory(err, "the table of activations", (unsigned long long)n_layers * sizeof *sets);
     }
-    input_places places = {.layout = {memory, 0}, .host = {host, 0}, .offload = policy->offload};
+    input_places places = {.layout = {.base = memory, .names = names, .category = QR_PLAN_ACTIVATIONS, .layer = -1},
+                           .host = {.base = host},
+                           .offload = policy->offload};
     int64_t n_sets = 0;
     places.n = divide(policy, n_layers, activations);
     for (int64_t s = 0; s < activations->n_segments; s++) {
@@ -254,9 +260,12 @@ qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_p
     }
     const int64_t slot_elements =
         qr_model_has_experts(model) ? model->shape.experts_per_token * model->shape.hidden : 0;
-    float *slots = qr_layout_take(&places.layout, rows * slot_elements, sizeof(float));
-    float *branch_normed =
-        qr_model_has_branches(model) ? qr_layout_take(&places.layout, rows * model->shape.hidden, sizeof(float)) : NULL;
+    float *slots, *branch_normed = NULL;
+    places.layout.layer = -1;
+    QR_LAY(&places.layout, slots, rows * slot_elements, sizeof(float));
+    if (qr_model_has_branches(model)) {
+        QR_LAY(&places.layout, branch_normed, rows * model->shape.hidden, sizeof(float));
+    }
     for (int64_t l = 0; l < n_layers; l++) {
         activations->layers[l].buffers.branch_normed = branch_normed;
         activations->layers[l].buffers.experts.slots = slots;

@@ -62,9 +62,10 @@ bool qr_recompute_policy_has_inputs(const qr_recompute_policy *policy);
 int64_t qr_recompute_policy_rows(const qr_recompute_policy *policy, int64_t n_tokens);
 
 /* Lays the buffers of T tokens out in `memory` and `host` (NULL: only counts bytes). The plan and the layout are the
- * same walk. */
+ * same walk. The timeline of `names`, if it has one, learns what lies where; NULL: none does. */
 qrun_status qr_activations_lay_out(const qrun_model *model, const qr_recompute_policy *policy, int64_t n_tokens,
-                                   void *memory, void *host, qr_activations *activations, qr_error *err);
+                                   qr_backend *names, void *memory, void *host, qr_activations *activations,
+                                   qr_error *err);
 void qr_activations_free(qr_activations *activations);
 
 #endif

@@ -355,6 +355,7 @@ qrun_status qr_pass_mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_
     const qr_kept_layer *kept = pass->current;
     const float *dbranch;
     const qr_layer_pass blocks = qr_pass_layer(pass);
+    qr_timeline_part(pass->backend, QR_PART_MLP);
     QR_RETURN_IF_ERROR(qr_layer_scale(&blocks, layer, pass->b.dx, err));
     QR_RETURN_IF_ERROR(add_input_backward(pass, layer, err));
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_mlp_norm, kept->buffers.mlp_branch, &dbranch, err));
@@ -455,6 +456,7 @@ static qrun_status gated_queries_backward(qr_train_pass *pass, const qr_layer *l
 qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const int64_t q = s->n_heads * layer->head_dim, kv = layer->n_kv_heads * layer->head_dim;
+    qr_timeline_part(pass->backend, qr_layer_part(layer));
     if (s->attn_gated) { QR_RETURN_IF_ERROR(gates_backward(pass, err)); }
     const qr_attention_packed_backward_args args = {.forward = qr_pass_attention_args(pass, layer),
                                                     .dout = pass->b.dattended,
@@ -487,6 +489,7 @@ qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer
 qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->current->buffers;
     const float *dbranch;
+    qr_timeline_part(pass->backend, qr_layer_part(layer));
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, b->attn_branch, &dbranch, err));
     return qr_pass_linear_backward(pass, &layer->attn_out, b->attended, dbranch, pass->model->shape.hidden,
                                    pass->b.dattended, false, err);
@@ -514,17 +517,22 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, int64_t next, 
     pass->current = &pass->activations.layers[l];
     qr_layer_pass blocks = qr_pass_layer(pass);
     blocks.buffers_only = true;
+    qr_timeline_layer(pass->backend, l);
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
     QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, next, err));
     if (kept_segment && !pass->current->mlp_kept) {
+        qr_timeline_phase(pass->backend, QR_PHASE_recompute);
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_mid, err));
         QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
     }
+    qr_timeline_phase(pass->backend, QR_PHASE_backward);
     QR_RETURN_IF_ERROR(qr_pass_mlp_backward(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
     if (kept_segment && !pass->current->attn_kept) {
+        qr_timeline_phase(pass->backend, QR_PHASE_recompute);
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
         QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
+        qr_timeline_phase(pass->backend, QR_PHASE_backward);
     }
     return attention_backward(pass, layer, err);
 }
@@ -532,6 +540,7 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, int64_t next, 
 qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
     if (qr_pass_has_tiles(pass)) { return qr_pass_backward_in_tiles(pass, segment->first, err); }
     if (!segment->kept) {
+        qr_timeline_phase(pass->backend, QR_PHASE_recompute);
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
         for (int64_t i = 0; i < segment->n; i++) {
             QR_RETURN_IF_ERROR(qr_pass_run_layer(pass, segment->first + i, i + 1 == segment->n, err));

@@ -116,8 +116,10 @@ qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only,
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
     qr_layer_pass blocks = qr_pass_layer(pass);
+    qr_timeline_layer(pass->backend, l);
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
     QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, buffers_only ? l - 1 : l + 1, err));
+    qr_timeline_part(pass->backend, QR_PART_NONE);
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
     QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
@@ -262,14 +264,28 @@ static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
         QR_RETURN_IF_ERROR(await_input(pass, segment, err));
         QR_RETURN_IF_ERROR(qr_pass_segment_backward(pass, segment, err));
     }
+    qr_timeline_layer(pass->backend, -1);
+    qr_timeline_part(pass->backend, QR_PART_NONE);
     return qr_pass_embed_backward(pass, err);
+}
+
+/* Outside of layers. */
+static void mark_phase(const qr_train_pass *pass, qr_phase phase) {
+    qr_timeline_phase(pass->backend, phase);
+    qr_timeline_layer(pass->backend, -1);
+    qr_timeline_part(pass->backend, QR_PART_NONE);
 }
 
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                               double *loss_sum, qr_error *err) {
+    mark_phase(pass, QR_PHASE_forward);
     QR_RETURN_IF_ERROR(enter(pass, batch, backward, err));
     QR_RETURN_IF_ERROR(run_forward(pass, backward, err));
+    mark_phase(pass, QR_PHASE_loss);
+    qr_timeline_part(pass->backend, QR_PART_HEAD);
     QR_RETURN_IF_ERROR(qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
+    mark_phase(pass, QR_PHASE_backward);
     if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
+    mark_phase(pass, QR_PHASE_other);
     return pass->backend->sync(pass->backend, err);
 }

@@ -47,12 +47,12 @@ static size_t widest(size_t a, size_t b) { return a > b ? a : b; }
 static void lay_across_layers(const qrun_model *model, int64_t t, qr_layout *layout, qr_pass_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t inputs = s->n_layers * s->layer_input;
-    b->inputs = qr_layout_take(layout, t * inputs, sizeof(float));
-    b->dinputs = qr_layout_take(layout, t * inputs, sizeof(float));
-    if (inputs > 0) { b->inputs_x = qr_layout_take(layout, t * s->hidden, qr_dtype_bytes(model->act_dtype)); }
+    QR_LAY(layout, b->inputs, t * inputs, sizeof(float));
+    QR_LAY(layout, b->dinputs, t * inputs, sizeof(float));
+    if (inputs > 0) { QR_LAY(layout, b->inputs_x, t * s->hidden, qr_dtype_bytes(model->act_dtype)); }
     for (int i = 0; i < 2; i++) {
-        b->shared_kv[i] = qr_layout_take(layout, t * qr_pass_shared_kv_columns(model, i), sizeof(float));
-        b->dshared_kv[i] = qr_layout_take(layout, t * qr_pass_shared_kv_columns(model, i), sizeof(float));
+        QR_LAY(layout, b->shared_kv[i], t * qr_pass_shared_kv_columns(model, i), sizeof(float));
+        QR_LAY(layout, b->dshared_kv[i], t * qr_pass_shared_kv_columns(model, i), sizeof(float));
     }
 }
 
@@ -65,45 +65,47 @@ static void lay_adapters(const qr_parameters *parameters, int64_t rows, size_t a
         widest_out = qr_max(widest_out, parameters->lora.pairs[i].out);
     }
     if (parameters->lora.dropout > 0) {
-        b->dropped = qr_layout_take(layout, rows * widest_in, act);
-        b->ddropped = qr_layout_take(layout, rows * widest_in, sizeof(float));
+        QR_LAY(layout, b->dropped, rows * widest_in, act);
+        QR_LAY(layout, b->ddropped, rows * widest_in, sizeof(float));
     }
-    if (parameters->lora.dora) { b->dora = qr_layout_take(layout, rows * widest_out, sizeof(float)); }
+    if (parameters->lora.dora) { QR_LAY(layout, b->dora, rows * widest_out, sizeof(float)); }
 }
 
 static size_t lay_gradients(const qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
-                            void *base, qr_pass_buffers *b) {
+                            qr_layout layout, qr_pass_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t t = limits->max_tokens, r = qr_pass_logit_rows(model, limits);
     const int64_t rows = qr_recompute_policy_rows(&limits->policy, t);
     const size_t act = qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
-    qr_layout layout = {base, 0};
-    b->x = qr_layout_take(&layout, t * s->hidden, f32);
-    b->dx = qr_layout_take(&layout, t * s->hidden, f32);
-    b->dbranch = qr_layout_take(&layout, rows * s->hidden, f32);
-    b->dnormed = qr_layout_take(&layout, rows * s->hidden, f32);
+    QR_LAY(&layout, b->x, t * s->hidden, f32);
+    QR_LAY(&layout, b->dx, t * s->hidden, f32);
+    QR_LAY(&layout, b->dbranch, rows * s->hidden, f32);
+    QR_LAY(&layout, b->dnormed, rows * s->hidden, f32);
     qr_layout loss = layout, mlp = layout; /* in the same place: each is done before a layer's attention begins */
-    b->dselected = qr_layout_take(&loss, t * s->hidden, f32);
-    b->dattended = qr_layout_take(&layout, t * qr_widest_attended(s), f32);
+    loss.part = QR_PART_HEAD;
+    QR_LAY(&loss, b->dselected, t * s->hidden, f32);
+    QR_LAY(&layout, b->dattended, t * qr_widest_attended(s), f32);
     if (limits->policy.tile_rows > 0) { mlp = layout; } /* dattended of other tiles is there already */
-    b->dqkv = qr_layout_take(&layout, t * qr_widest_qkv(s), f32);
+    QR_LAY(&layout, b->dqkv, t * qr_widest_qkv(s), f32);
     qr_layout delta = layout; /* in the same place too: a layer is of one kind */
-    if (s->attn_gated) { b->dq_gate = qr_layout_take(&layout, t * qr_gate_columns(s), f32); }
-    b->dconved = qr_layout_take(&delta, t * s->delta.channels, f32);
-    b->gate_work = qr_layout_take(&delta, 2 * t * s->delta.values, f32);
-    if (s->delta.by_key_head) { b->by_head = qr_layout_take(&delta, t * s->delta.columns, f32); }
-    b->dgated = qr_layout_take(&mlp, rows * mlp_elements(model), f32);
-    if (qr_model_has_experts(model)) { b->dshare = qr_layout_take(&mlp, rows * s->experts_per_token, f32); }
+    delta.part = QR_PART_DELTA;
+    mlp.part = QR_PART_MLP;
+    if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s), f32); }
+    QR_LAY(&delta, b->dconved, t * s->delta.channels, f32);
+    QR_LAY(&delta, b->gate_work, 2 * t * s->delta.values, f32);
+    if (s->delta.by_key_head) { QR_LAY(&delta, b->by_head, t * s->delta.columns, f32); }
+    QR_LAY(&mlp, b->dgated, rows * mlp_elements(model), f32);
+    if (qr_model_has_experts(model)) { QR_LAY(&mlp, b->dshare, rows * s->experts_per_token, f32); }
     layout.offset = widest(widest(layout.offset, loss.offset), widest(delta.offset, mlp.offset));
-    b->dy = qr_layout_take(&layout, rows * qr_max(widest_output(model), mlp_elements(model)), act);
+    QR_LAY(&layout, b->dy, rows * qr_max(widest_output(model), mlp_elements(model)), act);
     for (int k = 0; k < s->n_rope_kinds; k++) {
-        b->cos_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
-        b->sin_table[k] = qr_layout_take(&layout, t * s->rope_half[k], f32);
+        QR_LAY(&layout, b->cos_table[k], t * s->rope_half[k], f32);
+        QR_LAY(&layout, b->sin_table[k], t * s->rope_half[k], f32);
     }
     lay_across_layers(model, t, &layout, b);
-    b->selected = qr_layout_take(&layout, r * s->hidden, f32);
-    b->selected_normed = qr_layout_take(&layout, r * s->hidden, act);
-    b->dselected_normed = qr_layout_take(&layout, r * s->hidden, f32);
+    QR_LAY(&layout, b->selected, r * s->hidden, f32);
+    QR_LAY(&layout, b->selected_normed, r * s->hidden, act);
+    QR_LAY(&layout, b->dselected_normed, r * s->hidden, f32);
     lay_adapters(parameters, rows, act, &layout, b);
     return layout.offset;
 }
@@ -117,46 +119,51 @@ static int64_t count_rope_slots(const qrun_model *model, const qr_train_limits *
 static size_t lay_tables(const qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
                          void *base, qr_pass_buffers *b) {
     const int64_t t = limits->max_tokens;
-    qr_layout layout = {base, 0};
+    qr_layout layout = {.base = base};
     int32_t **const of_tokens[] = {&b->ids, &b->position, &b->slot, &b->row_adapter, &b->target, &b->rows};
     for (size_t i = 0; i < QR_COUNT_OF(of_tokens); i++) { *of_tokens[i] = qr_layout_take(&layout, t, sizeof(int32_t)); }
-    b->seq_start = qr_layout_take(&layout, limits->max_sequences + 1, sizeof(int32_t));
-    if (parameters->lora.dropout > 0) { b->row_key = qr_layout_take(&layout, t, sizeof(int64_t)); }
+    QR_LAY(&layout, b->seq_start, limits->max_sequences + 1, sizeof(int32_t));
+    if (parameters->lora.dropout > 0) { QR_LAY(&layout, b->row_key, t, sizeof(int64_t)); }
     for (int k = 0; k < model->shape.n_rope_kinds; k++) {
         const int64_t n_slots = count_rope_slots(model, limits);
-        b->inv_freq[k] = qr_layout_take(&layout, n_slots * model->shape.rope_half[k], sizeof(float));
-        b->rope_factor[k] = qr_layout_take(&layout, n_slots, sizeof(float));
+        QR_LAY(&layout, b->inv_freq[k], n_slots * model->shape.rope_half[k], sizeof(float));
+        QR_LAY(&layout, b->rope_factor[k], n_slots, sizeof(float));
     }
     return layout.offset;
 }
 
-static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits, void *base, qr_pass_buffers *b) {
+static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits, qr_layout layout, qr_pass_buffers *b) {
     const int64_t r = qr_pass_logit_rows(model, limits), vocab = model->shape.vocab;
-    qr_layout layout = {base, 0};
-    b->logits = qr_layout_take(&layout, r * vocab, sizeof(float));
-    b->dlogits = model->act_dtype == QR_DTYPE_F32
-                     ? b->logits
-                     : qr_layout_take(&layout, r * vocab, qr_dtype_bytes(model->act_dtype));
-    b->loss = qr_layout_take(&layout, r, sizeof(float));
+    QR_LAY(&layout, b->logits, r * vocab, sizeof(float));
+    b->dlogits = b->logits;
+    if (model->act_dtype != QR_DTYPE_F32) { QR_LAY(&layout, b->dlogits, r * vocab, qr_dtype_bytes(model->act_dtype)); }
+    QR_LAY(&layout, b->loss, r, sizeof(float));
     return layout.offset;
 }
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
+
+/* Of a category, whose buffers the backend's timeline learns. */
+static qr_layout named_layout(const qr_train_pass *pass, qr_plan_category category) {
+    return (qr_layout){
+        .base = pass->memory.at[category], .names = pass->backend, .category = (int32_t)category, .layer = -1};
+}
 
 /* Lays all buffers out in the pass's memory (NULL: only counts), and gives the bytes of every category. */
 static qrun_status lay_out(qr_train_pass *pass, size_t n_bytes[QR_PLAN_COUNT], qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_train_limits *limits = &pass->limits;
     unsigned char *memory = pass->memory.at[QR_PLAN_ACTIVATIONS];
-    const size_t offset = lay_gradients(model, pass->parameters, limits, memory, &pass->b);
+    const qr_layout activations = named_layout(pass, QR_PLAN_ACTIVATIONS), logits = named_layout(pass, QR_PLAN_LOGITS);
+    const size_t offset = lay_gradients(model, pass->parameters, limits, activations, &pass->b);
     qr_activations_free(&pass->activations);
-    QR_RETURN_IF_ERROR(qr_activations_lay_out(model, &limits->policy, limits->max_tokens,
+    QR_RETURN_IF_ERROR(qr_activations_lay_out(model, &limits->policy, limits->max_tokens, pass->backend,
                                               memory != NULL ? memory + offset : NULL, pass->memory.at[QR_PLAN_HOST],
                                               &pass->activations, err));
     n_bytes[QR_PLAN_ACTIVATIONS] = offset + pass->activations.bytes;
     n_bytes[QR_PLAN_HOST] = pass->activations.host_bytes;
     n_bytes[QR_PLAN_TABLES] = lay_tables(model, pass->parameters, limits, pass->memory.at[QR_PLAN_TABLES], &pass->b);
-    n_bytes[QR_PLAN_LOGITS] = lay_logits(model, limits, pass->memory.at[QR_PLAN_LOGITS], &pass->b);
+    n_bytes[QR_PLAN_LOGITS] = lay_logits(model, limits, logits, &pass->b);
     return QRUN_OK;
 }
 
@@ -165,6 +172,7 @@ static qrun_status make_memory(qr_train_pass *pass, size_t workspace_bytes, qr_e
     QR_RETURN_IF_ERROR(lay_out(pass, n_bytes, err));
     QR_RETURN_IF_ERROR(qr_plan_memory_create(pass->backend, n_bytes, &pass->memory, err));
     pass->workspace = (qr_workspace){pass->memory.at[QR_PLAN_WORKSPACE], workspace_bytes};
+    qr_timeline_set_workspace(pass->backend, pass->workspace.memory, workspace_bytes);
     return lay_out(pass, n_bytes, err);
 }
 

@@ -116,6 +116,8 @@ static qrun_status rest(qr_train_pass *tile, const qr_layer *layer, qr_error *er
 qrun_status qr_pass_run_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
+    qr_timeline_layer(pass->backend, l);
+    qr_timeline_part(pass->backend, QR_PART_NONE);
     QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, l + 1, err));
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
     QR_RETURN_IF_ERROR(attend(pass, layer, err));
@@ -127,10 +129,12 @@ qrun_status qr_pass_run_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) 
 /* The rest of the layer is computed again, and at once run backward, to dx between the blocks and dattended. */
 static qrun_status rest_backward(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
     qr_layer_pass blocks = qr_pass_layer(tile);
+    qr_timeline_phase(tile->backend, QR_PHASE_recompute);
     QR_RETURN_IF_ERROR(qr_layer_attention_out(&blocks, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(tile, tile->current->x_mid, tile->b.x, err));
     blocks.buffers_only = true;
     QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
+    qr_timeline_phase(tile->backend, QR_PHASE_backward);
     QR_RETURN_IF_ERROR(qr_pass_mlp_backward(tile, layer, err));
     return qr_pass_attention_out_backward(tile, layer, err);
 }
@@ -139,7 +143,9 @@ static qrun_status rest_backward(qr_train_pass *tile, const qr_layer *layer, qr_
 static qrun_status heads_backward(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
     qr_layer_pass blocks = qr_pass_layer(tile);
     blocks.x = tile->current->x_in;
+    qr_timeline_phase(tile->backend, QR_PHASE_recompute);
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
+    qr_timeline_phase(tile->backend, QR_PHASE_backward);
     QR_RETURN_IF_ERROR(qr_pass_attention_heads_backward(tile, layer, err));
     return qr_pass_attention_norm_backward(tile, layer, err);
 }
@@ -147,10 +153,14 @@ static qrun_status heads_backward(qr_train_pass *tile, const qr_layer *layer, qr
 qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
+    qr_timeline_layer(pass->backend, l);
+    qr_timeline_part(pass->backend, QR_PART_NONE);
+    qr_timeline_phase(pass->backend, QR_PHASE_recompute);
     QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, l - 1, err));
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
     QR_RETURN_IF_ERROR(attend(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, rest_backward, err));
+    qr_timeline_phase(pass->backend, QR_PHASE_backward);
     QR_RETURN_IF_ERROR(qr_pass_attend_backward(pass, layer, err));
     return qr_pass_for_tiles(pass, layer, heads_backward, err);
 }

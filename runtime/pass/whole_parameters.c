@@ -131,7 +131,7 @@ static bool stands_beside(const qr_parameters *p, const qr_whole_tensor *tensor)
 /* Places the matrices that are not in the model's own memory (base NULL: only counts). */
 static size_t place_overrides(qr_parameters *p, void *base) {
     const qr_backend *backend = p->backend;
-    qr_layout layout = {base, 0};
+    qr_layout layout = {.base = base};
     for (int64_t i = 0; i < p->whole.n; i++) {
         if (!stands_beside(p, &p->whole.tensors[i])) { continue; }
         qr_weight *matrix = &p->whole.tensors[i].override;

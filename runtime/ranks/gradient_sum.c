@@ -32,7 +32,7 @@ struct qr_gradient_sum {
 static int64_t piece_floats(int32_t n_ranks) { return qr_min(MOST_PIECE_FLOATS, MOST_SENT_FLOATS / n_ranks); }
 
 static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
-    qr_layout layout = {memory, 0};
+    qr_layout layout = {.base = memory};
     const qr_shards *shards = o->shards;
     const bool alone = shards->n_ranks == 1;
     if (alone && o->n_accumulate == 1) { return 0; }
@@ -47,7 +47,7 @@ static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradie
 }
 
 static size_t place_host(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
-    qr_layout layout = {memory, 0};
+    qr_layout layout = {.base = memory};
     const int32_t n_ranks = o->shards->n_ranks;
     if (n_ranks == 1) { return 0; }
     const int64_t n = n_ranks * piece_floats(n_ranks);
@@ -176,6 +176,15 @@ static qrun_status add_piece(qr_gradient_sum *sum, const float_run *run, int64_t
     return QRUN_OK;
 }
 
+/* The time that it takes is one of waiting. */
+static qrun_status exchange(qr_gradient_sum *sum, const qr_parcel *sent, const qr_parcel *received, qr_error *err) {
+    qr_backend *backend = sum->parameters->backend;
+    const double asked = qr_timeline_now(backend);
+    const qrun_status status = qr_all_to_all(sum->ranks, sent, received, err);
+    qr_timeline_put_host(backend, "ranks", QR_PHASE_waiting, asked);
+    return status;
+}
+
 /* Each rank that has computed something sends every other its piece i. */
 static qrun_status exchange_piece(qr_gradient_sum *sum, const float_run *run, int64_t i, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
@@ -193,7 +202,7 @@ static qrun_status exchange_piece(qr_gradient_sum *sum, const float_run *run, in
         sent[r] = (qr_parcel){to, (size_t)n * sizeof(float)};
         QR_RETURN_IF_ERROR(backend->copy_out(backend, to, run->gradients + (first - run->begin), sent[r].n_bytes, err));
     }
-    return qr_all_to_all(sum->ranks, sent, received, err);
+    return exchange(sum, sent, received, err);
 }
 
 static qrun_status sum_run(qr_gradient_sum *sum, const float_run *run, qr_error *err) {
@@ -239,7 +248,7 @@ static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, q
         sent[r] = (qr_parcel){sum->sent, own_bytes};
         received[r] = (qr_parcel){sum->received + r * sum->piece_floats, n_bytes};
     }
-    QR_RETURN_IF_ERROR(qr_all_to_all(sum->ranks, sent, received, err));
+    QR_RETURN_IF_ERROR(exchange(sum, sent, received, err));
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
         const int64_t n = piece_of(sum, &run, r, i, &first);
         if (r == own || n == 0) { continue; }
@@ -280,7 +289,7 @@ static qrun_status exchange_tails(qr_gradient_sum *sum, qr_error *err) {
             received[r] = (qr_parcel){sum->received + (first - own_tail), (size_t)n * sizeof(float)};
         }
     }
-    QR_RETURN_IF_ERROR(qr_all_to_all(sum->ranks, sent, received, err));
+    QR_RETURN_IF_ERROR(exchange(sum, sent, received, err));
     if (n_own == 0) { return QRUN_OK; }
     return backend->copy_in(backend, sum->total + qr_shards_floats(shards, own), sum->received,
                             (size_t)n_own * sizeof(float), err);
@@ -299,7 +308,7 @@ qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_error *err) {
         parts[r] = (qr_parcel){sum->squares + first, (size_t)n * sizeof *sum->squares};
     }
     for (int32_t r = 0; r < shards->n_ranks; r++) { sent[r] = parts[shards->rank]; }
-    return qr_all_to_all(sum->ranks, sent, parts, err);
+    return exchange(sum, sent, parts, err);
 }
 
 /* ---- A step ----------------------------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@ enum { N_SLOTS = 2 };
 static const int64_t MAX_EXAMPLE_TOKENS = INT64_C(1) << 20; /* no example is longer: the limit of seq_tokens */
 
 size_t qr_micro_arrays_place(qr_micro_arrays *data, int64_t max_tokens, int64_t max_sequences, void *memory) {
-    qr_layout layout = {memory, 0};
+    qr_layout layout = {.base = memory};
     *data = (qr_micro_arrays){0};
     data->row_key = qr_layout_take(&layout, max_tokens, sizeof(int64_t));
     data->ids = qr_layout_take(&layout, max_tokens, sizeof(int32_t));

@@ -139,7 +139,7 @@ struct qr_optimizer {
 /* Lays out this rank's states of all tensors in memory (NULL: only counts); tensors [p->n] may be NULL too. */
 static size_t place_states(const qr_parameters *p, const qr_optimizer_options *options, void *memory,
                            tensor_states *tensors) {
-    qr_layout layout = {memory, 0};
+    qr_layout layout = {.base = memory};
     for (int64_t i = 0; i < p->n; i++) {
         tensor_states states = own_states(options, &p->list[i]);
         place_arrays(options->kind, &states, &layout);
@@ -158,7 +158,7 @@ static size_t stage_bytes(const qr_parameters *p, const qr_optimizer_options *op
     for (int64_t i = 0; i < p->n; i++) {
         const tensor_states own = own_states(options, &p->list[i]);
         tensor_states piece = piece_of(options->kind, &own, 0, stage_elements(options));
-        qr_layout layout = {NULL, 0};
+        qr_layout layout = {.base = NULL};
         place_arrays(options->kind, &piece, &layout);
         most = layout.offset > most ? layout.offset : most;
     }
@@ -168,7 +168,7 @@ static size_t stage_bytes(const qr_parameters *p, const qr_optimizer_options *op
 /* Stages and scratch. */
 static size_t place_device(const qr_parameters *p, const qr_optimizer_options *options, void *memory,
                            qr_optimizer *optimizer) {
-    qr_layout layout = {memory, 0};
+    qr_layout layout = {.base = memory};
     const size_t n_bytes = options->offload ? stage_bytes(p, options) : 0;
     int64_t largest = 0;
     for (int64_t i = 0; i < p->n; i++) {
@@ -296,7 +296,7 @@ static qrun_status walk_states(states_walk *walk, qr_error *err) {
     const qr_optimizer_options *options = &walk->optimizer->options;
     const qr_parameters *p = walk->optimizer->parameters;
     const bool own = options->shards == NULL || walk->rank == options->shards->rank;
-    qr_layout layout = {NULL, 0};
+    qr_layout layout = {.base = NULL};
     for (int64_t i = 0; i < p->n && layout.offset < walk->offset + walk->n_bytes; i++) {
         const tensor_states whole = whole_states(options->kind, &p->list[i]);
         const tensor_states held = own ? walk->optimizer->tensors[i] : states_of_rank(options, &p->list[i], walk->rank);
@@ -468,7 +468,7 @@ static qrun_status transfer_states(qr_optimizer *o, const tensor_states *held, c
 
 static qrun_status stage_in(qr_optimizer *o, const tensor_states *held, void *stage, tensor_states *staged,
                             uint64_t *ticket, qr_error *err) {
-    qr_layout layout = {stage, 0};
+    qr_layout layout = {.base = stage};
     *staged = *held;
     place_arrays(o->options.kind, staged, &layout);
     return transfer_states(o, held, staged, true, ticket, err);

@@ -31,7 +31,10 @@ static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *b
     const qr_loss_scale *scale = &trainer->state.loss_scale;
     const float loss_factor = (float)scale->factor / (float)batch->n_targets; /* of all micro-batches */
     const qr_micro_source source = {trainer->dataset, trainer->epoch_batches, batch->first + i};
+    const double asked = qr_timeline_now(backend);
+    qr_timeline_phase(backend, QR_PHASE_data);
     qr_train_batch micro_batch = *qr_train_loader_take(trainer->loader, &source);
+    qr_timeline_put_host(backend, "micro-batch", QR_PHASE_data, asked);
     QR_RETURN_IF_ERROR(qr_dataset_check(trainer->dataset, err));
     prepare_next(trainer, batch, source.index);
     micro_batch.dropout_key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
@@ -50,6 +53,7 @@ static qrun_status sum_rest(qrun_trainer *trainer, qrun_status status, qr_error 
  * of the micro-batches. */
 static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch, double *loss, qr_error *err) {
     const int32_t n_ranks = qr_ranks_count(trainer->ranks);
+    qr_backend *backend = trainer->model->context->backend;
     for (int64_t first = 0; first < batch->n_micro_batches; first += n_ranks) {
         const int64_t own = first + qr_ranks_own(trainer->ranks);
         double sum = 0, sums[QR_MAX_RANKS];
@@ -57,7 +61,9 @@ static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch,
         qr_gradient_sum_begin(trainer->gradient_sum, first, batch->n_micro_batches);
         if (own < batch->n_micro_batches) { status = run_micro_batch(trainer, batch, own, &sum, err); }
         QR_RETURN_IF_ERROR(sum_rest(trainer, status, err));
+        const double computed = qr_timeline_now(backend);
         QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sum, sums, err));
+        if (n_ranks > 1) { qr_timeline_put_host(backend, "ranks", QR_PHASE_waiting, computed); }
         for (int32_t r = 0; r < n_ranks && first + r < batch->n_micro_batches; r++) { *loss += sums[r]; }
         QR_RETURN_IF_ERROR(qr_gradient_sum_end(trainer->gradient_sum, err));
     }
@@ -97,6 +103,7 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
     *overflowed = false;
     *result = (qr_update_result){.skipped = !isfinite(loss)};
     if (result->skipped) { return QRUN_OK; }
+    qr_timeline_phase(trainer->model->context->backend, QR_PHASE_optimizer);
     QR_RETURN_IF_ERROR(qr_update_run(&trainer->parameters, trainer->optimizer, &args, trainer->scratch, result, err));
     *overflowed = qr_loss_scale_update(&state->loss_scale, result->skipped);
     state->updates += !result->skipped;
@@ -121,11 +128,14 @@ qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metri
     const qr_train_settings *s = &trainer->settings;
     const qr_loss_scale loss_scale = trainer->state.loss_scale;
     const double start = qr_now_seconds();
+    qr_backend *backend = trainer->model->context->backend;
     qr_update_result result;
     bool overflowed;
     const char *nonfinite = NULL;
     double loss = 0;
+    QR_RETURN_IF_ERROR(qr_timeline_restart(backend, err));
     QR_RETURN_IF_ERROR(qr_trainer_make_batches(trainer, trainer->state.cursor.epoch, err));
+    qr_timeline_put_host(backend, "batches", QR_PHASE_data, 0);
     const qr_step_batch batch = qr_epoch_batches_step(trainer->epoch_batches, trainer->state.cursor.batch);
     QR_RETURN_IF_ERROR(accumulate(trainer, &batch, &loss, err));
     const int64_t step = trainer->state.step + 1;
@@ -134,6 +144,7 @@ qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metri
     QR_RETURN_IF_ERROR(update(trainer, loss, rate, &result, &overflowed, err));
     if (result.skipped && !overflowed) { QR_RETURN_IF_ERROR(name_nonfinite(trainer, &nonfinite, err)); }
     advance(trainer);
+    QR_RETURN_IF_ERROR(qr_timeline_stop(backend, err));
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .step = step,
                                     .epoch = qr_trainer_epoch(trainer),
@@ -146,6 +157,7 @@ qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metri
                                     .overflowed = overflowed,
                                     .n_tokens = batch.n_tokens,
                                     .n_target_tokens = batch.n_targets,
+                                    .phases = qr_context_phases(trainer->model->context),
                                     .seconds = qr_now_seconds() - start,
                                     .n_skipped = step - trainer->state.updates};
     return QRUN_OK;

@@ -77,6 +77,7 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch->n_bytes, &scratch->memory, err));
     QR_RETURN_IF_ERROR(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
     QR_RETURN_IF_ERROR(qr_train_pass_create(&trainer->parameters, &limits, &trainer->pass, err));
+    qr_trainer_name_memory(trainer);
     qr_train_pass_watch(trainer->pass, &trainer->cancelled);
     qr_train_pass_on_layer(trainer->pass, qr_gradient_sum_layer, trainer->gradient_sum);
     return QRUN_OK;
@@ -163,6 +164,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     if (trainer->joined && qr_ranks_leads(trainer->ranks)) {
         (void)qr_ranks_lead(trainer->ranks, QR_RANK_END, 0, 0, NULL);
     }
+    qr_timeline_drop_tensors(backend, NULL, 0);
     qr_train_pass_destroy(trainer->pass);
     qr_gradient_sum_destroy(trainer->gradient_sum);
     qr_optimizer_destroy(trainer->optimizer);

@@ -129,6 +129,12 @@ qr_train_limits qr_trainer_limits(const qrun_trainer *trainer);
 /* Settles flops_per_token. Needs the policy. */
 qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);
 
+/* ---- train/memory_names.c ---------------------------------------------------------------------------------------- */
+
+/* The timeline of the backend, if it has one, learns the categories of the plan, and the tensors that are held all the
+ * time. */
+void qr_trainer_name_memory(qrun_trainer *trainer);
+
 /* ---- train/step.c ------------------------------------------------------------------------------------------------ */
 
 /* On all ranks: the next step. */

@@ -11,7 +11,8 @@ struct qr_device_marks {
     std::vector<double> seconds;
 };
 
-qrun_status qr_device_marks_begin(qr_device *device, int32_t n_marks, qr_error *err) {
+qrun_status qr_device_marks_begin(qr_device *device, int32_t n_marks, bool hold, qr_error *err) {
+    (void)hold;
     if (device->marks == nullptr) { device->marks = new qr_device_marks(); }
     device->marks->seconds.assign(static_cast<size_t>(n_marks), -1.0);
     return qr_device_use(device, err);

@@ -1,5 +1,5 @@
-/* device/marks.h over CUDA's events. The device is kept busy first, so that what is timed is issued while it waits:
- * then there is no launch between two events, only work. */
+/* device/marks.h over CUDA's events. Where the device is kept busy first, what is timed is issued while it waits: then
+ * there is no launch between two events, only work. */
 #include "kernels/cuda/device/marks.h"
 
 #include "kernels/cuda/device/device.cuh"
@@ -31,7 +31,7 @@ void qr_device_marks_destroy(qr_device_marks *marks) {
     qr_free(marks);
 }
 
-qrun_status qr_device_marks_begin(qr_device *device, int32_t n_marks, qr_error *err) {
+qrun_status qr_device_marks_begin(qr_device *device, int32_t n_marks, bool hold, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_device_enter(device, err));
     if (device->marks == NULL || device->marks->n < n_marks) {
         const size_t n_bytes = sizeof(qr_device_marks) + static_cast<size_t>(n_marks) * sizeof(cudaEvent_t);
@@ -43,6 +43,7 @@ qrun_status qr_device_marks_begin(qr_device *device, int32_t n_marks, qr_error *
             QR_RETURN_IF_ERROR(qr_device_make_event(device, &device->marks->events[i], cudaEventDefault, err));
         }
     }
+    if (!hold) { return QRUN_OK; }
     return QR_LAUNCH(device, err, hold_kernel, dim3(1), WARP_LANES, 0,
                      static_cast<unsigned long long>(HOLD_NANOSECONDS));
 }

@@ -7,7 +7,7 @@
 
 struct qr_device_marks; /* NULL: none so far */
 
-qrun_status qr_device_marks_begin(qr_device *device, int32_t n_marks, qr_error *err);
+qrun_status qr_device_marks_begin(qr_device *device, int32_t n_marks, bool hold, qr_error *err);
 qrun_status qr_device_mark(qr_device *device, int32_t mark, qr_error *err);
 qrun_status qr_device_mark_seconds(qr_device *device, int32_t from, int32_t to, double *seconds, qr_error *err);
 void qr_device_marks_destroy(qr_device_marks *marks); /* NULL is fine */

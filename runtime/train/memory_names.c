@@ -1,0 +1,33 @@
+/* The names of what a run holds all the time, for timelines. What is used in turn names itself as it is laid out
+ * (runtime/engine/layout.h). */
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/model/weight_names.h"
+#include "runtime/train/trainer.h"
+
+/* A parameter's values or gradient, for which the name that files have gets a suffix. */
+static void put_parameter(const qr_parameters *p, const qr_parameter *parameter, qr_plan_category category,
+                          const float *address, const char *suffix) {
+    qr_timeline_tensor tensor = {.address = address,
+                                 .n_bytes = (size_t)(parameter->rows * parameter->cols) * sizeof(float),
+                                 .category = (int32_t)category,
+                                 .layer = (int32_t)qr_parameter_layer(parameter)};
+    qr_parameter_name(p, parameter, tensor.name, sizeof tensor.name);
+    const size_t length = strlen(tensor.name);
+    (void)snprintf(tensor.name + length, sizeof tensor.name - length, "%s", suffix);
+    qr_timeline_put_tensor(p->backend, &tensor);
+}
+
+void qr_trainer_name_memory(qrun_trainer *trainer) {
+    const qr_parameters *p = &trainer->parameters;
+    if (p->backend->timeline == NULL) { return; }
+    qr_plan_describe(&trainer->plan, QR_PLAN_COUNT, p->backend);
+    qr_model_name_weights(trainer->model);
+    for (int64_t i = 0; i < p->n; i++) {
+        const qr_parameter *parameter = &p->list[i];
+        put_parameter(p, parameter, QR_PLAN_ADAPTERS, p->values + parameter->offset, "");
+        if (p->shares_gradients && parameter->gradient >= p->shared_begin) { continue; }
+        put_parameter(p, parameter, QR_PLAN_GRADIENTS, p->gradients + parameter->gradient, " (gradient)");
+    }
+}
