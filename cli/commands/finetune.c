@@ -29,6 +29,10 @@ static int check_options(const finetune_options *o) {
                                     "launch");
     }
     if (o->fit != FIT_NOTHING && o->compare) { return complain(EXIT_USAGE, "--fit and --compare exclude each other"); }
+    RETURN_IF_FAILED(finetune_check_ranks(o));
+    if (o->train.ranks.zero == 3 && o->sample_prompts != NULL) {
+        return complain(EXIT_USAGE, "--sample-prompts needs all weights on rank 0; with --zero 3 no rank has them");
+    }
     if (o->train.weights.full && (o->engine.model.quant != QRUN_QUANT_AUTO || o->engine.model.quant_head_int8)) {
         return complain(EXIT_USAGE, "--full changes every weight, so the model is held in the type of --dtype: leave "
                                     "--quant and --quant-head away");

@@ -353,7 +353,9 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         limit = memory.free_bytes;
         owner = "the GPU has free";
     }
-    if ((int64_t)model->weight_bytes <= limit) { return QRUN_OK; }
+    const size_t host_bytes = memory.is_separate ? 0 : qr_layer_stream_host_bytes(model);
+    const int64_t n_bytes = (int64_t)(model->weight_bytes + host_bytes);
+    if (n_bytes <= limit) { return QRUN_OK; }
     char advice[96] = "give more memory";
     const qr_options_text smaller = qr_model_smaller_options(model);
     if (params->trainable) {
@@ -362,8 +364,8 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         (void)snprintf(advice, sizeof advice, "give more memory or hold them smaller (%s)", smaller.text);
     }
     return qr_fail(err, QRUN_ERROR_MEMORY, "%s: its weights need %s as %s, and %s %s; %s", model->folder,
-                   qr_format_bytes((int64_t)model->weight_bytes).text, qr_weight_format_name(model->linear_format),
-                   owner, qr_format_bytes(qr_max(limit, 0)).text, advice);
+                   qr_format_bytes(n_bytes).text, qr_weight_format_name(model->linear_format), owner,
+                   qr_format_bytes(qr_max(limit, 0)).text, advice);
 }
 
 enum { SAMPLE_BYTES = 256 };
@@ -504,7 +506,8 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .n_quantized_parameters = model->n_quantized_parameters,
         .n_active_parameters = model->n_parameters - experts.n_idle_parameters,
         .n_linear_parameters = n_linear,
-        .offloads_parameters = model->stream != NULL,
+        .offloads_parameters = model->stream != NULL && !qr_layer_stream_is_sharded(model),
+        .shards_parameters = qr_layer_stream_is_sharded(model),
         .weight_bytes = (int64_t)model->weight_bytes,
         .step_weight_bytes = read_bytes(model) - looked_up - experts.idle_bytes,
         .n_layers = (int32_t)shape->n_layers,

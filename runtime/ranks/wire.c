@@ -29,7 +29,7 @@ int64_t qr_wire_step_bytes(const qr_gradient_options *o) {
     return n_bytes;
 }
 
-int64_t qr_wire_ring_bytes(const qr_shards *shards) {
+int64_t qr_wire_ring_bytes(const qr_shards *shards, int64_t gathered_bytes) {
     const int64_t n_bytes = shards->begin[shards->n_ranks] * (int64_t)sizeof(float);
-    return 2 * (n_bytes / shards->n_ranks) * (shards->n_ranks - 1);
+    return (2 * (n_bytes / shards->n_ranks) + gathered_bytes / shards->n_ranks) * (shards->n_ranks - 1);
 }

@@ -47,6 +47,7 @@ qrun_status qr_trainer_follow(qrun_trainer *trainer, qr_error *err) {
         const qrun_status status = do_as_told(trainer, &command, &own);
         pthread_mutex_unlock(&trainer->model->context->compute_lock);
         if (status == QRUN_OK || (status == QRUN_ERROR_RANK && !ranks->lost)) { continue; }
+        (void)qr_all_to_all_end(ranks, NULL);
         const bool told = ranks->tell_failure(ranks, own.message);
         return qr_fail(err, told ? QRUN_ERROR_RANK : status, "%s", own.message);
     }

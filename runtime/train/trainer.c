@@ -8,6 +8,7 @@
 #include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/folders/export.h"
+#include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/vocabulary.h"
 #include "runtime/train/schedule.h"
@@ -117,16 +118,41 @@ static qrun_status take_ranks(qrun_trainer *trainer, qr_error *err) {
     return QRUN_OK;
 }
 
+/* Weights in shards are for stage 3, and it needs them. */
+static qrun_status check_shards(const qrun_trainer *trainer, qr_error *err) {
+    const qr_train_settings *s = &trainer->settings;
+    const bool sharded = qr_layer_stream_is_sharded(trainer->model), wanted = s->zero == 3 && s->n_ranks > 1;
+    if (sharded != wanted) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       sharded ? "a model opened with `shard_parameters` is trained with `zero=3`"
+                               : "`zero=3` needs a model opened with `shard_parameters`");
+    }
+    if (wanted && s->whole.full) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "`zero=3` shares out weights that stay as they are; take `zero=2` with `full`");
+    }
+    if (wanted && s->lora.dora) {
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "`zero=3` has no DoRA, whose norms need all weights at once; take `zero=2`, or leave `dora` out");
+    }
+    return QRUN_OK;
+}
+
 /* Rank 0 prepares first: it tokenises the data, which the others then find. */
 static qrun_status prepare_together(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     qr_collectives *ranks = trainer->ranks;
     qrun_status status = qr_train_settings_make(trainer->model, params, &trainer->settings, err);
     if (status == QRUN_OK) { status = take_ranks(trainer, err); }
+    if (status == QRUN_OK) { status = check_shards(trainer, err); }
     if (status == QRUN_OK) { status = claim_model(trainer, err); }
     if (status == QRUN_OK && qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
     QR_RETURN_IF_ERROR(qr_ranks_agree(ranks, status, err));
     if (ranks == NULL) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_broadcast(ranks, &trainer->settings.now, sizeof trainer->settings.now, 0, err));
+    trainer->led_policy = trainer->policy;
+    QR_RETURN_IF_ERROR(qr_broadcast(ranks, &trainer->led_policy, sizeof trainer->led_policy, 0, err));
+    trainer->has_led_policy = !qr_ranks_leads(ranks) && qr_layer_stream_is_sharded(trainer->model);
     if (!qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
     QR_RETURN_IF_ERROR(qr_agree(ranks, status, err));
     QR_RETURN_IF_ERROR(qr_trainer_compare_ranks(trainer, err));
@@ -235,6 +261,10 @@ qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *m
     QR_TRY(qr_model_prepare(context, model_params, &model, &source, error));
     QR_TRY(qr_train_settings_make(&model, &wanted, &trainer->settings, error));
     if (trainer->settings.n_ranks == 0) { trainer->settings.n_ranks = 1; }
+    if (trainer->settings.zero == 3 && trainer->settings.n_ranks > 1) {
+        QR_TRY(qr_layer_stream_shard(&model, NULL, trainer->settings.n_ranks, error));
+    }
+    QR_TRY(check_shards(trainer, error));
     QR_TRY(qr_trainer_choose_seq_tokens(trainer, &wanted, error));
     QR_TRY(qr_trainer_choose_batch(trainer, &wanted, error));
     QR_TRY(qr_trainer_describe_parameters(trainer, error));

@@ -65,7 +65,8 @@ struct qrun_trainer {
     qr_optimizer *optimizer;
     qr_gradient_sum *gradient_sum;
     qr_train_pass *pass;
-    qr_recompute_policy policy;
+    qr_recompute_policy policy, led_policy; /* led: rank 0's, where all have to go through layers in one order */
+    bool has_led_policy;
     char policy_name[64];     /* "": there is no plan yet */
     char date[QR_DATE_BYTES]; /* of settings.now */
     char nonfinite_name[256]; /* of the last skipped step's metrics */
@@ -133,6 +134,10 @@ qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err);
 
 /* On all ranks: the next step. */
 qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err);
+
+/* The part of this rank in a pass of others, where it has not begun one; status: why, and returned where that is an
+ * error. */
+qrun_status qr_trainer_follow_pass(qrun_trainer *trainer, bool backward, qrun_status status, qr_error *err);
 
 /* Finished epochs, and the share of the current one, whose batches must be planned. */
 double qr_trainer_epoch(const qrun_trainer *trainer);
