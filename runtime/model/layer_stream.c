@@ -26,7 +26,8 @@ typedef struct mapped_matrix {
 /* What the stages hold, and of shards which layer is on its way from the ranks. */
 typedef struct progress {
     stage stages[N_STAGES];
-    int64_t coming; /* NO_LAYER: none */
+    int64_t coming;         /* NO_LAYER: none */
+    qr_layer_source source; /* of a trainable model in shards; find_part NULL: there is none */
     qr_gathered gathered;
 } progress;
 
@@ -37,7 +38,8 @@ struct qr_layer_stream {
     bool sharded;
     qr_collectives *ranks; /* sharded; NULL: a plan alone */
     int32_t rank, n_ranks;
-    unsigned char *incoming; /* sharded: host, of one layer */
+    unsigned char *incoming; /* sharded: host, [incoming_bytes], of one layer */
+    size_t incoming_bytes;
     qr_safetensors *source;
     mapped_matrix *matrices; /* of the layers one after the other */
     int64_t *first_matrix;   /* [L + 1] */
@@ -166,29 +168,75 @@ qrun_status qr_layer_stream_describe(qrun_model *model, const qrun_model_params 
 enum { PART_ALIGNMENT = 64 };
 
 /* Where a rank's part of a layer begins. */
-static size_t part_begin(const qrun_model *model, int64_t l, int32_t rank) {
+static size_t part_begin(const qrun_model *model, const progress *p, int64_t l, int32_t rank) {
     const qr_layer_stream *stream = model->stream;
+    if (p->source.find_part != NULL) { return p->source.find_part(p->source.user, l, rank); }
     const size_t n_blocks = model->layers[l].staged_bytes / PART_ALIGNMENT, n = (size_t)stream->n_ranks;
     if (rank == stream->n_ranks) { return model->layers[l].staged_bytes; }
     return (n_blocks / n * (size_t)rank + n_blocks % n * (size_t)rank / n) * PART_ALIGNMENT;
 }
 
-static size_t part_bytes(const qrun_model *model, int64_t l, int32_t rank) {
-    return part_begin(model, l, rank + 1) - part_begin(model, l, rank);
+static size_t part_bytes(const qrun_model *model, const progress *p, int64_t l, int32_t rank) {
+    return part_begin(model, p, l, rank + 1) - part_begin(model, p, l, rank);
+}
+
+/* What is gathered of a layer of a trainable model, and rows of the tables: at most. */
+typedef struct room_search {
+    const qrun_model *model;
+    int64_t layer;
+    size_t layer_bytes, most;
+} room_search;
+
+static qrun_status add_room(void *arg, const qr_module *module, qr_error *err) {
+    room_search *search = arg;
+    const size_t vector_bytes = (size_t)qr_round_up(module->n, PART_ALIGNMENT) * sizeof(float);
+    (void)err;
+    if (module->matrix != NULL && qr_role_is_of_model(module->role)) {
+        const size_t n_bytes = (size_t)module->matrix->desc.cols * QR_WEIGHT_ROW_GROUP * sizeof(float);
+        search->most = n_bytes > search->most ? n_bytes : search->most;
+    }
+    if (module->matrix == NULL && qr_role_is_of_model(module->role)) {
+        search->most = vector_bytes > search->most ? vector_bytes : search->most;
+    }
+    if (qr_role_is_of_model(module->role) || module->layer != search->layer) { return QRUN_OK; }
+    search->layer_bytes += (module->weight != NULL ? vector_bytes : 0) + (module->bias != NULL ? vector_bytes : 0);
+    return QRUN_OK;
+}
+
+static size_t find_room(qrun_model *model) {
+    room_search search = {.model = model, .most = model->stage_bytes};
+    for (search.layer = 0; search.layer < model->shape.n_layers && model->trainable; search.layer++) {
+        search.layer_bytes = model->layers[search.layer].staged_bytes;
+        (void)qr_model_each_module(model, add_room, &search, NULL);
+        search.most = search.layer_bytes > search.most ? search.layer_bytes : search.most;
+    }
+    return search.most;
 }
 
 size_t qr_layer_stream_kept_bytes(const qrun_model *model, int64_t l) {
-    return model->stream->sharded ? part_bytes(model, l, model->stream->rank) : model->layers[l].staged_bytes;
+    if (!model->stream->sharded) { return model->layers[l].staged_bytes; }
+    return model->trainable ? 0 : part_bytes(model, &model->stream->now, l, model->stream->rank);
 }
 
 bool qr_layer_stream_is_sharded(const qrun_model *model) { return model->stream != NULL && model->stream->sharded; }
+
+void qr_layer_stream_set_source(qrun_model *model, const qr_backend *backend, const qr_layer_source *source) {
+    if (!qr_layer_stream_is_sharded(model)) { return; }
+    progress_of(model, backend)->source = source != NULL ? *source : (qr_layer_source){0};
+}
+
+unsigned char *qr_layer_stream_room(const qrun_model *model, size_t *n_bytes) {
+    *n_bytes = model->stream->incoming_bytes;
+    return model->stream->incoming;
+}
 
 void qr_layer_stream_plan_rank(qrun_model *model, int32_t rank) {
     qr_layer_stream *stream = model->stream;
     if (!qr_layer_stream_is_sharded(model) || stream->host != NULL) { return; }
     stream->rank = rank;
-    stream->host_bytes = model->stage_bytes;
-    for (int64_t l = 0; l < model->shape.n_layers; l++) { stream->host_bytes += part_bytes(model, l, rank); }
+    stream->incoming_bytes = find_room(model);
+    stream->host_bytes = stream->incoming_bytes;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { stream->host_bytes += qr_layer_stream_kept_bytes(model, l); }
 }
 
 qrun_status qr_layer_stream_shard(qrun_model *model, qr_collectives *ranks, int32_t n_ranks, qr_error *err) {
@@ -266,7 +314,7 @@ qrun_status qr_layer_stream_create(qrun_model *model, qr_safetensors **source, q
     if (!stream->from_map) {
         QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_HOST, stream->host_bytes, &host, err));
         stream->host = host;
-        if (stream->sharded) { stream->incoming = stream->host + (stream->host_bytes - model->stage_bytes); }
+        if (stream->sharded) { stream->incoming = stream->host + (stream->host_bytes - stream->incoming_bytes); }
         return QRUN_OK;
     }
     stream->source = *source;
@@ -292,13 +340,15 @@ static unsigned char *host_of(const qrun_model *model, int64_t l) {
     return model->stream->host + model->layers[l].host_offset;
 }
 
-bool qr_layer_stream_is_loaded(const qrun_model *model) { return !model->stream->from_map; }
+bool qr_layer_stream_is_loaded(const qrun_model *model) {
+    return !model->stream->from_map && !(model->stream->sharded && model->trainable);
+}
 
 qrun_status qr_layer_stream_keep(qrun_model *model, const qr_module *module, qr_error *err) {
     const qr_layer_stream *stream = model->stream;
     qr_backend *backend = model->context->backend;
     const unsigned char *first = qr_model_stage(model, module->layer), *data = module->matrix->data;
-    const size_t kept = stream->sharded ? part_begin(model, module->layer, stream->rank) : 0;
+    const size_t kept = stream->sharded ? part_begin(model, &stream->now, module->layer, stream->rank) : 0;
     const size_t kept_end = kept + qr_layer_stream_kept_bytes(model, module->layer), at = (size_t)(data - first);
     const size_t at_end = at + backend->weight_bytes(backend, &module->matrix->desc);
     const size_t begin = at > kept ? at : kept, end = at_end < kept_end ? at_end : kept_end;
@@ -350,16 +400,21 @@ static void ask_for(const qr_layer_stream *stream, int64_t l) {
 /* The ranks begin to send each other their parts of a layer. Of a plan only the bytes count. */
 static qrun_status begin_gather(const qrun_model *model, progress *p, int64_t l, qr_error *err) {
     const qr_layer_stream *stream = model->stream;
-    const size_t n_own = part_bytes(model, l, stream->rank);
+    const size_t n_own = part_bytes(model, p, l, stream->rank);
     qr_parcel sent[QR_MAX_RANKS], received[QR_MAX_RANKS];
     p->coming = l;
-    p->gathered.bytes += (int64_t)model->layers[l].staged_bytes;
+    p->gathered.bytes += (int64_t)part_begin(model, p, l, stream->n_ranks);
     p->gathered.sent_bytes += (int64_t)n_own * (stream->n_ranks - 1);
     if (p == &stream->planned) { return QRUN_OK; }
-    memcpy(stream->incoming + part_begin(model, l, stream->rank), host_of(model, l), n_own);
+    unsigned char *own = stream->incoming + part_begin(model, p, l, stream->rank);
+    if (p->source.read_part != NULL) {
+        QR_RETURN_IF_ERROR(p->source.read_part(p->source.user, l, stream->incoming, err));
+    } else {
+        memcpy(own, host_of(model, l), n_own);
+    }
     for (int32_t r = 0; r < stream->n_ranks; r++) {
-        sent[r] = (qr_parcel){host_of(model, l), n_own};
-        received[r] = (qr_parcel){stream->incoming + part_begin(model, l, r), part_bytes(model, l, r)};
+        sent[r] = (qr_parcel){own, n_own};
+        received[r] = (qr_parcel){stream->incoming + part_begin(model, p, l, r), part_bytes(model, p, l, r)};
     }
     return qr_all_to_all_begin(stream->ranks, sent, received, err);
 }
@@ -371,8 +426,10 @@ static qrun_status end_gather(const qrun_model *model, qr_backend *backend, prog
     p->coming = p->stages[0].layer = NO_LAYER;
     if (p == &stream->now) {
         QR_RETURN_IF_ERROR(qr_all_to_all_end(stream->ranks, err));
-        QR_RETURN_IF_ERROR(
-            backend->copy_in(backend, qr_model_stage(model, l), stream->incoming, model->layers[l].staged_bytes, err));
+        QR_RETURN_IF_ERROR(p->source.deliver != NULL
+                               ? p->source.deliver(p->source.user, l, stream->incoming, err)
+                               : backend->copy_in(backend, qr_model_stage(model, l), stream->incoming,
+                                                  model->layers[l].staged_bytes, err));
     }
     p->stages[0].layer = l;
     return QRUN_OK;

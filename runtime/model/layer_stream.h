@@ -19,6 +19,16 @@
 
 typedef struct qr_layer_stream qr_layer_stream;
 
+/* What layers in shards are gathered from, of a model that is trained whole: this rank has no part of their bytes, but
+ * makes it when it is asked for (whole_shards.h). */
+typedef struct qr_layer_source {
+    const void *user;
+    size_t (*find_part)(const void *user, int64_t l, int32_t rank); /* where its part of what is gathered begins;
+                                                                     * rank n_ranks: where all of it ends */
+    qrun_status (*read_part)(const void *user, int64_t l, unsigned char *layer, qr_error *err);
+    qrun_status (*deliver)(const void *user, int64_t l, const unsigned char *layer, qr_error *err); /* to the stage */
+} qr_layer_source;
+
 /* Decides what params ask for, of a described model: places its weights anew, and makes model->stream where they are to
  * be offloaded; AUTO: where they do not fit otherwise. */
 qrun_status qr_layer_stream_describe(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source,
@@ -27,6 +37,10 @@ qrun_status qr_layer_stream_describe(qrun_model *model, const qrun_model_params 
  * will be asked, with this one's number; NULL: a plan alone, of rank 0. A model that is cut already is cut anew. */
 qrun_status qr_layer_stream_shard(qrun_model *model, qr_collectives *ranks, int32_t n_ranks, qr_error *err);
 bool qr_layer_stream_is_sharded(const qrun_model *model);
+/* Of a trainable model: for plans, where `backend` is not the model's. NULL: there is none any more. */
+void qr_layer_stream_set_source(qrun_model *model, const qr_backend *backend, const qr_layer_source *source);
+/* Host memory that may be used while no pass runs, *n_bytes of it: a group of rows of every table in F32 at least. */
+unsigned char *qr_layer_stream_room(const qrun_model *model, size_t *n_bytes);
 /* Plans from now on are of that rank. */
 void qr_layer_stream_plan_rank(qrun_model *model, int32_t rank);
 /* Makes host memory, or notes where in `source` the matrices lie; it then stays open with the model: *source becomes

@@ -150,6 +150,7 @@ struct qrun_model {
     char *left_out;      /* parts of the folder that text needs none of, "model.visual, mtp"; NULL: none */
     bool prequantized;   /* bitsandbytes wrote the folder quantised */
     bool random_weights; /* no weights were read */
+    bool trainable;      /* all matrices are in the compute type */
     qr_model_config config;
     qr_generation_config generation;
     const qr_family *family;

@@ -292,7 +292,8 @@ static qrun_status check_params(const qrun_model_params *params, qr_error *err) 
 
 qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *params, qrun_model *model,
                              qr_safetensors **source, qr_error *err) {
-    *model = (qrun_model){.context = context, .prefix = "", .random_weights = params->random_weights};
+    *model = (qrun_model){
+        .context = context, .prefix = "", .random_weights = params->random_weights, .trainable = params->trainable};
     *source = NULL;
     pthread_mutex_init(&model->lock, NULL);
     QR_RETURN_IF_ERROR(check_params(params, err));

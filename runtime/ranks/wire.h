@@ -9,6 +9,6 @@
 int64_t qr_wire_step_bytes(const qr_gradient_options *options);
 /* What a ring would send for it: a reduce-scatter of all parameters' gradients, and an all-gather, by each rank.
  * gathered_bytes: of layers that are gathered besides. */
-int64_t qr_wire_ring_bytes(const qr_shards *shards, int64_t gathered_bytes);
+int64_t qr_wire_ring_bytes(const qr_gradient_options *options, int64_t gathered_bytes);
 
 #endif

@@ -135,5 +135,9 @@ qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT, "there is no best evaluation: none gave a finite loss");
     }
     trainer->holds_best = true;
-    return state->best_step != state->step ? qr_trainer_read_parameters(trainer, state->best_step, error) : QRUN_OK;
+    if (state->best_step == state->step) { return QRUN_OK; }
+    if (qr_trainer_shards_values(trainer)) {
+        QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_LOAD, state->best_step, 0, error));
+    }
+    return qr_trainer_read_parameters(trainer, state->best_step, error);
 }

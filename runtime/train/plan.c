@@ -4,6 +4,7 @@
 #include "base/sizes.h"
 #include "base/units.h"
 #include "runtime/model/layer_stream.h"
+#include "runtime/pass/whole_shards.h"
 #include "runtime/ranks/wire.h"
 #include "runtime/train/trainer.h"
 
@@ -29,11 +30,19 @@ static int32_t find_fullest(const qr_parameters *p, qr_shards *shards, const qr_
     return fullest;
 }
 
+bool qr_trainer_shards_values(const qrun_trainer *trainer) {
+    const qr_train_settings *s = &trainer->settings;
+    return s->zero == 3 && s->n_ranks > 1 && s->whole.full;
+}
+
 void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_shards *shards,
                       qr_gradient_options *gradients, qr_optimizer_options *optimizer) {
     const qr_train_settings *s = &trainer->settings;
     const bool stays = s->zero > 0 && s->n_ranks > 1;
-    *gradients = (qr_gradient_options){.n_accumulate = s->grad_accum, .shards = shards, .stays = stays};
+    *gradients = (qr_gradient_options){.n_accumulate = s->grad_accum,
+                                       .shards = shards,
+                                       .stays = stays,
+                                       .values_stay = qr_trainer_shards_values(trainer)};
     *optimizer = s->optimizer;
     if (stays) { optimizer->shards = shards; }
     qr_shards_make(p, stays && optimizer->kind == QRUN_OPTIMIZER_ADAFACTOR, s->rank, s->n_ranks, shards);
@@ -52,12 +61,13 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     parameters.model = trainer->model; /* of a variant: another than the one that they were described for */
     qr_trainer_shard(trainer, p, &shards, &gradients, &optimizer);
     qr_layer_stream_plan_rank(trainer->model, shards.rank);
+    if (gradients.values_stay) { qr_parameters_shard_values(&parameters, shards.begin, shards.rank, shards.n_ranks); }
     QR_RETURN_IF_ERROR(qr_update_plan(p, &optimizer, &scratch_bytes, &copied_bytes, err));
     qr_plan_init(plan);
     qr_plan_set_device(plan, &trainer->memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes =
-        (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
+        (int64_t)(qr_parameters_held_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
     plan->entries[QR_PLAN_GRADIENTS].bytes =
         (int64_t)(qr_parameters_gradient_bytes(p) + qr_gradient_sum_bytes(&gradients));
@@ -71,7 +81,11 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     QR_RETURN_IF_ERROR(qr_train_pass_plan(p, &limits, plan, &cost->pass, err));
     const int64_t n_rounds = qr_ceil_div(gradients.n_accumulate, shards.n_ranks); /* of a pass on each rank */
     cost->sent_bytes = qr_wire_step_bytes(&gradients) + n_rounds * cost->pass.gathered.sent_bytes;
-    cost->ring_bytes = qr_wire_ring_bytes(&shards, n_rounds * cost->pass.gathered.bytes);
+    cost->ring_bytes = qr_wire_ring_bytes(&gradients, n_rounds * cost->pass.gathered.bytes);
+    if (gradients.values_stay) {
+        cost->sent_bytes += qr_whole_shards_share_bytes(p, shards.rank);
+        cost->ring_bytes += qr_whole_shards_share_bytes(p, shards.rank);
+    }
     return QRUN_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/vocabulary.h"
+#include "runtime/pass/whole_shards.h"
 #include "runtime/train/schedule.h"
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -55,9 +56,21 @@ qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err)
     return QRUN_OK;
 }
 
+static void shard_values(qrun_trainer *trainer) {
+    qr_parameters *p = &trainer->parameters;
+    qr_parameters_shard_values(p, trainer->shards.begin, trainer->shards.rank, trainer->shards.n_ranks);
+    p->read_values = qr_trainer_read_values;
+    p->read_values_user = trainer;
+    qr_whole_shards_attach(p);
+}
+
 static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_train_limits limits = qr_trainer_limits(trainer);
+    qr_gradient_options gradients;
+    qr_optimizer_options optimizer;
+    qr_trainer_shard(trainer, &trainer->parameters, &trainer->shards, &gradients, &optimizer);
+    if (gradients.values_stay) { shard_values(trainer); }
     QR_RETURN_IF_ERROR(qr_parameters_create(&trainer->parameters, err));
     QR_RETURN_IF_ERROR(qr_whole_parameters_create(&trainer->parameters, &trainer->settings.whole, err));
     if (!trainer->settings.whole.full) {
@@ -66,9 +79,6 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
             QR_RETURN_IF_ERROR(qr_initial_adapter_load(trainer->settings.adapter, &trainer->parameters, err));
         }
     }
-    qr_gradient_options gradients;
-    qr_optimizer_options optimizer;
-    qr_trainer_shard(trainer, &trainer->parameters, &trainer->shards, &gradients, &optimizer);
     QR_RETURN_IF_ERROR(qr_optimizer_create(&trainer->parameters, &optimizer, &trainer->optimizer, err));
     QR_RETURN_IF_ERROR(
         qr_gradient_sum_create(&trainer->parameters, trainer->ranks, &gradients, &trainer->gradient_sum, err));
@@ -126,10 +136,6 @@ static qrun_status check_shards(const qrun_trainer *trainer, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        sharded ? "a model opened with `shard_parameters` is trained with `zero=3`"
                                : "`zero=3` needs a model opened with `shard_parameters`");
-    }
-    if (wanted && s->whole.full) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "`zero=3` shares out weights that stay as they are; take `zero=2` with `full`");
     }
     if (wanted && s->lora.dora) {
         return qr_fail(
@@ -189,6 +195,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     if (trainer->joined && qr_ranks_leads(trainer->ranks)) {
         (void)qr_ranks_lead(trainer->ranks, QR_RANK_END, 0, 0, NULL);
     }
+    if (trainer->parameters.shard_begin != NULL) { qr_layer_stream_set_source(trainer->model, backend, NULL); }
     qr_train_pass_destroy(trainer->pass);
     qr_gradient_sum_destroy(trainer->gradient_sum);
     qr_optimizer_destroy(trainer->optimizer);

@@ -120,6 +120,8 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
 int64_t qr_trainer_tile_rows(const qrun_trainer *trainer);
 /* Of the tiles with which the policy takes least: as given, or the smallest that are chosen; 0: it takes none. */
 int64_t qr_trainer_least_tile_rows(const qrun_trainer *trainer, const qr_recompute_policy *policy);
+/* Whether each rank has the values of its shard alone: all weights are trained, in shards. */
+bool qr_trainer_shards_values(const qrun_trainer *trainer);
 /* How the parameters are dealt to the ranks, what of it the plan's rank has, and what gradients and optimiser are made
  * from. The options lend the shards. */
 void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *parameters, qr_shards *shards,
@@ -156,7 +158,10 @@ enum { QR_STATES_PIECE_BYTES = 1 << 22 };
 /* On rank 0: bytes [offset, offset + n) of the optimiser's states, n at most QR_STATES_PIECE_BYTES, with those that
  * other ranks hold. */
 qrun_status qr_trainer_read_states(const qrun_trainer *trainer, size_t offset, size_t n, void *host, qr_error *err);
+/* Floats [first, first + n) of the arena of values, with those that other ranks have (a qr_parameters.read_values). */
+qrun_status qr_trainer_read_values(void *trainer, int64_t first, int64_t n, float *values, qr_error *err);
 /* On another rank: what rank 0 has asked for. */
+qrun_status qr_trainer_send_values(const qrun_trainer *trainer, const qr_rank_command *command, qr_error *err);
 qrun_status qr_trainer_send_states(const qrun_trainer *trainer, const qr_rank_command *command, qr_error *err);
 
 /* ---- train/follow.c ---------------------------------------------------------------------------------------------- */
