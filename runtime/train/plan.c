@@ -84,7 +84,9 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     cost->ring_bytes = qr_wire_ring_bytes(&gradients, n_rounds * cost->pass.gathered.bytes);
     if (gradients.values_stay) {
         cost->sent_bytes += qr_whole_shards_share_bytes(p, shards.rank);
-        cost->ring_bytes += qr_whole_shards_share_bytes(p, shards.rank);
+        int64_t all_bytes = 0;
+        for (int32_t r = 0; r < shards.n_ranks; r++) { all_bytes += qr_whole_shards_share_bytes(p, r); }
+        cost->ring_bytes += all_bytes / shards.n_ranks;
     }
     return QRUN_OK;
 }
