@@ -209,7 +209,8 @@ typedef enum qrun_quant {
     QRUN_QUANT_INT8 = 3,   /* row-wise, as LLM.int8 stores it */
     QRUN_QUANT_NF4 = 4,    /* 4.5 bits per weight */
     QRUN_QUANT_NF4_DQ = 5, /* double-quantised: 4.13 bits per weight */
-    QRUN_QUANT_F16 = 6
+    QRUN_QUANT_F16 = 6,
+    QRUN_QUANT_MIXED = 7 /* NF4_DQ, and 8 or 16 bits where that loses most: of folders written so (qrun_mixed) */
 } qrun_quant;
 
 /* Sums are F32 in all of them. F16 overflows at 65504: what does not fit becomes infinite and, later, NaN. */
@@ -236,7 +237,7 @@ typedef enum qrun_offload {
 typedef struct qrun_model_params {
     size_t struct_size;
     const char *path;     /* a folder, a GGUF file, a model id in the Hugging Face cache ("org/name",
-                             "org/name@revision"), or (random_weights) a config.json too */
+                             "org/name@revision"), or (random_weights) a config.json or a known model too */
     qrun_quant quant;     /* of the linear layers */
     bool quant_head_int8; /* hold the output head (and a tied embedding) in INT8; else they keep their own type */
     qrun_dtype dtype;     /* compute type; F32 is for exact comparison */
@@ -246,6 +247,8 @@ typedef struct qrun_model_params {
     void *progress_user;
     bool trainable; /* every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type */
     qrun_offload offload_parameters; /* not with trainable */
+    bool quant_embedding_int8; /* hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else
+                                  they keep their own type. Not with trainable */
     bool shard_parameters; /* on several ranks (qrun_context_params): each holds a share of every layer's matrices. A
                               layer is gathered from all of them when it is due, the next one while it computes. For
                               trainers with `zero` 3 alone: results are the same to the bit */
@@ -287,6 +290,7 @@ typedef struct qrun_model_info {
     const char *left_out; /* parts of the folder that text needs none of, as "model.visual, mtp"; NULL: none */
     const char
         *packed_as; /* what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are */
+    const char *embedding_format; /* "bf16", "int8" … */
 } qrun_model_info;
 #define QRUN_MODEL_INFO_INIT \
     { .struct_size = sizeof(qrun_model_info) }
@@ -330,7 +334,8 @@ typedef struct qrun_adapter qrun_adapter;
 
 /* Opens a PEFT LoRA folder, or an id in the Hugging Face cache, for this model; it stays unmerged and is chosen per
  * request. `name` is what JSONL requests call it (NULL: the folder's last path component); names are unique within a
- * model. */
+ * model. Sessions may be stepped meanwhile: none of their steps waits for more than one matrix's share of it. One
+ * thread at a time opens and closes adapters of a model. */
 QRUN_API qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *name, qrun_adapter **adapter,
                                        qrun_error *error);
 /* Sessions may exist. QRUN_ERROR_BUSY while a request names it, and of an adapter that replaces whole modules while the
@@ -367,9 +372,10 @@ typedef struct qrun_plan_info {
     int64_t update_copied_bytes; /* the same in the update that ends a step */
     int32_t tile_rows;           /* of recomputed layers, as chosen; 0: all rows at a time */
     /* Of a training run on several ranks (qrun_train_ranks): */
-    int32_t rank;       /* whose plan this is */
-    int64_t sent_bytes; /* that it sends to others in a step of grad_accum micro-batches */
-    int64_t ring_bytes; /* that it would send if gradients were summed and parameters gathered around a ring */
+    int32_t rank;         /* whose plan this is */
+    int64_t sent_bytes;   /* that it sends to others in a step of grad_accum micro-batches */
+    int64_t ring_bytes;   /* that it would send if gradients were summed and parameters gathered around a ring */
+    int64_t n_parameters; /* of the model, with any adapter's left out */
 } qrun_plan_info;
 #define QRUN_PLAN_INFO_INIT \
     { .struct_size = sizeof(qrun_plan_info) }
@@ -428,6 +434,10 @@ typedef struct qrun_fit_result {
 } qrun_fit_result;
 #define QRUN_FIT_RESULT_INIT \
     { sizeof(qrun_fit_result), 0, 0 }
+
+/* Models whose shape is known without a file: their names, such as "llama-3.1-8b", from index 0 on; NULL after the
+ * last. With random_weights such a name is a model's path, unless there is a file of that name. */
+QRUN_API const char *qrun_known_model(int32_t index);
 
 /* What a session would take, without loading weights or allocating the memory. entries [*n_entries]; qrun_free. info
  * may be NULL. QRUN_ERROR_MEMORY, with what would help, when it does not fit: entries and info are those of the
@@ -769,9 +779,18 @@ typedef struct qrun_train_optimization {
     bool decay_all;           /* of norms and biases too */
     double loraplus_lr_ratio; /* LoRA+: rate of B and of vectors (DoRA's magnitudes) over that of A; up to 1e6; 0: 1 */
     double max_grad_norm;     /* scale gradients with a larger norm; 0: 1.0; negative: no clipping */
+    /* The factor of the loss, which gradients are divided by again in F32: small ones do not become zero on their way.
+     * 1 to 2^32: constant, where 1 is none. QRUN_AUTO: dynamic, by the rule of torch's GradScaler, but never below 1.
+     * 0: dynamic where the model computes in F16, else 1. A step whose gradients overflow at a factor above 1 is
+     * skipped, and is no error. */
+    int64_t loss_scale;
+    int64_t loss_scale_initial; /* dynamic: that it begins with, 1 to 2^32; 0: 65536 */
+    double loss_scale_growth;   /* dynamic: what it is multiplied by after a window of steps, 1 to 1024; 0: 2 */
+    double loss_scale_backoff;  /* dynamic: what an overflow multiplies it by, below 1; 0: 0.5 */
+    int32_t loss_scale_window;  /* dynamic: steps in a row without an overflow; up to 1e9; 0: 2000 */
 } qrun_train_optimization;
 
-/* In place of a number: as large as the memory of the run allows. */
+/* In place of a number: as large as the memory of the run allows, or decided during the run. */
 #define QRUN_AUTO (-1)
 
 typedef struct qrun_train_batches {
@@ -905,13 +924,15 @@ struct qrun_train_metrics {
     double loss; /* mean over the step's target tokens, before the update */
     double learning_rate;
     double grad_norm;      /* before clipping */
-    double loss_scale;     /* F16: the factor on the loss for this step's gradients; else 0 */
+    double loss_scale;     /* the factor on the loss for this step's gradients; 0: the run has none */
     bool skipped;          /* loss or gradient was not finite: parameters unchanged */
     const char *nonfinite; /* if skipped, the first tensor whose gradient was not finite; NULL: none, or overflowed.
                               Lent until the next step */
-    bool overflowed;       /* skipped because the loss scale was too large; it was halved. Not an error */
+    bool overflowed;       /* skipped because the loss scale may have been too large; a dynamic one is lower now. Not an
+                              error */
     int64_t n_tokens, n_target_tokens; /* of this step */
     double seconds;
+    int64_t n_skipped; /* steps of the run so far that were skipped, for whatever reason, this one included */
 };
 #define QRUN_TRAIN_METRICS_INIT \
     { .struct_size = sizeof(qrun_train_metrics) }
@@ -991,18 +1012,81 @@ QRUN_API qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *erro
 
 /* ---- Writing a quantised folder ---------------------------------------------------------------------------------- */
 
+/* Which matrices of a model are held in INT8 or in 16 bits and which in NF4_DQ, and the measurement that says so. */
+typedef struct qrun_mixed qrun_mixed;
+
+typedef struct qrun_mixed_params {
+    size_t struct_size;
+    const char *path;         /* as in qrun_model_params; not quantised yet */
+    const char *text;         /* what is measured on: like what the model will read */
+    size_t text_bytes;        /* 0: text is NUL-terminated */
+    const int32_t *token_ids; /* in place of text */
+    int64_t n_token_ids;
+    int32_t max_tokens;   /* of the text, from its beginning; 0: 512 */
+    int64_t budget_bytes; /* of the whole model's weights, as they will be held; 0: a tenth more than with all linear
+                             layers in NF4_DQ */
+    qrun_quant raise_to;  /* of the matrices that lose most: INT8 (AUTO), or BF16, which is F16 where the model is */
+    qrun_dtype dtype;     /* compute type of the measurement */
+    qrun_progress_fn progress; /* in tokens, over all passes; 0 of 0 while the model is read */
+    void *progress_user;
+} qrun_mixed_params;
+#define QRUN_MIXED_PARAMS_INIT \
+    { .struct_size = sizeof(qrun_mixed_params) }
+
+/* Runs the unquantised model over the text, and again for every linear layer with that layer's matrix alone in NF4_DQ.
+ * The matrices of all experts of a layer that do the same count as one. Those with the largest `kl` for each byte that
+ * it takes are raised to INT8 or BF16, as far as the budget allows. The same for any number of threads. Holds the model
+ * in the compute type, and the text's logits. */
+QRUN_API qrun_status qrun_mixed_measure(qrun_context *context, const qrun_mixed_params *params, qrun_mixed **mixed,
+                                        qrun_error *error);
+QRUN_API void qrun_mixed_destroy(qrun_mixed *mixed);
+
+typedef struct qrun_mixed_info {
+    size_t struct_size;
+    int32_t n_matrices;             /* measured */
+    int32_t n_raised;               /* of those, not held in NF4_DQ */
+    int32_t n_tokens;               /* of the text, that the model read */
+    double loss;                    /* of the unquantised model, in nats a token */
+    double nf4_loss, nf4_kl;        /* with all of them in NF4_DQ; of its predictions from the unquantised model's */
+    double left_kl;                 /* the sum of `kl` of those that stay in NF4_DQ */
+    int64_t weight_bytes;           /* of the whole model, as it will be held */
+    int64_t least_bytes, all_bytes; /* with all of them in NF4_DQ, and with all raised */
+    int64_t budget_bytes;
+} qrun_mixed_info;
+#define QRUN_MIXED_INFO_INIT \
+    { .struct_size = sizeof(qrun_mixed_info) }
+QRUN_API qrun_status qrun_mixed_get_info(const qrun_mixed *mixed, qrun_mixed_info *info, qrun_error *error);
+
+/* What quantising one matrix costs: the model with this one in NF4_DQ, and all others unquantised. */
+typedef struct qrun_mixed_matrix {
+    const char *name; /* of the module; of experts that of the first */
+    qrun_quant quant; /* NF4_DQ, INT8, BF16 or F16 */
+    int32_t n_alike;  /* matrices, one of each expert; else 1 */
+    int64_t n_parameters;
+    int64_t weight_bytes; /* as it will be held */
+    double kl; /* mean Kullback-Leibler divergence of the predictions from the unquantised model's, in nats a token:
+                  what the loss grows by on text that the model itself would write */
+    double loss_difference; /* what it grows by on this text, in nats a token; on a short one mostly chance */
+} qrun_mixed_matrix;
+/* Number i, the largest `kl` first; lent. NULL: there is none. */
+QRUN_API const qrun_mixed_matrix *qrun_mixed_get_matrix(const qrun_mixed *mixed, int32_t i);
+/* All of it as one JSON object, which a folder is written with as "qrun_mixed.json"; lent. */
+QRUN_API const char *qrun_mixed_json(const qrun_mixed *mixed);
+
 typedef struct qrun_quantize_params {
     size_t struct_size;
     const char *path;        /* as in qrun_model_params */
     const char *out;         /* a folder that does not exist yet */
-    qrun_quant quant;        /* NF4_DQ (AUTO), NF4 or INT8 */
+    qrun_quant quant;        /* NF4_DQ (AUTO), NF4, INT8 or MIXED */
     int64_t max_shard_bytes; /* 0: 5 GB */
     qrun_progress_fn progress;
     void *progress_user;
+    const qrun_mixed *mixed; /* MIXED: measured on this model; else NULL */
 } qrun_quantize_params;
 #define QRUN_QUANTIZE_PARAMS_INIT \
     { .struct_size = sizeof(qrun_quantize_params) }
-/* Writes a folder that transformers with bitsandbytes loads unchanged. Appears whole or not at all. */
+/* Writes a folder that transformers with bitsandbytes loads unchanged; with INT8 among mixed formats only qrun does.
+ * Appears whole or not at all. */
 QRUN_API qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error);
 
 /* ---- How two models' outputs differ ------------------------------------------------------------------------------ */

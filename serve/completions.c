@@ -1,5 +1,6 @@
 #include "serve/completions.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,12 +39,21 @@ typedef struct answer {
     openai_head head;
     openai_request request;
     openai_usage usage;
+    double queue_seconds, first_token_seconds; /* of the first sample of the first prompt */
     char model[256];
     part *parts; /* [n_parts] */
     int n_parts, n_open;
     choice *choices; /* [n_parts · n_samples] */
     bool parses;     /* the choices are taken apart */
     bool streams;    /* the first piece was sent */
+    /* While it is prepared, the job's thread alone looks at all of it but these: */
+    job job;
+    http_body *body;
+    bool is_preparing, is_cancelled; /* is_cancelled: as soon as it is prepared */
+    atomic_bool is_left;             /* nobody waits any more */
+    bool is_refused;                 /* by the job */
+    openai_error error;
+    char adapter[MODELS_NAME_BYTES + 1]; /* "": none */
 } answer;
 
 static int n_choices(const answer *a) { return a->choices != NULL ? a->n_parts * a->request.n_samples : 0; }
@@ -96,17 +106,26 @@ static void choice_free(choice *c) {
     cJSON_Delete(c->embedding);
 }
 
+void completions_open(completions *c) { c->n_open++; }
+
+void completions_close(completions *c) {
+    c->n_open--;
+    if (c->n_open == 0 && c->on_idle != NULL) { c->on_idle(c->user); }
+}
+
 static void answer_free(answer *a) {
     completions *owner = a->owner;
     *a->link = a->next;
     if (a->next != NULL) { a->next->link = a->link; }
     for (int i = 0; i < n_choices(a); i++) { choice_free(&a->choices[i]); }
+    for (int i = 0; a->parts != NULL && i < a->n_parts; i++) { worker_forget(&a->parts[i].taken_by); }
     free(a->choices);
     free(a->parts);
     openai_request_free(&a->request);
+    http_body_free(a->body);
+    owner->n_preparing -= a->is_preparing;
     free(a);
-    owner->n_open--;
-    if (owner->n_open == 0 && owner->on_idle != NULL) { owner->on_idle(owner->user); }
+    completions_close(owner);
 }
 
 static void cancel(const answer *a) {
@@ -116,18 +135,33 @@ static void cancel(const answer *a) {
 }
 
 void completions_cancel_all(completions *c) {
-    for (const answer *a = c->answers; a != NULL; a = a->next) { cancel(a); }
+    for (answer *a = c->answers; a != NULL; a = a->next) {
+        if (a->is_preparing) {
+            a->is_cancelled = true;
+        } else {
+            cancel(a);
+        }
+    }
 }
 
 void completions_drop(completions *c) {
     c->on_idle = NULL;
-    while (c->answers != NULL) { answer_free(c->answers); }
+    while (c->answers != NULL) {
+        if (c->answers->exchange != NULL) { http_on_left(c->answers->exchange, NULL, NULL); }
+        answer_free(c->answers);
+    }
 }
 
 static void on_left(void *user) {
     answer *a = user;
     a->exchange = NULL;
-    cancel(a);
+    if (!a->is_preparing) {
+        cancel(a);
+    } else if (jobs_drop(completions_jobs(a->owner, a->body), &a->job)) {
+        answer_free(a);
+    } else {
+        atomic_store(&a->is_left, true);
+    }
 }
 
 /* The request is over for its client: refused, or failed before its first piece. What runs of it ends unheard. */
@@ -147,6 +181,7 @@ static void note_usage(const answer *a) {
     http_note(a->exchange, " prompt_tokens=%lld cached_tokens=%lld completion_tokens=%lld",
               (long long)a->usage.prompt_tokens, (long long)a->usage.cached_tokens,
               (long long)a->usage.completion_tokens);
+    http_note(a->exchange, " queue_seconds=%.6f first_token_seconds=%.6f", a->queue_seconds, a->first_token_seconds);
 }
 
 /* ---- What an event adds to a choice ------------------------------------------------------------------------------ */
@@ -229,7 +264,9 @@ static void stream_event(answer *a, choice *c, int index, const qrun_event *even
         cJSON_AddItemToArray(choices, openai_piece(&a->head, index, !c->is_begun, &content, logprobs,
                                                    is_done ? c->finish_reason : NULL));
         c->is_begun = true;
-        send_piece(a, openai_answer(&a->head, true, choices, NULL));
+        cJSON *piece = openai_answer(&a->head, true, choices, NULL);
+        if (a->request.include_usage) { cJSON_AddNullToObject(piece, "usage"); } /* comes with the last piece */
+        send_piece(a, piece);
     }
     answer_delta_free(&delta);
 }
@@ -289,9 +326,9 @@ static void send_whole(answer *a) {
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-static void fail(answer *a, const char *message) {
-    openai_error error = {.status = 500};
-    (void)openai_refuse(&error, 500, NULL, "%s", message);
+static void fail(answer *a, int status, const char *message) {
+    openai_error error = {.status = status};
+    (void)openai_refuse(&error, status, NULL, "%s", message);
     if (!a->streams) {
         refuse(a, &error);
         return;
@@ -299,9 +336,17 @@ static void fail(answer *a, const char *message) {
     char *printed = openai_error_text(&error);
     cJSON *json = printed != NULL ? cJSON_Parse(printed) : NULL;
     cJSON_free(printed);
+    cancel(a);
     send_piece(a, json);
-    if (a->exchange != NULL) { http_stream_end(a->exchange); }
+    if (a->exchange == NULL) { return; }
+    http_note(a->exchange, " failed=true");
+    http_stream_end(a->exchange);
     a->exchange = NULL;
+}
+
+/* Ended by the server, and not by its client: what there is of the answer must not pass for all of it. */
+static bool is_cut_short(const qrun_event *event) {
+    return event->type == QRUN_EVENT_DONE && strcmp(event->finish_reason, "cancelled") == 0;
 }
 
 /* Events of the prompt are for all of its samples. */
@@ -321,13 +366,23 @@ static void take_for_choices(answer *a, const part *p, const qrun_event *event) 
     }
 }
 
+/* One of what the answer waits for is over. */
+static void end_part(answer *a) {
+    if (--a->n_open > 0) { return; }
+    if (a->exchange != NULL) { a->request.stream ? end_stream(a) : send_whole(a); }
+    answer_free(a);
+}
+
 void completions_take(void *user, const qrun_event *event) {
     part *p = user;
     answer *a = p->answer;
-    if (event->type != QRUN_EVENT_ERROR) {
+    if (a->exchange == NULL) {
+    } else if (event->type == QRUN_EVENT_ERROR) {
+        fail(a, 500, event->message);
+    } else if (is_cut_short(event)) {
+        fail(a, 503, "the server is shutting down");
+    } else {
         take_for_choices(a, p, event);
-    } else if (a->exchange != NULL) {
-        fail(a, event->message);
     }
     if (event->type == QRUN_EVENT_DONE) {
         a->usage.completion_tokens += event->completion_tokens;
@@ -335,12 +390,14 @@ void completions_take(void *user, const qrun_event *event) {
             a->usage.prompt_tokens += event->prompt_tokens;
             a->usage.cached_tokens += event->cached_tokens;
         }
+        if (event->sample == 0 && p->prompt == 0) {
+            a->queue_seconds = event->queue_seconds;
+            a->first_token_seconds = event->first_token_seconds;
+        }
     }
     if (!event->is_last) { return; }
     p->is_open = false;
-    if (--a->n_open > 0) { return; }
-    if (a->exchange != NULL) { a->request.stream ? end_stream(a) : send_whole(a); }
-    answer_free(a);
+    end_part(a);
 }
 
 /* ---- The beginning ----------------------------------------------------------------------------------------------- */
@@ -349,9 +406,9 @@ static bool has_room(const completions *c, openai_error *error) {
     qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
     if (c->is_closing) { return openai_refuse(error, 503, NULL, "the server is shutting down"); }
     if (qrun_session_get_stats(c->params->session, &stats, NULL) != QRUN_OK) { return true; }
-    if (stats.n_waiting < c->params->max_waiting) { return true; }
-    return openai_refuse(error, 429, NULL, "%lld requests are waiting already; try again later",
-                         (long long)stats.n_waiting);
+    const int64_t n_waiting = stats.n_waiting + c->n_preparing;
+    if (n_waiting < c->params->max_waiting) { return true; }
+    return openai_refuse(error, 429, NULL, "%lld requests are waiting already; try again later", (long long)n_waiting);
 }
 
 /* What is surely longer than the context is not tokenised; the rule is that of lines of `qrun generate`. */
@@ -362,11 +419,11 @@ static int64_t most_line_bytes(const serve_params *params) {
     return OTHER_BYTES + BYTES_A_TOKEN * stats.context_tokens;
 }
 
-static bool submit(answer *a, part *p, const char *adapter, openai_error *error) {
+static bool submit(answer *a, part *p, openai_error *error) {
     const serve_params *params = a->owner->params;
     qrun_request_params defaults = params->defaults;
     qrun_error why = QRUN_ERROR_INIT;
-    char *line = openai_request_line(&a->request, p->prompt, adapter);
+    char *line = openai_request_line(&a->request, p->prompt, a->adapter);
     if (line == NULL) { return openai_refuse(error, 503, NULL, "the server is out of memory"); }
     if ((int64_t)strlen(line) > most_line_bytes(params)) {
         (void)openai_refuse(error, 400, NULL, "the prompt has %zu bytes, far more than the context holds",
@@ -374,7 +431,7 @@ static bool submit(answer *a, part *p, const char *adapter, openai_error *error)
         cJSON_free(line);
         return false;
     }
-    p->taken_by = (worker_request){a->owner->worker, p};
+    p->taken_by = (worker_request){.worker = a->owner->worker, .user = p};
     defaults.on_event = worker_take_event;
     defaults.user = &p->taken_by;
     defaults.pooling = a->request.pooling;
@@ -447,58 +504,104 @@ static void prepare_choices(answer *a) {
     }
 }
 
-static bool begin(answer *a, openai_error *error) {
-    static const char *const prefixes[] = {"cmpl", "chatcmpl", "embd"};
-    completions *c = a->owner;
-    const char *adapter;
-    size_t n_bytes;
-    const char *body = http_body(a->exchange, &n_bytes);
-    if (!has_room(c, error) ||
-        !openai_request_read(body != NULL ? body : "", n_bytes, a->request.kind, &a->request, error) ||
-        !models_find(c->models, a->request.model, &adapter, error)) {
-        return false;
-    }
-    (void)snprintf(a->model, sizeof a->model, "%s", adapter != NULL ? adapter : c->params->model_name);
-    a->head.model = a->model;
-    a->head.created = (int64_t)time(NULL);
-    (void)snprintf(a->head.id, sizeof a->head.id, "%s-%llu", prefixes[a->request.kind],
-                   (unsigned long long)++c->n_answers);
-    http_note(a->exchange, " id=%s", a->head.id);
-    if (adapter != NULL) { http_note(a->exchange, " adapter=%s", adapter); }
-    a->n_parts = cJSON_GetArraySize(a->request.prompts);
-    a->parts = calloc((size_t)a->n_parts, sizeof *a->parts);
-    a->choices = calloc((size_t)a->n_parts * (size_t)a->request.n_samples, sizeof *a->choices);
+static bool make_parts(answer *a, openai_error *error) {
+    const size_t n_parts = (size_t)cJSON_GetArraySize(a->request.prompts);
+    a->parts = calloc(n_parts, sizeof *a->parts);
+    a->choices = calloc(n_parts * (size_t)a->request.n_samples, sizeof *a->choices);
     if (a->parts == NULL || a->choices == NULL) {
         return openai_refuse(error, 503, NULL, "the server is out of memory");
     }
-    for (int i = 0; i < a->n_parts; i++) {
-        a->parts[i].answer = a;
-        a->parts[i].prompt = i;
-        if (!submit(a, &a->parts[i], adapter, error)) { return false; }
+    a->n_parts = (int)n_parts;
+    for (int i = 0; i < a->n_parts; i++) { a->parts[i] = (part){.answer = a, .prompt = i}; }
+    return true;
+}
+
+/* ---- The job: from the request's text to the engine -------------------------------------------------------------- */
+
+static bool prepare(answer *a, openai_error *error) {
+    size_t n_bytes;
+    const char *body = http_body_bytes(a->body, &n_bytes);
+    if (body == NULL) { return openai_refuse(error, 503, NULL, "the server is out of memory"); }
+    if (!openai_request_read(body, n_bytes, a->request.kind, &a->request, error) ||
+        !models_find(a->owner->models, a->request.model, a->adapter, error) || !make_parts(a, error)) {
+        return false;
+    }
+    const char *model = a->adapter[0] != '\0' ? a->adapter : a->owner->params->model_name;
+    (void)snprintf(a->model, sizeof a->model, "%s", model);
+    for (int i = 0; i < a->n_parts && !atomic_load(&a->is_left); i++) {
+        if (!submit(a, &a->parts[i], error)) { return false; }
     }
     prepare_choices(a);
     return true;
 }
 
-void completions_begin(completions *c, http_exchange *exchange, openai_kind kind) {
-    openai_error error = {0};
+static void on_work(void *user) {
+    answer *a = user;
+    a->is_refused = !prepare(a, &a->error);
+}
+
+/* ---- Before and after it, on the loop's thread ------------------------------------------------------------------- */
+
+static void on_prepared(void *user) {
+    answer *a = user;
+    a->is_preparing = false;
+    a->owner->n_preparing--;
+    http_body_free(a->body);
+    a->body = NULL;
+    a->n_open++; /* until all parts are looked at */
+    if (a->exchange != NULL && a->is_refused) {
+        refuse(a, &a->error);
+    } else if (a->exchange == NULL || a->is_cancelled) {
+        cancel(a);
+    }
+    if (a->exchange != NULL && a->adapter[0] != '\0') { http_note(a->exchange, " adapter=%s", a->adapter); }
+    for (int i = 0; i < a->n_parts; i++) {
+        if (a->parts[i].is_open) { worker_deliver(&a->parts[i].taken_by); }
+    }
+    end_part(a);
+}
+
+jobs *completions_jobs(const completions *c, const http_body *body) {
+    enum { SMALL_BYTES = 64 << 10 };
+    return http_body_size(body) <= SMALL_BYTES ? c->quick : c->slow;
+}
+
+static answer *make_answer(completions *c, http_exchange *exchange, openai_kind kind) {
+    static const char *const prefixes[] = {"cmpl", "chatcmpl", "embd"};
     answer *a = calloc(1, sizeof *a);
-    if (a == NULL) {
-        (void)openai_refuse(&error, 503, NULL, "the server is out of memory");
-        completions_refuse(exchange, &error);
-        return;
+    http_body *body = http_take_body(exchange);
+    if (a == NULL || body == NULL) {
+        free(a);
+        http_body_free(body);
+        return NULL;
     }
     *a = (answer){.owner = c,
                   .exchange = exchange,
-                  .head = {.is_chat = kind == OPENAI_CHAT},
+                  .head = {.is_chat = kind == OPENAI_CHAT, .model = a->model, .created = (int64_t)time(NULL)},
                   .request = {.kind = kind},
+                  .job = {.work = on_work, .done = on_prepared, .user = a},
+                  .body = body,
+                  .is_preparing = true,
                   .link = &c->answers,
                   .next = c->answers};
+    (void)snprintf(a->head.id, sizeof a->head.id, "%s-%llu", prefixes[kind], (unsigned long long)++c->n_answers);
     if (a->next != NULL) { a->next->link = &a->next; }
     c->answers = a;
-    c->n_open++;
+    c->n_preparing++;
+    completions_open(c);
+    return a;
+}
+
+void completions_begin(completions *c, http_exchange *exchange, openai_kind kind) {
+    openai_error error = {0};
+    answer *a = has_room(c, &error) ? make_answer(c, exchange, kind) : NULL;
+    if (a == NULL) {
+        if (error.status == 0) { (void)openai_refuse(&error, 503, NULL, "the server is out of memory"); }
+        completions_refuse(exchange, &error);
+        return;
+    }
+    http_note(exchange, " id=%s", a->head.id);
+    http_add_header(exchange, "X-Request-Id", a->head.id);
     http_on_left(exchange, on_left, a);
-    if (begin(a, &error)) { return; }
-    refuse(a, &error);
-    if (a->n_open == 0) { answer_free(a); }
+    jobs_add(completions_jobs(c, a->body), &a->job);
 }

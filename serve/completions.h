@@ -6,6 +6,7 @@
 
 #include "serve/answer_format.h"
 #include "serve/http.h"
+#include "serve/jobs.h"
 #include "serve/models.h"
 #include "serve/openai_request.h"
 #include "serve/server.h"
@@ -16,11 +17,13 @@ struct answer;
 /* What answers are made with; lent. */
 typedef struct completions {
     const serve_params *params;
-    const models *models;
+    models *models;
     worker *worker;
+    jobs *quick, *slow; /* read requests: small ones, and others, so that none waits for a large one but large ones */
     answer_format format;
     uint64_t n_answers;          /* for their ids */
     int64_t n_open;              /* answers on their way; requests whose client left count until the engine lets go */
+    int64_t n_preparing;         /* of these, not with the engine yet */
     bool is_closing;             /* no new ones */
     struct answer *answers;      /* that are open */
     void (*on_idle)(void *user); /* called when n_open becomes 0 */
@@ -28,6 +31,11 @@ typedef struct completions {
 } completions;
 
 void completions_begin(completions *c, http_exchange *exchange, openai_kind kind);
+/* Where a body of a request is read. */
+jobs *completions_jobs(const completions *c, const http_body *body);
+/* Another answer is on its way; it has ended. */
+void completions_open(completions *c);
+void completions_close(completions *c);
 /* The worker_event_fn of their requests. */
 void completions_take(void *user, const qrun_event *event);
 
@@ -38,7 +46,7 @@ void completions_reply_json(http_exchange *exchange, int status, cJSON *json);
 
 /* Cancels what runs. */
 void completions_cancel_all(completions *c);
-/* Frees what is open when nothing is delivered any more. */
+/* Frees what is open when jobs and worker have ended. */
 void completions_drop(completions *c);
 
 #endif

@@ -4,15 +4,19 @@
 
 #include "serve/completions.h"
 
-/* What these answer from; lent for the call. */
+/* What these answer from; lent. */
 typedef struct endpoints {
     const serve_params *params;
-    const completions *completions;
+    completions *completions;
     models *models;
-    int64_t n_connections;
+    const http_server *http;
+    jobs *adapters;           /* loads and drops them */
+    struct request *requests; /* that a job is at */
 } endpoints;
 
-/* Answers at once; an unknown path or method is refused. */
-void endpoints_answer(const endpoints *e, http_exchange *exchange, const char *path);
+/* Answers now, or when a job is done; an unknown path or method is refused. */
+void endpoints_answer(endpoints *e, http_exchange *exchange, const char *path);
+/* Frees what is open when jobs have ended. */
+void endpoints_drop(endpoints *e);
 
 #endif

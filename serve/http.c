@@ -76,7 +76,7 @@ static double now(void) {
 /* ---- The end of exchanges and connections ------------------------------------------------------------------------ */
 
 static const char *method_name(http_method method) {
-    static const char *const names[] = {"GET", "POST", "DELETE", "OPTIONS", "OTHER"};
+    static const char *const names[] = {"GET", "POST", "DELETE", "OPTIONS", "HEAD", "OTHER"};
     return names[method];
 }
 
@@ -256,13 +256,16 @@ static void finish(http_exchange *x) {
 
 void http_reply(http_exchange *x, int status, const char *content_type, const char *bytes, size_t n_bytes) {
     put_head(x, status, content_type, (int64_t)n_bytes);
-    (void)bufferevent_write(x->buffers, bytes, n_bytes);
-    x->n_sent = (int64_t)n_bytes;
+    if (x->head.method != HTTP_HEAD) {
+        (void)bufferevent_write(x->buffers, bytes, n_bytes);
+        x->n_sent = (int64_t)n_bytes;
+    }
     finish(x);
 }
 
 void http_stream_begin(http_exchange *x, const char *content_type) {
     http_add_header(x, "Cache-Control", "no-cache");
+    http_add_header(x, "X-Accel-Buffering", "no"); /* nginx passes pieces on as they come */
     put_head(x, 200, content_type, -1);
 }
 
@@ -283,13 +286,41 @@ void http_stream_end(http_exchange *x) {
 
 /* ---- The request ------------------------------------------------------------------------------------------------- */
 
-http_method http_method_of(const http_exchange *x) { return x->head.method; }
+http_method http_method_of(const http_exchange *x) { return x->head.method == HTTP_HEAD ? HTTP_GET : x->head.method; }
 const char *http_path(const http_exchange *x) { return x->head.path; }
 const char *http_header(const http_exchange *x, const char *name) { return http_head_field(&x->head, name); }
 
-const char *http_body(http_exchange *x, size_t *n_bytes) {
-    *n_bytes = evbuffer_get_length(x->body);
-    return *n_bytes > 0 ? (const char *)evbuffer_pullup(x->body, -1) : NULL;
+struct http_body {
+    http_server *server;
+    struct evbuffer *bytes;
+    int64_t n_bytes;
+};
+
+http_body *http_take_body(http_exchange *x) {
+    http_body *taken = malloc(sizeof *taken);
+    struct evbuffer *empty = evbuffer_new();
+    if (taken == NULL || empty == NULL) {
+        free(taken);
+        if (empty != NULL) { evbuffer_free(empty); }
+        return NULL;
+    }
+    *taken = (http_body){x->server, x->body, (int64_t)evbuffer_get_length(x->body)};
+    x->body = empty;
+    return taken;
+}
+
+size_t http_body_size(const http_body *body) { return (size_t)body->n_bytes; }
+
+const char *http_body_bytes(http_body *body, size_t *n_bytes) {
+    *n_bytes = (size_t)body->n_bytes;
+    return *n_bytes > 0 ? (const char *)evbuffer_pullup(body->bytes, -1) : "";
+}
+
+void http_body_free(http_body *body) {
+    if (body == NULL) { return; }
+    body->server->body_bytes -= body->n_bytes;
+    evbuffer_free(body->bytes);
+    free(body);
 }
 
 /* A request that is refused before it is whole: what comes after it cannot be told apart. */

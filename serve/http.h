@@ -1,5 +1,5 @@
 /* HTTP/1.1 over libevent's buffers: a request comes in, its answer is sent whole or in pieces, and the one who waits
- * for it may leave at any time. Everything happens on the thread of the event loop.
+ * for it may leave at any time. Everything but reading a body happens on the thread of the event loop.
  *
  * libevent's own evhttp is not used. It ends the process when bytes arrive at the wrong time. It limits neither
  * connections nor the time that a request takes to arrive. */
@@ -64,12 +64,21 @@ int http_server_listen_on(http_server *server, int descriptor);
 void http_server_stop_listening(http_server *server); /* connections that exist stay */
 
 /* The request; lent while the exchange lasts. */
-http_method http_method_of(const http_exchange *exchange);
-const char *http_path(const http_exchange *exchange);                     /* without the query */
+http_method
+http_method_of(const http_exchange *exchange);        /* HTTP_GET for HEAD, whose answer is sent without its body */
+const char *http_path(const http_exchange *exchange); /* without the query */
 const char *http_header(const http_exchange *exchange, const char *name); /* NULL: not sent */
-const char *http_body(http_exchange *exchange, size_t *n_bytes);          /* NULL when it is empty */
 
-/* A header of the answer; what does not fit into 4 KiB is left out. */
+/* The body of a request, which then no longer has it: it may outlive the exchange, and counts for bodies_bytes until it
+ * is freed. NULL when memory is short. */
+typedef struct http_body http_body;
+http_body *http_take_body(http_exchange *exchange);
+size_t http_body_size(const http_body *body);
+/* On any thread, by one at a time. NULL when memory is short; "" is an empty one. */
+const char *http_body_bytes(http_body *body, size_t *n_bytes);
+void http_body_free(http_body *body); /* on the loop's thread, before the server is destroyed; NULL is fine */
+
+/* A header of the answer; what does not fit into 1 KiB is left out. */
 void http_add_header(http_exchange *exchange, const char *name, const char *value);
 /* The whole answer. */
 void http_reply(http_exchange *exchange, int status, const char *content_type, const char *bytes, size_t n_bytes);
@@ -85,7 +94,7 @@ void http_note(http_exchange *exchange, const char *format, ...) __attribute__((
 int64_t http_server_unsent(const http_server *server);
 int64_t http_server_connections(const http_server *server);
 
-/* What to call when the client leaves before the answer has ended. */
+/* What to call when the client leaves before the answer has ended; NULL: nothing. */
 void http_on_left(http_exchange *exchange, void (*left)(void *user), void *user);
 
 #endif

@@ -29,11 +29,21 @@ static char *cut_line(char *line) {
 /* ---- The first line ---------------------------------------------------------------------------------------------- */
 
 static http_method method_of(const char *name) {
-    static const char *const names[] = {"GET", "POST", "DELETE", "OPTIONS"};
+    static const char *const names[] = {"GET", "POST", "DELETE", "OPTIONS", "HEAD"};
     for (int i = 0; i < HTTP_OTHER; i++) {
         if (strcmp(name, names[i]) == 0) { return (http_method)i; }
     }
     return HTTP_OTHER;
+}
+
+/* Clients join a base address and a path as they like: "//v1/models/" is "/v1/models". */
+static void clean_path(char *path) {
+    char *end = path;
+    for (const char *c = path; *c != '\0'; c++) {
+        if (c[0] != '/' || c[1] != '/') { *end++ = *c; }
+    }
+    if (end > path + 1 && end[-1] == '/') { end--; }
+    *end = '\0';
 }
 
 /* The origin form, "/path?query", or "*". */
@@ -43,6 +53,7 @@ static bool read_target(char *target, http_head *head) {
         if (*c <= 0x20 || *c >= 0x7F) { return false; }
     }
     target[strcspn(target, "?#")] = '\0';
+    clean_path(target);
     head->path = target;
     return true;
 }

@@ -9,7 +9,7 @@
 
 enum { HTTP_MAX_FIELDS = 100 };
 
-typedef enum http_method { HTTP_GET, HTTP_POST, HTTP_DELETE, HTTP_OPTIONS, HTTP_OTHER } http_method;
+typedef enum http_method { HTTP_GET, HTTP_POST, HTTP_DELETE, HTTP_OPTIONS, HTTP_HEAD, HTTP_OTHER } http_method;
 
 typedef struct http_field {
     const char *name, *value;
@@ -18,7 +18,7 @@ typedef struct http_field {
 /* Points into the text it was parsed from. */
 typedef struct http_head {
     http_method method;
-    const char *path; /* without the query, as it was sent */
+    const char *path; /* without the query; several slashes are one, and one at the end is none */
     int minor_version;
     http_field fields[HTTP_MAX_FIELDS];
     int n_fields;

@@ -30,7 +30,7 @@ void metrics_write(const endpoints *e, serve_text *out) {
          (double)s.cached_prompt_tokens},
         {"qrun:requests_finished_total", "counter", "Requests that are over.", (double)s.n_finished},
         {"qrun:requests_open", "gauge", "HTTP requests whose answer is on its way.", (double)e->completions->n_open},
-        {"qrun:connections", "gauge", "Open connections.", (double)e->n_connections},
+        {"qrun:connections", "gauge", "Open connections.", (double)http_server_connections(e->http)},
         {"qrun:steps_total", "counter", "Steps computed.", (double)s.steps},
         {"qrun:step_seconds_total", "counter", "Time in steps.", s.step_seconds},
         {"qrun:planned_bytes", "gauge", "Memory of context, model and session by the plan.", (double)s.planned_bytes},
@@ -52,7 +52,7 @@ cJSON *metrics_live(const endpoints *e) {
     add(root, "running", s.n_running);
     add(root, "waiting", s.n_waiting);
     add(root, "open", e->completions->n_open);
-    add(root, "connections", e->n_connections);
+    add(root, "connections", http_server_connections(e->http));
     add(root, "steps", s.steps);
     add(root, "prompt_tokens", s.prompt_tokens);
     add(root, "cached_prompt_tokens", s.cached_prompt_tokens);

@@ -3,6 +3,8 @@
 #ifndef QRUN_SERVE_MODELS_H
 #define QRUN_SERVE_MODELS_H
 
+#include <pthread.h>
+
 #include "qrun.h"
 #include "serve/openai_request.h"
 
@@ -17,16 +19,24 @@ typedef struct models {
     qrun_model *model;
     const char *base_name; /* lent */
     const char *folder;    /* clients may load adapters from below it; NULL: they may not. Lent */
-    served_adapter adapters[MODELS_MAX_ADAPTERS];
+    pthread_mutex_t lock;
+    served_adapter adapters[MODELS_MAX_ADAPTERS]; /* [n_adapters], both under lock */
     int n_adapters;
 } models;
 
-/* False: too many adapters, or a name that is too long. */
-bool models_add(models *m, const char *name);
+void models_open(models *m, qrun_model *model, const char *base_name, const char *folder);
 void models_close(models *m); /* what was loaded */
 
-/* What a client's name stands for: *adapter NULL is the base model. An empty name too. */
-bool models_find(const models *m, const char *name, const char **adapter, openai_error *error);
+/* From any thread: */
+
+/* False: too many adapters, or a name that is too long. */
+bool models_add(models *m, const char *name, qrun_adapter *adapter);
+/* What a client's name stands for; "" is the base model, and so is an empty name of a client. */
+bool models_find(models *m, const char *name, char adapter[MODELS_NAME_BYTES + 1], openai_error *error);
+/* The adapters as they are now; how many there are. */
+int models_list(models *m, served_adapter list[MODELS_MAX_ADAPTERS]);
+
+/* From one thread at a time, and they may take long: */
 
 /* path: relative to the folder. */
 bool models_load(models *m, const char *name, const char *path, openai_error *error);

@@ -31,7 +31,9 @@ char *openai_error_text(const openai_error *error) {
     cJSON_AddItemToObject(inner, "param",
                           error->member[0] != '\0' ? cJSON_CreateString(error->member) : cJSON_CreateNull());
     cJSON_AddItemToObject(inner, "code",
-                          error->status == 404 ? cJSON_CreateString("model_not_found") : cJSON_CreateNull());
+                          error->status == 404 && strcmp(error->member, "model") == 0
+                              ? cJSON_CreateString("model_not_found")
+                              : cJSON_CreateNull());
     char *text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
     return text;
@@ -268,24 +270,39 @@ static void read_most_tokens(openai_request *request) {
     request->is_prompt_alone = true;
 }
 
+static bool read_stream(const cJSON *root, openai_request *request, openai_error *error) {
+    const cJSON *options = cJSON_GetObjectItemCaseSensitive(root, "stream_options"), *item;
+    if (!read_flag(root, "stream", &request->stream, error)) { return false; }
+    if (options == NULL || cJSON_IsNull(options)) { return true; }
+    if (!cJSON_IsObject(options)) {
+        return openai_refuse(error, 400, "stream_options", "\"stream_options\" must be an object");
+    }
+    if (!request->stream) {
+        return openai_refuse(error, 400, "stream_options", "\"stream_options\" needs \"stream\": true");
+    }
+    cJSON_ArrayForEach(item, options) { /* what hides lengths of pieces does not change an answer */
+        if (strcmp(item->string, "include_usage") == 0 || strcmp(item->string, "include_obfuscation") == 0) {
+            continue;
+        }
+        return openai_refuse(error, 400, "stream_options", "\"%.60s\" is not a member of \"stream_options\"",
+                             item->string);
+    }
+    return read_flag(options, "include_usage", &request->include_usage, error);
+}
+
 static bool read_options(const cJSON *root, openai_request *request, openai_error *error) {
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model");
-    const cJSON *stream_options = cJSON_GetObjectItemCaseSensitive(root, "stream_options");
     if (model != NULL && !cJSON_IsNull(model)) {
         if (!cJSON_IsString(model) || strlen(model->valuestring) >= sizeof request->model) {
             return openai_refuse(error, 400, "model", "\"model\" must be a name");
         }
         strcpy(request->model, model->valuestring);
     }
-    if (stream_options != NULL && !cJSON_IsNull(stream_options) && !cJSON_IsObject(stream_options)) {
-        return openai_refuse(error, 400, "stream_options", "\"stream_options\" must be an object");
-    }
     request->n_samples = 1;
     read_most_tokens(request);
-    return read_flag(root, "stream", &request->stream, error) && read_flag(root, "echo", &request->echo, error) &&
+    return read_stream(root, request, error) && read_flag(root, "echo", &request->echo, error) &&
            read_biases(root, request, error) &&
            (request->kind != OPENAI_EMBEDDING || read_embedding(root, request, error)) &&
-           read_flag(stream_options, "include_usage", &request->include_usage, error) &&
            read_count(root, "n", 1, 256, &request->n_samples, error) && read_logprobs(root, request, error) &&
            read_choices_of_form(root, request, error);
 }

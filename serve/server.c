@@ -15,7 +15,7 @@
 #include "serve/supervisor.h"
 #include "serve/tls.h"
 
-enum { HEADER_BYTES = 64 << 10, UNREAD_BYTES = 1 << 20, IDLE_SECONDS = 60, REQUEST_SECONDS = 60 };
+enum { HEADER_BYTES = 64 << 10, UNREAD_BYTES = 1 << 20, MOST_HEADERS_BYTES = 512 };
 enum { OTHER_DESCRIPTORS = 64 }; /* than those of connections */
 
 typedef struct server {
@@ -24,8 +24,10 @@ typedef struct server {
     struct ssl_ctx_st *tls;
     http_server *http;
     worker *worker;
+    jobs *quick, *slow, *adapters;
     models models;
     completions completions;
+    endpoints endpoints;
     struct event *on_term, *on_int, *on_hangup, *on_drained;
     qrun_error error;
 } server;
@@ -45,7 +47,7 @@ static bool has_key(const server *s, const http_exchange *exchange, const char *
     const char *given = http_header(exchange, "Authorization");
     /* The page has no secrets, and asks for the key itself. */
     if (s->params->api_key == NULL || strcmp(path, "/health") == 0 || strcmp(path, "/") == 0) { return true; }
-    return given != NULL && strncmp(given, bearer, sizeof bearer - 1) == 0 &&
+    return given != NULL && strncasecmp(given, bearer, sizeof bearer - 1) == 0 &&
            same_text(given + sizeof bearer - 1, s->params->api_key);
 }
 
@@ -57,6 +59,16 @@ static bool is_allowed_origin(const server *s, const http_exchange *exchange, co
     return host != NULL && authority != NULL && strcasecmp(authority + 3, host) == 0;
 }
 
+/* What a browser is told of an origin that may ask. OpenAI's client for browsers sends headers of its own. */
+static void allow(const server *s, http_exchange *exchange) {
+    const char *asked = http_header(exchange, "Access-Control-Request-Headers");
+    const bool fits = asked != NULL && strlen(asked) <= MOST_HEADERS_BYTES;
+    http_add_header(exchange, "Access-Control-Allow-Origin", s->params->allow_origin);
+    http_add_header(exchange, "Access-Control-Allow-Headers", fits ? asked : "Authorization, Content-Type");
+    http_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
+    http_add_header(exchange, "Vary", "Origin");
+}
+
 /* False: the exchange is answered. */
 static bool may_ask(const server *s, http_exchange *exchange, const char *path) {
     openai_error error = {0};
@@ -66,12 +78,7 @@ static bool may_ask(const server *s, http_exchange *exchange, const char *path) 
     } else if (http_method_of(exchange) != HTTP_OPTIONS && !has_key(s, exchange, path)) {
         (void)openai_refuse(&error, 401, NULL, "the key is missing or wrong: send Authorization: Bearer KEY");
     }
-    if (origin != NULL && s->params->allow_origin != NULL && error.status == 0) {
-        http_add_header(exchange, "Access-Control-Allow-Origin", s->params->allow_origin);
-        http_add_header(exchange, "Access-Control-Allow-Headers", "Authorization, Content-Type");
-        http_add_header(exchange, "Access-Control-Allow-Methods", "GET, POST, DELETE");
-        http_add_header(exchange, "Vary", "Origin");
-    }
+    if (origin != NULL && s->params->allow_origin != NULL && error.status == 0) { allow(s, exchange); }
     if (error.status != 0) { completions_refuse(exchange, &error); }
     return error.status == 0;
 }
@@ -115,11 +122,7 @@ static void answer_request(void *user, http_exchange *exchange) {
         completions_begin(&s->completions, exchange, generating[i].kind);
         return;
     }
-    endpoints_answer(&(const endpoints){.params = s->params,
-                                        .completions = &s->completions,
-                                        .models = &s->models,
-                                        .n_connections = http_server_connections(s->http)},
-                     exchange, path);
+    endpoints_answer(&s->endpoints, exchange, path);
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
@@ -205,8 +208,8 @@ static bool create_http(server *s) {
                    .header_bytes = HEADER_BYTES,
                    .unread_bytes = UNREAD_BYTES,
                    .n_connections = possible_connections(p->max_connections),
-                   .idle_seconds = IDLE_SECONDS,
-                   .request_seconds = REQUEST_SECONDS},
+                   .idle_seconds = p->idle_seconds,
+                   .request_seconds = p->request_seconds},
         .handler = answer_request,
         .on_end = log_end,
         .user = s};
@@ -240,22 +243,41 @@ static bool listen_somewhere(server *s, int *port) {
                 errno != 0 ? strerror(errno) : "this is no address of this machine");
 }
 
-static bool start(server *s) {
+static bool open_models(server *s) {
     const serve_params *p = s->params;
-    int port;
-    s->models = (models){.model = p->model, .base_name = p->model_name, .folder = p->adapter_folder};
+    models_open(&s->models, p->model, p->model_name, p->adapter_folder);
     for (int i = 0; i < p->n_adapters; i++) {
-        if (!models_add(&s->models, p->adapters[i])) {
+        if (!models_add(&s->models, p->adapters[i], NULL)) {
             return fail(s, QRUN_ERROR_ARGUMENT, "the name of adapter %s is too long%s", p->adapters[i], "");
         }
     }
+    return true;
+}
+
+static bool start_threads(server *s) {
+    s->quick = jobs_start(s->base);
+    s->slow = jobs_start(s->base);
+    s->adapters = jobs_start(s->base);
+    s->worker = worker_start(s->params->session, s->base, completions_take, on_session_failed, s);
+    return (s->quick != NULL && s->slow != NULL && s->adapters != NULL && s->worker != NULL) || out_of_memory(s);
+}
+
+static bool start(server *s) {
+    const serve_params *p = s->params;
+    int port;
+    if (!open_models(s)) { return false; }
     s->base = event_base_new();
     if (s->base == NULL) { return out_of_memory(s); }
-    if (!create_http(s) || !watch_signals(s) || !listen_somewhere(s, &port)) { return false; }
-    s->worker = worker_start(p->session, s->base, completions_take, on_session_failed, s);
-    if (s->worker == NULL) { return out_of_memory(s); }
-    s->completions =
-        (completions){.params = p, .models = &s->models, .worker = s->worker, .on_idle = on_idle, .user = s};
+    if (!create_http(s) || !watch_signals(s) || !listen_somewhere(s, &port) || !start_threads(s)) { return false; }
+    s->completions = (completions){.params = p,
+                                   .models = &s->models,
+                                   .worker = s->worker,
+                                   .quick = s->quick,
+                                   .slow = s->slow,
+                                   .on_idle = on_idle,
+                                   .user = s};
+    s->endpoints = (endpoints){
+        .params = p, .completions = &s->completions, .models = &s->models, .http = s->http, .adapters = s->adapters};
     answer_format_learn(qrun_model_tokenizer(p->model), &s->completions.format);
     if (p->on_listening != NULL) { p->on_listening(p->user, port); }
     supervisor_tell("READY=1");
@@ -265,21 +287,30 @@ static bool start(server *s) {
 /* What libevent would print is told by what failed. */
 static void keep_quiet(int severity, const char *message) { (void)severity, (void)message; }
 
+/* First what runs beside the loop, then what it works for. */
+static void stop(server *s) {
+    jobs_stop(s->quick);
+    jobs_stop(s->slow);
+    jobs_stop(s->adapters);
+    worker_stop(s->worker);
+    endpoints_drop(&s->endpoints);
+    completions_drop(&s->completions);
+    http_server_destroy(s->http);
+    models_close(&s->models);
+    tls_close(s->tls);
+    struct event *const events[] = {s->on_term, s->on_int, s->on_hangup, s->on_drained};
+    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
+        if (events[i] != NULL) { event_free(events[i]); }
+    }
+    if (s->base != NULL) { event_base_free(s->base); }
+}
+
 bool serve_run(const serve_params *params, qrun_error *error) {
     event_set_log_callback(keep_quiet);
     (void)signal(SIGPIPE, SIG_IGN); /* a client that left is an error of its socket */
     server s = {.params = params, .error = QRUN_ERROR_INIT};
     if (start(&s)) { event_base_dispatch(s.base); }
-    worker_stop(s.worker);
-    http_server_destroy(s.http);
-    completions_drop(&s.completions);
-    models_close(&s.models);
-    tls_close(s.tls);
-    struct event *const events[] = {s.on_term, s.on_int, s.on_hangup, s.on_drained};
-    for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
-        if (events[i] != NULL) { event_free(events[i]); }
-    }
-    if (s.base != NULL) { event_base_free(s.base); }
+    stop(&s);
     *error = s.error;
     return s.error.status == QRUN_OK;
 }

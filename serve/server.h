@@ -23,8 +23,10 @@ typedef struct serve_params {
     int64_t max_waiting;            /* requests; further ones get 429 */
     int64_t max_body_bytes;
     int32_t max_connections;
-    int drain_seconds; /* after SIGTERM, for what runs */
-    FILE *log;         /* a line for every request; NULL: none */
+    int drain_seconds;   /* after SIGTERM, for what runs */
+    int request_seconds; /* for a request to arrive */
+    int idle_seconds;    /* of a connection without a request, and of an answer that the client does not read */
+    FILE *log;           /* a line for every request; NULL: none */
     /* The server accepts connections; may be NULL. port 0: on an inherited socket that has none. */
     void (*on_listening)(void *user, int port);
     void *user;

@@ -1,19 +1,17 @@
 #include "serve/worker.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include <event2/event.h>
+#include "serve/threads.h"
 
 /* A copy of an event. What it points at follows it. */
 typedef struct held_event {
     struct held_event *next;
-    void *user;
+    worker_request *request;
     qrun_event event;
 } held_event;
 
@@ -23,19 +21,14 @@ struct worker {
     worker_failure_fn on_failure;
     void *failure_user;
     pthread_t thread;
-    int stop_descriptor, ready_descriptor;
-    struct event *ready;
+    int stop_descriptor;
+    wakeup ready;
     pthread_mutex_t lock;
     held_event *first, **end; /* under lock */
     bool lost;                /* under lock: an event could not be held */
     bool failed;              /* under lock */
     char failure[512];
 };
-
-static void signal_descriptor(int descriptor) {
-    const uint64_t one = 1;
-    (void)!write(descriptor, &one, sizeof one);
-}
 
 /* ---- The worker's thread ----------------------------------------------------------------------------------------- */
 
@@ -53,7 +46,7 @@ static void *append(char **end, const void *bytes, size_t n_bytes) {
     return copy;
 }
 
-static held_event *hold(void *user, const qrun_event *event) {
+static held_event *hold(worker_request *request, const qrun_event *event) {
     const char *reason = event->finish_reason != NULL ? event->finish_reason : "";
     const char *message = event->message != NULL ? event->message : "";
     const size_t n_top = (size_t)event->n_top * sizeof *event->top;
@@ -62,7 +55,7 @@ static held_event *hold(void *user, const qrun_event *event) {
     held_event *held = malloc(sizeof *held + n_top + n_embedding + n_reason + n_message + event->text_bytes);
     if (held == NULL) { return NULL; }
     char *end = (char *)(held + 1);
-    *held = (held_event){.user = user, .event = *event};
+    *held = (held_event){.request = request, .event = *event};
     held->event.top = append(&end, event->top, n_top); /* what has to be aligned comes first */
     held->event.embedding = append(&end, event->embedding, n_embedding);
     held->event.finish_reason = append(&end, reason, n_reason);
@@ -72,9 +65,8 @@ static held_event *hold(void *user, const qrun_event *event) {
 }
 
 void worker_take_event(void *request, const qrun_event *event) {
-    const worker_request *r = request;
-    worker *w = r->worker;
-    held_event *held = hold(r->user, event);
+    worker *w = ((worker_request *)request)->worker;
+    held_event *held = hold(request, event);
     pthread_mutex_lock(&w->lock);
     const bool was_empty = w->first == NULL;
     if (held != NULL) {
@@ -84,7 +76,7 @@ void worker_take_event(void *request, const qrun_event *event) {
         w->lost = true;
     }
     pthread_mutex_unlock(&w->lock);
-    if (was_empty) { signal_descriptor(w->ready_descriptor); }
+    if (was_empty) { wakeup_send(&w->ready); }
 }
 
 static void *step_until_stopped(void *arg) {
@@ -102,17 +94,45 @@ static void *step_until_stopped(void *arg) {
     w->failed = true;
     copy_text(w->failure, sizeof w->failure, error.message);
     pthread_mutex_unlock(&w->lock);
-    signal_descriptor(w->ready_descriptor);
+    wakeup_send(&w->ready);
     return NULL;
 }
 
 /* ---- The loop's thread ------------------------------------------------------------------------------------------- */
 
-static void deliver(evutil_socket_t descriptor, short what, void *arg) {
+static void free_list(held_event *list) {
+    while (list != NULL) {
+        held_event *held = list;
+        list = held->next;
+        free(held);
+    }
+}
+
+/* The owner may be gone afterwards, and the request with it: nothing is looked at but the list. */
+static void deliver_list(const worker *w, held_event *list) {
+    while (list != NULL) {
+        held_event *held = list;
+        list = held->next;
+        w->on_event(held->request->user, &held->event);
+        free(held);
+    }
+}
+
+/* Events of a request that is not ready wait with it. */
+static void sort_out(const worker *w, held_event *held) {
+    worker_request *request = held->request;
+    held->next = NULL;
+    if (request->delivers) {
+        deliver_list(w, held);
+        return;
+    }
+    if (request->first == NULL) { request->end = &request->first; }
+    *request->end = held;
+    request->end = &held->next;
+}
+
+static void take_events(void *arg) {
     worker *w = arg;
-    uint64_t count;
-    (void)what;
-    (void)!read(descriptor, &count, sizeof count);
     pthread_mutex_lock(&w->lock);
     held_event *list = w->first;
     w->first = NULL;
@@ -122,33 +142,29 @@ static void deliver(evutil_socket_t descriptor, short what, void *arg) {
     while (list != NULL) {
         held_event *held = list;
         list = held->next;
-        w->on_event(held->user, &held->event);
-        free(held);
+        sort_out(w, held);
     }
     if (failed) { w->on_failure(w->failure_user, w->failed ? w->failure : "out of memory"); }
 }
 
-static void destroy(worker *w) {
-    while (w->first != NULL) {
-        held_event *held = w->first;
-        w->first = held->next;
-        free(held);
-    }
-    if (w->ready != NULL) { event_free(w->ready); }
-    if (w->stop_descriptor >= 0) { close(w->stop_descriptor); }
-    if (w->ready_descriptor >= 0) { close(w->ready_descriptor); }
-    pthread_mutex_destroy(&w->lock);
-    free(w);
+void worker_deliver(worker_request *request) {
+    held_event *list = request->first;
+    request->first = NULL;
+    request->delivers = true;
+    deliver_list(request->worker, list);
 }
 
-/* Signals are for the loop. */
-static bool start_thread(worker *w) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const bool started = pthread_create(&w->thread, NULL, step_until_stopped, w) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
+void worker_forget(worker_request *request) {
+    free_list(request->first);
+    request->first = NULL;
+}
+
+static void destroy(worker *w) {
+    free_list(w->first);
+    wakeup_close(&w->ready);
+    if (w->stop_descriptor >= 0) { close(w->stop_descriptor); }
+    pthread_mutex_destroy(&w->lock);
+    free(w);
 }
 
 worker *worker_start(qrun_session *session, struct event_base *base, worker_event_fn on_event,
@@ -162,9 +178,8 @@ worker *worker_start(qrun_session *session, struct event_base *base, worker_even
     w->end = &w->first;
     pthread_mutex_init(&w->lock, NULL);
     w->stop_descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    w->ready_descriptor = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (w->ready_descriptor >= 0) { w->ready = event_new(base, w->ready_descriptor, EV_READ | EV_PERSIST, deliver, w); }
-    if (w->stop_descriptor < 0 || w->ready == NULL || event_add(w->ready, NULL) != 0 || !start_thread(w)) {
+    if (w->stop_descriptor < 0 || !wakeup_open(&w->ready, base, take_events, w) ||
+        !thread_start(&w->thread, step_until_stopped, w)) {
         destroy(w);
         return NULL;
     }
@@ -172,8 +187,9 @@ worker *worker_start(qrun_session *session, struct event_base *base, worker_even
 }
 
 void worker_stop(worker *w) {
+    const uint64_t one = 1;
     if (w == NULL) { return; }
-    signal_descriptor(w->stop_descriptor);
+    (void)!write(w->stop_descriptor, &one, sizeof one);
     pthread_join(w->thread, NULL);
     destroy(w);
 }

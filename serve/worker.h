@@ -18,11 +18,19 @@ worker *worker_start(qrun_session *session, struct event_base *base, worker_even
 /* Ends the thread after its step. Events that were not delivered are dropped. NULL is fine. */
 void worker_stop(worker *w);
 
-/* Goes into a request's parameters: on_event worker_take_event, user a worker_request. Lives until its last event. */
+/* Goes into a request's parameters: on_event worker_take_event, user a worker_request. Lives until its last event. What
+ * comes before worker_deliver is kept for it. */
 typedef struct worker_request {
     worker *worker;
     void *user;
+    bool delivers; /* of the loop's thread, as what follows */
+    struct held_event *first, **end;
 } worker_request;
 void worker_take_event(void *request, const qrun_event *event);
+
+/* The owner is ready for the request's events, and gets those that have come. On the loop's thread. */
+void worker_deliver(worker_request *request);
+/* Frees what has come and was not delivered, of one that gets no more. */
+void worker_forget(worker_request *request);
 
 #endif

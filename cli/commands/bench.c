@@ -82,6 +82,14 @@ typedef struct bench {
     bench_kernels_result kernels;
 } bench;
 
+static bool speculates(const bench_options *o) {
+    const char *speculate = o->engine.session.speculate;
+    return speculate != NULL && strcmp(speculate, "off") != 0;
+}
+
+/* Drafts, or prefixes that come back, are measured in place of speeds. */
+static bool reuses(const bench_options *o) { return speculates(o) || o->engine.session.prefix_cache_bytes != 0; }
+
 /* ---- What the numbers mean --------------------------------------------------------------------------------------- */
 
 /* Of the products that the type of computation is made of. */
@@ -207,7 +215,6 @@ static void write_speeds_json(const bench *b, text_buffer *out) {
                 (long long)b->stats.steps, (long long)b->stats.replayed_steps);
     text_json_string(out, b->stats.replay_failure, strlen(b->stats.replay_failure));
     text_puts(out, ",");
-    bench_reuse_json(&b->reuse, out);
     text_format(out,
                 "\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
                 "\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
@@ -229,9 +236,10 @@ static int report(const bench *b) {
             bench_kernels_print(&b->kernels, &b->peaks, matrix_peak(b));
         } else if (b->o->training.train) {
             bench_train_print(b->engine, &b->training, matrix_peak(b));
+        } else if (reuses(b->o)) {
+            bench_reuse_print(&b->reuse);
         } else {
             print_table(b);
-            bench_reuse_print(&b->reuse);
         }
     }
     if (json_path == NULL) { return EXIT_OK; }
@@ -241,6 +249,9 @@ static int report(const bench *b) {
         bench_kernels_json(&b->kernels, &b->peaks, matrix_peak(b), &out);
     } else if (b->o->training.train) {
         bench_train_json(b->engine, &b->training, matrix_peak(b), &out);
+    } else if (reuses(b->o)) {
+        bench_reuse_json(&b->reuse, &out);
+        text_format(&out, "\"repeat\":%d}\n", (int)b->o->n_repeat);
     } else {
         write_speeds_json(b, &out);
     }
@@ -315,16 +326,9 @@ static int open_model(bench *b) {
     return engine_open_model(b->engine, &wanted);
 }
 
-static bool speculates(const bench_options *o) {
-    const char *speculate = o->engine.session.speculate;
-    return speculate != NULL && strcmp(speculate, "off") != 0;
-}
-
 /* What the options ask for: drafts, and prefixes that come back from host memory. */
 static int measure_reuse(bench *b) {
     const qrun_session_params params = engine_session_params(&b->o->engine);
-    qrun_session_destroy(b->engine->session);
-    b->engine->session = NULL;
     if (speculates(b->o)) { RETURN_IF_FAILED(bench_drafts_measure(b->engine, &params, b->o->n_repeat, &b->reuse)); }
     if (params.prefix_cache_bytes == 0) { return EXIT_OK; }
     return bench_prefix_measure(b->engine, &params, b->prompt_tokens, b->o->n_repeat, &b->reuse);
@@ -349,6 +353,7 @@ static int measure(bench *b) {
     if (b->prompt_tokens == 0) {
         b->prompt_tokens = context_tokens > PROMPT_TOKENS ? PROMPT_TOKENS : context_tokens - 1;
     }
+    if (reuses(b->o)) { return measure_reuse(b); }
     const qrun_session_params params = session_params(b);
     RETURN_IF_FAILED(engine_open_session(b->engine, &params));
     if (b->o->kernels) { return measure_kernels(b); }
@@ -360,7 +365,7 @@ static int measure(bench *b) {
         }
     }
     (void)qrun_session_get_stats(b->engine->session, &b->stats, NULL);
-    return code == EXIT_OK ? measure_reuse(b) : code;
+    return code;
 }
 
 /* Told before anything is measured, which takes long. */
@@ -399,14 +404,21 @@ static int check_modes(const bench_options *o, const command_line *line) {
     if (o->engine.session.cache_dir != NULL) {
         return complain(EXIT_USAGE, "files are not measured; --prefix-cache measures prefixes that come back");
     }
-    if (o->kernels && (speculates(o) || o->engine.session.prefix_cache_bytes != 0)) {
+    if (o->kernels && reuses(o)) {
         return complain(EXIT_USAGE, "--speculate and --prefix-cache do not go with --kernels");
     }
-    if (o->training.train && (speculates(o) || o->engine.session.prefix_cache_bytes != 0)) {
+    const bool writes = option_given(line, "decode-tokens") || o->batches.count > 0 || o->contexts.count > 0;
+    if (o->training.train && reuses(o)) {
         return complain(EXIT_USAGE, "--speculate and --prefix-cache do not go with --train");
     }
-    if (o->training.train && (option_given(line, "prompt-tokens") || option_given(line, "decode-tokens") ||
-                              o->batches.count > 0 || o->contexts.count > 0)) {
+    if (reuses(o) && writes) {
+        return complain(EXIT_USAGE,
+                        "--decode-tokens, --decode-context and --batch do not go with --speculate and --prefix-cache");
+    }
+    if (o->engine.session.prefix_cache_bytes == 0 && speculates(o) && option_given(line, "prompt-tokens")) {
+        return complain(EXIT_USAGE, "--prompt-tokens goes with --prefix-cache; the texts of --speculate are its own");
+    }
+    if (o->training.train && (option_given(line, "prompt-tokens") || writes)) {
         return complain(EXIT_USAGE,
                         "--prompt-tokens, --decode-tokens, --decode-context and --batch do not go with --train");
     }
@@ -449,9 +461,10 @@ const command command_bench = {
     .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
     .description = "Random tokens run through an ordinary session. Tokens per second are shown with the share of the "
                    "machine's peaks, measured in the same run. The bandwidth of reading memory bounds decoding, and "
-                   "the peak of matrix products bounds prefill and training. With --speculate, answers are written "
-                   "with drafts and without: an edited text, and prose. With --prefix-cache, a prompt is read, and "
-                   "read again after its K/V pages have left the cache.",
+                   "the peak of matrix products bounds prefill and training.\n\n"
+                   "In place of that, --speculate measures answers that are written with drafts and without: an edited "
+                   "text, and prose. --prefix-cache measures prompts that are computed, and that come back after their "
+                   "K/V pages have left the cache.",
     .examples = "  qrun bench --model path/to/model\n"
                 "  qrun bench --model path/to/model --speculate ngram --prefix-cache 2GiB --prompt-tokens 4096\n"
                 "  qrun bench --shape path/to/config.json --quant nf4-dq --quant-head int8 --json result.json\n"

@@ -1,5 +1,6 @@
 #include "cli/commands/bench_reuse.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@ static const char *const workload_names[N_BENCH_WORKLOADS] = {"editing a text", 
 
 /* ---- One request ------------------------------------------------------------------------------------------------- */
 
-enum { MOST_TOKENS = 256, LEAST_TOKENS = 24 };
+enum { MOST_TOKENS = 128, LEAST_TOKENS = 24 };
 
 /* What a request has said so far, and when. */
 typedef struct hearing {
@@ -129,82 +130,96 @@ static int run_script(engine *e, const qrun_session_params *params, const script
     return code;
 }
 
-/* With and without drafts in turns, so that what else the machine does meets both. */
-static int measure_script(engine *e, const qrun_session_params *params, const script *s, int n_repeat,
-                          bench_drafts_result *result) {
-    double off[MEASURE_REPEAT_MAX], on[MEASURE_REPEAT_MAX];
+/* Without drafts, and each workload with them, in turns, so that what else the machine does meets all. Without drafts
+ * the tokens make no difference. */
+static int measure_round(engine *e, const qrun_session_params *params, const script *scripts, int i,
+                         double rates[N_BENCH_WORKLOADS + 1][MEASURE_REPEAT_MAX], bench_reuse_result *result) {
     qrun_session_params plain = *params;
     qrun_session_stats stats;
     plain.speculate = "off";
-    for (int i = 0; i < n_repeat; i++) {
-        RETURN_IF_FAILED(run_script(e, &plain, s, &off[i], &stats));
-        RETURN_IF_FAILED(run_script(e, params, s, &on[i], &stats));
-        result->n_drafted += stats.draft_tokens;
-        result->n_right += stats.accepted_draft_tokens;
+    RETURN_IF_FAILED(run_script(e, &plain, &scripts[i % N_BENCH_WORKLOADS], &rates[N_BENCH_WORKLOADS][i], &stats));
+    for (int w = 0; w < N_BENCH_WORKLOADS; w++) {
+        RETURN_IF_FAILED(run_script(e, params, &scripts[w], &rates[w][i], &stats));
+        result->drafts[w].n_drafted += stats.draft_tokens;
+        result->drafts[w].n_right += stats.accepted_draft_tokens;
     }
-    result->off = measure_median(off, n_repeat);
-    result->on = measure_median(on, n_repeat);
     return EXIT_OK;
 }
 
 int bench_drafts_measure(engine *e, const qrun_session_params *params, int n_repeat, bench_reuse_result *result) {
+    double rates[N_BENCH_WORKLOADS + 1][MEASURE_REPEAT_MAX];
     qrun_session_params alone = *params;
     int code = EXIT_OK;
     alone.max_sequences = 1;
     alone.prefix_cache_bytes = 0;
     result->speculate = params->speculate;
+    script *scripts = allocate(N_BENCH_WORKLOADS * sizeof *scripts);
     for (int w = 0; w < N_BENCH_WORKLOADS && code == EXIT_OK; w++) {
-        script *s = allocate(sizeof *s);
-        progress_draw(w, N_BENCH_WORKLOADS, "%s, with drafts and without", workload_names[w]);
-        code = write_script(e, (bench_workload)w, s);
-        alone.sequence_tokens = 2 * (int64_t)s->n + 2;
-        if (code == EXIT_OK) { code = measure_script(e, &alone, s, n_repeat, &result->drafts[w]); }
-        text_free(&s->rules);
-        free(s);
+        code = write_script(e, (bench_workload)w, &scripts[w]);
     }
+    alone.sequence_tokens = 2 * (int64_t)scripts[0].n + 2;
+    for (int i = 0; i < n_repeat && code == EXIT_OK; i++) {
+        progress_draw(i, n_repeat, "answers with drafts and without");
+        code = measure_round(e, &alone, scripts, i, rates, result);
+    }
+    for (int w = 0; w < N_BENCH_WORKLOADS; w++) {
+        text_free(&scripts[w].rules);
+        if (code != EXIT_OK) { continue; }
+        result->drafts[w].on = measure_median(rates[w], n_repeat);
+        result->drafts[w].off = measure_median(rates[N_BENCH_WORKLOADS], n_repeat);
+    }
+    free(scripts);
     return code;
 }
 
 /* ---- Prefixes ---------------------------------------------------------------------------------------------------- */
 
-/* Computes one prompt, then another in the same pages, then the first again, whose pages come back. */
-static int restore_once(engine *e, const int32_t *ids, int32_t n_tokens, double *computed, double *restored,
-                        bench_reuse_result *result) {
+enum { N_PROMPTS = 2 }; /* each leaves the other no pages, so that what was computed is to be brought back */
+
+static int time_prompt(engine *e, const int32_t *ids, int32_t n_tokens, double *seconds, int32_t *n_cached) {
     hearing *h = allocate(sizeof *h);
-    int code = run_request(e, ids, n_tokens, 1, NULL, h);
-    *computed = h->first_token_seconds;
-    if (code == EXIT_OK) { code = run_request(e, ids + n_tokens, n_tokens, 1, NULL, h); }
-    if (code == EXIT_OK) { code = run_request(e, ids, n_tokens, 1, NULL, h); }
-    *restored = h->first_token_seconds;
-    result->restored_tokens = h->cached_tokens;
+    const int code = run_request(e, ids, n_tokens, 1, NULL, h);
+    *seconds = h->first_token_seconds;
+    *n_cached = h->cached_tokens;
     free(h);
     return code;
+}
+
+/* Computes each prompt once; then they come back in turns. */
+static int measure_prompts(engine *e, const int32_t *ids, int32_t n_tokens, int n_repeat, bench_reuse_result *result) {
+    double computed[N_PROMPTS], restored[MEASURE_REPEAT_MAX];
+    int32_t n_cached;
+    for (int i = 0; i < N_PROMPTS; i++) {
+        progress_draw(i, N_PROMPTS, "a prefix of %d tokens, computed", (int)n_tokens);
+        RETURN_IF_FAILED(time_prompt(e, ids + (ptrdiff_t)i * n_tokens, n_tokens, &computed[i], &n_cached));
+    }
+    for (int i = 0; i < n_repeat; i++) {
+        const ptrdiff_t prompt = i % N_PROMPTS;
+        RETURN_IF_FAILED(time_prompt(e, ids + prompt * n_tokens, n_tokens, &restored[i], &n_cached));
+        if (i == 0 || n_cached < result->restored_tokens) { result->restored_tokens = n_cached; }
+    }
+    result->computed_seconds = measure_median(computed, N_PROMPTS);
+    result->restored_seconds = measure_median(restored, n_repeat);
+    return EXIT_OK;
 }
 
 int bench_prefix_measure(engine *e, const qrun_session_params *params, int32_t prompt_tokens, int n_repeat,
                          bench_reuse_result *result) {
     enum { PAGE_SLACK_TOKENS = 32 };
-    double computed[MEASURE_REPEAT_MAX], restored[MEASURE_REPEAT_MAX];
     qrun_session_params one_prompt = *params;
-    int code = EXIT_OK;
     one_prompt.max_sequences = 1;
     one_prompt.speculate = "off";
     one_prompt.kv_tokens = prompt_tokens + PAGE_SLACK_TOKENS;
     if (one_prompt.context_tokens == 0) { one_prompt.context_tokens = prompt_tokens; }
-    int32_t *ids = allocate(2 * (size_t)prompt_tokens * sizeof *ids);
-    for (int32_t i = 0; i < 2 * prompt_tokens; i++) { ids[i] = different_token(e, i % (e->info.vocab_size - 10)); }
+    int32_t *ids = allocate(N_PROMPTS * (size_t)prompt_tokens * sizeof *ids);
+    for (int32_t i = 0; i < N_PROMPTS * prompt_tokens; i++) {
+        ids[i] = different_token(e, i % (e->info.vocab_size - 10));
+    }
     ids[prompt_tokens] = ids[0] == 10 ? 11 : 10; /* the second prompt begins otherwise */
     result->prefix_tokens = prompt_tokens;
-    for (int i = 0; i < n_repeat && code == EXIT_OK; i++) {
-        progress_draw(i, n_repeat, "a prefix of %d tokens, computed and restored", (int)prompt_tokens);
-        code = engine_open_session(e, &one_prompt);
-        if (code == EXIT_OK) { code = restore_once(e, ids, prompt_tokens, &computed[i], &restored[i], result); }
-        close_session(e);
-    }
-    if (code == EXIT_OK) {
-        result->computed_seconds = measure_median(computed, n_repeat);
-        result->restored_seconds = measure_median(restored, n_repeat);
-    }
+    int code = engine_open_session(e, &one_prompt);
+    if (code == EXIT_OK) { code = measure_prompts(e, ids, prompt_tokens, n_repeat, result); }
+    close_session(e);
     free(ids);
     return code;
 }

@@ -28,17 +28,26 @@ static int check_options(const finetune_options *o) {
         return complain(EXIT_USAGE, "--ranks goes with --plan; a run has the ranks that mpirun, srun or torchrun "
                                     "launch");
     }
+    if (o->measure && (!o->compare || o->engine.context.device_memory != NULL || o->train.ranks.n_ranks > 0)) {
+        return complain(EXIT_USAGE, "--measure goes with --plan --compare, of one rank on a device that is there");
+    }
+    if (o->plan && o->fit == FIT_MODEL && o->engine.model.path != NULL) {
+        return complain(EXIT_USAGE, "--fit model looks for a model, so --model does not go with it; --shape may list "
+                                    "those to choose from");
+    }
     if (o->fit != FIT_NOTHING && o->compare) { return complain(EXIT_USAGE, "--fit and --compare exclude each other"); }
     RETURN_IF_FAILED(finetune_check_ranks(o));
     if (o->train.ranks.zero == 3 && o->sample_prompts != NULL) {
         return complain(EXIT_USAGE, "--sample-prompts needs all weights on rank 0; with --zero 3 no rank has them");
     }
-    if (o->train.weights.full && (o->engine.model.quant != QRUN_QUANT_AUTO || o->engine.model.quant_head_int8)) {
+    const qrun_model_params *held = &o->engine.model;
+    if (o->train.weights.full &&
+        (held->quant != QRUN_QUANT_AUTO || held->quant_head_int8 || held->quant_embedding_int8)) {
         return complain(EXIT_USAGE, "--full changes every weight, so the model is held in the type of --dtype: leave "
-                                    "--quant and --quant-head away");
+                                    "--quant, --quant-head and --quant-embedding away");
     }
     if (complain_file_ending("finetune", o->train.saving.out, o->engine.model.path, "DIR")) { return EXIT_USAGE; }
-    int code = engine_require_model(&o->engine);
+    int code = o->fit == FIT_MODEL ? EXIT_OK : engine_require_model(&o->engine);
     qrun_train_params params = finetune_train_params(o, &modules);
     params.data.random_tokens = o->plan;               /* it reads no data and writes nothing */
     if (o->show_mask > 0) { params.saving.out = "/"; } /* nor does this to --out */

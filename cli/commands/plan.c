@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "cli/commands/finetune_plan.h"
+#include "cli/commands/fit_models.h"
 #include "cli/options/command.h"
 #include "cli/options/train.h"
 #include "cli/report/plan_table.h"
@@ -10,16 +11,18 @@
 typedef struct plan_options {
     engine_options engine;
     finetune_options training; /* with --ranks: of a fine-tuning run instead of a session */
-    int fit;                   /* a qrun_fit, or FIT_NOTHING */
+    int fit;                   /* a qrun_fit, FIT_MODEL or FIT_NOTHING */
     bool json;
 } plan_options;
 
-static const option_choice fits[] = {{"context", QRUN_FIT_CONTEXT}, {"batch", QRUN_FIT_BATCH}, {NULL, 0}};
+static const option_choice fits[] = {
+    {"context", QRUN_FIT_CONTEXT}, {"batch", QRUN_FIT_BATCH}, {"model", FIT_MODEL}, {NULL, 0}};
 
 /* clang-format off */
 static const option shape_table[] = {
     {.name = "shape", .kind = OPTION_TEXT, .value_name = "CONFIG.json", INTO(engine_options, shape),
-     .completion = COMPLETE_FILE, .help = "In place of --model: only a model's config.json."},
+     .completion = COMPLETE_FILE, .help = "In place of --model: only a model's config.json, or the name of a known model, such as "
+             "llama-3.1-8b."},
 };
 /* clang-format on */
 
@@ -27,7 +30,9 @@ static const option shape_table[] = {
 static const option backwards_table[] = {
     {.name = "fit", .kind = OPTION_CHOICE, .choices = fits, INTO(plan_options, fit),
      .help = "The longest --context that fits into --memory, exactly; or how many sequences of --context run at once "
-             "(batch). 'qrun finetune --plan --fit' answers the same of a run."},
+             "(batch); or the largest model: of those known by name or, with --shape, of a list with commas, where the "
+             "beginning of a name (qwen3) stands for all that begin so. 'qrun finetune --plan --fit' answers the same "
+             "of a run."},
     {.name = "device-memory", .kind = OPTION_TEXT, .value_name = "GPU",
      INTO(plan_options, engine.context.device_memory),
      .help = "Plan for a GPU that need not be there, such as rtx-4090 or h100. Its ops' workspace is counted as on "
@@ -58,17 +63,32 @@ static const option_group groups[] = {
     OPTION_GROUP("Output", output_table, 0),
 };
 
-static void print_plan(const plan_options *o, const plan_report *report, const qrun_fit_result *fitted) {
+/* What --fit found: a size, or a model. */
+typedef struct fit_answer {
+    qrun_fit_result size;
+    fit_models models;
+} fit_answer;
+
+static void print_fit(const plan_options *o, const fit_answer *answer) {
     const char *what = option_choice_name(fits, o->fit);
+    if (o->fit == FIT_NOTHING) { return; }
+    if (o->fit == FIT_MODEL) {
+        (o->json ? fit_models_print_json : fit_models_print)(&answer->models);
+    } else {
+        (o->json ? plan_report_print_fit_json : plan_report_print_fit)(what, &answer->size);
+    }
+}
+
+static void print_plan(const plan_options *o, const plan_report *report, const fit_answer *answer) {
     if (!o->json) {
-        if (o->fit != FIT_NOTHING) { plan_report_print_fit(what, fitted); }
+        print_fit(o, answer);
         plan_report_print(report);
         return;
     }
     text_buffer out = {0};
     plan_report_json(report, &out);
     printf("{");
-    if (o->fit != FIT_NOTHING) { plan_report_print_fit_json(what, fitted); }
+    print_fit(o, answer);
     printf("%s}\n", out.data);
     text_free(&out);
 }
@@ -99,6 +119,11 @@ static int check_options(const plan_options *o, const command_line *line) {
             return complain(EXIT_USAGE, "--%s is of a session; with --ranks a fine-tuning run is planned", given->name);
         }
     }
+    if (o->fit == FIT_MODEL && o->engine.model.path != NULL) {
+        return complain(EXIT_USAGE, "--fit model looks for a model, so --model does not go with it; --shape may list "
+                                    "those to choose from");
+    }
+    if (o->fit == FIT_MODEL) { return EXIT_OK; }
     if (o->engine.model.path == NULL && o->engine.shape == NULL) {
         return complain(EXIT_USAGE, "no model: give --model DIR, or --shape CONFIG.json");
     }
@@ -106,15 +131,41 @@ static int check_options(const plan_options *o, const command_line *line) {
     return complain(EXIT_USAGE, "--model and --shape exclude each other");
 }
 
+typedef struct candidate {
+    const engine *e;
+    qrun_model_params model;
+    const qrun_session_params *session;
+} candidate;
+
+static qrun_status plan_candidate(void *arg, const char *path, qrun_plan_info *info, qrun_error *error) {
+    candidate *c = arg;
+    qrun_plan_entry *entries = NULL;
+    int32_t n_entries = 0;
+    c->model.path = path, c->model.random_weights = true;
+    const qrun_status status =
+        qrun_plan_session(c->e->context, &c->model, c->session, &entries, &n_entries, info, error);
+    qrun_free(entries);
+    return status;
+}
+
+static int find_model(const plan_options *o, const engine *e, qrun_model_params *model,
+                      const qrun_session_params *session, fit_models *found) {
+    candidate c = {e, *model, session};
+    RETURN_IF_FAILED(fit_models_find(o->engine.shape, plan_candidate, &c, found));
+    model->path = fit_models_shown(found), model->random_weights = true;
+    return EXIT_OK;
+}
+
 /* The plan is then that of the answer or, where nothing fits, of the smallest. */
-static int fit(const plan_options *o, const engine *e, const qrun_model_params *model, qrun_session_params *session,
-               qrun_fit_result *fitted) {
+static int fit(const plan_options *o, const engine *e, qrun_model_params *model, qrun_session_params *session,
+               fit_answer *answer) {
     qrun_error error = QRUN_ERROR_INIT;
     if (o->fit == FIT_NOTHING) { return EXIT_OK; }
-    if (qrun_fit_session(e->context, model, session, (qrun_fit)o->fit, fitted, &error) != QRUN_OK) {
+    if (o->fit == FIT_MODEL) { return find_model(o, e, model, session, &answer->models); }
+    if (qrun_fit_session(e->context, model, session, (qrun_fit)o->fit, &answer->size, &error) != QRUN_OK) {
         return complain_error(&error);
     }
-    const int32_t n = fitted->largest > 0 ? (int32_t)fitted->largest : 1;
+    const int32_t n = answer->size.largest > 0 ? (int32_t)answer->size.largest : 1;
     *(o->fit == QRUN_FIT_BATCH ? &session->max_sequences : &session->context_tokens) = n;
     return EXIT_OK;
 }
@@ -135,23 +186,29 @@ static int plan_training(const plan_options *o, const engine *e) {
 
 static int run(const void *options, const command_line *line, engine *e) {
     const plan_options *o = options;
-    const qrun_model_params model_params = engine_model_params(&o->engine);
+    qrun_model_params model_params = engine_model_params(&o->engine);
     qrun_session_params session_params = engine_session_params(&o->engine);
     qrun_error error = QRUN_ERROR_INIT;
     qrun_plan_info info = QRUN_PLAN_INFO_INIT;
-    qrun_fit_result fitted = QRUN_FIT_RESULT_INIT;
+    fit_answer answer = {.size = QRUN_FIT_RESULT_INIT};
     qrun_plan_entry *entries = NULL;
     int32_t n_entries = 0;
     RETURN_IF_FAILED(check_options(o, line));
     RETURN_IF_FAILED(engine_open_context(e, &o->engine.context));
     if (o->training.train.ranks.n_ranks > 0) { return plan_training(o, e); }
-    RETURN_IF_FAILED(fit(o, e, &model_params, &session_params, &fitted));
-    (void)qrun_plan_session(e->context, &model_params, &session_params, &entries, &n_entries, &info, &error);
-    if (entries == NULL) { return complain_error(&error); }
-    const plan_report report = {entries, n_entries, o->engine.model.memory_bytes, &info, &error};
-    print_plan(o, &report, &fitted);
+    int code = fit(o, e, &model_params, &session_params, &answer);
+    if (code == EXIT_OK) {
+        (void)qrun_plan_session(e->context, &model_params, &session_params, &entries, &n_entries, &info, &error);
+        if (entries == NULL) { code = complain_error(&error); }
+    }
+    if (code == EXIT_OK) {
+        const plan_report report = {entries, n_entries, o->engine.model.memory_bytes, &info, &error};
+        print_plan(o, &report, &answer);
+        code = plan_report_code(&report);
+    }
     qrun_free(entries);
-    return plan_report_code(&report);
+    fit_models_free(&answer.models);
+    return code;
 }
 
 static const plan_options defaults = {
@@ -163,7 +220,7 @@ static const plan_options defaults = {
 const command command_plan = {
     .name = "plan",
     .summary = "show the memory that a run would take, by category",
-    .usage = "--model DIR [OPTIONS]",
+    .usage = "--model DIR | --shape CONFIG.json [OPTIONS]",
     .description = "Every byte that 'generate' would use with these options, computed from the model's description "
                    "before anything is allocated. It shows the longest sequence, the size of the K/V pool, how many "
                    "sequences run at once, and the memory that is free. A line says whether it fits; if it does not, "
@@ -174,7 +231,8 @@ const command command_plan = {
                 "  qrun plan --model path/to/model --memory 6GiB --max-sequences 32 --context 8192\n"
                 "  qrun plan --shape path/to/config.json --quant int8 --json\n"
                 "  qrun plan --model path/to/model --device-memory rtx-4090 --fit context\n"
-                "  qrun plan --model path/to/model --ranks 8 --zero 3 --grad-accum 8 --bandwidth 25GB --tflops 400",
+                "  qrun plan --model path/to/model --ranks 8 --zero 3 --grad-accum 8 --bandwidth 25GB --tflops 400\n"
+                "  qrun plan --device-memory rtx-4090 --fit model",
     .first_options = "model shape quant memory context max-sequences kv fit device-memory ranks zero json",
     COMMAND_OPTIONS(groups, defaults),
     .run = run,

@@ -1,9 +1,12 @@
-/* qrun quantize: writes a folder that transformers with bitsandbytes loads unchanged. */
+/* qrun quantize: writes a folder that transformers with bitsandbytes loads unchanged, or one of mixed formats. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
 #include "cli/report/next_steps.h"
+#include "cli/terminal/files.h"
+#include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/text.h"
@@ -11,13 +14,19 @@
 typedef struct quantize_options {
     qrun_context_params context;
     qrun_quantize_params quantize;
+    qrun_mixed_params measure;
+    const char *text;
+    bool json;
 } quantize_options;
 
 #define AT(field) INTO(quantize_options, field)
 
 /* clang-format off */
 static const option_choice quants[] = {
-    {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"nf4", QRUN_QUANT_NF4}, {"int8", QRUN_QUANT_INT8}, {NULL, 0}};
+    {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"nf4", QRUN_QUANT_NF4}, {"int8", QRUN_QUANT_INT8}, {"mixed", QRUN_QUANT_MIXED},
+    {NULL, 0}};
+static const option_choice dtypes[] = {
+    {"bf16", QRUN_DTYPE_BF16}, {"f16", QRUN_DTYPE_F16}, {"f32", QRUN_DTYPE_F32}, {NULL, 0}};
 
 static const option quantize_table[] = {
     {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", AT(quantize.path),
@@ -27,44 +36,182 @@ static const option quantize_table[] = {
      .completion = COMPLETE_FOLDER,
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
     {.name = "quant", .kind = OPTION_CHOICE, AT(quantize.quant), .choices = quants,
-     .help = "Number format of the linear layers. Default: nf4-dq (4.13 bits per weight)."},
+     .help = "Number format of the linear layers. mixed: nf4-dq, and int8 or bf16 for those that lose most by it. Default: "
+             "nf4-dq (4.13 bits per weight)."},
     {.name = "max-shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(quantize.max_shard_bytes),
      .help = "Largest file to write. Default: 5GB."},
     {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1,
      .high = 1024,
      .help = "Threads. Default: one for each CPU this process may use."},
 };
+
+static const option_choice raised[] = {{"int8", QRUN_QUANT_INT8}, {"bf16", QRUN_QUANT_BF16}, {NULL, 0}};
+
+static const option mixed_table[] = {
+    {.name = "text", .kind = OPTION_TEXT, .value_name = "FILE", AT(text), .completion = COMPLETE_FILE,
+     .help = "What is measured on, UTF-8 (\"-\": stdin): a text like those that the model will read."},
+    {.name = "budget", .kind = OPTION_BYTES, .value_name = "SIZE", AT(measure.budget_bytes),
+     .help = "What the weights of the whole model may take. Default: a tenth more than with --quant nf4-dq."},
+    {.name = "raise-to", .kind = OPTION_CHOICE, AT(measure.raise_to), .choices = raised,
+     .help = "Format of those that lose most. bf16 (f16 where the model is): transformers with bitsandbytes then loads "
+             "the folder unchanged. Default: int8, for twice as many of them."},
+    {.name = "max-tokens", .kind = OPTION_INT, .value_name = "N", AT(measure.max_tokens), .low = 2, .high = 1e9,
+     .help = "Tokens of the text to measure on, from its beginning. The model reads them once for each matrix. "
+             "Default: 512."},
+    {.name = "dtype", .kind = OPTION_CHOICE, AT(measure.dtype), .choices = dtypes,
+     .help = "Compute type of the measurement; the model is held in it. Default: bf16."},
+    {.name = "json", .kind = OPTION_FLAG, AT(json), .help = "Print what was measured as one JSON object."},
+};
 /* clang-format on */
 
-static const option_group groups[] = {OPTION_GROUP("Options", quantize_table, 0)};
+static const option_group groups[] = {
+    OPTION_GROUP("Options", quantize_table, 0),
+    OPTION_GROUP("With --quant mixed", mixed_table, 0),
+};
 
-static int quantize(const quantize_options *o, qrun_context *context) {
+/* ---- Mixed formats ----------------------------------------------------------------------------------------------- */
+
+static bool show_measured(void *user, int64_t done, int64_t total) {
+    (void)user;
+    if (total > 0 && progress_due()) {
+        progress_draw((double)done, (double)total, "measuring  %lld of %lld tokens", (long long)done, (long long)total);
+    }
+    return !interrupted();
+}
+
+static int measure(const quantize_options *o, qrun_context *context, const text_buffer *text, qrun_mixed **mixed) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_mixed_params params = o->measure;
+    params.path = o->quantize.path;
+    params.text = text->data;
+    params.text_bytes = text->size;
+    params.progress = show_measured;
+    const qrun_status status = qrun_mixed_measure(context, &params, mixed, &error);
+    progress_clear();
+    return complain_unless_ok(status, &error);
+}
+
+/* What was written, on the same text. */
+static int compare_written(const quantize_options *o, qrun_context *context, const text_buffer *text, int32_t n_tokens,
+                           qrun_difference *difference) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model_params model = QRUN_MODEL_PARAMS_INIT, written = QRUN_MODEL_PARAMS_INIT;
+    qrun_compare_params params = QRUN_COMPARE_PARAMS_INIT;
+    model.path = o->quantize.path;
+    model.dtype = written.dtype = o->measure.dtype;
+    model.quant = model.dtype == QRUN_DTYPE_F32   ? QRUN_QUANT_F32
+                  : model.dtype == QRUN_DTYPE_F16 ? QRUN_QUANT_F16
+                                                  : QRUN_QUANT_BF16;
+    written.path = o->quantize.out;
+    params.model = &model;
+    params.other = &written;
+    params.text = text->data;
+    params.text_bytes = text->size;
+    params.max_tokens = n_tokens;
+    params.progress = show_measured;
+    const qrun_status status = qrun_compare_outputs(context, &params, difference, &error);
+    progress_clear();
+    return complain_unless_ok(status, &error);
+}
+
+static int name_columns(const qrun_mixed *mixed) {
+    int columns = (int)strlen("all in nf4-dq");
+    const qrun_mixed_matrix *matrix;
+    for (int32_t i = 0; (matrix = qrun_mixed_get_matrix(mixed, i)) != NULL; i++) {
+        const int n = (int)strlen(matrix->name);
+        columns = n > columns ? n : columns;
+    }
+    return columns;
+}
+
+static void print_table(const qrun_mixed *mixed, const qrun_mixed_info *info, const qrun_difference *written) {
+    const qrun_mixed_matrix *matrix;
+    const int columns = name_columns(mixed);
+    printf("%-*s  %10s  %10s  %-7s %10s\n", columns, "in nf4-dq alone", "KL", "loss", "held", "bytes");
+    for (int32_t i = 0; (matrix = qrun_mixed_get_matrix(mixed, i)) != NULL; i++) {
+        printf("%-*s  %10.3g  %+10.2g  %-7s %10s\n", columns, matrix->name, matrix->kl, matrix->loss_difference,
+               option_choice_name(quant_choices, (int64_t)matrix->quant), size_text(matrix->weight_bytes).text);
+    }
+    printf("%-*s  %10.3g  %+10.2g  %-7s %10s\n", columns, "all in nf4-dq", info->nf4_kl, info->nf4_loss - info->loss,
+           "", size_text(info->least_bytes).text);
+    printf("%-*s  %10.3g  %10s  %-7s %10s\n", columns, "as written", written->mean_kl, "", "mixed",
+           size_text(info->weight_bytes).text);
+    printf("measured on %d tokens, whose loss is %.4g; KL and loss in nats a token\n", (int)info->n_tokens, info->loss);
+    printf("%d of %d are raised: the weights take %s of %s\n", (int)info->n_raised, (int)info->n_matrices,
+           size_text(info->weight_bytes).text, size_text(info->budget_bytes).text);
+}
+
+static int check_mixed_options(const quantize_options *o, const command_line *line) {
+    const bool is_mixed = o->quantize.quant == QRUN_QUANT_MIXED;
+    for (size_t i = 0; !is_mixed && i < sizeof mixed_table / sizeof mixed_table[0]; i++) {
+        if (!option_given(line, mixed_table[i].name)) { continue; }
+        return complain(EXIT_USAGE, "--%s goes with --quant mixed", mixed_table[i].name);
+    }
+    if (!is_mixed || o->text != NULL) { return EXIT_OK; }
+    return complain(EXIT_USAGE, "--quant mixed measures what quantising each matrix costs: give --text FILE, a text "
+                                "like those that the model will read");
+}
+
+/* ---- The command ------------------------------------------------------------------------------------------------- */
+
+static int quantize(const quantize_options *o, qrun_context *context, const qrun_mixed *mixed) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_quantize_params params = o->quantize;
+    params.mixed = mixed;
     params.progress = engine_show_bytes;
     params.progress_user = "quantising";
-    const double begin = clock_seconds();
     const qrun_status status = qrun_quantize_folder(context, &params, &error);
     progress_clear();
-    if (status != QRUN_OK) { return complain_error(&error); }
-    printf("%s: %s, in %.1f s\n", params.out, option_choice_name(quants, (int64_t)params.quant),
-           clock_seconds() - begin);
+    return complain_unless_ok(status, &error);
+}
+
+static int report_mixed(const quantize_options *o, qrun_context *context, const text_buffer *text,
+                        const qrun_mixed *mixed) {
+    qrun_mixed_info info = QRUN_MIXED_INFO_INIT;
+    qrun_difference written = QRUN_DIFFERENCE_INIT;
+    if (o->json) {
+        printf("%s\n", qrun_mixed_json(mixed));
+        return EXIT_OK;
+    }
+    (void)qrun_mixed_get_info(mixed, &info, NULL);
+    RETURN_IF_FAILED(compare_written(o, context, text, info.n_tokens, &written));
+    print_table(mixed, &info, &written);
     return EXIT_OK;
+}
+
+static int quantize_mixed(const quantize_options *o, qrun_context *context) {
+    text_buffer text = {0};
+    qrun_mixed *mixed = NULL;
+    int code = file_read_text(&text, o->text);
+    if (code == EXIT_OK && text.size == 0) { code = complain(EXIT_USAGE, "%s: is empty", o->text); }
+    if (code == EXIT_OK) { code = measure(o, context, &text, &mixed); }
+    if (code == EXIT_OK) { code = quantize(o, context, mixed); }
+    if (code == EXIT_OK) { code = report_mixed(o, context, &text, mixed); }
+    qrun_mixed_destroy(mixed);
+    text_free(&text);
+    return code;
 }
 
 static int run(const void *options, const command_line *line, engine *e) {
     const quantize_options *o = options;
-    (void)line;
+    const bool is_mixed = o->quantize.quant == QRUN_QUANT_MIXED;
     if (o->quantize.path == NULL) { return complain(EXIT_USAGE, "no model: give --model DIR"); }
     if (o->quantize.out == NULL) { return complain(EXIT_USAGE, "no folder for the result: give --out DIR"); }
     if (complain_file_ending("quantize", o->quantize.out, o->quantize.path, NULL)) { return EXIT_USAGE; }
+    RETURN_IF_FAILED(check_mixed_options(o, line));
     RETURN_IF_FAILED(engine_open_context(e, &o->context));
-    return quantize(o, e->context);
+    const double begin = clock_seconds();
+    RETURN_IF_FAILED(is_mixed ? quantize_mixed(o, e->context) : quantize(o, e->context, NULL));
+    if (o->json) { return EXIT_OK; }
+    printf("%s: %s, in %.1f s\n", o->quantize.out, option_choice_name(quants, (int64_t)o->quantize.quant),
+           clock_seconds() - begin);
+    return EXIT_OK;
 }
 
 static const quantize_options defaults = {
     .context = QRUN_CONTEXT_PARAMS_INIT,
     .quantize = {.struct_size = sizeof(qrun_quantize_params), .quant = QRUN_QUANT_NF4_DQ},
+    .measure = {.struct_size = sizeof(qrun_mixed_params), .raise_to = QRUN_QUANT_INT8},
 };
 
 const command command_quantize = {
@@ -74,9 +221,11 @@ const command command_quantize = {
     .description =
         "The folder has bitsandbytes' own format: transformers loads it unchanged, and qrun opens it "
         "without quantising again. Tokenizer and other small files are copied. (Not needed before 'generate', which "
-        "quantises while it loads.)",
+        "quantises while it loads.) With --quant mixed it runs the model over a text once for each matrix, says which "
+        "lose most by four bits, and holds those in int8, in a folder that qrun alone reads; or in bf16.",
     .examples = "  qrun quantize --model path/to/model --out path/to/model-nf4\n"
-                "  qrun quantize --model path/to/model --out path/to/model-int8 --quant int8",
+                "  qrun quantize --model path/to/model --out path/to/model-int8 --quant int8\n"
+                "  qrun quantize --model path/to/model --out path/to/model-mixed --quant mixed --text wiki.test.raw",
     COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

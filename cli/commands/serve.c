@@ -14,7 +14,7 @@ typedef struct serve_options {
     engine_options engine;
     sampling_options sampling;
     const char *host, *model_name, *api_key_file, *tls_cert, *tls_key, *allow_origin, *adapter_folder;
-    int32_t port, max_waiting, max_connections, drain_seconds;
+    int32_t port, max_waiting, max_connections, drain_seconds, request_seconds, idle_seconds;
     int64_t max_body_bytes;
     bool quiet;
 } serve_options;
@@ -50,6 +50,12 @@ static const option server_table[] = {
      .help = "With so many sequences waiting, further requests get status 429. Default: 1024."},
     {.name = "max-body", .kind = OPTION_BYTES, .value_name = "SIZE", AT(max_body_bytes),
      .help = "The largest request. Default: 16MiB."},
+    {.name = "request-seconds", .kind = OPTION_INT, .value_name = "N", AT(request_seconds), .low = 1, .high = 86400,
+     .help = "A request has N seconds to arrive, from its first byte to its last; then it gets status 408. "
+             "Default: 60."},
+    {.name = "idle-seconds", .kind = OPTION_INT, .value_name = "N", AT(idle_seconds), .low = 1, .high = 86400,
+     .help = "A connection is closed after N seconds without a request, or without the client reading any of its "
+             "answer. Default: 60."},
     {.name = "drain-seconds", .kind = OPTION_INT, .value_name = "N", AT(drain_seconds), .low = 0, .high = 86400,
      .help = "After SIGTERM or Ctrl-C no request is accepted, and what runs has N seconds to finish. Default: 30."},
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, AT(quiet),
@@ -121,6 +127,8 @@ static int serve(const serve_options *o, const command_line *line, engine *e, co
                            .max_body_bytes = o->max_body_bytes,
                            .max_connections = o->max_connections,
                            .drain_seconds = o->drain_seconds,
+                           .request_seconds = o->request_seconds,
+                           .idle_seconds = o->idle_seconds,
                            .log = o->quiet ? NULL : stderr,
                            .on_listening = say_address,
                            .user = &params};
@@ -148,7 +156,9 @@ static const serve_options defaults = {.engine = ENGINE_OPTIONS_INIT,
                                        .max_waiting = 1024,
                                        .max_body_bytes = 16 << 20,
                                        .max_connections = 4096,
-                                       .drain_seconds = 30};
+                                       .drain_seconds = 30,
+                                       .request_seconds = 60,
+                                       .idle_seconds = 60};
 
 const command command_serve = {
     .name = "serve",

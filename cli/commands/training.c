@@ -103,12 +103,20 @@ static int take_skipped(training *t, const qrun_train_metrics *m) {
         t->n_skipped_in_a_row = 0;
         return EXIT_OK;
     }
+    const bool constant = t->facts.options->train.optimization.loss_scale > 0;
     if (m->overflowed) {
-        notify("step %lld skipped: its gradient overflowed F16 at a loss scale of %.0f, which is halved",
-               (long long)m->step, m->loss_scale);
-        return EXIT_OK;
+        notify("step %lld skipped: its gradient overflowed at a loss scale of %.0f%s", (long long)m->step,
+               m->loss_scale, constant ? "" : ", which is lowered");
     }
+    if (m->overflowed && !constant) { return EXIT_OK; }
     t->n_skipped_in_a_row++;
+    if (m->overflowed) {
+        if (t->n_skipped_in_a_row < SKIPPED_IN_A_ROW_MAX) { return EXIT_OK; }
+        return complain(EXIT_SOME_FAILED,
+                        "stopped after %d skipped steps in a row: a smaller --loss-scale, or dynamic, may help; "
+                        "checkpoints in '%s' hold what was learned before",
+                        SKIPPED_IN_A_ROW_MAX, out_of(t));
+    }
     notify("step %lld skipped: its %s is not finite%s%s; the parameters are unchanged", (long long)m->step,
            isfinite(m->loss) ? "gradient" : "loss", m->nonfinite != NULL ? "; first in the gradient of " : "",
            m->nonfinite != NULL ? m->nonfinite : "");

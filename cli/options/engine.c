@@ -13,7 +13,8 @@
 /* clang-format off */
 const option_choice quant_choices[] = {
     {"auto", QRUN_QUANT_AUTO}, {"nf4", QRUN_QUANT_NF4}, {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"int8", QRUN_QUANT_INT8},
-    {"bf16", QRUN_QUANT_BF16}, {"f16", QRUN_QUANT_F16}, {"f32", QRUN_QUANT_F32}, {NULL, 0}};
+    {"bf16", QRUN_QUANT_BF16}, {"f16", QRUN_QUANT_F16}, {"f32", QRUN_QUANT_F32},
+    {"mixed", QRUN_QUANT_MIXED}, {NULL, 0}};
 static const option_choice heads[] = {{"keep", false}, {"int8", true}, {NULL, 0}};
 static const option_choice dtypes[] = {
     {"bf16", QRUN_DTYPE_BF16}, {"f16", QRUN_DTYPE_F16}, {"f32", QRUN_DTYPE_F32}, {NULL, 0}};
@@ -32,11 +33,16 @@ const option model_option_table[N_MODEL_OPTIONS] = {
              "*.safetensors and tokenizer.json. An id is like Qwen/Qwen3-0.6B or Qwen/Qwen3-0.6B@main; nothing is "
              "downloaded."},
     {.name = "quant", .kind = OPTION_CHOICE, .choices = quant_choices, INTO(engine_options, model.quant),
-     .help = "Format of the linear layers in memory. Default: auto, which keeps a folder quantised by bitsandbytes as "
-             "it is and otherwise uses nf4-dq (4.13 bits per weight)."},
+     .help = "Format of the linear layers in memory. Default: auto, which keeps a folder that is stored quantised "
+             "as it is and otherwise uses nf4-dq (4.13 bits per weight). mixed: of folders that 'qrun quantize' wrote "
+             "so."},
     {.name = "quant-head", .kind = OPTION_CHOICE, .choices = heads, INTO(engine_options, model.quant_head_int8),
      .help = "The output head (and an embedding tied to it): kept in its own type, or held in INT8, which makes "
              "decoding of small models faster. Default: keep."},
+    {.name = "quant-embedding", .kind = OPTION_CHOICE, .choices = heads,
+     INTO(engine_options, model.quant_embedding_int8),
+     .help = "The embeddings of tokens (and a head tied to them): kept in their own type, or held in INT8 with a scale "
+             "for each token, which takes half the memory. Default: keep."},
     {.name = "dtype", .kind = OPTION_CHOICE, .choices = dtypes, INTO(engine_options, model.dtype),
      .help = "Compute type. Default: bf16. f16 is finer, but overflows at 65504 and is slower on CPUs; f32 is slower "
              "and exact."},

@@ -18,7 +18,7 @@ typedef struct engine_options {
 
 extern const option_choice quant_choices[]; /* of qrun_quant */
 
-enum { N_MODEL_OPTIONS = 4, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 5, N_SESSION_OPTIONS = 5, N_SPEED_OPTIONS = 4 };
+enum { N_MODEL_OPTIONS = 5, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 5, N_SESSION_OPTIONS = 5, N_SPEED_OPTIONS = 4 };
 extern const option model_option_table[N_MODEL_OPTIONS];
 extern const option adapter_option_table[N_ADAPTER_OPTIONS];
 extern const option one_adapter_option_table[N_ADAPTER_OPTIONS]; /* with engine_require_one_adapter */

@@ -149,6 +149,8 @@ static const struct {
     {"quant", {"f32", "fp32 float32 float 32"}},
     {"quant-head", {"int8", "8bit q8 q8_0 8"}},
     {"quant-head", {"keep", "none no off bf16"}},
+    {"quant-embedding", {"int8", "8bit q8 q8_0 8"}},
+    {"quant-embedding", {"keep", "none no off bf16"}},
     {"dtype", {"bf16", "bfloat16 brain auto"}},
     {"dtype", {"f16", "fp16 float16 half 16"}},
     {"dtype", {"f32", "fp32 float32 float full 32 no"}},

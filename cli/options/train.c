@@ -11,8 +11,9 @@ const option_choice train_offloads[] = {
     {"none", 0}, {"optimizer", TRAIN_OFFLOAD_OPTIMIZER}, {"activations", TRAIN_OFFLOAD_ACTIVATIONS},
     {"parameters", TRAIN_OFFLOAD_PARAMETERS}, {"auto", TRAIN_OFFLOAD_AUTO}, {NULL, 0}};
 static const option_choice sizes[] = {{"auto", QRUN_AUTO}, {NULL, 0}};
+static const option_choice loss_scales[] = {{"dynamic", QRUN_AUTO}, {NULL, 0}};
 const option_choice fit_choices[] = {
-    {"context", QRUN_FIT_CONTEXT}, {"batch", QRUN_FIT_BATCH}, {"rank", QRUN_FIT_RANK}, {NULL, 0}};
+    {"context", QRUN_FIT_CONTEXT}, {"batch", QRUN_FIT_BATCH}, {"rank", QRUN_FIT_RANK}, {"model", FIT_MODEL}, {NULL, 0}};
 static const option_choice inits[] = {{"model", false}, {"random", true}, {NULL, 0}};
 static const option_choice schedules[] = {
     {"linear", QRUN_SCHEDULE_LINEAR}, {"cosine", QRUN_SCHEDULE_COSINE}, {"constant", QRUN_SCHEDULE_CONSTANT},
@@ -150,6 +151,22 @@ const option train_optimizer_table[N_TRAIN_OPTIMIZER_OPTIONS] = {
      .help = "LoRA+: the learning rate of B divided by that of A, such as 16. Default: 1."},
     {.name = "max-grad-norm", .kind = OPTION_NUMBER, .value_name = "X", .low = 0, .high = 1e9,
      TRAIN(optimization.max_grad_norm), .help = "Scale a gradient whose norm is larger; 0: never. Default: 1."},
+    {.name = "loss-scale", .kind = OPTION_INT, .value_name = "N|dynamic", .low = 1, .high = 0x1p32,
+     .choices = loss_scales, TRAIN(optimization.loss_scale),
+     .help = "Multiply the loss by N, and divide its gradients by it in F32, so that small ones do not become zero; a "
+             "step that overflows is skipped. dynamic: as large as the gradients allow, by the rule of torch's "
+             "GradScaler. Powers of two cost no rounding. Default: dynamic with --dtype f16, else 1."},
+    {.name = "loss-scale-initial", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 0x1p32,
+     TRAIN(optimization.loss_scale_initial), .help = "What a dynamic --loss-scale begins with. Default: 65536."},
+    {.name = "loss-scale-growth", .kind = OPTION_NUMBER, .value_name = "X", .low = 1, .high = 1024,
+     TRAIN(optimization.loss_scale_growth),
+     .help = "What a dynamic --loss-scale is multiplied by after --loss-scale-window steps. Default: 2."},
+    {.name = "loss-scale-backoff", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 0.999999,
+     TRAIN(optimization.loss_scale_backoff),
+     .help = "What an overflow multiplies a dynamic --loss-scale by. Default: 0.5."},
+    {.name = "loss-scale-window", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e9,
+     TRAIN(optimization.loss_scale_window),
+     .help = "Steps in a row without an overflow after which a dynamic --loss-scale grows. Default: 2000."},
 };
 
 const option train_policy_table[N_TRAIN_POLICY_OPTIONS] = {
@@ -185,16 +202,21 @@ static const option memory_table[] = {
     {.name = "fit", .neutral = true, .once = true, .kind = OPTION_CHOICE, .choices = fit_choices,
      INTO(finetune_options, fit),
      .help = "With --plan: the largest --seq-len (context), --batch-size (batch) or --rank that fits into --memory, "
-             "exactly, and what it takes."},
+             "exactly, and what it takes. Or the largest model: of those known by name or, with --shape, of a list with "
+             "commas, where the beginning of a name (qwen3) stands for all that begin so."},
     {.name = "compare", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, compare),
      .help = "With --plan: a table of what each option that saves memory saves alone, and all of them together, with "
              "what they cost: operations and copied bytes."},
+    {.name = "measure", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, measure),
+     .help = "With --compare: also run a few steps with each option, on random tokens, and show the memory used at most "
+             "and the time of a step beside the plan. What is larger than the free memory is not run."},
     {.name = "device-memory", .neutral = true, .once = true, .kind = OPTION_TEXT, .value_name = "GPU",
      INTO(finetune_options, engine.context.device_memory),
      .help = "With --plan: plan for a GPU that need not be there, such as rtx-4090 or h100."},
     {.name = "shape", .neutral = true, .once = true, .kind = OPTION_TEXT, .value_name = "CONFIG.json",
      INTO(finetune_options, engine.shape), .completion = COMPLETE_FILE,
-     .help = "With --plan, instead of --model: only a model's config.json."},
+     .help = "With --plan, instead of --model: only a model's config.json, or the name of a known model, such as "
+             "llama-3.1-8b."},
 };
 
 static const option course_table[] = {

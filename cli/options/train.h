@@ -18,8 +18,8 @@ extern const option_choice train_offloads[];
 void train_set_offload(qrun_train_params *params, int offload);
 qrun_offload train_offload_of_model(int offload);
 
-enum { FIT_NOTHING = -1 };                /* in place of a qrun_fit */
-extern const option_choice fit_choices[]; /* of qrun_fit */
+enum { FIT_NOTHING = -1, FIT_MODEL = QRUN_FIT_RANK + 1 }; /* in place of a qrun_fit */
+extern const option_choice fit_choices[];                 /* of qrun_fit, and FIT_MODEL */
 
 typedef struct finetune_options {
     engine_options engine;
@@ -30,10 +30,10 @@ typedef struct finetune_options {
     int offload;
     const char *sample_prompts;
     int64_t show_mask; /* examples; 0: none */
-    int fit;           /* a qrun_fit, or FIT_NOTHING */
+    int fit;           /* a qrun_fit, FIT_MODEL or FIT_NOTHING */
     int64_t bandwidth; /* bytes that a rank sends in a second; 0: not given */
     double tflops;     /* that it computes; 0: not given */
-    bool plan, compare, json, verbose, quiet;
+    bool plan, compare, measure, json, verbose, quiet;
 } finetune_options;
 
 /* Of finetune_options; qrun plan has some of them too. */
@@ -41,7 +41,7 @@ enum {
     N_TRAIN_ADAPTER_OPTIONS = 11,
     N_TRAIN_FULL_OPTIONS = 3,
     N_TRAIN_BATCH_OPTIONS = 8,
-    N_TRAIN_OPTIMIZER_OPTIONS = 8,
+    N_TRAIN_OPTIMIZER_OPTIONS = 13,
     N_TRAIN_POLICY_OPTIONS = 2,
     N_TRAIN_RANKS_OPTIONS = 5
 };

@@ -78,6 +78,7 @@ static bool read_step(const cJSON *object, train_step_record *record) {
     record->m.skipped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "skipped"));
     record->m.overflowed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "overflowed"));
     if (!read_number(object, "loss_scale", &record->m.loss_scale)) { record->m.loss_scale = 0; }
+    if (!read_count(object, "skipped_steps", &record->m.n_skipped)) { record->m.n_skipped = 0; }
     return read_count(object, "step", &record->m.step) && read_count(object, "tokens", &record->m.n_tokens) &&
            read_count(object, "target_tokens", &record->m.n_target_tokens) &&
            read_count(object, "peak_bytes", &record->peak_bytes) && read_number(object, "epoch", &record->m.epoch) &&
@@ -180,7 +181,10 @@ int train_log_step(train_log *log, const train_step_record *record, bool echo) {
     text_format(&line, "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"learning_rate\":%s,\"grad_norm\":%s",
                 (long long)record->m.step, json_double(record->m.epoch).text, json_double(record->m.loss).text,
                 json_double(record->m.learning_rate).text, json_double(record->m.grad_norm).text);
-    if (record->m.loss_scale > 0) { text_format(&line, ",\"loss_scale\":%s", json_double(record->m.loss_scale).text); }
+    if (record->m.loss_scale > 0) {
+        text_format(&line, ",\"loss_scale\":%s,\"skipped_steps\":%lld", json_double(record->m.loss_scale).text,
+                    (long long)record->m.n_skipped);
+    }
     text_format(&line, ",\"tokens\":%lld,\"target_tokens\":%lld,\"tokens_per_second\":%.1f,\"seconds\":%.6f",
                 (long long)record->m.n_tokens, (long long)record->m.n_target_tokens,
                 train_step_tokens_per_second(record), record->m.seconds);

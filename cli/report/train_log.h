@@ -4,7 +4,8 @@
  * Lines of metrics.jsonl, of a step and of an evaluation after a step:
  *     {"step", "epoch", "loss", "learning_rate", "grad_norm", "tokens", "target_tokens", "tokens_per_second",
  * "seconds", "peak_bytes"} and "skipped": true where parameters were left as they were; a value that is not finite is
- * null. In F16 also "loss_scale", and "overflowed": true where it was too large and that is why the step was skipped
+ * null. With a loss scale also "loss_scale", "skipped_steps" so far, and "overflowed": true where the scale was too
+ * large and that is why the step was skipped
  *     {"step", "epoch", "eval_loss", "seconds"} */
 #ifndef QRUN_CLI_REPORT_TRAIN_LOG_H
 #define QRUN_CLI_REPORT_TRAIN_LOG_H

@@ -167,7 +167,8 @@ static void put_model(const train_facts *facts, text_buffer *out) {
     text_puts(out, "<div><h2>Model</h2><table>\n");
     html_row(out, "folder", "%s", facts->options->engine.model.path);
     html_row(out, "family", "%s, %s", model->family, engine_parameters(model).text);
-    html_row(out, "weights", "%s, head %s, computed in %s", model->quant, model->head_format, model->dtype);
+    html_row(out, "weights", "%s, head %s, embedding %s, computed in %s", model->quant, model->head_format,
+             model->embedding_format, model->dtype);
     html_row(out, "trainable", "%lld parameters", (long long)facts->info->n_trainable);
     html_row(out, "activation checkpointing", "%s", facts->info->checkpointing);
     text_puts(out, "</table></div>\n");

@@ -9,6 +9,7 @@
 static const struct {
     const char *field, *option;
 } others[] = {
+    {"budget_bytes", "budget"},
     {"cache_dir_bytes", "cache-dir-size"},
     {"context_tokens", "context"},
     {"data_weights", "data-weight"},
@@ -23,6 +24,7 @@ static const struct {
     {"offload_optimizer,offload_activations", "offload optimizer,activations"},
     {"path", "model"},
     {"prefix_cache_bytes", "prefix-cache"},
+    {"quant_embedding_int8", "quant-embedding int8"},
     {"quant_head_int8", "quant-head int8"},
     {"template_json", "template-arg"},
     {"tools_json", "tools"},

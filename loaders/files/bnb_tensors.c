@@ -38,12 +38,20 @@ static qr_safetensors_spec vector(qr_dtype dtype, int64_t n) {
     return (qr_safetensors_spec){.dtype = dtype, .n_dims = 1, .dims = {n}};
 }
 
+static qr_dtype plain_dtype(qr_weight_format format) {
+    return format == QR_WEIGHT_F32 ? QR_DTYPE_F32 : format == QR_WEIGHT_F16 ? QR_DTYPE_F16 : QR_DTYPE_BF16;
+}
+
 qr_safetensors_spec qr_bnb_part_spec(const qr_weight_desc *desc, qr_bnb_part part, size_t state_bytes) {
     const int64_t n_blocks = qr_weight_blocks(desc), n_bytes = (int64_t)qr_weight_code_bytes(desc);
     switch (part) {
         case QR_BNB_CODES:
             if (desc->format == QR_WEIGHT_INT8) {
                 return (qr_safetensors_spec){.dtype = QR_DTYPE_I8, .n_dims = 2, .dims = {desc->rows, desc->cols}};
+            }
+            if (qr_weight_is_plain(desc->format)) {
+                return (qr_safetensors_spec){
+                    .dtype = plain_dtype(desc->format), .n_dims = 2, .dims = {desc->rows, desc->cols}};
             }
             return (qr_safetensors_spec){.dtype = QR_DTYPE_U8, .n_dims = 2, .dims = {n_bytes, 1}};
         case QR_BNB_ABSMAX: return vector(desc->format == QR_WEIGHT_NF4_DQ ? QR_DTYPE_U8 : QR_DTYPE_F32, n_blocks);

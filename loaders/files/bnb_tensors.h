@@ -16,7 +16,7 @@
 #define QR_BNB_WEIGHT_FORMAT_NAME "weight_format"
 
 typedef enum qr_bnb_part {
-    QR_BNB_CODES,            /* NF4: U8 [ceil(n / 2), 1]; INT8: I8 [rows, cols] */
+    QR_BNB_CODES,            /* NF4: U8 [ceil(n / 2), 1]; INT8: I8 [rows, cols]; unquantised: [rows, cols] */
     QR_BNB_ABSMAX,           /* NF4: F32 [n_blocks]; double-quantised: U8 [n_blocks] */
     QR_BNB_QUANT_MAP,        /* NF4: F32 [16], the code book */
     QR_BNB_NESTED_ABSMAX,    /* double-quantised: F32 [ceil(n_blocks / 256)] */

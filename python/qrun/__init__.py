@@ -24,7 +24,7 @@ from .errors import (ArgumentError, BusyError, CancelledError, DeviceError, Erro
 from .generation import AsyncStream, Stream
 from .info import DeviceInfo, ModelInfo, PlanEntry, SessionStats, TrainFile, TrainInfo, TrainMetrics
 from .model import Model
-from .planning import Fit, Plan, fit, fit_finetune, plan, plan_finetune
+from .planning import Fit, Plan, fit, fit_finetune, known_models, plan, plan_finetune
 from .requests import Request
 from .tokenizer import Message, Tokenizer
 from .training import Trainer, finetune
@@ -40,5 +40,5 @@ __all__ = [
     "Error", "FileError", "Fit", "FullError", "InputError", "InternalError", "Message", "Model", "ModelInfo",
     "NotFoundError", "OutOfMemoryError", "RankError", "Plan", "PlanEntry", "Request", "RequestError", "Sample", "SessionStats",
     "Stream", "Tokenizer", "TokenLogprob", "Trainer", "TrainFile", "TrainInfo", "TrainMetrics", "UnsupportedError",
-    "finetune", "fit", "fit_finetune", "plan", "plan_finetune", "version",
+    "finetune", "fit", "fit_finetune", "known_models", "plan", "plan_finetune", "version",
 ]

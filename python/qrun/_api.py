@@ -23,8 +23,8 @@ STATUS = {"OK": 0, "ERROR_ARGUMENT": -1, "ERROR_NOT_FOUND": -2, "ERROR_IO": -3, 
 NUMERICS = {"fastest": 0, "portable": 1}
 Numerics = Literal["fastest", "portable"]
 
-QUANT = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3, "nf4": 4, "nf4-dq": 5, "f16": 6}
-Quant = Literal["auto", "f32", "bf16", "int8", "nf4", "nf4-dq", "f16"]
+QUANT = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3, "nf4": 4, "nf4-dq": 5, "f16": 6, "mixed": 7}
+Quant = Literal["auto", "f32", "bf16", "int8", "nf4", "nf4-dq", "f16", "mixed"]
 
 DTYPE = {"bf16": 0, "f32": 1, "f16": 2}
 Dtype = Literal["bf16", "f32", "f16"]
@@ -144,6 +144,7 @@ class ModelParams(Sized):
         ("progress_user", c_void_p),
         ("trainable", c_bool),
         ("offload_parameters", c_int),
+        ("quant_embedding_int8", c_bool),
         ("shard_parameters", c_bool),
     ]
 
@@ -183,6 +184,7 @@ class ModelInfo(Sized):
         ("expert_intermediate_size", c_int32),
         ("left_out", c_char_p),
         ("packed_as", c_char_p),
+        ("embedding_format", c_char_p),
     ]
 
 
@@ -212,6 +214,7 @@ class PlanInfo(Sized):
         ("rank", c_int32),
         ("sent_bytes", c_int64),
         ("ring_bytes", c_int64),
+        ("n_parameters", c_int64),
     ]
 
 
@@ -435,6 +438,11 @@ class TrainOptimization(Structure):
         ("decay_all", c_bool),
         ("loraplus_lr_ratio", c_double),
         ("max_grad_norm", c_double),
+        ("loss_scale", c_int64),
+        ("loss_scale_initial", c_int64),
+        ("loss_scale_growth", c_double),
+        ("loss_scale_backoff", c_double),
+        ("loss_scale_window", c_int32),
     ]
 
 
@@ -496,6 +504,7 @@ class TrainMetrics(Sized):
         ("n_tokens", c_int64),
         ("n_target_tokens", c_int64),
         ("seconds", c_double),
+        ("n_skipped", c_int64),
     ]
 
 
@@ -582,6 +591,54 @@ class TrainInfo(Sized):
     ]
 
 
+class MixedParams(Sized):
+    _enums_ = {"raise_to": QUANT, "dtype": DTYPE}
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("path", c_char_p),
+        ("text", c_char_p),
+        ("text_bytes", c_size_t),
+        ("token_ids", POINTER(c_int32)),
+        ("n_token_ids", c_int64),
+        ("max_tokens", c_int32),
+        ("budget_bytes", c_int64),
+        ("raise_to", c_int),
+        ("dtype", c_int),
+        ("progress", ProgressFn),
+        ("progress_user", c_void_p),
+    ]
+
+
+class MixedInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("n_matrices", c_int32),
+        ("n_raised", c_int32),
+        ("n_tokens", c_int32),
+        ("loss", c_double),
+        ("nf4_loss", c_double),
+        ("nf4_kl", c_double),
+        ("left_kl", c_double),
+        ("weight_bytes", c_int64),
+        ("least_bytes", c_int64),
+        ("all_bytes", c_int64),
+        ("budget_bytes", c_int64),
+    ]
+
+
+class MixedMatrix(Structure):
+    _enums_ = {"quant": QUANT}
+    _fields_ = [
+        ("name", c_char_p),
+        ("quant", c_int),
+        ("n_alike", c_int32),
+        ("n_parameters", c_int64),
+        ("weight_bytes", c_int64),
+        ("kl", c_double),
+        ("loss_difference", c_double),
+    ]
+
+
 class QuantizeParams(Sized):
     _enums_ = {"quant": QUANT}
     _fields_ = [
@@ -592,6 +649,7 @@ class QuantizeParams(Sized):
         ("max_shard_bytes", c_int64),
         ("progress", ProgressFn),
         ("progress_user", c_void_p),
+        ("mixed", c_void_p),
     ]
 
 
@@ -718,6 +776,9 @@ class ModelOptions(TypedDict, total=False):
     trainable: bool
     # not with trainable
     offload_parameters: Offload
+    # hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else they keep their own
+    # type. Not with trainable
+    quant_embedding_int8: bool
     # on several ranks (qrun_context_params): each holds a share of every layer's matrices. A layer is gathered
     # from all of them when it is due, the next one while it computes. For trainers with `zero` 3 alone: results
     # are the same to the bit
@@ -876,6 +937,19 @@ class TrainOptions(TypedDict, total=False):
     loraplus_lr_ratio: float
     # scale gradients with a larger norm; 0: 1.0; negative: no clipping
     max_grad_norm: float
+    # The factor of the loss, which gradients are divided by again in F32: small ones do not become zero on
+    # their way. 1 to 2^32: constant, where 1 is none. QRUN_AUTO: dynamic, by the rule of torch's GradScaler,
+    # but never below 1. 0: dynamic where the model computes in F16, else 1. A step whose gradients overflow at
+    # a factor above 1 is skipped, and is no error.
+    loss_scale: int
+    # dynamic: that it begins with, 1 to 2^32; 0: 65536
+    loss_scale_initial: int
+    # dynamic: what it is multiplied by after a window of steps, 1 to 1024; 0: 2
+    loss_scale_growth: float
+    # dynamic: what an overflow multiplies it by, below 1; 0: 0.5
+    loss_scale_backoff: float
+    # dynamic: steps in a row without an overflow; up to 1e9; 0: 2000
+    loss_scale_window: int
     # tokens of the longest example, and of a packed row; 2 to the model's context; 0: 1,024, or the model's
     # context where that is smaller; QRUN_AUTO: the longest example, as far as memory allows
     seq_len: int
@@ -964,6 +1038,7 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_adapter_open", c_int, [c_void_p, c_char_p, c_char_p, POINTER(c_void_p), POINTER(Error)]),
     ("qrun_adapter_close", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_adapter_name", c_char_p, [c_void_p]),
+    ("qrun_known_model", c_char_p, [c_int32]),
     ("qrun_plan_session", c_int, [c_void_p, POINTER(ModelParams), POINTER(SessionParams),
      POINTER(POINTER(PlanEntry)), POINTER(c_int32), POINTER(PlanInfo), POINTER(Error)]),
     ("qrun_fit_session", c_int, [c_void_p, POINTER(ModelParams), POINTER(SessionParams), c_int,
@@ -1008,6 +1083,11 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_trainer_save", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_trainer_load_best", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_trainer_export", c_int, [c_void_p, POINTER(Error)]),
+    ("qrun_mixed_measure", c_int, [c_void_p, POINTER(MixedParams), POINTER(c_void_p), POINTER(Error)]),
+    ("qrun_mixed_destroy", None, [c_void_p]),
+    ("qrun_mixed_get_info", c_int, [c_void_p, POINTER(MixedInfo), POINTER(Error)]),
+    ("qrun_mixed_get_matrix", POINTER(MixedMatrix), [c_void_p, c_int32]),
+    ("qrun_mixed_json", c_char_p, [c_void_p]),
     ("qrun_quantize_folder", c_int, [c_void_p, POINTER(QuantizeParams), POINTER(Error)]),
     ("qrun_compare_outputs", c_int, [c_void_p, POINTER(CompareParams), POINTER(Difference), POINTER(Error)]),
     ("qrun_merge_folder", c_int, [c_void_p, POINTER(MergeParams), POINTER(MergeResult), POINTER(Error)]),

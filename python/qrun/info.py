@@ -100,6 +100,8 @@ class ModelInfo:
     left_out: Optional[str]
     # what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are
     packed_as: Optional[str]
+    # "bf16", "int8" …
+    embedding_format: str
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class PlanInfo:
     sent_bytes: int
     # that it would send if gradients were summed and parameters gathered around a ring
     ring_bytes: int
+    # of the model, with any adapter's left out
+    n_parameters: int
 
 
 @dataclass(frozen=True)
@@ -285,16 +289,18 @@ class TrainMetrics:
     learning_rate: float
     # before clipping
     grad_norm: float
-    # F16: the factor on the loss for this step's gradients; else 0
+    # the factor on the loss for this step's gradients; 0: the run has none
     loss_scale: float
     # loss or gradient was not finite: parameters unchanged
     skipped: bool
     # if skipped, the first tensor whose gradient was not finite; NULL: none, or overflowed. Lent until the next
     # step
     nonfinite: Optional[str]
-    # skipped because the loss scale was too large; it was halved. Not an error
+    # skipped because the loss scale may have been too large; a dynamic one is lower now. Not an error
     overflowed: bool
     n_tokens: int
     # of this step
     n_target_tokens: int
     seconds: float
+    # steps of the run so far that were skipped, for whatever reason, this one included
+    n_skipped: int

@@ -96,6 +96,14 @@ def fit_finetune(path: Path, what: _api.Fit, **options: Unpack[TrainKeywords]) -
     return _fitted("qrun_fit_training", context, (byref(model), byref(train)), what)
 
 
+def known_models() -> Tuple[str, ...]:
+    """The models whose shape is known by name: with random_weights=True such a name is a path."""
+    names: list[str] = []
+    while (name := library().qrun_known_model(len(names))) is not None:
+        names.append(text(name))
+    return tuple(names)
+
+
 def plan_finetune(path: Path, **options: Unpack[TrainKeywords]) -> Plan:
     """What finetune(path, …, **options) would take. Neither weights nor data are read."""
     left: Dict[str, Any] = {name: value for name, value in options.items() if value is not None}

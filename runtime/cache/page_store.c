@@ -110,21 +110,21 @@ static void give_slot_back(qr_page_store *store, int32_t n) {
 
 static bool copy_from_pool(qr_page_store *store, int32_t page, void *memory) {
     const size_t n_bytes = store->options.page_bytes;
-    pthread_mutex_t *compute_lock = &store->model->context->compute_lock;
-    pthread_mutex_lock(compute_lock);
+    qrun_context *context = store->model->context;
+    qr_compute_lock(context);
     const qrun_status status =
         store->backend->copy_out(store->backend, memory, store->options.pages + (size_t)page * n_bytes, n_bytes, NULL);
-    pthread_mutex_unlock(compute_lock);
+    qr_compute_unlock(context);
     return status == QRUN_OK;
 }
 
 static bool copy_into_pool(qr_page_store *store, const void *memory, int32_t page) {
     const size_t n_bytes = store->options.page_bytes;
-    pthread_mutex_t *compute_lock = &store->model->context->compute_lock;
-    pthread_mutex_lock(compute_lock);
+    qrun_context *context = store->model->context;
+    qr_compute_lock(context);
     const qrun_status status =
         store->backend->copy_in(store->backend, store->options.pages + (size_t)page * n_bytes, memory, n_bytes, NULL);
-    pthread_mutex_unlock(compute_lock);
+    qr_compute_unlock(context);
     return status == QRUN_OK;
 }
 

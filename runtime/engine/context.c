@@ -87,6 +87,7 @@ qrun_status qrun_context_create(const qrun_context_params *params, qrun_context 
     if (made == NULL) { return qr_fail_memory(error, "the context", sizeof *made); }
     made->numerics = params->numerics;
     pthread_mutex_init(&made->compute_lock, NULL);
+    pthread_mutex_init(&made->compute_turn, NULL);
     qrun_status status = QRUN_OK;
     if (params->ranks) { QR_TRY(qr_collectives_open(params->collective_timeout, &made->ranks, error)); }
     if (params->device_memory != NULL) { QR_TRY(qr_named_device_find(params->device_memory, &made->plans_for, error)); }
@@ -104,9 +105,19 @@ void qrun_context_destroy(qrun_context *context) {
     qr_collectives_destroy(context->ranks);
     qr_backend_destroy(context->backend);
     qr_threads_destroy(context->threads);
+    pthread_mutex_destroy(&context->compute_turn);
     pthread_mutex_destroy(&context->compute_lock);
     qr_free(context);
 }
+
+/* A mutex alone would go to the thread that has just let go of it, because it is still running. */
+void qr_compute_lock(qrun_context *context) {
+    pthread_mutex_lock(&context->compute_turn);
+    pthread_mutex_lock(&context->compute_lock);
+    pthread_mutex_unlock(&context->compute_turn);
+}
+
+void qr_compute_unlock(qrun_context *context) { pthread_mutex_unlock(&context->compute_lock); }
 
 qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error) {
     qr_device_memory memory;
@@ -135,9 +146,9 @@ qrun_status qrun_context_measure_peaks(qrun_context *context, double seconds, qr
     }
     qr_backend *backend = context->backend;
     qr_backend_peaks measured = {0};
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     const qrun_status status = backend->measure_peaks(backend, seconds, &measured, error);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     peaks->read_bytes_per_second = measured.read_bytes_per_second;
     peaks->bf16_flops = measured.bf16_flops;
     peaks->f32_flops = measured.f32_flops;
@@ -146,9 +157,9 @@ qrun_status qrun_context_measure_peaks(qrun_context *context, double seconds, qr
 }
 
 qrun_status qrun_context_profile_begin(qrun_context *context, qrun_error *error) {
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     const qrun_status status = qr_profile_begin(context->backend, error);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     return status;
 }
 
@@ -156,9 +167,9 @@ qrun_status qrun_context_profile_end(qrun_context *context, qrun_op_time **ops, 
     qr_op_time *times = NULL;
     *ops = NULL;
     *n_ops = 0;
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     const qrun_status status = qr_profile_end(context->backend, &times, n_ops, error);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     if (status != QRUN_OK) { return status; }
     *ops = qr_alloc_zeroed((size_t)*n_ops * sizeof **ops + 1);
     for (int32_t i = 0; i < *n_ops && *ops != NULL; i++) {

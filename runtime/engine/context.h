@@ -13,10 +13,16 @@ struct qrun_context {
     qr_threads *threads;
     qr_backend *backend;
     pthread_mutex_t compute_lock; /* held by the one thread that issues work on the backend */
+    pthread_mutex_t compute_turn; /* held by the one that waits for it next */
     qrun_numerics numerics;
     qr_collectives *ranks;            /* NULL: this process is the only one */
     const qr_named_device *plans_for; /* nothing but plans is made, for this device's memory; NULL: for its own */
     char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" did not choose a GPU; else empty */
 };
+
+/* Around work on the backend. Who lets go of the lock and takes it again lets another thread that waits go first, so
+ * work in pieces leaves steps their turn. */
+void qr_compute_lock(qrun_context *context);
+void qr_compute_unlock(qrun_context *context);
 
 #endif

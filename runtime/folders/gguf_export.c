@@ -237,7 +237,7 @@ static qrun_status write_tensor(export_job *job, const output_tensor *t, qr_erro
     qrun_context *context = job->model.context;
     float *merged = NULL;
     qrun_status status = QRUN_OK;
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     if (output->matrix != NULL) {
         const size_t n_bytes = (size_t)(t->dims[0] * t->dims[1]) * sizeof *merged;
         merged = qr_alloc(n_bytes);
@@ -248,7 +248,7 @@ static qrun_status write_tensor(export_job *job, const output_tensor *t, qr_erro
         QR_TRY(write_rows(job, t, output->source->dtype, output->source->data, err));
     }
 out:
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     qr_free(merged);
     return status;
 }

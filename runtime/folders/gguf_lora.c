@@ -7,6 +7,7 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "loaders/adapter/adapter.h"
+#include "loaders/files/gguf.h"
 #include "runtime/folders/gguf_export.h"
 #include "runtime/folders/gguf_metadata.h"
 #include "runtime/folders/merged_tensors.h"
@@ -28,9 +29,12 @@ typedef struct lora_job {
 /* ---- What can be written ----------------------------------------------------------------------------------------- */
 
 static qrun_status refuse(const lora_job *job, const char *module, const char *what, qr_error *err) {
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: %s %s, which a GGUF adapter cannot hold; export the model with it merged: `format=gguf`",
-                   job->params->adapter, module, what);
+    /* Only a folder has weights to merge it into. */
+    const char *way_out = qr_gguf_recognise(job->params->path)
+                              ? "train plain LoRA on this file, or this adapter on the model's original folder"
+                              : "export the model with it merged: `format=gguf`";
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s %s, which a GGUF adapter cannot hold; %s", job->params->adapter,
+                   module, what, way_out);
 }
 
 static qrun_status check_modules(const lora_job *job, qr_error *err) {

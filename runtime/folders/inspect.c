@@ -76,7 +76,7 @@ static void put_model(const qrun_model *model, qr_buffer *out) {
         qr_json_put_int(out, "n_active_parameters", model->n_parameters - n_idle);
     }
     qr_json_put_text(out, "stored_quantization",
-                     model->prequantized ? qr_weight_format_name(model->linear_format)
+                     model->prequantized ? qr_model_quant_name(model)
                                          : qr_packing_name(model->config.quantization.packing.kind));
     qr_json_put_text(out, "dtype", qr_dtype_name(model->config.dtype));
     qr_json_put_bool(out, "tied_head", model->shape.tied_head);
@@ -192,9 +192,11 @@ static void put_generation(const qr_generation_config *generation, qr_buffer *ou
 
 /* Weight bytes with the linear layers in `format`, by the description that loading uses. */
 static qrun_status weight_bytes_as(const qrun_model *model, const qr_safetensors *source, qr_weight_format format,
-                                   bool head_int8, int64_t *n_bytes, qr_error *err) {
-    const struct qr_model_options options = {
-        .linear_format = format, .table_format = qr_weight_plain_format(model->config.dtype), .head_int8 = head_int8};
+                                   bool head_int8, bool embedding_int8, int64_t *n_bytes, qr_error *err) {
+    const struct qr_model_options options = {.linear_format = format,
+                                             .table_format = qr_weight_plain_format(model->config.dtype),
+                                             .head_int8 = head_int8,
+                                             .embedding_int8 = embedding_int8};
     qrun_model trial = {
         .context = model->context,
         .folder = model->folder,
@@ -215,13 +217,15 @@ static qrun_status weight_bytes_as(const qrun_model *model, const qr_safetensors
 
 static qrun_status put_hold(const qrun_model *model, const qr_safetensors *source, qr_weight_format format,
                             qr_buffer *out, qr_error *err) {
-    int64_t n_bytes = 0, with_int8_head = 0;
-    QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, false, &n_bytes, err));
-    QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, &with_int8_head, err));
+    int64_t n_bytes = 0, with_int8_head = 0, with_int8_tables = 0;
+    QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, false, false, &n_bytes, err));
+    QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, false, &with_int8_head, err));
+    QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, true, &with_int8_tables, err));
     qr_json_put_begin(out, NULL, '{');
-    qr_json_put_text(out, "quant", qr_weight_format_name(format));
+    qr_json_put_text(out, "quant", model->prequantized ? qr_model_quant_name(model) : qr_weight_format_name(format));
     qr_json_put_int(out, "weight_bytes", n_bytes);
     qr_json_put_int(out, "with_int8_head_bytes", with_int8_head);
+    qr_json_put_int(out, "with_int8_tables_bytes", with_int8_tables);
     qr_json_put_end(out, '}');
     return QRUN_OK;
 }

@@ -120,9 +120,9 @@ static qrun_status write_matrix(merge_job *job, const qr_merge_matrix *matrix, c
     const size_t n_bytes = (size_t)qr_weight_elements(&matrix->stored.desc) * qr_dtype_bytes(spec->dtype);
     void *merged = qr_alloc(n_bytes);
     if (merged == NULL) { return qr_fail_memory(err, spec->name, n_bytes); }
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     qrun_status status = qr_merge_matrix_compute(context->backend, matrix, spec->dtype, merged, err);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     if (status == QRUN_OK) { status = qr_safetensors_writer_write(writer, merged, n_bytes, err); }
     qr_free(merged);
     return status;

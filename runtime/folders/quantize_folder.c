@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/params.h"
 #include "base/sizes.h"
 #include "loaders/config/quantized_config.h"
@@ -14,6 +15,7 @@
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
 #include "runtime/folders/folder_copy.h"
+#include "runtime/model/mixed_formats.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/weight_writer.h"
@@ -40,7 +42,7 @@ typedef struct output_tensor {
 
 typedef struct folder_job {
     const qrun_quantize_params *params;
-    qr_weight_format format;
+    qr_weight_format format; /* of all matrices, but for those that mixed formats raise */
     qr_folder_copy copy;
     linear_matrix *matrices;
     size_t n_matrices;
@@ -56,9 +58,21 @@ typedef struct folder_job {
 static qrun_status check_params(const qrun_quantize_params *params, qr_weight_format *format, qr_error *err) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_quantize_params, params, err));
     QR_RETURN_IF_ERROR(qr_folder_copy_check(params->path, params->out, params->max_shard_bytes, err));
-    if (qr_quant_to_format(params->quant, format) && !qr_weight_is_plain(*format)) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4 and int8 can",
+    if ((params->quant == QRUN_QUANT_MIXED) != (params->mixed != NULL)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`quant=mixed` and `mixed`, what was measured for it, go together: one of them is missing");
+    }
+    const qrun_quant most = params->quant == QRUN_QUANT_MIXED ? QRUN_QUANT_NF4_DQ : params->quant;
+    if (qr_quant_to_format(most, format) && !qr_weight_is_plain(*format)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4, int8 and mixed can",
                    (int)params->quant);
+}
+
+static qrun_status check_measured(const folder_job *job, qr_error *err) {
+    const qrun_mixed *mixed = job->params->mixed;
+    if (mixed == NULL || strcmp(mixed->folder, job->copy.model.folder) == 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: `mixed` was measured on another model, %s", job->copy.model.folder,
+                   mixed->folder);
 }
 
 static qrun_status refuse_quantised(const folder_job *job, qr_error *err) {
@@ -85,6 +99,12 @@ static qrun_status refuse_packed_table(const qr_stored_weight *stored, qr_error 
                    stored->codes->name, qr_packing_name(stored->packed.kind));
 }
 
+/* Whether the old folder's tensor is the matrix as it is to be written: in this type, and nothing else. */
+static bool is_kept_whole(const qr_stored_weight *stored, qr_weight_format format) {
+    return qr_weight_is_plain(format) && stored->packed.kind == QR_PACKING_NONE && stored->desc.format == format &&
+           stored->n_bytes == stored->codes->n_bytes;
+}
+
 static qrun_status collect_matrix(void *arg, const qr_module *module, qr_error *err) {
     folder_job *job = arg;
     qr_stored_weight stored;
@@ -93,14 +113,22 @@ static qrun_status collect_matrix(void *arg, const qr_module *module, qr_error *
     QR_RETURN_IF_ERROR(qr_module_find_stored(&copy->model, copy->source, module, &stored, err));
     if (!is_quantised(module)) { return refuse_packed_table(&stored, err); }
     if (!qr_weight_is_plain(stored.desc.format)) { return refuse_quantised(job, err); }
+    const qrun_mixed *mixed = job->params->mixed;
+    const qr_weight_format format = mixed != NULL ? qr_mixed_format(mixed, module->role, module->layer) : job->format;
+    if (is_kept_whole(&stored, format)) { return QRUN_OK; }
+    if (qr_weight_is_plain(format) && qr_model_is_transposed(&copy->model, module->role)) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: is stored [in, out], and not converted to %s that way; use `raise_to=int8`",
+                       stored.codes->name, qr_weight_format_name(format));
+    }
     linear_matrix *matrix = &job->matrices[job->n_matrices++];
     *matrix = (linear_matrix){.stored = stored,
                               .role = module->role,
                               .layer = module->layer,
                               .expert = module->expert,
                               .desc = module->matrix->desc};
-    matrix->desc.format = job->format;
-    matrix->desc.block = qr_weight_is_nf4(job->format) ? QR_NF4_BLOCK : 0;
+    matrix->desc.format = format;
+    matrix->desc.block = qr_weight_is_nf4(matrix->desc.format) ? QR_NF4_BLOCK : 0;
     return QRUN_OK;
 }
 
@@ -125,7 +153,7 @@ static qr_safetensors_spec spec_of(const output_tensor *output) {
 
 static qrun_status add_matrix(folder_job *job, linear_matrix *matrix, qr_error *err) {
     for (int part = 0; part < QR_BNB_PART_COUNT; part++) {
-        if (!qr_bnb_has_part(job->format, (qr_bnb_part)part)) { continue; }
+        if (!qr_bnb_has_part(matrix->desc.format, (qr_bnb_part)part)) { continue; }
         output_tensor *output = &job->outputs[job->n_outputs++];
         *output = (output_tensor){.source = matrix->stored.codes, .matrix = matrix, .part = (qr_bnb_part)part};
         output->name = part_name(job, matrix, output->part);
@@ -199,10 +227,10 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
     qrun_context *context = job->copy.model.context;
     const qr_stored_weight *stored = &matrix->stored;
     const qr_row_source rows = qr_stored_rows(stored, job->copy.model.family->transposed);
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     const qrun_status status =
         qr_weight_quantize_host(context->backend, &matrix->desc, &rows, stored->codes->name, &job->host, err);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     QR_RETURN_IF_ERROR(status);
     if (stored->is_last) { QR_RETURN_IF_ERROR(qr_safetensors_finish(job->copy.source, stored->codes, err)); }
     QR_RETURN_IF_ERROR(check_finite(matrix, &job->host, err));
@@ -213,9 +241,10 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
 /* The length of a state depends on the digits of the offset, so double-quantised matrices are read before anything is
  * written. */
 static qrun_status make_states(folder_job *job, qr_error *err) {
-    for (size_t i = 0; i < job->n_matrices && job->format != QR_WEIGHT_INT8; i++) {
+    for (size_t i = 0; i < job->n_matrices; i++) {
         linear_matrix *matrix = &job->matrices[i];
-        if (job->format == QR_WEIGHT_NF4_DQ) {
+        if (!qr_weight_is_nf4(matrix->desc.format)) { continue; }
+        if (matrix->desc.format == QR_WEIGHT_NF4_DQ) {
             QR_RETURN_IF_ERROR(quantize_matrix(job, matrix, err));
             matrix->nested_offset = job->host.nested_offset;
             matrix->nested_absmax = job->host.nested_absmax; /* owned from here on */
@@ -240,7 +269,7 @@ static const void *part_bytes(const folder_job *job, const output_tensor *output
     switch (output->part) {
         case QR_BNB_CODES: return job->host.codes;
         case QR_BNB_ABSMAX:
-            return job->format == QR_WEIGHT_NF4_DQ ? (const void *)job->host.absmax_codes : job->host.absmax;
+            return matrix->desc.format == QR_WEIGHT_NF4_DQ ? (const void *)job->host.absmax_codes : job->host.absmax;
         case QR_BNB_QUANT_MAP: return qr_nf4_code;
         case QR_BNB_NESTED_ABSMAX: return matrix->nested_absmax;
         case QR_BNB_NESTED_QUANT_MAP: return qr_dynamic8_map(true);
@@ -278,20 +307,62 @@ static qrun_status write_tensors(folder_job *job, qr_error *err) {
 static const char *const multimodal_skips[] = {"lm_head", "vision_tower", "multi_modal_projector", "model.vision_tower",
                                                "model.multi_modal_projector"};
 
+/* The modules that are not quantised; none: those that transformers leaves out by itself. The names are lent. */
+typedef struct skip_list {
+    const char **names;
+    size_t n, capacity;
+} skip_list;
+
+static qrun_status skip(skip_list *skips, const char *name, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_array_grow(&skips->names, &skips->capacity, skips->n + 1, sizeof *skips->names,
+                                     "the names of modules", err));
+    skips->names[skips->n++] = name;
+    return QRUN_OK;
+}
+
+static qrun_status list_skips(const qrun_model *model, bool lists_some, skip_list *skips, qr_error *err) {
+    const bool has_experts = model->expert_weights != NULL;
+    const size_t n_multimodal = model->config.is_multimodal && !has_experts ? QR_COUNT_OF(multimodal_skips) : 0;
+    for (size_t i = 0; i < n_multimodal; i++) { QR_RETURN_IF_ERROR(skip(skips, multimodal_skips[i], err)); }
+    if (n_multimodal == 0 && (has_experts || lists_some)) { QR_RETURN_IF_ERROR(skip(skips, "lm_head", err)); }
+    if (!has_experts) { return QRUN_OK; }
+    return skip(skips, qr_family_name_in_layer(model->family->modules[QR_ROLE_ROUTER]), err);
+}
+
 static qrun_status edit_config(void *arg, qr_buffer *config, const char *what, qr_error *err) {
     const folder_job *job = arg;
     const qrun_model *model = &job->copy.model;
     qr_buffer edited = {0};
-    const char *const *skips = model->config.is_multimodal ? multimodal_skips : NULL;
-    size_t n_skips = skips != NULL ? QR_COUNT_OF(multimodal_skips) : 0;
-    const char *const router_skips[] = {"lm_head", model->expert_weights != NULL
-                                                       ? qr_family_name_in_layer(model->family->modules[QR_ROLE_ROUTER])
-                                                       : ""};
-    if (model->expert_weights != NULL) { skips = router_skips, n_skips = QR_COUNT_OF(router_skips); }
-    const qrun_status status =
-        qr_quantized_config_append(config->data, config->size, what, job->format, skips, n_skips, &edited, err);
+    skip_list skips = {0};
+    char **raised = NULL;
+    size_t n_raised = 0;
+    qrun_status status = QRUN_OK;
+    if (job->params->mixed != NULL) {
+        QR_TRY(qr_mixed_plain_names(job->params->mixed, model, &raised, &n_raised, err));
+    }
+    QR_TRY(list_skips(model, n_raised > 0, &skips, err));
+    for (size_t i = 0; i < n_raised; i++) { QR_TRY(skip(&skips, raised[i], err)); }
+    QR_TRY(
+        qr_quantized_config_append(config->data, config->size, what, job->format, skips.names, skips.n, &edited, err));
     qr_buffer_free(config);
     *config = edited;
+    edited = (qr_buffer){0};
+out:
+    qr_buffer_free(&edited);
+    for (size_t i = 0; i < n_raised; i++) { qr_free(raised[i]); }
+    qr_free(raised);
+    qr_free(skips.names);
+    return status;
+}
+
+/* What was measured, beside the weights that it chose the formats of. */
+static qrun_status write_measured(const folder_job *job, qr_error *err) {
+    const qrun_mixed *mixed = job->params->mixed;
+    if (mixed == NULL) { return QRUN_OK; }
+    char *path = qr_path_join(job->copy.folder.partial_path, QR_MIXED_FILE);
+    if (path == NULL) { return qr_fail_memory(err, QR_MIXED_FILE, strlen(QR_MIXED_FILE)); }
+    const qrun_status status = qr_file_write(path, mixed->json, strlen(mixed->json), err);
+    qr_free(path);
     return status;
 }
 
@@ -315,10 +386,12 @@ qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_para
         (qr_folder_copy){.verb = "quantising", .progress = params->progress, .progress_user = params->progress_user};
     QR_TRY(qr_folder_copy_read(&job.copy, context, params->path, error));
     if (job.copy.model.prequantized) { QR_TRY(refuse_quantised(&job, error)); }
+    QR_TRY(check_measured(&job, error));
     QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
     QR_TRY(list_outputs(&job, error));
     QR_TRY(make_states(&job, error));
     QR_TRY(write_tensors(&job, error));
+    QR_TRY(write_measured(&job, error));
     /* A matrix alone in a shard is read once, so bytes may be missing. */
     QR_TRY(qr_folder_copy_advance(&job.copy, job.copy.total_bytes - job.copy.done_bytes, error));
     QR_TRY(qr_folder_copy_finish(&job.copy, edit_config, &job, error));

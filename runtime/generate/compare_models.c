@@ -44,16 +44,13 @@ static void compare_row(compare_state *state, const float *p, const float *q) {
     qrun_difference *d = state->difference;
     const int64_t vocab = state->vocab;
     const double p_sum = qr_log_sum_exp(p, vocab), q_sum = qr_log_sum_exp(q, vocab);
-    double kl = 0;
+    const double kl = qr_logits_kl(p, p_sum, q, q_sum, vocab);
     for (int64_t i = 0; i < vocab; i++) {
         const double difference = fabs((double)p[i] - (double)q[i]);
         state->sum_difference += difference;
         d->max_logit_difference = fmax(d->max_logit_difference, difference);
         d->max_abs_logit = fmax(d->max_abs_logit, fabs((double)p[i]));
-        const double log_p = (double)p[i] - p_sum;
-        kl += exp(log_p) * (log_p - ((double)q[i] - q_sum));
     }
-    kl = fmax(kl, 0); /* rounding can make it negative where the two are equal */
     state->sum_kl += kl;
     d->max_kl = fmax(d->max_kl, kl);
     d->n_same_greedy += best(p, vocab) == best(q, vocab);
@@ -86,9 +83,7 @@ static qrun_status take_pass(void *arg, qrun_session *session, int64_t first, in
 static qrun_status tokenize(compare_state *state, const qrun_model *model, qr_tokens *tokens, qr_error *err) {
     const qrun_compare_params *params = state->params;
     const char *text = params->text != NULL ? params->text : default_text;
-    const size_t n_bytes = params->text != NULL && params->text_bytes > 0 ? params->text_bytes : strlen(text);
-    const qr_encode_options options = {.add_special = true};
-    return qr_tokenizer_encode(model->tokenizer->tokenizer, text, n_bytes, &options, tokens, err);
+    return qr_scored_text_encode(model, text, params->text != NULL ? params->text_bytes : 0, tokens, err);
 }
 
 /* The tokens to compare at, from the first model's tokenizer, and memory for its logits. */

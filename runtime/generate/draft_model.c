@@ -305,7 +305,7 @@ static qrun_status draft_all(qr_draft_model *d, draft_item *items, int64_t n_ite
 void qr_draft_model_run(qr_draft_model *d, qr_sequence *const *sequences, int64_t n) {
     draft_item items[QR_DRAFT_SEQUENCES];
     int64_t n_items = 0;
-    pthread_mutex_lock(&d->model->context->compute_lock);
+    qr_compute_lock(d->model->context);
     d->n_runs++;
     for (int64_t i = 0; i < n; i++) { n_items += begin_item(d, sequences[i], &items[n_items]); }
     const qrun_status status = draft_all(d, items, n_items, NULL);
@@ -317,7 +317,7 @@ void qr_draft_model_run(qr_draft_model *d, qr_sequence *const *sequences, int64_
             items[i].slot->request = 0;
         }
     }
-    pthread_mutex_unlock(&d->model->context->compute_lock);
+    qr_compute_unlock(d->model->context);
 }
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */

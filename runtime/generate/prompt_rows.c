@@ -61,10 +61,10 @@ static qrun_status score_piece(const row_piece *piece, bool *is_open, qr_error *
     row_piece scored = *piece;
     scored.n = qr_min(piece->n, request->n_prompt - 1 - piece->first); /* the last row predicts the answer */
     if (scored.n > 0) {
-        pthread_mutex_lock(&context->compute_lock);
+        qr_compute_lock(context);
         const qrun_status status =
             qr_forward_logits(session->forward, scored.first_row, scored.n, session->logits, err);
-        pthread_mutex_unlock(&context->compute_lock);
+        qr_compute_unlock(context);
         if (status != QRUN_OK) { return status; }
         qr_threads_run(context->threads, scored.n, score_row, &scored);
     }
@@ -100,9 +100,9 @@ static qrun_status pool_piece(const row_piece *piece, bool *is_open, qr_error *e
     qr_request *request = piece->sequence->request;
     qrun_context *context = session->model->context;
     const int64_t dim = session->model->shape.hidden, last = request->n_prompt - 1;
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     const qrun_status status = qr_forward_hidden(session->forward, piece->first_row, piece->n, session->logits, err);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
     if (status != QRUN_OK) { return status; }
     for (int64_t i = 0; i < piece->n; i++) {
         if (request->pooling == QRUN_POOLING_LAST && piece->first + i < last) { continue; }

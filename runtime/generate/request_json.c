@@ -18,6 +18,7 @@ typedef struct parsed_request {
     char *messages_json, *tools_json, *template_json;
     int32_t *token_ids;
     const char **stops;
+    const struct qrun_adapter *adapter; /* taken by name */
 } parsed_request;
 
 static void free_parsed(parsed_request *parsed) {
@@ -27,6 +28,7 @@ static void free_parsed(parsed_request *parsed) {
     qr_free(parsed->template_json);
     qr_free(parsed->token_ids);
     qr_free(parsed->stops);
+    qr_adapter_count_requests(parsed->adapter, -1);
 }
 
 /* The members of a request, beside those of generation_json. Those with an offset are read into that field of the
@@ -128,12 +130,11 @@ static qrun_status read_stops(parsed_request *parsed, qrun_request_params *param
     return QRUN_OK;
 }
 
-static qrun_status read_adapter(const parsed_request *parsed, qrun_model *model, qrun_request_params *params,
-                                qr_error *err) {
+static qrun_status read_adapter(parsed_request *parsed, qrun_model *model, qrun_request_params *params, qr_error *err) {
     const char *name = NULL;
     QR_RETURN_IF_ERROR(qr_json_get_string(parsed->root, "adapter", &name, parsed->what, err));
     if (name == NULL) { return QRUN_OK; }
-    params->adapter = name[0] == '\0' ? NULL : qr_adapter_named(model, name);
+    params->adapter = parsed->adapter = name[0] == '\0' ? NULL : qr_adapter_take(model, name);
     if (params->adapter != NULL || name[0] == '\0') { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_NOT_FOUND, "%s: no adapter named \"%s\" is open; open it first (`adapter`)",
                    parsed->what, name);

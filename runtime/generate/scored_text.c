@@ -1,5 +1,8 @@
 #include "runtime/generate/scored_text.h"
 
+#include <math.h>
+#include <string.h>
+
 #include "base/sizes.h"
 #include "runtime/model/adapter.h"
 #include "runtime/model/rope.h"
@@ -15,15 +18,34 @@ qrun_status qr_scored_text_begin(qrun_session *session, qr_error *err) {
         atomic_store(&session->stepping, false);
         return qr_fail(err, QRUN_ERROR_BUSY, "the session still has requests; run them first");
     }
-    pthread_mutex_lock(&session->model->context->compute_lock);
+    qr_compute_lock(session->model->context);
     const qrun_status status = qr_states_copy(session, err); /* the text runs in a slot that snapshots are taken of */
     if (status != QRUN_OK) { qr_scored_text_end(session); }
     return status;
 }
 
 void qr_scored_text_end(qrun_session *session) {
-    pthread_mutex_unlock(&session->model->context->compute_lock);
+    qr_compute_unlock(session->model->context);
     atomic_store(&session->stepping, false);
+}
+
+qrun_status qr_scored_text_encode(const qrun_model *model, const char *text, size_t text_bytes, qr_tokens *tokens,
+                                  qr_error *err) {
+    const qr_encode_options options = {.add_special = true};
+    if (model->tokenizer == NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s has no tokenizer.json, so it can read no text", model->folder);
+    }
+    return qr_tokenizer_encode(model->tokenizer->tokenizer, text, text_bytes > 0 ? text_bytes : strlen(text), &options,
+                               tokens, err);
+}
+
+double qr_logits_kl(const float *p, double p_sum, const float *q, double q_sum, int64_t n) {
+    double kl = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double log_p = (double)p[i] - p_sum;
+        kl += exp(log_p) * (log_p - ((double)q[i] - q_sum));
+    }
+    return fmax(kl, 0); /* rounding can make it negative where the two are equal */
 }
 
 qrun_status qr_scored_text_progress(qrun_progress_fn progress, void *user, int64_t done, int64_t total, qr_error *err) {

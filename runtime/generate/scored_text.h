@@ -10,6 +10,14 @@
 qrun_status qr_scored_text_begin(qrun_session *session, qr_error *err);
 void qr_scored_text_end(qrun_session *session);
 
+/* The tokens of a text, with what the tokenizer puts around it. text_bytes 0: it is NUL-terminated.
+ * QRUN_ERROR_UNSUPPORTED for a model without tokenizer. */
+qrun_status qr_scored_text_encode(const qrun_model *model, const char *text, size_t text_bytes, qr_tokens *tokens,
+                                  qr_error *err);
+
+/* Kullback-Leibler divergence of q's distribution from p's, both logits [n]; with their qr_log_sum_exp. Not below 0. */
+double qr_logits_kl(const float *p, double p_sum, const float *q, double q_sum, int64_t n);
+
 /* Reports done of total tokens, where progress is not NULL. QRUN_ERROR_CANCELLED when it returns false. */
 qrun_status qr_scored_text_progress(qrun_progress_fn progress, void *user, int64_t done, int64_t total, qr_error *err);
 

@@ -152,7 +152,7 @@ typedef struct advice {
 
 /* What would make this session fit, without what is set already. */
 static advice advise(const qrun_model *model, const qr_session_sizes *sizes, bool can_have_more) {
-    char smaller[80] = "";
+    char smaller[96] = "";
     const char *parts[3];
     int n_parts = 0;
     const qr_options_text options = qr_model_smaller_options(model);
@@ -358,6 +358,7 @@ static qrun_plan_info describe_plan(const qrun_model *model, const qr_session_si
     return (qrun_plan_info){
         .struct_size = sizeof(qrun_plan_info),
         .fits = fits,
+        .n_parameters = model->n_parameters,
         .total_bytes = qr_plan_total(plan),
         .budget_bytes = sizes->budget_bytes,
         .context_tokens = (int32_t)(fits ? qr_min(sizes->context_tokens, sizes->pool_tokens) : sizes->context_tokens),

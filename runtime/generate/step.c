@@ -289,11 +289,11 @@ static qrun_status copy_pages(qrun_session *session, qr_error *err) {
 }
 
 static qrun_status compute(qrun_session *session, qr_error *err) {
-    pthread_mutex_t *compute_lock = &session->model->context->compute_lock;
+    qrun_context *context = session->model->context;
     qr_batch *batch;
     list_next_tokens(session);
     const qr_batch_sizes sizes = measure_step(session);
-    pthread_mutex_lock(compute_lock);
+    qr_compute_lock(context);
     qrun_status status = QRUN_OK;
     QR_TRY(qr_forward_begin(session->forward, &sizes, &batch, err));
     fill_batch(session, batch);
@@ -302,7 +302,7 @@ static qrun_status compute(qrun_session *session, qr_error *err) {
     QR_TRY(qr_states_copy(session, err));
     QR_TRY(session->step.is_decode ? qr_forward_decode(session->forward, err) : qr_forward_run(session->forward, err));
 out:
-    pthread_mutex_unlock(compute_lock);
+    qr_compute_unlock(context);
     return status;
 }
 
@@ -410,11 +410,11 @@ static qrun_status sample_tokens(qrun_session *session, qr_error *err) {
     for (int64_t row = 0; row < step->n_rows; row += session->sizes.forward.max_logit_rows) {
         sampling_piece piece = piece_from(session, row, n_next);
         n_next += piece.n_next;
-        pthread_mutex_lock(&context->compute_lock);
+        qr_compute_lock(context);
         qrun_status status = sample_rows(&piece, n_on_device, err);
         n_on_device += piece.n_on_device;
         if (status == QRUN_OK && n_next == step->n_next) { status = take_sampled(session, err); }
-        pthread_mutex_unlock(&context->compute_lock);
+        qr_compute_unlock(context);
         if (status != QRUN_OK) { return status; }
         if (piece.n_on_device < piece.n_next) {
             qr_threads_run(context->threads, piece.n_next, sample_on_host, &piece);

@@ -89,6 +89,26 @@ static qrun_status check_rank(const qr_adapter_module *module, qr_error *err) {
                    (long long)module->rank, QR_MAX_LORA_RANK);
 }
 
+/* Around what one module writes; nothing while sizes are counted. Steps of sessions run in between. */
+static void begin_module(const load_state *state) {
+    if (state->layout.base != NULL) { qr_compute_lock(state->made->model->context); }
+}
+
+static void end_module(const load_state *state) {
+    if (state->layout.base != NULL) { qr_compute_unlock(state->made->model->context); }
+}
+
+static qrun_status put_linear(load_state *state, const qr_adapter_module *module, const qr_linear_layer *linear,
+                              qr_error *err) {
+    qr_lora_factor factor = {.rank = (int32_t)module->rank, .scale = (float)module->scale};
+    QR_RETURN_IF_ERROR(put_factor(state, module->a, &factor.a, err));
+    QR_RETURN_IF_ERROR(put_factor(state, module->b, &factor.b, err));
+    if (module->magnitude != NULL) { QR_RETURN_IF_ERROR(put_ratio(state, module, linear, &factor, err)); }
+    if (state->layout.base == NULL) { return QRUN_OK; }
+    qr_backend *backend = state->made->model->context->backend;
+    return backend->copy_in(backend, table_entry(state->made, linear->slot), &factor, sizeof factor, err);
+}
+
 static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
     load_state *state = arg;
     const qr_adapter_module *module = find_module(state, layer, role);
@@ -97,13 +117,20 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
         qr_adapter_check_shape(module, module->out_features, module->in_features, &linear->weight.desc, err));
     QR_RETURN_IF_ERROR(check_rank(module, err));
     state->n_matched++;
-    qr_lora_factor factor = {.rank = (int32_t)module->rank, .scale = (float)module->scale};
-    QR_RETURN_IF_ERROR(put_factor(state, module->a, &factor.a, err));
-    QR_RETURN_IF_ERROR(put_factor(state, module->b, &factor.b, err));
-    if (module->magnitude != NULL) { QR_RETURN_IF_ERROR(put_ratio(state, module, linear, &factor, err)); }
-    if (state->layout.base == NULL) { return QRUN_OK; }
+    begin_module(state);
+    const qrun_status status = put_linear(state, module, linear, err);
+    end_module(state);
+    return status;
+}
+
+static qrun_status put_experts(load_state *state, const qr_adapter_module *module, int32_t slot, qr_error *err) {
     qr_backend *backend = state->made->model->context->backend;
-    return backend->copy_in(backend, table_entry(state->made, linear->slot), &factor, sizeof factor, err);
+    float *a = qr_layout_take(&state->layout, qr_tensor_elements(module->a), sizeof *a);
+    float *b = qr_layout_take(&state->layout, qr_tensor_elements(module->b), sizeof *b);
+    if (a == NULL) { return QRUN_OK; }
+    const qr_lora_factor factor = {.a = a, .b = b, .rank = (int32_t)module->rank, .scale = (float)module->scale};
+    QR_RETURN_IF_ERROR(qr_expert_pair_put(backend, module, a, b, err));
+    return backend->copy_in(backend, table_entry(state->made, slot), &factor, sizeof factor, err);
 }
 
 static qrun_status visit_experts(load_state *state, int64_t l, qr_tensor_role role, qr_error *err) {
@@ -114,14 +141,10 @@ static qrun_status visit_experts(load_state *state, int64_t l, qr_tensor_role ro
     QR_RETURN_IF_ERROR(qr_expert_pair_check(model, module, layer, role, err));
     QR_RETURN_IF_ERROR(check_rank(module, err));
     state->n_matched++;
-    float *a = qr_layout_take(&state->layout, qr_tensor_elements(module->a), sizeof *a);
-    float *b = qr_layout_take(&state->layout, qr_tensor_elements(module->b), sizeof *b);
-    if (a == NULL) { return QRUN_OK; }
-    qr_backend *backend = model->context->backend;
-    const qr_lora_factor factor = {.a = a, .b = b, .rank = (int32_t)module->rank, .scale = (float)module->scale};
-    QR_RETURN_IF_ERROR(qr_expert_pair_put(backend, module, a, b, err));
-    const int32_t slot = qr_expert_pair_shape_of(model, layer, role).slot;
-    return backend->copy_in(backend, table_entry(state->made, slot), &factor, sizeof factor, err);
+    begin_module(state);
+    const qrun_status status = put_experts(state, module, qr_expert_pair_shape_of(model, layer, role).slot, err);
+    end_module(state);
+    return status;
 }
 
 /* Every linear layer, and the experts of every layer that has any. */
@@ -172,37 +195,53 @@ static qrun_status make_table(qrun_model *model, qr_error *err) {
     return QRUN_OK;
 }
 
+/* Memory for what the first walk has counted, and the second one writes. */
+static qrun_status make_memory(load_state *state, qr_error *err) {
+    qrun_adapter *made = state->made;
+    qr_backend *backend = made->model->context->backend;
+    const size_t n_bytes = state->layout.offset, n_workspace = state->workspace.n_bytes;
+    made->is_on_device = true;
+    QR_RETURN_IF_ERROR(make_table(made->model, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->memory, err));
+    made->memory_bytes = n_bytes;
+    state->layout = (qr_layout){.base = made->memory};
+    return backend->memory_create(backend, QR_MEMORY_DEVICE, n_workspace, &state->workspace.memory, err);
+}
+
+/* The lock is held for one module at a time: no step waits for the whole adapter. No request names it before all of
+ * it is there. */
 static qrun_status load(qrun_adapter *made, const qr_adapter *adapter, const char *path, qr_error *err) {
-    qrun_model *model = made->model;
-    qr_backend *backend = model->context->backend;
+    qrun_context *context = made->model->context;
     load_state state = {.made = made, .adapter = adapter};
-    qrun_status status = QRUN_OK;
-    QR_TRY(visit_all(&state, err));
-    QR_TRY(refuse_unmatched(&state, path, err));
-    QR_TRY(make_table(model, err));
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, state.layout.offset, &made->memory, err));
-    made->memory_bytes = state.layout.offset;
-    QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, state.workspace.n_bytes, &state.workspace.memory, err));
-    state.layout = (qr_layout){.base = made->memory};
-    QR_TRY(visit_all(&state, err));
-    QR_TRY(qr_adapter_modules_load(made, adapter, path, err));
-    if (adapter->config.use_dora) { atomic_fetch_or(&model->dora_adapters, UINT64_C(1) << made->index); }
-out:
+    QR_RETURN_IF_ERROR(visit_all(&state, err));
+    QR_RETURN_IF_ERROR(refuse_unmatched(&state, path, err));
+    qr_compute_lock(context);
+    qrun_status status = make_memory(&state, err);
+    qr_compute_unlock(context);
+    if (status == QRUN_OK) { status = visit_all(&state, err); }
+    qr_compute_lock(context);
+    if (status == QRUN_OK) { status = qr_adapter_modules_load(made, adapter, path, err); }
+    if (status == QRUN_OK && adapter->config.use_dora) {
+        atomic_fetch_or(&made->model->dora_adapters, UINT64_C(1) << made->index);
+    }
+    qr_backend *backend = context->backend;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, state.workspace.memory, state.workspace.n_bytes);
+    qr_compute_unlock(context);
     return status;
 }
 
+/* Under the lock, where anything of it is on the device. */
 static void release(qrun_adapter *adapter) {
     qrun_model *model = adapter->model;
     qr_backend *backend = model->context->backend;
-    if (model->lora_table != NULL && adapter->index >= 0) {
-        for (int32_t slot = 0; slot < model->n_slots; slot++) {
+    if (adapter->is_on_device) {
+        for (int32_t slot = 0; model->lora_table != NULL && slot < model->n_slots; slot++) {
             (void)backend->fill_zero(backend, table_entry(adapter, slot), sizeof(qr_lora_factor), NULL);
         }
         atomic_fetch_and(&model->dora_adapters, ~(UINT64_C(1) << adapter->index));
+        qr_adapter_modules_release(adapter);
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, adapter->memory, adapter->memory_bytes);
     }
-    qr_adapter_modules_release(adapter);
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, adapter->memory, adapter->memory_bytes);
     if (adapter->index >= 0 && model->adapters[adapter->index] == adapter) { model->adapters[adapter->index] = NULL; }
     qr_free(adapter->name);
     qr_free(adapter);
@@ -210,18 +249,29 @@ static void release(qrun_adapter *adapter) {
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-const struct qrun_adapter *qr_adapter_named(qrun_model *model, const char *name) {
-    const qrun_adapter *found = NULL;
-    pthread_mutex_lock(&model->lock);
-    for (int i = 0; i < QR_MAX_ADAPTERS && found == NULL; i++) {
-        const qrun_adapter *adapter = model->adapters[i];
-        if (adapter != NULL && strcmp(adapter->name, name) == 0) { found = adapter; }
+/* Under the model's lock. */
+static qrun_adapter *find_named(const qrun_model *model, const char *name) {
+    for (int i = 0; i < QR_MAX_ADAPTERS; i++) {
+        if (model->adapters[i] != NULL && strcmp(model->adapters[i]->name, name) == 0) { return model->adapters[i]; }
     }
+    return NULL;
+}
+
+static bool is_name_taken(qrun_model *model, const char *name) {
+    pthread_mutex_lock(&model->lock);
+    const bool taken = find_named(model, name) != NULL;
+    pthread_mutex_unlock(&model->lock);
+    return taken;
+}
+
+const struct qrun_adapter *qr_adapter_take(qrun_model *model, const char *name) {
+    pthread_mutex_lock(&model->lock);
+    qrun_adapter *found = find_named(model, name);
+    if (found != NULL) { found->n_requests++; }
     pthread_mutex_unlock(&model->lock);
     return found;
 }
 
-/* The last component of a path, without trailing slashes. */
 /* The last part of a path, or of an id without its revision. */
 static char *name_of_path(const char *path) {
     size_t end = qr_file_exists(path) ? strlen(path) : strcspn(path, "@");
@@ -264,18 +314,27 @@ static uint64_t hash_content(const qr_adapter *adapter) {
     return qr_hash_mix(hash);
 }
 
+/* What comes from a slow disk is read while the engine computes: the sum looks at all of it. */
 static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *err) {
     qr_adapter *adapter;
     QR_RETURN_IF_ERROR(qr_adapter_open(path, &adapter, err));
-    pthread_mutex_lock(&made->model->context->compute_lock);
-    qrun_status status = load(made, adapter, path, err);
-    made->content_hash = hash_content(adapter); /* before the files are checked, as all that is read of them */
+    made->content_hash = hash_content(adapter);
+    qrun_status status = qr_safetensors_check(adapter->file, err);
+    if (status == QRUN_OK) { status = load(made, adapter, path, err); }
     if (status == QRUN_OK) { status = qr_safetensors_check(adapter->file, err); }
-    pthread_mutex_unlock(&made->model->context->compute_lock);
     const bool names_path = err == NULL || strncmp(err->message, path, strlen(path)) == 0;
     if (status != QRUN_OK && !names_path) { qr_error_prefix(err, path); }
     qr_adapter_close(adapter);
     return status;
+}
+
+/* One that could not be opened. Files that are refused never make a step wait. */
+static void discard(qrun_adapter *made) {
+    qrun_context *context = made->model->context;
+    const bool is_on_device = made->is_on_device;
+    if (is_on_device) { qr_compute_lock(context); }
+    release(made);
+    if (is_on_device) { qr_compute_unlock(context); }
 }
 
 qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *name, qrun_adapter **adapter,
@@ -291,7 +350,7 @@ qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *n
     QR_TRY(take_index(model, made, error));
     made->name = name != NULL ? qr_strdup(name) : name_of_path(path);
     if (made->name == NULL) { QR_TRY(qr_fail_memory(error, "an adapter's name", strlen(path))); }
-    if (qr_adapter_named(model, made->name) != NULL) {
+    if (is_name_taken(model, made->name)) {
         QR_TRY(qr_fail(error, QRUN_ERROR_ARGUMENT, "an adapter named \"%s\" is already open; choose another name",
                        made->name));
     }
@@ -302,7 +361,7 @@ qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *n
     *adapter = made;
     return QRUN_OK;
 out:
-    release(made);
+    discard(made);
     return status;
 }
 
@@ -319,15 +378,14 @@ static bool take_out(const qrun_adapter *adapter) {
 qrun_status qrun_adapter_close(qrun_adapter *adapter, qrun_error *error) {
     if (adapter == NULL) { return QRUN_OK; }
     qrun_model *model = adapter->model;
-    pthread_mutex_t *compute_lock = &model->context->compute_lock;
     if (model->replaced_by == adapter && qr_model_count_sessions(model, 0) > 0) {
         return qr_fail(error, QRUN_ERROR_BUSY, "adapter %s replaces whole modules, and a session of its model exists",
                        adapter->name);
     }
-    pthread_mutex_lock(compute_lock); /* until its rows of the table are free again */
+    qr_compute_lock(model->context); /* until its rows of the table are free again */
     const bool is_free = take_out(adapter);
     if (is_free) { release(adapter); }
-    pthread_mutex_unlock(compute_lock);
+    qr_compute_unlock(model->context);
     return is_free ? QRUN_OK : qr_fail(error, QRUN_ERROR_BUSY, "adapter %s: a request still uses it", adapter->name);
 }
 

@@ -20,6 +20,7 @@ struct qrun_adapter {
     int64_t original_vocab; /* the model's own, while the adapter's tables have more rows; 0: they have not */
     int64_t identity;       /* 1 …; no other adapter of the process has or had it */
     int64_t n_requests;     /* that name it; under the model's lock */
+    bool is_on_device;      /* something of it may be there */
 };
 
 /* −1 for NULL, the base model. */
@@ -47,8 +48,9 @@ qrun_status qr_adapter_check_owner(const qrun_model *model, const struct qrun_ad
 qrun_status qr_adapter_check_shape(const qr_adapter_module *module, int64_t rows, int64_t cols,
                                    const qr_weight_desc *desc, qr_error *err);
 
-/* The open adapter of that name, or NULL. */
-const struct qrun_adapter *qr_adapter_named(qrun_model *model, const char *name);
+/* The open adapter of that name, or NULL. Counted as a request is, so that it stays until it is given back by
+ * qr_adapter_count_requests with −1. */
+const struct qrun_adapter *qr_adapter_take(qrun_model *model, const char *name);
 
 /* Device memory of the open adapters and their table. */
 int64_t qr_adapters_bytes(qrun_model *model);

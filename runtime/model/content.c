@@ -28,10 +28,10 @@ static qrun_status add_memory(const qrun_model *model, const void *memory, size_
     for (size_t done = 0; done < n_bytes; done += h->n_bytes) {
         const size_t left = n_bytes - done, most = (size_t)N_PIECES * PIECE_BYTES;
         h->n_bytes = left < most ? left : most;
-        pthread_mutex_lock(&context->compute_lock);
+        qr_compute_lock(context);
         const qrun_status status = context->backend->copy_out(context->backend, h->bytes,
                                                               (const unsigned char *)memory + done, h->n_bytes, err);
-        pthread_mutex_unlock(&context->compute_lock);
+        qr_compute_unlock(context);
         if (status != QRUN_OK) { return status; }
         const int64_t n_pieces = qr_ceil_div((int64_t)h->n_bytes, PIECE_BYTES);
         qr_threads_run(context->threads, n_pieces, hash_piece, h);

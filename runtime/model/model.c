@@ -467,6 +467,26 @@ static qrun_status make_expert_tables(qrun_model *model, qr_error *err) {
     return QRUN_OK;
 }
 
+/* Whether a folder has matrices in INT8 where its config says NF4, or the other way round; or unquantised ones. */
+static qrun_status note_mixed(void *arg, const qr_module *module, qr_error *err) {
+    (void)err;
+    qrun_model *model = arg;
+    if (module->matrix == NULL || !qr_role_is_quantised(module->role)) { return QRUN_OK; }
+    const qr_weight_format format = module->matrix->desc.format;
+    const bool is_other = qr_weight_is_nf4(model->linear_format) ? format == QR_WEIGHT_INT8 : qr_weight_is_nf4(format);
+    if (is_other) { model->is_mixed = true; }
+    if (qr_weight_is_plain(format)) { model->is_partly_plain = true; }
+    return QRUN_OK;
+}
+
+const char *qr_model_quant_name(const qrun_model *model) {
+    return model->is_mixed || model->is_partly_plain ? "mixed" : qr_weight_format_name(model->linear_format);
+}
+
+static void hold_in_int8(qr_weight *table) {
+    if (qr_weight_is_plain(table->desc.format)) { set_format(&table->desc, QR_WEIGHT_INT8, 0); }
+}
+
 qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *options, const qr_safetensors *source,
                               qr_error *err) {
     model->layers = qr_alloc_array_zeroed((size_t)model->shape.n_layers, sizeof *model->layers);
@@ -476,18 +496,32 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
     shape_modules(&state);
     QR_RETURN_IF_ERROR(describe_kv_groups(model, err));
     QR_RETURN_IF_ERROR(qr_model_each_module(model, describe_module, &state, err));
-    qr_weight *head = model->shape.tied_head ? &model->embedding : &model->head;
-    if (options->head_int8 && qr_weight_is_plain(head->desc.format)) { set_format(&head->desc, QR_WEIGHT_INT8, 0); }
+    model->is_mixed = model->is_partly_plain = false;
+    if (model->prequantized) { (void)qr_model_each_module(model, note_mixed, model, NULL); }
+    if (options->head_int8) { hold_in_int8(model->shape.tied_head ? &model->embedding : &model->head); }
+    if (options->embedding_int8) {
+        hold_in_int8(&model->embedding);
+        hold_in_int8(&model->inputs.embedding);
+    }
     model->weight_bytes = qr_model_place_weights(model, NULL);
     return QRUN_OK;
 }
 
 qr_options_text qr_model_smaller_options(const qrun_model *model) {
-    const bool quant = !model->prequantized && model->linear_format != QR_WEIGHT_NF4_DQ;
-    const bool head = model->head.desc.format != QR_WEIGHT_INT8;
-    qr_options_text fields;
-    (void)snprintf(fields.text, sizeof fields.text, "%s%s%s", quant ? "`quant=nf4-dq`" : "", quant && head ? ", " : "",
-                   head ? "`quant_head_int8`" : "");
+    const struct {
+        bool helps;
+        const char *name;
+    } options[] = {
+        {!model->prequantized && model->linear_format != QR_WEIGHT_NF4_DQ, "`quant=nf4-dq`"},
+        {model->head.desc.format != QR_WEIGHT_INT8, "`quant_head_int8`"},
+        {!model->shape.tied_head && model->embedding.desc.format != QR_WEIGHT_INT8, "`quant_embedding_int8`"},
+    };
+    qr_options_text fields = {""};
+    size_t n = 0;
+    for (size_t i = 0; i < QR_COUNT_OF(options); i++) {
+        if (!options[i].helps) { continue; }
+        n += (size_t)snprintf(fields.text + n, sizeof fields.text - n, "%s%s", n > 0 ? ", " : "", options[i].name);
+    }
     return fields;
 }
 

@@ -145,12 +145,14 @@ struct qrun_adapter;
 struct qrun_model {
     qrun_context *context;
     char *folder;
-    char *hub_name;      /* "org/name@commit" where the folder is in the cache of the hub; else NULL */
-    const char *prefix;  /* before all module names of this checkpoint */
-    char *left_out;      /* parts of the folder that text needs none of, "model.visual, mtp"; NULL: none */
-    bool prequantized;   /* bitsandbytes wrote the folder quantised */
-    bool random_weights; /* no weights were read */
-    bool trainable;      /* all matrices are in the compute type */
+    char *hub_name;       /* "org/name@commit" where the folder is in the cache of the hub; else NULL */
+    const char *prefix;   /* before all module names of this checkpoint */
+    char *left_out;       /* parts of the folder that text needs none of, "model.visual, mtp"; NULL: none */
+    bool prequantized;    /* bitsandbytes wrote the folder quantised */
+    bool is_mixed;        /* some of its matrices are stored in INT8, though others are in NF4 */
+    bool is_partly_plain; /* some of its matrices are stored unquantised */
+    bool random_weights;  /* no weights were read */
+    bool trainable;       /* all matrices are in the compute type */
     qr_model_config config;
     qr_generation_config generation;
     const qr_family *family;
@@ -198,17 +200,20 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
                                        const qr_family **family, qr_error *err);
 
 /* The fields of qrun_model_params that would hold this model's weights in fewer bytes, as messages name them:
- * "`quant=nf4-dq`, `quant_head_int8`"; empty where there are none. */
+ * "`quant=nf4-dq`, `quant_head_int8`, `quant_embedding_int8`"; empty where there are none. */
 typedef struct qr_options_text {
-    char text[48];
+    char text[64];
 } qr_options_text;
 qr_options_text qr_model_smaller_options(const qrun_model *model);
+
+/* How the linear layers are held, as `quant` is called: "nf4-dq", "mixed". */
+const char *qr_model_quant_name(const qrun_model *model);
 
 struct qr_model_options {
     qr_weight_format linear_format; /* of linear layers that are not stored quantised */
     qr_weight_format table_format;  /* of embedding and head where no file says so */
-    bool head_int8;
-    bool trainable; /* tables in table_format, whatever the files store */
+    bool head_int8, embedding_int8; /* of a head that is the embedding, either */
+    bool trainable;                 /* tables in table_format, whatever the files store */
 };
 
 /* Whether the model has a head of its own although config.json says that it is the embedding (qr_model_settle_head). */

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 #include "base/units.h"
+#include "loaders/config/known_models.h"
 #include "loaders/files/hub.h"
 #include "loaders/files/model_folder.h"
 #include "loaders/source/model_source.h"
@@ -58,32 +59,54 @@ static qrun_status choose_trainable(const qrun_model *model, const qrun_model_pa
             "an adapter on this one",
             model->folder, stored_name(&model->config.quantization));
     }
-    if ((params->quant != QRUN_QUANT_AUTO && options->linear_format != format) || params->quant_head_int8) {
+    const bool has_int8_table = params->quant_head_int8 || params->quant_embedding_int8;
+    if ((params->quant != QRUN_QUANT_AUTO && options->linear_format != format) || has_int8_table) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
             "full fine-tuning changes every weight, so all are held in the compute type, %s, and none in %s; "
             "leave `quant` out, or train an adapter on the quantised model",
             qr_weight_format_name(format),
-            qr_weight_format_name(params->quant_head_int8 ? QR_WEIGHT_INT8 : options->linear_format));
+            qr_weight_format_name(has_int8_table ? QR_WEIGHT_INT8 : options->linear_format));
     }
     options->linear_format = options->table_format = format;
     options->trainable = true;
     return QRUN_OK;
 }
 
+static qrun_status refuse_unmeasured(const qrun_model *model, qr_error *err) {
+    return qr_fail(
+        err, QRUN_ERROR_ARGUMENT,
+        "%s: which matrices `quant=mixed` holds in more bits is measured once, when a folder is written quantised, "
+        "and this one was not written so; open such a folder, or choose another `quant`",
+        model->folder);
+}
+
+/* Once the folder's matrices are described. */
+static qrun_status check_mixed(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    if (params->quant == QRUN_QUANT_MIXED) {
+        return model->is_mixed || model->is_partly_plain ? QRUN_OK : refuse_unmeasured(model, err);
+    }
+    if (!model->is_mixed || params->quant == QRUN_QUANT_AUTO) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "%s: is stored in mixed formats and cannot become %s; use `quant=auto`, or the original model",
+                   model->folder, qr_weight_format_name(model->linear_format));
+}
+
 static qrun_status choose_formats(qrun_model *model, const qrun_model_params *params, struct qr_model_options *options,
                                   qr_error *err) {
     model->prequantized = !params->random_weights && qr_quantization_is_kept(&model->config.quantization);
-    if (!qr_quant_to_format(params->quant, &options->linear_format)) {
+    const bool is_mixed = params->quant == QRUN_QUANT_MIXED;
+    if (!qr_quant_to_format(is_mixed ? QRUN_QUANT_NF4_DQ : params->quant, &options->linear_format)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d is not one of qrun_quant", (int)params->quant);
     }
     options->table_format = qr_weight_plain_format(model->config.dtype);
     options->head_int8 = params->quant_head_int8;
+    options->embedding_int8 = params->quant_embedding_int8;
     options->trainable = false;
     if (params->trainable) { return choose_trainable(model, params, options, err); }
     if (!model->prequantized) { return QRUN_OK; }
     const qr_weight_format stored = stored_format(&model->config.quantization);
-    if (params->quant != QRUN_QUANT_AUTO && options->linear_format != stored) {
+    if (params->quant != QRUN_QUANT_AUTO && !is_mixed && options->linear_format != stored) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "%s: is stored as %s and cannot become %s; use `quant=auto`, or the original model",
                        model->folder, qr_weight_format_name(stored), qr_weight_format_name(options->linear_format));
@@ -249,19 +272,21 @@ static qrun_status load_weights(qrun_model *model, const qr_safetensors *source,
     return status == QRUN_OK ? advance(&state, state.total_bytes - state.done_bytes, err) : status;
 }
 
+const char *qrun_known_model(int32_t index) { return qr_known_model_name(index); }
+
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
-/* Random weights need config.json alone, in a folder or as a file. */
+/* Random weights need config.json alone, in a folder or as a file, or the name of a known model. */
 static qrun_status find_folder(const qrun_model_params *params, char **folder, qr_error *err) {
-    if (!params->random_weights || !qr_file_exists(params->path)) {
-        return qr_model_folder_resolve(params->path, folder, err);
-    }
+    const bool is_path = params->random_weights && (qr_file_exists(params->path) || qr_known_model_is(params->path));
+    if (!is_path) { return qr_model_folder_resolve(params->path, folder, err); }
     *folder = qr_strdup(params->path);
     return *folder != NULL ? QRUN_OK : qr_fail_memory(err, "the model's path", strlen(params->path));
 }
 
 static qrun_status read_config_file(const char *path, qr_model_config *config, qr_error *err) {
     qr_json *root = NULL;
+    if (!qr_file_exists(path)) { return qr_known_model_read(path, config, err); }
     qrun_status status = qr_json_read(path, QR_MODEL_CONFIG_BYTES, &root, err);
     if (status == QRUN_OK) { status = qr_model_config_parse(root, path, config, err); }
     qr_json_free(root);
@@ -312,6 +337,7 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
         QR_RETURN_IF_ERROR(qr_model_name_left_out(model, *source, err));
     }
     QR_RETURN_IF_ERROR(qr_model_describe(model, &options, *source, err));
+    QR_RETURN_IF_ERROR(check_mixed(model, params, err));
     return qr_layer_stream_describe(model, params, *source, err);
 }
 
@@ -357,7 +383,7 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
     const size_t host_bytes = memory.is_separate ? 0 : qr_layer_stream_host_bytes(model);
     const int64_t n_bytes = (int64_t)(model->weight_bytes + host_bytes);
     if (n_bytes <= limit) { return QRUN_OK; }
-    char advice[96] = "give more memory";
+    char advice[128] = "give more memory";
     const qr_options_text smaller = qr_model_smaller_options(model);
     if (params->trainable) {
         (void)snprintf(advice, sizeof advice, "give more memory, or train an adapter instead of all weights");
@@ -365,7 +391,7 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         (void)snprintf(advice, sizeof advice, "give more memory or hold them smaller (%s)", smaller.text);
     }
     return qr_fail(err, QRUN_ERROR_MEMORY, "%s: its weights need %s as %s, and %s %s; %s", model->folder,
-                   qr_format_bytes(n_bytes).text, qr_weight_format_name(model->linear_format), owner,
+                   qr_format_bytes(n_bytes).text, qr_model_quant_name(model), owner,
                    qr_format_bytes(qr_max(limit, 0)).text, advice);
 }
 
@@ -433,9 +459,9 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, params, made, &source, error));
     QR_TRY(qr_folder_tokenizer_open_optional(made->folder, &made->tokenizer, error));
-    pthread_mutex_lock(&context->compute_lock);
+    qr_compute_lock(context);
     status = load(made, params, &source, error);
-    pthread_mutex_unlock(&context->compute_lock);
+    qr_compute_unlock(context);
 out:
     qr_safetensors_close(source);
     if (status != QRUN_OK) {
@@ -500,7 +526,7 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .folder = model->folder,
         .hub_name = model->hub_name,
         .family = model->family->name,
-        .quant = qr_weight_format_name(model->linear_format),
+        .quant = qr_model_quant_name(model),
         .head_format = qr_weight_format_name(model->head.desc.format),
         .dtype = qr_weight_format_name(qr_model_compute_format(model)),
         .n_parameters = model->n_parameters,
@@ -529,6 +555,7 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .not_obeyed = model->generation.not_obeyed,
         .left_out = model->left_out,
         .packed_as = packed_as(model),
+        .embedding_format = qr_weight_format_name(model->embedding.desc.format),
     };
     return QRUN_OK;
 }

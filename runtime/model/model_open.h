@@ -15,7 +15,7 @@ void qr_model_release(qrun_model *model);
 qrun_status qr_model_read_context(qrun_context *context, const qrun_model_params *params, int64_t *n_tokens,
                                   qr_error *err);
 
-/* The format that a value of qrun_quant names (AUTO: NF4_DQ). False where it is none of them. */
+/* The one format that a value of qrun_quant names (AUTO: NF4_DQ). False where it is none of them, or MIXED. */
 bool qr_quant_to_format(qrun_quant quant, qr_weight_format *format);
 
 #endif

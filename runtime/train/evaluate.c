@@ -119,9 +119,9 @@ qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_erro
     }
     QR_RETURN_IF_ERROR(qr_trainer_require_current(trainer, error));
     QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_EVALUATE, 0, 0, error));
-    pthread_mutex_lock(&trainer->model->context->compute_lock);
+    qr_compute_lock(trainer->model->context);
     const qrun_status status = qr_trainer_run_evaluation(trainer, &metrics, error);
-    pthread_mutex_unlock(&trainer->model->context->compute_lock);
+    qr_compute_unlock(trainer->model->context);
     if (status == QRUN_ERROR_CANCELLED) { atomic_store(&trainer->cancelled, false); }
     if (status != QRUN_OK) { return status; }
     *loss = metrics.loss;

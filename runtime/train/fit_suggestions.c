@@ -181,6 +181,7 @@ static void try_quant(search *s) {
                    : model->act_dtype == QR_DTYPE_F16 ? QRUN_DTYPE_F16
                                                       : QRUN_DTYPE_BF16;
     params.quant_head_int8 = model->head.desc.format == QR_WEIGHT_INT8;
+    params.quant_embedding_int8 = model->embedding.desc.format == QR_WEIGHT_INT8;
     qrun_model *other = qr_alloc_zeroed(sizeof *other);
     qr_safetensors *source = NULL;
     if (other == NULL) { return; }

@@ -45,9 +45,9 @@ qrun_status qr_trainer_follow(qrun_trainer *trainer, qr_error *err) {
         QR_RETURN_IF_ERROR(qr_broadcast(ranks, &command, sizeof command, 0, err));
         if (command.action == QR_RANK_END) { return QRUN_OK; }
         qr_error own = {0};
-        pthread_mutex_lock(&trainer->model->context->compute_lock);
+        qr_compute_lock(trainer->model->context);
         const qrun_status status = do_as_told(trainer, &command, &own);
-        pthread_mutex_unlock(&trainer->model->context->compute_lock);
+        qr_compute_unlock(trainer->model->context);
         if (status == QRUN_OK || (status == QRUN_ERROR_RANK && !ranks->lost)) { continue; }
         (void)qr_all_to_all_end(ranks, NULL);
         const bool told = ranks->tell_failure(ranks, own.message);

@@ -56,6 +56,11 @@ static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) 
         RANGE(optimization, warmup, 1e9),
         RANGE(optimization, loraplus_lr_ratio, 1e6),
         RANGE(optimization, weight_decay, 1),
+        SIZE(optimization, loss_scale, 0x1p32),
+        RANGE(optimization, loss_scale_initial, 0x1p32),
+        RANGE(optimization, loss_scale_growth, 1024),
+        RANGE(optimization, loss_scale_backoff, 1),
+        RANGE(optimization, loss_scale_window, 1e9),
         SIZE(batches, seq_len, 1 << 20),
         SIZE(batches, batch_size, 4096),
         RANGE(batches, batching, QRUN_BATCHING_GROUP),
@@ -139,6 +144,9 @@ static qrun_status check_combinations(const qrun_train_params *p, qr_error *err)
         {p->ranks.plan_rank > 0 && p->ranks.plan_rank >= p->ranks.n_ranks,
          "`plan_rank` is the number of a rank, which is below `n_ranks`"},
         {!p->weights.init_random && p->weights.init_embedding_std != 0, "`init_embedding_std` needs `init_random`"},
+        {p->optimization.loss_scale_growth != 0 && p->optimization.loss_scale_growth < 1,
+         "`loss_scale_growth` is what the scale grows by: it should be 1 or more"},
+        {p->optimization.loss_scale_backoff == 1, "`loss_scale_backoff` lowers the scale: it should be below 1"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(rules); i++) {
         if (rules[i].broken) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s", rules[i].message); }
@@ -234,6 +242,7 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .has_date = params->data.date != NULL,
     };
     QR_RETURN_IF_ERROR(check_balance(model, err));
+    QR_RETURN_IF_ERROR(qr_loss_scale_make(&params->optimization, model->act_dtype, &s->loss_scale, err));
     QR_RETURN_IF_ERROR(read_date(params->data.date, &s->now, err));
     if (seq_tokens > model->shape.context_tokens || seq_tokens < 2) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`seq_len=%lld` is not possible: this model is made for 2 to %lld",
@@ -334,6 +343,21 @@ static void put_shares(qr_buffer *object, const qrun_trainer *trainer) {
     qr_buffer_append_text(object, "\",");
 }
 
+/* Nothing where the scale is what the compute type has anyway. */
+static void put_loss_scale(qr_buffer *object, const qr_loss_scale *scale, qr_dtype act_dtype) {
+    const qrun_train_optimization defaults = {0};
+    qr_loss_scale usual;
+    (void)qr_loss_scale_make(&defaults, act_dtype, &usual, NULL);
+    const bool same = scale->dynamic == usual.dynamic && scale->factor == usual.factor &&
+                      scale->growth == usual.growth && scale->backoff == usual.backoff && scale->window == usual.window;
+    if (same) { return; }
+    put_bool(object, "dynamic_loss_scale", scale->dynamic);
+    put_number(object, "loss_scale", scale->factor, 17);
+    put_number(object, "loss_scale_growth", scale->growth, 17);
+    put_number(object, "loss_scale_backoff", scale->backoff, 17);
+    put_number(object, "loss_scale_window", (double)scale->window, 17);
+}
+
 /* Written so that a person can compare. */
 qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
@@ -347,7 +371,9 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_number(&text, "hidden", (double)model->shape.hidden, 17);
     put_number(&text, "layers", (double)model->shape.n_layers, 17);
     put_number(&text, "vocab", (double)model->shape.vocab, 17);
-    put_text(&text, "weights", qr_weight_format_name(model->linear_format));
+    put_text(&text, "weights", qr_model_quant_name(model));
+    if (model->head.desc.format == QR_WEIGHT_INT8) { put_text(&text, "head", "int8"); }
+    if (model->embedding.desc.format == QR_WEIGHT_INT8) { put_text(&text, "embedding", "int8"); }
     put_text(&text, "compute", qr_dtype_name(model->act_dtype));
     if (model->context->numerics == QRUN_NUMERICS_PORTABLE) { put_text(&text, "numerics", "portable"); }
     put_number(&text, "examples", (double)data->n_examples, 17);
@@ -375,6 +401,7 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_number(&text, "warmup", s->warmup, 17);
     put_number(&text, "weight_decay", (double)s->optimizer.weight_decay, 9);
     put_number(&text, "max_grad_norm", s->max_grad_norm, 17);
+    put_loss_scale(&text, &s->loss_scale, model->act_dtype);
     put_number(&text, "seq_tokens", (double)s->seq_tokens, 17);
     put_number(&text, "batch_size", (double)s->batch_size, 17);
     put_bool(&text, "decay_all", s->optimizer.decay_all);

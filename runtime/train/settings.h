@@ -6,6 +6,7 @@
 #include "loaders/data/epoch_batches.h"
 #include "runtime/pass/whole_parameters.h"
 #include "runtime/train/initial_adapter.h"
+#include "runtime/train/loss_scale.h"
 #include "runtime/train/optimizer.h"
 
 enum { QR_DATE_BYTES = 16, QR_MAX_ZERO = 3 };
@@ -18,6 +19,7 @@ typedef struct qr_train_settings {
     qr_whole_options whole;
     qr_optimizer_options optimizer;
     qrun_schedule schedule;
+    qr_loss_scale loss_scale; /* that the run begins with */
     double learning_rate, warmup, max_grad_norm, epochs, eval_fraction;
     int64_t seq_tokens, batch_size, grad_accum, max_steps;
     qr_batch_mode batching;

@@ -150,13 +150,14 @@ qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metri
                                     .loss = loss / (double)batch.n_targets,
                                     .learning_rate = rate,
                                     .grad_norm = result.grad_norm,
-                                    .loss_scale = loss_scale.dynamic ? loss_scale.factor : 0,
+                                    .loss_scale = qr_loss_scale_is_used(&loss_scale) ? loss_scale.factor : 0,
                                     .skipped = result.skipped,
                                     .nonfinite = nonfinite,
                                     .overflowed = overflowed,
                                     .n_tokens = batch.n_tokens,
                                     .n_target_tokens = batch.n_targets,
-                                    .seconds = qr_now_seconds() - start};
+                                    .seconds = qr_now_seconds() - start,
+                                    .n_skipped = step - trainer->state.updates};
     return QRUN_OK;
 }
 
@@ -170,9 +171,9 @@ qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_metrics, metrics, error));
     QR_RETURN_IF_ERROR(check_not_done(trainer, done, error));
     QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_STEP, 0, 0, error));
-    pthread_mutex_lock(&trainer->model->context->compute_lock);
+    qr_compute_lock(trainer->model->context);
     qrun_status status = qr_trainer_run_step(trainer, metrics, error);
-    pthread_mutex_unlock(&trainer->model->context->compute_lock);
+    qr_compute_unlock(trainer->model->context);
     if (status == QRUN_ERROR_CANCELLED) { atomic_store(&trainer->cancelled, false); } /* now it is reported */
     if (status != QRUN_OK) { return status; }
     if (trainer->on_metrics != NULL) { trainer->on_metrics(trainer->metrics_user, metrics); }

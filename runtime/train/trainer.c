@@ -149,6 +149,7 @@ static qrun_status check_shards(const qrun_trainer *trainer, qr_error *err) {
 static qrun_status prepare_together(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     qr_collectives *ranks = trainer->ranks;
     qrun_status status = qr_train_settings_make(trainer->model, params, &trainer->settings, err);
+    trainer->state.loss_scale = trainer->settings.loss_scale;
     if (status == QRUN_OK) { status = take_ranks(trainer, err); }
     if (status == QRUN_OK) { status = check_shards(trainer, err); }
     if (status == QRUN_OK) { status = claim_model(trainer, err); }
@@ -173,7 +174,6 @@ qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *para
     if (made == NULL) { return qr_fail_memory(error, "the trainer", sizeof *made); }
     made->model = model;
     made->ranks = model->context->ranks;
-    made->state.loss_scale = qr_loss_scale_initial(model->act_dtype);
     made->out_lock = -1;
     made->progress = params->callbacks.progress;
     made->progress_user = params->callbacks.progress_user;
@@ -236,6 +236,7 @@ static qrun_plan_info describe_plan(const qrun_trainer *trainer, bool fits) {
     return (qrun_plan_info){
         .struct_size = sizeof(qrun_plan_info),
         .fits = fits,
+        .n_parameters = trainer->model->n_parameters,
         .total_bytes = qr_plan_total(&trainer->plan),
         .budget_bytes = trainer->budget.bytes,
         .available_bytes = trainer->memory.free_bytes + (int64_t)trainer->model->weight_bytes,

@@ -99,14 +99,22 @@ run bench --model "$model" --kernels --speculate ngram
 expect_code 2
 expect_one_error_line
 # Drafts and prefixes that come back. The answers that are measured are known, and must be those.
-run bench --model "$model" --prompt-tokens 64 --decode-tokens 2 --batch 1 --repeat 1 --speculate ngram --prefix-cache RAM:32MiB \
+run bench --model "$model" --prompt-tokens 64 --repeat 3 --speculate ngram --prefix-cache RAM:32MiB \
     --json "$work/reuse.json"
 expect_code 0
 expect_out "editing a text"
 expect_out "A prefix of 64 tokens took"
 expect_true "most drafts of an edited text are right" grep -q '"editing":{.*"accepted_draft_tokens":[1-9][0-9]' "$work/reuse.json"
 expect_true "the prefix came back" grep -q '"restored_tokens":48' "$work/reuse.json"
-run bench --shape "$model/config.json" --prompt-tokens 16 --decode-tokens 2 --batch 1 --repeat 1 --speculate "$model"
+expect_jsonl "$work/reuse.json" 1
+expect_true "nothing else is measured" sh -c "! grep -q -e prefill -e decode '$work/out' '$work/reuse.json'"
+for options in "--speculate ngram --batch 2" "--speculate ngram --prompt-tokens 64" "--prefix-cache 1MiB --decode-tokens 2"; do
+    # shellcheck disable=SC2086 # several options
+    run bench --model "$model" $options
+    expect_code 2
+    expect_one_error_line
+done
+run bench --shape "$model/config.json" --repeat 1 --speculate "$model"
 expect_code 2
 expect_err "another tokenizer"
 run bench --model "$model" --cache-dir "$work/kv"

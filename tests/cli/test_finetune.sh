@@ -213,11 +213,38 @@ expect_code 0
 expect_true "each step has its loss scale" test "$(grep -c '"loss_scale":' "$work/f16/metrics.jsonl")" -eq 8
 expect_true "the first overflows at 65536" \
     sh -c "head -1 '$work/f16/metrics.jsonl' | grep -q '\"loss_scale\":65536.*\"skipped\":true,\"overflowed\":true'"
-expect_err "overflowed F16 at a loss scale of 65536, which is halved"
-expect_true "the last one does not" sh -c "tail -1 '$work/f16/metrics.jsonl' | grep -qv skipped"
+expect_err "overflowed at a loss scale of 65536, which is lowered"
+expect_true "the last one does not" sh -c "tail -1 '$work/f16/metrics.jsonl' | grep -qv '\"skipped\":'"
+n_skipped=$(grep -c '"overflowed":true' "$work/f16/metrics.jsonl")
+expect_true "skipped steps are counted" sh -c "tail -1 '$work/f16/metrics.jsonl' | grep -q '\"skipped_steps\":$n_skipped,'"
 expect_true "trainer_state.json has the scale" grep -q '"loss_scale": 65536' "$work/f16/trainer_state.json"
 expect_true "the report has the scale" grep -q "loss scale" "$work/f16/report.html"
 expect_true "BF16 has none" sh -c "! grep -q loss_scale '$work/a b/metrics.jsonl'"
+
+# Another scale: a constant one, one that moves as it is told, and one that is hopeless.
+improbable="--batching group --batch-tokens 20"
+# shellcheck disable=SC2086 # words of options
+finetune --data "$work/improbable.jsonl" --dtype f16 $improbable --max-steps 4 --loss-scale 256 --out "$work/constant"
+expect_code 0
+expect_silent_err
+expect_true "it is constant" test "$(grep -c '"loss_scale":256,"skipped_steps":0,' "$work/constant/metrics.jsonl")" -eq 4
+expect_true "run.yaml has it" grep -qx 'loss-scale: *256' "$work/constant/run.yaml"
+# shellcheck disable=SC2086
+finetune --data "$work/improbable.jsonl" $improbable --max-steps 6 --loss-scale dynamic --loss-scale-initial 8 \
+    --loss-scale-growth 4 --loss-scale-window 2 --out "$work/moving"
+expect_code 0
+sed -n 's/.*"loss_scale":\([0-9]*\).*/\1/p' "$work/moving/metrics.jsonl" | tr '\n' ' ' >"$work/scales"
+expect_true "it grows after two steps each" test "$(cat "$work/scales")" = "8 8 32 32 128 128 "
+# shellcheck disable=SC2086
+finetune --data "$work/improbable.jsonl" --dtype f16 $improbable --max-steps 9 --loss-scale 4294967296 \
+    --out "$work/hopeless"
+expect_code 1
+expect_err "stopped after 5 skipped steps in a row: a smaller --loss-scale"
+expect_jsonl "$work/hopeless/metrics.jsonl" 5
+finetune --data "$work/train.jsonl" --out "$work/never" --loss-scale-window 5
+expect_code 2
+expect_one_error_line
+expect_err "--loss-scale-window are of a dynamic --loss-scale, and this run has none"
 
 # Other options than those of its checkpoint are refused; --restart begins anew.
 finetune --data "$work/train.jsonl" --max-steps $steps --schedule constant --out "$work/a b"

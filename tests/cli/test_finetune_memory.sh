@@ -42,6 +42,8 @@ check_offers() {
     done <"$work/offers"
 }
 
+"$QRUN" quantize --model "$model" --out "$work/q" >"$work/out" 2>"$work/err" || fail "quantize"
+
 n_offers=0
 check_offers 60MiB --checkpointing none --batch-size 8 --quant bf16
 check_offers 25MiB --checkpointing none --batch-size 8 --seq-len 128 --quant bf16
@@ -107,6 +109,69 @@ expect_jsonl "$work/out" 1
 run finetune --model "$model" --data "$work/train.jsonl" --out "$work/never" --fit batch
 expect_code 2
 expect_err "go with --plan"
+
+# The largest model: it fits, and every one with more parameters is refused.
+for command in plan "finetune --plan --seq-len 512"; do
+    # shellcheck disable=SC2086 # words of a command
+    run $command --fit model --device-memory rtx-3060 --json
+    expect_code 0
+    expect_jsonl "$work/out" 1
+    largest=$(sed -n 's/.*"fit":"model","largest":"\([^"]*\)".*/\1/p' "$work/out")
+    tr '{' '\n' <"$work/out" | grep '^"model":' >"$work/models"
+    expect_true "all are planned" test "$(grep -c '"total_bytes":' "$work/models")" -ge 20
+    expect_true "by parameters" sh -c "sed 's/.*\"parameters\":\([0-9]*\),.*/\1/' '$work/models' | sort -n -c"
+    expect_true "$largest is the last that fits" \
+        sh -c "grep '\"fits\":true' '$work/models' | tail -1 | grep -q '\"$largest\"'"
+    expect_true "something larger does not" sh -c "tail -1 '$work/models' | grep -q '\"fits\":false'"
+    # shellcheck disable=SC2086
+    run $command --shape "$largest" --device-memory rtx-3060
+    expect_code 0
+    larger=$(sed -n "/\"$largest\"/,\$p" "$work/models" | sed -n '2s/"model":"\([^"]*\)".*/\1/p')
+    # shellcheck disable=SC2086
+    run $command --shape "$larger" --device-memory rtx-3060
+    expect_code 6
+done
+run plan --fit model --shape "$shape,qwen3-8b,llama-3.2" --memory 4GiB
+expect_code 0
+expect_out "largest model: "
+for name in "$shape" qwen3-8b llama-3.2-1b llama-3.2-3b; do expect_out "  $name "; done
+expect_true "no other" test "$(grep -c billion "$work/out")" -eq 4
+run plan --fit model --shape llama-2 --context 8192 --memory 100GiB
+expect_code 2
+expect_err "--context"
+run plan --fit model --shape llama-2,gpt2-xl --context 2048 --memory 100GiB --json
+expect_code 0
+expect_out '"model":"gpt2-xl","refused":"'
+run plan --fit model --memory 10MiB
+expect_code 6
+expect_out "largest model: none of 26 fits"
+run plan --fit model --shape nonsense
+expect_code 2
+expect_err "no known model begins so; these are: gpt2, "
+run plan --fit model --model "$model"
+expect_code 2
+expect_err "--model does not go with it"
+
+# Measured beside the plan: what was used at most is what was planned.
+run finetune --model "$work/q" --plan --compare --measure --seq-len 64 --json
+expect_code 0
+expect_jsonl "$work/out" 1
+tr '{' '\n' <"$work/out" | sed -n 's/.*"total_bytes":\([0-9]*\),.*/\1/p' >"$work/planned"
+sed 's/"peak_bytes":/\n&/g' "$work/out" | sed -n 's/^"peak_bytes":\([0-9]*\),.*/\1/p' >"$work/peaks"
+expect_true "every option is measured" test "$(wc -l <"$work/peaks")" -eq 8
+expect_true "as planned" cmp -s "$work/planned" "$work/peaks"
+run finetune --model "$work/q" --plan --compare --measure --seq-len 64
+expect_code 0
+expect_out "used at most"
+run finetune --shape llama-3.1-405b --plan --compare --measure --quant bf16
+expect_code 0
+expect_out "not run: more than is free"
+run finetune --shape "$shape" --plan --compare --measure --device-memory rtx-4090
+expect_code 2
+expect_err "on a device that is there"
+run finetune --shape "$shape" --plan --measure
+expect_code 2
+expect_err "--measure goes with --plan --compare"
 run finetune --shape "$shape" --plan --device-memory voodoo
 expect_code 2
 expect_err "--device-memory"
@@ -126,7 +191,6 @@ expect_code 0
 expect_true "the same rows" grep -qx "batch-size: *$rows" "$work/auto/run.yaml"
 
 # Layers that stay in the folder: the same adapter and answers, in less memory.
-"$QRUN" quantize --model "$model" --out "$work/q" >"$work/out" 2>"$work/err" || fail "quantize"
 for way in none parameters parameters,optimizer,activations; do
     run finetune --model "$work/q" --data "$work/train.jsonl" --max-steps 2 --seq-len 64 --checkpointing full \
         --offload "$way" --out "$work/o-$way" --json

@@ -100,7 +100,7 @@ expect_err "'qrun help finetune --all' lists them"
 run help generate --all
 for option in model adapter prompt prompts chat system tools template-arg enable-thinking temperature top-k top-p min-p \
     repetition-penalty presence-penalty frequency-penalty seed stop max-tokens n logprobs ignore-eos quant quant-head \
-    dtype kv threads device memory context max-sequences output resume; do
+    quant-embedding dtype kv threads device memory context max-sequences output resume; do
     expect_out "--$option"
 done
 
@@ -147,7 +147,7 @@ complete_words qrun quantize --quant ""
 complete_words qrun help b
 BASH
     bash "$work/complete.bash" "$work/completion.bash" >"$work/out" 2>"$work/err"
-    printf '%s\n' generate --quant-head nf4-dq "nf4-dq nf4 int8" bench >"$work/expected"
+    printf '%s\n' generate '--quant-head --quant-embedding' nf4-dq "nf4-dq nf4 int8 mixed" bench >"$work/expected"
     last="bash completion"
     expect_true "bash completes commands, options and values" cmp -s "$work/out" "$work/expected"
 fi

@@ -7,7 +7,7 @@ command -v timeout >/dev/null || skip "no timeout(1)"
 
 # Answers that take ten seconds and more in turn, so that the signal meets them at work on any machine.
 last="qrun generate, SIGINT"
-timeout --foreground --preserve-status -s INT 2 "$QRUN" generate --model "$model" --prompt "Once" --max-tokens 0 \
+timeout --foreground --preserve-status -s INT 4 "$QRUN" generate --model "$model" --prompt "Once" --max-tokens 0 \
     --ignore-eos --n 256 --max-sequences 1 --context 512 --temperature 1 >"$work/out" 2>"$work/err"
 code=$?
 expect_code 130

@@ -30,7 +30,8 @@ def _tasks():
         "curves": {case.name: partial(training_goldens.make_curve, case) for case in training_goldens.CURVES},
         "schedules": {f"{kind}-{warmup}": lambda root, kind=kind, warmup=warmup:
                       training_goldens.make_schedule(kind, warmup) for kind, warmup in training_goldens.SCHEDULES},
-        "loss_scale": {"default": lambda root: training_goldens.make_loss_scale()},
+        "loss_scale": {name: lambda root, name=name: training_goldens.make_loss_scale(name)
+                       for name in training_goldens.LOSS_SCALES},
         "adamw8bit": {case.name: partial(adamw8bit_goldens.make_adamw8bit, case)
                       for case in adamw8bit_goldens.CASES},
     }

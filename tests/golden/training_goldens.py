@@ -3,6 +3,7 @@ import contextlib
 from dataclasses import dataclass
 
 import torch
+from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import save_file
 from transformers import Adafactor, get_scheduler
 
@@ -177,6 +178,7 @@ class Curve:
     final: bool = True      # whether the final tensors are stored
     learning_rate: float | None = None
     max_grad_norm: float = MAX_GRAD_NORM
+    loraplus_lr_ratio: float | None = None
 
 
 # What the tests allow a gradient norm of F32 to differ by; PyTorch's own must be well inside, or the curve decides.
@@ -206,6 +208,11 @@ CURVES = [
     Curve("llama-nf4-dq-adamw", "llama-nf4-dq", "llama-zero-b", "adamw", "cosine"),
     Curve("llama-rslora-adamw", "llama", "llama-rslora", "adamw", "cosine", final=False),
     Curve("llama-dora-adamw", "llama", "llama-dora", "adamw", "cosine", final=False),
+    # PEFT's LoRA+ counts every vector to B, so DoRA's magnitudes too.
+    Curve("llama-loraplus-adamw", "llama", "llama-zero-b", "adamw", "cosine", final=False, learning_rate=2e-3,
+          loraplus_lr_ratio=8.0),
+    Curve("llama-dora-loraplus-adamw", "llama", "llama-dora", "adamw", "cosine", final=False, learning_rate=2e-3,
+          loraplus_lr_ratio=8.0),
     Curve("llama-full-adamw", "llama", None, "adamw", "cosine", final=False, learning_rate=1e-3),
     Curve("gpt2-full-adamw", "gpt2", None, "adamw", "cosine", final=False, learning_rate=1e-3),
     Curve("gpt2-full-adafactor", "gpt2", None, "adafactor", "linear", final=False, learning_rate=1e-3),
@@ -222,7 +229,12 @@ def _curve_run(root, case, run):
         model = cases.adapted_model(root, case.base, case.adapter, run)
     kind, options, learning_rate = OPTIMISERS[case.optimiser]
     parameters = cases.trainable(model)
-    optimiser = kind(parameters.values(), lr=case.learning_rate or learning_rate, **options)
+    learning_rate = case.learning_rate or learning_rate
+    if case.loraplus_lr_ratio is None:
+        optimiser = kind(parameters.values(), lr=learning_rate, **options)
+    else:
+        optimiser = create_loraplus_optimizer(model, kind, lr=learning_rate, loraplus_lr_ratio=case.loraplus_lr_ratio,
+                                              loraplus_weight_decay=options["weight_decay"], **options)
     scheduler = get_scheduler(case.schedule, optimiser, num_warmup_steps=N_WARMUP, num_training_steps=N_STEPS)
     scaler = torch.amp.GradScaler("cpu", enabled=run == "f16")
     batches, losses, norms, rates = cases.curve_batches(), [], [], []
@@ -268,6 +280,8 @@ def make_curve(case, root):
         "loss": losses,
         "grad_norm": norms,
     }
+    if case.loraplus_lr_ratio is not None:
+        entry["loraplus_lr_ratio"] = case.loraplus_lr_ratio
     for run in runs[1:]:
         if results[run] is None:
             continue
@@ -283,17 +297,26 @@ def make_curve(case, root):
 
 # ---- loss scale
 
-INITIAL_LOSS_SCALE = 65536.0
+# name: initial scale, growth, backoff, window, steps, and those that overflow. None has a scale below 1, where ours
+# stays and GradScaler's does not.
+LOSS_SCALES = {
+    # At once and in a row; one step before a doubling; at the very step after one; again while few steps are good.
+    "default": (65536, 2.0, 0.5, 2000, 16000,
+                {1, 2, 3, 2003 + 1999, 4002 + 2001, 6004, 6010, *range(14000, 14014)}),
+    "every-step": (16, 2.0, 0.5, 1, 160, set(range(3, 160, 7))),    # up to the largest float, and on there
+    "no-powers": (1000, 1.5, 0.3, 7, 700, {*range(20, 700, 33), 21, 22, 54}),
+    "steep": (1 << 32, 1024.0, 0.001, 50, 4000, {*range(100, 4000, 111), 101}),
+}
 
 
-def make_loss_scale():
-    """GradScaler with its defaults over 16,000 steps, some of which overflow: at which steps the scale changed."""
+def make_loss_scale(name):
+    """GradScaler over steps of which some overflow: at which steps the scale changed, and to what."""
+    initial, growth, backoff, window, n_steps, overflows = LOSS_SCALES[name]
     parameter = torch.nn.Parameter(torch.ones(1))
     optimiser = torch.optim.SGD([parameter], lr=0.0)
-    scaler = torch.amp.GradScaler("cpu")
-    n_steps, changes, scale = 16000, [], INITIAL_LOSS_SCALE
-    # At once and in a row; one step before a doubling; at the very step after one; again while few steps are good.
-    overflows = {1, 2, 3, 2003 + 1999, 4002 + 2001, 6004, 6010, *range(14000, 14014)}
+    scaler = torch.amp.GradScaler("cpu") if name == "default" else torch.amp.GradScaler(
+        "cpu", init_scale=float(initial), growth_factor=growth, backoff_factor=backoff, growth_interval=window)
+    changes, scale = [], float(initial)
     for step in range(1, n_steps + 1):
         factor = float("inf") if step in overflows else 1.0
         (scaler.scale(parameter.sum()) * factor).backward()
@@ -303,7 +326,9 @@ def make_loss_scale():
         if scaler.get_scale() != scale:
             scale = scaler.get_scale()
             changes.append([step, scale])
-    return {"name": "default", "n_steps": n_steps, "overflows": sorted(overflows), "changes": changes}
+    assert min(scale for _, scale in changes) >= 1
+    return {"name": name, "initial": initial, "growth": growth, "backoff": backoff, "window": window,
+            "n_steps": n_steps, "overflows": sorted(overflows), "changes": changes}
 
 
 # ---- schedules

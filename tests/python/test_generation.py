@@ -249,6 +249,10 @@ class Generation(common.Case):
         self.assertGreater(training.total_bytes, 0)
         fitted = qrun.fit(MODEL, "context", memory_bytes=20 << 20)
         self.assertTrue(0 < fitted.largest <= fitted.limit == 512)
+        names = qrun.known_models()
+        self.assertIn("llama-3.1-8b", names)
+        planned = qrun.plan_finetune("llama-3.1-8b", random_weights=True, seq_len=64)
+        self.assertEqual(planned.n_parameters, 8030261248)
         largest = qrun.fit_finetune(MODEL, "rank", seq_len=64, memory_bytes=10 << 20).largest
         self.assertTrue(qrun.plan_finetune(MODEL, seq_len=64, rank=largest, memory_bytes=10 << 20).fits)
         self.assertFalse(qrun.plan_finetune(MODEL, seq_len=64, rank=largest + 1, memory_bytes=10 << 20).fits)

@@ -24,6 +24,7 @@ static qrun_model *open_model(qrun_context *context, const char *folder, qrun_qu
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     snprintf(path, sizeof path, QRUN_SOURCE_DIR "/tests/fixtures/models/%s", folder);
     params.path = path, params.quant = quant, params.random_weights = random, params.quant_head_int8 = random;
+    params.quant_embedding_int8 = random;
     CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s", error.message);
     return model;
 }

@@ -183,18 +183,19 @@ static void test_tensor_list(void) {
 static void check_hold(const char *path, const qr_json *root, const char *name, qrun_quant quant) {
     const qr_json *hold = item_with(at(root, "holds"), "quant", name);
     CHECK_MSG(hold != NULL, "%s is missing", name);
-    for (int head = 0; head < 2; head++) {
+    static const char *const members[] = {"weight_bytes", "with_int8_head_bytes", "with_int8_tables_bytes"};
+    for (int n_tables = 0; n_tables < 3; n_tables++) {
         qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
         qrun_model_info info = QRUN_MODEL_INFO_INIT;
         qrun_error error = QRUN_ERROR_INIT;
         qrun_model *model = NULL;
         params.path = path;
         params.quant = quant;
-        params.quant_head_int8 = head == 1;
+        params.quant_head_int8 = n_tables > 0, params.quant_embedding_int8 = n_tables > 1;
         CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s", error.message);
         if (model == NULL) { continue; }
         CHECK(qrun_model_get_info(model, &info, &error) == QRUN_OK);
-        CHECK_INT(int_at(hold, head == 1 ? "with_int8_head_bytes" : "weight_bytes"), info.weight_bytes);
+        CHECK_INT(int_at(hold, members[n_tables]), info.weight_bytes);
         CHECK_INT(int_at(root, "n_parameters"), info.n_parameters);
         qrun_model_destroy(model);
     }

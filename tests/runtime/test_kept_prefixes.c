@@ -8,6 +8,8 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -429,6 +431,145 @@ static void test_two_sessions_in_one_folder(void) {
     temporary_remove(&folder);
 }
 
+/* ---- Processes that share a folder, while someone spoils its files ------------------------------------------------
+ */
+
+enum { N_USERS = 2, N_USER_ROUNDS = 12 };
+
+/* In a process of its own. Its exit code: 0, where every answer was right and no note had a second line. */
+static int use_folder(const char *folder) {
+    static run_record reference[N_REQUESTS], records[N_REQUESTS];
+    qrun_context_params one = QRUN_CONTEXT_PARAMS_INIT;
+    qrun_adapter *adapter;
+    one.n_threads = 1;
+    CHECK(qrun_context_create(&one, &context, NULL) == QRUN_OK);
+    qrun_model *model = open_case(&small, &adapter);
+    if (model == NULL) { return 1; }
+    qrun_session_params params = params_of(&small, 4000);
+    params.no_prefix_sharing = true;
+    (void)run_rounds(model, &params, NULL, 1, reference);
+    for (int i = 0; i < N_USER_ROUNDS; i++) {
+        params = params_of(&small, i % 2 == 0 ? 130 : 4000);
+        params.cache_dir = folder, params.cache_dir_bytes = i % 3 == 0 ? 1 << 18 : 0;
+        const qrun_session_stats stats = run_rounds(model, &params, NULL, 1, records);
+        compare(records, reference, "in a folder that is spoilt");
+        CHECK_MSG(strchr(stats.cache_note, '\n') == NULL, "\"%s\"", stats.cache_note);
+    }
+    qrun_model_destroy(model);
+    qrun_context_destroy(context);
+    context = NULL;
+    return check_state.n_failures_in_case > 0;
+}
+
+static pid_t start_user(const char *folder) {
+    fflush(stdout);
+    const pid_t process = fork();
+    if (process == 0) { _exit(use_folder(folder)); }
+    CHECK(process > 0);
+    return process;
+}
+
+static uint64_t random_below(uint64_t *state, uint64_t below) {
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (*state >> 33) % below;
+}
+
+/* A file of the folder, whole or being written, whose name lasts until the next but one; NULL: there is none. */
+static const char *random_file(const char *folder, uint64_t *state) {
+    static char paths[2][700];
+    static int turn;
+    char *path = paths[turn ^= 1];
+    uint64_t n = 0;
+    DIR *walk = opendir(folder);
+    for (const struct dirent *entry; walk != NULL && (entry = readdir(walk)) != NULL;) {
+        if (strstr(entry->d_name, ".qrun-kv") == NULL || random_below(state, ++n) != 0) { continue; }
+        (void)snprintf(path, sizeof paths[0], "%s/%s", folder, entry->d_name);
+    }
+    if (walk != NULL) { closedir(walk); }
+    return n > 0 ? path : NULL;
+}
+
+static void write_bytes(const char *path, int64_t at, uint64_t *state, int n_bytes) {
+    unsigned char bytes[64];
+    for (int i = 0; i < n_bytes; i++) { bytes[i] = (unsigned char)random_below(state, 256); }
+    const int file = open(path, O_WRONLY | O_NONBLOCK | O_NOFOLLOW);
+    if (file < 0) { return; }
+    (void)!pwrite(file, bytes, (size_t)n_bytes, at);
+    close(file);
+}
+
+/* Whatever comes to one file, or two. Users may remove them at any moment, so nothing here need succeed. */
+static void spoil(const char *folder, uint64_t *state) {
+    const char *path = random_file(folder, state), *other = random_file(folder, state);
+    if (path == NULL || other == NULL) { return; }
+    char foreign[700];
+    (void)snprintf(foreign, sizeof foreign, "%s/foreign", folder);
+    const int64_t n_bytes = size_of(path), at = (int64_t)random_below(state, n_bytes > 0 ? (uint64_t)n_bytes : 1);
+    switch (random_below(state, 9)) {
+        case 0: write_bytes(path, at, state, 1); break;
+        case 1: write_bytes(path, at, state, 64); break;
+        case 2: write_bytes(path, 0, state, 8); break; /* no longer ours */
+        case 3: (void)!truncate(path, at); break;
+        case 4: write_bytes(path, n_bytes, state, 5); break;
+        case 5: (void)unlink(path); break;
+        case 6: (void)rename(path, other); break; /* a whole page under another's name */
+        case 7:                                   /* replaced as a whole, by what is not ours */
+            close(open(foreign, O_CREAT | O_WRONLY, 0600));
+            write_bytes(foreign, 0, state, 64);
+            (void)rename(foreign, path);
+            break;
+        default: /* a link to another one */
+            (void)unlink(foreign);
+            (void)!symlink(other, foreign);
+            (void)rename(foreign, path);
+    }
+}
+
+/* What is not ours stays in the way of pages: it goes, as if its owner had seen the note. */
+static void remove_foreign(const char *folder) {
+    DIR *walk = opendir(folder);
+    for (const struct dirent *entry; walk != NULL && (entry = readdir(walk)) != NULL;) {
+        char path[700], magic[8] = "";
+        (void)snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        const int file = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+        const bool is_ours = file >= 0 && read(file, magic, sizeof magic) == sizeof magic &&
+                             memcmp(magic, "QRUN-KV1", sizeof magic) == 0;
+        if (file >= 0) { close(file); }
+        if (!is_ours && entry->d_name[0] != '.') { (void)unlink(path); }
+    }
+    if (walk != NULL) { closedir(walk); }
+}
+
+/* Before this process has threads. */
+static void test_processes_in_a_spoilt_folder(void) {
+    const temporary_folder folder = temporary_create();
+    uint64_t state = 20261123;
+    pid_t users[N_USERS];
+    int n_over = 0, n_spoilt = 0, status;
+    for (int i = 0; i < N_USERS; i++) { users[i] = start_user(folder.path); }
+    while (n_over < N_USERS) {
+        const struct timespec moment = {.tv_nsec = 300000};
+        for (int i = 0; i < N_USERS; i++) {
+            if (users[i] <= 0 || waitpid(users[i], &status, WNOHANG) != users[i]) { continue; }
+            CHECK_MSG(WIFEXITED(status) && WEXITSTATUS(status) == 0, "user %d ended with status %d", i, status);
+            users[i] = 0;
+            n_over++;
+        }
+        spoil(folder.path, &state);
+        n_spoilt++;
+        nanosleep(&moment, NULL);
+    }
+    CHECK(n_spoilt > N_USERS * N_USER_ROUNDS);
+    remove_foreign(folder.path);
+    users[0] = start_user(folder.path); /* what is damaged now is replaced, as it is found */
+    CHECK(waitpid(users[0], &status, 0) == users[0] && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(qrun_context_create(NULL, &context, NULL) == QRUN_OK);
+    CHECK(restored_by(&small, folder.path, "after the last damage") > 0);
+    qrun_context_destroy(context);
+    context = NULL;
+    temporary_remove(&folder);
+}
+
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
 static void test_refusals(void) {
@@ -456,8 +597,9 @@ static void test_refusals(void) {
 
 int main(int argc, char **argv) {
     check_begin(argc, argv);
-    if (qrun_context_create(NULL, &context, NULL) != QRUN_OK) { return 1; }
     make_prompts();
+    CHECK_RUN(test_processes_in_a_spoilt_folder);
+    if (qrun_context_create(NULL, &context, NULL) != QRUN_OK) { return 1; }
     CHECK_RUN(test_bits_from_everywhere);
     CHECK_RUN(test_other_models_formats_and_adapters);
     CHECK_RUN(test_damaged_files);

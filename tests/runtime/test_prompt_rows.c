@@ -246,9 +246,26 @@ static void submit_pooled(qrun_session *session, const int32_t *ids, int64_t n, 
     submit(session, &params);
 }
 
+/* In F32, the tables of tokens in INT8 or not. */
+static qrun_model *open_for_golden(const char *folder, bool in_int8) {
+    char path[512];
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    qrun_model_info info = QRUN_MODEL_INFO_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model *model = NULL;
+    snprintf(path, sizeof path, FIXTURES "%s", folder);
+    params.path = path, params.quant = QRUN_QUANT_F32, params.dtype = QRUN_DTYPE_F32;
+    params.quant_embedding_int8 = in_int8;
+    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s", error.message);
+    CHECK(model != NULL && qrun_model_get_info(model, &info, NULL) == QRUN_OK);
+    CHECK_MSG((strcmp(info.embedding_format, "int8") == 0) == in_int8, "%s in %s", folder, info.embedding_format);
+    return model;
+}
+
 static void check_golden(const qr_json *golden) {
     static embedding e;
-    qrun_model *model = run_open_fixture(context, text_of(golden, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
+    const bool in_int8 = strcmp(text_of(golden, "tables"), "int8") == 0;
+    qrun_model *model = open_for_golden(text_of(golden, "folder"), in_int8);
     REQUIRE(model != NULL);
     qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
     qrun_session *session = run_session(model, &params);

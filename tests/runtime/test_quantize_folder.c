@@ -333,7 +333,7 @@ static void test_refusals(void) {
     check_refused(MODELS "llama-nf4", out, QRUN_QUANT_INT8, QRUN_ERROR_ARGUMENT, "original model");
     check_refused(MODELS "llama", scratch, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "already exists");
     check_refused(MODELS "llama", in_scratch("none/out"), QRUN_QUANT_NF4, QRUN_ERROR_NOT_FOUND, "create the folder");
-    check_refused(MODELS "llama", out, QRUN_QUANT_BF16, QRUN_ERROR_ARGUMENT, "nf4-dq, nf4 and int8");
+    check_refused(MODELS "llama", out, QRUN_QUANT_BF16, QRUN_ERROR_ARGUMENT, "nf4-dq, nf4, int8 and mixed");
     check_refused(MODELS "llama", "", QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no folder to write");
     check_refused(MODELS "llama", NULL, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no folder to write");
     check_refused(NULL, out, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no model path");

@@ -33,6 +33,10 @@ static void test_what_is_read(void) {
     CHECK(head.is_chunked && head.expects_continue && head.body_bytes == 0);
     CHECK_INT(parse("PATCH * HTTP/1.1\r\nHost: x\r\n\r\n", &head), 0);
     CHECK(head.method == HTTP_OTHER);
+    CHECK_INT(parse("HEAD //v1///models/?a=/b/ HTTP/1.1\r\nHost: x\r\n\r\n", &head), 0);
+    CHECK(head.method == HTTP_HEAD && strcmp(head.path, "/v1/models") == 0);
+    CHECK_INT(parse("GET /// HTTP/1.1\r\nHost: x\r\n\r\n", &head), 0);
+    CHECK(strcmp(head.path, "/") == 0);
 }
 
 static void test_what_is_refused(void) {

@@ -9,13 +9,14 @@ import contextlib
 import json
 import os
 import random
+import select
 import signal
 import socket
 import threading
 import time
 import unittest
 
-from served import Server, certificate, events, generate, many_descriptors, post, random_request, reset, sanitized
+from served import Server, certificate, copied_model, events, generate, many_descriptors, post, random_request, reset, sanitized
 
 N_CLIENTS = 200
 ENDLESS = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
@@ -153,6 +154,104 @@ class Leaving(unittest.TestCase):
                 break
         self.assertLessEqual(min(counts), 4, counts)
         self.assertGreaterEqual(min(counts), 3, counts)
+
+
+# A template that takes long: millions of steps, and few of memory.
+SLOW = ("{% if slow %}{% for i in range(3000) %}{% for j in range(400) %}{% if i == j %}{% endif %}{% endfor %}"
+        "{% endfor %}{% endif %}{% if fails %}{{ raise_exception('the end') }}{% endif %}"
+        "{% for m in messages %}{{ m.content }}{% endfor %}")
+BODY_BYTES = 1 << 20
+
+
+def slow_request(**members):
+    """A chat that takes long to read, as large as a body may be."""
+    arguments = {"slow": True} | members.pop("arguments", {})
+    request = {"messages": [{"role": "user", "content": "Hello"}], "chat_template_kwargs": arguments} | members
+    return post("/v1/chat/completions", json.dumps(request).encode().ljust(BODY_BYTES))
+
+
+def is_answered(client):
+    return bool(select.select([client], [], [], 0)[0])
+
+
+class Reading(unittest.TestCase):
+    """Requests are read beside the loop: one that takes long holds up nobody's tokens."""
+
+    @contextlib.contextmanager
+    def server(self):
+        with copied_model(tokenizer_config={"chat_template": SLOW}) as model:
+            with Server("--max-body", str(BODY_BYTES), model=model) as server:
+                yield server
+
+    def wait_for(self, server, n_open):
+        while server.metric("qrun:requests_open") != n_open:
+            time.sleep(0.01)
+
+    def test_tokens_go_on(self):
+        with self.server() as server, server.socket() as stream, server.socket() as slow:
+            stream.sendall(post("/v1/completions", ENDLESS | {"stream": True, "n": 64}))
+            stream.recv(1)
+            slow.sendall(slow_request(arguments={"fails": True}))
+            self.wait_for(server, 2)
+            begin = server.metric("qrun:steps_total")
+            while server.metric("qrun:steps_total") < begin + 20:
+                self.assertFalse(is_answered(slow), "nothing was computed while a request was read")
+            for _ in range(10):
+                self.assertEqual(server.ask("/health")[0], 200)
+            self.assertFalse(is_answered(slow), "the loop waited for a request to be read")
+            self.assertIn(b" 400 ", slow.recv(100))
+
+    def test_small_requests_do_not_wait_for_large_ones(self):
+        with self.server() as server, server.socket() as slow:
+            slow.sendall(slow_request(max_tokens=2))
+            self.wait_for(server, 1)
+            for _ in range(3):
+                self.assertEqual(server.ask("/v1/completions", {"prompt": "Once", "max_tokens": 2})[0], 200)
+                self.assertEqual(server.ask("/tokenize", {"prompt": "Once"})[0], 200)
+            self.assertFalse(is_answered(slow))
+            self.assertIn(b" 200 ", slow.recv(100))
+
+    def test_who_leaves_meanwhile(self):
+        n_tokens = 64 * 200
+        with self.server() as server:
+            with server.socket() as first:
+                first.sendall(slow_request(n=64, max_tokens=200, ignore_eos=True))
+                self.wait_for(server, 1)
+                with server.socket() as second:     # waits for the first one
+                    second.sendall(slow_request(max_tokens=2))
+                    self.wait_for(server, 2)
+                self.wait_for(server, 1)
+                self.assertFalse(is_answered(first))
+            self.assertTrue(server.wait_until_idle())
+            self.assertLess(server.metric("vllm:generation_tokens_total"), n_tokens)
+            self.assertEqual(server.ask("/v1/completions", {"prompt": "Once", "max_tokens": 2})[0], 200)
+
+    def test_the_end_meanwhile(self):
+        for drain in ("0", "60"):
+            with copied_model(tokenizer_config={"chat_template": SLOW}) as model:
+                with Server("--drain-seconds", drain, "--max-body", str(BODY_BYTES), model=model) as server:
+                    with server.socket() as slow:
+                        slow.sendall(slow_request(max_tokens=2))
+                        self.wait_for(server, 1)
+                        server.process.send_signal(signal.SIGTERM)
+                        self.assertIn(b" 200 " if drain == "60" else b" 503 ", slow.recv(100))
+                    self.assertEqual(server.process.wait(60), 0)
+
+    def test_limits_hold(self):
+        with self.server() as server:
+            with server.socket() as slow:
+                slow.sendall(slow_request(max_tokens=2))
+                self.wait_for(server, 1)
+                body = b" " * (BODY_BYTES + 1)
+                self.assertEqual(server.ask("/v1/completions", body)[0], 413)
+        with copied_model(tokenizer_config={"chat_template": SLOW}) as model:
+            with Server("--max-waiting", "2", "--max-body", str(BODY_BYTES), model=model) as server:
+                with contextlib.ExitStack() as stack:
+                    for i in range(2):
+                        client = stack.enter_context(server.socket())
+                        client.sendall(slow_request(max_tokens=2))
+                        self.wait_for(server, i + 1)
+                    self.assertEqual(server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[0], 429)
 
 
 class Attacks(unittest.TestCase):

@@ -147,6 +147,65 @@ static void test_sessions_are_fitted_exactly(void) {
     CHECK(n_inside > N / 4);
 }
 
+/* ---- Known models ------------------------------------------------------------------------------------------------ */
+
+/* The published numbers of parameters, a tied head counted once. */
+static const struct {
+    const char *name;
+    int64_t n_parameters;
+} published[] = {
+    {"gpt2", 124439808},          {"gpt2-medium", 354823168},     {"gpt2-large", 774030080},
+    {"gpt2-xl", 1557611200},      {"llama-2-7b", 6738415616},     {"llama-2-13b", 13015864320},
+    {"llama-2-70b", 68976648192}, {"llama-3.2-1b", 1235814400},   {"llama-3.2-3b", 3212749824},
+    {"llama-3.1-8b", 8030261248}, {"llama-3.1-70b", 70553706496}, {"llama-3.1-405b", 405853388800},
+    {"mistral-7b", 7248023552},   {"qwen2.5-0.5b", 494032768},    {"qwen2.5-1.5b", 1543714304},
+    {"qwen2.5-3b", 3085938688},   {"qwen2.5-7b", 7615616512},     {"qwen2.5-14b", 14770033664},
+    {"qwen2.5-32b", 32763876352}, {"qwen2.5-72b", 72706203648},   {"qwen3-0.6b", 596049920},
+    {"qwen3-1.7b", 1720574976},   {"qwen3-4b", 4022468096},       {"qwen3-8b", 8190735360},
+    {"qwen3-14b", 14768307200},   {"qwen3-32b", 32762123264},
+};
+
+static void test_known_models_have_their_parameters(void) {
+    qrun_model_params model = QRUN_MODEL_PARAMS_INIT;
+    const qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    const char *name;
+    int32_t n = 0;
+    model.random_weights = true;
+    for (; (name = qrun_known_model(n)) != NULL; n++) {
+        qrun_plan_info info = QRUN_PLAN_INFO_INIT;
+        qrun_plan_entry *entries = NULL;
+        int32_t n_entries;
+        model.path = name;
+        (void)qrun_plan_session(context, &model, &params, &entries, &n_entries, &info, NULL);
+        qrun_free(entries);
+        REQUIRE(n < (int32_t)QR_COUNT_OF(published));
+        CHECK_STR(name, published[n].name);
+        CHECK_MSG(info.n_parameters == published[n].n_parameters, "%s: %lld parameters, published %lld", name,
+                  (long long)info.n_parameters, (long long)published[n].n_parameters);
+    }
+    CHECK_INT(n, (int64_t)QR_COUNT_OF(published));
+    CHECK(qrun_known_model(-1) == NULL);
+}
+
+/* The two that have a file too are the same. */
+static void test_known_models_are_their_files(void) {
+    static const char *const names[] = {"llama-3.1-8b", "llama-3.2-1b"};
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        qrun_plan_info infos[2] = {QRUN_PLAN_INFO_INIT, QRUN_PLAN_INFO_INIT};
+        for (int file = 0; file < 2; file++) {
+            char path[256];
+            qrun_model_params model = QRUN_MODEL_PARAMS_INIT;
+            qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+            snprintf(path, sizeof path, QRUN_SOURCE_DIR "/bench/shapes/%s.json", names[i]);
+            model.path = file == 1 ? path : names[i], model.random_weights = true;
+            params.memory.memory_bytes = INT64_C(1) << 50;
+            CHECK(plan_run(&model, &params, &infos[file]) == QRUN_OK);
+        }
+        CHECK(infos[0].total_bytes == infos[1].total_bytes && infos[0].flops == infos[1].flops);
+        CHECK(infos[0].n_parameters == infos[1].n_parameters);
+    }
+}
+
 /* ---- Devices that are not there ---------------------------------------------------------------------------------- */
 
 static void test_named_devices(void) {
@@ -230,6 +289,8 @@ int main(int argc, char **argv) {
     if (qrun_context_create(NULL, &context, NULL) != QRUN_OK) { return 1; }
     CHECK_RUN(test_runs_are_fitted_exactly);
     CHECK_RUN(test_sessions_are_fitted_exactly);
+    CHECK_RUN(test_known_models_have_their_parameters);
+    CHECK_RUN(test_known_models_are_their_files);
     CHECK_RUN(test_named_devices);
     CHECK_RUN(test_sizes_left_to_the_memory);
     qrun_context_destroy(context);

@@ -18,16 +18,27 @@ static bool has_number(const qr_json *array, int64_t number) {
     return false;
 }
 
-static void test_sequence_is_that_of_grad_scaler(void) {
-    qr_json *index = NULL;
+static qr_loss_scale make_scale(const qrun_train_optimization *options, qr_dtype act_dtype) {
+    qr_loss_scale scale = {0};
     qr_error err = {0};
-    REQUIRE(qr_json_read(FIXTURES "training/index.json", 1 << 24, &index, &err) == QRUN_OK);
-    const qr_json *entry = qr_json_first(qr_json_get(index, "loss_scale"));
-    REQUIRE(entry != NULL);
-    qr_loss_scale scale = qr_loss_scale_initial(QR_DTYPE_F16);
+    CHECK_MSG(qr_loss_scale_make(options, act_dtype, &scale, &err) == QRUN_OK, "%s", err.message);
+    return scale;
+}
+
+static void check_sequence(const qr_json *entry) {
+    const double initial = number_of(entry, "initial");
+    const bool usual = strcmp(text_of(entry, "name"), "default") == 0;
+    const qrun_train_optimization options = {.loss_scale = QRUN_AUTO,
+                                             .loss_scale_initial = (int64_t)initial,
+                                             .loss_scale_growth = number_of(entry, "growth"),
+                                             .loss_scale_backoff = number_of(entry, "backoff"),
+                                             .loss_scale_window = (int32_t)number_of(entry, "window")};
+    const qrun_train_optimization none = {0};
+    qr_loss_scale scale = make_scale(usual ? &none : &options, QR_DTYPE_F16);
     const qr_json *change = qr_json_first(qr_json_get(entry, "changes"));
-    double expected = 65536;
+    double expected = initial;
     int n_changes = 0;
+    CHECK(scale.factor == initial && scale.dynamic);
     for (int64_t step = 1; step <= (int64_t)number_of(entry, "n_steps"); step++) {
         if (change != NULL && cJSON_GetArrayItem(change, 0)->valuedouble == (double)step) {
             expected = cJSON_GetArrayItem(change, 1)->valuedouble;
@@ -41,22 +52,77 @@ static void test_sequence_is_that_of_grad_scaler(void) {
         if (check_state.n_failures_in_case > 0) { break; }
     }
     CHECK(change == NULL && n_changes > 20);
+}
+
+/* With its defaults, and with other settings. */
+static void test_sequences_are_those_of_grad_scaler(void) {
+    qr_json *index = NULL;
+    qr_error err = {0};
+    int n = 0;
+    REQUIRE(qr_json_read(FIXTURES "training/index.json", 1 << 24, &index, &err) == QRUN_OK);
+    const qr_json *entry = qr_json_first(qr_json_get(index, "loss_scale"));
+    for (; entry != NULL; entry = entry->next, n++) { check_sequence(entry); }
+    CHECK_INT(n, 4);
     qr_json_free(index);
 }
 
 static void test_ends_of_the_range(void) {
-    qr_loss_scale least = {.dynamic = true, .factor = 1.0F, .good_steps = 7};
+    const qrun_train_optimization defaults = {0}, steep = {.loss_scale_initial = 3, .loss_scale_backoff = 0.25};
+    qr_loss_scale least = make_scale(&defaults, QR_DTYPE_F16), most = least, small = make_scale(&steep, QR_DTYPE_F16);
+    least.factor = 1, least.good_steps = 7;
     CHECK(!qr_loss_scale_update(&least, true)); /* an error: it cannot be the scale */
-    CHECK(least.factor == 1.0F && least.good_steps == 0);
-    qr_loss_scale most = {.dynamic = true, .factor = 0x1p127F, .good_steps = 1999};
+    CHECK(least.factor == 1 && least.good_steps == 0);
+    most.factor = 0x1p127, most.good_steps = 1999;
     CHECK(!qr_loss_scale_update(&most, false));
-    CHECK(most.factor == 0x1p127F && most.good_steps == 0);
+    CHECK(most.factor == 0x1p127 && most.good_steps == 0);
+    CHECK(qr_loss_scale_update(&small, true) && small.factor == 1); /* GradScaler: 0.75 */
 }
 
 static void test_other_types_are_not_scaled(void) {
-    qr_loss_scale scale = qr_loss_scale_initial(QR_DTYPE_BF16);
+    const qrun_train_optimization defaults = {0}, dynamic = {.loss_scale = QRUN_AUTO};
+    qr_loss_scale scale = make_scale(&defaults, QR_DTYPE_BF16);
+    CHECK(!qr_loss_scale_is_used(&scale));
     for (int i = 0; i < 3000; i++) { CHECK(!qr_loss_scale_update(&scale, i == 5)); }
-    CHECK(scale.factor == 1.0F && !scale.dynamic);
+    CHECK(scale.factor == 1 && !scale.dynamic);
+    scale = make_scale(&dynamic, QR_DTYPE_BF16);
+    CHECK(scale.dynamic && scale.factor == 65536);
+}
+
+static void test_a_constant_scale_stays(void) {
+    const qrun_train_optimization constant = {.loss_scale = 1000}, none = {.loss_scale = 1};
+    qr_loss_scale scale = make_scale(&constant, QR_DTYPE_F16), one = make_scale(&none, QR_DTYPE_F16);
+    for (int i = 0; i < 3000; i++) {
+        CHECK(qr_loss_scale_update(&scale, i % 3 == 0) == (i % 3 == 0));
+        CHECK(!qr_loss_scale_update(&one, i % 3 == 0));
+    }
+    CHECK(scale.factor == 1000 && qr_loss_scale_is_used(&scale));
+    CHECK(one.factor == 1 && !qr_loss_scale_is_used(&one));
+}
+
+static void check_refused(const qrun_train_optimization *options, qr_dtype act_dtype, const char *why) {
+    qr_loss_scale scale;
+    qr_error err = {0};
+    CHECK(qr_loss_scale_make(options, act_dtype, &scale, &err) == QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(err.message, why) != NULL, "%s", err.message);
+}
+
+static void check_params_refused(const qrun_train_optimization *options, const char *why) {
+    qrun_train_params params = trainer_params("unused");
+    qrun_error error = QRUN_ERROR_INIT;
+    params.optimization = *options;
+    CHECK(qrun_train_params_check(&params, &error) == QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, why) != NULL, "%s", error.message);
+}
+
+/* Settings of a dynamic scale are never ignored. */
+static void test_settings_that_make_no_sense(void) {
+    check_refused(&(qrun_train_optimization){.loss_scale = 8, .loss_scale_window = 9}, QR_DTYPE_F16, "a constant one");
+    check_refused(&(qrun_train_optimization){.loss_scale_initial = 8}, QR_DTYPE_BF16, "this run has none");
+    check_params_refused(&(qrun_train_optimization){.loss_scale = -2}, "`loss_scale`");
+    check_params_refused(&(qrun_train_optimization){.loss_scale_initial = INT64_C(1) << 33}, "`loss_scale_initial`");
+    check_params_refused(&(qrun_train_optimization){.loss_scale_growth = 0.5}, "`loss_scale_growth`");
+    check_params_refused(&(qrun_train_optimization){.loss_scale_backoff = 1}, "`loss_scale_backoff`");
+    check_params_refused(&(qrun_train_optimization){.loss_scale_window = -1}, "`loss_scale_window`");
 }
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
@@ -192,15 +258,110 @@ static void test_a_checkpoint_without_scale_is_refused(void) {
     qrun_model_destroy(model);
 }
 
+/* ---- Settings ---------------------------------------------------------------------------------------------------- */
+
+/* Runs and exports; metrics of its steps. */
+static void run_to_end(qrun_dtype dtype, const qrun_train_params *params, int64_t n_steps,
+                       qrun_train_metrics *metrics) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model *model = trainer_open_model_in(dtype);
+    qrun_trainer *trainer = trainer_create(model, params);
+    REQUIRE(trainer != NULL);
+    run_steps(trainer, n_steps, metrics);
+    CHECK(qrun_trainer_export(trainer, &error) == QRUN_OK);
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+}
+
+/* In BF16, whose range is that of F32, a factor that is a power of two shifts all gradients exactly. */
+static void test_powers_of_two_change_no_bits(void) {
+    qrun_train_metrics plain[6], scaled[6], moving[6];
+    char out[3][64];
+    for (int i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "scaled%d", i);
+        snprintf(out[i], sizeof out[i], "%s", trainer_path(name));
+    }
+    qrun_train_params params = improbable_params(out[0]);
+    run_to_end(QRUN_DTYPE_BF16, &params, 6, plain);
+    params.saving.out = out[1], params.optimization.loss_scale = 4096;
+    run_to_end(QRUN_DTYPE_BF16, &params, 6, scaled);
+    params.saving.out = out[2], params.optimization.loss_scale = QRUN_AUTO;
+    params.optimization.loss_scale_initial = 16, params.optimization.loss_scale_growth = 4;
+    params.optimization.loss_scale_window = 2;
+    run_to_end(QRUN_DTYPE_BF16, &params, 6, moving);
+    for (int i = 0; i < 6; i++) {
+        CHECK(plain[i].loss_scale == 0 && scaled[i].loss_scale == 4096);
+        CHECK(moving[i].loss_scale == 16 * pow(4, i / 2));
+        CHECK(plain[i].loss == scaled[i].loss && plain[i].loss == moving[i].loss && plain[i].n_skipped == 0);
+        CHECK(plain[i].grad_norm == scaled[i].grad_norm && plain[i].grad_norm == moving[i].grad_norm);
+    }
+    CHECK(trainer_adapters_are_equal(out[0], out[1]) && trainer_adapters_are_equal(out[0], out[2]));
+}
+
+/* Where gradients overflow at the factor, in every step: all are skipped, counted, and counted on after a resume. */
+static void test_a_constant_scale_skips_steps(void) {
+    qrun_train_metrics metrics[12];
+    qrun_error error = QRUN_ERROR_INIT;
+    char out[64];
+    snprintf(out, sizeof out, "%s", trainer_path("constant"));
+    qrun_train_params params = improbable_params(out);
+    params.optimization.loss_scale = 65536;
+    for (int part = 0; part < 2; part++) {
+        qrun_model *model = trainer_open_model_in(QRUN_DTYPE_F16);
+        qrun_trainer *trainer = trainer_create(model, &params);
+        REQUIRE(trainer != NULL);
+        run_steps(trainer, part == 0 ? 3 : 5, metrics);
+        CHECK(qrun_trainer_save(trainer, &error) == QRUN_OK);
+        qrun_trainer_destroy(trainer);
+        qrun_model_destroy(model);
+    }
+    int64_t n_skipped = 0;
+    for (int i = 0; i < 5; i++) {
+        n_skipped += metrics[i].skipped;
+        CHECK(metrics[i].loss_scale == 65536 && metrics[i].overflowed == metrics[i].skipped);
+        CHECK(metrics[i].nonfinite == NULL);
+        CHECK_INT(metrics[i].n_skipped, n_skipped);
+    }
+    CHECK_MSG(n_skipped >= 2, "%d steps were skipped", (int)n_skipped);
+}
+
+static void test_another_scale_is_another_run(void) {
+    qrun_train_metrics metrics[12];
+    qrun_error error = QRUN_ERROR_INIT;
+    char out[64];
+    snprintf(out, sizeof out, "%s", trainer_path("another"));
+    qrun_train_params params = improbable_params(out);
+    qrun_model *model = trainer_open_model_in(QRUN_DTYPE_F16);
+    qrun_trainer *trainer = trainer_create(model, &params), *none = NULL;
+    REQUIRE(trainer != NULL);
+    run_steps(trainer, 1, metrics);
+    CHECK(qrun_trainer_save(trainer, &error) == QRUN_OK);
+    qrun_trainer_destroy(trainer);
+    params.optimization.loss_scale_window = 50;
+    CHECK(qrun_trainer_create(model, &params, &none, &error) == QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(error.message, "dynamic loss scale") != NULL, "%s", error.message);
+    params.optimization.loss_scale_window = 2000; /* what it was, written out */
+    trainer = trainer_create(model, &params);
+    CHECK(trainer != NULL);
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (!trainer_run_begin(1) || !write_improbable(trainer_path("improbable.jsonl"))) { return 1; }
-    CHECK_RUN(test_sequence_is_that_of_grad_scaler);
+    CHECK_RUN(test_sequences_are_those_of_grad_scaler);
     CHECK_RUN(test_ends_of_the_range);
     CHECK_RUN(test_other_types_are_not_scaled);
+    CHECK_RUN(test_a_constant_scale_stays);
+    CHECK_RUN(test_settings_that_make_no_sense);
     CHECK_RUN(test_overflow_backs_off_and_goes_on);
     CHECK_RUN(test_a_stopped_run_goes_on_with_its_scale);
     CHECK_RUN(test_a_checkpoint_without_scale_is_refused);
+    CHECK_RUN(test_powers_of_two_change_no_bits);
+    CHECK_RUN(test_a_constant_scale_skips_steps);
+    CHECK_RUN(test_another_scale_is_another_run);
     trainer_run_end();
     return check_end();
 }

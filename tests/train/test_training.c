@@ -286,7 +286,11 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, float loss_scale,
                              qr_error *err) {
     static training_batch batch;
     const qrun_optimizer kind = optimizer_of(entry);
-    const qr_optimizer_options options = {.kind = kind, .weight_decay = kind == QRUN_OPTIMIZER_SGD ? 0.0F : 0.01F};
+    const bool is_loraplus = qr_json_get(entry, "loraplus_lr_ratio") != NULL;
+    const qr_optimizer_options options = {.kind = kind,
+                                          .weight_decay = kind == QRUN_OPTIMIZER_SGD ? 0.0F : 0.01F,
+                                          .lr_ratio_b =
+                                              is_loraplus ? (float)number_of(entry, "loraplus_lr_ratio") : 0.0F};
     qr_backend *backend = context->backend;
     qr_optimizer *optimizer = NULL;
     qr_workspace scratch = {0};

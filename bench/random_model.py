@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""A model folder with random weights, for programs that need more than a shape: a server, for one.
+
+    bench/random_model.py --shape bench/shapes/llama-3.2-1b.json --out FOLDER
+
+Shapes of the Llama family; weights in BF16, normally distributed with a standard deviation of 0.02, the same ones every
+time. The tokenizer has a word for every id, so prompts are best given as ids. Standard library only.
+"""
+
+import argparse
+import array
+import json
+import pathlib
+import random
+import struct
+
+N_PATTERN = 1 << 18
+DEVIATION = 0.02
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", type=pathlib.Path, required=True, help="a config.json")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder, which must not exist")
+    return parser.parse_args()
+
+
+def tensors(config):
+    """Names and shapes, in the order of the file."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    head = config.get("head_dim", hidden // config["num_attention_heads"])
+    queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
+    yield "model.embed_tokens.weight", [config["vocab_size"], hidden]
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        yield prefix + "input_layernorm.weight", [hidden]
+        yield prefix + "self_attn.q_proj.weight", [queries, hidden]
+        yield prefix + "self_attn.k_proj.weight", [keys, hidden]
+        yield prefix + "self_attn.v_proj.weight", [keys, hidden]
+        yield prefix + "self_attn.o_proj.weight", [hidden, queries]
+        yield prefix + "post_attention_layernorm.weight", [hidden]
+        yield prefix + "mlp.gate_proj.weight", [inner, hidden]
+        yield prefix + "mlp.up_proj.weight", [inner, hidden]
+        yield prefix + "mlp.down_proj.weight", [hidden, inner]
+    yield "model.norm.weight", [hidden]
+    if not config.get("tie_word_embeddings"):
+        yield "lm_head.weight", [config["vocab_size"], hidden]
+
+
+def bf16(value):
+    return struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+
+
+def write_weights(path, config):
+    choose = random.Random(0)
+    pattern = array.array("H", (bf16(choose.gauss(0, DEVIATION)) for _ in range(N_PATTERN))).tobytes() * 2
+    header, offset = {}, 0
+    for name, shape in tensors(config):
+        size = 2
+        for dim in shape:
+            size *= dim
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name, fields in header.items():
+            left = fields["data_offsets"][1] - fields["data_offsets"][0]
+            if name.endswith("norm.weight"):
+                file.write(struct.pack("<H", bf16(1.0)) * (left // 2))
+                left = 0
+            while left > 0:     # from another place of the pattern each time, so that no two rows are equal
+                start = 2 * choose.randrange(N_PATTERN)
+                left -= file.write(pattern[start:start + min(left, N_PATTERN * 2)])
+
+
+def write_tokenizer(folder, n_tokens):
+    vocab = {f"w{i}": i for i in range(n_tokens)}
+    model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}
+    tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+                 "pre_tokenizer": None, "post_processor": None, "decoder": None, "model": model}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+
+
+def main():
+    options = arguments()
+    config = json.loads(options.shape.read_text(encoding="utf-8"))
+    options.out.mkdir(parents=True)
+    (options.out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    write_tokenizer(options.out, config["vocab_size"])
+    write_weights(options.out / "model.safetensors", config)
+
+
+if __name__ == "__main__":
+    main()

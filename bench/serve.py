@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""What HTTP adds: qrun serve beside qrun generate, the same requests on the same machine, taking turns.
+
+    QRUN=build/release/cli/qrun bench/serve.py --model FOLDER -- --quant nf4-dq --quant-head int8
+
+1. Throughput at --clients clients: each sends its requests one after the other, streamed, and reads them to the end.
+   Beside it `qrun generate` with the same requests and as many sequences at once. To be at least 0.98 of it. The
+   clients are one thread that reads bytes and looks at little of them, because they share the machine's processors.
+2. Time to the first token of a prompt that is in the cache, as a client sees it: from its first byte to that of the
+   answer's first event. Beside it the engine's own, from the request's submission to its first token, which the
+   server writes to its log. The difference of each request is what HTTP adds; to be at most 1 ms.
+
+Prompts are random ids, so any model will do; bench/random_model.py makes one. What follows -- goes to both programs.
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import re
+import selectors
+import signal
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+
+import measuring
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, required=True)
+    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--requests", type=int, default=2, help="of each client, in a round")
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--decode-tokens", type=int, default=64)
+    parser.add_argument("--cached-tokens", type=int, default=512, help="of the prompt whose first token is timed")
+    parser.add_argument("--first-tokens", type=int, default=30, help="how often it is timed")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("engine", nargs="*", help="options of both programs")
+    return parser.parse_args()
+
+
+def make_requests(options, n, n_prompt, n_tokens):
+    vocab = json.loads((options.model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    choose = random.Random(1)
+    for _ in range(n):
+        ids = [choose.randrange(vocab // 2, vocab - 300) for _ in range(n_prompt)]
+        yield {"prompt": ids, "max_tokens": n_tokens, "ignore_eos": True, "temperature": 0}
+
+
+def engine_options(options):
+    return ["--model", options.model, "--threads", options.threads, "--max-sequences", options.clients,
+            "--context", max(options.prompt_tokens + options.decode_tokens, options.cached_tokens + 2), *options.engine]
+
+
+# ---- qrun generate ---------------------------------------------------------------------------------------------------
+
+
+def generate_rate(qrun, options, requests):
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as prompts, tempfile.TemporaryDirectory() as folder:
+        for request in requests:
+            line = dict(request)
+            line["token_ids"] = line.pop("prompt")
+            prompts.write(json.dumps(line) + "\n")
+        prompts.flush()
+        command = [qrun, "generate", *engine_options(options), "--prompts", prompts.name, "--output",
+                   pathlib.Path(folder) / "answers.jsonl", "--stats"]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        measuring.stop(done.stderr.strip())
+    return json.loads(done.stderr.strip().splitlines()[-1])["tokens_per_second"]
+
+
+# ---- qrun serve ------------------------------------------------------------------------------------------------------
+
+
+class Server:
+    def __init__(self, qrun, options):
+        self.log = tempfile.TemporaryFile("w+")
+        command = [qrun, "serve", *engine_options(options), "--port", 0]
+        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=self.log,
+                                        text=True)
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            measuring.stop("the server did not start: " + self.lines()[-1])
+        self.port = int(line.rsplit(":", 1)[1])
+
+    def lines(self):
+        self.log.seek(0)
+        return self.log.read().splitlines()
+
+    def socket(self):
+        made = socket.create_connection(("127.0.0.1", self.port), timeout=600)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    def close(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+
+def post(request):
+    body = json.dumps(request | {"stream": True}).encode()
+    return (f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n").encode() + body
+
+
+END = b"data: [DONE]\n\n\r\n0\r\n\r\n"
+
+
+def serve_rate(server, options, requests):
+    """Tokens per second of all requests, those of a client in a row on one connection."""
+    messages = [post(request) for request in requests]
+    n_tokens = sum(request["max_tokens"] for request in requests)
+    waiting = selectors.DefaultSelector()
+    tails, queues = {}, {}
+    for i in range(options.clients):
+        client = server.socket()
+        queues[client] = messages[i::options.clients]
+        tails[client] = b""
+        waiting.register(client, selectors.EVENT_READ)
+    begin = time.monotonic()
+    for client, queue in queues.items():
+        client.sendall(queue.pop(0))
+    n_open = options.clients
+    while n_open > 0:
+        for key, _ in waiting.select():
+            client = key.fileobj
+            piece = client.recv(1 << 16)
+            if not piece:
+                measuring.stop("the server closed a connection: " + server.lines()[-1])
+            tails[client] = (tails[client] + piece)[-len(END):]
+            if tails[client] != END:
+                continue
+            if queues[client]:
+                tails[client] = b""
+                client.sendall(queues[client].pop(0))
+            else:
+                waiting.unregister(client)
+                client.close()
+                n_open -= 1
+    return n_tokens / (time.monotonic() - begin)
+
+
+def first_tokens(server, request, n):
+    """(seconds as a client sees it, the engine's own), of each time; the first one fills the cache and does not count."""
+    message = post(request)
+    seen = []
+    with server.socket() as client:
+        for _ in range(n + 1):
+            begin = time.monotonic()
+            client.sendall(message)
+            received = client.recv(1 << 16)
+            while b"data: " not in received:
+                received += client.recv(1 << 16)
+            seen.append(time.monotonic() - begin)
+            while not received.endswith(END):
+                received += client.recv(1 << 16)
+    time.sleep(0.2)     # the last line of the log
+    own = [float(found) for line in server.lines() for found in re.findall(r"first_token_seconds=(\S+)", line)]
+    return list(zip(seen, own[-len(seen):]))[1:]
+
+
+# ---- The measurement -------------------------------------------------------------------------------------------------
+
+
+def main():
+    options = arguments()
+    qrun = measuring.program("QRUN", "qrun")
+    machine = measuring.machine()
+    requests = list(make_requests(options, options.clients * options.requests, options.prompt_tokens,
+                                  options.decode_tokens))
+    cached = next(make_requests(options, 1, options.cached_tokens, 1))
+    rounds = []
+    for number in range(options.rounds + 1):    # the first one brings the files into the page cache
+        one = {"generate": generate_rate(qrun, options, requests)}
+        server = Server(qrun, options)
+        one["serve"] = serve_rate(server, options, requests)
+        one["first"] = first_tokens(server, cached, options.first_tokens)
+        server.close()
+        if number > 0:
+            rounds.append(one)
+            print(f"round {number}: generate {one['generate']:.1f}, serve {one['serve']:.1f} tokens/s", flush=True)
+    ratio = measuring.summary([one["serve"] / one["generate"] for one in rounds])
+    first = [pair for one in rounds for pair in one["first"]]
+    added = measuring.summary([1000 * (seen - own) for seen, own in first])
+    del added["values"]
+    print(f"\n{options.clients} clients: {ratio['median']:.3f} of qrun generate's tokens/s "
+          f"({ratio['least']:.3f} - {ratio['most']:.3f}); goal 0.98")
+    print(f"first token of {options.cached_tokens} cached tokens: {1000 * statistics.median(s for s, _ in first):.2f} "
+          f"ms, of which HTTP {added['median']:.3f} ms ({added['least']:.3f} - {added['most']:.3f}); goal 1 ms")
+    measuring.write_result("serve", {
+        "machine": machine, "qrun": measuring.version([qrun, "--version"]), "clients": options.clients,
+        "threads": options.threads, "options": options.engine, "serve_of_generate": ratio, "added_ms": added,
+        "rounds": [{key: one[key] for key in ("generate", "serve")} for one in rounds]})
+
+
+if __name__ == "__main__":
+    main()
