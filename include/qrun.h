@@ -321,6 +321,9 @@ typedef struct qrun_model_params {
     qrun_offload offload_parameters; /* not with trainable */
     bool quant_embedding_int8; /* hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else
                                   they keep their own type. Not with trainable */
+    bool shard_parameters; /* on several ranks (qrun_context_params): each holds a share of every layer's matrices. A
+                              layer is gathered from all of them when it is due, the next one while it computes. For
+                              trainers with `zero` 3 alone: results are the same to the bit */
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
     { .struct_size = sizeof(qrun_model_params) }
@@ -350,6 +353,7 @@ typedef struct qrun_model_info {
     double load_seconds;
     bool has_tokenizer, has_chat_template;
     bool offloads_parameters; /* weight_bytes are then those of tables, norms and stages */
+    bool shards_parameters;   /* the same; this rank's share is in host memory */
     /* The members of generation_config.json that transformers obeys and qrun does not, as "num_beams, guidance_scale";
      * NULL: none. */
     const char *not_obeyed;
@@ -914,7 +918,8 @@ typedef struct qrun_train_callbacks {
 typedef struct qrun_train_ranks {
     int32_t zero;      /* ZeRO: 1: each rank holds the optimizer states of a share of the parameters, updates it and
                           sends it to the others. 2: gradients too go to the rank whose share they are of, layer by
-                          layer of the backward pass, and no rank holds those of all layers. 0: each has all */
+                          layer of the backward pass, and no rank holds those of all layers. 3: the weights too are
+                          shared out, for which the model is opened with shard_parameters. 0: each has all */
     int32_t n_ranks;   /* for qrun_plan_training: how many ranks to plan for, up to 1,024; 0: one. A trainer has those
                           that were launched, and refuses another number */
     int32_t plan_rank; /* of these, whose plan it is; QRUN_AUTO: that of the one that needs the most */

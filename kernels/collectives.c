@@ -1,13 +1,10 @@
 #include "kernels/collectives.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
-
-void qr_collectives_destroy(qr_collectives *collectives) {
-    if (collectives != NULL) { collectives->destroy(collectives); }
-}
 
 static qrun_status fail_lost(const qr_collectives *c, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_RANK, "%s", c->lost_message);
@@ -21,12 +18,131 @@ qrun_status qr_collectives_lose(qr_collectives *c, int32_t lost_rank, const char
     return qr_fail(err, c->rank == speaker ? QRUN_ERROR_DEVICE : QRUN_ERROR_RANK, "%s", message);
 }
 
+static void count_sent(qr_collectives *c, const qr_parcel *sent) {
+    for (int32_t r = 0; r < c->n_ranks; r++) { c->sent_bytes += r != c->rank ? (int64_t)sent[r].n_bytes : 0; }
+}
+
 qrun_status qr_all_to_all(qr_collectives *c, const qr_parcel *sent, const qr_parcel *received, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_all_to_all_end(c, err));
     if (c->lost) { return fail_lost(c, err); }
     QR_RETURN_IF_ERROR(c->exchange(c, sent, received, err));
-    for (int32_t r = 0; r < c->n_ranks; r++) { c->sent_bytes += r != c->rank ? (int64_t)sent[r].n_bytes : 0; }
+    count_sent(c, sent);
     return QRUN_OK;
 }
+
+/* ---- Beside the caller ------------------------------------------------------------------------------------------- */
+
+typedef enum exchange_state { EXCHANGE_NONE, EXCHANGE_ASKED, EXCHANGE_DONE, EXCHANGE_LEAVES } exchange_state;
+
+/* Runs one exchange at a time. While one is asked for, the transport and what the collectives say of a loss are its. */
+struct qr_exchange_thread {
+    qr_collectives *collectives;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    exchange_state state;       /* under the lock */
+    qr_parcel *sent, *received; /* [n_ranks] */
+    qrun_status status;
+    qr_error error;
+};
+
+static void *run_exchanges(void *arg) {
+    struct qr_exchange_thread *t = arg;
+    pthread_mutex_lock(&t->lock);
+    while (t->state != EXCHANGE_LEAVES) {
+        if (t->state != EXCHANGE_ASKED) {
+            pthread_cond_wait(&t->changed, &t->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&t->lock);
+        t->status = t->collectives->exchange(t->collectives, t->sent, t->received, &t->error);
+        pthread_mutex_lock(&t->lock);
+        t->state = EXCHANGE_DONE;
+        pthread_cond_broadcast(&t->changed);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+static void free_thread(struct qr_exchange_thread *t) {
+    if (t == NULL) { return; }
+    qr_free(t->sent);
+    qr_free(t->received);
+    qr_free(t);
+}
+
+static qrun_status start_thread(qr_collectives *c, qr_error *err) {
+    const size_t n = (size_t)c->n_ranks;
+    struct qr_exchange_thread *made = qr_alloc_zeroed(sizeof *made);
+    if (made != NULL) {
+        made->collectives = c;
+        made->sent = qr_alloc_array_zeroed(n, sizeof *made->sent);
+        made->received = qr_alloc_array_zeroed(n, sizeof *made->received);
+    }
+    if (made == NULL || made->sent == NULL || made->received == NULL) {
+        free_thread(made);
+        return qr_fail_memory(err, "the exchanges of the ranks", 2 * n * sizeof(qr_parcel));
+    }
+    (void)pthread_mutex_init(&made->lock, NULL);
+    (void)pthread_cond_init(&made->changed, NULL);
+    const int code = pthread_create(&made->thread, NULL, run_exchanges, made);
+    if (code == 0) {
+        c->thread = made;
+        return QRUN_OK;
+    }
+    (void)pthread_cond_destroy(&made->changed);
+    (void)pthread_mutex_destroy(&made->lock);
+    free_thread(made);
+    return qr_fail(err, QRUN_ERROR_DEVICE, "the exchanges of the ranks need a thread: %s", strerror(code));
+}
+
+static void set_state(struct qr_exchange_thread *t, exchange_state state) {
+    pthread_mutex_lock(&t->lock);
+    t->state = state;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+}
+
+qrun_status qr_all_to_all_begin(qr_collectives *c, const qr_parcel *sent, const qr_parcel *received, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_all_to_all_end(c, err));
+    if (c->lost) { return fail_lost(c, err); }
+    if (c->thread == NULL) { QR_RETURN_IF_ERROR(start_thread(c, err)); }
+    memcpy(c->thread->sent, sent, (size_t)c->n_ranks * sizeof *sent);
+    memcpy(c->thread->received, received, (size_t)c->n_ranks * sizeof *received);
+    c->thread->error = (qr_error){0};
+    set_state(c->thread, EXCHANGE_ASKED);
+    return QRUN_OK;
+}
+
+qrun_status qr_all_to_all_end(qr_collectives *c, qr_error *err) {
+    struct qr_exchange_thread *t = c->thread;
+    if (t == NULL) { return QRUN_OK; }
+    pthread_mutex_lock(&t->lock);
+    while (t->state == EXCHANGE_ASKED) { pthread_cond_wait(&t->changed, &t->lock); }
+    const bool done = t->state == EXCHANGE_DONE;
+    t->state = EXCHANGE_NONE;
+    pthread_mutex_unlock(&t->lock);
+    if (!done) { return QRUN_OK; }
+    if (t->status != QRUN_OK) { return qr_fail(err, t->status, "%s", t->error.message); }
+    count_sent(c, t->sent);
+    return QRUN_OK;
+}
+
+void qr_collectives_destroy(qr_collectives *collectives) {
+    if (collectives == NULL) { return; }
+    struct qr_exchange_thread *t = collectives->thread;
+    if (t != NULL) {
+        (void)qr_all_to_all_end(collectives, NULL);
+        set_state(t, EXCHANGE_LEAVES);
+        (void)pthread_join(t->thread, NULL);
+        (void)pthread_cond_destroy(&t->changed);
+        (void)pthread_mutex_destroy(&t->lock);
+        free_thread(t);
+    }
+    collectives->destroy(collectives);
+}
+
+/* ---- Made of it -------------------------------------------------------------------------------------------------- */
 
 /* Parcels for an exchange in which every rank has the same place: both lists zeroed. */
 static void clear(qr_parcel *sent, qr_parcel *received) {
@@ -73,6 +189,8 @@ qrun_status qr_agree(qr_collectives *c, qrun_status own, qr_error *err) {
     int32_t statuses[QR_MAX_RANKS];
     char text[QR_ERROR_MESSAGE_BYTES] = "";
     int32_t failed = 0;
+    const qrun_status ended = qr_all_to_all_end(c, own == QRUN_OK ? err : NULL);
+    if (own == QRUN_OK) { own = ended; }
     statuses[c->rank] = own;
     if (own != QRUN_OK && err != NULL) { (void)snprintf(text, sizeof text, "%s", err->message); }
     if (own == QRUN_ERROR_RANK && c->lost) { return own; }

@@ -16,6 +16,7 @@
 #include "base/status.h"
 
 typedef struct qr_collectives qr_collectives;
+struct qr_exchange_thread;
 
 /* What goes to a rank or comes from one; no bytes: nothing does. */
 typedef struct qr_parcel {
@@ -31,6 +32,7 @@ struct qr_collectives {
     int64_t sent_bytes;                /* to other ranks, so far */
     bool lost;                         /* a rank is gone: there is no agreement any more */
     char lost_message[QR_ERROR_MESSAGE_BYTES];
+    struct qr_exchange_thread *thread; /* of qr_all_to_all_begin; NULL until its first call */
 
     /* Sends sent[r] to each rank r and receives received[r] from it, both [n_ranks]; a rank's own are not looked at.
      * The receiver knows the sizes: others are QRUN_ERROR_INTERNAL. Returns once all have arrived. */
@@ -54,6 +56,10 @@ qrun_status qr_broadcast(qr_collectives *c, void *memory, size_t n_bytes, int32_
 qrun_status qr_all_gather(qr_collectives *c, void *memory, size_t part_bytes, qr_error *err);
 /* Each rank has something for each other: the bytes of a reduce-scatter, before anything is added. */
 qrun_status qr_all_to_all(qr_collectives *c, const qr_parcel *sent, const qr_parcel *received, qr_error *err);
+/* The same beside what the caller does meanwhile, on a thread of its own: until qr_all_to_all_end, memory that is sent
+ * stays as it is, and what is received is not looked at. One at a time: any further call ends it first. */
+qrun_status qr_all_to_all_begin(qr_collectives *c, const qr_parcel *sent, const qr_parcel *received, qr_error *err);
+qrun_status qr_all_to_all_end(qr_collectives *c, qr_error *err); /* nothing where none has begun */
 /* Returns when all ranks have called it. */
 qrun_status qr_barrier(qr_collectives *c, qr_error *err);
 

@@ -39,6 +39,10 @@ static int check_options(const finetune_options *o) {
                                     "those to choose from");
     }
     if (o->fit != FIT_NOTHING && o->compare) { return complain(EXIT_USAGE, "--fit and --compare exclude each other"); }
+    RETURN_IF_FAILED(finetune_check_ranks(o));
+    if (o->train.ranks.zero == 3 && o->sample_prompts != NULL) {
+        return complain(EXIT_USAGE, "--sample-prompts needs all weights on rank 0; with --zero 3 no rank has them");
+    }
     const qrun_model_params *held = &o->engine.model;
     if (o->train.weights.full &&
         (held->quant != QRUN_QUANT_AUTO || held->quant_head_int8 || held->quant_embedding_int8)) {

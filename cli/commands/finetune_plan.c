@@ -4,6 +4,7 @@
 
 #include "cli/commands/finetune_compare.h"
 #include "cli/commands/fit_models.h"
+#include "cli/options/command.h"
 #include "cli/report/plan_table.h"
 #include "cli/terminal/messages.h"
 
@@ -101,28 +102,68 @@ typedef struct rank_plan {
     qrun_plan_info info;
 } rank_plan;
 
-static void put_rank_json(const rank_plan *plan, text_buffer *out) {
-    text_format(out, "{\"rank\":%d,\"sent_bytes\":%lld,\"ring_bytes\":%lld,\"plan\":", (int)plan->info.rank,
+int finetune_check_ranks(const finetune_options *o) {
+    if (o->train.ranks.zero == 3 && train_offload_of_model(o->offload) != QRUN_OFFLOAD_NONE) {
+        return complain(EXIT_USAGE, "--zero 3 holds no layer on a device: leave parameters out of --offload");
+    }
+    if (o->bandwidth > 0 && o->train.ranks.n_ranks == 0) {
+        return complain(EXIT_USAGE, "--bandwidth is of a plan with --ranks N");
+    }
+    if (o->tflops > 0 && o->bandwidth == 0) { return complain(EXIT_USAGE, "--tflops needs --bandwidth beside it"); }
+    return EXIT_OK;
+}
+
+/* Seconds of a step in which a rank sends, and in which it computes the rounds of the step's batches. */
+typedef struct step_times {
+    double sends, computes;
+} step_times;
+
+static step_times times_of(const finetune_options *o, const qrun_plan_info *info) {
+    const int32_t n_batches = o->train.batches.grad_accum > 0 ? o->train.batches.grad_accum : 1;
+    const int32_t n_ranks = o->train.ranks.n_ranks, n_rounds = n_batches / n_ranks + (n_batches % n_ranks > 0);
+    const double operations = info->flops * n_rounds;
+    return (step_times){.sends = o->bandwidth > 0 ? (double)info->sent_bytes / (double)o->bandwidth : 0,
+                        .computes = o->tflops > 0 ? operations / (o->tflops * 1e12) : 0};
+}
+
+/* The share of a step's time that sending takes if nothing is computed meanwhile. */
+static double share_of(step_times times) { return times.sends / (times.sends + times.computes); }
+
+static void put_rank_json(const finetune_options *o, const rank_plan *plan, text_buffer *out) {
+    const step_times times = times_of(o, &plan->info);
+    text_format(out, "{\"rank\":%d,\"sent_bytes\":%lld,\"ring_bytes\":%lld,", (int)plan->info.rank,
                 (long long)plan->info.sent_bytes, (long long)plan->info.ring_bytes);
+    if (o->bandwidth > 0) { text_format(out, "\"sending_seconds\":%.6g,", times.sends); }
+    if (o->tflops > 0) {
+        text_format(out, "\"computing_seconds\":%.6g,\"sending_share\":%.6g,", times.computes, share_of(times));
+    }
+    text_puts(out, "\"plan\":");
     plan_table_json(plan->entries, plan->n_entries, out);
     text_puts(out, "}");
 }
 
-static void put_rank_heading(const rank_plan *plan, text_buffer *out) {
+static void put_rank_heading(const finetune_options *o, const rank_plan *plan, text_buffer *out) {
     text_format(out, "\n  %6s", "rank");
     for (int32_t i = 0; i < plan->n_entries; i++) {
         if (plan->entries[i].bytes > 0) { text_format(out, " %14s", plan->entries[i].category); }
     }
-    text_format(out, " %14s %14s\n", "sent a step", "around a ring");
+    text_format(out, " %14s %14s", "sent a step", "around a ring");
+    if (o->bandwidth > 0) { text_format(out, " %10s", "sending"); }
+    if (o->tflops > 0) { text_format(out, " %10s %8s", "computing", "share"); }
+    text_puts(out, "\n");
 }
 
-static void put_rank_row(const rank_plan *plan, text_buffer *out) {
+static void put_rank_row(const finetune_options *o, const rank_plan *plan, text_buffer *out) {
+    const step_times times = times_of(o, &plan->info);
     text_format(out, "  %6d", (int)plan->info.rank);
     for (int32_t i = 0; i < plan->n_entries; i++) {
         if (plan->entries[i].bytes > 0) { text_format(out, " %14s", size_text(plan->entries[i].bytes).text); }
     }
     text_format(out, " %14s", size_text(plan->info.sent_bytes).text);
-    text_format(out, " %14s\n", size_text(plan->info.ring_bytes).text);
+    text_format(out, " %14s", size_text(plan->info.ring_bytes).text);
+    if (o->bandwidth > 0) { text_format(out, " %8.3g s", times.sends); }
+    if (o->tflops > 0) { text_format(out, " %8.3g s %6.1f %%", times.computes, 100 * share_of(times)); }
+    text_puts(out, "\n");
 }
 
 /* What each rank takes by category, and sends in a step: a table, or a member of the object. */
@@ -141,15 +182,18 @@ static int describe_ranks(const finetune_options *o, const engine *e, const qrun
         if (plan.entries == NULL) { return complain_error(&error); }
         if (o->json) {
             if (r > 0) { text_puts(out, ","); }
-            put_rank_json(&plan, out);
+            put_rank_json(o, &plan, out);
         } else {
-            if (r == 0) { put_rank_heading(&plan, out); }
-            put_rank_row(&plan, out);
+            if (r == 0) { put_rank_heading(o, &plan, out); }
+            put_rank_row(o, &plan, out);
         }
         qrun_free(plan.entries);
     }
     if (o->json) { text_puts(out, "]"); }
     if (!o->json && !all) { text_format(out, "  Of %d ranks, the one that needs the most.\n", (int)n_ranks); }
+    if (!o->json && o->tflops > 0) {
+        text_puts(out, "  The share is as if nothing were computed while bytes travel.\n");
+    }
     return EXIT_OK;
 }
 

@@ -1,6 +1,7 @@
 /* qrun plan: what a run would take, before it takes anything. */
 #include <stdio.h>
 
+#include "cli/commands/finetune_plan.h"
 #include "cli/commands/fit_models.h"
 #include "cli/options/command.h"
 #include "cli/options/train.h"
@@ -9,7 +10,8 @@
 
 typedef struct plan_options {
     engine_options engine;
-    int fit; /* a qrun_fit, FIT_MODEL or FIT_NOTHING */
+    finetune_options training; /* with --ranks: of a fine-tuning run instead of a session */
+    int fit;                   /* a qrun_fit, FIT_MODEL or FIT_NOTHING */
     bool json;
 } plan_options;
 
@@ -42,12 +44,21 @@ static const option output_table[] = {
 };
 /* clang-format on */
 
+/* Of the tables that qrun finetune has, the rows that memory or sending depend on. */
+enum { FIRST_TARGET = 1, N_TARGETS = 3, FIRST_SIZE = 2, N_SIZES = 5, N_PLANNED_RANKS = N_TRAIN_RANKS_OPTIONS - 1 };
+
 static const option_group groups[] = {
     OPTION_GROUP("Model", model_option_table, offsetof(plan_options, engine)),
     OPTION_GROUP("Shape", shape_table, offsetof(plan_options, engine)),
     OPTION_GROUP("Machine", machine_option_table, offsetof(plan_options, engine)),
     OPTION_GROUP("Session", session_option_table, offsetof(plan_options, engine)),
     OPTION_GROUP("Speed", speed_option_table, offsetof(plan_options, engine)),
+    {"Fine-tuning on several ranks", train_ranks_table, N_PLANNED_RANKS, offsetof(plan_options, training)},
+    {"What it trains, with --ranks", train_adapter_table + FIRST_TARGET, N_TARGETS, offsetof(plan_options, training)},
+    {"Full fine-tuning, with --ranks", train_full_table, 1, offsetof(plan_options, training)},
+    {"Its batches, with --ranks", train_batch_table + FIRST_SIZE, N_SIZES, offsetof(plan_options, training)},
+    {"Its optimiser, with --ranks", train_optimizer_table, 1, offsetof(plan_options, training)},
+    OPTION_GROUP("Recomputing, with --ranks", train_policy_table, offsetof(plan_options, training)),
     OPTION_GROUP("Planning backwards", backwards_table, 0),
     OPTION_GROUP("Output", output_table, 0),
 };
@@ -82,7 +93,32 @@ static void print_plan(const plan_options *o, const plan_report *report, const f
     text_free(&out);
 }
 
-static int check_options(const plan_options *o) {
+static bool is_in(const option *o, const option *table, size_t n) { return o >= table && o < table + n; }
+
+/* Whether it is of fine-tuning runs alone, or of sessions alone. */
+static bool is_of_training(const option *o) {
+    return is_in(o, train_ranks_table, N_TRAIN_RANKS_OPTIONS) ||
+           is_in(o, train_adapter_table, N_TRAIN_ADAPTER_OPTIONS) || is_in(o, train_full_table, N_TRAIN_FULL_OPTIONS) ||
+           is_in(o, train_batch_table, N_TRAIN_BATCH_OPTIONS) ||
+           is_in(o, train_optimizer_table, N_TRAIN_OPTIMIZER_OPTIONS) ||
+           is_in(o, train_policy_table, N_TRAIN_POLICY_OPTIONS);
+}
+
+static bool is_of_sessions(const option *o) {
+    return is_in(o, session_option_table, N_SESSION_OPTIONS) || is_in(o, speed_option_table, N_SPEED_OPTIONS);
+}
+
+static int check_options(const plan_options *o, const command_line *line) {
+    const bool trains = o->training.train.ranks.n_ranks > 0;
+    for (int i = 0; i < line->n_given; i++) {
+        const option *given = line->given[i];
+        if (!trains && is_of_training(given)) {
+            return complain(EXIT_USAGE, "--%s is of a fine-tuning run, which is planned with --ranks N", given->name);
+        }
+        if (trains && is_of_sessions(given)) {
+            return complain(EXIT_USAGE, "--%s is of a session; with --ranks a fine-tuning run is planned", given->name);
+        }
+    }
     if (o->fit == FIT_MODEL && o->engine.model.path != NULL) {
         return complain(EXIT_USAGE, "--fit model looks for a model, so --model does not go with it; --shape may list "
                                     "those to choose from");
@@ -134,6 +170,20 @@ static int fit(const plan_options *o, const engine *e, qrun_model_params *model,
     return EXIT_OK;
 }
 
+/* With --ranks. */
+static int plan_training(const plan_options *o, const engine *e) {
+    finetune_options training = o->training;
+    training.engine = o->engine;
+    training.plan = true;
+    training.fit = o->fit;
+    training.json = o->json;
+    training.offload = o->engine.model.offload_parameters == QRUN_OFFLOAD_ALL    ? TRAIN_OFFLOAD_PARAMETERS
+                       : o->engine.model.offload_parameters == QRUN_OFFLOAD_AUTO ? TRAIN_OFFLOAD_AUTO
+                                                                                 : 0;
+    RETURN_IF_FAILED(finetune_check_ranks(&training));
+    return finetune_show_plan(&training, e);
+}
+
 static int run(const void *options, const command_line *line, engine *e) {
     const plan_options *o = options;
     qrun_model_params model_params = engine_model_params(&o->engine);
@@ -143,9 +193,9 @@ static int run(const void *options, const command_line *line, engine *e) {
     fit_answer answer = {.size = QRUN_FIT_RESULT_INIT};
     qrun_plan_entry *entries = NULL;
     int32_t n_entries = 0;
-    (void)line;
-    RETURN_IF_FAILED(check_options(o));
+    RETURN_IF_FAILED(check_options(o, line));
     RETURN_IF_FAILED(engine_open_context(e, &o->engine.context));
+    if (o->training.train.ranks.n_ranks > 0) { return plan_training(o, e); }
     int code = fit(o, e, &model_params, &session_params, &answer);
     if (code == EXIT_OK) {
         (void)qrun_plan_session(e->context, &model_params, &session_params, &entries, &n_entries, &info, &error);
@@ -161,7 +211,11 @@ static int run(const void *options, const command_line *line, engine *e) {
     return code;
 }
 
-static const plan_options defaults = {.engine = ENGINE_OPTIONS_INIT, .fit = FIT_NOTHING};
+static const plan_options defaults = {
+    .engine = ENGINE_OPTIONS_INIT,
+    .training = {.train = {.struct_size = sizeof(qrun_train_params), .optimization.max_grad_norm = 1}},
+    .fit = FIT_NOTHING,
+};
 
 const command command_plan = {
     .name = "plan",
@@ -170,13 +224,16 @@ const command command_plan = {
     .description = "Every byte that 'generate' would use with these options, computed from the model's description "
                    "before anything is allocated. It shows the longest sequence, the size of the K/V pool, how many "
                    "sequences run at once, and the memory that is free. A line says whether it fits; if it does not, "
-                   "the exit code is 6. No weights are read.",
+                   "the exit code is 6. No weights are read.\n\n"
+                   "With --ranks it plans a fine-tuning run on N processes, none of which need to be there: what each "
+                   "takes by category, and what it sends in a step.",
     .examples = "  qrun plan --model path/to/model\n"
                 "  qrun plan --model path/to/model --memory 6GiB --max-sequences 32 --context 8192\n"
                 "  qrun plan --shape path/to/config.json --quant int8 --json\n"
                 "  qrun plan --model path/to/model --device-memory rtx-4090 --fit context\n"
+                "  qrun plan --model path/to/model --ranks 8 --zero 3 --grad-accum 8 --bandwidth 25GB --tflops 400\n"
                 "  qrun plan --device-memory rtx-4090 --fit model",
-    .first_options = "model shape quant memory context max-sequences kv fit device-memory json",
+    .first_options = "model shape quant memory context max-sequences kv fit device-memory ranks zero json",
     COMMAND_OPTIONS(groups, defaults),
     .run = run,
 };

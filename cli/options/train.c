@@ -61,7 +61,7 @@ static const option data_table[] = {
              "«…», and exit. Needs no --out, and writes nothing there."},
 };
 
-static const option adapter_table[] = {
+const option train_adapter_table[N_TRAIN_ADAPTER_OPTIONS] = {
     {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "DIR", TRAIN(saving.out),
      .completion = COMPLETE_FOLDER,
      .help = "The folder for the adapter (as PEFT and 'qrun generate --adapter' read it), or with --full for the new "
@@ -92,7 +92,7 @@ static const option adapter_table[] = {
              "how examples are batched. Default: 0."},
 };
 
-static const option full_table[] = {
+const option train_full_table[N_TRAIN_FULL_OPTIONS] = {
     {.name = "full", .kind = OPTION_FLAG, TRAIN(weights.full),
      .help = "Train every weight instead of an adapter. The model is held in the compute type (--dtype), and --out "
              "becomes a model folder of its own. Takes about 18 bytes per weight with adamw, 12 with adamw8bit."},
@@ -105,7 +105,7 @@ static const option full_table[] = {
              "initializer_range in config.json."},
 };
 
-static const option training_table[] = {
+const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
     {.name = "epochs", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6, TRAIN(batches.epochs),
      .help = "How often to go through the data. Default: 1."},
     {.name = "max-steps", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e15, TRAIN(batches.max_steps),
@@ -131,7 +131,7 @@ static const option training_table[] = {
      .help = "Order of the data and initial values of the adapter. The same seed gives the same adapter. Default: 0."},
 };
 
-static const option optimizer_table[] = {
+const option train_optimizer_table[N_TRAIN_OPTIMIZER_OPTIONS] = {
     {.name = "optimizer", .kind = OPTION_CHOICE, .choices = train_optimizers, TRAIN(optimization.optimizer),
      .help = "adamw8bit holds its states in 8 bits as bitsandbytes does; sgd has momentum. Default: adamw."},
     {.name = "learning-rate", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-12, .high = 100,
@@ -169,6 +169,20 @@ static const option optimizer_table[] = {
      .help = "Steps in a row without an overflow after which a dynamic --loss-scale grows. Default: 2000."},
 };
 
+const option train_policy_table[N_TRAIN_POLICY_OPTIONS] = {
+    {.name = "checkpointing", .neutral = true, .kind = OPTION_TEXT, .value_name = "POLICY",
+     TRAIN(memory.checkpointing),
+     .help = "Which activations are kept for the backward pass and which are recomputed: none (all are kept), full "
+             "(as few as possible are), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: "
+             "auto, which keeps as many as --memory allows."},
+    {.name = "tile-rows", .neutral = true, .kind = OPTION_INT, .value_name = "N|auto", .low = 1, .high = 1 << 20,
+     .choices = sizes, TRAIN(memory.tile_rows),
+     .help = "With --checkpointing full or auto: compute N tokens at a time of everything in a layer but attention, so "
+             "that long rows take less memory. Results do not depend on it on the CPU; on a GPU, sums are rounded in "
+             "another order. Default: auto, which is all tokens, or where that does not fit into --memory the most "
+             "that do, from 128 to 8192."},
+};
+
 static const option memory_table[] = {
     {.name = "memory", .neutral = true, .kind = OPTION_BYTES, .value_name = "SIZE",
      INTO(finetune_options, engine.model.memory_bytes),
@@ -182,17 +196,6 @@ static const option memory_table[] = {
              "them in the folder, which must be quantised already; two are on the device at a time. auto: parameters, "
              "where the weights do not fit into --memory. Copying overlaps computing. Results do not depend on it. On "
              "the CPU the first two save nothing. Default: none."},
-    {.name = "checkpointing", .neutral = true, .kind = OPTION_TEXT, .value_name = "POLICY",
-     TRAIN(memory.checkpointing),
-     .help = "Which activations are kept for the backward pass and which are recomputed: none (all are kept), full "
-             "(as few as possible are), every:N (layers), attn, mlp, or auto. Results do not depend on it. Default: "
-             "auto, which keeps as many as --memory allows."},
-    {.name = "tile-rows", .neutral = true, .kind = OPTION_INT, .value_name = "N|auto", .low = 1, .high = 1 << 20,
-     .choices = sizes, TRAIN(memory.tile_rows),
-     .help = "With --checkpointing full or auto: compute N tokens at a time of everything in a layer but attention, so "
-             "that long rows take less memory. Results do not depend on it on the CPU; on a GPU, sums are rounded in "
-             "another order. Default: auto, which is all tokens, or where that does not fit into --memory the most "
-             "that do, from 128 to 8192."},
     {.name = "plan", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, plan),
      .help = "Show what the run would take, by category, and end. Only the model's description is read; "
              "--data and --out are not needed."},
@@ -259,16 +262,17 @@ static const option course_table[] = {
 };
 /* clang-format on */
 
-static const option ranks_table[] = {
+const option train_ranks_table[N_TRAIN_RANKS_OPTIONS] = {
     {.name = "zero",
      .neutral = true,
      .kind = OPTION_INT,
      .value_name = "STAGE",
      .low = 0,
-     .high = 2,
+     .high = 3,
      INTO(finetune_options, train.ranks.zero),
      .help = "Under mpirun, srun or torchrun: what ranks share out instead of holding it each. 1: the states of the "
-             "optimiser. 2: the gradients too. Results and checkpoints do not depend on it. Default: 0, nothing."},
+             "optimiser. 2: the gradients too. 3: the weights of the layers too. Results and checkpoints do not depend "
+             "on it. Default: 0, nothing."},
     {.name = "ranks",
      .neutral = true,
      .once = true,
@@ -277,7 +281,25 @@ static const option ranks_table[] = {
      .low = 1,
      .high = 1024,
      INTO(finetune_options, train.ranks.n_ranks),
-     .help = "With --plan: what each of N ranks would take, and send in a step. None need to be there."},
+     .help = "Of a plan: what each of N ranks would take in a fine-tuning run, and send in a step. None need to be "
+             "there."},
+    {.name = "bandwidth",
+     .neutral = true,
+     .once = true,
+     .kind = OPTION_BYTES,
+     .value_name = "SIZE",
+     INTO(finetune_options, bandwidth),
+     .help = "With --ranks: what a rank sends in a second, such as 25GB; how long it sends in a step follows from it."},
+    {.name = "tflops",
+     .neutral = true,
+     .once = true,
+     .kind = OPTION_NUMBER,
+     .value_name = "X",
+     .low = 1e-3,
+     .high = 1e6,
+     INTO(finetune_options, tflops),
+     .help = "With --bandwidth: 10^12 operations that a rank computes in a second, such as 400; the share of a step's "
+             "time that sending takes follows from both."},
     {.name = "collective-timeout",
      .neutral = true,
      .kind = OPTION_NUMBER,
@@ -295,13 +317,14 @@ enum { N_THREAD_OPTIONS = 3 }; /* --threads, --device, --numerics: the table's o
 const option_group finetune_groups[N_FINETUNE_GROUPS] = {
     OPTION_GROUP("Model", model_option_table, offsetof(finetune_options, engine)),
     OPTION_GROUP("Data", data_table, 0),
-    OPTION_GROUP("Adapter", adapter_table, 0),
-    OPTION_GROUP("Full fine-tuning", full_table, 0),
-    OPTION_GROUP("Training", training_table, 0),
-    OPTION_GROUP("Optimiser", optimizer_table, 0),
+    OPTION_GROUP("Adapter", train_adapter_table, 0),
+    OPTION_GROUP("Full fine-tuning", train_full_table, 0),
+    OPTION_GROUP("Training", train_batch_table, 0),
+    OPTION_GROUP("Optimiser", train_optimizer_table, 0),
     OPTION_GROUP("Memory", memory_table, 0),
+    OPTION_GROUP("Recomputing", train_policy_table, 0),
     OPTION_GROUP("Course", course_table, 0),
-    OPTION_GROUP("Several devices", ranks_table, 0),
+    OPTION_GROUP("Several devices", train_ranks_table, 0),
     {"Machine", machine_option_table, N_THREAD_OPTIONS, offsetof(finetune_options, engine)},
 };
 
@@ -363,6 +386,7 @@ int finetune_settle(const finetune_options *o, const engine *e, const qrun_train
 qrun_model_params finetune_model_params(const finetune_options *o) {
     qrun_model_params p = engine_model_params(&o->engine);
     p.offload_parameters = train_offload_of_model(o->offload);
+    p.shard_parameters = o->train.ranks.zero == 3;
     p.trainable = o->train.weights.full;
     p.random_weights = p.random_weights || o->train.weights.init_random;
     return p;

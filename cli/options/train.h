@@ -32,11 +32,29 @@ typedef struct finetune_options {
     const char *profile; /* a folder; NULL: none */
     int64_t show_mask;   /* examples; 0: none */
     int fit;             /* a qrun_fit, FIT_MODEL or FIT_NOTHING */
+    int64_t bandwidth;   /* bytes that a rank sends in a second; 0: not given */
+    double tflops;       /* that it computes; 0: not given */
     bool plan, compare, measure, json, verbose, quiet;
 } finetune_options;
 
+/* Of finetune_options; qrun plan has some of them too. */
+enum {
+    N_TRAIN_ADAPTER_OPTIONS = 11,
+    N_TRAIN_FULL_OPTIONS = 3,
+    N_TRAIN_BATCH_OPTIONS = 8,
+    N_TRAIN_OPTIMIZER_OPTIONS = 13,
+    N_TRAIN_POLICY_OPTIONS = 2,
+    N_TRAIN_RANKS_OPTIONS = 5
+};
+extern const option train_adapter_table[N_TRAIN_ADAPTER_OPTIONS];
+extern const option train_full_table[N_TRAIN_FULL_OPTIONS];
+extern const option train_batch_table[N_TRAIN_BATCH_OPTIONS];
+extern const option train_optimizer_table[N_TRAIN_OPTIMIZER_OPTIONS];
+extern const option train_policy_table[N_TRAIN_POLICY_OPTIONS];
+extern const option train_ranks_table[N_TRAIN_RANKS_OPTIONS];
+
 extern const finetune_options finetune_defaults;
-enum { N_FINETUNE_GROUPS = 10 };
+enum { N_FINETUNE_GROUPS = 11 };
 extern const option_group finetune_groups[N_FINETUNE_GROUPS];
 
 /* What the library gets. Lends from `options`, and from `modules`, which has room for --modules-to-save and

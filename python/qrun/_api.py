@@ -225,6 +225,7 @@ class ModelParams(Sized):
         ("trainable", c_bool),
         ("offload_parameters", c_int),
         ("quant_embedding_int8", c_bool),
+        ("shard_parameters", c_bool),
     ]
 
 
@@ -255,6 +256,7 @@ class ModelInfo(Sized):
         ("has_tokenizer", c_bool),
         ("has_chat_template", c_bool),
         ("offloads_parameters", c_bool),
+        ("shards_parameters", c_bool),
         ("not_obeyed", c_char_p),
         ("n_active_parameters", c_int64),
         ("n_experts", c_int32),
@@ -858,6 +860,10 @@ class ModelOptions(TypedDict, total=False):
     # hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else they keep their own
     # type. Not with trainable
     quant_embedding_int8: bool
+    # on several ranks (qrun_context_params): each holds a share of every layer's matrices. A layer is gathered
+    # from all of them when it is due, the next one while it computes. For trainers with `zero` 3 alone: results
+    # are the same to the bit
+    shard_parameters: bool
 
 
 class SessionOptions(TypedDict, total=False):
@@ -1073,7 +1079,8 @@ class TrainOptions(TypedDict, total=False):
     restart: bool
     # ZeRO: 1: each rank holds the optimizer states of a share of the parameters, updates it and sends it to the
     # others. 2: gradients too go to the rank whose share they are of, layer by layer of the backward pass, and
-    # no rank holds those of all layers. 0: each has all
+    # no rank holds those of all layers. 3: the weights too are shared out, for which the model is opened with
+    # shard_parameters. 0: each has all
     zero: int
     # for qrun_plan_training: how many ranks to plan for, up to 1,024; 0: one. A trainer has those that were
     # launched, and refuses another number

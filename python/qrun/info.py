@@ -85,6 +85,8 @@ class ModelInfo:
     has_chat_template: bool
     # weight_bytes are then those of tables, norms and stages
     offloads_parameters: bool
+    # the same; this rank's share is in host memory
+    shards_parameters: bool
     # The members of generation_config.json that transformers obeys and qrun does not, as "num_beams,
     # guidance_scale"; NULL: none.
     not_obeyed: Optional[str]

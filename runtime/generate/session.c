@@ -75,6 +75,10 @@ static qrun_status check_params(const qrun_model *model, const qrun_session_para
             "`memory_bytes`, `kv_tokens`, `max_step_tokens`, `sequence_tokens` and `max_waiting_bytes` cannot "
             "be negative");
     }
+    if (qr_layer_stream_is_sharded(model)) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "a model opened with `shard_parameters` is for training: no rank has all of its weights");
+    }
     if (model->stream != NULL && params->cache_dir != NULL) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,

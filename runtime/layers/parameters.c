@@ -8,16 +8,14 @@
 #include "runtime/model/expert_adapters.h"
 #include "runtime/model/model_tensors.h"
 
-enum { TENSOR_ALIGNMENT = 16 };
-
 qrun_status qr_parameters_add(qr_parameters *p, qr_parameter parameter, int64_t *offset, qr_error *err) {
     if (!qr_array_reserve(&p->list, &p->capacity, (size_t)p->n + 1, sizeof *p->list)) {
         return qr_fail_memory(err, "the table of trained tensors", (size_t)p->n * sizeof *p->list);
     }
     parameter.offset = parameter.gradient = p->n_floats;
     p->list[p->n++] = parameter;
-    p->n_floats += qr_round_up(parameter.rows * parameter.cols, TENSOR_ALIGNMENT);
-    p->n_gradient_floats = p->n_floats;
+    p->n_floats += qr_round_up(parameter.rows * parameter.cols, QR_PARAMETER_ALIGNMENT);
+    p->n_gradient_floats = p->n_values = p->n_floats;
     *offset = parameter.offset;
     return QRUN_OK;
 }
@@ -31,7 +29,7 @@ static int64_t place_gradients(qr_parameters *p, int64_t layer, int64_t begin) {
     for (int64_t i = 0; i < p->n; i++) {
         if (qr_parameter_layer(&p->list[i]) != layer) { continue; }
         p->list[i].gradient = begin;
-        begin += qr_round_up(p->list[i].rows * p->list[i].cols, TENSOR_ALIGNMENT);
+        begin += qr_round_up(p->list[i].rows * p->list[i].cols, QR_PARAMETER_ALIGNMENT);
     }
     return begin;
 }
@@ -44,10 +42,20 @@ void qr_parameters_share_gradients(qr_parameters *p) {
     }
 }
 
+void qr_parameters_shard_values(qr_parameters *p, const int64_t *begin, int32_t rank, int32_t n_ranks) {
+    p->shard_begin = begin;
+    p->n_shards = n_ranks;
+    p->first_value = begin[rank];
+    p->n_values = begin[rank + 1] - begin[rank];
+}
+
 /* One block of memory: norms, then ratios. */
 size_t qr_lora_norms_bytes(const qr_parameters *p) { return 2 * (size_t)p->lora.n_outputs * sizeof(float); }
 
 size_t qr_parameters_bytes(const qr_parameters *p) { return (size_t)p->n_floats * sizeof(float); }
+
+/* A shard may be empty, and memory is not. */
+size_t qr_parameters_held_bytes(const qr_parameters *p) { return (size_t)qr_max(p->n_values, 1) * sizeof(float); }
 
 size_t qr_parameters_gradient_bytes(const qr_parameters *p) { return (size_t)p->n_gradient_floats * sizeof(float); }
 
@@ -60,7 +68,7 @@ int64_t qr_parameters_count(const qr_parameters *p) {
 qrun_status qr_parameters_create(qr_parameters *p, qr_error *err) {
     qr_backend *backend = p->backend;
     void *memory;
-    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &memory, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_held_bytes(p), &memory, err));
     p->values = memory;
     QR_RETURN_IF_ERROR(
         backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_gradient_bytes(p), &memory, err));
@@ -91,7 +99,7 @@ static void end_whole(qr_parameters *p) {
     qr_whole_modules *whole = &p->whole;
     if (p->model == NULL) { return; }
     qr_backend *backend = p->backend;
-    for (int64_t i = 0; i < whole->n && whole->full; i++) {
+    for (int64_t i = 0; i < whole->n && whole->full && p->shard_begin == NULL; i++) {
         const qr_whole_tensor *tensor = &whole->tensors[i];
         const qr_parameter *parameter = &p->list[tensor->parameter];
         if (tensor->original_vector == NULL) { continue; }
@@ -111,7 +119,7 @@ void qr_parameters_destroy(qr_parameters *p) {
     end_whole(p);
     if (p->model != NULL) {
         qr_backend *backend = p->backend;
-        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->values, qr_parameters_bytes(p));
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->values, qr_parameters_held_bytes(p));
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->gradients, qr_parameters_gradient_bytes(p));
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.table, p->lora.table_bytes);
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.norms, qr_lora_norms_bytes(p));
@@ -136,7 +144,18 @@ static const qr_parameter *tensor_at(const qr_parameters *p, int64_t offset) {
     return &p->list[low];
 }
 
+/* Where values are in shards, the model has vectors in memory of its own. */
+static float *gradient_of_vector(const qr_parameters *p, const float *vector) {
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        const qr_whole_tensor *tensor = &p->whole.tensors[i];
+        if (tensor->vector == NULL || *tensor->vector != vector) { continue; }
+        return p->gradients + p->list[tensor->parameter].gradient;
+    }
+    return NULL;
+}
+
 float *qr_parameters_gradient(const qr_parameters *p, const float *value) {
+    if (value != NULL && p->shard_begin != NULL) { return gradient_of_vector(p, value); }
     const uintptr_t first = (uintptr_t)p->values, at = (uintptr_t)value;
     if (value == NULL || at < first || at >= first + qr_parameters_bytes(p)) { return NULL; }
     const int64_t offset = (int64_t)((at - first) / sizeof *value);
@@ -186,18 +205,22 @@ int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *paramete
     return 1;
 }
 
+/* Floats [first, first + n) of the arena, wherever they are. */
+static qrun_status read_floats(const qr_parameters *p, int64_t first, int64_t n, float *values, qr_error *err) {
+    if (p->read_values != NULL) { return p->read_values(p->read_values_user, first, n, values, err); }
+    return p->backend->copy_out(p->backend, values, qr_parameters_at(p, first), (size_t)n * sizeof *values, err);
+}
+
 qrun_status qr_parameter_read(const qr_parameters *p, const qr_parameter *parameter, int64_t first, int64_t n,
                               float *values, qr_error *err) {
-    qr_backend *backend = p->backend;
-    const float *master = p->values + parameter->offset;
     if (!qr_parameter_is_transposed(p->model, parameter)) {
-        return backend->copy_out(backend, values, master + first, (size_t)n * sizeof *values, err);
+        return read_floats(p, parameter->offset + first, n, values, err);
     }
     const int64_t rows = parameter->rows, cols = parameter->cols;
     const size_t n_bytes = (size_t)(rows * cols) * sizeof *values;
     float *matrix = qr_alloc(n_bytes);
     if (matrix == NULL) { return qr_fail_memory(err, "a trained matrix", n_bytes); }
-    const qrun_status status = backend->copy_out(backend, matrix, master, n_bytes, err);
+    const qrun_status status = read_floats(p, parameter->offset, rows * cols, matrix, err);
     for (int64_t i = 0; i < n && status == QRUN_OK; i++) {
         values[i] = matrix[(first + i) % rows * cols + (first + i) / rows];
     }

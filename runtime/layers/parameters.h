@@ -9,6 +9,8 @@
 #include "runtime/model/modules.h"
 #include "runtime/model/weight_override.h"
 
+enum { QR_PARAMETER_ALIGNMENT = 16 }; /* in floats, of every tensor in the arenas */
+
 typedef enum qr_parameter_kind {
     QR_PARAMETER_LORA_A,         /* [rank, in], of every expert where it is of experts: so the next */
     QR_PARAMETER_LORA_B,         /* [out, rank] */
@@ -82,11 +84,18 @@ typedef struct qr_parameters {
     qr_parameter *list;  /* [n] */
     int64_t n;
     size_t capacity;
-    int64_t n_floats;          /* of the values; every tensor begins at a multiple of 16 */
+    int64_t n_floats;          /* of the values; every tensor begins at a multiple of QR_PARAMETER_ALIGNMENT */
     int64_t n_gradient_floats; /* of the gradients: as many, unless layers share a place */
     bool shares_gradients;     /* layers do, from float shared_begin on */
     int64_t shared_begin;
-    float *values, *gradients; /* device, [n_floats], [n_gradient_floats]; NULL until they are made */
+    float *values, *gradients; /* device, [n_values], [n_gradient_floats]; NULL until they are made */
+    /* Values in shards (ZeRO 3): floats of the arena that rank r has are [shard_begin[r], shard_begin[r + 1]), lent;
+     * NULL: this rank has all. read_values brings any of them to host memory. */
+    const int64_t *shard_begin;
+    int32_t n_shards;
+    int64_t first_value, n_values; /* of the arena, those that `values` has */
+    qrun_status (*read_values)(void *user, int64_t first, int64_t n, float *values, qr_error *err);
+    void *read_values_user;
     qr_lora_layers lora;
     qr_whole_modules whole;
 } qr_parameters;
@@ -97,6 +106,12 @@ qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter,
 /* Before they are created: gives the gradients of all layers one place. Those that belong to no layer keep their own.
  */
 void qr_parameters_share_gradients(qr_parameters *parameters);
+/* Before they are created: this rank has the values of its shard alone. begin: [n_ranks + 1], lent. */
+void qr_parameters_shard_values(qr_parameters *parameters, const int64_t *begin, int32_t rank, int32_t n_ranks);
+/* Where a float of the arena is, of those that this rank has. */
+static inline float *qr_parameters_at(const qr_parameters *parameters, int64_t position) {
+    return parameters->values + (position - parameters->first_value);
+}
 /* Whether it is the gradient of a layer, and of which. */
 int64_t qr_parameter_layer(const qr_parameter *parameter); /* −1: of none */
 
@@ -116,7 +131,8 @@ static inline int64_t qr_lora_pair_b_floats(const qr_parameters *parameters, con
     return pair->n_experts * parameters->lora.rank * pair->out;
 }
 
-size_t qr_parameters_bytes(const qr_parameters *parameters); /* of the values */
+size_t qr_parameters_bytes(const qr_parameters *parameters);      /* of all values */
+size_t qr_parameters_held_bytes(const qr_parameters *parameters); /* of those that this rank has */
 size_t qr_parameters_gradient_bytes(const qr_parameters *parameters);
 size_t qr_lora_norms_bytes(const qr_parameters *parameters);  /* of DoRA's norms and ratios */
 int64_t qr_parameters_count(const qr_parameters *parameters); /* elements of the tensors, without padding */

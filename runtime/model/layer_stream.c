@@ -1,5 +1,7 @@
 #include "runtime/model/layer_stream.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/sizes.h"
 #include "base/units.h"
@@ -21,24 +23,43 @@ typedef struct mapped_matrix {
     qr_stored_weight stored;
 } mapped_matrix;
 
+/* What the stages hold, and of shards which layer is on its way from the ranks. */
+typedef struct progress {
+    stage stages[N_STAGES];
+    int64_t coming;         /* NO_LAYER: none */
+    qr_layer_source source; /* of a trainable model in shards; find_part NULL: there is none */
+    qr_gathered gathered;
+} progress;
+
 struct qr_layer_stream {
     bool from_map;
     size_t host_bytes;
-    unsigned char *host; /* the layers one after the other */
+    unsigned char *host; /* the layers one after the other, or this rank's parts of them */
+    bool sharded;
+    qr_collectives *ranks; /* sharded; NULL: a plan alone */
+    int32_t rank, n_ranks;
+    unsigned char *incoming; /* sharded: host, [incoming_bytes], of one layer */
+    size_t incoming_bytes;
     qr_safetensors *source;
     mapped_matrix *matrices; /* of the layers one after the other */
     int64_t *first_matrix;   /* [L + 1] */
     void *scales;            /* room for those of one matrix */
     size_t scales_bytes;
-    stage stages[N_STAGES], planned[N_STAGES]; /* planned: of a pass that is planned */
+    progress now, planned; /* planned: of a pass that is planned */
 };
 
-static void empty(stage stages[N_STAGES]) {
-    for (int i = 0; i < N_STAGES; i++) { stages[i] = (stage){.layer = NO_LAYER}; }
+static void empty(progress *p) {
+    for (int i = 0; i < N_STAGES; i++) { p->stages[i] = (stage){.layer = NO_LAYER}; }
+    p->coming = NO_LAYER;
+}
+
+static progress *progress_of(const qrun_model *model, const qr_backend *backend) {
+    return backend != model->context->backend ? &model->stream->planned : &model->stream->now;
 }
 
 bool qr_layer_stream_has(const qrun_model *model, const qr_module *module) {
-    return model->stream != NULL && module->matrix != NULL && module->role >= QR_ROLE_Q;
+    return model->stream != NULL && module->matrix != NULL && module->role >= QR_ROLE_Q &&
+           !qr_role_is_of_model(module->role);
 }
 
 size_t qr_layer_stream_host_bytes(const qrun_model *model) {
@@ -102,8 +123,9 @@ static qrun_status choose_place(qrun_model *model, const qr_safetensors *source,
 static qrun_status offload(qrun_model *model, const qr_safetensors *source, qr_error *err) {
     model->stream = qr_alloc_zeroed(sizeof *model->stream);
     if (model->stream == NULL) { return qr_fail_memory(err, "the stages of layers", sizeof *model->stream); }
-    empty(model->stream->stages);
-    empty(model->stream->planned);
+    empty(&model->stream->now);
+    empty(&model->stream->planned);
+    model->n_stages = N_STAGES;
     model->weight_bytes = qr_model_place_weights(model, NULL);
     return choose_place(model, source, err);
 }
@@ -124,6 +146,14 @@ static qrun_status offload_if_needed(qrun_model *model, const qrun_model_params 
 
 qrun_status qr_layer_stream_describe(qrun_model *model, const qrun_model_params *params, const qr_safetensors *source,
                                      qr_error *err) {
+    if (params->shard_parameters && params->offload_parameters != QRUN_OFFLOAD_NONE) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`shard_parameters` holds no layer on the device, so `offload_parameters` has nothing to do; "
+                       "leave one out");
+    }
+    if (params->shard_parameters && model->context->ranks != NULL) {
+        return qr_layer_stream_shard(model, model->context->ranks, model->context->ranks->n_ranks, err);
+    }
     if (params->offload_parameters == QRUN_OFFLOAD_NONE) { return QRUN_OK; }
     if (params->trainable) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
@@ -131,6 +161,100 @@ qrun_status qr_layer_stream_describe(qrun_model *model, const qrun_model_params 
     }
     return params->offload_parameters == QRUN_OFFLOAD_AUTO ? offload_if_needed(model, params, source, err)
                                                            : offload(model, source, err);
+}
+
+/* ---- Shards ------------------------------------------------------------------------------------------------------ */
+
+enum { PART_ALIGNMENT = 64 };
+
+/* Where a rank's part of a layer begins. */
+static size_t part_begin(const qrun_model *model, const progress *p, int64_t l, int32_t rank) {
+    const qr_layer_stream *stream = model->stream;
+    if (p->source.find_part != NULL) { return p->source.find_part(p->source.user, l, rank); }
+    const size_t n_blocks = model->layers[l].staged_bytes / PART_ALIGNMENT, n = (size_t)stream->n_ranks;
+    if (rank == stream->n_ranks) { return model->layers[l].staged_bytes; }
+    return (n_blocks / n * (size_t)rank + n_blocks % n * (size_t)rank / n) * PART_ALIGNMENT;
+}
+
+static size_t part_bytes(const qrun_model *model, const progress *p, int64_t l, int32_t rank) {
+    return part_begin(model, p, l, rank + 1) - part_begin(model, p, l, rank);
+}
+
+/* What is gathered of a layer of a trainable model, and rows of the tables: at most. */
+typedef struct room_search {
+    const qrun_model *model;
+    int64_t layer;
+    size_t layer_bytes, most;
+} room_search;
+
+static qrun_status add_room(void *arg, const qr_module *module, qr_error *err) {
+    room_search *search = arg;
+    const size_t vector_bytes = (size_t)qr_round_up(module->n, PART_ALIGNMENT) * sizeof(float);
+    (void)err;
+    if (module->matrix != NULL && qr_role_is_of_model(module->role)) {
+        const size_t n_bytes = (size_t)module->matrix->desc.cols * QR_WEIGHT_ROW_GROUP * sizeof(float);
+        search->most = n_bytes > search->most ? n_bytes : search->most;
+    }
+    if (module->matrix == NULL && qr_role_is_of_model(module->role)) {
+        search->most = vector_bytes > search->most ? vector_bytes : search->most;
+    }
+    if (qr_role_is_of_model(module->role) || module->layer != search->layer) { return QRUN_OK; }
+    search->layer_bytes += (module->weight != NULL ? vector_bytes : 0) + (module->bias != NULL ? vector_bytes : 0);
+    return QRUN_OK;
+}
+
+static size_t find_room(qrun_model *model) {
+    room_search search = {.model = model, .most = model->stage_bytes};
+    for (search.layer = 0; search.layer < model->shape.n_layers && model->trainable; search.layer++) {
+        search.layer_bytes = model->layers[search.layer].staged_bytes;
+        (void)qr_model_each_module(model, add_room, &search, NULL);
+        search.most = search.layer_bytes > search.most ? search.layer_bytes : search.most;
+    }
+    return search.most;
+}
+
+size_t qr_layer_stream_kept_bytes(const qrun_model *model, int64_t l) {
+    if (!model->stream->sharded) { return model->layers[l].staged_bytes; }
+    return model->trainable ? 0 : part_bytes(model, &model->stream->now, l, model->stream->rank);
+}
+
+bool qr_layer_stream_is_sharded(const qrun_model *model) { return model->stream != NULL && model->stream->sharded; }
+
+void qr_layer_stream_set_source(qrun_model *model, const qr_backend *backend, const qr_layer_source *source) {
+    if (!qr_layer_stream_is_sharded(model)) { return; }
+    progress_of(model, backend)->source = source != NULL ? *source : (qr_layer_source){0};
+}
+
+unsigned char *qr_layer_stream_room(const qrun_model *model, size_t *n_bytes) {
+    *n_bytes = model->stream->incoming_bytes;
+    return model->stream->incoming;
+}
+
+void qr_layer_stream_plan_rank(qrun_model *model, int32_t rank) {
+    qr_layer_stream *stream = model->stream;
+    if (!qr_layer_stream_is_sharded(model) || stream->host != NULL) { return; }
+    stream->rank = rank;
+    stream->incoming_bytes = find_room(model);
+    stream->host_bytes = stream->incoming_bytes;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { stream->host_bytes += qr_layer_stream_kept_bytes(model, l); }
+}
+
+qrun_status qr_layer_stream_shard(qrun_model *model, qr_collectives *ranks, int32_t n_ranks, qr_error *err) {
+    qr_layer_stream *stream = model->stream;
+    if (stream == NULL) {
+        model->stream = stream = qr_alloc_zeroed(sizeof *stream);
+        if (stream == NULL) { return qr_fail_memory(err, "the stages of layers", sizeof *stream); }
+        empty(&stream->now);
+        empty(&stream->planned);
+    }
+    stream->sharded = true;
+    stream->ranks = ranks;
+    stream->rank = ranks != NULL ? ranks->rank : 0;
+    stream->n_ranks = n_ranks;
+    model->n_stages = 1;
+    model->weight_bytes = qr_model_place_weights(model, NULL);
+    qr_layer_stream_plan_rank(model, stream->rank);
+    return QRUN_OK;
 }
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -190,6 +314,7 @@ qrun_status qr_layer_stream_create(qrun_model *model, qr_safetensors **source, q
     if (!stream->from_map) {
         QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_HOST, stream->host_bytes, &host, err));
         stream->host = host;
+        if (stream->sharded) { stream->incoming = stream->host + (stream->host_bytes - stream->incoming_bytes); }
         return QRUN_OK;
     }
     stream->source = *source;
@@ -201,6 +326,7 @@ void qr_layer_stream_destroy(qrun_model *model) {
     qr_layer_stream *stream = model->stream;
     qr_backend *backend = model->context->backend;
     if (stream == NULL) { return; }
+    if (stream->ranks != NULL) { (void)qr_all_to_all_end(stream->ranks, NULL); } /* into memory that goes now */
     if (stream->host != NULL) { backend->memory_destroy(backend, QR_MEMORY_HOST, stream->host, stream->host_bytes); }
     qr_safetensors_close(stream->source);
     qr_free(stream->matrices);
@@ -214,13 +340,20 @@ static unsigned char *host_of(const qrun_model *model, int64_t l) {
     return model->stream->host + model->layers[l].host_offset;
 }
 
-bool qr_layer_stream_is_loaded(const qrun_model *model) { return !model->stream->from_map; }
+bool qr_layer_stream_is_loaded(const qrun_model *model) {
+    return !model->stream->from_map && !(model->stream->sharded && model->trainable);
+}
 
 qrun_status qr_layer_stream_keep(qrun_model *model, const qr_module *module, qr_error *err) {
+    const qr_layer_stream *stream = model->stream;
     qr_backend *backend = model->context->backend;
     const unsigned char *first = qr_model_stage(model, module->layer), *data = module->matrix->data;
-    return backend->copy_out(backend, host_of(model, module->layer) + (data - first), data,
-                             backend->weight_bytes(backend, &module->matrix->desc), err);
+    const size_t kept = stream->sharded ? part_begin(model, &stream->now, module->layer, stream->rank) : 0;
+    const size_t kept_end = kept + qr_layer_stream_kept_bytes(model, module->layer), at = (size_t)(data - first);
+    const size_t at_end = at + backend->weight_bytes(backend, &module->matrix->desc);
+    const size_t begin = at > kept ? at : kept, end = at_end < kept_end ? at_end : kept_end;
+    if (begin >= end) { return QRUN_OK; }
+    return backend->copy_out(backend, host_of(model, module->layer) + (begin - kept), first + begin, end - begin, err);
 }
 
 /* ---- Use --------------------------------------------------------------------------------------------------------- */
@@ -237,7 +370,7 @@ static qrun_status read_layer(const qr_layer_stream *stream, qr_backend *backend
  * bytes count. */
 static qrun_status fetch(const qrun_model *model, qr_backend *backend, int64_t l, bool plans, qr_error *err) {
     qr_layer_stream *stream = model->stream;
-    stage *s = &(plans ? stream->planned : stream->stages)[l % N_STAGES];
+    stage *s = &progress_of(model, backend)->stages[l % N_STAGES];
     if (s->layer == l) { return QRUN_OK; }
     s->layer = NO_LAYER;
     if (plans || !stream->from_map) {
@@ -264,11 +397,65 @@ static void ask_for(const qr_layer_stream *stream, int64_t l) {
     }
 }
 
+/* The ranks begin to send each other their parts of a layer. Of a plan only the bytes count. */
+static qrun_status begin_gather(const qrun_model *model, progress *p, int64_t l, qr_error *err) {
+    const qr_layer_stream *stream = model->stream;
+    const size_t n_own = part_bytes(model, p, l, stream->rank);
+    qr_parcel sent[QR_MAX_RANKS], received[QR_MAX_RANKS];
+    p->coming = l;
+    p->gathered.bytes += (int64_t)part_begin(model, p, l, stream->n_ranks);
+    p->gathered.sent_bytes += (int64_t)n_own * (stream->n_ranks - 1);
+    if (p == &stream->planned) { return QRUN_OK; }
+    unsigned char *own = stream->incoming + part_begin(model, p, l, stream->rank);
+    if (p->source.read_part != NULL) {
+        QR_RETURN_IF_ERROR(p->source.read_part(p->source.user, l, stream->incoming, err));
+    } else {
+        memcpy(own, host_of(model, l), n_own);
+    }
+    for (int32_t r = 0; r < stream->n_ranks; r++) {
+        sent[r] = (qr_parcel){own, n_own};
+        received[r] = (qr_parcel){stream->incoming + part_begin(model, p, l, r), part_bytes(model, p, l, r)};
+    }
+    return qr_all_to_all_begin(stream->ranks, sent, received, err);
+}
+
+/* Brings a layer that has been gathered to the stage. Its bytes may be overwritten afterwards. */
+static qrun_status end_gather(const qrun_model *model, qr_backend *backend, progress *p, qr_error *err) {
+    const qr_layer_stream *stream = model->stream;
+    const int64_t l = p->coming;
+    p->coming = p->stages[0].layer = NO_LAYER;
+    if (p == &stream->now) {
+        QR_RETURN_IF_ERROR(qr_all_to_all_end(stream->ranks, err));
+        QR_RETURN_IF_ERROR(p->source.deliver != NULL
+                               ? p->source.deliver(p->source.user, l, stream->incoming, err)
+                               : backend->copy_in(backend, qr_model_stage(model, l), stream->incoming,
+                                                  model->layers[l].staged_bytes, err));
+    }
+    p->stages[0].layer = l;
+    return QRUN_OK;
+}
+
+/* A layer that is on its way and not wanted makes room for the one that is. */
+static qrun_status use_shards(const qrun_model *model, qr_backend *backend, int64_t l, int64_t next, qr_error *err) {
+    progress *p = progress_of(model, backend);
+    if (p->stages[0].layer != l) {
+        if (p->coming != l) { QR_RETURN_IF_ERROR(begin_gather(model, p, l, err)); }
+        QR_RETURN_IF_ERROR(end_gather(model, backend, p, err));
+    }
+    const bool has_next = next >= 0 && next < model->shape.n_layers && next != l && next != p->coming;
+    return has_next ? begin_gather(model, p, next, err) : QRUN_OK;
+}
+
+void qr_layer_stream_begin(const qrun_model *model, qr_backend *backend) {
+    if (qr_layer_stream_is_sharded(model)) { empty(progress_of(model, backend)); }
+}
+
 qrun_status qr_layer_stream_use(const qrun_model *model, qr_backend *backend, int64_t l, int64_t next, qr_error *err) {
-    qr_layer_stream *stream = model->stream;
+    const qr_layer_stream *stream = model->stream;
     if (stream == NULL) { return QRUN_OK; }
+    if (stream->sharded) { return use_shards(model, backend, l, next, err); }
     const bool plans = backend != model->context->backend;
-    stage *s = &(plans ? stream->planned : stream->stages)[l % N_STAGES];
+    stage *stages = progress_of(model, backend)->stages, *s = &stages[l % N_STAGES];
     QR_RETURN_IF_ERROR(fetch(model, backend, l, plans, err));
     if (s->on_its_way) {
         QR_RETURN_IF_ERROR(backend->transfer_wait(backend, s->ticket, err));
@@ -277,16 +464,23 @@ qrun_status qr_layer_stream_use(const qrun_model *model, qr_backend *backend, in
     const bool has_next = next >= 0 && next < model->shape.n_layers && next % N_STAGES != l % N_STAGES;
     if (!has_next) { return QRUN_OK; }
     if (!stream->from_map) { return fetch(model, backend, next, plans, err); }
-    if (!plans && stream->stages[next % N_STAGES].layer != next) { ask_for(stream, next); }
+    if (!plans && stages[next % N_STAGES].layer != next) { ask_for(stream, next); }
     return QRUN_OK;
 }
 
 qrun_status qr_layer_stream_use_linear(const qrun_model *model, qr_backend *backend, const qr_linear_layer *linear,
                                        qr_error *err) {
+    if (linear == &model->inputs.linear) { return QRUN_OK; } /* of no layer */
     const ptrdiff_t bytes = (const unsigned char *)linear - (const unsigned char *)model->layers;
     return qr_layer_stream_use(model, backend, bytes / (ptrdiff_t)sizeof *model->layers, NO_LAYER, err);
 }
 
 void qr_layer_stream_plan_begin(const qrun_model *model) {
-    if (model->stream != NULL) { empty(model->stream->planned); }
+    if (model->stream == NULL) { return; }
+    empty(&model->stream->planned);
+    model->stream->planned.gathered = (qr_gathered){0};
+}
+
+qr_gathered qr_layer_stream_planned(const qrun_model *model) {
+    return model->stream != NULL ? model->stream->planned.gathered : (qr_gathered){0};
 }

@@ -612,12 +612,12 @@ size_t qr_model_place_weights(qrun_model *model, void *memory) {
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
         qr_layer *layer = &model->layers[l];
         layer->host_offset = host_offset;
-        host_offset += layer->staged_bytes;
+        host_offset += qr_layer_stream_kept_bytes(model, l);
         model->stage_bytes = layer->staged_bytes > model->stage_bytes ? layer->staged_bytes : model->stage_bytes;
     }
     model->stages = memory != NULL ? (unsigned char *)memory + model->held_bytes : NULL;
     if (memory != NULL) { (void)place_at(model, memory); }
-    return model->held_bytes + (model->shape.n_layers > 1 ? 2 : 1) * model->stage_bytes;
+    return model->held_bytes + (size_t)qr_min(model->shape.n_layers, model->n_stages) * model->stage_bytes;
 }
 
 static bool is_only_described(const qrun_model *model) { return model->layers != NULL && model->weight_memory == NULL; }

@@ -86,7 +86,7 @@ typedef struct qr_layer {
     int32_t key_rope_kind, query_rope_kind; /* which rotary tables; QR_ROPE_NONE: none */
     int32_t kv_group;                       /* layers of a group share block tables */
     int32_t kv_index;                       /* position within the group's pages */
-    size_t staged_bytes, host_offset;       /* of its matrices together, where they are offloaded (layer_stream.h) */
+    size_t staged_bytes, host_offset;       /* of its matrices together, where they are not held (layer_stream.h) */
 } qr_layer;
 
 /* Layers whose K/V share pages, all with the same window and heads. Delta layers and those that read another's K/V have
@@ -157,6 +157,7 @@ struct qrun_model {
     bool is_mixed;        /* some of its matrices are stored in INT8, though others are in NF4 */
     bool is_partly_plain; /* some of its matrices are stored unquantised */
     bool random_weights;  /* no weights were read */
+    bool trainable;       /* all matrices are in the compute type */
     qr_model_config config;
     qr_generation_config generation;
     const qr_family *family;
@@ -182,8 +183,9 @@ struct qrun_model {
     void *weight_memory; /* device; all of the above point into it */
     size_t weight_bytes;
     struct qr_layer_stream *stream; /* layers' matrices come through stages (layer_stream.h); NULL: all are held */
-    unsigned char *stages;          /* device: two of them */
-    size_t held_bytes, stage_bytes; /* with a stream: of weight_bytes before the stages, and of each of the two */
+    unsigned char *stages;          /* device: n_stages of them */
+    int32_t n_stages;               /* with a stream: 1 or 2, that layers take in turn */
+    size_t held_bytes, stage_bytes; /* with a stream: of weight_bytes before the stages, and of each stage */
     void *table_memory;             /* device: embedding and head after full training has added rows; or NULL */
     size_t table_bytes;
     int64_t n_parameters, n_quantized_parameters;
@@ -240,11 +242,11 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
 void qr_model_free_tables(qrun_model *model);
 
 /* Points every weight into `memory` (NULL: only counts), in a fixed order, and returns the bytes. With a stream, the
- * matrices of layers share two stages after all others. */
+ * matrices of layers share stages after all others. */
 size_t qr_model_place_weights(qrun_model *model, void *memory);
 /* Where the matrices of a layer are staged. */
 static inline unsigned char *qr_model_stage(const qrun_model *model, int64_t l) {
-    return model->stages + (size_t)(l % 2) * model->stage_bytes;
+    return model->stages + (size_t)(l % model->n_stages) * model->stage_bytes;
 }
 
 /* For the plan of a model that is only described: until `end` its weights have addresses in the planning backend. Does

@@ -317,7 +317,8 @@ static qrun_status check_params(const qrun_model_params *params, qr_error *err) 
 
 qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *params, qrun_model *model,
                              qr_safetensors **source, qr_error *err) {
-    *model = (qrun_model){.context = context, .prefix = "", .random_weights = params->random_weights};
+    *model = (qrun_model){
+        .context = context, .prefix = "", .random_weights = params->random_weights, .trainable = params->trainable};
     *source = NULL;
     pthread_mutex_init(&model->lock, NULL);
     QR_RETURN_IF_ERROR(check_params(params, err));
@@ -379,7 +380,9 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         limit = memory.free_bytes;
         owner = "the GPU has free";
     }
-    if ((int64_t)model->weight_bytes <= limit) { return QRUN_OK; }
+    const size_t host_bytes = memory.is_separate ? 0 : qr_layer_stream_host_bytes(model);
+    const int64_t n_bytes = (int64_t)(model->weight_bytes + host_bytes);
+    if (n_bytes <= limit) { return QRUN_OK; }
     char advice[128] = "give more memory";
     const qr_options_text smaller = qr_model_smaller_options(model);
     if (params->trainable) {
@@ -388,7 +391,7 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         (void)snprintf(advice, sizeof advice, "give more memory or hold them smaller (%s)", smaller.text);
     }
     return qr_fail(err, QRUN_ERROR_MEMORY, "%s: its weights need %s as %s, and %s %s; %s", model->folder,
-                   qr_format_bytes((int64_t)model->weight_bytes).text, qr_model_quant_name(model), owner,
+                   qr_format_bytes(n_bytes).text, qr_model_quant_name(model), owner,
                    qr_format_bytes(qr_max(limit, 0)).text, advice);
 }
 
@@ -530,7 +533,8 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .n_quantized_parameters = model->n_quantized_parameters,
         .n_active_parameters = model->n_parameters - experts.n_idle_parameters,
         .n_linear_parameters = n_linear,
-        .offloads_parameters = model->stream != NULL,
+        .offloads_parameters = model->stream != NULL && !qr_layer_stream_is_sharded(model),
+        .shards_parameters = qr_layer_stream_is_sharded(model),
         .weight_bytes = (int64_t)model->weight_bytes,
         .step_weight_bytes = read_bytes(model) - looked_up - experts.idle_bytes,
         .n_layers = (int32_t)shape->n_layers,

@@ -511,15 +511,13 @@ static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer
     return qr_pass_attention_norm_backward(pass, layer, err);
 }
 
-/* Both blocks of a layer, computing again what was not kept. next: the layer that is computed after it; −1: none. */
-static qrun_status layer_backward(qr_train_pass *pass, int64_t l, int64_t next, bool kept_segment, qr_error *err) {
+/* Both blocks of a layer, computing again what was not kept. */
+static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segment, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
     qr_layer_pass blocks = qr_pass_layer(pass);
     blocks.buffers_only = true;
-    qr_timeline_layer(pass->backend, l);
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-    QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, next, err));
     if (kept_segment && !pass->current->mlp_kept) {
         qr_timeline_phase(pass->backend, QR_PHASE_recompute);
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_mid, err));
@@ -538,10 +536,10 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, int64_t next, 
 }
 
 qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segment, qr_error *err) {
-    if (qr_pass_has_tiles(pass)) { return qr_pass_backward_in_tiles(pass, segment->first, err); }
-    if (!segment->kept) {
+    const bool in_tiles = qr_pass_has_tiles(pass);
+    if (!segment->kept && !in_tiles) {
         qr_timeline_phase(pass->backend, QR_PHASE_recompute);
-        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
+        QR_PASS_COMPUTE(pass, qr_pass_copy_stream(pass, pass->b.x, pass->activations.layers[segment->first].x_in, err));
         for (int64_t i = 0; i < segment->n; i++) {
             QR_RETURN_IF_ERROR(qr_pass_run_layer(pass, segment->first + i, i + 1 == segment->n, err));
         }
@@ -551,7 +549,10 @@ qrun_status qr_pass_segment_backward(qr_train_pass *pass, const qr_segment *segm
     const int64_t after = before == NULL || before->kept ? segment->first - 1 : before->first;
     for (int64_t i = segment->n; i-- > 0;) {
         const int64_t l = segment->first + i;
-        QR_RETURN_IF_ERROR(layer_backward(pass, l, i > 0 ? l - 1 : after, segment->kept, err));
+        qr_timeline_layer(pass->backend, l);
+        QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, i > 0 ? l - 1 : after, err));
+        QR_PASS_COMPUTE(pass, in_tiles ? qr_pass_backward_in_tiles(pass, l, err)
+                                       : layer_backward(pass, l, segment->kept, err));
         if (pass->on_layer != NULL) { QR_RETURN_IF_ERROR(pass->on_layer(pass->on_layer_user, l, err)); }
     }
     return QRUN_OK;

@@ -111,14 +111,22 @@ qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
 }
 
-qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
+qrun_status qr_pass_keep_status(qr_train_pass *pass, qrun_status status) {
+    const qr_collectives *ranks = pass->model->context->ranks;
+    if (status == QRUN_OK || !qr_layer_stream_is_sharded(pass->model) || (ranks != NULL && ranks->lost)) {
+        return status;
+    }
+    pass->follows = true;
+    pass->status = status;
+    return QRUN_OK;
+}
+
+static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
     if (qr_pass_has_tiles(pass)) { return qr_pass_run_in_tiles(pass, l, err); }
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
     qr_layer_pass blocks = qr_pass_layer(pass);
-    qr_timeline_layer(pass->backend, l);
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-    QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, buffers_only ? l - 1 : l + 1, err));
     qr_timeline_part(pass->backend, QR_PART_NONE);
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
     QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
@@ -126,6 +134,13 @@ qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only,
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
     blocks.buffers_only = buffers_only;
     return qr_layer_mlp(&blocks, layer, err);
+}
+
+qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
+    qr_timeline_layer(pass->backend, l);
+    QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, buffers_only ? l - 1 : l + 1, err));
+    QR_PASS_COMPUTE(pass, run_layer(pass, l, buffers_only, err));
+    return QRUN_OK;
 }
 
 qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_t *host, int64_t n, qr_error *err) {
@@ -236,11 +251,11 @@ static qrun_status fetch_input(qr_train_pass *pass, const qr_segment *segment, q
 static qrun_status run_forward(qr_train_pass *pass, bool backward, qr_error *err) {
     for (int64_t s = 0; s < pass->activations.n_segments; s++) {
         const qr_segment *segment = &pass->activations.segments[s];
-        QR_RETURN_IF_ERROR(await_input(pass, segment, err));
+        QR_PASS_COMPUTE(pass, await_input(pass, segment, err));
         for (int64_t i = 0; i < segment->n; i++) {
             QR_RETURN_IF_ERROR(qr_pass_run_layer(pass, segment->first + i, false, err));
         }
-        if (backward) { QR_RETURN_IF_ERROR(send_input(pass, segment, err)); }
+        if (backward) { QR_PASS_COMPUTE(pass, send_input(pass, segment, err)); }
     }
     return QRUN_OK;
 }
@@ -257,16 +272,17 @@ static qrun_status clear_shared_gradients(qr_train_pass *pass, qr_error *err) {
 
 /* The input of the segment before each is fetched while that one runs backward. */
 static qrun_status run_backward(qr_train_pass *pass, qr_error *err) {
-    QR_RETURN_IF_ERROR(clear_shared_gradients(pass, err));
+    QR_PASS_COMPUTE(pass, clear_shared_gradients(pass, err));
     for (int64_t s = pass->activations.n_segments; s-- > 0;) {
         const qr_segment *segment = &pass->activations.segments[s];
-        if (s > 0) { QR_RETURN_IF_ERROR(fetch_input(pass, segment - 1, err)); }
-        QR_RETURN_IF_ERROR(await_input(pass, segment, err));
+        if (s > 0) { QR_PASS_COMPUTE(pass, fetch_input(pass, segment - 1, err)); }
+        QR_PASS_COMPUTE(pass, await_input(pass, segment, err));
         QR_RETURN_IF_ERROR(qr_pass_segment_backward(pass, segment, err));
     }
     qr_timeline_layer(pass->backend, -1);
     qr_timeline_part(pass->backend, QR_PART_NONE);
-    return qr_pass_embed_backward(pass, err);
+    QR_PASS_COMPUTE(pass, qr_pass_embed_backward(pass, err));
+    return QRUN_OK;
 }
 
 /* Outside of layers. */
@@ -278,14 +294,31 @@ static void mark_phase(const qr_train_pass *pass, qr_phase phase) {
 
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                               double *loss_sum, qr_error *err) {
+    pass->follows = false;
+    pass->status = QRUN_OK;
+    qr_layer_stream_begin(pass->model, pass->backend);
     mark_phase(pass, QR_PHASE_forward);
-    QR_RETURN_IF_ERROR(enter(pass, batch, backward, err));
+    QR_PASS_COMPUTE(pass, enter(pass, batch, backward, err));
     QR_RETURN_IF_ERROR(run_forward(pass, backward, err));
     mark_phase(pass, QR_PHASE_loss);
     qr_timeline_part(pass->backend, QR_PART_HEAD);
-    QR_RETURN_IF_ERROR(qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
+    QR_PASS_COMPUTE(pass, qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
     mark_phase(pass, QR_PHASE_backward);
     if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
     mark_phase(pass, QR_PHASE_other);
-    return pass->backend->sync(pass->backend, err);
+    QR_PASS_COMPUTE(pass, pass->backend->sync(pass->backend, err));
+    return pass->status;
+}
+
+qrun_status qr_train_pass_follow(qr_train_pass *pass, bool backward, qr_error *err) {
+    if (!qr_layer_stream_is_sharded(pass->model)) { return QRUN_OK; }
+    pass->follows = true;
+    pass->status = QRUN_OK;
+    qr_layer_stream_begin(pass->model, pass->backend);
+    mark_phase(pass, QR_PHASE_forward);
+    QR_RETURN_IF_ERROR(run_forward(pass, backward, err));
+    mark_phase(pass, QR_PHASE_backward);
+    if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
+    mark_phase(pass, QR_PHASE_other);
+    return QRUN_OK;
 }

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "runtime/layers/parameters.h"
+#include "runtime/model/layer_stream.h"
 #include "runtime/pass/activations.h"
 
 /* Host arrays; T tokens. */
@@ -28,6 +29,7 @@ typedef struct qr_train_limits {
 typedef struct qr_train_cost {
     double flops;         /* op_flops.h */
     int64_t copied_bytes; /* to and from host memory, of what is offloaded */
+    qr_gathered gathered; /* of layers that come from other ranks */
 } qr_train_cost;
 
 typedef struct qr_train_pass qr_train_pass;
@@ -54,5 +56,8 @@ void qr_train_pass_on_layer(qr_train_pass *pass, qr_train_layer_fn fn, void *use
  * backward is false), and gives that sum, unscaled, in *loss_sum. */
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
                               double *loss_sum, qr_error *err);
+/* The part of a rank that has no batch in a pass that others run: where each layer is gathered from all ranks
+ * (layer_stream.h), it takes part in that, and `on_layer` is called as in a pass. */
+qrun_status qr_train_pass_follow(qr_train_pass *pass, bool backward, qr_error *err);
 
 #endif

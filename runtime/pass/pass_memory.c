@@ -224,7 +224,9 @@ static qrun_status run_largest(qr_train_pass *pass, qr_train_cost *cost, qr_erro
     for (int64_t s = 0; s <= n_sequences; s++) { seq_start[s] = s == 0 ? 0 : (int32_t)n_tokens; }
     QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, true, &sum, err));
     const qr_planned *planned = qr_backend_planned(pass->backend);
-    *cost = (qr_train_cost){.flops = planned->flops, .copied_bytes = planned->copied_bytes};
+    *cost = (qr_train_cost){.flops = planned->flops,
+                            .copied_bytes = planned->copied_bytes,
+                            .gathered = qr_layer_stream_planned(pass->model)};
     QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, false, &sum, err)); /* as an evaluation: without dropout */
 out:
     qr_free(target);

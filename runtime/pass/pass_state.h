@@ -67,7 +67,20 @@ struct qr_train_pass {
     qr_train_layer_fn on_layer;   /* NULL: none */
     void *on_layer_user;
     qr_layer_dropout dropout;
+    /* Where ranks gather each layer from all (layer_stream.h), a rank that computes nothing, or no longer, goes through
+     * the layers all the same. */
+    bool follows;
+    qrun_status status; /* why it computes no longer; QRUN_OK: it never did */
 };
+
+/* Of something that the pass computes: what it returns; where layers are gathered, it is kept instead until the end of
+ * the pass. */
+qrun_status qr_pass_keep_status(qr_train_pass *pass, qrun_status status);
+/* Computes `call`, unless the pass only follows. */
+#define QR_PASS_COMPUTE(pass, call)                                                        \
+    do {                                                                                   \
+        if (!(pass)->follows) { QR_RETURN_IF_ERROR(qr_pass_keep_status((pass), (call))); } \
+    } while (0)
 
 /* Puts the rotary frequencies of a sequence of n_tokens into a slot. */
 qrun_status qr_pass_set_rope(qr_train_pass *pass, int64_t slot, int64_t n_tokens, qr_error *err);

@@ -8,7 +8,6 @@
 #include "runtime/pass/pass_state.h"
 
 #include "base/sizes.h"
-#include "runtime/model/layer_stream.h"
 
 /* ---- Some rows of a pass ----------------------------------------------------------------------------------------- */
 
@@ -116,9 +115,7 @@ static qrun_status rest(qr_train_pass *tile, const qr_layer *layer, qr_error *er
 qrun_status qr_pass_run_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
-    qr_timeline_layer(pass->backend, l);
     qr_timeline_part(pass->backend, QR_PART_NONE);
-    QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, l + 1, err));
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
     QR_RETURN_IF_ERROR(attend(pass, layer, err));
     return qr_pass_for_tiles(pass, layer, rest, err);
@@ -153,10 +150,8 @@ static qrun_status heads_backward(qr_train_pass *tile, const qr_layer *layer, qr
 qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {
     const qr_layer *layer = &pass->model->layers[l];
     pass->current = &pass->activations.layers[l];
-    qr_timeline_layer(pass->backend, l);
     qr_timeline_part(pass->backend, QR_PART_NONE);
     qr_timeline_phase(pass->backend, QR_PHASE_recompute);
-    QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, l - 1, err));
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
     QR_RETURN_IF_ERROR(attend(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, rest_backward, err));

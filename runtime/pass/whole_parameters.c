@@ -10,6 +10,7 @@
 #include "runtime/engine/layout.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/vocabulary.h"
+#include "runtime/pass/whole_shards.h"
 
 enum { CHUNK_ELEMENTS = 1 << 20, TASK_ELEMENTS = 1 << 14 };
 
@@ -175,12 +176,15 @@ static qrun_status find_stored(const qrun_model *model, const qr_safetensors *so
 }
 
 static int64_t chunk_rows(const qr_parameter *parameter) {
-    return qr_max(1, qr_min(CHUNK_ELEMENTS / parameter->cols, parameter->rows));
+    const int64_t n_groups = CHUNK_ELEMENTS / parameter->cols / QR_WEIGHT_ROW_GROUP;
+    return qr_min(parameter->rows, qr_max(1, n_groups) * QR_WEIGHT_ROW_GROUP);
 }
 
-static qrun_status put_rows(const qr_parameters *p, const qr_parameter *parameter, int64_t first, int64_t n,
+static qrun_status put_rows(const qr_parameters *p, const qr_whole_tensor *tensor, int64_t first, int64_t n,
                             const float *values, qr_error *err) {
     qr_backend *backend = p->backend;
+    const qr_parameter *parameter = &p->list[tensor->parameter];
+    if (p->shard_begin != NULL) { return qr_whole_shards_put(p, tensor - p->whole.tensors, first, n, values, err); }
     return backend->copy_in(backend, p->values + parameter->offset + first * parameter->cols, values,
                             (size_t)(n * parameter->cols) * sizeof *values, err);
 }
@@ -202,7 +206,7 @@ static qrun_status load_tensor(const qr_parameters *p, const qr_safetensors *sou
     for (int64_t first = 0; first < parameter->rows; first += chunk_rows(parameter)) {
         const int64_t n = qr_min(chunk_rows(parameter), parameter->rows - first);
         qr_matrix_rows_to_f32(tensor->dtype, data, parameter->rows, parameter->cols, transposed, first, n, staging);
-        QR_TRY(put_rows(p, parameter, first, n, staging, err));
+        QR_TRY(put_rows(p, whole, first, n, staging, err));
     }
     status = qr_safetensors_finish(source, tensor, err);
 out:
@@ -268,7 +272,7 @@ static qrun_status init_matrix(const qr_parameters *p, const qr_whole_options *o
         task.first = first * parameter->cols;
         task.n = n * parameter->cols;
         qr_threads_run(p->model->context->threads, qr_ceil_div(task.n, TASK_ELEMENTS), fill_normal, &task);
-        QR_RETURN_IF_ERROR(put_rows(p, parameter, first, n, staging, err));
+        QR_RETURN_IF_ERROR(put_rows(p, whole, first, n, staging, err));
     }
     return QRUN_OK;
 }
@@ -295,7 +299,7 @@ static qrun_status init_vector(const qr_parameters *p, const qr_whole_options *o
     for (int64_t i = 0; i < parameter->cols; i++) {
         staging[i] = initial_element(p, options, whole->parameter, parameter, i);
     }
-    return put_rows(p, parameter, 0, 1, staging, err);
+    return put_rows(p, whole, 0, 1, staging, err);
 }
 
 static qrun_status init_values(const qr_parameters *p, const qr_whole_options *options, float *staging, qr_error *err) {
@@ -314,6 +318,7 @@ static qrun_status replace_weights(qr_parameters *p, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_weight_overrides_reserve(&whole->overrides, whole->n + 1, err));
     for (int64_t i = 0; i < whole->n; i++) {
         qr_whole_tensor *tensor = &whole->tensors[i];
+        if (tensor->matrix == NULL && p->shard_begin != NULL) { continue; } /* the model has it in its own memory */
         if (tensor->matrix == NULL) {
             tensor->original_vector = *tensor->vector;
             qr_override_vector(&whole->overrides, tensor->vector, p->values + p->list[tensor->parameter].offset);
@@ -364,8 +369,8 @@ qrun_status qr_whole_parameters_create(qr_parameters *p, const qr_whole_options 
     qrun_status status = QRUN_OK;
     if (staging == NULL) { QR_TRY(qr_fail_memory(err, "the trained modules", (size_t)n_staging * sizeof *staging)); }
     QR_TRY(make_overrides(p, err));
-    QR_TRY(options->random ? init_values(p, options, staging, err) : load_values(p, staging, err));
     QR_TRY(replace_weights(p, err));
+    QR_TRY(options->random ? init_values(p, options, staging, err) : load_values(p, staging, err));
 out:
     qr_free(staging);
     return status;
@@ -376,7 +381,7 @@ out:
 qrun_status qr_whole_parameters_refresh(qr_parameters *p, qr_workspace workspace, qr_error *err) {
     for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
-        if (tensor->matrix == NULL) { continue; }
+        if (tensor->matrix == NULL || p->shard_begin != NULL) { continue; } /* shards: whole_shards.h */
         const qr_store_weight_args args = {.src = p->values + p->list[tensor->parameter].offset,
                                            .weight = tensor->matrix};
         QR_RETURN_IF_ERROR(qr_store_weight(p->backend, &args, workspace, err));

@@ -20,6 +20,7 @@ typedef struct qr_gradient_options {
     int64_t n_accumulate;    /* the most micro-batches of a step */
     const qr_shards *shards; /* lent */
     bool stays;              /* a sum stays with the rank whose shard it is of */
+    bool values_stay;        /* and so do the values of the parameters, once they are updated */
 } qr_gradient_options;
 
 /* Of a chunk of the arena. */

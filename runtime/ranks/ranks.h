@@ -15,6 +15,8 @@ typedef enum qr_rank_action {
     QR_RANK_STEP,
     QR_RANK_EVALUATE,
     QR_RANK_READ_STATES, /* bytes [first, first + n) of the optimiser's states, for a checkpoint */
+    QR_RANK_READ_VALUES, /* floats [first, first + n) of the parameters, where they are in shards */
+    QR_RANK_LOAD,        /* the parameters of the checkpoint of step `first`, where they are in shards */
     QR_RANK_END
 } qr_rank_action;
 

@@ -22,14 +22,14 @@ int64_t qr_wire_step_bytes(const qr_gradient_options *o) {
     int64_t n_bytes = shards->rank == 0 ? others * (int64_t)sizeof(qr_rank_command) : 0;
     n_bytes += n_rounds * others * (int64_t)(sizeof(int32_t) + sizeof(double)); /* how each fares, and its loss */
     n_bytes += n_computed * (n_floats - n_own) * (int64_t)sizeof(float);
-    n_bytes += others * n_own * (int64_t)sizeof(float); /* the shard of the sums, or of the parameters */
+    if (!o->values_stay) { n_bytes += others * n_own * (int64_t)sizeof(float); } /* of the sums, or the parameters */
     if (o->stays) {
         n_bytes += count_tails(shards) * (int64_t)sizeof(float) + others * n_chunks * (int64_t)sizeof(qr_chunk_squares);
     }
     return n_bytes;
 }
 
-int64_t qr_wire_ring_bytes(const qr_shards *shards) {
-    const int64_t n_bytes = shards->begin[shards->n_ranks] * (int64_t)sizeof(float);
-    return 2 * (n_bytes / shards->n_ranks) * (shards->n_ranks - 1);
+int64_t qr_wire_ring_bytes(const qr_gradient_options *o, int64_t gathered_bytes) {
+    const int64_t n = o->shards->n_ranks, n_bytes = o->shards->begin[n] * (int64_t)sizeof(float);
+    return ((o->values_stay ? 1 : 2) * (n_bytes / n) + gathered_bytes / n) * (n - 1);
 }

@@ -18,6 +18,7 @@
 #include "base/sizes.h"
 #include "loaders/files/checkpoint.h"
 #include "loaders/files/safetensors_writer.h"
+#include "runtime/pass/whole_shards.h"
 #include "runtime/train/trainer.h"
 
 static const char CHECKPOINT_PREFIX[] = "checkpoint-";
@@ -117,16 +118,15 @@ static qrun_status write_text(const char *folder, const char *name, const char *
 }
 
 /* Bytes [offset, offset + n) of the values or of the optimiser's states. */
-static qrun_status read_bytes(const qrun_trainer *trainer, bool parameters, size_t offset, size_t n, void *host,
+static qrun_status read_bytes(qrun_trainer *trainer, bool parameters, size_t offset, size_t n, void *host,
                               qr_error *err) {
     if (!parameters) { return qr_trainer_read_states(trainer, offset, n, host, err); }
-    qr_backend *backend = trainer->model->context->backend;
-    return backend->copy_out(backend, host, (const unsigned char *)trainer->parameters.values + offset, n, err);
+    return qr_trainer_read_values(trainer, (int64_t)(offset / sizeof(float)), (int64_t)(n / sizeof(float)), host, err);
 }
 
 /* The parameters or the optimiser's states, piece by piece, as the next tensor of the writer. */
-static qrun_status write_tensor(const qrun_trainer *trainer, qr_safetensors_writer *writer, bool parameters,
-                                void *staging, uint64_t *checksum, qr_error *err) {
+static qrun_status write_tensor(qrun_trainer *trainer, qr_safetensors_writer *writer, bool parameters, void *staging,
+                                uint64_t *checksum, qr_error *err) {
     const size_t n_bytes =
         parameters ? qr_parameters_bytes(&trainer->parameters) : qr_optimizer_states_bytes(trainer->optimizer);
     for (size_t done = 0; done < n_bytes; done += COPY_BYTES) {
@@ -139,7 +139,7 @@ static qrun_status write_tensor(const qrun_trainer *trainer, qr_safetensors_writ
 }
 
 /* The tensors, in the order of the checksum: the file has them by falling alignment of their types. */
-static qrun_status write_state(const qrun_trainer *trainer, const char *folder, uint64_t *checksum, qr_error *err) {
+static qrun_status write_state(qrun_trainer *trainer, const char *folder, uint64_t *checksum, qr_error *err) {
     const int64_t n_optimizer = (int64_t)qr_optimizer_states_bytes(trainer->optimizer);
     const qr_safetensors_spec specs[] = {{"parameters", QR_DTYPE_F32, 1, {trainer->parameters.n_floats}},
                                          {"optimizer", QR_DTYPE_U8, 1, {n_optimizer}}};
@@ -321,6 +321,9 @@ static qrun_status take_parameters(qrun_trainer *trainer, const qr_checkpoint *c
     qr_backend *backend = trainer->model->context->backend;
     const qr_safetensors_tensor *values = checkpoint->parameters;
     QR_RETURN_IF_ERROR(check_bytes(values, qr_parameters_bytes(&trainer->parameters), folder, err));
+    if (qr_trainer_shards_values(trainer)) {
+        return qr_whole_shards_put_all(&trainer->parameters, (const float *)(const void *)values->data, err);
+    }
     return backend->copy_in(backend, trainer->parameters.values, values->data, values->n_bytes, err);
 }
 

@@ -34,14 +34,15 @@ static void take_loss(qr_train_state *state, double threshold, double loss) {
     }
 }
 
-/* The loss of micro-batch i. */
+/* The loss of micro-batch i. *began: the pass has. */
 static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_epoch_batches *batches, int64_t i, double *loss,
-                                   qr_error *err) {
+                                   bool *began, qr_error *err) {
     qr_micro_source source = {.dataset = trainer->eval_view.dataset, .batches = batches, .index = i};
     const qr_train_batch *batch = qr_train_loader_take(trainer->loader, &source);
     QR_RETURN_IF_ERROR(qr_dataset_check(trainer->eval_view.dataset, err));
     source.index += qr_ranks_count(trainer->ranks);
     if (source.index < qr_epoch_batches_count_micro(batches)) { qr_train_loader_prepare(trainer->loader, &source); }
+    *began = true;
     return qr_train_pass_run(trainer->pass, batch, 0, false, loss, err);
 }
 
@@ -63,7 +64,11 @@ static qrun_status sum_losses(qrun_trainer *trainer, const qr_epoch_batches *bat
         const int64_t own = first + qr_ranks_own(trainer->ranks);
         double sum = 0, sums[QR_MAX_RANKS];
         qrun_status status = first > 0 ? show_progress(trainer, n_examples, err) : QRUN_OK;
-        if (status == QRUN_OK && own < n_micro_batches) { status = run_micro_batch(trainer, batches, own, &sum, err); }
+        bool began = false;
+        if (status == QRUN_OK && own < n_micro_batches) {
+            status = run_micro_batch(trainer, batches, own, &sum, &began, err);
+        }
+        if (!began) { status = qr_trainer_follow_pass(trainer, false, status, err); }
         QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sum, sums, err));
         for (int32_t r = 0; r < n_ranks && first + r < n_micro_batches; r++) {
             const qr_micro_batch micro = qr_epoch_batches_micro(batches, first + r);
@@ -130,5 +135,9 @@ qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT, "there is no best evaluation: none gave a finite loss");
     }
     trainer->holds_best = true;
-    return state->best_step != state->step ? qr_trainer_read_parameters(trainer, state->best_step, error) : QRUN_OK;
+    if (state->best_step == state->step) { return QRUN_OK; }
+    if (qr_trainer_shards_values(trainer)) {
+        QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_LOAD, state->best_step, 0, error));
+    }
+    return qr_trainer_read_parameters(trainer, state->best_step, error);
 }

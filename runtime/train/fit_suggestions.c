@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/sizes.h"
 #include "base/units.h"
+#include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
 #include "runtime/train/trainer.h"
 
@@ -186,9 +187,11 @@ static void try_quant(search *s) {
     if (other == NULL) { return; }
     variant v = variant_of(s->trainer);
     v.trainer.model = other;
-    if (qr_model_prepare(model->context, &params, other, &source, NULL) == QRUN_OK && fits(s, &v)) {
-        add(s, &v, "`quant=nf4-dq`");
+    qrun_status status = qr_model_prepare(model->context, &params, other, &source, NULL);
+    if (status == QRUN_OK && qr_layer_stream_is_sharded(model)) {
+        status = qr_layer_stream_shard(other, NULL, s->trainer->settings.n_ranks, NULL);
     }
+    if (status == QRUN_OK && fits(s, &v)) { add(s, &v, "`quant=nf4-dq`"); }
     qr_safetensors_close(source);
     qr_model_release(other);
     qr_free(other);

@@ -30,6 +30,8 @@ static qrun_status do_as_told(qrun_trainer *trainer, const qr_rank_command *comm
         case QR_RANK_STEP: return qr_trainer_run_step(trainer, &metrics, err);
         case QR_RANK_EVALUATE: return qr_trainer_run_evaluation(trainer, &metrics, err);
         case QR_RANK_READ_STATES: return qr_trainer_send_states(trainer, command, err);
+        case QR_RANK_READ_VALUES: return qr_trainer_send_values(trainer, command, err);
+        case QR_RANK_LOAD: return qr_trainer_read_parameters(trainer, command->first, err);
         default: return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 announced what does not exist");
     }
 }
@@ -47,6 +49,7 @@ qrun_status qr_trainer_follow(qrun_trainer *trainer, qr_error *err) {
         const qrun_status status = do_as_told(trainer, &command, &own);
         qr_compute_unlock(trainer->model->context);
         if (status == QRUN_OK || (status == QRUN_ERROR_RANK && !ranks->lost)) { continue; }
+        (void)qr_all_to_all_end(ranks, NULL);
         const bool told = ranks->tell_failure(ranks, own.message);
         return qr_fail(err, told ? QRUN_ERROR_RANK : status, "%s", own.message);
     }

@@ -410,7 +410,7 @@ static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const
     const float lr = rate_of(&o->options, parameter, s->lr), weight_decay = decay_of(&o->options, parameter);
     const int64_t n = piece->rows * piece->cols;
     float *m = piece->arrays[STATE_M], *v = piece->arrays[STATE_V];
-    float *p = parameters->values + parameter->offset + piece->first;
+    float *p = qr_parameters_at(parameters, parameter->offset + piece->first);
     const float *g = s->gradients + (parameter->offset + piece->first - s->gradients_begin);
 #define COMMON .p = p, .g = g, .step = s->step, .grad_scale = s->grad_scale, .lr = lr, .weight_decay = weight_decay
 #define ADAMW COMMON, .n = n, .beta1 = BETA1, .beta2 = BETA2, .eps = ADAM_EPS

@@ -4,6 +4,7 @@
 #include "base/sizes.h"
 #include "base/units.h"
 #include "runtime/model/layer_stream.h"
+#include "runtime/pass/whole_shards.h"
 #include "runtime/ranks/wire.h"
 #include "runtime/train/trainer.h"
 
@@ -16,22 +17,32 @@ qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
 /* The first of those that need the most. */
 static int32_t find_fullest(const qr_parameters *p, qr_shards *shards, const qr_gradient_options *gradients,
                             const qr_optimizer_options *optimizer) {
+    qrun_model *model = p->model;
     size_t most = 0;
     int32_t fullest = 0;
     for (int32_t r = 0; r < shards->n_ranks; r++) {
         shards->rank = r;
-        const size_t n_bytes =
-            qr_optimizer_bytes(p, optimizer) + qr_optimizer_host_bytes(p, optimizer) + qr_gradient_sum_bytes(gradients);
+        qr_layer_stream_plan_rank(model, r);
+        const size_t n_bytes = qr_optimizer_bytes(p, optimizer) + qr_optimizer_host_bytes(p, optimizer) +
+                               qr_gradient_sum_bytes(gradients) + qr_layer_stream_host_bytes(model);
         if (n_bytes > most) { most = n_bytes, fullest = r; }
     }
     return fullest;
+}
+
+bool qr_trainer_shards_values(const qrun_trainer *trainer) {
+    const qr_train_settings *s = &trainer->settings;
+    return s->zero == 3 && s->n_ranks > 1 && s->whole.full;
 }
 
 void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_shards *shards,
                       qr_gradient_options *gradients, qr_optimizer_options *optimizer) {
     const qr_train_settings *s = &trainer->settings;
     const bool stays = s->zero > 0 && s->n_ranks > 1;
-    *gradients = (qr_gradient_options){.n_accumulate = s->grad_accum, .shards = shards, .stays = stays};
+    *gradients = (qr_gradient_options){.n_accumulate = s->grad_accum,
+                                       .shards = shards,
+                                       .stays = stays,
+                                       .values_stay = qr_trainer_shards_values(trainer)};
     *optimizer = s->optimizer;
     if (stays) { optimizer->shards = shards; }
     qr_shards_make(p, stays && optimizer->kind == QRUN_OPTIMIZER_ADAFACTOR, s->rank, s->n_ranks, shards);
@@ -49,12 +60,14 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     int64_t copied_bytes;
     parameters.model = trainer->model; /* of a variant: another than the one that they were described for */
     qr_trainer_shard(trainer, p, &shards, &gradients, &optimizer);
+    qr_layer_stream_plan_rank(trainer->model, shards.rank);
+    if (gradients.values_stay) { qr_parameters_shard_values(&parameters, shards.begin, shards.rank, shards.n_ranks); }
     QR_RETURN_IF_ERROR(qr_update_plan(p, &optimizer, &scratch_bytes, &copied_bytes, err));
     qr_plan_init(plan);
     qr_plan_set_device(plan, &trainer->memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes =
-        (int64_t)(qr_parameters_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
+        (int64_t)(qr_parameters_held_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
     plan->entries[QR_PLAN_GRADIENTS].bytes =
         (int64_t)(qr_parameters_gradient_bytes(p) + qr_gradient_sum_bytes(&gradients));
@@ -64,10 +77,18 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
                   qr_optimizer_host_bytes(p, &optimizer) + qr_gradient_sum_host_bytes(&gradients) +
                   qr_layer_stream_host_bytes(trainer->model));
     cost->update_copied_bytes = copied_bytes;
-    cost->sent_bytes = qr_wire_step_bytes(&gradients);
-    cost->ring_bytes = qr_wire_ring_bytes(&shards);
     cost->rank = shards.rank;
-    return qr_train_pass_plan(p, &limits, plan, &cost->pass, err);
+    QR_RETURN_IF_ERROR(qr_train_pass_plan(p, &limits, plan, &cost->pass, err));
+    const int64_t n_rounds = qr_ceil_div(gradients.n_accumulate, shards.n_ranks); /* of a pass on each rank */
+    cost->sent_bytes = qr_wire_step_bytes(&gradients) + n_rounds * cost->pass.gathered.sent_bytes;
+    cost->ring_bytes = qr_wire_ring_bytes(&gradients, n_rounds * cost->pass.gathered.bytes);
+    if (gradients.values_stay) {
+        cost->sent_bytes += qr_whole_shards_share_bytes(p, shards.rank);
+        int64_t all_bytes = 0;
+        for (int32_t r = 0; r < shards.n_ranks; r++) { all_bytes += qr_whole_shards_share_bytes(p, r); }
+        cost->ring_bytes += all_bytes / shards.n_ranks;
+    }
+    return QRUN_OK;
 }
 
 int64_t qr_trainer_tile_rows(const qrun_trainer *trainer) {
@@ -92,7 +113,8 @@ static void name_policy(qrun_trainer *trainer, const char *given) {
 /* With what is already allocated: the weights and the context. */
 static qr_train_budget budget_of(const qrun_trainer *trainer, int64_t given_bytes) {
     const qr_device_memory *memory = &trainer->memory;
-    const int64_t standing = (int64_t)trainer->model->weight_bytes + qr_device_memory_context(memory);
+    const size_t host_bytes = memory->is_separate ? 0 : qr_layer_stream_host_bytes(trainer->model);
+    const int64_t standing = (int64_t)(trainer->model->weight_bytes + host_bytes) + qr_device_memory_context(memory);
     const int64_t unasked = standing + qr_device_memory_for_training(memory);
     qr_train_budget budget = {
         .bytes = given_bytes > 0 ? given_bytes : unasked, .given = given_bytes > 0, .host_bytes = INT64_MAX};
@@ -209,7 +231,9 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     const char *given = params->memory.checkpointing != NULL ? params->memory.checkpointing : "auto";
     QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context, &trainer->memory, err));
     if (trainer->model->weight_memory == NULL) { /* a plan alone */
-        qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes);
+        const bool separate = trainer->memory.is_separate;
+        const size_t host_bytes = separate ? 0 : qr_layer_stream_host_bytes(trainer->model);
+        qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes + host_bytes);
     }
     QR_RETURN_IF_ERROR(qr_recompute_policy_parse(given, trainer->model->shape.n_layers, &trainer->policy, err));
     trainer->policy.offload = params->memory.offload_activations;
@@ -217,6 +241,11 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     trainer->budget = budget_of(trainer, params->memory.memory_bytes);
     kept_search search = {trainer, given};
     bool fits = false;
-    QR_RETURN_IF_ERROR(choose_policy(&search, &fits, err));
+    if (trainer->has_led_policy) {
+        trainer->policy = trainer->led_policy;
+        QR_RETURN_IF_ERROR(plan_kept(&search, trainer->policy.n, &fits, err));
+    } else {
+        QR_RETURN_IF_ERROR(choose_policy(&search, &fits, err));
+    }
     return fits ? QRUN_OK : qr_trainer_refuse_memory(trainer, err);
 }

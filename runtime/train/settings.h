@@ -9,7 +9,7 @@
 #include "runtime/train/loss_scale.h"
 #include "runtime/train/optimizer.h"
 
-enum { QR_DATE_BYTES = 16, QR_MAX_ZERO = 2 };
+enum { QR_DATE_BYTES = 16, QR_MAX_ZERO = 3 };
 
 typedef struct qr_train_settings {
     char *out, *targets, *modules; /* modules: NULL: none */

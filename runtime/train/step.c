@@ -23,9 +23,10 @@ static void prepare_next(qrun_trainer *trainer, const qr_step_batch *batch, int6
     }
 }
 
-/* The gradient of micro-batch i of the step, from zero, and its loss. */
+/* The gradient of micro-batch i of the step, from zero, and its loss. *began: the pass has, and with it this rank's
+ * part in those of the others. */
 static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *batch, int64_t i, double *loss,
-                                   qr_error *err) {
+                                   bool *began, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_parameters *p = &trainer->parameters;
     const qr_loss_scale *scale = &trainer->state.loss_scale;
@@ -39,7 +40,14 @@ static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *b
     prepare_next(trainer, batch, source.index);
     micro_batch.dropout_key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     QR_RETURN_IF_ERROR(backend->fill_zero(backend, p->gradients, qr_parameters_gradient_bytes(p), err));
+    *began = true;
     return qr_train_pass_run(trainer->pass, &micro_batch, loss_factor, true, loss, err);
+}
+
+qrun_status qr_trainer_follow_pass(qrun_trainer *trainer, bool backward, qrun_status status, qr_error *err) {
+    if (trainer->ranks == NULL || trainer->ranks->lost) { return status; }
+    const qrun_status followed = qr_train_pass_follow(trainer->pass, backward, status == QRUN_OK ? err : NULL);
+    return status != QRUN_OK ? status : followed;
 }
 
 /* A rank whose pass has failed still sends what the others wait for: then all agree that it has failed. */
@@ -58,8 +66,10 @@ static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch,
         const int64_t own = first + qr_ranks_own(trainer->ranks);
         double sum = 0, sums[QR_MAX_RANKS];
         qrun_status status = QRUN_OK;
+        bool began = false;
         qr_gradient_sum_begin(trainer->gradient_sum, first, batch->n_micro_batches);
-        if (own < batch->n_micro_batches) { status = run_micro_batch(trainer, batch, own, &sum, err); }
+        if (own < batch->n_micro_batches) { status = run_micro_batch(trainer, batch, own, &sum, &began, err); }
+        if (!began) { status = qr_trainer_follow_pass(trainer, true, status, err); }
         QR_RETURN_IF_ERROR(sum_rest(trainer, status, err));
         const double computed = qr_timeline_now(backend);
         QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sum, sums, err));

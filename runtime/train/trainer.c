@@ -8,8 +8,10 @@
 #include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/folders/export.h"
+#include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/vocabulary.h"
+#include "runtime/pass/whole_shards.h"
 #include "runtime/train/schedule.h"
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
@@ -54,9 +56,21 @@ qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err)
     return QRUN_OK;
 }
 
+static void shard_values(qrun_trainer *trainer) {
+    qr_parameters *p = &trainer->parameters;
+    qr_parameters_shard_values(p, trainer->shards.begin, trainer->shards.rank, trainer->shards.n_ranks);
+    p->read_values = qr_trainer_read_values;
+    p->read_values_user = trainer;
+    qr_whole_shards_attach(p);
+}
+
 static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_train_limits limits = qr_trainer_limits(trainer);
+    qr_gradient_options gradients;
+    qr_optimizer_options optimizer;
+    qr_trainer_shard(trainer, &trainer->parameters, &trainer->shards, &gradients, &optimizer);
+    if (gradients.values_stay) { shard_values(trainer); }
     QR_RETURN_IF_ERROR(qr_parameters_create(&trainer->parameters, err));
     QR_RETURN_IF_ERROR(qr_whole_parameters_create(&trainer->parameters, &trainer->settings.whole, err));
     if (!trainer->settings.whole.full) {
@@ -65,9 +79,6 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
             QR_RETURN_IF_ERROR(qr_initial_adapter_load(trainer->settings.adapter, &trainer->parameters, err));
         }
     }
-    qr_gradient_options gradients;
-    qr_optimizer_options optimizer;
-    qr_trainer_shard(trainer, &trainer->parameters, &trainer->shards, &gradients, &optimizer);
     QR_RETURN_IF_ERROR(qr_optimizer_create(&trainer->parameters, &optimizer, &trainer->optimizer, err));
     QR_RETURN_IF_ERROR(
         qr_gradient_sum_create(&trainer->parameters, trainer->ranks, &gradients, &trainer->gradient_sum, err));
@@ -118,17 +129,38 @@ static qrun_status take_ranks(qrun_trainer *trainer, qr_error *err) {
     return QRUN_OK;
 }
 
+/* Weights in shards are for stage 3, and it needs them. */
+static qrun_status check_shards(const qrun_trainer *trainer, qr_error *err) {
+    const qr_train_settings *s = &trainer->settings;
+    const bool sharded = qr_layer_stream_is_sharded(trainer->model), wanted = s->zero == 3 && s->n_ranks > 1;
+    if (sharded != wanted) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       sharded ? "a model opened with `shard_parameters` is trained with `zero=3`"
+                               : "`zero=3` needs a model opened with `shard_parameters`");
+    }
+    if (wanted && s->lora.dora) {
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "`zero=3` has no DoRA, whose norms need all weights at once; take `zero=2`, or leave `dora` out");
+    }
+    return QRUN_OK;
+}
+
 /* Rank 0 prepares first: it tokenises the data, which the others then find. */
 static qrun_status prepare_together(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     qr_collectives *ranks = trainer->ranks;
     qrun_status status = qr_train_settings_make(trainer->model, params, &trainer->settings, err);
     trainer->state.loss_scale = trainer->settings.loss_scale;
     if (status == QRUN_OK) { status = take_ranks(trainer, err); }
+    if (status == QRUN_OK) { status = check_shards(trainer, err); }
     if (status == QRUN_OK) { status = claim_model(trainer, err); }
     if (status == QRUN_OK && qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
     QR_RETURN_IF_ERROR(qr_ranks_agree(ranks, status, err));
     if (ranks == NULL) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_broadcast(ranks, &trainer->settings.now, sizeof trainer->settings.now, 0, err));
+    trainer->led_policy = trainer->policy;
+    QR_RETURN_IF_ERROR(qr_broadcast(ranks, &trainer->led_policy, sizeof trainer->led_policy, 0, err));
+    trainer->has_led_policy = !qr_ranks_leads(ranks) && qr_layer_stream_is_sharded(trainer->model);
     if (!qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
     QR_RETURN_IF_ERROR(qr_agree(ranks, status, err));
     QR_RETURN_IF_ERROR(qr_trainer_compare_ranks(trainer, err));
@@ -165,6 +197,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
         (void)qr_ranks_lead(trainer->ranks, QR_RANK_END, 0, 0, NULL);
     }
     qr_timeline_drop_tensors(backend, NULL, 0);
+    if (trainer->parameters.shard_begin != NULL) { qr_layer_stream_set_source(trainer->model, backend, NULL); }
     qr_train_pass_destroy(trainer->pass);
     qr_gradient_sum_destroy(trainer->gradient_sum);
     qr_optimizer_destroy(trainer->optimizer);
@@ -238,6 +271,10 @@ qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *m
     QR_TRY(qr_model_prepare(context, model_params, &model, &source, error));
     QR_TRY(qr_train_settings_make(&model, &wanted, &trainer->settings, error));
     if (trainer->settings.n_ranks == 0) { trainer->settings.n_ranks = 1; }
+    if (trainer->settings.zero == 3 && trainer->settings.n_ranks > 1) {
+        QR_TRY(qr_layer_stream_shard(&model, NULL, trainer->settings.n_ranks, error));
+    }
+    QR_TRY(check_shards(trainer, error));
     QR_TRY(qr_trainer_choose_seq_tokens(trainer, &wanted, error));
     QR_TRY(qr_trainer_choose_batch(trainer, &wanted, error));
     QR_TRY(qr_trainer_describe_parameters(trainer, error));

@@ -65,7 +65,8 @@ struct qrun_trainer {
     qr_optimizer *optimizer;
     qr_gradient_sum *gradient_sum;
     qr_train_pass *pass;
-    qr_recompute_policy policy;
+    qr_recompute_policy policy, led_policy; /* led: rank 0's, where all have to go through layers in one order */
+    bool has_led_policy;
     char policy_name[64];     /* "": there is no plan yet */
     char date[QR_DATE_BYTES]; /* of settings.now */
     char nonfinite_name[256]; /* of the last skipped step's metrics */
@@ -119,6 +120,8 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
 int64_t qr_trainer_tile_rows(const qrun_trainer *trainer);
 /* Of the tiles with which the policy takes least: as given, or the smallest that are chosen; 0: it takes none. */
 int64_t qr_trainer_least_tile_rows(const qrun_trainer *trainer, const qr_recompute_policy *policy);
+/* Whether each rank has the values of its shard alone: all weights are trained, in shards. */
+bool qr_trainer_shards_values(const qrun_trainer *trainer);
 /* How the parameters are dealt to the ranks, what of it the plan's rank has, and what gradients and optimiser are made
  * from. The options lend the shards. */
 void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *parameters, qr_shards *shards,
@@ -140,6 +143,10 @@ void qr_trainer_name_memory(qrun_trainer *trainer);
 /* On all ranks: the next step. */
 qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err);
 
+/* The part of this rank in a pass of others, where it has not begun one; status: why, and returned where that is an
+ * error. */
+qrun_status qr_trainer_follow_pass(qrun_trainer *trainer, bool backward, qrun_status status, qr_error *err);
+
 /* Finished epochs, and the share of the current one, whose batches must be planned. */
 double qr_trainer_epoch(const qrun_trainer *trainer);
 /* QRUN_ERROR_ARGUMENT once qrun_trainer_load_best has ended the run. */
@@ -157,7 +164,10 @@ enum { QR_STATES_PIECE_BYTES = 1 << 22 };
 /* On rank 0: bytes [offset, offset + n) of the optimiser's states, n at most QR_STATES_PIECE_BYTES, with those that
  * other ranks hold. */
 qrun_status qr_trainer_read_states(const qrun_trainer *trainer, size_t offset, size_t n, void *host, qr_error *err);
+/* Floats [first, first + n) of the arena of values, with those that other ranks have (a qr_parameters.read_values). */
+qrun_status qr_trainer_read_values(void *trainer, int64_t first, int64_t n, float *values, qr_error *err);
 /* On another rank: what rank 0 has asked for. */
+qrun_status qr_trainer_send_values(const qrun_trainer *trainer, const qr_rank_command *command, qr_error *err);
 qrun_status qr_trainer_send_states(const qrun_trainer *trainer, const qr_rank_command *command, qr_error *err);
 
 /* ---- train/follow.c ---------------------------------------------------------------------------------------------- */

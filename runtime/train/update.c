@@ -6,6 +6,7 @@
 #include "kernels/plan/plan.h"
 #include "runtime/pass/planned_parameters.h"
 #include "runtime/pass/whole_parameters.h"
+#include "runtime/pass/whole_shards.h"
 
 /* Of the chunks that an op has counted, before the ops' workspace: their sums, then their counts. */
 enum { RESULT_CHUNKS = 1024 };
@@ -85,7 +86,11 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, co
     QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, own_gradients(parameters, args->sum), args->step,
                                          (float)args->learning_rate, (float)grad_scale(args, result->grad_norm),
                                          workspace, err));
-    if (args->sum != NULL) { QR_RETURN_IF_ERROR(qr_gradient_sum_gather(args->sum, parameters->values, err)); }
+    if (args->sum != NULL) {
+        QR_RETURN_IF_ERROR(parameters->shard_begin != NULL
+                               ? qr_whole_shards_share(parameters, err)
+                               : qr_gradient_sum_gather(args->sum, parameters->values, err));
+    }
     return qr_whole_parameters_refresh(parameters, workspace, err);
 }
 

@@ -61,12 +61,46 @@ full="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --
         run_ranks $n $lora --zero 2 --quiet --out "$work/lora-zero2-$n"
         expect_same "$work/lora-1" "$work/lora-zero2-$n"
     done
+    # Weights in shares: quantised ones, plain ones in F32, and layers that are computed again in tiles or by twos. Of
+    # eight ranks three have nothing to compute in a step of five batches.
+    for n in 2 3 4 8; do
+        run_ranks $n $lora --zero 3 --quiet --out "$work/lora-zero3-$n"
+        expect_same "$work/lora-1" "$work/lora-zero3-$n"
+    done
+    plain="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --grad-accum 3 --dtype f32 --quant f32 --schedule constant"
+    run finetune $plain --max-steps 3 --quiet --out "$work/plain-1"
+    expect_code 0
+    for more in "--checkpointing every:2" "--checkpointing full --tile-rows 32" "--checkpointing none"; do
+        for zero in 2 3; do
+            rm -rf "$work/plain-3"
+            run_ranks 3 $plain $more --max-steps 3 --zero $zero --quiet --out "$work/plain-3"
+            expect_same "$work/plain-1" "$work/plain-3"
+        done
+    done
+    # A run of two, continued by eight and then by one, whatever they share out.
+    run_ranks 2 $plain --max-steps 1 --zero 3 --quiet --out "$work/plain-parts"
+    expect_code 0
+    run_ranks 8 $plain --max-steps 2 --zero 3 --quiet --out "$work/plain-parts"
+    expect_code 0
+    run finetune $plain --max-steps 3 --zero 3 --quiet --out "$work/plain-parts"
+    expect_same "$work/plain-1" "$work/plain-parts"
+    # Every weight, in shares.
+    for n in 2 4; do
+        run_ranks $n $full --max-steps 6 --zero 3 --quiet --out "$work/full-zero3-$n"
+        expect_same "$work/full-1" "$work/full-zero3-$n"
+    done
+    random="--model $model --full --init random --data $work/train.jsonl --seq-len 64 --grad-accum 5 --eval-split 0.2 --eval-every 1
+        --learning-rate 0.05 --early-stopping-patience 2 --weight-decay 0.1 --keep 9 --seed 4"
+    run finetune $random --max-steps 4 --quiet --out "$work/random-1"
+    expect_code 0
+    run_ranks 8 $random --max-steps 4 --zero 3 --checkpointing full --tile-rows 32 --quiet --out "$work/random-8"
+    expect_same "$work/random-1" "$work/random-8"
     # Every stage and number of ranks goes on from the checkpoint of every other.
     run_ranks 2 $full --zero 1 --max-steps 2 --quiet --out "$work/full-zero"
     expect_code 0
     run_ranks 8 $full --zero 2 --max-steps 3 --quiet --out "$work/full-zero"
     expect_code 0
-    run_ranks 3 $full --max-steps 4 --quiet --out "$work/full-zero"
+    run_ranks 3 $full --max-steps 4 --zero 3 --quiet --out "$work/full-zero"
     expect_code 0
     run finetune $full --zero 1 --max-steps 5 --quiet --out "$work/full-zero"
     expect_code 0
@@ -77,7 +111,7 @@ full="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --
             --optimizer $optimizer --weight-decay 0.01"
         run finetune $each --max-steps 4 --quiet --out "$work/$optimizer-1"
         expect_code 0
-        run_ranks 3 $each --max-steps 4 --zero 2 --quiet --out "$work/$optimizer-3"
+        run_ranks 3 $each --max-steps 4 --zero 3 --quiet --out "$work/$optimizer-3"
         expect_same "$work/$optimizer-1" "$work/$optimizer-3"
         expect_true "the checkpoint before has the same states" cmp -s "$work/$optimizer-1/checkpoint-2/state.safetensors" \
             "$work/$optimizer-3/checkpoint-2/state.safetensors"
@@ -101,6 +135,13 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.
         mpirun --oversubscribe -n 3 "$QRUN" finetune --threads 1 $lora --zero 1 --quiet --out "$work/mpi" >"$work/out" 2>"$work/err"
     code=$?
     expect_same "$work/lora-1" "$work/mpi"
+    # Gathering layers beside the computation, over MPI.
+    # shellcheck disable=SC2086
+    LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}detect_leaks=0" ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" \
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        mpirun --oversubscribe -n 3 "$QRUN" finetune --threads 1 $lora --zero 3 --quiet --out "$work/mpi3" >"$work/out" 2>"$work/err"
+    code=$?
+    expect_same "$work/lora-1" "$work/mpi3"
     OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 QRUN_MPI_LIBRARY=$work/none.so \
         run finetune --model "$model" --data "$work/train.jsonl" --out "$work/none"
     expect_code 3
@@ -120,13 +161,57 @@ WORLD_SIZE=2 RANK=2 run finetune --model "$model" --data "$work/train.jsonl" --o
 expect_code 2
 expect_err "RANK=2 in the environment is not a number from 0 to 1"
 
-run finetune --model "$model" --data "$work/train.jsonl" --zero 3 --out "$work/none"
+run finetune --model "$model" --data "$work/train.jsonl" --zero 4 --out "$work/none"
 expect_code 2
 expect_one_error_line
 expect_err "--zero"
+run finetune --model "$model" --data "$work/train.jsonl" --zero 3 --offload parameters --out "$work/none"
+expect_code 2
+expect_err "--zero 3 holds no layer on a device"
+run finetune --model "$model" --data "$work/train.jsonl" --zero 3 --sample-prompts "$work/train.jsonl" --out "$work/none"
+expect_code 2
+expect_err "--sample-prompts needs all weights"
+run_ranks 2 --model "$model" --data "$work/train.jsonl" --zero 3 --dora --out "$work/none"
+expect_code 3
+expect_one_error_line
+expect_err "--zero 3 has no DoRA"
 run finetune --model "$model" --data "$work/train.jsonl" --ranks 2 --out "$work/none"
 expect_code 2
 expect_err "--ranks goes with --plan"
+
+# ---- Plans of ranks that are not there ----
+
+planned="--model $model --ranks 4 --zero 3 --grad-accum 8"
+# shellcheck disable=SC2086
+{
+    run plan $planned --bandwidth 1GB --tflops 1e-3
+    expect_code 0
+    expect_out "sent a step"
+    expect_true "there is a line for each rank" test "$(grep -cE '^ +[0-3] .* %$' "$work/out")" -eq 4
+    run plan $planned --bandwidth 1GB --tflops 1e-3 --json
+    expect_code 0
+    cp "$work/out" "$work/plan.json"
+    run finetune $planned --plan --bandwidth 1GB --tflops 1e-3 --json
+    expect_true "finetune plans the same ranks" test "$(sed 's/.*"n_ranks"//' "$work/plan.json")" = \
+        "$(sed 's/.*"n_ranks"//' "$work/out")"
+    sed -nE 's/.*\{"rank":0,"sent_bytes":([0-9]+),.*"sending_seconds":([0-9.e+-]+),"computing_seconds":([0-9.e+-]+),"sending_share":([0-9.e+-]+),.*\{"rank":1.*/\1 \2 \3 \4/p' \
+        "$work/plan.json" >"$work/times"
+    expect_true "the times are those of the bytes: $(cat "$work/times")" awk '
+        { near = $2 * 1e9 / $1; share = $2 / ($2 + $3) / $4
+          exit !($1 > 0 && $3 > 0 && near > 0.999 && near < 1.001 && share > 0.999 && share < 1.001) }' "$work/times"
+}
+run plan --model "$model" --zero 3
+expect_code 2
+expect_err "--zero is of a fine-tuning run, which is planned with --ranks N"
+run plan --model "$model" --ranks 2 --context 64
+expect_code 2
+expect_err "--context is of a session"
+run plan --model "$model" --ranks 2 --tflops 3
+expect_code 2
+expect_err "--tflops needs --bandwidth"
+run plan --model "$model" --ranks 2 --zero 3 --offload parameters
+expect_code 2
+expect_err "--zero 3 holds no layer on a device"
 
 # disagrees WHAT ARGUMENTS…: rank 1 is given these besides.
 disagrees() {

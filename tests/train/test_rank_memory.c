@@ -22,12 +22,12 @@ typedef struct rank_case {
 
 typedef struct measurement {
     bool done;
-    int64_t planned, peak;        /* bytes held */
-    int64_t planned_before;       /* by qrun_plan_training, without any rank */
-    int64_t step_sent, sent;      /* by the plan, of a step; counted, of all steps */
-    int64_t step_sent_before;     /* by qrun_plan_training */
-    int64_t optimizer, gradients; /* by the plan */
-    double loss, grad_norm;       /* of the last step, which depends on the updates before; rank 0 knows them */
+    int64_t planned, peak;                                /* bytes held */
+    int64_t planned_before;                               /* by qrun_plan_training, without any rank */
+    int64_t step_sent, sent;                              /* by the plan, of a step; counted, of all steps */
+    int64_t step_sent_before;                             /* by qrun_plan_training */
+    int64_t optimizer, gradients, weights, host, masters; /* by the plan */
+    double loss, grad_norm; /* of the last step, which depends on the updates before; rank 0 knows them */
 } measurement;
 
 static int64_t entry_of(const qrun_trainer *trainer, const char *category) {
@@ -79,7 +79,7 @@ static qrun_status train(const rank_case *c, int32_t rank, measurement *m, qrun_
     snprintf(out, sizeof out, "%s/out", folder.path);
     context_params.ranks = true, context_params.n_threads = 1, context_params.collective_timeout = 60;
     model_params.path = QRUN_SOURCE_DIR "/examples/model";
-    model_params.trainable = c->full;
+    model_params.trainable = c->full, model_params.shard_parameters = c->zero == 3;
     params.data.train_data = (const char *[]){data}, params.data.n_train_data = 1, params.saving.out = out;
     params.saving.restart = true, params.weights.full = c->full, params.optimization.optimizer = c->optimizer;
     params.batches.seq_len = 64, params.batches.max_steps = N_STEPS, params.batches.grad_accum = c->grad_accum;
@@ -96,6 +96,8 @@ static qrun_status train(const rank_case *c, int32_t rank, measurement *m, qrun_
     m->planned = info.planned_bytes, m->peak = info.peak_bytes;
     m->step_sent = info.step_sent_bytes, m->sent = info.sent_bytes - sent_before;
     m->optimizer = entry_of(trainer, "optimizer"), m->gradients = entry_of(trainer, "gradients");
+    m->weights = entry_of(trainer, "weights"), m->host = entry_of(trainer, "host");
+    m->masters = entry_of(trainer, "master weights");
 out:
     qrun_trainer_destroy(trainer);
     qrun_model_destroy(model);
@@ -165,13 +167,38 @@ static void check(const rank_case *c, measurement of[MAX_RANKS]) {
            (double)of[0].optimizer / 1e3, (double)of[0].gradients / 1e3, (double)sent / 1e3);
 }
 
+enum { N_LAYERS = 4, PART_ALIGNMENT = 64, SHARD_ALIGNMENT = 1024 }; /* layers of the model, all alike; bytes */
+enum { VECTOR_BYTES = 2 * 192 * 4 };                                /* of a layer: two norms in F32 */
+
+/* What is shared out of the layers' weights: a rank has its share and two layers, one in its stage and one on its way,
+ * and the rest as before. Its share is of the layers as they are held or, where all is trained, of the values that they
+ * are made from. */
+static void check_shares(const measurement *held, const measurement *shared, int32_t n_ranks, bool full) {
+    for (int32_t r = 0; r < n_ranks; r++) {
+        const int64_t less = held[r].weights - shared[r].weights, layer = less / (N_LAYERS - 1);
+        const int64_t coming = layer + (full ? VECTOR_BYTES : 0), share = shared[r].host - held[r].host - coming;
+        const int64_t wanted = full ? 0 : N_LAYERS * layer;
+        CHECK_INT(less % (N_LAYERS - 1), 0);
+        CHECK_MSG(layer > 0 && llabs(share * n_ranks - wanted) <= (int64_t)N_LAYERS * n_ranks * PART_ALIGNMENT,
+                  "rank %d of %d holds %lld bytes of layers of %lld", (int)r, (int)n_ranks, (long long)share,
+                  (long long)layer);
+        CHECK_MSG(!full || llabs(shared[r].masters * n_ranks - held[r].masters) <= 2 * n_ranks * SHARD_ALIGNMENT,
+                  "rank %d of %d holds %lld bytes of %lld", (int)r, (int)n_ranks, (long long)shared[r].masters,
+                  (long long)held[r].masters);
+        CHECK_INT(shared[r].optimizer, held[r].optimizer);
+        CHECK_INT(shared[r].gradients, held[r].gradients);
+        const int64_t masters = full ? shared[r].masters - held[r].masters : 0;
+        CHECK_INT(shared[r].peak - held[r].peak, share + coming + layer - N_LAYERS * layer + masters);
+    }
+}
+
 static void test_a_rank_holds_and_sends_what_is_planned(void) {
     for (int o = QRUN_OPTIMIZER_ADAMW; o <= QRUN_OPTIMIZER_SGD; o++) {
         double loss = 0, grad_norm = 0;
         for (int32_t n = 1; n <= 4; n++) {
-            measurement of[3][MAX_RANKS] = {{{.done = false}}};
+            measurement of[4][MAX_RANKS] = {{{.done = false}}};
             if (CHECK_SANITIZED && n != 1 + (o + 1) % 4) { continue; }
-            for (int32_t zero = 0; zero <= 2; zero++) {
+            for (int32_t zero = 0; zero <= 3; zero++) {
                 const rank_case c = {n, zero, 4, (qrun_optimizer)o, o % 2 == 1};
                 check(&c, of[zero]);
                 if (loss == 0) { loss = of[zero][0].loss, grad_norm = of[zero][0].grad_norm; }
@@ -184,12 +211,12 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
                 CHECK(of[2][r].gradients < of[1][r].gradients);
                 CHECK_INT(of[2][r].step_sent, of[1][r].step_sent);
             }
+            if (n > 1) { check_shares(of[2], of[3], n, o % 2 == 1); }
         }
     }
     measurement of[MAX_RANKS] = {{.done = false}};
-    for (int32_t zero = 1; zero <= 2; zero++) {
-        const rank_case uneven = {MAX_RANKS, zero, 5, QRUN_OPTIMIZER_ADAMW8BIT,
-                                  true}; /* three have nothing to compute */
+    for (int32_t zero = 1; zero <= 3; zero++) { /* three have nothing to compute */
+        const rank_case uneven = {MAX_RANKS, zero, 5, QRUN_OPTIMIZER_ADAMW8BIT, true};
         check(&uneven, of);
     }
 }
@@ -225,11 +252,14 @@ static void test_what_is_sent_is_near_a_ring(void) {
     REQUIRE(qrun_context_create(NULL, &context, NULL) == QRUN_OK);
     CHECK_INT(plan_of(context, 1, 1, 1, &all).sent_bytes, 0);
     for (int32_t n = 2; n <= 64; n *= 2) {
-        const qrun_plan_info info = plan_of(context, n, 1, n, &states);
-        CHECK_MSG((double)info.sent_bytes <= 1.01 * (double)info.ring_bytes, "%d ranks: %lld bytes, a ring sends %lld",
-                  (int)n, (long long)info.sent_bytes, (long long)info.ring_bytes);
-        CHECK_MSG((double)states <= 1.02 * (double)all / n + 1e5, "%d ranks: %lld bytes of states, one has %lld",
-                  (int)n, (long long)states, (long long)all);
+        for (int32_t zero = 1; zero <= 3; zero++) {
+            const qrun_plan_info info = plan_of(context, n, zero, n, &states);
+            CHECK_MSG((double)info.sent_bytes <= 1.01 * (double)info.ring_bytes,
+                      "%d ranks: %lld bytes, a ring sends %lld", (int)n, (long long)info.sent_bytes,
+                      (long long)info.ring_bytes);
+            CHECK_MSG((double)states <= 1.02 * (double)all / n + 1e5, "%d ranks: %lld bytes of states, one has %lld",
+                      (int)n, (long long)states, (long long)all);
+        }
     }
     qrun_context_destroy(context);
 }
@@ -238,7 +268,7 @@ static void test_what_is_refused(void) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
     params.data.random_tokens = true;
-    params.ranks.zero = 3;
+    params.ranks.zero = 4;
     CHECK_INT(qrun_train_params_check(&params, &error), QRUN_ERROR_ARGUMENT);
     CHECK_MSG(strstr(error.message, "`zero`") != NULL, "%s", error.message);
     error = (qrun_error)QRUN_ERROR_INIT;
