@@ -299,6 +299,19 @@ void remember_launch(const char *name) {
     the.launched.insert(std::string(name + begin, strcspn(name + begin, "<)")));
 }
 
+/* A line for each launch in the file that QRUN_SIMT_LAUNCHES names, for bench/cuda_static.py: kernel, blocks, threads,
+ * shared memory. */
+void write_launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes) {
+    static const char *const path = getenv("QRUN_SIMT_LAUNCHES");
+    if (path == nullptr) { return; }
+    FILE *file = fopen(path, "a");
+    if (file == nullptr) { return; }
+    const size_t begin = strspn(name, "(");
+    fprintf(file, "%.*s %u %u %u %u %zu\n", static_cast<int>(strcspn(name + begin, "<)")), name + begin, grid.x, grid.y,
+            grid.z, block.x * block.y * block.z, shared_bytes);
+    (void)fclose(file);
+}
+
 } // namespace
 
 void set_wgmma_sums(wgmma_sums sums) { the.wgmma_sums_are = sums; }
@@ -322,6 +335,7 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool e
     std::lock_guard<std::mutex> guard(the.lock);
     the.kernel = name;
     remember_launch(name);
+    write_launch(name, grid, block, shared_bytes);
     const bool held_up = early_before_launch(early);
     the.n_threads = block.x * block.y * block.z;
     if (the.n_threads == 0 || the.n_threads > MAX_THREADS || the.n_threads % WARP != 0) {

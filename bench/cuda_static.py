@@ -1,0 +1,383 @@
+#!/usr/bin/env python3
+"""What the CUDA kernels' machine code says without a GPU, and what that would cost by a simple model.
+
+    bench/cuda_static.py --qrun build/dev/cli/qrun --simt build/dev/tests/simt/libqrun_cuda_simt.so
+
+Compiles kernels/cuda/**/*.cu one by one with the library's flags, disassembles them, and prints a table: registers,
+instructions that touch a thread's local memory (spills, and arrays indexed at run time), blocks a multiprocessor; of
+kernels with matrix products the instructions of the main loop, and of linear's those a weight. With --qrun and --simt
+one decode step of a model of three layers is run by the CPU, and its launches are counted: they give shared memory and
+kernels a layer. Then the time of an 8B model follows by the model
+below. --json - prints all of it for programs.
+
+The model (nothing here is a measurement):
+  a matrix at up to 64 rows     the longest of: its bytes at the memory's datasheet rate; the same at what its loads in
+                                flight bring in LATENCY_S; its thread instructions at ISSUE_SHARE of 128 a cycle and
+                                multiprocessor, tiles rounded up to whole ones a multiprocessor; its products at
+                                MMA_SHARE of the tensor cores' peak
+  a launch                      LAUNCH_US each, whatever it does; of kernels other than linear nothing else is counted
+  prefill                       the loop of linear_wgmma: overlapped, the longer of tensor and issue cycles of what a
+                                multiprocessor holds; in turn, their sum. The truth lies between them.
+  a QLoRA step                  products of cuBLASLt at CUBLASLT_SHARE of the peak, those of other kernels by their main
+                                loop, and bytes of element-wise ops; see step_parts
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import measuring
+import sass
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TOOLKIT = pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin"
+
+GPUS = {  # datasheets; the clock is what both hold under load
+    "H100": {"bytes_per_s": 3.35e12, "multiprocessors": 132, "hz": 1.75e9},
+    "H200": {"bytes_per_s": 4.8e12, "multiprocessors": 132, "hz": 1.75e9},
+}
+TENSOR_FLOPS = 4096      # of a multiprocessor and cycle, 16-bit operands, wgmma
+MMA_SHARE = 0.62         # of it that mma.sync reaches on Hopper, by published microbenchmarks
+CUBLASLT_SHARE = 0.7     # of the peak, with the panels' traffic: an assumption
+ISSUE_SHARE = 0.85       # of the issue slots that a loop with such dependences fills: an assumption
+LATENCY_S = 0.8e-6       # of a load from device memory under load: an assumption
+LAUNCH_US = 1.5          # of a kernel in a replayed graph, launched early: an assumption
+SHARED_LIMIT = 227 << 10  # of a multiprocessor of sm_90
+THREADS = 256            # of a block of linear
+
+SHAPE = {"hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8, "head": 128, "vocab": 128256, "layers": 32}
+WEIGHT_BYTES = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0, "16": 2.0}  # nf4: double-quantised
+PATHS = ["nf4", "int8", "16", "any"]  # enum weights_path
+
+# The model whose decode step is recorded: all of decode's kernels, little else.
+RECORDED = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 512,
+            "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 128,
+            "vocab_size": 256, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+            "torch_dtype": "bfloat16", "tie_word_embeddings": False, "hidden_act": "silu"}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sources", nargs="*", type=pathlib.Path, help=".cu files; default: all of kernels/cuda")
+    parser.add_argument("--arch", default="sm_90a")
+    parser.add_argument("--nvcc", help="default: on PATH, or the toolkit's")
+    parser.add_argument("--nvdisasm", help="default: on PATH, or the toolkit's")
+    parser.add_argument("--cubins", type=pathlib.Path,
+                        help="folder that keeps what is compiled; it is used again where it is newer than its source "
+                             "(headers are not looked at)")
+    parser.add_argument("--jobs", type=int, default=1, help="compilers at once")
+    parser.add_argument("--qrun", type=pathlib.Path, help="the program, for the launches of a decode step")
+    parser.add_argument("--simt", type=pathlib.Path, help="libqrun_cuda_simt.so, for the same")
+    parser.add_argument("--json", type=pathlib.Path, help='file for the results ("-": stdout, in place of the tables)')
+    return parser.parse_args()
+
+
+def tool(name, named):
+    """A program of the toolkit. Exit code 77 where there is none, which tests take as a skip."""
+    for place in [named] if named else [shutil.which(name), TOOLKIT / name]:
+        if place and os.access(place, os.X_OK):
+            return str(place)
+    print(f"cuda_static.py: no {name}" + (f" at {named}" if named else
+          f" on PATH or in {TOOLKIT}; --{name} names one (it is in NVIDIA's toolkit)"), file=sys.stderr)
+    sys.exit(77)
+
+
+# ---- What the compiler made -----------------------------------------------------------------------------------------
+
+
+def compile_one(source, folder, options):
+    cubin = folder / f"{source.stem}.{options.arch}.cubin"
+    if not cubin.exists() or cubin.stat().st_mtime < source.stat().st_mtime:
+        part = cubin.with_suffix(".part")
+        measuring.run([options.nvcc, "-std=c++17", "-fmad=false", f"-arch={options.arch}", "-cubin", f"-I{ROOT}",
+                       f"-I{ROOT / 'include'}", "-o", part, source])
+        part.replace(cubin)
+    return sass.kernels_of(measuring.run([options.nvdisasm, cubin]))
+
+
+def kernels_compiled(options):
+    sources = options.sources or sorted((ROOT / "kernels" / "cuda").rglob("*.cu"))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.cubins or pathlib.Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            found = list(pool.map(lambda source: compile_one(source.resolve(), folder, options), sources))
+    kernels = [kernel for one in found for kernel in one.values()]
+    return dict(zip(demangled([kernel.symbol for kernel in kernels]), kernels))
+
+
+def demangled(symbols):
+    """As the sources name them: linear_mma_kernel<of_bf16, nf4, 1, 1>. Without c++filt, the symbols."""
+    if not shutil.which("c++filt"):
+        return symbols
+    text = subprocess.run(["c++filt"], input="\n".join(symbols), capture_output=True, text=True, check=True).stdout
+    return [short_name(line) for line in text.splitlines()]
+
+
+def short_name(name):
+    name = re.sub(r"\(weights_path\)(\d)", lambda path: PATHS[int(path.group(1))], name.removeprefix("void "))
+    name = name.replace("(anonymous namespace)::", "")
+    depth, end = 0, len(name)
+    for i, letter in enumerate(name):  # the argument list is the first parenthesis outside <>
+        depth += (letter == "<") - (letter == ">")
+        if letter == "(" and depth == 0:
+            end = i
+            break
+    return re.sub(r"\((?:int|bool|unsigned int|\w+)\)(\d+)", r"\1", name[:end])
+
+
+# ---- What a decode step launches ------------------------------------------------------------------------------------
+
+
+def recorded_step(options):
+    """The launches of one decode step, from the embedding to the last: [name, threads, shared bytes]."""
+    with tempfile.TemporaryDirectory() as temporary:
+        shape, log = pathlib.Path(temporary) / "config.json", pathlib.Path(temporary) / "launches"
+        shape.write_text(json.dumps(RECORDED), encoding="utf-8")
+        command = [options.qrun, "bench", "--shape", shape, "--device", "cuda", "--quant", "nf4-dq", "--quant-head",
+                   "int8", "--batch", "1", "--repeat", "1", "--prompt-tokens", "4", "--decode-tokens", "4",
+                   "--decode-context", "4", "--json", "-"]
+        environment = os.environ | {"QRUN_SIMT_LAUNCHES": str(log), "QRUN_CUDA_LIBRARY": str(options.simt.resolve())}
+        done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True,
+                              check=False)
+        if done.returncode != 0 or not log.exists():
+            measuring.stop(f"no decode step over {options.simt}: {done.stderr.strip()}")
+        launches = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
+    last = max(i for i, launch in enumerate(launches) if launch[0] == "embedding_kernel")
+    return [(launch[0], int(launch[4]), int(launch[5])) for launch in launches[last:]]
+
+
+def layer_of(names, n_layers):
+    """The longest run of names that follows itself n_layers times."""
+    for length in range(len(names) // n_layers, 0, -1):
+        for begin in range(len(names) - n_layers * length + 1):
+            layer = names[begin:begin + length]
+            if layer * n_layers == names[begin:begin + n_layers * length]:
+                return layer
+    return []
+
+
+# ---- Tables ---------------------------------------------------------------------------------------------------------
+
+
+def tiles_of(name):
+    """(m_tiles, n_tiles) of an instance of linear_mma_kernel."""
+    found = re.match(r"linear_mma_kernel<\w+, \w+, (\d+), (\d+)>", name)
+    return (int(found.group(1)), int(found.group(2))) if found else None
+
+
+def row_of(name, kernel, shared):
+    """One line of the table. `shared`: bytes by the name without template arguments, of the recorded step."""
+    bare = name.split("<")[0]
+    row = {"kernel": name, "registers": kernel.registers, "local_accesses": kernel.local_accesses,
+           "threads": kernel.max_threads}
+    tiles = tiles_of(name)
+    bytes_here = shared_of_linear(name, tiles) if tiles else shared.get(bare)
+    row["shared_bytes"] = bytes_here
+    if kernel.max_threads and kernel.registers:
+        row["blocks"] = kernel.blocks_at_once(kernel.max_threads, bytes_here or 0, SHARED_LIMIT)
+    loop = kernel.main_loop()
+    if loop:
+        row.update(loop_instructions=loop.instructions, loop_products=loop.products,
+                   loop_shared_cycles=loop.shared_cycles)
+    if loop and tiles:
+        row["instructions_a_weight"] = loop.per_weight(16 * 16 / tiles[1])  # n_tiles products share 16 x 16 weights
+        row["bytes_in_flight"] = kernel.ahead_bytes * kernel.max_threads * row["blocks"]
+    return row
+
+
+def shared_of_linear(name, tiles):
+    """mma_memory of linear_mma.cu: the segments' sums; of NF4 the table of pairs and the map."""
+    return 8 * tiles[0] * 8 * 20 * 4 + (256 * 16 * 8 + 256 * 4 if ", nf4," in name else 16)
+
+
+# ---- The model ------------------------------------------------------------------------------------------------------
+
+
+def matrices():
+    """Of an 8B model: rows, columns, format, how many."""
+    s = SHAPE
+    q, kv = s["heads"] * s["head"], s["kv_heads"] * s["head"]
+    return [(q, s["hidden"], "nf4", s["layers"]), (kv, s["hidden"], "nf4", 2 * s["layers"]),
+            (s["hidden"], q, "nf4", s["layers"]), (s["ffn"], s["hidden"], "nf4", 2 * s["layers"]),
+            (s["hidden"], s["ffn"], "nf4", s["layers"]), (s["vocab"], s["hidden"], "int8", 1)]
+
+
+def instance_for(fmt, rows, batch, n_sm):
+    """The tiles that launch_tiles of linear_mma.cu chooses."""
+    def fills(outputs):
+        return rows > outputs // 2 and -(-rows // outputs) * 8 >= 7 * n_sm
+    if batch <= 8:
+        return (2 if batch > 2 and fills(32) else 1), 1
+    if fills(64):
+        return {"nf4": 4, "int8": 2, "16": 1}[fmt], 4
+    return {"nf4": 2, "int8": 2, "16": 1}[fmt] if fills(32) else 1, 4
+
+
+def matrix_seconds(table, gpu, matrix, batch):
+    """Seconds by each of what may bound it."""
+    rows, cols, fmt, _ = matrix
+    m, n = instance_for(fmt, rows, batch, gpu["multiprocessors"])
+    row = table[f"linear_mma_kernel<of_bf16, {fmt}, {m}, {n}>"]
+    passes = -(-batch // (8 * n))
+    tiles = -(-rows // (16 * m)) * passes
+    balance = -(-tiles // gpu["multiprocessors"]) * gpu["multiprocessors"] / tiles
+    cycles = gpu["hz"] * gpu["multiprocessors"]
+    weights = rows * cols
+    n_bytes = weights * WEIGHT_BYTES[fmt] * passes
+    blocks = min(tiles, row["blocks"] * gpu["multiprocessors"])
+    return {"bytes": n_bytes / gpu["bytes_per_s"],
+            "latency": n_bytes * LATENCY_S / (row["bytes_in_flight"] / row["blocks"] * blocks),
+            "issue": weights * passes * row["instructions_a_weight"] * balance / (128 * ISSUE_SHARE * cycles),
+            "tensor": 2 * weights * passes * 8 * n * balance / (TENSOR_FLOPS * MMA_SHARE * cycles)}
+
+
+def decode(table, gpu, batch, launches_a_layer, other_launches):
+    """One step: seconds of the matrices, and of everything with its launches."""
+    linear, least, bound = 0.0, 0.0, {}
+    for matrix in matrices():
+        seconds = matrix_seconds(table, gpu, matrix, batch)
+        longest = max(seconds, key=seconds.get)
+        linear += seconds[longest] * matrix[3]
+        least += matrix[0] * matrix[1] * WEIGHT_BYTES[matrix[2]] * matrix[3] / gpu["bytes_per_s"]
+        bound[longest] = bound.get(longest, 0) + seconds[longest] * matrix[3]
+    launches = SHAPE["layers"] * launches_a_layer + other_launches
+    total = linear + launches * LAUNCH_US * 1e-6
+    return {"batch": batch, "seconds": total, "tokens_per_s": batch / total, "share_of_bandwidth": least / total,
+            "linear_share_of_bandwidth": least / linear, "launches": launches,
+            "bound_by": {name: value / linear for name, value in bound.items()}}
+
+
+def prefill(table, fmt="nf4"):
+    """Share of the tensor cores' peak that the loop of linear_wgmma allows. A block is two warpgroups, whose warps are
+    one on each scheduler; a product of 64 x 128 x 16 is 64 cycles."""
+    row = table.get(f"linear_wgmma_kernel<of_bf16, {fmt}>")
+    if row is None or "loop_products" not in row:
+        return None
+    tensor = row["loop_products"] * 2 * 64 * 128 * 16 / TENSOR_FLOPS
+    return {"overlapped": tensor / max(tensor, row["loop_instructions"]),
+            "in_turn": tensor / (tensor + row["loop_instructions"])}
+
+
+def loop_share(table, prefix):
+    """Of the peak, by a main loop of mma.sync: the longest of tensor cores (at MMA_SHARE), issue slots and shared
+    memory."""
+    rows = [row for name, row in table.items() if name.startswith(prefix) and "loop_products" in row]
+    if not rows:
+        return None
+    row = max(rows, key=lambda r: r["loop_products"])
+    cycles = row["loop_products"] * 4096 / TENSOR_FLOPS
+    return cycles / max(cycles / MMA_SHARE, row["loop_instructions"] / (4 * ISSUE_SHARE), row["loop_shared_cycles"])
+
+
+def step_parts(table, gpu, tokens=4096, rank=16):
+    """A QLoRA step by part, in seconds: every layer computed again in the backward pass (forward twice, and dx). The
+    head's gradient is not in it."""
+    s = SHAPE
+    peak = TENSOR_FLOPS * gpu["hz"] * gpu["multiprocessors"]
+    in_layers = [m for m in matrices() if m[2] == "nf4"]
+    weights = sum(m[0] * m[1] * m[3] for m in in_layers)
+    widths = sum((m[0] + m[1]) * m[3] for m in in_layers)
+    flash = 2 * s["heads"] * s["head"] * tokens * tokens / 2 * s["layers"]  # one product of causal attention
+    forward, dq, dkv = (loop_share(table, f"attention_packed_{name}<{s['head']}, 2")  # 2: operands in BF16
+                        for name in ("mma_kernel", "dq_mma_kernel", "dkv_mma_kernel"))
+    tile = loop_share(table, "linear_tile_kernel<of_bf16, int8")
+    parts = {
+        "linear": 3 * 2 * weights * tokens / (CUBLASLT_SHARE * peak),
+        "panels": 3 * weights * (0.52 + 2 * 2) / gpu["bytes_per_s"],
+        # 3 passes: y (F32) read and written, x and dy read; A and B are small.
+        "lora": 3 * widths * tokens * 8 / gpu["bytes_per_s"] + 3 * 2 * 2 * rank * widths * tokens / (0.3 * peak),
+        # F32 between ops: some 30 rows of the hidden size a layer and pass, 8 of the feed-forward's, 3 passes.
+        "elementwise": 3 * s["layers"] * tokens * 4 * (30 * s["hidden"] + 8 * s["ffn"]) / gpu["bytes_per_s"],
+    }
+    if forward and dq and dkv:
+        parts["attention"] = flash * (2 * 2 / forward + 3 / dq + 4 / dkv) / peak
+    if tile:
+        parts["head, forward"] = 2 * s["hidden"] * s["vocab"] * tokens / (tile * peak)
+    return parts
+
+
+def modelled(table, layer, step):
+    n_layer, n_other = len(layer), len(step) - RECORDED["num_hidden_layers"] * len(layer)
+    results = {}
+    for name, gpu in GPUS.items():
+        results[name] = {"decode": [decode(table, gpu, batch, n_layer, n_other) for batch in (1, 32)],
+                         "prefill_share_of_peak": prefill(table), "training_step_s": step_parts(table, gpu)}
+    return results
+
+
+# ---- Output ---------------------------------------------------------------------------------------------------------
+
+
+def cell(row, key):
+    value = row.get(key)
+    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def print_kernels(rows):
+    keys = ["registers", "local_accesses", "shared_bytes", "blocks", "loop_instructions", "loop_products",
+            "instructions_a_weight", "bytes_in_flight"]
+    heads = ["registers", "local", "shared", "blocks/SM", "loop", "products", "instr./weight", "bytes in flight"]
+    print(f"{'kernel':56s}" + "".join(f"{head:>16s}" for head in heads))
+    for row in rows:
+        print(f"{row['kernel'][:55]:56s}" + "".join(f"{cell(row, key):>16s}" for key in keys))
+
+
+def print_model(results):
+    print("\nBy the model in this script's head, NOT measured; 8B, NF4 twice quantised, head in INT8:")
+    for name, result in results.items():
+        for step in result["decode"]:
+            bounds = ", ".join(f"{key} {value:.0%}" for key, value in step["bound_by"].items())
+            print(f"{name}  decode, batch {step['batch']}: {step['tokens_per_s']:.0f} tokens/s, "
+                  f"{step['share_of_bandwidth']:.0%} of the bandwidth ({step['linear_share_of_bandwidth']:.0%} in its "
+                  f"matrices, which are bound by: {bounds}), {step['launches']} launches")
+        share = result["prefill_share_of_peak"]
+        if share:
+            print(f"{name}  prefill: {share['in_turn']:.0%} to {share['overlapped']:.0%} of the peak")
+        parts = result["training_step_s"]
+        print(f"{name}  QLoRA step of 4,096 tokens: {sum(parts.values()):.2f} s: "
+              + ", ".join(f"{key} {value * 1e3:.0f} ms" for key, value in parts.items()))
+
+
+def main():
+    options = arguments()
+    options.nvcc, options.nvdisasm = tool("nvcc", options.nvcc), tool("nvdisasm", options.nvdisasm)
+    if bool(options.qrun) != bool(options.simt):
+        measuring.stop("--qrun and --simt go together")
+    kernels = kernels_compiled(options)
+    step = recorded_step(options) if options.qrun else []
+    shared = {}
+    for name, _, shared_bytes in step:
+        shared[name] = max(shared_bytes, shared.get(name, 0))
+    if step and shared["linear_mma_kernel"] != shared_of_linear("<of_bf16, nf4, 1, 1>", (1, 1)):
+        measuring.stop("shared_of_linear is not mma_memory of linear_mma.cu any more")
+    rows = [row_of(name, kernel, shared) for name, kernel in sorted(kernels.items())]
+    table = {row["kernel"]: row for row in rows}
+    layer = layer_of([name for name, _, _ in step], RECORDED["num_hidden_layers"])
+    whole = {f"linear_mma_kernel<of_bf16, {fmt}, {m}, {n}>" for matrix in matrices() for batch in (1, 32)
+             for fmt in [matrix[2]] for m, n in [instance_for(fmt, matrix[0], batch, 132)]} <= table.keys()
+    results = {"what": "by a model from machine code, not measured", "arch": options.arch, "kernels": rows,
+               "layer": layer, "step_launches": len(step), "model": modelled(table, layer, step) if whole and step
+               else None}
+    if options.json and str(options.json) == "-":
+        print(json.dumps(results, indent=1))
+        return
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print_kernels(rows)
+    if step:
+        print(f"\nA decode step of one sequence: {len(step)} kernels, of which a layer has {len(layer)}: "
+              + ", ".join(layer))
+    if results["model"]:
+        print_model(results["model"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""bench/cuda_static.py: what it reads from a listing (cuda_static.sass), and what it prints of one small source.
+
+    test_cuda_static.py SOURCE_FOLDER listing
+    test_cuda_static.py SOURCE_FOLDER compiled     exit code 77 without nvcc or nvdisasm
+    test_cuda_static.py SOURCE_FOLDER step QRUN LIBQRUN_CUDA_SIMT
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+
+def check(value, wanted):
+    if value != wanted:
+        sys.exit(f"FAILED: {value!r} instead of {wanted!r}")
+
+
+def listing(root):
+    import cuda_static
+    import sass
+    kernels = sass.kernels_of((root / "tests/docs/cuda_static.sass").read_text(encoding="utf-8"))
+    check(sorted(kernels), ["_Z3twov", "_Z4sumsv"])
+    two, sums = kernels["_Z3twov"], kernels["_Z4sumsv"]
+    check((two.registers, sums.registers), (77, 32))
+    check((two.max_threads, sums.max_threads), (256, 0))
+    check((two.local_accesses, sums.local_accesses), (2, 0))
+    check(two.ahead_bytes, 24)  # before the wait, past the cache: 8 and 16
+    check(sums.ahead_bytes, 0)
+    check(sums.main_loop(), None)
+    # The inner one of two loops around the same products, not the first one and not the outer one.
+    loop = two.main_loop()
+    check((loop.instructions, loop.products, loop.load_bytes), (8, 2, 9))
+    check(loop.per_weight(256), 0.5)
+    check([sass.shared_cycles_of(op) for op in ("LDSM.16.M88.4", "LDS.128", "LDS.U8", "STS.64", "LDG.E")],
+          [4, 4, 1, 2, 0])
+    # 77 registers are 80 as they are allocated: 25 warps, three blocks of eight.
+    check(two.blocks_at_once(256, 0, 227 << 10), 3)
+    check(two.blocks_at_once(256, 100 << 10, 227 << 10), 2)
+    check(sums.blocks_at_once(1024, 0, 227 << 10), 2)
+
+    check(cuda_static.layer_of(list("eabacabacabacns"), 3), list("abac"))
+    check(cuda_static.layer_of(list("xyz"), 2), [])
+    check(cuda_static.short_name("void linear_mma_kernel<of_bf16, (weights_path)0, 1, 4>(qr_linear_args, matrix)"),
+          "linear_mma_kernel<of_bf16, nf4, 1, 4>")
+    check(cuda_static.tiles_of("linear_mma_kernel<of_bf16, nf4, 2, 4>"), (2, 4))
+    check([cuda_static.instance_for("nf4", rows, batch, 132)
+           for rows, batch in ((4096, 1), (4096, 8), (1024, 8), (14336, 32), (4096, 32), (1024, 32))],
+          [(1, 1), (2, 1), (1, 1), (4, 4), (2, 4), (1, 4)])
+    check(sum(m[0] * m[1] * m[3] for m in cuda_static.matrices()), 7504658432)  # Llama-3.1-8B without its embedding
+
+    # Of the model: what bounds a matrix. Four times the instructions are four times the time where they bound it.
+    gpu = cuda_static.GPUS["H200"]
+    def table(per_weight, in_flight):
+        return {"linear_mma_kernel<of_bf16, nf4, 1, 1>": {"instructions_a_weight": per_weight, "blocks": 3,
+                                                          "bytes_in_flight": in_flight}}
+    matrix = (132 * 48, 4096, "nf4", 1)
+    few = cuda_static.matrix_seconds(table(1.0, 1 << 16), gpu, matrix, 1)
+    many = cuda_static.matrix_seconds(table(4.0, 1 << 14), gpu, matrix, 1)
+    check(max(few, key=few.get), "bytes")
+    check(round(many["issue"] / few["issue"], 6), 4.0)
+    check(round(many["latency"] / few["latency"], 6), 4.0)
+
+
+def compiled(root):
+    source = root / "kernels/cuda/attention/kv.cu"
+    done = subprocess.run([sys.executable, root / "bench/cuda_static.py", source, "--json", "-"], capture_output=True,
+                          text=True, check=False)
+    if done.returncode == 77:
+        print(f"skipped: {done.stderr.strip()}")
+        sys.exit(77)
+    check(done.stderr, "")
+    result = json.loads(done.stdout)
+    check(result["model"], None)
+    names = [row["kernel"] for row in result["kernels"]]
+    if not any("kv_write_kernel" in name for name in names):
+        sys.exit(f"FAILED: no kv_write_kernel among {names}")
+    for row in result["kernels"]:
+        check((0 < row["registers"] < 256, row["local_accesses"]), (True, 0))
+
+
+def step(qrun, simt):
+    import cuda_static
+    launches = cuda_static.recorded_step(argparse.Namespace(qrun=pathlib.Path(qrun), simt=pathlib.Path(simt)))
+    names = [name for name, _, _ in launches]
+    layer = cuda_static.layer_of(names, cuda_static.RECORDED["num_hidden_layers"])
+    # q, k, v, o, gate, up and down are products, and each layer attends once.
+    check("attention_mma_kernel" in layer and "linear_mma_kernel" in layer, True)
+    check(names.count("attention_mma_kernel"), 3 * layer.count("attention_mma_kernel"))
+    check(names.count("linear_mma_kernel"), 3 * layer.count("linear_mma_kernel") + 1)  # and the head
+    check(max(n for name, _, n in launches if name == "linear_mma_kernel"),
+          cuda_static.shared_of_linear("linear_mma_kernel<of_bf16, nf4, 1, 1>", (1, 1)))
+    check(names[0], "embedding_kernel")
+    check(names[-1], "sample_choose_kernel")
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, str(root / "bench"))
+    {"listing": lambda: listing(root), "compiled": lambda: compiled(root), "step": lambda: step(*sys.argv[3:5])}[
+        sys.argv[2]]()
+
+
+main()
