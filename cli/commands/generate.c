@@ -81,8 +81,8 @@ static const option output_table[] = {
     {.name = "profile", .kind = OPTION_TEXT, .value_name = "DIR", AT(profile), .neutral = true,
      .completion = COMPLETE_FOLDER,
      .help = "Write where time and memory go into this folder: trace.json for Perfetto, memory.pickle for "
-             "torch.cuda._memory_viz, a file for TensorBoard, and a page, report.html. Of a long run, its first 131,072 "
-             "ops, copies and waits."},
+             "torch.cuda._memory_viz, a file for TensorBoard, and a page, report.html. Of a long run, its first "
+             "131,072 ops, copies and waits."},
     {.name = "summary", .kind = OPTION_FLAG, AT(summary), .neutral = true,
      .help = "At the end, say on stderr what happened: tokens, speed, memory, K/V pages. Done without asking after a "
              "batch where stderr is a terminal."},
