@@ -45,11 +45,8 @@ class Adapter:
     covers: str
     zero_b: bool = False
     options: dict = field(default_factory=dict)
-    targets: list | None = None     # None: those of the family
 
 
-GEMMA4_EXPERTS = dict(options=dict(target_parameters=["experts.gate_up_proj", "experts.down_proj"]),
-                      targets=ATTENTION + ["router.proj"])
 ADAPTERS = {adapter.name: adapter for adapter in [
     *(Adapter(family, family, "A and B random") for family in FAMILIES),
     *(Adapter(f"{family}-zero-b", family, "B zero, as training starts", zero_b=True) for family in FAMILIES),
@@ -57,14 +54,8 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("qwen3-moe-stacked", "qwen3-moe-stacked", "attention, A and B random"),
     *(Adapter(family, family, "A and B random") for family in ("granite", "gemma4", "gemma4-shared")),
     Adapter("gemma4-moe", "gemma4-moe", "attention and the dense MLP; A and B random"),
-    Adapter("gemma4-moe-experts", "gemma4-moe", "experts and router beside attention; A and B random",
-            **GEMMA4_EXPERTS),
-    Adapter("gemma4-moe-experts-zero-b", "gemma4-moe", "experts and router beside attention; B zero", zero_b=True,
-            **GEMMA4_EXPERTS),
     Adapter("gemma4-zero-b", "gemma4", "B zero", zero_b=True),
     Adapter("muse-glimmer", "muse-glimmer", "every linear layer, gates of attention too; A and B random",
-            options=dict(exclude_modules=".*vision.*")),
-    Adapter("muse-glimmer-zero-b", "muse-glimmer", "B zero", zero_b=True,
             options=dict(exclude_modules=".*vision.*")),
     Adapter("qwen2-moe", "qwen2-moe", "attention, A and B random"),
     Adapter("qwen3_5-moe", "qwen3_5-moe", "all but the experts, A and B random"),
@@ -101,7 +92,7 @@ def make_adapter(adapter, root):
     folder = root / "training" / "adapters" / adapter.name
     shutil.rmtree(folder, ignore_errors=True)
     config = LoraConfig(r=RANK, lora_alpha=ALPHA, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
-                        target_modules=adapter.targets or TARGETS[adapter.family], fan_in_fan_out=adapter.family == "gpt2",
+                        target_modules=TARGETS[adapter.family], fan_in_fan_out=adapter.family == "gpt2",
                         **adapter.options)
     model = get_peft_model(load(root / "models" / adapter.family, torch.float32), config)
     _fill(adapter, model)
@@ -136,8 +127,7 @@ def adapted_model(root, base, adapter, run):
 def full_model(root, base, run):
     """Every weight trainable and F32: as for F32, or under autocast for the BF16 run."""
     model = load(root / "models" / base, torch.float64 if run == "f64" else torch.float32)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("vision" not in name)
+    model.requires_grad_(True)
     return model
 
 
