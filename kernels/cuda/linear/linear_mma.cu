@@ -11,10 +11,11 @@
  *     before it is rounded to 16 bits), which is room for 32 weights; two come with one load of 8 bytes, by the byte
  *     that holds both codes, from a table of 256 pairs in 16 copies, one for each lane of a half warp, so that no two
  *     lanes meet in a bank.
- *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 146 in sm_90a's code for one row,
- *     4.6 a weight: three of them are the address, load, products and rounding of pairs. A table of the 16 products
- *     (weights16.cuh) would spare the loads, but is a block's, and a lane has a quarter of a block's row: made for 16
- *     weights it costs two instructions a weight.
+ *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 132 in sm_90a's code for one row,
+ *     4.1 a weight (bench/cuda_static.py): three of them are the address, load, products and rounding of pairs. A table
+ *     of the 16 products (weights16.cuh) would spare the loads, but is a block's, and a lane has a quarter of a block's
+ *     row: made for 16 weights it costs two instructions a weight. Codes and x are read through pointers that move once
+ *     a group, so that a load is one instruction.
  *   - absmax: a quad's four lanes load those of four chunks ahead, one each, and hand them on by shuffles.
  *   - x: a warp reads its own segment alone, so a block reads x once a tile. For one row that is a quarter of the bytes
  * of NF4 codes; for eight rows twice as much, though from L2 (or L1, which the codes pass by). Hence the tiles of 32
@@ -39,6 +40,13 @@ template <weights_path path, int m_tiles> struct mma_memory {
     float2 pairs[path == PATH_NF4 ? PAIRS * PAIR_COPIES : 1];
     float map[path == PATH_NF4 ? 256 : 1];
 };
+
+/* matrix_absmax_parts without branches and by 32-bit offsets: of NF4 a path's matrix has fewer than 2^32 blocks. */
+static QR_DEVICE absmax_parts absmax_parts_of(const matrix &m, uint32_t block) {
+    const bool nested = m.format != QR_WEIGHT_NF4;
+    const float *scales = nested ? m.nested_absmax : m.scales;
+    return {scales[nested ? block / QR_NESTED_BLOCK : block], nested ? m.absmax_codes[block] : 0U};
+}
 
 /* Both weights of byte i of a word of codes: they are at byte · 128 + lane_offset, where lane_offset is 8 · (lane mod
  * 16). */
@@ -65,18 +73,19 @@ static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const
     }
 }
 
-/* Columns [col, col + 16) of a row of x; of PATH_ANY, zeros after the last one. */
+/* Sixteen columns of a row of x from `src` on, of which `n_left` are in the row; of PATH_ANY, zeros after the last one.
+ */
 template <weights_path path>
-static QR_DEVICE void load_x(const uint16_t *row, int64_t col, int64_t n_cols, uint32_t pairs[LANE_COLS / 2]) {
+static QR_DEVICE void load_x(const uint16_t *src, int64_t n_left, uint32_t pairs[LANE_COLS / 2]) {
     if constexpr (path != PATH_ANY) {
-        const uint4 *src = reinterpret_cast<const uint4 *>(row + col);
-        unpack_words(pairs, src[0]);
-        unpack_words(pairs + 4, src[1]);
+        const uint4 *vectors = reinterpret_cast<const uint4 *>(src);
+        unpack_words(pairs, vectors[0]);
+        unpack_words(pairs + 4, vectors[1]);
     } else {
 #pragma unroll
         for (int i = 0; i < LANE_COLS / 2; i++) {
-            const int64_t c = col + 2 * i;
-            pairs[i] = pack16(c < n_cols ? row[c] : uint16_t{0}, c + 1 < n_cols ? row[c + 1] : uint16_t{0});
+            pairs[i] =
+                pack16(2 * i < n_left ? src[2 * i] : uint16_t{0}, 2 * i + 1 < n_left ? src[2 * i + 1] : uint16_t{0});
         }
     }
 }
@@ -98,7 +107,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
     /* Of this lane's two rows of the weights in each product, the first chunk's number in the flattened matrix (whose
      * 2^38 elements would be 128 GB); of PATH_ANY, the row. */
     uint32_t at[m_tiles][2];
-    const uint16_t *x_row[n_tiles]; /* and its row of x */
+    const unsigned char *next[m_tiles][2]; /* this lane's codes of the chunk that is loaded at the begin of a group */
     lane_codes<path> codes[DEPTH][m_tiles][2];
     absmax_parts ahead[m_tiles][2]; /* of the group after this one, in it of the chunk with this lane's number */
     float absmax[m_tiles][2];       /* of this group */
@@ -108,13 +117,14 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
                            int first_chunk, int end_chunk)
         : a(args), w(weight), shared(memory), begin(first_chunk), end(end_chunk),
           /* By a shuffle, so that the compiler does not compute it at each of its uses. */
-          lane_offset(warp_shuffle(lane_index() % PAIR_COPIES * 8, lane_index())) {
-        /* Rows past the last one repeat it; their results are not stored. */
-#pragma unroll
-        for (int n = 0; n < n_tiles; n++) {
-            const int64_t row = (static_cast<int64_t>(blockIdx.y) * n_tiles + n) * TILE_ROWS + lane_index() / 4;
-            x_row[n] = static_cast<const uint16_t *>(a.x) + (row < a.n_rows ? row : a.n_rows - 1) * a.x_stride;
-        }
+          lane_offset(warp_shuffle(lane_index() % PAIR_COPIES * 8, lane_index())) {}
+
+    /* This lane's row of x in a product, at its columns of the segment's first chunk. Rows past the last one repeat it;
+     * their results are not stored. */
+    QR_DEVICE const uint16_t *first_x(int n) const {
+        const int64_t row = (static_cast<int64_t>(blockIdx.y) * n_tiles + n) * TILE_ROWS + lane_index() / 4;
+        return static_cast<const uint16_t *>(a.x) + (row < a.n_rows ? row : a.n_rows - 1) * a.x_stride +
+               int64_t{begin} * CHUNK + lane_index() % 4 * LANE_COLS;
     }
 
     template <typename F> static QR_DEVICE void for_each_row(F apply) {
@@ -130,16 +140,14 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
         const int mine = group + static_cast<int>(lane_index() % 4);
         const uint32_t chunk = static_cast<uint32_t>(mine < end ? mine : end - 1);
         for_each_row([&](int m, int side) {
-            ahead[m][side] = matrix_absmax_parts(w, (at[m][side] + chunk) >> (w.block_shift - 6));
+            ahead[m][side] = absmax_parts_of(w, (at[m][side] + chunk) >> (w.block_shift - 6));
         });
     }
 
-    QR_DEVICE void load(int chunk, lane_codes<path> dst[m_tiles][2]) const {
+    /* The codes of a chunk, the i-th after `next`. */
+    QR_DEVICE void load(int chunk, int i, lane_codes<path> dst[m_tiles][2]) const {
         if (path == PATH_ANY || chunk >= end) { return; }
-        const unsigned char *mine = w.codes + lane_index() % 4 * (CHUNK_BYTES / 4);
-        for_each_row([&](int m, int side) {
-            load_codes(mine + uint64_t{at[m][side] + static_cast<uint32_t>(chunk)} * CHUNK_BYTES, dst[m][side]);
-        });
+        for_each_row([&](int m, int side) { load_codes(next[m][side] + i * CHUNK_BYTES, dst[m][side]); });
     }
 
     /* Sets off for a tile. Rows past the last one repeat it. */
@@ -150,8 +158,14 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
             at[m][side] = static_cast<uint32_t>(path == PATH_ANY ? row : row * (w.cols / CHUNK));
         });
         load_absmax(begin);
+        if (path == PATH_ANY) { return; }
+        for_each_row([&](int m, int side) {
+            next[m][side] = w.codes + uint64_t{at[m][side] + static_cast<uint32_t>(begin)} * CHUNK_BYTES +
+                            lane_index() % 4 * (CHUNK_BYTES / 4);
+        });
 #pragma unroll
-        for (int i = 0; i < DEPTH; i++) { load(begin + i, codes[i]); }
+        for (int i = 0; i < DEPTH; i++) { load(begin + i, i, codes[i]); }
+        for_each_row([&](int m, int side) { next[m][side] += DEPTH * CHUNK_BYTES; });
     }
 
     /* This lane's 16 weights of chunk number i of a group. All lanes call it. */
@@ -164,12 +178,12 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
         }
     }
 
-    /* Chunk number i of a group. */
-    QR_DEVICE void multiply(int chunk, unsigned i) {
+    /* Chunk number i of a group, whose x begins at x_at. */
+    QR_DEVICE void multiply(int chunk, unsigned i, const uint16_t *const x_at[n_tiles]) {
         const int64_t col = int64_t{chunk} * CHUNK + lane_index() % 4 * LANE_COLS;
         uint32_t x[n_tiles][LANE_COLS / 2];
 #pragma unroll
-        for (int n = 0; n < n_tiles; n++) { load_x<path>(x_row[n], col, w.cols, x[n]); }
+        for (int n = 0; n < n_tiles; n++) { load_x<path>(x_at[n] + i * CHUNK, w.cols - col, x[n]); }
 #pragma unroll
         for (int m = 0; m < m_tiles; m++) {
             uint32_t low[LANE_COLS / 2], high[LANE_COLS / 2];
@@ -182,11 +196,14 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
                 for (int n = 0; n < n_tiles; n++) { type::mma(d[m][n], left, &x[n][2 * step]); }
             }
         }
-        load(chunk + DEPTH, codes[i % DEPTH]);
+        load(chunk + DEPTH, static_cast<int>(i), codes[i % DEPTH]);
     }
 
     QR_DEVICE void run() {
         for_each_sum<m_tiles * n_tiles>([&](int n, int i) { d[n / n_tiles][n % n_tiles][i] = 0.0F; });
+        const uint16_t *x_at[n_tiles];
+#pragma unroll
+        for (int n = 0; n < n_tiles; n++) { x_at[n] = first_x(n); }
         for (int group = begin; group < end; group += GROUP) {
             if (path == PATH_NF4) {
                 for_each_row(
@@ -195,7 +212,12 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
             load_absmax(group + GROUP);
 #pragma unroll
             for (unsigned i = 0; i < GROUP; i++) {
-                if (group + static_cast<int>(i) < end) { multiply(group + static_cast<int>(i), i); }
+                if (group + static_cast<int>(i) < end) { multiply(group + static_cast<int>(i), i, x_at); }
+            }
+#pragma unroll
+            for (int n = 0; n < n_tiles; n++) { x_at[n] += GROUP * CHUNK; }
+            if (path != PATH_ANY) {
+                for_each_row([&](int m, int side) { next[m][side] += GROUP * CHUNK_BYTES; });
             }
         }
     }
