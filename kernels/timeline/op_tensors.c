@@ -100,7 +100,7 @@ TENSORS(layer_norm_backward, READS(a->x, a->weight, a->dy, a->dweight, a->dbias)
 TENSORS(rope_backward, READS(a->dx, a->cos_table, a->sin_table))
 TENSORS(attention_packed, READS(a->q, a->k, a->v, a->seq_start, a->sinks); WRITES(a->dst, a->lse))
 TENSORS(attention_packed_backward, READS(a->forward.q, a->forward.k, a->forward.v, a->forward.dst, a->forward.lse,
-                                         a->forward.seq_start, a->forward.sinks, a->dout);
+                                         a->forward.seq_start, a->forward.sinks, a->dout, a->dsinks);
         WRITES(a->dq, a->dk, a->dv))
 TENSORS(head_gate_backward, READS(a->forward.x, a->forward.gate, a->dy); WRITES(a->dx, a->dgate))
 TENSORS(conv1d_causal_backward, READS(a->forward.x, a->forward.weight, a->dy, a->dweight);
