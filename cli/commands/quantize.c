@@ -153,12 +153,11 @@ static int check_mixed_options(const quantize_options *o, const command_line *li
                                 "like those that the model will read");
 }
 
-/* Weights that were rounded before are rounded again. Says so of a folder that could be quantised: one that
- * bitsandbytes quantised cannot. */
-static int note_second_rounding(const qrun_quantize_params *params, qrun_context *context) {
-    qrun_error error = QRUN_ERROR_INIT;
+/* Weights that were rounded before are rounded again. Says so of a folder that has been quantised, which one that
+ * bitsandbytes quantised cannot be. What else is wrong with it, such as its tokenizer, is not said here. */
+static void note_second_rounding(const qrun_quantize_params *params, qrun_context *context) {
     char *text = NULL;
-    RETURN_IF_FAILED(complain_unless_ok(qrun_folder_inspect(context, params->path, false, &text, &error), &error));
+    if (qrun_folder_inspect(context, params->path, false, &text, NULL) != QRUN_OK) { return; }
     cJSON *root = cJSON_Parse(text);
     const char *packed_as = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "stored_quantization"));
     if (packed_as != NULL && strcmp(packed_as, "none") != 0) {
@@ -168,7 +167,6 @@ static int note_second_rounding(const qrun_quantize_params *params, qrun_context
     }
     cJSON_Delete(root);
     qrun_free(text);
-    return EXIT_OK;
 }
 
 /* ---- The command ------------------------------------------------------------------------------------------------- */
@@ -221,7 +219,7 @@ static int run(const void *options, const command_line *line, engine *e) {
     RETURN_IF_FAILED(engine_open_context(e, &o->context));
     const double begin = clock_seconds();
     RETURN_IF_FAILED(is_mixed ? quantize_mixed(o, e->context) : quantize(o, e->context, NULL));
-    RETURN_IF_FAILED(note_second_rounding(&o->quantize, e->context));
+    note_second_rounding(&o->quantize, e->context);
     if (o->json) { return EXIT_OK; }
     printf("%s: %s, in %.1f s\n", o->quantize.out, option_choice_name(quants, (int64_t)o->quantize.quant),
            clock_seconds() - begin);

@@ -1,7 +1,8 @@
 # For tests of several ranks: sourced after lib.sh. The ranks are processes of this machine that find each other as those
 # of torchrun do.
 
-port=$((20000 + $$ % 20000))
+# A hundred ports of its own for each script that runs, below those that connections get from the system.
+port=$((10000 + $$ % 190 * 100))
 
 # start_ranks N ARGUMENTS…: starts N ranks of qrun finetune. Their process ids are then in $pids.
 start_ranks() {
