@@ -257,8 +257,10 @@ qrun_status qr_kv_cache_create(const qr_kv_cache_options *options, qr_kv_cache *
     qr_kv_cache *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "the K/V page tables", sizeof *made); }
     made->options = *options;
-    /* Nodes without pages stay as long as they have descendants with some, hence more nodes than pages. */
-    made->n_nodes = options->n_pages + options->n_pages / 2 + 64 + options->n_snapshots;
+    /* Nodes without pages stay as long as they have descendants with some, hence more nodes than pages. A prefix that
+     * is brought back has all its nodes before the pages of others make room for it, hence twice as many. */
+    const int32_t n_spare = options->keeper != NULL ? options->n_pages : options->n_pages / 2;
+    made->n_nodes = options->n_pages + n_spare + 64 + options->n_snapshots;
     if (!make_tables(made)) {
         qr_kv_cache_destroy(made);
         return qr_fail_memory(err, "the K/V page tables", (unsigned long long)options->n_pages * sizeof(qr_kv_node));
