@@ -105,9 +105,12 @@ static bool computes_f16_as_f32(const bench *b) {
     return strcmp(b->engine->info.dtype, "f16") == 0 && b->peaks.f16_flops == b->peaks.f32_flops;
 }
 
-/* A multiplication and an addition for each parameter of the linear layers and each token. */
-static double flops_share(const bench *b, double tokens_per_second) {
-    const double flops = 2.0 * (double)b->engine->info.n_linear_parameters * tokens_per_second;
+/* A multiplication and an addition for each parameter of the linear layers and each token, and for the head's where
+ * there are logits of it. */
+static double flops_share(const bench *b, double tokens_per_second, double logits_per_token) {
+    const qrun_model_info *m = &b->engine->info;
+    const double head = (double)m->vocab_size * (double)m->hidden_size;
+    const double flops = 2.0 * ((double)m->n_linear_parameters + head * logits_per_token) * tokens_per_second;
     return matrix_peak(b) > 0 ? flops / matrix_peak(b) : 0;
 }
 
@@ -133,11 +136,14 @@ static void print_start(const bench *b) {
     }
 }
 
-static void print_speed(const bench *b, const measure_result *r, const char *name, const char *reading) {
+static double prefill_share(const bench *b) {
+    return flops_share(b, b->prefill.tokens_per_second, 1.0 / (double)b->prompt_tokens);
+}
+
+static void print_speed(const measure_result *r, const char *name, const char *reading, double matrix_share) {
     char range[40];
     snprintf(range, sizeof range, "%.1f - %.1f", r->least, r->most);
-    printf("%-22s%12.1f%22s%12s%11.1f%%\n", name, r->tokens_per_second, range, reading,
-           100 * flops_share(b, r->tokens_per_second));
+    printf("%-22s%12.1f%22s%12s%11.1f%%\n", name, r->tokens_per_second, range, reading, 100 * matrix_share);
 }
 
 static void print_decode(const bench *b) {
@@ -151,7 +157,7 @@ static void print_decode(const bench *b) {
                 (void)snprintf(name + n, sizeof name - (size_t)n, " at %d", (int)b->contexts.values[c]);
             }
             snprintf(reading, sizeof reading, "%.1f%%", 100 * read_share(b, steps_per_second));
-            print_speed(b, r, name, reading);
+            print_speed(r, name, reading, flops_share(b, r->tokens_per_second, 1));
         }
     }
 }
@@ -168,10 +174,11 @@ static void print_table(const bench *b) {
     printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
     char name[32];
     snprintf(name, sizeof name, "prefill %d", (int)b->prompt_tokens);
-    print_speed(b, &b->prefill, name, "");
+    print_speed(&b->prefill, name, "", prefill_share(b));
     print_decode(b);
     printf("\nFirst token of a prompt of %d tokens after %.3f s. Medians of %d. Of reading: weights read, of what the\n"
-           "machine reads at most; of matrix: 2 operations per linear parameter and token, of its matrix peak.\n",
+           "machine reads at most; of matrix: 2 operations per linear parameter and token, the head's where it has\n"
+           "logits, of its matrix peak.\n",
            (int)b->prompt_tokens, b->prefill.first_token_seconds, (int)b->o->n_repeat);
 }
 
@@ -204,7 +211,7 @@ static void write_decode_json(const bench *b, int c, int i, text_buffer *out) {
                 c + i > 0 ? "," : "", (long long)b->contexts.values[c], (long long)b->batches.values[i],
                 (int)b->o->decode_tokens, r->tokens_per_second, r->least, r->most,
                 read_share(b, r->tokens_per_second / (double)b->batches.values[i]),
-                flops_share(b, r->tokens_per_second));
+                flops_share(b, r->tokens_per_second, 1));
 }
 
 static void write_speeds_json(const bench *b, text_buffer *out) {
@@ -219,7 +226,7 @@ static void write_speeds_json(const bench *b, text_buffer *out) {
                 "\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
                 "\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
                 (int)b->prompt_tokens, b->prefill.tokens_per_second, b->prefill.least, b->prefill.most,
-                b->prefill.first_token_seconds, flops_share(b, b->prefill.tokens_per_second));
+                b->prefill.first_token_seconds, prefill_share(b));
     for (int c = 0; c < b->contexts.count; c++) {
         for (int i = 0; i < b->batches.count; i++) { write_decode_json(b, c, i, out); }
     }

@@ -279,7 +279,11 @@ const char *qrun_known_model(int32_t index) { return qr_known_model_name(index);
 /* Random weights need config.json alone, in a folder or as a file, or the name of a known model. */
 static qrun_status find_folder(const qrun_model_params *params, char **folder, qr_error *err) {
     const bool is_path = params->random_weights && (qr_file_exists(params->path) || qr_known_model_is(params->path));
-    if (!is_path) { return qr_model_folder_resolve(params->path, folder, err); }
+    if (!is_path) {
+        const qrun_status status = qr_model_folder_resolve(params->path, folder, err);
+        if (status != QRUN_OK && params->random_weights) { qr_error_prefix(err, "no shape that is known by name"); }
+        return status;
+    }
     *folder = qr_strdup(params->path);
     return *folder != NULL ? QRUN_OK : qr_fail_memory(err, "the model's path", strlen(params->path));
 }
