@@ -669,6 +669,8 @@ class TrainInfo(Sized):
         ("flops_per_token", c_double),
         ("step_sent_bytes", c_int64),
         ("sent_bytes", c_int64),
+        ("n_replans", c_int64),
+        ("replanned", c_char_p),
     ]
 
 
@@ -1165,6 +1167,7 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_trainer_step", c_int, [c_void_p, POINTER(TrainMetrics), POINTER(c_bool), POINTER(Error)]),
     ("qrun_trainer_evaluate", c_int, [c_void_p, POINTER(c_double), POINTER(Error)]),
     ("qrun_trainer_save", c_int, [c_void_p, POINTER(Error)]),
+    ("qrun_trainer_replan", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_trainer_load_best", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_trainer_export", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_mixed_measure", c_int, [c_void_p, POINTER(MixedParams), POINTER(c_void_p), POINTER(Error)]),
