@@ -1170,12 +1170,14 @@ typedef struct qrun_quantize_params {
     int64_t max_shard_bytes; /* 0: 5 GB */
     qrun_progress_fn progress;
     void *progress_user;
-    const qrun_mixed *mixed; /* MIXED: measured on this model; else NULL */
+    const qrun_mixed *mixed;   /* MIXED: measured on this model; else NULL */
+    bool quant_embedding_int8; /* the embeddings of tokens too, as quant_embedding_int8 of qrun_model_params holds them.
+                                  Not with MIXED */
 } qrun_quantize_params;
 #define QRUN_QUANTIZE_PARAMS_INIT \
     { .struct_size = sizeof(qrun_quantize_params) }
-/* Writes a folder that transformers with bitsandbytes loads unchanged; with INT8 among mixed formats only qrun does.
- * Appears whole or not at all. */
+/* Writes a folder that transformers with bitsandbytes loads unchanged; with INT8 among mixed formats, or with
+ * embeddings in INT8, only qrun does. Appears whole or not at all. */
 QRUN_API qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error);
 
 /* ---- How two models' outputs differ ------------------------------------------------------------------------------ */

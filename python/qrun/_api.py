@@ -733,6 +733,7 @@ class QuantizeParams(Sized):
         ("progress", ProgressFn),
         ("progress_user", c_void_p),
         ("mixed", c_void_p),
+        ("quant_embedding_int8", c_bool),
     ]
 
 
