@@ -1,7 +1,7 @@
 /* How fast the products of the backward pass are, beside the measured peak of the instruction set: linear_backward for
- * each weight format (and linear itself, to compare with), weight_backward, lora_backward (and lora itself). Operations are counted as
- * products and sums of the definition: 2 · rows · out · in, for lora 2 · rows · rank · (in + out), and for lora_backward
- * rows · rank · (6 · in + 4 · out).
+ * each weight format (and linear itself, to compare with), weight_backward, lora_backward (and lora itself). Operations
+ * are counted as products and sums of the definition: 2 · rows · out · in, for lora 2 · rows · rank · (in + out), and
+ * for lora_backward rows · rank · (6 · in + 4 · out).
  *
  *     bench_backward [--shape OUTxIN] [--rows N] [--rank N] [--formats nf4-dq,int8] [--isa NAME] [--threads N]
  *                    [--f32] */
