@@ -4,7 +4,8 @@
  *
  * A row of those parts depends on that row alone, and dropout's choices on the row's key. Sums over rows (the gradients
  * of parameters) add a tile after the other, in the order of the rows. Where a backend's sums go on from what is there,
- * row by row, as the CPU's do, every tile size has the bits of no tiles. */
+ * row by row, as the CPU's do, every tile size has the bits of no tiles. In BF16 on AMX they do so by 32 rows, and tile
+ * sizes of a multiple of 32 have these bits. */
 #include "runtime/pass/pass_state.h"
 
 #include "base/sizes.h"

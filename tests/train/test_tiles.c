@@ -64,6 +64,14 @@ out:
     return status;
 }
 
+/* In BF16, AMX adds the products of 32 tokens at a time. */
+static bool has_same_bits(const run_options *o, int32_t tile_rows) {
+    qrun_device_info info = QRUN_DEVICE_INFO_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    REQUIRE(qrun_context_device_info(trainer_context, &info, &error) == QRUN_OK);
+    return tile_rows % 32 == 0 || o->dtype != QRUN_DTYPE_BF16 || strncmp(info.isa, "amx", 3) != 0;
+}
+
 static void check_run(const run_options *o) {
     static const int32_t tiles[] = {1 << 20, 64, 17};
     double expected[MOST_STEPS] = {0}, losses[MOST_STEPS] = {0};
@@ -72,6 +80,7 @@ static void check_run(const run_options *o) {
     snprintf(whole, sizeof whole, "%s", trainer_path(name));
     REQUIRE(train(o, 0, whole, expected) == QRUN_OK);
     for (size_t i = 0; i < QR_COUNT_OF(tiles); i++) {
+        if (!has_same_bits(o, tiles[i])) { continue; }
         snprintf(name, sizeof name, "%s-%d", o->name, (int)tiles[i]);
         snprintf(tiled, sizeof tiled, "%s", trainer_path(name));
         REQUIRE(train(o, tiles[i], tiled, losses) == QRUN_OK);

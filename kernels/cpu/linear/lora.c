@@ -3,7 +3,9 @@
  * Rows are sorted by adapter first, so that each adapter's rows are one product. A x is a product of linear's F32
  * kernel, over blocks of columns; B t has a short inner dimension, so its lanes run along the outputs instead, over
  * transposed panels of B: every output adds its `rank` products in order. A task has as many panels as stay in the L1
- * cache, for y is read and written from main memory, where long pieces of a row are faster than short ones. */
+ * cache, for y is read and written from main memory, where long pieces of a row are faster than short ones.
+ *
+ * On tiles, where the caller permits it, both are products of gemm_backward.h by pairs of BF16 values. */
 #include <string.h>
 
 #include "base/sizes.h"
@@ -61,10 +63,22 @@ static size_t lay_out(const qr_backend *backend, const qr_lora_args *args, unsig
     return used + n_workers * run->panel_elements * sizeof(float);
 }
 
+/* The kernel of the products by pairs; NULL: they are not permitted, or there are none. */
+static const qr_cpu_matmul *pairs_of(const qr_backend *backend, const qr_lora_args *args) {
+    return args->in_pairs && args->x_dtype == QR_DTYPE_BF16 ? qr_cpu(backend)->kernels->backward_parts : NULL;
+}
+
+/* Of t [n_rows, max_rank], before the scratch of the products. */
+static size_t pairs_bytes(const qr_lora_args *args) {
+    return align64((size_t)(args->n_rows * args->max_rank) * sizeof(float));
+}
+
 static size_t lora_workspace(const qr_backend *backend, const void *untyped) {
     static unsigned char nowhere[1];
+    const qr_lora_args *args = untyped;
     lora_run run;
-    return lay_out(backend, untyped, nowhere, &run);
+    if (pairs_of(backend, args) != NULL) { return pairs_bytes(args) + qr_cpu_gemm_backward_workspace(backend); }
+    return lay_out(backend, args, nowhere, &run);
 }
 
 /* --- Sorting rows by adapter ------------------------------------------------------------------------------------- */
@@ -170,8 +184,47 @@ static void run_up(void *untyped, int64_t index, int worker) {
     }
 }
 
+/* t' = scale · A x, y += B t', all rows with one adapter. */
+static void run_pairs(qr_backend *backend, const qr_lora_args *args, void *workspace) {
+    const int32_t adapter = args->n_rows > 0 ? args->row_adapter[0] : -1;
+    const qr_lora_factor *factor = adapter < 0 ? NULL : &args->factors[adapter];
+    if (factor == NULL || factor->rank == 0) { return; }
+    float *t = workspace;
+    void *scratch = (unsigned char *)workspace + pairs_bytes(args);
+    const qr_cpu_gemm_args down = {
+        .matmul = pairs_of(backend, args),
+        .m = args->n_rows,
+        .n = factor->rank,
+        .k = args->in,
+        .a = {.data = args->x, .dtype = QR_DTYPE_BF16, .stride = args->x_stride},
+        .b = {.data = factor->a, .dtype = QR_DTYPE_F32, .transposed = true, .stride = args->in},
+        .c = t,
+        .c_stride = factor->rank,
+        .factor = factor->scale,
+        .parts = &qr_cpu_gemm_exact_by_pair,
+    };
+    qr_cpu_gemm_backward(backend, &down, scratch);
+    const qr_cpu_gemm_args up = {
+        .matmul = down.matmul,
+        .m = args->n_rows,
+        .n = args->out,
+        .k = factor->rank,
+        .a = {.data = t, .dtype = QR_DTYPE_F32, .stride = factor->rank},
+        .b = {.data = factor->b, .dtype = QR_DTYPE_F32, .transposed = true, .stride = factor->rank},
+        .c = args->y,
+        .c_stride = args->y_stride,
+        .accumulate = true,
+        .parts = &qr_cpu_gemm_pair_by_pair,
+    };
+    qr_cpu_gemm_backward(backend, &up, scratch);
+}
+
 static void run_lora(qr_backend *backend, const qr_lora_args *args, void *workspace) {
     lora_run run;
+    if (pairs_of(backend, args) != NULL) {
+        run_pairs(backend, args, workspace);
+        return;
+    }
     lay_out(backend, args, workspace, &run);
     sort_rows(&run);
     if (run.n_sorted == 0) { return; }
