@@ -324,6 +324,12 @@ typedef struct qrun_model_params {
     bool shard_parameters; /* on several ranks (qrun_context_params): each holds a share of every layer's matrices. A
                               layer is gathered from all of them when it is due, the next one while it computes. For
                               trainers with `zero` 3 alone: results are the same to the bit */
+    /* Tensor parallelism: so many ranks (qrun_context_params, all of them) share every layer for generating. Each has
+     * a part of the heads, with their K/V pages, and of the rows of every other matrix but the embedding; answers are
+     * one rank's to the bit. All open the model and create a session alike. Rank 0 submits requests and gets events;
+     * the others call qrun_session_run, which follows rank 0 until it destroys its session. 0 and 1: not shared. */
+    int32_t tensor_parallel;
+    int32_t tensor_rank; /* of plans alone: whose plan it is */
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
     { .struct_size = sizeof(qrun_model_params) }

@@ -104,6 +104,7 @@ static const option_group groups[] = {
     OPTION_GROUP("Machine", machine_option_table, offsetof(generate_options, engine)),
     OPTION_GROUP("Session", session_option_table, offsetof(generate_options, engine)),
     OPTION_GROUP("Speed", speed_option_table, offsetof(generate_options, engine)),
+    OPTION_GROUP("Several devices", devices_option_table, offsetof(generate_options, engine)),
 };
 
 /* The texts that requests are made of. */
@@ -362,7 +363,7 @@ static int answer_all(const generate_options *o, const command_line *line, engin
     profile profiled = {0};
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
     qrun_session_params session = engine_session_params(&o->engine);
-    RETURN_IF_FAILED(engine_open_context(e, &o->engine.context));
+    RETURN_IF_FAILED(engine_open_ranks(e, &o->engine));
     RETURN_IF_FAILED(engine_open_model(e, &o->engine));
     RETURN_IF_FAILED(make_request(o, line, e, texts, &request));
     RETURN_IF_FAILED(fit_session(o, e, &request, requests, &session));
@@ -389,6 +390,8 @@ static int run(const void *options, const command_line *line, engine *e) {
     bool already_whole = false;
     if (o->quiet) { progress_silence(); }
     int code = check_combination(o);
+    if (code == EXIT_OK) { code = engine_meet(e, &o->engine); }
+    if (code == EXIT_OK && e->rank > 0) { return engine_follow(e, &o->engine); }
     if (code == EXIT_OK) { code = read_texts(o, &texts); }
     if (code == EXIT_OK && o->prompts != NULL) { code = request_file_open(&requests, o->prompts); }
     if (code == EXIT_OK && writes_json(o)) { code = open_output(o, line, &texts, &requests, &output, &already_whole); }
