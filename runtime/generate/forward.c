@@ -7,11 +7,11 @@
 #include "base/sizes.h"
 #include "kernels/plan/plan.h"
 #include "runtime/engine/layout.h"
-#include "runtime/generate/split_ranks.h"
 #include "runtime/layers/layer_delta.h"
 #include "runtime/layers/layer_experts.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/rope.h"
+#include "runtime/ranks/split_ranks.h"
 
 /* The tables of a step, in device memory and in the host memory that they are copied from. */
 typedef struct step_tables {
@@ -335,11 +335,13 @@ static qrun_status share_tables(qr_forward *f, qr_error *err) {
 }
 
 qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
-    const qr_split_command command = {.action = QR_SPLIT_RUN,
-                                      .sizes = f->host.sizes,
-                                      .has_adapters = f->host.has_adapters,
-                                      .first = f->rope_begin,
-                                      .n = f->rope_end - f->rope_begin};
+    const qr_batch_sizes *sizes = &f->host.sizes;
+    const qr_split_command command = {
+        .action = QR_SPLIT_RUN,
+        .sizes = {sizes->n_tokens, sizes->n_sequences, sizes->n_rows, sizes->n_samples, sizes->table_stride},
+        .has_adapters = f->host.has_adapters,
+        .first = f->rope_begin,
+        .n = f->rope_end - f->rope_begin};
     QR_RETURN_IF_ERROR(qr_split_lead(&f->split, &command, err));
     QR_RETURN_IF_ERROR(share_tables(f, err));
     choose_adapters(f);
@@ -448,8 +450,10 @@ qrun_status qr_forward_hidden(qr_forward *f, int64_t first, int64_t n, float *hi
 
 /* Sizes are rank 0's, which has made the same forward pass. */
 static qrun_status follow_run(qr_forward *f, const qr_split_command *command, qr_error *err) {
+    const int64_t *n = command->sizes;
+    const qr_batch_sizes sizes = {n[0], n[1], n[2], n[3], n[4]};
     qr_batch *batch;
-    QR_RETURN_IF_ERROR(qr_forward_begin(f, &command->sizes, &batch, err));
+    QR_RETURN_IF_ERROR(qr_forward_begin(f, &sizes, &batch, err));
     batch->has_adapters = command->has_adapters != 0;
     f->rope_begin = command->first;
     f->rope_end = command->first + command->n;

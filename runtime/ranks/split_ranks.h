@@ -2,10 +2,10 @@
  * it announces what is computed next, with the tables of the batch, and the others do the same on their shares. So none
  * of them decides anything, and none can come to another decision. In between all gather columns: each sends its own as
  * it computed them, and nothing is added up. */
-#ifndef QR_RUNTIME_GENERATE_SPLIT_RANKS_H
-#define QR_RUNTIME_GENERATE_SPLIT_RANKS_H
+#ifndef QR_RUNTIME_RANKS_SPLIT_RANKS_H
+#define QR_RUNTIME_RANKS_SPLIT_RANKS_H
 
-#include "runtime/generate/batch.h"
+#include "kernels/collectives.h"
 #include "runtime/layers/layer.h"
 
 typedef enum qr_split_action {
@@ -17,9 +17,11 @@ typedef enum qr_split_action {
     QR_SPLIT_END
 } qr_split_action;
 
+enum { QR_SPLIT_SIZES = 5 };
+
 typedef struct qr_split_command {
     int64_t action; /* a qr_split_action */
-    qr_batch_sizes sizes;
+    int64_t sizes[QR_SPLIT_SIZES]; /* of a batch */
     int64_t has_adapters;
     int64_t first, n; /* of RUN: the rotary slots that have changed */
 } qr_split_command;

@@ -1,4 +1,4 @@
-#include "runtime/generate/split_ranks.h"
+#include "runtime/ranks/split_ranks.h"
 
 #include <string.h>
 
