@@ -449,9 +449,10 @@ typedef struct qrun_plan_info {
     int64_t copied_bytes;        /* to and from what is offloaded */
     int64_t update_copied_bytes; /* the same in the update that ends a step */
     int32_t tile_rows;           /* of recomputed layers, as chosen; 0: all rows at a time */
-    /* Of a training run on several ranks (qrun_train_ranks): */
+    /* Of a training run on several ranks (qrun_train_ranks), or of a session of a model that they share: */
     int32_t rank;         /* whose plan this is */
-    int64_t sent_bytes;   /* that it sends to others in a step of grad_accum micro-batches */
+    int64_t sent_bytes;   /* that it sends to others in a step of grad_accum micro-batches, or for each token that a
+                             session computes, with its logits */
     int64_t ring_bytes;   /* that it would send if gradients were summed and parameters gathered around a ring */
     int64_t n_parameters; /* of the model, with any adapter's left out */
 } qrun_plan_info;

@@ -17,6 +17,7 @@
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/weight_names.h"
+#include "runtime/ranks/split_ranks.h"
 
 enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512, MAX_SEQUENCES = 4096, DEFAULT_POOL_CONTEXT = 4096 };
 enum { MAX_PAGES = INT32_MAX / 4 };
@@ -361,6 +362,8 @@ static qrun_plan_info describe_plan(const qrun_model *model, const qr_session_si
         .struct_size = sizeof(qrun_plan_info),
         .fits = fits,
         .n_parameters = model->n_parameters,
+        .rank = model->split.rank,
+        .sent_bytes = qr_split_sent_bytes(model, 1, 1),
         .total_bytes = qr_plan_total(plan),
         .budget_bytes = sizes->budget_bytes,
         .context_tokens = (int32_t)(fits ? qr_min(sizes->context_tokens, sizes->pool_tokens) : sizes->context_tokens),

@@ -16,6 +16,31 @@ size_t qr_split_stage_bytes(const qrun_model *model, int64_t max_tokens) {
     return (size_t)qr_max(row, qr_min(max_tokens * in_layer, MOST_STAGE_BYTES));
 }
 
+/* Of n columns that are dealt out in units. */
+static int64_t own_columns(const qrun_model *model, int64_t n, int64_t unit) {
+    const qr_split *split = &model->split;
+    return qr_split_begin(split, n, unit, split->rank + 1) - qr_split_begin(split, n, unit, split->rank);
+}
+
+/* Heads, what goes through the activation, and twice the residual stream. */
+static int64_t layer_bytes(const qrun_model *model, const qr_layer *layer) {
+    const qr_split *split = &model->split;
+    const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype), hidden = model->shape.hidden;
+    const int64_t heads = layer->attn_out.weight.desc.cols, mlp = qr_layer_mlp_size(layer);
+    const int64_t stream = own_columns(model, hidden, qr_split_unit(split, hidden));
+    return own_columns(model, heads, layer->head_dim) * act + own_columns(model, mlp, qr_split_unit(split, mlp)) * act +
+           2 * stream * (int64_t)sizeof(float);
+}
+
+int64_t qr_split_sent_bytes(const qrun_model *model, int64_t n_tokens, int64_t n_logit_rows) {
+    int64_t n_bytes = 0;
+    if (model->split.n_ranks == 0) { return 0; }
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { n_bytes += layer_bytes(model, &model->layers[l]); }
+    const bool sends_logits = model->head_share.all > 0 && model->split.rank > 0;
+    const int64_t logits = sends_logits ? model->head.desc.rows * (int64_t)sizeof(float) : 0;
+    return n_tokens * n_bytes * (model->split.n_ranks - 1) + n_logit_rows * logits;
+}
+
 qrun_status qr_split_lead(const qr_split_ranks *s, const qr_split_command *command, qr_error *err) {
     qr_split_command announced = *command;
     if (s->ranks == NULL || s->ranks->rank != 0) { return QRUN_OK; }

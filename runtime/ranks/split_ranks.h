@@ -20,7 +20,7 @@ typedef enum qr_split_action {
 enum { QR_SPLIT_SIZES = 5 };
 
 typedef struct qr_split_command {
-    int64_t action; /* a qr_split_action */
+    int64_t action;                /* a qr_split_action */
     int64_t sizes[QR_SPLIT_SIZES]; /* of a batch */
     int64_t has_adapters;
     int64_t first, n; /* of RUN: the rotary slots that have changed */
@@ -36,6 +36,9 @@ typedef struct qr_split_ranks {
 
 /* Bytes of a stage for passes of max_tokens rows and logits of one; 0 for a model that is whole. */
 size_t qr_split_stage_bytes(const qrun_model *model, int64_t max_tokens);
+/* What this rank sends of the columns that it computes, for so many tokens and rows of logits; as qr_collectives counts
+ * it. */
+int64_t qr_split_sent_bytes(const qrun_model *model, int64_t n_tokens, int64_t n_logit_rows);
 /* A qr_gather_fn; arg: qr_split_ranks. */
 qrun_status qr_split_gather(void *arg, const qr_gather *gather, qr_error *err);
 

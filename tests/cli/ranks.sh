@@ -45,6 +45,11 @@ run_ranks() {
     wait_ranks
 }
 
+run_ranks_of() {
+    start_ranks_of "$@"
+    wait_ranks
+}
+
 
 # The metrics without what depends on the clock.
 course_of() {

@@ -91,4 +91,125 @@ for quant in nf4-dq int8; do
     same_answers "a folder in $quant" "2 4" --model "$work/llama-$quant"
 done
 
+# ---- LoRA -------------------------------------------------------------------------------------------------------------
+
+for adapted in "" "--dora"; do
+    # shellcheck disable=SC2086
+    run finetune --model "$work/llama" --data "$work/data.jsonl" --seq-len 16 --max-steps 2 --rank 4 --learning-rate 1e-3 \
+        $adapted --quiet --out "$work/adapter$adapted"
+    expect_code 0
+done
+same_answers "an adapter" "2 4" --model "$work/llama" --adapter "$work/adapter"
+run_ranks_of generate 2 --tensor-parallel 2 --model "$work/llama" --adapter "$work/adapter--dora" --prompt "The sea"
+expect_code 3
+expect_one_error_line
+expect_err "DoRA is not possible with --tensor-parallel yet"
+
+# ---- Ranks that are started here, and by mpirun -----------------------------------------------------------------------
+
+run generate --model "$work/llama" --prompt "The sea" --max-tokens 30 --temperature 0
+expect_code 0
+cp "$work/out" "$work/one"
+run generate --model "$work/llama" --prompt "The sea" --max-tokens 30 --temperature 0 --tensor-parallel 4
+expect_code 0
+expect_true "four ranks started here say the same" cmp -s "$work/one" "$work/out"
+expect_silent_err
+if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.so" ]; then
+    last="mpirun -n 2 qrun generate --tensor-parallel 2"
+    LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}detect_leaks=0" ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" \
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        mpirun --oversubscribe -n 2 "$QRUN" generate --threads 1 --tensor-parallel 2 --model "$work/llama" \
+        --prompt "The sea" --max-tokens 30 --temperature 0 >"$work/out" 2>"$work/err"
+    code=$?
+    expect_code 0
+    expect_true "two ranks of mpirun say the same" test "$(cat "$work/one")" = "$(cat "$work/out")" # to a terminal of its
+else
+    echo "without mpirun or libqrun_mpi.so: MPI was not tested"
+fi
+
+# ---- What is refused, once --------------------------------------------------------------------------------------------
+
+# refused MESSAGE CODE ARGUMENTS…: by two ranks, and one says why.
+refused() {
+    message=$1 wanted=$2
+    shift 2
+    run_ranks_of generate 2 --tensor-parallel 2 --prompt "The sea" "$@"
+    expect_code "$wanted"
+    expect_one_error_line
+    expect_err "$message"
+}
+fixtures=$QRUN_SOURCE/tests/fixtures/models
+refused "the model's 6 heads, with 3 for keys and values, are dealt out whole; possible are: 3" 2 --model "$fixtures/mistral"
+refused "3 heads with 1 for keys and values cannot be dealt out evenly" 2 --model "$fixtures/llama"
+refused "qwen3-moe model has experts, which are not split yet" 3 --model "$fixtures/qwen3-moe"
+refused "has layers of the gated delta rule" 3 --model "$fixtures/qwen3_5"
+refused "fused matrices" 3 --model "$fixtures/phi3"
+refused "norms over all heads" 3 --model "$fixtures/olmo2"
+refused "--tensor-parallel is for generating with all weights" 2 --model "$work/llama" --offload parameters
+refused "--prefix-cache and --cache-dir keep whole pages" 3 --model "$work/llama" --prefix-cache 1MiB
+refused "a second model is not possible with --tensor-parallel" 3 --model "$work/llama" --speculate "$work/llama"
+refused "there is no such folder" 3 --model "$work/none"
+refused "is stored as int8 and cannot become nf4" 2 --model "$work/llama-int8" --quant nf4
+run_ranks_of generate 2 --tensor-parallel 4 --model "$work/llama" --prompt "The sea"
+expect_code 2
+expect_err "--tensor-parallel 4 needs 4 ranks, and 2 were launched"
+
+# Rank 1 has other weights.
+port=$((port + 1))
+pids=""
+for rank in 0 1; do
+    other=$work/llama
+    [ $rank -eq 0 ] || other=$work/llama-nf4-dq
+    RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$QRUN" generate --threads 1 --model "$other" \
+        --tensor-parallel 2 --prompt "The sea" >"$work/out.$rank" 2>"$work/err.$rank" &
+    pids="$pids $!"
+done
+wait_ranks
+last="two ranks, of which one has another model"
+expect_code 3
+expect_one_error_line
+expect_err "rank 1: runs something else than rank 0 (there): content is"
+
+# ---- Faults -----------------------------------------------------------------------------------------------------------
+
+i=0
+while [ $i -lt 3000 ]; do
+    echo "{\"prompt\": \"The sea $i\", \"max_tokens\": 100, \"ignore_eos\": true}"
+    i=$((i + 1))
+done >"$work/many.jsonl"
+
+# fault SIGNAL RANK MESSAGE: the signal reaches the rank after the first answer. The others end within the limit of three
+# seconds, give or take what a busy machine needs, and one of them says why.
+fault() {
+    rm -f "$work"/many-answers.jsonl*
+    start_ranks_of generate 3 --tensor-parallel 3 --model "$work/three" --prompts "$work/many.jsonl" \
+        --output "$work/many-answers.jsonl" --collective-timeout 3 --quiet
+    tries=0
+    while ! grep -q '"text"' "$work/many-answers.jsonl.partial" 2>/dev/null && [ $tries -lt 1200 ]; do
+        sleep 0.05
+        tries=$((tries + 1))
+    done
+    kill -s "$1" "$(pid_of "$2")"
+    begin=$(date +%s)
+    for rank in 0 1 2; do
+        [ $rank -eq "$2" ] || while kill -0 "$(pid_of $rank)" 2>/dev/null && [ $(($(date +%s) - begin)) -lt 60 ]; do
+            sleep 0.1
+        done
+    done
+    seconds=$(($(date +%s) - begin))
+    kill -s KILL "$(pid_of "$2")" 2>/dev/null
+    wait_ranks
+    last="$last, SIG$1 to rank $2"
+    expect_true "the others end within the limit: $seconds s" test $seconds -lt 20
+    case $codes in
+    *" 0"*) fail "a rank has succeeded: $codes" ;;
+    esac
+    expect_true "there is one message" test "$(grep -c '^qrun: ' "$work/err")" -eq 1
+    expect_err "$3"
+}
+config_of llama 6 3 ', "tie_word_embeddings": true' | make_model three
+fault KILL 1 "rank 1 ended without a word"
+fault KILL 0 "rank 0 ended without a word"
+fault STOP 2 "rank 2 has been silent for 3 s (--collective-timeout)"
+
 finish
