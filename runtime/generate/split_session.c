@@ -16,12 +16,18 @@
 
 /* ---- What all ranks have in common ------------------------------------------------------------------------------- */
 
+static void put_hash(qr_buffer *text, const char *key, uint64_t hash) {
+    char hex[17];
+    (void)snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+    qr_json_put_text(text, key, hex);
+}
+
 static void put_adapters(const qrun_model *model, qr_buffer *text) {
     char key[32];
     for (int i = 0; i < QR_MAX_ADAPTERS; i++) {
         if (model->adapters[i] == NULL) { continue; }
         (void)snprintf(key, sizeof key, "adapter %d", i + 1);
-        qr_json_put_int(text, key, (int64_t)(model->adapters[i]->content_hash >> 11));
+        put_hash(text, key, model->adapters[i]->content_hash);
     }
 }
 
@@ -30,8 +36,8 @@ static qrun_status compare(const qrun_model *model, qr_error *err) {
     qr_buffer text = {0};
     qr_json_put_begin(&text, NULL, '{');
     qr_json_put_text(&text, "version", qrun_version());
-    qr_json_put_int(&text, "config", (int64_t)(model->config.content_hash >> 11));
-    qr_json_put_int(&text, "content", (int64_t)(model->content_hash >> 11));
+    put_hash(&text, "config", model->config.content_hash);
+    put_hash(&text, "content", model->content_hash);
     qr_json_put_text(&text, "weights", qr_model_quant_name(model));
     qr_json_put_text(&text, "head", qr_weight_format_name(model->head_share.whole_format));
     qr_json_put_text(&text, "embedding", qr_weight_format_name(model->embedding.desc.format));
