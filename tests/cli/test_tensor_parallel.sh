@@ -127,6 +127,19 @@ else
     echo "without mpirun or libqrun_mpi.so: MPI was not tested"
 fi
 
+# ---- Plans of ranks that are not there --------------------------------------------------------------------------------
+
+run plan --model "$work/llama" --tensor-parallel 4 --memory 64MiB --context 128
+expect_code 0
+expect_out "sent a token"
+expect_true "there is a line for each rank" test "$(grep -cE '^ +[0-3]  .* ' "$work/out")" -eq 4
+run plan --model "$work/llama" --tensor-parallel 4 --memory 64MiB --context 128 --json
+expect_code 0
+expect_true "and an object" test "$(grep -o '"rank":[0-3],"sent_bytes":[1-9]' "$work/out" | wc -l)" -eq 4
+run plan --model "$work/llama" --tensor-parallel 3
+expect_code 2
+expect_err "possible are: 2, 4"
+
 # ---- What is refused, once --------------------------------------------------------------------------------------------
 
 # refused MESSAGE CODE ARGUMENTS…: by two ranks, and one says why.
