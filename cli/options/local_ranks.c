@@ -112,12 +112,15 @@ void local_ranks_end(local_ranks *ranks) {
     ranks->n = 0;
 }
 
-int local_ranks_threads(void) {
-    const char *text = getenv("LOCAL_WORLD_SIZE");
-    const long n = text != NULL ? strtol(text, NULL, 10) : 0;
+int local_threads(long n) {
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
     if (n <= 1 || sched_getaffinity(0, sizeof cpus, &cpus) != 0) { return 0; }
     const long each = CPU_COUNT(&cpus) / n;
     return each > 0 ? (int)each : 1;
+}
+
+int local_ranks_threads(void) {
+    const char *text = getenv("LOCAL_WORLD_SIZE");
+    return local_threads(text != NULL ? strtol(text, NULL, 10) : 0);
 }

@@ -16,7 +16,9 @@ typedef struct local_ranks {
 int local_ranks_start(local_ranks *ranks, int n_ranks);
 /* Waits until they have ended, which they do soon after rank 0 has closed its context; one that hangs is killed. */
 void local_ranks_end(local_ranks *ranks);
-/* Threads for each rank where nobody says: the CPUs of this process, dealt to the ranks of the machine. 0: all. */
+/* Threads for each of n processes: the CPUs of this one, dealt to them. 0: all. */
+int local_threads(long n);
+/* The same for the ranks of this machine. */
 int local_ranks_threads(void);
 
 #endif
