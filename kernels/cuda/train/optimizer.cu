@@ -5,8 +5,8 @@
 enum { THREADS = 256, STATES = 256, WARPS = STATES / WARP_LANES };
 
 /* p = p · decay − step_size · m / (sqrt(v) · root_scale + eps). The factors hold the step's bias corrections; the host
- * computes them in F64. Rounded and fused as in kernels/cpu/train/optimizer.c: gradients in host memory are updated from
- * there, and the result is the same to the bit. */
+ * computes them in F64. Rounded and fused as in kernels/cpu/train/optimizer.c: gradients in host memory are updated
+ * from there, and the result is the same to the bit. */
 struct adamw_factors {
     float add_m, add_v, decay, step_size, root_scale;
 };
