@@ -5,8 +5,6 @@
 #include "check.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 #include "base/sizes.h"
 #include "base/status.h"
@@ -91,19 +89,17 @@ static qrun_train_params train_params_of(const run_options *o, const char *out) 
     return params;
 }
 
-/* In a context of its own, whose memory has held nothing else. */
-static qrun_status train(const run_options *o, run_result *r, qrun_error *error) {
-    static int number;
-    char name[32];
-    snprintf(name, sizeof name, "run-%d", ++number);
+/* In a context of its own, whose memory has held nothing else; anew, in the folder of that name. */
+static qrun_status train(const run_options *o, const char *name, run_result *r, qrun_error *error) {
     snprintf(r->out, sizeof r->out, "%s", trainer_path(name));
     qrun_model *model = NULL;
     qrun_trainer *trainer = NULL;
     const qrun_model_params model_params = model_params_of(o);
-    const qrun_train_params params = train_params_of(o, r->out);
+    qrun_train_params params = train_params_of(o, r->out);
     qrun_train_info info = QRUN_TRAIN_INFO_INIT;
     qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
     qrun_status status = QRUN_OK;
+    params.saving.restart = true;
     qrun_context_destroy(own_context);
     own_context = NULL;
     QR_TRY(qrun_context_create(NULL, &own_context, error));
@@ -132,12 +128,6 @@ static bool results_are_equal(const run_options *o, const run_result *a, const r
     return trainer_files_are_equal(of_a, of_b);
 }
 
-static void forget(const run_result *r) {
-    char command[600];
-    snprintf(command, sizeof command, "rm -rf '%s'", r->out);
-    CHECK(system(command) == 0);
-}
-
 /* ---- All pairs --------------------------------------------------------------------------------------------------- */
 
 /* What the refusal of such a run names; NULL: it is none. */
@@ -158,7 +148,7 @@ static void check_ways(bool full, int ways, const run_result *resident) {
     qrun_error error = QRUN_ERROR_INIT;
     char name[128];
     describe(&o, name, sizeof name);
-    const qrun_status status = train(&o, &r, &error);
+    const qrun_status status = train(&o, "other", &r, &error);
     if (why != NULL) {
         CHECK_MSG(status == QRUN_ERROR_ARGUMENT && strstr(error.message, why) != NULL, "%s: %s", name, error.message);
         return;
@@ -173,7 +163,6 @@ static void check_ways(bool full, int ways, const run_result *resident) {
                   resident->norms[i]);
     }
     CHECK_MSG(results_are_equal(&o, &r, resident), "%s: the results", name);
-    forget(&r);
 }
 
 static void check_pairs(bool full) {
@@ -181,7 +170,7 @@ static void check_pairs(bool full) {
     run_result resident;
     qrun_error error = QRUN_ERROR_INIT;
     int n = 0;
-    CHECK_MSG(train(&o, &resident, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(train(&o, "resident", &resident, &error) == QRUN_OK, "%s", error.message);
     for (int a = 0; a < N_WAYS; a++) {
         for (int b = a; b < N_WAYS; b++) {
             const int ways = 1 << a | 1 << b, policies = ways & POLICIES;
@@ -192,7 +181,6 @@ static void check_pairs(bool full) {
     }
     CHECK_INT(n, 6 + 5 + 6 * 5 + 5 * 4 / 2);
     check_ways(full, POLICY_FULL | TILES | OPTIMIZER | ACTIVATIONS | PARAMETERS | (full ? GRADIENTS : 0), &resident);
-    forget(&resident);
 }
 
 static void test_pairs_of_an_adapter(void) { check_pairs(false); }
@@ -208,15 +196,13 @@ static void check_gradients(const run_options *options) {
     run_result resident, offloaded;
     qrun_error error = QRUN_ERROR_INIT;
     o.full = true, o.ways = POLICY_FULL;
-    CHECK_MSG(train(&o, &resident, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(train(&o, "resident", &resident, &error) == QRUN_OK, "%s", error.message);
     o.ways |= GRADIENTS;
-    CHECK_MSG(train(&o, &offloaded, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(train(&o, "offloaded", &offloaded, &error) == QRUN_OK, "%s", error.message);
     CHECK_MSG(memcmp(resident.losses, offloaded.losses, sizeof resident.losses) == 0, "optimiser %d, type %d: losses",
               (int)o.optimizer, (int)o.dtype);
     CHECK_MSG(results_are_equal(&o, &resident, &offloaded), "optimiser %d, type %d: the results", (int)o.optimizer,
               (int)o.dtype);
-    forget(&resident);
-    forget(&offloaded);
 }
 
 static void test_gradients_of_every_optimizer(void) {
@@ -242,9 +228,8 @@ static void test_all_weights_leave_a_device(void) {
     const run_options o = {.full = true, .ways = POLICY_FULL, .grad_accum = 2};
     run_result resident;
     qrun_error error = QRUN_ERROR_INIT;
-    CHECK_MSG(train(&o, &resident, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(train(&o, "resident", &resident, &error) == QRUN_OK, "%s", error.message);
     check_ways(true, POLICY_FULL | GRADIENTS | PARAMETERS | ACTIVATIONS, &resident);
-    forget(&resident);
 }
 
 /* A checkpoint does not know where gradients and weights were. */
@@ -252,7 +237,7 @@ static void test_a_run_goes_on_elsewhere(void) {
     run_options o = {.full = true, .ways = POLICY_FULL, .grad_accum = 2};
     run_result whole, parts;
     qrun_error error = QRUN_ERROR_INIT;
-    CHECK_MSG(train(&o, &whole, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(train(&o, "whole", &whole, &error) == QRUN_OK, "%s", error.message);
     snprintf(parts.out, sizeof parts.out, "%s", trainer_path("parts"));
     for (int step = 1; step <= N_STEPS; step++) {
         qrun_model *model = NULL;
