@@ -257,7 +257,7 @@ static qrun_status fill_matrix(load_state *state, const qr_module *module, qr_er
     const bool staged = qr_layer_stream_has(state->model, module);
     if (staged && !qr_layer_stream_is_loaded(state->model)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(state->source == NULL ? randomise_matrix(state, module, err) : load_matrix(state, module, err));
-    return staged ? qr_layer_stream_keep(state->model, module, err) : QRUN_OK;
+    return staged ? qr_layer_stream_keep(state->model, module->layer, module->matrix, err) : QRUN_OK;
 }
 
 static qrun_status fill_module(void *arg, const qr_module *module, qr_error *err) {
