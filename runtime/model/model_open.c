@@ -441,23 +441,9 @@ static uint64_t hash_samples(const qr_safetensors *source) {
     return qr_hash_mix(hash);
 }
 
-/* A backend without the ops of experts says so before gigabytes are read. */
-static qrun_status check_backend(const qrun_model *model, qr_error *err) {
-    const qr_route_args args = {.routing = {.n_rows = 1,
-                                            .n_experts = (int32_t)model->shape.n_experts,
-                                            .top_k = (int32_t)model->shape.experts_per_token}};
-    const qr_clamped_gate_args gate = {.n_rows = 1, .dim = 1, .stride = 1, .alpha = 1.0F, .limit = 1.0F};
-    const qr_backend *backend = model->context->backend;
-    const bool has_gate = model->shape.gate_limit == 0.0F || qr_supports_clamped_gate(backend, &gate, err);
-    if (has_gate && (model->expert_weights == NULL || qr_supports_route(backend, &args, err))) { return QRUN_OK; }
-    qr_error_prefix(err, model->folder);
-    return err != NULL ? err->status : QRUN_ERROR_UNSUPPORTED;
-}
-
 static qrun_status load(qrun_model *model, const qrun_model_params *params, qr_safetensors **opened, qr_error *err) {
     const qr_safetensors *source = *opened;
     qr_backend *backend = model->context->backend;
-    QR_RETURN_IF_ERROR(check_backend(model, err));
     QR_RETURN_IF_ERROR(check_memory(model, params, err));
     QR_RETURN_IF_ERROR(
         backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err));
