@@ -50,8 +50,10 @@ static qr_held_memory held_memory(const qrun_trainer *trainer) {
     const qr_optimizer_options *options = &trainer->settings.optimizer;
     qr_held_memory held = {0};
     if (p->values != NULL) {
-        held.device_bytes += qr_parameters_held_bytes(p) + qr_parameters_gradient_bytes(p) + p->lora.table_bytes +
-                             qr_lora_norms_bytes(p) + p->whole.override_bytes;
+        size_t *of_values = p->processor != NULL ? &held.host_bytes : &held.device_bytes;
+        held.device_bytes +=
+            qr_parameters_gradient_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes;
+        *of_values += qr_parameters_held_bytes(p) + qr_parameters_codes_bytes(p);
     }
     if (trainer->optimizer != NULL) {
         held.device_bytes += qr_optimizer_bytes(p, options);
