@@ -325,6 +325,12 @@ typedef struct qrun_model_params {
     bool shard_parameters; /* on several ranks (qrun_context_params): each holds a share of every layer's matrices. A
                               layer is gathered from all of them when it is due, the next one while it computes. For
                               trainers with `zero` 3 alone: results are the same to the bit */
+    /* Tensor parallelism: so many ranks (qrun_context_params, all of them) share every layer for generating. Each has
+     * a part of the heads, with their K/V pages, and of the rows of every other matrix but the embedding; answers are
+     * one rank's to the bit. All open the model and create a session alike. Rank 0 submits requests and gets events;
+     * the others call qrun_session_run, which follows rank 0 until it destroys its session. 0 and 1: not shared. */
+    int32_t tensor_parallel;
+    int32_t tensor_rank; /* of plans alone: whose plan it is */
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
     { .struct_size = sizeof(qrun_model_params) }
@@ -444,9 +450,10 @@ typedef struct qrun_plan_info {
     int64_t copied_bytes;        /* to and from what is offloaded */
     int64_t update_copied_bytes; /* the same in the update that ends a step */
     int32_t tile_rows;           /* of recomputed layers, as chosen; 0: all rows at a time */
-    /* Of a training run on several ranks (qrun_train_ranks): */
+    /* Of a training run on several ranks (qrun_train_ranks), or of a session of a model that they share: */
     int32_t rank;         /* whose plan this is */
-    int64_t sent_bytes;   /* that it sends to others in a step of grad_accum micro-batches */
+    int64_t sent_bytes;   /* that it sends to others in a step of grad_accum micro-batches, or for each token that a
+                             session computes, with its logits */
     int64_t ring_bytes;   /* that it would send if gradients were summed and parameters gathered around a ring */
     int64_t n_parameters; /* of the model, with any adapter's left out */
 } qrun_plan_info;

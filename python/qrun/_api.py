@@ -226,6 +226,8 @@ class ModelParams(Sized):
         ("offload_parameters", c_int),
         ("quant_embedding_int8", c_bool),
         ("shard_parameters", c_bool),
+        ("tensor_parallel", c_int32),
+        ("tensor_rank", c_int32),
     ]
 
 
@@ -864,6 +866,14 @@ class ModelOptions(TypedDict, total=False):
     # from all of them when it is due, the next one while it computes. For trainers with `zero` 3 alone: results
     # are the same to the bit
     shard_parameters: bool
+    # Tensor parallelism: so many ranks (qrun_context_params, all of them) share every layer for generating.
+    # Each has a part of the heads, with their K/V pages, and of the rows of every other matrix but the
+    # embedding; answers are one rank's to the bit. All open the model and create a session alike. Rank 0
+    # submits requests and gets events; the others call qrun_session_run, which follows rank 0 until it destroys
+    # its session. 0 and 1: not shared.
+    tensor_parallel: int
+    # of plans alone: whose plan it is
+    tensor_rank: int
 
 
 class SessionOptions(TypedDict, total=False):

@@ -172,7 +172,7 @@ enum { LEAST_TILE_ROWS = 128, MOST_TILE_DOUBLINGS = 6 };
 
 int64_t qr_trainer_least_tile_rows(const qrun_trainer *trainer, const qr_recompute_policy *policy) {
     const int64_t given = trainer->settings.tile_rows;
-    if (!qr_recompute_policy_takes_tiles(policy, trainer->model)) { return 0; }
+    if (!qr_recompute_policy_takes_tiles(policy)) { return 0; }
     if (given > 0) { return given; }
     return trainer->settings.batch_tokens > LEAST_TILE_ROWS ? LEAST_TILE_ROWS : 0; /* one tile would save nothing */
 }
@@ -218,13 +218,7 @@ static qrun_status check_policy(const qrun_trainer *trainer, const char *given, 
                        "full, every:N or auto",
                        given);
     }
-    if (rows == 0 || qr_recompute_policy_takes_tiles(policy, trainer->model)) { return QRUN_OK; }
-    if (trainer->model->shape.delta.n_layers > 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "`tile_rows=%lld` is not for this model: its layers of the gated delta rule carry a state along "
-                       "all rows; leave it out",
-                       rows);
-    }
+    if (rows == 0 || qr_recompute_policy_takes_tiles(policy)) { return QRUN_OK; }
     return qr_fail(
         err, QRUN_ERROR_ARGUMENT,
         "`tile_rows=%lld` is for layers that are computed again one by one; with `checkpointing=%s` they are "
