@@ -299,7 +299,8 @@ typedef bool (*qrun_progress_fn)(void *user, int64_t done, int64_t total);
 /* Where the matrices of a model's layers are held. Those that are offloaded come through two stages on the device, the
  * next layer's on their way while one computes; results are the same to the bit. Where the device has memory of its
  * own, they are held in host memory. On a processor they stay in the mapped folder, which must store them as they are
- * held (quantised, see qrun_quantize_folder). Its handler of SIGBUS stays while the model is open. */
+ * held (quantised, see qrun_quantize_folder), and its handler of SIGBUS stays while the model is open; those of a
+ * trainable model are in its memory once more. Training them needs offload_gradients. */
 typedef enum qrun_offload {
     QRUN_OFFLOAD_NONE = 0, /* on the device */
     QRUN_OFFLOAD_ALL = 1,
@@ -318,7 +319,7 @@ typedef struct qrun_model_params {
     qrun_progress_fn progress;
     void *progress_user;
     bool trainable; /* every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type */
-    qrun_offload offload_parameters; /* not with trainable */
+    qrun_offload offload_parameters;
     bool quant_embedding_int8; /* hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else
                                   they keep their own type. Not with trainable */
     bool shard_parameters; /* on several ranks (qrun_context_params): each holds a share of every layer's matrices. A
@@ -890,6 +891,9 @@ typedef struct qrun_train_memory {
     int64_t memory_bytes;      /* budget of device memory for everything, the context included; 0: what is free */
     const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
     bool offload_optimizer;    /* optimizer states in host memory, copied to the device in pieces during the update */
+    bool offload_gradients;    /* of `full`: gradients leave for host memory layer by layer of the backward pass. F32
+                                  weights and optimizer states are there too: the processor adds and updates, and sends
+                                  back what the model computes with. Needed for offload_parameters with `full` */
     bool offload_activations;  /* the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory:
                                   copied there after the forward pass, fetched ahead of the backward pass */
     int32_t tile_rows; /* rows that recomputed layers (checkpointing full or auto) have of all but attention at a

@@ -547,6 +547,7 @@ class TrainMemory(Structure):
         ("memory_bytes", c_int64),
         ("checkpointing", c_char_p),
         ("offload_optimizer", c_bool),
+        ("offload_gradients", c_bool),
         ("offload_activations", c_bool),
         ("tile_rows", c_int32),
     ]
@@ -857,7 +858,6 @@ class ModelOptions(TypedDict, total=False):
     memory_bytes: int
     # every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type
     trainable: bool
-    # not with trainable
     offload_parameters: Offload
     # hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else they keep their own
     # type. Not with trainable
@@ -1063,6 +1063,10 @@ class TrainOptions(TypedDict, total=False):
     checkpointing: str
     # optimizer states in host memory, copied to the device in pieces during the update
     offload_optimizer: bool
+    # of `full`: gradients leave for host memory layer by layer of the backward pass. F32 weights and optimizer
+    # states are there too: the processor adds and updates, and sends back what the model computes with. Needed
+    # for offload_parameters with `full`
+    offload_gradients: bool
     # the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory: copied there after the
     # forward pass, fetched ahead of the backward pass
     offload_activations: bool

@@ -257,7 +257,7 @@ static qrun_status fill_matrix(load_state *state, const qr_module *module, qr_er
     const bool staged = qr_layer_stream_has(state->model, module);
     if (staged && !qr_layer_stream_is_loaded(state->model)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(state->source == NULL ? randomise_matrix(state, module, err) : load_matrix(state, module, err));
-    return staged ? qr_layer_stream_keep(state->model, module, err) : QRUN_OK;
+    return staged ? qr_layer_stream_keep(state->model, module->layer, module->matrix, err) : QRUN_OK;
 }
 
 static qrun_status fill_module(void *arg, const qr_module *module, qr_error *err) {
@@ -441,23 +441,9 @@ static uint64_t hash_samples(const qr_safetensors *source) {
     return qr_hash_mix(hash);
 }
 
-/* A backend without the ops of experts says so before gigabytes are read. */
-static qrun_status check_backend(const qrun_model *model, qr_error *err) {
-    const qr_route_args args = {.routing = {.n_rows = 1,
-                                            .n_experts = (int32_t)model->shape.n_experts,
-                                            .top_k = (int32_t)model->shape.experts_per_token}};
-    const qr_clamped_gate_args gate = {.n_rows = 1, .dim = 1, .stride = 1, .alpha = 1.0F, .limit = 1.0F};
-    const qr_backend *backend = model->context->backend;
-    const bool has_gate = model->shape.gate_limit == 0.0F || qr_supports_clamped_gate(backend, &gate, err);
-    if (has_gate && (model->expert_weights == NULL || qr_supports_route(backend, &args, err))) { return QRUN_OK; }
-    qr_error_prefix(err, model->folder);
-    return err != NULL ? err->status : QRUN_ERROR_UNSUPPORTED;
-}
-
 static qrun_status load(qrun_model *model, const qrun_model_params *params, qr_safetensors **opened, qr_error *err) {
     const qr_safetensors *source = *opened;
     qr_backend *backend = model->context->backend;
-    QR_RETURN_IF_ERROR(check_backend(model, err));
     QR_RETURN_IF_ERROR(check_memory(model, params, err));
     QR_RETURN_IF_ERROR(
         backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err));
