@@ -91,6 +91,17 @@ for quant in nf4-dq int8; do
     same_answers "a folder in $quant" "2 4" --model "$work/llama-$quant"
 done
 
+# Every instruction set of this processor, and the order of sums that all have.
+sets=$(QRUN_FORCE_ISA=none "$QRUN" generate --model "$model" --prompt a 2>&1 | sed -n 's/.*: //p' | tr -d ',.')
+[ -z "${QRUN_SANITIZE:-}" ] || sets="" # they have been compared, and are slow then
+for isa in $sets; do
+    export QRUN_FORCE_ISA="$isa"
+    same_answers "Llama on $isa" 2 --model "$work/llama"
+    same_answers "Llama in BF16 on $isa" 4 --model "$work/llama" --quant bf16 --max-step-tokens 16
+done
+unset QRUN_FORCE_ISA
+same_answers "Llama in portable numerics" 2 --model "$work/llama" --numerics portable
+
 # ---- LoRA -------------------------------------------------------------------------------------------------------------
 
 for adapted in "" "--dora"; do
