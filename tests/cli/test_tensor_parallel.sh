@@ -102,6 +102,22 @@ done
 unset QRUN_FORCE_ISA
 same_answers "Llama in portable numerics" 2 --model "$work/llama" --numerics portable
 
+# The CUDA kernels, executed by the processor: one prompt, because that is slow.
+if [ -n "${QRUN_CUDA_LIBRARY_SIMT:-}" ] && [ -z "${QRUN_SANITIZE:-}" ]; then
+    export QRUN_CUDA_LIBRARY="$QRUN_CUDA_LIBRARY_SIMT"
+    for quant in bf16 nf4-dq; do
+        for n in 1 2; do
+            run generate --device cuda --threads 1 --model "$model" --quant $quant --prompt "Once upon" --max-tokens 6 \
+                --temperature 0 --logprobs 2 --json --max-sequences 2 --tensor-parallel $n
+            expect_code 0
+            answers_of "$work/out" >"$work/cuda-$n"
+        done
+        expect_out '"logprobs"'
+        expect_true "two ranks on CUDA in $quant: the same" cmp -s "$work/cuda-1" "$work/cuda-2"
+    done
+    unset QRUN_CUDA_LIBRARY
+fi
+
 # ---- LoRA -------------------------------------------------------------------------------------------------------------
 
 for adapted in "" "--dora"; do
