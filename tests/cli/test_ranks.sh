@@ -151,6 +151,22 @@ else
     echo "without mpirun or libqrun_mpi.so: MPI was not tested"
 fi
 
+# ---- Launched by srun, without MPI: what it sets ----
+
+port=$((port + 1))
+pids="" n_ranks=3
+for rank in 0 1 2; do
+    # shellcheck disable=SC2086
+    SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=$rank SLURM_LOCALID=$rank \
+        SLURM_STEP_NODELIST=127.0.0.1 MASTER_PORT=$port "$QRUN" finetune --threads 1 $lora --zero 2 --quiet \
+        --out "$work/srun" >"$work/out.$rank" 2>"$work/err.$rank" &
+    pids="$pids $!"
+done
+wait_ranks
+last="three tasks of a step of srun: qrun finetune $lora --zero 2"
+expect_silent_err
+expect_same "$work/lora-1" "$work/srun"
+
 # ---- What is refused ----
 
 WORLD_SIZE=2 run finetune --model "$model" --data "$work/train.jsonl" --out "$work/none"
