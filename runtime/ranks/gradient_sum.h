@@ -21,6 +21,7 @@ typedef struct qr_gradient_options {
     const qr_shards *shards; /* lent */
     bool stays;              /* a sum stays with the rank whose shard it is of */
     bool values_stay;        /* and so do the values of the parameters, once they are updated */
+    bool between_devices;    /* parts go from device to device (qr_collectives_are_linked), not through host memory */
 } qr_gradient_options;
 
 /* Of a chunk of the arena. */
