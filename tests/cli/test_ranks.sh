@@ -155,6 +155,14 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.
         mpirun --oversubscribe -n 3 "$QRUN" finetune --threads 1 $lora --zero 3 --quiet --out "$work/mpi3" >"$work/out" 2>"$work/err"
     code=$?
     expect_same "$work/lora-1" "$work/mpi3"
+    # As the launcher of another MPI would start it, which Open MPI does not know.
+    if mpirun --version 2>/dev/null | grep -q "Open MPI"; then
+        LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}detect_leaks=0" ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" \
+            PMI_SIZE=2 PMI_RANK=0 run finetune --threads 1 --model "$model" --data "$work/train.jsonl" --out "$work/none"
+        expect_code 3
+        expect_one_error_line
+        expect_err "mpi: the launcher started 2 processes, and MPI knows of 1"
+    fi
     OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 QRUN_MPI_LIBRARY=$work/none.so \
         run finetune --model "$model" --data "$work/train.jsonl" --out "$work/none"
     expect_code 3
