@@ -5,18 +5,20 @@
 
 #include "kernels/cuda/device/state.cuh"
 
-extern "C" {
-#include "base/random.h"
-}
-
 bool qr_device_link_searches(const qr_device *) { return true; }
+
+/* FNV-1a, as base/random.h has it, which nvcc does not take. */
+static uint64_t hash_text(uint64_t hash, const char *text) {
+    for (; *text != '\0'; text++) { hash = (hash ^ static_cast<unsigned char>(*text)) * UINT64_C(0x100000001B3); }
+    return hash;
+}
 
 /* The bus is named alike in all processes, whatever CUDA_VISIBLE_DEVICES leaves of it. */
 uint64_t qr_device_link_id(const qr_device *device) {
     char place[128] = "", bus_id[32] = "";
     (void)gethostname(place, sizeof place - 1);
     if (cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device->index) != cudaSuccess) { cudaGetLastError(); }
-    return qr_hash_words(qr_hash_words(QR_HASH_START, place, strlen(place)), bus_id, strlen(bus_id));
+    return hash_text(hash_text(UINT64_C(0xCBF29CE484222325), place), bus_id);
 }
 
 qr_cuda_nccl *&qr_device_link_state(qr_device *device) { return device->link_state; }
