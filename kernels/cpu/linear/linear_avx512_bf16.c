@@ -37,15 +37,14 @@ static inline int decode_row_count(const int n_x) { return n_x == 1 ? 16 : n_x =
 /* 128 (or the last 64) columns of n_rows rows of a group times n_x rows of x: 16 accumulators stay in registers, a
  * row's codes become values and meet x without touching memory. */
 QR_INLINE void decode_run(__m512 acc[DECODE_ACCUMULATORS], const uint8_t *codes, const float *scales, const uint16_t *x,
-                          int64_t x_stride, const int n_x, const bool half) {
-    const __m512 code = _mm512_loadu_ps(qr_nf4_code);
+                          int64_t x_stride, const int n_x, const bool half, const bool is_mxfp4) {
+    const __m512 code = code_values(is_mxfp4);
     const int n_rows = decode_row_count(n_x), n_steps = half ? 2 : 4;
     QR_UNROLL for (int r = 0; r < n_rows; r++) {
         const uint8_t *run = codes + r * (half ? 32 : 64);
-        const float *scale = scales + r * (K_BLOCK / 64);
         __m512i v[4];
         _mm_prefetch(run + PREFETCH_BYTES, _MM_HINT_T0);
-        nf4_values(half ? nf4_words_half(run) : nf4_words(run), code, scale[0], half ? scale[0] : scale[1], v);
+        run_values(run, code, scales + r * (K_BLOCK / qr_cpu_scale_cols_of(is_mxfp4)), half, is_mxfp4, v);
         QR_UNROLL for (int step = 0; step < n_steps; step++) {
             QR_UNROLL for (int i = 0; i < n_x; i++) {
                 acc[r * n_x + i] =
@@ -57,25 +56,25 @@ QR_INLINE void decode_run(__m512 acc[DECODE_ACCUMULATORS], const uint8_t *codes,
 
 /* One K block of the rows from `row` on. */
 QR_INLINE void decode_block(const qr_cpu_panel *panel, const nf4_map *map, const qr_cpu_product *product, int64_t row,
-                            int64_t k0, const int n_x) {
-    const int n_rows = decode_row_count(n_x);
+                            int64_t k0, const int n_x, const bool is_mxfp4) {
+    const int n_rows = decode_row_count(n_x), scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
     const int64_t n_k = qr_min(product->n_k - k0, K_BLOCK);
     qr_cpu_panel block = *panel, *p = &block;
     block.k = k0;
     block.n_k = n_k;
     const uint16_t *x = (const uint16_t *)product->x + k0;
-    float scales[DECODE_ACCUMULATORS * (K_BLOCK / 64)];
+    float scales[DECODE_ACCUMULATORS * (K_BLOCK / QR_CPU_MXFP4_SCALE_COLS)];
     __m512 acc[DECODE_ACCUMULATORS];
     QR_UNROLL for (int a = 0; a < DECODE_ACCUMULATORS; a++) { acc[a] = _mm512_setzero_ps(); }
-    nf4_panel_scales(map, p, row, n_rows, scales, K_BLOCK / 64);
+    panel_scales_of(map, p, row, n_rows, is_mxfp4, scales, K_BLOCK / scale_cols);
     int64_t k = 0;
     for (; k + 128 <= n_k; k += 128) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / 64, x + k, product->x_stride,
-                   n_x, false);
+        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / scale_cols, x + k,
+                   product->x_stride, n_x, false, is_mxfp4);
     }
     if (k < n_k) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / 64, x + k, product->x_stride,
-                   n_x, true);
+        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / scale_cols, x + k,
+                   product->x_stride, n_x, true, is_mxfp4);
     }
     for (int i = 0; i < n_x; i++) {
         for (int r = 0; r < n_rows; r += 4) {
@@ -86,11 +85,13 @@ QR_INLINE void decode_block(const qr_cpu_panel *panel, const nf4_map *map, const
     }
 }
 
-QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x) {
+QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x, const bool is_mxfp4) {
     nf4_map map;
-    nf4_map_split(&map);
+    if (!is_mxfp4) { nf4_map_split(&map); }
     for (int64_t row = 0; row < p->n_rows; row += decode_row_count(n_x)) {
-        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) { decode_block(p, &map, product, p->row + row, k, n_x); }
+        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
+            decode_block(p, &map, product, p->row + row, k, n_x, is_mxfp4);
+        }
     }
 }
 
@@ -124,13 +125,15 @@ QR_INLINE void decode_stored_rows(const qr_cpu_panel *p, const qr_cpu_product *p
 }
 
 static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
-    const bool nf4 = p->layout->kind == QR_CPU_NF4_GROUPS;
     const qr_weight_format format = p->weight->desc.format;
-    if (!nf4 && format != QR_WEIGHT_INT8 && format != QR_WEIGHT_BF16) { return false; }
+    const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS, mxfp4 = groups && format == QR_WEIGHT_MXFP4;
+    if (!groups && format != QR_WEIGHT_INT8 && format != QR_WEIGHT_BF16) { return false; }
 #define CASE(n)                                                      \
     case n:                                                          \
-        if (nf4) {                                                   \
-            decode_rows(p, product, n);                              \
+        if (mxfp4) {                                                 \
+            decode_rows(p, product, n, true);                        \
+        } else if (groups) {                                         \
+            decode_rows(p, product, n, false);                       \
         } else if (format == QR_WEIGHT_INT8) {                       \
             decode_stored_rows(p, product, int8_values, 1, n);       \
         } else {                                                     \

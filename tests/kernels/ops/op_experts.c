@@ -251,6 +251,11 @@ static const matrices_shape shapes[] = {
     {QR_WEIGHT_NF4_DQ, 64, 64, 192, QR_DTYPE_BF16, 1, 7, 3, true},
     {QR_WEIGHT_NF4_DQ, 64, 70, 64, QR_DTYPE_BF16, 150, 3, 1, true},
     {QR_WEIGHT_NF4_DQ, 64, 17, 64, QR_DTYPE_F16, 12, 13, 4, false},
+    {QR_WEIGHT_MXFP4, 0, 48, 96, QR_DTYPE_F32, 6, 7, 3, false},
+    {QR_WEIGHT_MXFP4, 0, 33, 128, QR_DTYPE_BF16, 40, 7, 3, true},
+    {QR_WEIGHT_MXFP4, 0, 64, 192, QR_DTYPE_BF16, 1, 7, 3, true},
+    {QR_WEIGHT_MXFP4, 0, 70, 32, QR_DTYPE_BF16, 150, 3, 1, true},
+    {QR_WEIGHT_MXFP4, 0, 17, 320, QR_DTYPE_F16, 12, 13, 4, false},
 };
 
 void test_op_expert_linear(void) {

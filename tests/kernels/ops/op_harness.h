@@ -108,6 +108,8 @@ typedef struct op_case {
 
 void op_check_case(const op_case *c, qr_dtype dtype);
 bool op_device_is_cuda(const op_device *device);
+/* Whether all devices compute with matrices in a format; only MXFP4 may be without, on CUDA. */
+bool op_format_is_held(qr_weight_format format);
 /* That CUDA backends refuse these arguments, with a message that contains `words`. Nothing is read through them. */
 void op_check_refused(qr_op op, const void *args, const char *words);
 
