@@ -34,8 +34,8 @@ const option model_option_table[N_MODEL_OPTIONS] = {
              "downloaded."},
     {.name = "quant", .kind = OPTION_CHOICE, .choices = quant_choices, INTO(engine_options, model.quant),
      .help = "Format of the linear layers in memory. Default: auto, which keeps a folder that is stored quantised "
-             "as it is (mxfp4 of gpt-oss, too) and otherwise uses nf4-dq (4.13 bits per weight). mixed: of folders that "
-             "'qrun quantize' wrote so."},
+             "as it is (mxfp4 of gpt-oss, too) and otherwise uses nf4-dq (4.13 bits per weight). mixed: of folders "
+             "that 'qrun quantize' wrote so."},
     {.name = "quant-head", .kind = OPTION_CHOICE, .choices = heads, INTO(engine_options, model.quant_head_int8),
      .help = "The output head (and an embedding tied to it): kept in its own type, or held in INT8, which makes "
              "decoding of small models faster. Default: keep."},

@@ -151,7 +151,8 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = path;
     params.dtype = options->dtype;
-    const bool quantised = strstr(path, "nf4") != NULL || strstr(path, "mxfp4") != NULL;
+    const char *base = text_of(entry, "base_folder");
+    const bool quantised = strstr(base, "nf4") != NULL || strstr(base, "mxfp4") != NULL;
     params.quant = quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
     if (training_is_full(entry)) { params.trainable = true, params.quant = QRUN_QUANT_AUTO; }
     qrun_status status = qrun_model_open(context, &params, &f->model, &err);
