@@ -199,7 +199,7 @@ static void test_gpt_oss_nf4_dq(void) {
     run_model("models/gpt-oss", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
 static void test_gpt_oss_mxfp4(void) {
-    run_model("models/gpt-oss-mxfp4", QRUN_QUANT_MXFP4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+    run_model("models/gpt-oss-mxfp4", QRUN_QUANT_AUTO, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
 static void test_qwen2_moe_nf4(void) {
     run_model("models/qwen2-moe", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);

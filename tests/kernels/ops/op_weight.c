@@ -114,8 +114,8 @@ bool op_format_is_held(qr_weight_format format) {
     for (int d = 0; d < op_everything.n_devices; d++) {
         const qr_backend *backend = op_everything.devices[d].backends[0];
         if (backend->weight_bytes(backend, &desc) > 0) { continue; }
-        CHECK_MSG(format == QR_WEIGHT_MXFP4 && op_device_is_cuda(&op_everything.devices[d]), "%s holds no %s",
-                  backend->isa, qr_weight_format_name(format));
+        CHECK_MSG(format == QR_WEIGHT_MXFP4 && strcmp(backend->name, "cuda") == 0, "%s holds no %s", backend->isa,
+                  qr_weight_format_name(format));
         return false;
     }
     return true;
