@@ -1,4 +1,5 @@
-/* Writing a model folder with its linear layers quantised, as transformers with bitsandbytes stores them.
+/* Writing a model folder with its linear layers quantised, as transformers with bitsandbytes stores them. A table of
+ * tokens in INT8 has the layout of a linear layer in INT8.
  *
  * In the file format every tensor's size precedes the data, and large elements precede small ones. So a matrix is
  * quantised twice: for its scales, and again when its codes are written. That costs time but no memory: at most one
@@ -62,6 +63,16 @@ static qrun_status check_params(const qrun_quantize_params *params, qr_weight_fo
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`quant=mixed` and `mixed`, what was measured for it, go together: one of them is missing");
     }
+    if (params->mixed != NULL && params->quant_embedding_int8) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`quant=mixed` has a budget for tables in their own type, so `quant_embedding_int8` does not go "
+                       "with it; give it when the folder is opened");
+    }
+    if (params->quant == QRUN_QUANT_MXFP4 && params->quant_embedding_int8) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`quant=mxfp4` copies a folder as it is, so `quant_embedding_int8` does not go with it; give it "
+                       "when the folder is opened");
+    }
     const qrun_quant most = params->quant == QRUN_QUANT_MIXED ? QRUN_QUANT_NF4_DQ : params->quant;
     if (qr_quant_to_format(most, format) && !qr_weight_is_plain(*format)) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4, int8, mxfp4 and mixed can",
@@ -97,9 +108,15 @@ static bool is_quantised(const qr_module *module) {
     return module->matrix != NULL && qr_role_is_quantised(module->role);
 }
 
+/* A table of tokens that is held in INT8 when it is asked for at load (`quant_embedding_int8`). */
+static bool is_int8_table(const folder_job *job, const qr_module *module) {
+    const bool is_of_tokens = module->role == QR_ROLE_EMBEDDING || module->role == QR_ROLE_INPUTS_EMBEDDING;
+    return job->params->quant_embedding_int8 && module->matrix != NULL && is_of_tokens;
+}
+
 static qrun_status count_matrix(void *arg, const qr_module *module, qr_error *err) {
     (void)err;
-    *(size_t *)arg += is_quantised(module);
+    *(size_t *)arg += module->matrix != NULL;
     return QRUN_OK;
 }
 
@@ -122,10 +139,13 @@ static qrun_status collect_matrix(void *arg, const qr_module *module, qr_error *
     const qr_folder_copy *copy = &job->copy;
     if (module->matrix == NULL || qr_module_is_tied_head(&copy->model, module) || copies_mxfp4(job)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_module_find_stored(&copy->model, copy->source, module, &stored, err));
-    if (!is_quantised(module)) { return refuse_packed_table(&stored, err); }
+    const bool is_table = is_int8_table(job, module);
+    if (!is_quantised(module) && !is_table) { return refuse_packed_table(&stored, err); }
     if (!qr_stored_can_decode(&stored)) { return refuse_quantised(job, err); }
     const qrun_mixed *mixed = job->params->mixed;
-    const qr_weight_format format = mixed != NULL ? qr_mixed_format(mixed, module->role, module->layer) : job->format;
+    const qr_weight_format format = is_table        ? QR_WEIGHT_INT8
+                                    : mixed != NULL ? qr_mixed_format(mixed, module->role, module->layer)
+                                                    : job->format;
     if (is_kept_whole(&stored, format)) { return QRUN_OK; }
     if (qr_weight_is_plain(format) && qr_model_is_transposed(&copy->model, module->role)) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
@@ -237,7 +257,7 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
     qr_host_weight_free(&job->host);
     qrun_context *context = job->copy.model.context;
     const qr_stored_weight *stored = &matrix->stored;
-    const qr_row_source rows = qr_stored_rows(stored, job->copy.model.family->transposed);
+    const qr_row_source rows = qr_stored_rows(stored, qr_model_is_transposed(&job->copy.model, matrix->role));
     qr_compute_lock(context);
     const qrun_status status =
         qr_weight_quantize_host(context->backend, &matrix->desc, &rows, stored->codes->name, &job->host, err);

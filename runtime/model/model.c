@@ -417,6 +417,22 @@ static qrun_status check_alike(const qrun_model *model, const qr_module *module,
                    qr_weight_format_name(first->format));
 }
 
+/* Tables of tokens are read in INT8, which rows can be taken of one by one. */
+static qrun_status check_quantised_table(const describe_state *state, const qr_module *module,
+                                         const qr_stored_weight *stored, qr_error *err) {
+    const bool is_of_tokens = module->role == QR_ROLE_EMBEDDING || module->role == QR_ROLE_INPUTS_EMBEDDING;
+    if (!is_of_tokens || stored->desc.format != QR_WEIGHT_INT8) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: is stored as %s; embeddings can be read in INT8, with a scale for each token, or "
+                       "unquantised",
+                       stored->codes->name, qr_weight_format_name(stored->desc.format));
+    }
+    if (!state->options->trainable) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: is stored as int8, and full fine-tuning changes every weight; take the original model",
+                   stored->codes->name);
+}
+
 /* A linear layer keeps the format that a prequantised folder stores it in: quantised, or plain where the folder did not
  * quantise it (its llm_int8_skip_modules, or all but experts in MXFP4). Tables and routers keep their own type. */
 static qrun_status describe_matrix(const describe_state *state, const qr_module *module, qr_error *err) {
@@ -429,7 +445,7 @@ static qrun_status describe_matrix(const describe_state *state, const qr_module 
         QR_RETURN_IF_ERROR(qr_module_find_stored(model, state->source, module, &stored, err));
         const bool is_plain = qr_weight_is_plain(stored.desc.format);
         if (!is_plain && module->role < QR_ROLE_Q && module->role != QR_ROLE_HEAD) {
-            return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a quantised embedding cannot be read", stored.codes->name);
+            QR_RETURN_IF_ERROR(check_quantised_table(state, module, &stored, err));
         }
         if (is_linear ? !qr_stored_can_decode(&stored) || model->prequantized : !state->options->trainable) {
             set_format(desc, stored.desc.format, stored.desc.block);

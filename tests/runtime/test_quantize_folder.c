@@ -368,6 +368,12 @@ static void test_refusals(void) {
     qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
     params.struct_size = 3;
     CHECK_INT(qrun_quantize_folder(context, &params, NULL), QRUN_ERROR_ARGUMENT);
+    params = (qrun_quantize_params)QRUN_QUANTIZE_PARAMS_INIT;
+    params.path = MODELS "gpt-oss-mxfp4", params.out = out;
+    params.quant = QRUN_QUANT_MXFP4, params.quant_embedding_int8 = true;
+    error = (qrun_error)QRUN_ERROR_INIT;
+    CHECK_INT(qrun_quantize_folder(context, &params, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "does not go with it") != NULL, "%s", error.message);
 }
 
 static void test_progress_and_cancelling(void) {
