@@ -275,14 +275,15 @@ QRUN_API qrun_status qrun_context_timeline_get(qrun_context *context, qrun_timel
 typedef struct qrun_model qrun_model;
 
 typedef enum qrun_quant {
-    QRUN_QUANT_AUTO = 0, /* a folder quantised by bitsandbytes as it is; else QRUN_QUANT_NF4_DQ */
+    QRUN_QUANT_AUTO = 0, /* a folder quantised by bitsandbytes, and one in MXFP4, as it is; else QRUN_QUANT_NF4_DQ */
     QRUN_QUANT_F32 = 1,
     QRUN_QUANT_BF16 = 2,
     QRUN_QUANT_INT8 = 3,   /* row-wise, as LLM.int8 stores it */
     QRUN_QUANT_NF4 = 4,    /* 4.5 bits per weight */
     QRUN_QUANT_NF4_DQ = 5, /* double-quantised: 4.13 bits per weight */
     QRUN_QUANT_F16 = 6,
-    QRUN_QUANT_MIXED = 7 /* NF4_DQ, and 8 or 16 bits where that loses most: of folders written so (qrun_mixed) */
+    QRUN_QUANT_MIXED = 7, /* NF4_DQ, and 8 or 16 bits where that loses most: of folders written so (qrun_mixed) */
+    QRUN_QUANT_MXFP4 = 8  /* of folders stored so (gpt-oss): experts as they are, 4.25 bits per weight, others plain */
 } qrun_quant;
 
 /* Sums are F32 in all of them. F16 overflows at 65504: what does not fit becomes infinite and, later, NaN. */

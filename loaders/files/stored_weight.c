@@ -244,7 +244,7 @@ static qrun_status find_packed_slice(const qr_safetensors *file, const qr_stack 
     (void)snprintf(scales, sizeof scales, "%s%s", stack->name, is_mxfp4 ? MXFP4_SCALES : "_scale_inv");
     QR_RETURN_IF_ERROR(qr_packed_weight_find(file, packing, stored->codes, scales, stack->n_parts * rows, cols, expert,
                                              &stored->packed, err));
-    stored->desc.format = QR_WEIGHT_BF16;
+    stored->desc.format = is_mxfp4 ? QR_WEIGHT_MXFP4 : QR_WEIGHT_BF16;
     stored->packed.first_row = stack->in_turn ? part : part * rows;
     stored->packed.row_step = stack->in_turn ? stack->n_parts : 1;
     return QRUN_OK;

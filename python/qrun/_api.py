@@ -23,8 +23,8 @@ STATUS = {"OK": 0, "ERROR_ARGUMENT": -1, "ERROR_NOT_FOUND": -2, "ERROR_IO": -3, 
 NUMERICS = {"fastest": 0, "portable": 1}
 Numerics = Literal["fastest", "portable"]
 
-QUANT = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3, "nf4": 4, "nf4-dq": 5, "f16": 6, "mixed": 7}
-Quant = Literal["auto", "f32", "bf16", "int8", "nf4", "nf4-dq", "f16", "mixed"]
+QUANT = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3, "nf4": 4, "nf4-dq": 5, "f16": 6, "mixed": 7, "mxfp4": 8}
+Quant = Literal["auto", "f32", "bf16", "int8", "nf4", "nf4-dq", "f16", "mixed", "mxfp4"]
 
 DTYPE = {"bf16": 0, "f32": 1, "f16": 2}
 Dtype = Literal["bf16", "f32", "f16"]
