@@ -108,7 +108,7 @@ static qrun_status read_slurm(qr_launch *launch, qr_error *err) {
         (int)n);
 }
 
-/* Whether the step was started for MPI (srun --mpi=pmix or pmi2). */
+/* Whether the step was started for MPI, by PMIx or PMI-2. */
 static bool has_pmi(void) {
     return getenv("PMIX_RANK") != NULL || getenv("PMI_RANK") != NULL || getenv("OMPI_COMM_WORLD_RANK") != NULL;
 }
