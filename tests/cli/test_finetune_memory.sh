@@ -230,6 +230,10 @@ expect_code 0
 expect_out "--offload gradients,parameters"
 expect_out "all of these"
 
+run finetune --shape llama-3.2-1b --plan --full --seq-len 512 --device-memory rtx-3060
+expect_code 6
+expect_out "--offload gradients"
+
 # Tiles of rows: the same adapter, in less memory.
 run finetune --model "$work/q" --data "$work/train.jsonl" --max-steps 2 --seq-len 64 --checkpointing full \
     --tile-rows 16 --out "$work/tiles" --json
