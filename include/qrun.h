@@ -892,8 +892,8 @@ typedef struct qrun_train_memory {
     const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
     bool offload_optimizer;    /* optimizer states in host memory, copied to the device in pieces during the update */
     bool offload_gradients;    /* of `full`: gradients leave for host memory layer by layer of the backward pass. F32
-                                  weights and optimizer states are there too: the processor adds and updates, and sends
-                                  back what the model computes with. Needed for offload_parameters with `full` */
+                                  weights and optimizer states are there too: the processor updates, and sends back
+                                  what the model computes with. Needed for offload_parameters with `full` */
     bool offload_activations;  /* the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory:
                                   copied there after the forward pass, fetched ahead of the backward pass */
     int32_t tile_rows; /* rows that recomputed layers (checkpointing full or auto) have of all but attention at a

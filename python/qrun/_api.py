@@ -1067,8 +1067,8 @@ class TrainOptions(TypedDict, total=False):
     # optimizer states in host memory, copied to the device in pieces during the update
     offload_optimizer: bool
     # of `full`: gradients leave for host memory layer by layer of the backward pass. F32 weights and optimizer
-    # states are there too: the processor adds and updates, and sends back what the model computes with. Needed
-    # for offload_parameters with `full`
+    # states are there too: the processor updates, and sends back what the model computes with. Needed for
+    # offload_parameters with `full`
     offload_gradients: bool
     # the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory: copied there after the
     # forward pass, fetched ahead of the backward pass

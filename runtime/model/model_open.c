@@ -407,7 +407,7 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         owner = "the GPU has free";
     }
     const size_t host_bytes = memory.is_separate ? 0 : qr_layer_stream_host_bytes(model);
-    const int64_t n_bytes = (int64_t)(model->weight_bytes + host_bytes);
+    const int64_t n_bytes = (int64_t)(model->weight_bytes + qr_layer_stream_device_bytes(model) + host_bytes);
     if (n_bytes <= limit) { return QRUN_OK; }
     char advice[128] = "give more memory";
     const qr_options_text smaller = qr_model_smaller_options(model);

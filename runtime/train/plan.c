@@ -24,7 +24,8 @@ static int32_t find_fullest(const qr_parameters *p, qr_shards *shards, const qr_
         shards->rank = r;
         qr_layer_stream_plan_rank(model, r);
         const size_t n_bytes = qr_optimizer_bytes(p, optimizer) + qr_optimizer_host_bytes(p, optimizer) +
-                               qr_gradient_sum_bytes(gradients) + qr_layer_stream_host_bytes(model);
+                               qr_gradient_sum_bytes(gradients) + qr_layer_stream_host_bytes(model) +
+                               qr_layer_stream_device_bytes(model);
         if (n_bytes > most) { most = n_bytes, fullest = r; }
     }
     return fullest;
@@ -35,6 +36,12 @@ bool qr_trainer_shards_values(const qrun_trainer *trainer) {
     return s->zero == 3 && s->n_ranks > 1 && s->whole.full;
 }
 
+/* A plan for ranks that are not there takes it that they are like this one. */
+static bool links_devices(const qrun_trainer *trainer) {
+    const qrun_context *context = trainer->model->context;
+    return trainer->settings.n_ranks > 1 && qr_collectives_are_linked(context->ranks, context->backend);
+}
+
 void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_shards *shards,
                       qr_gradient_options *gradients, qr_optimizer_options *optimizer) {
     const qr_train_settings *s = &trainer->settings;
@@ -43,6 +50,7 @@ void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_sh
                                        .shards = shards,
                                        .stays = stays,
                                        .values_stay = qr_trainer_shards_values(trainer),
+                                       .between_devices = links_devices(trainer),
                                        .host_floats = p->processor != NULL ? p->n_floats : 0,
                                        .place_floats = p->place_floats};
     *optimizer = s->optimizer;
@@ -67,7 +75,8 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     QR_RETURN_IF_ERROR(qr_update_plan(p, &optimizer, &scratch_bytes, &copied_bytes, err));
     qr_plan_init(plan);
     qr_plan_set_device(plan, &trainer->memory);
-    plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
+    plan->entries[QR_PLAN_WEIGHTS].bytes =
+        (int64_t)(trainer->model->weight_bytes + qr_layer_stream_device_bytes(trainer->model));
     const bool on_host = p->processor != NULL;
     const size_t held_bytes = qr_parameters_held_bytes(p) + qr_parameters_codes_bytes(p);
     plan->entries[QR_PLAN_ADAPTERS].bytes =
@@ -119,7 +128,8 @@ static void name_policy(qrun_trainer *trainer, const char *given) {
 static qr_train_budget budget_of(const qrun_trainer *trainer, int64_t given_bytes) {
     const qr_device_memory *memory = &trainer->memory;
     const size_t host_bytes = memory->is_separate ? 0 : qr_layer_stream_host_bytes(trainer->model);
-    const int64_t standing = (int64_t)(trainer->model->weight_bytes + host_bytes) + qr_device_memory_context(memory);
+    const size_t device_bytes = trainer->model->weight_bytes + qr_layer_stream_device_bytes(trainer->model);
+    const int64_t standing = (int64_t)(device_bytes + host_bytes) + qr_device_memory_context(memory);
     const int64_t unasked = standing + qr_device_memory_for_training(memory);
     qr_train_budget budget = {
         .bytes = given_bytes > 0 ? given_bytes : unasked, .given = given_bytes > 0, .host_bytes = INT64_MAX};
@@ -233,7 +243,8 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     if (trainer->model->weight_memory == NULL) { /* a plan alone */
         const bool separate = trainer->memory.is_separate;
         const size_t host_bytes = separate ? 0 : qr_layer_stream_host_bytes(trainer->model);
-        qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes + host_bytes);
+        qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes +
+                                                       qr_layer_stream_device_bytes(trainer->model) + host_bytes);
     }
     QR_RETURN_IF_ERROR(qr_recompute_policy_parse(given, trainer->model->shape.n_layers, &trainer->policy, err));
     trainer->policy.offload = params->memory.offload_activations;

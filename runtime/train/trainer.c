@@ -186,11 +186,6 @@ static qrun_status check_shards(const qrun_trainer *trainer, qr_error *err) {
                        sharded ? "a model opened with `shard_parameters` is trained with `zero=3`"
                                : "`zero=3` needs a model opened with `shard_parameters`");
     }
-    if (wanted && s->lora.dora) {
-        return qr_fail(
-            err, QRUN_ERROR_UNSUPPORTED,
-            "`zero=3` has no DoRA, whose norms need all weights at once; take `zero=2`, or leave `dora` out");
-    }
     return QRUN_OK;
 }
 
@@ -213,6 +208,10 @@ static qrun_status prepare_together(qrun_trainer *trainer, const qrun_train_para
     if (!qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
     QR_RETURN_IF_ERROR(qr_agree(ranks, status, err));
     QR_RETURN_IF_ERROR(qr_trainer_compare_ranks(trainer, err));
+    if (trainer->state.step == 0 && trainer->settings.adapter == NULL) {
+        status = qr_train_pass_put_magnitudes(trainer->pass, err);
+        QR_RETURN_IF_ERROR(qr_agree(ranks, status, err));
+    }
     trainer->joined = true;
     return QRUN_OK;
 }
