@@ -223,7 +223,8 @@ static void check_matrices(const matrices_shape *s, bool backward, bool accumula
     const uint64_t stream = (uint64_t)(s->rows * 10007 + s->cols * 31 + s->n_rows);
     const choices chosen = choose(s->n_rows, s->n_experts, s->top_k, stream);
     const int64_t n_pairs = s->n_rows * s->top_k;
-    op_weight *weights[MOST_EXPERTS];
+    REQUIRE(s->n_experts > 0);
+    op_weight *weights[MOST_EXPERTS] = {NULL};
     for (int32_t e = 0; e < s->n_experts; e++) {
         const qr_weight_desc desc = {.format = s->format, .block = s->block, .rows = s->rows, .cols = s->cols};
         weights[e] = op_weight_create(desc, stream + 100 + (uint64_t)e);
@@ -306,7 +307,8 @@ static void run_linear(qr_backend *backend, const matrices_case *c, int32_t expe
 /* A slot has the bits of linear's row. */
 static void check_bits_of_linear(const matrices_shape *s) {
     const choices chosen = choose(s->n_rows, s->n_experts, s->top_k, 5);
-    op_weight *weights[MOST_EXPERTS];
+    REQUIRE(s->n_experts > 0);
+    op_weight *weights[MOST_EXPERTS] = {NULL};
     for (int32_t e = 0; e < s->n_experts; e++) {
         const qr_weight_desc desc = {.format = s->format, .block = s->block, .rows = s->rows, .cols = s->cols};
         weights[e] = op_weight_create(desc, 200 + (uint64_t)e);
