@@ -85,7 +85,7 @@ typedef struct stored_check {
     const char *other; /* a matrix that is stored in another format than it is held in; NULL: there is none */
 } stored_check;
 
-/* Whether the rows of a plain matrix lie one after the other as they are. */
+/* Whether the rows of a matrix lie one after the other as they are. */
 static bool is_as_held(const qr_stored_weight *stored) {
     return stored->packed.kind == QR_PACKING_NONE && stored->wide_rows == 0 && stored->first_row == 0 &&
            stored->row_step <= 1 && stored->codes->head_dim == 0 && !qr_dtype_is_blocks(stored->codes->dtype);
@@ -96,8 +96,7 @@ static qrun_status check_stored(void *arg, const qr_module *module, qr_error *er
     qr_stored_weight stored;
     if (!qr_layer_stream_has(check->model, module) || check->other != NULL) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_module_find_stored(check->model, check->source, module, &stored, err));
-    const bool same = stored.desc.format == module->matrix->desc.format &&
-                      (!qr_weight_is_plain(stored.desc.format) || is_as_held(&stored)) &&
+    const bool same = stored.desc.format == module->matrix->desc.format && is_as_held(&stored) &&
                       !qr_model_is_transposed(check->model, module->role);
     if (!same) { check->other = stored.codes->name; }
     return QRUN_OK;

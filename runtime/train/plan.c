@@ -215,7 +215,7 @@ static qrun_status choose_policy(kept_search *search, bool *fits, qr_error *err)
         policy->n = qr_max(n_kept, 0);
     }
     QR_RETURN_IF_ERROR(plan_kept(search, policy->n, fits, err));
-    return *fits || !takes_tiles ? QRUN_OK : choose_tiles(search, fits, err);
+    return *fits || !takes_tiles || trainer->wanted.fixes_tiles ? QRUN_OK : choose_tiles(search, fits, err);
 }
 
 /* What goes with the policy. */
@@ -238,6 +238,7 @@ static qrun_status check_policy(const qrun_trainer *trainer, const char *given, 
 
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const char *given = params->memory.checkpointing != NULL ? params->memory.checkpointing : "auto";
+    qr_wanted_memory *wanted = &trainer->wanted;
     QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context, &trainer->memory, err));
     if (trainer->model->weight_memory == NULL) { /* a plan alone */
         const bool separate = trainer->memory.is_separate;
@@ -248,7 +249,12 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     QR_RETURN_IF_ERROR(qr_recompute_policy_parse(given, trainer->model->shape.n_layers, &trainer->policy, err));
     trainer->policy.offload = params->memory.offload_activations;
     QR_RETURN_IF_ERROR(check_policy(trainer, given, err));
-    trainer->budget = budget_of(trainer, params->memory.memory_bytes);
+    *wanted = (qr_wanted_memory){.bytes = params->memory.memory_bytes,
+                                 .policy = trainer->policy,
+                                 .tile_rows = trainer->settings.tile_rows,
+                                 .offload_optimizer = trainer->settings.optimizer.offload};
+    (void)snprintf(wanted->policy_name, sizeof wanted->policy_name, "%s", given);
+    trainer->budget = budget_of(trainer, wanted->bytes);
     kept_search search = {trainer, given};
     bool fits = false;
     if (trainer->has_led_policy) {
@@ -257,5 +263,53 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     } else {
         QR_RETURN_IF_ERROR(choose_policy(&search, &fits, err));
     }
+    wanted->settled_rows = trainer->policy.tile_rows;
     return fits ? QRUN_OK : qr_trainer_refuse_memory(trainer, err);
+}
+
+/* ---- Planned anew ------------------------------------------------------------------------------------------------ */
+
+/* What may be given up, one after the other: each time some speed, and never a bit of the result. */
+static const struct {
+    bool recomputes; /* as many layers as have to be, in tiles where that helps */
+    bool offloads_inputs, offloads_states;
+} concessions[] = {{false, false, false}, {true, false, false}, {true, true, false}, {true, true, true}};
+
+static qrun_status plan_concession(qrun_trainer *trainer, size_t i, bool *fits, qr_error *err) {
+    const qr_wanted_memory *wanted = &trainer->wanted;
+    const bool recomputes = concessions[i].recomputes && wanted->policy.kind != QR_RECOMPUTE_AUTO;
+    kept_search search = {trainer, wanted->policy_name};
+    trainer->policy = recomputes ? (qr_recompute_policy){.kind = QR_RECOMPUTE_AUTO} : wanted->policy;
+    trainer->policy.offload = wanted->policy.offload || concessions[i].offloads_inputs;
+    trainer->settings.tile_rows = wanted->fixes_tiles         ? wanted->settled_rows
+                                  : concessions[i].recomputes ? 0
+                                                              : wanted->tile_rows;
+    trainer->settings.optimizer.offload = wanted->offload_optimizer || concessions[i].offloads_states;
+    return choose_policy(&search, fits, err);
+}
+
+qrun_status qr_trainer_plan_again(qrun_trainer *trainer, const qr_held_memory *held, int64_t most_bytes,
+                                  bool offloads_states, qr_error *err) {
+    qr_device_memory *memory = &trainer->memory;
+    QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context, memory, err));
+    memory->free_bytes += (int64_t)held->device_bytes;
+    if (memory->is_separate) {
+        memory->host_free_bytes += (int64_t)held->host_bytes;
+    } else {
+        memory->free_bytes += (int64_t)held->host_bytes;
+    }
+    trainer->budget = budget_of(trainer, trainer->wanted.bytes);
+    trainer->budget.bytes = qr_min(trainer->budget.bytes, most_bytes);
+    trainer->wanted.fixes_tiles = memory->is_separate;
+    const bool offloaded = trainer->settings.optimizer.offload;
+    for (size_t i = 0; i < QR_COUNT_OF(concessions); i++) {
+        const bool offloads = concessions[i].offloads_inputs || concessions[i].offloads_states;
+        bool fits = false;
+        if (offloads && !memory->is_separate) { break; } /* host memory is the device's */
+        if (concessions[i].offloads_states && !offloads_states) { break; }
+        QR_RETURN_IF_ERROR(plan_concession(trainer, i, &fits, err));
+        if (fits) { return QRUN_OK; }
+    }
+    trainer->settings.optimizer.offload = offloaded; /* its states are still there */
+    return QRUN_ERROR_MEMORY;
 }
