@@ -10,14 +10,12 @@ lora="$common --rank 4 --max-steps 1"
 
 # ---- Errors of the library ----
 
-# fails FAULT MESSAGE: one message, by whichever rank has to say it, within the limit.
+# fails FAULT MESSAGE: one message, by whichever rank has to say it. Who hangs runs into the test's own limit.
 fails() {
     rm -rf "$work/failing"
-    begin=$(date +%s)
     # shellcheck disable=SC2086
     QRUN_NCCL_FAILS=$1 run_ranks 2 $lora --zero 3 --collective-timeout 20 --quiet --out "$work/failing"
     last="$last, $1 on ${QRUN_NCCL_FAILS_ON:-all ranks}"
-    expect_true "it ends within the limit" test $(($(date +%s) - begin)) -le 40
     expect_true "it fails:$codes" test "$codes" != " 0 0"
     expect_true "there is one message" test "$(grep -c '^qrun: ' "$work/err")" -eq 1
     expect_err "$2"
