@@ -11,8 +11,8 @@
  *     before it is rounded to 16 bits), which is room for 32 weights; two come with one load of 8 bytes, by the byte
  *     that holds both codes, from a table of 256 pairs in 16 copies, one for each lane of a half warp, so that no two
  *     lanes meet in a bank.
- *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 132 in sm_90a's code for one row,
- *     4.1 a weight (bench/cuda_static.py): three of them are the address, load, products and rounding of pairs. A table
+ *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 125 in sm_90a's code for one row,
+ *     3.9 a weight (bench/cuda_static.py): 2.75 of them are the address, load, products and rounding of pairs. A table
  *     of the 16 products (weights16.cuh) would spare the loads, but is a block's, and a lane has a quarter of a block's
  *     row: made for 16 weights it costs two instructions a weight. Codes and x are read through pointers that move once
  *     a group, so that a load is one instruction.
@@ -48,23 +48,36 @@ static QR_DEVICE absmax_parts absmax_parts_of(const matrix &m, uint32_t block) {
     return {scales[nested ? block / QR_NESTED_BLOCK : block], nested ? m.absmax_codes[block] : 0U};
 }
 
-/* Both weights of byte i of a word of codes: they are at byte · 128 + lane_offset, where lane_offset is 8 · (lane mod
- * 16). */
-static QR_DEVICE float2 pair_of(const float2 *pairs, uint32_t lane_offset, uint32_t codes, unsigned i) {
-    const uint32_t scaled = i == 0 ? codes << 7 : codes >> (8 * i - 7);
-    const uint32_t place = (scaled & 0x7F80U) | lane_offset;
+/* Where the pair of a byte's codes is in the table, in copies: byte mod 128 and then its highest bit, so that the four
+ * bytes of a word become places by one mask and one permutation each. */
+static QR_DEVICE unsigned pair_place(unsigned byte) { return (byte % 128 * 2 + byte / 128) * PAIR_COPIES; }
+
+/* The places of the four bytes of a word of codes, for pair_of: their low bytes, of which lane_offsets has this lane's
+ * 8 · (lane mod 16) four times, and their high ones. */
+struct pair_places {
+    uint32_t low, high;
+};
+
+static QR_DEVICE pair_places pair_places_of(uint32_t codes, uint32_t lane_offsets) {
+    return {(codes & 0x80808080U) | lane_offsets, codes & 0x7F7F7F7FU};
+}
+
+/* Both weights of byte i. The upper half of a place is a sign of its high byte, which is 0. */
+static QR_DEVICE float2 pair_of(const float2 *pairs, const pair_places &places, unsigned i) {
+    const uint32_t place = permute_bytes(places.high, places.low, 0x8804U + 0x1111U * i);
     return *reinterpret_cast<const float2 *>(reinterpret_cast<const unsigned char *>(pairs) + place);
 }
 
 /* Sixteen weights as eight packed pairs. */
 template <typename type, weights_path path>
-static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offset,
+static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offsets,
                               uint32_t dst[LANE_COLS / 2]) {
     if (path == PATH_NF4) {
         const uint4 &both = codes.vectors[0];
+        const pair_places places[2] = {pair_places_of(both.x, lane_offsets), pair_places_of(both.y, lane_offsets)};
 #pragma unroll
         for (unsigned i = 0; i < LANE_COLS / 2; i++) {
-            const float2 two = pair_of(pairs, lane_offset, i < 4 ? both.x : both.y, i % 4);
+            const float2 two = pair_of(pairs, places[i / 4], i % 4);
             dst[i] = type::pack(two.x * absmax, two.y * absmax);
         }
     } else {
@@ -102,8 +115,8 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
     const qr_linear_args &a;
     const matrix &w;
     mma_memory<path, m_tiles> &shared;
-    const int begin, end;       /* chunks */
-    const uint32_t lane_offset; /* in a table of pairs */
+    const int begin, end;        /* chunks */
+    const uint32_t lane_offsets; /* in a table of pairs */
     /* Of this lane's two rows of the weights in each product, the first chunk's number in the flattened matrix (whose
      * 2^38 elements would be 128 GB); of PATH_ANY, the row. */
     uint32_t at[m_tiles][2];
@@ -117,7 +130,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
                            int first_chunk, int end_chunk)
         : a(args), w(weight), shared(memory), begin(first_chunk), end(end_chunk),
           /* By a shuffle, so that the compiler does not compute it at each of its uses. */
-          lane_offset(warp_shuffle(lane_index() % PAIR_COPIES * 8, lane_index())) {}
+          lane_offsets(warp_shuffle(lane_index() % PAIR_COPIES * 0x08080808U, lane_index())) {}
 
     /* This lane's row of x in a product, at its columns of the segment's first chunk. Rows past the last one repeat it;
      * their results are not stored. */
@@ -174,7 +187,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles> struct seg
             load_any<type>(w, at[m][side], col, dst);
         } else {
             const float scale = path == PATH_NF4 ? warp_shuffle(absmax[m][side], lane_index() / 4 * 4 + i) : 0.0F;
-            convert<type, path>(codes[i % DEPTH][m][side], scale, shared.pairs, lane_offset, dst);
+            convert<type, path>(codes[i % DEPTH][m][side], scale, shared.pairs, lane_offsets, dst);
         }
     }
 
@@ -255,7 +268,7 @@ static QR_DEVICE void fill_tables(const matrix &w, const nf4_book &book, float2 
     const float second = w.tables->nf4[threadIdx.x / PAIR_COPIES];
 #pragma unroll
     for (unsigned i = 0; i < 16; i++) {
-        pairs[(i * 16 + threadIdx.x / PAIR_COPIES) * PAIR_COPIES + copy] = make_float2(book.value[i], second);
+        pairs[pair_place(i * 16 + threadIdx.x / PAIR_COPIES) + copy] = make_float2(book.value[i], second);
     }
 }
 
