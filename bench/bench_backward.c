@@ -1,6 +1,8 @@
 /* How fast the products of the backward pass are, beside the measured peak of the instruction set: linear_backward for
- * each weight format (and linear itself, to compare with), weight_backward and lora_backward. Operations are counted as
- * products and sums of the definition: 2 · rows · out · in, and for lora_backward 10 · rows · rank · (in + out) / 2.
+ * each weight format (and linear itself, to compare with), weight_backward, lora and lora_backward. Operations are
+ * counted as products and sums of the definition: 2 · rows · out · in, for lora 2 · rows · rank · (in + out), and for
+ * lora_backward rows · rank · (6 · in + 4 · out). LoRA is as in training: with dy rounded, and in pairs where there are
+ * any, which are two or three products for each that is counted.
  *
  *     bench_backward [--shape OUTxIN] [--rows N] [--rank N] [--formats nf4-dq,int8] [--isa NAME] [--threads N]
  *                    [--f32] */
@@ -117,6 +119,23 @@ static void bench_gradients(const bench *b, const void *x, float *y) {
               2.0 * (double)o->rows * (double)o->out * (double)o->in, b->peak_flops[0]);
     const size_t a_bytes = (size_t)(o->rank * o->in) * f, b_bytes = (size_t)(o->rank * o->out) * f;
     const float *factor_a = filled(b->backend, a_bytes, false), *factor_b = filled(b->backend, b_bytes, false);
+    const qr_lora_factor factor = {.a = factor_a, .b = factor_b, .rank = (int32_t)o->rank, .scale = 1e-6F};
+    const size_t row_bytes = (size_t)o->rows * sizeof(int32_t);
+    const qr_lora_args forward = {.factors = &factor,
+                                  .n_adapters = 1,
+                                  .max_rank = (int32_t)o->rank,
+                                  .row_adapter = memset(filled(b->backend, row_bytes, false), 0, row_bytes),
+                                  .x = x,
+                                  .x_dtype = o->dtype,
+                                  .y = y,
+                                  .n_rows = o->rows,
+                                  .in = o->in,
+                                  .out = o->out,
+                                  .x_stride = o->in,
+                                  .y_stride = o->out,
+                                  .in_pairs = true};
+    print_row("lora", qr_dtype_name(o->dtype), best_seconds(b, QR_OP_lora, &forward),
+              2.0 * (double)o->rows * (double)o->rank * (double)(o->in + o->out), b->peak_flops[0]);
     const qr_lora_backward_args lora = {.a = factor_a,
                                         .b = factor_b,
                                         .da = filled(b->backend, a_bytes, false),
@@ -124,6 +143,7 @@ static void bench_gradients(const bench *b, const void *x, float *y) {
                                         .x = x,
                                         .x_dtype = o->dtype,
                                         .dy = y,
+                                        .dy_rounded = x,
                                         .n_rows = o->rows,
                                         .in = o->in,
                                         .out = o->out,
@@ -132,7 +152,8 @@ static void bench_gradients(const bench *b, const void *x, float *y) {
                                         .dy_stride = o->out,
                                         .dx_stride = o->in,
                                         .rank = (int32_t)o->rank,
-                                        .scale = 1e-6F};
+                                        .scale = 1e-6F,
+                                        .in_pairs = true};
     print_row("lora_backward", qr_dtype_name(o->dtype), best_seconds(b, QR_OP_lora_backward, &lora),
               (double)o->rows * (double)o->rank * (6.0 * (double)o->in + 4.0 * (double)o->out), b->peak_flops[0]);
 }

@@ -4,7 +4,8 @@
     bench/random_model.py --shape bench/shapes/llama-3.2-1b.json --out FOLDER
 
 Shapes of the Llama family; weights in BF16, normally distributed with a standard deviation of 0.02, the same ones every
-time. The tokenizer has a word for every id, so prompts are best given as ids. Standard library only.
+time. The tokenizer is a byte-level BPE with a word for every id that is not a byte's, so prompts are best given as ids.
+`qrun export` writes the folder as a GGUF file. Standard library only.
 """
 
 import argparse
@@ -16,6 +17,8 @@ import struct
 
 N_PATTERN = 1 << 18
 DEVIATION = 0.02
+LLAMA_3_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+                 r"|\s+(?!\S)|\s+")
 
 
 def arguments():
@@ -75,12 +78,24 @@ def write_weights(path, config):
                 left -= file.write(pattern[start:start + min(left, N_PATTERN * 2)])
 
 
+def byte_symbols():
+    """The characters that byte-level BPE writes the 256 bytes as."""
+    printable = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(others))]
+
+
 def write_tokenizer(folder, n_tokens):
-    vocab = {f"w{i}": i for i in range(n_tokens)}
+    symbols = byte_symbols()
+    words = symbols + [symbols[0] * 2] + [f"w{i}" for i in range(len(symbols) + 1, n_tokens)]
     model = {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}
+             "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+             "vocab": {word: i for i, word in enumerate(words)}, "merges": [f"{symbols[0]} {symbols[0]}"]}
+    split = {"type": "Split", "pattern": {"Regex": LLAMA_3_WORDS}, "behavior": "Isolated", "invert": False}
+    bytes_of = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
     tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-                 "pre_tokenizer": None, "post_processor": None, "decoder": None, "model": model}
+                 "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, bytes_of]}, "post_processor": None,
+                 "decoder": bytes_of, "model": model}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
 
 

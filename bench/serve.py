@@ -2,6 +2,7 @@
 """What HTTP adds: qrun serve beside qrun generate, the same requests on the same machine, taking turns.
 
     QRUN=build/release/cli/qrun bench/serve.py --model FOLDER -- --quant nf4-dq --quant-head int8
+    QRUN=… LLAMA_SERVER=… bench/serve.py --model FOLDER --gguf Q4_0.gguf -- --quant-head int8
 
 1. Throughput at --clients clients: each sends its requests one after the other, streamed, and reads them to the end.
    Beside it `qrun generate` with the same requests and as many sequences at once. To be at least 0.98 of it. The
@@ -9,6 +10,7 @@
 2. Time to the first token of a prompt that is in the cache, as a client sees it: from its first byte to that of the
    answer's first event. Beside it the engine's own, from the request's submission to its first token, which the
    server writes to its log. The difference of each request is what HTTP adds; to be at most 1 ms.
+3. With --gguf, both for llama-server too, once for each file: the same clients and the same requests, in turn.
 
 Prompts are random ids, so any model will do; bench/random_model.py makes one. What follows -- goes to both programs.
 """
@@ -32,6 +34,7 @@ import measuring
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True)
+    parser.add_argument("--gguf", type=pathlib.Path, action="append", default=[], help="for llama-server")
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--requests", type=int, default=2, help="of each client, in a round")
     parser.add_argument("--prompt-tokens", type=int, default=64)
@@ -52,9 +55,13 @@ def make_requests(options, n, n_prompt, n_tokens):
         yield {"prompt": ids, "max_tokens": n_tokens, "ignore_eos": True, "temperature": 0}
 
 
+def context(options):
+    return max(options.prompt_tokens + options.decode_tokens, options.cached_tokens + 2)
+
+
 def engine_options(options):
     return ["--model", options.model, "--threads", options.threads, "--max-sequences", options.clients,
-            "--context", max(options.prompt_tokens + options.decode_tokens, options.cached_tokens + 2), *options.engine]
+            "--context", context(options), *options.engine]
 
 
 # ---- qrun generate ---------------------------------------------------------------------------------------------------
@@ -75,24 +82,23 @@ def generate_rate(qrun, options, requests):
     return json.loads(done.stderr.strip().splitlines()[-1])["tokens_per_second"]
 
 
-# ---- qrun serve ------------------------------------------------------------------------------------------------------
+# ---- The servers -----------------------------------------------------------------------------------------------------
 
 
 class Server:
-    def __init__(self, qrun, options):
+    def __init__(self, command):
         self.log = tempfile.TemporaryFile("w+")
-        command = [qrun, "serve", *engine_options(options), "--port", 0]
         self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=self.log,
                                         text=True)
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            measuring.stop("the server did not start: " + self.lines()[-1])
-        self.port = int(line.rsplit(":", 1)[1])
+        self.port = 0
 
     def lines(self):
         self.log.seek(0)
-        return self.log.read().splitlines()
+        return self.log.read().splitlines() or ["it said nothing"]
+
+    def failed(self):
+        self.process.wait()
+        measuring.stop("the server did not start: " + self.lines()[-1])
 
     def socket(self):
         made = socket.create_connection(("127.0.0.1", self.port), timeout=600)
@@ -102,6 +108,39 @@ class Server:
     def close(self):
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
+
+
+def qrun_server(qrun, options):
+    server = Server([qrun, "serve", *engine_options(options), "--port", 0])
+    line = server.process.stdout.readline()
+    if not line:
+        server.failed()
+    server.port = int(line.rsplit(":", 1)[1])
+    return server
+
+
+def free_port():
+    with socket.socket() as made:
+        made.bind(("127.0.0.1", 0))
+        return made.getsockname()[1]
+
+
+def llama_server(program, gguf, options):
+    """It has a context for all sequences together, and says on /health that the model is loaded."""
+    port = free_port()
+    server = Server([program, "-m", gguf, "-t", options.threads, "-tb", options.threads, "-np", options.clients,
+                     "-c", context(options) * options.clients, "--host", "127.0.0.1", "--port", port])
+    server.port = port
+    while server.process.poll() is None:
+        try:
+            with server.socket() as made:
+                made.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                if b" 200 " in made.recv(1 << 16).split(b"\r\n")[0]:
+                    return server
+        except OSError:
+            pass
+        time.sleep(0.1)
+    return server.failed()
 
 
 def post(request):
@@ -148,7 +187,7 @@ def serve_rate(server, options, requests):
 
 
 def first_tokens(server, request, n):
-    """(seconds as a client sees it, the engine's own), of each time; the first one fills the cache and does not count."""
+    """Seconds as a client sees it, of each time; the first one fills the cache and does not count."""
     message = post(request)
     seen = []
     with server.socket() as client:
@@ -161,43 +200,77 @@ def first_tokens(server, request, n):
             seen.append(time.monotonic() - begin)
             while not received.endswith(END):
                 received += client.recv(1 << 16)
-    time.sleep(0.2)     # the last line of the log
+    return seen[1:]
+
+
+def engine_first_tokens(server, n):
+    """The last n that qrun's log has."""
+    time.sleep(0.2)     # its last line
     own = [float(found) for line in server.lines() for found in re.findall(r"first_token_seconds=(\S+)", line)]
-    return list(zip(seen, own[-len(seen):]))[1:]
+    return own[-n:]
 
 
 # ---- The measurement -------------------------------------------------------------------------------------------------
 
 
+def measure_llama(program, gguf, options, requests, cached):
+    server = llama_server(program, gguf, options)
+    rate = serve_rate(server, options, requests)
+    first = first_tokens(server, cached, options.first_tokens)
+    server.close()
+    return {"serve": rate, "first": statistics.median(first)}
+
+
+def measure_qrun(qrun, options, requests, cached):
+    one = {"generate": generate_rate(qrun, options, requests)}
+    server = qrun_server(qrun, options)
+    one["serve"] = serve_rate(server, options, requests)
+    seen = first_tokens(server, cached, options.first_tokens)
+    one["added"] = [1000 * (client - own) for client, own in zip(seen, engine_first_tokens(server, len(seen)))]
+    one["first"] = statistics.median(seen)
+    server.close()
+    return one
+
+
 def main():
     options = arguments()
     qrun = measuring.program("QRUN", "qrun")
+    llama = measuring.program("LLAMA_SERVER", "llama-server") if options.gguf else None
     machine = measuring.machine()
     requests = list(make_requests(options, options.clients * options.requests, options.prompt_tokens,
                                   options.decode_tokens))
     cached = next(make_requests(options, 1, options.cached_tokens, 1))
-    rounds = []
+    rounds, others = [], {path.stem: [] for path in options.gguf}
     for number in range(options.rounds + 1):    # the first one brings the files into the page cache
-        one = {"generate": generate_rate(qrun, options, requests)}
-        server = Server(qrun, options)
-        one["serve"] = serve_rate(server, options, requests)
-        one["first"] = first_tokens(server, cached, options.first_tokens)
-        server.close()
-        if number > 0:
-            rounds.append(one)
-            print(f"round {number}: generate {one['generate']:.1f}, serve {one['serve']:.1f} tokens/s", flush=True)
+        one = measure_qrun(qrun, options, requests, cached)
+        other = {path.stem: measure_llama(llama, path, options, requests, cached) for path in options.gguf}
+        if number == 0:
+            continue
+        rounds.append(one)
+        print(f"round {number}: generate {one['generate']:.1f}, serve {one['serve']:.1f} tokens/s", end="")
+        for name, measured in other.items():
+            others[name].append(measured)
+            print(f", llama-server {name} {measured['serve']:.1f}", end="")
+        print(flush=True)
+
     ratio = measuring.summary([one["serve"] / one["generate"] for one in rounds])
-    first = [pair for one in rounds for pair in one["first"]]
-    added = measuring.summary([1000 * (seen - own) for seen, own in first])
+    added = measuring.summary([value for one in rounds for value in one["added"]])
     del added["values"]
     print(f"\n{options.clients} clients: {ratio['median']:.3f} of qrun generate's tokens/s "
           f"({ratio['least']:.3f} - {ratio['most']:.3f}); goal 0.98")
-    print(f"first token of {options.cached_tokens} cached tokens: {1000 * statistics.median(s for s, _ in first):.2f} "
-          f"ms, of which HTTP {added['median']:.3f} ms ({added['least']:.3f} - {added['most']:.3f}); goal 1 ms")
+    print(f"first token of {options.cached_tokens} cached tokens: "
+          f"{1000 * statistics.median(one['first'] for one in rounds):.2f} ms, of which HTTP "
+          f"{added['median']:.3f} ms ({added['least']:.3f} - {added['most']:.3f}); goal 1 ms")
+    for name, measured in others.items():
+        rates = measuring.summary([ours["serve"] / theirs["serve"] for ours, theirs in zip(rounds, measured)])
+        first = measuring.summary([theirs["first"] for theirs in measured])
+        print(f"llama-server, {name}: qrun makes {rates['median']:.2f} x its tokens/s "
+              f"({rates['least']:.2f} - {rates['most']:.2f}); its first token takes {1000 * first['median']:.2f} ms")
     measuring.write_result("serve", {
-        "machine": machine, "qrun": measuring.version([qrun, "--version"]), "clients": options.clients,
+        "machine": machine, "qrun": measuring.version([qrun, "--version"]),
+        "llama_server": measuring.version([llama, "--version"]) if llama else None, "clients": options.clients,
         "threads": options.threads, "options": options.engine, "serve_of_generate": ratio, "added_ms": added,
-        "rounds": [{key: one[key] for key in ("generate", "serve")} for one in rounds]})
+        "rounds": [{key: one[key] for key in ("generate", "serve", "first")} for one in rounds], "others": others})
 
 
 if __name__ == "__main__":

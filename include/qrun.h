@@ -299,7 +299,8 @@ typedef bool (*qrun_progress_fn)(void *user, int64_t done, int64_t total);
 /* Where the matrices of a model's layers are held. Those that are offloaded come through two stages on the device, the
  * next layer's on their way while one computes; results are the same to the bit. Where the device has memory of its
  * own, they are held in host memory. On a processor they stay in the mapped folder, which must store them as they are
- * held (quantised, see qrun_quantize_folder). Its handler of SIGBUS stays while the model is open. */
+ * held (quantised, see qrun_quantize_folder), and its handler of SIGBUS stays while the model is open; those of a
+ * trainable model are in its memory once more. Training them needs offload_gradients. */
 typedef enum qrun_offload {
     QRUN_OFFLOAD_NONE = 0, /* on the device */
     QRUN_OFFLOAD_ALL = 1,
@@ -318,12 +319,18 @@ typedef struct qrun_model_params {
     qrun_progress_fn progress;
     void *progress_user;
     bool trainable; /* every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type */
-    qrun_offload offload_parameters; /* not with trainable */
+    qrun_offload offload_parameters;
     bool quant_embedding_int8; /* hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else
                                   they keep their own type. Not with trainable */
     bool shard_parameters; /* on several ranks (qrun_context_params): each holds a share of every layer's matrices. A
                               layer is gathered from all of them when it is due, the next one while it computes. For
                               trainers with `zero` 3 alone: results are the same to the bit */
+    /* Tensor parallelism: so many ranks (qrun_context_params, all of them) share every layer for generating. Each has
+     * a part of the heads, with their K/V pages, and of the rows of every other matrix but the embedding; answers are
+     * one rank's to the bit. All open the model and create a session alike. Rank 0 submits requests and gets events;
+     * the others call qrun_session_run, which follows rank 0 until it destroys its session. 0 and 1: not shared. */
+    int32_t tensor_parallel;
+    int32_t tensor_rank; /* of plans alone: whose plan it is */
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
     { .struct_size = sizeof(qrun_model_params) }
@@ -443,9 +450,10 @@ typedef struct qrun_plan_info {
     int64_t copied_bytes;        /* to and from what is offloaded */
     int64_t update_copied_bytes; /* the same in the update that ends a step */
     int32_t tile_rows;           /* of recomputed layers, as chosen; 0: all rows at a time */
-    /* Of a training run on several ranks (qrun_train_ranks): */
+    /* Of a training run on several ranks (qrun_train_ranks), or of a session of a model that they share: */
     int32_t rank;         /* whose plan this is */
-    int64_t sent_bytes;   /* that it sends to others in a step of grad_accum micro-batches */
+    int64_t sent_bytes;   /* that it sends to others in a step of grad_accum micro-batches, or for each token that a
+                             session computes, with its logits */
     int64_t ring_bytes;   /* that it would send if gradients were summed and parameters gathered around a ring */
     int64_t n_parameters; /* of the model, with any adapter's left out */
 } qrun_plan_info;
@@ -883,6 +891,9 @@ typedef struct qrun_train_memory {
     int64_t memory_bytes;      /* budget of device memory for everything, the context included; 0: what is free */
     const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
     bool offload_optimizer;    /* optimizer states in host memory, copied to the device in pieces during the update */
+    bool offload_gradients;    /* of `full`: gradients leave for host memory layer by layer of the backward pass. F32
+                                  weights and optimizer states are there too: the processor adds and updates, and sends
+                                  back what the model computes with. Needed for offload_parameters with `full` */
     bool offload_activations;  /* the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory:
                                   copied there after the forward pass, fetched ahead of the backward pass */
     int32_t tile_rows; /* rows that recomputed layers (checkpointing full or auto) have of all but attention at a

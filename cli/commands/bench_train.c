@@ -35,7 +35,7 @@ const option bench_train_option_table[N_BENCH_TRAIN_OPTIONS] = {
     {.name = "offload", .kind = OPTION_SET, .choices = train_offloads, INTO(bench_train_options, offload),
      .help = "What is held in host memory and copied to the device when it is needed, with commas. optimizer: its "
              "states. activations: the inputs of recomputed layers. parameters: the frozen layers; on the CPU they "
-             "stay in the folder. Default: none."},
+             "stay in the folder. gradients is for all weights, which are not trained here. Default: none."},
 };
 /* clang-format on */
 

@@ -25,10 +25,15 @@ static const saving savings[] = {
     {"… and --tile-rows 512", "full", QRUN_OPTIMIZER_ADAMW, 0, TILE_ROWS},
     {"--optimizer adamw8bit", "none", QRUN_OPTIMIZER_ADAMW8BIT, 0, 0},
     {"--offload optimizer", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_OPTIMIZER, 0},
+    {"--offload gradients", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_GRADIENTS, 0},
     {"--offload parameters", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_PARAMETERS, 0},
+    {"--offload gradients,parameters", "none", QRUN_OPTIMIZER_ADAMW, TRAIN_OFFLOAD_GRADIENTS + TRAIN_OFFLOAD_PARAMETERS,
+     0},
     {"all of these", "full", QRUN_OPTIMIZER_ADAMW8BIT,
-     TRAIN_OFFLOAD_ACTIVATIONS + TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_PARAMETERS, TILE_ROWS},
+     TRAIN_OFFLOAD_ACTIVATIONS + TRAIN_OFFLOAD_OPTIMIZER + TRAIN_OFFLOAD_GRADIENTS + TRAIN_OFFLOAD_PARAMETERS,
+     TILE_ROWS},
 };
+enum { NOT_ALWAYS = TRAIN_OFFLOAD_GRADIENTS + TRAIN_OFFLOAD_PARAMETERS }; /* all weights, or those that can be */
 enum { N_SAVINGS = sizeof savings / sizeof savings[0], MAX_CATEGORIES = 16 };
 static const int64_t ANY_BYTES = INT64_C(1) << 60; /* nothing is refused */
 
@@ -181,14 +186,17 @@ static void print_comparison_json(const compared *c) {
 int finetune_compare(const finetune_options *o, const engine *e, qrun_model_params *model, qrun_train_params *params) {
     compared c = {.grad_accum = params->batches.grad_accum > 0 ? params->batches.grad_accum : 1,
                   .measures = o->measure};
-    int code = EXIT_OK, left_out = 0;
+    int code = EXIT_OK, left_out = 0, possible = 0;
     for (int i = 0; i < N_SAVINGS && code == EXIT_OK; i++) {
         qrun_error error = QRUN_ERROR_INIT;
+        if (i + 1 == N_SAVINGS) { left_out |= NOT_ALWAYS & ~possible; }
         const qrun_status status = plan_saving(e, model, params, i, left_out, &c, &error);
+        possible |= c.entries[i] != NULL ? savings[i].offload : 0;
         if (c.entries[i] != NULL) { continue; }
         /* What this model cannot do, the table does without. */
-        if (savings[i].offload == TRAIN_OFFLOAD_PARAMETERS && status != QRUN_ERROR_MEMORY) {
-            left_out |= TRAIN_OFFLOAD_PARAMETERS;
+        const bool not_always = savings[i].offload != 0 && (savings[i].offload & ~NOT_ALWAYS) == 0;
+        if (not_always && status != QRUN_ERROR_MEMORY) {
+            continue;
         } else if (savings[i].tile_rows > 0 && status == QRUN_ERROR_UNSUPPORTED) {
             left_out |= LEAVES_OUT_TILES;
         } else {

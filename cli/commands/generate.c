@@ -9,6 +9,7 @@
 #include "cli/report/profile_html.h"
 #include "cli/requests/conversation.h"
 #include "cli/requests/job.h"
+#include "cli/requests/replicas.h"
 #include "cli/requests/stream.h"
 #include "cli/terminal/files.h"
 #include "cli/terminal/interrupt.h"
@@ -26,6 +27,8 @@ typedef struct generate_options {
     const char *output;
     const char *profile; /* a folder; NULL: none */
     bool resume, retry_errors, force, with_prompt, json, stats, summary, quiet;
+    int32_t data_parallel;
+    bool is_replica;
 } generate_options;
 
 #define AT(field) INTO(generate_options, field)
@@ -93,6 +96,16 @@ static const option output_table[] = {
 };
 /* clang-format on */
 
+/* clang-format off */
+static const option replica_table[] = {
+    {.name = "data-parallel", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = REPLICAS_MAX, AT(data_parallel),
+     .neutral = true,
+     .help = "With --prompts: answer with N copies of the model, each a process of this machine with its own memory and "
+             "its share of the CPUs. A request goes to the copy with the fewest. Answers are those of one. Sizes, such "
+             "as --memory, are each copy's. Default: 1."},
+};
+/* clang-format on */
+
 static const option_group groups[] = {
     OPTION_GROUP("Model", model_option_table, offsetof(generate_options, engine)),
     OPTION_GROUP("Adapters", adapter_option_table, offsetof(generate_options, engine)),
@@ -104,6 +117,8 @@ static const option_group groups[] = {
     OPTION_GROUP("Machine", machine_option_table, offsetof(generate_options, engine)),
     OPTION_GROUP("Session", session_option_table, offsetof(generate_options, engine)),
     OPTION_GROUP("Speed", speed_option_table, offsetof(generate_options, engine)),
+    OPTION_GROUP("Several devices", devices_option_table, offsetof(generate_options, engine)),
+    OPTION_GROUP("Copies of the model", replica_table, 0),
 };
 
 /* The texts that requests are made of. */
@@ -232,7 +247,7 @@ static void tell_interrupted(const generate_options *o, const job *j) {
     }
 }
 
-/* After job_run: ends the output, tells what happened and decides the exit code. */
+/* After job_run: ends the output, tells what happened and decides the exit code. e: NULL where replicas ran. */
 static int end_job(const generate_options *o, const engine *e, job *j, int code) {
     const run_counts counts = {.n_answered = j->n_answered,
                                .n_failed = j->n_failed,
@@ -240,6 +255,9 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
                                .memory_bytes = o->engine.model.memory_bytes,
                                .seconds = clock_seconds() - j->begin_seconds};
     const int64_t n_failed = j->n_failed + j->output->n_done_failed;
+    if (o->is_replica) { /* who has started it says the rest */
+        return code == EXIT_OK ? answer_file_finish(j->output, false) : code;
+    }
     interrupt_hold(); /* the answers so far are brought to disk */
     interrupt_last_words(NULL);
     if (code == EXIT_INTERRUPTED) { tell_interrupted(o, j); }
@@ -253,7 +271,7 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
         notify("%lld of %lld requests failed%s%s", (long long)n_failed, (long long)(j->n_answered + j->n_resumed),
                j->n_failed > 0 ? "; the first: " : "", j->first_failure);
     }
-    report_run(o, e, &counts, o->summary || progress_enabled());
+    if (e != NULL) { report_run(o, e, &counts, o->summary || progress_enabled()); }
     return code == EXIT_OK && n_failed > 0 ? EXIT_SOME_FAILED : code;
 }
 
@@ -276,6 +294,7 @@ static int run_job(const generate_options *o, const engine *e, const qrun_reques
     j->chat = o->chat;
     j->system = o->system;
     j->with_prompt = o->with_prompt;
+    j->is_replica = o->is_replica;
     j->prompt = request->prompt != NULL ? request->prompt : o->prompt != NULL ? o->prompt : "";
     const int64_t two_batches = 2 * (int64_t)o->engine.session.max_sequences;
     j->max_in_flight = two_batches > IN_FLIGHT_MIN ? two_batches : IN_FLIGHT_MIN;
@@ -285,7 +304,11 @@ static int run_job(const generate_options *o, const engine *e, const qrun_reques
 
 /* ---- The session for the job ------------------------------------------------------------------------------------- */
 
-enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512 }; /* what 0 means in qrun_session_params */
+enum {
+    DEFAULT_SEQUENCES = 64,
+    DEFAULT_STEP_TOKENS = 512,
+    REPLICA_REQUESTS_MIN = 512
+}; /* what 0 means in qrun_session_params */
 
 /* What all requests take together. */
 typedef struct job_size {
@@ -362,7 +385,7 @@ static int answer_all(const generate_options *o, const command_line *line, engin
     profile profiled = {0};
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
     qrun_session_params session = engine_session_params(&o->engine);
-    RETURN_IF_FAILED(engine_open_context(e, &o->engine.context));
+    RETURN_IF_FAILED(engine_open_ranks(e, &o->engine));
     RETURN_IF_FAILED(engine_open_model(e, &o->engine));
     RETURN_IF_FAILED(make_request(o, line, e, texts, &request));
     RETURN_IF_FAILED(fit_session(o, e, &request, requests, &session));
@@ -381,14 +404,13 @@ static int answer_all(const generate_options *o, const command_line *line, engin
     return code;
 }
 
-static int run(const void *options, const command_line *line, engine *e) {
-    const generate_options *o = options;
+static int answer(const generate_options *o, const command_line *line, engine *e) {
     request_texts texts = {0};
     request_file requests = {.n_requests = -1};
     answer_file output = {0};
     bool already_whole = false;
-    if (o->quiet) { progress_silence(); }
-    int code = check_combination(o);
+    int code = engine_meet(e, &o->engine);
+    if (code == EXIT_OK && e->rank > 0) { return engine_follow(e, &o->engine); }
     if (code == EXIT_OK) { code = read_texts(o, &texts); }
     if (code == EXIT_OK && o->prompts != NULL) { code = request_file_open(&requests, o->prompts); }
     if (code == EXIT_OK && writes_json(o)) { code = open_output(o, line, &texts, &requests, &output, &already_whole); }
@@ -398,6 +420,68 @@ static int run(const void *options, const command_line *line, engine *e) {
     text_free(&texts.prompt);
     conversation_free(&texts.conversation);
     return code;
+}
+
+/* ---- Replicas ---------------------------------------------------------------------------------------------------- */
+
+static int check_replicas(const generate_options *o) {
+    if (o->prompts == NULL) {
+        return complain(EXIT_USAGE, "--data-parallel needs --prompts: one prompt takes one copy");
+    }
+    if (o->engine.model.tensor_parallel > 1) {
+        return complain(EXIT_USAGE, "--data-parallel and --tensor-parallel exclude each other");
+    }
+    if (o->profile != NULL || o->stats || o->summary) {
+        return complain(EXIT_USAGE, "--profile, --stats and --summary are of one process; leave --data-parallel out");
+    }
+    return EXIT_OK;
+}
+
+/* The same options for requests from stdin, with its share of the CPUs. */
+static int be_replica(const generate_options *o, const command_line *line, engine *e) {
+    generate_options own = *o;
+    own.prompts = own.output = "-";
+    own.resume = own.retry_errors = own.force = false;
+    own.quiet = own.is_replica = true;
+    if (own.engine.context.n_threads == 0) { own.engine.context.n_threads = local_threads(o->data_parallel); }
+    progress_silence();
+    interrupt_hold(); /* it ends with the process that has started it */
+    return answer(&own, line, e);
+}
+
+static int run_replicas(const generate_options *o, const command_line *line, engine *e) {
+    replicas r = {0};
+    request_texts texts = {0};
+    request_file requests = {.n_requests = -1};
+    answer_file output = {0};
+    bool already_whole = false;
+    int number;
+    job j = {.output = &output, .requests = &requests};
+    const int64_t batches = 4 * (int64_t)o->engine.session.max_sequences;
+    r.most_open = batches > REPLICA_REQUESTS_MIN ? batches : REPLICA_REQUESTS_MIN;
+    RETURN_IF_FAILED(check_replicas(o));
+    int code = replicas_start(&r, o->data_parallel, &number);
+    if (code == EXIT_OK && number >= 0) { return be_replica(o, line, e); }
+    if (code == EXIT_OK) { code = template_read(&o->template, &texts.conversation); }
+    if (code == EXIT_OK) { code = request_file_open(&requests, o->prompts); }
+    if (code == EXIT_OK) { code = open_output(o, line, &texts, &requests, &output, &already_whole); }
+    if (code == EXIT_OK && !already_whole) {
+        if (output.aside) { interrupt_last_words("; to resume, repeat the command with --resume"); }
+        code = end_job(o, NULL, &j, replicas_run(&r, &j));
+    }
+    replicas_end(&r);
+    job_free(&j);
+    answer_file_abandon(&output);
+    request_file_close(&requests);
+    conversation_free(&texts.conversation);
+    return code;
+}
+
+static int run(const void *options, const command_line *line, engine *e) {
+    const generate_options *o = options;
+    if (o->quiet) { progress_silence(); }
+    RETURN_IF_FAILED(check_combination(o));
+    return o->data_parallel > 1 ? run_replicas(o, line, e) : answer(o, line, e);
 }
 
 static const generate_options defaults = {.engine = ENGINE_OPTIONS_INIT, .sampling = SAMPLING_OPTIONS_INIT(256)};

@@ -53,6 +53,7 @@ static const option_group groups[] = {
     OPTION_GROUP("Machine", machine_option_table, offsetof(plan_options, engine)),
     OPTION_GROUP("Session", session_option_table, offsetof(plan_options, engine)),
     OPTION_GROUP("Speed", speed_option_table, offsetof(plan_options, engine)),
+    {"Several devices", devices_option_table, 1, offsetof(plan_options, engine)},
     {"Fine-tuning on several ranks", train_ranks_table, N_PLANNED_RANKS, offsetof(plan_options, training)},
     {"What it trains, with --ranks", train_adapter_table + FIRST_TARGET, N_TARGETS, offsetof(plan_options, training)},
     {"Full fine-tuning, with --ranks", train_full_table, 1, offsetof(plan_options, training)},
@@ -79,18 +80,63 @@ static void print_fit(const plan_options *o, const fit_answer *answer) {
     }
 }
 
-static void print_plan(const plan_options *o, const plan_report *report, const fit_answer *answer) {
+/* ranks: what to add of them. */
+static void print_plan(const plan_options *o, const plan_report *report, const fit_answer *answer,
+                       const text_buffer *ranks) {
     if (!o->json) {
         print_fit(o, answer);
         plan_report_print(report);
+        printf("%s", ranks->data != NULL ? ranks->data : "");
         return;
     }
     text_buffer out = {0};
     plan_report_json(report, &out);
     printf("{");
     print_fit(o, answer);
-    printf("%s}\n", out.data);
+    printf("%s%s}\n", out.data, ranks->data != NULL ? ranks->data : "");
     text_free(&out);
+}
+
+/* ---- Ranks that share each layer --------------------------------------------------------------------------------- */
+
+/* One rank's plan of all. */
+typedef struct rank_plan {
+    qrun_plan_entry *entries;
+    int32_t n_entries;
+    qrun_plan_info info;
+} rank_plan;
+
+static void put_rank_json(const rank_plan *plan, text_buffer *out) {
+    text_format(out, "%s{\"rank\":%d,\"sent_bytes\":%lld,\"plan\":", plan->info.rank > 0 ? "," : "",
+                (int)plan->info.rank, (long long)plan->info.sent_bytes);
+    plan_table_json(plan->entries, plan->n_entries, out);
+    text_puts(out, "}");
+}
+
+static void put_rank_row(const rank_plan *plan, text_buffer *out) {
+    if (plan->info.rank == 0) { text_format(out, "\n  %6s %14s %14s\n", "rank", "in all", "sent a token"); }
+    text_format(out, "  %6d %14s %14s\n", (int)plan->info.rank, size_text(plan->info.total_bytes).text,
+                size_text(plan->info.sent_bytes).text);
+}
+
+/* What each takes, and sends for a token: rows of a table, or a member of the object. */
+static int describe_ranks(const plan_options *o, const engine *e, const qrun_model_params *model,
+                          const qrun_session_params *session, text_buffer *out) {
+    const int32_t n_ranks = model->tensor_parallel;
+    if (n_ranks <= 1) { return EXIT_OK; }
+    if (o->json) { text_format(out, ",\"n_ranks\":%d,\"ranks\":[", (int)n_ranks); }
+    for (int32_t r = 0; r < n_ranks; r++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        qrun_model_params wanted = *model;
+        rank_plan plan = {.info = QRUN_PLAN_INFO_INIT};
+        wanted.tensor_rank = r;
+        (void)qrun_plan_session(e->context, &wanted, session, &plan.entries, &plan.n_entries, &plan.info, &error);
+        if (plan.entries == NULL) { return complain_error(&error); }
+        (o->json ? put_rank_json : put_rank_row)(&plan, out);
+        qrun_free(plan.entries);
+    }
+    if (o->json) { text_puts(out, "]"); }
+    return EXIT_OK;
 }
 
 static bool is_in(const option *o, const option *table, size_t n) { return o >= table && o < table + n; }
@@ -105,7 +151,8 @@ static bool is_of_training(const option *o) {
 }
 
 static bool is_of_sessions(const option *o) {
-    return is_in(o, session_option_table, N_SESSION_OPTIONS) || is_in(o, speed_option_table, N_SPEED_OPTIONS);
+    return is_in(o, session_option_table, N_SESSION_OPTIONS) || is_in(o, speed_option_table, N_SPEED_OPTIONS) ||
+           is_in(o, devices_option_table, N_DEVICES_OPTIONS);
 }
 
 static int check_options(const plan_options *o, const command_line *line) {
@@ -191,6 +238,7 @@ static int run(const void *options, const command_line *line, engine *e) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_plan_info info = QRUN_PLAN_INFO_INIT;
     fit_answer answer = {.size = QRUN_FIT_RESULT_INIT};
+    text_buffer ranks = {0};
     qrun_plan_entry *entries = NULL;
     int32_t n_entries = 0;
     RETURN_IF_FAILED(check_options(o, line));
@@ -201,11 +249,13 @@ static int run(const void *options, const command_line *line, engine *e) {
         (void)qrun_plan_session(e->context, &model_params, &session_params, &entries, &n_entries, &info, &error);
         if (entries == NULL) { code = complain_error(&error); }
     }
+    if (code == EXIT_OK) { code = describe_ranks(o, e, &model_params, &session_params, &ranks); }
     if (code == EXIT_OK) {
         const plan_report report = {entries, n_entries, o->engine.model.memory_bytes, &info, &error};
-        print_plan(o, &report, &answer);
+        print_plan(o, &report, &answer, &ranks);
         code = plan_report_code(&report);
     }
+    text_free(&ranks);
     qrun_free(entries);
     fit_models_free(&answer.models);
     return code;
@@ -225,12 +275,15 @@ const command command_plan = {
                    "before anything is allocated. It shows the longest sequence, the size of the K/V pool, how many "
                    "sequences run at once, and the memory that is free. A line says whether it fits; if it does not, "
                    "the exit code is 6. No weights are read.\n\n"
+                   "With --tensor-parallel the plan is rank 0's, with a line for each rank after it: what it takes in "
+                   "all, and what it sends for a token.\n\n"
                    "With --ranks it plans a fine-tuning run on N processes, none of which need to be there: what each "
                    "takes by category, and what it sends in a step.",
     .examples = "  qrun plan --model path/to/model\n"
                 "  qrun plan --model path/to/model --memory 6GiB --max-sequences 32 --context 8192\n"
                 "  qrun plan --shape path/to/config.json --quant int8 --json\n"
                 "  qrun plan --model path/to/model --device-memory rtx-4090 --fit context\n"
+                "  qrun plan --shape llama-3.1-8b --tensor-parallel 4 --memory 8GiB\n"
                 "  qrun plan --model path/to/model --ranks 8 --zero 3 --grad-accum 8 --bandwidth 25GB --tflops 400\n"
                 "  qrun plan --device-memory rtx-4090 --fit model",
     .first_options = "model shape quant memory context max-sequences kv fit device-memory ranks zero json",

@@ -71,6 +71,7 @@ static const option_group groups[] = {
     OPTION_GROUP("Machine", machine_option_table, offsetof(serve_options, engine)),
     OPTION_GROUP("Session", session_option_table, offsetof(serve_options, engine)),
     OPTION_GROUP("Speed", speed_option_table, offsetof(serve_options, engine)),
+    OPTION_GROUP("Several devices", devices_option_table, offsetof(serve_options, engine)),
 };
 
 /* The last part of a path that may end in slashes. */
@@ -142,6 +143,8 @@ static int run(const void *options, const command_line *line, engine *e) {
     const serve_options *o = options;
     text_buffer key = {0};
     int code = engine_require_model(&o->engine);
+    if (code == EXIT_OK) { code = engine_meet(e, &o->engine); }
+    if (code == EXIT_OK && e->rank > 0) { return engine_follow(e, &o->engine); }
     if (code == EXIT_OK && o->api_key_file != NULL) { code = read_key(o->api_key_file, &key); }
     if (code == EXIT_OK) { code = engine_open(e, &o->engine); }
     if (code == EXIT_OK) { code = serve(o, line, e, key.data); }

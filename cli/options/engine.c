@@ -124,6 +124,18 @@ const option speed_option_table[N_SPEED_OPTIONS] = {
      .help = "The most that the files in --cache-dir may take together; those not used for longest are removed first. "
              "Default: 8GiB."},
 };
+
+const option devices_option_table[N_DEVICES_OPTIONS] = {
+    {.name = "tensor-parallel", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1024,
+     INTO(engine_options, model.tensor_parallel),
+     .help = "Share every layer among N ranks: each has a part of the heads, with their K/V cache, and of the other "
+             "matrices. Answers are those of one, to the bit. N processes are started here, unless mpirun, srun or "
+             "torchrun has started them. Sizes, such as --memory, are each rank's. Default: 1."},
+    {.name = "collective-timeout", .neutral = true, .kind = OPTION_NUMBER, .value_name = "SECONDS", .low = 1,
+     .high = 1e6, INTO(engine_options, context.collective_timeout),
+     .help = "With several ranks: how long one may be silent while another waits for it, before all end. Default: "
+             "1800."},
+};
 /* clang-format on */
 
 qrun_model_params engine_model_params(const engine_options *options) {
@@ -152,6 +164,47 @@ bool engine_show_bytes(void *user, int64_t done, int64_t total) {
 int engine_open_context(engine *e, const qrun_context_params *params) {
     qrun_error error = QRUN_ERROR_INIT;
     return complain_unless_ok(qrun_context_create(params, &e->context, &error), &error);
+}
+
+static bool is_shared(const engine_options *options) { return options->model.tensor_parallel > 1; }
+
+static int open_ranks(engine *e, const engine_options *options) {
+    qrun_context_params params = options->context;
+    qrun_device_info device = QRUN_DEVICE_INFO_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    params.ranks = true;
+    if (params.n_threads == 0) { params.n_threads = local_ranks_threads(); }
+    RETURN_IF_FAILED(engine_open_context(e, &params));
+    RETURN_IF_FAILED(complain_unless_ok(qrun_context_device_info(e->context, &device, &error), &error));
+    e->rank = device.rank;
+    e->n_ranks = device.n_ranks;
+    return EXIT_OK;
+}
+
+int engine_meet(engine *e, const engine_options *options) {
+    if (!is_shared(options)) { return EXIT_OK; }
+    RETURN_IF_FAILED(open_ranks(e, options));
+    messages_are_of_rank(e->rank);
+    if (e->rank > 0) { progress_silence(); }
+    return EXIT_OK;
+}
+
+int engine_open_ranks(engine *e, const engine_options *options) {
+    if (!is_shared(options)) { return engine_open_context(e, &options->context); }
+    if (e->n_ranks > 1) { return EXIT_OK; }
+    qrun_context_destroy(e->context);
+    e->context = NULL;
+    RETURN_IF_FAILED(local_ranks_start(&e->others, options->model.tensor_parallel));
+    return open_ranks(e, options);
+}
+
+int engine_follow(engine *e, const engine_options *options) {
+    const qrun_session_params params = engine_session_params(options);
+    qrun_error error = QRUN_ERROR_INIT;
+    RETURN_IF_FAILED(engine_open_model(e, options));
+    RETURN_IF_FAILED(engine_open_session(e, &params));
+    interrupt_hold(); /* rank 0 hears of signals, and ends all */
+    return complain_unless_ok(qrun_session_run(e->session, &error), &error);
 }
 
 /* Opens "NAME=DIR" or "DIR". A path with "=" in it needs a "/" before that, as in ./a=b. */
@@ -199,6 +252,7 @@ int engine_open_model(engine *e, const engine_options *options) {
     }
     e->info = (qrun_model_info)QRUN_MODEL_INFO_INIT;
     RETURN_IF_FAILED(complain_unless_ok(qrun_model_get_info(e->model, &e->info, &error), &error));
+    if (e->rank > 0) { return EXIT_OK; }
     if (e->info.left_out != NULL) {
         notify("note: text needs none of these parts of the model, and they are left out: %s", e->info.left_out);
     }
@@ -227,7 +281,7 @@ void engine_keep_prefixes(engine *e) {
 int engine_open(engine *e, const engine_options *options) {
     const qrun_session_params params = engine_session_params(options);
     RETURN_IF_FAILED(engine_require_model(options));
-    RETURN_IF_FAILED(engine_open_context(e, &options->context));
+    RETURN_IF_FAILED(engine_open_ranks(e, options));
     RETURN_IF_FAILED(engine_open_model(e, options));
     return engine_open_session(e, &params);
 }
@@ -238,6 +292,7 @@ void engine_close(engine *e) {
     for (int i = e->n_adapters; i-- > 0;) { (void)qrun_adapter_close(e->adapters[i], NULL); }
     qrun_model_destroy(e->model);
     qrun_context_destroy(e->context);
+    local_ranks_end(&e->others);
     *e = (engine){0};
 }
 

@@ -2,6 +2,7 @@
 #ifndef QRUN_CLI_OPTIONS_ENGINE_H
 #define QRUN_CLI_OPTIONS_ENGINE_H
 
+#include "cli/options/local_ranks.h"
 #include "cli/options/options.h"
 #include "qrun.h"
 
@@ -18,13 +19,21 @@ typedef struct engine_options {
 
 extern const option_choice quant_choices[]; /* of qrun_quant */
 
-enum { N_MODEL_OPTIONS = 5, N_ADAPTER_OPTIONS = 1, N_MACHINE_OPTIONS = 5, N_SESSION_OPTIONS = 5, N_SPEED_OPTIONS = 4 };
+enum {
+    N_MODEL_OPTIONS = 5,
+    N_ADAPTER_OPTIONS = 1,
+    N_MACHINE_OPTIONS = 5,
+    N_SESSION_OPTIONS = 5,
+    N_SPEED_OPTIONS = 4,
+    N_DEVICES_OPTIONS = 2
+};
 extern const option model_option_table[N_MODEL_OPTIONS];
 extern const option adapter_option_table[N_ADAPTER_OPTIONS];
 extern const option one_adapter_option_table[N_ADAPTER_OPTIONS]; /* with engine_require_one_adapter */
 extern const option machine_option_table[N_MACHINE_OPTIONS];
 extern const option session_option_table[N_SESSION_OPTIONS];
-extern const option speed_option_table[N_SPEED_OPTIONS]; /* of what generates */
+extern const option speed_option_table[N_SPEED_OPTIONS];     /* of what generates */
+extern const option devices_option_table[N_DEVICES_OPTIONS]; /* the first is of plans too */
 
 typedef struct engine {
     qrun_context *context;
@@ -35,6 +44,8 @@ typedef struct engine {
     qrun_session *session;
     bool keeps_prefixes; /* in files */
     bool told_note;      /* what was wrong with one of them */
+    int rank, n_ranks;   /* of engine_meet */
+    local_ranks others;  /* that were started here */
 } engine;
 
 /* "1.2 billion parameters", and of a mixture of experts how many of them a token meets. */
@@ -57,6 +68,12 @@ qrun_session_params engine_session_params(const engine_options *options);
 int engine_require_model(const engine_options *options);       /* that one is given */
 int engine_require_one_adapter(const engine_options *options); /* one at most */
 int engine_open_context(engine *e, const qrun_context_params *params);
+/* With --tensor-parallel: opens the context, and finds which rank this is; 0 where nobody has launched any. Does
+ * nothing without it. A rank other than 0 then calls engine_follow, and reads, prints and writes nothing. */
+int engine_meet(engine *e, const engine_options *options);
+int engine_follow(engine *e, const engine_options *options);
+/* The context, if there is none yet. Starts the other ranks where nobody has launched them. */
+int engine_open_ranks(engine *e, const engine_options *options);
 int engine_open_model(engine *e, const engine_options *options); /* with its adapters */
 int engine_open_session(engine *e, const qrun_session_params *params);
 int engine_open(engine *e, const engine_options *options); /* all three */

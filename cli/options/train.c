@@ -8,8 +8,9 @@ const option_choice train_optimizers[] = {
     {"adamw", QRUN_OPTIMIZER_ADAMW}, {"adamw8bit", QRUN_OPTIMIZER_ADAMW8BIT}, {"adafactor", QRUN_OPTIMIZER_ADAFACTOR},
     {"sgd", QRUN_OPTIMIZER_SGD}, {NULL, 0}};
 const option_choice train_offloads[] = {
-    {"none", 0}, {"optimizer", TRAIN_OFFLOAD_OPTIMIZER}, {"activations", TRAIN_OFFLOAD_ACTIVATIONS},
-    {"parameters", TRAIN_OFFLOAD_PARAMETERS}, {"auto", TRAIN_OFFLOAD_AUTO}, {NULL, 0}};
+    {"none", 0}, {"optimizer", TRAIN_OFFLOAD_OPTIMIZER}, {"gradients", TRAIN_OFFLOAD_GRADIENTS},
+    {"activations", TRAIN_OFFLOAD_ACTIVATIONS}, {"parameters", TRAIN_OFFLOAD_PARAMETERS}, {"auto", TRAIN_OFFLOAD_AUTO},
+    {NULL, 0}};
 static const option_choice sizes[] = {{"auto", QRUN_AUTO}, {NULL, 0}};
 static const option_choice loss_scales[] = {{"dynamic", QRUN_AUTO}, {NULL, 0}};
 const option_choice fit_choices[] = {
@@ -191,11 +192,13 @@ static const option memory_table[] = {
     {.name = "offload", .neutral = true, .kind = OPTION_SET, .choices = train_offloads,
      INTO(finetune_options, offload),
      .help = "Names with commas between them. optimizer: hold its states in host memory and copy them to the device in "
-             "pieces during the update. activations: hold the inputs of recomputed layers (see --checkpointing) there, "
-             "from the forward to the backward pass. parameters: hold the frozen layers there, or on the CPU leave "
-             "them in the folder, which must be quantised already; two are on the device at a time. auto: parameters, "
-             "where the weights do not fit into --memory. Copying overlaps computing. Results do not depend on it. On "
-             "the CPU the first two save nothing. Default: none."},
+             "pieces during the update. gradients, with --full: send them there layer by layer of the backward pass; "
+             "the CPU adds them up and updates F32 weights and states, which are there too. activations: hold the "
+             "inputs of recomputed layers (see --checkpointing) there, from the forward to the backward pass. "
+             "parameters: hold the layers there, or frozen ones on the CPU leave in the folder, which must be "
+             "quantised already; two are on the device at a time; with --full, together with gradients. auto: "
+             "parameters, where the weights do not fit into --memory. Copying overlaps computing. Results do not "
+             "depend on it. On the CPU only frozen parameters save anything. Default: none."},
     {.name = "plan", .neutral = true, .once = true, .kind = OPTION_FLAG, INTO(finetune_options, plan),
      .help = "Show what the run would take, by category, and end. Only the model's description is read; "
              "--data and --out are not needed."},
@@ -336,6 +339,7 @@ const finetune_options finetune_defaults = {
 
 void train_set_offload(qrun_train_params *params, int offload) {
     params->memory.offload_optimizer = (offload & TRAIN_OFFLOAD_OPTIMIZER) != 0;
+    params->memory.offload_gradients = (offload & TRAIN_OFFLOAD_GRADIENTS) != 0;
     params->memory.offload_activations = (offload & TRAIN_OFFLOAD_ACTIVATIONS) != 0;
 }
 

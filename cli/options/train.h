@@ -12,7 +12,8 @@ enum {
     TRAIN_OFFLOAD_OPTIMIZER = 1,
     TRAIN_OFFLOAD_ACTIVATIONS = 2,
     TRAIN_OFFLOAD_PARAMETERS = 4,
-    TRAIN_OFFLOAD_AUTO = 8 /* parameters, where they do not fit otherwise */
+    TRAIN_OFFLOAD_AUTO = 8, /* parameters, where they do not fit otherwise */
+    TRAIN_OFFLOAD_GRADIENTS = 16
 };
 extern const option_choice train_offloads[];
 void train_set_offload(qrun_train_params *params, int offload);

@@ -36,6 +36,7 @@ static void finish_request(job_request *r) {
     job *j = r->owner;
     text_clear(&j->lines);
     answer_write(&r->answer, &j->lines);
+    if (j->is_replica) { text_puts(&j->lines, "\n"); }
     if (r->answer.error != NULL) {
         if (j->n_failed == 0) { snprintf(j->first_failure, sizeof j->first_failure, "%s", r->answer.error); }
         j->n_failed++;

@@ -19,6 +19,7 @@ typedef struct job {
     const char *system;
     const char *prompt; /* of the one request, where answers repeat their prompts; else NULL */
     bool with_prompt;   /* answers repeat what they answer */
+    bool is_replica;    /* an empty line follows the lines of an answer (replicas.h) */
     int64_t max_in_flight;
 
     /* The job's own; zero at first. */

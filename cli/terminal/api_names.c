@@ -19,6 +19,7 @@ static const struct {
     {"n_ranks", "ranks"},
     {"n_threads", "threads"},
     {"offload_activations", "offload activations"},
+    {"offload_gradients", "offload gradients"},
     {"offload_optimizer", "offload optimizer"},
     {"offload_parameters", "offload parameters"},
     {"offload_optimizer,offload_activations", "offload optimizer,activations"},

@@ -29,8 +29,9 @@ typedef enum qr_cpu_level {
     QR_CPU_NEON_BF16,
 } qr_cpu_level;
 
-struct qr_cpu_matmul;     /* kernels/cpu/linear/linear.h */
-struct qr_cpu_vector_ops; /* kernels/cpu/vector_ops.h */
+struct qr_cpu_matmul;       /* kernels/cpu/linear/linear.h */
+struct qr_cpu_vector_ops;   /* kernels/cpu/vector_ops.h */
+struct qr_cpu_packed_tiles; /* kernels/cpu/attention/attention_packed.h */
 
 typedef struct qr_cpu_kernels {
     const struct qr_cpu_vector_ops *vector_ops;
@@ -38,6 +39,9 @@ typedef struct qr_cpu_kernels {
     const struct qr_cpu_matmul *matmul_f16;    /* in F16: on F32 elements, as these sets have no products of F16 */
     const struct qr_cpu_matmul *matmul_f32;    /* in F32 */
     const struct qr_cpu_matmul *backward_bf16; /* linear_backward with dy in BF16 */
+    /* On matrix tiles, NULL where there are none: F32 products by BF16 ones (gemm_backward.h), and packed attention. */
+    const struct qr_cpu_matmul *backward_parts;
+    const struct qr_cpu_packed_tiles *packed_tiles;
 } qr_cpu_kernels;
 
 typedef struct qr_cpu_isa {

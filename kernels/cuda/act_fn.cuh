@@ -34,6 +34,12 @@ QR_DEVICE float act_derivative(qr_act_fn fn, float x) {
     }
 }
 
+QR_DEVICE float sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
+
+/* NaN stays NaN. */
+QR_DEVICE float at_most(float x, float limit) { return x > limit ? limit : x; }
+QR_DEVICE float held_to(float x, float limit) { return x < -limit ? -limit : at_most(x, limit); }
+
 QR_DEVICE float softcap_value(float x, float cap) { return cap * tanhf(x / cap); }
 
 #endif

@@ -23,7 +23,7 @@ __global__ void head_gate_kernel(qr_head_gate_args a) {
         float gate[VEC4], x[VEC4];
         load_vec4(gate, a.gate + i / a.n_heads * a.gate_stride + i % a.n_heads * a.gate_head_stride, j, a.dim, false);
         for (int k = 0; k < VEC4; k++) {
-            x[k] = j + k < a.dim ? load_as_f32(a.x, a.dtype, i * a.dim + j + k) * delta_sigmoid(gate[k]) : 0.0F;
+            x[k] = j + k < a.dim ? load_as_f32(a.x, a.dtype, i * a.dim + j + k) * sigmoid(gate[k]) : 0.0F;
         }
         store_vec4(a.dst, a.dtype, i * a.dim, j, a.dim, false, x);
     });
@@ -85,7 +85,7 @@ __global__ void delta_prepare_kernel(qr_gated_delta_args a, delta_tokens tokens)
     for (int32_t h = static_cast<int32_t>(threadIdx.x); h < a.n_value_heads; h += DELTA_TOKEN_THREADS) {
         const float softplus = delta_softplus(a.a[t * a.ab_stride + h] + a.dt_bias[h]);
         tokens.decay[t * a.n_value_heads + h] = expf(-expf(a.a_log[h]) * softplus);
-        tokens.beta[t * a.n_value_heads + h] = delta_sigmoid(a.b[t * a.ab_stride + h]);
+        tokens.beta[t * a.n_value_heads + h] = sigmoid(a.b[t * a.ab_stride + h]);
     }
 }
 

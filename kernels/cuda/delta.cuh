@@ -4,8 +4,8 @@
 #ifndef QR_KERNELS_CUDA_DELTA_CUH
 #define QR_KERNELS_CUDA_DELTA_CUH
 
+#include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/device.cuh"
 
 #define QR_DELTA_EPS 1e-6F
 
@@ -27,7 +27,6 @@ static inline delta_tokens delta_tokens_at(const qr_gated_delta_args &a, void *w
     return {at, at + keys, at + 2 * keys, at + 2 * keys + values};
 }
 
-QR_DEVICE float delta_sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
 QR_DEVICE float delta_softplus(float x) { return x > 0.0F ? x + log1pf(expf(-x)) : log1pf(expf(x)); }
 
 /* A token of a value head. */

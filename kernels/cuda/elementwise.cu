@@ -1,4 +1,4 @@
-/* activation, gate, add, scale and softcap: a thread for four elements. */
+/* activation, gate, clamped_gate, add, scale and softcap: a thread for four elements. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/vec4.cuh"
@@ -22,6 +22,21 @@ __global__ void gate_kernel(qr_gate_args a, bool aligned) {
         load_vec4(g, a.g + row * a.g_stride, j, a.dim, aligned);
         load_vec4(u, a.u + row * a.u_stride, j, a.dim, aligned);
         for (int k = 0; k < VEC4; k++) { g[k] = act_fn(a.fn, g[k]) * u[k]; }
+        store_vec4(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, g);
+    });
+}
+
+__global__ void clamped_gate_kernel(qr_clamped_gate_args a, bool aligned) {
+    await_previous();
+    admit_next();
+    for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
+        float g[VEC4], u[VEC4];
+        load_vec4(g, a.g + row * a.stride, j, a.dim, aligned);
+        load_vec4(u, a.u + row * a.stride, j, a.dim, aligned);
+        for (int k = 0; k < VEC4; k++) {
+            const float held = at_most(g[k], a.limit);
+            g[k] = held * sigmoid(a.alpha * held) * (held_to(u[k], a.limit) + 1.0F);
+        }
         store_vec4(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, g);
     });
 }
@@ -71,6 +86,12 @@ static qrun_status run_gate(qr_cuda_backend &cuda, const qr_gate_args &args, voi
     return QR_LAUNCH_VEC4_EARLY(cuda.device, err, gate_kernel, args.n_rows, args.dim, args, aligned);
 }
 
+static qrun_status run_clamped_gate(qr_cuda_backend &cuda, const qr_clamped_gate_args &args, void *, qr_error *err) {
+    const bool aligned = vec4_aligned(args.g, args.stride) && vec4_aligned(args.u, args.stride) &&
+                         vec4_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, clamped_gate_kernel, args.n_rows, args.dim, args, aligned);
+}
+
 static qrun_status run_add(qr_cuda_backend &cuda, const qr_add_args &args, void *, qr_error *err) {
     return QR_LAUNCH_VEC4_EARLY(cuda.device, err, add_kernel, 1, args.n, args,
                                 vec4_aligned(args.x, 0) && vec4_aligned(args.y, 0));
@@ -86,6 +107,7 @@ static qrun_status run_softcap(qr_cuda_backend &cuda, const qr_softcap_args &arg
 
 QR_CUDA_OP(activation, no_workspace<qr_activation_args>, run_activation)
 QR_CUDA_OP(gate, no_workspace<qr_gate_args>, run_gate)
+QR_CUDA_OP(clamped_gate, no_workspace<qr_clamped_gate_args>, run_clamped_gate)
 QR_CUDA_OP(add, no_workspace<qr_add_args>, run_add)
 QR_CUDA_OP(scale, no_workspace<qr_scale_args>, run_scale)
 QR_CUDA_OP(softcap, no_workspace<qr_softcap_args>, run_softcap)

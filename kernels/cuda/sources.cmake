@@ -14,6 +14,7 @@ qr_cuda_sources(kernels/cuda/backend
   unsupported.cu
   weight.cu)
 qr_cuda_sources(kernels/cuda/linear
+  expert_linear.cu
   linear.cu
   linear_cublaslt.cu
   linear_mma.cu
@@ -40,6 +41,9 @@ qr_cuda_sources(kernels/cuda/train
   conv_backward.cu
   delta_backward.cu
   elementwise_backward.cu
+  expert_linear_backward.cu
+  expert_lora_backward.cu
+  experts_backward.cu
   linear_backward.cu
   lora_backward.cu
   loss.cu
@@ -52,6 +56,9 @@ qr_cuda_sources(kernels/cuda
   dora.cu
   elementwise.cu
   embedding.cu
+  expert_lora.cu
+  experts.cu
   norm.cu
   rope.cu
+  route.cu
   sample.cu)

@@ -74,7 +74,10 @@ static size_t weight_bytes(const qr_backend *backend, const qr_weight_desc *desc
 
 static qrun_status put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows, const void *codes,
                             qr_error *err) {
-    (void)backend, (void)weight, (void)row, (void)n_rows, (void)codes, (void)err;
+    qr_weight_desc rows = weight->desc;
+    (void)row, (void)codes, (void)err;
+    rows.rows = n_rows;
+    plan_of(backend)->planned.copied_bytes += (int64_t)qr_weight_code_bytes(&rows);
     return QRUN_OK;
 }
 

@@ -226,6 +226,8 @@ class ModelParams(Sized):
         ("offload_parameters", c_int),
         ("quant_embedding_int8", c_bool),
         ("shard_parameters", c_bool),
+        ("tensor_parallel", c_int32),
+        ("tensor_rank", c_int32),
     ]
 
 
@@ -545,6 +547,7 @@ class TrainMemory(Structure):
         ("memory_bytes", c_int64),
         ("checkpointing", c_char_p),
         ("offload_optimizer", c_bool),
+        ("offload_gradients", c_bool),
         ("offload_activations", c_bool),
         ("tile_rows", c_int32),
     ]
@@ -855,7 +858,6 @@ class ModelOptions(TypedDict, total=False):
     memory_bytes: int
     # every matrix in the compute type, as full fine-tuning needs; quant AUTO, or that type
     trainable: bool
-    # not with trainable
     offload_parameters: Offload
     # hold the embeddings of tokens (and a tied head) in INT8, a scale for each token; else they keep their own
     # type. Not with trainable
@@ -864,6 +866,14 @@ class ModelOptions(TypedDict, total=False):
     # from all of them when it is due, the next one while it computes. For trainers with `zero` 3 alone: results
     # are the same to the bit
     shard_parameters: bool
+    # Tensor parallelism: so many ranks (qrun_context_params, all of them) share every layer for generating.
+    # Each has a part of the heads, with their K/V pages, and of the rows of every other matrix but the
+    # embedding; answers are one rank's to the bit. All open the model and create a session alike. Rank 0
+    # submits requests and gets events; the others call qrun_session_run, which follows rank 0 until it destroys
+    # its session. 0 and 1: not shared.
+    tensor_parallel: int
+    # of plans alone: whose plan it is
+    tensor_rank: int
 
 
 class SessionOptions(TypedDict, total=False):
@@ -1053,6 +1063,10 @@ class TrainOptions(TypedDict, total=False):
     checkpointing: str
     # optimizer states in host memory, copied to the device in pieces during the update
     offload_optimizer: bool
+    # of `full`: gradients leave for host memory layer by layer of the backward pass. F32 weights and optimizer
+    # states are there too: the processor adds and updates, and sends back what the model computes with. Needed
+    # for offload_parameters with `full`
+    offload_gradients: bool
     # the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory: copied there after the
     # forward pass, fetched ahead of the backward pass
     offload_activations: bool

@@ -146,9 +146,11 @@ class PlanInfo:
     update_copied_bytes: int
     # of recomputed layers, as chosen; 0: all rows at a time
     tile_rows: int
-    # Of a training run on several ranks (qrun_train_ranks): whose plan this is
+    # Of a training run on several ranks (qrun_train_ranks), or of a session of a model that they share: whose
+    # plan this is
     rank: int
-    # that it sends to others in a step of grad_accum micro-batches
+    # that it sends to others in a step of grad_accum micro-batches, or for each token that a session computes,
+    # with its logits
     sent_bytes: int
     # that it would send if gradients were summed and parameters gathered around a ring
     ring_bytes: int

@@ -65,6 +65,12 @@ static qrun_status create_backend(qrun_context *context, const char *device, qr_
     return qr_backend_cpu_create(NULL, context->threads, &context->backend, err);
 }
 
+static qrun_status create_processor(qrun_context *context, qr_error *err) {
+    context->processor = context->backend;
+    if (context->backend->memory_info == NULL) { return QRUN_OK; }
+    return qr_backend_cpu_create(NULL, context->threads, &context->processor, err);
+}
+
 static qrun_status check_device(const char *device, qr_error *err) {
     static const char *const names[] = {"auto", "cpu", "cuda"};
     if (device == NULL) { return QRUN_OK; }
@@ -93,6 +99,7 @@ qrun_status qrun_context_create(const qrun_context_params *params, qrun_context 
     if (params->device_memory != NULL) { QR_TRY(qr_named_device_find(params->device_memory, &made->plans_for, error)); }
     QR_TRY(qr_threads_create(params->n_threads, &made->threads, error));
     QR_TRY(create_backend(made, params->device, error));
+    QR_TRY(create_processor(made, error));
     *context = made;
     return QRUN_OK;
 out:
@@ -104,6 +111,7 @@ void qrun_context_destroy(qrun_context *context) {
     if (context == NULL) { return; }
     qr_collectives_destroy(context->ranks);
     if (context->backend != NULL) { qrun_context_timeline_end(context); }
+    if (context->processor != context->backend) { qr_backend_destroy(context->processor); }
     qr_backend_destroy(context->backend);
     qr_threads_destroy(context->threads);
     pthread_mutex_destroy(&context->compute_turn);

@@ -12,6 +12,7 @@
 struct qrun_context {
     qr_threads *threads;
     qr_backend *backend;
+    qr_backend *processor;        /* computes on host memory: the backend itself, where its memory is that */
     pthread_mutex_t compute_lock; /* held by the one thread that issues work on the backend */
     pthread_mutex_t compute_turn; /* held by the one that waits for it next */
     qrun_numerics numerics;

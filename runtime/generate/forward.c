@@ -11,6 +11,7 @@
 #include "runtime/layers/layer_experts.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/rope.h"
+#include "runtime/ranks/split_ranks.h"
 
 /* The tables of a step, in device memory and in the host memory that they are copied from. */
 typedef struct step_tables {
@@ -61,6 +62,9 @@ struct qr_forward {
     qr_op_list ops;        /* empty between the calls below */
     qr_batch host, device; /* the step's tables in either memory */
     qr_replay replay;
+    qr_split_ranks split;
+    qr_kv_copy *copies; /* host, [n_copies]: of pages, as rank 0 announces them */
+    int64_t n_copies;
     int64_t rope_begin, rope_end; /* slots that the device does not have yet */
     bool is_reading;              /* the device may not have read host memory yet */
 };
@@ -146,10 +150,13 @@ static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limit
     return layout.offset;
 }
 
+/* Of a model that is split, rank 0 has all logits, and the others those of their rows of the head. */
 static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limits, qr_layout layout,
                          forward_buffers *b) {
-    QR_LAY(&layout, b->logits, limits->max_logit_rows * model->shape.vocab, sizeof(float));
-    QR_LAY(&layout, b->nll, limits->max_logit_rows, sizeof(float));
+    const bool leads = qr_split_leads(model), is_split = model->head_share.all > 0;
+    const int64_t columns = leads ? model->shape.vocab : is_split ? model->head.desc.rows : 0;
+    QR_LAY(&layout, b->logits, limits->max_logit_rows * columns, sizeof(float));
+    QR_LAY(&layout, b->nll, leads ? limits->max_logit_rows : 0, sizeof(float));
     return layout.offset;
 }
 
@@ -319,11 +326,48 @@ static qrun_status run_layers(qr_forward *f, qr_error *err) {
     return end_ops(f, err);
 }
 
+/* The tables of a step that ranks have in common: rank 0's, in host memory. */
+static qrun_status share_tables(qr_forward *f, qr_error *err) {
+    qr_batch batch;
+    const int64_t first = f->rope_begin, n = f->rope_end - f->rope_begin;
+    const size_t n_bytes = qr_batch_lay(&f->host.sizes, f->model->n_kv_groups, NULL, &batch);
+    QR_RETURN_IF_ERROR(qr_split_share(&f->split, f->b.host.batch, n_bytes, err));
+    for (int k = 0; n > 0 && k < f->model->shape.n_rope_kinds; k++) {
+        const int64_t half = f->model->shape.rope_half[k];
+        QR_RETURN_IF_ERROR(
+            qr_split_share(&f->split, f->b.host.inv_freq[k] + first * half, (size_t)(n * half) * sizeof(float), err));
+        QR_RETURN_IF_ERROR(qr_split_share(&f->split, f->b.host.rope_factor[k] + first, (size_t)n * sizeof(float), err));
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
+    const qr_batch_sizes *sizes = &f->host.sizes;
+    const qr_split_command command = {
+        .action = QR_SPLIT_RUN,
+        .sizes = {sizes->n_tokens, sizes->n_sequences, sizes->n_rows, sizes->n_samples, sizes->table_stride},
+        .has_adapters = f->host.has_adapters,
+        .first = f->rope_begin,
+        .n = f->rope_end - f->rope_begin};
+    QR_RETURN_IF_ERROR(qr_split_lead(&f->split, &command, err));
+    QR_RETURN_IF_ERROR(share_tables(f, err));
     choose_adapters(f);
     QR_RETURN_IF_ERROR(copy_rope(f, err));
     QR_RETURN_IF_ERROR(copy_batch(f, err));
     return run_layers(f, err);
+}
+
+qrun_status qr_forward_copy_pages(qr_forward *f, qr_kv_copy *copies, int64_t n, qr_error *err) {
+    const qr_split_command command = {.action = QR_SPLIT_COPY_PAGES, .n = n};
+    if (n == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_split_lead(&f->split, &command, err));
+    QR_RETURN_IF_ERROR(qr_split_share(&f->split, copies, (size_t)n * sizeof *copies, err));
+    for (int64_t i = 0; i < n; i++) {
+        QR_RETURN_IF_ERROR(f->backend->copy_within(f->backend, f->pages + (size_t)copies[i].dst * f->page_bytes,
+                                                   f->pages + (size_t)copies[i].src * f->page_bytes, f->page_bytes,
+                                                   err));
+    }
+    return QRUN_OK;
 }
 
 /* ---- The output head --------------------------------------------------------------------------------------------- */
@@ -331,13 +375,22 @@ qrun_status qr_forward_run(qr_forward *f, qr_error *err) {
 /* Logits of n rows of x [n, D]. */
 static qrun_status run_head(qr_forward *f, const float *x, int64_t n, qr_error *err) {
     const qr_model_shape *s = &f->model->shape;
+    const bool leads = qr_split_leads(f->model);
+    if (!leads && f->model->head_share.all == 0) { return QRUN_OK; } /* rank 0 has the whole head */
     QR_RETURN_IF_ERROR(qr_layer_head(&f->pass, x, n, f->b.selected_normed, f->b.logits, err));
-    if (s->logit_softcap <= 0) { return end_ops(f, err); }
+    if (!leads || s->logit_softcap <= 0) { return end_ops(f, err); }
     const qr_softcap_args args = {.x = f->b.logits, .n = n * s->vocab, .cap = s->logit_softcap};
     return qr_layer_op_softcap(&f->pass, &args, err);
 }
 
+/* Where ranks share the output head, the others compute their rows of it too. */
+static qrun_status lead_head(const qr_forward *f, qr_split_action action, int64_t first, int64_t n, qr_error *err) {
+    const qr_split_command command = {.action = action, .first = first, .n = n};
+    return f->model->head_share.all > 0 ? qr_split_lead(&f->split, &command, err) : QRUN_OK;
+}
+
 qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *err) {
+    QR_RETURN_IF_ERROR(lead_head(f, QR_SPLIT_HEAD_ROWS, first, n, err));
     const qr_gather_rows_args args = {.src = f->b.x,
                                       .rows = f->device.rows + first,
                                       .dst = f->b.selected,
@@ -368,6 +421,7 @@ qrun_status qr_forward_copy_logits(qr_forward *f, int64_t first, int64_t n, floa
 }
 
 qrun_status qr_forward_logits(qr_forward *f, int64_t first, int64_t n, float *logits, qr_error *err) {
+    QR_RETURN_IF_ERROR(lead_head(f, QR_SPLIT_HEAD_TOKENS, first, n, err));
     const qrun_status status = run_head(f, f->b.x + first * f->model->shape.hidden, n, err);
     return status == QRUN_OK ? qr_forward_copy_logits(f, 0, n, logits, err) : status;
 }
@@ -379,6 +433,7 @@ static qrun_status run_nll(qr_forward *f, int64_t first, int64_t n, qr_error *er
                               .dst = f->b.nll,
                               .n_rows = n,
                               .vocab = f->model->shape.vocab};
+    QR_RETURN_IF_ERROR(lead_head(f, QR_SPLIT_HEAD_TOKENS, first, n, err));
     QR_RETURN_IF_ERROR(run_head(f, f->b.x + first * f->model->shape.hidden, n, err));
     return qr_layer_op_nll(&f->pass, &args, err);
 }
@@ -397,6 +452,51 @@ qrun_status qr_forward_hidden(qr_forward *f, int64_t first, int64_t n, float *hi
     QR_RETURN_IF_ERROR(qr_layer_final_norm(&f->pass, f->b.x + first * dim, n, f->b.selected, QR_DTYPE_F32, err));
     QR_RETURN_IF_ERROR(end_ops(f, err));
     return copy_out(f, hidden, f->b.selected, (size_t)(n * dim) * sizeof(float), err);
+}
+
+/* ---- Following rank 0 -------------------------------------------------------------------------------------------- */
+
+/* Sizes are rank 0's, which has made the same forward pass. */
+static qrun_status follow_run(qr_forward *f, const qr_split_command *command, qr_error *err) {
+    const int64_t *n = command->sizes;
+    const qr_batch_sizes sizes = {n[0], n[1], n[2], n[3], n[4]};
+    qr_batch *batch;
+    QR_RETURN_IF_ERROR(qr_forward_begin(f, &sizes, &batch, err));
+    batch->has_adapters = command->has_adapters != 0;
+    f->rope_begin = command->first;
+    f->rope_end = command->first + command->n;
+    return qr_forward_run(f, err);
+}
+
+static qrun_status follow_copies(qr_forward *f, int64_t n, qr_error *err) {
+    if (n > f->n_copies) { return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 copies more pages than a step has"); }
+    return qr_forward_copy_pages(f, f->copies, n, err);
+}
+
+qrun_status qr_forward_follow(qr_forward *f, bool *ends, qr_error *err) {
+    qr_split_command command = {0};
+    *ends = false;
+    QR_RETURN_IF_ERROR(qr_broadcast(f->split.ranks, &command, sizeof command, 0, err));
+    switch ((qr_split_action)command.action) {
+        case QR_SPLIT_RUN: return follow_run(f, &command, err);
+        case QR_SPLIT_COPY_PAGES: return follow_copies(f, command.n, err);
+        case QR_SPLIT_HEAD_ROWS: return qr_forward_head(f, command.first, command.n, err);
+        case QR_SPLIT_HEAD_TOKENS: return run_head(f, f->b.x + command.first * f->model->shape.hidden, command.n, err);
+        case QR_SPLIT_IDLE: return qr_barrier(f->split.ranks, err);
+        case QR_SPLIT_END: *ends = true; return QRUN_OK;
+    }
+    return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 announced what does not exist");
+}
+
+qrun_status qr_forward_idle(const qr_forward *f, qr_error *err) {
+    const qr_split_command command = {.action = QR_SPLIT_IDLE};
+    QR_RETURN_IF_ERROR(qr_split_lead(&f->split, &command, err));
+    return f->split.ranks != NULL ? qr_barrier(f->split.ranks, err) : QRUN_OK;
+}
+
+void qr_forward_end(const qr_forward *f) {
+    const qr_split_command command = {.action = QR_SPLIT_END};
+    if (f->split.ranks != NULL && !f->split.ranks->lost) { (void)qr_split_lead(&f->split, &command, NULL); }
 }
 
 /* ---- Decode steps ------------------------------------------------------------------------------------------------ */
@@ -451,6 +551,17 @@ const qr_replay_stats *qr_forward_replays(const qr_forward *f) { return &f->repl
 
 /* ---- The plan, and creation -------------------------------------------------------------------------------------- */
 
+/* What ranks need of host memory for each other, after the n_bytes that are taken. */
+static void lay_split(qr_forward *f, void *memory, size_t *n_bytes) {
+    qr_layout layout = {.base = memory, .offset = *n_bytes};
+    f->split.stage_bytes = qr_split_stage_bytes(f->model, f->limits.max_tokens);
+    f->n_copies = f->split.stage_bytes > 0 ? f->limits.max_sequences * f->model->n_kv_groups : 0;
+    QR_LAY(&layout, f->split.rows, (int64_t)f->split.stage_bytes, 1);
+    QR_LAY(&layout, f->split.parts, (int64_t)f->split.stage_bytes, 1);
+    QR_LAY(&layout, f->copies, f->n_copies, sizeof *f->copies);
+    *n_bytes = layout.offset;
+}
+
 /* Lays all buffers out in the memory of their categories (NULL: only counts), and gives their bytes. */
 static void lay_out(qr_forward *f, void *const memory[QR_PLAN_COUNT], size_t n_bytes[QR_PLAN_COUNT]) {
     qr_layout activations = {
@@ -462,6 +573,7 @@ static void lay_out(qr_forward *f, void *const memory[QR_PLAN_COUNT], size_t n_b
     n_bytes[QR_PLAN_TABLES] = lay_tables(f->model, &f->limits, memory[QR_PLAN_TABLES], &f->b.tables);
     n_bytes[QR_PLAN_LOGITS] = lay_logits(f->model, &f->limits, logits, &f->b);
     n_bytes[QR_PLAN_HOST] = lay_tables(f->model, &f->limits, memory[QR_PLAN_HOST], &f->b.host);
+    lay_split(f, memory[QR_PLAN_HOST], &n_bytes[QR_PLAN_HOST]);
 }
 
 static qrun_status make_memory(qr_forward *f, size_t workspace_bytes, qr_error *err) {
@@ -478,7 +590,8 @@ static void set_pass(qr_forward *f) {
     f->pass = (qr_layer_pass){.model = f->model,
                               .backend = f->backend,
                               .workspace = {f->memory.at[QR_PLAN_WORKSPACE], f->memory.bytes[QR_PLAN_WORKSPACE]},
-                              .ops = f->model->stream == NULL ? &f->ops : NULL, /* a layer's weights come and go */
+                              /* None waits where a layer's weights come and go, or ranks exchange between ops. */
+                              .ops = f->model->stream == NULL && f->model->split.n_ranks == 0 ? &f->ops : NULL,
                               .x = b->x,
                               .cos_table = {b->cos_table[0], b->cos_table[1]},
                               .sin_table = {b->sin_table[0], b->sin_table[1]},
@@ -506,7 +619,9 @@ static void set_pass(qr_forward *f) {
                                           .experts = b->experts,
                                           .dora = b->dora},
                               .attend = attend_paged,
-                              .attend_arg = f};
+                              .attend_arg = f,
+                              .gather = qr_split_gather,
+                              .gather_arg = &f->split};
 }
 
 /* On the model's backend, or on one that plans for it. */
@@ -521,7 +636,11 @@ static qrun_status create_on(qr_backend *backend, qrun_model *model, const qr_fo
                       .pages = pages,
                       .page_bytes = qr_page_bytes(model, limits->kv_format),
                       .states = states,
+                      .split = {.model = model, .backend = backend},
                       .replay.backend = backend};
+    const bool is_plan = backend != model->context->backend;
+    if (model->split.n_ranks > 0 && !is_plan) { f->split.ranks = model->context->ranks; }
+    if (model->split.n_ranks > 0) { qr_replay_refuse(&f->replay, "ranks share each layer"); }
     if (model->stream != NULL) { qr_replay_refuse(&f->replay, "layers are offloaded"); }
     const qrun_status status = make_memory(f, workspace_bytes, err);
     if (status != QRUN_OK) {
@@ -554,6 +673,12 @@ static qrun_status plan_layers(qr_forward *f, const qr_batch_sizes *sizes, const
     return run_layers(f, err);
 }
 
+/* The output head and the samples of a decode step, which rank 0 takes. */
+static qrun_status plan_head(qr_forward *f, int64_t n, qr_error *err) {
+    QR_RETURN_IF_ERROR(run_head(f, f->b.x, n, err));
+    return qr_split_leads(f->model) ? qr_forward_sample(f, 0, n, err) : QRUN_OK;
+}
+
 /* The largest step, and decode steps of every number of rows: a backend may split the work of few. */
 static qrun_status plan_steps(qr_forward *f, const qr_lora_factor *table, qr_error *err) {
     const qr_forward_limits *limits = &f->limits;
@@ -561,14 +686,15 @@ static qrun_status plan_steps(qr_forward *f, const qr_lora_factor *table, qr_err
     const qr_batch_sizes largest = {limits->max_tokens, s, s, s, limits->max_blocks};
     QR_RETURN_IF_ERROR(plan_layers(f, &largest, table, err));
     QR_RETURN_IF_ERROR(qr_forward_head(f, 0, r, err));
-    QR_RETURN_IF_ERROR(qr_forward_sample(f, 0, s, err));
-    QR_RETURN_IF_ERROR(run_nll(f, 0, r, err));
+    if (qr_split_leads(f->model)) {
+        QR_RETURN_IF_ERROR(qr_forward_sample(f, 0, s, err));
+        QR_RETURN_IF_ERROR(run_nll(f, 0, r, err));
+    }
     QR_RETURN_IF_ERROR(qr_layer_final_norm(&f->pass, f->b.x, r, f->b.selected, QR_DTYPE_F32, err));
     for (int64_t n = 1; n <= most; n = n < most ? bucket_of_rows(n + 1, most) : most + 1) {
         const qr_batch_sizes decode = {n, n, n, n, limits->max_blocks};
         QR_RETURN_IF_ERROR(plan_layers(f, &decode, table, err));
-        QR_RETURN_IF_ERROR(run_head(f, f->b.x, n, err));
-        QR_RETURN_IF_ERROR(qr_forward_sample(f, 0, n, err));
+        QR_RETURN_IF_ERROR(plan_head(f, n, err));
     }
     return QRUN_OK;
 }

@@ -44,6 +44,9 @@ qrun_status qr_forward_begin(qr_forward *forward, const qr_batch_sizes *sizes, q
  * stay until the next run. */
 qrun_status qr_forward_run(qr_forward *forward, qr_error *err);
 
+/* Copies whole pages, in order, before the next run. */
+qrun_status qr_forward_copy_pages(qr_forward *forward, qr_kv_copy *copies, int64_t n, qr_error *err);
+
 /* Logits of n (≤ max_logit_rows) of the batch's `rows`, from the first on; they stay on the device until the next call
  * of these. */
 qrun_status qr_forward_head(qr_forward *forward, int64_t first, int64_t n, qr_error *err);
@@ -78,6 +81,15 @@ qrun_status qr_forward_nll(qr_forward *forward, int64_t first, const int32_t *ta
 
 /* Hidden states of the same after the final norm, into host memory [n, D]. */
 qrun_status qr_forward_hidden(qr_forward *forward, int64_t first, int64_t n, float *hidden, qr_error *err);
+
+/* --- A model that is split among ranks (split_ranks.h): calls above are rank 0's, and the others follow. --- */
+
+/* Does what rank 0 announces next; *ends: that was the last. */
+qrun_status qr_forward_follow(qr_forward *forward, bool *ends, qr_error *err);
+/* Rank 0 has nothing to compute: all meet, so that none is taken for silent. Nothing for a whole model. */
+qrun_status qr_forward_idle(const qr_forward *forward, qr_error *err);
+/* The others need not wait for rank 0 any more. */
+void qr_forward_end(const qr_forward *forward);
 
 /* Bytes of a page: the layers of the largest group. */
 size_t qr_page_bytes(const qrun_model *model, qr_kv_format format);

@@ -11,11 +11,13 @@
 #include "base/sizes.h"
 #include "base/units.h"
 #include "runtime/generate/prompt_rows.h"
+#include "runtime/generate/split_session.h"
 #include "runtime/layers/layer_delta.h"
 #include "runtime/model/adapter.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/weight_names.h"
+#include "runtime/ranks/split_ranks.h"
 
 enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512, MAX_SEQUENCES = 4096, DEFAULT_POOL_CONTEXT = 4096 };
 enum { MAX_PAGES = INT32_MAX / 4 };
@@ -360,6 +362,8 @@ static qrun_plan_info describe_plan(const qrun_model *model, const qr_session_si
         .struct_size = sizeof(qrun_plan_info),
         .fits = fits,
         .n_parameters = model->n_parameters,
+        .rank = model->split.rank,
+        .sent_bytes = qr_split_sent_bytes(model, 1, 1),
         .total_bytes = qr_plan_total(plan),
         .budget_bytes = sizes->budget_bytes,
         .context_tokens = (int32_t)(fits ? qr_min(sizes->context_tokens, sizes->pool_tokens) : sizes->context_tokens),
@@ -534,6 +538,24 @@ static qrun_status make_store(qrun_session *session, const qrun_session_params *
     return sizes->keeps_pages ? qr_page_store_create(session->model, &options, &session->store, err) : QRUN_OK;
 }
 
+/* All that the sizes say. */
+static qrun_status make_parts(qrun_session *session, const qrun_session_params *params, qr_error *err) {
+    const int64_t vocab = session->model->shape.vocab;
+    QR_RETURN_IF_ERROR(make_memory(session, err));
+    QR_RETURN_IF_ERROR(make_store(session, params, err));
+    QR_RETURN_IF_ERROR(make_cache(session, err));
+    if (session->draft != NULL) {
+        QR_RETURN_IF_ERROR(qr_draft_model_create(session->draft, &session->sizes.draft, vocab, &session->drafter, err));
+    }
+    QR_RETURN_IF_ERROR(make_lists(session, err));
+    QR_RETURN_IF_ERROR(make_samplers(session, err));
+    session->event_descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (session->event_descriptor < 0) {
+        return qr_fail(err, QRUN_ERROR_IO, "cannot make an event descriptor: %s", strerror(errno));
+    }
+    return qr_split_session_timer(session, err);
+}
+
 static void fill_fixed_stats(qrun_session *session) {
     session->counts = (qrun_session_stats){
         .struct_size = sizeof session->stats,
@@ -545,37 +567,42 @@ static void fill_fixed_stats(qrun_session *session) {
     session->stats = session->counts;
 }
 
-qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *params, qrun_session **session,
+/* The sizes and the plan, of what this rank has free. */
+static qrun_status choose_sizes(qrun_session *session, const qrun_session_params *params, qr_error *err) {
+    qr_device_memory memory;
+    QR_RETURN_IF_ERROR(qr_device_memory_now(session->model->context, &memory, err));
+    qr_split_session_memory(session->model, &memory);
+    return qr_session_size(session->model, session->draft, params, &memory, &session->sizes, &session->plan, err);
+}
+
+void qr_session_set_pages(qrun_session *session, int64_t n_pages) {
+    qr_session_sizes *sizes = &session->sizes;
+    session->plan.entries[QR_PLAN_KV_PAGES].bytes += (n_pages - sizes->n_pages) * (int64_t)sizes->page_bytes;
+    sizes->n_pages = n_pages;
+    sizes->pool_tokens = longest_sequence(session->model, n_pages, sizes->context_tokens, sizes->forward.max_tokens);
+}
+
+qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *asked, qrun_session **session,
                                 qrun_error *error) {
     *session = NULL;
     qrun_session *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the session", sizeof *made); }
     made->model = model;
-    made->event_descriptor = -1;
+    made->event_descriptor = made->idle_timer = made->both_descriptors = -1;
     pthread_mutex_init(&made->lock, NULL);
     (void)qr_model_count_sessions(model, 1);
-    qr_device_memory memory;
     qrun_status status = QRUN_OK;
-    QR_TRY(QR_CHECK_STRUCT(qrun_session_params, params, error));
-    QR_TRY(open_draft(made, params, error));
-    QR_TRY(qr_device_memory_now(model->context, &memory, error));
-    QR_TRY(qr_session_size(model, made->draft, params, &memory, &made->sizes, &made->plan, error));
-    QR_TRY(make_memory(made, error));
-    QR_TRY(make_store(made, params, error));
-    QR_TRY(make_cache(made, error));
-    if (made->draft != NULL) {
-        QR_TRY(qr_draft_model_create(made->draft, &made->sizes.draft, model->shape.vocab, &made->drafter, error));
-    }
-    QR_TRY(make_lists(made, error));
-    QR_TRY(make_samplers(made, error));
-    made->event_descriptor = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (made->event_descriptor < 0) {
-        QR_TRY(qr_fail(error, QRUN_ERROR_IO, "cannot make an event descriptor: %s", strerror(errno)));
-    }
+    QR_TRY(QR_CHECK_STRUCT(qrun_session_params, asked, error));
+    qrun_session_params params = *asked;
+    QR_TRY(qr_split_session_begin(model, &params, error));
+    QR_TRY(open_draft(made, &params, error));
+    QR_TRY(qr_split_session_sizes(made, choose_sizes(made, &params, error), error));
+    QR_TRY(qr_split_session_made(made, make_parts(made, &params, error), error));
     qr_plan_describe(&made->plan, QR_PLAN_SESSION_COUNT, model->context->backend);
     qr_model_name_weights(model);
     qr_draft_costs_init(&made->draft_costs);
     fill_fixed_stats(made);
+    made->leads = qr_session_is_split(made) && !qr_session_follows(made);
     *session = made;
     return QRUN_OK;
 out:
@@ -596,6 +623,7 @@ void qrun_session_destroy(qrun_session *session) {
     qr_timeline_drop_tensors(backend, NULL, 0);
     qr_draft_model_destroy(session->drafter);
     qrun_model_destroy(session->draft);
+    if (session->leads) { qr_forward_end(session->forward); }
     qr_forward_destroy(session->forward);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, session->pages, session->pages_bytes);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, session->states, session->states_bytes);
@@ -612,7 +640,10 @@ void qrun_session_destroy(qrun_session *session) {
     qr_free(session->step.scores);
     qr_free(session->running);
     qr_free(session->free_slots);
-    if (session->event_descriptor >= 0) { close(session->event_descriptor); }
+    const int descriptors[] = {session->event_descriptor, session->idle_timer, session->both_descriptors};
+    for (size_t i = 0; i < QR_COUNT_OF(descriptors); i++) {
+        if (descriptors[i] >= 0) { close(descriptors[i]); }
+    }
     (void)qr_model_count_sessions(session->model, -1);
     pthread_mutex_destroy(&session->lock);
     qr_free(session);
@@ -631,6 +662,7 @@ qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *
                                       .pool_tokens = session->sizes.pool_tokens,
                                       .kv_is_smallest = session->sizes.forward.kv_format == QR_KV_INT8};
     qr_request *made;
+    QR_RETURN_IF_ERROR(qr_split_session_require_leader(session, error));
     QR_RETURN_IF_ERROR(qr_adapter_check_owner(session->model, params->adapter, error));
     QR_RETURN_IF_ERROR(qr_request_create(session->model, &limits, params, overrides, what, &made, error));
     const int64_t max_bytes = session->sizes.max_waiting_bytes, n_samples = made->n_samples;
@@ -667,7 +699,9 @@ qrun_status qrun_session_cancel(qrun_session *session, uint64_t request, qrun_er
     return QRUN_OK;
 }
 
-int qrun_session_event_descriptor(const qrun_session *session) { return session->event_descriptor; }
+int qrun_session_event_descriptor(const qrun_session *session) {
+    return session->both_descriptors >= 0 ? session->both_descriptors : session->event_descriptor;
+}
 
 qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *stats, qrun_error *error) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_session_stats, stats, error));
@@ -701,6 +735,7 @@ qrun_status qrun_session_keep_prefixes(qrun_session *session, qrun_error *error)
 }
 
 qrun_status qrun_session_run(qrun_session *session, qrun_error *error) {
+    if (qr_session_follows(session)) { return qr_split_session_follow(session, error); }
     for (bool has_work = true; has_work;) { QR_RETURN_IF_ERROR(qrun_session_step(session, &has_work, error)); }
     return QRUN_OK;
 }

@@ -98,6 +98,9 @@ struct qrun_session {
     qr_request_queue queue;
     qrun_session_stats stats; /* as of the last step, newer submissions counted as waiting */
     int event_descriptor;
+    /* Of rank 0, with a split model: */
+    int idle_timer, both_descriptors; /* its caller wakes up from time to time, so that the others hear of it */
+    bool leads;                       /* the others follow, until the session ends */
 
     atomic_bool stepping;
 };
@@ -107,6 +110,9 @@ struct qrun_session {
  * smallest such session. */
 qrun_status qr_session_size(qrun_model *model, qrun_model *draft, const qrun_session_params *params,
                             const qr_device_memory *memory, qr_session_sizes *sizes, qr_plan *plan, qr_error *err);
+
+/* The number of pages is another than the sizes said: fewer. */
+void qr_session_set_pages(qrun_session *session, int64_t n_pages);
 
 /* qrun_session_submit, where `overrides` may have members of generation_json (request.h). */
 qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *params, const qr_json *overrides,

@@ -9,6 +9,7 @@
 #include "kernels/timeline/timeline.h"
 #include "runtime/generate/prompt_rows.h"
 #include "runtime/generate/session.h"
+#include "runtime/generate/split_session.h"
 #include "runtime/model/adapter.h"
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -101,6 +102,7 @@ static void finish(qrun_session *session, qr_sequence *sequence, const char *rea
 static void drain_descriptor(const qrun_session *session) {
     uint64_t count;
     while (read(session->event_descriptor, &count, sizeof count) < 0 && errno == EINTR) {}
+    while (session->idle_timer >= 0 && read(session->idle_timer, &count, sizeof count) < 0 && errno == EINTR) {}
 }
 
 static void end_before_start(qrun_session *session, qr_request *request) {
@@ -277,18 +279,6 @@ static qrun_status prepare_slots(qrun_session *session, qr_error *err) {
     return QRUN_OK;
 }
 
-static qrun_status copy_pages(qrun_session *session, qr_error *err) {
-    qr_backend *backend = session->model->context->backend;
-    const size_t n_bytes = session->sizes.page_bytes;
-    for (int32_t i = 0; i < session->step.n_copies; i++) {
-        const qr_kv_copy *copy = &session->step.copies[i];
-        unsigned char *pages = session->pages;
-        QR_RETURN_IF_ERROR(backend->copy_within(backend, pages + (size_t)copy->dst * n_bytes,
-                                                pages + (size_t)copy->src * n_bytes, n_bytes, err));
-    }
-    return QRUN_OK;
-}
-
 static qrun_status compute(qrun_session *session, qr_error *err) {
     qrun_context *context = session->model->context;
     qr_batch *batch;
@@ -301,7 +291,7 @@ static qrun_status compute(qrun_session *session, qr_error *err) {
     QR_TRY(qr_forward_begin(session->forward, &sizes, &batch, err));
     fill_batch(session, batch);
     QR_TRY(prepare_slots(session, err));
-    QR_TRY(copy_pages(session, err));
+    QR_TRY(qr_forward_copy_pages(session->forward, session->step.copies, session->step.n_copies, err));
     QR_TRY(qr_states_copy(session, err));
     QR_TRY(session->step.is_decode ? qr_forward_decode(session->forward, err) : qr_forward_run(session->forward, err));
 out:
@@ -584,7 +574,7 @@ static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_er
     const double start = qr_now_seconds(); /* drafting is part of what drafts cost */
     if (!qr_schedule(session)) {
         sweep(session);
-        if (session->started.first == NULL) { return QRUN_OK; }
+        if (session->started.first == NULL) { return qr_forward_idle(session->forward, err); }
         return qr_fail(err, QRUN_ERROR_INTERNAL, "the scheduler found nothing to compute although requests wait");
     }
     *prompt_tokens = count_prompt_tokens(session);
@@ -609,6 +599,7 @@ static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_er
 
 qrun_status qrun_session_step(qrun_session *session, bool *has_work, qrun_error *error) {
     *has_work = false;
+    QR_RETURN_IF_ERROR(qr_split_session_require_leader(session, error));
     if (atomic_exchange(&session->stepping, true)) {
         return qr_fail(error, QRUN_ERROR_BUSY, "another thread is stepping this session");
     }

@@ -6,6 +6,7 @@
 #include "runtime/layers/layer_experts.h"
 #include "runtime/layers/layer_inputs.h"
 #include "runtime/model/rope.h"
+#include "runtime/model/split.h"
 
 int64_t qr_qkv_columns(const qr_model_shape *shape, const qr_layer *layer) {
     return (shape->n_heads + 2 * layer->n_kv_heads) * layer->head_dim;
@@ -24,8 +25,12 @@ bool qr_model_is_gated(const qrun_model *model) {
     return model->family->modules[QR_ROLE_GATE] != NULL || model->family->modules[QR_ROLE_GATE_UP] != NULL;
 }
 
+int64_t qr_layer_own_mlp_size(const qrun_model *model, const qr_layer *layer) {
+    return model->split.n_ranks > 0 ? layer->mlp_in[0].weight.desc.rows : qr_layer_mlp_size(layer);
+}
+
 int64_t qr_layer_mlp_columns(const qrun_model *model, const qr_layer *layer) {
-    return qr_layer_mlp_size(layer) * (qr_model_is_gated(model) ? 2 : 1);
+    return qr_layer_own_mlp_size(model, layer) * (qr_model_is_gated(model) ? 2 : 1);
 }
 
 int64_t qr_model_mlp_size(const qrun_model *model) {
@@ -35,7 +40,11 @@ int64_t qr_model_mlp_size(const qrun_model *model) {
 }
 
 int64_t qr_model_mlp_columns(const qrun_model *model) {
-    return qr_model_mlp_size(model) * (qr_model_is_gated(model) ? 2 : 1);
+    int64_t most = 0;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        most = qr_max(most, qr_layer_mlp_columns(model, &model->layers[l]));
+    }
+    return most;
 }
 
 bool qr_model_has_post_norms(const qrun_model *model) { return model->family->modules[QR_ROLE_POST_ATTN_NORM] != NULL; }
@@ -111,13 +120,26 @@ static qrun_status add_normed(const qr_layer_pass *pass, const qr_norm *norm, co
     return add_branch(pass, normed, err);
 }
 
+/* Nothing where the model is whole. */
+static qrun_status gather(const qr_layer_pass *pass, const qr_gather *columns, qr_error *err) {
+    return pass->model->split.n_ranks > 0 ? pass->gather(pass->gather_arg, columns, err) : QRUN_OK;
+}
+
 /* What a block's last product of `src` goes into: x, or on its way there a norm, a factor, or both. */
 typedef qrun_status (*block_output_fn)(const qr_layer_pass *pass, const void *of, const void *src, float *dst,
                                        bool accumulate, qr_error *err);
 
 static qrun_status linear_output(const qr_layer_pass *pass, const void *of, const void *src, float *dst,
                                  bool accumulate, qr_error *err) {
-    return qr_layer_linear(pass, of, src, dst, pass->model->shape.hidden, accumulate, err);
+    const int64_t hidden = pass->model->shape.hidden;
+    const qr_gather columns = {.memory = dst,
+                               .n_rows = pass->n_tokens,
+                               .n_columns = hidden,
+                               .unit = qr_split_unit(&pass->model->split, hidden),
+                               .dtype = QR_DTYPE_F32,
+                               .in_place = true};
+    QR_RETURN_IF_ERROR(qr_layer_linear(pass, of, src, dst, hidden, accumulate, err));
+    return gather(pass, &columns, err);
 }
 
 static qrun_status experts_output(const qr_layer_pass *pass, const void *of, const void *src, float *dst,
@@ -194,16 +216,27 @@ qrun_status qr_layer_final_norm(const qr_layer_pass *pass, const float *x, int64
 qrun_status qr_layer_head(const qr_layer_pass *pass, const float *x, int64_t n_rows, void *normed, float *logits,
                           qr_error *err) {
     const qrun_model *model = pass->model;
+    const bool is_part = model->head_share.all > 0, leads = model->split.rank == 0;
+    const int64_t columns = leads ? model->shape.vocab : model->head.desc.rows;
+    const qr_gather parts = {.memory = logits,
+                             .n_rows = n_rows,
+                             .n_columns = model->shape.vocab,
+                             .unit = qr_split_unit(&model->split, model->shape.vocab),
+                             .dtype = QR_DTYPE_F32,
+                             .in_place = leads,
+                             .to_leader = true};
     const qr_linear_args args = {.weight = &model->head,
                                  .x = normed,
                                  .x_dtype = model->act_dtype,
                                  .y = logits,
                                  .n_rows = n_rows,
                                  .x_stride = model->shape.hidden,
-                                 .y_stride = model->shape.vocab,
+                                 .y_stride = columns,
                                  .any_order = pass->any_order};
     QR_RETURN_IF_ERROR(qr_layer_final_norm(pass, x, n_rows, normed, model->act_dtype, err));
     QR_RETURN_IF_ERROR(qr_layer_op_linear(pass, &args, err));
+    if (is_part) { QR_RETURN_IF_ERROR(gather(pass, &parts, err)); }
+    if (is_part && !leads) { return QRUN_OK; }
     return scale(pass, logits, n_rows * model->shape.vocab, model->shape.logit_scale, err);
 }
 
@@ -355,6 +388,12 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     qr_timeline_part(pass->backend, qr_layer_part(layer));
     const qr_layer_buffers *b = &pass->buffers;
+    const qr_gather heads = {.memory = b->attended,
+                             .n_rows = pass->n_tokens,
+                             .n_columns = layer->attn_out.weight.desc.cols,
+                             .unit = layer->head_dim,
+                             .dtype = pass->model->act_dtype};
+    QR_RETURN_IF_ERROR(gather(pass, &heads, err));
     return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);
 }
 
@@ -374,7 +413,7 @@ qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer,
 static qrun_status run_activation(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_layer_buffers *b = &pass->buffers;
-    const int64_t size = qr_layer_mlp_size(layer), columns = qr_layer_mlp_columns(model, layer);
+    const int64_t size = qr_layer_own_mlp_size(model, layer), columns = qr_layer_mlp_columns(model, layer);
     if (qr_model_is_gated(model)) {
         const qr_gate_args args = {.fn = model->shape.activation,
                                    .g = b->mlp,
@@ -438,6 +477,13 @@ static qrun_status run_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_
         QR_RETURN_IF_ERROR(qr_layer_shared_expert_share(pass, layer, err));
         return run_block_output(pass, experts_output, layer, NULL, &layer->post_mlp_norm, b->mlp_branch, err);
     }
+    const int64_t size = qr_layer_mlp_size(layer);
+    const qr_gather gated = {.memory = b->gated,
+                             .n_rows = pass->n_tokens,
+                             .n_columns = size,
+                             .unit = qr_split_unit(&pass->model->split, size),
+                             .dtype = pass->model->act_dtype};
+    QR_RETURN_IF_ERROR(gather(pass, &gated, err));
     return qr_layer_add_linear(pass, &layer->mlp_out, b->gated, &layer->post_mlp_norm, b->mlp_branch, err);
 }
 

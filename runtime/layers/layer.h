@@ -78,6 +78,17 @@ typedef struct qr_layer_pass qr_layer_pass;
 typedef qrun_status (*qr_attend_fn)(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
                                     void *dst, qr_error *err);
 
+/* Columns that ranks have made parts of, of n_rows rows: all have all of them afterwards. */
+typedef struct qr_gather {
+    void *memory;              /* device, [n_rows, n_columns] of `dtype` */
+    int64_t n_rows, n_columns; /* n_columns: of all ranks */
+    int64_t unit;              /* columns are dealt out in such (split.h) */
+    qr_dtype dtype;
+    bool in_place;  /* this rank's columns stand where they belong; else alone, [n_rows, own] at the beginning */
+    bool to_leader; /* only rank 0 needs the others' */
+} qr_gather;
+typedef qrun_status (*qr_gather_fn)(void *arg, const qr_gather *gather, qr_error *err);
+
 struct qr_layer_pass {
     const qrun_model *model;
     qr_backend *backend; /* that the ops run on: the model's, or one that plans for it */
@@ -96,6 +107,8 @@ struct qr_layer_pass {
     qr_layer_dropout dropout;
     qr_attend_fn attend;
     void *attend_arg;
+    qr_gather_fn gather; /* of a model that is split among ranks (split.h) */
+    void *gather_arg;
 };
 
 /* An op of the pass: qr_layer_op_<op>(pass, args, err). */
@@ -125,6 +138,8 @@ bool qr_model_is_gated(const qrun_model *model);
  */
 static inline int64_t qr_layer_mlp_size(const qr_layer *layer) { return layer->mlp_out.weight.desc.cols; }
 int64_t qr_layer_mlp_columns(const qrun_model *model, const qr_layer *layer);
+/* The same M of this rank's rows, where the model is split. */
+int64_t qr_layer_own_mlp_size(const qrun_model *model, const qr_layer *layer);
 /* The largest M of those; 0: no layer has any. */
 int64_t qr_model_mlp_size(const qrun_model *model);
 int64_t qr_model_mlp_columns(const qrun_model *model);
@@ -175,7 +190,7 @@ qrun_status qr_layer_final_norm(const qr_layer_pass *pass, const float *x, int64
                                 qr_dtype dst_dtype, qr_error *err);
 
 /* logits [n_rows, V] of n_rows (any number) of x [n_rows, D], before the soft-cap; normed [n_rows, D] act is what the
- * head is fed. */
+ * head is fed. Of a model that is split, on rank 0; the others fill [n_rows, own rows of the head] of it. */
 qrun_status qr_layer_head(const qr_layer_pass *pass, const float *x, int64_t n_rows, void *normed, float *logits,
                           qr_error *err);
 

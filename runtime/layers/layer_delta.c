@@ -123,7 +123,7 @@ qrun_status qr_layer_delta_reorder(const qr_layer_pass *pass, const float *src, 
 
 /* ---- The block --------------------------------------------------------------------------------------------------- */
 
-static qrun_status project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+qrun_status qr_layer_delta_project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_delta_shape *d = &pass->model->shape.delta;
     const qr_layer_buffers *b = &pass->buffers;
     float *dst = d->by_key_head ? b->by_head : b->qkv;
@@ -133,15 +133,16 @@ static qrun_status project(const qr_layer_pass *pass, const qr_layer *layer, qr_
     return d->by_key_head ? qr_layer_delta_reorder(pass, b->by_head, b->qkv, false, err) : QRUN_OK;
 }
 
-qrun_status qr_layer_delta(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+qrun_status qr_layer_delta_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_conv1d_causal_args conv = qr_layer_conv_args(pass, layer);
+    const qr_gated_delta_args recall = qr_layer_recall_args(pass, layer);
+    QR_RETURN_IF_ERROR(qr_layer_op_conv1d_causal(pass, &conv, err));
+    return qr_layer_op_gated_delta(pass, &recall, err);
+}
+
+qrun_status qr_layer_delta_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_delta_shape *d = &pass->model->shape.delta;
     const qr_layer_buffers *b = &pass->buffers;
-    QR_RETURN_IF_ERROR(project(pass, layer, err));
-    const qr_conv1d_causal_args conv = qr_layer_conv_args(pass, layer);
-    QR_RETURN_IF_ERROR(qr_layer_op_conv1d_causal(pass, &conv, err));
-    const qr_gated_delta_args recall = qr_layer_recall_args(pass, layer);
-    QR_RETURN_IF_ERROR(qr_layer_op_gated_delta(pass, &recall, err));
-    QR_RETURN_IF_ERROR(qr_layer_delta_norm(pass, layer, b->recalled_normed, d->values, err));
     const qr_gate_args gate = {.fn = QR_ACT_SILU,
                                .g = b->qkv + d->channels,
                                .u = b->recalled_normed,
@@ -151,5 +152,12 @@ qrun_status qr_layer_delta(const qr_layer_pass *pass, const qr_layer *layer, qr_
                                .dim = d->values,
                                .g_stride = d->columns,
                                .u_stride = d->values};
+    QR_RETURN_IF_ERROR(qr_layer_delta_norm(pass, layer, b->recalled_normed, d->values, err));
     return qr_layer_op_gate(pass, &gate, err);
+}
+
+qrun_status qr_layer_delta(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_layer_delta_project(pass, layer, err));
+    QR_RETURN_IF_ERROR(qr_layer_delta_recall(pass, layer, err));
+    return qr_layer_delta_gate(pass, layer, err);
 }

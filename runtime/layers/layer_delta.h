@@ -13,8 +13,14 @@
 /* Floats of a sequence's state, a multiple of 16; 0 where the model has no delta layers. */
 int64_t qr_delta_state_floats(const qr_model_shape *shape);
 
-/* buffers.attended of the tokens in buffers.attn_normed. */
+/* buffers.attended of the tokens in buffers.attn_normed: the three steps below. */
 qrun_status qr_layer_delta(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* buffers.qkv of buffers.attn_normed, row by row. */
+qrun_status qr_layer_delta_project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* From there buffers.recalled, along whole sequences. */
+qrun_status qr_layer_delta_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* And buffers.attended, row by row again. */
+qrun_status qr_layer_delta_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
 /* From the layout of buffers.by_head, [q k v z] of each key head with its value heads and then [b a] of each, to the
  * columns of buffers.qkv; or back, to_heads. */

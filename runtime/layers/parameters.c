@@ -34,12 +34,32 @@ static int64_t place_gradients(qr_parameters *p, int64_t layer, int64_t begin) {
     return begin;
 }
 
-void qr_parameters_share_gradients(qr_parameters *p) {
+void qr_parameters_share_gradients(qr_parameters *p, int32_t n_places) {
+    const int64_t n_layers = p->model->shape.n_layers;
     p->shares_gradients = true;
-    p->shared_begin = p->n_gradient_floats = place_gradients(p, -1, 0);
-    for (int64_t l = 0; l < p->model->shape.n_layers; l++) {
-        p->n_gradient_floats = qr_max(p->n_gradient_floats, place_gradients(p, l, p->shared_begin));
+    p->n_places = n_places;
+    p->place_floats = 0;
+    p->shared_begin = place_gradients(p, -1, 0);
+    for (int64_t l = 0; l < n_layers; l++) { p->place_floats = qr_max(p->place_floats, place_gradients(p, l, 0)); }
+    for (int64_t l = 0; l < n_layers; l++) {
+        (void)place_gradients(p, l, p->shared_begin + l % n_places * p->place_floats);
     }
+    p->n_gradient_floats = p->shared_begin + qr_min(n_layers, n_places) * p->place_floats;
+}
+
+void qr_parameters_hold_on_host(qr_parameters *p, qr_backend *processor) {
+    enum { N_PLACES = 2 };
+    p->processor = processor;
+    qr_parameters_share_gradients(p, N_PLACES);
+}
+
+bool qr_parameters_next_run(const qr_parameters *p, int64_t layer, int64_t *i, qr_parameter_run *run) {
+    while (*i < p->n && qr_parameter_layer(&p->list[*i]) != layer) { (*i)++; }
+    if (*i == p->n) { return false; }
+    const qr_parameter *first = &p->list[*i];
+    while (*i < p->n && qr_parameter_layer(&p->list[*i]) == layer) { (*i)++; }
+    *run = (qr_parameter_run){first->offset, *i < p->n ? p->list[*i].offset : p->n_floats, first->gradient};
+    return true;
 }
 
 void qr_parameters_shard_values(qr_parameters *p, const int64_t *begin, int32_t rank, int32_t n_ranks) {
@@ -65,11 +85,33 @@ int64_t qr_parameters_count(const qr_parameters *p) {
     return n;
 }
 
+/* Room for a piece of every matrix: enough rows that the call takes no time, or a group of them. */
+size_t qr_parameters_codes_bytes(const qr_parameters *p) {
+    enum { PIECE_BYTES = 1 << 20 };
+    size_t most = 0;
+    if (p->processor == NULL || p->model->act_dtype == QR_DTYPE_F32) { return 0; } /* the values are the codes */
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        const qr_parameter *parameter = &p->list[p->whole.tensors[i].parameter];
+        if (p->whole.tensors[i].matrix == NULL) { continue; }
+        const size_t row_bytes = (size_t)parameter->cols * qr_dtype_bytes(p->model->act_dtype);
+        const size_t group_bytes = QR_WEIGHT_ROW_GROUP * row_bytes, all_bytes = (size_t)parameter->rows * row_bytes;
+        const size_t n_bytes = group_bytes > PIECE_BYTES ? group_bytes : PIECE_BYTES;
+        const size_t needed = n_bytes < all_bytes ? n_bytes : all_bytes;
+        most = needed > most ? needed : most;
+    }
+    return most;
+}
+
 qrun_status qr_parameters_create(qr_parameters *p, qr_error *err) {
     qr_backend *backend = p->backend;
+    const size_t codes_bytes = qr_parameters_codes_bytes(p);
     void *memory;
-    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_held_bytes(p), &memory, err));
+    QR_RETURN_IF_ERROR(
+        backend->memory_create(backend, qr_parameters_memory(p), qr_parameters_held_bytes(p), &memory, err));
     p->values = memory;
+    if (codes_bytes > 0) {
+        QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_HOST, codes_bytes, &p->codes, err));
+    }
     QR_RETURN_IF_ERROR(
         backend->memory_create(backend, QR_MEMORY_DEVICE, qr_parameters_gradient_bytes(p), &memory, err));
     p->gradients = memory;
@@ -99,7 +141,7 @@ static void end_whole(qr_parameters *p) {
     qr_whole_modules *whole = &p->whole;
     if (p->model == NULL) { return; }
     qr_backend *backend = p->backend;
-    for (int64_t i = 0; i < whole->n && whole->full && p->shard_begin == NULL; i++) {
+    for (int64_t i = 0; i < whole->n && whole->full; i++) {
         const qr_whole_tensor *tensor = &whole->tensors[i];
         const qr_parameter *parameter = &p->list[tensor->parameter];
         if (tensor->original_vector == NULL) { continue; }
@@ -116,10 +158,12 @@ static void end_whole(qr_parameters *p) {
 }
 
 void qr_parameters_destroy(qr_parameters *p) {
+    const size_t codes_bytes = p->codes != NULL ? qr_parameters_codes_bytes(p) : 0;
     end_whole(p);
     if (p->model != NULL) {
         qr_backend *backend = p->backend;
-        backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->values, qr_parameters_held_bytes(p));
+        backend->memory_destroy(backend, qr_parameters_memory(p), p->values, qr_parameters_held_bytes(p));
+        backend->memory_destroy(backend, QR_MEMORY_HOST, p->codes, codes_bytes);
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->gradients, qr_parameters_gradient_bytes(p));
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.table, p->lora.table_bytes);
         backend->memory_destroy(backend, QR_MEMORY_DEVICE, p->lora.norms, qr_lora_norms_bytes(p));
@@ -144,7 +188,7 @@ static const qr_parameter *tensor_at(const qr_parameters *p, int64_t offset) {
     return &p->list[low];
 }
 
-/* Where values are in shards, the model has vectors in memory of its own. */
+/* Where values are in shards or in host memory, the model has vectors in memory of its own. */
 static float *gradient_of_vector(const qr_parameters *p, const float *vector) {
     for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
@@ -155,7 +199,7 @@ static float *gradient_of_vector(const qr_parameters *p, const float *vector) {
 }
 
 float *qr_parameters_gradient(const qr_parameters *p, const float *value) {
-    if (value != NULL && p->shard_begin != NULL) { return gradient_of_vector(p, value); }
+    if (value != NULL && (p->shard_begin != NULL || p->processor != NULL)) { return gradient_of_vector(p, value); }
     const uintptr_t first = (uintptr_t)p->values, at = (uintptr_t)value;
     if (value == NULL || at < first || at >= first + qr_parameters_bytes(p)) { return NULL; }
     const int64_t offset = (int64_t)((at - first) / sizeof *value);
@@ -205,10 +249,20 @@ int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *paramete
     return 1;
 }
 
+qrun_status qr_parameters_read(const qr_parameters *p, int64_t first, int64_t n, float *values, qr_error *err) {
+    qr_backend *updater = qr_parameters_updater(p);
+    return updater->copy_out(updater, values, qr_parameters_at(p, first), (size_t)n * sizeof *values, err);
+}
+
+qrun_status qr_parameters_write(const qr_parameters *p, int64_t first, int64_t n, const float *values, qr_error *err) {
+    qr_backend *updater = qr_parameters_updater(p);
+    return updater->copy_in(updater, qr_parameters_at(p, first), values, (size_t)n * sizeof *values, err);
+}
+
 /* Floats [first, first + n) of the arena, wherever they are. */
 static qrun_status read_floats(const qr_parameters *p, int64_t first, int64_t n, float *values, qr_error *err) {
     if (p->read_values != NULL) { return p->read_values(p->read_values_user, first, n, values, err); }
-    return p->backend->copy_out(p->backend, values, qr_parameters_at(p, first), (size_t)n * sizeof *values, err);
+    return qr_parameters_read(p, first, n, values, err);
 }
 
 qrun_status qr_parameter_read(const qr_parameters *p, const qr_parameter *parameter, int64_t first, int64_t n,

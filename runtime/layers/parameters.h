@@ -1,5 +1,6 @@
 /* The trainable tensors of a run: one arena of F32 values, one of gradients with the same layout, and the table of the
  * tensors in them. The gradients of layers may share one place, each until the backward pass reaches the next layer.
+ * Or the values are in host memory, gradients leave for it through two such places, and the processor updates there.
  * Optimiser, update and checkpoint walk the table and do not ask what a tensor is for. It is filled by
  * lora_parameters.h and whole_parameters.h of training. */
 #ifndef QR_RUNTIME_LAYERS_PARAMETERS_H
@@ -84,11 +85,16 @@ typedef struct qr_parameters {
     qr_parameter *list;  /* [n] */
     int64_t n;
     size_t capacity;
-    int64_t n_floats;          /* of the values; every tensor begins at a multiple of QR_PARAMETER_ALIGNMENT */
-    int64_t n_gradient_floats; /* of the gradients: as many, unless layers share a place */
-    bool shares_gradients;     /* layers do, from float shared_begin on */
-    int64_t shared_begin;
+    int64_t n_floats;                   /* of the values; every tensor begins at a multiple of QR_PARAMETER_ALIGNMENT */
+    int64_t n_gradient_floats;          /* of the gradients: as many, unless layers share places */
+    bool shares_gradients;              /* layers do, from float shared_begin on */
+    int64_t shared_begin, place_floats; /* place_floats: of each */
+    int32_t n_places;                   /* layer l has place l mod n_places */
+    /* Of trained weights alone: the values are in host memory, and this backend computes with them there; the model has
+     * vectors too in memory of its own. NULL: they are on the device, like everything that the model reads. */
+    qr_backend *processor;
     float *values, *gradients; /* device, [n_values], [n_gradient_floats]; NULL until they are made */
+    void *codes;               /* values on their way to the model's matrices (whole_codes.h); host */
     /* Values in shards (ZeRO 3): floats of the arena that rank r has are [shard_begin[r], shard_begin[r + 1]), lent;
      * NULL: this rank has all. read_values brings any of them to host memory. */
     const int64_t *shard_begin;
@@ -103,17 +109,40 @@ typedef struct qr_parameters {
 /* Appends a tensor, from {.model = model, .backend = its backend} on. *offset: its first float in both arenas. */
 qrun_status qr_parameters_add(qr_parameters *parameters, qr_parameter parameter, int64_t *offset, qr_error *err);
 
-/* Before they are created: gives the gradients of all layers one place. Those that belong to no layer keep their own.
- */
-void qr_parameters_share_gradients(qr_parameters *parameters);
+/* Before they are created: gives the gradients of all layers one place, or several in turn. Those that belong to no
+ * layer keep their own. */
+void qr_parameters_share_gradients(qr_parameters *parameters, int32_t n_places);
+/* Before they are created: values in host memory, gradients in two places. */
+void qr_parameters_hold_on_host(qr_parameters *parameters, qr_backend *processor);
 /* Before they are created: this rank has the values of its shard alone. begin: [n_ranks + 1], lent. */
 void qr_parameters_shard_values(qr_parameters *parameters, const int64_t *begin, int32_t rank, int32_t n_ranks);
 /* Where a float of the arena is, of those that this rank has. */
 static inline float *qr_parameters_at(const qr_parameters *parameters, int64_t position) {
     return parameters->values + (position - parameters->first_value);
 }
+/* Between host memory and values [first, first + n) of those that this rank has. */
+qrun_status qr_parameters_read(const qr_parameters *parameters, int64_t first, int64_t n, float *values, qr_error *err);
+qrun_status qr_parameters_write(const qr_parameters *parameters, int64_t first, int64_t n, const float *values,
+                                qr_error *err);
 /* Whether it is the gradient of a layer, and of which. */
 int64_t qr_parameter_layer(const qr_parameter *parameter); /* −1: of none */
+
+/* Floats of the arena of values whose gradients follow each other too. */
+typedef struct qr_parameter_run {
+    int64_t begin, end;
+    int64_t gradient; /* of the float at `begin` */
+} qr_parameter_run;
+/* The next run of a layer's parameters (−1: of none) from tensor *i on, which moves on; false where none is left. The
+ * tensors of a layer need not follow each other in the table. */
+bool qr_parameters_next_run(const qr_parameters *parameters, int64_t layer, int64_t *i, qr_parameter_run *run);
+/* What computes with values and their gradients in an update. */
+static inline qr_backend *qr_parameters_updater(const qr_parameters *parameters) {
+    return parameters->processor != NULL ? parameters->processor : parameters->backend;
+}
+/* The memory of everything that an update works on. */
+static inline qr_memory_kind qr_parameters_memory(const qr_parameters *parameters) {
+    return parameters->processor != NULL ? QR_MEMORY_HOST : QR_MEMORY_DEVICE;
+}
 
 /* Allocates both arenas, zeroed. */
 qrun_status qr_parameters_create(qr_parameters *parameters, qr_error *err);
@@ -134,6 +163,7 @@ static inline int64_t qr_lora_pair_b_floats(const qr_parameters *parameters, con
 size_t qr_parameters_bytes(const qr_parameters *parameters);      /* of all values */
 size_t qr_parameters_held_bytes(const qr_parameters *parameters); /* of those that this rank has */
 size_t qr_parameters_gradient_bytes(const qr_parameters *parameters);
+size_t qr_parameters_codes_bytes(const qr_parameters *parameters);
 size_t qr_lora_norms_bytes(const qr_parameters *parameters);  /* of DoRA's norms and ratios */
 int64_t qr_parameters_count(const qr_parameters *parameters); /* elements of the tensors, without padding */
 

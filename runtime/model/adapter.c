@@ -11,6 +11,7 @@
 #include "runtime/model/adapter_modules.h"
 #include "runtime/model/expert_adapters.h"
 #include "runtime/model/layer_stream.h"
+#include "runtime/model/split.h"
 #include "runtime/model/weight_writer.h"
 
 static size_t table_bytes(const qrun_model *model) {
@@ -55,11 +56,26 @@ qrun_status qr_adapter_check_shape(const qr_adapter_module *module, int64_t rows
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
+static qrun_status put_some(load_state *state, const qr_safetensors_tensor *tensor, const qr_float_range *range,
+                            const float **factor, qr_error *err) {
+    qr_backend *backend = state->made->model->context->backend;
+    float *device = qr_layout_take(&state->layout, range->n, sizeof *device);
+    *factor = device;
+    return device != NULL ? qr_weight_write_some_floats(backend, device, tensor, range, err) : QRUN_OK;
+}
+
 static qrun_status put_factor(load_state *state, const qr_safetensors_tensor *tensor, const float **factor,
                               qr_error *err) {
-    float *device = qr_layout_take(&state->layout, qr_tensor_elements(tensor), sizeof *device);
-    *factor = device;
-    return device != NULL ? qr_weight_write_floats(state->made->model->context->backend, device, tensor, err) : QRUN_OK;
+    const qr_float_range all = {.step = 1, .n = qr_tensor_elements(tensor)};
+    return put_some(state, tensor, &all, factor, err);
+}
+
+/* B [out, rank]: the rows that this rank has of the matrix. */
+static qrun_status put_b(load_state *state, const qr_adapter_module *module, const qr_linear_layer *linear,
+                         const float **factor, qr_error *err) {
+    const qr_float_range own = {
+        .first = linear->share.first * module->rank, .step = 1, .n = linear->weight.desc.rows * module->rank};
+    return put_some(state, module->b, &own, factor, err);
 }
 
 /* DoRA: the magnitudes, which become the ratios that outputs are scaled by; the base model does not change. */
@@ -102,7 +118,7 @@ static qrun_status put_linear(load_state *state, const qr_adapter_module *module
                               qr_error *err) {
     qr_lora_factor factor = {.rank = (int32_t)module->rank, .scale = (float)module->scale};
     QR_RETURN_IF_ERROR(put_factor(state, module->a, &factor.a, err));
-    QR_RETURN_IF_ERROR(put_factor(state, module->b, &factor.b, err));
+    QR_RETURN_IF_ERROR(put_b(state, module, linear, &factor.b, err));
     if (module->magnitude != NULL) { QR_RETURN_IF_ERROR(put_ratio(state, module, linear, &factor, err)); }
     if (state->layout.base == NULL) { return QRUN_OK; }
     qr_backend *backend = state->made->model->context->backend;
@@ -113,8 +129,9 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     load_state *state = arg;
     const qr_adapter_module *module = find_module(state, layer, role);
     if (module == NULL) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(
-        qr_adapter_check_shape(module, module->out_features, module->in_features, &linear->weight.desc, err));
+    qr_weight_desc whole = linear->weight.desc;
+    whole.rows = qr_max(whole.rows, linear->share.all);
+    QR_RETURN_IF_ERROR(qr_adapter_check_shape(module, module->out_features, module->in_features, &whole, err));
     QR_RETURN_IF_ERROR(check_rank(module, err));
     state->n_matched++;
     begin_module(state);
@@ -314,12 +331,23 @@ static uint64_t hash_content(const qr_adapter *adapter) {
     return qr_hash_mix(hash);
 }
 
+/* Of a model that is split among ranks. */
+static qrun_status check_split(const qrun_model *model, const qr_adapter *adapter, qr_error *err) {
+    if (model->split.n_ranks == 0) { return QRUN_OK; }
+    if (adapter->config.use_dora || adapter->n_parameters > 0) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s not possible with `tensor_parallel` yet; LoRA alone is",
+                       adapter->config.use_dora ? "DoRA is" : "modules that an adapter replaces are");
+    }
+    return QRUN_OK;
+}
+
 /* What comes from a slow disk is read while the engine computes: the sum looks at all of it. */
 static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *err) {
     qr_adapter *adapter;
     QR_RETURN_IF_ERROR(qr_adapter_open(path, &adapter, err));
     made->content_hash = hash_content(adapter);
     qrun_status status = qr_safetensors_check(adapter->file, err);
+    if (status == QRUN_OK) { status = check_split(made->model, adapter, err); }
     if (status == QRUN_OK) { status = load(made, adapter, path, err); }
     if (status == QRUN_OK) { status = qr_safetensors_check(adapter->file, err); }
     const bool names_path = err == NULL || strncmp(err->message, path, strlen(path)) == 0;
@@ -341,6 +369,10 @@ qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *n
                               qrun_error *error) {
     *adapter = NULL;
     static atomic_llong n_made;
+    if (model->split.n_ranks > 0 && qr_model_count_sessions(model, 0) > 0) {
+        return qr_fail(error, QRUN_ERROR_UNSUPPORTED,
+                       "with `tensor_parallel`, adapters are opened by all ranks, before there is a session");
+    }
     qrun_adapter *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "an adapter", sizeof *made); }
     made->model = model;
@@ -354,7 +386,9 @@ qrun_status qrun_adapter_open(qrun_model *model, const char *path, const char *n
         QR_TRY(qr_fail(error, QRUN_ERROR_ARGUMENT, "an adapter named \"%s\" is already open; choose another name",
                        made->name));
     }
-    QR_TRY(open_folder(made, path, error));
+    status = open_folder(made, path, error);
+    if (model->split.n_ranks > 0) { status = qr_agree(model->context->ranks, status, error); }
+    QR_TRY(status);
     pthread_mutex_lock(&model->lock);
     model->adapters[made->index] = made;
     pthread_mutex_unlock(&model->lock);

@@ -106,7 +106,7 @@ static bool is_separate(const qrun_model *model) {
 static qrun_status choose_place(qrun_model *model, const qr_safetensors *source, qr_error *err) {
     qr_layer_stream *stream = model->stream;
     stream->host_bytes = qr_layer_stream_bytes(model);
-    if (is_separate(model) || source == NULL) { return QRUN_OK; }
+    if (is_separate(model) || source == NULL || model->trainable) { return QRUN_OK; }
     stored_check check = {.model = model, .source = source};
     QR_RETURN_IF_ERROR(qr_model_each_module(model, check_stored, &check, err));
     if (check.other != NULL) {
@@ -155,10 +155,6 @@ qrun_status qr_layer_stream_describe(qrun_model *model, const qrun_model_params 
         return qr_layer_stream_shard(model, model->context->ranks, model->context->ranks->n_ranks, err);
     }
     if (params->offload_parameters == QRUN_OFFLOAD_NONE) { return QRUN_OK; }
-    if (params->trainable) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "`offload_parameters` is for weights that stay as they are, and `trainable` ones do not");
-    }
     return params->offload_parameters == QRUN_OFFLOAD_AUTO ? offload_if_needed(model, params, source, err)
                                                            : offload(model, source, err);
 }
@@ -344,16 +340,25 @@ bool qr_layer_stream_is_loaded(const qrun_model *model) {
     return !model->stream->from_map && !(model->stream->sharded && model->trainable);
 }
 
-qrun_status qr_layer_stream_keep(qrun_model *model, const qr_module *module, qr_error *err) {
+qrun_status qr_layer_stream_keep(qrun_model *model, int64_t l, const qr_weight *matrix, qr_error *err) {
     const qr_layer_stream *stream = model->stream;
     qr_backend *backend = model->context->backend;
-    const unsigned char *first = qr_model_stage(model, module->layer), *data = module->matrix->data;
-    const size_t kept = stream->sharded ? part_begin(model, &stream->now, module->layer, stream->rank) : 0;
-    const size_t kept_end = kept + qr_layer_stream_kept_bytes(model, module->layer), at = (size_t)(data - first);
-    const size_t at_end = at + backend->weight_bytes(backend, &module->matrix->desc);
+    const unsigned char *first = qr_model_stage(model, l), *data = matrix->data;
+    const size_t kept = stream->sharded ? part_begin(model, &stream->now, l, stream->rank) : 0;
+    const size_t kept_end = kept + qr_layer_stream_kept_bytes(model, l), at = (size_t)(data - first);
+    const size_t at_end = at + backend->weight_bytes(backend, &matrix->desc);
     const size_t begin = at > kept ? at : kept, end = at_end < kept_end ? at_end : kept_end;
     if (begin >= end) { return QRUN_OK; }
-    return backend->copy_out(backend, host_of(model, module->layer) + (begin - kept), first + begin, end - begin, err);
+    return backend->copy_out(backend, host_of(model, l) + (begin - kept), first + begin, end - begin, err);
+}
+
+/* A layer that was on its way there has arrived, and is no longer wanted. */
+qrun_status qr_layer_stream_rewrite(const qrun_model *model, qr_backend *backend, int64_t l, qr_error *err) {
+    if (model->stream == NULL || model->stream->sharded) { return QRUN_OK; }
+    stage *s = &progress_of(model, backend)->stages[l % N_STAGES];
+    if (s->on_its_way) { QR_RETURN_IF_ERROR(backend->transfer_wait(backend, s->ticket, err)); }
+    *s = (stage){.layer = l};
+    return QRUN_OK;
 }
 
 /* ---- Use --------------------------------------------------------------------------------------------------------- */

@@ -4,7 +4,8 @@
  * Offloaded parameters have two stages, layer l stage l mod 2. Where the device has memory of its own, they come from
  * host memory: each layer as it lies in its stage, copied while the layer before computes. On a processor they come
  * from a folder that stores its matrices in the format they are held in. They are read from the map when the layer is
- * due, while the pages of the next one are asked for.
+ * due, while the pages of the next one are asked for. Those of a trainable model are in host memory there too: they
+ * change with every update.
  *
  * Parameters in shards (ZeRO 3) have one stage, and room in host memory for the layer that is on its way to it. Each
  * rank holds a part of every layer's bytes as they lie in the stage, in host memory. A layer is gathered from all ranks
@@ -52,9 +53,12 @@ void qr_layer_stream_destroy(qrun_model *model); /* fine without a stream */
 bool qr_layer_stream_has(const qrun_model *model, const qr_module *module);
 /* While loading: whether such a matrix is to be written into its stage now, and the copy of it in host memory after. */
 bool qr_layer_stream_is_loaded(const qrun_model *model);
+/* Of a trainable model whose layers are offloaded: takes layer l's stage, whose matrices are written there anew, each
+ * of them kept after. Nothing without a stream. */
+qrun_status qr_layer_stream_rewrite(const qrun_model *model, qr_backend *backend, int64_t l, qr_error *err);
 /* In bytes: what of layer l is kept in host memory, of all that is staged. */
 size_t qr_layer_stream_kept_bytes(const qrun_model *model, int64_t l);
-qrun_status qr_layer_stream_keep(qrun_model *model, const qr_module *module, qr_error *err);
+qrun_status qr_layer_stream_keep(qrun_model *model, int64_t l, const qr_weight *matrix, qr_error *err);
 
 /* Host memory that the stream takes; 0: it takes none. */
 size_t qr_layer_stream_host_bytes(const qrun_model *model);

@@ -12,6 +12,7 @@
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/rope.h"
+#include "runtime/model/split.h"
 
 /* ---- Shape ------------------------------------------------------------------------------------------------------- */
 
@@ -102,9 +103,12 @@ float qr_model_norm_offset(const qrun_model *model, qr_tensor_role role) {
 
 /* ---- The linear layers, by role ---------------------------------------------------------------------------------- */
 
-static void linear_shape(const qr_model_shape *s, const qr_layer *layer, qr_tensor_role role, int64_t *rows,
+/* Of the whole matrix, also where ranks share it. */
+static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tensor_role role, int64_t *rows,
                          int64_t *cols) {
-    const int64_t q = s->n_heads * layer->head_dim, kv = layer->n_kv_heads * layer->head_dim;
+    const qr_model_shape *s = &model->shape;
+    const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
+    const int64_t q = s->n_heads * n_ranks * layer->head_dim, kv = layer->n_kv_heads * n_ranks * layer->head_dim;
     *cols = role == QR_ROLE_ATTN_OUT     ? q
             : role == QR_ROLE_DELTA_OUT  ? s->delta.values
             : role == QR_ROLE_INPUT_OUT  ? s->layer_input
@@ -284,7 +288,8 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     describe_state *state = arg;
     qrun_model *model = state->model;
     qr_weight_desc *desc = &linear->weight.desc;
-    linear_shape(&model->shape, &model->layers[layer], role, &desc->rows, &desc->cols);
+    linear_shape(model, &model->layers[layer], role, &desc->rows, &desc->cols);
+    qr_split_rows(model, role, &model->layers[layer], desc, &linear->share);
     const bool is_quantised = qr_role_is_quantised(role);
     set_format(desc, is_quantised ? state->options->linear_format : state->options->table_format, QR_NF4_BLOCK);
     linear->slot = model->n_slots++;
@@ -292,8 +297,9 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP ||
                               role == QR_ROLE_SHARED_UP || role == QR_ROLE_DELTA_BA ||
                               (role > QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_A);
-    linear->out_offset = has_siblings ? state->out_offset : 0;
-    state->out_offset = role == QR_ROLE_ATTN_OUT ? 0 : linear->out_offset + desc->rows;
+    const bool is_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_MLP_OUT;
+    linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.first : 0;
+    state->out_offset = is_out ? 0 : linear->out_offset + desc->rows;
     if (role == QR_ROLE_Q) { /* without gates */
         state->out_offset = model->shape.n_heads * model->layers[layer].head_dim;
     }
@@ -305,7 +311,7 @@ static qrun_status shape_expert(void *arg, qr_weight *matrix, int64_t layer, qr_
     (void)expert, (void)err;
     const describe_state *state = arg;
     const qrun_model *model = state->model;
-    linear_shape(&model->shape, &model->layers[layer], role, &matrix->desc.rows, &matrix->desc.cols);
+    linear_shape(model, &model->layers[layer], role, &matrix->desc.rows, &matrix->desc.cols);
     set_format(&matrix->desc, state->options->linear_format, QR_NF4_BLOCK);
     return QRUN_OK;
 }
@@ -356,7 +362,7 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_delta) {
         layer->expert_slot = model->n_slots;
         model->n_slots += 2;
     }
-    layer->n_kv_heads = heads.n_kv_heads;
+    layer->n_kv_heads = heads.n_kv_heads / qr_max(model->split.n_ranks, 1);
     layer->head_dim = heads.head_dim;
     layer->mlp = qr_model_config_mlp_size(config, l);
     layer->values_are_keys = heads.values_are_keys;
@@ -382,7 +388,10 @@ static void shape_modules(describe_state *state) {
     for (int64_t l = 0; l < shape->n_layers; l++) { shape_layer(model, l, &n_delta); }
     shape_table(state, QR_ROLE_EMBEDDING, shape->vocab, shape->hidden, &model->embedding);
     shape_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, shape->hidden, &model->position_embedding);
-    if (!shape->tied_head) { shape_table(state, QR_ROLE_HEAD, shape->vocab, shape->hidden, &model->head); }
+    if (!shape->tied_head) {
+        shape_table(state, QR_ROLE_HEAD, shape->vocab, shape->hidden, &model->head);
+        qr_split_rows(model, QR_ROLE_HEAD, NULL, &model->head.desc, &model->head_share);
+    }
     shape_table(state, QR_ROLE_INPUTS_EMBEDDING, model->config.layer_inputs.vocab_size,
                 shape->n_layers * shape->layer_input, &model->inputs.embedding);
     model->inputs.norm = norm_of(model, QR_ROLE_INPUTS_NORM, shape->layer_input);
@@ -422,20 +431,21 @@ static qrun_status describe_matrix(const describe_state *state, const qr_module 
         }
         QR_RETURN_IF_ERROR(check_alike(model, module, &stored, err));
     }
-    const int64_t n_elements = desc->rows * desc->cols;
+    const int64_t n_elements = qr_module_stored_n(module) * desc->cols;
     model->n_parameters += n_elements;
     if (is_linear && !qr_weight_is_plain(desc->format)) { model->n_quantized_parameters += n_elements; }
-    return QRUN_OK;
+    return qr_split_format(model, module, err);
 }
 
 static qrun_status describe_vector(const describe_state *state, const qr_module *module, const char *suffix,
                                    qr_error *err) {
     qrun_model *model = state->model;
     const qr_safetensors_tensor *tensor;
-    model->n_parameters += module->n;
-    return state->source != NULL ? qr_module_find_vector(model, state->source, module->role, module->layer, suffix,
-                                                         module->n, &tensor, err)
-                                 : QRUN_OK;
+    const int64_t n = qr_module_stored_n(module);
+    model->n_parameters += n;
+    return state->source != NULL
+               ? qr_module_find_vector(model, state->source, module->role, module->layer, suffix, n, &tensor, err)
+               : QRUN_OK;
 }
 
 static qrun_status describe_module(void *arg, const qr_module *module, qr_error *err) {
@@ -522,6 +532,7 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
     model->is_mixed = model->is_partly_plain = false;
     if (model->prequantized) { (void)qr_model_each_module(model, note_mixed, model, NULL); }
     if (options->head_int8) { hold_in_int8(model->shape.tied_head ? &model->embedding : &model->head); }
+    model->head_share.whole_format = model->head.desc.format;
     if (options->embedding_int8) {
         hold_in_int8(&model->embedding);
         hold_in_int8(&model->inputs.embedding);

@@ -19,14 +19,26 @@
 #include "runtime/model/family.h"
 #include "runtime/model/tokenizer.h"
 
+/* This rank's rows of a matrix that is split among ranks (split.h). */
+typedef struct qr_row_share {
+    int64_t first, all;            /* all: of the whole matrix; 0: it is not split */
+    qr_weight_format whole_format; /* of the whole matrix, on one device */
+} qr_row_share;
+
+/* n_ranks 0: the model is whole. */
+typedef struct qr_split {
+    int32_t n_ranks, rank;
+} qr_split;
+
 /* A linear layer. `slot` is its number within the model: its row in the adapters' table of factors. */
 typedef struct qr_linear_layer {
     qr_weight weight; /* [out, in] */
     bool has_bias;
     const float *bias; /* device, [out], or NULL */
     int32_t slot;
-    int64_t
-        out_offset; /* first column of its output in the buffer shared with its siblings: [q | k | v], [gate | up] */
+    int64_t out_offset; /* first column of its output in the buffer shared with its siblings: [q | k | v], [gate | up];
+                         * or in all columns that ranks make together: those of attn_out and mlp_out */
+    qr_row_share share;
 } qr_linear_layer;
 
 typedef struct qr_norm {
@@ -116,7 +128,7 @@ typedef struct qr_delta_shape {
 } qr_delta_shape;
 
 typedef struct qr_model_shape {
-    int64_t hidden, n_layers, n_heads, mlp, vocab;
+    int64_t hidden, n_layers, n_heads, mlp, vocab;    /* n_heads and n_kv_heads: of this rank, with a split */
     int64_t n_kv_heads, head_dim;                     /* of most layers: those with a window, where they differ */
     int64_t widest_heads, widest_qkv;                 /* H · HD and (H + 2 KV) · HD, the largest of all layers */
     int64_t n_experts, experts_per_token, expert_mlp; /* of layers with experts; 0: there are none */
@@ -169,6 +181,9 @@ struct qrun_model {
     qr_weight position_embedding; /* [context, D]; rows 0 where the family has none */
     qr_input_weights inputs;
     qr_weight head; /* [V, D]; shares the embedding's data when tied */
+    qr_row_share head_share;
+    qr_split split;
+    bool split_waits; /* on rank 0: the others wait to be told of a session */
     qr_norm final_norm;
     const float *ones;         /* device, [n_ones]: the weight of norms that have none */
     int64_t n_ones;            /* 0: all norms have weights */

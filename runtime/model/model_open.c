@@ -18,6 +18,7 @@
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/modules.h"
+#include "runtime/model/split.h"
 #include "runtime/model/weight_writer.h"
 
 /* ---- Formats ----------------------------------------------------------------------------------------------------- */
@@ -146,12 +147,32 @@ static qrun_status load_vector(load_state *state, const qr_module *module, const
                                qr_error *err) {
     const qrun_model *model = state->model;
     const qr_safetensors_tensor *tensor;
+    QR_RETURN_IF_ERROR(qr_module_find_vector(model, state->source, module->role, module->layer, suffix,
+                                             qr_module_stored_n(module), &tensor, err));
+    const qr_float_range range = {.first = qr_module_is_part(module) ? module->share->first
+                                                                     : module->role == QR_ROLE_EXPERT_UP_BIAS,
+                                  .step = qr_vector_step(model, module->role),
+                                  .n = module->n};
     QR_RETURN_IF_ERROR(
-        qr_module_find_vector(model, state->source, module->role, module->layer, suffix, module->n, &tensor, err));
-    const int64_t step = qr_vector_step(model, module->role), first = module->role == QR_ROLE_EXPERT_UP_BIAS;
-    QR_RETURN_IF_ERROR(
-        qr_weight_write_some_floats(model->context->backend, (float *)(uintptr_t)device, tensor, first, step, err));
+        qr_weight_write_some_floats(model->context->backend, (float *)(uintptr_t)device, tensor, &range, err));
     return advance_past(state, tensor, err);
+}
+
+/* All rows of the source, or this rank's. */
+static qrun_status write_rows(qr_backend *backend, const qr_module *module, const qr_row_source *source,
+                              const char *name, qr_error *err) {
+    if (!qr_module_is_part(module)) { return qr_weight_write(backend, module->matrix, source, name, err); }
+    qr_weight_desc whole = module->matrix->desc;
+    whole.format = module->share->whole_format;
+    whole.rows = module->share->all;
+    return qr_weight_write_rows_of(backend, module->matrix, &whole, module->share->first, source, name, err);
+}
+
+static qrun_status write_stored(qr_backend *backend, const qr_module *module, const qr_stored_weight *stored,
+                                qr_error *err) {
+    return qr_module_is_part(module)
+               ? qr_weight_write_stored_rows(backend, module->matrix, module->share->first, stored, err)
+               : qr_weight_write_stored(backend, module->matrix, stored, NULL, err);
 }
 
 static qrun_status load_matrix(load_state *state, const qr_module *module, qr_error *err) {
@@ -161,8 +182,8 @@ static qrun_status load_matrix(load_state *state, const qr_module *module, qr_er
     QR_RETURN_IF_ERROR(qr_module_find_stored(model, state->source, module, &stored, err));
     const qr_row_source source = qr_stored_rows(&stored, qr_model_is_transposed(model, module->role));
     QR_RETURN_IF_ERROR(qr_weight_is_plain(stored.desc.format)
-                           ? qr_weight_write(backend, module->matrix, &source, stored.codes->name, err)
-                           : qr_weight_write_stored(backend, module->matrix, &stored, NULL, err));
+                           ? write_rows(backend, module, &source, stored.codes->name, err)
+                           : write_stored(backend, module, &stored, err));
     if (stored.is_last) { QR_RETURN_IF_ERROR(qr_safetensors_finish(state->source, stored.codes, err)); }
     return advance(state, (int64_t)stored.n_bytes, err);
 }
@@ -185,12 +206,13 @@ static qrun_status make_random_rows(load_state *state, int64_t cols, qr_error *e
     return QRUN_OK;
 }
 
-static qrun_status randomise_matrix(load_state *state, qr_weight *matrix, qr_error *err) {
+static qrun_status randomise_matrix(load_state *state, const qr_module *module, qr_error *err) {
     qr_backend *backend = state->model->context->backend;
+    qr_weight *matrix = module->matrix;
     QR_RETURN_IF_ERROR(make_random_rows(state, matrix->desc.cols, err));
     const qr_row_source source = {
         .src = (const unsigned char *)state->random_rows, .dtype = QR_DTYPE_F32, .period_rows = QR_WEIGHT_ROW_GROUP};
-    QR_RETURN_IF_ERROR(qr_weight_write(backend, matrix, &source, "random weights", err));
+    QR_RETURN_IF_ERROR(write_rows(backend, module, &source, "random weights", err));
     return advance(state, (int64_t)backend->weight_bytes(backend, &matrix->desc), err);
 }
 
@@ -234,9 +256,8 @@ static qrun_status neutralise_vector(const load_state *state, const qr_module *m
 static qrun_status fill_matrix(load_state *state, const qr_module *module, qr_error *err) {
     const bool staged = qr_layer_stream_has(state->model, module);
     if (staged && !qr_layer_stream_is_loaded(state->model)) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(state->source == NULL ? randomise_matrix(state, module->matrix, err)
-                                             : load_matrix(state, module, err));
-    return staged ? qr_layer_stream_keep(state->model, module, err) : QRUN_OK;
+    QR_RETURN_IF_ERROR(state->source == NULL ? randomise_matrix(state, module, err) : load_matrix(state, module, err));
+    return staged ? qr_layer_stream_keep(state->model, module->layer, module->matrix, err) : QRUN_OK;
 }
 
 static qrun_status fill_module(void *arg, const qr_module *module, qr_error *err) {
@@ -330,6 +351,7 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
     model->act_dtype = act_dtype_of(params->dtype);
     QR_RETURN_IF_ERROR(
         qr_model_shape_from_config(&model->config, model->act_dtype, &model->shape, &model->family, err));
+    QR_RETURN_IF_ERROR(qr_split_model(model, params, err));
     struct qr_model_options options = {0};
     QR_RETURN_IF_ERROR(choose_formats(model, params, &options, err));
     model->linear_format = options.linear_format;
@@ -419,23 +441,9 @@ static uint64_t hash_samples(const qr_safetensors *source) {
     return qr_hash_mix(hash);
 }
 
-/* A backend without the ops of experts says so before gigabytes are read. */
-static qrun_status check_backend(const qrun_model *model, qr_error *err) {
-    const qr_route_args args = {.routing = {.n_rows = 1,
-                                            .n_experts = (int32_t)model->shape.n_experts,
-                                            .top_k = (int32_t)model->shape.experts_per_token}};
-    const qr_clamped_gate_args gate = {.n_rows = 1, .dim = 1, .stride = 1, .alpha = 1.0F, .limit = 1.0F};
-    const qr_backend *backend = model->context->backend;
-    const bool has_gate = model->shape.gate_limit == 0.0F || qr_supports_clamped_gate(backend, &gate, err);
-    if (has_gate && (model->expert_weights == NULL || qr_supports_route(backend, &args, err))) { return QRUN_OK; }
-    qr_error_prefix(err, model->folder);
-    return err != NULL ? err->status : QRUN_ERROR_UNSUPPORTED;
-}
-
 static qrun_status load(qrun_model *model, const qrun_model_params *params, qr_safetensors **opened, qr_error *err) {
     const qr_safetensors *source = *opened;
     qr_backend *backend = model->context->backend;
-    QR_RETURN_IF_ERROR(check_backend(model, err));
     QR_RETURN_IF_ERROR(check_memory(model, params, err));
     QR_RETURN_IF_ERROR(
         backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err));
@@ -457,28 +465,33 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
                        "a context with `device_memory=%s` only plans; open models without it",
                        context->plans_for->name);
     }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_model_params, params, error));
     qrun_model *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the model", sizeof *made); }
     qr_safetensors *source = NULL;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_model_prepare(context, params, made, &source, error));
+    QR_TRY(qr_split_check_ranks(context, params, error));
     QR_TRY(qr_folder_tokenizer_open_optional(made->folder, &made->tokenizer, error));
     qr_compute_lock(context);
     status = load(made, params, &source, error);
     qr_compute_unlock(context);
 out:
     qr_safetensors_close(source);
+    status = qr_split_agree(context, params, status, error);
     if (status != QRUN_OK) {
         qrun_model_destroy(made);
         return status;
     }
     made->load_seconds = qr_now_seconds() - start;
+    made->split_waits = made->split.n_ranks > 0;
     *model = made;
     return QRUN_OK;
 }
 
 void qrun_model_destroy(qrun_model *model) {
     if (model == NULL) { return; }
+    qr_split_part(model);
     qrun_tokenizer_destroy(model->tokenizer);
     qr_model_release(model);
     qr_free(model);
@@ -495,7 +508,7 @@ static int32_t smallest_window(const qrun_model *model) {
 static qrun_status add_linear_parameters(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role,
                                          qr_error *err) {
     (void)layer, (void)role, (void)err;
-    *(int64_t *)arg += linear->weight.desc.rows * linear->weight.desc.cols;
+    *(int64_t *)arg += qr_max(linear->weight.desc.rows, linear->share.all) * linear->weight.desc.cols;
     return QRUN_OK;
 }
 
@@ -547,8 +560,8 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .n_experts = (int32_t)shape->n_experts,
         .n_experts_per_token = (int32_t)shape->experts_per_token,
         .expert_intermediate_size = (int32_t)shape->expert_mlp,
-        .n_heads = (int32_t)shape->n_heads,
-        .n_kv_heads = (int32_t)shape->n_kv_heads,
+        .n_heads = (int32_t)model->config.n_heads,
+        .n_kv_heads = (int32_t)(shape->n_kv_heads * qr_max(model->split.n_ranks, 1)),
         .head_dim = (int32_t)shape->head_dim,
         .vocab_size = (int32_t)shape->vocab,
         .context_tokens = (int32_t)shape->context_tokens,

@@ -87,9 +87,11 @@ static qrun_status find_expert(const qrun_model *model, const qr_safetensors *so
 
 qrun_status qr_module_find_stored(const qrun_model *model, const qr_safetensors *source, const qr_module *module,
                                   qr_stored_weight *stored, qr_error *err) {
+    qr_weight_desc whole = module->matrix->desc;
+    whole.rows = qr_module_stored_n(module);
     return qr_role_is_expert(module->role)
                ? find_expert(model, source, module, stored, err)
-               : qr_model_find_stored(model, source, module->role, module->layer, &module->matrix->desc, stored, err);
+               : qr_model_find_stored(model, source, module->role, module->layer, &whole, stored, err);
 }
 
 static const qr_safetensors_tensor *find_table(const qrun_model *model, const qr_safetensors *source,

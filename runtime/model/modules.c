@@ -10,8 +10,9 @@ typedef struct visit_state {
     void *arg;
 } visit_state;
 
-static qrun_status visit_table(const visit_state *v, qr_tensor_role role, qr_weight *matrix, qr_error *err) {
-    const qr_module module = {.role = role, .matrix = matrix, .n = matrix->desc.rows};
+static qrun_status visit_table(const visit_state *v, qr_tensor_role role, qr_weight *matrix, qr_row_share *share,
+                               qr_error *err) {
+    const qr_module module = {.role = role, .matrix = matrix, .n = matrix->desc.rows, .share = share};
     return matrix->desc.rows > 0 ? v->visit(v->arg, &module, err) : QRUN_OK;
 }
 
@@ -32,7 +33,8 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
                               .layer = layer,
                               .matrix = &linear->weight,
                               .bias = linear->has_bias ? &linear->bias : NULL,
-                              .n = linear->weight.desc.rows};
+                              .n = linear->weight.desc.rows,
+                              .share = &linear->share};
     return v->visit(v->arg, &module, err);
 }
 
@@ -56,9 +58,9 @@ qr_norm *qr_norm_of_layer(qr_layer *layer, qr_tensor_role role) {
 
 qrun_status qr_model_each_module(qrun_model *model, qr_module_visitor visit, void *arg, qr_error *err) {
     visit_state v = {.model = model, .visit = visit, .arg = arg};
-    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_EMBEDDING, &model->embedding, err));
-    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_POSITION_EMBEDDING, &model->position_embedding, err));
-    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_INPUTS_EMBEDDING, &model->inputs.embedding, err));
+    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_EMBEDDING, &model->embedding, NULL, err));
+    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_POSITION_EMBEDDING, &model->position_embedding, NULL, err));
+    QR_RETURN_IF_ERROR(visit_table(&v, QR_ROLE_INPUTS_EMBEDDING, &model->inputs.embedding, NULL, err));
     QR_RETURN_IF_ERROR(visit_norm(&v, QR_ROLE_INPUTS_NORM, 0, &model->inputs.norm, err));
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
         for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role < QR_ROLE_Q; role++) {
@@ -68,7 +70,7 @@ qrun_status qr_model_each_module(qrun_model *model, qr_module_visitor visit, voi
     QR_RETURN_IF_ERROR(qr_model_each_linear(model, visit_linear, &v, err));
     QR_RETURN_IF_ERROR(qr_model_each_expert(model, visit_expert, &v, err));
     QR_RETURN_IF_ERROR(visit_norm(&v, QR_ROLE_FINAL_NORM, 0, &model->final_norm, err));
-    return visit_table(&v, QR_ROLE_HEAD, &model->head, err);
+    return visit_table(&v, QR_ROLE_HEAD, &model->head, &model->head_share, err);
 }
 
 /* ---- Names ------------------------------------------------------------------------------------------------------- */

@@ -13,7 +13,16 @@ typedef struct qr_module {
     const float **weight; /* a norm's, [n]; NULL: a matrix */
     const float **bias;   /* [n]; NULL: it has none */
     int64_t n;            /* rows of the matrix, or the norm's width */
+    qr_row_share *share;  /* of the matrix and its bias, where they may be split among ranks; else NULL */
 } qr_module;
+
+static inline bool qr_module_is_part(const qr_module *module) {
+    return module->share != NULL && module->share->all > 0;
+}
+/* What files store of it: rows of the whole matrix, or the norm's width. */
+static inline int64_t qr_module_stored_n(const qr_module *module) {
+    return qr_module_is_part(module) ? module->share->all : module->n;
+}
 
 /* Calls visit for every module of a described model, the output head last. A tied head is visited only once the model's
  * weights are placed. */

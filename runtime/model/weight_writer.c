@@ -314,20 +314,90 @@ qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const
     return status;
 }
 
+/* ---- Some rows of a matrix --------------------------------------------------------------------------------------- */
+
+/* Scales of the weight's blocks, from block `first` of a nested matrix on, as F32. */
+static qrun_status put_unnested(qr_backend *backend, qr_weight *weight, const qr_weight_scales *whole, int64_t first,
+                                qr_error *err) {
+    const int64_t n = qr_weight_blocks(&weight->desc);
+    float *absmax = qr_alloc_array((size_t)n, sizeof *absmax);
+    if (absmax == NULL) { return qr_fail_memory(err, "scales", (size_t)n * sizeof *absmax); }
+    qr_nf4_unnest(whole->absmax_codes, whole->nested_absmax, whole->nested_offset, first, n, absmax);
+    const qr_weight_scales scales = {.absmax = absmax};
+    const qrun_status status = backend->weight_put_scales(backend, weight, &scales, err);
+    qr_free(absmax);
+    return status;
+}
+
+/* Of canonical codes and scales of the whole matrix. */
+static qrun_status put_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole, int64_t first,
+                               const unsigned char *codes, const qr_weight_scales *of, qr_error *err) {
+    const int64_t block = qr_weight_is_nf4(whole->format) ? first * whole->cols / whole->block : 0;
+    put_job job = {.backend = backend, .weight = weight, .codes = codes + qr_weight_row_offset(whole, first)};
+    QR_RETURN_IF_ERROR(run_chunks(backend, &weight->desc, true, put_chunk, &job, err));
+    if (qr_weight_is_plain(whole->format)) { return QRUN_OK; }
+    if (weight->desc.format != whole->format) { return put_unnested(backend, weight, of, block, err); }
+    qr_weight_scales own = {.nested_offset = of->nested_offset};
+    switch (whole->format) {
+        case QR_WEIGHT_INT8: own.row_absmax = of->row_absmax + first; break;
+        case QR_WEIGHT_NF4: own.absmax = of->absmax + block; break;
+        default:
+            own.absmax_codes = of->absmax_codes + block;
+            own.nested_absmax = of->nested_absmax + block / QR_NESTED_BLOCK;
+            break;
+    }
+    return backend->weight_put_scales(backend, weight, &own, err);
+}
+
+/* Whether the source's rows lie one after the other, so that some of them are a source too. Nested scales depend on all
+ * rows. */
+static bool rows_are_apart(const qr_row_source *source, const qr_weight_desc *whole) {
+    return source->packed == NULL && !source->transposed && source->period_rows == 0 && source->head_dim == 0 &&
+           !qr_dtype_is_blocks(source->dtype) && whole->format != QR_WEIGHT_NF4_DQ;
+}
+
+qrun_status qr_weight_write_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole, int64_t first,
+                                    const qr_row_source *source, const char *name, qr_error *err) {
+    qr_row_source own = *source;
+    qr_host_weight host;
+    if (rows_are_apart(source, whole)) {
+        own.src += (size_t)(first * whole->cols) * qr_dtype_bytes(source->dtype);
+        return qr_weight_write(backend, weight, &own, name, err);
+    }
+    QR_RETURN_IF_ERROR(qr_weight_quantize_host(backend, whole, source, name, &host, err));
+    const qr_weight_scales scales = qr_host_weight_scales(&host);
+    const qrun_status status = put_rows_of(backend, weight, whole, first, host.codes, &scales, err);
+    qr_host_weight_free(&host);
+    return status;
+}
+
+qrun_status qr_weight_write_stored_rows(qr_backend *backend, qr_weight *weight, int64_t first,
+                                        const qr_stored_weight *stored, qr_error *err) {
+    qr_stored_scales of = {0};
+    if (!qr_weight_is_plain(stored->desc.format)) { QR_RETURN_IF_ERROR(qr_stored_scales_read(stored, &of, err)); }
+    const qrun_status status = put_rows_of(backend, weight, &stored->desc, first, stored->data, &of.scales, err);
+    qr_stored_scales_free(&of);
+    if (status != QRUN_OK) { qr_error_prefix(err, stored->codes->name); }
+    return status;
+}
+
+/* ---- Floats ------------------------------------------------------------------------------------------------------ */
+
 qrun_status qr_weight_write_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
                                    qr_error *err) {
-    return qr_weight_write_some_floats(backend, device, tensor, 0, 1, err);
+    const qr_float_range all = {.step = 1, .n = qr_tensor_elements(tensor)};
+    return qr_weight_write_some_floats(backend, device, tensor, &all, err);
 }
 
 qrun_status qr_weight_write_some_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
-                                        int64_t first, int64_t step, qr_error *err) {
-    const int64_t n = qr_tensor_elements(tensor) / step;
-    const bool is_whole = tensor->head_dim == 0 && step == 1;
+                                        const qr_float_range *range, qr_error *err) {
+    const int64_t n = range->n;
+    const bool in_order = tensor->head_dim == 0 && range->step == 1;
     float *values = qr_alloc_array((size_t)n, sizeof *values);
     if (values == NULL) { return qr_fail_memory(err, tensor->name, (size_t)n * sizeof *values); }
-    if (is_whole) { qr_elements_to_f32(tensor->dtype, tensor->data, 0, n, values); }
-    for (int64_t i = 0; !is_whole && i < n; i++) {
-        const int64_t at = qr_stored_row(tensor->head_dim, first + i * step);
+    if (in_order) { qr_elements_to_f32(tensor->dtype, tensor->data, range->first, n, values); }
+    for (int64_t i = 0; !in_order && i < n; i++) {
+        const int64_t at = qr_stored_row(tensor->head_dim, range->first + i * range->step);
         qr_elements_to_f32(tensor->dtype, tensor->data, at, 1, &values[i]);
     }
     const qrun_status status = backend->copy_in(backend, device, values, (size_t)n * sizeof *values, err);

@@ -39,12 +39,22 @@ qrun_status qr_weight_write(qr_backend *backend, qr_weight *weight, const qr_row
 qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, void *room,
                                    qr_error *err);
 
+/* The same two for a weight that has some rows of a whole matrix alone, from `first` on: with the codes and scales that
+ * they have there. What is nested there may be held as NF4. `whole`: of that matrix. */
+qrun_status qr_weight_write_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole, int64_t first,
+                                    const qr_row_source *source, const char *name, qr_error *err);
+qrun_status qr_weight_write_stored_rows(qr_backend *backend, qr_weight *weight, int64_t first,
+                                        const qr_stored_weight *stored, qr_error *err);
+
 /* Writes a stored vector or small matrix as F32 to `device`. */
 qrun_status qr_weight_write_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
                                    qr_error *err);
-/* The same of its elements first, first + step, … */
+/* The same of n of its elements: first, first + step, … */
+typedef struct qr_float_range {
+    int64_t first, step, n;
+} qr_float_range;
 qrun_status qr_weight_write_some_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
-                                        int64_t first, int64_t step, qr_error *err);
+                                        const qr_float_range *range, qr_error *err);
 
 /* The elements of a stored tensor whose type fills whole bytes. */
 static inline int64_t qr_tensor_elements(const qr_safetensors_tensor *tensor) {

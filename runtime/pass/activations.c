@@ -44,9 +44,8 @@ bool qr_recompute_policy_has_inputs(const qr_recompute_policy *policy) {
     return policy->kind == QR_RECOMPUTE_FULL || policy->kind == QR_RECOMPUTE_EVERY || policy->kind == QR_RECOMPUTE_AUTO;
 }
 
-bool qr_recompute_policy_takes_tiles(const qr_recompute_policy *policy, const qrun_model *model) {
-    const bool by_layer = policy->kind == QR_RECOMPUTE_FULL || policy->kind == QR_RECOMPUTE_AUTO;
-    return by_layer && model->shape.delta.n_layers == 0;
+bool qr_recompute_policy_takes_tiles(const qr_recompute_policy *policy) {
+    return policy->kind == QR_RECOMPUTE_FULL || policy->kind == QR_RECOMPUTE_AUTO;
 }
 
 int64_t qr_recompute_policy_rows(const qr_recompute_policy *policy, int64_t n_tokens) {

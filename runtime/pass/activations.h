@@ -53,7 +53,7 @@ typedef struct qr_activations {
 } qr_activations;
 
 /* Whether every layer is computed again by itself, so that it may be cut into tiles of rows (tiles.c). */
-bool qr_recompute_policy_takes_tiles(const qr_recompute_policy *policy, const qrun_model *model);
+bool qr_recompute_policy_takes_tiles(const qr_recompute_policy *policy);
 
 /* Whether the policy computes whole segments again, so that there are inputs to hold in host memory. */
 bool qr_recompute_policy_has_inputs(const qr_recompute_policy *policy);

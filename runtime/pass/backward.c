@@ -503,7 +503,9 @@ qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer 
 static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_pass_attention_out_backward(pass, layer, err));
     if (layer->is_delta) {
-        QR_RETURN_IF_ERROR(qr_pass_delta_backward(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_delta_gate_backward(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_delta_recall_backward(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_delta_project_backward(pass, layer, err));
     } else {
         QR_RETURN_IF_ERROR(qr_pass_attend_backward(pass, layer, err));
         QR_RETURN_IF_ERROR(qr_pass_attention_heads_backward(pass, layer, err));

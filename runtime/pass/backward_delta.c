@@ -21,7 +21,7 @@ static qrun_status copy_values(qr_train_pass *pass, const float *src, int64_t sr
 
 /* Through the gate and the norm before it, which is computed again: z's gradient goes to dqkv, that of the recurrence's
  * output takes the place of dattended. */
-static qrun_status gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_delta_shape *d = &pass->model->shape.delta;
     const qr_layer_pass blocks = qr_pass_layer(pass);
     float *z = pass->b.gate_work, *normed = z + d->values;
@@ -56,7 +56,7 @@ static qrun_status gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_
 }
 
 /* From dattended through the recurrence and the convolution to the other columns of dqkv. */
-static qrun_status recurrence_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+qrun_status qr_pass_delta_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_delta_shape *d = &pass->model->shape.delta;
     const qr_layer_pass blocks = qr_pass_layer(pass);
     float *db = pass->b.dqkv + d->channels + d->values;
@@ -80,10 +80,8 @@ static qrun_status recurrence_backward(qr_train_pass *pass, const qr_layer *laye
     return qr_conv1d_causal_backward(pass->backend, &conv, pass->workspace, err);
 }
 
-qrun_status qr_pass_delta_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+qrun_status qr_pass_delta_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_delta_shape *d = &pass->model->shape.delta;
-    QR_RETURN_IF_ERROR(gate_backward(pass, layer, err));
-    QR_RETURN_IF_ERROR(recurrence_backward(pass, layer, err));
     const float *dout = pass->b.dqkv;
     if (d->by_key_head) {
         const qr_layer_pass blocks = qr_pass_layer(pass);

@@ -92,8 +92,8 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     mlp.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s), f32); }
     QR_LAY(&delta, b->dconved, t * s->delta.channels, f32);
-    QR_LAY(&delta, b->gate_work, 2 * t * s->delta.values, f32);
-    if (s->delta.by_key_head) { QR_LAY(&delta, b->by_head, t * s->delta.columns, f32); }
+    QR_LAY(&delta, b->gate_work, 2 * rows * s->delta.values, f32);
+    if (s->delta.by_key_head) { QR_LAY(&delta, b->by_head, rows * s->delta.columns, f32); }
     QR_LAY(&mlp, b->dgated, rows * mlp_elements(model), f32);
     if (qr_model_has_experts(model)) { QR_LAY(&mlp, b->dshare, rows * s->experts_per_token, f32); }
     layout.offset = widest(widest(layout.offset, loss.offset), widest(delta.offset, mlp.offset));

@@ -16,8 +16,8 @@ typedef struct qr_pass_buffers {
     float *dqkv;      /* [T, (H + 2 KV) · HD], or [T, qr_delta_shape.columns] */
     float *dq_gate;   /* [T, H, 2, HD] or [T, H, HD], with gated attention */
     float *dconved;   /* [T, channels]; delta layers only, as the next */
-    float *gate_work; /* [T, 2, values]: z and what it gates, then their gradients */
-    float *by_head;   /* [T, columns]: of qr_layer_buffers, and its gradient */
+    float *gate_work; /* [N, 2, values]: z and what it gates, then their gradients */
+    float *by_head;   /* [N, columns]: of qr_layer_buffers, and its gradient */
     float *dgated;    /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
                        * with tiles dqkv alone, while attention has its turn */
     float *dshare;    /* [S] of slots of experts */
@@ -143,8 +143,11 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
 /* Of an expert that every token goes to: b.dgated through its share, of whose gradient the share's place is taken.
  * Nothing where there is none. */
 qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
-/* Of a delta layer, from dattended to dnormed (backward_delta.c). */
-qrun_status qr_pass_delta_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* Of a delta layer (backward_delta.c): through the gate, in place; along whole sequences, from dattended to dqkv; and
+ * from there to dnormed. */
+qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_delta_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_delta_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 /* The parts of a layer's backward pass, from dx of what it puts out; a row of all but `attend` depends on that row
  * alone. The MLP block, from dx to dx; through the last matrix of attention, to dattended; through attention, over
  * whole sequences, to dqkv; from there to dnormed; and from there to dx. */

@@ -10,9 +10,12 @@ qrun_status qr_planned_parameters_begin(const qr_parameters *parameters, qr_para
     qr_backend *backend;
     *planned = *parameters;
     planned->whole.overrides = (qr_weight_overrides){0};
-    planned->backend = NULL;
+    planned->backend = planned->processor = NULL;
     QR_RETURN_IF_ERROR(qr_backend_plan_create(parameters->backend, &backend, err));
     planned->backend = backend;
+    if (parameters->processor != NULL) {
+        QR_RETURN_IF_ERROR(qr_backend_plan_create(parameters->processor, &planned->processor, err));
+    }
     planned->read_values = NULL;
     if (planned->shard_begin != NULL) { qr_whole_shards_attach(planned); }
     QR_RETURN_IF_ERROR(qr_model_plan_begin(planned->model, backend, err));
@@ -27,5 +30,6 @@ void qr_planned_parameters_end(qr_parameters *planned) {
     qr_layer_stream_set_source(planned->model, planned->backend, NULL);
     qr_model_plan_end(planned->model);
     qr_backend_destroy(planned->backend);
-    planned->backend = NULL;
+    qr_backend_destroy(planned->processor);
+    planned->backend = planned->processor = NULL;
 }

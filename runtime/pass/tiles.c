@@ -1,13 +1,15 @@
 /* Tiles: a layer that is computed again may have all of its parts but attention run on some rows at a time, forward and
  * backward, so that a layer takes attention's q, k, v, its output and their gradients for all rows, and everything else
- * for the rows of one tile.
+ * for the rows of one tile. In a layer of the gated delta rule, the convolution and the recurrence are what takes all.
  *
  * A row of those parts depends on that row alone, and dropout's choices on the row's key. Sums over rows (the gradients
  * of parameters) add a tile after the other, in the order of the rows. Where a backend's sums go on from what is there,
- * row by row, as the CPU's do, every tile size has the bits of no tiles. */
+ * row by row, as the CPU's do, every tile size has the bits of no tiles. In BF16 on AMX they do so by 32 rows, and tile
+ * sizes of a multiple of 32 have these bits. */
 #include "runtime/pass/pass_state.h"
 
 #include "base/sizes.h"
+#include "runtime/layers/layer_delta.h"
 
 /* ---- Some rows of a pass ----------------------------------------------------------------------------------------- */
 
@@ -54,16 +56,21 @@ static void skip_common(const qrun_model *model, int64_t n, qr_pass_buffers *b) 
 static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_t n, qr_pass_buffers *b,
                           qr_kept_layer *kept) {
     const qr_model_shape *s = &model->shape;
-    const int64_t heads = s->n_heads * layer->head_dim, qkv = qr_qkv_columns(s, layer);
-    skip(&b->dattended, n, heads);
+    const int64_t attended = layer->is_delta ? s->delta.values : s->n_heads * layer->head_dim;
+    const int64_t qkv = layer->is_delta ? s->delta.columns : qr_qkv_columns(s, layer);
+    skip(&b->dattended, n, attended);
     skip(&b->dqkv, n, qkv);
-    skip(&b->dq_gate, n, qr_gate_columns(s));
     skip(&kept->x_in, n, s->hidden);
     skip(&kept->buffers.qkv, n, qkv);
+    skip_act(&kept->buffers.attended, n, attended, model->act_dtype);
+    if (layer->is_delta) {
+        skip(&kept->buffers.recalled, n, s->delta.values);
+        return;
+    }
+    skip(&b->dq_gate, n, qr_gate_columns(s));
     skip(&kept->buffers.qk_raw, n, qr_raw_columns(s, layer));
     skip(&kept->buffers.q_gate, n, qr_gate_columns(s));
-    skip_act(&kept->buffers.ungated, n, heads, model->act_dtype);
-    skip_act(&kept->buffers.attended, n, heads, model->act_dtype);
+    skip_act(&kept->buffers.ungated, n, attended, model->act_dtype);
 }
 
 static void cut(const qr_train_pass *pass, const qr_layer *layer, int64_t first, int64_t n, part *t) {
@@ -91,24 +98,31 @@ qrun_status qr_pass_for_tiles(qr_train_pass *pass, const qr_layer *layer, qr_pas
 
 /* ---- A layer ----------------------------------------------------------------------------------------------------- */
 
-/* What attention reads. */
+/* What attention or the recurrence reads. */
 static qrun_status heads(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(tile);
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
-    return qr_layer_attention_heads(&blocks, layer, err);
+    return layer->is_delta ? qr_layer_delta_project(&blocks, layer, err)
+                           : qr_layer_attention_heads(&blocks, layer, err);
 }
 
-/* buffers.attended of all rows, from the residual stream. */
+/* buffers.attended of all rows, from the residual stream; of a delta layer buffers.recalled. */
 static qrun_status attend(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(pass);
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, heads, err));
-    return qr_layer_attend(&blocks, layer, err);
+    return layer->is_delta ? qr_layer_delta_recall(&blocks, layer, err) : qr_layer_attend(&blocks, layer, err);
 }
 
-/* The residual stream after attention, and after the layer. */
+/* From there the residual stream after attention. */
+static qrun_status attention_out(const qr_layer_pass *blocks, const qr_layer *layer, qr_error *err) {
+    if (layer->is_delta) { QR_RETURN_IF_ERROR(qr_layer_delta_gate(blocks, layer, err)); }
+    return qr_layer_attention_out(blocks, layer, err);
+}
+
+/* The residual stream after the layer. */
 static qrun_status rest(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(tile);
-    QR_RETURN_IF_ERROR(qr_layer_attention_out(&blocks, layer, err));
+    QR_RETURN_IF_ERROR(attention_out(&blocks, layer, err));
     return qr_layer_mlp(&blocks, layer, err);
 }
 
@@ -127,7 +141,7 @@ qrun_status qr_pass_run_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) 
 static qrun_status rest_backward(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
     qr_layer_pass blocks = qr_pass_layer(tile);
     qr_timeline_phase(tile->backend, QR_PHASE_recompute);
-    QR_RETURN_IF_ERROR(qr_layer_attention_out(&blocks, layer, err));
+    QR_RETURN_IF_ERROR(attention_out(&blocks, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(tile, tile->current->x_mid, tile->b.x, err));
     blocks.buffers_only = true;
     QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
@@ -143,8 +157,16 @@ static qrun_status heads_backward(qr_train_pass *tile, const qr_layer *layer, qr
     qr_timeline_phase(tile->backend, QR_PHASE_recompute);
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
     qr_timeline_phase(tile->backend, QR_PHASE_backward);
-    QR_RETURN_IF_ERROR(qr_pass_attention_heads_backward(tile, layer, err));
+    QR_RETURN_IF_ERROR(layer->is_delta ? qr_pass_delta_project_backward(tile, layer, err)
+                                       : qr_pass_attention_heads_backward(tile, layer, err));
     return qr_pass_attention_norm_backward(tile, layer, err);
+}
+
+/* From dattended to dqkv, of all rows. The gradient of z is among dqkv, whose place the MLP has had until now. */
+static qrun_status attend_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    if (!layer->is_delta) { return qr_pass_attend_backward(pass, layer, err); }
+    QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, qr_pass_delta_gate_backward, err));
+    return qr_pass_delta_recall_backward(pass, layer, err);
 }
 
 qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {
@@ -156,6 +178,6 @@ qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *
     QR_RETURN_IF_ERROR(attend(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, rest_backward, err));
     qr_timeline_phase(pass->backend, QR_PHASE_backward);
-    QR_RETURN_IF_ERROR(qr_pass_attend_backward(pass, layer, err));
+    QR_RETURN_IF_ERROR(attend_backward(pass, layer, err));
     return qr_pass_for_tiles(pass, layer, heads_backward, err);
 }

@@ -10,6 +10,7 @@
 #include "runtime/engine/layout.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/vocabulary.h"
+#include "runtime/pass/whole_codes.h"
 #include "runtime/pass/whole_shards.h"
 
 enum { CHUNK_ELEMENTS = 1 << 20, TASK_ELEMENTS = 1 << 14 };
@@ -182,11 +183,9 @@ static int64_t chunk_rows(const qr_parameter *parameter) {
 
 static qrun_status put_rows(const qr_parameters *p, const qr_whole_tensor *tensor, int64_t first, int64_t n,
                             const float *values, qr_error *err) {
-    qr_backend *backend = p->backend;
     const qr_parameter *parameter = &p->list[tensor->parameter];
     if (p->shard_begin != NULL) { return qr_whole_shards_put(p, tensor - p->whole.tensors, first, n, values, err); }
-    return backend->copy_in(backend, p->values + parameter->offset + first * parameter->cols, values,
-                            (size_t)(n * parameter->cols) * sizeof *values, err);
+    return qr_parameters_write(p, parameter->offset + first * parameter->cols, n * parameter->cols, values, err);
 }
 
 static qrun_status load_tensor(const qr_parameters *p, const qr_safetensors *source, const qr_whole_tensor *whole,
@@ -318,7 +317,8 @@ static qrun_status replace_weights(qr_parameters *p, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_weight_overrides_reserve(&whole->overrides, whole->n + 1, err));
     for (int64_t i = 0; i < whole->n; i++) {
         qr_whole_tensor *tensor = &whole->tensors[i];
-        if (tensor->matrix == NULL && p->shard_begin != NULL) { continue; } /* the model has it in its own memory */
+        const bool apart = p->shard_begin != NULL || p->processor != NULL; /* the model has it in its own memory */
+        if (tensor->matrix == NULL && apart) { continue; }
         if (tensor->matrix == NULL) {
             tensor->original_vector = *tensor->vector;
             qr_override_vector(&whole->overrides, tensor->vector, p->values + p->list[tensor->parameter].offset);
@@ -379,6 +379,8 @@ out:
 /* ---- Afterwards -------------------------------------------------------------------------------------------------- */
 
 qrun_status qr_whole_parameters_refresh(qr_parameters *p, qr_workspace workspace, qr_error *err) {
+    p->whole.refreshed = true;
+    if (p->processor != NULL) { return qr_whole_write_model(p, err); }
     for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
         if (tensor->matrix == NULL || p->shard_begin != NULL) { continue; } /* shards: whole_shards.h */
@@ -386,7 +388,6 @@ qrun_status qr_whole_parameters_refresh(qr_parameters *p, qr_workspace workspace
                                            .weight = tensor->matrix};
         QR_RETURN_IF_ERROR(qr_store_weight(p->backend, &args, workspace, err));
     }
-    p->whole.refreshed = true;
     return QRUN_OK;
 }
 

@@ -4,7 +4,8 @@
  * Their master values are F32, in the arena of the parameters. While the parameters live, the model uses norms and
  * biases directly from the arena. Matrices are held in the model's own format or the compute type, and written again
  * from their masters after every update (qr_whole_parameters_refresh). In full fine-tuning they are in the model's own
- * memory; those of single modules are in new memory, so that the frozen ones stay.
+ * memory; those of single modules are in new memory, so that the frozen ones stay. Where the masters are in host memory
+ * (qr_parameters_hold_on_host), the model has all in memory of its own.
  *
  * Tables that get rows for new tokens are in new memory in both cases, and the model has their vocabulary.
  *

@@ -1,53 +1,22 @@
 #include "runtime/pass/whole_shards.h"
 
-#include <string.h>
-
-#include "base/half.h"
 #include "base/sizes.h"
 #include "runtime/model/layer_stream.h"
+#include "runtime/pass/whole_codes.h"
 
 enum { PIECE_FLOATS = 4096 }; /* rounded at a time */
-
-/* ---- Codes: values as the model holds them ----------------------------------------------------------------------- */
-
-static size_t code_bytes(const qr_parameters *p, const qr_whole_tensor *tensor) {
-    return tensor->matrix == NULL ? sizeof(float) : qr_dtype_bytes(p->model->act_dtype);
-}
-
-/* Rounded to nearest even, as store_weight does. */
-static void encode(size_t n_code_bytes, bool is_bf16, const float *values, int64_t n, unsigned char *codes) {
-    if (n_code_bytes == sizeof(float)) {
-        memcpy(codes, values, (size_t)n * sizeof *values);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        const uint16_t code = is_bf16 ? qr_f32_to_bf16(values[i]) : qr_f32_to_f16(values[i]);
-        memcpy(codes + (size_t)i * sizeof code, &code, sizeof code);
-    }
-}
 
 /* Floats [first, first + n) of the arena, which this rank has, as codes of the tensor that they are of. */
 static qrun_status read_codes(const qr_parameters *p, const qr_whole_tensor *tensor, int64_t first, int64_t n,
                               unsigned char *codes, qr_error *err) {
     float values[PIECE_FLOATS];
-    const size_t n_code_bytes = code_bytes(p, tensor);
     for (int64_t done = 0; done < n; done += PIECE_FLOATS) {
         const int64_t n_here = qr_min(n - done, PIECE_FLOATS);
         QR_RETURN_IF_ERROR(p->backend->copy_out(p->backend, values, qr_parameters_at(p, first + done),
                                                 (size_t)n_here * sizeof *values, err));
-        encode(n_code_bytes, p->model->act_dtype == QR_DTYPE_BF16, values, n_here, codes + (size_t)done * n_code_bytes);
+        qr_whole_encode(p, tensor, values, n_here, codes + (size_t)done * qr_whole_code_bytes(p, tensor));
     }
     return QRUN_OK;
-}
-
-/* Rows [row, row + n) of a tensor, from codes one after the other, to where the model has it. */
-static qrun_status write_codes(const qr_parameters *p, const qr_whole_tensor *tensor, int64_t row, int64_t n,
-                               const unsigned char *codes, qr_error *err) {
-    qr_backend *backend = p->backend;
-    const qr_parameter *parameter = &p->list[tensor->parameter];
-    if (tensor->matrix != NULL) { return backend->weight_put_rows(backend, tensor->matrix, row, n, codes, err); }
-    return backend->copy_in(backend, (void *)(uintptr_t)*tensor->vector, codes, (size_t)parameter->cols * sizeof(float),
-                            err);
 }
 
 static bool is_of_layer(const qr_parameters *p, const qr_whole_tensor *tensor) {
@@ -70,7 +39,7 @@ static size_t bytes_before(const qr_parameters *p, int64_t l, int64_t position) 
         const qr_parameter *parameter = &p->list[p->whole.tensors[i].parameter];
         if (qr_parameter_layer(parameter) != l) { continue; }
         const int64_t n = qr_min(qr_max(position - parameter->offset, 0), padded_floats(parameter));
-        n_bytes += (size_t)n * code_bytes(p, &p->whole.tensors[i]);
+        n_bytes += (size_t)n * qr_whole_code_bytes(p, &p->whole.tensors[i]);
     }
     return n_bytes;
 }
@@ -101,8 +70,8 @@ static qrun_status deliver(const void *user, int64_t l, const unsigned char *lay
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
         const qr_parameter *parameter = &p->list[tensor->parameter];
         if (qr_parameter_layer(parameter) != l) { continue; }
-        QR_RETURN_IF_ERROR(write_codes(p, tensor, 0, parameter->rows, layer, err));
-        layer += (size_t)padded_floats(parameter) * code_bytes(p, tensor);
+        QR_RETURN_IF_ERROR(qr_whole_write_codes(p, tensor, 0, parameter->rows, layer, err));
+        layer += (size_t)padded_floats(parameter) * qr_whole_code_bytes(p, tensor);
     }
     return QRUN_OK;
 }
@@ -114,20 +83,13 @@ void qr_whole_shards_attach(const qr_parameters *p) {
 
 /* ---- What belongs to no layer ------------------------------------------------------------------------------------ */
 
-/* Rows of a tensor that are shared at a time: as many as there is room for in n_bytes. */
-static int64_t rows_at_a_time(const qr_parameters *p, const qr_whole_tensor *tensor, size_t n_bytes) {
-    const qr_parameter *parameter = &p->list[tensor->parameter];
-    const int64_t n = (int64_t)(n_bytes / ((size_t)parameter->cols * code_bytes(p, tensor)));
-    return qr_min(parameter->rows, qr_max(n / QR_WEIGHT_ROW_GROUP, 1) * QR_WEIGHT_ROW_GROUP);
-}
-
 /* Rows [row, row + n), through host memory with room for their codes. */
 static qrun_status share_rows(const qr_parameters *p, const qr_whole_tensor *tensor, int64_t row, int64_t n,
                               unsigned char *codes, qr_error *err) {
     qr_collectives *ranks = p->model->context->ranks;
     const qr_parameter *parameter = &p->list[tensor->parameter];
     const int64_t begin = parameter->offset + row * parameter->cols, end = begin + n * parameter->cols;
-    const size_t n_code_bytes = code_bytes(p, tensor);
+    const size_t n_code_bytes = qr_whole_code_bytes(p, tensor);
     qr_parcel parts[QR_MAX_RANKS], sent[QR_MAX_RANKS];
     for (int32_t r = 0; r < p->n_shards; r++) {
         const int64_t first = qr_min(qr_max(p->shard_begin[r], begin), end);
@@ -139,7 +101,7 @@ static qrun_status share_rows(const qr_parameters *p, const qr_whole_tensor *ten
     }
     for (int32_t r = 0; r < p->n_shards; r++) { sent[r] = parts[ranks->rank]; }
     QR_RETURN_IF_ERROR(qr_all_to_all(ranks, sent, parts, err));
-    return write_codes(p, tensor, row, n, codes, err);
+    return qr_whole_write_codes(p, tensor, row, n, codes, err);
 }
 
 qrun_status qr_whole_shards_share(const qr_parameters *p, qr_error *err) {
@@ -147,7 +109,7 @@ qrun_status qr_whole_shards_share(const qr_parameters *p, qr_error *err) {
     unsigned char *room = qr_layer_stream_room(p->model, &n_bytes);
     for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
-        const int64_t n_rows = p->list[tensor->parameter].rows, most = rows_at_a_time(p, tensor, n_bytes);
+        const int64_t n_rows = p->list[tensor->parameter].rows, most = qr_whole_code_rows(p, tensor, n_bytes);
         for (int64_t row = 0; row < n_rows && !is_of_layer(p, tensor); row += most) {
             QR_RETURN_IF_ERROR(share_rows(p, tensor, row, qr_min(most, n_rows - row), room, err));
         }
@@ -163,7 +125,7 @@ int64_t qr_whole_shards_share_bytes(const qr_parameters *p, int32_t rank) {
         const int64_t first = qr_max(p->shard_begin[rank], parameter->offset);
         const int64_t end = qr_min(p->shard_begin[rank + 1], parameter->offset + parameter->rows * parameter->cols);
         if (is_of_layer(p, tensor) || first >= end) { continue; }
-        n_bytes += (end - first) * (int64_t)code_bytes(p, tensor) * (p->n_shards - 1);
+        n_bytes += (end - first) * (int64_t)qr_whole_code_bytes(p, tensor) * (p->n_shards - 1);
     }
     return n_bytes;
 }
@@ -183,11 +145,11 @@ static qrun_status put_rows(const qr_parameters *p, const qr_whole_tensor *tenso
                             const float *values, qr_error *err) {
     size_t n_bytes;
     unsigned char *room = qr_layer_stream_room(p->model, &n_bytes);
-    const int64_t cols = p->list[tensor->parameter].cols, most = rows_at_a_time(p, tensor, n_bytes);
+    const int64_t cols = p->list[tensor->parameter].cols, most = qr_whole_code_rows(p, tensor, n_bytes);
     for (int64_t done = 0; done < n; done += most) {
         const int64_t n_here = qr_min(most, n - done);
-        encode(code_bytes(p, tensor), p->model->act_dtype == QR_DTYPE_BF16, values + done * cols, n_here * cols, room);
-        QR_RETURN_IF_ERROR(write_codes(p, tensor, row + done, n_here, room, err));
+        qr_whole_encode(p, tensor, values + done * cols, n_here * cols, room);
+        QR_RETURN_IF_ERROR(qr_whole_write_codes(p, tensor, row + done, n_here, room, err));
     }
     return QRUN_OK;
 }

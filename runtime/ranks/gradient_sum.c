@@ -16,8 +16,12 @@ struct qr_gradient_sum {
     const qr_shards *shards;
     bool stays;
     int64_t piece_floats;
-    float *total;              /* device: the own shard and, where sums stay, room for its tail */
-    float *arrived;            /* device: a piece of another rank */
+    bool leaves;    /* to host memory, where `total` is then */
+    float *total;   /* device: the own shard and, where sums stay, room for its tail */
+    float *arrived; /* device: a piece of another rank; or of the sum, where that is in host memory */
+    int64_t arrived_floats;
+    uint64_t coming, left[2];  /* the last transfer to the stage, and from each place */
+    int64_t fetched;           /* layer whose sum is in the stage, or on its way */
     float *sent, *received;    /* host, [n_ranks][piece_floats] */
     qr_chunk_squares *squares; /* host, [chunks of the arena] */
     void *device, *host;
@@ -36,6 +40,11 @@ static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradie
     const qr_shards *shards = o->shards;
     const bool alone = shards->n_ranks == 1;
     if (alone && o->n_accumulate == 1) { return 0; }
+    if (o->host_floats > 0) {
+        float *stage = qr_layout_take(&layout, o->place_floats, sizeof *stage);
+        if (sum != NULL) { sum->arrived = stage; }
+        return layout.offset;
+    }
     const int64_t n_tail = o->stays ? QR_SQUARES_CHUNK : 0;
     float *total = qr_layout_take(&layout, qr_shards_floats(shards, shards->rank) + n_tail, sizeof *total);
     float *arrived = qr_layout_take(&layout, alone ? 0 : piece_floats(shards->n_ranks), sizeof *arrived);
@@ -49,6 +58,11 @@ static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradie
 static size_t place_host(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
     qr_layout layout = {.base = memory};
     const int32_t n_ranks = o->shards->n_ranks;
+    if (o->host_floats > 0) {
+        float *total = qr_layout_take(&layout, o->host_floats, sizeof *total);
+        if (sum != NULL) { sum->total = total; }
+        return layout.offset;
+    }
     if (n_ranks == 1) { return 0; }
     const int64_t n = n_ranks * piece_floats(n_ranks);
     const int64_t n_chunks = o->stays ? qr_shards_chunk(o->shards, n_ranks) : 0;
@@ -92,6 +106,8 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
     made->ranks = ranks;
     made->shards = options->shards;
     made->stays = options->stays;
+    made->leaves = options->host_floats > 0;
+    made->arrived_floats = options->place_floats;
     made->piece_floats = piece_floats(options->shards->n_ranks);
     const qrun_status status = make_memory(made, options, err);
     if (status != QRUN_OK) {
@@ -124,6 +140,83 @@ static qrun_status add_alone(qr_gradient_sum *sum, int64_t i, int64_t n, qr_erro
     if (i == n - 1) { return add(sum, p->gradients, sum->total, p->n_floats, err); }
     if (i > 0) { return add(sum, sum->total, p->gradients, p->n_floats, err); }
     return p->backend->copy_within(p->backend, sum->total, p->gradients, qr_parameters_bytes(p), err);
+}
+
+/* ---- In host memory ---------------------------------------------------------------------------------------------- */
+
+static bool has_earlier(const qr_gradient_sum *sum) { return sum->first > 0; }
+
+/* Where the sum of a layer's run is in the stage: as its gradients are in their place. */
+static float *staged(const qr_gradient_sum *sum, int64_t layer, const qr_parameter_run *run) {
+    const qr_parameters *p = sum->parameters;
+    return sum->arrived + (run->gradient - p->shared_begin - layer % p->n_places * p->place_floats);
+}
+
+/* The sum of the micro-batches before begins to come to the stage, once what is issued so far is done with that. */
+static qrun_status fetch_earlier(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
+    const qr_parameters *p = sum->parameters;
+    qr_parameter_run run;
+    sum->fetched = layer;
+    for (int64_t i = 0; qr_parameters_next_run(p, layer, &i, &run);) {
+        QR_RETURN_IF_ERROR(p->backend->transfer_in(p->backend, staged(sum, layer, &run), sum->total + run.begin,
+                                                   (size_t)(run.end - run.begin) * sizeof(float), &sum->coming, err));
+    }
+    return QRUN_OK;
+}
+
+static qrun_status add_layer(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
+    const qr_parameters *p = sum->parameters;
+    qr_parameter_run run;
+    if (sum->fetched != layer) { QR_RETURN_IF_ERROR(fetch_earlier(sum, layer, err)); }
+    QR_RETURN_IF_ERROR(p->backend->transfer_wait(p->backend, sum->coming, err));
+    for (int64_t i = 0; qr_parameters_next_run(p, layer, &i, &run);) {
+        QR_RETURN_IF_ERROR(add(sum, p->gradients + run.gradient, staged(sum, layer, &run), run.end - run.begin, err));
+    }
+    return QRUN_OK;
+}
+
+/* What belongs to no layer, as much at a time as the stage holds. */
+static qrun_status add_rest(qr_gradient_sum *sum, qr_error *err) {
+    qr_backend *backend = sum->parameters->backend;
+    qr_parameter_run run;
+    for (int64_t i = 0; qr_parameters_next_run(sum->parameters, -1, &i, &run);) {
+        float *gradients = sum->parameters->gradients + run.gradient;
+        for (int64_t at = run.begin; at < run.end; at += sum->arrived_floats) {
+            const int64_t n = qr_min(run.end - at, sum->arrived_floats);
+            QR_RETURN_IF_ERROR(backend->transfer_in(backend, sum->arrived, sum->total + at, (size_t)n * sizeof(float),
+                                                    &sum->coming, err));
+            QR_RETURN_IF_ERROR(backend->transfer_wait(backend, sum->coming, err));
+            QR_RETURN_IF_ERROR(add(sum, gradients + (at - run.begin), sum->arrived, n, err));
+        }
+    }
+    return QRUN_OK;
+}
+
+static qrun_status send_away(qr_gradient_sum *sum, int64_t layer, uint64_t *ticket, qr_error *err) {
+    const qr_parameters *p = sum->parameters;
+    qr_parameter_run run;
+    for (int64_t i = 0; qr_parameters_next_run(p, layer, &i, &run);) {
+        QR_RETURN_IF_ERROR(p->backend->transfer_out(p->backend, sum->total + run.begin, p->gradients + run.gradient,
+                                                    (size_t)(run.end - run.begin) * sizeof(float), ticket, err));
+    }
+    return QRUN_OK;
+}
+
+/* A layer's gradients (−1: those of none) become part of the sum in host memory. Those of the layer before have had its
+ * time to leave, and their place is made ready for the next one, whose sum so far sets out. */
+static qrun_status leave(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
+    const qr_parameters *p = sum->parameters;
+    qr_backend *backend = p->backend;
+    uint64_t rest, *ticket = layer >= 0 ? &sum->left[layer % p->n_places] : &rest;
+    if (has_earlier(sum)) { QR_RETURN_IF_ERROR(layer >= 0 ? add_layer(sum, layer, err) : add_rest(sum, err)); }
+    QR_RETURN_IF_ERROR(send_away(sum, layer, ticket, err));
+    if (layer < 1) { return QRUN_OK; }
+    if (layer + 1 < p->model->shape.n_layers) {
+        QR_RETURN_IF_ERROR(backend->transfer_wait(backend, sum->left[(layer + 1) % p->n_places], err));
+        float *place = p->gradients + p->shared_begin + (layer - 1) % p->n_places * p->place_floats;
+        QR_RETURN_IF_ERROR(backend->fill_zero(backend, place, (size_t)p->place_floats * sizeof *place, err));
+    }
+    return has_earlier(sum) ? fetch_earlier(sum, layer - 1, err) : QRUN_OK;
 }
 
 /* ---- Several ranks, piece by piece of the shards ----------------------------------------------------------------- */
@@ -214,19 +307,13 @@ static qrun_status sum_run(qr_gradient_sum *sum, const float_run *run, qr_error 
     return QRUN_OK;
 }
 
-/* The gradients of a layer (−1: of none), run by run: tensors of a layer need not follow each other in the table. */
+/* The gradients of a layer (−1: of none), run by run. */
 static qrun_status sum_layer(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
     const qr_parameters *p = sum->parameters;
-    for (int64_t i = 0; i < p->n;) {
-        const qr_parameter *begin = &p->list[i];
-        while (i < p->n && qr_parameter_layer(&p->list[i]) == layer) { i++; }
-        const int64_t end = i < p->n ? p->list[i].offset : p->n_floats;
-        const float_run run = {begin->offset, end, p->gradients + begin->gradient};
-        if (begin == &p->list[i]) {
-            i++; /* of another layer */
-        } else {
-            QR_RETURN_IF_ERROR(sum_run(sum, &run, err));
-        }
+    qr_parameter_run found;
+    for (int64_t i = 0; qr_parameters_next_run(p, layer, &i, &found);) {
+        const float_run run = {found.begin, found.end, p->gradients + found.gradient};
+        QR_RETURN_IF_ERROR(sum_run(sum, &run, err));
     }
     return QRUN_OK;
 }
@@ -331,6 +418,7 @@ void qr_gradient_sum_begin(qr_gradient_sum *sum, int64_t first, int64_t n) {
     sum->first = first;
     sum->n = n;
     sum->next = sum->parameters->model->shape.n_layers - 1;
+    sum->fetched = -1;
 }
 
 /* Where layers share a place, it is zeroed for the next one. */
@@ -339,8 +427,9 @@ qrun_status qr_gradient_sum_layer(void *user, int64_t layer, qr_error *err) {
     const qr_parameters *p = sum->parameters;
     if (!p->shares_gradients) { return QRUN_OK; }
     if (layer != sum->next) { return qr_fail(err, QRUN_ERROR_INTERNAL, "layers are not summed in their order"); }
-    QR_RETURN_IF_ERROR(sum_layer(sum, layer, err));
     sum->next--;
+    if (sum->leaves) { return leave(sum, layer, err); }
+    QR_RETURN_IF_ERROR(sum_layer(sum, layer, err));
     const size_t n_bytes = (size_t)(p->n_gradient_floats - p->shared_begin) * sizeof(float);
     return n_bytes > 0 ? p->backend->fill_zero(p->backend, p->gradients + p->shared_begin, n_bytes, err) : QRUN_OK;
 }
@@ -352,6 +441,7 @@ qrun_status qr_gradient_sum_rest(qr_gradient_sum *sum, qr_error *err) {
 }
 
 qrun_status qr_gradient_sum_end(qr_gradient_sum *sum, qr_error *err) {
+    if (sum->leaves) { return sum->parameters->backend->sync(sum->parameters->backend, err); }
     if (sum->ranks == NULL) { return add_alone(sum, sum->first, sum->n, err); }
     const float_run run = whole_run(sum);
     if (!sum->parameters->shares_gradients) { QR_RETURN_IF_ERROR(sum_run(sum, &run, err)); }

@@ -5,6 +5,11 @@
  * reduce-scatter sends. At the end all get all shards, or, where each updates its shard alone, none does: then the
  * shards of the parameters are gathered after the update, and before it the sums of squares that the norm is made of.
  *
+ * Or one rank's sum is in host memory (qr_parameters_hold_on_host). A layer's gradients leave its place while the next
+ * layer of the backward pass computes in the other one. After the first micro-batch the sum comes to a stage meanwhile,
+ * is added on the device, and leaves with them: the host waits for nothing, and the order is the same. So what is on
+ * the device at once is of two layers, of what belongs to none, and of one layer's sum.
+ *
  * What a step sends is counted in wire.h. */
 #ifndef QR_RUNTIME_RANKS_GRADIENT_SUM_H
 #define QR_RUNTIME_RANKS_GRADIENT_SUM_H
@@ -21,6 +26,8 @@ typedef struct qr_gradient_options {
     const qr_shards *shards; /* lent */
     bool stays;              /* a sum stays with the rank whose shard it is of */
     bool values_stay;        /* and so do the values of the parameters, once they are updated */
+    int64_t host_floats;     /* of the sum, in host memory; 0: it is on the device */
+    int64_t place_floats;    /* of a layer's gradients on the device, where they leave it */
 } qr_gradient_options;
 
 /* Of a chunk of the arena. */
@@ -39,9 +46,10 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
 void qr_gradient_sum_destroy(qr_gradient_sum *sum); /* NULL is fine */
 
 /* A round: the gradients of micro-batches first, first + 1, … of a step of n, as many as there are ranks, each of the
- * rank of that place. Every rank calls `begin`; where layers share a place for their gradients, `layer` after each
+ * rank of that place. Every rank calls `begin`; where layers share places for their gradients, `layer` after each
  * layer of the backward pass; then `rest`, which does so for those that are left, also after the pass has failed; and
- * `end`, if no rank has failed. After the last round every rank's arena has the sum, unless it stays. */
+ * `end`, if no rank has failed. After the last round every rank's arena has the sum, unless it stays or is in host
+ * memory. */
 void qr_gradient_sum_begin(qr_gradient_sum *sum, int64_t first, int64_t n);
 qrun_status qr_gradient_sum_layer(void *sum, int64_t layer, qr_error *err); /* a qr_train_layer_fn */
 qrun_status qr_gradient_sum_rest(qr_gradient_sum *sum, qr_error *err);
@@ -49,7 +57,7 @@ qrun_status qr_gradient_sum_end(qr_gradient_sum *sum, qr_error *err);
 
 /* ---- Where sums stay --------------------------------------------------------------------------------------------- */
 
-/* On the device: the own shard of the sum, and the tail of that (shards.h). */
+/* On the device: the own shard of the sum, and the tail of that (shards.h). Or in host memory: all of it. */
 const float *qr_gradient_sum_own(const qr_gradient_sum *sum);
 
 /* Every rank's shard of an arena to all. */

@@ -318,13 +318,12 @@ static qrun_status check_bytes(const qr_safetensors_tensor *stored, size_t n_byt
 
 static qrun_status take_parameters(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,
                                    qr_error *err) {
-    qr_backend *backend = trainer->model->context->backend;
+    const qr_parameters *p = &trainer->parameters;
     const qr_safetensors_tensor *values = checkpoint->parameters;
-    QR_RETURN_IF_ERROR(check_bytes(values, qr_parameters_bytes(&trainer->parameters), folder, err));
-    if (qr_trainer_shards_values(trainer)) {
-        return qr_whole_shards_put_all(&trainer->parameters, (const float *)(const void *)values->data, err);
-    }
-    return backend->copy_in(backend, trainer->parameters.values, values->data, values->n_bytes, err);
+    const float *floats = (const float *)(const void *)values->data;
+    QR_RETURN_IF_ERROR(check_bytes(values, qr_parameters_bytes(p), folder, err));
+    if (qr_trainer_shards_values(trainer)) { return qr_whole_shards_put_all(p, floats, err); }
+    return qr_parameters_write(p, 0, p->n_floats, floats, err);
 }
 
 static qrun_status take_state(qrun_trainer *trainer, const qr_checkpoint *checkpoint, const char *folder,

@@ -26,7 +26,7 @@ void qr_trainer_name_memory(qrun_trainer *trainer) {
     qr_model_name_weights(trainer->model);
     for (int64_t i = 0; i < p->n; i++) {
         const qr_parameter *parameter = &p->list[i];
-        put_parameter(p, parameter, QR_PLAN_ADAPTERS, p->values + parameter->offset, "");
+        if (p->processor == NULL) { put_parameter(p, parameter, QR_PLAN_ADAPTERS, p->values + parameter->offset, ""); }
         if (p->shares_gradients && parameter->gradient >= p->shared_begin) { continue; }
         put_parameter(p, parameter, QR_PLAN_GRADIENTS, p->gradients + parameter->gradient, " (gradient)");
     }

@@ -128,8 +128,8 @@ struct qr_optimizer {
     tensor_states *tensors; /* [parameters->n]: what this rank has of them */
     void *states;           /* device memory, or host memory with offload */
     size_t states_bytes;
-    void *device; /* the rest: stages and scratch */
-    size_t device_bytes;
+    void *scratch; /* the rest: stages and Adafactor's scratch; where the values are */
+    size_t scratch_bytes;
     void *stages[N_STAGES]; /* offload */
     float *update;          /* Adafactor's scratch, the largest tensor */
 };
@@ -166,10 +166,10 @@ static size_t stage_bytes(const qr_parameters *p, const qr_optimizer_options *op
 }
 
 /* Stages and scratch. */
-static size_t place_device(const qr_parameters *p, const qr_optimizer_options *options, void *memory,
-                           qr_optimizer *optimizer) {
+static size_t place_scratch(const qr_parameters *p, const qr_optimizer_options *options, void *memory,
+                            qr_optimizer *optimizer) {
     qr_layout layout = {.base = memory};
-    const size_t n_bytes = options->offload ? stage_bytes(p, options) : 0;
+    const size_t n_bytes = options->offload && p->processor == NULL ? stage_bytes(p, options) : 0;
     int64_t largest = 0;
     for (int64_t i = 0; i < p->n; i++) {
         const tensor_states own = own_states(options, &p->list[i]);
@@ -187,11 +187,14 @@ static size_t place_device(const qr_parameters *p, const qr_optimizer_options *o
 
 size_t qr_optimizer_bytes(const qr_parameters *parameters, const qr_optimizer_options *options) {
     const size_t states = options->offload ? 0 : place_states(parameters, options, NULL, NULL);
-    return states + place_device(parameters, options, NULL, NULL);
+    const bool on_host = parameters->processor != NULL;
+    return states + (on_host ? 0 : place_scratch(parameters, options, NULL, NULL));
 }
 
 size_t qr_optimizer_host_bytes(const qr_parameters *parameters, const qr_optimizer_options *options) {
-    return options->offload ? place_states(parameters, options, NULL, NULL) : 0;
+    const size_t states = options->offload ? place_states(parameters, options, NULL, NULL) : 0;
+    const bool on_host = parameters->processor != NULL;
+    return states + (on_host ? place_scratch(parameters, options, NULL, NULL) : 0);
 }
 
 static qr_memory_kind memory_kind(const qr_optimizer_options *options) {
@@ -201,17 +204,18 @@ static qr_memory_kind memory_kind(const qr_optimizer_options *options) {
 static qrun_status make_memory(qr_optimizer *o, qr_error *err) {
     qr_backend *backend = o->parameters->backend;
     const size_t states_bytes = place_states(o->parameters, &o->options, NULL, NULL);
-    const size_t device_bytes = place_device(o->parameters, &o->options, NULL, NULL);
+    const size_t scratch_bytes = place_scratch(o->parameters, &o->options, NULL, NULL);
     if (states_bytes > 0) {
         QR_RETURN_IF_ERROR(backend->memory_create(backend, memory_kind(&o->options), states_bytes, &o->states, err));
         o->states_bytes = states_bytes;
     }
-    if (device_bytes > 0) {
-        QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, device_bytes, &o->device, err));
-        o->device_bytes = device_bytes;
+    if (scratch_bytes > 0) {
+        QR_RETURN_IF_ERROR(
+            backend->memory_create(backend, qr_parameters_memory(o->parameters), scratch_bytes, &o->scratch, err));
+        o->scratch_bytes = scratch_bytes;
     }
     (void)place_states(o->parameters, &o->options, o->states, o->tensors);
-    (void)place_device(o->parameters, &o->options, o->device, o);
+    (void)place_scratch(o->parameters, &o->options, o->scratch, o);
     return QRUN_OK;
 }
 
@@ -239,7 +243,8 @@ void qr_optimizer_destroy(qr_optimizer *optimizer) {
     if (optimizer == NULL) { return; }
     qr_backend *backend = optimizer->parameters->backend;
     backend->memory_destroy(backend, memory_kind(&optimizer->options), optimizer->states, optimizer->states_bytes);
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, optimizer->device, optimizer->device_bytes);
+    backend->memory_destroy(backend, qr_parameters_memory(optimizer->parameters), optimizer->scratch,
+                            optimizer->scratch_bytes);
     qr_free(optimizer->tensors);
     qr_free(optimizer);
 }
@@ -406,6 +411,7 @@ typedef struct step_numbers {
 static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const step_numbers *s,
                               qr_workspace workspace, qr_error *err) {
     const qr_parameters *parameters = o->parameters;
+    qr_backend *updater = qr_parameters_updater(parameters);
     const qr_parameter *parameter = piece->parameter;
     const float lr = rate_of(&o->options, parameter, s->lr), weight_decay = decay_of(&o->options, parameter);
     const int64_t n = piece->rows * piece->cols;
@@ -418,7 +424,7 @@ static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const
         const qr_adamw8bit_args args = {ADAMW, .m = piece->arrays[STATE_M_CODES], .v = piece->arrays[STATE_V_CODES],
                                         .m_absmax = piece->arrays[STATE_M_ABSMAX],
                                         .v_absmax = piece->arrays[STATE_V_ABSMAX]};
-        return qr_adamw8bit(parameters->backend, &args, workspace, err);
+        return qr_adamw8bit(updater, &args, workspace, err);
     }
     if (o->options.kind == QRUN_OPTIMIZER_ADAFACTOR) {
         const qr_adafactor_args args = {COMMON,
@@ -430,14 +436,14 @@ static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const
                                         .eps1 = ADAFACTOR_EPS,
                                         .clip_threshold = ADAFACTOR_CLIP,
                                         .decay_rate = ADAFACTOR_DECAY};
-        return qr_adafactor(parameters->backend, &args, workspace, err);
+        return qr_adafactor(updater, &args, workspace, err);
     }
     if (o->options.kind == QRUN_OPTIMIZER_SGD) {
         const qr_sgd_args args = {COMMON, .m = m, .n = n, .momentum = SGD_MOMENTUM};
-        return qr_sgd(parameters->backend, &args, workspace, err);
+        return qr_sgd(updater, &args, workspace, err);
     }
     const qr_adamw_args args = {ADAMW, .m = m, .v = v, .of_8bit = o->options.kind == QRUN_OPTIMIZER_ADAMW8BIT};
-    return qr_adamw(parameters->backend, &args, workspace, err);
+    return qr_adamw(updater, &args, workspace, err);
 #undef ADAMW
 #undef COMMON
 }
@@ -505,7 +511,8 @@ qrun_status qr_optimizer_step(qr_optimizer *o, const float *gradients, int64_t s
                                   .step = step,
                                   .lr = learning_rate,
                                   .grad_scale = grad_scale};
-    if (o->options.offload) { return step_offloaded(o, &numbers, workspace, err); }
+    const bool staged = o->options.offload && o->parameters->processor == NULL;
+    if (staged) { return step_offloaded(o, &numbers, workspace, err); }
     for (int64_t i = 0; i < o->parameters->n; i++) {
         if (n_elements(&o->tensors[i]) == 0) { continue; }
         QR_RETURN_IF_ERROR(step_piece(o, &o->tensors[i], &numbers, workspace, err));

@@ -8,9 +8,11 @@
 typedef struct qr_optimizer_options {
     qrun_optimizer kind;
     float weight_decay;
-    bool decay_all;         /* norms and biases too, which otherwise never decay, as in the Hugging Face Trainer */
-    float lr_ratio_b;       /* LoRA+ (Hayou et al. 2024): rate of B and of vectors over that of the rest; 0: 1 */
-    bool offload;           /* states in host memory: a step streams them through two stages on the device */
+    bool decay_all;   /* norms and biases too, which otherwise never decay, as in the Hugging Face Trainer */
+    float lr_ratio_b; /* LoRA+ (Hayou et al. 2024): rate of B and of vectors over that of the rest; 0: 1 */
+    /* States in host memory: a step streams them through two stages on the device. Where the parameters' values are in
+     * host memory too, the processor updates all of it there, and there are no stages. */
+    bool offload;
     int64_t stage_elements; /* offload: of a tensor staged at a time, a multiple of 256; 0: 2^20 */
     /* Lent: this rank has the states of its shard, and updates that alone. NULL: everything. Those of Adafactor are
      * cut between whole tensors. */
@@ -19,9 +21,9 @@ typedef struct qr_optimizer_options {
 
 typedef struct qr_optimizer qr_optimizer;
 
-/* Device memory: the states or, with offload, the stages; and Adafactor's scratch. */
+/* Device memory: the states or, with offload, the stages; and Adafactor's scratch. None where the processor updates. */
 size_t qr_optimizer_bytes(const qr_parameters *parameters, const qr_optimizer_options *options);
-/* Host memory: the states, with offload; else 0. */
+/* Host memory: the states, with offload, and Adafactor's scratch where the processor updates; else 0. */
 size_t qr_optimizer_host_bytes(const qr_parameters *parameters, const qr_optimizer_options *options);
 
 qrun_status qr_optimizer_create(qr_parameters *parameters, const qr_optimizer_options *options,
@@ -30,8 +32,8 @@ void qr_optimizer_destroy(qr_optimizer *optimizer); /* NULL is fine */
 
 const qr_shards *qr_optimizer_shards(const qr_optimizer *optimizer); /* of its options */
 
-/* Updates the parameters, or this rank's shard of them, from grad_scale × their gradients (device: from the first float
- * of the shard on); step counts from 1. The bits do not depend on offload. */
+/* Updates the parameters, or this rank's shard of them, from grad_scale × their gradients (where the values are, from
+ * the first float of the shard on); step counts from 1. The bits do not depend on offload. */
 qrun_status qr_optimizer_step(qr_optimizer *optimizer, const float *gradients, int64_t step, float learning_rate,
                               float grad_scale, qr_workspace workspace, qr_error *err);
 

@@ -42,7 +42,9 @@ void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_sh
     *gradients = (qr_gradient_options){.n_accumulate = s->grad_accum,
                                        .shards = shards,
                                        .stays = stays,
-                                       .values_stay = qr_trainer_shards_values(trainer)};
+                                       .values_stay = qr_trainer_shards_values(trainer),
+                                       .host_floats = p->processor != NULL ? p->n_floats : 0,
+                                       .place_floats = p->place_floats};
     *optimizer = s->optimizer;
     if (stays) { optimizer->shards = shards; }
     qr_shards_make(p, stays && optimizer->kind == QRUN_OPTIMIZER_ADAFACTOR, s->rank, s->n_ranks, shards);
@@ -66,16 +68,19 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     qr_plan_init(plan);
     qr_plan_set_device(plan, &trainer->memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
+    const bool on_host = p->processor != NULL;
+    const size_t held_bytes = qr_parameters_held_bytes(p) + qr_parameters_codes_bytes(p);
     plan->entries[QR_PLAN_ADAPTERS].bytes =
-        (int64_t)(qr_parameters_held_bytes(p) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
+        (int64_t)((on_host ? 0 : held_bytes) + p->lora.table_bytes + qr_lora_norms_bytes(p) + p->whole.override_bytes);
     if (p->whole.full) { plan->entries[QR_PLAN_ADAPTERS].category = "master weights"; }
     plan->entries[QR_PLAN_GRADIENTS].bytes =
         (int64_t)(qr_parameters_gradient_bytes(p) + qr_gradient_sum_bytes(&gradients));
-    plan->entries[QR_PLAN_OPTIMIZER].bytes = (int64_t)(qr_optimizer_bytes(p, &optimizer) + scratch_bytes);
+    plan->entries[QR_PLAN_OPTIMIZER].bytes =
+        (int64_t)(qr_optimizer_bytes(p, &optimizer) + (on_host ? 0 : scratch_bytes));
     plan->entries[QR_PLAN_HOST].bytes =
         (int64_t)(qr_train_loader_bytes(limits.max_tokens, limits.max_sequences) +
                   qr_optimizer_host_bytes(p, &optimizer) + qr_gradient_sum_host_bytes(&gradients) +
-                  qr_layer_stream_host_bytes(trainer->model));
+                  qr_layer_stream_host_bytes(trainer->model) + (on_host ? held_bytes + scratch_bytes : 0));
     cost->update_copied_bytes = copied_bytes;
     cost->rank = shards.rank;
     QR_RETURN_IF_ERROR(qr_train_pass_plan(p, &limits, plan, &cost->pass, err));
@@ -167,7 +172,7 @@ enum { LEAST_TILE_ROWS = 128, MOST_TILE_DOUBLINGS = 6 };
 
 int64_t qr_trainer_least_tile_rows(const qrun_trainer *trainer, const qr_recompute_policy *policy) {
     const int64_t given = trainer->settings.tile_rows;
-    if (!qr_recompute_policy_takes_tiles(policy, trainer->model)) { return 0; }
+    if (!qr_recompute_policy_takes_tiles(policy)) { return 0; }
     if (given > 0) { return given; }
     return trainer->settings.batch_tokens > LEAST_TILE_ROWS ? LEAST_TILE_ROWS : 0; /* one tile would save nothing */
 }
@@ -213,13 +218,7 @@ static qrun_status check_policy(const qrun_trainer *trainer, const char *given, 
                        "full, every:N or auto",
                        given);
     }
-    if (rows == 0 || qr_recompute_policy_takes_tiles(policy, trainer->model)) { return QRUN_OK; }
-    if (trainer->model->shape.delta.n_layers > 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "`tile_rows=%lld` is not for this model: its layers of the gated delta rule carry a state along "
-                       "all rows; leave it out",
-                       rows);
-    }
+    if (rows == 0 || qr_recompute_policy_takes_tiles(policy)) { return QRUN_OK; }
     return qr_fail(
         err, QRUN_ERROR_ARGUMENT,
         "`tile_rows=%lld` is for layers that are computed again one by one; with `checkpointing=%s` they are "

@@ -86,9 +86,7 @@ qrun_status qr_trainer_read_values(void *user, int64_t first, int64_t n, float *
     const qrun_trainer *trainer = user;
     const qr_parameters *p = &trainer->parameters;
     const int64_t most = QR_STATES_PIECE_BYTES / (int64_t)sizeof *values;
-    if (p->shard_begin == NULL) {
-        return p->backend->copy_out(p->backend, values, p->values + first, (size_t)n * sizeof *values, err);
-    }
+    if (p->shard_begin == NULL) { return qr_parameters_read(p, first, n, values, err); }
     for (int64_t done = 0; done < n; done += most) {
         const int64_t n_here = qr_min(most, n - done);
         QR_RETURN_IF_ERROR(qr_ranks_lead(trainer->ranks, QR_RANK_READ_VALUES, first + done, n_here, err));

@@ -27,6 +27,7 @@ typedef struct qr_train_settings {
     bool has_batch_tokens;                 /* given; else batch_size · seq_tokens */
     bool auto_seq_tokens, auto_batch_size; /* as much as memory allows: fit.c settles them */
     int64_t tile_rows;                     /* as given; 0: chosen by the memory */
+    bool offload_gradients;                /* and values, and the optimiser's states: the processor updates */
     int32_t zero;                          /* 1: each rank has the optimiser's states of its shard */
     int32_t n_ranks, rank; /* of a plan, or those that were launched; rank QRUN_AUTO: the one that needs the most */
     uint64_t seed;

@@ -100,6 +100,12 @@ qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *er
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "the run is over: its parameters are those of the best evaluation");
 }
 
+/* What the update takes gradients from; NULL: from the parameters. */
+static qr_gradient_sum *sum_of_update(const qrun_trainer *trainer) {
+    const bool has_sum = qr_optimizer_shards(trainer->optimizer) != NULL || trainer->parameters.processor != NULL;
+    return has_sum ? trainer->gradient_sum : NULL;
+}
+
 /* One update from the gradients; *overflowed where the loss scale was too large for them. A non-finite loss has
  * another cause. */
 static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_update_result *result, bool *overflowed,
@@ -109,12 +115,15 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
                                  .learning_rate = rate,
                                  .max_grad_norm = trainer->settings.max_grad_norm,
                                  .loss_scale = (float)state->loss_scale.factor,
-                                 .sum = qr_optimizer_shards(trainer->optimizer) != NULL ? trainer->gradient_sum : NULL};
+                                 .sum = sum_of_update(trainer)};
     *overflowed = false;
     *result = (qr_update_result){.skipped = !isfinite(loss)};
     if (result->skipped) { return QRUN_OK; }
-    qr_timeline_phase(trainer->model->context->backend, QR_PHASE_optimizer);
+    qr_backend *backend = trainer->model->context->backend, *updater = qr_parameters_updater(&trainer->parameters);
+    const double asked = qr_timeline_now(backend);
+    qr_timeline_phase(backend, QR_PHASE_optimizer);
     QR_RETURN_IF_ERROR(qr_update_run(&trainer->parameters, trainer->optimizer, &args, trainer->scratch, result, err));
+    if (updater != backend) { qr_timeline_put_host(backend, "update", QR_PHASE_optimizer, asked); }
     *overflowed = qr_loss_scale_update(&state->loss_scale, result->skipped);
     state->updates += !result->skipped;
     return QRUN_OK;
@@ -124,8 +133,8 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
 static qrun_status name_nonfinite(qrun_trainer *trainer, const char **name, qr_error *err) {
     int64_t index;
     const bool stays = qr_optimizer_shards(trainer->optimizer) != NULL;
-    QR_RETURN_IF_ERROR(qr_update_find_nonfinite(&trainer->parameters, trainer->optimizer,
-                                                stays ? trainer->gradient_sum : NULL, trainer->scratch, &index, err));
+    QR_RETURN_IF_ERROR(qr_update_find_nonfinite(&trainer->parameters, trainer->optimizer, sum_of_update(trainer),
+                                                trainer->scratch, &index, err));
     if (stays) { QR_RETURN_IF_ERROR(qr_ranks_first(trainer->ranks, &index, err)); }
     if (index < 0) { return QRUN_OK; }
     qr_parameter_name(&trainer->parameters, &trainer->parameters.list[index], trainer->nonfinite_name,

@@ -51,7 +51,10 @@ qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err)
     QR_RETURN_IF_ERROR(describe_whole(trainer, err));
     if (!full) { QR_RETURN_IF_ERROR(qr_lora_parameters_describe(&trainer->parameters, &trainer->settings.lora, err)); }
     if (trainer->settings.zero > 1 && trainer->settings.n_ranks > 1) {
-        qr_parameters_share_gradients(&trainer->parameters);
+        qr_parameters_share_gradients(&trainer->parameters, 1);
+    }
+    if (trainer->settings.offload_gradients) {
+        qr_parameters_hold_on_host(&trainer->parameters, trainer->model->context->processor);
     }
     return QRUN_OK;
 }
@@ -85,7 +88,8 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
     qr_workspace *scratch = &trainer->scratch;
     int64_t copied_bytes;
     QR_RETURN_IF_ERROR(qr_update_plan(&trainer->parameters, &optimizer, &scratch->n_bytes, &copied_bytes, err));
-    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, scratch->n_bytes, &scratch->memory, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, qr_parameters_memory(&trainer->parameters), scratch->n_bytes,
+                                              &scratch->memory, err));
     QR_RETURN_IF_ERROR(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
     QR_RETURN_IF_ERROR(qr_train_pass_create(&trainer->parameters, &limits, &trainer->pass, err));
     qr_trainer_name_memory(trainer);
@@ -112,6 +116,22 @@ static qrun_status prepare(qrun_trainer *trainer, const qrun_train_params *param
     if (has_folder && leads) { QR_RETURN_IF_ERROR(qr_trainer_refuse_foreign(trainer, err)); }
     QR_RETURN_IF_ERROR(qr_whole_parameters_refresh(&trainer->parameters, trainer->scratch, err));
     trainer->first_step = trainer->state.step + 1;
+    return QRUN_OK;
+}
+
+/* Weights that are trained and come through stages are written there from host memory, and only one rank has them. */
+static qrun_status check_offload(const qrun_trainer *trainer, qr_error *err) {
+    const qr_train_settings *s = &trainer->settings;
+    const bool offloads_layers = trainer->model->stream != NULL && !qr_layer_stream_is_sharded(trainer->model);
+    if (s->offload_gradients && s->n_ranks > 1) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "`offload_gradients` is for one rank; with several, `zero=2` and `zero=3` share gradients out");
+    }
+    if (s->whole.full && offloads_layers && !s->offload_gradients) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`offload_parameters` with `full` needs `offload_gradients`: weights that are trained in host "
+                       "memory are updated there");
+    }
     return QRUN_OK;
 }
 
@@ -153,6 +173,7 @@ static qrun_status prepare_together(qrun_trainer *trainer, const qrun_train_para
     trainer->state.loss_scale = trainer->settings.loss_scale;
     if (status == QRUN_OK) { status = take_ranks(trainer, err); }
     if (status == QRUN_OK) { status = check_shards(trainer, err); }
+    if (status == QRUN_OK) { status = check_offload(trainer, err); }
     if (status == QRUN_OK) { status = claim_model(trainer, err); }
     if (status == QRUN_OK && qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
     QR_RETURN_IF_ERROR(qr_ranks_agree(ranks, status, err));
@@ -201,7 +222,8 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     qr_train_pass_destroy(trainer->pass);
     qr_gradient_sum_destroy(trainer->gradient_sum);
     qr_optimizer_destroy(trainer->optimizer);
-    backend->memory_destroy(backend, QR_MEMORY_DEVICE, trainer->scratch.memory, trainer->scratch.n_bytes);
+    backend->memory_destroy(backend, qr_parameters_memory(&trainer->parameters), trainer->scratch.memory,
+                            trainer->scratch.n_bytes);
     qr_parameters_destroy(&trainer->parameters);
     qr_train_loader_destroy(trainer->loader);
     qr_epoch_batches_destroy(trainer->epoch_batches);
@@ -275,6 +297,7 @@ qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *m
         QR_TRY(qr_layer_stream_shard(&model, NULL, trainer->settings.n_ranks, error));
     }
     QR_TRY(check_shards(trainer, error));
+    QR_TRY(check_offload(trainer, error));
     QR_TRY(qr_trainer_choose_seq_tokens(trainer, &wanted, error));
     QR_TRY(qr_trainer_choose_batch(trainer, &wanted, error));
     QR_TRY(qr_trainer_describe_parameters(trainer, error));

@@ -52,16 +52,16 @@ static const float *own_gradients(const qr_parameters *p, const qr_gradient_sum 
  * chunks. */
 static qrun_status measure_gradients(const qr_parameters *p, const qr_shards *shards, qr_gradient_sum *sum,
                                      qr_workspace scratch, qr_chunk_squares *total, qr_error *err) {
+    qr_backend *updater = qr_parameters_updater(p);
     *total = (qr_chunk_squares){0};
-    if (shards == NULL) { return measure(p->backend, p->gradients, p->n_floats, scratch, NULL, total, err); }
+    if (shards == NULL) { return measure(updater, own_gradients(p, sum), p->n_floats, scratch, NULL, total, err); }
     const int64_t chunk = qr_shards_chunk(shards, shards->rank);
     const int64_t first = chunk * QR_SQUARES_CHUNK;
     const int64_t end = qr_min(qr_shards_chunk(shards, shards->rank + 1) * QR_SQUARES_CHUNK, p->n_floats);
     int64_t n_chunks = 0;
     qr_chunk_squares *chunks = sum != NULL ? qr_gradient_sum_squares(sum, &n_chunks) : NULL;
     const float *own = own_gradients(p, sum) + (first - shards->begin[shards->rank]);
-    QR_RETURN_IF_ERROR(
-        measure(p->backend, own, end - first, scratch, chunks != NULL ? chunks + chunk : NULL, total, err));
+    QR_RETURN_IF_ERROR(measure(updater, own, end - first, scratch, chunks != NULL ? chunks + chunk : NULL, total, err));
     if (sum != NULL) { QR_RETURN_IF_ERROR(qr_gradient_sum_share_squares(sum, err)); }
     for (int64_t c = 0; c < n_chunks; c++) { add_squares(total, &chunks[c]); }
     return QRUN_OK;
@@ -86,7 +86,7 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, co
     QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, own_gradients(parameters, args->sum), args->step,
                                          (float)args->learning_rate, (float)grad_scale(args, result->grad_norm),
                                          workspace, err));
-    if (args->sum != NULL) {
+    if (shards != NULL && args->sum != NULL) {
         QR_RETURN_IF_ERROR(parameters->shard_begin != NULL
                                ? qr_whole_shards_share(parameters, err)
                                : qr_gradient_sum_gather(args->sum, parameters->values, err));
@@ -106,8 +106,8 @@ qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_o
         int64_t first;
         const int64_t n = qr_shards_common(parameter->offset, parameter->offset + parameter->rows * parameter->cols,
                                            begin, end, &first);
-        QR_RETURN_IF_ERROR(measure(parameters->backend, own_gradients(parameters, sum) + (first - begin), n, scratch,
-                                   NULL, &measured, err));
+        QR_RETURN_IF_ERROR(measure(qr_parameters_updater(parameters), own_gradients(parameters, sum) + (first - begin),
+                                   n, scratch, NULL, &measured, err));
         if (measured.n_nonfinite > 0) { *index = i; }
     }
     return QRUN_OK;
@@ -128,7 +128,7 @@ qrun_status qr_update_plan(const qr_parameters *parameters, const qr_optimizer_o
     QR_TRY(qr_update_run(&planned, optimizer, &args, scratch, &result, err));
     *copied_bytes = qr_backend_planned(planned.backend)->copied_bytes;
     QR_TRY(qr_update_find_nonfinite(&planned, optimizer, NULL, scratch, &index, err));
-    *scratch_bytes = RESULT_BYTES + qr_backend_planned(planned.backend)->workspace_bytes;
+    *scratch_bytes = RESULT_BYTES + qr_backend_planned(qr_parameters_updater(&planned))->workspace_bytes;
 out:
     qr_optimizer_destroy(optimizer);
     qr_planned_parameters_end(&planned);

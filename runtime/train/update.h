@@ -9,8 +9,8 @@ typedef struct qr_update_args {
     int64_t step; /* of the optimiser: updates before it, and 1 */
     double learning_rate, max_grad_norm;
     float loss_scale; /* what the gradients are divided by first: 1, or a power of two */
-    /* Of an optimiser with shards: each rank updates its own and receives the others'. NULL: the others are not asked,
-     * as in a plan. */
+    /* Of an optimiser with shards, where each rank updates its own and receives the others', or of gradients in host
+     * memory. NULL: the others are not asked, as in a plan. */
     qr_gradient_sum *sum;
 } qr_update_args;
 
@@ -19,8 +19,8 @@ typedef struct qr_update_result {
     bool skipped;     /* a gradient was not finite: nothing was changed */
 } qr_update_result;
 
-/* Device memory that an update needs besides parameters and states, and what it copies to and from host memory. The
- * parameters may be described only. */
+/* Memory that an update needs besides parameters and states, where these are, and what it copies to and from host
+ * memory. The parameters may be described only. */
 qrun_status qr_update_plan(const qr_parameters *parameters, const qr_optimizer_options *options, size_t *scratch_bytes,
                            int64_t *copied_bytes, qr_error *err);
 

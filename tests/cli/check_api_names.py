@@ -15,7 +15,7 @@ import generate_api  # noqa: E402
 # The struct, the commands whose options fill it, and its fields that have no option.
 STRUCTS = [
     ("qrun_context_params", "generate finetune plan", ""),
-    ("qrun_model_params", "generate finetune", "random_weights progress progress_user shard_parameters"),
+    ("qrun_model_params", "generate finetune", "random_weights progress progress_user shard_parameters tensor_rank"),
     ("qrun_session_params", "generate", "kv_tokens sequence_tokens max_waiting_bytes"),
     ("qrun_request_params", "generate", "prompt_bytes token_ids n_token_ids messages_json generation_json has_seed n_stop max_length prompt_logprobs prompt_only pooling on_event user"),
     ("qrun_eval_params", "eval", "progress progress_user"),

@@ -4,19 +4,24 @@
 # A hundred ports of its own for each script that runs, below those that connections get from the system.
 port=$((10000 + $$ % 190 * 100))
 
-# start_ranks N ARGUMENTS…: starts N ranks of qrun finetune. Their process ids are then in $pids.
-start_ranks() {
-    n_ranks=$1
-    shift
-    last="$n_ranks ranks of qrun finetune $*"
+# start_ranks_of COMMAND N ARGUMENTS…: starts N ranks of it. Their process ids are then in $pids.
+start_ranks_of() {
+    command=$1 n_ranks=$2
+    shift 2
+    last="$n_ranks ranks of qrun $command $*"
     port=$((port + 1))
     pids="" rank=0
     while [ $rank -lt "$n_ranks" ]; do
         RANK=$rank WORLD_SIZE=$n_ranks LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
-            "$QRUN" finetune --threads 1 "$@" >"$work/out.$rank" 2>"$work/err.$rank" &
+            "$QRUN" "$command" --threads 1 "$@" >"$work/out.$rank" 2>"$work/err.$rank" &
         pids="$pids $!"
         rank=$((rank + 1))
     done
+}
+
+# Of qrun finetune.
+start_ranks() {
+    start_ranks_of finetune "$@"
 }
 
 # Waits for all of them. $code: of rank 0; $codes: of all. $work/out and $work/err have what they wrote, in their order.
@@ -37,6 +42,11 @@ wait_ranks() {
 
 run_ranks() {
     start_ranks "$@"
+    wait_ranks
+}
+
+run_ranks_of() {
+    start_ranks_of "$@"
     wait_ranks
 }
 

@@ -422,7 +422,7 @@ int main(int argc, char **argv) {
         printf("%s\n", err.message);
         return 1;
     }
-    const bool ok = run_for_every_isa(run_tests);
+    const bool ok = run_for_every_isa(run_tests, NULL);
     qr_backend_destroy(reference);
     return ok ? check_end() : 1;
 }

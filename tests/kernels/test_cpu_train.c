@@ -44,6 +44,7 @@ typedef struct packed {
     int32_t length[MAX_SEQS];
     float softcap;
     bool round_kv;
+    bool bf16_products; /* and dst in BF16 */
 } packed;
 
 typedef struct packed_data {
@@ -71,7 +72,7 @@ static void packed_make(const packed *p, packed_data *d) {
                                             .k = d->qkv + row,
                                             .v = d->qkv + row + kv_row,
                                             .dst = d->dst,
-                                            .dst_dtype = QR_DTYPE_F32,
+                                            .dst_dtype = p->bf16_products ? QR_DTYPE_BF16 : QR_DTYPE_F32,
                                             .lse = d->lse,
                                             .seq_start = d->seq_start,
                                             .n_tokens = n,
@@ -84,7 +85,8 @@ static void packed_make(const packed *p, packed_data *d) {
                                             .scale = 0.4F,
                                             .softcap = p->softcap,
                                             .window = p->window,
-                                            .round_kv = p->round_kv};
+                                            .round_kv = p->round_kv || p->bf16_products,
+                                            .bf16_products = p->bf16_products};
     d->backward = (qr_attention_packed_backward_args){.forward = d->forward,
                                                       .dout = d->dout,
                                                       .dq = d->gradients,
@@ -100,7 +102,7 @@ static bool same_bytes(const void *a, const void *b, int64_t n_floats) {
 }
 
 /* Forward and backward with one thread and with four: the two cut the backward pass differently. */
-static void check_threads(const packed *p) {
+static void check_threads_with(const packed *p) {
     packed_data one, four;
     packed_make(p, &one), packed_make(p, &four);
     run(lonely, QR_OP_attention_packed, &one.forward);
@@ -112,6 +114,18 @@ static void check_threads(const packed *p) {
     CHECK(same_bytes(one.lse, four.lse, n * p->n_heads));
     CHECK(same_bytes(one.gradients, four.gradients, n * one.forward.qkv_stride));
     packed_free(&one), packed_free(&four);
+}
+
+static packed with_bf16_products(const packed *p) {
+    packed rounded = *p;
+    rounded.bf16_products = true;
+    return rounded;
+}
+
+static void check_threads(const packed *p) {
+    const packed rounded = with_bf16_products(p);
+    check_threads_with(p);
+    check_threads_with(&rounded);
 }
 
 static void test_packed_bits_do_not_depend_on_threads(void) {
@@ -131,7 +145,7 @@ static void test_packed_bits_do_not_depend_on_threads(void) {
 }
 
 /* The gradients of every sequence are those it has alone. */
-static void check_alone(const packed *whole) {
+static void check_alone_with(const packed *whole) {
     packed_data together, alone;
     packed_make(whole, &together), packed_make(whole, &alone);
     run(backend, QR_OP_attention_packed, &together.forward);
@@ -143,7 +157,8 @@ static void check_alone(const packed *whole) {
         qr_attention_packed_backward_args args = alone.backward;
         qr_attention_packed_args *forward = &args.forward;
         forward->q += at * stride, forward->k += at * stride, forward->v += at * stride;
-        forward->dst = alone.dst + at * row, forward->lse += at * whole->n_heads;
+        forward->dst = (unsigned char *)alone.dst + (size_t)(at * row) * qr_dtype_bytes(forward->dst_dtype);
+        forward->lse += at * whole->n_heads;
         forward->seq_start = bounds, forward->n_seqs = 1;
         forward->n_tokens = forward->max_seq_tokens = whole->length[s];
         args.dout += at * row;
@@ -156,8 +171,20 @@ static void check_alone(const packed *whole) {
     packed_free(&together), packed_free(&alone);
 }
 
+static void check_alone(const packed *whole) {
+    const packed rounded = with_bf16_products(whole);
+    check_alone_with(whole);
+    check_alone_with(&rounded);
+}
+
 static void test_packed_sequences_do_not_see_each_other(void) {
     check_alone(&(packed){.n_heads = 4, .n_kv_heads = 2, .head_dim = 24, .n_seqs = 4, .length = {70, 1, 200, 33}});
+    check_alone(&(packed){.n_heads = 6,
+                          .n_kv_heads = 2,
+                          .head_dim = 24,
+                          .n_seqs = 7,
+                          .length = {513, 1, 31, 32, 64, 65, 129},
+                          .window = 7});
 }
 
 /* So many that they are computed in parts, beside one that is long. */
@@ -178,12 +205,13 @@ static void test_packed_workspace(void) {
                                      .n_seqs = 1,
                                      .max_seq_tokens = TOKENS,
                                      .round_kv = true};
-    for (int pass = 0; pass < 2; pass++) {
+    for (int pass = 0; pass < 4; pass++) {
+        args.n_seqs = pass % 2 == 0 ? 1 : TOKENS / 2 + 1;
+        args.bf16_products = pass >= 2;
         const qr_attention_packed_backward_args back = {.forward = args};
         const double forward = (double)qr_attention_packed_workspace(backend, &args) / TOKENS;
         const double backward = (double)qr_attention_packed_backward_workspace(backend, &back) / TOKENS;
         CHECK_MSG(forward <= 1.5 * 4096 && backward <= 1.5 * 4096, "%.0f and %.0f bytes a token", forward, backward);
-        args.n_seqs = TOKENS / 2 + 1;
     }
 }
 
@@ -425,7 +453,15 @@ static void run_tests(void) {
     CHECK_RUN(test_sum_squares_counts_what_is_not_finite);
 }
 
+/* What runs on matrix tiles. */
+static void run_tests_on_tiles(void) {
+    CHECK_RUN(test_packed_bits_do_not_depend_on_threads);
+    CHECK_RUN(test_packed_sequences_do_not_see_each_other);
+    CHECK_RUN(test_packed_many_short_sequences);
+    CHECK_RUN(test_packed_workspace);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
-    return run_for_every_isa(run_tests) ? check_end() : 1;
+    return run_for_every_isa(run_tests, run_tests_on_tiles) ? check_end() : 1;
 }

@@ -361,6 +361,77 @@ static void test_backward(void) {
     }
 }
 
+/* --- weight_backward on tiles ------------------------------------------------------------------------------------ */
+
+/* What is left of a value after `part` parts of it, rounded to BF16. */
+static float part_of(float value, int part) {
+    for (int i = 0; i < part; i++) { value -= qr_bf16_to_f32(qr_f32_to_bf16(value)); }
+    return qr_bf16_to_f32(qr_f32_to_bf16(value));
+}
+
+/* dw [out, in] += dyᵀ · x, 32 tokens at a time: the three parts of dy one after the other. The last tokens of the three
+ * lie together, each an even number. */
+static void fill_dw(const float *dy, const uint16_t *x, int64_t n, int64_t out, int64_t in, float *dw) {
+    enum { N_PARTS = 3 };
+    for (int64_t i = 0; i < out * in; i++) {
+        for (int64_t t = 0; t < n; t += QR_TILE_K) {
+            const int64_t n_tokens = qr_min(n - t, QR_TILE_K), n_k = qr_round_up(n_tokens, 2);
+            float column[N_PARTS * QR_TILE_K] = {0}, row[N_PARTS * QR_TILE_K] = {0};
+            for (int64_t k = 0; k < N_PARTS * n_k; k++) {
+                const int64_t token = t + k % n_k;
+                if (token >= n) { continue; }
+                column[k] = part_of(dy[token * out + i / in], (int)(k / n_k));
+                row[k] = qr_bf16_to_f32(x[token * in + i % in]);
+            }
+            for (int64_t k = 0; k < N_PARTS * n_k; k += QR_TILE_K) {
+                dw[i] = qr_tile_sum(dw[i], column + k, row + k, qr_min(N_PARTS * n_k - k, QR_TILE_K));
+            }
+        }
+    }
+}
+
+static void check_weight_backward(qr_backend *backend, int64_t n, int64_t out, int64_t in) {
+    float *dy = op_normals(n * out, 61, 1.0), *x = op_normals(n * in, 62, 1.0);
+    float *dw = op_normals(out * in, 63, 1.0), *expected = op_normals(out * in, 63, 1.0);
+    uint16_t *x_bf16 = op_to_dtype(x, n * in, QR_DTYPE_BF16);
+    fill_dw(dy, x_bf16, n, out, in, expected);
+    const qr_weight_backward_args args = {.x = x_bf16,
+                                          .x_dtype = QR_DTYPE_BF16,
+                                          .dy = dy,
+                                          .dw = dw,
+                                          .n_rows = n,
+                                          .in = in,
+                                          .out = out,
+                                          .x_stride = in,
+                                          .dy_stride = out};
+    const size_t n_bytes = qr_weight_backward_workspace(backend, &args);
+    void *workspace = NULL;
+    REQUIRE(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &workspace, NULL) == QRUN_OK);
+    CHECK(qr_weight_backward(backend, &args, (qr_workspace){workspace, n_bytes}, NULL) == QRUN_OK);
+    int64_t n_different = 0;
+    for (int64_t i = 0; i < out * in; i++) { n_different += !same_bits(dw[i], expected[i]); }
+    CHECK_MSG(n_different == 0, "%s, dw [%lld, %lld] of %lld tokens: %lld values differ", backend->isa, (long long)out,
+              (long long)in, (long long)n, (long long)n_different);
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, workspace, n_bytes);
+    void *const made[] = {dy, x, dw, expected, x_bf16};
+    for (size_t i = 0; i < QR_COUNT_OF(made); i++) { qr_free(made[i]); }
+}
+
+/* Tokens, outputs and inputs at and beside tiles, blocks and tasks. */
+static void test_weight_backward(void) {
+    static const char *const isas[] = {"amx-bf16-emulated", "amx-bf16"};
+    static const int64_t shapes[][3] = {{1, 1, 1},    {7, 17, 31},    {32, 16, 16},   {64, 33, 48},
+                                        {65, 31, 65}, {513, 23, 300}, {192, 272, 33}, {131, 300, 24}};
+    for (size_t i = 0; i < 2 * QR_COUNT_OF(isas); i++) {
+        qr_backend *backend;
+        if (qr_backend_cpu_create(isas[i / 2], op_everything.threads[i % 2], &backend, NULL) != QRUN_OK) { continue; }
+        for (size_t s = 0; s < QR_COUNT_OF(shapes); s++) {
+            check_weight_backward(backend, shapes[s][0], shapes[s][1], shapes[s][2]);
+        }
+        qr_backend_destroy(backend);
+    }
+}
+
 /* --- Backends ---------------------------------------------------------------------------------------------------- */
 
 /* Every instruction set of this machine with portable numerics, and the emulated one. */
@@ -397,6 +468,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_block_sizes);
     CHECK_RUN(test_values);
     CHECK_RUN(test_backward);
+    CHECK_RUN(test_weight_backward);
     op_world_destroy();
     return check_end();
 }

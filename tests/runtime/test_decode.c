@@ -140,6 +140,14 @@ static void test_gpt2_f32(void) {
     check_crowd(&(crowd){"models/gpt2", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, {NULL, NULL}});
 }
 
+/* A recorded step serves every routing. */
+static void test_qwen3_moe_nf4_dq(void) {
+    check_crowd(&(crowd){"models/qwen3-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}});
+}
+static void test_gpt_oss_nf4(void) {
+    check_crowd(&(crowd){"models/gpt-oss", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, {NULL, NULL}});
+}
+
 /* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
 static void check_failure(int64_t n_recordings, int64_t n_replays, const char *reason) {
@@ -228,6 +236,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_llama_nf4_dq_with_adapters);
     CHECK_RUN(test_gemma3_int8_pages);
     CHECK_RUN(test_gpt2_f32);
+    CHECK_RUN(test_qwen3_moe_nf4_dq);
+    CHECK_RUN(test_gpt_oss_nf4);
     CHECK_RUN(test_failures_leave_the_tokens_alone);
     return check_end();
 }

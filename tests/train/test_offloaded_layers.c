@@ -174,8 +174,10 @@ static void test_folders_that_cannot_be_streamed(void) {
     qrun_model_destroy(model);
     model = NULL;
     params.quant = QRUN_QUANT_AUTO;
+    /* Weights that change are in memory once more, wherever they come from. */
     params.trainable = true;
-    CHECK(qrun_model_open(trainer_context, &params, &model, NULL) == QRUN_ERROR_ARGUMENT);
+    CHECK(qrun_model_open(trainer_context, &params, &model, NULL) == QRUN_OK);
+    qrun_model_destroy(model);
 }
 
 /* Offloaded only where the weights do not fit otherwise. */

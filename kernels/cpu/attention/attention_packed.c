@@ -1,4 +1,5 @@
-/* attention_packed: attention over K and V that are first written to pages of their own (attention_packed.h). */
+/* attention_packed: attention over K and V that are first written to pages of their own (attention_packed.h), or on
+ * matrix tiles. */
 #include "kernels/cpu/attention/attention_packed.h"
 
 #include "kernels/cpu/vector_ops_isa.h"
@@ -15,7 +16,15 @@ static void run_part(const qr_backend *backend, const qr_attention_packed_args *
 }
 
 void QR_ISA(qr_cpu_attention_packed)(const qr_backend *backend, const qr_attention_packed_args *args, void *workspace) {
+    const qr_cpu_packed_tiles *tiles = qr_packed_tiles_of(backend, args);
+    const int32_t page_tokens = tiles != NULL ? QR_PACKED_TILES_TOKENS : QR_KV_PAGE_TOKENS;
     qr_packed_part part;
-    unsigned char *rest = (unsigned char *)workspace + qr_packed_parts_begin(args, workspace, &part);
-    while (qr_packed_parts_next(args, &part)) { run_part(backend, &part.args, rest); }
+    unsigned char *rest = (unsigned char *)workspace + qr_packed_parts_begin(args, page_tokens, workspace, &part);
+    while (qr_packed_parts_next(args, &part)) {
+        if (tiles != NULL) {
+            tiles->forward(backend, &part.args, rest);
+        } else {
+            run_part(backend, &part.args, rest);
+        }
+    }
 }

@@ -4,7 +4,7 @@
 #ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_PACKED_H
 #define QR_KERNELS_CPU_ATTENTION_ATTENTION_PACKED_H
 
-#include "kernels/cpu/attention/attention_tiling.h"
+#include "kernels/cpu/attention/attention_packed_cut.h"
 
 typedef struct qr_packed_pages {
     qr_kv_layout layout;
@@ -23,11 +23,13 @@ typedef struct qr_packed_part {
     qr_attention_packed_args args; /* of the part's rows; seq_start is `starts` */
     int64_t first_token;           /* of the call */
     int32_t next_seq;              /* the first of the next part; 0: none has been cut yet */
+    int32_t page_tokens;           /* of the pages that sequences fill */
     int32_t *starts;               /* [n_seqs + 1] */
 } qr_packed_part;
 
 /* Takes the starts out of `memory`, and returns the bytes of that, a multiple of 64. */
-size_t qr_packed_parts_begin(const qr_attention_packed_args *args, void *memory, qr_packed_part *part);
+size_t qr_packed_parts_begin(const qr_attention_packed_args *args, int32_t page_tokens, void *memory,
+                             qr_packed_part *part);
 /* False: there are no more. */
 bool qr_packed_parts_next(const qr_attention_packed_args *args, qr_packed_part *part);
 /* What the pages and tables of any part take at most: it follows from the sizes alone. */
@@ -41,6 +43,30 @@ size_t qr_packed_pages_make(const qr_attention_packed_args *part, void *memory, 
 void qr_packed_kv_write(const qr_attention_packed_args *args, const qr_packed_pages *pages, qr_kv_write_args *write);
 void qr_packed_attention(const qr_attention_packed_args *args, const qr_packed_pages *pages,
                          qr_attention_args *attention);
+
+/* --- On matrix tiles ---
+ *
+ * Where there are any and the caller permits products of BF16, both ops run on them, from q, k and v as they are given.
+ * K and V of QR_PACKED_TILES_TOKENS tokens are packed together. Sequences begin with new ones, so that parts are what
+ * they are with pages. */
+enum { QR_PACKED_TILES_TOKENS = 32 };
+
+typedef struct qr_cpu_packed_tiles {
+    /* Of a part with n_packed times 32 tokens. */
+    size_t (*forward_bytes)(const qr_backend *backend, const qr_attention_packed_args *args, int64_t n_packed);
+    void (*forward)(const qr_backend *backend, const qr_attention_packed_args *part, void *workspace);
+    size_t (*backward_bytes)(const qr_backend *backend, const qr_attention_packed_args *forward);
+    /* dq, dk and dv, of any number of sequences; delta [n_tokens, n_heads]. */
+    void (*backward)(const qr_backend *backend, const qr_attention_packed_backward_args *args, const float *delta,
+                     void *workspace);
+} qr_cpu_packed_tiles;
+
+extern const qr_cpu_packed_tiles qr_cpu_packed_tiles_amx, qr_cpu_packed_tiles_amx_emulated;
+
+/* NULL: the call runs on vectors. */
+const qr_cpu_packed_tiles *qr_packed_tiles_of(const qr_backend *backend, const qr_attention_packed_args *args);
+/* Of delta; a multiple of 64. */
+size_t qr_packed_delta_bytes(const qr_attention_packed_args *args);
 
 /* --- Backward ---
  *
@@ -64,7 +90,7 @@ typedef struct qr_packed_backward_scratch { /* of one worker */
 
 typedef struct qr_packed_backward_tiling {
     qr_packed_pages pages;
-    int32_t group, heads_per_tile, n_head_tiles, tokens_per_tile; /* as in qr_attention_tiling */
+    qr_packed_cut cut;
     int64_t dim_padded;
     float *delta;   /* [n_tokens, n_heads] */
     float *scratch; /* [n_threads, scratch_floats] */

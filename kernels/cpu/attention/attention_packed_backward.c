@@ -8,84 +8,34 @@
 
 struct call {
     const qr_attention_packed_backward_args *args;
+    float *delta; /* [n_tokens, n_heads] */
     qr_packed_backward_tiling tiling;
 };
 
-/* A sequence at one K/V head. Positions are rows of the sequence. */
+/* A sequence at one K/V head. */
 struct task {
     const qr_attention_packed_backward_args *args;
     const qr_packed_backward_tiling *tiling;
     qr_packed_backward_scratch scratch;
-    int32_t seq, first_token, n_tokens;
-    int32_t kv_head;
+    qr_packed_sequence s;
 };
-
-/* Query rows [0, n_rows): row r is token first + r / n_heads, head first_head + r % n_heads. */
-struct tile {
-    int32_t first, n_tokens;
-    int32_t first_head, n_heads;
-    int n_rows;
-};
-
-/* Columns [begin, end) of a block, or rows of a tile. */
-struct span {
-    int begin, end;
-};
-
-static int clamp(int64_t x, int64_t low, int64_t high) { return (int)qr_max(low, qr_min(x, high)); }
-
-/* The columns of the block at block_start that one of the tokens [first, last] sees. */
-static struct span seen_columns(const struct task *t, int32_t block_start, int32_t first, int32_t last) {
-    const int32_t window = t->args->forward.window;
-    const int64_t lowest = window > 0 ? (int64_t)first - window + 1 : 0;
-    return (struct span){clamp(lowest - block_start, 0, QR_ATTENTION_BLOCK),
-                         clamp((int64_t)last + 1 - block_start, 0, QR_ATTENTION_BLOCK)};
-}
-
-static struct span tile_columns(const struct task *t, const struct tile *tile, int32_t block_start) {
-    return seen_columns(t, block_start, tile->first, tile->first + tile->n_tokens - 1);
-}
-
-static struct span row_columns(const struct task *t, const struct tile *tile, int32_t block_start, int row, int n) {
-    return seen_columns(t, block_start, tile->first + row / tile->n_heads, tile->first + (row + n - 1) / tile->n_heads);
-}
 
 /* The rows of the tile that see one of the keys [first, last]. */
-static struct span seeing_rows(const struct task *t, const struct tile *tile, int32_t first, int32_t last) {
+static qr_packed_span seeing_rows(const struct task *t, const qr_packed_tile *tile, int32_t first, int32_t last) {
     const int32_t window = t->args->forward.window;
     const int64_t after = window > 0 ? (int64_t)last + window : INT32_MAX; /* the first token that sees none */
-    return (struct span){clamp((int64_t)(first - tile->first) * tile->n_heads, 0, tile->n_rows),
-                         clamp((after - tile->first) * tile->n_heads, 0, tile->n_rows)};
+    return (qr_packed_span){qr_packed_clamp((int64_t)(first - tile->first) * tile->n_heads, 0, tile->n_rows),
+                            qr_packed_clamp((after - tile->first) * tile->n_heads, 0, tile->n_rows)};
 }
 
 static int page_floor(int column) { return column - column % QR_KV_PAGE_TOKENS; }
 static int page_ceil(int column) { return page_floor(column + QR_KV_PAGE_TOKENS - 1); }
 
-static int64_t token_of(const struct task *t, const struct tile *tile, int row) {
-    return t->first_token + tile->first + row / tile->n_heads;
-}
-
-static int64_t head_of(const struct tile *tile, int row) { return tile->first_head + row % tile->n_heads; }
-
-/* Tile number `index` of the head tile: its tokens begin at a multiple of tokens_per_tile. */
-static struct tile tile_at(const struct task *t, int32_t head_tile, int32_t index) {
-    const qr_packed_backward_tiling *tiling = t->tiling;
-    const int32_t head_in_group = head_tile * tiling->heads_per_tile;
-    struct tile tile = {
-        .first = index * tiling->tokens_per_tile,
-        .first_head = t->kv_head * tiling->group + head_in_group,
-        .n_heads = (int32_t)qr_min(tiling->heads_per_tile, tiling->group - head_in_group),
-    };
-    tile.n_tokens = (int32_t)qr_min(tiling->tokens_per_tile, t->n_tokens - tile.first);
-    tile.n_rows = tile.n_tokens * tile.n_heads;
-    return tile;
-}
-
-static void load_tile(struct task *t, const struct tile *tile) {
+static void load_tile(struct task *t, const qr_packed_tile *tile) {
     const qr_attention_packed_args *forward = &t->args->forward;
     const int64_t dim = forward->head_dim, stride = t->tiling->dim_padded;
     for (int row = 0; row < tile->n_rows; row++) {
-        const int64_t token = token_of(t, tile, row), head = head_of(tile, row);
+        const int64_t token = qr_packed_token_of(&t->s, tile, row), head = qr_packed_head_of(tile, row);
         const float *q = forward->q + token * forward->qkv_stride + head * dim;
         const float *dout = t->args->dout + (token * forward->n_heads + head) * dim;
         memcpy(t->scratch.q + row * stride, q, (size_t)dim * sizeof *q);
@@ -97,10 +47,10 @@ static void load_block(struct task *t, int32_t block_start) {
     const qr_packed_pages *pages = &t->tiling->pages;
     const qr_kv_layout *layout = &pages->layout;
     const size_t head_bytes = (size_t)(QR_KV_PAGE_TOKENS * layout->head_dim) * qr_kv_element_bytes(layout->format);
-    const int32_t end = (int32_t)qr_min(t->n_tokens, block_start + QR_ATTENTION_BLOCK);
+    const int32_t end = (int32_t)qr_min(t->s.n_tokens, block_start + QR_ATTENTION_BLOCK);
     for (int32_t position = block_start; position < end; position += QR_KV_PAGE_TOKENS) {
-        const int32_t page = pages->block_table[t->seq * pages->table_stride + position / QR_KV_PAGE_TOKENS];
-        const unsigned char *k = pages->pages + page * pages->page_bytes + (size_t)t->kv_head * head_bytes;
+        const int32_t page = pages->block_table[t->s.index * pages->table_stride + position / QR_KV_PAGE_TOKENS];
+        const unsigned char *k = pages->pages + page * pages->page_bytes + (size_t)t->s.kv_head * head_bytes;
         const unsigned char *v = k + qr_kv_v_offset(layout);
         const int32_t column = position - block_start;
         load_keys(layout, k, t->scratch.keys_by_dim + column);
@@ -111,9 +61,10 @@ static void load_block(struct task *t, int32_t block_start) {
 
 /* Of one row: the products q · k in `p` become probabilities, the products dout · v in `ds` the gradients of q · k.
  * Columns of [first, last) that the row does not see become 0, whatever they were. */
-static void weigh_row(const struct task *t, const struct tile *tile, int row, struct span seen, int first, int last) {
+static void weigh_row(const struct task *t, const qr_packed_tile *tile, int row, qr_packed_span seen, int first,
+                      int last) {
     const qr_attention_packed_args *forward = &t->args->forward;
-    const int64_t index = token_of(t, tile, row) * forward->n_heads + head_of(tile, row);
+    const int64_t index = qr_packed_token_of(&t->s, tile, row) * forward->n_heads + qr_packed_head_of(tile, row);
     const qr_vec lse = qr_vec_set1(forward->lse[index]), delta = qr_vec_set1(t->tiling->delta[index]);
     const qr_vec scale = qr_vec_set1(forward->scale), zero = qr_vec_zero();
     float *p_row = t->scratch.p + row * QR_ATTENTION_BLOCK, *ds_row = t->scratch.ds + row * QR_ATTENTION_BLOCK;
@@ -129,7 +80,7 @@ static void weigh_row(const struct task *t, const struct tile *tile, int row, st
 }
 
 /* p and ds of a tile and block, in columns [first, last). */
-static void weigh_tile(struct task *t, const struct tile *tile, int32_t block_start, int first, int last) {
+static void weigh_tile(struct task *t, const qr_packed_tile *tile, int32_t block_start, int first, int last) {
     const int64_t dim = t->args->forward.head_dim, stride = t->tiling->dim_padded;
     const qr_packed_backward_scratch *s = &t->scratch;
     for (int row = 0, n; row < tile->n_rows; row += n) {
@@ -139,22 +90,22 @@ static void weigh_tile(struct task *t, const struct tile *tile, int32_t block_st
             q[i] = s->q + (row + i) * stride;
             dout[i] = s->dout + (row + i) * stride;
         }
-        const struct span columns = row_columns(t, tile, block_start, row, n);
+        const qr_packed_span columns = qr_packed_row_columns(&t->s, tile, block_start, row, n);
         const int begin = page_floor(columns.begin), end = page_ceil(columns.end);
         score_rows(q, dim, s->keys_by_dim, begin, end, s->p + row * QR_ATTENTION_BLOCK, n);
         score_rows(dout, dim, s->values_by_dim, begin, end, s->ds + row * QR_ATTENTION_BLOCK, n);
         for (int i = 0; i < n; i++) {
-            weigh_row(t, tile, row + i, row_columns(t, tile, block_start, row + i, 1), first, last);
+            weigh_row(t, tile, row + i, qr_packed_row_columns(&t->s, tile, block_start, row + i, 1), first, last);
         }
     }
 }
 
-static void add_dq(struct task *t, const struct tile *tile, int32_t block_start) {
+static void add_dq(struct task *t, const qr_packed_tile *tile, int32_t block_start) {
     const int64_t dim = t->args->forward.head_dim, stride = t->tiling->dim_padded;
     const qr_packed_backward_scratch *s = &t->scratch;
     for (int row = 0, n; row < tile->n_rows; row += n) {
         n = tile->n_rows - row < TILE_ROWS ? tile->n_rows - row : TILE_ROWS;
-        const struct span columns = row_columns(t, tile, block_start, row, n);
+        const qr_packed_span columns = qr_packed_row_columns(&t->s, tile, block_start, row, n);
         if (columns.begin >= columns.end) { continue; }
         mix_rows(s->ds + row * QR_ATTENTION_BLOCK, s->ones, s->keys, dim, stride, columns.begin, columns.end,
                  s->dq + row * stride, n);
@@ -173,7 +124,7 @@ static void transpose(const float *src, int n_rows, int first, int last, float *
     }
 }
 
-static void add_dk_dv(struct task *t, const struct tile *tile, int32_t block_start, struct span columns) {
+static void add_dk_dv(struct task *t, const qr_packed_tile *tile, int32_t block_start, qr_packed_span columns) {
     const int64_t dim = t->args->forward.head_dim, stride = t->tiling->dim_padded;
     const qr_packed_backward_scratch *s = &t->scratch;
     const int first = page_floor(columns.begin), last = page_ceil(columns.end);
@@ -181,7 +132,7 @@ static void add_dk_dv(struct task *t, const struct tile *tile, int32_t block_sta
     transpose(s->ds, tile->n_rows, first, last, s->ds_by_key);
     for (int c = columns.begin, n; c < columns.end; c += n) {
         n = columns.end - c < TILE_ROWS ? columns.end - c : TILE_ROWS;
-        const struct span rows = seeing_rows(t, tile, block_start + c, block_start + c + n - 1);
+        const qr_packed_span rows = seeing_rows(t, tile, block_start + c, block_start + c + n - 1);
         if (rows.begin >= rows.end) { continue; }
         mix_rows(s->p_by_key + c * QR_ATTENTION_BLOCK, s->ones, s->dout, dim, stride, rows.begin, rows.end,
                  s->dv + c * stride, n);
@@ -191,11 +142,12 @@ static void add_dk_dv(struct task *t, const struct tile *tile, int32_t block_sta
 }
 
 /* The part of dq that is in the result so far, and back. */
-static void move_dq(struct task *t, const struct tile *tile, bool is_load) {
+static void move_dq(struct task *t, const qr_packed_tile *tile, bool is_load) {
     const qr_attention_packed_args *forward = &t->args->forward;
     const size_t row_bytes = (size_t)forward->head_dim * sizeof(float);
     for (int row = 0; row < tile->n_rows; row++) {
-        const int64_t at = token_of(t, tile, row) * t->args->dqkv_stride + head_of(tile, row) * forward->head_dim;
+        const int64_t at = qr_packed_token_of(&t->s, tile, row) * t->args->dqkv_stride +
+                           qr_packed_head_of(tile, row) * forward->head_dim;
         float *part = t->scratch.dq + row * t->tiling->dim_padded, *result = t->args->dq + at;
         memcpy(is_load ? part : result, is_load ? result : part, row_bytes);
     }
@@ -210,10 +162,11 @@ static void run_block(struct task *t, int32_t block_start, bool wants_dq) {
     load_block(t, block_start);
     clear(t, t->scratch.dk, QR_ATTENTION_BLOCK);
     clear(t, t->scratch.dv, QR_ATTENTION_BLOCK);
-    for (int32_t head_tile = 0; head_tile < t->tiling->n_head_tiles; head_tile++) {
-        for (int32_t i = block_start / t->tiling->tokens_per_tile; i * t->tiling->tokens_per_tile < t->n_tokens; i++) {
-            const struct tile tile = tile_at(t, head_tile, i);
-            const struct span columns = tile_columns(t, &tile, block_start);
+    for (int32_t head_tile = 0; head_tile < t->tiling->cut.n_head_tiles; head_tile++) {
+        for (int32_t i = block_start / t->tiling->cut.tokens_per_tile;
+             i * t->tiling->cut.tokens_per_tile < t->s.n_tokens; i++) {
+            const qr_packed_tile tile = qr_packed_tile_at(&t->s, head_tile, i);
+            const qr_packed_span columns = qr_packed_tile_columns(&t->s, &tile, block_start);
             if (columns.begin >= columns.end) { break; } /* the window has left the block */
             load_tile(t, &tile);
             weigh_tile(t, &tile, block_start, page_floor(columns.begin), page_ceil(columns.end));
@@ -226,23 +179,21 @@ static void run_block(struct task *t, int32_t block_start, bool wants_dq) {
     }
     const qr_attention_packed_args *forward = &t->args->forward;
     const size_t row_bytes = (size_t)forward->head_dim * sizeof(float);
-    for (int32_t c = 0; c < qr_min(QR_ATTENTION_BLOCK, t->n_tokens - block_start); c++) {
-        const int64_t token = t->first_token + block_start + c;
-        const int64_t at = token * t->args->dqkv_stride + t->kv_head * forward->head_dim;
+    for (int32_t c = 0; c < qr_min(QR_ATTENTION_BLOCK, t->s.n_tokens - block_start); c++) {
+        const int64_t token = t->s.first_token + block_start + c;
+        const int64_t at = token * t->args->dqkv_stride + t->s.kv_head * forward->head_dim;
         memcpy(t->args->dk + at, t->scratch.dk + c * t->tiling->dim_padded, row_bytes);
         memcpy(t->args->dv + at, t->scratch.dv + c * t->tiling->dim_padded, row_bytes);
     }
 }
 
 /* dq of one tile from all blocks it sees. */
-static void run_tile(struct task *t, const struct tile *tile) {
+static void run_tile(struct task *t, const qr_packed_tile *tile) {
     load_tile(t, tile);
     clear(t, t->scratch.dq, tile->n_rows);
-    const int32_t window = t->args->forward.window;
-    const int32_t lowest = window > 0 && tile->first >= window ? tile->first - window + 1 : 0;
-    int32_t block_start = lowest - lowest % QR_ATTENTION_BLOCK;
+    int32_t block_start = qr_packed_first_block(&t->s, tile);
     for (; block_start < tile->first + tile->n_tokens; block_start += QR_ATTENTION_BLOCK) {
-        const struct span columns = tile_columns(t, tile, block_start);
+        const qr_packed_span columns = qr_packed_tile_columns(&t->s, tile, block_start);
         load_block(t, block_start);
         weigh_tile(t, tile, block_start, page_floor(columns.begin), page_ceil(columns.end));
         add_dq(t, tile, block_start);
@@ -250,15 +201,10 @@ static void run_tile(struct task *t, const struct tile *tile) {
     move_dq(t, tile, false);
 }
 
-/* The sequence and K/V head with number `index`. */
 static void open_task(const struct call *call, int64_t index, int worker, struct task *t) {
-    const qr_attention_packed_args *forward = &call->args->forward;
     t->args = call->args;
     t->tiling = &call->tiling;
-    t->seq = (int32_t)(index / forward->n_kv_heads);
-    t->kv_head = (int32_t)(index % forward->n_kv_heads);
-    t->first_token = forward->seq_start[t->seq];
-    t->n_tokens = forward->seq_start[t->seq + 1] - t->first_token;
+    t->s = qr_packed_sequence_at(&call->tiling.cut, &call->args->forward, index);
     qr_packed_backward_scratch_of(t->tiling, worker, &t->scratch);
 }
 
@@ -267,39 +213,32 @@ static void run_whole(void *arg, int64_t index, int worker) {
     const struct call *call = arg;
     struct task t;
     open_task(call, index, worker, &t);
-    const int64_t dim = call->args->forward.head_dim, heads = call->tiling.group * dim;
-    for (int32_t token = 0; token < t.n_tokens; token++) {
-        float *dq = call->args->dq + (t.first_token + token) * call->args->dqkv_stride + t.kv_head * heads;
+    const int64_t dim = call->args->forward.head_dim, heads = call->tiling.cut.group * dim;
+    for (int32_t token = 0; token < t.s.n_tokens; token++) {
+        float *dq = call->args->dq + (t.s.first_token + token) * call->args->dqkv_stride + t.s.kv_head * heads;
         memset(dq, 0, (size_t)heads * sizeof *dq);
     }
-    for (int32_t block_start = 0; block_start < t.n_tokens; block_start += QR_ATTENTION_BLOCK) {
+    for (int32_t block_start = 0; block_start < t.s.n_tokens; block_start += QR_ATTENTION_BLOCK) {
         run_block(&t, block_start, true);
     }
-}
-
-static int64_t blocks_per_task(const struct call *call) {
-    return qr_ceil_div(call->args->forward.max_seq_tokens, QR_ATTENTION_BLOCK);
-}
-
-static int64_t tiles_per_task(const struct call *call) {
-    return qr_ceil_div(call->args->forward.max_seq_tokens, call->tiling.tokens_per_tile) * call->tiling.n_head_tiles;
 }
 
 static void run_one_block(void *arg, int64_t index, int worker) {
     const struct call *call = arg;
     struct task t;
-    open_task(call, index / blocks_per_task(call), worker, &t);
-    const int64_t block_start = index % blocks_per_task(call) * QR_ATTENTION_BLOCK;
-    if (block_start < t.n_tokens) { run_block(&t, (int32_t)block_start, false); }
+    open_task(call, index / qr_packed_most_blocks(&call->args->forward), worker, &t);
+    const int64_t block_start = index % qr_packed_most_blocks(&call->args->forward) * QR_ATTENTION_BLOCK;
+    if (block_start < t.s.n_tokens) { run_block(&t, (int32_t)block_start, false); }
 }
 
 static void run_one_tile(void *arg, int64_t index, int worker) {
     const struct call *call = arg;
     struct task t;
-    open_task(call, index / tiles_per_task(call), worker, &t);
-    const int32_t in_task = (int32_t)(index % tiles_per_task(call)), n_head_tiles = call->tiling.n_head_tiles;
-    if (in_task / n_head_tiles * call->tiling.tokens_per_tile >= t.n_tokens) { return; }
-    const struct tile tile = tile_at(&t, in_task % n_head_tiles, in_task / n_head_tiles);
+    open_task(call, index / qr_packed_most_tiles(&call->tiling.cut, &call->args->forward), worker, &t);
+    const int32_t in_task = (int32_t)(index % qr_packed_most_tiles(&call->tiling.cut, &call->args->forward)),
+                  n_head_tiles = call->tiling.cut.n_head_tiles;
+    if (in_task / n_head_tiles * call->tiling.cut.tokens_per_tile >= t.s.n_tokens) { return; }
+    const qr_packed_tile tile = qr_packed_tile_at(&t.s, in_task % n_head_tiles, in_task / n_head_tiles);
     run_tile(&t, &tile);
 }
 
@@ -313,7 +252,7 @@ static void delta_rows(const void *args, int64_t begin, int64_t end) {
             const qr_vec out = qr_vec_load_act_n(forward->dst, forward->dst_dtype, i * dim + j, dim - j);
             sum = qr_vec_fma(qr_vec_load_n(call->args->dout + i * dim + j, dim - j), out, sum);
         }
-        call->tiling.delta[i] = qr_vec_sum(sum);
+        call->delta[i] = qr_vec_sum(sum);
     }
 }
 
@@ -328,38 +267,57 @@ static void add_dsinks(const struct call *call) {
         for (int64_t t = 0; t < forward->n_tokens; t++) {
             const int64_t at = t * n_heads + h;
             const qr_vec lse = qr_vec_load_n(forward->lse + at, n_heads - h);
-            const qr_vec delta = qr_vec_load_n(call->tiling.delta + at, n_heads - h);
+            const qr_vec delta = qr_vec_load_n(call->delta + at, n_heads - h);
             sum = qr_vec_sub(sum, qr_vec_mul(qr_vec_exp(qr_vec_sub(sink, lse)), delta));
         }
         qr_vec_store_n(dsinks + h, sum, n_heads - h);
     }
 }
 
+/* delta, and the gradients of sinks, which follow from it. */
+static void find_delta(const qr_backend *backend, const struct call *call) {
+    const qr_attention_packed_args *forward = &call->args->forward;
+    qr_cpu_run_ranges(backend, forward->n_tokens, (int64_t)forward->n_heads * forward->head_dim, delta_rows, call);
+    if (call->args->dsinks != NULL) { add_dsinks(call); }
+}
+
+/* Everything else on matrix tiles. */
+static void run_on_tiles(const qr_backend *backend, const qr_attention_packed_backward_args *args,
+                         const qr_cpu_packed_tiles *tiles, void *workspace) {
+    const struct call call = {.args = args, .delta = workspace};
+    find_delta(backend, &call);
+    tiles->backward(backend, args, call.delta, (unsigned char *)workspace + qr_packed_delta_bytes(&args->forward));
+}
+
 static void run_part(const qr_backend *backend, const qr_attention_packed_backward_args *part, void *workspace) {
-    enum { TASKS_PER_THREAD = 2 };
     const qr_attention_packed_args *forward = &part->forward;
     struct call call = {.args = part};
     qr_kv_write_args write;
     qr_packed_backward_tiling_make(backend, part, workspace, &call.tiling);
     qr_packed_kv_write(forward, &call.tiling.pages, &write);
     QR_ISA(qr_cpu_kv_write)(backend, &write);
-    qr_cpu_run_ranges(backend, forward->n_tokens, (int64_t)forward->n_heads * forward->head_dim, delta_rows, &call);
-    if (part->dsinks != NULL) { add_dsinks(&call); }
+    call.delta = call.tiling.delta;
+    find_delta(backend, &call);
     const int64_t n_tasks = (int64_t)forward->n_seqs * forward->n_kv_heads;
-    const int64_t n_threads = qr_threads_count(backend->threads);
-    if (n_threads == 1 || n_tasks >= TASKS_PER_THREAD * n_threads) {
+    if (qr_packed_takes_sequences(backend, forward)) {
         qr_threads_run(backend->threads, n_tasks, run_whole, &call);
         return;
     }
-    qr_threads_run(backend->threads, n_tasks * blocks_per_task(&call), run_one_block, &call);
-    qr_threads_run(backend->threads, n_tasks * tiles_per_task(&call), run_one_tile, &call);
+    qr_threads_run(backend->threads, n_tasks * qr_packed_most_blocks(forward), run_one_block, &call);
+    qr_threads_run(backend->threads, n_tasks * qr_packed_most_tiles(&call.tiling.cut, forward), run_one_tile, &call);
 }
 
 void QR_ISA(qr_cpu_attention_packed_backward)(const qr_backend *backend, const qr_attention_packed_backward_args *args,
                                               void *workspace) {
     const int64_t out_row = (int64_t)args->forward.n_heads * args->forward.head_dim;
+    const qr_cpu_packed_tiles *tiles = qr_packed_tiles_of(backend, &args->forward);
+    if (tiles != NULL) {
+        run_on_tiles(backend, args, tiles, workspace);
+        return;
+    }
     qr_packed_part part;
-    unsigned char *rest = (unsigned char *)workspace + qr_packed_parts_begin(&args->forward, workspace, &part);
+    unsigned char *rest =
+        (unsigned char *)workspace + qr_packed_parts_begin(&args->forward, QR_KV_PAGE_TOKENS, workspace, &part);
     while (qr_packed_parts_next(&args->forward, &part)) {
         qr_attention_packed_backward_args backward = *args;
         backward.forward = part.args;

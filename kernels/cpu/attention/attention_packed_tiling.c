@@ -1,5 +1,6 @@
 #include "base/sizes.h"
 #include "kernels/cpu/attention/attention_packed.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector_ops.h"
 
 /* Hands out 64-byte aligned parts of a block of memory, or counts them only. */
@@ -43,7 +44,9 @@ static qr_packed_pages describe_pages(const qr_attention_packed_args *args) {
 }
 
 /* Of n_tokens in n_seqs sequences: the full pages of all tokens, and one partly filled page for each sequence. */
-static int64_t pages_of(int64_t n_tokens, int64_t n_seqs) { return n_tokens / QR_KV_PAGE_TOKENS + n_seqs; }
+static int64_t pages_of(int64_t n_tokens, int64_t n_seqs, int64_t page_tokens) {
+    return n_tokens / page_tokens + n_seqs;
+}
 
 static size_t lay_out(const qr_attention_packed_args *args, int64_t n_pages, int64_t n_entries, void *memory,
                       qr_packed_pages *pages) {
@@ -57,14 +60,22 @@ static size_t lay_out(const qr_attention_packed_args *args, int64_t n_pages, int
     return c.taken;
 }
 
+const qr_cpu_packed_tiles *qr_packed_tiles_of(const qr_backend *backend, const qr_attention_packed_args *args) {
+    return args->bf16_products && args->dst_dtype == QR_DTYPE_BF16 ? qr_cpu(backend)->kernels->packed_tiles : NULL;
+}
+
+size_t qr_packed_delta_bytes(const qr_attention_packed_args *args) {
+    return (size_t)qr_round_up(args->n_tokens * args->n_heads * (int64_t)sizeof(float), 64);
+}
+
 /* --- Parts --- */
 
 /* Of a part: as many pages as the tokens fill, and some that are filled partly; a table entry for each token. Any one
  * sequence takes no more. */
-static int64_t most_pages(const qr_attention_packed_args *args) {
+static int64_t most_pages(const qr_attention_packed_args *args, int64_t page_tokens) {
     enum { PARTLY_FILLED = 64 };
-    const int64_t partly = PARTLY_FILLED + args->n_tokens / (4 * QR_KV_PAGE_TOKENS);
-    return pages_of(args->n_tokens, qr_min(args->n_seqs, partly));
+    const int64_t partly = PARTLY_FILLED + args->n_tokens / (4 * page_tokens);
+    return pages_of(args->n_tokens, qr_min(args->n_seqs, partly), page_tokens);
 }
 
 static int64_t most_entries(const qr_attention_packed_args *args) {
@@ -74,26 +85,27 @@ static int64_t most_entries(const qr_attention_packed_args *args) {
 
 size_t qr_packed_pages_bytes(const qr_attention_packed_args *args, qr_packed_pages *pages) {
     *pages = describe_pages(args);
-    return lay_out(args, most_pages(args), most_entries(args), NULL, pages);
+    return lay_out(args, most_pages(args, QR_KV_PAGE_TOKENS), most_entries(args), NULL, pages);
 }
 
-size_t qr_packed_parts_begin(const qr_attention_packed_args *args, void *memory, qr_packed_part *part) {
+size_t qr_packed_parts_begin(const qr_attention_packed_args *args, int32_t page_tokens, void *memory,
+                             qr_packed_part *part) {
     cutter c = {.memory = memory};
-    *part = (qr_packed_part){.next_seq = 0};
+    *part = (qr_packed_part){.next_seq = 0, .page_tokens = page_tokens};
     part->starts = cut(&c, ((int64_t)args->n_seqs + 1) * (int64_t)sizeof(int32_t));
     return c.taken;
 }
 
 /* Sequences from `first` on, and the tokens of the longest. */
-static int32_t count_seqs(const qr_attention_packed_args *args, int32_t first, int32_t *longest) {
-    const int64_t n_pages = most_pages(args), n_entries = most_entries(args);
+static int32_t count_seqs(const qr_attention_packed_args *args, int32_t first, int32_t page_tokens, int32_t *longest) {
+    const int64_t n_pages = most_pages(args, page_tokens), n_entries = most_entries(args);
     int32_t n = 0;
     *longest = 0;
     for (; first + n < args->n_seqs; n++) {
         const int32_t tokens = args->seq_start[first + n + 1] - args->seq_start[first];
         const int32_t most = (int32_t)qr_max(*longest, args->seq_start[first + n + 1] - args->seq_start[first + n]);
         const int64_t entries = (n + 1) * qr_ceil_div(most, QR_KV_PAGE_TOKENS);
-        if (n > 0 && (pages_of(tokens, n + 1) > n_pages || entries > n_entries)) { break; }
+        if (n > 0 && (pages_of(tokens, n + 1, page_tokens) > n_pages || entries > n_entries)) { break; }
         *longest = most;
     }
     return n;
@@ -103,7 +115,7 @@ bool qr_packed_parts_next(const qr_attention_packed_args *args, qr_packed_part *
     const int32_t first_seq = part->next_seq;
     if (first_seq == args->n_seqs) { return false; }
     int32_t longest;
-    const int32_t n = count_seqs(args, first_seq, &longest), first = args->seq_start[first_seq];
+    const int32_t n = count_seqs(args, first_seq, part->page_tokens, &longest), first = args->seq_start[first_seq];
     const int64_t out_row = (int64_t)args->n_heads * args->head_dim;
     for (int32_t s = 0; s <= n; s++) { part->starts[s] = args->seq_start[first_seq + s] - first; }
     part->args = *args;
@@ -125,7 +137,8 @@ bool qr_packed_parts_next(const qr_attention_packed_args *args, qr_packed_part *
 
 size_t qr_packed_pages_make(const qr_attention_packed_args *part, void *memory, qr_packed_pages *pages) {
     *pages = describe_pages(part);
-    const int64_t n_pages = pages_of(part->n_tokens, part->n_seqs), n_entries = part->n_seqs * pages->table_stride;
+    const int64_t n_pages = pages_of(part->n_tokens, part->n_seqs, QR_KV_PAGE_TOKENS),
+                  n_entries = part->n_seqs * pages->table_stride;
     const size_t n_bytes = lay_out(part, n_pages, n_entries, memory, pages);
     fill_tables(part, pages);
     return n_bytes;
@@ -171,10 +184,14 @@ void qr_packed_attention(const qr_attention_packed_args *args, const qr_packed_p
 }
 
 size_t qr_cpu_attention_packed_workspace(const qr_backend *backend, const qr_attention_packed_args *args) {
+    const qr_cpu_packed_tiles *tiles = qr_packed_tiles_of(backend, args);
     qr_packed_pages pages;
     qr_packed_part part;
     qr_attention_args attention;
-    const size_t starts_bytes = qr_packed_parts_begin(args, NULL, &part);
+    const size_t starts_bytes = qr_packed_parts_begin(args, QR_KV_PAGE_TOKENS, NULL, &part);
+    if (tiles != NULL) {
+        return starts_bytes + tiles->forward_bytes(backend, args, most_pages(args, QR_PACKED_TILES_TOKENS));
+    }
     const size_t pages_bytes = qr_packed_pages_bytes(args, &pages);
     qr_packed_attention(args, &pages, &attention);
     return starts_bytes + pages_bytes + qr_cpu_attention_workspace(backend, &attention);
@@ -208,14 +225,11 @@ static int64_t cut_scratch(const qr_packed_backward_tiling *tiling, float *first
 /* All but the pages, which have taken `c` so far. */
 static size_t tiling_rest(const qr_backend *backend, const qr_attention_packed_args *forward, cutter c,
                           qr_packed_backward_tiling *tiling) {
-    tiling->group = forward->n_heads / forward->n_kv_heads;
-    tiling->heads_per_tile = (int32_t)qr_min(tiling->group, QR_ATTENTION_ROWS);
-    tiling->n_head_tiles = (int32_t)qr_ceil_div(tiling->group, tiling->heads_per_tile);
-    tiling->tokens_per_tile = QR_ATTENTION_ROWS / tiling->heads_per_tile;
+    tiling->cut = qr_packed_cut_of(forward, QR_ATTENTION_ROWS);
     tiling->dim_padded = qr_round_up(forward->head_dim, 16);
     qr_packed_backward_scratch scratch;
     tiling->scratch_floats = cut_scratch(tiling, NULL, &scratch);
-    tiling->delta = cut(&c, forward->n_tokens * forward->n_heads * (int64_t)sizeof(float));
+    tiling->delta = cut(&c, (int64_t)qr_packed_delta_bytes(forward));
     tiling->scratch = cut(&c, qr_threads_count(backend->threads) * tiling->scratch_floats * (int64_t)sizeof(float));
     return c.taken;
 }
@@ -234,9 +248,13 @@ void qr_packed_backward_scratch_of(const qr_packed_backward_tiling *tiling, int 
 
 size_t qr_cpu_attention_packed_backward_workspace(const qr_backend *backend,
                                                   const qr_attention_packed_backward_args *args) {
+    const qr_cpu_packed_tiles *tiles = qr_packed_tiles_of(backend, &args->forward);
     qr_packed_backward_tiling tiling;
     qr_packed_part part;
-    const size_t starts_bytes = qr_packed_parts_begin(&args->forward, NULL, &part);
+    const size_t starts_bytes = qr_packed_parts_begin(&args->forward, QR_KV_PAGE_TOKENS, NULL, &part);
+    if (tiles != NULL) {
+        return qr_packed_delta_bytes(&args->forward) + tiles->backward_bytes(backend, &args->forward);
+    }
     const size_t pages_bytes = qr_packed_pages_bytes(&args->forward, &tiling.pages);
     return starts_bytes + tiling_rest(backend, &args->forward, (cutter){.taken = pages_bytes}, &tiling);
 }

@@ -6,6 +6,7 @@
 
 #include "base/buffer.h"
 #include "base/sizes.h"
+#include "kernels/cpu/attention/attention_packed.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/vector_ops.h"
@@ -29,7 +30,13 @@
 #define KERNELS(ops, bf16, f32, backward)                                                                    \
     {                                                                                                        \
         &qr_cpu_vector_ops_##ops, &qr_cpu_matmul_##bf16, &qr_cpu_matmul_f16_##f32, &qr_cpu_matmul_f32_##f32, \
-            &qr_cpu_matmul_##backward                                                                        \
+            &qr_cpu_matmul_##backward, NULL, NULL                                                            \
+    }
+/* On matrix tiles all that has BF16 operands, or may have. */
+#define TILES(isa)                                                                                                  \
+    {                                                                                                               \
+        &qr_cpu_vector_ops_avx512, &qr_cpu_matmul_bf16_##isa, &qr_cpu_matmul_f16_avx512, &qr_cpu_matmul_f32_avx512, \
+            &qr_cpu_matmul_bf16_##isa, &qr_cpu_matmul_bf16_##isa, NULL                                              \
     }
 /* The gradients of the portable kernels are chains of F32 in order, which no instruction set has to imitate. */
 #define PORTABLE(isa) KERNELS(isa, tile_order_##isa, isa, bf16_##isa)
@@ -37,14 +44,13 @@
 /* Best first. */
 static const qr_cpu_isa isas[] = {
 #if QR_CPU_X86
-    {"amx-bf16", QR_CPU_AMX_BF16, KERNELS(avx512, bf16_amx, avx512, bf16_amx),
-     KERNELS(avx512, bf16_amx, avx512, bf16_avx512), false},
+    {"amx-bf16", QR_CPU_AMX_BF16, TILES(amx), KERNELS(avx512, bf16_amx, avx512, bf16_avx512), false},
     {"avx512-bf16", QR_CPU_AVX512_BF16, KERNELS(avx512, bf16_avx512_bf16, avx512, bf16_avx512_bf16), PORTABLE(avx512),
      false},
     {"avx512", QR_CPU_AVX512, KERNELS(avx512, bf16_avx512, avx512, bf16_avx512), PORTABLE(avx512), false},
     {"avx2", QR_CPU_AVX2, KERNELS(avx2, bf16_avx2, avx2, bf16_avx2), PORTABLE(wide_avx2), false},
     /* The AMX kernels on emulated tiles, so that machines without AMX test their logic. */
-    {"amx-bf16-emulated", QR_CPU_AVX512_VBMI, KERNELS(avx512, bf16_amx_emulated, avx512, bf16_amx_emulated),
+    {"amx-bf16-emulated", QR_CPU_AVX512_VBMI, TILES(amx_emulated),
      KERNELS(avx512, bf16_amx_emulated, avx512, bf16_avx512), true},
 #endif
 #if QR_CPU_ARM

@@ -62,6 +62,53 @@ static void prefetch(const qr_cpu_gemm_operand *x, int64_t index, int64_t n) {
     for (int64_t i = 0; i < n_bytes; i += 64) { __builtin_prefetch(begin + i, 0, 2); }
 }
 
+/* --- Parts ------------------------------------------------------------------------------------------------------- */
+
+const qr_cpu_gemm_parts qr_cpu_gemm_exact_by_pair = {.n_products = 2, .a = {0, 0}, .b = {0, 1}};
+const qr_cpu_gemm_parts qr_cpu_gemm_pair_by_exact = {.n_products = 2, .a = {0, 1}, .b = {0, 0}};
+const qr_cpu_gemm_parts qr_cpu_gemm_pair_by_pair = {.n_products = 3, .a = {0, 1, 0}, .b = {0, 0, 1}};
+const qr_cpu_gemm_parts qr_cpu_gemm_triple_by_exact = {.n_products = 3, .a = {0, 1, 2}, .b = {0, 0, 0}};
+
+/* Of k in a block. */
+static int64_t block_k(const gemm_run *run) {
+    const qr_cpu_gemm_parts *parts = run->args->parts;
+    const int64_t most = QR_CPU_GEMM_UNITS * run->kernel->unit_k;
+    return parts == NULL ? most : most / parts->n_products / QR_CPU_GEMM_PARTS_K * QR_CPU_GEMM_PARTS_K;
+}
+
+static int64_t units_of(const gemm_run *run, int64_t n_k) {
+    const qr_cpu_gemm_parts *parts = run->args->parts;
+    return qr_ceil_div(n_k, run->kernel->unit_k) * (parts == NULL ? 1 : parts->n_products);
+}
+
+static void pack_parts(const gemm_run *run, const gemm_block *block, gemm_scratch *scratch) {
+    const qr_cpu_gemm_args *args = run->args;
+    qr_cpu_gemm_pack pack = {
+        .src = args->a.data,
+        .dtype = args->a.dtype,
+        .along_k = !args->a.transposed,
+        .stride = args->a.stride,
+        .first = block->row,
+        .n = block->n_rows,
+        .k = block->k,
+        .n_k = block->n_k,
+        .n_products = args->parts->n_products,
+        .part = args->parts->a,
+        .dst = scratch->a,
+    };
+    run->kernel->pack_parts(&pack);
+    pack.src = args->b.data;
+    pack.dtype = args->b.dtype;
+    pack.along_k = args->b.transposed;
+    pack.is_b = true;
+    pack.stride = args->b.stride;
+    pack.first = block->col;
+    pack.n = block->n_cols;
+    pack.part = args->parts->b;
+    pack.dst = scratch->b;
+    run->kernel->pack_parts(&pack);
+}
+
 /* --- Packing ----------------------------------------------------------------------------------------------------- */
 
 /* What multiplies columns [k, k + n_k) of A: SCB / 127 of an INT8 weight's rows. */
@@ -146,6 +193,10 @@ static void pack_b(const gemm_run *run, const gemm_block *block, float *dst) {
 }
 
 static void pack(const gemm_run *run, const gemm_block *block, gemm_scratch *scratch) {
+    if (run->args->parts != NULL) {
+        pack_parts(run, block, scratch);
+        return;
+    }
     if (run->args->a.transposed) {
         pack_a_by_k(run, block, scratch->a);
     } else {
@@ -184,7 +235,7 @@ static void store_c(const qr_cpu_gemm_args *args, const gemm_block *block, const
 /* C may be added to in place: no column is padded, and it is read and written once. */
 static bool c_in_place(const gemm_run *run, const gemm_block *block) {
     const qr_cpu_gemm_args *args = run->args;
-    return args->accumulate && block->n_cols % COL_STEP == 0 && args->k <= QR_CPU_GEMM_UNITS * run->kernel->unit_k;
+    return args->accumulate && block->n_cols % COL_STEP == 0 && args->k <= block_k(run);
 }
 
 /* A few rows at a time, so that C is read in longer runs than the strips of `multiply`. */
@@ -219,13 +270,13 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .n_rows = block.n_rows,
         .n_cols = qr_round_up(block.n_cols, COL_STEP),
         .c_stride = in_place ? args->c_stride : QR_CPU_GEMM_C_STRIDE,
-        .a_by_k = args->a.transposed,
+        .a_by_k = args->a.transposed && args->parts == NULL,
     };
     if (!in_place) { load_c(args, &block, scratch->c); }
     for (block.k = 0; block.k < args->k; block.k += block.n_k) {
-        block.n_k = qr_min(args->k - block.k, QR_CPU_GEMM_UNITS * run->kernel->unit_k);
+        block.n_k = qr_min(args->k - block.k, block_k(run));
         pack(run, &block, scratch);
-        product.n_units = qr_ceil_div(block.n_k, run->kernel->unit_k);
+        product.n_units = units_of(run, block.n_k);
         if (in_place) {
             multiply_in_place(run->kernel, product);
         } else {

@@ -7,8 +7,9 @@
  * of A and of B (dequantised) into scratch that stays in L2, and the instruction set's `multiply` adds the products.
  *
  * Why the bits do not depend on how C is cut: an element of C is one chain of accumulations, k ascending (with BF16
- * operands, pairs of k), which is carried from block to block in C itself. So weight gradients of several
- * micro-batches, added up one after the other, are those of one batch. */
+ * operands, pairs of k; on tiles, 32 of k at a time), which is carried from block to block in C itself. So weight
+ * gradients of several micro-batches, added up one after the other, are those of one batch; on tiles, of micro-batches
+ * of a multiple of 32 rows. */
 #ifndef QR_KERNELS_CPU_LINEAR_GEMM_BACKWARD_H
 #define QR_KERNELS_CPU_LINEAR_GEMM_BACKWARD_H
 
@@ -24,6 +25,8 @@ enum {
     QR_CPU_GEMM_B_STRIDE = QR_CPU_GEMM_COLS + 16,
     QR_CPU_GEMM_C_STRIDE = QR_CPU_GEMM_B_STRIDE,
     QR_CPU_GEMM_A_BY_K_STRIDE = QR_CPU_GEMM_ROWS + 8,
+    QR_CPU_GEMM_PARTS_K = 32, /* with operands in parts: of k at a time */
+    QR_CPU_GEMM_MAX_PARTS = 3,
 };
 
 /* c[r, j] += Σ over u of a[r, u] · b[u, j], u ascending, for n_cols (a multiple of 16) columns. */
@@ -35,6 +38,34 @@ typedef struct qr_cpu_gemm_product {
     bool a_by_k;
 } qr_cpu_gemm_product;
 
+/* Products of BF16 operands that stand for one of F32: elements are sums of BF16 values, and product i is that of part
+ * a[i] of A and part b[i] of B. An operand that is BF16 has part 0 alone. */
+typedef struct qr_cpu_gemm_parts {
+    int n_products;
+    int8_t a[QR_CPU_GEMM_MAX_PARTS], b[QR_CPU_GEMM_MAX_PARTS];
+} qr_cpu_gemm_parts;
+
+/* A as it is, B two parts: within 2^-17 of itself. */
+extern const qr_cpu_gemm_parts qr_cpu_gemm_exact_by_pair, qr_cpu_gemm_pair_by_exact;
+/* Both two parts, of which the product of the last two is left out: 2^-16 more. */
+extern const qr_cpu_gemm_parts qr_cpu_gemm_pair_by_pair;
+/* A is three parts, which are exact, but for what is below 2^-126. */
+extern const qr_cpu_gemm_parts qr_cpu_gemm_triple_by_exact;
+
+/* n elements from `first` on by n_k of k, to be packed: for each PARTS_K of k the products one after the other, in
+ * units; the last group has no more than it needs. Rows of B are filled with zeros to a multiple of 16. */
+typedef struct qr_cpu_gemm_pack {
+    const void *src; /* F32 or BF16 */
+    qr_dtype dtype;
+    bool along_k;   /* src is [n, k]; else [k, n] */
+    bool is_b;      /* dst is of B; else of A */
+    int64_t stride; /* of src */
+    int64_t first, n, k, n_k;
+    int n_products;
+    const int8_t *part; /* [n_products] */
+    float *dst;
+} qr_cpu_gemm_pack;
+
 /* What an instruction set supplies; of qr_cpu_matmul.gemm_backward. */
 typedef struct qr_cpu_gemm_kernel {
     int64_t unit_k;   /* of k in a unit: 1 (F32) or 2 (BF16 pairs) */
@@ -45,6 +76,8 @@ typedef struct qr_cpu_gemm_kernel {
     /* n_rows rows of n (a multiple of 32) BF16 elements as rows of pairs, a last odd one paired with zeros. NULL:
      * F32. */
     void (*interleave)(const uint16_t *src, int64_t src_stride, int64_t n_rows, int64_t n, float *dst);
+    /* Operands in parts, with BF16 pairs and rows of B at multiples of 16. NULL: the kernel has none. */
+    void (*pack_parts)(const qr_cpu_gemm_pack *pack);
     void (*multiply)(const qr_cpu_gemm_product *product);
 } qr_cpu_gemm_kernel;
 
@@ -52,6 +85,7 @@ extern const qr_cpu_gemm_kernel qr_cpu_gemm_bf16; /* AVX-512 BF16 */
 /* Its operands, which are those of tiles. */
 void qr_cpu_gemm_pack_bf16(const void *src, qr_dtype dtype, const float *factors, int64_t n, void *dst);
 void qr_cpu_gemm_interleave_bf16(const uint16_t *src, int64_t src_stride, int64_t n_rows, int64_t n, float *dst);
+void qr_cpu_gemm_pack_parts_bf16(const qr_cpu_gemm_pack *pack);
 
 typedef struct qr_cpu_gemm_operand {
     const void *data; /* rows `stride` elements apart */
@@ -70,8 +104,9 @@ typedef struct qr_cpu_gemm_args {
     qr_cpu_gemm_operand b; /* [k, n] */
     float *c;              /* [m, n], rows c_stride apart */
     int64_t c_stride;
-    bool accumulate; /* adds to C; factor is then not read */
-    float factor;    /* of the sums */
+    bool accumulate;                /* adds to C; factor is then not read */
+    float factor;                   /* of the sums */
+    const qr_cpu_gemm_parts *parts; /* of A and B, which is no weight; NULL: operands are as the kernel takes them */
 } qr_cpu_gemm_args;
 
 /* Scratch of any product; a multiple of 64. */

@@ -103,35 +103,97 @@ static inline __m512bh int8_values(const void *untyped) {
     return _mm512_cvtne2ps_pbh(high, low);
 }
 
-/* Rows that lie one after another in memory, as they are stored: weights of w_bytes. */
+/* One K block of QR_TILE_ROWS rows that are stored one after another, weights of w_bytes. */
+typedef struct stored_block {
+    const qr_cpu_product *product;
+    const void *rows[QR_TILE_ROWS];
+    int64_t o, k, ahead;
+} stored_block;
+
+static stored_block stored_block_at(const qr_cpu_panel *p, const qr_cpu_product *product, int64_t o, int64_t k,
+                                    int64_t w_bytes) {
+    /* From the first row at column k: what has been read of the tile is three rows' more. */
+    stored_block block = {product, .o = o, .k = k, .ahead = STORED_AHEAD_BYTES + (QR_TILE_ROWS - 1) * k * w_bytes};
+    for (int64_t r = 0; r < QR_TILE_ROWS; r++) {
+        const int64_t row = qr_min(p->row + o + r, p->row + p->n_rows - 1);
+        block.rows[r] = (const unsigned char *)qr_cpu_row(p->weight, p->layout, row) + k * w_bytes;
+    }
+    return block;
+}
+
+/* Times rows [i, i + n_x) of x, and prefetches part number `part` of `parts`. */
+QR_INLINE void multiply_stored(const stored_block *b, tile_load_fn load_w, const size_t w_bytes, int64_t part,
+                               const int parts, int64_t i, const int n_x) {
+    const qr_cpu_product *product = b->product;
+    const int64_t n_k = qr_min(product->n_k - b->k, K_BLOCK);
+    const int64_t part_bytes = parts > 0 ? QR_TILE_ROWS * n_k * (int64_t)w_bytes / parts : 0;
+    tile_multiply(b->rows, load_w, w_bytes, parts, b->ahead + part * part_bytes,
+                  (const uint16_t *)product->x + i * product->x_stride + b->k, product->x_stride, n_x, n_k,
+                  product->sums + i * product->sum_stride + b->o, product->sum_stride, b->k == 0);
+}
+
 QR_INLINE void decode_stored_rows(const qr_cpu_panel *p, const qr_cpu_product *product, tile_load_fn load_w,
                                   const size_t w_bytes, const int n_x) {
     for (int64_t o = 0; o < p->n_rows; o += QR_TILE_ROWS) {
-        const int64_t row = p->row + o;
         for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
-            const void *rows[QR_TILE_ROWS];
-            for (int64_t r = 0; r < QR_TILE_ROWS; r++) {
-                rows[r] =
-                    (const unsigned char *)qr_cpu_row(p->weight, p->layout, qr_min(row + r, p->row + p->n_rows - 1)) +
-                    (size_t)k * w_bytes;
-            }
-            /* From the first row at column k: what has been read of the tile is three rows' more. */
-            const int64_t ahead = STORED_AHEAD_BYTES + (QR_TILE_ROWS - 1) * k * (int64_t)w_bytes;
-            tile_multiply(rows, load_w, w_bytes, true, ahead, (const uint16_t *)product->x + k, product->x_stride, n_x,
-                          qr_min(product->n_k - k, K_BLOCK), product->sums + o, product->sum_stride, k == 0);
+            const stored_block block = stored_block_at(p, product, o, k, (int64_t)w_bytes);
+            multiply_stored(&block, load_w, w_bytes, 0, 1, 0, n_x);
         }
     }
 }
 
-static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
-    const bool nf4 = p->layout->kind == QR_CPU_NF4_GROUPS;
-    const qr_weight_format format = p->weight->desc.format;
-    if (!nf4 && format != QR_WEIGHT_INT8 && format != QR_WEIGHT_BF16) { return false; }
+/* A block of BF16 by all rows of x, tile by tile. The first `parts` tiles prefetch a part each: memory is then read
+ * while the others are multiplied too. */
+QR_INLINE void multiply_stored_tiles(const stored_block *b, const int parts) {
+    const int64_t n_rows = b->product->n_x;
+    for (int64_t i = 0, n, tile = 0; i < n_rows; i += n, tile++) {
+        n = tile_cols_of(n_rows - i);
+#define CASE(n_x)                                                          \
+    case n_x:                                                              \
+        if (tile < parts) {                                                \
+            multiply_stored(b, tile_load_element, 2, tile, parts, i, n_x); \
+        } else {                                                           \
+            multiply_stored(b, tile_load_element, 2, 0, 0, i, n_x);        \
+        }                                                                  \
+        break;
+        switch (n) {
+            CASE(6)
+            CASE(5)
+            CASE(4)
+            CASE(3)
+        }
+#undef CASE
+    }
+}
+
+/* More rows of x than a tile has: all but the first tile find the weights in L1. */
+static void decode_stored_tiles(const qr_cpu_panel *p, const qr_cpu_product *product) {
+    for (int64_t o = 0; o < p->n_rows; o += QR_TILE_ROWS) {
+        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
+            const stored_block block = stored_block_at(p, product, o, k, 2);
+            if (product->n_x > 3 * QR_TILE_MAX_COLS) { /* four tiles at least */
+                multiply_stored_tiles(&block, 4);
+            } else {
+                multiply_stored_tiles(&block, 2);
+            }
+        }
+    }
+}
+
+static bool decode_nf4(const qr_cpu_panel *p, const qr_cpu_product *product) {
+    switch (product->n_x) {
+        case 1: decode_rows(p, product, 1); return true;
+        case 2: decode_rows(p, product, 2); return true;
+        case 3: decode_rows(p, product, 3); return true;
+        case 4: decode_rows(p, product, 4); return true;
+        default: return product->n_x >= BESIDE_ROWS && qr_cpu_multiply_few_bf16(p, product);
+    }
+}
+
+static bool decode_stored(const qr_cpu_panel *p, const qr_cpu_product *product, const bool is_int8) {
 #define CASE(n)                                                      \
     case n:                                                          \
-        if (nf4) {                                                   \
-            decode_rows(p, product, n);                              \
-        } else if (format == QR_WEIGHT_INT8) {                       \
+        if (is_int8) {                                               \
             decode_stored_rows(p, product, int8_values, 1, n);       \
         } else {                                                     \
             decode_stored_rows(p, product, tile_load_element, 2, n); \
@@ -142,9 +204,21 @@ static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
         CASE(2)
         CASE(3)
         CASE(4)
-        default: return product->n_x >= BESIDE_ROWS && qr_cpu_multiply_few_bf16(p, product);
+        CASE(5)
+        CASE(6)
+        default: break;
     }
 #undef CASE
+    if (is_int8) { return product->n_x >= BESIDE_ROWS && qr_cpu_multiply_few_bf16(p, product); }
+    decode_stored_tiles(p, product);
+    return true;
+}
+
+static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
+    const qr_weight_format format = p->weight->desc.format;
+    if (p->layout->kind == QR_CPU_NF4_GROUPS) { return decode_nf4(p, product); }
+    return (format == QR_WEIGHT_INT8 || format == QR_WEIGHT_BF16) &&
+           decode_stored(p, product, format == QR_WEIGHT_INT8);
 }
 
 const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16 = {

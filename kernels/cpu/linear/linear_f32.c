@@ -31,13 +31,16 @@ static void fetch_rounded_to_f16(const qr_cpu_panel *p) { fetch_panel(p, QR_DTYP
 
 enum { K_BLOCK = 512 };
 
+/* Four vectors of sums at once: each sum waits for its last product. */
 static void combine(const float *rows, const float *factors, int64_t n, float *sums) {
-    for (int64_t o = 0; o < QR_CPU_PANEL_ROWS; o += QR_VEC) {
-        qr_vec sum = qr_vec_zero();
+    for (int64_t o = 0; o < QR_CPU_PANEL_ROWS; o += 4 * QR_VEC) {
+        qr_vec sum[4] = {qr_vec_zero(), qr_vec_zero(), qr_vec_zero(), qr_vec_zero()};
         for (int64_t r = 0; r < n; r++) {
-            sum = qr_vec_fma(qr_vec_set1(factors[r]), qr_vec_load(rows + r * QR_CPU_PANEL_ROWS + o), sum);
+            const qr_vec factor = qr_vec_set1(factors[r]);
+            const float *row = rows + r * QR_CPU_PANEL_ROWS + o;
+            for (int64_t v = 0; v < 4; v++) { sum[v] = qr_vec_fma(factor, qr_vec_load(row + v * QR_VEC), sum[v]); }
         }
-        qr_vec_store(sums + o, sum);
+        for (int64_t v = 0; v < 4; v++) { qr_vec_store(sums + o + v * QR_VEC, sum[v]); }
     }
 }
 

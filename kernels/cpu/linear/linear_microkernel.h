@@ -8,22 +8,23 @@
 typedef tile_vector (*tile_load_fn)(const void *src);
 static inline tile_vector tile_load_element(const void *src) { return tile_load(src); }
 
-/* QR_TILE_ROWS weight rows by n_x rows of x. load_w reads a vector of weights of w_bytes each. If prefetches, as many
- * bytes as are read are prefetched, in the order of addresses, from `ahead` bytes after w[0] on: two threads then read
- * INT8 rows at 97 % of the bandwidth, at 85 % where each row's own continuation was prefetched. load_w, w_bytes,
- * prefetches and n_x are constants after inlining. */
+/* QR_TILE_ROWS weight rows by n_x rows of x. load_w reads a vector of weights of w_bytes each. Of as many
+ * bytes as are read, one part of `parts` is prefetched (0: none), in the order of addresses, from `ahead` bytes after
+ * w[0] on: two threads then read INT8 rows at 97 % of the bandwidth, at 85 % where each row's own continuation was
+ * prefetched. load_w, w_bytes, parts and n_x are constants after inlining. */
 QR_INLINE void tile_multiply(const void *const w[QR_TILE_ROWS], tile_load_fn load_w, const size_t w_bytes,
-                             const bool prefetches, int64_t ahead, const tile_element *x, int64_t x_stride,
-                             const int n_x, int64_t n_k, float *sums, int64_t sum_stride, bool first) {
+                             const int parts, int64_t ahead, const tile_element *x, int64_t x_stride, const int n_x,
+                             int64_t n_k, float *sums, int64_t sum_stride, bool first) {
     qr_vec acc[QR_TILE_MAX_COLS][QR_TILE_ROWS];
     tile_vector xv[QR_TILE_MAX_COLS];
     QR_UNROLL for (int i = 0; i < n_x; i++) {
         QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) { acc[i][r] = qr_vec_zero(); }
     }
     for (int64_t k = 0; k < n_k; k += TILE_STEP) {
-        const unsigned char *next = (const unsigned char *)w[0] + ahead + QR_TILE_ROWS * (size_t)k * w_bytes;
-        if (prefetches) {
-            for (size_t i = 0; i < QR_TILE_ROWS * TILE_STEP * w_bytes; i += 64) { __builtin_prefetch(next + i); }
+        if (parts > 0) {
+            const size_t n_bytes = QR_TILE_ROWS * TILE_STEP * w_bytes / (size_t)parts;
+            const unsigned char *next = (const unsigned char *)w[0] + ahead + (size_t)(k / TILE_STEP) * n_bytes;
+            for (size_t i = 0; i < n_bytes; i += 64) { __builtin_prefetch(next + i); }
         }
         QR_UNROLL for (int i = 0; i < n_x; i++) { xv[i] = tile_load(x + i * x_stride + k); }
         QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
@@ -40,14 +41,20 @@ QR_INLINE void multiply_rows(const qr_cpu_product *p, int64_t i, const int n_x, 
     for (int64_t o = 0; o < p->n_w; o += QR_TILE_ROWS) {
         const void *rows[QR_TILE_ROWS];
         for (int r = 0; r < QR_TILE_ROWS; r++) { rows[r] = w + qr_min(o + r, p->n_w - 1) * p->w_stride; }
-        tile_multiply(rows, tile_load_element, sizeof *w, prefetches, QR_TILE_ROWS * p->w_stride * (int64_t)sizeof *w,
-                      x, p->x_stride, n_x, p->n_k, p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
+        tile_multiply(rows, tile_load_element, sizeof *w, prefetches ? 1 : 0,
+                      QR_TILE_ROWS * p->w_stride * (int64_t)sizeof *w, x, p->x_stride, n_x, p->n_k,
+                      p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
     }
+}
+
+/* Rows of x of the next tile. Even tiles: 16 rows are 6 + 5 + 5. */
+static inline int64_t tile_cols_of(int64_t n_left) {
+    return qr_ceil_div(n_left, qr_ceil_div(n_left, QR_TILE_MAX_COLS));
 }
 
 static void multiply(const qr_cpu_product *p) {
     for (int64_t i = 0, n; i < p->n_x; i += n) {
-        n = qr_ceil_div(p->n_x - i, qr_ceil_div(p->n_x - i, QR_TILE_MAX_COLS)); /* even tiles: 16 rows are 6 + 5 + 5 */
+        n = tile_cols_of(p->n_x - i);
         switch (n) {
 #if QR_TILE_MAX_COLS >= 6
             case 6:

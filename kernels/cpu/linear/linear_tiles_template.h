@@ -8,25 +8,12 @@
  * G weights/s with one row of x, 64 to 69 % of the read bandwidth; 512 rows at 31 to 34 % of the matrix peak). This
  * code has run on emulated tiles only: its speed is not measured.
  *
- * The includer defines tiles_state, tiles_begin(state, n_rows, n_cols, n_pairs) and tiles_end(state), which configure
- * and release them. With constant tile numbers it defines tiles_zero(state, t), tiles_load(state, t, base, stride),
- * tiles_stream (the same, past L1), tiles_store(state, t, base, stride), strides in bytes, and tiles_dot(state, c, a,
- * b). Tiles 0 … 3 are C [n_rows][n_cols], 4 and 5 are A [n_rows][2 n_pairs], 6 and 7 are B [n_pairs][n_cols][2].
- * Configuring and releasing costs 180 cycles: once a task. */
+ * The includer includes kernels/cpu/simd/tiles_amx.h or tiles_emulated.h before. Configuring and releasing tiles costs
+ * 180 cycles: once a task. */
 #include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear_tiles.h"
 #include "kernels/cpu/linear/tiles_store.h"
 #include "kernels/cpu/linear/tiles_weights.h"
-
-/* Macros, because the compiler's intrinsics need a literal tile number. */
-#define TILES_C0 0
-#define TILES_C1 1
-#define TILES_C2 2
-#define TILES_C3 3
-#define TILES_A0 4
-#define TILES_A1 5
-#define TILES_B0 6
-#define TILES_B1 7
 
 #include "kernels/cpu/linear/tiles_panels.h"
 
@@ -70,10 +57,11 @@ static void dot(float *c, const uint16_t *a, const uint16_t *b) {
 #define TILES_KERNEL \
     { .pack = pack, .scratch_bytes = scratch_bytes, .decode = decode, .panels = panels, .dot = dot }
 
-#define TILES_GEMM                                                             \
-    {                                                                          \
-        .unit_k = 2, .row_step = 2 * TILE_ROWS, .pack = qr_cpu_gemm_pack_bf16, \
-        .interleave = qr_cpu_gemm_interleave_bf16, .multiply = gemm_multiply   \
+#define TILES_GEMM                                                                            \
+    {                                                                                         \
+        .unit_k = 2, .row_step = 2 * TILE_ROWS, .pack = qr_cpu_gemm_pack_bf16,                \
+        .interleave = qr_cpu_gemm_interleave_bf16, .pack_parts = qr_cpu_gemm_pack_parts_bf16, \
+        .multiply = gemm_multiply                                                             \
     }
 
 /* The table of the tiles; each includer adds its own members. */

@@ -1,15 +1,20 @@
 /* The lora op: t = A x in F32, then y += scale · B t, for rows of several adapters.
  *
  * Rows are sorted by adapter first, so that each adapter's rows are one product. A x is a product of linear's F32
- * kernel; B t has a short inner dimension, so its lanes run along the outputs instead, over a transposed panel of B:
- * every output adds its `rank` products in order. */
+ * kernel, over blocks of columns; B t has a short inner dimension, so its lanes run along the outputs instead, over
+ * transposed panels of B: every output adds its `rank` products in order. A task has as many panels as stay in the L1
+ * cache, for y is read and written from main memory, where long pieces of a row are faster than short ones.
+ *
+ * On tiles, where the caller permits it, both are products of gemm_backward.h by pairs of BF16 values. */
 #include <string.h>
 
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
 
 enum {
-    OUT_PANEL = QR_CPU_PANEL_ROWS, /* outputs of a task of the second product */
+    OUT_PANEL = QR_CPU_PANEL_ROWS, /* outputs of a panel of the second product */
+    OUT_PANELS = 16,               /* panels of a task of it, at most */
+    UP_ELEMENTS = 8192,            /* of B in a task of it, where one panel has no more */
     RANK_PANEL = 64,               /* rows of A of a task of the first */
     ROW_CHUNK = 64,                /* rows of x of a task of either */
 };
@@ -23,15 +28,14 @@ typedef struct lora_segment {
 typedef struct lora_run {
     const qr_lora_args *args;
     const qr_cpu_matmul *matmul;
-    int64_t n_k_padded; /* in, padded */
-    int64_t n_sorted;   /* rows that have an adapter */
+    int64_t n_sorted; /* rows that have an adapter */
     int64_t n_segments;
     int64_t *order;         /* [n_rows] row of x and y of each sorted row */
     lora_segment *segments; /* [n_rows at most] */
-    float *x;               /* [n_rows, n_k_padded] sorted, F32 */
     float *t;               /* [n_rows, rank_stride] sorted */
     int64_t rank_stride;
-    float *panels; /* panel_elements a worker */
+    int64_t n_up_out; /* outputs of a task of the second product */
+    float *panels;    /* panel_elements a worker: A's panel and behind it x's, or B's */
     size_t panel_elements;
 } lora_run;
 
@@ -41,28 +45,40 @@ static size_t align64(size_t n_bytes) { return (n_bytes + 63) & ~(size_t)63; }
 static size_t lay_out(const qr_backend *backend, const qr_lora_args *args, unsigned char *base, lora_run *run) {
     run->args = args;
     run->matmul = qr_cpu(backend)->kernels->matmul_f32;
-    run->n_k_padded = qr_round_up(args->in, QR_CPU_VECTOR_BYTES / (int64_t)sizeof(float));
     run->rank_stride = qr_round_up(args->max_rank, 16);
-    const int64_t b_elements = OUT_PANEL * args->max_rank, a_elements = RANK_PANEL * run->matmul->k_block;
-    run->panel_elements = (size_t)qr_round_up(qr_max(a_elements, b_elements), 16);
+    const int64_t n_x = qr_min(args->n_rows, ROW_CHUNK), panel_elements = OUT_PANEL * args->max_rank;
+    const int64_t n_panels = qr_min(qr_max(UP_ELEMENTS / qr_max(panel_elements, 1), 1), OUT_PANELS);
+    const int64_t b_elements = n_panels * panel_elements;
+    run->n_up_out = n_panels * OUT_PANEL;
+    run->panel_elements = (size_t)qr_round_up(qr_max((RANK_PANEL + n_x) * run->matmul->k_block, b_elements), 16);
     const size_t n = (size_t)args->n_rows, n_workers = (size_t)qr_threads_count(backend->threads);
     size_t used = 0;
     run->order = (int64_t *)(void *)(base + used);
     used += align64(n * sizeof *run->order);
     run->segments = (lora_segment *)(void *)(base + used);
     used += align64(n * sizeof *run->segments);
-    run->x = (float *)(void *)(base + used);
-    used += n * (size_t)run->n_k_padded * sizeof(float);
     run->t = (float *)(void *)(base + used);
     used += n * (size_t)run->rank_stride * sizeof(float);
     run->panels = (float *)(void *)(base + used);
     return used + n_workers * run->panel_elements * sizeof(float);
 }
 
+/* The kernel of the products by pairs; NULL: they are not permitted, or there are none. */
+static const qr_cpu_matmul *pairs_of(const qr_backend *backend, const qr_lora_args *args) {
+    return args->in_pairs && args->x_dtype == QR_DTYPE_BF16 ? qr_cpu(backend)->kernels->backward_parts : NULL;
+}
+
+/* Of t [n_rows, max_rank], before the scratch of the products. */
+static size_t pairs_bytes(const qr_lora_args *args) {
+    return align64((size_t)(args->n_rows * args->max_rank) * sizeof(float));
+}
+
 static size_t lora_workspace(const qr_backend *backend, const void *untyped) {
     static unsigned char nowhere[1];
+    const qr_lora_args *args = untyped;
     lora_run run;
-    return lay_out(backend, untyped, nowhere, &run);
+    if (pairs_of(backend, args) != NULL) { return pairs_bytes(args) + qr_cpu_gemm_backward_workspace(backend); }
+    return lay_out(backend, args, nowhere, &run);
 }
 
 /* --- Sorting rows by adapter ------------------------------------------------------------------------------------- */
@@ -87,17 +103,6 @@ static void sort_rows(lora_run *run) {
     }
 }
 
-static void gather_x_row(void *untyped, int64_t sorted, int worker) {
-    (void)worker;
-    const lora_run *run = untyped;
-    const qr_lora_args *args = run->args;
-    const int64_t offset = run->order[sorted] * args->x_stride;
-    float *dst = run->x + sorted * run->n_k_padded;
-    const unsigned char *src = (const unsigned char *)args->x + (size_t)offset * qr_dtype_bytes(args->x_dtype);
-    run->matmul->gemm_backward->pack(src, args->x_dtype, NULL, args->in, dst);
-    memset(dst + args->in, 0, (size_t)(run->n_k_padded - args->in) * sizeof *dst);
-}
-
 /* --- t = A x ----------------------------------------------------------------------------------------------------- */
 
 static int64_t rank_panels(const lora_run *run) { return qr_ceil_div(run->args->max_rank, RANK_PANEL); }
@@ -110,6 +115,17 @@ void qr_cpu_lora_fetch(const float *a, int64_t in, int64_t row, int64_t n_rows, 
     }
 }
 
+/* Columns k to k + n_k of the segment's rows of x in F32, with zeros up to n_k_padded. */
+static void fetch_x(const lora_run *run, const lora_segment *segment, int64_t k, int64_t n_k, int64_t n_k_padded,
+                    float *dst) {
+    const qr_lora_args *args = run->args;
+    for (int64_t i = segment->begin; i < segment->end; i++, dst += run->matmul->k_block) {
+        const size_t offset = (size_t)(run->order[i] * args->x_stride + k) * qr_dtype_bytes(args->x_dtype);
+        run->matmul->gemm_backward->pack((const unsigned char *)args->x + offset, args->x_dtype, NULL, n_k, dst);
+        memset(dst + n_k, 0, (size_t)(n_k_padded - n_k) * sizeof *dst);
+    }
+}
+
 static void run_down(void *untyped, int64_t index, int worker) {
     const lora_run *run = untyped;
     const qr_cpu_matmul *matmul = run->matmul;
@@ -117,55 +133,104 @@ static void run_down(void *untyped, int64_t index, int worker) {
     const qr_lora_factor *factor = &run->args->factors[segment->adapter];
     const int64_t row = index % rank_panels(run) * RANK_PANEL;
     if (row >= factor->rank) { return; }
-    float *panel = run->panels + (size_t)worker * run->panel_elements;
+    float *panel = run->panels + (size_t)worker * run->panel_elements, *x = panel + RANK_PANEL * matmul->k_block;
     qr_cpu_product product = {
         .w = panel,
         .w_stride = matmul->k_block,
-        .x_stride = run->n_k_padded,
+        .x = x,
+        .x_stride = matmul->k_block,
         .n_w = qr_min(factor->rank - row, RANK_PANEL),
         .n_x = segment->end - segment->begin,
         .sums = run->t + segment->begin * run->rank_stride + row,
         .sum_stride = run->rank_stride,
     };
     for (int64_t k = 0; k < run->args->in; k += matmul->k_block) {
-        product.n_k = qr_min(run->n_k_padded - k, matmul->k_block);
-        product.x = run->x + segment->begin * run->n_k_padded + k;
+        const int64_t n_k = qr_min(run->args->in - k, matmul->k_block);
+        product.n_k = qr_round_up(n_k, QR_CPU_VECTOR_BYTES / (int64_t)sizeof(float));
         product.first = k == 0;
-        qr_cpu_lora_fetch(factor->a, run->args->in, row, product.n_w, k, qr_min(run->args->in - k, matmul->k_block),
-                          product.n_k, panel, matmul->k_block);
+        qr_cpu_lora_fetch(factor->a, run->args->in, row, product.n_w, k, n_k, product.n_k, panel, matmul->k_block);
+        fetch_x(run, segment, k, n_k, product.n_k, x);
         matmul->multiply(&product);
     }
 }
 
 /* --- y += scale · B t -------------------------------------------------------------------------------------------- */
 
+/* Bᵀ of `n_out` outputs from `first` on, in panels [rank, OUT_PANEL]; outputs past the last are zero. */
+static void transpose_b(const qr_lora_factor *factor, int64_t first, int64_t n_out, float *panels) {
+    for (int64_t o = 0; o < qr_round_up(n_out, OUT_PANEL); o++) {
+        const float *b = factor->b + (first + o) * factor->rank;
+        float *column = panels + o / OUT_PANEL * OUT_PANEL * factor->rank + o % OUT_PANEL;
+        for (int64_t r = 0; r < factor->rank; r++) { column[r * OUT_PANEL] = o < n_out ? b[r] : 0.0F; }
+    }
+}
+
 static void run_up(void *untyped, int64_t index, int worker) {
     const lora_run *run = untyped;
     const qr_lora_args *args = run->args;
     const lora_segment *segment = &run->segments[index % run->n_segments];
     const qr_lora_factor *factor = &args->factors[segment->adapter];
-    const int64_t first = index / run->n_segments * OUT_PANEL, n_out = qr_min(args->out - first, OUT_PANEL);
-    float *panel = run->panels + (size_t)worker * run->panel_elements; /* Bᵀ, [rank, OUT_PANEL] */
-    for (int64_t o = 0; o < OUT_PANEL; o++) {
-        const float *b = factor->b + (first + o) * factor->rank;
-        for (int64_t r = 0; r < factor->rank; r++) { panel[r * OUT_PANEL + o] = o < n_out ? b[r] : 0.0F; }
-    }
+    const int64_t first = index / run->n_segments * run->n_up_out, n_out = qr_min(args->out - first, run->n_up_out);
+    float *panels = run->panels + (size_t)worker * run->panel_elements;
+    transpose_b(factor, first, n_out, panels);
     for (int64_t i = segment->begin; i < segment->end; i++) {
-        float sums[OUT_PANEL];
-        float *y = args->y + run->order[i] * args->y_stride + first;
-        run->matmul->combine(panel, run->t + i * run->rank_stride, factor->rank, sums);
-        for (int64_t o = 0; o < n_out; o++) { y[o] += factor->scale * sums[o]; }
+        for (int64_t p = 0; p < n_out; p += OUT_PANEL) {
+            float sums[OUT_PANEL];
+            float *y = args->y + run->order[i] * args->y_stride + first + p;
+            run->matmul->combine(panels + p * factor->rank, run->t + i * run->rank_stride, factor->rank, sums);
+            const int64_t n = qr_min(n_out - p, OUT_PANEL);
+            for (int64_t o = 0; o < n; o++) { y[o] += factor->scale * sums[o]; }
+        }
     }
+}
+
+/* t' = scale · A x, y += B t', all rows with one adapter. */
+static void run_pairs(qr_backend *backend, const qr_lora_args *args, void *workspace) {
+    const int32_t adapter = args->n_rows > 0 ? args->row_adapter[0] : -1;
+    const qr_lora_factor *factor = adapter < 0 ? NULL : &args->factors[adapter];
+    if (factor == NULL || factor->rank == 0) { return; }
+    float *t = workspace;
+    void *scratch = (unsigned char *)workspace + pairs_bytes(args);
+    const qr_cpu_gemm_args down = {
+        .matmul = pairs_of(backend, args),
+        .m = args->n_rows,
+        .n = factor->rank,
+        .k = args->in,
+        .a = {.data = args->x, .dtype = QR_DTYPE_BF16, .stride = args->x_stride},
+        .b = {.data = factor->a, .dtype = QR_DTYPE_F32, .transposed = true, .stride = args->in},
+        .c = t,
+        .c_stride = factor->rank,
+        .factor = factor->scale,
+        .parts = &qr_cpu_gemm_exact_by_pair,
+    };
+    qr_cpu_gemm_backward(backend, &down, scratch);
+    const qr_cpu_gemm_args up = {
+        .matmul = down.matmul,
+        .m = args->n_rows,
+        .n = args->out,
+        .k = factor->rank,
+        .a = {.data = t, .dtype = QR_DTYPE_F32, .stride = factor->rank},
+        .b = {.data = factor->b, .dtype = QR_DTYPE_F32, .transposed = true, .stride = factor->rank},
+        .c = args->y,
+        .c_stride = args->y_stride,
+        .accumulate = true,
+        .parts = &qr_cpu_gemm_pair_by_pair,
+    };
+    qr_cpu_gemm_backward(backend, &up, scratch);
 }
 
 static void run_lora(qr_backend *backend, const qr_lora_args *args, void *workspace) {
     lora_run run;
+    if (pairs_of(backend, args) != NULL) {
+        run_pairs(backend, args, workspace);
+        return;
+    }
     lay_out(backend, args, workspace, &run);
     sort_rows(&run);
     if (run.n_sorted == 0) { return; }
-    qr_threads_run(backend->threads, run.n_sorted, gather_x_row, &run);
+    if (run.n_segments == 1) { run.n_up_out = OUT_PANEL; } /* few rows: something for every thread */
     qr_threads_run(backend->threads, run.n_segments * rank_panels(&run), run_down, &run);
-    qr_threads_run(backend->threads, run.n_segments * qr_ceil_div(args->out, OUT_PANEL), run_up, &run);
+    qr_threads_run(backend->threads, run.n_segments * qr_ceil_div(args->out, run.n_up_out), run_up, &run);
 }
 
 QR_CPU_CHECKED_OP(lora, lora_workspace, run_lora)

@@ -18,6 +18,7 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/linear/linear_bf16_fetch.h"
+#include "kernels/cpu/simd/tiles_names.h"
 #include "kernels/cpu/simd/vec.h"
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
@@ -37,10 +38,6 @@ enum {
     RUN_BATCHES = PANEL_ROWS / BATCH_ROWS,
     PANEL_BATCHES = PANEL_K / RUN_K * RUN_BATCHES,
 };
-
-/* Keeps vector stores before tile loads, and tile stores before vector loads: the compiler knows nothing of the memory
- * that tile instructions read and write. */
-#define TILES_BARRIER() __asm__ volatile("" ::: "memory")
 
 /* OTHER: any format, by rows through qr_cpu_fetch_bf16. */
 typedef enum weights_kind { WEIGHTS_NF4, WEIGHTS_INT8, WEIGHTS_BF16, WEIGHTS_OTHER } weights_kind;

@@ -73,10 +73,13 @@ static void add_bias(void *untyped, int64_t index, int worker) {
     }
 }
 
-/* In F32 for x of any type: rounding dy to BF16 would be an error of 2^-9 of every term. */
+/* In F32 for x of any type: rounding dy to BF16 would be an error of 2^-9 of every term. On tiles with x in BF16, dy is
+ * three parts, which are exact. */
 static void run_weight_backward(qr_backend *backend, const qr_weight_backward_args *args, void *workspace) {
+    const qr_cpu_kernels *kernels = qr_cpu(backend)->kernels;
+    const bool in_parts = kernels->backward_parts != NULL && args->x_dtype == QR_DTYPE_BF16;
     const qr_cpu_gemm_args product = {
-        .matmul = qr_cpu(backend)->kernels->matmul_f32,
+        .matmul = in_parts ? kernels->backward_parts : kernels->matmul_f32,
         .m = args->out,
         .n = args->in,
         .k = args->n_rows,
@@ -85,6 +88,7 @@ static void run_weight_backward(qr_backend *backend, const qr_weight_backward_ar
         .c = args->dw,
         .c_stride = args->in,
         .accumulate = true,
+        .parts = in_parts ? &qr_cpu_gemm_triple_by_exact : NULL,
     };
     qr_cpu_gemm_backward(backend, &product, workspace);
     if (args->dbias != NULL) {

@@ -1,5 +1,7 @@
 /* lora_backward: five products of gemm_backward.h. The scale goes into h and dh, which are [n_rows, rank]: with
- * h' = scale · A x and dh = scale · dy B, db += dyᵀ h', da += dhᵀ x and dx += dh A. */
+ * h' = scale · A x and dh = scale · dy B, db += dyᵀ h', da += dhᵀ x and dx += dh A.
+ *
+ * On tiles, where the caller permits it, x and dy are BF16 and everything else is pairs. */
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
 
@@ -12,11 +14,32 @@ static size_t lora_backward_workspace(const qr_backend *backend, const void *arg
     return 2 * sums_bytes(args) + qr_cpu_gemm_backward_workspace(backend);
 }
 
+/* The kernel of all products, and what they take for dy. */
+typedef struct lora_products {
+    const qr_cpu_matmul *matmul;
+    bool in_pairs;
+    const void *dy;
+    qr_dtype dy_dtype;
+    int64_t dy_stride;
+} lora_products;
+
+static lora_products products_of(const qr_backend *backend, const qr_lora_backward_args *args) {
+    const qr_cpu_kernels *kernels = qr_cpu(backend)->kernels;
+    const bool in_pairs =
+        kernels->backward_parts != NULL && args->in_pairs && args->x_dtype == QR_DTYPE_BF16 && args->dy_rounded != NULL;
+    if (in_pairs) { return (lora_products){kernels->backward_parts, true, args->dy_rounded, QR_DTYPE_BF16, args->out}; }
+    return (lora_products){kernels->matmul_f32, false, args->dy, QR_DTYPE_F32, args->dy_stride};
+}
+
+static const qr_cpu_gemm_parts *parts_of(const lora_products *p, const qr_cpu_gemm_parts *parts) {
+    return p->in_pairs ? parts : NULL;
+}
+
 /* h' = scale · x Aᵀ and dh = scale · dy B. */
-static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, float *h, float *dh, void *scratch) {
-    const qr_cpu_matmul *matmul = qr_cpu(backend)->kernels->matmul_f32;
+static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, const lora_products *p, float *h,
+                     float *dh, void *scratch) {
     const qr_cpu_gemm_args down = {
-        .matmul = matmul,
+        .matmul = p->matmul,
         .m = args->n_rows,
         .n = args->rank,
         .k = args->in,
@@ -25,40 +48,42 @@ static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, flo
         .c = h,
         .c_stride = args->rank,
         .factor = args->scale,
+        .parts = parts_of(p, &qr_cpu_gemm_exact_by_pair),
     };
     qr_cpu_gemm_backward(backend, &down, scratch);
     const qr_cpu_gemm_args up = {
-        .matmul = matmul,
+        .matmul = p->matmul,
         .m = args->n_rows,
         .n = args->rank,
         .k = args->out,
-        .a = {.data = args->dy, .dtype = QR_DTYPE_F32, .stride = args->dy_stride},
+        .a = {.data = p->dy, .dtype = p->dy_dtype, .stride = p->dy_stride},
         .b = {.data = args->b, .dtype = QR_DTYPE_F32, .stride = args->rank},
         .c = dh,
         .c_stride = args->rank,
         .factor = args->scale,
+        .parts = parts_of(p, &qr_cpu_gemm_exact_by_pair),
     };
     qr_cpu_gemm_backward(backend, &up, scratch);
 }
 
 /* Tokens ascending: they are the inner dimension. */
-static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, const float *h, const float *dh,
-                        void *scratch) {
-    const qr_cpu_matmul *matmul = qr_cpu(backend)->kernels->matmul_f32;
+static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, const lora_products *p, const float *h,
+                        const float *dh, void *scratch) {
     const qr_cpu_gemm_args db = {
-        .matmul = matmul,
+        .matmul = p->matmul,
         .m = args->out,
         .n = args->rank,
         .k = args->n_rows,
-        .a = {.data = args->dy, .dtype = QR_DTYPE_F32, .transposed = true, .stride = args->dy_stride},
+        .a = {.data = p->dy, .dtype = p->dy_dtype, .transposed = true, .stride = p->dy_stride},
         .b = {.data = h, .dtype = QR_DTYPE_F32, .stride = args->rank},
         .c = args->db,
         .c_stride = args->rank,
         .accumulate = true,
+        .parts = parts_of(p, &qr_cpu_gemm_exact_by_pair),
     };
     qr_cpu_gemm_backward(backend, &db, scratch);
     const qr_cpu_gemm_args da = {
-        .matmul = matmul,
+        .matmul = p->matmul,
         .m = args->rank,
         .n = args->in,
         .k = args->n_rows,
@@ -67,6 +92,7 @@ static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, 
         .c = args->da,
         .c_stride = args->in,
         .accumulate = true,
+        .parts = parts_of(p, &qr_cpu_gemm_pair_by_exact),
     };
     qr_cpu_gemm_backward(backend, &da, scratch);
 }
@@ -75,11 +101,12 @@ static void run_lora_backward(qr_backend *backend, const qr_lora_backward_args *
     unsigned char *bytes = workspace;
     float *h = workspace, *dh = (float *)(void *)(bytes + sums_bytes(args));
     void *scratch = bytes + 2 * sums_bytes(args);
-    run_sums(backend, args, h, dh, scratch);
-    run_factors(backend, args, h, dh, scratch);
+    const lora_products products = products_of(backend, args);
+    run_sums(backend, args, &products, h, dh, scratch);
+    run_factors(backend, args, &products, h, dh, scratch);
     if (args->dx != NULL) {
         const qr_cpu_gemm_args dx = {
-            .matmul = qr_cpu(backend)->kernels->matmul_f32,
+            .matmul = products.matmul,
             .m = args->n_rows,
             .n = args->in,
             .k = args->rank,
@@ -88,6 +115,7 @@ static void run_lora_backward(qr_backend *backend, const qr_lora_backward_args *
             .c = args->dx,
             .c_stride = args->dx_stride,
             .accumulate = true,
+            .parts = parts_of(&products, &qr_cpu_gemm_pair_by_pair),
         };
         qr_cpu_gemm_backward(backend, &dx, scratch);
     }

@@ -3,7 +3,9 @@
  *
  * On the tensor cores a context of more than one split is shared by a block a split, whose results are joined
  * afterwards; for tokens that come alone, and for a batch of few. Chunks walk over their splits and read each key once
- * for 64 rows. What is launched follows from n_tokens, n_seqs, table_stride, the heads and the window. */
+ * for 64 rows. What is launched follows from n_tokens, n_seqs, table_stride, the heads and the window.
+ *
+ * A sink joins after the last split. */
 #include "kernels/cuda/attention/attention.cuh"
 
 enum {
@@ -76,6 +78,7 @@ __global__ void attention_join_kernel(qr_attention_args a, attention_tiling tili
                 sum = join_sum(sum, sums[i], factors);
             }
         }
+        sum *= join_sink(a, head, joined);
         store_from_f32(a.dst, a.dst_dtype, static_cast<int64_t>(token * a.n_heads + head) * head_dim + j,
                        attention_value(sum, joined.total, weight_scale));
     }
@@ -122,10 +125,6 @@ static qrun_status run_attention(qr_cuda_backend &cuda, const qr_attention_args 
 }
 
 static bool supports_attention(const qr_attention_args &args, qr_error *err) {
-    if (args.sinks != nullptr) {
-        qr_fail(err, QRUN_ERROR_UNSUPPORTED, "attention: sinks are not in the cuda backend yet; use `device=cpu`");
-        return false;
-    }
     if (args.n_tokens > INT32_MAX / 2 / args.n_heads) {
         qr_fail(err, QRUN_ERROR_ARGUMENT,
                 "attention: %lld tokens of %d heads are more than 2^30 rows; make the steps smaller",

@@ -84,10 +84,11 @@ template <int PER, int COLS> __global__ void attention_packed_kernel(qr_attentio
     const int64_t first_query = rows.begin + static_cast<int64_t>(blockIdx.x) * TILE;
     if (first_query >= rows.end) { return; }
     const forward_scratch<PER> s(a.head_dim);
+    const float sink = a.sinks != NULL ? a.sinks[head] : -INFINITY; /* a score that is seen first, without a value */
     load_rows<TILE, false>(a, s.q, a.q + head * a.head_dim, a.qkv_stride, first_query, rows.end);
     for (unsigned row = threadIdx.x; row < TILE; row += PACKED_THREADS) {
-        s.largest[row] = -INFINITY;
-        s.total[row] = 0.0F;
+        s.largest[row] = sink;
+        s.total[row] = sink > -INFINITY ? 1.0F : 0.0F;
     }
     float sums[PER][COLS] = {};
     const int64_t seen = (first_seen(a, rows, first_query) - rows.begin) / TILE * TILE + rows.begin;

@@ -113,10 +113,6 @@ static QR_DEVICE void add_weighted(const float *weights, const float *values, in
                          : function<1, 16>(__VA_ARGS__))
 
 static inline bool supports_packed(const char *op, const qr_attention_packed_args &args, qr_error *err) {
-    if (args.sinks != nullptr) {
-        qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: sinks are not in the cuda backend yet; use `device=cpu`", op);
-        return false;
-    }
     if (args.head_dim <= PACKED_MAX_HEAD_DIM) { return true; }
     qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: heads of %d elements are too large for the cuda backend (256)", op,
             static_cast<int>(args.head_dim));

@@ -178,6 +178,25 @@ static size_t backward_workspace(const qr_attention_packed_backward_args &args) 
     return static_cast<size_t>(args.forward.n_tokens * args.forward.n_heads) * sizeof(float);
 }
 
+/* A block for a head; a warp computes delta of every eighth token, and adds them up in order. */
+__global__ void attention_dsinks_kernel(qr_attention_packed_backward_args a) {
+    const qr_attention_packed_args &f = a.forward;
+    const int64_t head = blockIdx.x;
+    float sum = 0.0F;
+    for (int64_t token = warp_index(); token < f.n_tokens; token += PACKED_THREADS / WARP_LANES) {
+        const int64_t index = token * f.n_heads + head;
+        float delta = 0.0F;
+        for (int64_t j = lane_index(); j < f.head_dim; j += WARP_LANES) {
+            const int64_t at = index * f.head_dim + j;
+            delta = fmaf(a.dout[at], load_as_f32(f.dst, f.dst_dtype, at), delta);
+        }
+        sum += expf(f.sinks[head] - f.lse[index]) * warp_sum(delta);
+    }
+    sum = block_reduce(
+        sum, shared_memory<float>(), [](float x) { return x; }, [](float x, float y) { return x + y; });
+    if (threadIdx.x == 0) { a.dsinks[head] -= sum; }
+}
+
 static qrun_status run_on_tensor_cores(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args,
                                        void *workspace, qr_error *err) {
     packed_operands operands;
@@ -190,6 +209,11 @@ static qrun_status run_attention_packed_backward(qr_cuda_backend &cuda, const qr
                                                  void *workspace, qr_error *err) {
     enum { LAUNCH_SEQS = 65535 }; /* the z dimension of a grid */
     const qr_attention_packed_args &f = args.forward;
+    if (args.dsinks != NULL) {
+        const dim3 grid(static_cast<unsigned>(f.n_heads));
+        QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, attention_dsinks_kernel, grid, PACKED_THREADS,
+                                     PACKED_THREADS / WARP_LANES * sizeof(float), args));
+    }
     if (f.dst_dtype != QR_DTYPE_F32) { return run_on_tensor_cores(cuda, args, workspace, err); }
     float *delta = static_cast<float *>(workspace);
     QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, attention_delta_kernel,

@@ -145,8 +145,11 @@ __global__ void __launch_bounds__(forward_shape<DIM, form>::THREADS, forward_sha
     };
     float sums[M][DIM / 8][4] = {}, scores[M][KEYS / 8][4];
     running_softmax softmax[M];
+    /* A sink is a score that is seen first, without a value; its weight is the first lane's part. */
+    const float sink = a.sinks != NULL ? a.sinks[block.head] * PACKED_LOG2E : -INFINITY;
+    const float weight = sink > -INFINITY && column_of(0) == 0 ? 1.0F : 0.0F;
 #pragma unroll
-    for (int m = 0; m < M; m++) { softmax[m] = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}}; }
+    for (int m = 0; m < M; m++) { softmax[m] = {{sink, sink}, {weight, weight}}; }
     through_two_tiles(
         keys.n_tiles, [&](int i) { copy(k, operands.k, i); }, [&](int i) { copy(v, operands.v, i); },
         [&](int i) {

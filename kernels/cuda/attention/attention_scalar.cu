@@ -108,9 +108,11 @@ template <qr_kv_format format> __global__ void attention_kernel(qr_attention_arg
     }
     __syncthreads();
 
-    float joined_largest = s.largest[0], joined_total = 0.0F;
-    for (int w = 1; w < WARPS; w++) { joined_largest = fmaxf(joined_largest, s.largest[w]); }
+    const float sink = a.sinks != NULL ? a.sinks[head] : -INFINITY;
+    float joined_largest = sink, joined_total = 0.0F;
+    for (int w = 0; w < WARPS; w++) { joined_largest = fmaxf(joined_largest, s.largest[w]); }
     for (int w = 0; w < WARPS; w++) { joined_total += s.total[w] * expf(s.largest[w] - joined_largest); }
+    joined_total += expf(sink - joined_largest);
     for (int32_t j = static_cast<int32_t>(threadIdx.x); j < o.head_dim; j += THREADS) {
         float sum = 0.0F;
         for (int w = 0; w < WARPS; w++) { sum += s.sums[w * o.head_dim + j] * expf(s.largest[w] - joined_largest); }

@@ -33,20 +33,6 @@ struct row_tile {
     int32_t q_start;
 };
 
-/* The sequence with the largest number s whose n(s) is at most `index`; n grows, n(0) = 0. */
-template <typename F> static QR_DEVICE int32_t last_at_or_before(int32_t n_seqs, int32_t index, F n) {
-    int32_t low = 0, high = n_seqs - 1;
-    while (low < high) {
-        const int32_t middle = low + (high - low + 1) / 2;
-        if (n(middle) <= index) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    return low;
-}
-
 /* Tile `index` of n_rows rows each; tiles do not cross sequences. Those of sequence s begin at number (rows before s +
  * s · (n_rows − 1)) / n_rows: enough for what a sequence's last tile lacks, computed without reading the lengths of the
  * sequences before. Some indices name no tile: false then, and for sequences of the other part. */
@@ -107,6 +93,12 @@ static QR_DEVICE int64_t partial_at(const qr_attention_args &a, const attention_
                                     int32_t token, int32_t head, int32_t split) {
     const int32_t row = (tiling.part == PART_SINGLE_TOKENS ? seq : token) * a.n_heads + head;
     return static_cast<int64_t>(row) * tiling.n_slots + split % tiling.n_slots;
+}
+
+/* Adds the head's sink, if there are sinks, to a row's joined splits: what their sums are multiplied with then. */
+static QR_DEVICE float join_sink(const qr_attention_args &a, int32_t head, softmax_state &joined) {
+    if (a.sinks == NULL) { return 1.0F; }
+    return join_split(joined, softmax_state{a.sinks[head] * LOG2_E, 1.0F}).before;
 }
 
 #endif

@@ -336,15 +336,16 @@ template <typename shape> struct attention_warp {
         for (unsigned i = 0; i < 2; i++) {
             const query_row row = row_of(tile, lane_index() / 4 + 8 * i);
             const int64_t at = static_cast<int64_t>(row.token * a.n_heads + row.head) * a.layout.head_dim;
-            const float total = *joined.total(static_cast<int>(i));
+            softmax_state state_of_row = {*joined.largest(static_cast<int>(i)), *joined.total(static_cast<int>(i))};
+            const float factor = join_sink(a, row.head, state_of_row);
 #pragma unroll 4
             for (int s = 0; s < shape::SUM_TILES; s++) {
 #pragma unroll
                 for (int odd = 0; odd < 2; odd++) {
                     if (!row.stored || dim_of(s, odd) >= a.layout.head_dim) { continue; }
-                    store_from_f32(
-                        a.dst, a.dst_dtype, at + dim_of(s, odd),
-                        attention_value(*joined.sum(s, 2 * static_cast<int>(i) + odd), total, kv::WEIGHT_SCALE));
+                    store_from_f32(a.dst, a.dst_dtype, at + dim_of(s, odd),
+                                   attention_value(*joined.sum(s, 2 * static_cast<int>(i) + odd) * factor,
+                                                   state_of_row.total, kv::WEIGHT_SCALE));
                 }
             }
         }

@@ -3,20 +3,6 @@
 #ifndef QR_KERNELS_CUDA_BACKEND_UNSUPPORTED_H
 #define QR_KERNELS_CUDA_BACKEND_UNSUPPORTED_H
 
-#define QR_CUDA_UNSUPPORTED_OPS(X) \
-    X(route)                       \
-    X(expert_linear)               \
-    X(expert_bias)                 \
-    X(expert_sum)                  \
-    X(expert_lora)                 \
-    X(expert_lora_backward)        \
-    X(share_rows)                  \
-    X(share_rows_backward)         \
-    X(expert_linear_backward)      \
-    X(expert_share_backward)       \
-    X(expert_bias_backward)        \
-    X(clamped_gate)                \
-    X(clamped_gate_backward)       \
-    X(route_backward)
+#define QR_CUDA_UNSUPPORTED_OPS(X) /* none */
 
 #endif

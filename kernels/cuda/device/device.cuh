@@ -90,6 +90,20 @@ static inline dim3 blocks_for(int64_t n, unsigned n_threads) {
     return dim3(static_cast<unsigned>(qr_ceil_div(n, n_threads)));
 }
 
+/* The largest number s, below n_numbers, whose n(s) is at most `index`; n does not fall, n(0) = 0. */
+template <typename F> QR_DEVICE int32_t last_at_or_before(int32_t n_numbers, int32_t index, const F &n) {
+    int32_t low = 0, high = n_numbers - 1;
+    while (low < high) {
+        const int32_t middle = low + (high - low + 1) / 2;
+        if (n(middle) <= index) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}
+
 /* Reduces a value over a block, in every thread: over each warp by warp(value), over the warps in order by
  * combine(a, b). `scratch` is shared memory for one T a warp. All threads call it. */
 template <typename T, typename W, typename C>

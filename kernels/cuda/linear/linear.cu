@@ -1,37 +1,22 @@
-/* linear with x in F32. A warp has one output and up to 8 rows of x, lanes over the columns in steps of 32, and one
- * butterfly a row. The order of a sum follows from cols alone. linear_mma.cu, linear_tile.cu and linear_wgmma.cu have x
- * in 16 bits. */
+/* linear with x in F32, a warp for an output and 8 rows (linear.cuh). linear_mma.cu, linear_tile.cu and linear_wgmma.cu
+ * have x in 16 bits. */
 #include "kernels/cuda/linear/linear.cuh"
 #include "kernels/cuda/linear/ops_cublaslt.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / WARP_LANES, ROWS = 8 };
+enum { THREADS = 256, WARPS = THREADS / WARP_LANES };
 
 __global__ void linear_f32_kernel(qr_linear_args a, matrix w) {
     const int64_t o = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
-    const int64_t row = static_cast<int64_t>(blockIdx.y) * ROWS;
+    const int64_t row = static_cast<int64_t>(blockIdx.y) * LINEAR_F32_ROWS;
     if (o >= w.rows) { return; }
-    const float *x = static_cast<const float *>(a.x) + row * a.x_stride;
-    const int64_t n_rows = a.n_rows - row;
-    float sums[ROWS] = {};
-    for (int64_t c = lane_index(); c < w.cols; c += WARP_LANES) {
-        const float value = matrix_code(w, o * w.cols + c);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-            if (i < n_rows) { sums[i] = fmaf(value, x[i * a.x_stride + c], sums[i]); }
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
-        const float sum = warp_sum(sums[i]);
-        if (i < n_rows && lane_index() == 0) { store_linear(a, linear_output_of(a, w, o), row + i, o, sum); }
-    }
+    linear_f32_sums(a, w, linear_rows(), o, row);
 }
 
 static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err) {
     const matrix w = matrix_of(cuda, *args.weight);
     return linear_by_launches(args, [&](const qr_linear_args &part) {
         dim3 grid = blocks_for(w.rows, WARPS);
-        grid.y = static_cast<unsigned>(qr_ceil_div(part.n_rows, ROWS));
+        grid.y = static_cast<unsigned>(qr_ceil_div(part.n_rows, LINEAR_F32_ROWS));
         return QR_LAUNCH(cuda.device, err, linear_f32_kernel, grid, THREADS, 0, part, w);
     });
 }

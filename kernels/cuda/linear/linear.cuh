@@ -20,6 +20,12 @@ enum {
  * of NF4, 16 of INT8, 32 of BF16 and F16. */
 QR_DEVICE int64_t linear_segment_chunks(int64_t n_chunks) { return (n_chunks + LINEAR_SEGMENTS - 1) / LINEAR_SEGMENTS; }
 
+/* The rows of x that a block has: those of linear, one after the other. Row 0 is the first of y; tiles have n rows. */
+struct linear_rows {
+    QR_DEVICE int64_t first(int n, unsigned block) const { return int64_t{block} * n; }
+    QR_DEVICE int64_t of_x(int64_t row) const { return row; }
+};
+
 /* What a sum becomes on its way to column o of y: times the row's factor (INT8), plus the bias. */
 struct linear_output {
     float factor, bias;
@@ -54,6 +60,34 @@ QR_DEVICE void store_linear_tiles(const qr_linear_args &a, const matrix &w, int6
             const int64_t r = row + lane_index() % 4 * 2 + i / 2 * 8 + i % 2;
             if (r < a.n_rows) { store_linear(a, out, r, o, sums[i / 2][high * 2 + i % 2]); }
         }
+    }
+}
+
+enum { LINEAR_F32_ROWS = 8 };
+
+/* x in F32: output o of rows [row, row + 8), lanes over the columns in steps of 32, and one butterfly a row. The order
+ * of a sum follows from cols alone. */
+template <class rows_type>
+QR_DEVICE void linear_f32_sums(const qr_linear_args &a, const matrix &w, const rows_type &rows, int64_t o,
+                               int64_t row) {
+    const float *x[LINEAR_F32_ROWS];
+    const int64_t n_rows = a.n_rows - row;
+    float sums[LINEAR_F32_ROWS] = {};
+#pragma unroll
+    for (int i = 0; i < LINEAR_F32_ROWS; i++) {
+        x[i] = static_cast<const float *>(a.x) + (i < n_rows ? rows.of_x(row + i) * a.x_stride : 0);
+    }
+    for (int64_t c = lane_index(); c < w.cols; c += WARP_LANES) {
+        const float value = matrix_code(w, o * w.cols + c);
+#pragma unroll
+        for (int i = 0; i < LINEAR_F32_ROWS; i++) {
+            if (i < n_rows) { sums[i] = fmaf(value, x[i][c], sums[i]); }
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < LINEAR_F32_ROWS; i++) {
+        const float sum = warp_sum(sums[i]);
+        if (i < n_rows && lane_index() == 0) { store_linear(a, linear_output_of(a, w, o), row + i, o, sum); }
     }
 }
 

@@ -12,7 +12,7 @@ __global__ void head_gate_backward_kernel(qr_head_gate_backward_args a) {
         load_vec4(dy, a.dy + i * f.dim, j, f.dim, false);
         for (int k = 0; k < VEC4; k++) {
             const float x = j + k < f.dim ? load_as_f32(f.x, f.dtype, i * f.dim + j + k) : 0.0F;
-            const float open = delta_sigmoid(gate[k]), shut = delta_sigmoid(-gate[k]);
+            const float open = sigmoid(gate[k]), shut = sigmoid(-gate[k]);
             dgate[k] = dy[k] * x * open * shut;
             dy[k] = dy[k] * open;
         }

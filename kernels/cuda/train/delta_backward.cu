@@ -125,10 +125,9 @@ QR_DEVICE void gates_backward(delta_task &task, const delta_token &in, int64_t t
     if (lane_index() > 0) { return; }
     for (int32_t i = 0; i < f.key_dim; i++) { ddecay += task.s.ddecay[i]; }
     const float x = f.a[token * f.ab_stride + task.head] + f.dt_bias[task.head];
-    const float dsoftplus = -expf(f.a_log[task.head]) * in.decay * ddecay, da = dsoftplus * delta_sigmoid(x);
+    const float dsoftplus = -expf(f.a_log[task.head]) * in.decay * ddecay, da = dsoftplus * sigmoid(x);
     args.da[token * args.dab_stride + task.head] = da;
-    args.db[token * args.dab_stride + task.head] =
-        dbeta * in.beta * delta_sigmoid(-f.b[token * f.ab_stride + task.head]);
+    args.db[token * args.dab_stride + task.head] = dbeta * in.beta * sigmoid(-f.b[token * f.ab_stride + task.head]);
     task.da_log += dsoftplus * delta_softplus(x);
     task.ddt_bias += da;
 }

@@ -1,4 +1,5 @@
-/* activation_backward, gate_backward, dropout, round_act and store_weight: a thread for four elements. */
+/* activation_backward, gate_backward, clamped_gate_backward, dropout, round_act and store_weight: a thread for four
+ * elements. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/vec4.cuh"
@@ -25,6 +26,26 @@ __global__ void gate_backward_kernel(qr_gate_backward_args a, bool aligned) {
         }
         store_vec4(a.dg + row * a.dgu_stride, j, a.dim, aligned, u);
         store_vec4(a.du + row * a.dgu_stride, j, a.dim, aligned, dy);
+    });
+}
+
+/* What x · (1 − sigmoid(x)) loses beyond 128 is nothing, and an infinite x must not make it NaN. */
+__global__ void clamped_gate_backward_kernel(qr_clamped_gate_backward_args a, bool aligned) {
+    const qr_clamped_gate_args &f = a.forward;
+    for_each_vec4(f.n_rows, f.dim, [&](int64_t row, int64_t j) {
+        float g[VEC4], u[VEC4], dy[VEC4];
+        load_vec4(g, f.g + row * f.stride, j, f.dim, aligned);
+        load_vec4(u, f.u + row * f.stride, j, f.dim, aligned);
+        load_vec4(dy, a.dy + row * f.dim, j, f.dim, aligned);
+        for (int k = 0; k < VEC4; k++) {
+            const float held = at_most(g[k], f.limit), x = f.alpha * held, open = sigmoid(x);
+            const float slope = open * (1.0F + held_to(x, 128.0F) * sigmoid(-x));
+            const float to_g = g[k] > f.limit ? 0.0F : dy[k] * (held_to(u[k], f.limit) + 1.0F) * slope;
+            dy[k] = fabsf(u[k]) > f.limit ? 0.0F : dy[k] * (held * open);
+            g[k] = to_g;
+        }
+        store_vec4(a.dg + row * a.dgu_stride, j, f.dim, aligned, g);
+        store_vec4(a.du + row * a.dgu_stride, j, f.dim, aligned, dy);
     });
 }
 
@@ -95,6 +116,14 @@ static qrun_status run_gate_backward(qr_cuda_backend &cuda, const qr_gate_backwa
     return QR_LAUNCH_VEC4(cuda.device, err, gate_backward_kernel, args.n_rows, args.dim, args, aligned);
 }
 
+static qrun_status run_clamped_gate_backward(qr_cuda_backend &cuda, const qr_clamped_gate_backward_args &args, void *,
+                                             qr_error *err) {
+    const qr_clamped_gate_args &f = args.forward;
+    const bool aligned = vec4_aligned(f.g, f.stride) && vec4_aligned(f.u, f.stride) && vec4_aligned(args.dy, f.dim) &&
+                         vec4_aligned(args.dg, args.dgu_stride) && vec4_aligned(args.du, args.dgu_stride);
+    return QR_LAUNCH_VEC4(cuda.device, err, clamped_gate_backward_kernel, f.n_rows, f.dim, args, aligned);
+}
+
 static qrun_status run_dropout(qr_cuda_backend &cuda, const qr_dropout_args &args, void *, qr_error *err) {
     const double p = static_cast<double>(args.p);
     return QR_LAUNCH_VEC4(cuda.device, err, dropout_kernel, args.n_rows, args.dim, args,
@@ -119,6 +148,7 @@ static qrun_status run_store_weight(qr_cuda_backend &cuda, const qr_store_weight
 
 QR_CUDA_OP(activation_backward, no_workspace<qr_activation_backward_args>, run_activation_backward)
 QR_CUDA_OP(gate_backward, no_workspace<qr_gate_backward_args>, run_gate_backward)
+QR_CUDA_OP(clamped_gate_backward, no_workspace<qr_clamped_gate_backward_args>, run_clamped_gate_backward)
 QR_CUDA_OP(dropout, no_workspace<qr_dropout_args>, run_dropout)
 QR_CUDA_OP(round_act, no_workspace<qr_round_act_args>, run_round_act)
 QR_CUDA_OP(store_weight, no_workspace<qr_store_weight_args>, run_store_weight)

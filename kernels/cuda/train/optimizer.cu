@@ -4,21 +4,22 @@
 
 enum { THREADS = 256, STATES = 256, WARPS = STATES / WARP_LANES };
 
-/* p = p · decay − step_size · m / (sqrt(v / v_correction) + eps). The factors hold the step's bias corrections; the
- * host computes them in F64. */
+/* p = p · decay − step_size · m / (sqrt(v) · root_scale + eps). The factors hold the step's bias corrections; the host
+ * computes them in F64. Rounded and fused as in kernels/cpu/train/optimizer.c: gradients in host memory are updated
+ * from there, and the result is the same to the bit. */
 struct adamw_factors {
-    float decay, step_size, v_correction;
+    float add_m, add_v, decay, step_size, root_scale;
 };
 
 __global__ void adamw_kernel(qr_adamw_args a, adamw_factors f) {
     const int64_t i = global_thread();
     if (i >= a.n) { return; }
     const float g = a.g[i] * a.grad_scale;
-    const float m = a.beta1 * a.m[i] + (1.0F - a.beta1) * g;
-    const float v = a.beta2 * a.v[i] + (1.0F - a.beta2) * g * g;
+    const float m = fmaf(a.beta1, a.m[i], f.add_m * g);
+    const float v = fmaf(a.beta2, a.v[i], f.add_v * g * g);
     a.m[i] = m;
     a.v[i] = v;
-    a.p[i] = a.p[i] * f.decay - f.step_size * m / (sqrtf(v / f.v_correction) + a.eps);
+    a.p[i] = fmaf(m / fmaf(sqrtf(v), f.root_scale, a.eps), -f.step_size, a.p[i] * f.decay);
 }
 
 /* bitsandbytes' factors of an update (kernels/ref/optimizer.c): p += step_size · m / (sqrt(v) + eps), all of it F32. */
@@ -102,10 +103,13 @@ static qrun_status run_adamw(qr_cuda_backend &cuda, const qr_adamw_args &args, v
                          bnb_factors_of(args.lr, args.beta1, args.beta2, args.eps, args.step));
     }
     const double lr = static_cast<double>(args.lr), step = static_cast<double>(args.step);
+    const double beta1 = static_cast<double>(args.beta1), beta2 = static_cast<double>(args.beta2);
     const adamw_factors factors = {
+        static_cast<float>(1.0 - beta1),
+        static_cast<float>(1.0 - beta2),
         static_cast<float>(1.0 - lr * static_cast<double>(args.weight_decay)),
-        static_cast<float>(lr / (1.0 - pow(static_cast<double>(args.beta1), step))),
-        static_cast<float>(1.0 - pow(static_cast<double>(args.beta2), step)),
+        static_cast<float>(lr / (1.0 - pow(beta1, step))),
+        static_cast<float>(1.0 / sqrt(1.0 - pow(beta2, step))),
     };
     return QR_LAUNCH(cuda.device, err, adamw_kernel, blocks_for(args.n, THREADS), THREADS, 0, args, factors);
 }

@@ -447,7 +447,6 @@ static void check_sinks(qr_kv_layout layout, int32_t group, int32_t window, floa
     float *sinks = op_normals(data.c.n_heads, 98, 4.0);
     data.c.sinks = sinks;
     op_case c = {.n_rows = n_tokens, .row = row, .exec = exec_attention, .data = &data.c, .bound = bound};
-    c.not_on_cuda = true;
     snprintf(c.label, sizeof c.label, "attention with sinks, kv %s, %d x %d heads of %d, window %d, softcap %g",
              kv_names[layout.format], layout.n_kv_heads, group, layout.head_dim, window, (double)softcap);
     for (qr_dtype dtype = 0; dtype < 32; dtype++) {
@@ -455,17 +454,6 @@ static void check_sinks(qr_kv_layout layout, int32_t group, int32_t window, floa
         attention_bound(&data.c, dtype, bound);
         op_check_case(&c, dtype);
     }
-    const qr_attention_args refused = {.layout = layout,
-                                       .dst_dtype = QR_DTYPE_BF16,
-                                       .n_tokens = 1,
-                                       .q_stride = row,
-                                       .n_heads = data.c.n_heads,
-                                       .n_seqs = 1,
-                                       .table_stride = 1,
-                                       .page_stride_bytes = qr_kv_layer_bytes(&layout),
-                                       .scale = 1.0F,
-                                       .sinks = sinks};
-    op_check_refused(QR_OP_attention, &refused, "sinks are not in the cuda backend yet");
     qr_free(sinks);
     qr_free(bound);
     free_data(&data);

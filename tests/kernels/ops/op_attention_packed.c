@@ -220,7 +220,6 @@ static void check_forward_into(const packed_case *c, const char *label, qr_dtype
         }
     }
     op_case whole = {.n_rows = N_SEQS, .row = MAX_TOKENS * token_row, .exec = exec_packed, .data = c, .bound = bound};
-    whole.not_on_cuda = c->sinks != NULL;
     snprintf(whole.label, sizeof whole.label, "attention_packed %s", label);
     op_check_case(&whole, dst_dtype);
     qr_free(bound);
@@ -371,13 +370,7 @@ static void dsinks_bound(const packed_case *c, double *bound) {
 static void check_dsinks(const packed_case *c, const char *label) {
     double *bound = op_doubles(c->n_heads);
     dsinks_bound(c, bound);
-    op_case sums = {.n_rows = 1,
-                    .row = c->n_heads,
-                    .exec = exec_dsinks,
-                    .data = c,
-                    .bound = bound,
-                    .whole = true,
-                    .not_on_cuda = true};
+    op_case sums = {.n_rows = 1, .row = c->n_heads, .exec = exec_dsinks, .data = c, .bound = bound, .whole = true};
     snprintf(sums.label, sizeof sums.label, "attention_packed_backward of sinks, %s", label);
     op_check_case(&sums, QR_DTYPE_F32);
     qr_free(bound);
@@ -394,7 +387,6 @@ static void check_backward(const packed_case *c, const char *label) {
     op_case whole = {
         .n_rows = N_SEQS, .row = MAX_TOKENS * qkv_row(c), .exec = exec_packed_backward, .data = c, .bound = bound};
     snprintf(whole.label, sizeof whole.label, "attention_packed_backward %s", label);
-    whole.not_on_cuda = c->sinks != NULL;
     op_check_case(&whole, QR_DTYPE_F32);
     qr_free(bound);
     if (c->sinks != NULL) { check_dsinks(c, label); }

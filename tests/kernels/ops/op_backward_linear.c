@@ -200,18 +200,22 @@ static void weight_bound(const weight_case *c, double *bound) {
     }
 }
 
-/* Micro-batches one after the other are one batch, to the bit. Of the CPU kernels: ref rounds once a call. */
-static void check_micro_batches(const weight_case *whole, const char *label) {
-    const size_t n = (size_t)(whole->in * whole->out), n_first = (size_t)whole->n_tokens / 3;
+/* Micro-batches one after the other are one batch, to the bit. Of the CPU kernels: ref rounds once a call. Matrix tiles
+ * take 32 tokens at a time. */
+static void check_micro_batches(const weight_case *whole, const char *label, bool on_tiles) {
+    const int64_t third = whole->n_tokens / 3, n_first = on_tiles ? third / 32 * 32 : third;
+    if (n_first == 0) { return; }
+    const size_t n = (size_t)(whole->in * whole->out);
     float *one = qr_alloc(n * F32_BYTES), *two = qr_alloc(n * F32_BYTES);
     weight_case first = *whole, second = *whole;
     first.dbias = second.dbias = NULL;
-    first.n_tokens = (int64_t)n_first;
+    first.n_tokens = n_first;
     second.n_tokens -= first.n_tokens;
     second.x = x_of(whole->x, whole->x_dtype, first.n_tokens * (whole->in + X_GAP));
     second.dy += first.n_tokens * (whole->out + DY_GAP);
     for (int d = 1; d < op_everything.n_devices; d++) {
         op_run run = {.backend = op_everything.devices[d].backends[d % 2], .label = label};
+        if ((strncmp(run.backend->isa, "amx", 3) == 0) != on_tiles) { continue; }
         weight_case all = *whole;
         all.dbias = NULL;
         memcpy(one, whole->dw, n * F32_BYTES);
@@ -244,7 +248,8 @@ static void check_weight(int64_t n_tokens, int64_t in, int64_t out, qr_dtype x_d
              qr_dtype_name(x_dtype), (long long)n_tokens, bias ? " bias" : "");
     weight_bound(&data, bound);
     op_check_case(&c, QR_DTYPE_F32);
-    if (n_tokens >= 3) { check_micro_batches(&data, c.label); }
+    check_micro_batches(&data, c.label, false);
+    check_micro_batches(&data, c.label, true);
     qr_free(x);
     qr_free(dy);
     qr_free(dw);

@@ -44,19 +44,19 @@ static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_ro
                                       .rank = c->rank[i],
                                       .scale = LORA_SCALE};
     }
-    const qr_expert_lora_args args = {.factors = op_input(run, factors, sizeof factors),
-                                      .row_adapter =
-                                          op_input(run, c->row_adapter + first, (size_t)n_rows * sizeof(int32_t)),
-                                      .routing = put_routing(run, chosen, &r),
-                                      .x = put_rows(run, chosen, c->x, c->dtype, c->gathers, &r, first, stride, slots),
-                                      .x_dtype = c->dtype,
-                                      .y = op_output(run, initial, r.n_slots, out_bytes, out_bytes + GAP * F32_BYTES),
-                                      .in = c->in,
-                                      .out = c->out,
-                                      .x_stride = stride,
-                                      .y_stride = c->out + GAP,
-                                      .n_adapters = N_ADAPTERS,
-                                      .gathers = c->gathers};
+    const qr_expert_lora_args args = {
+        .factors = op_input(run, factors, sizeof factors),
+        .row_adapter = op_input(run, c->row_adapter + first, (size_t)n_rows * sizeof(int32_t)),
+        .routing = put_routing(run, chosen, &r),
+        .x = put_rows(run, chosen, c->x, c->dtype, c->gathers, &r, first, stride, GAP, slots),
+        .x_dtype = c->dtype,
+        .y = op_output(run, initial, r.n_slots, out_bytes, out_bytes + GAP * F32_BYTES),
+        .in = c->in,
+        .out = c->out,
+        .x_stride = stride,
+        .y_stride = c->out + GAP,
+        .n_adapters = N_ADAPTERS,
+        .gathers = c->gathers};
     op_call(run, QR_OP_expert_lora, &args);
     op_read(run, args.y, result);
     by_pairs(&r, result, out_bytes, out);
@@ -87,7 +87,7 @@ static void exec_lora_backward(op_run *run, const void *data, int64_t first, int
         .da = op_output(run, c->da, 1, (size_t)n_a * F32_BYTES, (size_t)n_a * F32_BYTES),
         .db = op_output(run, c->db, 1, (size_t)n_b * F32_BYTES, (size_t)n_b * F32_BYTES),
         .routing = put_routing(run, chosen, &r),
-        .x = put_rows(run, chosen, c->x, c->dtype, c->gathers, &r, first, stride, slots),
+        .x = put_rows(run, chosen, c->x, c->dtype, c->gathers, &r, first, stride, GAP, slots),
         .x_dtype = c->dtype,
         .dy = op_input(run, c->shares ? c->dy : dy, dy_bytes),
         .dx = op_output(run, dx, r.n_slots, in_bytes, in_bytes + GAP * F32_BYTES),

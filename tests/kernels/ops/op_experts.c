@@ -123,7 +123,8 @@ typedef struct matrices_case {
     op_weight **weights; /* [n_experts] */
     const choices *choices;
     qr_dtype dtype;
-    const void *x; /* [n_rows or pairs, width + GAP]: x, or dy */
+    const void *x; /* [n_rows or pairs, width + gap]: x, or dy */
+    int64_t gap;
     bool gathers;
     const float *dx; /* [pairs, in]: what is accumulated onto; NULL: nothing */
     bool backward;
@@ -138,7 +139,7 @@ static int64_t width_of(const matrices_case *c, bool of_result) {
 static void exec_matrices(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
     (void)dtype;
     const matrices_case *c = data;
-    const int64_t stride = width_of(c, false) + GAP, width = width_of(c, true);
+    const int64_t stride = width_of(c, false) + c->gap, width = width_of(c, true);
     const size_t out_bytes = (size_t)width * F32_BYTES;
     const host_routing r = routing_of(c->choices, first, n_rows);
     unsigned char *slots = qr_alloc((size_t)(r.n_slots * stride) * sizeof(float));
@@ -147,7 +148,7 @@ static void exec_matrices(op_run *run, const void *data, int64_t first, int64_t 
     qr_weight weights[MOST_EXPERTS];
     put_weights(run, c->weights, c->choices->n_experts, weights);
     const qr_routing routing = put_routing(run, c->choices, &r);
-    const void *x = put_rows(run, c->choices, c->x, c->dtype, c->gathers, &r, first, stride, slots);
+    const void *x = put_rows(run, c->choices, c->x, c->dtype, c->gathers, &r, first, stride, c->gap, slots);
     float *y = op_output(run, c->dx != NULL ? initial : NULL, r.n_slots, out_bytes, out_bytes + GAP * F32_BYTES);
     const qr_expert_linear_args forward = {.weights = weights,
                                            .routing = routing,
@@ -186,7 +187,7 @@ static void matrices_bound(const matrices_case *c, double *bound) {
             double sum = 0.0;
             for (int64_t k = 0; k < in; k++) {
                 const float value = c->backward ? w[k * cols + o] : w[o * cols + k];
-                sum += fabs(op_from_dtype(c->x, c->dtype, row * (in + GAP) + k) * (double)value);
+                sum += fabs(op_from_dtype(c->x, c->dtype, row * (in + c->gap) + k) * (double)value);
             }
             sum *= c->dtype != QR_DTYPE_F32 ? 1.0 + 0x1p-8 : 1.0;
             if (c->dx != NULL) { sum += fabs((double)c->dx[pair * out + o]); }
@@ -202,7 +203,7 @@ typedef struct matrices_shape {
     qr_dtype dtype;
     int64_t n_rows;
     int32_t n_experts, top_k;
-    bool gathers;
+    bool gathers, whole; /* `whole`: rows of x follow each other, and begin at 16 bytes where they can */
 } matrices_shape;
 
 static void check_matrices(const matrices_shape *s, bool backward, bool accumulate) {
@@ -216,8 +217,9 @@ static void check_matrices(const matrices_shape *s, bool backward, bool accumula
     }
     matrices_case data = {
         .weights = weights, .choices = &chosen, .dtype = s->dtype, .gathers = s->gathers, .backward = backward};
+    data.gap = s->whole ? 0 : GAP;
     const int64_t width = width_of(&data, true),
-                  n_x = (s->gathers ? s->n_rows : n_pairs) * (width_of(&data, false) + GAP);
+                  n_x = (s->gathers ? s->n_rows : n_pairs) * (width_of(&data, false) + data.gap);
     float *x = op_normals(n_x, stream + 1, 1.0), *dx = op_normals(n_pairs * width, stream + 2, 1.0);
     void *typed = op_to_dtype(x, n_x, s->dtype);
     double *bound = op_doubles(n_pairs * width);
@@ -239,22 +241,90 @@ static void check_matrices(const matrices_shape *s, bool backward, bool accumula
 
 /* One token, few, and more than a tile, in every format; matrices of odd sizes and of those that kernels like. */
 static const matrices_shape shapes[] = {
-    {QR_WEIGHT_F32, 0, 17, 33, QR_DTYPE_F32, 1, 7, 3, true},
-    {QR_WEIGHT_F32, 0, 70, 64, QR_DTYPE_F32, 23, 7, 3, false},
-    {QR_WEIGHT_BF16, 0, 36, 48, QR_DTYPE_BF16, 33, 7, 3, true},
-    {QR_WEIGHT_BF16, 0, 130, 31, QR_DTYPE_BF16, 9, 13, 4, false},
-    {QR_WEIGHT_BF16, 0, 20, 64, QR_DTYPE_F16, 5, 7, 3, true},
-    {QR_WEIGHT_INT8, 0, 48, 36, QR_DTYPE_F32, 19, 7, 3, true},
-    {QR_WEIGHT_INT8, 0, 65, 64, QR_DTYPE_BF16, 70, 5, 2, true},
-    {QR_WEIGHT_NF4, 64, 48, 36, QR_DTYPE_F32, 6, 7, 3, false},
-    {QR_WEIGHT_NF4, 64, 33, 128, QR_DTYPE_BF16, 40, 7, 3, true},
-    {QR_WEIGHT_NF4_DQ, 64, 64, 192, QR_DTYPE_BF16, 1, 7, 3, true},
-    {QR_WEIGHT_NF4_DQ, 64, 70, 64, QR_DTYPE_BF16, 150, 3, 1, true},
-    {QR_WEIGHT_NF4_DQ, 64, 17, 64, QR_DTYPE_F16, 12, 13, 4, false},
+    {QR_WEIGHT_F32, 0, 17, 33, QR_DTYPE_F32, 1, 7, 3, true, false},
+    {QR_WEIGHT_F32, 0, 70, 64, QR_DTYPE_F32, 23, 7, 3, false, false},
+    {QR_WEIGHT_BF16, 0, 36, 48, QR_DTYPE_BF16, 33, 7, 3, true, false},
+    {QR_WEIGHT_BF16, 0, 130, 31, QR_DTYPE_BF16, 9, 13, 4, false, false},
+    {QR_WEIGHT_BF16, 0, 20, 64, QR_DTYPE_F16, 5, 7, 3, true, false},
+    {QR_WEIGHT_INT8, 0, 48, 36, QR_DTYPE_F32, 19, 7, 3, true, false},
+    {QR_WEIGHT_INT8, 0, 65, 64, QR_DTYPE_BF16, 70, 5, 2, true, false},
+    {QR_WEIGHT_NF4, 64, 48, 36, QR_DTYPE_F32, 6, 7, 3, false, false},
+    {QR_WEIGHT_NF4, 64, 33, 128, QR_DTYPE_BF16, 40, 7, 3, true, false},
+    {QR_WEIGHT_NF4_DQ, 64, 64, 192, QR_DTYPE_BF16, 1, 7, 3, true, false},
+    {QR_WEIGHT_NF4_DQ, 64, 70, 64, QR_DTYPE_BF16, 150, 3, 1, true, false},
+    {QR_WEIGHT_NF4_DQ, 64, 17, 64, QR_DTYPE_F16, 12, 13, 4, false, false},
+    {QR_WEIGHT_NF4_DQ, 64, 64, 192, QR_DTYPE_BF16, 1, 7, 3, true, true},
+    {QR_WEIGHT_NF4, 64, 72, 576, QR_DTYPE_BF16, 120, 5, 3, true, true},
+    {QR_WEIGHT_NF4_DQ, 64, 136, 64, QR_DTYPE_F16, 90, 13, 3, false, true},
+    {QR_WEIGHT_INT8, 0, 40, 128, QR_DTYPE_BF16, 100, 7, 3, true, true},
+    {QR_WEIGHT_BF16, 0, 64, 128, QR_DTYPE_BF16, 67, 13, 4, false, true},
+    {QR_WEIGHT_F16, 0, 64, 64, QR_DTYPE_F16, 150, 3, 2, true, true},
 };
+
+/* What linear gives row 0, …, n_rows − 1 of x with an expert's matrix: y [n_rows, out]. */
+static void run_linear(qr_backend *backend, const matrices_case *c, int32_t expert, float *y) {
+    op_run run = {.backend = backend, .label = "linear"};
+    qr_error err = {0};
+    op_weight *weight = c->weights[expert];
+    const int64_t in = weight->desc.cols, n_rows = c->choices->n_rows;
+    const size_t n_bytes = backend->weight_bytes(backend, &weight->desc),
+                 row_bytes = (size_t)weight->desc.rows * F32_BYTES;
+    qr_weight matrix;
+    void *memory = op_output(&run, NULL, 1, n_bytes, n_bytes);
+    CHECK_MSG(op_weight_put(backend, weight, memory, &matrix, &err), "%s", err.message);
+    const qr_linear_args args = {.weight = &matrix,
+                                 .x = op_input(&run, c->x, (size_t)(n_rows * in) * qr_dtype_bytes(c->dtype)),
+                                 .x_dtype = c->dtype,
+                                 .y = op_output(&run, NULL, n_rows, row_bytes, row_bytes),
+                                 .n_rows = n_rows,
+                                 .x_stride = in,
+                                 .y_stride = weight->desc.rows};
+    op_call(&run, QR_OP_linear, &args);
+    op_read(&run, args.y, y);
+    op_run_end(&run);
+}
+
+/* A slot has the bits of linear's row. */
+static void check_bits_of_linear(const matrices_shape *s) {
+    const choices chosen = choose(s->n_rows, s->n_experts, s->top_k, 5);
+    op_weight *weights[MOST_EXPERTS];
+    for (int32_t e = 0; e < s->n_experts; e++) {
+        const qr_weight_desc desc = {.format = s->format, .block = s->block, .rows = s->rows, .cols = s->cols};
+        weights[e] = op_weight_create(desc, 200 + (uint64_t)e);
+    }
+    float *x = op_normals(s->n_rows * s->cols, 6, 1.0);
+    void *typed = op_to_dtype(x, s->n_rows * s->cols, s->dtype);
+    const matrices_case c = {.weights = weights, .choices = &chosen, .dtype = s->dtype, .x = typed, .gathers = true};
+    const int64_t n_out = s->n_rows * s->rows;
+    float *slots = qr_alloc((size_t)(n_out * s->top_k) * sizeof *slots), *rows = qr_alloc((size_t)n_out * sizeof *rows);
+    for (int d = 0; d < op_everything.n_devices; d++) {
+        const op_device *device = &op_everything.devices[d];
+        op_run run = {.backend = device->backends[0], .label = "expert_linear"};
+        exec_matrices(&run, &c, 0, s->n_rows, QR_DTYPE_F32, slots);
+        int64_t n_other = 0;
+        for (int32_t e = 0; e < s->n_experts; e++) {
+            run_linear(device->backends[0], &c, e, rows);
+            for (int64_t pair = 0; pair < s->n_rows * s->top_k; pair++) {
+                const float *row = rows + pair / s->top_k * s->rows;
+                n_other +=
+                    chosen.expert[pair] == e && memcmp(slots + pair * s->rows, row, (size_t)s->rows * sizeof *row) != 0;
+            }
+        }
+        CHECK_MSG(n_other == 0, "%s: %s x %s: %lld slots have other bits than linear gives their rows", device->label,
+                  qr_weight_format_name(s->format), qr_dtype_name(s->dtype), (long long)n_other);
+    }
+    for (int32_t e = 0; e < s->n_experts; e++) { op_weight_destroy(weights[e]); }
+    qr_free(x);
+    qr_free(typed);
+    qr_free(slots);
+    qr_free(rows);
+}
 
 void test_op_expert_linear(void) {
     for (size_t i = 0; i < QR_COUNT_OF(shapes); i++) { check_matrices(&shapes[i], false, false); }
+    for (size_t i = 0; i < QR_COUNT_OF(shapes); i++) {
+        if (shapes[i].gathers) { check_bits_of_linear(&shapes[i]); }
+    }
 }
 
 void test_op_expert_linear_backward(void) {

@@ -355,18 +355,6 @@ static void check_rows_alone(const op_case *c, const op_device *device, const vo
     }
 }
 
-bool op_device_is_cuda(const op_device *device) { return device->backends[0]->memory_info != NULL; }
-
-void op_check_refused(qr_op op, const void *args, const char *words) {
-    for (int d = 0; d < op_everything.n_devices; d++) {
-        const qr_backend *backend = op_everything.devices[d].backends[0];
-        qr_error err = {0};
-        if (!op_device_is_cuda(&op_everything.devices[d])) { continue; }
-        CHECK(!backend->ops[op].supports(backend, args, &err));
-        CHECK_MSG(strstr(err.message, words) != NULL, "%s: message is \"%s\"", backend->isa, err.message);
-    }
-}
-
 /* The backend of a device that computes the whole case first: under a sanitizer the one with two threads, alone. What
  * it looks for is in every call, and the bits of one thread and two are compared without it. */
 enum { WHOLE = CHECK_SANITIZED ? 1 : 0 };
@@ -379,7 +367,6 @@ void op_check_case(const op_case *c, qr_dtype dtype) {
     check_zeros_would_fail(c, ref);
     for (int d = 0; d < op_everything.n_devices; d++) {
         const op_device *device = &op_everything.devices[d];
-        if (c->not_on_cuda && op_device_is_cuda(device)) { continue; }
         execute(c, device->backends[WHOLE], 0, c->n_rows, dtype, one);
         compare_with_ref(c, device->label, ref, one, dtype);
         if (d == 0) { memcpy(first, one, n_bytes); }

@@ -103,13 +103,9 @@ typedef struct op_case {
     const double *bound; /* [n_rows, row], absolute, before rounding to dtype; NULL: bit-equal */
     bool whole; /* sums over rows: exec is called for all of them alone, and rows and row only say how much comes out */
     bool same_everywhere; /* all devices give the same bits */
-    bool not_on_cuda;     /* its backend refuses it: op_check_refused */
 } op_case;
 
 void op_check_case(const op_case *c, qr_dtype dtype);
-bool op_device_is_cuda(const op_device *device);
-/* That CUDA backends refuse these arguments, with a message that contains `words`. Nothing is read through them. */
-void op_check_refused(qr_op op, const void *args, const char *words);
 
 /* Elements between rows of `row` elements: 4 where that leaves every row at 16 bytes, for half the rows that it could,
  * and 3 for the others. */

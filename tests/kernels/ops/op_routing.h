@@ -87,10 +87,10 @@ static inline void by_slots(const host_routing *r, const void *pairs, size_t row
     }
 }
 
-/* Input rows, `stride` elements apart with GAP between them, as an op takes them: of tokens, or of slots. */
+/* Input rows, `stride` elements apart with a gap between them, as an op takes them: of tokens, or of slots. */
 static inline void *put_rows(op_run *run, const choices *c, const void *x, qr_dtype dtype, bool gathers,
-                             const host_routing *r, int64_t first, int64_t stride, unsigned char *slots) {
-    const size_t row_bytes = (size_t)stride * qr_dtype_bytes(dtype), gap_bytes = (size_t)GAP * qr_dtype_bytes(dtype);
+                             const host_routing *r, int64_t first, int64_t stride, int64_t gap, unsigned char *slots) {
+    const size_t row_bytes = (size_t)stride * qr_dtype_bytes(dtype), gap_bytes = (size_t)gap * qr_dtype_bytes(dtype);
     const int64_t n_rows = r->n_slots / c->top_k;
     if (gathers) {
         return op_input(run, (const unsigned char *)x + (size_t)first * row_bytes,

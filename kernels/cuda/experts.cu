@@ -1,0 +1,66 @@
+/* The ops of experts that are no product: sums of a token's experts, biases, and the share of an expert that every
+ * token goes to. A thread has four elements. */
+#include "kernels/cuda/experts.cuh"
+
+__global__ void expert_sum_kernel(qr_expert_sum_args a, bool aligned) {
+    await_previous();
+    admit_next();
+    const qr_routing &r = a.routing;
+    for_each_vec4(r.n_rows, a.dim, [&](int64_t row, int64_t j) {
+        float sums[VEC4] = {}, x[VEC4];
+        for (int32_t k = 0; k < r.top_k; k++) {
+            const int64_t slot = r.slot[row * r.top_k + k];
+            const float share = a.by_share ? r.share[slot] : 1.0F;
+            load_vec4(x, a.src + slot * a.dim, j, a.dim, aligned);
+            for (int i = 0; i < VEC4; i++) { sums[i] = fmaf(x[i], share, sums[i]); }
+        }
+        if (a.accumulate) {
+            load_vec4(x, a.dst + row * a.dim, j, a.dim, aligned);
+            for (int i = 0; i < VEC4; i++) { sums[i] = x[i] + sums[i]; }
+        }
+        store_vec4(a.dst + row * a.dim, j, a.dim, aligned, sums);
+    });
+}
+
+__global__ void expert_bias_kernel(qr_expert_bias_args a, int64_t n_slots, bool aligned) {
+    await_previous();
+    admit_next();
+    for_each_vec4(n_slots, a.dim, [&](int64_t slot, int64_t j) {
+        float y[VEC4], bias[VEC4];
+        load_vec4(y, a.y + slot * a.y_stride, j, a.dim, aligned);
+        load_vec4(bias, a.bias + expert_of_slot(a.routing, slot) * a.dim, j, a.dim, aligned);
+        for (int i = 0; i < VEC4; i++) { y[i] += bias[i]; }
+        store_vec4(a.y + slot * a.y_stride, j, a.dim, aligned, y);
+    });
+}
+
+__global__ void share_rows_kernel(qr_share_rows_args a) {
+    await_previous();
+    admit_next();
+    for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
+        const float share = static_cast<float>(share_of_gate(a.g[row]));
+        for (int64_t i = j; i < j + VEC4 && i < a.dim; i++) {
+            const float x = load_as_f32(a.x, a.x_dtype, row * a.dim + i);
+            store_from_f32(a.x, a.x_dtype, row * a.dim + i, x * share);
+        }
+    });
+}
+
+static qrun_status run_expert_sum(qr_cuda_backend &cuda, const qr_expert_sum_args &args, void *, qr_error *err) {
+    const bool aligned = vec4_aligned(args.src, args.dim) && vec4_aligned(args.dst, args.dim);
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, expert_sum_kernel, args.routing.n_rows, args.dim, args, aligned);
+}
+
+static qrun_status run_expert_bias(qr_cuda_backend &cuda, const qr_expert_bias_args &args, void *, qr_error *err) {
+    const int64_t n_slots = qr_routing_slots(&args.routing);
+    const bool aligned = vec4_aligned(args.bias, args.dim) && vec4_aligned(args.y, args.y_stride);
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, expert_bias_kernel, n_slots, args.dim, args, n_slots, aligned);
+}
+
+static qrun_status run_share_rows(qr_cuda_backend &cuda, const qr_share_rows_args &args, void *, qr_error *err) {
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, share_rows_kernel, args.n_rows, args.dim, args);
+}
+
+QR_CUDA_OP(expert_sum, no_workspace<qr_expert_sum_args>, run_expert_sum)
+QR_CUDA_OP(expert_bias, no_workspace<qr_expert_bias_args>, run_expert_bias)
+QR_CUDA_OP(share_rows, no_workspace<qr_share_rows_args>, run_share_rows)

@@ -1,0 +1,180 @@
+#include "runtime/generate/split_session.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/timerfd.h>
+
+#include "base/buffer.h"
+#include "base/sizes.h"
+#include "loaders/files/json_put.h"
+#include "runtime/model/adapter.h"
+#include "runtime/model/split.h"
+#include "runtime/ranks/ranks.h"
+
+/* ---- What all ranks have in common ------------------------------------------------------------------------------- */
+
+static void put_hash(qr_buffer *text, const char *key, uint64_t hash) {
+    char hex[17];
+    (void)snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+    qr_json_put_text(text, key, hex);
+}
+
+static void put_adapters(const qrun_model *model, qr_buffer *text) {
+    char key[32];
+    for (int i = 0; i < QR_MAX_ADAPTERS; i++) {
+        if (model->adapters[i] == NULL) { continue; }
+        (void)snprintf(key, sizeof key, "adapter %d", i + 1);
+        put_hash(text, key, model->adapters[i]->content_hash);
+    }
+}
+
+/* What bits depend on. */
+static qrun_status compare(const qrun_model *model, qr_error *err) {
+    qr_buffer text = {0};
+    qr_json_put_begin(&text, NULL, '{');
+    qr_json_put_text(&text, "version", qrun_version());
+    put_hash(&text, "config", model->config.content_hash);
+    put_hash(&text, "content", model->content_hash);
+    qr_json_put_text(&text, "weights", qr_model_quant_name(model));
+    qr_json_put_text(&text, "head", qr_weight_format_name(model->head_share.whole_format));
+    qr_json_put_text(&text, "embedding", qr_weight_format_name(model->embedding.desc.format));
+    qr_json_put_text(&text, "dtype", qr_weight_format_name(qr_model_compute_format(model)));
+    qr_json_put_text(&text, "isa", model->context->backend->isa);
+    qr_json_put_int(&text, "numerics", model->context->numerics);
+    put_adapters(model, &text);
+    qr_json_put_end(&text, '}');
+    qrun_status status = text.failed ? qr_fail_memory(err, "what ranks compare", 0) : QRUN_OK;
+    status = qr_agree(model->context->ranks, status, err);
+    if (status == QRUN_OK) { status = qr_ranks_compare(model->context->ranks, text.data, err); }
+    qr_buffer_free(&text);
+    return status;
+}
+
+static qrun_status check(const qrun_session_params *params, qr_error *err) {
+    const char *speculate = params->speculate;
+    if (params->prefix_cache_bytes != 0 || params->cache_dir != NULL) {
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "`prefix_cache_bytes` and `cache_dir` keep whole pages, and with `tensor_parallel` each rank has "
+            "those of its own heads; leave them out");
+    }
+    if (speculate == NULL || strcmp(speculate, "ngram") == 0 || strcmp(speculate, "off") == 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "`speculate=%s`: a second model is not possible with `tensor_parallel`; use `speculate=ngram`",
+                   speculate);
+}
+
+/* Rank 0's params, and what is said where the struct has a pointer. */
+typedef struct announcement {
+    qrun_session_params params;
+    int32_t speculate; /* of `speculations` */
+} announcement;
+
+static const char *const speculations[] = {NULL, "ngram", "off"};
+
+static int32_t number_of_speculation(const char *speculate) {
+    return speculate == NULL ? 0 : strcmp(speculate, "ngram") == 0 ? 1 : 2;
+}
+
+static qrun_status share_params(const qrun_model *model, qrun_session_params *params, qr_error *err) {
+    announcement told;
+    memset(&told, 0, sizeof told);
+    told.params = *params;
+    told.params.speculate = NULL; /* no address of another process */
+    told.speculate = number_of_speculation(params->speculate);
+    QR_RETURN_IF_ERROR(qr_broadcast(model->context->ranks, &told, sizeof told, 0, err));
+    *params = told.params;
+    params->speculate = speculations[told.speculate];
+    return QRUN_OK;
+}
+
+qrun_status qr_split_session_begin(qrun_model *model, qrun_session_params *params, qr_error *err) {
+    if (model->split.n_ranks == 0) { return QRUN_OK; }
+    const qrun_status status = check(params, err);
+    QR_RETURN_IF_ERROR(qr_split_meet(model, err));
+    QR_RETURN_IF_ERROR(share_params(model, params, err));
+    QR_RETURN_IF_ERROR(qr_agree(model->context->ranks, status, err));
+    return compare(model, err);
+}
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
+
+void qr_split_session_memory(const qrun_model *model, qr_device_memory *memory) {
+    if (model->split.n_ranks == 0 || memory->is_separate) { return; }
+    memory->free_bytes /= qr_max(model->context->ranks->n_local_ranks, 1);
+}
+
+qrun_status qr_split_session_sizes(qrun_session *session, qrun_status own, qr_error *err) {
+    int64_t n_pages[QR_MAX_RANKS], n_draft_rows[QR_MAX_RANKS];
+    qr_collectives *ranks = session->model->context->ranks;
+    if (!qr_session_is_split(session)) { return own; }
+    QR_RETURN_IF_ERROR(qr_agree(ranks, own, err));
+    n_pages[ranks->rank] = session->sizes.n_pages;
+    n_draft_rows[ranks->rank] = session->sizes.n_draft_rows;
+    QR_RETURN_IF_ERROR(qr_all_gather(ranks, n_pages, sizeof n_pages[0], err));
+    QR_RETURN_IF_ERROR(qr_all_gather(ranks, n_draft_rows, sizeof n_draft_rows[0], err));
+    int64_t fewest = n_pages[0];
+    for (int32_t r = 1; r < ranks->n_ranks; r++) {
+        fewest = qr_min(fewest, n_pages[r]);
+        if (n_draft_rows[r] == n_draft_rows[0]) { continue; }
+        own = qr_fail(err, ranks->rank == 0 ? QRUN_ERROR_MEMORY : QRUN_ERROR_RANK,
+                      "rank %d has room for a session with drafts or without, unlike rank 0; use `speculate=off`",
+                      (int)r);
+        return own;
+    }
+    qr_session_set_pages(session, fewest);
+    return QRUN_OK;
+}
+
+qrun_status qr_split_session_made(const qrun_session *session, qrun_status own, qr_error *err) {
+    return qr_session_is_split(session) ? qr_agree(session->model->context->ranks, own, err) : own;
+}
+
+/* ---- Waiting for requests ---------------------------------------------------------------------------------------- */
+
+static qrun_status fail_descriptor(qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_IO, "cannot make an event descriptor: %s", strerror(errno));
+}
+
+qrun_status qr_split_session_timer(qrun_session *session, qr_error *err) {
+    enum { BEATS = 4 }; /* in the time for which a rank may be silent */
+    if (!qr_session_is_split(session) || qr_session_follows(session)) { return QRUN_OK; }
+    const double period = session->model->context->ranks->timeout_seconds / BEATS, whole = floor(period);
+    const struct timespec beat = {.tv_sec = (time_t)whole, .tv_nsec = (long)((period - whole) * 1e9) + 1};
+    const struct itimerspec beats = {.it_interval = beat, .it_value = beat};
+    struct epoll_event event = {.events = EPOLLIN};
+    session->idle_timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+    session->both_descriptors = epoll_create1(EPOLL_CLOEXEC);
+    if (session->idle_timer < 0 || session->both_descriptors < 0 ||
+        timerfd_settime(session->idle_timer, 0, &beats, NULL) != 0 ||
+        epoll_ctl(session->both_descriptors, EPOLL_CTL_ADD, session->idle_timer, &event) != 0 ||
+        epoll_ctl(session->both_descriptors, EPOLL_CTL_ADD, session->event_descriptor, &event) != 0) {
+        return fail_descriptor(err);
+    }
+    return QRUN_OK;
+}
+
+/* ---- Following --------------------------------------------------------------------------------------------------- */
+
+qrun_status qr_split_session_follow(qrun_session *session, qr_error *err) {
+    qr_collectives *ranks = session->model->context->ranks;
+    for (bool ends = false; !ends;) {
+        qr_error own = {0};
+        qr_compute_lock(session->model->context);
+        const qrun_status status = qr_forward_follow(session->forward, &ends, &own);
+        qr_compute_unlock(session->model->context);
+        if (status == QRUN_OK) { continue; }
+        const bool told = ranks->tell_failure(ranks, own.message);
+        return qr_fail(err, told ? QRUN_ERROR_RANK : status, "%s", own.message);
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_split_session_require_leader(const qrun_session *session, qr_error *err) {
+    if (!qr_session_follows(session)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "rank %d follows rank 0: it calls qrun_session_run and nothing else",
+                   (int)session->model->split.rank);
+}

@@ -1,0 +1,161 @@
+#include "runtime/model/split.h"
+
+#include <stdio.h>
+
+#include "base/sizes.h"
+
+/* ---- What can be split ------------------------------------------------------------------------------------------- */
+
+/* What of the model has no share yet; NULL: all has. */
+static const char *what_is_whole(const qrun_model *model) {
+    const qr_model_config *config = &model->config;
+    const char *const *modules = model->family->modules;
+    if (config->experts.n_experts > 0) { return "experts"; }
+    if (config->delta.layers != NULL) { return "layers of the gated delta rule"; }
+    if (config->layer_inputs.size > 0) { return "inputs to each layer"; }
+    if (config->attn_output_gate || config->attn_gate_apart) { return "gates of attention's output"; }
+    if (config->attn_sinks) { return "attention sinks"; }
+    if (model->family->norms_all_heads) { return "norms over all heads"; }
+    if (modules[QR_ROLE_QKV] != NULL || modules[QR_ROLE_GATE_UP] != NULL) { return "fused matrices"; }
+    return NULL;
+}
+
+/* Whether every layer's heads are so many times a number of ranks. */
+static bool heads_divide(const qrun_model *model, int32_t n_ranks) {
+    if (model->config.n_heads % n_ranks != 0) { return false; }
+    for (int64_t l = 0; l < model->config.n_layers; l++) {
+        if (qr_model_config_heads(&model->config, l).n_kv_heads % n_ranks != 0) { return false; }
+    }
+    return true;
+}
+
+static qrun_status refuse_heads(const qrun_model *model, int32_t n_ranks, qr_error *err) {
+    char possible[128] = "";
+    size_t n = 0;
+    for (int32_t i = 2; i <= model->config.n_kv_heads && n + 16 < sizeof possible; i++) {
+        if (!heads_divide(model, i)) { continue; }
+        n += (size_t)snprintf(possible + n, sizeof possible - n, "%s%d", n > 0 ? ", " : "", (int)i);
+    }
+    if (n == 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`tensor_parallel=%d` is not possible: the model's %lld heads with %lld for keys and values "
+                       "cannot be dealt out evenly; use one device",
+                       (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads);
+    }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "`tensor_parallel=%d` is not possible: the model's %lld heads, with %lld for keys and values, are "
+                   "dealt out whole; possible are: %s",
+                   (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads, possible);
+}
+
+static qrun_status check(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    const int32_t n = params->tensor_parallel;
+    const char *whole = what_is_whole(model);
+    if (n > QR_MAX_RANKS || params->tensor_rank < 0 || params->tensor_rank >= n) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`tensor_parallel=%d` with `tensor_rank=%d` is out of range: at most %d", (int)n,
+                       (int)params->tensor_rank, QR_MAX_RANKS);
+    }
+    if (params->trainable || params->shard_parameters || params->offload_parameters != QRUN_OFFLOAD_NONE) {
+        return qr_fail(
+            err, QRUN_ERROR_ARGUMENT,
+            "`tensor_parallel` is for generating with all weights on the devices; leave `offload_parameters` "
+            "out, and train without it");
+    }
+    if (whole != NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "`tensor_parallel`: this %s model has %s, which are not split yet",
+                       model->family->name, whole);
+    }
+    return heads_divide(model, n) ? QRUN_OK : refuse_heads(model, n, err);
+}
+
+qrun_status qr_split_model(qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    qr_model_shape *shape = &model->shape;
+    const int32_t n = params->tensor_parallel;
+    if (n < 0) { return qr_fail(err, QRUN_ERROR_ARGUMENT, "`tensor_parallel` cannot be negative"); }
+    if (n <= 1) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(check(model, params, err));
+    const qr_collectives *ranks = model->context->ranks;
+    model->split = (qr_split){.n_ranks = n, .rank = ranks != NULL ? ranks->rank : params->tensor_rank};
+    shape->n_heads /= n;
+    shape->n_kv_heads /= n;
+    shape->widest_qkv /= n;
+    return QRUN_OK;
+}
+
+/* ---- Rows -------------------------------------------------------------------------------------------------------- */
+
+enum { WIDEST_UNIT = 64 };
+
+int64_t qr_split_unit(const qr_split *split, int64_t n_rows) {
+    int64_t unit = WIDEST_UNIT;
+    while (unit > 1 && n_rows < unit * split->n_ranks) { unit /= 2; }
+    return unit;
+}
+
+void qr_split_rows(const qrun_model *model, qr_tensor_role role, const qr_layer *layer, qr_weight_desc *desc,
+                   qr_row_share *share) {
+    const qr_split *split = &model->split;
+    const bool by_heads = role == QR_ROLE_Q || role == QR_ROLE_K || role == QR_ROLE_V;
+    if (split->n_ranks == 0) { return; }
+    const int64_t unit = by_heads ? layer->head_dim : qr_split_unit(split, desc->rows);
+    share->all = desc->rows;
+    share->first = qr_split_begin(split, share->all, unit, split->rank);
+    desc->rows = qr_split_begin(split, share->all, unit, split->rank + 1) - share->first;
+}
+
+/* Whether the share begins where n_blocks of NF4 do. */
+static bool begins_with(const qr_module *module, int64_t n_blocks) {
+    const qr_weight_desc *desc = &module->matrix->desc;
+    return module->share->first * desc->cols % (n_blocks * desc->block) == 0;
+}
+
+qrun_status qr_split_format(const qrun_model *model, const qr_module *module, qr_error *err) {
+    qr_row_share *share = module->share;
+    qr_weight_desc *desc = &module->matrix->desc;
+    if (share == NULL || share->all == 0) { return QRUN_OK; }
+    share->whole_format = desc->format;
+    if (!qr_weight_is_nf4(desc->format)) { return QRUN_OK; }
+    if (!begins_with(module, 1)) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "`tensor_parallel=%d`: the rows of %s, %lld wide, cannot be cut between blocks of %d; use fewer "
+                       "devices or another `quant`",
+                       (int)model->split.n_ranks, model->family->modules[module->role], (long long)desc->cols,
+                       desc->block);
+    }
+    if (desc->format == QR_WEIGHT_NF4_DQ && !begins_with(module, QR_NESTED_BLOCK)) { desc->format = QR_WEIGHT_NF4; }
+    return QRUN_OK;
+}
+
+/* ---- Meeting the other ranks ------------------------------------------------------------------------------------- */
+
+qrun_status qr_split_check_ranks(const qrun_context *context, const qrun_model_params *params, qr_error *err) {
+    const int32_t n = params->tensor_parallel, there = context->ranks != NULL ? context->ranks->n_ranks : 1;
+    if (n <= 1 || n == there) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "`tensor_parallel=%d` needs %d ranks, and %d %s launched", (int)n, (int)n,
+                   (int)there, there > 1 ? "were" : "was");
+}
+
+qrun_status qr_split_agree(const qrun_context *context, const qrun_model_params *params, qrun_status own,
+                           qr_error *err) {
+    const bool is_split = params->tensor_parallel > 1 && context->ranks != NULL;
+    return is_split ? qr_agree(context->ranks, own, err) : own;
+}
+
+/* Whether rank 0 makes a session. */
+static qrun_status tell(const qrun_model *model, int64_t *begins, qr_error *err) {
+    return qr_broadcast(model->context->ranks, begins, sizeof *begins, 0, err);
+}
+
+qrun_status qr_split_meet(qrun_model *model, qr_error *err) {
+    int64_t begins = 1;
+    model->split_waits = false;
+    QR_RETURN_IF_ERROR(tell(model, &begins, err));
+    return begins != 0 ? QRUN_OK : qr_fail(err, QRUN_ERROR_RANK, "rank 0 ended before it made a session");
+}
+
+void qr_split_part(qrun_model *model) {
+    int64_t begins = 0;
+    if (!model->split_waits || model->split.rank != 0 || model->context->ranks->lost) { return; }
+    (void)tell(model, &begins, NULL);
+}

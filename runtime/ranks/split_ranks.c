@@ -1,0 +1,134 @@
+#include "runtime/ranks/split_ranks.h"
+
+#include <string.h>
+
+#include "base/sizes.h"
+#include "runtime/model/split.h"
+
+enum { MOST_STAGE_BYTES = 4 << 20 };
+
+size_t qr_split_stage_bytes(const qrun_model *model, int64_t max_tokens) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
+    if (model->split.n_ranks == 0) { return 0; }
+    const int64_t in_layer = qr_max(s->hidden * f32, qr_max(s->widest_heads, qr_model_mlp_size(model)) * act);
+    const int64_t row = qr_max(in_layer, model->head_share.all * f32);
+    return (size_t)qr_max(row, qr_min(max_tokens * in_layer, MOST_STAGE_BYTES));
+}
+
+/* Of n columns that are dealt out in units. */
+static int64_t own_columns(const qrun_model *model, int64_t n, int64_t unit) {
+    const qr_split *split = &model->split;
+    return qr_split_begin(split, n, unit, split->rank + 1) - qr_split_begin(split, n, unit, split->rank);
+}
+
+/* Heads, what goes through the activation, and twice the residual stream. */
+static int64_t layer_bytes(const qrun_model *model, const qr_layer *layer) {
+    const qr_split *split = &model->split;
+    const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype), hidden = model->shape.hidden;
+    const int64_t heads = layer->attn_out.weight.desc.cols, mlp = qr_layer_mlp_size(layer);
+    const int64_t stream = own_columns(model, hidden, qr_split_unit(split, hidden));
+    return own_columns(model, heads, layer->head_dim) * act + own_columns(model, mlp, qr_split_unit(split, mlp)) * act +
+           2 * stream * (int64_t)sizeof(float);
+}
+
+int64_t qr_split_sent_bytes(const qrun_model *model, int64_t n_tokens, int64_t n_logit_rows) {
+    int64_t n_bytes = 0;
+    if (model->split.n_ranks == 0) { return 0; }
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { n_bytes += layer_bytes(model, &model->layers[l]); }
+    const bool sends_logits = model->head_share.all > 0 && model->split.rank > 0;
+    const int64_t logits = sends_logits ? model->head.desc.rows * (int64_t)sizeof(float) : 0;
+    return n_tokens * n_bytes * (model->split.n_ranks - 1) + n_logit_rows * logits;
+}
+
+qrun_status qr_split_lead(const qr_split_ranks *s, const qr_split_command *command, qr_error *err) {
+    qr_split_command announced = *command;
+    if (s->ranks == NULL || s->ranks->rank != 0) { return QRUN_OK; }
+    return qr_broadcast(s->ranks, &announced, sizeof announced, 0, err);
+}
+
+qrun_status qr_split_share(const qr_split_ranks *s, void *memory, size_t n_bytes, qr_error *err) {
+    if (s->ranks == NULL || n_bytes == 0) { return QRUN_OK; }
+    return qr_broadcast(s->ranks, memory, n_bytes, 0, err);
+}
+
+/* ---- Gathering columns ------------------------------------------------------------------------------------------- */
+
+/* Rows that are gathered at once. In `parts`, the part of rank r begins at n_rows · begin[r]. */
+typedef struct piece {
+    const qr_gather *gather;
+    int64_t first_row, n_rows;
+    size_t row_bytes;
+    size_t begin[QR_MAX_RANKS + 1]; /* in bytes of a row */
+} piece;
+
+static unsigned char *part_of(const qr_split_ranks *s, const piece *p, int32_t rank) {
+    return s->parts + (size_t)p->n_rows * p->begin[rank];
+}
+
+static size_t width_of(const piece *p, int32_t rank) { return p->begin[rank + 1] - p->begin[rank]; }
+
+static unsigned char *device_rows(const piece *p, size_t row_bytes) {
+    return (unsigned char *)p->gather->memory + (size_t)p->first_row * row_bytes;
+}
+
+/* Between whole rows and the part of a rank. */
+static void move_part(const qr_split_ranks *s, const piece *p, int32_t rank, bool into_rows) {
+    const size_t width = width_of(p, rank);
+    for (int64_t i = 0; i < p->n_rows; i++) {
+        unsigned char *row = s->rows + (size_t)i * p->row_bytes + p->begin[rank];
+        unsigned char *part = part_of(s, p, rank) + (size_t)i * width;
+        memcpy(into_rows ? row : part, into_rows ? part : row, width);
+    }
+}
+
+static qrun_status take_own(const qr_split_ranks *s, const piece *p, qr_error *err) {
+    const int32_t own = s->ranks->rank;
+    const size_t width = width_of(p, own), n = (size_t)p->n_rows;
+    if (!p->gather->in_place) {
+        return s->backend->copy_out(s->backend, part_of(s, p, own), device_rows(p, width), n * width, err);
+    }
+    QR_RETURN_IF_ERROR(s->backend->copy_out(s->backend, s->rows, device_rows(p, p->row_bytes), n * p->row_bytes, err));
+    move_part(s, p, own, false);
+    return QRUN_OK;
+}
+
+static qrun_status exchange(const qr_split_ranks *s, const piece *p, qr_error *err) {
+    qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
+    const int32_t own = s->ranks->rank;
+    for (int32_t r = 0; r < s->ranks->n_ranks; r++) {
+        const bool gets = !p->gather->to_leader || r == 0, takes = !p->gather->to_leader || own == 0;
+        const size_t n = (size_t)p->n_rows;
+        sent[r] = (qr_parcel){part_of(s, p, own), gets ? n * width_of(p, own) : 0};
+        received[r] = (qr_parcel){part_of(s, p, r), takes ? n * width_of(p, r) : 0};
+    }
+    return qr_all_to_all(s->ranks, sent, received, err);
+}
+
+static qrun_status gather_piece(const qr_split_ranks *s, const piece *p, qr_error *err) {
+    QR_RETURN_IF_ERROR(take_own(s, p, err));
+    QR_RETURN_IF_ERROR(exchange(s, p, err));
+    if (p->gather->to_leader && s->ranks->rank != 0) { return QRUN_OK; }
+    for (int32_t r = 0; r < s->ranks->n_ranks; r++) { move_part(s, p, r, true); }
+    return s->backend->copy_in(s->backend, device_rows(p, p->row_bytes), s->rows, (size_t)p->n_rows * p->row_bytes,
+                               err);
+}
+
+/* The last rows first: whole ones take the place of parts that have been read. */
+qrun_status qr_split_gather(void *arg, const qr_gather *gather, qr_error *err) {
+    const qr_split_ranks *s = arg;
+    const size_t element = qr_dtype_bytes(gather->dtype);
+    piece p = {.gather = gather, .row_bytes = (size_t)gather->n_columns * element};
+    if (s->ranks == NULL) { return QRUN_OK; }
+    const qr_split *split = &s->model->split;
+    for (int32_t r = 0; r <= split->n_ranks; r++) {
+        p.begin[r] = (size_t)qr_split_begin(split, gather->n_columns, gather->unit, r) * element;
+    }
+    const int64_t most = (int64_t)(s->stage_bytes / p.row_bytes);
+    for (int64_t end = gather->n_rows; end > 0; end = p.first_row) {
+        p.first_row = (end - 1) / most * most;
+        p.n_rows = end - p.first_row;
+        QR_RETURN_IF_ERROR(gather_piece(s, &p, err));
+    }
+    return QRUN_OK;
+}

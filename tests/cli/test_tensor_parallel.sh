@@ -1,0 +1,228 @@
+# qrun generate and serve on several ranks that share each layer: tokens and log-probabilities of one rank, to the bit.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+. "$QRUN_SOURCE/tests/cli/ranks.sh"
+
+# ---- Models whose heads can be dealt to four ranks --------------------------------------------------------------------
+
+# A model of random weights with the tokenizer of examples/model: make_model NAME, config.json on stdin.
+make_model() {
+    mkdir "$work/shape"
+    cp "$model"/tokenizer*.json "$model/generation_config.json" "$work/shape"
+    cat >"$work/shape/config.json"
+    printf '{"text": "once"}\n{"text": "twice"}\n' >"$work/data.jsonl"
+    run finetune --model "$work/shape" --full --init random --data "$work/data.jsonl" --seq-len 16 --max-steps 1 \
+        --learning-rate 1e-6 --seed 5 --quiet --out "$work/$1"
+    expect_code 0
+    rm -r "$work/shape"
+}
+# config_of MODEL_TYPE HEADS KV_HEADS MORE: two layers, with sizes that 64 does not divide.
+config_of() {
+    printf '{"model_type": "%s", "hidden_size": 176, "num_attention_heads": %s, "num_key_value_heads": %s,
+        "head_dim": 24, "intermediate_size": 208, "num_hidden_layers": 3, "vocab_size": 2048,
+        "max_position_embeddings": 512, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.2,
+        "rms_norm_eps": 1e-5, "dtype": "bfloat16"%s}' "$1" "$2" "$3" "$4"
+}
+config_of llama 8 4 ', "tie_word_embeddings": false' | make_model llama
+config_of gemma3_text 4 4 ', "tie_word_embeddings": true, "sliding_window": 24, "query_pre_attn_scalar": 24,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1000000.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}' | make_model gemma
+config_of qwen3 8 4 ', "tie_word_embeddings": true, "attention_bias": false' | make_model qwen
+config_of qwen2 8 8 ', "tie_word_embeddings": false' | make_model qwen2
+
+# ---- Requests ---------------------------------------------------------------------------------------------------------
+
+# Long ones, which are read in chunks; two with the same beginning; several samples; greedy and sampled; stops; scores.
+story="Once upon a time there was a little boat that sailed over the sea and the wind was kind to it and the moon"
+cat >"$work/requests.jsonl" <<LINES
+{"id": "a", "prompt": "$story rose", "max_tokens": 24, "temperature": 0, "logprobs": 3}
+{"id": "b", "prompt": "$story sank", "max_tokens": 24, "temperature": 1, "seed": 7, "n": 3, "logprobs": 0}
+{"id": "c", "prompt": "Hello", "max_tokens": 40, "temperature": 0.8, "top_p": 0.9, "seed": 3, "logprobs": 2}
+{"id": "d", "prompt": "$story $story $story", "max_tokens": 6, "temperature": 0, "prompt_logprobs": 1, "logprobs": 1}
+{"id": "e", "token_ids": [5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6], "max_tokens": 30, "temperature": 0, "logprobs": 0}
+{"id": "f", "prompt": "The sea", "max_tokens": 12, "repetition_penalty": 1.3, "temperature": 0, "logprobs": 1}
+LINES
+
+# What does not depend on the clock, in the order of the requests.
+answers_of() {
+    sed -E 's/"times":\{[^}]*\},//g' "$1" | sort
+}
+
+# ranks_answer N ARGUMENTS…: N ranks answer the requests; the answers are then in $work/answers.jsonl.
+ranks_answer() {
+    n=$1
+    shift
+    rm -f "$work/answers.jsonl"
+    start_ranks_of generate "$n" --tensor-parallel "$n" --prompts "$work/requests.jsonl" --output "$work/answers.jsonl" "$@"
+    wait_ranks
+    expect_code 0
+    expect_silent_err
+}
+
+# same_answers WHAT RANKS ARGUMENTS…: as many ranks as are listed give the answers of one.
+same_answers() {
+    case=$1 counts=$2
+    shift 2
+    run generate --threads 1 --prompts "$work/requests.jsonl" --output "$work/alone.jsonl" --force --quiet "$@"
+    expect_code 0
+    answers_of "$work/alone.jsonl" >"$work/wanted"
+    expect_true "$case: there are answers" test "$(grep -c '"logprobs"' "$work/wanted")" -ge 8
+    for count in $counts; do
+        ranks_answer "$count" --quiet "$@"
+        answers_of "$work/answers.jsonl" >"$work/got"
+        expect_true "$case on $count ranks: the same tokens and log-probabilities" cmp -s "$work/wanted" "$work/got"
+    done
+}
+
+same_answers "Llama in F32" "2 4" --model "$work/llama" --quant f32 --dtype f32 --max-step-tokens 16
+same_answers "Llama in BF16" "2 4" --model "$work/llama" --quant bf16 --max-step-tokens 16 --max-sequences 3
+same_answers "Llama in F16" "4" --model "$work/llama" --quant f16 --dtype f16 --kv int8
+same_answers "Llama in INT8, its head too" "2 4" --model "$work/llama" --quant int8 --quant-head int8
+same_answers "Llama in NF4" "2" --model "$work/llama" --quant nf4 --speculate off
+same_answers "Llama in NF4, nested" "2 4" --model "$work/llama"
+same_answers "Gemma" "2 4" --model "$work/gemma" --quant bf16 --max-step-tokens 20
+same_answers "Gemma in NF4, nested" "2 4" --model "$work/gemma"
+same_answers "Qwen3" "2 4" --model "$work/qwen"
+same_answers "Qwen2, with biases" "4" --model "$work/qwen2" --quant bf16
+same_answers "examples/model" "2" --model "$model"
+for quant in nf4-dq int8; do
+    run quantize --model "$work/llama" --quant $quant --out "$work/llama-$quant"
+    expect_code 0
+    same_answers "a folder in $quant" "2 4" --model "$work/llama-$quant"
+done
+
+# ---- LoRA -------------------------------------------------------------------------------------------------------------
+
+for adapted in "" "--dora"; do
+    # shellcheck disable=SC2086
+    run finetune --model "$work/llama" --data "$work/data.jsonl" --seq-len 16 --max-steps 2 --rank 4 --learning-rate 1e-3 \
+        $adapted --quiet --out "$work/adapter$adapted"
+    expect_code 0
+done
+same_answers "an adapter" "2 4" --model "$work/llama" --adapter "$work/adapter"
+run_ranks_of generate 2 --tensor-parallel 2 --model "$work/llama" --adapter "$work/adapter--dora" --prompt "The sea"
+expect_code 3
+expect_one_error_line
+expect_err "DoRA is not possible with --tensor-parallel yet"
+
+# ---- Ranks that are started here, and by mpirun -----------------------------------------------------------------------
+
+run generate --model "$work/llama" --prompt "The sea" --max-tokens 30 --temperature 0
+expect_code 0
+cp "$work/out" "$work/one"
+run generate --model "$work/llama" --prompt "The sea" --max-tokens 30 --temperature 0 --tensor-parallel 4
+expect_code 0
+expect_true "four ranks started here say the same" cmp -s "$work/one" "$work/out"
+expect_silent_err
+if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.so" ]; then
+    last="mpirun -n 2 qrun generate --tensor-parallel 2"
+    LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}detect_leaks=0" ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" \
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        mpirun --oversubscribe -n 2 "$QRUN" generate --threads 1 --tensor-parallel 2 --model "$work/llama" \
+        --prompt "The sea" --max-tokens 30 --temperature 0 >"$work/out" 2>"$work/err"
+    code=$?
+    expect_code 0
+    expect_true "two ranks of mpirun say the same" test "$(cat "$work/one")" = "$(cat "$work/out")" # to a terminal of its
+else
+    echo "without mpirun or libqrun_mpi.so: MPI was not tested"
+fi
+
+# ---- Plans of ranks that are not there --------------------------------------------------------------------------------
+
+run plan --model "$work/llama" --tensor-parallel 4 --memory 64MiB --context 128
+expect_code 0
+expect_out "sent a token"
+expect_true "there is a line for each rank" test "$(grep -cE '^ +[0-3]  .* ' "$work/out")" -eq 4
+run plan --model "$work/llama" --tensor-parallel 4 --memory 64MiB --context 128 --json
+expect_code 0
+expect_true "and an object" test "$(grep -o '"rank":[0-3],"sent_bytes":[1-9]' "$work/out" | wc -l)" -eq 4
+run plan --model "$work/llama" --tensor-parallel 3
+expect_code 2
+expect_err "possible are: 2, 4"
+
+# ---- What is refused, once --------------------------------------------------------------------------------------------
+
+# refused MESSAGE CODE ARGUMENTS…: by two ranks, and one says why.
+refused() {
+    message=$1 wanted=$2
+    shift 2
+    run_ranks_of generate 2 --tensor-parallel 2 --prompt "The sea" "$@"
+    expect_code "$wanted"
+    expect_one_error_line
+    expect_err "$message"
+}
+fixtures=$QRUN_SOURCE/tests/fixtures/models
+refused "the model's 6 heads, with 3 for keys and values, are dealt out whole; possible are: 3" 2 --model "$fixtures/mistral"
+refused "3 heads with 1 for keys and values cannot be dealt out evenly" 2 --model "$fixtures/llama"
+refused "qwen3-moe model has experts, which are not split yet" 3 --model "$fixtures/qwen3-moe"
+refused "has layers of the gated delta rule" 3 --model "$fixtures/qwen3_5"
+refused "fused matrices" 3 --model "$fixtures/phi3"
+refused "norms over all heads" 3 --model "$fixtures/olmo2"
+refused "--tensor-parallel is for generating with all weights" 2 --model "$work/llama" --offload parameters
+refused "--prefix-cache and --cache-dir keep whole pages" 3 --model "$work/llama" --prefix-cache 1MiB
+refused "a second model is not possible with --tensor-parallel" 3 --model "$work/llama" --speculate "$work/llama"
+refused "there is no such folder" 3 --model "$work/none"
+refused "is stored as int8 and cannot become nf4" 2 --model "$work/llama-int8" --quant nf4
+run_ranks_of generate 2 --tensor-parallel 4 --model "$work/llama" --prompt "The sea"
+expect_code 2
+expect_err "--tensor-parallel 4 needs 4 ranks, and 2 were launched"
+
+# Rank 1 has other weights.
+port=$((port + 1))
+pids=""
+for rank in 0 1; do
+    other=$work/llama
+    [ $rank -eq 0 ] || other=$work/llama-nf4-dq
+    RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$QRUN" generate --threads 1 --model "$other" \
+        --tensor-parallel 2 --prompt "The sea" >"$work/out.$rank" 2>"$work/err.$rank" &
+    pids="$pids $!"
+done
+wait_ranks
+last="two ranks, of which one has another model"
+expect_code 3
+expect_one_error_line
+expect_err "rank 1: runs something else than rank 0 (there): config is "
+
+# ---- Faults -----------------------------------------------------------------------------------------------------------
+
+i=0
+while [ $i -lt 3000 ]; do
+    echo "{\"prompt\": \"The sea $i\", \"max_tokens\": 100, \"ignore_eos\": true}"
+    i=$((i + 1))
+done >"$work/many.jsonl"
+
+# fault SIGNAL RANK MESSAGE: the signal reaches the rank after the first answer. The others end within the limit of three
+# seconds, give or take what a busy machine needs, and one of them says why.
+fault() {
+    rm -f "$work"/many-answers.jsonl*
+    start_ranks_of generate 3 --tensor-parallel 3 --model "$work/three" --prompts "$work/many.jsonl" \
+        --output "$work/many-answers.jsonl" --collective-timeout 3 --quiet
+    tries=0
+    while ! grep -q '"text"' "$work/many-answers.jsonl.partial" 2>/dev/null && [ $tries -lt 1200 ]; do
+        sleep 0.05
+        tries=$((tries + 1))
+    done
+    kill -s "$1" "$(pid_of "$2")"
+    begin=$(date +%s)
+    for rank in 0 1 2; do
+        [ $rank -eq "$2" ] || while kill -0 "$(pid_of $rank)" 2>/dev/null && [ $(($(date +%s) - begin)) -lt 60 ]; do
+            sleep 0.1
+        done
+    done
+    seconds=$(($(date +%s) - begin))
+    kill -s KILL "$(pid_of "$2")" 2>/dev/null
+    wait_ranks
+    last="$last, SIG$1 to rank $2"
+    expect_true "the others end within the limit: $seconds s" test $seconds -lt 20
+    case $codes in
+    *" 0"*) fail "a rank has succeeded: $codes" ;;
+    esac
+    expect_true "there is one message" test "$(grep -c '^qrun: ' "$work/err")" -eq 1
+    expect_err "$3"
+}
+config_of llama 6 3 ', "tie_word_embeddings": true' | make_model three
+fault KILL 1 "rank 1 ended without a word"
+fault KILL 0 "rank 0 ended without a word"
+fault STOP 2 "rank 2 has been silent for 3 s (--collective-timeout)"
+
+finish

@@ -1,0 +1,158 @@
+/* Gradients that leave for host memory, without a model that computes between: the sum has the bits of one that is
+ * added up in order, and every place is empty before it is used again. Over simt, where transfers come late, a wait
+ * that is missing shows. */
+#include "check.h"
+
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "base/random.h"
+#include "base/sizes.h"
+#include "runtime/model/model.h"
+#include "runtime/ranks/gradient_sum.h"
+
+enum { N_LAYERS = 5, N_BATCHES = 4 };
+
+typedef struct fixture {
+    qrun_context context;
+    qrun_model model;
+    qr_parameters parameters;
+    qr_shards shards;
+    qr_gradient_sum *sum;
+    float *added; /* device, of the arena: what a batch adds to its gradients */
+} fixture;
+
+static qr_backend *make_backend(bool on_device) {
+    qr_backend *backend = NULL;
+    qr_error err = {0};
+    const qrun_status status =
+        on_device ? qr_backend_cuda_create(NULL, &backend, &err) : qr_backend_cpu_create(NULL, NULL, &backend, &err);
+    CHECK_MSG(status == QRUN_OK, "%s", err.message);
+    return backend;
+}
+
+/* Tensors of a layer that do not follow each other, and tables that are larger than a layer. */
+static void describe(qr_parameters *p) {
+    int64_t offset;
+    const qr_parameter table = {.kind = QR_PARAMETER_MATRIX, .role = QR_ROLE_EMBEDDING, .rows = 47, .cols = 61};
+    CHECK(qr_parameters_add(p, table, &offset, NULL) == QRUN_OK);
+    for (int64_t l = 0; l < N_LAYERS; l++) {
+        const qr_parameter q = {.role = QR_ROLE_Q, .layer = l, .rows = 9 + l, .cols = 40};
+        const qr_parameter norm = {.role = QR_ROLE_ATTN_NORM, .layer = l, .rows = 1, .cols = 33};
+        CHECK(qr_parameters_add(p, q, &offset, NULL) == QRUN_OK &&
+              qr_parameters_add(p, norm, &offset, NULL) == QRUN_OK);
+    }
+    for (int64_t l = N_LAYERS; l-- > 0;) {
+        const qr_parameter out = {.role = QR_ROLE_ATTN_OUT, .layer = l, .rows = 3, .cols = 50};
+        CHECK(qr_parameters_add(p, out, &offset, NULL) == QRUN_OK);
+    }
+    const qr_parameter norm = {.kind = QR_PARAMETER_NORM, .role = QR_ROLE_FINAL_NORM, .rows = 1, .cols = 70};
+    CHECK(qr_parameters_add(p, norm, &offset, NULL) == QRUN_OK);
+}
+
+static void open(fixture *f, bool on_device, int64_t n_batches) {
+    *f = (fixture){.context = {.backend = make_backend(on_device), .processor = make_backend(false)}};
+    qr_parameters *p = &f->parameters;
+    qr_error err = {0};
+    void *added = NULL;
+    f->model.context = &f->context;
+    f->model.shape.n_layers = N_LAYERS;
+    p->model = &f->model, p->backend = f->context.backend;
+    describe(p);
+    qr_parameters_hold_on_host(p, f->context.processor);
+    CHECK(p->n_gradient_floats < p->n_floats);
+    CHECK_MSG(qr_parameters_create(p, &err) == QRUN_OK, "%s", err.message);
+    f->shards = (qr_shards){.n_ranks = 1, .begin = {0, p->n_floats}};
+    const qr_gradient_options options = {
+        .n_accumulate = n_batches, .shards = &f->shards, .host_floats = p->n_floats, .place_floats = p->place_floats};
+    CHECK_MSG(qr_gradient_sum_create(p, NULL, &options, &f->sum, &err) == QRUN_OK, "%s", err.message);
+    CHECK(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, qr_parameters_bytes(p), &added, &err) == QRUN_OK);
+    f->added = added;
+}
+
+static void close(fixture *f) {
+    qr_backend *backend = f->context.backend;
+    size_t held, peak;
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, f->added, qr_parameters_bytes(&f->parameters));
+    qr_gradient_sum_destroy(f->sum);
+    qr_parameters_destroy(&f->parameters);
+    backend->memory_held(backend, &held, &peak);
+    CHECK_INT(held, 0);
+    qr_backend_destroy(backend);
+    qr_backend_destroy(f->context.processor);
+}
+
+/* Of every tensor of the layer, as a backward pass does it. */
+static void add_gradients(const fixture *f, int64_t layer) {
+    const qr_parameters *p = &f->parameters;
+    for (int64_t i = 0; i < p->n; i++) {
+        const qr_parameter *parameter = &p->list[i];
+        const qr_add_args args = {.x = p->gradients + parameter->gradient,
+                                  .y = f->added + parameter->offset,
+                                  .n = parameter->rows * parameter->cols};
+        if (qr_parameter_layer(parameter) != layer) { continue; }
+        CHECK(qr_add(p->backend, &args, QR_NO_WORKSPACE, NULL) == QRUN_OK);
+    }
+}
+
+static void run_batch(fixture *f, int64_t i, int64_t n_batches, const float *values) {
+    const qr_parameters *p = &f->parameters;
+    qr_backend *backend = p->backend;
+    qr_error err = {0};
+    CHECK(backend->copy_in(backend, f->added, values, qr_parameters_bytes(p), NULL) == QRUN_OK);
+    CHECK(backend->fill_zero(backend, p->gradients, qr_parameters_gradient_bytes(p), NULL) == QRUN_OK);
+    qr_gradient_sum_begin(f->sum, i, n_batches);
+    for (int64_t l = N_LAYERS; l-- > 0;) {
+        add_gradients(f, l);
+        CHECK_MSG(qr_gradient_sum_layer(f->sum, l, &err) == QRUN_OK, "%s", err.message);
+    }
+    add_gradients(f, -1);
+    CHECK_MSG(qr_gradient_sum_rest(f->sum, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(qr_gradient_sum_end(f->sum, &err) == QRUN_OK, "%s", err.message);
+}
+
+static void check_sum(bool on_device, int64_t n_batches) {
+    fixture f;
+    open(&f, on_device, n_batches);
+    const qr_parameters *p = &f.parameters;
+    float *values = qr_alloc_array_zeroed((size_t)p->n_floats, sizeof *values);
+    float *expected = qr_alloc_array_zeroed((size_t)p->n_floats, sizeof *expected);
+    for (int step = 0; step < 2; step++) { /* nothing of the first is left */
+        for (int64_t b = 0; b < n_batches; b++) {
+            for (int64_t i = 0; i < p->n; i++) {
+                for (int64_t k = 0; k < p->list[i].rows * p->list[i].cols; k++) {
+                    const int64_t at = p->list[i].offset + k;
+                    const uint64_t stream = (uint64_t)(step * N_BATCHES + b);
+                    values[at] = (float)qr_random_normal(3, stream, (uint64_t)at);
+                    expected[at] = b == 0 ? values[at] : expected[at] + values[at];
+                }
+            }
+            run_batch(&f, b, n_batches, values);
+        }
+        CHECK_MSG(memcmp(qr_gradient_sum_own(f.sum), expected, qr_parameters_bytes(p)) == 0, "step %d of %d batches",
+                  step, (int)n_batches);
+    }
+    qr_free(values);
+    qr_free(expected);
+    close(&f);
+}
+
+static void test_a_sum_in_host_memory(void) {
+    check_sum(false, 1);
+    check_sum(false, N_BATCHES);
+}
+
+static void test_transfers_that_come_late(void) {
+    const bool has_device = getenv("QRUN_CUDA_LIBRARY") != NULL;
+    for (int i = 0; i < 8 && has_device; i++) {
+        check_sum(true, 1);
+        check_sum(true, N_BATCHES);
+    }
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    CHECK_RUN(test_a_sum_in_host_memory);
+    CHECK_RUN(test_transfers_that_come_late);
+    return check_end();
+}

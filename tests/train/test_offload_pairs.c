@@ -1,0 +1,333 @@
+/* Every policy of activation checkpointing, tiles and every offload, alone and in all pairs, of an adapter on quantised
+ * weights and of all weights: losses and result have the bits of the resident run, and what is held at most is the
+ * plan, on the device and off it. What does not go together is refused, and the message names it. Over simt it is the
+ * order of copies that is tested. */
+#include "check.h"
+
+#include <math.h>
+
+#include "base/sizes.h"
+#include "base/status.h"
+#include "qrun.h"
+#include "trainer_run.h"
+
+enum { N_STEPS = 2, TILE_ROWS = 24 };
+
+/* What is switched on: bits of a mask. A run has one policy at most. */
+enum {
+    POLICY_NONE = 1 << 0,
+    POLICY_FULL = 1 << 1,
+    POLICY_EVERY = 1 << 2,
+    POLICY_ATTN = 1 << 3,
+    POLICY_MLP = 1 << 4,
+    POLICY_AUTO = 1 << 5,
+    TILES = 1 << 6,
+    OPTIMIZER = 1 << 7,
+    GRADIENTS = 1 << 8,
+    ACTIVATIONS = 1 << 9,
+    PARAMETERS = 1 << 10,
+    POLICIES = TILES - 1
+};
+enum { N_WAYS = 11 };
+static const char *const way_names[N_WAYS] = {"none",  "full",      "every:2",   "attn",        "mlp",       "auto",
+                                              "tiles", "optimizer", "gradients", "activations", "parameters"};
+
+static qrun_context *own_context;
+static bool on_device; /* whose sums of squares are in another order than the processor's */
+
+/* ---- A run ------------------------------------------------------------------------------------------------------- */
+
+typedef struct run_options {
+    bool full; /* else an adapter on 4 bits */
+    int ways;  /* 0: resident */
+    qrun_optimizer optimizer;
+    qrun_dtype dtype;
+    int32_t grad_accum;
+    double max_grad_norm;
+} run_options;
+
+typedef struct run_result {
+    double losses[N_STEPS];
+    double norms[N_STEPS];
+    char out[512];
+} run_result;
+
+static void describe(const run_options *o, char *text, size_t n_bytes) {
+    size_t n = (size_t)snprintf(text, n_bytes, "%s:", o->full ? "all weights" : "an adapter");
+    for (int w = 0; w < N_WAYS; w++) {
+        if ((o->ways >> w & 1) != 0) { n += (size_t)snprintf(text + n, n_bytes - n, " %s", way_names[w]); }
+    }
+}
+
+static const char *policy_of(int ways) {
+    for (int w = 0; 1 << w < TILES; w++) {
+        if ((ways >> w & 1) != 0) { return way_names[w]; }
+    }
+    return NULL;
+}
+
+static qrun_model_params model_params_of(const run_options *o) {
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = o->full ? QRUN_SOURCE_DIR "/examples/model" : trainer_path("nf4");
+    params.trainable = o->full, params.dtype = o->dtype;
+    params.offload_parameters = (o->ways & PARAMETERS) != 0 ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
+    return params;
+}
+
+static qrun_train_params train_params_of(const run_options *o, const char *out) {
+    qrun_train_params params = trainer_params(out);
+    params.weights.full = o->full, params.lora.rank = o->full ? 0 : 4;
+    params.batches.seq_len = 48, params.batches.batch_size = 1, params.batches.max_steps = N_STEPS;
+    params.batches.grad_accum = o->grad_accum, params.optimization.optimizer = o->optimizer;
+    params.optimization.learning_rate = 1e-3, params.optimization.warmup = 0;
+    params.optimization.weight_decay = 0.1, params.optimization.max_grad_norm = o->max_grad_norm;
+    params.memory.checkpointing = policy_of(o->ways);
+    params.memory.tile_rows = (o->ways & TILES) != 0 ? TILE_ROWS : 0;
+    params.memory.offload_optimizer = (o->ways & OPTIMIZER) != 0;
+    params.memory.offload_gradients = (o->ways & GRADIENTS) != 0;
+    params.memory.offload_activations = (o->ways & ACTIVATIONS) != 0;
+    return params;
+}
+
+/* In a context of its own, whose memory has held nothing else; anew, in the folder of that name. */
+static qrun_status train(const run_options *o, const char *name, run_result *r, qrun_error *error) {
+    snprintf(r->out, sizeof r->out, "%s", trainer_path(name));
+    qrun_model *model = NULL;
+    qrun_trainer *trainer = NULL;
+    const qrun_model_params model_params = model_params_of(o);
+    qrun_train_params params = train_params_of(o, r->out);
+    qrun_train_info info = QRUN_TRAIN_INFO_INIT;
+    qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+    qrun_status status = QRUN_OK;
+    params.saving.restart = true;
+    qrun_context_destroy(own_context);
+    own_context = NULL;
+    QR_TRY(qrun_context_create(NULL, &own_context, error));
+    QR_TRY(qrun_model_open(own_context, &model_params, &model, error));
+    QR_TRY(qrun_trainer_create(model, &params, &trainer, error));
+    for (bool done = false; !done;) {
+        QR_TRY(qrun_trainer_step(trainer, &metrics, &done, error));
+        CHECK(!metrics.skipped);
+        r->losses[metrics.step - 1] = metrics.loss, r->norms[metrics.step - 1] = metrics.grad_norm;
+    }
+    QR_TRY(qrun_trainer_export(trainer, error));
+    QR_TRY(qrun_trainer_get_info(trainer, &info, error));
+    CHECK_INT(info.peak_bytes, info.planned_bytes);
+    CHECK_INT(info.peak_host_bytes, info.planned_host_bytes);
+out:
+    qrun_trainer_destroy(trainer);
+    qrun_model_destroy(model);
+    return status;
+}
+
+static bool results_are_equal(const run_options *o, const run_result *a, const run_result *b) {
+    char of_a[600], of_b[600];
+    const char *file = o->full ? "model.safetensors" : "adapter_model.safetensors";
+    snprintf(of_a, sizeof of_a, "%s/%s", a->out, file);
+    snprintf(of_b, sizeof of_b, "%s/%s", b->out, file);
+    return trainer_files_are_equal(of_a, of_b);
+}
+
+/* ---- All pairs --------------------------------------------------------------------------------------------------- */
+
+/* What the refusal of such a run names; NULL: it is none. */
+static const char *refusal_of(const run_options *o) {
+    const int ways = o->ways;
+    const bool recomputes_layers = (ways & (POLICY_NONE | POLICY_ATTN | POLICY_MLP)) == 0;
+    if (!o->full && (ways & GRADIENTS) != 0) { return "`offload_gradients` is for `full`"; }
+    if (o->full && (ways & PARAMETERS) != 0 && (ways & GRADIENTS) == 0) { return "needs `offload_gradients`"; }
+    if ((ways & ACTIVATIONS) != 0 && !recomputes_layers) { return "`offload_activations` is for layers"; }
+    if ((ways & TILES) != 0 && (!recomputes_layers || (ways & POLICY_EVERY) != 0)) { return "`tile_rows=24` is for"; }
+    return NULL;
+}
+
+static void check_ways(bool full, int ways, const run_result *resident) {
+    const run_options o = {.full = full, .ways = ways, .grad_accum = 2};
+    const char *why = refusal_of(&o);
+    run_result r = {.out = ""};
+    qrun_error error = QRUN_ERROR_INIT;
+    char name[128];
+    describe(&o, name, sizeof name);
+    const qrun_status status = train(&o, "other", &r, &error);
+    if (why != NULL) {
+        CHECK_MSG(status == QRUN_ERROR_ARGUMENT && strstr(error.message, why) != NULL, "%s: %s", name, error.message);
+        return;
+    }
+    CHECK_MSG(status == QRUN_OK, "%s: %s", name, error.message);
+    if (status != QRUN_OK) { return; }
+    CHECK_MSG(memcmp(r.losses, resident->losses, sizeof r.losses) == 0, "%s: losses %.17g and %.17g", name,
+              r.losses[N_STEPS - 1], resident->losses[N_STEPS - 1]);
+    for (int i = 0; i < N_STEPS; i++) {
+        const double apart = fabs(r.norms[i] - resident->norms[i]);
+        CHECK_MSG(apart <= (on_device ? 1e-13 * resident->norms[i] : 0), "%s: norms %.17g and %.17g", name, r.norms[i],
+                  resident->norms[i]);
+    }
+    CHECK_MSG(results_are_equal(&o, &r, resident), "%s: the results", name);
+}
+
+static void check_pairs(bool full) {
+    const run_options o = {.full = full, .ways = POLICY_NONE, .grad_accum = 2};
+    run_result resident;
+    qrun_error error = QRUN_ERROR_INIT;
+    int n = 0;
+    CHECK_MSG(train(&o, "resident", &resident, &error) == QRUN_OK, "%s", error.message);
+    for (int a = 0; a < N_WAYS; a++) {
+        for (int b = a; b < N_WAYS; b++) {
+            const int ways = 1 << a | 1 << b, policies = ways & POLICIES;
+            if ((policies & (policies - 1)) != 0) { continue; } /* two policies: of one setting */
+            check_ways(full, ways, &resident);
+            n++;
+        }
+    }
+    CHECK_INT(n, 6 + 5 + 6 * 5 + 5 * 4 / 2);
+    check_ways(full, POLICY_FULL | TILES | OPTIMIZER | ACTIVATIONS | PARAMETERS | (full ? GRADIENTS : 0), &resident);
+}
+
+static void test_pairs_of_an_adapter(void) { check_pairs(false); }
+
+static void test_pairs_of_all_weights(void) { check_pairs(true); }
+
+/* ---- Gradients --------------------------------------------------------------------------------------------------- */
+
+/* Whatever the processor does of a step is what the device would have done: every optimiser and type, one batch a step
+ * and several, clipped and not. */
+static void check_gradients(const run_options *options) {
+    run_options o = *options;
+    run_result resident, offloaded;
+    qrun_error error = QRUN_ERROR_INIT;
+    o.full = true, o.ways = POLICY_FULL;
+    CHECK_MSG(train(&o, "resident", &resident, &error) == QRUN_OK, "%s", error.message);
+    o.ways |= GRADIENTS;
+    CHECK_MSG(train(&o, "offloaded", &offloaded, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(memcmp(resident.losses, offloaded.losses, sizeof resident.losses) == 0, "optimiser %d, type %d: losses",
+              (int)o.optimizer, (int)o.dtype);
+    CHECK_MSG(results_are_equal(&o, &resident, &offloaded), "optimiser %d, type %d: the results", (int)o.optimizer,
+              (int)o.dtype);
+}
+
+static void test_gradients_of_every_optimizer(void) {
+    static const run_options runs[] = {
+        {.optimizer = QRUN_OPTIMIZER_ADAMW, .dtype = QRUN_DTYPE_F32, .grad_accum = 1},
+        {.optimizer = QRUN_OPTIMIZER_ADAMW, .dtype = QRUN_DTYPE_F16, .grad_accum = 3, .max_grad_norm = 0.1},
+        {.optimizer = QRUN_OPTIMIZER_ADAMW8BIT, .dtype = QRUN_DTYPE_BF16, .grad_accum = 1, .max_grad_norm = -1},
+        {.optimizer = QRUN_OPTIMIZER_ADAMW8BIT, .dtype = QRUN_DTYPE_F32, .grad_accum = 2},
+        {.optimizer = QRUN_OPTIMIZER_ADAFACTOR, .dtype = QRUN_DTYPE_BF16, .grad_accum = 3},
+        {.optimizer = QRUN_OPTIMIZER_ADAFACTOR, .dtype = QRUN_DTYPE_F32, .grad_accum = 1, .max_grad_norm = 0.1},
+        {.optimizer = QRUN_OPTIMIZER_SGD, .dtype = QRUN_DTYPE_BF16, .grad_accum = 2, .max_grad_norm = -1},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(runs); i++) { check_gradients(&runs[i]); }
+}
+
+/* The next two over simt as well. */
+static void test_gradients_leave_a_device(void) {
+    const run_options several = {.optimizer = QRUN_OPTIMIZER_ADAMW8BIT, .dtype = QRUN_DTYPE_BF16, .grad_accum = 3};
+    check_gradients(&several);
+}
+
+static void test_all_weights_leave_a_device(void) {
+    const run_options o = {.full = true, .ways = POLICY_FULL, .grad_accum = 2};
+    run_result resident;
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_MSG(train(&o, "resident", &resident, &error) == QRUN_OK, "%s", error.message);
+    check_ways(true, POLICY_FULL | GRADIENTS | PARAMETERS | ACTIVATIONS, &resident);
+}
+
+/* A checkpoint does not know where gradients and weights were. */
+static void test_a_run_goes_on_elsewhere(void) {
+    run_options o = {.full = true, .ways = POLICY_FULL, .grad_accum = 2};
+    run_result whole, parts;
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_MSG(train(&o, "whole", &whole, &error) == QRUN_OK, "%s", error.message);
+    snprintf(parts.out, sizeof parts.out, "%s", trainer_path("parts"));
+    for (int step = 1; step <= N_STEPS; step++) {
+        qrun_model *model = NULL;
+        qrun_trainer *trainer = NULL;
+        qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+        bool done = false;
+        o.ways = step == 1 ? POLICY_FULL | GRADIENTS | PARAMETERS : POLICY_NONE;
+        const qrun_model_params model_params = model_params_of(&o);
+        const qrun_train_params params = train_params_of(&o, parts.out);
+        CHECK(qrun_model_open(own_context, &model_params, &model, &error) == QRUN_OK);
+        CHECK_MSG(qrun_trainer_create(model, &params, &trainer, &error) == QRUN_OK, "%s", error.message);
+        CHECK_MSG(qrun_trainer_step(trainer, &metrics, &done, &error) == QRUN_OK, "%s", error.message);
+        CHECK_INT(metrics.step, step);
+        CHECK_INT(done, step == N_STEPS);
+        CHECK((done ? qrun_trainer_export(trainer, &error) : qrun_trainer_save(trainer, &error)) == QRUN_OK);
+        qrun_trainer_destroy(trainer);
+        qrun_model_destroy(model);
+    }
+    CHECK(results_are_equal(&o, &whole, &parts));
+}
+
+/* ---- What is left on the device ---------------------------------------------------------------------------------- */
+
+static int64_t planned_bytes(const qrun_plan_entry *entries, int32_t n, const char *category) {
+    for (int32_t i = 0; i < n; i++) {
+        if (strcmp(entries[i].category, category) == 0) { return entries[i].bytes; }
+    }
+    return -1;
+}
+
+/* Of a model on a card that need not be there: twice the layers take no more, but for the segments' inputs. */
+static void test_two_layers_stay_on_the_device(void) {
+    qrun_context_params context_params = QRUN_CONTEXT_PARAMS_INIT;
+    qrun_context *card = NULL;
+    int64_t weights[2], gradients[2], host[2];
+    context_params.device_memory = "h100";
+    REQUIRE(qrun_context_create(&context_params, &card, NULL) == QRUN_OK);
+    for (int i = 0; i < 2; i++) {
+        qrun_model_params model = QRUN_MODEL_PARAMS_INIT;
+        qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
+        qrun_plan_entry *entries = NULL;
+        qrun_plan_info info = QRUN_PLAN_INFO_INIT;
+        qrun_error error = QRUN_ERROR_INIT;
+        int32_t n = 0;
+        model.path = i == 0 ? "llama-3.2-1b" : "llama-3.1-8b", model.random_weights = true, model.trainable = true;
+        model.offload_parameters = QRUN_OFFLOAD_ALL;
+        params.weights.full = true, params.batches.seq_len = 1024;
+        params.memory.checkpointing = "full", params.memory.memory_bytes = INT64_C(1) << 50;
+        params.memory.offload_gradients = params.memory.offload_activations = true;
+        const qrun_status status = qrun_plan_training(card, &model, &params, &entries, &n, NULL, &info, &error);
+        CHECK_MSG(status == QRUN_OK || status == QRUN_ERROR_MEMORY, "%s", error.message);
+        CHECK_INT(planned_bytes(entries, n, "optimizer"), 0);
+        CHECK_INT(planned_bytes(entries, n, "master weights"), 0);
+        weights[i] = planned_bytes(entries, n, "weights"), gradients[i] = planned_bytes(entries, n, "gradients");
+        host[i] = planned_bytes(entries, n, "host");
+        qrun_free(entries);
+    }
+    /* Matrices of two layers and the tables, in BF16; their gradients in F32, with norms. */
+    const int64_t layer[2] = {2048 * (2048 + 512 + 512 + 2048) + 3 * 2048 * 8192,
+                              4096 * (4096 + 1024 + 1024 + 4096) + 3 * INT64_C(4096) * 14336};
+    const int64_t tables[2] = {INT64_C(128256) * 2048, 2 * INT64_C(128256) * 4096};
+    const int64_t dim[2] = {2048, 4096}, n_layers[2] = {16, 32};
+    for (int i = 0; i < 2; i++) {
+        CHECK_INT(gradients[i], 4 * (tables[i] + dim[i] + 2 * (layer[i] + 2 * dim[i])));
+        const int64_t of_weights = 2 * (tables[i] + 2 * layer[i]) + 4 * dim[i] * (2 * n_layers[i] + 1);
+        CHECK_MSG(weights[i] >= of_weights && weights[i] < of_weights + 65536, "weights: %lld, not %lld",
+                  (long long)weights[i], (long long)of_weights);
+        /* Values, sums and two states in F32, and the layers in BF16. */
+        CHECK(host[i] > 16 * (tables[i] + n_layers[i] * layer[i]) + 2 * n_layers[i] * layer[i]);
+    }
+    qrun_context_destroy(card);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    if (!trainer_run_begin(40)) { return 1; }
+    qrun_quantize_params quantize = QRUN_QUANTIZE_PARAMS_INIT;
+    quantize.path = QRUN_SOURCE_DIR "/examples/model", quantize.out = trainer_path("nf4");
+    quantize.quant = QRUN_QUANT_NF4_DQ;
+    qrun_device_info info = QRUN_DEVICE_INFO_INIT;
+    on_device = qrun_context_device_info(trainer_context, &info, NULL) == QRUN_OK && strcmp(info.backend, "cuda") == 0;
+    if (qrun_quantize_folder(trainer_context, &quantize, NULL) != QRUN_OK) { return 1; }
+    CHECK_RUN(test_pairs_of_an_adapter);
+    CHECK_RUN(test_pairs_of_all_weights);
+    CHECK_RUN(test_gradients_of_every_optimizer);
+    CHECK_RUN(test_gradients_leave_a_device);
+    CHECK_RUN(test_all_weights_leave_a_device);
+    CHECK_RUN(test_a_run_goes_on_elsewhere);
+    CHECK_RUN(test_two_layers_stay_on_the_device);
+    qrun_context_destroy(own_context);
+    trainer_run_end();
+    return check_end();
+}
