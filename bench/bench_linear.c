@@ -65,7 +65,8 @@ static void fill_weight(qr_weight *weight, size_t n_bytes) {
     uint64_t state = 0x9E3779B97F4A7C15U;
     for (size_t i = 0; i < n_bytes / 8; i++) {
         state = state * 6364136223846793005U + 1442695040888963407U;
-        words[i] = weight->desc.format == QR_WEIGHT_NF4_DQ || weight->desc.format == QR_WEIGHT_INT8
+        words[i] = weight->desc.format == QR_WEIGHT_MXFP4 ? 0x7878787878787878U | (state >> 12 & 0x0707070707070707U)
+                   : weight->desc.format == QR_WEIGHT_NF4_DQ || weight->desc.format == QR_WEIGHT_INT8
                        ? state ^ state >> 29
                        : 0x3C003C003C003C00U | (state >> 12 & 0x00FF00FF00FF00FFU); /* ordinary in F32, F16 and BF16 */
     }
@@ -194,7 +195,7 @@ int main(int argc, char **argv) {
                  .n_rows = 5,
                  .threads = {1, 2},
                  .n_thread_counts = 2,
-                 .formats = "nf4-dq,nf4,int8,bf16,f16,f32",
+                 .formats = "nf4-dq,nf4,mxfp4,int8,bf16,f16,f32",
                  .dtype = QR_DTYPE_BF16};
     for (int i = 1; i < argc; i++) {
         long long out, in;

@@ -34,7 +34,10 @@ STEPS = [
     ("`--checkpointing full`", {"--checkpointing": "full"}),
     ("`--optimizer adamw8bit`", {"--optimizer": "adamw8bit"}),
     ("`--offload optimizer,activations`", {"--offload": "optimizer,activations"}),
-    ("LoRA of rank 16 in place of `--full`", {"--full": False, "--rank": "16", "--quant": "bf16", "--dtype": False}),
+    ("`gradients` too", {"--offload": "optimizer,gradients,activations"}),
+    ("`parameters` too", {"--offload": "optimizer,gradients,activations,parameters"}),
+    ("LoRA of rank 16 in place of `--full`, gradients and parameters on the device",
+     {"--full": False, "--rank": "16", "--quant": "bf16", "--dtype": False, "--offload": "optimizer,activations"}),
     ("`--quant nf4-dq --quant-head int8`", {"--quant": "nf4-dq", "--quant-head": "int8"}),
     ("`--offload parameters` too", {"--offload": "optimizer,activations,parameters"}),
 ]

@@ -275,14 +275,15 @@ QRUN_API qrun_status qrun_context_timeline_get(qrun_context *context, qrun_timel
 typedef struct qrun_model qrun_model;
 
 typedef enum qrun_quant {
-    QRUN_QUANT_AUTO = 0, /* a folder quantised by bitsandbytes as it is; else QRUN_QUANT_NF4_DQ */
+    QRUN_QUANT_AUTO = 0, /* a folder quantised by bitsandbytes, and one in MXFP4, as it is; else QRUN_QUANT_NF4_DQ */
     QRUN_QUANT_F32 = 1,
     QRUN_QUANT_BF16 = 2,
     QRUN_QUANT_INT8 = 3,   /* row-wise, as LLM.int8 stores it */
     QRUN_QUANT_NF4 = 4,    /* 4.5 bits per weight */
     QRUN_QUANT_NF4_DQ = 5, /* double-quantised: 4.13 bits per weight */
     QRUN_QUANT_F16 = 6,
-    QRUN_QUANT_MIXED = 7 /* NF4_DQ, and 8 or 16 bits where that loses most: of folders written so (qrun_mixed) */
+    QRUN_QUANT_MIXED = 7, /* NF4_DQ, and 8 or 16 bits where that loses most: of folders written so (qrun_mixed) */
+    QRUN_QUANT_MXFP4 = 8  /* of folders stored so (gpt-oss): experts as they are, 4.25 bits per weight, others plain */
 } qrun_quant;
 
 /* Sums are F32 in all of them. F16 overflows at 65504: what does not fit becomes infinite and, later, NaN. */
@@ -892,8 +893,8 @@ typedef struct qrun_train_memory {
     const char *checkpointing; /* of activations: "auto" (NULL), "none", "full", "every:N", "attn", "mlp" */
     bool offload_optimizer;    /* optimizer states in host memory, copied to the device in pieces during the update */
     bool offload_gradients;    /* of `full`: gradients leave for host memory layer by layer of the backward pass. F32
-                                  weights and optimizer states are there too: the processor adds and updates, and sends
-                                  back what the model computes with. Needed for offload_parameters with `full` */
+                                  weights and optimizer states are there too: the processor updates, and sends back
+                                  what the model computes with. Needed for offload_parameters with `full` */
     bool offload_activations;  /* the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory:
                                   copied there after the forward pass, fetched ahead of the backward pass */
     int32_t tile_rows; /* rows that recomputed layers (checkpointing full or auto) have of all but attention at a
@@ -995,6 +996,9 @@ typedef struct qrun_train_info {
                                 recomputed and backward. A multiply-add counts 2; frozen weights have no gradient */
     int64_t step_sent_bytes; /* that this rank sends to others in a step with grad_accum micro-batches, by the plan */
     int64_t sent_bytes;      /* that it has sent so far, as counted, whatever for */
+    int64_t n_replans;       /* by qrun_trainer_replan */
+    const char *replanned; /* a line about the last of them: what the run takes since, and where it continued; "": none.
+                              Lent */
 } qrun_train_info;
 #define QRUN_TRAIN_INFO_INIT \
     { .struct_size = sizeof(qrun_train_info) }
@@ -1086,6 +1090,19 @@ QRUN_API qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, 
 /* Writes a checkpoint (out/checkpoint-<step>) from which training resumes to the bit; whole or not at all. */
 QRUN_API qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error);
 
+/* After a call on the trainer has failed with QRUN_ERROR_MEMORY, because something else has taken memory since the run
+ * began: saves a checkpoint of the last finished step, releases what can be made again, plans the rest of the run for
+ * what is there now, and continues. Layers may be recomputed that were kept, in tiles, and what was on a GPU may go to
+ * host memory: all of it without changing a bit of the result. Where no step is finished in between, each time the run
+ * is planned to take less.
+ *
+ * The next step is then first_step of qrun_train_info. It is an earlier one where the failure has interrupted an
+ * update: steps since the last checkpoint are taken again, and their metrics told again. With QRUN_ERROR_MEMORY not
+ * even the least plan fits (or there are several ranks, which cannot be planned anew). The message says what is needed
+ * and what is saved, and the trainer refuses all else until another call of this succeeds. qrun_trainer_run calls it by
+ * itself. */
+QRUN_API qrun_status qrun_trainer_replan(qrun_trainer *trainer, qrun_error *error);
+
 /* Replaces the current parameters with those of the best evaluation, for qrun_trainer_export. This ends the run:
  * further steps, evaluations and checkpoints are refused, so save first. */
 QRUN_API qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error);
@@ -1165,12 +1182,14 @@ typedef struct qrun_quantize_params {
     int64_t max_shard_bytes; /* 0: 5 GB */
     qrun_progress_fn progress;
     void *progress_user;
-    const qrun_mixed *mixed; /* MIXED: measured on this model; else NULL */
+    const qrun_mixed *mixed;   /* MIXED: measured on this model; else NULL */
+    bool quant_embedding_int8; /* the embeddings of tokens too, as quant_embedding_int8 of qrun_model_params holds them.
+                                  Not with MIXED */
 } qrun_quantize_params;
 #define QRUN_QUANTIZE_PARAMS_INIT \
     { .struct_size = sizeof(qrun_quantize_params) }
-/* Writes a folder that transformers with bitsandbytes loads unchanged; with INT8 among mixed formats only qrun does.
- * Appears whole or not at all. */
+/* Writes a folder that transformers with bitsandbytes loads unchanged; with INT8 among mixed formats, or with
+ * embeddings in INT8, only qrun does. Appears whole or not at all. */
 QRUN_API qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_params *params, qrun_error *error);
 
 /* ---- How two models' outputs differ ------------------------------------------------------------------------------ */

@@ -107,7 +107,8 @@ struct qr_backend {
     qrun_status (*replay)(qr_backend *backend, qr_recording *recording, qr_error *err);
     void (*recording_destroy)(qr_backend *backend, qr_recording *recording); /* NULL is fine */
 
-    /* Bytes of a matrix in this backend's layout (codes and scales), a multiple of 64. */
+    /* Bytes of a matrix in this backend's layout (codes and scales), a multiple of 64; 0: it computes with none in this
+     * format, and puts none. */
     size_t (*weight_bytes)(const qr_backend *backend, const qr_weight_desc *desc);
     /* Writes canonical codes (host) of rows [row, row + n_rows), row a multiple of QR_WEIGHT_ROW_GROUP and n_rows too
      * unless the matrix ends there. Threads may write disjoint rows at once. */

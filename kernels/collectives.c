@@ -139,6 +139,7 @@ void qr_collectives_destroy(qr_collectives *collectives) {
         (void)pthread_mutex_destroy(&t->lock);
         free_thread(t);
     }
+    qr_devices_unlink(collectives);
     collectives->destroy(collectives);
 }
 
@@ -185,6 +186,14 @@ static qrun_status status_of(int32_t sent) {
 #undef QR_STATUS_CASE
 }
 
+/* The first rank that fails for a reason of its own, and not because another is gone. */
+static int32_t find_cause(const int32_t *statuses, int32_t n_ranks, int32_t first) {
+    for (int32_t r = first; r < n_ranks; r++) {
+        if (statuses[r] != QRUN_OK && statuses[r] != QRUN_ERROR_RANK) { return r; }
+    }
+    return first;
+}
+
 qrun_status qr_agree(qr_collectives *c, qrun_status own, qr_error *err) {
     int32_t statuses[QR_MAX_RANKS];
     char text[QR_ERROR_MESSAGE_BYTES] = "";
@@ -198,6 +207,7 @@ qrun_status qr_agree(qr_collectives *c, qrun_status own, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_all_gather(c, statuses, sizeof statuses[0], err));
     while (failed < c->n_ranks && statuses[failed] == QRUN_OK) { failed++; }
     if (failed == c->n_ranks) { return QRUN_OK; }
+    failed = find_cause(statuses, c->n_ranks, failed);
     QR_RETURN_IF_ERROR(qr_broadcast(c, text, sizeof text, failed, err));
     text[sizeof text - 1] = '\0';
     const qrun_status status = c->rank == 0 ? status_of(statuses[failed]) : QRUN_ERROR_RANK;

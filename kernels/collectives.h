@@ -1,8 +1,9 @@
 /* Collectives: what the processes of one run, its ranks, send each other. A transport brings one primitive, `exchange`;
  * the others are made of it here, so that all transports behave alike.
  *
- * Every rank makes the same calls in the same order. Memory is the host's. Nothing is added up in here: whoever reduces
- * receives the parts and adds them in an order of its own choosing, so that sums do not depend on a transport.
+ * Every rank makes the same calls in the same order. Memory is the host's, but for exchanges between devices. Nothing
+ * is added up in here: whoever reduces receives the parts and adds them in an order of its own choosing, so that sums
+ * do not depend on a transport.
  *
  * A rank that is gone or silent for longer than the time limit ends the call on every other rank with an error that
  * names it. Afterwards `lost` is set, and every further call fails with the same message. */
@@ -17,6 +18,7 @@
 
 typedef struct qr_collectives qr_collectives;
 struct qr_exchange_thread;
+struct qr_backend;
 
 /* What goes to a rank or comes from one; no bytes: nothing does. */
 typedef struct qr_parcel {
@@ -32,12 +34,19 @@ struct qr_collectives {
     int64_t sent_bytes;                /* to other ranks, so far */
     bool lost;                         /* a rank is gone: there is no agreement any more */
     char lost_message[QR_ERROR_MESSAGE_BYTES];
-    struct qr_exchange_thread *thread; /* of qr_all_to_all_begin; NULL until its first call */
+    struct qr_exchange_thread *thread;   /* of qr_all_to_all_begin; NULL until its first call */
+    const struct qr_device_links *links; /* of this rank's kind of device; NULL: there are none */
+    struct qr_backend *devices;          /* lent, whose device is linked to those of all ranks; NULL: it is not */
+    uint64_t device_ticket;              /* of the exchange between devices that is under way; 0: none */
+    int64_t device_sent_bytes;           /* by it */
+    char devices_note[320]; /* by what devices are linked, or why they are not; "": nothing could link them */
 
     /* Sends sent[r] to each rank r and receives received[r] from it, both [n_ranks]; a rank's own are not looked at.
      * The receiver knows the sizes: others are QRUN_ERROR_INTERNAL. Returns once all have arrived. */
     qrun_status (*exchange)(qr_collectives *collectives, const qr_parcel *sent, const qr_parcel *received,
                             qr_error *err);
+    /* While nothing is under way: whether no rank is known to be gone. NULL: that is the launcher's to know. */
+    bool (*is_whole)(qr_collectives *collectives);
     /* Tells the other ranks why this one ends, so that they name it. Returns whether they will know. */
     bool (*tell_failure)(qr_collectives *collectives, const char *message);
     void (*destroy)(qr_collectives *collectives);
@@ -63,9 +72,25 @@ qrun_status qr_all_to_all_end(qr_collectives *c, qr_error *err); /* nothing wher
 /* Returns when all ranks have called it. */
 qrun_status qr_barrier(qr_collectives *c, qr_error *err);
 
+/* ---- Between devices --------------------------------------------------------------------------------------------- */
+
+/* All ranks call it, with backends that stay while the collectives do. Where the devices of all can be linked, and are
+ * different ones, they are (collectives->devices); otherwise devices_note says why not, and it is no error. */
+qrun_status qr_collectives_link_devices(qr_collectives *c, struct qr_backend *backend, qr_error *err);
+/* Whether what ranks on such a backend send each other goes from device to device. c NULL: in a plan. */
+bool qr_collectives_are_linked(const qr_collectives *c, struct qr_backend *backend);
+/* As qr_all_to_all_begin, of device memory, ordered with the backend's ops: it begins when those issued before are
+ * done. All ranks know when it returns that all have begun. Ops issued after qr_devices_all_to_all_end see what has
+ * come. */
+qrun_status qr_devices_all_to_all_begin(qr_collectives *c, const qr_parcel *sent, const qr_parcel *received,
+                                        qr_error *err);
+qrun_status qr_devices_all_to_all_end(qr_collectives *c, qr_error *err); /* nothing where none has begun */
+
 /* All ranks learn how each of them fares. Where a rank failed, all fail: rank 0 with that rank's status and message,
  * the others with QRUN_ERROR_RANK. *err may hold this rank's own error, which goes to the others. */
 qrun_status qr_agree(qr_collectives *c, qrun_status own, qr_error *err);
+
+void qr_devices_unlink(qr_collectives *c); /* fine where they are not linked */
 
 /* ---- For transports ---------------------------------------------------------------------------------------------- */
 

@@ -25,13 +25,28 @@ static qrun_status check_plugin(const qr_cuda_plugin *plugin, qr_error *err) {
                    (unsigned)plugin->backend_version, (unsigned)QR_BACKEND_VERSION);
 }
 
-qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
-    *backend = NULL;
+static qrun_status open_plugin(const qr_cuda_plugin **plugin, qr_error *err) {
     qr_plugin_function function;
     QR_RETURN_IF_ERROR(qr_plugin_open(&LIBRARY, &function, err));
-    const qr_cuda_plugin *plugin = ((qr_cuda_plugin_get_fn)function)();
-    qrun_status status = check_plugin(plugin, err);
-    if (status == QRUN_OK) { status = plugin->create(threads, backend, err); }
+    *plugin = ((qr_cuda_plugin_get_fn)function)();
+    return check_plugin(*plugin, err);
+}
+
+const qr_device_links *qr_device_links_of(const qr_backend *backend) {
+    const qr_cuda_plugin *plugin;
+    const bool is_cuda = strcmp(backend->name, "cuda") == 0;
+    return is_cuda && open_plugin(&plugin, NULL) == QRUN_OK ? plugin->links : NULL;
+}
+
+qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
+    return qr_backend_cuda_create_for(0, threads, backend, err);
+}
+
+qrun_status qr_backend_cuda_create_for(int32_t local_rank, qr_threads *threads, qr_backend **backend, qr_error *err) {
+    const qr_cuda_plugin *plugin;
+    *backend = NULL;
+    qrun_status status = open_plugin(&plugin, err);
+    if (status == QRUN_OK) { status = plugin->create(local_rank, threads, backend, err); }
     if (status != QRUN_OK) { return status; }
     status = qr_backend_self_check(*backend, err);
     if (status == QRUN_ERROR_MEMORY) { return QRUN_OK; } /* later allocations report what is missing */

@@ -3,7 +3,7 @@
 #ifndef QR_KERNELS_CUDA_PLUGIN_H
 #define QR_KERNELS_CUDA_PLUGIN_H
 
-#include "kernels/backend.h"
+#include "kernels/device_links.h"
 
 /* The one symbol that libqrun_cuda.so exports: const qr_cuda_plugin *qr_cuda_plugin_get(void). */
 #define QR_CUDA_PLUGIN_SYMBOL "qr_cuda_plugin_get"
@@ -14,7 +14,8 @@ typedef struct qr_cuda_plugin {
     uint32_t n_ops;           /* QR_OP_COUNT */
     uint64_t backend_bytes;   /* sizeof(qr_backend) */
     const char *build;        /* QR_CUDA_PLUGIN_BUILD */
-    qrun_status (*create)(qr_threads *threads, qr_backend **backend, qr_error *err);
+    qrun_status (*create)(int32_t local_rank, qr_threads *threads, qr_backend **backend, qr_error *err);
+    const qr_device_links *links;
 } qr_cuda_plugin;
 
 typedef const qr_cuda_plugin *(*qr_cuda_plugin_get_fn)(void);

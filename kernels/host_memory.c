@@ -62,6 +62,7 @@ size_t qr_host_scale_bytes(const qr_weight_desc *desc, size_t *nested_bytes) {
     switch (desc->format) {
         case QR_WEIGHT_INT8: return (size_t)desc->rows * sizeof(float);
         case QR_WEIGHT_NF4: return (size_t)n_blocks * sizeof(float);
+        case QR_WEIGHT_MXFP4: return (size_t)n_blocks;
         case QR_WEIGHT_NF4_DQ:
             *nested_bytes = (size_t)qr_ceil_div(n_blocks, QR_NESTED_BLOCK) * sizeof(float);
             return (size_t)n_blocks;

@@ -12,7 +12,7 @@ typedef struct qr_host_weights {
     /* Rows [row, row + n_rows), which have been checked, from (put) or to canonical codes. */
     void (*move_rows)(const qr_weight *weight, int64_t row, int64_t n_rows, void *codes, bool is_put);
     /* The byte offsets of the scales: of `first`, which is row_absmax (INT8), absmax (NF4) or the absmax codes
-     * (NF4_DQ), and of the nested absmax (NF4_DQ). Returns the bytes of the whole weight. */
+     * (NF4_DQ) or scales (MXFP4), and of the nested absmax (NF4_DQ). Returns the bytes of the whole weight. */
     size_t (*layout)(const qr_weight_desc *desc, size_t *first, size_t *nested);
 } qr_host_weights;
 

@@ -112,12 +112,14 @@ static bool check_act_fn(const check *c, qr_act_fn fn) {
 
 static bool check_quantize(const check *c, const qr_quantize_args *a) {
     const qr_weight_desc desc = {.format = a->format, .block = a->block, .rows = a->n_rows, .cols = a->cols};
+    REQUIRE(a->format != QR_WEIGHT_MXFP4, "nothing is quantised to %s: it is kept where it is stored",
+            qr_weight_format_name(a->format));
     return check_act_dtype(c, "the source", a->src_dtype) && qr_weight_desc_check(&desc, c->op, c->err) == QRUN_OK;
 }
 
 static bool check_embedding(const check *c, const qr_embedding_args *a) {
     if (!check_weight(c, a->table)) { return false; }
-    REQUIRE(!qr_weight_is_nf4(a->table->desc.format), "the table is %s; it must be f32, f16, bf16 or int8",
+    REQUIRE(!qr_weight_has_blocks(a->table->desc.format), "the table is %s; it must be f32, f16, bf16 or int8",
             qr_weight_format_name(a->table->desc.format));
     return check_vocab(c, a->table->desc.rows) &&
            check_view(c, "dst", a->n_tokens, a->table->desc.cols, a->table->desc.cols);
@@ -564,7 +566,8 @@ qrun_status qr_check_weight_scales(const qr_weight_desc *desc, const qr_weight_s
     const char *missing = NULL;
     if (desc->format == QR_WEIGHT_INT8 && scales->row_absmax == NULL) { missing = "row_absmax"; }
     if (desc->format == QR_WEIGHT_NF4 && scales->absmax == NULL) { missing = "absmax"; }
-    if (desc->format == QR_WEIGHT_NF4_DQ && scales->absmax_codes == NULL) { missing = "absmax_codes"; }
+    const bool has_codes = desc->format == QR_WEIGHT_NF4_DQ || desc->format == QR_WEIGHT_MXFP4;
+    if (has_codes && scales->absmax_codes == NULL) { missing = "absmax_codes"; }
     if (desc->format == QR_WEIGHT_NF4_DQ && scales->nested_absmax == NULL) { missing = "nested_absmax"; }
     if (missing == NULL) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "the scales of a %s weight lack %s", qr_weight_format_name(desc->format),

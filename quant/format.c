@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "base/sizes.h"
+#include "quant/nf4.h"
+#include "quant/small_floats.h"
 
 static const struct {
     const char *name;
@@ -24,7 +26,11 @@ static size_t packed_bytes(qr_weight_format format, int64_t n_elements) {
 int64_t qr_weight_elements(const qr_weight_desc *desc) { return desc->rows * desc->cols; }
 
 int64_t qr_weight_blocks(const qr_weight_desc *desc) {
-    return qr_weight_is_nf4(desc->format) ? qr_ceil_div(qr_weight_elements(desc), desc->block) : 0;
+    return qr_weight_has_blocks(desc->format) ? qr_ceil_div(qr_weight_elements(desc), qr_weight_block(desc)) : 0;
+}
+
+const float *qr_weight_code_values(qr_weight_format format) {
+    return format == QR_WEIGHT_MXFP4 ? qr_float4_values : qr_nf4_code;
 }
 
 size_t qr_weight_code_bytes(const qr_weight_desc *desc) { return packed_bytes(desc->format, qr_weight_elements(desc)); }

@@ -1,6 +1,10 @@
 /* How a weight matrix is stored: the formats, and the canonical bytes of each (those in bitsandbytes' files,
  * docs/formats.md). A backend may hold the same weights in another order; it reads and writes canonical bytes.
  *
+ * MXFP4 (OCP Microscaling Formats, version 1.0) is never made here, only kept: a code is one of 16 values (E2M1), and
+ * 32 of them share a power of two (E8M0). Its canonical codes are in NF4's order, the even element in the upper half
+ * of a byte; files have it in the lower one.
+ *
  * A matrix has `rows` output features and `cols` input features; element (r, c) is number r · cols + c of the
  * flattened matrix. Blocks run over the flattened matrix and may straddle rows. */
 #ifndef QR_QUANT_FORMAT_H
@@ -20,7 +24,8 @@
     X(BF16, "bf16", 16)      \
     X(INT8, "int8", 8)       \
     X(NF4, "nf4", 4)         \
-    X(NF4_DQ, "nf4-dq", 4)
+    X(NF4_DQ, "nf4-dq", 4)   \
+    X(MXFP4, "mxfp4", 4)
 
 typedef enum qr_weight_format {
 #define QR_X(suffix, name, bits) QR_WEIGHT_##suffix,
@@ -32,11 +37,12 @@ typedef enum qr_weight_format {
 enum {
     QR_NF4_BLOCK = 64,        /* weights per absmax; files may say another power of two, 32 … 4096 */
     QR_NESTED_BLOCK = 256,    /* absmax codes per nested absmax */
+    QR_MXFP4_BLOCK = 32,      /* weights per scale */
     QR_WEIGHT_ROW_GROUP = 64, /* rows are written in groups of this: a group begins at a whole byte in every format, and
                                * at a block boundary where the block is at most 64 (or divides 64 · cols) */
 };
 
-/* A matrix and its format. `block` is the NF4 block size (0 for other formats). */
+/* A matrix and its format. `block` is the NF4 block size (0 for other formats; that of MXFP4 is fixed). */
 typedef struct qr_weight_desc {
     qr_weight_format format;
     int block;
@@ -48,7 +54,7 @@ typedef struct qr_weight_desc {
 typedef struct qr_weight_scales {
     const float *row_absmax;     /* INT8: SCB, [rows] */
     const float *absmax;         /* NF4: [n_blocks] */
-    const uint8_t *absmax_codes; /* NF4_DQ: [n_blocks], indices into the signed dynamic map */
+    const uint8_t *absmax_codes; /* NF4_DQ: [n_blocks], indices into the signed dynamic map; MXFP4: [n_blocks], E8M0 */
     const float *nested_absmax;  /* NF4_DQ: [ceil(n_blocks / 256)] */
     float nested_offset;         /* NF4_DQ */
 } qr_weight_scales;
@@ -68,9 +74,20 @@ static inline bool qr_weight_is_nf4(qr_weight_format format) {
     return format == QR_WEIGHT_NF4 || format == QR_WEIGHT_NF4_DQ;
 }
 
+/* Whether the codes have 4 bits, of 16 values, and blocks of them a scale: NF4 or MXFP4. */
+static inline bool qr_weight_has_blocks(qr_weight_format format) { return format >= QR_WEIGHT_NF4; }
+
+/* Weights per scale of a format with blocks. */
+static inline int qr_weight_block(const qr_weight_desc *desc) {
+    return desc->format == QR_WEIGHT_MXFP4 ? QR_MXFP4_BLOCK : desc->block;
+}
+
+/* The values of its 16 codes, which a scale multiplies. */
+const float *qr_weight_code_values(qr_weight_format format);
+
 /* rows · cols; INT64_MAX never overflows because descriptions are checked by qr_weight_desc_check first. */
 int64_t qr_weight_elements(const qr_weight_desc *desc);
-int64_t qr_weight_blocks(const qr_weight_desc *desc);    /* NF4 formats: ceil(elements / block); else 0 */
+int64_t qr_weight_blocks(const qr_weight_desc *desc);    /* Formats with blocks: ceil(elements / block); else 0 */
 size_t qr_weight_code_bytes(const qr_weight_desc *desc); /* canonical codes of the whole matrix */
 /* Canonical codes of rows [row, row + n_rows): row must be a multiple of QR_WEIGHT_ROW_GROUP; offset in bytes. */
 size_t qr_weight_row_offset(const qr_weight_desc *desc, int64_t row);

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/half.h"
+#include "quant/format.h"
 
 const float qr_float4_values[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
                                     -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
@@ -24,4 +25,11 @@ void qr_float8_values(qr_dtype dtype, float values[256]) {
     }
 }
 
-float qr_e8m0_to_f32(uint8_t code) { return code == 255 ? NAN : ldexpf(1.0F, code - 127); }
+void qr_mxfp4_dequantize(const uint8_t *codes, const uint8_t *scales, int64_t first, int64_t n, float *dst) {
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t index = first + i;
+        const unsigned byte = codes[index / 2];
+        const unsigned code = index % 2 == 0 ? byte >> 4 : byte & 15U;
+        dst[i] = qr_float4_values[code] * qr_e8m0_to_f32(scales[index / QR_MXFP4_BLOCK]);
+    }
+}

@@ -221,6 +221,7 @@ tests() {
     part "a request alone and among others" 60 "$tests/runtime/test_session_bits"
     part "goldens of fine-tuning" 90 "$tests/train/test_training"
     part "resumed fine-tuning has the same bits" 90 "$tests/train/test_trainer"
+    part "NCCL: one rank sends to itself" 45 "$tests/kernels/test_device_links"
     part "quantised on the device, read as planned" 45 "$tests/runtime/test_device_loading"
 }
 

@@ -192,6 +192,7 @@ static int run(const void *options, const command_line *line, engine *e) {
     messages_are_of_rank(device.rank);
     if (device.rank > 0) { progress_silence(); }
     t.n_ranks = device.n_ranks;
+    t.features = device.features;
     RETURN_IF_FAILED(engine_open_model(e, &wanted));
     if (device.rank > 0) { return follow(o, e); }
     const int code = o->show_mask > 0 ? show_data(o, e, &t) : train_and_sample(o, e, &t);

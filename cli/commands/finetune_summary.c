@@ -87,6 +87,7 @@ void finetune_print_start(const training *t) {
                    (int)(window > 0 ? window : 1));
         }
         printf("\n");
+        if (t->features[0] != '\0') { printf("of each     %s\n", t->features); }
     }
     printf("memory\n");
     plan_table_print(t->facts.plan, t->facts.n_plan);

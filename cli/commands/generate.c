@@ -98,11 +98,11 @@ static const option output_table[] = {
 
 /* clang-format off */
 static const option replica_table[] = {
-    {.name = "data-parallel", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = REPLICAS_MAX, AT(data_parallel),
-     .neutral = true,
-     .help = "With --prompts: answer with N copies of the model, each a process of this machine with its own memory and "
-             "its share of the CPUs. A request goes to the copy with the fewest. Answers are those of one. Sizes, such "
-             "as --memory, are each copy's. Default: 1."},
+    {.name = "data-parallel", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = REPLICAS_MAX,
+     AT(data_parallel),
+     .help = "With --prompts: answer with N copies of the model, each a process of this machine with its own memory "
+             "and its share of the CPUs. A request goes to the copy with the fewest. Answers are those of one. Sizes, "
+             "such as --memory, are each copy's. Default: 1."},
 };
 /* clang-format on */
 

@@ -25,7 +25,8 @@ typedef struct quantize_options {
 /* clang-format off */
 static const option_choice quants[] = {
     {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"nf4", QRUN_QUANT_NF4}, {"int8", QRUN_QUANT_INT8}, {"mixed", QRUN_QUANT_MIXED},
-    {NULL, 0}};
+    {"mxfp4", QRUN_QUANT_MXFP4}, {NULL, 0}};
+static const option_choice tables[] = {{"keep", false}, {"int8", true}, {NULL, 0}};
 static const option_choice dtypes[] = {
     {"bf16", QRUN_DTYPE_BF16}, {"f16", QRUN_DTYPE_F16}, {"f32", QRUN_DTYPE_F32}, {NULL, 0}};
 
@@ -38,7 +39,10 @@ static const option quantize_table[] = {
      .help = "The folder to write. It must not exist yet, and appears whole or not at all."},
     {.name = "quant", .kind = OPTION_CHOICE, AT(quantize.quant), .choices = quants,
      .help = "Number format of the linear layers. mixed: nf4-dq, and int8 or bf16 for those that lose most by it. "
-             "Default: nf4-dq (4.13 bits per weight)."},
+             "mxfp4: a copy of a folder that is stored so. Default: nf4-dq (4.13 bits per weight)."},
+    {.name = "quant-embedding", .kind = OPTION_CHOICE, .choices = tables, AT(quantize.quant_embedding_int8),
+     .help = "The embeddings of tokens (and a head tied to them): kept in their own type, or in INT8 with a scale for "
+             "each token. Only qrun reads such a folder. Default: keep."},
     {.name = "max-shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(quantize.max_shard_bytes),
      .help = "Largest file to write. Default: 5GB."},
     {.name = "threads", .letter = 't', .kind = OPTION_INT, .value_name = "N", AT(context.n_threads), .low = 1,
@@ -157,6 +161,7 @@ static int check_mixed_options(const quantize_options *o, const command_line *li
  * bitsandbytes quantised cannot be. What else is wrong with it, such as its tokenizer, is not said here. */
 static void note_second_rounding(const qrun_quantize_params *params, qrun_context *context) {
     char *text = NULL;
+    if (params->quant == QRUN_QUANT_MXFP4) { return; } /* copied */
     if (qrun_folder_inspect(context, params->path, false, &text, NULL) != QRUN_OK) { return; }
     cJSON *root = cJSON_Parse(text);
     const char *packed_as = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "stored_quantization"));

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "cli/options/command.h"
+#include "cli/terminal/api_names.h"
 #include "cli/terminal/files.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"
@@ -58,11 +59,49 @@ static int publish_options(const training *t) {
     return code;
 }
 
+/* ---- Memory that runs short -------------------------------------------------------------------------------------- */
+
+/* Instead of an exit code: the run was planned anew, and goes on from t->step, maybe an earlier one than before. */
+enum { CONTINUES = -1 };
+
+/* The log again up to the step that comes before the next. */
+static int reopen_log(training *t) {
+    const int64_t n_earlier = t->log.n_earlier_steps;
+    const int64_t n_evaluated = qrun_trainer_next(t->trainer) == QRUN_TRAIN_EVALUATE ? t->step - 1 : t->step;
+    train_log_free(&t->log);
+    RETURN_IF_FAILED(train_log_open(&t->log, out_of(t), t->step, n_evaluated));
+    if (n_earlier < t->log.n_earlier_steps) { t->log.n_earlier_steps = n_earlier; }
+    return EXIT_OK;
+}
+
+static int replan(training *t) {
+    qrun_error error = QRUN_ERROR_INIT;
+    char text[API_NAMES_TEXT_BYTES];
+    const int64_t step = t->step;
+    RETURN_IF_FAILED(train_log_sync(&t->log)); /* before a checkpoint, as in save */
+    if (qrun_trainer_replan(t->trainer, &error) != QRUN_OK ||
+        qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
+        (void)publish(t, "out of memory");
+        return complain_error(&error);
+    }
+    notify("%s", api_names_to_options(t->info.replanned, text));
+    t->step = t->info.first_step - 1;
+    t->saved_step = 0; /* the trainer knows */
+    t->begin_seconds = clock_seconds();
+    if (t->step < step) { RETURN_IF_FAILED(reopen_log(t)); }
+    return CONTINUES;
+}
+
+/* What becomes of the run after an error of its trainer. */
+static int take_error(training *t, const qrun_error *error) {
+    return error->status == QRUN_ERROR_MEMORY && t->n_ranks <= 1 ? replan(t) : complain_error(error);
+}
+
 static int save(training *t) {
     qrun_error error = QRUN_ERROR_INIT;
     if (t->saved_step == t->step) { return EXIT_OK; }
     RETURN_IF_FAILED(train_log_sync(&t->log)); /* resuming needs the lines of every step before it */
-    if (qrun_trainer_save(t->trainer, &error) != QRUN_OK) { return complain_error(&error); }
+    if (qrun_trainer_save(t->trainer, &error) != QRUN_OK) { return take_error(t, &error); }
     t->saved_step = t->step;
     return publish(t, "running");
 }
@@ -166,7 +205,7 @@ static int run_step(training *t) {
     const qrun_status status = qrun_trainer_step(t->trainer, &record.m, &done, &error);
     if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* as if it had not begun */
     if (status != QRUN_OK || qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
-        return complain_error(&error);
+        return take_error(t, &error);
     }
     record.peak_bytes = t->info.peak_bytes;
     t->step = record.m.step;
@@ -187,7 +226,7 @@ static int evaluate(training *t) {
     const qrun_status status = qrun_trainer_evaluate(t->trainer, &record.loss, &error);
     if (status == QRUN_ERROR_CANCELLED && interrupted()) { return EXIT_OK; } /* it is still due when the run resumes */
     if (status != QRUN_OK || qrun_trainer_get_info(t->trainer, &t->info, &error) != QRUN_OK) {
-        return complain_error(&error);
+        return take_error(t, &error);
     }
     record.seconds = clock_seconds() - begin;
     RETURN_IF_FAILED(put_eval_scalar(t, &record));
@@ -217,7 +256,9 @@ static int stop_early(training *t) {
     if (t->step == 0) {
         return complain(EXIT_INTERRUPTED, "interrupted before the first step; there is nothing to save");
     }
-    RETURN_IF_FAILED(save(t));
+    int code;
+    while ((code = save(t)) == CONTINUES) {} /* each time in less memory */
+    if (code != EXIT_OK) { return code; }
     (void)publish(t, "interrupted");
     return complain(EXIT_INTERRUPTED,
                     "interrupted after step %lld of %lld, saved in '%s/checkpoint-%lld'. To resume, repeat the command "
@@ -233,7 +274,7 @@ static int run_steps(training *t) {
         if (interrupted()) { return stop_early(t); }
         int code = next == QRUN_TRAIN_EVALUATE ? evaluate(t) : run_step(t);
         if (code == EXIT_OK && !interrupted()) { code = after_step(t); }
-        if (code != EXIT_OK) { return code; }
+        if (code != EXIT_OK && code != CONTINUES) { return code; }
     }
     return EXIT_OK;
 }
@@ -245,7 +286,7 @@ static int finish(training *t) {
     RETURN_IF_FAILED(save(t));
     if ((train_exports_best(&t->facts) && qrun_trainer_load_best(t->trainer, &error) != QRUN_OK) ||
         qrun_trainer_export(t->trainer, &error) != QRUN_OK) {
-        return complain_error(&error);
+        return take_error(t, &error);
     }
     return publish(t, t->info.stopped_early ? "stopped early" : "finished");
 }
@@ -257,11 +298,13 @@ int training_run(training *t) {
     int code = train_log_open(&t->log, out_of(t), t->step, n_evaluated);
     if (code == EXIT_OK) { code = publish_options(t); }
     if (code == EXIT_OK) { code = publish(t, "running"); } /* a folder that takes no files is told now */
-    interrupt_on_signal(cancel_step, t->trainer);          /* ends within a part of a layer */
     interrupt_hold();                                      /* so there is time to save */
-    if (code == EXIT_OK) { code = run_steps(t); }
-    interrupt_on_signal(NULL, NULL);
-    if (code == EXIT_OK) { code = finish(t); }
+    do {
+        interrupt_on_signal(cancel_step, t->trainer); /* ends within a part of a layer */
+        if (code == EXIT_OK || code == CONTINUES) { code = run_steps(t); }
+        interrupt_on_signal(NULL, NULL);
+        if (code == EXIT_OK) { code = finish(t); }
+    } while (code == CONTINUES);
     progress_clear();
     return code == EXIT_OK ? train_log_close(&t->log) : code; /* after a failure, freeing closes it: one message */
 }

@@ -16,9 +16,10 @@ typedef struct training {
     qrun_train_info info; /* kept current */
     train_facts facts;
     int32_t n_ranks;
-    bool chat;       /* examples are conversations: the adapter is used with --chat */
-    bool verbose;    /* a line on stderr now and then, where no progress is drawn */
-    profile profile; /* begun, or zero */
+    const char *features; /* of the GPU, as in qrun_device_info */
+    bool chat;            /* examples are conversations: the adapter is used with --chat */
+    bool verbose;         /* a line on stderr now and then, where no progress is drawn */
+    profile profile;      /* begun, or zero */
 
     /* Its own; zero at first. */
     train_log log;

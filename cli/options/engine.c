@@ -14,7 +14,7 @@
 const option_choice quant_choices[] = {
     {"auto", QRUN_QUANT_AUTO}, {"nf4", QRUN_QUANT_NF4}, {"nf4-dq", QRUN_QUANT_NF4_DQ}, {"int8", QRUN_QUANT_INT8},
     {"bf16", QRUN_QUANT_BF16}, {"f16", QRUN_QUANT_F16}, {"f32", QRUN_QUANT_F32},
-    {"mixed", QRUN_QUANT_MIXED}, {NULL, 0}};
+    {"mxfp4", QRUN_QUANT_MXFP4}, {"mixed", QRUN_QUANT_MIXED}, {NULL, 0}};
 static const option_choice heads[] = {{"keep", false}, {"int8", true}, {NULL, 0}};
 static const option_choice dtypes[] = {
     {"bf16", QRUN_DTYPE_BF16}, {"f16", QRUN_DTYPE_F16}, {"f32", QRUN_DTYPE_F32}, {NULL, 0}};
@@ -34,8 +34,8 @@ const option model_option_table[N_MODEL_OPTIONS] = {
              "downloaded."},
     {.name = "quant", .kind = OPTION_CHOICE, .choices = quant_choices, INTO(engine_options, model.quant),
      .help = "Format of the linear layers in memory. Default: auto, which keeps a folder that is stored quantised "
-             "as it is and otherwise uses nf4-dq (4.13 bits per weight). mixed: of folders that 'qrun quantize' wrote "
-             "so."},
+             "as it is (mxfp4 of gpt-oss, too) and otherwise uses nf4-dq (4.13 bits per weight). mixed: of folders "
+             "that 'qrun quantize' wrote so."},
     {.name = "quant-head", .kind = OPTION_CHOICE, .choices = heads, INTO(engine_options, model.quant_head_int8),
      .help = "The output head (and an embedding tied to it): kept in its own type, or held in INT8, which makes "
              "decoding of small models faster. Default: keep."},

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,18 +28,25 @@ static void set_number(const char *name, int value) {
     (void)setenv(name, text, 1);
 }
 
-/* One that nobody listens on now. */
-static int free_port(void) {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
+static bool is_free(int port) {
+    const struct sockaddr_in address = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    int port = 0;
-    if (descriptor >= 0 && bind(descriptor, (struct sockaddr *)&address, size) == 0 &&
-        getsockname(descriptor, (struct sockaddr *)&address, &size) == 0) {
-        port = ntohs(address.sin_port);
-    }
+    const bool free = descriptor >= 0 && bind(descriptor, (const struct sockaddr *)&address, sizeof address) == 0;
     if (descriptor >= 0) { (void)close(descriptor); }
-    return port;
+    return free;
+}
+
+/* One that nobody listens on now, below those that connections get from the system. Programs that start at once begin
+ * to look at different ones. 0: there is none. */
+static int free_port(void) {
+    enum { FIRST_PORT = 29000, N_PORTS = 3700 };
+    const int begin = (int)(getpid() % N_PORTS);
+    for (int i = 0; i < N_PORTS; i++) {
+        const int port = FIRST_PORT + (begin + i) % N_PORTS;
+        if (is_free(port)) { return port; }
+    }
+    return 0;
 }
 
 /* The words of this command, which point into `text`; NULL after the last. */

@@ -193,7 +193,7 @@ static const option memory_table[] = {
      INTO(finetune_options, offload),
      .help = "Names with commas between them. optimizer: hold its states in host memory and copy them to the device in "
              "pieces during the update. gradients, with --full: send them there layer by layer of the backward pass; "
-             "the CPU adds them up and updates F32 weights and states, which are there too. activations: hold the "
+             "the CPU updates F32 weights and optimizer states, which are there too. activations: hold the "
              "inputs of recomputed layers (see --checkpointing) there, from the forward to the backward pass. "
              "parameters: hold the layers there, or frozen ones on the CPU leave in the folder, which must be "
              "quantised already; two are on the device at a time; with --full, together with gradients. auto: "

@@ -20,6 +20,7 @@ static const struct {
     {"n_threads", "threads"},
     {"offload_activations", "offload activations"},
     {"offload_gradients", "offload gradients"},
+    {"offload_gradients,offload_activations", "offload gradients,activations"},
     {"offload_optimizer", "offload optimizer"},
     {"offload_parameters", "offload parameters"},
     {"offload_optimizer,offload_activations", "offload optimizer,activations"},

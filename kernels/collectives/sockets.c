@@ -227,6 +227,20 @@ static qrun_status exchange(qr_collectives *c, const qr_parcel *sent, const qr_p
     return qr_collectives_lose(c, s->failure.rank, s->failure.message, err);
 }
 
+/* A connection that has ended, or on which a rank has told a failure, is left for the next exchange to read. */
+static bool is_whole(qr_collectives *c) {
+    const socket_collectives *s = (const socket_collectives *)c;
+    for (int32_t r = 0; r < c->n_ranks; r++) {
+        frame next = {0};
+        if (r == c->rank) { continue; }
+        if (s->peers[r].descriptor < 0) { return false; }
+        const ssize_t n = recv(s->peers[r].descriptor, &next, sizeof next, MSG_PEEK | MSG_DONTWAIT);
+        const bool nothing = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+        if (!nothing && (n <= 0 || next.kind == FRAME_FAILURE)) { return false; }
+    }
+    return true;
+}
+
 static bool tell_failure(qr_collectives *c, const char *message) {
     socket_collectives *s = (socket_collectives *)c;
     if (c->lost) { return false; }
@@ -272,6 +286,7 @@ qrun_status qr_sockets_create(const qr_launch *launch, double timeout_seconds, c
                                          .n_local_ranks = launch->n_local_ranks,
                                          .timeout_seconds = timeout_seconds,
                                          .exchange = exchange,
+                                         .is_whole = is_whole,
                                          .tell_failure = tell_failure,
                                          .destroy = destroy};
     *collectives = &made->collectives;

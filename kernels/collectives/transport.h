@@ -7,7 +7,8 @@
 typedef enum qr_launcher {
     QR_LAUNCHER_NONE, /* one process alone */
     QR_LAUNCHER_TORCHRUN,
-    QR_LAUNCHER_MPI /* mpirun, mpiexec or srun: the MPI library knows the ranks */
+    QR_LAUNCHER_SLURM, /* srun alone: sockets */
+    QR_LAUNCHER_MPI    /* mpirun, mpiexec or srun: the MPI library knows the ranks */
 } qr_launcher;
 
 /* What the environment says. */
@@ -15,10 +16,15 @@ typedef struct qr_launch {
     qr_launcher launcher;
     int32_t rank; /* also of MPI */
     int32_t n_ranks, local_rank, n_local_ranks;
-    const char *address; /* torchrun: of rank 0; lent by the environment */
+    const char *address; /* of rank 0; lent by the environment, or first_host */
     int32_t port;
-    uint64_t job; /* torchrun: so that ranks of two runs do not mix */
+    uint64_t job; /* so that ranks of two runs, or of two starts of one, do not mix */
+    char first_host[256];
 } qr_launch;
+
+/* The first host of a list of Slurm's: "node[03-06,9]-gpu,other" gives "node03-gpu". false: there is none, or no room.
+ */
+bool qr_launch_first_host(const char *list, char *host, size_t n_bytes);
 
 /* QRUN_ERROR_ARGUMENT where the variables contradict each other. */
 qrun_status qr_launch_read(qr_launch *launch, qr_error *err);

@@ -90,16 +90,16 @@ QR_OPS(QR_X)
  * ROWS (F32, F16, BF16, INT8): rows in order, row_bytes apart; the elements of a row are contiguous and followed by
  * zeros up to a multiple of 64 bytes. INT8: SCB, F32 [rows], at scales_offset.
  *
- * NF4_GROUPS (NF4 with cols % 64 == 0 and block % 64 == 0): rows in groups of 16, the last one filled up; group_bytes =
- * 16 · cols / 2 a group. Inside a group, for each 128 columns k0: 16 times 64 bytes, one run a row, as 32 little-endian
- * 16-bit words of which word w holds column k0 + 32j + w in bits [4j, 4j + 4). Where cols % 128 == 64, then 16 times 32
- * bytes, of which byte w holds columns k0 + w (low nibble) and k0 + 32 + w. One load and three shifts thus give 128
- * codes, 32 in order at a time, and a whole group is read front to back.
+ * NF4_GROUPS (NF4 with cols % 64 == 0 and block % 64 == 0, MXFP4 with cols % 64 == 0): rows in groups of 16, the last
+ * one filled up; group_bytes = 16 · cols / 2 a group. Inside a group, for each 128 columns k0: 16 times 64 bytes, one
+ * run a row, as 32 little-endian 16-bit words of which word w holds column k0 + 32j + w in bits [4j, 4j + 4). Where
+ * cols % 128 == 64, then 16 times 32 bytes, of which byte w holds columns k0 + w (low nibble) and k0 + 32 + w. One load
+ * and three shifts thus give 128 codes, 32 in order at a time, and a whole group is read front to back.
  *
- * NF4_FLAT (any other NF4): canonical codes.
+ * NF4_FLAT (any other NF4 or MXFP4): canonical codes.
  *
  * NF4: absmax, F32 [n_blocks], at scales_offset. NF4_DQ: absmax codes, U8 [n_blocks], at scales_offset, nested absmax,
- * F32 [ceil(n_blocks / 256)], at nested_offset. */
+ * F32 [ceil(n_blocks / 256)], at nested_offset. MXFP4: scales, U8 [n_blocks], at scales_offset. */
 enum { QR_CPU_NF4_GROUP_ROWS = 16 };
 
 typedef enum qr_cpu_layout_kind { QR_CPU_ROWS, QR_CPU_NF4_GROUPS, QR_CPU_NF4_FLAT } qr_cpu_layout_kind;

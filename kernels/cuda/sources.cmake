@@ -8,6 +8,7 @@ endfunction()
 qr_cuda_sources(kernels/cuda/backend
   backend.cu
   groups.cu
+  links.cu
   peaks.cu
   quantize.cu
   staging.cu

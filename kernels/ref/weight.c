@@ -6,6 +6,7 @@
 #include "kernels/ref/ref.h"
 #include "quant/int8.h"
 #include "quant/nf4.h"
+#include "quant/small_floats.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -70,6 +71,7 @@ void qr_ref_weight_row(const qr_weight *weight, int64_t row, float *dst) {
     switch (weight->desc.format) {
         case QR_WEIGHT_NF4: qr_nf4_dequantize(weight->data, absmax, weight->desc.block, first, cols, dst); break;
         case QR_WEIGHT_NF4_DQ: nf4_dq_row(weight, first, dst); break;
+        case QR_WEIGHT_MXFP4: qr_mxfp4_dequantize(weight->data, first_scales(weight), first, cols, dst); break;
         case QR_WEIGHT_INT8:
             qr_int8_dequantize_row((const int8_t *)weight->data + first, absmax[row], cols, dst);
             break;

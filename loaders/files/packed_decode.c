@@ -177,6 +177,41 @@ static void decode_tiles(const qr_packed_weight *packed, int64_t row, int64_t n_
     }
 }
 
+/* ---- MXFP4 as it is ---------------------------------------------------------------------------------------------- */
+
+static int64_t stored_row(const qr_packed_weight *packed, int64_t row) {
+    return packed->first_row + row * packed->row_step;
+}
+
+/* Files have the first of two codes in the lower half of a byte. */
+void qr_packed_weight_mxfp4_rows(const qr_packed_weight *packed, int64_t first, int64_t n_rows, uint8_t *codes,
+                                 uint8_t *scales) {
+    const int64_t n_bytes = row_bytes(packed), n_scales = packed->n_groups;
+    for (int64_t r = 0; r < n_rows; r++) {
+        const int64_t row = stored_row(packed, first + r);
+        const unsigned char *src = packed->codes + row * n_bytes;
+        uint8_t *dst = codes + r * n_bytes;
+        for (int64_t i = 0; i < n_bytes; i++) { dst[i] = (uint8_t)(src[i] << 4 | src[i] >> 4); }
+        memcpy(scales + r * n_scales, packed->scales + row * n_scales, (size_t)n_scales);
+    }
+}
+
+static bool is_e8m0(qr_dtype dtype) { return dtype == QR_DTYPE_F8_E8M0 || dtype == QR_DTYPE_U8; }
+
+qrun_status qr_packed_weight_check_scales(const qr_packed_weight *packed, int64_t first, int64_t n_rows,
+                                          qr_error *err) {
+    enum { NOT_A_NUMBER = 255 };
+    if (!is_e8m0(packed->scale_tensor->dtype)) { return QRUN_OK; }
+    for (int64_t r = first; r < first + n_rows; r++) {
+        const unsigned char *scales = packed->scales + grid_index(packed, stored_row(packed, r), 0);
+        if (memchr(scales, NOT_A_NUMBER, (size_t)packed->n_groups) == NULL) { continue; }
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: has a scale that is not a number (%d of E8M0); is the download damaged?",
+                       packed->scale_tensor->name, NOT_A_NUMBER);
+    }
+    return QRUN_OK;
+}
+
 /* ---- The interface ----------------------------------------------------------------------------------------------- */
 
 static bool is_of_columns(const qr_packed_weight *packed) {
@@ -194,7 +229,5 @@ void qr_packed_weight_rows(const qr_packed_weight *packed, int64_t first, int64_
         qr_float8_values(packed->code_dtype, d.float8);
     }
     if (packed->kind == QR_PACKING_NVFP4) { qr_float8_values(QR_DTYPE_F8_E4M3, d.float8); }
-    for (int64_t r = 0; r < n_rows; r++) {
-        decode_row(&d, packed->first_row + (first + r) * packed->row_step, dst + r * packed->cols);
-    }
+    for (int64_t r = 0; r < n_rows; r++) { decode_row(&d, stored_row(packed, first + r), dst + r * packed->cols); }
 }

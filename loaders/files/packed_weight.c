@@ -54,8 +54,8 @@ static const part_names names_of[] = {
 };
 static const char SHAPE[] = "weight_shape", GLOBAL_SCALE[] = "weight_global_scale";
 
-static const qr_dtype_set SCALES =
-    QR_DTYPES_FLOAT | QR_DTYPE_BIT(QR_DTYPE_F8_E8M0) | QR_DTYPE_BIT(QR_DTYPE_U8) /* E8M0 by another name */;
+static const qr_dtype_set E8M0_SCALES = QR_DTYPE_BIT(QR_DTYPE_F8_E8M0) | QR_DTYPE_BIT(QR_DTYPE_U8) /* its other name */;
+static const qr_dtype_set SCALES = QR_DTYPES_FLOAT | QR_DTYPE_BIT(QR_DTYPE_F8_E8M0) | QR_DTYPE_BIT(QR_DTYPE_U8);
 
 static bool is_float8(qr_dtype dtype) { return dtype == QR_DTYPE_F8_E4M3 || dtype == QR_DTYPE_F8_E5M2; }
 
@@ -149,8 +149,10 @@ qrun_status qr_packed_weight_find(const qr_safetensors *file, const qr_packing *
     const qr_safetensors_tensor *scales;
     qr_packed_weight made = describe(packing, rows, cols);
     const int64_t n_grid_rows = qr_ceil_div(rows, made.block_rows);
-    const int64_t row_bytes = packing->kind == QR_PACKING_MXFP4 ? cols / 2 : cols;
-    QR_RETURN_IF_ERROR(find_grid(file, codes, scales_name, SCALES, n_grid_rows, made.n_groups, &scales, err));
+    const bool is_mxfp4 = packing->kind == QR_PACKING_MXFP4;
+    const int64_t row_bytes = is_mxfp4 ? cols / 2 : cols;
+    QR_RETURN_IF_ERROR(
+        find_grid(file, codes, scales_name, is_mxfp4 ? E8M0_SCALES : SCALES, n_grid_rows, made.n_groups, &scales, err));
     made.codes = codes->data + index * rows * row_bytes;
     made.code_dtype = codes->dtype;
     made.scales = scales->data + (size_t)(index * n_grid_rows * made.n_groups) * qr_dtype_bytes(scales->dtype);

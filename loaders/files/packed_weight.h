@@ -1,5 +1,6 @@
-/* Matrices stored as small codes with scales in tensors of their own, in formats that no kernel computes with. They are
- * decoded to F32 row by row while they are read, and then held as whatever is asked for.
+/* Matrices stored as small codes with scales in tensors of their own. They are decoded to F32 row by row while they are
+ * read, and then held as whatever is asked for. Only MXFP4 is a format that kernels compute with (quant/format.h): it
+ * can be held as it is, too.
  *
  * Formats: OCP MX; transformers (fp8, mxfp4); AutoGPTQ and GPTQModel; AutoAWQ;
  * github.com/vllm-project/compressed-tensors (int, int8, float8, nvfp4). */
@@ -7,6 +8,7 @@
 #define QR_LOADERS_FILES_PACKED_WEIGHT_H
 
 #include "loaders/files/safetensors.h"
+#include "quant/format.h"
 
 /* A word is 32 bits, its first code in the lowest ones. G: groups of columns, each with a scale for every row. */
 typedef enum qr_packing_kind {
@@ -27,7 +29,7 @@ typedef enum qr_packing_kind {
                         * E4M3, divided by .weight_global_scale */
 } qr_packing_kind;
 
-enum { QR_MXFP4_BLOCK = 32, QR_NVFP4_BLOCK = 16 };
+enum { QR_NVFP4_BLOCK = 16 };
 
 /* What config.json says of a folder's packed matrices. */
 typedef struct qr_packing {
@@ -90,5 +92,10 @@ qrun_status qr_packed_weight_find(const qr_safetensors *file, const qr_packing *
 
 /* dst [n_rows, cols] = rows [first, first + n_rows). */
 void qr_packed_weight_rows(const qr_packed_weight *packed, int64_t first, int64_t n_rows, float *dst);
+/* The same rows of MXFP4 in canonical form: codes [n_rows, cols / 2] and scales [n_rows, cols / 32]. */
+void qr_packed_weight_mxfp4_rows(const qr_packed_weight *packed, int64_t first, int64_t n_rows, uint8_t *codes,
+                                 uint8_t *scales);
+/* QRUN_ERROR_INPUT, with the tensor's name, where a scale of these rows is in E8M0 and not a number. */
+qrun_status qr_packed_weight_check_scales(const qr_packed_weight *packed, int64_t first, int64_t n_rows, qr_error *err);
 
 #endif

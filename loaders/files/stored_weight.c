@@ -1,5 +1,6 @@
 #include "loaders/files/stored_weight.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -122,6 +123,21 @@ static qrun_status find_nf4(const qr_safetensors *file, const char *module, cons
 
 /* ---- LLM.int8 ---------------------------------------------------------------------------------------------------- */
 
+/* A scale that is not finite would make every value of its row so. */
+static qrun_status check_row_absmax(const qr_safetensors *file, const qr_safetensors_tensor *tensor, int64_t n,
+                                    qr_error *err) {
+    for (int64_t i = 0; i < n; i++) {
+        float value;
+        memcpy(&value, tensor->data + i * (int64_t)sizeof value, sizeof value);
+        if (value >= 0 && value <= FLT_MAX) { continue; }
+        QR_RETURN_IF_ERROR(qr_safetensors_check(file, err));
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: the scale of row %lld is %g, which no absolute maximum is; is the download damaged?",
+                       tensor->name, (long long)i, (double)value);
+    }
+    return QRUN_OK;
+}
+
 static qrun_status find_int8(const qr_safetensors *file, const char *module, qr_stored_weight *stored, qr_error *err) {
     char name[QR_STORED_NAME_BYTES];
     stored->desc.format = QR_WEIGHT_INT8;
@@ -132,8 +148,9 @@ static qrun_status find_int8(const qr_safetensors *file, const char *module, qr_
     const int64_t dims[2] = {stored->desc.rows, stored->desc.cols};
     QR_RETURN_IF_ERROR(
         qr_safetensors_require(file, stored->codes->name, QR_DTYPE_BIT(QR_DTYPE_I8), 2, dims, &stored->codes, err));
-    return require_vector(file, module, QR_BNB_ROW_ABSMAX_NAME, QR_DTYPE_F32, stored->desc.rows, &stored->row_absmax,
-                          err);
+    QR_RETURN_IF_ERROR(require_vector(file, module, QR_BNB_ROW_ABSMAX_NAME, QR_DTYPE_F32, stored->desc.rows,
+                                      &stored->row_absmax, err));
+    return check_row_absmax(file, stored->row_absmax, stored->desc.rows, err);
 }
 
 /* ---- Plain and packed -------------------------------------------------------------------------------------------- */
@@ -227,7 +244,7 @@ static qrun_status find_packed_slice(const qr_safetensors *file, const qr_stack 
     (void)snprintf(scales, sizeof scales, "%s%s", stack->name, is_mxfp4 ? MXFP4_SCALES : "_scale_inv");
     QR_RETURN_IF_ERROR(qr_packed_weight_find(file, packing, stored->codes, scales, stack->n_parts * rows, cols, expert,
                                              &stored->packed, err));
-    stored->desc.format = QR_WEIGHT_BF16;
+    stored->desc.format = is_mxfp4 ? QR_WEIGHT_MXFP4 : QR_WEIGHT_BF16;
     stored->packed.first_row = stack->in_turn ? part : part * rows;
     stored->packed.row_step = stack->in_turn ? stack->n_parts : 1;
     return QRUN_OK;

@@ -1,7 +1,7 @@
 /* A weight matrix as a model stores it: plain (F32, F16, BF16), or quantised by bitsandbytes (NF4, NF4
  * double-quantised, LLM.int8; loaders/files/bnb_tensors.h has the names). Blocks of GGML and packed matrices count as
  * plain: they are decoded as they are read. Where nothing else is asked for, F16 holds blocks, the type of their
- * scales, and BF16 packed ones. */
+ * scales, and BF16 packed ones. A packed matrix in MXFP4 is either held as it is, or decoded too. */
 #ifndef QR_LOADERS_FILES_STORED_WEIGHT_H
 #define QR_LOADERS_FILES_STORED_WEIGHT_H
 
@@ -23,6 +23,11 @@ typedef struct qr_stored_weight {
     float nested_offset;
     qr_packed_weight packed;
 } qr_stored_weight;
+
+/* Whether rows can be read as floats, and so become any format. */
+static inline bool qr_stored_can_decode(const qr_stored_weight *stored) {
+    return qr_weight_is_plain(stored->desc.format) || stored->packed.kind != QR_PACKING_NONE;
+}
 
 /* Finds the matrix of `module` ("model.layers.0.mlp.up_proj"), which must be [rows, cols]; with `transposed` a plain
  * matrix is stored [cols, rows] (Conv1D), a quantised one cannot be. `packing`: of the folder, NULL for none.

@@ -23,8 +23,8 @@ STATUS = {"OK": 0, "ERROR_ARGUMENT": -1, "ERROR_NOT_FOUND": -2, "ERROR_IO": -3, 
 NUMERICS = {"fastest": 0, "portable": 1}
 Numerics = Literal["fastest", "portable"]
 
-QUANT = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3, "nf4": 4, "nf4-dq": 5, "f16": 6, "mixed": 7}
-Quant = Literal["auto", "f32", "bf16", "int8", "nf4", "nf4-dq", "f16", "mixed"]
+QUANT = {"auto": 0, "f32": 1, "bf16": 2, "int8": 3, "nf4": 4, "nf4-dq": 5, "f16": 6, "mixed": 7, "mxfp4": 8}
+Quant = Literal["auto", "f32", "bf16", "int8", "nf4", "nf4-dq", "f16", "mixed", "mxfp4"]
 
 DTYPE = {"bf16": 0, "f32": 1, "f16": 2}
 Dtype = Literal["bf16", "f32", "f16"]
@@ -672,6 +672,8 @@ class TrainInfo(Sized):
         ("flops_per_token", c_double),
         ("step_sent_bytes", c_int64),
         ("sent_bytes", c_int64),
+        ("n_replans", c_int64),
+        ("replanned", c_char_p),
     ]
 
 
@@ -734,6 +736,7 @@ class QuantizeParams(Sized):
         ("progress", ProgressFn),
         ("progress_user", c_void_p),
         ("mixed", c_void_p),
+        ("quant_embedding_int8", c_bool),
     ]
 
 
@@ -1064,8 +1067,8 @@ class TrainOptions(TypedDict, total=False):
     # optimizer states in host memory, copied to the device in pieces during the update
     offload_optimizer: bool
     # of `full`: gradients leave for host memory layer by layer of the backward pass. F32 weights and optimizer
-    # states are there too: the processor adds and updates, and sends back what the model computes with. Needed
-    # for offload_parameters with `full`
+    # states are there too: the processor updates, and sends back what the model computes with. Needed for
+    # offload_parameters with `full`
     offload_gradients: bool
     # the inputs of recomputed layers (checkpointing full, every:N, auto) in host memory: copied there after the
     # forward pass, fetched ahead of the backward pass
@@ -1179,6 +1182,7 @@ FUNCTIONS: List[Tuple[str, Any, List[Any]]] = [
     ("qrun_trainer_step", c_int, [c_void_p, POINTER(TrainMetrics), POINTER(c_bool), POINTER(Error)]),
     ("qrun_trainer_evaluate", c_int, [c_void_p, POINTER(c_double), POINTER(Error)]),
     ("qrun_trainer_save", c_int, [c_void_p, POINTER(Error)]),
+    ("qrun_trainer_replan", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_trainer_load_best", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_trainer_export", c_int, [c_void_p, POINTER(Error)]),
     ("qrun_mixed_measure", c_int, [c_void_p, POINTER(MixedParams), POINTER(c_void_p), POINTER(Error)]),

@@ -275,6 +275,10 @@ class TrainInfo:
     step_sent_bytes: int
     # that it has sent so far, as counted, whatever for
     sent_bytes: int
+    # by qrun_trainer_replan
+    n_replans: int
+    # a line about the last of them: what the run takes since, and where it continued; "": none. Lent
+    replanned: str
 
 
 @dataclass(frozen=True)

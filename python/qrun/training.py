@@ -162,6 +162,11 @@ class Trainer:
         """Writes a checkpoint, whole or not at all."""
         self._use(lambda trainer: call("qrun_trainer_save", trainer))
 
+    def replan(self) -> None:
+        """After a MemoryError of a step, an evaluation or a save: goes on with the memory that is left, to the same
+        bits. `run` does it by itself; `info` says what was done."""
+        self._use(lambda trainer: call("qrun_trainer_replan", trainer))
+
     def load_best(self) -> None:
         """Takes the parameters of the best evaluation, for export; this ends the run."""
         self._use(lambda trainer: call("qrun_trainer_load_best", trainer))

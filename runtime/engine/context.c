@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/params.h"
 #include "base/sizes.h"
+#include "kernels/device_links.h"
 #include "kernels/profile.h"
 #include "runtime/engine/device_memory.h"
 
@@ -52,14 +53,17 @@ static qrun_status create_portable_backend(qrun_context *context, const char *de
 /* The GPU where it is asked for, or where "auto" finds a usable one; else the CPU, with the reason kept for
  * qrun_context_device_info. */
 static qrun_status create_backend(qrun_context *context, const char *device, qr_error *err) {
+    const int32_t local_rank = context->ranks != NULL ? context->ranks->local_rank : 0;
     const bool is_auto = device == NULL || strcmp(device, "auto") == 0;
     if (context->numerics == QRUN_NUMERICS_PORTABLE) { return create_portable_backend(context, device, err); }
     if (!is_auto && strcmp(device, "cpu") != 0) { /* "cuda" */
-        return qr_backend_cuda_create(context->threads, &context->backend, err);
+        return qr_backend_cuda_create_for(local_rank, context->threads, &context->backend, err);
     }
     if (is_auto) {
         qr_error refused = {0};
-        if (qr_backend_cuda_create(context->threads, &context->backend, &refused) == QRUN_OK) { return QRUN_OK; }
+        if (qr_backend_cuda_create_for(local_rank, context->threads, &context->backend, &refused) == QRUN_OK) {
+            return QRUN_OK;
+        }
         memcpy(context->device_note, refused.message, sizeof context->device_note);
     }
     return qr_backend_cpu_create(NULL, context->threads, &context->backend, err);
@@ -99,6 +103,7 @@ qrun_status qrun_context_create(const qrun_context_params *params, qrun_context 
     if (params->device_memory != NULL) { QR_TRY(qr_named_device_find(params->device_memory, &made->plans_for, error)); }
     QR_TRY(qr_threads_create(params->n_threads, &made->threads, error));
     QR_TRY(create_backend(made, params->device, error));
+    if (made->ranks != NULL) { QR_TRY(qr_collectives_link_devices(made->ranks, made->backend, error)); }
     QR_TRY(create_processor(made, error));
     *context = made;
     return QRUN_OK;
@@ -144,6 +149,11 @@ qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_in
     info->features[0] = '\0';
     if (context->backend->features != NULL) {
         context->backend->features(context->backend, info->features, sizeof info->features);
+    }
+    if (context->ranks != NULL && context->ranks->devices_note[0] != '\0') {
+        const size_t used = strlen(info->features);
+        (void)snprintf(info->features + used, sizeof info->features - used, "; ranks by %s",
+                       context->ranks->devices_note);
     }
     return status;
 }

@@ -190,6 +190,12 @@ static void put_generation(const qr_generation_config *generation, qr_buffer *ou
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
+/* Whether matrices in `format` are those that the folder stores: bitsandbytes' are in no other, MXFP4 may be decoded.
+ */
+static bool is_kept_as(const qrun_model *model, qr_weight_format format) {
+    return model->prequantized && format == model->linear_format;
+}
+
 /* Weight bytes with the linear layers in `format`, by the description that loading uses. */
 static qrun_status weight_bytes_as(const qrun_model *model, const qr_safetensors *source, qr_weight_format format,
                                    bool head_int8, bool embedding_int8, int64_t *n_bytes, qr_error *err) {
@@ -202,7 +208,7 @@ static qrun_status weight_bytes_as(const qrun_model *model, const qr_safetensors
         .folder = model->folder,
         .hub_name = model->hub_name,
         .prefix = model->prefix,
-        .prequantized = model->prequantized,
+        .prequantized = is_kept_as(model, format),
         .config = model->config,
         .family = model->family,
         .shape = model->shape,
@@ -222,7 +228,8 @@ static qrun_status put_hold(const qrun_model *model, const qr_safetensors *sourc
     QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, false, &with_int8_head, err));
     QR_RETURN_IF_ERROR(weight_bytes_as(model, source, format, true, true, &with_int8_tables, err));
     qr_json_put_begin(out, NULL, '{');
-    qr_json_put_text(out, "quant", model->prequantized ? qr_model_quant_name(model) : qr_weight_format_name(format));
+    const bool is_kept = is_kept_as(model, format);
+    qr_json_put_text(out, "quant", is_kept ? qr_model_quant_name(model) : qr_weight_format_name(format));
     qr_json_put_int(out, "weight_bytes", n_bytes);
     qr_json_put_int(out, "with_int8_head_bytes", with_int8_head);
     qr_json_put_int(out, "with_int8_tables_bytes", with_int8_tables);
@@ -230,13 +237,14 @@ static qrun_status put_hold(const qrun_model *model, const qr_safetensors *sourc
     return QRUN_OK;
 }
 
-/* A folder that is stored quantised can be held in that format only. */
+/* A folder that bitsandbytes quantised can be held in that format only. */
 static qrun_status put_holds(const qrun_model *model, const qr_safetensors *source, qr_buffer *out, qr_error *err) {
-    static const qr_weight_format formats[] = {QR_WEIGHT_F32, QR_WEIGHT_BF16, QR_WEIGHT_INT8, QR_WEIGHT_NF4,
-                                               QR_WEIGHT_NF4_DQ};
+    static const qr_weight_format formats[] = {QR_WEIGHT_F32, QR_WEIGHT_BF16,   QR_WEIGHT_INT8,
+                                               QR_WEIGHT_NF4, QR_WEIGHT_NF4_DQ, QR_WEIGHT_MXFP4};
+    const bool has_one = qr_quantization_is_kept(&model->config.quantization);
     qr_json_put_begin(out, "holds", '[');
     for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
-        if (model->prequantized && formats[i] != model->linear_format) { continue; }
+        if ((has_one || formats[i] == QR_WEIGHT_MXFP4) && !is_kept_as(model, formats[i])) { continue; }
         QR_RETURN_IF_ERROR(put_hold(model, source, formats[i], out, err));
     }
     qr_json_put_end(out, ']');

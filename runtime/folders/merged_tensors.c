@@ -141,6 +141,9 @@ static qrun_status add_model_matrices(qr_merged_tensors *merged, qr_error *err) 
     QR_RETURN_IF_ERROR(qr_model_each_module(model, add_expert_in, merged, err));
     QR_RETURN_IF_ERROR(qr_model_each_module(model, add_expert_out, merged, err));
     QR_RETURN_IF_ERROR(add_table(merged, QR_ROLE_EMBEDDING, &model->embedding, err));
+    if (model->shape.layer_input > 0) {
+        QR_RETURN_IF_ERROR(add_table(merged, QR_ROLE_INPUTS_EMBEDDING, &model->inputs.embedding, err));
+    }
     return model->shape.tied_head ? QRUN_OK : add_table(merged, QR_ROLE_HEAD, &model->head, err);
 }
 
@@ -169,7 +172,7 @@ static qrun_status add_other_linear(qr_merged_tensors *merged, const qr_adapter_
     return QRUN_OK;
 }
 
-/* The output head of a tied model becomes a matrix of its own when an adapter changes it. */
+/* The output head of a tied model becomes a matrix of its own when an adapter changes it, or the embedding alone. */
 static qr_merge_matrix *add_tied_head(qr_merged_tensors *merged) {
     qr_merge_matrix *head = add_matrix(merged, &find_matrix(merged, merged->head_source)->stored, false);
     merged->head = head;
@@ -339,6 +342,9 @@ static qrun_status list_outputs(qr_merged_tensors *merged, qr_error *err) {
         }
         QR_RETURN_IF_ERROR(add_tensor(merged, i, err));
     }
+    if (merged->unties_head && merged->head == NULL && find_matrix(merged, merged->head_source) != NULL) {
+        (void)add_tied_head(merged); /* its values may be quantised */
+    }
     if (merged->unties_head) { add_output(merged, merged->head_name, merged->head_source, merged->head); }
     return QRUN_OK;
 }
@@ -357,7 +363,7 @@ qrun_status qr_merge_refuse_packed(const qrun_model *model, qr_error *err) {
 qrun_status qr_merged_tensors_list(qr_merged_tensors *merged, qr_error *err) {
     const size_t n_sources = qr_safetensors_count(merged->source);
     const size_t n_experts = (size_t)qr_model_expert_matrices(merged->model);
-    const size_t n_matrices = (size_t)merged->model->n_slots + n_experts + 2 + merged->adapter->n_modules;
+    const size_t n_matrices = (size_t)merged->model->n_slots + n_experts + 4 + merged->adapter->n_modules;
     merged->matrices = qr_alloc_array(n_matrices, sizeof *merged->matrices);
     merged->outputs = qr_alloc_array(n_sources + 1, sizeof *merged->outputs);
     merged->specs = qr_alloc_array(n_sources + 1, sizeof *merged->specs);

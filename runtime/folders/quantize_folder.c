@@ -1,4 +1,5 @@
-/* Writing a model folder with its linear layers quantised, as transformers with bitsandbytes stores them.
+/* Writing a model folder with its linear layers quantised, as transformers with bitsandbytes stores them. A table of
+ * tokens in INT8 has the layout of a linear layer in INT8.
  *
  * In the file format every tensor's size precedes the data, and large elements precede small ones. So a matrix is
  * quantised twice: for its scales, and again when its codes are written. That costs time but no memory: at most one
@@ -62,9 +63,19 @@ static qrun_status check_params(const qrun_quantize_params *params, qr_weight_fo
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`quant=mixed` and `mixed`, what was measured for it, go together: one of them is missing");
     }
+    if (params->mixed != NULL && params->quant_embedding_int8) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`quant=mixed` has a budget for tables in their own type, so `quant_embedding_int8` does not go "
+                       "with it; give it when the folder is opened");
+    }
+    if (params->quant == QRUN_QUANT_MXFP4 && params->quant_embedding_int8) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`quant=mxfp4` copies a folder as it is, so `quant_embedding_int8` does not go with it; give it "
+                       "when the folder is opened");
+    }
     const qrun_quant most = params->quant == QRUN_QUANT_MIXED ? QRUN_QUANT_NF4_DQ : params->quant;
     if (qr_quant_to_format(most, format) && !qr_weight_is_plain(*format)) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4, int8 and mixed can",
+    return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d cannot be written; nf4-dq, nf4, int8, mxfp4 and mixed can",
                    (int)params->quant);
 }
 
@@ -73,6 +84,17 @@ static qrun_status check_measured(const folder_job *job, qr_error *err) {
     if (mixed == NULL || strcmp(mixed->folder, job->copy.model.folder) == 0) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: `mixed` was measured on another model, %s", job->copy.model.folder,
                    mixed->folder);
+}
+
+/* Experts in MXFP4 are copied as they are, with everything else: no other matrix becomes that. */
+static bool copies_mxfp4(const folder_job *job) { return job->format == QR_WEIGHT_MXFP4; }
+
+static qrun_status check_mxfp4(const folder_job *job, qr_error *err) {
+    const qr_packing *packing = &job->copy.model.config.quantization.packing;
+    if (!copies_mxfp4(job) || packing->kind == QR_PACKING_MXFP4) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "%s: is not stored as mxfp4, and nothing is quantised to it; choose another `quant`",
+                   job->copy.model.folder);
 }
 
 static qrun_status refuse_quantised(const folder_job *job, qr_error *err) {
@@ -86,9 +108,15 @@ static bool is_quantised(const qr_module *module) {
     return module->matrix != NULL && qr_role_is_quantised(module->role);
 }
 
+/* A table of tokens that is held in INT8 when it is asked for at load (`quant_embedding_int8`). */
+static bool is_int8_table(const folder_job *job, const qr_module *module) {
+    const bool is_of_tokens = module->role == QR_ROLE_EMBEDDING || module->role == QR_ROLE_INPUTS_EMBEDDING;
+    return job->params->quant_embedding_int8 && module->matrix != NULL && is_of_tokens;
+}
+
 static qrun_status count_matrix(void *arg, const qr_module *module, qr_error *err) {
     (void)err;
-    *(size_t *)arg += is_quantised(module);
+    *(size_t *)arg += module->matrix != NULL;
     return QRUN_OK;
 }
 
@@ -109,12 +137,15 @@ static qrun_status collect_matrix(void *arg, const qr_module *module, qr_error *
     folder_job *job = arg;
     qr_stored_weight stored;
     const qr_folder_copy *copy = &job->copy;
-    if (module->matrix == NULL || qr_module_is_tied_head(&copy->model, module)) { return QRUN_OK; }
+    if (module->matrix == NULL || qr_module_is_tied_head(&copy->model, module) || copies_mxfp4(job)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_module_find_stored(&copy->model, copy->source, module, &stored, err));
-    if (!is_quantised(module)) { return refuse_packed_table(&stored, err); }
-    if (!qr_weight_is_plain(stored.desc.format)) { return refuse_quantised(job, err); }
+    const bool is_table = is_int8_table(job, module);
+    if (!is_quantised(module) && !is_table) { return refuse_packed_table(&stored, err); }
+    if (!qr_stored_can_decode(&stored)) { return refuse_quantised(job, err); }
     const qrun_mixed *mixed = job->params->mixed;
-    const qr_weight_format format = mixed != NULL ? qr_mixed_format(mixed, module->role, module->layer) : job->format;
+    const qr_weight_format format = is_table        ? QR_WEIGHT_INT8
+                                    : mixed != NULL ? qr_mixed_format(mixed, module->role, module->layer)
+                                                    : job->format;
     if (is_kept_whole(&stored, format)) { return QRUN_OK; }
     if (qr_weight_is_plain(format) && qr_model_is_transposed(&copy->model, module->role)) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
@@ -226,7 +257,7 @@ static qrun_status quantize_matrix(folder_job *job, const linear_matrix *matrix,
     qr_host_weight_free(&job->host);
     qrun_context *context = job->copy.model.context;
     const qr_stored_weight *stored = &matrix->stored;
-    const qr_row_source rows = qr_stored_rows(stored, job->copy.model.family->transposed);
+    const qr_row_source rows = qr_stored_rows(stored, qr_model_is_transposed(&job->copy.model, matrix->role));
     qr_compute_lock(context);
     const qrun_status status =
         qr_weight_quantize_host(context->backend, &matrix->desc, &rows, stored->codes->name, &job->host, err);
@@ -337,6 +368,7 @@ static qrun_status edit_config(void *arg, qr_buffer *config, const char *what, q
     char **raised = NULL;
     size_t n_raised = 0;
     qrun_status status = QRUN_OK;
+    if (copies_mxfp4(job)) { return QRUN_OK; }
     if (job->params->mixed != NULL) {
         QR_TRY(qr_mixed_plain_names(job->params->mixed, model, &raised, &n_raised, err));
     }
@@ -385,7 +417,8 @@ qrun_status qrun_quantize_folder(qrun_context *context, const qrun_quantize_para
     job.copy =
         (qr_folder_copy){.verb = "quantising", .progress = params->progress, .progress_user = params->progress_user};
     QR_TRY(qr_folder_copy_read(&job.copy, context, params->path, error));
-    if (job.copy.model.prequantized) { QR_TRY(refuse_quantised(&job, error)); }
+    if (qr_quantization_is_kept(&job.copy.model.config.quantization)) { QR_TRY(refuse_quantised(&job, error)); }
+    QR_TRY(check_mxfp4(&job, error));
     QR_TRY(check_measured(&job, error));
     QR_TRY(qr_folder_writer_open(&job.copy.folder, params->out, error));
     QR_TRY(list_outputs(&job, error));

@@ -200,9 +200,16 @@ static qrun_status describe(measurement *m, qrun_context *context, qr_error *err
     qrun_status status = qr_model_prepare(context, &params, &model, &source, err);
     if (status != QRUN_OK) { goto out; }
     QR_TRY(qr_source_require_folder(model.folder, "measuring mixed formats", err));
-    if (model.prequantized) {
+    if (qr_quantization_is_kept(&model.config.quantization)) {
         QR_TRY(qr_fail(err, QRUN_ERROR_ARGUMENT, "%s: is already quantised; measure the original model instead",
                        model.folder));
+    }
+    if (model.prequantized) { /* MXFP4, which is decoded for this */
+        qr_safetensors_close(source);
+        qr_model_release(&model);
+        source = NULL;
+        params.quant = QRUN_QUANT_NF4_DQ;
+        QR_TRY(qr_model_prepare(context, &params, &model, &source, err));
     }
     QR_TRY(qr_mixed_create(&model, m->params->raise_to, &m->mixed, err));
     QR_TRY(choose_budget(m->mixed, m->params->budget_bytes, err));

@@ -36,6 +36,7 @@ struct qr_layer_stream {
     size_t host_bytes;
     unsigned char *host; /* the layers one after the other, or this rank's parts of them */
     bool sharded;
+    bool between_devices;  /* sharded: "host" and "incoming" are device memory, and parts go from device to device */
     qr_collectives *ranks; /* sharded; NULL: a plan alone */
     int32_t rank, n_ranks;
     unsigned char *incoming; /* sharded: host, [incoming_bytes], of one layer */
@@ -63,7 +64,11 @@ bool qr_layer_stream_has(const qrun_model *model, const qr_module *module) {
 }
 
 size_t qr_layer_stream_host_bytes(const qrun_model *model) {
-    return model->stream != NULL ? model->stream->host_bytes : 0;
+    return model->stream != NULL && !model->stream->between_devices ? model->stream->host_bytes : 0;
+}
+
+size_t qr_layer_stream_device_bytes(const qrun_model *model) {
+    return model->stream != NULL && model->stream->between_devices ? model->stream->host_bytes : 0;
 }
 
 size_t qr_layer_stream_bytes(const qrun_model *model) {
@@ -80,7 +85,7 @@ typedef struct stored_check {
     const char *other; /* a matrix that is stored in another format than it is held in; NULL: there is none */
 } stored_check;
 
-/* Whether the rows of a plain matrix lie one after the other as they are. */
+/* Whether the rows of a matrix lie one after the other as they are. */
 static bool is_as_held(const qr_stored_weight *stored) {
     return stored->packed.kind == QR_PACKING_NONE && stored->wide_rows == 0 && stored->first_row == 0 &&
            stored->row_step <= 1 && stored->codes->head_dim == 0 && !qr_dtype_is_blocks(stored->codes->dtype);
@@ -91,8 +96,7 @@ static qrun_status check_stored(void *arg, const qr_module *module, qr_error *er
     qr_stored_weight stored;
     if (!qr_layer_stream_has(check->model, module) || check->other != NULL) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_module_find_stored(check->model, check->source, module, &stored, err));
-    const bool same = stored.desc.format == module->matrix->desc.format &&
-                      (!qr_weight_is_plain(stored.desc.format) || is_as_held(&stored)) &&
+    const bool same = stored.desc.format == module->matrix->desc.format && is_as_held(&stored) &&
                       !qr_model_is_transposed(check->model, module->role);
     if (!same) { check->other = stored.codes->name; }
     return QRUN_OK;
@@ -244,6 +248,9 @@ qrun_status qr_layer_stream_shard(qrun_model *model, qr_collectives *ranks, int3
         empty(&stream->planned);
     }
     stream->sharded = true;
+    /* Where all is trained, parts are made in host memory: their rounding is the CPU's. */
+    stream->between_devices =
+        !model->trainable && n_ranks > 1 && qr_collectives_are_linked(model->context->ranks, model->context->backend);
     stream->ranks = ranks;
     stream->rank = ranks != NULL ? ranks->rank : 0;
     stream->n_ranks = n_ranks;
@@ -302,13 +309,17 @@ out:
     return status;
 }
 
+static qr_memory_kind kind_of(const qr_layer_stream *stream) {
+    return stream->between_devices ? QR_MEMORY_DEVICE : QR_MEMORY_HOST;
+}
+
 qrun_status qr_layer_stream_create(qrun_model *model, qr_safetensors **source, qr_error *err) {
     qr_layer_stream *stream = model->stream;
     qr_backend *backend = model->context->backend;
     void *host = NULL;
     if (stream == NULL) { return QRUN_OK; }
     if (!stream->from_map) {
-        QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_HOST, stream->host_bytes, &host, err));
+        QR_RETURN_IF_ERROR(backend->memory_create(backend, kind_of(stream), stream->host_bytes, &host, err));
         stream->host = host;
         if (stream->sharded) { stream->incoming = stream->host + (stream->host_bytes - stream->incoming_bytes); }
         return QRUN_OK;
@@ -322,8 +333,11 @@ void qr_layer_stream_destroy(qrun_model *model) {
     qr_layer_stream *stream = model->stream;
     qr_backend *backend = model->context->backend;
     if (stream == NULL) { return; }
-    if (stream->ranks != NULL) { (void)qr_all_to_all_end(stream->ranks, NULL); } /* into memory that goes now */
-    if (stream->host != NULL) { backend->memory_destroy(backend, QR_MEMORY_HOST, stream->host, stream->host_bytes); }
+    if (stream->ranks != NULL) { /* into memory that goes now */
+        (void)qr_all_to_all_end(stream->ranks, NULL);
+        (void)qr_devices_all_to_all_end(stream->ranks, NULL);
+    }
+    if (stream->host != NULL) { backend->memory_destroy(backend, kind_of(stream), stream->host, stream->host_bytes); }
     qr_safetensors_close(stream->source);
     qr_free(stream->matrices);
     qr_free(stream->first_matrix);
@@ -349,7 +363,9 @@ qrun_status qr_layer_stream_keep(qrun_model *model, int64_t l, const qr_weight *
     const size_t at_end = at + backend->weight_bytes(backend, &matrix->desc);
     const size_t begin = at > kept ? at : kept, end = at_end < kept_end ? at_end : kept_end;
     if (begin >= end) { return QRUN_OK; }
-    return backend->copy_out(backend, host_of(model, l) + (begin - kept), first + begin, end - begin, err);
+    unsigned char *to = host_of(model, l) + (begin - kept);
+    if (stream->between_devices) { return backend->copy_within(backend, to, first + begin, end - begin, err); }
+    return backend->copy_out(backend, to, first + begin, end - begin, err);
 }
 
 /* A layer that was on its way there has arrived, and is no longer wanted. */
@@ -405,6 +421,7 @@ static void ask_for(const qr_layer_stream *stream, int64_t l) {
 /* The ranks begin to send each other their parts of a layer. Of a plan only the bytes count. */
 static qrun_status begin_gather(const qrun_model *model, progress *p, int64_t l, qr_error *err) {
     const qr_layer_stream *stream = model->stream;
+    qr_backend *backend = model->context->backend;
     const size_t n_own = part_bytes(model, p, l, stream->rank);
     qr_parcel sent[QR_MAX_RANKS], received[QR_MAX_RANKS];
     p->coming = l;
@@ -414,6 +431,8 @@ static qrun_status begin_gather(const qrun_model *model, progress *p, int64_t l,
     unsigned char *own = stream->incoming + part_begin(model, p, l, stream->rank);
     if (p->source.read_part != NULL) {
         QR_RETURN_IF_ERROR(p->source.read_part(p->source.user, l, stream->incoming, err));
+    } else if (stream->between_devices) {
+        QR_RETURN_IF_ERROR(backend->copy_within(backend, own, host_of(model, l), n_own, err));
     } else {
         memcpy(own, host_of(model, l), n_own);
     }
@@ -421,7 +440,9 @@ static qrun_status begin_gather(const qrun_model *model, progress *p, int64_t l,
         sent[r] = (qr_parcel){own, n_own};
         received[r] = (qr_parcel){stream->incoming + part_begin(model, p, l, r), part_bytes(model, p, l, r)};
     }
-    return qr_all_to_all_begin(stream->ranks, sent, received, err);
+    sent[stream->rank] = received[stream->rank] = (qr_parcel){0};
+    return stream->between_devices ? qr_devices_all_to_all_begin(stream->ranks, sent, received, err)
+                                   : qr_all_to_all_begin(stream->ranks, sent, received, err);
 }
 
 /* Brings a layer that has been gathered to the stage. Its bytes may be overwritten afterwards. */
@@ -430,6 +451,12 @@ static qrun_status end_gather(const qrun_model *model, qr_backend *backend, prog
     const int64_t l = p->coming;
     p->coming = p->stages[0].layer = NO_LAYER;
     if (p == &stream->now) {
+        if (stream->between_devices) {
+            QR_RETURN_IF_ERROR(qr_devices_all_to_all_end(stream->ranks, err));
+            p->stages[0].layer = l;
+            return backend->copy_within(backend, qr_model_stage(model, l), stream->incoming,
+                                        model->layers[l].staged_bytes, err);
+        }
         QR_RETURN_IF_ERROR(qr_all_to_all_end(stream->ranks, err));
         QR_RETURN_IF_ERROR(p->source.deliver != NULL
                                ? p->source.deliver(p->source.user, l, stream->incoming, err)

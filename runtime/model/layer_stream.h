@@ -8,8 +8,9 @@
  * change with every update.
  *
  * Parameters in shards (ZeRO 3) have one stage, and room in host memory for the layer that is on its way to it. Each
- * rank holds a part of every layer's bytes as they lie in the stage, in host memory. A layer is gathered from all ranks
- * while the one before computes. So all ranks use layers in the same order, pass by pass.
+ * rank holds a part of every layer's bytes as they lie in the stage, in host memory. Where the ranks' devices are
+ * linked and nothing of the layers is trained, both are in device memory. A layer is gathered from all ranks while the
+ * one before computes. So all ranks use layers in the same order, pass by pass.
  *
  * The bytes in a stage are those that would be resident, so results are the same to the bit. Who computes a layer calls
  * qr_layer_stream_use first; the context's compute lock guards the stages. */
@@ -62,6 +63,8 @@ qrun_status qr_layer_stream_keep(qrun_model *model, int64_t l, const qr_weight *
 
 /* Host memory that the stream takes; 0: it takes none. */
 size_t qr_layer_stream_host_bytes(const qrun_model *model);
+/* Device memory that it takes besides its stages: of shards that ranks send from device to device. */
+size_t qr_layer_stream_device_bytes(const qrun_model *model);
 /* What all layers take that the stages hold in turn. */
 size_t qr_layer_stream_bytes(const qrun_model *model);
 

@@ -283,6 +283,12 @@ static void set_format(qr_weight_desc *desc, qr_weight_format format, int block)
     desc->block = qr_weight_is_nf4(format) ? block : 0;
 }
 
+/* Only experts are held in MXFP4. */
+static qr_weight_format format_of_linear(const struct qr_model_options *options, qr_tensor_role role) {
+    const bool is_quantised = qr_role_is_quantised(role) && options->linear_format != QR_WEIGHT_MXFP4;
+    return is_quantised ? options->linear_format : options->table_format;
+}
+
 static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t layer, qr_tensor_role role, qr_error *err) {
     (void)err;
     describe_state *state = arg;
@@ -290,8 +296,7 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     qr_weight_desc *desc = &linear->weight.desc;
     linear_shape(model, &model->layers[layer], role, &desc->rows, &desc->cols);
     qr_split_rows(model, role, &model->layers[layer], desc, &linear->share);
-    const bool is_quantised = qr_role_is_quantised(role);
-    set_format(desc, is_quantised ? state->options->linear_format : state->options->table_format, QR_NF4_BLOCK);
+    set_format(desc, format_of_linear(state->options, role), QR_NF4_BLOCK);
     linear->slot = model->n_slots++;
     linear->has_bias = qr_family_has_bias(&model->config, role);
     const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP ||
@@ -412,8 +417,24 @@ static qrun_status check_alike(const qrun_model *model, const qr_module *module,
                    qr_weight_format_name(first->format));
 }
 
-/* A linear layer keeps the format that a bitsandbytes folder stores it in: quantised, or plain where the folder did not
- * quantise it (its llm_int8_skip_modules). Tables and routers keep their own type. */
+/* Tables of tokens are read in INT8, which rows can be taken of one by one. */
+static qrun_status check_quantised_table(const describe_state *state, const qr_module *module,
+                                         const qr_stored_weight *stored, qr_error *err) {
+    const bool is_of_tokens = module->role == QR_ROLE_EMBEDDING || module->role == QR_ROLE_INPUTS_EMBEDDING;
+    if (!is_of_tokens || stored->desc.format != QR_WEIGHT_INT8) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: is stored as %s; embeddings can be read in INT8, with a scale for each token, or "
+                       "unquantised",
+                       stored->codes->name, qr_weight_format_name(stored->desc.format));
+    }
+    if (!state->options->trainable) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: is stored as int8, and full fine-tuning changes every weight; take the original model",
+                   stored->codes->name);
+}
+
+/* A linear layer keeps the format that a prequantised folder stores it in: quantised, or plain where the folder did not
+ * quantise it (its llm_int8_skip_modules, or all but experts in MXFP4). Tables and routers keep their own type. */
 static qrun_status describe_matrix(const describe_state *state, const qr_module *module, qr_error *err) {
     qrun_model *model = state->model;
     qr_weight_desc *desc = &module->matrix->desc;
@@ -424,9 +445,9 @@ static qrun_status describe_matrix(const describe_state *state, const qr_module 
         QR_RETURN_IF_ERROR(qr_module_find_stored(model, state->source, module, &stored, err));
         const bool is_plain = qr_weight_is_plain(stored.desc.format);
         if (!is_plain && module->role < QR_ROLE_Q && module->role != QR_ROLE_HEAD) {
-            return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a quantised embedding cannot be read", stored.codes->name);
+            QR_RETURN_IF_ERROR(check_quantised_table(state, module, &stored, err));
         }
-        if (is_linear ? !is_plain || model->prequantized : !state->options->trainable) {
+        if (is_linear ? !qr_stored_can_decode(&stored) || model->prequantized : !state->options->trainable) {
             set_format(desc, stored.desc.format, stored.desc.block);
         }
         QR_RETURN_IF_ERROR(check_alike(model, module, &stored, err));
@@ -530,7 +551,8 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
     QR_RETURN_IF_ERROR(describe_kv_groups(model, err));
     QR_RETURN_IF_ERROR(qr_model_each_module(model, describe_module, &state, err));
     model->is_mixed = model->is_partly_plain = false;
-    if (model->prequantized) { (void)qr_model_each_module(model, note_mixed, model, NULL); }
+    const bool has_format = model->prequantized && model->linear_format != QR_WEIGHT_MXFP4; /* of linear layers */
+    if (has_format) { (void)qr_model_each_module(model, note_mixed, model, NULL); }
     if (options->head_int8) { hold_in_int8(model->shape.tied_head ? &model->embedding : &model->head); }
     model->head_share.whole_format = model->head.desc.format;
     if (options->embedding_int8) {

@@ -165,7 +165,7 @@ struct qrun_model {
     char *hub_name;       /* "org/name@commit" where the folder is in the cache of the hub; else NULL */
     const char *prefix;   /* before all module names of this checkpoint */
     char *left_out;       /* parts of the folder that text needs none of, "model.visual, mtp"; NULL: none */
-    bool prequantized;    /* bitsandbytes wrote the folder quantised */
+    bool prequantized;    /* matrices are held as the folder stores them: bitsandbytes quantised it, or MXFP4 is kept */
     bool is_mixed;        /* some of its matrices are stored in INT8, though others are in NF4 */
     bool is_partly_plain; /* some of its matrices are stored unquantised */
     bool random_weights;  /* no weights were read */

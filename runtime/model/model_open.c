@@ -29,16 +29,19 @@ static qr_dtype act_dtype_of(qrun_dtype dtype) {
 
 bool qr_quant_to_format(qrun_quant quant, qr_weight_format *format) {
     static const qr_weight_format formats[] = {
-        [QRUN_QUANT_AUTO] = QR_WEIGHT_NF4_DQ, [QRUN_QUANT_F32] = QR_WEIGHT_F32, [QRUN_QUANT_BF16] = QR_WEIGHT_BF16,
-        [QRUN_QUANT_INT8] = QR_WEIGHT_INT8,   [QRUN_QUANT_NF4] = QR_WEIGHT_NF4, [QRUN_QUANT_NF4_DQ] = QR_WEIGHT_NF4_DQ,
-        [QRUN_QUANT_F16] = QR_WEIGHT_F16,
+        [QRUN_QUANT_AUTO] = QR_WEIGHT_NF4_DQ, [QRUN_QUANT_F32] = QR_WEIGHT_F32,
+        [QRUN_QUANT_BF16] = QR_WEIGHT_BF16,   [QRUN_QUANT_INT8] = QR_WEIGHT_INT8,
+        [QRUN_QUANT_NF4] = QR_WEIGHT_NF4,     [QRUN_QUANT_NF4_DQ] = QR_WEIGHT_NF4_DQ,
+        [QRUN_QUANT_F16] = QR_WEIGHT_F16,     [QRUN_QUANT_MIXED] = QR_WEIGHT_FORMAT_COUNT,
+        [QRUN_QUANT_MXFP4] = QR_WEIGHT_MXFP4,
     };
-    if ((size_t)quant >= QR_COUNT_OF(formats)) { return false; }
+    if ((size_t)quant >= QR_COUNT_OF(formats) || formats[quant] == QR_WEIGHT_FORMAT_COUNT) { return false; }
     *format = formats[quant];
     return true;
 }
 
 static qr_weight_format stored_format(const qr_quantization_config *quantization) {
+    if (quantization->packing.kind == QR_PACKING_MXFP4) { return QR_WEIGHT_MXFP4; }
     if (quantization->stored == QR_STORED_BNB_INT8) { return QR_WEIGHT_INT8; }
     return quantization->double_quantised ? QR_WEIGHT_NF4_DQ : QR_WEIGHT_NF4;
 }
@@ -93,9 +96,44 @@ static qrun_status check_mixed(const qrun_model *model, const qrun_model_params 
                    model->folder, qr_weight_format_name(model->linear_format));
 }
 
+/* A backend holds no bytes of a format that it does not have. Devices that plans are made for are GPUs. */
+static bool holds_mxfp4(const qrun_context *context) {
+    const qr_backend *backend = context->backend;
+    const qr_weight_desc desc = {.format = QR_WEIGHT_MXFP4, .rows = 1, .cols = QR_MXFP4_BLOCK};
+    return context->plans_for == NULL && backend->weight_bytes(backend, &desc) > 0;
+}
+
+/* Whether experts are held in MXFP4: where they are stored so and nothing else is asked for. */
+static bool takes_mxfp4(const qrun_model *model, const qrun_model_params *params) {
+    if (params->quant == QRUN_QUANT_MXFP4) { return true; }
+    return params->quant == QRUN_QUANT_AUTO && holds_mxfp4(model->context) &&
+           model->config.quantization.packing.kind == QR_PACKING_MXFP4;
+}
+
+/* Whether matrices are held as the folder stores them. */
+static bool keeps_stored(const qrun_model *model, const qrun_model_params *params) {
+    const qr_quantization_config *quantization = &model->config.quantization;
+    if (params->random_weights) { return false; }
+    const bool in_mxfp4 = quantization->packing.kind == QR_PACKING_MXFP4;
+    return in_mxfp4 ? takes_mxfp4(model, params) : qr_quantization_is_kept(quantization);
+}
+
+static qrun_status check_mxfp4(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    if (params->quant != QRUN_QUANT_MXFP4) { return QRUN_OK; }
+    if (model->config.quantization.packing.kind != QR_PACKING_MXFP4) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "%s: is not stored as mxfp4, and nothing is quantised to it; choose another `quant`",
+                       model->folder);
+    }
+    const qrun_context *context = model->context;
+    if (holds_mxfp4(context)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s does not compute with mxfp4 yet; use `quant=nf4-dq`",
+                   model->folder, context->plans_for != NULL ? context->plans_for->name : context->backend->name);
+}
+
 static qrun_status choose_formats(qrun_model *model, const qrun_model_params *params, struct qr_model_options *options,
                                   qr_error *err) {
-    model->prequantized = !params->random_weights && qr_quantization_is_kept(&model->config.quantization);
+    model->prequantized = keeps_stored(model, params);
     const bool is_mixed = params->quant == QRUN_QUANT_MIXED;
     if (!qr_quant_to_format(is_mixed ? QRUN_QUANT_NF4_DQ : params->quant, &options->linear_format)) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "quant %d is not one of qrun_quant", (int)params->quant);
@@ -105,7 +143,10 @@ static qrun_status choose_formats(qrun_model *model, const qrun_model_params *pa
     options->embedding_int8 = params->quant_embedding_int8;
     options->trainable = false;
     if (params->trainable) { return choose_trainable(model, params, options, err); }
-    if (!model->prequantized) { return QRUN_OK; }
+    if (!model->prequantized) {
+        if (params->random_weights && takes_mxfp4(model, params)) { options->linear_format = QR_WEIGHT_MXFP4; }
+        return check_mxfp4(model, params, err);
+    }
     const qr_weight_format stored = stored_format(&model->config.quantization);
     if (params->quant != QRUN_QUANT_AUTO && !is_mixed && options->linear_format != stored) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
@@ -113,7 +154,7 @@ static qrun_status choose_formats(qrun_model *model, const qrun_model_params *pa
                        model->folder, qr_weight_format_name(stored), qr_weight_format_name(options->linear_format));
     }
     options->linear_format = stored;
-    return QRUN_OK;
+    return check_mxfp4(model, params, err);
 }
 
 /* ---- Progress ---------------------------------------------------------------------------------------------------- */
@@ -181,9 +222,10 @@ static qrun_status load_matrix(load_state *state, const qr_module *module, qr_er
     qr_stored_weight stored;
     QR_RETURN_IF_ERROR(qr_module_find_stored(model, state->source, module, &stored, err));
     const qr_row_source source = qr_stored_rows(&stored, qr_model_is_transposed(model, module->role));
-    QR_RETURN_IF_ERROR(qr_weight_is_plain(stored.desc.format)
-                           ? write_rows(backend, module, &source, stored.codes->name, err)
-                           : write_stored(backend, module, &stored, err));
+    const bool is_as_held =
+        !qr_weight_is_plain(stored.desc.format) && stored.desc.format == module->matrix->desc.format;
+    QR_RETURN_IF_ERROR(is_as_held ? write_stored(backend, module, &stored, err)
+                                  : write_rows(backend, module, &source, stored.codes->name, err));
     if (stored.is_last) { QR_RETURN_IF_ERROR(qr_safetensors_finish(state->source, stored.codes, err)); }
     return advance(state, (int64_t)stored.n_bytes, err);
 }
@@ -206,9 +248,33 @@ static qrun_status make_random_rows(load_state *state, int64_t cols, qr_error *e
     return QRUN_OK;
 }
 
+/* Codes of one group of rows again and again. The scale gives them the size of other random weights. */
+static qrun_status randomise_mxfp4(load_state *state, qr_weight *matrix, qr_error *err) {
+    enum { TWO_TO_THE_MINUS_7 = 120, SEED = 1 };
+    qr_backend *backend = state->model->context->backend;
+    const qr_weight_desc *desc = &matrix->desc;
+    const size_t n_codes = qr_weight_row_offset(desc, QR_WEIGHT_ROW_GROUP), n_scales = (size_t)qr_weight_blocks(desc);
+    qrun_status status = QRUN_OK;
+    uint8_t *codes = qr_alloc(n_codes), *scales = qr_alloc(n_scales);
+    if (codes == NULL || scales == NULL) { QR_TRY(qr_fail_memory(err, "random weights", n_codes + n_scales)); }
+    for (size_t i = 0; i < n_codes; i++) { codes[i] = (uint8_t)(256.0 * qr_random_uniform(SEED, 0, i)); }
+    memset(scales, TWO_TO_THE_MINUS_7, n_scales);
+    for (int64_t row = 0; row < desc->rows; row += QR_WEIGHT_ROW_GROUP) {
+        const int64_t n_rows = qr_min(QR_WEIGHT_ROW_GROUP, desc->rows - row);
+        QR_TRY(backend->weight_put_rows(backend, matrix, row, n_rows, codes, err));
+    }
+    QR_TRY(backend->weight_put_scales(backend, matrix, &(qr_weight_scales){.absmax_codes = scales}, err));
+    status = advance(state, (int64_t)backend->weight_bytes(backend, desc), err);
+out:
+    qr_free(codes);
+    qr_free(scales);
+    return status;
+}
+
 static qrun_status randomise_matrix(load_state *state, const qr_module *module, qr_error *err) {
     qr_backend *backend = state->model->context->backend;
     qr_weight *matrix = module->matrix;
+    if (matrix->desc.format == QR_WEIGHT_MXFP4) { return randomise_mxfp4(state, matrix, err); }
     QR_RETURN_IF_ERROR(make_random_rows(state, matrix->desc.cols, err));
     const qr_row_source source = {
         .src = (const unsigned char *)state->random_rows, .dtype = QR_DTYPE_F32, .period_rows = QR_WEIGHT_ROW_GROUP};
@@ -407,7 +473,7 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         owner = "the GPU has free";
     }
     const size_t host_bytes = memory.is_separate ? 0 : qr_layer_stream_host_bytes(model);
-    const int64_t n_bytes = (int64_t)(model->weight_bytes + host_bytes);
+    const int64_t n_bytes = (int64_t)(model->weight_bytes + qr_layer_stream_device_bytes(model) + host_bytes);
     if (n_bytes <= limit) { return QRUN_OK; }
     char advice[128] = "give more memory";
     const qr_options_text smaller = qr_model_smaller_options(model);
@@ -525,7 +591,8 @@ static int64_t read_bytes(const qrun_model *model) {
 
 static const char *packed_as(const qrun_model *model) {
     const qr_packing *packing = &model->config.quantization.packing;
-    return model->random_weights || packing->kind == QR_PACKING_NONE ? NULL : qr_packing_name(packing);
+    const bool is_decoded = !model->random_weights && !model->prequantized && packing->kind != QR_PACKING_NONE;
+    return is_decoded ? qr_packing_name(packing) : NULL;
 }
 
 qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, qrun_error *error) {

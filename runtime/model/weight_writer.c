@@ -138,6 +138,8 @@ static bool is_copy(const write_job *job) {
 
 static qrun_status write_chunk(void *arg, int64_t first, int64_t n_rows, int worker, qr_error *err) {
     const write_job *job = arg;
+    const qr_packed_weight *packed = job->source->packed;
+    if (packed != NULL) { QR_RETURN_IF_ERROR(qr_packed_weight_check_scales(packed, first, n_rows, err)); }
     const unsigned char *src = source_rows(job, first, n_rows, worker);
     const qr_weight_desc *desc = &job->desc;
     const int64_t first_scale = qr_weight_is_nf4(desc->format) ? first * desc->cols / desc->block : first;
@@ -297,8 +299,48 @@ static qrun_status put_chunk(void *arg, int64_t first, int64_t n_rows, int worke
     return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, codes, err);
 }
 
+/* Rows of MXFP4, which lie between those of another matrix and have codes in another order than the canonical one. */
+typedef struct mxfp4_job {
+    qr_backend *backend;
+    qr_weight *weight;
+    const qr_packed_weight *packed;
+    uint8_t *codes; /* one chunk per worker */
+    size_t codes_per_worker;
+    uint8_t *scales; /* of the whole matrix */
+} mxfp4_job;
+
+static qrun_status put_mxfp4_chunk(void *arg, int64_t first, int64_t n_rows, int worker, qr_error *err) {
+    const mxfp4_job *job = arg;
+    uint8_t *codes = job->codes + (size_t)worker * job->codes_per_worker;
+    QR_RETURN_IF_ERROR(qr_packed_weight_check_scales(job->packed, first, n_rows, err));
+    qr_packed_weight_mxfp4_rows(job->packed, first, n_rows, codes,
+                                job->scales + first * (job->weight->desc.cols / QR_MXFP4_BLOCK));
+    return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, codes, err);
+}
+
+static qrun_status write_mxfp4(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    qr_weight_desc chunk = weight->desc;
+    chunk.rows = qr_min(chunk_rows(&weight->desc), weight->desc.rows);
+    mxfp4_job job = {.backend = backend, .weight = weight, .packed = &stored->packed};
+    job.codes_per_worker = (qr_weight_code_bytes(&chunk) + 63) / 64 * 64;
+    job.codes = qr_alloc_array((size_t)qr_threads_count(backend->threads), job.codes_per_worker);
+    job.scales = qr_alloc((size_t)qr_weight_blocks(&weight->desc));
+    if (job.codes == NULL || job.scales == NULL) {
+        QR_TRY(qr_fail_memory(err, stored->codes->name, job.codes_per_worker));
+    }
+    QR_TRY(run_chunks(backend, &weight->desc, true, put_mxfp4_chunk, &job, err));
+    const qr_weight_scales scales = {.absmax_codes = job.scales};
+    status = backend->weight_put_scales(backend, weight, &scales, err);
+out:
+    qr_free(job.codes);
+    qr_free(job.scales);
+    return status;
+}
+
 qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, void *room,
                                    qr_error *err) {
+    if (stored->packed.kind != QR_PACKING_NONE) { return write_mxfp4(backend, weight, stored, err); }
     put_job job = {.backend = backend, .weight = weight, .codes = stored->data};
     qrun_status status = run_chunks(backend, &weight->desc, true, put_chunk, &job, err);
     if (status != QRUN_OK) {

@@ -35,7 +35,7 @@ qrun_status qr_weight_write(qr_backend *backend, qr_weight *weight, const qr_row
                             qr_error *err);
 
 /* Puts a matrix that is stored in the weight's own format. room: for its scales (qr_stored_scales_bytes); NULL:
- * it is made. */
+ * it is made, as it always is for MXFP4. */
 qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, void *room,
                                    qr_error *err);
 

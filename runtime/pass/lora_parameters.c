@@ -290,30 +290,71 @@ static qr_dora_norm_args norm_args(const qr_parameters *p, const qr_lora_pair *p
                                .norm = lora->norms + pair->output_offset};
 }
 
+/* Whether the pair's matrix is in its stage only while its layer is used, by all ranks. */
+static bool is_in_shards(const qr_parameters *p, const qr_lora_pair *pair) {
+    return pair->layer >= 0 && qr_layer_stream_is_sharded(p->model);
+}
+
+static qrun_status refresh_pair(const qr_parameters *p, const qr_lora_pair *pair, qr_workspace workspace,
+                                qr_error *err) {
+    qr_dora_norm_args args = norm_args(p, pair);
+    args.magnitude = p->values + pair->magnitude_offset;
+    args.ratio = p->lora.ratios + pair->output_offset;
+    return qr_dora_norm(p->backend, &args, workspace, err);
+}
+
 qrun_status qr_lora_parameters_refresh(qr_parameters *p, qr_workspace workspace, qr_error *err) {
     for (int64_t i = 0; p->lora.dora && i < p->lora.n_pairs; i++) {
         const qr_lora_pair *pair = &p->lora.pairs[i];
-        qr_dora_norm_args args = norm_args(p, pair);
-        args.magnitude = p->values + pair->magnitude_offset;
-        args.ratio = p->lora.ratios + pair->output_offset;
+        if (is_in_shards(p, pair)) { continue; }
         QR_RETURN_IF_ERROR(qr_layer_stream_use_linear(p->model, p->backend, pair->linear, err));
-        QR_RETURN_IF_ERROR(qr_dora_norm(p->backend, &args, workspace, err));
+        QR_RETURN_IF_ERROR(refresh_pair(p, pair, workspace, err));
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_lora_parameters_refresh_layer(qr_parameters *p, int64_t l, qr_workspace workspace, qr_error *err) {
+    for (int64_t i = 0; p->lora.dora && i < p->lora.n_pairs; i++) {
+        const qr_lora_pair *pair = &p->lora.pairs[i];
+        if (pair->layer == l && is_in_shards(p, pair)) { QR_RETURN_IF_ERROR(refresh_pair(p, pair, workspace, err)); }
     }
     return QRUN_OK;
 }
 
 /* B is zero as yet, so the norms are those of the frozen matrices. */
-static qrun_status put_magnitude(qr_parameters *p, const qr_lora_pair *pair, qr_error *err) {
+static qrun_status put_magnitude(const qr_parameters *p, const qr_lora_pair *pair, qr_workspace workspace,
+                                 qr_error *err) {
+    const qr_dora_norm_args args = norm_args(p, pair);
+    QR_RETURN_IF_ERROR(qr_dora_norm(p->backend, &args, workspace, err));
+    return p->backend->copy_within(p->backend, p->values + pair->magnitude_offset, args.norm,
+                                   (size_t)pair->out * sizeof(float), err);
+}
+
+static qrun_status put_own_magnitude(qr_parameters *p, const qr_lora_pair *pair, qr_error *err) {
     const qr_dora_norm_args args = norm_args(p, pair);
     qr_workspace workspace = {.n_bytes = qr_dora_norm_workspace(p->backend, &args)};
     qrun_status status = QRUN_OK;
+    if (is_in_shards(p, pair)) { return QRUN_OK; }
     QR_TRY(p->backend->memory_create(p->backend, QR_MEMORY_DEVICE, workspace.n_bytes, &workspace.memory, err));
     QR_TRY(qr_layer_stream_use_linear(p->model, p->backend, pair->linear, err));
-    QR_TRY(qr_dora_norm(p->backend, &args, workspace, err));
-    QR_TRY(p->backend->copy_within(p->backend, p->values + pair->magnitude_offset, args.norm,
-                                   (size_t)pair->out * sizeof(float), err));
+    QR_TRY(put_magnitude(p, pair, workspace, err));
 out:
     p->backend->memory_destroy(p->backend, QR_MEMORY_DEVICE, workspace.memory, workspace.n_bytes);
+    return status;
+}
+
+/* A rank that has failed goes on to send the others what they wait for. */
+qrun_status qr_lora_parameters_put_magnitudes(const qr_parameters *p, qr_workspace workspace, qr_error *err) {
+    qrun_status status = QRUN_OK;
+    if (!p->lora.dora || !qr_layer_stream_is_sharded(p->model)) { return QRUN_OK; }
+    qr_layer_stream_begin(p->model, p->backend);
+    for (int64_t l = 0; l < p->model->shape.n_layers; l++) {
+        QR_RETURN_IF_ERROR(qr_layer_stream_use(p->model, p->backend, l, l + 1, status == QRUN_OK ? err : NULL));
+        for (int64_t i = 0; i < p->lora.n_pairs && status == QRUN_OK; i++) {
+            const qr_lora_pair *pair = &p->lora.pairs[i];
+            if (pair->layer == l) { status = put_magnitude(p, pair, workspace, err); }
+        }
+    }
     return status;
 }
 
@@ -341,7 +382,7 @@ qrun_status qr_lora_parameters_create(qr_parameters *p, uint64_t seed, qr_error 
     if (staging == NULL) { QR_TRY(qr_fail_memory(err, "an adapter", (unsigned long long)most * 4)); }
     for (int64_t i = 0; i < lora->n_pairs; i++) {
         QR_TRY(put_initial(p, &lora->pairs[i], seed, staging, err));
-        if (lora->dora) { QR_TRY(put_magnitude(p, &lora->pairs[i], err)); }
+        if (lora->dora) { QR_TRY(put_own_magnitude(p, &lora->pairs[i], err)); }
     }
 out:
     qr_free(staging);

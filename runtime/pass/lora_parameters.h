@@ -29,8 +29,14 @@ qrun_status qr_lora_parameters_create(qr_parameters *parameters, uint64_t seed, 
 /* Makes the table, and DoRA's norms and ratios, without filling them: for a plan. */
 qrun_status qr_lora_parameters_reserve(qr_parameters *parameters, qr_error *err);
 
-/* DoRA: norms and ratios from the parameters as they are. Does nothing for plain LoRA. */
+/* DoRA: norms and ratios from the parameters as they are. Does nothing for plain LoRA. Of layers in shards the second
+ * does so, once the layer is in its stage. */
 qrun_status qr_lora_parameters_refresh(qr_parameters *parameters, qr_workspace workspace, qr_error *err);
+qrun_status qr_lora_parameters_refresh_layer(qr_parameters *parameters, int64_t l, qr_workspace workspace,
+                                             qr_error *err);
+
+/* DoRA on layers in shards: the magnitudes to begin with, which creation cannot know. All ranks call it. */
+qrun_status qr_lora_parameters_put_magnitudes(const qr_parameters *parameters, qr_workspace workspace, qr_error *err);
 
 /* The pair of a linear layer; NULL: not adapted. */
 const qr_lora_pair *qr_lora_pair_of(const qr_parameters *parameters, const qr_linear_layer *linear);

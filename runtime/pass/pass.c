@@ -139,6 +139,7 @@ static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, 
 qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
     qr_timeline_layer(pass->backend, l);
     QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, buffers_only ? l - 1 : l + 1, err));
+    QR_PASS_COMPUTE(pass, qr_lora_parameters_refresh_layer(pass->parameters, l, pass->workspace, err));
     QR_PASS_COMPUTE(pass, run_layer(pass, l, buffers_only, err));
     return QRUN_OK;
 }
@@ -308,6 +309,10 @@ qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, 
     mark_phase(pass, QR_PHASE_other);
     QR_PASS_COMPUTE(pass, pass->backend->sync(pass->backend, err));
     return pass->status;
+}
+
+qrun_status qr_train_pass_put_magnitudes(qr_train_pass *pass, qr_error *err) {
+    return qr_lora_parameters_put_magnitudes(pass->parameters, pass->workspace, err);
 }
 
 qrun_status qr_train_pass_follow(qr_train_pass *pass, bool backward, qr_error *err) {

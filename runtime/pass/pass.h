@@ -59,5 +59,7 @@ qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, 
 /* The part of a rank that has no batch in a pass that others run: where each layer is gathered from all ranks
  * (layer_stream.h), it takes part in that, and `on_layer` is called as in a pass. */
 qrun_status qr_train_pass_follow(qr_train_pass *pass, bool backward, qr_error *err);
+/* DoRA on layers in shards: the magnitudes to begin with. All ranks call it. */
+qrun_status qr_train_pass_put_magnitudes(qr_train_pass *pass, qr_error *err);
 
 #endif

@@ -14,15 +14,16 @@ struct qr_gradient_sum {
     qr_parameters *parameters;
     qr_collectives *ranks;
     const qr_shards *shards;
-    bool stays;
+    bool stays, between_devices;
     int64_t piece_floats;
     bool leaves;    /* to host memory, where `total` is then */
     float *total;   /* device: the own shard and, where sums stay, room for its tail */
-    float *arrived; /* device: a piece of another rank; or of the sum, where that is in host memory */
+    float *arrived; /* device: a piece of another rank, or between devices [n_ranks][piece_floats]; or of the sum, where
+                     * that is in host memory */
     int64_t arrived_floats;
     uint64_t coming, left[2];  /* the last transfer to the stage, and from each place */
     int64_t fetched;           /* layer whose sum is in the stage, or on its way */
-    float *sent, *received;    /* host, [n_ranks][piece_floats] */
+    float *sent, *received;    /* host, [n_ranks][piece_floats]; between devices NULL */
     qr_chunk_squares *squares; /* host, [chunks of the arena] */
     void *device, *host;
     size_t device_bytes, host_bytes;
@@ -47,7 +48,8 @@ static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradie
     }
     const int64_t n_tail = o->stays ? QR_SQUARES_CHUNK : 0;
     float *total = qr_layout_take(&layout, qr_shards_floats(shards, shards->rank) + n_tail, sizeof *total);
-    float *arrived = qr_layout_take(&layout, alone ? 0 : piece_floats(shards->n_ranks), sizeof *arrived);
+    const int64_t n_arrive = alone ? 0 : o->between_devices ? shards->n_ranks : 1;
+    float *arrived = qr_layout_take(&layout, n_arrive * piece_floats(shards->n_ranks), sizeof *arrived);
     if (sum != NULL) {
         sum->total = total;
         sum->arrived = arrived;
@@ -64,13 +66,13 @@ static size_t place_host(const qr_gradient_options *o, void *memory, qr_gradient
         return layout.offset;
     }
     if (n_ranks == 1) { return 0; }
-    const int64_t n = n_ranks * piece_floats(n_ranks);
+    const int64_t n = o->between_devices ? 0 : n_ranks * piece_floats(n_ranks);
     const int64_t n_chunks = o->stays ? qr_shards_chunk(o->shards, n_ranks) : 0;
     float *pieces = qr_layout_take(&layout, N_DIRECTIONS * n, sizeof *pieces);
     qr_chunk_squares *squares = qr_layout_take(&layout, n_chunks, sizeof *squares);
     if (sum != NULL) {
-        sum->sent = pieces;
-        sum->received = pieces + n;
+        sum->sent = n > 0 ? pieces : NULL;
+        sum->received = n > 0 ? pieces + n : NULL;
         sum->squares = squares;
     }
     return layout.offset;
@@ -106,6 +108,7 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
     made->ranks = ranks;
     made->shards = options->shards;
     made->stays = options->stays;
+    made->between_devices = options->between_devices;
     made->leaves = options->host_floats > 0;
     made->arrived_floats = options->place_floats;
     made->piece_floats = piece_floats(options->shards->n_ranks);
@@ -258,7 +261,9 @@ static qrun_status add_piece(qr_gradient_sum *sum, const float_run *run, int64_t
     float *total = sum->total + (first - sum->shards->begin[own]);
     for (int32_t r = 0; r < n_active; r++) {
         const float *part = run->gradients + (first - run->begin);
-        if (r != own) {
+        if (r != own && sum->between_devices) {
+            part = sum->arrived + r * sum->piece_floats;
+        } else if (r != own) {
             part = sum->arrived;
             QR_RETURN_IF_ERROR(
                 backend->copy_in(backend, sum->arrived, sum->received + r * sum->piece_floats, n_bytes, err));
@@ -269,33 +274,48 @@ static qrun_status add_piece(qr_gradient_sum *sum, const float_run *run, int64_t
     return QRUN_OK;
 }
 
-/* The time that it takes is one of waiting. */
-static qrun_status exchange(qr_gradient_sum *sum, const qr_parcel *sent, const qr_parcel *received, qr_error *err) {
+/* Of host memory, or of device memory. The time that it takes is one of waiting. */
+static qrun_status exchange(qr_gradient_sum *sum, bool between_devices, const qr_parcel *sent,
+                            const qr_parcel *received, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
     const double asked = qr_timeline_now(backend);
-    const qrun_status status = qr_all_to_all(sum->ranks, sent, received, err);
+    qrun_status status;
+    if (between_devices) {
+        status = qr_devices_all_to_all_begin(sum->ranks, sent, received, err);
+        if (status == QRUN_OK) { status = qr_devices_all_to_all_end(sum->ranks, err); }
+    } else {
+        status = qr_all_to_all(sum->ranks, sent, received, err);
+    }
     qr_timeline_put_host(backend, "ranks", QR_PHASE_waiting, asked);
     return status;
 }
 
+/* What is sent of device memory: as it lies there, or a copy of it in host memory at `room`. */
+static qrun_status parcel_of(const qr_gradient_sum *sum, const float *device, int64_t n, float *room, qr_parcel *parcel,
+                             qr_error *err) {
+    qr_backend *backend = sum->parameters->backend;
+    const size_t n_bytes = (size_t)n * sizeof *device;
+    *parcel = (qr_parcel){sum->between_devices ? (void *)(uintptr_t)device : room, n_bytes};
+    return sum->between_devices || n == 0 ? QRUN_OK : backend->copy_out(backend, room, device, n_bytes, err);
+}
+
 /* Each rank that has computed something sends every other its piece i. */
 static qrun_status exchange_piece(qr_gradient_sum *sum, const float_run *run, int64_t i, qr_error *err) {
-    qr_backend *backend = sum->parameters->backend;
+    float *from_others = sum->between_devices ? sum->arrived : sum->received;
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
     const int32_t own = sum->ranks->rank, n_active = count_active(sum);
     int64_t first, n_own = piece_of(sum, run, own, i, &first);
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
         const int64_t n = piece_of(sum, run, r, i, &first);
-        float *to = sum->sent + r * sum->piece_floats;
+        float *to = sum->between_devices ? NULL : sum->sent + r * sum->piece_floats;
         if (r == own) { continue; }
         if (r < n_active) {
-            received[r] = (qr_parcel){sum->received + r * sum->piece_floats, (size_t)n_own * sizeof(float)};
+            received[r] = (qr_parcel){from_others + r * sum->piece_floats, (size_t)n_own * sizeof(float)};
         }
         if (own >= n_active || n == 0) { continue; }
-        sent[r] = (qr_parcel){to, (size_t)n * sizeof(float)};
-        QR_RETURN_IF_ERROR(backend->copy_out(backend, to, run->gradients + (first - run->begin), sent[r].n_bytes, err));
+        QR_RETURN_IF_ERROR(parcel_of(sum, run->gradients + (first - run->begin), n, to, &sent[r], err));
     }
-    return exchange(sum, sent, received, err);
+    return exchange(sum, sum->between_devices, sent, received, err);
 }
 
 static qrun_status sum_run(qr_gradient_sum *sum, const float_run *run, qr_error *err) {
@@ -328,15 +348,18 @@ static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, q
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
     const int32_t own = sum->ranks->rank;
     int64_t first;
-    const size_t own_bytes = (size_t)piece_of(sum, &run, own, i, &first) * sizeof(float);
-    if (own_bytes > 0) { QR_RETURN_IF_ERROR(backend->copy_out(backend, sum->sent, arena + first, own_bytes, err)); }
+    qr_parcel own_parcel;
+    const int64_t n_own = piece_of(sum, &run, own, i, &first);
+    QR_RETURN_IF_ERROR(parcel_of(sum, arena + first, n_own, sum->sent, &own_parcel, err));
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
+        if (r == own) { continue; }
         const size_t n_bytes = (size_t)piece_of(sum, &run, r, i, &first) * sizeof(float);
-        sent[r] = (qr_parcel){sum->sent, own_bytes};
-        received[r] = (qr_parcel){sum->received + r * sum->piece_floats, n_bytes};
+        sent[r] = own_parcel;
+        received[r] =
+            (qr_parcel){sum->between_devices ? arena + first : sum->received + r * sum->piece_floats, n_bytes};
     }
-    QR_RETURN_IF_ERROR(exchange(sum, sent, received, err));
-    for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
+    QR_RETURN_IF_ERROR(exchange(sum, sum->between_devices, sent, received, err));
+    for (int32_t r = 0; r < sum->ranks->n_ranks && !sum->between_devices; r++) {
         const int64_t n = piece_of(sum, &run, r, i, &first);
         if (r == own || n == 0) { continue; }
         QR_RETURN_IF_ERROR(
@@ -363,21 +386,18 @@ static qrun_status exchange_tails(qr_gradient_sum *sum, qr_error *err) {
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
     int64_t own_tail, tail, first;
     const int64_t n_own = qr_shards_tail(shards, own, &own_tail);
+    float *tails = sum->between_devices ? sum->total + qr_shards_floats(shards, own) : sum->received;
     for (int32_t r = 0; r < shards->n_ranks; r++) {
         const int64_t n_tail = qr_shards_tail(shards, r, &tail);
         int64_t n = qr_shards_common(tail, tail + n_tail, shards->begin[own], shards->begin[own + 1], &first);
         if (r != own && n > 0) {
-            sent[r] = (qr_parcel){sum->sent, (size_t)n * sizeof(float)};
-            QR_RETURN_IF_ERROR(
-                backend->copy_out(backend, sum->sent, sum->total + (first - shards->begin[own]), sent[r].n_bytes, err));
+            QR_RETURN_IF_ERROR(parcel_of(sum, sum->total + (first - shards->begin[own]), n, sum->sent, &sent[r], err));
         }
         n = qr_shards_common(own_tail, own_tail + n_own, shards->begin[r], shards->begin[r + 1], &first);
-        if (r != own && n > 0) {
-            received[r] = (qr_parcel){sum->received + (first - own_tail), (size_t)n * sizeof(float)};
-        }
+        if (r != own && n > 0) { received[r] = (qr_parcel){tails + (first - own_tail), (size_t)n * sizeof(float)}; }
     }
-    QR_RETURN_IF_ERROR(exchange(sum, sent, received, err));
-    if (n_own == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(exchange(sum, sum->between_devices, sent, received, err));
+    if (n_own == 0 || sum->between_devices) { return QRUN_OK; }
     return backend->copy_in(backend, sum->total + qr_shards_floats(shards, own), sum->received,
                             (size_t)n_own * sizeof(float), err);
 }
@@ -395,7 +415,7 @@ qrun_status qr_gradient_sum_share_squares(qr_gradient_sum *sum, qr_error *err) {
         parts[r] = (qr_parcel){sum->squares + first, (size_t)n * sizeof *sum->squares};
     }
     for (int32_t r = 0; r < shards->n_ranks; r++) { sent[r] = parts[shards->rank]; }
-    return exchange(sum, sent, parts, err);
+    return exchange(sum, false, sent, parts, err);
 }
 
 /* ---- A step ----------------------------------------------------------------------------------------------------- */

@@ -366,6 +366,15 @@ out:
     return status;
 }
 
+qrun_status qr_trainer_has_checkpoint(const qrun_trainer *trainer, bool *has, qr_error *err) {
+    int64_t step = -1;
+    if (trainer->settings.out[0] != '\0' && !trainer->restarts) {
+        QR_RETURN_IF_ERROR(last_checkpoint(trainer, INT64_MAX, &step, err));
+    }
+    *has = step >= 0;
+    return QRUN_OK;
+}
+
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err) {
     int64_t step;
     QR_RETURN_IF_ERROR(last_checkpoint(trainer, INT64_MAX, &step, err));

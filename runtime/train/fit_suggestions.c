@@ -17,6 +17,7 @@ enum { MIN_SEQ_TOKENS = 16 };
 typedef struct variant {
     qrun_trainer trainer;
     int64_t batch_size, seq_tokens;
+    qr_parameter *list; /* of its own, where gradients are placed anew; NULL: the trainer's */
 } variant;
 
 typedef struct search {
@@ -26,7 +27,7 @@ typedef struct search {
 } search;
 
 static variant variant_of(const qrun_trainer *trainer) {
-    return (variant){*trainer, trainer->settings.batch_size, trainer->settings.seq_tokens};
+    return (variant){*trainer, trainer->settings.batch_size, trainer->settings.seq_tokens, NULL};
 }
 
 /* The least that the policy allows: nothing is kept that need not be, and tiles are small. */
@@ -92,7 +93,11 @@ static void offload_all(variant *v) {
 }
 
 static const char *offload_option(const variant *v) {
-    return v->trainer.policy.offload ? "`offload_optimizer,offload_activations`" : "`offload_optimizer`";
+    const bool activations = v->trainer.policy.offload;
+    if (v->trainer.settings.offload_gradients) {
+        return activations ? "`offload_gradients,offload_activations`" : "`offload_gradients`";
+    }
+    return activations ? "`offload_optimizer,offload_activations`" : "`offload_optimizer`";
 }
 
 static void try_offload(search *s) {
@@ -105,6 +110,27 @@ static void try_offload(search *s) {
     } else if (fits(s, &all)) {
         add(s, &all, offload_option(&all));
     }
+}
+
+/* Of a run of all weights, on one rank. False: it has them there already, or cannot. Free v->list afterwards. */
+static bool offload_gradients(variant *v) {
+    qr_parameters *p = &v->trainer.parameters;
+    qr_train_settings *settings = &v->trainer.settings;
+    const bool can = v->trainer.memory.is_separate && settings->whole.full && settings->n_ranks == 1;
+    if (!can || settings->offload_gradients) { return false; }
+    v->list = qr_alloc_array((size_t)p->n, sizeof *v->list);
+    if (v->list == NULL) { return false; }
+    memcpy(v->list, p->list, (size_t)p->n * sizeof *v->list);
+    p->list = v->list;
+    settings->offload_gradients = settings->optimizer.offload = true;
+    qr_parameters_hold_on_host(p, v->trainer.model->context->processor);
+    return true;
+}
+
+static void try_gradients(search *s) {
+    variant v = variant_of(s->trainer);
+    if (offload_gradients(&v) && fits(s, &v)) { add(s, &v, offload_option(&v)); }
+    qr_free(v.list);
 }
 
 /* Sets the tokens of a batch from one number: rows, tokens of a row, or tokens of a batch of grouped examples. */
@@ -217,6 +243,7 @@ static bool try_together(search *s) {
     }
     if (s->trainer->memory.is_separate) {
         offload_all(&v);
+        (void)offload_gradients(&v);
         add_option(&options, offload_option(&v));
     }
     if (settings->batching == QR_BATCH_PACK && settings->batch_size > 1) {
@@ -236,6 +263,7 @@ static bool try_together(search *s) {
         add(s, &v, options.size > 0 ? options.data : "as it is");
     }
     qr_buffer_free(&options);
+    qr_free(v.list);
     return found;
 }
 
@@ -251,6 +279,7 @@ qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, qr_error *err)
     try_policy(&s);
     try_optimizer(&s);
     try_offload(&s);
+    try_gradients(&s);
     try_sizes(&s);
     try_quant(&s);
     const bool alone = s.n_found > 0, together = s.n_found < 2 && try_together(&s);

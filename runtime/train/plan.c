@@ -24,7 +24,8 @@ static int32_t find_fullest(const qr_parameters *p, qr_shards *shards, const qr_
         shards->rank = r;
         qr_layer_stream_plan_rank(model, r);
         const size_t n_bytes = qr_optimizer_bytes(p, optimizer) + qr_optimizer_host_bytes(p, optimizer) +
-                               qr_gradient_sum_bytes(gradients) + qr_layer_stream_host_bytes(model);
+                               qr_gradient_sum_bytes(gradients) + qr_layer_stream_host_bytes(model) +
+                               qr_layer_stream_device_bytes(model);
         if (n_bytes > most) { most = n_bytes, fullest = r; }
     }
     return fullest;
@@ -35,6 +36,12 @@ bool qr_trainer_shards_values(const qrun_trainer *trainer) {
     return s->zero == 3 && s->n_ranks > 1 && s->whole.full;
 }
 
+/* A plan for ranks that are not there takes it that they are like this one. */
+static bool links_devices(const qrun_trainer *trainer) {
+    const qrun_context *context = trainer->model->context;
+    return trainer->settings.n_ranks > 1 && qr_collectives_are_linked(context->ranks, context->backend);
+}
+
 void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_shards *shards,
                       qr_gradient_options *gradients, qr_optimizer_options *optimizer) {
     const qr_train_settings *s = &trainer->settings;
@@ -43,6 +50,7 @@ void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_sh
                                        .shards = shards,
                                        .stays = stays,
                                        .values_stay = qr_trainer_shards_values(trainer),
+                                       .between_devices = links_devices(trainer),
                                        .host_floats = p->processor != NULL ? p->n_floats : 0,
                                        .place_floats = p->place_floats};
     *optimizer = s->optimizer;
@@ -67,7 +75,8 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     QR_RETURN_IF_ERROR(qr_update_plan(p, &optimizer, &scratch_bytes, &copied_bytes, err));
     qr_plan_init(plan);
     qr_plan_set_device(plan, &trainer->memory);
-    plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)trainer->model->weight_bytes;
+    plan->entries[QR_PLAN_WEIGHTS].bytes =
+        (int64_t)(trainer->model->weight_bytes + qr_layer_stream_device_bytes(trainer->model));
     const bool on_host = p->processor != NULL;
     const size_t held_bytes = qr_parameters_held_bytes(p) + qr_parameters_codes_bytes(p);
     plan->entries[QR_PLAN_ADAPTERS].bytes =
@@ -119,7 +128,8 @@ static void name_policy(qrun_trainer *trainer, const char *given) {
 static qr_train_budget budget_of(const qrun_trainer *trainer, int64_t given_bytes) {
     const qr_device_memory *memory = &trainer->memory;
     const size_t host_bytes = memory->is_separate ? 0 : qr_layer_stream_host_bytes(trainer->model);
-    const int64_t standing = (int64_t)(trainer->model->weight_bytes + host_bytes) + qr_device_memory_context(memory);
+    const size_t device_bytes = trainer->model->weight_bytes + qr_layer_stream_device_bytes(trainer->model);
+    const int64_t standing = (int64_t)(device_bytes + host_bytes) + qr_device_memory_context(memory);
     const int64_t unasked = standing + qr_device_memory_for_training(memory);
     qr_train_budget budget = {
         .bytes = given_bytes > 0 ? given_bytes : unasked, .given = given_bytes > 0, .host_bytes = INT64_MAX};
@@ -205,7 +215,7 @@ static qrun_status choose_policy(kept_search *search, bool *fits, qr_error *err)
         policy->n = qr_max(n_kept, 0);
     }
     QR_RETURN_IF_ERROR(plan_kept(search, policy->n, fits, err));
-    return *fits || !takes_tiles ? QRUN_OK : choose_tiles(search, fits, err);
+    return *fits || !takes_tiles || trainer->wanted.fixes_tiles ? QRUN_OK : choose_tiles(search, fits, err);
 }
 
 /* What goes with the policy. */
@@ -228,16 +238,23 @@ static qrun_status check_policy(const qrun_trainer *trainer, const char *given, 
 
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err) {
     const char *given = params->memory.checkpointing != NULL ? params->memory.checkpointing : "auto";
+    qr_wanted_memory *wanted = &trainer->wanted;
     QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context, &trainer->memory, err));
     if (trainer->model->weight_memory == NULL) { /* a plan alone */
         const bool separate = trainer->memory.is_separate;
         const size_t host_bytes = separate ? 0 : qr_layer_stream_host_bytes(trainer->model);
-        qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes + host_bytes);
+        qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes +
+                                                       qr_layer_stream_device_bytes(trainer->model) + host_bytes);
     }
     QR_RETURN_IF_ERROR(qr_recompute_policy_parse(given, trainer->model->shape.n_layers, &trainer->policy, err));
     trainer->policy.offload = params->memory.offload_activations;
     QR_RETURN_IF_ERROR(check_policy(trainer, given, err));
-    trainer->budget = budget_of(trainer, params->memory.memory_bytes);
+    *wanted = (qr_wanted_memory){.bytes = params->memory.memory_bytes,
+                                 .policy = trainer->policy,
+                                 .tile_rows = trainer->settings.tile_rows,
+                                 .offload_optimizer = trainer->settings.optimizer.offload};
+    (void)snprintf(wanted->policy_name, sizeof wanted->policy_name, "%s", given);
+    trainer->budget = budget_of(trainer, wanted->bytes);
     kept_search search = {trainer, given};
     bool fits = false;
     if (trainer->has_led_policy) {
@@ -246,5 +263,53 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     } else {
         QR_RETURN_IF_ERROR(choose_policy(&search, &fits, err));
     }
+    wanted->settled_rows = trainer->policy.tile_rows;
     return fits ? QRUN_OK : qr_trainer_refuse_memory(trainer, err);
+}
+
+/* ---- Planned anew ------------------------------------------------------------------------------------------------ */
+
+/* What may be given up, one after the other: each time some speed, and never a bit of the result. */
+static const struct {
+    bool recomputes; /* as many layers as have to be, in tiles where that helps */
+    bool offloads_inputs, offloads_states;
+} concessions[] = {{false, false, false}, {true, false, false}, {true, true, false}, {true, true, true}};
+
+static qrun_status plan_concession(qrun_trainer *trainer, size_t i, bool *fits, qr_error *err) {
+    const qr_wanted_memory *wanted = &trainer->wanted;
+    const bool recomputes = concessions[i].recomputes && wanted->policy.kind != QR_RECOMPUTE_AUTO;
+    kept_search search = {trainer, wanted->policy_name};
+    trainer->policy = recomputes ? (qr_recompute_policy){.kind = QR_RECOMPUTE_AUTO} : wanted->policy;
+    trainer->policy.offload = wanted->policy.offload || concessions[i].offloads_inputs;
+    trainer->settings.tile_rows = wanted->fixes_tiles         ? wanted->settled_rows
+                                  : concessions[i].recomputes ? 0
+                                                              : wanted->tile_rows;
+    trainer->settings.optimizer.offload = wanted->offload_optimizer || concessions[i].offloads_states;
+    return choose_policy(&search, fits, err);
+}
+
+qrun_status qr_trainer_plan_again(qrun_trainer *trainer, const qr_held_memory *held, int64_t most_bytes,
+                                  bool offloads_states, qr_error *err) {
+    qr_device_memory *memory = &trainer->memory;
+    QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context, memory, err));
+    memory->free_bytes += (int64_t)held->device_bytes;
+    if (memory->is_separate) {
+        memory->host_free_bytes += (int64_t)held->host_bytes;
+    } else {
+        memory->free_bytes += (int64_t)held->host_bytes;
+    }
+    trainer->budget = budget_of(trainer, trainer->wanted.bytes);
+    trainer->budget.bytes = qr_min(trainer->budget.bytes, most_bytes);
+    trainer->wanted.fixes_tiles = memory->is_separate;
+    const bool offloaded = trainer->settings.optimizer.offload;
+    for (size_t i = 0; i < QR_COUNT_OF(concessions); i++) {
+        const bool offloads = concessions[i].offloads_inputs || concessions[i].offloads_states;
+        bool fits = false;
+        if (offloads && !memory->is_separate) { break; } /* host memory is the device's */
+        if (concessions[i].offloads_states && !offloads_states) { break; }
+        QR_RETURN_IF_ERROR(plan_concession(trainer, i, &fits, err));
+        if (fits) { return QRUN_OK; }
+    }
+    trainer->settings.optimizer.offload = offloaded; /* its states are still there */
+    return QRUN_ERROR_MEMORY;
 }

@@ -95,7 +95,13 @@ double qr_trainer_epoch(const qrun_trainer *trainer) {
     return (double)cursor->epoch + (double)cursor->batch / (double)qr_epoch_batches_count_steps(trainer->epoch_batches);
 }
 
+qrun_status qr_trainer_require_whole(const qrun_trainer *trainer, qr_error *err) {
+    const qr_error *why = &trainer->broken;
+    return why->status == QRUN_OK ? QRUN_OK : qr_fail(err, why->status, "%s", why->message);
+}
+
 qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_trainer_require_whole(trainer, err));
     if (!trainer->holds_best) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT, "the run is over: its parameters are those of the best evaluation");
 }
@@ -122,7 +128,10 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
     qr_backend *backend = trainer->model->context->backend, *updater = qr_parameters_updater(&trainer->parameters);
     const double asked = qr_timeline_now(backend);
     qr_timeline_phase(backend, QR_PHASE_optimizer);
-    QR_RETURN_IF_ERROR(qr_update_run(&trainer->parameters, trainer->optimizer, &args, trainer->scratch, result, err));
+    const qrun_status status =
+        qr_update_run(&trainer->parameters, trainer->optimizer, &args, trainer->scratch, result, err);
+    trainer->torn = status != QRUN_OK && result->began;
+    QR_RETURN_IF_ERROR(status);
     if (updater != backend) { qr_timeline_put_host(backend, "update", QR_PHASE_optimizer, asked); }
     *overflowed = qr_loss_scale_update(&state->loss_scale, result->skipped);
     state->updates += !result->skipped;
@@ -143,7 +152,15 @@ static qrun_status name_nonfinite(qrun_trainer *trainer, const char **name, qr_e
     return QRUN_OK;
 }
 
-qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
+/* What is left of a step once its update is done. An error leaves the update without its step. */
+static qrun_status complete(qrun_trainer *trainer, bool names, const char **nonfinite, qr_error *err) {
+    qrun_status status = names ? name_nonfinite(trainer, nonfinite, err) : QRUN_OK;
+    if (status == QRUN_OK) { status = qr_timeline_stop(trainer->model->context->backend, err); }
+    trainer->torn = status != QRUN_OK;
+    return status;
+}
+
+static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
     const qr_loss_scale loss_scale = trainer->state.loss_scale;
     const double start = qr_now_seconds();
@@ -161,9 +178,8 @@ qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metri
     const double rate =
         s->learning_rate * qr_schedule_factor(s->schedule, step, trainer->warmup_steps, trainer->total_steps);
     QR_RETURN_IF_ERROR(update(trainer, loss, rate, &result, &overflowed, err));
-    if (result.skipped && !overflowed) { QR_RETURN_IF_ERROR(name_nonfinite(trainer, &nonfinite, err)); }
+    QR_RETURN_IF_ERROR(complete(trainer, result.skipped && !overflowed, &nonfinite, err));
     advance(trainer);
-    QR_RETURN_IF_ERROR(qr_timeline_stop(backend, err));
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .step = step,
                                     .epoch = qr_trainer_epoch(trainer),
@@ -180,6 +196,13 @@ qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metri
                                     .seconds = qr_now_seconds() - start,
                                     .n_skipped = step - trainer->state.updates};
     return QRUN_OK;
+}
+
+qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
+    qr_error why = {0};
+    const qrun_status status = run_step(trainer, metrics, &why);
+    if (trainer->torn) { trainer->broken = why; }
+    return status == QRUN_OK ? QRUN_OK : qr_fail(err, status, "%s", why.message);
 }
 
 static qrun_status check_not_done(const qrun_trainer *trainer, bool *done, qr_error *err) {

@@ -67,9 +67,7 @@ static void shard_values(qrun_trainer *trainer) {
     qr_whole_shards_attach(p);
 }
 
-static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
-    qr_backend *backend = trainer->model->context->backend;
-    const qr_train_limits limits = qr_trainer_limits(trainer);
+qrun_status qr_trainer_make_parameters(qrun_trainer *trainer, qr_error *err) {
     qr_gradient_options gradients;
     qr_optimizer_options optimizer;
     qr_trainer_shard(trainer, &trainer->parameters, &trainer->shards, &gradients, &optimizer);
@@ -82,20 +80,49 @@ static qrun_status make_memory(qrun_trainer *trainer, qr_error *err) {
             QR_RETURN_IF_ERROR(qr_initial_adapter_load(trainer->settings.adapter, &trainer->parameters, err));
         }
     }
-    QR_RETURN_IF_ERROR(qr_optimizer_create(&trainer->parameters, &optimizer, &trainer->optimizer, err));
+    return QRUN_OK;
+}
+
+qrun_status qr_trainer_make_memory(qrun_trainer *trainer, qr_error *err) {
+    qr_backend *backend = trainer->model->context->backend;
+    const qr_train_limits limits = qr_trainer_limits(trainer);
+    qr_gradient_options gradients;
+    qr_optimizer_options optimizer;
+    qr_workspace *scratch = &trainer->scratch;
+    size_t scratch_bytes;
+    int64_t copied_bytes;
+    qr_trainer_shard(trainer, &trainer->parameters, &trainer->shards, &gradients, &optimizer);
+    if (trainer->optimizer == NULL) {
+        QR_RETURN_IF_ERROR(qr_optimizer_create(&trainer->parameters, &optimizer, &trainer->optimizer, err));
+    }
     QR_RETURN_IF_ERROR(
         qr_gradient_sum_create(&trainer->parameters, trainer->ranks, &gradients, &trainer->gradient_sum, err));
-    qr_workspace *scratch = &trainer->scratch;
-    int64_t copied_bytes;
-    QR_RETURN_IF_ERROR(qr_update_plan(&trainer->parameters, &optimizer, &scratch->n_bytes, &copied_bytes, err));
-    QR_RETURN_IF_ERROR(backend->memory_create(backend, qr_parameters_memory(&trainer->parameters), scratch->n_bytes,
+    QR_RETURN_IF_ERROR(qr_update_plan(&trainer->parameters, &optimizer, &scratch_bytes, &copied_bytes, err));
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, qr_parameters_memory(&trainer->parameters), scratch_bytes,
                                               &scratch->memory, err));
+    scratch->n_bytes = scratch_bytes;
     QR_RETURN_IF_ERROR(qr_train_loader_create(backend, limits.max_tokens, limits.max_sequences, &trainer->loader, err));
     QR_RETURN_IF_ERROR(qr_train_pass_create(&trainer->parameters, &limits, &trainer->pass, err));
     qr_trainer_name_memory(trainer);
     qr_train_pass_watch(trainer->pass, &trainer->cancelled);
     qr_train_pass_on_layer(trainer->pass, qr_gradient_sum_layer, trainer->gradient_sum);
     return QRUN_OK;
+}
+
+void qr_trainer_release_memory(qrun_trainer *trainer) {
+    qr_backend *backend = trainer->model->context->backend;
+    qr_timeline_drop_tensors(backend, NULL, 0);
+    qr_train_pass_destroy(trainer->pass);
+    qr_gradient_sum_destroy(trainer->gradient_sum);
+    backend->memory_destroy(backend, qr_parameters_memory(&trainer->parameters), trainer->scratch.memory,
+                            trainer->scratch.n_bytes);
+    qr_train_loader_destroy(trainer->loader);
+    qr_epoch_batches_destroy(trainer->epoch_batches);
+    trainer->pass = NULL;
+    trainer->gradient_sum = NULL;
+    trainer->scratch = QR_NO_WORKSPACE;
+    trainer->loader = NULL;
+    trainer->epoch_batches = NULL;
 }
 
 /* Everything but what has to be agreed on; a rank that is not 0 finds what rank 0 has put into the folder. */
@@ -110,7 +137,8 @@ static qrun_status prepare(qrun_trainer *trainer, const qrun_train_params *param
     QR_RETURN_IF_ERROR(qr_trainer_plan_memory(trainer, params, err));
     QR_RETURN_IF_ERROR(qr_trainer_count_flops(trainer, err));
     QR_RETURN_IF_ERROR(qr_trainer_make_fingerprint(trainer, err));
-    QR_RETURN_IF_ERROR(make_memory(trainer, err));
+    QR_RETURN_IF_ERROR(qr_trainer_make_parameters(trainer, err));
+    QR_RETURN_IF_ERROR(qr_trainer_make_memory(trainer, err));
     trainer->restarts = params->saving.restart;
     if (resumes) { QR_RETURN_IF_ERROR(qr_trainer_resume(trainer, err)); }
     if (has_folder && leads) { QR_RETURN_IF_ERROR(qr_trainer_refuse_foreign(trainer, err)); }
@@ -158,11 +186,6 @@ static qrun_status check_shards(const qrun_trainer *trainer, qr_error *err) {
                        sharded ? "a model opened with `shard_parameters` is trained with `zero=3`"
                                : "`zero=3` needs a model opened with `shard_parameters`");
     }
-    if (wanted && s->lora.dora) {
-        return qr_fail(
-            err, QRUN_ERROR_UNSUPPORTED,
-            "`zero=3` has no DoRA, whose norms need all weights at once; take `zero=2`, or leave `dora` out");
-    }
     return QRUN_OK;
 }
 
@@ -185,6 +208,10 @@ static qrun_status prepare_together(qrun_trainer *trainer, const qrun_train_para
     if (!qr_ranks_leads(ranks)) { status = prepare(trainer, params, err); }
     QR_RETURN_IF_ERROR(qr_agree(ranks, status, err));
     QR_RETURN_IF_ERROR(qr_trainer_compare_ranks(trainer, err));
+    if (trainer->state.step == 0 && trainer->settings.adapter == NULL) {
+        status = qr_train_pass_put_magnitudes(trainer->pass, err);
+        QR_RETURN_IF_ERROR(qr_agree(ranks, status, err));
+    }
     trainer->joined = true;
     return QRUN_OK;
 }
@@ -217,16 +244,10 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     if (trainer->joined && qr_ranks_leads(trainer->ranks)) {
         (void)qr_ranks_lead(trainer->ranks, QR_RANK_END, 0, 0, NULL);
     }
-    qr_timeline_drop_tensors(backend, NULL, 0);
     if (trainer->parameters.shard_begin != NULL) { qr_layer_stream_set_source(trainer->model, backend, NULL); }
-    qr_train_pass_destroy(trainer->pass);
-    qr_gradient_sum_destroy(trainer->gradient_sum);
+    qr_trainer_release_memory(trainer);
     qr_optimizer_destroy(trainer->optimizer);
-    backend->memory_destroy(backend, qr_parameters_memory(&trainer->parameters), trainer->scratch.memory,
-                            trainer->scratch.n_bytes);
     qr_parameters_destroy(&trainer->parameters);
-    qr_train_loader_destroy(trainer->loader);
-    qr_epoch_batches_destroy(trainer->epoch_batches);
     qr_shares_destroy(trainer->shares);
     qr_free(trainer->files);
     qr_dataset_close(trainer->dataset);
@@ -355,6 +376,8 @@ qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_train_info *
         .planned_host_bytes = qr_plan_host_total(&trainer->plan),
         .peak_host_bytes = qr_device_memory_host_peak(backend),
         .flops_per_token = trainer->flops_per_token,
+        .n_replans = trainer->n_replans,
+        .replanned = trainer->replanned,
         .step_sent_bytes = trainer->cost.sent_bytes,
         .sent_bytes = trainer->ranks != NULL ? trainer->ranks->sent_bytes : 0,
     };
@@ -391,6 +414,7 @@ qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, q
 
 qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *error) {
     QR_RETURN_IF_ERROR(qr_trainer_require_out(trainer, error));
+    QR_RETURN_IF_ERROR(qr_trainer_require_whole(trainer, error));
     QR_RETURN_IF_ERROR(qr_folder_create(trainer->settings.out, error));
     return qr_trainer_write_result(trainer, trainer->settings.out, error);
 }
@@ -418,13 +442,20 @@ static qrun_status finish(qrun_trainer *trainer, qr_error *err) {
 static qrun_status leave(qrun_trainer *trainer, qr_error *err) {
     const int64_t step = trainer->state.step;
     if (step == 0) { return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled before the first step was done"); }
-    QR_RETURN_IF_ERROR(qrun_trainer_save(trainer, err));
+    qr_error why = {0};
+    qrun_status status = qrun_trainer_save(trainer, &why);
+    if (status == QRUN_ERROR_MEMORY) {
+        QR_RETURN_IF_ERROR(qrun_trainer_replan(trainer, err));
+        QR_RETURN_IF_ERROR(qrun_trainer_save(trainer, err));
+    } else if (status != QRUN_OK) {
+        return qr_fail(err, status, "%s", why.message);
+    }
     return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled after step %lld of %lld, saved in %s/checkpoint-%lld",
                    (long long)step, (long long)trainer->total_steps, trainer->settings.out, (long long)step);
 }
 
-qrun_status qrun_trainer_run(qrun_trainer *trainer, qrun_error *error) {
-    if (!qr_ranks_leads(trainer->ranks)) { return qr_trainer_follow(trainer, error); }
+/* Until something fails. */
+static qrun_status run_rest(qrun_trainer *trainer, qr_error *err) {
     for (qrun_train_action next; (next = qrun_trainer_next(trainer)) != QRUN_TRAIN_DONE;) {
         qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
         qr_error step_error = {0};
@@ -432,8 +463,20 @@ qrun_status qrun_trainer_run(qrun_trainer *trainer, qrun_error *error) {
         const qrun_status status = next == QRUN_TRAIN_EVALUATE
                                        ? evaluate(trainer, &step_error)
                                        : qrun_trainer_step(trainer, &metrics, &done, &step_error);
-        if (status == QRUN_ERROR_CANCELLED) { return leave(trainer, error); }
-        if (status != QRUN_OK) { return qr_fail(error, status, "%s", step_error.message); }
+        if (status == QRUN_ERROR_CANCELLED) { return leave(trainer, err); }
+        if (status != QRUN_OK) { return qr_fail(err, status, "%s", step_error.message); }
     }
-    return finish(trainer, error);
+    return finish(trainer, err);
+}
+
+qrun_status qrun_trainer_run(qrun_trainer *trainer, qrun_error *error) {
+    if (!qr_ranks_leads(trainer->ranks)) { return qr_trainer_follow(trainer, error); }
+    for (;;) {
+        qr_error why = {0};
+        const qrun_status status = run_rest(trainer, &why);
+        if (status != QRUN_ERROR_MEMORY) {
+            return status != QRUN_OK ? qr_fail(error, status, "%s", why.message) : status;
+        }
+        QR_RETURN_IF_ERROR(qrun_trainer_replan(trainer, error));
+    }
 }

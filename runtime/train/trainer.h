@@ -1,7 +1,7 @@
 /* A fine-tuning run: data, parameters, optimiser and the steps over them. trainer.c creates it and runs it from the
  * first step to the export. settings.c checks the options, epochs.c opens the data, and plan.c plans the memory. step.c
- * runs a step, and evaluate.c evaluates and knows the best one. run_folder.c holds the folder, and checkpoint.c saves
- * and resumes. */
+ * runs a step, evaluate.c evaluates and knows the best one, and replan.c continues with less memory. run_folder.c holds
+ * the folder, and checkpoint.c saves and resumes. */
 #ifndef QR_RUNTIME_TRAIN_TRAINER_H
 #define QR_RUNTIME_TRAIN_TRAINER_H
 
@@ -38,6 +38,22 @@ typedef struct qr_train_budget {
     int64_t host_bytes; /* of host memory that is apart */
 } qr_train_budget;
 
+/* The memory as the options asked for it: what is settled may be changed while the run is planned anew. */
+typedef struct qr_wanted_memory {
+    int64_t bytes; /* 0: what is free */
+    qr_recompute_policy policy;
+    char policy_name[32];
+    int64_t tile_rows;    /* 0: chosen */
+    int64_t settled_rows; /* of tiles, as the run began with; 0: none */
+    bool fixes_tiles;     /* they stay so: a device with a memory of its own adds up in another order in tiles */
+    bool offload_optimizer;
+} qr_wanted_memory;
+
+/* What a trainer holds while it is planned anew: free for its new plan. */
+typedef struct qr_held_memory {
+    size_t device_bytes, host_bytes;
+} qr_held_memory;
+
 typedef struct qr_run_cost {
     qr_train_cost pass;          /* of a micro-batch */
     int64_t update_copied_bytes; /* of a step's update */
@@ -73,6 +89,7 @@ struct qrun_trainer {
     double flops_per_token;   /* as in qrun_train_info */
     qr_device_memory memory;  /* before the run allocated any */
     qr_train_budget budget;
+    qr_wanted_memory wanted;
     qr_plan plan;         /* where none fits, the least that was tried */
     qr_run_cost cost;     /* of the plan */
     qr_workspace scratch; /* for qr_update_run */
@@ -83,7 +100,11 @@ struct qrun_trainer {
     int out_lock;                /* descriptor of the lock on settings.out; −1: none */
     bool counted_session;        /* model->n_sessions counts this trainer */
     atomic_bool cancelled;
-    bool holds_best; /* the parameters are no longer those of state.step */
+    bool holds_best;                  /* the parameters are no longer those of state.step */
+    bool torn;                        /* an update has ended in the middle: parameters and states are of no step */
+    qr_error broken;                  /* why it cannot be used before qrun_trainer_replan; QRUN_OK: it can */
+    int64_t n_replans, furthest_step; /* furthest_step: finished at the last of them, or later before it */
+    char replanned[512];              /* as in qrun_train_info */
     qrun_progress_fn progress;
     void *progress_user;
     qrun_train_metrics_fn on_metrics;
@@ -114,6 +135,12 @@ qrun_status qr_trainer_make_batches(qrun_trainer *trainer, int64_t epoch, qr_err
 /* Settles policy and plan: AUTO keeps as many layers as fit; the others must fit as they are, but for tiles, which are
  * chosen where nothing fits without. Needs data and the description of the parameters. */
 qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_params *params, qr_error *err);
+/* The same in the middle of a run, for the memory that is there now and at most `most_bytes`: as was wanted or, where
+ * that does not fit, with more layers recomputed, in tiles where that keeps the bits, and with more in host memory.
+ * offloads_states: the optimiser's states too, which are then made anew. QRUN_ERROR_MEMORY without a message: not
+ * even the least fits, which is the trainer's plan then. */
+qrun_status qr_trainer_plan_again(qrun_trainer *trainer, const qr_held_memory *held, int64_t most_bytes,
+                                  bool offloads_states, qr_error *err);
 /* The plan under the trainer's policy; AUTO: with policy.n layers kept. */
 qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_run_cost *cost, qr_error *err);
 /* Rows of a tile, as settled; 0: layers are whole. */
@@ -149,7 +176,9 @@ qrun_status qr_trainer_follow_pass(qrun_trainer *trainer, bool backward, qrun_st
 
 /* Finished epochs, and the share of the current one, whose batches must be planned. */
 double qr_trainer_epoch(const qrun_trainer *trainer);
-/* QRUN_ERROR_ARGUMENT once qrun_trainer_load_best has ended the run. */
+/* The error that ended a step in the middle of its update, or the run. */
+qrun_status qr_trainer_require_whole(const qrun_trainer *trainer, qr_error *err);
+/* The same; and QRUN_ERROR_ARGUMENT once qrun_trainer_load_best has ended the run. */
 qrun_status qr_trainer_require_current(const qrun_trainer *trainer, qr_error *err);
 
 /* ---- train/evaluate.c -------------------------------------------------------------------------------------------- */
@@ -179,6 +208,12 @@ qrun_status qr_trainer_follow(qrun_trainer *trainer, qr_error *err);
 
 /* ---- train/trainer.c --------------------------------------------------------------------------------------------- */
 
+/* The parameters' memory, and what they begin with. Needs the plan. */
+qrun_status qr_trainer_make_parameters(qrun_trainer *trainer, qr_error *err);
+/* What else the run needs, of which the optimiser may be there already. */
+qrun_status qr_trainer_make_memory(qrun_trainer *trainer, qr_error *err);
+/* Releases all that qr_trainer_make_memory makes but the optimiser, with its states. */
+void qr_trainer_release_memory(qrun_trainer *trainer);
 /* Settles what is trained, and describes it. Needs the settings; data sets, where there are any, may ask for new rows
  * of the tables. */
 qrun_status qr_trainer_describe_parameters(qrun_trainer *trainer, qr_error *err);
@@ -219,6 +254,9 @@ qrun_status qr_trainer_take_stored(qrun_trainer *trainer, qr_error *err);
  * damaged: the message says how to continue. A damaged one is never skipped silently: it may mean a failing disk. On
  * rank 0 it removes what a killed run would have removed. */
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err);
+
+/* Whether there is a checkpoint to resume from. */
+qrun_status qr_trainer_has_checkpoint(const qrun_trainer *trainer, bool *has, qr_error *err);
 
 /* QRUN_ERROR_INPUT where somebody else's folder has the name of a checkpoint that this run may write. */
 qrun_status qr_trainer_refuse_foreign(const qrun_trainer *trainer, qr_error *err);

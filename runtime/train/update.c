@@ -83,6 +83,7 @@ qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, co
     result->grad_norm = sqrt(measured.sum) / (double)args->loss_scale;
     result->skipped = measured.n_nonfinite > 0 || !isfinite(measured.sum);
     if (result->skipped) { return QRUN_OK; }
+    result->began = true;
     QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, own_gradients(parameters, args->sum), args->step,
                                          (float)args->learning_rate, (float)grad_scale(args, result->grad_norm),
                                          workspace, err));

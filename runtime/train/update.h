@@ -17,6 +17,7 @@ typedef struct qr_update_args {
 typedef struct qr_update_result {
     double grad_norm; /* L2 over all trained parameters, before clipping */
     bool skipped;     /* a gradient was not finite: nothing was changed */
+    bool began;       /* parameters or states may have been changed; after an error, by a part of the update */
 } qr_update_result;
 
 /* Memory that an update needs besides parameters and states, where these are, and what it copies to and from host

@@ -10,6 +10,7 @@ start_ranks_of() {
     shift 2
     last="$n_ranks ranks of qrun $command $*"
     port=$((port + 1))
+    [ $((port % 100)) -lt 99 ] || port=$((port - 99)) # long ago free again
     pids="" rank=0
     while [ $rank -lt "$n_ranks" ]; do
         RANK=$rank WORLD_SIZE=$n_ranks LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \

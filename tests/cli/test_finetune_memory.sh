@@ -205,6 +205,35 @@ expect_true "it takes less" test "$(cut -d' ' -f1 "$work/bytes-parameters")" -lt
 expect_true "run.yaml has the list" grep -qx 'offload: *optimizer,activations,parameters' \
     "$work/o-parameters,optimizer,activations/run.yaml"
 
+# Gradients that leave, and with them all that is trained: the same model.
+for way in none gradients optimizer,gradients,activations,parameters; do
+    run finetune --model "$model" --full --data "$work/train.jsonl" --max-steps 2 --seq-len 64 --grad-accum 2 \
+        --checkpointing full --offload "$way" --out "$work/f-$way" --json
+    expect_code 0
+    expect_true "the model does not depend on it" cmp -s "$work/f-none/model.safetensors" \
+        "$work/f-$way/model.safetensors"
+    sed -n 's/.*"planned_bytes":\([0-9]*\),"peak_bytes":\([0-9]*\).*/\1 \2/p' "$work/out" | tail -1 >"$work/bytes"
+    read -r planned peak <"$work/bytes"
+    expect_true "what is planned is taken" test "$planned" = "$peak"
+done
+run finetune --model "$model" --plan --offload gradients
+expect_code 2
+expect_err "--offload gradients is for --full"
+run finetune --model "$model" --plan --full --offload parameters
+expect_code 2
+expect_err "--offload parameters with --full needs --offload gradients"
+run finetune --model "$model" --plan --full --offload gradients --ranks 2
+expect_code 3
+expect_err "--offload gradients is for one rank"
+run finetune --model "$model" --plan --full --seq-len 64 --compare
+expect_code 0
+expect_out "--offload gradients,parameters"
+expect_out "all of these"
+
+run finetune --shape llama-3.2-1b --plan --full --seq-len 512 --device-memory rtx-3060
+expect_code 6
+expect_out "--offload gradients"
+
 # Tiles of rows: the same adapter, in less memory.
 run finetune --model "$work/q" --data "$work/train.jsonl" --max-steps 2 --seq-len 64 --checkpointing full \
     --tile-rows 16 --out "$work/tiles" --json

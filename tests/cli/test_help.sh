@@ -147,7 +147,7 @@ complete_words qrun quantize --quant ""
 complete_words qrun help b
 BASH
     bash "$work/complete.bash" "$work/completion.bash" >"$work/out" 2>"$work/err"
-    printf '%s\n' generate '--quant-head --quant-embedding' nf4-dq "nf4-dq nf4 int8 mixed" bench >"$work/expected"
+    printf '%s\n' generate '--quant-head --quant-embedding' nf4-dq "nf4-dq nf4 int8 mixed mxfp4" bench >"$work/expected"
     last="bash completion"
     expect_true "bash completes commands, options and values" cmp -s "$work/out" "$work/expected"
 fi

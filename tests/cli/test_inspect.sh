@@ -48,6 +48,30 @@ run generate --model "$packed" --quant bf16 --prompts "$work/requests.jsonl"
 expect_code 0
 expect_true "nothing is rounded again" test "$(grep -c 'second time' "$work/err")" -eq 0
 
+# Experts in MXFP4 are held as they are. Other formats decode them, and say so.
+experts="$QRUN_SOURCE/tests/fixtures/models/gpt-oss-mxfp4"
+run generate --model "$experts" --prompts "$work/requests.jsonl" --summary
+expect_code 0
+expect_err "mxfp4"
+expect_true "nothing is rounded" test "$(grep -c 'second time' "$work/err")" -eq 0
+run generate --model "$experts" --quant nf4 --prompts "$work/requests.jsonl"
+expect_code 0
+expect_err "note: the weights are stored as mxfp4, and nf4 rounds them a second time; --quant bf16 loses less"
+run plan --model "$experts" --context 64 --json
+expect_code 0
+weights=$(sed 's/.*{"category":"weights","bytes":\([0-9]*\)}.*/\1/' "$work/out")
+run inspect "$experts" --json
+expect_out "{\"quant\":\"mxfp4\", \"weight_bytes\":$weights,"
+run plan --model "$experts" --device-memory h100 --context 64 --json
+expect_code 0
+gpu_weights=$(sed 's/.*{"category":"weights","bytes":\([0-9]*\)}.*/\1/' "$work/out")
+run inspect "$experts" --json
+expect_out "{\"quant\":\"nf4-dq\", \"weight_bytes\":$gpu_weights,"
+run generate --model "$packed" --quant mxfp4 --prompts "$work/requests.jsonl"
+expect_true "no other folder has it" test "$code" -ne 0
+expect_one_error_line
+expect_err "is not stored as mxfp4, and nothing is quantised to it"
+
 run plan --model "$model"
 expect_code 0
 expect_out "kv pages"

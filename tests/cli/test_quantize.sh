@@ -11,6 +11,20 @@ for quant in nf4-dq nf4 int8; do
     expect_code 0
     expect_true "$quant: the same text from the folder" cmp -s "$work/out" "$work/text"
 done
+# Embeddings in INT8: what holding them so gives, from the folder, which says so.
+run quantize --model "$model" --out "$work/table" --quant nf4-dq --quant-embedding int8
+expect_code 0
+expect_silent_err
+run inspect "$work/table" --tensors
+expect_out "model.embed_tokens.SCB"
+run generate --model "$model" --quant-embedding int8 --prompt "Once upon a time" --max-tokens 24 --temperature 0
+cp "$work/out" "$work/text"
+run generate --model "$work/table" --prompt "Once upon a time" --max-tokens 24 --temperature 0
+expect_code 0
+expect_true "embeddings in INT8: the same text from the folder" cmp -s "$work/out" "$work/text"
+run quantize --model "$model" --out "$work/both" --quant mixed --quant-embedding int8 --text "$model/config.json"
+expect_true "mixed formats have tables as they are" test "$code" -ne 0
+expect_err "--quant-embedding"
 run quantize --model "$model" --out "$work/nf4"
 expect_true "a folder that exists is not overwritten" test "$code" -ne 0
 expect_one_error_line

@@ -84,6 +84,19 @@ full="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --
     expect_code 0
     run finetune $plain --max-steps 3 --zero 3 --quiet --out "$work/plain-parts"
     expect_same "$work/plain-1" "$work/plain-parts"
+    # DoRA's norms are of all rows of a matrix: each layer's are made while it is there.
+    dora="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --grad-accum 5 --eval-split 0.2 --eval-every 2 --dora"
+    run finetune $dora --max-steps 4 --quiet --out "$work/dora-1"
+    expect_code 0
+    run_ranks 3 $dora --max-steps 4 --zero 3 --checkpointing full --quiet --out "$work/dora-3"
+    expect_same "$work/dora-1" "$work/dora-3"
+    run_ranks 2 $dora --max-steps 4 --zero 3 --checkpointing none --quiet --out "$work/dora-2"
+    expect_same "$work/dora-1" "$work/dora-2"
+    run_ranks 8 $dora --max-steps 2 --schedule constant --zero 3 --quiet --out "$work/dora-parts"
+    expect_code 0
+    run finetune $dora --max-steps 4 --schedule constant --quiet --out "$work/dora-parts"
+    run finetune $dora --max-steps 4 --schedule constant --quiet --out "$work/dora-constant"
+    expect_same "$work/dora-constant" "$work/dora-parts"
     # Every weight, in shares.
     for n in 2 4; do
         run_ranks $n $full --max-steps 6 --zero 3 --quiet --out "$work/full-zero3-$n"
@@ -142,6 +155,14 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.
         mpirun --oversubscribe -n 3 "$QRUN" finetune --threads 1 $lora --zero 3 --quiet --out "$work/mpi3" >"$work/out" 2>"$work/err"
     code=$?
     expect_same "$work/lora-1" "$work/mpi3"
+    # As the launcher of another MPI would start it, which Open MPI does not know.
+    if mpirun --version 2>/dev/null | grep -q "Open MPI"; then
+        LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}detect_leaks=0" ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" \
+            PMI_SIZE=2 PMI_RANK=0 run finetune --threads 1 --model "$model" --data "$work/train.jsonl" --out "$work/none"
+        expect_code 3
+        expect_one_error_line
+        expect_err "mpi: the launcher started 2 processes, and MPI knows of 1"
+    fi
     OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 QRUN_MPI_LIBRARY=$work/none.so \
         run finetune --model "$model" --data "$work/train.jsonl" --out "$work/none"
     expect_code 3
@@ -150,6 +171,22 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.
 else
     echo "without mpirun or libqrun_mpi.so: MPI was not tested"
 fi
+
+# ---- Launched by srun, without MPI: what it sets ----
+
+port=$((port + 1))
+pids="" n_ranks=3
+for rank in 0 1 2; do
+    # shellcheck disable=SC2086
+    SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_NTASKS=3 SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=$rank SLURM_LOCALID=$rank \
+        SLURM_STEP_NODELIST=127.0.0.1 MASTER_PORT=$port "$QRUN" finetune --threads 1 $lora --zero 2 --quiet \
+        --out "$work/srun" >"$work/out.$rank" 2>"$work/err.$rank" &
+    pids="$pids $!"
+done
+wait_ranks
+last="three tasks of a step of srun: qrun finetune $lora --zero 2"
+expect_silent_err
+expect_same "$work/lora-1" "$work/srun"
 
 # ---- What is refused ----
 
@@ -171,10 +208,6 @@ expect_err "--zero 3 holds no layer on a device"
 run finetune --model "$model" --data "$work/train.jsonl" --zero 3 --sample-prompts "$work/train.jsonl" --out "$work/none"
 expect_code 2
 expect_err "--sample-prompts needs all weights"
-run_ranks 2 --model "$model" --data "$work/train.jsonl" --zero 3 --dora --out "$work/none"
-expect_code 3
-expect_one_error_line
-expect_err "--zero 3 has no DoRA"
 run finetune --model "$model" --data "$work/train.jsonl" --ranks 2 --out "$work/none"
 expect_code 2
 expect_err "--ranks goes with --plan"

@@ -5,9 +5,15 @@
 
 head -24 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
 usual="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --grad-accum 3 --seed 5 --save-every 2 --max-steps 30"
+whole=$usual
 # shellcheck disable=SC2086 # words of options
 run finetune $usual --quiet --out "$work/whole"
 expect_code 0
+began=$(date +%s%N)
+# shellcheck disable=SC2086
+run_ranks 2 $usual --quiet --out "$work/timed"
+expect_code 0
+all_seconds=$(awk -v began="$began" -v now="$(date +%s%N)" 'BEGIN { print (now - began) / 1e9 }')
 
 # fault SIGNAL RANK STEP MESSAGE: the signal reaches the rank once rank 0 has written so many steps. The others end
 # within the limit of three seconds, give or take what a busy machine needs. One of them says what happened.
@@ -51,6 +57,46 @@ usual="$usual --zero 1" # each has states that no other has, but for those in th
 fault KILL 2 3 "rank 2 ended without a word"
 fault STOP 2 4 "rank 2 has been silent for 3 s (--collective-timeout)"
 
+# ---- Killed at any moment ----
+
+# kills N SEED: N runs, each of a number of ranks and a stage of its own, of which a rank is killed at a moment of its
+# own, from its start to beyond its end. What is left ends within the limit. Whichever number of ranks comes next, as an
+# elastic launcher would start it, ends with the bits of the run that was never interrupted.
+kills() {
+    awk -v n="$1" -v seed="$2" 'BEGIN {
+        srand(seed)
+        while (n-- > 0) print 2 + int(rand() * 3), int(rand() * 4), rand(), rand(), 1 + int(rand() * 4) }' >"$work/kills"
+    n_cut=0
+    # shellcheck disable=SC2086
+    while read -r n zero which share next; do
+        rm -rf "$work/killed"
+        which=$(awk -v n="$n" -v r="$which" 'BEGIN { print int(n * r) }')
+        moment=$(awk -v all="$all_seconds" -v share="$share" 'BEGIN { printf "%.3f", 1.2 * all * share }')
+        start_ranks "$n" $whole --zero "$zero" --collective-timeout 10 --quiet --out "$work/killed"
+        sleep "$moment"
+        kill -s KILL "$(pid_of "$which")" 2>/dev/null
+        begin=$(date +%s)
+        wait_ranks
+        last="$last, rank $which killed after $moment s"
+        expect_true "the others end within the limit" test $(($(date +%s) - begin)) -lt 60
+        if [ "$(echo "$codes" | tr -d ' 0')" != "" ]; then # it was not over before
+            n_cut=$((n_cut + 1))
+            expect_true "a message names the rank, and there is no other:$codes" sh -c "grep -q '^qrun: .*rank $which' \
+                '$work/err' && ! grep '^qrun: ' '$work/err' | grep -v 'rank $which'"
+        fi
+        run_ranks "$next" $whole --quiet --out "$work/killed"
+        expect_code 0
+        expect_true "the resumed run has the same bits" cmp -s "$work/whole/adapter_model.safetensors" \
+            "$work/killed/adapter_model.safetensors"
+        expect_true "and the same optimiser states" cmp -s "$work/whole/checkpoint-30/state.safetensors" \
+            "$work/killed/checkpoint-30/state.safetensors"
+    done <"$work/kills"
+    echo "$n_cut of $1 runs were cut short"
+}
+
+# An argument says how many; the suite has few.
+kills "${1:-6}" 17
+
 # ---- A full disk on rank 0 ----
 
 # shellcheck disable=SC2086
@@ -61,6 +107,38 @@ if [ -c /dev/full ]; then
     expect_true "rank 0 fails" test "$code" -ne 0
     expect_true "there is one message" test "$(grep -c '^qrun: ' "$work/err")" -eq 1
 fi
+
+# A checkpoint that does not fit: rank 0's files may have so many blocks of 512 bytes. What was written before is whole.
+# shellcheck disable=SC2086
+{
+    constant="$whole --schedule constant"
+    rm -rf "$work/full"
+    run finetune $constant --quiet --out "$work/unhurt"
+    run_ranks 2 $constant --quiet --out "$work/full"
+    expect_code 0
+    blocks=$(($(wc -c <"$work/full/checkpoint-30/state.safetensors") / 1024))
+    rm -rf "$work/full/checkpoint-30" "$work/full/adapter_model.safetensors"
+    expect_true "an earlier checkpoint is left" test -e "$work/full/checkpoint-28"
+    port=$((port + 1))
+    pids="" n_ranks=2
+    for rank in 0 1; do
+        (
+            [ $rank -gt 0 ] || ulimit -f "$blocks"
+            RANK=$rank WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port exec "$QRUN" finetune --threads 1 $constant \
+                --quiet --out "$work/full" >"$work/out.$rank" 2>"$work/err.$rank"
+        ) &
+        pids="$pids $!"
+    done
+    wait_ranks
+    last="two ranks, of which rank 0 may write files of $blocks blocks"
+    expect_true "rank 0 fails" test "$code" -ne 0
+    expect_true "there is one message" test "$(grep -c '^qrun: ' "$work/err")" -eq 1
+    expect_err "File too large"
+    run finetune $constant --quiet --out "$work/full"
+    expect_code 0
+    expect_true "the resumed run has the same bits" cmp -s "$work/unhurt/adapter_model.safetensors" \
+        "$work/full/adapter_model.safetensors"
+}
 
 # ---- A stranger who connects first and sends a byte now and then ----
 
@@ -104,6 +182,32 @@ EOF
     code=$?
     expect_code 0
     kill $stranger 2>/dev/null
+fi
+
+# ---- A rank of another version ----
+
+if command -v python3 >/dev/null; then
+    port=$((port + 1))
+    rank_of_two 0 &
+    first=$!
+    python3 - "$port" <<'EOF'
+import socket, struct, sys, time
+while True:
+    try:
+        other = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+        break
+    except OSError:
+        time.sleep(0.05)
+other.sendall(struct.pack("=8s32sQiiII", b"qrunrank", b"0.0.1", 0xCBF29CE484222325, 1, 2, 0, 0))
+other.recv(1 << 10)
+EOF
+    wait $first
+    code=$?
+    cp "$work/err.0" "$work/err"
+    last="rank 0 and one of another version"
+    expect_code 3
+    expect_one_error_line
+    expect_err "rank 1 is qrun 0.0.1 and rank 0 is "
 fi
 
 # ---- A rank that never comes ----

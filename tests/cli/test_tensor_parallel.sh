@@ -91,6 +91,33 @@ for quant in nf4-dq int8; do
     same_answers "a folder in $quant" "2 4" --model "$work/llama-$quant"
 done
 
+# Every instruction set of this processor, and the order of sums that all have.
+sets=$(QRUN_FORCE_ISA=none "$QRUN" generate --model "$model" --prompt a 2>&1 | sed -n 's/.*: //p' | tr -d ',.')
+[ -z "${QRUN_SANITIZE:-}" ] || sets="" # they have been compared, and are slow then
+for isa in $sets; do
+    export QRUN_FORCE_ISA="$isa"
+    same_answers "Llama on $isa" 2 --model "$work/llama"
+    same_answers "Llama in BF16 on $isa" 4 --model "$work/llama" --quant bf16 --max-step-tokens 16
+done
+unset QRUN_FORCE_ISA
+same_answers "Llama in portable numerics" 2 --model "$work/llama" --numerics portable
+
+# The CUDA kernels, executed by the processor: one prompt, because that is slow.
+if [ -n "${QRUN_CUDA_LIBRARY_SIMT:-}" ] && [ -z "${QRUN_SANITIZE:-}" ]; then
+    export QRUN_CUDA_LIBRARY="$QRUN_CUDA_LIBRARY_SIMT"
+    for quant in bf16 nf4-dq; do
+        for n in 1 2; do
+            run generate --device cuda --threads 1 --model "$model" --quant $quant --prompt "Once upon" --max-tokens 6 \
+                --temperature 0 --logprobs 2 --json --max-sequences 2 --tensor-parallel $n
+            expect_code 0
+            answers_of "$work/out" >"$work/cuda-$n"
+        done
+        expect_out '"logprobs"'
+        expect_true "two ranks on CUDA in $quant: the same" cmp -s "$work/cuda-1" "$work/cuda-2"
+    done
+    unset QRUN_CUDA_LIBRARY
+fi
+
 # ---- LoRA -------------------------------------------------------------------------------------------------------------
 
 for adapted in "" "--dora"; do

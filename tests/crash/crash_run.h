@@ -35,6 +35,9 @@ void crash_check_folder(const char *out, int64_t least_step);
  * same names are in both, nothing half written among them. */
 void crash_check_equal(const char *whole, const char *out);
 
+/* The same of the adapter and the metrics alone. */
+void crash_check_result(const char *whole, const char *out);
+
 char *crash_read(const char *folder, const char *name, size_t *n_bytes); /* NULL: there is none */
 
 #endif

@@ -1,7 +1,9 @@
 /* Loaded before a program (LD_PRELOAD), counts its calls that change files and makes one of them go wrong:
  *     QRUN_FAULT_AT=N     the N-th call, from 1
  *     QRUN_FAULT=…        kill: the process ends before it, as by kill -9; torn: after half of the bytes of a write;
- *                         enospc: it fails, and so does all that takes space from then on; eio: it fails, once
+ *                         enospc: it fails, and so does all that takes space from then on; eio: it fails, once;
+ *                         nomem: it succeeds, and an allocation after it fails, once
+ *     QRUN_FAULT_SKIP=N   nomem: so many allocations succeed first
  *     QRUN_FAULT_TRACE=F  every call, as a line "N call path", is appended to F before it is made
  * Standard streams are left alone. The C library's own streams write without calls that can be seen from here: programs
  * tested with this write their files by write(2). */
@@ -20,24 +22,25 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-typedef enum fault_kind { FAULT_NONE, FAULT_KILL, FAULT_TORN, FAULT_ENOSPC, FAULT_EIO } fault_kind;
+typedef enum fault_kind { FAULT_NONE, FAULT_KILL, FAULT_TORN, FAULT_ENOSPC, FAULT_EIO, FAULT_NOMEM } fault_kind;
 
 static atomic_long n_calls;
-static atomic_bool full; /* the disk, from an ENOSPC on */
+static atomic_bool full;             /* the disk, from an ENOSPC on */
+static atomic_long until_allocation; /* the one that fails is the last of them; 0: none does */
 
 /* ---- What is asked for ------------------------------------------------------------------------------------------- */
 
 static fault_kind asked_kind(void) {
-    static const char *const names[] = {"", "kill", "torn", "enospc", "eio"};
+    static const char *const names[] = {"", "kill", "torn", "enospc", "eio", "nomem"};
     const char *text = getenv("QRUN_FAULT");
-    for (int i = 1; text != NULL && i <= FAULT_EIO; i++) {
+    for (int i = 1; text != NULL && i <= FAULT_NOMEM; i++) {
         if (strcmp(text, names[i]) == 0) { return (fault_kind)i; }
     }
     return FAULT_NONE;
 }
 
-static long asked_call(void) {
-    const char *text = getenv("QRUN_FAULT_AT");
+static long asked_number(const char *name) {
+    const char *text = getenv(name);
     return text != NULL ? atol(text) : 0;
 }
 
@@ -63,7 +66,7 @@ static _Noreturn void die(void) {
 static int meet(const char *call, const char *path, bool takes_space, bool *torn) {
     const long number = atomic_fetch_add(&n_calls, 1) + 1;
     trace(number, call, path);
-    if (number != asked_call()) { return takes_space && atomic_load(&full) ? ENOSPC : 0; }
+    if (number != asked_number("QRUN_FAULT_AT")) { return takes_space && atomic_load(&full) ? ENOSPC : 0; }
     switch (asked_kind()) {
         case FAULT_KILL: die();
         case FAULT_TORN:
@@ -72,6 +75,7 @@ static int meet(const char *call, const char *path, bool takes_space, bool *torn
             return 0;
         case FAULT_ENOSPC: atomic_store(&full, true); return ENOSPC;
         case FAULT_EIO: return EIO;
+        case FAULT_NOMEM: atomic_store(&until_allocation, asked_number("QRUN_FAULT_SKIP") + 1); return 0;
         case FAULT_NONE: break;
     }
     return 0;
@@ -162,3 +166,23 @@ int unlinkat(int folder, const char *name, int flags) {
     FAIL_WITH(meet("unlinkat", name, false, NULL));
     return next(folder, name, flags);
 }
+
+/* ---- Allocations ------------------------------------------------------------------------------------------------- */
+
+/* glibc's own, without looking them up: that would allocate. */
+extern void *libc_malloc(size_t size) __asm__("__libc_malloc");
+extern void *libc_calloc(size_t count, size_t size) __asm__("__libc_calloc");
+extern void *libc_realloc(void *block, size_t size) __asm__("__libc_realloc");
+
+static bool fails_now(void) {
+    if (atomic_load_explicit(&until_allocation, memory_order_relaxed) <= 0) { return false; }
+    const bool fails = atomic_fetch_sub(&until_allocation, 1) == 1;
+    if (fails) { errno = ENOMEM; }
+    return fails;
+}
+
+void *malloc(size_t size) { return fails_now() ? NULL : libc_malloc(size); }
+
+void *calloc(size_t count, size_t size) { return fails_now() ? NULL : libc_calloc(count, size); }
+
+void *realloc(void *block, size_t size) { return fails_now() ? NULL : libc_realloc(block, size); }

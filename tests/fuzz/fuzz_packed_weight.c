@@ -5,6 +5,7 @@
 #include "fuzz.h"
 #include "loaders/config/quantization_config.h"
 #include "loaders/files/stored_weight.h"
+#include "quant/small_floats.h"
 #include "tensors_file.h"
 
 enum { ROWS = 8, COLS = 64, EXPERTS = 3, MOST_TENSORS = 16, MOST_BYTES = 1 << 16 };
@@ -47,12 +48,24 @@ static size_t read_specs(const qr_json *tensors, qr_safetensors_spec *specs, con
     return n;
 }
 
+/* Rows of MXFP4 as they are have the values of those that are decoded. */
+static void check_mxfp4(const qr_packed_weight *packed, const float *decoded) {
+    uint8_t codes[ROWS * COLS / 2], scales[ROWS * COLS / QR_MXFP4_BLOCK];
+    float values[ROWS * COLS];
+    qr_packed_weight_mxfp4_rows(packed, 0, ROWS, codes, scales);
+    qr_mxfp4_dequantize(codes, scales, 0, ROWS * COLS, values);
+    FUZZ_CHECK(memcmp(values, decoded, sizeof values) == 0);
+    const bool has_nan = memchr(scales, 255, sizeof scales) != NULL;
+    FUZZ_CHECK((qr_packed_weight_check_scales(packed, 0, ROWS, NULL) != QRUN_OK) == has_nan);
+}
+
 static void check_stored(const qr_stored_weight *stored, qrun_status status, const qr_error *err) {
     static float rows[ROWS * COLS];
     FUZZ_CHECK((status == QRUN_OK) == (err->message[0] == '\0'));
     if (status != QRUN_OK || stored->packed.kind == QR_PACKING_NONE) { return; }
     FUZZ_CHECK(stored->packed.rows >= ROWS && stored->packed.cols == COLS);
     qr_packed_weight_rows(&stored->packed, 0, ROWS, rows);
+    if (stored->desc.format == QR_WEIGHT_MXFP4) { check_mxfp4(&stored->packed, rows); }
 }
 
 static void check_folder(const qr_packing *packing, bool in_turn) {

@@ -112,7 +112,7 @@ def base_model(root, base, run):
     """The frozen base in the type of `run`; a quantised one holds its dequantised matrices, rounded in BF16 and F16."""
     dtype = MODEL_DTYPES[run]
     if base not in bnb_goldens.FOLDERS:
-        return load(root / "models" / base, dtype)
+        return load(root / "models" / base, dtype).to(dtype)    # MXFP4 is decoded to BF16
     weight_dtype = dtype if dtype in (torch.bfloat16, torch.float16) else torch.float32
     return bnb_goldens.dequantised_model(root, base, dtype, weight_dtype)[0]
 

@@ -67,6 +67,8 @@ GRADIENTS = [
                 kept=("lora_B",)) for family in cases.FAMILIES),
     Gradients("gpt-oss-wide-zero-b", "gpt-oss-wide", "gpt-oss-wide-zero-b",
               "through sinks in sliding layers and biases everywhere", kept=("lora_B",)),
+    Gradients("gpt-oss-mxfp4-zero-b", "gpt-oss-mxfp4", "gpt-oss-wide-zero-b",
+              "through experts that are kept in MXFP4", kept=("lora_B",)),
     Gradients("qwen3-moe-stacked", "qwen3-moe-stacked", "qwen3-moe-stacked",
               "through experts whose shares do not add up to 1"),
     Gradients("qwen2-moe", "qwen2-moe", "qwen2-moe", "through an expert that every token goes to"),

@@ -7,8 +7,10 @@
 #include "base/sizes.h"
 #include "check.h"
 #include "kernels/backend.h"
+#include "kernels/tile_sum.h"
 #include "quant/int8.h"
 #include "quant/nf4.h"
+#include "quant/small_floats.h"
 
 enum { MAX_ROWS = 100, SEED = 20 };
 
@@ -38,6 +40,20 @@ static void fill_nf4(matrix *m, const float *src) {
         qr_nf4_unnest(m->absmax_codes, m->nested_absmax, m->nested_offset, 0, n_blocks, m->absmax);
     }
     qr_nf4_dequantize(m->codes, m->absmax, m->desc.block, 0, n, m->values);
+}
+
+/* Codes and scales at random. */
+static void fill_mxfp4(matrix *m, uint64_t stream) {
+    const int64_t n = qr_weight_elements(&m->desc), n_blocks = qr_weight_blocks(&m->desc);
+    uint8_t *codes = m->codes;
+    m->absmax_codes = qr_alloc((size_t)n_blocks);
+    for (size_t i = 0; i < qr_weight_code_bytes(&m->desc); i++) {
+        codes[i] = (uint8_t)(256 * qr_random_uniform(SEED, stream, i));
+    }
+    for (int64_t i = 0; i < n_blocks; i++) {
+        m->absmax_codes[i] = (uint8_t)(119 + 6 * qr_random_uniform(SEED, stream + 1, (uint64_t)i));
+    }
+    qr_mxfp4_dequantize(codes, m->absmax_codes, 0, n, m->values);
 }
 
 static void fill_elements(matrix *m, const float *src) {
@@ -71,6 +87,8 @@ static void matrix_create(matrix *m, qr_weight_format format, int block, int64_t
     m->values = qr_alloc_array((size_t)n, sizeof(float));
     if (qr_weight_is_nf4(format)) {
         fill_nf4(m, src);
+    } else if (format == QR_WEIGHT_MXFP4) {
+        fill_mxfp4(m, 2000 + 2 * matrix_number);
     } else if (format == QR_WEIGHT_INT8) {
         fill_int8(m, src);
     } else {
@@ -546,6 +564,48 @@ static void experts(qr_backend *const backends[2]) {
 }
 static void test_experts(void) { with_every_isa(experts); }
 
+/* --- Every scale of MXFP4 ---------------------------------------------------------------------------------------- */
+
+/* dy is the unit matrix, so dx is the matrix: its values to the bit, but for the sign of zeros. In BF16 subnormals are
+ * zeros. Scales from 253 on have products beyond F32. */
+static void every_scale(qr_backend *const backends[2]) {
+    enum { ROWS = 3, COLS = 127 * 64, SCALES = 253 };
+    static float dx[ROWS * COLS];
+    static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16};
+    static const float unit_f32[ROWS * ROWS] = {1, 0, 0, 0, 1, 0, 0, 0, 1};
+    static const qr_bf16 unit_bf16[ROWS * ROWS] = {0x3F80, 0, 0, 0, 0x3F80, 0, 0, 0, 0x3F80};
+    qr_backend *backend = backends[1];
+    matrix m;
+    qr_weight weight;
+    matrix_create(&m, QR_WEIGHT_MXFP4, 0, ROWS, COLS);
+    for (int64_t i = 0; i < qr_weight_blocks(&m.desc); i++) { m.absmax_codes[i] = (uint8_t)(i % SCALES); }
+    qr_mxfp4_dequantize(m.codes, m.absmax_codes, 0, ROWS * COLS, m.values);
+    weight_create(backend, &m, &weight);
+    for (size_t d = 0; d < QR_COUNT_OF(dtypes); d++) {
+        const bool is_bf16 = dtypes[d] == QR_DTYPE_BF16;
+        const qr_linear_backward_args args = {.weight = &weight,
+                                              .dy = is_bf16 ? (const void *)unit_bf16 : unit_f32,
+                                              .dy_dtype = dtypes[d],
+                                              .dx = dx,
+                                              .n_rows = ROWS,
+                                              .dy_stride = ROWS,
+                                              .dx_stride = COLS};
+        const size_t n_bytes = qr_linear_backward_workspace(backend, &args);
+        void *workspace = workspace_create(backend, n_bytes);
+        CHECK(qr_linear_backward(backend, &args, (qr_workspace){workspace, n_bytes}, NULL) == QRUN_OK);
+        workspace_destroy(backend, workspace, n_bytes);
+        int n_different = 0;
+        for (int64_t i = 0; i < ROWS * COLS; i++) {
+            const float expected = is_bf16 ? qr_tile_flush(m.values[i]) : m.values[i];
+            n_different += dx[i] != expected;
+        }
+        CHECK_MSG(n_different == 0, "%s, %s: %d values differ", backend->isa, qr_dtype_name(dtypes[d]), n_different);
+    }
+    backend->memory_destroy(backend, QR_MEMORY_DEVICE, weight.data, backend->weight_bytes(backend, &m.desc));
+    matrix_destroy(&m);
+}
+static void test_every_scale_of_mxfp4(void) { with_every_isa(every_scale); }
+
 /* --- Choosing an instruction set --------------------------------------------------------------------------------- */
 
 static void test_refused_isa(void) {
@@ -566,6 +626,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_bias_and_accumulate);
     CHECK_RUN(test_lora);
     CHECK_RUN(test_experts);
+    CHECK_RUN(test_every_scale_of_mxfp4);
     CHECK_RUN(test_refused_isa);
     return check_end();
 }

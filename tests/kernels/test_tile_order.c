@@ -198,11 +198,11 @@ static void check_rows(qr_backend *backend, const linear_data *d, const qr_weigh
     const qr_linear_args args = linear_args(d, weight, first, n_rows, y, y_stride);
     run_once(backend, &args, 1, QRUN_ERROR_INTERNAL);
     run_once(backend, &args, 0, QRUN_OK);
-    int64_t n_different = 0, n_gaps = 0, where = -1;
+    int64_t n_different = 0, n_gaps = 0, row = -1, output = -1;
     for (int64_t i = 0; i < n_rows; i++) {
         for (int64_t o = 0; o < n_out; o++) {
             if (same_bits(y[i * y_stride + o], d->expected[(first + i) * n_out + o])) { continue; }
-            if (n_different++ == 0) { where = i * n_out + o; }
+            if (n_different++ == 0) { row = i, output = o; }
         }
         for (int64_t o = n_out; o < y_stride; o++) { n_gaps += y[i * y_stride + o] != -77.0F; }
     }
@@ -211,7 +211,7 @@ static void check_rows(qr_backend *backend, const linear_data *d, const qr_weigh
               "%lld written beside them",
               backend->isa, qr_threads_count(backend->threads), qr_weight_format_name(weight->desc.format),
               weight->desc.block, (long long)n_out, (long long)weight->desc.cols, (long long)n_rows,
-              (long long)n_different, (long long)(where / n_out), (long long)(where % n_out), (long long)n_gaps);
+              (long long)n_different, (long long)row, (long long)output, (long long)n_gaps);
     qr_free(y);
 }
 

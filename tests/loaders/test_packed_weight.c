@@ -116,6 +116,19 @@ static void test_fp8_in_a_stack(void) {
     qr_safetensors_close(file);
 }
 
+/* In canonical form the rows have the same values, to the bit. */
+static void check_as_it_is(const qr_stored_weight *stored, const float *values) {
+    enum { MOST = 1024 };
+    const qr_weight_desc *desc = &stored->desc;
+    uint8_t row_codes[MOST / 2], row_scales[MOST / QR_MXFP4_BLOCK];
+    float back[MOST];
+    CHECK_INT(desc->format, QR_WEIGHT_MXFP4);
+    REQUIRE(qr_weight_elements(desc) <= MOST);
+    qr_packed_weight_mxfp4_rows(&stored->packed, 0, desc->rows, row_codes, row_scales);
+    qr_mxfp4_dequantize(row_codes, row_scales, 0, qr_weight_elements(desc), back);
+    CHECK(memcmp(back, values, (size_t)qr_weight_elements(desc) * sizeof *values) == 0);
+}
+
 /* Gate and up in turn: rows of blocks of 32, whose codes of 4 bits are two in a byte. */
 static void test_mxfp4(void) {
     enum { EXPERTS = 3, HALF = 5, WIDTH = 64, N_BLOCKS = EXPERTS * 2 * HALF * WIDTH / QR_MXFP4_BLOCK };
@@ -142,6 +155,32 @@ static void test_mxfp4(void) {
             const float expected = ldexpf(qr_float4_values[code], scales[at / QR_MXFP4_BLOCK] - 127);
             CHECK_MSG(memcmp(&values[k], &expected, sizeof expected) == 0, "element %d of part %d", k, i);
         }
+        check_as_it_is(&stored, values);
+    }
+    qr_safetensors_close(file);
+}
+
+/* Of the second expert's up rows the last has a scale of 255. */
+static void test_mxfp4_scales_are_numbers(void) {
+    enum { EXPERTS = 2, HALF = 3, WIDTH = 32, N_ROWS = EXPERTS * 2 * HALF };
+    static unsigned char blocks[N_ROWS * 16], scales[N_ROWS];
+    const qr_packing packing = {.kind = QR_PACKING_MXFP4, .block_rows = 1, .block_cols = QR_MXFP4_BLOCK};
+    const qr_stack of_layer = {.name = "s", .n_experts = EXPERTS, .n_parts = 2, .in_turn = true};
+    const qr_safetensors_spec specs[] = {{"s_blocks", QR_DTYPE_U8, 4, {EXPERTS, 2 * HALF, 1, 16}},
+                                         {"s_scales", QR_DTYPE_U8, 3, {EXPERTS, 2 * HALF, 1}}};
+    const void *const contents[] = {blocks, scales};
+    memset(scales, 254, sizeof scales);
+    scales[N_ROWS - 1] = 255;
+    qr_safetensors *file = file_of(specs, contents, 2);
+    for (int i = 0; i < EXPERTS * 2; i++) {
+        qr_stored_weight stored;
+        qr_error err = {0};
+        REQUIRE(qr_stored_slice_find(file, &of_layer, i / 2, i % 2, HALF, WIDTH, &packing, &stored, &err) == QRUN_OK);
+        const bool is_last = i == EXPERTS * 2 - 1;
+        CHECK_INT(qr_packed_weight_check_scales(&stored.packed, 0, HALF - 1, &err), QRUN_OK);
+        CHECK_INT(qr_packed_weight_check_scales(&stored.packed, 0, HALF, &err), is_last ? QRUN_ERROR_INPUT : QRUN_OK);
+        CHECK_MSG(!is_last || strstr(err.message, "s_scales: has a scale that is not a number (255 of E8M0)") != NULL,
+                  "%s", err.message);
     }
     qr_safetensors_close(file);
 }
@@ -168,6 +207,14 @@ static void test_mxfp4_of_odd_sizes(void) {
          {"s_other", QR_DTYPE_U8, 3, {2, 10, 2}},
          64,
          "tensor \"s_scales\" is missing"},
+        {{"s_blocks", QR_DTYPE_U8, 4, {2, 10, 2, 16}},
+         {"s_scales", QR_DTYPE_F32, 3, {2, 10, 2}},
+         64,
+         "tensor \"s_scales\" is F32 and should be"},
+        {{"s_blocks", QR_DTYPE_U8, 3, {2, 10, 32}},
+         {"s_scales", QR_DTYPE_U8, 3, {2, 10, 2}},
+         64,
+         "tensor \"s_blocks\" has shape [2, 10, 32] and should have [2, 10, 2, 16]"},
     };
     const qr_packing packing = {.kind = QR_PACKING_MXFP4, .block_rows = 1, .block_cols = QR_MXFP4_BLOCK};
     const qr_stack of_layer = {.name = "s", .n_experts = 2, .n_parts = 2, .in_turn = true};
@@ -233,6 +280,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_fp8_with_one_scale);
     CHECK_RUN(test_fp8_in_a_stack);
     CHECK_RUN(test_mxfp4);
+    CHECK_RUN(test_mxfp4_scales_are_numbers);
     CHECK_RUN(test_mxfp4_of_odd_sizes);
     CHECK_RUN(test_refusals);
     temporary_remove(&folder);

@@ -59,6 +59,15 @@ class Training(common.Case):
         with self.assertRaisesRegex(qrun.ArgumentError, "the trainer is closed"):
             trainer.step()
 
+    def test_replanned(self):
+        with qrun.Trainer(MODEL, train_data=PIRATE, out=self.folder / "p", **SHAPE) as trainer:
+            trainer.step()
+            trainer.replan()
+            self.assertEqual((trainer.info.first_step, trainer.info.n_replans), (2, 1))
+            self.assertIn("continues after step 1", trainer.info.replanned)
+            trainer.run()
+        self.assertEqual(self.adapter("p"), self.expected)
+
     def test_stopped(self):
         """By an exception in a listener, by cancel from another thread: the next call continues, to the bit."""
         def stop_at(step):

@@ -248,6 +248,9 @@ static void test_format_sizes(void) {
     CHECK_INT(qr_weight_code_bytes(&nf4), 1008);
     CHECK_INT(qr_weight_row_offset(&nf4, 64), 992);
     CHECK_INT(qr_weight_row_offset(&nf4, 65), 1008);
+    const qr_weight_desc mxfp4 = {.format = QR_WEIGHT_MXFP4, .rows = 3, .cols = 2880}; /* 0.53125 bytes each */
+    CHECK_INT(qr_weight_blocks(&mxfp4), 270);
+    CHECK_INT(qr_weight_code_bytes(&mxfp4), 4320);
     const qr_weight_desc f16 = {.format = QR_WEIGHT_F16, .rows = 3, .cols = 5};
     CHECK_INT(qr_weight_blocks(&f16), 0);
     CHECK_INT(qr_weight_code_bytes(&f16), 30);
@@ -262,6 +265,7 @@ static void test_format_names(void) {
     }
     CHECK_STR(qr_weight_format_name(QR_WEIGHT_FORMAT_COUNT), "?");
     CHECK_STR(qr_weight_format_name(QR_WEIGHT_NF4_DQ), "nf4-dq");
+    CHECK_STR(qr_weight_format_name(QR_WEIGHT_MXFP4), "mxfp4");
 }
 
 static void check_refused(qr_weight_desc desc, const char *part) {

@@ -196,6 +196,95 @@ static void test_f16_is_within_twice_the_error_of_transformers(void) {
     check_models("models", QRUN_QUANT_F32, QRUN_DTYPE_F16, check_f16);
 }
 
+static const qr_json *entry_named(const char *section, const char *name) {
+    const qr_json *entry = qr_json_first(qr_json_get(golden_index, section));
+    while (entry != NULL && strcmp(text_of(entry, "name"), name) != 0) { entry = entry->next; }
+    CHECK_MSG(entry != NULL, "no golden %s", name);
+    return entry;
+}
+
+/* How many weights there are, and bytes that they take. */
+static void check_mxfp4_experts(const qrun_model *model) {
+    const qr_backend *backend = context->backend;
+    const qr_layer *layer = &model->layers[0];
+    const qr_weight *const matrices[] = {layer->expert_gate, layer->expert_up, layer->expert_out};
+    for (size_t i = 0; i < QR_COUNT_OF(matrices); i++) {
+        const qr_weight_desc *desc = &matrices[i]->desc;
+        CHECK_INT(desc->format, QR_WEIGHT_MXFP4);
+        CHECK_INT(qr_weight_code_bytes(desc) + (size_t)qr_weight_blocks(desc), qr_weight_elements(desc) * 17 / 32);
+        CHECK(backend->weight_bytes(backend, desc) < (size_t)qr_weight_elements(desc)); /* rows are filled up */
+    }
+    CHECK_INT(layer->attn_out.weight.desc.format, QR_WEIGHT_BF16);
+    CHECK_INT(layer->router.weight.desc.format, QR_WEIGHT_BF16);
+}
+
+/* The logits after a golden prompt, of the model held in one way. */
+static float *logits_of(qrun_quant quant, qrun_dtype dtype, const char *folder, const qr_json *prompt, int64_t *n) {
+    int32_t ids[512];
+    qr_error err = {0};
+    single_sequence single;
+    qrun_model *model = open_model(folder, quant, dtype);
+    if (model == NULL) { return NULL; }
+    const int64_t n_ids = read_ids(qr_json_get(prompt, "ids"), ids, 512);
+    *n = model->shape.vocab;
+    float *logits = malloc((size_t)*n * sizeof *logits);
+    CHECK(single_sequence_create(model, n_ids, n_ids, QR_KV_BF16, &single, &err) == QRUN_OK);
+    CHECK(single_sequence_feed(&single, ids, n_ids, &err) == QRUN_OK);
+    CHECK(single_sequence_logits(&single, n_ids - 1, logits, &err) == QRUN_OK);
+    single_sequence_destroy(&single);
+    qrun_model_destroy(model);
+    return logits;
+}
+
+/* Kept as it is, and exact: transformers decodes it to BF16, and so do we on request; the bits are the same. */
+static void test_mxfp4_is_kept(void) {
+    const qr_json *entry = entry_named("packed_folders", "gpt-oss-mxfp4");
+    static const qrun_quant quants[] = {QRUN_QUANT_AUTO, QRUN_QUANT_MXFP4};
+    const qr_weight_desc one = {.format = QR_WEIGHT_MXFP4, .rows = 1, .cols = QR_MXFP4_BLOCK};
+    REQUIRE(entry != NULL);
+    if (context->backend->weight_bytes(context->backend, &one) == 0) {
+        check_skip("this backend does not compute with MXFP4");
+        return;
+    }
+    for (size_t i = 0; i < QR_COUNT_OF(quants); i++) {
+        qr_safetensors *golden = open_golden(entry);
+        qrun_model *model = open_model(text_of(entry, "folder"), quants[i], QRUN_DTYPE_F32);
+        qrun_model *rounded = open_model(text_of(entry, "folder"), quants[i], QRUN_DTYPE_BF16);
+        qrun_model_info info = QRUN_MODEL_INFO_INIT;
+        REQUIRE(golden != NULL && model != NULL && rounded != NULL);
+        check_f32(model, entry, golden, -1);
+        check_bf16(rounded, entry, golden, -1);
+        check_mxfp4_experts(model);
+        CHECK(qrun_model_get_info(model, &info, NULL) == QRUN_OK);
+        CHECK_STR(info.quant, "mxfp4");
+        CHECK(info.packed_as == NULL);
+        qr_safetensors_close(golden);
+        qrun_model_destroy(model);
+        qrun_model_destroy(rounded);
+    }
+    const qr_json *prompt = qr_json_first(qr_json_get(entry, "prompts"));
+    int64_t n = 0;
+    float *kept = logits_of(QRUN_QUANT_AUTO, QRUN_DTYPE_BF16, text_of(entry, "folder"), prompt, &n);
+    float *decoded = logits_of(QRUN_QUANT_BF16, QRUN_DTYPE_BF16, text_of(entry, "folder"), prompt, &n);
+    CHECK(kept != NULL && decoded != NULL && memcmp(kept, decoded, (size_t)n * sizeof *kept) == 0);
+    free(kept);
+    free(decoded);
+}
+
+static void test_mxfp4_of_another_folder(void) {
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    qrun_model *model = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    params.quant = QRUN_QUANT_MXFP4;
+    params.path = FIXTURES "models/gpt-oss";
+    CHECK_INT(qrun_model_open(context, &params, &model, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "is not stored as mxfp4") != NULL, "%s", error.message);
+    error = (qrun_error)QRUN_ERROR_INIT;
+    params.path = FIXTURES "models/llama-nf4";
+    CHECK_INT(qrun_model_open(context, &params, &model, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "is stored as nf4 and cannot become mxfp4") != NULL, "%s", error.message);
+}
+
 /* Decoded while they are read, and held as what is asked for. */
 static void test_packed_folders(void) {
     check_models("packed_folders", QRUN_QUANT_F32, QRUN_DTYPE_F32, check_f32);
@@ -437,6 +526,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_bf16_is_within_twice_the_error_of_transformers);
     CHECK_RUN(test_f16_is_within_twice_the_error_of_transformers);
     CHECK_RUN(test_packed_folders);
+    CHECK_RUN(test_mxfp4_is_kept);
+    CHECK_RUN(test_mxfp4_of_another_folder);
     CHECK_RUN(test_folders_of_bitsandbytes);
     CHECK_RUN(test_adapters);
     CHECK_RUN(test_sessions_generate_the_recorded_tokens);

@@ -151,6 +151,7 @@ static void test_packed_folders(void) {
         {MODELS "qwen3-w4a16", "pack-quantized"},
         {MODELS "llama-fp8-blocks", "float-quantized"},
         {MODELS "llama-nvfp4", "nvfp4-pack-quantized"},
+        {MODELS "gpt-oss-mxfp4", "mxfp4"},
         {MODELS "qwen3-mixed", "mixed-precision"},
     };
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
@@ -218,6 +219,14 @@ static void test_holds_are_what_loading_takes(void) {
         for (size_t j = 0; j < QR_COUNT_OF(ways); j++) { check_hold(plain[i], root, ways[j].name, ways[j].quant); }
         qr_json_free(root);
     }
+    qr_json *experts = inspect(MODELS "gpt-oss-mxfp4", false);
+    CHECK_INT(cJSON_GetArraySize(at(experts, "holds")), QR_COUNT_OF(ways) + 1);
+    for (size_t j = 0; j < QR_COUNT_OF(ways); j++) {
+        check_hold(MODELS "gpt-oss-mxfp4", experts, ways[j].name, ways[j].quant);
+    }
+    check_hold(MODELS "gpt-oss-mxfp4", experts, "mxfp4", QRUN_QUANT_AUTO);
+    check_hold(MODELS "gpt-oss-mxfp4", experts, "mxfp4", QRUN_QUANT_MXFP4);
+    qr_json_free(experts);
     qr_json *root = inspect(MODELS "llama-int8", false);
     CHECK_INT(cJSON_GetArraySize(at(root, "holds")), 1);
     check_hold(MODELS "llama-int8", root, "int8", QRUN_QUANT_AUTO);

@@ -96,6 +96,7 @@ MODEL(gemma2_bf16, "models/gemma2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AU
 MODEL(gemma3_nf4, "models/gemma3", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO)
 MODEL(gpt2_bf16, "models/gpt2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO)
 MODEL(qwen2_window_f32, "models/qwen2-window", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_BF16)
+MODEL(gpt_oss_mxfp4, "models/gpt-oss-mxfp4", QRUN_QUANT_MXFP4, QRUN_DTYPE_BF16, QRUN_KV_AUTO)
 MODEL(phi3_f16, "models/phi3", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_F16, QRUN_KV_AUTO)
 #undef MODEL
 
@@ -140,6 +141,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gemma3_nf4);
     CHECK_RUN(test_gpt2_bf16);
     CHECK_RUN(test_qwen2_window_f32);
+    CHECK_RUN(test_gpt_oss_mxfp4);
     CHECK_RUN(test_phi3_f16);
     CHECK_RUN(test_the_fastest_order_differs);
     CHECK_RUN(test_only_the_cpu);

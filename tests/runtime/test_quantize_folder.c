@@ -317,6 +317,28 @@ static void test_files_beside_the_weights(void) {
     CHECK(scratch_remove(out));
 }
 
+/* Every tensor and the config as they were. */
+static void test_mxfp4_is_copied(void) {
+    const char *from = MODELS "gpt-oss-mxfp4", *out = in_scratch("mxfp4");
+    qrun_error error = QRUN_ERROR_INIT;
+    qr_safetensors *ours = NULL, *theirs = NULL;
+    REQUIRE(quantize(from, out, QRUN_QUANT_MXFP4, 100000, &error) == QRUN_OK);
+    CHECK(same_file(from, out, "config.json"));
+    CHECK(qr_file_exists(in_scratch("mxfp4/model.safetensors.index.json")));
+    REQUIRE(qr_safetensors_open(out, &ours, NULL) == QRUN_OK && qr_safetensors_open(from, &theirs, NULL) == QRUN_OK);
+    CHECK_INT(qr_safetensors_count(ours), qr_safetensors_count(theirs));
+    for (size_t i = 0; i < qr_safetensors_count(theirs); i++) {
+        const qr_safetensors_tensor *expected = qr_safetensors_get(theirs, i);
+        const qr_safetensors_tensor *tensor = qr_safetensors_find(ours, expected->name);
+        CHECK_MSG(tensor != NULL && tensor->dtype == expected->dtype && tensor->n_bytes == expected->n_bytes &&
+                      memcmp(tensor->data, expected->data, tensor->n_bytes) == 0,
+                  "%s differs", expected->name);
+    }
+    qr_safetensors_close(ours);
+    qr_safetensors_close(theirs);
+    CHECK(scratch_remove(out));
+}
+
 /* ---- Refusals and failures --------------------------------------------------------------------------------------- */
 
 static void check_refused(const char *path, const char *out, qrun_quant quant, qrun_status expected, const char *says) {
@@ -332,9 +354,11 @@ static void test_refusals(void) {
         check_refused(fixtures[i].folder, out, QRUN_QUANT_AUTO, QRUN_ERROR_ARGUMENT, "already quantised");
     }
     check_refused(MODELS "llama-nf4", out, QRUN_QUANT_INT8, QRUN_ERROR_ARGUMENT, "original model");
+    check_refused(MODELS "llama-nf4", out, QRUN_QUANT_MXFP4, QRUN_ERROR_ARGUMENT, "already quantised");
+    check_refused(MODELS "gpt-oss", out, QRUN_QUANT_MXFP4, QRUN_ERROR_ARGUMENT, "is not stored as mxfp4");
     check_refused(MODELS "llama", scratch, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "already exists");
     check_refused(MODELS "llama", in_scratch("none/out"), QRUN_QUANT_NF4, QRUN_ERROR_NOT_FOUND, "create the folder");
-    check_refused(MODELS "llama", out, QRUN_QUANT_BF16, QRUN_ERROR_ARGUMENT, "nf4-dq, nf4, int8 and mixed");
+    check_refused(MODELS "llama", out, QRUN_QUANT_BF16, QRUN_ERROR_ARGUMENT, "nf4-dq, nf4, int8, mxfp4 and mixed");
     check_refused(MODELS "llama", "", QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no folder to write");
     check_refused(MODELS "llama", NULL, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no folder to write");
     check_refused(NULL, out, QRUN_QUANT_NF4, QRUN_ERROR_ARGUMENT, "no model path");
@@ -344,6 +368,12 @@ static void test_refusals(void) {
     qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
     params.struct_size = 3;
     CHECK_INT(qrun_quantize_folder(context, &params, NULL), QRUN_ERROR_ARGUMENT);
+    params = (qrun_quantize_params)QRUN_QUANTIZE_PARAMS_INIT;
+    params.path = MODELS "gpt-oss-mxfp4", params.out = out;
+    params.quant = QRUN_QUANT_MXFP4, params.quant_embedding_int8 = true;
+    error = (qrun_error)QRUN_ERROR_INIT;
+    CHECK_INT(qrun_quantize_folder(context, &params, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "does not go with it") != NULL, "%s", error.message);
 }
 
 static void test_progress_and_cancelling(void) {
@@ -377,25 +407,36 @@ static qrun_status quantize_gpt2(const char *out, qrun_error *error) {
 static void test_writing_fails(void) { check_full_disk(quantize_llama); }
 static void test_every_allocation_may_fail(void) { check_failing_allocations(quantize_gpt2); }
 
-static void test_infinite_weights_are_refused(void) {
-    const char *name = "model.layers.1.mlp.up_proj.weight", *folder = in_scratch("damaged");
-    char *text = NULL, *weights = NULL;
+/* In the scratch folder `folder`, "damaged": a copy of the model `base` whose tensor `name` has other bytes from
+ * `offset` on. */
+static void write_damaged(const char *base, const char *name, size_t offset, const unsigned char *bytes, size_t n_bytes,
+                          const char *folder) {
+    char *text = NULL, *weights = NULL, config[512], file[512];
     size_t n_text = 0, n_weights = 0;
     qr_safetensors *source = NULL;
-    REQUIRE(qr_file_read(MODELS "llama/config.json", 1 << 20, &text, &n_text, NULL) == QRUN_OK);
-    REQUIRE(qr_file_read(MODELS "llama/model.safetensors", 1 << 24, &weights, &n_weights, NULL) == QRUN_OK);
-    REQUIRE(qr_safetensors_open(MODELS "llama", &source, NULL) == QRUN_OK);
+    snprintf(config, sizeof config, "%s/config.json", base);
+    snprintf(file, sizeof file, "%s/model.safetensors", base);
+    REQUIRE(qr_file_read(config, 1 << 20, &text, &n_text, NULL) == QRUN_OK);
+    REQUIRE(qr_file_read(file, 1 << 24, &weights, &n_weights, NULL) == QRUN_OK);
+    REQUIRE(qr_safetensors_open(base, &source, NULL) == QRUN_OK);
     const qr_safetensors_tensor *tensor = qr_safetensors_find(source, name), *last = qr_safetensors_get(source, 0);
     for (size_t i = 0; i < qr_safetensors_count(source); i++) {
         if (qr_safetensors_get(source, i)->data > last->data) { last = qr_safetensors_get(source, i); }
     }
     const size_t end = (size_t)(last->data + last->n_bytes - tensor->data);
-    const unsigned char infinity[2] = {0x80, 0x7F};
-    memcpy(weights + n_weights - end + 20, infinity, sizeof infinity);
+    memcpy(weights + n_weights - end + offset, bytes, n_bytes);
     qr_safetensors_close(source);
     CHECK(qr_folder_create(folder, NULL) == QRUN_OK);
     CHECK(qr_file_write(in_scratch("damaged/config.json"), text, n_text, NULL) == QRUN_OK);
     CHECK(qr_file_write(in_scratch("damaged/model.safetensors"), weights, n_weights, NULL) == QRUN_OK);
+    qr_free(text);
+    qr_free(weights);
+}
+
+static void test_infinite_weights_are_refused(void) {
+    static const unsigned char infinity[2] = {0x80, 0x7F};
+    const char *name = "model.layers.1.mlp.up_proj.weight", *folder = in_scratch("damaged");
+    write_damaged(MODELS "llama", name, 20, infinity, sizeof infinity, folder);
     static const qrun_quant quants[] = {QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8};
     for (size_t i = 0; i < QR_COUNT_OF(quants); i++) {
         qrun_error error = QRUN_ERROR_INIT;
@@ -404,8 +445,28 @@ static void test_infinite_weights_are_refused(void) {
     }
     CHECK(scratch_remove(folder));
     CHECK_INT(count_entries(scratch), 0);
-    qr_free(text);
-    qr_free(weights);
+}
+
+/* Kept as it is, decoded, and quantised once more. */
+static void test_scales_that_are_no_numbers_are_refused(void) {
+    static const unsigned char not_a_number[1] = {255};
+    static const qrun_quant quants[] = {QRUN_QUANT_AUTO, QRUN_QUANT_BF16, QRUN_QUANT_NF4_DQ};
+    const char *name = "model.layers.1.mlp.experts.gate_up_proj_scales", *folder = in_scratch("damaged");
+    write_damaged(MODELS "gpt-oss-mxfp4", name, 301, not_a_number, sizeof not_a_number, folder);
+    for (size_t i = 0; i < QR_COUNT_OF(quants); i++) {
+        qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+        qrun_error error = QRUN_ERROR_INIT;
+        qrun_model *model = NULL;
+        params.path = folder;
+        params.quant = quants[i];
+        CHECK_INT(qrun_model_open(context, &params, &model, &error), QRUN_ERROR_INPUT);
+        CHECK_MSG(strstr(error.message, name) != NULL && strstr(error.message, "255") != NULL, "%s", error.message);
+    }
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_INT(quantize(folder, in_scratch("out"), QRUN_QUANT_NF4, 0, &error), QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(error.message, name) != NULL, "%s", error.message);
+    CHECK(scratch_remove(folder));
+    CHECK_INT(count_entries(scratch), 0);
 }
 
 int main(int argc, char **argv) {
@@ -421,10 +482,12 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_reads_back_as_quantised_on_load);
     CHECK_RUN(test_shards);
     CHECK_RUN(test_files_beside_the_weights);
+    CHECK_RUN(test_mxfp4_is_copied);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_progress_and_cancelling);
     CHECK_RUN(test_writing_fails);
     CHECK_RUN(test_infinite_weights_are_refused);
+    CHECK_RUN(test_scales_that_are_no_numbers_are_refused);
     CHECK_RUN(test_every_allocation_may_fail);
     qrun_context_destroy(context);
     scratch_end();

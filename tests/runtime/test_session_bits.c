@@ -198,6 +198,9 @@ static void test_qwen3_moe_stacked_f32(void) {
 static void test_gpt_oss_nf4_dq(void) {
     run_model("models/gpt-oss", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+static void test_gpt_oss_mxfp4(void) {
+    run_model("models/gpt-oss-mxfp4", QRUN_QUANT_AUTO, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 static void test_qwen2_moe_nf4(void) {
     run_model("models/qwen2-moe", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
@@ -337,6 +340,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_qwen3_moe_nf4_dq);
     CHECK_RUN(test_qwen3_moe_stacked_f32);
     CHECK_RUN(test_gpt_oss_nf4_dq);
+    CHECK_RUN(test_gpt_oss_mxfp4);
     CHECK_RUN(test_qwen2_moe_nf4);
     CHECK_RUN(test_mixtral_int8_f16);
     CHECK_RUN(test_gemma4_nf4_kv_int8);

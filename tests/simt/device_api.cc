@@ -7,6 +7,7 @@
 
 #include "device_state.h"
 #include "early_launch.h"
+#include "kernels/cuda/device/link_stream.h"
 #include "kernels/cuda/device/memory.h"
 #include "kernels/cuda/device/requirements.h"
 #include "simt.h"
@@ -28,7 +29,9 @@ static qrun_status check_requirements(int *capability, qr_error *err) {
     return qr_device_check_capability(major, minor, err);
 }
 
-qrun_status qr_device_open(qr_device **device, qr_error *err) {
+qrun_status qr_device_open(qr_device **device, qr_error *err) { return qr_device_open_for(0, device, err); }
+
+qrun_status qr_device_open_for(int32_t local_rank, qr_device **device, qr_error *err) {
     *device = NULL;
     int capability = 0;
     const qrun_status status = check_requirements(&capability, err);
@@ -45,6 +48,8 @@ qrun_status qr_device_open(qr_device **device, qr_error *err) {
     (*device)->transfer_seed = static_cast<uint64_t>(setting("QRUN_SIMT_SEED", 0));
     (*device)->fails_with_wgmma = wgmma != NULL && strcmp(wgmma, "fails") == 0;
     (*device)->capability = capability;
+    const int n_gpus = static_cast<int>(setting("QRUN_SIMT_GPUS", 0));
+    (*device)->index = n_gpus > 0 ? qr_device_choose(n_gpus, local_rank) : -1;
     (*device)->memory_bytes = setting("QRUN_SIMT_MEMORY", INT64_C(4) << 30);
     (*device)->calls_left.store(setting("QRUN_SIMT_LOST_AFTER", INT64_MAX));
     qr_device_memory_before_context(*device);

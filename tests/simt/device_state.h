@@ -9,7 +9,8 @@
  * QRUN_SIMT_WGMMA       "differs": its sums are rounded differently from mma.sync's; "wrong": they are wrong; "fails":
  *                       the device is lost with the first of them, until it is opened again
  * QRUN_SIMT_SEED        of the moments at which transfers are done; 0
- * QRUN_SIMT_CUBLASLT    "0": there is no cuBLASLt; "refuses": it refuses about half of all products */
+ * QRUN_SIMT_CUBLASLT    "0": there is no cuBLASLt; "refuses": it refuses about half of all products
+ * QRUN_SIMT_GPUS        GPUs of the machine, dealt to its ranks; else each process has one that no other has */
 // clang-format on
 #ifndef QR_TESTS_SIMT_DEVICE_STATE_H
 #define QR_TESTS_SIMT_DEVICE_STATE_H
@@ -22,6 +23,7 @@
 #include "kernels/cuda/device/fault.h"
 #include "kernels/cuda/device/graph_capture.h"
 #include "kernels/cuda/device/marks.h"
+#include "nccl_stand_in.h"
 
 /* A copy that nobody has waited for. */
 struct pending_copy {
@@ -47,6 +49,7 @@ struct pending_transfer {
 };
 
 struct qr_device {
+    int index; /* of QRUN_SIMT_GPUS; −1: a GPU that no other process has */
     int capability;
     qr_device_switches switches;
     bool fails_with_wgmma;
@@ -57,6 +60,8 @@ struct qr_device {
     qr_device_fault fault;
     qr_device_marks *marks;
     double began;
+    simt_stream links; /* device/link_stream.h */
+    struct qr_cuda_nccl *link_state;
     std::mutex lock; /* guards the rest */
     std::map<void *, size_t> device_memory;
     int64_t held_bytes;

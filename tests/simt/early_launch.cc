@@ -41,7 +41,7 @@ struct region {
 std::mutex lock;
 std::map<unsigned char *, region> regions;
 size_t n_bytes_in_all;
-bool is_watched;
+bool is_watched, others_write;
 uint64_t random_state = 1;
 
 bool chance_of_one_in(size_t n) {
@@ -50,7 +50,7 @@ bool chance_of_one_in(size_t n) {
 }
 
 void watch() {
-    is_watched = chance_of_one_in(n_bytes_in_all / BYTES_PER_LAUNCH);
+    is_watched = chance_of_one_in(n_bytes_in_all / BYTES_PER_LAUNCH) && !others_write;
     for (auto &one : regions) {
         if (is_watched) {
             one.second.before.assign(one.first, one.first + one.second.n_bytes);
@@ -118,6 +118,12 @@ bool early_restore() {
 void early_order_all() {
     const std::lock_guard<std::mutex> held(lock);
     is_watched = false;
+}
+
+void early_others_write(bool write) {
+    const std::lock_guard<std::mutex> held(lock);
+    is_watched = false;
+    others_write = write;
 }
 
 } // namespace simt

@@ -23,6 +23,8 @@ bool early_restore();
 
 /* All that was issued so far is done before what follows. */
 void early_order_all();
+/* From now on, or no longer, somebody else writes to device memory (device_link_stream.cc): nothing is looked at. */
+void early_others_write(bool write);
 
 } // namespace simt
 

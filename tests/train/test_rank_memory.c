@@ -221,6 +221,27 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
     }
 }
 
+/* GPUs that are linked: what the ranks send each other lies in device memory, their shares of the layers too. */
+static void test_linked_devices(void) {
+    if (getenv("QRUN_CUDA_NCCL") == NULL) {
+        check_skip("there are no linked devices (QRUN_CUDA_NCCL)");
+        return;
+    }
+    for (int32_t n = 2; n <= 4; n += 2) {
+        double loss = 0, grad_norm = 0;
+        const int32_t least = n == 2 ? 0 : 3;
+        for (int32_t zero = least; zero <= 3; zero++) {
+            measurement of[MAX_RANKS] = {{.done = false}};
+            const rank_case c = {n, zero, n, QRUN_OPTIMIZER_ADAMW, false};
+            check(&c, of);
+            if (zero == least) { loss = of[0].loss, grad_norm = of[0].grad_norm; }
+            CHECK_MSG(of[0].loss == loss && of[0].grad_norm == grad_norm, "%d ranks, zero %d: other bits", (int)n,
+                      (int)zero);
+            CHECK_MSG(zero < 3 || of[0].host < of[0].weights, "%d ranks: the shares are in host memory", (int)n);
+        }
+    }
+}
+
 /* ---- Plans alone ------------------------------------------------------------------------------------------------- */
 
 /* The plan of the rank that needs the most. */
@@ -290,6 +311,7 @@ int main(int argc, char **argv) {
     }
     temporary_text(&folder, "data.jsonl", text);
     CHECK_RUN(test_a_rank_holds_and_sends_what_is_planned);
+    CHECK_RUN(test_linked_devices);
     CHECK_RUN(test_what_is_sent_is_near_a_ring);
     CHECK_RUN(test_what_is_refused);
     temporary_remove(&folder);

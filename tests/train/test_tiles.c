@@ -68,8 +68,9 @@ out:
 static bool has_same_bits(const run_options *o, int32_t tile_rows) {
     qrun_device_info info = QRUN_DEVICE_INFO_INIT;
     qrun_error error = QRUN_ERROR_INIT;
-    REQUIRE(qrun_context_device_info(trainer_context, &info, &error) == QRUN_OK);
-    return tile_rows % 32 == 0 || o->dtype != QRUN_DTYPE_BF16 || strncmp(info.isa, "amx", 3) != 0;
+    const bool known = qrun_context_device_info(trainer_context, &info, &error) == QRUN_OK;
+    CHECK_MSG(known, "%s", error.message);
+    return tile_rows % 32 == 0 || o->dtype != QRUN_DTYPE_BF16 || !known || strncmp(info.isa, "amx", 3) != 0;
 }
 
 static void check_run(const run_options *o) {

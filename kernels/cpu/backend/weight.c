@@ -15,11 +15,11 @@ static size_t element_bytes(qr_weight_format format) {
 static size_t align64(size_t n_bytes) { return (n_bytes + 63) & ~(size_t)63; }
 
 static void code_layout(const qr_weight_desc *desc, qr_cpu_layout *layout) {
-    if (!qr_weight_is_nf4(desc->format)) {
+    if (!qr_weight_has_blocks(desc->format)) {
         layout->kind = QR_CPU_ROWS;
         layout->row_bytes = align64((size_t)desc->cols * element_bytes(desc->format));
         layout->scales_offset = layout->row_bytes * (size_t)desc->rows;
-    } else if (desc->cols % 64 == 0 && desc->block % 64 == 0) {
+    } else if (desc->cols % 64 == 0 && (desc->format == QR_WEIGHT_MXFP4 || desc->block % 64 == 0)) {
         layout->kind = QR_CPU_NF4_GROUPS;
         layout->group_bytes = (size_t)desc->cols / 2 * QR_CPU_NF4_GROUP_ROWS;
         layout->scales_offset = layout->group_bytes * (size_t)qr_ceil_div(desc->rows, QR_CPU_NF4_GROUP_ROWS);

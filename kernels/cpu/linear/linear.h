@@ -95,8 +95,17 @@ extern const qr_cpu_matmul qr_cpu_matmul_bf16_amx, qr_cpu_matmul_bf16_amx_emulat
 void qr_cpu_position_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row,
                            int64_t *ahead_k);
 
-/* dst[j] = absmax of the block that columns [k + 64j, k + 64j + 64) of a row lie in (NF4_GROUPS; F32, two roundings for
- * NF4_DQ). A row past the end gives zeros. */
+/* The columns of a run of NF4_GROUPS that have one scale: 64, also where an NF4 block is larger; 32 of MXFP4. */
+enum { QR_CPU_NF4_SCALE_COLS = 64, QR_CPU_MXFP4_SCALE_COLS = QR_MXFP4_BLOCK };
+static inline int qr_cpu_scale_cols_of(bool is_mxfp4) {
+    return is_mxfp4 ? QR_CPU_MXFP4_SCALE_COLS : QR_CPU_NF4_SCALE_COLS;
+}
+static inline int qr_cpu_scale_cols(const qr_weight *weight) {
+    return qr_cpu_scale_cols_of(weight->desc.format == QR_WEIGHT_MXFP4);
+}
+
+/* dst[j] = the scale of columns [k + j · scale_cols, k + (j + 1) · scale_cols) of a row (NF4_GROUPS; F32, two roundings
+ * for NF4_DQ). A row past the end gives zeros. */
 void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k, int64_t n,
                        float *dst);
 

@@ -37,15 +37,14 @@ static inline int decode_row_count(const int n_x) { return n_x == 1 ? 16 : n_x =
 /* 128 (or the last 64) columns of n_rows rows of a group times n_x rows of x: 16 accumulators stay in registers, a
  * row's codes become values and meet x without touching memory. */
 QR_INLINE void decode_run(__m512 acc[DECODE_ACCUMULATORS], const uint8_t *codes, const float *scales, const uint16_t *x,
-                          int64_t x_stride, const int n_x, const bool half) {
-    const __m512 code = _mm512_loadu_ps(qr_nf4_code);
+                          int64_t x_stride, const int n_x, const bool half, const bool is_mxfp4) {
+    const __m512 code = code_values(is_mxfp4);
     const int n_rows = decode_row_count(n_x), n_steps = half ? 2 : 4;
     QR_UNROLL for (int r = 0; r < n_rows; r++) {
         const uint8_t *run = codes + r * (half ? 32 : 64);
-        const float *scale = scales + r * (K_BLOCK / 64);
         __m512i v[4];
         _mm_prefetch(run + PREFETCH_BYTES, _MM_HINT_T0);
-        nf4_values(half ? nf4_words_half(run) : nf4_words(run), code, scale[0], half ? scale[0] : scale[1], v);
+        run_values(run, code, scales + r * (K_BLOCK / qr_cpu_scale_cols_of(is_mxfp4)), half, is_mxfp4, v);
         QR_UNROLL for (int step = 0; step < n_steps; step++) {
             QR_UNROLL for (int i = 0; i < n_x; i++) {
                 acc[r * n_x + i] =
@@ -57,25 +56,25 @@ QR_INLINE void decode_run(__m512 acc[DECODE_ACCUMULATORS], const uint8_t *codes,
 
 /* One K block of the rows from `row` on. */
 QR_INLINE void decode_block(const qr_cpu_panel *panel, const nf4_map *map, const qr_cpu_product *product, int64_t row,
-                            int64_t k0, const int n_x) {
-    const int n_rows = decode_row_count(n_x);
+                            int64_t k0, const int n_x, const bool is_mxfp4) {
+    const int n_rows = decode_row_count(n_x), scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
     const int64_t n_k = qr_min(product->n_k - k0, K_BLOCK);
     qr_cpu_panel block = *panel, *p = &block;
     block.k = k0;
     block.n_k = n_k;
     const uint16_t *x = (const uint16_t *)product->x + k0;
-    float scales[DECODE_ACCUMULATORS * (K_BLOCK / 64)];
+    float scales[DECODE_ACCUMULATORS * (K_BLOCK / QR_CPU_MXFP4_SCALE_COLS)];
     __m512 acc[DECODE_ACCUMULATORS];
     QR_UNROLL for (int a = 0; a < DECODE_ACCUMULATORS; a++) { acc[a] = _mm512_setzero_ps(); }
-    nf4_panel_scales(map, p, row, n_rows, scales, K_BLOCK / 64);
+    panel_scales_of(map, p, row, n_rows, is_mxfp4, scales, K_BLOCK / scale_cols);
     int64_t k = 0;
     for (; k + 128 <= n_k; k += 128) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / 64, x + k, product->x_stride,
-                   n_x, false);
+        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / scale_cols, x + k,
+                   product->x_stride, n_x, false, is_mxfp4);
     }
     if (k < n_k) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / 64, x + k, product->x_stride,
-                   n_x, true);
+        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), scales + k / scale_cols, x + k,
+                   product->x_stride, n_x, true, is_mxfp4);
     }
     for (int i = 0; i < n_x; i++) {
         for (int r = 0; r < n_rows; r += 4) {
@@ -86,11 +85,13 @@ QR_INLINE void decode_block(const qr_cpu_panel *panel, const nf4_map *map, const
     }
 }
 
-QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x) {
+QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x, const bool is_mxfp4) {
     nf4_map map;
-    nf4_map_split(&map);
+    if (!is_mxfp4) { nf4_map_split(&map); }
     for (int64_t row = 0; row < p->n_rows; row += decode_row_count(n_x)) {
-        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) { decode_block(p, &map, product, p->row + row, k, n_x); }
+        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
+            decode_block(p, &map, product, p->row + row, k, n_x, is_mxfp4);
+        }
     }
 }
 
@@ -180,12 +181,12 @@ static void decode_stored_tiles(const qr_cpu_panel *p, const qr_cpu_product *pro
     }
 }
 
-static bool decode_nf4(const qr_cpu_panel *p, const qr_cpu_product *product) {
+QR_INLINE bool decode_groups(const qr_cpu_panel *p, const qr_cpu_product *product, const bool is_mxfp4) {
     switch (product->n_x) {
-        case 1: decode_rows(p, product, 1); return true;
-        case 2: decode_rows(p, product, 2); return true;
-        case 3: decode_rows(p, product, 3); return true;
-        case 4: decode_rows(p, product, 4); return true;
+        case 1: decode_rows(p, product, 1, is_mxfp4); return true;
+        case 2: decode_rows(p, product, 2, is_mxfp4); return true;
+        case 3: decode_rows(p, product, 3, is_mxfp4); return true;
+        case 4: decode_rows(p, product, 4, is_mxfp4); return true;
         default: return product->n_x >= BESIDE_ROWS && qr_cpu_multiply_few_bf16(p, product);
     }
 }
@@ -216,7 +217,9 @@ static bool decode_stored(const qr_cpu_panel *p, const qr_cpu_product *product, 
 
 static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
     const qr_weight_format format = p->weight->desc.format;
-    if (p->layout->kind == QR_CPU_NF4_GROUPS) { return decode_nf4(p, product); }
+    if (p->layout->kind == QR_CPU_NF4_GROUPS) {
+        return format == QR_WEIGHT_MXFP4 ? decode_groups(p, product, true) : decode_groups(p, product, false);
+    }
     return (format == QR_WEIGHT_INT8 || format == QR_WEIGHT_BF16) &&
            decode_stored(p, product, format == QR_WEIGHT_INT8);
 }

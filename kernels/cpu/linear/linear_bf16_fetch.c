@@ -1,5 +1,5 @@
-/* Panels of weights in BF16, 32 at a time. An NF4 block has 16 values, bf16(code · absmax): a table of them fits half a
- * register, and one vpermw then looks up 32 weights. */
+/* Panels of weights in BF16, 32 at a time. A block of NF4 or MXFP4 has 16 values, bf16(code · absmax): a table of them
+ * fits half a register, and one vpermw then looks up 32 weights. */
 #include "kernels/cpu/linear/linear_bf16_fetch.h"
 
 #include <immintrin.h>
@@ -11,33 +11,36 @@
 enum { GROUP = QR_CPU_NF4_GROUP_ROWS };
 
 /* 128 columns of n_rows rows of a group. */
-static void fetch_nf4_run(const uint8_t *codes, const uint8_t *next, const float *scales, int64_t scale_stride,
-                          int64_t n_rows, uint16_t *dst, int64_t dst_stride) {
-    const __m512 code = _mm512_loadu_ps(qr_nf4_code);
+QR_INLINE void fetch_run(const uint8_t *codes, const uint8_t *next, const float *scales, int64_t scale_stride,
+                         int64_t n_rows, const bool is_mxfp4, uint16_t *dst, int64_t dst_stride) {
+    const __m512 code = code_values(is_mxfp4);
     for (int64_t r = 0; r < n_rows; r++) {
         __m512i v[4];
         _mm_prefetch(next + r * 64, _MM_HINT_T0);
-        nf4_values(nf4_words(codes + r * 64), code, scales[r * scale_stride], scales[r * scale_stride + 1], v);
+        run_values(codes + r * 64, code, scales + r * scale_stride, false, is_mxfp4, v);
         QR_UNROLL for (int j = 0; j < 4; j++) { _mm512_storeu_si512(dst + r * dst_stride + 32 * j, v[j]); }
     }
 }
 
 /* The last 64 columns where cols % 128 == 64. */
-static void fetch_nf4_half_run(const uint8_t *codes, const float *scales, int64_t scale_stride, int64_t n_rows,
-                               uint16_t *dst, int64_t dst_stride) {
-    const __m512 code = _mm512_loadu_ps(qr_nf4_code);
+QR_INLINE void fetch_half_run(const uint8_t *codes, const float *scales, int64_t scale_stride, int64_t n_rows,
+                              const bool is_mxfp4, uint16_t *dst, int64_t dst_stride) {
+    const __m512 code = code_values(is_mxfp4);
     for (int64_t r = 0; r < n_rows; r++) {
-        const __m512i words = nf4_words_half(codes + r * 32), table = nf4_table(code, scales[r * scale_stride]);
-        _mm512_storeu_si512(dst + r * dst_stride, _mm512_permutexvar_epi16(words, table));
-        _mm512_storeu_si512(dst + r * dst_stride + 32, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), table));
+        __m512i v[4];
+        run_values(codes + r * 32, code, scales + r * scale_stride, true, is_mxfp4, v);
+        _mm512_storeu_si512(dst + r * dst_stride, v[0]);
+        _mm512_storeu_si512(dst + r * dst_stride + 32, v[1]);
     }
 }
 
 /* Up to 16 rows of one group, in the order in which their codes lie. */
-static void fetch_nf4_group(const qr_cpu_panel *p, const nf4_map *map, int64_t row, int64_t n_rows, uint16_t *dst) {
-    enum { MAX_SCALES = 16 }; /* blocks of 64 in a K block */
-    float scales[GROUP * MAX_SCALES];
-    nf4_panel_scales(map, p, row, n_rows, scales, MAX_SCALES);
+QR_INLINE void fetch_group(const qr_cpu_panel *p, const nf4_map *map, int64_t row, int64_t n_rows, const bool is_mxfp4,
+                           uint16_t *dst) {
+    enum { MAX_K = 1024 }; /* of a K block */
+    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4), most = MAX_K / scale_cols;
+    float scales[GROUP * (MAX_K / QR_CPU_MXFP4_SCALE_COLS)];
+    panel_scales_of(map, p, row, n_rows, is_mxfp4, scales, most);
     int64_t next_row, next_k;
     qr_cpu_position_ahead(p, row, n_rows, &next_row, &next_k);
     const uint8_t *codes = qr_cpu_nf4_run(p->weight, p->layout, row, p->k);
@@ -45,12 +48,21 @@ static void fetch_nf4_group(const qr_cpu_panel *p, const nf4_map *map, int64_t r
     int64_t k = 0;
     for (; k + 128 <= p->n_k; k += 128) {
         const int64_t offset = k / 2 * GROUP;
-        fetch_nf4_run(codes + offset, next + offset, scales + k / 64, MAX_SCALES, n_rows, dst + k, p->dst_stride);
+        fetch_run(codes + offset, next + offset, scales + k / scale_cols, most, n_rows, is_mxfp4, dst + k,
+                  p->dst_stride);
     }
     if (k < p->n_k) {
-        fetch_nf4_half_run(qr_cpu_nf4_run(p->weight, p->layout, row, p->k + k), scales + k / 64, MAX_SCALES, n_rows,
-                           dst + k, p->dst_stride);
+        fetch_half_run(qr_cpu_nf4_run(p->weight, p->layout, row, p->k + k), scales + k / scale_cols, most, n_rows,
+                       is_mxfp4, dst + k, p->dst_stride);
     }
+}
+
+static void fetch_nf4_group(const qr_cpu_panel *p, const nf4_map *map, int64_t row, int64_t n_rows, uint16_t *dst) {
+    fetch_group(p, map, row, n_rows, false, dst);
+}
+
+static void fetch_mxfp4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, uint16_t *dst) {
+    fetch_group(p, NULL, row, n_rows, true, dst);
 }
 
 static __m512i bf16_from_f32(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
@@ -90,16 +102,22 @@ static void fetch_element_row(const qr_cpu_panel *p, int64_t row, uint16_t *dst)
 }
 
 void qr_cpu_fetch_bf16(const qr_cpu_panel *p) {
-    const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS;
+    const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS, is_mxfp4 = p->weight->desc.format == QR_WEIGHT_MXFP4;
     nf4_map map;
-    if (groups) { nf4_map_split(&map); }
+    if (groups && !is_mxfp4) { nf4_map_split(&map); }
     for (int64_t r = 0, n = 1; r < p->n_rows; r += n) {
         const int64_t row = p->row + r;
         if (groups) { n = qr_min(p->n_rows - r, GROUP - row % GROUP); }
         uint16_t *dst = (uint16_t *)p->dst + r * p->dst_stride;
         switch (p->layout->kind) {
             case QR_CPU_ROWS: fetch_element_row(p, row, dst); break;
-            case QR_CPU_NF4_GROUPS: fetch_nf4_group(p, &map, row, n, dst); break;
+            case QR_CPU_NF4_GROUPS:
+                if (is_mxfp4) {
+                    fetch_mxfp4_group(p, row, n, dst);
+                } else {
+                    fetch_nf4_group(p, &map, row, n, dst);
+                }
+                break;
             case QR_CPU_NF4_FLAT: qr_cpu_nf4_flat_row_bf16(p, row, dst); break;
         }
         for (int64_t k = p->n_k; k < p->n_k_padded; k++) { dst[k] = 0; }

@@ -9,26 +9,28 @@
 #include "kernels/cpu/linear/nf4_avx512_bf16.h"
 #include "kernels/cpu/simd/vec_tile.h"
 
-enum { STEP = 32, RUN = 128, MAX_BLOCKS = 16 /* of 64 columns in a K block */, PIECES_AHEAD = 2 };
+enum { STEP = 32, RUN = 128, MAX_BLOCKS = 32 /* that have a scale, in a K block */, PIECES_AHEAD = 2 };
+
+typedef enum piece_kind { PIECE_NF4, PIECE_MXFP4, PIECE_INT8 } piece_kind;
 
 /* Where the codes of a piece are. Run j of row r: RUN columns from RUN · j on. */
 typedef struct piece_codes {
     const unsigned char *src[QR_TILE_ROWS];   /* run 0 of each row */
     const unsigned char *ahead[QR_TILE_ROWS]; /* the same of a later piece, which is prefetched */
     int64_t run_bytes;                        /* from run to run of a row */
-    float scales[QR_TILE_ROWS * MAX_BLOCKS];  /* NF4 */
+    float scales[QR_TILE_ROWS * MAX_BLOCKS];  /* but of INT8 */
     int64_t n_rows, n_runs;                   /* n_runs whole ones */
 } piece_codes;
 
 /* Run j of every row. */
-QR_INLINE void fetch_runs(const qr_cpu_panel *p, const piece_codes *c, int64_t j, const bool is_int8) {
+QR_INLINE void fetch_runs(const qr_cpu_panel *p, const piece_codes *c, int64_t j, const piece_kind kind) {
     QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
         if (r >= c->n_rows) { break; }
         uint16_t *dst = (uint16_t *)p->dst + r * p->dst_stride + RUN * j;
         const unsigned char *src = c->src[r] + j * c->run_bytes, *ahead = c->ahead[r] + j * c->run_bytes;
         __m512i v[4];
         _mm_prefetch(ahead, _MM_HINT_T0);
-        if (is_int8) {
+        if (kind == PIECE_INT8) {
             _mm_prefetch(ahead + 64, _MM_HINT_T0);
             QR_UNROLL for (int i = 0; i < 4; i++) {
                 const __m128i *codes = (const __m128i *)(const void *)(src + STEP * i);
@@ -37,15 +39,16 @@ QR_INLINE void fetch_runs(const qr_cpu_panel *p, const piece_codes *c, int64_t j
                 v[i] = (__m512i)_mm512_cvtne2ps_pbh(high, low);
             }
         } else {
-            const float *scale = c->scales + r * MAX_BLOCKS + 2 * j;
-            nf4_values(nf4_words(src), _mm512_loadu_ps(qr_nf4_code), scale[0], scale[1], v);
+            const bool is_mxfp4 = kind == PIECE_MXFP4;
+            const float *scales = c->scales + r * MAX_BLOCKS + RUN / qr_cpu_scale_cols_of(is_mxfp4) * j;
+            run_values(src, code_values(is_mxfp4), scales, false, is_mxfp4, v);
         }
         QR_UNROLL for (int i = 0; i < 4; i++) { _mm512_storeu_si512(dst + STEP * i, v[i]); }
     }
 }
 
-static void locate_codes(const qr_cpu_panel *p, const nf4_map *map, piece_codes *c) {
-    const bool is_int8 = p->weight->desc.format == QR_WEIGHT_INT8;
+QR_INLINE void locate_codes(const qr_cpu_panel *p, const nf4_map *map, piece_codes *c, const piece_kind kind) {
+    const bool is_int8 = kind == PIECE_INT8;
     int64_t row, k;
     qr_cpu_position_ahead(p, p->row, PIECES_AHEAD * p->n_rows, &row, &k);
     for (int r = 0; r < p->n_rows; r++) {
@@ -60,12 +63,12 @@ static void locate_codes(const qr_cpu_panel *p, const nf4_map *map, piece_codes 
     c->run_bytes = is_int8 ? RUN : RUN / 2 * QR_CPU_NF4_GROUP_ROWS;
     c->n_rows = p->n_rows;
     c->n_runs = p->n_k / RUN;
-    if (!is_int8) { nf4_panel_scales(map, p, p->row, p->n_rows, c->scales, MAX_BLOCKS); }
+    if (!is_int8) { panel_scales_of(map, p, p->row, p->n_rows, kind == PIECE_MXFP4, c->scales, MAX_BLOCKS); }
 }
 
 /* All from run `first` on, and what is no whole run. */
-QR_INLINE void fetch_rest(const qr_cpu_panel *p, const piece_codes *c, int64_t first, const bool is_int8) {
-    for (int64_t j = first; j < c->n_runs; j++) { fetch_runs(p, c, j, is_int8); }
+QR_INLINE void fetch_rest(const qr_cpu_panel *p, const piece_codes *c, int64_t first, const piece_kind kind) {
+    for (int64_t j = first; j < c->n_runs; j++) { fetch_runs(p, c, j, kind); }
     if (c->n_runs * RUN < p->n_k) {
         const int64_t n_whole = c->n_runs * RUN;
         qr_cpu_panel rest = *p;
@@ -92,7 +95,7 @@ QR_INLINE void add_step(const uint16_t *const w[QR_TILE_ROWS], const uint16_t *x
 /* The accumulations of linear_microkernel.h, in its order. next: the piece whose values take the place of those that
  * have been multiplied, or NULL. */
 QR_INLINE void multiply_tile(const qr_cpu_product *p, int64_t i, const int n_x, const qr_cpu_panel *next,
-                             const piece_codes *codes, const bool is_int8) {
+                             const piece_codes *codes, const piece_kind kind) {
     const uint16_t *x = (const uint16_t *)p->x + i * p->x_stride, *w[QR_TILE_ROWS];
     accumulators acc;
     for (int64_t r = 0; r < QR_TILE_ROWS; r++) {
@@ -106,11 +109,11 @@ QR_INLINE void multiply_tile(const qr_cpu_product *p, int64_t i, const int n_x, 
         QR_UNROLL for (int step = 0; step < RUN / STEP; step++) {
             add_step(w, x, p->x_stride, n_x, RUN * run + STEP * step, acc);
         }
-        if (next != NULL && run < codes->n_runs) { fetch_runs(next, codes, run, is_int8); }
+        if (next != NULL && run < codes->n_runs) { fetch_runs(next, codes, run, kind); }
     }
     for (int64_t k = RUN * run; k < p->n_k; k += STEP) { add_step(w, x, p->x_stride, n_x, k, acc); }
     qr_vec_reduce_rows(acc, n_x, p->sums + i * p->sum_stride, p->sum_stride, p->first);
-    if (next != NULL) { fetch_rest(next, codes, run, is_int8); }
+    if (next != NULL) { fetch_rest(next, codes, run, kind); }
 }
 
 /* Even tiles, of which the last has five columns where it can: next to those of six there are too few registers. */
@@ -120,16 +123,16 @@ static int64_t tile_cols(int64_t n_left) {
 }
 
 QR_INLINE void multiply_piece(const qr_cpu_product *p, const qr_cpu_panel *next, const piece_codes *codes,
-                              const bool is_int8) {
+                              const piece_kind kind) {
     for (int64_t i = 0, n; i < p->n_x; i += n) {
         n = tile_cols(p->n_x - i);
         const bool beside = next != NULL && i + n == p->n_x;
-#define CASE(cols)                                       \
-    if (beside) {                                        \
-        multiply_tile(p, i, cols, next, codes, is_int8); \
-    } else {                                             \
-        multiply_tile(p, i, cols, NULL, NULL, is_int8);  \
-    }                                                    \
+#define CASE(cols)                                    \
+    if (beside) {                                     \
+        multiply_tile(p, i, cols, next, codes, kind); \
+    } else {                                          \
+        multiply_tile(p, i, cols, NULL, NULL, kind);  \
+    }                                                 \
     break;
         switch (n) {
             case 6: CASE(6)
@@ -152,21 +155,21 @@ static void locate_piece(const qr_cpu_panel *panel, int64_t n_k, int64_t index, 
     piece->n_k_padded = qr_min(n_k - piece->k, panel->k_block);
 }
 
-QR_INLINE void multiply_few(const qr_cpu_panel *panel, const qr_cpu_product *product, const bool is_int8) {
+QR_INLINE void multiply_few(const qr_cpu_panel *panel, const qr_cpu_product *product, const piece_kind kind) {
     const int64_t n_blocks = qr_ceil_div(panel->weight->desc.cols, panel->k_block);
     const int64_t n_pieces = qr_ceil_div(panel->n_rows, QR_TILE_ROWS) * n_blocks;
     nf4_map map;
     piece_codes codes;
     qr_cpu_panel piece, next;
-    nf4_map_split(&map);
+    if (kind == PIECE_NF4) { nf4_map_split(&map); }
     locate_piece(panel, product->n_k, 0, &piece);
-    locate_codes(&piece, &map, &codes);
-    fetch_rest(&piece, &codes, 0, is_int8);
+    locate_codes(&piece, &map, &codes, kind);
+    fetch_rest(&piece, &codes, 0, kind);
     for (int64_t i = 0; i < n_pieces; i++, piece = next) {
         const bool is_last = i + 1 == n_pieces;
         if (!is_last) {
             locate_piece(panel, product->n_k, i + 1, &next);
-            locate_codes(&next, &map, &codes);
+            locate_codes(&next, &map, &codes, kind);
         }
         qr_cpu_product p = *product;
         p.w = piece.dst;
@@ -176,7 +179,7 @@ QR_INLINE void multiply_few(const qr_cpu_panel *panel, const qr_cpu_product *pro
         p.n_k = piece.n_k_padded;
         p.sums += piece.row - panel->row;
         p.first = piece.k == 0;
-        multiply_piece(&p, is_last ? NULL : &next, &codes, is_int8);
+        multiply_piece(&p, is_last ? NULL : &next, &codes, kind);
     }
 }
 
@@ -184,9 +187,11 @@ bool qr_cpu_multiply_few_bf16(const qr_cpu_panel *panel, const qr_cpu_product *p
     const bool is_int8 = panel->weight->desc.format == QR_WEIGHT_INT8;
     if (!is_int8 && panel->layout->kind != QR_CPU_NF4_GROUPS) { return false; }
     if (is_int8) {
-        multiply_few(panel, product, true);
+        multiply_few(panel, product, PIECE_INT8);
+    } else if (panel->weight->desc.format == QR_WEIGHT_MXFP4) {
+        multiply_few(panel, product, PIECE_MXFP4);
     } else {
-        multiply_few(panel, product, false);
+        multiply_few(panel, product, PIECE_NF4);
     }
     return true;
 }

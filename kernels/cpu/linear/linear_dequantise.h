@@ -5,7 +5,7 @@
  *     fetch_flat_row(panel, row, round_to, dst)           a row of NF4_FLAT
  * `round_to`, the type to whose values the weights are rounded (F32: not rounded), is a constant after inlining. */
 
-/* 128 columns of one row of an NF4 group (64 when half), from 64 (32) bytes of codes and 2 (1) scales. */
+/* 128 columns of one row of a group (64 when half), from 64 (32) bytes of codes and 2 (1) scales of NF4. */
 QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool half, qr_dtype round_to,
                              tile_element *dst) {
     const qr_vec_values t0 = qr_vec_values_make(qr_nf4_code, scales[0], round_to);
@@ -27,13 +27,27 @@ QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool hal
     }
 }
 
-/* Up to 16 rows of one group, in the order in which their codes lie. n_k is a multiple of 64. */
-QR_INLINE void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, qr_dtype round_to,
+/* The same of MXFP4, whose 4 (2) scales are for 32 columns each. */
+QR_INLINE void fetch_mxfp4_run(const uint8_t *codes, const float *scales, bool half, qr_dtype round_to,
                                tile_element *dst) {
-    enum { MAX_SCALES = 16 }; /* blocks of 64 in a K block */
-    float scales[QR_CPU_NF4_GROUP_ROWS * MAX_SCALES];
+    for (int j = 0; j < (half ? 2 : 4); j++) {
+        const qr_vec_values values = qr_vec_values_make(qr_float4_values, scales[j], round_to);
+        for (int w = 0; w < 32; w += QR_VEC_CODES) {
+            const qr_vec_codes lane = half ? qr_vec_codes_8(codes + w) : qr_vec_codes_16(codes + 2 * w);
+            fetch_values(dst + 32 * j + w, &values, lane, 4 * j);
+        }
+    }
+}
+
+/* Up to 16 rows of one group, in the order in which their codes lie. n_k is a multiple of 64. is_mxfp4 is a constant
+ * after inlining. */
+QR_INLINE void fetch_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, const bool is_mxfp4, qr_dtype round_to,
+                           tile_element *dst) {
+    enum { MAX_K = 1024 }; /* of a K block */
+    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4), most = MAX_K / scale_cols;
+    float scales[QR_CPU_NF4_GROUP_ROWS * (MAX_K / QR_CPU_MXFP4_SCALE_COLS)];
     for (int64_t r = 0; r < n_rows; r++) {
-        qr_cpu_nf4_scales(p->weight, p->layout, row + r, p->k, p->n_k / 64, scales + r * MAX_SCALES);
+        qr_cpu_nf4_scales(p->weight, p->layout, row + r, p->k, p->n_k / scale_cols, scales + r * most);
     }
     int64_t next_row, next_k;
     qr_cpu_position_ahead(p, row, n_rows, &next_row, &next_k);
@@ -43,8 +57,14 @@ QR_INLINE void fetch_nf4_group(const qr_cpu_panel *p, int64_t row, int64_t n_row
         const uint8_t *codes = qr_cpu_nf4_run(p->weight, p->layout, row, p->k + k);
         for (int64_t r = 0; r < n_rows; r++) {
             __builtin_prefetch(next + k / 2 * QR_CPU_NF4_GROUP_ROWS + r * 64);
-            fetch_nf4_run(codes + r * (half ? 32 : 64), scales + r * MAX_SCALES + k / 64, half, round_to,
-                          dst + r * p->dst_stride + k);
+            const uint8_t *run = codes + r * (half ? 32 : 64);
+            const float *of_run = scales + r * most + k / scale_cols;
+            tile_element *values = dst + r * p->dst_stride + k;
+            if (is_mxfp4) {
+                fetch_mxfp4_run(run, of_run, half, round_to, values);
+            } else {
+                fetch_nf4_run(run, of_run, half, round_to, values);
+            }
         }
     }
 }
@@ -78,14 +98,20 @@ QR_INLINE void fetch_element_row(const qr_cpu_panel *p, int64_t row, qr_dtype ro
 }
 
 QR_INLINE void fetch_panel(const qr_cpu_panel *p, qr_dtype round_to) {
-    const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS;
+    const bool groups = p->layout->kind == QR_CPU_NF4_GROUPS, is_mxfp4 = p->weight->desc.format == QR_WEIGHT_MXFP4;
     for (int64_t r = 0, n = 1; r < p->n_rows; r += n) {
         const int64_t row = p->row + r;
         tile_element *dst = (tile_element *)p->dst + r * p->dst_stride;
         if (groups) { n = qr_min(p->n_rows - r, QR_CPU_NF4_GROUP_ROWS - row % QR_CPU_NF4_GROUP_ROWS); }
         switch (p->layout->kind) {
             case QR_CPU_ROWS: fetch_element_row(p, row, round_to, dst); break;
-            case QR_CPU_NF4_GROUPS: fetch_nf4_group(p, row, n, round_to, dst); break;
+            case QR_CPU_NF4_GROUPS:
+                if (is_mxfp4) {
+                    fetch_group(p, row, n, true, round_to, dst);
+                } else {
+                    fetch_group(p, row, n, false, round_to, dst);
+                }
+                break;
             case QR_CPU_NF4_FLAT: fetch_flat_row(p, row, round_to, dst); break;
         }
         for (int64_t j = p->n_k; j < p->n_k_padded; j++) { dst[j] = 0; }

@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd/vec_tile.h"
 #include "kernels/cpu/simd/vec_units.h"
 #include "quant/nf4.h"
+#include "quant/small_floats.h"
 
 typedef float tile_element;
 typedef qr_vec tile_vector;

@@ -13,6 +13,7 @@
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/simd/vec_tile.h"
 #include "quant/nf4.h"
+#include "quant/small_floats.h"
 
 typedef uint16_t tile_element;
 typedef bfloat16x8_t tile_vector;

@@ -1,4 +1,4 @@
-/* Reading NF4 weights: what does not depend on the instruction set. */
+/* Reading NF4 and MXFP4 weights: what does not depend on the instruction set. */
 #include <string.h>
 
 #include "base/half.h"
@@ -6,12 +6,18 @@
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/tile_sum.h"
 #include "quant/nf4.h"
+#include "quant/small_floats.h"
 
-/* absmax of blocks [first, first + n). */
+/* Scales of blocks [first, first + n). */
 static void block_scales(const qr_weight *weight, const qr_cpu_layout *layout, int64_t first, int64_t n, float *dst) {
     const unsigned char *data = weight->data;
     if (weight->desc.format == QR_WEIGHT_NF4) {
         memcpy(dst, qr_cpu_scales(weight, layout) + first, (size_t)n * sizeof(float));
+        return;
+    }
+    if (weight->desc.format == QR_WEIGHT_MXFP4) {
+        const uint8_t *codes = data + layout->scales_offset + first;
+        for (int64_t i = 0; i < n; i++) { dst[i] = qr_e8m0_to_f32(codes[i]); }
         return;
     }
     qr_nf4_unnest(data + layout->scales_offset, (const float *)(const void *)(data + layout->nested_offset),
@@ -25,9 +31,9 @@ void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int
         return;
     }
     const int64_t first = row * weight->desc.cols + k;
-    const int block = weight->desc.block;
-    if (block == 64) {
-        block_scales(weight, layout, first / 64, n, dst);
+    const int block = qr_weight_block(&weight->desc);
+    if (block == qr_cpu_scale_cols(weight)) {
+        block_scales(weight, layout, first / block, n, dst);
         return;
     }
     for (int64_t j = 0; j < n; j++) { block_scales(weight, layout, (first + 64 * j) / block, 1, dst + j); }
@@ -38,20 +44,21 @@ static float round_to_dtype(float value, qr_dtype dtype) {
     return dtype == QR_DTYPE_F16 ? qr_f16_to_f32(qr_f32_to_f16(value)) : value;
 }
 
-static void nf4_table(float table[16], float scale, qr_dtype round_to) {
-    for (int i = 0; i < 16; i++) { table[i] = round_to_dtype(qr_nf4_code[i] * scale, round_to); }
+static void make_table(float table[16], const float values[16], float scale, qr_dtype round_to) {
+    for (int i = 0; i < 16; i++) { table[i] = round_to_dtype(values[i] * scale, round_to); }
 }
 
 void qr_cpu_nf4_flat_row_f32(const qr_cpu_panel *panel, int64_t row, qr_dtype round_to, float *dst) {
     const qr_weight *weight = panel->weight;
     const uint8_t *codes = weight->data;
     const int64_t begin = row * weight->desc.cols + panel->k, end = begin + panel->n_k;
-    const int block = weight->desc.block;
+    const float *values = qr_weight_code_values(weight->desc.format);
+    const int block = qr_weight_block(&weight->desc);
     for (int64_t i = begin; i < end;) {
         const int64_t block_end = qr_min((i / block + 1) * block, end);
         float absmax, table[16];
         block_scales(weight, panel->layout, i / block, 1, &absmax);
-        nf4_table(table, absmax, round_to);
+        make_table(table, values, absmax, round_to);
         for (; i < block_end; i++) { dst[i - begin] = table[i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15]; }
     }
 }

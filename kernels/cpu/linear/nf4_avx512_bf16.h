@@ -1,4 +1,4 @@
-/* NF4 codes to BF16 values in registers (AVX-512 BF16). */
+/* NF4 and MXFP4 codes to BF16 values in registers (AVX-512 BF16). */
 #ifndef QR_KERNELS_CPU_LINEAR_NF4_AVX512_BF16_H
 #define QR_KERNELS_CPU_LINEAR_NF4_AVX512_BF16_H
 
@@ -8,6 +8,7 @@
 #include "kernels/cpu/linear/linear.h"
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
+#include "quant/small_floats.h"
 
 static inline __m512i nf4_words(const uint8_t *run) { return _mm512_loadu_si512(run); }
 static inline __m512i nf4_words_half(const uint8_t *run) {
@@ -28,6 +29,32 @@ static inline void nf4_values(__m512i words, __m512 code, float scale0, float sc
     v[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), t0);
     v[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 8), t1);
     v[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 12), t1);
+}
+
+/* The same of MXFP4: each of the four has a scale. Its products are exact. */
+static inline void mxfp4_values(__m512i words, __m512 code, const float scales[4], __m512i v[4]) {
+    v[0] = _mm512_permutexvar_epi16(words, nf4_table(code, scales[0]));
+    v[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 4), nf4_table(code, scales[1]));
+    v[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 8), nf4_table(code, scales[2]));
+    v[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 12), nf4_table(code, scales[3]));
+}
+
+/* A run of either, or (half) the last 64 columns: v[2] and v[3] then mean nothing, and the scales that they would have
+ * are not read. */
+static inline void run_values(const uint8_t *run, __m512 code, const float *scales, const bool half,
+                              const bool is_mxfp4, __m512i v[4]) {
+    const __m512i words = half ? nf4_words_half(run) : nf4_words(run);
+    if (is_mxfp4) {
+        const float all[4] = {scales[0], scales[1], half ? 0.0F : scales[2], half ? 0.0F : scales[3]};
+        mxfp4_values(words, code, all, v);
+    } else {
+        nf4_values(words, code, scales[0], half ? scales[0] : scales[1], v);
+    }
+}
+
+/* The values of codes, of either. */
+static inline __m512 code_values(const bool is_mxfp4) {
+    return _mm512_loadu_ps(is_mxfp4 ? qr_float4_values : qr_nf4_code);
 }
 
 /* The map of nested absmax codes, its values' upper and lower 16 bits apart. */
@@ -71,6 +98,29 @@ static inline void nf4_map_lookup(const nf4_map *map, const uint8_t *codes0, con
     values[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, high));
 }
 
+/* 16 scales of E8M0. 255 is refused where files are read. */
+static inline __m512 mxfp4_scales(__m128i codes) {
+    const __m512i exponents = _mm512_cvtepu8_epi32(codes), half_of_least_normal = _mm512_set1_epi32(0x00400000);
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(
+        _mm512_slli_epi32(exponents, 23), _mm512_testn_epi32_mask(exponents, exponents), half_of_least_normal));
+}
+
+/* Scales of the blocks of 32 of rows [row, row + n_rows) in a panel's K block, `stride` floats a row. */
+static inline void mxfp4_panel_scales(const qr_cpu_panel *p, int64_t row, int64_t n_rows, float *scales,
+                                      int64_t stride) {
+    const unsigned char *data = p->weight->data;
+    const int64_t n = p->n_k / QR_MXFP4_BLOCK, row_blocks = p->weight->desc.cols / QR_MXFP4_BLOCK;
+    for (int64_t r = 0; r < n_rows; r++) {
+        const uint8_t *codes = data + p->layout->scales_offset + (row + r) * row_blocks + p->k / QR_MXFP4_BLOCK;
+        for (int64_t j = 0; j < n; j += 16) {
+            const __mmask16 mask = n - j >= 16 ? 0xFFFF : (__mmask16)((1U << (n - j)) - 1);
+            const __mmask16 in_rows = row + r < p->weight->desc.rows ? mask : 0; /* one past the end gives zeros */
+            const __m512 values = mxfp4_scales(_mm_maskz_loadu_epi8(in_rows, codes + j));
+            _mm512_mask_storeu_ps(scales + r * stride + j, mask, _mm512_maskz_mov_ps(in_rows, values));
+        }
+    }
+}
+
 /* absmax of the blocks of 64 of rows [row, row + n_rows) in a panel's K block, `stride` floats a row. One by one,
  * nested ones took a quarter of the time of a product with one row of x. */
 static inline void nf4_panel_scales(const nf4_map *map, const qr_cpu_panel *p, int64_t row, int64_t n_rows,
@@ -100,6 +150,16 @@ static inline void nf4_panel_scales(const nf4_map *map, const qr_cpu_panel *p, i
         }
     }
     for (; r < n_rows; r++) { qr_cpu_nf4_scales(weight, p->layout, row + r, p->k, p->n_k / 64, scales + r * stride); }
+}
+
+/* map: not looked at for MXFP4. */
+static inline void panel_scales_of(const nf4_map *map, const qr_cpu_panel *p, int64_t row, int64_t n_rows,
+                                   const bool is_mxfp4, float *scales, int64_t stride) {
+    if (is_mxfp4) {
+        mxfp4_panel_scales(p, row, n_rows, scales, stride);
+    } else {
+        nf4_panel_scales(map, p, row, n_rows, scales, stride);
+    }
 }
 
 #endif

@@ -7,12 +7,12 @@
 enum {
     MAX_STREAM_K = 16384, /* of double-quantised NF4 */
     MAX_NESTED = 2 + TILE_ROWS * (MAX_STREAM_K / 64) / QR_NESTED_BLOCK,
-    PREFETCH_RUNS = 4, /* 4 KiB of NF4 codes, 8 lines of each INT8 row */
+    PREFETCH_RUNS = 4, /* 4 KiB of codes of 4 bits, 8 lines of each INT8 row */
 };
 
 typedef struct decode_scratch {
     uint16_t ring[2][RUN_TILES * TILE_ELEMENTS];
-    uint16_t tables[2][TILE_ROWS][32];
+    uint16_t tables[2][TILE_ROWS][TABLES];
     float turned[2][2][TILE_ROWS * QR_TILES_COLS];
     float nested[MAX_NESTED][QR_NESTED_BLOCK]; /* map[code] · nested absmax + offset, for the codes of a group's rows */
 } decode_scratch;
@@ -82,8 +82,9 @@ typedef struct step_operands {
 QR_INLINE step_operands operands_of(const decode_stream *d, const weights_kind kind, const bool nested) {
     const tiles_weights *w = d->w;
     const qr_cpu_tiles_task *task = d->task;
-    const int64_t blocks = w->n_k / 64, fill_k = d->fill.run * RUN_K;
-    const size_t scale_bytes = nested ? 1 : sizeof(float);
+    const bool is_mxfp4 = kind == WEIGHTS_MXFP4;
+    const int64_t blocks = w->n_k / qr_cpu_scale_cols_of(is_mxfp4), fill_k = d->fill.run * RUN_K;
+    const size_t scale_bytes = nested || is_mxfp4 ? 1 : sizeof(float);
     step_operands o = {
         .blocks = blocks,
         .x = task->x + d->multiply.run * RUN_TILES * 32 * task->tile_cols,
@@ -91,9 +92,9 @@ QR_INLINE step_operands operands_of(const decode_stream *d, const weights_kind k
         .x1 = QR_TILES_COLS * task->n_k_padded,
         .x_row_bytes = (size_t)task->tile_cols * 4,
     };
-    if (kind == WEIGHTS_NF4) {
+    if (has_tables(kind)) {
         o.scales = (const unsigned char *)w->weight->data + w->layout->scales_offset +
-                   (size_t)(d->make.row * blocks + 2 * d->make.run) * scale_bytes;
+                   (size_t)(d->make.row * blocks + RUN_K / qr_cpu_scale_cols_of(is_mxfp4) * d->make.run) * scale_bytes;
         o.src = group_codes(w, d->fill.row, fill_k);
         o.src_stride = 64;
         o.ahead = PREFETCH_RUNS * TILE_ROWS * 64;
@@ -108,14 +109,18 @@ QR_INLINE step_operands operands_of(const decode_stream *d, const weights_kind k
     return o;
 }
 
-QR_INLINE void make_run_tables(const step_operands *o, const float *values, const int r, const __m512 code,
+QR_INLINE void make_run_tables(const step_operands *o, const float *values, const int r, const weights_kind kind,
                                const bool nested, uint16_t *dst) {
-    if (nested) {
-        const unsigned char *codes = o->scales + r * o->blocks;
-        make_tables(code, values[codes[0]], values[codes[1]], dst);
+    const __m512 code = values_of_codes(kind);
+    const unsigned char *codes = o->scales + r * o->blocks;
+    if (kind == WEIGHTS_MXFP4) {
+        const float scales[4] = {qr_e8m0_to_f32(codes[0]), qr_e8m0_to_f32(codes[1]), qr_e8m0_to_f32(codes[2]),
+                                 qr_e8m0_to_f32(codes[3])};
+        make_tables(code, scales, kind, dst);
+    } else if (nested) {
+        make_two_tables(code, values[codes[0]], values[codes[1]], dst);
     } else {
-        const float *absmax = (const float *)(const void *)o->scales + r * o->blocks;
-        make_tables(code, absmax[0], absmax[1], dst);
+        make_tables(code, (const float *)(const void *)o->scales + r * o->blocks, kind, dst);
     }
 }
 
@@ -123,9 +128,9 @@ QR_INLINE void make_run_tables(const step_operands *o, const float *values, cons
 QR_INLINE void fill_run_row(const step_operands *o, const int r, const weights_kind kind, const uint16_t *tables,
                             uint16_t *dst) {
     const unsigned char *src = o->src + (size_t)r * o->src_stride;
-    if (kind == WEIGHTS_NF4) {
+    if (has_tables(kind)) {
         _mm_prefetch((const char *)src + o->ahead, _MM_HINT_T1);
-        look_up(src, tables, dst);
+        look_up(src, tables, kind, dst);
         return;
     }
     _mm_prefetch((const char *)src + o->ahead, _MM_HINT_T0);
@@ -149,15 +154,14 @@ QR_INLINE void multiply_run_tile(tiles_state *state, const step_operands *o, con
 /* One step of the sequence. makes, fills and multiplies are constants wherever all of them happen. */
 QR_INLINE void decode_step(const decode_stream *d, int64_t step, const bool makes, const bool fills,
                            const bool multiplies, const weights_kind kind, const bool nested, const bool two_x) {
-    const __m512 code = _mm512_loadu_ps(qr_nf4_code);
     const step_operands o = operands_of(d, kind, nested);
     tiles_state *state = d->tiles;
     uint16_t *filled = d->scratch->ring[step & 1];
     const uint16_t *ready = d->scratch->ring[~step & 1];
-    uint16_t(*made)[32] = d->scratch->tables[~step & 1], (*used)[32] = d->scratch->tables[step & 1];
+    uint16_t(*made)[TABLES] = d->scratch->tables[~step & 1], (*used)[TABLES] = d->scratch->tables[step & 1];
     QR_UNROLL for (int quarter = 0; quarter < 4; quarter++) {
         QR_UNROLL for (int r = 4 * quarter; r < 4 * quarter + 4; r++) {
-            if (makes) { make_run_tables(&o, d->values[r], r, code, nested, made[r]); }
+            if (makes) { make_run_tables(&o, d->values[r], r, kind, nested, made[r]); }
             if (fills) { fill_run_row(&o, r, kind, used[r], filled + 32 * r); }
         }
         TILES_BARRIER();
@@ -195,18 +199,18 @@ QR_INLINE void begin_group(const decode_stream *d, const bool two_x) {
     if (two_x) { tiles_zero(d->tiles, TILES_C1); }
 }
 
-/* n_groups groups of 16 rows of NF4 or INT8. */
+/* n_groups groups of 16 rows of NF4, MXFP4 or INT8. */
 QR_INLINE void stream_dequantised(decode_stream *d, int64_t n_groups, const weights_kind kind, const bool nested,
                                   const bool two_x) {
     const int64_t n_steps = n_groups * d->n_runs;
     int64_t number = 0;
-    for (int64_t step = kind == WEIGHTS_NF4 ? -1 : 0; step <= n_steps; step++) {
-        const bool makes = kind == WEIGHTS_NF4 && step + 1 < n_steps;
+    for (int64_t step = has_tables(kind) ? -1 : 0; step <= n_steps; step++) {
+        const bool makes = has_tables(kind) && step + 1 < n_steps;
         const bool fills = step >= 0 && step < n_steps, multiplies = step >= 1;
         if (makes && nested) { find_nested(d); }
         if (multiplies && d->multiply.run == 0) { begin_group(d, two_x); }
-        if (fills && multiplies && (makes || kind != WEIGHTS_NF4)) {
-            decode_step(d, step, kind == WEIGHTS_NF4, true, true, kind, nested, two_x);
+        if (fills && multiplies && (makes || !has_tables(kind))) {
+            decode_step(d, step, has_tables(kind), true, true, kind, nested, two_x);
         } else {
             decode_step(d, step, makes, fills, multiplies, kind, nested, two_x);
         }
@@ -255,6 +259,7 @@ static __attribute__((noinline)) void stream_one(decode_stream *d, int64_t n_gro
     switch (d->w->weight->desc.format) {
         case QR_WEIGHT_NF4_DQ: stream_dequantised(d, n_groups, WEIGHTS_NF4, true, false); break;
         case QR_WEIGHT_NF4: stream_dequantised(d, n_groups, WEIGHTS_NF4, false, false); break;
+        case QR_WEIGHT_MXFP4: stream_dequantised(d, n_groups, WEIGHTS_MXFP4, false, false); break;
         case QR_WEIGHT_INT8: stream_dequantised(d, n_groups, WEIGHTS_INT8, false, false); break;
         default: stream_bf16(d, n_groups, false); break;
     }
@@ -264,6 +269,7 @@ static __attribute__((noinline)) void stream_two(decode_stream *d, int64_t n_gro
     switch (d->w->weight->desc.format) {
         case QR_WEIGHT_NF4_DQ: stream_dequantised(d, n_groups, WEIGHTS_NF4, true, true); break;
         case QR_WEIGHT_NF4: stream_dequantised(d, n_groups, WEIGHTS_NF4, false, true); break;
+        case QR_WEIGHT_MXFP4: stream_dequantised(d, n_groups, WEIGHTS_MXFP4, false, true); break;
         case QR_WEIGHT_INT8: stream_dequantised(d, n_groups, WEIGHTS_INT8, false, true); break;
         default: stream_bf16(d, n_groups, true); break;
     }

@@ -134,17 +134,19 @@ QR_INLINE void multiply_pass(const panel_pass *p, const bool two_x, const int si
 PASS(pass_one, false, PLAIN, WEIGHTS_OTHER)
 PASS(pass_plain, true, PLAIN, WEIGHTS_OTHER)
 PASS(pass_begin_nf4, true, BEGIN_NEXT, WEIGHTS_NF4)
+PASS(pass_begin_mxfp4, true, BEGIN_NEXT, WEIGHTS_MXFP4)
 PASS(pass_begin_int8, true, BEGIN_NEXT, WEIGHTS_INT8)
 PASS(pass_begin_bf16, true, BEGIN_NEXT, WEIGHTS_BF16)
 PASS(pass_finish_nf4, true, FINISH_OWN, WEIGHTS_NF4)
+PASS(pass_finish_mxfp4, true, FINISH_OWN, WEIGHTS_MXFP4)
 PASS(pass_finish_int8, true, FINISH_OWN, WEIGHTS_INT8)
 PASS(pass_finish_bf16, true, FINISH_OWN, WEIGHTS_BF16)
 #undef PASS
 
 static void run_pass(const panel_pass *p, const int side, weights_kind kind) {
-    static void (*const beside[2][3])(const panel_pass *) = {
-        {pass_begin_nf4, pass_begin_int8, pass_begin_bf16},
-        {pass_finish_nf4, pass_finish_int8, pass_finish_bf16},
+    static void (*const beside[2][WEIGHTS_OTHER])(const panel_pass *) = {
+        {pass_begin_nf4, pass_begin_mxfp4, pass_begin_int8, pass_begin_bf16},
+        {pass_finish_nf4, pass_finish_mxfp4, pass_finish_int8, pass_finish_bf16},
     };
     if (p->x1 == 0) {
         pass_one(p);

@@ -2,9 +2,9 @@
  * columns, two groups of 16 rows, each group tile by tile: [2][16 tiles of 32 columns][16 rows][32].
  *
  * A panel is filled in batches of 8 rows by 128 columns, counted run by run (a run: 128 columns of all rows). A quarter
- * of a batch, 2 rows, is what fits between two tile products. NF4: the tables of a batch are made while the batch
- * before it is looked up. In one go, the chain from a scale to a weight (40 cycles) is longer than the CPU can look
- * ahead.
+ * of a batch, 2 rows, is what fits between two tile products. NF4 and MXFP4: the tables of a batch are made while the
+ * batch before it is looked up. In one go, the chain from a scale to a weight (40 cycles) is longer than the CPU can
+ * look ahead.
  *
  * Costs as measured on a Xeon with AMX (cycles; 512-bit vectors have two ports, p0 and p5): vpermw p0 + p5; vpsrlw p0;
  * vpmultishiftqb p5; vcvtne2ps2bf16 2 p0 + 2 p5; vmulps p0 or p5, but only p0 for about 100 cycles after any tile
@@ -22,6 +22,7 @@
 #include "kernels/cpu/simd/vec.h"
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
+#include "quant/small_floats.h"
 
 enum {
     TILE_ROWS = 16,
@@ -32,7 +33,8 @@ enum {
     PANEL_ROWS = 2 * TILE_ROWS,
     PANEL_K = 512,
     PANEL_TILES = PANEL_K / 32,
-    PANEL_BLOCKS = PANEL_K / 64, /* of NF4 a row */
+    PANEL_SCALES = PANEL_K / 32, /* a row, at most */
+    TABLES = 4 * 16,             /* elements: the 16 values of each of the blocks of a run, two of NF4, four of MXFP4 */
     GROUP_ELEMENTS = TILE_ROWS * PANEL_K,
     BATCH_ROWS = 8,
     RUN_BATCHES = PANEL_ROWS / BATCH_ROWS,
@@ -40,7 +42,14 @@ enum {
 };
 
 /* OTHER: any format, by rows through qr_cpu_fetch_bf16. */
-typedef enum weights_kind { WEIGHTS_NF4, WEIGHTS_INT8, WEIGHTS_BF16, WEIGHTS_OTHER } weights_kind;
+typedef enum weights_kind { WEIGHTS_NF4, WEIGHTS_MXFP4, WEIGHTS_INT8, WEIGHTS_BF16, WEIGHTS_OTHER } weights_kind;
+
+/* Scales of a row of a panel. */
+QR_INLINE int panel_row_scales(const weights_kind kind) {
+    return PANEL_K / qr_cpu_scale_cols_of(kind == WEIGHTS_MXFP4);
+}
+
+QR_INLINE bool has_tables(const weights_kind kind) { return kind == WEIGHTS_NF4 || kind == WEIGHTS_MXFP4; }
 
 typedef struct tiles_weights {
     weights_kind kind;
@@ -65,16 +74,18 @@ typedef struct panel_source {
 /* Where panels are made. */
 typedef struct panel_scratch {
     uint16_t panel[2 * GROUP_ELEMENTS];
-    uint16_t tables[2][BATCH_ROWS][32];     /* of two batches: the 16 values of each of the two blocks of a run */
-    float scales[PANEL_ROWS][PANEL_BLOCKS]; /* of the panel that is being filled */
-    uint16_t rows[GROUP_ELEMENTS];          /* OTHER: a group by rows */
-    panel_source source;                    /* of the panel that is being filled */
+    uint16_t tables[2][BATCH_ROWS][TABLES];  /* of two batches */
+    float scales[PANEL_ROWS * PANEL_SCALES]; /* of the panel that is being filled, panel_row_scales a row */
+    uint16_t rows[GROUP_ELEMENTS];           /* OTHER: a group by rows */
+    panel_source source;                     /* of the panel that is being filled */
     char unused[64 - sizeof(panel_source)];
 } panel_scratch;
 
 static tiles_weights tiles_weights_of(const qr_weight *weight, const qr_cpu_layout *layout) {
     weights_kind kind = WEIGHTS_OTHER;
-    if (layout->kind == QR_CPU_NF4_GROUPS) { kind = WEIGHTS_NF4; }
+    if (layout->kind == QR_CPU_NF4_GROUPS) {
+        kind = weight->desc.format == QR_WEIGHT_MXFP4 ? WEIGHTS_MXFP4 : WEIGHTS_NF4;
+    }
     if (weight->desc.format == QR_WEIGHT_INT8) { kind = WEIGHTS_INT8; }
     if (weight->desc.format == QR_WEIGHT_BF16) { kind = WEIGHTS_BF16; }
     return (tiles_weights){kind, weight, layout, weight->desc.rows, weight->desc.cols};
@@ -92,25 +103,41 @@ QR_INLINE const unsigned char *element_row(const tiles_weights *w, int64_t row, 
 
 /* --- Values ------------------------------------------------------------------------------------------------------ */
 
-/* bf16(code · scale) of the 16 codes, for both blocks of a run. */
-QR_INLINE void make_tables(__m512 code, float scale0, float scale1, uint16_t *tables) {
+/* bf16(code · scale) of the 16 codes, for two blocks of a run. */
+QR_INLINE void make_two_tables(__m512 code, float scale0, float scale1, uint16_t *tables) {
     const __m512 low = _mm512_mul_ps(code, _mm512_set1_ps(scale0)), high = _mm512_mul_ps(code, _mm512_set1_ps(scale1));
     _mm512_store_si512(tables, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+/* The same for all blocks of a run. */
+QR_INLINE void make_tables(__m512 code, const float *scales, const weights_kind kind, uint16_t *tables) {
+    make_two_tables(code, scales[0], scales[1], tables);
+    if (kind == WEIGHTS_MXFP4) { make_two_tables(code, scales[2], scales[3], tables + 32); }
+}
+
+QR_INLINE __m512 values_of_codes(const weights_kind kind) {
+    return _mm512_loadu_ps(kind == WEIGHTS_MXFP4 ? qr_float4_values : qr_nf4_code);
+}
+
+/* One table, in both halves of a register. */
+QR_INLINE __m512i load_table(const uint16_t *table) {
+    return _mm512_broadcast_i64x4(_mm256_load_si256((const __m256i *)(const void *)table));
 }
 
 /* 128 weights of a row, 32 in each of four tiles. The tables come through memory: that costs loads, which are free
  * here, and no p5. Two of the three shifts are multishifts, so that both ports carry the same. vpermw looks at five
  * bits of an index, and both halves of a register hold the same table. */
-QR_INLINE void look_up(const uint8_t *run, const uint16_t *tables, uint16_t *dst) {
+QR_INLINE void look_up(const uint8_t *run, const uint16_t *tables, const weights_kind kind, uint16_t *dst) {
     const __m512i right4 = _mm512_set1_epi64(0x3c342c241c140c04), right12 = _mm512_set1_epi64(0x043c342c241c140c);
     const __m512i words = _mm512_loadu_si512(run);
-    const __m512i low = _mm512_broadcast_i64x4(_mm256_load_si256((const __m256i *)(const void *)tables));
-    const __m512i high = _mm512_broadcast_i64x4(_mm256_load_si256((const __m256i *)(const void *)(tables + 16)));
-    _mm512_store_si512(dst, _mm512_permutexvar_epi16(words, low));
-    _mm512_store_si512(dst + TILE_ELEMENTS, _mm512_permutexvar_epi16(_mm512_multishift_epi64_epi8(right4, words), low));
-    _mm512_store_si512(dst + 2 * TILE_ELEMENTS, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 8), high));
+    const int step = kind == WEIGHTS_MXFP4 ? 1 : 2; /* runs of 32 columns that have a table */
+    const __m512i t0 = load_table(tables), t1 = load_table(tables + 16 * (1 / step));
+    const __m512i t2 = load_table(tables + 16 * (2 / step)), t3 = load_table(tables + 16 * (3 / step));
+    _mm512_store_si512(dst, _mm512_permutexvar_epi16(words, t0));
+    _mm512_store_si512(dst + TILE_ELEMENTS, _mm512_permutexvar_epi16(_mm512_multishift_epi64_epi8(right4, words), t1));
+    _mm512_store_si512(dst + 2 * TILE_ELEMENTS, _mm512_permutexvar_epi16(_mm512_srli_epi16(words, 8), t2));
     _mm512_store_si512(dst + 3 * TILE_ELEMENTS,
-                       _mm512_permutexvar_epi16(_mm512_multishift_epi64_epi8(right12, words), high));
+                       _mm512_permutexvar_epi16(_mm512_multishift_epi64_epi8(right12, words), t3));
 }
 
 /* 128 INT8 codes of a row; exact. */
@@ -137,7 +164,7 @@ QR_INLINE bool is_regular(const tiles_panel *p) {
 }
 
 /* Eight nested scales a row, two rows a gather. */
-static void gather_scales(const tiles_panel *p, float scales[PANEL_ROWS][PANEL_BLOCKS]) {
+static void gather_scales(const tiles_panel *p, float *scales) {
     const qr_weight *weight = p->w->weight;
     const unsigned char *data = weight->data;
     const float *map = qr_dynamic8_map(true);
@@ -152,7 +179,8 @@ static void gather_scales(const tiles_panel *p, float scales[PANEL_ROWS][PANEL_B
         const __m512 values = _mm512_i32gather_ps(_mm512_cvtepu8_epi32(both), map, 4);
         const __m512 scale = _mm512_mask_blend_ps(0xFF00, _mm512_set1_ps(nested[block / QR_NESTED_BLOCK]),
                                                   _mm512_set1_ps(nested[(block + row_blocks) / QR_NESTED_BLOCK]));
-        _mm512_storeu_ps(scales[r], _mm512_add_ps(_mm512_mul_ps(values, scale), offset));
+        _mm512_storeu_ps(scales + r * panel_row_scales(WEIGHTS_NF4),
+                         _mm512_add_ps(_mm512_mul_ps(values, scale), offset));
     }
 }
 
@@ -162,23 +190,27 @@ static void panel_scales(const tiles_panel *p, panel_scratch *s) {
         gather_scales(p, s->scales);
         return;
     }
+    const int64_t n = p->n_k / qr_cpu_scale_cols(p->w->weight);
     for (int64_t r = 0; r < PANEL_ROWS; r++) {
-        qr_cpu_nf4_scales(p->w->weight, p->w->layout, p->row + r, p->k, p->n_k / 64, s->scales[r]);
+        qr_cpu_nf4_scales(p->w->weight, p->w->layout, p->row + r, p->k, n,
+                          s->scales + r * panel_row_scales(p->w->kind));
     }
 }
 
 /* Rows [2 · quarter, + 2) of the tables of a batch. */
-QR_INLINE void make_batch_tables(panel_scratch *s, __m512 code, unsigned batch, const int quarter) {
-    const unsigned row = batch % RUN_BATCHES * BATCH_ROWS, block = 2 * (batch / RUN_BATCHES);
+QR_INLINE void make_batch_tables(panel_scratch *s, unsigned batch, const int quarter, const weights_kind kind) {
+    const unsigned row = batch % RUN_BATCHES * BATCH_ROWS, of_row = (unsigned)panel_row_scales(kind);
+    const __m512 code = values_of_codes(kind);
     QR_UNROLL for (int r = 2 * quarter; r < 2 * quarter + 2; r++) {
-        const float *scales = s->scales[row + (unsigned)r] + block;
-        make_tables(code, scales[0], scales[1], s->tables[batch % 2][r]);
+        const float *scales =
+            s->scales + (row + (unsigned)r) * of_row + of_row / (PANEL_K / RUN_K) * (batch / RUN_BATCHES);
+        make_tables(code, scales, kind, s->tables[batch % 2][r]);
     }
 }
 
 static panel_source source_of(const tiles_panel *p) {
     const size_t element_bytes = p->w->kind == WEIGHTS_INT8 ? 1 : 2, row_bytes = p->w->layout->row_bytes;
-    if (p->w->kind == WEIGHTS_NF4) {
+    if (has_tables(p->w->kind)) {
         return (panel_source){group_codes(p->w, p->row, p->k), p->w->layout->group_bytes, TILE_ROWS * 64, 64};
     }
     return (panel_source){element_row(p->w, p->row, p->k, element_bytes), TILE_ROWS * row_bytes, RUN_K * element_bytes,
@@ -188,27 +220,25 @@ static panel_source source_of(const tiles_panel *p) {
 /* What a panel's filling needs before its first batch. */
 static void begin_filling(const tiles_panel *p, panel_scratch *s) {
     s->source = source_of(p);
-    if (p->w->kind != WEIGHTS_NF4) { return; }
+    if (!has_tables(p->w->kind)) { return; }
     panel_scales(p, s);
-    const __m512 code = _mm512_loadu_ps(qr_nf4_code);
-    QR_UNROLL for (int quarter = 0; quarter < 4; quarter++) { make_batch_tables(s, code, 0, quarter); }
+    for (int quarter = 0; quarter < 4; quarter++) { make_batch_tables(s, 0, quarter, p->w->kind); }
 }
 
-/* A quarter of a batch. NF4: and of the tables of the next one; after the last, of tables that nothing reads. */
+/* A quarter of a batch. With tables: and of the tables of the next one; after the last, of tables that nothing reads.
+ */
 QR_INLINE void fill_quarter(panel_scratch *s, unsigned batch, const int quarter, const weights_kind kind) {
     const unsigned run = batch / RUN_BATCHES, group = batch / 2 % 2;
     const unsigned in_group = batch % 2 * BATCH_ROWS + 2 * (unsigned)quarter;
-    const size_t row_bytes = kind == WEIGHTS_NF4 ? 64 : s->source.row_bytes;
+    const size_t row_bytes = has_tables(kind) ? 64 : s->source.row_bytes;
     const unsigned char *src =
         s->source.first + group * s->source.group_bytes + run * s->source.run_bytes + in_group * row_bytes;
     uint16_t *dst = s->panel + group * GROUP_ELEMENTS + run * RUN_TILES * TILE_ELEMENTS + in_group * 32;
     const uint16_t *tables = s->tables[batch % 2][2 * quarter];
-    if (kind == WEIGHTS_NF4) {
-        make_batch_tables(s, _mm512_loadu_ps(qr_nf4_code), (batch + 1) % PANEL_BATCHES, quarter);
-    }
-    QR_UNROLL for (int r = 0; r < 2; r++, src += row_bytes, tables += 32, dst += 32) {
-        if (kind == WEIGHTS_NF4) {
-            look_up(src, tables, dst);
+    if (has_tables(kind)) { make_batch_tables(s, (batch + 1) % PANEL_BATCHES, quarter, kind); }
+    QR_UNROLL for (int r = 0; r < 2; r++, src += row_bytes, tables += TABLES, dst += 32) {
+        if (has_tables(kind)) {
+            look_up(src, tables, kind, dst);
         } else if (kind == WEIGHTS_INT8) {
             convert_int8(src, dst);
         } else {
@@ -259,6 +289,8 @@ static void fill_panel(const tiles_panel *p, panel_scratch *s) {
         fetch_rows(p, s);
     } else if (p->w->kind == WEIGHTS_NF4) {
         fill_batches(p, s, WEIGHTS_NF4);
+    } else if (p->w->kind == WEIGHTS_MXFP4) {
+        fill_batches(p, s, WEIGHTS_MXFP4);
     } else if (p->w->kind == WEIGHTS_INT8) {
         fill_batches(p, s, WEIGHTS_INT8);
     } else {
@@ -270,7 +302,7 @@ static void fill_panel(const tiles_panel *p, panel_scratch *s) {
 /* Asks for one of n_parts parts of a regular panel's weights: into L2, while the panel before it is at work. */
 static void prefetch_panel(const tiles_panel *p, int64_t part, int64_t n_parts) {
     if (!is_regular(p)) { return; }
-    if (p->w->kind == WEIGHTS_NF4) {
+    if (has_tables(p->w->kind)) {
         const int64_t n_lines = p->n_k / 8;
         const uint8_t *first = group_codes(p->w, p->row, p->k), *second = group_codes(p->w, p->row + TILE_ROWS, p->k);
         for (int64_t i = n_lines * part / n_parts; i < n_lines * (part + 1) / n_parts; i++) {

@@ -11,7 +11,7 @@
  * row's weights a page, then the pages of a block in order; the lanes are added at the end of a split.
  *
  * K of the next block arrives while the values of this one are multiplied, V while its scores are computed. For heads
- * of 128 in BF16 and sm_90a, a block of a chunk has 248 registers a thread and 85 KiB of shared memory (two blocks a
+ * of 128 in BF16 and sm_90a, a block of a chunk has 246 registers a thread and 85 KiB of shared memory (two blocks a
  * multiprocessor), one of a single token 167 and 40 KiB (three). Nothing spills. */
 #ifndef QR_KERNELS_CUDA_ATTENTION_MMA_CUH
 #define QR_KERNELS_CUDA_ATTENTION_MMA_CUH

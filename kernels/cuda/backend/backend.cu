@@ -4,11 +4,13 @@
 #include <new>
 
 #include "kernels/cuda/backend/groups.h"
+#include "kernels/cuda/backend/links.h"
 #include "kernels/cuda/backend/staging.h"
 #include "kernels/cuda/backend/unsupported.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/cublaslt.h"
 #include "kernels/cuda/device/graph_capture.h"
+#include "kernels/cuda/device/link_stream.h"
 #include "kernels/cuda/device/marks.h"
 #include "kernels/cuda/device/memory.h"
 #include "kernels/cuda/device/transfer.h"
@@ -86,6 +88,7 @@ static void recording_destroy(qr_backend *backend, qr_recording *recording) {
 static void destroy(qr_backend *backend) {
     qr_cuda_backend *cuda = qr_cuda(backend);
     qr_cuda_loading_end(backend);
+    qr_cuda_links_close(cuda);
     qr_backend_destroy(cuda->host);
     if (cuda->device != NULL) {
         qr_device_memory_destroy(cuda->device, QR_MEMORY_DEVICE, const_cast<qr_cuda_tables *>(cuda->tables));
@@ -157,12 +160,13 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
 }
 
 /* fault: what linear_wgmma.cu's products broke the device with before, or NULL. */
-static qrun_status create(qr_threads *threads, const char *fault, qr_cuda_backend **made, qr_error *err) {
+static qrun_status create(int32_t local_rank, qr_threads *threads, const char *fault, qr_cuda_backend **made,
+                          qr_error *err) {
     void *memory = qr_alloc_zeroed(sizeof(qr_cuda_backend));
     if (memory == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof(qr_cuda_backend)); }
     qr_cuda_backend *cuda = *made = new (memory) qr_cuda_backend();
     qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_open(&cuda->device, err));
+    QR_TRY(qr_device_open_for(local_rank, &cuda->device, err));
     QR_TRY(qr_backend_cpu_create(NULL, threads, &cuda->host, err));
     QR_TRY(put_tables(cuda, err));
     QR_TRY(qr_device_memory_measure_context(cuda->device, err));
@@ -173,16 +177,16 @@ out:
 }
 
 /* Hopper's products may break a device on which the rest works: then it is opened again, without them. */
-qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
+qrun_status qr_cuda_backend_create_for(int32_t local_rank, qr_threads *threads, qr_backend **backend, qr_error *err) {
     qr_error reason = {};
     qr_cuda_backend *cuda = NULL;
     *backend = NULL;
-    qrun_status status = create(threads, NULL, &cuda, &reason);
+    qrun_status status = create(local_rank, threads, NULL, &cuda, &reason);
     if (status == QRUN_ERROR_DEVICE && cuda->base.version != 0) {
         qr_device_reset(cuda->device);
         destroy(&cuda->base);
         cuda = NULL;
-        status = create(threads, reason.message, &cuda, err);
+        status = create(local_rank, threads, reason.message, &cuda, err);
     } else if (status != QRUN_OK) {
         (void)qr_fail(err, status, "%s", reason.message);
     }
@@ -192,4 +196,8 @@ qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr
         destroy(&cuda->base);
     }
     return status;
+}
+
+qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
+    return qr_cuda_backend_create_for(0, threads, backend, err);
 }

@@ -1,4 +1,5 @@
 /* The symbol that libqrun_cuda.so exports. */
+#include "kernels/cuda/backend/links.h"
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
@@ -7,7 +8,8 @@ extern "C" {
 __attribute__((visibility("default"))) const qr_cuda_plugin *qr_cuda_plugin_get(void);
 }
 
-static const qr_cuda_plugin plugin = {QR_BACKEND_VERSION, QR_OP_COUNT, sizeof(qr_backend), QR_CUDA_PLUGIN_BUILD,
-                                      qr_cuda_backend_create};
+static const qr_cuda_plugin plugin = {QR_BACKEND_VERSION,         QR_OP_COUNT,
+                                      sizeof(qr_backend),         QR_CUDA_PLUGIN_BUILD,
+                                      qr_cuda_backend_create_for, &qr_cuda_links};
 
 const qr_cuda_plugin *qr_cuda_plugin_get(void) { return &plugin; }

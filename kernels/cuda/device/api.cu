@@ -6,6 +6,7 @@
 #include <new>
 
 #include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/device/link_stream.h"
 #include "kernels/cuda/device/memory.h"
 #include "kernels/cuda/device/requirements.h"
 #include "kernels/cuda/device/state.cuh"
@@ -40,15 +41,21 @@ static qrun_status check_driver(qr_device *device, qr_error *err) {
     return qr_device_check_driver(driver, runtime, err);
 }
 
-static qrun_status choose_gpu(qr_device *device, qr_error *err) {
-    int n_devices = 0, major = 0, minor = 0;
+static qrun_status choose_gpu(qr_device *device, int32_t local_rank, qr_error *err) {
+    int n_devices = 0, n_usable = 0, major = 0, minor = 0;
     const cudaError_t result = cudaGetDeviceCount(&n_devices);
     if (result == cudaErrorNoDevice || (result == cudaSuccess && n_devices == 0)) { return qr_device_fail_no_gpu(err); }
     if (result != cudaSuccess) { return qr_device_check(device, result, "looking for a GPU", err); }
-    for (int i = 0; i < n_devices && major < QR_DEVICE_LEAST_MAJOR; i++) {
+    for (int i = 0; i < n_devices; i++) {
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
+        n_usable += major >= QR_DEVICE_LEAST_MAJOR;
+    }
+    int left = qr_device_choose(n_usable, local_rank);
+    for (int i = 0; i < n_devices && left >= 0; i++) {
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i);
         device->index = i;
+        left -= major >= QR_DEVICE_LEAST_MAJOR;
     }
     snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
     device->launches_early = major >= EARLY_MAJOR && device->driver >= EARLY_DRIVER && device->switches.early_launch;
@@ -59,7 +66,9 @@ static qrun_status choose_gpu(qr_device *device, qr_error *err) {
         "asking for the GPU's size", err);
 }
 
-qrun_status qr_device_open(qr_device **device, qr_error *err) {
+qrun_status qr_device_open(qr_device **device, qr_error *err) { return qr_device_open_for(0, device, err); }
+
+qrun_status qr_device_open_for(int32_t local_rank, qr_device **device, qr_error *err) {
     *device = NULL;
     void *memory = qr_alloc_zeroed(sizeof(qr_device));
     if (memory == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof(qr_device)); }
@@ -67,7 +76,7 @@ qrun_status qr_device_open(qr_device **device, qr_error *err) {
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_switches_read(&made->switches, err));
     QR_TRY(check_driver(made, err));
-    QR_TRY(choose_gpu(made, err));
+    QR_TRY(choose_gpu(made, local_rank, err));
     qr_device_memory_before_context(made);
     QR_TRY(qr_device_enter(made, err));
     QR_TRY(qr_device_check(made, cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "creating a stream",
@@ -93,6 +102,7 @@ void qr_device_close(qr_device *device) {
         if (device->end != NULL) { cudaEventDestroy(device->end); }
         if (device->record_stream != NULL) { cudaStreamDestroy(device->record_stream); }
         cudaStreamDestroy(device->stream);
+        qr_device_link_close(device);
         qr_device_transfers_close(device);
     }
     device->~qr_device();

@@ -30,4 +30,9 @@ static inline qrun_status qr_device_check_capability(int major, int minor, qr_er
                    minor, static_cast<int>(QR_DEVICE_LEAST_MAJOR));
 }
 
+/* Which of the GPUs that can be used: each rank of a machine has its own, as long as there are enough. */
+static inline int qr_device_choose(int n_usable, int local_rank) {
+    return n_usable > 0 && local_rank > 0 ? local_rank % n_usable : 0;
+}
+
 #endif

@@ -31,8 +31,11 @@ struct qr_device {
     cudaEvent_t issued; /* of the stream, before a transfer */
     cudaEvent_t arrived[QR_DEVICE_TICKETS];
     uint64_t n_transfers;
-    int64_t total_before, free_before; /* memory before there was a context; −1: not known */
-    int64_t context_bytes;             /* −1: not known */
+    struct qr_cuda_nccl *link_state;
+    cudaStream_t links;                   /* device/link_stream.h; NULL until the first use */
+    cudaEvent_t links_issued, links_done; /* of the stream, before what is in `links`; and after that */
+    int64_t total_before, free_before;    /* memory before there was a context; −1: not known */
+    int64_t context_bytes;                /* −1: not known */
     mutable qr_device_fault fault;
     qr_cublaslt *cublaslt; /* device/cublaslt.h; NULL: none, or not looked for yet */
     std::atomic<bool> looked_for_cublaslt;

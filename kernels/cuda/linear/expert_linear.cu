@@ -15,6 +15,11 @@ enum {
     MANY_SLOTS = 24, /* of an expert on average, from which tiles of TILE_SLOTS are used */
 };
 
+/* On a multiprocessor, by registers: more than linear's, because a block's matrix is no parameter. */
+template <weights_path path, int m_tiles, int n_tiles> struct expert_blocks {
+    enum { AT_ONCE = path != PATH_ANY && m_tiles * n_tiles == 1 ? 2 : 1 };
+};
+
 /* The call of linear that a tile is; rows of y begin at its first slot. */
 static QR_DEVICE qr_linear_args linear_of(const qr_expert_linear_args &a, const slot_tile &tile) {
     qr_linear_args linear = {};
@@ -37,9 +42,7 @@ __global__ void expert_linear_f32_kernel(qr_expert_linear_args a, expert_matrice
 
 /* As linear_mma_kernel, but which codes a block reads depends on what the kernels before it have written. */
 template <typename type, weights_path path, int m_tiles, int n_tiles>
-__global__ void __launch_bounds__(THREADS, path == PATH_ANY         ? 1
-                                           : m_tiles * n_tiles == 1 ? 2
-                                                                    : 1)
+__global__ void __launch_bounds__(THREADS, expert_blocks<path, m_tiles, n_tiles>::AT_ONCE)
     expert_linear_mma_kernel(qr_expert_linear_args a, expert_matrices matrices, nf4_book book) {
     mma_memory<path, m_tiles> *shared = shared_memory<mma_memory<path, m_tiles>>();
     if (path == PATH_NF4) { fill_tables(matrices.like, book, shared->pairs, shared->map); }
@@ -79,12 +82,12 @@ static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_expert_linear_args
                      0, args, matrices);
 }
 
-/* Blocks for as many tiles of outputs as the GPU computes at once, where every slot is another expert's. */
+/* Where every slot is another expert's, blocks for as many tiles of outputs as the GPU computes at once. */
 template <typename type, weights_path path, int m_tiles, int n_tiles>
 static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_expert_linear_args &args, const expert_matrices &matrices,
                               qr_error *err) {
     dim3 grid = grid_of(args, n_tiles * TILE_ROWS, m_tiles * OUTPUTS);
-    const int at_once = qr_device_multiprocessors(cuda.device) * mma_blocks<path, m_tiles, n_tiles>::AT_ONCE;
+    const int at_once = qr_device_multiprocessors(cuda.device) * expert_blocks<path, m_tiles, n_tiles>::AT_ONCE;
     grid.y = static_cast<unsigned>(qr_min(grid.y, qr_ceil_div(at_once, grid.x)));
     return QR_LAUNCH_EARLY(cuda.device, err, (expert_linear_mma_kernel<type, path, m_tiles, n_tiles>), grid, THREADS,
                            (sizeof(mma_memory<path, m_tiles>)), args, matrices, nf4_book_of());
