@@ -16,6 +16,7 @@ The model (nothing here is a measurement):
                                 multiprocessor, tiles rounded up to whole ones a multiprocessor; its products at
                                 MMA_SHARE of the tensor cores' peak
   a launch                      LAUNCH_US each, whatever it does; of kernels other than linear nothing else is counted
+  a norm in linear's kernel     NORM_US: every block norms x before its first product
   prefill                       the loop of linear_wgmma: overlapped, the longer of tensor and issue cycles of what a
                                 multiprocessor holds; in turn, their sum. The truth lies between them.
   a QLoRA step                  products of cuBLASLt at CUBLASLT_SHARE of the peak, those of other kernels by their main
@@ -49,8 +50,13 @@ CUBLASLT_SHARE = 0.7     # of the peak, with the panels' traffic: an assumption
 ISSUE_SHARE = 0.85       # of the issue slots that a loop with such dependences fills: an assumption
 LATENCY_S = 0.8e-6       # of a load from device memory under load: an assumption
 LAUNCH_US = 1.5          # of a kernel in a replayed graph, launched early: an assumption
+NORM_US = 1.0            # two passes over a row from the second cache, and a sum over the block: an assumption
 SHARED_LIMIT = 227 << 10  # of a multiprocessor of sm_90
 THREADS = 256            # of a block of linear
+
+# As many rows at most, linear's kernel norms itself.
+NORM_ROWS = int(re.search(r"LINEAR_NORM_ROWS = (\d+)",
+                          (ROOT / "kernels/cuda/linear/linear.cuh").read_text(encoding="utf-8")).group(1))
 
 SHAPE = {"hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8, "head": 128, "vocab": 128256, "layers": 32}
 WEIGHT_BYTES = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0, "16": 2.0}  # nf4: double-quantised
@@ -169,7 +175,7 @@ def layer_of(names, n_layers):
 
 def tiles_of(name):
     """(m_tiles, n_tiles) of an instance of linear_mma_kernel."""
-    found = re.match(r"linear_mma_kernel<\w+, \w+, (\d+), (\d+)>", name)
+    found = re.match(r"linear_mma_kernel<\w+, \w+, (\d+), (\d+), \w+>", name)
     return (int(found.group(1)), int(found.group(2))) if found else None
 
 
@@ -183,7 +189,7 @@ def row_of(name, kernel, shared):
     row["shared_bytes"] = bytes_here
     if kernel.max_threads and kernel.registers:
         row["blocks"] = kernel.blocks_at_once(kernel.max_threads, bytes_here or 0, SHARED_LIMIT)
-    loop = kernel.main_loop()
+    loop = kernel.main_loop(innermost=tiles is not None)
     if loop:
         row.update(loop_instructions=loop.instructions, loop_products=loop.products,
                    loop_shared_cycles=loop.shared_cycles)
@@ -210,6 +216,21 @@ def matrices():
             (s["hidden"], s["ffn"], "nf4", s["layers"]), (s["vocab"], s["hidden"], "int8", 1)]
 
 
+def launches():
+    """The same matrices as decode launches them: rows, columns, format, how many, gate and up in one, after a norm.
+    q, k and v are one, and so are gate and up. main compares the number with the recorded step's."""
+    s = SHAPE
+    q, kv, layers = s["heads"] * s["head"], s["kv_heads"] * s["head"], s["layers"]
+    return [(q + 2 * kv, s["hidden"], "nf4", layers, False, True), (s["hidden"], q, "nf4", layers, False, False),
+            (2 * s["ffn"], s["hidden"], "nf4", layers, True, True), (s["hidden"], s["ffn"], "nf4", layers, False, False),
+            (s["vocab"], s["hidden"], "int8", 1, False, True)]
+
+
+def instance_name(launch, batch, n_sm):
+    m, n = instance_for(launch[2], launch[0], batch, n_sm)
+    return f"linear_mma_kernel<of_bf16, {launch[2]}, {m}, {n}, {'true' if launch[4] else 'false'}>"
+
+
 def instance_for(fmt, rows, batch, n_sm):
     """The tiles that launch_tiles of linear_mma.cu chooses."""
     def fills(outputs):
@@ -221,18 +242,30 @@ def instance_for(fmt, rows, batch, n_sm):
     return {"nf4": 2, "int8": 2, "16": 1}[fmt] if fills(32) else 1, 4
 
 
-def matrix_seconds(table, gpu, matrix, batch):
+def blocks_of(row, tiles, gpu):
+    return min(tiles, row["blocks"] * gpu["multiprocessors"])
+
+
+def bytes_in_flight(table, gpu, launch, batch):
+    """Of a multiprocessor, on average, while this matrix is read."""
+    m, n = instance_for(launch[2], launch[0], batch, gpu["multiprocessors"])
+    row = table[instance_name(launch, batch, gpu["multiprocessors"])]
+    tiles = -(-launch[0] // (16 * m)) * -(-batch // (8 * n))
+    return row["bytes_in_flight"] / row["blocks"] * blocks_of(row, tiles, gpu) / gpu["multiprocessors"]
+
+
+def matrix_seconds(table, gpu, launch, batch):
     """Seconds by each of what may bound it."""
-    rows, cols, fmt, _ = matrix
+    rows, cols, fmt = launch[:3]
     m, n = instance_for(fmt, rows, batch, gpu["multiprocessors"])
-    row = table[f"linear_mma_kernel<of_bf16, {fmt}, {m}, {n}>"]
+    row = table[instance_name(launch, batch, gpu["multiprocessors"])]
     passes = -(-batch // (8 * n))
     tiles = -(-rows // (16 * m)) * passes
     balance = -(-tiles // gpu["multiprocessors"]) * gpu["multiprocessors"] / tiles
     cycles = gpu["hz"] * gpu["multiprocessors"]
     weights = rows * cols
     n_bytes = weights * WEIGHT_BYTES[fmt] * passes
-    blocks = min(tiles, row["blocks"] * gpu["multiprocessors"])
+    blocks = blocks_of(row, tiles, gpu)
     return {"bytes": n_bytes / gpu["bytes_per_s"],
             "latency": n_bytes * LATENCY_S / (row["bytes_in_flight"] / row["blocks"] * blocks),
             "issue": weights * passes * row["instructions_a_weight"] * balance / (128 * ISSUE_SHARE * cycles),
@@ -241,18 +274,23 @@ def matrix_seconds(table, gpu, matrix, batch):
 
 def decode(table, gpu, batch, launches_a_layer, other_launches):
     """One step: seconds of the matrices, and of everything with its launches."""
-    linear, least, bound = 0.0, 0.0, {}
-    for matrix in matrices():
-        seconds = matrix_seconds(table, gpu, matrix, batch)
+    linear, least, norms, bound = 0.0, 0.0, 0, {}
+    for launch in launches():
+        seconds = matrix_seconds(table, gpu, launch, batch)
         longest = max(seconds, key=seconds.get)
-        linear += seconds[longest] * matrix[3]
-        least += matrix[0] * matrix[1] * WEIGHT_BYTES[matrix[2]] * matrix[3] / gpu["bytes_per_s"]
-        bound[longest] = bound.get(longest, 0) + seconds[longest] * matrix[3]
-    launches = SHAPE["layers"] * launches_a_layer + other_launches
-    total = linear + launches * LAUNCH_US * 1e-6
+        linear += seconds[longest] * launch[3]
+        least += launch[0] * launch[1] * WEIGHT_BYTES[launch[2]] * launch[3] / gpu["bytes_per_s"]
+        norms += launch[3] if launch[5] else 0
+        bound[longest] = bound.get(longest, 0) + seconds[longest] * launch[3]
+    n_launches = SHAPE["layers"] * launches_a_layer + other_launches
+    if batch > NORM_ROWS:  # then norms are launches of their own
+        n_launches, norms = n_launches + norms, 0
+    total = linear + (n_launches * LAUNCH_US + norms * NORM_US) * 1e-6
     return {"batch": batch, "seconds": total, "tokens_per_s": batch / total, "share_of_bandwidth": least / total,
-            "linear_share_of_bandwidth": least / linear, "launches": launches,
-            "bound_by": {name: value / linear for name, value in bound.items()}}
+            "linear_share_of_bandwidth": least / linear, "launches": n_launches,
+            "bound_by": {name: value / linear for name, value in bound.items()},
+            "bytes_in_flight": {f"{launch[0]} x {launch[1]}": round(bytes_in_flight(table, gpu, launch, batch))
+                                for launch in launches()}}
 
 
 def prefill(table, fmt="nf4"):
@@ -337,7 +375,8 @@ def print_model(results):
             bounds = ", ".join(f"{key} {value:.0%}" for key, value in step["bound_by"].items())
             print(f"{name}  decode, batch {step['batch']}: {step['tokens_per_s']:.0f} tokens/s, "
                   f"{step['share_of_bandwidth']:.0%} of the bandwidth ({step['linear_share_of_bandwidth']:.0%} in its "
-                  f"matrices, which are bound by: {bounds}), {step['launches']} launches")
+                  f"matrices, which are bound by: {bounds}), {step['launches']} launches; bytes in flight: "
+                  + ", ".join(f"{name} {n_bytes}" for name, n_bytes in step["bytes_in_flight"].items()))
         share = result["prefill_share_of_peak"]
         if share:
             print(f"{name}  prefill: {share['in_turn']:.0%} to {share['overlapped']:.0%} of the peak")
@@ -356,13 +395,15 @@ def main():
     shared = {}
     for name, _, shared_bytes in step:
         shared[name] = max(shared_bytes, shared.get(name, 0))
-    if step and shared["linear_mma_kernel"] != shared_of_linear("<of_bf16, nf4, 1, 1>", (1, 1)):
+    bytes_of_linear = {n_bytes for name, _, n_bytes in step if name == "linear_mma_kernel"}
+    if step and shared_of_linear("linear_mma_kernel<of_bf16, nf4, 1, 1, false>", (1, 1)) not in bytes_of_linear:
         measuring.stop("shared_of_linear is not mma_memory of linear_mma.cu any more")
     rows = [row_of(name, kernel, shared) for name, kernel in sorted(kernels.items())]
     table = {row["kernel"]: row for row in rows}
     layer = layer_of([name for name, _, _ in step], RECORDED["num_hidden_layers"])
-    whole = {f"linear_mma_kernel<of_bf16, {fmt}, {m}, {n}>" for matrix in matrices() for batch in (1, 32)
-             for fmt in [matrix[2]] for m, n in [instance_for(fmt, matrix[0], batch, 132)]} <= table.keys()
+    if step and layer.count("linear_mma_kernel") != sum(launch[3] == SHAPE["layers"] for launch in launches()):
+        measuring.stop("launches() is not what a layer of a decode step launches any more")
+    whole = {instance_name(launch, batch, 132) for launch in launches() for batch in (1, 32)} <= table.keys()
     results = {"what": "by a model from machine code, not measured", "arch": options.arch, "kernels": rows,
                "layer": layer, "step_launches": len(step), "model": modelled(table, layer, step) if whole and step
                else None}

@@ -2,7 +2,8 @@
 For cuda_static.py. Standard library only.
 
 The main loop is the innermost loop with the most matrix products: the instructions from a label to the backward branch
-to it. All of them count, those under a predicate too.
+to it. All of them count, those under a predicate too. Where asked for, it is the shortest of the innermost ones: of a
+kernel that has a loop for what is whole and another one for the rest.
 """
 
 import dataclasses
@@ -37,8 +38,8 @@ class Kernel:
     ahead_bytes: int = 0      # of a lane: what is loaded and kept out of the cache before the kernel waits for another
     body: list = dataclasses.field(default_factory=list)  # (opcode, operands), and (None, label)
 
-    def main_loop(self):
-        return main_loop(self.body)
+    def main_loop(self, innermost=False):
+        return main_loop(self.body, innermost)
 
     def blocks_at_once(self, threads, shared_bytes, shared_limit):
         """On a multiprocessor: what registers, threads and shared memory leave room for, 1 KiB of it a block's own."""
@@ -64,9 +65,9 @@ def shared_cycles_of(opcode):
     return max(1, bytes_of(opcode) * 32 // 128) if parts[0] in ("LDS", "STS") else 0
 
 
-def main_loop(body):
+def main_loop(body, innermost):
     at = {text: i for i, (opcode, text) in enumerate(body) if opcode is None}
-    best, best_length = Loop(), 0
+    best, best_length, loops = Loop(), 0, []
     for end, (opcode, operands) in enumerate(body):
         target = TARGET.search(operands) if opcode == "BRA" else None
         begin = at.get(target.group(1), end) if target else end
@@ -76,9 +77,13 @@ def main_loop(body):
         loop = Loop(len(inside), sum(op.startswith(("HMMA", "IMMA", "HGMMA")) for op in inside),
                     sum(bytes_of(op) for op in inside if op.startswith(("LDG", "LDGSTS"))),
                     sum(map(shared_cycles_of, inside)))
+        if loop.products and not any(begin <= inner[0] and inner[1] <= end for inner in loops):
+            loops.append((begin, end, loop))
         nested = best_length and loop.products == best.products and len(inside) < best_length
         if loop.products > best.products or nested:
             best, best_length = loop, len(inside)
+    if innermost and loops:  # an inner loop ends before the one around it, or with it
+        return min((loop for _, _, loop in loops), key=lambda loop: loop.instructions / loop.products)
     return best if best.products else None
 
 

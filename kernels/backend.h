@@ -54,6 +54,12 @@ typedef struct qr_op_impl {
     qrun_status (*run)(qr_backend *backend, const void *args, void *workspace, qr_error *err);
 } qr_op_impl;
 
+/* An op with its arguments, a `const qr_<op>_args *`. */
+typedef struct qr_op_call {
+    qr_op op;
+    const void *args;
+} qr_op_call;
+
 struct qr_backend {
     uint32_t version;    /* QR_BACKEND_VERSION */
     const char *name;    /* "cpu", "ref", "cuda" */
@@ -143,6 +149,11 @@ struct qr_backend {
     qrun_status (*mark_seconds)(qr_backend *backend, int32_t from, int32_t to, double *seconds, qr_error *err);
     qr_profile *profile;   /* while ops are timed; else NULL */
     qr_recorder *timeline; /* while there is one; else NULL */
+
+    /* Runs the first *n_taken of several ops as one, with all that they would write, in the same bits; 0: it runs none,
+     * and the first one is to be run alone. Needs no workspace. NULL: never. Callers go through op_list.h. */
+    qrun_status (*run_group)(qr_backend *backend, const qr_op_call *calls, int32_t n_calls, int32_t *n_taken,
+                             qr_error *err);
 
     qr_op_impl ops[QR_OP_COUNT];
 };

@@ -240,7 +240,7 @@ deep() {
         part "kernels: train" 60 $(bench_command) --kernels $training
         if command -v ncu >/dev/null 2>&1; then
             part_with QRUN_CUDA_GRAPHS=0 "Nsight Compute: a decode step" 120 ncu --clock-control none \
-                --kernel-name "regex:linear_mma|attention|norm|rope|gate|kv_write|sample" --launch-skip 30 \
+                --kernel-name "regex:linear_mma|attention|heads|norm|rope|gate|kv_write|sample" --launch-skip 30 \
                 --launch-count 30 $(bench_command) $decoding
         else
             echo "ncu is not here; Nsight Compute was left out"

@@ -1,6 +1,5 @@
 /* rms_norm and layer_norm: a warp or a block for a row (or head), by its length (vec4.cuh). */
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/vec4.cuh"
+#include "kernels/cuda/norm.cuh"
 
 template <bool is_block> __global__ void rms_norm_kernel(qr_rms_norm_args a, bool aligned) {
     await_previous();
@@ -9,17 +8,7 @@ template <bool is_block> __global__ void rms_norm_kernel(qr_rms_norm_args a, boo
     const int64_t group = team.row();
     if (group >= a.n_rows * a.n_groups) { return; }
     const int64_t row = a.n_groups == 1 ? group : group / a.n_groups, at = (group - row * a.n_groups) * a.dim;
-    const float *src = a.src + row * a.src_stride + at;
-    float squares = 0.0F, x[VEC4], w[VEC4];
-    team.for_each_vec4(a.dim, [&](int64_t j) {
-        load_vec4(x, src, j, a.dim, aligned);
-        for (int k = 0; k < VEC4; k++) { squares = fmaf(x[k], x[k], squares); }
-    });
-    const float inverse = 1.0F / sqrtf(team.sum(squares) / static_cast<float>(a.dim) + a.eps);
-    team.for_each_vec4(a.dim, [&](int64_t j) {
-        load_vec4(x, src, j, a.dim, aligned);
-        load_vec4(w, a.weight, j, a.dim, aligned);
-        for (int k = 0; k < VEC4; k++) { x[k] = x[k] * inverse * (w[k] + a.weight_offset); }
+    rms_norm_row(team, a, a.src + row * a.src_stride + at, aligned, [&](int64_t j, const float x[VEC4]) {
         store_vec4(a.dst, a.dst_dtype, row * a.dst_stride + at, j, a.dim, aligned, x);
     });
 }
@@ -44,12 +33,9 @@ template <bool is_block> __global__ void layer_norm_kernel(qr_layer_norm_args a,
 
 template <bool is_block>
 static qrun_status launch_rms_norm(qr_cuda_backend &cuda, const qr_rms_norm_args &args, qr_error *err) {
-    const bool aligned = args.dim % VEC4 == 0 && vec4_aligned(args.src, args.src_stride) &&
-                         vec4_aligned(args.weight, 0) &&
-                         vec4_aligned(args.dst, args.dst_stride, qr_dtype_bytes(args.dst_dtype));
     return QR_LAUNCH_EARLY(cuda.device, err, rms_norm_kernel<is_block>,
                            row_team<is_block>::grid(args.n_rows * args.n_groups), VEC4_THREADS,
-                           row_team<is_block>::shared_bytes(), args, aligned);
+                           row_team<is_block>::shared_bytes(), args, rms_norm_is_aligned(args));
 }
 
 static qrun_status run_rms_norm(qr_cuda_backend &cuda, const qr_rms_norm_args &args, void *, qr_error *err) {

@@ -1,6 +1,5 @@
 /* rope_table: a thread for each pair; rope and rope_backward: a thread for four pairs of a head. */
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/vec4.cuh"
+#include "kernels/cuda/rope.cuh"
 
 enum { THREADS = 256 };
 
@@ -21,35 +20,13 @@ __global__ void rope_table_kernel(qr_rope_table_args a) {
     a.sin_table[i] = sinf(angle) * factor;
 }
 
-/* Pairs of elements of each head of a token, n_pairs elements apart: (x, y) becomes (x · c − y · s, y · c + x · s), or
- * with the sign of s turned, of which the gradient is the transpose. */
-struct rotation {
-    float *x;
-    int64_t x_stride, n_tokens, n_heads, head_dim, n_pairs;
-    const float *cos_table, *sin_table;
-    float sign;
-};
-
 static QR_DEVICE void rotate(const rotation &r, bool aligned) {
     const unsigned per_head = static_cast<unsigned>((r.n_pairs + VEC4 - 1) / VEC4);
     const unsigned index = blockIdx.x * blockDim.x + threadIdx.x, head = index / per_head;
     if (head >= r.n_heads) { return; }
     const int64_t j = (index - head * per_head) * VEC4;
     for (int64_t token = blockIdx.y; token < r.n_tokens; token += gridDim.y) {
-        float *first = r.x + token * r.x_stride + head * r.head_dim, *second = first + r.n_pairs;
-        float a[VEC4], b[VEC4], c[VEC4], s[VEC4];
-        load_vec4(a, first, j, r.n_pairs, aligned);
-        load_vec4(b, second, j, r.n_pairs, aligned);
-        load_vec4(c, r.cos_table + token * r.n_pairs, j, r.n_pairs, aligned);
-        load_vec4(s, r.sin_table + token * r.n_pairs, j, r.n_pairs, aligned);
-#pragma unroll
-        for (int k = 0; k < VEC4; k++) {
-            const float before = a[k], sine = s[k] * r.sign;
-            a[k] = before * c[k] - b[k] * sine;
-            b[k] = b[k] * c[k] + before * sine;
-        }
-        store_vec4(first, j, r.n_pairs, aligned, a);
-        store_vec4(second, j, r.n_pairs, aligned, b);
+        rotate_vec4(r, token, head, j, aligned);
     }
 }
 
@@ -64,27 +41,15 @@ __global__ void rope_backward_kernel(rotation r, bool aligned) { rotate(r, align
 /* Threads for four pairs each in a row of the grid, which is a token. */
 static int64_t row_elements(const rotation &r) { return r.n_heads * qr_ceil_div(r.n_pairs, VEC4) * VEC4; }
 
-static bool is_aligned(const rotation &r) {
-    return r.head_dim % VEC4 == 0 && vec4_aligned(r.x, r.x_stride) && vec4_aligned(r.cos_table, r.n_pairs) &&
-           vec4_aligned(r.sin_table, r.n_pairs);
-}
-
-template <typename T> static rotation rotation_of(const T &args, float *x, int64_t x_stride, float sign) {
-    rotation r = {};
-    r.x = x, r.x_stride = x_stride, r.sign = sign;
-    r.n_tokens = args.n_tokens, r.n_heads = args.n_heads, r.head_dim = args.head_dim, r.n_pairs = args.half;
-    r.cos_table = args.cos_table, r.sin_table = args.sin_table;
-    return r;
-}
-
 static qrun_status run_rope_backward(qr_cuda_backend &cuda, const qr_rope_backward_args &args, void *, qr_error *err) {
     const rotation r = rotation_of(args, args.dx, args.dx_stride, -1.0F);
-    return QR_LAUNCH_VEC4(cuda.device, err, rope_backward_kernel, r.n_tokens, row_elements(r), r, is_aligned(r));
+    return QR_LAUNCH_VEC4(cuda.device, err, rope_backward_kernel, r.n_tokens, row_elements(r), r,
+                          rotation_is_aligned(r));
 }
 
 static qrun_status run_rope(qr_cuda_backend &cuda, const qr_rope_args &args, void *, qr_error *err) {
     const rotation r = rotation_of(args, args.x, args.x_stride, 1.0F);
-    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, rope_kernel, r.n_tokens, row_elements(r), r, is_aligned(r));
+    return QR_LAUNCH_VEC4_EARLY(cuda.device, err, rope_kernel, r.n_tokens, row_elements(r), r, rotation_is_aligned(r));
 }
 
 static qrun_status run_rope_table(qr_cuda_backend &cuda, const qr_rope_table_args &args, void *, qr_error *err) {

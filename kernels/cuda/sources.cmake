@@ -7,6 +7,7 @@ function(qr_cuda_sources FOLDER)
 endfunction()
 qr_cuda_sources(kernels/cuda/backend
   backend.cu
+  groups.cu
   links.cu
   peaks.cu
   quantize.cu

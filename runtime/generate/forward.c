@@ -59,6 +59,7 @@ struct qr_forward {
     float *states;
     qr_plan_memory memory; /* of the categories made here */
     qr_layer_pass pass;    /* what the ops run with; n_tokens and adapters are the step's */
+    qr_op_list ops;        /* empty between the calls below */
     qr_batch host, device; /* the step's tables in either memory */
     qr_replay replay;
     qr_split_ranks split;
@@ -256,8 +257,8 @@ static qrun_status attend_paged(void *arg, const qr_layer *layer, const float *q
         .window = layer->window,
         .sinks = layer->sinks.weight,
     };
-    if (!layer->reads_shared_kv) { QR_RETURN_IF_ERROR(qr_kv_write(f->backend, &write, f->pass.workspace, err)); }
-    return qr_attention(f->backend, &args, f->pass.workspace, err);
+    if (!layer->reads_shared_kv) { QR_RETURN_IF_ERROR(qr_layer_op_kv_write(&f->pass, &write, err)); }
+    return qr_layer_op_attention(&f->pass, &args, err);
 }
 
 static qr_layer_adapters adapters_of(const qr_forward *f, const qr_lora_factor *table) {
@@ -292,8 +293,14 @@ static qrun_status copy_batch(qr_forward *f, qr_error *err) {
     return copy_in(f, f->b.tables.batch, f->b.host.batch, n_bytes, err);
 }
 
+/* Of the ops so far, none waits for another any more. */
+static qrun_status end_ops(qr_forward *f, qr_error *err) {
+    return qr_op_list_end(&f->ops, f->backend, f->pass.workspace, err);
+}
+
 static qrun_status run_layers(qr_forward *f, qr_error *err) {
     qr_layer_pass *pass = &f->pass;
+    f->ops.n = 0; /* of a step that failed */
     pass->n_tokens = f->host.sizes.n_tokens;
     pass->sequences = (qr_recurrence){.n_seqs = (int32_t)f->host.sizes.n_sequences,
                                       .start = f->device.q_start,
@@ -316,7 +323,7 @@ static qrun_status run_layers(qr_forward *f, qr_error *err) {
     }
     qr_timeline_layer(f->backend, -1);
     qr_timeline_part(f->backend, QR_PART_HEAD);
-    return QRUN_OK;
+    return end_ops(f, err);
 }
 
 /* The tables of a step that ranks have in common: rank 0's, in host memory. */
@@ -371,9 +378,9 @@ static qrun_status run_head(qr_forward *f, const float *x, int64_t n, qr_error *
     const bool leads = qr_split_leads(f->model);
     if (!leads && f->model->head_share.all == 0) { return QRUN_OK; } /* rank 0 has the whole head */
     QR_RETURN_IF_ERROR(qr_layer_head(&f->pass, x, n, f->b.selected_normed, f->b.logits, err));
-    if (!leads || s->logit_softcap <= 0) { return QRUN_OK; }
+    if (!leads || s->logit_softcap <= 0) { return end_ops(f, err); }
     const qr_softcap_args args = {.x = f->b.logits, .n = n * s->vocab, .cap = s->logit_softcap};
-    return qr_softcap(f->backend, &args, f->pass.workspace, err);
+    return qr_layer_op_softcap(&f->pass, &args, err);
 }
 
 /* Where ranks share the output head, the others compute their rows of it too. */
@@ -389,7 +396,7 @@ qrun_status qr_forward_head(qr_forward *f, int64_t first, int64_t n, qr_error *e
                                       .dst = f->b.selected,
                                       .n_rows = n,
                                       .dim = f->model->shape.hidden};
-    QR_RETURN_IF_ERROR(qr_gather_rows(f->backend, &args, f->pass.workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_gather_rows(&f->pass, &args, err));
     return run_head(f, f->b.selected, n, err);
 }
 
@@ -400,7 +407,7 @@ qrun_status qr_forward_sample(qr_forward *f, int64_t first, int64_t n, qr_error 
                                  .n_samples = n,
                                  .vocab = f->model->shape.vocab};
     qr_timeline_phase(f->backend, QR_PHASE_sample);
-    return qr_sample(f->backend, &args, f->pass.workspace, err);
+    return qr_layer_op_sample(&f->pass, &args, err);
 }
 
 qrun_status qr_forward_sampled(qr_forward *f, int64_t n, const qr_sampled **sampled, qr_error *err) {
@@ -428,7 +435,7 @@ static qrun_status run_nll(qr_forward *f, int64_t first, int64_t n, qr_error *er
                               .vocab = f->model->shape.vocab};
     QR_RETURN_IF_ERROR(lead_head(f, QR_SPLIT_HEAD_TOKENS, first, n, err));
     QR_RETURN_IF_ERROR(run_head(f, f->b.x + first * f->model->shape.hidden, n, err));
-    return qr_nll(f->backend, &args, f->pass.workspace, err);
+    return qr_layer_op_nll(&f->pass, &args, err);
 }
 
 qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets, int64_t n, float *nll, qr_error *err) {
@@ -443,6 +450,7 @@ qrun_status qr_forward_nll(qr_forward *f, int64_t first, const int32_t *targets,
 qrun_status qr_forward_hidden(qr_forward *f, int64_t first, int64_t n, float *hidden, qr_error *err) {
     const int64_t dim = f->model->shape.hidden;
     QR_RETURN_IF_ERROR(qr_layer_final_norm(&f->pass, f->b.x + first * dim, n, f->b.selected, QR_DTYPE_F32, err));
+    QR_RETURN_IF_ERROR(end_ops(f, err));
     return copy_out(f, hidden, f->b.selected, (size_t)(n * dim) * sizeof(float), err);
 }
 
@@ -582,6 +590,8 @@ static void set_pass(qr_forward *f) {
     f->pass = (qr_layer_pass){.model = f->model,
                               .backend = f->backend,
                               .workspace = {f->memory.at[QR_PLAN_WORKSPACE], f->memory.bytes[QR_PLAN_WORKSPACE]},
+                              /* None waits where a layer's weights come and go, or ranks exchange between ops. */
+                              .ops = f->model->stream == NULL && f->model->split.n_ranks == 0 ? &f->ops : NULL,
                               .x = b->x,
                               .cos_table = {b->cos_table[0], b->cos_table[1]},
                               .sin_table = {b->sin_table[0], b->sin_table[1]},

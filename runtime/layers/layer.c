@@ -71,7 +71,7 @@ static qrun_status rms_norm(const qr_layer_pass *pass, const qr_norm *norm, cons
                                    .dst_stride = stride,
                                    .eps = norm->eps,
                                    .weight_offset = norm->offset};
-    return qr_rms_norm(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_rms_norm(pass, &args, err);
 }
 
 /* Rows of D as they are, in the type of dst. */
@@ -80,7 +80,7 @@ static qrun_status take_rows(const qr_layer_pass *pass, const float *src, void *
     const int64_t hidden = pass->model->shape.hidden;
     const qr_round_act_args args = {
         .src = src, .dst = dst, .dst_dtype = dst_dtype, .n_rows = n_rows, .dim = hidden, .src_stride = hidden};
-    return qr_round_act(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_round_act(pass, &args, err);
 }
 
 /* A norm over rows of D, where the family has it. */
@@ -96,13 +96,13 @@ static qrun_status norm_rows(const qr_layer_pass *pass, const qr_norm *norm, con
                                      .n_rows = n_rows,
                                      .dim = norm->dim,
                                      .eps = norm->eps};
-    return qr_layer_norm(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_layer_norm(pass, &args, err);
 }
 
 /* x = factor · x. */
 static qrun_status scale(const qr_layer_pass *pass, float *x, int64_t n, float factor, qr_error *err) {
     const qr_scale_args args = {.x = x, .n = n, .factor = factor};
-    return factor == 1.0F ? QRUN_OK : qr_scale(pass->backend, &args, pass->workspace, err);
+    return factor == 1.0F ? QRUN_OK : qr_layer_op_scale(pass, &args, err);
 }
 
 /* x += branch, times the model's factor; what is in branch changes. */
@@ -110,7 +110,7 @@ static qrun_status add_branch(const qr_layer_pass *pass, float *branch, qr_error
     const int64_t n = pass->n_tokens * pass->model->shape.hidden;
     const qr_add_args args = {.x = pass->x, .y = branch, .n = n};
     QR_RETURN_IF_ERROR(scale(pass, branch, n, pass->model->shape.residual_scale, err));
-    return qr_add(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_add(pass, &args, err);
 }
 
 /* x += norm(branch). */
@@ -175,7 +175,7 @@ qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const 
                                       .dst = pass->x,
                                       .n_tokens = pass->n_tokens,
                                       .scale = model->shape.embedding_scale};
-    QR_RETURN_IF_ERROR(qr_embedding(pass->backend, &tokens, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_embedding(pass, &tokens, err));
     if (model->embedding_norm.weight != NULL) {
         const qr_norm *norm = &model->embedding_norm;
         QR_RETURN_IF_ERROR(norm_rows(pass, norm, pass->x, pass->x, QR_DTYPE_F32, pass->n_tokens, err));
@@ -187,7 +187,7 @@ qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const 
                                          .n_tokens = pass->n_tokens,
                                          .scale = 1.0F,
                                          .accumulate = true};
-    return qr_embedding(pass->backend, &positions, pass->workspace, err);
+    return qr_layer_op_embedding(pass, &positions, err);
 }
 
 qrun_status qr_layer_rope_tables(const qr_layer_pass *pass, const qr_rope_positions *rope, qr_error *err) {
@@ -203,7 +203,7 @@ qrun_status qr_layer_rope_tables(const qr_layer_pass *pass, const qr_rope_positi
                                          .half = s->rope_half[k],
                                          .temperature_beta = s->temperature_beta,
                                          .temperature_tokens = k == 1 ? s->temperature_tokens : 0};
-        QR_RETURN_IF_ERROR(qr_rope_table(pass->backend, &args, pass->workspace, err));
+        QR_RETURN_IF_ERROR(qr_layer_op_rope_table(pass, &args, err));
     }
     return QRUN_OK;
 }
@@ -234,7 +234,7 @@ qrun_status qr_layer_head(const qr_layer_pass *pass, const float *x, int64_t n_r
                                  .y_stride = columns,
                                  .any_order = pass->any_order};
     QR_RETURN_IF_ERROR(qr_layer_final_norm(pass, x, n_rows, normed, model->act_dtype, err));
-    QR_RETURN_IF_ERROR(qr_linear(pass->backend, &args, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_linear(pass, &args, err));
     if (is_part) { QR_RETURN_IF_ERROR(gather(pass, &parts, err)); }
     if (is_part && !leads) { return QRUN_OK; }
     return scale(pass, logits, n_rows * model->shape.vocab, model->shape.logit_scale, err);
@@ -259,7 +259,7 @@ static qrun_status keep_raw_heads(const qr_layer_pass *pass, const qr_layer *lay
                                     .n_rows = pass->n_tokens,
                                     .dim = qr_raw_columns(s, layer),
                                     .src_stride = qr_qkv_columns(s, layer)};
-    return qr_round_act(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_round_act(pass, &args, err);
 }
 
 static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, int32_t rope_kind, float *heads,
@@ -274,7 +274,7 @@ static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, int3
                                .head_dim = layer->head_dim,
                                .half = s->rope_half[rope_kind],
                                .x_stride = qr_qkv_columns(s, layer)};
-    return qr_rope(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_rope(pass, &args, err);
 }
 
 /* Queries come with their gates, head by head: [H, 2, HD]. */
@@ -292,7 +292,7 @@ static qrun_status take_queries(const qr_layer_pass *pass, const qr_layer *layer
                                      .dst_head_stride = layer->head_dim};
     QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[0], pass->buffers.attn_normed, pass->buffers.q_gate,
                                        columns, false, err));
-    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_copy_heads(pass, &args, err);
 }
 
 int64_t qr_gate_columns(const qr_model_shape *shape) {
@@ -328,7 +328,7 @@ static qrun_status take_values(const qr_layer_pass *pass, const qr_layer *layer,
                                      .dst_stride = columns,
                                      .dst_head_stride = layer->head_dim};
     if (!layer->values_are_keys || layer->reads_shared_kv) { return QRUN_OK; }
-    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_copy_heads(pass, &args, err);
 }
 
 /* Heads as attention takes them: normed and rotated. */
@@ -382,7 +382,7 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
                                     gated ? b->ungated : b->attended, err));
     if (!gated) { return QRUN_OK; }
     const qr_head_gate_args gate = qr_layer_head_gate_args(pass);
-    return qr_head_gate(pass->backend, &gate, pass->workspace, err);
+    return qr_layer_op_head_gate(pass, &gate, err);
 }
 
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -424,7 +424,7 @@ static qrun_status run_activation(const qr_layer_pass *pass, const qr_layer *lay
                                    .dim = size,
                                    .g_stride = columns,
                                    .u_stride = columns};
-        return qr_gate(pass->backend, &args, pass->workspace, err);
+        return qr_layer_op_gate(pass, &args, err);
     }
     const qr_activation_args args = {.fn = model->shape.activation,
                                      .x = b->mlp,
@@ -433,7 +433,7 @@ static qrun_status run_activation(const qr_layer_pass *pass, const qr_layer *lay
                                      .n_rows = pass->n_tokens,
                                      .dim = size,
                                      .x_stride = columns};
-    return qr_activation(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_activation(pass, &args, err);
 }
 
 /* buffers.gated, of x. */
@@ -461,7 +461,7 @@ static qrun_status run_experts_beside_mlp(const qr_layer_pass *pass, const qr_la
     QR_RETURN_IF_ERROR(qr_layer_experts_out(pass, layer, e->branch, false, err));
     QR_RETURN_IF_ERROR(norm_rows(pass, &layer->dense_out_norm, e->dense_branch, b->mlp_branch, QR_DTYPE_F32, t, err));
     QR_RETURN_IF_ERROR(norm_rows(pass, &layer->expert_out_norm, e->branch, e->branch_normed, QR_DTYPE_F32, t, err));
-    QR_RETURN_IF_ERROR(qr_add(pass->backend, &sum, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_add(pass, &sum, err));
     return pass->buffers_only ? QRUN_OK : add_normed(pass, &layer->post_mlp_norm, b->mlp_branch, err);
 }
 
@@ -490,7 +490,7 @@ static qrun_status run_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_
 qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, float *x, qr_error *err) {
     const qr_scale_args args = {
         .x = x, .n = pass->n_tokens * pass->model->shape.hidden, .factor = 1.0F, .by = layer->scalar.weight};
-    return args.by == NULL ? QRUN_OK : qr_scale(pass->backend, &args, pass->workspace, err);
+    return args.by == NULL ? QRUN_OK : qr_layer_op_scale(pass, &args, err);
 }
 
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {

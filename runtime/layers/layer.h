@@ -3,6 +3,7 @@
 #ifndef QR_RUNTIME_LAYERS_LAYER_H
 #define QR_RUNTIME_LAYERS_LAYER_H
 
+#include "kernels/op_list.h"
 #include "kernels/timeline/timeline.h"
 #include "runtime/model/model.h"
 
@@ -92,6 +93,7 @@ struct qr_layer_pass {
     const qrun_model *model;
     qr_backend *backend; /* that the ops run on: the model's, or one that plans for it */
     qr_workspace workspace;
+    qr_op_list *ops; /* where ops wait for others that they can run with; NULL: they do not. Who runs a pass ends it */
     int64_t n_tokens;
     bool any_order; /* of sums: qr_linear_args; and all tokens have one adapter, which may be in pairs: qr_lora_args */
     bool buffers_only; /* fill the buffers; x need not become what it would (blocks that are computed again) */
@@ -108,6 +110,17 @@ struct qr_layer_pass {
     qr_gather_fn gather; /* of a model that is split among ranks (split.h) */
     void *gather_arg;
 };
+
+/* An op of the pass: qr_layer_op_<op>(pass, args, err). */
+#define QR_X(name)                                                                                        \
+    static inline qrun_status qr_layer_op_##name(const qr_layer_pass *pass, const qr_##name##_args *args, \
+                                                 qr_error *err) {                                         \
+        return qr_op_list_run(pass->ops, pass->backend, QR_OP_##name, args, pass->workspace, err);        \
+    }
+QR_FORWARD_OPS(QR_X)
+QR_X(round_act)
+QR_X(dropout)
+#undef QR_X
 
 /* Of a layer's first block, for timelines. */
 static inline qr_part qr_layer_part(const qr_layer *layer) {

@@ -51,7 +51,7 @@ static qrun_status run_lora(const qr_layer_pass *pass, const qr_linear_layer *li
                                .n_adapters = adapters->n_adapters,
                                .max_rank = adapters->max_rank,
                                .in_pairs = pass->any_order};
-    return qr_lora(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_lora(pass, &args, err);
 }
 
 static qrun_status run_base(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
@@ -66,7 +66,7 @@ static qrun_status run_base(const qr_layer_pass *pass, const qr_linear_layer *li
                                  .y_stride = y_stride,
                                  .accumulate = accumulate,
                                  .any_order = pass->any_order};
-    return qr_linear(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_linear(pass, &args, err);
 }
 
 qrun_status qr_layer_adapter_input(const qr_layer_pass *pass, const qr_linear_layer *linear, const void **x,
@@ -75,7 +75,7 @@ qrun_status qr_layer_adapter_input(const qr_layer_pass *pass, const qr_linear_la
     const qr_dropout_args args = qr_layer_dropout_args(&pass->dropout, pass->model->act_dtype, linear, *x,
                                                        pass->dropout.dropped, pass->n_tokens);
     *x = pass->dropout.dropped;
-    return qr_dropout(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_dropout(pass, &args, err);
 }
 
 /* A layer whose output goes to a buffer of its own, without the bias. */
@@ -104,7 +104,7 @@ static qrun_status scale_in_place(const qr_layer_pass *pass, const qr_linear_lay
     args.bias = linear->bias;
     args.minus = 1.0F;
     args.accumulate = true;
-    return qr_dora(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_dora(pass, &args, err);
 }
 
 /* x [T, D] += the layer's output. Rows of DoRA are put together in a buffer of their own; the others add up as they do
@@ -117,7 +117,7 @@ static qrun_status add_with_dora(const qr_layer_pass *pass, const qr_linear_laye
     QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_dora, x, own, out, err));
     QR_RETURN_IF_ERROR(scale_in_place(pass, linear, own, out, err));
     const qr_add_args add = {.x = y, .y = own, .n = pass->n_tokens * out};
-    QR_RETURN_IF_ERROR(qr_add(pass->backend, &add, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_add(pass, &add, err));
     if (pass->adapters.row_plain == NULL) { return QRUN_OK; }
     return run_lora(pass, linear, pass->adapters.row_plain, x, y, y_stride, err);
 }
@@ -135,12 +135,12 @@ static qrun_status linear_with_dropped_dora(const qr_layer_pass *pass, const qr_
     qr_dora_args args = qr_layer_dora_args(pass, linear, own, out, y + linear->out_offset, y_stride);
     args.accumulate = true;
     args.minus = 1.0F;
-    QR_RETURN_IF_ERROR(qr_dora(pass->backend, &args, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_dora(pass, &args, err));
     const size_t own_bytes = (size_t)(pass->n_tokens * out) * sizeof *own;
     QR_RETURN_IF_ERROR(pass->backend->fill_zero(pass->backend, own, own_bytes, err));
     QR_RETURN_IF_ERROR(run_lora(pass, &alone, pass->adapters.row_dora, x, own, out, err));
     args.minus = 0.0F;
-    return qr_dora(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_dora(pass, &args, err);
 }
 
 static qrun_status linear_with_dora(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,

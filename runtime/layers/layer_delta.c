@@ -72,7 +72,7 @@ qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer
                                    .src_stride = d->values,
                                    .dst_stride = dst_stride,
                                    .eps = pass->model->shape.norm_eps};
-    return qr_rms_norm(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_rms_norm(pass, &args, err);
 }
 
 /* ---- Columns by key head ----------------------------------------------------------------------------------------- */
@@ -116,7 +116,7 @@ qrun_status qr_layer_delta_reorder(const qr_layer_pass *pass, const float *src, 
                                          .src_head_stride = head_stride[to_heads],
                                          .dst_stride = d->columns,
                                          .dst_head_stride = head_stride[!to_heads]};
-        QR_RETURN_IF_ERROR(qr_copy_heads(pass->backend, &args, pass->workspace, err));
+        QR_RETURN_IF_ERROR(qr_layer_op_copy_heads(pass, &args, err));
     }
     return QRUN_OK;
 }
@@ -136,8 +136,8 @@ qrun_status qr_layer_delta_project(const qr_layer_pass *pass, const qr_layer *la
 qrun_status qr_layer_delta_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_conv1d_causal_args conv = qr_layer_conv_args(pass, layer);
     const qr_gated_delta_args recall = qr_layer_recall_args(pass, layer);
-    QR_RETURN_IF_ERROR(qr_conv1d_causal(pass->backend, &conv, pass->workspace, err));
-    return qr_gated_delta(pass->backend, &recall, pass->workspace, err);
+    QR_RETURN_IF_ERROR(qr_layer_op_conv1d_causal(pass, &conv, err));
+    return qr_layer_op_gated_delta(pass, &recall, err);
 }
 
 qrun_status qr_layer_delta_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -153,7 +153,7 @@ qrun_status qr_layer_delta_gate(const qr_layer_pass *pass, const qr_layer *layer
                                .g_stride = d->columns,
                                .u_stride = d->values};
     QR_RETURN_IF_ERROR(qr_layer_delta_norm(pass, layer, b->recalled_normed, d->values, err));
-    return qr_gate(pass->backend, &gate, pass->workspace, err);
+    return qr_layer_op_gate(pass, &gate, err);
 }
 
 qrun_status qr_layer_delta(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {

@@ -39,7 +39,7 @@ static qrun_status run_expert_in(const qr_layer_pass *pass, const qr_routing *ro
                                         .x_stride = s->hidden,
                                         .y_stride = 2 * s->expert_mlp,
                                         .gathers = true};
-    return qr_expert_linear(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_expert_linear(pass, &args, err);
 }
 
 /* LoRA on one of the experts' pairs: y [slots, out] += it, for rows whose adapters have it. */
@@ -62,7 +62,7 @@ static qrun_status run_expert_lora(const qr_layer_pass *pass, const qr_layer *la
                                       .y_stride = shape.out,
                                       .n_adapters = adapters->n_adapters,
                                       .gathers = gathers};
-    return qr_expert_lora(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_expert_lora(pass, &args, err);
 }
 
 /* The biases of the experts' matrices, where they have any. */
@@ -71,7 +71,7 @@ static qrun_status add_bias(const qr_layer_pass *pass, const qr_routing *routing
     if (bias->weight == NULL) { return QRUN_OK; }
     const qr_expert_bias_args args = {
         .routing = *routing, .bias = bias->weight, .y = y, .dim = bias->dim / routing->n_experts, .y_stride = y_stride};
-    return qr_expert_bias(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_expert_bias(pass, &args, err);
 }
 
 qr_clamped_gate_args qr_layer_clamped_gate_args(const qr_layer_pass *pass) {
@@ -99,14 +99,13 @@ static qrun_status run_gate(const qr_layer_pass *pass, qr_error *err) {
                                .dim = clamped.dim,
                                .g_stride = clamped.stride,
                                .u_stride = clamped.stride};
-    return clamped.limit > 0.0F ? qr_clamped_gate(pass->backend, &clamped, pass->workspace, err)
-                                : qr_gate(pass->backend, &gate, pass->workspace, err);
+    return clamped.limit > 0.0F ? qr_layer_op_clamped_gate(pass, &clamped, err) : qr_layer_op_gate(pass, &gate, err);
 }
 
 qrun_status qr_layer_scale_logits(const qr_layer_pass *pass, float *logits, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_scale_args args = {.x = logits, .n = pass->n_tokens * s->n_experts, .factor = s->router_scale};
-    return s->router_scale == 1.0F ? QRUN_OK : qr_scale(pass->backend, &args, pass->workspace, err);
+    return s->router_scale == 1.0F ? QRUN_OK : qr_layer_op_scale(pass, &args, err);
 }
 
 qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -121,7 +120,7 @@ qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer
     QR_RETURN_IF_ERROR(
         qr_layer_linear(pass, &layer->router, qr_router_input(&pass->buffers), b->logits, s->n_experts, false, err));
     QR_RETURN_IF_ERROR(qr_layer_scale_logits(pass, b->logits, err));
-    QR_RETURN_IF_ERROR(qr_route(pass->backend, &route, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_route(pass, &route, err));
     QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_gate, b->mlp, err));
     QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_up, b->mlp + s->expert_mlp, err));
     QR_RETURN_IF_ERROR(
@@ -140,7 +139,7 @@ qrun_status qr_layer_shared_expert_share(const qr_layer_pass *pass, const qr_lay
                                      .dim = qr_layer_mlp_size(layer)};
     if (layer->shared_share.weight.desc.rows == 0) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->shared_share, pass->buffers.mlp_normed, share, 1, false, err));
-    return qr_share_rows(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_share_rows(pass, &args, err);
 }
 
 qrun_status qr_layer_experts_out(const qr_layer_pass *pass, const qr_layer *layer, float *dst, bool accumulate,
@@ -160,10 +159,10 @@ qrun_status qr_layer_experts_out(const qr_layer_pass *pass, const qr_layer *laye
                                     .dim = s->hidden,
                                     .by_share = true,
                                     .accumulate = accumulate};
-    QR_RETURN_IF_ERROR(qr_expert_linear(pass->backend, &out, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_expert_linear(pass, &out, err));
     QR_RETURN_IF_ERROR(run_expert_lora(pass, layer, QR_ROLE_EXPERT_OUT, b->gated, false, b->slots, err));
     QR_RETURN_IF_ERROR(add_bias(pass, &out.routing, &layer->expert_out_bias, b->slots, s->hidden, err));
-    QR_RETURN_IF_ERROR(qr_expert_sum(pass->backend, &sum, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_expert_sum(pass, &sum, err));
     if (layer->mlp_out.weight.desc.rows == 0 || qr_layer_experts_beside_mlp(layer)) { return QRUN_OK; }
     return qr_layer_linear(pass, &layer->mlp_out, pass->buffers.gated, dst, s->hidden, true, err);
 }

@@ -17,7 +17,7 @@ static qrun_status round_x(const qr_layer_pass *pass, void *dst, qr_error *err) 
                                     .n_rows = pass->n_tokens,
                                     .dim = hidden,
                                     .src_stride = hidden};
-    return qr_round_act(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_round_act(pass, &args, err);
 }
 
 qrun_status qr_layer_inputs_project(const qr_layer_pass *pass, const void *x, qr_error *err) {
@@ -49,9 +49,9 @@ qrun_status qr_layer_inputs_make(const qr_layer_pass *pass, const int32_t *ids, 
     if (s->layer_input == 0) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(round_x(pass, pass->inputs_x, err));
     QR_RETURN_IF_ERROR(qr_layer_inputs_project(pass, pass->inputs_x, err));
-    QR_RETURN_IF_ERROR(qr_rms_norm(pass->backend, &norm, pass->workspace, err));
-    QR_RETURN_IF_ERROR(qr_embedding(pass->backend, &rows, pass->workspace, err));
-    return qr_scale(pass->backend, &scale, pass->workspace, err);
+    QR_RETURN_IF_ERROR(qr_layer_op_rms_norm(pass, &norm, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_embedding(pass, &rows, err));
+    return qr_layer_op_scale(pass, &scale, err);
 }
 
 /* buffers.input's second half: the layer's own of the pass's inputs, beside its gates. */
@@ -67,7 +67,7 @@ static qrun_status take_input(const qr_layer_pass *pass, const qr_layer *layer, 
                                      .src_head_stride = p,
                                      .dst_stride = 2 * p,
                                      .dst_head_stride = p};
-    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+    return qr_layer_op_copy_heads(pass, &args, err);
 }
 
 qrun_status qr_layer_add_input(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -85,6 +85,6 @@ qrun_status qr_layer_add_input(const qr_layer_pass *pass, const qr_layer *layer,
     QR_RETURN_IF_ERROR(round_x(pass, b->input_x, err));
     QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->input_gate, b->input_x, b->input, 2 * p, false, err));
     QR_RETURN_IF_ERROR(take_input(pass, layer, err));
-    QR_RETURN_IF_ERROR(qr_gate(pass->backend, &gate, pass->workspace, err));
+    QR_RETURN_IF_ERROR(qr_layer_op_gate(pass, &gate, err));
     return qr_layer_add_linear(pass, &layer->input_out, b->input_gated, &layer->post_input_norm, b->input_branch, err);
 }

@@ -33,6 +33,8 @@ def listing(root):
     loop = two.main_loop()
     check((loop.instructions, loop.products, loop.load_bytes), (8, 2, 9))
     check(loop.per_weight(256), 0.5)
+    inner = two.main_loop(innermost=True)
+    check((inner.instructions, inner.products), (8, 2))
     check([sass.shared_cycles_of(op) for op in ("LDSM.16.M88.4", "LDS.128", "LDS.U8", "STS.64", "LDG.E")],
           [4, 4, 1, 2, 0])
     # 77 registers are 80 as they are allocated: 25 warps, three blocks of eight.
@@ -42,20 +44,22 @@ def listing(root):
 
     check(cuda_static.layer_of(list("eabacabacabacns"), 3), list("abac"))
     check(cuda_static.layer_of(list("xyz"), 2), [])
-    check(cuda_static.short_name("void linear_mma_kernel<of_bf16, (weights_path)0, 1, 4>(qr_linear_args, matrix)"),
-          "linear_mma_kernel<of_bf16, nf4, 1, 4>")
-    check(cuda_static.tiles_of("linear_mma_kernel<of_bf16, nf4, 2, 4>"), (2, 4))
+    check(cuda_static.short_name("void linear_mma_kernel<of_bf16, (weights_path)0, 1, 4, true>(mma_group, nf4_book)"),
+          "linear_mma_kernel<of_bf16, nf4, 1, 4, true>")
+    check(cuda_static.tiles_of("linear_mma_kernel<of_bf16, nf4, 2, 4, false>"), (2, 4))
     check([cuda_static.instance_for("nf4", rows, batch, 132)
            for rows, batch in ((4096, 1), (4096, 8), (1024, 8), (14336, 32), (4096, 32), (1024, 32))],
           [(1, 1), (2, 1), (1, 1), (4, 4), (2, 4), (1, 4)])
     check(sum(m[0] * m[1] * m[3] for m in cuda_static.matrices()), 7504658432)  # Llama-3.1-8B without its embedding
+    check(sum(m[0] * m[1] * m[3] for m in cuda_static.launches()), 7504658432)
+    check(cuda_static.NORM_ROWS, 2)
 
     # Of the model: what bounds a matrix. Four times the instructions are four times the time where they bound it.
     gpu = cuda_static.GPUS["H200"]
     def table(per_weight, in_flight):
-        return {"linear_mma_kernel<of_bf16, nf4, 1, 1>": {"instructions_a_weight": per_weight, "blocks": 3,
-                                                          "bytes_in_flight": in_flight}}
-    matrix = (132 * 48, 4096, "nf4", 1)
+        return {"linear_mma_kernel<of_bf16, nf4, 1, 1, false>": {"instructions_a_weight": per_weight, "blocks": 3,
+                                                                 "bytes_in_flight": in_flight}}
+    matrix = (132 * 48, 4096, "nf4", 1, False, False)
     few = cuda_static.matrix_seconds(table(1.0, 1 << 16), gpu, matrix, 1)
     many = cuda_static.matrix_seconds(table(4.0, 1 << 14), gpu, matrix, 1)
     check(max(few, key=few.get), "bytes")
@@ -85,12 +89,13 @@ def step(qrun, simt):
     launches = cuda_static.recorded_step(argparse.Namespace(qrun=pathlib.Path(qrun), simt=pathlib.Path(simt)))
     names = [name for name, _, _ in launches]
     layer = cuda_static.layer_of(names, cuda_static.RECORDED["num_hidden_layers"])
-    # q, k, v, o, gate, up and down are products, and each layer attends once.
-    check("attention_mma_kernel" in layer and "linear_mma_kernel" in layer, True)
+    # The norm with q, k and v; heads and their pages; attention; o; the norm with gate, up and activation; down.
+    check(layer, ["linear_mma_kernel", "heads_kernel", "attention_mma_kernel"] + 3 * ["linear_mma_kernel"])
     check(names.count("attention_mma_kernel"), 3 * layer.count("attention_mma_kernel"))
     check(names.count("linear_mma_kernel"), 3 * layer.count("linear_mma_kernel") + 1)  # and the head
-    check(max(n for name, _, n in launches if name == "linear_mma_kernel"),
-          cuda_static.shared_of_linear("linear_mma_kernel<of_bf16, nf4, 1, 1>", (1, 1)))
+    own = cuda_static.shared_of_linear("linear_mma_kernel<of_bf16, nf4, 1, 1, false>", (1, 1))
+    x = cuda_static.RECORDED["hidden_size"] * 2  # of a row that the kernel norms
+    check({n for name, _, n in launches[:-1] if name == "linear_mma_kernel"} >= {own, own + x}, True)
     check(names[0], "embedding_kernel")
     check(names[-1], "sample_choose_kernel")
 

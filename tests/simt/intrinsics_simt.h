@@ -58,7 +58,9 @@ inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
     const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
     uint32_t result = 0;
     for (unsigned i = 0; i < 4; i++) {
-        result |= static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7U) * 8 & 0xFFU) << 8 * i;
+        const uint32_t byte = static_cast<uint32_t>(bytes >> (selector >> 4 * i & 7U) * 8 & 0xFFU);
+        const bool sign_alone = (selector >> 4 * i & 8U) != 0;
+        result |= (sign_alone ? (byte >> 7) * 0xFFU : byte) << 8 * i;
     }
     return result;
 }

@@ -1,7 +1,10 @@
-/* kv_write: a warp for one token's head, of K or of V; a lane for four elements at a time. */
+/* kv_write: a warp for one token's head, of K or of V; a lane for four elements at a time. And all that a layer does
+ * between the products for q, k and v and attention: a warp for one token's head of q, k or v norms it, rotates it and
+ * writes it to its page. */
+#include "kernels/cuda/attention/heads.cuh"
 #include "kernels/cuda/attention/kv_page.cuh"
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/device/vec4.cuh"
+#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/rope.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / WARP_LANES };
 
@@ -38,13 +41,10 @@ static __device__ void store_int8(unsigned char *dst, float *scale, const float 
     });
 }
 
-__global__ void kv_write_kernel(qr_kv_write_args a, kv_offsets o, bool aligned) {
-    await_previous();
-    admit_next();
-    const int64_t index = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
-    const int64_t head = index / 2 % a.layout.n_kv_heads, token = index / 2 / a.layout.n_kv_heads;
-    const bool is_v = index % 2 != 0;
-    if (token >= a.n_tokens || a.token_page[token] < 0) { return; }
+/* One token's head of K or V, by a warp. */
+static QR_DEVICE void write_head(const qr_kv_write_args &a, const kv_offsets &o, int64_t token, int64_t head, bool is_v,
+                                 bool aligned) {
+    if (a.token_page[token] < 0) { return; }
     const int64_t slot = head * QR_KV_PAGE_TOKENS + a.position[token] % QR_KV_PAGE_TOKENS;
     unsigned char *part = a.pages + static_cast<size_t>(a.token_page[token]) * a.page_stride_bytes + (is_v ? o.v : 0);
     unsigned char *dst = part + slot * static_cast<int64_t>(o.head_bytes);
@@ -61,12 +61,82 @@ __global__ void kv_write_kernel(qr_kv_write_args a, kv_offsets o, bool aligned) 
     });
 }
 
+__global__ void kv_write_kernel(qr_kv_write_args a, kv_offsets o, bool aligned) {
+    await_previous();
+    admit_next();
+    const int64_t index = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
+    const int64_t head = index / 2 % a.layout.n_kv_heads, token = index / 2 / a.layout.n_kv_heads;
+    if (token >= a.n_tokens) { return; }
+    write_head(a, o, token, head, index % 2 != 0, aligned);
+}
+
+/* The heads of q or of k of a token, as they are made ready. */
+struct heads_part {
+    qr_rms_norm_args norm; /* of each head; src NULL: none */
+    rotation rope;
+    bool norm_aligned, rope_aligned;
+};
+
+/* One head, in place. */
+static QR_DEVICE void prepare_head(const heads_part &part, int64_t token, int64_t head) {
+    if (part.norm.src != NULL) {
+        float *dst = static_cast<float *>(part.norm.dst) + token * part.norm.dst_stride + head * part.norm.dim;
+        const row_team<false> team = {NULL};
+        rms_norm_row(team, part.norm, part.norm.src + token * part.norm.src_stride + head * part.norm.dim,
+                     part.norm_aligned,
+                     [&](int64_t j, const float x[VEC4]) { store_vec4(dst, j, part.norm.dim, part.norm_aligned, x); });
+        warp_sync();
+    }
+    for_each_vec4(static_cast<int32_t>(part.rope.n_pairs),
+                  [&](int32_t j) { rotate_vec4(part.rope, token, head, j, part.rope_aligned); });
+}
+
+__global__ void heads_kernel(heads_part q, heads_part k, qr_kv_write_args a, kv_offsets o, bool aligned) {
+    await_previous();
+    admit_next();
+    const int64_t n_kv = a.layout.n_kv_heads, n_heads = q.rope.n_heads + 2 * n_kv;
+    const int64_t index = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index(), token = index / n_heads;
+    const int64_t head = index - token * n_heads - q.rope.n_heads;
+    if (token >= a.n_tokens) { return; }
+    if (head < 0) {
+        prepare_head(q, token, head + q.rope.n_heads);
+    } else if (head < n_kv) {
+        prepare_head(k, token, head);
+        warp_sync();
+        write_head(a, o, token, head, false, aligned);
+    } else {
+        write_head(a, o, token, head - n_kv, true, aligned);
+    }
+}
+
+static bool is_aligned(const qr_kv_write_args &args) {
+    return args.layout.head_dim % VEC4 == 0 && vec4_aligned(args.k, args.k_stride) &&
+           vec4_aligned(args.v, args.v_stride) && vec4_aligned(args.pages, 0);
+}
+
+static heads_part part_of(const qr_rms_norm_args *norm, const qr_rope_args &rope) {
+    heads_part part = {};
+    if (norm != NULL) {
+        part.norm = *norm;
+        part.norm_aligned = rms_norm_is_aligned(*norm);
+    }
+    part.rope = rotation_of(rope, rope.x, rope.x_stride, 1.0F);
+    part.rope_aligned = rotation_is_aligned(part.rope);
+    return part;
+}
+
+qrun_status qr_cuda_heads(qr_cuda_backend &cuda, const heads_ops &ops, qr_error *err) {
+    const qr_kv_write_args &write = *ops.write;
+    const int64_t n_heads = ops.q.rope->n_heads + 2 * static_cast<int64_t>(write.layout.n_kv_heads);
+    return QR_LAUNCH_EARLY(cuda.device, err, heads_kernel, blocks_for(write.n_tokens * n_heads, WARPS), THREADS, 0,
+                           part_of(ops.q.norm, *ops.q.rope), part_of(ops.k.norm, *ops.k.rope), write,
+                           kv_offsets_of(&write.layout), is_aligned(write));
+}
+
 static qrun_status run_kv_write(qr_cuda_backend &cuda, const qr_kv_write_args &args, void *, qr_error *err) {
-    const bool aligned = args.layout.head_dim % VEC4 == 0 && vec4_aligned(args.k, args.k_stride) &&
-                         vec4_aligned(args.v, args.v_stride) && vec4_aligned(args.pages, 0);
     return QR_LAUNCH_EARLY(cuda.device, err, kv_write_kernel,
                            blocks_for(args.n_tokens * args.layout.n_kv_heads * 2, WARPS), THREADS, 0, args,
-                           kv_offsets_of(&args.layout), aligned);
+                           kv_offsets_of(&args.layout), is_aligned(args));
 }
 
 QR_CUDA_OP(kv_write, no_workspace<qr_kv_write_args>, run_kv_write)

@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "kernels/cuda/backend/groups.h"
 #include "kernels/cuda/backend/links.h"
 #include "kernels/cuda/backend/staging.h"
 #include "kernels/cuda/backend/unsupported.h"
@@ -152,6 +153,7 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->loading_end = qr_cuda_loading_end;
     base->weight_put_source = qr_cuda_weight_put_source;
     base->measure_peaks = qr_cuda_measure_peaks;
+    base->run_group = qr_cuda_run_group;
 #define QR_X(name) base->ops[QR_OP_##name] = qr_cuda_op_##name;
     QR_OPS(QR_X)
 #undef QR_X

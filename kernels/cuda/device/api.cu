@@ -212,7 +212,13 @@ qrun_status qr_device_launch_prepare(qr_device *device, const void *kernel, size
     enum { WITHOUT_ASKING = 48 << 10 };
     const qrun_status status = qr_device_enter(device, err);
     cudaGetLastError();
-    if (status != QRUN_OK || shared_bytes <= WITHOUT_ASKING) { return status; }
+    QR_RETURN_IF_ERROR(status);
+    /* All kernels alike: a multiprocessor that has to split its memory otherwise for the next one is emptied first. */
+    QR_RETURN_IF_ERROR(qr_device_check(
+        device,
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+        "dividing the first cache", err));
+    if (shared_bytes <= WITHOUT_ASKING) { return QRUN_OK; }
     const int n_bytes = static_cast<int>(shared_bytes);
     return qr_device_check(device, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes),
                            "asking for shared memory", err);

@@ -87,7 +87,7 @@ QR_DEVICE uint32_t f32_to_f16x2(float low, float high) {
 }
 
 /* Four bytes out of the eight of low (0 to 3) and high (4 to 7): byte i of the result is the one that bits 4i to 4i + 2
- * of the selector name; bit 4i + 3 is 0. */
+ * of the selector name or, where bit 4i + 3 is 1, eight times that byte's highest bit. */
 QR_DEVICE uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
     uint32_t result;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(low), "r"(high), "r"(selector));

@@ -51,13 +51,15 @@ __global__ void __launch_bounds__(THREADS, expert_blocks<path, m_tiles, n_tiles>
     const slot_tile tile = slot_tile_of(a.routing, n_tiles * TILE_ROWS, static_cast<int32_t>(blockIdx.x));
     if (!matrices.has(tile)) { return; }
     __syncthreads();
-    const qr_linear_args linear = linear_of(a, tile);
-    const matrix w = matrices.of(tile.expert);
+    mma_group g = {};
+    g.args[0] = linear_of(a, tile);
+    g.weights[0] = matrices.of(tile.expert);
+    g.n_tiles = static_cast<unsigned>((g.weights[0].rows + m_tiles * OUTPUTS - 1) / (m_tiles * OUTPUTS));
     const slot_rows rows = slot_rows_of(a.routing, tile, a.gathers);
-    const segment_chunks chunks = segment_chunks_of(w);
-    segment_sum<type, path, m_tiles, n_tiles, slot_rows> segment(linear, w, rows, *shared, chunks.begin, chunks.end);
+    segment_sum<type, path, m_tiles, n_tiles, ONE, slot_rows> segment(g, rows, *shared,
+                                                                      segment_chunks_of(g.weights[0]));
     segment.start(blockIdx.y);
-    segment.run_tiles(blockIdx.y, gridDim.y);
+    segment.run_tiles(static_cast<const uint16_t *>(a.x), a.x_stride, blockIdx.y, gridDim.y);
 }
 
 template <typename type, weights_path path>

@@ -37,12 +37,12 @@ QR_DEVICE linear_output linear_output_of(const qr_linear_args &a, const matrix &
     return {scaled ? matrix_row_factor(w, o) : 1.0F, biased ? a.bias[o] : 0.0F, scaled, biased};
 }
 
-/* y[row, o]: the factor, the bias, and what was there, in this order. */
-QR_DEVICE void store_linear(const qr_linear_args &a, const linear_output &out, int64_t row, int64_t o, float sum) {
+/* y[row, o]: the factor, the bias, and what was there, in this order. Gives what y is then. */
+QR_DEVICE float store_linear(const qr_linear_args &a, const linear_output &out, int64_t row, int64_t o, float sum) {
     float *y = &a.y[row * a.y_stride + o];
     float value = out.scaled ? sum * out.factor : sum;
     if (out.biased) { value += out.bias; }
-    *y = a.accumulate ? *y + value : value;
+    return *y = a.accumulate ? *y + value : value;
 }
 
 /* The same of a lane's sums as mma's d has them (device.cuh): of outputs [output, output + 16) and rows [row, row + 8 ·
@@ -112,6 +112,21 @@ static inline bool linear_x_is_whole(const qr_linear_args &args) {
 
 /* x in BF16 or F16, any number of rows (linear_mma.cu). */
 qrun_status qr_cuda_linear_mma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
+
+/* Matrices that multiply the same x, of at most LINEAR_MMA_ROWS rows in BF16 or F16, in one launch, none of whose
+ * outputs overlap; `with`: what else it does. Whether there is a kernel for them. Bits and outputs are those of the ops
+ * alone. */
+enum { LINEAR_GROUP_MOST = 3, LINEAR_NORM_ROWS = 2 };
+
+struct linear_with {
+    const qr_rms_norm_args *norm; /* that makes x, of at most LINEAR_NORM_ROWS rows; or NULL */
+    const qr_gate_args *gate;     /* of the first output by the second, of two matrices of one size; or NULL */
+};
+
+bool qr_cuda_linear_group_takes(const qr_cuda_backend &cuda, const qr_linear_args *const *args, int n,
+                                const linear_with &with);
+qrun_status qr_cuda_linear_group(qr_cuda_backend &cuda, const qr_linear_args *const *args, int n,
+                                 const linear_with &with, qr_error *err);
 
 /* The same for many rows (linear_tile.cu), where x and the weights allow it. */
 bool qr_cuda_linear_tile_takes(const qr_linear_args &args, const matrix &w);

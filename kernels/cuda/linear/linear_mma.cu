@@ -11,11 +11,11 @@
  *     before it is rounded to 16 bits), which is room for 32 weights; two come with one load of 8 bytes, by the byte
  *     that holds both codes, from a table of 256 pairs in 16 copies, one for each lane of a half warp, so that no two
  *     lanes meet in a bank.
- *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 132 in sm_90a's code for one row,
- *     4.1 a weight (bench/cuda_static.py): three of them are the address, load, products and rounding of pairs. A table
- *     of the 16 products (weights16.cuh) would spare the loads, but is a block's, and a lane has a quarter of a block's
- *     row: made for 16 weights it costs two instructions a weight. Codes and x are read through pointers that move once
- *     a group, so that a load is one instruction.
+ *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 114 to 118 in sm_90a's code for one
+ *     row, 3.6 to 3.7 a weight (bench/cuda_static.py): 2.75 of them are the address, load, products and rounding of
+ *     pairs. A table of the 16 products (weights16.cuh) would spare the loads, but is a block's, and a lane has a
+ *     quarter of a block's row: made for 16 weights it costs two instructions a weight. Codes and x are read through
+ *     pointers that move once a group, so that a load is one instruction.
  *   - absmax: a quad's four lanes load those of four chunks ahead, one each, and hand them on by shuffles.
  *   - x: a warp reads its own segment alone, so a block reads x once a tile. For one row that is a quarter of the bytes
  * of NF4 codes; for eight rows twice as much, though from L2 (or L1, which the codes pass by). Hence the tiles of 32
@@ -23,68 +23,157 @@
  * the table is made once, and load for the next before they add up. The kernel is launched early: its first loads
  * overlap the short kernels that decode has between two linears. */
 #include "kernels/cuda/linear/linear_mma.cuh"
+#include "kernels/cuda/norm.cuh"
 
-template <typename type, weights_path path, int m_tiles, int n_tiles>
+/* x [n_rows, dim] by the norm, in shared memory and, by the first block, where its op has it. `team` is what the op
+ * itself has for a row; all warps compute one that is a warp's. */
+template <bool is_block> static QR_DEVICE void put_normed(const qr_rms_norm_args &norm, float *scratch, uint16_t *x) {
+    const row_team<is_block> team = {scratch};
+    for (int64_t row = 0; row < norm.n_rows; row++) {
+        rms_norm_row(team, norm, norm.src + row * norm.src_stride, true, [&](int64_t j, const float four[VEC4]) {
+            if (!is_block && warp_index() != 0) { return; }
+            store_vec4(x, norm.dst_dtype, row * norm.dim, j, norm.dim, true, four);
+            if (blockIdx.x == 0) {
+                store_vec4(norm.dst, norm.dst_dtype, row * norm.dst_stride, j, norm.dim, true, four);
+            }
+        });
+    }
+    __syncthreads();
+}
+
+template <typename type, weights_path path, int m_tiles, int n_tiles, bool paired>
 __global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE)
-    linear_mma_kernel(qr_linear_args a, matrix w, nf4_book book) {
+    linear_mma_kernel(mma_group g, nf4_book book) {
     mma_memory<path, m_tiles> *shared = shared_memory<mma_memory<path, m_tiles>>();
-    const segment_chunks chunks = segment_chunks_of(w);
+    static_assert(sizeof *shared % 16 == 0, "x follows");
+    /* The largest tiles have no registers left for where one of several matrices is. */
+    constexpr mma_matrices kind = paired ? A_PAIR : m_tiles * n_tiles < MOST_PRODUCTS ? SEVERAL : ONE;
     const linear_rows rows;
-    segment_sum<type, path, m_tiles, n_tiles, linear_rows> segment(a, w, rows, *shared, chunks.begin, chunks.end);
+    segment_sum<type, path, m_tiles, n_tiles, kind, linear_rows> segment(g, rows, *shared,
+                                                                         segment_chunks_of(g.weights[0]));
     /* This overlaps the end of the kernel that writes x: weights are being loaded and the table is filled when x is
      * there. */
     segment.start(blockIdx.x);
     admit_next();
     if (path == PATH_NF4) {
-        fill_tables(w, book, shared->pairs, shared->map);
+        fill_tables(g.weights[0], book, shared->pairs, shared->map);
         __syncthreads();
     }
     await_previous();
-    segment.run_tiles(blockIdx.x, gridDim.x);
+    const uint16_t *x = static_cast<const uint16_t *>(g.args[0].x);
+    int64_t x_stride = g.args[0].x_stride;
+    if (path != PATH_ANY && m_tiles * n_tiles == 1 && g.norm.src != NULL) {
+        uint16_t *normed = reinterpret_cast<uint16_t *>(shared + 1);
+        float *scratch = &shared->sums[0][0][0];
+        g.norm.dim > VEC4_BLOCK_DIM ? put_normed<true>(g.norm, scratch, normed)
+                                    : put_normed<false>(g.norm, scratch, normed);
+        x = normed;
+        x_stride = g.norm.dim;
+    }
+    segment.run_tiles(x, x_stride, blockIdx.x, gridDim.x);
 }
 
-template <typename type, weights_path path, int m_tiles, int n_tiles>
-static qrun_status launch(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
-    dim3 grid = blocks_for(w.rows, m_tiles * OUTPUTS);
-    grid.y = static_cast<unsigned>(qr_ceil_div(args.n_rows, n_tiles * TILE_ROWS));
+/* A group as it is launched, on the way to its tiles. */
+struct group_launch {
+    mma_group group;
+    int n; /* matrices */
+    int64_t n_rows, n_outputs;
+};
+
+template <typename type, weights_path path, int m_tiles, int n_tiles, bool paired>
+static qrun_status launch(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
+    mma_group &g = l.group;
+    g.n_tiles = 0;
+    for (int i = 0; i < LINEAR_GROUP_MOST; i++) {
+        const bool has_tiles = i < (paired ? 1 : l.n);
+        g.first_tile[i] = i == 0 || has_tiles ? g.n_tiles : UINT32_MAX;
+        if (has_tiles) {
+            g.n_tiles += blocks_for(g.weights[i].rows, paired ? m_tiles * OUTPUTS / 2 : m_tiles * OUTPUTS).x;
+        }
+    }
+    dim3 grid(g.n_tiles, static_cast<unsigned>(qr_ceil_div(l.n_rows, n_tiles * TILE_ROWS)));
     const int at_once = qr_device_multiprocessors(cuda.device) * mma_blocks<path, m_tiles, n_tiles>::AT_ONCE;
     grid.x = static_cast<unsigned>(qr_min(grid.x, qr_ceil_div(at_once, grid.y)));
-    return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles>), grid, THREADS,
-                           (sizeof(mma_memory<path, m_tiles>)), args, w, nf4_book_of());
+    const size_t x_bytes = g.norm.src != NULL ? static_cast<size_t>(g.norm.n_rows * g.norm.dim) * sizeof(uint16_t) : 0;
+    return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles, paired>), grid, THREADS,
+                           (sizeof(mma_memory<path, m_tiles>) + x_bytes), g, nf4_book_of());
 }
 
 /* Whether tiles of this many outputs are neither half empty nor too few for the GPU. */
-static bool fills(const qr_cuda_backend &cuda, const matrix &w, int n_outputs) {
-    return w.rows > n_outputs / 2 &&
-           qr_ceil_div(w.rows, n_outputs) * 8 >= int64_t{7} * qr_device_multiprocessors(cuda.device);
+static bool fills(const qr_cuda_backend &cuda, const group_launch &l, int n_outputs) {
+    return l.n_outputs > n_outputs / 2 &&
+           qr_ceil_div(l.n_outputs, n_outputs) * 8 >= int64_t{7} * qr_device_multiprocessors(cuda.device);
 }
 
 /* One row or two: the smallest tile, as x is little. More, up to 8: twice the outputs. Then 32 rows at a time, so that
  * weights are dequantised once for them. */
-template <typename type, weights_path path>
-static qrun_status launch_tiles(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
+template <typename type, weights_path path, bool paired>
+static qrun_status launch_tiles(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
     /* What registers allow. */
     enum {
         FEW = path == PATH_ANY ? 1 : 2,
         MORE = path == PATH_NF4 || path == PATH_INT8 ? 2 : 1,
         MOST = path == PATH_NF4 ? 4 : MORE
     };
-    const bool few = args.n_rows <= TILE_ROWS, two = fills(cuda, w, 2 * OUTPUTS), four = fills(cuda, w, 4 * OUTPUTS);
-    if (few && args.n_rows > 2 && two) { return launch<type, path, FEW, 1>(cuda, args, w, err); }
-    if (few) { return launch<type, path, 1, 1>(cuda, args, w, err); }
-    if (four) { return launch<type, path, MOST, 4>(cuda, args, w, err); }
-    return two ? launch<type, path, MORE, 4>(cuda, args, w, err) : launch<type, path, 1, 4>(cuda, args, w, err);
+    const bool few = l.n_rows <= TILE_ROWS, two = fills(cuda, l, 2 * OUTPUTS), four = fills(cuda, l, 4 * OUTPUTS);
+    if (few && l.n_rows > LINEAR_NORM_ROWS && two) { return launch<type, path, FEW, 1, paired>(cuda, l, err); }
+    if (few) { return launch<type, path, 1, 1, paired>(cuda, l, err); }
+    if (four && (paired || l.n == 1)) { return launch<type, path, MOST, 4, paired>(cuda, l, err); }
+    return two ? launch<type, path, MORE, 4, paired>(cuda, l, err) : launch<type, path, 1, 4, paired>(cuda, l, err);
 }
 
-template <typename type>
-static qrun_status launch_path(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w, qr_error *err) {
-    const weights_path path = mma_path_of(args, w);
-    return path == PATH_ANY ? launch_tiles<type, PATH_ANY>(cuda, args, w, err)
-                            : QR_BY_PATH(path, launch_tiles, type, cuda, args, w, err);
+template <typename type, weights_path path>
+static qrun_status launch_group(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
+    return l.group.gate.dst != NULL ? launch_tiles<type, path, true>(cuda, l, err)
+                                    : launch_tiles<type, path, false>(cuda, l, err);
+}
+
+template <typename type> static qrun_status launch_path(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
+    const weights_path path = mma_path_of(l.group.args[0], l.group.weights[0]);
+    return path == PATH_ANY ? launch_tiles<type, PATH_ANY, false>(cuda, l, err)
+                            : QR_BY_PATH(path, launch_group, type, cuda, l, err);
+}
+
+static void add_matrix(group_launch &l, const qr_cuda_backend &cuda, const qr_linear_args &args) {
+    l.group.args[l.n] = args;
+    l.group.weights[l.n] = matrix_of(cuda, *args.weight);
+    l.n_rows = args.n_rows;
+    l.n_outputs += l.group.weights[l.n++].rows;
 }
 
 qrun_status qr_cuda_linear_mma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err) {
-    const matrix w = matrix_of(cuda, *args.weight);
-    return linear_by_launches(
-        args, [&](const qr_linear_args &part) { return QR_BY_TYPE(part.x_dtype, launch_path, cuda, part, w, err); });
+    return linear_by_launches(args, [&](const qr_linear_args &part) {
+        group_launch l = {};
+        add_matrix(l, cuda, part);
+        return QR_BY_TYPE(part.x_dtype, launch_path, cuda, l, err);
+    });
+}
+
+/* x in shared memory leaves room for three blocks on sm_90. */
+static bool takes_norm(const qr_rms_norm_args &norm) {
+    enum { MOST_BYTES = 32 << 10 };
+    return norm.n_rows <= LINEAR_NORM_ROWS && norm.n_rows * norm.dim <= int64_t{MOST_BYTES / sizeof(uint16_t)} &&
+           rms_norm_is_aligned(norm);
+}
+
+bool qr_cuda_linear_group_takes(const qr_cuda_backend &cuda, const qr_linear_args *const *args, int n,
+                                const linear_with &with) {
+    if (args[0]->x_dtype == QR_DTYPE_F32 || args[0]->n_rows > LINEAR_MMA_ROWS) { return false; }
+    const weights_path path = mma_path_of(*args[0], matrix_of(cuda, *args[0]->weight));
+    for (int i = 0; i < n; i++) {
+        const qr_weight_desc &desc = args[i]->weight->desc;
+        const bool fits = !args[i]->any_order && mma_path_of(*args[i], matrix_of(cuda, *args[i]->weight)) == path &&
+                          desc.format == args[0]->weight->desc.format && desc.block == args[0]->weight->desc.block;
+        if (path == PATH_ANY || !fits) { return false; }
+    }
+    return with.norm == NULL || takes_norm(*with.norm);
+}
+
+qrun_status qr_cuda_linear_group(qr_cuda_backend &cuda, const qr_linear_args *const *args, int n,
+                                 const linear_with &with, qr_error *err) {
+    group_launch l = {};
+    for (int i = 0; i < n; i++) { add_matrix(l, cuda, *args[i]); }
+    if (with.norm != NULL) { l.group.norm = *with.norm; }
+    if (with.gate != NULL) { l.group.gate = *with.gate; }
+    return QR_BY_TYPE(args[0]->x_dtype, launch_path, cuda, l, err);
 }

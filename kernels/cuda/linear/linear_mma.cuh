@@ -2,49 +2,106 @@
 #ifndef QR_KERNELS_CUDA_LINEAR_MMA_CUH
 #define QR_KERNELS_CUDA_LINEAR_MMA_CUH
 
+#include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/linear/linear.cuh"
 
 enum {
     THREADS = LINEAR_SEGMENTS * WARP_LANES,
-    OUTPUTS = 16,    /* of one product */
-    TILE_ROWS = 8,   /* rows of x in one product */
-    GROUP = 4,       /* chunks whose absmax the lanes of a quad hold */
-    SUMS_PITCH = 20, /* of a row of a product's 16 sums: the lanes that write together meet 32 banks */
+    OUTPUTS = 16,       /* of one product */
+    TILE_ROWS = 8,      /* rows of x in one product */
+    GROUP = 4,          /* chunks whose absmax the lanes of a quad hold */
+    SUMS_PITCH = 20,    /* of a row of a product's 16 sums: the lanes that write together meet 32 banks */
+    MOST_PRODUCTS = 16, /* of a tile */
     PAIRS = 256,
     PAIR_COPIES = WARP_LANES / 2,
 };
 
-/* Shared memory. The table and the map are NF4's. */
+/* Matrices of one format that multiply the same x: their tiles are numbered one matrix after the other. Of a pair (gate
+ * and up) a tile has eight outputs of the first in its upper rows and the same eight of the second in its lower ones,
+ * so that a block has both factors of what it computes of them. */
+struct mma_group {
+    qr_linear_args args[LINEAR_GROUP_MOST];
+    matrix weights[LINEAR_GROUP_MOST];
+    unsigned first_tile[LINEAR_GROUP_MOST]; /* of those that are not there: more than there are */
+    unsigned n_tiles;
+    qr_rms_norm_args norm; /* that makes x; src NULL: x is there */
+    qr_gate_args gate;     /* of a pair */
+};
+
+/* What a kernel is made for: one matrix, those of a group by the tile, or a pair. */
+enum mma_matrices { ONE, SEVERAL, A_PAIR };
+
+/* The chunks of a warp's segment. */
+struct segment_chunks {
+    int begin, end;
+};
+
+static QR_DEVICE segment_chunks segment_chunks_of(const matrix &w) {
+    const int n_chunks = static_cast<int>((w.cols + CHUNK - 1) / CHUNK);
+    const int per_segment = static_cast<int>(linear_segment_chunks(n_chunks));
+    const int begin = static_cast<int>(warp_index()) * per_segment;
+    return {begin, begin + per_segment < n_chunks ? begin + per_segment : n_chunks};
+}
+
+/* Shared memory. The table and the map are NF4's. After it, where there is a norm, x: [n_rows, cols]. */
 template <weights_path path, int m_tiles> struct mma_memory {
     float sums[LINEAR_SEGMENTS][m_tiles][TILE_ROWS * SUMS_PITCH];
     float2 pairs[path == PATH_NF4 ? PAIRS * PAIR_COPIES : 1];
     float map[path == PATH_NF4 ? 256 : 1];
 };
 
-/* matrix_absmax_parts without branches and by 32-bit offsets: of NF4 a path's matrix has fewer than 2^32 blocks. */
-static QR_DEVICE absmax_parts absmax_parts_of(const matrix &m, uint32_t block) {
-    const bool nested = m.format != QR_WEIGHT_NF4;
-    const float *scales = nested ? m.nested_absmax : m.scales;
-    return {scales[nested ? block / QR_NESTED_BLOCK : block], nested ? m.absmax_codes[block] : 0U};
+/* What the absmax of one matrix are made of. */
+struct absmax_source {
+    const float *scales;  /* NF4: the absmax; NF4_DQ: the nested ones */
+    const uint8_t *codes; /* NF4_DQ */
+    float offset;
+};
+
+static QR_DEVICE absmax_source absmax_source_of(const matrix &m) {
+    return {m.format != QR_WEIGHT_NF4 ? m.nested_absmax : m.scales, m.absmax_codes, m.nested_offset};
 }
 
-/* Both weights of byte i of a word of codes: they are at byte · 128 + lane_offset, where lane_offset is 8 · (lane mod
- * 16). */
-static QR_DEVICE float2 pair_of(const float2 *pairs, uint32_t lane_offset, uint32_t codes, unsigned i) {
-    const uint32_t scaled = i == 0 ? codes << 7 : codes >> (8 * i - 7);
-    const uint32_t place = (scaled & 0x7F80U) | lane_offset;
+/* matrix_absmax_parts and matrix_absmax_of, without branches and by 32-bit offsets: of NF4 a path's matrix has fewer
+ * than 2^32 blocks. */
+static QR_DEVICE absmax_parts absmax_parts_of(const absmax_source &source, bool nested, uint32_t block) {
+    return {source.scales[nested ? block / QR_NESTED_BLOCK : block], nested ? source.codes[block] : 0U};
+}
+
+static QR_DEVICE float absmax_of(const absmax_source &source, bool nested, const absmax_parts &parts,
+                                 const float *map) {
+    return nested ? map[parts.code] * parts.scale + source.offset : parts.scale;
+}
+
+/* Where the pair of a byte's codes is in the table, in copies: byte mod 128 and then its highest bit, so that the four
+ * bytes of a word become places by one mask and one permutation each. */
+static QR_DEVICE unsigned pair_place(unsigned byte) { return (byte % 128 * 2 + byte / 128) * PAIR_COPIES; }
+
+/* The places of the four bytes of a word of codes, for pair_of: their low bytes, of which lane_offsets has this lane's
+ * 8 · (lane mod 16) four times, and their high ones. */
+struct pair_places {
+    uint32_t low, high;
+};
+
+static QR_DEVICE pair_places pair_places_of(uint32_t codes, uint32_t lane_offsets) {
+    return {(codes & 0x80808080U) | lane_offsets, codes & 0x7F7F7F7FU};
+}
+
+/* Both weights of byte i. The upper half of a place is a sign of its high byte, which is 0. */
+static QR_DEVICE float2 pair_of(const float2 *pairs, const pair_places &places, unsigned i) {
+    const uint32_t place = permute_bytes(places.high, places.low, 0x8804U + 0x1111U * i);
     return *reinterpret_cast<const float2 *>(reinterpret_cast<const unsigned char *>(pairs) + place);
 }
 
 /* Sixteen weights as eight packed pairs. */
 template <typename type, weights_path path>
-static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offset,
+static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offsets,
                               uint32_t dst[LANE_COLS / 2]) {
     if (path == PATH_NF4) {
         const uint4 &both = codes.vectors[0];
+        const pair_places places[2] = {pair_places_of(both.x, lane_offsets), pair_places_of(both.y, lane_offsets)};
 #pragma unroll
         for (unsigned i = 0; i < LANE_COLS / 2; i++) {
-            const float2 two = pair_of(pairs, lane_offset, i < 4 ? both.x : both.y, i % 4);
+            const float2 two = pair_of(pairs, places[i / 4], i % 4);
             dst[i] = type::pack(two.x * absmax, two.y * absmax);
         }
     } else {
@@ -71,7 +128,8 @@ static QR_DEVICE void load_x(const uint16_t *src, int64_t n_left, uint32_t pairs
 }
 
 /* What a warp does: its segment of one tile of outputs after the other. rows_type: linear_rows, or one like it. */
-template <typename type, weights_path path, int m_tiles, int n_tiles, class rows_type> struct segment_sum {
+template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matrices kind, class rows_type>
+struct segment_sum {
     enum {
         /* Chunks of codes in registers; a divisor of GROUP. Some 64 bytes a lane, at least two chunks. */
         DEPTH = path == PATH_NF4 && m_tiles * n_tiles < 4     ? 4
@@ -79,12 +137,16 @@ template <typename type, weights_path path, int m_tiles, int n_tiles, class rows
                                                               : 2,
         CHUNK_BYTES = lane_codes<path>::CHUNK_BYTES,
     };
-    const qr_linear_args &a;
-    const matrix &w;
+    static constexpr bool paired = kind == A_PAIR;
+    /* What a group of chunks loads for those after it: all, as there are enough; none, as it is the last; or what there
+     * is. The first two ask nothing in their loop. */
+    enum ahead_loads { LOAD_ALL, LOAD_NONE, LOAD_CHECKED };
+    const mma_group &g;
     const rows_type &rows;
     mma_memory<path, m_tiles> &shared;
-    const int begin, end;       /* chunks */
-    const uint32_t lane_offset; /* in a table of pairs */
+    const int begin, end;        /* chunks */
+    const uint32_t lane_offsets; /* in a table of pairs */
+    absmax_source absmax_here;   /* of this tile's matrix, where there are several */
     /* Of this lane's two rows of the weights in each product, the first chunk's number in the flattened matrix (whose
      * 2^38 elements would be 128 GB); of PATH_ANY, the row. */
     uint32_t at[m_tiles][2];
@@ -94,18 +156,37 @@ template <typename type, weights_path path, int m_tiles, int n_tiles, class rows
     float absmax[m_tiles][2];       /* of this group */
     float d[m_tiles][n_tiles][4];
 
-    __device__ segment_sum(const qr_linear_args &args, const matrix &weight, const rows_type &rows_,
-                           mma_memory<path, m_tiles> &memory, int first_chunk, int end_chunk)
-        : a(args), w(weight), rows(rows_), shared(memory), begin(first_chunk), end(end_chunk),
+    __device__ segment_sum(const mma_group &group, const rows_type &rows_, mma_memory<path, m_tiles> &memory,
+                           const segment_chunks &chunks)
+        : g(group), rows(rows_), shared(memory), begin(chunks.begin), end(chunks.end),
           /* By a shuffle, so that the compiler does not compute it at each of its uses. */
-          lane_offset(warp_shuffle(lane_index() % PAIR_COPIES * 8, lane_index())) {}
+          lane_offsets(warp_shuffle(lane_index() % PAIR_COPIES * 0x08080808U, lane_index())), absmax_here() {}
+
+    QR_DEVICE bool is_nested() const { return g.weights[0].format != QR_WEIGHT_NF4; }
+
+    QR_DEVICE absmax_source absmax_at(int side) const {
+        return kind == SEVERAL ? absmax_here : absmax_source_of(g.weights[paired ? side : 0]);
+    }
+
+    QR_DEVICE int matrix_of_tile(unsigned tile) const {
+        int i = 0;
+        while (kind == SEVERAL && i + 1 < LINEAR_GROUP_MOST && tile >= g.first_tile[i + 1]) { i++; }
+        return i;
+    }
+
+    /* The first of eight outputs of a tile, as its matrix counts them. */
+    static QR_DEVICE int64_t output_of(unsigned tile_of_matrix, int m, int side) {
+        const int64_t product = int64_t{tile_of_matrix} * m_tiles + m;
+        return paired ? product * (OUTPUTS / 2) : product * OUTPUTS + side * (OUTPUTS / 2);
+    }
 
     /* This lane's row of x in a product, at its columns of the segment's first chunk. Rows past the last one repeat it;
      * their results are not stored. */
-    QR_DEVICE const uint16_t *first_x(int n) const {
+    QR_DEVICE const uint16_t *first_x(const uint16_t *x, int64_t x_stride, int n) const {
         const int64_t row = rows.first(n_tiles * TILE_ROWS, blockIdx.y) + n * TILE_ROWS + lane_index() / 4;
-        return static_cast<const uint16_t *>(a.x) + rows.of_x(row < a.n_rows ? row : a.n_rows - 1) * a.x_stride +
-               int64_t{begin} * CHUNK + lane_index() % 4 * LANE_COLS;
+        const int64_t n_rows = g.args[0].n_rows;
+        return x + rows.of_x(row < n_rows ? row : n_rows - 1) * x_stride + int64_t{begin} * CHUNK +
+               lane_index() % 4 * LANE_COLS;
     }
 
     template <typename F> static QR_DEVICE void for_each_row(F apply) {
@@ -117,54 +198,61 @@ template <typename type, weights_path path, int m_tiles, int n_tiles, class rows
     }
 
     QR_DEVICE void load_absmax(int group) {
-        if (path != PATH_NF4 || group >= end) { return; }
+        if (path != PATH_NF4) { return; }
         const int mine = group + static_cast<int>(lane_index() % 4);
         const uint32_t chunk = static_cast<uint32_t>(mine < end ? mine : end - 1);
         for_each_row([&](int m, int side) {
-            ahead[m][side] = absmax_parts_of(w, (at[m][side] + chunk) >> (w.block_shift - 6));
+            ahead[m][side] =
+                absmax_parts_of(absmax_at(side), is_nested(), (at[m][side] + chunk) >> (g.weights[0].block_shift - 6));
         });
     }
 
-    /* The codes of a chunk, the i-th after `next`. */
-    QR_DEVICE void load(int chunk, int i, lane_codes<path> dst[m_tiles][2]) const {
-        if (path == PATH_ANY || chunk >= end) { return; }
+    /* The codes of the i-th chunk after `next`. */
+    QR_DEVICE void load(int i, lane_codes<path> dst[m_tiles][2]) const {
+        if (path == PATH_ANY) { return; }
         for_each_row([&](int m, int side) { load_codes(next[m][side] + i * CHUNK_BYTES, dst[m][side]); });
     }
 
     /* Sets off for a tile. Rows past the last one repeat it. */
     QR_DEVICE void start(unsigned tile) {
+        const int which = matrix_of_tile(tile);
+        if (kind == SEVERAL) { absmax_here = absmax_source_of(g.weights[which]); }
         for_each_row([&](int m, int side) {
-            const int64_t o = int64_t{tile} * m_tiles * OUTPUTS + m * OUTPUTS + side * (OUTPUTS / 2) + lane_index() / 4;
+            const matrix &w = g.weights[paired ? side : which];
+            const int64_t o = output_of(tile - g.first_tile[which], m, side) + lane_index() / 4;
             const int64_t row = o < w.rows ? o : w.rows - 1;
             at[m][side] = static_cast<uint32_t>(path == PATH_ANY ? row : row * (w.cols / CHUNK));
         });
+        if (path == PATH_ANY || begin >= end) { return; }
         load_absmax(begin);
-        if (path == PATH_ANY) { return; }
         for_each_row([&](int m, int side) {
-            next[m][side] = w.codes + uint64_t{at[m][side] + static_cast<uint32_t>(begin)} * CHUNK_BYTES +
+            next[m][side] = g.weights[paired ? side : which].codes +
+                            uint64_t{at[m][side] + static_cast<uint32_t>(begin)} * CHUNK_BYTES +
                             lane_index() % 4 * (CHUNK_BYTES / 4);
         });
 #pragma unroll
-        for (int i = 0; i < DEPTH; i++) { load(begin + i, i, codes[i]); }
+        for (int i = 0; i < DEPTH; i++) {
+            if (begin + i < end) { load(i, codes[i]); }
+        }
         for_each_row([&](int m, int side) { next[m][side] += DEPTH * CHUNK_BYTES; });
     }
 
     /* This lane's 16 weights of chunk number i of a group. All lanes call it. */
     QR_DEVICE void weights_of(int m, int side, unsigned i, int64_t col, uint32_t dst[LANE_COLS / 2]) const {
         if (path == PATH_ANY) {
-            load_any<type>(w, at[m][side], col, dst);
+            load_any<type>(g.weights[0], at[m][side], col, dst);
         } else {
             const float scale = path == PATH_NF4 ? warp_shuffle(absmax[m][side], lane_index() / 4 * 4 + i) : 0.0F;
-            convert<type, path>(codes[i % DEPTH][m][side], scale, shared.pairs, lane_offset, dst);
+            convert<type, path>(codes[i % DEPTH][m][side], scale, shared.pairs, lane_offsets, dst);
         }
     }
 
     /* Chunk number i of a group, whose x begins at x_at. */
-    QR_DEVICE void multiply(int chunk, unsigned i, const uint16_t *const x_at[n_tiles]) {
+    template <ahead_loads loads> QR_DEVICE void multiply(int chunk, unsigned i, const uint16_t *const x_at[n_tiles]) {
         const int64_t col = int64_t{chunk} * CHUNK + lane_index() % 4 * LANE_COLS;
         uint32_t x[n_tiles][LANE_COLS / 2];
 #pragma unroll
-        for (int n = 0; n < n_tiles; n++) { load_x<path>(x_at[n] + i * CHUNK, w.cols - col, x[n]); }
+        for (int n = 0; n < n_tiles; n++) { load_x<path>(x_at[n] + i * CHUNK, g.weights[0].cols - col, x[n]); }
 #pragma unroll
         for (int m = 0; m < m_tiles; m++) {
             uint32_t low[LANE_COLS / 2], high[LANE_COLS / 2];
@@ -177,30 +265,46 @@ template <typename type, weights_path path, int m_tiles, int n_tiles, class rows
                 for (int n = 0; n < n_tiles; n++) { type::mma(d[m][n], left, &x[n][2 * step]); }
             }
         }
-        load(chunk + DEPTH, static_cast<int>(i), codes[i % DEPTH]);
+        const bool is_there = loads == LOAD_ALL || (loads == LOAD_NONE && i + DEPTH < GROUP) ||
+                              (loads == LOAD_CHECKED && chunk + DEPTH < end);
+        if (is_there) { load(static_cast<int>(i), codes[i % DEPTH]); }
     }
 
-    QR_DEVICE void run() {
+    template <ahead_loads loads> QR_DEVICE void multiply_group(int group, const uint16_t *x_at[n_tiles]) {
+        if (path == PATH_NF4) {
+            for_each_row([&](int m, int side) {
+                absmax[m][side] = absmax_of(absmax_at(side), is_nested(), ahead[m][side], shared.map);
+            });
+        }
+        if (loads == LOAD_ALL || (loads == LOAD_CHECKED && group + GROUP < end)) { load_absmax(group + GROUP); }
+#pragma unroll
+        for (unsigned i = 0; i < GROUP; i++) {
+            if (loads != LOAD_CHECKED || group + static_cast<int>(i) < end) {
+                multiply<loads>(group + static_cast<int>(i), i, x_at);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < n_tiles; n++) { x_at[n] += GROUP * CHUNK; }
+        if (path != PATH_ANY) {
+            for_each_row([&](int m, int side) { next[m][side] += GROUP * CHUNK_BYTES; });
+        }
+    }
+
+    QR_DEVICE void run(const uint16_t *all_x, int64_t x_stride) {
         for_each_sum<m_tiles * n_tiles>([&](int n, int i) { d[n / n_tiles][n % n_tiles][i] = 0.0F; });
         const uint16_t *x_at[n_tiles];
 #pragma unroll
-        for (int n = 0; n < n_tiles; n++) { x_at[n] = first_x(n); }
-        for (int group = begin; group < end; group += GROUP) {
-            if (path == PATH_NF4) {
-                for_each_row(
-                    [&](int m, int side) { absmax[m][side] = matrix_absmax_of(w, ahead[m][side], shared.map); });
-            }
-            load_absmax(group + GROUP);
-#pragma unroll
-            for (unsigned i = 0; i < GROUP; i++) {
-                if (group + static_cast<int>(i) < end) { multiply(group + static_cast<int>(i), i, x_at); }
-            }
-#pragma unroll
-            for (int n = 0; n < n_tiles; n++) { x_at[n] += GROUP * CHUNK; }
-            if (path != PATH_ANY) {
-                for_each_row([&](int m, int side) { next[m][side] += GROUP * CHUNK_BYTES; });
+        for (int n = 0; n < n_tiles; n++) { x_at[n] = first_x(all_x, x_stride, n); }
+        int group = begin;
+        if constexpr (path != PATH_ANY &&
+                      m_tiles * n_tiles == 1) { /* more would be three times as much code for little */
+            for (; group + GROUP + DEPTH <= end; group += GROUP) { multiply_group<LOAD_ALL>(group, x_at); }
+            if (group + GROUP == end) {
+                multiply_group<LOAD_NONE>(group, x_at);
+                return;
             }
         }
+        for (; group < end; group += GROUP) { multiply_group<LOAD_CHECKED>(group, x_at); }
     }
 
     /* This segment's sums of 8 rows: [m_tiles][8][16]. */
@@ -213,26 +317,41 @@ template <typename type, weights_path path, int m_tiles, int n_tiles, class rows
         }
     }
 
-    /* The sums of all segments, added in order. */
+    /* The sums of all segments for a row of x and an output of a product, added in order. */
+    QR_DEVICE float sum_of(unsigned m, unsigned row, unsigned output) const {
+        const unsigned place = row * SUMS_PITCH + output;
+        float sum = shared.sums[0][m][place];
+        for (unsigned s = 1; s < LINEAR_SEGMENTS; s++) { sum += shared.sums[s][m][place]; }
+        return sum;
+    }
+
+    QR_DEVICE float store_sum(int matrix_index, int64_t row, int64_t o, float sum) const {
+        const qr_linear_args &a = g.args[matrix_index];
+        return store_linear(a, linear_output_of(a, g.weights[matrix_index], o), row, o, sum);
+    }
+
     QR_DEVICE void store(unsigned tile, int n) const {
+        enum { HERE = paired ? OUTPUTS / 2 : +OUTPUTS };
         const int64_t first_row = rows.first(n_tiles * TILE_ROWS, blockIdx.y) + n * TILE_ROWS;
-        for (unsigned i = threadIdx.x; i < m_tiles * OUTPUTS * TILE_ROWS; i += THREADS) {
-            const unsigned m = i / OUTPUTS % m_tiles, row = i / OUTPUTS / m_tiles;
-            const unsigned place = row * SUMS_PITCH + i % OUTPUTS;
-            const int64_t o = int64_t{tile} * m_tiles * OUTPUTS + m * OUTPUTS + i % OUTPUTS;
-            if (o >= w.rows || first_row + row >= a.n_rows) { continue; }
-            float sum = shared.sums[0][m][place];
-            for (unsigned s = 1; s < LINEAR_SEGMENTS; s++) { sum += shared.sums[s][m][place]; }
-            store_linear(a, linear_output_of(a, w, o), first_row + row, o, sum);
+        const int first = matrix_of_tile(tile);
+        for (unsigned i = threadIdx.x; i < m_tiles * HERE * TILE_ROWS; i += THREADS) {
+            const unsigned m = i / HERE % m_tiles, place = i / HERE / m_tiles, output = i % HERE;
+            const int64_t o = output_of(tile - g.first_tile[first], static_cast<int>(m), 0) + output;
+            const int64_t row = first_row + place;
+            if (o >= g.weights[first].rows || row >= g.args[0].n_rows) { continue; }
+            const float value = store_sum(first, row, o, sum_of(m, place, output));
+            if constexpr (paired) {
+                const float factor = store_sum(1, row, o, sum_of(m, place, output + HERE));
+                store_from_f32(g.gate.dst, g.gate.dst_dtype, row * g.gate.dim + o, act_fn(g.gate.fn, value) * factor);
+            }
         }
     }
 
-    /* Tiles `first`, which has been set off for, first + step, … below n_outputs / (m_tiles · OUTPUTS). */
-    QR_DEVICE void run_tiles(unsigned first, unsigned step) {
-        const unsigned n = static_cast<unsigned>((w.rows + m_tiles * OUTPUTS - 1) / (m_tiles * OUTPUTS));
-        for (unsigned tile = first; tile < n; tile += step) {
-            run();
-            if (tile + step < n) { start(tile + step); }
+    /* Tiles `first`, which has been set off for, first + step, … of the group. */
+    QR_DEVICE void run_tiles(const uint16_t *x, int64_t x_stride, unsigned first, unsigned step) {
+        for (unsigned tile = first; tile < g.n_tiles; tile += step) {
+            run(x, x_stride);
+            if (tile + step < g.n_tiles) { start(tile + step); }
             for (int t = 0; t < n_tiles; t++) {
                 put_sums(t);
                 __syncthreads();
@@ -243,18 +362,6 @@ template <typename type, weights_path path, int m_tiles, int n_tiles, class rows
     }
 };
 
-/* The chunks of a warp's segment. */
-struct segment_chunks {
-    int begin, end;
-};
-
-static QR_DEVICE segment_chunks segment_chunks_of(const matrix &w) {
-    const int n_chunks = static_cast<int>((w.cols + CHUNK - 1) / CHUNK);
-    const int per_segment = static_cast<int>(linear_segment_chunks(n_chunks));
-    const int begin = static_cast<int>(warp_index()) * per_segment;
-    return {begin, begin + per_segment < n_chunks ? begin + per_segment : n_chunks};
-}
-
 /* The table of pairs and the map, in shared memory; the block must meet before they are read. */
 static QR_DEVICE void fill_tables(const matrix &w, const nf4_book &book, float2 *pairs, float *map) {
     for (unsigned i = threadIdx.x; i < 256; i += THREADS) { map[i] = w.tables->dynamic_map[1][i]; }
@@ -263,7 +370,7 @@ static QR_DEVICE void fill_tables(const matrix &w, const nf4_book &book, float2 
     const float second = w.tables->nf4[threadIdx.x / PAIR_COPIES];
 #pragma unroll
     for (unsigned i = 0; i < 16; i++) {
-        pairs[(i * 16 + threadIdx.x / PAIR_COPIES) * PAIR_COPIES + copy] = make_float2(book.value[i], second);
+        pairs[pair_place(i * 16 + threadIdx.x / PAIR_COPIES) + copy] = make_float2(book.value[i], second);
     }
 }
 

@@ -49,6 +49,7 @@ void op_cuda_run_tests(double seconds) {
     CHECK_RUN(test_loading_quantizes_on_the_device);
     CHECK_RUN(test_loading_sends_codes);
     CHECK_RUN(test_transfers_keep_their_order);
+    CHECK_RUN(test_groups_have_the_bits_of_their_ops);
     CHECK_RUN(test_peaks_are_measured);
 #define QR_X(name) run_op(QR_OP_##name, #name, "test_op_" #name, test_op_##name);
     QR_OPS(QR_X)

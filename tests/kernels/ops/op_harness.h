@@ -138,6 +138,7 @@ void test_weight_rows_are_checked(void);
 void test_loading_quantizes_on_the_device(void);
 void test_loading_sends_codes(void);
 void test_transfers_keep_their_order(void);
+void test_groups_have_the_bits_of_their_ops(void);
 void test_memory_is_counted_and_zeroed(void);
 
 /* After the tests of all ops: on every backend each op was called, and refused a workspace one byte too small, or is
