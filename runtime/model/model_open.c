@@ -222,8 +222,10 @@ static qrun_status load_matrix(load_state *state, const qr_module *module, qr_er
     qr_stored_weight stored;
     QR_RETURN_IF_ERROR(qr_module_find_stored(model, state->source, module, &stored, err));
     const qr_row_source source = qr_stored_rows(&stored, qr_model_is_transposed(model, module->role));
-    const bool is_as_held =
-        !qr_weight_is_plain(stored.desc.format) && stored.desc.format == module->matrix->desc.format;
+    /* A share of rows may be held in a format of the same values (runtime/model/split.h). */
+    const qr_weight_format format =
+        qr_module_is_part(module) ? module->share->whole_format : module->matrix->desc.format;
+    const bool is_as_held = !qr_weight_is_plain(stored.desc.format) && stored.desc.format == format;
     QR_RETURN_IF_ERROR(is_as_held ? write_stored(backend, module, &stored, err)
                                   : write_rows(backend, module, &source, stored.codes->name, err));
     if (stored.is_last) { QR_RETURN_IF_ERROR(qr_safetensors_finish(state->source, stored.codes, err)); }

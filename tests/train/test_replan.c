@@ -297,11 +297,10 @@ static void disturb_size(const qrun_trainer *trainer, int64_t n) {
 static void test_a_device_that_shrinks(void) {
     enum { N_SIZES = 14, N_PARTS = 24 }; /* down to 11 of 24 parts of what the run takes beside the weights */
     const int64_t most = INT64_C(1) << 30;
-    const qrun_train_params params = larger_params(trainer_path("shrinks"));
     bool recomputed = false, offloaded = false, moved = false, stopped = false;
     begin(false);
     snprintf(undisturbed, sizeof undisturbed, "%s", trainer_path("roomy"));
-    const qrun_train_params whole = larger_params(undisturbed);
+    const qrun_train_params whole = larger_params(undisturbed), params = larger_params(trainer_path("shrinks"));
     failing_device_set_memory(most);
     const disturbed_run r0 = run(&whole, disturb_calls, INT64_MAX);
     CHECK_MSG(r0.status == QRUN_OK, "%s", r0.error.message);
