@@ -113,8 +113,9 @@ static inline void mxfp4_panel_scales(const qr_cpu_panel *p, int64_t row, int64_
     for (int64_t r = 0; r < n_rows; r++) {
         const uint8_t *codes = data + p->layout->scales_offset + (row + r) * row_blocks + p->k / QR_MXFP4_BLOCK;
         for (int64_t j = 0; j < n; j += 16) {
-            const __mmask16 mask = n - j >= 16 ? 0xFFFF : (__mmask16)((1U << (n - j)) - 1);
-            const __mmask16 in_rows = row + r < p->weight->desc.rows ? mask : 0; /* one past the end gives zeros */
+            const __mmask16 mask = (__mmask16)(n - j >= 16 ? 0xFFFFU : (1U << (n - j)) - 1);
+            /* One past the end gives zeros. */
+            const __mmask16 in_rows = (__mmask16)(row + r < p->weight->desc.rows ? mask : 0U);
             const __m512 values = mxfp4_scales(_mm_maskz_loadu_epi8(in_rows, codes + j));
             _mm512_mask_storeu_ps(scales + r * stride + j, mask, _mm512_maskz_mov_ps(in_rows, values));
         }
