@@ -152,54 +152,79 @@ def post(request):
 END = b"data: [DONE]\n\n\r\n0\r\n\r\n"
 
 
-def serve_rate(server, options, requests):
-    """Tokens per second of all requests, those of a client in a row on one connection."""
+class Client:
+    """One request after the other: on one connection with qrun, each on one of its own with llama-server, which closes
+    them."""
+
+    def __init__(self, server, messages, keeps):
+        self.server, self.messages, self.keeps = server, messages, keeps
+        self.socket, self.tail = None, b""
+
+    def send_next(self):
+        if self.socket is None:
+            self.socket = self.server.socket()
+        self.tail = b""
+        self.socket.sendall(self.messages.pop(0))
+
+    def read(self):
+        """Whether the answer has ended."""
+        piece = self.socket.recv(1 << 16)
+        if not piece:
+            measuring.stop("the server closed a connection: " + self.server.lines()[-1])
+        self.tail = (self.tail + piece)[-len(END):]
+        return self.tail == END
+
+    def close(self):
+        self.socket.close()
+        self.socket = None
+
+
+def serve_rate(server, options, requests, keeps=True):
+    """Tokens per second of all requests, those of a client in a row."""
     messages = [post(request) for request in requests]
     n_tokens = sum(request["max_tokens"] for request in requests)
     waiting = selectors.DefaultSelector()
-    tails, queues = {}, {}
-    for i in range(options.clients):
-        client = server.socket()
-        queues[client] = messages[i::options.clients]
-        tails[client] = b""
-        waiting.register(client, selectors.EVENT_READ)
+    clients = [Client(server, messages[i::options.clients], keeps) for i in range(options.clients)]
     begin = time.monotonic()
-    for client, queue in queues.items():
-        client.sendall(queue.pop(0))
-    n_open = options.clients
+    for client in clients:
+        client.send_next()
+        waiting.register(client.socket, selectors.EVENT_READ, client)
+    n_open = len(clients)
     while n_open > 0:
         for key, _ in waiting.select():
-            client = key.fileobj
-            piece = client.recv(1 << 16)
-            if not piece:
-                measuring.stop("the server closed a connection: " + server.lines()[-1])
-            tails[client] = (tails[client] + piece)[-len(END):]
-            if tails[client] != END:
+            client = key.data
+            if not client.read():
                 continue
-            if queues[client]:
-                tails[client] = b""
-                client.sendall(queues[client].pop(0))
-            else:
-                waiting.unregister(client)
+            if not client.messages or not client.keeps:
+                waiting.unregister(client.socket)
                 client.close()
+            if client.messages:
+                client.send_next()
+                if not client.keeps:
+                    waiting.register(client.socket, selectors.EVENT_READ, client)
+            else:
                 n_open -= 1
     return n_tokens / (time.monotonic() - begin)
 
 
-def first_tokens(server, request, n):
+def first_tokens(server, request, n, keeps=True):
     """Seconds as a client sees it, of each time; the first one fills the cache and does not count."""
     message = post(request)
     seen = []
-    with server.socket() as client:
-        for _ in range(n + 1):
-            begin = time.monotonic()
-            client.sendall(message)
-            received = client.recv(1 << 16)
-            while b"data: " not in received:
-                received += client.recv(1 << 16)
-            seen.append(time.monotonic() - begin)
-            while not received.endswith(END):
-                received += client.recv(1 << 16)
+    client = server.socket()
+    for _ in range(n + 1):
+        begin = time.monotonic()
+        client.sendall(message)
+        received = client.recv(1 << 16)
+        while b"data: " not in received:
+            received += client.recv(1 << 16)
+        seen.append(time.monotonic() - begin)
+        while not received.endswith(END):
+            received += client.recv(1 << 16)
+        if not keeps:   # connected before the time begins
+            client.close()
+            client = server.socket()
+    client.close()
     return seen[1:]
 
 
@@ -215,8 +240,8 @@ def engine_first_tokens(server, n):
 
 def measure_llama(program, gguf, options, requests, cached):
     server = llama_server(program, gguf, options)
-    rate = serve_rate(server, options, requests)
-    first = first_tokens(server, cached, options.first_tokens)
+    rate = serve_rate(server, options, requests, keeps=False)
+    first = first_tokens(server, cached, options.first_tokens, keeps=False)
     server.close()
     return {"serve": rate, "first": statistics.median(first)}
 
