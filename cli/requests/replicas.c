@@ -18,7 +18,13 @@
 #include "cli/terminal/messages.h"
 #include "cli/terminal/progress.h"
 
-enum { MOST_LINE_BYTES = 128 << 20, MOST_WAITING_BYTES = 1 << 16, READ_BYTES = 1 << 16, BEAT_MS = 200 };
+enum {
+    MOST_LINE_BYTES = 128 << 20,
+    MOST_WAITING_BYTES = 1 << 16,
+    READ_BYTES = 1 << 16,
+    BEAT_MS = 200,
+    MOST_BEATS = 500
+};
 
 /* ---- Processes --------------------------------------------------------------------------------------------------- */
 
@@ -133,13 +139,26 @@ static bool take_answers(replica *one, job *j) {
     return true;
 }
 
-/* It has ended before it had answered all. The first one has said why, unless it was killed. */
-static int complain_lost(replicas *r, int number) {
-    replica *one = &r->each[number];
+/* The exit code with which a replica says that it failed; EXIT_OK: it was killed, or has not ended. */
+static int failure_of(replica *one, int options) {
     int status = 0;
-    const bool ended = waitpid(one->process, &status, 0) == one->process;
+    if (one->process <= 0 || waitpid(one->process, &status, options) != one->process) { return EXIT_OK; }
     one->process = 0;
-    if (ended && WIFEXITED(status) && WEXITSTATUS(status) != EXIT_OK && number == 0) { return WEXITSTATUS(status); }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_OK;
+}
+
+/* It has ended before it had answered all. The first one says why, unless it was killed; another that failed may be
+ * ahead of it. */
+static int complain_lost(replicas *r, int number) {
+    int code = failure_of(&r->each[number], 0);
+    if (code != EXIT_OK && number > 0) {
+        code = EXIT_OK;
+        for (int beat = 0; beat < MOST_BEATS && r->each[0].process > 0 && code == EXIT_OK && !interrupted(); beat++) {
+            code = failure_of(&r->each[0], WNOHANG);
+            if (code == EXIT_OK) { (void)poll(NULL, 0, BEAT_MS / 10); }
+        }
+    }
+    if (code != EXIT_OK) { return code; }
     return complain(EXIT_ENGINE, "replica %d ended without a word; was it killed, or out of memory?", number);
 }
 
