@@ -23,7 +23,7 @@ enum {
     MOST_WAITING_BYTES = 1 << 16,
     READ_BYTES = 1 << 16,
     BEAT_MS = 200,
-    MOST_BEATS = 500
+    MOST_BEATS = 500 /* tenths of one, that others wait for the first to speak */
 };
 
 /* ---- Processes --------------------------------------------------------------------------------------------------- */

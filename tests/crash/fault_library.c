@@ -169,6 +169,8 @@ int unlinkat(int folder, const char *name, int flags) {
 
 /* ---- Allocations ------------------------------------------------------------------------------------------------- */
 
+#ifdef FAILS_ALLOCATIONS /* a sanitizer's allocator must come first */
+
 /* glibc's own, without looking them up: that would allocate. */
 extern void *libc_malloc(size_t size) __asm__("__libc_malloc");
 extern void *libc_calloc(size_t count, size_t size) __asm__("__libc_calloc");
@@ -186,3 +188,5 @@ void *malloc(size_t size) { return fails_now() ? NULL : libc_malloc(size); }
 void *calloc(size_t count, size_t size) { return fails_now() ? NULL : libc_calloc(count, size); }
 
 void *realloc(void *block, size_t size) { return fails_now() ? NULL : libc_realloc(block, size); }
+
+#endif
