@@ -52,6 +52,27 @@ run_ranks_of() {
 }
 
 
+# strike SIGNAL RANK: of three ranks that run, with a --collective-timeout of 3. The others must end within the limit,
+# none of them with success, and one message says why.
+strike() {
+    kill -s "$1" "$(pid_of "$2")"
+    begin=$(date +%s)
+    for rank in 0 1 2; do
+        [ $rank -eq "$2" ] || while kill -0 "$(pid_of $rank)" 2>/dev/null && [ $(($(date +%s) - begin)) -lt 60 ]; do
+            sleep 0.1
+        done
+    done
+    seconds=$(($(date +%s) - begin))
+    kill -s KILL "$(pid_of "$2")" 2>/dev/null
+    wait_ranks
+    last="$last, SIG$1 to rank $2"
+    expect_true "the others end within the limit: $seconds s" test $seconds -lt 20
+    case $codes in
+    *" 0"*) fail "a rank has succeeded: $codes" ;;
+    esac
+    expect_true "there is one message" test "$(grep -c '^qrun: ' "$work/err")" -eq 1
+}
+
 # The metrics without what depends on the clock.
 course_of() {
     sed -E 's/,"(tokens_per_second|seconds|peak_bytes)":[0-9.e+-]+//g' "$1/metrics.jsonl"

@@ -26,22 +26,7 @@ fault() {
         sleep 0.02
         tries=$((tries + 1))
     done
-    kill -s "$1" "$(pid_of "$2")"
-    begin=$(date +%s)
-    for rank in 0 1 2; do
-        [ $rank -eq "$2" ] || while kill -0 "$(pid_of $rank)" 2>/dev/null && [ $(($(date +%s) - begin)) -lt 60 ]; do
-            sleep 0.1
-        done
-    done
-    seconds=$(($(date +%s) - begin))
-    kill -s KILL "$(pid_of "$2")" 2>/dev/null
-    wait_ranks
-    last="$last, SIG$1 to rank $2 after step $3"
-    expect_true "the others end within the limit: $seconds s" test $seconds -lt 20
-    case $codes in
-    *" 0"*) fail "a rank has succeeded: $codes" ;;
-    esac
-    expect_true "there is one message" test "$(grep -c '^qrun: ' "$work/err")" -eq 1
+    strike "$1" "$2"
     expect_err "$4"
     # What is left goes on, on another number of ranks.
     # shellcheck disable=SC2086
