@@ -180,7 +180,8 @@ const option train_policy_table[N_TRAIN_POLICY_OPTIONS] = {
      .choices = sizes, TRAIN(memory.tile_rows),
      .help = "With --checkpointing full or auto: compute N tokens at a time of everything in a layer but attention, so "
              "that long rows take less memory. Results do not depend on it on the CPU (with AMX in BF16: for "
-             "multiples of 32); on a GPU, sums are rounded in another order. Default: auto, which is all tokens, or where that does not fit into --memory the most "
+             "multiples of 32); on a GPU, sums are rounded in another order. Default: auto, which is all tokens, or "
+             "where that does not fit into --memory the most "
              "that do, from 128 to 8192."},
 };
 

@@ -2,12 +2,9 @@
  * what the others send is the plan's count to the byte. Plans need no ranks. */
 #include "check.h"
 
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "base/sizes.h"
 #include "qrun.h"
+#include "rank_processes.h"
 #include "runtime/generate/session.h"
 #include "runtime/ranks/split_ranks.h"
 
@@ -107,42 +104,12 @@ out:
 
 /* ---- Processes --------------------------------------------------------------------------------------------------- */
 
-static void set_number(const char *name, int value) {
-    char text[16];
-    snprintf(text, sizeof text, "%d", value);
-    (void)setenv(name, text, 1);
-}
-
-static pid_t start_rank(const split_case *c, int32_t rank, int port, int to) {
-    fflush(stdout);
-    const pid_t child = fork();
-    if (child != 0) { return child; }
-    qrun_error error = QRUN_ERROR_INIT;
-    measurement m = {.done = false};
-    set_number("RANK", rank), set_number("WORLD_SIZE", c->n_ranks), set_number("LOCAL_RANK", rank);
-    set_number("MASTER_PORT", port);
-    (void)setenv("MASTER_ADDR", "127.0.0.1", 1);
-    if (run(c, rank, &m, &error) != QRUN_OK) { printf("  rank %d: %s\n", (int)rank, error.message); }
-    fflush(stdout);
-    _exit(write(to, &m, sizeof m) == (ssize_t)sizeof m ? 0 : 1);
+static qrun_status run_rank(const void *arg, int32_t rank, void *result, qrun_error *error) {
+    return run(arg, rank, result, error);
 }
 
 static void measure(const split_case *c, measurement of[MAX_RANKS]) {
-    static int n_runs;
-    const int port = 10000 + (int)(getpid() % 190) * 100 + n_runs++; /* as in tests/cli/ranks.sh */
-    int ends[MAX_RANKS][2];
-    pid_t children[MAX_RANKS];
-    for (int32_t r = 0; r < c->n_ranks; r++) {
-        REQUIRE(pipe(ends[r]) == 0);
-        children[r] = start_rank(c, r, port, ends[r][1]);
-        close(ends[r][1]);
-    }
-    for (int32_t r = 0; r < c->n_ranks; r++) {
-        of[r] = (measurement){.done = false};
-        if (read(ends[r][0], &of[r], sizeof of[r]) != (ssize_t)sizeof of[r]) { of[r].done = false; }
-        close(ends[r][0]);
-        (void)waitpid(children[r], NULL, 0);
-    }
+    rank_processes_run(run_rank, c, c->n_ranks, of, sizeof *of);
 }
 
 /* ---- What must hold ---------------------------------------------------------------------------------------------- */
