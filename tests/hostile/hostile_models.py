@@ -34,6 +34,7 @@ LIMIT_SECONDS = 10  # of computing; one that waits has longer, because others ma
 WAIT_SECONDS = 60
 EXTRA_MIB = 100
 MAX_LINES = 3
+DOES_NOT_FIT = 6  # the exit code of a plan that ends with such a line
 # The commands, with FOLDER and OUT in the place of paths.
 COMMANDS = {
     "inspect": ["inspect", "FOLDER", "--tensors"],
@@ -572,6 +573,10 @@ def run(qrun, arguments, work):
         process.returncode = os.waitstatus_to_exitcode(status)
     with open(os.path.join(work, "err"), "rb") as file:
         text = file.read(100000).decode("utf-8", "replace")
+    if process.returncode == DOES_NOT_FIT:  # a plan ends with its verdict, on stdout
+        with open(os.path.join(work, "out-text"), "rb") as file:
+            verdicts = file.read(100000).decode("utf-8", "replace").splitlines()
+        text += "".join("qrun: %s\n" % line for line in verdicts if line.startswith("does not fit: "))
     return Outcome(process.returncode, time.monotonic() - start, usage.ru_maxrss / 1024, text, timed_out)
 
 
