@@ -32,6 +32,22 @@ static void fetch_rounded_to_f16(const qr_cpu_panel *p) { fetch_panel(p, QR_DTYP
 
 enum { K_BLOCK = 512 };
 
+#ifdef QR_VEC_LOOKS_UP
+#include "kernels/cpu/linear/linear_decode.h"
+static bool decode_f32(const qr_cpu_panel *p, const qr_cpu_product *product) {
+    return decode(p, product, QR_DTYPE_F32);
+}
+static bool decode_bf16(const qr_cpu_panel *p, const qr_cpu_product *product) {
+    return decode(p, product, QR_DTYPE_BF16);
+}
+static bool decode_f16(const qr_cpu_panel *p, const qr_cpu_product *product) {
+    return decode(p, product, QR_DTYPE_F16);
+}
+#define DECODE(of_type) .decode = of_type,
+#else
+#define DECODE(of_type)
+#endif
+
 /* Four vectors of sums at once: each sum waits for its last product. */
 static void combine(const float *rows, const float *factors, int64_t n, float *sums) {
     for (int64_t o = 0; o < QR_CPU_PANEL_ROWS; o += 4 * QR_VEC) {
@@ -51,12 +67,14 @@ static void combine(const float *rows, const float *factors, int64_t n, float *s
         .exercise = exercise, .exercise_flops = EXERCISE_FLOPS, __VA_ARGS__                                     \
     }
 
-const qr_cpu_matmul QR_ISA(qr_cpu_matmul_f32) = F32_MATMUL(.x_dtype = QR_DTYPE_F32, .fetch = fetch_f32,
-                                                           .gemm_backward = &gemm_f32, .combine = combine);
-const qr_cpu_matmul QR_ISA(qr_cpu_matmul_bf16) = F32_MATMUL(.x_dtype = QR_DTYPE_BF16, .fetch = fetch_rounded_to_bf16,
+const qr_cpu_matmul QR_ISA(qr_cpu_matmul_f32) = F32_MATMUL(DECODE(decode_f32).x_dtype = QR_DTYPE_F32,
+                                                           .fetch = fetch_f32, .gemm_backward = &gemm_f32,
+                                                           .combine = combine);
+const qr_cpu_matmul QR_ISA(qr_cpu_matmul_bf16) = F32_MATMUL(DECODE(decode_bf16).x_dtype = QR_DTYPE_BF16,
+                                                            .fetch = fetch_rounded_to_bf16,
                                                             .gemm_backward = &gemm_rounded);
-const qr_cpu_matmul QR_ISA(qr_cpu_matmul_f16) = F32_MATMUL(.x_dtype = QR_DTYPE_F16, .fetch = fetch_rounded_to_f16,
-                                                           .gemm_backward = &gemm_f32);
+const qr_cpu_matmul QR_ISA(qr_cpu_matmul_f16) = F32_MATMUL(DECODE(decode_f16).x_dtype = QR_DTYPE_F16,
+                                                           .fetch = fetch_rounded_to_f16, .gemm_backward = &gemm_f32);
 
 #if QR_VEC == 16
 /* Rows of x that are in work at once: two accumulators each, of 32 or of 16 registers. */

@@ -6,9 +6,11 @@
  *                                vcvtneps2bf16 does), F16, or F32 (unchanged)
  *   qr_vec_values_make           the 16 products code[i] · scale, rounded to a type
  *   qr_vec_codes_16, …_8         codes of QR_VEC_CODES little-endian words of 16 bits, or of bytes
- *   qr_vec_store_values          writes the values of the codes at bits [shift, shift + 4) of each word
- *   qr_vec_reduce                dst[r] = the sum of the lanes of acc[r] in a fixed tree; added to dst unless first
- *   qr_vec_reduce_rows           qr_vec_reduce of n_rows rows of accumulators, which is a constant after inlining */
+ *   qr_vec_lookup                the values of the codes at bits [shift, shift + 4) of each word; where QR_VEC_LOOKS_UP
+ * is defined it takes few instructions qr_vec_store_values          writes the values of the codes at bits [shift,
+ * shift + 4) of each word qr_vec_reduce                dst[r] = the sum of the lanes of acc[r] in a fixed tree; added
+ * to dst unless first qr_vec_reduce_rows           qr_vec_reduce of n_rows rows of accumulators, which is a constant
+ * after inlining */
 #ifndef QR_KERNELS_CPU_SIMD_VEC_TILE_H
 #define QR_KERNELS_CPU_SIMD_VEC_TILE_H
 
@@ -49,6 +51,7 @@ QR_INLINE qr_vec_codes qr_vec_codes_8(const uint8_t *src) {
     return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)src));
 }
 
+#define QR_VEC_LOOKS_UP
 /* vpermps uses the low four bits of an index. */
 QR_INLINE qr_vec qr_vec_lookup(const qr_vec_values *values, qr_vec_codes codes, int shift) {
     return _mm512_permutexvar_ps(_mm512_srli_epi32(codes, (unsigned)shift), values->of_code);
@@ -121,6 +124,7 @@ QR_INLINE qr_vec_codes qr_vec_codes_8(const uint8_t *src) {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)src));
 }
 
+#define QR_VEC_LOOKS_UP
 /* vpermps uses the low three bits of an index; the fourth, moved to the sign, selects the half. */
 QR_INLINE qr_vec qr_vec_lookup(const qr_vec_values *values, qr_vec_codes codes, int shift) {
     const __m256i at = _mm256_srli_epi32(codes, shift);
