@@ -14,6 +14,7 @@
 
 extern "C" {
 #include "base/half.h"
+#include "base/number.h"
 }
 
 /* Edges of both kernels' tiles, an odd number of chunks, and segments of one and of two. */
@@ -190,10 +191,10 @@ template <typename... A> static void leave_out(qr_cuda_backend *cuda, const char
 /* Why a kernel that has such differences is not used. */
 static void say_why(const wgmma_difference &worst, char *text, size_t n_bytes) {
     if (worst.relative <= QR_WGMMA_ROUNDING) {
-        snprintf(text, n_bytes, "off: it rounds otherwise, by %.1e of a sum at most", worst.relative);
+        qr_format(text, n_bytes, "off: it rounds otherwise, by %.1e of a sum at most", worst.relative);
     } else {
-        snprintf(text, n_bytes, "off: FAULT: %s, rows from %d, outputs from %d: differs by %.1e of the largest sum",
-                 worst.format, worst.row, worst.output, worst.relative);
+        qr_format(text, n_bytes, "off: FAULT: %s, rows from %d, outputs from %d: differs by %.1e of the largest sum",
+                  worst.format, worst.row, worst.output, worst.relative);
     }
 }
 
