@@ -17,8 +17,14 @@ The model (nothing here is a measurement):
                                 MMA_SHARE of the tensor cores' peak
   a launch                      LAUNCH_US each, whatever it does; of kernels other than linear nothing else is counted
   a norm in linear's kernel     NORM_US: every block norms x before its first product
-  prefill                       the loop of linear_wgmma: overlapped, the longer of tensor and issue cycles of what a
-                                multiprocessor holds; in turn, their sum. The truth lies between them.
+  prefill, linear_wgmma         its loop: overlapped, the longest of tensor and issue cycles of what a multiprocessor
+                                holds, and of the bytes from the second cache; in turn, the sum of the first two. The
+                                truth lies between them.
+  prefill, linear_wgmma_wide    for each chunk the longest of tensor cores, issue slots (at ISSUE_SHARE), shared memory
+                                and the bytes from the second cache; after it, in turn, what a tile adds: the totals in
+                                shared memory after each segment, y at the second cache's rate, LATENCY_S. Then tiles
+                                rounded up to whole ones a multiprocessor. Which of the two kernels multiplies a matrix
+                                is what linear_wgmma_wide.cu says.
   a QLoRA step                  products of cuBLASLt at CUBLASLT_SHARE of the peak, those of other kernels by their main
                                 loop, and bytes of element-wise ops; see step_parts
 """
@@ -48,6 +54,7 @@ TENSOR_FLOPS = 4096      # of a multiprocessor and cycle, 16-bit operands, wgmma
 MMA_SHARE = 0.62         # of it that mma.sync reaches on Hopper, by published microbenchmarks
 CUBLASLT_SHARE = 0.7     # of the peak, with the panels' traffic: an assumption
 ISSUE_SHARE = 0.85       # of the issue slots that a loop with such dependences fills: an assumption
+L2_BYTES_PER_S = 5.5e12  # read from the second cache, by NVIDIA's and others' figures for an H100: an assumption
 LATENCY_S = 0.8e-6       # of a load from device memory under load: an assumption
 LAUNCH_US = 1.5          # of a kernel in a replayed graph, launched early: an assumption
 NORM_US = 1.0            # two passes over a row from the second cache, and a sum over the block: an assumption
@@ -60,6 +67,11 @@ NORM_ROWS = int(re.search(r"LINEAR_NORM_ROWS = (\d+)",
 
 SHAPE = {"hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8, "head": 128, "vocab": 128256, "layers": 32}
 WEIGHT_BYTES = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0, "16": 2.0}  # nf4: double-quantised
+PREFILL_ROWS = 2048      # of a chunk of prompts
+WIDE = {"outputs": 128, "rows": 256, "chunk": 64}  # a tile of linear_wgmma_wide.cu
+NARROW_ROWS = 128        # of linear_wgmma.cu
+WIDE_SHARED_TOTALS = 32 - int(re.search(r"REGISTER_TOTALS = (\d+)", (
+    ROOT / "kernels/cuda/linear/linear_wgmma_wide.cu").read_text(encoding="utf-8")).group(1))
 PATHS = ["nf4", "int8", "16", "any"]  # enum weights_path
 
 # The model whose decode step is recorded: all of decode's kernels, little else.
@@ -193,10 +205,19 @@ def row_of(name, kernel, shared):
     if loop:
         row.update(loop_instructions=loop.instructions, loop_products=loop.products,
                    loop_shared_cycles=loop.shared_cycles)
+    if name.startswith("linear_wgmma_wide_kernel"):
+        row["producer_instructions"] = kernel.copying_loop(WIDE["rows"] // 4)
+        row["shared_bytes"] = wide_shared_bytes()
     if loop and tiles:
         row["instructions_a_weight"] = loop.per_weight(16 * 16 / tiles[1])  # n_tiles products share 16 x 16 weights
         row["bytes_in_flight"] = kernel.ahead_bytes * kernel.max_threads * row["blocks"]
     return row
+
+
+def wide_shared_bytes():
+    """wide_memory of linear_wgmma_wide.cu, and what aligns it: three stages, totals, the map."""
+    stage = (WIDE["rows"] + WIDE["outputs"]) * WIDE["chunk"] * 2
+    return 3 * stage + WIDE_SHARED_TOTALS * 2 * WIDE["outputs"] * 16 + 256 * 4 + 1024
 
 
 def shared_of_linear(name, tiles):
@@ -293,15 +314,66 @@ def decode(table, gpu, batch, launches_a_layer, other_launches):
                                 for launch in launches()}}
 
 
-def prefill(table, fmt="nf4"):
+def l2_cycles(gpu, n_bytes):
+    """Of one multiprocessor while all of them read as much."""
+    return n_bytes * gpu["multiprocessors"] * gpu["hz"] / L2_BYTES_PER_S
+
+
+def narrow_share(table, gpu, fmt="nf4"):
     """Share of the tensor cores' peak that the loop of linear_wgmma allows. A block is two warpgroups, whose warps are
-    one on each scheduler; a product of 64 x 128 x 16 is 64 cycles."""
+    one on each scheduler; a product of 64 x 128 x 16 is 64 cycles, a chunk of 64 columns eight of them."""
     row = table.get(f"linear_wgmma_kernel<of_bf16, {fmt}>")
     if row is None or "loop_products" not in row:
         return None
-    tensor = row["loop_products"] * 2 * 64 * 128 * 16 / TENSOR_FLOPS
-    return {"overlapped": tensor / max(tensor, row["loop_instructions"]),
-            "in_turn": tensor / (tensor + row["loop_instructions"])}
+    tensor = 2 * row["loop_products"] * 2 * 64 * 128 * 16 / TENSOR_FLOPS
+    issue = 2 * row["loop_instructions"]
+    cache = l2_cycles(gpu, 128 * 64 * (2 + WEIGHT_BYTES[fmt]) * row["loop_products"] / 4)
+    return {"overlapped": tensor / max(tensor, issue, cache), "in_turn": tensor / max(tensor + issue, cache)}
+
+
+def wide_chunk(table, gpu, fmt="nf4"):
+    """Cycles of a chunk in linear_wgmma_wide, by each of what may bound it. A scheduler has one warp of the producer and
+    one of each consumer."""
+    row = table.get(f"linear_wgmma_wide_kernel<of_bf16, {fmt}>")
+    if row is None or not row.get("producer_instructions") or "loop_products" not in row:
+        return None
+    outputs, rows, cols = WIDE["outputs"], WIDE["rows"], WIDE["chunk"]
+    consumers = 2 * row["loop_instructions"] * (cols // 16) / row["loop_products"]
+    operands = cols // 16 * 2 * (64 + rows) * 32  # what both consumers' products read
+    return {"tensor": 2 * outputs * rows * cols / TENSOR_FLOPS,
+            "issue": (row["producer_instructions"] + consumers) / ISSUE_SHARE,
+            "shared": ((outputs + rows) * cols * 2 + operands) / 128,
+            "second cache": l2_cycles(gpu, rows * cols * 2 + outputs * cols * WEIGHT_BYTES[fmt])}
+
+
+def wide_cycles(chunk, gpu, cols):
+    """Of a whole tile."""
+    n_chunks = -(-cols // WIDE["chunk"])
+    totals = 2 * WIDE_SHARED_TOTALS * 2 * 128 * 16 / 128
+    segments = -(-n_chunks // -(-n_chunks // 8))
+    return (n_chunks * max(chunk.values()) + (segments - 1) * totals
+            + l2_cycles(gpu, WIDE["outputs"] * WIDE["rows"] * 4) + LATENCY_S * gpu["hz"])
+
+
+def prefill(table, gpu):
+    """Of a layer's matrices: the share of the peak, and of each matrix its kernel and its share."""
+    narrow, chunk = narrow_share(table, gpu), wide_chunk(table, gpu)
+    if narrow is None or chunk is None:
+        return None
+    n_sm, flops, cycles, each = gpu["multiprocessors"], 0.0, 0.0, {}
+    for rows, cols, fmt, count in matrices():
+        if fmt != "nf4":
+            continue
+        tiles = -(-rows // WIDE["outputs"])
+        n_wide, n_narrow = (-(-tiles * -(-PREFILL_ROWS // n) // n_sm) for n in (WIDE["rows"], NARROW_ROWS))
+        tensor = 2 * rows * cols * PREFILL_ROWS / (TENSOR_FLOPS * n_sm)
+        if n_wide * 2 <= n_narrow:
+            took = n_wide * wide_cycles(chunk, gpu, cols)
+        else:
+            took = n_narrow * 2 * WIDE["outputs"] * NARROW_ROWS * cols / TENSOR_FLOPS / narrow["in_turn"]
+        each[f"{rows} x {cols}"] = {"wide": n_wide * 2 <= n_narrow, "share": tensor / took}
+        flops, cycles = flops + tensor * count, cycles + took * count
+    return {"share": flops / cycles, "rows": PREFILL_ROWS, "matrices": each, "narrow": narrow, "wide_chunk": chunk}
 
 
 def loop_share(table, prefix):
@@ -347,7 +419,7 @@ def modelled(table, layer, step):
     results = {}
     for name, gpu in GPUS.items():
         results[name] = {"decode": [decode(table, gpu, batch, n_layer, n_other) for batch in (1, 32)],
-                         "prefill_share_of_peak": prefill(table), "training_step_s": step_parts(table, gpu)}
+                         "prefill": prefill(table, gpu), "training_step_s": step_parts(table, gpu)}
     return results
 
 
@@ -377,9 +449,14 @@ def print_model(results):
                   f"{step['share_of_bandwidth']:.0%} of the bandwidth ({step['linear_share_of_bandwidth']:.0%} in its "
                   f"matrices, which are bound by: {bounds}), {step['launches']} launches; bytes in flight: "
                   + ", ".join(f"{name} {n_bytes}" for name, n_bytes in step["bytes_in_flight"].items()))
-        share = result["prefill_share_of_peak"]
+        share = result["prefill"]
         if share:
-            print(f"{name}  prefill: {share['in_turn']:.0%} to {share['overlapped']:.0%} of the peak")
+            print(f"{name}  prefill of {share['rows']} rows: {share['share']:.0%} of the peak ("
+                  + ", ".join(f"{key} {one['share']:.0%}" + ("" if one["wide"] else " narrow")
+                              for key, one in share["matrices"].items())
+                  + "); cycles of a chunk in wide tiles: "
+                  + ", ".join(f"{key} {value:.0f}" for key, value in share["wide_chunk"].items())
+                  + f"; narrow tiles {share['narrow']['in_turn']:.0%} to {share['narrow']['overlapped']:.0%}")
         parts = result["training_step_s"]
         print(f"{name}  QLoRA step of 4,096 tokens: {sum(parts.values()):.2f} s: "
               + ", ".join(f"{key} {value * 1e3:.0f} ms" for key, value in parts.items()))

@@ -39,6 +39,7 @@ struct qr_cuda_backend {
     qr_cuda_staging *staging;     /* while a model is loaded, where there was room; else NULL */
     qr_cuda_held held[2];         /* by qr_memory_kind */
     bool has_wgmma;               /* Hopper's products, which give the bits of the others here (wgmma_check.h) */
+    bool has_wgmma_wide;          /* and those of linear_wgmma_wide.cu */
     char isa[64];                 /* the device's, and what of it is not used */
     char wgmma_note[192];         /* "on", or why not */
 };

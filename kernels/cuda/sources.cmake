@@ -21,6 +21,7 @@ qr_cuda_sources(kernels/cuda/linear
   linear_mma.cu
   linear_tile.cu
   linear_wgmma.cu
+  linear_wgmma_wide.cu
   lora.cu
   lora_cublaslt.cu
   wgmma_check.cu)

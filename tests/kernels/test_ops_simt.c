@@ -124,6 +124,9 @@ static void test_wgmma_is_checked(void) {
     expect_isa("QRUN_SIMT_WGMMA", "differs", "simt without wgmma");
     expect_features("QRUN_SIMT_WGMMA", "differs", "wgmma off: it rounds otherwise, by ");
     expect_features("QRUN_SIMT_WGMMA", "wrong", "wgmma off: FAULT: NF4, rows from 64, outputs from 0: differs by ");
+    expect_isa("QRUN_SIMT_WGMMA", "wide", "simt");
+    expect_features("QRUN_SIMT_WGMMA", "wide",
+                    "wgmma on, its wide tiles off: FAULT: NF4, rows from 64, outputs from 0: ");
     expect_features("QRUN_SIMT_WGMMA", "fails", "wgmma off: FAULT: cuda: linear_wgmma_kernel: an illegal instruction");
     expect_isa("QRUN_CUDA_WGMMA", "0", "simt without wgmma");
     expect_isa("QRUN_FORCE_ISA", "sm_80", "simt as sm_80");

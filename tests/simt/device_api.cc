@@ -42,6 +42,7 @@ qrun_status qr_device_open_for(int32_t local_rank, qr_device **device, qr_error 
     simt::set_wgmma_sums(wgmma == NULL                   ? simt::WGMMA_EXACT
                          : strcmp(wgmma, "differs") == 0 ? simt::WGMMA_ROUNDS
                          : strcmp(wgmma, "wrong") == 0   ? simt::WGMMA_WRONG
+                         : strcmp(wgmma, "wide") == 0    ? simt::WGMMA_WIDE_WRONG
                                                          : simt::WGMMA_EXACT);
     *device = new qr_device();
     (*device)->switches = switches;

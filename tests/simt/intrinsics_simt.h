@@ -29,6 +29,9 @@ inline void admit_next() {}
 
 template <typename T> T *shared_memory() { return reinterpret_cast<T *>(simt::now.shared); }
 
+inline void barrier_sync(unsigned number, unsigned n_threads) { simt::barrier_sync(number, n_threads); }
+inline void barrier_arrive(unsigned number, unsigned n_threads) { simt::barrier_arrive(number, n_threads); }
+
 inline void warp_sync() { simt::exchange("warp_sync", nullptr, 0); }
 template <typename T> T warp_shuffle(T value, unsigned lane) { return simt::exchange("shuffle", value)[lane]; }
 template <typename T> T warp_shuffle_xor(T value, unsigned mask) {
@@ -93,6 +96,10 @@ inline void copy_async_16(void *shared, const void *global, unsigned n_bytes) {
 
 inline void copy_async_8(void *shared, const void *global, unsigned n_bytes) {
     simt::copy_async(shared, global, 8, n_bytes);
+}
+
+inline void copy_async_4(void *shared, const void *global, unsigned n_bytes) {
+    simt::copy_async(shared, global, 4, n_bytes);
 }
 
 inline void copy_async_commit() { simt::copy_async_commit(); }

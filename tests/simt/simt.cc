@@ -37,6 +37,8 @@ enum { STACK_BYTES = 256 << 10, PAGE_BYTES = 4096 };
 enum { STACK_BYTES = 64 << 10, PAGE_BYTES = 4096 };
 #endif
 
+enum { NAMED_BARRIERS = 16, EVERY_GPU_SHARED_BYTES = 99 << 10 };
+
 [[noreturn]] void fail(const char *message);
 
 /* --- Stacks, and switching between them --- */
@@ -99,23 +101,23 @@ struct fiber {
     std::vector<std::vector<pending_copy>> groups; /* of cp.async; the last one is open */
 };
 
-enum { WGMMA_ROWS = 16, WGMMA_COLUMNS = 128, WGMMA_STEP = 16 }; /* of a warp's share of a product */
+enum { WGMMA_ROWS = 16, WGMMA_COLUMNS = 256, WGMMA_STEP = 16 }; /* of a warp's share of a product, at most */
 
 /* A product of wgmma that nobody has waited for, with what it read when it was issued. */
 struct pending_wgmma {
-    const uint32_t *a_at[WARP];
+    const uint32_t *a_at[WARP]; /* of a from registers */
     uint32_t a[WARP][4];
-    const unsigned char *tile;
-    unsigned step;
+    const unsigned char *a_tile, *tile; /* a_tile: of this warp's rows; nullptr: a is in registers */
+    unsigned step, n_columns;
     bool is_bf16;
-    uint16_t b[WGMMA_STEP][WGMMA_COLUMNS];
+    uint16_t a_there[WGMMA_STEP][WGMMA_COLUMNS], b[WGMMA_STEP][WGMMA_COLUMNS];
 };
 
 /* Of a warp. What is under way adds to one d. */
 struct wgmma_state {
     std::vector<std::vector<pending_wgmma>> groups; /* the last one is open */
     bool fenced, under_way;
-    unsigned n_issued;
+    unsigned n_issued, n_columns;
     float *d[WARP];
     float sums[WGMMA_ROWS][WGMMA_COLUMNS];
 };
@@ -128,9 +130,16 @@ struct warp {
     alignas(16) unsigned char slots[2][WARP * SLOT_BYTES];
 };
 
+/* A barrier by number: how many threads meet at it, how many have come, and which of them wait. */
+struct named_barrier {
+    unsigned n_threads, n_there;
+    uint32_t waiting[MAX_THREADS / WARP];
+};
+
 struct machine {
     fiber fibers[MAX_THREADS];
     warp warps[MAX_THREADS / WARP];
+    named_barrier barriers[NAMED_BARRIERS];
     unsigned n_threads, n_warps, n_at_barrier, n_finished, n_awaited;
     fiber *running;
     context outside;
@@ -255,6 +264,7 @@ void prepare_threads(dim3 block) {
         w.products.fenced = w.products.under_way = false;
         w.products.n_issued = 0;
     }
+    memset(the.barriers, 0, sizeof the.barriers);
     the.n_at_barrier = the.n_finished = 0;
 }
 
@@ -267,7 +277,8 @@ void run_block() {
     arrive(the.outside_fake_stack, nullptr, nullptr);
 }
 
-void check_warpgroups() {
+void check_warpgroups(size_t shared_bytes) {
+    unsigned n_issued = 0;
     for (unsigned i = 0; i < the.n_warps; i++) {
         const wgmma_state &products = the.warps[i].products;
         if (products.under_way) { fail("a warp ends with products of a warpgroup under way"); }
@@ -275,6 +286,13 @@ void check_warpgroups() {
             (products.n_issued > 0 && the.n_warps % 4 != 0)) {
             fail("the warps of a warpgroup did not issue the same products");
         }
+        n_issued += products.n_issued;
+    }
+    if (shared_bytes > EVERY_GPU_SHARED_BYTES && n_issued == 0) {
+        fail("more shared memory than every supported GPU has (99 KiB)"); /* sm_90 alone has wgmma, and 227 */
+    }
+    for (const named_barrier &barrier : the.barriers) {
+        if (barrier.n_there != 0) { fail("a block ends with threads at a barrier by number"); }
     }
 }
 
@@ -342,7 +360,7 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool e
         fail("a block has 32 to 1024 threads, in whole warps");
     }
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) { fail("an impossible grid"); }
-    if (shared_bytes > (99U << 10)) { fail("more shared memory than every supported GPU has (99 KiB)"); }
+    if (shared_bytes > (227U << 10)) { fail("more shared memory than any GPU has (227 KiB)"); }
     the.n_warps = the.n_threads / WARP;
     the.body = &body;
     now.grid_size = grid;
@@ -363,7 +381,7 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool e
             fail(early ? "launched early, but not every thread awaits the kernel before it"
                        : "awaits the kernel before it, but is not launched early");
         }
-        check_warpgroups();
+        check_warpgroups(shared_bytes);
     }
     free(now.shared);
     now.shared = nullptr;
@@ -388,6 +406,42 @@ void block_barrier() {
     }
     switch_to(choose(self->where.warp, self->where.lane));
 }
+
+namespace {
+
+/* Whether this thread is the last one, which lets all others go on. */
+bool come_to(named_barrier &barrier, unsigned n_threads) {
+    if (n_threads == 0 || n_threads % WARP != 0 || n_threads > the.n_threads) {
+        fail("a barrier by number is for whole warps of the block");
+    }
+    if (barrier.n_there == 0) { barrier.n_threads = n_threads; }
+    if (barrier.n_threads != n_threads) { fail("threads at one barrier expect different numbers of them"); }
+    if (++barrier.n_there < n_threads) { return false; }
+    for (unsigned i = 0; i < the.n_warps; i++) { the.warps[i].ready |= barrier.waiting[i]; }
+    memset(&barrier, 0, sizeof barrier);
+    return true;
+}
+
+named_barrier &barrier_of(unsigned number) {
+    if (number == 0 || number >= NAMED_BARRIERS) { fail("barriers by number are 1 to 15"); }
+    return the.barriers[number];
+}
+
+} // namespace
+
+void barrier_sync(unsigned number, unsigned n_threads) {
+    const place &where = the.running->where;
+    named_barrier &barrier = barrier_of(number);
+    if (!come_to(barrier, n_threads)) {
+        const uint32_t bit = 1U << where.lane;
+        the.warps[where.warp].ready &= ~bit;
+        barrier.waiting[where.warp] |= bit;
+    }
+    /* Anyone else may run first. */
+    switch_to(choose(where.warp, where.lane));
+}
+
+void barrier_arrive(unsigned number, unsigned n_threads) { come_to(barrier_of(number), n_threads); }
 
 const unsigned char *exchange(const char *what, const void *bytes, size_t n_bytes, completion complete) {
     fiber *self = the.running;
@@ -474,14 +528,14 @@ namespace {
 struct wgmma_operands {
     float *d;
     const uint32_t *a;
-    const unsigned char *tile;
-    unsigned step;
+    const unsigned char *a_tile, *tile;
+    unsigned step, n_columns;
     bool is_bf16;
 };
 
 /* Rows of 128 bytes in pieces of 16; piece p of row r is stored at p ^ (r mod 8). */
-void read_tile(const unsigned char *tile, unsigned step, uint16_t b[WGMMA_STEP][WGMMA_COLUMNS]) {
-    for (unsigned row = 0; row < WGMMA_COLUMNS; row++) {
+void read_tile(const unsigned char *tile, unsigned n_rows, unsigned step, uint16_t b[WGMMA_STEP][WGMMA_COLUMNS]) {
+    for (unsigned row = 0; row < n_rows; row++) {
         for (unsigned k = 0; k < WGMMA_STEP; k++) {
             const unsigned piece = step * 2 + k / 8;
             memcpy(&b[k][row], tile + row * 128 + (piece ^ row % 8) * 16 + k % 8 * 2, sizeof b[k][row]);
@@ -490,9 +544,9 @@ void read_tile(const unsigned char *tile, unsigned step, uint16_t b[WGMMA_STEP][
 }
 
 /* The lane, its index in d and the position in a warp's sums. */
-template <typename F> void for_each_result(F apply) {
+template <typename F> void for_each_result(unsigned n_columns, F apply) {
     for (unsigned lane = 0; lane < WARP; lane++) {
-        for (unsigned i = 0; i < WGMMA_ROWS * WGMMA_COLUMNS / WARP; i++) {
+        for (unsigned i = 0; i < WGMMA_ROWS * n_columns / WARP; i++) {
             apply(lane, i, lane / 4 + i / 2 % 2 * 8, i / 4 * 8 + lane % 4 * 2 + i % 2);
         }
     }
@@ -502,20 +556,32 @@ void issue_product(unsigned char *slots) {
     const lanes<wgmma_operands> all = {slots};
     wgmma_state &products = the.warps[the.running->where.warp].products;
     if (!products.fenced) { fail("a product of a warpgroup without the fence before it"); }
-    pending_wgmma product;
-    product.tile = all[0].tile, product.step = all[0].step, product.is_bf16 = all[0].is_bf16;
-    if (reinterpret_cast<uintptr_t>(product.tile) % 1024 != 0) { fail("a tile that is not aligned to 1,024 bytes"); }
+    pending_wgmma product = {};
+    product.a_tile = all[0].a_tile, product.tile = all[0].tile;
+    product.step = all[0].step, product.n_columns = all[0].n_columns, product.is_bf16 = all[0].is_bf16;
+    if (reinterpret_cast<uintptr_t>(product.tile) % 1024 != 0 ||
+        reinterpret_cast<uintptr_t>(product.a_tile) % 1024 != 0) {
+        fail("a tile that is not aligned to 1,024 bytes");
+    }
     for (unsigned lane = 0; lane < WARP; lane++) {
         const wgmma_operands mine = all[lane];
-        if (mine.tile != product.tile || mine.step != product.step) { fail("lanes of a warp multiply other tiles"); }
+        if (mine.tile != product.tile || mine.a_tile != product.a_tile || mine.step != product.step) {
+            fail("lanes of a warp multiply other tiles");
+        }
         if (products.under_way && products.d[lane] != mine.d) { fail("products under way add to two d"); }
         products.d[lane] = mine.d;
         product.a_at[lane] = mine.a;
-        memcpy(product.a[lane], mine.a, sizeof product.a[lane]);
+        if (mine.a != nullptr) { memcpy(product.a[lane], mine.a, sizeof product.a[lane]); }
     }
-    read_tile(product.tile, product.step, product.b);
+    if (product.a_tile != nullptr) { /* this warp's sixteen of its 64 rows */
+        product.a_tile += the.running->where.warp % 4 * WGMMA_ROWS * 128;
+        read_tile(product.a_tile, WGMMA_ROWS, product.step, product.a_there);
+    }
+    read_tile(product.tile, product.n_columns, product.step, product.b);
+    if (products.under_way && products.n_columns != product.n_columns) { fail("products under way differ in size"); }
+    products.n_columns = product.n_columns;
     if (!products.under_way) {
-        for_each_result([&](unsigned lane, unsigned i, unsigned row, unsigned col) {
+        for_each_result(product.n_columns, [&](unsigned lane, unsigned i, unsigned row, unsigned col) {
             products.sums[row][col] = products.d[lane][i];
             products.d[lane][i] = NAN;
         });
@@ -526,33 +592,60 @@ void issue_product(unsigned char *slots) {
     products.groups.back().push_back(product);
 }
 
-void finish_product(const pending_wgmma &product, float sums[WGMMA_ROWS][WGMMA_COLUMNS]) {
+/* What a tile was when a product was issued, it must be when it ends. */
+void check_tile(const unsigned char *tile, unsigned n_rows, unsigned step,
+                const uint16_t was[WGMMA_STEP][WGMMA_COLUMNS]) {
     static uint16_t now_there[WGMMA_STEP][WGMMA_COLUMNS];
-    read_tile(product.tile, product.step, now_there);
-    if (memcmp(now_there, product.b, sizeof now_there) != 0) { fail("a tile changed while a product could read it"); }
-    const auto number = [&](uint16_t bits) { return double{product.is_bf16 ? from_bf16(bits) : from_f16(bits)}; };
-    double a[WGMMA_ROWS][WGMMA_STEP], b[WGMMA_STEP][WGMMA_COLUMNS];
+    read_tile(tile, n_rows, step, now_there);
+    for (unsigned k = 0; k < WGMMA_STEP; k++) {
+        if (memcmp(now_there[k], was[k], n_rows * sizeof was[k][0]) != 0) {
+            fail("a tile changed while a product could read it");
+        }
+    }
+}
+
+/* As m16n8k16 has them. */
+void unpack_left(const pending_wgmma &product, uint16_t a[WGMMA_ROWS][WGMMA_STEP]) {
     for (unsigned lane = 0; lane < WARP; lane++) {
         if (memcmp(product.a_at[lane], product.a[lane], sizeof product.a[lane]) != 0) {
             fail("registers of a product changed while it could read them");
         }
-        for (unsigned i = 0; i < 4; i++) { /* as m16n8k16 has them */
+        for (unsigned i = 0; i < 4; i++) {
             const unsigned row = lane / 4 + i % 2 * 8, k = lane % 4 * 2 + i / 2 * 8;
-            a[row][k] = number(static_cast<uint16_t>(product.a[lane][i]));
-            a[row][k + 1] = number(static_cast<uint16_t>(product.a[lane][i] >> 16));
+            a[row][k] = static_cast<uint16_t>(product.a[lane][i]);
+            a[row][k + 1] = static_cast<uint16_t>(product.a[lane][i] >> 16);
         }
     }
+}
+
+void finish_product(const pending_wgmma &product, float sums[WGMMA_ROWS][WGMMA_COLUMNS]) {
+    const auto number = [&](uint16_t bits) { return double{product.is_bf16 ? from_bf16(bits) : from_f16(bits)}; };
+    const unsigned n_columns = product.n_columns;
+    uint16_t left[WGMMA_ROWS][WGMMA_STEP];
+    static double b[WGMMA_STEP][WGMMA_COLUMNS];
+    check_tile(product.tile, n_columns, product.step, product.b);
+    if (product.a_tile != nullptr) {
+        check_tile(product.a_tile, WGMMA_ROWS, product.step, product.a_there);
+        for (unsigned i = 0; i < WGMMA_ROWS * WGMMA_STEP; i++) {
+            left[i / 16][i % 16] = product.a_there[i % 16][i / 16];
+        }
+    } else {
+        unpack_left(product, left);
+    }
     for (unsigned k = 0; k < WGMMA_STEP; k++) {
-        for (unsigned col = 0; col < WGMMA_COLUMNS; col++) { b[k][col] = number(product.b[k][col]); }
+        for (unsigned col = 0; col < n_columns; col++) { b[k][col] = number(product.b[k][col]); }
     }
     for (unsigned row = 0; row < WGMMA_ROWS; row++) {
         double sum[WGMMA_COLUMNS] = {};
         for (unsigned k = 0; k < WGMMA_STEP; k++) {
-            for (unsigned col = 0; col < WGMMA_COLUMNS; col++) { sum[col] += a[row][k] * b[k][col]; }
+            const double a = number(left[row][k]);
+            for (unsigned col = 0; col < n_columns; col++) { sum[col] += a * b[k][col]; }
         }
-        for (unsigned col = 0; col < WGMMA_COLUMNS; col++) {
+        for (unsigned col = 0; col < n_columns; col++) {
             if (the.wgmma_sums_are == WGMMA_ROUNDS) { sum[col] = double{static_cast<float>(sum[col])}; }
-            if (the.wgmma_sums_are == WGMMA_WRONG && row == 3 && col == 65) { sum[col] *= 1.5; }
+            const bool wrong = the.wgmma_sums_are == WGMMA_WRONG ||
+                               (the.wgmma_sums_are == WGMMA_WIDE_WRONG && n_columns == WGMMA_COLUMNS);
+            if (wrong && row == 3 && col == 65) { sum[col] *= 1.5; }
             sums[row][col] = static_cast<float>(double{sums[row][col]} + sum[col]);
         }
     }
@@ -570,14 +663,22 @@ void finish_groups(unsigned char *slots) {
     }
     if (!products.under_way) { return; }
     products.under_way = false;
-    for_each_result(
-        [&](unsigned lane, unsigned i, unsigned row, unsigned col) { products.d[lane][i] = products.sums[row][col]; });
+    for_each_result(products.n_columns, [&](unsigned lane, unsigned i, unsigned row, unsigned col) {
+        products.d[lane][i] = products.sums[row][col];
+    });
 }
 
 } // namespace
 
 void wgmma_64x128x16(float *d, const uint32_t *a, const void *tile, unsigned step, bool is_bf16) {
-    const wgmma_operands mine = {d, a, static_cast<const unsigned char *>(tile), step, is_bf16};
+    const wgmma_operands mine = {d, a, nullptr, static_cast<const unsigned char *>(tile), step, 128, is_bf16};
+    exchange("wgmma", &mine, sizeof mine, issue_product);
+}
+
+void wgmma_64x256x16(float *d, const void *a_tile, const void *tile, unsigned step, bool is_bf16) {
+    const wgmma_operands mine = {
+        d,   nullptr, static_cast<const unsigned char *>(a_tile), static_cast<const unsigned char *>(tile), step,
+        256, is_bf16};
     exchange("wgmma", &mine, sizeof mine, issue_product);
 }
 

@@ -93,6 +93,10 @@ bool was_launched(const char *kernel, size_t length);
 
 void block_barrier();
 
+/* Barriers 1 to 15, of n_threads of the block: sync waits until as many have come, arrive only counts. */
+void barrier_sync(unsigned number, unsigned n_threads);
+void barrier_arrive(unsigned number, unsigned n_threads);
+
 /* Every lane of the warp brings n_bytes; when all have, gives the 32 slots, SLOT_BYTES apart, which stay as they are
  * until the lane's next collective. `what` must be the same in all lanes. The last lane to come calls `complete`. */
 typedef void (*completion)(unsigned char *slots);
@@ -132,12 +136,15 @@ void mma_f16_16x8x16(float d[4], const uint32_t a[4], const uint32_t b[2]);
  * the tile must stay as they are until the wait for their group, which begins after a fence (wgmma_begin). The warps of
  * a warpgroup must issue the same number. */
 void wgmma_64x128x16(float *d, const uint32_t *a, const void *tile, unsigned step, bool is_bf16);
+/* m64n256k16 with a from a tile of 64 rows. */
+void wgmma_64x256x16(float *d, const void *a_tile, const void *tile, unsigned step, bool is_bf16);
 void wgmma_begin();
 void wgmma_end();
 void wgmma_wait(unsigned n_pending);
 
-/* A GPU on which wgmma's sums are mma.sync's, are rounded otherwise, or have terms that are wrong. */
-enum wgmma_sums { WGMMA_EXACT, WGMMA_ROUNDS, WGMMA_WRONG };
+/* A GPU on which wgmma's sums are mma.sync's, are rounded otherwise, or have terms that are wrong, in
+ * all products or in the wide ones. */
+enum wgmma_sums { WGMMA_EXACT, WGMMA_ROUNDS, WGMMA_WRONG, WGMMA_WIDE_WRONG };
 void set_wgmma_sums(wgmma_sums sums);
 
 /* ldmatrix.x4: r[i] of the matrix whose rows lanes [8i, 8i + 8) name; see device.cuh. */

@@ -15,5 +15,17 @@ inline void wgmma_f16(float (&d)[WGMMA_TILES][4], const uint32_t (&a)[4], const 
                       unsigned step) {
     simt::wgmma_64x128x16(&d[0][0], a, b.first + tile * WGMMA_TILE_BYTES, step, false);
 }
+inline void wgmma_wide_bf16(float (&d)[WGMMA_WIDE_TILES][4], const wgmma_tiles &a, unsigned a_tile,
+                            const wgmma_tiles &b, unsigned b_tile, unsigned step) {
+    simt::wgmma_64x256x16(&d[0][0], a.first + a_tile * WGMMA_LEFT_BYTES, b.first + b_tile * WGMMA_WIDE_BYTES, step,
+                          true);
+}
+inline void wgmma_wide_f16(float (&d)[WGMMA_WIDE_TILES][4], const wgmma_tiles &a, unsigned a_tile, const wgmma_tiles &b,
+                           unsigned b_tile, unsigned step) {
+    simt::wgmma_64x256x16(&d[0][0], a.first + a_tile * WGMMA_LEFT_BYTES, b.first + b_tile * WGMMA_WIDE_BYTES, step,
+                          false);
+}
+template <unsigned n> void wgmma_take_registers() {}
+template <unsigned n> void wgmma_leave_registers() {}
 
 #endif

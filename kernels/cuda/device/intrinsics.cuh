@@ -47,6 +47,15 @@ template <typename T> QR_DEVICE T *shared_memory() {
     return reinterpret_cast<T *>(qr_dynamic_shared);
 }
 
+/* Barriers 1 to 15 of a block, for n_threads of it in whole warps: sync waits until as many have come, arrive only
+ * counts. What a thread wrote before it came is visible after a sync. */
+QR_DEVICE void barrier_sync(unsigned number, unsigned n_threads) {
+    asm volatile("bar.sync %0, %1;\n" ::"r"(number), "r"(n_threads) : "memory");
+}
+QR_DEVICE void barrier_arrive(unsigned number, unsigned n_threads) {
+    asm volatile("bar.arrive %0, %1;\n" ::"r"(number), "r"(n_threads) : "memory");
+}
+
 /* --- Warps --- */
 
 QR_DEVICE void warp_sync() { __syncwarp(); }
@@ -169,6 +178,12 @@ QR_DEVICE void copy_async_16(void *shared, const void *global, unsigned n_bytes)
 QR_DEVICE void copy_async_8(void *shared, const void *global, unsigned n_bytes) {
     const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(address), "l"(global), "r"(n_bytes) : "memory");
+}
+
+/* The same of 4 bytes. */
+QR_DEVICE void copy_async_4(void *shared, const void *global, unsigned n_bytes) {
+    const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(address), "l"(global), "r"(n_bytes) : "memory");
 }
 
 QR_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }

@@ -136,4 +136,9 @@ qrun_status qr_cuda_linear_tile(qr_cuda_backend &cuda, const qr_linear_args &arg
 bool qr_cuda_linear_wgmma_takes(const qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w);
 qrun_status qr_cuda_linear_wgmma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
 
+/* The same in tiles of twice as many rows (linear_wgmma_wide.cu), where the GPU has no more rounds of them than half of
+ * those of the others. */
+bool qr_cuda_linear_wgmma_wide_takes(const qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w);
+qrun_status qr_cuda_linear_wgmma_wide(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
+
 #endif

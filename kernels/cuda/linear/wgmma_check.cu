@@ -14,6 +14,7 @@
 
 extern "C" {
 #include "base/half.h"
+#include "base/number.h"
 }
 
 /* Edges of both kernels' tiles, an odd number of chunks, and segments of one and of two. */
@@ -27,7 +28,7 @@ enum { HOPPER = 90, N_Y = ROWS * OUTPUTS, N_X = ROWS * COLS, WEIGHT_BYTES = OUTP
 struct host_numbers {
     uint16_t x[N_X];
     unsigned char weight[WEIGHT_BYTES];
-    float tile[N_Y], wgmma[N_Y];
+    float tile[N_Y], wgmma[N_Y], wide[N_Y];
 };
 
 struct device_numbers {
@@ -77,7 +78,8 @@ static void fill(host_numbers *host, const qr_weight_desc &desc, qr_dtype dtype)
 
 /* --- How far the two kernels are apart --- */
 
-/* What the largest difference was, relative to the largest sum of its tile, and where. */
+/* What of linear_tile.cu's results a kernel's are apart from: what the largest difference was, relative to the largest
+ * sum of its tile, and where. */
 struct wgmma_difference {
     double relative;
     bool same; /* bit by bit */
@@ -87,13 +89,14 @@ struct wgmma_difference {
 
 enum { TILE = 64 };
 
-static void compare_tile(const host_numbers *host, int row, int output, const char *format, wgmma_difference *worst) {
+static void compare_tile(const float *tile, const float *wgmma, int row, int output, const char *format,
+                         wgmma_difference *worst) {
     const int last_row = row + TILE < ROWS ? row + TILE : ROWS,
               last = output + TILE < OUTPUTS ? output + TILE : OUTPUTS;
     double largest = 0.0, difference = 0.0;
     for (int r = row; r < last_row; r++) {
         for (int o = output; o < last; o++) {
-            const double a = host->tile[r * OUTPUTS + o], b = host->wgmma[r * OUTPUTS + o];
+            const double a = tile[r * OUTPUTS + o], b = wgmma[r * OUTPUTS + o];
             if (!std::isfinite(b)) { difference = HUGE_VAL; }
             if (fabs(a) > largest) { largest = fabs(a); }
             if (fabs(a - b) > difference) { difference = fabs(a - b); }
@@ -106,9 +109,23 @@ static void compare_tile(const host_numbers *host, int row, int output, const ch
     }
 }
 
-/* The same product by both kernels. */
+static void compare_results(const float *tile, const float *wgmma, const char *format, wgmma_difference *worst) {
+    worst->same = worst->same && memcmp(tile, wgmma, N_Y * sizeof *tile) == 0;
+    for (int row = 0; row < ROWS; row += TILE) {
+        for (int output = 0; output < OUTPUTS; output += TILE) {
+            compare_tile(tile, wgmma, row, output, format, worst);
+        }
+    }
+}
+
+/* Both kernels of wgmma. */
+struct wgmma_differences {
+    wgmma_difference narrow, wide;
+};
+
+/* The same product by all three kernels. */
 static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_numbers *device, const char *name,
-                           qr_weight_format format, qr_dtype dtype, wgmma_difference *worst, qr_error *err) {
+                           qr_weight_format format, qr_dtype dtype, wgmma_differences *worst, qr_error *err) {
     qr_weight weight = {};
     weight.desc.format = format, weight.desc.rows = OUTPUTS, weight.desc.cols = COLS;
     weight.desc.block = format == QR_WEIGHT_NF4 ? QR_NF4_BLOCK : 0;
@@ -124,19 +141,20 @@ static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_num
     QR_RETURN_IF_ERROR(qr_device_zero(cuda.device, device->y, sizeof device->y, err));
     QR_RETURN_IF_ERROR(qr_cuda_linear_wgmma(cuda, args, err));
     QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->wgmma, device->y, sizeof host->wgmma, err));
-    worst->same = worst->same && memcmp(host->tile, host->wgmma, sizeof host->tile) == 0;
-    for (int row = 0; row < ROWS; row += TILE) {
-        for (int output = 0; output < OUTPUTS; output += TILE) { compare_tile(host, row, output, name, worst); }
-    }
+    QR_RETURN_IF_ERROR(qr_device_zero(cuda.device, device->y, sizeof device->y, err));
+    QR_RETURN_IF_ERROR(qr_cuda_linear_wgmma_wide(cuda, args, err));
+    QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->wide, device->y, sizeof host->wide, err));
+    compare_results(host->tile, host->wgmma, name, &worst->narrow);
+    compare_results(host->tile, host->wide, name, &worst->wide);
     return QRUN_OK;
 }
 
-static qrun_status compare_all(qr_cuda_backend &cuda, wgmma_difference *worst, qr_error *err) {
+static qrun_status compare_all(qr_cuda_backend &cuda, wgmma_differences *worst, qr_error *err) {
     host_numbers *host = static_cast<host_numbers *>(qr_alloc_zeroed(sizeof *host));
     if (host == NULL) { return qr_fail_memory(err, "checking the device", sizeof *host); }
     void *memory = NULL;
     device_numbers *device = NULL;
-    *worst = {0.0, true, 0, 0, ""};
+    *worst = {{0.0, true, 0, 0, ""}, {0.0, true, 0, 0, ""}};
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_memory_create(cuda.device, QR_MEMORY_DEVICE, sizeof(device_numbers), &memory, err));
     device = static_cast<device_numbers *>(memory);
@@ -170,21 +188,35 @@ template <typename... A> static void leave_out(qr_cuda_backend *cuda, const char
     snprintf(cuda->isa, sizeof cuda->isa, "%s without wgmma", qr_device_isa(cuda->device));
 }
 
-static void judge(qr_cuda_backend *cuda, const wgmma_difference &worst) {
-    if (worst.same) {
-        cuda->has_wgmma = true;
-    } else if (worst.relative <= QR_WGMMA_ROUNDING) {
-        leave_out(cuda, "off: it rounds otherwise, by %.1e of a sum at most", worst.relative);
+/* Why a kernel that has such differences is not used. */
+static void say_why(const wgmma_difference &worst, char *text, size_t n_bytes) {
+    if (worst.relative <= QR_WGMMA_ROUNDING) {
+        qr_format(text, n_bytes, "off: it rounds otherwise, by %.1e of a sum at most", worst.relative);
     } else {
-        leave_out(cuda, "off: FAULT: %s, rows from %d, outputs from %d: differs by %.1e of the largest sum",
+        qr_format(text, n_bytes, "off: FAULT: %s, rows from %d, outputs from %d: differs by %.1e of the largest sum",
                   worst.format, worst.row, worst.output, worst.relative);
+    }
+}
+
+/* Wide tiles alone may be left out. */
+static void judge(qr_cuda_backend *cuda, const wgmma_differences &worst) {
+    char why[160] = "";
+    cuda->has_wgmma = worst.narrow.same;
+    cuda->has_wgmma_wide = cuda->has_wgmma && worst.wide.same;
+    if (!cuda->has_wgmma || !cuda->has_wgmma_wide) {
+        say_why(cuda->has_wgmma ? worst.wide : worst.narrow, why, sizeof why);
+    }
+    if (!cuda->has_wgmma) {
+        leave_out(cuda, "%s", why);
+    } else {
+        snprintf(cuda->wgmma_note, sizeof cuda->wgmma_note, cuda->has_wgmma_wide ? "on" : "on, its wide tiles %s", why);
     }
 }
 
 qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, const char *fault, qr_error *err) {
     bool variants = false;
-    wgmma_difference worst;
-    cuda->has_wgmma = false;
+    wgmma_differences worst;
+    cuda->has_wgmma = cuda->has_wgmma_wide = false;
     snprintf(cuda->isa, sizeof cuda->isa, "%s", qr_device_isa(cuda->device));
     QR_RETURN_IF_ERROR(read_forced(cuda->device, &variants, err));
     if (qr_device_capability(cuda->device) != HOPPER) {
@@ -203,6 +235,5 @@ qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, const char *fault, qr_er
         if (status == QRUN_OK) { judge(cuda, worst); }
         if (status == QRUN_ERROR_MEMORY) { leave_out(cuda, "off: no memory for its check"); }
     }
-    if (cuda->has_wgmma) { snprintf(cuda->wgmma_note, sizeof cuda->wgmma_note, "on"); }
     return QRUN_OK;
 }

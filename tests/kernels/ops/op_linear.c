@@ -132,7 +132,8 @@ static void check_linear_overflow(qr_weight_format format) {
     qr_free(x_typed);
 }
 
-enum { MANY_ROWS = 131 };
+/* Past the edges of one tile of 128 rows, of 64, and of 256. */
+enum { MANY_ROWS = 131, FEWER_ROWS = 100, MOST_ROWS = 260 };
 
 /* More rows than one tile of any kernel takes, and outputs past a tile's edge: 1 … 64 of these rows, by the harness,
  * have the bits that they have among all. */
@@ -169,8 +170,10 @@ void op_linear_same_bits(int64_t n_outputs, bool alone) {
                                                                         : QR_NF4_BLOCK,
                                      .rows = n_outputs,
                                      .cols = cols[width]};
-        check_linear(desc, dtype, MANY_ROWS,
-                     SAME_EVERYWHERE | (alone ? 0 : NOT_ALONE) | (width % 2 == 0 ? 0 : ACCUMULATE));
+        const unsigned flags = SAME_EVERYWHERE | (alone ? 0U : NOT_ALONE) | (width % 2 == 0 ? 0U : ACCUMULATE);
+        check_linear(desc, dtype, MANY_ROWS, flags);
+        if (width == 2) { check_linear(desc, dtype, FEWER_ROWS, flags); }
+        if (width == 1) { check_linear(desc, dtype, MOST_ROWS, flags); }
     }
 }
 
