@@ -387,9 +387,31 @@ def loop_share(table, prefix):
     return cycles / max(cycles / MMA_SHARE, row["loop_instructions"] / (4 * ISSUE_SHARE), row["loop_shared_cycles"])
 
 
-def step_parts(table, gpu, tokens=4096, rank=16):
-    """A QLoRA step by part, in seconds: every layer computed again in the backward pass (forward twice, and dx). The
-    head's gradient is not in it."""
+def logit_rows():
+    """Rows of the loss at once, which runtime/pass chooses."""
+    source = (ROOT / "runtime/pass/pass_memory.c").read_text(encoding="utf-8")
+    n_bytes = int(re.search(r"LOGIT_BYTES = INT64_C\((\d+)\) << 20", source).group(1)) << 20
+    return max(int(re.search(r"DEVICE_LOGIT_ROWS = (\d+)", source).group(1)), n_bytes // (4 * SHAPE["vocab"]))
+
+
+def head_parts(gpu, tokens):
+    """The head in INT8, forward and backward, in seconds: products of cuBLASLt with the codes as a panel, filled anew
+    for every so many rows and product; and the bytes of the logits between them."""
+    s = SHAPE
+    peak = TENSOR_FLOPS * gpu["hz"] * gpu["multiprocessors"]
+    weights, logits = s["hidden"] * s["vocab"], tokens * s["vocab"]
+    passes = 2 * -(-tokens // logit_rows())
+    # F32: written by the product; read and written for the rows' factors; the loss reads them three times and writes
+    # gradients; these are read to be rounded. 16 bits: written rounded, read and written scaled, read by the product.
+    return {"head, products": 2 * 2 * weights * tokens / (CUBLASLT_SHARE * peak),
+            "head, panels": passes * weights * (1 + 2 * 2) / gpu["bytes_per_s"],
+            "head, logits": logits * (8 * 4 + 4 * 2) / gpu["bytes_per_s"]}
+
+
+def step_parts(table, gpu, recomputed, tokens=4096, rank=16):
+    """A QLoRA step by part, in seconds: forward and dx; `recomputed`: every layer forward again in between."""
+    forwards = 2 if recomputed else 1
+    passes = forwards + 1
     s = SHAPE
     peak = TENSOR_FLOPS * gpu["hz"] * gpu["multiprocessors"]
     in_layers = [m for m in matrices() if m[2] == "nf4"]
@@ -398,19 +420,17 @@ def step_parts(table, gpu, tokens=4096, rank=16):
     flash = 2 * s["heads"] * s["head"] * tokens * tokens / 2 * s["layers"]  # one product of causal attention
     forward, dq, dkv = (loop_share(table, f"attention_packed_{name}<{s['head']}, 2")  # 2: operands in BF16
                         for name in ("mma_kernel", "dq_mma_kernel", "dkv_mma_kernel"))
-    tile = loop_share(table, "linear_tile_kernel<of_bf16, int8")
     parts = {
-        "linear": 3 * 2 * weights * tokens / (CUBLASLT_SHARE * peak),
-        "panels": 3 * weights * (0.52 + 2 * 2) / gpu["bytes_per_s"],
-        # 3 passes: y (F32) read and written, x and dy read; A and B are small.
-        "lora": 3 * widths * tokens * 8 / gpu["bytes_per_s"] + 3 * 2 * 2 * rank * widths * tokens / (0.3 * peak),
-        # F32 between ops: some 30 rows of the hidden size a layer and pass, 8 of the feed-forward's, 3 passes.
-        "elementwise": 3 * s["layers"] * tokens * 4 * (30 * s["hidden"] + 8 * s["ffn"]) / gpu["bytes_per_s"],
+        "linear": passes * 2 * weights * tokens / (CUBLASLT_SHARE * peak),
+        "panels": passes * weights * (0.52 + 2 * 2) / gpu["bytes_per_s"],
+        # A pass: y (F32) read and written, x and dy read; A and B are small.
+        "lora": passes * widths * tokens * (8 / gpu["bytes_per_s"] + 2 * 2 * rank / (0.3 * peak)),
+        # F32 between ops: some 30 rows of the hidden size a layer and pass, 8 of the feed-forward's.
+        "elementwise": passes * s["layers"] * tokens * 4 * (30 * s["hidden"] + 8 * s["ffn"]) / gpu["bytes_per_s"],
+        **head_parts(gpu, tokens),
     }
     if forward and dq and dkv:
-        parts["attention"] = flash * (2 * 2 / forward + 3 / dq + 4 / dkv) / peak
-    if tile:
-        parts["head, forward"] = 2 * s["hidden"] * s["vocab"] * tokens / (tile * peak)
+        parts["attention"] = flash * (forwards * 2 / forward + 3 / dq + 4 / dkv) / peak
     return parts
 
 
@@ -419,7 +439,8 @@ def modelled(table, layer, step):
     results = {}
     for name, gpu in GPUS.items():
         results[name] = {"decode": [decode(table, gpu, batch, n_layer, n_other) for batch in (1, 32)],
-                         "prefill": prefill(table, gpu), "training_step_s": step_parts(table, gpu)}
+                         "prefill": prefill(table, gpu), "training_step_s": step_parts(table, gpu, True),
+                         "training_step_kept_s": step_parts(table, gpu, False)}
     return results
 
 
@@ -457,9 +478,10 @@ def print_model(results):
                   + "); cycles of a chunk in wide tiles: "
                   + ", ".join(f"{key} {value:.0f}" for key, value in share["wide_chunk"].items())
                   + f"; narrow tiles {share['narrow']['in_turn']:.0%} to {share['narrow']['overlapped']:.0%}")
-        parts = result["training_step_s"]
-        print(f"{name}  QLoRA step of 4,096 tokens: {sum(parts.values()):.2f} s: "
-              + ", ".join(f"{key} {value * 1e3:.0f} ms" for key, value in parts.items()))
+        for key, how in (("training_step_s", "layers recomputed"), ("training_step_kept_s", "nothing recomputed")):
+            parts = result[key]
+            print(f"{name}  QLoRA step of 4,096 tokens, {how}: {sum(parts.values()):.3f} s: "
+                  + ", ".join(f"{part} {value * 1e3:.0f} ms" for part, value in parts.items()))
 
 
 def main():

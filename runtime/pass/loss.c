@@ -1,5 +1,5 @@
 /* The loss of a training pass, and its gradient with respect to the last layer's output: rows whose next token is a
- * target, so many at a time that their logits take 64 MiB. */
+ * target, so many at a time that their logits take 64 MiB; on a device 512 at least. */
 #include "runtime/pass/pass_state.h"
 
 #include "base/sizes.h"
@@ -42,8 +42,7 @@ static qrun_status head_backward(qr_train_pass *pass, int64_t first, int64_t n, 
                                  pass->b.dselected + first * hidden, n, false, err);
 }
 
-static qrun_status loss_of_chunk(qr_train_pass *pass, int64_t first, int64_t n, float loss_scale, double *sum,
-                                 qr_error *err) {
+static qrun_status loss_of_chunk(qr_train_pass *pass, int64_t first, int64_t n, float loss_scale, qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_layer_pass head = qr_pass_layer(pass);
     const qr_gather_rows_args gather = {.src = pass->b.x,
@@ -53,14 +52,18 @@ static qrun_status loss_of_chunk(qr_train_pass *pass, int64_t first, int64_t n, 
                                         .dim = model->shape.hidden};
     const qr_cross_entropy_args loss = {.logits = pass->b.logits,
                                         .target = pass->b.target + first,
-                                        .loss = pass->b.loss,
+                                        .loss = pass->b.loss + first,
                                         .n_rows = n,
                                         .vocab = model->shape.vocab,
                                         .softcap = model->shape.logit_softcap,
                                         .dloss = loss_scale * model->shape.logit_scale};
     QR_RETURN_IF_ERROR(qr_gather_rows(pass->backend, &gather, pass->workspace, err));
     QR_RETURN_IF_ERROR(qr_layer_head(&head, pass->b.selected, n, pass->b.selected_normed, pass->b.logits, err));
-    QR_RETURN_IF_ERROR(qr_cross_entropy(pass->backend, &loss, pass->workspace, err));
+    return qr_cross_entropy(pass->backend, &loss, pass->workspace, err);
+}
+
+/* Of all rows, by one copy: a copy waits for the device. */
+static qrun_status sum_losses(qr_train_pass *pass, int64_t n, double *sum, qr_error *err) {
     QR_RETURN_IF_ERROR(
         pass->backend->copy_out(pass->backend, pass->host_loss, pass->b.loss, (size_t)n * sizeof(float), err));
     for (int64_t i = 0; i < n; i++) { *sum += (double)pass->host_loss[i]; }
@@ -76,15 +79,16 @@ qrun_status qr_pass_run_loss(qr_train_pass *pass, const qr_train_batch *batch, f
     for (int64_t first = 0; first < n_targets; first += most) {
         const int64_t n = qr_min(most, n_targets - first);
         QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-        QR_RETURN_IF_ERROR(loss_of_chunk(pass, first, n, loss_scale, sum, err));
+        QR_RETURN_IF_ERROR(loss_of_chunk(pass, first, n, loss_scale, err));
         if (backward) { QR_RETURN_IF_ERROR(head_backward(pass, first, n, err)); }
     }
-    if (!backward) { return QRUN_OK; }
+    if (!backward) { return sum_losses(pass, n_targets, sum, err); }
     const qr_scatter_rows_args scatter = {.src = pass->b.dselected,
                                           .rows = pass->b.rows,
                                           .dst = pass->b.dx,
                                           .n_rows = n_targets,
                                           .n_dst_rows = pass->n_tokens,
                                           .dim = pass->model->shape.hidden};
-    return qr_scatter_rows(pass->backend, &scatter, pass->workspace, err);
+    QR_RETURN_IF_ERROR(qr_scatter_rows(pass->backend, &scatter, pass->workspace, err));
+    return sum_losses(pass, n_targets, sum, err);
 }

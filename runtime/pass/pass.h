@@ -23,6 +23,7 @@ typedef struct qr_train_batch {
 typedef struct qr_train_limits {
     int64_t max_tokens, max_sequences;
     qr_recompute_policy policy;
+    int64_t logit_rows; /* whose logits are there at once; 0: as many as pay */
 } qr_train_limits;
 
 /* What one micro-batch of max_tokens takes forward and backward. */

@@ -11,8 +11,17 @@
 
 static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
 
+/* A device that dequantises the head for a product does so again for every so many rows. */
+enum { DEVICE_LOGIT_ROWS = 512 };
+
+static bool is_on_device(const qrun_model *model) {
+    return model->context->backend->memory_info != NULL || model->context->plans_for != NULL;
+}
+
 int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limits) {
-    return qr_max(1, qr_min(LOGIT_BYTES / (model->shape.vocab * (int64_t)sizeof(float)), limits->max_tokens));
+    const int64_t fit = LOGIT_BYTES / (model->shape.vocab * (int64_t)sizeof(float));
+    const int64_t usual = qr_max(fit, is_on_device(model) ? DEVICE_LOGIT_ROWS : 1);
+    return qr_min(limits->logit_rows > 0 ? limits->logit_rows : usual, limits->max_tokens);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -137,7 +146,7 @@ static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits,
     QR_LAY(&layout, b->logits, r * vocab, sizeof(float));
     b->dlogits = b->logits;
     if (model->act_dtype != QR_DTYPE_F32) { QR_LAY(&layout, b->dlogits, r * vocab, qr_dtype_bytes(model->act_dtype)); }
-    QR_LAY(&layout, b->loss, r, sizeof(float));
+    QR_LAY(&layout, b->loss, limits->max_tokens, sizeof(float));
     return layout.offset;
 }
 
@@ -178,7 +187,7 @@ static qrun_status make_memory(qr_train_pass *pass, size_t workspace_bytes, qr_e
 
 static qrun_status make_host(qr_train_pass *pass, qr_error *err) {
     const size_t t = (size_t)pass->limits.max_tokens;
-    pass->host_loss = qr_alloc_array((size_t)qr_pass_logit_rows(pass->model, &pass->limits), sizeof(float));
+    pass->host_loss = qr_alloc_array(t, sizeof(float));
     pass->host_rows = qr_alloc_array(t, sizeof(int32_t));
     pass->host_targets = qr_alloc_array(t, sizeof(int32_t));
     pass->host_slot = qr_alloc_array(t, sizeof(int32_t));

@@ -41,7 +41,7 @@ typedef struct qr_pass_buffers {
     float *inv_freq[2], *rope_factor[2]; /* [n_rope_slots, half], [n_rope_slots] */
     float *logits;                       /* [R, V], then their gradient */
     void *dlogits;                       /* [R, V] act */
-    float *loss;                         /* [R] */
+    float *loss;                         /* [T] */
 } qr_pass_buffers;
 
 struct qr_train_pass {
@@ -54,7 +54,7 @@ struct qr_train_pass {
     uint64_t stage_tickets[2]; /* of the last transfer from or to each of activations' stages */
     qr_plan_memory memory;
     qr_workspace workspace;
-    float *host_loss;                  /* [R] */
+    float *host_loss;                  /* [T] */
     int32_t *host_rows, *host_targets; /* [T] */
     int64_t n_rope_slots;              /* sets of rotary frequencies; slot 0 is that of short sequences */
     int32_t *host_slot;                /* [T] */

@@ -11,7 +11,7 @@
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
     const int64_t max_tokens = trainer->settings.batch_tokens;
     /* Examples have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
-    return (qr_train_limits){max_tokens, max_tokens / 2 + 1, trainer->policy};
+    return (qr_train_limits){.max_tokens = max_tokens, .max_sequences = max_tokens / 2 + 1, .policy = trainer->policy};
 }
 
 /* The first of those that need the most. */

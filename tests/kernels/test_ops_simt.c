@@ -147,6 +147,22 @@ static void test_linear_with_and_without_wgmma(void) {
     op_cuda_linear_without_wgmma(qr_backend_cuda_simt_create, 136, false);
 }
 
+static size_t training_workspace(int64_t rows) {
+    const qr_weight weight = {.desc = {.format = QR_WEIGHT_INT8, .rows = rows, .cols = 8}};
+    const qr_linear_args args = {
+        .weight = &weight, .x_dtype = QR_DTYPE_BF16, .n_rows = 128, .x_stride = 8, .y_stride = rows, .any_order = true};
+    return qr_linear_workspace(op_everything.devices[0].backends[0], &args);
+}
+
+/* 16 KiB are 1,024 rows of 8 columns (device_cublaslt.cc). A matrix of 1,152 rows has a panel of 512 and one of 640,
+ * and not one of 1,024 and a small one: products of few outputs leave a GPU idle. INT8 has panels too. */
+static void test_panels_are_equal(void) {
+    CHECK(training_workspace(8) > 0);
+    CHECK(training_workspace(512) < training_workspace(640));
+    CHECK(training_workspace(1152) == training_workspace(640));
+    CHECK(training_workspace(2048) == training_workspace(1024));
+}
+
 static void test_small_workspaces_are_refused(void) { op_cuda_check_workspaces(); }
 
 int main(int argc, char **argv) {
@@ -158,6 +174,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_switches);
     CHECK_RUN(test_wgmma_is_checked);
     CHECK_RUN(test_linear_with_and_without_wgmma);
+    CHECK_RUN(test_panels_are_equal);
     if (argc == 1) {
         CHECK_RUN(test_small_workspaces_are_refused);
         CHECK_RUN(test_every_kernel_was_launched);

@@ -328,6 +328,8 @@ static void test_training_of_8b_is_planned_within_9_gb(void) {
     const int64_t total = total_of(plan, n);
     CHECK_MSG(total <= INT64_C(9000000000), "%lld bytes", (long long)total);
     CHECK_INT(entry_of(plan, n, "context")->bytes, 600 * (int64_t)MIB);
+    CHECK_MSG(entry_of(plan, n, "logits")->bytes >= INT64_C(512) * 128256 * 6,
+              "the head is dequantised for fewer than 512 rows");
     CHECK_MSG(entry_of(plan, n, "weights")->bytes > INT64_C(4500000000), "weights of less than the model's");
     CHECK_MSG(entry_of(plan, n, "host")->bytes >= 30 * (int64_t)(64 * MIB),
               "the inputs of layers are not in host memory");

@@ -334,6 +334,46 @@ out:
     return status;
 }
 
+/* ---- The loss ---------------------------------------------------------------------------------------------------- */
+
+static qrun_status (*real_copy_out)(qr_backend *backend, void *host, const void *device, size_t n_bytes, qr_error *err);
+static int n_copies_out;
+
+static qrun_status count_copy_out(qr_backend *backend, void *host, const void *device, size_t n_bytes, qr_error *err) {
+    n_copies_out++;
+    return real_copy_out(backend, host, device, n_bytes, err);
+}
+
+/* The size of a chunk of rows changes neither loss nor gradients, and a pass waits for the device once. */
+static void test_loss_in_chunks(void) {
+    static training_batch batch;
+    static const int64_t rows[] = {0, 7, 1};
+    double sums[3] = {0};
+    int64_t n;
+    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    float *whole = NULL;
+    real_copy_out = context->backend->copy_out;
+    for (size_t i = 0; i < QR_COUNT_OF(rows); i++) {
+        const training_options options = {
+            .dtype = QRUN_DTYPE_F32, .policy = "none", .max_tokens = batch.batch.n_tokens, .logit_rows = rows[i]};
+        n_copies_out = 0;
+        context->backend->copy_out = count_copy_out;
+        float *gradients = run_with("llama", &options, &batch, &n, &sums[i]);
+        context->backend->copy_out = real_copy_out;
+        REQUIRE(gradients != NULL);
+        CHECK_INT(n_copies_out, 2); /* the losses, and the test's own of the gradients */
+        if (i == 0) {
+            whole = gradients;
+            continue;
+        }
+        const double error = training_relative_error(gradients, whole, n);
+        CHECK_MSG(error <= 1e-6 && fabs(sums[i] - sums[0]) <= 1e-6 * sums[0], "%lld rows: off by %.3g, a loss of %.9g",
+                  (long long)rows[i], error, sums[i]);
+        free(gradients);
+    }
+    free(whole);
+}
+
 static double worst_of(const qr_json *expected, const double *actual) {
     double worst = 0;
     for (int i = 0; i < CURVE_STEPS; i++) {
@@ -435,6 +475,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_tiles_give_the_same_bits);
     CHECK_RUN(test_tiles_of_offloaded_inputs);
     CHECK_RUN(test_examples_alone_and_together);
+    CHECK_RUN(test_loss_in_chunks);
     CHECK_RUN(test_curves_equal_peft_in_f32);
     CHECK_RUN(test_curves_in_bf16_stay_as_near_as_pefts);
     CHECK_RUN(test_curves_in_f16_stay_as_near_as_pefts);

@@ -170,6 +170,7 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     }
     limits.policy.tile_rows = options->tile_rows;
     limits.policy.offload = options->offload;
+    limits.logit_rows = options->logit_rows;
     if (status == QRUN_OK) { status = qr_train_pass_create(&f->parameters, &limits, &f->pass, &err); }
     CHECK_MSG(status == QRUN_OK, "%s: %s", text_of(entry, "name"), err.message);
     if (status != QRUN_OK) { training_fixture_close(f); }

@@ -34,6 +34,7 @@ typedef struct training_options {
     int64_t tile_rows; /* 0: none */
     bool offload;      /* of the inputs of recomputed layers */
     float dropout;
+    int64_t logit_rows; /* 0: as many as pay */
 } training_options;
 
 /* Whether an entry is of full fine-tuning: it has no adapter. */

@@ -179,7 +179,7 @@ void op_linear_same_bits(int64_t n_outputs, bool alone) {
 
 /* The order of sums left open: sizes at which a backend may take another way, and beside them. */
 static void check_linear_any_order(void) {
-    static const int64_t shapes[][3] = {{136, 72, 128}, {8, 200, 130}, {23, 64, 128}, {136, 128, 30}};
+    static const int64_t shapes[][3] = {{136, 72, 128}, {8, 200, 130}, {23, 64, 128}, {136, 128, 30}, {1160, 24, 33}};
     static const qr_dtype dtypes[] = {QR_DTYPE_BF16, QR_DTYPE_F16, QR_DTYPE_F32};
     for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(shapes) * QR_COUNT_OF(dtypes); i++) {
         const unsigned shape = i / QR_COUNT_OF(dtypes) % QR_COUNT_OF(shapes);
