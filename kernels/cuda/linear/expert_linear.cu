@@ -87,7 +87,8 @@ template <typename type, weights_path path, int m_tiles, int n_tiles>
 static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_expert_linear_args &args, const expert_matrices &matrices,
                               qr_error *err) {
     dim3 grid = grid_of(args, n_tiles * TILE_ROWS, m_tiles * OUTPUTS);
-    const int at_once = qr_device_multiprocessors(cuda.device) * expert_blocks<path, m_tiles, n_tiles>::AT_ONCE;
+    const int at_once = qr_device_blocks_at_once(cuda.device, expert_blocks<path, m_tiles, n_tiles>::AT_ONCE,
+                                                 sizeof(mma_memory<path, m_tiles>));
     grid.y = static_cast<unsigned>(qr_min(grid.y, qr_ceil_div(at_once, grid.x)));
     return QR_LAUNCH_EARLY(cuda.device, err, (expert_linear_mma_kernel<type, path, m_tiles, n_tiles>), grid, THREADS,
                            (sizeof(mma_memory<path, m_tiles>)), args, matrices, nf4_book_of());
