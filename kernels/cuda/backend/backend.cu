@@ -106,6 +106,7 @@ static void destroy(qr_backend *backend) {
 static qrun_status put_tables(qr_cuda_backend *cuda, qr_error *err) {
     qr_cuda_tables tables = {};
     memcpy(tables.nf4, qr_nf4_code, sizeof tables.nf4);
+    memcpy(tables.float4, qr_weight_code_values(QR_WEIGHT_MXFP4), sizeof tables.float4);
     memcpy(tables.nf4_midpoints, qr_nf4_midpoints, sizeof tables.nf4_midpoints);
     for (int is_signed = 0; is_signed < 2; is_signed++) {
         memcpy(tables.dynamic_map[is_signed], qr_dynamic8_map(is_signed != 0), 256 * sizeof(float));

@@ -52,11 +52,10 @@ template <typename type>
 static qrun_status fill(qr_cuda_backend &cuda, const matrix &w, int64_t first, int64_t n, uint16_t *panel,
                         qr_error *err) {
     const dim3 grid = blocks_for(n, THREADS * PIECES * PIECE_COLS);
-    return w.format == QR_WEIGHT_NF4 || w.format == QR_WEIGHT_NF4_DQ
-               ? QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_NF4>), grid, THREADS, 0, w, nf4_book_of(), first,
-                           n, panel)
-               : QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_ANY>), grid, THREADS, 0, w, nf4_book_of(), first,
-                           n, panel);
+    return qr_weight_has_blocks(w.format) ? QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_NF4>), grid, THREADS,
+                                                      0, w, nf4_book_of(w), first, n, panel)
+                                          : QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_ANY>), grid, THREADS,
+                                                      0, w, nf4_book_of(w), first, n, panel);
 }
 
 /* --- A product over panels --- */

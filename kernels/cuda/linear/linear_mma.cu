@@ -97,7 +97,7 @@ static qrun_status launch(qr_cuda_backend &cuda, group_launch &l, qr_error *err)
                                                  sizeof(mma_memory<path, m_tiles>) + x_bytes);
     grid.x = static_cast<unsigned>(qr_min(grid.x, qr_ceil_div(at_once, grid.y)));
     return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles, paired>), grid, THREADS,
-                           (sizeof(mma_memory<path, m_tiles>) + x_bytes), g, nf4_book_of());
+                           (sizeof(mma_memory<path, m_tiles>) + x_bytes), g, nf4_book_of(g.weights[0]));
 }
 
 /* Whether tiles of this many outputs are neither half empty nor too few for the GPU. */
