@@ -45,7 +45,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles>
 __global__ void __launch_bounds__(THREADS, expert_blocks<path, m_tiles, n_tiles>::AT_ONCE)
     expert_linear_mma_kernel(qr_expert_linear_args a, expert_matrices matrices, nf4_book book) {
     mma_memory<path, m_tiles> *shared = shared_memory<mma_memory<path, m_tiles>>();
-    if (path_has_book(path)) { fill_tables(matrices.like, book, shared->pairs, path == PATH_NF4 ? shared->map : NULL); }
+    if (path_has_book<path>) { fill_tables(matrices.like, book, shared->pairs, path == PATH_NF4 ? shared->map : NULL); }
     admit_next();
     await_previous();
     const slot_tile tile = slot_tile_of(a.routing, n_tiles * TILE_ROWS, static_cast<int32_t>(blockIdx.x));
@@ -97,7 +97,7 @@ static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_expert_linear_args
 template <typename type, weights_path path>
 static qrun_status launch_rows(qr_cuda_backend &cuda, const qr_expert_linear_args &args,
                                const expert_matrices &matrices, qr_error *err) {
-    enum { MORE = path_has_book(path) || path == PATH_INT8 ? 2 : 1 };
+    enum { MORE = path_has_book<path> || path == PATH_INT8 ? 2 : 1 };
     if (slot_tiles_by_pair(args.routing)) { return launch_mma<type, path, 1, 1>(cuda, args, matrices, err); }
     if constexpr (path != PATH_ANY) {
         constexpr weights_path tile_path = path == PATH_MXFP4 ? PATH_NF4 : path;

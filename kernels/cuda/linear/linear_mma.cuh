@@ -46,7 +46,7 @@ static QR_DEVICE segment_chunks segment_chunks_of(const matrix &w) {
 /* Shared memory. The table is NF4's and MXFP4's, the map NF4's. After it, where there is a norm, x: [n_rows, cols]. */
 template <weights_path path, int m_tiles> struct mma_memory {
     float sums[LINEAR_SEGMENTS][m_tiles][TILE_ROWS * SUMS_PITCH];
-    float2 pairs[path_has_book(path) ? PAIRS * PAIR_COPIES : 1];
+    float2 pairs[path_has_book<path> ? PAIRS * PAIR_COPIES : 1];
     float map[path == PATH_NF4 ? 256 : 1];
 };
 
@@ -96,7 +96,7 @@ static QR_DEVICE float2 pair_of(const float2 *pairs, const pair_places &places, 
 template <typename type, weights_path path>
 static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offsets,
                               uint32_t dst[LANE_COLS / 2]) {
-    if (path_has_book(path)) {
+    if (path_has_book<path>) {
         const uint4 &both = codes.vectors[0];
         const pair_places places[2] = {pair_places_of(both.x, lane_offsets), pair_places_of(both.y, lane_offsets)};
 #pragma unroll
@@ -132,7 +132,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matric
 struct segment_sum {
     enum {
         /* Chunks of codes in registers; a divisor of GROUP. Some 64 bytes a lane, at least two chunks. */
-        DEPTH = path_has_book(path) && m_tiles * n_tiles < 4  ? 4
+        DEPTH = path_has_book<path> && m_tiles * n_tiles < 4  ? 4
                 : path == PATH_INT8 && m_tiles * n_tiles == 1 ? 4
                                                               : 2,
         CHUNK_BYTES = lane_codes<path>::CHUNK_BYTES,
@@ -198,7 +198,7 @@ struct segment_sum {
     }
 
     QR_DEVICE void load_absmax(int group) {
-        if (!path_has_book(path)) { return; }
+        if (!path_has_book<path>) { return; }
         const int mine = group + static_cast<int>(lane_index() % 4);
         const uint32_t chunk = static_cast<uint32_t>(mine < end ? mine : end - 1);
         if (path == PATH_MXFP4) {
@@ -246,7 +246,7 @@ struct segment_sum {
 
     /* The scale of this lane's 16 columns of chunk number i of a group. All lanes call it. */
     QR_DEVICE float scale_of(int m, int side, unsigned i) const {
-        if (!path_has_book(path)) { return 0.0F; }
+        if (!path_has_book<path>) { return 0.0F; }
         const float of_chunk = warp_shuffle(absmax[m][side], lane_index() / 4 * 4 + i);
         if (path == PATH_NF4) { return of_chunk; }
         return e8m0_to_f32(f32_to_bits(of_chunk) >> (lane_index() % 4 / 2 * 8) & 255U);

@@ -20,7 +20,7 @@ enum {
 enum weights_path { PATH_NF4, PATH_INT8, PATH_16, PATH_ANY, PATH_MXFP4 };
 
 /* Codes of 4 bits, of 16 values. */
-static constexpr bool path_has_book(weights_path path) { return path == PATH_NF4 || path == PATH_MXFP4; }
+template <weights_path path> constexpr bool path_has_book = path == PATH_NF4 || path == PATH_MXFP4;
 
 /* The type of x, and what weights are rounded to. */
 struct of_bf16 {
@@ -181,12 +181,12 @@ enum { CHUNK_STEPS = 4 }; /* products a chunk */
 
 /* The codes of a row as they lie. */
 template <weights_path path> struct lane_codes {
-    enum { VECTORS = path == PATH_16 ? 2 : 1, CHUNK_BYTES = path_has_book(path) ? 32 : path == PATH_INT8 ? 64 : 128 };
+    enum { VECTORS = path == PATH_16 ? 2 : 1, CHUNK_BYTES = path_has_book<path> ? 32 : path == PATH_INT8 ? 64 : 128 };
     uint4 vectors[VECTORS];
 };
 
 template <weights_path path> static QR_DEVICE void load_codes(const unsigned char *src, lane_codes<path> &codes) {
-    if (path_has_book(path)) {
+    if (path_has_book<path>) {
         const uint2 bytes = load_once_8(src);
         codes.vectors[0].x = bytes.x, codes.vectors[0].y = bytes.y;
     } else if (path != PATH_ANY) {
