@@ -72,8 +72,8 @@ const option machine_option_table[N_MACHINE_OPTIONS] = {
      INTO(engine_options, context.n_threads),
      .help = "Threads. Default: one for each CPU this process may use. Results do not depend on it."},
     {.name = "device", .neutral = true, .kind = OPTION_CHOICE, .choices = devices, INTO(engine_options, context.device),
-     .help = "Where to run. Default: auto, an NVIDIA GPU that libqrun_cuda.so can use, otherwise the CPU. cuda:1 is the "
-             "second of several GPUs."},
+     .help = "Where to run. Default: auto, an NVIDIA GPU that libqrun_cuda.so can use, otherwise the CPU. cuda:1 is "
+             "the second of several GPUs."},
     {.name = "numerics", .kind = OPTION_CHOICE, .choices = numerics, INTO(engine_options, context.numerics),
      .help = "Order of sums: fastest, that of this CPU's instruction set, or portable, which gives the same bits on "
              "every x86-64 CPU and is slower. Default: fastest."},
