@@ -131,8 +131,10 @@ typedef enum qrun_numerics {
 
 typedef struct qrun_context_params {
     size_t struct_size;
-    int32_t n_threads;      /* 0: one for each CPU this process may use */
-    const char *device;     /* "auto" (a GPU that can be used, else the CPU), "cpu", "cuda"; NULL is "auto" */
+    int32_t n_threads; /* 0: one for each CPU this process may use */
+    /* "auto" (a GPU that can be used, else the CPU), "cpu", "cuda", or "cuda:1", the GPU that CUDA numbers so (from 0,
+     * of those that CUDA_VISIBLE_DEVICES leaves), whichever rank this is. NULL is "auto". */
+    const char *device;
     qrun_numerics numerics; /* PORTABLE: "auto" is the CPU, and "cuda" is refused */
     /* For plans alone: "rtx-4090", "h100" … Plans are then for the memory of that GPU, which need not be there,
      * with host memory apart; the ops' workspace is that of the context's own device. Models cannot be opened. A name

@@ -39,14 +39,16 @@ const qr_device_links *qr_device_links_of(const qr_backend *backend) {
 }
 
 qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
-    return qr_backend_cuda_create_for(0, threads, backend, err);
+    const qr_gpu_choice first = {.ordinal = -1};
+    return qr_backend_cuda_create_for(&first, threads, backend, err);
 }
 
-qrun_status qr_backend_cuda_create_for(int32_t local_rank, qr_threads *threads, qr_backend **backend, qr_error *err) {
+qrun_status qr_backend_cuda_create_for(const qr_gpu_choice *choice, qr_threads *threads, qr_backend **backend,
+                                       qr_error *err) {
     const qr_cuda_plugin *plugin;
     *backend = NULL;
     qrun_status status = open_plugin(&plugin, err);
-    if (status == QRUN_OK) { status = plugin->create(local_rank, threads, backend, err); }
+    if (status == QRUN_OK) { status = plugin->create(choice, threads, backend, err); }
     if (status != QRUN_OK) { return status; }
     status = qr_backend_self_check(*backend, err);
     if (status == QRUN_ERROR_MEMORY) { return QRUN_OK; } /* later allocations report what is missing */

@@ -40,8 +40,14 @@ typedef struct qr_device_links {
 /* Those of a backend's kind of device; NULL: it has none. */
 const qr_device_links *qr_device_links_of(const qr_backend *backend);
 
-/* qr_backend_cuda_create for the local_rank-th of the ranks of this machine: each has a GPU of its own, as long as
- * there are enough. */
-qrun_status qr_backend_cuda_create_for(int32_t local_rank, qr_threads *threads, qr_backend **backend, qr_error *err);
+/* Which GPU: the one that CUDA gives the number `ordinal`, of those that CUDA_VISIBLE_DEVICES leaves. −1: of those that
+ * can be used, the local_rank-th: each rank of a machine has its own, as long as there are enough. */
+typedef struct qr_gpu_choice {
+    int32_t ordinal, local_rank;
+} qr_gpu_choice;
+
+/* qr_backend_cuda_create of that GPU. QRUN_ERROR_ARGUMENT, with how many there are: there is none of that number. */
+qrun_status qr_backend_cuda_create_for(const qr_gpu_choice *choice, qr_threads *threads, qr_backend **backend,
+                                       qr_error *err);
 
 #endif

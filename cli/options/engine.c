@@ -19,7 +19,7 @@ static const option_choice heads[] = {{"keep", false}, {"int8", true}, {NULL, 0}
 static const option_choice dtypes[] = {
     {"bf16", QRUN_DTYPE_BF16}, {"f16", QRUN_DTYPE_F16}, {"f32", QRUN_DTYPE_F32}, {NULL, 0}};
 static const option_choice kept_sizes[] = {{"RAM", QRUN_PREFIX_CACHE_RAM}, {NULL, 0}};
-static const option_choice devices[] = {{"auto", 0}, {"cpu", 0}, {"cuda", 0}, {NULL, 0}};
+static const option_choice devices[] = {{"auto", 0}, {"cpu", 0}, {"cuda", 1}, {NULL, 0}};
 static const option_choice numerics[] = {
     {"fastest", QRUN_NUMERICS_FASTEST}, {"portable", QRUN_NUMERICS_PORTABLE}, {NULL, 0}};
 static const option_choice kvs[] = {
@@ -72,7 +72,8 @@ const option machine_option_table[N_MACHINE_OPTIONS] = {
      INTO(engine_options, context.n_threads),
      .help = "Threads. Default: one for each CPU this process may use. Results do not depend on it."},
     {.name = "device", .neutral = true, .kind = OPTION_CHOICE, .choices = devices, INTO(engine_options, context.device),
-     .help = "Where to run. Default: auto, an NVIDIA GPU that libqrun_cuda.so can use, otherwise the CPU."},
+     .help = "Where to run. Default: auto, an NVIDIA GPU that libqrun_cuda.so can use, otherwise the CPU. cuda:1 is "
+             "the second of several GPUs."},
     {.name = "numerics", .kind = OPTION_CHOICE, .choices = numerics, INTO(engine_options, context.numerics),
      .help = "Order of sums: fastest, that of this CPU's instruction set, or portable, which gives the same bits on "
              "every x86-64 CPU and is slower. Default: fastest."},

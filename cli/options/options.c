@@ -154,12 +154,20 @@ static int complain_choice(const value_place *p, const char *text) {
     return code;
 }
 
+/* Whether a text is a choice, or one and its number: cuda:1. What numbers there are is the library's to say. */
+static bool names_choice(const option *o, const option_choice *c, const char *text) {
+    const size_t length = strlen(c->name);
+    if (strncmp(text, c->name, length) != 0) { return false; }
+    const bool numbered = chooses_text(o) && c->value != 0 && text[length] == ':' && text[length + 1] != '\0';
+    return text[length] == '\0' || (numbered && text[length + 1 + strspn(text + length + 1, "0123456789")] == '\0');
+}
+
 static int store_choice(const value_place *p, const char *text, void *field) {
     const option *o = p->o;
     for (const option_choice *c = o->choices; c->name != NULL; c++) {
-        if (strcmp(text, c->name) != 0) { continue; }
+        if (!names_choice(o, c, text)) { continue; }
         if (chooses_text(o)) {
-            *(const char **)field = c->name;
+            *(const char **)field = text;
         } else {
             put_whole(o, c->value, field);
         }

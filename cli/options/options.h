@@ -48,7 +48,7 @@ typedef enum option_kind {
 
 typedef struct option_choice {
     const char *name;
-    int value;
+    int value; /* of a text: 1, which ":" and a number may follow, or 0 */
 } option_choice;
 
 typedef enum option_completion { COMPLETE_NOTHING, COMPLETE_FILE, COMPLETE_FOLDER } option_completion;

@@ -137,7 +137,7 @@ static const struct {
     const char *option;
     peer_words words;
 } value_words[] = {
-    {"device", {"cuda", "gpu nvidia cuda:0 gpu:0 0 cuda0"}},
+    {"device", {"cuda", "gpu nvidia gpu:0 0 cuda0"}},
     {"device", {"cpu", "none off no host"}},
     {"quant",
      {"nf4-dq", "4bit 4-bit 4 q4 int4 bnb-4bit bitsandbytes bnb double q4_0 q4_k q4_k_m q4_k_s nf4_dq iq4_nl "

@@ -18,7 +18,7 @@ extern "C" {
 
 /* Constant tables that kernels read, from quant/. */
 struct qr_cuda_tables {
-    float nf4[16];
+    float nf4[16], float4[16]; /* of the codes of NF4 and MXFP4 */
     float nf4_midpoints[15];
     float dynamic_map[2][256];    /* unsigned, signed */
     float dynamic_bounds[2][256]; /* 255 of each */
@@ -90,9 +90,9 @@ template <typename T> static inline bool always_supported(const T &, qr_error *)
 template <typename T> static inline size_t no_workspace(const T &) { return 0; }
 
 /* --- Weights in this backend's memory: the canonical codes in their order, then the scales, each part at a multiple of
- * 64 bytes: SCB F32 [rows] of INT8; absmax F32 [n_blocks] of NF4; absmax codes U8 [n_blocks], then nested absmax
- * F32 [ceil(n_blocks / 256)] of NF4_DQ. The codes of 64 columns of 8 rows are then 8 runs of 32 bytes: whole
- * sectors. */
+ * 64 bytes: SCB F32 [rows] of INT8; absmax F32 [n_blocks] of NF4; scales U8 [n_blocks] of MXFP4; absmax codes U8
+ * [n_blocks], then nested absmax F32 [ceil(n_blocks / 256)] of NF4_DQ. The codes of 64 columns of 8 rows are then 8
+ * runs of 32 bytes: whole sectors. */
 struct qr_cuda_layout {
     size_t scales_offset, nested_offset, total_bytes;
 };

@@ -7,11 +7,11 @@
 
 struct matrix {
     qr_weight_format format;
-    int block_shift; /* log2 of the NF4 block */
+    int block_shift; /* log2 of the block of NF4 or MXFP4 */
     int64_t rows, cols;
     const unsigned char *codes;
     const float *scales;         /* INT8: SCB [rows]; NF4: absmax [n_blocks] */
-    const uint8_t *absmax_codes; /* NF4_DQ */
+    const uint8_t *absmax_codes; /* NF4_DQ; MXFP4: the scales, E8M0 [n_blocks] */
     const float *nested_absmax;  /* NF4_DQ */
     float nested_offset;
     const qr_cuda_tables *tables;
@@ -22,7 +22,8 @@ static inline matrix matrix_of(const qr_cuda_backend &cuda, const qr_weight &wei
     const unsigned char *data = static_cast<const unsigned char *>(weight.data);
     matrix m = {};
     m.format = weight.desc.format;
-    m.block_shift = weight.desc.block > 0 ? __builtin_ctz(static_cast<unsigned>(weight.desc.block)) : 0;
+    const int block = qr_weight_block(&weight.desc);
+    m.block_shift = block > 0 ? __builtin_ctz(static_cast<unsigned>(block)) : 0;
     m.rows = weight.desc.rows;
     m.cols = weight.desc.cols;
     m.codes = data;
@@ -34,25 +35,38 @@ static inline matrix matrix_of(const qr_cuda_backend &cuda, const qr_weight &wei
     return m;
 }
 
-/* What the absmax of an NF4 block is computed from: loaded long before it is used, so that no load waits for another.
+/* E8M0, as quant/small_floats.h has it. */
+QR_DEVICE float e8m0_to_f32(uint32_t code) {
+    return f32_from_bits(code == 0 ? 0x00400000U : code == 255 ? 0x7FC00000U : code << 23);
+}
+
+/* What the absmax of an NF4 block, or the scale of an MXFP4 block, is computed from: loaded long before it is used, so
+ * that no load waits for another.
  */
 struct absmax_parts {
-    float scale; /* NF4: the absmax; NF4_DQ: the nested one */
-    unsigned code;
+    float scale;   /* NF4: the absmax; NF4_DQ: the nested one */
+    unsigned code; /* NF4_DQ, MXFP4 */
 };
 
 QR_DEVICE absmax_parts matrix_absmax_parts(const matrix &m, int64_t block) {
     if (m.format == QR_WEIGHT_NF4) { return {m.scales[block], 0}; }
+    if (m.format == QR_WEIGHT_MXFP4) { return {0.0F, m.absmax_codes[block]}; }
     return {m.nested_absmax[block / QR_NESTED_BLOCK], m.absmax_codes[block]};
 }
 
 /* Every operation rounded, as quant/nf4.h says. `map` is the signed dynamic map, in any memory. */
 QR_DEVICE float matrix_absmax_of(const matrix &m, const absmax_parts &parts, const float *map) {
+    if (m.format == QR_WEIGHT_MXFP4) { return e8m0_to_f32(parts.code); }
     return m.format == QR_WEIGHT_NF4 ? parts.scale : map[parts.code] * parts.scale + m.nested_offset;
 }
 
 QR_DEVICE float matrix_absmax(const matrix &m, int64_t block) {
     return matrix_absmax_of(m, matrix_absmax_parts(m, block), m.tables->dynamic_map[1]);
+}
+
+/* The values of the 16 codes of NF4 or MXFP4. */
+QR_DEVICE const float *matrix_code_values(const matrix &m) {
+    return m.format == QR_WEIGHT_MXFP4 ? m.tables->float4 : m.tables->nf4;
 }
 
 /* Element `index` of the flattened matrix, dequantised to F32; of INT8 the code alone. */
@@ -64,7 +78,8 @@ QR_DEVICE float matrix_code(const matrix &m, int64_t index) {
         case QR_WEIGHT_INT8: return static_cast<float>(reinterpret_cast<const int8_t *>(m.codes)[index]);
         default: {
             const unsigned byte = m.codes[index / 2];
-            return m.tables->nf4[index % 2 == 0 ? byte >> 4 : byte & 15U] * matrix_absmax(m, index >> m.block_shift);
+            return matrix_code_values(m)[index % 2 == 0 ? byte >> 4 : byte & 15U] *
+                   matrix_absmax(m, index >> m.block_shift);
         }
     }
 }

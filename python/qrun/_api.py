@@ -830,7 +830,8 @@ class ContextOptions(TypedDict, total=False):
 
     # 0: one for each CPU this process may use
     n_threads: int
-    # "auto" (a GPU that can be used, else the CPU), "cpu", "cuda"; NULL is "auto"
+    # "auto" (a GPU that can be used, else the CPU), "cpu", "cuda", or "cuda:1", the GPU that CUDA numbers so
+    # (from 0, of those that CUDA_VISIBLE_DEVICES leaves), whichever rank this is. NULL is "auto".
     device: str
     # PORTABLE: "auto" is the CPU, and "cuda" is refused
     numerics: Numerics

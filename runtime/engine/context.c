@@ -40,7 +40,7 @@ void qrun_free(void *memory) { qr_free(memory); }
 
 /* Portable numerics are of the CPU alone. */
 static qrun_status create_portable_backend(qrun_context *context, const char *device, qr_error *err) {
-    if (device != NULL && strcmp(device, "cuda") == 0) {
+    if (device != NULL && strncmp(device, "cuda", 4) == 0) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`numerics=portable` is not available on GPUs; use `device=cpu`, or leave `numerics` alone");
     }
@@ -50,18 +50,32 @@ static qrun_status create_portable_backend(qrun_context *context, const char *de
     return qr_backend_cpu_create_portable(NULL, context->threads, &context->backend, err);
 }
 
+/* Of "cuda:N", N; of "cuda" and "auto" −1; of what is no device −2. */
+static int32_t gpu_of(const char *device) {
+    enum { MOST_DIGITS = 3 };
+    int32_t number = 0;
+    if (strcmp(device, "auto") == 0 || strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0) { return -1; }
+    const char *digits = device + strlen("cuda:");
+    if (strncmp(device, "cuda:", strlen("cuda:")) != 0 || *digits == '\0' || strlen(digits) > MOST_DIGITS) {
+        return -2;
+    }
+    for (; *digits >= '0' && *digits <= '9'; digits++) { number = number * 10 + (*digits - '0'); }
+    return *digits == '\0' ? number : -2;
+}
+
 /* The GPU where it is asked for, or where "auto" finds a usable one; else the CPU, with the reason kept for
  * qrun_context_device_info. */
 static qrun_status create_backend(qrun_context *context, const char *device, qr_error *err) {
-    const int32_t local_rank = context->ranks != NULL ? context->ranks->local_rank : 0;
+    const qr_gpu_choice gpu = {.ordinal = device != NULL ? gpu_of(device) : -1,
+                               .local_rank = context->ranks != NULL ? context->ranks->local_rank : 0};
     const bool is_auto = device == NULL || strcmp(device, "auto") == 0;
     if (context->numerics == QRUN_NUMERICS_PORTABLE) { return create_portable_backend(context, device, err); }
-    if (!is_auto && strcmp(device, "cpu") != 0) { /* "cuda" */
-        return qr_backend_cuda_create_for(local_rank, context->threads, &context->backend, err);
+    if (!is_auto && strcmp(device, "cpu") != 0) { /* "cuda", "cuda:1" */
+        return qr_backend_cuda_create_for(&gpu, context->threads, &context->backend, err);
     }
     if (is_auto) {
         qr_error refused = {0};
-        if (qr_backend_cuda_create_for(local_rank, context->threads, &context->backend, &refused) == QRUN_OK) {
+        if (qr_backend_cuda_create_for(&gpu, context->threads, &context->backend, &refused) == QRUN_OK) {
             return QRUN_OK;
         }
         memcpy(context->device_note, refused.message, sizeof context->device_note);
@@ -76,12 +90,9 @@ static qrun_status create_processor(qrun_context *context, qr_error *err) {
 }
 
 static qrun_status check_device(const char *device, qr_error *err) {
-    static const char *const names[] = {"auto", "cpu", "cuda"};
-    if (device == NULL) { return QRUN_OK; }
-    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
-        if (strcmp(device, names[i]) == 0) { return QRUN_OK; }
-    }
-    return qr_fail(err, QRUN_ERROR_ARGUMENT, "there is no device \"%s\"; it is one of: auto, cpu, cuda", device);
+    if (device == NULL || gpu_of(device) >= -1) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "there is no device \"%s\"; it is one of: auto, cpu, cuda, cuda:0, cuda:1 …", device);
 }
 
 qrun_status qrun_context_create(const qrun_context_params *params, qrun_context **context, qrun_error *error) {

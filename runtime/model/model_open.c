@@ -96,18 +96,10 @@ static qrun_status check_mixed(const qrun_model *model, const qrun_model_params 
                    model->folder, qr_weight_format_name(model->linear_format));
 }
 
-/* A backend holds no bytes of a format that it does not have. Devices that plans are made for are GPUs. */
-static bool holds_mxfp4(const qrun_context *context) {
-    const qr_backend *backend = context->backend;
-    const qr_weight_desc desc = {.format = QR_WEIGHT_MXFP4, .rows = 1, .cols = QR_MXFP4_BLOCK};
-    return context->plans_for == NULL && backend->weight_bytes(backend, &desc) > 0;
-}
-
 /* Whether experts are held in MXFP4: where they are stored so and nothing else is asked for. */
 static bool takes_mxfp4(const qrun_model *model, const qrun_model_params *params) {
     if (params->quant == QRUN_QUANT_MXFP4) { return true; }
-    return params->quant == QRUN_QUANT_AUTO && holds_mxfp4(model->context) &&
-           model->config.quantization.packing.kind == QR_PACKING_MXFP4;
+    return params->quant == QRUN_QUANT_AUTO && model->config.quantization.packing.kind == QR_PACKING_MXFP4;
 }
 
 /* Whether matrices are held as the folder stores them. */
@@ -119,16 +111,11 @@ static bool keeps_stored(const qrun_model *model, const qrun_model_params *param
 }
 
 static qrun_status check_mxfp4(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
-    if (params->quant != QRUN_QUANT_MXFP4) { return QRUN_OK; }
-    if (model->config.quantization.packing.kind != QR_PACKING_MXFP4) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "%s: is not stored as mxfp4, and nothing is quantised to it; choose another `quant`",
-                       model->folder);
+    if (params->quant != QRUN_QUANT_MXFP4 || model->config.quantization.packing.kind == QR_PACKING_MXFP4) {
+        return QRUN_OK;
     }
-    const qrun_context *context = model->context;
-    if (holds_mxfp4(context)) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s does not compute with mxfp4 yet; use `quant=nf4-dq`",
-                   model->folder, context->plans_for != NULL ? context->plans_for->name : context->backend->name);
+    return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                   "%s: is not stored as mxfp4, and nothing is quantised to it; choose another `quant`", model->folder);
 }
 
 static qrun_status choose_formats(qrun_model *model, const qrun_model_params *params, struct qr_model_options *options,

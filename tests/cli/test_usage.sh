@@ -127,7 +127,7 @@ meant --schedule finetune --lr-scheduler-type cosine
 meant --eval-split finetune --val-set-size 0.1
 meant --checkpointing finetune --gradient-checkpointing
 meant cuda generate --device gpu
-meant cuda generate --device cuda:0
+meant cuda generate --device gpu:0
 meant nf4-dq generate --quant 4bit
 meant nf4-dq generate --quant q4
 meant nf4-dq generate --quant int4

@@ -163,6 +163,26 @@ static void test_panels_are_equal(void) {
     CHECK(training_workspace(2048) == training_workspace(1024));
 }
 
+/* Consumer GPUs: more multiprocessors than the other devices here, of 100 KiB of shared memory each. So other tiles are
+ * chosen and fewer blocks stay, with the same bits. simt refuses a launch with more than their 99 KiB. */
+static void test_linear_on_consumer_gpus(void) {
+    const int n_devices = op_everything.n_devices;
+    qr_error err = {0};
+    CHECK(setenv("QRUN_SIMT_CAPABILITY", "8.9", 1) == 0);
+    expect_features("QRUN_SIMT_MULTIPROCESSORS", "128", "128 multiprocessors, 99 KiB of shared memory a block");
+    CHECK(setenv("QRUN_SIMT_MULTIPROCESSORS", "128", 1) == 0);
+    CHECK_MSG(op_cuda_add_devices(qr_backend_cuda_simt_create, &err), "%s", err.message);
+    CHECK(unsetenv("QRUN_SIMT_MULTIPROCESSORS") == 0);
+    CHECK(unsetenv("QRUN_SIMT_CAPABILITY") == 0);
+    op_linear_same_bits(136, false);
+    while (op_everything.n_devices > n_devices) { op_remove_device(); }
+    expect_features("QRUN_SIMT_CAPABILITY", "8.6", "99 KiB of shared memory");
+    expect_features("QRUN_SIMT_CAPABILITY", "12.0", "99 KiB of shared memory");
+    expect_features("QRUN_SIMT_CAPABILITY", "8.0", "163 KiB of shared memory");
+    expect_features("QRUN_SIMT_CAPABILITY", "9.0", "227 KiB of shared memory");
+    expect_isa(NULL, NULL, "simt");
+}
+
 static void test_small_workspaces_are_refused(void) { op_cuda_check_workspaces(); }
 
 int main(int argc, char **argv) {
@@ -175,6 +195,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_wgmma_is_checked);
     CHECK_RUN(test_linear_with_and_without_wgmma);
     CHECK_RUN(test_panels_are_equal);
+    CHECK_RUN(test_linear_on_consumer_gpus);
     if (argc == 1) {
         CHECK_RUN(test_small_workspaces_are_refused);
         CHECK_RUN(test_every_kernel_was_launched);

@@ -20,8 +20,8 @@ static void set_number(const char *name, int64_t value) {
 }
 
 static void unset_all(void) {
-    static const char *const names[] = {"QRUN_SIMT_MEMORY", "QRUN_SIMT_CONTEXT", "QRUN_SIMT_LOST_AFTER",
-                                        "QRUN_SIMT_DRIVER", "QRUN_SIMT_CAPABILITY"};
+    static const char *const names[] = {"QRUN_SIMT_MEMORY", "QRUN_SIMT_CONTEXT",    "QRUN_SIMT_LOST_AFTER",
+                                        "QRUN_SIMT_DRIVER", "QRUN_SIMT_CAPABILITY", "QRUN_SIMT_GPUS"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) { CHECK(unsetenv(names[i]) == 0); }
 }
 
@@ -100,6 +100,50 @@ static void test_what_a_device_lacks_is_named(void) {
     expect_no_device("QRUN_SIMT_DRIVER", "11080",
                      "driver is too old: it supports CUDA 11.8, and this build needs 12.0");
     expect_no_device("QRUN_SIMT_CAPABILITY", "7.5", "compute capability 7.5, without BF16");
+}
+
+/* Opens `device` where there are n_gpus, and expects the GPU of that number. */
+static void expect_gpu(const char *device, int n_gpus, const char *gpu) {
+    qrun_device_info info = QRUN_DEVICE_INFO_INIT;
+    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
+    qrun_context *context = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    params.device = device, params.n_threads = 1;
+    set_number("QRUN_SIMT_GPUS", n_gpus);
+    CHECK_MSG(qrun_context_create(&params, &context, &error) == QRUN_OK, "%s", error.message);
+    if (context != NULL) {
+        CHECK_INT(qrun_context_device_info(context, &info, NULL), QRUN_OK);
+        CHECK_MSG(strstr(info.features, gpu) != NULL, "%s: no \"%s\" in \"%s\"", device, gpu, info.features);
+    }
+    qrun_context_destroy(context);
+    unset_all();
+}
+
+static void expect_no_gpu(const char *device, qrun_status status, const char *why) {
+    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
+    qrun_context *context = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    params.device = device, params.n_threads = 1;
+    set_number("QRUN_SIMT_GPUS", 2);
+    CHECK_INT(qrun_context_create(&params, &context, &error), status);
+    CHECK_MSG(strstr(error.message, why) != NULL, "message is \"%s\"", error.message);
+    CHECK(context == NULL);
+    qrun_context_destroy(context);
+    unset_all();
+}
+
+static void test_one_of_several_gpus(void) {
+    static const char *const words[] = {"cuda:", "cuda:x", "cuda:1x", "cuda:-1", "cuda:1000", "cuda1", "cpu:0"};
+    expect_gpu("cuda", 2, "GPU 0 of 2:");
+    expect_gpu("auto", 2, "GPU 0 of 2:");
+    expect_gpu("cuda:0", 1, "GPU 0 of 1:");
+    expect_gpu("cuda:1", 2, "GPU 1 of 2:");
+    expect_gpu("cuda:11", 16, "GPU 11 of 16:");
+    expect_no_gpu("cuda:2", QRUN_ERROR_DEVICE,
+                  "there is no `device=cuda:2`: the driver knows of 2 GPUs, numbered from 0");
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        expect_no_gpu(words[i], QRUN_ERROR_ARGUMENT, "it is one of: auto, cpu, cuda, cuda:0");
+    }
 }
 
 /* ---- Sessions ---------------------------------------------------------------------------------------------------- */
@@ -481,6 +525,7 @@ int main(int argc, char **argv) {
     if (!trainer_run_begin(40) || !measure_tables()) { return 1; }
     CHECK_RUN(test_a_device_has_its_own_memory);
     CHECK_RUN(test_what_a_device_lacks_is_named);
+    CHECK_RUN(test_one_of_several_gpus);
     CHECK_RUN(test_a_session_is_planned_to_the_byte);
     CHECK_RUN(test_a_session_fits_what_is_free);
     CHECK_RUN(test_weights_that_do_not_fit_are_refused);

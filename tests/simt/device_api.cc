@@ -29,13 +29,18 @@ static qrun_status check_requirements(int *capability, qr_error *err) {
     return qr_device_check_capability(major, minor, err);
 }
 
-qrun_status qr_device_open(qr_device **device, qr_error *err) { return qr_device_open_for(0, device, err); }
+qrun_status qr_device_open(qr_device **device, qr_error *err) { return qr_device_open_for({-1, 0}, device, err); }
 
-qrun_status qr_device_open_for(int32_t local_rank, qr_device **device, qr_error *err) {
+/* As CUDA's programming guide lists them by compute capability. */
+static int shared_bytes_of(int capability) { return (capability == 80 ? 164 : capability / 10 == 9 ? 228 : 100) << 10; }
+
+qrun_status qr_device_open_for(const qr_gpu_choice &choice, qr_device **device, qr_error *err) {
     *device = NULL;
     int capability = 0;
     const qrun_status status = check_requirements(&capability, err);
     if (status != QRUN_OK) { return status; }
+    const int n_gpus = static_cast<int>(setting("QRUN_SIMT_GPUS", 0));
+    QR_RETURN_IF_ERROR(qr_device_check_ordinal(n_gpus > 0 ? n_gpus : 1, choice.ordinal, err));
     qr_device_switches switches;
     QR_RETURN_IF_ERROR(qr_device_switches_read(&switches, err));
     const char *wgmma = getenv("QRUN_SIMT_WGMMA");
@@ -49,8 +54,12 @@ qrun_status qr_device_open_for(int32_t local_rank, qr_device **device, qr_error 
     (*device)->transfer_seed = static_cast<uint64_t>(setting("QRUN_SIMT_SEED", 0));
     (*device)->fails_with_wgmma = wgmma != NULL && strcmp(wgmma, "fails") == 0;
     (*device)->capability = capability;
-    const int n_gpus = static_cast<int>(setting("QRUN_SIMT_GPUS", 0));
-    (*device)->index = n_gpus > 0 ? qr_device_choose(n_gpus, local_rank) : -1;
+    (*device)->index = n_gpus == 0           ? -1
+                       : choice.ordinal >= 0 ? choice.ordinal
+                                             : qr_device_choose(n_gpus, choice.local_rank);
+    (*device)->size = {(*device)->index < 0 ? 0 : (*device)->index, n_gpus > 0 ? n_gpus : 1,
+                       static_cast<int>(setting("QRUN_SIMT_MULTIPROCESSORS", 1)), shared_bytes_of(capability),
+                       shared_bytes_of(capability) - 1024};
     (*device)->memory_bytes = setting("QRUN_SIMT_MEMORY", INT64_C(4) << 30);
     (*device)->calls_left.store(setting("QRUN_SIMT_LOST_AFTER", INT64_MAX));
     qr_device_memory_before_context(*device);
@@ -97,7 +106,9 @@ const char *qr_device_isa(const qr_device *) { return "simt"; }
 
 int qr_device_capability(const qr_device *device) { return device->capability; }
 
-int qr_device_multiprocessors(const qr_device *) { return 1; }
+int qr_device_multiprocessors(const qr_device *device) { return device->size.multiprocessors; }
+
+const qr_device_size &qr_device_size_of(const qr_device *device) { return device->size; }
 
 const qr_device_switches &qr_device_switches_of(const qr_device *device) { return device->switches; }
 

@@ -6,6 +6,7 @@
  * QRUN_SIMT_LOST_AFTER  calls after which the device is lost
  * QRUN_SIMT_DRIVER      the driver's version in CUDA's form (12040), 0 for none
  * QRUN_SIMT_CAPABILITY  compute capability ("7.5"); "9.0"
+ * QRUN_SIMT_MULTIPROCESSORS  of the GPU; 1
  * QRUN_SIMT_WGMMA       "differs": its sums are rounded differently from mma.sync's; "wrong": they are wrong; "fails":
  *                       the device is lost with the first of them, until it is opened again
  * QRUN_SIMT_SEED        of the moments at which transfers are done; 0
@@ -50,6 +51,7 @@ struct pending_transfer {
 
 struct qr_device {
     int index; /* of QRUN_SIMT_GPUS; −1: a GPU that no other process has */
+    qr_device_size size;
     int capability;
     qr_device_switches switches;
     bool fails_with_wgmma;

@@ -137,12 +137,6 @@ void training_fixture_close(training_fixture *f) {
 
 bool training_is_full(const qr_json *entry) { return text_of(entry, "adapter_folder")[0] == '\0'; }
 
-/* Else it is decoded, to the same values. */
-static bool holds_mxfp4(const qrun_context *context) {
-    const qr_weight_desc desc = {.format = QR_WEIGHT_MXFP4, .rows = 1, .cols = QR_MXFP4_BLOCK};
-    return context->backend->weight_bytes(context->backend, &desc) > 0;
-}
-
 bool training_fixture_open(qrun_context *context, const qr_json *entry, const training_options *options,
                            training_fixture *f) {
     char path[512];
@@ -153,7 +147,7 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     params.path = path;
     params.dtype = options->dtype;
     const char *base = text_of(entry, "base_folder");
-    const bool quantised = strstr(base, "nf4") != NULL || (strstr(base, "mxfp4") != NULL && holds_mxfp4(context));
+    const bool quantised = strstr(base, "nf4") != NULL || strstr(base, "mxfp4") != NULL;
     params.quant = quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
     if (training_is_full(entry)) { params.trainable = true, params.quant = QRUN_QUANT_AUTO; }
     qrun_status status = qrun_model_open(context, &params, &f->model, &err);

@@ -77,8 +77,12 @@ static void features(const qr_backend *backend, char *text, size_t n_bytes) {
     const char *early = qr_device_launches_early(cuda->device) ? "on"
                         : switches.early_launch                ? "none"
                                                                : "off: QRUN_CUDA_EARLY_LAUNCH";
-    snprintf(text, n_bytes, "graphs %s; early launch %s; wgmma %s; cuBLASLt %s",
-             switches.graphs ? "on" : "off: QRUN_CUDA_GRAPHS", early, cuda->wgmma_note, qr_cublaslt_file(cuda->device));
+    const qr_device_size &size = qr_device_size_of(cuda->device);
+    snprintf(text, n_bytes,
+             "graphs %s; early launch %s; wgmma %s; cuBLASLt %s; GPU %d of %d: %d multiprocessors, %d KiB of shared "
+             "memory a block",
+             switches.graphs ? "on" : "off: QRUN_CUDA_GRAPHS", early, cuda->wgmma_note, qr_cublaslt_file(cuda->device),
+             size.ordinal, size.n_gpus, size.multiprocessors, size.block_shared_bytes >> 10);
 }
 
 static void recording_destroy(qr_backend *backend, qr_recording *recording) {
@@ -102,6 +106,7 @@ static void destroy(qr_backend *backend) {
 static qrun_status put_tables(qr_cuda_backend *cuda, qr_error *err) {
     qr_cuda_tables tables = {};
     memcpy(tables.nf4, qr_nf4_code, sizeof tables.nf4);
+    memcpy(tables.float4, qr_weight_code_values(QR_WEIGHT_MXFP4), sizeof tables.float4);
     memcpy(tables.nf4_midpoints, qr_nf4_midpoints, sizeof tables.nf4_midpoints);
     for (int is_signed = 0; is_signed < 2; is_signed++) {
         memcpy(tables.dynamic_map[is_signed], qr_dynamic8_map(is_signed != 0), 256 * sizeof(float));
@@ -160,13 +165,13 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
 }
 
 /* fault: what linear_wgmma.cu's products broke the device with before, or NULL. */
-static qrun_status create(int32_t local_rank, qr_threads *threads, const char *fault, qr_cuda_backend **made,
+static qrun_status create(const qr_gpu_choice &choice, qr_threads *threads, const char *fault, qr_cuda_backend **made,
                           qr_error *err) {
     void *memory = qr_alloc_zeroed(sizeof(qr_cuda_backend));
     if (memory == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof(qr_cuda_backend)); }
     qr_cuda_backend *cuda = *made = new (memory) qr_cuda_backend();
     qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_open_for(local_rank, &cuda->device, err));
+    QR_TRY(qr_device_open_for(choice, &cuda->device, err));
     QR_TRY(qr_backend_cpu_create(NULL, threads, &cuda->host, err));
     QR_TRY(put_tables(cuda, err));
     QR_TRY(qr_device_memory_measure_context(cuda->device, err));
@@ -177,16 +182,17 @@ out:
 }
 
 /* Hopper's products may break a device on which the rest works: then it is opened again, without them. */
-qrun_status qr_cuda_backend_create_for(int32_t local_rank, qr_threads *threads, qr_backend **backend, qr_error *err) {
+qrun_status qr_cuda_backend_create_for(const qr_gpu_choice *choice, qr_threads *threads, qr_backend **backend,
+                                       qr_error *err) {
     qr_error reason = {};
     qr_cuda_backend *cuda = NULL;
     *backend = NULL;
-    qrun_status status = create(local_rank, threads, NULL, &cuda, &reason);
+    qrun_status status = create(*choice, threads, NULL, &cuda, &reason);
     if (status == QRUN_ERROR_DEVICE && cuda->base.version != 0) {
         qr_device_reset(cuda->device);
         destroy(&cuda->base);
         cuda = NULL;
-        status = create(local_rank, threads, reason.message, &cuda, err);
+        status = create(*choice, threads, reason.message, &cuda, err);
     } else if (status != QRUN_OK) {
         (void)qr_fail(err, status, "%s", reason.message);
     }
@@ -199,5 +205,6 @@ qrun_status qr_cuda_backend_create_for(int32_t local_rank, qr_threads *threads, 
 }
 
 qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
-    return qr_cuda_backend_create_for(0, threads, backend, err);
+    const qr_gpu_choice first = {-1, 0};
+    return qr_cuda_backend_create_for(&first, threads, backend, err);
 }

@@ -13,7 +13,8 @@ static size_t scale_bytes(const qr_weight_desc *desc) {
     switch (desc->format) {
         case QR_WEIGHT_INT8: return static_cast<size_t>(desc->rows) * sizeof(float);
         case QR_WEIGHT_NF4: return static_cast<size_t>(qr_weight_blocks(desc)) * sizeof(float);
-        case QR_WEIGHT_NF4_DQ: return static_cast<size_t>(qr_weight_blocks(desc));
+        case QR_WEIGHT_NF4_DQ:
+        case QR_WEIGHT_MXFP4: return static_cast<size_t>(qr_weight_blocks(desc));
         default: return 0;
     }
 }
@@ -27,7 +28,7 @@ qr_cuda_layout qr_cuda_layout_of(const qr_weight_desc *desc) {
 }
 
 size_t qr_cuda_weight_bytes(const qr_backend *, const qr_weight_desc *desc) {
-    return desc->format == QR_WEIGHT_MXFP4 ? 0 : qr_cuda_layout_of(desc).total_bytes; /* no kernel has it yet */
+    return qr_cuda_layout_of(desc).total_bytes;
 }
 
 static unsigned char *part(const qr_weight *weight, size_t offset) {
@@ -41,9 +42,6 @@ static size_t rows_bytes(const qr_weight_desc *desc, int64_t row, int64_t n_rows
 qrun_status qr_cuda_weight_put_rows(qr_backend *backend, qr_weight *weight, int64_t row, int64_t n_rows,
                                     const void *codes, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_check_weight_rows(&weight->desc, row, n_rows, err));
-    if (weight->desc.format == QR_WEIGHT_MXFP4) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "cuda: weights in mxfp4 are not computed with yet");
-    }
     qr_cuda_backend *cuda = qr_cuda(backend);
     unsigned char *dst = part(weight, qr_weight_row_offset(&weight->desc, row));
     const size_t n_bytes = rows_bytes(&weight->desc, row, n_rows);
@@ -63,7 +61,8 @@ static const void *first_scales(const qr_weight_desc *desc, const qr_weight_scal
     switch (desc->format) {
         case QR_WEIGHT_INT8: return scales->row_absmax;
         case QR_WEIGHT_NF4: return scales->absmax;
-        case QR_WEIGHT_NF4_DQ: return scales->absmax_codes;
+        case QR_WEIGHT_NF4_DQ:
+        case QR_WEIGHT_MXFP4: return scales->absmax_codes;
         default: return NULL;
     }
 }

@@ -41,34 +41,57 @@ static qrun_status check_driver(qr_device *device, qr_error *err) {
     return qr_device_check_driver(driver, runtime, err);
 }
 
-static qrun_status choose_gpu(qr_device *device, int32_t local_rank, qr_error *err) {
-    int n_devices = 0, n_usable = 0, major = 0, minor = 0;
-    const cudaError_t result = cudaGetDeviceCount(&n_devices);
-    if (result == cudaErrorNoDevice || (result == cudaSuccess && n_devices == 0)) { return qr_device_fail_no_gpu(err); }
-    if (result != cudaSuccess) { return qr_device_check(device, result, "looking for a GPU", err); }
-    for (int i = 0; i < n_devices; i++) {
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
-        n_usable += major >= QR_DEVICE_LEAST_MAJOR;
-    }
-    int left = qr_device_choose(n_usable, local_rank);
-    for (int i = 0; i < n_devices && left >= 0; i++) {
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i);
-        device->index = i;
-        left -= major >= QR_DEVICE_LEAST_MAJOR;
-    }
-    snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
-    device->launches_early = major >= EARLY_MAJOR && device->driver >= EARLY_DRIVER && device->switches.early_launch;
-    device->capability = major * 10 + minor;
-    QR_RETURN_IF_ERROR(qr_device_check_capability(major, minor, err));
-    return qr_device_check(
-        device, cudaDeviceGetAttribute(&device->multiprocessors, cudaDevAttrMultiProcessorCount, device->index),
-        "asking for the GPU's size", err);
+static int capability_of(int gpu) {
+    int major = 0, minor = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, gpu);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, gpu);
+    return major * 10 + minor;
 }
 
-qrun_status qr_device_open(qr_device **device, qr_error *err) { return qr_device_open_for(0, device, err); }
+static bool can_be_used(int gpu) { return capability_of(gpu) >= QR_DEVICE_LEAST_MAJOR * 10; }
 
-qrun_status qr_device_open_for(int32_t local_rank, qr_device **device, qr_error *err) {
+/* Of those that can be used; where there is none, the last one, which says what it lacks. */
+static int choose_usable(int n_gpus, int local_rank) {
+    int n_usable = 0, chosen = 0;
+    for (int i = 0; i < n_gpus; i++) { n_usable += can_be_used(i); }
+    int left = qr_device_choose(n_usable, local_rank);
+    for (int i = 0; i < n_gpus && left >= 0; i++) { chosen = i, left -= can_be_used(i); }
+    return chosen;
+}
+
+static qrun_status choose_gpu(qr_device *device, const qr_gpu_choice &choice, qr_error *err) {
+    int &n_gpus = device->size.n_gpus;
+    const cudaError_t result = cudaGetDeviceCount(&n_gpus);
+    if (result == cudaErrorNoDevice || (result == cudaSuccess && n_gpus == 0)) { return qr_device_fail_no_gpu(err); }
+    if (result != cudaSuccess) { return qr_device_check(device, result, "looking for a GPU", err); }
+    QR_RETURN_IF_ERROR(qr_device_check_ordinal(n_gpus, choice.ordinal, err));
+    device->index = choice.ordinal >= 0 ? choice.ordinal : choose_usable(n_gpus, choice.local_rank);
+    device->size.ordinal = device->index;
+    device->capability = capability_of(device->index);
+    const int major = device->capability / 10, minor = device->capability % 10;
+    snprintf(device->isa, sizeof device->isa, "sm_%d%d", major, minor);
+    device->launches_early = major >= EARLY_MAJOR && device->driver >= EARLY_DRIVER && device->switches.early_launch;
+    return qr_device_check_capability(major, minor, err);
+}
+
+static qrun_status ask_size(qr_device *device, qr_error *err) {
+    qr_device_size &size = device->size;
+    const struct {
+        cudaDeviceAttr attribute;
+        int *value;
+    } asked[] = {{cudaDevAttrMultiProcessorCount, &size.multiprocessors},
+                 {cudaDevAttrMaxSharedMemoryPerMultiprocessor, &size.shared_bytes},
+                 {cudaDevAttrMaxSharedMemoryPerBlockOptin, &size.block_shared_bytes}};
+    for (const auto &one : asked) {
+        QR_RETURN_IF_ERROR(qr_device_check(device, cudaDeviceGetAttribute(one.value, one.attribute, device->index),
+                                           "asking for the GPU's size", err));
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_device_open(qr_device **device, qr_error *err) { return qr_device_open_for({-1, 0}, device, err); }
+
+qrun_status qr_device_open_for(const qr_gpu_choice &choice, qr_device **device, qr_error *err) {
     *device = NULL;
     void *memory = qr_alloc_zeroed(sizeof(qr_device));
     if (memory == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof(qr_device)); }
@@ -76,7 +99,8 @@ qrun_status qr_device_open_for(int32_t local_rank, qr_device **device, qr_error 
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_switches_read(&made->switches, err));
     QR_TRY(check_driver(made, err));
-    QR_TRY(choose_gpu(made, local_rank, err));
+    QR_TRY(choose_gpu(made, choice, err));
+    QR_TRY(ask_size(made, err));
     qr_device_memory_before_context(made);
     QR_TRY(qr_device_enter(made, err));
     QR_TRY(qr_device_check(made, cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "creating a stream",
@@ -118,7 +142,9 @@ const char *qr_device_isa(const qr_device *device) { return device->isa; }
 
 int qr_device_capability(const qr_device *device) { return device->capability; }
 
-int qr_device_multiprocessors(const qr_device *device) { return device->multiprocessors; }
+int qr_device_multiprocessors(const qr_device *device) { return device->size.multiprocessors; }
+
+const qr_device_size &qr_device_size_of(const qr_device *device) { return device->size; }
 
 const qr_device_switches &qr_device_switches_of(const qr_device *device) { return device->switches; }
 

@@ -29,6 +29,23 @@ const char *qr_device_isa(const qr_device *device); /* "sm_90" */
 int qr_device_capability(const qr_device *device);  /* 90 */
 int qr_device_multiprocessors(const qr_device *device);
 
+struct qr_device_size {
+    int ordinal, n_gpus;    /* CUDA's number of it, and how many CUDA_VISIBLE_DEVICES leaves */
+    int multiprocessors;    /* 132 of an H100, 128 of an RTX 4090 */
+    int shared_bytes;       /* of a multiprocessor: 228 KiB of sm_90, 164 of sm_80, 100 of consumer GPUs */
+    int block_shared_bytes; /* that a block may have of it: 1 KiB less */
+};
+
+const qr_device_size &qr_device_size_of(const qr_device *device);
+
+/* Blocks with so much shared memory that run at once. at_most: on a multiprocessor, by registers. */
+static inline int qr_device_blocks_at_once(const qr_device *device, int at_most, size_t shared_bytes) {
+    enum { RESERVED_BYTES = 1024 }; /* of each block, by CUDA */
+    const qr_device_size &size = qr_device_size_of(device);
+    const int by_memory = size.shared_bytes / static_cast<int>(shared_bytes + RESERVED_BYTES);
+    return size.multiprocessors * (by_memory < 1 ? 1 : by_memory < at_most ? by_memory : at_most);
+}
+
 /* What the environment turned off, and whether kernels are launched early here (QR_LAUNCH_EARLY). */
 const qr_device_switches &qr_device_switches_of(const qr_device *device);
 bool qr_device_launches_early(const qr_device *device);

@@ -56,6 +56,7 @@ QR_DEVICE unsigned lane_index() { return threadIdx.x % WARP_LANES; }
 QR_DEVICE unsigned warp_index() { return threadIdx.x / WARP_LANES; }
 
 QR_DEVICE float f32_from_bits(uint32_t bits) { return __uint_as_float(bits); }
+QR_DEVICE uint32_t f32_to_bits(float value) { return __float_as_uint(value); }
 
 QR_DEVICE float bf16_to_f32(uint16_t value) { return __uint_as_float(static_cast<uint32_t>(value) << 16); }
 

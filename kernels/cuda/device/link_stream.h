@@ -5,8 +5,12 @@
 
 #include "kernels/cuda/device/api.h"
 
-/* qr_device_open of the local_rank-th of the GPUs that can be used, counted round. */
-qrun_status qr_device_open_for(int32_t local_rank, qr_device **device, qr_error *err);
+extern "C" {
+#include "kernels/device_links.h"
+}
+
+/* qr_device_open of a GPU that is chosen. */
+qrun_status qr_device_open_for(const qr_gpu_choice &choice, qr_device **device, qr_error *err);
 
 /* Whether libraries are looked for, or only one that a variable names is opened. */
 bool qr_device_link_searches(const qr_device *device);

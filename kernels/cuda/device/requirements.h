@@ -35,4 +35,13 @@ static inline int qr_device_choose(int n_usable, int local_rank) {
     return n_usable > 0 && local_rank > 0 ? local_rank % n_usable : 0;
 }
 
+/* Of `device=cuda:N`: whether there is such a GPU. */
+static inline qrun_status qr_device_check_ordinal(int n_gpus, int ordinal, qr_error *err) {
+    if (ordinal < n_gpus) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_DEVICE,
+                   "cuda: there is no `device=cuda:%d`: the driver knows of %d GPU%s, numbered from 0 "
+                   "(CUDA_VISIBLE_DEVICES may hide others)",
+                   ordinal, n_gpus, n_gpus == 1 ? "" : "s");
+}
+
 #endif

@@ -18,7 +18,7 @@ enum { QR_DEVICE_TICKETS = 16 };
 struct qr_device {
     int index;
     int capability; /* 10 · major + minor */
-    int multiprocessors;
+    qr_device_size size;
     int driver;          /* CUDA's version of it: 12030 is 12.3 */
     bool launches_early; /* QR_LAUNCH_EARLY */
     qr_device_switches switches;

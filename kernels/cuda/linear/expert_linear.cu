@@ -45,7 +45,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles>
 __global__ void __launch_bounds__(THREADS, expert_blocks<path, m_tiles, n_tiles>::AT_ONCE)
     expert_linear_mma_kernel(qr_expert_linear_args a, expert_matrices matrices, nf4_book book) {
     mma_memory<path, m_tiles> *shared = shared_memory<mma_memory<path, m_tiles>>();
-    if (path == PATH_NF4) { fill_tables(matrices.like, book, shared->pairs, shared->map); }
+    if (path_has_book<path>) { fill_tables(matrices.like, book, shared->pairs, path == PATH_NF4 ? shared->map : NULL); }
     admit_next();
     await_previous();
     const slot_tile tile = slot_tile_of(a.routing, n_tiles * TILE_ROWS, static_cast<int32_t>(blockIdx.x));
@@ -87,22 +87,24 @@ template <typename type, weights_path path, int m_tiles, int n_tiles>
 static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_expert_linear_args &args, const expert_matrices &matrices,
                               qr_error *err) {
     dim3 grid = grid_of(args, n_tiles * TILE_ROWS, m_tiles * OUTPUTS);
-    const int at_once = qr_device_multiprocessors(cuda.device) * expert_blocks<path, m_tiles, n_tiles>::AT_ONCE;
+    const int at_once = qr_device_blocks_at_once(cuda.device, expert_blocks<path, m_tiles, n_tiles>::AT_ONCE,
+                                                 sizeof(mma_memory<path, m_tiles>));
     grid.y = static_cast<unsigned>(qr_min(grid.y, qr_ceil_div(at_once, grid.x)));
     return QR_LAUNCH_EARLY(cuda.device, err, (expert_linear_mma_kernel<type, path, m_tiles, n_tiles>), grid, THREADS,
-                           (sizeof(mma_memory<path, m_tiles>)), args, matrices, nf4_book_of());
+                           (sizeof(mma_memory<path, m_tiles>)), args, matrices, nf4_book_of(matrices.like));
 }
 
 template <typename type, weights_path path>
 static qrun_status launch_rows(qr_cuda_backend &cuda, const qr_expert_linear_args &args,
                                const expert_matrices &matrices, qr_error *err) {
-    enum { MORE = path == PATH_NF4 || path == PATH_INT8 ? 2 : 1 };
+    enum { MORE = path_has_book<path> || path == PATH_INT8 ? 2 : 1 };
     if (slot_tiles_by_pair(args.routing)) { return launch_mma<type, path, 1, 1>(cuda, args, matrices, err); }
     if constexpr (path != PATH_ANY) {
+        constexpr weights_path tile_path = path == PATH_MXFP4 ? PATH_NF4 : path;
         if (qr_routing_slots(&args.routing) / args.routing.n_experts >= MANY_SLOTS) {
-            return QR_LAUNCH(cuda.device, err, (expert_linear_tile_kernel<type, path>),
+            return QR_LAUNCH(cuda.device, err, (expert_linear_tile_kernel<type, tile_path>),
                              grid_of(args, TILE_SLOTS, small_tile::OUTPUTS), small_tile::THREADS,
-                             sizeof(tile_memory<small_tile>), args, matrices, nf4_book_of());
+                             sizeof(tile_memory<small_tile>), args, matrices, nf4_book_of(matrices.like));
         }
     }
     return launch_mma<type, path, MORE, 4>(cuda, args, matrices, err);
@@ -114,6 +116,9 @@ static qrun_status launch_path(qr_cuda_backend &cuda, const qr_expert_linear_arg
     qr_linear_args x = {};
     x.weight = args.weights, x.x = args.x, x.x_dtype = args.x_dtype, x.x_stride = args.x_stride;
     const weights_path path = mma_path_of(x, matrices.like);
+    if (matrices.like.format == QR_WEIGHT_MXFP4 && linear_x_is_whole(x)) {
+        return launch_rows<type, PATH_MXFP4>(cuda, args, matrices, err);
+    }
     return path == PATH_ANY ? launch_rows<type, PATH_ANY>(cuda, args, matrices, err)
                             : QR_BY_PATH(path, launch_rows, type, cuda, args, matrices, err);
 }

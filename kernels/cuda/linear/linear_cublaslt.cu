@@ -64,19 +64,14 @@ template <typename type>
 static qrun_status fill(qr_cuda_backend &cuda, const matrix &w, int64_t first, int64_t n, uint16_t *panel,
                         qr_error *err) {
     const dim3 grid = blocks_for(n, THREADS * PIECES * PIECE_COLS);
-    const nf4_book book = nf4_book_of();
-    switch (w.format) {
-        case QR_WEIGHT_NF4:
-        case QR_WEIGHT_NF4_DQ:
-            return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_NF4>), grid, THREADS, 0, w, book, first, n,
-                             panel);
-        case QR_WEIGHT_INT8:
-            return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_INT8>), grid, THREADS, 0, w, book, first, n,
-                             panel);
-        default:
-            return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_ANY>), grid, THREADS, 0, w, book, first, n,
-                             panel);
+    const nf4_book book = nf4_book_of(w);
+    if (qr_weight_has_blocks(w.format)) {
+        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_NF4>), grid, THREADS, 0, w, book, first, n, panel);
     }
+    if (w.format == QR_WEIGHT_INT8) {
+        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_INT8>), grid, THREADS, 0, w, book, first, n, panel);
+    }
+    return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_ANY>), grid, THREADS, 0, w, book, first, n, panel);
 }
 
 /* --- The factors of INT8's rows --- */

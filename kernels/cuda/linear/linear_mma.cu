@@ -92,11 +92,12 @@ static qrun_status launch(qr_cuda_backend &cuda, group_launch &l, qr_error *err)
         }
     }
     dim3 grid(g.n_tiles, static_cast<unsigned>(qr_ceil_div(l.n_rows, n_tiles * TILE_ROWS)));
-    const int at_once = qr_device_multiprocessors(cuda.device) * mma_blocks<path, m_tiles, n_tiles>::AT_ONCE;
-    grid.x = static_cast<unsigned>(qr_min(grid.x, qr_ceil_div(at_once, grid.y)));
     const size_t x_bytes = g.norm.src != NULL ? static_cast<size_t>(g.norm.n_rows * g.norm.dim) * sizeof(uint16_t) : 0;
+    const int at_once = qr_device_blocks_at_once(cuda.device, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE,
+                                                 sizeof(mma_memory<path, m_tiles>) + x_bytes);
+    grid.x = static_cast<unsigned>(qr_min(grid.x, qr_ceil_div(at_once, grid.y)));
     return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles, paired>), grid, THREADS,
-                           (sizeof(mma_memory<path, m_tiles>) + x_bytes), g, nf4_book_of());
+                           (sizeof(mma_memory<path, m_tiles>) + x_bytes), g, nf4_book_of(g.weights[0]));
 }
 
 /* Whether tiles of this many outputs are neither half empty nor too few for the GPU. */

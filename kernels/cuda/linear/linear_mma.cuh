@@ -43,10 +43,10 @@ static QR_DEVICE segment_chunks segment_chunks_of(const matrix &w) {
     return {begin, begin + per_segment < n_chunks ? begin + per_segment : n_chunks};
 }
 
-/* Shared memory. The table and the map are NF4's. After it, where there is a norm, x: [n_rows, cols]. */
+/* Shared memory. The table is NF4's and MXFP4's, the map NF4's. After it, where there is a norm, x: [n_rows, cols]. */
 template <weights_path path, int m_tiles> struct mma_memory {
     float sums[LINEAR_SEGMENTS][m_tiles][TILE_ROWS * SUMS_PITCH];
-    float2 pairs[path == PATH_NF4 ? PAIRS * PAIR_COPIES : 1];
+    float2 pairs[path_has_book<path> ? PAIRS * PAIR_COPIES : 1];
     float map[path == PATH_NF4 ? 256 : 1];
 };
 
@@ -96,7 +96,7 @@ static QR_DEVICE float2 pair_of(const float2 *pairs, const pair_places &places, 
 template <typename type, weights_path path>
 static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offsets,
                               uint32_t dst[LANE_COLS / 2]) {
-    if (path == PATH_NF4) {
+    if (path_has_book<path>) {
         const uint4 &both = codes.vectors[0];
         const pair_places places[2] = {pair_places_of(both.x, lane_offsets), pair_places_of(both.y, lane_offsets)};
 #pragma unroll
@@ -132,7 +132,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matric
 struct segment_sum {
     enum {
         /* Chunks of codes in registers; a divisor of GROUP. Some 64 bytes a lane, at least two chunks. */
-        DEPTH = path == PATH_NF4 && m_tiles * n_tiles < 4     ? 4
+        DEPTH = path_has_book<path> && m_tiles * n_tiles < 4  ? 4
                 : path == PATH_INT8 && m_tiles * n_tiles == 1 ? 4
                                                               : 2,
         CHUNK_BYTES = lane_codes<path>::CHUNK_BYTES,
@@ -153,7 +153,7 @@ struct segment_sum {
     const unsigned char *next[m_tiles][2]; /* this lane's codes of the chunk that is loaded at the begin of a group */
     lane_codes<path> codes[DEPTH][m_tiles][2];
     absmax_parts ahead[m_tiles][2]; /* of the group after this one, in it of the chunk with this lane's number */
-    float absmax[m_tiles][2];       /* of this group */
+    float absmax[m_tiles][2];       /* of this group; of MXFP4 the bits of two scales in E8M0, of 32 columns each */
     float d[m_tiles][n_tiles][4];
 
     __device__ segment_sum(const mma_group &group, const rows_type &rows_, mma_memory<path, m_tiles> &memory,
@@ -198,9 +198,16 @@ struct segment_sum {
     }
 
     QR_DEVICE void load_absmax(int group) {
-        if (path != PATH_NF4) { return; }
+        if (!path_has_book<path>) { return; }
         const int mine = group + static_cast<int>(lane_index() % 4);
         const uint32_t chunk = static_cast<uint32_t>(mine < end ? mine : end - 1);
+        if (path == PATH_MXFP4) {
+            for_each_row([&](int m, int side) {
+                const uint8_t *scales = absmax_at(side).codes;
+                ahead[m][side].code = reinterpret_cast<const uint16_t *>(scales)[at[m][side] + chunk];
+            });
+            return;
+        }
         for_each_row([&](int m, int side) {
             ahead[m][side] =
                 absmax_parts_of(absmax_at(side), is_nested(), (at[m][side] + chunk) >> (g.weights[0].block_shift - 6));
@@ -237,13 +244,20 @@ struct segment_sum {
         for_each_row([&](int m, int side) { next[m][side] += DEPTH * CHUNK_BYTES; });
     }
 
+    /* The scale of this lane's 16 columns of chunk number i of a group. All lanes call it. */
+    QR_DEVICE float scale_of(int m, int side, unsigned i) const {
+        if (!path_has_book<path>) { return 0.0F; }
+        const float of_chunk = warp_shuffle(absmax[m][side], lane_index() / 4 * 4 + i);
+        if (path == PATH_NF4) { return of_chunk; }
+        return e8m0_to_f32(f32_to_bits(of_chunk) >> (lane_index() % 4 / 2 * 8) & 255U);
+    }
+
     /* This lane's 16 weights of chunk number i of a group. All lanes call it. */
     QR_DEVICE void weights_of(int m, int side, unsigned i, int64_t col, uint32_t dst[LANE_COLS / 2]) const {
         if (path == PATH_ANY) {
             load_any<type>(g.weights[0], at[m][side], col, dst);
         } else {
-            const float scale = path == PATH_NF4 ? warp_shuffle(absmax[m][side], lane_index() / 4 * 4 + i) : 0.0F;
-            convert<type, path>(codes[i % DEPTH][m][side], scale, shared.pairs, lane_offsets, dst);
+            convert<type, path>(codes[i % DEPTH][m][side], scale_of(m, side, i), shared.pairs, lane_offsets, dst);
         }
     }
 
@@ -271,6 +285,9 @@ struct segment_sum {
     }
 
     template <ahead_loads loads> QR_DEVICE void multiply_group(int group, const uint16_t *x_at[n_tiles]) {
+        if (path == PATH_MXFP4) {
+            for_each_row([&](int m, int side) { absmax[m][side] = f32_from_bits(ahead[m][side].code); });
+        }
         if (path == PATH_NF4) {
             for_each_row([&](int m, int side) {
                 absmax[m][side] = absmax_of(absmax_at(side), is_nested(), ahead[m][side], shared.map);
@@ -362,12 +379,12 @@ struct segment_sum {
     }
 };
 
-/* The table of pairs and the map, in shared memory; the block must meet before they are read. */
+/* The table of pairs and the map (NULL: of MXFP4), in shared memory; the block must meet before they are read. */
 static QR_DEVICE void fill_tables(const matrix &w, const nf4_book &book, float2 *pairs, float *map) {
-    for (unsigned i = threadIdx.x; i < 256; i += THREADS) { map[i] = w.tables->dynamic_map[1][i]; }
+    for (unsigned i = threadIdx.x; map != NULL && i < 256; i += THREADS) { map[i] = w.tables->dynamic_map[1][i]; }
     /* A thread has one byte in 16 for its own: 16 of them, with the same low half. */
     const unsigned copy = threadIdx.x % PAIR_COPIES;
-    const float second = w.tables->nf4[threadIdx.x / PAIR_COPIES];
+    const float second = matrix_code_values(w)[threadIdx.x / PAIR_COPIES];
 #pragma unroll
     for (unsigned i = 0; i < 16; i++) {
         pairs[pair_place(i * 16 + threadIdx.x / PAIR_COPIES) + copy] = make_float2(book.value[i], second);

@@ -29,7 +29,7 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_linear_args &args, con
     dim3 grid = blocks_for(args.n_rows, shape::ROWS);
     grid.y = static_cast<unsigned>(qr_ceil_div(w.rows, shape::OUTPUTS));
     return QR_LAUNCH(cuda.device, err, (linear_tile_kernel<type, path, shape>), grid, shape::THREADS,
-                     (sizeof(tile_memory<shape>)), args, w, nf4_book_of());
+                     (sizeof(tile_memory<shape>)), args, w, nf4_book_of(w));
 }
 
 /* Large tiles read less, small ones are more: while large ones do not fill the GPU. */

@@ -15,8 +15,12 @@ enum {
 };
 
 /* How a run is read: codes as they lie, for the formats that decode uses, where rows begin at multiples of a chunk;
- * else element by element. */
-enum weights_path { PATH_NF4, PATH_INT8, PATH_16, PATH_ANY };
+ * else element by element. PATH_NF4 is MXFP4 too where a run of 32 columns has one scale; PATH_MXFP4 is for runs of 64,
+ * which have two. */
+enum weights_path { PATH_NF4, PATH_INT8, PATH_16, PATH_ANY, PATH_MXFP4 };
+
+/* Codes of 4 bits, of 16 values. */
+template <weights_path path> constexpr bool path_has_book = path == PATH_NF4 || path == PATH_MXFP4;
 
 /* The type of x, and what weights are rounded to. */
 struct of_bf16 {
@@ -58,7 +62,8 @@ static inline weights_path path_of(const matrix &w, qr_dtype x_dtype) {
     if (w.cols % CHUNK != 0) { return PATH_ANY; }
     switch (w.format) {
         case QR_WEIGHT_NF4:
-        case QR_WEIGHT_NF4_DQ: return PATH_NF4;
+        case QR_WEIGHT_NF4_DQ:
+        case QR_WEIGHT_MXFP4: return PATH_NF4;
         case QR_WEIGHT_INT8: return PATH_INT8;
         case QR_WEIGHT_BF16: return x_dtype == QR_DTYPE_BF16 ? PATH_16 : PATH_ANY;
         case QR_WEIGHT_F16: return x_dtype == QR_DTYPE_F16 ? PATH_16 : PATH_ANY;
@@ -75,9 +80,9 @@ struct nf4_book {
     float value[16];
 };
 
-static inline nf4_book nf4_book_of() {
+static inline nf4_book nf4_book_of(const matrix &w) {
     nf4_book book;
-    memcpy(book.value, qr_nf4_code, sizeof book.value);
+    memcpy(book.value, qr_weight_code_values(w.format), sizeof book.value);
     return book;
 }
 
@@ -176,12 +181,12 @@ enum { CHUNK_STEPS = 4 }; /* products a chunk */
 
 /* The codes of a row as they lie. */
 template <weights_path path> struct lane_codes {
-    enum { VECTORS = path == PATH_16 ? 2 : 1, CHUNK_BYTES = path == PATH_NF4 ? 32 : path == PATH_INT8 ? 64 : 128 };
+    enum { VECTORS = path == PATH_16 ? 2 : 1, CHUNK_BYTES = path_has_book<path> ? 32 : path == PATH_INT8 ? 64 : 128 };
     uint4 vectors[VECTORS];
 };
 
 template <weights_path path> static QR_DEVICE void load_codes(const unsigned char *src, lane_codes<path> &codes) {
-    if (path == PATH_NF4) {
+    if (path_has_book<path>) {
         const uint2 bytes = load_once_8(src);
         codes.vectors[0].x = bytes.x, codes.vectors[0].y = bytes.y;
     } else if (path != PATH_ANY) {

@@ -45,7 +45,7 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_expert_linear_backward
     const bool aligned = reinterpret_cast<uintptr_t>(args.dy) % 16 == 0 && args.dy_stride % PIECE_COLS == 0;
     return QR_LAUNCH(cuda.device, err, (expert_linear_backward_mma_kernel<type, path, tiles>),
                      grid_of(args, tiles * TILE_ROWS, COLS), THREADS, sizeof(backward_tiles<tiles>), args, matrices,
-                     nf4_book_of(), aligned);
+                     nf4_book_of(matrices.like), aligned);
 }
 
 template <typename type, weights_path path>

@@ -30,7 +30,7 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_linear_backward_args &
     grid.y = static_cast<unsigned>(qr_ceil_div(args.n_rows, tiles * TILE_ROWS));
     const bool aligned = reinterpret_cast<uintptr_t>(args.dy) % 16 == 0 && args.dy_stride % PIECE_COLS == 0;
     return QR_LAUNCH(cuda.device, err, (linear_backward_mma_kernel<type, path, tiles>), grid, THREADS,
-                     sizeof(backward_tiles<tiles>), args, w, nf4_book_of(), aligned);
+                     sizeof(backward_tiles<tiles>), args, w, nf4_book_of(w), aligned);
 }
 
 template <typename type, weights_path path>

@@ -104,7 +104,6 @@ void test_op_linear_backward(void) {
     static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16, QR_DTYPE_F16};
     enum { N_DTYPES = QR_COUNT_OF(dtypes) };
     for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
-        if (!op_format_is_held((qr_weight_format)format)) { continue; }
         const bool nf4 = qr_weight_is_nf4((qr_weight_format)format);
         for (unsigned i = 0; i < QR_COUNT_OF(cols) * QR_COUNT_OF(outs) * N_DTYPES; i++) {
             const unsigned shape = i / N_DTYPES;

@@ -92,7 +92,6 @@ void test_op_dora_norm(void) {
     static const int64_t rows[] = {1, 17, 64, 100};
     static const int32_t ranks[] = {1, 5, 16, 33};
     for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
-        if (!op_format_is_held((qr_weight_format)format)) { continue; }
         const bool nf4 = qr_weight_is_nf4((qr_weight_format)format);
         for (unsigned i = 0; i < QR_COUNT_OF(cols) * QR_COUNT_OF(rows); i++) {
             const qr_weight_desc desc = {

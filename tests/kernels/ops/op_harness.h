@@ -106,8 +106,6 @@ typedef struct op_case {
 } op_case;
 
 void op_check_case(const op_case *c, qr_dtype dtype);
-/* Whether all devices compute with matrices in a format; only MXFP4 may be without, on CUDA. */
-bool op_format_is_held(qr_weight_format format);
 
 /* Elements between rows of `row` elements: 4 where that leaves every row at 16 bytes, for half the rows that it could,
  * and 3 for the others. */

@@ -143,7 +143,6 @@ static void check_linear_many_rows(void) {
     for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(shapes); i++) {
         const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(shapes));
         const int64_t *shape = shapes[i % QR_COUNT_OF(shapes)];
-        if (!op_format_is_held(format)) { continue; }
         const int block = qr_weight_is_nf4(format) ? (i % 2 == 0 ? QR_NF4_BLOCK : 32) : 0;
         const qr_weight_desc desc = {.format = format, .block = block, .rows = shape[0], .cols = shape[1]};
         /* x at multiples of 16 bytes, with and without accumulating. */
@@ -162,7 +161,6 @@ void op_linear_same_bits(int64_t n_outputs, bool alone) {
         const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(dtypes) / QR_COUNT_OF(cols));
         const qr_dtype dtype = dtypes[i % QR_COUNT_OF(dtypes)];
         const bool is_16 = format == QR_WEIGHT_BF16 || format == QR_WEIGHT_F16;
-        if (!op_format_is_held(format)) { continue; }
         if (format == QR_WEIGHT_F32 || (is_16 && (format == QR_WEIGHT_BF16) != (dtype == QR_DTYPE_BF16))) { continue; }
         const qr_weight_desc desc = {.format = format,
                                      .block = !qr_weight_is_nf4(format) ? 0
@@ -184,7 +182,6 @@ static void check_linear_any_order(void) {
     for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(shapes) * QR_COUNT_OF(dtypes); i++) {
         const unsigned shape = i / QR_COUNT_OF(dtypes) % QR_COUNT_OF(shapes);
         const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(dtypes) / QR_COUNT_OF(shapes));
-        if (!op_format_is_held(format)) { continue; }
         const qr_weight_desc desc = {.format = format,
                                      .block = qr_weight_is_nf4(format) ? (shape % 2 == 0 ? QR_NF4_BLOCK : 32) : 0,
                                      .rows = shapes[shape][0],
@@ -209,7 +206,6 @@ void test_op_linear(void) {
      * with its types and blocks in turn. */
     const bool thinned = !CHECK_SANITIZED && strcmp(op_everything.devices[0].backends[0]->isa, "simt") == 0;
     for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
-        if (!op_format_is_held((qr_weight_format)format)) { continue; }
         const bool nf4 = qr_weight_is_nf4((qr_weight_format)format);
         for (unsigned i = 0; i < QR_COUNT_OF(cols) * QR_COUNT_OF(outs) * (nf4 ? 4U : 1U) * N_DTYPES; i++) {
             const unsigned shape = i / N_DTYPES / (nf4 ? 4U : 1U);
