@@ -28,6 +28,7 @@ typedef struct part {
     struct answer *answer;
     int prompt;
     bool is_open;
+    replica *replica; /* that has it; NULL: none yet */
     uint64_t request;
     worker_request taken_by;
 } part;
@@ -121,6 +122,7 @@ static void answer_free(answer *a) {
     for (int i = 0; a->parts != NULL && i < a->n_parts; i++) { worker_forget(&a->parts[i].taken_by); }
     free(a->choices);
     free(a->parts);
+    if (a->adapter[0] != '\0') { models_release(owner->models, a->adapter); }
     openai_request_free(&a->request);
     http_body_free(a->body);
     owner->n_preparing -= a->is_preparing;
@@ -130,7 +132,8 @@ static void answer_free(answer *a) {
 
 static void cancel(const answer *a) {
     for (int i = 0; i < a->n_parts; i++) {
-        if (a->parts[i].is_open) { (void)qrun_session_cancel(a->owner->params->session, a->parts[i].request, NULL); }
+        const part *p = &a->parts[i];
+        if (p->is_open) { (void)qrun_session_cancel(p->replica->of->session, p->request, NULL); }
     }
 }
 
@@ -366,6 +369,11 @@ static void take_for_choices(answer *a, const part *p, const qrun_event *event) 
     }
 }
 
+/* The replica has nothing of the part any more. */
+static void part_left(const answer *a, const part *p) {
+    placement_end(&a->owner->replicas->placement, p->replica->number, a->request.n_samples);
+}
+
 /* One of what the answer waits for is over. */
 static void end_part(answer *a) {
     if (--a->n_open > 0) { return; }
@@ -397,48 +405,64 @@ void completions_take(void *user, const qrun_event *event) {
     }
     if (!event->is_last) { return; }
     p->is_open = false;
+    part_left(a, p);
     end_part(a);
 }
 
 /* ---- The beginning ----------------------------------------------------------------------------------------------- */
 
 static bool has_room(const completions *c, openai_error *error) {
-    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
+    qrun_session_stats stats;
     if (c->is_closing) { return openai_refuse(error, 503, NULL, "the server is shutting down"); }
-    if (qrun_session_get_stats(c->params->session, &stats, NULL) != QRUN_OK) { return true; }
+    serve_replicas_stats(c->replicas, &stats);
     const int64_t n_waiting = stats.n_waiting + c->n_preparing;
     if (n_waiting < c->params->max_waiting) { return true; }
     return openai_refuse(error, 429, NULL, "%lld requests are waiting already; try again later", (long long)n_waiting);
 }
 
 /* What is surely longer than the context is not tokenised; the rule is that of lines of `qrun generate`. */
-static int64_t most_line_bytes(const serve_params *params) {
+static int64_t most_line_bytes(const completions *c) {
     enum { BYTES_A_TOKEN = 64, OTHER_BYTES = 1 << 20 };
-    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
-    if (qrun_session_get_stats(params->session, &stats, NULL) != QRUN_OK) { return INT64_MAX; }
+    qrun_session_stats stats;
+    serve_replicas_stats(c->replicas, &stats);
     return OTHER_BYTES + BYTES_A_TOKEN * stats.context_tokens;
 }
 
+/* Deals the part to a replica; it has its samples until part_left. */
+static void deal_part(const answer *a, part *p) {
+    replicas *all = a->owner->replicas;
+    beginnings b = {.n = 0};
+    if (all->n > 1) {
+        beginnings_of(cJSON_GetArrayItem(a->request.prompts, p->prompt),
+                      cJSON_GetObjectItemCaseSensitive(a->request.body, "tools"), a->adapter, &b);
+    }
+    p->replica = &all->each[placement_choose(&all->placement, &b, a->request.n_samples)];
+}
+
 static bool submit(answer *a, part *p, openai_error *error) {
-    const serve_params *params = a->owner->params;
-    qrun_request_params defaults = params->defaults;
+    qrun_request_params defaults = a->owner->params->defaults;
     qrun_error why = QRUN_ERROR_INIT;
     char *line = openai_request_line(&a->request, p->prompt, a->adapter);
     if (line == NULL) { return openai_refuse(error, 503, NULL, "the server is out of memory"); }
-    if ((int64_t)strlen(line) > most_line_bytes(params)) {
+    if ((int64_t)strlen(line) > most_line_bytes(a->owner)) {
         (void)openai_refuse(error, 400, NULL, "the prompt has %zu bytes, far more than the context holds",
                             strlen(line));
         cJSON_free(line);
         return false;
     }
-    p->taken_by = (worker_request){.worker = a->owner->worker, .user = p};
+    deal_part(a, p);
+    p->taken_by = (worker_request){.worker = p->replica->worker, .user = p};
     defaults.on_event = worker_take_event;
     defaults.user = &p->taken_by;
     defaults.pooling = a->request.pooling;
-    const qrun_status status = qrun_session_submit_json(params->session, line, strlen(line), "request", &defaults,
-                                                        false, NULL, &p->request, &why);
+    defaults.generation_json = p->replica->of->generation_json;
+    const qrun_status status = qrun_session_submit_json(p->replica->of->session, line, strlen(line), "request",
+                                                        &defaults, false, NULL, &p->request, &why);
     cJSON_free(line);
-    if (status != QRUN_OK) { return openai_refuse(error, http_status_of(status), NULL, "%s", why.message); }
+    if (status != QRUN_OK) {
+        part_left(a, p);
+        return openai_refuse(error, http_status_of(status), NULL, "%s", why.message);
+    }
     p->is_open = true;
     a->n_open++;
     return true;

@@ -9,8 +9,8 @@
 #include "serve/jobs.h"
 #include "serve/models.h"
 #include "serve/openai_request.h"
+#include "serve/replicas.h"
 #include "serve/server.h"
-#include "serve/worker.h"
 
 struct answer;
 
@@ -18,7 +18,7 @@ struct answer;
 typedef struct completions {
     const serve_params *params;
     models *models;
-    worker *worker;
+    replicas *replicas;
     jobs *quick, *slow; /* read requests: small ones, and others, so that none waits for a large one but large ones */
     answer_format format;
     uint64_t n_answers;          /* for their ids */

@@ -4,9 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/metrics.h"
 #include "serve/page.h"
-#include "serve/text.h"
 
 /* What an endpoint gets, and what it answers: `reply`, or `error` where that has a status. One that a job is at is
  * among those of its endpoints, and counts as an answer on its way. */
@@ -88,7 +86,7 @@ static void answer_adapters(request *r) {
     for (int i = 0; i < n_adapters; i++) {
         cJSON *item = cJSON_CreateObject();
         cJSON_AddStringToObject(item, "name", adapters[i].name);
-        cJSON_AddBoolToObject(item, "loaded_here", adapters[i].adapter != NULL);
+        cJSON_AddBoolToObject(item, "loaded_here", adapters[i].loaded != NULL);
         cJSON_AddItemToArray(list, item);
     }
 }

@@ -3,6 +3,7 @@
 #define QRUN_SERVE_ENDPOINTS_H
 
 #include "serve/completions.h"
+#include "serve/text.h"
 
 /* What these answer from; lent. */
 typedef struct endpoints {
@@ -18,5 +19,10 @@ typedef struct endpoints {
 void endpoints_answer(endpoints *e, http_exchange *exchange, const char *path);
 /* Frees what is open when jobs have ended. */
 void endpoints_drop(endpoints *e);
+
+/* Of metrics.c: what the engine does, in Prometheus' text format. */
+void metrics_write(const endpoints *e, serve_text *out);
+/* As an object for the page; NULL when memory is short. */
+cJSON *metrics_live(const endpoints *e);
 
 #endif

@@ -1,9 +1,21 @@
-#include "serve/metrics.h"
+/* What the engine does: for Prometheus, and for the page. */
+#include "serve/endpoints.h"
 
 static qrun_session_stats stats_of(const endpoints *e) {
-    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
-    if (qrun_session_get_stats(e->params->session, &stats, NULL) != QRUN_OK) { stats = (qrun_session_stats){0}; }
+    qrun_session_stats stats;
+    serve_replicas_stats(e->completions->replicas, &stats);
     return stats;
+}
+
+/* How requests are dealt. */
+static void write_replicas(const endpoints *e, serve_text *out) {
+    static const char name[] = "qrun:replica_requests_total";
+    replicas *r = e->completions->replicas;
+    serve_text_add_format(out, "# HELP %s Requests that a replica got.\n# TYPE %s counter\n", name, name);
+    for (int i = 0; i < r->n; i++) {
+        serve_text_add_format(out, "%s{replica=\"%d\"} %lld\n", name, i,
+                              (long long)placement_requests(&r->placement, i));
+    }
 }
 
 /* Names are vLLM's where they mean the same. */
@@ -40,10 +52,28 @@ void metrics_write(const endpoints *e, serve_text *out) {
         serve_text_add_format(out, "# HELP %s %s\n# TYPE %s %s\n%s %.17g\n", metrics[i].name, metrics[i].help,
                               metrics[i].name, metrics[i].type, metrics[i].name, metrics[i].value);
     }
+    if (e->completions->replicas->n > 1) { write_replicas(e, out); }
 }
 
 static void add(cJSON *object, const char *name, int64_t value) {
     cJSON_AddNumberToObject(object, name, (double)value);
+}
+
+/* Categories of all replicas together. */
+static void add_plan(const replicas *r, cJSON *memory) {
+    cJSON *plan = cJSON_AddObjectToObject(memory, "plan");
+    for (int k = 0; k < r->n; k++) {
+        int32_t n_entries;
+        const qrun_plan_entry *entries = qrun_session_plan(r->each[k].of->session, &n_entries);
+        for (int32_t i = 0; i < n_entries; i++) {
+            cJSON *sum = cJSON_GetObjectItemCaseSensitive(plan, entries[i].category);
+            if (sum != NULL) {
+                cJSON_SetNumberValue(sum, sum->valuedouble + (double)entries[i].bytes);
+            } else if (entries[i].bytes > 0) {
+                add(plan, entries[i].category, entries[i].bytes);
+            }
+        }
+    }
 }
 
 cJSON *metrics_live(const endpoints *e) {
@@ -67,11 +97,6 @@ cJSON *metrics_live(const endpoints *e) {
     cJSON *memory = cJSON_AddObjectToObject(root, "memory");
     add(memory, "planned_bytes", s.planned_bytes);
     add(memory, "peak_bytes", s.peak_bytes);
-    cJSON *plan = cJSON_AddObjectToObject(memory, "plan");
-    int32_t n_entries;
-    const qrun_plan_entry *entries = qrun_session_plan(e->params->session, &n_entries);
-    for (int32_t i = 0; i < n_entries; i++) {
-        if (entries[i].bytes > 0) { add(plan, entries[i].category, entries[i].bytes); }
-    }
+    add_plan(e->completions->replicas, memory);
     return root;
 }

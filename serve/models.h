@@ -7,16 +7,19 @@
 
 #include "qrun.h"
 #include "serve/openai_request.h"
+#include "serve/server.h"
 
 enum { MODELS_MAX_ADAPTERS = 256, MODELS_NAME_BYTES = 64 };
 
 typedef struct served_adapter {
     char name[MODELS_NAME_BYTES + 1];
-    qrun_adapter *adapter; /* loaded here; NULL: of the command line */
+    qrun_adapter **loaded; /* here, one for each replica; NULL: of the command line */
+    int n_users;           /* of models_find */
 } served_adapter;
 
 typedef struct models {
-    qrun_model *model;
+    const serve_replica *replicas; /* [n_replicas], lent */
+    int n_replicas;
     const char *base_name; /* lent */
     const char *folder;    /* clients may load adapters from below it; NULL: they may not. Lent */
     pthread_mutex_t lock;
@@ -24,15 +27,17 @@ typedef struct models {
     int n_adapters;
 } models;
 
-void models_open(models *m, qrun_model *model, const char *base_name, const char *folder);
+void models_open(models *m, const serve_replica *replicas, int n_replicas, const char *base_name, const char *folder);
 void models_close(models *m); /* what was loaded */
 
 /* From any thread: */
 
-/* False: too many adapters, or a name that is too long. */
-bool models_add(models *m, const char *name, qrun_adapter *adapter);
-/* What a client's name stands for; "" is the base model, and so is an empty name of a client. */
+/* False: too many adapters, or a name that is too long. loaded: as served_adapter has it; owned from then on. */
+bool models_add(models *m, const char *name, qrun_adapter **loaded);
+/* What a client's name stands for; "" is the base model, and so is an empty name of a client. An adapter is in use
+ * until models_release. */
 bool models_find(models *m, const char *name, char adapter[MODELS_NAME_BYTES + 1], openai_error *error);
+void models_release(models *m, const char *adapter);
 /* The adapters as they are now; how many there are. */
 int models_list(models *m, served_adapter list[MODELS_MAX_ADAPTERS]);
 

@@ -23,7 +23,7 @@ typedef struct server {
     struct event_base *base;
     struct ssl_ctx_st *tls;
     http_server *http;
-    worker *worker;
+    replicas replicas;
     jobs *quick, *slow, *adapters;
     models models;
     completions completions;
@@ -245,7 +245,7 @@ static bool listen_somewhere(server *s, int *port) {
 
 static bool open_models(server *s) {
     const serve_params *p = s->params;
-    models_open(&s->models, p->model, p->model_name, p->adapter_folder);
+    models_open(&s->models, p->replicas, p->n_replicas, p->model_name, p->adapter_folder);
     for (int i = 0; i < p->n_adapters; i++) {
         if (!models_add(&s->models, p->adapters[i], NULL)) {
             return fail(s, QRUN_ERROR_ARGUMENT, "the name of adapter %s is too long%s", p->adapters[i], "");
@@ -258,8 +258,10 @@ static bool start_threads(server *s) {
     s->quick = jobs_start(s->base);
     s->slow = jobs_start(s->base);
     s->adapters = jobs_start(s->base);
-    s->worker = worker_start(s->params->session, s->base, completions_take, on_session_failed, s);
-    return (s->quick != NULL && s->slow != NULL && s->adapters != NULL && s->worker != NULL) || out_of_memory(s);
+    const bool has_jobs = s->quick != NULL && s->slow != NULL && s->adapters != NULL;
+    return (has_jobs &&
+            serve_replicas_start(&s->replicas, s->params, s->base, completions_take, on_session_failed, s)) ||
+           out_of_memory(s);
 }
 
 static bool start(server *s) {
@@ -271,7 +273,7 @@ static bool start(server *s) {
     if (!create_http(s) || !watch_signals(s) || !listen_somewhere(s, &port) || !start_threads(s)) { return false; }
     s->completions = (completions){.params = p,
                                    .models = &s->models,
-                                   .worker = s->worker,
+                                   .replicas = &s->replicas,
                                    .quick = s->quick,
                                    .slow = s->slow,
                                    .on_idle = on_idle,
@@ -292,7 +294,7 @@ static void stop(server *s) {
     jobs_stop(s->quick);
     jobs_stop(s->slow);
     jobs_stop(s->adapters);
-    worker_stop(s->worker);
+    serve_replicas_stop(&s->replicas);
     endpoints_drop(&s->endpoints);
     completions_drop(&s->completions);
     http_server_destroy(s->http);

@@ -40,9 +40,6 @@ static int check_options(const finetune_options *o) {
     }
     if (o->fit != FIT_NOTHING && o->compare) { return complain(EXIT_USAGE, "--fit and --compare exclude each other"); }
     RETURN_IF_FAILED(finetune_check_ranks(o));
-    if (o->train.ranks.zero == 3 && o->sample_prompts != NULL) {
-        return complain(EXIT_USAGE, "--sample-prompts needs all weights on rank 0; with --zero 3 no rank has them");
-    }
     const qrun_model_params *held = &o->engine.model;
     if (o->train.weights.full &&
         (held->quant != QRUN_QUANT_AUTO || held->quant_head_int8 || held->quant_embedding_int8)) {
@@ -142,8 +139,9 @@ static int show_data(const finetune_options *o, const engine *e, training *t) {
 }
 
 /* A rank other than 0 computes its share and says nothing. Rank 0 hears of signals, and ends the run for all. */
-static int follow(const finetune_options *o, const engine *e) {
+static int follow(const finetune_options *o, engine *e, const engine_options *wanted) {
     qrun_error error = QRUN_ERROR_INIT;
+    RETURN_IF_FAILED(engine_open_model(e, wanted));
     text_buffer modules = {0};
     const qrun_train_params params = finetune_train_params(o, &modules);
     qrun_trainer *trainer = NULL;
@@ -155,11 +153,31 @@ static int follow(const finetune_options *o, const engine *e) {
     return complain_unless_ok(status, &error);
 }
 
-/* The run, between what the model answers before it and after it. */
-static int train_and_sample(const finetune_options *o, engine *e, training *t) {
-    text_buffer before = {0}, after = {0};
+/* No rank has the whole model. */
+static bool is_shared_out(const finetune_options *o, const training *t) {
+    return o->train.ranks.zero == 3 && t->n_ranks > 1;
+}
+
+/* Before this rank opens its share of the model: both would take memory. */
+static int sample_before(const finetune_options *o, const training *t, text_buffer *answers) {
+    if (o->sample_prompts == NULL || o->show_mask > 0 || !is_shared_out(o, t)) { return EXIT_OK; }
+    return samples_take_whole(o, NULL, o->train.lora.adapter, answers);
+}
+
+static int sample_after(const finetune_options *o, engine *e, const training *t, text_buffer *answers) {
+    const char *out = o->train.saving.out, *adapter = o->train.weights.full ? NULL : out;
+    if (!is_shared_out(o, t)) { return samples_take(o, e, adapter, answers); }
+    qrun_model_destroy(e->model);
+    e->model = NULL;
+    return samples_take_whole(o, o->train.weights.full ? out : NULL, adapter, answers);
+}
+
+/* The run, between what the model answers before it (there may be answers already) and after it. */
+static int train_and_sample(const finetune_options *o, engine *e, training *t, text_buffer *before) {
+    text_buffer after = {0};
     const bool samples = o->sample_prompts != NULL;
-    int code = samples ? samples_take(o, e, o->train.lora.adapter, &before) : EXIT_OK;
+    int code = EXIT_OK;
+    if (samples && !is_shared_out(o, t)) { code = samples_take(o, e, o->train.lora.adapter, before); }
     if (code == EXIT_OK) { code = profile_begin(&t->profile, o->profile, e); }
     if (code == EXIT_OK) { code = open_trainer(o, e, o->train.saving.out, t); }
     if (code == EXIT_OK) { code = train(o, e, t); }
@@ -167,10 +185,9 @@ static int train_and_sample(const finetune_options *o, engine *e, training *t) {
     t->trainer = NULL;
     profile_end(&t->profile);
     if (code == EXIT_OK && samples) {
-        code = samples_take(o, e, o->train.weights.full ? NULL : o->train.saving.out, &after);
-        if (code == EXIT_OK) { code = samples_publish(o, &before, &after); }
+        code = sample_after(o, e, t, &after);
+        if (code == EXIT_OK) { code = samples_publish(o, before, &after); }
     }
-    text_free(&before);
     text_free(&after);
     return code;
 }
@@ -193,11 +210,14 @@ static int run(const void *options, const command_line *line, engine *e) {
     if (device.rank > 0) { progress_silence(); }
     t.n_ranks = device.n_ranks;
     t.features = device.features;
-    RETURN_IF_FAILED(engine_open_model(e, &wanted));
-    if (device.rank > 0) { return follow(o, e); }
-    const int code = o->show_mask > 0 ? show_data(o, e, &t) : train_and_sample(o, e, &t);
+    if (device.rank > 0) { return follow(o, e, &wanted); }
+    text_buffer before = {0};
+    int code = sample_before(o, &t, &before);
+    if (code == EXIT_OK) { code = engine_open_model(e, &wanted); }
+    if (code == EXIT_OK) { code = o->show_mask > 0 ? show_data(o, e, &t) : train_and_sample(o, e, &t, &before); }
     qrun_trainer_destroy(t.trainer);
     training_free(&t);
+    text_free(&before);
     return code;
 }
 

@@ -65,6 +65,31 @@ int samples_take(const finetune_options *o, engine *e, const char *adapter_folde
     return code;
 }
 
+/* What matrices that are trained are held in. */
+static qrun_quant held_in(qrun_dtype dtype) {
+    if (dtype == QRUN_DTYPE_F32) { return QRUN_QUANT_F32; }
+    return dtype == QRUN_DTYPE_F16 ? QRUN_QUANT_F16 : QRUN_QUANT_BF16;
+}
+
+int samples_take_whole(const finetune_options *o, const char *model, const char *adapter, text_buffer *answers) {
+    engine whole = {.is_copy = true};
+    engine_options wanted = o->engine;
+    wanted.model = finetune_model_params(o);
+    if (wanted.model.trainable) { wanted.model.quant = held_in(wanted.model.dtype); }
+    wanted.model.trainable = wanted.model.shard_parameters = false;
+    wanted.model.offload_parameters = QRUN_OFFLOAD_AUTO;
+    if (model != NULL) {
+        wanted.shape = NULL;
+        wanted.model.path = model;
+        wanted.model.random_weights = false;
+    }
+    int code = engine_open_context(&whole, &wanted.context);
+    if (code == EXIT_OK) { code = engine_open_model(&whole, &wanted); }
+    if (code == EXIT_OK) { code = samples_take(o, &whole, adapter, answers); }
+    engine_close(&whole);
+    return code;
+}
+
 /* ---- Publishing -------------------------------------------------------------------------------------------------- */
 
 static int write_file(const char *folder, const char *name, const text_buffer *content) {

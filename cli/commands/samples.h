@@ -10,6 +10,11 @@
  * *answers. There must be no trainer: both would need the memory. Returns 0 or an exit code; so does the other. */
 int samples_take(const finetune_options *options, engine *e, const char *adapter, text_buffer *answers);
 
+/* The same of a model that is opened for it alone, and closed: where the run's own is shared out (--zero 3). model
+ * NULL: the one that the run begins with; else the folder that --full has written. Its layers are offloaded where they
+ * do not fit otherwise. */
+int samples_take_whole(const finetune_options *options, const char *model, const char *adapter, text_buffer *answers);
+
 /* Writes both into the output folder and onto report.html. */
 int samples_publish(const finetune_options *options, const text_buffer *before, const text_buffer *after);
 

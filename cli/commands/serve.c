@@ -1,5 +1,6 @@
 /* qrun serve: the engine behind the OpenAI API. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/options/command.h"
@@ -16,6 +17,7 @@ typedef struct serve_options {
     const char *host, *model_name, *api_key_file, *tls_cert, *tls_key, *allow_origin, *adapter_folder;
     int32_t port, max_waiting, max_connections, drain_seconds, request_seconds, idle_seconds;
     int64_t max_body_bytes;
+    int32_t data_parallel;
     bool quiet;
 } serve_options;
 
@@ -61,6 +63,14 @@ static const option server_table[] = {
     {.name = "quiet", .letter = 'q', .kind = OPTION_FLAG, AT(quiet),
      .help = "No line for each request on stderr. The lines never have text of prompts or answers."},
 };
+
+static const option replica_table[] = {
+    {.name = "data-parallel", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1,
+     .high = SERVE_REPLICAS_MAX, AT(data_parallel),
+     .help = "Answer with N copies of the model behind one queue, each with its own memory and its share of the CPUs. "
+             "A request goes to the copy that has read the beginning of its prompt, or to the one with the fewest. "
+             "Answers are those of one. Sizes, such as --memory, and --threads are each copy's. Default: 1."},
+};
 /* clang-format on */
 
 static const option_group groups[] = {
@@ -72,6 +82,7 @@ static const option_group groups[] = {
     OPTION_GROUP("Session", session_option_table, offsetof(serve_options, engine)),
     OPTION_GROUP("Speed", speed_option_table, offsetof(serve_options, engine)),
     OPTION_GROUP("Several devices", devices_option_table, offsetof(serve_options, engine)),
+    OPTION_GROUP("Copies of the model", replica_table, 0),
 };
 
 /* The last part of a path that may end in slashes. */
@@ -103,8 +114,10 @@ static void say_address(void *user, int port) {
     if (params->log != NULL) { notify("serving '%s' on %s; SIGTERM or Ctrl-C ends it", params->model_name, address); }
 }
 
-static int serve(const serve_options *o, const command_line *line, engine *e, const char *key) {
+static int serve(const serve_options *o, const command_line *line, engine *const *engines, const char *key) {
     char name[256];
+    engine *e = engines[0];
+    serve_replica replicas[SERVE_REPLICAS_MAX];
     const char *adapters[OPTION_LIST_MAX];
     qrun_error error = QRUN_ERROR_INIT;
     if ((o->tls_cert == NULL) != (o->tls_key == NULL)) {
@@ -112,8 +125,15 @@ static int serve(const serve_options *o, const command_line *line, engine *e, co
     }
     name_of_path(o->engine.model.path, name, sizeof name);
     for (int i = 0; i < e->n_adapters; i++) { adapters[i] = qrun_adapter_name(e->adapters[i]); }
-    serve_params params = {.model = e->model,
-                           .session = e->session,
+    for (int i = 0; i < o->data_parallel; i++) {
+        qrun_request_params own = QRUN_REQUEST_PARAMS_INIT;
+        RETURN_IF_FAILED(complain_unless_ok(qrun_request_params_from_model(engines[i]->model, &own, &error), &error));
+        replicas[i] = (serve_replica){
+            .model = engines[i]->model, .session = engines[i]->session, .generation_json = own.generation_json};
+    }
+    serve_params params = {.replicas = replicas,
+                           .n_replicas = o->data_parallel,
+                           .model = e->model,
                            .model_name = o->model_name != NULL ? o->model_name : name,
                            .adapters = adapters,
                            .n_adapters = e->n_adapters,
@@ -135,7 +155,46 @@ static int serve(const serve_options *o, const command_line *line, engine *e, co
                            .user = &params};
     RETURN_IF_FAILED(sampling_apply(&o->sampling, line, e->model, &params.defaults));
     const int code = serve_run(&params, &error) ? EXIT_OK : complain_error(&error);
-    engine_keep_prefixes(e);
+    for (int i = 0; i < o->data_parallel; i++) { engine_keep_prefixes(engines[i]); }
+    return code;
+}
+
+/* ---- Copies of the model ----------------------------------------------------------------------------------------- */
+
+/* One after the other, all with what the first one gets. */
+static int open_copies(const serve_options *o, engine *const *engines) {
+    engine_options each = o->engine;
+    qrun_device_info device = QRUN_DEVICE_INFO_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    if (o->data_parallel > 1 && each.context.n_threads == 0) {
+        each.context.n_threads = local_threads(o->data_parallel);
+    }
+    for (int i = 0; i < o->data_parallel; i++) {
+        RETURN_IF_FAILED(engine_open_ranks(engines[i], &each));
+        if (o->data_parallel > 1 && each.model.memory_bytes == 0) {
+            RETURN_IF_FAILED(
+                complain_unless_ok(qrun_context_device_info(engines[i]->context, &device, &error), &error));
+            each.model.memory_bytes = device.memory_available_bytes / 10 * 9 / o->data_parallel;
+        }
+        const qrun_session_params session = engine_session_params(&each);
+        RETURN_IF_FAILED(engine_open_model(engines[i], &each));
+        RETURN_IF_FAILED(engine_open_session(engines[i], &session));
+    }
+    return EXIT_OK;
+}
+
+/* e is the first one. */
+static int serve_copies(const serve_options *o, const command_line *line, engine *e, const char *key) {
+    engine *engines[SERVE_REPLICAS_MAX] = {e};
+    engine *others = allocate((size_t)o->data_parallel * sizeof *others);
+    for (int i = 1; i < o->data_parallel; i++) {
+        others[i] = (engine){.is_copy = true};
+        engines[i] = &others[i];
+    }
+    int code = open_copies(o, engines);
+    if (code == EXIT_OK) { code = serve(o, line, engines, key); }
+    for (int i = o->data_parallel; i-- > 1;) { engine_close(&others[i]); }
+    free(others);
     return code;
 }
 
@@ -143,17 +202,20 @@ static int run(const void *options, const command_line *line, engine *e) {
     const serve_options *o = options;
     text_buffer key = {0};
     int code = engine_require_model(&o->engine);
+    if (code == EXIT_OK && o->data_parallel > 1 && o->engine.model.tensor_parallel > 1) {
+        code = complain(EXIT_USAGE, "--data-parallel and --tensor-parallel exclude each other");
+    }
     if (code == EXIT_OK) { code = engine_meet(e, &o->engine); }
     if (code == EXIT_OK && e->rank > 0) { return engine_follow(e, &o->engine); }
     if (code == EXIT_OK && o->api_key_file != NULL) { code = read_key(o->api_key_file, &key); }
-    if (code == EXIT_OK) { code = engine_open(e, &o->engine); }
-    if (code == EXIT_OK) { code = serve(o, line, e, key.data); }
+    if (code == EXIT_OK) { code = serve_copies(o, line, e, key.data); }
     text_free(&key);
     return code;
 }
 
 static const serve_options defaults = {.engine = ENGINE_OPTIONS_INIT,
                                        .sampling = SAMPLING_OPTIONS_INIT(0),
+                                       .data_parallel = 1,
                                        .host = "127.0.0.1",
                                        .port = 8080,
                                        .max_waiting = 1024,

@@ -253,7 +253,7 @@ int engine_open_model(engine *e, const engine_options *options) {
     }
     e->info = (qrun_model_info)QRUN_MODEL_INFO_INIT;
     RETURN_IF_FAILED(complain_unless_ok(qrun_model_get_info(e->model, &e->info, &error), &error));
-    if (e->rank > 0) { return EXIT_OK; }
+    if (e->rank > 0 || e->is_copy) { return EXIT_OK; }
     if (e->info.left_out != NULL) {
         notify("note: text needs none of these parts of the model, and they are left out: %s", e->info.left_out);
     }

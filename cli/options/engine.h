@@ -44,6 +44,7 @@ typedef struct engine {
     qrun_session *session;
     bool keeps_prefixes; /* in files */
     bool told_note;      /* what was wrong with one of them */
+    bool is_copy;        /* of an engine that has said what there is to say of the model */
     int rank, n_ranks;   /* of engine_meet */
     local_ranks others;  /* that were started here */
 } engine;

@@ -595,8 +595,9 @@ qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *as
     QR_TRY(QR_CHECK_STRUCT(qrun_session_params, asked, error));
     qrun_session_params params = *asked;
     QR_TRY(qr_split_session_begin(model, &params, error));
-    QR_TRY(open_draft(made, &params, error));
-    QR_TRY(qr_split_session_sizes(made, choose_sizes(made, &params, error), error));
+    status = open_draft(made, &params, error);
+    if (status == QRUN_OK) { status = choose_sizes(made, &params, error); }
+    QR_TRY(qr_split_session_sizes(made, status, error));
     QR_TRY(qr_split_session_made(made, make_parts(made, &params, error), error));
     qr_plan_describe(&made->plan, QR_PLAN_SESSION_COUNT, model->context->backend);
     qr_model_name_weights(model);

@@ -172,6 +172,33 @@ else
     echo "without mpirun or libqrun_mpi.so: MPI was not tested"
 fi
 
+# ---- What else is offloaded, and samples of a model that no rank has ----
+
+printf '{"prompt": "Hello!", "max_tokens": 12}\n{"prompt": "The sea", "max_tokens": 9}\n' >"$work/prompts.jsonl"
+texts_of() {
+    sed -E 's/,"times":\{[^}]*\}//' "$1" | sort
+}
+# shellcheck disable=SC2086
+for kind in "--rank 4" "--full --dtype f32" "--full"; do
+    moved="--model $model --data $work/train.jsonl --seq-len 64 --grad-accum 4 --max-steps 3 --learning-rate 1e-3
+        --checkpointing full --sample-prompts $work/prompts.jsonl $kind"
+    rm -rf "$work/moved-1" "$work/moved-3"
+    run finetune $moved --out "$work/moved-1"
+    expect_code 0
+    run_ranks 3 $moved --zero 3 --offload optimizer,activations --quiet --out "$work/moved-3"
+    expect_empty_out
+    expect_silent_err
+    expect_same "$work/moved-1" "$work/moved-3"
+    for when in before after; do
+        texts_of "$work/moved-1/samples-$when.jsonl" >"$work/wanted"
+        texts_of "$work/moved-3/samples-$when.jsonl" >"$work/got"
+        expect_true "there are samples $when" test "$(wc -l <"$work/wanted")" -eq 2
+        expect_true "samples $when are those of one rank" cmp -s "$work/wanted" "$work/got"
+    done
+done
+run_ranks 2 --model "$model" --data "$work/train.jsonl" --full --zero 3 --offload gradients --out "$work/none"
+expect_err "with several, --zero 2 and --zero 3 share gradients out"
+
 # ---- Launched by srun, without MPI: what it sets ----
 
 port=$((port + 1))
@@ -205,9 +232,6 @@ expect_err "--zero"
 run finetune --model "$model" --data "$work/train.jsonl" --zero 3 --offload parameters --out "$work/none"
 expect_code 2
 expect_err "--zero 3 holds no layer on a device"
-run finetune --model "$model" --data "$work/train.jsonl" --zero 3 --sample-prompts "$work/train.jsonl" --out "$work/none"
-expect_code 2
-expect_err "--sample-prompts needs all weights"
 run finetune --model "$model" --data "$work/train.jsonl" --ranks 2 --out "$work/none"
 expect_code 2
 expect_err "--ranks goes with --plan"

@@ -79,6 +79,13 @@ same_answers "Llama in BF16" "2 4" --model "$work/llama" --quant bf16 --max-step
 same_answers "Llama in F16" "4" --model "$work/llama" --quant f16 --dtype f16 --kv int8
 same_answers "Llama in INT8, its head too" "2 4" --model "$work/llama" --quant int8 --quant-head int8
 same_answers "Llama in NF4" "2" --model "$work/llama" --quant nf4 --speculate off
+# Rank 0 alone has the second model.
+same_answers "Llama with a second model" "2 4" --model "$work/llama" --speculate "$work/llama"
+start_ranks_of generate 2 --tensor-parallel 2 --model "$work/llama" --prompts "$work/requests.jsonl" \
+    --speculate "$work/llama" --output "$work/drafted.jsonl" --stats
+wait_ranks
+expect_code 0
+expect_true "drafts were right" grep -qE '"accepted_draft_tokens":[1-9]' "$work/err"
 same_answers "Llama in NF4, nested" "2 4" --model "$work/llama"
 same_answers "Gemma" "2 4" --model "$work/gemma" --quant bf16 --max-step-tokens 20
 same_answers "Gemma in NF4, nested" "2 4" --model "$work/gemma"
@@ -187,7 +194,7 @@ refused "fused matrices" 3 --model "$fixtures/phi3"
 refused "norms over all heads" 3 --model "$fixtures/olmo2"
 refused "--tensor-parallel is for generating with all weights" 2 --model "$work/llama" --offload parameters
 refused "--prefix-cache and --cache-dir keep whole pages" 3 --model "$work/llama" --prefix-cache 1MiB
-refused "a second model is not possible with --tensor-parallel" 3 --model "$work/llama" --speculate "$work/llama"
+refused "--speculate: $work/none: there is no such folder" 3 --model "$work/llama" --speculate "$work/none"
 refused "there is no such folder" 3 --model "$work/none"
 refused "is stored as int8 and cannot become nf4" 2 --model "$work/llama-int8" --quant nf4
 run_ranks_of generate 2 --tensor-parallel 4 --model "$work/llama" --prompt "The sea"
