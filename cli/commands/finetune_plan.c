@@ -24,29 +24,15 @@ typedef struct fit_answer {
     fit_models models;
 } fit_answer;
 
-typedef struct candidate {
-    const engine *e;
-    qrun_model_params model;
+typedef struct training_plan {
+    qrun_context *context;
     const qrun_train_params *params;
-} candidate;
+} training_plan;
 
-static qrun_status plan_candidate(void *arg, const char *path, qrun_plan_info *info, qrun_error *error) {
-    candidate *c = arg;
-    qrun_plan_entry *entries = NULL;
-    int32_t n_entries = 0;
-    c->model.path = path, c->model.random_weights = true;
-    const qrun_status status =
-        qrun_plan_training(c->e->context, &c->model, c->params, &entries, &n_entries, NULL, info, error);
-    qrun_free(entries);
-    return status;
-}
-
-static int find_model(const finetune_options *o, const engine *e, qrun_model_params *model,
-                      const qrun_train_params *params, fit_models *found) {
-    candidate c = {e, *model, params};
-    RETURN_IF_FAILED(fit_models_find(o->engine.shape, plan_candidate, &c, found));
-    model->path = fit_models_shown(found), model->random_weights = true;
-    return EXIT_OK;
+static qrun_status plan_model(const void *arg, const qrun_model_params *model, qrun_plan_entry **entries,
+                              int32_t *n_entries, qrun_plan_info *info, qrun_error *error) {
+    const training_plan *p = arg;
+    return qrun_plan_training(p->context, model, p->params, entries, n_entries, NULL, info, error);
 }
 
 /* The plan is then that of the answer or, where nothing fits, of the smallest. */
@@ -55,7 +41,10 @@ static int fit(const finetune_options *o, const engine *e, qrun_model_params *mo
     qrun_error error = QRUN_ERROR_INIT;
     const qrun_fit what = (qrun_fit)o->fit;
     if (o->fit == FIT_NOTHING) { return EXIT_OK; }
-    if (o->fit == FIT_MODEL) { return find_model(o, e, model, params, &answer->models); }
+    if (o->fit == FIT_MODEL) {
+        const training_plan plan = {e->context, params};
+        return fit_models_find(o->engine.shape, plan_model, &plan, model, &answer->models);
+    }
     if (qrun_fit_training(e->context, model, params, what, &answer->size, &error) != QRUN_OK) {
         return complain_error(&error);
     }

@@ -81,18 +81,24 @@ static int by_parameters(const void *a, const void *b) {
 }
 
 /* A model may be one that these options do not go with, such as a --context that is longer than its own. */
-static void plan_one(fit_model *model, fit_models_plan plan, void *arg) {
+static void plan_one(fit_model *model, fit_models_plan plan, const void *arg, const qrun_model_params *params) {
     qrun_error error = QRUN_ERROR_INIT;
-    const qrun_status status = plan(arg, model->path, &model->info, &error);
+    qrun_plan_entry *entries = NULL;
+    int32_t n_entries = 0;
+    qrun_model_params candidate = *params;
+    candidate.path = model->path, candidate.random_weights = true;
+    const qrun_status status = plan(arg, &candidate, &entries, &n_entries, &model->info, &error);
+    qrun_free(entries);
     const bool planned = status == QRUN_OK || (status == QRUN_ERROR_MEMORY && model->info.total_bytes > 0);
     if (!planned) { model->refused = api_names_copy(error.message); }
 }
 
-int fit_models_find(const char *shapes, fit_models_plan plan, void *arg, fit_models *found) {
+int fit_models_find(const char *shapes, fit_models_plan plan, const void *arg, qrun_model_params *model,
+                    fit_models *found) {
     RETURN_IF_FAILED(list(shapes, found));
     int n_planned = 0;
     for (int i = 0; i < found->n; i++) {
-        plan_one(&found->models[i], plan, arg);
+        plan_one(&found->models[i], plan, arg, model);
         n_planned += found->models[i].refused == NULL;
     }
     if (n_planned == 0) { return complain(EXIT_USAGE, "%s", found->models[0].refused); }
@@ -102,6 +108,8 @@ int fit_models_find(const char *shapes, fit_models_plan plan, void *arg, fit_mod
         if (found->models[i].info.fits) { found->largest = i; }
     }
     found->smallest = 0;
+    model->path = found->models[found->largest >= 0 ? found->largest : found->smallest].path;
+    model->random_weights = true;
     return EXIT_OK;
 }
 
@@ -112,10 +120,6 @@ void fit_models_free(fit_models *found) {
     }
     free(found->models);
     *found = (fit_models){0};
-}
-
-const char *fit_models_shown(const fit_models *found) {
-    return found->models[found->largest >= 0 ? found->largest : found->smallest].path;
 }
 
 /* ---- For people and programs ------------------------------------------------------------------------------------- */

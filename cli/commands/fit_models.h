@@ -6,7 +6,8 @@
 #include "qrun.h"
 
 /* The plan of a model, as qrun_plan_session and qrun_plan_training make it; `arg` holds the rest of it. */
-typedef qrun_status (*fit_models_plan)(void *arg, const char *path, qrun_plan_info *info, qrun_error *error);
+typedef qrun_status (*fit_models_plan)(const void *arg, const qrun_model_params *model, qrun_plan_entry **entries,
+                                       int32_t *n_entries, qrun_plan_info *info, qrun_error *error);
 
 typedef struct fit_model {
     char *path; /* a config.json, or the name of a known model */
@@ -23,15 +24,15 @@ typedef struct fit_models {
 } fit_models;
 
 /* shapes: with commas between them, each a config.json, a known model, or the beginning of the names of several; NULL:
- * all known models. 0 or an exit code, after telling the user; to be freed in either case. */
-int fit_models_find(const char *shapes, fit_models_plan plan, void *arg, fit_models *found);
+ * all known models. Each is planned with `model`, which names the one to be shown afterwards: the largest that fits or,
+ * where none does, the smallest. 0 or an exit code, after telling the user; `found` is to be freed in either case, and
+ * not before `model` has been used. */
+int fit_models_find(const char *shapes, fit_models_plan plan, const void *arg, qrun_model_params *model,
+                    fit_models *found);
 void fit_models_free(fit_models *found);
 
 /* The answer and a table, or the first members of an object. */
 void fit_models_print(const fit_models *found);
 void fit_models_print_json(const fit_models *found);
-
-/* Whose plan is to be shown: the largest that fits or, where none does, the smallest. */
-const char *fit_models_shown(const fit_models *found);
 
 #endif

@@ -178,29 +178,15 @@ static int check_options(const plan_options *o, const command_line *line) {
     return complain(EXIT_USAGE, "--model and --shape exclude each other");
 }
 
-typedef struct candidate {
-    const engine *e;
-    qrun_model_params model;
+typedef struct session_plan {
+    qrun_context *context;
     const qrun_session_params *session;
-} candidate;
+} session_plan;
 
-static qrun_status plan_candidate(void *arg, const char *path, qrun_plan_info *info, qrun_error *error) {
-    candidate *c = arg;
-    qrun_plan_entry *entries = NULL;
-    int32_t n_entries = 0;
-    c->model.path = path, c->model.random_weights = true;
-    const qrun_status status =
-        qrun_plan_session(c->e->context, &c->model, c->session, &entries, &n_entries, info, error);
-    qrun_free(entries);
-    return status;
-}
-
-static int find_model(const plan_options *o, const engine *e, qrun_model_params *model,
-                      const qrun_session_params *session, fit_models *found) {
-    candidate c = {e, *model, session};
-    RETURN_IF_FAILED(fit_models_find(o->engine.shape, plan_candidate, &c, found));
-    model->path = fit_models_shown(found), model->random_weights = true;
-    return EXIT_OK;
+static qrun_status plan_model(const void *arg, const qrun_model_params *model, qrun_plan_entry **entries,
+                              int32_t *n_entries, qrun_plan_info *info, qrun_error *error) {
+    const session_plan *p = arg;
+    return qrun_plan_session(p->context, model, p->session, entries, n_entries, info, error);
 }
 
 /* The plan is then that of the answer or, where nothing fits, of the smallest. */
@@ -208,7 +194,10 @@ static int fit(const plan_options *o, const engine *e, qrun_model_params *model,
                fit_answer *answer) {
     qrun_error error = QRUN_ERROR_INIT;
     if (o->fit == FIT_NOTHING) { return EXIT_OK; }
-    if (o->fit == FIT_MODEL) { return find_model(o, e, model, session, &answer->models); }
+    if (o->fit == FIT_MODEL) {
+        const session_plan plan = {e->context, session};
+        return fit_models_find(o->engine.shape, plan_model, &plan, model, &answer->models);
+    }
     if (qrun_fit_session(e->context, model, session, (qrun_fit)o->fit, &answer->size, &error) != QRUN_OK) {
         return complain_error(&error);
     }

@@ -340,6 +340,9 @@ static int64_t first_visible_block(int32_t window, int64_t n_tokens) {
     return window == 0 ? 0 : qr_max(n_tokens - window + 1, 0) / PAGE;
 }
 
+/* Of a prompt of n tokens, what n_blocks of it hold but for the last token, which is always computed. */
+static int64_t tokens_shared(int64_t n_blocks, int64_t n) { return qr_min(n_blocks * PAGE, n - 1); }
+
 /* Walks the tree along tokens and writes the nodes into table 0, where their pages go later; returns their number. */
 static int64_t walk_nodes(const qr_kv_cache *cache, const qr_kv_sequence *sequence, const int32_t *tokens,
                           int64_t max_blocks) {
@@ -396,7 +399,7 @@ static prefix_end find_end(const qr_kv_cache *cache, const qr_kv_sequence *nodes
         bool whole = true;
         for (int32_t g = 0; g < cache->options.n_groups; g++) {
             if (*qr_kv_node_page(cache, node, g) == NONE) { nodes->first_block[g] = (int32_t)b; }
-            whole = whole && nodes->first_block[g] <= first_visible_block(cache->windows[g], b * PAGE);
+            whole = whole && nodes->first_block[g] <= first_visible_block(cache->windows[g], tokens_shared(b, n));
         }
         if (!whole) { continue; }
         if (needs_snapshots) {
@@ -418,13 +421,22 @@ static void share_leaf(qr_kv_cache *cache, qr_kv_sequence *sequence, const prefi
     }
 }
 
+/* After n_blocks of a prompt of n tokens. Where these are all of it, the sequence ends inside the last block, which its
+ * last token completes again. */
+static void set_shared(qr_kv_cache *cache, qr_kv_sequence *sequence, int32_t last_node, int64_t n_blocks, int64_t n) {
+    const bool is_inside = n_blocks * PAGE >= n;
+    set_tail(cache, sequence, is_inside ? cache->nodes[last_node].parent : last_node);
+    sequence->n_tokens = tokens_shared(n_blocks, n);
+}
+
 static void match_in_pool(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n) {
-    const int64_t n_nodes = walk_nodes(cache, sequence, tokens, (n - 1) / PAGE);
+    const int64_t n_most = cache->options.needs_snapshots ? n - 1 : n;
+    const int64_t n_nodes = walk_nodes(cache, sequence, tokens, n_most / PAGE);
     const prefix_end end = find_end(cache, sequence, tokens, n, n_nodes);
     for (int64_t b = 0; b < n_nodes; b++) {
         const int32_t node = qr_kv_table_entry(sequence, 0, b);
         for (int32_t g = 0; g < cache->options.n_groups; g++) {
-            const int64_t first = first_visible_block(cache->windows[g], end.n_blocks * PAGE);
+            const int64_t first = first_visible_block(cache->windows[g], tokens_shared(end.n_blocks, n));
             const int32_t page = b >= first && b < end.n_blocks ? *qr_kv_node_page(cache, node, g) : NONE;
             *table_entry(sequence, g, b) = page;
             if (page != NONE) { share_page(cache, page); }
@@ -432,8 +444,8 @@ static void match_in_pool(qr_kv_cache *cache, qr_kv_sequence *sequence, const in
         }
     }
     if (end.leaf != NONE) { share_leaf(cache, sequence, &end); }
-    set_tail(cache, sequence, end.node);
-    sequence->n_tokens = end.n_blocks * PAGE + end.n_leaf_tokens;
+    set_shared(cache, sequence, end.node, end.n_blocks, n);
+    sequence->n_tokens += end.n_leaf_tokens;
     const int32_t last = end.leaf != NONE ? end.leaf : end.node;
     if (cache->options.needs_snapshots && last >= 0) {
         sequence->snapshot = cache->nodes[last].snapshot;
@@ -445,13 +457,13 @@ static void match_in_pool(qr_kv_cache *cache, qr_kv_sequence *sequence, const in
 
 /* As find_end, with the pages that the keeper has. */
 static int64_t usable_with_keeper(const qr_kv_cache *cache, const qr_kv_sequence *sequence, const int32_t *tokens,
-                                  int64_t max_blocks) {
+                                  int64_t n_tokens) {
     const qr_kv_keeper *keeper = cache->options.keeper;
     qr_digest digest = digest_of(cache, QR_KV_ROOT, sequence->key);
     int32_t parent = QR_KV_ROOT;
     int64_t usable = 0;
     bool in_pool = true, possible = true;
-    for (int64_t n = 1; n <= max_blocks && possible; n++) {
+    for (int64_t n = 1; n <= n_tokens / PAGE && possible; n++) {
         const int32_t *block = tokens + (n - 1) * PAGE;
         const int32_t node = in_pool ? find_child(cache, parent, sequence->key, block) : NONE;
         bool whole = true;
@@ -464,7 +476,8 @@ static int64_t usable_with_keeper(const qr_kv_cache *cache, const qr_kv_sequence
                 (in_pool && *qr_kv_node_page(cache, node, g) != NONE) || keeper->has(keeper->arg, &name);
             if (!present) { sequence->first_block[g] = (int32_t)n; }
             possible = possible && (present || cache->windows[g] > 0);
-            whole = whole && sequence->first_block[g] <= first_visible_block(cache->windows[g], n * PAGE);
+            whole =
+                whole && sequence->first_block[g] <= first_visible_block(cache->windows[g], tokens_shared(n, n_tokens));
         }
         if (whole) { usable = n; }
     }
@@ -483,13 +496,14 @@ static bool make_nodes(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32
     return true;
 }
 
-/* Shares the visible pages of the sequence's nodes that are in the pool. Returns how many are not. */
-static int64_t share_nodes(qr_kv_cache *cache, qr_kv_sequence *sequence, int64_t n_blocks) {
+/* Shares the pages of the sequence's nodes that are in the pool, of those that position n_tokens sees. Returns how many
+ * are not. */
+static int64_t share_nodes(qr_kv_cache *cache, qr_kv_sequence *sequence, int64_t n_blocks, int64_t n_tokens) {
     int64_t n_missing = 0;
     int32_t node = sequence->tail;
     for (int64_t b = n_blocks; b-- > 0; node = cache->nodes[node].parent) {
         for (int32_t g = 0; g < cache->options.n_groups; g++) {
-            const int64_t first = first_visible_block(cache->windows[g], n_blocks * PAGE);
+            const int64_t first = first_visible_block(cache->windows[g], n_tokens);
             const int32_t page = b >= first ? *qr_kv_node_page(cache, node, g) : NONE;
             *table_entry(sequence, g, b) = page;
             if (page != NONE) { share_page(cache, page); }
@@ -497,7 +511,7 @@ static int64_t share_nodes(qr_kv_cache *cache, qr_kv_sequence *sequence, int64_t
             sequence->first_block[g] = (int32_t)first;
         }
     }
-    sequence->n_tokens = n_blocks * PAGE;
+    sequence->n_tokens = n_tokens;
     return n_missing;
 }
 
@@ -516,14 +530,17 @@ static bool bring_block(qr_kv_cache *cache, qr_kv_sequence *sequence, int32_t no
 }
 
 /* From the first on: those before one that fails are in the pool then. */
-static bool bring_blocks(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n_blocks) {
+static bool bring_blocks(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n,
+                         int64_t n_blocks) {
     if (!make_nodes(cache, sequence, tokens, n_blocks)) { return false; }
-    if (share_nodes(cache, sequence, n_blocks) > cache->n_free + cache->n_cached) { return false; }
+    const int64_t n_missing = share_nodes(cache, sequence, n_blocks, tokens_shared(n_blocks, n));
+    if (n_missing > cache->n_free + cache->n_cached) { return false; }
     int32_t node = QR_KV_ROOT;
     for (int64_t b = 0; b < n_blocks; b++) {
         node = find_child(cache, node, sequence->key, tokens + b * PAGE);
         if (!bring_block(cache, sequence, node, b)) { return false; }
     }
+    set_shared(cache, sequence, node, n_blocks, n);
     return true;
 }
 
@@ -532,11 +549,11 @@ static bool bring_blocks(qr_kv_cache *cache, qr_kv_sequence *sequence, const int
 static void match_with_keeper(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n) {
     const int64_t in_pool = sequence->n_tokens;
     bool brought = false;
-    for (int64_t most = (n - 1) / PAGE + 1; !brought;) {
+    for (int64_t most = n / PAGE + 1; !brought;) {
         qr_kv_sequence_release(cache, sequence);
-        const int64_t n_blocks = usable_with_keeper(cache, sequence, tokens, (n - 1) / PAGE);
-        if (n_blocks * PAGE <= in_pool || n_blocks >= most) { break; }
-        brought = bring_blocks(cache, sequence, tokens, n_blocks);
+        const int64_t n_blocks = usable_with_keeper(cache, sequence, tokens, n);
+        if (tokens_shared(n_blocks, n) <= in_pool || n_blocks >= most) { break; }
+        brought = bring_blocks(cache, sequence, tokens, n, n_blocks);
         most = n_blocks;
     }
     if (!brought) {
@@ -550,7 +567,7 @@ int64_t qr_kv_match_prefix(qr_kv_cache *cache, qr_kv_sequence *sequence, const i
     assert(sequence->n_tokens == 0);
     if (!cache->options.share_prefixes || n < 2) { return 0; }
     match_in_pool(cache, sequence, tokens, n);
-    if (cache->options.keeper != NULL && sequence->n_tokens / PAGE < (n - 1) / PAGE) {
+    if (cache->options.keeper != NULL && sequence->n_tokens < tokens_shared(n / PAGE, n)) {
         match_with_keeper(cache, sequence, tokens, n);
     }
     return sequence->n_tokens;
@@ -645,11 +662,12 @@ int32_t qr_kv_snapshot_take(qr_kv_cache *cache, const qr_kv_sequence *sequence, 
 
 /* ---- Writing ----------------------------------------------------------------------------------------------------- */
 
-/* A page that others read, and one that a snapshot remembers while `keep`. */
+/* A page that others read, and one that the tree remembers while `keep`. With a keeper the latter is written in place:
+ * it could be filled from there for another sequence before the copy is made. */
 static bool must_copy(const qr_kv_cache *cache, int32_t page, bool keep) {
     if (page == NONE) { return false; }
-    const int32_t node = cache->pages[page].node;
-    return cache->pages[page].n_refs > 1 || (keep && node != NONE && qr_kv_is_leaf(&cache->nodes[node]));
+    const bool is_known = cache->pages[page].node != NONE;
+    return cache->pages[page].n_refs > 1 || (keep && is_known && cache->options.keeper == NULL);
 }
 
 static int64_t count_missing(const qr_kv_cache *cache, const qr_kv_sequence *sequence, int64_t first, int64_t last,

@@ -94,13 +94,13 @@ qrun_status qr_kv_sequence_create(const qr_kv_cache *cache, int64_t max_tokens, 
 void qr_kv_sequence_destroy(qr_kv_cache *cache, qr_kv_sequence *sequence);
 
 /* For an empty sequence: shares the longest run of whole pages that hold tokens[0, n) from the beginning, always
- * leaving at least one token to compute. What the keeper has of them comes back first, if the pool has room. With
- * needs_snapshots: of pages up to a snapshot, the last of which may be partly written. Returns the tokens found,
- * n_tokens from now on. */
+ * leaving at least one token to compute: where they hold all, the last, which is written into a copy of its page. What
+ * the keeper has of them comes back first, if the pool has room. With needs_snapshots: of pages up to a snapshot, the
+ * last of which may be partly written. Returns the tokens found, n_tokens from now on. */
 int64_t qr_kv_match_prefix(qr_kv_cache *cache, qr_kv_sequence *sequence, const int32_t *tokens, int64_t n);
 
 /* Makes the pages for the next n_new tokens present and writable. False, and nothing changed, when the pool has too
- * few, also with the last page written in place that a snapshot remembers. copies [n_groups] receives the *n_copies
+ * few, also with the last page written in place that the tree remembers. copies [n_groups] receives the *n_copies
  * pages to copy first. */
 bool qr_kv_reserve(qr_kv_cache *cache, qr_kv_sequence *sequence, int64_t n_new, qr_kv_copy *copies, int32_t *n_copies);
 

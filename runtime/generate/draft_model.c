@@ -162,19 +162,24 @@ static bool begin_item(qr_draft_model *d, qr_sequence *sequence, draft_item *ite
 
 /* ---- Passes ------------------------------------------------------------------------------------------------------ */
 
+/* Copies the pages of others that an item is about to write. */
+static bool copy_pages(qr_draft_model *d, int32_t n_copies) {
+    return qr_forward_copy_pages(d->forward, d->copies, n_copies, NULL) == QRUN_OK;
+}
+
 /* Pages for an item's tokens of the pass. Slots that this run does not use make room for it. */
 static bool reserve(qr_draft_model *d, const draft_item *item) {
     int32_t n_copies;
     qr_kv_sequence *kv = &item->slot->kv;
     const int64_t n = item->first + item->n - kv->n_tokens;
-    if (qr_kv_reserve(d->cache, kv, n, d->copies, &n_copies)) { return n_copies == 0; }
+    if (qr_kv_reserve(d->cache, kv, n, d->copies, &n_copies)) { return copy_pages(d, n_copies); }
     for (int64_t i = 0; i < d->sizes.forward.max_sequences; i++) {
         draft_slot *slot = &d->slots[i];
         if (slot->last_run == d->n_runs) { continue; }
         qr_kv_sequence_release(d->cache, &slot->kv);
         slot->request = 0;
     }
-    return qr_kv_reserve(d->cache, kv, n, d->copies, &n_copies) && n_copies == 0;
+    return qr_kv_reserve(d->cache, kv, n, d->copies, &n_copies) && copy_pages(d, n_copies);
 }
 
 static qr_batch_sizes measure_pass(const qr_draft_model *d, const draft_item *items, int64_t n_items, bool *is_decode) {

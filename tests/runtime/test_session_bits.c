@@ -317,6 +317,123 @@ static void test_scattered_pages(void) {
     qrun_model_destroy(model);
 }
 
+/* ---- A prompt that is there whole -------------------------------------------------------------------------------- */
+
+enum { WHOLE = 4 * 16, LONGER = WHOLE + 9 };
+
+typedef struct whole_case {
+    const char *folder;
+    qrun_quant quant;
+    qrun_dtype dtype;
+    qrun_kv kv;
+} whole_case;
+
+typedef struct whole_run {
+    qrun_model *model;
+    const whole_case *c;
+    int32_t ids[LONGER];
+    run_record whole, longer; /* computed without sharing */
+} whole_run;
+
+static qrun_request_params whole_request(const whole_run *w, int32_t n) {
+    qrun_request_params p = QRUN_REQUEST_PARAMS_INIT;
+    p.token_ids = w->ids, p.n_token_ids = n, p.max_tokens = 40, p.ignore_eos = true, p.logprobs = 20;
+    p.on_event = run_on_event;
+    return p;
+}
+
+static qrun_session *whole_session(const whole_run *w, int64_t kv_tokens, bool shares) {
+    qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    params.kv = w->c->kv, params.kv_tokens = kv_tokens, params.max_sequences = 3, params.no_prefix_sharing = !shares;
+    return run_session(w->model, &params);
+}
+
+/* Submits n requests for the prompt and, if asked, one for a longer prompt, and runs them together. Returns how many of
+ * their prompts' tokens were computed. */
+static int64_t run_whole(whole_run *w, qrun_session *session, int n, bool with_longer, const char *what) {
+    static run_record records[3];
+    qrun_session_stats before, after;
+    check_idle(session, &before);
+    memset(records, 0, sizeof records);
+    const qrun_request_params whole = whole_request(w, WHOLE), longer = whole_request(w, LONGER);
+    for (int i = 0; i < n; i++) { submit(session, &whole, &records[i]); }
+    if (with_longer) { submit(session, &longer, &records[n]); }
+    run_all(session);
+    check_idle(session, &after);
+    char name[200];
+    snprintf(name, sizeof name, "%s, %s", w->c->folder, what);
+    for (int i = 0; i < n; i++) { run_samples_are_equal(&records[i].samples[0], &w->whole.samples[0], name); }
+    if (with_longer) { run_samples_are_equal(&records[n].samples[0], &w->longer.samples[0], name); }
+    return after.prompt_tokens - before.prompt_tokens;
+}
+
+/* One token of it is computed; by several at a time, beside one that reads the same pages, and after one was cancelled
+ * that had just written its copy. */
+static void run_in_one_session(whole_run *w) {
+    static run_record cancelled;
+    const qrun_request_params request = whole_request(w, WHOLE);
+    qrun_session *session = whole_session(w, 1000, true);
+    uint64_t id = 0;
+    bool has_work;
+    if (session == NULL) { return; }
+    CHECK_INT(run_whole(w, session, 1, false, "first"), WHOLE);
+    CHECK_INT(run_whole(w, session, 1, false, "again"), 1);
+    CHECK_INT(run_whole(w, session, 2, true, "two and a longer one"), 1 + 1 + (LONGER - WHOLE));
+    memset(&cancelled, 0, sizeof cancelled);
+    qrun_request_params copy = request;
+    copy.user = &cancelled;
+    CHECK(qrun_session_submit(session, &copy, &id, NULL) == QRUN_OK);
+    CHECK(qrun_session_step(session, &has_work, NULL) == QRUN_OK);
+    CHECK(qrun_session_cancel(session, id, NULL) == QRUN_OK);
+    run_all(session);
+    CHECK_INT(run_whole(w, session, 1, false, "after one was cancelled"), 1);
+    qrun_session_destroy(session);
+}
+
+/* Returns the preemptions in a pool that has room for one. */
+static int64_t run_preempted(whole_run *w) {
+    qrun_session *session = whole_session(w, 8 * 16, true);
+    qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
+    if (session == NULL) { return 0; }
+    (void)run_whole(w, session, 1, false, "in a small pool");
+    for (int i = 0; i < 3; i++) { (void)run_whole(w, session, 2, false, "preempted"); }
+    check_idle(session, &stats);
+    qrun_session_destroy(session);
+    return stats.n_preemptions;
+}
+
+static void test_a_whole_prompt_is_there(void) {
+    static const whole_case cases[] = {
+        {"models/llama", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO},
+        {"models/llama", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_INT8},
+        {"models/gemma3", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8},
+        {"models/qwen2-window", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_BF16},
+        {"models/gemma2", QRUN_QUANT_F16, QRUN_DTYPE_F16, QRUN_KV_AUTO},
+        {"models/gpt2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO},
+    };
+    static whole_run w;
+    int64_t n_preemptions = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases && check_state.n_failures_in_case == 0; i++) {
+        w = (whole_run){.c = &cases[i]};
+        for (int32_t k = 0; k < LONGER; k++) { w.ids[k] = 3 + k * 29 % 900; }
+        w.model = run_open_fixture(contexts[1], w.c->folder, w.c->quant, w.c->dtype);
+        if (w.model == NULL) { return; }
+        const qrun_request_params whole = whole_request(&w, WHOLE), longer = whole_request(&w, LONGER);
+        qrun_session *alone = whole_session(&w, 1000, false);
+        if (alone != NULL) {
+            submit(alone, &whole, &w.whole);
+            run_all(alone);
+            submit(alone, &longer, &w.longer);
+            run_all(alone);
+        }
+        qrun_session_destroy(alone);
+        run_in_one_session(&w);
+        n_preemptions += run_preempted(&w);
+        qrun_model_destroy(w.model);
+    }
+    CHECK(n_preemptions > 0);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     for (int t = 0; t < 2; t++) {
@@ -354,6 +471,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_dora_in_one_batch);
     CHECK_RUN(test_samples_do_not_depend_on_each_other);
     CHECK_RUN(test_scattered_pages);
+    CHECK_RUN(test_a_whole_prompt_is_there);
     for (int t = 0; t < 2; t++) { qrun_context_destroy(contexts[t]); }
     return check_end();
 }

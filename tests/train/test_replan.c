@@ -12,6 +12,7 @@ enum { N_STEPS = 3, EVERY_CALL = CHECK_SANITIZED ? 71 : 11, EVERY_ALLOCATION = C
 
 static qrun_model *model;
 static bool is_full; /* the model is trained whole, so every run opens it anew */
+static bool offloads_gradients;
 static char undisturbed[512];
 
 /* ---- Runs -------------------------------------------------------------------------------------------------------- */
@@ -22,6 +23,7 @@ static qrun_train_params small_params(const char *out) {
     params.batches.max_steps = N_STEPS, params.optimization.warmup = 1;
     params.data.eval_split = 0.2, params.evaluation.eval_every = 2, params.saving.save_every = 2;
     params.weights.full = is_full;
+    params.memory.offload_gradients = offloads_gradients;
     if (is_full) {
         params.lora = (qrun_train_lora){0};
         return params;
@@ -160,6 +162,15 @@ static void test_any_call_fails_once_of_full_training(void) {
     begin(true);
     fail_every_call(13 * EVERY_CALL);
     end();
+}
+
+/* Gradients, F32 values and the optimiser's states are in host memory, and the update is the processor's. */
+static void test_any_call_fails_once_with_offloaded_gradients(void) {
+    offloads_gradients = true;
+    begin(true);
+    fail_every_call(13 * EVERY_CALL);
+    end();
+    offloads_gradients = false;
 }
 
 static void test_any_allocation_fails_once(void) {
@@ -335,6 +346,7 @@ int main(int argc, char **argv) {
     if (!trainer_run_begin(12)) { return 1; }
     CHECK_RUN(test_any_call_fails_once);
     CHECK_RUN(test_any_call_fails_once_of_full_training);
+    CHECK_RUN(test_any_call_fails_once_with_offloaded_gradients);
     CHECK_RUN(test_any_allocation_fails_once);
     CHECK_RUN(test_calls_that_go_on_failing_end_the_run);
     CHECK_RUN(test_each_plan_is_smaller);

@@ -100,6 +100,19 @@ static void make_model(void) {
     qr_free(text);
 }
 
+static void quantise_model(void) {
+    qrun_context *context = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
+    char path[128], out[128];
+    snprintf(path, sizeof path, "%s/model", folder.path);
+    snprintf(out, sizeof out, "%s/quantised", folder.path);
+    params.path = path, params.out = out, params.quant = QRUN_QUANT_NF4_DQ;
+    CHECK(qrun_context_create(NULL, &context, NULL) == QRUN_OK);
+    CHECK_MSG(qrun_quantize_folder(context, &params, &error) == QRUN_OK, "%s", error.message);
+    qrun_context_destroy(context);
+}
+
 /* ---- A process that trains --------------------------------------------------------------------------------------- */
 
 typedef struct memory_case {
@@ -108,7 +121,10 @@ typedef struct memory_case {
     qrun_quant quant;
     qrun_dtype dtype;
     int32_t seq_tokens, tile_rows;
+    int ways; /* of offloading, below */
 } memory_case;
+
+enum { PARAMETERS = 1, OPTIMIZER = 2, GRADIENTS = 4, ACTIVATIONS = 8, FULL = 16 /* all weights are trained */ };
 
 typedef struct measurement {
     bool done;
@@ -148,7 +164,8 @@ static qrun_status train(const memory_case *c, measurement *m, qrun_error *error
     char model_path[128], data[128], out[128], cache[128];
     bool done = false;
     qrun_status status;
-    snprintf(model_path, sizeof model_path, "%s/model", folder.path);
+    const bool from_folder = (c->ways & (PARAMETERS | FULL)) == PARAMETERS; /* layers are read as they are stored */
+    snprintf(model_path, sizeof model_path, "%s/%s", folder.path, from_folder ? "quantised" : "model");
     snprintf(data, sizeof data, "%s/data.jsonl", folder.path);
     snprintf(out, sizeof out, "%s/out", folder.path);
     snprintf(cache, sizeof cache, "%s/tokens", folder.path);
@@ -156,6 +173,12 @@ static qrun_status train(const memory_case *c, measurement *m, qrun_error *error
     params.data.train_data = (const char *[]){data}, params.data.n_train_data = 1, params.saving.out = out,
     params.data.cache_folder = cache, params.memory.checkpointing = c->policy;
     params.memory.tile_rows = c->tile_rows;
+    model_params.offload_parameters = (c->ways & PARAMETERS) != 0 ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
+    model_params.trainable = params.weights.full = (c->ways & FULL) != 0;
+    if (params.weights.full) { params.lora = (qrun_train_lora){0}; }
+    params.memory.offload_optimizer = (c->ways & OPTIMIZER) != 0;
+    params.memory.offload_gradients = (c->ways & GRADIENTS) != 0;
+    params.memory.offload_activations = (c->ways & ACTIVATIONS) != 0;
     params.optimization.optimizer = c->optimizer, params.batches.seq_len = c->seq_tokens, params.batches.max_steps = 2,
     params.saving.restart = true;
     int64_t planned_before = 0;
@@ -237,7 +260,7 @@ static void test_every_policy_and_optimizer(void) {
     for (size_t p = 0; p < QR_COUNT_OF(policies); p++) {
         for (int o = QRUN_OPTIMIZER_ADAMW; o <= QRUN_OPTIMIZER_SGD; o++) {
             if (CHECK_SANITIZED && (size_t)o != p % 4) { continue; }
-            const memory_case c = {policies[p], (qrun_optimizer)o, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, 256, 0};
+            const memory_case c = {policies[p], (qrun_optimizer)o, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, 256, 0, 0};
             (void)check(&c);
         }
     }
@@ -253,13 +276,13 @@ static void test_every_format(void) {
                    {QRUN_QUANT_F32, QRUN_DTYPE_F32},
                    {QRUN_QUANT_BF16, QRUN_DTYPE_F16}};
     for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
-        const memory_case c = {"full", QRUN_OPTIMIZER_ADAMW, formats[i].quant, formats[i].dtype, 128, 0};
+        const memory_case c = {"full", QRUN_OPTIMIZER_ADAMW, formats[i].quant, formats[i].dtype, 128, 0, 0};
         (void)check(&c);
     }
 }
 
 static void test_full_checkpointing_saves_most(void) {
-    memory_case c = {"none", QRUN_OPTIMIZER_ADAMW, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, CONTEXT, 0};
+    memory_case c = {"none", QRUN_OPTIMIZER_ADAMW, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, CONTEXT, 0, 0};
     const measurement none = check(&c);
     c.policy = "full";
     const measurement full = check(&c);
@@ -272,9 +295,34 @@ static void test_full_checkpointing_saves_most(void) {
               planned / 1e6, measured / 1e6);
 }
 
+/* On the processor what is offloaded is in the same memory: the plan counts it as "host", and the kernel counts all. */
+static void test_every_offload(void) {
+    static const int ways[] = {PARAMETERS,
+                               OPTIMIZER,
+                               ACTIVATIONS,
+                               PARAMETERS | OPTIMIZER | ACTIVATIONS,
+                               FULL,
+                               FULL | OPTIMIZER,
+                               FULL | GRADIENTS,
+                               FULL | ACTIVATIONS,
+                               FULL | GRADIENTS | OPTIMIZER,
+                               FULL | GRADIENTS | PARAMETERS,
+                               FULL | GRADIENTS | OPTIMIZER | ACTIVATIONS | PARAMETERS};
+    quantise_model();
+    for (size_t i = 0; i < QR_COUNT_OF(ways); i++) {
+        const bool full = (ways[i] & FULL) != 0;
+        printf("  %s%s%s%s%s\n", full ? "all weights" : "adapter", (ways[i] & PARAMETERS) != 0 ? ", parameters" : "",
+               (ways[i] & OPTIMIZER) != 0 ? ", optimizer" : "", (ways[i] & GRADIENTS) != 0 ? ", gradients" : "",
+               (ways[i] & ACTIVATIONS) != 0 ? ", activations" : "");
+        const memory_case c = {
+            "full", QRUN_OPTIMIZER_ADAMW, full ? QRUN_QUANT_BF16 : QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, 256, 0, ways[i]};
+        (void)check(&c);
+    }
+}
+
 /* What a layer takes is attention's, and one tile of the rest. */
 static void test_tiles_save_more(void) {
-    memory_case c = {"full", QRUN_OPTIMIZER_ADAMW, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, CONTEXT, 0};
+    memory_case c = {"full", QRUN_OPTIMIZER_ADAMW, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, CONTEXT, 0, 0};
     const measurement whole = check(&c);
     c.tile_rows = 300;
     const measurement tiles = check(&c);
@@ -346,6 +394,7 @@ int main(int argc, char **argv) {
     make_model();
     CHECK_RUN(test_a_plan_alone_does_not_count_memory_twice);
     CHECK_RUN(test_full_checkpointing_saves_most);
+    CHECK_RUN(test_every_offload);
     CHECK_RUN(test_tiles_save_more);
     CHECK_RUN(test_every_policy_and_optimizer);
     CHECK_RUN(test_every_format);
