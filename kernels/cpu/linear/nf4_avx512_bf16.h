@@ -5,6 +5,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+#include "base/sizes.h"
 #include "kernels/cpu/linear/linear.h"
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
@@ -85,9 +86,7 @@ static inline __m512i nf4_map_half(const __m512i table[8], __m512i index, __mmas
 }
 
 /* map[codes] of two times 16 codes: in a third of the time of a gather, which takes 20 cycles for 16. */
-static inline void nf4_map_lookup(const nf4_map *map, const uint8_t *codes0, const uint8_t *codes1, __m512 values[2]) {
-    const __m128i c0 = _mm_loadu_si128((const __m128i *)(const void *)codes0);
-    const __m128i c1 = _mm_loadu_si128((const __m128i *)(const void *)codes1);
+static inline void nf4_map_lookup(const nf4_map *map, __m128i c0, __m128i c1, __m512 values[2]) {
     /* Each 128 bits of indices: four of the first, four of the second; unpacking then gives each its own register. */
     const __m512i index =
         _mm512_cvtepu8_epi16(_mm256_set_m128i(_mm_unpackhi_epi32(c0, c1), _mm_unpacklo_epi32(c0, c1)));
@@ -122,35 +121,57 @@ static inline void mxfp4_panel_scales(const qr_cpu_panel *p, int64_t row, int64_
     }
 }
 
-/* absmax of the blocks of 64 of rows [row, row + n_rows) in a panel's K block, `stride` floats a row. One by one,
- * nested ones took a quarter of the time of a product with one row of x. */
-static inline void nf4_panel_scales(const nf4_map *map, const qr_cpu_panel *p, int64_t row, int64_t n_rows,
-                                    float *scales, int64_t stride) {
-    enum { AT_ONCE = 16 };
-    const qr_weight *weight = p->weight;
-    const qr_weight_desc *desc = &weight->desc;
+/* absmax of 16 blocks from `first` on, which have two nested scales at most; lanes from n on mean nothing. */
+static inline __m512 nf4_unnested(__m512 values, const float *nested, int64_t first, int64_t n, __m512 offset) {
+    const int64_t at = first / QR_NESTED_BLOCK, left = (at + 1) * QR_NESTED_BLOCK - first;
+    __m512 scale = _mm512_set1_ps(nested[at]);
+    if (left < n) { scale = _mm512_mask_mov_ps(scale, (__mmask16)(0xFFFFU << left), _mm512_set1_ps(nested[at + 1])); }
+    return _mm512_add_ps(_mm512_mul_ps(values, scale), offset);
+}
+
+static inline __m128i nf4_load_codes(const uint8_t *codes, int64_t n) {
+    return n == 16 ? _mm_loadu_si128((const __m128i *)(const void *)codes)
+                   : _mm_maskz_loadu_epi8((__mmask16)((1U << n) - 1), codes);
+}
+
+/* absmax of blocks [first[i], first[i] + n) of a double-quantised matrix into scales[i], for two rows i. Whole vectors
+ * are written: up to 15 floats more than n. A masked store would make those wait that read its lanes. */
+static inline void nf4_unnest_pair(const nf4_map *map, const qr_weight *weight, const qr_cpu_layout *layout,
+                                   const int64_t first[2], int64_t n, float *const scales[2]) {
     const unsigned char *data = weight->data;
-    const uint8_t *codes = data + p->layout->scales_offset;
-    const float *nested = (const float *)(const void *)(data + p->layout->nested_offset);
+    const uint8_t *codes = data + layout->scales_offset;
+    const float *nested = (const float *)(const void *)(data + layout->nested_offset);
     const __m512 offset = _mm512_set1_ps(weight->nested_offset);
-    const int64_t n = p->n_k / 64;
-    int64_t r = 0;
-    if (desc->format == QR_WEIGHT_NF4_DQ && desc->block == 64 && n % AT_ONCE == 0) {
-        for (; r + 2 <= n_rows && row + r + 2 <= desc->rows; r += 2) {
-            const int64_t b0 = ((row + r) * desc->cols + p->k) / 64, b1 = b0 + desc->cols / 64;
-            if (b0 % AT_ONCE != 0 || b1 % AT_ONCE != 0) { break; } /* 16 may have two nested scales */
-            for (int64_t j = 0; j < n; j += AT_ONCE) {
-                __m512 values[2];
-                nf4_map_lookup(map, codes + b0 + j, codes + b1 + j, values);
-                for (int i = 0; i < 2; i++) {
-                    const __m512 scale = _mm512_set1_ps(nested[((i == 0 ? b0 : b1) + j) / QR_NESTED_BLOCK]);
-                    _mm512_storeu_ps(scales + (r + i) * stride + j,
-                                     _mm512_add_ps(_mm512_mul_ps(values[i], scale), offset));
-                }
-            }
+    for (int64_t j = 0; j < n; j += 16) {
+        const int64_t left = qr_min(n - j, 16);
+        __m512 values[2];
+        nf4_map_lookup(map, nf4_load_codes(codes + first[0] + j, left), nf4_load_codes(codes + first[1] + j, left),
+                       values);
+        for (int i = 0; i < 2; i++) {
+            _mm512_storeu_ps(scales[i] + j, nf4_unnested(values[i], nested, first[i] + j, left, offset));
         }
     }
-    for (; r < n_rows; r++) { qr_cpu_nf4_scales(weight, p->layout, row + r, p->k, p->n_k / 64, scales + r * stride); }
+}
+
+/* absmax of the blocks of 64 of rows [row, row + n_rows) in a panel's K block, `stride` floats a row: those of a whole
+ * K block, as whole vectors are written. One by one, nested ones took a quarter of the time of a product with one row
+ * of x. */
+static inline void nf4_panel_scales(const nf4_map *map, const qr_cpu_panel *p, int64_t row, int64_t n_rows,
+                                    float *scales, int64_t stride) {
+    const qr_weight *weight = p->weight;
+    const qr_weight_desc *desc = &weight->desc;
+    const int64_t n = p->n_k / 64, n_there = qr_max(qr_min(n_rows, desc->rows - row), 0);
+    int64_t r = 0;
+    if (desc->format == QR_WEIGHT_NF4_DQ && desc->block == 64) {
+        for (; r < n_there; r += 2) {
+            const int64_t other = r + 1 < n_there ? r + 1 : r; /* the last row may be alone */
+            const int64_t first[2] = {((row + r) * desc->cols + p->k) / 64, ((row + other) * desc->cols + p->k) / 64};
+            float *const of_rows[2] = {scales + r * stride, scales + other * stride};
+            nf4_unnest_pair(map, weight, p->layout, first, n, of_rows);
+        }
+        r = n_there;
+    }
+    for (; r < n_rows; r++) { qr_cpu_nf4_scales(weight, p->layout, row + r, p->k, n, scales + r * stride); }
 }
 
 /* map: not looked at for MXFP4. */
