@@ -8,6 +8,7 @@
 static qr_threads *pool;    /* four threads, more than there may be CPUs */
 static qr_backend *backend; /* of the instruction set being tested, with the pool */
 static qr_backend *lonely;  /* the same, single-threaded */
+static const char *isa_name;
 
 /* Runs `tests` for an instruction set; false when a backend could not be made. */
 static inline bool run_for_isa(const char *isa, void (*tests)(void), qr_error *err) {
@@ -16,6 +17,7 @@ static inline bool run_for_isa(const char *isa, void (*tests)(void), qr_error *e
                     qr_backend_cpu_create(isa, NULL, &lonely, err) == QRUN_OK;
     if (ok) {
         printf("instruction set %s\n", isa);
+        isa_name = isa;
         tests();
     }
     qr_backend_destroy(backend);

@@ -136,6 +136,7 @@ static void test_packed_bits_do_not_depend_on_threads(void) {
         &(packed){.n_heads = 71, .n_kv_heads = 1, .head_dim = 15, .n_seqs = 1, .length = {130}, .softcap = 2.0F});
     check_threads(
         &(packed){.n_heads = 3, .n_kv_heads = 1, .head_dim = 256, .n_seqs = 1, .length = {70}, .round_kv = true});
+    check_threads(&(packed){.n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .n_seqs = 4, .length = {500, 1, 257, 256}});
     check_threads(&(packed){.n_heads = 6,
                             .n_kv_heads = 3,
                             .head_dim = 8,
@@ -185,6 +186,26 @@ static void test_packed_sequences_do_not_see_each_other(void) {
                           .n_seqs = 7,
                           .length = {513, 1, 31, 32, 64, 65, 129},
                           .window = 7});
+}
+
+/* Products of BF16 are used where the instruction set has them and the caller permits them, and nowhere else. */
+static void test_packed_products_of_bf16(void) {
+    const packed p = {
+        .n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .n_seqs = 1, .length = {200}, .bf16_products = true};
+    const bool has_them = strcmp(isa_name, "avx512-bf16") == 0 || strncmp(isa_name, "amx-bf16", 8) == 0;
+    packed_data permitted, refused;
+    packed_make(&p, &permitted), packed_make(&p, &refused);
+    refused.forward.bf16_products = refused.backward.forward.bf16_products = false;
+    run(lonely, QR_OP_attention_packed, &permitted.forward);
+    run(lonely, QR_OP_attention_packed, &refused.forward);
+    CHECK(same_bytes(permitted.lse, refused.lse, p.length[0] * p.n_heads) == !has_them);
+    memcpy(refused.dst, permitted.dst, (size_t)(p.length[0] * p.n_heads * p.head_dim) * sizeof(uint16_t));
+    memcpy(refused.lse, permitted.lse, (size_t)(p.length[0] * p.n_heads) * sizeof(float));
+    run(lonely, QR_OP_attention_packed_backward, &permitted.backward);
+    run(lonely, QR_OP_attention_packed_backward, &refused.backward);
+    const int64_t n = p.length[0] * permitted.forward.qkv_stride;
+    CHECK(same_bytes(permitted.gradients, refused.gradients, n) == !has_them);
+    packed_free(&permitted), packed_free(&refused);
 }
 
 /* So many that they are computed in parts, beside one that is long. */
@@ -443,6 +464,7 @@ static void test_sum_squares_counts_what_is_not_finite(void) {
 static void run_tests(void) {
     CHECK_RUN(test_packed_bits_do_not_depend_on_threads);
     CHECK_RUN(test_packed_sequences_do_not_see_each_other);
+    CHECK_RUN(test_packed_products_of_bf16);
     CHECK_RUN(test_packed_many_short_sequences);
     CHECK_RUN(test_packed_workspace);
     CHECK_RUN(test_packed_is_the_attention_of_generation);
@@ -457,6 +479,7 @@ static void run_tests(void) {
 static void run_tests_on_tiles(void) {
     CHECK_RUN(test_packed_bits_do_not_depend_on_threads);
     CHECK_RUN(test_packed_sequences_do_not_see_each_other);
+    CHECK_RUN(test_packed_products_of_bf16);
     CHECK_RUN(test_packed_many_short_sequences);
     CHECK_RUN(test_packed_workspace);
 }

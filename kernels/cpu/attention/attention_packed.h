@@ -62,6 +62,7 @@ typedef struct qr_cpu_packed_tiles {
 } qr_cpu_packed_tiles;
 
 extern const qr_cpu_packed_tiles qr_cpu_packed_tiles_amx, qr_cpu_packed_tiles_amx_emulated;
+extern const qr_cpu_packed_tiles qr_cpu_packed_tiles_avx512_bf16;
 
 /* NULL: the call runs on vectors. */
 const qr_cpu_packed_tiles *qr_packed_tiles_of(const qr_backend *backend, const qr_attention_packed_args *args);

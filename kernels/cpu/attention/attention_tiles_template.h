@@ -1,18 +1,18 @@
-/* Packed attention on matrix tiles, forward and backward, for operands that may be rounded to BF16 (bf16_products of
- * ops_train.h). Included after kernels/cpu/simd/tiles_amx.h by attention_amx.c, and after tiles_emulated.h by
- * attention_amx_emulated.c, so that CPUs without AMX run and test this code too.
+/* Packed attention by products of BF16, forward and backward, for operands that may be rounded to it (bf16_products of
+ * ops_train.h). Included after the products, `multiply` of attention_product.h: attention_product_tiles.h on matrix
+ * tiles, or emulated ones, so that CPUs without AMX test this code too; attention_product_avx512_bf16.h on vectors.
  *
- * A query tile of up to 64 rows meets blocks of 64 keys, in order. Every product is one of tile_sum.h's order over 32
- * elements of k at a time, ascending, into sums in F32 that are stored between blocks; so a sequence's bits depend on
- * itself alone. What a row does not see has a weight of zero. Dimensions are filled with zeros to a multiple of 32.
+ * A query tile of up to 64 rows meets blocks of 64 keys, in order. Every product takes k ascending, 32 elements at a
+ * time, into sums in F32 that are stored between blocks; so a sequence's bits depend on itself alone. What a row does
+ * not see has a weight of zero. Dimensions are filled with zeros to a multiple of 32.
  *
  * Operands. A (rows of 32 k) is rows as they lie. B (pairs of k by 16 columns) is held in tiles of 512 elements,
  *   by_dim  [16 rows of the matrix each][32 dimensions each]: k runs along dimensions;
  *   by_row  [32 rows each][16 dimensions each]: k runs along rows.
  *
- * The speed of this code is not measured: it has run on emulated tiles only. By the costs that linear_tiles_template.h
- * states, a block of 64 by 64 and 64 dimensions takes 1,024 cycles of products forward, and its softmax several times
- * that. */
+ * On AMX the speed of this code is not measured: it has run on emulated tiles only. By the costs that
+ * linear_tiles_template.h states, a block of 64 by 64 and 64 dimensions takes 1,024 cycles of products forward, and its
+ * softmax several times that. */
 #include <string.h>
 
 #include "base/sizes.h"
@@ -22,12 +22,10 @@
 #include "kernels/cpu/simd/vec_units.h"
 
 enum {
-    TILE = 16,         /* rows, columns and pairs of k */
-    TILE_K = 2 * TILE, /* of k */
-    TILE_UINT16 = TILE * TILE_K,
     ROWS = 64, /* of a query tile */
     BLOCK = QR_ATTENTION_BLOCK,
     BLOCK_TILES = BLOCK / TILE,
+    BLOCKS = 4, /* of keys that a query tile meets backward, once it is packed */
 };
 
 _Static_assert(BLOCK % TILE_K == 0 && ROWS % TILE_K == 0, "products take whole tiles of k");
@@ -111,59 +109,6 @@ static void query_rows(const qr_packed_sequence *s, const qr_packed_tile *tile, 
     for (int row = 0; row < tile->n_rows; row++) {
         src->row[row] = x + qr_packed_token_of(s, tile, row) * stride + qr_packed_head_of(tile, row) * dim;
     }
-}
-
-/* --- Products ---------------------------------------------------------------------------------------------------- */
-
-/* c [n_rows, n_cols] = or += a · b; rows and columns in multiples of 32, k too. */
-typedef struct tiles_product {
-    const uint16_t *a;
-    const uint16_t *b;
-    float *c;
-    int64_t a_stride, c_stride; /* elements from row to row */
-    int64_t b_col, b_k;         /* elements from tile to tile along columns, and along k */
-    int64_t n_rows, n_cols, n_k;
-    bool first; /* c begins at zero */
-} tiles_product;
-
-/* 32 rows by 32 columns. */
-QR_INLINE void multiply_quad(tiles_state *state, const tiles_product *p, int64_t row, int64_t col) {
-    const size_t a_bytes = 2 * (size_t)p->a_stride, c_bytes = 4 * (size_t)p->c_stride;
-    const uint16_t *a = p->a + row * p->a_stride, *b = p->b + col / TILE * p->b_col;
-    float *c0 = p->c + row * p->c_stride + col, *c2 = c0 + TILE * p->c_stride;
-    if (p->first) {
-        tiles_zero(state, TILES_C0);
-        tiles_zero(state, TILES_C1);
-        tiles_zero(state, TILES_C2);
-        tiles_zero(state, TILES_C3);
-    } else {
-        tiles_load(state, TILES_C0, c0, c_bytes);
-        tiles_load(state, TILES_C1, c0 + TILE, c_bytes);
-        tiles_load(state, TILES_C2, c2, c_bytes);
-        tiles_load(state, TILES_C3, c2 + TILE, c_bytes);
-    }
-    for (int64_t k = 0; k < p->n_k; k += TILE_K, a += TILE_K, b += p->b_k) {
-        tiles_load(state, TILES_A0, a, a_bytes);
-        tiles_load(state, TILES_A1, a + TILE * p->a_stride, a_bytes);
-        tiles_load(state, TILES_B0, b, 2 * TILE_K);
-        tiles_load(state, TILES_B1, b + p->b_col, 2 * TILE_K);
-        tiles_dot(state, TILES_C0, TILES_A0, TILES_B0);
-        tiles_dot(state, TILES_C1, TILES_A0, TILES_B1);
-        tiles_dot(state, TILES_C2, TILES_A1, TILES_B0);
-        tiles_dot(state, TILES_C3, TILES_A1, TILES_B1);
-    }
-    tiles_store(state, TILES_C0, c0, c_bytes);
-    tiles_store(state, TILES_C1, c0 + TILE, c_bytes);
-    tiles_store(state, TILES_C2, c2, c_bytes);
-    tiles_store(state, TILES_C3, c2 + TILE, c_bytes);
-}
-
-static __attribute__((noinline)) void multiply(tiles_state *state, const tiles_product *p) {
-    TILES_BARRIER();
-    for (int64_t row = 0; row < p->n_rows; row += TILE_K) {
-        for (int64_t col = 0; col < p->n_cols; col += TILE_K) { multiply_quad(state, p, row, col); }
-    }
-    TILES_BARRIER();
 }
 
 /* rows · keysᵀ for columns [first, last) of a block: `by_dim` is of the whole block. */
@@ -284,27 +229,27 @@ static void pack_granule(void *untyped, int64_t index, int worker) {
 }
 
 /* Scores of one row and block become weights in BF16, and the row's maximum and sum are brought up to date. Columns of
- * [first, last) that it does not see get a weight of 0. Returns what its sums so far are multiplied with. */
-static float weigh_forward(const qr_attention_packed_args *args, const forward_scratch *s, int row, qr_packed_span seen,
-                           int first, int last) {
-    float *scores = s->scores + row * BLOCK;
-    qr_vec highest = qr_vec_set1(-INFINITY);
-    for (int c = first; c < last; c += QR_VEC) {
-        qr_vec score = qr_vec_mul(qr_vec_load(scores + c), qr_vec_set1(args->scale));
-        if (args->softcap > 0.0F) { score = qr_vec_softcap(score, args->softcap); }
-        score = qr_vec_select_range(score, qr_vec_set1(-INFINITY), seen.begin - c, seen.end - c);
-        highest = qr_vec_max(score, highest);
-        qr_vec_store(scores + c, score);
+ * [first, last) that it does not see get a weight of 0. Returns what its sums so far are multiplied with. `masks`,
+ * where it does not see all of them, is a constant after inlining, and for most blocks so are first and last. */
+QR_INLINE float weigh_columns_forward(const qr_attention_packed_args *args, const forward_scratch *s, int row,
+                                      qr_packed_span seen, const int first, const int last, const bool masks) {
+    const float *scores = s->scores + row * BLOCK;
+    qr_vec score[BLOCK_TILES], highest = qr_vec_set1(-INFINITY), sum = qr_vec_zero();
+    QR_UNROLL for (int c = first; c < last; c += QR_VEC) {
+        qr_vec scaled = qr_vec_mul(qr_vec_load(scores + c), qr_vec_set1(args->scale));
+        if (args->softcap > 0.0F) { scaled = qr_vec_softcap(scaled, args->softcap); }
+        if (masks) { scaled = qr_vec_select_range(scaled, qr_vec_set1(-INFINITY), seen.begin - c, seen.end - c); }
+        highest = qr_vec_max(scaled, highest);
+        score[c / QR_VEC] = scaled;
     }
     const float before = s->highest[row], block_highest = qr_vec_highest(highest);
     const float now = block_highest > before ? block_highest : before;
-    qr_vec sum = qr_vec_zero();
-    for (int c = first; c < last; c += TILE_K) {
+    QR_UNROLL for (int c = first; c < last; c += TILE_K) {
         qr_vec weights[2];
         QR_UNROLL for (int i = 0; i < 2; i++) {
             const int at = c + i * QR_VEC;
-            const qr_vec weight = qr_vec_exp(qr_vec_sub(qr_vec_load(scores + at), qr_vec_set1(now)));
-            weights[i] = qr_vec_select_range(weight, qr_vec_zero(), seen.begin - at, seen.end - at);
+            weights[i] = qr_vec_exp(qr_vec_sub(score[at / QR_VEC], qr_vec_set1(now)));
+            if (masks) { weights[i] = qr_vec_select_range(weights[i], qr_vec_zero(), seen.begin - at, seen.end - at); }
             sum = qr_vec_add(sum, weights[i]);
         }
         _mm512_store_si512(s->weights + row * BLOCK + c, both_bf16(weights[0], weights[1]));
@@ -313,6 +258,13 @@ static float weigh_forward(const qr_attention_packed_args *args, const forward_s
     s->highest[row] = now;
     s->sum[row] = s->sum[row] * rescale + qr_vec_sum(sum);
     return rescale;
+}
+
+static float weigh_forward(const qr_attention_packed_args *args, const forward_scratch *s, int row, qr_packed_span seen,
+                           int first, int last) {
+    const bool sees_all = seen.begin == 0 && seen.end == BLOCK;
+    return sees_all ? weigh_columns_forward(args, s, row, seen, 0, BLOCK, false)
+                    : weigh_columns_forward(args, s, row, seen, first, last, true);
 }
 
 static void clear_weights(const forward_scratch *s, int row, int first, int last) {
@@ -430,13 +382,13 @@ typedef struct backward_call {
 
 /* One worker's. */
 typedef struct backward_scratch {
-    uint16_t *keys_by_dim, *values_by_dim, *keys_by_row; /* [BLOCK · dim_padded] */
+    uint16_t *keys_by_dim, *values_by_dim, *keys_by_row; /* [BLOCKS, BLOCK · dim_padded] */
     uint16_t *q, *dout, *q_by_row, *dout_by_row;         /* [ROWS · dim_padded] */
     float *scores, *dp;                                  /* [ROWS, BLOCK]: q · k, and dout · v */
     uint16_t *ds;                                        /* [ROWS, BLOCK]: gradients of q · k */
     float *p_pairs, *ds_pairs;                           /* [ROWS / 2, BLOCK]: of rows, in BF16 */
     uint16_t *p_by_key, *ds_by_key;                      /* [BLOCK, ROWS] */
-    float *dq, *dk, *dv;                                 /* [ROWS, dim_padded], [BLOCK, dim_padded] twice */
+    float *dq, *dk, *dv;                                 /* [ROWS, dim_padded], [BLOCKS, BLOCK, dim_padded] twice */
 } backward_scratch;
 
 typedef struct backward_task {
@@ -448,9 +400,9 @@ typedef struct backward_task {
 
 static size_t cut_backward_scratch(int64_t dim_padded, unsigned char *memory, backward_scratch *s) {
     size_t n = 0;
-    TAKE(keys_by_dim, BLOCK * dim_padded);
-    TAKE(values_by_dim, BLOCK * dim_padded);
-    TAKE(keys_by_row, BLOCK * dim_padded);
+    TAKE(keys_by_dim, BLOCKS * BLOCK * dim_padded);
+    TAKE(values_by_dim, BLOCKS * BLOCK * dim_padded);
+    TAKE(keys_by_row, BLOCKS * BLOCK * dim_padded);
     TAKE(q, ROWS * dim_padded);
     TAKE(dout, ROWS * dim_padded);
     TAKE(q_by_row, ROWS * dim_padded);
@@ -463,8 +415,8 @@ static size_t cut_backward_scratch(int64_t dim_padded, unsigned char *memory, ba
     TAKE(p_by_key, BLOCK * ROWS);
     TAKE(ds_by_key, BLOCK * ROWS);
     TAKE(dq, ROWS * dim_padded);
-    TAKE(dk, BLOCK * dim_padded);
-    TAKE(dv, BLOCK * dim_padded);
+    TAKE(dk, BLOCKS * BLOCK * dim_padded);
+    TAKE(dv, BLOCKS * BLOCK * dim_padded);
     return n;
 }
 #undef TAKE
@@ -476,7 +428,7 @@ static size_t backward_bytes(const qr_backend *backend, const qr_attention_packe
 
 static const qr_attention_packed_args *forward_of(const backward_task *t) { return &t->call->args->forward; }
 
-static void load_block(backward_task *t, int32_t block_start, bool wants_dq) {
+static void load_block(const backward_task *t, int32_t block_start, bool wants_dq) {
     source_rows src;
     key_rows(forward_of(t), &t->s, forward_of(t)->k, block_start, BLOCK, &src);
     pack_by_dim(&src, BLOCK, t->call->dim_padded, t->scratch.keys_by_dim);
@@ -485,7 +437,7 @@ static void load_block(backward_task *t, int32_t block_start, bool wants_dq) {
     pack_by_dim(&src, BLOCK, t->call->dim_padded, t->scratch.values_by_dim);
 }
 
-static void load_tile(backward_task *t, const qr_packed_tile *tile, bool wants_dkv) {
+static void load_tile(const backward_task *t, const qr_packed_tile *tile, bool wants_dkv) {
     const qr_attention_packed_args *args = forward_of(t);
     const int64_t dim = args->head_dim, dim_padded = t->call->dim_padded;
     const int n_rows = ceil_k(tile->n_rows);
@@ -498,42 +450,51 @@ static void load_tile(backward_task *t, const qr_packed_tile *tile, bool wants_d
     if (wants_dkv) { pack_by_row(&src, n_rows, dim_padded, t->scratch.dout_by_row); }
 }
 
-/* 16 columns of one row: the probability and the gradient of q · k; zeros where `row` is none of the tile. */
-QR_INLINE void weigh_columns(const backward_task *t, const qr_packed_tile *tile, int row, qr_packed_span seen, int c,
+/* A row of the tile in a block. */
+typedef struct weighed_row {
+    const float *scores, *dp;
+    float lse, delta;
+    qr_packed_span seen;
+} weighed_row;
+
+/* Rows past the tile's end, which fill it up to a multiple of 32, see nothing. */
+QR_INLINE weighed_row weighed_row_of(const backward_task *t, const qr_packed_tile *tile, int32_t block_start, int row) {
+    weighed_row r = {.scores = t->scratch.scores + row * BLOCK, .dp = t->scratch.dp + row * BLOCK};
+    if (row >= tile->n_rows) { return r; }
+    const int64_t index = qr_packed_token_of(&t->s, tile, row) * forward_of(t)->n_heads + qr_packed_head_of(tile, row);
+    r.lse = forward_of(t)->lse[index];
+    r.delta = t->call->delta[index];
+    r.seen = qr_packed_row_columns(&t->s, tile, block_start, row, 1);
+    return r;
+}
+
+/* 16 columns of one row: the probability and the gradient of q · k; zeros where the row does not see them. */
+QR_INLINE void weigh_columns(const qr_attention_packed_args *args, const weighed_row *row, int c, const bool masks,
                              qr_vec *p, qr_vec *ds) {
-    const qr_attention_packed_args *args = forward_of(t);
-    const qr_vec zero = qr_vec_zero();
-    if (row >= tile->n_rows) {
-        *p = *ds = zero;
-        return;
-    }
-    const int64_t index = qr_packed_token_of(&t->s, tile, row) * args->n_heads + qr_packed_head_of(tile, row);
-    const qr_vec scale = qr_vec_set1(args->scale);
-    const qr_vec scaled = qr_vec_mul(qr_vec_load(t->scratch.scores + row * BLOCK + c), scale);
+    const qr_vec zero = qr_vec_zero(), scale = qr_vec_set1(args->scale);
+    const qr_vec scaled = qr_vec_mul(qr_vec_load(row->scores + c), scale);
     const qr_vec score = args->softcap > 0.0F ? qr_vec_softcap(scaled, args->softcap) : scaled;
-    const qr_vec dp = qr_vec_sub(qr_vec_load(t->scratch.dp + row * BLOCK + c), qr_vec_set1(t->call->delta[index]));
-    const qr_vec weight = qr_vec_exp(qr_vec_sub(score, qr_vec_set1(args->lse[index])));
+    const qr_vec dp = qr_vec_sub(qr_vec_load(row->dp + c), qr_vec_set1(row->delta));
+    qr_vec weight = qr_vec_exp(qr_vec_sub(score, qr_vec_set1(row->lse)));
     qr_vec gradient = qr_vec_mul(qr_vec_mul(weight, dp), scale);
     if (args->softcap > 0.0F) { gradient = qr_vec_mul(gradient, qr_vec_softcap_slope(scaled, args->softcap)); }
-    *p = qr_vec_select_range(weight, zero, seen.begin - c, seen.end - c);
-    *ds = qr_vec_select_range(gradient, zero, seen.begin - c, seen.end - c);
+    if (masks) {
+        weight = qr_vec_select_range(weight, zero, row->seen.begin - c, row->seen.end - c);
+        gradient = qr_vec_select_range(gradient, zero, row->seen.begin - c, row->seen.end - c);
+    }
+    *p = weight;
+    *ds = gradient;
 }
 
 /* ds, and pairs of rows of p and ds, in columns [first, last). */
-static void weigh_pair(const backward_task *t, const qr_packed_tile *tile, int32_t block_start, int row, int first,
-                       int last) {
-    const backward_scratch *s = &t->scratch;
-    const int last_row = tile->n_rows - 1;
-    qr_packed_span seen[2];
-    for (int i = 0; i < 2; i++) {
-        seen[i] = qr_packed_row_columns(&t->s, tile, block_start, (int)qr_min(row + i, last_row), 1);
-    }
+QR_INLINE void weigh_rows(const qr_attention_packed_args *args, const backward_scratch *s, const weighed_row rows[2],
+                          int row, const int first, const int last, const bool masks) {
     for (int c = first; c < last; c += TILE_K) {
         qr_vec p[2][2], ds[2][2]; /* [row][half] */
         QR_UNROLL for (int half = 0; half < 2; half++) {
             const int at = c + half * QR_VEC;
             QR_UNROLL for (int i = 0; i < 2; i++) {
-                weigh_columns(t, tile, row + i, seen[i], at, &p[i][half], &ds[i][half]);
+                weigh_columns(args, &rows[i], at, masks, &p[i][half], &ds[i][half]);
             }
             _mm512_store_si512(s->p_pairs + row / 2 * BLOCK + at, pairs_bf16(p[0][half], p[1][half]));
             _mm512_store_si512(s->ds_pairs + row / 2 * BLOCK + at, pairs_bf16(ds[0][half], ds[1][half]));
@@ -541,6 +502,19 @@ static void weigh_pair(const backward_task *t, const qr_packed_tile *tile, int32
         QR_UNROLL for (int i = 0; i < 2; i++) {
             _mm512_store_si512(s->ds + (row + i) * BLOCK + c, both_bf16(ds[i][0], ds[i][1]));
         }
+    }
+}
+
+static void weigh_pair(const backward_task *t, const qr_packed_tile *tile, int32_t block_start, int row, int first,
+                       int last) {
+    const weighed_row rows[2] = {weighed_row_of(t, tile, block_start, row),
+                                 weighed_row_of(t, tile, block_start, row + 1)};
+    const int begin = (int)qr_max(rows[0].seen.begin, rows[1].seen.begin);
+    const int end = (int)qr_min(rows[0].seen.end, rows[1].seen.end);
+    if (begin == 0 && end == BLOCK) {
+        weigh_rows(forward_of(t), &t->scratch, rows, row, 0, BLOCK, false);
+    } else {
+        weigh_rows(forward_of(t), &t->scratch, rows, row, first, last, true);
     }
 }
 
@@ -609,29 +583,62 @@ static void write_dk_dv(const backward_task *t, int32_t block_start) {
     }
 }
 
-/* dk and dv of one block, and its share of dq where that is wanted. */
-static void backward_block(backward_task *t, int32_t block_start, bool wants_dq) {
+/* The task with the operands and sums of block `n` of those that meet a tile together. */
+static backward_task at_block(const backward_task *t, int n) {
+    backward_task at = *t;
+    const int64_t elements = n * BLOCK * t->call->dim_padded;
+    at.scratch.keys_by_dim += elements;
+    at.scratch.values_by_dim += elements;
+    at.scratch.keys_by_row += elements;
+    at.scratch.dk += elements;
+    at.scratch.dv += elements;
+    return at;
+}
+
+/* What a tile adds to the sums of blocks [first_block, end), and they to dq. False: it sees none of them. */
+static bool meet_blocks(const backward_task *t, const qr_packed_tile *tile, int32_t first_block, int32_t end,
+                        bool wants_dq) {
+    bool is_loaded = false;
+    for (int32_t block = first_block; block < end; block += BLOCK) {
+        const qr_packed_span columns = qr_packed_tile_columns(&t->s, tile, block);
+        if (columns.begin >= columns.end) { continue; }
+        if (!is_loaded) {
+            load_tile(t, tile, true);
+            if (wants_dq) { move_dq(t, tile, true); }
+            is_loaded = true;
+        }
+        const backward_task at = at_block(t, (block - first_block) / BLOCK);
+        const int first = floor_k(columns.begin), last = ceil_k(columns.end);
+        weigh_tile(&at, tile, block, first, last);
+        add_dk_dv(&at, tile, first, last);
+        if (wants_dq) { add_dq(&at, tile, first, last); }
+    }
+    if (is_loaded && wants_dq) { move_dq(t, tile, false); }
+    return is_loaded;
+}
+
+/* dk and dv of up to BLOCKS blocks, and their share of dq where that is wanted. A tile is packed once for all of them:
+ * that takes a quarter of the time where there is one. */
+static void backward_blocks(const backward_task *t, int32_t first_block, int n_blocks, bool wants_dq) {
     const qr_packed_cut *cut = t->s.cut;
-    load_block(t, block_start, wants_dq);
-    clear(t, t->scratch.dk, BLOCK);
-    clear(t, t->scratch.dv, BLOCK);
+    const int32_t end = (int32_t)qr_min(t->s.n_tokens, (int64_t)first_block + (int64_t)n_blocks * BLOCK);
+    for (int32_t block = first_block; block < end; block += BLOCK) {
+        const backward_task at = at_block(t, (block - first_block) / BLOCK);
+        load_block(&at, block, wants_dq);
+        clear(&at, at.scratch.dk, BLOCK);
+        clear(&at, at.scratch.dv, BLOCK);
+    }
     clear(t, t->scratch.dq, ROWS);
     for (int32_t head_tile = 0; head_tile < cut->n_head_tiles; head_tile++) {
-        for (int32_t i = block_start / cut->tokens_per_tile; i * cut->tokens_per_tile < t->s.n_tokens; i++) {
+        for (int32_t i = first_block / cut->tokens_per_tile; i * cut->tokens_per_tile < t->s.n_tokens; i++) {
             const qr_packed_tile tile = qr_packed_tile_at(&t->s, head_tile, i);
-            const qr_packed_span columns = qr_packed_tile_columns(&t->s, &tile, block_start);
-            if (columns.begin >= columns.end) { break; } /* the window has left the block */
-            const int first = floor_k(columns.begin), last = ceil_k(columns.end);
-            load_tile(t, &tile, true);
-            weigh_tile(t, &tile, block_start, first, last);
-            add_dk_dv(t, &tile, first, last);
-            if (!wants_dq) { continue; }
-            move_dq(t, &tile, true);
-            add_dq(t, &tile, first, last);
-            move_dq(t, &tile, false);
+            if (!meet_blocks(t, &tile, first_block, end, wants_dq)) { break; } /* the window has left them */
         }
     }
-    write_dk_dv(t, block_start);
+    for (int32_t block = first_block; block < end; block += BLOCK) {
+        const backward_task at = at_block(t, (block - first_block) / BLOCK);
+        write_dk_dv(&at, block);
+    }
 }
 
 /* dq of one tile from all blocks it sees. */
@@ -667,7 +674,7 @@ static void run_whole(void *untyped, int64_t index, int worker) {
         float *dq = call->args->dq + (t.s.first_token + token) * call->args->dqkv_stride + t.s.kv_head * heads;
         memset(dq, 0, (size_t)heads * sizeof *dq);
     }
-    for (int32_t block = 0; block < t.s.n_tokens; block += BLOCK) { backward_block(&t, block, true); }
+    for (int32_t block = 0; block < t.s.n_tokens; block += BLOCKS * BLOCK) { backward_blocks(&t, block, BLOCKS, true); }
     tiles_end(&state);
 }
 
@@ -677,7 +684,7 @@ static void run_one_block(void *untyped, int64_t index, int worker) {
     backward_task t;
     tiles_state state;
     open_task(call, index / most, worker, &state, &t);
-    if (block < t.s.n_tokens) { backward_block(&t, (int32_t)block, false); }
+    if (block < t.s.n_tokens) { backward_blocks(&t, (int32_t)block, 1, false); }
     tiles_end(&state);
 }
 

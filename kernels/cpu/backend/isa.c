@@ -27,16 +27,17 @@
 #define QR_CPU_ARM 0
 #endif
 
-#define KERNELS(ops, bf16, f32, backward)                                                                    \
+#define KERNELS_WITH(packed, ops, bf16, f32, backward)                                                       \
     {                                                                                                        \
         &qr_cpu_vector_ops_##ops, &qr_cpu_matmul_##bf16, &qr_cpu_matmul_f16_##f32, &qr_cpu_matmul_f32_##f32, \
-            &qr_cpu_matmul_##backward, NULL, NULL                                                            \
+            &qr_cpu_matmul_##backward, NULL, packed                                                          \
     }
+#define KERNELS(ops, bf16, f32, backward) KERNELS_WITH(NULL, ops, bf16, f32, backward)
 /* On matrix tiles all that has BF16 operands, or may have. */
 #define TILES(isa)                                                                                                  \
     {                                                                                                               \
         &qr_cpu_vector_ops_avx512, &qr_cpu_matmul_bf16_##isa, &qr_cpu_matmul_f16_avx512, &qr_cpu_matmul_f32_avx512, \
-            &qr_cpu_matmul_bf16_##isa, &qr_cpu_matmul_bf16_##isa, NULL                                              \
+            &qr_cpu_matmul_bf16_##isa, &qr_cpu_matmul_bf16_##isa, &qr_cpu_packed_tiles_##isa                        \
     }
 /* The gradients of the portable kernels are chains of F32 in order, which no instruction set has to imitate. */
 #define PORTABLE(isa) KERNELS(isa, tile_order_##isa, isa, bf16_##isa)
@@ -45,8 +46,9 @@
 static const qr_cpu_isa isas[] = {
 #if QR_CPU_X86
     {"amx-bf16", QR_CPU_AMX_BF16, TILES(amx), KERNELS(avx512, bf16_amx, avx512, bf16_avx512), false},
-    {"avx512-bf16", QR_CPU_AVX512_BF16, KERNELS(avx512, bf16_avx512_bf16, avx512, bf16_avx512_bf16), PORTABLE(avx512),
-     false},
+    {"avx512-bf16", QR_CPU_AVX512_BF16,
+     KERNELS_WITH(&qr_cpu_packed_tiles_avx512_bf16, avx512, bf16_avx512_bf16, avx512, bf16_avx512_bf16),
+     PORTABLE(avx512), false},
     {"avx512", QR_CPU_AVX512, KERNELS(avx512, bf16_avx512, avx512, bf16_avx512), PORTABLE(avx512), false},
     {"avx2", QR_CPU_AVX2, KERNELS(avx2, bf16_avx2, avx2, bf16_avx2), PORTABLE(wide_avx2), false},
     /* The AMX kernels on emulated tiles, so that machines without AMX test their logic. */
