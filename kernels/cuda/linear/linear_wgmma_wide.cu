@@ -120,11 +120,14 @@ template <typename type, weights_path path> struct producer {
     }
 
     QR_DEVICE void load(uint32_t chunk, row_codes &dst) const {
-        if (path == PATH_16 || chunk >= n_chunks) { return; }
-        for (int i = 0; i < int{VECTORS}; i++) {
-            dst.vectors[i] = load_once_16(codes + uint64_t{chunk} * CHUNK_BYTES + 16 * i);
+        if constexpr (path != PATH_16) {
+            if (chunk >= n_chunks) { return; }
+#pragma unroll
+            for (int i = 0; i < VECTORS; i++) {
+                dst.vectors[i] = load_once_16(codes + uint64_t{chunk} * CHUNK_BYTES + 16 * i);
+            }
+            if (path == PATH_NF4) { dst.absmax = matrix_absmax_parts(w, (block + chunk) >> (w.block_shift - 6)); }
         }
-        if (path == PATH_NF4) { dst.absmax = matrix_absmax_parts(w, (block + chunk) >> (w.block_shift - 6)); }
     }
 
     /* Starts the copies of a chunk. */

@@ -62,8 +62,7 @@ struct wgmma_tiles {
 #include "wgmma_simt.h"
 #elif QR_HAS_WGMMA
 
-/* QR_GPU_ONLY: wgmma's instructions, descriptor and fences: wgmma_bf16, wgmma_f16, wgmma_wide_bf16, wgmma_wide_f16,
- * wgmma_descriptor, wgmma_show, wgmma_take_registers, wgmma_leave_registers */
+/* QR_GPU_ONLY: instructions, descriptor, fences and registers of wgmma.cuh: its wgmma_* but wgmma_shared_memory */
 QR_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 QR_DEVICE void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 template <unsigned n_pending> QR_DEVICE void wgmma_wait() {
