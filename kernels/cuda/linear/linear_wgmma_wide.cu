@@ -306,7 +306,7 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_linear_args &args, con
     dim3 grid = blocks_for(args.n_rows, ROWS);
     grid.y = static_cast<unsigned>(qr_ceil_div(w.rows, OUTPUTS));
     return QR_LAUNCH(cuda.device, err, (linear_wgmma_wide_kernel<type, path>), grid, THREADS,
-                     sizeof(wide_memory) + WGMMA_ALIGNMENT, args, w, nf4_book_of());
+                     sizeof(wide_memory) + WGMMA_ALIGNMENT, args, w, nf4_book_of(w));
 }
 
 template <typename type>
