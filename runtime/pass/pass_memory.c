@@ -11,7 +11,8 @@
 
 static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
 
-/* A device that dequantises the head for a product does so again for every so many rows. */
+/* A device that dequantises the head for a product does so again for every so many rows. Tiles are for runs that have
+ * no memory to spare: there it does so more often. */
 enum { DEVICE_LOGIT_ROWS = 512 };
 
 static bool is_on_device(const qrun_model *model) {
@@ -20,7 +21,8 @@ static bool is_on_device(const qrun_model *model) {
 
 int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limits) {
     const int64_t fit = LOGIT_BYTES / (model->shape.vocab * (int64_t)sizeof(float));
-    const int64_t usual = qr_max(fit, is_on_device(model) ? DEVICE_LOGIT_ROWS : 1);
+    const bool has_memory = is_on_device(model) && limits->policy.tile_rows == 0;
+    const int64_t usual = qr_max(fit, has_memory ? DEVICE_LOGIT_ROWS : 1);
     return qr_min(limits->logit_rows > 0 ? limits->logit_rows : usual, limits->max_tokens);
 }
 

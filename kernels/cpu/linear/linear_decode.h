@@ -2,7 +2,7 @@
  * look up a value for each lane (qr_vec_lookup). Included by linear_f32.c after linear_microkernel.h. The accumulations
  * are those of tile_multiply, in the same order, so the bits are the same.
  *
- * One busy core of a Zen 5 server, 4096 x 2048, one row of x (bench_linear --isa), panels and this in G weights/s: NF4
+ * One busy core of a Zen 5 server, 4096 x 2048, one row of x (bench_linear), panels and this in G weights/s: NF4
  * in BF16 14.1 and 21.2 with AVX-512, 7.3 and 8.4 with AVX2; in F32, where no value is rounded, 15.2 and 31.8, and 9.6
  * and 13.3. */
 
