@@ -299,11 +299,11 @@ typedef enum qrun_dtype { QRUN_DTYPE_BF16 = 0, QRUN_DTYPE_F32 = 1, QRUN_DTYPE_F1
  * Returning false cancels the call (QRUN_ERROR_CANCELLED). */
 typedef bool (*qrun_progress_fn)(void *user, int64_t done, int64_t total);
 
-/* Where the matrices of a model's layers are held. Those that are offloaded come through two stages on the device, the
- * next layer's on their way while one computes; results are the same to the bit. Where the device has memory of its
- * own, they are held in host memory. On a processor they stay in the mapped folder, which must store them as they are
- * held (quantised, see qrun_quantize_folder), and its handler of SIGBUS stays while the model is open; those of a
- * trainable model are in its memory once more. Training them needs offload_gradients. */
+/* Where the matrices of a model's layers, or of its experts, are held. Layers that are offloaded come through two
+ * stages on the device, the next layer's on their way while one computes; results are the same to the bit. Where the
+ * device has memory of its own, they are held in host memory. On a processor they stay in the mapped folder, which must
+ * store them as they are held (quantised, see qrun_quantize_folder), and its handler of SIGBUS stays while the model is
+ * open; those of a trainable model are in its memory once more. Training them needs offload_gradients. */
 typedef enum qrun_offload {
     QRUN_OFFLOAD_NONE = 0, /* on the device */
     QRUN_OFFLOAD_ALL = 1,
@@ -334,6 +334,10 @@ typedef struct qrun_model_params {
      * the others call qrun_session_run, which follows rank 0 until it destroys its session. 0 and 1: not shared. */
     int32_t tensor_parallel;
     int32_t tensor_rank; /* of plans alone: whose plan it is */
+    /* Of a mixture of experts on a GPU: the experts' matrices are in host memory, and before a layer's experts compute,
+     * those that tokens go to are copied to the device. Results are the same to the bit. AUTO: where the weights do not
+     * fit otherwise. Refused on a processor, and with trainable, shard_parameters and offload_parameters. */
+    qrun_offload offload_experts;
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
     { .struct_size = sizeof(qrun_model_params) }
@@ -373,6 +377,7 @@ typedef struct qrun_model_info {
     const char
         *packed_as; /* what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are */
     const char *embedding_format; /* "bf16", "int8" … */
+    bool offloads_experts;        /* weight_bytes are then without experts, but for the room of a layer's */
 } qrun_model_info;
 #define QRUN_MODEL_INFO_INIT \
     { .struct_size = sizeof(qrun_model_info) }

@@ -176,6 +176,12 @@ static int64_t routed_rows(const qr_routing *r, bool gathers) { return gathers ?
 
 static bool check_route(const check *c, const qr_route_args *a) { return check_routing(c, &a->routing); }
 
+static bool check_expert_fetch(const check *c, const qr_expert_fetch_args *a) {
+    REQUIRE(a->n_bytes > 0 && a->n_bytes % 64 == 0, "experts have %" PRId64 " bytes each; it must be a multiple of 64",
+            a->n_bytes);
+    return check_routing(c, &a->routing);
+}
+
 static bool check_expert_linear(const check *c, const qr_expert_linear_args *a) {
     const qr_routing *r = &a->routing;
     return check_routing(c, r) && check_expert_weights(c, a->weights, r->n_experts) &&

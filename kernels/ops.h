@@ -32,6 +32,7 @@
     X(layer_norm)         \
     X(linear)             \
     X(route)              \
+    X(expert_fetch)       \
     X(expert_linear)      \
     X(expert_bias)        \
     X(expert_sum)         \

@@ -7,7 +7,8 @@
  * and backward as
  *     expert_linear_backward (down), expert_share_backward, gate_backward, expert_linear_backward (up, gate),
  *     expert_sum, route_backward, linear_backward (the router).
- * An expert whose matrices have biases runs expert_bias after each. */
+ * An expert whose matrices have biases runs expert_bias after each. Where experts are in host memory, expert_fetch runs
+ * before the products, forward and backward. */
 #ifndef QR_KERNELS_OPS_EXPERTS_H
 #define QR_KERNELS_OPS_EXPERTS_H
 
@@ -36,6 +37,15 @@ typedef struct qr_route_args {
     qr_routing routing;
     bool normalize;
 } qr_route_args;
+
+/* expert_fetch: brings the matrices of experts that have slots from host memory: for each such expert e, the n_bytes
+ * at host + e · n_bytes go to device + e · n_bytes. What is there of other experts stays. */
+typedef struct qr_expert_fetch_args {
+    qr_routing routing;
+    const void *host; /* QR_MEMORY_HOST, [n_experts, n_bytes], 64-byte aligned; stays as it is until the op is done */
+    void *device;     /* [n_experts, n_bytes], 64-byte aligned */
+    int64_t n_bytes;  /* of one expert: a multiple of 64 */
+} qr_expert_fetch_args;
 
 /* expert_linear: for slot p of expert e: y[p, o] = sum over c of x[r, c] · w_e[o, c], with the bits that linear gives
  * that row. With `gathers`, r is the slot's row, else x has a row for each slot and r = p. */

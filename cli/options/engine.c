@@ -26,6 +26,9 @@ static const option_choice kvs[] = {
     {"auto", QRUN_KV_AUTO}, {"bf16", QRUN_KV_BF16}, {"f16", QRUN_KV_F16}, {"int8", QRUN_KV_INT8},
     {"f32", QRUN_KV_F32}, {NULL, 0}};
 
+static const option_choice places[] = {
+    {"device", QRUN_OFFLOAD_NONE}, {"host", QRUN_OFFLOAD_ALL}, {"auto", QRUN_OFFLOAD_AUTO}, {NULL, 0}};
+
 const option model_option_table[N_MODEL_OPTIONS] = {
     {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", INTO(engine_options, model.path),
      .completion = COMPLETE_FOLDER,
@@ -46,6 +49,11 @@ const option model_option_table[N_MODEL_OPTIONS] = {
     {.name = "dtype", .kind = OPTION_CHOICE, .choices = dtypes, INTO(engine_options, model.dtype),
      .help = "Compute type. Default: bf16. f16 is finer, but overflows at 65504 and is slower on CPUs; f32 is slower "
              "and exact."},
+    {.name = "experts", .neutral = true, .kind = OPTION_CHOICE, .choices = places,
+     INTO(engine_options, model.offload_experts),
+     .help = "Of a mixture of experts on a GPU: on the device, or in host memory. Those that tokens go to are fetched "
+             "from there for each layer, so the GPU needs room for one layer's experts. auto: where they do not fit "
+             "otherwise. Slower, with the same answers. Default: device."},
 };
 
 #define ADAPTER_ROW(value_name_, help_)                                                                    \

@@ -36,6 +36,7 @@ static const peer_words option_words[] = {
                 "lora-model-dir"},
     {"quant", "quantization quantize load-in-4bit load-in-8bit load-in-nbit bits wbits q q-bits bnb-4bit-quant-type "
               "bnb-4bit"},
+    {"experts", "cpu-moe n-cpu-moe cmoe ncmoe override-tensor ot moe-offload expert-offload"},
     {"dtype", "torch-dtype compute-dtype bnb-4bit-compute-dtype precision mixed-precision bf16 fp16 fp32 float16 half"},
     {"kv", "kv-cache-dtype kv-dtype cache-type-k cache-type-v ctk ctv kv-bits cache-dtype kv-cache-type"},
     {"threads", "n-threads num-threads threads-batch tb thread cpu-threads nproc j jobs"},
@@ -147,6 +148,8 @@ static const struct {
     {"quant", {"bf16", "none no off 16bit 16 bfloat16 full"}},
     {"quant", {"f16", "fp16 float16 half"}},
     {"quant", {"f32", "fp32 float32 float 32"}},
+    {"experts", {"host", "cpu ram true yes 1"}},
+    {"experts", {"device", "gpu cuda none no false 0"}},
     {"quant-head", {"int8", "8bit q8 q8_0 8"}},
     {"quant-head", {"keep", "none no off bf16"}},
     {"quant-embedding", {"int8", "8bit q8 q8_0 8"}},

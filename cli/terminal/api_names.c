@@ -19,6 +19,7 @@ static const struct {
     {"n_ranks", "ranks"},
     {"n_threads", "threads"},
     {"offload_activations", "offload activations"},
+    {"offload_experts", "experts host"},
     {"offload_gradients", "offload gradients"},
     {"offload_gradients,offload_activations", "offload gradients,activations"},
     {"offload_optimizer", "offload optimizer"},

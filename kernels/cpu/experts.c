@@ -1,4 +1,4 @@
-/* route, expert_sum, and their backward parts. */
+/* route, expert_fetch, expert_sum, and what is backward of them. */
 #include "kernels/cpu/simd/vec_math.h"
 #include "kernels/cpu/vector_ops.h"
 
@@ -112,6 +112,19 @@ static void route_backward_rows(const void *args, int64_t begin, int64_t end) {
 }
 
 QR_CPU_RANGE_OP(route_backward, args->routing.n_rows, LIBM_COST * args->routing.n_experts, route_backward_rows)
+
+/* --- From host memory --- */
+
+static void expert_fetch_range(const void *args, int64_t begin, int64_t end) {
+    const qr_expert_fetch_args *a = args;
+    for (int64_t e = begin; e < end; e++) {
+        const int64_t at = e * a->n_bytes;
+        if (a->routing.expert_start[e] == a->routing.expert_start[e + 1]) { continue; }
+        memcpy((char *)a->device + at, (const char *)a->host + at, (size_t)a->n_bytes);
+    }
+}
+
+QR_CPU_RANGE_OP(expert_fetch, args->routing.n_experts, args->n_bytes / (int64_t)sizeof(float), expert_fetch_range)
 
 /* --- Sums over a token's experts --- */
 

@@ -12,6 +12,7 @@
     PLAIN(embedding)                      \
     PLAIN(gather_rows)                    \
     PLAIN(route)                          \
+    PLAIN(expert_fetch)                   \
     PLAIN(expert_bias)                    \
     PLAIN(expert_sum)                     \
     PLAIN(expert_lora)                    \

@@ -1,5 +1,5 @@
-/* The ops of experts that are no product: sums of a token's experts, biases, and the share of an expert that every
- * token goes to. A thread has four elements. */
+/* The ops of experts that are no product: fetching them, sums of a token's experts, biases, and the share of an expert
+ * that every token goes to. A thread has four elements. */
 #include "kernels/cuda/experts.cuh"
 
 __global__ void expert_sum_kernel(qr_expert_sum_args a, bool aligned) {
@@ -20,6 +20,19 @@ __global__ void expert_sum_kernel(qr_expert_sum_args a, bool aligned) {
         }
         store_vec4(a.dst + row * a.dim, j, a.dim, aligned, sums);
     });
+}
+
+/* A row of blocks for an expert; a thread has 16 bytes at a time. The host's memory is read where it is. */
+__global__ void expert_fetch_kernel(qr_expert_fetch_args a) {
+    await_previous();
+    admit_next();
+    for (int64_t e = blockIdx.y; e < a.routing.n_experts; e += gridDim.y) {
+        if (a.routing.expert_start[e] == a.routing.expert_start[e + 1]) { continue; }
+        const int64_t n = a.n_bytes / static_cast<int64_t>(sizeof(uint4)), step = int64_t{gridDim.x} * blockDim.x;
+        const uint4 *from = static_cast<const uint4 *>(a.host) + e * n;
+        uint4 *to = static_cast<uint4 *>(a.device) + e * n;
+        for (int64_t i = global_thread(); i < n; i += step) { to[i] = from[i]; }
+    }
 }
 
 __global__ void expert_bias_kernel(qr_expert_bias_args a, int64_t n_slots, bool aligned) {
@@ -51,6 +64,13 @@ static qrun_status run_expert_sum(qr_cuda_backend &cuda, const qr_expert_sum_arg
     return QR_LAUNCH_VEC4_EARLY(cuda.device, err, expert_sum_kernel, args.routing.n_rows, args.dim, args, aligned);
 }
 
+enum { FETCH_THREADS = 256, FETCH_BLOCKS = 8 }; /* of an expert: 32 KiB on their way */
+
+static qrun_status run_expert_fetch(qr_cuda_backend &cuda, const qr_expert_fetch_args &args, void *, qr_error *err) {
+    const unsigned n_rows = static_cast<unsigned>(qr_min(args.routing.n_experts, 65535));
+    return QR_LAUNCH_EARLY(cuda.device, err, expert_fetch_kernel, dim3(FETCH_BLOCKS, n_rows), FETCH_THREADS, 0, args);
+}
+
 static qrun_status run_expert_bias(qr_cuda_backend &cuda, const qr_expert_bias_args &args, void *, qr_error *err) {
     const int64_t n_slots = qr_routing_slots(&args.routing);
     const bool aligned = vec4_aligned(args.bias, args.dim) && vec4_aligned(args.y, args.y_stride);
@@ -62,5 +82,6 @@ static qrun_status run_share_rows(qr_cuda_backend &cuda, const qr_share_rows_arg
 }
 
 QR_CUDA_OP(expert_sum, no_workspace<qr_expert_sum_args>, run_expert_sum)
+QR_CUDA_OP(expert_fetch, no_workspace<qr_expert_fetch_args>, run_expert_fetch)
 QR_CUDA_OP(expert_bias, no_workspace<qr_expert_bias_args>, run_expert_bias)
 QR_CUDA_OP(share_rows, no_workspace<qr_share_rows_args>, run_share_rows)

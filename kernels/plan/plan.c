@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sizes.h"
 #include "kernels/host_memory.h"
 #include "kernels/op_flops.h"
 
@@ -88,6 +89,11 @@ static qrun_status put_scales(qr_backend *backend, qr_weight *weight, const qr_w
 
 /* ---- Ops --------------------------------------------------------------------------------------------------------- */
 
+/* At most: of every slot another expert. */
+static int64_t fetched_bytes(const qr_expert_fetch_args *args) {
+    return qr_min(qr_routing_slots(&args->routing), args->routing.n_experts) * args->n_bytes;
+}
+
 static qrun_status run(qr_backend *backend, qr_op op, const void *args, qr_error *err) {
     plan_backend *plan = plan_of(backend);
     const qr_op_impl *impl = &plan->of->ops[op];
@@ -99,6 +105,7 @@ static qrun_status run(qr_backend *backend, qr_op op, const void *args, qr_error
     planned->workspace_bytes = n_bytes > planned->workspace_bytes ? n_bytes : planned->workspace_bytes;
     planned->n_calls++;
     planned->flops += qr_op_flops(op, args);
+    if (op == QR_OP_expert_fetch) { planned->copied_bytes += fetched_bytes(args); }
     return QRUN_OK;
 }
 

@@ -14,7 +14,7 @@ typedef struct qr_planned {
     size_t workspace_bytes; /* the most that an op has asked for */
     int64_t n_calls;        /* of ops */
     double flops;           /* op_flops.h */
-    int64_t copied_bytes;   /* by transfer_in, transfer_out and weight_put_rows */
+    int64_t copied_bytes;   /* by transfer_in, transfer_out, weight_put_rows and expert_fetch */
 } qr_planned;
 
 /* Larger than any workspace: to pass to code that runs on this backend, where addresses cost nothing. */

@@ -1,5 +1,6 @@
 /* The ops of ops_experts.h. */
 #include <math.h>
+#include <string.h>
 
 #include "kernels/ref/ref.h"
 
@@ -136,6 +137,15 @@ void qr_ref_expert_linear_backward(const qr_expert_linear_backward_args *args, v
                                                     .accumulate = args->accumulate};
             qr_ref_linear_backward(&linear, workspace);
         }
+    }
+}
+
+void qr_ref_expert_fetch(const qr_expert_fetch_args *args, void *workspace) {
+    (void)workspace;
+    for (int64_t e = 0; e < args->routing.n_experts; e++) {
+        if (args->routing.expert_start[e] == args->routing.expert_start[e + 1]) { continue; }
+        const int64_t at = e * args->n_bytes;
+        memcpy((char *)args->device + at, (const char *)args->host + at, (size_t)args->n_bytes);
     }
 }
 

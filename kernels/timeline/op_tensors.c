@@ -58,6 +58,7 @@ TENSORS(layer_norm, READS(a->src, a->weight, a->bias); WRITES(a->dst))
 TENSORS(linear, READS(a->x, a->bias); add_or_write(t, a->accumulate, a->y))
 TENSORS(route, READS(a->logits, a->scale);
         WRITES(a->routing.expert, a->routing.slot, a->routing.slot_row, a->routing.share, a->routing.expert_start))
+TENSORS(expert_fetch, ROUTING(a->routing); WRITES(a->device)) /* and host memory */
 TENSORS(expert_linear, ROUTING(a->routing); READS(a->x); WRITES(a->y))
 TENSORS(expert_bias, ROUTING(a->routing); READS(a->bias, a->y))
 TENSORS(expert_sum, ROUTING(a->routing); READS(a->src); add_or_write(t, a->accumulate, a->dst))

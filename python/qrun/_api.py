@@ -211,7 +211,7 @@ ProgressFn = CFUNCTYPE(c_bool, c_void_p, c_int64, c_int64)
 
 
 class ModelParams(Sized):
-    _enums_ = {"quant": QUANT, "dtype": DTYPE, "offload_parameters": OFFLOAD}
+    _enums_ = {"quant": QUANT, "dtype": DTYPE, "offload_parameters": OFFLOAD, "offload_experts": OFFLOAD}
     _fields_ = [
         ("struct_size", c_size_t),
         ("path", c_char_p),
@@ -228,6 +228,7 @@ class ModelParams(Sized):
         ("shard_parameters", c_bool),
         ("tensor_parallel", c_int32),
         ("tensor_rank", c_int32),
+        ("offload_experts", c_int),
     ]
 
 
@@ -267,6 +268,7 @@ class ModelInfo(Sized):
         ("left_out", c_char_p),
         ("packed_as", c_char_p),
         ("embedding_format", c_char_p),
+        ("offloads_experts", c_bool),
     ]
 
 
@@ -878,6 +880,11 @@ class ModelOptions(TypedDict, total=False):
     tensor_parallel: int
     # of plans alone: whose plan it is
     tensor_rank: int
+    # Of a mixture of experts on a GPU: the experts' matrices are in host memory, and before a layer's experts
+    # compute, those that tokens go to are copied to the device. Results are the same to the bit. AUTO: where
+    # the weights do not fit otherwise. Refused on a processor, and with trainable, shard_parameters and
+    # offload_parameters.
+    offload_experts: Offload
 
 
 class SessionOptions(TypedDict, total=False):

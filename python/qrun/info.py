@@ -102,6 +102,8 @@ class ModelInfo:
     packed_as: Optional[str]
     # "bf16", "int8" …
     embedding_format: str
+    # weight_bytes are then without experts, but for the room of a layer's
+    offloads_experts: bool
 
 
 @dataclass(frozen=True)

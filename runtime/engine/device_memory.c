@@ -53,6 +53,12 @@ int64_t qr_device_memory_for_session(const qr_device_memory *memory) {
     return tenths(memory->free_bytes, memory->is_separate ? 9 : 5);
 }
 
+int64_t qr_device_memory_for_weights(const qr_device_memory *memory, int64_t budget) {
+    const int64_t given = budget - qr_device_memory_context(memory);
+    if (budget == 0) { return qr_device_memory_for_training(memory); }
+    return memory->is_separate ? qr_min(given, memory->free_bytes) : given;
+}
+
 int64_t qr_device_memory_peak(const qr_backend *backend) {
     size_t now, peak;
     qr_backend_memory own = {0};

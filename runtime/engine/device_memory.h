@@ -26,6 +26,8 @@ static inline void qr_device_memory_reserve(qr_device_memory *memory, size_t n_b
  * machine's, whose other programs live there too, it is half for a session. */
 int64_t qr_device_memory_for_training(const qr_device_memory *memory);
 int64_t qr_device_memory_for_session(const qr_device_memory *memory);
+/* How much weights may take before some of them go to host memory by themselves, with a budget or 0 for none. */
+int64_t qr_device_memory_for_weights(const qr_device_memory *memory, int64_t budget);
 
 static inline int64_t qr_device_memory_context(const qr_device_memory *memory) {
     return memory->context_bytes > 0 ? memory->context_bytes : 0;

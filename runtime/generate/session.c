@@ -14,6 +14,7 @@
 #include "runtime/generate/split_session.h"
 #include "runtime/layers/layer_delta.h"
 #include "runtime/model/adapter.h"
+#include "runtime/model/host_experts.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/weight_names.h"
@@ -81,10 +82,10 @@ static qrun_status check_params(const qrun_model *model, const qrun_session_para
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "a model opened with `shard_parameters` is for training: no rank has all of its weights");
     }
-    if (model->stream != NULL && params->cache_dir != NULL) {
-        return qr_fail(
-            err, QRUN_ERROR_ARGUMENT,
-            "`cache_dir` names pages by all weights, which `offload_parameters` does not hold; leave one out");
+    if ((model->stream != NULL || model->host_experts.used) && params->cache_dir != NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`cache_dir` names pages by all weights on the device, which `%s` leaves out; leave one out",
+                       model->stream != NULL ? "offload_parameters" : "offload_experts");
     }
     QR_RETURN_IF_ERROR(check_kept(model, params, err));
     return check_speculate(model, params->speculate, err);
@@ -156,10 +157,11 @@ typedef struct advice {
 /* What would make this session fit, without what is set already. */
 static advice advise(const qrun_model *model, const qr_session_sizes *sizes, bool can_have_more) {
     char smaller[96] = "";
-    const char *parts[3];
+    const char *parts[4];
     int n_parts = 0;
     const qr_options_text options = qr_model_smaller_options(model);
     if (can_have_more) { parts[n_parts++] = "give more `memory_bytes`"; }
+    if (qr_host_experts_would_help(model)) { parts[n_parts++] = "hold experts in host memory (`offload_experts`)"; }
     if (options.text[0] != '\0') {
         (void)snprintf(smaller, sizeof smaller, "hold the weights smaller (%s)", options.text);
         parts[n_parts++] = smaller;
@@ -328,7 +330,7 @@ static qrun_status size_session(qrun_model *model, qrun_model *draft, const qrun
         sizes->draft = qr_draft_model_size(draft, sizes->max_sequences, qr_min(longest, sizes->context_tokens));
         QR_RETURN_IF_ERROR(qr_draft_model_plan(draft, &sizes->draft, plan, err));
     }
-    plan->entries[QR_PLAN_HOST].bytes += (int64_t)qr_layer_stream_host_bytes(model);
+    plan->entries[QR_PLAN_HOST].bytes += (int64_t)qr_model_host_bytes(model);
     if (sizes->keeps_pages) {
         plan->entries[QR_PLAN_HOST].bytes += (int64_t)qr_page_store_bytes(sizes->n_kept_pages, sizes->page_bytes);
     }

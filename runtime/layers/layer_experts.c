@@ -2,6 +2,7 @@
 
 #include "runtime/layers/layer_adapters.h"
 #include "runtime/model/expert_adapters.h"
+#include "runtime/model/host_experts.h"
 
 void qr_expert_routing_lay(const qr_model_shape *shape, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b) {
     const int64_t n_slots = n_tokens * shape->experts_per_token;
@@ -25,6 +26,15 @@ qr_routing qr_layer_routing(const qr_layer_pass *pass) {
                         .n_rows = pass->n_tokens,
                         .n_experts = (int32_t)s->n_experts,
                         .top_k = (int32_t)s->experts_per_token};
+}
+
+qrun_status qr_layer_fetch_experts(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qrun_model *model = pass->model;
+    const qr_expert_fetch_args args = {.routing = qr_layer_routing(pass),
+                                       .host = qr_host_experts_of_layer(model, layer),
+                                       .device = model->host_experts.stage,
+                                       .n_bytes = (int64_t)qr_host_experts_bytes_each(model, layer)};
+    return model->host_experts.used ? qr_layer_op_expert_fetch(pass, &args, err) : QRUN_OK;
 }
 
 /* y [slots, M], rows 2 · M apart, of the normed rows of the slots' tokens. */
@@ -121,6 +131,7 @@ qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer
         qr_layer_linear(pass, &layer->router, qr_router_input(&pass->buffers), b->logits, s->n_experts, false, err));
     QR_RETURN_IF_ERROR(qr_layer_scale_logits(pass, b->logits, err));
     QR_RETURN_IF_ERROR(qr_layer_op_route(pass, &route, err));
+    QR_RETURN_IF_ERROR(qr_layer_fetch_experts(pass, layer, err));
     QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_gate, b->mlp, err));
     QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_up, b->mlp + s->expert_mlp, err));
     QR_RETURN_IF_ERROR(

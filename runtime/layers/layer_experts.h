@@ -27,6 +27,9 @@ qr_routing qr_layer_routing(const qr_layer_pass *pass);
 /* The activation of experts where it is that of gpt-oss, for the backward part too. */
 qr_clamped_gate_args qr_layer_clamped_gate_args(const qr_layer_pass *pass);
 
+/* Where experts are in host memory: brings those that the routing needs, before anything reads their matrices. */
+qrun_status qr_layer_fetch_experts(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+
 /* From what the router and the experts read to buffers.experts: the router's logits, the routing, and what enters the
  * experts' last matrices. */
 qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);

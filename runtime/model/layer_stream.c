@@ -139,9 +139,7 @@ static qrun_status offload_if_needed(qrun_model *model, const qrun_model_params 
                                      qr_error *err) {
     qr_device_memory memory;
     QR_RETURN_IF_ERROR(qr_device_memory_now(model->context, &memory, err));
-    const int64_t given = params->memory_bytes - qr_device_memory_context(&memory);
-    const int64_t limit = params->memory_bytes > 0 ? qr_min(given, is_separate(model) ? memory.free_bytes : given)
-                                                   : qr_device_memory_for_training(&memory);
+    const int64_t limit = qr_device_memory_for_weights(&memory, params->memory_bytes);
     if ((int64_t)model->weight_bytes <= limit || offload(model, source, NULL) == QRUN_OK) { return QRUN_OK; }
     qr_layer_stream_destroy(model);
     model->weight_bytes = qr_model_place_weights(model, NULL);

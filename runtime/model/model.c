@@ -9,6 +9,7 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
+#include "runtime/model/host_experts.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/rope.h"
@@ -607,6 +608,11 @@ static void *place_in_stage(const placement *p, const qr_module *module, size_t 
     return address;
 }
 
+static void *place_expert(const placement *p, const qr_module *module) {
+    if (p->memory == NULL) { return NULL; }
+    return p->model->host_experts.stage + qr_host_experts_offset(p->model, module);
+}
+
 static qrun_status place_module(void *arg, const qr_module *module, qr_error *err) {
     (void)err;
     placement *p = arg;
@@ -614,8 +620,9 @@ static qrun_status place_module(void *arg, const qr_module *module, qr_error *er
     if (qr_module_is_tied_head(p->model, module)) { return QRUN_OK; }
     if (module->matrix != NULL) {
         const size_t n_bytes = backend->weight_bytes(backend, &module->matrix->desc);
-        module->matrix->data = qr_layer_stream_has(p->model, module) ? place_in_stage(p, module, n_bytes)
-                                                                     : qr_layout_take(&p->layout, 1, n_bytes);
+        module->matrix->data = qr_layer_stream_has(p->model, module)   ? place_in_stage(p, module, n_bytes)
+                               : qr_host_experts_has(p->model, module) ? place_expert(p, module)
+                                                                       : qr_layout_take(&p->layout, 1, n_bytes);
     }
     if (module->weight != NULL) { *module->weight = qr_layout_take(&p->layout, module->n, sizeof(float)); }
     if (module->bias != NULL) { *module->bias = qr_layout_take(&p->layout, module->n, sizeof(float)); }
@@ -625,6 +632,7 @@ static qrun_status place_module(void *arg, const qr_module *module, qr_error *er
 static size_t place_at(qrun_model *model, void *memory) {
     placement p = {.model = model, .memory = memory, .layout = {.base = memory}};
     for (int64_t l = 0; l < model->shape.n_layers; l++) { model->layers[l].staged_bytes = 0; }
+    model->host_experts.stage = qr_layout_take(&p.layout, 1, model->host_experts.stage_bytes);
     (void)qr_model_each_module(model, place_module, &p, NULL);
     if (model->shape.tied_head) { model->head = model->embedding; }
     model->ones = qr_layout_take(&p.layout, model->n_ones, sizeof(float));
@@ -667,6 +675,10 @@ qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error
 
 void qr_model_plan_end(qrun_model *model) {
     if (is_only_described(model)) { (void)qr_model_place_weights(model, NULL); }
+}
+
+size_t qr_model_host_bytes(const qrun_model *model) {
+    return qr_layer_stream_host_bytes(model) + model->host_experts.host_bytes;
 }
 
 qr_weight_format qr_model_compute_format(const qrun_model *model) { return qr_weight_plain_format(model->act_dtype); }

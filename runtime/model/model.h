@@ -99,6 +99,7 @@ typedef struct qr_layer {
     int32_t kv_group;                       /* layers of a group share block tables */
     int32_t kv_index;                       /* position within the group's pages */
     size_t staged_bytes, host_offset;       /* of its matrices together, where they are not held (layer_stream.h) */
+    size_t experts_offset;                  /* of its experts, where they are in host memory (host_experts.h) */
 } qr_layer;
 
 /* Layers whose K/V share pages, all with the same window and heads. Delta layers and those that read another's K/V have
@@ -155,6 +156,14 @@ typedef struct qr_model_shape {
     qr_delta_shape delta;
 } qr_model_shape;
 
+/* Experts that are not held on the device (host_experts.h). */
+typedef struct qr_host_experts {
+    bool used;
+    unsigned char *host;  /* those of the layers one after the other; NULL: of a plan alone */
+    unsigned char *stage; /* device */
+    size_t host_bytes, stage_bytes;
+} qr_host_experts;
+
 enum { QR_MAX_ADAPTERS = 64 /* the bits of dora_adapters */, QR_MAX_LORA_RANK = 512 };
 
 struct qrun_adapter;
@@ -201,7 +210,8 @@ struct qrun_model {
     unsigned char *stages;          /* device: n_stages of them */
     int32_t n_stages;               /* with a stream: 1 or 2, that layers take in turn */
     size_t held_bytes, stage_bytes; /* with a stream: of weight_bytes before the stages, and of each stage */
-    void *table_memory;             /* device: embedding and head after full training has added rows; or NULL */
+    qr_host_experts host_experts;
+    void *table_memory; /* device: embedding and head after full training has added rows; or NULL */
     size_t table_bytes;
     int64_t n_parameters, n_quantized_parameters;
     uint64_t content_hash; /* identifies the weights: of names, shapes and samples of the folder's tensors; random: 0 */
@@ -257,7 +267,7 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
 void qr_model_free_tables(qrun_model *model);
 
 /* Points every weight into `memory` (NULL: only counts), in a fixed order, and returns the bytes. With a stream, the
- * matrices of layers share stages after all others. */
+ * matrices of layers share stages after all others; experts in host memory share one. */
 size_t qr_model_place_weights(qrun_model *model, void *memory);
 /* Where the matrices of a layer are staged. */
 static inline unsigned char *qr_model_stage(const qrun_model *model, int64_t l) {
@@ -289,6 +299,9 @@ typedef struct qr_expert_counts {
     int64_t n_active_parameters, n_idle_parameters, idle_bytes;
 } qr_expert_counts;
 qr_expert_counts qr_model_count_experts(const qrun_model *model);
+
+/* Host memory that weights take, where layers or experts are not held on the device. */
+size_t qr_model_host_bytes(const qrun_model *model);
 
 /* Adds `change` to n_sessions, under the lock; returns what it was before. */
 int32_t qr_model_count_sessions(qrun_model *model, int32_t change);

@@ -14,6 +14,7 @@
 #include "loaders/files/model_folder.h"
 #include "loaders/source/model_source.h"
 #include "runtime/model/adapter.h"
+#include "runtime/model/host_experts.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
@@ -307,11 +308,12 @@ static qrun_status neutralise_vector(const load_state *state, const qr_module *m
 
 /* ---- All modules ------------------------------------------------------------------------------------------------- */
 
-/* What comes through the stages is either kept in host memory or stays in the folder. */
+/* What comes through the stages of layers is either kept in host memory or stays in the folder. */
 static qrun_status fill_matrix(load_state *state, const qr_module *module, qr_error *err) {
     const bool staged = qr_layer_stream_has(state->model, module);
     if (staged && !qr_layer_stream_is_loaded(state->model)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(state->source == NULL ? randomise_matrix(state, module, err) : load_matrix(state, module, err));
+    if (qr_host_experts_has(state->model, module)) { return qr_host_experts_keep(state->model, module, err); }
     return staged ? qr_layer_stream_keep(state->model, module->layer, module->matrix, err) : QRUN_OK;
 }
 
@@ -419,6 +421,7 @@ qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *par
     }
     QR_RETURN_IF_ERROR(qr_model_describe(model, &options, *source, err));
     QR_RETURN_IF_ERROR(check_mixed(model, params, err));
+    QR_RETURN_IF_ERROR(qr_host_experts_describe(model, params, err));
     return qr_layer_stream_describe(model, params, *source, err);
 }
 
@@ -426,6 +429,7 @@ void qr_model_release(qrun_model *model) {
     qr_backend *backend = model->context->backend;
     qr_adapters_release(model);
     qr_layer_stream_destroy(model);
+    qr_host_experts_destroy(model);
     const size_t made_bytes = model->weight_memory != NULL ? model->weight_bytes : 0; /* else only described */
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->weight_memory, made_bytes);
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, model->table_memory, model->table_bytes);
@@ -461,13 +465,16 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         limit = memory.free_bytes;
         owner = "the GPU has free";
     }
-    const size_t host_bytes = memory.is_separate ? 0 : qr_layer_stream_host_bytes(model);
+    const size_t host_bytes = memory.is_separate ? 0 : qr_model_host_bytes(model);
     const int64_t n_bytes = (int64_t)(model->weight_bytes + qr_layer_stream_device_bytes(model) + host_bytes);
     if (n_bytes <= limit) { return QRUN_OK; }
-    char advice[128] = "give more memory";
+    char advice[192] = "give more memory";
     const qr_options_text smaller = qr_model_smaller_options(model);
     if (params->trainable) {
         (void)snprintf(advice, sizeof advice, "give more memory, or train an adapter instead of all weights");
+    } else if (qr_host_experts_would_help(model)) {
+        (void)snprintf(advice, sizeof advice, "hold its experts in host memory (`offload_experts`)%s%s",
+                       smaller.text[0] != '\0' ? ", or weights smaller: " : "", smaller.text);
     } else if (smaller.text[0] != '\0') {
         (void)snprintf(advice, sizeof advice, "give more memory or hold them smaller (%s)", smaller.text);
     }
@@ -504,6 +511,7 @@ static qrun_status load(qrun_model *model, const qrun_model_params *params, qr_s
         backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err));
     (void)qr_model_place_weights(model, model->weight_memory);
     QR_RETURN_IF_ERROR(qr_layer_stream_create(model, opened, err));
+    QR_RETURN_IF_ERROR(qr_host_experts_create(model, err));
     if (source != NULL) { model->content_hash = hash_samples(source); }
     if (backend->loading_begin != NULL) { QR_RETURN_IF_ERROR(backend->loading_begin(backend, err)); }
     const qrun_status status = load_weights(model, source, params->progress, params->progress_user, err);
@@ -574,8 +582,10 @@ static int64_t table_bytes(const qrun_model *model, const qr_weight *table) {
 
 /* Of all weights, wherever they are held. */
 static int64_t read_bytes(const qrun_model *model) {
-    return model->stream == NULL ? (int64_t)model->weight_bytes
-                                 : (int64_t)(model->held_bytes + qr_layer_stream_bytes(model));
+    const qr_host_experts *experts = &model->host_experts;
+    const size_t n_bytes =
+        model->stream == NULL ? model->weight_bytes : model->held_bytes + qr_layer_stream_bytes(model);
+    return (int64_t)(n_bytes - experts->stage_bytes + experts->host_bytes);
 }
 
 static const char *packed_as(const qrun_model *model) {
@@ -608,6 +618,7 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .n_linear_parameters = n_linear,
         .offloads_parameters = model->stream != NULL && !qr_layer_stream_is_sharded(model),
         .shards_parameters = qr_layer_stream_is_sharded(model),
+        .offloads_experts = model->host_experts.used,
         .weight_bytes = (int64_t)model->weight_bytes,
         .step_weight_bytes = read_bytes(model) - looked_up - experts.idle_bytes,
         .n_layers = (int32_t)shape->n_layers,

@@ -56,11 +56,12 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
                        "`tensor_parallel=%d` with `tensor_rank=%d` is out of range: at most %d", (int)n,
                        (int)params->tensor_rank, QR_MAX_RANKS);
     }
-    if (params->trainable || params->shard_parameters || params->offload_parameters != QRUN_OFFLOAD_NONE) {
+    if (params->trainable || params->shard_parameters || params->offload_parameters != QRUN_OFFLOAD_NONE ||
+        params->offload_experts == QRUN_OFFLOAD_ALL) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
             "`tensor_parallel` is for generating with all weights on the devices; leave `offload_parameters` "
-            "out, and train without it");
+            "and `offload_experts` out, and train without it");
     }
     if (whole != NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "`tensor_parallel`: this %s model has %s, which are not split yet",

@@ -135,6 +135,7 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
     const qr_routing routing = qr_layer_routing(&blocks);
     const qr_expert_buffers *b = &pass->current->buffers.experts;
     const int64_t stride = 2 * s->expert_mlp;
+    QR_RETURN_IF_ERROR(qr_layer_fetch_experts(&blocks, layer, err));
     QR_RETURN_IF_ERROR(
         matrices_dx(pass, &routing, layer->expert_out, dbranch, s->hidden, true, pass->b.dgated, false, err));
     QR_RETURN_IF_ERROR(

@@ -89,7 +89,7 @@ qrun_status qr_trainer_plan_run(const qrun_trainer *trainer, qr_plan *plan, qr_r
     plan->entries[QR_PLAN_HOST].bytes =
         (int64_t)(qr_train_loader_bytes(limits.max_tokens, limits.max_sequences) +
                   qr_optimizer_host_bytes(p, &optimizer) + qr_gradient_sum_host_bytes(&gradients) +
-                  qr_layer_stream_host_bytes(trainer->model) + (on_host ? held_bytes + scratch_bytes : 0));
+                  qr_model_host_bytes(trainer->model) + (on_host ? held_bytes + scratch_bytes : 0));
     cost->update_copied_bytes = copied_bytes;
     cost->rank = shards.rank;
     QR_RETURN_IF_ERROR(qr_train_pass_plan(p, &limits, plan, &cost->pass, err));
@@ -127,7 +127,7 @@ static void name_policy(qrun_trainer *trainer, const char *given) {
 /* With what is already allocated: the weights and the context. */
 static qr_train_budget budget_of(const qrun_trainer *trainer, int64_t given_bytes) {
     const qr_device_memory *memory = &trainer->memory;
-    const size_t host_bytes = memory->is_separate ? 0 : qr_layer_stream_host_bytes(trainer->model);
+    const size_t host_bytes = memory->is_separate ? 0 : qr_model_host_bytes(trainer->model);
     const size_t device_bytes = trainer->model->weight_bytes + qr_layer_stream_device_bytes(trainer->model);
     const int64_t standing = (int64_t)(device_bytes + host_bytes) + qr_device_memory_context(memory);
     const int64_t unasked = standing + qr_device_memory_for_training(memory);
@@ -135,8 +135,7 @@ static qr_train_budget budget_of(const qrun_trainer *trainer, int64_t given_byte
         .bytes = given_bytes > 0 ? given_bytes : unasked, .given = given_bytes > 0, .host_bytes = INT64_MAX};
     if (!memory->is_separate) { return budget; }
     const bool loaded = trainer->model->weight_memory != NULL; /* and with it what is offloaded */
-    budget.host_bytes =
-        memory->host_free_bytes / 10 * 9 + (loaded ? (int64_t)qr_layer_stream_host_bytes(trainer->model) : 0);
+    budget.host_bytes = memory->host_free_bytes / 10 * 9 + (loaded ? (int64_t)qr_model_host_bytes(trainer->model) : 0);
     if (standing + memory->free_bytes < budget.bytes) {
         budget.bytes = standing + memory->free_bytes;
         budget.given = false;
@@ -242,7 +241,7 @@ qrun_status qr_trainer_plan_memory(qrun_trainer *trainer, const qrun_train_param
     QR_RETURN_IF_ERROR(qr_device_memory_now(trainer->model->context, &trainer->memory, err));
     if (trainer->model->weight_memory == NULL) { /* a plan alone */
         const bool separate = trainer->memory.is_separate;
-        const size_t host_bytes = separate ? 0 : qr_layer_stream_host_bytes(trainer->model);
+        const size_t host_bytes = separate ? 0 : qr_model_host_bytes(trainer->model);
         qr_device_memory_reserve(&trainer->memory, trainer->model->weight_bytes +
                                                        qr_layer_stream_device_bytes(trainer->model) + host_bytes);
     }

@@ -20,6 +20,24 @@ expect_code 0
 expect_silent_err
 expect_true "the processor was asked for" sh -c "! grep -q 'no GPU' '$work/out'"
 
+# Experts in host memory are for GPUs: a processor has no other memory. auto does nothing there.
+moe=$QRUN_SOURCE/tests/fixtures/models/qwen3-moe
+run plan --model "$moe" --device cpu --experts host
+expect_code 2
+expect_err "--experts host is for a GPU"
+expect_one_error_line
+run plan --model "$model" --device cpu --experts host
+expect_code 2
+expect_err "--experts host is for mixtures of experts"
+run plan --model "$moe" --device cpu --context 64 --experts auto
+expect_code 0
+run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --context 4096 --max-sequences 1
+expect_code 6
+expect_out "hold experts in host memory (--experts host)"
+run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --context 4096 \
+    --max-sequences 1 --experts auto
+expect_code 0
+
 # A library of somebody else.
 QRUN_CUDA_LIBRARY=libm.so.6
 run $bench --device cuda

@@ -40,6 +40,7 @@ typedef struct crowd {
     qrun_dtype dtype;
     qrun_kv kv;
     const char *adapters[N_ADAPTERS]; /* NULL: none */
+    bool host_experts;                /* where steps are replayed; on the device where they are issued */
 } crowd;
 
 static run_record records[3][N_REQUESTS];
@@ -61,6 +62,22 @@ static qrun_request_params request_of(int r, int32_t *ids) {
     return p;
 }
 
+static qrun_model *open_crowds_model(qrun_context *context, const crowd *c) {
+    char path[512];
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    qrun_model_info info = QRUN_MODEL_INFO_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model *model = NULL;
+    snprintf(path, sizeof path, QRUN_SOURCE_DIR "/tests/fixtures/%s", c->folder);
+    params.path = path, params.quant = c->quant, params.dtype = c->dtype;
+    params.offload_experts = c->host_experts ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
+    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", c->folder, error.message);
+    if (model == NULL) { return NULL; }
+    CHECK(qrun_model_get_info(model, &info, NULL) == QRUN_OK);
+    CHECK(info.offloads_experts == c->host_experts);
+    return model;
+}
+
 /* All of it in one session; returns its statistics. `alone`: one request after the other. */
 static qrun_session_stats run_crowd(qrun_context *context, const crowd *c, bool alone, run_record *out) {
     qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
@@ -69,7 +86,7 @@ static qrun_session_stats run_crowd(qrun_context *context, const crowd *c, bool 
     qrun_error error = QRUN_ERROR_INIT;
     params.kv = c->kv, params.kv_tokens = 1600, params.max_sequences = 11, params.max_step_tokens = 24;
     params.speculate = "off"; /* which depends on time: steps are counted */
-    qrun_model *model = run_open_fixture(context, c->folder, c->quant, c->dtype);
+    qrun_model *model = open_crowds_model(context, c);
     if (model == NULL) { return stats; }
     for (int a = 0; a < N_ADAPTERS && c->adapters[a] != NULL; a++) {
         char path[512];
@@ -109,7 +126,9 @@ static void check_crowd(const crowd *c) {
     qrun_context *replaying = open_device(), *issuing = open_device();
     REQUIRE(replaying != NULL && issuing != NULL);
     issuing->backend->record_begin = NULL; /* a backend that cannot */
-    const qrun_session_stats issued = run_crowd(issuing, c, false, records[0]);
+    crowd on_device = *c;
+    on_device.host_experts = false;
+    const qrun_session_stats issued = run_crowd(issuing, &on_device, false, records[0]);
     const qrun_session_stats replayed = run_crowd(replaying, c, false, records[1]);
     const qrun_session_stats alone = run_crowd(replaying, c, true, records[2]);
     CHECK_INT(issued.replayed_steps, 0);
@@ -131,27 +150,41 @@ static void test_llama_nf4_dq_with_adapters(void) {
                          QRUN_QUANT_NF4_DQ,
                          QRUN_DTYPE_BF16,
                          QRUN_KV_AUTO,
-                         {"adapters/llama-lora", "adapters/llama-dora"}});
+                         {"adapters/llama-lora", "adapters/llama-dora"},
+                         false});
 }
 static void test_gemma3_int8_pages(void) {
-    check_crowd(&(crowd){"models/gemma3", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_INT8, {NULL, NULL}});
+    check_crowd(&(crowd){"models/gemma3", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_INT8, {NULL, NULL}, false});
 }
 static void test_gpt2_f32(void) {
-    check_crowd(&(crowd){"models/gpt2", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, {NULL, NULL}});
+    check_crowd(&(crowd){"models/gpt2", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, {NULL, NULL}, false});
 }
 
 /* A recorded step serves every routing. */
 static void test_qwen3_moe_nf4_dq(void) {
-    check_crowd(&(crowd){"models/qwen3-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}});
+    check_crowd(&(crowd){"models/qwen3-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, false});
 }
 static void test_gpt_oss_nf4(void) {
-    check_crowd(&(crowd){"models/gpt-oss", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, {NULL, NULL}});
+    check_crowd(&(crowd){"models/gpt-oss", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_INT8, {NULL, NULL}, false});
+}
+
+/* Experts that are fetched give the bits of those that are there, in formats of every kind, in stacks and alone, beside
+ * a dense MLP and with a shared expert; recorded steps fetch those that each replay's tokens go to. */
+static void test_host_experts(void) {
+    static const crowd crowds[] = {
+        {"models/qwen3-moe", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
+        {"models/gpt-oss-mxfp4", QRUN_QUANT_AUTO, QRUN_DTYPE_BF16, QRUN_KV_INT8, {NULL, NULL}, true},
+        {"models/mixtral-stacked", QRUN_QUANT_INT8, QRUN_DTYPE_F16, QRUN_KV_AUTO, {NULL, NULL}, true},
+        {"models/qwen3_5-moe", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, true},
+        {"models/gemma4-moe", QRUN_QUANT_F32, QRUN_DTYPE_F32, QRUN_KV_AUTO, {NULL, NULL}, true},
+    };
+    for (size_t i = 0; i < sizeof crowds / sizeof crowds[0]; i++) { check_crowd(&crowds[i]); }
 }
 
 /* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
 static void check_failure(int64_t n_recordings, int64_t n_replays, const char *reason) {
-    static const crowd llama = {"models/llama", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}};
+    static const crowd llama = {"models/llama", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, false};
     qrun_context *failing = open_device();
     REQUIRE(failing != NULL);
     recordings_left = n_recordings, replays_left = n_replays;
@@ -165,7 +198,7 @@ static void check_failure(int64_t n_recordings, int64_t n_replays, const char *r
 }
 
 static void test_failures_leave_the_tokens_alone(void) {
-    static const crowd llama = {"models/llama", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}};
+    static const crowd llama = {"models/llama", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, QRUN_KV_AUTO, {NULL, NULL}, false};
     qrun_context *context = open_device();
     REQUIRE(context != NULL);
     CHECK(run_crowd(context, &llama, false, records[0]).replayed_steps > 3);
@@ -238,6 +271,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gpt2_f32);
     CHECK_RUN(test_qwen3_moe_nf4_dq);
     CHECK_RUN(test_gpt_oss_nf4);
+    CHECK_RUN(test_host_experts);
     CHECK_RUN(test_failures_leave_the_tokens_alone);
     return check_end();
 }

@@ -285,6 +285,92 @@ static void test_weights_that_do_not_fit_are_refused(void) {
     unset_all();
 }
 
+/* ---- Experts in host memory -------------------------------------------------------------------------------------- */
+
+static qrun_status open_experts(qrun_context *context, qrun_offload place, int64_t budget, qrun_model **model,
+                                qrun_model_info *info, qrun_error *error) {
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    *info = (qrun_model_info)QRUN_MODEL_INFO_INIT;
+    params.path = QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-moe";
+    params.offload_experts = place, params.memory_bytes = budget;
+    const qrun_status status = qrun_model_open(context, &params, model, error);
+    if (status == QRUN_OK) { CHECK(qrun_model_get_info(*model, info, NULL) == QRUN_OK); }
+    return status;
+}
+
+/* What the device and the host hold of a model whose experts are in host memory, and the training of an adapter. */
+static void check_experts_training(qrun_model *model) {
+    qrun_train_params params = trainer_params(trainer_path("experts"));
+    qrun_train_info info = QRUN_TRAIN_INFO_INIT;
+    qrun_trainer *trainer = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    params.data.random_tokens = true;
+    params.batches.seq_len = 32, params.batches.batch_size = 1, params.batches.grad_accum = 1,
+    params.batches.max_steps = 2;
+    params.memory.checkpointing = "full", params.lora.rank = 1, params.lora.target_modules = "q_proj";
+    CHECK_MSG(qrun_trainer_create(model, &params, &trainer, &error) == QRUN_OK, "%s", error.message);
+    if (trainer != NULL) {
+        trainer_run_steps(trainer, params.batches.max_steps, NULL);
+        CHECK(qrun_trainer_get_info(trainer, &info, NULL) == QRUN_OK);
+        CHECK_INT(info.peak_bytes, info.planned_bytes);
+        CHECK_INT(info.peak_host_bytes, info.planned_host_bytes);
+    }
+    qrun_trainer_destroy(trainer);
+}
+
+static void test_experts_leave_a_device(void) {
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model_info resident, fetched, chosen;
+    qrun_model *model = NULL;
+    qrun_context *context = open_device(INT64_C(1) << 30);
+    REQUIRE(context != NULL);
+    REQUIRE(open_experts(context, QRUN_OFFLOAD_AUTO, 0, &model, &resident, &error) == QRUN_OK);
+    CHECK(!resident.offloads_experts); /* they fit */
+    qrun_model_destroy(model);
+    REQUIRE(open_experts(context, QRUN_OFFLOAD_ALL, 0, &model, &fetched, &error) == QRUN_OK);
+    CHECK(fetched.offloads_experts);
+    /* Two layers have experts, of which one is on the device at a time. */
+    const int64_t host_bytes = (int64_t)model->host_experts.host_bytes;
+    CHECK_INT(fetched.weight_bytes, resident.weight_bytes - host_bytes / 2);
+    CHECK_INT(fetched.step_weight_bytes, resident.step_weight_bytes);
+    check_experts_training(model);
+    qrun_model_destroy(model);
+
+    /* Room for one layer's experts and not for all. */
+    CHECK_INT(open_experts(context, QRUN_OFFLOAD_NONE, fetched.weight_bytes, &model, &chosen, &error),
+              QRUN_ERROR_MEMORY);
+    CHECK_MSG(strstr(error.message, "(`offload_experts`)") != NULL, "message is \"%s\"", error.message);
+    error = (qrun_error)QRUN_ERROR_INIT;
+    CHECK_MSG(open_experts(context, QRUN_OFFLOAD_AUTO, fetched.weight_bytes, &model, &chosen, &error) == QRUN_OK, "%s",
+              error.message);
+    CHECK(chosen.offloads_experts);
+    CHECK_INT(chosen.weight_bytes, fetched.weight_bytes);
+    qrun_model_destroy(model);
+    /* Nor for that: what is needed with all on the device is said. */
+    CHECK_INT(open_experts(context, QRUN_OFFLOAD_AUTO, fetched.weight_bytes - 1, &model, &chosen, &error),
+              QRUN_ERROR_MEMORY);
+    qrun_context_destroy(context);
+    unset_all();
+}
+
+static void test_experts_and_what_else_leaves_a_device(void) {
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model *model = NULL;
+    qrun_context *context = open_device(INT64_C(1) << 30);
+    REQUIRE(context != NULL);
+    params.path = QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-moe";
+    params.offload_experts = params.offload_parameters = QRUN_OFFLOAD_ALL;
+    CHECK_INT(qrun_model_open(context, &params, &model, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "`offload_parameters` holds experts") != NULL, "message is \"%s\"", error.message);
+    params.offload_parameters = QRUN_OFFLOAD_NONE, params.trainable = true;
+    error = (qrun_error)QRUN_ERROR_INIT;
+    CHECK_INT(qrun_model_open(context, &params, &model, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "do not change") != NULL, "message is \"%s\"", error.message);
+    qrun_context_destroy(context);
+    unset_all();
+}
+
 /* ---- Training ---------------------------------------------------------------------------------------------------- */
 
 static qrun_train_params train_params(const char *out) {
@@ -529,6 +615,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_a_session_is_planned_to_the_byte);
     CHECK_RUN(test_a_session_fits_what_is_free);
     CHECK_RUN(test_weights_that_do_not_fit_are_refused);
+    CHECK_RUN(test_experts_leave_a_device);
+    CHECK_RUN(test_experts_and_what_else_leaves_a_device);
     CHECK_RUN(test_training_is_planned_to_the_byte);
     CHECK_RUN(test_training_of_8b_is_planned_within_9_gb);
     CHECK_RUN(test_the_workspace_of_dora_is_planned);

@@ -143,6 +143,28 @@ static void test_counts(void) {
     qrun_model_destroy(model);
 }
 
+/* ---- In host memory: on a processor (on a device with memory of its own: test_device_memory) ---- */
+
+static void check_refused(const char *folder, qrun_offload experts, const char *says) {
+    char path[512];
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model *model = NULL;
+    snprintf(path, sizeof path, MODELS "%s", folder);
+    params.path = path, params.offload_experts = experts;
+    const qrun_status status = qrun_model_open(context, &params, &model, &error);
+    CHECK_INT(status, says != NULL ? QRUN_ERROR_ARGUMENT : QRUN_OK);
+    CHECK_MSG(says == NULL || strstr(error.message, says) != NULL, "\"%s\" does not say \"%s\"", error.message, says);
+    qrun_model_destroy(model);
+}
+
+static void test_a_processor_has_no_other_memory(void) {
+    check_refused("qwen3-moe", QRUN_OFFLOAD_ALL, "`offload_experts` is for a GPU");
+    check_refused("llama", QRUN_OFFLOAD_ALL, "this llama model has none");
+    check_refused("qwen3-moe", QRUN_OFFLOAD_AUTO, NULL);
+    check_refused("llama", QRUN_OFFLOAD_AUTO, NULL);
+}
+
 /* ---- Training ---------------------------------------------------------------------------------------------------- */
 
 static qrun_train_params random_run(const char *policy) {
@@ -224,6 +246,7 @@ int main(int argc, char **argv) {
     if (qrun_context_create(&params, &context, NULL) != QRUN_OK) { return 1; }
     CHECK_RUN(test_damaged_folders_are_refused);
     CHECK_RUN(test_counts);
+    CHECK_RUN(test_a_processor_has_no_other_memory);
     CHECK_RUN(test_training_takes_what_is_planned);
     CHECK_RUN(test_what_is_not_trained);
     qrun_context_destroy(context);

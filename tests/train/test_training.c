@@ -461,6 +461,31 @@ static void test_a_whole_model_is_written(void) {
     }
 }
 
+/* Experts that are fetched for forward passes, recomputation and backward passes give the bits of those that are there,
+ * with tiles, whose tokens go to other experts each, and without. */
+static void test_experts_in_host_memory(void) {
+    static training_batch batch;
+    static const char *const models[] = {"qwen3-moe", "gemma4-moe", "qwen3-moe-experts"};
+    static const char *const policies[] = {"none", "full"};
+    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
+        for (int p = 0; p < 3; p++) {
+            training_options options = {
+                .dtype = QRUN_DTYPE_F32, .policy = policies[p > 0], .max_tokens = batch.batch.n_tokens};
+            int64_t n;
+            double sums[2];
+            options.tile_rows = p == 2 ? 16 : 0;
+            float *resident = run_with(models[m], &options, &batch, &n, &sums[0]);
+            options.experts = QRUN_OFFLOAD_ALL;
+            float *fetched = run_with(models[m], &options, &batch, &n, &sums[1]);
+            REQUIRE(resident != NULL && fetched != NULL);
+            CHECK_MSG(memcmp(resident, fetched, (size_t)n * sizeof *resident) == 0 && sums[0] == sums[1],
+                      "%s, %s%s: other bits", models[m], options.policy, p == 2 ? ", tiles" : "");
+            free(resident), free(fetched);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     qr_error err = {0};
@@ -474,6 +499,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_policies_give_the_same_bits);
     CHECK_RUN(test_tiles_give_the_same_bits);
     CHECK_RUN(test_tiles_of_offloaded_inputs);
+    if (context->backend->memory_info != NULL) { CHECK_RUN(test_experts_in_host_memory); } /* a processor refuses it */
     CHECK_RUN(test_examples_alone_and_together);
     CHECK_RUN(test_loss_in_chunks);
     CHECK_RUN(test_curves_equal_peft_in_f32);

@@ -33,6 +33,7 @@ typedef struct training_options {
     int64_t max_tokens;
     int64_t tile_rows; /* 0: none */
     bool offload;      /* of the inputs of recomputed layers */
+    qrun_offload experts;
     float dropout;
     int64_t logit_rows; /* 0: as many as pay */
 } training_options;

@@ -416,6 +416,60 @@ void test_op_expert_sum(void) {
     check_sum(40, 7, 3, 33, false, true);
 }
 
+/* --- expert_fetch ------------------------------------------------------------------------------------------------ */
+
+/* What the experts of tokens [first, first + n) have in host memory is on the device afterwards; the others' is as it
+ * was. */
+static void check_fetch(qr_backend *backend, const choices *chosen, int64_t first, int64_t n_rows, size_t n_bytes) {
+    op_run run = {.backend = backend, .label = "expert_fetch"};
+    const size_t all = (size_t)chosen->n_experts * n_bytes;
+    unsigned char *before = qr_alloc(all), *after = qr_alloc(all);
+    void *host = NULL;
+    qr_error err = {0};
+    REQUIRE(backend->memory_create(backend, QR_MEMORY_HOST, all, &host, &err) == QRUN_OK);
+    for (size_t i = 0; i < all; i++) {
+        ((unsigned char *)host)[i] = (unsigned char)(i * 7 + i / n_bytes);
+        before[i] = (unsigned char)(i * 5 + 1);
+    }
+    const host_routing r = routing_of(chosen, first, n_rows);
+    const qr_expert_fetch_args args = {.routing = put_routing(&run, chosen, &r),
+                                       .host = host,
+                                       .device = op_output(&run, before, 1, all, all),
+                                       .n_bytes = (int64_t)n_bytes};
+    op_call(&run, QR_OP_expert_fetch, &args);
+    op_read(&run, args.device, after);
+    for (int32_t e = 0; e < chosen->n_experts; e++) {
+        const bool has_slots = r.expert_start[e] < r.expert_start[e + 1];
+        const unsigned char *expected = has_slots ? (const unsigned char *)host : before;
+        const size_t at = (size_t)e * n_bytes;
+        CHECK_MSG(memcmp(after + at, expected + at, n_bytes) == 0, "%s: expert_fetch: expert %d of %d, %s",
+                  backend->isa, (int)e, (int)chosen->n_experts, has_slots ? "with slots" : "without");
+    }
+    op_run_end(&run);
+    backend->memory_destroy(backend, QR_MEMORY_HOST, host, all);
+    qr_free(before);
+    qr_free(after);
+}
+
+static void check_fetches(qr_backend *backend) {
+    static const size_t sizes[] = {64, 192, 4096 + 64, 131072 + 128};
+    static const int32_t of[][2] = {{1, 1}, {7, 3}, {13, 4}};
+    for (size_t s = 0; s < QR_COUNT_OF(sizes); s++) {
+        for (size_t k = 0; k < QR_COUNT_OF(of); k++) {
+            const choices chosen = choose(5, of[k][0], of[k][1], s);
+            check_fetch(backend, &chosen, 0, 1, sizes[s]);
+            check_fetch(backend, &chosen, 2, 3, sizes[s]);
+        }
+    }
+}
+
+void test_op_expert_fetch(void) {
+    check_fetches(op_everything.ref);
+    for (int d = 0; d < op_everything.n_devices; d++) {
+        for (int t = 0; t < 2; t++) { check_fetches(op_everything.devices[d].backends[t]); }
+    }
+}
+
 /* --- expert_bias and its backward part --------------------------------------------------------------------------- */
 
 typedef struct bias_case {

@@ -1,0 +1,133 @@
+#include "runtime/model/host_experts.h"
+
+#include "runtime/engine/device_memory.h"
+
+/* ---- Whether ----------------------------------------------------------------------------------------------------- */
+
+/* Experts of which layers have none are of size 0. */
+static void measure(qrun_model *model) {
+    qr_host_experts *experts = &model->host_experts;
+    experts->host_bytes = experts->stage_bytes = 0;
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        qr_layer *layer = &model->layers[l];
+        if (layer->expert_gate == NULL) { continue; }
+        const size_t n_bytes = (size_t)model->shape.n_experts * qr_host_experts_bytes_each(model, layer);
+        layer->experts_offset = experts->host_bytes;
+        experts->host_bytes += n_bytes;
+        if (n_bytes > experts->stage_bytes) { experts->stage_bytes = n_bytes; }
+    }
+}
+
+static void use(qrun_model *model, bool used) {
+    model->host_experts = (qr_host_experts){.used = used};
+    if (used) { measure(model); }
+    model->weight_bytes = qr_model_place_weights(model, NULL);
+}
+
+static qrun_status check_other_params(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    if (model->shape.n_experts == 0) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`offload_experts` is for mixtures of experts, and this %s model has none; leave it out",
+                       model->family->name);
+    }
+    if (params->trainable || params->shard_parameters) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`offload_experts` is for experts that do not change and are not shared out; leave it out, or "
+                       "train an adapter without `zero` 3");
+    }
+    if (params->offload_parameters == QRUN_OFFLOAD_ALL) {
+        return qr_fail(
+            err, QRUN_ERROR_ARGUMENT,
+            "`offload_parameters` holds experts in host memory too, with all else of the layers; leave it or "
+            "`offload_experts` out");
+    }
+    return QRUN_OK;
+}
+
+/* Where even that is not enough, all is left on the device, for others to make room or to refuse. */
+static void use_if_needed(qrun_model *model, const qrun_model_params *params, const qr_device_memory *memory) {
+    const int64_t limit = qr_device_memory_for_weights(memory, params->memory_bytes);
+    if ((int64_t)model->weight_bytes <= limit) { return; }
+    use(model, true);
+    if ((int64_t)model->weight_bytes > limit || (int64_t)model->host_experts.host_bytes > memory->host_free_bytes) {
+        use(model, false);
+    }
+}
+
+qrun_status qr_host_experts_describe(qrun_model *model, const qrun_model_params *params, qr_error *err) {
+    const bool asked = params->offload_experts == QRUN_OFFLOAD_ALL;
+    if (params->offload_experts == QRUN_OFFLOAD_NONE) { return QRUN_OK; }
+    const qrun_status status = check_other_params(model, params, asked ? err : NULL);
+    if (status != QRUN_OK) { return asked ? status : QRUN_OK; }
+    qr_device_memory memory;
+    QR_RETURN_IF_ERROR(qr_device_memory_now(model->context, &memory, err));
+    if (memory.is_separate && !asked) { use_if_needed(model, params, &memory); }
+    if (!asked) { return QRUN_OK; }
+    if (!memory.is_separate) {
+        return qr_fail(
+            err, QRUN_ERROR_ARGUMENT,
+            "`offload_experts` is for a GPU: a processor computes in the machine's own memory, so experts are "
+            "there already; leave it out");
+    }
+    use(model, true);
+    return QRUN_OK;
+}
+
+bool qr_host_experts_would_help(const qrun_model *model) {
+    const bool is_separate = model->context->backend->memory_info != NULL || model->context->plans_for != NULL;
+    return is_separate && model->shape.n_experts > 0 && !model->host_experts.used && !model->trainable &&
+           model->stream == NULL && model->split.n_ranks == 0;
+}
+
+/* ---- Where ------------------------------------------------------------------------------------------------------- */
+
+bool qr_host_experts_has(const qrun_model *model, const qr_module *module) {
+    return model->host_experts.used && qr_role_is_expert(module->role);
+}
+
+static size_t bytes_of(const qrun_model *model, const qr_weight *matrix) {
+    const qr_backend *backend = model->context->backend;
+    return backend->weight_bytes(backend, &matrix->desc);
+}
+
+size_t qr_host_experts_bytes_each(const qrun_model *model, const qr_layer *layer) {
+    return bytes_of(model, layer->expert_gate) + bytes_of(model, layer->expert_up) + bytes_of(model, layer->expert_out);
+}
+
+size_t qr_host_experts_offset(const qrun_model *model, const qr_module *module) {
+    const qr_layer *layer = &model->layers[module->layer];
+    size_t offset = (size_t)module->expert * qr_host_experts_bytes_each(model, layer);
+    if (module->role != QR_ROLE_EXPERT_GATE) { offset += bytes_of(model, layer->expert_gate); }
+    if (module->role == QR_ROLE_EXPERT_OUT) { offset += bytes_of(model, layer->expert_up); }
+    return offset;
+}
+
+const void *qr_host_experts_of_layer(const qrun_model *model, const qr_layer *layer) {
+    const qr_host_experts *experts = &model->host_experts;
+    return experts->host != NULL ? experts->host + layer->experts_offset : NULL;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+qrun_status qr_host_experts_create(qrun_model *model, qr_error *err) {
+    qr_backend *backend = model->context->backend;
+    void *host = NULL;
+    if (!model->host_experts.used) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_HOST, model->host_experts.host_bytes, &host, err));
+    model->host_experts.host = host;
+    return QRUN_OK;
+}
+
+void qr_host_experts_destroy(qrun_model *model) {
+    qr_host_experts *experts = &model->host_experts;
+    qr_backend *backend = model->context->backend;
+    if (experts->host != NULL) { backend->memory_destroy(backend, QR_MEMORY_HOST, experts->host, experts->host_bytes); }
+    *experts = (qr_host_experts){0};
+}
+
+qrun_status qr_host_experts_keep(qrun_model *model, const qr_module *module, qr_error *err) {
+    qr_backend *backend = model->context->backend;
+    unsigned char *host = model->host_experts.host + model->layers[module->layer].experts_offset;
+    return backend->copy_out(backend, host + qr_host_experts_offset(model, module), module->matrix->data,
+                             bytes_of(model, module->matrix), err);
+}
