@@ -9,8 +9,10 @@ enum { MAP_SIZE = 256, EXPONENTS = 7, MAX_EDGES = (1 << EXPONENTS) + 1 };
 static pthread_once_t built = PTHREAD_ONCE_INIT;
 static float signed_map[MAP_SIZE];
 static float unsigned_map[MAP_SIZE];
-static float signed_bounds[MAP_SIZE - 1]; /* x has a code above c exactly if x > bounds[c] */
-static float unsigned_bounds[MAP_SIZE - 1];
+static float signed_bounds[MAP_SIZE];
+static float unsigned_bounds[MAP_SIZE];
+static uint8_t signed_cells[2 * QR_DYNAMIC8_CELLS];
+static uint8_t unsigned_cells[2 * QR_DYNAMIC8_CELLS];
 
 static int compare_floats(const void *a, const void *b) {
     const float x = *(const float *)a, y = *(const float *)b;
@@ -55,6 +57,31 @@ static void build_bounds(const float *map, float *bounds) {
         const float midpoint = (map[c] + map[c + 1]) * 0.5F;
         bounds[c] = c % 2 == 0 ? midpoint : nextafterf(midpoint, -INFINITY);
     }
+    bounds[MAP_SIZE - 1] = INFINITY;
+}
+
+static uint8_t search(float x, const float *bounds) {
+    int code = 0;
+    for (int step = MAP_SIZE / 2; step > 0; step /= 2) { code += x > bounds[code + step - 1] ? step : 0; }
+    return (uint8_t)code;
+}
+
+static float float_of(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* A cell has the code of its least number: that nearest to 0, and of negative numbers that farthest from it. */
+static void build_cells(const float *bounds, uint8_t *cells) {
+    const uint32_t first = (uint32_t)QR_DYNAMIC8_FIRST_CELL << 16, step = (uint32_t)1 << 16, sign = (uint32_t)1 << 31;
+    for (uint32_t c = 0; c < QR_DYNAMIC8_CELLS; c++) {
+        const uint32_t end = first + c * step; /* where its magnitudes end */
+        const uint32_t begin = c == 0 ? 0 : end - step;
+        cells[c] = search(float_of(begin), bounds);
+        cells[QR_DYNAMIC8_CELLS + c] =
+            search(c + 1 == QR_DYNAMIC8_CELLS ? -INFINITY : float_of(sign | (end - 1)), bounds);
+    }
 }
 
 static void build_maps(void) {
@@ -62,6 +89,8 @@ static void build_maps(void) {
     build_map(unsigned_map, false);
     build_bounds(signed_map, signed_bounds);
     build_bounds(unsigned_map, unsigned_bounds);
+    build_cells(signed_bounds, signed_cells);
+    build_cells(unsigned_bounds, unsigned_cells);
 }
 
 const float *qr_dynamic8_map(bool is_signed) {
@@ -74,9 +103,9 @@ const float *qr_dynamic8_bounds(bool is_signed) {
     return is_signed ? signed_bounds : unsigned_bounds;
 }
 
-uint8_t qr_dynamic8_encode(float x, bool is_signed) {
-    const float *bounds = qr_dynamic8_bounds(is_signed);
-    int code = 0;
-    for (int step = MAP_SIZE / 2; step > 0; step /= 2) { code += x > bounds[code + step - 1] ? step : 0; }
-    return (uint8_t)code;
+const uint8_t *qr_dynamic8_cells(bool is_signed) {
+    (void)pthread_once(&built, build_maps);
+    return is_signed ? signed_cells : unsigned_cells;
 }
+
+uint8_t qr_dynamic8_encode(float x, bool is_signed) { return search(x, qr_dynamic8_bounds(is_signed)); }

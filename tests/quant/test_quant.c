@@ -129,6 +129,34 @@ static void test_nf4_extremes(void) {
     CHECK(absmax[0] == 0.0F);
 }
 
+static bool cell_is_right(float x, bool is_signed) {
+    const float *bounds = qr_dynamic8_bounds(is_signed);
+    const int c = qr_dynamic8_cells(is_signed)[qr_dynamic8_cell(x)];
+    return isnan(x) || c + (x > bounds[c]) == qr_dynamic8_encode(x, is_signed);
+}
+
+/* From its cell on, one comparison finds the code that the search finds: in every cell, at its ends, and next to every
+ * bound. */
+static void check_cells(bool is_signed) {
+    static const uint32_t in_cell[] = {0, 1, 0x2AAA, 0x5555, 0x8000, 0xAAAA, 0xFFFE, 0xFFFF};
+    const float *bounds = qr_dynamic8_bounds(is_signed);
+    int64_t n_wrong = 0;
+    for (uint32_t high = 0; high <= 0xFFFF; high++) {
+        for (size_t i = 0; i < QR_COUNT_OF(in_cell); i++) {
+            const uint32_t bits = high << 16 | in_cell[i];
+            float x;
+            memcpy(&x, &bits, sizeof x);
+            n_wrong += !cell_is_right(x, is_signed);
+        }
+    }
+    for (int b = 0; b < 255; b++) {
+        n_wrong += !cell_is_right(bounds[b], is_signed);
+        n_wrong += !cell_is_right(nextafterf(bounds[b], 2.0F), is_signed);
+        n_wrong += !cell_is_right(nextafterf(bounds[b], -2.0F), is_signed);
+    }
+    CHECK_INT(n_wrong, 0);
+}
+
 static void test_dynamic_maps(void) {
     /* FNV-1a of the 256 floats that bitsandbytes 0.50 builds on an x86-64 with AVX2. */
     CHECK(qr_hash_bytes(QR_HASH_START, qr_dynamic8_map(true), 1024) == UINT64_C(0xD677F22A96665BC4));
@@ -159,6 +187,7 @@ static void test_dynamic_encode_takes_the_nearest(void) {
         CHECK_INT(qr_dynamic8_encode(7.0F, is_signed), 255);
         CHECK_INT(qr_dynamic8_encode(-7.0F, is_signed), 0);
         CHECK_INT(qr_dynamic8_encode(NAN, is_signed), 0);
+        check_cells(is_signed);
     }
     CHECK_INT(qr_dynamic8_encode(-1.0F, true), 0);
     CHECK_INT(qr_dynamic8_encode(0.0F, true), 127);

@@ -8,9 +8,19 @@
 
 enum { BLOCK = 256 };
 
+/* Keeps a loop over table look-ups from being vectorised: a vector of them takes longer than one after the other. */
+#define KEEP_SCALAR(x) __asm__("" : "+r"(x))
+
+/* Of one of the two maps. */
+struct code_search {
+    const uint8_t *cells;
+    const float *bounds;
+};
+
 struct adamw8bit {
     const qr_adamw8bit_args *args;
-    const float *m_map, *v_map, *m_bounds, *v_bounds;
+    const float *m_map, *v_map;
+    struct code_search m_search, v_search;
     float step_size, eps, decay;
 };
 
@@ -24,8 +34,10 @@ static void load_states(const struct adamw8bit *s, struct block *b) {
     if (b->n < BLOCK) { memset(b, 0, offsetof(struct block, first)); }
     const uint8_t *m = s->args->m + b->first, *v = s->args->v + b->first;
     for (int64_t j = 0; j < b->n; j++) {
-        b->m[j] = s->m_map[m[j]];
-        b->v[j] = s->v_map[v[j]];
+        int32_t m_code = m[j], v_code = v[j];
+        KEEP_SCALAR(m_code);
+        b->m[j] = s->m_map[m_code];
+        b->v[j] = s->v_map[v_code];
     }
 }
 
@@ -73,23 +85,27 @@ static void update_parameters(const struct adamw8bit *s, const struct block *b) 
     }
 }
 
-/* codes[j] of x[j] / absmax: the search of qr_dynamic8_encode, a step for the whole block at a time. */
-static void encode(const float *x, float absmax, const float *bounds, int32_t *codes) {
+/* codes[j] of x[j] / absmax, as qr_dynamic8_encode gives them: 0 of NaN. */
+static void encode(const float *x, float absmax, const struct code_search *search, int32_t *codes) {
     float scaled[BLOCK];
+    uint32_t cells[BLOCK];
     for (int64_t j = 0; j < BLOCK; j++) {
         scaled[j] = x[j] / absmax;
-        codes[j] = 0;
+        cells[j] = qr_dynamic8_cell(scaled[j]);
     }
-    for (int32_t step = BLOCK / 2; step > 0; step /= 2) {
-        for (int64_t j = 0; j < BLOCK; j++) { codes[j] += scaled[j] > bounds[codes[j] + step - 1] ? step : 0; }
+    for (int64_t j = 0; j < BLOCK; j++) {
+        int32_t code = search->cells[cells[j]];
+        KEEP_SCALAR(code);
+        codes[j] = code + (scaled[j] > search->bounds[code]);
     }
+    for (int64_t j = 0; j < BLOCK; j++) { codes[j] = isnan(scaled[j]) ? 0 : codes[j]; }
 }
 
 static void store_states(const struct adamw8bit *s, const struct block *b, float m_absmax, float v_absmax) {
     enum { CODE_OF_ZERO = 127 }; /* of the signed map; codes below are negative */
     int32_t m_codes[BLOCK], v_codes[BLOCK];
-    encode(b->m, m_absmax, s->m_bounds, m_codes);
-    encode(b->v, v_absmax, s->v_bounds, v_codes);
+    encode(b->m, m_absmax, &s->m_search, m_codes);
+    encode(b->v, v_absmax, &s->v_search, v_codes);
     for (int64_t j = 0; j < BLOCK; j++) {
         const bool is_other_sign = (m_codes[j] < CODE_OF_ZERO) != (signbit(b->m[j]) != 0);
         m_codes[j] += is_other_sign ? (b->m[j] > 0.0F ? 1 : -1) : 0;
@@ -123,8 +139,8 @@ void QR_ISA(qr_cpu_adamw8bit)(const qr_backend *backend, const qr_adamw8bit_args
         .args = args,
         .m_map = qr_dynamic8_map(true),
         .v_map = qr_dynamic8_map(false),
-        .m_bounds = qr_dynamic8_bounds(true),
-        .v_bounds = qr_dynamic8_bounds(false),
+        .m_search = {qr_dynamic8_cells(true), qr_dynamic8_bounds(true)},
+        .v_search = {qr_dynamic8_cells(false), qr_dynamic8_bounds(false)},
         .step_size = -args->lr * correction2 / correction1,
         .eps = correction2 * args->eps,
         .decay = 1.0F - args->lr * args->weight_decay,
