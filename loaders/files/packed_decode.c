@@ -5,6 +5,7 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "loaders/files/packed_weight.h"
+#include "quant/ggml.h"
 #include "quant/small_floats.h"
 
 typedef struct decoder {
@@ -183,11 +184,33 @@ static int64_t stored_row(const qr_packed_weight *packed, int64_t row) {
     return packed->first_row + row * packed->row_step;
 }
 
+/* A block of GGUF: the scale, then codes i and i + 16 in the halves of byte i. */
+enum { GGML_BLOCK_BYTES = 1 + QR_MXFP4_BLOCK / 2 };
+
+static void read_ggml_blocks(const unsigned char *src, int64_t n_blocks, uint8_t *codes, uint8_t *scales) {
+    enum { HALF = QR_MXFP4_BLOCK / 2 };
+    for (int64_t b = 0; b < n_blocks; b++, src += GGML_BLOCK_BYTES, codes += HALF) {
+        const unsigned char *packed = src + 1;
+        scales[b] = src[0];
+        for (int i = 0; i < HALF / 2; i++) {
+            codes[i] = (uint8_t)(packed[2 * i] << 4 | (packed[2 * i + 1] & 15));
+            codes[HALF / 2 + i] = (uint8_t)((packed[2 * i] & 0xF0) | packed[2 * i + 1] >> 4);
+        }
+    }
+}
+
+static const unsigned char *ggml_row(const qr_packed_weight *packed, int64_t row) {
+    return packed->codes + row * packed->n_groups * GGML_BLOCK_BYTES;
+}
+
 /* Files have the first of two codes in the lower half of a byte. */
 void qr_packed_weight_mxfp4_rows(const qr_packed_weight *packed, int64_t first, int64_t n_rows, uint8_t *codes,
                                  uint8_t *scales) {
     const int64_t n_bytes = row_bytes(packed), n_scales = packed->n_groups;
-    for (int64_t r = 0; r < n_rows; r++) {
+    for (int64_t r = 0; r < n_rows && packed->is_ggml; r++) {
+        read_ggml_blocks(ggml_row(packed, first + r), n_scales, codes + r * n_bytes, scales + r * n_scales);
+    }
+    for (int64_t r = 0; r < n_rows && !packed->is_ggml; r++) {
         const int64_t row = stored_row(packed, first + r);
         const unsigned char *src = packed->codes + row * n_bytes;
         uint8_t *dst = codes + r * n_bytes;
@@ -198,13 +221,24 @@ void qr_packed_weight_mxfp4_rows(const qr_packed_weight *packed, int64_t first, 
 
 static bool is_e8m0(qr_dtype dtype) { return dtype == QR_DTYPE_F8_E8M0 || dtype == QR_DTYPE_U8; }
 
+enum { NOT_A_NUMBER = 255 };
+
+static bool has_broken_scale(const qr_packed_weight *packed, int64_t row) {
+    if (!packed->is_ggml) {
+        const unsigned char *scales = packed->scales + grid_index(packed, stored_row(packed, row), 0);
+        return memchr(scales, NOT_A_NUMBER, (size_t)packed->n_groups) != NULL;
+    }
+    const unsigned char *blocks = ggml_row(packed, row);
+    bool is_broken = false;
+    for (int64_t b = 0; b < packed->n_groups; b++) { is_broken |= blocks[b * GGML_BLOCK_BYTES] == NOT_A_NUMBER; }
+    return is_broken;
+}
+
 qrun_status qr_packed_weight_check_scales(const qr_packed_weight *packed, int64_t first, int64_t n_rows,
                                           qr_error *err) {
-    enum { NOT_A_NUMBER = 255 };
-    if (!is_e8m0(packed->scale_tensor->dtype)) { return QRUN_OK; }
+    if (!packed->is_ggml && !is_e8m0(packed->scale_tensor->dtype)) { return QRUN_OK; }
     for (int64_t r = first; r < first + n_rows; r++) {
-        const unsigned char *scales = packed->scales + grid_index(packed, stored_row(packed, r), 0);
-        if (memchr(scales, NOT_A_NUMBER, (size_t)packed->n_groups) == NULL) { continue; }
+        if (!has_broken_scale(packed, r)) { continue; }
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: has a scale that is not a number (%d of E8M0); is the download damaged?",
                        packed->scale_tensor->name, NOT_A_NUMBER);
@@ -221,6 +255,10 @@ static bool is_of_columns(const qr_packed_weight *packed) {
 void qr_packed_weight_rows(const qr_packed_weight *packed, int64_t first, int64_t n_rows, float *dst) {
     decoder d;
     d.packed = packed;
+    for (int64_t r = 0; packed->is_ggml && r < n_rows; r++) {
+        qr_ggml_dequantize(QR_DTYPE_MXFP4, ggml_row(packed, first + r), packed->n_groups, dst + r * packed->cols);
+    }
+    if (packed->is_ggml) { return; }
     for (int64_t r = 0; is_of_columns(packed) && r < n_rows; r += TILE_ROWS) {
         decode_tiles(packed, first + r, qr_min(TILE_ROWS, n_rows - r), dst + r * packed->cols);
     }

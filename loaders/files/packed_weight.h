@@ -51,6 +51,7 @@ const char *qr_packing_name(const qr_packing *packing);
  * in one. */
 typedef struct qr_packed_weight {
     qr_packing_kind kind; /* NONE: the matrix is stored otherwise */
+    bool is_ggml;         /* MXFP4 of a GGUF file: codes are blocks of QR_DTYPE_MXFP4, which have their scales */
     int64_t rows, cols, first_row, row_step;
     const unsigned char *codes;
     qr_dtype code_dtype;

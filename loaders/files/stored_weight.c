@@ -199,6 +199,18 @@ static qrun_status find_parts(const qr_safetensors *file, const char *module, bo
     const int64_t dims[2] = {transposed ? cols : rows, transposed ? rows : cols};
     QR_RETURN_IF_ERROR(
         qr_safetensors_require(file, name, QR_DTYPES_FLOAT | QR_DTYPES_BLOCKS, 2, dims, &stored->codes, err));
+    if (stored->codes->dtype == QR_DTYPE_MXFP4 && packing != NULL && packing->kind == QR_PACKING_MXFP4) {
+        stored->desc.format = QR_WEIGHT_MXFP4;
+        stored->packed = (qr_packed_weight){.kind = QR_PACKING_MXFP4,
+                                            .is_ggml = true,
+                                            .rows = rows,
+                                            .cols = cols,
+                                            .row_step = 1,
+                                            .codes = stored->codes->data,
+                                            .scale_tensor = stored->codes,
+                                            .n_groups = cols / QR_MXFP4_BLOCK};
+        return QRUN_OK;
+    }
     stored->desc.format =
         qr_dtype_is_blocks(stored->codes->dtype) ? QR_WEIGHT_F16 : qr_weight_plain_format(stored->codes->dtype);
     return qr_weight_desc_check(&stored->desc, module, err);

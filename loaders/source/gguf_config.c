@@ -42,6 +42,8 @@ static qrun_status require_int(const reader *r, const char *key, int64_t high, i
     return qr_gguf_get_int(r->file, full.text, 1, high, value, r->err);
 }
 
+static bool is_arch(const reader *r, const char *name) { return strcmp(r->arch->name, name) == 0; }
+
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
 static qrun_status put_vocab(const reader *r) {
@@ -58,17 +60,34 @@ static qrun_status put_vocab(const reader *r) {
     return QRUN_OK;
 }
 
+/* That of dense layers, or of experts where a family has no other. */
+static qrun_status read_mlp(const reader *r, int64_t *mlp) {
+    const char *key = "feed_forward_length";
+    if (r->arch->has_experts && (is_arch(r, "gpt-oss") || !has(r, key))) { key = "expert_feed_forward_length"; }
+    return require_int(r, key, 1 << 22, mlp);
+}
+
+/* Whether the shares of a token's experts add up to 1 is part of the architecture there. */
+static qrun_status put_experts(const reader *r) {
+    int64_t n_experts = 0, n_per_token = 0, mlp = 0, shared = 0;
+    QR_RETURN_IF_ERROR(require_int(r, "expert_count", QR_GGUF_MOST_EXPERTS, &n_experts));
+    QR_RETURN_IF_ERROR(require_int(r, "expert_used_count", QR_GGUF_MOST_EXPERTS, &n_per_token));
+    QR_RETURN_IF_ERROR(get_int(r, "expert_feed_forward_length", 1 << 22, &mlp));
+    QR_RETURN_IF_ERROR(get_int(r, "expert_shared_feed_forward_length", 1 << 22, &shared));
+    qr_json_put_int(r->out, "num_experts", n_experts);
+    qr_json_put_int(r->out, "num_experts_per_tok", n_per_token);
+    qr_json_put_bool(r->out, "norm_topk_prob", is_arch(r, "qwen3moe"));
+    if (mlp > 0) { qr_json_put_int(r->out, "moe_intermediate_size", mlp); }
+    if (is_arch(r, "qwen2moe") && shared > 0) { qr_json_put_int(r->out, "shared_expert_intermediate_size", shared); }
+    return QRUN_OK;
+}
+
 static qrun_status put_sizes(reader *r) {
     const bool gpt2 = r->arch->is_gpt2;
-    int64_t mlp = 0, positions = 0, n_kv_heads = 0, n_experts = 0;
-    QR_RETURN_IF_ERROR(get_int(r, "expert_count", MOST, &n_experts));
-    if (n_experts > 0) {
-        return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: is a mixture of experts, which is not read from GGUF",
-                       qr_gguf_path(r->file));
-    }
+    int64_t mlp = 0, positions = 0, n_kv_heads = 0;
     QR_RETURN_IF_ERROR(require_int(r, "block_count", MAX_LAYERS, &r->n_layers));
     QR_RETURN_IF_ERROR(require_int(r, "embedding_length", 1 << 20, &r->hidden));
-    QR_RETURN_IF_ERROR(require_int(r, "feed_forward_length", 1 << 22, &mlp));
+    QR_RETURN_IF_ERROR(read_mlp(r, &mlp));
     QR_RETURN_IF_ERROR(require_int(r, "attention.head_count", 1 << 12, &r->n_heads));
     QR_RETURN_IF_ERROR(require_int(r, "context_length", MOST, &positions));
     qr_json_put_int(r->out, gpt2 ? "n_layer" : "num_hidden_layers", r->n_layers);
@@ -108,6 +127,19 @@ static qrun_status put_norms_and_biases(const reader *r) {
     return QRUN_OK;
 }
 
+/* Experts in MXFP4, all of them, as a folder of gpt-oss says it: they are kept. */
+static void put_quantization(const reader *r) {
+    bool all = r->arch->has_experts;
+    for (size_t i = 0; i < qr_gguf_tensor_count(r->file) && all; i++) {
+        const qr_gguf_tensor *tensor = qr_gguf_get_tensor(r->file, i);
+        all = tensor->n_dims != 3 || tensor->dtype == QR_DTYPE_MXFP4;
+    }
+    if (!all) { return; }
+    qr_json_put_begin(r->out, "quantization_config", '{');
+    qr_json_put_text(r->out, "quant_method", "mxfp4");
+    qr_json_put_end(r->out, '}');
+}
+
 /* ---- Rotary positions -------------------------------------------------------------------------------------------- */
 
 /* The elements of a small F32 vector. */
@@ -139,6 +171,7 @@ static qrun_status put_yarn(const reader *r, double factor) {
     QR_RETURN_IF_ERROR(get_double(r, "rope.scaling.yarn_beta_slow", &slow));
     QR_RETURN_IF_ERROR(get_double(r, "rope.scaling.attn_factor", &attn));
     QR_RETURN_IF_ERROR(get_double(r, "rope.scaling.yarn_log_multiplier", &log_multiplier));
+    if (is_arch(r, "gpt-oss")) { qr_json_put_bool(r->out, "truncate", false); }
     qr_json_put_double(r->out, "beta_fast", fast);
     qr_json_put_double(r->out, "beta_slow", slow);
     if (log_multiplier > 0) {
@@ -195,8 +228,6 @@ static qrun_status put_rope_members(const reader *r) {
 }
 
 /* ---- Families ---------------------------------------------------------------------------------------------------- */
-
-static bool is_arch(const reader *r, const char *name) { return strcmp(r->arch->name, name) == 0; }
 
 /* One name for each layer: by the list in the file, or every layer but each n-th. */
 static qrun_status put_layer_types(const reader *r, int64_t pattern) {
@@ -291,6 +322,7 @@ static qrun_status put_family(const reader *r) {
         if (r->window > 0) { QR_RETURN_IF_ERROR(put_layer_types(r, 6)); }
         return put_two_ropes(r, 10000);
     }
+    if (is_arch(r, "gpt-oss")) { QR_RETURN_IF_ERROR(put_layer_types(r, 2)); }
     if (is_arch(r, "olmo2") && r->window > 0) {
         QR_RETURN_IF_ERROR(put_layer_types(r, 4));
         return put_two_ropes(r, r->theta);
@@ -313,9 +345,11 @@ qrun_status qr_gguf_write_config(const qr_gguf *file, qr_buffer *out, qr_error *
     qr_json_put_begin(out, NULL, '{');
     qr_json_put_text(out, "model_type", model_type(&r));
     QR_RETURN_IF_ERROR(put_sizes(&r));
+    if (r.arch->has_experts) { QR_RETURN_IF_ERROR(put_experts(&r)); }
     QR_RETURN_IF_ERROR(put_vocab(&r));
     QR_RETURN_IF_ERROR(put_norms_and_biases(&r));
     if (!r.arch->is_gpt2) { QR_RETURN_IF_ERROR(put_family(&r)); }
+    put_quantization(&r);
     qr_json_put_end(out, '}');
     return QRUN_OK;
 }

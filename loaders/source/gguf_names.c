@@ -11,10 +11,14 @@ enum {
     PRE_NORMS = 2,   /* norms before the blocks alone */
     SANDWICH = 4,    /* Gemma: before and after */
     POST_NORMS = 8,  /* OLMo 2: after them alone */
-    SPLIT_QKV = 16,  /* q, k, v of their own; and gate and up */
+    SPLIT_QKV = 16,  /* q, k, v of their own; and gate and up of an MLP */
     FUSED_QKV = 32,  /* Phi-3 */
     HEAD_NORMS = 64, /* norms of queries and keys */
-    GPT2 = 128
+    GPT2 = 128,
+    EXPERTS = 256, /* as most families name them */
+    SHARED_EXPERT = 512,
+    MIXTRAL = 1024,
+    GPT_OSS = 2048
 };
 
 static const qr_gguf_arch archs[] = {
@@ -31,21 +35,43 @@ static const qr_gguf_arch archs[] = {
     {.name = "phi3", .model_type = "phi3", .names = LIKE_LLAMA | PRE_NORMS | FUSED_QKV},
     {.name = "olmo2", .model_type = "olmo2", .names = LIKE_LLAMA | POST_NORMS | SPLIT_QKV | HEAD_NORMS},
     {.name = "gpt2", .model_type = "gpt2", .names = GPT2, .is_gpt2 = true},
+    {.name = "llama",
+     .model_type = "mixtral",
+     .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | MIXTRAL,
+     .pairs_rows = true,
+     .has_experts = true},
+    {.name = "qwen2moe",
+     .model_type = "qwen2_moe",
+     .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | EXPERTS | SHARED_EXPERT,
+     .has_experts = true},
+    {.name = "qwen3moe",
+     .model_type = "qwen3_moe",
+     .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | HEAD_NORMS | EXPERTS,
+     .has_experts = true},
+    {.name = "olmoe",
+     .model_type = "olmoe",
+     .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | HEAD_NORMS | EXPERTS,
+     .has_experts = true},
+    {.name = "gpt-oss",
+     .model_type = "gpt_oss",
+     .names = LIKE_LLAMA | SPLIT_QKV | EXPERTS | GPT_OSS,
+     .has_experts = true},
 };
 
 /* Families that llama.cpp knows under the name of another. */
 static const struct { const char *model_type, *name; } written_as[] = {{"mistral", "llama"}, {"olmo3", "olmo2"}};
 
-const qr_gguf_arch *qr_gguf_arch_find(const char *name) {
+/* Mixtral is "llama" too, with experts. */
+static const qr_gguf_arch *find(const char *name, bool has_experts) {
     for (size_t i = 0; i < QR_COUNT_OF(archs); i++) {
-        if (strcmp(archs[i].name, name) == 0) { return &archs[i]; }
+        if (strcmp(archs[i].name, name) == 0 && archs[i].has_experts == has_experts) { return &archs[i]; }
     }
     return NULL;
 }
 
 const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type) {
     for (size_t i = 0; i < QR_COUNT_OF(written_as); i++) {
-        if (strcmp(written_as[i].model_type, model_type) == 0) { return qr_gguf_arch_find(written_as[i].name); }
+        if (strcmp(written_as[i].model_type, model_type) == 0) { return find(written_as[i].name, false); }
     }
     for (size_t i = 0; i < QR_COUNT_OF(archs); i++) {
         if (strcmp(archs[i].model_type, model_type) == 0) { return &archs[i]; }
@@ -59,11 +85,19 @@ qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr
     QR_RETURN_IF_ERROR(qr_gguf_get_text(file, "general.architecture", &text, err));
     if (text.bytes == NULL) { return qr_gguf_fail_missing(file, "general.architecture", err); }
     (void)snprintf(name, sizeof name, "%.*s", (int)(text.n < sizeof name ? text.n : sizeof name - 1), text.bytes);
-    *arch = qr_gguf_arch_find(name);
+    char key[sizeof name + sizeof ".expert_count"];
+    int64_t n_experts = 0;
+    (void)snprintf(key, sizeof key, "%s.expert_count", name);
+    QR_RETURN_IF_ERROR(qr_gguf_get_int(file, key, 0, QR_GGUF_MOST_EXPERTS, &n_experts, err));
+    *arch = find(name, n_experts > 0);
     if (*arch != NULL) { return QRUN_OK; }
+    if (find(name, n_experts == 0) != NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" model %s experts is not supported",
+                       qr_gguf_path(file), name, n_experts > 0 ? "with" : "without");
+    }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                    "%s: architecture \"%s\" is not supported; supported are llama, mistral3, smollm3, qwen2, qwen3, "
-                   "gemma2, gemma3, phi3, olmo2 and gpt2",
+                   "gemma2, gemma3, phi3, olmo2, gpt2, qwen2moe, qwen3moe, olmoe and gpt-oss",
                    qr_gguf_path(file), name);
 }
 
@@ -87,7 +121,7 @@ qrun_status qr_gguf_get_arch_double(const qr_gguf *file, const qr_gguf_arch *arc
 
 #define LAYER "model.layers.%d."
 
-/* Without the suffix ".weight" or ".bias". */
+/* Without the suffix ".weight" or ".bias", unless names differ in it: then GGUF's has it here. */
 static const struct {
     unsigned archs; /* one bit */
     const char *gguf, *hf;
@@ -124,6 +158,25 @@ static const struct {
     {GPT2, "blk.%d.attn_output", "h.%d.attn.c_proj"},
     {GPT2, "blk.%d.ffn_up", "h.%d.mlp.c_fc"},
     {GPT2, "blk.%d.ffn_down", "h.%d.mlp.c_proj"},
+    {EXPERTS, "blk.%d.ffn_gate_inp", LAYER "mlp.gate"},
+    {EXPERTS, "blk.%d.ffn_gate_exps.weight", LAYER "mlp.experts.%d.gate_proj.weight"},
+    {EXPERTS, "blk.%d.ffn_up_exps.weight", LAYER "mlp.experts.%d.up_proj.weight"},
+    {EXPERTS, "blk.%d.ffn_down_exps.weight", LAYER "mlp.experts.%d.down_proj.weight"},
+    {SHARED_EXPERT, "blk.%d.ffn_gate_inp_shexp", LAYER "mlp.shared_expert_gate"},
+    {SHARED_EXPERT, "blk.%d.ffn_gate_shexp", LAYER "mlp.shared_expert.gate_proj"},
+    {SHARED_EXPERT, "blk.%d.ffn_up_shexp", LAYER "mlp.shared_expert.up_proj"},
+    {SHARED_EXPERT, "blk.%d.ffn_down_shexp", LAYER "mlp.shared_expert.down_proj"},
+    {MIXTRAL, "blk.%d.ffn_gate_inp", LAYER "block_sparse_moe.gate"},
+    {MIXTRAL, "blk.%d.ffn_gate_inp", LAYER "mlp.gate"}, /* of folders that transformers 5 wrote */
+    {MIXTRAL, "blk.%d.ffn_gate_exps.weight", LAYER "block_sparse_moe.experts.%d.w1.weight"},
+    {MIXTRAL, "blk.%d.ffn_up_exps.weight", LAYER "block_sparse_moe.experts.%d.w3.weight"},
+    {MIXTRAL, "blk.%d.ffn_down_exps.weight", LAYER "block_sparse_moe.experts.%d.w2.weight"},
+    {GPT_OSS, "blk.%d.attn_norm", LAYER "input_layernorm"},
+    {GPT_OSS, "blk.%d.post_attention_norm", LAYER "post_attention_layernorm"},
+    {GPT_OSS, "blk.%d.attn_sinks.weight", LAYER "self_attn.sinks"},
+    {GPT_OSS, "blk.%d.ffn_gate_exps.bias", LAYER "mlp.experts.gate_proj_bias"},
+    {GPT_OSS, "blk.%d.ffn_up_exps.bias", LAYER "mlp.experts.up_proj_bias"},
+    {GPT_OSS, "blk.%d.ffn_down_exps.bias", LAYER "mlp.experts.down_proj_bias"},
 };
 
 /* What follows the first n bytes of `prefix` in text; NULL where they differ. */
@@ -134,8 +187,10 @@ static const char *after(const char *text, const char *prefix, size_t n) {
     return text + n;
 }
 
-/* Whether `name` is the pattern, with digits for its %d and a suffix after it. The digits are name[*digits, *n). */
-static bool matches(const char *pattern, const char *name, size_t *digits, size_t *n, const char **suffix) {
+/* Whether `name` is the pattern, with digits for its first %d, and a suffix after it where the row's names have none.
+ * The digits are name[*digits, *n). */
+static bool matches(const char *pattern, bool has_suffix, const char *name, size_t *digits, size_t *n,
+                    const char **suffix) {
     const char *number = strstr(pattern, "%d");
     *digits = number != NULL ? (size_t)(number - pattern) : strlen(pattern);
     *n = 0;
@@ -145,13 +200,16 @@ static bool matches(const char *pattern, const char *name, size_t *digits, size_
         rest = *n > 0 && *n <= 9 ? after(rest + *n, number + 2, strlen(number + 2)) : NULL;
     }
     *suffix = rest;
-    return rest != NULL && (strcmp(rest, ".weight") == 0 || strcmp(rest, ".bias") == 0);
+    if (rest == NULL || has_suffix) { return rest != NULL && *rest == '\0'; }
+    return strcmp(rest, ".weight") == 0 || strcmp(rest, ".bias") == 0;
 }
 
-static bool translate(const char *from, const char *to, const char *name, char out[QR_GGUF_NAME_BYTES]) {
+static bool translate(const char *from, const char *to, const char *gguf, const char *name,
+                      char out[QR_GGUF_NAME_BYTES]) {
     size_t digits, n;
     const char *suffix;
-    if (!matches(from, name, &digits, &n, &suffix)) { return false; }
+    const bool has_suffix = strstr(gguf, ".weight") != NULL || strstr(gguf, ".bias") != NULL;
+    if (!matches(from, has_suffix, name, &digits, &n, &suffix)) { return false; }
     const char *number = strstr(to, "%d");
     const int before = number != NULL ? (int)(number - to) : (int)strlen(to);
     return snprintf(out, QR_GGUF_NAME_BYTES, "%.*s%.*s%s%s", before, to, (int)n, name + digits,
@@ -160,14 +218,18 @@ static bool translate(const char *from, const char *to, const char *name, char o
 
 bool qr_gguf_name_to_hf(const qr_gguf_arch *arch, const char *name, char hf[QR_GGUF_NAME_BYTES]) {
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
-        if ((arch->names & names[i].archs) != 0 && translate(names[i].gguf, names[i].hf, name, hf)) { return true; }
+        if ((arch->names & names[i].archs) != 0 && translate(names[i].gguf, names[i].hf, names[i].gguf, name, hf)) {
+            return true;
+        }
     }
     return false;
 }
 
 bool qr_gguf_name_from_hf(const qr_gguf_arch *arch, const char *hf, char name[QR_GGUF_NAME_BYTES]) {
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
-        if ((arch->names & names[i].archs) != 0 && translate(names[i].hf, names[i].gguf, hf, name)) { return true; }
+        if ((arch->names & names[i].archs) != 0 && translate(names[i].hf, names[i].gguf, names[i].gguf, hf, name)) {
+            return true;
+        }
     }
     return false;
 }

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "loaders/files/gguf.h"
 
-enum { QR_GGUF_NAME_BYTES = 128 };
+enum { QR_GGUF_NAME_BYTES = 128, QR_GGUF_MOST_EXPERTS = 4096 };
 
 typedef struct qr_gguf_arch {
     const char *name;       /* "general.architecture" */
@@ -17,10 +17,9 @@ typedef struct qr_gguf_arch {
     bool pairs_rows;        /* rows of q and k lie in pairs that are rotated together */
     bool adds_one;          /* the file has 1 + weight of the norms */
     bool is_gpt2;
+    bool has_experts;
 } qr_gguf_arch;
 
-/* NULL where llama.cpp's name is none of ours. */
-const qr_gguf_arch *qr_gguf_arch_find(const char *name);
 /* The architecture that a family of ours is written as; NULL: none. */
 const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type);
 qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr_error *err);
@@ -36,7 +35,8 @@ typedef struct qr_gguf_key {
 qr_gguf_key qr_gguf_arch_key(const qr_gguf_arch *arch, const char *key);
 
 /* The other name of a tensor, with its layer and suffix ("blk.3.attn_q.weight" is
- * "model.layers.3.self_attn.q_proj.weight"). False where the architecture has no tensor of that name. */
+ * "model.layers.3.self_attn.q_proj.weight"). False where the architecture has no tensor of that name. A file has one
+ * tensor for the matrices of all experts of a layer; they have names of their own, with "%d" for the expert. */
 bool qr_gguf_name_to_hf(const qr_gguf_arch *arch, const char *name, char hf[QR_GGUF_NAME_BYTES]);
 bool qr_gguf_name_from_hf(const qr_gguf_arch *arch, const char *hf, char name[QR_GGUF_NAME_BYTES]);
 

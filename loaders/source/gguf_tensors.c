@@ -1,4 +1,5 @@
 /* The tensors of a GGUF file under the names of transformers. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -22,24 +23,77 @@ static qrun_status read_head_dim(const qr_gguf *file, const qr_gguf_arch *arch, 
     return qr_gguf_get_arch_int(file, arch, "attention.key_length", 1, 1 << 12, head_dim, err);
 }
 
+typedef struct tensor_name {
+    char text[QR_GGUF_NAME_BYTES];
+} tensor_name;
+
+static tensor_name own_name(const qr_gguf_tensor *tensor) {
+    tensor_name name;
+    const size_t n = tensor->name.n < sizeof name.text ? tensor->name.n : sizeof name.text - 1;
+    memcpy(name.text, tensor->name.bytes, n);
+    name.text[n] = '\0';
+    return name;
+}
+
+static qrun_status translate(const qr_gguf *file, const qr_gguf_arch *arch, const qr_gguf_tensor *tensor,
+                             char name[QR_GGUF_NAME_BYTES], qr_error *err) {
+    const tensor_name own = own_name(tensor);
+    if (qr_gguf_name_to_hf(arch, own.text, name)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: tensor %s is none of those that a %s model has",
+                   qr_gguf_path(file), own.text, arch->name);
+}
+
+/* ---- Experts ----------------------------------------------------------------------------------------------------- */
+
+enum { MOST_EXPERT_MATRICES = 3 << 17 }; /* of all layers: what a config may ask for */
+
+/* 1 for a tensor that is not of experts. */
+static int64_t count_experts(const qr_gguf_arch *arch, const qr_gguf_tensor *tensor) {
+    char name[QR_GGUF_NAME_BYTES];
+    const tensor_name own = own_name(tensor);
+    const bool is_stack = qr_gguf_name_to_hf(arch, own.text, name) && strstr(name, "%d") != NULL;
+    return is_stack && tensor->n_dims == 3 ? qr_min(tensor->dims[0], QR_GGUF_MOST_EXPERTS) : 1;
+}
+
+/* A tensor [E, rows, cols] as E matrices with names of their own; name has %d for the expert. */
+static qrun_status use_experts(const qr_gguf *file, const qr_gguf_tensor *from, const char *name,
+                               char (*names)[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensors, qr_error *err) {
+    const char *number = strstr(name, "%d");
+    if (from->n_dims != 3 || from->dims[0] < 1 || from->dims[0] > QR_GGUF_MOST_EXPERTS) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor %s is no stack of 1 to %d matrices", qr_gguf_path(file),
+                       own_name(from).text, QR_GGUF_MOST_EXPERTS);
+    }
+    const size_t n_bytes = from->n_bytes / (size_t)from->dims[0]; /* rows are whole blocks */
+    for (int64_t e = 0; e < from->dims[0]; e++) {
+        const int n =
+            snprintf(names[e], sizeof names[e], "%.*s%lld%s", (int)(number - name), name, (long long)e, number + 2);
+        if (n >= (int)sizeof names[e]) { return qr_fail(err, QRUN_ERROR_INTERNAL, "%s: is too long a name", name); }
+        tensors[e] = (qr_safetensors_tensor){.name = names[e],
+                                             .dtype = from->dtype,
+                                             .n_dims = 2,
+                                             .dims = {from->dims[1], from->dims[2]},
+                                             .data = from->data + (size_t)e * n_bytes,
+                                             .n_bytes = n_bytes};
+    }
+    return QRUN_OK;
+}
+
+/* ---- All --------------------------------------------------------------------------------------------------------- */
+
 static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, const qr_gguf_tensor *from,
                               int64_t head_dim, char name[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensor,
                               qr_error *err) {
-    char own[QR_GGUF_NAME_BYTES];
-    const size_t n = from->name.n < sizeof own ? from->name.n : sizeof own - 1;
-    memcpy(own, from->name.bytes, n);
-    own[n] = '\0';
-    if (!qr_gguf_name_to_hf(arch, own, name)) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: tensor %s is none of those that a %s model has",
-                       qr_gguf_path(file), own, arch->name);
-    }
     *tensor = (qr_safetensors_tensor){
         .name = name, .dtype = from->dtype, .n_dims = from->n_dims, .data = from->data, .n_bytes = from->n_bytes};
     for (int i = 0; i < from->n_dims; i++) { tensor->dims[i] = from->dims[i]; }
+    if (from->n_dims == 1 && strstr(name, "shared_expert_gate.") != NULL) { /* a matrix of one row */
+        tensor->n_dims = 2, tensor->dims[0] = 1, tensor->dims[1] = from->dims[0];
+    }
     if (!qr_gguf_has_paired_rows(arch, name)) { return QRUN_OK; }
     if (head_dim <= 0 || head_dim % 2 != 0 || from->n_dims == 0 || from->dims[0] % head_dim != 0) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor %s has %lld rows, no multiple of heads of %lld",
-                       qr_gguf_path(file), own, (long long)(from->n_dims > 0 ? from->dims[0] : 1), (long long)head_dim);
+                       qr_gguf_path(file), own_name(from).text, (long long)(from->n_dims > 0 ? from->dims[0] : 1),
+                       (long long)head_dim);
     }
     tensor->head_dim = head_dim;
     return QRUN_OK;
@@ -50,25 +104,39 @@ qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_
     const qr_gguf_arch *arch;
     int64_t head_dim;
     qr_safetensors_tensor *list = NULL;
-    char *names = NULL;
+    char(*names)[QR_GGUF_NAME_BYTES] = NULL;
     size_t n = 0;
     *tensors = NULL;
     QR_RETURN_IF_ERROR(qr_gguf_open(path, &file, err));
-    const size_t n_most = qr_gguf_tensor_count(file);
+    const size_t n_own = qr_gguf_tensor_count(file);
+    size_t n_most = 0;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_gguf_read_arch(file, &arch, err));
     QR_TRY(read_head_dim(file, arch, &head_dim, err));
+    for (size_t i = 0; i < n_own; i++) { n_most += (size_t)count_experts(arch, qr_gguf_get_tensor(file, i)); }
+    if (n_most > n_own + MOST_EXPERT_MATRICES) {
+        QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: has %zu matrices of experts; at most %d are read", path,
+                       n_most - n_own, MOST_EXPERT_MATRICES));
+    }
     list = qr_alloc_array(n_most, sizeof *list);
-    names = qr_alloc_array(n_most, QR_GGUF_NAME_BYTES);
+    names = qr_alloc_array(n_most, sizeof *names);
     if (list == NULL || names == NULL) { QR_TRY(qr_fail_memory(err, path, n_most * sizeof *list)); }
-    for (size_t i = 0; i < n_most; i++) {
+    for (size_t i = 0; i < n_own; i++) {
         const qr_gguf_tensor *from = qr_gguf_get_tensor(file, i);
+        char name[QR_GGUF_NAME_BYTES];
         if (is_rotary(from->name)) { continue; }
-        QR_TRY(use_tensor(file, arch, from, head_dim, names + n * QR_GGUF_NAME_BYTES, &list[n], err));
+        QR_TRY(translate(file, arch, from, name, err));
+        if (strstr(name, "%d") != NULL) {
+            QR_TRY(use_experts(file, from, name, names + n, list + n, err));
+            n += (size_t)from->dims[0];
+            continue;
+        }
+        memcpy(names[n], name, sizeof name);
+        QR_TRY(use_tensor(file, arch, from, head_dim, names[n], &list[n], err));
         n++;
     }
     qr_file_map map = qr_gguf_take_map(file);
-    status = qr_safetensors_from_map(path, &map, list, n, names, tensors, err);
+    status = qr_safetensors_from_map(path, &map, list, n, (char *)names, tensors, err);
     list = NULL;
     names = NULL;
 out:

@@ -19,10 +19,13 @@
 
 enum { CHUNK_ELEMENTS = 1 << 22, TASK_ROWS = 16 };
 
-/* A tensor of the file: a matrix [rows, cols], or a vector as one of a column. */
+/* A tensor of the file: a matrix [rows, cols], a vector as one of a column, or such matrices of all experts. */
 typedef struct output_tensor {
     char name[QR_GGUF_NAME_BYTES];
-    size_t output; /* of the merged tensors: whose values it has */
+    size_t output;                  /* of the merged tensors: whose values it has */
+    const qr_merge_matrix *experts; /* [n_experts], each `step` after the one before; NULL: it is no stack */
+    int64_t n_experts, step;
+    int64_t source_bytes;
     int n_dims;
     int64_t dims[2];
     qr_dtype dtype;
@@ -90,6 +93,7 @@ static const char *bare_name(const qrun_model *model, const char *name) {
 
 static qr_dtype choose_dtype(const export_job *job, const output_tensor *tensor) {
     const bool is_table = strncmp(tensor->name, "token_embd", 10) == 0 || strncmp(tensor->name, "output.", 7) == 0;
+    if (strstr(tensor->name, ".ffn_gate_inp") != NULL) { return QR_DTYPE_F32; } /* routers */
     if (tensor->n_dims == 1 || strncmp(tensor->name, "position_embd", 13) == 0) { return QR_DTYPE_F32; }
     if (!qr_dtype_is_blocks(job->dtype)) { return job->dtype; }
     if (tensor->dims[1] % qr_dtype_block_elements(job->dtype) != 0) { return QR_DTYPE_F16; }
@@ -112,11 +116,34 @@ static bool describe_tensor(const export_job *job, size_t output, output_tensor 
     tensor->adds_one = job->arch->adds_one && qr_ends_with(name, "norm.weight");
     tensor->head_dim = qr_gguf_has_paired_rows(job->arch, name) ? model->shape.head_dim : 0;
     tensor->dtype = choose_dtype(job, tensor);
+    tensor->source_bytes = (int64_t)job->merged.outputs[output].source->n_bytes;
     return true;
 }
 
+/* The matrices of a layer's experts as one tensor. */
+static void add_stack(export_job *job, int64_t layer, qr_tensor_role role) {
+    static const char *const parts[] = {"gate", "up", "down"};
+    output_tensor *t = &job->tensors[job->n_tensors++];
+    *t = (output_tensor){.n_dims = 2, .n_experts = job->model.shape.n_experts};
+    (void)snprintf(t->name, sizeof t->name, "blk.%lld.ffn_%s_exps.weight", (long long)layer,
+                   parts[role - QR_ROLE_EXPERT_GATE]);
+    t->experts = qr_merged_experts(&job->merged, layer, role, &t->step);
+    t->dims[0] = t->experts->stored.desc.rows;
+    t->dims[1] = t->experts->stored.desc.cols;
+    t->dtype = choose_dtype(job, t);
+    t->source_bytes = (int64_t)t->experts->stored.n_bytes * t->n_experts;
+}
+
+static void add_stacks(export_job *job) {
+    for (int64_t l = 0; l < job->model.shape.n_layers; l++) {
+        if (job->model.layers[l].expert_gate == NULL) { continue; }
+        for (qr_tensor_role role = QR_ROLE_EXPERT_GATE; role <= QR_ROLE_EXPERT_OUT; role++) { add_stack(job, l, role); }
+    }
+}
+
 static qrun_status list_tensors(export_job *job, qr_error *err) {
-    job->tensors = qr_alloc_array(job->merged.n_outputs + 1, sizeof *job->tensors);
+    const size_t n_stacks = 3 * (size_t)job->model.shape.n_layers;
+    job->tensors = qr_alloc_array(job->merged.n_outputs + n_stacks + 1, sizeof *job->tensors);
     if (job->tensors == NULL) { return qr_fail_memory(err, "the list of tensors", job->merged.n_outputs); }
     const output_tensor *embedding = NULL;
     bool has_head = false;
@@ -133,9 +160,8 @@ static qrun_status list_tensors(export_job *job, qr_error *err) {
         *head = *embedding;
         (void)snprintf(head->name, sizeof head->name, "output.weight");
     }
-    for (size_t i = 0; i < job->n_tensors; i++) {
-        job->total_bytes += (int64_t)job->merged.outputs[job->tensors[i].output].source->n_bytes;
-    }
+    add_stacks(job);
+    for (size_t i = 0; i < job->n_tensors; i++) { job->total_bytes += job->tensors[i].source_bytes; }
     return QRUN_OK;
 }
 
@@ -222,7 +248,6 @@ static qrun_status write_rows(export_job *job, const output_tensor *t, qr_dtype 
         }
         QR_TRY(qr_gguf_write(&job->writer, job->chunk, (size_t)rows.n_rows * rows.row_bytes, err));
     }
-    QR_TRY(qr_gguf_end_tensor(&job->writer, err));
 out:
     qr_free(job->chunk);
     qr_free(job->scratch);
@@ -231,26 +256,35 @@ out:
     return status;
 }
 
-/* A matrix that the adapter changes, or that is stored quantised, is computed whole in F32. */
-static qrun_status write_tensor(export_job *job, const output_tensor *t, qr_error *err) {
-    const qr_merge_output *output = &job->merged.outputs[t->output];
-    qrun_context *context = job->model.context;
-    float *merged = NULL;
+/* A matrix that the adapter changes, or that is stored quantised, is computed whole in F32; and so is an expert's. */
+static qrun_status write_computed(export_job *job, const output_tensor *t, const qr_merge_matrix *matrix,
+                                  qr_error *err) {
+    const size_t n_bytes = (size_t)(t->dims[0] * t->dims[1]) * sizeof(float);
+    float *values = qr_alloc(n_bytes);
     qrun_status status = QRUN_OK;
-    qr_compute_lock(context);
-    if (output->matrix != NULL) {
-        const size_t n_bytes = (size_t)(t->dims[0] * t->dims[1]) * sizeof *merged;
-        merged = qr_alloc(n_bytes);
-        if (merged == NULL) { QR_TRY(qr_fail_memory(err, t->name, n_bytes)); }
-        QR_TRY(qr_merge_matrix_compute(context->backend, output->matrix, QR_DTYPE_F32, merged, err));
-        QR_TRY(write_rows(job, t, QR_DTYPE_F32, merged, err));
-    } else {
-        QR_TRY(write_rows(job, t, output->source->dtype, output->source->data, err));
-    }
+    if (values == NULL) { return qr_fail_memory(err, t->name, n_bytes); }
+    QR_TRY(qr_merge_matrix_compute(job->model.context->backend, matrix, QR_DTYPE_F32, values, err));
+    QR_TRY(write_rows(job, t, QR_DTYPE_F32, values, err));
 out:
-    qr_compute_unlock(context);
-    qr_free(merged);
+    qr_free(values);
     return status;
+}
+
+static qrun_status write_matrices(export_job *job, const output_tensor *t, qr_error *err) {
+    for (int64_t e = 0; e < t->n_experts; e++) {
+        QR_RETURN_IF_ERROR(write_computed(job, t, t->experts + e * t->step, err));
+    }
+    if (t->n_experts > 0) { return QRUN_OK; }
+    const qr_merge_output *output = &job->merged.outputs[t->output];
+    return output->matrix != NULL ? write_computed(job, t, output->matrix, err)
+                                  : write_rows(job, t, output->source->dtype, output->source->data, err);
+}
+
+static qrun_status write_tensor(export_job *job, const output_tensor *t, qr_error *err) {
+    qr_compute_lock(job->model.context);
+    qrun_status status = write_matrices(job, t, err);
+    qr_compute_unlock(job->model.context);
+    return status == QRUN_OK ? qr_gguf_end_tensor(&job->writer, err) : status;
 }
 
 /* ---- The file ---------------------------------------------------------------------------------------------------- */
@@ -273,7 +307,8 @@ static qrun_status begin_file(export_job *job, const char *const names[2], int n
     for (int i = 0; i < n_factors; i++) { qr_gguf_add_tensor(w, names[i], QR_DTYPE_F32, 1, &half); }
     for (size_t i = 0; i < job->n_tensors; i++) {
         const output_tensor *t = &job->tensors[i];
-        qr_gguf_add_tensor(w, t->name, t->dtype, t->n_dims, t->dims);
+        const int64_t stack[] = {t->n_experts, t->dims[0], t->dims[1]};
+        qr_gguf_add_tensor(w, t->name, t->dtype, t->n_experts > 0 ? 3 : t->n_dims, t->n_experts > 0 ? stack : t->dims);
     }
     job->result.n_tensors = (int64_t)w->n_tensors;
     return qr_gguf_writer_begin(w, job->params->out, err);
@@ -281,7 +316,7 @@ static qrun_status begin_file(export_job *job, const char *const names[2], int n
 
 static qrun_status advance(export_job *job, const output_tensor *t, qr_error *err) {
     const qrun_export_params *params = job->params;
-    job->done_bytes += (int64_t)job->merged.outputs[t->output].source->n_bytes;
+    job->done_bytes += t->source_bytes;
     if (params->progress == NULL || params->progress(params->progress_user, job->done_bytes, job->total_bytes)) {
         return QRUN_OK;
     }

@@ -15,7 +15,8 @@ static bool is_arch(const qr_gguf_arch *arch, const char *name) { return strcmp(
 
 /* Families whose sliding window llama.cpp does not have: within the window nothing differs. */
 static bool loses_window(qr_model_family family) {
-    return family == QR_FAMILY_MISTRAL || family == QR_FAMILY_MINISTRAL3 || family == QR_FAMILY_PHI3;
+    return family == QR_FAMILY_MISTRAL || family == QR_FAMILY_MINISTRAL3 || family == QR_FAMILY_PHI3 ||
+           family == QR_FAMILY_MIXTRAL;
 }
 
 static bool has_windows(const qrun_model *model) {
@@ -41,6 +42,20 @@ static double gemma_scalar(const qr_model_config *config) {
     return (double)(config->n_layers == largest ? config->hidden_size / config->n_heads : config->head_dim);
 }
 
+static bool all_layers_have_experts(const qr_model_config *config) {
+    const qr_expert_config *experts = &config->experts;
+    for (int64_t l = 0; experts->n_experts > 0 && l < config->n_layers; l++) {
+        if (!experts->layer_has_experts[l]) { return false; }
+    }
+    return true;
+}
+
+/* Whether a token's shares add up to 1, as it is for that architecture there. */
+static bool normalizes_as_usual(const qr_model_config *config) {
+    const bool usual = config->family == QR_FAMILY_QWEN3_MOE || config->family == QR_FAMILY_MIXTRAL;
+    return config->experts.n_experts == 0 || config->experts.normalizes == usual;
+}
+
 /* NULL: nothing. */
 static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *arch) {
     const qr_model_config *c = &model->config;
@@ -56,8 +71,12 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         const char *what;
     } obstacles[] = {
         {c->activation != activation, "its activation"},
+        {!all_layers_have_experts(c), "layers without experts"},
+        {!normalizes_as_usual(c), "its shares of experts"},
         {!takes_biases && !arch->is_gpt2 && (c->o_bias || c->mlp_bias), "biases of its attention or MLP"},
-        {!takes_biases && !arch->is_gpt2 && c->qkv_bias && c->family != QR_FAMILY_QWEN2, "biases of its attention"},
+        {!takes_biases && !arch->is_gpt2 && c->qkv_bias && c->family != QR_FAMILY_QWEN2 &&
+             c->family != QR_FAMILY_QWEN2_MOE,
+         "biases of its attention"},
         {c->query_pre_attn_scalar != scalar, "its query_pre_attn_scalar"},
         {c->has_rope && c->rope.type == QR_ROPE_DYNAMIC, "dynamic rotary scaling"},
         {c->has_rope && c->rope.type == QR_ROPE_LONGROPE && !is_arch(arch, "phi3") && !is_arch(arch, "llama"),
@@ -70,6 +89,7 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {!rotates_as_smollm3(c), "its layers without rotary positions"},
         {c->family == QR_FAMILY_GEMMA2 && c->attn_logit_softcapping == 0, "attention without a soft cap"},
         {c->family == QR_FAMILY_GEMMA3 && c->attn_logit_softcapping != 0, "a soft cap of attention"},
+        {is_arch(arch, "olmoe") && c->n_kv_heads != c->n_heads, "fewer heads for keys than for queries"},
         {(is_arch(arch, "olmo2") || is_arch(arch, "phi3")) && c->head_dim * c->n_heads != c->hidden_size,
          "heads that are not a share of its hidden size"},
         {c->family == QR_FAMILY_GEMMA2 && !model->shape.tied_head, "an output head apart from the embedding"},
@@ -85,6 +105,13 @@ qrun_status qr_gguf_choose_arch(const qrun_model *model, const qr_gguf_arch **ar
     if (*arch == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a %s model has no name in llama.cpp that is written here",
                        model->folder, model->family->name);
+    }
+    if (model->config.experts.has_biases) {
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "%s: gpt-oss is read from GGUF and not written: llama.cpp rounds the borders of its YaRN scaling, so "
+            "the file would answer differently; keep the folder",
+            model->folder);
     }
     const char *obstacle = find_obstacle(model, *arch);
     if (obstacle == NULL) { return QRUN_OK; }
@@ -199,6 +226,15 @@ static const char *base_name(const char *path, size_t *n) {
     return path + begin;
 }
 
+static void put_experts(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_expert_config *experts) {
+    put_count(w, arch, "expert_count", experts->n_experts);
+    put_count(w, arch, "expert_used_count", experts->n_per_token);
+    put_count(w, arch, "expert_feed_forward_length", experts->intermediate_size);
+    if (experts->shared_intermediate_size > 0) {
+        put_count(w, arch, "expert_shared_feed_forward_length", experts->shared_intermediate_size);
+    }
+}
+
 void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf_arch *arch) {
     const qr_model_config *c = &model->config;
     size_t n;
@@ -217,6 +253,7 @@ void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf
     put_number(w, arch, arch->is_gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                c->norm_eps);
     put_count(w, arch, "vocab_size", c->vocab_size);
+    if (arch->has_experts) { put_experts(w, arch, &c->experts); }
     put_windows(w, model, arch);
     if (c->has_rope) { put_rope(w, model, arch); }
     if (c->family == QR_FAMILY_GEMMA2) { put_number(w, arch, "attn_logit_softcapping", c->attn_logit_softcapping); }

@@ -128,6 +128,22 @@ static qrun_status add_expert_out(void *arg, const qr_module *module, qr_error *
     return add_expert(arg, module, true, err);
 }
 
+const qr_merge_matrix *qr_merged_experts(const qr_merged_tensors *merged, int64_t layer, qr_tensor_role role,
+                                         int64_t *step) {
+    const qrun_model *model = merged->model;
+    int64_t before = 0, all = 0; /* layers with experts */
+    for (int64_t l = 0; l < model->shape.n_layers; l++) {
+        const bool has_experts = model->layers[l].expert_gate != NULL;
+        before += has_experts && l < layer;
+        all += has_experts;
+    }
+    const qr_merge_matrix *first_in = merged->matrices + merged->n_linear;
+    const qr_merge_matrix *first_out = first_in + 2 * all * model->shape.n_experts;
+    *step = role == QR_ROLE_EXPERT_OUT ? 1 : 2;
+    return role == QR_ROLE_EXPERT_OUT ? first_out + before * model->shape.n_experts
+                                      : first_in + 2 * before * model->shape.n_experts + (role == QR_ROLE_EXPERT_UP);
+}
+
 static qrun_status add_table(qr_merged_tensors *merged, qr_tensor_role role, const qr_weight *weight, qr_error *err) {
     qr_stored_weight stored;
     QR_RETURN_IF_ERROR(qr_model_find_stored(merged->model, merged->source, role, 0, &weight->desc, &stored, err));
@@ -138,6 +154,7 @@ static qrun_status add_table(qr_merged_tensors *merged, qr_tensor_role role, con
 static qrun_status add_model_matrices(qr_merged_tensors *merged, qr_error *err) {
     qrun_model *model = merged->model;
     QR_RETURN_IF_ERROR(qr_model_each_linear(model, add_linear, merged, err));
+    merged->n_linear = merged->n_matrices;
     QR_RETURN_IF_ERROR(qr_model_each_module(model, add_expert_in, merged, err));
     QR_RETURN_IF_ERROR(qr_model_each_module(model, add_expert_out, merged, err));
     QR_RETURN_IF_ERROR(add_table(merged, QR_ROLE_EMBEDDING, &model->embedding, err));

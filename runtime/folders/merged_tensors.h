@@ -50,7 +50,7 @@ typedef struct qr_merged_tensors {
     qr_dtype dtype; /* of every floating-point tensor of the new folder */
 
     qr_merge_matrix *matrices; /* those that may change; linear layers first, by slot */
-    size_t n_matrices;
+    size_t n_matrices, n_linear;
     size_t n_merged_pairs; /* modules on experts that have found their matrices */
     qr_merge_output *outputs;
     qr_safetensors_spec *specs; /* [n_outputs], of the same tensors */
@@ -66,6 +66,11 @@ typedef struct qr_merged_tensors {
  * qr_merged_tensors_free, on failure too. */
 qrun_status qr_merged_tensors_list(qr_merged_tensors *merged, qr_error *err);
 void qr_merged_tensors_free(qr_merged_tensors *merged);
+
+/* The matrices of a layer's experts, of role QR_ROLE_EXPERT_GATE, UP or OUT: expert e's is *step · e after the first.
+ */
+const qr_merge_matrix *qr_merged_experts(const qr_merged_tensors *merged, int64_t layer, qr_tensor_role role,
+                                         int64_t *step);
 
 /* QRUN_ERROR_UNSUPPORTED for a folder of packed matrices: what is computed from them would have to be packed again. */
 qrun_status qr_merge_refuse_packed(const qrun_model *model, qr_error *err);

@@ -176,12 +176,13 @@ static qrun_status load_vector(load_state *state, const qr_module *module, const
                                qr_error *err) {
     const qrun_model *model = state->model;
     const qr_safetensors_tensor *tensor;
+    const int64_t step = qr_vector_step(model, module->role);
     QR_RETURN_IF_ERROR(qr_module_find_vector(model, state->source, module->role, module->layer, suffix,
                                              qr_module_stored_n(module), &tensor, err));
-    const qr_float_range range = {.first = qr_module_is_part(module) ? module->share->first
-                                                                     : module->role == QR_ROLE_EXPERT_UP_BIAS,
-                                  .step = qr_vector_step(model, module->role),
-                                  .n = module->n};
+    const qr_float_range range = {
+        .first = qr_module_is_part(module) ? module->share->first : module->role == QR_ROLE_EXPERT_UP_BIAS && step > 1,
+        .step = step,
+        .n = module->n};
     QR_RETURN_IF_ERROR(
         qr_weight_write_some_floats(model->context->backend, (float *)(uintptr_t)device, tensor, &range, err));
     return advance_past(state, tensor, err);

@@ -2,6 +2,8 @@
 #ifndef QR_RUNTIME_MODEL_MODEL_TENSORS_H
 #define QR_RUNTIME_MODEL_MODEL_TENSORS_H
 
+#include <string.h>
+
 #include "loaders/files/stored_weight.h"
 #include "runtime/model/modules.h"
 
@@ -54,8 +56,9 @@ static inline int qr_model_conv_dims(const qrun_model *model, int64_t dims[3]) {
 
 /* Every which element of a stored vector is the module's: those of gate and up may be in turn. */
 static inline int64_t qr_vector_step(const qrun_model *model, qr_tensor_role role) {
-    const bool has_two = role == QR_ROLE_EXPERT_GATE_BIAS || role == QR_ROLE_EXPERT_UP_BIAS;
-    return has_two && model->family->stacks_in_turn ? 2 : 1;
+    const char *const *modules = model->family->modules;
+    const bool is_either = role == QR_ROLE_EXPERT_GATE_BIAS || role == QR_ROLE_EXPERT_UP_BIAS;
+    return is_either && strcmp(modules[QR_ROLE_EXPERT_GATE_BIAS], modules[QR_ROLE_EXPERT_UP_BIAS]) == 0 ? 2 : 1;
 }
 
 /* The vector `suffix` ("weight", "bias") of a module as the folder stores it: n elements of a float type, or n times

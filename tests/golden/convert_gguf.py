@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 FIXTURES = pathlib.Path(__file__).parent.parent / "fixtures"
-MODELS = {"llama-llama3": "llama", "phi3-longrope": "phi"}  # and the module of the converter that knows them
+MODELS = {"llama-llama3": "llama", "phi3-longrope": "phi", "gpt-oss-mxfp4": "gpt_oss"}  # and the module of the converter that knows them
 
 
 def main():

@@ -14,11 +14,16 @@ enum { N_TOKENS = 90 };
 
 static qrun_context *context;
 
-static qrun_model *open_path(const char *path) {
+/* In F32, or as it is stored. */
+static qrun_quant usual_quant(const char *path) {
+    const bool is_quantised = strstr(path, "-nf4") != NULL || strstr(path, "-int8") != NULL;
+    return is_quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
+}
+
+static qrun_model *open_path(const char *path, qrun_quant quant) {
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = path;
-    const bool is_quantised = strstr(path, "-nf4") != NULL || strstr(path, "-int8") != NULL;
-    params.quant = is_quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
+    params.quant = quant;
     params.dtype = QRUN_DTYPE_F32;
     qrun_model *model = NULL;
     qrun_error error = QRUN_ERROR_INIT;
@@ -52,8 +57,9 @@ static float *logits_of(qrun_model *model, int64_t n) {
 }
 
 /* The largest difference between the two models' logits, in parts of the largest logit. */
-static double difference(const char *one, const char *other, int64_t n) {
-    qrun_model *a = open_path(one), *b = open_path(other);
+static double difference_as(qrun_quant quant_of_one, qrun_quant quant_of_other, const char *one, const char *other,
+                            int64_t n) {
+    qrun_model *a = open_path(one, quant_of_one), *b = open_path(other, quant_of_other);
     float *x = logits_of(a, n), *y = logits_of(b, n);
     double most = x != NULL && y != NULL ? 0 : INFINITY, largest = 0;
     CHECK(a == NULL || b == NULL || a->shape.vocab == b->shape.vocab);
@@ -66,6 +72,10 @@ static double difference(const char *one, const char *other, int64_t n) {
     qrun_model_destroy(a);
     qrun_model_destroy(b);
     return most / largest;
+}
+
+static double difference(const char *one, const char *other, int64_t n) {
+    return difference_as(usual_quant(one), usual_quant(other), one, other, n);
 }
 
 /* ---- Ours -------------------------------------------------------------------------------------------------------- */
@@ -105,6 +115,8 @@ static void test_round_trips(void) {
         {"gpt2", QRUN_GGUF_F32, 0, N_TOKENS},
         {"llama-nf4", QRUN_GGUF_F32, 1e-6, N_TOKENS},
         {"gpt2-int8", QRUN_GGUF_F32, 1e-6, N_TOKENS},
+        {"mixtral", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"mixtral-stacked", QRUN_GGUF_BF16, 0, N_TOKENS},
     };
     const temporary_folder base = temporary_create();
     for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
@@ -148,6 +160,10 @@ static void test_refused(void) {
         {"llama-yarn", "the borders of its YaRN scaling"},
         {"qwen2-window", "its sliding window"},
         {"smollm3-window", "sliding window"},
+        {"qwen3-moe", "layers without experts"},
+        {"qwen3-moe-stacked", "its shares of experts"},
+        {"gpt-oss", "read from GGUF and not written"},
+        {"olmoe", "fewer heads for keys"},
     };
     const temporary_folder base = temporary_create();
     for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
@@ -173,7 +189,8 @@ static void test_check_only(void) {
         {"llama", "llama-dora", QRUN_EXPORT_GGUF, true},
         {"llama", "llama-dora", QRUN_EXPORT_GGUF_LORA, false},
         {"llama-dynamic", NULL, QRUN_EXPORT_GGUF, false},
-        {"qwen3-moe", NULL, QRUN_EXPORT_GGUF, false},
+        {"qwen3-moe", NULL, QRUN_EXPORT_GGUF, false}, /* has a layer without experts */
+        {"mixtral", NULL, QRUN_EXPORT_GGUF, true},
     };
     const temporary_folder base = temporary_create();
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
@@ -315,13 +332,30 @@ static void test_converted(void) {
     static const struct {
         const char *name;
         double allowed;
-    } models[] = {{"llama-llama3", 1e-5}, {"phi3-longrope", 1e-5}};
+    } models[] = {{"llama-llama3", 1e-5}, {"phi3-longrope", 1e-5}, {"gpt-oss-mxfp4", 1e-5}};
     for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
         char path[512];
         snprintf(path, sizeof path, FIXTURES "gguf/%s.gguf", models[i].name);
         const double found = difference(fixture(models[i].name), path, 30);
         CHECK_MSG(found <= models[i].allowed, "%s: logits differ by %.3g of the largest", models[i].name, found);
     }
+}
+
+/* Experts in MXFP4 are kept to the bit, and decoded to the same values. */
+static void test_kept_mxfp4(void) {
+    static const qrun_quant quants[] = {QRUN_QUANT_AUTO, QRUN_QUANT_F32, QRUN_QUANT_NF4};
+    char path[512];
+    snprintf(path, sizeof path, FIXTURES "gguf/gpt-oss-mxfp4.gguf");
+    for (int i = 0; i < 3; i++) {
+        const double found = difference_as(quants[i], quants[i], fixture("gpt-oss-mxfp4"), path, 30);
+        CHECK_MSG(found <= 1e-6, "as %d: logits differ by %.3g of the largest", (int)quants[i], found);
+    }
+    CHECK(difference_as(QRUN_QUANT_NF4, QRUN_QUANT_AUTO, path, path, 30) > 1e-3);
+    qrun_model *model = open_path(path, QRUN_QUANT_AUTO);
+    REQUIRE(model != NULL);
+    CHECK_INT(model->layers[0].expert_gate[0].desc.format, QR_WEIGHT_MXFP4);
+    CHECK_INT(model->layers[0].attn_out.weight.desc.format, QR_WEIGHT_BF16);
+    qrun_model_destroy(model);
 }
 
 int main(int argc, char **argv) {
@@ -339,6 +373,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_adapter);
     CHECK_RUN(test_lora);
     CHECK_RUN(test_converted);
+    CHECK_RUN(test_kept_mxfp4);
     CHECK_RUN(test_failing_allocations);
     qrun_context_destroy(context);
     return check_end();

@@ -36,7 +36,8 @@ STORIES = SHARED / "models" / "stories260K-hf"
 USUAL = (40, 24)
 FAMILIES = {"llama": USUAL, "llama-llama3": USUAL, "llama-linear": USUAL, "mistral": (4, 4), "qwen2": USUAL,
             "qwen3": USUAL, "phi3": USUAL, "phi3-partial": (4, 5), "phi3-longrope": (60, 24), "ministral3": USUAL,
-            "smollm3": USUAL, "olmo2": USUAL, "olmo3": USUAL, "gpt2": USUAL, "gemma2": USUAL, "gemma3": USUAL}
+            "smollm3": USUAL, "olmo2": USUAL, "olmo3": USUAL, "gpt2": USUAL, "gemma2": USUAL, "gemma3": USUAL,
+            "mixtral": USUAL, "mixtral-stacked": USUAL}
 # llama.cpp takes these from the size of a head; the fixtures have others.
 SCALARS = {"gemma2": 24, "gemma3": 40}
 TOKENIZERS = ("gemma", "llama2", "llama3", "mistral_metaspace", "qwen2", "gpt4o")
@@ -126,6 +127,43 @@ def make_model(tokenizer, folder):
     write_tensors(folder / "model.safetensors", tensors)
 
 
+def make_experts(kind, folder):
+    """A random mixture of experts as llama.cpp knows the family; the fixtures have layers or heads that it does not."""
+    random = np.random.default_rng(5)
+    hidden, head_dim, heads, experts, mlp = 64, 16, 4, 7, 32
+    kv_heads = heads if kind == "olmoe" else 2
+    config = dict(model_type=kind, vocab_size=1003, hidden_size=hidden, num_hidden_layers=2, num_attention_heads=heads,
+                  num_key_value_heads=kv_heads, num_experts=experts, num_experts_per_tok=3, max_position_embeddings=256,
+                  norm_topk_prob=kind == "qwen3_moe", moe_intermediate_size=mlp, shared_expert_intermediate_size=48,
+                  intermediate_size=mlp, tie_word_embeddings=False, rms_norm_eps=1e-6, rope_theta=10000.0)
+    if kind == "qwen3_moe":
+        config["head_dim"] = head_dim
+    shapes = {"model.embed_tokens": (1003, hidden), "lm_head": (1003, hidden), "model.norm": (hidden,)}
+    for layer in range(2):
+        attn, block = f"model.layers.{layer}.self_attn.", f"model.layers.{layer}.mlp."
+        shapes |= {f"model.layers.{layer}.{name}": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
+        shapes |= {f"{attn}q_proj": (heads * head_dim, hidden), f"{attn}o_proj": (hidden, heads * head_dim)}
+        shapes |= {f"{attn}{name}_proj": (kv_heads * head_dim, hidden) for name in "kv"}
+        if kind != "qwen2_moe":
+            norms = (head_dim, head_dim) if kind == "qwen3_moe" else (heads * head_dim, kv_heads * head_dim)
+            shapes |= {f"{attn}q_norm": norms[:1], f"{attn}k_norm": norms[1:]}
+        mlps = [(f"{block}experts.{e}.", mlp) for e in range(experts)]
+        if kind == "qwen2_moe":
+            mlps.append((f"{block}shared_expert.", 48))
+            shapes[f"{block}shared_expert_gate"] = (1, hidden)
+        for prefix, size in mlps:
+            shapes |= {f"{prefix}gate_proj": (size, hidden), f"{prefix}up_proj": (size, hidden),
+                       f"{prefix}down_proj": (hidden, size)}
+        shapes[f"{block}gate"] = (experts, hidden)
+    tensors = {f"{name}.weight": (random.normal(1 if "norm" in name else 0, 0.1, shape)).astype("float32")
+               for name, shape in shapes.items()}
+    for name in [name for name in tensors if kind == "qwen2_moe" and name.split(".")[-2] in ("q_proj", "k_proj", "v_proj")]:
+        tensors[name.replace("weight", "bias")] = random.normal(0, 0.1, tensors[name].shape[0]).astype("float32")
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    write_tensors(folder / "model.safetensors", tensors)
+
+
 def check_tokenizer(tokenizer, text, work):
     """Every way to split: what begins and ends a text too."""
     folder, out = work / tokenizer.name, work / f"{tokenizer.name}.gguf"
@@ -208,6 +246,9 @@ def main():
                 config["query_pre_attn_scalar"] = SCALARS[family]
                 (folder / "config.json").write_text(json.dumps(config))
             check_family(family, folder, n_prompt, n, work)
+        for kind in ("qwen3_moe", "qwen2_moe", "olmoe"):
+            make_experts(kind, work / kind)
+            check_family(kind, work / kind, *USUAL, work)
         check_lora(work)
         for tokenizer in TOKENIZERS:
             check_tokenizer(PROJECT / "tests" / "fixtures" / "tokenizers" / tokenizer, " | ".join(TEXTS[:-1]), work)
