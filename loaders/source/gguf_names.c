@@ -18,7 +18,9 @@ enum {
     EXPERTS = 256, /* as most families name them */
     SHARED_EXPERT = 512,
     MIXTRAL = 1024,
-    GPT_OSS = 2048
+    GPT_OSS = 2048,
+    NAMED_POST_NORM = 4096, /* pre-norms, of which the second is called as if it came after attention */
+    DELTA = 8192
 };
 
 static const qr_gguf_arch archs[] = {
@@ -54,8 +56,19 @@ static const qr_gguf_arch archs[] = {
      .has_experts = true},
     {.name = "gpt-oss",
      .model_type = "gpt_oss",
-     .names = LIKE_LLAMA | SPLIT_QKV | EXPERTS | GPT_OSS,
+     .names = LIKE_LLAMA | NAMED_POST_NORM | SPLIT_QKV | EXPERTS | GPT_OSS,
      .has_experts = true},
+    {.name = "qwen35",
+     .model_type = "qwen3_5_text",
+     .names = LIKE_LLAMA | NAMED_POST_NORM | SPLIT_QKV | HEAD_NORMS | DELTA,
+     .adds_one = true,
+     .is_written_only = true},
+    {.name = "qwen35moe",
+     .model_type = "qwen3_5_moe_text",
+     .names = LIKE_LLAMA | NAMED_POST_NORM | SPLIT_QKV | HEAD_NORMS | DELTA | EXPERTS | SHARED_EXPERT,
+     .adds_one = true,
+     .has_experts = true,
+     .is_written_only = true},
 };
 
 /* Families that llama.cpp knows under the name of another. */
@@ -90,6 +103,11 @@ qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr
     (void)snprintf(key, sizeof key, "%s.expert_count", name);
     QR_RETURN_IF_ERROR(qr_gguf_get_int(file, key, 0, QR_GGUF_MOST_EXPERTS, &n_experts, err));
     *arch = find(name, n_experts > 0);
+    if (*arch != NULL && (*arch)->is_written_only) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: architecture \"%s\" is written and not read; use the folder that the file was made of",
+                       qr_gguf_path(file), name);
+    }
     if (*arch != NULL) { return QRUN_OK; }
     if (find(name, n_experts == 0) != NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" model %s experts is not supported",
@@ -171,12 +189,21 @@ static const struct {
     {MIXTRAL, "blk.%d.ffn_gate_exps.weight", LAYER "block_sparse_moe.experts.%d.w1.weight"},
     {MIXTRAL, "blk.%d.ffn_up_exps.weight", LAYER "block_sparse_moe.experts.%d.w3.weight"},
     {MIXTRAL, "blk.%d.ffn_down_exps.weight", LAYER "block_sparse_moe.experts.%d.w2.weight"},
-    {GPT_OSS, "blk.%d.attn_norm", LAYER "input_layernorm"},
-    {GPT_OSS, "blk.%d.post_attention_norm", LAYER "post_attention_layernorm"},
+    {NAMED_POST_NORM, "blk.%d.attn_norm", LAYER "input_layernorm"},
+    {NAMED_POST_NORM, "blk.%d.post_attention_norm", LAYER "post_attention_layernorm"},
     {GPT_OSS, "blk.%d.attn_sinks.weight", LAYER "self_attn.sinks"},
     {GPT_OSS, "blk.%d.ffn_gate_exps.bias", LAYER "mlp.experts.gate_proj_bias"},
     {GPT_OSS, "blk.%d.ffn_up_exps.bias", LAYER "mlp.experts.up_proj_bias"},
     {GPT_OSS, "blk.%d.ffn_down_exps.bias", LAYER "mlp.experts.down_proj_bias"},
+    {DELTA, "blk.%d.attn_qkv", LAYER "linear_attn.in_proj_qkv"},
+    {DELTA, "blk.%d.attn_gate", LAYER "linear_attn.in_proj_z"},
+    {DELTA, "blk.%d.ssm_beta", LAYER "linear_attn.in_proj_b"},
+    {DELTA, "blk.%d.ssm_alpha", LAYER "linear_attn.in_proj_a"},
+    {DELTA, "blk.%d.ssm_conv1d", LAYER "linear_attn.conv1d"},
+    {DELTA, "blk.%d.ssm_norm", LAYER "linear_attn.norm"},
+    {DELTA, "blk.%d.ssm_out", LAYER "linear_attn.out_proj"},
+    {DELTA, "blk.%d.ssm_dt.bias", LAYER "linear_attn.dt_bias"},
+    {DELTA, "blk.%d.ssm_a", LAYER "linear_attn.A_log"},
 };
 
 /* What follows the first n bytes of `prefix` in text; NULL where they differ. */
@@ -208,7 +235,8 @@ static bool translate(const char *from, const char *to, const char *gguf, const 
                       char out[QR_GGUF_NAME_BYTES]) {
     size_t digits, n;
     const char *suffix;
-    const bool has_suffix = strstr(gguf, ".weight") != NULL || strstr(gguf, ".bias") != NULL;
+    const bool has_suffix = strstr(gguf, ".weight") != NULL || strstr(gguf, ".bias") != NULL ||
+                            strstr(gguf, ".ssm_a") == gguf + strlen(gguf) - strlen(".ssm_a");
     if (!matches(from, has_suffix, name, &digits, &n, &suffix)) { return false; }
     const char *number = strstr(to, "%d");
     const int before = number != NULL ? (int)(number - to) : (int)strlen(to);

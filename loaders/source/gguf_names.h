@@ -18,6 +18,7 @@ typedef struct qr_gguf_arch {
     bool adds_one;          /* the file has 1 + weight of the norms */
     bool is_gpt2;
     bool has_experts;
+    bool is_written_only;
 } qr_gguf_arch;
 
 /* The architecture that a family of ours is written as; NULL: none. */

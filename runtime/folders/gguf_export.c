@@ -1,4 +1,5 @@
 /* A model, with an adapter merged into it or without, as one GGUF file; or an adapter alone (gguf_lora.c). */
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 #include "quant/ggml.h"
 #include "runtime/folders/gguf_export.h"
 #include "runtime/folders/gguf_metadata.h"
+#include "runtime/folders/gguf_order.h"
 #include "runtime/folders/merged_tensors.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
@@ -31,7 +33,8 @@ typedef struct output_tensor {
     qr_dtype dtype;
     bool transposed; /* the values are [cols, rows] */
     bool adds_one;
-    int64_t head_dim; /* as in qr_safetensors_tensor */
+    bool is_log; /* what is written is minus its exponential */
+    qr_gguf_order rows, columns;
 } output_tensor;
 
 typedef struct export_job {
@@ -47,7 +50,7 @@ typedef struct export_job {
     size_t n_tensors;
     qr_gguf_writer writer;
     unsigned char *chunk;
-    float *scratch; /* a row for each worker */
+    float *scratch; /* two rows for each worker */
     int64_t done_bytes, total_bytes;
 } export_job;
 
@@ -93,7 +96,8 @@ static const char *bare_name(const qrun_model *model, const char *name) {
 
 static qr_dtype choose_dtype(const export_job *job, const output_tensor *tensor) {
     const bool is_table = strncmp(tensor->name, "token_embd", 10) == 0 || strncmp(tensor->name, "output.", 7) == 0;
-    if (strstr(tensor->name, ".ffn_gate_inp") != NULL) { return QR_DTYPE_F32; } /* routers */
+    const bool is_kept_wide = strstr(tensor->name, ".ffn_gate_inp") != NULL || strstr(tensor->name, ".ssm_conv1d") != NULL;
+    if (is_kept_wide) { return QR_DTYPE_F32; }
     if (tensor->n_dims == 1 || strncmp(tensor->name, "position_embd", 13) == 0) { return QR_DTYPE_F32; }
     if (!qr_dtype_is_blocks(job->dtype)) { return job->dtype; }
     if (tensor->dims[1] % qr_dtype_block_elements(job->dtype) != 0) { return QR_DTYPE_F16; }
@@ -107,14 +111,18 @@ static bool describe_tensor(const export_job *job, size_t output, output_tensor 
     const char *name = bare_name(model, spec->name);
     *tensor = (output_tensor){.output = output, .n_dims = spec->n_dims};
     if (!qr_gguf_name_from_hf(job->arch, name, tensor->name)) { return false; }
-    if (spec->n_dims < 1 || spec->n_dims > 2) { return false; }
+    const bool is_conv = spec->n_dims == 3 && spec->dims[1] == 1; /* [C, 1, kernel] */
+    if (is_conv) { tensor->n_dims = 2; }
+    if (spec->n_dims < 1 || (spec->n_dims > 2 && !is_conv)) { return false; }
     const bool is_linear =
         spec->n_dims == 2 && qr_is_last_part(tensor->name, "weight") && strncmp(tensor->name, "blk.", 4) == 0;
     tensor->transposed = is_linear && model->family->transposed;
     tensor->dims[0] = spec->dims[tensor->transposed ? 1 : 0];
-    tensor->dims[1] = spec->n_dims == 1 ? 1 : spec->dims[tensor->transposed ? 0 : 1];
-    tensor->adds_one = job->arch->adds_one && qr_ends_with(name, "norm.weight");
-    tensor->head_dim = qr_gguf_has_paired_rows(job->arch, name) ? model->shape.head_dim : 0;
+    tensor->dims[1] = spec->n_dims == 1 ? 1 : spec->dims[is_conv ? 2 : tensor->transposed ? 0 : 1];
+    tensor->adds_one = job->arch->adds_one && qr_ends_with(name, "norm.weight") && strstr(name, "linear_attn") == NULL;
+    tensor->is_log = qr_ends_with(name, ".A_log");
+    tensor->rows = qr_gguf_row_order(model, job->arch, name);
+    tensor->columns = qr_gguf_column_order(model, name);
     tensor->dtype = choose_dtype(job, tensor);
     tensor->source_bytes = (int64_t)job->merged.outputs[output].source->n_bytes;
     return true;
@@ -206,9 +214,13 @@ typedef struct row_job {
 static void write_row(const row_job *rows, int64_t row, float *values, unsigned char *dst) {
     const output_tensor *t = rows->tensor;
     const int64_t cols = t->dims[1];
-    qr_matrix_rows_to_f32(rows->dtype, rows->data, t->dims[0], cols, t->transposed, qr_row_of_stored(t->head_dim, row),
-                          1, values);
+    const bool in_order = qr_gguf_is_in_order(&t->columns);
+    float *read = in_order ? values : values + cols;
+    qr_matrix_rows_to_f32(rows->dtype, rows->data, t->dims[0], cols, t->transposed, qr_gguf_source_index(&t->rows, row),
+                          1, read);
+    for (int64_t c = 0; !in_order && c < cols; c++) { values[c] = read[qr_gguf_source_index(&t->columns, c)]; }
     for (int64_t c = 0; t->adds_one && c < cols; c++) { values[c] += 1.0F; }
+    for (int64_t c = 0; t->is_log && c < cols; c++) { values[c] = -expf(values[c]); }
     if (qr_dtype_is_blocks(t->dtype)) {
         qr_ggml_quantize(t->dtype, values, cols / qr_dtype_block_elements(t->dtype), dst);
     } else {
@@ -219,7 +231,7 @@ static void write_row(const row_job *rows, int64_t row, float *values, unsigned 
 static void row_task(void *arg, int64_t index, int worker) {
     row_job *rows = arg;
     const output_tensor *t = rows->tensor;
-    float *values = rows->job->scratch + (int64_t)worker * t->dims[1];
+    float *values = rows->job->scratch + (int64_t)worker * 2 * t->dims[1];
     const int64_t end = qr_min(rows->n_rows, (index + 1) * TASK_ROWS);
     for (int64_t r = index * TASK_ROWS; r < end; r++) {
         write_row(rows, rows->first + r, values, rows->job->chunk + (size_t)r * rows->row_bytes);
@@ -235,7 +247,7 @@ static qrun_status write_rows(export_job *job, const output_tensor *t, qr_dtype 
     const int64_t most_rows = qr_max(CHUNK_ELEMENTS / t->dims[1], 1);
     const int64_t row_dims[1] = {t->dims[1]};
     rows.row_bytes = (size_t)qr_gguf_tensor_bytes(t->dtype, 1, row_dims);
-    const size_t n_scratch = (size_t)qr_threads_count(threads) * (size_t)t->dims[1];
+    const size_t n_scratch = (size_t)qr_threads_count(threads) * 2 * (size_t)t->dims[1];
     qrun_status status = QRUN_OK;
     job->chunk = qr_alloc_array((size_t)qr_min(most_rows, t->dims[0]), rows.row_bytes);
     job->scratch = qr_alloc_array(n_scratch, sizeof *job->scratch);

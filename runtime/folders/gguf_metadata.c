@@ -52,7 +52,8 @@ static bool all_layers_have_experts(const qr_model_config *config) {
 
 /* Whether a token's shares add up to 1, as it is for that architecture there. */
 static bool normalizes_as_usual(const qr_model_config *config) {
-    const bool usual = config->family == QR_FAMILY_QWEN3_MOE || config->family == QR_FAMILY_MIXTRAL;
+    const bool usual = config->family == QR_FAMILY_QWEN3_MOE || config->family == QR_FAMILY_MIXTRAL ||
+                       config->family == QR_FAMILY_QWEN3_5_MOE;
     return config->experts.n_experts == 0 || config->experts.normalizes == usual;
 }
 
@@ -61,6 +62,7 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
     const qr_model_config *c = &model->config;
     const bool is_gemma = c->family == QR_FAMILY_GEMMA2 || c->family == QR_FAMILY_GEMMA3;
     const bool takes_biases = is_arch(arch, "llama");
+    const bool has_delta = model->shape.delta.n_layers > 0;
     const bool two_ropes = c->family == QR_FAMILY_GEMMA3 || c->family == QR_FAMILY_OLMO3;
     const bool yarn_is_usual =
         c->rope.truncate && ((c->rope.beta_fast == 32 && c->rope.beta_slow == 1) || c->family == QR_FAMILY_MINISTRAL3);
@@ -71,6 +73,8 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         const char *what;
     } obstacles[] = {
         {c->activation != activation, "its activation"},
+        {has_delta && model->shape.delta.key_dim != model->shape.delta.value_dim,
+         "heads of the gated delta rule with values of another size than keys"},
         {!all_layers_have_experts(c), "layers without experts"},
         {!normalizes_as_usual(c), "its shares of experts"},
         {!takes_biases && !arch->is_gpt2 && (c->o_bias || c->mlp_bias), "biases of its attention or MLP"},
@@ -84,7 +88,8 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->has_rope && c->rope.type == QR_ROPE_LLAMA3 && !arch->pairs_rows, "llama3 rotary scaling"},
         {two_ropes && c->rope_local.type != QR_ROPE_DEFAULT, "rotary scaling of sliding layers"},
         {c->has_rope && c->rope.type == QR_ROPE_YARN && !yarn_is_usual, "the borders of its YaRN scaling"},
-        {c->has_rope && c->rope.rotary_dim != c->head_dim && !is_arch(arch, "phi3"), "heads that rotate in part"},
+        {c->has_rope && c->rope.rotary_dim != c->head_dim && !is_arch(arch, "phi3") && !has_delta,
+         "heads that rotate in part"},
         {has_windows(model) && !is_gemma && c->family != QR_FAMILY_OLMO3, "its sliding window"},
         {!rotates_as_smollm3(c), "its layers without rotary positions"},
         {c->family == QR_FAMILY_GEMMA2 && c->attn_logit_softcapping == 0, "attention without a soft cap"},
@@ -226,6 +231,23 @@ static const char *base_name(const char *path, size_t *n) {
     return path + begin;
 }
 
+/* The sections are of images' positions; those of text are the same in all three. llama.cpp wants them said. */
+static void put_delta(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
+    static const int32_t sections[] = {11, 11, 10, 0};
+    const qr_delta_shape *delta = &model->shape.delta;
+    put_count(w, arch, "ssm.conv_kernel", delta->kernel);
+    put_count(w, arch, "ssm.state_size", delta->key_dim);
+    put_count(w, arch, "ssm.group_count", delta->n_key_heads);
+    put_count(w, arch, "ssm.time_step_rank", delta->n_value_heads);
+    put_count(w, arch, "ssm.inner_size", delta->values);
+    qr_gguf_put_list(w, qr_gguf_arch_key(arch, "attention.recurrent_layers").text, QR_GGUF_BOOL,
+                     (uint64_t)model->shape.n_layers);
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { qr_gguf_put_bool_item(w, model->layers[l].is_delta); }
+    qr_gguf_put_list(w, qr_gguf_arch_key(arch, "rope.dimension_sections").text, QR_GGUF_I32,
+                     QR_COUNT_OF(sections));
+    for (size_t i = 0; i < QR_COUNT_OF(sections); i++) { qr_gguf_put_i32_item(w, sections[i]); }
+}
+
 static void put_experts(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_expert_config *experts) {
     put_count(w, arch, "expert_count", experts->n_experts);
     put_count(w, arch, "expert_used_count", experts->n_per_token);
@@ -254,6 +276,7 @@ void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf
                c->norm_eps);
     put_count(w, arch, "vocab_size", c->vocab_size);
     if (arch->has_experts) { put_experts(w, arch, &c->experts); }
+    if (model->shape.delta.n_layers > 0) { put_delta(w, arch, model); }
     put_windows(w, model, arch);
     if (c->has_rope) { put_rope(w, model, arch); }
     if (c->family == QR_FAMILY_GEMMA2) { put_number(w, arch, "attn_logit_softcapping", c->attn_logit_softcapping); }

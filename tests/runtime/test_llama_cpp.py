@@ -4,6 +4,7 @@
 
 Skipped (77) where the package llama-cpp-python is not installed. QRUN_LLAMA_CPP_PYTHON names a Python that has it.
 """
+import itertools
 import json
 import math
 import os
@@ -127,41 +128,68 @@ def make_model(tokenizer, folder):
     write_tensors(folder / "model.safetensors", tensors)
 
 
-def make_experts(kind, folder):
-    """A random mixture of experts as llama.cpp knows the family; the fixtures have layers or heads that it does not."""
+def experts_of(kind, block, hidden):
+    """The shapes of a layer's experts."""
+    mlps = [(f"{block}experts.{e}.", 32) for e in range(7)]
+    shapes = {f"{block}gate": (7, hidden)}
+    if kind in ("qwen2_moe", "qwen3_5_moe_text"):
+        mlps.append((f"{block}shared_expert.", 48))
+        shapes[f"{block}shared_expert_gate"] = (1, hidden)
+    for prefix, size in mlps:
+        shapes |= {f"{prefix}gate_proj": (size, hidden), f"{prefix}up_proj": (size, hidden),
+                   f"{prefix}down_proj": (hidden, size)}
+    return shapes
+
+
+def make_random(kind, folder):
+    """A random model as llama.cpp knows the family; the fixtures have layers or heads that it does not."""
     random = np.random.default_rng(5)
-    hidden, head_dim, heads, experts, mlp = 64, 16, 4, 7, 32
-    kv_heads = heads if kind == "olmoe" else 2
-    config = dict(model_type=kind, vocab_size=1003, hidden_size=hidden, num_hidden_layers=2, num_attention_heads=heads,
-                  num_key_value_heads=kv_heads, num_experts=experts, num_experts_per_tok=3, max_position_embeddings=256,
-                  norm_topk_prob=kind == "qwen3_moe", moe_intermediate_size=mlp, shared_expert_intermediate_size=48,
-                  intermediate_size=mlp, tie_word_embeddings=False, rms_norm_eps=1e-6, rope_theta=10000.0)
-    if kind == "qwen3_moe":
+    hidden, head_dim, heads, n_layers = 64, 32, 2, 3
+    kv_heads, is_hybrid = heads if kind == "olmoe" else 1, kind.startswith("qwen3_5")
+    config = dict(model_type=kind, vocab_size=1003, hidden_size=hidden, num_hidden_layers=n_layers,
+                  num_attention_heads=heads, num_key_value_heads=kv_heads, num_experts=7, num_experts_per_tok=3,
+                  max_position_embeddings=256, norm_topk_prob=kind == "qwen3_moe", moe_intermediate_size=32,
+                  shared_expert_intermediate_size=48, intermediate_size=32, tie_word_embeddings=False,
+                  rms_norm_eps=1e-6, rope_theta=10000.0)
+    if is_hybrid:
+        del config["rope_theta"]
+        config |= dict(layer_types=["linear_attention", "full_attention", "linear_attention"], linear_conv_kernel_dim=4,
+                       linear_key_head_dim=16, linear_value_head_dim=16, linear_num_key_heads=2,
+                       linear_num_value_heads=6, rope_parameters=dict(rope_theta=10000.0, partial_rotary_factor=0.25,
+                                                                      rope_type="default"))
+    if kind == "qwen3_moe" or is_hybrid:
         config["head_dim"] = head_dim
     shapes = {"model.embed_tokens": (1003, hidden), "lm_head": (1003, hidden), "model.norm": (hidden,)}
-    for layer in range(2):
+    bare = {}
+    for layer in range(n_layers):
         attn, block = f"model.layers.{layer}.self_attn.", f"model.layers.{layer}.mlp."
         shapes |= {f"model.layers.{layer}.{name}": (hidden,) for name in ("input_layernorm", "post_attention_layernorm")}
-        shapes |= {f"{attn}q_proj": (heads * head_dim, hidden), f"{attn}o_proj": (hidden, heads * head_dim)}
-        shapes |= {f"{attn}{name}_proj": (kv_heads * head_dim, hidden) for name in "kv"}
-        if kind != "qwen2_moe":
-            norms = (head_dim, head_dim) if kind == "qwen3_moe" else (heads * head_dim, kv_heads * head_dim)
+        if is_hybrid and layer != 1:
+            delta = f"model.layers.{layer}.linear_attn."
+            shapes |= {f"{delta}in_proj_qkv": (160, hidden), f"{delta}in_proj_z": (96, hidden),
+                       f"{delta}in_proj_b": (6, hidden), f"{delta}in_proj_a": (6, hidden),
+                       f"{delta}out_proj": (hidden, 96), f"{delta}norm": (16,), f"{delta}conv1d": (160, 1, 4)}
+            bare |= {f"{delta}A_log": random.uniform(0, 2, 6), f"{delta}dt_bias": random.normal(0, 1, 6)}
+        else:
+            gates = 2 if is_hybrid else 1
+            shapes |= {f"{attn}q_proj": (gates * heads * head_dim, hidden), f"{attn}o_proj": (hidden, heads * head_dim)}
+            shapes |= {f"{attn}{name}_proj": (kv_heads * head_dim, hidden) for name in "kv"}
+        if f"{attn}q_proj" in shapes and kind != "qwen2_moe":
+            norms = (heads * head_dim, kv_heads * head_dim) if kind == "olmoe" else (head_dim, head_dim)
             shapes |= {f"{attn}q_norm": norms[:1], f"{attn}k_norm": norms[1:]}
-        mlps = [(f"{block}experts.{e}.", mlp) for e in range(experts)]
-        if kind == "qwen2_moe":
-            mlps.append((f"{block}shared_expert.", 48))
-            shapes[f"{block}shared_expert_gate"] = (1, hidden)
-        for prefix, size in mlps:
-            shapes |= {f"{prefix}gate_proj": (size, hidden), f"{prefix}up_proj": (size, hidden),
-                       f"{prefix}down_proj": (hidden, size)}
-        shapes[f"{block}gate"] = (experts, hidden)
-    tensors = {f"{name}.weight": (random.normal(1 if "norm" in name else 0, 0.1, shape)).astype("float32")
-               for name, shape in shapes.items()}
-    for name in [name for name in tensors if kind == "qwen2_moe" and name.split(".")[-2] in ("q_proj", "k_proj", "v_proj")]:
-        tensors[name.replace("weight", "bias")] = random.normal(0, 0.1, tensors[name].shape[0]).astype("float32")
+        if kind == "qwen3_5_text":
+            shapes |= {f"{block}{name}_proj": (32, hidden) for name in ("gate", "up")} | {f"{block}down_proj": (hidden, 32)}
+        else:
+            shapes |= experts_of(kind, block, hidden)
+    mean = 0 if is_hybrid else 1
+    tensors = {f"{name}.weight": random.normal(mean if "norm" in name else 0, 0.2 if "conv" in name else 0.1, shape)
+               for name, shape in shapes.items()} | bare
+    if kind == "qwen2_moe":
+        tensors |= {name.replace("weight", "bias"): random.normal(0, 0.1, values.shape[0])
+                    for name, values in tensors.items() if name.split(".")[-2] in ("q_proj", "k_proj", "v_proj")}
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
-    write_tensors(folder / "model.safetensors", tensors)
+    write_tensors(folder / "model.safetensors", {name: values.astype("float32") for name, values in tensors.items()})
 
 
 def check_tokenizer(tokenizer, text, work):
@@ -216,11 +244,30 @@ def check_model(folder, text, work):
     return there / whole - 1
 
 
-def check_lora(work):
-    """An adapter of its own: llama.cpp with it answers as qrun does."""
-    folder, adapter = MODELS / "llama", PROJECT / "tests" / "fixtures" / "adapters" / "llama-lora"
-    base, lora = work / "base.gguf", work / "lora.gguf"
-    qrun("export", "--model", folder, "--type", "f32", "--out", base, "--quiet")
+def make_hybrid_adapter(base, folder):
+    """LoRA on the layers of make_random whose rows or columns llama.cpp has in another order."""
+    random, rank, tensors = np.random.default_rng(6), 4, {}
+    names = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.in_proj_a", "linear_attn.out_proj")
+    sizes = {"in_proj_qkv": (160, 64), "in_proj_z": (96, 64), "in_proj_a": (6, 64), "out_proj": (64, 96)}
+    for layer, name in itertools.product((0, 2), names):
+        rows, cols = sizes[name.split(".")[1]]
+        module = f"base_model.model.model.layers.{layer}.{name}."
+        tensors[f"{module}lora_A.weight"] = random.normal(0, 0.2, (rank, cols)).astype("float32")
+        tensors[f"{module}lora_B.weight"] = random.normal(0, 0.2, (rows, rank)).astype("float32")
+    folder.mkdir()
+    config = dict(peft_type="LORA", r=rank, lora_alpha=8, target_modules=[name.split(".")[1] for name in names],
+                  base_model_name_or_path=str(base), task_type="CAUSAL_LM")
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    write_tensors(folder / "adapter_model.safetensors", tensors)
+
+
+def check_lora(folder, adapter, work):
+    """An adapter of its own: llama.cpp with it answers as qrun does. And merged into the model's file."""
+    base, lora, merged = work / "base.gguf", work / "lora.gguf", work / "merged.gguf"
+    for extra, out in (((), base), (("--adapter", adapter), merged)):
+        out.unlink(missing_ok=True)
+        qrun("export", "--model", folder, "--type", "f32", "--out", out, "--quiet", *extra)
+    lora.unlink(missing_ok=True)
     qrun("export", "--model", folder, "--adapter", adapter, "--format", "gguf-lora", "--out", lora, "--quiet")
     ids = [(7 + 37 * i) % 1003 for i in range(20)]
     request = {"token_ids": ids, "max_tokens": 16, "temperature": 0, "ignore_eos": True}
@@ -230,8 +277,9 @@ def check_lora(work):
     model = llama_cpp.Llama(str(base), lora_path=str(lora), n_ctx=128, logits_all=True, verbose=False, n_threads=1,
                             type_k=0, type_v=0, use_mmap=False)
     assert greedy_ids(model, ids, 16) == ours
-    assert greedy_ids(load(base), ids, 16) != ours
-    print("llama-lora: 16 greedy tokens equal with the adapter")
+    assert greedy_ids(load(merged, 256), ids, 16) == ours
+    assert greedy_ids(load(base, 256), ids, 16) != ours
+    print(f"{adapter.name}: 16 greedy tokens equal with the adapter, and merged")
 
 
 def main():
@@ -246,10 +294,12 @@ def main():
                 config["query_pre_attn_scalar"] = SCALARS[family]
                 (folder / "config.json").write_text(json.dumps(config))
             check_family(family, folder, n_prompt, n, work)
-        for kind in ("qwen3_moe", "qwen2_moe", "olmoe"):
-            make_experts(kind, work / kind)
+        for kind in ("qwen3_moe", "qwen2_moe", "olmoe", "qwen3_5_text", "qwen3_5_moe_text"):
+            make_random(kind, work / kind)
             check_family(kind, work / kind, *USUAL, work)
-        check_lora(work)
+        check_lora(MODELS / "llama", PROJECT / "tests" / "fixtures" / "adapters" / "llama-lora", work)
+        make_hybrid_adapter(work / "qwen3_5_text", work / "hybrid-lora")
+        check_lora(work / "qwen3_5_text", work / "hybrid-lora", work)
         for tokenizer in TOKENIZERS:
             check_tokenizer(PROJECT / "tests" / "fixtures" / "tokenizers" / tokenizer, " | ".join(TEXTS[:-1]), work)
         assert abs(check_model(SHIPPED, PROJECT / "examples" / "eval.txt", work)) < 1e-3
