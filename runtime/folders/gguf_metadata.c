@@ -243,8 +243,7 @@ static void put_delta(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_mo
     qr_gguf_put_list(w, qr_gguf_arch_key(arch, "attention.recurrent_layers").text, QR_GGUF_BOOL,
                      (uint64_t)model->shape.n_layers);
     for (int64_t l = 0; l < model->shape.n_layers; l++) { qr_gguf_put_bool_item(w, model->layers[l].is_delta); }
-    qr_gguf_put_list(w, qr_gguf_arch_key(arch, "rope.dimension_sections").text, QR_GGUF_I32,
-                     QR_COUNT_OF(sections));
+    qr_gguf_put_list(w, qr_gguf_arch_key(arch, "rope.dimension_sections").text, QR_GGUF_I32, QR_COUNT_OF(sections));
     for (size_t i = 0; i < QR_COUNT_OF(sections); i++) { qr_gguf_put_i32_item(w, sections[i]); }
 }
 

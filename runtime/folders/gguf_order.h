@@ -1,6 +1,6 @@
-/* Rows and columns that a GGUF file has in another order than the folder. llama.cpp rotates neighbours, so rows of q and
- * k are in pairs. And it has the value heads of the gated delta rule by turns, one of every key head after the other,
- * where the folder has those of a key head together. */
+/* Rows and columns that a GGUF file has in another order than the folder. llama.cpp rotates neighbours, so rows of q
+ * and k are in pairs. And it has the value heads of the gated delta rule by turns, one of every key head after the
+ * other, where the folder has those of a key head together. */
 #ifndef QR_RUNTIME_FOLDERS_GGUF_ORDER_H
 #define QR_RUNTIME_FOLDERS_GGUF_ORDER_H
 

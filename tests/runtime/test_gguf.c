@@ -343,7 +343,8 @@ static void test_converted(void) {
 }
 
 /* Of a hybrid of attention and the gated delta rule, whose value heads lie in another order there: what is written is
- * what llama.cpp's converter writes, name by name and value by value. Only the exponential may differ in its last bit. */
+ * what llama.cpp's converter writes, name by name and value by value. Only the exponential may differ in its last bit.
+ */
 static void test_hybrid_as_converted(void) {
     const temporary_folder base = temporary_create();
     const char *out = temporary_path(&base, "m.gguf");
@@ -360,7 +361,8 @@ static void test_hybrid_as_converted(void) {
         const qr_gguf_tensor *a = qr_gguf_find_tensor(ours, name);
         CHECK_MSG(a != NULL, "%s is missing", name);
         if (a == NULL) { continue; }
-        CHECK_MSG(a->dtype == b->dtype && a->n_dims == b->n_dims && a->dims[0] == b->dims[0] && a->n_bytes == b->n_bytes,
+        CHECK_MSG(a->dtype == b->dtype && a->n_dims == b->n_dims && a->dims[0] == b->dims[0] &&
+                      a->n_bytes == b->n_bytes,
                   "%s has another type or shape", name);
         for (size_t k = 0; strstr(name, ".ssm_a") != NULL && k < a->n_bytes / sizeof(float); k++) {
             float x, y;
@@ -370,8 +372,9 @@ static void test_hybrid_as_converted(void) {
         }
         CHECK_MSG(strstr(name, ".ssm_a") != NULL || memcmp(a->data, b->data, b->n_bytes) == 0, "%s differs", name);
     }
-    static const char *const keys[] = {"ssm.conv_kernel", "ssm.state_size", "ssm.group_count", "ssm.time_step_rank",
-                                       "ssm.inner_size",  "rope.dimension_count", "attention.head_count_kv"};
+    static const char *const keys[] = {"ssm.conv_kernel",        "ssm.state_size", "ssm.group_count",
+                                       "ssm.time_step_rank",     "ssm.inner_size", "rope.dimension_count",
+                                       "attention.head_count_kv"};
     for (size_t i = 0; i < QR_COUNT_OF(keys); i++) {
         char key[64];
         int64_t x = -1, y = -2;
