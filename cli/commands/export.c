@@ -109,7 +109,7 @@ const command command_export = {
     .summary = "write a model or an adapter as a GGUF file, for llama.cpp and ollama",
     .usage = "--model DIR --out FILE.gguf [OPTIONS]",
     .description =
-        "One file with weights, config, tokenizer and chat template. 'qrun generate' and 'chat' read such files too, but those of Qwen3.5. "
+        "One file with weights, config, tokenizer and chat template. 'qrun generate' and 'chat' read such files too. "
         "What llama.cpp would compute differently is refused, with the reason; a model whose sliding window it does "
         "not have is written with the window as its context.",
     .examples = "  qrun export --model path/to/model --out model.gguf\n"

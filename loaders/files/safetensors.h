@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "base/file_map.h"
 #include "base/status.h"
+#include "loaders/files/row_order.h"
 
 enum { QR_SAFETENSORS_MAX_HEADER_BYTES = 100000000, QR_SAFETENSORS_MAX_SHARDS = 1000 };
 
@@ -22,24 +23,10 @@ typedef struct qr_safetensors_tensor {
     int64_t dims[QR_MAX_DIMS]; /* row-major; a scalar has none */
     const unsigned char *data; /* little-endian, in the map; any alignment, because the format promises none */
     size_t n_bytes;
-    int shard;        /* for qr_safetensors_shard_path */
-    int64_t head_dim; /* not 0: rows lie in the order of GGUF, in heads of this size: qr_stored_row */
+    int shard;                  /* for qr_safetensors_shard_path */
+    qr_row_order rows, columns; /* of GGUF; of a vector, and of a convolution's elements, the first */
+    bool is_negative_exp;       /* the file has −e^x of each value x */
 } qr_safetensors_tensor;
-
-/* Where row `row` lies in a matrix of that head_dim. llama.cpp rotates neighbours, transformers the halves of a head.
- * So a GGUF file has row i of the first half of a head before row i of the second. */
-static inline int64_t qr_stored_row(int64_t head_dim, int64_t row) {
-    if (head_dim == 0) { return row; }
-    const int64_t half = head_dim / 2, within = row % head_dim;
-    return row - within + within % half * 2 + within / half;
-}
-
-/* The inverse: which row of the matrix lies at row `stored`. */
-static inline int64_t qr_row_of_stored(int64_t head_dim, int64_t stored) {
-    if (head_dim == 0) { return stored; }
-    const int64_t half = head_dim / 2, within = stored % head_dim;
-    return stored - within + within % 2 * half + within / 2;
-}
 
 /* Sets of types for qr_safetensors_require. */
 typedef uint32_t qr_dtype_set;

@@ -76,9 +76,11 @@ static qrun_status put_experts(const reader *r) {
     QR_RETURN_IF_ERROR(get_int(r, "expert_shared_feed_forward_length", 1 << 22, &shared));
     qr_json_put_int(r->out, "num_experts", n_experts);
     qr_json_put_int(r->out, "num_experts_per_tok", n_per_token);
-    qr_json_put_bool(r->out, "norm_topk_prob", is_arch(r, "qwen3moe"));
+    qr_json_put_bool(r->out, "norm_topk_prob", is_arch(r, "qwen3moe") || r->arch->has_delta);
     if (mlp > 0) { qr_json_put_int(r->out, "moe_intermediate_size", mlp); }
-    if (is_arch(r, "qwen2moe") && shared > 0) { qr_json_put_int(r->out, "shared_expert_intermediate_size", shared); }
+    if ((is_arch(r, "qwen2moe") || r->arch->has_delta) && shared > 0) {
+        qr_json_put_int(r->out, "shared_expert_intermediate_size", shared);
+    }
     return QRUN_OK;
 }
 
@@ -86,6 +88,7 @@ static qrun_status put_sizes(reader *r) {
     const bool gpt2 = r->arch->is_gpt2;
     int64_t mlp = 0, positions = 0, n_kv_heads = 0;
     QR_RETURN_IF_ERROR(require_int(r, "block_count", MAX_LAYERS, &r->n_layers));
+    if (r->arch->has_delta) { QR_RETURN_IF_ERROR(qr_gguf_count_layers(r->file, r->arch, &r->n_layers, r->err)); }
     QR_RETURN_IF_ERROR(require_int(r, "embedding_length", 1 << 20, &r->hidden));
     QR_RETURN_IF_ERROR(read_mlp(r, &mlp));
     QR_RETURN_IF_ERROR(require_int(r, "attention.head_count", 1 << 12, &r->n_heads));
@@ -284,9 +287,12 @@ static qrun_status put_two_ropes(const reader *r, double local_theta) {
 
 static qrun_status put_one_rope(const reader *r) {
     int64_t rotated = r->head_dim;
+    double partial = 0;
     QR_RETURN_IF_ERROR(get_int(r, "rope.dimension_count", 1 << 12, &rotated));
     qr_json_put_double(r->out, "rope_theta", r->theta);
-    if (is_arch(r, "phi3")) {
+    if (r->arch->has_delta) {
+        partial = (double)rotated / (double)r->head_dim;
+    } else if (is_arch(r, "phi3")) {
         int64_t original = 0;
         QR_RETURN_IF_ERROR(get_int(r, "rope.scaling.original_context_length", MOST, &original));
         qr_json_put_double(r->out, "partial_rotary_factor", (double)rotated / (double)r->head_dim);
@@ -297,6 +303,7 @@ static qrun_status put_one_rope(const reader *r) {
                        (long long)rotated, (long long)r->head_dim);
     }
     qr_json_put_begin(r->out, "rope_parameters", '{');
+    if (partial > 0) { qr_json_put_double(r->out, "partial_rotary_factor", partial); }
     QR_RETURN_IF_ERROR(put_rope_members(r));
     qr_json_put_end(r->out, '}');
     return QRUN_OK;
@@ -310,7 +317,46 @@ static void put_window(const reader *r) {
     }
 }
 
+/* By the list in the file, or every layer but each fourth, or whatever the file says instead. */
+static qrun_status put_recurrent_layers(const reader *r) {
+    const qr_gguf_key key = qr_gguf_arch_key(r->arch, "attention.recurrent_layers");
+    int64_t *list = NULL, interval = 4;
+    size_t n = 0;
+    QR_RETURN_IF_ERROR(get_int(r, "full_attention_interval", MAX_LAYERS, &interval));
+    if (qr_gguf_is_list(r->file, key.text)) {
+        QR_RETURN_IF_ERROR(qr_gguf_get_ints(r->file, key.text, &list, &n, r->err));
+        if (n < (size_t)r->n_layers) {
+            qr_free(list);
+            return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: %s has %zu items for %lld layers", qr_gguf_path(r->file),
+                           key.text, n, (long long)r->n_layers);
+        }
+    }
+    qr_json_put_begin(r->out, "layer_types", '[');
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        const bool is_delta = list != NULL ? list[l] != 0 : interval == 0 || (l + 1) % interval != 0;
+        qr_json_put_text(r->out, NULL, is_delta ? "linear_attention" : "full_attention");
+    }
+    qr_json_put_end(r->out, ']');
+    qr_free(list);
+    return QRUN_OK;
+}
+
+static qrun_status put_delta(const reader *r) {
+    qr_gguf_delta delta;
+    QR_RETURN_IF_ERROR(qr_gguf_read_delta(r->file, r->arch, &delta, r->err));
+    qr_json_put_int(r->out, "linear_num_key_heads", delta.n_key_heads);
+    qr_json_put_int(r->out, "linear_num_value_heads", delta.n_value_heads);
+    qr_json_put_int(r->out, "linear_key_head_dim", delta.head_dim);
+    qr_json_put_int(r->out, "linear_value_head_dim", delta.head_dim);
+    qr_json_put_int(r->out, "linear_conv_kernel_dim", delta.kernel);
+    return put_recurrent_layers(r);
+}
+
 static qrun_status put_family(const reader *r) {
+    if (r->arch->has_delta) {
+        QR_RETURN_IF_ERROR(put_delta(r));
+        return put_one_rope(r);
+    }
     if (is_arch(r, "gemma2")) {
         QR_RETURN_IF_ERROR(put_gemma(r, 46));
         if (r->window > 0) { put_window(r); } /* llama.cpp has the same default */

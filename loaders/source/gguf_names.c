@@ -62,13 +62,13 @@ static const qr_gguf_arch archs[] = {
      .model_type = "qwen3_5_text",
      .names = LIKE_LLAMA | NAMED_POST_NORM | SPLIT_QKV | HEAD_NORMS | DELTA,
      .adds_one = true,
-     .is_written_only = true},
+     .has_delta = true},
     {.name = "qwen35moe",
      .model_type = "qwen3_5_moe_text",
      .names = LIKE_LLAMA | NAMED_POST_NORM | SPLIT_QKV | HEAD_NORMS | DELTA | EXPERTS | SHARED_EXPERT,
      .adds_one = true,
      .has_experts = true,
-     .is_written_only = true},
+     .has_delta = true},
 };
 
 /* Families that llama.cpp knows under the name of another. */
@@ -103,11 +103,6 @@ qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr
     (void)snprintf(key, sizeof key, "%s.expert_count", name);
     QR_RETURN_IF_ERROR(qr_gguf_get_int(file, key, 0, QR_GGUF_MOST_EXPERTS, &n_experts, err));
     *arch = find(name, n_experts > 0);
-    if (*arch != NULL && (*arch)->is_written_only) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "%s: architecture \"%s\" is written and not read; use the folder that the file was made of",
-                       qr_gguf_path(file), name);
-    }
     if (*arch != NULL) { return QRUN_OK; }
     if (find(name, n_experts == 0) != NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" model %s experts is not supported",
@@ -115,7 +110,7 @@ qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr
     }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                    "%s: architecture \"%s\" is not supported; supported are llama, mistral3, smollm3, qwen2, qwen3, "
-                   "gemma2, gemma3, phi3, olmo2, gpt2, qwen2moe, qwen3moe, olmoe and gpt-oss",
+                   "gemma2, gemma3, phi3, olmo2, gpt2, qwen2moe, qwen3moe, qwen35, qwen35moe, olmoe and gpt-oss",
                    qr_gguf_path(file), name);
 }
 
@@ -133,6 +128,40 @@ qrun_status qr_gguf_get_arch_int(const qr_gguf *file, const qr_gguf_arch *arch, 
 qrun_status qr_gguf_get_arch_double(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, double low,
                                     double high, double *value, qr_error *err) {
     return qr_gguf_get_double(file, qr_gguf_arch_key(arch, key).text, low, high, value, err);
+}
+
+qrun_status qr_gguf_count_layers(const qr_gguf *file, const qr_gguf_arch *arch, int64_t *n_layers, qr_error *err) {
+    int64_t further = 0;
+    *n_layers = 0;
+    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "block_count", 1, 1 << 12, n_layers, err));
+    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "nextn_predict_layers", 0, 1 << 12, &further, err));
+    if (further < *n_layers) {
+        *n_layers -= further;
+        return QRUN_OK;
+    }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: has %lld layers, of which %lld predict tokens further on",
+                   qr_gguf_path(file), (long long)*n_layers, (long long)further);
+}
+
+qrun_status qr_gguf_read_delta(const qr_gguf *file, const qr_gguf_arch *arch, qr_gguf_delta *delta, qr_error *err) {
+    int64_t inner = 0;
+    *delta = (qr_gguf_delta){0};
+    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "ssm.conv_kernel", 1, 8, &delta->kernel, err));
+    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "ssm.state_size", 1, 1 << 10, &delta->head_dim, err));
+    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "ssm.group_count", 1, 1 << 12, &delta->n_key_heads, err));
+    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "ssm.time_step_rank", 1, 1 << 12, &delta->n_value_heads, err));
+    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "ssm.inner_size", 1, 1 << 22, &inner, err));
+    const bool has_all = delta->kernel > 0 && delta->head_dim > 0 && delta->n_key_heads > 0;
+    if (has_all && delta->n_value_heads > 0 && delta->n_value_heads % delta->n_key_heads == 0 &&
+        inner == delta->n_value_heads * delta->head_dim) {
+        return QRUN_OK;
+    }
+    return qr_fail(
+        err, QRUN_ERROR_INPUT,
+        "%s: %s.ssm has %lld heads of keys, %lld of values, of size %lld, and %lld values in all, which do not "
+        "go together",
+        qr_gguf_path(file), arch->name, (long long)delta->n_key_heads, (long long)delta->n_value_heads,
+        (long long)delta->head_dim, (long long)inner);
 }
 
 /* ---- Names of tensors -------------------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ typedef struct qr_gguf_arch {
     bool adds_one;          /* the file has 1 + weight of the norms */
     bool is_gpt2;
     bool has_experts;
-    bool is_written_only;
+    bool has_delta; /* layers of the gated delta rule */
 } qr_gguf_arch;
 
 /* The architecture that a family of ours is written as; NULL: none. */
@@ -30,6 +30,16 @@ qrun_status qr_gguf_get_arch_int(const qr_gguf *file, const qr_gguf_arch *arch, 
                                  int64_t high, int64_t *value, qr_error *err);
 qrun_status qr_gguf_get_arch_double(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, double low,
                                     double high, double *value, qr_error *err);
+/* Layers, without those that predict tokens further on. */
+qrun_status qr_gguf_count_layers(const qr_gguf *file, const qr_gguf_arch *arch, int64_t *n_layers, qr_error *err);
+
+/* Of the gated delta rule; keys and values of a head have one size there. */
+typedef struct qr_gguf_delta {
+    int64_t n_key_heads, n_value_heads, head_dim, kernel;
+} qr_gguf_delta;
+/* QRUN_ERROR_INPUT for numbers that are missing or do not go together. */
+qrun_status qr_gguf_read_delta(const qr_gguf *file, const qr_gguf_arch *arch, qr_gguf_delta *delta, qr_error *err);
+
 typedef struct qr_gguf_key {
     char text[QR_GGUF_NAME_BYTES];
 } qr_gguf_key;

@@ -4,8 +4,9 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "loaders/files/suffix.h"
 #include "loaders/source/gguf_model.h"
-#include "loaders/source/gguf_names.h"
+#include "loaders/source/gguf_order.h"
 
 /* They are a part of config.json. */
 static bool is_rotary(qr_gguf_text name) {
@@ -13,14 +14,22 @@ static bool is_rotary(qr_gguf_text name) {
            qr_gguf_text_is(name, "rope_factors_short.weight");
 }
 
-static qrun_status read_head_dim(const qr_gguf *file, const qr_gguf_arch *arch, int64_t *head_dim, qr_error *err) {
+/* What orders rows, of architectures that have any in another order. */
+static qrun_status read_heads(const qr_gguf *file, const qr_gguf_arch *arch, qr_gguf_heads *heads, qr_error *err) {
     int64_t hidden = 0, n_heads = 0;
-    *head_dim = 0;
+    *heads = (qr_gguf_heads){0};
+    if (arch->has_delta) {
+        qr_gguf_delta delta;
+        QR_RETURN_IF_ERROR(qr_gguf_read_delta(file, arch, &delta, err));
+        heads->n_key_heads = delta.n_key_heads;
+        heads->n_value_heads = delta.n_value_heads;
+        heads->key_dim = heads->value_dim = delta.head_dim;
+    }
     if (!arch->pairs_rows) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "embedding_length", 1, 1 << 20, &hidden, err));
     QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "attention.head_count", 1, 1 << 12, &n_heads, err));
-    if (n_heads > 0) { *head_dim = hidden / n_heads; }
-    return qr_gguf_get_arch_int(file, arch, "attention.key_length", 1, 1 << 12, head_dim, err);
+    if (n_heads > 0) { heads->head_dim = hidden / n_heads; }
+    return qr_gguf_get_arch_int(file, arch, "attention.key_length", 1, 1 << 12, &heads->head_dim, err);
 }
 
 typedef struct tensor_name {
@@ -80,29 +89,56 @@ static qrun_status use_experts(const qr_gguf *file, const qr_gguf_tensor *from, 
 
 /* ---- All --------------------------------------------------------------------------------------------------------- */
 
+/* Whether `n` is what the order's heads take, and no more. */
+static bool fits_order(const qr_row_order *order, int64_t n) {
+    if (order->head_dim != 0) { return order->head_dim > 0 && order->head_dim % 2 == 0 && n % order->head_dim == 0; }
+    return order->n_key_heads == 0 || n == order->first + order->n_key_heads * order->heads_per_key * order->head_len;
+}
+
 static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, const qr_gguf_tensor *from,
-                              int64_t head_dim, char name[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensor,
+                              const qr_gguf_heads *heads, char name[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensor,
                               qr_error *err) {
+    const bool is_conv = strstr(name, ".linear_attn.conv1d.") != NULL && from->n_dims == 2;
     *tensor = (qr_safetensors_tensor){
         .name = name, .dtype = from->dtype, .n_dims = from->n_dims, .data = from->data, .n_bytes = from->n_bytes};
     for (int i = 0; i < from->n_dims; i++) { tensor->dims[i] = from->dims[i]; }
     if (from->n_dims == 1 && strstr(name, "shared_expert_gate.") != NULL) { /* a matrix of one row */
         tensor->n_dims = 2, tensor->dims[0] = 1, tensor->dims[1] = from->dims[0];
     }
-    if (!qr_gguf_has_paired_rows(arch, name)) { return QRUN_OK; }
-    if (head_dim <= 0 || head_dim % 2 != 0 || from->n_dims == 0 || from->dims[0] % head_dim != 0) {
-        return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor %s has %lld rows, no multiple of heads of %lld",
-                       qr_gguf_path(file), own_name(from).text, (long long)(from->n_dims > 0 ? from->dims[0] : 1),
-                       (long long)head_dim);
+    tensor->is_negative_exp = qr_ends_with(name, ".A_log");
+    tensor->rows = qr_gguf_row_order(heads, arch, name);
+    tensor->columns = qr_gguf_column_order(heads, name);
+    const int64_t n_rows = from->n_dims > 0 ? from->dims[0] : 1, n_cols = from->n_dims > 1 ? from->dims[1] : 1;
+    if (!fits_order(&tensor->rows, n_rows) || !fits_order(&tensor->columns, n_cols)) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: tensor %s is of size [%lld, %lld], which the model's heads do not give", qr_gguf_path(file),
+                       own_name(from).text, (long long)n_rows, (long long)n_cols);
     }
-    tensor->head_dim = head_dim;
+    if (is_conv) { /* [C, 1, kernel], read by elements */
+        tensor->n_dims = 3, tensor->dims[1] = 1, tensor->dims[2] = n_cols;
+        tensor->rows.first *= n_cols;
+        tensor->rows.head_len *= n_cols;
+    }
     return QRUN_OK;
+}
+
+/* A layer that predicts tokens further on: files have them after the others, and text needs none. */
+static bool is_left_out(qr_gguf_text name, int64_t n_layers) {
+    static const char block[] = "blk.";
+    int64_t layer = 0;
+    if (name.n < sizeof block || memcmp(name.bytes, block, sizeof block - 1) != 0) { return false; }
+    for (size_t i = sizeof block - 1; i < name.n && name.bytes[i] >= '0' && name.bytes[i] <= '9' && layer < 1 << 20;
+         i++) {
+        layer = 10 * layer + (name.bytes[i] - '0');
+    }
+    return layer >= n_layers;
 }
 
 qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_error *err) {
     qr_gguf *file;
     const qr_gguf_arch *arch;
-    int64_t head_dim;
+    qr_gguf_heads heads;
+    int64_t n_layers = INT64_MAX;
     qr_safetensors_tensor *list = NULL;
     char(*names)[QR_GGUF_NAME_BYTES] = NULL;
     size_t n = 0;
@@ -112,7 +148,8 @@ qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_
     size_t n_most = 0;
     qrun_status status = QRUN_OK;
     QR_TRY(qr_gguf_read_arch(file, &arch, err));
-    QR_TRY(read_head_dim(file, arch, &head_dim, err));
+    QR_TRY(read_heads(file, arch, &heads, err));
+    if (arch->has_delta) { QR_TRY(qr_gguf_count_layers(file, arch, &n_layers, err)); }
     for (size_t i = 0; i < n_own; i++) { n_most += (size_t)count_experts(arch, qr_gguf_get_tensor(file, i)); }
     if (n_most > n_own + MOST_EXPERT_MATRICES) {
         QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: has %zu matrices of experts; at most %d are read", path,
@@ -124,7 +161,7 @@ qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_
     for (size_t i = 0; i < n_own; i++) {
         const qr_gguf_tensor *from = qr_gguf_get_tensor(file, i);
         char name[QR_GGUF_NAME_BYTES];
-        if (is_rotary(from->name)) { continue; }
+        if (is_rotary(from->name) || is_left_out(from->name, n_layers)) { continue; }
         QR_TRY(translate(file, arch, from, name, err));
         if (strstr(name, "%d") != NULL) {
             QR_TRY(use_experts(file, from, name, names + n, list + n, err));
@@ -132,7 +169,7 @@ qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_
             continue;
         }
         memcpy(names[n], name, sizeof name);
-        QR_TRY(use_tensor(file, arch, from, head_dim, names[n], &list[n], err));
+        QR_TRY(use_tensor(file, arch, from, &heads, names[n], &list[n], err));
         n++;
     }
     qr_file_map map = qr_gguf_take_map(file);

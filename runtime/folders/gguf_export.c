@@ -13,7 +13,6 @@
 #include "quant/ggml.h"
 #include "runtime/folders/gguf_export.h"
 #include "runtime/folders/gguf_metadata.h"
-#include "runtime/folders/gguf_order.h"
 #include "runtime/folders/merged_tensors.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
@@ -34,7 +33,7 @@ typedef struct output_tensor {
     bool transposed; /* the values are [cols, rows] */
     bool adds_one;
     bool is_log; /* what is written is minus its exponential */
-    qr_gguf_order rows, columns;
+    qr_row_order rows, columns;
 } output_tensor;
 
 typedef struct export_job {
@@ -122,8 +121,9 @@ static bool describe_tensor(const export_job *job, size_t output, output_tensor 
     tensor->dims[1] = spec->n_dims == 1 ? 1 : spec->dims[is_conv ? 2 : tensor->transposed ? 0 : 1];
     tensor->adds_one = job->arch->adds_one && qr_ends_with(name, "norm.weight") && strstr(name, "linear_attn") == NULL;
     tensor->is_log = qr_ends_with(name, ".A_log");
-    tensor->rows = qr_gguf_row_order(model, job->arch, name);
-    tensor->columns = qr_gguf_column_order(model, name);
+    const qr_gguf_heads heads = qr_gguf_heads_of(model);
+    tensor->rows = qr_gguf_row_order(&heads, job->arch, name);
+    tensor->columns = qr_gguf_column_order(&heads, name);
     tensor->dtype = choose_dtype(job, tensor);
     tensor->source_bytes = (int64_t)job->merged.outputs[output].source->n_bytes;
     return true;
@@ -215,11 +215,11 @@ typedef struct row_job {
 static void write_row(const row_job *rows, int64_t row, float *values, unsigned char *dst) {
     const output_tensor *t = rows->tensor;
     const int64_t cols = t->dims[1];
-    const bool in_order = qr_gguf_is_in_order(&t->columns);
+    const bool in_order = qr_row_order_is_usual(&t->columns);
     float *read = in_order ? values : values + cols;
-    qr_matrix_rows_to_f32(rows->dtype, rows->data, t->dims[0], cols, t->transposed, qr_gguf_source_index(&t->rows, row),
-                          1, read);
-    for (int64_t c = 0; !in_order && c < cols; c++) { values[c] = read[qr_gguf_source_index(&t->columns, c)]; }
+    qr_matrix_rows_to_f32(rows->dtype, rows->data, t->dims[0], cols, t->transposed, qr_row_of_stored(&t->rows, row), 1,
+                          read);
+    for (int64_t c = 0; !in_order && c < cols; c++) { values[c] = read[qr_row_of_stored(&t->columns, c)]; }
     for (int64_t c = 0; t->adds_one && c < cols; c++) { values[c] += 1.0F; }
     for (int64_t c = 0; t->is_log && c < cols; c++) { values[c] = -expf(values[c]); }
     if (qr_dtype_is_blocks(t->dtype)) {

@@ -10,7 +10,6 @@
 #include "loaders/files/gguf.h"
 #include "runtime/folders/gguf_export.h"
 #include "runtime/folders/gguf_metadata.h"
-#include "runtime/folders/gguf_order.h"
 #include "runtime/folders/merged_tensors.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/weight_writer.h"
@@ -71,19 +70,17 @@ static void add_tensor(lora_job *job, const char *name, const char *suffix, cons
 }
 
 /* Rows as the file wants them, multiplied by `scale`. */
-static qrun_status write_tensor(lora_job *job, const qr_safetensors_tensor *tensor, const qr_gguf_order *row_order,
-                                const qr_gguf_order *column_order, double scale, qr_error *err) {
+static qrun_status write_tensor(lora_job *job, const qr_safetensors_tensor *tensor, const qr_row_order *row_order,
+                                const qr_row_order *column_order, double scale, qr_error *err) {
     const int64_t rows = tensor->dims[0], cols = tensor->dims[1];
     float *values = qr_alloc_array((size_t)cols * 2, sizeof *values), *read = values;
     void *row = qr_alloc_array((size_t)cols, sizeof *values);
     qrun_status status = QRUN_OK;
     if (values == NULL || row == NULL) { QR_TRY(qr_fail_memory(err, tensor->name, (size_t)cols * sizeof *values)); }
-    if (!qr_gguf_is_in_order(column_order)) { read += cols; }
+    if (!qr_row_order_is_usual(column_order)) { read += cols; }
     for (int64_t r = 0; r < rows; r++) {
-        qr_elements_to_f32(tensor->dtype, tensor->data, qr_gguf_source_index(row_order, r) * cols, cols, read);
-        for (int64_t c = 0; read != values && c < cols; c++) {
-            values[c] = read[qr_gguf_source_index(column_order, c)];
-        }
+        qr_elements_to_f32(tensor->dtype, tensor->data, qr_row_of_stored(row_order, r) * cols, cols, read);
+        for (int64_t c = 0; read != values && c < cols; c++) { values[c] = read[qr_row_of_stored(column_order, c)]; }
         for (int64_t c = 0; scale != 1 && c < cols; c++) { values[c] = (float)((double)values[c] * scale); }
         if (!qr_merge_fits(values, cols, job->dtype)) { QR_TRY(qr_merge_refuse_value(tensor->name, job->dtype, err)); }
         qr_elements_from_f32(job->dtype, values, cols, row);
@@ -102,8 +99,9 @@ static double effective_alpha(const qr_adapter_module *module) { return module->
 static qrun_status write_module(lora_job *job, const qr_adapter_module *module, qr_error *err) {
     char path[QR_STORED_NAME_BYTES];
     (void)snprintf(path, sizeof path, "%s.weight", module->name);
-    const qr_gguf_order rows = qr_gguf_row_order(&job->model, job->arch, path), none = {0};
-    const qr_gguf_order columns = qr_gguf_column_order(&job->model, path);
+    const qr_gguf_heads heads = qr_gguf_heads_of(&job->model);
+    const qr_row_order rows = qr_gguf_row_order(&heads, job->arch, path), none = {0};
+    const qr_row_order columns = qr_gguf_column_order(&heads, path);
     QR_RETURN_IF_ERROR(write_tensor(job, module->a, &none, &columns, 1, err));
     return write_tensor(job, module->b, &rows, &none, effective_alpha(module) / job->alpha, err);
 }

@@ -23,6 +23,15 @@ static bool has_windows(const qrun_model *model) {
     return model->config.sliding_window > 0 && !loses_window(model->config.family);
 }
 
+qr_gguf_heads qr_gguf_heads_of(const qrun_model *model) {
+    const qr_delta_shape *delta = &model->shape.delta;
+    return (qr_gguf_heads){.head_dim = model->shape.head_dim,
+                           .n_key_heads = delta->n_key_heads,
+                           .n_value_heads = delta->n_value_heads,
+                           .key_dim = delta->key_dim,
+                           .value_dim = delta->value_dim};
+}
+
 int64_t qr_gguf_context_tokens(const qrun_model *model) {
     const qr_model_config *config = &model->config;
     if (config->sliding_window == 0 || !loses_window(config->family)) { return config->max_position_embeddings; }

@@ -4,11 +4,14 @@
 #define QR_RUNTIME_FOLDERS_GGUF_METADATA_H
 
 #include "loaders/files/gguf_writer.h"
-#include "loaders/source/gguf_names.h"
+#include "loaders/source/gguf_order.h"
 #include "runtime/model/model.h"
 
 /* The architecture that the model is written as. QRUN_ERROR_UNSUPPORTED where llama.cpp computes something else. */
 qrun_status qr_gguf_choose_arch(const qrun_model *model, const qr_gguf_arch **arch, qr_error *err);
+
+/* What the order of its rows follows from. */
+qr_gguf_heads qr_gguf_heads_of(const qrun_model *model);
 
 /* The context that the file says: no more than a window that llama.cpp does not have. */
 int64_t qr_gguf_context_tokens(const qrun_model *model);

@@ -88,7 +88,8 @@ typedef struct stored_check {
 /* Whether the rows of a matrix lie one after the other as they are. */
 static bool is_as_held(const qr_stored_weight *stored) {
     return stored->packed.kind == QR_PACKING_NONE && stored->wide_rows == 0 && stored->first_row == 0 &&
-           stored->row_step <= 1 && stored->codes->head_dim == 0 && !qr_dtype_is_blocks(stored->codes->dtype);
+           stored->row_step <= 1 && qr_row_order_is_usual(&stored->codes->rows) &&
+           qr_row_order_is_usual(&stored->codes->columns) && !qr_dtype_is_blocks(stored->codes->dtype);
 }
 
 static qrun_status check_stored(void *arg, const qr_module *module, qr_error *err) {

@@ -1,5 +1,6 @@
 #include "runtime/model/weight_writer.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -70,6 +71,10 @@ typedef struct write_job {
     size_t codes_per_worker, rows_per_worker; /* bytes */
 } write_job;
 
+static bool is_in_order(const qr_row_source *source) {
+    return qr_row_order_is_usual(&source->order) && qr_row_order_is_usual(&source->column_order);
+}
+
 /* Whether the device itself quantises or converts the source's rows. */
 static bool is_direct(const write_job *job) { return job->weight != NULL && job->backend->takes_sources; }
 
@@ -100,13 +105,31 @@ static void gather_periodic(const qr_row_source *source, const qr_weight_desc *d
     }
 }
 
+/* Row r of dst from a stored row whose columns lie in heads of another order: a head at a time. */
+static void gather_columns(const qr_row_source *source, int64_t row, int64_t cols, unsigned char *dst, int64_t r) {
+    const qr_row_order *order = &source->column_order;
+    const size_t element = qr_dtype_bytes(source->dtype);
+    for (int64_t c = 0; c < cols; c += order->head_len) {
+        const int64_t at = row * cols + qr_stored_row(order, c);
+        if (qr_dtype_is_blocks(source->dtype)) {
+            float *values = (float *)(void *)dst + r * cols + c;
+            qr_ggml_dequantize_range(source->dtype, source->src, at, order->head_len, values);
+        } else {
+            memcpy(dst + (size_t)(r * cols + c) * element, source->src + (size_t)at * element,
+                   (size_t)order->head_len * element);
+        }
+    }
+}
+
 static void gather_stored(const qr_row_source *source, const qr_weight_desc *desc, int64_t first, int64_t n_rows,
                           unsigned char *dst) {
     const int64_t cols = desc->cols;
     const size_t row_bytes = (size_t)cols * qr_dtype_bytes(source->dtype);
     for (int64_t r = 0; r < n_rows; r++) {
-        const int64_t row = qr_stored_row(source->head_dim, first + r);
-        if (qr_dtype_is_blocks(source->dtype)) {
+        const int64_t row = qr_stored_row(&source->order, first + r);
+        if (!qr_row_order_is_usual(&source->column_order)) {
+            gather_columns(source, row, cols, dst, r);
+        } else if (qr_dtype_is_blocks(source->dtype)) {
             qr_ggml_dequantize_range(source->dtype, source->src, row * cols, cols, (float *)(void *)dst + r * cols);
         } else {
             memcpy(dst + (size_t)r * row_bytes, source->src + (size_t)row * row_bytes, row_bytes);
@@ -177,7 +200,7 @@ static qrun_status make_staging(write_job *job, const char *name, qr_error *err)
         if (job->codes == NULL) { return qr_fail_memory(err, name, job->codes_per_worker * (size_t)n_workers); }
     }
     if (job->source->packed != NULL || job->source->transposed || job->source->period_rows > 0 ||
-        job->source->head_dim > 0 || qr_dtype_is_blocks(job->source->dtype)) {
+        !is_in_order(job->source) || qr_dtype_is_blocks(job->source->dtype)) {
         job->rows_per_worker = (size_t)(chunk.rows * chunk.cols) * qr_dtype_bytes(job->rows_dtype);
         job->rows = qr_alloc_array((size_t)n_workers, job->rows_per_worker);
         if (job->rows == NULL) { return qr_fail_memory(err, name, job->rows_per_worker * (size_t)n_workers); }
@@ -394,7 +417,7 @@ static qrun_status put_rows_of(qr_backend *backend, qr_weight *weight, const qr_
 /* Whether the source's rows lie one after the other, so that some of them are a source too. Nested scales depend on all
  * rows. */
 static bool rows_are_apart(const qr_row_source *source, const qr_weight_desc *whole) {
-    return source->packed == NULL && !source->transposed && source->period_rows == 0 && source->head_dim == 0 &&
+    return source->packed == NULL && !source->transposed && source->period_rows == 0 && is_in_order(source) &&
            !qr_dtype_is_blocks(source->dtype) && whole->format != QR_WEIGHT_NF4_DQ;
 }
 
@@ -431,18 +454,32 @@ qrun_status qr_weight_write_floats(qr_backend *backend, float *device, const qr_
     return qr_weight_write_some_floats(backend, device, tensor, &all, err);
 }
 
+static qrun_status take_logarithms(const qr_safetensors_tensor *tensor, float *values, int64_t n, qr_error *err) {
+    for (int64_t i = 0; i < n; i++) {
+        if (!(values[i] < 0)) {
+            return qr_fail(err, QRUN_ERROR_INPUT,
+                           "%s: holds %g, where only negative numbers are possible; is the file "
+                           "damaged?",
+                           tensor->name, (double)values[i]);
+        }
+        values[i] = logf(-values[i]);
+    }
+    return QRUN_OK;
+}
+
 qrun_status qr_weight_write_some_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,
                                         const qr_float_range *range, qr_error *err) {
     const int64_t n = range->n;
-    const bool in_order = tensor->head_dim == 0 && range->step == 1;
+    const bool in_order = qr_row_order_is_usual(&tensor->rows) && range->step == 1;
     float *values = qr_alloc_array((size_t)n, sizeof *values);
     if (values == NULL) { return qr_fail_memory(err, tensor->name, (size_t)n * sizeof *values); }
     if (in_order) { qr_elements_to_f32(tensor->dtype, tensor->data, range->first, n, values); }
     for (int64_t i = 0; !in_order && i < n; i++) {
-        const int64_t at = qr_stored_row(tensor->head_dim, range->first + i * range->step);
+        const int64_t at = qr_stored_row(&tensor->rows, range->first + i * range->step);
         qr_elements_to_f32(tensor->dtype, tensor->data, at, 1, &values[i]);
     }
-    const qrun_status status = backend->copy_in(backend, device, values, (size_t)n * sizeof *values, err);
+    qrun_status status = tensor->is_negative_exp ? take_logarithms(tensor, values, n, err) : QRUN_OK;
+    if (status == QRUN_OK) { status = backend->copy_in(backend, device, values, (size_t)n * sizeof *values, err); }
     qr_free(values);
     return status;
 }

@@ -13,7 +13,7 @@ typedef struct qr_row_source {
     qr_dtype dtype;           /* F32, F16, BF16, or of QR_BLOCK_DTYPES: decoded chunk by chunk */
     bool transposed;
     int64_t wide_rows, first_row, row_step; /* transposed, where wide_rows is not 0: as in qr_stored_weight */
-    int64_t head_dim;                       /* as in qr_safetensors_tensor */
+    qr_row_order order, column_order;       /* of rows and columns, as in qr_safetensors_tensor */
     int64_t period_rows;                    /* 0: src holds every row */
     const qr_packed_weight *packed;         /* not NULL: rows are decoded from here, and the rest is not looked at */
 } qr_row_source;
@@ -26,7 +26,8 @@ static inline qr_row_source qr_stored_rows(const qr_stored_weight *stored, bool 
                            .wide_rows = stored->wide_rows,
                            .first_row = stored->first_row,
                            .row_step = stored->row_step,
-                           .head_dim = stored->codes->head_dim,
+                           .order = stored->codes->rows,
+                           .column_order = stored->codes->columns,
                            .packed = stored->packed.kind != QR_PACKING_NONE ? &stored->packed : NULL};
 }
 

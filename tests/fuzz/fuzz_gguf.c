@@ -66,8 +66,8 @@ static void check_model(const char *path) {
         FUZZ_CHECK(qr_safetensors_find(tensors, tensor->name) == tensor);
         const int64_t rows = tensor->n_dims > 0 ? tensor->dims[0] : 0;
         for (int64_t r = 0; r < rows && r < 512; r++) {
-            const int64_t stored = qr_stored_row(tensor->head_dim, r);
-            FUZZ_CHECK(stored >= 0 && stored < rows && qr_row_of_stored(tensor->head_dim, stored) == r);
+            const int64_t stored = qr_stored_row(&tensor->rows, r);
+            FUZZ_CHECK(stored >= 0 && stored < rows && qr_row_of_stored(&tensor->rows, stored) == r);
         }
     }
     qr_safetensors_close(tensors);

@@ -25,7 +25,7 @@ def make_hybrid(folder):
     config = transformers.Qwen3_5TextConfig(
         vocab_size=67, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, head_dim=16, layer_types=["linear_attention", "full_attention"],
-        linear_key_head_dim=8, linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=6,
+        linear_key_head_dim=16, linear_value_head_dim=16, linear_num_key_heads=2, linear_num_value_heads=6,
         max_position_embeddings=64, tie_word_embeddings=True)
     model = transformers.Qwen3_5ForCausalLM(config)
     with torch.no_grad():

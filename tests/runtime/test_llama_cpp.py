@@ -80,6 +80,9 @@ def check_family(name, folder, n_prompt, n, work):
         (work / "request.jsonl").write_text(json.dumps(request) + "\n")
         answer = json.loads(qrun("generate", "--model", folder, "--quant", "f32", "--dtype", "f32", "--kv", "f32",
                                  "--prompts", work / "request.jsonl"))["token_ids"]
+        read = json.loads(qrun("generate", "--model", out, "--quant", "f32", "--dtype", "f32", "--kv", "f32",
+                               "--prompts", work / "request.jsonl"))["token_ids"]
+        assert read == answer, f"{name}: the file answers {read} here, and the folder {answer}"
         theirs = greedy_ids(model, ids, n)
         for i, (a, b) in enumerate(zip(answer, theirs, strict=True)):
             if a == b:
