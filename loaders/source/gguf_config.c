@@ -67,9 +67,23 @@ static qrun_status read_mlp(const reader *r, int64_t *mlp) {
     return require_int(r, key, 1 << 22, mlp);
 }
 
+/* A router that works otherwise than these families' does: llama.cpp has no such files of them, and others may. */
+static qrun_status check_router(const reader *r) {
+    enum { SIGMOID = 2, N_GATING = 16 };
+    double scale = 1;
+    int64_t gating = 0;
+    QR_RETURN_IF_ERROR(get_double(r, "expert_weights_scale", &scale));
+    QR_RETURN_IF_ERROR(get_int(r, "expert_gating_func", N_GATING, &gating));
+    if ((scale == 0 || scale == 1) && gating != SIGMOID) { return QRUN_OK; }
+    return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: its router scales the experts' shares or takes a sigmoid, which a %s model here does not",
+                   qr_gguf_path(r->file), r->arch->model_type);
+}
+
 /* Whether the shares of a token's experts add up to 1 is part of the architecture there. */
 static qrun_status put_experts(const reader *r) {
     int64_t n_experts = 0, n_per_token = 0, mlp = 0, shared = 0;
+    QR_RETURN_IF_ERROR(check_router(r));
     QR_RETURN_IF_ERROR(require_int(r, "expert_count", QR_GGUF_MOST_EXPERTS, &n_experts));
     QR_RETURN_IF_ERROR(require_int(r, "expert_used_count", QR_GGUF_MOST_EXPERTS, &n_per_token));
     QR_RETURN_IF_ERROR(get_int(r, "expert_feed_forward_length", 1 << 22, &mlp));
@@ -232,9 +246,11 @@ static qrun_status put_rope_members(const reader *r) {
 
 /* ---- Families ---------------------------------------------------------------------------------------------------- */
 
-/* One name for each layer: by the list in the file, or every layer but each n-th. */
-static qrun_status put_layer_types(const reader *r, int64_t pattern) {
-    const qr_gguf_key key = qr_gguf_arch_key(r->arch, "attention.sliding_window_pattern");
+/* One of two names for each layer: by the list in the file, or `most` for every layer but each n-th, where n is what
+ * the file has in the list's place, or `every`; 0: for all. */
+static qrun_status put_layer_types(const reader *r, const char *list_key, int64_t every, const char *most,
+                                   const char *each) {
+    const qr_gguf_key key = qr_gguf_arch_key(r->arch, list_key);
     int64_t *list = NULL;
     size_t n = 0;
     if (qr_gguf_is_list(r->file, key.text)) {
@@ -245,16 +261,20 @@ static qrun_status put_layer_types(const reader *r, int64_t pattern) {
                            key.text, n, (long long)r->n_layers);
         }
     } else {
-        QR_RETURN_IF_ERROR(qr_gguf_get_int(r->file, key.text, 1, MOST, &pattern, r->err));
+        QR_RETURN_IF_ERROR(qr_gguf_get_int(r->file, key.text, 1, MOST, &every, r->err));
     }
     qr_json_put_begin(r->out, "layer_types", '[');
     for (int64_t l = 0; l < r->n_layers; l++) {
-        const bool slides = list != NULL ? list[l] != 0 : (l + 1) % pattern != 0;
-        qr_json_put_text(r->out, NULL, slides ? "sliding_attention" : "full_attention");
+        const bool is_usual = list != NULL ? list[l] != 0 : every == 0 || (l + 1) % every != 0;
+        qr_json_put_text(r->out, NULL, is_usual ? most : each);
     }
     qr_json_put_end(r->out, ']');
     qr_free(list);
     return QRUN_OK;
+}
+
+static qrun_status put_windows(const reader *r, int64_t every) {
+    return put_layer_types(r, "attention.sliding_window_pattern", every, "sliding_attention", "full_attention");
 }
 
 /* Gemma's attention is scaled by the size of a head, in the largest models by that of their share of the hidden size:
@@ -317,39 +337,17 @@ static void put_window(const reader *r) {
     }
 }
 
-/* By the list in the file, or every layer but each fourth, or whatever the file says instead. */
-static qrun_status put_recurrent_layers(const reader *r) {
-    const qr_gguf_key key = qr_gguf_arch_key(r->arch, "attention.recurrent_layers");
-    int64_t *list = NULL, interval = 4;
-    size_t n = 0;
-    QR_RETURN_IF_ERROR(get_int(r, "full_attention_interval", MAX_LAYERS, &interval));
-    if (qr_gguf_is_list(r->file, key.text)) {
-        QR_RETURN_IF_ERROR(qr_gguf_get_ints(r->file, key.text, &list, &n, r->err));
-        if (n < (size_t)r->n_layers) {
-            qr_free(list);
-            return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: %s has %zu items for %lld layers", qr_gguf_path(r->file),
-                           key.text, n, (long long)r->n_layers);
-        }
-    }
-    qr_json_put_begin(r->out, "layer_types", '[');
-    for (int64_t l = 0; l < r->n_layers; l++) {
-        const bool is_delta = list != NULL ? list[l] != 0 : interval == 0 || (l + 1) % interval != 0;
-        qr_json_put_text(r->out, NULL, is_delta ? "linear_attention" : "full_attention");
-    }
-    qr_json_put_end(r->out, ']');
-    qr_free(list);
-    return QRUN_OK;
-}
-
 static qrun_status put_delta(const reader *r) {
     qr_gguf_delta delta;
+    int64_t interval = 4;
+    QR_RETURN_IF_ERROR(get_int(r, "full_attention_interval", MAX_LAYERS, &interval));
     QR_RETURN_IF_ERROR(qr_gguf_read_delta(r->file, r->arch, &delta, r->err));
     qr_json_put_int(r->out, "linear_num_key_heads", delta.n_key_heads);
     qr_json_put_int(r->out, "linear_num_value_heads", delta.n_value_heads);
     qr_json_put_int(r->out, "linear_key_head_dim", delta.head_dim);
     qr_json_put_int(r->out, "linear_value_head_dim", delta.head_dim);
     qr_json_put_int(r->out, "linear_conv_kernel_dim", delta.kernel);
-    return put_recurrent_layers(r);
+    return put_layer_types(r, "attention.recurrent_layers", interval, "linear_attention", "full_attention");
 }
 
 static qrun_status put_family(const reader *r) {
@@ -365,12 +363,12 @@ static qrun_status put_family(const reader *r) {
     put_window(r);
     if (is_arch(r, "gemma3")) {
         QR_RETURN_IF_ERROR(put_gemma(r, 62));
-        if (r->window > 0) { QR_RETURN_IF_ERROR(put_layer_types(r, 6)); }
+        if (r->window > 0) { QR_RETURN_IF_ERROR(put_windows(r, 6)); }
         return put_two_ropes(r, 10000);
     }
-    if (is_arch(r, "gpt-oss")) { QR_RETURN_IF_ERROR(put_layer_types(r, 2)); }
+    if (is_arch(r, "gpt-oss")) { QR_RETURN_IF_ERROR(put_windows(r, 2)); }
     if (is_arch(r, "olmo2") && r->window > 0) {
-        QR_RETURN_IF_ERROR(put_layer_types(r, 4));
+        QR_RETURN_IF_ERROR(put_windows(r, 4));
         return put_two_ropes(r, r->theta);
     }
     return put_one_rope(r);

@@ -4,7 +4,7 @@
 
 /* ---- Whether ----------------------------------------------------------------------------------------------------- */
 
-/* Experts of which layers have none are of size 0. */
+/* Where a layer's experts begin in host memory, and how much all of them take there, and one layer's on the device. */
 static void measure(qrun_model *model) {
     qr_host_experts *experts = &model->host_experts;
     experts->host_bytes = experts->stage_bytes = 0;
@@ -55,14 +55,16 @@ static void use_if_needed(qrun_model *model, const qrun_model_params *params, co
 }
 
 qrun_status qr_host_experts_describe(qrun_model *model, const qrun_model_params *params, qr_error *err) {
-    const bool asked = params->offload_experts == QRUN_OFFLOAD_ALL;
-    if (params->offload_experts == QRUN_OFFLOAD_NONE) { return QRUN_OK; }
-    const qrun_status status = check_other_params(model, params, asked ? err : NULL);
-    if (status != QRUN_OK) { return asked ? status : QRUN_OK; }
     qr_device_memory memory;
+    if (params->offload_experts == QRUN_OFFLOAD_NONE) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_device_memory_now(model->context, &memory, err));
-    if (memory.is_separate && !asked) { use_if_needed(model, params, &memory); }
-    if (!asked) { return QRUN_OK; }
+    if (params->offload_experts == QRUN_OFFLOAD_AUTO) {
+        if (memory.is_separate && check_other_params(model, params, NULL) == QRUN_OK) {
+            use_if_needed(model, params, &memory);
+        }
+        return QRUN_OK;
+    }
+    QR_RETURN_IF_ERROR(check_other_params(model, params, err));
     if (!memory.is_separate) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,

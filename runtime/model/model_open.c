@@ -466,6 +466,14 @@ static qrun_status check_memory(const qrun_model *model, const qrun_model_params
         limit = memory.free_bytes;
         owner = "the GPU has free";
     }
+    if (memory.is_separate && (int64_t)qr_model_host_bytes(model) > memory.host_free_bytes) {
+        return qr_fail(
+            err, QRUN_ERROR_MEMORY,
+            "%s: what is not held on the GPU needs %s of the machine's memory, and this machine has free %s; "
+            "hold more of it on the GPU, or take a smaller model",
+            model->folder, qr_format_bytes((int64_t)qr_model_host_bytes(model)).text,
+            qr_format_bytes(memory.host_free_bytes).text);
+    }
     const size_t host_bytes = memory.is_separate ? 0 : qr_model_host_bytes(model);
     const int64_t n_bytes = (int64_t)(model->weight_bytes + qr_layer_stream_device_bytes(model) + host_bytes);
     if (n_bytes <= limit) { return QRUN_OK; }

@@ -38,6 +38,19 @@ run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memor
     --max-sequences 1 --experts auto
 expect_code 0
 
+# Nor may host memory be asked for more than it has: here 2 TB, before anything is made.
+if [ -n "${QRUN_CUDA_LIBRARY_SIMT:-}" ]; then
+    sed 's/"moe_intermediate_size": *[0-9]*/"moe_intermediate_size": 65536/' \
+        "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" >"$work/large.json"
+    export QRUN_CUDA_LIBRARY="$QRUN_CUDA_LIBRARY_SIMT"
+    export QRUN_SIMT_MEMORY=100000000000
+    run bench --device cuda --shape "$work/large.json" --quant nf4-dq --experts host
+    expect_code 4
+    expect_err "of the machine's memory, and this machine has free"
+    expect_one_error_line
+    unset QRUN_SIMT_MEMORY
+fi
+
 # A library of somebody else.
 QRUN_CUDA_LIBRARY=libm.so.6
 run $bench --device cuda

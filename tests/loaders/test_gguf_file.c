@@ -192,6 +192,68 @@ static void test_configs(void) {
     CHECK(c.family == QR_FAMILY_PHI3 && c.rope.type == QR_ROPE_LONGROPE && c.rope.rotary_dim == 12);
     CHECK_INT(c.rope.original_max_position_embeddings, 16);
     qr_model_config_free(&c);
+    c = config_of("mxfp4");
+    CHECK(c.family == QR_FAMILY_GPT_OSS && c.experts.n_experts == 3 && c.experts.n_per_token == 2);
+    CHECK(c.quantization.packing.kind == QR_PACKING_MXFP4 && !c.rope.truncate && c.layer_slides[0]);
+    qr_model_config_free(&c);
+    c = config_of("hybrid"); /* of its three layers the last predicts tokens further on */
+    CHECK(c.family == QR_FAMILY_QWEN3_5 && c.n_layers == 2 && c.delta.layers[0] && !c.delta.layers[1]);
+    CHECK(c.delta.n_value_heads == 2 && c.delta.n_key_heads == 1 && c.rope.rotary_dim == 2 && !c.norm_adds_one);
+    qr_model_config_free(&c);
+}
+
+/* A router that is not the family's, and numbers of the gated delta rule that do not go together. */
+static void test_refused_configs(void) {
+    static const struct {
+        const char *arch, *key;
+        uint32_t value;
+        const char *message;
+    } cases[] = {
+        {"qwen3moe", "expert_gating_func", 2, "takes a sigmoid"},
+        {"qwen3moe", "expert_weights_scale", 3, "scales the experts' shares"},
+        {"qwen35", "ssm.inner_size", 9, "do not go together"},
+        {"qwen35", "nextn_predict_layers", 2, "of which 2 predict tokens further on"},
+    };
+    const temporary_folder base = temporary_create();
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        static const char *const sizes[] = {"block_count",    "embedding_length",     "feed_forward_length",
+                                            "context_length", "attention.head_count", "ssm.conv_kernel",
+                                            "ssm.state_size", "ssm.group_count",      "ssm.time_step_rank"};
+        const char *path = temporary_path(&base, "a.gguf");
+        const bool has_experts = strcmp(cases[i].arch, "qwen3moe") == 0;
+        qr_gguf_writer w = {0};
+        qr_model_config config;
+        qr_error err = {0};
+        char key[64];
+        qr_gguf_put_text(&w, "general.architecture", cases[i].arch, strlen(cases[i].arch));
+        for (size_t k = 0; k < QR_COUNT_OF(sizes); k++) {
+            snprintf(key, sizeof key, "%s.%s", cases[i].arch, sizes[k]);
+            qr_gguf_put_u32(&w, key, 2);
+        }
+        snprintf(key, sizeof key, "%s.%s", cases[i].arch, cases[i].key);
+        strstr(key, "scale") != NULL ? qr_gguf_put_f32(&w, key, (float)cases[i].value)
+                                     : qr_gguf_put_u32(&w, key, cases[i].value);
+        if (has_experts) { qr_gguf_put_u32(&w, "qwen3moe.expert_count", 2); }
+        if (has_experts) { qr_gguf_put_u32(&w, "qwen3moe.expert_used_count", 1); }
+        if (strcmp(cases[i].key, "nextn_predict_layers") == 0) { qr_gguf_put_u32(&w, "qwen35.ssm.inner_size", 4); }
+        qr_gguf_put_f32(
+            &w, has_experts ? "qwen3moe.attention.layer_norm_rms_epsilon" : "qwen35.attention.layer_norm_rms_epsilon",
+            1e-5F);
+        const int64_t dims[2] = {8, 2};
+        const float zeros[16] = {0};
+        qr_gguf_add_tensor(&w, "token_embd.weight", QR_DTYPE_F32, 2, dims);
+        CHECK_MSG(qr_gguf_writer_begin(&w, path, &err) == QRUN_OK, "%s", err.message);
+        CHECK(qr_gguf_write(&w, zeros, sizeof zeros, &err) == QRUN_OK);
+        CHECK(qr_gguf_end_tensor(&w, &err) == QRUN_OK);
+        CHECK_MSG(qr_gguf_writer_commit(&w, &err) == QRUN_OK, "%s", err.message);
+        qr_gguf_writer_free(&w);
+        err = (qr_error){0};
+        CHECK(qr_model_config_read(path, &config, &err) != QRUN_OK);
+        CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "%s: %s", cases[i].key, err.message);
+        qr_model_config_free(&config);
+        remove(path);
+    }
+    temporary_remove(&base);
 }
 
 static void check_ids(const qr_tokenizer *tokenizer, const char *text, const int32_t *ids, size_t n) {
@@ -304,6 +366,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_written);
     CHECK_RUN(test_malformed);
     CHECK_RUN(test_configs);
+    CHECK_RUN(test_refused_configs);
     CHECK_RUN(test_tokenizers);
     CHECK_RUN(test_other_files);
     CHECK_RUN(test_refused_models);

@@ -232,20 +232,27 @@ static void test_blocks(void) {
 }
 
 /* With an adapter the file is the merged model. */
-static void test_adapter(void) {
+static void check_adapter(const char *name, const char *adapter) {
     const temporary_folder base = temporary_create();
     qr_error err = {0};
     const char *out = temporary_path(&base, "m.gguf"), *merged = temporary_path(&base, "merged");
     qrun_merge_params params = QRUN_MERGE_PARAMS_INIT;
-    params.path = fixture("llama");
-    params.adapter = FIXTURES "adapters/llama-lora";
+    char path[512];
+    snprintf(path, sizeof path, FIXTURES "adapters/%s", adapter);
+    params.path = fixture(name);
+    params.adapter = path;
     params.out = merged;
     params.dtype = QRUN_QUANT_F32;
     CHECK_MSG(qrun_merge_folder(context, &params, NULL, &err) == QRUN_OK, "%s", err.message);
-    CHECK_MSG(export_to(fixture("llama"), params.adapter, QRUN_GGUF_F32, out, &err) == QRUN_OK, "%s", err.message);
-    CHECK(difference(merged, out, N_TOKENS) == 0);
-    CHECK(difference(fixture("llama"), out, N_TOKENS) > 1e-3);
+    CHECK_MSG(export_to(fixture(name), path, QRUN_GGUF_F32, out, &err) == QRUN_OK, "%s", err.message);
+    CHECK_MSG(difference(merged, out, N_TOKENS) == 0, "%s differs", adapter);
+    CHECK(difference(fixture(name), out, N_TOKENS) > 1e-3);
     temporary_remove(&base);
+}
+
+static void test_adapter(void) {
+    check_adapter("llama", "llama-lora");
+    check_adapter("mixtral", "mixtral-experts");
 }
 
 /* An adapter of its own: what it holds, as llama.cpp reads it. */
