@@ -373,7 +373,11 @@ const double *qr_timeline_phases(const qr_backend *backend) {
     return backend->timeline != NULL ? backend->timeline->timeline.phase_seconds : NULL;
 }
 
-void qr_timeline_set_phase(qr_backend *backend, qr_phase phase) { backend->timeline->phase = phase; }
+qr_phase qr_timeline_set_phase(qr_backend *backend, qr_phase phase) {
+    const qr_phase before = backend->timeline->phase;
+    backend->timeline->phase = phase;
+    return before;
+}
 void qr_timeline_set_layer(qr_backend *backend, int64_t layer) { backend->timeline->layer = (int32_t)layer; }
 void qr_timeline_set_part(qr_backend *backend, qr_part part) { backend->timeline->part = part; }
 

@@ -119,16 +119,16 @@ void qr_timeline_drop_tensors(qr_backend *backend, const void *memory, size_t n_
 /* The workspace that is planned for ops: what an op has of it is part of its event. */
 void qr_timeline_set_workspace(qr_backend *backend, const void *memory, size_t n_bytes);
 
-void qr_timeline_set_phase(qr_backend *backend, qr_phase phase);
+qr_phase qr_timeline_set_phase(qr_backend *backend, qr_phase phase); /* the one before */
 void qr_timeline_set_layer(qr_backend *backend, int64_t layer);
 void qr_timeline_set_part(qr_backend *backend, qr_part part);
 /* What the host does between `begin` (qr_timeline_now) and now. */
 double qr_timeline_now(const qr_backend *backend);
 void qr_timeline_put_host(qr_backend *backend, const char *name, qr_phase spent_on, double begin);
 
-/* The phase, layer and part that ops issued from now on are of. */
-static inline void qr_timeline_phase(qr_backend *backend, qr_phase phase) {
-    if (backend->timeline != NULL) { qr_timeline_set_phase(backend, phase); }
+/* The phase, layer and part that ops issued from now on are of. Returns the phase before. */
+static inline qr_phase qr_timeline_phase(qr_backend *backend, qr_phase phase) {
+    return backend->timeline != NULL ? qr_timeline_set_phase(backend, phase) : phase;
 }
 static inline void qr_timeline_layer(qr_backend *backend, int64_t layer) {
     if (backend->timeline != NULL) { qr_timeline_set_layer(backend, layer); }

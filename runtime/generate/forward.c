@@ -542,6 +542,7 @@ qrun_status qr_forward_decode(qr_forward *f, qr_error *err) {
                           : adapters->row_plain == NULL ? 2
                                                         : 3;
     const qr_replay_key key = {(int32_t)f->host.sizes.n_tokens, (int32_t)f->host.sizes.table_stride, kinds};
+    QR_RETURN_IF_ERROR(qr_layer_stream_write_late(f->model, f->backend, f->model->shape.n_layers - 1, err));
     const qrun_status status = copy_rope(f, err);
     f->is_reading = true; /* a replay's copies do not come through copy_in */
     return status == QRUN_OK ? qr_replay_step(&f->replay, &key, issue_decode, f, err) : status;

@@ -481,8 +481,18 @@ void qr_layer_stream_begin(const qrun_model *model, qr_backend *backend) {
     if (qr_layer_stream_is_sharded(model)) { empty(progress_of(model, backend)); }
 }
 
+qrun_status qr_layer_stream_write_late(const qrun_model *model, const qr_backend *backend, int64_t l, qr_error *err) {
+    qr_late_layers *late = model->late;
+    if (late == NULL || backend != model->context->backend) { return QRUN_OK; }
+    for (; late->first <= l; late->first++) { QR_RETURN_IF_ERROR(late->write(late->user, late->first, err)); }
+    return QRUN_OK;
+}
+
+static bool is_late(const qrun_model *model, int64_t l) { return model->late != NULL && l >= model->late->first; }
+
 qrun_status qr_layer_stream_use(const qrun_model *model, qr_backend *backend, int64_t l, int64_t next, qr_error *err) {
     const qr_layer_stream *stream = model->stream;
+    QR_RETURN_IF_ERROR(qr_layer_stream_write_late(model, backend, l, err));
     if (stream == NULL) { return QRUN_OK; }
     if (stream->sharded) { return use_shards(model, backend, l, next, err); }
     const bool plans = backend != model->context->backend;
@@ -493,7 +503,7 @@ qrun_status qr_layer_stream_use(const qrun_model *model, qr_backend *backend, in
         s->on_its_way = false;
     }
     const bool has_next = next >= 0 && next < model->shape.n_layers && next % N_STAGES != l % N_STAGES;
-    if (!has_next) { return QRUN_OK; }
+    if (!has_next || (!plans && is_late(model, next))) { return QRUN_OK; }
     if (!stream->from_map) { return fetch(model, backend, next, plans, err); }
     if (!plans && stages[next % N_STAGES].layer != next) { ask_for(stream, next); }
     return QRUN_OK;

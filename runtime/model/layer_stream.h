@@ -21,6 +21,14 @@
 
 typedef struct qr_layer_stream qr_layer_stream;
 
+/* Layers that have still to be written, held or staged: those from `first` on, each before it is used next. So the
+ * processor updates a layer of all weights while the device computes the one before (runtime/train). */
+typedef struct qr_late_layers {
+    qrun_status (*write)(void *user, int64_t l, qr_error *err);
+    void *user;
+    int64_t first; /* L: none is left */
+} qr_late_layers;
+
 /* What layers in shards are gathered from, of a model that is trained whole: this rank has no part of their bytes, but
  * makes it when it is asked for (whole_shards.h). */
 typedef struct qr_layer_source {
@@ -71,8 +79,10 @@ size_t qr_layer_stream_bytes(const qrun_model *model);
 /* A pass begins. Of shards, all layers are gathered anew: the same number in every pass. */
 void qr_layer_stream_begin(const qrun_model *model, qr_backend *backend);
 /* Before the ops of layer l are issued on `backend`, the model's or one that plans for it: its matrices are in their
- * stage. Those of `next`, −1 for none, are on their way to the other stage then. Nothing without a stream. */
+ * stage. Those of `next`, −1 for none, are on their way to the other stage then, unless it is late. */
 qrun_status qr_layer_stream_use(const qrun_model *model, qr_backend *backend, int64_t l, int64_t next, qr_error *err);
+/* What that does first, with a stream or without: writes the late layers up to l. Of a plan nothing. */
+qrun_status qr_layer_stream_write_late(const qrun_model *model, const qr_backend *backend, int64_t l, qr_error *err);
 /* The same for one of its matrices alone. */
 qrun_status qr_layer_stream_use_linear(const qrun_model *model, qr_backend *backend, const qr_linear_layer *linear,
                                        qr_error *err);

@@ -210,6 +210,7 @@ struct qrun_model {
     unsigned char *stages;          /* device: n_stages of them */
     int32_t n_stages;               /* with a stream: 1 or 2, that layers take in turn */
     size_t held_bytes, stage_bytes; /* with a stream: of weight_bytes before the stages, and of each stage */
+    struct qr_late_layers *late;    /* lent: layers that are written when they are used next; NULL: none are */
     qr_host_experts host_experts;
     void *table_memory; /* device: embedding and head after full training has added rows; or NULL */
     size_t table_bytes;

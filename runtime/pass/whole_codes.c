@@ -84,14 +84,12 @@ static qrun_status write_tensor(const qr_parameters *p, const qr_whole_tensor *t
     return staged && !plans ? qr_layer_stream_keep(model, parameter->layer, tensor->matrix, err) : QRUN_OK;
 }
 
-qrun_status qr_whole_write_model(const qr_parameters *p, qr_error *err) {
-    for (int64_t l = -1; l < p->model->shape.n_layers; l++) {
-        if (l >= 0) { QR_RETURN_IF_ERROR(qr_layer_stream_rewrite(p->model, p->backend, l, err)); }
-        for (int64_t i = 0; i < p->whole.n; i++) {
-            const qr_whole_tensor *tensor = &p->whole.tensors[i];
-            if (qr_parameter_layer(&p->list[tensor->parameter]) != l) { continue; }
-            QR_RETURN_IF_ERROR(write_tensor(p, tensor, err));
-        }
+qrun_status qr_whole_write_layer(const qr_parameters *p, int64_t l, qr_error *err) {
+    if (l >= 0) { QR_RETURN_IF_ERROR(qr_layer_stream_rewrite(p->model, p->backend, l, err)); }
+    for (int64_t i = 0; i < p->whole.n; i++) {
+        const qr_whole_tensor *tensor = &p->whole.tensors[i];
+        if (qr_parameter_layer(&p->list[tensor->parameter]) != l) { continue; }
+        QR_RETURN_IF_ERROR(write_tensor(p, tensor, err));
     }
     return QRUN_OK;
 }

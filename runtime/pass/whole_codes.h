@@ -16,8 +16,8 @@ int64_t qr_whole_code_rows(const qr_parameters *parameters, const qr_whole_tenso
 qrun_status qr_whole_write_codes(const qr_parameters *parameters, const qr_whole_tensor *tensor, int64_t row, int64_t n,
                                  const unsigned char *codes, qr_error *err);
 
-/* Where values are in host memory: all of the model from them, layer by layer; of layers that come through stages
- * (layer_stream.h), what is held of them in host memory too. */
-qrun_status qr_whole_write_model(const qr_parameters *parameters, qr_error *err);
+/* Where values are in host memory: layer l of the model from them (−1: what belongs to no layer); where it comes
+ * through a stage (layer_stream.h), what is held of it in host memory too. */
+qrun_status qr_whole_write_layer(const qr_parameters *parameters, int64_t l, qr_error *err);
 
 #endif

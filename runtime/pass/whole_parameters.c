@@ -378,9 +378,17 @@ out:
 
 /* ---- Afterwards -------------------------------------------------------------------------------------------------- */
 
+qrun_status qr_whole_parameters_refresh_layer(qr_parameters *p, int64_t l, qr_error *err) {
+    p->whole.refreshed = true;
+    return qr_whole_write_layer(p, l, err);
+}
+
 qrun_status qr_whole_parameters_refresh(qr_parameters *p, qr_workspace workspace, qr_error *err) {
     p->whole.refreshed = true;
-    if (p->processor != NULL) { return qr_whole_write_model(p, err); }
+    for (int64_t l = -1; p->processor != NULL && l < p->model->shape.n_layers; l++) {
+        QR_RETURN_IF_ERROR(qr_whole_write_layer(p, l, err));
+    }
+    if (p->processor != NULL) { return QRUN_OK; }
     for (int64_t i = 0; i < p->whole.n; i++) {
         const qr_whole_tensor *tensor = &p->whole.tensors[i];
         if (tensor->matrix == NULL || p->shard_begin != NULL) { continue; } /* shards: whole_shards.h */

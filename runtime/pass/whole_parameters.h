@@ -42,6 +42,8 @@ void qr_whole_parameters_release(qr_parameters *parameters); /* fine where nothi
 
 /* Writes the matrices from their masters: before the first step, and after every update. */
 qrun_status qr_whole_parameters_refresh(qr_parameters *parameters, qr_workspace workspace, qr_error *err);
+/* The same for layer l alone (−1: what belongs to none), where the masters are in host memory. */
+qrun_status qr_whole_parameters_refresh_layer(qr_parameters *parameters, int64_t l, qr_error *err);
 
 /* Whether a matrix of the model (by its address in it) is trained whole. */
 bool qr_whole_is_trained(const qr_parameters *parameters, const qr_weight *matrix);

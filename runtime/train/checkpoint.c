@@ -208,31 +208,36 @@ static qrun_status write_position(const qr_train_state *state, const char *folde
     return status;
 }
 
-qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
+qrun_status qr_trainer_write_checkpoint(qrun_trainer *trainer, qr_error *err) {
     char *path = NULL;
     qr_folder_writer folder = {0};
     uint64_t checksum = QR_HASH_START;
     bool exists = false;
     qrun_status status = QRUN_OK;
-    QR_TRY(qr_trainer_require_out(trainer, error));
-    QR_TRY(qr_trainer_require_current(trainer, error));
-    QR_TRY(checkpoint_path(trainer, trainer->state.step, &path, error));
-    QR_TRY(qr_checkpoint_recognise(path, &exists, error));
+    QR_TRY(checkpoint_path(trainer, trainer->state.step, &path, err));
+    QR_TRY(qr_checkpoint_recognise(path, &exists, err));
     if (!trainer->restarts && exists) { goto out; } /* saved already: nothing has changed since */
-    if (exists) { QR_TRY(qr_folder_retire(path, error)); }
-    QR_TRY(qr_folder_writer_open(&folder, path, error));
-    QR_TRY(write_state(trainer, folder.partial_path, &checksum, error));
-    QR_TRY(write_text(folder.partial_path, "run.json", trainer->fingerprint, error));
-    QR_TRY(write_position(&trainer->state, folder.partial_path, checksum, error));
-    QR_TRY(qr_trainer_write_result(trainer, folder.partial_path, error));
-    if (trainer->restarts) { QR_TRY(remove_old(trainer, 0, error)); } /* they would be taken for this run's */
+    if (exists) { QR_TRY(qr_folder_retire(path, err)); }
+    QR_TRY(qr_folder_writer_open(&folder, path, err));
+    QR_TRY(write_state(trainer, folder.partial_path, &checksum, err));
+    QR_TRY(write_text(folder.partial_path, "run.json", trainer->fingerprint, err));
+    QR_TRY(write_position(&trainer->state, folder.partial_path, checksum, err));
+    QR_TRY(qr_trainer_write_result(trainer, folder.partial_path, err));
+    if (trainer->restarts) { QR_TRY(remove_old(trainer, 0, err)); } /* they would be taken for this run's */
     trainer->restarts = false;
-    QR_TRY(qr_folder_writer_commit(&folder, error));
-    QR_TRY(remove_old(trainer, trainer->settings.keep, error));
+    QR_TRY(qr_folder_writer_commit(&folder, err));
+    QR_TRY(remove_old(trainer, trainer->settings.keep, err));
 out:
     qr_folder_writer_abort(&folder);
     qr_free(path);
     return status;
+}
+
+qrun_status qrun_trainer_save(qrun_trainer *trainer, qrun_error *error) {
+    QR_RETURN_IF_ERROR(qr_trainer_require_out(trainer, error));
+    QR_RETURN_IF_ERROR(qr_trainer_require_current(trainer, error));
+    QR_RETURN_IF_ERROR(qr_trainer_end_update(trainer, error));
+    return qr_trainer_write_checkpoint(trainer, error);
 }
 
 /* ---- Resuming ---------------------------------------------------------------------------------------------------- */

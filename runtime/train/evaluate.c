@@ -132,6 +132,7 @@ qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_erro
 qrun_status qrun_trainer_load_best(qrun_trainer *trainer, qrun_error *error) {
     const qr_train_state *state = &trainer->state;
     QR_RETURN_IF_ERROR(qr_trainer_require_whole(trainer, error));
+    QR_RETURN_IF_ERROR(qr_trainer_end_update(trainer, error));
     if (state->best_step == 0) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT, "there is no best evaluation: none gave a finite loss");
     }

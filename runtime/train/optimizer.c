@@ -399,25 +399,23 @@ static float rate_of(const qr_optimizer_options *options, const qr_parameter *pa
     return is_slow || options->lr_ratio_b <= 0 ? learning_rate : learning_rate * options->lr_ratio_b;
 }
 
-/* This step's numbers. */
-typedef struct step_numbers {
-    const float *gradients;
-    int64_t gradients_begin; /* float of the arena that they begin with */
-    int64_t step;
-    float lr, grad_scale;
-} step_numbers;
+/* The gradient of a float of the arena. */
+static const float *gradient_at(const qr_optimizer *o, const qr_optimizer_numbers *numbers, int64_t position) {
+    const qr_shards *shards = o->options.shards;
+    return numbers->gradients + (position - (shards != NULL ? shards->begin[shards->rank] : 0));
+}
 
 /* Updates a piece of a tensor, whose states are where they are now. */
-static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const step_numbers *s,
+static qrun_status step_piece(qr_optimizer *o, const tensor_states *piece, const qr_optimizer_numbers *s,
                               qr_workspace workspace, qr_error *err) {
     const qr_parameters *parameters = o->parameters;
     qr_backend *updater = qr_parameters_updater(parameters);
     const qr_parameter *parameter = piece->parameter;
-    const float lr = rate_of(&o->options, parameter, s->lr), weight_decay = decay_of(&o->options, parameter);
+    const float lr = rate_of(&o->options, parameter, s->learning_rate), weight_decay = decay_of(&o->options, parameter);
     const int64_t n = piece->rows * piece->cols;
     float *m = piece->arrays[STATE_M], *v = piece->arrays[STATE_V];
     float *p = qr_parameters_at(parameters, parameter->offset + piece->first);
-    const float *g = s->gradients + (parameter->offset + piece->first - s->gradients_begin);
+    const float *g = gradient_at(o, s, parameter->offset + piece->first);
 #define COMMON .p = p, .g = g, .step = s->step, .grad_scale = s->grad_scale, .lr = lr, .weight_decay = weight_decay
 #define ADAMW COMMON, .n = n, .beta1 = BETA1, .beta2 = BETA2, .eps = ADAM_EPS
     if (piece->in_8bit) {
@@ -482,7 +480,8 @@ static qrun_status stage_in(qr_optimizer *o, const tensor_states *held, void *st
 
 /* The next piece is transferred while one is updated. It uses the stage of the piece before, whose states are sent back
  * first: transfers keep their order. */
-static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, qr_workspace workspace, qr_error *err) {
+static qrun_status step_offloaded(qr_optimizer *o, const qr_optimizer_numbers *numbers, qr_workspace workspace,
+                                  qr_error *err) {
     qr_backend *backend = o->parameters->backend;
     tensor_states held[N_STAGES], staged[N_STAGES];
     uint64_t arrival[N_STAGES] = {0};
@@ -503,19 +502,24 @@ static qrun_status step_offloaded(qr_optimizer *o, const step_numbers *numbers, 
     return QRUN_OK;
 }
 
-qrun_status qr_optimizer_step(qr_optimizer *o, const float *gradients, int64_t step, float learning_rate,
-                              float grad_scale, qr_workspace workspace, qr_error *err) {
-    const qr_shards *shards = o->options.shards;
-    const step_numbers numbers = {.gradients = gradients,
-                                  .gradients_begin = shards != NULL ? shards->begin[shards->rank] : 0,
-                                  .step = step,
-                                  .lr = learning_rate,
-                                  .grad_scale = grad_scale};
+static qrun_status step_tensor(qr_optimizer *o, int64_t i, const qr_optimizer_numbers *numbers, qr_workspace workspace,
+                               qr_error *err) {
+    return n_elements(&o->tensors[i]) > 0 ? step_piece(o, &o->tensors[i], numbers, workspace, err) : QRUN_OK;
+}
+
+qrun_status qr_optimizer_step(qr_optimizer *o, const qr_optimizer_numbers *numbers, qr_workspace workspace,
+                              qr_error *err) {
     const bool staged = o->options.offload && o->parameters->processor == NULL;
-    if (staged) { return step_offloaded(o, &numbers, workspace, err); }
+    if (staged) { return step_offloaded(o, numbers, workspace, err); }
+    for (int64_t i = 0; i < o->parameters->n; i++) { QR_RETURN_IF_ERROR(step_tensor(o, i, numbers, workspace, err)); }
+    return QRUN_OK;
+}
+
+qrun_status qr_optimizer_step_layer(qr_optimizer *o, const qr_optimizer_numbers *numbers, int64_t l,
+                                    qr_workspace workspace, qr_error *err) {
     for (int64_t i = 0; i < o->parameters->n; i++) {
-        if (n_elements(&o->tensors[i]) == 0) { continue; }
-        QR_RETURN_IF_ERROR(step_piece(o, &o->tensors[i], &numbers, workspace, err));
+        if (qr_parameter_layer(&o->parameters->list[i]) != l) { continue; }
+        QR_RETURN_IF_ERROR(step_tensor(o, i, numbers, workspace, err));
     }
     return QRUN_OK;
 }

@@ -32,10 +32,21 @@ void qr_optimizer_destroy(qr_optimizer *optimizer); /* NULL is fine */
 
 const qr_shards *qr_optimizer_shards(const qr_optimizer *optimizer); /* of its options */
 
-/* Updates the parameters, or this rank's shard of them, from grad_scale × their gradients (where the values are, from
- * the first float of the shard on); step counts from 1. The bits do not depend on offload. */
-qrun_status qr_optimizer_step(qr_optimizer *optimizer, const float *gradients, int64_t step, float learning_rate,
-                              float grad_scale, qr_workspace workspace, qr_error *err);
+/* Of one step. */
+typedef struct qr_optimizer_numbers {
+    const float *gradients; /* where the values are, from the first float of the shard on */
+    int64_t step;           /* from 1 */
+    float learning_rate;
+    float grad_scale; /* what gradients are multiplied by first */
+} qr_optimizer_numbers;
+
+/* Updates the parameters, or this rank's shard of them. The bits do not depend on offload. */
+qrun_status qr_optimizer_step(qr_optimizer *optimizer, const qr_optimizer_numbers *numbers, qr_workspace workspace,
+                              qr_error *err);
+/* The same for the parameters of layer l alone (−1: of none), where the processor updates. A step is all layers, once
+ * each and in any order. */
+qrun_status qr_optimizer_step_layer(qr_optimizer *optimizer, const qr_optimizer_numbers *numbers, int64_t l,
+                                    qr_workspace workspace, qr_error *err);
 
 /* The states of all ranks as bytes, for a checkpoint: the same wherever they are held, and by how many. Of bytes that
  * another rank holds, `read` gives zeros, and `write` takes none. */

@@ -26,7 +26,7 @@ static bool is_whole(const qrun_trainer *trainer) {
 static qrun_status save(qrun_trainer *trainer, earlier_run *before, qr_error *err) {
     qr_error why = {0};
     if (!is_whole(trainer) || before->step == 0 || trainer->settings.out[0] == '\0') { return QRUN_OK; }
-    const qrun_status status = qrun_trainer_save(trainer, &why);
+    const qrun_status status = qr_trainer_write_checkpoint(trainer, &why);
     before->saved = status == QRUN_OK;
     return status == QRUN_OK || status == QRUN_ERROR_MEMORY ? QRUN_OK : qr_fail(err, status, "%s", why.message);
 }
@@ -133,6 +133,8 @@ static qrun_status replan(qrun_trainer *trainer, earlier_run *before, qr_error *
     qr_backend *backend = trainer->model->context->backend;
     const bool progressed = trainer->n_replans == 0 || before->step > trainer->furthest_step;
     bool has_checkpoint;
+    /* Of an update that began to be short of memory with a layer, values and states are torn. */
+    (void)qr_layer_stream_write_late(trainer->model, backend, trainer->model->shape.n_layers - 1, NULL);
     QR_RETURN_IF_ERROR(backend->sync(backend, err)); /* nothing is on its way to what is released */
     qr_trainer_release_memory(trainer);
     QR_RETURN_IF_ERROR(save(trainer, before, err));

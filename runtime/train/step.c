@@ -112,6 +112,45 @@ static qr_gradient_sum *sum_of_update(const qrun_trainer *trainer) {
     return has_sum ? trainer->gradient_sum : NULL;
 }
 
+/* Layers are updated when the next pass comes to them: on a GPU beside the layer before. After the last step none does.
+ */
+static bool defers_layers(const qrun_trainer *trainer) {
+    return trainer->parameters.processor != NULL && trainer->state.step + 1 < trainer->total_steps;
+}
+
+/* What the processor has updated since `asked`, where its ops are not the device's. */
+static void put_update(const qrun_trainer *trainer, double asked) {
+    qr_backend *backend = trainer->model->context->backend;
+    if (qr_parameters_updater(&trainer->parameters) == backend) { return; }
+    qr_timeline_put_host(backend, "update", QR_PHASE_optimizer, asked);
+}
+
+qrun_status qr_trainer_update_layer(void *user, int64_t l, qr_error *err) {
+    qrun_trainer *trainer = user;
+    qr_backend *backend = trainer->model->context->backend;
+    qr_error why = {0};
+    QR_RETURN_IF_ERROR(qr_trainer_require_whole(trainer, err));
+    const double asked = qr_timeline_now(backend);
+    const qr_phase phase = qr_timeline_phase(backend, QR_PHASE_optimizer);
+    const qrun_status status =
+        qr_update_layer(&trainer->parameters, trainer->optimizer, &trainer->late_numbers, l, trainer->scratch, &why);
+    put_update(trainer, asked);
+    qr_timeline_phase(backend, phase);
+    if (status == QRUN_OK) { return QRUN_OK; }
+    trainer->torn = true;
+    trainer->broken = why;
+    return qr_fail(err, status, "%s", why.message);
+}
+
+qrun_status qr_trainer_end_update(qrun_trainer *trainer, qr_error *err) {
+    const qrun_model *model = trainer->model;
+    qr_compute_lock(model->context);
+    const qrun_status status =
+        qr_layer_stream_write_late(model, model->context->backend, model->shape.n_layers - 1, err);
+    qr_compute_unlock(model->context);
+    return status;
+}
+
 /* One update from the gradients; *overflowed where the loss scale was too large for them. A non-finite loss has
  * another cause. */
 static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_update_result *result, bool *overflowed,
@@ -121,18 +160,23 @@ static qrun_status update(qrun_trainer *trainer, double loss, double rate, qr_up
                                  .learning_rate = rate,
                                  .max_grad_norm = trainer->settings.max_grad_norm,
                                  .loss_scale = (float)state->loss_scale.factor,
-                                 .sum = sum_of_update(trainer)};
+                                 .sum = sum_of_update(trainer),
+                                 .defers_layers = defers_layers(trainer)};
     *overflowed = false;
     *result = (qr_update_result){.skipped = !isfinite(loss)};
     if (result->skipped) { return QRUN_OK; }
-    qr_backend *backend = trainer->model->context->backend, *updater = qr_parameters_updater(&trainer->parameters);
+    qr_backend *backend = trainer->model->context->backend;
     const double asked = qr_timeline_now(backend);
     qr_timeline_phase(backend, QR_PHASE_optimizer);
     const qrun_status status =
         qr_update_run(&trainer->parameters, trainer->optimizer, &args, trainer->scratch, result, err);
     trainer->torn = status != QRUN_OK && result->began;
     QR_RETURN_IF_ERROR(status);
-    if (updater != backend) { qr_timeline_put_host(backend, "update", QR_PHASE_optimizer, asked); }
+    if (args.defers_layers && result->began) {
+        trainer->late_numbers = result->numbers;
+        trainer->late.first = 0;
+    }
+    put_update(trainer, asked);
     *overflowed = qr_loss_scale_update(&state->loss_scale, result->skipped);
     state->updates += !result->skipped;
     return QRUN_OK;

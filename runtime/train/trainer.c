@@ -106,11 +106,14 @@ qrun_status qr_trainer_make_memory(qrun_trainer *trainer, qr_error *err) {
     qr_trainer_name_memory(trainer);
     qr_train_pass_watch(trainer->pass, &trainer->cancelled);
     qr_train_pass_on_layer(trainer->pass, qr_gradient_sum_layer, trainer->gradient_sum);
+    trainer->late = (qr_late_layers){qr_trainer_update_layer, trainer, trainer->model->shape.n_layers};
+    trainer->model->late = &trainer->late;
     return QRUN_OK;
 }
 
 void qr_trainer_release_memory(qrun_trainer *trainer) {
     qr_backend *backend = trainer->model->context->backend;
+    trainer->model->late = NULL;
     qr_timeline_drop_tensors(backend, NULL, 0);
     qr_train_pass_destroy(trainer->pass);
     qr_gradient_sum_destroy(trainer->gradient_sum);
@@ -245,6 +248,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
         (void)qr_ranks_lead(trainer->ranks, QR_RANK_END, 0, 0, NULL);
     }
     if (trainer->parameters.shard_begin != NULL) { qr_layer_stream_set_source(trainer->model, backend, NULL); }
+    (void)qr_trainer_end_update(trainer, NULL); /* the model keeps its weights */
     qr_trainer_release_memory(trainer);
     qr_optimizer_destroy(trainer->optimizer);
     qr_parameters_destroy(&trainer->parameters);
@@ -415,6 +419,7 @@ qrun_status qr_trainer_write_result(qrun_trainer *trainer, const char *folder, q
 qrun_status qrun_trainer_export(qrun_trainer *trainer, qrun_error *error) {
     QR_RETURN_IF_ERROR(qr_trainer_require_out(trainer, error));
     QR_RETURN_IF_ERROR(qr_trainer_require_whole(trainer, error));
+    QR_RETURN_IF_ERROR(qr_trainer_end_update(trainer, error));
     QR_RETURN_IF_ERROR(qr_folder_create(trainer->settings.out, error));
     return qr_trainer_write_result(trainer, trainer->settings.out, error);
 }

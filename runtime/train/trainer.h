@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 
+#include "runtime/model/layer_stream.h"
 #include "runtime/pass/lora_parameters.h"
 #include "runtime/ranks/gradient_sum.h"
 #include "runtime/train/loader.h"
@@ -92,7 +93,9 @@ struct qrun_trainer {
     qr_wanted_memory wanted;
     qr_plan plan;         /* where none fits, the least that was tried */
     qr_run_cost cost;     /* of the plan */
-    qr_workspace scratch; /* for qr_update_run */
+    qr_workspace scratch; /* for updates */
+    qr_late_layers late;  /* of the last update, where the processor runs it: lent to the model with the memory */
+    qr_optimizer_numbers late_numbers;
     int64_t total_steps, warmup_steps, first_step;
     int64_t earlier_total_steps; /* of the run that this one extends; 0: it extends none */
     char *fingerprint;           /* JSON of everything that must be equal to resume from a checkpoint */
@@ -169,6 +172,11 @@ void qr_trainer_name_memory(qrun_trainer *trainer);
 
 /* On all ranks: the next step. */
 qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err);
+
+/* Layer l of the last update (a qr_late_layers.write). */
+qrun_status qr_trainer_update_layer(void *trainer, int64_t l, qr_error *err);
+/* What is left of the last update, so that values, states and the model's weights are those of state.step. */
+qrun_status qr_trainer_end_update(qrun_trainer *trainer, qr_error *err);
 
 /* The part of this rank in a pass of others, where it has not begun one; status: why, and returned where that is an
  * error. */
@@ -254,6 +262,9 @@ qrun_status qr_trainer_take_stored(qrun_trainer *trainer, qr_error *err);
  * damaged: the message says how to continue. A damaged one is never skipped silently: it may mean a failing disk. On
  * rank 0 it removes what a killed run would have removed. */
 qrun_status qr_trainer_resume(qrun_trainer *trainer, qr_error *err);
+
+/* The checkpoint of state.step, unless there is one; what is no longer kept goes. */
+qrun_status qr_trainer_write_checkpoint(qrun_trainer *trainer, qr_error *err);
 
 /* Whether there is a checkpoint to resume from. */
 qrun_status qr_trainer_has_checkpoint(const qrun_trainer *trainer, bool *has, qr_error *err);

@@ -73,26 +73,48 @@ static double grad_scale(const qr_update_args *args, double grad_norm) {
     return (clip < 1.0 ? clip : 1.0) / (double)args->loss_scale;
 }
 
-qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args,
-                          qr_workspace scratch, qr_update_result *result, qr_error *err) {
+qrun_status qr_update_layer(qr_parameters *parameters, qr_optimizer *optimizer, const qr_optimizer_numbers *numbers,
+                            int64_t l, qr_workspace scratch, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_optimizer_step_layer(optimizer, numbers, l, workspace_of(scratch), err));
+    return qr_whole_parameters_refresh_layer(parameters, l, err);
+}
+
+/* Values are updated where they are, and the model's weights written from them. */
+static qrun_status update_values(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args,
+                                 const qr_optimizer_numbers *numbers, qr_workspace scratch, qr_error *err) {
     const qr_shards *shards = qr_optimizer_shards(optimizer);
-    qr_chunk_squares measured;
     const qr_workspace workspace = workspace_of(scratch);
-    *result = (qr_update_result){0};
-    QR_RETURN_IF_ERROR(measure_gradients(parameters, shards, args->sum, scratch, &measured, err));
-    result->grad_norm = sqrt(measured.sum) / (double)args->loss_scale;
-    result->skipped = measured.n_nonfinite > 0 || !isfinite(measured.sum);
-    if (result->skipped) { return QRUN_OK; }
-    result->began = true;
-    QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, own_gradients(parameters, args->sum), args->step,
-                                         (float)args->learning_rate, (float)grad_scale(args, result->grad_norm),
-                                         workspace, err));
+    if (parameters->processor != NULL) {
+        const int64_t n_layers = args->defers_layers ? 0 : parameters->model->shape.n_layers;
+        for (int64_t l = -1; l < n_layers; l++) {
+            QR_RETURN_IF_ERROR(qr_update_layer(parameters, optimizer, numbers, l, scratch, err));
+        }
+        return QRUN_OK;
+    }
+    QR_RETURN_IF_ERROR(qr_optimizer_step(optimizer, numbers, workspace, err));
     if (shards != NULL && args->sum != NULL) {
         QR_RETURN_IF_ERROR(parameters->shard_begin != NULL
                                ? qr_whole_shards_share(parameters, err)
                                : qr_gradient_sum_gather(args->sum, parameters->values, err));
     }
     return qr_whole_parameters_refresh(parameters, workspace, err);
+}
+
+qrun_status qr_update_run(qr_parameters *parameters, qr_optimizer *optimizer, const qr_update_args *args,
+                          qr_workspace scratch, qr_update_result *result, qr_error *err) {
+    const qr_shards *shards = qr_optimizer_shards(optimizer);
+    qr_chunk_squares measured;
+    *result = (qr_update_result){0};
+    QR_RETURN_IF_ERROR(measure_gradients(parameters, shards, args->sum, scratch, &measured, err));
+    result->grad_norm = sqrt(measured.sum) / (double)args->loss_scale;
+    result->skipped = measured.n_nonfinite > 0 || !isfinite(measured.sum);
+    if (result->skipped) { return QRUN_OK; }
+    result->began = true;
+    result->numbers = (qr_optimizer_numbers){.gradients = own_gradients(parameters, args->sum),
+                                             .step = args->step,
+                                             .learning_rate = (float)args->learning_rate,
+                                             .grad_scale = (float)grad_scale(args, result->grad_norm)};
+    return update_values(parameters, optimizer, args, &result->numbers, scratch, err);
 }
 
 qrun_status qr_update_find_nonfinite(const qr_parameters *parameters, const qr_optimizer *optimizer,

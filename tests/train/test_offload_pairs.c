@@ -89,7 +89,14 @@ static qrun_train_params train_params_of(const run_options *o, const char *out) 
     return params;
 }
 
-/* In a context of its own, whose memory has held nothing else; anew, in the folder of that name. */
+/* A context of its own, whose memory has held nothing yet. */
+static qrun_status begin_context(qrun_error *error) {
+    qrun_context_destroy(own_context);
+    own_context = NULL;
+    return qrun_context_create(NULL, &own_context, error);
+}
+
+/* In such a context; anew, in the folder of that name. */
 static qrun_status train(const run_options *o, const char *name, run_result *r, qrun_error *error) {
     snprintf(r->out, sizeof r->out, "%s", trainer_path(name));
     qrun_model *model = NULL;
@@ -100,9 +107,7 @@ static qrun_status train(const run_options *o, const char *name, run_result *r, 
     qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
     qrun_status status = QRUN_OK;
     params.saving.restart = true;
-    qrun_context_destroy(own_context);
-    own_context = NULL;
-    QR_TRY(qrun_context_create(NULL, &own_context, error));
+    QR_TRY(begin_context(error));
     QR_TRY(qrun_model_open(own_context, &model_params, &model, error));
     QR_TRY(qrun_trainer_create(model, &params, &trainer, error));
     for (bool done = false; !done;) {
@@ -259,6 +264,137 @@ static void test_a_run_goes_on_elsewhere(void) {
     CHECK(results_are_equal(&o, &whole, &parts));
 }
 
+/* ---- Layers that are updated late ------------------------------------------------------------------------------- */
+
+typedef struct own_run {
+    qrun_model *model;
+    qrun_trainer *trainer;
+} own_run;
+
+/* A run of its own on the context, one step of which is done. */
+static own_run after_one_step(const run_options *o, const char *name) {
+    own_run run = {NULL, NULL};
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+    bool done;
+    const qrun_model_params model_params = model_params_of(o);
+    qrun_train_params params = train_params_of(o, trainer_path(name));
+    params.saving.restart = true, params.data.eval_split = 0.2;
+    CHECK_MSG(qrun_model_open(own_context, &model_params, &run.model, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(qrun_trainer_create(run.model, &params, &run.trainer, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(qrun_trainer_step(run.trainer, &metrics, &done, &error) == QRUN_OK, "%s", error.message);
+    CHECK(!done);
+    return run;
+}
+
+static void end_run(own_run *run) {
+    qrun_trainer_destroy(run->trainer);
+    qrun_model_destroy(run->model);
+}
+
+static double mean_nll(qrun_model *model) {
+    static const char text[] = "Once upon a time there was a fox.";
+    const qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    const qrun_eval_params eval = QRUN_EVAL_PARAMS_INIT;
+    qrun_eval_result result = QRUN_EVAL_RESULT_INIT;
+    qrun_session *session = NULL;
+    qrun_error error = QRUN_ERROR_INIT;
+    CHECK_MSG(qrun_session_create(model, &params, &session, &error) == QRUN_OK, "%s", error.message);
+    CHECK_MSG(qrun_session_eval(session, text, strlen(text), &eval, &result, &error) == QRUN_OK, "%s", error.message);
+    qrun_session_destroy(session);
+    return result.mean_nll;
+}
+
+/* What is asked of a run after its first step. */
+typedef struct between_result {
+    double eval_loss, nll_in_run, nll_after_it;
+} between_result;
+
+/* Each question to a run of its own, so that none finds layers written by the one before. */
+static between_result ask_between(const run_options *o, const char *exported, const char *saved) {
+    between_result r = {0};
+    qrun_error error = QRUN_ERROR_INIT;
+    own_run run = after_one_step(o, exported);
+    CHECK(qrun_trainer_export(run.trainer, &error) == QRUN_OK);
+    end_run(&run);
+    run = after_one_step(o, saved);
+    CHECK(qrun_trainer_save(run.trainer, &error) == QRUN_OK);
+    end_run(&run);
+    run = after_one_step(o, "asked");
+    CHECK(qrun_trainer_evaluate(run.trainer, &r.eval_loss, &error) == QRUN_OK);
+    end_run(&run);
+    run = after_one_step(o, "asked");
+    r.nll_in_run = mean_nll(run.model);
+    end_run(&run);
+    run = after_one_step(o, "asked");
+    qrun_trainer_destroy(run.trainer);
+    run.trainer = NULL;
+    r.nll_after_it = mean_nll(run.model);
+    end_run(&run);
+    return r;
+}
+
+/* Whoever reads values, states or weights between two steps finds those of the step. */
+static void test_nobody_reads_a_layer_before_its_update(void) {
+    static const char *const files[] = {"exported%s/model.safetensors", "saved%s/checkpoint-1/model.safetensors",
+                                        "saved%s/checkpoint-1/state.safetensors"};
+    static const int ways[] = {POLICY_FULL | GRADIENTS, POLICY_FULL | GRADIENTS | PARAMETERS};
+    const run_options resident = {.full = true, .ways = POLICY_FULL, .grad_accum = 2};
+    REQUIRE(begin_context(NULL) == QRUN_OK);
+    const between_result wanted = ask_between(&resident, "exported0", "saved0");
+    CHECK(wanted.nll_in_run == wanted.nll_after_it);
+    for (size_t w = 0; w < QR_COUNT_OF(ways); w++) {
+        run_options o = resident;
+        o.ways = ways[w];
+        const between_result r = ask_between(&o, "exported1", "saved1");
+        CHECK_MSG(r.eval_loss == wanted.eval_loss, "%.17g and %.17g", r.eval_loss, wanted.eval_loss);
+        CHECK_MSG(r.nll_in_run == wanted.nll_in_run, "%.17g and %.17g", r.nll_in_run, wanted.nll_in_run);
+        CHECK_MSG(r.nll_after_it == wanted.nll_after_it, "%.17g and %.17g", r.nll_after_it, wanted.nll_after_it);
+        for (size_t i = 0; i < QR_COUNT_OF(files); i++) {
+            char names[2][128], paths[2][512];
+            for (int k = 0; k < 2; k++) {
+                snprintf(names[k], sizeof names[k], files[i], k == 0 ? "0" : "1");
+                snprintf(paths[k], sizeof paths[k], "%s", trainer_path(names[k]));
+            }
+            CHECK_MSG(trainer_files_are_equal(paths[0], paths[1]), "%s", names[1]);
+        }
+    }
+}
+
+/* The first event of a layer that is spent on a phase; −1: there is none. */
+static int64_t first_event(const qrun_timeline *t, int32_t layer, const char *spent_on) {
+    for (int64_t i = 0; i < t->n_events; i++) {
+        if (t->events[i].layer == layer && strcmp(t->events[i].spent_on, spent_on) == 0) { return i; }
+    }
+    return -1;
+}
+
+/* The device has the ops of a layer before the processor begins with the next one: beside them, where it can be. */
+static void test_a_layer_is_updated_beside_the_one_before(void) {
+    const run_options o = {.full = true, .ways = POLICY_FULL | GRADIENTS | PARAMETERS, .grad_accum = 2};
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_model_info info = QRUN_MODEL_INFO_INIT;
+    qrun_timeline t = QRUN_TIMELINE_INIT;
+    qrun_train_metrics metrics = QRUN_TRAIN_METRICS_INIT;
+    bool done;
+    REQUIRE(begin_context(NULL) == QRUN_OK);
+    REQUIRE(qrun_context_timeline_begin(own_context, 0, &error) == QRUN_OK);
+    own_run run = after_one_step(&o, "timed");
+    CHECK(qrun_model_get_info(run.model, &info, &error) == QRUN_OK);
+    CHECK(qrun_trainer_step(run.trainer, &metrics, &done, &error) == QRUN_OK);
+    CHECK(qrun_context_timeline_get(own_context, &t, &error) == QRUN_OK);
+    CHECK(info.n_layers > 1);
+    for (int32_t l = 0; l < info.n_layers; l++) {
+        const int64_t update = first_event(&t, l, "optimizer"), own = first_event(&t, l, "forward");
+        CHECK_MSG(update >= 0 && update < own, "layer %d: updated by event %lld, used by %lld", (int)l,
+                  (long long)update, (long long)own);
+        CHECK_MSG(l == 0 || update > first_event(&t, l - 1, "forward"), "layer %d: updated before the one before",
+                  (int)l);
+    }
+    end_run(&run);
+    qrun_context_timeline_end(own_context);
+}
+
 /* ---- What is left on the device ---------------------------------------------------------------------------------- */
 
 static int64_t planned_bytes(const qrun_plan_entry *entries, int32_t n, const char *category) {
@@ -326,6 +462,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gradients_leave_a_device);
     CHECK_RUN(test_all_weights_leave_a_device);
     CHECK_RUN(test_a_run_goes_on_elsewhere);
+    CHECK_RUN(test_nobody_reads_a_layer_before_its_update);
+    CHECK_RUN(test_a_layer_is_updated_beside_the_one_before);
     CHECK_RUN(test_two_layers_stay_on_the_device);
     qrun_context_destroy(own_context);
     trainer_run_end();

@@ -86,9 +86,8 @@ static float *run_keeping(fixture *f, const qr_optimizer_options *options, float
     for (int64_t step = 1; step <= N_STEPS; step++) {
         fill(p->gradients, p->n_floats, (uint64_t)step);
         for (int64_t i = 0; i < p->n_floats; i++) { p->gradients[i] *= gradients; }
-        CHECK_MSG(qr_optimizer_step(optimizer, p->gradients + begin, step, learning_rate, 0.5F, workspace, &err) ==
-                      QRUN_OK,
-                  "%s", err.message);
+        const qr_optimizer_numbers numbers = {p->gradients + begin, step, learning_rate, 0.5F};
+        CHECK_MSG(qr_optimizer_step(optimizer, &numbers, workspace, &err) == QRUN_OK, "%s", err.message);
     }
     float *values = qr_alloc_array((size_t)p->n_floats, sizeof *values);
     memcpy(values, p->values, (size_t)p->n_floats * sizeof *values);
