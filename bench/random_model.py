@@ -3,8 +3,8 @@
 
     bench/random_model.py --shape bench/shapes/llama-3.2-1b.json --out FOLDER
 
-Shapes of the Llama family; weights in BF16, normally distributed with a standard deviation of 0.02, the same ones every
-time. The tokenizer is a byte-level BPE with a word for every id that is not a byte's, so prompts are best given as ids.
+Shapes of Llama and of Qwen3.5, dense and with experts; weights in BF16, normally distributed with a standard deviation
+of 0.02, the same ones every time. `--layers` takes the first layers alone, of a model that is too large. The tokenizer is a byte-level BPE with a word for every id that is not a byte's, so prompts are best given as ids.
 `qrun export` writes the folder as a GGUF file. Standard library only.
 """
 
@@ -24,27 +24,69 @@ LLAMA_3_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", type=pathlib.Path, required=True, help="a config.json")
+    parser.add_argument("--layers", type=int, help="as many of the shape's layers; all unless given")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the folder, which must not exist")
     return parser.parse_args()
 
 
-def tensors(config):
-    """Names and shapes, in the order of the file."""
-    hidden, inner = config["hidden_size"], config["intermediate_size"]
+def attention(config):
+    hidden = config["hidden_size"]
     head = config.get("head_dim", hidden // config["num_attention_heads"])
     queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
+    gated = config.get("attn_output_gate", False)
+    yield "self_attn.q_proj.weight", [2 * queries if gated else queries, hidden]
+    yield "self_attn.k_proj.weight", [keys, hidden]
+    yield "self_attn.v_proj.weight", [keys, hidden]
+    yield "self_attn.o_proj.weight", [hidden, queries]
+    if gated:       # Qwen3.5 norms heads, too
+        yield "self_attn.q_norm.weight", [head]
+        yield "self_attn.k_norm.weight", [head]
+
+
+def gated_delta(config):
+    hidden, heads = config["hidden_size"], config["linear_num_value_heads"]
+    values = config["linear_value_head_dim"] * heads
+    mixed = 2 * config["linear_key_head_dim"] * config["linear_num_key_heads"] + values
+    yield "linear_attn.in_proj_qkv.weight", [mixed, hidden]
+    yield "linear_attn.in_proj_z.weight", [values, hidden]
+    yield "linear_attn.in_proj_b.weight", [heads, hidden]
+    yield "linear_attn.in_proj_a.weight", [heads, hidden]
+    yield "linear_attn.conv1d.weight", [mixed, 1, config["linear_conv_kernel_dim"]]
+    yield "linear_attn.A_log", [heads]
+    yield "linear_attn.dt_bias", [heads]
+    yield "linear_attn.norm.weight", [config["linear_value_head_dim"]]
+    yield "linear_attn.out_proj.weight", [hidden, values]
+
+
+def gated_mlp(prefix, inner, hidden):
+    yield prefix + "gate_proj.weight", [inner, hidden]
+    yield prefix + "up_proj.weight", [inner, hidden]
+    yield prefix + "down_proj.weight", [hidden, inner]
+
+
+def experts(config):
+    hidden, inner, count = config["hidden_size"], config["moe_intermediate_size"], config["num_experts"]
+    yield "mlp.gate.weight", [count, hidden]
+    yield "mlp.experts.gate_up_proj", [count, 2 * inner, hidden]
+    yield "mlp.experts.down_proj", [count, hidden, inner]
+    yield from gated_mlp("mlp.shared_expert.", config["shared_expert_intermediate_size"], hidden)
+    yield "mlp.shared_expert_gate.weight", [1, hidden]
+
+
+def tensors(config):
+    """Names and shapes, in the order of the file."""
+    hidden = config["hidden_size"]
+    kinds = config.get("layer_types", ["full_attention"] * config["num_hidden_layers"])
     yield "model.embed_tokens.weight", [config["vocab_size"], hidden]
-    for layer in range(config["num_hidden_layers"]):
-        prefix = f"model.layers.{layer}."
-        yield prefix + "input_layernorm.weight", [hidden]
-        yield prefix + "self_attn.q_proj.weight", [queries, hidden]
-        yield prefix + "self_attn.k_proj.weight", [keys, hidden]
-        yield prefix + "self_attn.v_proj.weight", [keys, hidden]
-        yield prefix + "self_attn.o_proj.weight", [hidden, queries]
-        yield prefix + "post_attention_layernorm.weight", [hidden]
-        yield prefix + "mlp.gate_proj.weight", [inner, hidden]
-        yield prefix + "mlp.up_proj.weight", [inner, hidden]
-        yield prefix + "mlp.down_proj.weight", [hidden, inner]
+    for layer, kind in enumerate(kinds):
+        parts = [[("input_layernorm.weight", [hidden])],
+                 gated_delta(config) if kind == "linear_attention" else attention(config),
+                 [("post_attention_layernorm.weight", [hidden])],
+                 experts(config) if "num_experts" in config
+                 else gated_mlp("mlp.", config["intermediate_size"], hidden)]
+        for part in parts:
+            for name, shape in part:
+                yield f"model.layers.{layer}.{name}", shape
     yield "model.norm.weight", [hidden]
     if not config.get("tie_word_embeddings"):
         yield "lm_head.weight", [config["vocab_size"], hidden]
@@ -102,6 +144,10 @@ def write_tokenizer(folder, n_tokens):
 def main():
     options = arguments()
     config = json.loads(options.shape.read_text(encoding="utf-8"))
+    if options.layers:
+        config["num_hidden_layers"] = options.layers
+        if "layer_types" in config:
+            config["layer_types"] = config["layer_types"][:options.layers]
     options.out.mkdir(parents=True)
     (options.out / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     write_tokenizer(options.out, config["vocab_size"])
