@@ -57,6 +57,13 @@ static qrun_status sum_rest(qrun_trainer *trainer, qrun_status status, qr_error 
     return rest == QRUN_OK ? QRUN_OK : status != QRUN_OK ? status : rest;
 }
 
+/* A pass that has failed has not come to all layers, and the sum that they are updated from is about to change. What
+ * fails leaves the trainer torn. */
+static void write_late(const qrun_trainer *trainer) {
+    const qrun_model *model = trainer->model;
+    (void)qr_layer_stream_write_late(model, model->context->backend, model->shape.n_layers - 1, NULL);
+}
+
 /* The step's batch is dealt to the ranks, in rounds of a micro-batch each. Losses and gradients are added in the order
  * of the micro-batches. */
 static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch, double *loss, qr_error *err) {
@@ -70,6 +77,7 @@ static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch,
         qr_gradient_sum_begin(trainer->gradient_sum, first, batch->n_micro_batches);
         if (own < batch->n_micro_batches) { status = run_micro_batch(trainer, batch, own, &sum, &began, err); }
         if (!began) { status = qr_trainer_follow_pass(trainer, true, status, err); }
+        write_late(trainer);
         QR_RETURN_IF_ERROR(sum_rest(trainer, status, err));
         const double computed = qr_timeline_now(backend);
         QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sum, sums, err));
