@@ -11,6 +11,8 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 
+#define HEARING_SHARE 0.25 /* of the time limit */
+
 typedef enum frame_kind { FRAME_DATA = 0x71726431, FRAME_FAILURE = 0x71726631 } frame_kind;
 
 typedef struct frame {
@@ -194,6 +196,26 @@ static void tell_others(socket_collectives *s) {
     }
 }
 
+/* A rank that has been silent may itself wait for another, whose silence it notices at the same moment. What it says of
+ * that is the cause. */
+static void hear_silent(socket_collectives *s) {
+    const failure own = s->failure;
+    const int32_t rank = own.rank;
+    peer *p = &s->peers[rank];
+    const double deadline = qr_now_seconds() + HEARING_SHARE * s->collectives.timeout_seconds;
+    s->failure.message[0] = '\0';
+    while (rank != s->collectives.rank && p->descriptor >= 0 && qr_now_seconds() < deadline) {
+        struct pollfd polled = {.fd = p->descriptor, .events = POLLIN};
+        if (poll(&polled, 1, (int)((deadline - qr_now_seconds()) * 1e3) + 1) <= 0) { break; }
+        if (!is_receiving(p)) {
+            hear_last(s, rank);
+            break;
+        }
+        receive_some(s, rank);
+    }
+    if (s->failure.message[0] == '\0' || s->failure.rank == s->collectives.rank) { s->failure = own; }
+}
+
 static void begin(socket_collectives *s, const qr_parcel *sent, const qr_parcel *received) {
     const double now = qr_now_seconds();
     s->n_exchanges++;
@@ -224,6 +246,7 @@ static qrun_status exchange(qr_collectives *c, const qr_parcel *sent, const qr_p
     }
     if (s->failure.message[0] == '\0') { return QRUN_OK; }
     tell_others(s);
+    hear_silent(s);
     return qr_collectives_lose(c, s->failure.rank, s->failure.message, err);
 }
 

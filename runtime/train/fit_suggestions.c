@@ -208,6 +208,8 @@ static void try_quant(search *s) {
                                                       : QRUN_DTYPE_BF16;
     params.quant_head_int8 = model->head.desc.format == QR_WEIGHT_INT8;
     params.quant_embedding_int8 = model->embedding.desc.format == QR_WEIGHT_INT8;
+    const bool is_offloaded = model->stream != NULL && !qr_layer_stream_is_sharded(model);
+    params.offload_parameters = is_offloaded ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
     params.offload_experts = model->host_experts.used ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
     qrun_model *other = qr_alloc_zeroed(sizeof *other);
     qr_safetensors *source = NULL;
