@@ -30,7 +30,10 @@ static qrun_status read_factor(void *user, size_t i, bool is_b, float *values, q
     float *b = qr_alloc_array((size_t)n, sizeof *b);
     if (b == NULL) { return qr_fail_memory(err, "an adapter", (size_t)n * sizeof *b); }
     const qrun_status status = read_floats(p, pair->b_offset, n, b, err);
-    if (status == QRUN_OK) { qr_expert_b_to_file(b, pair->n_experts, pair->out, p->lora.rank, values); }
+    if (status == QRUN_OK) {
+        const int64_t turns = qr_expert_pair_turns(p->model, pair->role);
+        qr_expert_b_to_file(b, pair->n_experts, pair->out, p->lora.rank, turns, values);
+    }
     qr_free(b);
     return status;
 }

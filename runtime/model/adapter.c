@@ -140,13 +140,15 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     return status;
 }
 
-static qrun_status put_experts(load_state *state, const qr_adapter_module *module, int32_t slot, qr_error *err) {
+static qrun_status put_experts(load_state *state, const qr_adapter_module *module, qr_tensor_role role, int32_t slot,
+                               qr_error *err) {
+    const int64_t turns = qr_expert_pair_turns(state->made->model, role);
     qr_backend *backend = state->made->model->context->backend;
     float *a = qr_layout_take(&state->layout, qr_tensor_elements(module->a), sizeof *a);
     float *b = qr_layout_take(&state->layout, qr_tensor_elements(module->b), sizeof *b);
     if (a == NULL) { return QRUN_OK; }
     const qr_lora_factor factor = {.a = a, .b = b, .rank = (int32_t)module->rank, .scale = (float)module->scale};
-    QR_RETURN_IF_ERROR(qr_expert_pair_put(backend, module, a, b, err));
+    QR_RETURN_IF_ERROR(qr_expert_pair_put(backend, module, turns, a, b, err));
     return backend->copy_in(backend, table_entry(state->made, slot), &factor, sizeof factor, err);
 }
 
@@ -159,7 +161,7 @@ static qrun_status visit_experts(load_state *state, int64_t l, qr_tensor_role ro
     QR_RETURN_IF_ERROR(check_rank(module, err));
     state->n_matched++;
     begin_module(state);
-    const qrun_status status = put_experts(state, module, qr_expert_pair_shape_of(model, layer, role).slot, err);
+    const qrun_status status = put_experts(state, module, role, qr_expert_pair_shape_of(model, layer, role).slot, err);
     end_module(state);
     return status;
 }

@@ -14,14 +14,17 @@ qr_expert_pair_shape qr_expert_pair_shape_of(const qrun_model *model, const qr_l
     return (qr_expert_pair_shape){s->hidden, 2 * s->expert_mlp, layer->expert_slot};
 }
 
+int64_t qr_expert_pair_turns(const qrun_model *model, qr_tensor_role role) {
+    return model->family->stacks_in_turn && role != QR_ROLE_EXPERT_OUT ? 2 : 1;
+}
+
 /* ---- Names ------------------------------------------------------------------------------------------------------- */
 
-/* Older checkpoints of a family may have other names; PEFT's are those of transformers 5. NULL: stacks whose gate and
- * up are in turn have pairs of another layout, which is not read. */
+/* Older checkpoints of a family may have other names; PEFT's are those of transformers 5. */
 static const char *stack_name(const qrun_model *model, qr_tensor_role role) {
     const qr_family *family = model->family;
     if (family->stacked_out == NULL) { family = qr_family_renamed(family); }
-    if (family == NULL || family->stacks_in_turn) { return NULL; }
+    if (family == NULL) { return NULL; }
     return role == QR_ROLE_EXPERT_OUT ? family->stacked_out : family->stacked_gate_up;
 }
 
@@ -74,26 +77,34 @@ qrun_status qr_expert_pair_check(const qrun_model *model, const qr_adapter_modul
                    (long long)module->in_features, (long long)n_experts, (long long)shape.out, (long long)shape.in);
 }
 
-void qr_expert_b_from_file(const float *file, int64_t n_experts, int64_t out, int64_t rank, float *b) {
+/* Where element i of a file's [out, rank] is in that of an expert. */
+static int64_t inner_index(int64_t i, int64_t out, int64_t rank, int64_t turns) {
+    const int64_t row = i / rank;
+    return (row % turns * (out / turns) + row / turns) * rank + i % rank;
+}
+
+void qr_expert_b_from_file(const float *file, int64_t n_experts, int64_t out, int64_t rank, int64_t turns, float *b) {
     for (int64_t i = 0; i < out * rank; i++) {
-        for (int64_t e = 0; e < n_experts; e++) { b[e * out * rank + i] = file[i * n_experts + e]; }
+        const int64_t at = inner_index(i, out, rank, turns);
+        for (int64_t e = 0; e < n_experts; e++) { b[e * out * rank + at] = file[i * n_experts + e]; }
     }
 }
 
-void qr_expert_b_to_file(const float *b, int64_t n_experts, int64_t out, int64_t rank, float *file) {
+void qr_expert_b_to_file(const float *b, int64_t n_experts, int64_t out, int64_t rank, int64_t turns, float *file) {
     for (int64_t i = 0; i < out * rank; i++) {
-        for (int64_t e = 0; e < n_experts; e++) { file[i * n_experts + e] = b[e * out * rank + i]; }
+        const int64_t at = inner_index(i, out, rank, turns);
+        for (int64_t e = 0; e < n_experts; e++) { file[i * n_experts + e] = b[e * out * rank + at]; }
     }
 }
 
-qrun_status qr_expert_pair_put(qr_backend *backend, const qr_adapter_module *module, float *a, float *b,
+qrun_status qr_expert_pair_put(qr_backend *backend, const qr_adapter_module *module, int64_t turns, float *a, float *b,
                                qr_error *err) {
     const int64_t n = qr_tensor_elements(module->b);
     QR_RETURN_IF_ERROR(qr_weight_write_floats(backend, a, module->a, err));
     float *values = qr_alloc_array((size_t)n * 2, sizeof *values);
     if (values == NULL) { return qr_fail_memory(err, module->name, (size_t)n * 2 * sizeof *values); }
     qr_elements_to_f32(module->b->dtype, module->b->data, 0, n, values);
-    qr_expert_b_from_file(values, module->n_stacked, module->out_features, module->rank, values + n);
+    qr_expert_b_from_file(values, module->n_stacked, module->out_features, module->rank, turns, values + n);
     const qrun_status status = backend->copy_in(backend, b, values + n, (size_t)n * sizeof *values, err);
     qr_free(values);
     return status;

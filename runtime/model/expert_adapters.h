@@ -1,6 +1,7 @@
 /* LoRA on the experts of a layer, as PEFT has it on their stacked parameters (`target_parameters`): one pair for gate
  * and up of all experts together, and one for their last matrices. A pair of E experts has a [E, rank, in] and
- * b [E, out, rank] in device memory. In files, A is [E · rank, in] and B [out, rank · E], experts innermost. */
+ * b [E, out, rank] in device memory. In files, A is [E · rank, in] and B [out, rank · E], experts innermost. Rows of
+ * gate come before those of up, but in files of families that have them in turn (gpt-oss). */
 #ifndef QR_RUNTIME_MODEL_EXPERT_ADAPTERS_H
 #define QR_RUNTIME_MODEL_EXPERT_ADAPTERS_H
 
@@ -17,6 +18,9 @@ typedef struct qr_expert_pair_shape {
 } qr_expert_pair_shape;
 
 qr_expert_pair_shape qr_expert_pair_shape_of(const qrun_model *model, const qr_layer *layer, qr_tensor_role role);
+
+/* Rows of B in files are those of so many matrices in turn: 2 of gate and up of some families, else 1. */
+int64_t qr_expert_pair_turns(const qrun_model *model, qr_tensor_role role);
 
 /* "mlp.experts.gate_up_proj": what follows the layer's number in the name of the stacked parameter. NULL: the family
  * has no experts. */
@@ -35,11 +39,12 @@ const qr_adapter_module *qr_expert_pair_find(const qrun_model *model, const qr_a
 qrun_status qr_expert_pair_check(const qrun_model *model, const qr_adapter_module *module, const qr_layer *layer,
                                  qr_tensor_role role, qr_error *err);
 
-/* B between its two layouts. */
-void qr_expert_b_from_file(const float *file, int64_t n_experts, int64_t out, int64_t rank, float *b);
-void qr_expert_b_to_file(const float *b, int64_t n_experts, int64_t out, int64_t rank, float *file);
+/* B between its two layouts; in files its rows are those of `turns` matrices in turn. */
+void qr_expert_b_from_file(const float *file, int64_t n_experts, int64_t out, int64_t rank, int64_t turns, float *b);
+void qr_expert_b_to_file(const float *b, int64_t n_experts, int64_t out, int64_t rank, int64_t turns, float *file);
 
 /* Both factors of a module into device memory. */
-qrun_status qr_expert_pair_put(qr_backend *backend, const qr_adapter_module *module, float *a, float *b, qr_error *err);
+qrun_status qr_expert_pair_put(qr_backend *backend, const qr_adapter_module *module, int64_t turns, float *a, float *b,
+                               qr_error *err);
 
 #endif

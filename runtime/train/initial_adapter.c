@@ -118,7 +118,8 @@ static qrun_status load_expert_pair(const qr_adapter *adapter, qr_parameters *p,
                        qr_expert_parameter_name(model, pair->role), (long long)pair->layer);
     }
     QR_RETURN_IF_ERROR(qr_expert_pair_check(model, module, &model->layers[pair->layer], pair->role, err));
-    return qr_expert_pair_put(p->backend, module, p->values + pair->a_offset, p->values + pair->b_offset, err);
+    return qr_expert_pair_put(p->backend, module, qr_expert_pair_turns(model, pair->role), p->values + pair->a_offset,
+                              p->values + pair->b_offset, err);
 }
 
 static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const qr_lora_pair *pair, qr_error *err) {

@@ -49,6 +49,8 @@ ADAPTERS = [
             None, dict(target_parameters=["experts.down_proj"])),
     Adapter("qwen2-moe-experts", "qwen2-moe", "target_parameters: gate and up alone, and the router", ["v_proj"],
             dict(target_parameters=["mlp.experts.gate_up_proj", "mlp.gate.weight"])),
+    Adapter("gpt-oss-experts", "gpt-oss-wide", "target_parameters of experts whose gate and up are in turn",
+            ["q_proj", "o_proj"], dict(target_parameters=EXPERTS)),
 ]
 
 

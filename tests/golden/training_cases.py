@@ -67,6 +67,8 @@ ADAPTERS = {adapter.name: adapter for adapter in [
             options=dict(target_parameters=EXPERTS)),
     Adapter("qwen3-moe-stacked-experts", "qwen3-moe-stacked", "the last matrices of experts beside attention",
             options=dict(target_parameters=EXPERTS[1:])),
+    Adapter("gpt-oss-full-experts", "gpt-oss-full", "experts whose gate and up are in turn; A and B random",
+            options=dict(target_parameters=EXPERTS)),
     Adapter("llama-rslora", "llama", "scale alpha/√r", options=dict(use_rslora=True)),
     *(Adapter(f"{family}-dora", family, "magnitudes near ‖W‖ per row", options=dict(use_dora=True))
       for family in ("llama", "gpt2")),

@@ -78,6 +78,8 @@ GRADIENTS = [
     Gradients("qwen3-moe-experts", "qwen3-moe", "qwen3-moe-experts", "experts too (target_parameters)"),
     Gradients("qwen3-moe-stacked-experts", "qwen3-moe-stacked", "qwen3-moe-stacked-experts",
               "the last matrices of experts too, whose shares do not add up to 1"),
+    Gradients("gpt-oss-full-experts", "gpt-oss-full", "gpt-oss-full-experts",
+              "experts too, whose gate and up are in turn, with biases and a clamped gate"),
     Gradients("muse-glimmer", "muse-glimmer", "muse-glimmer", "through gates of a matrix of their own"),
     Gradients("granite", "granite", "granite", "through factors on embeddings, scores, blocks and logits"),
     Gradients("gemma4", "gemma4", "gemma4", "through values that are keys, their norm, and a factor for each layer"),

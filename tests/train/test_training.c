@@ -47,7 +47,8 @@ static void order_as_stored(const fixture *f, const qr_parameter *parameter, flo
     const int64_t n_experts = f->model->shape.n_experts, rows = parameter->rows, rank = parameter->cols;
     float *copy = malloc((size_t)(rows * rank) * sizeof *copy);
     memcpy(copy, values, (size_t)(rows * rank) * sizeof *copy);
-    qr_expert_b_to_file(copy, n_experts, rows / n_experts, rank, values);
+    qr_expert_b_to_file(copy, n_experts, rows / n_experts, rank, qr_expert_pair_turns(f->model, parameter->role),
+                        values);
     free(copy);
 }
 
