@@ -1244,7 +1244,8 @@ typedef struct qrun_merge_params {
     const char *out;     /* a folder that does not exist yet */
     qrun_merge_onto onto;
     qrun_quant quant;        /* QUANTIZED, of a folder stored plain: NF4_DQ (AUTO), NF4 or INT8 */
-    qrun_quant dtype;        /* to write: BF16, F16 or F32; AUTO: F16 where the model is F16, else BF16 */
+    qrun_quant dtype;        /* to write: BF16, F16 or F32; AUTO: F16 where the model is F16, else BF16, and experts in
+                                MXFP4 stay so where the adapter does not change them */
     int64_t max_shard_bytes; /* 0: the folder's own largest file, or 5 GB where all is in one */
     qrun_progress_fn progress;
     void *progress_user;
@@ -1261,6 +1262,7 @@ typedef struct qrun_merge_result {
     int64_t n_replaced;         /* parameters that the adapter brought whole (modules_to_save) */
     bool head_untied;           /* embedding and output head were one matrix and are two now */
     int64_t n_tensors, n_bytes; /* written */
+    qrun_quant expert_quant;    /* of experts that are stored in MXFP4: MXFP4, or dtype. AUTO: there are none */
 } qrun_merge_result;
 #define QRUN_MERGE_RESULT_INIT \
     { .struct_size = sizeof(qrun_merge_result) }

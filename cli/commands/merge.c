@@ -52,7 +52,8 @@ static const option merge_table[] = {
      .help = "With --onto quantized: the format to take linear layers through. Default: nf4-dq. With --onto original: "
              "how the model is held that the result is compared with. Default: in its own type."},
     {.name = "dtype", .kind = OPTION_CHOICE, AT(merge.dtype), .choices = dtypes,
-     .help = "Type of the tensors to write. Default: bf16, or f16 where the model is f16."},
+     .help = "Type of the tensors to write. Default: bf16, or f16 where the model is f16. Experts in mxfp4 stay so "
+             "unless a type is given or the adapter changes them."},
     {.name = "max-shard-size", .kind = OPTION_BYTES, .value_name = "SIZE", AT(merge.max_shard_bytes),
      .help = "Largest file to write. Default: that of the model; 5GB where all is in one file."},
 };
@@ -105,12 +106,19 @@ static void print_difference(const merge_report *r) {
            (long long)d->n_tokens);
 }
 
+/* What became of experts in MXFP4. */
+static const char *experts_text(qrun_quant quant) {
+    if (quant == QRUN_QUANT_AUTO) { return ""; }
+    return quant == QRUN_QUANT_MXFP4 ? " (experts in mxfp4, as they were)" : " (experts too, which were in mxfp4)";
+}
+
 static void print_result(const merge_options *o, const merge_report *r) {
     const qrun_merge_result *m = &r->merged;
     printf("%s: %lld %s merged onto %s weights", o->merge.out, (long long)m->n_merged,
            m->n_merged == 1 ? "matrix" : "matrices", m->onto == QRUN_MERGE_QUANTIZED ? "quantized" : "original");
     if (m->n_replaced > 0) { printf(", %lld parameters replaced", (long long)m->n_replaced); }
-    printf("; %s in %s, in %.1f s\n", size_text(m->n_bytes).text, quant_name(m->dtype), r->seconds);
+    printf("; %s in %s%s, in %.1f s\n", size_text(m->n_bytes).text, quant_name(m->dtype), experts_text(m->expert_quant),
+           r->seconds);
     if (m->head_untied) { printf("embedding and output head were one matrix and are two now\n"); }
     if (r->compared) { print_difference(r); }
 }
@@ -129,14 +137,18 @@ static void print_difference_json(const merge_report *r, text_buffer *out) {
 static void print_json(const merge_options *o, const merge_report *r) {
     const qrun_merge_result *m = &r->merged;
     text_buffer out = {0};
+    char experts[40] = "";
+    if (m->expert_quant != QRUN_QUANT_AUTO) {
+        (void)snprintf(experts, sizeof experts, "\"experts\":\"%s\",", quant_name(m->expert_quant));
+    }
     text_puts(&out, "{\"out\":");
     text_json_string(&out, o->merge.out, strlen(o->merge.out));
     text_format(&out,
                 ",\"onto\":\"%s\",\"base\":\"%s\",\"dtype\":\"%s\",\"merged\":%lld,\"replaced\":%lld,"
-                "\"head_untied\":%s,\"tensors\":%lld,\"bytes\":%lld,\"seconds\":%.6f,\"difference\":",
+                "\"head_untied\":%s,\"tensors\":%lld,\"bytes\":%lld,\"seconds\":%.6f,%s\"difference\":",
                 ontos[m->onto].name, quant_name(m->base_quant), quant_name(m->dtype), (long long)m->n_merged,
                 (long long)m->n_replaced, m->head_untied ? "true" : "false", (long long)m->n_tensors,
-                (long long)m->n_bytes, r->seconds);
+                (long long)m->n_bytes, r->seconds, experts);
     if (r->compared) {
         print_difference_json(r, &out);
     } else {

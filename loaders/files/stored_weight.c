@@ -228,11 +228,11 @@ qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module
 
 /* ---- Stacks of experts ------------------------------------------------------------------------------------------- */
 
-static const char MXFP4_CODES[] = "_blocks", MXFP4_SCALES[] = "_scales";
+static const char MXFP4_SCALES[] = "_scales";
 
 bool qr_stored_has_stack(const qr_safetensors *file, const char *name) {
     char blocks[QR_STORED_NAME_BYTES];
-    (void)snprintf(blocks, sizeof blocks, "%s%s", name, MXFP4_CODES);
+    (void)snprintf(blocks, sizeof blocks, "%s" QR_MXFP4_CODES_SUFFIX, name);
     return qr_safetensors_find(file, name) != NULL || qr_safetensors_find(file, blocks) != NULL;
 }
 
@@ -266,7 +266,7 @@ static qrun_status find_stack(const qr_safetensors *file, const qr_stack *stack,
                               qr_stored_weight *stored, bool *is_packed, qr_error *err) {
     const int64_t rows = stack->n_parts * stored->desc.rows, cols = stored->desc.cols;
     char blocks[QR_STORED_NAME_BYTES];
-    (void)snprintf(blocks, sizeof blocks, "%s%s", stack->name, MXFP4_CODES);
+    (void)snprintf(blocks, sizeof blocks, "%s" QR_MXFP4_CODES_SUFFIX, stack->name);
     stored->codes = qr_safetensors_find(file, stack->name);
     *is_packed = packing->kind == QR_PACKING_MXFP4 && stored->codes == NULL;
     if (*is_packed) { return find_mxfp4_codes(file, stack, blocks, stored, err); }

@@ -44,6 +44,9 @@ typedef struct qr_stack {
     bool in_turn;
 } qr_stack;
 
+/* What follows a stack's name in that of its codes. */
+#define QR_MXFP4_CODES_SUFFIX "_blocks"
+
 /* Whether the file has a stack of that name, packed or not. */
 bool qr_stored_has_stack(const qr_safetensors *file, const char *name);
 /* The matrix [rows, cols] that is a part of an expert. */

@@ -787,7 +787,7 @@ class MergeParams(Sized):
 
 
 class MergeResult(Sized):
-    _enums_ = {"onto": MERGE_ONTO, "base_quant": QUANT, "dtype": QUANT}
+    _enums_ = {"onto": MERGE_ONTO, "base_quant": QUANT, "dtype": QUANT, "expert_quant": QUANT}
     _fields_ = [
         ("struct_size", c_size_t),
         ("onto", c_int),
@@ -798,6 +798,7 @@ class MergeResult(Sized):
         ("head_untied", c_bool),
         ("n_tensors", c_int64),
         ("n_bytes", c_int64),
+        ("expert_quant", c_int),
     ]
 
 

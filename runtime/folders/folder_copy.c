@@ -252,7 +252,9 @@ out:
 qrun_status qr_config_apply(void *arg, qr_buffer *config, const char *what, qr_error *err) {
     const qr_config_changes *changes = arg;
     size_t begin, end;
-    QR_RETURN_IF_ERROR(set_member(config, what, "quantization_config", NULL, err));
+    if (!changes->keeps_quantization) {
+        QR_RETURN_IF_ERROR(set_member(config, what, "quantization_config", NULL, err));
+    }
     QR_RETURN_IF_ERROR(set_common(changes, config, what, "torch_dtype", err));
     QR_RETURN_IF_ERROR(qr_json_edit_find(config->data, config->size, what, "text_config", &begin, &end, err));
     return begin < end ? apply_inside(changes, config, begin, end, what, err) : set_vocab(changes, config, what, err);

@@ -16,11 +16,12 @@ typedef qrun_status (*qr_config_edit_fn)(void *arg, qr_buffer *config, const cha
 /* Copies config.json from one folder into another, as `edit` changes it. */
 qrun_status qr_config_copy(const char *from, const char *to, qr_config_edit_fn edit, void *arg, qr_error *err);
 
-/* Of weights that are stored plain now. */
+/* Of weights that are stored plain now, packed ones excepted. */
 typedef struct qr_config_changes {
     qr_dtype dtype;     /* F32, F16, BF16 */
     int64_t vocab_size; /* 0: unchanged */
     bool unties_head;
+    bool keeps_quantization; /* packed matrices are as they were */
 } qr_config_changes;
 
 /* A qr_config_edit_fn; arg is the qr_config_changes. In a model with an image encoder it also changes the part about

@@ -35,11 +35,27 @@ static qrun_status check_params(const qrun_merge_params *params, const qrun_merg
     return QRUN_OK;
 }
 
+/* Experts in MXFP4 are the model's own weights: they stay so, unless the adapter changes them or a type is asked for.
+ */
+static qrun_status choose_mxfp4(merge_job *job, qr_error *err) {
+    if (job->params->onto == QRUN_MERGE_QUANTIZED) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "%s: has experts in mxfp4 and nothing else quantised, which is the original model; leave `onto` "
+                       "out",
+                       job->copy.model.folder);
+    }
+    job->result.onto = QRUN_MERGE_ORIGINAL;
+    job->result.base_quant = QRUN_QUANT_MXFP4;
+    job->merged.keeps_packed = job->params->dtype == QRUN_QUANT_AUTO;
+    return QRUN_OK;
+}
+
 static qrun_status choose_onto(merge_job *job, qr_error *err) {
     const qrun_merge_params *params = job->params;
     const qrun_model *model = &job->copy.model;
     qrun_merge_result *result = &job->result;
     result->onto = params->onto;
+    if (qr_merge_is_mxfp4(model)) { return choose_mxfp4(job, err); }
     if (params->onto == QRUN_MERGE_AUTO) {
         result->onto = model->prequantized ? QRUN_MERGE_QUANTIZED : QRUN_MERGE_ORIGINAL;
     }
@@ -89,7 +105,7 @@ static qrun_quant plain_quant(const qr_merged_tensors *merged) {
 static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err) {
     const qrun_merge_params *params = job->params;
     QR_RETURN_IF_ERROR(qr_folder_copy_read(&job->copy, context, params->path, err));
-    QR_RETURN_IF_ERROR(qr_merge_refuse_packed(&job->copy.model, err));
+    if (!qr_merge_is_mxfp4(&job->copy.model)) { QR_RETURN_IF_ERROR(qr_merge_refuse_packed(&job->copy.model, err)); }
     QR_RETURN_IF_ERROR(choose_onto(job, err));
     QR_RETURN_IF_ERROR(choose_dtype(job, err));
     QR_RETURN_IF_ERROR(qr_adapter_open(params->adapter, &job->adapter, err));
@@ -101,7 +117,9 @@ static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err
         qr_error_prefix(err, params->adapter);
         return status;
     }
-    if (job->result.onto == QRUN_MERGE_ORIGINAL) { job->result.base_quant = plain_quant(&job->merged); }
+    const bool is_mxfp4 = qr_merge_is_mxfp4(&job->copy.model);
+    if (is_mxfp4) { job->result.expert_quant = job->merged.keeps_packed ? QRUN_QUANT_MXFP4 : job->result.dtype; }
+    if (job->result.onto == QRUN_MERGE_ORIGINAL && !is_mxfp4) { job->result.base_quant = plain_quant(&job->merged); }
     job->result.n_merged = (int64_t)job->adapter->n_modules;
     job->result.n_replaced = (int64_t)job->adapter->n_parameters;
     job->result.head_untied = job->merged.unties_head;
@@ -114,14 +132,18 @@ static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-static qrun_status write_matrix(merge_job *job, const qr_merge_matrix *matrix, const qr_safetensors_spec *spec,
-                                qr_safetensors_writer *writer, qr_error *err) {
+/* One matrix, or those whose columns are in turn: they are of one shape. */
+static qrun_status write_matrix(merge_job *job, const qr_merge_matrix *matrix, int64_t n_parts,
+                                const qr_safetensors_spec *spec, qr_safetensors_writer *writer, qr_error *err) {
     qrun_context *context = job->copy.model.context;
-    const size_t n_bytes = (size_t)qr_weight_elements(&matrix->stored.desc) * qr_dtype_bytes(spec->dtype);
+    const size_t n_bytes = (size_t)(n_parts * qr_weight_elements(&matrix->stored.desc)) * qr_dtype_bytes(spec->dtype);
     void *merged = qr_alloc(n_bytes);
     if (merged == NULL) { return qr_fail_memory(err, spec->name, n_bytes); }
+    qrun_status status = QRUN_OK;
     qr_compute_lock(context);
-    qrun_status status = qr_merge_matrix_compute(context->backend, matrix, spec->dtype, merged, err);
+    for (int64_t i = 0; i < n_parts && status == QRUN_OK; i++) {
+        status = qr_merge_matrix_compute(context->backend, matrix + i, spec->dtype, merged, err);
+    }
     qr_compute_unlock(context);
     if (status == QRUN_OK) { status = qr_safetensors_writer_write(writer, merged, n_bytes, err); }
     qr_free(merged);
@@ -130,10 +152,12 @@ static qrun_status write_matrix(merge_job *job, const qr_merge_matrix *matrix, c
 
 static qrun_status write_matrices(merge_job *job, size_t i, qr_safetensors_writer *writer, qr_error *err) {
     const qr_merge_output *output = &job->merged.outputs[i];
-    for (int64_t m = 0; m < output->n_matrices; m++) {
-        QR_RETURN_IF_ERROR(write_matrix(job, output->matrix + m, &job->merged.specs[i], writer, err));
+    for (int64_t m = 0; m < output->n_matrices; m += output->n_parts) {
+        QR_RETURN_IF_ERROR(write_matrix(job, output->matrix + m, output->n_parts, &job->merged.specs[i], writer, err));
     }
-    return QRUN_OK;
+    const qr_packed_weight *packed = &output->matrix->stored.packed;
+    return packed->kind != QR_PACKING_NONE ? qr_safetensors_finish(job->copy.source, packed->scale_tensor, err)
+                                           : QRUN_OK;
 }
 
 static qrun_status write_converted(merge_job *job, size_t i, qr_safetensors_writer *writer, qr_error *err) {
@@ -215,7 +239,8 @@ qrun_status qrun_merge_folder(qrun_context *context, const qrun_merge_params *pa
     QR_TRY(write_tensors(&job, error));
     QR_TRY(qr_safetensors_check(job.adapter->file, error));
     qr_config_changes changes = {.dtype = job.merged.dtype,
-                                 .unties_head = job.merged.unties_head || qr_model_has_own_head(&job.copy.model)};
+                                 .unties_head = job.merged.unties_head || qr_model_has_own_head(&job.copy.model),
+                                 .keeps_quantization = job.merged.keeps_packed};
     QR_TRY(qr_folder_copy_finish(&job.copy, qr_config_apply, &changes, error));
     if (result != NULL) { *result = job.result; }
 out:

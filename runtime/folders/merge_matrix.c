@@ -43,6 +43,7 @@ typedef struct weight_rows {
     const unsigned char *codes;
     qr_dtype dtype;
     bool transposed;
+    const qr_stored_weight *plain; /* read as it is stored; NULL: it was quantised here */
     const float *absmax, *row_absmax;
     qr_host_weight host;     /* owned; of a matrix that was quantised here */
     qr_stored_scales stored; /* owned; of one that was stored so */
@@ -85,13 +86,33 @@ static qrun_status rows_open(qr_backend *backend, const qr_merge_matrix *matrix,
                           .dtype = tensor->dtype,
                           .transposed = matrix->transposed};
     if (matrix->quantize) { return quantize(backend, matrix, rows, err); }
+    rows->plain = &matrix->stored;
+    if (matrix->stored.packed.kind != QR_PACKING_NONE) {
+        return qr_packed_weight_check_scales(&matrix->stored.packed, 0, rows->desc.rows, err);
+    }
     if (qr_weight_is_plain(rows->desc.format)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_stored_scales_read(&matrix->stored, &rows->stored, err));
     return use_scales(rows, &rows->stored.scales, tensor->name, err);
 }
 
+/* Of a matrix whose rows are columns of a wider one. */
+static void read_column(const qr_stored_weight *stored, int64_t row, float *dst) {
+    const int64_t column = stored->first_row + row * stored->row_step;
+    for (int64_t c = 0; c < stored->desc.cols; c++) {
+        qr_elements_to_f32(stored->codes->dtype, stored->data, c * stored->wide_rows + column, 1, dst + c);
+    }
+}
+
 static void read_row(const weight_rows *rows, int64_t row, float *dst) {
     const int64_t n_rows = rows->desc.rows, cols = rows->desc.cols;
+    if (rows->plain != NULL && rows->plain->packed.kind != QR_PACKING_NONE) {
+        qr_packed_weight_rows(&rows->plain->packed, row, 1, dst);
+        return;
+    }
+    if (rows->plain != NULL && rows->plain->wide_rows > 0) {
+        read_column(rows->plain, row, dst);
+        return;
+    }
     switch (rows->desc.format) {
         case QR_WEIGHT_NF4:
         case QR_WEIGHT_NF4_DQ:
@@ -123,7 +144,8 @@ static void read_expert(const qr_merge_matrix *matrix, update *u) {
     const int64_t rows = matrix->stored.desc.rows, cols = matrix->stored.desc.cols, rank = u->rank;
     qr_elements_to_f32(module->a->dtype, module->a->data, matrix->expert * rank * cols, rank * cols, u->right);
     for (int64_t i = 0; i < rows * rank; i++) {
-        const int64_t at = (matrix->first_row * rank + i) * module->n_stacked + matrix->expert;
+        const int64_t row = matrix->first_row + i / rank * matrix->row_step;
+        const int64_t at = (row * rank + i % rank) * module->n_stacked + matrix->expert;
         qr_elements_to_f32(module->b->dtype, module->b->data, at, 1, u->left + i);
     }
 }
@@ -178,20 +200,21 @@ typedef struct merge_job {
     update update;
     qr_dtype dtype;
     unsigned char *dst;
-    float *scratch; /* per worker: two rows */
+    int64_t width, first, step; /* not 0: row r is column first + r · step of dst [cols, width] */
+    float *scratch;             /* per worker: two rows */
     atomic_bool is_broken;
 } merge_job;
 
 static void write_row(const merge_job *job, int64_t row, const float *values, void *scratch) {
-    const int64_t n_rows = job->rows.desc.rows, cols = job->rows.desc.cols;
+    const int64_t cols = job->rows.desc.cols, column = job->first + row * job->step;
     const size_t element = qr_dtype_bytes(job->dtype);
-    if (!job->rows.transposed) {
+    if (job->width == 0) {
         qr_elements_from_f32(job->dtype, values, cols, job->dst + (size_t)(row * cols) * element);
         return;
     }
     qr_elements_from_f32(job->dtype, values, cols, scratch);
     for (int64_t c = 0; c < cols; c++) {
-        memcpy(job->dst + (size_t)(c * n_rows + row) * element, (unsigned char *)scratch + (size_t)c * element,
+        memcpy(job->dst + (size_t)(c * job->width + column) * element, (unsigned char *)scratch + (size_t)c * element,
                element);
     }
 }
@@ -215,6 +238,10 @@ qrun_status qr_merge_matrix_compute(qr_backend *backend, const qr_merge_matrix *
     const qr_weight_desc *desc = &matrix->stored.desc;
     const size_t n_scratch = (size_t)qr_threads_count(backend->threads) * 2 * (size_t)desc->cols;
     qrun_status status = QRUN_OK;
+    if (matrix->transposed) { job.width = desc->rows, job.step = 1; }
+    if (matrix->wide_rows > 0) {
+        job.width = matrix->wide_rows, job.first = matrix->first_column, job.step = matrix->row_step;
+    }
     QR_TRY(rows_open(backend, matrix, &job.rows, err));
     QR_TRY(update_read(matrix, &job.update, err));
     job.scratch = qr_alloc_array(n_scratch, sizeof *job.scratch);

@@ -98,11 +98,24 @@ static qrun_status apply_to_expert(qr_merged_tensors *merged, const qr_module *m
     const qr_adapter_module *pair = qr_expert_pair_find(merged->model, merged->adapter, module->layer, role);
     if (pair == NULL) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_expert_pair_check(merged->model, pair, &merged->model->layers[module->layer], role, err));
+    const bool is_up = module->role == QR_ROLE_EXPERT_UP;
     matrix->module = pair;
     matrix->expert = module->expert;
-    matrix->first_row = module->role == QR_ROLE_EXPERT_UP ? merged->model->shape.expert_mlp : 0;
+    matrix->row_step = qr_expert_pair_turns(merged->model, role);
+    matrix->first_row = !is_up ? 0 : matrix->row_step > 1 ? 1 : merged->model->shape.expert_mlp;
     merged->n_merged_pairs += module->expert == 0 && module->role == role;
     return QRUN_OK;
+}
+
+/* Plain stacks of gpt-oss are [E, cols, rows], gate and up in turn; packed ones become that. */
+static void place_in_stack(const qr_merged_tensors *merged, const qr_module *module, qr_merge_matrix *matrix) {
+    const qr_stored_weight *stored = &matrix->stored;
+    const bool is_decoded = stored->packed.kind == QR_PACKING_MXFP4 && merged->model->family->stacks_in_turn;
+    matrix->row_step = 1;
+    if (stored->wide_rows == 0 && !is_decoded) { return; }
+    matrix->row_step = qr_expert_pair_turns(merged->model, module->role);
+    matrix->wide_rows = matrix->row_step * stored->desc.rows;
+    matrix->first_column = module->role == QR_ROLE_EXPERT_UP;
 }
 
 /* Those of a stack follow each other in the order that they are stored in: gate and up, or the last matrices. */
@@ -111,6 +124,7 @@ static qrun_status add_expert(qr_merged_tensors *merged, const qr_module *module
     if (!qr_role_is_expert(module->role) || (module->role == QR_ROLE_EXPERT_OUT) != is_out) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_module_find_stored(merged->model, merged->source, module, &stored, err));
     qr_merge_matrix *matrix = add_matrix(merged, &stored, false);
+    place_in_stack(merged, module, matrix);
     matrix->quantize = merged->quantize && qr_weight_is_plain(stored.desc.format);
     if (matrix->quantize && stored.wide_rows > 0) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
@@ -294,6 +308,14 @@ static bool is_part(const qr_merged_tensors *merged, const char *name) {
     return false;
 }
 
+/* Whether the tensor has the scales of packed matrices that are decoded. */
+static bool is_packed_part(const qr_merged_tensors *merged, const qr_safetensors_tensor *tensor) {
+    for (size_t i = 0; i < merged->n_matrices && !merged->keeps_packed; i++) {
+        if (merged->matrices[i].stored.packed.scale_tensor == tensor) { return true; }
+    }
+    return false;
+}
+
 /* How many of its matrices a tensor holds. */
 static int64_t count_matrices(const qr_merged_tensors *merged, const qr_merge_matrix *first) {
     const qr_merge_matrix *end = merged->matrices + merged->n_matrices, *next = first;
@@ -306,19 +328,40 @@ static int64_t count_matrices(const qr_merged_tensors *merged, const qr_merge_ma
 
 static bool is_float(qr_dtype dtype) { return (QR_DTYPES_FLOAT & QR_DTYPE_BIT(dtype)) != 0; }
 
+static bool changes_matrix(const qr_merged_tensors *merged, const qr_merge_matrix *matrix) {
+    if (matrix == NULL) { return false; }
+    const bool is_kept = merged->keeps_packed && matrix->stored.packed.kind != QR_PACKING_NONE;
+    return matrix->module != NULL || matrix->quantize || (!qr_weight_is_plain(matrix->stored.desc.format) && !is_kept);
+}
+
+/* A packed stack becomes a plain one, whose name does not end in that of its codes. */
+static void describe_decoded(qr_merged_tensors *merged, const qr_merge_matrix *first, int64_t n_matrices,
+                             qr_safetensors_spec *spec) {
+    const int64_t n_experts = merged->model->shape.n_experts, cols = first->stored.desc.cols;
+    const int64_t rows = n_matrices / n_experts * first->stored.desc.rows;
+    char *name = merged->decoded_names[merged->n_decoded++];
+    const size_t length = strlen(spec->name) - strlen(QR_MXFP4_CODES_SUFFIX);
+    (void)snprintf(name, QR_STORED_NAME_BYTES, "%.*s", (int)length, spec->name);
+    *spec = (qr_safetensors_spec){.name = name, .n_dims = 3, .dims = {n_experts, rows, cols}};
+    if (first->wide_rows > 0) { spec->dims[1] = cols, spec->dims[2] = rows; }
+}
+
 static void add_output(qr_merged_tensors *merged, const char *name, const qr_safetensors_tensor *source,
                        const qr_merge_matrix *matrix) {
-    const bool changes = matrix != NULL && (matrix->module != NULL || matrix->quantize ||
-                                            !qr_weight_is_plain(matrix->stored.desc.format));
+    const bool changes = changes_matrix(merged, matrix);
     qr_safetensors_spec *spec = &merged->specs[merged->n_outputs];
     const int64_t n_matrices = changes ? count_matrices(merged, matrix) : 0;
     merged->outputs[merged->n_outputs++] =
-        (qr_merge_output){.source = source, .matrix = changes ? matrix : NULL, .n_matrices = n_matrices};
+        (qr_merge_output){.source = source, .matrix = changes ? matrix : NULL, .n_matrices = n_matrices, .n_parts = 1};
     *spec = qr_tensor_spec(source);
     spec->name = name;
     if (n_matrices == 1) {
         spec->n_dims = 2;
         matrix_dims(matrix, spec->dims);
+    }
+    if (changes && matrix->wide_rows > 0) { merged->outputs[merged->n_outputs - 1].n_parts = matrix->row_step; }
+    if (changes && matrix->stored.packed.kind != QR_PACKING_NONE) {
+        describe_decoded(merged, matrix, n_matrices, spec);
     }
     if (changes || is_float(source->dtype)) { spec->dtype = merged->dtype; }
 }
@@ -330,7 +373,7 @@ static qrun_status add_tensor(qr_merged_tensors *merged, size_t i, qr_error *err
         add_output(merged, tensor->name, merged->replaced[i], NULL);
         return QRUN_OK;
     }
-    if (matrix == NULL && is_part(merged, tensor->name)) { return QRUN_OK; }
+    if (matrix == NULL && (is_part(merged, tensor->name) || is_packed_part(merged, tensor))) { return QRUN_OK; }
     if (matrix == NULL && (tensor->dtype == QR_DTYPE_I8 || strstr(tensor->name, ".quant_state.") != NULL)) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "%s: belongs to a quantised matrix outside the language model, which cannot be written in 16 "
@@ -385,10 +428,13 @@ qrun_status qr_merged_tensors_list(qr_merged_tensors *merged, qr_error *err) {
     merged->outputs = qr_alloc_array(n_sources + 1, sizeof *merged->outputs);
     merged->specs = qr_alloc_array(n_sources + 1, sizeof *merged->specs);
     merged->replaced = qr_alloc_array_zeroed(n_sources + 1, sizeof *merged->replaced);
-    if (merged->matrices == NULL || merged->outputs == NULL || merged->specs == NULL || merged->replaced == NULL) {
+    merged->decoded_names = qr_alloc_array(n_sources + 1, sizeof *merged->decoded_names);
+    if (merged->matrices == NULL || merged->outputs == NULL || merged->specs == NULL || merged->replaced == NULL ||
+        merged->decoded_names == NULL) {
         return qr_fail_memory(err, "the list of tensors", n_sources * sizeof *merged->specs);
     }
     QR_RETURN_IF_ERROR(add_model_matrices(merged, err));
+    merged->keeps_packed &= merged->n_merged_pairs == 0;
     QR_RETURN_IF_ERROR(apply_adapter(merged, err));
     return list_outputs(merged, err);
 }
@@ -398,4 +444,5 @@ void qr_merged_tensors_free(qr_merged_tensors *merged) {
     qr_free(merged->outputs);
     qr_free(merged->specs);
     qr_free(merged->replaced);
+    qr_free(merged->decoded_names);
 }

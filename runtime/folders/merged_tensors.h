@@ -19,11 +19,14 @@ typedef struct qr_merge_matrix {
     bool quantize;           /* quantise a plain W to `quant` and dequantise it first */
     qr_weight_format quant;
     const qr_adapter_module *module; /* NULL: W alone */
-    int64_t expert, first_row;       /* of a module on experts: whose matrix it is, and the first of its rows in B */
+    int64_t expert;                  /* of a module on experts: whose matrix it is */
+    int64_t first_row, row_step;     /* the same: its row r has row first_row + r · row_step of B */
+    int64_t wide_rows, first_column; /* not 0: the result is columns first_column + r · row_step of [cols, wide_rows] */
 } qr_merge_matrix;
 
-/* Writes the matrix, [rows, cols] or transposed, as `dtype` (F32, F16, BF16) to dst. QRUN_ERROR_INPUT where a value is
- * not a number or too large for the type. Holds W's codes where it quantises, else only a few rows. */
+/* Writes the matrix, [rows, cols] or transposed, as `dtype` (F32, F16, BF16) to dst; or its columns of one that is
+ * wider. QRUN_ERROR_INPUT where a value is not a number or too large for the type. Holds W's codes where it quantises,
+ * else only a few rows. */
 qrun_status qr_merge_matrix_compute(qr_backend *backend, const qr_merge_matrix *matrix, qr_dtype dtype, void *dst,
                                     qr_error *err);
 
@@ -38,6 +41,7 @@ typedef struct qr_merge_output {
     const qr_safetensors_tensor *source; /* whose values it has, or begins from */
     const qr_merge_matrix *matrix;       /* NULL: the source's own */
     int64_t n_matrices;                  /* of them, one after the other: more than one of a stack */
+    int64_t n_parts;                     /* so many of them are columns of one matrix, in turn; else 1 */
 } qr_merge_output;
 
 typedef struct qr_merged_tensors {
@@ -47,13 +51,16 @@ typedef struct qr_merged_tensors {
     const qr_adapter *adapter;
     bool quantize; /* linear layers that are stored plain are quantised to `quant` and dequantised first */
     qr_weight_format quant;
-    qr_dtype dtype; /* of every floating-point tensor of the new folder */
+    qr_dtype dtype;    /* of every floating-point tensor of the new folder */
+    bool keeps_packed; /* experts in MXFP4 stay so. False once the list is made if the adapter changes any */
 
     qr_merge_matrix *matrices; /* those that may change; linear layers first, by slot */
     size_t n_matrices, n_linear;
     size_t n_merged_pairs; /* modules on experts that have found their matrices */
     qr_merge_output *outputs;
-    qr_safetensors_spec *specs; /* [n_outputs], of the same tensors */
+    qr_safetensors_spec *specs;                  /* [n_outputs], of the same tensors */
+    char (*decoded_names)[QR_STORED_NAME_BYTES]; /* of stacks that are decoded */
+    size_t n_decoded;
     size_t n_outputs;
     bool unties_head;            /* the tied head becomes a matrix of its own */
     const qr_merge_matrix *head; /* of a tied model: its new head; NULL: head_source */
@@ -72,7 +79,11 @@ void qr_merged_tensors_free(qr_merged_tensors *merged);
 const qr_merge_matrix *qr_merged_experts(const qr_merged_tensors *merged, int64_t layer, qr_tensor_role role,
                                          int64_t *step);
 
-/* QRUN_ERROR_UNSUPPORTED for a folder of packed matrices: what is computed from them would have to be packed again. */
+/* QRUN_ERROR_UNSUPPORTED for a folder of packed matrices: what is computed from them would have to be packed again. One
+ * of experts in MXFP4 can be merged into. */
 qrun_status qr_merge_refuse_packed(const qrun_model *model, qr_error *err);
+static inline bool qr_merge_is_mxfp4(const qrun_model *model) {
+    return model->config.quantization.packing.kind == QR_PACKING_MXFP4;
+}
 
 #endif

@@ -23,6 +23,7 @@ from model_goldens import load, normal
 from peft_goldens import EXPERTS, LLAMA_LINEAR
 
 N_ROWS = 4      # of a matrix that are stored, from the first to the last
+N_EXPERTS = 2   # of a stack: the first and the last
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("llama-saved", "llama", ["q_proj"], dict(modules_to_save=["lm_head", "norm"])),
     Adapter("llama3-saved-head", "llama-llama3", ["q_proj"], dict(modules_to_save=["lm_head"])),
     Adapter("qwen3-moe-stacked-experts", "qwen3-moe-stacked", ["v_proj"], dict(target_parameters=EXPERTS)),
+    Adapter("gpt-oss-attention", "gpt-oss-wide", ["q_proj", "k_proj", "v_proj", "o_proj"]),
 ]}
 
 CASES = {
@@ -61,6 +63,9 @@ CASES = {
                           "modules_to_save: the head of a tied model, which is tied no more"),
     "qwen3-moe-stacked-experts": ("qwen3-moe-stacked", "merge/adapters/qwen3-moe-stacked-experts",
                                   "target_parameters: the experts of a layer, which are in one tensor"),
+    "gpt-oss-experts": ("gpt-oss-wide", "adapters/gpt-oss-experts", "experts whose gate and up are in turn"),
+    "gpt-oss-mxfp4-experts": ("gpt-oss-mxfp4", "adapters/gpt-oss-experts", "onto experts in MXFP4"),
+    "gpt-oss-mxfp4-attention": ("gpt-oss-mxfp4", "merge/adapters/gpt-oss-attention", "beside experts in MXFP4"),
     "llama-nf4-lora": ("llama-nf4", "adapters/llama-lora", "onto dequantised NF4"),
     "llama-nf4-dq-lora": ("llama-nf4-dq", "adapters/llama-lora", "onto dequantised double-quantised NF4"),
     "llama-int8-dora": ("llama-int8", "adapters/llama-dora", "DoRA onto dequantised LLM.int8"),
@@ -103,13 +108,13 @@ def _base(root, base, dtype):
     """The base in dtype; of a quantised folder, with its dequantised matrices in F32 whatever dtype is."""
     if base in bnb_goldens.FOLDERS:
         return bnb_goldens.dequantised_model(root, base, torch.float32, torch.float32)[0]
-    return load(root / "models" / base, dtype)
+    return load(root / "models" / base, dtype).to(dtype)    # MXFP4 is decoded to BF16
 
 
 def _merge_dtype(name, base):
     """What PEFT merges in for the BF16 values: BF16, or F32 and one rounding where that would round twice."""
     stored_f32 = base.startswith("gpt2")
-    in_bf16 = ("llama-tables", "qwen3-moe-stacked-experts")     # whose factors PEFT rounds: lora_embedding_A, experts'
+    in_bf16 = ("llama-tables", "qwen3-moe-stacked-experts", "gpt-oss-experts", "gpt-oss-mxfp4-experts")     # whose factors PEFT rounds: lora_embedding_A, experts'
     return torch.float32 if stored_f32 or name in in_bf16 else torch.bfloat16
 
 
@@ -123,8 +128,10 @@ def _merged(root, base, adapter, dtype):
 
 def _rows(tensor):
     n = tensor.shape[0]
-    picked = sorted({i * (n - 1) // (N_ROWS - 1) for i in range(N_ROWS)}) if tensor.ndim == 2 else range(n)
-    return tensor[list(picked)].contiguous()
+    if tensor.ndim == 1:
+        return tensor
+    n_kept = N_ROWS if tensor.ndim == 2 else N_EXPERTS
+    return tensor[sorted({i * (n - 1) // (n_kept - 1) for i in range(n_kept)})].contiguous()
 
 
 def make_case(name, root):

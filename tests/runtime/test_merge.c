@@ -15,7 +15,7 @@
 
 #define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
 
-enum { PATH_BYTES = SCRATCH_PATH_BYTES, N_GOLDEN_ROWS = 4 };
+enum { PATH_BYTES = SCRATCH_PATH_BYTES };
 
 static qrun_context *context;
 
@@ -59,13 +59,14 @@ typedef struct comparison {
     int most_steps;
 } comparison;
 
-/* The rows of `ours` that the golden holds. */
+/* The rows of `ours` that the golden holds: from the first to the last. Of a stack they are whole matrices. */
 static void compare_rows(const qr_safetensors_tensor *ours, const qr_safetensors_tensor *golden, comparison *c) {
     int64_t n_ours, n_golden;
     float *a = to_f32(ours, &n_ours), *b = to_f32(golden, &n_golden);
-    const int64_t n_rows = ours->dims[0], cols = ours->n_dims == 2 ? ours->dims[1] : 1;
-    for (int64_t i = 0; i < golden->dims[0]; i++) {
-        const int64_t row = ours->n_dims == 2 ? i * (n_rows - 1) / (N_GOLDEN_ROWS - 1) : i;
+    const int64_t n_rows = ours->dims[0], cols = n_ours / n_rows, n_kept = golden->dims[0];
+    CHECK_INT(n_golden, n_kept * cols);
+    for (int64_t i = 0; i < n_kept; i++) {
+        const int64_t row = i * (n_rows - 1) / qr_max(n_kept - 1, 1);
         for (int64_t j = 0; j < cols; j++) {
             const float x = a[row * cols + j], y = b[i * cols + j];
             c->largest_difference = fmax(c->largest_difference, fabs((double)x - (double)y));
@@ -146,6 +147,11 @@ static void check_golden_in(const qr_json *entry, qrun_quant quant, qr_dtype dty
         const qr_safetensors_tensor *theirs = qr_safetensors_find(golden, golden_name);
         CHECK_MSG(ours != NULL && theirs != NULL, "%s: %s is not there", text_of(entry, "name"), name);
         if (ours == NULL || theirs == NULL) { continue; }
+        const qr_json *dim = qr_json_first(qr_json_get(item, "shape"));
+        for (int i = 0; i < ours->n_dims; i++, dim = dim != NULL ? dim->next : NULL) {
+            CHECK_MSG(dim != NULL && ours->dims[i] == (int64_t)dim->valuedouble, "%s: of another shape", name);
+        }
+        CHECK_MSG(dim == NULL, "%s: of another shape", name);
         comparison c = {0};
         compare_rows(ours, theirs, &c);
         if (dtype == QR_DTYPE_F32) {
@@ -352,6 +358,59 @@ static void test_outputs_of_experts(void) {
     check_outputs("models/qwen3-moe-stacked", stacked, QRUN_QUANT_F32, 1e-5);
     check_outputs("models/gpt-oss-full", "training/adapters/gpt-oss-full", QRUN_QUANT_F32, 1e-5);
     check_outputs_onto("models/qwen3-moe-stacked", stacked, QRUN_MERGE_QUANTIZED, QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/gpt-oss-wide", "adapters/gpt-oss-experts", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/gpt-oss-mxfp4", "adapters/gpt-oss-experts", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/gpt-oss-mxfp4", "merge/adapters/gpt-oss-attention", QRUN_QUANT_F32, 1e-5);
+    check_outputs("models/gpt-oss-mxfp4", "merge/adapters/gpt-oss-attention", QRUN_QUANT_AUTO, 5e-2);
+}
+
+/* What is written of experts in MXFP4: themselves, or matrices of the type of the rest. */
+static void check_experts(const char *adapter, qrun_quant dtype, bool stay, qrun_quant says) {
+    const char *out = in_scratch("experts");
+    qrun_error err = QRUN_ERROR_INIT;
+    qrun_merge_params params = params_for(fixture("models/gpt-oss-mxfp4"), fixture(adapter), out);
+    qrun_merge_result result = QRUN_MERGE_RESULT_INIT;
+    params.dtype = dtype;
+    CHECK_MSG(qrun_merge_folder(context, &params, &result, &err) == QRUN_OK, "%s", err.message);
+    CHECK_INT(result.expert_quant, says);
+    CHECK_INT(result.base_quant, QRUN_QUANT_MXFP4);
+    qr_safetensors *merged = NULL, *base = NULL;
+    REQUIRE(qr_safetensors_open(out, &merged, &err) == QRUN_OK &&
+            qr_safetensors_open(params.path, &base, &err) == QRUN_OK);
+    CHECK_INT(result.n_tensors, qr_safetensors_count(merged));
+    int n_kept = 0, n_packed = 0;
+    for (size_t i = 0; i < qr_safetensors_count(base); i++) {
+        const qr_safetensors_tensor *old = qr_safetensors_get(base, i);
+        if (strstr(old->name, "_blocks") == NULL && strstr(old->name, "_scales") == NULL) { continue; }
+        const qr_safetensors_tensor *found = qr_safetensors_find(merged, old->name);
+        n_packed++;
+        n_kept += found != NULL && found->n_bytes == old->n_bytes && memcmp(found->data, old->data, old->n_bytes) == 0;
+        CHECK((found != NULL) == stay);
+    }
+    CHECK(n_packed == 8);
+    CHECK_INT(n_kept, stay ? n_packed : 0);
+    qr_json *config = NULL;
+    REQUIRE(qr_json_read(in_scratch("experts/config.json"), 1 << 20, &config, &err) == QRUN_OK);
+    CHECK((qr_json_get(config, "quantization_config") != NULL) == stay);
+    CHECK(strcmp(text_of(config, "dtype"), says == QRUN_QUANT_F16 ? "float16" : "bfloat16") == 0);
+    qr_json_free(config);
+    qr_safetensors_close(merged);
+    qr_safetensors_close(base);
+    CHECK(scratch_remove(out));
+}
+
+static void test_experts_in_mxfp4(void) {
+    check_experts("merge/adapters/gpt-oss-attention", QRUN_QUANT_AUTO, true, QRUN_QUANT_MXFP4);
+    check_experts("merge/adapters/gpt-oss-attention", QRUN_QUANT_BF16, false, QRUN_QUANT_BF16);
+    check_experts("adapters/gpt-oss-experts", QRUN_QUANT_AUTO, false, QRUN_QUANT_BF16);
+    check_experts("adapters/gpt-oss-experts", QRUN_QUANT_F16, false, QRUN_QUANT_F16);
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_merge_params params =
+        params_for(fixture("models/gpt-oss-mxfp4"), fixture("adapters/gpt-oss-experts"), in_scratch("refused"));
+    params.onto = QRUN_MERGE_QUANTIZED;
+    CHECK_INT(qrun_merge_folder(context, &params, NULL, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "leave `onto` out") != NULL, "%s", error.message);
+    CHECK_INT(count_entries(scratch), 0);
 }
 
 static void test_outputs_are_those_of_the_unmerged_adapter(void) {
@@ -381,8 +440,7 @@ static void test_refusals(void) {
     check_refused(llama, fixture("adapters/qwen3-lora"), QRUN_ERROR_INPUT, "the adapter is made for [50, 100]");
     check_refused(llama, fixture("adapters/gpt2-lora"), QRUN_ERROR_INPUT, "adapts transformer.h.0");
     check_refused(llama, fixture("models/llama"), QRUN_ERROR_NOT_FOUND, "adapter_config.json");
-    check_refused(fixture("models/gpt-oss-mxfp4"), lora, QRUN_ERROR_UNSUPPORTED,
-                  "is stored as mxfp4, which is read but");
+    check_refused(fixture("models/gpt-oss-mxfp4"), lora, QRUN_ERROR_INPUT, "llama-lora");
     check_refused(fixture("models/llama-fp8"), lora, QRUN_ERROR_UNSUPPORTED, "is stored as fp8, which is read but");
     check_refused("no/such/model", lora, QRUN_ERROR_NOT_FOUND, "no/such/model");
     check_refused(llama, NULL, QRUN_ERROR_ARGUMENT, "no adapter");
@@ -541,6 +599,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_shards);
     CHECK_RUN(test_outputs_are_those_of_the_unmerged_adapter);
     CHECK_RUN(test_outputs_of_experts);
+    CHECK_RUN(test_experts_in_mxfp4);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_missing_tensors_are_named);
     CHECK_RUN(test_progress_and_cancelling);
