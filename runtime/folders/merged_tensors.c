@@ -384,15 +384,9 @@ static qrun_status add_tensor(qr_merged_tensors *merged, size_t i, qr_error *err
     return QRUN_OK;
 }
 
-/* transformers looks for the head without a prefix, except in checkpoints with "language_model." before everything. */
-static void name_head(qr_merged_tensors *merged) {
-    const char *prefix = strcmp(merged->model->prefix, "language_model.") == 0 ? merged->model->prefix : "";
-    (void)snprintf(merged->head_name, sizeof merged->head_name, "%s%s." QR_BNB_CODES_NAME, prefix,
-                   merged->model->family->modules[QR_ROLE_HEAD]);
-}
-
 static qrun_status list_outputs(qr_merged_tensors *merged, qr_error *err) {
-    name_head(merged);
+    (void)qr_family_tensor_name(merged->model->family, merged->model->prefix, QR_ROLE_HEAD, 0, QR_BNB_CODES_NAME,
+                                merged->head_name, sizeof merged->head_name);
     for (size_t i = 0; i < qr_safetensors_count(merged->source); i++) {
         const char *name = qr_safetensors_get(merged->source, i)->name;
         if (qr_ends_with(name, CODES_SUFFIX)) {

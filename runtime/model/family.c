@@ -53,8 +53,10 @@
     [QR_ROLE_SHARED_OUT] = LAYER "mlp.shared_expert.down_proj",  \
     [QR_ROLE_SHARED_SHARE] = LAYER "mlp.shared_expert_gate"
 
-/* With images: "language_model.model.layers…"; since transformers 4.52 "model.language_model.layers…". */
-#define IMAGE_PREFIXES "language_model.", "model.language_"
+/* With images: "language_model.model.layers…"; since transformers 4.52 "model.language_model.layers…". The head has
+ * the old prefix, and no other. */
+#define OLD_IMAGE_PREFIX "language_model."
+#define IMAGE_PREFIXES OLD_IMAGE_PREFIX, "model.language_"
 
 static const qr_family families[] = {
     {.family = QR_FAMILY_LLAMA, .name = "llama", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
@@ -282,7 +284,8 @@ void qr_family_write_name(const char *prefix, const char *module, int64_t layer,
 
 void qr_family_module_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer, char *name,
                            size_t name_bytes) {
-    qr_family_write_name(prefix, family->modules[role], layer, 0, name, name_bytes);
+    const bool is_outside = role == QR_ROLE_HEAD && strcmp(prefix, OLD_IMAGE_PREFIX) != 0;
+    qr_family_write_name(is_outside ? "" : prefix, family->modules[role], layer, 0, name, name_bytes);
 }
 
 size_t qr_family_tensor_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer,
