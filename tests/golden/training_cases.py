@@ -55,6 +55,9 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     *(Adapter(family, family, "A and B random") for family in ("granite", "gemma4", "gemma4-shared")),
     Adapter("gemma4-moe", "gemma4-moe", "attention and the dense MLP; A and B random"),
     Adapter("gemma4-zero-b", "gemma4", "B zero", zero_b=True),
+    Adapter("gemma4-moe-zero-b", "gemma4-moe", "attention and the dense MLP; B zero", zero_b=True),
+    Adapter("muse-glimmer-zero-b", "muse-glimmer", "every linear layer, gates of attention too; B zero", zero_b=True,
+            options=dict(exclude_modules=".*vision.*")),
     Adapter("muse-glimmer", "muse-glimmer", "every linear layer, gates of attention too; A and B random",
             options=dict(exclude_modules=".*vision.*")),
     Adapter("qwen2-moe", "qwen2-moe", "attention, A and B random"),
@@ -127,9 +130,10 @@ def adapted_model(root, base, adapter, run):
 
 
 def full_model(root, base, run):
-    """Every weight trainable and F32: as for F32, or under autocast for the BF16 run."""
+    """Every weight of the language model trainable and F32: as for F32, or under autocast for the BF16 run."""
     model = load(root / "models" / base, torch.float64 if run == "f64" else torch.float32)
-    model.requires_grad_(True)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not any(part in name for part in ("vision", "visual", "projector")))
     return model
 
 

@@ -12,6 +12,7 @@ import training_cases as cases
 N_STEPS, N_WARMUP, MAX_GRAD_NORM = 20, 3, 1.0
 RUNS = ("f32", "f64", "bf16", "bf16-autocast")
 CURVE_RUNS = (*RUNS, "f16")
+INITIAL_LOSS_SCALE = 65536.0    # of GradScaler
 
 
 def rounded(value):
@@ -111,6 +112,8 @@ GRADIENTS = [
     Gradients("gemma4-shared-full", "gemma4-shared", None,
               "every weight; those of layers that share K/V and of the layers' inputs are stored",
               kept=("layers.1.", "layers.5.", "per_layer_model", "per_layer_projection_norm", "embed_tokens.")),
+    Gradients("muse-glimmer-full", "muse-glimmer", None, "every weight; those of two layers and the head are stored",
+              kept=("layers.0.", "layers.3.", "lm_head", "language_model.norm")),
     Gradients("qwen3_5-full", "qwen3_5", None, "every weight, those of the recurrence too; of two layers are stored",
               kept=("layers.0.", "layers.3.")),
     Gradients("llama-dynamic-lengths", "llama-dynamic", None, "dynamic rope scaling: each sequence by its own length",
@@ -223,6 +226,13 @@ CURVES = [
     Curve("gpt2-full-adafactor", "gpt2", None, "adafactor", "linear", final=False, learning_rate=1e-3),
     Curve("gemma3-full-adamw", "gemma3", None, "adamw", "linear", final=False, learning_rate=1e-3),
     Curve("gemma3-full-sgd", "gemma3", None, "sgd", "linear", final=False, learning_rate=5e-2),
+    *(Curve(f"{family}-full-adamw", family, None, "adamw", "cosine", final=False, learning_rate=rate)
+      for family, rate in (("muse-glimmer", 1e-3), ("qwen3_5", 1e-3), ("gemma4-shared", 2e-4))),
+    # With larger steps the gradient norms of F32 and F64 part.
+    Curve("gemma4-full-adamw", "gemma4", None, "adamw", "constant_with_warmup", final=False, learning_rate=1.2e-4),
+    Curve("muse-glimmer-adamw", "muse-glimmer", "muse-glimmer-zero-b", "adamw", "cosine", final=False),
+    Curve("gemma4-moe-adafactor", "gemma4-moe", "gemma4-moe-zero-b", "adafactor", "linear", final=False,
+          learning_rate=2e-3),
 ]
 
 
