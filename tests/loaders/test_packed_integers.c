@@ -1,15 +1,21 @@
 /* Matrices of integers with scales and zero points (GPTQ, AWQ, compressed-tensors) and NVFP4: every value by the
- * definition of its format, and what is refused. That whole folders are what the packages decode is test_goldens. */
+ * definition of its format, and what is refused. Matrices of GPTQModel are what it decodes. That whole folders are is
+ * test_goldens. */
 #include "check.h"
 
 #include "base/half.h"
 #include "base/sizes.h"
+#include "loaders/config/packing_config.h"
 #include "loaders/files/stored_weight.h"
 #include "quant/small_floats.h"
 #include "temporary.h"
 #include "tensors_file.h"
 
+#define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
+
 enum { ROWS = 40, COLS = 72, GROUP = 32, N_GROUPS = 3, MOST = ROWS * COLS }; /* the last group has 8 columns */
+
+enum { MOST_OF_GPTQMODEL = 1 << 13 };
 
 static temporary_folder folder;
 static uint32_t code_words[MOST], zero_words[MOST];
@@ -85,6 +91,53 @@ static void test_gptq(void) {
     check_gptq((qr_packing){.bits = 4, .block_cols = GROUP, .is_reordered = true});
     check_gptq((qr_packing){.bits = 8, .block_cols = GROUP, .is_reordered = true, .zeros_less_one = true});
     check_gptq((qr_packing){.bits = 8});
+}
+
+/* FNV-1a, as tests/golden/README.md defines it. */
+static uint64_t fnv1a64(const void *bytes, size_t n_bytes) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (size_t i = 0; i < n_bytes; i++) {
+        hash = (hash ^ ((const unsigned char *)bytes)[i]) * UINT64_C(0x100000001b3);
+    }
+    return hash;
+}
+
+/* What GPTQModel packed, read by its own quantization_config, is to the bit what it decodes with scales in F32. */
+static void check_gptqmodel(const qr_safetensors *file, const qr_json *entry) {
+    qr_packing packing = {0};
+    qr_stored_weight stored;
+    qr_error err = {0};
+    const char *name = cJSON_GetStringValue(qr_json_get(entry, "name"));
+    const qr_json *rows = qr_json_first(qr_json_get(entry, "shape"));
+    const int64_t n_rows = (int64_t)rows->valuedouble, n_cols = (int64_t)rows->next->valuedouble;
+    static float values[MOST_OF_GPTQMODEL];
+    REQUIRE(n_rows * n_cols <= MOST_OF_GPTQMODEL);
+    const qr_json *config = qr_json_get(entry, "quantization_config");
+    CHECK_MSG(qr_packing_config_read(config, "gptq", name, &packing, &err) == QRUN_OK, "%s", err.message);
+    const qrun_status status = qr_stored_weight_find(file, name, n_rows, n_cols, false, &packing, &stored, &err);
+    CHECK_MSG(status == QRUN_OK, "%s", err.message);
+    if (status == QRUN_OK) {
+        char text[24];
+        qr_packed_weight_rows(&stored.packed, 0, n_rows, values);
+        const uint64_t hash = fnv1a64(values, (size_t)(n_rows * n_cols) * sizeof *values);
+        (void)snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+        CHECK_MSG(strcmp(text, cJSON_GetStringValue(qr_json_get(entry, "fnv1a64_f32"))) == 0, "%s: other values", name);
+    }
+    qr_packing_free(&packing);
+}
+
+static void test_gptq_as_gptqmodel(void) {
+    qr_json *index = NULL;
+    qr_safetensors *file = NULL;
+    qr_error err = {0};
+    REQUIRE(qr_json_read(FIXTURES "goldens/gptqmodel.json", 1 << 20, &index, &err) == QRUN_OK);
+    REQUIRE(qr_safetensors_open(FIXTURES "goldens/gptqmodel.safetensors", &file, &err) == QRUN_OK);
+    int n_checked = 0;
+    const qr_json *entry = qr_json_first(qr_json_get(index, "matrices"));
+    for (; entry != NULL; entry = entry->next, n_checked++) { check_gptqmodel(file, entry); }
+    CHECK(n_checked >= 30);
+    qr_safetensors_close(file);
+    qr_json_free(index);
 }
 
 static float awq_value(const qr_packing *packing, int row, int col) {
@@ -496,6 +549,7 @@ int main(int argc, char **argv) {
     }
     for (int i = 0; i < COLS; i++) { groups[i] = i * 7 % N_GROUPS; }
     CHECK_RUN(test_gptq);
+    CHECK_RUN(test_gptq_as_gptqmodel);
     CHECK_RUN(test_awq);
     CHECK_RUN(test_int);
     CHECK_RUN(test_int8);
