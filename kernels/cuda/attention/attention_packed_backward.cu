@@ -41,31 +41,57 @@ template <int PER> struct backward_scratch {
 
 template <int PER>
 static __device__ void load_queries(const qr_attention_packed_backward_args &a, const packed_rows &rows,
-                                    const backward_scratch<PER> &s, int64_t head, int64_t first_query) {
+                                    const head_chunk &chunk, const backward_scratch<PER> &s, int64_t head,
+                                    int64_t first_query) {
     const qr_attention_packed_args &f = a.forward;
     enum { TILE = PER * SIDE };
-    load_rows<TILE, false>(f, s.q, f.q + head * f.head_dim, f.qkv_stride, first_query, rows.end);
-    load_rows<TILE, false>(f, s.dout, a.dout + head * f.head_dim, static_cast<int64_t>(f.n_heads) * f.head_dim,
+    load_rows<TILE, false>(f, chunk, s.q, f.q + head * f.head_dim, f.qkv_stride, first_query, rows.end);
+    load_rows<TILE, false>(f, chunk, s.dout, a.dout + head * f.head_dim, static_cast<int64_t>(f.n_heads) * f.head_dim,
                            first_query, rows.end);
 }
 
 template <int PER>
-static __device__ void load_keys(const qr_attention_packed_args &f, const packed_rows &rows,
+static __device__ void load_keys(const qr_attention_packed_args &f, const packed_rows &rows, const head_chunk &chunk,
                                  const backward_scratch<PER> &s, int64_t kv_head, int64_t first_key) {
     enum { TILE = PER * SIDE };
-    load_rows<TILE, true>(f, s.k, f.k + kv_head * f.head_dim, f.qkv_stride, first_key, rows.end);
-    load_rows<TILE, true>(f, s.v, f.v + kv_head * f.head_dim, f.qkv_stride, first_key, rows.end);
+    load_rows<TILE, true>(f, chunk, s.k, f.k + kv_head * f.head_dim, f.qkv_stride, first_key, rows.end);
+    load_rows<TILE, true>(f, chunk, s.v, f.v + kv_head * f.head_dim, f.qkv_stride, first_key, rows.end);
+}
+
+/* A tile of queries of a head and a tile of keys. */
+struct tile_pair {
+    int64_t head, kv_head, first_query, first_key;
+};
+
+/* The products of both: q · k, and dout · v. Of heads of one chunk everything is in shared memory already. */
+template <int PER, int CHUNKS>
+static __device__ void backward_dots(const qr_attention_packed_backward_args &a, const packed_rows &rows,
+                                     const backward_scratch<PER> &s, const tile_pair &pair, float scores[PER][PER],
+                                     float dp[PER][PER]) {
+    const qr_attention_packed_args &f = a.forward;
+    const int32_t pitch = tile_pitch(f.head_dim);
+    for (int part = 0; part < CHUNKS; part++) {
+        const head_chunk chunk = chunk_of(f, part);
+        if (CHUNKS > 1) {
+            load_queries<PER>(a, rows, chunk, s, pair.head, pair.first_query);
+            load_keys<PER>(f, rows, chunk, s, pair.kv_head, pair.first_key);
+        }
+        __syncthreads();
+        add_tile_dots<PER>(s.q, s.k, chunk.n, pitch, scores);
+        add_tile_dots<PER>(s.dout, s.v, chunk.n, pitch, dp);
+        if (CHUNKS > 1) { __syncthreads(); }
+    }
 }
 
 /* p and ds of a tile of queries and a tile of keys; zeros where a query does not see a key. */
-template <int PER>
-static __device__ void store_gradients(const qr_attention_packed_args &f, const packed_rows &rows,
-                                       const backward_scratch<PER> &s, const float *delta, int64_t head,
-                                       int64_t first_query, int64_t first_key) {
+template <int PER, int CHUNKS>
+static __device__ void store_gradients(const qr_attention_packed_backward_args &a, const packed_rows &rows,
+                                       const backward_scratch<PER> &s, const float *delta, const tile_pair &pair) {
     enum { TILE = PER * SIDE };
-    float scores[PER][PER], dp[PER][PER];
-    tile_dots<PER>(s.q, s.k, f.head_dim, scores);
-    tile_dots<PER>(s.dout, s.v, f.head_dim, dp);
+    const qr_attention_packed_args &f = a.forward;
+    const int64_t head = pair.head, first_query = pair.first_query, first_key = pair.first_key;
+    float scores[PER][PER] = {}, dp[PER][PER] = {};
+    backward_dots<PER, CHUNKS>(a, rows, s, pair, scores, dp);
 #pragma unroll
     for (int i = 0; i < PER; i++) {
 #pragma unroll
@@ -88,15 +114,19 @@ static __device__ void store_gradients(const qr_attention_packed_args &f, const 
     }
 }
 
-/* Rows y + i · SIDE after `first` of a view, elements x + c · SIDE of a head. */
-template <int PER, int COLS>
-static __device__ void store_gradient(float *dst, int64_t stride, int32_t dim, int64_t first, int64_t end,
-                                      float sums[PER][COLS]) {
-    for (int i = 0; i < PER; i++) {
-        const int64_t row = first + thread_y() + i * SIDE;
-        for (int c = 0; c < COLS && row < end; c++) {
-            const int32_t j = static_cast<int32_t>(thread_x()) + c * SIDE;
-            if (j < dim) { dst[row * stride + j] = sums[i][c]; }
+/* Rows y + i · SIDE after `first` of a view, elements x + c · SIDE of every chunk of a head. */
+template <int PER, int COLS, int CHUNKS>
+static __device__ void store_gradient(const qr_attention_packed_args &f, float *dst, int64_t stride, int64_t first,
+                                      int64_t end, float sums[CHUNKS][PER][COLS]) {
+#pragma unroll
+    for (int part = 0; part < CHUNKS; part++) {
+        const head_chunk chunk = chunk_of(f, part);
+        for (int i = 0; i < PER; i++) {
+            const int64_t row = first + thread_y() + i * SIDE;
+            for (int c = 0; c < COLS && row < end; c++) {
+                const int32_t j = static_cast<int32_t>(thread_x()) + c * SIDE;
+                if (j < chunk.n) { dst[row * stride + chunk.first + j] = sums[part][i][c]; }
+            }
         }
     }
 }
@@ -105,7 +135,7 @@ static QR_DEVICE int tile_rows(int64_t first, int64_t end, int tile) {
     return end - first < tile ? static_cast<int>(end - first) : tile;
 }
 
-template <int PER, int COLS>
+template <int PER, int COLS, int CHUNKS>
 __global__ void attention_packed_dq_kernel(qr_attention_packed_backward_args a, const float *delta) {
     enum { TILE = PER * SIDE };
     const qr_attention_packed_args &f = a.forward;
@@ -114,21 +144,29 @@ __global__ void attention_packed_dq_kernel(qr_attention_packed_backward_args a, 
     const int64_t first_query = rows.begin + static_cast<int64_t>(blockIdx.x) * TILE;
     if (first_query >= rows.end) { return; }
     const backward_scratch<PER> s(f.head_dim);
-    load_queries<PER>(a, rows, s, head, first_query);
-    float dq[PER][COLS] = {};
+    if (CHUNKS == 1) { load_queries<PER>(a, rows, chunk_of(f, 0), s, head, first_query); }
+    float dq[CHUNKS][PER][COLS] = {};
     const int64_t seen = (first_seen(f, rows, first_query) - rows.begin) / TILE * TILE + rows.begin;
     for (int64_t first_key = seen; first_key <= first_query; first_key += TILE) {
-        load_keys<PER>(f, rows, s, kv_head, first_key);
+        if (CHUNKS == 1) { load_keys<PER>(f, rows, chunk_of(f, 0), s, kv_head, first_key); }
+        store_gradients<PER, CHUNKS>(a, rows, s, delta, {head, kv_head, first_query, first_key});
         __syncthreads();
-        store_gradients<PER>(f, rows, s, delta, head, first_query, first_key);
-        __syncthreads();
-        add_weighted<PER, COLS, false>(s.ds, s.k, f.head_dim, tile_rows(first_key, rows.end, TILE), dq);
-        __syncthreads();
+#pragma unroll
+        for (int part = 0; part < CHUNKS; part++) {
+            const head_chunk chunk = chunk_of(f, part);
+            if (CHUNKS > 1) {
+                load_keys<PER>(f, rows, chunk, s, kv_head, first_key);
+                __syncthreads();
+            }
+            add_weighted<PER, COLS, false>(s.ds, s.k, chunk.n, tile_pitch(f.head_dim),
+                                           tile_rows(first_key, rows.end, TILE), dq[part]);
+            __syncthreads();
+        }
     }
-    store_gradient<PER, COLS>(a.dq + head * f.head_dim, a.dqkv_stride, f.head_dim, first_query, rows.end, dq);
+    store_gradient<PER, COLS, CHUNKS>(f, a.dq + head * f.head_dim, a.dqkv_stride, first_query, rows.end, dq);
 }
 
-template <int PER, int COLS>
+template <int PER, int COLS, int CHUNKS>
 __global__ void attention_packed_dkv_kernel(qr_attention_packed_backward_args a, const float *delta) {
     enum { TILE = PER * SIDE };
     const qr_attention_packed_args &f = a.forward;
@@ -137,28 +175,35 @@ __global__ void attention_packed_dkv_kernel(qr_attention_packed_backward_args a,
     const int64_t first_key = rows.begin + static_cast<int64_t>(blockIdx.x) * TILE;
     if (first_key >= rows.end) { return; }
     const backward_scratch<PER> s(f.head_dim);
-    load_keys<PER>(f, rows, s, kv_head, first_key);
-    float dk[PER][COLS] = {}, dv[PER][COLS] = {};
+    if (CHUNKS == 1) { load_keys<PER>(f, rows, chunk_of(f, 0), s, kv_head, first_key); }
+    float dk[CHUNKS][PER][COLS] = {}, dv[CHUNKS][PER][COLS] = {};
     /* With a window, the last key of the tile is seen by the queries before last + window. */
     const int64_t last_key = first_key + TILE - 1;
     const int64_t end = f.window > 0 && last_key + f.window < rows.end ? last_key + f.window : rows.end;
     for (int64_t first_query = first_key; first_query < end; first_query += TILE) {
         const int n_queries = tile_rows(first_query, rows.end, TILE);
         for (int64_t head = kv_head * group; head < (kv_head + 1) * group; head++) {
-            load_queries<PER>(a, rows, s, head, first_query);
+            if (CHUNKS == 1) { load_queries<PER>(a, rows, chunk_of(f, 0), s, head, first_query); }
+            store_gradients<PER, CHUNKS>(a, rows, s, delta, {head, kv_head, first_query, first_key});
             __syncthreads();
-            store_gradients<PER>(f, rows, s, delta, head, first_query, first_key);
-            __syncthreads();
-            add_weighted<PER, COLS, true>(s.ds, s.q, f.head_dim, n_queries, dk);
-            add_weighted<PER, COLS, true>(s.p, s.dout, f.head_dim, n_queries, dv);
-            __syncthreads();
+#pragma unroll
+            for (int part = 0; part < CHUNKS; part++) {
+                const head_chunk chunk = chunk_of(f, part);
+                if (CHUNKS > 1) {
+                    load_queries<PER>(a, rows, chunk, s, head, first_query);
+                    __syncthreads();
+                }
+                add_weighted<PER, COLS, true>(s.ds, s.q, chunk.n, tile_pitch(f.head_dim), n_queries, dk[part]);
+                add_weighted<PER, COLS, true>(s.p, s.dout, chunk.n, tile_pitch(f.head_dim), n_queries, dv[part]);
+                __syncthreads();
+            }
         }
     }
-    store_gradient<PER, COLS>(a.dk + kv_head * f.head_dim, a.dqkv_stride, f.head_dim, first_key, rows.end, dk);
-    store_gradient<PER, COLS>(a.dv + kv_head * f.head_dim, a.dqkv_stride, f.head_dim, first_key, rows.end, dv);
+    store_gradient<PER, COLS, CHUNKS>(f, a.dk + kv_head * f.head_dim, a.dqkv_stride, first_key, rows.end, dk);
+    store_gradient<PER, COLS, CHUNKS>(f, a.dv + kv_head * f.head_dim, a.dqkv_stride, first_key, rows.end, dv);
 }
 
-template <int PER, int COLS>
+template <int PER, int COLS, int CHUNKS>
 static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_backward_args &args, const float *delta,
                           qr_error *err) {
     const qr_attention_packed_args &f = args.forward;
@@ -166,15 +211,15 @@ static qrun_status launch(qr_cuda_backend &cuda, const qr_attention_packed_backw
     dim3 grid = blocks_for(f.max_seq_tokens, PER * SIDE);
     grid.y = static_cast<unsigned>(f.n_heads);
     grid.z = static_cast<unsigned>(f.n_seqs);
-    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, (attention_packed_dq_kernel<PER, COLS>), grid, PACKED_THREADS,
-                                 shared_bytes, args, delta));
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, (attention_packed_dq_kernel<PER, COLS, CHUNKS>), grid,
+                                 PACKED_THREADS, shared_bytes, args, delta));
     grid.y = static_cast<unsigned>(f.n_kv_heads);
-    return QR_LAUNCH(cuda.device, err, (attention_packed_dkv_kernel<PER, COLS>), grid, PACKED_THREADS, shared_bytes,
-                     args, delta);
+    return QR_LAUNCH(cuda.device, err, (attention_packed_dkv_kernel<PER, COLS, CHUNKS>), grid, PACKED_THREADS,
+                     shared_bytes, args, delta);
 }
 
 static size_t backward_workspace(const qr_attention_packed_backward_args &args) {
-    if (args.forward.dst_dtype != QR_DTYPE_F32) { return qr_cuda_packed_operands_bytes(args.forward, true); }
+    if (packed_on_tensor_cores(args.forward)) { return qr_cuda_packed_operands_bytes(args.forward, true); }
     return static_cast<size_t>(args.forward.n_tokens * args.forward.n_heads) * sizeof(float);
 }
 
@@ -214,7 +259,7 @@ static qrun_status run_attention_packed_backward(qr_cuda_backend &cuda, const qr
         QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, attention_dsinks_kernel, grid, PACKED_THREADS,
                                      PACKED_THREADS / WARP_LANES * sizeof(float), args));
     }
-    if (f.dst_dtype != QR_DTYPE_F32) { return run_on_tensor_cores(cuda, args, workspace, err); }
+    if (packed_on_tensor_cores(f)) { return run_on_tensor_cores(cuda, args, workspace, err); }
     float *delta = static_cast<float *>(workspace);
     QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, attention_delta_kernel,
                                  blocks_for(f.n_tokens * f.n_heads, DELTA_WARPS), DELTA_THREADS, 0, args, delta));
