@@ -191,7 +191,8 @@ static bool check_expert_linear(const check *c, const qr_expert_linear_args *a) 
 }
 
 static bool check_expert_sum(const check *c, const qr_expert_sum_args *a) {
-    return check_routing(c, &a->routing) && check_view(c, "src", qr_routing_slots(&a->routing), a->dim, a->dim);
+    return check_routing(c, &a->routing) && check_view(c, "src", qr_routing_slots(&a->routing), a->dim, a->dim) &&
+           check_view(c, "dst", a->routing.n_rows, a->dim, a->dst_stride);
 }
 
 static bool check_expert_bias(const check *c, const qr_expert_bias_args *a) {

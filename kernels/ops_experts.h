@@ -72,8 +72,8 @@ typedef struct qr_expert_bias_args {
 typedef struct qr_expert_sum_args {
     qr_routing routing;
     const float *src; /* [n_slots, dim] contiguous */
-    float *dst;       /* [n_rows, dim] contiguous */
-    int64_t dim;
+    float *dst;       /* [n_rows, dim], rows dst_stride apart */
+    int64_t dim, dst_stride;
     bool by_share, accumulate;
 } qr_expert_sum_args;
 

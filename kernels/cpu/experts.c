@@ -133,7 +133,7 @@ static void expert_sum_rows(const void *args, int64_t begin, int64_t end) {
     const qr_routing *r = &a->routing;
     for (int64_t i = begin; i < end; i++) {
         const int32_t *slot = r->slot + i * r->top_k;
-        float *dst = a->dst + i * a->dim;
+        float *dst = a->dst + i * a->dst_stride;
         for (int64_t j = 0; j < a->dim; j += QR_VEC) {
             const int64_t n = a->dim - j;
             qr_vec sum = qr_vec_zero();

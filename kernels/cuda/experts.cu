@@ -15,10 +15,10 @@ __global__ void expert_sum_kernel(qr_expert_sum_args a, bool aligned) {
             for (int i = 0; i < VEC4; i++) { sums[i] = fmaf(x[i], share, sums[i]); }
         }
         if (a.accumulate) {
-            load_vec4(x, a.dst + row * a.dim, j, a.dim, aligned);
+            load_vec4(x, a.dst + row * a.dst_stride, j, a.dim, aligned);
             for (int i = 0; i < VEC4; i++) { sums[i] = x[i] + sums[i]; }
         }
-        store_vec4(a.dst + row * a.dim, j, a.dim, aligned, sums);
+        store_vec4(a.dst + row * a.dst_stride, j, a.dim, aligned, sums);
     });
 }
 
@@ -60,7 +60,7 @@ __global__ void share_rows_kernel(qr_share_rows_args a) {
 }
 
 static qrun_status run_expert_sum(qr_cuda_backend &cuda, const qr_expert_sum_args &args, void *, qr_error *err) {
-    const bool aligned = vec4_aligned(args.src, args.dim) && vec4_aligned(args.dst, args.dim);
+    const bool aligned = vec4_aligned(args.src, args.dim) && vec4_aligned(args.dst, args.dst_stride);
     return QR_LAUNCH_VEC4_EARLY(cuda.device, err, expert_sum_kernel, args.routing.n_rows, args.dim, args, aligned);
 }
 

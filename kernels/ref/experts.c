@@ -159,7 +159,7 @@ void qr_ref_expert_sum(const qr_expert_sum_args *args, void *workspace) {
                 const int64_t p = r->slot[i * r->top_k + k];
                 sum += (args->by_share ? (double)r->share[p] : 1.0) * (double)args->src[p * args->dim + j];
             }
-            float *dst = &args->dst[i * args->dim + j];
+            float *dst = &args->dst[i * args->dst_stride + j];
             *dst = (float)(sum + (args->accumulate ? (double)*dst : 0.0));
         }
     }

@@ -11,6 +11,7 @@
 #include "runtime/layers/layer_experts.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/rope.h"
+#include "runtime/model/split.h"
 #include "runtime/ranks/split_ranks.h"
 
 /* The tables of a step, in device memory and in the host memory that they are copied from. */
@@ -91,9 +92,9 @@ static void lay_experts(const qrun_model *model, int64_t n_tokens, qr_layout *la
     const qr_model_shape *s = &model->shape;
     const int64_t n_slots = n_tokens * s->experts_per_token;
     qr_expert_routing_lay(s, n_tokens, layout, b);
-    QR_LAY(layout, b->mlp, n_slots * 2 * s->expert_mlp, sizeof(float));
+    QR_LAY(layout, b->mlp, n_slots * 2 * qr_split_own(&model->split, s->expert_mlp), sizeof(float));
     QR_LAY(layout, b->gated, n_slots * s->expert_mlp, qr_dtype_bytes(model->act_dtype));
-    QR_LAY(layout, b->slots, n_slots * s->hidden, sizeof(float));
+    QR_LAY(layout, b->slots, n_slots * qr_split_own(&model->split, s->hidden), sizeof(float));
     if (!model->config.experts.beside_dense) { return; }
     QR_LAY(layout, b->router_normed, n_tokens * s->hidden, qr_dtype_bytes(model->act_dtype));
     QR_LAY(layout, b->dense_branch, n_tokens * s->hidden, sizeof(float));

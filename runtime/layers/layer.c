@@ -26,7 +26,7 @@ bool qr_model_is_gated(const qrun_model *model) {
 }
 
 int64_t qr_layer_own_mlp_size(const qrun_model *model, const qr_layer *layer) {
-    return model->split.n_ranks > 0 ? layer->mlp_in[0].weight.desc.rows : qr_layer_mlp_size(layer);
+    return qr_split_own(&model->split, qr_layer_mlp_size(layer));
 }
 
 int64_t qr_layer_mlp_columns(const qrun_model *model, const qr_layer *layer) {
@@ -120,9 +120,16 @@ static qrun_status add_normed(const qr_layer_pass *pass, const qr_norm *norm, co
     return add_branch(pass, normed, err);
 }
 
-/* Nothing where the model is whole. */
-static qrun_status gather(const qr_layer_pass *pass, const qr_gather *columns, qr_error *err) {
-    return pass->model->split.n_ranks > 0 ? pass->gather(pass->gather_arg, columns, err) : QRUN_OK;
+/* dst [T, D], of which each rank has made its columns. */
+static qrun_status gather_stream(const qr_layer_pass *pass, float *dst, qr_error *err) {
+    const int64_t hidden = pass->model->shape.hidden;
+    const qr_gather columns = {.memory = dst,
+                               .n_rows = pass->n_tokens,
+                               .n_columns = hidden,
+                               .unit = qr_split_unit(&pass->model->split, hidden),
+                               .dtype = QR_DTYPE_F32,
+                               .in_place = true};
+    return qr_layer_gather(pass, &columns, err);
 }
 
 /* What a block's last product of `src` goes into: x, or on its way there a norm, a factor, or both. */
@@ -131,21 +138,15 @@ typedef qrun_status (*block_output_fn)(const qr_layer_pass *pass, const void *of
 
 static qrun_status linear_output(const qr_layer_pass *pass, const void *of, const void *src, float *dst,
                                  bool accumulate, qr_error *err) {
-    const int64_t hidden = pass->model->shape.hidden;
-    const qr_gather columns = {.memory = dst,
-                               .n_rows = pass->n_tokens,
-                               .n_columns = hidden,
-                               .unit = qr_split_unit(&pass->model->split, hidden),
-                               .dtype = QR_DTYPE_F32,
-                               .in_place = true};
-    QR_RETURN_IF_ERROR(qr_layer_linear(pass, of, src, dst, hidden, accumulate, err));
-    return gather(pass, &columns, err);
+    QR_RETURN_IF_ERROR(qr_layer_linear(pass, of, src, dst, pass->model->shape.hidden, accumulate, err));
+    return gather_stream(pass, dst, err);
 }
 
 static qrun_status experts_output(const qr_layer_pass *pass, const void *of, const void *src, float *dst,
                                   bool accumulate, qr_error *err) {
     (void)src; /* in the pass's buffers */
-    return qr_layer_experts_out(pass, of, dst, accumulate, err);
+    QR_RETURN_IF_ERROR(qr_layer_experts_out(pass, of, dst, accumulate, err));
+    return gather_stream(pass, dst, err);
 }
 
 /* x += output, through the norm that some families put after a block. Its backward op reads `branch`, so only these
@@ -235,7 +236,7 @@ qrun_status qr_layer_head(const qr_layer_pass *pass, const float *x, int64_t n_r
                                  .any_order = pass->any_order};
     QR_RETURN_IF_ERROR(qr_layer_final_norm(pass, x, n_rows, normed, model->act_dtype, err));
     QR_RETURN_IF_ERROR(qr_layer_op_linear(pass, &args, err));
-    if (is_part) { QR_RETURN_IF_ERROR(gather(pass, &parts, err)); }
+    if (is_part) { QR_RETURN_IF_ERROR(qr_layer_gather(pass, &parts, err)); }
     if (is_part && !leads) { return QRUN_OK; }
     return scale(pass, logits, n_rows * model->shape.vocab, model->shape.logit_scale, err);
 }
@@ -393,7 +394,7 @@ qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *la
                              .n_columns = layer->attn_out.weight.desc.cols,
                              .unit = layer->head_dim,
                              .dtype = pass->model->act_dtype};
-    QR_RETURN_IF_ERROR(gather(pass, &heads, err));
+    QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err));
     return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);
 }
 
@@ -446,6 +447,17 @@ static qrun_status run_dense_in(const qr_layer_pass *pass, const qr_layer *layer
     return layer->mlp_out.weight.desc.rows > 0 ? run_activation(pass, layer, err) : QRUN_OK;
 }
 
+/* buffers.gated, of which each rank has made its columns. */
+static qrun_status gather_gated(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const int64_t size = qr_layer_mlp_size(layer);
+    const qr_gather gated = {.memory = pass->buffers.gated,
+                             .n_rows = pass->n_tokens,
+                             .n_columns = size,
+                             .unit = qr_split_unit(&pass->model->split, size),
+                             .dtype = pass->model->act_dtype};
+    return size > 0 ? qr_layer_gather(pass, &gated, err) : QRUN_OK;
+}
+
 /* x += norm(norm(MLP) + norm(experts)), which read norms of x of their own. */
 static qrun_status run_experts_beside_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
@@ -454,11 +466,12 @@ static qrun_status run_experts_beside_mlp(const qr_layer_pass *pass, const qr_la
     const qr_dtype act = pass->model->act_dtype;
     const qr_add_args sum = {.x = b->mlp_branch, .y = e->branch_normed, .n = t * hidden};
     QR_RETURN_IF_ERROR(run_dense_in(pass, layer, err));
-    QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->mlp_out, b->gated, e->dense_branch, hidden, false, err));
+    QR_RETURN_IF_ERROR(gather_gated(pass, layer, err));
+    QR_RETURN_IF_ERROR(linear_output(pass, &layer->mlp_out, b->gated, e->dense_branch, false, err));
     QR_RETURN_IF_ERROR(norm_rows(pass, &layer->router_norm, pass->x, e->router_normed, act, t, err));
     QR_RETURN_IF_ERROR(norm_rows(pass, &layer->expert_norm, pass->x, e->normed, act, t, err));
     QR_RETURN_IF_ERROR(qr_layer_experts_in(pass, layer, err));
-    QR_RETURN_IF_ERROR(qr_layer_experts_out(pass, layer, e->branch, false, err));
+    QR_RETURN_IF_ERROR(experts_output(pass, layer, NULL, e->branch, false, err));
     QR_RETURN_IF_ERROR(norm_rows(pass, &layer->dense_out_norm, e->dense_branch, b->mlp_branch, QR_DTYPE_F32, t, err));
     QR_RETURN_IF_ERROR(norm_rows(pass, &layer->expert_out_norm, e->branch, e->branch_normed, QR_DTYPE_F32, t, err));
     QR_RETURN_IF_ERROR(qr_layer_op_add(pass, &sum, err));
@@ -475,15 +488,10 @@ static qrun_status run_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_
     QR_RETURN_IF_ERROR(run_dense_in(pass, layer, err));
     if (qr_layer_has_experts(layer)) {
         QR_RETURN_IF_ERROR(qr_layer_shared_expert_share(pass, layer, err));
+        QR_RETURN_IF_ERROR(gather_gated(pass, layer, err));
         return run_block_output(pass, experts_output, layer, NULL, &layer->post_mlp_norm, b->mlp_branch, err);
     }
-    const int64_t size = qr_layer_mlp_size(layer);
-    const qr_gather gated = {.memory = b->gated,
-                             .n_rows = pass->n_tokens,
-                             .n_columns = size,
-                             .unit = qr_split_unit(&pass->model->split, size),
-                             .dtype = pass->model->act_dtype};
-    QR_RETURN_IF_ERROR(gather(pass, &gated, err));
+    QR_RETURN_IF_ERROR(gather_gated(pass, layer, err));
     return qr_layer_add_linear(pass, &layer->mlp_out, b->gated, &layer->post_mlp_norm, b->mlp_branch, err);
 }
 

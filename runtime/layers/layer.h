@@ -13,10 +13,11 @@ typedef struct qr_expert_buffers {
     int32_t *expert, *slot, *slot_row; /* [S]: qr_routing */
     int32_t *expert_start;             /* [E + 1] */
     float *share;                      /* [S] */
-    float *mlp;                        /* [S, 2 M] gate and up */
+    float *mlp;                        /* [S, 2 M] gate and up; of a model that is split, this rank's M */
     void *gated;                       /* [S, M] act */
     float *shared_share;               /* [T]: of the expert that every token goes to, before the sigmoid */
-    float *slots;                      /* [S, D]: what each expert gives, before the sum; nothing reads it later */
+    float *slots;                      /* [S, D], of a model that is split this rank's columns: what each expert
+                                        * gives, before the sum; nothing reads it later */
     /* Where a dense MLP is beside them; else NULL. */
     void *router_normed, *normed; /* [T, D] act: what the router and the experts read; `normed` may be mlp_normed */
     float *dense_branch, *branch; /* [T, D]: what the MLP and the experts give, before their norms */
@@ -111,6 +112,11 @@ struct qr_layer_pass {
     void *gather_arg;
 };
 
+/* Of a model that is split, all columns of all ranks; nothing where it is whole. */
+static inline qrun_status qr_layer_gather(const qr_layer_pass *pass, const qr_gather *columns, qr_error *err) {
+    return pass->model->split.n_ranks > 0 ? pass->gather(pass->gather_arg, columns, err) : QRUN_OK;
+}
+
 /* An op of the pass: qr_layer_op_<op>(pass, args, err). */
 #define QR_X(name)                                                                                        \
     static inline qrun_status qr_layer_op_##name(const qr_layer_pass *pass, const qr_##name##_args *args, \
@@ -138,7 +144,7 @@ bool qr_model_is_gated(const qrun_model *model);
  */
 static inline int64_t qr_layer_mlp_size(const qr_layer *layer) { return layer->mlp_out.weight.desc.cols; }
 int64_t qr_layer_mlp_columns(const qrun_model *model, const qr_layer *layer);
-/* The same M of this rank's rows, where the model is split. */
+/* This rank's part of the same M, where the model is split. */
 int64_t qr_layer_own_mlp_size(const qrun_model *model, const qr_layer *layer);
 /* The largest M of those; 0: no layer has any. */
 int64_t qr_model_mlp_size(const qrun_model *model);

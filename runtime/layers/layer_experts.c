@@ -3,6 +3,15 @@
 #include "runtime/layers/layer_adapters.h"
 #include "runtime/model/expert_adapters.h"
 #include "runtime/model/host_experts.h"
+#include "runtime/model/split.h"
+
+/* Of M and of D, the columns of experts that this rank makes: all where the model is whole. */
+static int64_t own_mlp(const qr_layer_pass *pass) {
+    return qr_split_own(&pass->model->split, pass->model->shape.expert_mlp);
+}
+static int64_t own_hidden(const qr_layer_pass *pass) {
+    return qr_split_own(&pass->model->split, pass->model->shape.hidden);
+}
 
 void qr_expert_routing_lay(const qr_model_shape *shape, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b) {
     const int64_t n_slots = n_tokens * shape->experts_per_token;
@@ -37,7 +46,7 @@ qrun_status qr_layer_fetch_experts(const qr_layer_pass *pass, const qr_layer *la
     return model->host_experts.used ? qr_layer_op_expert_fetch(pass, &args, err) : QRUN_OK;
 }
 
-/* y [slots, M], rows 2 · M apart, of the normed rows of the slots' tokens. */
+/* y [slots, own M], rows twice that apart, of the normed rows of the slots' tokens. */
 static qrun_status run_expert_in(const qr_layer_pass *pass, const qr_routing *routing, const qr_weight *weights,
                                  float *y, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
@@ -47,7 +56,7 @@ static qrun_status run_expert_in(const qr_layer_pass *pass, const qr_routing *ro
                                         .x_dtype = pass->model->act_dtype,
                                         .y = y,
                                         .x_stride = s->hidden,
-                                        .y_stride = 2 * s->expert_mlp,
+                                        .y_stride = 2 * own_mlp(pass),
                                         .gathers = true};
     return qr_layer_op_expert_linear(pass, &args, err);
 }
@@ -88,12 +97,12 @@ qr_clamped_gate_args qr_layer_clamped_gate_args(const qr_layer_pass *pass) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_expert_buffers *b = &pass->buffers.experts;
     return (qr_clamped_gate_args){.g = b->mlp,
-                                  .u = b->mlp + s->expert_mlp,
+                                  .u = b->mlp + own_mlp(pass),
                                   .dst = b->gated,
                                   .dst_dtype = pass->model->act_dtype,
                                   .n_rows = pass->n_tokens * s->experts_per_token,
-                                  .dim = s->expert_mlp,
-                                  .stride = 2 * s->expert_mlp,
+                                  .dim = own_mlp(pass),
+                                  .stride = 2 * own_mlp(pass),
                                   .alpha = s->gate_alpha,
                                   .limit = s->gate_limit};
 }
@@ -118,6 +127,17 @@ qrun_status qr_layer_scale_logits(const qr_layer_pass *pass, float *logits, qr_e
     return s->router_scale == 1.0F ? QRUN_OK : qr_layer_op_scale(pass, &args, err);
 }
 
+/* experts.gated, of which each rank has made its columns. */
+static qrun_status gather_slots(const qr_layer_pass *pass, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_gather gated = {.memory = pass->buffers.experts.gated,
+                             .n_rows = pass->n_tokens * s->experts_per_token,
+                             .n_columns = s->expert_mlp,
+                             .unit = qr_split_unit(&pass->model->split, s->expert_mlp),
+                             .dtype = pass->model->act_dtype};
+    return qr_layer_gather(pass, &gated, err);
+}
+
 qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qrun_model *model = pass->model;
     const qr_model_shape *s = &model->shape;
@@ -126,19 +146,20 @@ qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer
                                  .scale = layer->expert_scale.weight,
                                  .routing = qr_layer_routing(pass),
                                  .normalize = model->config.experts.normalizes};
-    const int64_t stride = 2 * s->expert_mlp;
+    const int64_t mlp = own_mlp(pass), stride = 2 * mlp;
     QR_RETURN_IF_ERROR(
         qr_layer_linear(pass, &layer->router, qr_router_input(&pass->buffers), b->logits, s->n_experts, false, err));
     QR_RETURN_IF_ERROR(qr_layer_scale_logits(pass, b->logits, err));
     QR_RETURN_IF_ERROR(qr_layer_op_route(pass, &route, err));
     QR_RETURN_IF_ERROR(qr_layer_fetch_experts(pass, layer, err));
     QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_gate, b->mlp, err));
-    QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_up, b->mlp + s->expert_mlp, err));
+    QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_up, b->mlp + mlp, err));
     QR_RETURN_IF_ERROR(
         run_expert_lora(pass, layer, QR_ROLE_EXPERT_GATE, qr_expert_input(&pass->buffers), true, b->mlp, err));
     QR_RETURN_IF_ERROR(add_bias(pass, &route.routing, &layer->expert_gate_bias, b->mlp, stride, err));
-    QR_RETURN_IF_ERROR(add_bias(pass, &route.routing, &layer->expert_up_bias, b->mlp + s->expert_mlp, stride, err));
-    return run_gate(pass, err);
+    QR_RETURN_IF_ERROR(add_bias(pass, &route.routing, &layer->expert_up_bias, b->mlp + mlp, stride, err));
+    QR_RETURN_IF_ERROR(run_gate(pass, err));
+    return gather_slots(pass, err);
 }
 
 qrun_status qr_layer_shared_expert_share(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -147,7 +168,7 @@ qrun_status qr_layer_shared_expert_share(const qr_layer_pass *pass, const qr_lay
                                      .x = pass->buffers.gated,
                                      .x_dtype = pass->model->act_dtype,
                                      .n_rows = pass->n_tokens,
-                                     .dim = qr_layer_mlp_size(layer)};
+                                     .dim = qr_layer_own_mlp_size(pass->model, layer)};
     if (layer->shared_share.weight.desc.rows == 0) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->shared_share, pass->buffers.mlp_normed, share, 1, false, err));
     return qr_layer_op_share_rows(pass, &args, err);
@@ -163,16 +184,17 @@ qrun_status qr_layer_experts_out(const qr_layer_pass *pass, const qr_layer *laye
                                        .x_dtype = pass->model->act_dtype,
                                        .y = b->slots,
                                        .x_stride = s->expert_mlp,
-                                       .y_stride = s->hidden};
+                                       .y_stride = own_hidden(pass)};
     const qr_expert_sum_args sum = {.routing = out.routing,
                                     .src = b->slots,
-                                    .dst = dst,
-                                    .dim = s->hidden,
+                                    .dst = dst + layer->expert_share[2].ranges[0].first,
+                                    .dim = own_hidden(pass),
+                                    .dst_stride = s->hidden,
                                     .by_share = true,
                                     .accumulate = accumulate};
     QR_RETURN_IF_ERROR(qr_layer_op_expert_linear(pass, &out, err));
     QR_RETURN_IF_ERROR(run_expert_lora(pass, layer, QR_ROLE_EXPERT_OUT, b->gated, false, b->slots, err));
-    QR_RETURN_IF_ERROR(add_bias(pass, &out.routing, &layer->expert_out_bias, b->slots, s->hidden, err));
+    QR_RETURN_IF_ERROR(add_bias(pass, &out.routing, &layer->expert_out_bias, b->slots, own_hidden(pass), err));
     QR_RETURN_IF_ERROR(qr_layer_op_expert_sum(pass, &sum, err));
     if (layer->mlp_out.weight.desc.rows == 0 || qr_layer_experts_beside_mlp(layer)) { return QRUN_OK; }
     return qr_layer_linear(pass, &layer->mlp_out, pass->buffers.gated, dst, s->hidden, true, err);

@@ -56,26 +56,33 @@ qrun_status qr_adapter_check_shape(const qr_adapter_module *module, int64_t rows
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
-static qrun_status put_some(load_state *state, const qr_safetensors_tensor *tensor, const qr_float_range *range,
-                            const float **factor, qr_error *err) {
+/* The rows of a share, each of `width` elements. */
+static qrun_status put_rows(load_state *state, const qr_safetensors_tensor *tensor, int64_t width,
+                            const qr_row_share *share, const float **factor, qr_error *err) {
     qr_backend *backend = state->made->model->context->backend;
-    float *device = qr_layout_take(&state->layout, range->n, sizeof *device);
+    float *device = qr_layout_take(&state->layout, qr_row_share_rows(share) * width, sizeof *device);
     *factor = device;
-    return device != NULL ? qr_weight_write_some_floats(backend, device, tensor, range, err) : QRUN_OK;
+    for (int32_t i = 0; device != NULL && i < share->n_ranges; i++) {
+        const qr_row_range *rows = &share->ranges[i];
+        const qr_float_range range = {.first = rows->first * width, .step = 1, .n = rows->n * width};
+        QR_RETURN_IF_ERROR(qr_weight_write_some_floats(backend, device, tensor, &range, err));
+        device += range.n;
+    }
+    return QRUN_OK;
 }
 
 static qrun_status put_factor(load_state *state, const qr_safetensors_tensor *tensor, const float **factor,
                               qr_error *err) {
-    const qr_float_range all = {.step = 1, .n = qr_tensor_elements(tensor)};
-    return put_some(state, tensor, &all, factor, err);
+    const qr_row_share all = {.n_ranges = 1, .ranges = {{0, qr_tensor_elements(tensor)}}};
+    return put_rows(state, tensor, 1, &all, factor, err);
 }
 
 /* B [out, rank]: the rows that this rank has of the matrix. */
 static qrun_status put_b(load_state *state, const qr_adapter_module *module, const qr_linear_layer *linear,
                          const float **factor, qr_error *err) {
-    const qr_float_range own = {
-        .first = linear->share.first * module->rank, .step = 1, .n = linear->weight.desc.rows * module->rank};
-    return put_some(state, module->b, &own, factor, err);
+    const int64_t n = linear->weight.desc.rows;
+    const qr_row_share all = {.n_ranges = 1, .ranges = {{0, n}}};
+    return put_rows(state, module->b, module->rank, linear->share.n_ranges > 0 ? &linear->share : &all, factor, err);
 }
 
 /* DoRA: the magnitudes, which become the ratios that outputs are scaled by; the base model does not change. */
@@ -140,15 +147,19 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
     return status;
 }
 
-static qrun_status put_experts(load_state *state, const qr_adapter_module *module, qr_tensor_role role, int32_t slot,
-                               qr_error *err) {
-    const int64_t turns = qr_expert_pair_turns(state->made->model, role);
-    qr_backend *backend = state->made->model->context->backend;
+static qrun_status put_experts(load_state *state, const qr_adapter_module *module, const qr_layer *layer,
+                               qr_tensor_role role, qr_error *err) {
+    const qrun_model *model = state->made->model;
+    const qr_row_share share = qr_expert_pair_share(model, layer, role);
+    const int64_t turns = qr_expert_pair_turns(model, role);
+    const int32_t slot = qr_expert_pair_shape_of(model, layer, role).slot;
+    qr_backend *backend = model->context->backend;
+    const int64_t n_b = module->n_stacked * qr_row_share_rows(&share) * module->rank;
     float *a = qr_layout_take(&state->layout, qr_tensor_elements(module->a), sizeof *a);
-    float *b = qr_layout_take(&state->layout, qr_tensor_elements(module->b), sizeof *b);
+    float *b = qr_layout_take(&state->layout, n_b, sizeof *b);
     if (a == NULL) { return QRUN_OK; }
     const qr_lora_factor factor = {.a = a, .b = b, .rank = (int32_t)module->rank, .scale = (float)module->scale};
-    QR_RETURN_IF_ERROR(qr_expert_pair_put(backend, module, turns, a, b, err));
+    QR_RETURN_IF_ERROR(qr_expert_pair_put(backend, module, &share, turns, a, b, err));
     return backend->copy_in(backend, table_entry(state->made, slot), &factor, sizeof factor, err);
 }
 
@@ -161,7 +172,7 @@ static qrun_status visit_experts(load_state *state, int64_t l, qr_tensor_role ro
     QR_RETURN_IF_ERROR(check_rank(module, err));
     state->n_matched++;
     begin_module(state);
-    const qrun_status status = put_experts(state, module, role, qr_expert_pair_shape_of(model, layer, role).slot, err);
+    const qrun_status status = put_experts(state, module, layer, role, err);
     end_module(state);
     return status;
 }

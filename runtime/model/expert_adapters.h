@@ -13,7 +13,7 @@ enum { QR_EXPERT_PAIRS = 2 };
 static const qr_tensor_role qr_expert_pair_roles[QR_EXPERT_PAIRS] = {QR_ROLE_EXPERT_GATE, QR_ROLE_EXPERT_OUT};
 
 typedef struct qr_expert_pair_shape {
-    int64_t in, out; /* of one expert */
+    int64_t in, out; /* of one expert; of a model that is split, this rank's rows of B */
     int32_t slot;    /* in the table of factors */
 } qr_expert_pair_shape;
 
@@ -35,16 +35,21 @@ void qr_expert_pair_module_name(const qrun_model *model, const char *prefix, int
 const qr_adapter_module *qr_expert_pair_find(const qrun_model *model, const qr_adapter *adapter, int64_t layer,
                                              qr_tensor_role role);
 
+/* Which rows of one expert's B those are, of all that a file has. */
+qr_row_share qr_expert_pair_share(const qrun_model *model, const qr_layer *layer, qr_tensor_role role);
+
 /* QRUN_ERROR_INPUT where the pair does not fit the model. */
 qrun_status qr_expert_pair_check(const qrun_model *model, const qr_adapter_module *module, const qr_layer *layer,
                                  qr_tensor_role role, qr_error *err);
 
-/* B between its two layouts; in files its rows are those of `turns` matrices in turn. */
-void qr_expert_b_from_file(const float *file, int64_t n_experts, int64_t out, int64_t rank, int64_t turns, float *b);
+/* B between its two layouts; in files its rows are those of `turns` matrices in turn. From a file, of the rows of a
+ * share. */
+void qr_expert_b_from_file(const float *file, int64_t n_experts, const qr_row_share *share, int64_t rank, int64_t turns,
+                           float *b);
 void qr_expert_b_to_file(const float *b, int64_t n_experts, int64_t out, int64_t rank, int64_t turns, float *file);
 
-/* Both factors of a module into device memory. */
-qrun_status qr_expert_pair_put(qr_backend *backend, const qr_adapter_module *module, int64_t turns, float *a, float *b,
-                               qr_error *err);
+/* Both factors of a module into device memory, of B the rows of a share. */
+qrun_status qr_expert_pair_put(qr_backend *backend, const qr_adapter_module *module, const qr_row_share *share,
+                               int64_t turns, float *a, float *b, qr_error *err);
 
 #endif

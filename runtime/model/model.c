@@ -296,15 +296,15 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     qrun_model *model = state->model;
     qr_weight_desc *desc = &linear->weight.desc;
     linear_shape(model, &model->layers[layer], role, &desc->rows, &desc->cols);
-    qr_split_rows(model, role, &model->layers[layer], desc, &linear->share);
+    desc->rows = qr_split_rows(model, role, desc->rows, &linear->share);
     set_format(desc, format_of_linear(state->options, role), QR_NF4_BLOCK);
     linear->slot = model->n_slots++;
     linear->has_bias = qr_family_has_bias(&model->config, role);
     const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP ||
                               role == QR_ROLE_SHARED_UP || role == QR_ROLE_DELTA_BA ||
                               (role > QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_A);
-    const bool is_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_MLP_OUT;
-    linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.first : 0;
+    const bool is_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_MLP_OUT || role == QR_ROLE_SHARED_OUT;
+    linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.ranges[0].first : 0;
     state->out_offset = is_out ? 0 : linear->out_offset + desc->rows;
     if (role == QR_ROLE_Q) { /* without gates */
         state->out_offset = model->shape.n_heads * model->layers[layer].head_dim;
@@ -317,7 +317,9 @@ static qrun_status shape_expert(void *arg, qr_weight *matrix, int64_t layer, qr_
     (void)expert, (void)err;
     const describe_state *state = arg;
     const qrun_model *model = state->model;
-    linear_shape(model, &model->layers[layer], role, &matrix->desc.rows, &matrix->desc.cols);
+    qr_layer *of = &model->layers[layer];
+    linear_shape(model, of, role, &matrix->desc.rows, &matrix->desc.cols);
+    matrix->desc.rows = qr_split_rows(model, role, matrix->desc.rows, qr_expert_share(of, role));
     set_format(&matrix->desc, state->options->linear_format, QR_NF4_BLOCK);
     return QRUN_OK;
 }
@@ -329,6 +331,7 @@ static void shape_table(const describe_state *state, qr_tensor_role role, int64_
     set_format(&table->desc, state->options->table_format, 0);
 }
 
+/* Of all ranks together. Where a vector has a part for each expert: of one part. */
 static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tensor_role role) {
     const qr_model_shape *s = &model->shape;
     if (role == QR_ROLE_LAYER_SCALAR) { return 1; }
@@ -337,8 +340,8 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     if (role == QR_ROLE_DELTA_A_LOG || role == QR_ROLE_DELTA_DT_BIAS) { return s->delta.n_value_heads; }
     if (role == QR_ROLE_SINKS) { return s->n_heads; }
     if (role == QR_ROLE_EXPERT_SCALE) { return s->n_experts; }
-    if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->n_experts * s->hidden; }
-    if (qr_role_is_expert_bias(role)) { return s->n_experts * s->expert_mlp; }
+    if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->hidden; }
+    if (qr_role_is_expert_bias(role)) { return s->expert_mlp; }
     if (role != QR_ROLE_Q_NORM && role != QR_ROLE_K_NORM) { return s->hidden; }
     if (!model->family->norms_all_heads) { return layer->head_dim; }
     return layer->head_dim * (role == QR_ROLE_Q_NORM ? s->n_heads : layer->n_kv_heads);
@@ -349,6 +352,14 @@ static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim
     return (qr_norm){.dim = dim,
                      .eps = is_post ? (float)model->config.post_norm_eps : model->shape.norm_eps,
                      .offset = qr_model_norm_offset(model, role)};
+}
+
+/* This rank's of a layer's norm, or other vector. */
+static void shape_norm(const qrun_model *model, qr_layer *layer, qr_tensor_role role) {
+    qr_norm *norm = qr_norm_of_layer(layer, role);
+    *norm = norm_of(model, role, norm_dim(model, layer, role));
+    norm->dim = qr_split_rows(model, role, norm->dim, &norm->share);
+    if (qr_role_is_expert_bias(role)) { norm->dim *= model->shape.n_experts; }
 }
 
 /* Without a weight: of the model's ones. */
@@ -382,7 +393,7 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_delta) {
     layer->query_rope_kind = qr_rope_query_kind(config, l);
     for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role < QR_ROLE_Q; role++) {
         if (!qr_family_layer_has(model->family, config, l, role)) { continue; }
-        *qr_norm_of_layer(layer, role) = norm_of(model, role, norm_dim(model, layer, role));
+        shape_norm(model, layer, role);
     }
 }
 
@@ -396,7 +407,7 @@ static void shape_modules(describe_state *state) {
     shape_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, shape->hidden, &model->position_embedding);
     if (!shape->tied_head) {
         shape_table(state, QR_ROLE_HEAD, shape->vocab, shape->hidden, &model->head);
-        qr_split_rows(model, QR_ROLE_HEAD, NULL, &model->head.desc, &model->head_share);
+        model->head.desc.rows = qr_split_rows(model, QR_ROLE_HEAD, model->head.desc.rows, &model->head_share);
     }
     shape_table(state, QR_ROLE_INPUTS_EMBEDDING, model->config.layer_inputs.vocab_size,
                 shape->n_layers * shape->layer_input, &model->inputs.embedding);
@@ -412,10 +423,11 @@ static qrun_status check_alike(const qrun_model *model, const qr_module *module,
                                qr_error *err) {
     if (!qr_role_is_expert(module->role) || module->expert == 0) { return QRUN_OK; }
     const qr_weight_desc *desc = &module->matrix->desc, *first = &module->matrix[-module->expert].desc;
-    if (desc->format == first->format && desc->block == first->block) { return QRUN_OK; }
+    const qr_weight_format format = qr_module_is_part(module) ? module->share->whole_format : first->format;
+    if (desc->format == format && desc->block == first->block) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s is stored as %s, and expert 0 as %s; all should be alike",
                    model->folder, stored->codes->name, qr_weight_format_name(desc->format),
-                   qr_weight_format_name(first->format));
+                   qr_weight_format_name(format));
 }
 
 /* Tables of tokens are read in INT8, which rows can be taken of one by one. */
@@ -494,7 +506,8 @@ qr_expert_counts qr_model_count_experts(const qrun_model *model) {
         const qr_layer *layer = &model->layers[l];
         const qr_weight *const matrices[] = {layer->expert_gate, layer->expert_up, layer->expert_out};
         for (size_t i = 0; matrices[0] != NULL && i < QR_COUNT_OF(matrices); i++) {
-            const int64_t n = qr_weight_elements(&matrices[i]->desc);
+            const qr_weight_desc *desc = &matrices[i]->desc;
+            const int64_t n = qr_max(layer->expert_share[i].all, desc->rows) * desc->cols;
             counts.n_active_parameters += n_active * n;
             counts.n_idle_parameters += n_idle * n;
             counts.idle_bytes += n_idle * (int64_t)backend->weight_bytes(backend, &matrices[i]->desc);

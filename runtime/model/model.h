@@ -17,13 +17,8 @@
 #include "runtime/engine/context.h"
 #include "runtime/engine/plan.h"
 #include "runtime/model/family.h"
+#include "runtime/model/row_share.h"
 #include "runtime/model/tokenizer.h"
-
-/* This rank's rows of a matrix that is split among ranks (split.h). */
-typedef struct qr_row_share {
-    int64_t first, all;            /* all: of the whole matrix; 0: it is not split */
-    qr_weight_format whole_format; /* of the whole matrix, on one device */
-} qr_row_share;
 
 /* n_ranks 0: the model is whole. */
 typedef struct qr_split {
@@ -46,6 +41,7 @@ typedef struct qr_norm {
     const float *bias;   /* device, [dim]; LayerNorm only */
     int64_t dim;         /* 0: the family has no such norm */
     float eps, offset;   /* RMSNorm multiplies by weight + offset */
+    qr_row_share share;  /* of a vector that is split among ranks; dim is then this rank's */
 } qr_norm;
 
 enum { QR_MAX_ATTN_IN = 4, QR_MAX_MLP_IN = 2 };
@@ -93,6 +89,7 @@ typedef struct qr_layer {
     qr_linear_layer router;                /* [E, D] */
     qr_weight *expert_gate, *expert_up;    /* [E] matrices [M, D], M that of experts; NULL: the layer has none */
     qr_weight *expert_out;                 /* [E] matrices [D, M] */
+    qr_row_share expert_share[3];          /* of each expert's gate, up and last matrix */
     int32_t expert_slot; /* among linear layers' slots: LoRA on gate and up of all experts; the next: on expert_out */
     int32_t window;      /* tokens a position sees; 0: all */
     int32_t key_rope_kind, query_rope_kind; /* which rotary tables; QR_ROPE_NONE: none */
@@ -101,6 +98,10 @@ typedef struct qr_layer {
     size_t staged_bytes, host_offset;       /* of its matrices together, where they are not held (layer_stream.h) */
     size_t experts_offset;                  /* of its experts, where they are in host memory (host_experts.h) */
 } qr_layer;
+
+static inline qr_row_share *qr_expert_share(qr_layer *layer, qr_tensor_role role) {
+    return &layer->expert_share[role - QR_ROLE_EXPERT_GATE];
+}
 
 /* Layers whose K/V share pages, all with the same window and heads. Delta layers and those that read another's K/V have
  * none. The largest group decides the size of pages. */
@@ -132,7 +133,7 @@ typedef struct qr_model_shape {
     int64_t hidden, n_layers, n_heads, mlp, vocab;    /* n_heads and n_kv_heads: of this rank, with a split */
     int64_t n_kv_heads, head_dim;                     /* of most layers: those with a window, where they differ */
     int64_t widest_heads, widest_qkv;                 /* H · HD and (H + 2 KV) · HD, the largest of all layers */
-    int64_t n_experts, experts_per_token, expert_mlp; /* of layers with experts; 0: there are none */
+    int64_t n_experts, experts_per_token, expert_mlp; /* of layers with experts, all M; 0: there are none */
     int64_t shared_mlp;                               /* of the expert that every token goes to */
     int64_t context_tokens;
     float norm_eps, norm_offset;       /* of most norms */

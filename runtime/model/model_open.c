@@ -172,19 +172,42 @@ static qrun_status advance_past(load_state *state, const qr_safetensors_tensor *
     return advance(state, (int64_t)tensor->n_bytes, err);
 }
 
+/* Elements of a stored vector, as [n_parts, n] of the n_parts that the module has, one for each expert. Those of gate
+ * and up may be in turn. */
+static qrun_status load_elements(const load_state *state, const qr_module *module, const qr_safetensors_tensor *tensor,
+                                 const qr_row_range *range, float *device, qr_error *err) {
+    const int64_t step = qr_vector_step(state->model, module->role);
+    const qr_float_range elements = {.first =
+                                         range->first * step + (module->role == QR_ROLE_EXPERT_UP_BIAS && step > 1),
+                                     .step = step,
+                                     .n = range->n};
+    return qr_weight_write_some_floats(state->model->context->backend, device, tensor, &elements, err);
+}
+
+/* This rank's elements: some ranges, of every expert where the vector has a part for each. */
+static qrun_status load_share(const load_state *state, const qr_module *module, const qr_safetensors_tensor *tensor,
+                              float *device, qr_error *err) {
+    const qr_row_share *share = module->share;
+    const int64_t n_parts = module->n / qr_row_share_rows(share);
+    for (int64_t part = 0; part < n_parts; part++) {
+        for (int32_t i = 0; i < share->n_ranges; i++) {
+            const qr_row_range range = {part * share->all + share->ranges[i].first, share->ranges[i].n};
+            QR_RETURN_IF_ERROR(load_elements(state, module, tensor, &range, device, err));
+            device += range.n;
+        }
+    }
+    return QRUN_OK;
+}
+
 static qrun_status load_vector(load_state *state, const qr_module *module, const char *suffix, const float *device,
                                qr_error *err) {
-    const qrun_model *model = state->model;
+    const qr_row_range all = {0, module->n};
     const qr_safetensors_tensor *tensor;
-    const int64_t step = qr_vector_step(model, module->role);
-    QR_RETURN_IF_ERROR(qr_module_find_vector(model, state->source, module->role, module->layer, suffix,
+    float *dst = (float *)(uintptr_t)device;
+    QR_RETURN_IF_ERROR(qr_module_find_vector(state->model, state->source, module->role, module->layer, suffix,
                                              qr_module_stored_n(module), &tensor, err));
-    const qr_float_range range = {
-        .first = qr_module_is_part(module) ? module->share->first : module->role == QR_ROLE_EXPERT_UP_BIAS && step > 1,
-        .step = step,
-        .n = module->n};
-    QR_RETURN_IF_ERROR(
-        qr_weight_write_some_floats(model->context->backend, (float *)(uintptr_t)device, tensor, &range, err));
+    QR_RETURN_IF_ERROR(qr_module_is_part(module) ? load_share(state, module, tensor, dst, err)
+                                                 : load_elements(state, module, tensor, &all, dst, err));
     return advance_past(state, tensor, err);
 }
 
@@ -195,14 +218,13 @@ static qrun_status write_rows(qr_backend *backend, const qr_module *module, cons
     qr_weight_desc whole = module->matrix->desc;
     whole.format = module->share->whole_format;
     whole.rows = module->share->all;
-    return qr_weight_write_rows_of(backend, module->matrix, &whole, module->share->first, source, name, err);
+    return qr_weight_write_rows_of(backend, module->matrix, &whole, module->share, source, name, err);
 }
 
 static qrun_status write_stored(qr_backend *backend, const qr_module *module, const qr_stored_weight *stored,
                                 qr_error *err) {
-    return qr_module_is_part(module)
-               ? qr_weight_write_stored_rows(backend, module->matrix, module->share->first, stored, err)
-               : qr_weight_write_stored(backend, module->matrix, stored, NULL, err);
+    return qr_module_is_part(module) ? qr_weight_write_stored_rows(backend, module->matrix, module->share, stored, err)
+                                     : qr_weight_write_stored(backend, module->matrix, stored, NULL, err);
 }
 
 static qrun_status load_matrix(load_state *state, const qr_module *module, qr_error *err) {
@@ -239,20 +261,26 @@ static qrun_status make_random_rows(load_state *state, int64_t cols, qr_error *e
     return QRUN_OK;
 }
 
-/* Codes of one group of rows again and again. The scale gives them the size of other random weights. */
-static qrun_status randomise_mxfp4(load_state *state, qr_weight *matrix, qr_error *err) {
+/* Codes of one group of rows again and again, also where a share begins inside one. The scale gives them the size of
+ * other random weights. */
+static qrun_status randomise_mxfp4(load_state *state, const qr_module *module, qr_error *err) {
     enum { TWO_TO_THE_MINUS_7 = 120, SEED = 1 };
     qr_backend *backend = state->model->context->backend;
+    qr_weight *matrix = module->matrix;
     const qr_weight_desc *desc = &matrix->desc;
     const size_t n_codes = qr_weight_row_offset(desc, QR_WEIGHT_ROW_GROUP), n_scales = (size_t)qr_weight_blocks(desc);
+    const int64_t phase = qr_module_is_part(module) ? module->share->ranges[0].first % QR_WEIGHT_ROW_GROUP : 0;
     qrun_status status = QRUN_OK;
-    uint8_t *codes = qr_alloc(n_codes), *scales = qr_alloc(n_scales);
+    uint8_t *codes = qr_alloc(2 * n_codes), *scales = qr_alloc(n_scales);
     if (codes == NULL || scales == NULL) { QR_TRY(qr_fail_memory(err, "random weights", n_codes + n_scales)); }
-    for (size_t i = 0; i < n_codes; i++) { codes[i] = (uint8_t)(256.0 * qr_random_uniform(SEED, 0, i)); }
+    for (size_t i = 0; i < n_codes; i++) {
+        codes[i] = codes[n_codes + i] = (uint8_t)(256.0 * qr_random_uniform(SEED, 0, i));
+    }
     memset(scales, TWO_TO_THE_MINUS_7, n_scales);
     for (int64_t row = 0; row < desc->rows; row += QR_WEIGHT_ROW_GROUP) {
         const int64_t n_rows = qr_min(QR_WEIGHT_ROW_GROUP, desc->rows - row);
-        QR_TRY(backend->weight_put_rows(backend, matrix, row, n_rows, codes, err));
+        const uint8_t *src = codes + qr_weight_row_offset(desc, phase);
+        QR_TRY(backend->weight_put_rows(backend, matrix, row, n_rows, src, err));
     }
     QR_TRY(backend->weight_put_scales(backend, matrix, &(qr_weight_scales){.absmax_codes = scales}, err));
     status = advance(state, (int64_t)backend->weight_bytes(backend, desc), err);
@@ -265,7 +293,7 @@ out:
 static qrun_status randomise_matrix(load_state *state, const qr_module *module, qr_error *err) {
     qr_backend *backend = state->model->context->backend;
     qr_weight *matrix = module->matrix;
-    if (matrix->desc.format == QR_WEIGHT_MXFP4) { return randomise_mxfp4(state, matrix, err); }
+    if (matrix->desc.format == QR_WEIGHT_MXFP4) { return randomise_mxfp4(state, module, err); }
     QR_RETURN_IF_ERROR(make_random_rows(state, matrix->desc.cols, err));
     const qr_row_source source = {
         .src = (const unsigned char *)state->random_rows, .dtype = QR_DTYPE_F32, .period_rows = QR_WEIGHT_ROW_GROUP};

@@ -62,12 +62,12 @@ qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *
                                  &model->config.quantization.packing, stored, err);
 }
 
+/* desc: of the whole matrix. */
 static qrun_status find_expert(const qrun_model *model, const qr_safetensors *source, const qr_module *module,
-                               qr_stored_weight *stored, qr_error *err) {
+                               const qr_weight_desc *desc, qr_stored_weight *stored, qr_error *err) {
     const qr_family *family = model->family;
     const char *stack = module->role == QR_ROLE_EXPERT_OUT ? family->stacked_out : family->stacked_gate_up;
     const qr_packing *packing = &model->config.quantization.packing;
-    const qr_weight_desc *desc = &module->matrix->desc;
     char name[QR_STORED_NAME_BYTES];
     if (stack != NULL) {
         qr_family_write_name(model->prefix, stack, module->layer, 0, name, sizeof name);
@@ -90,7 +90,7 @@ qrun_status qr_module_find_stored(const qrun_model *model, const qr_safetensors 
     qr_weight_desc whole = module->matrix->desc;
     whole.rows = qr_module_stored_n(module);
     return qr_role_is_expert(module->role)
-               ? find_expert(model, source, module, stored, err)
+               ? find_expert(model, source, module, &whole, stored, err)
                : qr_model_find_stored(model, source, module->role, module->layer, &whole, stored, err);
 }
 

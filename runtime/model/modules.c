@@ -21,7 +21,8 @@ static qrun_status visit_norm(const visit_state *v, qr_tensor_role role, int64_t
                               .layer = layer,
                               .weight = &norm->weight,
                               .bias = v->model->family->layer_norm ? &norm->bias : NULL,
-                              .n = norm->dim};
+                              .n = norm->dim,
+                              .share = &norm->share};
     const bool is_stored =
         norm->dim > 0 && v->model->family->modules[role] != NULL; /* others are of the model's ones */
     return is_stored ? v->visit(v->arg, &module, err) : QRUN_OK;
@@ -41,7 +42,12 @@ static qrun_status visit_linear(void *arg, qr_linear_layer *linear, int64_t laye
 static qrun_status visit_expert(void *arg, qr_weight *matrix, int64_t layer, qr_tensor_role role, int64_t expert,
                                 qr_error *err) {
     const visit_state *v = arg;
-    const qr_module module = {.role = role, .layer = layer, .expert = expert, .matrix = matrix, .n = matrix->desc.rows};
+    const qr_module module = {.role = role,
+                              .layer = layer,
+                              .expert = expert,
+                              .matrix = matrix,
+                              .n = matrix->desc.rows,
+                              .share = qr_expert_share(&v->model->layers[layer], role)};
     return v->visit(v->arg, &module, err);
 }
 

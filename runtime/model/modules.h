@@ -13,15 +13,16 @@ typedef struct qr_module {
     const float **weight; /* a norm's, [n]; NULL: a matrix */
     const float **bias;   /* [n]; NULL: it has none */
     int64_t n;            /* rows of the matrix, or the norm's width */
-    qr_row_share *share;  /* of the matrix and its bias, where they may be split among ranks; else NULL */
+    qr_row_share *share;  /* of the matrix and its bias, or of the norm; NULL: those are never split among ranks */
 } qr_module;
 
 static inline bool qr_module_is_part(const qr_module *module) {
-    return module->share != NULL && module->share->all > 0;
+    return module->share != NULL && qr_row_share_is_part(module->share);
 }
 /* What files store of it: rows of the whole matrix, or the norm's width. */
 static inline int64_t qr_module_stored_n(const qr_module *module) {
-    return qr_module_is_part(module) ? module->share->all : module->n;
+    if (!qr_module_is_part(module)) { return module->n; }
+    return module->n / qr_row_share_rows(module->share) * module->share->all; /* of a vector, a part for each expert */
 }
 
 /* Calls visit for every module of a described model, the output head last. A tied head is visited only once the model's

@@ -10,7 +10,6 @@
 static const char *what_is_whole(const qrun_model *model) {
     const qr_model_config *config = &model->config;
     const char *const *modules = model->family->modules;
-    if (config->experts.n_experts > 0) { return "experts"; }
     if (config->delta.layers != NULL) { return "layers of the gated delta rule"; }
     if (config->layer_inputs.size > 0) { return "inputs to each layer"; }
     if (config->attn_output_gate || config->attn_gate_apart) { return "gates of attention's output"; }
@@ -94,27 +93,55 @@ int64_t qr_split_unit(const qr_split *split, int64_t n_rows) {
     return unit;
 }
 
-void qr_split_rows(const qrun_model *model, qr_tensor_role role, const qr_layer *layer, qr_weight_desc *desc,
-                   qr_row_share *share) {
-    const qr_split *split = &model->split;
-    const bool by_heads = role == QR_ROLE_Q || role == QR_ROLE_K || role == QR_ROLE_V;
-    if (split->n_ranks == 0) { return; }
-    const int64_t unit = by_heads ? layer->head_dim : qr_split_unit(split, desc->rows);
-    share->all = desc->rows;
-    share->first = qr_split_begin(split, share->all, unit, split->rank);
-    desc->rows = qr_split_begin(split, share->all, unit, split->rank + 1) - share->first;
+/* Rows [first, first + n) of a module, dealt out in units. */
+static void add_range(const qr_split *split, int64_t first, int64_t n, int64_t unit, qr_row_share *share) {
+    const int64_t begin = qr_split_begin(split, n, unit, split->rank);
+    const int64_t end = qr_split_begin(split, n, unit, split->rank + 1);
+    share->ranges[share->n_ranges++] = (qr_row_range){first + begin, end - begin};
 }
 
-/* Whether the share begins where n_blocks of NF4 do. */
+int64_t qr_split_own(const qr_split *split, int64_t n) {
+    if (split->n_ranks == 0) { return n; }
+    const int64_t unit = qr_split_unit(split, n);
+    return qr_split_begin(split, n, unit, split->rank + 1) - qr_split_begin(split, n, unit, split->rank);
+}
+
+/* Every rank has all of it: of vectors most, and what weighs experts, because each rank routes by itself. */
+static bool is_whole(qr_tensor_role role) {
+    if (role == QR_ROLE_ROUTER || role == QR_ROLE_SHARED_SHARE) { return true; }
+    return role < QR_ROLE_Q && role != QR_ROLE_HEAD && !qr_role_is_expert_bias(role);
+}
+
+/* Every rank has as many rows as the others: those of its heads. */
+static bool is_by_heads(qr_tensor_role role) { return role >= QR_ROLE_Q && role <= QR_ROLE_V; }
+
+int64_t qr_split_rows(const qrun_model *model, qr_tensor_role role, int64_t n, qr_row_share *share) {
+    const qr_split *split = &model->split;
+    *share = (qr_row_share){0};
+    if (split->n_ranks == 0 || is_whole(role)) { return n; }
+    share->all = n;
+    add_range(split, 0, n, is_by_heads(role) ? n / split->n_ranks : qr_split_unit(split, n), share);
+    return qr_row_share_rows(share);
+}
+
+/* Whether every range of the share begins where n_blocks of NF4 do, in the whole matrix and in the share. */
 static bool begins_with(const qr_module *module, int64_t n_blocks) {
     const qr_weight_desc *desc = &module->matrix->desc;
-    return module->share->first * desc->cols % (n_blocks * desc->block) == 0;
+    const qr_row_share *share = module->share;
+    int64_t n_before = 0;
+    for (int32_t i = 0; i < share->n_ranges; i++) {
+        const int64_t n_elements = n_blocks * desc->block;
+        const bool begins = share->ranges[i].first * desc->cols % n_elements == 0;
+        if (!begins || n_before * desc->cols % n_elements != 0) { return false; }
+        n_before += share->ranges[i].n;
+    }
+    return true;
 }
 
 qrun_status qr_split_format(const qrun_model *model, const qr_module *module, qr_error *err) {
     qr_row_share *share = module->share;
     qr_weight_desc *desc = &module->matrix->desc;
-    if (share == NULL || share->all == 0) { return QRUN_OK; }
+    if (!qr_module_is_part(module)) { return QRUN_OK; }
     share->whole_format = desc->format;
     if (!qr_weight_is_nf4(desc->format)) { return QRUN_OK; }
     if (!begins_with(module, 1)) {

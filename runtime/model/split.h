@@ -1,7 +1,7 @@
 /* Tensor parallelism: a model whose matrices are split among ranks by rows of output. Each rank has whole heads, and a
- * share of the rows of every other matrix of a layer and of a head of its own; norms and embeddings are everyone's. A
- * row of output is computed by one rank alone, over all columns, in the order in which one device adds them. So whoever
- * gathers the outputs of all ranks has the bits of one device.
+ * share of the rows of every other matrix of a layer, of each expert too, and of a head of its own. Norms, routers and
+ * embeddings are everyone's. A row of output is computed by one rank alone, over all columns, in the order in which one
+ * device adds them. So whoever gathers the outputs of all ranks has the bits of one device.
  *
  * NF4 is cut between its blocks. Nested scales of 256 blocks stay nested where a share begins at such a border;
  * elsewhere they are held as the F32 values that they stand for. */
@@ -22,9 +22,12 @@ static inline int64_t qr_split_begin(const qr_split *split, int64_t n, int64_t u
     return first < n ? first : n;
 }
 
-/* Gives the matrix of a role this rank's rows of all; *share says which those are. */
-void qr_split_rows(const qrun_model *model, qr_tensor_role role, const qr_layer *layer, qr_weight_desc *desc,
-                   qr_row_share *share);
+/* How many of n rows or columns that are dealt out in such units are this rank's; n where the model is whole. */
+int64_t qr_split_own(const qr_split *split, int64_t n);
+
+/* This rank's share of n rows of a module, and how many those are; n, and no share, where every rank has them all. Of
+ * biases of experts: of one expert's. */
+int64_t qr_split_rows(const qrun_model *model, qr_tensor_role role, int64_t n, qr_row_share *share);
 /* Once the whole matrix's format is known: that of the share. */
 qrun_status qr_split_format(const qrun_model *model, const qr_module *module, qr_error *err);
 

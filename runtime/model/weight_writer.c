@@ -327,7 +327,8 @@ typedef struct mxfp4_job {
     qr_backend *backend;
     qr_weight *weight;
     const qr_packed_weight *packed;
-    uint8_t *codes; /* one chunk per worker */
+    int64_t first_row; /* of those that are packed, the weight's first */
+    uint8_t *codes;    /* one chunk per worker */
     size_t codes_per_worker;
     uint8_t *scales; /* of the whole matrix */
 } mxfp4_job;
@@ -335,17 +336,18 @@ typedef struct mxfp4_job {
 static qrun_status put_mxfp4_chunk(void *arg, int64_t first, int64_t n_rows, int worker, qr_error *err) {
     const mxfp4_job *job = arg;
     uint8_t *codes = job->codes + (size_t)worker * job->codes_per_worker;
-    QR_RETURN_IF_ERROR(qr_packed_weight_check_scales(job->packed, first, n_rows, err));
-    qr_packed_weight_mxfp4_rows(job->packed, first, n_rows, codes,
+    QR_RETURN_IF_ERROR(qr_packed_weight_check_scales(job->packed, job->first_row + first, n_rows, err));
+    qr_packed_weight_mxfp4_rows(job->packed, job->first_row + first, n_rows, codes,
                                 job->scales + first * (job->weight->desc.cols / QR_MXFP4_BLOCK));
     return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, codes, err);
 }
 
-static qrun_status write_mxfp4(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, qr_error *err) {
+static qrun_status write_mxfp4(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored,
+                               int64_t first_row, qr_error *err) {
     qrun_status status = QRUN_OK;
     qr_weight_desc chunk = weight->desc;
     chunk.rows = qr_min(chunk_rows(&weight->desc), weight->desc.rows);
-    mxfp4_job job = {.backend = backend, .weight = weight, .packed = &stored->packed};
+    mxfp4_job job = {.backend = backend, .weight = weight, .packed = &stored->packed, .first_row = first_row};
     job.codes_per_worker = (qr_weight_code_bytes(&chunk) + 63) / 64 * 64;
     job.codes = qr_alloc_array((size_t)qr_threads_count(backend->threads), job.codes_per_worker);
     job.scales = qr_alloc((size_t)qr_weight_blocks(&weight->desc));
@@ -363,7 +365,7 @@ out:
 
 qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, void *room,
                                    qr_error *err) {
-    if (stored->packed.kind != QR_PACKING_NONE) { return write_mxfp4(backend, weight, stored, err); }
+    if (stored->packed.kind != QR_PACKING_NONE) { return write_mxfp4(backend, weight, stored, 0, err); }
     put_job job = {.backend = backend, .weight = weight, .codes = stored->data};
     qrun_status status = run_chunks(backend, &weight->desc, true, put_chunk, &job, err);
     if (status != QRUN_OK) {
@@ -381,37 +383,86 @@ qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const
 
 /* ---- Some rows of a matrix --------------------------------------------------------------------------------------- */
 
-/* Scales of the weight's blocks, from block `first` of a nested matrix on, as F32. */
-static qrun_status put_unnested(qr_backend *backend, qr_weight *weight, const qr_weight_scales *whole, int64_t first,
-                                qr_error *err) {
-    const int64_t n = qr_weight_blocks(&weight->desc);
-    float *absmax = qr_alloc_array((size_t)n, sizeof *absmax);
-    if (absmax == NULL) { return qr_fail_memory(err, "scales", (size_t)n * sizeof *absmax); }
-    qr_nf4_unnest(whole->absmax_codes, whole->nested_absmax, whole->nested_offset, first, n, absmax);
-    const qr_weight_scales scales = {.absmax = absmax};
-    const qrun_status status = backend->weight_put_scales(backend, weight, &scales, err);
-    qr_free(absmax);
+/* The scales of a range of rows, which is from row first_own on in the share. Nested ones become F32 where the share is
+ * held so. */
+static void take_scales(const qr_weight_desc *whole, const qr_weight_scales *of, const qr_row_range *range,
+                        int64_t first_own, qr_host_weight *own) {
+    const int64_t n_rows = range->n, cols = whole->cols;
+    if (whole->format == QR_WEIGHT_INT8) {
+        memcpy(own->row_absmax + first_own, of->row_absmax + range->first, (size_t)n_rows * sizeof(float));
+        return;
+    }
+    const int64_t block = range->first * cols / whole->block, at = first_own * cols / whole->block;
+    const int64_t n = qr_ceil_div(n_rows * cols, whole->block);
+    if (whole->format == QR_WEIGHT_NF4) {
+        memcpy(own->absmax + at, of->absmax + block, (size_t)n * sizeof(float));
+    } else if (own->desc.format == QR_WEIGHT_NF4) {
+        qr_nf4_unnest(of->absmax_codes, of->nested_absmax, of->nested_offset, block, n, own->absmax + at);
+    } else {
+        memcpy(own->absmax_codes + at, of->absmax_codes + block, (size_t)n);
+        memcpy(own->nested_absmax + at / QR_NESTED_BLOCK, of->nested_absmax + block / QR_NESTED_BLOCK,
+               (size_t)qr_ceil_div(n, QR_NESTED_BLOCK) * sizeof(float));
+    }
+}
+
+/* Room for the scales of a share. */
+static qrun_status make_own_scales(qr_host_weight *own, const char *name, qr_error *err) {
+    const qr_weight_desc *desc = &own->desc;
+    const int64_t n_blocks = qr_weight_blocks(desc), n_nested = qr_ceil_div(n_blocks, QR_NESTED_BLOCK);
+    if (desc->format != QR_WEIGHT_NF4_DQ) { return make_scales(desc, name, own, err); }
+    own->absmax_codes = qr_alloc((size_t)n_blocks);
+    own->nested_absmax = qr_alloc_array((size_t)n_nested, sizeof(float));
+    const bool has_room = own->absmax_codes != NULL && own->nested_absmax != NULL;
+    return has_room ? QRUN_OK : qr_fail_memory(err, name, (unsigned long long)n_blocks);
+}
+
+static qrun_status put_own_scales(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
+                                  const qr_row_share *share, const qr_weight_scales *of, const char *name,
+                                  qr_error *err) {
+    qr_host_weight own = {.desc = weight->desc, .nested_offset = of->nested_offset};
+    int64_t first_own = 0;
+    qrun_status status = make_own_scales(&own, name, err);
+    for (int32_t i = 0; status == QRUN_OK && i < share->n_ranges; i++) {
+        take_scales(whole, of, &share->ranges[i], first_own, &own);
+        first_own += share->ranges[i].n;
+    }
+    const qr_weight_scales scales = qr_host_weight_scales(&own);
+    if (status == QRUN_OK) { status = backend->weight_put_scales(backend, weight, &scales, err); }
+    qr_host_weight_free(&own);
     return status;
 }
 
-/* Of canonical codes and scales of the whole matrix. */
-static qrun_status put_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole, int64_t first,
-                               const unsigned char *codes, const qr_weight_scales *of, qr_error *err) {
-    const int64_t block = qr_weight_is_nf4(whole->format) ? first * whole->cols / whole->block : 0;
-    put_job job = {.backend = backend, .weight = weight, .codes = codes + qr_weight_row_offset(whole, first)};
-    QR_RETURN_IF_ERROR(run_chunks(backend, &weight->desc, true, put_chunk, &job, err));
-    if (qr_weight_is_plain(whole->format)) { return QRUN_OK; }
-    if (weight->desc.format != whole->format) { return put_unnested(backend, weight, of, block, err); }
-    qr_weight_scales own = {.nested_offset = of->nested_offset};
-    switch (whole->format) {
-        case QR_WEIGHT_INT8: own.row_absmax = of->row_absmax + first; break;
-        case QR_WEIGHT_NF4: own.absmax = of->absmax + block; break;
-        default:
-            own.absmax_codes = of->absmax_codes + block;
-            own.nested_absmax = of->nested_absmax + block / QR_NESTED_BLOCK;
-            break;
+/* The codes of several ranges, one after the other; the caller frees them. */
+static qrun_status join_ranges(const qr_weight_desc *whole, const qr_row_share *share, const unsigned char *codes,
+                               const char *name, unsigned char **joined, qr_error *err) {
+    qr_weight_desc part = *whole;
+    size_t at = 0;
+    part.rows = qr_row_share_rows(share);
+    *joined = qr_alloc(qr_weight_code_bytes(&part));
+    if (*joined == NULL) { return qr_fail_memory(err, name, qr_weight_code_bytes(&part)); }
+    for (int32_t i = 0; i < share->n_ranges; i++) {
+        part.rows = share->ranges[i].n;
+        const size_t n_bytes = qr_weight_code_bytes(&part);
+        memcpy(*joined + at, codes + qr_weight_row_offset(whole, share->ranges[i].first), n_bytes);
+        at += n_bytes;
     }
-    return backend->weight_put_scales(backend, weight, &own, err);
+    return QRUN_OK;
+}
+
+/* Of canonical codes and scales of the whole matrix. */
+static qrun_status put_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
+                               const qr_row_share *share, const unsigned char *codes, const qr_weight_scales *of,
+                               const char *name, qr_error *err) {
+    unsigned char *joined = NULL;
+    qrun_status status = QRUN_OK;
+    put_job job = {.backend = backend, .weight = weight};
+    if (share->n_ranges > 1) { QR_TRY(join_ranges(whole, share, codes, name, &joined, err)); }
+    job.codes = joined != NULL ? joined : codes + qr_weight_row_offset(whole, share->ranges[0].first);
+    QR_TRY(run_chunks(backend, &weight->desc, true, put_chunk, &job, err));
+    if (!qr_weight_is_plain(whole->format)) { status = put_own_scales(backend, weight, whole, share, of, name, err); }
+out:
+    qr_free(joined);
+    return status;
 }
 
 /* Whether the source's rows lie one after the other, so that some of them are a source too. Nested scales depend on all
@@ -421,28 +472,33 @@ static bool rows_are_apart(const qr_row_source *source, const qr_weight_desc *wh
            !qr_dtype_is_blocks(source->dtype) && whole->format != QR_WEIGHT_NF4_DQ;
 }
 
-qrun_status qr_weight_write_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole, int64_t first,
-                                    const qr_row_source *source, const char *name, qr_error *err) {
+qrun_status qr_weight_write_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
+                                    const qr_row_share *share, const qr_row_source *source, const char *name,
+                                    qr_error *err) {
     qr_row_source own = *source;
     qr_host_weight host;
-    if (rows_are_apart(source, whole)) {
-        own.src += (size_t)(first * whole->cols) * qr_dtype_bytes(source->dtype);
+    if (share->n_ranges == 1 && rows_are_apart(source, whole)) {
+        own.src += (size_t)(share->ranges[0].first * whole->cols) * qr_dtype_bytes(source->dtype);
         return qr_weight_write(backend, weight, &own, name, err);
     }
     QR_RETURN_IF_ERROR(qr_weight_quantize_host(backend, whole, source, name, &host, err));
     const qr_weight_scales scales = qr_host_weight_scales(&host);
-    const qrun_status status = put_rows_of(backend, weight, whole, first, host.codes, &scales, err);
+    const qrun_status status = put_rows_of(backend, weight, whole, share, host.codes, &scales, name, err);
     qr_host_weight_free(&host);
     return status;
 }
 
-qrun_status qr_weight_write_stored_rows(qr_backend *backend, qr_weight *weight, int64_t first,
+qrun_status qr_weight_write_stored_rows(qr_backend *backend, qr_weight *weight, const qr_row_share *share,
                                         const qr_stored_weight *stored, qr_error *err) {
+    const char *name = stored->codes->name;
     qr_stored_scales of = {0};
+    if (stored->packed.kind != QR_PACKING_NONE) {
+        return write_mxfp4(backend, weight, stored, share->ranges[0].first, err);
+    }
     if (!qr_weight_is_plain(stored->desc.format)) { QR_RETURN_IF_ERROR(qr_stored_scales_read(stored, &of, err)); }
-    const qrun_status status = put_rows_of(backend, weight, &stored->desc, first, stored->data, &of.scales, err);
+    const qrun_status status = put_rows_of(backend, weight, &stored->desc, share, stored->data, &of.scales, name, err);
     qr_stored_scales_free(&of);
-    if (status != QRUN_OK) { qr_error_prefix(err, stored->codes->name); }
+    if (status != QRUN_OK) { qr_error_prefix(err, name); }
     return status;
 }
 

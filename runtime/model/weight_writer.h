@@ -5,6 +5,7 @@
 
 #include "kernels/backend.h"
 #include "loaders/files/stored_weight.h"
+#include "runtime/model/row_share.h"
 
 /* Where rows come from: host memory of a plain type or of blocks, [rows, cols], or [cols, rows] when transposed (plain
  * alone). With period_rows, row r is row r mod period_rows of src, which then holds only that many. */
@@ -40,11 +41,13 @@ qrun_status qr_weight_write(qr_backend *backend, qr_weight *weight, const qr_row
 qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const qr_stored_weight *stored, void *room,
                                    qr_error *err);
 
-/* The same two for a weight that has some rows of a whole matrix alone, from `first` on: with the codes and scales that
- * they have there. What is nested there may be held as NF4. `whole`: of that matrix. */
-qrun_status qr_weight_write_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole, int64_t first,
-                                    const qr_row_source *source, const char *name, qr_error *err);
-qrun_status qr_weight_write_stored_rows(qr_backend *backend, qr_weight *weight, int64_t first,
+/* The same two for a weight that has a share of the rows of a whole matrix: with the codes and scales that they have
+ * there. What is nested there may be held as NF4. `whole`: of that matrix. Several ranges begin where blocks do, in the
+ * share too; MXFP4 is of one. */
+qrun_status qr_weight_write_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
+                                    const qr_row_share *share, const qr_row_source *source, const char *name,
+                                    qr_error *err);
+qrun_status qr_weight_write_stored_rows(qr_backend *backend, qr_weight *weight, const qr_row_share *share,
                                         const qr_stored_weight *stored, qr_error *err);
 
 /* Writes a stored vector or small matrix as F32 to `device`. */

@@ -146,8 +146,12 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
         matrices_dx(pass, &routing, layer->expert_up, b->mlp + s->expert_mlp, stride, false, b->slots, true, err));
     QR_RETURN_IF_ERROR(lora_dx(pass, layer, QR_ROLE_EXPERT_GATE, &routing, qr_expert_input(&pass->current->buffers),
                                true, b->mlp, false, b->slots, err));
-    const qr_expert_sum_args sum = {
-        .routing = routing, .src = b->slots, .dst = pass->b.dnormed, .dim = s->hidden, .accumulate = accumulate};
+    const qr_expert_sum_args sum = {.routing = routing,
+                                    .src = b->slots,
+                                    .dst = pass->b.dnormed,
+                                    .dim = s->hidden,
+                                    .dst_stride = s->hidden,
+                                    .accumulate = accumulate};
     QR_RETURN_IF_ERROR(qr_expert_sum(pass->backend, &sum, pass->workspace, err));
     if (layer->shared_share.weight.desc.rows == 0) { return QRUN_OK; }
     return qr_pass_linear_backward(pass, &layer->shared_share, pass->current->buffers.mlp_normed, b->shared_share, 1,

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
+#include "runtime/layers/layer_experts.h"
 #include "runtime/model/split.h"
 
 enum { MOST_STAGE_BYTES = 4 << 20 };
@@ -11,25 +12,26 @@ size_t qr_split_stage_bytes(const qrun_model *model, int64_t max_tokens) {
     const qr_model_shape *s = &model->shape;
     const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
     if (model->split.n_ranks == 0) { return 0; }
-    const int64_t in_layer = qr_max(s->hidden * f32, qr_max(s->widest_heads, qr_model_mlp_size(model)) * act);
+    const int64_t gated = qr_max(qr_model_mlp_size(model), s->experts_per_token * s->expert_mlp);
+    const int64_t in_layer = qr_max(s->hidden * f32, qr_max(s->widest_heads, gated) * act);
     const int64_t row = qr_max(in_layer, model->head_share.all * f32);
     return (size_t)qr_max(row, qr_min(max_tokens * in_layer, MOST_STAGE_BYTES));
 }
 
-/* Of n columns that are dealt out in units. */
-static int64_t own_columns(const qrun_model *model, int64_t n, int64_t unit) {
-    const qr_split *split = &model->split;
-    return qr_split_begin(split, n, unit, split->rank + 1) - qr_split_begin(split, n, unit, split->rank);
+/* What goes through the activations of a layer, of a dense MLP and of a token's experts. */
+static int64_t gated_columns(const qrun_model *model, const qr_layer *layer) {
+    const qr_model_shape *s = &model->shape;
+    const int64_t of_experts = s->experts_per_token * qr_split_own(&model->split, s->expert_mlp);
+    return qr_layer_own_mlp_size(model, layer) + (qr_layer_has_experts(layer) ? of_experts : 0);
 }
 
-/* Heads, what goes through the activation, and twice the residual stream. */
+/* Heads, what goes through activations, and the residual stream after each block. */
 static int64_t layer_bytes(const qrun_model *model, const qr_layer *layer) {
-    const qr_split *split = &model->split;
-    const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype), hidden = model->shape.hidden;
-    const int64_t heads = layer->attn_out.weight.desc.cols, mlp = qr_layer_mlp_size(layer);
-    const int64_t stream = own_columns(model, hidden, qr_split_unit(split, hidden));
-    return own_columns(model, heads, layer->head_dim) * act + own_columns(model, mlp, qr_split_unit(split, mlp)) * act +
-           2 * stream * (int64_t)sizeof(float);
+    const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype),
+                  n_blocks = qr_layer_experts_beside_mlp(layer) ? 3 : 2;
+    const int64_t heads = layer->attn_out.weight.desc.cols / model->split.n_ranks;
+    const int64_t stream = qr_split_own(&model->split, model->shape.hidden);
+    return (heads + gated_columns(model, layer)) * act + n_blocks * stream * (int64_t)sizeof(float);
 }
 
 int64_t qr_split_sent_bytes(const qrun_model *model, int64_t n_tokens, int64_t n_logit_rows) {

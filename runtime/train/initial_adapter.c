@@ -117,9 +117,11 @@ static qrun_status load_expert_pair(const qr_adapter *adapter, qr_parameters *p,
                        "the adapter to begin from does not adapt %s of layer %lld, which is to be trained",
                        qr_expert_parameter_name(model, pair->role), (long long)pair->layer);
     }
-    QR_RETURN_IF_ERROR(qr_expert_pair_check(model, module, &model->layers[pair->layer], pair->role, err));
-    return qr_expert_pair_put(p->backend, module, qr_expert_pair_turns(model, pair->role), p->values + pair->a_offset,
-                              p->values + pair->b_offset, err);
+    const qr_layer *layer = &model->layers[pair->layer];
+    const qr_row_share all = qr_expert_pair_share(model, layer, pair->role);
+    QR_RETURN_IF_ERROR(qr_expert_pair_check(model, module, layer, pair->role, err));
+    return qr_expert_pair_put(p->backend, module, &all, qr_expert_pair_turns(model, pair->role),
+                              p->values + pair->a_offset, p->values + pair->b_offset, err);
 }
 
 static qrun_status load_pair(const qr_adapter *adapter, qr_parameters *p, const qr_lora_pair *pair, qr_error *err) {

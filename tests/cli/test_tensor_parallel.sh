@@ -1,27 +1,10 @@
 # qrun generate and serve on several ranks that share each layer: tokens and log-probabilities of one rank, to the bit.
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 . "$QRUN_SOURCE/tests/cli/ranks.sh"
+. "$QRUN_SOURCE/tests/cli/tensor_parallel.sh"
 
 # ---- Models whose heads can be dealt to four ranks --------------------------------------------------------------------
 
-# A model of random weights with the tokenizer of examples/model: make_model NAME, config.json on stdin.
-make_model() {
-    mkdir "$work/shape"
-    cp "$model"/tokenizer*.json "$model/generation_config.json" "$work/shape"
-    cat >"$work/shape/config.json"
-    printf '{"text": "once"}\n{"text": "twice"}\n' >"$work/data.jsonl"
-    run finetune --model "$work/shape" --full --init random --data "$work/data.jsonl" --seq-len 16 --max-steps 1 \
-        --learning-rate 1e-6 --seed 5 --quiet --out "$work/$1"
-    expect_code 0
-    rm -r "$work/shape"
-}
-# config_of MODEL_TYPE HEADS KV_HEADS MORE: two layers, with sizes that 64 does not divide.
-config_of() {
-    printf '{"model_type": "%s", "hidden_size": 176, "num_attention_heads": %s, "num_key_value_heads": %s,
-        "head_dim": 24, "intermediate_size": 208, "num_hidden_layers": 3, "vocab_size": 2048,
-        "max_position_embeddings": 512, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.2,
-        "rms_norm_eps": 1e-5, "dtype": "bfloat16"%s}' "$1" "$2" "$3" "$4"
-}
 config_of llama 8 4 ', "tie_word_embeddings": false' | make_model llama
 config_of gemma3_text 4 4 ', "tie_word_embeddings": true, "sliding_window": 24, "query_pre_attn_scalar": 24,
     "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -42,37 +25,6 @@ cat >"$work/requests.jsonl" <<LINES
 {"id": "e", "token_ids": [5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6], "max_tokens": 30, "temperature": 0, "logprobs": 0}
 {"id": "f", "prompt": "The sea", "max_tokens": 12, "repetition_penalty": 1.3, "temperature": 0, "logprobs": 1}
 LINES
-
-# What does not depend on the clock, in the order of the requests.
-answers_of() {
-    sed -E 's/"times":\{[^}]*\},//g' "$1" | sort
-}
-
-# ranks_answer N ARGUMENTS…: N ranks answer the requests; the answers are then in $work/answers.jsonl.
-ranks_answer() {
-    n=$1
-    shift
-    rm -f "$work/answers.jsonl"
-    start_ranks_of generate "$n" --tensor-parallel "$n" --prompts "$work/requests.jsonl" --output "$work/answers.jsonl" "$@"
-    wait_ranks
-    expect_code 0
-    expect_silent_err
-}
-
-# same_answers WHAT RANKS ARGUMENTS…: as many ranks as are listed give the answers of one.
-same_answers() {
-    case=$1 counts=$2
-    shift 2
-    run generate --threads 1 --prompts "$work/requests.jsonl" --output "$work/alone.jsonl" --force --quiet "$@"
-    expect_code 0
-    answers_of "$work/alone.jsonl" >"$work/wanted"
-    expect_true "$case: there are answers" test "$(grep -c '"logprobs"' "$work/wanted")" -ge 8
-    for count in $counts; do
-        ranks_answer "$count" --quiet "$@"
-        answers_of "$work/answers.jsonl" >"$work/got"
-        expect_true "$case on $count ranks: the same tokens and log-probabilities" cmp -s "$work/wanted" "$work/got"
-    done
-}
 
 same_answers "Llama in F32" "2 4" --model "$work/llama" --quant f32 --dtype f32 --max-step-tokens 16
 same_answers "Llama in BF16" "2 4" --model "$work/llama" --quant bf16 --max-step-tokens 16 --max-sequences 3
@@ -109,21 +61,9 @@ done
 unset QRUN_FORCE_ISA
 same_answers "Llama in portable numerics" 2 --model "$work/llama" --numerics portable
 
-# The CUDA kernels, executed by the processor: one prompt, because that is slow.
-if [ -n "${QRUN_CUDA_LIBRARY_SIMT:-}" ] && [ -z "${QRUN_SANITIZE:-}" ]; then
-    export QRUN_CUDA_LIBRARY="$QRUN_CUDA_LIBRARY_SIMT"
-    for quant in bf16 nf4-dq; do
-        for n in 1 2; do
-            run generate --device cuda --threads 1 --model "$model" --quant $quant --prompt "Once upon" --max-tokens 6 \
-                --temperature 0 --logprobs 2 --json --max-sequences 2 --tensor-parallel $n
-            expect_code 0
-            answers_of "$work/out" >"$work/cuda-$n"
-        done
-        expect_out '"logprobs"'
-        expect_true "two ranks on CUDA in $quant: the same" cmp -s "$work/cuda-1" "$work/cuda-2"
-    done
-    unset QRUN_CUDA_LIBRARY
-fi
+for quant in bf16 nf4-dq; do
+    same_on_cuda "examples/model in $quant" 2 --model "$model" --quant $quant
+done
 
 # ---- LoRA -------------------------------------------------------------------------------------------------------------
 
@@ -176,19 +116,9 @@ expect_err "possible are: 2, 4"
 
 # ---- What is refused, once --------------------------------------------------------------------------------------------
 
-# refused MESSAGE CODE ARGUMENTS…: by two ranks, and one says why.
-refused() {
-    message=$1 wanted=$2
-    shift 2
-    run_ranks_of generate 2 --tensor-parallel 2 --prompt "The sea" "$@"
-    expect_code "$wanted"
-    expect_one_error_line
-    expect_err "$message"
-}
 fixtures=$QRUN_SOURCE/tests/fixtures/models
 refused "the model's 6 heads, with 3 for keys and values, are dealt out whole; possible are: 3" 2 --model "$fixtures/mistral"
 refused "3 heads with 1 for keys and values cannot be dealt out evenly" 2 --model "$fixtures/llama"
-refused "qwen3-moe model has experts, which are not split yet" 3 --model "$fixtures/qwen3-moe"
 refused "has layers of the gated delta rule" 3 --model "$fixtures/qwen3_5"
 refused "fused matrices" 3 --model "$fixtures/phi3"
 refused "norms over all heads" 3 --model "$fixtures/olmo2"

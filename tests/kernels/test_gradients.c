@@ -148,7 +148,7 @@ static void forward_experts(void) {
                         .y_stride = OUT,
                         .gathers = true});
     RUN(expert_bias, {.routing = routing, .bias = expert_bias, .y = outputs, .dim = OUT, .y_stride = OUT});
-    RUN(expert_sum, {.routing = routing, .src = outputs, .dst = y, .dim = OUT, .by_share = true});
+    RUN(expert_sum, {.routing = routing, .src = outputs, .dst = y, .dim = OUT, .dst_stride = OUT, .by_share = true});
 }
 
 static void begin_experts(uint64_t stream) {
@@ -182,7 +182,7 @@ static void check_experts(bool normalize) {
     RUN(expert_share_backward,
         {.routing = routing, .h = h, .h_dtype = QR_DTYPE_F32, .dh = dh, .dshare = dshare, .dim = IN});
     RUN(expert_bias_backward, {.routing = routing, .bias = expert_bias, .dy = dy, .dshare = dshare, .dim = OUT});
-    RUN(expert_sum, {.routing = routing, .src = dh, .dst = dx, .dim = IN});
+    RUN(expert_sum, {.routing = routing, .src = dh, .dst = dx, .dim = IN, .dst_stride = IN});
     RUN(route_backward, {.logits = u,
                          .scale = expert_scale,
                          .routing = routing,

@@ -100,8 +100,9 @@ static qrun_status open_adapter(qrun_model *model, const char *folder, const cha
         if (module == NULL) { QR_TRY(qr_fail(err, QRUN_ERROR_INTERNAL, "%s: no module %s", folder, name)); }
         if (pair->linear == NULL) {
             const int64_t turns = qr_expert_pair_turns(model, pair->role);
-            QR_TRY(qr_expert_pair_put(p->backend, module, turns, p->values + pair->a_offset, p->values + pair->b_offset,
-                                      err));
+            const qr_row_share all = qr_expert_pair_share(model, &model->layers[pair->layer], pair->role);
+            QR_TRY(qr_expert_pair_put(p->backend, module, &all, turns, p->values + pair->a_offset,
+                                      p->values + pair->b_offset, err));
             continue;
         }
         QR_TRY(put(p, pair->a_offset, module->a, p->lora.rank * pair->in, err));

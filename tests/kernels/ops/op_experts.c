@@ -358,7 +358,7 @@ void test_op_expert_linear_backward(void) {
 
 typedef struct sum_case {
     const choices *choices;
-    int64_t dim;
+    int64_t dim, dst_stride;
     const float *src; /* [pairs, dim] */
     const float *dst; /* [n_rows, dim]: what is accumulated onto; NULL: nothing */
     bool by_share;
@@ -374,8 +374,10 @@ static void exec_sum(op_run *run, const void *data, int64_t first, int64_t n_row
     const qr_expert_sum_args args = {
         .routing = put_routing(run, c->choices, &r),
         .src = op_input(run, slots, (size_t)r.n_slots * row_bytes),
-        .dst = op_output(run, c->dst != NULL ? c->dst + first * c->dim : NULL, n_rows, row_bytes, row_bytes),
+        .dst = op_output(run, c->dst != NULL ? c->dst + first * c->dim : NULL, n_rows, row_bytes,
+                         (size_t)c->dst_stride * F32_BYTES),
         .dim = c->dim,
+        .dst_stride = c->dst_stride,
         .by_share = c->by_share,
         .accumulate = c->dst != NULL,
     };
@@ -385,7 +387,8 @@ static void exec_sum(op_run *run, const void *data, int64_t first, int64_t n_row
     qr_free(slots);
 }
 
-static void check_sum(int64_t n_rows, int32_t n_experts, int32_t top_k, int64_t dim, bool by_share, bool accumulate) {
+static void check_sum(int64_t n_rows, int32_t n_experts, int32_t top_k, int64_t dim, int64_t dst_stride, bool by_share,
+                      bool accumulate) {
     const uint64_t stream = (uint64_t)(n_rows * 31 + dim);
     const choices chosen = choose(n_rows, n_experts, top_k, stream);
     float *src = op_normals(n_rows * top_k * dim, stream + 1, 1.0), *dst = op_normals(n_rows * dim, stream + 2, 1.0);
@@ -398,7 +401,7 @@ static void check_sum(int64_t n_rows, int32_t n_experts, int32_t top_k, int64_t 
         }
         bound[i] = (double)(top_k + 3) * OP_U * sum;
     }
-    const sum_case data = {&chosen, dim, src, accumulate ? dst : NULL, by_share};
+    const sum_case data = {&chosen, dim, dst_stride, src, accumulate ? dst : NULL, by_share};
     op_case c = {.n_rows = n_rows, .row = dim, .exec = exec_sum, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "expert_sum rows %lld of %lld, %d of %d%s%s", (long long)n_rows, (long long)dim,
              (int)top_k, (int)n_experts, by_share ? ", by share" : "", accumulate ? ", accumulate" : "");
@@ -409,11 +412,12 @@ static void check_sum(int64_t n_rows, int32_t n_experts, int32_t top_k, int64_t 
 }
 
 void test_op_expert_sum(void) {
-    check_sum(1, 7, 3, 1, true, true);
-    check_sum(33, 7, 3, 50, true, true);
-    check_sum(70, 13, 4, 64, true, false);
-    check_sum(9, 5, 1, 131, false, false);
-    check_sum(40, 7, 3, 33, false, true);
+    check_sum(1, 7, 3, 1, 1, true, true);
+    check_sum(33, 7, 3, 50, 57, true, true);
+    check_sum(70, 13, 4, 64, 64, true, false);
+    check_sum(21, 13, 4, 64, 128, true, true);
+    check_sum(9, 5, 1, 131, 131, false, false);
+    check_sum(40, 7, 3, 33, 40, false, true);
 }
 
 /* --- expert_fetch ------------------------------------------------------------------------------------------------ */

@@ -1,0 +1,104 @@
+# Families of models whose layers are more than those of Llama, on several ranks that share each layer: tokens and
+# log-probabilities of one rank, to the bit. Small models of the goldens, whose heads can be dealt to three ranks or five,
+# and larger ones for two and four.
+. "$QRUN_SOURCE/tests/cli/lib.sh"
+. "$QRUN_SOURCE/tests/cli/ranks.sh"
+. "$QRUN_SOURCE/tests/cli/tensor_parallel.sh"
+fixtures=$QRUN_SOURCE/tests/fixtures/models
+
+# Chunks of prompts, two with the same beginning, several samples, greedy and sampled, scores. Models without a tokenizer
+# read them too.
+cat >"$work/requests.jsonl" <<LINES
+{"id": "a", "token_ids": [5, 6, 7, 9, 31, 8, 22, 41, 3, 77, 12, 5, 6, 90, 14, 2, 33, 7, 61, 18], "max_tokens": 14, "temperature": 0, "logprobs": 3, "ignore_eos": true}
+{"id": "b", "token_ids": [5, 6, 7, 9, 31, 8, 22, 41, 3, 77, 12, 5, 6, 90, 14, 2, 33, 7, 61, 4], "max_tokens": 12, "temperature": 1, "seed": 7, "n": 3, "logprobs": 0}
+{"id": "c", "token_ids": [9], "max_tokens": 20, "temperature": 0.8, "top_p": 0.9, "seed": 3, "logprobs": 2, "ignore_eos": true}
+{"id": "d", "token_ids": [90, 14, 2, 33, 7, 61, 4, 5, 6, 7, 9, 31, 8, 22, 41, 3, 77, 12, 5, 6, 90, 14, 2, 33, 7, 61, 4], "max_tokens": 3, "temperature": 0, "prompt_logprobs": 1, "logprobs": 1}
+LINES
+least_answers=6
+
+# ---- Experts ----------------------------------------------------------------------------------------------------------
+
+# experts LAYER N MLP: and their router.
+experts() {
+    for expert in $(seq 0 $(($2 - 1))); do
+        matrix "model.layers.$1.mlp.experts.$expert.gate_proj" "$3" 176
+        matrix "model.layers.$1.mlp.experts.$expert.up_proj" "$3" 176
+        matrix "model.layers.$1.mlp.experts.$expert.down_proj" 176 "$3"
+    done
+    matrix "model.layers.$1.mlp.gate" "$2" 176
+}
+moe='"moe_intermediate_size": 96, "num_experts": 7, "num_experts_per_tok": 3, "norm_topk_prob": true'
+{
+    frame
+    for layer in 0 1 2; do
+        attention $layer 8 4
+        norm model.layers.$layer.self_attn.q_norm 24
+        norm model.layers.$layer.self_attn.k_norm 24
+    done
+    experts 0 7 96
+    dense model.layers.1.mlp 208
+    experts 2 7 96
+} | random_model qwen3-moe "$(config_of qwen3_moe 8 4 ", $moe, \"tie_word_embeddings\": true, \"mlp_only_layers\": [1]")"
+{
+    frame untied
+    for layer in 0 1 2; do
+        attention $layer 4 4
+        for name in q k v; do echo "model.layers.$layer.self_attn.${name}_proj.bias 0 0.1 96"; done
+        experts $layer 7 96
+        dense model.layers.$layer.mlp.shared_expert 112
+        matrix model.layers.$layer.mlp.shared_expert_gate 1 176
+    done
+} | random_model qwen2-moe "$(config_of qwen2_moe 4 4 ", $moe, \"tie_word_embeddings\": false,
+    \"shared_expert_intermediate_size\": 112")"
+{
+    frame untied
+    for layer in 0 1 2; do
+        attention $layer 4 4
+        experts $layer 5 208
+    done
+} | sed -E 's/mlp\.(gate|experts)/block_sparse_moe.\1/; s/gate_proj/w1/; s/up_proj/w3/; s/(experts.*)down_proj/\1w2/' |
+    random_model mixtral "$(config_of mixtral 4 4 ', "num_local_experts": 5, "num_experts_per_tok": 2,
+    "tie_word_embeddings": false')"
+
+same_answers "Qwen3-MoE in F32" "2 4" --model "$work/qwen3-moe" --quant f32 --dtype f32 --max-step-tokens 16
+same_answers "Qwen3-MoE in BF16" "2 4" --model "$work/qwen3-moe" --quant bf16 --max-sequences 3
+same_answers "Qwen3-MoE in INT8" "4" --model "$work/qwen3-moe" --quant int8
+same_answers "Qwen3-MoE in NF4" "2" --model "$work/qwen3-moe" --quant nf4
+same_answers "Qwen3-MoE in NF4, nested" "2 4" --model "$work/qwen3-moe"
+same_answers "Qwen2-MoE in BF16" "2 4" --model "$work/qwen2-moe" --quant bf16 --max-step-tokens 16
+same_answers "Qwen2-MoE in NF4, nested" "2 4" --model "$work/qwen2-moe"
+same_answers "Mixtral in NF4, nested" "2 4" --model "$work/mixtral" --max-step-tokens 16
+for quant in nf4-dq int8; do
+    run quantize --model "$work/qwen3-moe" --quant $quant --out "$work/qwen3-moe-$quant"
+    expect_code 0
+    same_answers "a folder of experts in $quant" "2 4" --model "$work/qwen3-moe-$quant"
+done
+same_answers "Qwen3-MoE of the goldens" 3 --model "$fixtures/qwen3-moe" --quant bf16
+same_answers "Qwen2-MoE of the goldens" 3 --model "$fixtures/qwen2-moe" --quant f32 --dtype f32
+same_answers "stacked experts" 5 --model "$fixtures/mixtral-stacked" --quant bf16
+same_answers "experts in FP8" 3 --model "$fixtures/qwen3-moe-fp8" --quant bf16
+same_on_cuda "Qwen3-MoE" 2 --model "$work/qwen3-moe"
+same_on_cuda "Qwen2-MoE" 4 --model "$work/qwen2-moe" --quant bf16
+
+printf '{"text": "once"}\n{"text": "twice"}\n' >"$work/data.jsonl"
+run finetune --model "$work/qwen3-moe" --data "$work/data.jsonl" --seq-len 16 --max-steps 2 --rank 4 \
+    --target-parameters experts --learning-rate 1e-3 --quiet --out "$work/expert-adapter"
+expect_code 0
+same_answers "LoRA on experts" "2 4" --model "$work/qwen3-moe" --adapter "$work/expert-adapter"
+
+
+# ---- Plans of ranks that are not there --------------------------------------------------------------------------------
+
+# planned N ARGUMENTS…: there is a line for each rank, which sends something for a token.
+planned() {
+    n=$1
+    shift
+    run plan --tensor-parallel "$n" --memory 64MiB --context 128 --json "$@"
+    expect_code 0
+    expect_true "a plan for each of $n ranks: $*" \
+        test "$(grep -oE '"rank":[0-9],"sent_bytes":[1-9]' "$work/out" | wc -l)" -eq "$n"
+}
+planned 4 --model "$work/qwen3-moe"
+planned 2 --model "$work/qwen3-moe-int8"
+
+finish
