@@ -64,8 +64,9 @@ struct qr_forward {
     qr_batch host, device; /* the step's tables in either memory */
     qr_replay replay;
     qr_split_ranks split;
-    qr_kv_copy *copies; /* host, [n_copies]: of pages, as rank 0 announces them */
-    int64_t n_copies;
+    qr_kv_copy *copies; /* host, [n_copies]: of pages, as rank 0 announces them; the next of states */
+    qr_state_copy *state_copies;
+    int64_t n_copies, n_state_copies;
     int64_t rope_begin, rope_end; /* slots that the device does not have yet */
     bool is_reading;              /* the device may not have read host memory yet */
 };
@@ -109,7 +110,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     QR_LAY(&layout, b->x, t * s->hidden, sizeof(float));
     QR_LAY(&layout, b->normed, t * s->hidden, act);
     QR_LAY(&layout, b->qkv, t * qr_widest_qkv(s), sizeof(float));
-    QR_LAY(&layout, b->attended, t * qr_widest_attended(s), act);
+    QR_LAY(&layout, b->attended, t * s->widest_attended, act);
     qr_layout attention = layout, delta = layout; /* in the same place: a block is done before the next begins */
     attention.part = QR_PART_ATTENTION;
     delta.part = QR_PART_DELTA;
@@ -371,6 +372,20 @@ qrun_status qr_forward_copy_pages(qr_forward *f, qr_kv_copy *copies, int64_t n, 
     return QRUN_OK;
 }
 
+qrun_status qr_forward_copy_states(qr_forward *f, qr_state_copy *copies, int64_t n, qr_error *err) {
+    const qr_split_command command = {.action = QR_SPLIT_COPY_STATES, .n = n};
+    const int64_t n_floats = qr_delta_state_floats(&f->model->shape);
+    if (n == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_split_lead(&f->split, &command, err));
+    QR_RETURN_IF_ERROR(qr_split_share(&f->split, copies, (size_t)n * sizeof *copies, err));
+    for (int64_t i = 0; i < n; i++) {
+        QR_RETURN_IF_ERROR(f->backend->copy_within(f->backend, f->states + copies[i].dst * n_floats,
+                                                   f->states + copies[i].src * n_floats,
+                                                   (size_t)n_floats * sizeof(float), err));
+    }
+    return QRUN_OK;
+}
+
 /* ---- The output head --------------------------------------------------------------------------------------------- */
 
 /* Logits of n rows of x [n, D]. */
@@ -474,6 +489,13 @@ static qrun_status follow_copies(qr_forward *f, int64_t n, qr_error *err) {
     return qr_forward_copy_pages(f, f->copies, n, err);
 }
 
+static qrun_status follow_state_copies(qr_forward *f, int64_t n, qr_error *err) {
+    if (n > f->n_state_copies) {
+        return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 copies more states than a step has");
+    }
+    return qr_forward_copy_states(f, f->state_copies, n, err);
+}
+
 qrun_status qr_forward_follow(qr_forward *f, bool *ends, qr_error *err) {
     qr_split_command command = {0};
     *ends = false;
@@ -481,6 +503,7 @@ qrun_status qr_forward_follow(qr_forward *f, bool *ends, qr_error *err) {
     switch ((qr_split_action)command.action) {
         case QR_SPLIT_RUN: return follow_run(f, &command, err);
         case QR_SPLIT_COPY_PAGES: return follow_copies(f, command.n, err);
+        case QR_SPLIT_COPY_STATES: return follow_state_copies(f, command.n, err);
         case QR_SPLIT_HEAD_ROWS: return qr_forward_head(f, command.first, command.n, err);
         case QR_SPLIT_HEAD_TOKENS: return run_head(f, f->b.x + command.first * f->model->shape.hidden, command.n, err);
         case QR_SPLIT_IDLE: return qr_barrier(f->split.ranks, err);
@@ -557,10 +580,13 @@ const qr_replay_stats *qr_forward_replays(const qr_forward *f) { return &f->repl
 static void lay_split(qr_forward *f, void *memory, size_t *n_bytes) {
     qr_layout layout = {.base = memory, .offset = *n_bytes};
     f->split.stage_bytes = qr_split_stage_bytes(f->model, f->limits.max_tokens);
-    f->n_copies = f->split.stage_bytes > 0 ? f->limits.max_sequences * f->model->n_kv_groups : 0;
+    const bool is_split = f->split.stage_bytes > 0, has_states = f->model->shape.delta.n_layers > 0;
+    f->n_copies = is_split ? f->limits.max_sequences * f->model->n_kv_groups : 0;
+    f->n_state_copies = is_split && has_states ? f->limits.max_sequences * QR_STATE_COPIES : 0;
     QR_LAY(&layout, f->split.rows, (int64_t)f->split.stage_bytes, 1);
     QR_LAY(&layout, f->split.parts, (int64_t)f->split.stage_bytes, 1);
     QR_LAY(&layout, f->copies, f->n_copies, sizeof *f->copies);
+    QR_LAY(&layout, f->state_copies, f->n_state_copies, sizeof *f->state_copies);
     *n_bytes = layout.offset;
 }
 

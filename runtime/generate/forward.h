@@ -20,6 +20,15 @@ typedef struct qr_forward_limits {
     qr_kv_format kv_format;
 } qr_forward_limits;
 
+/* A copy among the states of sequences: those of slots first, then the snapshots. */
+typedef struct qr_state_copy {
+    int32_t src, dst;
+} qr_state_copy;
+
+/* Between two steps a slot is restored, restored once more where its length class changes, forked into, and its state
+ * is kept at the end of a prompt and at the end of a sample. So there are as many copies for each at most. */
+enum { QR_STATE_COPIES = 5 };
+
 typedef struct qr_forward qr_forward;
 
 /* Adds what a forward pass of these limits takes to the plan: activations, workspace, tables, logits. The model may be
@@ -46,6 +55,8 @@ qrun_status qr_forward_run(qr_forward *forward, qr_error *err);
 
 /* Copies whole pages, in order, before the next run. */
 qrun_status qr_forward_copy_pages(qr_forward *forward, qr_kv_copy *copies, int64_t n, qr_error *err);
+/* The same of states. */
+qrun_status qr_forward_copy_states(qr_forward *forward, qr_state_copy *copies, int64_t n, qr_error *err);
 
 /* Logits of n (≤ max_logit_rows) of the batch's `rows`, from the first on; they stay on the device until the next call
  * of these. */

@@ -577,6 +577,13 @@ static qrun_status choose_sizes(qrun_session *session, const qrun_session_params
     return qr_session_size(session->model, session->draft, params, &memory, &session->sizes, &session->plan, err);
 }
 
+void qr_session_set_snapshots(qrun_session *session, int64_t n_snapshots) {
+    qr_session_sizes *sizes = &session->sizes;
+    const int64_t state_bytes = sizes->state_floats * (int64_t)sizeof(float);
+    session->plan.entries[QR_PLAN_STATES].bytes += (n_snapshots - sizes->n_snapshots) * state_bytes;
+    sizes->n_snapshots = n_snapshots;
+}
+
 void qr_session_set_pages(qrun_session *session, int64_t n_pages) {
     qr_session_sizes *sizes = &session->sizes;
     session->plan.entries[QR_PLAN_KV_PAGES].bytes += (n_pages - sizes->n_pages) * (int64_t)sizes->page_bytes;
@@ -599,6 +606,9 @@ qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *as
     QR_TRY(qr_split_session_begin(model, &params, error));
     status = open_draft(made, &params, error);
     if (status == QRUN_OK) { status = choose_sizes(made, &params, error); }
+    bool again;
+    QR_TRY(qr_split_session_sequences(made, &params, &again, status, error));
+    if (again) { status = choose_sizes(made, &params, error); }
     QR_TRY(qr_split_session_sizes(made, status, error));
     QR_TRY(qr_split_session_made(made, make_parts(made, &params, error), error));
     qr_plan_describe(&made->plan, QR_PLAN_SESSION_COUNT, model->context->backend);

@@ -43,15 +43,6 @@ typedef struct qr_next_token {
     qrun_top_logprob top[QR_MAX_TOP_LOGPROBS];
 } qr_next_token;
 
-/* A copy among the session's states: those of slots first, then the snapshots. */
-typedef struct qr_state_copy {
-    int32_t src, dst;
-} qr_state_copy;
-
-/* Between two steps a slot is restored, restored once more where its length class changes, forked into, and its state
- * is kept at the end of a prompt and at the end of a sample. */
-enum { QR_STATE_COPIES = 5 };
-
 /* The step being built. Its lists are allocated once, at their largest. */
 typedef struct qr_step {
     qr_kv_copy *copies; /* [S · n_kv_groups] */
@@ -113,6 +104,7 @@ qrun_status qr_session_size(qrun_model *model, qrun_model *draft, const qrun_ses
 
 /* The number of pages is another than the sizes said: fewer. */
 void qr_session_set_pages(qrun_session *session, int64_t n_pages);
+void qr_session_set_snapshots(qrun_session *session, int64_t n_snapshots);
 
 /* qrun_session_submit, where `overrides` may have members of generation_json (request.h). */
 qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *params, const qr_json *overrides,

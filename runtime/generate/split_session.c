@@ -105,25 +105,50 @@ void qr_split_session_memory(const qrun_model *model, qr_device_memory *memory) 
     memory->free_bytes /= qr_max(model->context->ranks->n_local_ranks, 1);
 }
 
+/* The fewest that any rank has of something, and whether all have as many. */
+static qrun_status find_fewest(qr_collectives *ranks, int64_t own, int64_t *fewest, bool *same, qr_error *err) {
+    int64_t n[QR_MAX_RANKS];
+    n[ranks->rank] = own;
+    QR_RETURN_IF_ERROR(qr_all_gather(ranks, n, sizeof n[0], err));
+    *fewest = n[0];
+    *same = true;
+    for (int32_t r = 1; r < ranks->n_ranks; r++) {
+        *same = *same && n[r] == n[0];
+        *fewest = qr_min(*fewest, n[r]);
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_split_session_sequences(const qrun_session *session, qrun_session_params *params, bool *again,
+                                       qrun_status own, qr_error *err) {
+    qr_collectives *ranks = session->model->context->ranks;
+    int64_t fewest;
+    bool same;
+    *again = false;
+    if (!qr_session_is_split(session)) { return own; }
+    QR_RETURN_IF_ERROR(qr_agree(ranks, own, err));
+    QR_RETURN_IF_ERROR(find_fewest(ranks, session->sizes.max_sequences, &fewest, &same, err));
+    if (same) { return QRUN_OK; }
+    params->max_sequences = (int32_t)fewest;
+    *again = true;
+    return QRUN_OK;
+}
+
 qrun_status qr_split_session_sizes(qrun_session *session, qrun_status own, qr_error *err) {
-    int64_t n_pages[QR_MAX_RANKS], n_draft_rows[QR_MAX_RANKS];
+    int64_t n_pages, n_snapshots, n_draft_rows;
+    bool same;
     qr_collectives *ranks = session->model->context->ranks;
     if (!qr_session_is_split(session)) { return own; }
     QR_RETURN_IF_ERROR(qr_agree(ranks, own, err));
-    n_pages[ranks->rank] = session->sizes.n_pages;
-    n_draft_rows[ranks->rank] = session->sizes.n_draft_rows;
-    QR_RETURN_IF_ERROR(qr_all_gather(ranks, n_pages, sizeof n_pages[0], err));
-    QR_RETURN_IF_ERROR(qr_all_gather(ranks, n_draft_rows, sizeof n_draft_rows[0], err));
-    int64_t fewest = n_pages[0];
-    for (int32_t r = 1; r < ranks->n_ranks; r++) {
-        fewest = qr_min(fewest, n_pages[r]);
-        if (n_draft_rows[r] == n_draft_rows[0]) { continue; }
-        own = qr_fail(err, ranks->rank == 0 ? QRUN_ERROR_MEMORY : QRUN_ERROR_RANK,
-                      "rank %d has room for a session with drafts or without, unlike rank 0; use `speculate=off`",
-                      (int)r);
-        return own;
+    QR_RETURN_IF_ERROR(find_fewest(ranks, session->sizes.n_draft_rows, &n_draft_rows, &same, err));
+    if (!same) {
+        return qr_fail(err, ranks->rank == 0 ? QRUN_ERROR_MEMORY : QRUN_ERROR_RANK,
+                       "some ranks have room for a session with drafts, and others without; use `speculate=off`");
     }
-    qr_session_set_pages(session, fewest);
+    QR_RETURN_IF_ERROR(find_fewest(ranks, session->sizes.n_pages, &n_pages, &same, err));
+    QR_RETURN_IF_ERROR(find_fewest(ranks, session->sizes.n_snapshots, &n_snapshots, &same, err));
+    qr_session_set_pages(session, n_pages);
+    qr_session_set_snapshots(session, n_snapshots);
     return QRUN_OK;
 }
 

@@ -13,7 +13,11 @@ static inline bool qr_session_follows(const qrun_session *session) { return sess
 qrun_status qr_split_session_begin(qrun_model *model, qrun_session_params *params, qr_error *err);
 /* The memory that this rank may count on, of what is free on a machine with several. */
 void qr_split_session_memory(const qrun_model *model, qr_device_memory *memory);
-/* After the sizes (own: how that went): all have as many pages as the one with the fewest. */
+/* After the sizes (own: how that went): where ranks have room for different numbers of sequences, *again, and params
+ * ask for the fewest. */
+qrun_status qr_split_session_sequences(const qrun_session *session, qrun_session_params *params, bool *again,
+                                       qrun_status own, qr_error *err);
+/* After the sizes for them: all have as many pages and snapshots as the one with the fewest. */
 qrun_status qr_split_session_sizes(qrun_session *session, qrun_status own, qr_error *err);
 
 /* Once all is made (own: how that went). */

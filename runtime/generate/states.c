@@ -48,15 +48,8 @@ bool qr_state_is_due(const qrun_session *session, const qr_sequence *sequence) {
 }
 
 qrun_status qr_states_copy(qrun_session *session, qr_error *err) {
-    qr_backend *backend = session->model->context->backend;
     qr_step *step = &session->step;
-    const int64_t n_floats = session->sizes.state_floats;
-    for (int32_t i = 0; i < step->n_state_copies; i++) {
-        const qr_state_copy *copy = &step->state_copies[i];
-        QR_RETURN_IF_ERROR(backend->copy_within(backend, session->states + copy->dst * n_floats,
-                                                session->states + copy->src * n_floats,
-                                                (size_t)n_floats * sizeof(float), err));
-    }
+    QR_RETURN_IF_ERROR(qr_forward_copy_states(session->forward, step->state_copies, step->n_state_copies, err));
     step->n_state_copies = 0;
     return QRUN_OK;
 }

@@ -19,8 +19,6 @@ int64_t qr_raw_columns(const qr_model_shape *shape, const qr_layer *layer) {
 
 int64_t qr_widest_qkv(const qr_model_shape *shape) { return qr_max(shape->widest_qkv, shape->delta.columns); }
 
-int64_t qr_widest_attended(const qr_model_shape *shape) { return qr_max(shape->widest_heads, shape->delta.values); }
-
 bool qr_model_is_gated(const qrun_model *model) {
     return model->family->modules[QR_ROLE_GATE] != NULL || model->family->modules[QR_ROLE_GATE_UP] != NULL;
 }
@@ -392,7 +390,7 @@ qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *la
     const qr_gather heads = {.memory = b->attended,
                              .n_rows = pass->n_tokens,
                              .n_columns = layer->attn_out.weight.desc.cols,
-                             .unit = layer->head_dim,
+                             .unit = layer->is_delta ? pass->model->shape.delta.value_dim : layer->head_dim,
                              .dtype = pass->model->act_dtype};
     QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err));
     return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);

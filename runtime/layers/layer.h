@@ -136,9 +136,8 @@ static inline qr_part qr_layer_part(const qr_layer *layer) {
 int64_t qr_qkv_columns(const qr_model_shape *shape, const qr_layer *layer);
 /* Of those, the columns that are normed: in buffers.qk_raw. */
 int64_t qr_raw_columns(const qr_model_shape *shape, const qr_layer *layer);
-/* The widest of any layer: of buffers.qkv, and of buffers.attended. */
+/* The widest buffers.qkv of any layer. */
 int64_t qr_widest_qkv(const qr_model_shape *shape);
-int64_t qr_widest_attended(const qr_model_shape *shape);
 bool qr_model_is_gated(const qrun_model *model);
 /* Of a layer's MLP, or the expert that every token goes to: its M, and what of it stands side by side in buffers.mlp.
  */

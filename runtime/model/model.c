@@ -85,11 +85,12 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
     const qr_layer_heads *const kinds[] = {&config->attention.full, &config->attention.sliding};
     for (size_t i = 0; i < QR_COUNT_OF(kinds); i++) {
         const int64_t heads = config->n_heads * kinds[i]->head_dim;
-        shape->widest_heads = qr_max(shape->widest_heads, heads);
+        shape->widest_attended = qr_max(shape->widest_attended, heads);
         shape->widest_qkv = qr_max(shape->widest_qkv, heads + 2 * kinds[i]->n_kv_heads * kinds[i]->head_dim);
     }
     if (config->delta.layers != NULL) {
         shape->delta = delta_shape(config);
+        shape->widest_attended = qr_max(shape->widest_attended, shape->delta.values);
         shape->delta.by_key_head = (*family)->modules[QR_ROLE_DELTA_QKVZ] != NULL;
     }
     shape->layer_input = config->layer_inputs.size;
@@ -110,8 +111,10 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
     const qr_model_shape *s = &model->shape;
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
     const int64_t q = s->n_heads * n_ranks * layer->head_dim, kv = layer->n_kv_heads * n_ranks * layer->head_dim;
+    const int64_t channels = s->delta.channels * n_ranks, values = s->delta.values * n_ranks;
+    const int64_t value_heads = s->delta.n_value_heads * n_ranks;
     *cols = role == QR_ROLE_ATTN_OUT     ? q
-            : role == QR_ROLE_DELTA_OUT  ? s->delta.values
+            : role == QR_ROLE_DELTA_OUT  ? values
             : role == QR_ROLE_INPUT_OUT  ? s->layer_input
             : role == QR_ROLE_MLP_OUT    ? layer->mlp
             : role == QR_ROLE_SHARED_OUT ? s->shared_mlp
@@ -119,12 +122,12 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
                                          : s->hidden;
     switch (role) {
         case QR_ROLE_Q: *rows = s->attn_gated && !s->attn_gate_apart ? 2 * q : q; break;
-        case QR_ROLE_DELTA_QKV: *rows = s->delta.channels; break;
-        case QR_ROLE_DELTA_Z: *rows = s->delta.values; break;
+        case QR_ROLE_DELTA_QKV: *rows = channels; break;
+        case QR_ROLE_DELTA_Z: *rows = values; break;
         case QR_ROLE_DELTA_B:
-        case QR_ROLE_DELTA_A: *rows = s->delta.n_value_heads; break;
-        case QR_ROLE_DELTA_QKVZ: *rows = s->delta.channels + s->delta.values; break;
-        case QR_ROLE_DELTA_BA: *rows = 2 * s->delta.n_value_heads; break;
+        case QR_ROLE_DELTA_A: *rows = value_heads; break;
+        case QR_ROLE_DELTA_QKVZ: *rows = channels + values; break;
+        case QR_ROLE_DELTA_BA: *rows = 2 * value_heads; break;
         case QR_ROLE_ATTN_GATE: *rows = q; break;
         case QR_ROLE_K:
         case QR_ROLE_V: *rows = kv; break;
@@ -303,7 +306,8 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP ||
                               role == QR_ROLE_SHARED_UP || role == QR_ROLE_DELTA_BA ||
                               (role > QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_A);
-    const bool is_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_MLP_OUT || role == QR_ROLE_SHARED_OUT;
+    const bool is_out =
+        role == QR_ROLE_ATTN_OUT || role == QR_ROLE_DELTA_OUT || role == QR_ROLE_MLP_OUT || role == QR_ROLE_SHARED_OUT;
     linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.ranges[0].first : 0;
     state->out_offset = is_out ? 0 : linear->out_offset + desc->rows;
     if (role == QR_ROLE_Q) { /* without gates */
@@ -334,10 +338,11 @@ static void shape_table(const describe_state *state, qr_tensor_role role, int64_
 /* Of all ranks together. Where a vector has a part for each expert: of one part. */
 static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tensor_role role) {
     const qr_model_shape *s = &model->shape;
+    const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
     if (role == QR_ROLE_LAYER_SCALAR) { return 1; }
     if (role == QR_ROLE_DELTA_NORM) { return s->delta.value_dim; }
-    if (role == QR_ROLE_DELTA_CONV) { return s->delta.channels * s->delta.kernel; }
-    if (role == QR_ROLE_DELTA_A_LOG || role == QR_ROLE_DELTA_DT_BIAS) { return s->delta.n_value_heads; }
+    if (role == QR_ROLE_DELTA_CONV) { return s->delta.channels * n_ranks * s->delta.kernel; }
+    if (role == QR_ROLE_DELTA_A_LOG || role == QR_ROLE_DELTA_DT_BIAS) { return s->delta.n_value_heads * n_ranks; }
     if (role == QR_ROLE_SINKS) { return s->n_heads; }
     if (role == QR_ROLE_EXPERT_SCALE) { return s->n_experts; }
     if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->hidden; }

@@ -119,7 +119,7 @@ typedef struct qr_input_weights {
     qr_norm norm;           /* [P] */
 } qr_input_weights;
 
-/* Of layers that run the gated delta rule. */
+/* Of layers that run the gated delta rule; with a split, of this rank's heads. */
 typedef struct qr_delta_shape {
     int32_t n_layers; /* 0: the model has none */
     int64_t n_key_heads, n_value_heads, key_dim, value_dim, kernel;
@@ -130,9 +130,10 @@ typedef struct qr_delta_shape {
 } qr_delta_shape;
 
 typedef struct qr_model_shape {
-    int64_t hidden, n_layers, n_heads, mlp, vocab;    /* n_heads and n_kv_heads: of this rank, with a split */
-    int64_t n_kv_heads, head_dim;                     /* of most layers: those with a window, where they differ */
-    int64_t widest_heads, widest_qkv;                 /* H · HD and (H + 2 KV) · HD, the largest of all layers */
+    int64_t hidden, n_layers, n_heads, mlp, vocab; /* n_heads, n_kv_heads, widest_qkv: of this rank, with a split */
+    int64_t n_kv_heads, head_dim;                  /* of most layers: those with a window, where they differ */
+    int64_t widest_attended; /* H · HD, or values of the gated delta rule, the largest of all layers and ranks */
+    int64_t widest_qkv;      /* (H + 2 KV) · HD, the largest of all layers */
     int64_t n_experts, experts_per_token, expert_mlp; /* of layers with experts, all M; 0: there are none */
     int64_t shared_mlp;                               /* of the expert that every token goes to */
     int64_t context_tokens;

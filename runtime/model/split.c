@@ -10,18 +10,17 @@
 static const char *what_is_whole(const qrun_model *model) {
     const qr_model_config *config = &model->config;
     const char *const *modules = model->family->modules;
-    if (config->delta.layers != NULL) { return "layers of the gated delta rule"; }
     if (config->layer_inputs.size > 0) { return "inputs to each layer"; }
-    if (config->attn_output_gate || config->attn_gate_apart) { return "gates of attention's output"; }
     if (config->attn_sinks) { return "attention sinks"; }
     if (model->family->norms_all_heads) { return "norms over all heads"; }
     if (modules[QR_ROLE_QKV] != NULL || modules[QR_ROLE_GATE_UP] != NULL) { return "fused matrices"; }
     return NULL;
 }
 
-/* Whether every layer's heads are so many times a number of ranks. */
+/* Whether every layer's heads are so many times a number of ranks. Of the gated delta rule, each key head has as many
+ * value heads. */
 static bool heads_divide(const qrun_model *model, int32_t n_ranks) {
-    if (model->config.n_heads % n_ranks != 0) { return false; }
+    if (model->config.n_heads % n_ranks != 0 || model->shape.delta.n_key_heads % n_ranks != 0) { return false; }
     for (int64_t l = 0; l < model->config.n_layers; l++) {
         if (qr_model_config_heads(&model->config, l).n_kv_heads % n_ranks != 0) { return false; }
     }
@@ -29,22 +28,27 @@ static bool heads_divide(const qrun_model *model, int32_t n_ranks) {
 }
 
 static qrun_status refuse_heads(const qrun_model *model, int32_t n_ranks, qr_error *err) {
-    char possible[128] = "";
+    char possible[128] = "", delta[64] = "";
     size_t n = 0;
+    if (model->shape.delta.n_layers > 0) {
+        (void)snprintf(delta, sizeof delta, " and %lld key heads of the gated delta rule",
+                       (long long)model->shape.delta.n_key_heads);
+    }
     for (int32_t i = 2; i <= model->config.n_kv_heads && n + 16 < sizeof possible; i++) {
         if (!heads_divide(model, i)) { continue; }
         n += (size_t)snprintf(possible + n, sizeof possible - n, "%s%d", n > 0 ? ", " : "", (int)i);
     }
     if (n == 0) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                       "`tensor_parallel=%d` is not possible: the model's %lld heads with %lld for keys and values "
+                       "`tensor_parallel=%d` is not possible: the model's %lld heads with %lld for keys and values%s "
                        "cannot be dealt out evenly; use one device",
-                       (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads);
+                       (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads, delta);
     }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                   "`tensor_parallel=%d` is not possible: the model's %lld heads, with %lld for keys and values, are "
+                   "`tensor_parallel=%d` is not possible: the model's %lld heads, with %lld for keys and values%s, are "
                    "dealt out whole; possible are: %s",
-                   (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads, possible);
+                   (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads, delta,
+                   possible);
 }
 
 static qrun_status check(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
@@ -69,6 +73,13 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
     return heads_divide(model, n) ? QRUN_OK : refuse_heads(model, n, err);
 }
 
+/* This rank's heads, and what there is of them. */
+static void split_delta(qr_delta_shape *delta, int32_t n_ranks) {
+    int64_t *const of_heads[] = {&delta->n_key_heads, &delta->n_value_heads, &delta->channels, &delta->values,
+                                 &delta->columns};
+    for (size_t i = 0; i < QR_COUNT_OF(of_heads); i++) { *of_heads[i] /= n_ranks; }
+}
+
 qrun_status qr_split_model(qrun_model *model, const qrun_model_params *params, qr_error *err) {
     qr_model_shape *shape = &model->shape;
     const int32_t n = params->tensor_parallel;
@@ -80,6 +91,7 @@ qrun_status qr_split_model(qrun_model *model, const qrun_model_params *params, q
     shape->n_heads /= n;
     shape->n_kv_heads /= n;
     shape->widest_qkv /= n;
+    split_delta(&shape->delta, n);
     return QRUN_OK;
 }
 
@@ -106,21 +118,61 @@ int64_t qr_split_own(const qr_split *split, int64_t n) {
     return qr_split_begin(split, n, unit, split->rank + 1) - qr_split_begin(split, n, unit, split->rank);
 }
 
-/* Every rank has all of it: of vectors most, and what weighs experts, because each rank routes by itself. */
-static bool is_whole(qr_tensor_role role) {
-    if (role == QR_ROLE_ROUTER || role == QR_ROLE_SHARED_SHARE) { return true; }
-    return role < QR_ROLE_Q && role != QR_ROLE_HEAD && !qr_role_is_expert_bias(role);
+/* As many rows for every rank: those of its heads. */
+static void add_heads(const qr_split *split, int64_t first, int64_t n, qr_row_share *share) {
+    add_range(split, first, n, n / split->n_ranks, share);
 }
 
-/* Every rank has as many rows as the others: those of its heads. */
-static bool is_by_heads(qr_tensor_role role) { return role >= QR_ROLE_Q && role <= QR_ROLE_V; }
+/* Queries, keys and values of the gated delta rule side by side, each by heads: of the matrix that makes them, or of
+ * the convolution, which has `width` elements for each. */
+static void add_delta_qkv(const qrun_model *model, int64_t n, int64_t width, qr_row_share *share) {
+    const qr_delta_shape *delta = &model->shape.delta;
+    const int64_t keys = delta->n_key_heads * model->split.n_ranks * delta->key_dim * width;
+    add_heads(&model->split, 0, keys, share);
+    add_heads(&model->split, keys, keys, share);
+    add_heads(&model->split, 2 * keys, n - 2 * keys, share);
+}
+
+/* How the rows of a role are dealt out. */
+typedef enum split_kind { WHOLE, BY_HEADS, BY_UNITS, DELTA_QKV, DELTA_CONV } split_kind;
+
+static split_kind kind_of(qr_tensor_role role) {
+    switch (role) {
+        case QR_ROLE_Q: /* and its gates, head by head */
+        case QR_ROLE_K:
+        case QR_ROLE_V:
+        case QR_ROLE_ATTN_GATE:
+        case QR_ROLE_DELTA_Z:
+        case QR_ROLE_DELTA_B:
+        case QR_ROLE_DELTA_A:
+        case QR_ROLE_DELTA_QKVZ: /* by key heads, as the next */
+        case QR_ROLE_DELTA_BA:
+        case QR_ROLE_DELTA_A_LOG:
+        case QR_ROLE_DELTA_DT_BIAS: return BY_HEADS;
+        case QR_ROLE_DELTA_QKV: return DELTA_QKV;
+        case QR_ROLE_DELTA_CONV: return DELTA_CONV;
+        case QR_ROLE_ROUTER: /* small, and each rank routes by itself, as the next */
+        case QR_ROLE_SHARED_SHARE: return WHOLE;
+        case QR_ROLE_HEAD:
+        case QR_ROLE_EXPERT_GATE_BIAS:
+        case QR_ROLE_EXPERT_UP_BIAS:
+        case QR_ROLE_EXPERT_OUT_BIAS: return BY_UNITS;
+        default: return role < QR_ROLE_Q ? WHOLE : BY_UNITS;
+    }
+}
 
 int64_t qr_split_rows(const qrun_model *model, qr_tensor_role role, int64_t n, qr_row_share *share) {
     const qr_split *split = &model->split;
+    const split_kind kind = kind_of(role);
     *share = (qr_row_share){0};
-    if (split->n_ranks == 0 || is_whole(role)) { return n; }
+    if (split->n_ranks == 0 || kind == WHOLE) { return n; }
     share->all = n;
-    add_range(split, 0, n, is_by_heads(role) ? n / split->n_ranks : qr_split_unit(split, n), share);
+    switch (kind) {
+        case BY_HEADS: add_heads(split, 0, n, share); break;
+        case DELTA_QKV: add_delta_qkv(model, n, 1, share); break;
+        case DELTA_CONV: add_delta_qkv(model, n, model->shape.delta.kernel, share); break;
+        default: add_range(split, 0, n, qr_split_unit(split, n), share); break;
+    }
     return qr_row_share_rows(share);
 }
 
@@ -148,8 +200,8 @@ qrun_status qr_split_format(const qrun_model *model, const qr_module *module, qr
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "`tensor_parallel=%d`: the rows of %s, %lld wide, cannot be cut between blocks of %d; use fewer "
                        "devices or another `quant`",
-                       (int)model->split.n_ranks, model->family->modules[module->role], (long long)desc->cols,
-                       desc->block);
+                       (int)model->split.n_ranks, qr_module_short_name(model->family, module->role),
+                       (long long)desc->cols, desc->block);
     }
     if (desc->format == QR_WEIGHT_NF4_DQ && !begins_with(module, QR_NESTED_BLOCK)) { desc->format = QR_WEIGHT_NF4; }
     return QRUN_OK;

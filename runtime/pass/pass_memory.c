@@ -95,7 +95,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     qr_layout loss = layout, mlp = layout; /* in the same place: each is done before a layer's attention begins */
     loss.part = QR_PART_HEAD;
     QR_LAY(&loss, b->dselected, t * s->hidden, f32);
-    QR_LAY(&layout, b->dattended, t * qr_widest_attended(s), f32);
+    QR_LAY(&layout, b->dattended, t * s->widest_attended, f32);
     if (limits->policy.tile_rows > 0) { mlp = layout; } /* dattended of other tiles is there already */
     QR_LAY(&layout, b->dqkv, t * qr_widest_qkv(s), f32);
     qr_layout delta = layout; /* in the same place too: a layer is of one kind */

@@ -13,7 +13,7 @@ size_t qr_split_stage_bytes(const qrun_model *model, int64_t max_tokens) {
     const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
     if (model->split.n_ranks == 0) { return 0; }
     const int64_t gated = qr_max(qr_model_mlp_size(model), s->experts_per_token * s->expert_mlp);
-    const int64_t in_layer = qr_max(s->hidden * f32, qr_max(s->widest_heads, gated) * act);
+    const int64_t in_layer = qr_max(s->hidden * f32, qr_max(s->widest_attended, gated) * act);
     const int64_t row = qr_max(in_layer, model->head_share.all * f32);
     return (size_t)qr_max(row, qr_min(max_tokens * in_layer, MOST_STAGE_BYTES));
 }

@@ -11,6 +11,7 @@
 typedef enum qr_split_action {
     QR_SPLIT_RUN,         /* the layers, of a batch of `sizes`; its tables follow, and those of rotary slots */
     QR_SPLIT_COPY_PAGES,  /* n pairs of pages follow */
+    QR_SPLIT_COPY_STATES, /* n pairs of states follow */
     QR_SPLIT_HEAD_ROWS,   /* the output head of n of the batch's rows from `first` on */
     QR_SPLIT_HEAD_TOKENS, /* the same of tokens of the last run */
     QR_SPLIT_IDLE,        /* nothing: rank 0 is there, and waits for requests */

@@ -32,9 +32,15 @@ dense() {
     matrix "$1.up_proj" "$2" 176
     matrix "$1.down_proj" 176 "$2"
 }
-# attention LAYER HEADS KV_HEADS: of 24.
+# attention LAYER HEADS KV_HEADS [gated]: of 24; gates come with norms of heads.
 attention() {
-    matrix "model.layers.$1.self_attn.q_proj" $(($2 * 24)) 176
+    if [ -n "${4:-}" ]; then
+        matrix "model.layers.$1.self_attn.q_proj" $(($2 * 48)) 176
+        norm "model.layers.$1.self_attn.q_norm" 24
+        norm "model.layers.$1.self_attn.k_norm" 24
+    else
+        matrix "model.layers.$1.self_attn.q_proj" $(($2 * 24)) 176
+    fi
     matrix "model.layers.$1.self_attn.k_proj" $(($3 * 24)) 176
     matrix "model.layers.$1.self_attn.v_proj" $(($3 * 24)) 176
     matrix "model.layers.$1.self_attn.o_proj" 176 $(($2 * 24))

@@ -13,8 +13,9 @@ cat >"$work/requests.jsonl" <<LINES
 {"id": "b", "token_ids": [5, 6, 7, 9, 31, 8, 22, 41, 3, 77, 12, 5, 6, 90, 14, 2, 33, 7, 61, 4], "max_tokens": 12, "temperature": 1, "seed": 7, "n": 3, "logprobs": 0}
 {"id": "c", "token_ids": [9], "max_tokens": 20, "temperature": 0.8, "top_p": 0.9, "seed": 3, "logprobs": 2, "ignore_eos": true}
 {"id": "d", "token_ids": [90, 14, 2, 33, 7, 61, 4, 5, 6, 7, 9, 31, 8, 22, 41, 3, 77, 12, 5, 6, 90, 14, 2, 33, 7, 61, 4], "max_tokens": 3, "temperature": 0, "prompt_logprobs": 1, "logprobs": 1}
+{"id": "e", "token_ids": [5, 6, 7, 9, 31, 8, 22, 41, 3, 77, 12, 5, 6, 90, 14, 2, 33, 7, 61, 18, 50, 51], "max_tokens": 4, "temperature": 0, "logprobs": 1, "ignore_eos": true}
 LINES
-least_answers=6
+least_answers=7
 
 # ---- Experts ----------------------------------------------------------------------------------------------------------
 
@@ -87,6 +88,88 @@ expect_code 0
 same_answers "LoRA on experts" "2 4" --model "$work/qwen3-moe" --adapter "$work/expert-adapter"
 
 
+# ---- The gated delta rule, and gates of attention's output ------------------------------------------------------------
+
+# delta LAYER [by_head]: 4 key heads of 20 with four value heads of 12 each.
+delta() {
+    if [ -n "${2:-}" ]; then
+        matrix "model.layers.$1.linear_attn.in_proj_qkvz" 544 176
+        matrix "model.layers.$1.linear_attn.in_proj_ba" 32 176
+    else
+        matrix "model.layers.$1.linear_attn.in_proj_qkv" 352 176
+        matrix "model.layers.$1.linear_attn.in_proj_z" 192 176
+        matrix "model.layers.$1.linear_attn.in_proj_b" 16 176
+        matrix "model.layers.$1.linear_attn.in_proj_a" 16 176
+    fi
+    echo "model.layers.$1.linear_attn.conv1d.weight 0 0.5 352 1 4"
+    echo "model.layers.$1.linear_attn.A_log 0 0.5 16"
+    echo "model.layers.$1.linear_attn.dt_bias 0 0.5 16"
+    norm "model.layers.$1.linear_attn.norm" 12
+    matrix "model.layers.$1.linear_attn.out_proj" 176 192
+}
+delta_config='"linear_num_key_heads": 4, "linear_num_value_heads": 16, "linear_key_head_dim": 20,
+    "linear_value_head_dim": 12, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}'
+{
+    frame
+    delta 0
+    attention 1 8 4 gated
+    delta 2
+    for layer in 0 1 2; do dense model.layers.$layer.mlp 208; done
+} | random_model qwen3_5 "$(config_of qwen3_5_text 8 4 ", $delta_config, \"tie_word_embeddings\": true")"
+{
+    frame untied
+    delta 0
+    attention 1 8 4 gated
+    delta 2
+    for layer in 0 1 2; do
+        experts $layer 7 96
+        dense model.layers.$layer.mlp.shared_expert 112
+        matrix model.layers.$layer.mlp.shared_expert_gate 1 176
+    done
+} | random_model qwen3_5-moe "$(config_of qwen3_5_moe_text 8 4 ", $moe, $delta_config, \"tie_word_embeddings\": false,
+    \"shared_expert_intermediate_size\": 112")"
+{
+    frame untied
+    delta 0 by_head
+    attention 1 8 4 gated
+    delta 2 by_head
+    for layer in 0 1 2; do
+        experts $layer 7 96
+        dense model.layers.$layer.mlp.shared_expert 112
+        matrix model.layers.$layer.mlp.shared_expert_gate 1 176
+    done
+} | random_model qwen3-next "$(config_of qwen3_next 8 4 ", $moe, $delta_config, \"tie_word_embeddings\": false,
+    \"shared_expert_intermediate_size\": 112")"
+
+same_answers "Qwen3.5 in F32" "2 4" --model "$work/qwen3_5" --quant f32 --dtype f32 --max-step-tokens 16
+same_answers "Qwen3.5 in BF16, few sequences" "2 4" --model "$work/qwen3_5" --quant bf16 --max-sequences 2
+# A state is restored from a snapshot of the end of another prompt: that of a, which is done before c is.
+for id in c a e; do grep "\"id\": \"$id\"" "$work/requests.jsonl"; done >"$work/three.jsonl"
+for n in 1 2 4; do
+    start_ranks_of generate $n --tensor-parallel $n --prompts "$work/three.jsonl" --model "$work/qwen3_5" --quant bf16 \
+        --max-sequences 2 --output "$work/shared-$n.jsonl" --stats
+    wait_ranks
+    expect_code 0
+    expect_true "a prompt began with a snapshot" grep -qE '"cached_prompt_tokens":[1-9]' "$work/err"
+    answers_of "$work/shared-$n.jsonl" >"$work/shared-$n"
+    expect_true "restored on $n ranks: the same" cmp -s "$work/shared-1" "$work/shared-$n"
+done
+same_answers "Qwen3.5 in INT8" "4" --model "$work/qwen3_5" --quant int8
+same_answers "Qwen3.5 in NF4, nested" "2 4" --model "$work/qwen3_5"
+same_answers "Qwen3.5 with experts" "2 4" --model "$work/qwen3_5-moe" --max-step-tokens 16
+same_answers "Qwen3-Next" "2 4" --model "$work/qwen3-next" --quant bf16 --max-step-tokens 16
+same_answers "Qwen3-Next in NF4, nested" "4" --model "$work/qwen3-next"
+same_answers "Qwen3-Next of the goldens" 3 --model "$fixtures/qwen3-next" --quant bf16
+run quantize --model "$work/qwen3_5" --quant nf4-dq --out "$work/qwen3_5-nf4-dq"
+expect_code 0
+same_answers "a folder with the gated delta rule" "2 4" --model "$work/qwen3_5-nf4-dq"
+same_on_cuda "Qwen3.5" 2 --model "$work/qwen3_5"
+run finetune --model "$work/qwen3_5" --data "$work/data.jsonl" --seq-len 16 --max-steps 2 --rank 4 \
+    --learning-rate 1e-3 --quiet --out "$work/delta-adapter"
+expect_code 0
+same_answers "LoRA on the gated delta rule" "2 4" --model "$work/qwen3_5" --adapter "$work/delta-adapter"
+
 # ---- Plans of ranks that are not there --------------------------------------------------------------------------------
 
 # planned N ARGUMENTS…: there is a line for each rank, which sends something for a token.
@@ -100,5 +183,6 @@ planned() {
 }
 planned 4 --model "$work/qwen3-moe"
 planned 2 --model "$work/qwen3-moe-int8"
+planned 4 --model "$work/qwen3-next"
 
 finish
