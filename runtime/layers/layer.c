@@ -136,8 +136,9 @@ typedef qrun_status (*block_output_fn)(const qr_layer_pass *pass, const void *of
 
 static qrun_status linear_output(const qr_layer_pass *pass, const void *of, const void *src, float *dst,
                                  bool accumulate, qr_error *err) {
-    QR_RETURN_IF_ERROR(qr_layer_linear(pass, of, src, dst, pass->model->shape.hidden, accumulate, err));
-    return gather_stream(pass, dst, err);
+    const qr_linear_layer *linear = of;
+    QR_RETURN_IF_ERROR(qr_layer_linear(pass, linear, src, dst, pass->model->shape.hidden, accumulate, err));
+    return qr_row_share_is_part(&linear->share) ? gather_stream(pass, dst, err) : QRUN_OK;
 }
 
 static qrun_status experts_output(const qr_layer_pass *pass, const void *of, const void *src, float *dst,

@@ -343,7 +343,7 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     if (role == QR_ROLE_DELTA_NORM) { return s->delta.value_dim; }
     if (role == QR_ROLE_DELTA_CONV) { return s->delta.channels * n_ranks * s->delta.kernel; }
     if (role == QR_ROLE_DELTA_A_LOG || role == QR_ROLE_DELTA_DT_BIAS) { return s->delta.n_value_heads * n_ranks; }
-    if (role == QR_ROLE_SINKS) { return s->n_heads; }
+    if (role == QR_ROLE_SINKS) { return s->n_heads * n_ranks; }
     if (role == QR_ROLE_EXPERT_SCALE) { return s->n_experts; }
     if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->hidden; }
     if (qr_role_is_expert_bias(role)) { return s->expert_mlp; }

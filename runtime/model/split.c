@@ -8,10 +8,7 @@
 
 /* What of the model has no share yet; NULL: all has. */
 static const char *what_is_whole(const qrun_model *model) {
-    const qr_model_config *config = &model->config;
     const char *const *modules = model->family->modules;
-    if (config->layer_inputs.size > 0) { return "inputs to each layer"; }
-    if (config->attn_sinks) { return "attention sinks"; }
     if (model->family->norms_all_heads) { return "norms over all heads"; }
     if (modules[QR_ROLE_QKV] != NULL || modules[QR_ROLE_GATE_UP] != NULL) { return "fused matrices"; }
     return NULL;
@@ -148,9 +145,13 @@ static split_kind kind_of(qr_tensor_role role) {
         case QR_ROLE_DELTA_QKVZ: /* by key heads, as the next */
         case QR_ROLE_DELTA_BA:
         case QR_ROLE_DELTA_A_LOG:
-        case QR_ROLE_DELTA_DT_BIAS: return BY_HEADS;
+        case QR_ROLE_DELTA_DT_BIAS:
+        case QR_ROLE_SINKS: return BY_HEADS;
         case QR_ROLE_DELTA_QKV: return DELTA_QKV;
         case QR_ROLE_DELTA_CONV: return DELTA_CONV;
+        case QR_ROLE_INPUTS: /* small: split, they would cost two more exchanges a layer */
+        case QR_ROLE_INPUT_GATE:
+        case QR_ROLE_INPUT_OUT:
         case QR_ROLE_ROUTER: /* small, and each rank routes by itself, as the next */
         case QR_ROLE_SHARED_SHARE: return WHOLE;
         case QR_ROLE_HEAD:

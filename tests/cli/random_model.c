@@ -1,5 +1,6 @@
-/* random_model FOLDER: writes model.safetensors there, of BF16 tensors with random values, the same every time. A line
- * on stdin is a tensor: its name, mean and deviation of its values, its dimensions. */
+/* random_model FOLDER: writes model.safetensors there, of tensors with random values, the same every time. A line on
+ * stdin is a tensor: its name, mean and deviation of its values in BF16, its dimensions. With "bytes" after the name it
+ * is of bytes, and the two numbers are the least and the largest. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,17 +13,18 @@ enum { MAX_TENSORS = 1024, NAME_BYTES = 128 };
 
 static qr_safetensors_spec specs[MAX_TENSORS];
 static char names[MAX_TENSORS][NAME_BYTES];
-static double means[MAX_TENSORS], deviations[MAX_TENSORS];
+static double means[MAX_TENSORS], deviations[MAX_TENSORS]; /* or the least and the largest */
 static size_t n_specs;
 
 static bool add_line(char *line) {
     qr_safetensors_spec *spec = &specs[n_specs];
+    char *name = names[n_specs];
+    double *first = &means[n_specs], *second = &deviations[n_specs];
     int at = 0;
-    if (n_specs == MAX_TENSORS ||
-        sscanf(line, "%127s %lf %lf%n", names[n_specs], &means[n_specs], &deviations[n_specs], &at) != 3) {
-        return false;
-    }
-    *spec = (qr_safetensors_spec){.name = names[n_specs], .dtype = QR_DTYPE_BF16};
+    if (n_specs == MAX_TENSORS) { return false; }
+    const bool is_bytes = sscanf(line, "%127s bytes %lf %lf%n", name, first, second, &at) == 3;
+    if (!is_bytes && sscanf(line, "%127s %lf %lf%n", name, first, second, &at) != 3) { return false; }
+    *spec = (qr_safetensors_spec){.name = name, .dtype = is_bytes ? QR_DTYPE_U8 : QR_DTYPE_BF16};
     for (char *end; spec->n_dims < QR_MAX_DIMS; line = end) {
         const int64_t dim = strtoll(spec->n_dims == 0 ? line + at : line, &end, 10);
         if (dim < 1) { break; }
@@ -32,16 +34,26 @@ static bool add_line(char *line) {
     return spec->n_dims > 0;
 }
 
+static void fill(size_t of, size_t n, void *values) {
+    for (size_t i = 0; i < n; i++) {
+        if (specs[of].dtype == QR_DTYPE_U8) {
+            const double width = deviations[of] - means[of] + 1.0;
+            ((uint8_t *)values)[i] = (uint8_t)(means[of] + width * qr_random_uniform(1, of, i));
+        } else {
+            const double value = means[of] + deviations[of] * qr_random_normal(1, of, i);
+            ((uint16_t *)values)[i] = qr_f32_to_bf16((float)value);
+        }
+    }
+}
+
 static bool write_tensor(qr_safetensors_writer *writer, const qr_safetensors_spec *spec, qr_error *err) {
-    const size_t of = (size_t)(spec - specs);
+    const size_t element = qr_dtype_bytes(spec->dtype);
     size_t n = 1;
     for (int d = 0; d < spec->n_dims; d++) { n *= (size_t)spec->dims[d]; }
-    uint16_t *values = malloc(n * sizeof *values);
-    if (values == NULL) { return qr_fail_memory(err, spec->name, n * sizeof *values) == QRUN_OK; }
-    for (size_t i = 0; i < n; i++) {
-        values[i] = qr_f32_to_bf16((float)(means[of] + deviations[of] * qr_random_normal(1, of, i)));
-    }
-    const bool ok = qr_safetensors_writer_write(writer, values, n * sizeof *values, err) == QRUN_OK;
+    void *values = malloc(n * element);
+    if (values == NULL) { return qr_fail_memory(err, spec->name, n * element) == QRUN_OK; }
+    fill((size_t)(spec - specs), n, values);
+    const bool ok = qr_safetensors_writer_write(writer, values, n * element, err) == QRUN_OK;
     free(values);
     return ok;
 }

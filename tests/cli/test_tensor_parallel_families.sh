@@ -170,6 +170,115 @@ run finetune --model "$work/qwen3_5" --data "$work/data.jsonl" --seq-len 16 --ma
 expect_code 0
 same_answers "LoRA on the gated delta rule" "2 4" --model "$work/qwen3_5" --adapter "$work/delta-adapter"
 
+# ---- Sinks of attention, and experts with biases ----------------------------------------------------------------------
+
+# As gpt-oss; sizes are multiples of 32, which MXFP4 has blocks of. gpt_oss WHAT: experts in "bf16" or "mxfp4".
+gpt_oss() {
+    frame untied
+    for layer in 0 1 2; do
+        attention $layer 8 4
+        prefix=model.layers.$layer
+        echo "$prefix.self_attn.sinks 0 1 8"
+        for name in "q 192" "k 96" "v 96" "o 176"; do echo "$prefix.self_attn.${name% *}_proj.bias 0 0.1 ${name#* }"; done
+        matrix $prefix.mlp.router 7 176
+        echo "$prefix.mlp.router.bias 0 0.1 7"
+        echo "$prefix.mlp.experts.gate_up_proj_bias 0 0.1 7 192"
+        echo "$prefix.mlp.experts.down_proj_bias 0 0.1 7 176"
+        if [ "$1" = bf16 ]; then
+            echo "$prefix.mlp.experts.gate_up_proj 0 0.1 7 176 192"
+            echo "$prefix.mlp.experts.down_proj 0 0.1 7 96 176"
+        else
+            echo "$prefix.mlp.experts.gate_up_proj_blocks bytes 0 255 7 192 6 16"
+            echo "$prefix.mlp.experts.gate_up_proj_scales bytes 117 122 7 192 6"
+            echo "$prefix.mlp.experts.down_proj_blocks bytes 0 255 7 176 3 16"
+            echo "$prefix.mlp.experts.down_proj_scales bytes 117 122 7 176 3"
+        fi
+    done
+}
+gpt_oss_config() {
+    config_of gpt_oss 8 4 ", \"num_local_experts\": 7, \"num_experts_per_tok\": 3, \"sliding_window\": 7,
+        \"tie_word_embeddings\": false, \"attention_bias\": true, \"swiglu_limit\": 7.0,
+        \"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\"],
+        \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 150000.0}$1" |
+        sed 's/"hidden_size": 176/"hidden_size": 192/; s/"intermediate_size": 208/"intermediate_size": 96/'
+}
+hidden_192() {
+    sed -E 's/ 176( |$)/ 192\1/g'
+}
+gpt_oss bf16 | hidden_192 | random_model gpt-oss "$(gpt_oss_config '')"
+gpt_oss mxfp4 | hidden_192 | random_model gpt-oss-mxfp4 "$(gpt_oss_config ', "quantization_config": {"quant_method": "mxfp4"}')"
+same_answers "gpt-oss in F32" "2 4" --model "$work/gpt-oss" --quant f32 --dtype f32 --max-step-tokens 16
+same_answers "gpt-oss in NF4, nested" "2 4" --model "$work/gpt-oss"
+same_answers "gpt-oss in MXFP4" "2 4" --model "$work/gpt-oss-mxfp4" --max-step-tokens 16
+same_answers "gpt-oss from MXFP4 to BF16" "4" --model "$work/gpt-oss-mxfp4" --quant bf16
+same_answers "gpt-oss of the goldens" 3 --model "$fixtures/gpt-oss" --quant bf16
+same_on_cuda "gpt-oss in MXFP4" 2 --model "$work/gpt-oss-mxfp4"
+
+# ---- Inputs to each layer, experts beside an MLP (Gemma 4), gates from a matrix of their own --------------------------
+
+# gemma4_layer LAYER: what all have, sizes of heads are 24.
+gemma4_layer() {
+    attention "$1" 4 2
+    dense "model.layers.$1.mlp" 208
+    norm "model.layers.$1.self_attn.q_norm" 24
+    norm "model.layers.$1.self_attn.k_norm" 24
+    norm "model.layers.$1.pre_feedforward_layernorm" 176
+    norm "model.layers.$1.post_feedforward_layernorm" 176
+    echo "model.layers.$1.layer_scalar 1 0.1 1"
+}
+gemma4_config='"global_head_dim": 24, "sliding_window": 7, "tie_word_embeddings": true,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0,
+    "rope_type": "proportional"}, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}'
+{
+    frame
+    matrix model.embed_tokens_per_layer 2048 96
+    matrix model.per_layer_model_projection 96 176
+    norm model.per_layer_projection_norm 32
+    for layer in 0 1 2; do
+        gemma4_layer $layer
+        matrix model.layers.$layer.per_layer_input_gate 32 176
+        matrix model.layers.$layer.per_layer_projection 176 32
+        norm model.layers.$layer.post_per_layer_input_norm 176
+    done
+} | random_model gemma4 "$(config_of gemma4_text 4 2 ", $gemma4_config, \"hidden_size_per_layer_input\": 32,
+    \"vocab_size_per_layer_input\": 2048, \"num_kv_shared_layers\": 0")"
+{
+    frame
+    for layer in 0 1 2; do
+        gemma4_layer $layer
+        for name in post_feedforward_layernorm_1 pre_feedforward_layernorm_2 post_feedforward_layernorm_2; do
+            norm model.layers.$layer.$name 176
+        done
+        echo "model.layers.$layer.router.scale 1 0.1 176"
+        echo "model.layers.$layer.router.per_expert_scale 1 0.1 7"
+        matrix model.layers.$layer.router.proj 7 176
+        echo "model.layers.$layer.experts.gate_up_proj 0 0.1 7 192 176"
+        echo "model.layers.$layer.experts.down_proj 0 0.1 7 176 96"
+    done
+} | random_model gemma4-moe "$(config_of gemma4_text 4 2 ", $gemma4_config, \"hidden_size_per_layer_input\": 0,
+    \"enable_moe_block\": true, \"num_experts\": 7, \"top_k_experts\": 3, \"moe_intermediate_size\": 96")"
+{
+    frame untied
+    for layer in 0 1 2; do
+        attention $layer 8 4
+        dense model.layers.$layer.mlp 208
+        matrix model.layers.$layer.self_attn.gate_proj 192 176
+        norm model.layers.$layer.pre_feedforward_layernorm 176
+        norm model.layers.$layer.post_feedforward_layernorm 176
+    done
+} | sed 's/^model\./model.language_model./' | random_model muse-glimmer "{\"model_type\": \"muse_glimmer\",
+    \"tie_word_embeddings\": false, \"text_config\": $(config_of muse_glimmer_text 8 4 ", \"post_norm_eps\": 3e-4,
+    \"qk_scale_factor\": 2.3, \"output_multiplier\": 0.7, \"sliding_window\": 7, \"layer_rope_theta\": [0, 1e6, 1e6],
+    \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"],
+    \"rope_parameters\": {\"rope_theta\": 1000000.0, \"rope_type\": \"default\"}")}"
+same_answers "Gemma 4 with inputs in BF16" 2 --model "$work/gemma4" --quant bf16 --max-step-tokens 16
+same_answers "Gemma 4 with inputs in NF4, nested" 2 --model "$work/gemma4"
+same_answers "Gemma 4 with experts" 2 --model "$work/gemma4-moe" --quant bf16 --max-step-tokens 16
+same_answers "Gemma 4 with experts in NF4, nested" 2 --model "$work/gemma4-moe"
+same_answers "Muse Glimmer" "2 4" --model "$work/muse-glimmer" --quant bf16
+same_on_cuda "Gemma 4 with experts" 2 --model "$work/gemma4-moe"
+
 # ---- Plans of ranks that are not there --------------------------------------------------------------------------------
 
 # planned N ARGUMENTS…: there is a line for each rank, which sends something for a token.
@@ -184,5 +293,7 @@ planned() {
 planned 4 --model "$work/qwen3-moe"
 planned 2 --model "$work/qwen3-moe-int8"
 planned 4 --model "$work/qwen3-next"
+planned 4 --model "$work/gpt-oss-mxfp4"
+planned 2 --model "$work/gemma4"
 
 finish
