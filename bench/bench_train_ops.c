@@ -201,7 +201,7 @@ static void bench_rows(const bench *b) {
                                      .dst_stride = dim};
     bench_bytes(b, "dropout, bf16", QR_OP_dropout, &dropout, matrix);
     const qr_round_act_args round_act = {
-        .src = x, .dst = z, .dst_dtype = QR_DTYPE_BF16, .n_rows = n, .dim = dim, .src_stride = dim};
+        .src = x, .dst = z, .dst_dtype = QR_DTYPE_BF16, .n_rows = n, .dim = dim, .src_stride = dim, .dst_stride = dim};
     bench_bytes(b, "round_act, bf16", QR_OP_round_act, &round_act, matrix * 3 / 2);
 }
 

@@ -43,10 +43,17 @@ static size_t added(bool accumulate) { return accumulate ? READ_WRITE : F32_BYTE
 
 /* ---- Forward ---- */
 
+/* Of an adapter's factors. */
+static double of_factors(int64_t rank, int64_t in, int64_t out, size_t bytes) {
+    return (double)bytes * (double)rank * (double)(in + out);
+}
+
 static op_size of_linear(const void *args) {
     ARGS(linear);
     const qr_weight_desc *w = &a->weight->desc;
-    return with_weights(product(a->n_rows, w->cols, BYTES(a->x_dtype), w->rows, added(a->accumulate)), w, 1);
+    const op_size own = product(a->n_rows, w->cols, BYTES(a->x_dtype), w->rows, added(a->accumulate));
+    const double factors = a->lora != NULL ? of_factors(a->lora->max_rank, w->cols, w->rows, F32_BYTES) : 0.0;
+    return with_weights(plus(own, factors), w, 1);
 }
 
 static op_size of_expert_linear(const void *args) {
@@ -60,7 +67,7 @@ static op_size of_expert_linear(const void *args) {
 static op_size of_lora(const void *args) {
     ARGS(lora);
     return plus(product(a->n_rows, a->in, BYTES(a->x_dtype), a->out, READ_WRITE),
-                (double)F32_BYTES * (double)a->max_rank * (double)(a->in + a->out));
+                of_factors(a->max_rank, a->in, a->out, F32_BYTES));
 }
 
 static op_size of_embedding(const void *args) {
@@ -184,7 +191,12 @@ static op_size of_forward(qr_op op, const void *args) {
 static op_size of_linear_backward(const void *args) {
     ARGS(linear_backward);
     const qr_weight_desc *w = &a->weight->desc;
-    return with_weights(product(a->n_rows, w->rows, BYTES(a->dy_dtype), w->cols, added(a->accumulate)), w, 1);
+    op_size size = product(a->n_rows, w->rows, BYTES(a->dy_dtype), w->cols, added(a->accumulate));
+    if (a->lora != NULL) { /* reads x too */
+        const double x_bytes = (double)a->n_rows * (double)w->cols * (double)BYTES(a->lora->x_dtype);
+        size = plus(size, x_bytes + of_factors(a->lora->rank, w->cols, w->rows, F32_BYTES + READ_WRITE));
+    }
+    return with_weights(size, w, 1);
 }
 
 static op_size of_expert_linear_backward(const void *args) {
@@ -205,7 +217,7 @@ static op_size of_lora_backward(const void *args) {
     ARGS(lora_backward);
     const size_t in_bytes = BYTES(a->x_dtype) + (a->dx != NULL ? READ_WRITE : 0);
     return plus(product(a->n_rows, a->in, in_bytes, a->out, F32_BYTES),
-                (double)(F32_BYTES + READ_WRITE) * (double)a->rank * (double)(a->in + a->out));
+                of_factors(a->rank, a->in, a->out, F32_BYTES + READ_WRITE));
 }
 
 /* q, k and v in, or their gradients out: elements of a token. */

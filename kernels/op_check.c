@@ -141,10 +141,24 @@ static bool check_layer_norm(const check *c, const qr_layer_norm_args *a) {
            check_view(c, "src", a->n_rows, a->dim, a->dim);
 }
 
+static bool check_lora(const check *c, const qr_lora_args *a) {
+    return check_act_dtype(c, "x", a->x_dtype) && check_positive(c, "the number of adapters", a->n_adapters) &&
+           check_positive(c, "max_rank", a->max_rank) && check_view(c, "x", a->n_rows, a->in, a->x_stride) &&
+           check_view(c, "y", a->n_rows, a->out, a->y_stride);
+}
+
 static bool check_linear(const check *c, const qr_linear_args *a) {
-    return check_weight(c, a->weight) && check_act_dtype(c, "x", a->x_dtype) &&
-           check_view(c, "x", a->n_rows, a->weight->desc.cols, a->x_stride) &&
-           check_view(c, "y", a->n_rows, a->weight->desc.rows, a->y_stride);
+    const qr_lora_args *lora = a->lora;
+    if (!check_weight(c, a->weight) || !check_act_dtype(c, "x", a->x_dtype) ||
+        !check_view(c, "x", a->n_rows, a->weight->desc.cols, a->x_stride) ||
+        !check_view(c, "y", a->n_rows, a->weight->desc.rows, a->y_stride)) {
+        return false;
+    }
+    if (lora == NULL) { return true; }
+    REQUIRE(lora->y == a->y && lora->y_stride == a->y_stride && lora->n_rows == a->n_rows &&
+                lora->out == a->weight->desc.rows && lora->in == a->weight->desc.cols && lora->x_dtype == a->x_dtype,
+            "the adapter's rows, sizes or y are not those of the matrix");
+    return check_lora(c, lora);
 }
 
 /* --- Experts ----------------------------------------------------------------------------------------------------- */
@@ -247,12 +261,6 @@ static bool check_share_rows_backward(const check *c, const qr_share_rows_backwa
 
 /* --- The other forward ops --------------------------------------------------------------------------------------- */
 
-static bool check_lora(const check *c, const qr_lora_args *a) {
-    return check_act_dtype(c, "x", a->x_dtype) && check_positive(c, "the number of adapters", a->n_adapters) &&
-           check_positive(c, "max_rank", a->max_rank) && check_view(c, "x", a->n_rows, a->in, a->x_stride) &&
-           check_view(c, "y", a->n_rows, a->out, a->y_stride);
-}
-
 static bool check_dora_norm(const check *c, const qr_dora_norm_args *a) {
     return check_weight(c, a->weight) && check_positive(c, "rank", a->rank) && check_finite(c, "scale", a->scale);
 }
@@ -338,22 +346,32 @@ static bool check_step(const check *c, int64_t n, int64_t step, float grad_scale
     return check_view(c, "p", 1, n, n) && check_finite(c, "grad_scale", grad_scale) && check_finite(c, "lr", lr);
 }
 
+static bool check_lora_backward(const check *c, const qr_lora_backward_args *a) {
+    return check_act_dtype(c, "x", a->x_dtype) && check_positive(c, "rank", a->rank) &&
+           check_finite(c, "scale", a->scale) && check_view(c, "x", a->n_rows, a->in, a->x_stride) &&
+           check_view(c, "dy", a->n_rows, a->out, a->dy_stride) &&
+           (a->dy_rounded == NULL || check_view(c, "dy_rounded", a->n_rows, a->out, a->dy_rounded_stride)) &&
+           (a->dx == NULL || check_view(c, "dx", a->n_rows, a->in, a->dx_stride));
+}
+
 static bool check_linear_backward(const check *c, const qr_linear_backward_args *a) {
-    return check_weight(c, a->weight) && check_act_dtype(c, "dy", a->dy_dtype) &&
-           check_view(c, "dy", a->n_rows, a->weight->desc.rows, a->dy_stride) &&
-           check_view(c, "dx", a->n_rows, a->weight->desc.cols, a->dx_stride);
+    const qr_lora_backward_args *lora = a->lora;
+    if (!check_weight(c, a->weight) || !check_act_dtype(c, "dy", a->dy_dtype) ||
+        !check_view(c, "dy", a->n_rows, a->weight->desc.rows + a->dy_room, a->dy_stride) ||
+        !check_view(c, "dx", a->n_rows, a->weight->desc.cols, a->dx_stride)) {
+        return false;
+    }
+    REQUIRE(a->dy_room >= 0, "dy_room is %" PRId64 "; it must not be negative", a->dy_room);
+    if (lora == NULL) { return true; }
+    REQUIRE(lora->dx == a->dx && lora->dx_stride == a->dx_stride && lora->n_rows == a->n_rows &&
+                lora->out == a->weight->desc.rows && lora->in == a->weight->desc.cols,
+            "the adapter's rows, sizes or dx are not those of the matrix");
+    return check_lora_backward(c, lora);
 }
 
 static bool check_weight_backward(const check *c, const qr_weight_backward_args *a) {
     return check_act_dtype(c, "x", a->x_dtype) && check_view(c, "x", a->n_rows, a->in, a->x_stride) &&
            check_view(c, "dy", a->n_rows, a->out, a->dy_stride) && check_view(c, "dw", a->out, a->in, a->in);
-}
-
-static bool check_lora_backward(const check *c, const qr_lora_backward_args *a) {
-    return check_act_dtype(c, "x", a->x_dtype) && check_positive(c, "rank", a->rank) &&
-           check_finite(c, "scale", a->scale) && check_view(c, "x", a->n_rows, a->in, a->x_stride) &&
-           check_view(c, "dy", a->n_rows, a->out, a->dy_stride) &&
-           (a->dx == NULL || check_view(c, "dx", a->n_rows, a->in, a->dx_stride));
 }
 
 static bool check_dora_backward(const check *c, const qr_dora_backward_args *a) {
@@ -428,7 +446,8 @@ static bool check_dropout(const check *c, const qr_dropout_args *a) {
 }
 
 static bool check_round_act(const check *c, const qr_round_act_args *a) {
-    return check_act_dtype(c, "dst", a->dst_dtype) && check_view(c, "src", a->n_rows, a->dim, a->src_stride);
+    return check_act_dtype(c, "dst", a->dst_dtype) && check_view(c, "src", a->n_rows, a->dim, a->src_stride) &&
+           check_view(c, "dst", a->n_rows, a->dim, a->dst_stride);
 }
 
 static bool check_store_weight(const check *c, const qr_store_weight_args *a) {

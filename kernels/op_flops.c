@@ -6,12 +6,21 @@ static double product(int64_t n_rows, int64_t in, int64_t out) {
     return 2.0 * (double)n_rows * (double)in * (double)out;
 }
 
+static double of_lora(const qr_lora_args *a) { return product(a->n_rows, a->max_rank, a->in + a->out); }
+
+/* The gradients of A, B, A x and x. A x, which the op computes again because nobody keeps it, is not counted. */
+static double of_lora_backward(const qr_lora_backward_args *a) {
+    return 2.0 * product(a->n_rows, a->rank, a->in + a->out);
+}
+
 static double of_linear(const qr_linear_args *a) {
-    return product(a->n_rows, a->weight->desc.cols, a->weight->desc.rows);
+    const double own = product(a->n_rows, a->weight->desc.cols, a->weight->desc.rows);
+    return a->lora != NULL ? own + of_lora(a->lora) : own;
 }
 
 static double of_linear_backward(const qr_linear_backward_args *a) {
-    return product(a->n_rows, a->weight->desc.cols, a->weight->desc.rows);
+    const double own = product(a->n_rows, a->weight->desc.cols, a->weight->desc.rows);
+    return a->lora != NULL ? own + of_lora_backward(a->lora) : own;
 }
 
 static double of_expert_linear(const qr_expert_linear_args *a) {
@@ -28,13 +37,6 @@ static double of_expert_lora_backward(const qr_expert_lora_backward_args *a) {
 }
 
 static double of_weight_backward(const qr_weight_backward_args *a) { return product(a->n_rows, a->in, a->out); }
-
-static double of_lora(const qr_lora_args *a) { return product(a->n_rows, a->max_rank, a->in + a->out); }
-
-/* The gradients of A, B, A x and x. A x, which the op computes again because nobody keeps it, is not counted. */
-static double of_lora_backward(const qr_lora_backward_args *a) {
-    return 2.0 * product(a->n_rows, a->rank, a->in + a->out);
-}
 
 static double of_dora_norm(const qr_dora_norm_args *a) {
     return product(a->weight->desc.rows, a->rank, a->weight->desc.cols);

@@ -2,11 +2,11 @@
 
 #include <string.h>
 
-/* Bytes of the arguments of an op that may wait; 0: it may not. */
-static size_t waiting_bytes(qr_op op) {
+/* Bytes of the arguments of an op that may wait; 0: it may not. An adapter's arguments would not be copied. */
+static size_t waiting_bytes(qr_op op, const void *args) {
     switch (op) {
         case QR_OP_rms_norm: return sizeof(qr_rms_norm_args);
-        case QR_OP_linear: return sizeof(qr_linear_args);
+        case QR_OP_linear: return ((const qr_linear_args *)args)->lora == NULL ? sizeof(qr_linear_args) : 0;
         case QR_OP_rope: return sizeof(qr_rope_args);
         case QR_OP_kv_write: return sizeof(qr_kv_write_args);
         case QR_OP_gate: return sizeof(qr_gate_args);
@@ -44,7 +44,7 @@ qrun_status qr_op_list_run(qr_op_list *list, qr_backend *backend, qr_op op, cons
                            qr_error *err) {
     const bool one_by_one = backend->run_group == NULL || backend->profile != NULL || backend->timeline != NULL;
     if (list == NULL || (one_by_one && list->n == 0)) { return qr_backend_run(backend, op, args, workspace, err); }
-    const size_t n_bytes = one_by_one ? 0 : waiting_bytes(op);
+    const size_t n_bytes = one_by_one ? 0 : waiting_bytes(op, args);
     if (n_bytes == 0 || list->n == QR_OP_LIST_MOST) {
         QR_RETURN_IF_ERROR(qr_op_list_end(list, backend, workspace, err));
     }

@@ -165,7 +165,10 @@ typedef struct qr_layer_norm_args {
  *
  * any_order, for x in 16 bits, gives up the promise at the top of this file: the order of a sum may depend on all
  * sizes, including the number of rows, and on where the operands begin within 256 bytes. The same call still has the
- * same bits. For training, where the bits of a row may depend on its batch. */
+ * same bits. For training, where the bits of a row may depend on its batch.
+ *
+ * lora: then y += what lora computes with these arguments, of the same rows, outputs and y; its x may be another. One
+ * op for both, so that a backend may make one product of them. */
 typedef struct qr_linear_args {
     const qr_weight *weight; /* [out, in] */
     const float *bias;       /* [out] or NULL */
@@ -174,7 +177,8 @@ typedef struct qr_linear_args {
     float *y;                /* [n_rows, out], rows y_stride apart */
     int64_t n_rows, x_stride, y_stride;
     bool accumulate;
-    bool any_order; /* above */
+    bool any_order;                  /* above */
+    const struct qr_lora_args *lora; /* NULL: none; above */
 } qr_linear_args;
 
 /* lora: y[i, :] += scale_a · B_a (A_a x[i, :]) for rows whose adapter a = row_adapter[i] is not −1 and has this module

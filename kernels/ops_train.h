@@ -11,16 +11,25 @@
 
 /* linear_backward: dx[i, c] = sum over o of dy[i, o] · w[o, c], added to dx when accumulate. Weights are
  * rounded to dy's type as in linear (INT8: codes exact; dy · (SCB / 127) of the row is F32, rounded to BF16 with dy
- * BF16, but not to F16 with dy F16, where small gradients would become zero). */
+ * BF16, but not to F16 with dy F16, where small gradients would become zero).
+ *
+ * lora: then what lora_backward does with these arguments, of the same rows, sizes and dx, in one op. Its dy may be
+ * another, of which this one is the rounded. dy_room elements after each row of dy may be overwritten: a backend that
+ * makes one product of both needs qr_lora_room of them. */
 typedef struct qr_linear_backward_args {
     const qr_weight *weight; /* [out, in] */
     const void *dy;          /* [n_rows, out], rows dy_stride apart */
     qr_dtype dy_dtype;       /* act */
     float *dx;               /* [n_rows, in], rows dx_stride apart */
     int64_t n_rows, dy_stride, dx_stride;
+    int64_t dy_room; /* above; part of dy_stride */
     bool accumulate;
-    bool any_order; /* as of linear */
+    bool any_order;                           /* as of linear */
+    const struct qr_lora_backward_args *lora; /* NULL: none; above */
 } qr_linear_backward_args;
+
+/* Elements of 16 bits for an adapter's part of a row: three parts of its rank, each of whole 16 bytes. */
+static inline int64_t qr_lora_room(int32_t rank) { return 3 * (((int64_t)rank + 7) / 8 * 8); }
 
 /* weight_backward: dw[o, c] += sum over i of dy[i, o] · x[i, c], and dbias[o] += sum over i of dy[i, o] where dbias is
  * not NULL. For full fine-tuning and whole trained modules. A backend may take what is below 2^-126 for zero. */
@@ -46,9 +55,9 @@ typedef struct qr_lora_backward_args {
     const void *x;      /* [n_rows, in], rows x_stride apart */
     qr_dtype x_dtype;
     const float *dy;        /* [n_rows, out], rows dy_stride apart */
-    const void *dy_rounded; /* [n_rows, out] contiguous: dy in the type of x, for pairs; NULL: not there */
+    const void *dy_rounded; /* [n_rows, out], rows dy_rounded_stride apart: dy in the type of x; NULL: not there */
     float *dx;              /* [n_rows, in], rows dx_stride apart; added to; NULL: not wanted */
-    int64_t n_rows, in, out, x_stride, dy_stride, dx_stride;
+    int64_t n_rows, in, out, x_stride, dy_stride, dy_rounded_stride, dx_stride;
     int32_t rank;
     float scale;
     bool in_pairs; /* above */
@@ -242,9 +251,9 @@ typedef struct qr_dropout_args {
 /* round_act: dst = src converted to the activation type (a copy when it is F32). */
 typedef struct qr_round_act_args {
     const float *src; /* [n_rows, dim], rows src_stride apart */
-    void *dst;        /* [n_rows, dim] contiguous */
+    void *dst;        /* [n_rows, dim], rows dst_stride apart */
     qr_dtype dst_dtype;
-    int64_t n_rows, dim, src_stride;
+    int64_t n_rows, dim, src_stride, dst_stride;
 } qr_round_act_args;
 
 /* store_weight: every element of a weight of a plain format (F32, F16, BF16) from F32, rounded to nearest even: a

@@ -118,7 +118,8 @@ void qr_ref_round_act(const qr_round_act_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_rows; i++) {
         for (int64_t j = 0; j < args->dim; j++) {
-            qr_ref_store(args->dst, args->dst_dtype, i * args->dim + j, (double)args->src[i * args->src_stride + j]);
+            qr_ref_store(args->dst, args->dst_dtype, i * args->dst_stride + j,
+                         (double)args->src[i * args->src_stride + j]);
         }
     }
 }

@@ -8,7 +8,9 @@ static size_t sums_bytes(const qr_linear_backward_args *args) {
 }
 
 size_t qr_ref_linear_backward_workspace(const qr_linear_backward_args *args) {
-    return sums_bytes(args) + (size_t)args->weight->desc.cols * sizeof(float);
+    const size_t own = sums_bytes(args) + (size_t)args->weight->desc.cols * sizeof(float);
+    const size_t lora = args->lora != NULL ? qr_ref_lora_backward_workspace(args->lora) : 0;
+    return lora > own ? lora : own;
 }
 
 /* dy times the factor of row o of the weights, as a product with x of dy's type reads it. */
@@ -36,6 +38,7 @@ void qr_ref_linear_backward(const qr_linear_backward_args *args, void *workspace
             *dx = (float)(sums[i * in + c] + (args->accumulate ? (double)*dx : 0.0));
         }
     }
+    if (args->lora != NULL) { qr_ref_lora_backward(args->lora, workspace); }
 }
 
 /* Σ over i of a[i · a_step] · b[b_first + i · b_step]. */

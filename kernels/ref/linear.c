@@ -18,7 +18,11 @@ double qr_ref_product_row(const qr_weight *weight, qr_dtype x_dtype, int64_t row
     return 1.0;
 }
 
-size_t qr_ref_linear_workspace(const qr_linear_args *args) { return (size_t)args->weight->desc.cols * sizeof(float); }
+size_t qr_ref_linear_workspace(const qr_linear_args *args) {
+    const size_t own = (size_t)args->weight->desc.cols * sizeof(float);
+    const size_t lora = args->lora != NULL ? qr_ref_lora_workspace(args->lora) : 0;
+    return lora > own ? lora : own;
+}
 
 void qr_ref_linear(const qr_linear_args *args, void *workspace) {
     const qr_weight *weight = args->weight;
@@ -33,6 +37,7 @@ void qr_ref_linear(const qr_linear_args *args, void *workspace) {
             *y = (float)sum;
         }
     }
+    if (args->lora != NULL) { qr_ref_lora(args->lora, workspace); }
 }
 
 /* Weights, and x, are BF16 values in F32; every operation is of F32. */
@@ -69,6 +74,7 @@ void qr_ref_linear_in_tile_order(const qr_linear_args *args, void *workspace) {
             *y = sum;
         }
     }
+    if (args->lora != NULL) { qr_ref_lora(args->lora, workspace); }
 }
 
 size_t qr_ref_lora_workspace(const qr_lora_args *args) { return (size_t)args->max_rank * sizeof(float); }

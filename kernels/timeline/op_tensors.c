@@ -55,7 +55,10 @@ TENSORS(embedding, READS(a->ids); add_or_write(t, a->accumulate, a->dst))
 TENSORS(gather_rows, READS(a->src, a->rows); WRITES(a->dst))
 TENSORS(rms_norm, READS(a->src, a->weight); WRITES(a->dst))
 TENSORS(layer_norm, READS(a->src, a->weight, a->bias); WRITES(a->dst))
-TENSORS(linear, READS(a->x, a->bias); add_or_write(t, a->accumulate, a->y))
+TENSORS(
+    linear, READS(a->x, a->bias); if (a->lora != NULL) {
+        READS(a->lora->x, a->lora->factors, a->lora->row_adapter);
+    } add_or_write(t, a->accumulate, a->y))
 TENSORS(route, READS(a->logits, a->scale);
         WRITES(a->routing.expert, a->routing.slot, a->routing.slot_row, a->routing.share, a->routing.expert_start))
 TENSORS(expert_fetch, ROUTING(a->routing); WRITES(a->device)) /* and host memory */
@@ -84,9 +87,16 @@ TENSORS(softcap, READS(a->x))
 TENSORS(nll, READS(a->logits, a->target); WRITES(a->dst))
 TENSORS(sample, READS(a->logits, a->samples); WRITES(a->dst))
 
+/* All of lora_backward but dx, which linear_backward may overwrite before. */
+static void list_lora_products(const qr_lora_backward_args *a, qr_op_tensors *t) {
+    READS(a->a, a->b, a->da, a->db, a->x, a->dy, a->dy_rounded);
+}
+
 /* ---- Backward ---------------------------------------------------------------------------------------------------- */
 
-TENSORS(linear_backward, READS(a->dy); add_or_write(t, a->accumulate, a->dx))
+TENSORS(
+    linear_backward, READS(a->dy);
+    if (a->lora != NULL) { list_lora_products(a->lora, t); } add_or_write(t, a->accumulate, a->dx))
 TENSORS(weight_backward, READS(a->x, a->dy, a->dw, a->dbias))
 TENSORS(expert_linear_backward, ROUTING(a->routing); READS(a->dy); add_or_write(t, a->accumulate, a->dx))
 TENSORS(expert_share_backward, ROUTING(a->routing); READS(a->h, a->dh); WRITES(a->dshare))

@@ -76,8 +76,13 @@ static qrun_status rms_norm(const qr_layer_pass *pass, const qr_norm *norm, cons
 static qrun_status take_rows(const qr_layer_pass *pass, const float *src, void *dst, qr_dtype dst_dtype, int64_t n_rows,
                              qr_error *err) {
     const int64_t hidden = pass->model->shape.hidden;
-    const qr_round_act_args args = {
-        .src = src, .dst = dst, .dst_dtype = dst_dtype, .n_rows = n_rows, .dim = hidden, .src_stride = hidden};
+    const qr_round_act_args args = {.src = src,
+                                    .dst = dst,
+                                    .dst_dtype = dst_dtype,
+                                    .n_rows = n_rows,
+                                    .dim = hidden,
+                                    .src_stride = hidden,
+                                    .dst_stride = hidden};
     return qr_layer_op_round_act(pass, &args, err);
 }
 
@@ -258,7 +263,8 @@ static qrun_status keep_raw_heads(const qr_layer_pass *pass, const qr_layer *lay
                                     .dst_dtype = QR_DTYPE_F32,
                                     .n_rows = pass->n_tokens,
                                     .dim = qr_raw_columns(s, layer),
-                                    .src_stride = qr_qkv_columns(s, layer)};
+                                    .src_stride = qr_qkv_columns(s, layer),
+                                    .dst_stride = qr_raw_columns(s, layer)};
     return qr_layer_op_round_act(pass, &args, err);
 }
 

@@ -34,28 +34,34 @@ qr_dora_args qr_layer_dora_args(const qr_layer_pass *pass, const qr_linear_layer
 /* ---- LoRA -------------------------------------------------------------------------------------------------------- */
 
 /* y += scale · B A x for rows that row_adapter gives an adapter. */
-static qrun_status run_lora(const qr_layer_pass *pass, const qr_linear_layer *linear, const int32_t *row_adapter,
-                            const void *x, float *y, int64_t y_stride, qr_error *err) {
+static qr_lora_args lora_args(const qr_layer_pass *pass, const qr_linear_layer *linear, const int32_t *row_adapter,
+                              const void *x, float *y, int64_t y_stride) {
     const qr_layer_adapters *adapters = &pass->adapters;
     const qr_weight_desc *desc = &linear->weight.desc;
-    const qr_lora_args args = {.factors = adapters->table + (int64_t)linear->slot * adapters->n_adapters,
-                               .row_adapter = row_adapter,
-                               .x = x,
-                               .x_dtype = pass->model->act_dtype,
-                               .y = y + linear->out_offset,
-                               .n_rows = pass->n_tokens,
-                               .in = desc->cols,
-                               .out = desc->rows,
-                               .x_stride = desc->cols,
-                               .y_stride = y_stride,
-                               .n_adapters = adapters->n_adapters,
-                               .max_rank = adapters->max_rank,
-                               .in_pairs = pass->any_order};
+    return (qr_lora_args){.factors = adapters->table + (int64_t)linear->slot * adapters->n_adapters,
+                          .row_adapter = row_adapter,
+                          .x = x,
+                          .x_dtype = pass->model->act_dtype,
+                          .y = y + linear->out_offset,
+                          .n_rows = pass->n_tokens,
+                          .in = desc->cols,
+                          .out = desc->rows,
+                          .x_stride = desc->cols,
+                          .y_stride = y_stride,
+                          .n_adapters = adapters->n_adapters,
+                          .max_rank = adapters->max_rank,
+                          .in_pairs = pass->any_order};
+}
+
+static qrun_status run_lora(const qr_layer_pass *pass, const qr_linear_layer *linear, const int32_t *row_adapter,
+                            const void *x, float *y, int64_t y_stride, qr_error *err) {
+    const qr_lora_args args = lora_args(pass, linear, row_adapter, x, y, y_stride);
     return qr_layer_op_lora(pass, &args, err);
 }
 
-static qrun_status run_base(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
-                            int64_t y_stride, bool accumulate, qr_error *err) {
+/* `lora`: of the same y; NULL: none. */
+static qrun_status run_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
+                              int64_t y_stride, bool accumulate, const qr_lora_args *lora, qr_error *err) {
     const qr_linear_args args = {.weight = &linear->weight,
                                  .bias = linear->bias,
                                  .x = x,
@@ -65,8 +71,14 @@ static qrun_status run_base(const qr_layer_pass *pass, const qr_linear_layer *li
                                  .x_stride = linear->weight.desc.cols,
                                  .y_stride = y_stride,
                                  .accumulate = accumulate,
-                                 .any_order = pass->any_order};
+                                 .any_order = pass->any_order,
+                                 .lora = lora};
     return qr_layer_op_linear(pass, &args, err);
+}
+
+static qrun_status run_base(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
+                            int64_t y_stride, bool accumulate, qr_error *err) {
+    return run_linear(pass, linear, x, y, y_stride, accumulate, NULL, err);
 }
 
 qrun_status qr_layer_adapter_input(const qr_layer_pass *pass, const qr_linear_layer *linear, const void **x,
@@ -163,8 +175,11 @@ qrun_status qr_layer_linear(const qr_layer_pass *pass, const qr_linear_layer *li
     if (is_adapted(&pass->adapters, linear) && pass->adapters.row_dora != NULL) {
         return linear_with_dora(pass, linear, x, y, y_stride, accumulate, err);
     }
+    if (!is_adapted(&pass->adapters, linear)) { return run_base(pass, linear, x, y, y_stride, accumulate, err); }
+    const void *adapter_x = x;
+    QR_RETURN_IF_ERROR(qr_layer_adapter_input(pass, linear, &adapter_x, err));
+    const qr_lora_args lora = lora_args(pass, linear, pass->adapters.row_adapter, adapter_x, y, y_stride);
+    if (pass->any_order) { return run_linear(pass, linear, x, y, y_stride, accumulate, &lora, err); }
     QR_RETURN_IF_ERROR(run_base(pass, linear, x, y, y_stride, accumulate, err));
-    if (!is_adapted(&pass->adapters, linear)) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(qr_layer_adapter_input(pass, linear, &x, err));
-    return run_lora(pass, linear, pass->adapters.row_adapter, x, y, y_stride, err);
+    return qr_layer_op_lora(pass, &lora, err);
 }

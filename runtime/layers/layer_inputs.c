@@ -16,7 +16,8 @@ static qrun_status round_x(const qr_layer_pass *pass, void *dst, qr_error *err) 
                                     .dst_dtype = pass->model->act_dtype,
                                     .n_rows = pass->n_tokens,
                                     .dim = hidden,
-                                    .src_stride = hidden};
+                                    .src_stride = hidden,
+                                    .dst_stride = hidden};
     return qr_layer_op_round_act(pass, &args, err);
 }
 

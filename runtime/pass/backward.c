@@ -79,61 +79,89 @@ qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight,
 
 static bool rounds_dy(const qr_train_pass *pass) { return pass->model->act_dtype != QR_DTYPE_F32; }
 
-qrun_status qr_pass_round_dy(qr_train_pass *pass, const void **dy, int64_t *dy_stride, int64_t n_rows, int64_t out,
-                             qr_error *err) {
+/* Rows in b.dy are `stride` apart. */
+static qrun_status round_dy(qr_train_pass *pass, const void **dy, int64_t *dy_stride, int64_t n_rows, int64_t out,
+                            int64_t stride, qr_error *err) {
     if (!rounds_dy(pass)) { return QRUN_OK; }
     const qr_round_act_args args = {.src = *dy,
                                     .dst = pass->b.dy,
                                     .dst_dtype = pass->model->act_dtype,
                                     .n_rows = n_rows,
                                     .dim = out,
-                                    .src_stride = *dy_stride};
+                                    .src_stride = *dy_stride,
+                                    .dst_stride = stride};
     *dy = pass->b.dy;
-    *dy_stride = out;
+    *dy_stride = stride;
     return qr_round_act(pass->backend, &args, pass->workspace, err);
+}
+
+qrun_status qr_pass_round_dy(qr_train_pass *pass, const void **dy, int64_t *dy_stride, int64_t n_rows, int64_t out,
+                             qr_error *err) {
+    return round_dy(pass, dy, dy_stride, n_rows, out, out, err);
+}
+
+/* dx [T, in] = dy W, or dx += it; rows of dy, as products take it, end with `room` elements that may be overwritten.
+ * With the adapter's part where `lora` is not NULL. */
+static qrun_status product_dx(qr_train_pass *pass, const qr_linear_layer *linear, const void *dy, int64_t dy_stride,
+                              int64_t room, float *dx, bool accumulate, const qr_lora_backward_args *lora,
+                              qr_error *err) {
+    const qr_linear_backward_args args = {.weight = &linear->weight,
+                                          .dy = dy,
+                                          .dy_dtype = pass->model->act_dtype,
+                                          .dx = dx,
+                                          .n_rows = pass->n_tokens,
+                                          .dy_stride = dy_stride,
+                                          .dx_stride = linear->weight.desc.cols,
+                                          .dy_room = room,
+                                          .accumulate = accumulate,
+                                          .any_order = true,
+                                          .lora = lora};
+    return qr_linear_backward(pass->backend, &args, pass->workspace, err);
 }
 
 /* dx [T, in] = dy W, or dx += it; dy's rows [out], F32, dy_stride apart. */
 static qrun_status matrix_dx(qr_train_pass *pass, const qr_linear_layer *linear, const float *dy, int64_t dy_stride,
                              float *dx, bool accumulate, qr_error *err) {
-    const qr_weight_desc *desc = &linear->weight.desc;
     const void *rounded = dy;
-    QR_RETURN_IF_ERROR(qr_pass_round_dy(pass, &rounded, &dy_stride, pass->n_tokens, desc->rows, err));
-    const qr_linear_backward_args args = {.weight = &linear->weight,
-                                          .dy = rounded,
-                                          .dy_dtype = pass->model->act_dtype,
-                                          .dx = dx,
-                                          .n_rows = pass->n_tokens,
-                                          .dy_stride = dy_stride,
-                                          .dx_stride = desc->cols,
-                                          .accumulate = accumulate,
-                                          .any_order = true};
-    return qr_linear_backward(pass->backend, &args, pass->workspace, err);
+    QR_RETURN_IF_ERROR(qr_pass_round_dy(pass, &rounded, &dy_stride, pass->n_tokens, linear->weight.desc.rows, err));
+    return product_dx(pass, linear, rounded, dy_stride, 0, dx, accumulate, NULL, err);
 }
 
-/* b.dy is dy rounded, as matrix_dx left it. */
-static qrun_status lora_dx(qr_train_pass *pass, const qr_lora_pair *pair, const void *x, const float *dy,
-                           int64_t dy_stride, float *dx, qr_error *err) {
+/* `rounded`: dy as products take it. */
+static qr_lora_backward_args lora_args(qr_train_pass *pass, const qr_lora_pair *pair, const void *x, const float *dy,
+                                       int64_t dy_stride, const void *rounded, int64_t rounded_stride, float *dx) {
     const qr_parameters *p = pass->parameters;
-    const qr_lora_backward_args args = {.a = p->values + pair->a_offset,
-                                        .b = p->values + pair->b_offset,
-                                        .da = qr_parameters_gradient(p, p->values + pair->a_offset),
-                                        .db = qr_parameters_gradient(p, p->values + pair->b_offset),
-                                        .x = x,
-                                        .x_dtype = pass->model->act_dtype,
-                                        .dy = dy,
-                                        .dy_rounded = rounds_dy(pass) ? pass->b.dy : NULL,
-                                        .dx = dx,
-                                        .n_rows = pass->n_tokens,
-                                        .in = pair->in,
-                                        .out = pair->out,
-                                        .x_stride = pair->in,
-                                        .dy_stride = dy_stride,
-                                        .dx_stride = pair->in,
-                                        .rank = p->lora.rank,
-                                        .scale = p->lora.scale,
-                                        .in_pairs = true};
-    return qr_lora_backward(pass->backend, &args, pass->workspace, err);
+    return (qr_lora_backward_args){.a = p->values + pair->a_offset,
+                                   .b = p->values + pair->b_offset,
+                                   .da = qr_parameters_gradient(p, p->values + pair->a_offset),
+                                   .db = qr_parameters_gradient(p, p->values + pair->b_offset),
+                                   .x = x,
+                                   .x_dtype = pass->model->act_dtype,
+                                   .dy = dy,
+                                   .dy_rounded = rounds_dy(pass) ? rounded : NULL,
+                                   .dx = dx,
+                                   .n_rows = pass->n_tokens,
+                                   .in = pair->in,
+                                   .out = pair->out,
+                                   .x_stride = pair->in,
+                                   .dy_stride = dy_stride,
+                                   .dy_rounded_stride = rounded_stride,
+                                   .dx_stride = pair->in,
+                                   .rank = p->lora.rank,
+                                   .scale = p->lora.scale,
+                                   .in_pairs = true};
+}
+
+/* Through both at once. */
+static qrun_status adapted_dx(qr_train_pass *pass, const qr_linear_layer *linear, const qr_lora_pair *pair,
+                              const void *x, const float *dy, int64_t dy_stride, float *dx, bool accumulate,
+                              qr_error *err) {
+    const int64_t room = rounds_dy(pass) ? qr_pass_dy_room(pass, pair->out) : 0;
+    const void *rounded = dy;
+    int64_t stride = dy_stride;
+    QR_RETURN_IF_ERROR(round_dy(pass, &rounded, &stride, pass->n_tokens, pair->out, pair->out + room, err));
+    const qr_lora_backward_args lora = lora_args(pass, pair, x, dy, dy_stride, rounded, stride, dx);
+    return product_dx(pass, linear, rounded, stride, room, dx, accumulate, &lora, err);
 }
 
 /* b.dora [T, out] = (ratio − less) · dy. */
@@ -173,11 +201,13 @@ static qrun_status dropped_dx(qr_train_pass *pass, const qr_linear_layer *linear
     const int64_t n_elements = pass->n_tokens * pair->in;
     QR_RETURN_IF_ERROR(backend->fill_zero(backend, pass->b.ddropped, (size_t)n_elements * sizeof(float), err));
     if (pass->parameters->lora.dora) {
-        const void *rounded = scaled; /* as lora_dx takes it from b.dy */
+        const void *rounded = scaled; /* b.dy, as matrix_dx left it, is of dy */
         int64_t rounded_stride = scaled_stride;
         QR_RETURN_IF_ERROR(qr_pass_round_dy(pass, &rounded, &rounded_stride, pass->n_tokens, pair->out, err));
     }
-    QR_RETURN_IF_ERROR(lora_dx(pass, pair, x, scaled, scaled_stride, pass->b.ddropped, err));
+    const qr_lora_backward_args lora =
+        lora_args(pass, pair, x, scaled, scaled_stride, pass->b.dy, pair->out, pass->b.ddropped);
+    QR_RETURN_IF_ERROR(qr_lora_backward(backend, &lora, pass->workspace, err));
     if (pass->parameters->lora.dora) {
         QR_RETURN_IF_ERROR(scale_dy(pass, linear, dy, dy_stride, 1.0F, err));
         QR_RETURN_IF_ERROR(matrix_dx(pass, linear, pass->b.dora, pair->out, pass->b.ddropped, true, err));
@@ -203,8 +233,7 @@ static qrun_status adapter_dx(qr_train_pass *pass, const qr_linear_layer *linear
         QR_RETURN_IF_ERROR(matrix_dx(pass, linear, dy, dy_stride, dx, accumulate, err));
         return dropped_dx(pass, linear, pair, x, dy, dy_stride, scaled, scaled_stride, dx, err);
     }
-    QR_RETURN_IF_ERROR(matrix_dx(pass, linear, scaled, scaled_stride, dx, accumulate, err));
-    return lora_dx(pass, pair, x, scaled, scaled_stride, dx, err);
+    return adapted_dx(pass, linear, pair, x, scaled, scaled_stride, dx, accumulate, err);
 }
 
 qrun_status qr_pass_linear_backward(qr_train_pass *pass, const qr_linear_layer *linear, const void *x, const float *dy,

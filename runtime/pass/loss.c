@@ -24,7 +24,8 @@ static qrun_status head_backward(qr_train_pass *pass, int64_t first, int64_t n, 
                                          .dst_dtype = model->act_dtype,
                                          .n_rows = n,
                                          .dim = vocab,
-                                         .src_stride = vocab};
+                                         .src_stride = vocab,
+                                         .dst_stride = vocab};
         QR_RETURN_IF_ERROR(qr_round_act(pass->backend, &round, pass->workspace, err));
     }
     const qr_linear_backward_args args = {.weight = &model->head,

@@ -43,6 +43,14 @@ static int64_t mlp_elements(const qrun_model *model) {
     return qr_max(qr_max(qr_model_mlp_size(model), s->layer_input), experts);
 }
 
+/* Elements of a row of b.dy. */
+static int64_t dy_columns(const qrun_model *model) { return qr_max(widest_output(model), mlp_elements(model)); }
+
+int64_t qr_pass_dy_room(const qr_train_pass *pass, int64_t out) {
+    const int64_t room = qr_lora_room(pass->parameters->lora.rank);
+    return is_on_device(pass->model) && out + room <= dy_columns(pass->model) ? room : 0;
+}
+
 int64_t qr_pass_shared_kv_columns(const qrun_model *model, int windowed) {
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
         const qr_layer *layer = &model->layers[l];
@@ -108,7 +116,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     QR_LAY(&mlp, b->dgated, rows * mlp_elements(model), f32);
     if (qr_model_has_experts(model)) { QR_LAY(&mlp, b->dshare, rows * s->experts_per_token, f32); }
     layout.offset = widest(widest(layout.offset, loss.offset), widest(delta.offset, mlp.offset));
-    QR_LAY(&layout, b->dy, rows * qr_max(widest_output(model), mlp_elements(model)), act);
+    QR_LAY(&layout, b->dy, rows * dy_columns(model), act);
     for (int k = 0; k < s->n_rope_kinds; k++) {
         QR_LAY(&layout, b->cos_table[k], t * s->rope_half[k], f32);
         QR_LAY(&layout, b->sin_table[k], t * s->rope_half[k], f32);

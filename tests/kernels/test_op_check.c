@@ -40,6 +40,10 @@ static void test_linear(void) {
     REFUSED(linear, "y has a row stride of 3", a);
     a.y_stride = INT64_MAX / 2;
     REFUSED(linear, "too large", a);
+    a = linear();
+    const qr_lora_args lora = {.x_dtype = a.x_dtype, .n_rows = a.n_rows, .in = 8, .out = 3};
+    a.lora = &lora;
+    REFUSED(linear, "the adapter's rows, sizes or y are not those of the matrix", a);
 }
 
 static qr_attention_args attention(void) {
@@ -131,6 +135,10 @@ static void test_backward_ops(void) {
                                   .rank = 2,
                                   .scale = 1.0F};
     CHECK(qr_check_lora_backward(&lora, NULL)); /* no dx: its stride does not matter */
+    REFUSED(linear_backward, "the adapter's rows, sizes or dx are not those of the matrix",
+            {.weight = &weight, .dy_dtype = QR_DTYPE_F32, .n_rows = 1, .dy_stride = 4, .dx_stride = 8, .lora = &lora});
+    REFUSED(linear_backward, "dy has a row stride of 4",
+            {.weight = &weight, .dy_dtype = QR_DTYPE_F32, .n_rows = 1, .dy_stride = 4, .dx_stride = 8, .dy_room = 1});
     float dx[4];
     lora.dx = dx;
     REFUSED(lora_backward, "dx has a row stride of 3", lora);

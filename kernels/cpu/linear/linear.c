@@ -72,12 +72,18 @@ static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
 }
 
 /* Counts x even when it is used in place: a plan may ask with another stride than the call has. */
-static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
-    const qr_linear_args *args = untyped;
+static size_t product_workspace(const qr_backend *backend, const qr_linear_args *args) {
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
     const size_t n_workers = (size_t)qr_threads_count(backend->threads);
     if (matmul->tiles != NULL) { return qr_cpu_tiles_workspace(backend, matmul, args); }
     return prepared_x_bytes(matmul, args) + n_workers * worker_bytes(matmul, args->n_rows);
+}
+
+static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
+    const qr_linear_args *args = untyped;
+    const size_t own = product_workspace(backend, args);
+    const size_t lora = args->lora != NULL ? qr_cpu_op_lora.workspace_bytes(backend, args->lora) : 0;
+    return lora > own ? lora : own;
 }
 
 static bool is_in_place(const qr_cpu_matmul *matmul, qr_weight_format format) {
@@ -256,7 +262,7 @@ static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr
     qr_threads_run(backend->threads, n_tasks, run_task, &run);
 }
 
-static void run_linear(qr_backend *backend, const qr_linear_args *args, void *workspace) {
+static void run_product(qr_backend *backend, const qr_linear_args *args, void *workspace) {
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
     if (matmul->tiles != NULL) {
         qr_cpu_tiles_run(backend, matmul, args, workspace);
@@ -265,6 +271,12 @@ static void run_linear(qr_backend *backend, const qr_linear_args *args, void *wo
     qr_cpu_row_group group;
     const qr_cpu_row_groups groups = qr_cpu_all_rows(args->weight, args->n_rows, &group);
     run_groups(backend, args, &groups, workspace);
+}
+
+/* The adapter's arguments have been checked with the others. */
+static void run_linear(qr_backend *backend, const qr_linear_args *args, void *workspace) {
+    run_product(backend, args, workspace);
+    if (args->lora != NULL) { (void)qr_cpu_op_lora.run(backend, args->lora, workspace, NULL); }
 }
 
 QR_CPU_CHECKED_OP(linear, linear_workspace, run_linear)
@@ -292,7 +304,7 @@ static size_t expert_linear_workspace(const qr_backend *backend, const void *unt
     const qr_linear_args all = of_all_experts(args);
     const bool tiles = qr_cpu_matmul_of(backend, args->x_dtype)->tiles != NULL;
     return qr_cpu_row_groups_bytes(&args->routing) + (tiles ? gathered_bytes(&all) : 0) +
-           linear_workspace(backend, &all);
+           product_workspace(backend, &all);
 }
 
 /* Matrix tiles take one matrix at a time, and rows that lie together. */

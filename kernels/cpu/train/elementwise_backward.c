@@ -97,7 +97,7 @@ static void round_act_rows(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         for (int64_t j = 0; j < a->dim; j += QR_VEC) {
             const qr_vec x = qr_vec_load_n(a->src + i * a->src_stride + j, a->dim - j);
-            qr_vec_store_act_n(a->dst, a->dst_dtype, i * a->dim + j, x, a->dim - j);
+            qr_vec_store_act_n(a->dst, a->dst_dtype, i * a->dst_stride + j, x, a->dim - j);
         }
     }
 }

@@ -10,6 +10,13 @@ static size_t product_workspace(const qr_backend *backend, const void *args) {
 
 /* --- dx = dy · W ------------------------------------------------------------------------------------------------- */
 
+static size_t linear_backward_workspace(const qr_backend *backend, const void *untyped) {
+    const qr_linear_backward_args *args = untyped;
+    const size_t own = product_workspace(backend, args);
+    const size_t lora = args->lora != NULL ? qr_cpu_op_lora_backward.workspace_bytes(backend, args->lora) : 0;
+    return lora > own ? lora : own;
+}
+
 static void run_linear_backward(qr_backend *backend, const qr_linear_backward_args *args, void *workspace) {
     const qr_cpu_gemm_args product = {
         .matmul = qr_cpu_backward_matmul_of(backend, args->dy_dtype),
@@ -24,9 +31,10 @@ static void run_linear_backward(qr_backend *backend, const qr_linear_backward_ar
         .factor = 1.0F,
     };
     qr_cpu_gemm_backward(backend, &product, workspace);
+    if (args->lora != NULL) { (void)qr_cpu_op_lora_backward.run(backend, args->lora, workspace, NULL); }
 }
 
-QR_CPU_CHECKED_OP(linear_backward, product_workspace, run_linear_backward)
+QR_CPU_CHECKED_OP(linear_backward, linear_backward_workspace, run_linear_backward)
 
 /* --- The same of every slot with its expert's W ------------------------------------------------------------------ */
 

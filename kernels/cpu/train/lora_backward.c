@@ -27,7 +27,9 @@ static lora_products products_of(const qr_backend *backend, const qr_lora_backwa
     const qr_cpu_kernels *kernels = qr_cpu(backend)->kernels;
     const bool in_pairs =
         kernels->backward_parts != NULL && args->in_pairs && args->x_dtype == QR_DTYPE_BF16 && args->dy_rounded != NULL;
-    if (in_pairs) { return (lora_products){kernels->backward_parts, true, args->dy_rounded, QR_DTYPE_BF16, args->out}; }
+    if (in_pairs) {
+        return (lora_products){kernels->backward_parts, true, args->dy_rounded, QR_DTYPE_BF16, args->dy_rounded_stride};
+    }
     return (lora_products){kernels->matmul_f32, false, args->dy, QR_DTYPE_F32, args->dy_stride};
 }
 

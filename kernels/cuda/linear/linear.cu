@@ -21,7 +21,7 @@ static qrun_status launch_f32(qr_cuda_backend &cuda, const qr_linear_args &args,
     });
 }
 
-static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
+static qrun_status run_product(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
     if (args.x_dtype == QR_DTYPE_F32) { return launch_f32(cuda, args, err); }
     qrun_status status = QRUN_OK;
     if (qr_cuda_by_cublaslt(cuda, args, workspace, &status, err)) { return status; }
@@ -32,4 +32,12 @@ static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args,
                                               : qr_cuda_linear_mma(cuda, args, err);
 }
 
-QR_CUDA_OP_SIZED(linear, qr_cuda_cublaslt_workspace, run_linear)
+static size_t linear_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
+    return qr_cuda_adapted_workspace(cuda, args, qr_cuda_op_lora);
+}
+
+static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
+    return qr_cuda_adapted(cuda, args, qr_cuda_op_lora, run_product, workspace, err);
+}
+
+QR_CUDA_OP_SIZED(linear, linear_workspace, run_linear)

@@ -8,7 +8,10 @@
  * at its memory's datasheet rate issues 22 instructions a weight; it takes about eight.
  *
  * Of INT8 the codes are the panel, exact in 16 bits. A row's factor multiplies the sums of the panel that has just been
- * multiplied, or, rounded as ops_train.h says, the gradients before they meet the panel. */
+ * multiplied, or, rounded as ops_train.h says, the gradients before they meet the panel.
+ *
+ * An adapter in BF16 (lora of both ops) joins the product as further terms of its sums: then y and dx are written once,
+ * and not read and written once more. */
 #include "kernels/cuda/linear/ops_cublaslt.cuh"
 
 #include "kernels/cuda/device/cublaslt.h"
@@ -21,9 +24,15 @@ enum {
     ROWS_STEP = 128,
 };
 
-/* panel[i] = element first + i of the flattened matrix, rounded. `first` and a panel's end are multiples of 8. */
+/* Element i of a panel, of fewer than 2^32, whose rows have `room` elements between them. */
+static QR_DEVICE int64_t panel_at(const matrix &w, int64_t i, int64_t room) {
+    return room == 0 ? i : i + static_cast<uint32_t>(i) / static_cast<uint32_t>(w.cols) * room;
+}
+
+/* panel[panel_at(i)] = element first + i of the flattened matrix, rounded. `first`, which begins a row, and a panel's
+ * end are multiples of 8. */
 template <typename type, weights_path path>
-__global__ void panel_kernel(matrix w, nf4_book book, int64_t first, int64_t n, uint16_t *panel) {
+__global__ void panel_kernel(matrix w, nf4_book book, int64_t first, int64_t n, uint16_t *panel, int64_t room) {
     const int64_t begin = (static_cast<int64_t>(blockIdx.x) * PIECES * THREADS + threadIdx.x) * PIECE_COLS;
     uint32_t codes[PIECES];
     uint2 eight[PIECES]; /* of INT8 */
@@ -56,22 +65,25 @@ __global__ void panel_kernel(matrix w, nf4_book book, int64_t first, int64_t n, 
                 pairs[j] = type::pack(matrix_code(w, first + at + 2 * j), matrix_code(w, first + at + 2 * j + 1));
             }
         }
-        *reinterpret_cast<uint4 *>(panel + at) = pack_words(pairs);
+        *reinterpret_cast<uint4 *>(panel + panel_at(w, at, room)) = pack_words(pairs);
     }
 }
 
 template <typename type>
-static qrun_status fill(qr_cuda_backend &cuda, const matrix &w, int64_t first, int64_t n, uint16_t *panel,
+static qrun_status fill(qr_cuda_backend &cuda, const matrix &w, int64_t first, int64_t n, uint16_t *panel, int64_t room,
                         qr_error *err) {
     const dim3 grid = blocks_for(n, THREADS * PIECES * PIECE_COLS);
     const nf4_book book = nf4_book_of(w);
     if (qr_weight_has_blocks(w.format)) {
-        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_NF4>), grid, THREADS, 0, w, book, first, n, panel);
+        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_NF4>), grid, THREADS, 0, w, book, first, n, panel,
+                         room);
     }
     if (w.format == QR_WEIGHT_INT8) {
-        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_INT8>), grid, THREADS, 0, w, book, first, n, panel);
+        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_INT8>), grid, THREADS, 0, w, book, first, n, panel,
+                         room);
     }
-    return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_ANY>), grid, THREADS, 0, w, book, first, n, panel);
+    return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_ANY>), grid, THREADS, 0, w, book, first, n, panel,
+                     room);
 }
 
 /* --- The factors of INT8's rows --- */
@@ -139,6 +151,9 @@ static bool is_aligned(const void *x, int64_t x_stride, const float *y, int64_t 
            reinterpret_cast<uintptr_t>(y) % 16 == 0 && y_stride % 4 == 0;
 }
 
+/* So many elements of 16 bits, and what aligns the next ones. */
+static size_t aligned_bytes(int64_t n) { return static_cast<size_t>(qr_round_up(n * 2, QR_CUBLASLT_ALIGNMENT)); }
+
 /* cuBLASLt's workspace, then the panel; backward of INT8, then the gradients of a panel's outputs, scaled. */
 struct workspace_layout {
     size_t scaled_dy, n_bytes; /* scaled_dy: from the aligned beginning */
@@ -147,18 +162,17 @@ struct workspace_layout {
 static workspace_layout workspace_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype,
                                      int64_t n_scaled) {
     const int64_t n_rows = panel_rows(panels_of(cuda, desc, dtype));
-    const size_t panel_bytes = lies_there(desc.format, dtype) ? 0 : static_cast<size_t>(n_rows * desc.cols * 2);
     workspace_layout layout = {};
-    layout.scaled_dy = QR_CUBLASLT_WORKSPACE_BYTES +
-                       (panel_bytes + QR_CUBLASLT_ALIGNMENT - 1) / QR_CUBLASLT_ALIGNMENT * QR_CUBLASLT_ALIGNMENT;
+    layout.scaled_dy =
+        QR_CUBLASLT_WORKSPACE_BYTES + (lies_there(desc.format, dtype) ? 0 : aligned_bytes(n_rows * desc.cols));
     layout.n_bytes = layout.scaled_dy + static_cast<size_t>(n_scaled * n_rows * 2) + QR_CUBLASLT_ALIGNMENT;
     return layout;
 }
 
 /* Where rows of the weights are multiplied from: a dequantised panel in `memory`, or the weights themselves. */
-static qr_cublaslt_operand panel_at(const matrix &w, qr_dtype dtype, int64_t row, void *memory) {
+static qr_cublaslt_operand operand_of(const matrix &w, qr_dtype dtype, int64_t row, void *memory, int64_t room) {
     const void *data = lies_there(w.format, dtype) ? w.codes + row * w.cols * 2 : memory;
-    return {data, w.cols, false};
+    return {data, w.cols + room, false};
 }
 
 /* Rows [row, row + n_rows) of the weights into the product's panel. */
@@ -166,32 +180,28 @@ static qrun_status fill_panel(qr_cuda_backend &cuda, const matrix &w, const qr_c
                               int64_t n_rows, qr_error *err) {
     if (lies_there(w.format, product.dtype)) { return QRUN_OK; }
     uint16_t *dst = static_cast<uint16_t *>(const_cast<void *>(product.b.data));
-    return product.dtype == QR_DTYPE_BF16 ? fill<of_bf16>(cuda, w, row * w.cols, n_rows * w.cols, dst, err)
-                                          : fill<of_f16>(cuda, w, row * w.cols, n_rows * w.cols, dst, err);
+    const int64_t n = n_rows * w.cols, room = product.b.stride - w.cols;
+    return product.dtype == QR_DTYPE_BF16 ? fill<of_bf16>(cuda, w, row * w.cols, n, dst, room, err)
+                                          : fill<of_f16>(cuda, w, row * w.cols, n, dst, room, err);
 }
 
-/* Multiplies by one panel of the weights after the other: set_panel(product, o, n) says what changes with the panel of
- * rows [o, o + n), before(o, n) and after(o, n) run beside the product. Nothing is computed where the library refuses
- * one of them. */
+/* Multiplies by one panel of the weights after the other, whose rows have `room` elements between them:
+ * set_panel(product, o, n) says what changes with the panel of rows [o, o + n), before(o, n, panel), which the panel is
+ * filled for, and after(o, n) run beside the product. The
+ * library takes all of them. */
 template <typename F, typename B, typename A>
 static qrun_status multiply_panels(qr_cuda_backend &cuda, const qr_weight &weight, qr_cublaslt_product product,
-                                   void *workspace, const F &set_panel, const B &before, const A &after,
+                                   int64_t room, void *workspace, const F &set_panel, const B &before, const A &after,
                                    qr_error *err) {
     const matrix w = matrix_of(cuda, weight);
     const panels parts = panels_of(cuda, weight.desc, product.dtype);
     unsigned char *memory = qr_cublaslt_aligned(workspace), *panel = memory + QR_CUBLASLT_WORKSPACE_BYTES;
     for (int64_t p = 0; p < parts.n; p++) {
-        const int64_t o = panel_begin(parts, p);
-        product.b = panel_at(w, product.dtype, o, panel);
-        set_panel(product, o, panel_begin(parts, p + 1) - o);
-        if (!qr_cublaslt_takes(cuda.device, &product)) { return QR_CUBLASLT_REFUSED; }
-    }
-    for (int64_t p = 0; p < parts.n; p++) {
         const int64_t o = panel_begin(parts, p), n = panel_begin(parts, p + 1) - o;
-        product.b = panel_at(w, product.dtype, o, panel);
+        product.b = operand_of(w, product.dtype, o, panel, room);
         set_panel(product, o, n);
         QR_RETURN_IF_ERROR(fill_panel(cuda, w, product, o, n, err));
-        QR_RETURN_IF_ERROR(before(o, n));
+        QR_RETURN_IF_ERROR(before(o, n, reinterpret_cast<uint16_t *>(panel)));
         const qrun_status status = qr_cublaslt_multiply(cuda.device, &product, memory, err);
         if (status == QR_CUBLASLT_REFUSED && o > 0) {
             return qr_fail(err, QRUN_ERROR_DEVICE,
@@ -203,7 +213,24 @@ static qrun_status multiply_panels(qr_cuda_backend &cuda, const qr_weight &weigh
     return QRUN_OK;
 }
 
-static qrun_status nothing(int64_t, int64_t) { return QRUN_OK; }
+static qrun_status nothing_before(int64_t, int64_t, uint16_t *) { return QRUN_OK; }
+static qrun_status nothing_after(int64_t, int64_t) { return QRUN_OK; }
+
+/* Whether the library takes the products of all panels. */
+template <typename F>
+static bool takes_panels(qr_cuda_backend &cuda, const qr_weight &weight, qr_cublaslt_product product, int64_t room,
+                         void *workspace, const F &set_panel) {
+    const matrix w = matrix_of(cuda, weight);
+    const panels parts = panels_of(cuda, weight.desc, product.dtype);
+    unsigned char *panel = qr_cublaslt_aligned(workspace) + QR_CUBLASLT_WORKSPACE_BYTES;
+    for (int64_t p = 0; p < parts.n; p++) {
+        const int64_t o = panel_begin(parts, p);
+        product.b = operand_of(w, product.dtype, o, panel, room);
+        set_panel(product, o, panel_begin(parts, p + 1) - o);
+        if (!qr_cublaslt_takes(cuda.device, &product)) { return false; }
+    }
+    return true;
+}
 
 /* --- linear --- */
 
@@ -219,26 +246,104 @@ bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_args &a
     return qr_cuda_cublaslt_workspace(cuda, args) > 0 && is_aligned(args.x, args.x_stride, args.y, args.y_stride);
 }
 
-qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
-    const bool is_int8 = args.weight->desc.format == QR_WEIGHT_INT8;
+/* y of x's rows; its panels are set by set_forward. */
+static qr_cublaslt_product forward_product(const qr_linear_args &args) {
     qr_cublaslt_product product = {};
     product.dtype = args.x_dtype;
     product.m = args.n_rows, product.k = args.weight->desc.cols;
     product.a = {.data = args.x, .stride = args.x_stride, .transposed = false};
     product.c_stride = args.y_stride;
     product.accumulate = args.accumulate;
-    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) {
-        panel.n = n;
-        panel.b.transposed = true;
-        panel.c = args.y + o;
-        panel.bias = args.bias != NULL && !is_int8 ? args.bias + o : NULL;
-    };
+    return product;
+}
+
+static void set_forward(const qr_linear_args &args, qr_cublaslt_product &panel, int64_t o, int64_t n) {
+    panel.n = n;
+    panel.b.transposed = true;
+    panel.c = args.y + o;
+    panel.bias = args.bias != NULL && args.weight->desc.format != QR_WEIGHT_INT8 ? args.bias + o : NULL;
+}
+
+qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
+    const bool is_int8 = args.weight->desc.format == QR_WEIGHT_INT8;
+    const qr_cublaslt_product product = forward_product(args);
+    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) { set_forward(args, panel, o, n); };
     const matrix w = matrix_of(cuda, *args.weight);
     const auto multiply_rows = [&](int64_t o, int64_t n) -> qrun_status {
         if (!is_int8) { return QRUN_OK; }
         return QR_LAUNCH_VEC4(cuda.device, err, row_factors_kernel, args.n_rows, n, args, w, o, n);
     };
-    return multiply_panels(cuda, *args.weight, product, workspace, set_panel, nothing, multiply_rows, err);
+    if (!takes_panels(cuda, *args.weight, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
+    return multiply_panels(cuda, *args.weight, product, 0, workspace, set_panel, nothing_before, multiply_rows, err);
+}
+
+/* --- linear with an adapter: y = [x | t] [W | scale · B]ᵀ --- */
+
+/* Rows of 16-bit elements, n of 16 bytes each, into rows further apart. */
+__global__ void copy_rows_kernel(const uint16_t *src, int64_t src_stride, int64_t n_rows, int64_t n, uint16_t *dst,
+                                 int64_t dst_stride) {
+    const int64_t at = global_thread(), row = at / n, j = at % n * PIECE_COLS;
+    if (row >= n_rows) { return; }
+    *reinterpret_cast<uint4 *>(dst + row * dst_stride + j) =
+        *reinterpret_cast<const uint4 *>(src + row * src_stride + j);
+}
+
+/* Whether W is dequantised into panels that have room for an adapter. The factor of an INT8 row is for its sum over x
+ * alone. */
+static bool has_room(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype, int64_t n_rows) {
+    return dtype == QR_DTYPE_BF16 && desc.format != QR_WEIGHT_INT8 && !lies_there(desc.format, dtype) &&
+           takes(cuda, desc, dtype, n_rows) && panel_rows(panels_of(cuda, desc, dtype)) * desc.cols <= UINT32_MAX;
+}
+
+/* Copying x costs 4 bytes an input and row, adding to y as much as 8 an output. */
+static bool terms_pay(const qr_weight_desc &desc) { return 2 * desc.rows > desc.cols; }
+
+/* cuBLASLt's workspace, the panel, [x | t], and the adapter's scratch. */
+struct terms_layout {
+    size_t x, scratch, n_bytes; /* the first two from the aligned beginning */
+};
+
+static terms_layout layout_of_terms(const qr_cuda_backend &cuda, const qr_linear_args &args) {
+    const qr_weight_desc &desc = args.weight->desc;
+    const int64_t stride = desc.cols + qr_lora_room(args.lora->max_rank);
+    terms_layout layout = {};
+    layout.x = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(panel_rows(panels_of(cuda, desc, args.x_dtype)) * stride);
+    layout.scratch = layout.x + aligned_bytes(args.n_rows * stride);
+    layout.n_bytes = layout.scratch + qr_cuda_lora_terms_bytes(*args.lora) + QR_CUBLASLT_ALIGNMENT;
+    return layout;
+}
+
+size_t qr_cuda_lora_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
+    const bool taken = args.lora != NULL && args.any_order && args.lora->in_pairs && terms_pay(args.weight->desc) &&
+                       has_room(cuda, args.weight->desc, args.x_dtype, args.n_rows);
+    return taken ? layout_of_terms(cuda, args).n_bytes : 0;
+}
+
+bool qr_cuda_lora_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_args &args) {
+    return qr_cuda_lora_cublaslt_workspace(cuda, args) > 0 &&
+           is_aligned(args.x, args.x_stride, args.y, args.y_stride) &&
+           is_aligned(args.lora->x, args.lora->x_stride, args.y, args.y_stride);
+}
+
+qrun_status qr_cuda_lora_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
+    const int64_t cols = args.weight->desc.cols, room = qr_lora_room(args.lora->max_rank), stride = cols + room;
+    const terms_layout layout = layout_of_terms(cuda, args);
+    unsigned char *memory = qr_cublaslt_aligned(workspace);
+    uint16_t *x = reinterpret_cast<uint16_t *>(memory + layout.x);
+    qr_cublaslt_product product = forward_product(args);
+    product.k = stride;
+    product.a = {.data = x, .stride = stride, .transposed = false};
+    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) { set_forward(args, panel, o, n); };
+    const auto put_b = [&](int64_t o, int64_t n, uint16_t *panel) {
+        return qr_cuda_lora_put_b(cuda, *args.lora, o, n, panel + cols, stride, err);
+    };
+    if (!takes_panels(cuda, *args.weight, product, room, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
+    const int64_t pieces = cols / PIECE_COLS;
+    QR_RETURN_IF_ERROR(qr_cuda_lora_put_t(cuda, *args.lora, x + cols, stride, memory + layout.scratch, memory, err));
+    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, copy_rows_kernel, blocks_for(args.n_rows * pieces, THREADS), THREADS,
+                                 0, static_cast<const uint16_t *>(args.x), args.x_stride, args.n_rows, pieces, x,
+                                 stride));
+    return multiply_panels(cuda, *args.weight, product, room, workspace, set_panel, put_b, nothing_after, err);
 }
 
 /* --- linear_backward --- */
@@ -260,6 +365,15 @@ bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_backwar
     return qr_cuda_cublaslt_workspace(cuda, args) > 0 && is_aligned(args.dy, args.dy_stride, args.dx, args.dx_stride);
 }
 
+/* dx of its rows; a panel sets the terms of the sums. */
+static qr_cublaslt_product backward_product(const qr_linear_backward_args &args) {
+    qr_cublaslt_product product = {};
+    product.dtype = args.dy_dtype;
+    product.m = args.n_rows, product.n = args.weight->desc.cols;
+    product.c = args.dx, product.c_stride = args.dx_stride;
+    return product;
+}
+
 qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
                              qr_error *err) {
     const qr_weight_desc &desc = args.weight->desc;
@@ -267,10 +381,7 @@ qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_backward_arg
     const workspace_layout layout = layout_of(cuda, args);
     uint16_t *scaled = reinterpret_cast<uint16_t *>(qr_cublaslt_aligned(workspace) + layout.scaled_dy);
     const int64_t scaled_stride = panel_rows(panels_of(cuda, desc, args.dy_dtype));
-    qr_cublaslt_product product = {};
-    product.dtype = args.dy_dtype;
-    product.m = args.n_rows, product.n = desc.cols;
-    product.c = args.dx, product.c_stride = args.dx_stride;
+    const qr_cublaslt_product product = backward_product(args);
     const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) {
         const uint16_t *dy = static_cast<const uint16_t *>(args.dy) + o;
         panel.k = n;
@@ -278,9 +389,59 @@ qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_backward_arg
         panel.accumulate = args.accumulate || o > 0;
     };
     const matrix w = matrix_of(cuda, *args.weight);
-    const auto scale_dy = [&](int64_t o, int64_t n) -> qrun_status {
+    const auto scale_dy = [&](int64_t o, int64_t n, uint16_t *) -> qrun_status {
         if (!is_int8) { return QRUN_OK; }
         return QR_LAUNCH_VEC4(cuda.device, err, scaled_dy_kernel, args.n_rows, n, args, w, o, n, scaled, scaled_stride);
     };
-    return multiply_panels(cuda, *args.weight, product, workspace, set_panel, scale_dy, nothing, err);
+    if (!takes_panels(cuda, *args.weight, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
+    return multiply_panels(cuda, *args.weight, product, 0, workspace, set_panel, scale_dy, nothing_after, err);
+}
+
+/* --- linear_backward with an adapter: dx = [dy | dh] [W; A], the factors' gradients beside it --- */
+
+/* The panel ends with A; then the adapter's scratch. */
+static terms_layout layout_of_terms(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
+    const qr_weight_desc &desc = args.weight->desc;
+    const int64_t n_rows = panel_rows(panels_of(cuda, desc, args.dy_dtype)) + qr_lora_room(args.lora->rank);
+    terms_layout layout = {};
+    layout.scratch = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(n_rows * desc.cols);
+    layout.n_bytes = layout.scratch + qr_cuda_lora_backward_terms_bytes(*args.lora) + QR_CUBLASLT_ALIGNMENT;
+    return layout;
+}
+
+size_t qr_cuda_lora_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
+    const qr_lora_backward_args *lora = args.lora;
+    const bool taken = lora != NULL && args.any_order && lora->in_pairs && lora->x_dtype == args.dy_dtype &&
+                       args.dy_room >= qr_lora_room(lora->rank) &&
+                       has_room(cuda, args.weight->desc, args.dy_dtype, args.n_rows);
+    return taken ? layout_of_terms(cuda, args).n_bytes : 0;
+}
+
+bool qr_cuda_lora_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
+    const qr_lora_backward_args *lora = args.lora;
+    return qr_cuda_lora_cublaslt_workspace(cuda, args) > 0 && lora->dy_rounded == args.dy &&
+           lora->dy_rounded_stride == args.dy_stride && is_aligned(args.dy, args.dy_stride, args.dx, args.dx_stride) &&
+           is_aligned(lora->x, lora->x_stride, args.dx, args.dx_stride);
+}
+
+qrun_status qr_cuda_lora_cublaslt(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
+                                  qr_error *err) {
+    const int64_t out = args.weight->desc.rows, cols = args.weight->desc.cols, room = qr_lora_room(args.lora->rank);
+    const terms_layout layout = layout_of_terms(cuda, args);
+    unsigned char *memory = qr_cublaslt_aligned(workspace), *scratch = memory + layout.scratch;
+    uint16_t *dy = static_cast<uint16_t *>(const_cast<void *>(args.dy)); /* its room is ours */
+    qr_cublaslt_product product = backward_product(args);
+    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) {
+        panel.k = o + n < out ? n : n + room;
+        panel.a = {dy + o, args.dy_stride, false};
+        panel.accumulate = args.accumulate || o > 0;
+    };
+    const auto put_a = [&](int64_t o, int64_t n, uint16_t *panel) {
+        return o + n < out ? QRUN_OK : qr_cuda_lora_put_a(cuda, *args.lora, panel + n * cols, err);
+    };
+    if (!takes_panels(cuda, *args.weight, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
+    QR_RETURN_IF_ERROR(qr_cuda_lora_put_dh(cuda, *args.lora, dy + out, args.dy_stride, scratch, memory, err));
+    QR_RETURN_IF_ERROR(
+        multiply_panels(cuda, *args.weight, product, 0, workspace, set_panel, put_a, nothing_after, err));
+    return qr_cuda_lora_add_gradients(cuda, *args.lora, scratch, err);
 }

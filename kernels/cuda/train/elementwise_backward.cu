@@ -90,7 +90,7 @@ __global__ void round_act_kernel(qr_round_act_args a, bool aligned) {
     for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
         float x[VEC4];
         load_vec4(x, a.src + row * a.src_stride, j, a.dim, aligned);
-        store_vec4(a.dst, a.dst_dtype, row * a.dim, j, a.dim, aligned, x);
+        store_vec4(a.dst, a.dst_dtype, row * a.dst_stride, j, a.dim, aligned, x);
     });
 }
 
@@ -131,8 +131,8 @@ static qrun_status run_dropout(qr_cuda_backend &cuda, const qr_dropout_args &arg
 }
 
 static qrun_status run_round_act(qr_cuda_backend &cuda, const qr_round_act_args &args, void *, qr_error *err) {
-    const bool aligned =
-        vec4_aligned(args.src, args.src_stride) && vec4_aligned(args.dst, args.dim, qr_dtype_bytes(args.dst_dtype));
+    const bool aligned = vec4_aligned(args.src, args.src_stride) &&
+                         vec4_aligned(args.dst, args.dst_stride, qr_dtype_bytes(args.dst_dtype));
     return QR_LAUNCH_VEC4(cuda.device, err, round_act_kernel, args.n_rows, args.dim, args, aligned);
 }
 

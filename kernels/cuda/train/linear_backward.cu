@@ -54,8 +54,8 @@ static qrun_status launch_part(qr_cuda_backend &cuda, const qr_linear_backward_a
                                              : QR_BY_TYPE(args.dy_dtype, launch_mma, cuda, args, w, err);
 }
 
-static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
-                                       qr_error *err) {
+static qrun_status run_product(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
+                               qr_error *err) {
     qrun_status status = QRUN_OK;
     if (qr_cuda_by_cublaslt(cuda, args, workspace, &status, err)) { return status; }
     enum { LAUNCH_ROWS = 1 << 18 }; /* the y dimension of a grid ends at 65535 */
@@ -71,4 +71,13 @@ static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_ba
     return QRUN_OK;
 }
 
-QR_CUDA_OP_SIZED(linear_backward, qr_cuda_cublaslt_workspace, run_linear_backward)
+static size_t linear_backward_workspace(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
+    return qr_cuda_adapted_workspace(cuda, args, qr_cuda_op_lora_backward);
+}
+
+static qrun_status run_linear_backward(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
+                                       qr_error *err) {
+    return qr_cuda_adapted(cuda, args, qr_cuda_op_lora_backward, run_product, workspace, err);
+}
+
+QR_CUDA_OP_SIZED(linear_backward, linear_backward_workspace, run_linear_backward)

@@ -368,11 +368,12 @@ static void exec_round_act(op_run *run, const void *data, int64_t first, int64_t
     const size_t row_bytes = (size_t)c->dim * qr_dtype_bytes(dtype);
     const qr_round_act_args args = {
         .src = op_input(run, c->src + first * stride, (size_t)((n_rows - 1) * stride + c->dim) * sizeof(float)),
-        .dst = op_output(run, NULL, n_rows, row_bytes, row_bytes),
+        .dst = op_output(run, NULL, n_rows, row_bytes, (size_t)stride * qr_dtype_bytes(dtype)),
         .dst_dtype = dtype,
         .n_rows = n_rows,
         .dim = c->dim,
         .src_stride = stride,
+        .dst_stride = stride,
     };
     op_call(run, QR_OP_round_act, &args);
     op_read(run, args.dst, out);

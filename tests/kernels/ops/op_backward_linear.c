@@ -286,8 +286,11 @@ typedef struct lora_case {
     const double *h, *dh;              /* [n_tokens, rank]: Σ|a||x|, |scale| Σ|dy||b| */
     int64_t x_gap, dx_gap;
     bool in_pairs;
-    const void *dy_rounded; /* [n_tokens, out]; NULL: none */
+    const void *dy_rounded; /* [n_tokens, out + dy_room]; NULL: none */
     double dy_error;        /* of it, of each element */
+    int64_t dy_room;
+    const linear_case *matrix; /* the op is linear_backward, which the adapter is part of; NULL: lora_backward */
+    const double *of_matrix;   /* [n_tokens, in]: what its products add up to, of their absolute values */
 } lora_case;
 
 static int64_t lora_rows(const lora_case *c) {
@@ -302,6 +305,37 @@ static float *columns_of(const float *src, int64_t n_rows, int64_t stride, int64
     return dst;
 }
 
+static void call_with_matrix(op_run *run, const lora_case *c, const qr_lora_backward_args *lora) {
+    const linear_case *m = c->matrix;
+    const qr_linear_backward_args args = {
+        .weight = op_run_weight(run, m->weight),
+        .dy = lora->dy_rounded,
+        .dy_dtype = m->dy_dtype,
+        .dx = lora->dx,
+        .n_rows = lora->n_rows,
+        .dy_stride = lora->dy_rounded_stride,
+        .dx_stride = lora->dx_stride,
+        .dy_room = c->dy_room,
+        .accumulate = m->dx != NULL,
+        .any_order = m->any_order,
+        .lora = lora,
+    };
+    op_call(run, QR_OP_linear_backward, &args);
+}
+
+/* Rows of dy_rounded must be as they were, but for their room. */
+static void check_dy_rounded(op_run *run, const lora_case *c, const void *dy_rounded) {
+    const size_t element = qr_dtype_bytes(c->x_dtype), stride = (size_t)(c->out + c->dy_room) * element;
+    unsigned char *now = qr_alloc((size_t)c->n_tokens * stride);
+    op_read(run, dy_rounded, now);
+    for (int64_t i = 0; i < c->n_tokens; i++) {
+        const size_t at = (size_t)i * stride;
+        CHECK_MSG(memcmp(now + at, (const unsigned char *)c->dy_rounded + at, (size_t)c->out * element) == 0,
+                  "%s: row %lld of dy has changed", run->label, (long long)i);
+    }
+    qr_free(now);
+}
+
 /* Of the part that the case is about, rows [first, first + n_rows); of the others everything. */
 static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *dst) {
     (void)dtype;
@@ -311,7 +345,10 @@ static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_ro
     const int64_t o = c->part == LORA_DB ? first : 0, out = c->part == LORA_DB ? n_rows : c->out;
     const int64_t x_stride = c->in + c->x_gap, dy_stride = c->out + DY_GAP;
     const size_t in_bytes = (size_t)in * F32_BYTES, rank_bytes = (size_t)c->rank * F32_BYTES;
-    const bool wants_dx = c->part == LORA_DX || c->rank % 2 == 0;
+    const bool wants_dx = c->part == LORA_DX || c->rank % 2 == 0 || c->matrix != NULL;
+    const bool adds_dx = c->matrix == NULL || c->matrix->dx != NULL;
+    const int64_t rounded_stride = out + c->dy_room;
+    const size_t rounded_bytes = (size_t)rounded_stride * qr_dtype_bytes(c->x_dtype);
     float *a = columns_of(c->a, c->rank, c->in, col, in), *da = columns_of(c->da, c->rank, c->in, col, in);
     float *dx = columns_of(c->dx + token * c->in, n_tokens, c->in, col, in);
     const qr_lora_backward_args args = {
@@ -323,19 +360,28 @@ static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_ro
                       (size_t)((n_tokens - 1) * x_stride + in) * qr_dtype_bytes(c->x_dtype)),
         .x_dtype = c->x_dtype,
         .dy = op_input(run, c->dy + token * dy_stride + o, (size_t)((n_tokens - 1) * dy_stride + out) * F32_BYTES),
-        .dy_rounded = op_input(run, c->dy_rounded, (size_t)(n_tokens * out) * qr_dtype_bytes(c->x_dtype)),
-        .dx = wants_dx ? op_output(run, dx, n_tokens, in_bytes, in_bytes + (size_t)c->dx_gap * F32_BYTES) : NULL,
+        .dy_rounded = c->matrix != NULL ? op_output(run, c->dy_rounded, n_tokens, rounded_bytes, rounded_bytes)
+                                        : op_input(run, c->dy_rounded, (size_t)n_tokens * rounded_bytes),
+        .dx = wants_dx
+                  ? op_output(run, adds_dx ? dx : NULL, n_tokens, in_bytes, in_bytes + (size_t)c->dx_gap * F32_BYTES)
+                  : NULL,
         .n_rows = n_tokens,
         .in = in,
         .out = out,
         .x_stride = x_stride,
         .dy_stride = dy_stride,
+        .dy_rounded_stride = rounded_stride,
         .dx_stride = in + c->dx_gap,
         .rank = (int32_t)c->rank,
         .scale = c->scale,
         .in_pairs = c->in_pairs,
     };
-    op_call(run, QR_OP_lora_backward, &args);
+    if (c->matrix != NULL) {
+        call_with_matrix(run, c, &args);
+        check_dy_rounded(run, c, args.dy_rounded);
+    } else {
+        op_call(run, QR_OP_lora_backward, &args);
+    }
     if (c->part == LORA_DX) { op_read(run, args.dx, dst); }
     if (c->part == LORA_DB) { op_read(run, args.db, dst); }
     if (c->part == LORA_DA) {
@@ -362,11 +408,13 @@ static void lora_sums(const lora_case *c, double *h, double *dh) {
 
 /* One element: the terms' magnitudes, what was there, the lengths of the sum and of its operand's sum. In pairs sums
  * have up to three times as many products; what is a pair moves its term by 2^-17, and two that are multiplied without
- * their low parts (2^-8 of them at most) by 2^-15: that is `pairs`. */
+ * their low parts (2^-8 of them at most) by 2^-15: that is `pairs`. With a matrix, its products may be in the same sum
+ * of dx, and are part of `before`. */
 static double lora_error(const lora_case *c, double terms, double before, int64_t n, int64_t n_operand, double pairs) {
     const bool in_pairs = c->in_pairs && c->x_dtype == QR_DTYPE_BF16;
+    const double of_matrix = c->matrix != NULL && c->part == LORA_DX ? (double)c->out + 5 : 0.0;
     const double rounded = (double)(n_operand * (in_pairs ? 2 : 1) + 6) * terms +
-                           (double)(n * (in_pairs ? 3 : 1) + 5) * (terms + fabs(before));
+                           ((double)(n * (in_pairs ? 3 : 1) + 5) + of_matrix) * (terms + fabs(before));
     return OP_U * rounded + (in_pairs ? (pairs + c->dy_error) * (1.0 + 0x1p-7) * terms : 0.0);
 }
 
@@ -377,7 +425,9 @@ static double lora_bound(const lora_case *c, int64_t row, int64_t j) {
             for (int64_t r = 0; r < c->rank; r++) {
                 terms += c->dh[row * c->rank + r] * fabs((double)c->a[r * c->in + j]);
             }
-            return lora_error(c, terms, (double)c->dx[row * c->in + j], c->rank, c->out, 0x1p-15 + 0x1p-17);
+            return lora_error(c, terms,
+                              c->matrix != NULL ? c->of_matrix[row * c->in + j] : (double)c->dx[row * c->in + j],
+                              c->rank, c->out, 0x1p-15 + 0x1p-17);
         case LORA_DA:
             for (int64_t i = 0; i < c->n_tokens; i++) {
                 terms += c->dh[i * c->rank + j] * fabs(op_from_dtype(c->x, c->x_dtype, i * (c->in + c->x_gap) + row));
@@ -404,9 +454,10 @@ static void check_lora_part(lora_case *data, lora_part part) {
                  .data = data,
                  .bound = bound,
                  .whole = data->dy_rounded != NULL};
-    snprintf(c.label, sizeof c.label, "lora_backward %s [%lld, %lld] rank %lld x %s tokens %lld%s%s", names[part],
-             (long long)data->out, (long long)data->in, (long long)data->rank, qr_dtype_name(data->x_dtype),
-             (long long)data->n_tokens, data->in_pairs ? " pairs" : "", data->dy_error > 0 ? " dy rounded" : "");
+    snprintf(c.label, sizeof c.label, "%s %s [%lld, %lld] rank %lld x %s tokens %lld%s%s",
+             data->matrix != NULL ? "linear_backward with lora" : "lora_backward", names[part], (long long)data->out,
+             (long long)data->in, (long long)data->rank, qr_dtype_name(data->x_dtype), (long long)data->n_tokens,
+             data->in_pairs ? " pairs" : "", data->dy_error > 0 ? " dy rounded" : "");
     op_check_case(&c, QR_DTYPE_F32);
     qr_free(bound);
 }
@@ -414,17 +465,52 @@ static void check_lora_part(lora_case *data, lora_part part) {
 /* `kind`: the plain op; or with dy_rounded, which is dy or what it rounds to, with or without leave to use pairs. */
 typedef enum lora_kind { LORA_PLAIN, LORA_PAIRS, LORA_PAIRS_ROUNDED, LORA_REFUSED } lora_kind;
 
+/* An adapter that is part of its matrix's op. */
+typedef struct lora_matrix {
+    qr_weight_desc desc;
+    int64_t dy_room;
+    bool accumulate;
+} lora_matrix;
+
+static void check_parts(lora_case *data, const lora_matrix *m) {
+    double *sums = NULL;
+    linear_case matrix;
+    op_weight *weight = NULL;
+    if (m != NULL) {
+        const int64_t n = data->n_tokens * data->in;
+        weight = op_weight_create(m->desc, 510);
+        matrix = (linear_case){.weight = weight,
+                               .dy_dtype = data->x_dtype,
+                               .dy = data->dy_rounded,
+                               .dx = m->accumulate ? data->dx : NULL,
+                               .dy_gap = data->dy_room,
+                               .any_order = true};
+        sums = op_doubles(n);
+        linear_bound(&matrix, data->n_tokens, sums);
+        for (int64_t i = 0; i < n; i++) { sums[i] /= (double)(data->out + 5) * OP_U; }
+        data->matrix = &matrix;
+        data->of_matrix = sums;
+    }
+    check_lora_part(data, LORA_DX);
+    check_lora_part(data, LORA_DA);
+    check_lora_part(data, LORA_DB);
+    if (weight != NULL) { op_weight_destroy(weight); }
+    qr_free(sums);
+}
+
 /* Rows at multiples of 16 bytes, where their length allows it, for all kinds but the plain one. */
-static void check_lora(int64_t n_tokens, int64_t in, int64_t out, int64_t rank, qr_dtype x_dtype, lora_kind kind) {
+static void check_lora_of(int64_t n_tokens, int64_t in, int64_t out, int64_t rank, qr_dtype x_dtype, lora_kind kind,
+                          const lora_matrix *matrix) {
     const int64_t x_gap = kind == LORA_PLAIN ? X_GAP : 8, dy_stride = out + DY_GAP;
     float *x = op_normals(n_tokens * (in + x_gap), 501, 1.0), *dy = op_normals(n_tokens * dy_stride, 502, 1.0);
-    float *dy_packed = op_normals(n_tokens * out, 508, 1.0);
+    const int64_t dy_room = matrix != NULL ? matrix->dy_room : 0, rounded_stride = out + dy_room;
+    float *dy_packed = op_normals(n_tokens * rounded_stride, 508, 1.0);
     for (int64_t i = 0; i < n_tokens * out; i++) {
         float *at = &dy[i / out * dy_stride + i % out];
         if (kind == LORA_PAIRS) { *at = (float)op_below(509, i, 255) * 0x1p-6F - 2.0F; } /* exact in BF16 */
-        dy_packed[i] = *at;
+        dy_packed[i / out * rounded_stride + i % out] = *at;
     }
-    void *dy_rounded = op_to_dtype(dy_packed, n_tokens * out, x_dtype);
+    void *dy_rounded = op_to_dtype(dy_packed, n_tokens * rounded_stride, x_dtype);
     float *a = op_normals(rank * in, 503, 0.1), *b = op_normals(out * rank, 504, 0.1);
     float *da = op_normals(rank * in, 505, 1.0), *db = op_normals(out * rank, 506, 1.0);
     float *dx = op_normals(n_tokens * in, 507, 0.1);
@@ -449,17 +535,38 @@ static void check_lora(int64_t n_tokens, int64_t in, int64_t out, int64_t rank, 
                       .dx_gap = kind == LORA_PLAIN ? DX_GAP : 4,
                       .in_pairs = kind == LORA_PAIRS || kind == LORA_PAIRS_ROUNDED,
                       .dy_rounded = kind == LORA_PLAIN ? NULL : dy_rounded,
-                      .dy_error = kind == LORA_PAIRS_ROUNDED ? 0x1p-8 : 0.0};
+                      .dy_error = kind == LORA_PAIRS_ROUNDED ? 0x1p-8 : 0.0,
+                      .dy_room = dy_room};
     lora_sums(&data, h, dh);
-    check_lora_part(&data, LORA_DX);
-    check_lora_part(&data, LORA_DA);
-    check_lora_part(&data, LORA_DB);
+    check_parts(&data, matrix);
     float *const floats[] = {x, dy, dy_packed, a, b, da, db, dx};
     for (size_t i = 0; i < QR_COUNT_OF(floats); i++) { qr_free(floats[i]); }
     qr_free(x_typed);
     qr_free(dy_rounded);
     qr_free(h);
     qr_free(dh);
+}
+
+static void check_lora(int64_t n_tokens, int64_t in, int64_t out, int64_t rank, qr_dtype x_dtype, lora_kind kind) {
+    check_lora_of(n_tokens, in, out, rank, x_dtype, kind, NULL);
+}
+
+/* Sizes at which a backend may make one product of dx, in one panel of the weights and in several, and beside them:
+ * tokens, in, out, rank. Room for the adapter, more, too little, and none. */
+static void check_lora_with_matrix(void) {
+    static const int64_t sizes[][4] = {{128, 72, 136, 16}, {33, 24, 1160, 8}, {300, 8, 8, 20},
+                                       {64, 200, 264, 1},  {30, 72, 136, 8},  {128, 31, 64, 8}};
+    for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(sizes); i++) {
+        const int64_t *s = sizes[i % QR_COUNT_OF(sizes)], room = qr_lora_room((int32_t)s[3]);
+        const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(sizes));
+        const int block = qr_weight_is_nf4(format) ? (i % 2 == 0 ? QR_NF4_BLOCK : 32) : 0;
+        const lora_matrix matrix = {.desc = {.format = format, .block = block, .rows = s[2], .cols = s[1]},
+                                    .dy_room = i % 5 == 3   ? room - 8
+                                               : i % 5 == 4 ? 0
+                                                            : room + (i % 5 == 2 ? 8 : 0),
+                                    .accumulate = i % 2 == 1};
+        check_lora_of(s[0], s[1], s[2], s[3], QR_DTYPE_BF16, i % 3 == 0 ? LORA_PAIRS_ROUNDED : LORA_PAIRS, &matrix);
+    }
 }
 
 /* Ranks, widths and numbers of tokens at which a backend may take pairs, and beside them; the same without permission.
@@ -479,6 +586,7 @@ static void check_lora_permission(void) {
 }
 
 void test_op_lora_backward(void) {
+    check_lora_with_matrix();
     check_lora_permission();
     static const int64_t sizes[][4] = {
         /* tokens, in, out, rank */

@@ -237,6 +237,7 @@ typedef struct lora_case {
     const float *y;
     int64_t n_rows, x_gap, y_gap;
     bool in_pairs;
+    const linear_case *matrix; /* the op is linear, which the adapter is part of, with an x of its own; NULL: lora */
 } lora_case;
 
 /* Rows of x at multiples of four elements, but where its length is none. */
@@ -246,6 +247,27 @@ static int32_t max_rank_of(const lora_case *c) {
     int32_t most = 1;
     for (int i = 0; i < c->n_adapters; i++) { most = c->ranks[i] > most ? c->ranks[i] : most; }
     return most;
+}
+
+/* The matrix's x has the rows and the gap of the adapter's. */
+static void call_with_matrix(op_run *run, const lora_case *c, int64_t first, int64_t n_rows, const qr_lora_args *lora) {
+    const linear_case *m = c->matrix;
+    const size_t x_bytes = qr_dtype_bytes(m->x_dtype);
+    const unsigned char *x = (const unsigned char *)m->x + (size_t)(first * lora->x_stride) * x_bytes;
+    const qr_linear_args args = {
+        .weight = op_run_weight(run, m->weight),
+        .bias = op_input(run, m->bias, (size_t)c->out * sizeof(float)),
+        .x = op_input(run, x, (size_t)((n_rows - 1) * lora->x_stride + c->in) * x_bytes),
+        .x_dtype = m->x_dtype,
+        .y = lora->y,
+        .n_rows = n_rows,
+        .x_stride = lora->x_stride,
+        .y_stride = lora->y_stride,
+        .accumulate = m->y != NULL,
+        .any_order = m->any_order,
+        .lora = lora,
+    };
+    op_call(run, QR_OP_linear, &args);
 }
 
 static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
@@ -262,12 +284,13 @@ static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_ro
         };
     }
     const unsigned char *x = (const unsigned char *)c->x + (size_t)(first * (c->in + c->x_gap)) * x_bytes;
+    const float *y = c->matrix != NULL ? c->matrix->y : c->y;
     const qr_lora_args args = {
         .factors = op_input(run, factors, sizeof factors),
         .row_adapter = op_input(run, c->row_adapter + first, (size_t)n_rows * sizeof(int32_t)),
         .x = op_input(run, x, (size_t)((n_rows - 1) * (c->in + c->x_gap) + c->in) * x_bytes),
         .x_dtype = c->x_dtype,
-        .y = op_output(run, c->y + first * c->out, n_rows, (size_t)c->out * sizeof(float),
+        .y = op_output(run, y != NULL ? y + first * c->out : NULL, n_rows, (size_t)c->out * sizeof(float),
                        (size_t)(c->out + c->y_gap) * sizeof(float)),
         .n_rows = n_rows,
         .in = c->in,
@@ -278,14 +301,19 @@ static void exec_lora(op_run *run, const void *data, int64_t first, int64_t n_ro
         .max_rank = max_rank_of(c),
         .in_pairs = c->in_pairs,
     };
-    op_call(run, QR_OP_lora, &args);
+    if (c->matrix != NULL) {
+        call_with_matrix(run, c, first, n_rows, &args);
+    } else {
+        op_call(run, QR_OP_lora, &args);
+    }
     op_read(run, args.y, out);
     op_run_end(run); /* before the factors on this stack go */
 }
 
 /* t = A x with an error of (in + 2) u Σ|a||x|; then a sum of rank products of t and b, scaled, added to y. In pairs the
  * sums are of up to twice and three times as many products; A moves t by 2^-17 Σ|a||x|, and the pairs of t and scale ·
- * b, whose low parts (2^-8 of them at most) are not multiplied, y by 2^-17 + 2^-17 + 2^-16 of Σ|scale · b||t|. */
+ * b, whose low parts (2^-8 of them at most) are not multiplied, y by 2^-17 + 2^-17 + 2^-16 of Σ|scale · b||t|. With a
+ * matrix all of its products may be in the same sum: c->y then holds what these add up to, of their absolute values. */
 static void lora_bound(const lora_case *c, double *bound) {
     const bool pairs = c->in_pairs && c->x_dtype == QR_DTYPE_BF16;
     const double more = 1.0 + 0x1p-8; /* products of two of these errors */
@@ -313,7 +341,7 @@ static void lora_bound(const lora_case *c, double *bound) {
                 moved += factor * (t_moved[r] + (pairs ? 0x1p-15 : 0.0) * fabs(t[r])) * more;
             }
             sum += fabs((double)c->y[i * c->out + o]);
-            const double n_products = (double)rank * (pairs ? 3 : 1);
+            const double n_products = (double)rank * (pairs ? 3 : 1) + (c->matrix != NULL ? (double)c->in + 5 : 0);
             bound[i * c->out + o] = moved + 2.0 * error + (n_products + 5) * OP_U * sum; /* ref rounds t too */
         }
     }
@@ -429,7 +457,77 @@ static void check_lora_permission(void) {
     }
 }
 
+/* A matrix and its adapter as one op. The adapter has the matrix's x, or another one, as dropout leaves it. */
+static void check_linear_with_lora(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, int32_t rank, unsigned kind,
+                                   bool other_x) {
+    enum { ONE = 1 };
+    const int64_t in = desc.cols, out = desc.rows, n_x = n_rows * (in + X_ALIGNED_GAP);
+    const int32_t ranks[ONE] = {rank};
+    const float scales[ONE] = {1.7F};
+    op_weight *weight = op_weight_create(desc, 400);
+    float *a[ONE] = {op_normals(rank * in, 401, 0.1)}, *b[ONE] = {op_normals(rank * out, 402, 0.1)};
+    float *x = op_normals(n_x, 403, 1.0), *second = op_normals(n_x, 404, 1.0), *y = op_normals(n_rows * out, 405, 1.0);
+    float *bias = op_normals(out, 406, 1.0), *sums = qr_alloc((size_t)(n_rows * out) * sizeof *sums);
+    void *x_typed = op_to_dtype(x, n_x, x_dtype), *second_typed = op_to_dtype(second, n_x, x_dtype);
+    int32_t *row_adapter = qr_alloc_zeroed((size_t)n_rows * sizeof *row_adapter);
+    double *bound = op_doubles(n_rows * out), *of_matrix = op_doubles(n_rows * out);
+    const linear_case matrix = {.weight = weight,
+                                .x_dtype = x_dtype,
+                                .x = x_typed,
+                                .x_gap = X_ALIGNED_GAP,
+                                .bias = (kind & BIAS) != 0 ? bias : NULL,
+                                .y = (kind & ACCUMULATE) != 0 ? y : NULL,
+                                .y_gap = Y_ALIGNED_GAP,
+                                .any_order = true};
+    linear_bound(&matrix, n_rows, of_matrix);
+    for (int64_t i = 0; i < n_rows * out; i++) { sums[i] = (float)(of_matrix[i] / ((double)(in + 5) * OP_U)); }
+    const lora_case data = {.in = in,
+                            .out = out,
+                            .n_adapters = ONE,
+                            .ranks = ranks,
+                            .scales = scales,
+                            .a = a,
+                            .b = b,
+                            .row_adapter = row_adapter,
+                            .x_dtype = x_dtype,
+                            .x = other_x ? second_typed : x_typed,
+                            .y = sums,
+                            .n_rows = n_rows,
+                            .x_gap = X_ALIGNED_GAP,
+                            .y_gap = Y_ALIGNED_GAP,
+                            .in_pairs = true,
+                            .matrix = &matrix};
+    lora_bound(&data, bound);
+    for (int64_t i = 0; i < n_rows * out; i++) { bound[i] += of_matrix[i]; }
+    op_case c = {.n_rows = n_rows, .row = out, .exec = exec_lora, .data = &data, .bound = bound, .whole = true};
+    snprintf(c.label, sizeof c.label, "linear %s [%lld, %lld] x %s rows %lld with lora of rank %d%s%s%s",
+             qr_weight_format_name(desc.format), (long long)out, (long long)in, qr_dtype_name(x_dtype),
+             (long long)n_rows, (int)rank, matrix.bias != NULL ? " bias" : "", matrix.y != NULL ? " accumulate" : "",
+             other_x ? ", its own x" : "");
+    op_check_case(&c, QR_DTYPE_F32);
+    op_weight_destroy(weight);
+    void *const made[] = {a[0], b[0], x, second, y, bias, sums, x_typed, second_typed, row_adapter, bound, of_matrix};
+    for (size_t i = 0; i < QR_COUNT_OF(made); i++) { qr_free(made[i]); }
+}
+
+/* Widths, ranks and numbers of rows at which a backend may make one product of both, in one panel of the weights and in
+ * several, and beside them. */
+static void check_linear_with_lora_sizes(void) {
+    static const int64_t sizes[][4] = {{136, 72, 128, 16}, {264, 40, 33, 1},  {8, 8, 300, 20},  {1160, 24, 33, 8},
+                                       {24, 200, 64, 4},   {136, 72, 30, 16}, {64, 31, 128, 8}, {23, 64, 128, 8}};
+    for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(sizes); i++) {
+        const int64_t *s = sizes[i % QR_COUNT_OF(sizes)];
+        const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(sizes));
+        const int block = qr_weight_is_nf4(format) ? (i % 2 == 0 ? QR_NF4_BLOCK : 32) : 0;
+        const qr_weight_desc desc = {.format = format, .block = block, .rows = s[0], .cols = s[1]};
+        const qr_dtype other = i % 2 == 0 ? QR_DTYPE_F16 : QR_DTYPE_F32;
+        check_linear_with_lora(desc, QR_DTYPE_BF16, s[2], (int32_t)s[3], i % 4, i % 3 == 0);
+        if (i % 4 == 1) { check_linear_with_lora(desc, other, s[2], (int32_t)s[3], i / 4 % 4, false); }
+    }
+}
+
 void test_op_lora(void) {
+    check_linear_with_lora_sizes();
     check_lora_permission();
     static const int64_t ins[] = {1, 31, 64, 172, 320, 2112};
     static const int64_t outs[] = {1, 17, 100};
