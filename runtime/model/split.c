@@ -8,9 +8,7 @@
 
 /* What of the model has no share yet; NULL: all has. */
 static const char *what_is_whole(const qrun_model *model) {
-    const char *const *modules = model->family->modules;
     if (model->family->norms_all_heads) { return "norms over all heads"; }
-    if (modules[QR_ROLE_QKV] != NULL || modules[QR_ROLE_GATE_UP] != NULL) { return "fused matrices"; }
     return NULL;
 }
 
@@ -130,8 +128,24 @@ static void add_delta_qkv(const qrun_model *model, int64_t n, int64_t width, qr_
     add_heads(&model->split, 2 * keys, n - 2 * keys, share);
 }
 
+/* Queries, keys and values of attention in one matrix. Families that have one have heads of one size. */
+static void add_qkv(const qrun_model *model, int64_t n, qr_row_share *share) {
+    const qr_model_shape *shape = &model->shape;
+    const int64_t queries = shape->n_heads * model->split.n_ranks * shape->head_dim, keys = (n - queries) / 2;
+    add_heads(&model->split, 0, queries, share);
+    add_heads(&model->split, queries, keys, share);
+    add_heads(&model->split, queries + keys, keys, share);
+}
+
+/* Gate and up in one matrix. */
+static void add_gate_up(const qr_split *split, int64_t n, qr_row_share *share) {
+    const int64_t unit = qr_split_unit(split, n / 2);
+    add_range(split, 0, n / 2, unit, share);
+    add_range(split, n / 2, n / 2, unit, share);
+}
+
 /* How the rows of a role are dealt out. */
-typedef enum split_kind { WHOLE, BY_HEADS, BY_UNITS, DELTA_QKV, DELTA_CONV } split_kind;
+typedef enum split_kind { WHOLE, BY_HEADS, BY_UNITS, QKV, GATE_UP, DELTA_QKV, DELTA_CONV } split_kind;
 
 static split_kind kind_of(qr_tensor_role role) {
     switch (role) {
@@ -147,6 +161,8 @@ static split_kind kind_of(qr_tensor_role role) {
         case QR_ROLE_DELTA_A_LOG:
         case QR_ROLE_DELTA_DT_BIAS:
         case QR_ROLE_SINKS: return BY_HEADS;
+        case QR_ROLE_QKV: return QKV;
+        case QR_ROLE_GATE_UP: return GATE_UP;
         case QR_ROLE_DELTA_QKV: return DELTA_QKV;
         case QR_ROLE_DELTA_CONV: return DELTA_CONV;
         case QR_ROLE_INPUTS: /* small: split, they would cost two more exchanges a layer */
@@ -170,6 +186,8 @@ int64_t qr_split_rows(const qrun_model *model, qr_tensor_role role, int64_t n, q
     share->all = n;
     switch (kind) {
         case BY_HEADS: add_heads(split, 0, n, share); break;
+        case QKV: add_qkv(model, n, share); break;
+        case GATE_UP: add_gate_up(split, n, share); break;
         case DELTA_QKV: add_delta_qkv(model, n, 1, share); break;
         case DELTA_CONV: add_delta_qkv(model, n, model->shape.delta.kernel, share); break;
         default: add_range(split, 0, n, qr_split_unit(split, n), share); break;

@@ -279,6 +279,36 @@ same_answers "Gemma 4 with experts in NF4, nested" 2 --model "$work/gemma4-moe"
 same_answers "Muse Glimmer" "2 4" --model "$work/muse-glimmer" --quant bf16
 same_on_cuda "Gemma 4 with experts" 2 --model "$work/gemma4-moe"
 
+# ---- Fused matrices ---------------------------------------------------------------------------------------------------
+
+# Of 24 with a K/V head for two, and an MLP of 208.
+{
+    frame untied
+    for layer in 0 1 2; do
+        matrix model.layers.$layer.self_attn.qkv_proj 384 176
+        matrix model.layers.$layer.self_attn.o_proj 176 192
+        matrix model.layers.$layer.mlp.gate_up_proj 416 176
+        matrix model.layers.$layer.mlp.down_proj 176 208
+    done
+} | hidden_192 | random_model phi3 "$(config_of phi3 8 4 ', "tie_word_embeddings": false, "pad_token_id": null' |
+    sed 's/"head_dim": 24,//; s/"hidden_size": 176/"hidden_size": 192/')"
+same_answers "Phi-3 in F32" "2 4" --model "$work/phi3" --quant f32 --dtype f32 --max-step-tokens 16
+same_answers "Phi-3 in NF4" "2" --model "$work/phi3" --quant nf4
+same_answers "Phi-3 in NF4, nested" "2 4" --model "$work/phi3"
+for quant in nf4-dq int8; do
+    run quantize --model "$work/phi3" --quant $quant --out "$work/phi3-$quant"
+    expect_code 0
+    same_answers "a folder of fused matrices in $quant" "2 4" --model "$work/phi3-$quant"
+done
+run finetune --model "$work/phi3" --data "$work/data.jsonl" --seq-len 16 --max-steps 2 --rank 4 \
+    --learning-rate 1e-3 --quiet --out "$work/fused-adapter"
+expect_code 0
+same_answers "LoRA on fused matrices" "2 4" --model "$work/phi3" --adapter "$work/fused-adapter"
+same_on_cuda "Phi-3" 2 --model "$work/phi3"
+same_answers "GPT-2 of the goldens" 5 --model "$fixtures/gpt2" --quant f32 --dtype f32
+same_answers "GPT-2 of the goldens in INT8" 5 --model "$fixtures/gpt2" --quant int8
+same_answers "Phi-3 of the goldens" 3 --model "$fixtures/phi3" --quant bf16 --max-step-tokens 16
+
 # ---- Plans of ranks that are not there --------------------------------------------------------------------------------
 
 # planned N ARGUMENTS…: there is a line for each rank, which sends something for a token.
