@@ -27,16 +27,17 @@ typedef struct step_tables {
  * workspace, and one of host memory that copies come from. A buffer is named for what it holds at its widest. */
 typedef struct forward_buffers {
     /* activations */
-    float *x;        /* [T, D] residual stream */
-    void *normed;    /* [T, D] act */
-    float *qkv;      /* [T, (H + 2 KV) · HD] */
-    void *attended;  /* [T, H · HD] act */
-    float *q_gate;   /* [T, H, 2, HD] or [T, H, HD]; where mlp is when its turn has come, as the next three */
-    float *by_head;  /* [T, columns] */
-    float *conved;   /* [T, channels] */
-    float *recalled; /* [T, values] */
-    float *mlp;      /* [T, 2 M], or [T, M] ungated */
-    void *gated;     /* [T, M] act */
+    float *x;       /* [T, D] residual stream */
+    void *normed;   /* [T, D] act */
+    float *qkv;     /* [T, (H + 2 KV) · HD] */
+    void *attended; /* [T, H · HD] act */
+    float *q_gate;  /* [T, H, 2, HD] or [T, H, HD]; where mlp is when its turn has come, as the next three */
+    float *all_heads, *whole_row; /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
+    float *by_head;               /* [T, columns] */
+    float *conved;                /* [T, channels] */
+    float *recalled;              /* [T, values] */
+    float *mlp;                   /* [T, 2 M], or [T, M] ungated */
+    void *gated;                  /* [T, M] act */
     qr_expert_buffers experts;
     float *inputs; /* [T, L, P] */
     float *branch; /* [T, D]: output of a block that is normed before it is added */
@@ -116,6 +117,11 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     delta.part = QR_PART_DELTA;
     layout.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&attention, b->q_gate, t * qr_gate_columns(s), sizeof(float)); }
+    if (qr_model_gathers_heads(model)) {
+        const int64_t n_ranks = model->split.n_ranks, all = (s->n_heads + s->n_kv_heads) * s->head_dim * n_ranks;
+        QR_LAY(&attention, b->all_heads, t * all, sizeof(float));
+        QR_LAY(&attention, b->whole_row, t * s->widest_attended, sizeof(float));
+    }
     if (s->delta.by_key_head) { QR_LAY(&delta, b->by_head, t * s->delta.columns, sizeof(float)); }
     QR_LAY(&delta, b->conved, t * s->delta.channels, sizeof(float));
     QR_LAY(&delta, b->recalled, t * s->delta.values, sizeof(float));
@@ -628,6 +634,8 @@ static void set_pass(qr_forward *f) {
                               .buffers = {.attn_normed = b->normed,
                                           .qkv = b->qkv,
                                           .q_gate = b->q_gate,
+                                          .all_heads = b->all_heads,
+                                          .whole_row = b->whole_row,
                                           .ungated = b->attended,
                                           .attended = b->attended,
                                           .by_head = b->by_head,

@@ -337,16 +337,68 @@ static qrun_status take_values(const qr_layer_pass *pass, const qr_layer *layer,
     return qr_layer_op_copy_heads(pass, &args, err);
 }
 
+/* Of src [T, n_ranks, …], rows src_stride apart, what each rank has side by side; or this rank's into its own. */
+static qrun_status copy_columns(const qr_layer_pass *pass, const float *src, int64_t src_stride, int64_t src_part,
+                                int64_t n_parts, int64_t dim, float *dst, int64_t dst_stride, qr_error *err) {
+    const qr_copy_heads_args args = {.src = src,
+                                     .dst = dst,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = n_parts,
+                                     .dim = dim,
+                                     .src_stride = src_stride,
+                                     .src_head_stride = src_part,
+                                     .dst_stride = dst_stride,
+                                     .dst_head_stride = dim};
+    return qr_layer_op_copy_heads(pass, &args, err);
+}
+
+/* A norm of what is `offset` in each rank's part of all_heads: of whole rows, of which this rank takes its own. */
+static qrun_status norm_gathered(const qr_layer_pass *pass, const qr_norm *norm, int64_t offset, int64_t part,
+                                 float *heads, int64_t stride, qr_error *err) {
+    const qr_split *split = &pass->model->split;
+    const int64_t own = norm->dim / split->n_ranks, all = part * split->n_ranks;
+    float *row = pass->buffers.whole_row;
+    QR_RETURN_IF_ERROR(
+        copy_columns(pass, pass->buffers.all_heads + offset, all, part, split->n_ranks, own, row, norm->dim, err));
+    QR_RETURN_IF_ERROR(rms_norm(pass, norm, row, row, QR_DTYPE_F32, pass->n_tokens, 1, norm->dim, err));
+    return copy_columns(pass, row + split->rank * own, norm->dim, own, 1, own, heads, stride, err);
+}
+
+/* Norms over all heads of a model that is split. A sum over them is in one device's order only where all are there, so
+ * every rank gets all queries and keys. */
+static qrun_status norm_heads_of_all(const qr_layer_pass *pass, const qr_layer *layer, float *q, float *k,
+                                     qr_error *err) {
+    const int64_t stride = qr_qkv_columns(&pass->model->shape, layer), n_ranks = pass->model->split.n_ranks;
+    const int64_t queries = pass->model->shape.n_heads * layer->head_dim;
+    const int64_t part = queries + layer->n_kv_heads * layer->head_dim;
+    const qr_gather heads = {.memory = pass->buffers.all_heads,
+                             .n_rows = pass->n_tokens,
+                             .n_columns = part * n_ranks,
+                             .unit = part,
+                             .dtype = QR_DTYPE_F32};
+    QR_RETURN_IF_ERROR(copy_columns(pass, q, stride, part, 1, part, pass->buffers.all_heads, part, err));
+    QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err));
+    QR_RETURN_IF_ERROR(norm_gathered(pass, &layer->q_norm, 0, part, q, stride, err));
+    return norm_gathered(pass, &layer->k_norm, queries, part, k, stride, err);
+}
+
+/* Norms of queries and keys, where the layer makes them. */
+static qrun_status norm_queries_and_keys(const qr_layer_pass *pass, const qr_layer *layer, float *q, float *k,
+                                         qr_error *err) {
+    if (qr_model_gathers_heads(pass->model)) { return norm_heads_of_all(pass, layer, q, k, err); }
+    QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->q_norm, q, pass->model->shape.n_heads, err));
+    return layer->reads_shared_kv ? QRUN_OK : norm_heads(pass, layer, &layer->k_norm, k, layer->n_kv_heads, err);
+}
+
 /* Heads as attention takes them: normed and rotated. */
 static qrun_status finish_heads(const qr_layer_pass *pass, const qr_layer *layer, float *q, float *k, float *v,
                                 qr_error *err) {
     const int64_t n_heads = pass->model->shape.n_heads, n_kv_heads = layer->n_kv_heads;
     QR_RETURN_IF_ERROR(take_values(pass, layer, k, v, err));
     QR_RETURN_IF_ERROR(keep_raw_heads(pass, layer, err));
-    QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->q_norm, q, n_heads, err));
+    QR_RETURN_IF_ERROR(norm_queries_and_keys(pass, layer, q, k, err));
     QR_RETURN_IF_ERROR(rotate(pass, layer, layer->query_rope_kind, q, n_heads, err));
     if (layer->reads_shared_kv) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->k_norm, k, n_kv_heads, err));
     QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->v_norm, v, n_kv_heads, err));
     return rotate(pass, layer, layer->key_rope_kind, k, n_kv_heads, err);
 }

@@ -31,13 +31,16 @@ typedef struct qr_layer_buffers {
     float *qkv;        /* [T, (H + 2 KV) · HD]: [q | k | v] of a token side by side; normed and rotated in place. Of a
                         * delta layer [T, qr_delta_shape.columns]: [q k v | z | b | a] */
     float *q_gate;     /* [T, H, 2, HD]: queries and their gates, or [T, H, HD]: gates alone; models with such gates */
-    float *qk_raw;   /* [T, (H + KV) · HD] q and k before the heads' norms, or with v [T, (H + 2 KV) · HD]; NULL: not
-                      * wanted */
-    void *ungated;   /* [T, H · HD] act: attention's output before its gates; may be `attended` */
-    void *attended;  /* [T, H · HD] act; of a delta layer [T, values] */
-    float *by_head;  /* [T, columns]: what the projections make; models with shape.delta.by_key_head only */
-    float *conved;   /* [T, channels]; delta layers only, as the next */
-    float *recalled; /* [T, values]: out of the recurrence */
+    float *qk_raw;    /* [T, (H + KV) · HD] q and k before the heads' norms, or with v [T, (H + 2 KV) · HD]; NULL: not
+                       * wanted */
+    float *all_heads; /* [T, (H + KV) · HD] of all ranks, each rank's q and k side by side; models that are split and
+                       * have norms over all heads, as the next */
+    float *whole_row; /* [T, H · HD] of all ranks, in their order */
+    void *ungated;    /* [T, H · HD] act: attention's output before its gates; may be `attended` */
+    void *attended;   /* [T, H · HD] act; of a delta layer [T, values] */
+    float *by_head;   /* [T, columns]: what the projections make; models with shape.delta.by_key_head only */
+    float *conved;    /* [T, channels]; delta layers only, as the next */
+    float *recalled;  /* [T, values]: out of the recurrence */
     float *recalled_normed;          /* [T, values]; may be `recalled` */
     float *attn_branch, *mlp_branch; /* [T, D]: output of a block before its post-norm (families that have one) */
     float *branch_normed;            /* [T, D]: after it, or where there is none, before the factor */
@@ -133,6 +136,10 @@ static inline qr_part qr_layer_part(const qr_layer *layer) {
     return layer->is_delta ? QR_PART_DELTA : QR_PART_ATTENTION;
 }
 
+/* Whether norms over all heads need what other ranks have of them. */
+static inline bool qr_model_gathers_heads(const qrun_model *model) {
+    return model->split.n_ranks > 0 && model->family->norms_all_heads;
+}
 int64_t qr_qkv_columns(const qr_model_shape *shape, const qr_layer *layer);
 /* Of those, the columns that are normed: in buffers.qk_raw. */
 int64_t qr_raw_columns(const qr_model_shape *shape, const qr_layer *layer);

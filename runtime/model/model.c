@@ -349,7 +349,7 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     if (qr_role_is_expert_bias(role)) { return s->expert_mlp; }
     if (role != QR_ROLE_Q_NORM && role != QR_ROLE_K_NORM) { return s->hidden; }
     if (!model->family->norms_all_heads) { return layer->head_dim; }
-    return layer->head_dim * (role == QR_ROLE_Q_NORM ? s->n_heads : layer->n_kv_heads);
+    return layer->head_dim * n_ranks * (role == QR_ROLE_Q_NORM ? s->n_heads : layer->n_kv_heads);
 }
 
 static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim) {

@@ -6,12 +6,6 @@
 
 /* ---- What can be split ------------------------------------------------------------------------------------------- */
 
-/* What of the model has no share yet; NULL: all has. */
-static const char *what_is_whole(const qrun_model *model) {
-    if (model->family->norms_all_heads) { return "norms over all heads"; }
-    return NULL;
-}
-
 /* Whether every layer's heads are so many times a number of ranks. Of the gated delta rule, each key head has as many
  * value heads. */
 static bool heads_divide(const qrun_model *model, int32_t n_ranks) {
@@ -48,7 +42,6 @@ static qrun_status refuse_heads(const qrun_model *model, int32_t n_ranks, qr_err
 
 static qrun_status check(const qrun_model *model, const qrun_model_params *params, qr_error *err) {
     const int32_t n = params->tensor_parallel;
-    const char *whole = what_is_whole(model);
     if (n > QR_MAX_RANKS || params->tensor_rank < 0 || params->tensor_rank >= n) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`tensor_parallel=%d` with `tensor_rank=%d` is out of range: at most %d", (int)n,
@@ -60,10 +53,6 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
             err, QRUN_ERROR_ARGUMENT,
             "`tensor_parallel` is for generating with all weights on the devices; leave `offload_parameters` "
             "and `offload_experts` out, and train without it");
-    }
-    if (whole != NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "`tensor_parallel`: this %s model has %s, which are not split yet",
-                       model->family->name, whole);
     }
     return heads_divide(model, n) ? QRUN_OK : refuse_heads(model, n, err);
 }

@@ -8,12 +8,19 @@
 
 enum { MOST_STAGE_BYTES = 4 << 20 };
 
+/* Queries and keys of this rank that others need for norms over all heads. */
+static int64_t norm_columns(const qrun_model *model) {
+    const qr_model_shape *s = &model->shape;
+    return qr_model_gathers_heads(model) ? (s->n_heads + s->n_kv_heads) * s->head_dim : 0;
+}
+
 size_t qr_split_stage_bytes(const qrun_model *model, int64_t max_tokens) {
     const qr_model_shape *s = &model->shape;
     const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
     if (model->split.n_ranks == 0) { return 0; }
     const int64_t gated = qr_max(qr_model_mlp_size(model), s->experts_per_token * s->expert_mlp);
-    const int64_t in_layer = qr_max(s->hidden * f32, qr_max(s->widest_attended, gated) * act);
+    const int64_t normed = norm_columns(model) * model->split.n_ranks * f32;
+    const int64_t in_layer = qr_max(qr_max(s->hidden * f32, normed), qr_max(s->widest_attended, gated) * act);
     const int64_t row = qr_max(in_layer, model->head_share.all * f32);
     return (size_t)qr_max(row, qr_min(max_tokens * in_layer, MOST_STAGE_BYTES));
 }
@@ -31,7 +38,8 @@ static int64_t layer_bytes(const qrun_model *model, const qr_layer *layer) {
                   n_blocks = qr_layer_experts_beside_mlp(layer) ? 3 : 2;
     const int64_t heads = layer->attn_out.weight.desc.cols / model->split.n_ranks;
     const int64_t stream = qr_split_own(&model->split, model->shape.hidden);
-    return (heads + gated_columns(model, layer)) * act + n_blocks * stream * (int64_t)sizeof(float);
+    return (heads + gated_columns(model, layer)) * act +
+           (n_blocks * stream + norm_columns(model)) * (int64_t)sizeof(float);
 }
 
 int64_t qr_split_sent_bytes(const qrun_model *model, int64_t n_tokens, int64_t n_logit_rows) {

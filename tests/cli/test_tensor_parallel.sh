@@ -120,7 +120,6 @@ fixtures=$QRUN_SOURCE/tests/fixtures/models
 refused "the model's 6 heads, with 3 for keys and values, are dealt out whole; possible are: 3" 2 --model "$fixtures/mistral"
 refused "3 heads with 1 for keys and values cannot be dealt out evenly" 2 --model "$fixtures/llama"
 refused "5 heads with 1 for keys and values and 3 key heads of the gated delta rule" 2 --model "$fixtures/qwen3_5"
-refused "norms over all heads" 3 --model "$fixtures/olmo2"
 refused "--tensor-parallel is for generating with all weights" 2 --model "$work/llama" --offload parameters
 refused "--prefix-cache and --cache-dir keep whole pages" 3 --model "$work/llama" --prefix-cache 1MiB
 refused "--speculate: $work/none: there is no such folder" 3 --model "$work/llama" --speculate "$work/none"

@@ -309,6 +309,25 @@ same_answers "GPT-2 of the goldens" 5 --model "$fixtures/gpt2" --quant f32 --dty
 same_answers "GPT-2 of the goldens in INT8" 5 --model "$fixtures/gpt2" --quant int8
 same_answers "Phi-3 of the goldens" 3 --model "$fixtures/phi3" --quant bf16 --max-step-tokens 16
 
+# ---- Norms over all heads ---------------------------------------------------------------------------------------------
+
+{
+    frame untied
+    for layer in 0 1 2; do
+        attention $layer 8 4
+        norm model.layers.$layer.self_attn.q_norm 192
+        norm model.layers.$layer.self_attn.k_norm 96
+        dense model.layers.$layer.mlp 208
+        norm model.layers.$layer.post_feedforward_layernorm 176
+    done
+} | grep -v input_layernorm | hidden_192 | random_model olmo2 "$(config_of olmo2 8 4 ', "tie_word_embeddings": false' |
+    sed 's/"head_dim": 24,//; s/"hidden_size": 176/"hidden_size": 192/')"
+same_answers "OLMo 2 in F32" "2 4" --model "$work/olmo2" --quant f32 --dtype f32 --max-step-tokens 16
+same_answers "OLMo 2 in NF4, nested" "2 4" --model "$work/olmo2"
+same_answers "OLMo 3 of the goldens" 2 --model "$fixtures/olmo3" --quant bf16 --max-step-tokens 16
+same_answers "OLMoE of the goldens" 3 --model "$fixtures/olmoe" --quant bf16
+same_on_cuda "OLMo 2" 2 --model "$work/olmo2"
+
 # ---- Plans of ranks that are not there --------------------------------------------------------------------------------
 
 # planned N ARGUMENTS…: there is a line for each rank, which sends something for a token.

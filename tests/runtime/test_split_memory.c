@@ -148,6 +148,7 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
     check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-next", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
     check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/gpt-oss", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
     check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/phi3", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
     if (!CHECK_SANITIZED) { check((split_case){2, example, QRUN_QUANT_INT8, QRUN_DTYPE_F16}); }
 }
 
