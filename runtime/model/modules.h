@@ -21,8 +21,8 @@ static inline bool qr_module_is_part(const qr_module *module) {
 }
 /* What files store of it: rows of the whole matrix, or the norm's width. */
 static inline int64_t qr_module_stored_n(const qr_module *module) {
-    if (!qr_module_is_part(module)) { return module->n; }
-    return module->n / qr_row_share_rows(module->share) * module->share->all; /* of a vector, a part for each expert */
+    const int64_t n_own = qr_module_is_part(module) ? qr_row_share_rows(module->share) : 0;
+    return n_own > 0 ? module->n / n_own * module->share->all : module->n; /* of a vector, a part for each expert */
 }
 
 /* Calls visit for every module of a described model, the output head last. A tied head is visited only once the model's
