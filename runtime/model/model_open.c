@@ -188,10 +188,10 @@ static qrun_status load_elements(const load_state *state, const qr_module *modul
 static qrun_status load_share(const load_state *state, const qr_module *module, const qr_safetensors_tensor *tensor,
                               float *device, qr_error *err) {
     const qr_row_share *share = module->share;
-    const int64_t n_parts = module->n / qr_row_share_rows(share);
-    for (int64_t part = 0; part < n_parts; part++) {
+    const int64_t n_shares = qr_module_n_shares(module);
+    for (int64_t s = 0; s < n_shares; s++) {
         for (int32_t i = 0; i < share->n_ranges; i++) {
-            const qr_row_range range = {part * share->all + share->ranges[i].first, share->ranges[i].n};
+            const qr_row_range range = {s * share->all + share->ranges[i].first, share->ranges[i].n};
             QR_RETURN_IF_ERROR(load_elements(state, module, tensor, &range, device, err));
             device += range.n;
         }

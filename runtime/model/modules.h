@@ -19,10 +19,15 @@ typedef struct qr_module {
 static inline bool qr_module_is_part(const qr_module *module) {
     return module->share != NULL && qr_row_share_is_part(module->share);
 }
+/* Of a part: how many shares stand one after the other, which are as many as there are experts in a vector of theirs,
+ * else one. */
+static inline int64_t qr_module_n_shares(const qr_module *module) {
+    const int64_t n_rows = qr_row_share_rows(module->share);
+    return n_rows > 0 ? module->n / n_rows : 0;
+}
 /* What files store of it: rows of the whole matrix, or the norm's width. */
 static inline int64_t qr_module_stored_n(const qr_module *module) {
-    const int64_t n_own = qr_module_is_part(module) ? qr_row_share_rows(module->share) : 0;
-    return n_own > 0 ? module->n / n_own * module->share->all : module->n; /* of a vector, a part for each expert */
+    return qr_module_is_part(module) ? qr_module_n_shares(module) * module->share->all : module->n;
 }
 
 /* Calls visit for every module of a described model, the output head last. A tied head is visited only once the model's
