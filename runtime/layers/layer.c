@@ -352,16 +352,17 @@ static qrun_status copy_columns(const qr_layer_pass *pass, const float *src, int
     return qr_layer_op_copy_heads(pass, &args, err);
 }
 
-/* A norm of what is `offset` in each rank's part of all_heads: of whole rows, of which this rank takes its own. */
+/* A norm of what is `offset` in each rank's part of all_heads: of whole rows, of which this rank takes its `own`. The
+ * same keys may be in the parts of several ranks, one after the other. */
 static qrun_status norm_gathered(const qr_layer_pass *pass, const qr_norm *norm, int64_t offset, int64_t part,
-                                 float *heads, int64_t stride, qr_error *err) {
+                                 int64_t own, float *heads, int64_t stride, qr_error *err) {
     const qr_split *split = &pass->model->split;
-    const int64_t own = norm->dim / split->n_ranks, all = part * split->n_ranks;
+    const int64_t all = part * split->n_ranks, n_parts = norm->dim / own, n_same = split->n_ranks / n_parts;
     float *row = pass->buffers.whole_row;
     QR_RETURN_IF_ERROR(
-        copy_columns(pass, pass->buffers.all_heads + offset, all, part, split->n_ranks, own, row, norm->dim, err));
+        copy_columns(pass, pass->buffers.all_heads + offset, all, n_same * part, n_parts, own, row, norm->dim, err));
     QR_RETURN_IF_ERROR(rms_norm(pass, norm, row, row, QR_DTYPE_F32, pass->n_tokens, 1, norm->dim, err));
-    return copy_columns(pass, row + split->rank * own, norm->dim, own, 1, own, heads, stride, err);
+    return copy_columns(pass, row + split->rank / n_same * own, norm->dim, own, 1, own, heads, stride, err);
 }
 
 /* Norms over all heads of a model that is split. A sum over them is in one device's order only where all are there, so
@@ -370,7 +371,7 @@ static qrun_status norm_heads_of_all(const qr_layer_pass *pass, const qr_layer *
                                      qr_error *err) {
     const int64_t stride = qr_qkv_columns(&pass->model->shape, layer), n_ranks = pass->model->split.n_ranks;
     const int64_t queries = pass->model->shape.n_heads * layer->head_dim;
-    const int64_t part = queries + layer->n_kv_heads * layer->head_dim;
+    const int64_t keys = layer->n_kv_heads * layer->head_dim, part = queries + keys;
     const qr_gather heads = {.memory = pass->buffers.all_heads,
                              .n_rows = pass->n_tokens,
                              .n_columns = part * n_ranks,
@@ -378,8 +379,8 @@ static qrun_status norm_heads_of_all(const qr_layer_pass *pass, const qr_layer *
                              .dtype = QR_DTYPE_F32};
     QR_RETURN_IF_ERROR(copy_columns(pass, q, stride, part, 1, part, pass->buffers.all_heads, part, err));
     QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err));
-    QR_RETURN_IF_ERROR(norm_gathered(pass, &layer->q_norm, 0, part, q, stride, err));
-    return norm_gathered(pass, &layer->k_norm, queries, part, k, stride, err);
+    QR_RETURN_IF_ERROR(norm_gathered(pass, &layer->q_norm, 0, part, queries, q, stride, err));
+    return norm_gathered(pass, &layer->k_norm, queries, part, keys, k, stride, err);
 }
 
 /* Norms of queries and keys, where the layer makes them. */

@@ -105,12 +105,17 @@ float qr_model_norm_offset(const qrun_model *model, qr_tensor_role role) {
 
 /* ---- The linear layers, by role ---------------------------------------------------------------------------------- */
 
+/* A layer's heads for keys and values, also where ranks share them. */
+static int64_t all_kv_heads(const qrun_model *model, const qr_layer *layer) {
+    return qr_model_config_heads(&model->config, layer - model->layers).n_kv_heads;
+}
+
 /* Of the whole matrix, also where ranks share it. */
 static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tensor_role role, int64_t *rows,
                          int64_t *cols) {
     const qr_model_shape *s = &model->shape;
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
-    const int64_t q = s->n_heads * n_ranks * layer->head_dim, kv = layer->n_kv_heads * n_ranks * layer->head_dim;
+    const int64_t q = s->n_heads * n_ranks * layer->head_dim, kv = all_kv_heads(model, layer) * layer->head_dim;
     const int64_t channels = s->delta.channels * n_ranks, values = s->delta.values * n_ranks;
     const int64_t value_heads = s->delta.n_value_heads * n_ranks;
     *cols = role == QR_ROLE_ATTN_OUT     ? q
@@ -299,7 +304,7 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     qrun_model *model = state->model;
     qr_weight_desc *desc = &linear->weight.desc;
     linear_shape(model, &model->layers[layer], role, &desc->rows, &desc->cols);
-    desc->rows = qr_split_rows(model, role, desc->rows, &linear->share);
+    desc->rows = qr_split_rows(model, layer, role, desc->rows, &linear->share);
     set_format(desc, format_of_linear(state->options, role), QR_NF4_BLOCK);
     linear->slot = model->n_slots++;
     linear->has_bias = qr_family_has_bias(&model->config, role);
@@ -323,7 +328,7 @@ static qrun_status shape_expert(void *arg, qr_weight *matrix, int64_t layer, qr_
     const qrun_model *model = state->model;
     qr_layer *of = &model->layers[layer];
     linear_shape(model, of, role, &matrix->desc.rows, &matrix->desc.cols);
-    matrix->desc.rows = qr_split_rows(model, role, matrix->desc.rows, qr_expert_share(of, role));
+    matrix->desc.rows = qr_split_rows(model, layer, role, matrix->desc.rows, qr_expert_share(of, role));
     set_format(&matrix->desc, state->options->linear_format, QR_NF4_BLOCK);
     return QRUN_OK;
 }
@@ -349,7 +354,7 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     if (qr_role_is_expert_bias(role)) { return s->expert_mlp; }
     if (role != QR_ROLE_Q_NORM && role != QR_ROLE_K_NORM) { return s->hidden; }
     if (!model->family->norms_all_heads) { return layer->head_dim; }
-    return layer->head_dim * n_ranks * (role == QR_ROLE_Q_NORM ? s->n_heads : layer->n_kv_heads);
+    return layer->head_dim * (role == QR_ROLE_Q_NORM ? s->n_heads * n_ranks : all_kv_heads(model, layer));
 }
 
 static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim) {
@@ -363,7 +368,7 @@ static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim
 static void shape_norm(const qrun_model *model, qr_layer *layer, qr_tensor_role role) {
     qr_norm *norm = qr_norm_of_layer(layer, role);
     *norm = norm_of(model, role, norm_dim(model, layer, role));
-    norm->dim = qr_split_rows(model, role, norm->dim, &norm->share);
+    norm->dim = qr_split_rows(model, layer - model->layers, role, norm->dim, &norm->share);
     if (qr_role_is_expert_bias(role)) { norm->dim *= model->shape.n_experts; }
 }
 
@@ -384,7 +389,7 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_delta) {
         layer->expert_slot = model->n_slots;
         model->n_slots += 2;
     }
-    layer->n_kv_heads = heads.n_kv_heads / qr_max(model->split.n_ranks, 1);
+    layer->n_kv_heads = qr_split_kv_heads(&model->split, heads.n_kv_heads);
     layer->head_dim = heads.head_dim;
     layer->mlp = qr_model_config_mlp_size(config, l);
     layer->values_are_keys = heads.values_are_keys;
@@ -412,7 +417,7 @@ static void shape_modules(describe_state *state) {
     shape_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, shape->hidden, &model->position_embedding);
     if (!shape->tied_head) {
         shape_table(state, QR_ROLE_HEAD, shape->vocab, shape->hidden, &model->head);
-        model->head.desc.rows = qr_split_rows(model, QR_ROLE_HEAD, model->head.desc.rows, &model->head_share);
+        model->head.desc.rows = qr_split_rows(model, 0, QR_ROLE_HEAD, model->head.desc.rows, &model->head_share);
     }
     shape_table(state, QR_ROLE_INPUTS_EMBEDDING, model->config.layer_inputs.vocab_size,
                 shape->n_layers * shape->layer_input, &model->inputs.embedding);

@@ -6,12 +6,13 @@
 
 /* ---- What can be split ------------------------------------------------------------------------------------------- */
 
-/* Whether every layer's heads are so many times a number of ranks. Of the gated delta rule, each key head has as many
- * value heads. */
+/* Whether every layer's heads are so many times a number of ranks, or as many ranks share each head for keys and
+ * values. Of the gated delta rule, each key head has as many value heads. */
 static bool heads_divide(const qrun_model *model, int32_t n_ranks) {
     if (model->config.n_heads % n_ranks != 0 || model->shape.delta.n_key_heads % n_ranks != 0) { return false; }
     for (int64_t l = 0; l < model->config.n_layers; l++) {
-        if (qr_model_config_heads(&model->config, l).n_kv_heads % n_ranks != 0) { return false; }
+        const int64_t n = qr_model_config_heads(&model->config, l).n_kv_heads;
+        if (n % n_ranks != 0 && n_ranks % n != 0) { return false; }
     }
     return true;
 }
@@ -23,7 +24,7 @@ static qrun_status refuse_heads(const qrun_model *model, int32_t n_ranks, qr_err
         (void)snprintf(delta, sizeof delta, " and %lld key heads of the gated delta rule",
                        (long long)model->shape.delta.n_key_heads);
     }
-    for (int32_t i = 2; i <= model->config.n_kv_heads && n + 16 < sizeof possible; i++) {
+    for (int32_t i = 2; i <= model->config.n_heads && n + 16 < sizeof possible; i++) {
         if (!heads_divide(model, i)) { continue; }
         n += (size_t)snprintf(possible + n, sizeof possible - n, "%s%d", n > 0 ? ", " : "", (int)i);
     }
@@ -73,8 +74,13 @@ qrun_status qr_split_model(qrun_model *model, const qrun_model_params *params, q
     const qr_collectives *ranks = model->context->ranks;
     model->split = (qr_split){.n_ranks = n, .rank = ranks != NULL ? ranks->rank : params->tensor_rank};
     shape->n_heads /= n;
-    shape->n_kv_heads /= n;
-    shape->widest_qkv /= n;
+    shape->n_kv_heads = qr_split_kv_heads(&model->split, shape->n_kv_heads);
+    shape->widest_qkv = 0;
+    for (int64_t l = 0; l < model->config.n_layers; l++) {
+        const qr_layer_heads heads = qr_model_config_heads(&model->config, l);
+        const int64_t n_heads = shape->n_heads + 2 * qr_split_kv_heads(&model->split, heads.n_kv_heads);
+        shape->widest_qkv = qr_max(shape->widest_qkv, n_heads * heads.head_dim);
+    }
     split_delta(&shape->delta, n);
     return QRUN_OK;
 }
@@ -107,6 +113,13 @@ static void add_heads(const qr_split *split, int64_t first, int64_t n, qr_row_sh
     add_range(split, first, n, n / split->n_ranks, share);
 }
 
+/* Rows of n_kv_heads heads for keys, or for values. */
+static void add_kv_heads(const qr_split *split, int64_t first, int64_t n, int64_t n_kv_heads, qr_row_share *share) {
+    const int64_t head = n / n_kv_heads;
+    share->ranges[share->n_ranges++] = (qr_row_range){first + qr_split_first_kv_head(split, n_kv_heads) * head,
+                                                      qr_split_kv_heads(split, n_kv_heads) * head};
+}
+
 /* Queries, keys and values of the gated delta rule side by side, each by heads: of the matrix that makes them, or of
  * the convolution, which has `width` elements for each. */
 static void add_delta_qkv(const qrun_model *model, int64_t n, int64_t width, qr_row_share *share) {
@@ -119,11 +132,11 @@ static void add_delta_qkv(const qrun_model *model, int64_t n, int64_t width, qr_
 
 /* Queries, keys and values of attention in one matrix. Families that have one have heads of one size. */
 static void add_qkv(const qrun_model *model, int64_t n, qr_row_share *share) {
-    const qr_model_shape *shape = &model->shape;
-    const int64_t queries = shape->n_heads * model->split.n_ranks * shape->head_dim, keys = (n - queries) / 2;
-    add_heads(&model->split, 0, queries, share);
-    add_heads(&model->split, queries, keys, share);
-    add_heads(&model->split, queries + keys, keys, share);
+    const qr_split *split = &model->split;
+    const int64_t queries = model->config.n_heads * model->shape.head_dim, keys = (n - queries) / 2;
+    add_heads(split, 0, queries, share);
+    add_kv_heads(split, queries, keys, model->config.n_kv_heads, share);
+    add_kv_heads(split, queries + keys, keys, model->config.n_kv_heads, share);
 }
 
 /* Gate and up in one matrix. */
@@ -134,13 +147,13 @@ static void add_gate_up(const qr_split *split, int64_t n, qr_row_share *share) {
 }
 
 /* How the rows of a role are dealt out. */
-typedef enum split_kind { WHOLE, BY_HEADS, BY_UNITS, QKV, GATE_UP, DELTA_QKV, DELTA_CONV } split_kind;
+typedef enum split_kind { WHOLE, BY_HEADS, BY_KV_HEADS, BY_UNITS, QKV, GATE_UP, DELTA_QKV, DELTA_CONV } split_kind;
 
 static split_kind kind_of(qr_tensor_role role) {
     switch (role) {
-        case QR_ROLE_Q: /* and its gates, head by head */
         case QR_ROLE_K:
-        case QR_ROLE_V:
+        case QR_ROLE_V: return BY_KV_HEADS;
+        case QR_ROLE_Q: /* and its gates, head by head */
         case QR_ROLE_ATTN_GATE:
         case QR_ROLE_DELTA_Z:
         case QR_ROLE_DELTA_B:
@@ -167,14 +180,16 @@ static split_kind kind_of(qr_tensor_role role) {
     }
 }
 
-int64_t qr_split_rows(const qrun_model *model, qr_tensor_role role, int64_t n, qr_row_share *share) {
+int64_t qr_split_rows(const qrun_model *model, int64_t layer, qr_tensor_role role, int64_t n, qr_row_share *share) {
     const qr_split *split = &model->split;
+    const int64_t n_kv_heads = qr_model_config_heads(&model->config, layer).n_kv_heads;
     const split_kind kind = kind_of(role);
     *share = (qr_row_share){0};
     if (split->n_ranks == 0 || kind == WHOLE) { return n; }
     share->all = n;
     switch (kind) {
         case BY_HEADS: add_heads(split, 0, n, share); break;
+        case BY_KV_HEADS: add_kv_heads(split, 0, n, n_kv_heads, share); break;
         case QKV: add_qkv(model, n, share); break;
         case GATE_UP: add_gate_up(split, n, share); break;
         case DELTA_QKV: add_delta_qkv(model, n, 1, share); break;

@@ -1,7 +1,8 @@
-/* Tensor parallelism: a model whose matrices are split among ranks by rows of output. Each rank has whole heads, and a
- * share of the rows of every other matrix of a layer, of each expert too, and of a head of its own. Norms, routers and
- * embeddings are everyone's. A row of output is computed by one rank alone, over all columns, in the order in which one
- * device adds them. So whoever gathers the outputs of all ranks has the bits of one device.
+/* Tensor parallelism: a model whose matrices are split among ranks by rows of output. Each rank has whole heads (one
+ * for keys and values may be on several, each with other queries), and a share of the rows of every other matrix of a
+ * layer, of each expert too, and of a head of its own. Norms, routers and embeddings are everyone's. A row of output is
+ * computed by one rank alone, over all columns, in the order in which one device adds them. So whoever gathers the
+ * outputs of all ranks has the bits of one device.
  *
  * NF4 is cut between its blocks. Nested scales of 256 blocks stay nested where a share begins at such a border;
  * elsewhere they are held as the F32 values that they stand for. */
@@ -25,9 +26,19 @@ static inline int64_t qr_split_begin(const qr_split *split, int64_t n, int64_t u
 /* How many of n rows or columns that are dealt out in such units are this rank's; n where the model is whole. */
 int64_t qr_split_own(const qr_split *split, int64_t n);
 
-/* This rank's share of n rows of a module, and how many those are; n, and no share, where every rank has them all. Of
- * biases of experts: of one expert's. */
-int64_t qr_split_rows(const qrun_model *model, qr_tensor_role role, int64_t n, qr_row_share *share);
+/* How many of a layer's heads for keys and values each rank has; all n where the model is whole. Where there are more
+ * ranks than heads, as many ranks have each as it is a part of them: those whose query heads read it. */
+static inline int64_t qr_split_kv_heads(const qr_split *split, int64_t n) {
+    return split->n_ranks > 0 && n > 0 && n < split->n_ranks ? 1 : split->n_ranks > 0 ? n / split->n_ranks : n;
+}
+/* Which head a rank's own begin with. */
+static inline int64_t qr_split_first_kv_head(const qr_split *split, int64_t n) {
+    return n * split->rank / split->n_ranks;
+}
+
+/* This rank's share of n rows of a module of a layer (0 where it is of none), and how many those are; n, and no share,
+ * where every rank has them all. Of biases of experts: of one expert's. */
+int64_t qr_split_rows(const qrun_model *model, int64_t layer, qr_tensor_role role, int64_t n, qr_row_share *share);
 /* Once the whole matrix's format is known: that of the share. */
 qrun_status qr_split_format(const qrun_model *model, const qr_module *module, qr_error *err);
 
