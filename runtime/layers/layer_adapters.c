@@ -119,16 +119,19 @@ static qrun_status scale_in_place(const qr_layer_pass *pass, const qr_linear_lay
     return qr_layer_op_dora(pass, &args, err);
 }
 
-/* x [T, D] += the layer's output. Rows of DoRA are put together in a buffer of their own; the others add up as they do
- * in a pass without any, so that their bits do not depend on it. */
+/* x [T, D] += the layer's output, or this rank's columns of it. Rows of DoRA are put together in a buffer of their own;
+ * the others add up as they do in a pass without any, so that their bits do not depend on it. */
 static qrun_status add_with_dora(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *x, float *y,
                                  int64_t y_stride, qr_error *err) {
     float *own = pass->buffers.dora;
-    const int64_t out = linear->weight.desc.rows;
-    QR_RETURN_IF_ERROR(run_base(pass, linear, x, own, out, false, err));
-    QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_dora, x, own, out, err));
-    QR_RETURN_IF_ERROR(scale_in_place(pass, linear, own, out, err));
-    const qr_add_args add = {.x = y, .y = own, .n = pass->n_tokens * out};
+    const int64_t n = pass->n_tokens * y_stride;
+    if (qr_row_share_is_part(&linear->share)) { /* what it adds to other ranks' columns, these replace */
+        QR_RETURN_IF_ERROR(pass->backend->fill_zero(pass->backend, own, (size_t)n * sizeof *own, err));
+    }
+    QR_RETURN_IF_ERROR(run_base(pass, linear, x, own, y_stride, false, err));
+    QR_RETURN_IF_ERROR(run_lora(pass, linear, pass->adapters.row_dora, x, own, y_stride, err));
+    QR_RETURN_IF_ERROR(scale_in_place(pass, linear, own + linear->out_offset, y_stride, err));
+    const qr_add_args add = {.x = y, .y = own, .n = n};
     QR_RETURN_IF_ERROR(qr_layer_op_add(pass, &add, err));
     if (pass->adapters.row_plain == NULL) { return QRUN_OK; }
     return run_lora(pass, linear, pass->adapters.row_plain, x, y, y_stride, err);

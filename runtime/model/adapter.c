@@ -77,19 +77,19 @@ static qrun_status put_factor(load_state *state, const qr_safetensors_tensor *te
     return put_rows(state, tensor, 1, &all, factor, err);
 }
 
-/* B [out, rank]: the rows that this rank has of the matrix. */
-static qrun_status put_b(load_state *state, const qr_adapter_module *module, const qr_linear_layer *linear,
-                         const float **factor, qr_error *err) {
-    const int64_t n = linear->weight.desc.rows;
-    const qr_row_share all = {.n_ranges = 1, .ranges = {{0, n}}};
-    return put_rows(state, module->b, module->rank, linear->share.n_ranges > 0 ? &linear->share : &all, factor, err);
+/* Of a tensor with `width` elements for every row of the matrix: those of the rows that this rank has. */
+static qrun_status put_own(load_state *state, const qr_safetensors_tensor *tensor, int64_t width,
+                           const qr_linear_layer *linear, const float **factor, qr_error *err) {
+    const qr_row_share all = {.n_ranges = 1, .ranges = {{0, linear->weight.desc.rows}}};
+    const bool is_part = qr_row_share_is_part(&linear->share);
+    return put_rows(state, tensor, width, is_part ? &linear->share : &all, factor, err);
 }
 
 /* DoRA: the magnitudes, which become the ratios that outputs are scaled by; the base model does not change. */
 static qrun_status put_ratio(load_state *state, const qr_adapter_module *module, const qr_linear_layer *linear,
                              qr_lora_factor *factor, qr_error *err) {
     qr_backend *backend = state->made->model->context->backend;
-    QR_RETURN_IF_ERROR(put_factor(state, module->magnitude, &factor->ratio, err));
+    QR_RETURN_IF_ERROR(put_own(state, module->magnitude, 1, linear, &factor->ratio, err));
     const qr_dora_norm_args args = {.weight = &linear->weight,
                                     .a = factor->a,
                                     .b = factor->b,
@@ -125,7 +125,7 @@ static qrun_status put_linear(load_state *state, const qr_adapter_module *module
                               qr_error *err) {
     qr_lora_factor factor = {.rank = (int32_t)module->rank, .scale = (float)module->scale};
     QR_RETURN_IF_ERROR(put_factor(state, module->a, &factor.a, err));
-    QR_RETURN_IF_ERROR(put_b(state, module, linear, &factor.b, err));
+    QR_RETURN_IF_ERROR(put_own(state, module->b, module->rank, linear, &factor.b, err));
     if (module->magnitude != NULL) { QR_RETURN_IF_ERROR(put_ratio(state, module, linear, &factor, err)); }
     if (state->layout.base == NULL) { return QRUN_OK; }
     qr_backend *backend = state->made->model->context->backend;
@@ -344,23 +344,12 @@ static uint64_t hash_content(const qr_adapter *adapter) {
     return qr_hash_mix(hash);
 }
 
-/* Of a model that is split among ranks. */
-static qrun_status check_split(const qrun_model *model, const qr_adapter *adapter, qr_error *err) {
-    if (model->split.n_ranks == 0) { return QRUN_OK; }
-    if (adapter->config.use_dora || adapter->n_parameters > 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s not possible with `tensor_parallel` yet; LoRA alone is",
-                       adapter->config.use_dora ? "DoRA is" : "modules that an adapter replaces are");
-    }
-    return QRUN_OK;
-}
-
 /* What comes from a slow disk is read while the engine computes: the sum looks at all of it. */
 static qrun_status open_folder(qrun_adapter *made, const char *path, qr_error *err) {
     qr_adapter *adapter;
     QR_RETURN_IF_ERROR(qr_adapter_open(path, &adapter, err));
     made->content_hash = hash_content(adapter);
     qrun_status status = qr_safetensors_check(adapter->file, err);
-    if (status == QRUN_OK) { status = check_split(made->model, adapter, err); }
     if (status == QRUN_OK) { status = load(made, adapter, path, err); }
     if (status == QRUN_OK) { status = qr_safetensors_check(adapter->file, err); }
     const bool names_path = err == NULL || strncmp(err->message, path, strlen(path)) == 0;

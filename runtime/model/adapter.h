@@ -16,11 +16,12 @@ struct qrun_adapter {
     void *module_memory; /* device: whole modules (adapter_modules.h) */
     size_t module_bytes;
     qr_weight_overrides overrides;
-    uint64_t content_hash;  /* of all tensors and scales */
-    int64_t original_vocab; /* the model's own, while the adapter's tables have more rows; 0: they have not */
-    int64_t identity;       /* 1 …; no other adapter of the process has or had it */
-    int64_t n_requests;     /* that name it; under the model's lock */
-    bool is_on_device;      /* something of it may be there */
+    qr_row_share original_head; /* the model's own, while module_memory is there */
+    uint64_t content_hash;      /* of all tensors and scales */
+    int64_t original_vocab;     /* the model's own, while the adapter's tables have more rows; 0: they have not */
+    int64_t identity;           /* 1 …; no other adapter of the process has or had it */
+    int64_t n_requests;         /* that name it; under the model's lock */
+    bool is_on_device;          /* something of it may be there */
 };
 
 /* −1 for NULL, the base model. */

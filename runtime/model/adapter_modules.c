@@ -6,6 +6,7 @@
 #include "base/sizes.h"
 #include "runtime/engine/layout.h"
 #include "runtime/model/model_tensors.h"
+#include "runtime/model/split.h"
 #include "runtime/model/vocabulary.h"
 #include "runtime/model/weight_writer.h"
 
@@ -73,40 +74,82 @@ static qrun_status head_follows(const load_state *state, qr_tensor_role role, bo
     return QRUN_OK;
 }
 
+/* Of the whole matrix, as the adapter stores it. */
+static qr_weight_desc stored_desc(const load_state *state, const qr_module *module) {
+    const int64_t n_rows = qr_role_has_token_rows(module->role) ? state->vocab : qr_module_stored_n(module);
+    return (qr_weight_desc){
+        .format = qr_model_compute_format(state->made->model), .rows = n_rows, .cols = module->matrix->desc.cols};
+}
+
+/* This rank's rows of a model that is split, or all. A head of the adapter's own is split also where the model's is the
+ * embedding, which it is whole. */
+static qr_row_share share_of(const load_state *state, const qr_module *module, int64_t n_rows) {
+    qr_row_share share = {0};
+    if (module->role != QR_ROLE_HEAD) { return module->share != NULL ? *module->share : share; }
+    (void)qr_split_rows(state->made->model, module->layer, module->role, n_rows, &share);
+    share.whole_format = qr_model_compute_format(state->made->model);
+    return share;
+}
+
+static qrun_status write_matrix(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
+                                const qr_row_share *share, const qr_row_source *source, const char *name,
+                                qr_error *err) {
+    return qr_row_share_is_part(share) ? qr_weight_write_rows_of(backend, weight, whole, share, source, name, err)
+                                       : qr_weight_write(backend, weight, source, name, err);
+}
+
 static qrun_status put_matrix(load_state *state, const qr_module *module, const qr_adapter_parameter *parameter,
                               qr_error *err) {
-    const qrun_model *model = state->made->model;
+    qrun_model *model = state->made->model;
     qr_backend *backend = model->context->backend;
     const qr_safetensors_tensor *tensor = parameter->tensor;
     const bool transposed = qr_model_is_transposed(model, module->role);
-    qr_weight weight = {.desc = {.format = qr_model_compute_format(model), .cols = module->matrix->desc.cols}};
-    weight.desc.rows = qr_role_has_token_rows(module->role) ? state->vocab : module->matrix->desc.rows;
-    const int64_t dims[] = {transposed ? weight.desc.cols : weight.desc.rows,
-                            transposed ? weight.desc.rows : weight.desc.cols};
+    const qr_weight_desc whole = stored_desc(state, module);
+    const qr_row_share share = share_of(state, module, whole.rows);
+    const int64_t dims[] = {transposed ? whole.cols : whole.rows, transposed ? whole.rows : whole.cols};
     QR_RETURN_IF_ERROR(qr_adapter_check_parameter(parameter, 2, dims, err));
     state->n_matched++;
+    qr_weight weight = {.desc = whole};
+    if (qr_row_share_is_part(&share)) { weight.desc.rows = qr_row_share_rows(&share); }
     weight.data = qr_layout_take(&state->layout, 1, backend->weight_bytes(backend, &weight.desc));
     if (weight.data == NULL) { return QRUN_OK; }
     const qr_row_source source = {.src = tensor->data, .dtype = tensor->dtype, .transposed = transposed};
     bool follows = false;
-    QR_RETURN_IF_ERROR(qr_weight_write(backend, &weight, &source, parameter->name, err));
+    QR_RETURN_IF_ERROR(write_matrix(backend, &weight, &whole, &share, &source, parameter->name, err));
     QR_RETURN_IF_ERROR(head_follows(state, module->role, &follows, err));
     qr_override_matrix(&state->made->overrides, module->matrix, &weight);
+    if (module->role == QR_ROLE_HEAD) { model->head_share = share; }
     if (follows) { qr_override_matrix(&state->made->overrides, &state->made->model->head, &weight); }
     return QRUN_OK;
 }
 
 /* ---- Vectors ----------------------------------------------------------------------------------------------------- */
 
+/* All of its elements, or this rank's. */
+static qrun_status write_vector(qr_backend *backend, const qr_module *module, const qr_safetensors_tensor *tensor,
+                                float *device, qr_error *err) {
+    if (!qr_module_is_part(module)) { return qr_weight_write_floats(backend, device, tensor, err); }
+    for (int64_t s = 0; s < qr_module_n_shares(module); s++) {
+        for (int32_t i = 0; i < module->share->n_ranges; i++) {
+            const qr_row_range *rows = &module->share->ranges[i];
+            const qr_float_range range = {s * module->share->all + rows->first, 1, rows->n};
+            QR_RETURN_IF_ERROR(qr_weight_write_some_floats(backend, device, tensor, &range, err));
+            device += range.n;
+        }
+    }
+    return QRUN_OK;
+}
+
 static qrun_status put_vector(load_state *state, const qr_module *module, const float **vector, const char *suffix,
                               qr_error *err) {
     const qr_adapter_parameter *parameter = vector != NULL ? find_parameter(state, module, suffix) : NULL;
+    const int64_t n_stored = qr_module_stored_n(module);
     if (parameter == NULL) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(qr_adapter_check_parameter(parameter, 1, &module->n, err));
+    QR_RETURN_IF_ERROR(qr_adapter_check_parameter(parameter, 1, &n_stored, err));
     state->n_matched++;
     float *device = qr_layout_take(&state->layout, module->n, sizeof *device);
     if (device == NULL) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(qr_weight_write_floats(state->made->model->context->backend, device, parameter->tensor, err));
+    QR_RETURN_IF_ERROR(write_vector(state->made->model->context->backend, module, parameter->tensor, device, err));
     qr_override_vector(&state->made->overrides, vector, device);
     return QRUN_OK;
 }
@@ -196,6 +239,7 @@ qrun_status qr_adapter_modules_load(qrun_adapter *made, const qr_adapter *adapte
     QR_RETURN_IF_ERROR(qr_model_each_module(model, visit_module, &state, err));
     QR_RETURN_IF_ERROR(refuse_unmatched(&state, path, err));
     const size_t n_bytes = state.layout.offset;
+    made->original_head = model->head_share;
     QR_RETURN_IF_ERROR(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &made->module_memory, err));
     made->module_bytes = n_bytes;
     QR_RETURN_IF_ERROR(qr_weight_overrides_reserve(&made->overrides, state.n_matched + 1, err));
@@ -211,6 +255,7 @@ void qr_adapter_modules_release(qrun_adapter *adapter) {
     qrun_model *model = adapter->model;
     qr_backend *backend = model->context->backend;
     qr_weight_overrides_undo(&adapter->overrides);
+    if (adapter->module_memory != NULL) { model->head_share = adapter->original_head; }
     if (adapter->original_vocab > 0) { model->shape.vocab = adapter->original_vocab; }
     adapter->original_vocab = 0;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, adapter->module_memory, adapter->module_bytes);

@@ -328,6 +328,16 @@ same_answers "OLMo 3 of the goldens" 2 --model "$fixtures/olmo3" --quant bf16 --
 same_answers "OLMoE of the goldens" 3 --model "$fixtures/olmoe" --quant bf16
 same_on_cuda "OLMo 2" 2 --model "$work/olmo2"
 
+# ---- More ranks than heads for keys and values, and adapters of PEFT --------------------------------------------------
+
+adapters=$QRUN_SOURCE/tests/fixtures/adapters
+same_answers "a K/V head for three ranks, and DoRA" 3 --model "$fixtures/llama" --adapter "$adapters/llama-dora"
+same_answers "a head and a norm of an adapter" 3 --model "$fixtures/llama" --quant bf16 --adapter "$adapters/llama-saved"
+same_answers "an embedding of an adapter, which is the head" 3 --model "$fixtures/gemma3" --adapter "$adapters/gemma3-saved"
+same_answers "DoRA on fused matrices" 5 --model "$fixtures/gpt2" --quant bf16 --adapter "$adapters/gpt2-dora"
+same_answers "Phi-3 on twice as many ranks as K/V heads" 8 --model "$work/phi3"
+same_answers "norms over K/V heads that two ranks have" 8 --model "$work/olmo2" --quant bf16 --max-step-tokens 16
+
 # ---- Plans of ranks that are not there --------------------------------------------------------------------------------
 
 # planned N ARGUMENTS…: there is a line for each rank, which sends something for a token.

@@ -8,13 +8,15 @@
 #include "runtime/generate/session.h"
 #include "runtime/ranks/split_ranks.h"
 
-enum { MAX_RANKS = 4, N_PROMPT = 21, N_ANSWER = 9 };
+enum { MAX_RANKS = 6, N_PROMPT = 21, N_ANSWER = 9 };
 
 typedef struct split_case {
     int32_t n_ranks;
     const char *folder;
     qrun_quant quant;
     qrun_dtype dtype;
+    const char *adapter; /* NULL: none */
+    int32_t n_sharing;   /* ranks that have the same heads for keys and values; 0: 1 */
 } split_case;
 
 typedef struct measurement {
@@ -30,12 +32,14 @@ static void take_token(void *user, const qrun_event *event) {
     if (event->type == QRUN_EVENT_TOKEN && m->n_tokens < N_ANSWER) { m->tokens[m->n_tokens++] = event->token_id; }
 }
 
-static qrun_status answer(qrun_session *session, int32_t rank, measurement *m, qrun_error *error) {
+static qrun_status answer(qrun_session *session, const qrun_adapter *adapter, int32_t rank, measurement *m,
+                          qrun_error *error) {
     int32_t prompt[N_PROMPT];
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
     for (int32_t i = 0; i < N_PROMPT; i++) { prompt[i] = 7 * i + 3; }
     request.token_ids = prompt, request.n_token_ids = N_PROMPT, request.max_tokens = N_ANSWER;
     request.ignore_eos = true, request.on_event = take_token, request.user = m;
+    request.adapter = adapter;
     if (rank == 0) { QR_RETURN_IF_ERROR(qrun_session_submit(session, &request, NULL, error)); }
     return qrun_session_run(session, error); /* the others follow */
 }
@@ -74,6 +78,7 @@ static qrun_status run(const split_case *c, int32_t rank, measurement *m, qrun_e
     qrun_context *context = NULL;
     qrun_model *model = NULL;
     qrun_session *session = NULL;
+    qrun_adapter *adapter = NULL;
     qrun_context_params context_params = QRUN_CONTEXT_PARAMS_INIT;
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
@@ -86,13 +91,15 @@ static qrun_status run(const split_case *c, int32_t rank, measurement *m, qrun_e
     QR_TRY(plan_before(&params, &session_params, rank, m, error));
     QR_TRY(qrun_context_create(&context_params, &context, error));
     QR_TRY(qrun_model_open(context, &params, &model, error));
+    if (c->adapter != NULL) { QR_TRY(qrun_adapter_open(model, c->adapter, NULL, &adapter, error)); }
     QR_TRY(qrun_session_create(model, &session_params, &session, error));
     const int64_t sent_before = c->n_ranks > 1 ? context->ranks->sent_bytes : 0;
-    QR_TRY(answer(session, rank, m, error));
+    QR_TRY(answer(session, adapter, rank, m, error));
     QR_TRY(qrun_session_get_stats(session, &stats, error));
     m->done = true;
     m->planned = stats.planned_bytes, m->peak = stats.peak_bytes;
     m->weights = entry_of(session, "weights"), m->pages = entry_of(session, "kv pages");
+    m->planned_before += qr_max(0, entry_of(session, "adapters")); /* a plan knows of none */
     m->sent = c->n_ranks > 1 ? context->ranks->sent_bytes - sent_before : 0;
     m->sent_planned = qr_split_sent_bytes(model, N_PROMPT + N_ANSWER - 1, N_ANSWER);
 out:
@@ -129,7 +136,7 @@ static void check(split_case c) {
         CHECK_MSG(m->peak == m->planned, "rank %d of %d: %lld bytes held at most, %lld planned", (int)r, (int)n,
                   (long long)m->peak, (long long)m->planned);
         CHECK_INT(m->planned_before, m->planned);
-        CHECK_INT(m->pages * n, alone[0].pages);
+        CHECK_INT(m->pages * n, alone[0].pages * qr_max(1, c.n_sharing));
         CHECK(m->weights < alone[0].weights);
         if (r > 0) { CHECK_INT(m->sent, m->sent_planned); } /* rank 0 announces batches besides */
     }
@@ -140,16 +147,25 @@ static void check(split_case c) {
 
 static void test_a_rank_holds_and_sends_what_is_planned(void) {
     const char *const example = QRUN_SOURCE_DIR "/examples/model";
-    check((split_case){2, example, QRUN_QUANT_F32, QRUN_DTYPE_F32});
-    check((split_case){2, example, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/gemma2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-moe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen2-moe", QRUN_QUANT_F32, QRUN_DTYPE_F32});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-next", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/gpt-oss", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/phi3", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16});
-    if (!CHECK_SANITIZED) { check((split_case){2, example, QRUN_QUANT_INT8, QRUN_DTYPE_F16}); }
+    check((split_case){2, example, QRUN_QUANT_F32, QRUN_DTYPE_F32, NULL, 0});
+    check((split_case){2, example, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, NULL, 0});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/gemma2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
+    check(
+        (split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-moe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen2-moe", QRUN_QUANT_F32, QRUN_DTYPE_F32, NULL, 0});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-next", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL,
+                       0});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/gpt-oss", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/phi3", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
+    if (!CHECK_SANITIZED) { check((split_case){2, example, QRUN_QUANT_INT8, QRUN_DTYPE_F16, NULL, 0}); }
+    const char *const llama = QRUN_SOURCE_DIR "/tests/fixtures/models/llama";
+    const char *const dora = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-dora";
+    const char *const saved = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-saved";
+    check((split_case){3, llama, QRUN_QUANT_F32, QRUN_DTYPE_F32, dora, 3});
+    check((split_case){3, llama, QRUN_QUANT_BF16, QRUN_DTYPE_BF16, saved, 3});
+    check((split_case){6, example, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, NULL, 3});
+    check((split_case){6, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 2});
 }
 
 /* ---- Plans alone ------------------------------------------------------------------------------------------------- */
@@ -191,6 +207,11 @@ static void test_a_share_is_a_share(void) {
             CHECK_INT(pages * n, all_pages);
         }
     }
+    /* 32 ranks share 8 heads for keys and values. */
+    const int64_t kv = INT64_C(2) * 1024 * 4096 * 32 / 8 * 4 / 8; /* elements of the four that have the same head */
+    const int64_t share = weights_of(context, shape, 32, 31, &pages) - embedding;
+    CHECK(share > (all - embedding) / 32 && share < (all - embedding) / 32 + kv);
+    CHECK_INT(pages * 8, all_pages);
     qrun_context_destroy(context);
 }
 
