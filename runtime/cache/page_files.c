@@ -179,6 +179,17 @@ bool qr_page_files_read(qr_page_files *files, const qr_kv_page_name *name, void 
     return false;
 }
 
+void qr_page_files_drop(qr_page_files *files, const qr_kv_page_name *name, const char *why) {
+    char file_name[NAME_BYTES];
+    struct stat info;
+    name_file(name, file_name);
+    if (fstatat(files->folder, file_name, &info, AT_SYMLINK_NOFOLLOW) != 0 || !is_our_file(files, file_name)) {
+        return;
+    }
+    note(files, "%s/%s: %s; it is not used, and was removed", files->path, file_name, why);
+    if (unlinkat(files->folder, file_name, 0) == 0) { files->held_bytes -= info.st_size; }
+}
+
 /* ---- The folder's size ------------------------------------------------------------------------------------------- */
 
 typedef struct aged_file {

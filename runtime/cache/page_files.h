@@ -24,6 +24,8 @@ void qr_page_files_close(qr_page_files *files); /* NULL is fine */
 bool qr_page_files_have(const qr_page_files *files, const qr_kv_page_name *name);
 /* Reads a page into `memory` [page_bytes]. False where there is none that can be used: memory is unspecified then. */
 bool qr_page_files_read(qr_page_files *files, const qr_kv_page_name *name, void *memory);
+/* Removes a file that is there and will not be used; `why` is noted: "another rank has no such file". */
+void qr_page_files_drop(qr_page_files *files, const qr_kv_page_name *name, const char *why);
 /* Writes a page, unless it is there. After an error nothing more is written. */
 void qr_page_files_write(qr_page_files *files, const qr_kv_page_name *name, const void *memory);
 

@@ -42,6 +42,41 @@ static unsigned char *slot(const qr_page_store *store, int64_t n) {
 
 static unsigned char *staging(const qr_page_store *store) { return slot(store, store->options.n_slots); }
 
+/* ---- Several ranks ----------------------------------------------------------------------------------------------- */
+
+static qr_collectives *ranks_of(const qr_page_store *store) { return store->options.shared.ranks; }
+
+/* The other ranks do the same. False: one of them is lost, and the session ends. */
+static bool tell(const qr_page_store *store, qr_page_action action, int32_t slot_index, int32_t page,
+                 const qr_kv_page_name *name) {
+    const qr_page_ranks *shared = &store->options.shared;
+    if (shared->ranks == NULL) { return true; }
+    qr_page_task task = {.action = (int32_t)action, .slot = slot_index, .page = page, .group = name->group};
+    task.block = name->block;
+    memcpy(task.tokens, name->tokens, sizeof task.tokens);
+    return shared->tell(shared->arg, &task, NULL) == QRUN_OK;
+}
+
+/* What the file of this rank's part of a page is called after. */
+static qr_digest own_block(const qr_page_store *store, const qr_digest *block) {
+    qr_digest_state state;
+    qr_digest_begin(&state);
+    qr_digest_add(&state, &store->identity, sizeof store->identity);
+    qr_digest_add(&state, block, sizeof *block);
+    return qr_digest_end(&state);
+}
+
+/* Whether all ranks have it; all call it. */
+static bool all_have(const qr_page_store *store, bool own) {
+    qr_collectives *ranks = ranks_of(store);
+    bool of_rank[QR_MAX_RANKS];
+    if (ranks == NULL) { return own; }
+    of_rank[ranks->rank] = own;
+    if (qr_all_gather(ranks, of_rank, sizeof of_rank[0], NULL) != QRUN_OK) { return false; }
+    for (int32_t r = 0; r < ranks->n_ranks; r++) { own = own && of_rank[r]; }
+    return own;
+}
+
 /* ---- Pages in host memory ---------------------------------------------------------------------------------------- */
 
 static int32_t *bucket_of(const qr_page_store *store, const qr_digest *block, int32_t group) {
@@ -82,7 +117,8 @@ static void touch(qr_page_store *store, int32_t n) {
 static void write_file(qr_page_store *store, int32_t n) {
     const kept_page *page = &store->kept[n];
     const qr_kv_page_name name = {page->block, page->group, page->tokens};
-    if (store->files != NULL) { qr_page_files_write(store->files, &name, slot(store, n)); }
+    if (store->files == NULL || !tell(store, QR_PAGE_WRITE_SLOT, n, NONE, &name)) { return; }
+    qr_page_files_write(store->files, &name, slot(store, n));
 }
 
 /* A free slot, or the one that was not used for longest, whose page goes to a file. */
@@ -108,22 +144,24 @@ static void give_slot_back(qr_page_store *store, int32_t n) {
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-static bool copy_from_pool(qr_page_store *store, int32_t page, void *memory) {
-    const size_t n_bytes = store->options.page_bytes;
+static unsigned char *pool_page(const qr_page_store *store, int32_t page) {
+    return store->options.pages + (size_t)page * store->options.page_bytes;
+}
+
+static bool copy_from_pool(const qr_page_store *store, int32_t page, void *memory) {
     qrun_context *context = store->model->context;
     qr_compute_lock(context);
     const qrun_status status =
-        store->backend->copy_out(store->backend, memory, store->options.pages + (size_t)page * n_bytes, n_bytes, NULL);
+        store->backend->copy_out(store->backend, memory, pool_page(store, page), store->options.page_bytes, NULL);
     qr_compute_unlock(context);
     return status == QRUN_OK;
 }
 
-static bool copy_into_pool(qr_page_store *store, const void *memory, int32_t page) {
-    const size_t n_bytes = store->options.page_bytes;
+static bool copy_into_pool(const qr_page_store *store, const void *memory, int32_t page) {
     qrun_context *context = store->model->context;
     qr_compute_lock(context);
     const qrun_status status =
-        store->backend->copy_in(store->backend, store->options.pages + (size_t)page * n_bytes, memory, n_bytes, NULL);
+        store->backend->copy_in(store->backend, pool_page(store, page), memory, store->options.page_bytes, NULL);
     qr_compute_unlock(context);
     return status == QRUN_OK;
 }
@@ -140,6 +178,14 @@ static qr_digest root_of(void *arg, qr_kv_key key) {
     return qr_digest_end(&state);
 }
 
+/* Into the staging page, on all ranks. */
+static bool read_file(qr_page_store *store, const qr_kv_page_name *name) {
+    const bool own = qr_page_files_read(store->files, name, staging(store));
+    if (all_have(store, own)) { return true; }
+    if (own) { qr_page_files_drop(store->files, name, "another rank has no such file that can be used"); }
+    return false;
+}
+
 static bool has(void *arg, const qr_kv_page_name *name) {
     const qr_page_store *store = arg;
     return find(store, &name->block, name->group) != NONE ||
@@ -151,16 +197,16 @@ static bool bring(void *arg, const qr_kv_page_name *name, int32_t page) {
     const int32_t n = find(store, &name->block, name->group);
     if (n != NONE) {
         touch(store, n);
-        return copy_into_pool(store, slot(store, n), page);
+        return tell(store, QR_PAGE_BRING, n, page, name) && copy_into_pool(store, slot(store, n), page);
     }
-    return store->files != NULL && qr_page_files_read(store->files, name, staging(store)) &&
-           copy_into_pool(store, staging(store), page);
+    if (store->files == NULL || !tell(store, QR_PAGE_READ, NONE, page, name)) { return false; }
+    return read_file(store, name) && copy_into_pool(store, staging(store), page);
 }
 
 static void keep_in_memory(qr_page_store *store, const qr_kv_page_name *name, int32_t page) {
     const int32_t n = take_slot(store);
     kept_page *kept = &store->kept[n];
-    if (!copy_from_pool(store, page, slot(store, n))) {
+    if (!tell(store, QR_PAGE_KEEP, n, page, name) || !copy_from_pool(store, page, slot(store, n))) {
         give_slot_back(store, n);
         return;
     }
@@ -178,9 +224,46 @@ static void keep(void *arg, const qr_kv_page_name *name, int32_t page, bool last
     if (!lasting && store->options.n_slots > 0) {
         if (n == NONE) { keep_in_memory(store, name, page); }
     } else if (store->files != NULL && !qr_page_files_have(store->files, name) &&
-               copy_from_pool(store, page, staging(store))) {
+               tell(store, QR_PAGE_WRITE_PAGE, NONE, page, name) && copy_from_pool(store, page, staging(store))) {
         qr_page_files_write(store->files, name, staging(store));
     }
+}
+
+/* ---- What rank 0's store tells ----------------------------------------------------------------------------------- */
+
+static qrun_status follow_read(qr_page_store *store, const qr_kv_page_name *name, int32_t page, qr_error *err) {
+    if (!read_file(store, name)) { return QRUN_OK; }
+    return store->backend->copy_in(store->backend, pool_page(store, page), staging(store), store->options.page_bytes,
+                                   err);
+}
+
+static qrun_status follow_write(qr_page_store *store, const qr_kv_page_name *name, int32_t page, qr_error *err) {
+    QR_RETURN_IF_ERROR(store->backend->copy_out(store->backend, staging(store), pool_page(store, page),
+                                                store->options.page_bytes, err));
+    qr_page_files_write(store->files, name, staging(store));
+    return QRUN_OK;
+}
+
+qrun_status qr_page_store_follow(qr_page_store *store, const qr_page_task *task, qr_error *err) {
+    const bool has_slot = task->slot >= 0 && task->slot < store->options.n_slots;
+    const bool has_page = task->page >= 0 && task->page < store->options.n_pages;
+    const bool needs_slot = task->action < QR_PAGE_READ || task->action == QR_PAGE_WRITE_SLOT;
+    const bool needs_page = task->action != QR_PAGE_WRITE_SLOT, needs_files = task->action >= QR_PAGE_READ;
+    if ((needs_slot && !has_slot) || (needs_page && !has_page) || (needs_files && store->files == NULL)) {
+        return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 keeps a page that does not exist here");
+    }
+    const qr_kv_page_name name = {own_block(store, &task->block), task->group, task->tokens};
+    unsigned char *page = needs_page ? pool_page(store, task->page) : NULL;
+    unsigned char *kept = needs_slot ? slot(store, task->slot) : NULL;
+    const size_t n_bytes = store->options.page_bytes;
+    switch ((qr_page_action)task->action) {
+        case QR_PAGE_KEEP: return store->backend->copy_out(store->backend, kept, page, n_bytes, err);
+        case QR_PAGE_BRING: return store->backend->copy_in(store->backend, page, kept, n_bytes, err);
+        case QR_PAGE_READ: return follow_read(store, &name, task->page, err);
+        case QR_PAGE_WRITE_SLOT: qr_page_files_write(store->files, &name, kept); return QRUN_OK;
+        case QR_PAGE_WRITE_PAGE: return follow_write(store, &name, task->page, err);
+    }
+    return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 does with a page what does not exist");
 }
 
 const qr_kv_keeper *qr_page_store_keeper(const qr_page_store *store) { return store != NULL ? &store->keeper : NULL; }
@@ -198,21 +281,39 @@ void qr_page_store_note(const qr_page_store *store, char *note, size_t n_bytes) 
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
+/* The weights of this rank, or of all. */
+static qrun_status find_content(const qr_page_store *store, qr_digest *content, qr_error *err) {
+    qr_collectives *ranks = ranks_of(store);
+    qrun_status status = qr_model_content(store->model, content, err);
+    qr_digest all[QR_MAX_RANKS];
+    qr_digest_state state;
+    if (ranks == NULL) { return status; }
+    QR_RETURN_IF_ERROR(qr_agree(ranks, status, err));
+    all[ranks->rank] = *content;
+    QR_RETURN_IF_ERROR(qr_all_gather(ranks, all, sizeof all[0], err));
+    qr_digest_begin(&state);
+    qr_digest_add(&state, all, (size_t)ranks->n_ranks * sizeof all[0]);
+    *content = qr_digest_end(&state);
+    return QRUN_OK;
+}
+
 /* All that K/V depend on besides adapter, rotary class and tokens. Without files, only this session reads the names. */
 static qrun_status identify(qr_page_store *store, qr_error *err) {
     const qrun_model *model = store->model;
     const int64_t facts[] = {model->act_dtype, store->options.kv_format, (int64_t)store->options.page_bytes,
                              QR_KV_PAGE_TOKENS};
+    const int64_t share[] = {model->split.n_ranks, model->split.rank};
     qr_digest_state state;
     if (store->options.folder == NULL) { return QRUN_OK; }
     qr_digest content;
-    QR_RETURN_IF_ERROR(qr_model_content(model, &content, err));
+    QR_RETURN_IF_ERROR(find_content(store, &content, err));
     qr_digest_begin(&state);
     qr_digest_add(&state, qrun_version(), strlen(qrun_version()) + 1);
     qr_digest_add(&state, store->backend->name, strlen(store->backend->name) + 1);
     qr_digest_add(&state, store->backend->isa, strlen(store->backend->isa) + 1);
     qr_digest_add(&state, facts, sizeof facts);
     qr_digest_add(&state, &content, sizeof content);
+    if (model->split.n_ranks > 0) { qr_digest_add(&state, share, sizeof share); }
     store->identity = qr_digest_end(&state);
     return QRUN_OK;
 }
@@ -238,6 +339,24 @@ static qrun_status make_slots(qr_page_store *store, qr_error *err) {
     return QRUN_OK;
 }
 
+/* Of several ranks, each has a folder of its own in it: what they have of a page is different. */
+static qrun_status open_files(qr_page_store *store, qr_error *err) {
+    const qr_page_store_options *options = &store->options;
+    const qr_split *split = &store->model->split;
+    if (options->folder == NULL) { return QRUN_OK; }
+    if (split->n_ranks == 0) {
+        return qr_page_files_open(options->folder, options->max_file_bytes, options->page_bytes, &store->files, err);
+    }
+    const size_t n_bytes = strlen(options->folder) + 48;
+    char *folder = qr_alloc(n_bytes);
+    if (folder == NULL) { return qr_fail_memory(err, "the folder of kept K/V pages", n_bytes); }
+    (void)snprintf(folder, n_bytes, "%s/rank-%d-of-%d", options->folder, (int)split->rank, (int)split->n_ranks);
+    const qrun_status status =
+        qr_page_files_open(folder, options->max_file_bytes / split->n_ranks, options->page_bytes, &store->files, err);
+    qr_free(folder);
+    return status;
+}
+
 qrun_status qr_page_store_create(const qrun_model *model, const qr_page_store_options *options, qr_page_store **store,
                                  qr_error *err) {
     *store = NULL;
@@ -251,11 +370,11 @@ qrun_status qr_page_store_create(const qrun_model *model, const qr_page_store_op
                             .last = NONE,
                             .free = NONE};
     qrun_status status;
-    QR_TRY(make_slots(made, err));
+    status = make_slots(made, err);
+    if (options->folder != NULL && ranks_of(made) != NULL) { status = qr_agree(ranks_of(made), status, err); }
+    QR_TRY(status);
     QR_TRY(identify(made, err));
-    if (options->folder != NULL) {
-        QR_TRY(qr_page_files_open(options->folder, options->max_file_bytes, options->page_bytes, &made->files, err));
-    }
+    QR_TRY(open_files(made, err));
     *store = made;
     return QRUN_OK;
 out:

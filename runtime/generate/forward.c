@@ -68,6 +68,7 @@ struct qr_forward {
     qr_kv_copy *copies; /* host, [n_copies]: of pages, as rank 0 announces them; the next of states */
     qr_state_copy *state_copies;
     int64_t n_copies, n_state_copies;
+    qr_page_store *store;         /* lent; NULL: none */
     int64_t rope_begin, rope_end; /* slots that the device does not have yet */
     bool is_reading;              /* the device may not have read host memory yet */
 };
@@ -502,6 +503,28 @@ static qrun_status follow_state_copies(qr_forward *f, int64_t n, qr_error *err) 
     return qr_forward_copy_states(f, f->state_copies, n, err);
 }
 
+static qrun_status follow_kept_page(const qr_forward *f, qr_error *err) {
+    qr_page_task task = {0};
+    QR_RETURN_IF_ERROR(qr_split_share(&f->split, &task, sizeof task, err));
+    if (f->store == NULL) { return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 keeps pages, and this rank does not"); }
+    return qr_page_store_follow(f->store, &task, err);
+}
+
+/* A tell of qr_page_ranks; arg: the forward pass. */
+static qrun_status tell_kept_page(void *arg, const qr_page_task *task, qr_error *err) {
+    const qr_forward *f = arg;
+    const qr_split_command command = {.action = QR_SPLIT_KEEP_PAGE};
+    qr_page_task told = *task;
+    QR_RETURN_IF_ERROR(qr_split_lead(&f->split, &command, err));
+    return qr_split_share(&f->split, &told, sizeof told, err);
+}
+
+void qr_forward_set_store(qr_forward *f, qr_page_store *store) { f->store = store; }
+
+qr_page_ranks qr_forward_page_ranks(const qr_forward *f) {
+    return (qr_page_ranks){.ranks = f->split.ranks, .tell = tell_kept_page, .arg = (void *)(uintptr_t)f};
+}
+
 qrun_status qr_forward_follow(qr_forward *f, bool *ends, qr_error *err) {
     qr_split_command command = {0};
     *ends = false;
@@ -512,6 +535,7 @@ qrun_status qr_forward_follow(qr_forward *f, bool *ends, qr_error *err) {
         case QR_SPLIT_COPY_STATES: return follow_state_copies(f, command.n, err);
         case QR_SPLIT_HEAD_ROWS: return qr_forward_head(f, command.first, command.n, err);
         case QR_SPLIT_HEAD_TOKENS: return run_head(f, f->b.x + command.first * f->model->shape.hidden, command.n, err);
+        case QR_SPLIT_KEEP_PAGE: return follow_kept_page(f, err);
         case QR_SPLIT_IDLE: return qr_barrier(f->split.ranks, err);
         case QR_SPLIT_END: *ends = true; return QRUN_OK;
     }

@@ -6,6 +6,7 @@
 #ifndef QR_RUNTIME_GENERATE_FORWARD_H
 #define QR_RUNTIME_GENERATE_FORWARD_H
 
+#include "runtime/cache/page_store.h"
 #include "runtime/generate/batch.h"
 #include "runtime/generate/replay.h"
 #include "runtime/model/model.h"
@@ -94,6 +95,11 @@ qrun_status qr_forward_nll(qr_forward *forward, int64_t first, const int32_t *ta
 qrun_status qr_forward_hidden(qr_forward *forward, int64_t first, int64_t n, float *hidden, qr_error *err);
 
 /* --- A model that is split among ranks (split_ranks.h): calls above are rank 0's, and the others follow. --- */
+
+/* The session's store of kept pages, lent; NULL: none. */
+void qr_forward_set_store(qr_forward *forward, qr_page_store *store);
+/* Of the ranks that share the model's pages; what it holds is lent. Fine before a store is set. */
+qr_page_ranks qr_forward_page_ranks(const qr_forward *forward);
 
 /* Does what rank 0 announces next; *ends: that was the last. */
 qrun_status qr_forward_follow(qr_forward *forward, bool *ends, qr_error *err);

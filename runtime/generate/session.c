@@ -532,19 +532,24 @@ static qrun_status make_store(qrun_session *session, const qrun_session_params *
     const qr_session_sizes *sizes = &session->sizes;
     const qr_page_store_options options = {.pages = session->pages,
                                            .page_bytes = sizes->page_bytes,
+                                           .n_pages = sizes->n_pages,
                                            .n_slots = sizes->n_kept_pages,
                                            .kv_format = sizes->forward.kv_format,
                                            .folder = params->cache_dir,
                                            .max_file_bytes =
-                                               or_default(params->cache_dir_bytes, DEFAULT_CACHE_DIR_BYTES)};
-    return sizes->keeps_pages ? qr_page_store_create(session->model, &options, &session->store, err) : QRUN_OK;
+                                               or_default(params->cache_dir_bytes, DEFAULT_CACHE_DIR_BYTES),
+                                           .shared = qr_forward_page_ranks(session->forward)};
+    if (!sizes->keeps_pages) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_page_store_create(session->model, &options, &session->store, err));
+    qr_forward_set_store(session->forward, session->store);
+    return QRUN_OK;
 }
 
 /* All that the sizes say. */
 static qrun_status make_parts(qrun_session *session, const qrun_session_params *params, qr_error *err) {
     const int64_t vocab = session->model->shape.vocab;
-    QR_RETURN_IF_ERROR(make_memory(session, err));
-    QR_RETURN_IF_ERROR(make_store(session, params, err));
+    QR_RETURN_IF_ERROR(qr_split_session_made(session, make_memory(session, err), err));
+    QR_RETURN_IF_ERROR(make_store(session, params, err)); /* ranks meet here */
     QR_RETURN_IF_ERROR(make_cache(session, err));
     if (session->draft != NULL) {
         QR_RETURN_IF_ERROR(qr_draft_model_create(session->draft, &session->sizes.draft, vocab, &session->drafter, err));
@@ -582,6 +587,12 @@ void qr_session_set_snapshots(qrun_session *session, int64_t n_snapshots) {
     const int64_t state_bytes = sizes->state_floats * (int64_t)sizeof(float);
     session->plan.entries[QR_PLAN_STATES].bytes += (n_snapshots - sizes->n_snapshots) * state_bytes;
     sizes->n_snapshots = n_snapshots;
+}
+
+void qr_session_set_kept_pages(qrun_session *session, int64_t n_pages) {
+    qr_session_sizes *sizes = &session->sizes;
+    session->plan.entries[QR_PLAN_HOST].bytes += (n_pages - sizes->n_kept_pages) * (int64_t)sizes->page_bytes;
+    sizes->n_kept_pages = n_pages;
 }
 
 void qr_session_set_pages(qrun_session *session, int64_t n_pages) {
@@ -732,6 +743,7 @@ const qrun_plan_entry *qrun_session_plan(const qrun_session *session, int32_t *n
 }
 
 qrun_status qrun_session_keep_prefixes(qrun_session *session, qrun_error *error) {
+    QR_RETURN_IF_ERROR(qr_split_session_require_leader(session, error));
     if (session->store == NULL || !qr_page_store_has_files(session->store)) {
         return qr_fail(error, QRUN_ERROR_ARGUMENT, "the session has no `cache_dir`");
     }

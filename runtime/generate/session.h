@@ -104,6 +104,7 @@ qrun_status qr_session_size(qrun_model *model, qrun_model *draft, const qrun_ses
 
 /* The number of pages is another than the sizes said: fewer. */
 void qr_session_set_pages(qrun_session *session, int64_t n_pages);
+void qr_session_set_kept_pages(qrun_session *session, int64_t n_pages);
 void qr_session_set_snapshots(qrun_session *session, int64_t n_snapshots);
 
 /* qrun_session_submit, where `overrides` may have members of generation_json (request.h). */

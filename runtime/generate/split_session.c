@@ -53,20 +53,11 @@ static qrun_status compare(const qrun_model *model, qr_error *err) {
     return status;
 }
 
-static qrun_status check(const qrun_session_params *params, qr_error *err) {
-    if (params->prefix_cache_bytes != 0 || params->cache_dir != NULL) {
-        return qr_fail(
-            err, QRUN_ERROR_UNSUPPORTED,
-            "`prefix_cache_bytes` and `cache_dir` keep whole pages, and with `tensor_parallel` each rank has "
-            "those of its own heads; leave them out");
-    }
-    return QRUN_OK;
-}
-
 /* Rank 0's params, and what is said where the struct has a pointer. */
 typedef struct announcement {
     qrun_session_params params;
     int32_t speculate; /* of `speculations` */
+    int32_t has_files; /* of kept pages */
 } announcement;
 
 static const char *const speculations[] = {NULL, "ngram", "off"};
@@ -80,29 +71,34 @@ static qrun_status share_params(const qrun_model *model, qrun_session_params *pa
     announcement told;
     memset(&told, 0, sizeof told);
     told.params = *params;
-    told.params.speculate = NULL; /* no address of another process */
+    told.params.speculate = told.params.cache_dir = NULL; /* no addresses of another process */
     told.speculate = number_of_speculation(params->speculate);
+    told.has_files = params->cache_dir != NULL;
     QR_RETURN_IF_ERROR(qr_broadcast(model->context->ranks, &told, sizeof told, 0, err));
     if (model->context->ranks->rank == 0) { return QRUN_OK; }
+    const char *folder = params->cache_dir; /* each has its own path */
     *params = told.params;
     params->speculate = speculations[told.speculate];
+    params->cache_dir = told.has_files != 0 ? folder : NULL;
+    if (told.has_files != 0 && folder == NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "rank 0 has a `cache_dir`, and this rank has none");
+    }
     return QRUN_OK;
 }
 
 qrun_status qr_split_session_begin(qrun_model *model, qrun_session_params *params, qr_error *err) {
     if (model->split.n_ranks == 0) { return QRUN_OK; }
-    const qrun_status status = check(params, err);
     QR_RETURN_IF_ERROR(qr_split_meet(model, err));
-    QR_RETURN_IF_ERROR(share_params(model, params, err));
-    QR_RETURN_IF_ERROR(qr_agree(model->context->ranks, status, err));
+    QR_RETURN_IF_ERROR(qr_agree(model->context->ranks, share_params(model, params, err), err));
     return compare(model, err);
 }
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
 void qr_split_session_memory(const qrun_model *model, qr_device_memory *memory) {
-    if (model->split.n_ranks == 0 || memory->is_separate) { return; }
-    memory->free_bytes /= qr_max(model->context->ranks->n_local_ranks, 1);
+    const int64_t n = model->split.n_ranks > 0 ? qr_max(model->context->ranks->n_local_ranks, 1) : 1;
+    memory->host_free_bytes /= n;
+    if (!memory->is_separate) { memory->free_bytes /= n; }
 }
 
 /* The fewest that any rank has of something, and whether all have as many. */
@@ -135,7 +131,7 @@ qrun_status qr_split_session_sequences(const qrun_session *session, qrun_session
 }
 
 qrun_status qr_split_session_sizes(qrun_session *session, qrun_status own, qr_error *err) {
-    int64_t n_pages, n_snapshots, n_draft_rows;
+    int64_t n_pages, n_kept_pages, n_snapshots, n_draft_rows;
     bool same;
     qr_collectives *ranks = session->model->context->ranks;
     if (!qr_session_is_split(session)) { return own; }
@@ -147,7 +143,9 @@ qrun_status qr_split_session_sizes(qrun_session *session, qrun_status own, qr_er
     }
     QR_RETURN_IF_ERROR(find_fewest(ranks, session->sizes.n_pages, &n_pages, &same, err));
     QR_RETURN_IF_ERROR(find_fewest(ranks, session->sizes.n_snapshots, &n_snapshots, &same, err));
+    QR_RETURN_IF_ERROR(find_fewest(ranks, session->sizes.n_kept_pages, &n_kept_pages, &same, err));
     qr_session_set_pages(session, n_pages);
+    qr_session_set_kept_pages(session, n_kept_pages);
     qr_session_set_snapshots(session, n_snapshots);
     return QRUN_OK;
 }

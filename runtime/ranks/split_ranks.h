@@ -14,6 +14,7 @@ typedef enum qr_split_action {
     QR_SPLIT_COPY_STATES, /* n pairs of states follow */
     QR_SPLIT_HEAD_ROWS,   /* the output head of n of the batch's rows from `first` on */
     QR_SPLIT_HEAD_TOKENS, /* the same of tokens of the last run */
+    QR_SPLIT_KEEP_PAGE,   /* what the store of kept pages does follows (runtime/cache/page_store.h) */
     QR_SPLIT_IDLE,        /* nothing: rank 0 is there, and waits for requests */
     QR_SPLIT_END
 } qr_split_action;

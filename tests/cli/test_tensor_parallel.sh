@@ -74,10 +74,51 @@ for adapted in "" "--dora"; do
     expect_code 0
 done
 same_answers "an adapter" "2 4" --model "$work/llama" --adapter "$work/adapter"
-run_ranks_of generate 2 --tensor-parallel 2 --model "$work/llama" --adapter "$work/adapter--dora" --prompt "The sea"
-expect_code 3
-expect_one_error_line
-expect_err "DoRA is not possible with --tensor-parallel yet"
+same_answers "DoRA" 2 --model "$work/llama" --quant bf16 --adapter "$work/adapter--dora"
+cp "$work/requests.jsonl" "$work/all.jsonl"
+sed 's/"id": "b"/&, "adapter": "adapter--dora"/; s/"id": "d"/&, "adapter": ""/' "$work/all.jsonl" >"$work/requests.jsonl"
+same_answers "LoRA, DoRA and none in a batch" 4 --model "$work/llama" --adapter "$work/adapter" \
+    --adapter "$work/adapter--dora"
+cp "$work/all.jsonl" "$work/requests.jsonl"
+
+# Modules that an adapter replaces: tables, norms, matrices with biases, a head of its own where the model's is the
+# embedding. saved NAME MODEL MODULES: trains such an adapter.
+saved() {
+    run finetune --model "$work/$2" --data "$work/data.jsonl" --seq-len 16 --max-steps 1 --rank 4 --target-modules q_proj \
+        --learning-rate 1e-2 --modules-to-save "$3" --quiet --out "$work/$1"
+    expect_code 0
+}
+saved replaced-llama llama lm_head,embed_tokens,norm,input_layernorm
+same_answers "tables and norms of an adapter" "2 4" --model "$work/llama" --adapter "$work/replaced-llama"
+saved replaced-qwen qwen lm_head
+same_answers "a head in the place of the embedding" 2 --model "$work/qwen" --adapter "$work/replaced-qwen"
+
+# ---- More ranks than heads for keys and values ------------------------------------------------------------------------
+
+same_answers "Llama on twice as many ranks as K/V heads" 8 --model "$work/llama" --max-step-tokens 16
+run finetune --model "$model" --data "$work/data.jsonl" --seq-len 16 --max-steps 1 --rank 4 --dora --learning-rate 1e-2 \
+    --quiet --out "$work/six"
+expect_code 0
+same_answers "examples/model with DoRA, a K/V head on three ranks" 6 --model "$model" --adapter "$work/six"
+same_on_cuda "examples/model, a K/V head on three ranks" 6 --model "$model" --quant bf16
+
+# ---- Kept prefixes ----------------------------------------------------------------------------------------------------
+
+run generate --model "$work/llama" --prompt "$story" --max-tokens 20 --temperature 0
+expect_code 0
+cp "$work/out" "$work/one"
+for round in first second; do
+    run_ranks_of generate 2 --tensor-parallel 2 --model "$work/llama" --prompt "$story" --max-tokens 20 --temperature 0 \
+        --cache-dir "$work/kv" --stats
+    expect_code 0
+    expect_true "$round: the same answer" cmp -s "$work/one" "$work/out"
+    cp "$work/err" "$work/$round.stats"
+done
+expect_true "nothing was shared at first" grep -q '"cached_prompt_tokens":0,' "$work/first.stats"
+expect_true "the prompt came back" grep -q '"cached_prompt_tokens":[1-9][0-9]' "$work/second.stats"
+for rank in 0 1; do
+    expect_true "rank $rank has files" test -n "$(find "$work/kv/rank-$rank-of-2" -name '*.qrun-kv')"
+done
 
 # ---- Ranks that are started here, and by mpirun -----------------------------------------------------------------------
 
@@ -112,16 +153,15 @@ expect_code 0
 expect_true "and an object" test "$(grep -o '"rank":[0-3],"sent_bytes":[1-9]' "$work/out" | wc -l)" -eq 4
 run plan --model "$work/llama" --tensor-parallel 3
 expect_code 2
-expect_err "possible are: 2, 4"
+expect_err "possible are: 2, 4, 8"
 
 # ---- What is refused, once --------------------------------------------------------------------------------------------
 
 fixtures=$QRUN_SOURCE/tests/fixtures/models
-refused "the model's 6 heads, with 3 for keys and values, are dealt out whole; possible are: 3" 2 --model "$fixtures/mistral"
-refused "3 heads with 1 for keys and values cannot be dealt out evenly" 2 --model "$fixtures/llama"
+refused "the model's 6 heads, with 3 for keys and values, are dealt out whole; possible are: 3, 6" 2 --model "$fixtures/mistral"
+refused "3 heads, with 1 for keys and values, are dealt out whole; possible are: 3" 2 --model "$fixtures/llama"
 refused "5 heads with 1 for keys and values and 3 key heads of the gated delta rule" 2 --model "$fixtures/qwen3_5"
 refused "--tensor-parallel is for generating with all weights" 2 --model "$work/llama" --offload parameters
-refused "--prefix-cache and --cache-dir keep whole pages" 3 --model "$work/llama" --prefix-cache 1MiB
 refused "--speculate: $work/none: there is no such folder" 3 --model "$work/llama" --speculate "$work/none"
 refused "there is no such folder" 3 --model "$work/none"
 refused "is stored as int8 and cannot become nf4" 2 --model "$work/llama-int8" --quant nf4
