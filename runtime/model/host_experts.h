@@ -6,7 +6,7 @@
  * to, and no others. The bytes in the stage are those that would be resident, so results are the same to the bit. The
  * context's compute lock guards the stage.
  *
- * Computed: the context's processor computes them where they are, forward alone (runtime/layers/processor_experts.h).
+ * Computed: the context's processor computes them where they are, forward alone (runtime/layers/layer_experts.h).
  * They are in the processor's layout. So are the vectors that only their ops read: biases and the scales of shares. A
  * token's bits are then made of both: they depend on its own sequence alone, and differ from those of fetched experts.
  *
