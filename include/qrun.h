@@ -310,6 +310,18 @@ typedef enum qrun_offload {
     QRUN_OFFLOAD_AUTO = 2 /* ALL where they do not fit otherwise and can be offloaded */
 } qrun_offload;
 
+/* Where the experts of offload_experts are computed. One way holds for all tokens of a model, because the bits of the
+ * two differ: they belong to different devices. */
+typedef enum qrun_expert_compute {
+    QRUN_EXPERT_COMPUTE_AUTO = 0,   /* HOST where a rule says that it is faster (qrun_model_info.expert_note): both are
+                                     * computed from what is measured when the first such model is opened: the link to
+                                     * the device, the host's memory, and its matrix products */
+    QRUN_EXPERT_COMPUTE_DEVICE = 1, /* fetched: those that tokens go to are copied to the device before they compute.
+                                     * Results are those of experts on the device to the bit */
+    QRUN_EXPERT_COMPUTE_HOST = 2    /* the processor computes them in the host's memory; a layer's tokens go there and
+                                     * back. For generating: no training, and no adapter that changes experts */
+} qrun_expert_compute;
+
 typedef struct qrun_model_params {
     size_t struct_size;
     const char *path;     /* a folder, a GGUF file, a model id in the Hugging Face cache ("org/name",
@@ -334,10 +346,11 @@ typedef struct qrun_model_params {
      * the others call qrun_session_run, which follows rank 0 until it destroys its session. 0 and 1: not shared. */
     int32_t tensor_parallel;
     int32_t tensor_rank; /* of plans alone: whose plan it is */
-    /* Of a mixture of experts on a GPU: the experts' matrices are in host memory, and before a layer's experts compute,
-     * those that tokens go to are copied to the device. Results are the same to the bit. AUTO: where the weights do not
-     * fit otherwise. Refused on a processor, and with trainable, shard_parameters and offload_parameters. */
+    /* Of a mixture of experts on a GPU: the experts' matrices are in host memory, and computed as expert_compute says.
+     * AUTO: where the weights do not fit otherwise. Refused on a processor, and with trainable, shard_parameters and
+     * offload_parameters. */
     qrun_offload offload_experts;
+    qrun_expert_compute expert_compute; /* HOST needs offload_experts, and is not for tensor_parallel */
 } qrun_model_params;
 #define QRUN_MODEL_PARAMS_INIT \
     { .struct_size = sizeof(qrun_model_params) }
@@ -378,6 +391,9 @@ typedef struct qrun_model_info {
         *packed_as; /* what linear layers are decoded from while they are read: "gptq", "fp8" …; NULL: none are */
     const char *embedding_format; /* "bf16", "int8" … */
     bool offloads_experts;        /* weight_bytes are then without experts, but for the room of a layer's */
+    bool computes_experts;        /* they are in host memory, and the processor computes them: without that room too */
+    const char *expert_note;      /* of experts in host memory, which way and why, as "fetched: as `expert_compute`
+                                   * says"; NULL: there are none */
 } qrun_model_info;
 #define QRUN_MODEL_INFO_INIT \
     { .struct_size = sizeof(qrun_model_info) }
@@ -464,6 +480,8 @@ typedef struct qrun_plan_info {
                              session computes, with its logits */
     int64_t ring_bytes;   /* that it would send if gradients were summed and parameters gathered around a ring */
     int64_t n_parameters; /* of the model, with any adapter's left out */
+    /* Of a session, as qrun_model_info.expert_note; empty: there is nothing to say. */
+    char expert_note[192];
 } qrun_plan_info;
 #define QRUN_PLAN_INFO_INIT \
     { .struct_size = sizeof(qrun_plan_info) }

@@ -126,6 +126,9 @@ static void print_start(const bench *b) {
            engine_parameters(m).text);
     printf("weights    %s, head %s, %s, computed in %s; ready in %.2f s\n", m->quant, m->head_format,
            size_text(m->weight_bytes).text, m->dtype, m->load_seconds);
+    if (m->expert_note != NULL) {
+        printf("experts    %s\n", api_names_to_options(m->expert_note, (char[API_NAMES_TEXT_BYTES]){0}));
+    }
     printf("machine    %s (%s), %s order of sums, %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n",
            b->device.backend, b->device.isa, b->device.numerics, (int)b->device.n_threads,
            b->peaks.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
@@ -193,6 +196,11 @@ static void write_start_json(const bench *b, text_buffer *out) {
                 m->family, m->quant, m->head_format, m->dtype, (long long)m->n_parameters,
                 (long long)m->n_active_parameters, (long long)m->n_linear_parameters, (long long)m->weight_bytes,
                 (long long)m->step_weight_bytes, m->load_seconds);
+    if (m->expert_note != NULL) {
+        text_puts(out, "\"experts\":");
+        text_json_string(out, m->expert_note, strlen(m->expert_note));
+        text_puts(out, ",");
+    }
     text_format(out,
                 "\"machine\":{\"backend\":\"%s\",\"isa\":\"%s\",\"numerics\":\"%s\",\"threads\":%d,"
                 "\"read_bytes_per_second\":%.6g,"
@@ -330,6 +338,7 @@ static int open_model(bench *b) {
     bench_train_forget_peak();
     engine_options wanted = *options;
     wanted.model.offload_parameters = train_offload_of_model(b->o->training.offload);
+    if (b->o->training.train) { train_settle_expert_compute(&wanted); }
     return engine_open_model(b->engine, &wanted);
 }
 

@@ -28,6 +28,10 @@ static const option_choice kvs[] = {
 
 static const option_choice places[] = {
     {"device", QRUN_OFFLOAD_NONE}, {"host", QRUN_OFFLOAD_ALL}, {"auto", QRUN_OFFLOAD_AUTO}, {NULL, 0}};
+static const option_choice expert_computes[] = {{"auto", QRUN_EXPERT_COMPUTE_AUTO},
+                                                {"device", QRUN_EXPERT_COMPUTE_DEVICE},
+                                                {"host", QRUN_EXPERT_COMPUTE_HOST},
+                                                {NULL, 0}};
 
 const option model_option_table[N_MODEL_OPTIONS] = {
     {.name = "model", .letter = 'm', .kind = OPTION_TEXT, .value_name = "DIR", INTO(engine_options, model.path),
@@ -51,9 +55,14 @@ const option model_option_table[N_MODEL_OPTIONS] = {
              "and exact."},
     {.name = "experts", .neutral = true, .kind = OPTION_CHOICE, .choices = places,
      INTO(engine_options, model.offload_experts),
-     .help = "Of a mixture of experts on a GPU: on the device, or in host memory. Those that tokens go to are fetched "
-             "from there for each layer, so the GPU needs room for one layer's experts. auto: where they do not fit "
-             "otherwise. Slower, with the same answers. Default: device."},
+     .help = "Of a mixture of experts on a GPU: on the device, or in host memory, where --expert-compute says how they "
+             "are computed. auto: where they do not fit otherwise. Slower. Default: device."},
+    {.name = "expert-compute", .neutral = true, .kind = OPTION_CHOICE, .choices = expert_computes,
+     INTO(engine_options, model.expert_compute),
+     .help = "Where experts in host memory are computed. device: those that tokens go to are fetched for each layer; "
+             "the answers are those of experts on the device, and training needs it. host: the processor computes them "
+             "where they are, with answers that are rounded elsewhere. auto: the faster one by what is measured, for "
+             "all tokens. Default: auto; of fine-tuning, device."},
 };
 
 #define ADAPTER_ROW(value_name_, help_)                                                                    \
@@ -264,6 +273,9 @@ int engine_open_model(engine *e, const engine_options *options) {
     if (e->rank > 0 || e->is_copy) { return EXIT_OK; }
     if (e->info.left_out != NULL) {
         notify("note: text needs none of these parts of the model, and they are left out: %s", e->info.left_out);
+    }
+    if (e->info.expert_note != NULL && options->model.expert_compute == QRUN_EXPERT_COMPUTE_AUTO) {
+        notify("note: experts in host memory: %s", e->info.expert_note);
     }
     if (e->info.packed_as != NULL && e->info.n_quantized_parameters > 0) {
         notify("note: the weights are stored as %s, and %s rounds them a second time; --quant bf16 loses less",

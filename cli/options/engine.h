@@ -20,7 +20,7 @@ typedef struct engine_options {
 extern const option_choice quant_choices[]; /* of qrun_quant */
 
 enum {
-    N_MODEL_OPTIONS = 6,
+    N_MODEL_OPTIONS = 7,
     N_ADAPTER_OPTIONS = 1,
     N_MACHINE_OPTIONS = 5,
     N_SESSION_OPTIONS = 5,

@@ -150,6 +150,8 @@ static const struct {
     {"quant", {"f32", "fp32 float32 float 32"}},
     {"experts", {"host", "cpu ram true yes 1"}},
     {"experts", {"device", "gpu cuda none no false 0"}},
+    {"expert-compute", {"host", "cpu processor"}},
+    {"expert-compute", {"device", "gpu cuda fetch"}},
     {"quant-head", {"int8", "8bit q8 q8_0 8"}},
     {"quant-head", {"keep", "none no off bf16"}},
     {"quant-embedding", {"int8", "8bit q8 q8_0 8"}},

@@ -79,6 +79,9 @@ void plan_report_print(const plan_report *report) {
     }
     plan_table_print_budget(report->memory_bytes);
     printf("  %-14s%12s\n", "free memory", size_text(info->available_bytes).text);
+    if (info->expert_note[0] != '\0') {
+        printf("experts %s\n", api_names_to_options(info->expert_note, (char[API_NAMES_TEXT_BYTES]){0}));
+    }
     put_verdict(report, &verdict);
     printf("%s\n", verdict.data);
     text_free(&verdict);
@@ -106,6 +109,10 @@ void plan_report_json(const plan_report *report, text_buffer *out) {
     if (info->context_tokens > 0) {
         text_format(out, ",\"context_tokens\":%lld,\"pool_tokens\":%lld,\"max_sequences\":%lld",
                     (long long)info->context_tokens, (long long)info->pool_tokens, (long long)info->max_sequences);
+    }
+    if (info->expert_note[0] != '\0') {
+        text_puts(out, ",\"experts\":");
+        text_json_string(out, info->expert_note, strlen(info->expert_note));
     }
     put_verdict(report, &verdict);
     text_format(out, ",\"available_bytes\":%lld,\"budget_bytes\":%lld,\"fits\":%s,\"verdict\":",

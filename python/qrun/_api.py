@@ -32,6 +32,9 @@ Dtype = Literal["bf16", "f32", "f16"]
 OFFLOAD = {"none": 0, "all": 1, "auto": 2}
 Offload = Literal["none", "all", "auto"]
 
+EXPERT_COMPUTE = {"auto": 0, "device": 1, "host": 2}
+ExpertCompute = Literal["auto", "device", "host"]
+
 KV = {"auto": 0, "bf16": 1, "int8": 2, "f32": 3, "f16": 4}
 Kv = Literal["auto", "bf16", "int8", "f32", "f16"]
 
@@ -211,7 +214,7 @@ ProgressFn = CFUNCTYPE(c_bool, c_void_p, c_int64, c_int64)
 
 
 class ModelParams(Sized):
-    _enums_ = {"quant": QUANT, "dtype": DTYPE, "offload_parameters": OFFLOAD, "offload_experts": OFFLOAD}
+    _enums_ = {"quant": QUANT, "dtype": DTYPE, "offload_parameters": OFFLOAD, "offload_experts": OFFLOAD, "expert_compute": EXPERT_COMPUTE}
     _fields_ = [
         ("struct_size", c_size_t),
         ("path", c_char_p),
@@ -229,6 +232,7 @@ class ModelParams(Sized):
         ("tensor_parallel", c_int32),
         ("tensor_rank", c_int32),
         ("offload_experts", c_int),
+        ("expert_compute", c_int),
     ]
 
 
@@ -269,6 +273,8 @@ class ModelInfo(Sized):
         ("packed_as", c_char_p),
         ("embedding_format", c_char_p),
         ("offloads_experts", c_bool),
+        ("computes_experts", c_bool),
+        ("expert_note", c_char_p),
     ]
 
 
@@ -299,6 +305,7 @@ class PlanInfo(Sized):
         ("sent_bytes", c_int64),
         ("ring_bytes", c_int64),
         ("n_parameters", c_int64),
+        ("expert_note", c_char * 192),
     ]
 
 
@@ -881,11 +888,12 @@ class ModelOptions(TypedDict, total=False):
     tensor_parallel: int
     # of plans alone: whose plan it is
     tensor_rank: int
-    # Of a mixture of experts on a GPU: the experts' matrices are in host memory, and before a layer's experts
-    # compute, those that tokens go to are copied to the device. Results are the same to the bit. AUTO: where
-    # the weights do not fit otherwise. Refused on a processor, and with trainable, shard_parameters and
-    # offload_parameters.
+    # Of a mixture of experts on a GPU: the experts' matrices are in host memory, and computed as expert_compute
+    # says. AUTO: where the weights do not fit otherwise. Refused on a processor, and with trainable,
+    # shard_parameters and offload_parameters.
     offload_experts: Offload
+    # HOST needs offload_experts, and is not for tensor_parallel
+    expert_compute: ExpertCompute
 
 
 class SessionOptions(TypedDict, total=False):

@@ -104,6 +104,10 @@ class ModelInfo:
     embedding_format: str
     # weight_bytes are then without experts, but for the room of a layer's
     offloads_experts: bool
+    # they are in host memory, and the processor computes them: without that room too
+    computes_experts: bool
+    # of experts in host memory, which way and why, as "fetched: as `expert_compute` says"; NULL: there are none
+    expert_note: Optional[str]
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,8 @@ class PlanInfo:
     ring_bytes: int
     # of the model, with any adapter's left out
     n_parameters: int
+    # Of a session, as qrun_model_info.expert_note; empty: there is nothing to say.
+    expert_note: str
 
 
 @dataclass(frozen=True)

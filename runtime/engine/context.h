@@ -9,6 +9,13 @@
 #include "kernels/collectives.h"
 #include "runtime/engine/named_devices.h"
 
+/* What decides where experts in host memory are computed (expert_way.h). */
+typedef struct qr_expert_speeds {
+    double link_bytes_per_second; /* host memory to device memory; 0: not measured yet */
+    double host_bytes_per_second; /* the processor's reads of host memory */
+    double host_flops;            /* its matrix products in BF16 */
+} qr_expert_speeds;
+
 struct qrun_context {
     qr_threads *threads;
     qr_backend *backend;
@@ -18,6 +25,7 @@ struct qrun_context {
     qrun_numerics numerics;
     qr_collectives *ranks;             /* NULL: this process is the only one */
     struct qr_timeline_copy *timeline; /* what qrun_context_timeline_get lent last; NULL: nothing */
+    qr_expert_speeds expert_speeds;    /* under the compute lock */
     const qr_named_device *plans_for;  /* nothing but plans is made, for this device's memory; NULL: for its own */
     char device_note[QR_ERROR_MESSAGE_BYTES]; /* why "auto" did not choose a GPU; else empty */
 };

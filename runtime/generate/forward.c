@@ -32,16 +32,20 @@ typedef struct forward_buffers {
     float *qkv;     /* [T, (H + 2 KV) · HD] */
     void *attended; /* [T, H · HD] act */
     float *q_gate;  /* [T, H, 2, HD] or [T, H, HD]; where mlp is when its turn has come, as the next three */
-    float *all_heads, *whole_row; /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
-    float *by_head;               /* [T, columns] */
-    float *conved;                /* [T, channels] */
-    float *recalled;              /* [T, values] */
-    float *mlp;                   /* [T, 2 M], or [T, M] ungated */
-    void *gated;                  /* [T, M] act */
-    qr_expert_buffers experts;
-    float *inputs; /* [T, L, P] */
-    float *branch; /* [T, D]: output of a block that is normed before it is added */
-    float *dora;   /* [T, D]: qkv, which nothing reads after attention, where that is wide enough */
+    float *all_heads, *whole_row;   /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
+    float *by_head;                 /* [T, columns] */
+    float *conved;                  /* [T, channels] */
+    float *recalled;                /* [T, values] */
+    float *mlp;                     /* [T, 2 M], or [T, M] ungated */
+    void *gated;                    /* [T, M] act */
+    qr_expert_buffers experts;      /* where the processor computes them: slots [T, D], and no routing */
+    qr_expert_buffers on_processor; /* host; only there, as the next two */
+    void *processor_x;              /* host, [T, D] act: what they read */
+    float *processor_sum;           /* host, [T, D] */
+    void *processor_workspace;      /* host */
+    float *inputs;                  /* [T, L, P] */
+    float *branch;                  /* [T, D]: output of a block that is normed before it is added */
+    float *dora;                    /* [T, D]: qkv, which nothing reads after attention, where that is wide enough */
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     float *selected;                    /* [R, D]: rows that want logits */
     void *selected_normed;              /* [R, D] act */
@@ -59,8 +63,11 @@ struct qr_forward {
     unsigned char *pages;
     size_t page_bytes;
     float *states;
-    qr_plan_memory memory; /* of the categories made here */
-    qr_layer_pass pass;    /* what the ops run with; n_tokens and adapters are the step's */
+    qr_plan_memory memory;      /* of the categories made here */
+    qr_layer_pass pass;         /* what the ops run with; n_tokens and adapters are the step's */
+    qr_layer_pass on_processor; /* the same for experts that the processor computes */
+    qr_backend *processor;      /* NULL: it computes none */
+    size_t processor_workspace_bytes;
     qr_op_list ops;        /* empty between the calls below */
     qr_batch host, device; /* the step's tables in either memory */
     qr_replay replay;
@@ -91,13 +98,25 @@ size_t qr_page_bytes(const qrun_model *model, qr_kv_format format) {
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-static void lay_experts(const qrun_model *model, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b) {
+/* Of the products of experts. */
+static void lay_slots(const qrun_model *model, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b) {
     const qr_model_shape *s = &model->shape;
     const int64_t n_slots = n_tokens * s->experts_per_token;
     qr_expert_routing_lay(s, n_tokens, layout, b);
     QR_LAY(layout, b->mlp, n_slots * 2 * qr_split_own(&model->split, s->expert_mlp), sizeof(float));
     QR_LAY(layout, b->gated, n_slots * s->expert_mlp, qr_dtype_bytes(model->act_dtype));
     QR_LAY(layout, b->slots, n_slots * qr_split_own(&model->split, s->hidden), sizeof(float));
+}
+
+static void lay_experts(const qrun_model *model, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    if (model->host_experts.computed) {
+        QR_LAY(layout, b->logits, n_tokens * s->n_experts, sizeof *b->logits);
+        QR_LAY(layout, b->slots, n_tokens * s->hidden, sizeof *b->slots);
+        if (s->shared_mlp > 0) { QR_LAY(layout, b->shared_share, n_tokens, sizeof *b->shared_share); }
+    } else {
+        lay_slots(model, n_tokens, layout, b);
+    }
     if (!model->config.experts.beside_dense) { return; }
     QR_LAY(layout, b->router_normed, n_tokens * s->hidden, qr_dtype_bytes(model->act_dtype));
     QR_LAY(layout, b->dense_branch, n_tokens * s->hidden, sizeof(float));
@@ -157,6 +176,20 @@ static size_t lay_tables(const qrun_model *model, const qr_forward_limits *limit
         QR_LAY(&layout, tables->rope_factor[k], limits->n_rope_slots, sizeof(float));
     }
     return layout.offset;
+}
+
+/* Host memory of experts that the processor computes, after the n_bytes that are taken. */
+static void lay_on_processor(qr_forward *f, void *memory, size_t *n_bytes) {
+    const qrun_model *model = f->model;
+    const int64_t t = f->limits.max_tokens, hidden = model->shape.hidden;
+    forward_buffers *b = &f->b;
+    qr_layout layout = {.base = memory, .offset = *n_bytes};
+    if (f->processor == NULL) { return; }
+    lay_slots(model, t, &layout, &b->on_processor);
+    QR_LAY(&layout, b->processor_x, t * hidden, qr_dtype_bytes(model->act_dtype));
+    QR_LAY(&layout, b->processor_sum, t * hidden, sizeof *b->processor_sum);
+    QR_LAY(&layout, b->processor_workspace, (int64_t)f->processor_workspace_bytes, 1);
+    *n_bytes = layout.offset;
 }
 
 /* Of a model that is split, rank 0 has all logits, and the others those of their rows of the head. */
@@ -632,6 +665,7 @@ static void lay_out(qr_forward *f, void *const memory[QR_PLAN_COUNT], size_t n_b
     n_bytes[QR_PLAN_LOGITS] = lay_logits(f->model, &f->limits, logits, &f->b);
     n_bytes[QR_PLAN_HOST] = lay_tables(f->model, &f->limits, memory[QR_PLAN_HOST], &f->b.host);
     lay_split(f, memory[QR_PLAN_HOST], &n_bytes[QR_PLAN_HOST]);
+    lay_on_processor(f, memory[QR_PLAN_HOST], &n_bytes[QR_PLAN_HOST]);
 }
 
 static qrun_status make_memory(qr_forward *f, size_t workspace_bytes, qr_error *err) {
@@ -641,6 +675,19 @@ static qrun_status make_memory(qr_forward *f, size_t workspace_bytes, qr_error *
     qr_timeline_set_workspace(f->backend, f->memory.at[QR_PLAN_WORKSPACE], workspace_bytes);
     lay_out(f, f->memory.at, n_bytes);
     return QRUN_OK;
+}
+
+/* What ops of experts run with on the processor, whose workspace a plan does not lay out. */
+static void set_pass_on_processor(qr_forward *f, bool is_plan) {
+    const forward_buffers *b = &f->b;
+    void *workspace = is_plan ? b->processor_sum : b->processor_workspace;
+    const size_t workspace_bytes = is_plan ? QR_PLAN_ANY_BYTES : f->processor_workspace_bytes;
+    f->on_processor = (qr_layer_pass){.model = f->model,
+                                      .backend = f->processor,
+                                      .workspace = {workspace, workspace_bytes},
+                                      .x = b->processor_sum,
+                                      .buffers = {.mlp_normed = b->processor_x, .experts = b->on_processor}};
+    f->pass.processor = &f->on_processor;
 }
 
 static void set_pass(qr_forward *f) {
@@ -684,9 +731,16 @@ static void set_pass(qr_forward *f) {
                               .gather_arg = &f->split};
 }
 
-/* On the model's backend, or on one that plans for it. */
-static qrun_status create_on(qr_backend *backend, qrun_model *model, const qr_forward_limits *limits, void *pages,
-                             float *states, size_t workspace_bytes, qr_forward **forward, qr_error *err) {
+/* What a forward pass runs on: the model's backend, or one that plans for it; and where the processor computes experts,
+ * that or its plan. */
+typedef struct run_on {
+    qr_backend *backend, *processor;
+    size_t workspace_bytes, processor_workspace_bytes;
+} run_on;
+
+static qrun_status create_on(const run_on *on, qrun_model *model, const qr_forward_limits *limits, void *pages,
+                             float *states, qr_forward **forward, qr_error *err) {
+    qr_backend *backend = on->backend;
     qr_forward *f = qr_alloc_zeroed(sizeof *f);
     *forward = NULL;
     if (f == NULL) { return qr_fail_memory(err, "the forward pass", sizeof *f); }
@@ -696,18 +750,22 @@ static qrun_status create_on(qr_backend *backend, qrun_model *model, const qr_fo
                       .pages = pages,
                       .page_bytes = qr_page_bytes(model, limits->kv_format),
                       .states = states,
+                      .processor = on->processor,
+                      .processor_workspace_bytes = on->processor_workspace_bytes,
                       .split = {.model = model, .backend = backend},
                       .replay.backend = backend};
     const bool is_plan = backend != model->context->backend;
     if (model->split.n_ranks > 0 && !is_plan) { f->split.ranks = model->context->ranks; }
     if (model->split.n_ranks > 0) { qr_replay_refuse(&f->replay, "ranks share each layer"); }
     if (model->stream != NULL) { qr_replay_refuse(&f->replay, "layers are offloaded"); }
-    const qrun_status status = make_memory(f, workspace_bytes, err);
+    if (on->processor != NULL) { qr_replay_refuse(&f->replay, "the processor computes experts"); }
+    const qrun_status status = make_memory(f, on->workspace_bytes, err);
     if (status != QRUN_OK) {
         qr_forward_destroy(f);
         return status;
     }
     set_pass(f);
+    if (on->processor != NULL) { set_pass_on_processor(f, is_plan); }
     *forward = f;
     return QRUN_OK;
 }
@@ -759,32 +817,51 @@ static qrun_status plan_steps(qr_forward *f, const qr_lora_factor *table, qr_err
     return QRUN_OK;
 }
 
-qrun_status qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan, qr_error *err) {
-    qr_backend *planner = NULL;
+/* Adds what a forward pass takes to the plan; *made: what to create it on. */
+static qrun_status plan_forward(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan, run_on *made,
+                                qr_error *err) {
+    qr_backend *planner = NULL, *processor = NULL;
     qr_forward *f = NULL;
     void *pages, *table, *states;
+    run_on planned = {.workspace_bytes = QR_PLAN_ANY_BYTES};
     qrun_status status = QRUN_OK;
     QR_TRY(qr_backend_plan_create(model->context->backend, &planner, err));
+    if (model->host_experts.computed) { QR_TRY(qr_backend_plan_create(model->context->processor, &processor, err)); }
     QR_TRY(qr_model_plan_begin(model, planner, err));
     QR_TRY(planner->memory_create(planner, QR_MEMORY_DEVICE, QR_PLAN_ANY_BYTES, &pages, err));
     QR_TRY(planner->memory_create(planner, QR_MEMORY_DEVICE, 1, &table, err));
     QR_TRY(planner->memory_create(planner, QR_MEMORY_DEVICE, 1, &states, err));
-    QR_TRY(create_on(planner, model, limits, pages, states, QR_PLAN_ANY_BYTES, &f, err));
+    planned.backend = planner;
+    planned.processor = processor;
+    QR_TRY(create_on(&planned, model, limits, pages, states, &f, err));
     QR_TRY(plan_steps(f, table, err));
-    qr_plan_add(plan, &f->memory, qr_backend_planned(planner)->workspace_bytes);
+    *made =
+        (run_on){.backend = model->context->backend, .workspace_bytes = qr_backend_planned(planner)->workspace_bytes};
+    if (processor != NULL) {
+        made->processor = model->context->processor;
+        made->processor_workspace_bytes = qr_backend_planned(processor)->workspace_bytes;
+    }
+    qr_plan_add(plan, &f->memory, made->workspace_bytes);
+    plan->entries[QR_PLAN_HOST].bytes += (int64_t)qr_round_up((int64_t)made->processor_workspace_bytes, 64);
 out:
     qr_model_plan_end(model);
     qr_forward_destroy(f);
+    qr_backend_destroy(processor);
     qr_backend_destroy(planner);
     return status;
+}
+
+qrun_status qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan, qr_error *err) {
+    run_on made;
+    return plan_forward(model, limits, plan, &made, err);
 }
 
 qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, float *states,
                               qr_forward **forward, qr_error *err) {
     qr_plan plan;
+    run_on made;
     qr_plan_init(&plan);
     *forward = NULL;
-    QR_RETURN_IF_ERROR(qr_forward_plan(model, limits, &plan, err));
-    const size_t workspace_bytes = (size_t)plan.entries[QR_PLAN_WORKSPACE].bytes;
-    return create_on(model->context->backend, model, limits, pages, states, workspace_bytes, forward, err);
+    QR_RETURN_IF_ERROR(plan_forward(model, limits, &plan, &made, err));
+    return create_on(&made, model, limits, pages, states, forward, err);
 }

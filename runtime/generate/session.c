@@ -360,7 +360,7 @@ qrun_status qr_session_size(qrun_model *model, qrun_model *draft, const qrun_ses
 static qrun_plan_info describe_plan(const qrun_model *model, const qr_session_sizes *sizes, const qr_plan *plan,
                                     bool fits) {
     const int64_t longest = qr_min(sizes->context_tokens, qr_max(sizes->pool_tokens, 1));
-    return (qrun_plan_info){
+    qrun_plan_info info = {
         .struct_size = sizeof(qrun_plan_info),
         .fits = fits,
         .n_parameters = model->n_parameters,
@@ -374,6 +374,8 @@ static qrun_plan_info describe_plan(const qrun_model *model, const qr_session_si
         .full_sequences = (int32_t)qr_min(
             sizes->max_sequences, sizes->n_pages / qr_max(pages_needed(model, longest, sizes->forward.max_tokens), 1)),
     };
+    memcpy(info.expert_note, model->host_experts.note, sizeof info.expert_note);
+    return info;
 }
 
 /* ---- A draft model ----------------------------------------------------------------------------------------------- */

@@ -113,6 +113,9 @@ struct qr_layer_pass {
     void *attend_arg;
     qr_gather_fn gather; /* of a model that is split among ranks (split.h) */
     void *gather_arg;
+    /* Where the processor computes experts: what their ops run with, in host memory. Its buffers are the experts' and
+     * mlp_normed [T, D], its x [T, D] takes their sum, and it has no adapters. NULL: they are computed as all else. */
+    const qr_layer_pass *processor;
 };
 
 /* Of a model that is split, all columns of all ranks; nothing where it is whole. */

@@ -43,7 +43,8 @@ qrun_status qr_layer_fetch_experts(const qr_layer_pass *pass, const qr_layer *la
                                        .host = qr_host_experts_of_layer(model, layer),
                                        .device = model->host_experts.stage,
                                        .n_bytes = (int64_t)qr_host_experts_bytes_each(model, layer)};
-    return model->host_experts.used ? qr_layer_op_expert_fetch(pass, &args, err) : QRUN_OK;
+    const bool fetches = model->host_experts.used && !model->host_experts.computed;
+    return fetches ? qr_layer_op_expert_fetch(pass, &args, err) : QRUN_OK;
 }
 
 /* y [slots, own M], rows twice that apart, of the normed rows of the slots' tokens. */
@@ -138,18 +139,15 @@ static qrun_status gather_slots(const qr_layer_pass *pass, qr_error *err) {
     return qr_layer_gather(pass, &gated, err);
 }
 
-qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+/* From logits to experts.gated: the routing, and what enters the experts' last matrices. */
+static qrun_status run_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qrun_model *model = pass->model;
-    const qr_model_shape *s = &model->shape;
     const qr_expert_buffers *b = &pass->buffers.experts;
     const qr_route_args route = {.logits = b->logits,
                                  .scale = layer->expert_scale.weight,
                                  .routing = qr_layer_routing(pass),
                                  .normalize = model->config.experts.normalizes};
     const int64_t mlp = own_mlp(pass), stride = 2 * mlp;
-    QR_RETURN_IF_ERROR(
-        qr_layer_linear(pass, &layer->router, qr_router_input(&pass->buffers), b->logits, s->n_experts, false, err));
-    QR_RETURN_IF_ERROR(qr_layer_scale_logits(pass, b->logits, err));
     QR_RETURN_IF_ERROR(qr_layer_op_route(pass, &route, err));
     QR_RETURN_IF_ERROR(qr_layer_fetch_experts(pass, layer, err));
     QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_gate, b->mlp, err));
@@ -160,6 +158,51 @@ qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer
     QR_RETURN_IF_ERROR(add_bias(pass, &route.routing, &layer->expert_up_bias, b->mlp + mlp, stride, err));
     QR_RETURN_IF_ERROR(run_gate(pass, err));
     return gather_slots(pass, err);
+}
+
+/* ---- On the processor -------------------------------------------------------------------------------------------- */
+
+static qr_layer_pass processor_pass(const qr_layer_pass *pass) {
+    qr_layer_pass on_processor = *pass->processor;
+    on_processor.n_tokens = pass->n_tokens;
+    return on_processor;
+}
+
+/* What the processor needs of the device: logits, and what the experts read. It waits for them; what the device is
+ * given next runs beside the processor's part. */
+static qrun_status send_to_processor(const qr_layer_pass *pass, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_layer_buffers *from = &pass->buffers, *to = &pass->processor->buffers;
+    const size_t logits_bytes = (size_t)(pass->n_tokens * s->n_experts) * sizeof(float);
+    const size_t x_bytes = (size_t)(pass->n_tokens * s->hidden) * qr_dtype_bytes(pass->model->act_dtype);
+    qr_backend *backend = pass->backend;
+    uint64_t ticket;
+    if (pass->ops != NULL) { QR_RETURN_IF_ERROR(qr_op_list_end(pass->ops, backend, pass->workspace, err)); }
+    QR_RETURN_IF_ERROR(
+        backend->transfer_out(backend, to->experts.logits, from->experts.logits, logits_bytes, &ticket, err));
+    QR_RETURN_IF_ERROR(backend->transfer_out(backend, to->mlp_normed, qr_expert_input(from), x_bytes, &ticket, err));
+    return backend->sync(backend, err);
+}
+
+/* dst [T, D] = what the processor has made, or dst += it. The host's memory stays until the next layer waits. */
+static qrun_status take_from_processor(const qr_layer_pass *pass, float *dst, bool accumulate, qr_error *err) {
+    const int64_t n = pass->n_tokens * pass->model->shape.hidden;
+    float *taken = accumulate ? pass->buffers.experts.slots : dst;
+    const qr_add_args add = {.x = dst, .y = taken, .n = n};
+    qr_backend *backend = pass->backend;
+    if (pass->ops != NULL) { QR_RETURN_IF_ERROR(qr_op_list_end(pass->ops, backend, pass->workspace, err)); }
+    QR_RETURN_IF_ERROR(backend->copy_in_async(backend, taken, pass->processor->x, (size_t)n * sizeof(float), err));
+    return accumulate ? qr_layer_op_add(pass, &add, err) : QRUN_OK;
+}
+
+/* ---- The block --------------------------------------------------------------------------------------------------- */
+
+qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    float *logits = pass->buffers.experts.logits;
+    QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->router, qr_router_input(&pass->buffers), logits,
+                                       pass->model->shape.n_experts, false, err));
+    QR_RETURN_IF_ERROR(qr_layer_scale_logits(pass, logits, err));
+    return pass->processor != NULL ? send_to_processor(pass, err) : run_experts_in(pass, layer, err);
 }
 
 qrun_status qr_layer_shared_expert_share(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -174,8 +217,9 @@ qrun_status qr_layer_shared_expert_share(const qr_layer_pass *pass, const qr_lay
     return qr_layer_op_share_rows(pass, &args, err);
 }
 
-qrun_status qr_layer_experts_out(const qr_layer_pass *pass, const qr_layer *layer, float *dst, bool accumulate,
-                                 qr_error *err) {
+/* dst [T, D] (+)= the sum of what the experts make of experts.gated. */
+static qrun_status run_experts_out(const qr_layer_pass *pass, const qr_layer *layer, float *dst, bool accumulate,
+                                   qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_expert_buffers *b = &pass->buffers.experts;
     const qr_expert_linear_args out = {.weights = layer->expert_out,
@@ -195,7 +239,21 @@ qrun_status qr_layer_experts_out(const qr_layer_pass *pass, const qr_layer *laye
     QR_RETURN_IF_ERROR(qr_layer_op_expert_linear(pass, &out, err));
     QR_RETURN_IF_ERROR(run_expert_lora(pass, layer, QR_ROLE_EXPERT_OUT, b->gated, false, b->slots, err));
     QR_RETURN_IF_ERROR(add_bias(pass, &out.routing, &layer->expert_out_bias, b->slots, own_hidden(pass), err));
-    QR_RETURN_IF_ERROR(qr_layer_op_expert_sum(pass, &sum, err));
+    return qr_layer_op_expert_sum(pass, &sum, err);
+}
+
+static qrun_status compute_on_processor(const qr_layer_pass *pass, const qr_layer *layer, float *dst, bool accumulate,
+                                        qr_error *err) {
+    const qr_layer_pass on_processor = processor_pass(pass);
+    QR_RETURN_IF_ERROR(run_experts_in(&on_processor, layer, err));
+    QR_RETURN_IF_ERROR(run_experts_out(&on_processor, layer, on_processor.x, false, err));
+    return take_from_processor(pass, dst, accumulate, err);
+}
+
+qrun_status qr_layer_experts_out(const qr_layer_pass *pass, const qr_layer *layer, float *dst, bool accumulate,
+                                 qr_error *err) {
+    QR_RETURN_IF_ERROR(
+        (pass->processor != NULL ? compute_on_processor : run_experts_out)(pass, layer, dst, accumulate, err));
     if (layer->mlp_out.weight.desc.rows == 0 || qr_layer_experts_beside_mlp(layer)) { return QRUN_OK; }
-    return qr_layer_linear(pass, &layer->mlp_out, pass->buffers.gated, dst, s->hidden, true, err);
+    return qr_layer_linear(pass, &layer->mlp_out, pass->buffers.gated, dst, pass->model->shape.hidden, true, err);
 }

@@ -18,6 +18,9 @@ static inline const void *qr_expert_input(const qr_layer_buffers *b) {
     return b->experts.normed != NULL ? b->experts.normed : b->mlp_normed;
 }
 
+/* Where the processor computes experts (host_experts.h), the device makes the router's logits and waits; the same ops
+ * run on the processor, beside what the device computes between qr_layer_experts_in and qr_layer_experts_out. */
+
 /* Lays out what route writes for T tokens. */
 void qr_expert_routing_lay(const qr_model_shape *shape, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b);
 
@@ -31,7 +34,7 @@ qr_clamped_gate_args qr_layer_clamped_gate_args(const qr_layer_pass *pass);
 qrun_status qr_layer_fetch_experts(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
 /* From what the router and the experts read to buffers.experts: the router's logits, the routing, and what enters the
- * experts' last matrices. */
+ * experts' last matrices; or to the processor. */
 qrun_status qr_layer_experts_in(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 /* The logits of experts, or their gradient, times the model's factor. */
 qrun_status qr_layer_scale_logits(const qr_layer_pass *pass, float *logits, qr_error *err);

@@ -168,6 +168,12 @@ static qrun_status visit_experts(load_state *state, int64_t l, qr_tensor_role ro
     const qr_layer *layer = &model->layers[l];
     const qr_adapter_module *module = qr_expert_pair_find(model, state->adapter, l, role);
     if (module == NULL) { return QRUN_OK; }
+    if (model->host_experts.computed) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: this adapter changes experts, and the processor computes them without adapters; open the "
+                       "model with `expert_compute=device`",
+                       module->name);
+    }
     QR_RETURN_IF_ERROR(qr_expert_pair_check(model, module, layer, role, err));
     QR_RETURN_IF_ERROR(check_rank(module, err));
     state->n_matched++;

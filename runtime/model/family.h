@@ -72,6 +72,11 @@ static inline bool qr_role_is_expert_bias(qr_tensor_role role) {
     return role >= QR_ROLE_EXPERT_GATE_BIAS && role <= QR_ROLE_EXPERT_OUT_BIAS;
 }
 
+/* Whether it is a vector that only the ops of experts read. */
+static inline bool qr_role_is_expert_vector(qr_tensor_role role) {
+    return role == QR_ROLE_EXPERT_SCALE || qr_role_is_expert_bias(role);
+}
+
 /* Whether a model has the module once. */
 static inline bool qr_role_is_of_model(qr_tensor_role role) {
     return role < QR_ROLE_ATTN_NORM || role == QR_ROLE_INPUTS;

@@ -509,7 +509,7 @@ int64_t qr_model_expert_matrices(const qrun_model *model) {
 }
 
 qr_expert_counts qr_model_count_experts(const qrun_model *model) {
-    const qr_backend *backend = model->context->backend;
+    const qr_backend *backend = qr_host_experts_backend(model);
     const int64_t n_active = model->shape.experts_per_token, n_idle = model->shape.n_experts - n_active;
     qr_expert_counts counts = {0};
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
@@ -620,6 +620,7 @@ typedef struct placement {
     qrun_model *model;
     unsigned char *memory; /* NULL: only count */
     qr_layout layout;
+    qr_layout host; /* of host memory, for vectors of experts that are computed there */
 } placement;
 
 static void *place_in_stage(const placement *p, const qr_module *module, size_t n_bytes) {
@@ -632,14 +633,21 @@ static void *place_in_stage(const placement *p, const qr_module *module, size_t 
 }
 
 static void *place_expert(const placement *p, const qr_module *module) {
+    const qr_host_experts *experts = &p->model->host_experts;
+    const size_t offset = qr_host_experts_offset(p->model, module);
     if (p->memory == NULL) { return NULL; }
-    return p->model->host_experts.stage + qr_host_experts_offset(p->model, module);
+    return experts->computed ? experts->host + p->model->layers[module->layer].experts_offset + offset
+                             : experts->stage + offset;
+}
+
+static qr_layout *layout_of_vector(placement *p, const qr_module *module) {
+    return qr_host_experts_computes(p->model, module) ? &p->host : &p->layout;
 }
 
 static qrun_status place_module(void *arg, const qr_module *module, qr_error *err) {
     (void)err;
     placement *p = arg;
-    const qr_backend *backend = p->model->context->backend;
+    const qr_backend *backend = qr_module_backend(p->model, module);
     if (qr_module_is_tied_head(p->model, module)) { return QRUN_OK; }
     if (module->matrix != NULL) {
         const size_t n_bytes = backend->weight_bytes(backend, &module->matrix->desc);
@@ -647,16 +655,23 @@ static qrun_status place_module(void *arg, const qr_module *module, qr_error *er
                                : qr_host_experts_has(p->model, module) ? place_expert(p, module)
                                                                        : qr_layout_take(&p->layout, 1, n_bytes);
     }
-    if (module->weight != NULL) { *module->weight = qr_layout_take(&p->layout, module->n, sizeof(float)); }
+    if (module->weight != NULL) {
+        *module->weight = qr_layout_take(layout_of_vector(p, module), module->n, sizeof(float));
+    }
     if (module->bias != NULL) { *module->bias = qr_layout_take(&p->layout, module->n, sizeof(float)); }
     return QRUN_OK;
 }
 
 static size_t place_at(qrun_model *model, void *memory) {
-    placement p = {.model = model, .memory = memory, .layout = {.base = memory}};
+    qr_host_experts *experts = &model->host_experts;
+    placement p = {.model = model,
+                   .memory = memory,
+                   .layout = {.base = memory},
+                   .host = {.base = memory != NULL ? experts->host : NULL, .offset = experts->matrix_bytes}};
     for (int64_t l = 0; l < model->shape.n_layers; l++) { model->layers[l].staged_bytes = 0; }
-    model->host_experts.stage = qr_layout_take(&p.layout, 1, model->host_experts.stage_bytes);
+    experts->stage = qr_layout_take(&p.layout, 1, experts->stage_bytes);
     (void)qr_model_each_module(model, place_module, &p, NULL);
+    experts->host_bytes = p.host.offset;
     if (model->shape.tied_head) { model->head = model->embedding; }
     model->ones = qr_layout_take(&p.layout, model->n_ones, sizeof(float));
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
@@ -690,6 +705,7 @@ qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error
     void *memory;
     qr_layer_stream_plan_begin(model);
     if (!is_only_described(model)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_host_experts_plan_begin(model, planner, err));
     QR_RETURN_IF_ERROR(
         planner->memory_create(planner, QR_MEMORY_DEVICE, qr_model_place_weights(model, NULL), &memory, err));
     (void)qr_model_place_weights(model, memory);
@@ -697,7 +713,9 @@ qrun_status qr_model_plan_begin(qrun_model *model, qr_backend *planner, qr_error
 }
 
 void qr_model_plan_end(qrun_model *model) {
-    if (is_only_described(model)) { (void)qr_model_place_weights(model, NULL); }
+    if (!is_only_described(model)) { return; }
+    model->host_experts.host = NULL;
+    (void)qr_model_place_weights(model, NULL);
 }
 
 size_t qr_model_host_bytes(const qrun_model *model) {

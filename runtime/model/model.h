@@ -15,6 +15,7 @@
 #include "loaders/config/model_config.h"
 #include "loaders/files/stored_weight.h"
 #include "runtime/engine/context.h"
+#include "runtime/engine/expert_way.h"
 #include "runtime/engine/plan.h"
 #include "runtime/model/family.h"
 #include "runtime/model/row_share.h"
@@ -161,9 +162,12 @@ typedef struct qr_model_shape {
 /* Experts that are not held on the device (host_experts.h). */
 typedef struct qr_host_experts {
     bool used;
+    bool computed;        /* on the processor, in its layout; else fetched to the device, in the device's */
     unsigned char *host;  /* those of the layers one after the other; NULL: of a plan alone */
-    unsigned char *stage; /* device */
+    unsigned char *stage; /* device; where they are computed there is none */
     size_t host_bytes, stage_bytes;
+    size_t matrix_bytes;             /* of host_bytes; their vectors follow where they are computed */
+    char note[QR_EXPERT_NOTE_BYTES]; /* which of both, and why; empty where they are on the device */
 } qr_host_experts;
 
 enum { QR_MAX_ADAPTERS = 64 /* the bits of dora_adapters */, QR_MAX_LORA_RANK = 512 };

@@ -181,7 +181,7 @@ static qrun_status load_elements(const load_state *state, const qr_module *modul
                                          range->first * step + (module->role == QR_ROLE_EXPERT_UP_BIAS && step > 1),
                                      .step = step,
                                      .n = range->n};
-    return qr_weight_write_some_floats(state->model->context->backend, device, tensor, &elements, err);
+    return qr_weight_write_some_floats(qr_module_backend(state->model, module), device, tensor, &elements, err);
 }
 
 /* This rank's elements: some ranges, of every expert where the vector has a part for each. */
@@ -229,7 +229,7 @@ static qrun_status write_stored(qr_backend *backend, const qr_module *module, co
 
 static qrun_status load_matrix(load_state *state, const qr_module *module, qr_error *err) {
     const qrun_model *model = state->model;
-    qr_backend *backend = model->context->backend;
+    qr_backend *backend = qr_module_backend(model, module);
     qr_stored_weight stored;
     QR_RETURN_IF_ERROR(qr_module_find_stored(model, state->source, module, &stored, err));
     const qr_row_source source = qr_stored_rows(&stored, qr_model_is_transposed(model, module->role));
@@ -265,7 +265,7 @@ static qrun_status make_random_rows(load_state *state, int64_t cols, qr_error *e
  * other random weights. */
 static qrun_status randomise_mxfp4(load_state *state, const qr_module *module, qr_error *err) {
     enum { TWO_TO_THE_MINUS_7 = 120, SEED = 1 };
-    qr_backend *backend = state->model->context->backend;
+    qr_backend *backend = qr_module_backend(state->model, module);
     qr_weight *matrix = module->matrix;
     const qr_weight_desc *desc = &matrix->desc;
     const size_t n_codes = qr_weight_row_offset(desc, QR_WEIGHT_ROW_GROUP), n_scales = (size_t)qr_weight_blocks(desc);
@@ -291,7 +291,7 @@ out:
 }
 
 static qrun_status randomise_matrix(load_state *state, const qr_module *module, qr_error *err) {
-    qr_backend *backend = state->model->context->backend;
+    qr_backend *backend = qr_module_backend(state->model, module);
     qr_weight *matrix = module->matrix;
     if (matrix->desc.format == QR_WEIGHT_MXFP4) { return randomise_mxfp4(state, module, err); }
     QR_RETURN_IF_ERROR(make_random_rows(state, matrix->desc.cols, err));
@@ -319,8 +319,7 @@ static float neutral_value(const qrun_model *model, qr_tensor_role role) {
     }
 }
 
-static qrun_status fill_vector(const qrun_model *model, const float *device, int64_t n, float value, qr_error *err) {
-    qr_backend *backend = model->context->backend;
+static qrun_status fill_vector(qr_backend *backend, const float *device, int64_t n, float value, qr_error *err) {
     const size_t n_bytes = (size_t)n * sizeof(float);
     if (n == 0) { return QRUN_OK; }
     float *values = qr_alloc(n_bytes);
@@ -332,7 +331,8 @@ static qrun_status fill_vector(const qrun_model *model, const float *device, int
 }
 
 static qrun_status neutralise_vector(const load_state *state, const qr_module *module, qr_error *err) {
-    return fill_vector(state->model, *module->weight, module->n, neutral_value(state->model, module->role), err);
+    return fill_vector(qr_module_backend(state->model, module), *module->weight, module->n,
+                       neutral_value(state->model, module->role), err);
 }
 
 /* ---- All modules ------------------------------------------------------------------------------------------------- */
@@ -374,7 +374,7 @@ static qrun_status load_weights(qrun_model *model, const qr_safetensors *source,
     if (source == NULL) { state.total_bytes = (int64_t)model->weight_bytes; }
     qrun_status status = qr_model_each_module(model, fill_module, &state, err);
     qr_free(state.random_rows);
-    if (status == QRUN_OK) { status = fill_vector(model, model->ones, model->n_ones, 1.0F, err); }
+    if (status == QRUN_OK) { status = fill_vector(model->context->backend, model->ones, model->n_ones, 1.0F, err); }
     if (status == QRUN_OK && source != NULL) { status = qr_safetensors_check(source, err); }
     return status == QRUN_OK ? advance(&state, state.total_bytes - state.done_bytes, err) : status;
 }
@@ -546,9 +546,9 @@ static qrun_status load(qrun_model *model, const qrun_model_params *params, qr_s
     QR_RETURN_IF_ERROR(check_memory(model, params, err));
     QR_RETURN_IF_ERROR(
         backend->memory_create(backend, QR_MEMORY_DEVICE, model->weight_bytes, &model->weight_memory, err));
+    QR_RETURN_IF_ERROR(qr_host_experts_create(model, err));
     (void)qr_model_place_weights(model, model->weight_memory);
     QR_RETURN_IF_ERROR(qr_layer_stream_create(model, opened, err));
-    QR_RETURN_IF_ERROR(qr_host_experts_create(model, err));
     if (source != NULL) { model->content_hash = hash_samples(source); }
     if (backend->loading_begin != NULL) { QR_RETURN_IF_ERROR(backend->loading_begin(backend, err)); }
     const qrun_status status = load_weights(model, source, params->progress, params->progress_user, err);
@@ -656,6 +656,8 @@ qrun_status qrun_model_get_info(const qrun_model *model, qrun_model_info *info, 
         .offloads_parameters = model->stream != NULL && !qr_layer_stream_is_sharded(model),
         .shards_parameters = qr_layer_stream_is_sharded(model),
         .offloads_experts = model->host_experts.used,
+        .computes_experts = model->host_experts.computed,
+        .expert_note = model->host_experts.used ? model->host_experts.note : NULL,
         .weight_bytes = (int64_t)model->weight_bytes,
         .step_weight_bytes = read_bytes(model) - looked_up - experts.idle_bytes,
         .n_layers = (int32_t)shape->n_layers,

@@ -6,6 +6,7 @@
 #include "kernels/timeline/timeline.h"
 #include "runtime/engine/context.h"
 #include "runtime/engine/plan.h"
+#include "runtime/model/host_experts.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/modules.h"
 
@@ -31,7 +32,7 @@ static qrun_status visit(void *arg, const qr_module *module, qr_error *err) {
     const qrun_model *model = arg;
     const qr_backend *backend = model->context->backend;
     const size_t vector_bytes = (size_t)module->n * sizeof(float);
-    if (qr_module_is_tied_head(model, module)) { return QRUN_OK; }
+    if (qr_module_is_tied_head(model, module) || qr_host_experts_computes(model, module)) { return QRUN_OK; }
     if (module->matrix != NULL && !qr_layer_stream_has(model, module)) {
         put(model, module, "weight", module->matrix->data, backend->weight_bytes(backend, &module->matrix->desc));
     }

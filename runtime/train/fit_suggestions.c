@@ -211,6 +211,7 @@ static void try_quant(search *s) {
     const bool is_offloaded = model->stream != NULL && !qr_layer_stream_is_sharded(model);
     params.offload_parameters = is_offloaded ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
     params.offload_experts = model->host_experts.used ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
+    params.expert_compute = QRUN_EXPERT_COMPUTE_DEVICE;
     qrun_model *other = qr_alloc_zeroed(sizeof *other);
     qr_safetensors *source = NULL;
     if (other == NULL) { return; }

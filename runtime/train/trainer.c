@@ -154,6 +154,12 @@ static qrun_status prepare(qrun_trainer *trainer, const qrun_train_params *param
 static qrun_status check_offload(const qrun_trainer *trainer, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
     const bool offloads_layers = trainer->model->stream != NULL && !qr_layer_stream_is_sharded(trainer->model);
+    if (trainer->model->host_experts.computed) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "the processor computes this model's experts (%s), and the backward pass is the device's; open "
+                       "the model with `expert_compute=device`",
+                       trainer->model->host_experts.note);
+    }
     if (s->offload_gradients && s->n_ranks > 1) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "`offload_gradients` is for one rank; with several, `zero=2` and `zero=3` share gradients out");

@@ -31,12 +31,24 @@ expect_code 2
 expect_err "--experts host is for mixtures of experts"
 run plan --model "$moe" --device cpu --context 64 --experts auto
 expect_code 0
+run plan --model "$moe" --device cpu --context 64 --expert-compute host
+expect_code 2
+expect_err "--expert-compute host is for experts in host memory; give --experts host too"
 run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --context 4096 --max-sequences 1
 expect_code 6
 expect_out "hold experts in host memory (--experts host)"
 run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --context 4096 \
     --max-sequences 1 --experts auto
 expect_code 0
+expect_out "experts fetched: which way is faster is measured on the device itself"
+run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --context 4096 \
+    --max-sequences 1 --experts auto --expert-compute host
+expect_code 0
+expect_out "experts on the processor: as --expert-compute says"
+run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --seq-len 128 --ranks 1 \
+    --batch-size 1 --experts host --expert-compute host
+expect_code 2
+expect_err "open the model with --expert-compute device"
 
 # Nor may host memory be asked for more than it has: here 2 TB, before anything is made.
 if [ -n "${QRUN_CUDA_LIBRARY_SIMT:-}" ]; then
@@ -49,6 +61,11 @@ if [ -n "${QRUN_CUDA_LIBRARY_SIMT:-}" ]; then
     expect_err "of the machine's memory, and this machine has free"
     expect_one_error_line
     unset QRUN_SIMT_MEMORY
+    # Which way experts in host memory are computed is said where nobody has chosen it.
+    echo '{"token_ids":[5,6,7]}' >"$work/requests.jsonl"
+    run generate --device cuda --model "$moe" --experts host --prompts "$work/requests.jsonl" --max-tokens 2
+    expect_code 0
+    expect_err "note: experts in host memory: "
 fi
 
 # A library of somebody else.

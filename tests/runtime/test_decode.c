@@ -40,7 +40,7 @@ typedef struct crowd {
     qrun_dtype dtype;
     qrun_kv kv;
     const char *adapters[N_ADAPTERS]; /* NULL: none */
-    bool host_experts;                /* where steps are replayed; on the device where they are issued */
+    bool host_experts;                /* where steps are replayed, fetched; on the device where they are issued */
 } crowd;
 
 static run_record records[3][N_REQUESTS];
@@ -71,6 +71,7 @@ static qrun_model *open_crowds_model(qrun_context *context, const crowd *c) {
     snprintf(path, sizeof path, QRUN_SOURCE_DIR "/tests/fixtures/%s", c->folder);
     params.path = path, params.quant = c->quant, params.dtype = c->dtype;
     params.offload_experts = c->host_experts ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
+    params.expert_compute = QRUN_EXPERT_COMPUTE_DEVICE;
     CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", c->folder, error.message);
     if (model == NULL) { return NULL; }
     CHECK(qrun_model_get_info(model, &info, NULL) == QRUN_OK);
