@@ -247,8 +247,7 @@ CURVES = [
       for family, rate in (("muse-glimmer", 1e-3), ("qwen3_5", 1e-3), ("gemma4-shared", 2e-4))),
     # With larger steps the gradient norms of F32 and F64 part.
     Curve("gemma4-full-adamw", "gemma4", None, "adamw", "constant_with_warmup", final=False, learning_rate=1.2e-4),
-    *(Curve(f"{family}-full-adamw", family, None, "adamw", "constant_with_warmup", final=False, learning_rate=3e-4)
-      for family in ("qwen3-moe", "mixtral")),
+    Curve("qwen3-moe-full-adamw", "qwen3-moe", None, "adamw", "constant_with_warmup", final=False, learning_rate=3e-4),
     Curve("muse-glimmer-adamw", "muse-glimmer", "muse-glimmer-zero-b", "adamw", "cosine", final=False),
     Curve("gemma4-moe-adafactor", "gemma4-moe", "gemma4-moe-zero-b", "adafactor", "linear", final=False,
           learning_rate=2e-3),
