@@ -213,6 +213,13 @@ static op_size of_weight_backward(const void *args) {
                 (double)READ_WRITE * (double)a->in * (double)a->out);
 }
 
+static op_size of_expert_weight_backward(const void *args) {
+    ARGS(expert_weight_backward);
+    const int64_t slots = qr_routing_slots(&a->routing), n_changed = qr_min(slots, a->routing.n_experts);
+    return plus(product(slots, a->in, BYTES(a->x_dtype), a->out, F32_BYTES),
+                (double)READ_WRITE * (double)n_changed * (double)a->in * (double)a->out);
+}
+
 static op_size of_lora_backward(const void *args) {
     ARGS(lora_backward);
     const size_t in_bytes = BYTES(a->x_dtype) + (a->dx != NULL ? READ_WRITE : 0);
@@ -311,6 +318,7 @@ static op_size size_of(qr_op op, const void *args) {
         case QR_OP_linear_backward: return of_linear_backward(args);
         case QR_OP_expert_linear_backward: return of_expert_linear_backward(args);
         case QR_OP_weight_backward: return of_weight_backward(args);
+        case QR_OP_expert_weight_backward: return of_expert_weight_backward(args);
         case QR_OP_lora_backward: return of_lora_backward(args);
         case QR_OP_attention_packed: return of_attention_packed(args);
         case QR_OP_attention_packed_backward: return of_attention_packed_backward(args);

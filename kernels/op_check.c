@@ -238,6 +238,14 @@ static bool check_expert_lora_backward(const check *c, const qr_expert_lora_back
            check_view(c, "dx", qr_routing_slots(r), a->in, a->dx_stride);
 }
 
+static bool check_expert_weight_backward(const check *c, const qr_expert_weight_backward_args *a) {
+    const qr_routing *r = &a->routing;
+    return check_routing(c, r) && check_act_dtype(c, "x", a->x_dtype) &&
+           check_view(c, "x", routed_rows(r, a->gathers), a->in, a->x_stride) &&
+           check_view(c, "dy", routed_rows(r, a->shares), a->out, a->dy_stride) &&
+           check_view(c, "dw", a->out, a->in, a->in) && check_view(c, "dw", r->n_experts, a->out * a->in, a->dw_stride);
+}
+
 static bool check_expert_share_backward(const check *c, const qr_expert_share_backward_args *a) {
     return check_routing(c, &a->routing) && check_act_dtype(c, "h", a->h_dtype) &&
            check_view(c, "h", qr_routing_slots(&a->routing), a->dim, a->dim);
@@ -248,6 +256,7 @@ static bool check_expert_bias_backward(const check *c, const qr_expert_bias_back
 }
 
 static bool check_route_backward(const check *c, const qr_route_backward_args *a) {
+    REQUIRE(a->dscale == NULL || a->scale != NULL, "there are no scales for dscale");
     return check_routing(c, &a->routing);
 }
 

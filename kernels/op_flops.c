@@ -38,6 +38,10 @@ static double of_expert_lora_backward(const qr_expert_lora_backward_args *a) {
 
 static double of_weight_backward(const qr_weight_backward_args *a) { return product(a->n_rows, a->in, a->out); }
 
+static double of_expert_weight_backward(const qr_expert_weight_backward_args *a) {
+    return product(qr_routing_slots(&a->routing), a->in, a->out);
+}
+
 static double of_dora_norm(const qr_dora_norm_args *a) {
     return product(a->weight->desc.rows, a->rank, a->weight->desc.cols);
 }
@@ -84,6 +88,7 @@ double qr_op_flops(qr_op op, const void *args) {
         case QR_OP_expert_linear_backward: return of_expert_linear_backward(args);
         case QR_OP_expert_lora_backward: return of_expert_lora_backward(args);
         case QR_OP_weight_backward: return of_weight_backward(args);
+        case QR_OP_expert_weight_backward: return of_expert_weight_backward(args);
         case QR_OP_lora: return of_lora(args);
         case QR_OP_lora_backward: return of_lora_backward(args);
         case QR_OP_dora_norm: return of_dora_norm(args);

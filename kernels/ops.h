@@ -65,6 +65,7 @@
     X(expert_linear_backward)    \
     X(expert_share_backward)     \
     X(expert_lora_backward)      \
+    X(expert_weight_backward)    \
     X(expert_bias_backward)      \
     X(route_backward)            \
     X(share_rows_backward)       \

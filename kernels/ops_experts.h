@@ -7,8 +7,9 @@
  * and backward as
  *     expert_linear_backward (down), expert_share_backward, gate_backward, expert_linear_backward (up, gate),
  *     expert_sum, route_backward, linear_backward (the router).
- * An expert whose matrices have biases runs expert_bias after each. Where experts are in host memory, expert_fetch runs
- * before the products, forward and backward. */
+ * Where the matrices change, expert_weight_backward runs before the gradient of what they were fed. An expert whose
+ * matrices have biases runs expert_bias after each. Where experts are in host memory, expert_fetch runs before the
+ * products, forward and backward. */
 #ifndef QR_KERNELS_OPS_EXPERTS_H
 #define QR_KERNELS_OPS_EXPERTS_H
 
@@ -136,6 +137,21 @@ typedef struct qr_expert_lora_backward_args {
     bool gathers, shares;
 } qr_expert_lora_backward_args;
 
+/* expert_weight_backward: the gradients of the matrices of all experts, each from the slots that it has, ascending:
+ *     dw_e[o, c] += sum over slots p of e of share · dy[q, o] · x[r, c], and
+ *     dbias[e, o] += sum over slots p of e of share · dy[q, o] where dbias is not NULL,
+ * r as in expert_linear, q and share as in expert_lora_backward. An expert without slots keeps what it has. */
+typedef struct qr_expert_weight_backward_args {
+    float *dw;    /* [n_experts]: [out, in] contiguous each, dw_stride apart */
+    float *dbias; /* [n_experts, out] contiguous, or NULL */
+    qr_routing routing;
+    const void *x;    /* [n_rows or n_slots, in], rows x_stride apart */
+    qr_dtype x_dtype; /* act */
+    const float *dy;  /* [n_rows or n_slots, out], rows dy_stride apart */
+    int64_t in, out, dw_stride, x_stride, dy_stride;
+    bool gathers, shares;
+} qr_expert_weight_backward_args;
+
 /* expert_bias_backward: what the bias of an expert's output adds to the gradient of a slot's share: with r the slot's
  * row, dshare[p] += sum over j of dy[r, j] · bias[e, j]. */
 typedef struct qr_expert_bias_backward_args {
@@ -148,13 +164,15 @@ typedef struct qr_expert_bias_backward_args {
 
 /* route_backward: dlogits from dshare. With p the softmax that the shares are of, d[e] the gradient of the share of a
  * chosen expert, times the expert's scale, and 0 for the others: dlogits[e] = p[e] · (d[e] − sum over e' of p[e'] ·
- * d[e']); with `normalize` 0 for experts that are not chosen. dlogits may be logits. */
+ * d[e']); with `normalize` 0 for experts that are not chosen. dlogits may be logits. Of scales that change, dscale[e]
+ * += sum over slots of e, ascending, of p[e] · dshare. */
 typedef struct qr_route_backward_args {
     const float *logits; /* [n_rows, n_experts] contiguous */
     const float *scale;  /* as in qr_route_args */
     qr_routing routing;
     const float *dshare; /* [n_slots] */
     float *dlogits;      /* [n_rows, n_experts] contiguous */
+    float *dscale;       /* [n_experts], or NULL; only where there are scales */
     bool normalize;
 } qr_route_backward_args;
 

@@ -111,7 +111,26 @@ static void route_backward_rows(const void *args, int64_t begin, int64_t end) {
     }
 }
 
-QR_CPU_RANGE_OP(route_backward, args->routing.n_rows, LIBM_COST * args->routing.n_experts, route_backward_rows)
+/* Of each expert by itself, slots ascending. */
+static void add_scale_gradients(const void *args, int64_t begin, int64_t end) {
+    const qr_route_backward_args *a = args;
+    const qr_routing *r = &a->routing;
+    for (int64_t e = begin; e < end; e++) {
+        for (int64_t p = r->expert_start[e]; p < r->expert_start[e + 1]; p++) {
+            const float *logits = a->logits + (int64_t)r->slot_row[p] * r->n_experts;
+            const int32_t *chosen = r->expert + (int64_t)r->slot_row[p] * r->top_k;
+            const share_scale scale = scale_of(logits, chosen, r->n_experts, r->top_k, a->normalize);
+            a->dscale[e] += (float)(share_of(&scale, logits[e]) * (double)a->dshare[p]);
+        }
+    }
+}
+
+void QR_ISA(qr_cpu_route_backward)(const qr_backend *backend, const qr_route_backward_args *args) {
+    const qr_routing *r = &args->routing;
+    const int64_t cost = LIBM_COST * r->n_experts;
+    if (args->dscale != NULL) { qr_cpu_run_ranges(backend, r->n_experts, cost * r->top_k, add_scale_gradients, args); }
+    qr_cpu_run_ranges(backend, r->n_rows, cost, route_backward_rows, args);
+}
 
 /* --- From host memory --- */
 

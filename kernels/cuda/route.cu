@@ -169,8 +169,27 @@ __global__ void route_backward_kernel(qr_route_backward_args a) {
     }
 }
 
+/* A warp an expert, over its slots in order. Before dlogits, which may be logits. */
+__global__ void route_scale_backward_kernel(qr_route_backward_args a) {
+    const qr_routing &r = a.routing;
+    const int64_t e = static_cast<int64_t>(blockIdx.x) * ROW_WARPS + warp_index();
+    if (e >= r.n_experts) { return; }
+    float sum = a.dscale[e];
+    for (int32_t p = r.expert_start[e]; p < r.expert_start[e + 1]; p++) {
+        const int64_t row = r.slot_row[p];
+        const float *logits = a.logits + row * r.n_experts;
+        const share_scale scale = share_scale_of(r, logits, r.expert + row * r.top_k, a.normalize);
+        sum = fmaf(scale.of(logits[e]), a.dshare[p], sum);
+    }
+    if (lane_index() == 0) { a.dscale[e] = sum; }
+}
+
 static qrun_status run_route_backward(qr_cuda_backend &cuda, const qr_route_backward_args &args, void *,
                                       qr_error *err) {
+    if (args.dscale != NULL) {
+        QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, route_scale_backward_kernel,
+                                     blocks_for(args.routing.n_experts, ROW_WARPS), ROW_THREADS, 0, args));
+    }
     return QR_LAUNCH(cuda.device, err, route_backward_kernel, blocks_for(args.routing.n_rows, ROW_WARPS), ROW_THREADS,
                      0, args);
 }

@@ -45,6 +45,7 @@ qr_cuda_sources(kernels/cuda/train
   elementwise_backward.cu
   expert_linear_backward.cu
   expert_lora_backward.cu
+  expert_weight_backward.cu
   experts_backward.cu
   linear_backward.cu
   lora_backward.cu

@@ -82,7 +82,9 @@ void qr_ref_route_backward(const qr_route_backward_args *args, void *workspace) 
         }
         for (int32_t k = 0; k < r->top_k; k++) {
             const double scale = args->scale != NULL ? (double)args->scale[chosen[k]] : 1.0;
-            d[chosen[k]] = (double)args->dshare[slot[k]] * scale;
+            const double dshare = (double)args->dshare[slot[k]];
+            if (args->dscale != NULL) { args->dscale[chosen[k]] += (float)(p[chosen[k]] * dshare); }
+            d[chosen[k]] = dshare * scale;
         }
         for (int32_t e = 0; e < r->n_experts; e++) { mean += p[e] * d[e]; }
         for (int32_t e = 0; e < r->n_experts; e++) {
@@ -200,6 +202,32 @@ void qr_ref_expert_share_backward(const qr_expert_share_backward_args *args, voi
             args->dh[j] *= r->share[p];
         }
         args->dshare[p] = (float)sum;
+    }
+}
+
+/* Sums of an expert's slots; c −1: of its bias, as if x were 1. */
+static double weight_sum(const qr_expert_weight_backward_args *args, int32_t e, int64_t o, int64_t c) {
+    const qr_routing *r = &args->routing;
+    double sum = 0.0;
+    for (int64_t p = r->expert_start[e]; p < r->expert_start[e + 1]; p++) {
+        const int64_t dy_row = args->shares ? r->slot_row[p] : p, x_row = args->gathers ? r->slot_row[p] : p;
+        const double share = args->shares ? (double)r->share[p] : 1.0;
+        const double x = c < 0 ? 1.0 : (double)qr_ref_load(args->x, args->x_dtype, x_row * args->x_stride + c);
+        sum += share * (double)args->dy[dy_row * args->dy_stride + o] * x;
+    }
+    return sum;
+}
+
+static void add_to(float *dst, double value) { *dst = (float)((double)*dst + value); }
+
+void qr_ref_expert_weight_backward(const qr_expert_weight_backward_args *args, void *workspace) {
+    (void)workspace;
+    for (int32_t e = 0; e < args->routing.n_experts; e++) {
+        float *dw = args->dw + e * args->dw_stride;
+        for (int64_t o = 0; o < args->out; o++) {
+            for (int64_t c = 0; c < args->in; c++) { add_to(&dw[o * args->in + c], weight_sum(args, e, o, c)); }
+            if (args->dbias != NULL) { add_to(&args->dbias[e * args->out + o], weight_sum(args, e, o, -1)); }
+        }
     }
 }
 

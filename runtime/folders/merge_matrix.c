@@ -95,14 +95,6 @@ static qrun_status rows_open(qr_backend *backend, const qr_merge_matrix *matrix,
     return use_scales(rows, &rows->stored.scales, tensor->name, err);
 }
 
-/* Of a matrix whose rows are columns of a wider one. */
-static void read_column(const qr_stored_weight *stored, int64_t row, float *dst) {
-    const int64_t column = stored->first_row + row * stored->row_step;
-    for (int64_t c = 0; c < stored->desc.cols; c++) {
-        qr_elements_to_f32(stored->codes->dtype, stored->data, c * stored->wide_rows + column, 1, dst + c);
-    }
-}
-
 static void read_row(const weight_rows *rows, int64_t row, float *dst) {
     const int64_t n_rows = rows->desc.rows, cols = rows->desc.cols;
     if (rows->plain != NULL && rows->plain->packed.kind != QR_PACKING_NONE) {
@@ -110,7 +102,7 @@ static void read_row(const weight_rows *rows, int64_t row, float *dst) {
         return;
     }
     if (rows->plain != NULL && rows->plain->wide_rows > 0) {
-        read_column(rows->plain, row, dst);
+        qr_stored_rows_to_f32(rows->plain, false, row, 1, dst);
         return;
     }
     switch (rows->desc.format) {

@@ -8,29 +8,103 @@
 #include "base/half.h"
 #include "base/sizes.h"
 #include "runtime/folders/folder_copy.h"
+#include "runtime/model/model_tensors.h"
 
 enum { NAME_BYTES = QR_STORED_NAME_BYTES + 8, CHUNK_FLOATS = 1 << 20 };
 
+enum { EXPERT_MATRICES = 3 }; /* the parameters of an expert, which follow each other: gate, up, out */
+
+/* A tensor of the new folder that is trained: one parameter, or several. */
+typedef struct export_output {
+    int64_t first;     /* parameter, of the first expert */
+    int64_t n_parts;   /* parameters that follow each other, of each expert */
+    int64_t n_experts; /* so many times, EXPERT_MATRICES parameters apart; 1: it is no stack */
+    bool in_turn;      /* [n_experts, cols, n_parts · rows], the rows of all parts in turn; else one after the other */
+} export_output;
+
 typedef struct export_job {
     const qr_parameters *parameters;
-    qr_safetensors *source;             /* the old folder's tensors, where it has others than the model's; NULL: none */
+    qr_safetensors *source;             /* the old folder's tensors; NULL: there are none */
+    bool keeps_others;                  /* it has others than the model's */
     char (*names)[NAME_BYTES];          /* [n_named] */
-    qr_safetensors_spec *specs;         /* [n]: the parameters first, then the layers' scalars, then those of `kept` */
+    export_output *outputs;             /* [n_outputs] */
+    qr_safetensors_spec *specs;         /* [n]: the outputs first, then the layers' scalars, then those of `kept` */
     const qr_safetensors_tensor **kept; /* [n − n_named] */
-    size_t n, n_named;
-    float *values;   /* [CHUNK_FLOATS], or of the largest transposed matrix */
+    size_t n, n_outputs, n_named;
+    float *values;   /* of the outputs' pieces */
     void *converted; /* the same in the type of the file */
 } export_job;
 
 /* ---- What to write ----------------------------------------------------------------------------------------------- */
 
-static void spec_parameter(export_job *job, int64_t i) {
+static qr_safetensors_spec *add_output(export_job *job, const export_output *output) {
+    qr_safetensors_spec *spec = &job->specs[job->n_outputs];
+    *spec = (qr_safetensors_spec){.name = job->names[job->n_outputs], .dtype = job->parameters->model->act_dtype};
+    job->outputs[job->n_outputs++] = *output;
+    return spec;
+}
+
+/* A parameter by itself. A bias of gate, whose elements are in turn with those of up in files, is one with that. */
+static void add_parameter(export_job *job, int64_t i) {
     const qr_parameters *p = job->parameters;
     const qr_parameter *parameter = &p->list[i];
-    (void)qr_family_tensor_name(p->model->family, p->model->prefix, parameter->role, parameter->layer,
-                                parameter->kind == QR_PARAMETER_BIAS ? "bias" : "weight", job->names[i], NAME_BYTES);
-    job->specs[i] = (qr_safetensors_spec){.name = job->names[i], .dtype = p->model->act_dtype};
-    job->specs[i].n_dims = qr_parameter_file_dims(p->model, parameter, job->specs[i].dims);
+    const bool in_turn = qr_vector_step(p->model, parameter->role) > 1;
+    char *name = job->names[job->n_outputs];
+    if (in_turn && parameter->role == QR_ROLE_EXPERT_UP_BIAS) { return; }
+    if (parameter->kind == QR_PARAMETER_MATRIX && qr_role_is_expert(parameter->role)) {
+        qr_parameter_name(p, parameter, name, NAME_BYTES);
+    } else {
+        (void)qr_family_tensor_name(p->model->family, p->model->prefix, parameter->role, parameter->layer,
+                                    parameter->kind == QR_PARAMETER_BIAS ? "bias" : "weight", name, NAME_BYTES);
+    }
+    const export_output output = {.first = i, .n_parts = in_turn ? 2 : 1, .n_experts = 1, .in_turn = in_turn};
+    qr_safetensors_spec *spec = add_output(job, &output);
+    spec->n_dims = qr_parameter_file_dims(p->model, parameter, spec->dims);
+    if (in_turn) { spec->dims[1] *= output.n_parts; }
+}
+
+static const char *stack_of(const qr_family *family, qr_tensor_role role) {
+    return role == QR_ROLE_EXPERT_OUT ? family->stacked_out : family->stacked_gate_up;
+}
+
+/* Whether matrices of a role are written as a stack of all experts: as the old folder has them, or as published ones
+ * do. */
+static bool is_stacked(const export_job *job, const qr_parameter *parameter, char name[NAME_BYTES]) {
+    const qrun_model *model = job->parameters->model;
+    const char *stack = stack_of(model->family, parameter->role);
+    if (parameter->kind != QR_PARAMETER_MATRIX || !qr_role_is_expert(parameter->role) || stack == NULL) {
+        return false;
+    }
+    qr_family_write_name(model->prefix, stack, parameter->layer, 0, name, NAME_BYTES);
+    return job->source != NULL ? qr_stored_has_stack(job->source, name) : model->family->writes_stacks;
+}
+
+/* A stack of a layer, from its first parameter on. */
+static void add_stack(export_job *job, int64_t i) {
+    const qrun_model *model = job->parameters->model;
+    const qr_parameter *parameter = &job->parameters->list[i];
+    const export_output output = {.first = i,
+                                  .n_parts = parameter->role == QR_ROLE_EXPERT_OUT ? 1 : 2,
+                                  .n_experts = model->shape.n_experts,
+                                  .in_turn = model->family->stacks_in_turn};
+    const int64_t rows = output.n_parts * parameter->rows;
+    qr_safetensors_spec *spec = add_output(job, &output);
+    spec->n_dims = 3;
+    spec->dims[0] = output.n_experts;
+    spec->dims[1] = output.in_turn ? parameter->cols : rows;
+    spec->dims[2] = output.in_turn ? rows : parameter->cols;
+}
+
+static void list_outputs(export_job *job) {
+    const qr_parameters *p = job->parameters;
+    for (int64_t i = 0; i < p->n; i++) {
+        const qr_parameter *parameter = &p->list[i];
+        if (!is_stacked(job, parameter, job->names[job->n_outputs])) {
+            add_parameter(job, i);
+        } else if (parameter->expert == 0 && parameter->role != QR_ROLE_EXPERT_UP) {
+            add_stack(job, i);
+        }
+    }
 }
 
 static bool is_trained(const export_job *job, const char *name) {
@@ -38,7 +112,7 @@ static bool is_trained(const export_job *job, const char *name) {
     const qr_parameters *p = job->parameters;
     qr_family_module_name(p->model->family, p->model->prefix, QR_ROLE_HEAD, 0, head, sizeof head);
     if (strncmp(name, head, strlen(head)) == 0) { return true; } /* a stale copy of a tied embedding */
-    for (int64_t i = 0; i < p->n; i++) {
+    for (size_t i = 0; i < job->n_outputs; i++) {
         if (strcmp(name, job->names[i]) == 0) { return true; }
     }
     return false;
@@ -47,9 +121,8 @@ static bool is_trained(const export_job *job, const char *name) {
 /* What no training changes, and the old folder is not read for. */
 static void spec_scalars(export_job *job) {
     const qr_parameters *p = job->parameters;
-    job->n_named = (size_t)p->n;
-    for (int64_t l = 0; job->source == NULL && p->model->layers[0].scalar.dim > 0 && l < p->model->shape.n_layers;
-         l++) {
+    job->n_named = job->n_outputs;
+    for (int64_t l = 0; !job->keeps_others && p->model->layers[0].scalar.dim > 0 && l < p->model->shape.n_layers; l++) {
         char *name = job->names[job->n_named];
         (void)qr_family_tensor_name(p->model->family, p->model->prefix, QR_ROLE_LAYER_SCALAR, l, "", name, NAME_BYTES);
         job->specs[job->n_named++] =
@@ -57,20 +130,28 @@ static void spec_scalars(export_job *job) {
     }
 }
 
+/* For what it has besides the model, and for how it has experts. */
+static qrun_status open_source(export_job *job, qr_error *err) {
+    const qrun_model *model = job->parameters->model;
+    job->keeps_others = model->config.is_multimodal && !model->random_weights;
+    const bool has_experts = model->shape.n_experts > 0 && !model->random_weights;
+    if (!job->keeps_others && !has_experts) { return QRUN_OK; }
+    return qr_safetensors_open(model->folder, &job->source, err);
+}
+
 static qrun_status list_tensors(export_job *job, qr_error *err) {
     const qr_parameters *p = job->parameters;
-    if (p->model->config.is_multimodal && !p->model->random_weights) {
-        QR_RETURN_IF_ERROR(qr_safetensors_open(p->model->folder, &job->source, err));
-    }
-    const size_t n_sources = job->source != NULL ? qr_safetensors_count(job->source) : 0;
+    QR_RETURN_IF_ERROR(open_source(job, err));
+    const size_t n_sources = job->keeps_others ? qr_safetensors_count(job->source) : 0;
     const size_t most_named = (size_t)(p->n + p->model->shape.n_layers), most = most_named + n_sources;
     job->names = qr_alloc_array(most_named, sizeof *job->names);
+    job->outputs = qr_alloc_array(most_named, sizeof *job->outputs);
     job->specs = qr_alloc_array(most, sizeof *job->specs);
     job->kept = qr_alloc_array(n_sources, sizeof *job->kept);
-    if (job->names == NULL || job->specs == NULL || job->kept == NULL) {
+    if (job->names == NULL || job->outputs == NULL || job->specs == NULL || job->kept == NULL) {
         return qr_fail_memory(err, "the list of tensors", most * sizeof *job->specs);
     }
-    for (int64_t i = 0; i < p->n; i++) { spec_parameter(job, i); }
+    list_outputs(job);
     spec_scalars(job);
     job->n = job->n_named;
     for (size_t i = 0; i < n_sources; i++) {
@@ -89,10 +170,17 @@ static int64_t chunk_floats(const qr_parameters *p, const qr_parameter *paramete
     return qr_parameter_is_transposed(p->model, parameter) ? parameter->rows * parameter->cols : CHUNK_FLOATS;
 }
 
+/* Room for a piece. What is in turn takes the matrices of an expert and a row of what becomes of them. */
+static int64_t staging_floats(const qr_parameters *p, const export_output *output) {
+    const qr_parameter *parameter = &p->list[output->first];
+    if (!output->in_turn) { return chunk_floats(p, parameter); }
+    return output->n_parts * parameter->rows * (parameter->cols + 1);
+}
+
 static qrun_status make_staging(export_job *job, qr_error *err) {
     const qr_parameters *p = job->parameters;
     int64_t n = CHUNK_FLOATS;
-    for (int64_t i = 0; i < p->n; i++) { n = qr_max(n, chunk_floats(p, &p->list[i])); }
+    for (size_t i = 0; i < job->n_outputs; i++) { n = qr_max(n, staging_floats(p, &job->outputs[i])); }
     job->values = qr_alloc_array((size_t)n, sizeof(float));
     job->converted = qr_alloc_array((size_t)n, qr_dtype_bytes(p->model->act_dtype));
     return job->values != NULL && job->converted != NULL
@@ -100,33 +188,70 @@ static qrun_status make_staging(export_job *job, qr_error *err) {
                : qr_fail_memory(err, "a model's weights", (size_t)n * sizeof(float));
 }
 
+static qrun_status write_floats(const export_job *job, const float *values, int64_t n, qr_safetensors_writer *writer,
+                                qr_error *err) {
+    const qr_dtype dtype = job->parameters->model->act_dtype;
+    qr_elements_from_f32(dtype, values, n, job->converted);
+    return qr_safetensors_writer_write(writer, job->converted, (size_t)n * qr_dtype_bytes(dtype), err);
+}
+
 static qrun_status write_scalar(const export_job *job, int64_t layer, qr_safetensors_writer *writer, qr_error *err) {
     const qrun_model *model = job->parameters->model;
     qr_backend *backend = model->context->backend;
     float value;
     QR_RETURN_IF_ERROR(backend->copy_out(backend, &value, model->layers[layer].scalar.weight, sizeof value, err));
-    qr_elements_from_f32(model->act_dtype, &value, 1, job->converted);
-    return qr_safetensors_writer_write(writer, job->converted, qr_dtype_bytes(model->act_dtype), err);
+    return write_floats(job, &value, 1, writer, err);
 }
 
-static qrun_status write_tensor(void *arg, size_t i, qr_safetensors_writer *writer, qr_error *err) {
-    const export_job *job = arg;
+static qrun_status write_parameter(const export_job *job, int64_t i, qr_safetensors_writer *writer, qr_error *err) {
     const qr_parameters *p = job->parameters;
-    if (i >= (size_t)p->n && i < job->n_named) { return write_scalar(job, (int64_t)i - p->n, writer, err); }
-    if (i >= job->n_named) {
-        const qr_safetensors_tensor *kept = job->kept[i - job->n_named];
-        return qr_safetensors_writer_write(writer, kept->data, kept->n_bytes, err);
-    }
     const qr_parameter *parameter = &p->list[i];
-    const qr_dtype dtype = p->model->act_dtype;
     const int64_t n_floats = parameter->rows * parameter->cols, chunk = chunk_floats(p, parameter);
     for (int64_t first = 0; first < n_floats; first += chunk) {
         const int64_t n = qr_min(chunk, n_floats - first);
         QR_RETURN_IF_ERROR(qr_parameter_read(p, parameter, first, n, job->values, err));
-        qr_elements_from_f32(dtype, job->values, n, job->converted);
-        QR_RETURN_IF_ERROR(qr_safetensors_writer_write(writer, job->converted, (size_t)n * qr_dtype_bytes(dtype), err));
+        QR_RETURN_IF_ERROR(write_floats(job, job->values, n, writer, err));
     }
     return QRUN_OK;
+}
+
+/* n_parts parameters from `first` on, as [cols, n_parts · rows]. */
+static qrun_status write_in_turn(const export_job *job, int64_t first, int64_t n_parts, qr_safetensors_writer *writer,
+                                 qr_error *err) {
+    const qr_parameters *p = job->parameters;
+    const int64_t rows = p->list[first].rows, cols = p->list[first].cols, n = rows * cols;
+    float *row = job->values + n_parts * n;
+    for (int64_t part = 0; part < n_parts; part++) {
+        QR_RETURN_IF_ERROR(qr_parameter_read(p, &p->list[first + part], 0, n, job->values + part * n, err));
+    }
+    for (int64_t c = 0; c < cols; c++) {
+        for (int64_t i = 0; i < n_parts * rows; i++) { row[i] = job->values[i % n_parts * n + i / n_parts * cols + c]; }
+        QR_RETURN_IF_ERROR(write_floats(job, row, n_parts * rows, writer, err));
+    }
+    return QRUN_OK;
+}
+
+static qrun_status write_output(const export_job *job, const export_output *output, qr_safetensors_writer *writer,
+                                qr_error *err) {
+    for (int64_t e = 0; e < output->n_experts; e++) {
+        const int64_t first = output->first + e * EXPERT_MATRICES;
+        if (output->in_turn) {
+            QR_RETURN_IF_ERROR(write_in_turn(job, first, output->n_parts, writer, err));
+            continue;
+        }
+        for (int64_t part = 0; part < output->n_parts; part++) {
+            QR_RETURN_IF_ERROR(write_parameter(job, first + part, writer, err));
+        }
+    }
+    return QRUN_OK;
+}
+
+static qrun_status write_tensor(void *arg, size_t i, qr_safetensors_writer *writer, qr_error *err) {
+    const export_job *job = arg;
+    if (i < job->n_outputs) { return write_output(job, &job->outputs[i], writer, err); }
+    if (i < job->n_named) { return write_scalar(job, (int64_t)(i - job->n_outputs), writer, err); }
+    const qr_safetensors_tensor *kept = job->kept[i - job->n_named];
+    return qr_safetensors_writer_write(writer, kept->data, kept->n_bytes, err);
 }
 
 /* ---- The folder -------------------------------------------------------------------------------------------------- */
@@ -154,6 +279,7 @@ qrun_status qr_model_export(const qr_parameters *p, const char *folder, qr_error
 out:
     qr_safetensors_close(job.source);
     qr_free(job.names);
+    qr_free(job.outputs);
     qr_free(job.specs);
     qr_free(job.kept);
     qr_free(job.values);

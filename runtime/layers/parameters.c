@@ -229,7 +229,12 @@ void qr_parameter_name(const qr_parameters *p, const qr_parameter *parameter, ch
                                         [QR_PARAMETER_MATRIX] = "weight",
                                         [QR_PARAMETER_NORM] = "weight",
                                         [QR_PARAMETER_BIAS] = "bias"};
-    qr_parameters_module_name(p, parameter->role, parameter->layer, name, name_bytes);
+    if (parameter->kind == QR_PARAMETER_MATRIX && qr_role_is_expert(parameter->role)) {
+        qr_family_write_name(p->model->prefix, p->model->family->modules[parameter->role], parameter->layer,
+                             parameter->expert, name, name_bytes);
+    } else {
+        qr_parameters_module_name(p, parameter->role, parameter->layer, name, name_bytes);
+    }
     const size_t length = strlen(name);
     if (qr_role_is_bare(parameter->role)) { return; }
     (void)snprintf(name + length, name_bytes - length, ".%s", parts[parameter->kind]);
@@ -245,6 +250,11 @@ int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *paramete
     dims[1] = transposed ? parameter->rows : parameter->cols;
     if (parameter->kind == QR_PARAMETER_MATRIX) { return 2; }
     if (parameter->role == QR_ROLE_DELTA_CONV) { return qr_model_conv_dims(model, dims); }
+    if (qr_role_is_expert_bias(parameter->role)) {
+        dims[0] = model->shape.n_experts;
+        dims[1] = parameter->cols / dims[0];
+        return 2;
+    }
     dims[0] = parameter->cols;
     return 1;
 }

@@ -25,7 +25,8 @@ typedef struct qr_parameter {
     qr_parameter_kind kind;
     qr_tensor_role role; /* of the module that it belongs to */
     int64_t layer;
-    int64_t rows, cols; /* a vector has one row */
+    int64_t expert;     /* of a matrix of an expert; else 0 */
+    int64_t rows, cols; /* a vector has one row, of all experts where it is of experts */
     int64_t offset;     /* floats, in the arena of values */
     int64_t gradient;   /* floats, in that of gradients: the same, unless layers share it */
 } qr_parameter;

@@ -104,6 +104,7 @@ typedef struct qr_family {
     /* Those are [E, D, 2 M], columns of gate and up in turn, and [E, M, D] (gpt-oss). Packed ones are [E, 2 M, D], rows
      * in turn, and [E, D, M]. The vectors of biases are in turn too. */
     bool stacks_in_turn;
+    bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
     bool layer_norm;         /* LayerNorm with bias instead of RMSNorm */
     bool norms_all_heads;    /* q_norm and k_norm are over all heads of a token together */

@@ -347,3 +347,18 @@ void qr_matrix_rows_to_f32(qr_dtype dtype, const void *data, int64_t rows, int64
         }
     }
 }
+
+void qr_stored_rows_to_f32(const qr_stored_weight *stored, bool transposed, int64_t first, int64_t n_rows, float *dst) {
+    const int64_t rows = stored->desc.rows, cols = stored->desc.cols;
+    const qr_dtype dtype = stored->codes->dtype;
+    if (stored->wide_rows == 0) {
+        qr_matrix_rows_to_f32(dtype, stored->data, rows, cols, transposed, first, n_rows, dst);
+        return;
+    }
+    for (int64_t r = 0; r < n_rows; r++) {
+        const int64_t column = stored->first_row + (first + r) * stored->row_step;
+        for (int64_t c = 0; c < cols; c++) {
+            qr_elements_to_f32(dtype, stored->data, c * stored->wide_rows + column, 1, dst + r * cols + c);
+        }
+    }
+}

@@ -77,4 +77,7 @@ static inline bool qr_model_is_transposed(const qrun_model *model, qr_tensor_rol
 void qr_matrix_rows_to_f32(qr_dtype dtype, const void *data, int64_t rows, int64_t cols, bool transposed, int64_t first,
                            int64_t n_rows, float *dst);
 
+/* The same of a matrix that is stored plain, which a slice of a stack may be. */
+void qr_stored_rows_to_f32(const qr_stored_weight *stored, bool transposed, int64_t first, int64_t n_rows, float *dst);
+
 #endif

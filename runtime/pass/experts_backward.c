@@ -1,10 +1,11 @@
-/* The MLP block of a layer with experts, backward: through the experts, which do not change but for LoRA on them, and
- * the router. */
+/* The MLP block of a layer with experts, backward: through the experts, where they change with their gradients or those
+ * of LoRA on them, and the router. */
 #include "runtime/pass/pass_state.h"
 
 #include "runtime/layers/layer_experts.h"
 #include "runtime/model/expert_adapters.h"
 #include "runtime/pass/lora_parameters.h"
+#include "runtime/pass/whole_parameters.h"
 
 /* dx [S, in] = dy W of each slot's expert, or dx += it. dy has rows of D for tokens (gathers), or of M for slots. */
 static qrun_status matrices_dx(qr_train_pass *pass, const qr_routing *routing, const qr_weight *weights,
@@ -23,6 +24,31 @@ static qrun_status matrices_dx(qr_train_pass *pass, const qr_routing *routing, c
                                                  .gathers = gathers,
                                                  .accumulate = accumulate};
     return qr_expert_linear_backward(pass->backend, &args, pass->workspace, err);
+}
+
+/* The gradients of one matrix of every expert and its bias, where they are trained, from what it was fed: x of tokens
+ * (gathers) or slots. dy has rows for tokens (shares), or for slots. */
+static qrun_status matrices_dw(qr_train_pass *pass, const qr_routing *routing, const qr_weight *weights,
+                               const qr_norm *bias, const void *x, bool gathers, const float *dy, int64_t dy_stride,
+                               bool shares, qr_error *err) {
+    const qr_parameters *p = pass->parameters;
+    int64_t stride;
+    float *dw = qr_whole_expert_gradients(p, weights, routing->n_experts, &stride);
+    if (dw == NULL) { return QRUN_OK; }
+    const qr_expert_weight_backward_args args = {.dw = dw,
+                                                 .dbias = qr_parameters_gradient(p, bias->weight),
+                                                 .routing = *routing,
+                                                 .x = x,
+                                                 .x_dtype = pass->model->act_dtype,
+                                                 .dy = dy,
+                                                 .in = weights->desc.cols,
+                                                 .out = weights->desc.rows,
+                                                 .dw_stride = stride,
+                                                 .x_stride = weights->desc.cols,
+                                                 .dy_stride = dy_stride,
+                                                 .gathers = gathers,
+                                                 .shares = shares};
+    return qr_expert_weight_backward(pass->backend, &args, pass->workspace, err);
 }
 
 /* What LoRA on one of the experts' pairs adds to dx [S, in], and its own gradients. dy has rows of D for tokens
@@ -108,6 +134,7 @@ qrun_status qr_pass_router_backward(qr_train_pass *pass, const qr_layer *layer, 
                                          .routing = qr_layer_routing(&blocks),
                                          .dshare = pass->b.dshare,
                                          .dlogits = b->experts.logits,
+                                         .dscale = qr_parameters_gradient(pass->parameters, layer->expert_scale.weight),
                                          .normalize = pass->model->config.experts.normalizes};
     QR_RETURN_IF_ERROR(qr_route_backward(pass->backend, &args, pass->workspace, err));
     QR_RETURN_IF_ERROR(qr_layer_scale_logits(&blocks, b->experts.logits, err));
@@ -128,6 +155,17 @@ qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *l
     return qr_share_rows_backward(pass->backend, &args, pass->workspace, err);
 }
 
+/* Once b.mlp has the gradients of both. */
+static qrun_status gate_and_up_dw(qr_train_pass *pass, const qr_layer *layer, const qr_routing *routing,
+                                  qr_error *err) {
+    const int64_t m = pass->model->shape.expert_mlp;
+    const void *x = qr_expert_input(&pass->current->buffers);
+    const float *dy = pass->current->buffers.experts.mlp;
+    QR_RETURN_IF_ERROR(
+        matrices_dw(pass, routing, layer->expert_gate, &layer->expert_gate_bias, x, true, dy, 2 * m, false, err));
+    return matrices_dw(pass, routing, layer->expert_up, &layer->expert_up_bias, x, true, dy + m, 2 * m, false, err);
+}
+
 qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, bool accumulate,
                                      qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
@@ -136,11 +174,14 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
     const qr_expert_buffers *b = &pass->current->buffers.experts;
     const int64_t stride = 2 * s->expert_mlp;
     QR_RETURN_IF_ERROR(qr_layer_fetch_experts(&blocks, layer, err));
+    QR_RETURN_IF_ERROR(matrices_dw(pass, &routing, layer->expert_out, &layer->expert_out_bias, b->gated, false, dbranch,
+                                   s->hidden, true, err));
     QR_RETURN_IF_ERROR(
         matrices_dx(pass, &routing, layer->expert_out, dbranch, s->hidden, true, pass->b.dgated, false, err));
     QR_RETURN_IF_ERROR(
         lora_dx(pass, layer, QR_ROLE_EXPERT_OUT, &routing, b->gated, false, dbranch, true, pass->b.dgated, err));
     QR_RETURN_IF_ERROR(activation_backward(pass, layer, &routing, dbranch, err));
+    QR_RETURN_IF_ERROR(gate_and_up_dw(pass, layer, &routing, err));
     QR_RETURN_IF_ERROR(matrices_dx(pass, &routing, layer->expert_gate, b->mlp, stride, false, b->slots, false, err));
     QR_RETURN_IF_ERROR(
         matrices_dx(pass, &routing, layer->expert_up, b->mlp + s->expert_mlp, stride, false, b->slots, true, err));

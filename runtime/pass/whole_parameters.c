@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/half.h"
 #include "base/random.h"
 #include "base/sizes.h"
 #include "loaders/source/model_source.h"
@@ -82,10 +83,11 @@ static qrun_status refuse_untrainable(const qrun_model *model, const qr_module *
                    model->family->modules[module->role], qr_weight_format_name(module->matrix->desc.format));
 }
 
-static qrun_status refuse_experts(const qr_family *family, bool full, qr_error *err) {
+static qrun_status refuse_experts(const qr_family *family, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s, and the experts of %s models cannot be trained whole; train an adapter instead",
-                   full ? "`full` changes every weight" : "the modules to train whole are in experts", family->name);
+                   "the modules to train whole are in experts, which %s models train with `full` alone; train an "
+                   "adapter on experts instead",
+                   family->name);
 }
 
 static qrun_status describe_module(void *arg, const qr_module *module, qr_error *err) {
@@ -95,12 +97,16 @@ static qrun_status describe_module(void *arg, const qr_module *module, qr_error 
     if (full && module->role == QR_ROLE_HEAD && p->model->shape.tied_head) { return QRUN_OK; }
     if (module->role == QR_ROLE_LAYER_SCALAR) { return QRUN_OK; } /* a buffer to torch */
     if (!full && !is_named(p->model->family, state->options->modules, module->role)) { return QRUN_OK; }
-    if (qr_role_is_expert(module->role)) { return refuse_experts(p->model->family, full, err); }
+    if (!full && qr_role_is_expert(module->role)) { return refuse_experts(p->model->family, err); }
     if (full && module->matrix != NULL && module->matrix->desc.format != qr_model_compute_format(p->model)) {
         return refuse_untrainable(p->model, module, err);
     }
-    qr_parameter parameter = {
-        .kind = QR_PARAMETER_NORM, .role = module->role, .layer = module->layer, .rows = 1, .cols = module->n};
+    qr_parameter parameter = {.kind = QR_PARAMETER_NORM,
+                              .role = module->role,
+                              .layer = module->layer,
+                              .expert = module->expert,
+                              .rows = 1,
+                              .cols = module->n};
     if (module->matrix != NULL) {
         parameter.kind = QR_PARAMETER_MATRIX;
         parameter.rows = module->matrix->desc.rows;
@@ -155,25 +161,28 @@ qrun_status qr_whole_parameters_describe(qr_parameters *p, const qr_whole_option
 
 /* ---- Values from the model's files ------------------------------------------------------------------------------- */
 
-static qrun_status find_stored(const qrun_model *model, const qr_safetensors *source, const qr_parameter *parameter,
-                               bool is_vector, const qr_safetensors_tensor **tensor, qr_error *err) {
-    if (is_vector) {
-        const char *suffix = parameter->kind == QR_PARAMETER_BIAS ? "bias" : "weight";
-        return qr_module_find_vector(model, source, parameter->role, parameter->layer, suffix, parameter->cols, tensor,
-                                     err);
-    }
+static qrun_status refuse_quantised(const qr_stored_weight *stored, qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: is stored as %s, so it cannot be trained whole; use the original model, or leave it out",
+                   stored->codes->name, qr_weight_format_name(stored->desc.format));
+}
+
+static qrun_status find_matrix(const qrun_model *model, const qr_safetensors *source, const qr_parameter *parameter,
+                               const qr_whole_tensor *whole, qr_stored_weight *stored, qr_error *err) {
     /* A tied head begins as a copy of the embedding. */
     const bool tied = parameter->role == QR_ROLE_HEAD && model->shape.tied_head;
     const int64_t rows = qr_role_has_token_rows(parameter->role) ? model->config.vocab_size : parameter->rows;
     const qr_weight_desc desc = {.rows = rows, .cols = parameter->cols};
-    qr_stored_weight stored;
-    QR_RETURN_IF_ERROR(qr_model_find_stored(model, source, tied ? QR_ROLE_EMBEDDING : parameter->role, parameter->layer,
-                                            &desc, &stored, err));
-    *tensor = stored.codes;
-    if (stored.desc.format < QR_WEIGHT_INT8) { return QRUN_OK; }
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: is stored as %s, so it cannot be trained whole; use the original model, or leave it out",
-                   stored.codes->name, qr_weight_format_name(stored.desc.format));
+    const qr_module module = {.role = parameter->role,
+                              .layer = parameter->layer,
+                              .expert = parameter->expert,
+                              .matrix = whole->matrix,
+                              .n = rows};
+    QR_RETURN_IF_ERROR(qr_role_is_expert(parameter->role)
+                           ? qr_module_find_stored(model, source, &module, stored, err)
+                           : qr_model_find_stored(model, source, tied ? QR_ROLE_EMBEDDING : parameter->role,
+                                                  parameter->layer, &desc, stored, err));
+    return stored->desc.format < QR_WEIGHT_INT8 ? QRUN_OK : refuse_quantised(stored, err);
 }
 
 static int64_t chunk_rows(const qr_parameter *parameter) {
@@ -188,29 +197,51 @@ static qrun_status put_rows(const qr_parameters *p, const qr_whole_tensor *tenso
     return qr_parameters_write(p, parameter->offset + first * parameter->cols, n * parameter->cols, values, err);
 }
 
-static qrun_status load_tensor(const qr_parameters *p, const qr_safetensors *source, const qr_whole_tensor *whole,
+/* Every which element of a vector that files have as a tensor of its own. */
+static qrun_status load_vector(const qr_parameters *p, const qr_safetensors *source, const qr_whole_tensor *whole,
+                               float *staging, qr_error *err) {
+    const qr_parameter *parameter = &p->list[whole->parameter];
+    const char *suffix = parameter->kind == QR_PARAMETER_BIAS ? "bias" : "weight";
+    const int64_t step = qr_vector_step(p->model, parameter->role);
+    const int64_t first = step > 1 && parameter->role == QR_ROLE_EXPERT_UP_BIAS ? 1 : 0;
+    const qr_safetensors_tensor *tensor;
+    QR_RETURN_IF_ERROR(qr_module_find_vector(p->model, source, parameter->role, parameter->layer, suffix,
+                                             parameter->cols, &tensor, err));
+    for (int64_t i = 0; i < parameter->cols; i++) {
+        qr_elements_to_f32(tensor->dtype, tensor->data, first + i * step, 1, staging + i);
+    }
+    QR_RETURN_IF_ERROR(put_rows(p, whole, 0, 1, staging, err));
+    return qr_safetensors_finish(source, tensor, err);
+}
+
+static qrun_status load_matrix(const qr_parameters *p, const qr_safetensors *source, const qr_whole_tensor *whole,
                                float *staging, qr_error *err) {
     const qr_parameter *parameter = &p->list[whole->parameter];
     const bool transposed = qr_parameter_is_transposed(p->model, parameter);
-    const qr_safetensors_tensor *tensor = NULL;
+    qr_stored_weight stored;
     void *grown = NULL;
-    const void *data;
     qrun_status status;
-    QR_TRY(find_stored(p->model, source, parameter, whole->matrix == NULL, &tensor, err));
-    data = tensor->data;
-    if (whole->matrix != NULL && !transposed && parameter->rows > tensor->dims[0]) {
-        QR_TRY(qr_new_token_rows(tensor, parameter->rows, &grown, err));
-        data = grown;
+    QR_TRY(find_matrix(p->model, source, parameter, whole, &stored, err));
+    if (!transposed && parameter->rows > stored.desc.rows) {
+        QR_TRY(qr_new_token_rows(stored.codes, parameter->rows, &grown, err));
+        stored.data = grown;
+        stored.desc.rows = parameter->rows;
     }
     for (int64_t first = 0; first < parameter->rows; first += chunk_rows(parameter)) {
         const int64_t n = qr_min(chunk_rows(parameter), parameter->rows - first);
-        qr_matrix_rows_to_f32(tensor->dtype, data, parameter->rows, parameter->cols, transposed, first, n, staging);
+        qr_stored_rows_to_f32(&stored, transposed, first, n, staging);
         QR_TRY(put_rows(p, whole, first, n, staging, err));
     }
-    status = qr_safetensors_finish(source, tensor, err);
+    status = stored.is_last ? qr_safetensors_finish(source, stored.codes, err) : QRUN_OK;
 out:
     qr_free(grown);
     return status;
+}
+
+static qrun_status load_tensor(const qr_parameters *p, const qr_safetensors *source, const qr_whole_tensor *whole,
+                               float *staging, qr_error *err) {
+    return whole->matrix == NULL ? load_vector(p, source, whole, staging, err)
+                                 : load_matrix(p, source, whole, staging, err);
 }
 
 static qrun_status load_values(const qr_parameters *p, float *staging, qr_error *err) {
@@ -276,7 +307,8 @@ static qrun_status init_matrix(const qr_parameters *p, const qr_whole_options *o
     return QRUN_OK;
 }
 
-/* Norms begin at 1, also where the family adds it; biases at 0. A state's rate, exp(a_log), is uniform in [0.01, 16).
+/* Norms and scales begin at 1, also where the family adds it; biases at 0. A state's rate, exp(a_log), is uniform in
+ * [0.01, 16).
  */
 static float initial_element(const qr_parameters *p, const qr_whole_options *options, int64_t stream,
                              const qr_parameter *parameter, int64_t i) {
@@ -284,7 +316,12 @@ static float initial_element(const qr_parameters *p, const qr_whole_options *opt
     if (parameter->kind == QR_PARAMETER_BIAS) { return 0.0F; }
     switch (parameter->role) {
         case QR_ROLE_DELTA_NORM:
+        case QR_ROLE_EXPERT_SCALE:
         case QR_ROLE_DELTA_DT_BIAS: return 1.0F;
+        case QR_ROLE_EXPERT_GATE_BIAS:
+        case QR_ROLE_EXPERT_UP_BIAS:
+        case QR_ROLE_EXPERT_OUT_BIAS: return 0.0F;
+        case QR_ROLE_SINKS:
         case QR_ROLE_DELTA_CONV: return (float)(range * qr_random_normal(options->seed, (uint64_t)stream, (uint64_t)i));
         case QR_ROLE_DELTA_A_LOG:
             return (float)log(0.01 + 15.99 * qr_random_uniform(options->seed, (uint64_t)stream, (uint64_t)i));
@@ -414,4 +451,12 @@ bool qr_whole_is_trained(const qr_parameters *p, const qr_weight *matrix) { retu
 float *qr_whole_gradient(const qr_parameters *p, const qr_weight *matrix) {
     const qr_whole_tensor *tensor = find_tensor(p, matrix);
     return tensor != NULL ? p->gradients + p->list[tensor->parameter].gradient : NULL;
+}
+
+float *qr_whole_expert_gradients(const qr_parameters *p, const qr_weight *matrices, int64_t n, int64_t *stride) {
+    float *first = qr_whole_gradient(p, &matrices[0]);
+    *stride = matrices->desc.rows * matrices->desc.cols;
+    if (first == NULL || n == 1) { return first; }
+    *stride = qr_whole_gradient(p, &matrices[1]) - first; /* the tensors of an expert follow those of the last */
+    return first;
 }

@@ -50,5 +50,9 @@ bool qr_whole_is_trained(const qr_parameters *parameters, const qr_weight *matri
 
 /* The gradient of a matrix [rows, cols] of the model; NULL: it is frozen. */
 float *qr_whole_gradient(const qr_parameters *parameters, const qr_weight *matrix);
+/* The same of the matrices [n] of a layer's experts: that of the first, and how many floats there are from one to the
+ * next. */
+float *qr_whole_expert_gradients(const qr_parameters *parameters, const qr_weight *matrices, int64_t n,
+                                 int64_t *stride);
 
 #endif

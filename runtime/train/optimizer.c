@@ -384,10 +384,21 @@ void qr_optimizer_states_unpack(const qr_optimizer *optimizer, int32_t rank, siz
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
+/* Vectors that decay: the Trainer exempts what is called a bias or a norm, which none of these is. */
+static bool is_like_matrix(qr_tensor_role role) {
+    switch (role) {
+        case QR_ROLE_DELTA_CONV:
+        case QR_ROLE_DELTA_A_LOG:
+        case QR_ROLE_SINKS:
+        case QR_ROLE_ROUTER_NORM: /* "router.scale" */
+        case QR_ROLE_EXPERT_SCALE: return true;
+        default: return false;
+    }
+}
+
 /* As in the Hugging Face Trainer, everything decays but biases, dt_bias among them, and the weights of norms. */
 static float decay_of(const qr_optimizer_options *options, const qr_parameter *parameter) {
-    const bool is_norm = parameter->kind == QR_PARAMETER_NORM && parameter->role != QR_ROLE_DELTA_CONV &&
-                         parameter->role != QR_ROLE_DELTA_A_LOG;
+    const bool is_norm = parameter->kind == QR_PARAMETER_NORM && !is_like_matrix(parameter->role);
     const bool exempt = is_norm || parameter->kind == QR_PARAMETER_BIAS;
     const bool decays = options->decay_all || !exempt;
     return decays ? options->weight_decay : 0.0F;

@@ -143,6 +143,36 @@ def trainable(model):
     return {name.removesuffix(".weight") if "lora_magnitude_vector" in name else name: p for name, p in named}
 
 
+# {base: what its folder calls the matrices of an expert, and its router}; else the first, and as in memory.
+_EXPERT_NAMES = {"": ("experts.{}.gate_proj", "experts.{}.up_proj", "experts.{}.down_proj"),
+                 "mixtral": ("experts.{}.w1", "experts.{}.w3", "experts.{}.w2")}
+
+
+def _matrices_of_stack(base, name, tensor):
+    """A stack [E, …] of gate_up_proj or down_proj as the matrices of its experts."""
+    in_turn = base.startswith("gpt-oss")
+    names = _EXPERT_NAMES.get(base, _EXPERT_NAMES[""])
+    stem, is_out = name.rsplit("experts.", 1)[0], name.endswith("down_proj")
+    for e, stack in enumerate(tensor.mT if in_turn else tensor):
+        rows = stack.shape[0] // 2
+        parts = [stack] if is_out else [stack[0::2], stack[1::2]] if in_turn else [stack[:rows], stack[rows:]]
+        for module, matrix in zip(names[2:] if is_out else names[:2], parts):
+            yield f"{stem}{module.format(e)}.weight", matrix
+
+
+def by_matrix(base, tensors):
+    """The same tensors, each stack of experts as its matrices, under the names of a folder that has these."""
+    result = {}
+    for name, tensor in tensors.items():
+        if base == "mixtral":
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            result |= dict(_matrices_of_stack(base, name, tensor))
+        else:
+            result[name] = tensor
+    return result
+
+
 def _integers(low, high, n, *key):
     return torch.randint(low, high, (n,), generator=generator_for("training", *key)).tolist()
 

@@ -58,6 +58,7 @@ class Gradients:
     adapter: str | None     # None: full fine-tuning
     covers: str
     kept: tuple = ()        # parts of the names of the tensors to store; () stores all
+    exact: bool = False     # store those of F64, where PyTorch's own in F32 are further from them than the test allows
     head: bool = False      # lm_head is trained too, as with modules_to_save
     batch: str = "micro-batch"
 
@@ -116,6 +117,19 @@ GRADIENTS = [
               kept=("layers.0.", "layers.3.", "lm_head", "language_model.norm")),
     Gradients("qwen3_5-full", "qwen3_5", None, "every weight, those of the recurrence too; of two layers are stored",
               kept=("layers.0.", "layers.3.")),
+    *(Gradients(f"{family}-full", family, None, covers, kept=("layers.0.",), exact=family == "gemma4-moe")
+      for family, covers in (
+        ("qwen3-moe", "every weight, experts and router; those of the first layer are stored, as of the next"),
+        ("mixtral", "every weight, experts under names of their own"),
+        ("qwen3_5-moe-images", "every weight: experts, a shared one and its gate, beside the gated delta rule"),
+        ("gemma4-moe", "every weight: experts beside a dense MLP, scales of the router and of experts"),
+        ("qwen2-moe", "every weight: experts, a shared one and its gate"))),
+    *(Gradients(f"{family}-full", family, None, "every weight; those of the first layer's experts are stored",
+                kept=("layers.0.mlp.",), exact=family == "qwen3-next")
+      for family in ("qwen3-moe-stacked", "olmoe", "qwen3-next")),
+    Gradients("gpt-oss-all-full", "gpt-oss-full", None,
+              "every weight: sinks, experts in turn and their biases; those of the first layer are stored",
+              kept=("layers.0.",)),
     Gradients("llama-dynamic-lengths", "llama-dynamic", None, "dynamic rope scaling: each sequence by its own length",
               kept=("layers.0.",), batch="lengths"),
     Gradients("phi3-longrope-lengths", "phi3-longrope", None, "longrope: each sequence by its own length",
@@ -132,6 +146,8 @@ def _gradient_run(root, case, run):
         model.get_output_embeddings().weight.requires_grad_(True)
     sums = accumulate(model, cases.micro_batch(case.batch), run)
     gradients = {name: p.grad.clone() for name, p in cases.trainable(model).items()}
+    if case.adapter is None:
+        gradients = cases.by_matrix(case.base, gradients)
     kept = {name: grad for name, grad in gradients.items() if not case.kept or any(k in name for k in case.kept)}
     for name in gradients.keys() - kept.keys():
         if name.endswith("lora_A.weight") and not case.head and gradients[name].abs().max() != 0:
@@ -143,7 +159,8 @@ def make_gradients(case, root):
     """Writes the F32 gradients; returns the index entry, with what other precisions make of them."""
     runs = ("f32", "f64", "bf16-autocast") if case.adapter is None else RUNS
     results = {run: _gradient_run(root, case, run) for run in runs}
-    gradients, sums = results["f32"]
+    gradients, sums = results["f64" if case.exact else "f32"]
+    gradients = {name: grad.float() for name, grad in gradients.items()}
     total = cases.n_targets(cases.micro_batch(case.batch))
     path = f"training/gradients/{case.name}.safetensors"
     save_file({f"{name}.grad": grad.contiguous() for name, grad in gradients.items()}, root / path)
@@ -230,6 +247,7 @@ CURVES = [
       for family, rate in (("muse-glimmer", 1e-3), ("qwen3_5", 1e-3), ("gemma4-shared", 2e-4))),
     # With larger steps the gradient norms of F32 and F64 part.
     Curve("gemma4-full-adamw", "gemma4", None, "adamw", "constant_with_warmup", final=False, learning_rate=1.2e-4),
+    Curve("qwen3-moe-full-adamw", "qwen3-moe", None, "adamw", "constant_with_warmup", final=False, learning_rate=3e-4),
     Curve("muse-glimmer-adamw", "muse-glimmer", "muse-glimmer-zero-b", "adamw", "cosine", final=False),
     Curve("gemma4-moe-adafactor", "gemma4-moe", "gemma4-moe-zero-b", "adafactor", "linear", final=False,
           learning_rate=2e-3),

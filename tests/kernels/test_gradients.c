@@ -134,7 +134,7 @@ static const qr_routing routing = {chosen, slots, slot_row, shares, expert_start
 static qr_weight expert_weights[N_EXPERTS];
 static bool normalizes;
 static float expert_bias[N_EXPERTS * OUT];
-static const float expert_scale[N_EXPERTS] = {1.5F, 0.5F, 2.0F, 0.75F, 1.0F, 1.25F, 0.625F};
+static float expert_scale[N_EXPERTS] = {1.5F, 0.5F, 2.0F, 0.75F, 1.0F, 1.25F, 0.625F};
 
 static void forward_experts(void) {
     static float outputs[N_SLOTS * OUT];
@@ -164,9 +164,32 @@ static void begin_experts(uint64_t stream) {
     }
 }
 
+/* From rows of slots, with the shares in dy, the same dw comes out as from those of tokens. */
+static void check_slots_gradient(const float *h, const float *of_tokens) {
+    float of_slots[N_EXPERTS * OUT * IN] = {0.0F}, dout[N_SLOTS * OUT];
+    for (int p = 0; p < N_SLOTS; p++) {
+        for (int o = 0; o < OUT; o++) { dout[p * OUT + o] = shares[p] * dy[slot_row[p] * OUT + o]; }
+    }
+    RUN(expert_weight_backward, {.dw = of_slots,
+                                 .routing = routing,
+                                 .x = h,
+                                 .x_dtype = QR_DTYPE_F32,
+                                 .dy = dout,
+                                 .in = IN,
+                                 .out = OUT,
+                                 .dw_stride = OUT * IN,
+                                 .x_stride = IN,
+                                 .dy_stride = OUT});
+    for (int i = 0; i < N_EXPERTS * OUT * IN; i++) {
+        CHECK_MSG(fabsf(of_slots[i] - of_tokens[i]) <= 1e-5F, "experts dw of slots: element %d is %g, expected %g", i,
+                  (double)of_slots[i], (double)of_tokens[i]);
+    }
+}
+
 static void check_experts(bool normalize) {
     const function f = {forward_experts, y, dy, N_ROWS * OUT};
     static float dh[N_SLOTS * IN], h[N_SLOTS * IN], dshare[N_SLOTS];
+    float dscale[N_EXPERTS] = {0.0F};
     normalizes = normalize;
     begin_experts(normalize ? 15 : 14);
     forward_experts();
@@ -179,6 +202,19 @@ static void check_experts(bool normalize) {
                                  .dy_stride = OUT,
                                  .dx_stride = IN,
                                  .gathers = true});
+    RUN(expert_weight_backward, {.dw = dw,
+                                 .dbias = dbias,
+                                 .routing = routing,
+                                 .x = x,
+                                 .x_dtype = QR_DTYPE_F32,
+                                 .dy = dy,
+                                 .in = IN,
+                                 .out = OUT,
+                                 .dw_stride = OUT * IN,
+                                 .x_stride = IN,
+                                 .dy_stride = OUT,
+                                 .gathers = true,
+                                 .shares = true});
     RUN(expert_share_backward,
         {.routing = routing, .h = h, .h_dtype = QR_DTYPE_F32, .dh = dh, .dshare = dshare, .dim = IN});
     RUN(expert_bias_backward, {.routing = routing, .bias = expert_bias, .dy = dy, .dshare = dshare, .dim = OUT});
@@ -188,7 +224,12 @@ static void check_experts(bool normalize) {
                          .routing = routing,
                          .dshare = dshare,
                          .dlogits = du,
+                         .dscale = dscale,
                          .normalize = normalize});
+    check_slots_gradient(h, dw); /* while the shares are those of the inputs as they are */
+    check_gradient(&f, "experts dw", w, N_EXPERTS * OUT * IN, dw);
+    check_gradient(&f, "experts dbias", expert_bias, N_EXPERTS * OUT, dbias);
+    check_gradient(&f, "experts' scales", expert_scale, N_EXPERTS, dscale);
     check_gradient(&f, "experts dx", x, N_ROWS * IN, dx);
     check_gradient(&f, "router's logits", u, N_ROWS * N_EXPERTS, du);
 }

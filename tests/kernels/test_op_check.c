@@ -125,6 +125,26 @@ static void test_backward_ops(void) {
             {.weight = &weight, .dy_dtype = QR_DTYPE_F32, .n_rows = 1, .dy_stride = 4, .dx_stride = 7});
     REFUSED(weight_backward, "dy has a row stride of 2",
             {.x_dtype = QR_DTYPE_F32, .n_rows = 1, .in = 1, .out = 3, .x_stride = 1, .dy_stride = 2});
+    int32_t none[2] = {0, 0};
+    float dscale[1] = {0.0F};
+    const qr_routing routing = {none, none, none, NULL, none, 1, 1, 1};
+    REFUSED(expert_weight_backward, "dw has a row stride of 5",
+            {.routing = routing,
+             .x_dtype = QR_DTYPE_F32,
+             .in = 2,
+             .out = 3,
+             .dw_stride = 5,
+             .x_stride = 2,
+             .dy_stride = 3});
+    REFUSED(expert_weight_backward, "dy has a row stride of 2",
+            {.routing = routing,
+             .x_dtype = QR_DTYPE_F32,
+             .in = 2,
+             .out = 3,
+             .dw_stride = 6,
+             .x_stride = 2,
+             .dy_stride = 2});
+    REFUSED(route_backward, "there are no scales for dscale", {.routing = routing, .dscale = dscale});
     qr_lora_backward_args lora = {.x_dtype = QR_DTYPE_F32,
                                   .n_rows = 1,
                                   .in = 4,

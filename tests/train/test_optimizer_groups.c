@@ -35,6 +35,7 @@ static void fixture_create(fixture *f, fixture_backend backend) {
         {.kind = QR_PARAMETER_LORA_MAGNITUDE, .rows = 1, .cols = 256},
         {.kind = QR_PARAMETER_MATRIX, .rows = 64, .cols = 64},
         {.kind = QR_PARAMETER_MATRIX, .rows = 2, .cols = 1},
+        {.kind = QR_PARAMETER_NORM, .role = QR_ROLE_EXPERT_SCALE, .rows = 1, .cols = 7},
     };
     qr_error err = {0};
     *f = (fixture){0};
@@ -258,7 +259,7 @@ static void test_norms_and_biases_do_not_decay(void) {
             fill(before, f.parameters.n_floats, 0);
             for (int64_t i = 0; i < f.parameters.n; i++) {
                 const qr_parameter *p = &f.parameters.list[i];
-                const bool decays = all || (i != 2 && i != 3); /* the norm and the bias */
+                const bool decays = all || (i != 2 && i != 3); /* the norm and the bias; scales do */
                 /* SGD's decay goes through its momentum of 0.9, that of the others does not. */
                 double expected = 1, velocity = 0;
                 for (int s = 0; s < N_STEPS && decays; s++) {

@@ -120,12 +120,19 @@ static const float *a_factors(const gemm_run *run, const gemm_block *block, floa
     return factors;
 }
 
+/* The first element of an operand's row k. */
+static int64_t row_of_k(const qr_cpu_gemm_operand *x, int64_t k) {
+    return (x->source_row != NULL ? x->source_row[k] : k) * x->stride;
+}
+
 static void pack_a_by_k(const gemm_run *run, const gemm_block *block, float *dst) {
     const qr_cpu_gemm_args *args = run->args;
+    const qr_cpu_gemm_operand *a = &args->a;
     for (int64_t k = block->k; k < block->k + block->n_k; k++, dst += QR_CPU_GEMM_A_BY_K_STRIDE) {
-        const int64_t index = k * args->a.stride + block->row;
-        run->kernel->pack(element(&args->a, index), args->a.dtype, NULL, block->n_rows, dst);
-        if (k + block->n_k < args->k) { prefetch(&args->a, index + block->n_k * args->a.stride, block->n_rows); }
+        const int64_t next = k + block->n_k;
+        run->kernel->pack(element(a, row_of_k(a, k) + block->row), a->dtype, NULL, block->n_rows, dst);
+        for (int64_t i = 0; a->row_factor != NULL && i < block->n_rows; i++) { dst[i] *= a->row_factor[k]; }
+        if (next < args->k) { prefetch(a, row_of_k(a, next) + block->row, block->n_rows); }
     }
 }
 
@@ -185,10 +192,11 @@ static void pack_b(const gemm_run *run, const gemm_block *block, float *dst) {
     const qr_cpu_gemm_args *args = run->args;
     const int64_t n_padded = qr_round_up(block->n_cols, COL_STEP);
     for (int64_t k = block->k; k < block->k + block->n_k; k++, dst += QR_CPU_GEMM_B_STRIDE) {
-        const int64_t index = k * args->b.stride + block->col;
-        run->kernel->pack(element(&args->b, index), args->b.dtype, NULL, block->n_cols, dst);
+        const int64_t next = k + block->n_k;
+        run->kernel->pack(element(&args->b, row_of_k(&args->b, k) + block->col), args->b.dtype, NULL, block->n_cols,
+                          dst);
         memset(dst + block->n_cols, 0, (size_t)(n_padded - block->n_cols) * sizeof *dst);
-        if (k + block->n_k < args->k) { prefetch(&args->b, index + block->n_k * args->b.stride, block->n_cols); }
+        if (next < args->k) { prefetch(&args->b, row_of_k(&args->b, next) + block->col, block->n_cols); }
     }
 }
 

@@ -92,6 +92,10 @@ typedef struct qr_cpu_gemm_operand {
     qr_dtype dtype;
     bool transposed; /* A is [k, m], or B, which is then F32, [n, k] */
     int64_t stride;
+    /* Of an operand with a row for each k, and not in parts: where that row is, and what it is multiplied by, which is
+     * A's alone. NULL: in their order, and by 1. */
+    const int32_t *source_row;
+    const float *row_factor;
 } qr_cpu_gemm_operand;
 
 typedef struct qr_cpu_gemm_args {

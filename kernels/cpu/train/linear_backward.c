@@ -1,5 +1,4 @@
-/* linear_backward, expert_linear_backward and weight_backward: one product of gemm_backward.h each, and the sums of
- * dbias. */
+/* linear_backward, weight_backward and the same of experts: products of gemm_backward.h, and the sums of dbias. */
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
 
@@ -105,3 +104,57 @@ static void run_weight_backward(qr_backend *backend, const qr_weight_backward_ar
 }
 
 QR_CPU_CHECKED_OP(weight_backward, product_workspace, run_weight_backward)
+
+/* --- The same of every expert from its slots --------------------------------------------------------------------- */
+
+/* dbias of up to BIAS_COLS outputs of an expert, slots ascending. */
+static void add_expert_bias(void *untyped, int64_t index, int worker) {
+    (void)worker;
+    const qr_expert_weight_backward_args *args = untyped;
+    const qr_routing *r = &args->routing;
+    const int64_t n_blocks = qr_ceil_div(args->out, BIAS_COLS), e = index / n_blocks;
+    const int64_t first = index % n_blocks * BIAS_COLS, n = qr_min(args->out - first, BIAS_COLS);
+    float *sums = args->dbias + e * args->out + first;
+    for (int64_t p = r->expert_start[e]; p < r->expert_start[e + 1]; p++) {
+        const float *dy = args->dy + (args->shares ? r->slot_row[p] : p) * args->dy_stride + first;
+        const float share = args->shares ? r->share[p] : 1.0F;
+        for (int64_t o = 0; o < n; o++) { sums[o] += share * dy[o]; }
+    }
+}
+
+/* Always in F32: an expert's slots are not those of 32 tokens at a time, so on tiles sums would depend on how tokens
+ * are cut into calls. */
+static void run_expert_weight_backward(qr_backend *backend, const qr_expert_weight_backward_args *args,
+                                       void *workspace) {
+    const qr_routing *r = &args->routing;
+    for (int32_t e = 0; e < r->n_experts; e++) {
+        const int64_t first = r->expert_start[e], n_slots = r->expert_start[e + 1] - first;
+        const size_t x_offset = args->gathers ? 0 : (size_t)(first * args->x_stride) * qr_dtype_bytes(args->x_dtype);
+        const qr_cpu_gemm_args product = {
+            .matmul = qr_cpu(backend)->kernels->matmul_f32,
+            .m = args->out,
+            .n = args->in,
+            .k = n_slots,
+            .a = {.data = args->dy + (args->shares ? 0 : first * args->dy_stride),
+                  .dtype = QR_DTYPE_F32,
+                  .transposed = true,
+                  .stride = args->dy_stride,
+                  .source_row = args->shares ? r->slot_row + first : NULL,
+                  .row_factor = args->shares ? r->share + first : NULL},
+            .b = {.data = (const unsigned char *)args->x + x_offset,
+                  .dtype = args->x_dtype,
+                  .stride = args->x_stride,
+                  .source_row = args->gathers ? r->slot_row + first : NULL},
+            .c = args->dw + e * args->dw_stride,
+            .c_stride = args->in,
+            .accumulate = true,
+        };
+        if (n_slots > 0) { qr_cpu_gemm_backward(backend, &product, workspace); }
+    }
+    if (args->dbias != NULL) {
+        qr_threads_run(backend->threads, r->n_experts * qr_ceil_div(args->out, BIAS_COLS), add_expert_bias,
+                       (void *)(uintptr_t)args);
+    }
+}
+
+QR_CPU_CHECKED_OP(expert_weight_backward, product_workspace, run_expert_weight_backward)

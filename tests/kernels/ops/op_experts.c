@@ -633,6 +633,63 @@ void test_op_expert_share_backward(void) {
 
 /* --- route_backward ---------------------------------------------------------------------------------------------- */
 
+typedef struct scale_case {
+    const choices *choices;
+    bool normalize;
+    const float *logits, *dshare; /* as of gradient_case */
+    const float *dscale;          /* [n_experts]: what is added to */
+} scale_case;
+
+static void exec_scale_gradient(op_run *run, const void *data, int64_t first, int64_t one, qr_dtype dtype, void *out) {
+    (void)dtype, (void)one;
+    const scale_case *c = data;
+    const int64_t n_rows = c->choices->n_rows;
+    const host_routing r = routing_of(c->choices, first, n_rows);
+    const size_t row_bytes = (size_t)c->choices->n_experts * F32_BYTES;
+    float dshare[MOST_SLOTS];
+    by_slots(&r, c->dshare, F32_BYTES, dshare);
+    float *logits = op_output(run, c->logits, n_rows, row_bytes, row_bytes);
+    const qr_route_backward_args args = {.logits = logits,
+                                         .scale = op_input(run, expert_scales, row_bytes),
+                                         .routing = put_routing(run, c->choices, &r),
+                                         .dshare = op_input(run, dshare, (size_t)r.n_slots * F32_BYTES),
+                                         .dlogits = logits,
+                                         .dscale = op_output(run, c->dscale, 1, row_bytes, row_bytes),
+                                         .normalize = c->normalize};
+    op_call(run, QR_OP_route_backward, &args);
+    op_read(run, args.dscale, out);
+    op_run_end(run);
+}
+
+/* A share is at most 1; its own error is that of a softmax. */
+static void check_scale_gradient(int64_t n_rows, int32_t n_experts, int32_t top_k, bool normalize) {
+    const uint64_t stream = (uint64_t)(n_rows * 31 + n_experts);
+    const choices chosen = choose(n_rows, n_experts, top_k, stream);
+    float *logits = op_normals(n_rows * n_experts, stream + 1, 2.0);
+    float *dshare = op_normals(n_rows * top_k, stream + 2, 1.0), *dscale = op_normals(n_experts, stream + 3, 1.0);
+    double *bound = op_doubles(n_experts);
+    for (int32_t e = 0; e < n_experts; e++) { bound[e] = OP_U * (double)n_rows * fabs((double)dscale[e]); }
+    for (int64_t pair = 0; pair < n_rows * top_k; pair++) {
+        const float *row = logits + pair / top_k * n_experts;
+        double sum = 0.0;
+        for (int32_t k = 0; k < (normalize ? top_k : n_experts); k++) {
+            const int32_t other = normalize ? chosen.expert[pair / top_k * top_k + k] : k;
+            sum += exp((double)row[other] - (double)row[chosen.expert[pair]]);
+        }
+        bound[chosen.expert[pair]] += OP_U * (double)(n_rows + n_experts + 16) * fabs((double)dshare[pair]) / sum;
+    }
+    const scale_case data = {&chosen, normalize, logits, dshare, dscale};
+    op_case c = {.n_rows = 1, .row = n_experts, .exec = exec_scale_gradient, .data = &data, .bound = bound};
+    c.whole = true;
+    snprintf(c.label, sizeof c.label, "route_backward's dscale rows %lld, %d of %d%s", (long long)n_rows, (int)top_k,
+             (int)n_experts, normalize ? ", normalised" : "");
+    op_check_case(&c, QR_DTYPE_F32);
+    qr_free(logits);
+    qr_free(dshare);
+    qr_free(dscale);
+    qr_free(bound);
+}
+
 typedef struct gradient_case {
     const choices *choices;
     bool normalize, in_place;
@@ -695,6 +752,8 @@ void test_op_route_backward(void) {
     check_route_backward(65, 7, 3, true, true);
     check_route_backward(33, 13, 4, false, false);
     check_route_backward(150, 5, 2, false, true);
+    check_scale_gradient(3, 7, 3, true);
+    check_scale_gradient(65, 13, 4, false);
 }
 
 /* --- share_rows and its backward part ---------------------------------------------------------------------------- */
