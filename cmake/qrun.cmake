@@ -117,7 +117,7 @@ function(qrun_test NAME)
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 300)
   endif()
-  if(QRUN_SANITIZE)
+  if(QRUN_SANITIZE OR CMAKE_CROSSCOMPILING)
     math(EXPR TEST_TIMEOUT "${TEST_TIMEOUT} * 3") # they take four times as long, and few come near
   endif()
   add_executable(${NAME} ${TEST_SOURCES})

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds qrun for 64-bit Arm with Debian's cross-compiler and runs its tests under qemu-user: the ops on every
 # instruction set that Arm has here, models against their goldens, and what depends on bytes and characters; then
-# compares an answer of portable numerics with this machine's. It says nothing about speed.
+# compares an answer of portable numerics with this machine's. Cases of ops run as under sanitizers (check.h). It says
+# nothing about speed.
 #   scripts/aarch64.sh [TEST…]     these tests, or those below
 # For Debian: Ubuntu keeps packages for Arm on other servers.
 set -euo pipefail

@@ -606,6 +606,56 @@ static void every_scale(qr_backend *const backends[2]) {
 }
 static void test_every_scale_of_mxfp4(void) { with_every_isa(every_scale); }
 
+/* --- Scales of NF4 of any size ----------------------------------------------------------------------------------- */
+
+/* A row of x has a single one, so y is a column of the matrix, to the bit: with one row of x from the codes, with more
+ * from panels. Products of some scales are subnormal, which are zeros in BF16. */
+static void scales_of_any_size(qr_backend *const backends[2]) {
+    enum { ROWS = 19, COLS = 10 * 64, N_X = 9 };
+    static const float scales[] = {1.0F,         0.0F,          1e-42F,       0x1p-126F,      0x1.8p-125F,
+                                   -0x1.fp-120F, 0x1.4p-100F,   0x1p-99F,     -0x1.23456p-3F, 0x1p99F,
+                                   0x1.fp100F,   0x1.ffffp126F, 0x1.234568p0F};
+    static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16};
+    static float x[N_X * COLS], y[N_X * ROWS];
+    static qr_bf16 x_bf16[N_X * COLS];
+    matrix m;
+    qr_weight weight;
+    matrix_create(&m, QR_WEIGHT_NF4, 64, ROWS, COLS);
+    for (int64_t i = 0; i < qr_weight_blocks(&m.desc); i++) { m.absmax[i] = scales[(size_t)i % QR_COUNT_OF(scales)]; }
+    qr_nf4_dequantize(m.codes, m.absmax, 64, 0, ROWS * COLS, m.values);
+    weight_create(backends[0], &m, &weight);
+    int n_different = 0;
+    for (int64_t k = 0; k < COLS; k += 7) {
+        for (int64_t i = 0; i < N_X; i++) {
+            x[i * COLS + (k + i) % COLS] = 1.0F;
+            x_bf16[i * COLS + (k + i) % COLS] = 0x3F80;
+        }
+        for (int64_t n = 1; n <= N_X; n += N_X - 1) {
+            for (size_t d = 0; d < QR_COUNT_OF(dtypes); d++) {
+                const bool is_bf16 = dtypes[d] == QR_DTYPE_BF16;
+                run_linear(backends[0], &(qr_linear_args){.weight = &weight,
+                                                          .x = is_bf16 ? (const void *)x_bf16 : x,
+                                                          .x_dtype = dtypes[d],
+                                                          .y = y,
+                                                          .n_rows = n,
+                                                          .x_stride = COLS,
+                                                          .y_stride = ROWS});
+                for (int64_t j = 0; j < n * ROWS; j++) {
+                    const float value = m.values[j % ROWS * COLS + (k + j / ROWS) % COLS];
+                    n_different += y[j] != (is_bf16 ? qr_bf16_to_f32(qr_tile_weight(value)) : value);
+                }
+            }
+        }
+        memset(x, 0, sizeof x);
+        memset(x_bf16, 0, sizeof x_bf16);
+    }
+    CHECK_MSG(n_different == 0, "%s: %d values differ", backends[0]->isa, n_different);
+    backends[0]->memory_destroy(backends[0], QR_MEMORY_DEVICE, weight.data,
+                                backends[0]->weight_bytes(backends[0], &m.desc));
+    matrix_destroy(&m);
+}
+static void test_scales_of_nf4(void) { with_every_isa(scales_of_any_size); }
+
 /* --- Choosing an instruction set --------------------------------------------------------------------------------- */
 
 static void test_refused_isa(void) {
@@ -627,6 +677,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_lora);
     CHECK_RUN(test_experts);
     CHECK_RUN(test_every_scale_of_mxfp4);
+    CHECK_RUN(test_scales_of_nf4);
     CHECK_RUN(test_refused_isa);
     return check_end();
 }

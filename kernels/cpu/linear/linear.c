@@ -237,6 +237,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .n_x = qr_min(group->n_rows - i, QR_CPU_CHUNK_ROWS),
         .sums = (float *)(void *)(scratch + panel_bytes(matmul)),
         .sum_stride = SUM_COLS,
+        .w_in_place = run->weight_in_place,
     };
     product.n_k = run->n_k_padded;
     const bool decoded = matmul->decode != NULL && product.n_x <= QR_CPU_FEW_ROWS && matmul->decode(&panel, &product);

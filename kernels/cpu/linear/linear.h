@@ -45,6 +45,7 @@ typedef struct qr_cpu_product {
     float *sums;
     int64_t sum_stride;
     bool first;
+    bool w_in_place; /* w are the stored weights, not a panel that has just been written: what follows is prefetched */
 } qr_cpu_product;
 
 struct qr_cpu_gemm_kernel;  /* kernels/cpu/linear/gemm_backward.h */

@@ -1,4 +1,4 @@
-/* Products of one or two rows of x from the codes of NF4_GROUPS, without a panel: for instruction sets whose vectors
+/* Products of a few rows of x from the codes of NF4_GROUPS, without a panel: for instruction sets whose vectors
  * look up a value for each lane (qr_vec_lookup). Included by linear_f32.c after linear_microkernel.h. The accumulations
  * are those of tile_multiply, in the same order, so the bits are the same.
  *
@@ -7,9 +7,10 @@
  * and 13.3. */
 
 enum {
-    DECODE_X = 2,       /* with more, panels take about as long */
-    DECODE_AT_ONCE = 2, /* rows whose sums do not wait for each other */
+    DECODE_X = QR_TILE_MAX_COLS >= 6 ? 4 : 2, /* with more, panels take about as long */
+    DECODE_AT_ONCE = 2,                       /* rows whose sums do not wait for each other */
     DECODE_AHEAD_BYTES = 4096,
+    MAX_SCALES = K_BLOCK / QR_CPU_MXFP4_SCALE_COLS, /* of a row of a K block */
 };
 
 /* The values of a block of 64 columns of some rows, rounded to the type. */
@@ -38,7 +39,7 @@ QR_INLINE void decode_quarter(qr_vec acc[DECODE_AT_ONCE][DECODE_X], const uint8_
 /* A run of a group's 16 rows: 128 columns, or (run_bytes 32) the last 64. The sums wait in L1 meanwhile. */
 QR_INLINE void decode_run(qr_vec acc[QR_CPU_NF4_GROUP_ROWS][DECODE_X], const uint8_t *codes, const int run_bytes,
                           const float *scales, int64_t scale_stride, const float *x, int64_t x_stride, const int n_x,
-                          const bool is_mxfp4, const qr_dtype round_to) {
+                          const bool is_mxfp4, const qr_dtype round_to, const bool ordinary) {
     const float *code = is_mxfp4 ? qr_float4_values : qr_nf4_code;
     const int parts_of_scale = qr_cpu_scale_cols_of(is_mxfp4) / 32;
     for (int row = 0; row < QR_CPU_NF4_GROUP_ROWS; row += DECODE_AT_ONCE) {
@@ -53,7 +54,7 @@ QR_INLINE void decode_run(qr_vec acc[QR_CPU_NF4_GROUP_ROWS][DECODE_X], const uin
             if (part % parts_of_scale == 0) {
                 QR_UNROLL for (int r = 0; r < DECODE_AT_ONCE; r++) {
                     const float scale = scales[(row + r) * scale_stride + part / parts_of_scale];
-                    tables.rows[r] = qr_vec_values_make(code, scale, round_to);
+                    tables.rows[r] = qr_vec_values_make(code, scale, round_to, ordinary);
                 }
             }
             decode_quarter(now, run, run_bytes, part, &tables, x, x_stride, n_x);
@@ -64,27 +65,38 @@ QR_INLINE void decode_run(qr_vec acc[QR_CPU_NF4_GROUP_ROWS][DECODE_X], const uin
     }
 }
 
-/* One K block of the group from `row` on. */
-QR_INLINE void decode_block(const qr_cpu_panel *p, const qr_cpu_product *product, int64_t row, int64_t k0,
-                            const int n_x, const bool is_mxfp4, const qr_dtype round_to) {
-    enum { MAX_SCALES = K_BLOCK / QR_CPU_MXFP4_SCALE_COLS };
+/* Columns [k0, k0 + n_k) of a group with their scales. */
+QR_INLINE void decode_runs(qr_vec acc[QR_CPU_NF4_GROUP_ROWS][DECODE_X], const qr_cpu_panel *p,
+                           const qr_cpu_product *product, int64_t row, int64_t k0, int64_t n_k, const float *scales,
+                           const int n_x, const bool is_mxfp4, const qr_dtype round_to, const bool ordinary) {
     const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
-    const int64_t n_k = qr_min(p->weight->desc.cols - k0, K_BLOCK);
     const float *x = (const float *)product->x + k0;
-    float scales[QR_CPU_NF4_GROUP_ROWS * MAX_SCALES];
-    qr_vec acc[QR_CPU_NF4_GROUP_ROWS][DECODE_X];
-    for (int r = 0; r < QR_CPU_NF4_GROUP_ROWS; r++) {
-        qr_cpu_nf4_scales(p->weight, p->layout, row + r, k0, n_k / scale_cols, scales + r * MAX_SCALES);
-        QR_UNROLL for (int i = 0; i < n_x; i++) { acc[r][i] = qr_vec_zero(); }
-    }
     int64_t k = 0;
     for (; k + 128 <= n_k; k += 128) {
         decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), 64, scales + k / scale_cols, MAX_SCALES,
-                   x + k, product->x_stride, n_x, is_mxfp4, round_to);
+                   x + k, product->x_stride, n_x, is_mxfp4, round_to, ordinary);
     }
     if (k < n_k) {
         decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), 32, scales + k / scale_cols, MAX_SCALES,
-                   x + k, product->x_stride, n_x, is_mxfp4, round_to);
+                   x + k, product->x_stride, n_x, is_mxfp4, round_to, ordinary);
+    }
+}
+
+/* One K block of the group from `row` on. */
+QR_INLINE void decode_block(const qr_cpu_panel *p, const qr_cpu_product *product, int64_t row, int64_t k0,
+                            const int n_x, const bool is_mxfp4, const qr_dtype round_to) {
+    const int64_t n_k = qr_min(p->weight->desc.cols - k0, K_BLOCK);
+    float scales[QR_CPU_NF4_GROUP_ROWS * MAX_SCALES];
+    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
+    fetch_scales(p, row, QR_CPU_NF4_GROUP_ROWS, k0, n_k, scale_cols, scales, MAX_SCALES);
+    qr_vec acc[QR_CPU_NF4_GROUP_ROWS][DECODE_X];
+    for (int r = 0; r < QR_CPU_NF4_GROUP_ROWS; r++) {
+        QR_UNROLL for (int i = 0; i < n_x; i++) { acc[r][i] = qr_vec_zero(); }
+    }
+    if (round_to == QR_DTYPE_BF16 && scales_are_ordinary(scales, QR_CPU_NF4_GROUP_ROWS, n_k / scale_cols, MAX_SCALES)) {
+        decode_runs(acc, p, product, row, k0, n_k, scales, n_x, is_mxfp4, round_to, true);
+    } else {
+        decode_runs(acc, p, product, row, k0, n_k, scales, n_x, is_mxfp4, round_to, false);
     }
     for (int i = 0; i < n_x; i++) {
         for (int r = 0; r < QR_CPU_NF4_GROUP_ROWS; r += QR_TILE_ROWS) {
@@ -103,7 +115,7 @@ QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product,
     }
 }
 
-QR_INLINE bool decode(const qr_cpu_panel *p, const qr_cpu_product *product, const qr_dtype round_to) {
+QR_INLINE bool decode_codes(const qr_cpu_panel *p, const qr_cpu_product *product, const qr_dtype round_to) {
     if (p->layout->kind != QR_CPU_NF4_GROUPS) { return false; }
     const bool is_mxfp4 = p->weight->desc.format == QR_WEIGHT_MXFP4;
 #define CASE(n)                                          \
@@ -117,6 +129,10 @@ QR_INLINE bool decode(const qr_cpu_panel *p, const qr_cpu_product *product, cons
     switch (product->n_x) {
         CASE(1)
         CASE(2)
+#if QR_TILE_MAX_COLS >= 6
+        CASE(3)
+        CASE(4)
+#endif
         default: return false;
     }
 #undef CASE

@@ -3,12 +3,14 @@
  *     fetch_values(dst, values, codes, shift)             QR_VEC_CODES of them, as qr_vec_store_values
  *     fetch_store(dst, v)                                 QR_VEC of them
  *     fetch_flat_row(panel, row, round_to, dst)           a row of NF4_FLAT
- * `round_to`, the type to whose values the weights are rounded (F32: not rounded), is a constant after inlining. */
+ * `round_to`, the type to whose values the weights are rounded (F32: not rounded), is a constant after inlining, and so
+ * is `ordinary`, which says that all values are so (qr_vec_round_ordinary). */
+#include "kernels/cpu/linear/linear_scales.h"
 
 /* 128 columns of one row of a group (64 when half), from 64 (32) bytes of codes and 2 (1) scales of NF4. */
 QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool half, qr_dtype round_to,
-                             tile_element *dst) {
-    const qr_vec_values t0 = qr_vec_values_make(qr_nf4_code, scales[0], round_to);
+                             const bool ordinary, tile_element *dst) {
+    const qr_vec_values t0 = qr_vec_values_make(qr_nf4_code, scales[0], round_to, ordinary);
     if (half) {
         for (int w = 0; w < 32; w += QR_VEC_CODES) {
             const qr_vec_codes lane = qr_vec_codes_8(codes + w);
@@ -17,7 +19,7 @@ QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool hal
         }
         return;
     }
-    const qr_vec_values t1 = qr_vec_values_make(qr_nf4_code, scales[1], round_to);
+    const qr_vec_values t1 = qr_vec_values_make(qr_nf4_code, scales[1], round_to, ordinary);
     for (int w = 0; w < 32; w += QR_VEC_CODES) {
         const qr_vec_codes lane = qr_vec_codes_16(codes + 2 * w);
         fetch_values(dst + w, &t0, lane, 0);
@@ -29,9 +31,9 @@ QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool hal
 
 /* The same of MXFP4, whose 4 (2) scales are for 32 columns each. */
 QR_INLINE void fetch_mxfp4_run(const uint8_t *codes, const float *scales, bool half, qr_dtype round_to,
-                               tile_element *dst) {
+                               const bool ordinary, tile_element *dst) {
     for (int j = 0; j < (half ? 2 : 4); j++) {
-        const qr_vec_values values = qr_vec_values_make(qr_float4_values, scales[j], round_to);
+        const qr_vec_values values = qr_vec_values_make(qr_float4_values, scales[j], round_to, ordinary);
         for (int w = 0; w < 32; w += QR_VEC_CODES) {
             const qr_vec_codes lane = half ? qr_vec_codes_8(codes + w) : qr_vec_codes_16(codes + 2 * w);
             fetch_values(dst + 32 * j + w, &values, lane, 4 * j);
@@ -39,16 +41,10 @@ QR_INLINE void fetch_mxfp4_run(const uint8_t *codes, const float *scales, bool h
     }
 }
 
-/* Up to 16 rows of one group, in the order in which their codes lie. n_k is a multiple of 64. is_mxfp4 is a constant
- * after inlining. */
-QR_INLINE void fetch_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, const bool is_mxfp4, qr_dtype round_to,
-                           tile_element *dst) {
-    enum { MAX_K = 1024 }; /* of a K block */
-    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4), most = MAX_K / scale_cols;
-    float scales[QR_CPU_NF4_GROUP_ROWS * (MAX_K / QR_CPU_MXFP4_SCALE_COLS)];
-    for (int64_t r = 0; r < n_rows; r++) {
-        qr_cpu_nf4_scales(p->weight, p->layout, row + r, p->k, p->n_k / scale_cols, scales + r * most);
-    }
+/* Rows of one group with their scales, in the order in which their codes lie. */
+QR_INLINE void fetch_runs(const qr_cpu_panel *p, int64_t row, int64_t n_rows, const float *scales, const bool is_mxfp4,
+                          qr_dtype round_to, const bool ordinary, tile_element *dst) {
+    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4), most = SCALES_MAX_K / scale_cols;
     int64_t next_row, next_k;
     qr_cpu_position_ahead(p, row, n_rows, &next_row, &next_k);
     const uint8_t *next = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
@@ -61,11 +57,25 @@ QR_INLINE void fetch_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, c
             const float *of_run = scales + r * most + k / scale_cols;
             tile_element *values = dst + r * p->dst_stride + k;
             if (is_mxfp4) {
-                fetch_mxfp4_run(run, of_run, half, round_to, values);
+                fetch_mxfp4_run(run, of_run, half, round_to, ordinary, values);
             } else {
-                fetch_nf4_run(run, of_run, half, round_to, values);
+                fetch_nf4_run(run, of_run, half, round_to, ordinary, values);
             }
         }
+    }
+}
+
+/* Up to 16 rows of one group. n_k is a multiple of 64. is_mxfp4 is a constant after inlining. */
+QR_INLINE void fetch_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, const bool is_mxfp4, qr_dtype round_to,
+                           tile_element *dst) {
+    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
+    float scales[QR_CPU_NF4_GROUP_ROWS * (SCALES_MAX_K / QR_CPU_MXFP4_SCALE_COLS)];
+    const int64_t most = SCALES_MAX_K / scale_cols;
+    fetch_scales(p, row, n_rows, p->k, p->n_k, scale_cols, scales, most);
+    if (round_to == QR_DTYPE_BF16 && scales_are_ordinary(scales, n_rows, p->n_k / scale_cols, most)) {
+        fetch_runs(p, row, n_rows, scales, is_mxfp4, round_to, true, dst);
+    } else {
+        fetch_runs(p, row, n_rows, scales, is_mxfp4, round_to, false, dst);
     }
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/linear/linear_scales.h"
 #include "quant/dynamic8.h"
 #include "quant/nf4.h"
 #include "quant/small_floats.h"
@@ -97,13 +98,6 @@ static inline void nf4_map_lookup(const nf4_map *map, __m128i c0, __m128i c1, __
     values[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low, high));
 }
 
-/* 16 scales of E8M0. 255 is refused where files are read. */
-static inline __m512 mxfp4_scales(__m128i codes) {
-    const __m512i exponents = _mm512_cvtepu8_epi32(codes), half_of_least_normal = _mm512_set1_epi32(0x00400000);
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(
-        _mm512_slli_epi32(exponents, 23), _mm512_testn_epi32_mask(exponents, exponents), half_of_least_normal));
-}
-
 /* Scales of the blocks of 32 of rows [row, row + n_rows) in a panel's K block, `stride` floats a row. */
 static inline void mxfp4_panel_scales(const qr_cpu_panel *p, int64_t row, int64_t n_rows, float *scales,
                                       int64_t stride) {
@@ -115,7 +109,7 @@ static inline void mxfp4_panel_scales(const qr_cpu_panel *p, int64_t row, int64_
             const __mmask16 mask = (__mmask16)(n - j >= 16 ? 0xFFFFU : (1U << (n - j)) - 1);
             /* One past the end gives zeros. */
             const __mmask16 in_rows = (__mmask16)(row + r < p->weight->desc.rows ? mask : 0U);
-            const __m512 values = mxfp4_scales(_mm_maskz_loadu_epi8(in_rows, codes + j));
+            const __m512 values = mxfp4_scale_vector(_mm_maskz_loadu_epi8(in_rows, codes + j));
             _mm512_mask_storeu_ps(scales + r * stride + j, mask, _mm512_maskz_mov_ps(in_rows, values));
         }
     }

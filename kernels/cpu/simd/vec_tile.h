@@ -4,7 +4,7 @@
  *   QR_TILE_MAX_COLS             columns of a tile of QR_TILE_ROWS rows, so that its accumulators stay in registers
  *   qr_vec_round_to(v, dtype)    each lane rounded to the nearest value of a type: BF16 (subnormals to zero first, as
  *                                vcvtneps2bf16 does), F16, or F32 (unchanged)
- *   qr_vec_values_make           the 16 products code[i] · scale, rounded to a type
+ *   qr_vec_values_make           the 16 products code[i] · scale, rounded to a type (qr_vec_round_value)
  *   qr_vec_codes_16, …_8         codes of QR_VEC_CODES little-endian words of 16 bits, or of bytes
  *   qr_vec_lookup                the values of the codes at bits [shift, shift + 4) of each word; where QR_VEC_LOOKS_UP
  * is defined it takes few instructions qr_vec_store_values          writes the values of the codes at bits [shift,
@@ -30,6 +30,30 @@ QR_INLINE qr_vec qr_vec_round_to(qr_vec v, qr_dtype dtype) {
     return dtype == QR_DTYPE_F16 ? qr_vec_round_f16(v) : v;
 }
 
+/* The same, where magnitudes are 0 or within [FLT_MIN, FLT_MAX / 2]: nothing is flushed and nothing is NaN. */
+QR_INLINE qr_vec qr_vec_round_ordinary(qr_vec v, qr_dtype dtype) {
+#if defined(QR_VEC_AVX512)
+    if (dtype == QR_DTYPE_BF16) {
+        const __m512i bits = _mm512_castps_si512(v);
+        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+        const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd);
+        return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32((int)0xFFFF0000)));
+    }
+#elif defined(QR_VEC_AVX2)
+    if (dtype == QR_DTYPE_BF16) {
+        const __m256i bits = _mm256_castps_si256(v);
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
+        return _mm256_castsi256_ps(_mm256_and_si256(rounded, _mm256_set1_epi32((int)0xFFFF0000)));
+    }
+#endif
+    return qr_vec_round_to(v, dtype);
+}
+/* `ordinary`, a constant after inlining: v is so. */
+QR_INLINE qr_vec qr_vec_round_value(qr_vec v, qr_dtype dtype, const bool ordinary) {
+    return ordinary ? qr_vec_round_ordinary(v, dtype) : qr_vec_round_to(v, dtype);
+}
+
 #ifdef QR_VEC_AVX512
 
 /* 24 accumulators, 6 vectors of x and one of w of the 32 registers. */
@@ -40,8 +64,9 @@ typedef struct qr_vec_values {
     __m512 of_code;
 } qr_vec_values;
 
-QR_INLINE qr_vec_values qr_vec_values_make(const float code[16], float scale, qr_dtype dtype) {
-    return (qr_vec_values){qr_vec_round_to(_mm512_mul_ps(_mm512_loadu_ps(code), _mm512_set1_ps(scale)), dtype)};
+QR_INLINE qr_vec_values qr_vec_values_make(const float code[16], float scale, qr_dtype dtype, const bool ordinary) {
+    const __m512 values = _mm512_mul_ps(_mm512_loadu_ps(code), _mm512_set1_ps(scale));
+    return (qr_vec_values){qr_vec_round_value(values, dtype, ordinary)};
 }
 
 QR_INLINE qr_vec_codes qr_vec_codes_16(const uint8_t *src) {
@@ -111,10 +136,10 @@ typedef struct qr_vec_values {
     __m256 of_low, of_high; /* of codes below 8, and of the others */
 } qr_vec_values;
 
-QR_INLINE qr_vec_values qr_vec_values_make(const float code[16], float scale, qr_dtype dtype) {
+QR_INLINE qr_vec_values qr_vec_values_make(const float code[16], float scale, qr_dtype dtype, const bool ordinary) {
     const __m256 factor = _mm256_set1_ps(scale);
-    return (qr_vec_values){qr_vec_round_to(_mm256_mul_ps(_mm256_loadu_ps(code), factor), dtype),
-                           qr_vec_round_to(_mm256_mul_ps(_mm256_loadu_ps(code + 8), factor), dtype)};
+    return (qr_vec_values){qr_vec_round_value(_mm256_mul_ps(_mm256_loadu_ps(code), factor), dtype, ordinary),
+                           qr_vec_round_value(_mm256_mul_ps(_mm256_loadu_ps(code + 8), factor), dtype, ordinary)};
 }
 
 QR_INLINE qr_vec_codes qr_vec_codes_16(const uint8_t *src) {
@@ -151,10 +176,11 @@ typedef struct qr_vec_values {
     uint8x16x4_t of_code; /* byte i of the values */
 } qr_vec_values;
 
-QR_INLINE qr_vec_values qr_vec_values_make(const float code[16], float scale, qr_dtype dtype) {
+QR_INLINE qr_vec_values qr_vec_values_make(const float code[16], float scale, qr_dtype dtype, const bool ordinary) {
     float values[16];
     for (int i = 0; i < 16; i += QR_VEC) {
-        qr_vec_store(values + i, qr_vec_round_to(qr_vec_mul(qr_vec_load(code + i), qr_vec_set1(scale)), dtype));
+        const qr_vec product = qr_vec_mul(qr_vec_load(code + i), qr_vec_set1(scale));
+        qr_vec_store(values + i, qr_vec_round_value(product, dtype, ordinary));
     }
     return (qr_vec_values){vld4q_u8((const uint8_t *)(const void *)values)};
 }
@@ -198,11 +224,11 @@ typedef struct qr_vec_values {
     float of_code[16];
 } qr_vec_values;
 
-QR_INLINE qr_vec_values qr_vec_values_make(const float code[16], float scale, qr_dtype dtype) {
+QR_INLINE qr_vec_values qr_vec_values_make(const float code[16], float scale, qr_dtype dtype, const bool ordinary) {
     qr_vec_values values;
     for (int i = 0; i < 16; i += QR_VEC) {
         const qr_vec product = qr_vec_mul(qr_vec_load(code + i), qr_vec_set1(scale));
-        qr_vec_store(values.of_code + i, qr_vec_round_to(product, dtype));
+        qr_vec_store(values.of_code + i, qr_vec_round_value(product, dtype, ordinary));
     }
     return values;
 }
