@@ -286,7 +286,8 @@ def shape_for(launch, batch, n_sm):
         outputs = groups * m * 16
         tiles = -(-rows // outputs)
         cache = tiles * (outputs * {"nf4": 1, "int8": 2}[fmt] // 2 + batch * 2) * 1000 // (n_sm * L2_BYTES_A_CYCLE)
-        return max(cache, -(-tiles // n_sm) * outputs * (4 + batch * 2 // (16 * m)) * 1000 // 128)
+        tile_bytes = outputs * (4 + batch * 2 // (16 * m)) + batch * 2
+        return max(cache, -(-tiles // n_sm) * tile_bytes * 1000 // 128)
     return min([(4, 2, 4), (2, 2, 4), (2, 1, 4)] if few else [(8, 1, 8), (4, 1, 8)], key=cost)
 
 

@@ -198,7 +198,7 @@ static void test_linear_in_every_staged_tile(void) {
         CHECK(unsetenv("QRUN_SIMT_MULTIPROCESSORS") == 0);
         CHECK(unsetenv("QRUN_SIMT_CAPABILITY") == 0);
     }
-    op_linear_few_rows(136);
+    op_linear_few_rows(100);
     while (op_everything.n_devices > n_devices) { op_remove_device(); }
 }
 

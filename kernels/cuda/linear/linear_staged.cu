@@ -284,13 +284,14 @@ static int64_t tiles_of(group_launch &l, int n_outputs) {
 
 /* Thousandths of a cycle that tiles of a shape take for a column, of what may bound them: the second cache, which gives
  * a multiprocessor some 24 bytes a cycle, where all tiles read codes and x; and a block's shared memory, which gives
- * 128, where each weight is looked up and a product's x read. */
+ * 128, where each weight is looked up, a product's x read and a tile's x copied. */
 template <weights_path path, class shape> static int64_t staged_cost(const qr_cuda_backend &cuda, group_launch &l) {
     const int64_t n = tiles_of(l, shape::TILE_OUTPUTS), n_sm = qr_device_multiprocessors(cuda.device), thousand = 1000;
     const int64_t half_bytes = path == PATH_NF4 ? 1 : path == PATH_INT8 ? 2 : 4; /* of a code */
     const int64_t cache = n * (shape::TILE_OUTPUTS * half_bytes / 2 + l.n_rows * 2) * thousand / (n_sm * 24);
     const int64_t row_bytes = l.n_rows * 2 / (OUTPUTS * shape::M_TILES);
-    const int64_t block = qr_ceil_div(n, n_sm) * shape::TILE_OUTPUTS * (4 + row_bytes) * thousand / 128;
+    const int64_t tile_bytes = shape::TILE_OUTPUTS * (4 + row_bytes) + l.n_rows * 2;
+    const int64_t block = qr_ceil_div(n, n_sm) * tile_bytes * thousand / 128;
     return qr_max(cache, block);
 }
 
