@@ -13,8 +13,10 @@ below. --json - prints all of it for programs.
 The model (nothing here is a measurement):
   a matrix at up to 64 rows     the longest of: its bytes at the memory's datasheet rate; the same at what its loads in
                                 flight bring in LATENCY_S; its thread instructions at ISSUE_SHARE of 128 a cycle and
-                                multiprocessor, tiles rounded up to whole ones a multiprocessor; its products at
-                                MMA_SHARE of the tensor cores' peak
+                                multiprocessor, tiles rounded up to whole ones a multiprocessor; its loads from shared
+                                memory and what is copied there, likewise; its products at MMA_SHARE of the tensor
+                                cores' peak; the codes and x from the second cache: x for every tile anew, since the
+                                first cache keeps nothing of it, or of up to 8 rows for every block
   a launch                      LAUNCH_US each, whatever it does; of kernels other than linear nothing else is counted
   a norm in linear's kernel     NORM_US: every block norms x before its first product
   prefill, linear_wgmma         its loop: overlapped, the longest of tensor and issue cycles of what a multiprocessor
@@ -67,11 +69,14 @@ NORM_ROWS = int(re.search(r"LINEAR_NORM_ROWS = (\d+)",
 
 SHAPE = {"hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8, "head": 128, "vocab": 128256, "layers": 32}
 WEIGHT_BYTES = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0, "16": 2.0}  # nf4: double-quantised
+BATCHES = (1, 16, 32, 64)
 PREFILL_ROWS = 2048      # of a chunk of prompts
 WIDE = {"outputs": 128, "rows": 256, "chunk": 64}  # a tile of linear_wgmma_wide.cu
 NARROW_ROWS = 128        # of linear_wgmma.cu
 WIDE_SHARED_TOTALS = 32 - int(re.search(r"REGISTER_TOTALS = (\d+)", (
     ROOT / "kernels/cuda/linear/linear_wgmma_wide.cu").read_text(encoding="utf-8")).group(1))
+STAGED_AHEAD_BYTES = 64  # of a lane of linear_staged.cu, by staged_depth: its code has two ways to begin, twice as many
+L2_BYTES_A_CYCLE = 24    # of a multiprocessor: staged_cost of linear_staged.cu
 PATHS = ["nf4", "int8", "16", "any"]  # enum weights_path
 
 # The model whose decode step is recorded: all of decode's kernels, little else.
@@ -191,13 +196,21 @@ def tiles_of(name):
     return (int(found.group(1)), int(found.group(2))) if found else None
 
 
+def staged_of(name):
+    """(groups, m_tiles, n_tiles) of an instance of linear_staged_kernel."""
+    found = re.match(r"linear_staged_kernel<\w+, \w+, staged_shape<(\d+), (\d+), (\d+)> ?>", name)
+    return tuple(map(int, found.groups())) if found else None
+
+
 def row_of(name, kernel, shared):
     """One line of the table. `shared`: bytes by the name without template arguments, of the recorded step."""
     bare = name.split("<")[0]
     row = {"kernel": name, "registers": kernel.registers, "local_accesses": kernel.local_accesses,
            "threads": kernel.max_threads}
-    tiles = tiles_of(name)
-    bytes_here = shared_of_linear(name, tiles) if tiles else shared.get(bare)
+    staged = staged_of(name)
+    tiles = staged[1:] if staged else tiles_of(name)
+    bytes_here = (shared_of_staged(name, staged) if staged else shared_of_linear(name, tiles) if tiles
+                  else shared.get(bare))
     row["shared_bytes"] = bytes_here
     if kernel.max_threads and kernel.registers:
         row["blocks"] = kernel.blocks_at_once(kernel.max_threads, bytes_here or 0, SHARED_LIMIT)
@@ -210,7 +223,9 @@ def row_of(name, kernel, shared):
         row["shared_bytes"] = wide_shared_bytes()
     if loop and tiles:
         row["instructions_a_weight"] = loop.per_weight(16 * 16 / tiles[1])  # n_tiles products share 16 x 16 weights
-        row["bytes_in_flight"] = kernel.ahead_bytes * kernel.max_threads * row["blocks"]
+        row["shared_cycles_a_weight"] = loop.shared_cycles / (loop.products * 16 * 16 / tiles[1])
+        ahead = STAGED_AHEAD_BYTES if staged else kernel.ahead_bytes
+        row["bytes_in_flight"] = ahead * kernel.max_threads * row["blocks"]
     return row
 
 
@@ -223,6 +238,14 @@ def wide_shared_bytes():
 def shared_of_linear(name, tiles):
     """mma_memory of linear_mma.cu: the segments' sums; of NF4 the table of pairs and the map."""
     return 8 * tiles[0] * 8 * 20 * 4 + (256 * 16 * 8 + 256 * 4 if ", nf4," in name else 16)
+
+
+def shared_of_staged(name, staged):
+    """staged_memory of linear_staged.cu: sums, of NF4 the tables, totals, four stages of x."""
+    groups, m, n = staged
+    table = 256 * 16 * 8 + 256 * 4 if ", nf4," in name else 16
+    total = 8 * n * groups * m * 16 * 4 if groups > 2 else 16
+    return 16 * m * 8 * 20 * 4 + table + total + 16 // groups * 4 * 8 * n * 64 * 2
 
 
 # ---- The model ------------------------------------------------------------------------------------------------------
@@ -247,20 +270,39 @@ def launches():
             (s["vocab"], s["hidden"], "int8", 1, False, True)]
 
 
+def shape_for(launch, batch, n_sm):
+    """What launch_tiles of linear_mma.cu and launch_path of linear_staged.cu choose: groups (None: of linear_mma.cu),
+    m_tiles, n_tiles."""
+    rows, fmt = launch[0], launch[2]
+    if batch <= 8:
+        fills = rows > 16 and -(-rows // 32) * 8 >= 7 * n_sm
+        return None, 2 if batch > 2 and fills else 1, 1
+    few = batch <= 32
+    if fmt == "16":
+        return (2, 1, 4) if few else (4, 1, 8)
+
+    def cost(shape):
+        groups, m, _ = shape
+        outputs = groups * m * 16
+        tiles = -(-rows // outputs)
+        cache = tiles * (outputs * {"nf4": 1, "int8": 2}[fmt] // 2 + batch * 2) * 1000 // (n_sm * L2_BYTES_A_CYCLE)
+        tile_bytes = outputs * (4 + batch * 2 // (16 * m)) + batch * 2
+        return max(cache, -(-tiles // n_sm) * tile_bytes * 1000 // 128)
+    return min([(4, 2, 4), (2, 2, 4), (2, 1, 4)] if few else [(8, 1, 8), (4, 1, 8)], key=cost)
+
+
 def instance_name(launch, batch, n_sm):
-    m, n = instance_for(launch[2], launch[0], batch, n_sm)
+    groups, m, n = shape_for(launch, batch, n_sm)
+    if groups:
+        return f"linear_staged_kernel<of_bf16, {launch[2]}, staged_shape<{groups}, {m}, {n}> >"
     return f"linear_mma_kernel<of_bf16, {launch[2]}, {m}, {n}, {'true' if launch[4] else 'false'}>"
 
 
-def instance_for(fmt, rows, batch, n_sm):
-    """The tiles that launch_tiles of linear_mma.cu chooses."""
-    def fills(outputs):
-        return rows > outputs // 2 and -(-rows // outputs) * 8 >= 7 * n_sm
-    if batch <= 8:
-        return (2 if batch > 2 and fills(32) else 1), 1
-    if fills(64):
-        return {"nf4": 4, "int8": 2, "16": 1}[fmt], 4
-    return {"nf4": 2, "int8": 2, "16": 1}[fmt] if fills(32) else 1, 4
+def tiling(launch, batch, gpu):
+    """Outputs and rows of a tile, and how many there are."""
+    groups, m, n = shape_for(launch, batch, gpu["multiprocessors"])
+    outputs = 16 * m * (groups or 1)
+    return outputs, 8 * n, -(-launch[0] // outputs) * -(-batch // (8 * n))
 
 
 def blocks_of(row, tiles, gpu):
@@ -269,28 +311,29 @@ def blocks_of(row, tiles, gpu):
 
 def bytes_in_flight(table, gpu, launch, batch):
     """Of a multiprocessor, on average, while this matrix is read."""
-    m, n = instance_for(launch[2], launch[0], batch, gpu["multiprocessors"])
     row = table[instance_name(launch, batch, gpu["multiprocessors"])]
-    tiles = -(-launch[0] // (16 * m)) * -(-batch // (8 * n))
+    _, _, tiles = tiling(launch, batch, gpu)
     return row["bytes_in_flight"] / row["blocks"] * blocks_of(row, tiles, gpu) / gpu["multiprocessors"]
 
 
 def matrix_seconds(table, gpu, launch, batch):
     """Seconds by each of what may bound it."""
     rows, cols, fmt = launch[:3]
-    m, n = instance_for(fmt, rows, batch, gpu["multiprocessors"])
     row = table[instance_name(launch, batch, gpu["multiprocessors"])]
-    passes = -(-batch // (8 * n))
-    tiles = -(-rows // (16 * m)) * passes
+    outputs, tile_rows, tiles = tiling(launch, batch, gpu)
     balance = -(-tiles // gpu["multiprocessors"]) * gpu["multiprocessors"] / tiles
     cycles = gpu["hz"] * gpu["multiprocessors"]
-    weights = rows * cols
-    n_bytes = weights * WEIGHT_BYTES[fmt] * passes
+    weights = rows * cols * -(-batch // tile_rows)  # as often as they are dequantised
+    n_bytes = weights * WEIGHT_BYTES[fmt]
     blocks = blocks_of(row, tiles, gpu)
+    x_bytes = cols * 2 * (tiles * -(-batch // 16) * 16 if batch > 8 else blocks * batch)
+    copied = x_bytes / 128 if batch > 8 else 0
     return {"bytes": n_bytes / gpu["bytes_per_s"],
             "latency": n_bytes * LATENCY_S / (row["bytes_in_flight"] / row["blocks"] * blocks),
-            "issue": weights * passes * row["instructions_a_weight"] * balance / (128 * ISSUE_SHARE * cycles),
-            "tensor": 2 * weights * passes * 8 * n * balance / (TENSOR_FLOPS * MMA_SHARE * cycles)}
+            "issue": weights * row["instructions_a_weight"] * balance / (128 * ISSUE_SHARE * cycles),
+            "shared": (weights * row["shared_cycles_a_weight"] + copied) * balance / cycles,
+            "tensor": 2 * weights * tile_rows * balance / (TENSOR_FLOPS * MMA_SHARE * cycles),
+            "second cache": (n_bytes + x_bytes) / L2_BYTES_PER_S}
 
 
 def decode(table, gpu, batch, launches_a_layer, other_launches):
@@ -438,7 +481,7 @@ def modelled(table, layer, step):
     n_layer, n_other = len(layer), len(step) - RECORDED["num_hidden_layers"] * len(layer)
     results = {}
     for name, gpu in GPUS.items():
-        results[name] = {"decode": [decode(table, gpu, batch, n_layer, n_other) for batch in (1, 32)],
+        results[name] = {"decode": [decode(table, gpu, batch, n_layer, n_other) for batch in BATCHES],
                          "prefill": prefill(table, gpu), "training_step_s": step_parts(table, gpu, True),
                          "training_step_kept_s": step_parts(table, gpu, False)}
     return results
@@ -502,7 +545,7 @@ def main():
     layer = layer_of([name for name, _, _ in step], RECORDED["num_hidden_layers"])
     if step and layer.count("linear_mma_kernel") != sum(launch[3] == SHAPE["layers"] for launch in launches()):
         measuring.stop("launches() is not what a layer of a decode step launches any more")
-    whole = {instance_name(launch, batch, 132) for launch in launches() for batch in (1, 32)} <= table.keys()
+    whole = {instance_name(launch, batch, 132) for launch in launches() for batch in BATCHES} <= table.keys()
     results = {"what": "by a model from machine code, not measured", "arch": options.arch, "kernels": rows,
                "layer": layer, "step_launches": len(step), "model": modelled(table, layer, step) if whole and step
                else None}

@@ -19,6 +19,7 @@ qr_cuda_sources(kernels/cuda/linear
   linear.cu
   linear_cublaslt.cu
   linear_mma.cu
+  linear_staged.cu
   linear_tile.cu
   linear_wgmma.cu
   linear_wgmma_wide.cu

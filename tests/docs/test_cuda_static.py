@@ -47,9 +47,10 @@ def listing(root):
     check(cuda_static.short_name("void linear_mma_kernel<of_bf16, (weights_path)0, 1, 4, true>(mma_group, nf4_book)"),
           "linear_mma_kernel<of_bf16, nf4, 1, 4, true>")
     check(cuda_static.tiles_of("linear_mma_kernel<of_bf16, nf4, 2, 4, false>"), (2, 4))
-    check([cuda_static.instance_for("nf4", rows, batch, 132)
-           for rows, batch in ((4096, 1), (4096, 8), (1024, 8), (14336, 32), (4096, 32), (1024, 32))],
-          [(1, 1), (2, 1), (1, 1), (4, 4), (2, 4), (1, 4)])
+    check(cuda_static.staged_of("linear_staged_kernel<of_bf16, nf4, staged_shape<4, 2, 4> >"), (4, 2, 4))
+    check([cuda_static.shape_for((rows, 4096, "nf4"), batch, 132)
+           for rows, batch in ((4096, 1), (4096, 8), (1024, 8), (28672, 32), (4096, 32), (28672, 64), (4096, 64))],
+          [(None, 1, 1), (None, 2, 1), (None, 1, 1), (4, 2, 4), (2, 1, 4), (8, 1, 8), (4, 1, 8)])
     check(sum(m[0] * m[1] * m[3] for m in cuda_static.matrices()), 7504658432)  # Llama-3.1-8B without its embedding
     check(sum(m[0] * m[1] * m[3] for m in cuda_static.launches()), 7504658432)
     check(cuda_static.NORM_ROWS, 2)
@@ -78,9 +79,10 @@ def listing(root):
     check(sass.copying_loop(copies, 4), 17)
 
     # Of the model: what bounds a matrix. Four times the instructions are four times the time where they bound it.
-    gpu = cuda_static.GPUS["H200"]
+    gpu = cuda_static.GPUS["H100"]
     def table(per_weight, in_flight):
         return {"linear_mma_kernel<of_bf16, nf4, 1, 1, false>": {"instructions_a_weight": per_weight, "blocks": 3,
+                                                                 "shared_cycles_a_weight": 1 / 64,
                                                                  "bytes_in_flight": in_flight}}
     matrix = (132 * 48, 4096, "nf4", 1, False, False)
     few = cuda_static.matrix_seconds(table(1.0, 1 << 16), gpu, matrix, 1)
@@ -88,6 +90,15 @@ def listing(root):
     check(max(few, key=few.get), "bytes")
     check(round(many["issue"] / few["issue"], 6), 4.0)
     check(round(many["latency"] / few["latency"], 6), 4.0)
+    # Of 32 rows, x is read once for each of 264 tiles of 128 outputs: half a byte a weight beside the codes.
+    name = "linear_staged_kernel<of_bf16, nf4, staged_shape<4, 2, 4> >"
+    half = table(1.0, 1 << 15) | {name: {"instructions_a_weight": 1.0, "blocks": 1, "shared_cycles_a_weight": 1 / 64,
+                                         "bytes_in_flight": 1 << 15}}
+    matrix = (132 * 256, 4096, "nf4", 1, False, False)
+    check(cuda_static.instance_name(matrix, 32, 132), name)
+    seconds = cuda_static.matrix_seconds(half, gpu, matrix, 32)
+    check(round(seconds["second cache"] * cuda_static.L2_BYTES_PER_S / (matrix[0] * matrix[1]), 3),
+          round(0.5 + cuda_static.WEIGHT_BYTES["nf4"], 3))
 
 
 def compiled(root):

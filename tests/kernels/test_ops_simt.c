@@ -183,6 +183,25 @@ static void test_linear_on_consumer_gpus(void) {
     expect_isa(NULL, NULL, "simt");
 }
 
+/* For 9 to 64 rows GPUs of 1, 3 and 132 multiprocessors choose tiles of 128, 64 and 32 outputs, and one with less
+ * shared memory has another kernel: with the same bits. */
+static void test_linear_in_every_staged_tile(void) {
+    static const struct {
+        const char *capability, *multiprocessors;
+    } gpus[] = {{"9.0", "3"}, {"9.0", "132"}, {"8.9", "128"}};
+    const int n_devices = op_everything.n_devices;
+    for (unsigned i = 0; i < QR_COUNT_OF(gpus); i++) {
+        qr_error err = {0};
+        CHECK(setenv("QRUN_SIMT_CAPABILITY", gpus[i].capability, 1) == 0);
+        CHECK(setenv("QRUN_SIMT_MULTIPROCESSORS", gpus[i].multiprocessors, 1) == 0);
+        CHECK_MSG(op_cuda_add_devices(qr_backend_cuda_simt_create, &err), "%s", err.message);
+        CHECK(unsetenv("QRUN_SIMT_MULTIPROCESSORS") == 0);
+        CHECK(unsetenv("QRUN_SIMT_CAPABILITY") == 0);
+    }
+    op_linear_few_rows(100);
+    while (op_everything.n_devices > n_devices) { op_remove_device(); }
+}
+
 static void test_small_workspaces_are_refused(void) { op_cuda_check_workspaces(); }
 
 int main(int argc, char **argv) {
@@ -196,6 +215,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_linear_with_and_without_wgmma);
     CHECK_RUN(test_panels_are_equal);
     CHECK_RUN(test_linear_on_consumer_gpus);
+    CHECK_RUN(test_linear_in_every_staged_tile);
     if (argc == 1) {
         CHECK_RUN(test_small_workspaces_are_refused);
         CHECK_RUN(test_every_kernel_was_launched);

@@ -10,6 +10,7 @@
 #include "kernels/cuda/device/link_stream.h"
 #include "kernels/cuda/device/memory.h"
 #include "kernels/cuda/device/requirements.h"
+#include "shared_limit.h"
 #include "simt.h"
 
 static int64_t setting(const char *name, int64_t otherwise) {
@@ -81,6 +82,7 @@ qrun_status qr_device_use(qr_device *device, qr_error *err) {
 }
 
 qrun_status qr_device_may_run(qr_device *device, const char *kernel, qr_error *err) {
+    simt::set_shared_limit(static_cast<size_t>(device->size.block_shared_bytes));
     if (!device->fails_with_wgmma || strstr(kernel, "linear_wgmma") == NULL) { return QRUN_OK; }
     return qr_device_fault_set(&device->fault, "cuda: linear_wgmma_kernel: an illegal instruction (QRUN_SIMT_WGMMA)",
                                err);

@@ -46,8 +46,7 @@ __global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::A
     linear_mma_kernel(mma_group g, nf4_book book) {
     mma_memory<path, m_tiles> *shared = shared_memory<mma_memory<path, m_tiles>>();
     static_assert(sizeof *shared % 16 == 0, "x follows");
-    /* The largest tiles have no registers left for where one of several matrices is. */
-    constexpr mma_matrices kind = paired ? A_PAIR : m_tiles * n_tiles < MOST_PRODUCTS ? SEVERAL : ONE;
+    constexpr mma_matrices kind = paired ? A_PAIR : SEVERAL;
     const linear_rows rows;
     segment_sum<type, path, m_tiles, n_tiles, kind, linear_rows> segment(g, rows, *shared,
                                                                          segment_chunks_of(g.weights[0]));
@@ -73,24 +72,10 @@ __global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::A
     segment.run_tiles(x, x_stride, blockIdx.x, gridDim.x);
 }
 
-/* A group as it is launched, on the way to its tiles. */
-struct group_launch {
-    mma_group group;
-    int n; /* matrices */
-    int64_t n_rows, n_outputs;
-};
-
 template <typename type, weights_path path, int m_tiles, int n_tiles, bool paired>
 static qrun_status launch(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
-    mma_group &g = l.group;
-    g.n_tiles = 0;
-    for (int i = 0; i < LINEAR_GROUP_MOST; i++) {
-        const bool has_tiles = i < (paired ? 1 : l.n);
-        g.first_tile[i] = i == 0 || has_tiles ? g.n_tiles : UINT32_MAX;
-        if (has_tiles) {
-            g.n_tiles += blocks_for(g.weights[i].rows, paired ? m_tiles * OUTPUTS / 2 : m_tiles * OUTPUTS).x;
-        }
-    }
+    const mma_group &g = l.group;
+    number_tiles(l, m_tiles * OUTPUTS);
     dim3 grid(g.n_tiles, static_cast<unsigned>(qr_ceil_div(l.n_rows, n_tiles * TILE_ROWS)));
     const size_t x_bytes = g.norm.src != NULL ? static_cast<size_t>(g.norm.n_rows * g.norm.dim) * sizeof(uint16_t) : 0;
     const int at_once = qr_device_blocks_at_once(cuda.device, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE,
@@ -106,25 +91,23 @@ static bool fills(const qr_cuda_backend &cuda, const group_launch &l, int n_outp
            qr_ceil_div(l.n_outputs, n_outputs) * 8 >= int64_t{7} * qr_device_multiprocessors(cuda.device);
 }
 
-/* One row or two: the smallest tile, as x is little. More, up to 8: twice the outputs. Then 32 rows at a time, so that
- * weights are dequantised once for them. */
+/* One row or two: the smallest tile, as x is little. More, up to 8: twice the outputs. Then linear_staged.cu, and where
+ * it cannot, 32 rows at a time, so that weights are dequantised once for them. */
 template <typename type, weights_path path, bool paired>
 static qrun_status launch_tiles(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
     /* What registers allow. */
-    enum {
-        FEW = path == PATH_ANY ? 1 : 2,
-        MORE = path == PATH_NF4 || path == PATH_INT8 ? 2 : 1,
-        MOST = path == PATH_NF4 ? 4 : MORE
-    };
-    const bool few = l.n_rows <= TILE_ROWS, two = fills(cuda, l, 2 * OUTPUTS), four = fills(cuda, l, 4 * OUTPUTS);
-    if (few && l.n_rows > LINEAR_NORM_ROWS && two) { return launch<type, path, FEW, 1, paired>(cuda, l, err); }
+    enum { FEW = path == PATH_ANY ? 1 : 2, MORE = path == PATH_NF4 || path == PATH_INT8 ? 2 : 1 };
+    const bool few = l.n_rows <= TILE_ROWS;
+    if (few && l.n_rows > LINEAR_NORM_ROWS && fills(cuda, l, 2 * OUTPUTS)) {
+        return launch<type, path, FEW, 1, paired>(cuda, l, err);
+    }
     if (few) { return launch<type, path, 1, 1, paired>(cuda, l, err); }
-    if (four && (paired || l.n == 1)) { return launch<type, path, MOST, 4, paired>(cuda, l, err); }
-    return two ? launch<type, path, MORE, 4, paired>(cuda, l, err) : launch<type, path, 1, 4, paired>(cuda, l, err);
+    return launch<type, path, MORE, 4, paired>(cuda, l, err);
 }
 
 template <typename type, weights_path path>
 static qrun_status launch_group(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
+    if (qr_cuda_linear_staged_takes(cuda, l)) { return qr_cuda_linear_staged(cuda, l, err); }
     return l.group.gate.dst != NULL ? launch_tiles<type, path, true>(cuda, l, err)
                                     : launch_tiles<type, path, false>(cuda, l, err);
 }

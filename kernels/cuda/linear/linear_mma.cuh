@@ -7,11 +7,10 @@
 
 enum {
     THREADS = LINEAR_SEGMENTS * WARP_LANES,
-    OUTPUTS = 16,       /* of one product */
-    TILE_ROWS = 8,      /* rows of x in one product */
-    GROUP = 4,          /* chunks whose absmax the lanes of a quad hold */
-    SUMS_PITCH = 20,    /* of a row of a product's 16 sums: the lanes that write together meet 32 banks */
-    MOST_PRODUCTS = 16, /* of a tile */
+    OUTPUTS = 16,    /* of one product */
+    TILE_ROWS = 8,   /* rows of x in one product */
+    GROUP = 4,       /* chunks whose absmax the lanes of a quad hold */
+    SUMS_PITCH = 20, /* of a row of a product's 16 sums: the lanes that write together meet 32 banks */
     PAIRS = 256,
     PAIR_COPIES = WARP_LANES / 2,
 };
@@ -44,8 +43,8 @@ static QR_DEVICE segment_chunks segment_chunks_of(const matrix &w) {
 }
 
 /* Shared memory. The table is NF4's and MXFP4's, the map NF4's. After it, where there is a norm, x: [n_rows, cols]. */
-template <weights_path path, int m_tiles> struct mma_memory {
-    float sums[LINEAR_SEGMENTS][m_tiles][TILE_ROWS * SUMS_PITCH];
+template <weights_path path, int m_tiles, int n_warps = LINEAR_SEGMENTS> struct mma_memory {
+    float sums[n_warps][m_tiles][TILE_ROWS * SUMS_PITCH];
     float2 pairs[path_has_book<path> ? PAIRS * PAIR_COPIES : 1];
     float map[path == PATH_NF4 ? 256 : 1];
 };
@@ -92,22 +91,32 @@ static QR_DEVICE float2 pair_of(const float2 *pairs, const pair_places &places, 
     return *reinterpret_cast<const float2 *>(reinterpret_cast<const unsigned char *>(pairs) + place);
 }
 
-/* Sixteen weights as eight packed pairs. */
+/* Eight of sixteen weights, the first or the second half of them, as four packed pairs. */
 template <typename type, weights_path path>
-static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offsets,
-                              uint32_t dst[LANE_COLS / 2]) {
+static QR_DEVICE void convert_half(const lane_codes<path> &codes, float absmax, const float2 *pairs,
+                                   uint32_t lane_offsets, unsigned half, uint32_t dst[LANE_COLS / 4]) {
     if (path_has_book<path>) {
         const uint4 &both = codes.vectors[0];
-        const pair_places places[2] = {pair_places_of(both.x, lane_offsets), pair_places_of(both.y, lane_offsets)};
+        const pair_places places = pair_places_of(half == 0 ? both.x : both.y, lane_offsets);
 #pragma unroll
-        for (unsigned i = 0; i < LANE_COLS / 2; i++) {
-            const float2 two = pair_of(pairs, places[i / 4], i % 4);
+        for (unsigned i = 0; i < LANE_COLS / 4; i++) {
+            const float2 two = pair_of(pairs, places, i);
             dst[i] = type::pack(two.x * absmax, two.y * absmax);
         }
     } else {
 #pragma unroll
-        for (unsigned step = 0; step < CHUNK_STEPS; step++) { lane_step<type, path>(codes, step, dst + 2 * step); }
+        for (unsigned i = 0; i < CHUNK_STEPS / 2; i++) {
+            lane_step<type, path>(codes, half * (CHUNK_STEPS / 2) + i, dst + 2 * i);
+        }
     }
+}
+
+/* All sixteen. */
+template <typename type, weights_path path>
+static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offsets,
+                              uint32_t dst[LANE_COLS / 2]) {
+    convert_half<type, path>(codes, absmax, pairs, lane_offsets, 0, dst);
+    convert_half<type, path>(codes, absmax, pairs, lane_offsets, 1, dst + LANE_COLS / 4);
 }
 
 /* Sixteen columns of a row of x from `src` on, of which `n_left` are in the row; of PATH_ANY, zeros after the last one.
@@ -127,24 +136,25 @@ static QR_DEVICE void load_x(const uint16_t *src, int64_t n_left, uint32_t pairs
     }
 }
 
+/* Chunks of codes in registers; a divisor of GROUP. Some 64 bytes a lane, at least two chunks. */
+template <weights_path path, int m_tiles, int n_tiles>
+constexpr int mma_depth = path_has_book<path> &&m_tiles *n_tiles < 4  ? 4
+                          : path == PATH_INT8 &&m_tiles *n_tiles == 1 ? 4
+                                                                      : 2;
+
 /* What a warp does: its segment of one tile of outputs after the other. rows_type: linear_rows, or one like it. */
-template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matrices kind, class rows_type>
+template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matrices kind, class rows_type,
+          int n_warps = LINEAR_SEGMENTS, int depth = mma_depth<path, m_tiles, n_tiles>>
 struct segment_sum {
-    enum {
-        /* Chunks of codes in registers; a divisor of GROUP. Some 64 bytes a lane, at least two chunks. */
-        DEPTH = path_has_book<path> && m_tiles * n_tiles < 4  ? 4
-                : path == PATH_INT8 && m_tiles * n_tiles == 1 ? 4
-                                                              : 2,
-        CHUNK_BYTES = lane_codes<path>::CHUNK_BYTES,
-    };
+    enum { DEPTH = depth, CHUNK_BYTES = lane_codes<path>::CHUNK_BYTES };
     static constexpr bool paired = kind == A_PAIR;
     /* What a group of chunks loads for those after it: all, as there are enough; none, as it is the last; or what there
      * is. The first two ask nothing in their loop. */
     enum ahead_loads { LOAD_ALL, LOAD_NONE, LOAD_CHECKED };
     const mma_group &g;
     const rows_type &rows;
-    mma_memory<path, m_tiles> &shared;
-    const int begin, end;        /* chunks */
+    mma_memory<path, m_tiles, n_warps> &shared;
+    int begin, end;              /* chunks */
     const uint32_t lane_offsets; /* in a table of pairs */
     absmax_source absmax_here;   /* of this tile's matrix, where there are several */
     /* Of this lane's two rows of the weights in each product, the first chunk's number in the flattened matrix (whose
@@ -156,7 +166,7 @@ struct segment_sum {
     float absmax[m_tiles][2];       /* of this group; of MXFP4 the bits of two scales in E8M0, of 32 columns each */
     float d[m_tiles][n_tiles][4];
 
-    __device__ segment_sum(const mma_group &group, const rows_type &rows_, mma_memory<path, m_tiles> &memory,
+    __device__ segment_sum(const mma_group &group, const rows_type &rows_, mma_memory<path, m_tiles, n_warps> &memory,
                            const segment_chunks &chunks)
         : g(group), rows(rows_), shared(memory), begin(chunks.begin), end(chunks.end),
           /* By a shuffle, so that the compiler does not compute it at each of its uses. */
@@ -220,13 +230,12 @@ struct segment_sum {
         for_each_row([&](int m, int side) { load_codes(next[m][side] + i * CHUNK_BYTES, dst[m][side]); });
     }
 
-    /* Sets off for a tile. Rows past the last one repeat it. */
-    QR_DEVICE void start(unsigned tile) {
-        const int which = matrix_of_tile(tile);
+    /* Sets off for a tile, of the matrix `which` its number `tile_of_matrix`. Rows past the last one repeat it. */
+    QR_DEVICE void start_in(int which, unsigned tile_of_matrix) {
         if (kind == SEVERAL) { absmax_here = absmax_source_of(g.weights[which]); }
         for_each_row([&](int m, int side) {
             const matrix &w = g.weights[paired ? side : which];
-            const int64_t o = output_of(tile - g.first_tile[which], m, side) + lane_index() / 4;
+            const int64_t o = output_of(tile_of_matrix, m, side) + lane_index() / 4;
             const int64_t row = o < w.rows ? o : w.rows - 1;
             at[m][side] = static_cast<uint32_t>(path == PATH_ANY ? row : row * (w.cols / CHUNK));
         });
@@ -242,6 +251,11 @@ struct segment_sum {
             if (begin + i < end) { load(i, codes[i]); }
         }
         for_each_row([&](int m, int side) { next[m][side] += DEPTH * CHUNK_BYTES; });
+    }
+
+    QR_DEVICE void start(unsigned tile) {
+        const int which = matrix_of_tile(tile);
+        start_in(which, tile - g.first_tile[which]);
     }
 
     /* The scale of this lane's 16 columns of chunk number i of a group. All lanes call it. */
@@ -284,7 +298,8 @@ struct segment_sum {
         if (is_there) { load(static_cast<int>(i), codes[i % DEPTH]); }
     }
 
-    template <ahead_loads loads> QR_DEVICE void multiply_group(int group, const uint16_t *x_at[n_tiles]) {
+    /* The absmax of a group of chunks, loaded before, and loads of the next one's. */
+    template <ahead_loads loads> QR_DEVICE void take_absmax(int group) {
         if (path == PATH_MXFP4) {
             for_each_row([&](int m, int side) { absmax[m][side] = f32_from_bits(ahead[m][side].code); });
         }
@@ -294,6 +309,10 @@ struct segment_sum {
             });
         }
         if (loads == LOAD_ALL || (loads == LOAD_CHECKED && group + GROUP < end)) { load_absmax(group + GROUP); }
+    }
+
+    template <ahead_loads loads> QR_DEVICE void multiply_group(int group, const uint16_t *x_at[n_tiles]) {
+        take_absmax<loads>(group);
 #pragma unroll
         for (unsigned i = 0; i < GROUP; i++) {
             if (loads != LOAD_CHECKED || group + static_cast<int>(i) < end) {
@@ -307,8 +326,12 @@ struct segment_sum {
         }
     }
 
-    QR_DEVICE void run(const uint16_t *all_x, int64_t x_stride) {
+    QR_DEVICE void clear() {
         for_each_sum<m_tiles * n_tiles>([&](int n, int i) { d[n / n_tiles][n % n_tiles][i] = 0.0F; });
+    }
+
+    QR_DEVICE void run(const uint16_t *all_x, int64_t x_stride) {
+        clear();
         const uint16_t *x_at[n_tiles];
 #pragma unroll
         for (int n = 0; n < n_tiles; n++) { x_at[n] = first_x(all_x, x_stride, n); }
@@ -379,7 +402,8 @@ struct segment_sum {
     }
 };
 
-/* The table of pairs and the map (NULL: of MXFP4), in shared memory; the block must meet before they are read. */
+/* The table of pairs and the map (NULL: of MXFP4), in shared memory, by THREADS threads; the block must meet before
+ * they are read. */
 static QR_DEVICE void fill_tables(const matrix &w, const nf4_book &book, float2 *pairs, float *map) {
     for (unsigned i = threadIdx.x; map != NULL && i < 256; i += THREADS) { map[i] = w.tables->dynamic_map[1][i]; }
     /* A thread has one byte in 16 for its own: 16 of them, with the same low half. */
@@ -402,5 +426,28 @@ static inline weights_path mma_path_of(const qr_linear_args &args, const matrix 
     const weights_path path = path_of(w, args.x_dtype);
     return !linear_x_is_whole(args) || (path == PATH_NF4 && w.block_shift < 6) ? PATH_ANY : path;
 }
+
+/* A group of matrices as it is launched, on the way to its tiles. */
+struct group_launch {
+    mma_group group;
+    int n; /* matrices */
+    int64_t n_rows, n_outputs;
+};
+
+/* Numbers the tiles of n_outputs outputs, of a pair half as many of each. */
+static inline void number_tiles(group_launch &l, int n_outputs) {
+    mma_group &g = l.group;
+    const bool paired = g.gate.dst != NULL;
+    g.n_tiles = 0;
+    for (int i = 0; i < LINEAR_GROUP_MOST; i++) {
+        const bool has_tiles = i < (paired ? 1 : l.n);
+        g.first_tile[i] = i == 0 || has_tiles ? g.n_tiles : UINT32_MAX;
+        if (has_tiles) { g.n_tiles += blocks_for(g.weights[i].rows, paired ? n_outputs / 2 : n_outputs).x; }
+    }
+}
+
+/* The same for 9 to LINEAR_MMA_ROWS rows, of a path but PATH_ANY, where shared memory has room (linear_staged.cu). */
+bool qr_cuda_linear_staged_takes(const qr_cuda_backend &cuda, const group_launch &l);
+qrun_status qr_cuda_linear_staged(qr_cuda_backend &cuda, group_launch &l, qr_error *err);
 
 #endif

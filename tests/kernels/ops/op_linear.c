@@ -175,6 +175,19 @@ void op_linear_same_bits(int64_t n_outputs, bool alone) {
     }
 }
 
+/* A prompt's last rows, or a batch that decodes, with few cases for backends that choose their tiles by the GPU. */
+void op_linear_few_rows(int64_t n_outputs) {
+    static const qr_weight_format formats[] = {QR_WEIGHT_NF4, QR_WEIGHT_NF4_DQ, QR_WEIGHT_INT8, QR_WEIGHT_BF16};
+    static const int64_t rows[] = {30, 64};
+    for (unsigned i = 0; i < QR_COUNT_OF(formats) * QR_COUNT_OF(rows); i++) {
+        const qr_weight_format format = formats[i / QR_COUNT_OF(rows)];
+        const qr_weight_desc desc = {
+            .format = format, .block = qr_weight_is_nf4(format) ? QR_NF4_BLOCK : 0, .rows = n_outputs, .cols = 1088};
+        check_linear(desc, format == QR_WEIGHT_NF4 ? QR_DTYPE_F16 : QR_DTYPE_BF16, rows[i % QR_COUNT_OF(rows)],
+                     SAME_EVERYWHERE | NOT_ALONE | (i % 2 == 0 ? 0U : ACCUMULATE));
+    }
+}
+
 /* The order of sums left open: sizes at which a backend may take another way, and beside them. */
 static void check_linear_any_order(void) {
     static const int64_t shapes[][3] = {{136, 72, 128}, {8, 200, 130}, {23, 64, 128}, {136, 128, 30}, {1160, 24, 33}};
