@@ -46,15 +46,18 @@ expect_true "two epochs" cmp -s "$work/epochs/adapter_model.safetensors" "$work/
 
 # ---- The best evaluation ----
 
+# At a rate far too large the first evaluation is the best by far. What follows is chaos, which differs by instruction
+# set, so these runs have plain C's.
+export QRUN_FORCE_ISA=c
 printf '{"prompt": "The", "completion": " sea is wide and deep and blue."}\n' >"$work/other.jsonl"
-finetune --eval-data "$work/other.jsonl" --eval-every 1 --max-steps 6 --learning-rate 3e-2 --out "$work/rising" --json
+finetune --eval-data "$work/other.jsonl" --eval-every 1 --max-steps 6 --learning-rate 1e-1 --device cpu --out "$work/rising" --json
 expect_code 0
 best=$(sed -n 's/.*"best_step":\([0-9]*\),.*/\1/p' "$work/out" | tail -1)
 if [ "$best" -lt 6 ]; then
-    finetune --eval-data "$work/other.jsonl" --eval-every 1 --max-steps 6 --learning-rate 3e-2 --out "$work/rising"
+    finetune --eval-data "$work/other.jsonl" --eval-every 1 --max-steps 6 --learning-rate 1e-1 --device cpu --out "$work/rising"
     expect_code 0
     expect_out "the evaluation rose after step $best; use --load-best, or $work/rising/checkpoint-$best"
-    finetune --eval-data "$work/other.jsonl" --eval-every 1 --max-steps 6 --learning-rate 3e-2 --out "$work/rising" --load-best
+    finetune --eval-data "$work/other.jsonl" --eval-every 1 --max-steps 6 --learning-rate 1e-1 --device cpu --out "$work/rising" --load-best
     expect_code 0
     expect_out "adapter     that of step $best, the best evaluation"
     expect_true "it is the checkpoint's" cmp -s "$work/rising/adapter_model.safetensors" \
