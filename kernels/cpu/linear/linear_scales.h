@@ -101,10 +101,13 @@ QR_INLINE bool scales_are_ordinary(const float *scales, int64_t n_rows, int64_t 
     uint32_t others = 0;
     for (int64_t r = 0; r < n_rows; r++) {
 #ifdef QR_VEC_AVX512
-        const __m512 row = qr_vec_load_n(scales + r * stride, n);
-        const __m512i from_least = _mm512_sub_epi32(_mm512_castps_si512(_mm512_abs_ps(row)), _mm512_set1_epi32(LEAST));
-        const __mmask16 outside = _mm512_cmpge_epu32_mask(from_least, _mm512_set1_epi32(RANGE));
-        others |= _mm512_mask_cmp_ps_mask(outside, row, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        for (int64_t i = 0; i < n; i += QR_VEC) {
+            const __m512 row = qr_vec_load_n(scales + r * stride + i, n - i);
+            const __m512i bits = _mm512_castps_si512(_mm512_abs_ps(row));
+            const __mmask16 outside =
+                _mm512_cmpge_epu32_mask(_mm512_sub_epi32(bits, _mm512_set1_epi32(LEAST)), _mm512_set1_epi32(RANGE));
+            others |= _mm512_mask_cmp_ps_mask(outside, row, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+        }
 #else
         for (int64_t i = 0; i < n; i++) {
             const uint32_t magnitude = qr_f32_bits(scales[r * stride + i]) & 0x7FFFFFFFU;
