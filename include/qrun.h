@@ -313,11 +313,12 @@ typedef enum qrun_offload {
 /* Where the experts of offload_experts are computed. One way holds for all tokens of a model, because the bits of the
  * two differ: they belong to different devices. */
 typedef enum qrun_expert_compute {
-    QRUN_EXPERT_COMPUTE_AUTO = 0,   /* HOST where a rule says that it is faster (qrun_model_info.expert_note): both are
-                                     * computed from what is measured when the first such model is opened: the link to
-                                     * the device, the host's memory, and its matrix products */
-    QRUN_EXPERT_COMPUTE_DEVICE = 1, /* fetched: those that tokens go to are copied to the device before they compute.
+    QRUN_EXPERT_COMPUTE_DEVICE = 0, /* fetched: those that tokens go to are copied to the device before they compute.
                                      * Results are those of experts on the device to the bit */
+    QRUN_EXPERT_COMPUTE_AUTO = 1,   /* HOST where a rule says that it is faster (qrun_model_info.expert_note): both are
+                                     * computed from what is measured when the first such model is opened: the link to
+                                     * the device, the host's memory, and its matrix products. So bits follow from a
+                                     * measurement, and may be those of the other way after another start */
     QRUN_EXPERT_COMPUTE_HOST = 2    /* the processor computes them in the host's memory; a layer's tokens go there and
                                      * back. For generating: no training, and no adapter that changes experts */
 } qrun_expert_compute;

@@ -338,7 +338,6 @@ static int open_model(bench *b) {
     bench_train_forget_peak();
     engine_options wanted = *options;
     wanted.model.offload_parameters = train_offload_of_model(b->o->training.offload);
-    if (b->o->training.train) { train_settle_expert_compute(&wanted); }
     return engine_open_model(b->engine, &wanted);
 }
 

@@ -210,7 +210,6 @@ static int fit(const plan_options *o, const engine *e, qrun_model_params *model,
 static int plan_training(const plan_options *o, const engine *e) {
     finetune_options training = o->training;
     training.engine = o->engine;
-    train_settle_expert_compute(&training.engine);
     training.plan = true;
     training.fit = o->fit;
     training.json = o->json;

@@ -28,9 +28,9 @@ static const option_choice kvs[] = {
 
 static const option_choice places[] = {
     {"device", QRUN_OFFLOAD_NONE}, {"host", QRUN_OFFLOAD_ALL}, {"auto", QRUN_OFFLOAD_AUTO}, {NULL, 0}};
-static const option_choice expert_computes[] = {{"auto", QRUN_EXPERT_COMPUTE_AUTO},
-                                                {"device", QRUN_EXPERT_COMPUTE_DEVICE},
+static const option_choice expert_computes[] = {{"device", QRUN_EXPERT_COMPUTE_DEVICE},
                                                 {"host", QRUN_EXPERT_COMPUTE_HOST},
+                                                {"auto", QRUN_EXPERT_COMPUTE_AUTO},
                                                 {NULL, 0}};
 
 const option model_option_table[N_MODEL_OPTIONS] = {
@@ -61,8 +61,8 @@ const option model_option_table[N_MODEL_OPTIONS] = {
      INTO(engine_options, model.expert_compute),
      .help = "Where experts in host memory are computed. device: those that tokens go to are fetched for each layer; "
              "the answers are those of experts on the device, and training needs it. host: the processor computes them "
-             "where they are, with answers that are rounded elsewhere. auto: the faster one by what is measured, for "
-             "all tokens. Default: auto; of fine-tuning, device."},
+             "where they are, with answers that are rounded elsewhere. auto: the faster one by what is measured at the "
+             "start, so another start may round elsewhere. Default: device."},
 };
 
 #define ADAPTER_ROW(value_name_, help_)                                                                    \

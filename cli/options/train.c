@@ -334,15 +334,9 @@ const option_group finetune_groups[N_FINETUNE_GROUPS] = {
 
 const finetune_options finetune_defaults = {
     .engine = ENGINE_OPTIONS_INIT,
-    .engine.model.expert_compute = QRUN_EXPERT_COMPUTE_DEVICE,
     .fit = FIT_NOTHING,
     .train = {.struct_size = sizeof(qrun_train_params), .optimization.max_grad_norm = 1},
 };
-
-void train_settle_expert_compute(engine_options *options) {
-    if (options->model.expert_compute != QRUN_EXPERT_COMPUTE_AUTO) { return; }
-    options->model.expert_compute = QRUN_EXPERT_COMPUTE_DEVICE;
-}
 
 void train_set_offload(qrun_train_params *params, int offload) {
     params->memory.offload_optimizer = (offload & TRAIN_OFFLOAD_OPTIMIZER) != 0;

@@ -16,8 +16,6 @@ enum {
     TRAIN_OFFLOAD_GRADIENTS = 16
 };
 extern const option_choice train_offloads[];
-/* The processor's part of experts is no training's: what is left to a rule becomes `device`. */
-void train_settle_expert_compute(engine_options *options);
 void train_set_offload(qrun_train_params *params, int offload);
 qrun_offload train_offload_of_model(int offload);
 

@@ -32,8 +32,8 @@ Dtype = Literal["bf16", "f32", "f16"]
 OFFLOAD = {"none": 0, "all": 1, "auto": 2}
 Offload = Literal["none", "all", "auto"]
 
-EXPERT_COMPUTE = {"auto": 0, "device": 1, "host": 2}
-ExpertCompute = Literal["auto", "device", "host"]
+EXPERT_COMPUTE = {"device": 0, "auto": 1, "host": 2}
+ExpertCompute = Literal["device", "auto", "host"]
 
 KV = {"auto": 0, "bf16": 1, "int8": 2, "f32": 3, "f16": 4}
 Kv = Literal["auto", "bf16", "int8", "f32", "f16"]

@@ -38,7 +38,7 @@ run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memor
 expect_code 6
 expect_out "hold experts in host memory (--experts host)"
 run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --context 4096 \
-    --max-sequences 1 --experts auto
+    --max-sequences 1 --experts auto --expert-compute auto
 expect_code 0
 expect_out "experts fetched: which way is faster is measured on the device itself"
 run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --context 4096 \
@@ -61,9 +61,9 @@ if [ -n "${QRUN_CUDA_LIBRARY_SIMT:-}" ]; then
     expect_err "of the machine's memory, and this machine has free"
     expect_one_error_line
     unset QRUN_SIMT_MEMORY
-    # Which way experts in host memory are computed is said where nobody has chosen it.
+    # Which way experts in host memory are computed is said where a rule chooses it.
     echo '{"token_ids":[5,6,7]}' >"$work/requests.jsonl"
-    run generate --device cuda --model "$moe" --experts host --prompts "$work/requests.jsonl" --max-tokens 2
+    run generate --device cuda --model "$moe" --experts host --expert-compute auto --prompts "$work/requests.jsonl" --max-tokens 2
     expect_code 0
     expect_err "note: experts in host memory: "
 fi

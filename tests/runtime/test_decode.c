@@ -71,7 +71,6 @@ static qrun_model *open_crowds_model(qrun_context *context, const crowd *c) {
     snprintf(path, sizeof path, QRUN_SOURCE_DIR "/tests/fixtures/%s", c->folder);
     params.path = path, params.quant = c->quant, params.dtype = c->dtype;
     params.offload_experts = c->host_experts ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
-    params.expert_compute = QRUN_EXPERT_COMPUTE_DEVICE;
     CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", c->folder, error.message);
     if (model == NULL) { return NULL; }
     CHECK(qrun_model_get_info(model, &info, NULL) == QRUN_OK);

@@ -293,7 +293,6 @@ static qrun_status open_experts(qrun_context *context, qrun_offload place, int64
     *info = (qrun_model_info)QRUN_MODEL_INFO_INIT;
     params.path = QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-moe";
     params.offload_experts = place, params.memory_bytes = budget;
-    params.expert_compute = QRUN_EXPERT_COMPUTE_DEVICE;
     const qrun_status status = qrun_model_open(context, &params, model, error);
     if (status == QRUN_OK) { CHECK(qrun_model_get_info(*model, info, NULL) == QRUN_OK); }
     return status;

@@ -354,6 +354,7 @@ static void test_left_to_the_rule(void) {
     context_params.device_memory = "rtx-3060", context_params.n_threads = 1;
     model_params.path = QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-moe";
     model_params.offload_experts = QRUN_OFFLOAD_ALL, session_params.context_tokens = 64;
+    model_params.expert_compute = QRUN_EXPERT_COMPUTE_AUTO;
     REQUIRE(qrun_context_create(&context_params, &context, &error) == QRUN_OK);
     CHECK_MSG(qrun_plan_session(context, &model_params, &session_params, &entries, &n, &plan, &error) == QRUN_OK, "%s",
               error.message);

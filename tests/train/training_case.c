@@ -150,7 +150,6 @@ bool training_fixture_open(qrun_context *context, const qr_json *entry, const tr
     params.path = path;
     params.dtype = options->dtype;
     params.offload_experts = options->experts;
-    params.expert_compute = QRUN_EXPERT_COMPUTE_DEVICE;
     const char *base = text_of(entry, "base_folder");
     const bool quantised = strstr(base, "nf4") != NULL || strstr(base, "mxfp4") != NULL;
     params.quant = quantised ? QRUN_QUANT_AUTO : QRUN_QUANT_F32;
