@@ -30,8 +30,8 @@ if(QRUN_SANITIZE)
   target_compile_options(qrun_flags INTERFACE -fsanitize=${QRUN_SANITIZE} -fno-omit-frame-pointer -O1 -g1
                                               -fno-sanitize-recover=all)
   # What may be uninitialised depends on what was inlined; other builds have that warning.
-  target_compile_options(qrun_flags INTERFACE
-    $<$<OR:$<C_COMPILER_ID:GNU>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>)
+  target_compile_options(qrun_flags INTERFACE $<$<COMPILE_LANG_AND_ID:C,GNU>:-Wno-maybe-uninitialized>
+                                              $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_link_options(qrun_flags INTERFACE -fsanitize=${QRUN_SANITIZE})
 endif()
 if(QRUN_FUZZ)
