@@ -58,7 +58,7 @@ class Gradients:
     adapter: str | None     # None: full fine-tuning
     covers: str
     kept: tuple = ()        # parts of the names of the tensors to store; () stores all
-    exact: bool = False     # store those of F64, where PyTorch's own in F32 are further from them than the test allows
+    exact: bool = False     # store those of F64: PyTorch's in F32 are nearly as far from them as the test allows, or more
     head: bool = False      # lm_head is trained too, as with modules_to_save
     batch: str = "micro-batch"
 
