@@ -246,9 +246,9 @@ static void test_admission(void) {
 
 /* Sequences that outgrow the pool. */
 static void test_few_pages(void) {
-    scene *s = scene_begin("few pages", 6);
-    s->session.kv_tokens = 80;
-    for (int r = 0; r < 6; r++) { s->requests[r].max_tokens = 24, s->requests[r].n_token_ids = 3 + r; }
+    scene *s = scene_begin("few pages", 5);
+    s->session.kv_tokens = 64;
+    for (int r = 0; r < 5; r++) { s->requests[r].max_tokens = 22, s->requests[r].n_token_ids = 3 + r; }
     s->cancel_after[2] = 18;
     const qrun_session_stats stats = check_scene(s, llama_ahead, llama_plain);
     expect_ahead(s, &stats, 20);
@@ -260,7 +260,7 @@ static void test_speculation(void) {
     scene *s = scene_begin("speculation", 2);
     s->session.speculate = "ngram", s->session.max_step_tokens = 64;
     for (int r = 0; r < 2; r++) {
-        s->requests[r].n_token_ids = r == 0 ? MAX_PROMPT : 5, s->requests[r].max_tokens = 24;
+        s->requests[r].n_token_ids = r == 0 ? 40 : 5, s->requests[r].max_tokens = 20;
         s->requests[r].temperature = r == 0 ? 0 : 1, s->comes[r] = r * 20;
         for (int32_t i = 0; r == 0 && i < MAX_PROMPT; i++) { s->ids[r][i] = 3 + i % 5 * 37; }
     }
