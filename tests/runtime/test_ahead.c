@@ -61,7 +61,7 @@ static scene *scene_begin(const char *what, int n_requests) {
     s->session.speculate = "off";
     for (int r = 0; r < n_requests; r++) {
         qrun_request_params *p = &s->requests[r];
-        const int32_t n = 2 + 5 * r % 17;
+        const int32_t n = 2 + 5 * r % 11;
         for (int32_t i = 0; i < MAX_PROMPT; i++) { s->ids[r][i] = 3 + (r * 31 + i * 7) % 900; }
         *p = (qrun_request_params)QRUN_REQUEST_PARAMS_INIT;
         p->token_ids = s->ids[r], p->n_token_ids = n, p->max_tokens = 4 + 5 * r % 13, p->ignore_eos = true;
@@ -203,8 +203,8 @@ static bool take_stop(const heard *h, char *stop) {
 static void test_unexpected_ends(void) {
     static char stop[4];
     static const char *const stops[] = {stop};
-    scene *s = scene_begin("unexpected ends", 6);
-    for (int r = 0; r < 6; r++) { s->requests[r].max_tokens = 16; }
+    scene *s = scene_begin("unexpected ends", 5);
+    for (int r = 0; r < 5; r++) { s->requests[r].max_tokens = 16; }
     (void)run_scene(s, llama_plain, heard_plain);
     qr_token_ids *ends[] = {&llama_ahead->generation.eos, &llama_plain->generation.eos};
     const qr_token_ids kept = *ends[0];
@@ -233,9 +233,9 @@ static void test_unexpected_ends(void) {
 
 /* Requests that come meanwhile, samples of one prompt, prompts in pieces, and too few slots. */
 static void test_admission(void) {
-    scene *s = scene_begin("admission", 8);
+    scene *s = scene_begin("admission", 7);
     s->session.max_sequences = 4, s->session.max_step_tokens = 16;
-    for (int r = 2; r < 8; r++) { s->comes[r] = 3 * r; }
+    for (int r = 2; r < 7; r++) { s->comes[r] = 3 * r; }
     s->requests[0].max_tokens = 24;
     s->requests[3].n = 3;
     s->requests[5].n_token_ids = MAX_PROMPT;
