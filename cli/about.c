@@ -27,7 +27,7 @@ const about_variable about_environment[] = {
                        "amx-bf16; on Arm neon, neon-bf16. On a GPU sm_80: without Hopper's own instructions"},
     {"QRUN_CUDA_LIBRARY", "path of libqrun_cuda.so, where it is not beside libqrun.so"},
     {"QRUN_CUDA_CUBLASLT", "path of libcublasLt.so; or 0: training does without it"},
-    {"QRUN_CUDA_GRAPHS", "0: a GPU's decode steps are not replayed. Like QRUN_CUDA_EARLY_LAUNCH and QRUN_CUDA_WGMMA, "
-                         "for finding faults"},
+    {"QRUN_CUDA_GRAPHS", "0: a GPU's decode steps are not replayed. Like QRUN_CUDA_EARLY_LAUNCH, QRUN_CUDA_RUN_AHEAD "
+                         "and QRUN_CUDA_WGMMA, for finding faults"},
     {NULL, NULL},
 };

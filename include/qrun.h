@@ -736,11 +736,12 @@ typedef struct qrun_session_stats {
     int64_t restored_prompt_tokens; /* that came back from prefix_cache_bytes or cache_dir, after preemption too */
     int64_t draft_tokens, accepted_draft_tokens; /* speculate: computed, and found to be right */
     int64_t steps, replayed_steps;               /* replayed: decode steps that a GPU replayed from a recording */
-    char replay_failure[128];                    /* why steps are no longer recorded, if recording failed; else empty */
-    char cache_note[192];   /* the first file of cache_dir that was not used or written, and why; else empty */
-    double step_seconds;    /* spent inside steps */
-    double prefill_seconds; /* of these, in steps that carried prompt tokens */
-    int64_t context_tokens; /* longest sequence this session accepts */
+    int64_t ahead_steps;      /* of the steps: given to a GPU before the tokens of the one before were read */
+    char replay_failure[128]; /* why steps are no longer recorded, if recording failed; else empty */
+    char cache_note[192];     /* the first file of cache_dir that was not used or written, and why; else empty */
+    double step_seconds;      /* spent inside steps */
+    double prefill_seconds;   /* of these, in steps that carried prompt tokens */
+    int64_t context_tokens;   /* longest sequence this session accepts */
     int64_t planned_bytes, peak_bytes; /* device memory of context, model and session: by the plan, and as measured */
 } qrun_session_stats;
 #define QRUN_SESSION_STATS_INIT \

@@ -84,6 +84,13 @@ struct qr_backend {
     qrun_status (*copy_in_async)(qr_backend *backend, void *device, const void *host, size_t n_bytes, qr_error *err);
     qrun_status (*copy_out)(qr_backend *backend, void *host, const void *device, size_t n_bytes,
                             qr_error *err); /* waits */
+    /* copy_out in two parts, into HOST memory: begin may return before the bytes are there, in the order of the work;
+     * end waits for them, and with them for all that was issued before begin. Not for what was issued since: that is
+     * what they are for. *ticket names the copy, and the last eight can be waited for one by one. NULL, both: the
+     * backend works while it is called, and nothing would be gained. */
+    qrun_status (*copy_out_begin)(qr_backend *backend, void *host, const void *device, size_t n_bytes, uint64_t *ticket,
+                                  qr_error *err);
+    qrun_status (*copy_out_end)(qr_backend *backend, uint64_t ticket, qr_error *err);
     qrun_status (*copy_within)(qr_backend *backend, void *dst, const void *src, size_t n_bytes, qr_error *err);
     qrun_status (*fill_zero)(qr_backend *backend, void *device, size_t n_bytes, qr_error *err);
     qrun_status (*sync)(qr_backend *backend, qr_error *err); /* for transfers too */

@@ -121,6 +121,9 @@ static bool check_embedding(const check *c, const qr_embedding_args *a) {
     if (!check_weight(c, a->table)) { return false; }
     REQUIRE(!qr_weight_has_blocks(a->table->desc.format), "the table is %s; it must be f32, f16, bf16 or int8",
             qr_weight_format_name(a->table->desc.format));
+    REQUIRE(a->n_sampled >= 0 && (a->n_sampled > 0) == (a->sampled != NULL),
+            "%lld sampled tokens at %p; negative ids need both, and others neither", (long long)a->n_sampled,
+            (const void *)a->sampled);
     return check_vocab(c, a->table->desc.rows) &&
            check_view(c, "dst", a->n_tokens, a->table->desc.cols, a->table->desc.cols);
 }

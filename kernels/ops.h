@@ -119,11 +119,14 @@ typedef struct qr_quantize_args {
     float *absmax; /* host; NF4: [ceil(n_rows · cols / block)]; INT8: [n_rows]; else unused */
 } qr_quantize_args;
 
-/* embedding: dst[i, :] = table[ids[i], :] · scale, or added to dst when accumulate. scale is applied in F32. */
+/* embedding: dst[i, :] = table[ids[i], :] · scale, or added to dst when accumulate. scale is applied in F32. An id of
+ * −1 − k stands for sampled[k].token: of a token that the host has not read yet. */
 typedef struct qr_embedding_args {
-    const qr_weight *table; /* [vocab, dim]; F32, F16, BF16, INT8 */
-    const int32_t *ids;     /* [n_tokens], each in [0, vocab) */
-    float *dst;             /* [n_tokens, dim], contiguous */
+    const qr_weight *table;           /* [vocab, dim]; F32, F16, BF16, INT8 */
+    const int32_t *ids;               /* [n_tokens], each in [−n_sampled, vocab) */
+    const struct qr_sampled *sampled; /* [n_sampled], what the sample op wrote; NULL: no id is negative */
+    int64_t n_sampled;
+    float *dst; /* [n_tokens, dim], contiguous */
     int64_t n_tokens;
     float scale;
     bool accumulate;

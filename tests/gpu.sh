@@ -159,6 +159,7 @@ quick() {
             --decode-context 64,4096,32768
         part_with QRUN_CUDA_GRAPHS=0 "bench: decode" 25 $(bench_command) $decoding
         part_with QRUN_CUDA_EARLY_LAUNCH=0 "bench: decode" 25 $(bench_command) $decoding
+        part_with QRUN_CUDA_RUN_AHEAD=0 "bench: decode" 25 $(bench_command) $decoding
         part_with "QRUN_CUDA_GRAPHS=0 QRUN_CUDA_EARLY_LAUNCH=0" "bench: decode" 25 $(bench_command) $decoding
         part_with QRUN_CUDA_CUBLASLT=0 "bench: train" 40 $(bench_command) $training --repeat 1
         part_with QRUN_CUDA_WGMMA=0 "bench: prefill" 25 $(bench_command) --prompt-tokens 4096 --max-step-tokens 4096 \

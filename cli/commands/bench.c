@@ -169,9 +169,9 @@ static void print_table(const bench *b) {
     printf("memory     %s planned, %s used at most\n", size_text(b->stats.planned_bytes).text,
            size_text(b->stats.peak_bytes).text);
     if (strcmp(b->device.backend, "cpu") != 0) {
-        printf("steps      %lld, of which %lld were replayed%s%s\n", (long long)b->stats.steps,
-               (long long)b->stats.replayed_steps, b->stats.replay_failure[0] != '\0' ? "; then: " : "",
-               b->stats.replay_failure);
+        printf("steps      %lld, of which %lld were issued ahead, and %lld replayed%s%s\n", (long long)b->stats.steps,
+               (long long)b->stats.ahead_steps, (long long)b->stats.replayed_steps,
+               b->stats.replay_failure[0] != '\0' ? "; then: " : "", b->stats.replay_failure);
     }
     printf("\n");
     printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
@@ -225,9 +225,9 @@ static void write_decode_json(const bench *b, int c, int i, text_buffer *out) {
 static void write_speeds_json(const bench *b, text_buffer *out) {
     text_format(out,
                 "\"planned_bytes\":%lld,\"peak_bytes\":%lld,\"repeat\":%d,\"steps\":%lld,\"replayed_steps\":%lld,"
-                "\"replay_failure\":",
+                "\"ahead_steps\":%lld,\"replay_failure\":",
                 (long long)b->stats.planned_bytes, (long long)b->stats.peak_bytes, (int)b->o->n_repeat,
-                (long long)b->stats.steps, (long long)b->stats.replayed_steps);
+                (long long)b->stats.steps, (long long)b->stats.replayed_steps, (long long)b->stats.ahead_steps);
     text_json_string(out, b->stats.replay_failure, strlen(b->stats.replay_failure));
     text_puts(out, ",");
     text_format(out,

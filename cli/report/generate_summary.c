@@ -56,11 +56,12 @@ void report_json(const engine *e, const run_counts *counts) {
     fprintf(
         stderr,
         "\"draft_tokens\":%lld,\"accepted_draft_tokens\":%lld,"
-        "\"steps\":%lld,\"replayed_steps\":%lld,\"step_seconds\":%.6f,\"prefill_seconds\":%.6f,\"preemptions\":%lld,"
+        "\"steps\":%lld,\"replayed_steps\":%lld,\"ahead_steps\":%lld,\"step_seconds\":%.6f,\"prefill_seconds\":%.6f,"
+        "\"preemptions\":%lld,"
         "\"page_tokens\":%lld,\"pages_total\":%lld,\"pages_peak\":%lld,\"weight_bytes\":%lld,\"planned_bytes\":%lld,"
         "\"peak_bytes\":%lld,\"peak_rss_bytes\":%lld}\n",
         (long long)s.draft_tokens, (long long)s.accepted_draft_tokens, (long long)s.steps, (long long)s.replayed_steps,
-        s.step_seconds, s.prefill_seconds, (long long)s.n_preemptions, (long long)s.page_tokens,
-        (long long)s.pages_total, (long long)s.pages_peak, (long long)e->info.weight_bytes, (long long)s.planned_bytes,
-        (long long)s.peak_bytes, (long long)peak_rss_bytes());
+        (long long)s.ahead_steps, s.step_seconds, s.prefill_seconds, (long long)s.n_preemptions,
+        (long long)s.page_tokens, (long long)s.pages_total, (long long)s.pages_peak, (long long)e->info.weight_bytes,
+        (long long)s.planned_bytes, (long long)s.peak_bytes, (long long)peak_rss_bytes());
 }

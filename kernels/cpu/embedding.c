@@ -27,7 +27,7 @@ static void embedding_rows(const void *args, int64_t begin, int64_t end) {
     const int64_t dim = a->table->desc.cols;
     const bool is_int8 = a->table->desc.format == QR_WEIGHT_INT8;
     for (int64_t i = begin; i < end; i++) {
-        const int32_t id = a->ids[i];
+        const int32_t id = a->ids[i] >= 0 ? a->ids[i] : a->sampled[-1 - a->ids[i]].token;
         const void *row = qr_cpu_row(a->table, &e->layout, id);
         const qr_vec row_absmax = qr_vec_set1(is_int8 ? qr_cpu_scales(a->table, &e->layout)[id] : 0.0F);
         float *dst = a->dst + i * dim;

@@ -6,7 +6,8 @@ enum { THREADS = 256 };
 __global__ void embedding_kernel(qr_embedding_args a, matrix table) {
     const int64_t i = global_thread();
     if (i >= a.n_tokens * table.cols) { return; }
-    const float value = matrix_element(table, a.ids[i / table.cols], i % table.cols) * a.scale;
+    const int32_t id = a.ids[i / table.cols], row = id >= 0 ? id : a.sampled[-1 - id].token;
+    const float value = matrix_element(table, row, i % table.cols) * a.scale;
     a.dst[i] = a.accumulate ? a.dst[i] + value : value;
 }
 

@@ -54,6 +54,17 @@ static qrun_status copy_out(qr_backend *backend, void *host, const void *device,
     return QRUN_OK;
 }
 
+static qrun_status copy_out_begin(qr_backend *backend, void *host, const void *device, size_t n_bytes, uint64_t *ticket,
+                                  qr_error *err) {
+    *ticket = 0;
+    return copy_out(backend, host, device, n_bytes, err);
+}
+
+static qrun_status copy_out_end(qr_backend *backend, uint64_t ticket, qr_error *err) {
+    (void)backend, (void)ticket, (void)err;
+    return QRUN_OK;
+}
+
 static qrun_status fill_zero(qr_backend *backend, void *device, size_t n_bytes, qr_error *err) {
     (void)backend, (void)device, (void)n_bytes, (void)err;
     return QRUN_OK;
@@ -147,6 +158,10 @@ qrun_status qr_backend_plan_create(const qr_backend *of, qr_backend **backend, q
     qr_host_memory_set_functions(&plan->host, NULL);
     base->copy_in = base->copy_in_async = base->copy_within = copy;
     base->copy_out = copy_out;
+    if (of->copy_out_begin != NULL) { /* more host memory is taken then */
+        base->copy_out_begin = copy_out_begin;
+        base->copy_out_end = copy_out_end;
+    }
     base->transfer_in = base->transfer_out = transfer;
     base->fill_zero = fill_zero;
     base->weight_bytes = weight_bytes;

@@ -51,7 +51,7 @@ static void add_or_write(qr_op_tensors *t, bool adds, const void *address) {
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
 TENSORS(quantize, (void)a, (void)t) /* host memory */
-TENSORS(embedding, READS(a->ids); add_or_write(t, a->accumulate, a->dst))
+TENSORS(embedding, READS(a->ids, a->sampled); add_or_write(t, a->accumulate, a->dst))
 TENSORS(gather_rows, READS(a->src, a->rows); WRITES(a->dst))
 TENSORS(rms_norm, READS(a->src, a->weight); WRITES(a->dst))
 TENSORS(layer_norm, READS(a->src, a->weight, a->bias); WRITES(a->dst))

@@ -446,6 +446,7 @@ class SessionStats(Sized):
         ("accepted_draft_tokens", c_int64),
         ("steps", c_int64),
         ("replayed_steps", c_int64),
+        ("ahead_steps", c_int64),
         ("replay_failure", c_char * 128),
         ("cache_note", c_char * 192),
         ("step_seconds", c_double),

@@ -199,6 +199,8 @@ class SessionStats:
     steps: int
     # replayed: decode steps that a GPU replayed from a recording
     replayed_steps: int
+    # of the steps: given to a GPU before the tokens of the one before were read
+    ahead_steps: int
     # why steps are no longer recorded, if recording failed; else empty
     replay_failure: str
     # the first file of cache_dir that was not used or written, and why; else empty

@@ -18,7 +18,7 @@ typedef struct qr_batch {
     int64_t n_tokens, n_sequences, n_rows, n_samples; /* added so far */
     int32_t n_kv_groups;
     bool has_adapters;         /* any of row_adapter ≥ 0 */
-    int32_t *ids;              /* [T] */
+    int32_t *ids;              /* [T]; −1 − k: the token of sample k of the step before (qr_embedding_args) */
     int32_t *position;         /* [T] */
     int32_t *rope_slot;        /* [T] */
     int32_t *row_adapter;      /* [T], −1: none */

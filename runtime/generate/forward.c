@@ -49,7 +49,9 @@ typedef struct forward_buffers {
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     float *selected;                    /* [R, D]: rows that want logits */
     void *selected_normed;              /* [R, D] act */
-    step_tables tables, host;
+    step_tables tables, host;           /* batch and sampled of `host`: the first of those below */
+    void *host_batches[2];              /* of steps in turn; one where steps do not go ahead */
+    qr_sampled *host_sampled[2];
     /* logits */
     float *logits; /* [R, V] */
     float *nll;    /* [R] */
@@ -75,9 +77,11 @@ struct qr_forward {
     qr_kv_copy *copies; /* host, [n_copies]: of pages, as rank 0 announces them; the next of states */
     qr_state_copy *state_copies;
     int64_t n_copies, n_state_copies;
-    qr_page_store *store;         /* lent; NULL: none */
-    int64_t rope_begin, rope_end; /* slots that the device does not have yet */
-    bool is_reading;              /* the device may not have read host memory yet */
+    qr_page_store *store;          /* lent; NULL: none */
+    int64_t rope_begin, rope_end;  /* slots that the device does not have yet */
+    int64_t n_host;                /* of host_batches */
+    int64_t n_begun, n_copies_out; /* steps, and copies of what they sampled */
+    bool is_reading[2]; /* the device may not have read that of host_batches yet, or what was copied in with it */
 };
 
 static qr_kv_layout kv_layout(const qr_kv_group *group, qr_kv_format format) {
@@ -204,23 +208,28 @@ static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limit
 
 /* ---- Host memory that the device reads --------------------------------------------------------------------------- */
 
+static bool *reading_now(qr_forward *f) { return &f->is_reading[f->n_begun % f->n_host]; }
+
 static qrun_status copy_in(qr_forward *f, void *device, const void *host, size_t n_bytes, qr_error *err) {
-    f->is_reading = true;
+    *reading_now(f) = true;
     return f->backend->copy_in_async(f->backend, device, host, n_bytes, err);
 }
 
 static qrun_status copy_out(qr_forward *f, void *host, const void *device, size_t n_bytes, qr_error *err) {
     const qrun_status status = f->backend->copy_out(f->backend, host, device, n_bytes, err);
-    if (status == QRUN_OK) { f->is_reading = false; }
+    if (status == QRUN_OK) { f->is_reading[0] = f->is_reading[1] = false; }
     return status;
 }
 
-/* Until the device has read what host memory holds. */
-static qrun_status wait(qr_forward *f, qr_error *err) {
-    if (!f->is_reading) { return QRUN_OK; }
+static qrun_status sync(qr_forward *f, qr_error *err) {
     const qrun_status status = f->backend->sync(f->backend, err);
-    if (status == QRUN_OK) { f->is_reading = false; }
+    if (status == QRUN_OK) { f->is_reading[0] = f->is_reading[1] = false; }
     return status;
+}
+
+/* Until the device has read what host memory holds: what steps do not have in turn is about to be written. */
+static qrun_status wait(qr_forward *f, qr_error *err) {
+    return f->is_reading[0] || f->is_reading[1] ? sync(f, err) : QRUN_OK;
 }
 
 qrun_status qr_forward_set_rope(qr_forward *f, int64_t slot, int64_t n_tokens, int64_t most_tokens, qr_error *err) {
@@ -252,8 +261,11 @@ static qrun_status copy_rope(qr_forward *f, qr_error *err) {
 
 qrun_status qr_forward_begin(qr_forward *f, const qr_batch_sizes *sizes, qr_batch **batch, qr_error *err) {
     *batch = NULL;
-    QR_RETURN_IF_ERROR(wait(f, err));
-    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.host.batch, &f->host);
+    f->n_begun++;
+    /* The step before may be under way: it has the other tables. Who reads the tokens of a step before issuing the
+     * second one after it never waits here. */
+    if (*reading_now(f)) { QR_RETURN_IF_ERROR(sync(f, err)); }
+    (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.host_batches[f->n_begun % f->n_host], &f->host);
     (void)qr_batch_lay(sizes, f->model->n_kv_groups, f->b.tables.batch, &f->device);
     *batch = &f->host;
     return QRUN_OK;
@@ -332,7 +344,7 @@ static void choose_adapters(qr_forward *f) {
 static qrun_status copy_batch(qr_forward *f, qr_error *err) {
     qr_batch batch;
     const size_t n_bytes = qr_batch_lay(&f->host.sizes, f->model->n_kv_groups, NULL, &batch);
-    return copy_in(f, f->b.tables.batch, f->b.host.batch, n_bytes, err);
+    return copy_in(f, f->b.tables.batch, f->b.host_batches[f->n_begun % f->n_host], n_bytes, err);
 }
 
 /* Of the ops so far, none waits for another any more. */
@@ -373,7 +385,7 @@ static qrun_status share_tables(qr_forward *f, qr_error *err) {
     qr_batch batch;
     const int64_t first = f->rope_begin, n = f->rope_end - f->rope_begin;
     const size_t n_bytes = qr_batch_lay(&f->host.sizes, f->model->n_kv_groups, NULL, &batch);
-    QR_RETURN_IF_ERROR(qr_split_share(&f->split, f->b.host.batch, n_bytes, err));
+    QR_RETURN_IF_ERROR(qr_split_share(&f->split, f->b.host_batches[f->n_begun % f->n_host], n_bytes, err));
     for (int k = 0; n > 0 && k < f->model->shape.n_rope_kinds; k++) {
         const int64_t half = f->model->shape.rope_half[k];
         QR_RETURN_IF_ERROR(
@@ -469,6 +481,24 @@ qrun_status qr_forward_sample(qr_forward *f, int64_t first, int64_t n, qr_error 
 qrun_status qr_forward_sampled(qr_forward *f, int64_t n, const qr_sampled **sampled, qr_error *err) {
     *sampled = f->b.host.sampled;
     return copy_out(f, f->b.host.sampled, f->b.tables.sampled, (size_t)n * sizeof **sampled, err);
+}
+
+bool qr_forward_can_go_ahead(const qr_forward *f) {
+    return f->n_host > 1 && !qr_replay_is_timed(&f->replay) && f->model->split.n_ranks == 0 &&
+           f->model->stream == NULL && f->processor == NULL;
+}
+
+qrun_status qr_forward_sampled_begin(qr_forward *f, int64_t n, qr_sampled_copy *copy, qr_error *err) {
+    *copy = (qr_sampled_copy){.sampled = f->b.host_sampled[++f->n_copies_out % f->n_host], .step = f->n_begun};
+    return f->backend->copy_out_begin(f->backend, f->b.host_sampled[f->n_copies_out % f->n_host], f->b.tables.sampled,
+                                      (size_t)n * sizeof *f->b.tables.sampled, &copy->ticket, err);
+}
+
+/* What has been copied in with a step has been read by then. */
+qrun_status qr_forward_sampled_end(qr_forward *f, const qr_sampled_copy *copy, qr_error *err) {
+    QR_RETURN_IF_ERROR(f->backend->copy_out_end(f->backend, copy->ticket, err));
+    if (f->n_begun - copy->step < f->n_host) { f->is_reading[copy->step % f->n_host] = false; }
+    return QRUN_OK;
 }
 
 qrun_status qr_forward_copy_logits(qr_forward *f, int64_t first, int64_t n, float *logits, qr_error *err) {
@@ -611,11 +641,11 @@ bool qr_forward_decode_sizes(const qr_forward *f, qr_batch_sizes *sizes) {
     return true;
 }
 
-/* All that a replay repeats. The rows of the head are those of the layers. */
+/* All that a replay repeats: not the copy of the tables, which comes from the one or the other place. The rows of the
+ * head are those of the layers. */
 static qrun_status issue_decode(void *arg, qr_error *err) {
     qr_forward *f = arg;
     const int64_t n = f->host.sizes.n_tokens;
-    QR_RETURN_IF_ERROR(copy_batch(f, err));
     QR_RETURN_IF_ERROR(run_layers(f, err));
     QR_RETURN_IF_ERROR(run_head(f, f->b.x, n, err));
     return qr_forward_sample(f, 0, n, err);
@@ -630,9 +660,9 @@ qrun_status qr_forward_decode(qr_forward *f, qr_error *err) {
                                                         : 3;
     const qr_replay_key key = {(int32_t)f->host.sizes.n_tokens, (int32_t)f->host.sizes.table_stride, kinds};
     QR_RETURN_IF_ERROR(qr_layer_stream_write_late(f->model, f->backend, f->model->shape.n_layers - 1, err));
-    const qrun_status status = copy_rope(f, err);
-    f->is_reading = true; /* a replay's copies do not come through copy_in */
-    return status == QRUN_OK ? qr_replay_step(&f->replay, &key, issue_decode, f, err) : status;
+    QR_RETURN_IF_ERROR(copy_rope(f, err));
+    QR_RETURN_IF_ERROR(copy_batch(f, err));
+    return qr_replay_step(&f->replay, &key, issue_decode, f, err);
 }
 
 const qr_replay_stats *qr_forward_replays(const qr_forward *f) { return &f->replay.stats; }
@@ -653,6 +683,22 @@ static void lay_split(qr_forward *f, void *memory, size_t *n_bytes) {
     *n_bytes = layout.offset;
 }
 
+/* Where steps go ahead, the tables of two are in host memory, after the n_bytes that are taken: the device may not have
+ * read those of the one when the next is filled in, and what it sampled arrives when the next has been issued. */
+static void lay_second(qr_forward *f, void *memory, size_t *n_bytes) {
+    const int64_t s = f->limits.max_sequences;
+    const qr_batch_sizes most = {f->limits.max_tokens, s, s, s, f->limits.max_blocks};
+    qr_batch batch;
+    qr_layout layout = {.base = memory, .offset = *n_bytes};
+    f->n_host = f->backend->copy_out_begin != NULL ? 2 : 1;
+    f->b.host_batches[0] = f->b.host.batch;
+    f->b.host_sampled[0] = f->b.host.sampled;
+    if (f->n_host == 1) { return; }
+    QR_LAY(&layout, f->b.host_batches[1], (int64_t)qr_batch_lay(&most, f->model->n_kv_groups, NULL, &batch), 1);
+    QR_LAY(&layout, f->b.host_sampled[1], s, sizeof(qr_sampled));
+    *n_bytes = layout.offset;
+}
+
 /* Lays all buffers out in the memory of their categories (NULL: only counts), and gives their bytes. */
 static void lay_out(qr_forward *f, void *const memory[QR_PLAN_COUNT], size_t n_bytes[QR_PLAN_COUNT]) {
     qr_layout activations = {
@@ -664,6 +710,7 @@ static void lay_out(qr_forward *f, void *const memory[QR_PLAN_COUNT], size_t n_b
     n_bytes[QR_PLAN_TABLES] = lay_tables(f->model, &f->limits, memory[QR_PLAN_TABLES], &f->b.tables);
     n_bytes[QR_PLAN_LOGITS] = lay_logits(f->model, &f->limits, logits, &f->b);
     n_bytes[QR_PLAN_HOST] = lay_tables(f->model, &f->limits, memory[QR_PLAN_HOST], &f->b.host);
+    lay_second(f, memory[QR_PLAN_HOST], &n_bytes[QR_PLAN_HOST]);
     lay_split(f, memory[QR_PLAN_HOST], &n_bytes[QR_PLAN_HOST]);
     lay_on_processor(f, memory[QR_PLAN_HOST], &n_bytes[QR_PLAN_HOST]);
 }
@@ -697,6 +744,8 @@ static void set_pass(qr_forward *f) {
                               .workspace = {f->memory.at[QR_PLAN_WORKSPACE], f->memory.bytes[QR_PLAN_WORKSPACE]},
                               /* None waits where a layer's weights come and go, or ranks exchange between ops. */
                               .ops = f->model->stream == NULL && f->model->split.n_ranks == 0 ? &f->ops : NULL,
+                              .sampled = b->tables.sampled,
+                              .n_sampled = f->limits.max_sequences,
                               .x = b->x,
                               .cos_table = {b->cos_table[0], b->cos_table[1]},
                               .sin_table = {b->sin_table[0], b->sin_table[1]},

@@ -1,8 +1,11 @@
 /* The forward pass, written once against ops: a ragged batch of tokens in, K/V into pages, logits of chosen rows out.
  * Prompt chunks, decode steps and evaluation are the same thing here.
  *
- * A step: begin, fill the batch, run, then logits. Only calls that return values to the host wait
- * for the device. */
+ * A step: begin, fill the batch, run, then logits. Only calls that return values to the host wait for the device.
+ *
+ * A step may go ahead of the one before: it is begun and issued before the tokens that the one before sampled are read.
+ * Its batch then has ids of −1 − k where they would be those of sample k. So at most two steps are issued and not
+ * read. */
 #ifndef QR_RUNTIME_GENERATE_FORWARD_H
 #define QR_RUNTIME_GENERATE_FORWARD_H
 
@@ -47,7 +50,7 @@ qrun_status qr_forward_set_rope(qr_forward *forward, int64_t slot, int64_t n_tok
                                 qr_error *err);
 
 /* The tables of the next step, in host memory, for the caller to fill (all but row_dora and row_plain); lent until the
- * next begin. Waits for an earlier step that the device may not have read yet. */
+ * next begin. Waits for an earlier step whose tables were at the same place, and may not have been read yet. */
 qrun_status qr_forward_begin(qr_forward *forward, const qr_batch_sizes *sizes, qr_batch **batch, qr_error *err);
 
 /* Copies the batch in and runs the layers: K/V of every token is in its page afterwards, and the last hidden states
@@ -70,6 +73,22 @@ qrun_status qr_forward_sample(qr_forward *forward, int64_t first, int64_t n, qr_
 
 /* The tokens sampled by the first n of them, in host memory; lent until the next begin. Waits. */
 qrun_status qr_forward_sampled(qr_forward *forward, int64_t n, const qr_sampled **sampled, qr_error *err);
+
+/* The same in two parts, where steps can go ahead (qr_forward_can_go_ahead): begin is called once all of a step is
+ * issued, and end waits for that step, and not for one that was issued since. copy->sampled is lent until the second
+ * begin after this one. */
+typedef struct qr_sampled_copy {
+    const qr_sampled *sampled; /* [n], after end */
+    int64_t step;
+    uint64_t ticket;
+} qr_sampled_copy;
+qrun_status qr_forward_sampled_begin(qr_forward *forward, int64_t n, qr_sampled_copy *copy, qr_error *err);
+qrun_status qr_forward_sampled_end(qr_forward *forward, const qr_sampled_copy *copy, qr_error *err);
+
+/* Whether the backend works on its own after a step has been issued. Not while ops are timed: one step after the other
+ * is measured then. Not where the host takes part in each step: ranks share it, layers are offloaded, or the processor
+ * computes experts. */
+bool qr_forward_can_go_ahead(const qr_forward *forward);
 
 /* --- Decode steps: sequences of one token each, all of which want logits and one sample, no more than max_logit_rows.
  * Where the backend can record them, sizes are raised to one of few, the step is padded to them (qr_batch_pad), and

@@ -6,13 +6,13 @@ void qr_replay_refuse(qr_replay *replay, const char *reason) {
     (void)snprintf(replay->stats.reason, sizeof replay->stats.reason, "%s", reason);
 }
 
-static bool is_timed(const qr_replay *replay) {
+bool qr_replay_is_timed(const qr_replay *replay) {
     return replay->backend->profile != NULL || replay->backend->timeline != NULL;
 }
 
 /* Not while ops are timed: those of a recording cannot be told apart. */
 bool qr_replay_is_possible(const qr_replay *replay) {
-    return replay->backend->record_begin != NULL && !is_timed(replay) && replay->stats.reason[0] == '\0';
+    return replay->backend->record_begin != NULL && !qr_replay_is_timed(replay) && replay->stats.reason[0] == '\0';
 }
 
 static bool same_key(const qr_replay_key *a, const qr_replay_key *b) {
@@ -78,7 +78,7 @@ static void record(qr_replay *replay, const qr_replay_key *key, qr_replay_issue 
 qrun_status qr_replay_step(qr_replay *replay, const qr_replay_key *key, qr_replay_issue issue, void *arg,
                            qr_error *err) {
     replay->clock++;
-    qr_replay_entry *entry = is_timed(replay) ? NULL : find(replay, key);
+    qr_replay_entry *entry = qr_replay_is_timed(replay) ? NULL : find(replay, key);
     if (entry != NULL) {
         qr_error why = {0};
         if (replay->backend->replay(replay->backend, entry->recording, &why) == QRUN_OK) {

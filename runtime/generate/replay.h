@@ -37,6 +37,8 @@ typedef qrun_status (*qr_replay_issue)(void *arg, qr_error *err);
 
 /* Nothing is recorded, for this reason. */
 void qr_replay_refuse(qr_replay *replay, const char *reason);
+/* Ops are timed: issued one by one, steps one after the other. */
+bool qr_replay_is_timed(const qr_replay *replay);
 bool qr_replay_is_possible(const qr_replay *replay);
 
 /* Computes a step. The first of its key is issued, and recorded while the device computes it, so a recording that fails

@@ -32,6 +32,7 @@ typedef struct qr_sequence {
     qr_kv_sequence kv;
     int32_t slot;     /* while running: one of the session's, and of the rotary tables; −1: none */
     int64_t n_step;   /* tokens of the step being built, drafts included */
+    bool goes_ahead;  /* it has one token in the step after that one, which is issued ahead */
     qr_drafts drafts; /* of that step; while it is built their tokens lie after the known ones */
     int64_t n_cached; /* prompt tokens found in the cache when it first ran */
     qr_answer answer;

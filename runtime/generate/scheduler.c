@@ -1,7 +1,12 @@
 /* What the next step computes. Running sequences come first, each with the one token it generated last. Then come
  * prompts, in order of arrival, with what is left of the step's token budget. Then waiting sequences are admitted. When
  * pages run out the youngest running sequence is preempted and computed again later. The oldest sequence always gets
- * its pages (submission refuses one that could not), so every step makes progress and nothing waits forever. */
+ * its pages (submission refuses one that could not), so every step makes progress and nothing waits forever.
+ *
+ * A step may also be issued ahead: after one that only decodes, and before its tokens are known, when the batch stays
+ * the same whatever they are, unless a sequence ends. Of one that does, the surplus token is dropped. */
+#include <assert.h>
+
 #include "base/sizes.h"
 #include "runtime/generate/session.h"
 #include "runtime/model/rope.h"
@@ -29,9 +34,24 @@ bool qr_sequence_take_slot(qrun_session *session, qr_sequence *sequence) {
     return true;
 }
 
+static void drop_tokens(qr_step *step, const qr_sequence *sequence) {
+    for (int64_t i = 0; step->is_issued && i < step->n_next; i++) {
+        if (step->next[i].sequence == sequence) { step->next[i].sequence = NULL; }
+    }
+}
+
+/* A step under way may still write K/V of a token after the sequence's last into its pages, at a position that nobody
+ * reads: that of a full page, which others may share, is not among them, because the page written to belongs to this
+ * sequence alone (qr_kv_reserve). The pages are released at once all the same. Whatever uses them next is issued after
+ * that step, and the device does it after that step: forward passes, copies of pages, and the page store's copies, all
+ * of which are in the backend's one order (its transfers, which are not, move weights and never pages). Slots, their
+ * rotary frequencies and their states are written in the same order. */
 void qr_sequence_leave(qrun_session *session, qr_sequence *sequence) {
     qr_kv_sequence_release(session->cache, &sequence->kv);
+    drop_tokens(&session->step, sequence);
+    drop_tokens(&session->ahead, sequence);
     sequence->n_step = 0;
+    sequence->goes_ahead = false;
     qr_drafts_drop(&sequence->drafts);
     sequence->has_rope = false;
     if (sequence->slot < 0) { return; }
@@ -230,4 +250,63 @@ bool qr_schedule(qrun_session *session) {
     int64_t n_scheduled = schedule_running(session, &preempted);
     if (!preempted) { n_scheduled += admit_waiting(session, session->sizes.forward.max_tokens - n_scheduled); }
     return n_scheduled > 0;
+}
+
+/* ---- Going ahead ------------------------------------------------------------------------------------------------- */
+
+/* Whether somebody waits who may find a slot: a step that is under way then would keep him waiting. */
+static bool may_admit(qrun_session *session) {
+    if (session->n_free_slots == 0) { return false; }
+    for (const qr_request *request = session->started.first; request != NULL; request = request->next) {
+        if (request->n_waiting > 0) { return true; }
+    }
+    pthread_mutex_lock(&session->lock);
+    const bool waits = session->queue.waiting.first != NULL;
+    pthread_mutex_unlock(&session->lock);
+    return waits;
+}
+
+/* Whether the sequence decodes, alone and without drafts, and its next token leaves everything else as it is. */
+static bool can_continue(const qrun_session *session, const qr_sequence *sequence) {
+    const qr_request *request = sequence->request;
+    return request->started && sequence->n_step == 1 && sequence->drafts.n == 0 && tokens_to_compute(sequence) == 1 &&
+           qr_rope_length_class(&session->model->config, sequence->n_tokens + 1, request->rope_tokens) ==
+               sequence->kv.key.rope_class;
+}
+
+/* The token that the step under way gives it is not the last that it may have. */
+static bool has_room(const qr_sequence *sequence) { return sequence->n_tokens + 1 < sequence->request->capacity; }
+
+/* Pages that the sequences of the next step need beyond those that they have. Nobody is preempted for it. */
+static bool have_pages(const qrun_session *session) {
+    qr_kv_stats stats;
+    int64_t n_needed = 0;
+    qr_kv_get_stats(session->cache, &stats);
+    for (int32_t i = 0; i < session->n_running; i++) {
+        const qr_sequence *sequence = session->running[i];
+        const bool begins_page = (sequence->kv.n_tokens + 1) % QR_KV_PAGE_TOKENS == 0;
+        if (has_room(sequence) && begins_page) { n_needed += session->model->n_kv_groups; }
+    }
+    return n_needed <= stats.n_free + stats.n_cached;
+}
+
+bool qr_schedule_ahead(qrun_session *session) {
+    bool any = false;
+    if (!session->step.is_sampled) { return false; }
+    /* A snapshot would be taken of a state that is a token too far. */
+    if (session->states != NULL && session->sizes.n_snapshots > 0) { return false; }
+    for (int32_t i = 0; i < session->n_running; i++) {
+        if (!can_continue(session, session->running[i])) { return false; }
+        any = any || has_room(session->running[i]);
+    }
+    if (!any || may_admit(session) || !have_pages(session) || qr_speculation_waits(session)) { return false; }
+    for (int32_t i = 0; i < session->n_running; i++) {
+        qr_sequence *sequence = session->running[i];
+        int32_t n_copies = 0;
+        sequence->goes_ahead = has_room(sequence) && qr_kv_reserve(session->cache, &sequence->kv, 1 + sequence->n_step,
+                                                                   session->step.copies, &n_copies);
+        /* The page of the token under way is the sequence's own, and one that is new is too. */
+        assert(sequence->goes_ahead == has_room(sequence) && n_copies == 0);
+    }
+    return true;
 }

@@ -476,9 +476,10 @@ static qrun_status make_lists(qrun_session *session, qr_error *err) {
     step->copies = qr_alloc_array((size_t)(s * session->model->n_kv_groups), sizeof *step->copies);
     step->state_copies = qr_alloc_array((size_t)(QR_STATE_COPIES * s), sizeof *step->state_copies);
     step->next = qr_alloc_array((size_t)n_next, sizeof *step->next);
+    session->ahead.next = qr_alloc_array((size_t)n_next, sizeof *step->next);
     step->scores = qr_alloc_array((size_t)rows, sizeof *step->scores);
     if (session->running == NULL || session->free_slots == NULL || session->logits == NULL || step->copies == NULL ||
-        step->state_copies == NULL || step->next == NULL || step->scores == NULL) {
+        step->state_copies == NULL || step->next == NULL || session->ahead.next == NULL || step->scores == NULL) {
         return qr_fail_memory(err, "the session's lists", (unsigned long long)(rows * columns) * sizeof(float));
     }
     for (int64_t i = 0; i < s; i++) { session->free_slots[i] = (int32_t)(s - 1 - i); }
@@ -663,6 +664,7 @@ void qrun_session_destroy(qrun_session *session) {
     qr_free(session->step.copies);
     qr_free(session->step.state_copies);
     qr_free(session->step.next);
+    qr_free(session->ahead.next);
     qr_free(session->step.scores);
     qr_free(session->running);
     qr_free(session->free_slots);

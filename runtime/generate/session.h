@@ -30,20 +30,20 @@ typedef struct qr_session_sizes {
 
 /* The next token of a sequence: how it is sampled, and the result. */
 typedef struct qr_next_token {
-    qr_sequence *sequence;
-    int64_t n_ahead;     /* of the step's drafts come before it in the sequence */
-    int64_t row;         /* among the step's rows that want logits */
-    bool on_host;        /* the host samples it: its logits are changed first, or the best ids are wanted too */
-    int64_t index;       /* among the batch's samples, where the device takes it */
-    const float *logits; /* on the host: [V] */
-    int32_t token;       /* −1: the request's rules exclude every id */
-    bool is_broken;      /* the logits are not finite */
+    qr_sequence *sequence; /* NULL: it has left while the step was under way, and the token is dropped */
+    int64_t n_ahead;       /* of the step's drafts come before it in the sequence */
+    int64_t row;           /* among the step's rows that want logits */
+    bool on_host;          /* the host samples it: its logits are changed first, or the best ids are wanted too */
+    int64_t index;         /* among the batch's samples, where the device takes it */
+    const float *logits;   /* on the host: [V] */
+    int32_t token;         /* −1: the request's rules exclude every id */
+    bool is_broken;        /* the logits are not finite */
     float logprob;
     int32_t n_top;
     qrun_top_logprob top[QR_MAX_TOP_LOGPROBS];
 } qr_next_token;
 
-/* The step being built. Its lists are allocated once, at their largest. */
+/* The step being built, or under way on the device. Its lists are allocated once, at their largest. */
 typedef struct qr_step {
     qr_kv_copy *copies; /* [S · n_kv_groups] */
     int32_t n_copies;
@@ -53,7 +53,11 @@ typedef struct qr_step {
     struct qr_prompt_score *scores; /* [R] of rows of prompts */
     int64_t n_tokens, n_rows, n_next, n_on_device; /* n_on_device: next tokens that the device samples */
     int64_t n_drafts;
-    bool is_decode; /* every token has a row and a next token, and is a sequence of the batch: replayed */
+    bool is_decode;  /* every token has a row and a next token, and is a sequence of the batch: replayed */
+    bool is_ahead;   /* issued before the tokens of the step before were read: each sequence has one token more there */
+    bool is_issued;  /* and its tokens are not read yet */
+    bool is_sampled; /* issued with all its sampling, and with the copy of its tokens: */
+    qr_sampled_copy sampled;
 } qr_step;
 
 struct qrun_session {
@@ -70,6 +74,7 @@ struct qrun_session {
     qr_sampler **samplers; /* one a thread */
     float *logits;         /* host, [R, V], also of R hidden states */
     qr_step step;
+    qr_step ahead; /* the one after it, where it is issued already; of the lists it has `next` alone */
 
     /* Of the stepping thread. */
     qr_sequence **running; /* [S] in order of arrival */
@@ -79,6 +84,7 @@ struct qrun_session {
     qr_request_list started; /* and not over, in order of arrival; at most S and one that waits for pages */
     qr_request *over;        /* destroyed when the step ends; linked by `next` */
     int64_t n_ended;         /* samples */
+    double collected_time;   /* when the tokens of the last step were read */
     qr_draft_costs draft_costs;
     qrun_model *draft;         /* NULL: none */
     qr_draft_model *drafter;   /* of that */
@@ -114,12 +120,15 @@ qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *
 /* scheduler.c. Moves sequences between waiting and running, reserves pages, and sets n_step of those that take part.
  * False when nothing can be computed. */
 bool qr_schedule(qrun_session *session);
+/* Whether the step after the one that is issued can be issued too, before its tokens are read; sets goes_ahead of the
+ * sequences that take part, and reserves their pages. */
+bool qr_schedule_ahead(qrun_session *session);
 void qr_sequence_set_state(qr_sequence *sequence, qr_sequence_state state);
 /* Makes a sequence a running one; false when all slots are taken. */
 bool qr_sequence_take_slot(qrun_session *session, qr_sequence *sequence);
 /* After a step that failed: all running sequences wait, and are computed again from their first token. */
 void qr_requeue_all(qrun_session *session);
-/* Releases slot and pages; the caller sets the new state. */
+/* Releases slot and pages, and drops the sequence's tokens of steps under way; the caller sets the new state. */
 void qr_sequence_leave(qrun_session *session, qr_sequence *sequence);
 
 /* states.c. The states that layers carry along sequences; nothing is done for a model without. A state goes forward

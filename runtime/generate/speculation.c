@@ -133,3 +133,17 @@ void qr_speculate(qrun_session *session) {
     }
     draft_by_model(session->drafter, by_model, n_by_model);
 }
+
+bool qr_speculation_waits(qrun_session *session) {
+    bool waits = false;
+    if (session->n_running >= qr_min(session->sizes.n_draft_rows, session->sizes.forward.max_tokens)) { return false; }
+    if (session->drafter != NULL) { return true; }
+    if (!session->step.is_ahead) { return false; } /* it has been looked for, when the step was scheduled */
+    qr_speculate(session);
+    for (int32_t i = 0; i < session->n_running; i++) {
+        qr_drafts *drafts = &session->running[i]->drafts;
+        waits = waits || drafts->n > 0;
+        drafts->n = 0; /* the step is under way */
+    }
+    return waits;
+}

@@ -10,6 +10,7 @@
 #ifndef QR_RUNTIME_GENERATE_SPECULATION_H
 #define QR_RUNTIME_GENERATE_SPECULATION_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "runtime/generate/ngram.h"
@@ -42,6 +43,13 @@ struct qrun_session;
 
 /* Before a step is scheduled: gives drafts to the running sequences where the step has room for them. */
 void qr_speculate(struct qrun_session *session);
+
+/* Before a step is issued ahead of the tokens of the one under way: whether that would leave out drafts that pay. To
+ * a draft model it always would. A match in the text is looked for before the tokens of the step under way are known:
+ * what is found stands for what would be found with them, and the first step of a repetition is computed without
+ * drafts. Notes the guesses of the step under way, to be learnt from; so it is asked once, when nothing else is in the
+ * way. */
+bool qr_speculation_waits(struct qrun_session *session);
 
 /* After it has sampled, for every sequence with a guess: `token` is what followed, n_accepted is set. */
 void qr_drafts_learn(qr_drafts *drafts, int32_t token);

@@ -1,5 +1,10 @@
 /* One step of a session: accepts what was submitted and cancelled, runs the forward pass over what the scheduler chose,
- * samples the next tokens and reports them to the callers. Callbacks run without any lock held. */
+ * samples the next tokens and reports them to the callers. Callbacks run without any lock held.
+ *
+ * A step is issued, and then its tokens are collected. Where the device works on its own, the step after it is issued
+ * in between, if the scheduler can tell what it computes (qr_schedule_ahead). The device then has work while the host
+ * reads tokens, makes text of them and waits for its caller. The tokens that the second step begins with are read on
+ * the device; those of sequences that turn out to have ended are dropped. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -144,6 +149,14 @@ static bool catches_up(const qr_sequence *sequence) {
            !sequence->request->prompt_only;
 }
 
+/* Tokens of a sequence in a step, and the position of the first. */
+static int64_t n_step_tokens(const qr_step *step, const qr_sequence *sequence) {
+    return step->is_ahead ? sequence->goes_ahead : sequence->n_step;
+}
+static int64_t first_step_token(const qr_step *step, const qr_sequence *sequence) {
+    return sequence->kv.n_tokens + (step->is_ahead ? sequence->n_step : 0);
+}
+
 /* Rows of logits that a sequence of the step wants: after its last known token, and after each draft. */
 static int64_t count_rows(const qr_sequence *sequence) { return catches_up(sequence) ? 1 + sequence->drafts.n : 0; }
 
@@ -157,13 +170,12 @@ static void add_next_token(qr_step *step, qr_sequence *sequence, int64_t n_ahead
 
 /* One next token for each row of logits. The first row of a request has one more for every other sample that starts
  * from it and will get a slot. */
-static void list_next_tokens(qrun_session *session) {
-    qr_step *step = &session->step;
+static void list_next_tokens(qrun_session *session, qr_step *step) {
     int32_t n_free = session->n_free_slots;
     step->n_rows = step->n_next = step->n_on_device = step->n_drafts = 0;
     for (int32_t i = 0; i < session->n_running; i++) {
         qr_sequence *sequence = session->running[i];
-        if (sequence->n_step == 0 || !catches_up(sequence)) { continue; }
+        if (n_step_tokens(step, sequence) == 0 || !catches_up(sequence)) { continue; }
         qr_request *request = sequence->request;
         add_next_token(step, sequence, 0);
         for (int32_t k = 1; !request->started && k < request->n_samples; k++) {
@@ -205,14 +217,14 @@ static void release_held(qrun_session *session, qr_sequence *first) {
 
 /* Block tables as wide as the longest sequence of the step needs. A step that only decodes has the sizes that the
  * forward pass replays, where it does. */
-static qr_batch_sizes measure_step(qrun_session *session) {
-    qr_step *step = &session->step;
+static qr_batch_sizes measure_step(const qrun_session *session, qr_step *step) {
     qr_batch_sizes sizes = {.n_rows = step->n_rows, .n_samples = step->n_on_device, .table_stride = 1};
     for (int32_t i = 0; i < session->n_running; i++) {
         const qr_sequence *sequence = session->running[i];
-        if (sequence->n_step == 0) { continue; }
-        const int64_t n_blocks = qr_ceil_div(sequence->kv.n_tokens + sequence->n_step, QR_KV_PAGE_TOKENS);
-        sizes.n_tokens += sequence->n_step;
+        const int64_t n = n_step_tokens(step, sequence);
+        if (n == 0) { continue; }
+        const int64_t n_blocks = qr_ceil_div(first_step_token(step, sequence) + n, QR_KV_PAGE_TOKENS);
+        sizes.n_tokens += n;
         sizes.n_sequences++;
         sizes.table_stride = qr_max(sizes.table_stride, n_blocks);
     }
@@ -225,23 +237,23 @@ static qr_batch_sizes measure_step(qrun_session *session) {
 
 /* first_row: the first row whose logits exist when the device samples. For a token that the host samples the device
  * takes the greedy one, and nothing reads it. */
-static qr_sample_params device_args(const qr_next_token *next, int64_t first_row) {
+static qr_sample_params device_args(const qr_step *step, const qr_next_token *next, int64_t first_row) {
     const qr_sequence *sequence = next->sequence;
     const qr_request *request = sequence->request;
+    const int64_t position = sequence->n_tokens + next->n_ahead + (step->is_ahead ? 1 : 0);
     qr_sample_params args = {.temperature = 0.0F};
-    if (!next->on_host) {
-        args = qr_sampling_op_args(&request->sampling, sequence->sample, sequence->n_tokens + next->n_ahead);
-    }
+    if (!next->on_host) { args = qr_sampling_op_args(&request->sampling, sequence->sample, position); }
     args.row = (int32_t)(next->row - first_row);
     args.wants_logprob = request->logprobs == 0;
     return args;
 }
 
 /* A decode step has one token a sequence of the batch, so drafts count as sequences there. */
-static void add_to_batch(qr_batch *batch, const qr_sequence *sequence, bool is_decode) {
-    const int64_t first = sequence->kv.n_tokens, n = sequence->n_step, n_logits = count_rows(sequence);
+static void add_to_batch(qr_batch *batch, const qr_step *step, const qr_sequence *sequence) {
+    const int64_t first = first_step_token(step, sequence), n = n_step_tokens(step, sequence);
+    const int64_t n_logits = count_rows(sequence);
     const int32_t adapter = qr_adapter_index(sequence->request->adapter);
-    if (!is_decode) {
+    if (!step->is_decode) {
         qr_batch_add(batch, &sequence->kv, sequence->tokens, first, n, sequence->slot, adapter, n_logits);
         return;
     }
@@ -250,18 +262,24 @@ static void add_to_batch(qr_batch *batch, const qr_sequence *sequence, bool is_d
     }
 }
 
-static void fill_batch(const qrun_session *session, qr_batch *batch) {
-    const qr_step *step = &session->step;
+/* The tokens that the step under way samples, where the step after it finds them: on the device. */
+static void name_unread_tokens(const qr_step *under_way) {
+    for (int64_t i = 0; i < under_way->n_next; i++) {
+        const qr_sequence *sequence = under_way->next[i].sequence;
+        if (sequence != NULL) { sequence->tokens[sequence->n_tokens] = (int32_t)(-1 - under_way->next[i].index); }
+    }
+}
+
+static void fill_batch(const qrun_session *session, const qr_step *step, qr_batch *batch) {
     const int64_t most = session->sizes.forward.max_logit_rows;
     for (int32_t i = 0; i < session->n_running; i++) {
         const qr_sequence *sequence = session->running[i];
-        if (sequence->n_step == 0) { continue; }
-        add_to_batch(batch, sequence, step->is_decode);
+        if (n_step_tokens(step, sequence) > 0) { add_to_batch(batch, step, sequence); }
     }
     for (int64_t i = 0; i < step->n_next; i++) {
         const qr_next_token *next = &step->next[i];
         if (next->on_host && !step->is_decode) { continue; }
-        batch->samples[batch->n_samples++] = device_args(next, next->row / most * most);
+        batch->samples[batch->n_samples++] = device_args(step, next, next->row / most * most);
     }
     if (step->is_decode) { qr_batch_pad(batch); }
 }
@@ -279,21 +297,44 @@ static qrun_status prepare_slots(qrun_session *session, qr_error *err) {
     return QRUN_OK;
 }
 
-static qrun_status compute(qrun_session *session, qr_error *err) {
+/* Whether the device samples all tokens of a step without the host, from logits that exist at the same time. */
+static bool is_sampled_at_once(const qrun_session *session, const qr_step *step) {
+    return step->n_tokens == step->n_rows && step->n_rows <= session->sizes.forward.max_logit_rows &&
+           step->n_next > 0 && step->n_on_device == step->n_next && qr_forward_can_go_ahead(session->forward);
+}
+
+/* The rest of such a step; a decode step has its output head and its sampling already. */
+static qrun_status issue_sampling(qrun_session *session, qr_step *step, qr_error *err) {
+    qr_forward *forward = session->forward;
+    if (!step->is_decode) {
+        QR_RETURN_IF_ERROR(qr_forward_head(forward, 0, step->n_rows, err));
+        QR_RETURN_IF_ERROR(qr_forward_sample(forward, 0, step->n_next, err));
+    }
+    QR_RETURN_IF_ERROR(qr_forward_sampled_begin(forward, step->n_next, &step->sampled, err));
+    step->is_sampled = true;
+    return QRUN_OK;
+}
+
+static qrun_status issue(qrun_session *session, qr_step *step, qr_error *err) {
     qrun_context *context = session->model->context;
     qr_batch *batch;
-    list_next_tokens(session);
-    const qr_batch_sizes sizes = measure_step(session);
+    list_next_tokens(session, step);
+    const qr_batch_sizes sizes = measure_step(session, step);
+    step->is_sampled = false;
+    if (step->is_ahead) { name_unread_tokens(&session->step); }
     qr_compute_lock(context);
     qrun_status status = QRUN_OK;
-    qr_timeline_phase(session->model->context->backend,
-                      session->step.n_tokens > session->step.n_rows ? QR_PHASE_prefill : QR_PHASE_decode);
+    qr_timeline_phase(context->backend, step->n_tokens > step->n_rows ? QR_PHASE_prefill : QR_PHASE_decode);
     QR_TRY(qr_forward_begin(session->forward, &sizes, &batch, err));
-    fill_batch(session, batch);
+    fill_batch(session, step, batch);
     QR_TRY(prepare_slots(session, err));
-    QR_TRY(qr_forward_copy_pages(session->forward, session->step.copies, session->step.n_copies, err));
+    QR_TRY(qr_forward_copy_pages(session->forward, step->copies, step->n_copies, err));
     QR_TRY(qr_states_copy(session, err));
-    QR_TRY(session->step.is_decode ? qr_forward_decode(session->forward, err) : qr_forward_run(session->forward, err));
+    QR_TRY(step->is_decode ? qr_forward_decode(session->forward, err) : qr_forward_run(session->forward, err));
+    session->counts.steps++;
+    session->counts.ahead_steps += step->is_ahead;
+    if (is_sampled_at_once(session, step)) { QR_TRY(issue_sampling(session, step, err)); }
+    step->is_issued = true;
 out:
     qr_compute_unlock(context);
     return status;
@@ -382,10 +423,11 @@ static qrun_status sample_rows(const sampling_piece *piece, int64_t first_on_dev
 /* What the device sampled. */
 static qrun_status take_sampled(qrun_session *session, qr_error *err) {
     const qr_step *step = &session->step;
-    const qr_sampled *sampled;
+    const qr_sampled *sampled = step->sampled.sampled;
+    const int64_t n = step->is_decode ? step->n_next : step->n_on_device;
     if (step->n_on_device == 0) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(
-        qr_forward_sampled(session->forward, step->is_decode ? step->n_next : step->n_on_device, &sampled, err));
+    QR_RETURN_IF_ERROR(step->is_sampled ? qr_forward_sampled_end(session->forward, &step->sampled, err)
+                                        : qr_forward_sampled(session->forward, n, &sampled, err));
     for (int64_t i = 0; i < step->n_next; i++) {
         qr_next_token *next = &step->next[i];
         if (next->on_host) { continue; }
@@ -400,6 +442,12 @@ static qrun_status sample_tokens(qrun_session *session, qr_error *err) {
     const qr_step *step = &session->step;
     qrun_context *context = session->model->context;
     int64_t n_next = 0, n_on_device = 0;
+    if (step->is_sampled) {
+        qr_compute_lock(context);
+        const qrun_status status = take_sampled(session, err);
+        qr_compute_unlock(context);
+        return status;
+    }
     for (int64_t row = 0; row < step->n_rows; row += session->sizes.forward.max_logit_rows) {
         sampling_piece piece = piece_from(session, row, n_next);
         n_next += piece.n_next;
@@ -425,6 +473,7 @@ static void accept_drafts(qrun_session *session) {
     const qr_step *step = &session->step;
     for (int64_t i = 0; i < step->n_next; i++) {
         const qr_next_token *next = &step->next[i];
+        if (next->sequence == NULL) { continue; }
         qr_drafts *drafts = &next->sequence->drafts;
         const int64_t n = next->n_ahead;
         if (n != drafts->n_accepted || n == drafts->n || next->is_broken) { continue; }
@@ -432,7 +481,8 @@ static void accept_drafts(qrun_session *session) {
     }
     for (int64_t i = 0; i < step->n_next; i++) {
         const qr_next_token *next = &step->next[i];
-        if (next->n_ahead == 0) { qr_drafts_learn(&next->sequence->drafts, next->token); }
+        if (next->sequence == NULL || next->n_ahead > 0) { continue; }
+        qr_drafts_learn(&next->sequence->drafts, next->token);
     }
 }
 
@@ -516,10 +566,14 @@ static void deliver_tokens(qrun_session *session) {
     accept_drafts(session);
     commit(session);
     finish_prompts(session);
-    for (int64_t i = 0; i < step->n_next; i++) { release_held(session, step->next[i].sequence); }
+    for (int64_t i = 0; i < step->n_next; i++) {
+        if (step->next[i].sequence != NULL) { release_held(session, step->next[i].sequence); }
+    }
     for (int64_t i = 0; i < step->n_next; i++) {
         const qr_next_token *next = &step->next[i];
-        if (next->n_ahead <= next->sequence->drafts.n_accepted) { deliver_token(session, next); }
+        if (next->sequence != NULL && next->n_ahead <= next->sequence->drafts.n_accepted) {
+            deliver_token(session, next);
+        }
     }
 }
 
@@ -560,36 +614,79 @@ static int64_t count_prompt_tokens(const qrun_session *session) {
     return n;
 }
 
-/* Of a step that only decodes. */
-static void learn_costs(qrun_session *session, double seconds) {
+/* Of a step that only decodes. One that went ahead took as long as there was between its tokens and those before. */
+static void learn_costs(qrun_session *session, double start) {
     const qr_step *step = &session->step;
+    const double now = qr_now_seconds(), seconds = now - (step->is_ahead ? session->collected_time : start);
+    session->collected_time = now;
     if (step->n_tokens != step->n_rows) { return; }
     qr_draft_costs_learn(&session->draft_costs, step->n_rows, step->n_drafts, seconds);
+}
+
+/* The step that went ahead is the one under way from now on; there may be none. Of what it has computed nothing is
+ * wanted where no sequence is left. */
+static void turn_over(qrun_session *session) {
+    qr_step *step = &session->step, *ahead = &session->ahead;
+    qr_next_token *next = step->next;
+    step->is_issued = ahead->is_issued && session->n_running > 0;
+    ahead->is_issued = false;
+    if (!step->is_issued) { return; }
+    step->next = ahead->next;
+    ahead->next = next;
+    step->n_tokens = ahead->n_tokens;
+    step->n_rows = ahead->n_rows;
+    step->n_next = ahead->n_next;
+    step->n_on_device = ahead->n_on_device;
+    step->n_drafts = ahead->n_drafts;
+    step->is_decode = ahead->is_decode;
+    step->is_ahead = ahead->is_ahead;
+    step->is_sampled = ahead->is_sampled;
+    step->sampled = ahead->sampled;
+    for (int32_t i = 0; i < session->n_running; i++) {
+        qr_sequence *sequence = session->running[i];
+        sequence->n_step = sequence->goes_ahead;
+        sequence->goes_ahead = false;
+        qr_drafts_drop(&sequence->drafts); /* the guess was of the token that is known now */
+    }
+}
+
+/* The step under way, or the next one, and the one after it. */
+static qrun_status issue_steps(qrun_session *session, qr_error *err) {
+    if (!session->step.is_issued) { QR_RETURN_IF_ERROR(issue(session, &session->step, err)); }
+    if (!qr_schedule_ahead(session)) { return QRUN_OK; }
+    session->ahead.is_ahead = true;
+    return issue(session, &session->ahead, err);
+}
+
+static qrun_status collect(qrun_session *session, double start, qr_error *err) {
+    QR_RETURN_IF_ERROR(sample_tokens(session, err));
+    QR_RETURN_IF_ERROR(qr_take_prompt_rows(session, err));
+    learn_costs(session, start);
+    deliver_tokens(session);
+    turn_over(session);
+    return QRUN_OK;
 }
 
 static qrun_status run_step(qrun_session *session, int64_t *prompt_tokens, qr_error *err) {
     drain_descriptor(session);
     take_cancellations(session);
+    if (session->n_running == 0) { session->step.is_issued = false; }
     *prompt_tokens = 0;
     const double start = qr_now_seconds(); /* drafting is part of what drafts cost */
-    if (!qr_schedule(session)) {
-        sweep(session);
-        if (session->started.first == NULL) { return qr_forward_idle(session->forward, err); }
-        return qr_fail(err, QRUN_ERROR_INTERNAL, "the scheduler found nothing to compute although requests wait");
+    if (!session->step.is_issued) {
+        if (!qr_schedule(session)) {
+            sweep(session);
+            if (session->started.first == NULL) { return qr_forward_idle(session->forward, err); }
+            return qr_fail(err, QRUN_ERROR_INTERNAL, "the scheduler found nothing to compute although requests wait");
+        }
+        session->step.is_ahead = false;
+        *prompt_tokens = count_prompt_tokens(session);
     }
-    *prompt_tokens = count_prompt_tokens(session);
-    qrun_status status = compute(session, err);
-    if (status == QRUN_OK) {
-        session->counts.steps++;
-        status = sample_tokens(session, err);
-    }
-    if (status == QRUN_OK) { status = qr_take_prompt_rows(session, err); }
-    if (status == QRUN_OK) {
-        learn_costs(session, qr_now_seconds() - start);
-        deliver_tokens(session);
-    }
+    qrun_status status = issue_steps(session, err);
+    if (status == QRUN_OK) { status = collect(session, start, err); }
     /* Pages may have been reserved or half written: a later step computes everything again. */
     if (status != QRUN_OK) {
+        session->step.is_issued = session->ahead.is_issued = false;
         qr_requeue_all(session);
         qr_states_forget(session);
     }

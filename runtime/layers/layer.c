@@ -177,6 +177,8 @@ qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const 
     const qrun_model *model = pass->model;
     const qr_embedding_args tokens = {.table = &model->embedding,
                                       .ids = ids,
+                                      .sampled = pass->sampled,
+                                      .n_sampled = pass->n_sampled,
                                       .dst = pass->x,
                                       .n_tokens = pass->n_tokens,
                                       .scale = model->shape.embedding_scale};

@@ -100,8 +100,10 @@ struct qr_layer_pass {
     qr_op_list *ops; /* where ops wait for others that they can run with; NULL: they do not. Who runs a pass ends it */
     int64_t n_tokens;
     bool any_order; /* of sums: qr_linear_args; and all tokens have one adapter, which may be in pairs: qr_lora_args */
-    bool buffers_only; /* fill the buffers; x need not become what it would (blocks that are computed again) */
-    float *x;          /* [T, D] residual stream */
+    bool buffers_only;         /* fill the buffers; x need not become what it would (blocks that are computed again) */
+    const qr_sampled *sampled; /* [n_sampled] that negative ids name (qr_embedding_args); NULL: none does */
+    int64_t n_sampled;
+    float *x;                           /* [T, D] residual stream */
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
     float *inputs;           /* [T, L, P]: of the tokens to each layer; models that have them only, as the next */
     void *inputs_x;          /* [T, D] act: the embeddings that they are made of */

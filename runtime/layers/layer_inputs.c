@@ -42,6 +42,8 @@ qrun_status qr_layer_inputs_make(const qr_layer_pass *pass, const int32_t *ids, 
                                    .weight_offset = s->norm_offset};
     const qr_embedding_args rows = {.table = &pass->model->inputs.embedding,
                                     .ids = ids,
+                                    .sampled = pass->sampled,
+                                    .n_sampled = pass->n_sampled,
                                     .dst = pass->inputs,
                                     .n_tokens = pass->n_tokens,
                                     .scale = s->input_scale,

@@ -37,8 +37,8 @@ QRUN_CUDA_LIBRARY=$build/lib/libqrun_cuda.so "$QRUN" bench --device cuda --shape
     --prompt-tokens 4 --decode-tokens 3 --batch 1 --repeat 1 --json "$BENCHED" >"$work/out" 2>"$work/err"
 code=$?
 expect_code 0
-expect_out "graphs on; early launch on; wgmma"
-expect_true "it says what was in effect" grep -q '"features":"graphs on; early launch on; wgmma on; cuBLASLt /simt' "$BENCHED"
+expect_out "graphs on; early launch on; steps ahead on; wgmma"
+expect_true "it says what was in effect" grep -q '"features":"graphs on; early launch on; steps ahead on; wgmma on; cuBLASLt /simt' "$BENCHED"
 expect_true "steps were replayed" grep -q '"replayed_steps":[1-9]' "$BENCHED"
 
 # ---- Nothing to run on ----

@@ -87,6 +87,10 @@ static void test_attention(void) {
 static void test_the_others(void) {
     REFUSED(quantize, "source is I8", {.src_dtype = QR_DTYPE_I8, .n_rows = 1, .cols = 1});
     REFUSED(embedding, "the table is nf4", {.table = &weight, .n_tokens = 1});
+    const qr_weight plain = {.desc = {.format = QR_WEIGHT_F32, .rows = 1, .cols = 1}};
+    const qr_sampled sampled = {.token = 0};
+    REFUSED(embedding, "0 sampled tokens at", {.table = &plain, .n_tokens = 1, .sampled = &sampled});
+    REFUSED(embedding, "1 sampled tokens at", {.table = &plain, .n_tokens = 1, .n_sampled = 1});
     REFUSED(gather_rows, "row is 0", {.n_rows = 1});
     REFUSED(rms_norm, "dst is I8",
             {.dst_dtype = QR_DTYPE_I8, .n_rows = 1, .n_groups = 1, .dim = 1, .src_stride = 1, .dst_stride = 1});

@@ -92,7 +92,9 @@ static void expect_features(const char *name, const char *value, const char *par
 static void test_switches(void) {
     qr_backend *backend = NULL;
     qr_error err = {0};
-    expect_features("QRUN_CUDA_GRAPHS", "1", "graphs on; early launch on; wgmma on; cuBLASLt /simt/cublasLt");
+    expect_features("QRUN_CUDA_GRAPHS", "1", "graphs on; early launch on; steps ahead on; wgmma on;");
+    expect_features("QRUN_CUDA_CUBLASLT", "1", "cuBLASLt /simt/cublasLt");
+    expect_features("QRUN_CUDA_RUN_AHEAD", "0", "steps ahead off: QRUN_CUDA_RUN_AHEAD;");
     expect_features("QRUN_CUDA_GRAPHS", "0", "graphs off: QRUN_CUDA_GRAPHS;");
     expect_features("QRUN_CUDA_EARLY_LAUNCH", "0", "early launch off: QRUN_CUDA_EARLY_LAUNCH;");
     expect_features("QRUN_CUDA_WGMMA", "0", "wgmma off: QRUN_CUDA_WGMMA;");

@@ -35,12 +35,30 @@ qrun_status qr_device_event_wait(qr_device *device, qr_device_event *event, qr_e
 qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err) {
     const qrun_status status = qr_device_use(device, err);
     if (status != QRUN_OK || n_bytes == 0) { return status; }
+    simt::early_order_all();
     const unsigned char *first = static_cast<const unsigned char *>(src);
     const std::lock_guard<std::mutex> held(device->lock);
     device->pending.push_back({static_cast<unsigned char *>(host), std::vector<unsigned char>(first, first + n_bytes),
                                ++device->n_copies, true});
     memset(host, 0xFF, n_bytes);
     return QRUN_OK;
+}
+
+/* The number of the copy names it: waiting for it waits for all before. */
+qrun_status qr_device_copy_out_begin(qr_device *device, void *host, const void *src, size_t n_bytes, uint64_t *ticket,
+                                     qr_error *err) {
+    qrun_status status = qr_device_refuse_recording(device, "a copy that is waited for", err);
+    if (status == QRUN_OK) { status = qr_device_copy_out_async(device, host, src, n_bytes, err); }
+    const std::lock_guard<std::mutex> held(device->lock);
+    *ticket = device->n_copies;
+    return status;
+}
+
+qrun_status qr_device_copy_out_end(qr_device *device, uint64_t ticket, qr_error *err) {
+    const qrun_status refused = qr_device_refuse_recording(device, "a wait", err);
+    if (refused != QRUN_OK) { return refused; }
+    qr_device_settle(device, ticket);
+    return qr_device_use(device, err);
 }
 
 /* --- In a second stream: one after the other, at any time from being issued until somebody waits --- */

@@ -79,9 +79,11 @@ static void features(const qr_backend *backend, char *text, size_t n_bytes) {
                                                                : "off: QRUN_CUDA_EARLY_LAUNCH";
     const qr_device_size &size = qr_device_size_of(cuda->device);
     snprintf(text, n_bytes,
-             "graphs %s; early launch %s; wgmma %s; cuBLASLt %s; GPU %d of %d: %d multiprocessors, %d KiB of shared "
+             "graphs %s; early launch %s; steps ahead %s; wgmma %s; cuBLASLt %s; GPU %d of %d: %d multiprocessors, %d "
+             "KiB of shared "
              "memory a block",
-             switches.graphs ? "on" : "off: QRUN_CUDA_GRAPHS", early, cuda->wgmma_note, qr_cublaslt_file(cuda->device),
+             switches.graphs ? "on" : "off: QRUN_CUDA_GRAPHS", early,
+             switches.run_ahead ? "on" : "off: QRUN_CUDA_RUN_AHEAD", cuda->wgmma_note, qr_cublaslt_file(cuda->device),
              size.ordinal, size.n_gpus, size.multiprocessors, size.block_shared_bytes >> 10);
 }
 
@@ -133,6 +135,10 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
     base->copy_in = on_device<qr_device_copy_in>;
     base->copy_in_async = on_device<qr_device_copy_in_async>;
     base->copy_out = on_device<qr_device_copy_out>;
+    if (qr_device_switches_of(cuda->device).run_ahead) {
+        base->copy_out_begin = on_device<qr_device_copy_out_begin>;
+        base->copy_out_end = on_device<qr_device_copy_out_end>;
+    }
     base->copy_within = on_device<qr_device_copy_within>;
     base->fill_zero = on_device<qr_device_zero>;
     base->sync = on_device<qr_device_sync>;

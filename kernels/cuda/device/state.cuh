@@ -14,6 +14,7 @@
 
 /* Transfers whose ends can be waited for one by one; an older one is waited for with a later one. */
 enum { QR_DEVICE_TICKETS = 16 };
+enum { QR_DEVICE_COPIES_OUT = 8 }; /* the same of copies out of the stream */
 
 struct qr_device {
     int index;
@@ -31,6 +32,8 @@ struct qr_device {
     cudaEvent_t issued; /* of the stream, before a transfer */
     cudaEvent_t arrived[QR_DEVICE_TICKETS];
     uint64_t n_transfers;
+    cudaEvent_t copied_out[QR_DEVICE_COPIES_OUT]; /* of the stream, after a copy that was begun */
+    uint64_t n_copies_out;
     struct qr_cuda_nccl *link_state;
     cudaStream_t links;                   /* device/link_stream.h; NULL until the first use */
     cudaEvent_t links_issued, links_done; /* of the stream, before what is in `links`; and after that */

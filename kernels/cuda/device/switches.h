@@ -2,6 +2,7 @@
  * as if it were not set, or "0":
  *     QRUN_CUDA_GRAPHS        decode steps are replayed from recordings
  *     QRUN_CUDA_EARLY_LAUNCH  kernels begin while the one before them still runs
+ *     QRUN_CUDA_RUN_AHEAD     decode steps are issued before the tokens of the one before are read
  *     QRUN_CUDA_WGMMA         Hopper's own matrix products
  *     QRUN_CUDA_CUBLASLT      training's matrix products by cuBLASLt; or the path of the library to open */
 #ifndef QR_KERNELS_CUDA_DEVICE_SWITCHES_H
@@ -15,7 +16,7 @@ extern "C" {
 }
 
 struct qr_device_switches {
-    bool graphs, early_launch, wgmma, cublaslt;
+    bool graphs, early_launch, run_ahead, wgmma, cublaslt;
     const char *cublaslt_path; /* NULL: looked for (library_search.h). The environment's */
 };
 
@@ -35,6 +36,7 @@ static inline qrun_status qr_device_switches_read(qr_device_switches *switches, 
     switches->cublaslt_path = NULL;
     QR_RETURN_IF_ERROR(qr_device_switch_read("QRUN_CUDA_GRAPHS", &switches->graphs, NULL, err));
     QR_RETURN_IF_ERROR(qr_device_switch_read("QRUN_CUDA_EARLY_LAUNCH", &switches->early_launch, NULL, err));
+    QR_RETURN_IF_ERROR(qr_device_switch_read("QRUN_CUDA_RUN_AHEAD", &switches->run_ahead, NULL, err));
     QR_RETURN_IF_ERROR(qr_device_switch_read("QRUN_CUDA_WGMMA", &switches->wgmma, NULL, err));
     return qr_device_switch_read("QRUN_CUDA_CUBLASLT", &switches->cublaslt, &switches->cublaslt_path, err);
 }

@@ -50,6 +50,25 @@ qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *
                            "copying", err);
 }
 
+qrun_status qr_device_copy_out_begin(qr_device *device, void *host, const void *src, size_t n_bytes, uint64_t *ticket,
+                                     qr_error *err) {
+    const uint64_t number = device->n_copies_out + 1;
+    QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "a copy that is waited for", err));
+    QR_RETURN_IF_ERROR(qr_device_copy_out_async(device, host, src, n_bytes, err));
+    QR_RETURN_IF_ERROR(
+        qr_device_record_event(device, device->copied_out[number % QR_DEVICE_COPIES_OUT], device->stream, err));
+    device->n_copies_out = number;
+    *ticket = number;
+    return QRUN_OK;
+}
+
+qrun_status qr_device_copy_out_end(qr_device *device, uint64_t ticket, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_device_refuse_recording(device, "a wait", err));
+    QR_RETURN_IF_ERROR(qr_device_enter(device, err));
+    return qr_device_check(device, cudaEventSynchronize(device->copied_out[ticket % QR_DEVICE_COPIES_OUT]),
+                           "waiting for the GPU", err);
+}
+
 /* --- In a second stream --- */
 
 qrun_status qr_device_transfers_open(qr_device *device, qr_error *err) {
@@ -57,6 +76,9 @@ qrun_status qr_device_transfers_open(qr_device *device, qr_error *err) {
                                        "creating a stream", err));
     QR_RETURN_IF_ERROR(qr_device_make_event(device, &device->issued, cudaEventDisableTiming, err));
     for (cudaEvent_t &event : device->arrived) {
+        QR_RETURN_IF_ERROR(qr_device_make_event(device, &event, cudaEventDisableTiming, err));
+    }
+    for (cudaEvent_t &event : device->copied_out) {
         QR_RETURN_IF_ERROR(qr_device_make_event(device, &event, cudaEventDisableTiming, err));
     }
     return QRUN_OK;
@@ -67,6 +89,9 @@ void qr_device_transfers_close(qr_device *device) {
     cudaStreamSynchronize(device->transfers);
     if (device->issued != NULL) { cudaEventDestroy(device->issued); }
     for (cudaEvent_t event : device->arrived) {
+        if (event != NULL) { cudaEventDestroy(event); }
+    }
+    for (cudaEvent_t event : device->copied_out) {
         if (event != NULL) { cudaEventDestroy(event); }
     }
     cudaStreamDestroy(device->transfers);

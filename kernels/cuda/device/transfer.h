@@ -20,6 +20,13 @@ qrun_status qr_device_event_wait(qr_device *device, qr_device_event *event, qr_e
 /* To HOST memory, in the stream's order: the bytes have arrived after a wait for an event recorded later, or a sync. */
 qrun_status qr_device_copy_out_async(qr_device *device, void *host, const void *src, size_t n_bytes, qr_error *err);
 
+/* As in qr_backend: copy_out_async with an event of its own. A thread that waits does not sleep, as with
+ * qr_device_sync.
+ */
+qrun_status qr_device_copy_out_begin(qr_device *device, void *host, const void *src, size_t n_bytes, uint64_t *ticket,
+                                     qr_error *err);
+qrun_status qr_device_copy_out_end(qr_device *device, uint64_t ticket, qr_error *err);
+
 /* As in qr_backend. qr_device_sync waits for them. */
 qrun_status qr_device_transfer_in(qr_device *device, void *dst, const void *host, size_t n_bytes, uint64_t *ticket,
                                   qr_error *err);

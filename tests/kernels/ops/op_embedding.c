@@ -8,11 +8,13 @@
 #include "quant/int8.h"
 #include "quant/nf4.h"
 
-enum { N_ROWS = 65 };
+enum { N_ROWS = 65, N_SAMPLED = 9 };
 
 typedef struct embedding_case {
     const op_weight *table;
     const int32_t *ids;
+    const qr_sampled *sampled; /* [n_sampled] that negative ids name; NULL: there are none */
+    int64_t n_sampled;
     const float *dst; /* NULL: not accumulated */
     float scale;
 } embedding_case;
@@ -24,6 +26,8 @@ static void exec_embedding(op_run *run, const void *data, int64_t first, int64_t
     const qr_embedding_args args = {
         .table = op_run_weight(run, c->table),
         .ids = op_input(run, c->ids + first, (size_t)n_tokens * sizeof(int32_t)),
+        .sampled = c->sampled != NULL ? op_input(run, c->sampled, (size_t)c->n_sampled * sizeof *c->sampled) : NULL,
+        .n_sampled = c->n_sampled,
         .dst = op_output(run, c->dst != NULL ? c->dst + first * dim : NULL, n_tokens, (size_t)dim * sizeof(float),
                          (size_t)dim * sizeof(float)),
         .n_tokens = n_tokens,
@@ -36,22 +40,38 @@ static void exec_embedding(op_run *run, const void *data, int64_t first, int64_t
 
 /* A float table times the scale is one rounding of an exact number, hence bit-equal. INT8 has three products and may
  * fold the constants; adding is one more rounding, or none when fused. */
-static void check_embedding(qr_weight_format format, int64_t vocab, int64_t dim, float scale, bool accumulate) {
+static void check_embedding(qr_weight_format format, int64_t vocab, int64_t dim, float scale, bool accumulate,
+                            bool is_sampled) {
     op_weight *table = op_weight_create((qr_weight_desc){.format = format, .rows = vocab, .cols = dim}, 9);
     float *dst = op_normals(N_ROWS * dim, 10, 1.0);
     double *bound = op_doubles(N_ROWS * dim);
-    int32_t ids[N_ROWS];
-    for (int64_t i = 0; i < N_ROWS; i++) { ids[i] = (int32_t)op_below(11, i, vocab); }
-    ids[0] = (int32_t)(vocab - 1);
+    int32_t ids[N_ROWS], tokens[N_ROWS];
+    qr_sampled sampled[N_SAMPLED];
+    for (int64_t k = 0; k < N_SAMPLED; k++) {
+        sampled[k] = (qr_sampled){.token = (int32_t)op_below(12, k, vocab), .is_finite = 1, .logprob = -1.0F};
+    }
+    sampled[N_SAMPLED - 1].token = 0;
+    for (int64_t i = 0; i < N_ROWS; i++) { ids[i] = tokens[i] = (int32_t)op_below(11, i, vocab); }
+    ids[0] = tokens[0] = (int32_t)(vocab - 1);
+    for (int64_t i = 1; is_sampled && i < N_ROWS; i += 2) { /* known ids and others side by side, the last included */
+        ids[i] = (int32_t)(-1 - (N_ROWS - i) / 2 % N_SAMPLED);
+        tokens[i] = sampled[-1 - ids[i]].token;
+    }
     for (int64_t i = 0; i < N_ROWS * dim; i++) {
-        const double value = fabs((double)table->values[ids[i / dim] * dim + i % dim] * (double)scale);
+        const double value = fabs((double)table->values[tokens[i / dim] * dim + i % dim] * (double)scale);
         const double product = format == QR_WEIGHT_INT8 ? 6.0 * OP_U * value : 0.0;
         bound[i] = accumulate ? product + 2.0 * OP_U * (value + fabs((double)dst[i])) : product;
     }
-    const embedding_case data = {.table = table, .ids = ids, .dst = accumulate ? dst : NULL, .scale = scale};
+    const embedding_case data = {.table = table,
+                                 .ids = ids,
+                                 .dst = accumulate ? dst : NULL,
+                                 .scale = scale,
+                                 .sampled = is_sampled ? sampled : NULL,
+                                 .n_sampled = is_sampled ? N_SAMPLED : 0};
     op_case c = {.n_rows = N_ROWS, .row = dim, .exec = exec_embedding, .data = &data, .bound = bound};
-    snprintf(c.label, sizeof c.label, "embedding %s [%lld, %lld] x %g%s", qr_weight_format_name(format),
-             (long long)vocab, (long long)dim, (double)scale, accumulate ? ", accumulate" : "");
+    snprintf(c.label, sizeof c.label, "embedding %s [%lld, %lld] x %g%s%s", qr_weight_format_name(format),
+             (long long)vocab, (long long)dim, (double)scale, accumulate ? ", accumulate" : "",
+             is_sampled ? ", sampled" : "");
     op_check_case(&c, QR_DTYPE_F32);
     op_weight_destroy(table);
     qr_free(dst);
@@ -64,9 +84,11 @@ void test_op_embedding(void) {
     for (size_t i = 0; i < QR_COUNT_OF(formats) * QR_COUNT_OF(dims); i++) {
         const qr_weight_format format = formats[i % 4];
         const int64_t dim = dims[i / 4];
-        check_embedding(format, 103, dim, 1.0F, false);
-        check_embedding(format, 64, dim, 50.5F, false);
-        check_embedding(format, 3, dim, 1.0F, true);
+        check_embedding(format, 103, dim, 1.0F, false, false);
+        check_embedding(format, 64, dim, 50.5F, false, false);
+        check_embedding(format, 3, dim, 1.0F, true, false);
+        check_embedding(format, 103, dim, 1.5F, false, true);
+        check_embedding(format, 64, dim, 1.0F, true, true);
     }
 }
 
