@@ -115,9 +115,9 @@ endif()
 
 # One test program, run by ctest; exit code 77 is a skip. Sees every internal header of the parts it links. COST:
 # seconds that it takes, where it is one of the longest; ctest begins with those, so that no core waits for one at the
-# end.
+# end. CASES_EMULATED: qrun_test_emulated says what an emulator runs of it.
 function(qrun_test NAME)
-  cmake_parse_arguments(TEST "" "TIMEOUT;COST" "SOURCES;LINK;ARGS" ${ARGN})
+  cmake_parse_arguments(TEST "CASES_EMULATED" "TIMEOUT;COST" "SOURCES;LINK;ARGS" ${ARGN})
   if(NOT TEST_TIMEOUT)
     set(TEST_TIMEOUT 300)
   endif()
@@ -128,9 +128,35 @@ function(qrun_test NAME)
   target_include_directories(${NAME} PRIVATE ${PROJECT_SOURCE_DIR}/tests/include)
   target_compile_definitions(${NAME} PRIVATE QRUN_SOURCE_DIR="${QRUN_TEST_SOURCE_DIR}")
   target_link_libraries(${NAME} PRIVATE ${TEST_LINK} qr_base qrun_flags)
+  if(TEST_CASES_EMULATED AND CMAKE_CROSSCOMPILING)
+    return()
+  endif()
   add_test(NAME ${NAME} COMMAND ${NAME} ${TEST_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${NAME} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${TEST_TIMEOUT})
   if(TEST_COST)
     set_tests_properties(${NAME} PROPERTIES COST ${TEST_COST})
   endif()
+endfunction()
+
+# qrun_test_emulated(PROGRAM COST CPU ISAS CASE…): these cases of a program, each a test of its own, so that the emulator
+# has work for all cores to the end. CPU is what QEMU calls a CPU, ISAS the instruction sets to be tested, which it must
+# have: names with commas.
+function(qrun_test_emulated PROGRAM COST CPU ISAS)
+  string(REPLACE "," "_" isas ${ISAS})
+  foreach(case ${ARGN})
+    string(REGEX REPLACE "^test_(op_)?" "" short ${case})
+    set(name ${PROGRAM}_${isas}_${short})
+    add_test(NAME ${name} COMMAND ${PROGRAM} ${case}$ WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 1200 COST ${COST}
+      ENVIRONMENT "QEMU_CPU=${CPU};QRUN_TEST_ISAS=${ISAS};QRUN_TEST_TIMES=1")
+  endforeach()
+endfunction()
+
+# The words that lines of FILE begin with BEFORE(word).
+function(qrun_words FILE BEFORE RESULT)
+  file(READ ${PROJECT_SOURCE_DIR}/${FILE} text)
+  string(REGEX MATCHALL "\n *(${BEFORE})\\([a-z0-9_]+\\)" words "${text}")
+  list(TRANSFORM words REPLACE "\n *(${BEFORE})\\(([a-z0-9_]+)\\)" "\\2")
+  set(${RESULT} ${words} PARENT_SCOPE)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${FILE})
 endfunction()

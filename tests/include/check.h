@@ -8,7 +8,8 @@
  *
  * A case is `static void test_something(void)`. CHECK… macros record a failure and go on; REQUIRE ends the case.
  * check_skip("reason") inside a case marks it skipped; a program in which every case was skipped exits with 77.
- * An argument on the command line runs only the cases whose name contains it. */
+ * An argument on the command line runs only the cases whose name contains it, or ends with it if it ends with "$".
+ * With QRUN_TEST_TIMES set, each case prints the seconds of CPU time that it took. */
 #ifndef QR_TESTS_CHECK_H
 #define QR_TESTS_CHECK_H
 
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 /* Under sanitizers times and memory mean little, and everything takes four times as long; more where an emulator runs
  * the tests (scripts/aarch64.sh). */
@@ -58,12 +60,23 @@ static inline void check_skip(const char *reason) {
     check_state.skipped = true;
 }
 
+static inline bool check_is_wanted(const char *name, const char *filter) {
+    const size_t length = filter != NULL ? strlen(filter) : 0, name_length = strlen(name);
+    if (length == 0) { return true; }
+    if (filter[length - 1] != '$') { return strstr(name, filter) != NULL; }
+    return name_length >= length - 1 && strncmp(name + name_length - (length - 1), filter, length - 1) == 0;
+}
+
 static inline void check_case(const char *name, void (*run)(void)) {
-    if (check_state.filter != NULL && strstr(name, check_state.filter) == NULL) { return; }
+    if (!check_is_wanted(name, check_state.filter)) { return; }
     check_state.case_name = name;
     check_state.n_failures_in_case = 0;
     check_state.skipped = false;
+    const clock_t began = clock();
     run();
+    if (getenv("QRUN_TEST_TIMES") != NULL) {
+        printf("  %7.1f s %s\n", (double)(clock() - began) / CLOCKS_PER_SEC, name);
+    }
     if (check_state.n_failures_in_case > 0) {
         check_state.n_failed++;
         printf("FAILED %s\n", name);
@@ -88,6 +101,12 @@ static inline const char *check_shared_data(const char *name) {
     snprintf(path, sizeof path, "%s/%s", folder != NULL ? folder : QRUN_SOURCE_DIR "/../shared/data", name);
     struct stat info;
     return stat(path, &info) == 0 ? path : NULL;
+}
+
+/* The instruction sets that a test is for (QRUN_TEST_ISAS: names with commas); NULL: those of this machine. */
+static inline const char *check_isas(void) {
+    const char *isas = getenv("QRUN_TEST_ISAS");
+    return isas != NULL && isas[0] != '\0' ? isas : NULL;
 }
 
 #define CHECK_RUN(function) check_case(#function, function)

@@ -12,26 +12,38 @@ static bool add_ref(qr_error *err) {
     return true;
 }
 
-/* Every instruction set by name; those this machine lacks are refused and left out. Plain C is always there. */
+static bool add_device(const char *isa, bool needed, qr_error *err) {
+    qr_backend *backends[2] = {NULL, NULL};
+    qr_error refused = {0};
+    qrun_status status = qr_backend_cpu_create(isa, op_everything.threads[0], &backends[0], &refused);
+    if (status != QRUN_OK && !needed) {
+        printf("backend cpu/%s left out: %s\n", isa, refused.message);
+        return true;
+    }
+    if (status == QRUN_OK) { status = qr_backend_cpu_create(isa, op_everything.threads[1], &backends[1], &refused); }
+    if (status != QRUN_OK) { return qr_fail(err, status, "%s", refused.message) == QRUN_OK; }
+    char label[32];
+    snprintf(label, sizeof label, "cpu/%s", isa);
+    op_add_device(label, backends[0], backends[1]);
+    return true;
+}
+
+/* Every instruction set by name; those this machine lacks are refused and left out. Plain C is always there. But where
+ * QRUN_TEST_ISAS names some, these alone, and this machine must have them. */
 static bool add_devices(qr_error *err) {
     static const char *const isas[] = {"c",        "avx2", "avx512",   "avx512-bf16", "amx-bf16-emulated",
                                        "amx-bf16", "neon", "neon-bf16"};
-    if (!add_ref(err)) { return false; }
-    for (size_t i = 0; i < QR_COUNT_OF(isas); i++) {
-        qr_backend *backends[2] = {NULL, NULL};
-        qr_error refused = {0};
-        qrun_status status = qr_backend_cpu_create(isas[i], op_everything.threads[0], &backends[0], &refused);
-        if (status != QRUN_OK && i > 0) {
-            printf("backend cpu/%s left out: %s\n", isas[i], refused.message);
-            continue;
-        }
-        if (status == QRUN_OK) { status = qr_backend_cpu_create(isas[i], op_everything.threads[1], &backends[1], err); }
-        if (status != QRUN_OK) { return false; }
-        char label[32];
-        snprintf(label, sizeof label, "cpu/%s", isas[i]);
-        op_add_device(label, backends[0], backends[1]);
+    const char *given = check_isas();
+    bool ok = given != NULL || add_ref(err);
+    for (size_t i = 0; given == NULL && ok && i < QR_COUNT_OF(isas); i++) { ok = add_device(isas[i], i == 0, err); }
+    while (given != NULL && ok && *given != '\0') {
+        char isa[32];
+        const int length = (int)strcspn(given, ",");
+        snprintf(isa, sizeof isa, "%.*s", length, given);
+        ok = add_device(isa, true, err);
+        given += length + (given[length] == ',');
     }
-    return true;
+    return ok;
 }
 
 static void test_small_workspaces_are_refused(void) { op_check_workspaces(NULL); }

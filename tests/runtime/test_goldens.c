@@ -517,6 +517,11 @@ int main(int argc, char **argv) {
         printf("%s\n", err.message);
         return 1;
     }
+    printf("instruction set %s\n", context->backend->isa);
+    if (check_isas() != NULL && strcmp(check_isas(), context->backend->isa) != 0) {
+        printf("%s was to be tested\n", check_isas());
+        return 1;
+    }
     CHECK_RUN(test_f32_equals_transformers);
     CHECK_RUN(test_bf16_is_within_twice_the_error_of_transformers);
     CHECK_RUN(test_f16_is_within_twice_the_error_of_transformers);
