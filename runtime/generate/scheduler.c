@@ -40,12 +40,11 @@ static void drop_tokens(qr_step *step, const qr_sequence *sequence) {
     }
 }
 
-/* A step under way may still write K/V of a token after the sequence's last into its pages, at a position that nobody
- * reads: that of a full page, which others may share, is not among them, because the page written to belongs to this
- * sequence alone (qr_kv_reserve). The pages are released at once all the same. Whatever uses them next is issued after
- * that step, and the device does it after that step: forward passes, copies of pages, and the page store's copies, all
- * of which are in the backend's one order (its transfers, which are not, move weights and never pages). Slots, their
- * rotary frequencies and their states are written in the same order. */
+/* A step under way may still write K/V of a surplus token. The page that it writes to belongs to this sequence alone
+ * (qr_kv_reserve), and is no full one that others may find. All pages are released at once all the same: whatever uses
+ * them next is issued after that step, and so the device does it after that step. Forward passes, copies of pages and
+ * the page store's copies are in the backend's one order. Its transfers are not, but they never move pages. Slots,
+ * their rotary frequencies and their states are written in that order too. */
 void qr_sequence_leave(qrun_session *session, qr_sequence *sequence) {
     qr_kv_sequence_release(session->cache, &sequence->kv);
     drop_tokens(&session->step, sequence);

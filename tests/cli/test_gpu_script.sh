@@ -64,11 +64,12 @@ expect_part quick "bench: generate" ok
 expect_part quick "bench: train" "FAILED with exit code 4"
 expect_part quick "bench: decode" ok
 expect_out "bench: decode (QRUN_CUDA_EARLY_LAUNCH=0)"
+expect_out "bench: decode (QRUN_CUDA_RUN_AHEAD=0)"
 expect_out "HUNG: stopped after 2 s"
 expect_out "qrun: out of memory"
 expect_out "Measured: reads"
 expect_out "decode, batch 1 "
-expect_true "each part has its log" sh -c "tar -tf '$work/results/quick.tar' | grep -c log | grep -qx 10"
+expect_true "each part has its log" sh -c "tar -tf '$work/results/quick.tar' | grep -c log | grep -qx 11"
 expect_true "the numbers are in the JSON" grep -q '"name":"bench: contexts".*"read_bytes_per_second":' \
     "$work/results/quick.json"
 
