@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds qrun for 64-bit Arm with Debian's cross-compiler and runs its tests under qemu-user: the ops on every
-# instruction set that Arm has here, models against their goldens, and what depends on bytes and characters; then
-# compares an answer of portable numerics with this machine's. Cases of ops run as under sanitizers (check.h). It says
-# nothing about speed.
-#   scripts/aarch64.sh [TEST…]     these tests, or those below
+# Builds qrun for 64-bit Arm with Debian's cross-compiler and runs its tests under qemu-user: the ops, and models against
+# their goldens, on plain NEON and with BFDOT (tests/kernels and tests/runtime say which runs where), and what depends on
+# bytes and characters; then compares an answer of portable numerics with this machine's. Cases of ops run as under
+# sanitizers (check.h). It says nothing about speed.
+#   scripts/aarch64.sh [TEST…]     these programs, or those below: a quarter of an hour on two cores at most
 # For Debian: Ubuntu keeps packages for Arm on other servers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 root=$PWD/build/aarch64-root
 tests=("$@")
 if [ ${#tests[@]} -eq 0 ]; then
-    tests=(test_base test_tokenizer test_tokenizer_unicode test_safetensors test_ops test_goldens)
+    tests=(test_ops test_goldens test_self_check test_base test_tokenizer test_tokenizer_unicode test_safetensors)
 fi
 
 # Libraries for Arm, unpacked into a folder of their own: some cannot be installed beside those of this machine. apt
@@ -54,10 +54,31 @@ answer() {
         --temperature 0.8 | sed 's/"times":{[^}]*},//'
 }
 
+# How many cases ran on which instruction set, as the programs said themselves; none on one of them is an error.
+say_what_ran() {
+    local isa ops models
+    for isa in neon neon-bf16; do
+        ops=$(grep -cx "backend cpu/$isa" "$log" || true)
+        models=$(grep -cx "instruction set $isa" "$log" || true)
+        echo "$isa: $ops cases of test_ops, $models of test_goldens"
+        if [ "$ops" -eq 0 ] || [ "$models" -eq 0 ]; then
+            echo "aarch64.sh: not tested on $isa" >&2
+            exit 1
+        fi
+    done
+}
+
 scripts/install-dependencies.sh gcc-aarch64-linux-gnu qemu-user
+for tool in aarch64-linux-gnu-gcc qemu-aarch64; do
+    command -v "$tool" >/dev/null || { echo "aarch64.sh: no $tool; nothing was tested" >&2 && exit 1; }
+done
 fetch_root
 cmake --preset aarch64 >/dev/null
 cmake --build --preset aarch64 --target "${tests[@]}" -- --quiet
-pattern=$(printf '|^%s$' "${tests[@]}")
-ctest --test-dir build/aarch64 -j "${QRUN_JOBS:-$(nproc)}" --output-on-failure -R "${pattern#|}"
-[ $# -gt 0 ] || same_answer
+pattern=$(printf '|^%s(_neon.*)?$' "${tests[@]}") # a program, or its cases
+log=build/aarch64/Testing/Temporary/LastTest.log
+ctest --test-dir build/aarch64 -j "${QRUN_JOBS:-$(nproc)}" --output-on-failure --no-tests=error -R "${pattern#|}"
+if [ $# -eq 0 ]; then
+    say_what_ran
+    same_answer
+fi
