@@ -138,9 +138,9 @@ function(qrun_test NAME)
   endif()
 endfunction()
 
-# qrun_test_emulated(PROGRAM COST CPU ISAS CASE…): these cases of a program, each a test of its own, so that the emulator
-# has work for all cores to the end. CPU is what QEMU calls a CPU, ISAS the instruction sets to be tested, which it must
-# have: names with commas.
+# qrun_test_emulated(PROGRAM COST CPU ISAS CASE…): these cases of a program, each a test of its own, so that the
+# emulator has work for all cores to the end. CPU is what QEMU calls a CPU, ISAS the instruction sets to be tested,
+# which it must have: names with commas.
 function(qrun_test_emulated PROGRAM COST CPU ISAS)
   string(REPLACE "," "_" isas ${ISAS})
   foreach(case ${ARGN})
