@@ -1,6 +1,6 @@
 #include "runtime/engine/named_devices.h"
 
-#include <strings.h>
+#include <string.h>
 
 #include "base/buffer.h"
 #include "base/sizes.h"
@@ -18,7 +18,7 @@ static const qr_named_device devices[] = {
 qrun_status qr_named_device_find(const char *name, const qr_named_device **device, qr_error *err) {
     qr_buffer list = {0};
     for (size_t i = 0; i < QR_COUNT_OF(devices); i++) {
-        if (strcasecmp(devices[i].name, name) == 0) {
+        if (strcmp(devices[i].name, name) == 0) {
             *device = &devices[i];
             qr_buffer_free(&list);
             return QRUN_OK;

@@ -34,7 +34,7 @@ expect_code 0
 run plan --model "$moe" --device cpu --context 64 --expert-compute host
 expect_code 2
 expect_err "--expert-compute host is for experts in host memory; give --experts host too"
-run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory RTX-3060 --context 4096 --max-sequences 1
+run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --context 4096 --max-sequences 1
 expect_code 6
 expect_out "hold experts in host memory (--experts host)"
 run plan --shape "$QRUN_SOURCE/bench/shapes/qwen3.6-35b-a3b.json" --device-memory rtx-3060 --context 4096 \
