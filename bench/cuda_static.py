@@ -18,7 +18,9 @@ The model (nothing here is a measurement):
                                 cores' peak; the codes and x from the second cache: x for every tile anew, since the
                                 first cache keeps nothing of it, or of up to 8 rows for every block
   a launch                      LAUNCH_US each, whatever it does; of kernels other than linear nothing else is counted
-  a norm in linear's kernel     NORM_US: every block norms x before its first product
+  a norm in linear's kernel     every block norms x before its first product: NORM_SUM_US, and NORM_PASS_US for each time
+                                that a row is read from the second cache. It is read once as far as a block's threads
+                                keep it in registers, else twice. The weights are loaded before x is there.
   prefill, linear_wgmma         its loop: overlapped, the longest of tensor and issue cycles of what a multiprocessor
                                 holds, and of the bytes from the second cache; in turn, the sum of the first two. The
                                 truth lies between them.
@@ -59,13 +61,20 @@ ISSUE_SHARE = 0.85       # of the issue slots that a loop with such dependences 
 L2_BYTES_PER_S = 5.5e12  # read from the second cache, by NVIDIA's and others' figures for an H100: an assumption
 LATENCY_S = 0.8e-6       # of a load from device memory under load: an assumption
 LAUNCH_US = 1.5          # of a kernel in a replayed graph, launched early: an assumption
-NORM_US = 1.0            # two passes over a row from the second cache, and a sum over the block: an assumption
+NORM_PASS_US = 0.3       # a row from the second cache, all of it under way at once: an assumption
+NORM_SUM_US = 0.4        # a sum over the block, and what is made of it: an assumption
 SHARED_LIMIT = 227 << 10  # of a multiprocessor of sm_90
 THREADS = 256            # of a block of linear
 
 # As many rows at most, linear's kernel norms itself.
 NORM_ROWS = int(re.search(r"LINEAR_NORM_ROWS = (\d+)",
                           (ROOT / "kernels/cuda/linear/linear.cuh").read_text(encoding="utf-8")).group(1))
+
+HEADS_ROWS = 8  # as many at most, it rotates q and k and writes k and v: TILE_ROWS of linear_mma.cuh
+
+# Elements of a row that a block's threads keep in registers between the sum and the product.
+NORM_KEPT = THREADS * 4 * int(re.search(r"NORM_KEPT = (\d+)", (
+    ROOT / "kernels/cuda/norm.cuh").read_text(encoding="utf-8")).group(1))
 
 SHAPE = {"hidden": 4096, "ffn": 14336, "heads": 32, "kv_heads": 8, "head": 128, "vocab": 128256, "layers": 32}
 WEIGHT_BYTES = {"nf4": 0.5 + 1 / 64 + 4 / (64 * 256), "int8": 1.0, "16": 2.0}  # nf4: double-quantised
@@ -77,6 +86,7 @@ WIDE_SHARED_TOTALS = 32 - int(re.search(r"REGISTER_TOTALS = (\d+)", (
     ROOT / "kernels/cuda/linear/linear_wgmma_wide.cu").read_text(encoding="utf-8")).group(1))
 STAGED_AHEAD_BYTES = 64  # of a lane of linear_staged.cu, by staged_depth: its code has two ways to begin, twice as many
 L2_BYTES_A_CYCLE = 24    # of a multiprocessor: staged_cost of linear_staged.cu
+KINDS = {"one": 0, "several": 1, "heads": 2, "pair": 3}  # enum mma_matrices
 PATHS = ["nf4", "int8", "16", "any"]  # enum weights_path
 
 # The model whose decode step is recorded: all of decode's kernels, little else.
@@ -261,13 +271,14 @@ def matrices():
 
 
 def launches():
-    """The same matrices as decode launches them: rows, columns, format, how many, gate and up in one, after a norm.
-    q, k and v are one, and so are gate and up. main compares the number with the recorded step's."""
+    """The same matrices as decode launches them: rows, columns, format, how many, what they are to the kernel, after a
+    norm. q, k and v are one, and so are gate and up. main compares the number with the recorded step's."""
     s = SHAPE
     q, kv, layers = s["heads"] * s["head"], s["kv_heads"] * s["head"], s["layers"]
-    return [(q + 2 * kv, s["hidden"], "nf4", layers, False, True), (s["hidden"], q, "nf4", layers, False, False),
-            (2 * s["ffn"], s["hidden"], "nf4", layers, True, True), (s["hidden"], s["ffn"], "nf4", layers, False, False),
-            (s["vocab"], s["hidden"], "int8", 1, False, True)]
+    return [(q + 2 * kv, s["hidden"], "nf4", layers, "heads", True),
+            (s["hidden"], q, "nf4", layers, "several", False), (2 * s["ffn"], s["hidden"], "nf4", layers, "pair", True),
+            (s["hidden"], s["ffn"], "nf4", layers, "several", False),
+            (s["vocab"], s["hidden"], "int8", 1, "several", True)]
 
 
 def shape_for(launch, batch, n_sm):
@@ -295,7 +306,7 @@ def instance_name(launch, batch, n_sm):
     groups, m, n = shape_for(launch, batch, n_sm)
     if groups:
         return f"linear_staged_kernel<of_bf16, {launch[2]}, staged_shape<{groups}, {m}, {n}> >"
-    return f"linear_mma_kernel<of_bf16, {launch[2]}, {m}, {n}, {'true' if launch[4] else 'false'}>"
+    return f"linear_mma_kernel<of_bf16, {launch[2]}, {m}, {n}, {KINDS[launch[4]]}>"
 
 
 def tiling(launch, batch, gpu):
@@ -349,7 +360,10 @@ def decode(table, gpu, batch, launches_a_layer, other_launches):
     n_launches = SHAPE["layers"] * launches_a_layer + other_launches
     if batch > NORM_ROWS:  # then norms are launches of their own
         n_launches, norms = n_launches + norms, 0
-    total = linear + (n_launches * LAUNCH_US + norms * NORM_US) * 1e-6
+    if batch > HEADS_ROWS:  # and so is what is done with heads
+        n_launches += SHAPE["layers"]
+    norm_us = NORM_SUM_US + NORM_PASS_US * (1 if SHAPE["hidden"] <= NORM_KEPT else 2)
+    total = linear + (n_launches * LAUNCH_US + norms * norm_us) * 1e-6
     return {"batch": batch, "seconds": total, "tokens_per_s": batch / total, "share_of_bandwidth": least / total,
             "linear_share_of_bandwidth": least / linear, "launches": n_launches,
             "bound_by": {name: value / linear for name, value in bound.items()},
@@ -538,7 +552,7 @@ def main():
     for name, _, shared_bytes in step:
         shared[name] = max(shared_bytes, shared.get(name, 0))
     bytes_of_linear = {n_bytes for name, _, n_bytes in step if name == "linear_mma_kernel"}
-    if step and shared_of_linear("linear_mma_kernel<of_bf16, nf4, 1, 1, false>", (1, 1)) not in bytes_of_linear:
+    if step and shared_of_linear("linear_mma_kernel<of_bf16, nf4, 1, 1, 1>", (1, 1)) not in bytes_of_linear:
         measuring.stop("shared_of_linear is not mma_memory of linear_mma.cu any more")
     rows = [row_of(name, kernel, shared) for name, kernel in sorted(kernels.items())]
     table = {row["kernel"]: row for row in rows}

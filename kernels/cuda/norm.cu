@@ -8,7 +8,8 @@ template <bool is_block> __global__ void rms_norm_kernel(qr_rms_norm_args a, boo
     const int64_t group = team.row();
     if (group >= a.n_rows * a.n_groups) { return; }
     const int64_t row = a.n_groups == 1 ? group : group / a.n_groups, at = (group - row * a.n_groups) * a.dim;
-    rms_norm_row(team, a, a.src + row * a.src_stride + at, aligned, [&](int64_t j, const float x[VEC4]) {
+    const row_norm<is_block> norm(team, a, aligned);
+    norm.run(a.src + row * a.src_stride + at, [&](int64_t j, const float x[VEC4]) {
         store_vec4(a.dst, a.dst_dtype, row * a.dst_stride + at, j, a.dim, aligned, x);
     });
 }

@@ -44,16 +44,16 @@ def listing(root):
 
     check(cuda_static.layer_of(list("eabacabacabacns"), 3), list("abac"))
     check(cuda_static.layer_of(list("xyz"), 2), [])
-    check(cuda_static.short_name("void linear_mma_kernel<of_bf16, (weights_path)0, 1, 4, true>(mma_group, nf4_book)"),
-          "linear_mma_kernel<of_bf16, nf4, 1, 4, true>")
-    check(cuda_static.tiles_of("linear_mma_kernel<of_bf16, nf4, 2, 4, false>"), (2, 4))
+    check(cuda_static.short_name("void linear_mma_kernel<of_bf16, (weights_path)0, 1, 4, (mma_matrices)3>"
+                                 "(mma_group, nf4_book)"), "linear_mma_kernel<of_bf16, nf4, 1, 4, 3>")
+    check(cuda_static.tiles_of("linear_mma_kernel<of_bf16, nf4, 2, 4, 1>"), (2, 4))
     check(cuda_static.staged_of("linear_staged_kernel<of_bf16, nf4, staged_shape<4, 2, 4> >"), (4, 2, 4))
     check([cuda_static.shape_for((rows, 4096, "nf4"), batch, 132)
            for rows, batch in ((4096, 1), (4096, 8), (1024, 8), (28672, 32), (4096, 32), (28672, 64), (4096, 64))],
           [(None, 1, 1), (None, 2, 1), (None, 1, 1), (4, 2, 4), (2, 1, 4), (8, 1, 8), (4, 1, 8)])
     check(sum(m[0] * m[1] * m[3] for m in cuda_static.matrices()), 7504658432)  # Llama-3.1-8B without its embedding
     check(sum(m[0] * m[1] * m[3] for m in cuda_static.launches()), 7504658432)
-    check(cuda_static.NORM_ROWS, 2)
+    check((cuda_static.NORM_ROWS, cuda_static.NORM_KEPT), (2, 4096))
 
     # Wide tiles for as many rounds as half of those of the others: for all but k and v. What bounds a chunk bounds them.
     def prefill(producer):
@@ -81,10 +81,10 @@ def listing(root):
     # Of the model: what bounds a matrix. Four times the instructions are four times the time where they bound it.
     gpu = cuda_static.GPUS["H100"]
     def table(per_weight, in_flight):
-        return {"linear_mma_kernel<of_bf16, nf4, 1, 1, false>": {"instructions_a_weight": per_weight, "blocks": 3,
+        return {"linear_mma_kernel<of_bf16, nf4, 1, 1, 1>": {"instructions_a_weight": per_weight, "blocks": 3,
                                                                  "shared_cycles_a_weight": 1 / 64,
                                                                  "bytes_in_flight": in_flight}}
-    matrix = (132 * 48, 4096, "nf4", 1, False, False)
+    matrix = (132 * 48, 4096, "nf4", 1, "several", False)
     few = cuda_static.matrix_seconds(table(1.0, 1 << 16), gpu, matrix, 1)
     many = cuda_static.matrix_seconds(table(4.0, 1 << 14), gpu, matrix, 1)
     check(max(few, key=few.get), "bytes")
@@ -94,7 +94,7 @@ def listing(root):
     name = "linear_staged_kernel<of_bf16, nf4, staged_shape<4, 2, 4> >"
     half = table(1.0, 1 << 15) | {name: {"instructions_a_weight": 1.0, "blocks": 1, "shared_cycles_a_weight": 1 / 64,
                                          "bytes_in_flight": 1 << 15}}
-    matrix = (132 * 256, 4096, "nf4", 1, False, False)
+    matrix = (132 * 256, 4096, "nf4", 1, "several", False)
     check(cuda_static.instance_name(matrix, 32, 132), name)
     seconds = cuda_static.matrix_seconds(half, gpu, matrix, 32)
     check(round(seconds["second cache"] * cuda_static.L2_BYTES_PER_S / (matrix[0] * matrix[1]), 3),
@@ -123,11 +123,11 @@ def step(qrun, simt):
     launches = cuda_static.recorded_step(argparse.Namespace(qrun=pathlib.Path(qrun), simt=pathlib.Path(simt)))
     names = [name for name, _, _ in launches]
     layer = cuda_static.layer_of(names, cuda_static.RECORDED["num_hidden_layers"])
-    # The norm with q, k and v; heads and their pages; attention; o; the norm with gate, up and activation; down.
-    check(layer, ["linear_mma_kernel", "heads_kernel", "attention_mma_kernel"] + 3 * ["linear_mma_kernel"])
+    # The norm with q, k and v, their rotation and pages; attention; o; the norm with gate, up and activation; down.
+    check(layer, ["linear_mma_kernel", "attention_mma_kernel"] + 3 * ["linear_mma_kernel"])
     check(names.count("attention_mma_kernel"), 3 * layer.count("attention_mma_kernel"))
     check(names.count("linear_mma_kernel"), 3 * layer.count("linear_mma_kernel") + 1)  # and the head
-    own = cuda_static.shared_of_linear("linear_mma_kernel<of_bf16, nf4, 1, 1, false>", (1, 1))
+    own = cuda_static.shared_of_linear("linear_mma_kernel<of_bf16, nf4, 1, 1, 1>", (1, 1))
     x = cuda_static.RECORDED["hidden_size"] * 2  # of a row that the kernel norms
     check({n for name, _, n in launches[:-1] if name == "linear_mma_kernel"} >= {own, own + x}, True)
     check(names[0], "embedding_kernel")

@@ -34,6 +34,9 @@ inline void barrier_arrive(unsigned number, unsigned n_threads) { simt::barrier_
 
 inline void warp_sync() { simt::exchange("warp_sync", nullptr, 0); }
 template <typename T> T warp_shuffle(T value, unsigned lane) { return simt::exchange("shuffle", value)[lane]; }
+template <typename T> T quad_shuffle(T value, unsigned i) {
+    return simt::exchange("quad_shuffle", value)[lane_index() / 4 * 4 + i];
+}
 template <typename T> T warp_shuffle_xor(T value, unsigned mask) {
     return simt::exchange("shuffle_xor", value)[lane_index() ^ mask];
 }

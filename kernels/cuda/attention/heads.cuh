@@ -5,7 +5,8 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/vec4.cuh"
 
-/* The ops that it stands for; a norm may be NULL, and has at most VEC4_BLOCK_DIM elements: a head. */
+/* The ops that it stands for; a norm may be NULL, and has at most VEC4_BLOCK_DIM elements: a head. In the store of the
+ * products (linear.cuh) rope may be NULL too. */
 struct heads_ops {
     struct {
         const qr_rms_norm_args *norm;

@@ -44,16 +44,15 @@ static __device__ void store_int8(unsigned char *dst, float *scale, const float 
 /* One token's head of K or V, by a warp. */
 static QR_DEVICE void write_head(const qr_kv_write_args &a, const kv_offsets &o, int64_t token, int64_t head, bool is_v,
                                  bool aligned) {
-    if (a.token_page[token] < 0) { return; }
-    const int64_t slot = head * QR_KV_PAGE_TOKENS + a.position[token] % QR_KV_PAGE_TOKENS;
-    unsigned char *part = a.pages + static_cast<size_t>(a.token_page[token]) * a.page_stride_bytes + (is_v ? o.v : 0);
-    unsigned char *dst = part + slot * static_cast<int64_t>(o.head_bytes);
+    const kv_place place = kv_place_of(a, o, token, head, is_v);
+    if (place.part == NULL) { return; }
+    unsigned char *dst = place.part + place.index * static_cast<int64_t>(o.head_bytes);
     const float *src = (is_v ? a.v + token * a.v_stride : a.k + token * a.k_stride) + head * o.head_dim;
     if (o.format == QR_KV_INT8) {
-        store_int8(dst, reinterpret_cast<float *>(part + o.scales) + slot, src, o.head_dim, aligned);
+        store_int8(dst, reinterpret_cast<float *>(place.part + o.scales) + place.index, src, o.head_dim, aligned);
         return;
     }
-    const qr_dtype dtype = o.format == QR_KV_BF16 ? QR_DTYPE_BF16 : o.format == QR_KV_F16 ? QR_DTYPE_F16 : QR_DTYPE_F32;
+    const qr_dtype dtype = kv_dtype_of(o.format);
     for_each_vec4(o.head_dim, [&](int32_t j) {
         float x[VEC4];
         load_vec4(x, src, j, o.head_dim, aligned);
@@ -82,9 +81,9 @@ static QR_DEVICE void prepare_head(const heads_part &part, int64_t token, int64_
     if (part.norm.src != NULL) {
         float *dst = static_cast<float *>(part.norm.dst) + token * part.norm.dst_stride + head * part.norm.dim;
         const row_team<false> team = {NULL};
-        rms_norm_row(team, part.norm, part.norm.src + token * part.norm.src_stride + head * part.norm.dim,
-                     part.norm_aligned,
-                     [&](int64_t j, const float x[VEC4]) { store_vec4(dst, j, part.norm.dim, part.norm_aligned, x); });
+        const row_norm<false> norm(team, part.norm, part.norm_aligned);
+        norm.run(part.norm.src + token * part.norm.src_stride + head * part.norm.dim,
+                 [&](int64_t j, const float x[VEC4]) { store_vec4(dst, j, part.norm.dim, part.norm_aligned, x); });
         warp_sync();
     }
     for_each_vec4(static_cast<int32_t>(part.rope.n_pairs),

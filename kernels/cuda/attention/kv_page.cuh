@@ -21,6 +21,23 @@ static inline kv_offsets kv_offsets_of(const qr_kv_layout *layout) {
     return offsets;
 }
 
+/* Of a format but INT8. */
+QR_DEVICE qr_dtype kv_dtype_of(qr_kv_format format) {
+    return format == QR_KV_BF16 ? QR_DTYPE_BF16 : format == QR_KV_F16 ? QR_DTYPE_F16 : QR_DTYPE_F32;
+}
+
+/* Where kv_write puts a token's head of K or V: head number `index` of a part of a page; NULL: nowhere. */
+struct kv_place {
+    unsigned char *part;
+    int64_t index;
+};
+
+QR_DEVICE kv_place kv_place_of(const qr_kv_write_args &a, const kv_offsets &o, int64_t token, int64_t head, bool is_v) {
+    if (a.token_page[token] < 0) { return {NULL, 0}; }
+    return {a.pages + static_cast<size_t>(a.token_page[token]) * a.page_stride_bytes + (is_v ? o.v : 0),
+            head * QR_KV_PAGE_TOKENS + a.position[token] % QR_KV_PAGE_TOKENS};
+}
+
 /* The elements of one token's head in the K or V part of a page, and their scale (INT8). */
 struct kv_vector {
     const unsigned char *elements;

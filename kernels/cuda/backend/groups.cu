@@ -1,6 +1,5 @@
 #include "kernels/cuda/backend/groups.h"
 
-#include "kernels/cuda/attention/heads.cuh"
 #include "kernels/cuda/linear/linear.cuh"
 
 /* The calls that are left, and what of them is an op of a kind. */
@@ -78,6 +77,39 @@ static bool leaves_x(const rows_of_bytes &result, const qr_rms_norm_args *norm, 
                                                                               norm->dim, norm->src_stride)));
 }
 
+static bool rotates(const qr_rope_args &rope, const qr_linear_args &args) {
+    return rope.x == args.y && rope.x_stride == args.y_stride && rope.n_tokens == args.n_rows &&
+           rope.n_heads * rope.head_dim == args.weight->desc.rows;
+}
+
+static bool writes_heads(const qr_kv_write_args &write, const qr_linear_args &k, const qr_linear_args &v) {
+    const int64_t row = static_cast<int64_t>(write.layout.n_kv_heads) * write.layout.head_dim;
+    return write.k == k.y && write.k_stride == k.y_stride && write.v == v.y && write.v_stride == v.y_stride &&
+           write.n_tokens == k.n_rows && row == k.weight->desc.rows && row == v.weight->desc.rows;
+}
+
+/* From an op on, what is done with the outputs of q, k and v: rope of q and of k, where they are rotated, and kv_write.
+ * The number of ops; 0: something else. */
+static int32_t heads_of_linears(const call_range &range, int32_t from, const qr_linear_args *const *linears,
+                                heads_ops &ops) {
+    int32_t i = from;
+    const auto rope_of = [&](const qr_linear_args &args) {
+        const qr_rope_args *rope = range.get<qr_rope_args>(i, QR_OP_rope);
+        if (rope == NULL || !rotates(*rope, args)) { return static_cast<const qr_rope_args *>(NULL); }
+        i++;
+        return rope;
+    };
+    ops.q.rope = rope_of(*linears[0]);
+    ops.k.rope = rope_of(*linears[1]);
+    ops.write = range.get<qr_kv_write_args>(i, QR_OP_kv_write);
+    if (ops.write == NULL || !writes_heads(*ops.write, *linears[1], *linears[2])) { return 0; }
+    const int64_t dim = ops.write->layout.head_dim;
+    const bool same_dim =
+        (ops.q.rope == NULL || ops.q.rope->head_dim == dim) && (ops.k.rope == NULL || ops.k.rope->head_dim == dim);
+    const bool accumulates = linears[0]->accumulate || linears[1]->accumulate || linears[2]->accumulate;
+    return same_dim && !accumulates ? i + 1 - from : 0;
+}
+
 static qrun_status run_linears(qr_cuda_backend &cuda, const call_range &range, int32_t *n_taken, qr_error *err) {
     const qr_linear_args *linears[LINEAR_GROUP_MOST];
     linear_with with = {};
@@ -92,6 +124,16 @@ static qrun_status run_linears(qr_cuda_backend &cuda, const call_range &range, i
     if (gate != NULL && gates(*gate, *linears[0], *linears[1]) &&
         leaves_x(rows_of(gate->dst, gate->dst_dtype, gate->n_rows, gate->dim, gate->dim), with.norm, *linears[0])) {
         with.gate = gate;
+    }
+    heads_ops heads = {};
+    const int32_t n_heads = n == 3 ? heads_of_linears(range, first + n, linears, heads) : 0;
+    if (n_heads > 0) {
+        with.heads = &heads;
+        if (qr_cuda_linear_group_takes(cuda, linears, n, with)) {
+            *n_taken = first + n + n_heads;
+            return qr_cuda_linear_group(cuda, linears, n, with, err);
+        }
+        with.heads = NULL;
     }
     const int32_t n_ops = first + n + (with.gate != NULL ? 1 : 0);
     if (n_ops < 2 || !qr_cuda_linear_group_takes(cuda, linears, n, with)) { return QRUN_OK; }

@@ -62,6 +62,10 @@ QR_DEVICE void warp_sync() { __syncwarp(); }
 template <typename T> QR_DEVICE T warp_shuffle(T value, unsigned lane) {
     return __shfl_sync(0xFFFFFFFFU, value, static_cast<int>(lane));
 }
+/* Of lane i of the four that this one is among. */
+template <typename T> QR_DEVICE T quad_shuffle(T value, unsigned i) {
+    return __shfl_sync(0xFFFFFFFFU, value, static_cast<int>(i), 4);
+}
 template <typename T> QR_DEVICE T warp_shuffle_xor(T value, unsigned mask) {
     return __shfl_xor_sync(0xFFFFFFFFU, value, static_cast<int>(mask));
 }

@@ -2,6 +2,7 @@
 #ifndef QR_KERNELS_CUDA_LINEAR_CUH
 #define QR_KERNELS_CUDA_LINEAR_CUH
 
+#include "kernels/cuda/attention/heads.cuh"
 #include "kernels/cuda/linear/weights16.cuh"
 
 enum {
@@ -37,11 +38,16 @@ QR_DEVICE linear_output linear_output_of(const qr_linear_args &a, const matrix &
     return {scaled ? matrix_row_factor(w, o) : 1.0F, biased ? a.bias[o] : 0.0F, scaled, biased};
 }
 
-/* y[row, o]: the factor, the bias, and what was there, in this order. Gives what y is then. */
+/* The factor and the bias, in this order. */
+QR_DEVICE float linear_value(const linear_output &out, float sum) {
+    const float value = out.scaled ? sum * out.factor : sum;
+    return out.biased ? value + out.bias : value;
+}
+
+/* y[row, o]: that, and what was there. Gives what y is then. */
 QR_DEVICE float store_linear(const qr_linear_args &a, const linear_output &out, int64_t row, int64_t o, float sum) {
     float *y = &a.y[row * a.y_stride + o];
-    float value = out.scaled ? sum * out.factor : sum;
-    if (out.biased) { value += out.bias; }
+    const float value = linear_value(out, sum);
     return *y = a.accumulate ? *y + value : value;
 }
 
@@ -121,6 +127,7 @@ enum { LINEAR_GROUP_MOST = 3, LINEAR_NORM_ROWS = 2 };
 struct linear_with {
     const qr_rms_norm_args *norm; /* that makes x, of at most LINEAR_NORM_ROWS rows; or NULL */
     const qr_gate_args *gate;     /* of the first output by the second, of two matrices of one size; or NULL */
+    const heads_ops *heads; /* of the outputs of three, q, k and v, none of which adds to what is there; or NULL */
 };
 
 bool qr_cuda_linear_group_takes(const qr_cuda_backend &cuda, const qr_linear_args *const *args, int n,

@@ -26,27 +26,29 @@
 #include "kernels/cuda/norm.cuh"
 
 /* x [n_rows, dim] by the norm, in shared memory and, by the first block, where its op has it. `team` is what the op
- * itself has for a row; all warps compute one that is a warp's. */
-template <bool is_block> static QR_DEVICE void put_normed(const qr_rms_norm_args &norm, float *scratch, uint16_t *x) {
+ * itself has for a row; all warps compute one that is a warp's. wait() is called when the weights are under way. */
+template <typename type, bool is_block, typename F>
+static QR_DEVICE void put_normed(const qr_rms_norm_args &args, float *scratch, uint16_t *x, const F &wait) {
     const row_team<is_block> team = {scratch};
-    for (int64_t row = 0; row < norm.n_rows; row++) {
-        rms_norm_row(team, norm, norm.src + row * norm.src_stride, true, [&](int64_t j, const float four[VEC4]) {
+    const row_norm<is_block> norm(team, args, true);
+    wait();
+    for (int64_t row = 0; row < args.n_rows; row++) {
+        norm.run(args.src + row * args.src_stride, [&](int64_t j, const float four[VEC4]) {
             if (!is_block && warp_index() != 0) { return; }
-            store_vec4(x, norm.dst_dtype, row * norm.dim, j, norm.dim, true, four);
+            const uint2 rounded = make_uint2(type::pack(four[0], four[1]), type::pack(four[2], four[3]));
+            *reinterpret_cast<uint2 *>(x + row * args.dim + j) = rounded;
             if (blockIdx.x == 0) {
-                store_vec4(norm.dst, norm.dst_dtype, row * norm.dst_stride, j, norm.dim, true, four);
+                *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(args.dst) + row * args.dst_stride + j) = rounded;
             }
         });
     }
     __syncthreads();
 }
 
-template <typename type, weights_path path, int m_tiles, int n_tiles, bool paired>
-__global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE)
-    linear_mma_kernel(mma_group g, nf4_book book) {
+template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matrices kind>
+static QR_DEVICE void run_linear(const mma_group &g, const nf4_book &book) {
     mma_memory<path, m_tiles> *shared = shared_memory<mma_memory<path, m_tiles>>();
     static_assert(sizeof *shared % 16 == 0, "x follows");
-    constexpr mma_matrices kind = paired ? A_PAIR : SEVERAL;
     const linear_rows rows;
     segment_sum<type, path, m_tiles, n_tiles, kind, linear_rows> segment(g, rows, *shared,
                                                                          segment_chunks_of(g.weights[0]));
@@ -58,21 +60,37 @@ __global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::A
         fill_tables(g.weights[0], book, shared->pairs, shared->map);
         __syncthreads();
     }
-    await_previous();
     const uint16_t *x = static_cast<const uint16_t *>(g.args[0].x);
     int64_t x_stride = g.args[0].x_stride;
     if (path != PATH_ANY && m_tiles * n_tiles == 1 && g.norm.src != NULL) {
         uint16_t *normed = reinterpret_cast<uint16_t *>(shared + 1);
         float *scratch = &shared->sums[0][0][0];
-        g.norm.dim > VEC4_BLOCK_DIM ? put_normed<true>(g.norm, scratch, normed)
-                                    : put_normed<false>(g.norm, scratch, normed);
+        const auto wait = [] { await_previous(); };
+        g.norm.dim > VEC4_BLOCK_DIM ? put_normed<type, true>(g.norm, scratch, normed, wait)
+                                    : put_normed<type, false>(g.norm, scratch, normed, wait);
         x = normed;
         x_stride = g.norm.dim;
+    } else {
+        await_previous();
     }
     segment.run_tiles(x, x_stride, blockIdx.x, gridDim.x);
 }
 
-template <typename type, weights_path path, int m_tiles, int n_tiles, bool paired>
+template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matrices kind>
+__global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE)
+    linear_mma_kernel(mma_group g, nf4_book book) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL /* which has shared memory for linear_staged.cu: not launched, nor worth compiling */
+    if constexpr (path != PATH_ANY && n_tiles > 1) {
+        __trap();
+    } else {
+        run_linear<type, path, m_tiles, n_tiles, kind>(g, book);
+    }
+#else
+    run_linear<type, path, m_tiles, n_tiles, kind>(g, book);
+#endif
+}
+
+template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matrices kind>
 static qrun_status launch(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
     const mma_group &g = l.group;
     number_tiles(l, m_tiles * OUTPUTS);
@@ -81,7 +99,7 @@ static qrun_status launch(qr_cuda_backend &cuda, group_launch &l, qr_error *err)
     const int at_once = qr_device_blocks_at_once(cuda.device, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE,
                                                  sizeof(mma_memory<path, m_tiles>) + x_bytes);
     grid.x = static_cast<unsigned>(qr_min(grid.x, qr_ceil_div(at_once, grid.y)));
-    return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles, paired>), grid, THREADS,
+    return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles, kind>), grid, THREADS,
                            (sizeof(mma_memory<path, m_tiles>) + x_bytes), g, nf4_book_of(g.weights[0]));
 }
 
@@ -93,28 +111,31 @@ static bool fills(const qr_cuda_backend &cuda, const group_launch &l, int n_outp
 
 /* One row or two: the smallest tile, as x is little. More, up to 8: twice the outputs. Then linear_staged.cu, and where
  * it cannot, 32 rows at a time, so that weights are dequantised once for them. */
-template <typename type, weights_path path, bool paired>
+template <typename type, weights_path path, mma_matrices kind>
 static qrun_status launch_tiles(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
-    /* What registers allow. */
-    enum { FEW = path == PATH_ANY ? 1 : 2, MORE = path == PATH_NF4 || path == PATH_INT8 ? 2 : 1 };
+    enum { FEW = path == PATH_ANY ? 1 : 2 }; /* what registers allow */
     const bool few = l.n_rows <= TILE_ROWS;
     if (few && l.n_rows > LINEAR_NORM_ROWS && fills(cuda, l, 2 * OUTPUTS)) {
-        return launch<type, path, FEW, 1, paired>(cuda, l, err);
+        return launch<type, path, FEW, 1, kind>(cuda, l, err);
     }
-    if (few) { return launch<type, path, 1, 1, paired>(cuda, l, err); }
-    return launch<type, path, MORE, 4, paired>(cuda, l, err);
+    if constexpr (kind != HEADS) {
+        constexpr int more = path == PATH_NF4 || path == PATH_INT8 ? 2 : 1;
+        if (!few) { return launch<type, path, more, 4, kind>(cuda, l, err); }
+    }
+    return launch<type, path, 1, 1, kind>(cuda, l, err);
 }
 
 template <typename type, weights_path path>
 static qrun_status launch_group(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
     if (qr_cuda_linear_staged_takes(cuda, l)) { return qr_cuda_linear_staged(cuda, l, err); }
-    return l.group.gate.dst != NULL ? launch_tiles<type, path, true>(cuda, l, err)
-                                    : launch_tiles<type, path, false>(cuda, l, err);
+    if (l.group.gate.dst != NULL) { return launch_tiles<type, path, A_PAIR>(cuda, l, err); }
+    return l.group.heads.n_products > 0 ? launch_tiles<type, path, HEADS>(cuda, l, err)
+                                        : launch_tiles<type, path, SEVERAL>(cuda, l, err);
 }
 
 template <typename type> static qrun_status launch_path(qr_cuda_backend &cuda, group_launch &l, qr_error *err) {
     const weights_path path = mma_path_of(l.group.args[0], l.group.weights[0]);
-    return path == PATH_ANY ? launch_tiles<type, PATH_ANY, false>(cuda, l, err)
+    return path == PATH_ANY ? launch_tiles<type, PATH_ANY, ONE>(cuda, l, err)
                             : QR_BY_PATH(path, launch_group, type, cuda, l, err);
 }
 
@@ -140,6 +161,15 @@ static bool takes_norm(const qr_rms_norm_args &norm) {
            rms_norm_is_aligned(norm);
 }
 
+/* A block has both of a pair where products are of one head, and of pairs or of none. The scale of INT8 is a whole
+ * head's, which no block has. */
+static bool takes_heads(const heads_ops &ops) {
+    const qr_kv_layout &layout = ops.write->layout;
+    const auto fits = [](const qr_rope_args *rope) { return rope == NULL || rope->half % (OUTPUTS / 2) == 0; };
+    return ops.write->n_tokens <= TILE_ROWS && layout.head_dim % OUTPUTS == 0 && layout.format != QR_KV_INT8 &&
+           fits(ops.q.rope) && fits(ops.k.rope) && ops.q.norm == NULL && ops.k.norm == NULL;
+}
+
 bool qr_cuda_linear_group_takes(const qr_cuda_backend &cuda, const qr_linear_args *const *args, int n,
                                 const linear_with &with) {
     if (args[0]->x_dtype == QR_DTYPE_F32 || args[0]->n_rows > LINEAR_MMA_ROWS) { return false; }
@@ -150,7 +180,22 @@ bool qr_cuda_linear_group_takes(const qr_cuda_backend &cuda, const qr_linear_arg
                           desc.format == args[0]->weight->desc.format && desc.block == args[0]->weight->desc.block;
         if (path == PATH_ANY || !fits) { return false; }
     }
-    return with.norm == NULL || takes_norm(*with.norm);
+    return (with.norm == NULL || takes_norm(*with.norm)) && (with.heads == NULL || takes_heads(*with.heads));
+}
+
+static mma_heads mma_heads_of(const heads_ops &ops) {
+    const qr_rope_args *const ropes[] = {ops.q.rope, ops.k.rope};
+    mma_heads heads = {};
+    heads.n_products = static_cast<unsigned>(ops.write->layout.head_dim / OUTPUTS);
+    heads.inverse = (1U << 28) / heads.n_products + 1;
+    for (int i = 0; i < 2; i++) {
+        if (ropes[i] == NULL) { continue; }
+        heads.half[i] = static_cast<unsigned>(ropes[i]->half);
+        heads.cos_table[i] = ropes[i]->cos_table, heads.sin_table[i] = ropes[i]->sin_table;
+    }
+    heads.write = *ops.write;
+    heads.offsets = kv_offsets_of(&ops.write->layout);
+    return heads;
 }
 
 qrun_status qr_cuda_linear_group(qr_cuda_backend &cuda, const qr_linear_args *const *args, int n,
@@ -159,5 +204,6 @@ qrun_status qr_cuda_linear_group(qr_cuda_backend &cuda, const qr_linear_args *co
     for (int i = 0; i < n; i++) { add_matrix(l, cuda, *args[i]); }
     if (with.norm != NULL) { l.group.norm = *with.norm; }
     if (with.gate != NULL) { l.group.gate = *with.gate; }
+    if (with.heads != NULL) { l.group.heads = mma_heads_of(*with.heads); }
     return QR_BY_TYPE(args[0]->x_dtype, launch_path, cuda, l, err);
 }

@@ -3,6 +3,7 @@
 #define QR_KERNELS_CUDA_LINEAR_MMA_CUH
 
 #include "kernels/cuda/act_fn.cuh"
+#include "kernels/cuda/attention/kv_page.cuh"
 #include "kernels/cuda/linear/linear.cuh"
 
 enum {
@@ -15,6 +16,18 @@ enum {
     PAIR_COPIES = WARP_LANES / 2,
 };
 
+/* What else is done with the outputs of q, k and v, in heads: the rotation of q and k, and the writing of k and v. A
+ * product has eight outputs of a head in its upper rows, and in its lower ones those that they are rotated with; where
+ * they are not rotated, the next eight. So a block has both of a pair. */
+struct mma_heads {
+    unsigned n_products;              /* of a head */
+    uint32_t inverse;                 /* of that, in 2^-28, rounded up */
+    unsigned half[LINEAR_GROUP_MOST]; /* as qr_rope_args has it; 0: not rotated */
+    const float *cos_table[LINEAR_GROUP_MOST], *sin_table[LINEAR_GROUP_MOST];
+    qr_kv_write_args write;
+    kv_offsets offsets;
+};
+
 /* Matrices of one format that multiply the same x: their tiles are numbered one matrix after the other. Of a pair (gate
  * and up) a tile has eight outputs of the first in its upper rows and the same eight of the second in its lower ones,
  * so that a block has both factors of what it computes of them. */
@@ -25,10 +38,16 @@ struct mma_group {
     unsigned n_tiles;
     qr_rms_norm_args norm; /* that makes x; src NULL: x is there */
     qr_gate_args gate;     /* of a pair */
+    mma_heads heads;       /* of HEADS */
 };
 
-/* What a kernel is made for: one matrix, those of a group by the tile, or a pair. */
-enum mma_matrices { ONE, SEVERAL, A_PAIR };
+/* What a kernel is made for: one matrix, those of a group by the tile, q, k and v in heads likewise, or a pair. */
+enum mma_matrices { ONE, SEVERAL, HEADS, A_PAIR };
+
+/* Eight outputs of a product from `first` on, and eight from first + apart. */
+struct product_outputs {
+    int64_t first, apart;
+};
 
 /* The chunks of a warp's segment. */
 struct segment_chunks {
@@ -147,7 +166,7 @@ template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matric
           int n_warps = LINEAR_SEGMENTS, int depth = mma_depth<path, m_tiles, n_tiles>>
 struct segment_sum {
     enum { DEPTH = depth, CHUNK_BYTES = lane_codes<path>::CHUNK_BYTES };
-    static constexpr bool paired = kind == A_PAIR;
+    static constexpr bool paired = kind == A_PAIR, several = kind == SEVERAL || kind == HEADS;
     /* What a group of chunks loads for those after it: all, as there are enough; none, as it is the last; or what there
      * is. The first two ask nothing in their loop. */
     enum ahead_loads { LOAD_ALL, LOAD_NONE, LOAD_CHECKED };
@@ -175,19 +194,29 @@ struct segment_sum {
     QR_DEVICE bool is_nested() const { return g.weights[0].format != QR_WEIGHT_NF4; }
 
     QR_DEVICE absmax_source absmax_at(int side) const {
-        return kind == SEVERAL ? absmax_here : absmax_source_of(g.weights[paired ? side : 0]);
+        return several ? absmax_here : absmax_source_of(g.weights[paired ? side : 0]);
     }
 
     QR_DEVICE int matrix_of_tile(unsigned tile) const {
         int i = 0;
-        while (kind == SEVERAL && i + 1 < LINEAR_GROUP_MOST && tile >= g.first_tile[i + 1]) { i++; }
+        while (several && i + 1 < LINEAR_GROUP_MOST && tile >= g.first_tile[i + 1]) { i++; }
         return i;
     }
 
-    /* The first of eight outputs of a tile, as its matrix counts them. */
-    static QR_DEVICE int64_t output_of(unsigned tile_of_matrix, int m, int side) {
-        const int64_t product = int64_t{tile_of_matrix} * m_tiles + m;
-        return paired ? product * (OUTPUTS / 2) : product * OUTPUTS + side * (OUTPUTS / 2);
+    /* A quotient without a division, as long as there are fewer than 2^28 / n_products products. */
+    QR_DEVICE unsigned head_of(unsigned product) const {
+        return static_cast<unsigned>(uint64_t{product} * g.heads.inverse >> 28);
+    }
+
+    /* The outputs of product m of a tile, as its matrix counts them; of a pair those of either matrix. */
+    QR_DEVICE product_outputs outputs_of(int which, unsigned tile_of_matrix, int m) const {
+        const unsigned product = tile_of_matrix * m_tiles + static_cast<unsigned>(m);
+        if (paired) { return {int64_t{product} * (OUTPUTS / 2), 0}; }
+        if (kind != HEADS) { return {int64_t{product} * OUTPUTS, OUTPUTS / 2}; }
+        const unsigned of_head = product - head_of(product) * g.heads.n_products, half = g.heads.half[which];
+        const bool rotated = of_head * (OUTPUTS / 2) < half;
+        return {int64_t{product - of_head} * OUTPUTS + of_head * (rotated ? OUTPUTS / 2 : +OUTPUTS),
+                rotated ? half : OUTPUTS / 2};
     }
 
     /* This lane's row of x in a product, at its columns of the segment's first chunk. Rows past the last one repeat it;
@@ -232,10 +261,11 @@ struct segment_sum {
 
     /* Sets off for a tile, of the matrix `which` its number `tile_of_matrix`. Rows past the last one repeat it. */
     QR_DEVICE void start_in(int which, unsigned tile_of_matrix) {
-        if (kind == SEVERAL) { absmax_here = absmax_source_of(g.weights[which]); }
+        if (several) { absmax_here = absmax_source_of(g.weights[which]); }
         for_each_row([&](int m, int side) {
             const matrix &w = g.weights[paired ? side : which];
-            const int64_t o = output_of(tile_of_matrix, m, side) + lane_index() / 4;
+            const product_outputs outputs = outputs_of(which, tile_of_matrix, m);
+            const int64_t o = outputs.first + side * outputs.apart + lane_index() / 4;
             const int64_t row = o < w.rows ? o : w.rows - 1;
             at[m][side] = static_cast<uint32_t>(path == PATH_ANY ? row : row * (w.cols / CHUNK));
         });
@@ -261,7 +291,7 @@ struct segment_sum {
     /* The scale of this lane's 16 columns of chunk number i of a group. All lanes call it. */
     QR_DEVICE float scale_of(int m, int side, unsigned i) const {
         if (!path_has_book<path>) { return 0.0F; }
-        const float of_chunk = warp_shuffle(absmax[m][side], lane_index() / 4 * 4 + i);
+        const float of_chunk = quad_shuffle(absmax[m][side], i);
         if (path == PATH_NF4) { return of_chunk; }
         return e8m0_to_f32(f32_to_bits(of_chunk) >> (lane_index() % 4 / 2 * 8) & 255U);
     }
@@ -313,7 +343,7 @@ struct segment_sum {
 
     template <ahead_loads loads> QR_DEVICE void multiply_group(int group, const uint16_t *x_at[n_tiles]) {
         take_absmax<loads>(group);
-#pragma unroll
+#pragma unroll(path == PATH_ANY ? 1 : GROUP)
         for (unsigned i = 0; i < GROUP; i++) {
             if (loads != LOAD_CHECKED || group + static_cast<int>(i) < end) {
                 multiply<loads>(group + static_cast<int>(i), i, x_at);
@@ -370,13 +400,48 @@ struct segment_sum {
         return store_linear(a, linear_output_of(a, g.weights[matrix_index], o), row, o, sum);
     }
 
+    /* Both outputs of a pair, of q, k or v, and k's and v's in their pages. The products and sums are those of rope. */
+    QR_DEVICE void store_heads(unsigned tile, int n) const {
+        const int which = matrix_of_tile(tile);
+        const unsigned tile_of_matrix = tile - g.first_tile[which];
+        const int64_t first_row = rows.first(n_tiles * TILE_ROWS, blockIdx.y) + n * TILE_ROWS;
+        const qr_linear_args &a = g.args[which];
+        const mma_heads &heads = g.heads;
+        for (unsigned i = threadIdx.x; i < m_tiles * OUTPUTS / 2 * TILE_ROWS; i += THREADS) {
+            const unsigned output = i % (OUTPUTS / 2), m = i / (OUTPUTS / 2) % m_tiles,
+                           place = i / (OUTPUTS / 2) / m_tiles;
+            const product_outputs outputs = outputs_of(which, tile_of_matrix, static_cast<int>(m));
+            const int64_t o = outputs.first + output, other = o + outputs.apart, row = first_row + place;
+            if (o >= g.weights[which].rows || row >= a.n_rows) { continue; }
+            float value[2] = {
+                linear_value(linear_output_of(a, g.weights[which], o), sum_of(m, place, output)),
+                linear_value(linear_output_of(a, g.weights[which], other), sum_of(m, place, output + OUTPUTS / 2))};
+            const unsigned head = head_of(tile_of_matrix * m_tiles + m);
+            const int64_t j = o - int64_t{head * heads.n_products} * OUTPUTS, half = heads.half[which];
+            if (j < half) {
+                const float c = heads.cos_table[which][row * half + j], s = heads.sin_table[which][row * half + j];
+                const float before = value[0];
+                value[0] = before * c - value[1] * s;
+                value[1] = value[1] * c + before * s;
+            }
+            a.y[row * a.y_stride + o] = value[0];
+            a.y[row * a.y_stride + other] = value[1];
+            if (which == 0) { continue; }
+            const kv_place page = kv_place_of(heads.write, heads.offsets, row, head, which == 2);
+            if (page.part == NULL) { continue; }
+            unsigned char *dst = page.part + page.index * static_cast<int64_t>(heads.offsets.head_bytes);
+            store_from_f32(dst, kv_dtype_of(heads.offsets.format), j, value[0]);
+            store_from_f32(dst, kv_dtype_of(heads.offsets.format), j + outputs.apart, value[1]);
+        }
+    }
+
     QR_DEVICE void store(unsigned tile, int n) const {
         enum { HERE = paired ? OUTPUTS / 2 : +OUTPUTS };
         const int64_t first_row = rows.first(n_tiles * TILE_ROWS, blockIdx.y) + n * TILE_ROWS;
         const int first = matrix_of_tile(tile);
         for (unsigned i = threadIdx.x; i < m_tiles * HERE * TILE_ROWS; i += THREADS) {
             const unsigned m = i / HERE % m_tiles, place = i / HERE / m_tiles, output = i % HERE;
-            const int64_t o = output_of(tile - g.first_tile[first], static_cast<int>(m), 0) + output;
+            const int64_t o = outputs_of(first, tile - g.first_tile[first], static_cast<int>(m)).first + output;
             const int64_t row = first_row + place;
             if (o >= g.weights[first].rows || row >= g.args[0].n_rows) { continue; }
             const float value = store_sum(first, row, o, sum_of(m, place, output));
@@ -395,7 +460,11 @@ struct segment_sum {
             for (int t = 0; t < n_tiles; t++) {
                 put_sums(t);
                 __syncthreads();
-                store(tile, t);
+                if constexpr (kind == HEADS) {
+                    store_heads(tile, t);
+                } else {
+                    store(tile, t);
+                }
                 __syncthreads();
             }
         }

@@ -194,9 +194,7 @@ template <typename type, weights_path path> struct wgmma_tile {
         for (int half = 0; half < 2; half++) {
             const lane_codes<path> &row = codes[side % DEPTH][half];
             nf4_products products = {};
-            if (path == PATH_NF4) {
-                products = products_of(warp_shuffle(absmax[half], lane_index() / 4 * 4 + chunk % ABSMAX_CHUNKS));
-            }
+            if (path == PATH_NF4) { products = products_of(quad_shuffle(absmax[half], chunk % ABSMAX_CHUNKS)); }
 #pragma unroll
             for (unsigned step = 0; step < CHUNK_STEPS; step += 2) {
                 uint32_t pairs[4];

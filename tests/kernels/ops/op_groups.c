@@ -28,7 +28,7 @@ typedef struct shape {
     qr_dtype dtype;
     qr_kv_format kv;
     int64_t n_rows, hidden, mlp, n_heads, n_kv_heads, head_dim, half;
-    bool norms_heads;
+    bool norms_heads, rotates_q, rotates_k;
     qr_act_fn fn;
 } shape;
 
@@ -156,9 +156,9 @@ static void run_attention_part(scene *c, float *x, void *normed) {
     linear(c, n_kv, s->hidden, normed, k, columns, false);
     linear(c, n_kv, s->hidden, normed, v, columns, false);
     if (s->norms_heads) { norm(c, qkv, qkv, QR_DTYPE_F32, s->n_heads, s->head_dim, columns); }
-    rotate(c, qkv, s->n_heads, columns);
+    if (s->rotates_q) { rotate(c, qkv, s->n_heads, columns); }
     if (s->norms_heads) { norm(c, k, k, QR_DTYPE_F32, s->n_kv_heads, s->head_dim, columns); }
-    rotate(c, k, s->n_kv_heads, columns);
+    if (s->rotates_k) { rotate(c, k, s->n_kv_heads, columns); }
     write_kv(c, k, v, columns);
 }
 
@@ -250,24 +250,52 @@ static void check_group(const shape *s, void (*of)(scene *), const char *expecte
 }
 
 void test_groups_have_the_bits_of_their_ops(void) {
-    static const char few[] = "4 3 4 0", few_normed[] = "4 5 4 0", more[] = "0 3 3 0 3 0",
-                      many[] = "0 0 0 0 3 0 0 0 0 0";
-    shape s = {QR_WEIGHT_NF4_DQ, 64, QR_DTYPE_BF16, QR_KV_BF16, 1, 1088, 136, 3, 1, 64, 32, false, QR_ACT_SILU};
+    static const char few[] = "7 4 0", apart[] = "4 3 4 0", normed[] = "4 5 4 0", more[] = "0 6 0 3 0",
+                      more_apart[] = "0 3 3 0 3 0", many[] = "0 0 0 0 3 0 0 0 0 0";
+    shape s = {.format = QR_WEIGHT_NF4_DQ,
+               .block = 64,
+               .dtype = QR_DTYPE_BF16,
+               .kv = QR_KV_BF16,
+               .n_rows = 1,
+               .hidden = 1088,
+               .mlp = 136,
+               .n_heads = 3,
+               .n_kv_heads = 1,
+               .head_dim = 64,
+               .half = 32,
+               .rotates_q = true,
+               .rotates_k = true,
+               .fn = QR_ACT_SILU};
     if (op_everything.devices[0].backends[0]->run_group == NULL) {
         check_skip("the backend runs every op alone");
         return;
     }
     check_group(&s, run_layer, few); /* a row that a block norms */
-    s.n_rows = 2, s.norms_heads = true, s.kv = QR_KV_INT8, s.format = QR_WEIGHT_NF4;
-    check_group(&s, run_layer, few_normed);
+    s.kv = QR_KV_INT8;
+    check_group(&s, run_layer, apart); /* a scale of a whole head */
+    s.n_rows = 2, s.norms_heads = true, s.format = QR_WEIGHT_NF4;
+    check_group(&s, run_layer, normed);
     s.hidden = 192, s.head_dim = 40, s.half = 6, s.fn = QR_ACT_GELU_TANH, s.dtype = QR_DTYPE_F16, s.kv = QR_KV_F16;
-    check_group(&s, run_layer, few_normed); /* one that a warp norms; heads that are rotated in part */
+    check_group(&s, run_layer, normed); /* one that a warp norms; heads that are rotated in part */
     s.n_rows = 3, s.norms_heads = false, s.format = QR_WEIGHT_INT8, s.fn = QR_ACT_GELU_ERF;
-    check_group(&s, run_layer, more);
+    check_group(&s, run_layer, more_apart); /* products of two heads */
     s.n_rows = 1;
-    check_group(&s, run_layer, few);
-    s.n_rows = 33, s.format = QR_WEIGHT_NF4_DQ, s.mlp = 200, s.kv = QR_KV_F32;
-    check_group(&s, run_layer, more);
+    check_group(&s, run_layer, apart);
+    s.head_dim = 48, s.half = 6;
+    check_group(&s, run_layer, apart); /* pairs and others in one product */
+    s.half = 16, s.n_rows = 2;
+    check_group(&s, run_layer, few); /* in part, in whole products */
+    s.half = 24, s.n_rows = 8, s.kv = QR_KV_F32;
+    check_group(&s, run_layer, more); /* a token without a page */
+    s.n_heads = 256, s.n_kv_heads = 30, s.head_dim = 16, s.half = 8, s.hidden = 64;
+    check_group(&s, run_layer, more); /* two products a tile, the last one of nothing */
+    s.n_heads = 3, s.n_kv_heads = 2, s.head_dim = 80, s.half = 40, s.hidden = 192, s.rotates_k = false;
+    check_group(&s, run_layer, "0 5 0 3 0");
+    s.rotates_q = false, s.n_rows = 1;
+    check_group(&s, run_layer, "5 4 0"); /* nothing is rotated */
+    s.rotates_q = true, s.rotates_k = true;
+    s.n_rows = 33, s.format = QR_WEIGHT_NF4_DQ, s.mlp = 200;
+    check_group(&s, run_layer, more_apart);
     s.n_rows = 2, s.format = QR_WEIGHT_F16;
     check_group(&s, run_layer, few);
     s.n_rows = 9, s.format = QR_WEIGHT_NF4, s.block = 32; /* element by element */
