@@ -87,7 +87,7 @@ WIDE_SHARED_TOTALS = 32 - int(re.search(r"REGISTER_TOTALS = (\d+)", (
 STAGED_AHEAD_BYTES = 64  # of a lane of linear_staged.cu, by staged_depth: its code has two ways to begin, twice as many
 L2_BYTES_A_CYCLE = 24    # of a multiprocessor: staged_cost of linear_staged.cu
 KINDS = {"one": 0, "several": 1, "heads": 2, "pair": 3}  # enum mma_matrices
-PATHS = ["nf4", "int8", "16", "any"]  # enum weights_path
+PATHS = ["nf4", "int8", "16", "any", "mxfp4"]  # enum weights_path
 
 # The model whose decode step is recorded: all of decode's kernels, little else.
 RECORDED = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 512,

@@ -69,19 +69,41 @@ QR_DEVICE const float *matrix_code_values(const matrix &m) {
     return m.format == QR_WEIGHT_MXFP4 ? m.tables->float4 : m.tables->nf4;
 }
 
-/* Element `index` of the flattened matrix, dequantised to F32; of INT8 the code alone. */
-QR_DEVICE float matrix_code(const matrix &m, int64_t index) {
+/* An element of a format with a book, which the compiler knows. */
+QR_DEVICE auto matrix_book_code(const matrix &m, qr_weight_format format) {
+    matrix known = m;
+    known.format = format;
+    return [known](int64_t index) {
+        const unsigned byte = known.codes[index / 2];
+        return matrix_code_values(known)[index % 2 == 0 ? byte >> 4 : byte & 15U] *
+               matrix_absmax(known, index >> known.block_shift);
+    };
+}
+
+/* Calls body(code) once; code(index) is element `index` of the flattened matrix, dequantised to F32; of INT8 the code
+ * alone. So the format is asked for once, however many elements the body takes. */
+template <typename F> QR_DEVICE void with_matrix_code(const matrix &m, const F &body) {
     switch (m.format) {
-        case QR_WEIGHT_F32: return reinterpret_cast<const float *>(m.codes)[index];
-        case QR_WEIGHT_F16: return f16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[index]);
-        case QR_WEIGHT_BF16: return bf16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[index]);
-        case QR_WEIGHT_INT8: return static_cast<float>(reinterpret_cast<const int8_t *>(m.codes)[index]);
-        default: {
-            const unsigned byte = m.codes[index / 2];
-            return matrix_code_values(m)[index % 2 == 0 ? byte >> 4 : byte & 15U] *
-                   matrix_absmax(m, index >> m.block_shift);
-        }
+        case QR_WEIGHT_F32: body([&](int64_t i) { return reinterpret_cast<const float *>(m.codes)[i]; }); break;
+        case QR_WEIGHT_F16:
+            body([&](int64_t i) { return f16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[i]); });
+            break;
+        case QR_WEIGHT_BF16:
+            body([&](int64_t i) { return bf16_to_f32(reinterpret_cast<const uint16_t *>(m.codes)[i]); });
+            break;
+        case QR_WEIGHT_INT8:
+            body([&](int64_t i) { return static_cast<float>(reinterpret_cast<const int8_t *>(m.codes)[i]); });
+            break;
+        case QR_WEIGHT_NF4: body(matrix_book_code(m, QR_WEIGHT_NF4)); break;
+        case QR_WEIGHT_MXFP4: body(matrix_book_code(m, QR_WEIGHT_MXFP4)); break;
+        default: body(matrix_book_code(m, QR_WEIGHT_NF4_DQ));
     }
+}
+
+QR_DEVICE float matrix_code(const matrix &m, int64_t index) {
+    float value = 0.0F;
+    with_matrix_code(m, [&](const auto &code) { value = code(index); });
+    return value;
 }
 
 /* Element (row, col) as quant/ dequantises it to F32. */

@@ -61,9 +61,11 @@ __global__ void panel_kernel(matrix w, nf4_book book, int64_t first, int64_t n, 
             int8_convert<type>(eight[i].x, pairs);
             int8_convert<type>(eight[i].y, pairs + 2);
         } else {
-            for (int j = 0; j < PIECE_COLS / 2; j++) {
-                pairs[j] = type::pack(matrix_code(w, first + at + 2 * j), matrix_code(w, first + at + 2 * j + 1));
-            }
+            with_matrix_code(w, [&](const auto &code) {
+                for (int j = 0; j < PIECE_COLS / 2; j++) {
+                    pairs[j] = type::pack(code(first + at + 2 * j), code(first + at + 2 * j + 1));
+                }
+            });
         }
         *reinterpret_cast<uint4 *>(panel + panel_at(w, at, room)) = pack_words(pairs);
     }

@@ -46,14 +46,16 @@ struct of_f16 {
 /* Columns [col, col + 16) of row o as eight packed pairs; zeros outside the matrix. */
 template <typename type>
 static QR_DEVICE void load_any(const matrix &w, int64_t o, int64_t col, uint32_t pairs[LANE_COLS / 2]) {
-    for (int i = 0; i < LANE_COLS / 2; i++) {
-        uint16_t value[2] = {0, 0};
-        for (int j = 0; j < 2; j++) {
-            const int64_t c = col + 2 * i + j;
-            if (o < w.rows && c < w.cols) { value[j] = type::round(matrix_code(w, o * w.cols + c)); }
+    with_matrix_code(w, [&](const auto &code) {
+        for (int i = 0; i < LANE_COLS / 2; i++) {
+            uint16_t value[2] = {0, 0};
+            for (int j = 0; j < 2; j++) {
+                const int64_t c = col + 2 * i + j;
+                if (o < w.rows && c < w.cols) { value[j] = type::round(code(o * w.cols + c)); }
+            }
+            pairs[i] = pack16(value[0], value[1]);
         }
-        pairs[i] = pack16(value[0], value[1]);
-    }
+    });
 }
 
 /* Rows of the codes begin at multiples of a chunk's bytes where there are whole chunks; scales of a lane's 16 columns

@@ -67,7 +67,7 @@ static QR_DEVICE void put_w(uint16_t dst[DEPTH][PITCH], const matrix &w, const n
     uint4 *to = reinterpret_cast<uint4 *>(&dst[threadIdx.x / 2][threadIdx.x % 2 * RUN_COLS]);
     const int64_t row = o + threadIdx.x / 2, col = first_col + threadIdx.x % 2 * RUN_COLS;
     if constexpr (path == PATH_ANY) {
-#pragma unroll
+#pragma unroll 1
         for (int half = 0; half < 2; half++) {
             uint32_t pairs[LANE_COLS / 2];
             load_any<type>(w, row, col + half * LANE_COLS, pairs);
