@@ -1,7 +1,7 @@
 /* qr_backend.run_group of the CUDA backend: which neighbouring ops one kernel computes. With few rows a launch costs as
  * much as what it does, so a layer of a decode step is five or six of them:
  *   - rms_norm and the products of what it makes (one or two rows), or the products alone;
- *   - of q, k and v (up to eight rows) rope and kv_write too, where k and v have no scales and heads no norms;
+ *   - of q, k and v (up to eight rows) rope and kv_write too, where heads have no norms and pages are not INT8;
  *   - the same of two products and their gate;
  *   - rope of q and of k, with their norms of heads where there are any, and kv_write. */
 #ifndef QR_KERNELS_CUDA_BACKEND_GROUPS_H

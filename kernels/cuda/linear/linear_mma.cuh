@@ -298,7 +298,7 @@ struct segment_sum {
 
     /* This lane's 16 weights of chunk number i of a group. All lanes call it. */
     QR_DEVICE void weights_of(int m, int side, unsigned i, int64_t col, uint32_t dst[LANE_COLS / 2]) const {
-        if (path == PATH_ANY) {
+        if constexpr (path == PATH_ANY) {
             load_any<type>(g.weights[0], at[m][side], col, dst);
         } else {
             convert<type, path>(codes[i % DEPTH][m][side], scale_of(m, side, i), shared.pairs, lane_offsets, dst);

@@ -46,14 +46,12 @@ struct of_f16 {
 /* Columns [col, col + 16) of row o as eight packed pairs; zeros outside the matrix. */
 template <typename type>
 static QR_DEVICE void load_any(const matrix &w, int64_t o, int64_t col, uint32_t pairs[LANE_COLS / 2]) {
+    const int64_t first = o * w.cols + col, n_here = o < w.rows ? w.cols - col : 0;
+    const int n = n_here < LANE_COLS ? static_cast<int>(n_here) : +LANE_COLS;
     with_matrix_code(w, [&](const auto &code) {
         for (int i = 0; i < LANE_COLS / 2; i++) {
-            uint16_t value[2] = {0, 0};
-            for (int j = 0; j < 2; j++) {
-                const int64_t c = col + 2 * i + j;
-                if (o < w.rows && c < w.cols) { value[j] = type::round(code(o * w.cols + c)); }
-            }
-            pairs[i] = pack16(value[0], value[1]);
+            pairs[i] = pack16(2 * i < n ? type::round(code(first + 2 * i)) : uint16_t{0},
+                              2 * i + 1 < n ? type::round(code(first + 2 * i + 1)) : uint16_t{0});
         }
     });
 }
