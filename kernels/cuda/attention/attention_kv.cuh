@@ -7,7 +7,7 @@
 #define QR_KERNELS_CUDA_ATTENTION_KV_CUH
 
 #include "kernels/cuda/attention/attention_splits.cuh"
-#include "kernels/cuda/attention/kv_page.cuh"
+#include "kernels/cuda/kv_page.cuh"
 
 enum {
     KEYS = 64, /* of a block of keys, at positions that are a multiple of it */

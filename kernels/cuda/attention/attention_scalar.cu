@@ -4,7 +4,7 @@
  * a query sees, and in which order, follows from its position and the window alone. */
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/attention/attention.cuh"
-#include "kernels/cuda/attention/kv_page.cuh"
+#include "kernels/cuda/kv_page.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * WARP_LANES, PAGE = QR_KV_PAGE_TOKENS };
 

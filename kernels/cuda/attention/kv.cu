@@ -1,8 +1,8 @@
 /* kv_write: a warp for one token's head, of K or of V; a lane for four elements at a time. And all that a layer does
  * between the products for q, k and v and attention: a warp for one token's head of q, k or v norms it, rotates it and
  * writes it to its page. */
-#include "kernels/cuda/attention/heads.cuh"
-#include "kernels/cuda/attention/kv_page.cuh"
+#include "kernels/cuda/heads.cuh"
+#include "kernels/cuda/kv_page.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/rope.cuh"
 

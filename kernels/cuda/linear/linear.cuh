@@ -2,7 +2,7 @@
 #ifndef QR_KERNELS_CUDA_LINEAR_CUH
 #define QR_KERNELS_CUDA_LINEAR_CUH
 
-#include "kernels/cuda/attention/heads.cuh"
+#include "kernels/cuda/heads.cuh"
 #include "kernels/cuda/linear/weights16.cuh"
 
 enum {

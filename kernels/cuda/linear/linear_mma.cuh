@@ -3,7 +3,7 @@
 #define QR_KERNELS_CUDA_LINEAR_MMA_CUH
 
 #include "kernels/cuda/act_fn.cuh"
-#include "kernels/cuda/attention/kv_page.cuh"
+#include "kernels/cuda/kv_page.cuh"
 #include "kernels/cuda/linear/linear.cuh"
 
 enum {

@@ -1,4 +1,4 @@
-/* Heads of q and k, made ready for attention, and k and v written to their pages, in one launch (kv.cu). */
+/* Heads of q and k, made ready for attention, and k and v written to their pages, in one launch (attention/kv.cu). */
 #ifndef QR_KERNELS_CUDA_HEADS_CUH
 #define QR_KERNELS_CUDA_HEADS_CUH
 
