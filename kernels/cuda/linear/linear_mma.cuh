@@ -110,13 +110,13 @@ static QR_DEVICE float2 pair_of(const float2 *pairs, const pair_places &places, 
     return *reinterpret_cast<const float2 *>(reinterpret_cast<const unsigned char *>(pairs) + place);
 }
 
-/* Eight of sixteen weights, the first or the second half of them, as four packed pairs. */
+/* Eight of sixteen weights, the first (part 0) or the second half of them (1), as four packed pairs. */
 template <typename type, weights_path path>
 static QR_DEVICE void convert_half(const lane_codes<path> &codes, float absmax, const float2 *pairs,
-                                   uint32_t lane_offsets, unsigned half, uint32_t dst[LANE_COLS / 4]) {
+                                   uint32_t lane_offsets, unsigned part, uint32_t dst[LANE_COLS / 4]) {
     if (path_has_book<path>) {
         const uint4 &both = codes.vectors[0];
-        const pair_places places = pair_places_of(half == 0 ? both.x : both.y, lane_offsets);
+        const pair_places places = pair_places_of(part == 0 ? both.x : both.y, lane_offsets);
 #pragma unroll
         for (unsigned i = 0; i < LANE_COLS / 4; i++) {
             const float2 two = pair_of(pairs, places, i);
@@ -125,7 +125,7 @@ static QR_DEVICE void convert_half(const lane_codes<path> &codes, float absmax, 
     } else {
 #pragma unroll
         for (unsigned i = 0; i < CHUNK_STEPS / 2; i++) {
-            lane_step<type, path>(codes, half * (CHUNK_STEPS / 2) + i, dst + 2 * i);
+            lane_step<type, path>(codes, part * (CHUNK_STEPS / 2) + i, dst + 2 * i);
         }
     }
 }

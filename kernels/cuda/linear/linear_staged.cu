@@ -136,8 +136,8 @@ struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVE
         }
     }
 
-    /* Half of chunk number i of a group: products 2 · half and 2 · half + 1. */
-    QR_DEVICE void multiply_half(unsigned i, unsigned half, const float (&scales)[M_TILES][2], const uint16_t *x) {
+    /* Half of chunk number i of a group: part 0 or 1, of products 2 · part and 2 · part + 1. */
+    QR_DEVICE void multiply_half(unsigned i, unsigned part, const float (&scales)[M_TILES][2], const uint16_t *x) {
         uint32_t left[M_TILES][CHUNK_STEPS / 2][4];
 #pragma unroll
         for (int m = 0; m < M_TILES; m++) {
@@ -145,7 +145,7 @@ struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVE
 #pragma unroll
             for (int side = 0; side < 2; side++) {
                 convert_half<type, path>(this->codes[i % DEPTH][m][side], scales[m][side], this->shared.pairs,
-                                         this->lane_offsets, half, pairs[side]);
+                                         this->lane_offsets, part, pairs[side]);
             }
 #pragma unroll
             for (int step = 0; step < CHUNK_STEPS / 2; step++) {
@@ -158,7 +158,7 @@ struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVE
         for (unsigned n = 0; n < N_TILES; n++) {
             if (n / 2 > 0 && static_cast<int>(n / 2 * 2 * TILE_ROWS) >= n_rows) { break; }
             const uint4 b =
-                *reinterpret_cast<const uint4 *>(x + place_of(n * TILE_ROWS + lane / 4, lane % 4 * 2 + half));
+                *reinterpret_cast<const uint4 *>(x + place_of(n * TILE_ROWS + lane / 4, lane % 4 * 2 + part));
             const uint32_t right[CHUNK_STEPS / 2][2] = {{b.x, b.y}, {b.z, b.w}};
 #pragma unroll
             for (int step = 0; step < CHUNK_STEPS / 2; step++) {
