@@ -5,9 +5,8 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/vec4.cuh"
 
-enum {
-    NORM_KEPT = 4
-}; /* runs of VEC4 elements that a thread keeps between the sum and the product; it reads more twice */
+/* Runs of VEC4 elements that a thread keeps between the sum and the product. It reads more twice. */
+enum { NORM_KEPT = 4 };
 
 /* The weights of the elements that a thread keeps. They do not depend on the row, so a kernel may load them before it
  * waits for that. */

@@ -79,9 +79,8 @@ static void features(const qr_backend *backend, char *text, size_t n_bytes) {
                                                                : "off: QRUN_CUDA_EARLY_LAUNCH";
     const qr_device_size &size = qr_device_size_of(cuda->device);
     snprintf(text, n_bytes,
-             "graphs %s; early launch %s; steps ahead %s; wgmma %s; cuBLASLt %s; GPU %d of %d: %d multiprocessors, %d "
-             "KiB of shared "
-             "memory a block",
+             "graphs %s; early launch %s; steps ahead %s; wgmma %s; cuBLASLt %s; GPU %d of %d: %d multiprocessors, "
+             "%d KiB of shared memory a block",
              switches.graphs ? "on" : "off: QRUN_CUDA_GRAPHS", early,
              switches.run_ahead ? "on" : "off: QRUN_CUDA_RUN_AHEAD", cuda->wgmma_note, qr_cublaslt_file(cuda->device),
              size.ordinal, size.n_gpus, size.multiprocessors, size.block_shared_bytes >> 10);
