@@ -11,8 +11,9 @@ typedef struct tiles_run {
     uint16_t *x; /* packed */
     int64_t n_k_padded, tile_cols;
     int64_t task_rows, n_row_tasks; /* weight rows of a task; tasks of one chunk of x */
-    int64_t n_stretches;            /* decoding walks the matrix in so many stretches at once, one for each thread */
-    unsigned char *scratch;         /* of worker 0; scratch_bytes a worker */
+    bool stream_y;
+    int64_t n_stretches;    /* decoding walks the matrix in so many stretches at once, one for each thread */
+    unsigned char *scratch; /* of worker 0; scratch_bytes a worker */
     size_t scratch_bytes;
 } tiles_run;
 
@@ -54,6 +55,7 @@ static qr_cpu_tiles_task task_of(const tiles_run *run, int64_t row, int64_t chun
         .n_rows = qr_min(run->args->weight->desc.rows - row, run->task_rows),
         .i = i,
         .n_x = qr_min(run->args->n_rows - i, QR_TILES_CHUNK),
+        .stream_y = run->stream_y,
         .scratch = run->scratch + (size_t)worker * run->scratch_bytes,
     };
 }
@@ -73,6 +75,14 @@ static void run_decode(void *untyped, int64_t index, int worker) {
     if (number >= run->n_row_tasks) { return; }
     const qr_cpu_tiles_task task = task_of(run, number * run->task_rows, 0, worker);
     run->kernel->decode(&task);
+}
+
+/* Past the caches go whole lines, and only what is not read first. */
+static bool can_stream_y(const qr_linear_args *args) {
+    enum { LINE_BYTES = 64 };
+    const size_t y_bytes = (size_t)(args->n_rows * args->weight->desc.rows) * sizeof(float);
+    return y_bytes >= QR_TILES_STREAMED_BYTES && !args->accumulate && (uintptr_t)args->y % LINE_BYTES == 0 &&
+           args->y_stride % (LINE_BYTES / (int64_t)sizeof(float)) == 0;
 }
 
 void qr_cpu_tiles_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr_linear_args *args, void *workspace) {
@@ -95,6 +105,7 @@ void qr_cpu_tiles_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr
         qr_threads_run(backend->threads, qr_round_up(run.n_row_tasks, n_threads), run_decode, &run);
         return;
     }
+    run.stream_y = can_stream_y(args);
     const int64_t n_chunks = qr_ceil_div(args->n_rows, QR_TILES_CHUNK);
     run.task_rows = QR_TILES_PANEL_TASK_ROWS;
     while (run.task_rows > 64 && qr_ceil_div(n_weight_rows, run.task_rows) * n_chunks < 2 * n_threads) {

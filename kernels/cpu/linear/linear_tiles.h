@@ -18,6 +18,7 @@ enum {
     QR_TILES_DECODE_ROWS = 32,       /* of x, at most, to decode */
     QR_TILES_DECODE_TASK_ROWS = 128, /* weight rows of a task */
     QR_TILES_PANEL_TASK_ROWS = 256,
+    QR_TILES_STREAMED_BYTES = 1 << 20, /* of y of panels, from which on it leaves past the caches */
 };
 
 /* Weight rows [row, row + n_rows) by rows [i, i + n_x) of x. */
@@ -30,6 +31,7 @@ typedef struct qr_cpu_tiles_task {
     int64_t n_k_padded;
     int64_t tile_cols; /* 16, or all rows of the call when there are fewer */
     int64_t row, n_rows, i, n_x;
+    bool stream_y; /* y leaves past the caches (tiles_store.h) */
     void *scratch; /* one worker's, 64-byte aligned */
 } qr_cpu_tiles_task;
 

@@ -176,7 +176,8 @@ static void store_group(const decode_stream *d, int64_t row, int64_t number) {
     const float(*sums)[TILE_ROWS * QR_TILES_COLS] =
         (const float(*)[TILE_ROWS * QR_TILES_COLS]) d->scratch->turned[number & 1];
     if (task->n_x == 1 && task->tile_cols == 1) {
-        store_outputs(task, task->i, row, qr_vec_load(sums[0]));
+        const outputs out = outputs_of(task, row);
+        store_outputs(&out, task->i, qr_vec_load(sums[0]));
         return;
     }
     for (int64_t i = 0; i < task->n_x; i += QR_TILES_COLS) {

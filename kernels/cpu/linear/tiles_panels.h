@@ -6,7 +6,8 @@
  *     time, and the rest in the first pass over that one, long before it is needed;
  *   - x streams through L1 without displacing the panel;
  *   - the sums that the next pass begins with are prefetched;
- *   - sums of the panel finished before leave for y. */
+ *   - sums of the panel finished before leave for y, four rows of x at a time: all at once would fill the line fill
+ *     buffers, and the products would wait. */
 
 enum {
     SUPER_BLOCK_K = 2048, /* a multiple of PANEL_K */
@@ -20,19 +21,34 @@ typedef struct panels_scratch {
     float sums[][BLOCK_SUMS]; /* [panels of the task][n_blocks] */
 } panels_scratch;
 
-/* Sums of a finished panel on their way to y: parts of 16 weight rows by 16 rows of x. */
+/* Sums of a finished panel on their way to y. A part is 16 weight rows by four rows of x. */
 typedef struct leaving {
     const qr_cpu_tiles_task *task;
     const float (*sums)[BLOCK_SUMS];
     int64_t row, next, n_parts;
 } leaving;
 
+enum { TILE_PARTS = QR_TILES_COLS / STORE_ROWS };
+
+/* The sums of tile `number` in the order in which they leave: the tiles of 16 rows of x in turn, and of each the 16
+ * weight rows that come first. */
+static const float *leaving_tile(const leaving *l, int64_t number) {
+    const int64_t x_tile = number / 2, group = number % 2;
+    return l->sums[x_tile / 2] + (2 * group + x_tile % 2) * TILE_ROWS * QR_TILES_COLS;
+}
+
 static __attribute__((noinline)) void leave_part(leaving *l) {
-    const int64_t part = l->next++, tile = part / 2, group = part % 2;
-    const int64_t o = l->row + group * TILE_ROWS, i = tile * QR_TILES_COLS;
-    if (o >= l->task->args->weight->desc.rows) { return; }
-    const float *sums = l->sums[tile / 2] + (2 * group + tile % 2) * TILE_ROWS * QR_TILES_COLS;
-    store_tile(l->task, sums, o, l->task->i + i, qr_min(l->task->n_x - i, QR_TILES_COLS));
+    const int64_t number = l->next / TILE_PARTS, part = l->next % TILE_PARTS;
+    const int64_t o = l->row + number % 2 * TILE_ROWS, i = number / 2 * QR_TILES_COLS + part * STORE_ROWS;
+    l->next++;
+    if (part == TILE_PARTS - 1 && l->next < l->n_parts) {
+        const float *next = leaving_tile(l, number + 1);
+        for (int r = 0; r < TILE_ROWS; r++) { _mm_prefetch((const char *)(next + r * QR_TILES_COLS), _MM_HINT_T0); }
+    }
+    if (o >= l->task->args->weight->desc.rows || i >= l->task->n_x) { return; }
+    const outputs out = outputs_of(l->task, o);
+    const int64_t n = qr_min(l->task->n_x - i, STORE_ROWS);
+    store_rows(&out, leaving_tile(l, number) + part * STORE_ROWS, l->task->i + i, n);
 }
 
 /* One pass of a panel: its products with 32 rows of x, and what happens beside them. */
@@ -53,15 +69,21 @@ typedef struct panel_pass {
 
 enum { PLAIN, BEGIN_NEXT, FINISH_OWN };
 
+/* What the next step of a pass reads. By value, in registers: the barriers between products make the compiler read
+ * memory again. */
+typedef struct pass_cursor {
+    const uint16_t *a, *b, *b1;
+    const char *next_sums;
+} pass_cursor;
+
 /* The products of 32 columns; with `fills` a batch of the other panel. */
-QR_INLINE void multiply_tiles(const panel_pass *p, int64_t t, const bool two_x, const bool fills, unsigned batch,
+QR_INLINE void multiply_tiles(const panel_pass *p, pass_cursor *at, const bool two_x, const bool fills, unsigned batch,
                               const weights_kind kind) {
     tiles_state *state = p->tiles;
-    const uint16_t *a = p->filling->panel + t * TILE_ELEMENTS, *b = p->x + t * p->x_step;
-    tiles_stream(state, TILES_B0, b, p->x_row_bytes);
-    if (two_x) { tiles_stream(state, TILES_B1, b + p->x1, 64); }
-    tiles_load(state, TILES_A0, a, 64);
-    tiles_load(state, TILES_A1, a + GROUP_ELEMENTS, 64);
+    tiles_stream(state, TILES_B0, at->b, two_x ? 64 : p->x_row_bytes);
+    if (two_x) { tiles_stream(state, TILES_B1, at->b1, 64); }
+    tiles_load(state, TILES_A0, at->a, 64);
+    tiles_load(state, TILES_A1, at->a + GROUP_ELEMENTS, 64);
     tiles_dot(state, TILES_C0, TILES_A0, TILES_B0);
     TILES_BARRIER();
     if (fills) { fill_quarter(p->filling, batch, 0, kind); }
@@ -78,10 +100,11 @@ QR_INLINE void multiply_tiles(const panel_pass *p, int64_t t, const bool two_x, 
     TILES_BARRIER();
     if (fills) { fill_quarter(p->filling, batch, 3, kind); }
     TILES_BARRIER();
-    for (int64_t line = 0; line < 4; line++) {
-        _mm_prefetch((const char *)p->next_sums + t * 256 + 64 * line, _MM_HINT_T0);
-    }
-    if (t % 4 == 1 && t / 4 < p->n_leave) { leave_part(p->leaving); }
+    for (int line = 0; line < 4; line++) { _mm_prefetch(at->next_sums + 64 * line, _MM_HINT_T0); }
+    at->a += TILE_ELEMENTS;
+    at->b += two_x ? TILE_ELEMENTS : p->x_step;
+    at->b1 += TILE_ELEMENTS;
+    at->next_sums += 4 * 64;
 }
 
 QR_INLINE void load_sums(const panel_pass *p, const bool two_x) {
@@ -113,19 +136,28 @@ QR_INLINE void store_sums(const panel_pass *p, const bool two_x) {
 }
 
 /* Step t of a pass fills batch t − 4 of the next panel, whose tiles are those up to t − 1; the first four steps of the
- * next pass fill the four batches that are left. */
+ * next pass fill the four batches that are left. Between fours of steps parts of the panel before leave. */
 QR_INLINE void multiply_pass(const panel_pass *p, const bool two_x, const int side, const weights_kind kind) {
+    enum { STEPS = 4 };
+    pass_cursor at = {p->filling->panel, p->x, p->x + p->x1, (const char *)p->next_sums};
+    const int64_t n_tiles = p->n_tiles;
+    int64_t n_leave = p->n_leave, t = 0;
     load_sums(p, two_x);
-    int64_t t = 0;
-    if (side == FINISH_OWN) {
-        for (; t < 4; t++) { multiply_tiles(p, t, two_x, true, (unsigned)t + PANEL_BATCHES - 4, kind); }
+    for (; t + STEPS <= n_tiles; t += STEPS) {
+        const bool fills = side == BEGIN_NEXT ? t > 0 : side == FINISH_OWN && t == 0;
+        const unsigned batch = (unsigned)t + (side == FINISH_OWN ? PANEL_BATCHES : 0) - STEPS;
+        if (fills) {
+            for (unsigned i = 0; i < STEPS; i++) { multiply_tiles(p, &at, two_x, true, batch + i, kind); }
+        } else {
+            QR_UNROLL for (int i = 0; i < STEPS; i++) { multiply_tiles(p, &at, two_x, false, 0, kind); }
+        }
+        if (n_leave > 0) {
+            leave_part(p->leaving);
+            n_leave--;
+        }
     }
-    if (side == BEGIN_NEXT) {
-        for (; t < 4; t++) { multiply_tiles(p, t, two_x, false, 0, kind); }
-        for (; t < p->n_tiles; t++) { multiply_tiles(p, t, two_x, true, (unsigned)t - 4, kind); }
-    }
-    for (; t < p->n_tiles; t++) { multiply_tiles(p, t, two_x, false, 0, kind); }
-    for (int64_t i = (p->n_tiles + 2) / 4; i < p->n_leave; i++) { leave_part(p->leaving); }
+    for (; t < n_tiles; t++) { multiply_tiles(p, &at, two_x, false, 0, kind); }
+    for (; n_leave > 0; n_leave--) { leave_part(p->leaving); }
     store_sums(p, two_x);
 }
 
@@ -235,7 +267,7 @@ static void panels(const qr_cpu_tiles_task *task) {
         .w = tiles_weights_of(task->args->weight, task->layout),
         .n_blocks = qr_ceil_div(task->n_x, BLOCK_COLS),
     };
-    const int64_t n_parts = 2 * qr_ceil_div(task->n_x, QR_TILES_COLS);
+    const int64_t n_parts = 2 * TILE_PARTS * qr_ceil_div(task->n_x, QR_TILES_COLS);
     run.leave_rate = qr_ceil_div(n_parts, qr_ceil_div(qr_min(run.w.n_k, SUPER_BLOCK_K), PANEL_K) * run.n_blocks);
     tiles_panel p = {&run.w, task->row, qr_min(task->n_rows, PANEL_ROWS), 0, qr_min(run.w.n_k, PANEL_K)}, next;
     tiles_begin(&state, TILE_ROWS, task->tile_cols, TILE_PAIRS);
@@ -250,4 +282,5 @@ static void panels(const qr_cpu_tiles_task *task) {
     }
     tiles_end(&state);
     while (run.leaving.next < run.leaving.n_parts) { leave_part(&run.leaving); }
+    _mm_sfence();
 }
