@@ -105,10 +105,11 @@ void qr_cpu_tiles_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr
         qr_threads_run(backend->threads, qr_round_up(run.n_row_tasks, n_threads), run_decode, &run);
         return;
     }
+    enum { TASKS_PER_THREAD = 8 }; /* at least: so that no thread waits long for the last */
     run.stream_y = can_stream_y(args);
     const int64_t n_chunks = qr_ceil_div(args->n_rows, QR_TILES_CHUNK);
     run.task_rows = QR_TILES_PANEL_TASK_ROWS;
-    while (run.task_rows > 64 && qr_ceil_div(n_weight_rows, run.task_rows) * n_chunks < 2 * n_threads) {
+    while (run.task_rows > 64 && qr_ceil_div(n_weight_rows, run.task_rows) * n_chunks < TASKS_PER_THREAD * n_threads) {
         run.task_rows /= 2;
     }
     run.n_row_tasks = qr_ceil_div(n_weight_rows, run.task_rows);

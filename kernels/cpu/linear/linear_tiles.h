@@ -13,11 +13,11 @@
 #include "kernels/cpu/linear/linear.h"
 
 enum {
-    QR_TILES_COLS = 16,              /* rows of x in a tile */
-    QR_TILES_CHUNK = 256,            /* rows of x of a task of panels: a panel is dequantised once for them */
-    QR_TILES_DECODE_ROWS = 32,       /* of x, at most, to decode */
-    QR_TILES_DECODE_TASK_ROWS = 128, /* weight rows of a task */
-    QR_TILES_PANEL_TASK_ROWS = 256,
+    QR_TILES_COLS = 16,                /* rows of x in a tile */
+    QR_TILES_CHUNK = 256,              /* rows of x of a task of panels: a panel is dequantised once for them */
+    QR_TILES_DECODE_ROWS = 32,         /* of x, at most, to decode */
+    QR_TILES_DECODE_TASK_ROWS = 128,   /* weight rows of a task */
+    QR_TILES_PANEL_TASK_ROWS = 512,    /* at most */
     QR_TILES_STREAMED_BYTES = 1 << 20, /* of y of panels, from which on it leaves past the caches */
 };
 

@@ -1,7 +1,7 @@
 /* More rows of x: panels of 32 weight rows by 512 columns in L1. Included by linear_tiles_template.h.
  *
- * A task walks K in super-blocks, of which x and the sums of the task stay in L2; in one, panel by panel, the K blocks
- * of the panel; and with each, all rows of x, 32 at a time. Beside the products
+ * A task walks K in blocks of 512, of which x and the sums of the task stay in L2; in one, panel by panel, all rows of
+ * x, 32 at a time. Beside the products
  *   - in the last pass over a panel, three quarters of the next one are made in tiles that have been used for the last
  *     time, and the rest in the first pass over that one, long before it is needed;
  *   - x streams through L1 without displacing the panel;
@@ -10,7 +10,6 @@
  *     buffers, and the products would wait. */
 
 enum {
-    SUPER_BLOCK_K = 2048, /* a multiple of PANEL_K */
     BLOCK_COLS = 2 * QR_TILES_COLS,
     BLOCK_SUMS = 4 * TILE_ROWS * QR_TILES_COLS, /* tiles [weights 0, x 0], [0, 1], [1, 0], [1, 1] */
     TASK_PANELS = QR_TILES_PANEL_TASK_ROWS / PANEL_ROWS,
@@ -189,21 +188,16 @@ static void run_pass(const panel_pass *p, const int side, weights_kind kind) {
     }
 }
 
-/* The panel after p: K blocks of the super-block, then panels, then super-blocks. False: p is the last. */
+/* The panel after p: those of a K block, then the next K block. False: p is the last. */
 static bool panel_after(const qr_cpu_tiles_task *task, const tiles_panel *p, tiles_panel *next) {
-    const int64_t n_k = p->w->n_k, super_block = p->k / SUPER_BLOCK_K * SUPER_BLOCK_K;
     *next = *p;
-    next->k += PANEL_K;
-    if (next->k >= qr_min(super_block + SUPER_BLOCK_K, n_k)) {
-        next->k = super_block;
-        next->row += PANEL_ROWS;
-        if (next->row >= task->row + task->n_rows) {
-            next->row = task->row;
-            next->k = super_block + SUPER_BLOCK_K;
-            if (next->k >= n_k) { return false; }
-        }
+    next->row += PANEL_ROWS;
+    if (next->row >= task->row + task->n_rows) {
+        next->row = task->row;
+        next->k += PANEL_K;
+        if (next->k >= p->w->n_k) { return false; }
     }
-    next->n_k = qr_min(n_k - next->k, PANEL_K);
+    next->n_k = qr_min(p->w->n_k - next->k, PANEL_K);
     next->n_rows = qr_min(task->row + task->n_rows - next->row, PANEL_ROWS);
     return true;
 }
@@ -268,7 +262,7 @@ static void panels(const qr_cpu_tiles_task *task) {
         .n_blocks = qr_ceil_div(task->n_x, BLOCK_COLS),
     };
     const int64_t n_parts = 2 * TILE_PARTS * qr_ceil_div(task->n_x, QR_TILES_COLS);
-    run.leave_rate = qr_ceil_div(n_parts, qr_ceil_div(qr_min(run.w.n_k, SUPER_BLOCK_K), PANEL_K) * run.n_blocks);
+    run.leave_rate = qr_ceil_div(n_parts, run.n_blocks);
     tiles_panel p = {&run.w, task->row, qr_min(task->n_rows, PANEL_ROWS), 0, qr_min(run.w.n_k, PANEL_K)}, next;
     tiles_begin(&state, TILE_ROWS, task->tile_cols, TILE_PAIRS);
     fill_panel(&p, &run.scratch->filling);
