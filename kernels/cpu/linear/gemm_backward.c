@@ -54,8 +54,7 @@ static const void *element(const qr_cpu_gemm_operand *x, int64_t index) {
     return (const unsigned char *)x->data + (size_t)index * qr_dtype_bytes(x->dtype);
 }
 
-/* Prefetches n elements that the next block will read. Rows are short and far apart, which the CPU's own prefetcher
- * does not follow. */
+/* Prefetches n elements that the next block will read. */
 static void prefetch(const qr_cpu_gemm_operand *x, int64_t index, int64_t n) {
     const unsigned char *begin = element(x, index);
     const int64_t n_bytes = n * (int64_t)qr_dtype_bytes(x->dtype);
@@ -136,18 +135,65 @@ static void pack_a_by_k(const gemm_run *run, const gemm_block *block, float *dst
     }
 }
 
+/* A row of A by n_k of k. */
+static void pack_a_row(const gemm_run *run, int64_t row, int64_t k, int64_t n_k, const float *factors, float *dst) {
+    const qr_cpu_gemm_args *args = run->args;
+    run->kernel->pack(element(&args->a, row * args->a.stride + k), args->a.dtype, factors, n_k, dst);
+}
+
 static void pack_a(const gemm_run *run, const gemm_block *block, gemm_scratch *scratch) {
     const qr_cpu_gemm_args *args = run->args;
     const float *factors = a_factors(run, block, scratch->factors);
+    const int32_t *source_row = run->groups.source_row;
     const int64_t n_next = qr_min(args->k - block->k - block->n_k, block->n_k);
     for (int64_t r = 0; r < block->n_rows; r++) {
-        const int32_t *source_row = run->groups.source_row;
         const int64_t row = source_row != NULL ? source_row[block->row + r] : block->row + r;
-        const int64_t index = row * args->a.stride + block->k;
-        run->kernel->pack(element(&args->a, index), args->a.dtype, factors, block->n_k,
-                          scratch->a + r * QR_CPU_GEMM_A_STRIDE);
-        prefetch(&args->a, index + block->n_k, n_next);
+        pack_a_row(run, row, block->k, block->n_k, factors, scratch->a + r * QR_CPU_GEMM_A_STRIDE);
+        prefetch(&args->a, row * args->a.stride + block->k + block->n_k, n_next);
     }
+}
+
+/* --- A packed once ----------------------------------------------------------------------------------------------- */
+
+/* As scratch.a is, block by block of k of the rows of each task. */
+static int64_t packed_a_blocks(const qr_cpu_matmul *matmul, int64_t k) {
+    return qr_ceil_div(k, QR_CPU_GEMM_UNITS * matmul->gemm_backward->unit_k);
+}
+
+size_t qr_cpu_gemm_packed_a_bytes(const qr_cpu_matmul *matmul, int64_t m, int64_t k) {
+    if (!matmul->gemm_backward->packs_once) { return 0; }
+    return (size_t)(m * packed_a_blocks(matmul, k) * QR_CPU_GEMM_A_STRIDE) * sizeof(float);
+}
+
+/* Block number k_block of the rows of a task. */
+static float *packed_block(const gemm_run *run, int64_t row, int64_t n_rows, int64_t k_block) {
+    const qr_cpu_gemm_args *args = run->args;
+    return args->packed_a + (row * packed_a_blocks(args->matmul, args->k) + n_rows * k_block) * QR_CPU_GEMM_A_STRIDE;
+}
+
+static void pack_whole_row(void *untyped, int64_t row, int worker) {
+    const gemm_run *run = untyped;
+    const qr_cpu_gemm_args *args = run->args;
+    const int64_t first = row / run->task_rows * run->task_rows, n_rows = qr_min(args->m - first, run->task_rows);
+    gemm_block block = {.weight = args->weight};
+    for (int64_t i = 0; block.k < args->k; i++, block.k += block.n_k) {
+        block.n_k = qr_min(args->k - block.k, block_k(run));
+        const float *factors = a_factors(run, &block, run->scratch[worker].factors);
+        float *dst = packed_block(run, first, n_rows, i) + (row - first) * QR_CPU_GEMM_A_STRIDE;
+        pack_a_row(run, row, block.k, block.n_k, factors, dst);
+    }
+}
+
+/* The block after this one, of which the next product reads n_k columns. */
+static qr_cpu_gemm_ahead packed_ahead(const gemm_run *run, const gemm_block *block) {
+    const int64_t k = block->k + block->n_k, n_k = qr_min(run->args->k - k, block->n_k);
+    if (n_k <= 0) { return (qr_cpu_gemm_ahead){0}; }
+    return (qr_cpu_gemm_ahead){
+        .first = (const unsigned char *)packed_block(run, block->row, block->n_rows, k / block_k(run)),
+        .stride = QR_CPU_GEMM_A_STRIDE * sizeof(float),
+        .n_rows = block->n_rows,
+        .n_lines = qr_ceil_div(units_of(run, n_k) * (int64_t)sizeof(float), 64),
+    };
 }
 
 /* Weights that become pairs are dequantised a few rows at a time, in L1. */
@@ -207,7 +253,7 @@ static void pack(const gemm_run *run, const gemm_block *block, gemm_scratch *scr
     }
     if (run->args->a.transposed) {
         pack_a_by_k(run, block, scratch->a);
-    } else {
+    } else if (run->args->packed_a == NULL) {
         pack_a(run, block, scratch);
     }
     if (block->weight != NULL) {
@@ -285,6 +331,10 @@ static void run_task(void *untyped, int64_t index, int worker) {
         block.n_k = qr_min(args->k - block.k, block_k(run));
         pack(run, &block, scratch);
         product.n_units = units_of(run, block.n_k);
+        if (args->packed_a != NULL) {
+            product.a = packed_block(run, block.row, block.n_rows, block.k / block_k(run));
+            product.ahead = packed_ahead(run, &block);
+        }
         if (in_place) {
             multiply_in_place(run->kernel, product);
         } else {
@@ -314,5 +364,6 @@ void qr_cpu_gemm_backward(qr_backend *backend, const qr_cpu_gemm_args *args, voi
     if (args->weight != NULL) { qr_cpu_layout_of(&args->weight->desc, &run.layout); }
     run.task_rows = rows_of_task(args->m, run.n_col_blocks, qr_threads_count(backend->threads), run.kernel->row_step);
     const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, run.task_rows, run.n_col_blocks);
+    if (args->packed_a != NULL) { qr_threads_run(backend->threads, args->m, pack_whole_row, &run); }
     qr_threads_run(backend->threads, n_tasks, run_task, &run);
 }

@@ -19,7 +19,7 @@
 enum {
     QR_CPU_GEMM_ROWS = 264, /* a multiple of the tiles' 12 and 6 */
     QR_CPU_GEMM_COLS = 256,
-    QR_CPU_GEMM_UNITS = 128, /* of k in a block: 64 columns of it are 32 KiB, which stay in L1 */
+    QR_CPU_GEMM_UNITS = 256,
     /* Rows of the packed operands, in units: not a multiple of 512 bytes, which would fall into the same sets of L1. */
     QR_CPU_GEMM_A_STRIDE = QR_CPU_GEMM_UNITS + 16,
     QR_CPU_GEMM_B_STRIDE = QR_CPU_GEMM_COLS + 16,
@@ -29,6 +29,13 @@ enum {
     QR_CPU_GEMM_MAX_PARTS = 3,
 };
 
+/* What the next product will read: n_lines lines of 64 bytes of each of n_rows rows. */
+typedef struct qr_cpu_gemm_ahead {
+    const unsigned char *first;
+    size_t stride; /* bytes from row to row */
+    int64_t n_rows, n_lines;
+} qr_cpu_gemm_ahead;
+
 /* c[r, j] += Σ over u of a[r, u] · b[u, j], u ascending, for n_cols (a multiple of 16) columns. */
 typedef struct qr_cpu_gemm_product {
     const float *a; /* [n_rows, QR_CPU_GEMM_A_STRIDE], or, a_by_k, [n_units, QR_CPU_GEMM_A_BY_K_STRIDE] (F32 only) */
@@ -36,6 +43,7 @@ typedef struct qr_cpu_gemm_product {
     float *c;       /* rows c_stride apart */
     int64_t n_rows, n_cols, n_units, c_stride;
     bool a_by_k;
+    qr_cpu_gemm_ahead ahead; /* no rows: nothing */
 } qr_cpu_gemm_product;
 
 /* Products of BF16 operands that stand for one of F32: elements are sums of BF16 values, and product i is that of part
@@ -79,6 +87,7 @@ typedef struct qr_cpu_gemm_kernel {
     /* Operands in parts, with BF16 pairs and rows of B at multiples of 16. NULL: the kernel has none. */
     void (*pack_parts)(const qr_cpu_gemm_pack *pack);
     void (*multiply)(const qr_cpu_gemm_product *product);
+    bool packs_once; /* a whole A, where there is room (packed_a), and prefetches `ahead` of a product */
 } qr_cpu_gemm_kernel;
 
 extern const qr_cpu_gemm_kernel qr_cpu_gemm_bf16; /* AVX-512 BF16 */
@@ -111,10 +120,15 @@ typedef struct qr_cpu_gemm_args {
     bool accumulate;                /* adds to C; factor is then not read */
     float factor;                   /* of the sums */
     const qr_cpu_gemm_parts *parts; /* of A and B, which is no weight; NULL: operands are as the kernel takes them */
+    /* Memory of qr_cpu_gemm_packed_a_bytes for A with rows in order, no parts, and a weight of its own: it is packed
+     * once and not for each QR_CPU_GEMM_COLS of C. NULL: with each block. */
+    float *packed_a;
 } qr_cpu_gemm_args;
 
 /* Scratch of any product; a multiple of 64. */
 size_t qr_cpu_gemm_backward_workspace(const qr_backend *backend);
+/* Of packed_a; 0 where the instruction set has no use for it. */
+size_t qr_cpu_gemm_packed_a_bytes(const qr_cpu_matmul *matmul, int64_t m, int64_t k);
 void qr_cpu_gemm_backward(qr_backend *backend, const qr_cpu_gemm_args *args, void *workspace);
 
 #endif

@@ -61,7 +61,7 @@ static void dot(float *c, const uint16_t *a, const uint16_t *b) {
     {                                                                                         \
         .unit_k = 2, .row_step = 2 * TILE_ROWS, .pack = qr_cpu_gemm_pack_bf16,                \
         .interleave = qr_cpu_gemm_interleave_bf16, .pack_parts = qr_cpu_gemm_pack_parts_bf16, \
-        .multiply = gemm_multiply                                                             \
+        .multiply = gemm_multiply, .packs_once = true                                         \
     }
 
 /* The table of the tiles; each includer adds its own members. */

@@ -9,14 +9,20 @@ static size_t product_workspace(const qr_backend *backend, const void *args) {
 
 /* --- dx = dy · W ------------------------------------------------------------------------------------------------- */
 
+static size_t packed_dy_bytes(const qr_backend *backend, const qr_linear_backward_args *args) {
+    return qr_cpu_gemm_packed_a_bytes(qr_cpu_backward_matmul_of(backend, args->dy_dtype), args->n_rows,
+                                      args->weight->desc.rows);
+}
+
 static size_t linear_backward_workspace(const qr_backend *backend, const void *untyped) {
     const qr_linear_backward_args *args = untyped;
-    const size_t own = product_workspace(backend, args);
+    const size_t own = product_workspace(backend, args) + packed_dy_bytes(backend, args);
     const size_t lora = args->lora != NULL ? qr_cpu_op_lora_backward.workspace_bytes(backend, args->lora) : 0;
     return lora > own ? lora : own;
 }
 
 static void run_linear_backward(qr_backend *backend, const qr_linear_backward_args *args, void *workspace) {
+    float *packed_dy = (void *)((unsigned char *)workspace + product_workspace(backend, args));
     const qr_cpu_gemm_args product = {
         .matmul = qr_cpu_backward_matmul_of(backend, args->dy_dtype),
         .m = args->n_rows,
@@ -28,6 +34,7 @@ static void run_linear_backward(qr_backend *backend, const qr_linear_backward_ar
         .c_stride = args->dx_stride,
         .accumulate = args->accumulate,
         .factor = 1.0F,
+        .packed_a = packed_dy_bytes(backend, args) == 0 ? NULL : packed_dy,
     };
     qr_cpu_gemm_backward(backend, &product, workspace);
     if (args->lora != NULL) { (void)qr_cpu_op_lora_backward.run(backend, args->lora, workspace, NULL); }
