@@ -1,5 +1,6 @@
 /* qrun bench: speed of a model, or of a model's shape, compared with the machine's peaks. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,15 +69,23 @@ static const option_group groups[] = {
     OPTION_GROUP("Speed", speed_option_table, offsetof(bench_options, engine)),
 };
 
+/* A speed, and what the machine did before and after it: on a shared machine its limits move. */
+typedef struct measured_row {
+    measure_result speed;
+    qrun_peaks peaks; /* means */
+} measured_row;
+
 typedef struct bench {
     engine *engine;
     qrun_device_info device;
-    qrun_peaks peaks;
+    qrun_peaks now;         /* the machine's limits as measured last */
+    qrun_peaks least, most; /* of all measurements */
+    qrun_peaks peaks;       /* means of before and after kernels or training */
     const bench_options *o;
     int32_t prompt_tokens;
     option_ints batches, contexts;
-    measure_result prefill, decode[OPTION_LIST_MAX][OPTION_LIST_MAX]; /* by context and batch */
-    qrun_session_stats stats;                                         /* once all is measured */
+    measured_row prefill, decode[OPTION_LIST_MAX][OPTION_LIST_MAX]; /* by context and batch */
+    qrun_session_stats stats;                                       /* once all is measured */
     bench_train_result training;
     bench_reuse_result reuse;
     bench_kernels_result kernels;
@@ -93,11 +102,11 @@ static bool reuses(const bench_options *o) { return speculates(o) || o->engine.s
 /* ---- What the numbers mean --------------------------------------------------------------------------------------- */
 
 /* Of the products that the type of computation is made of. */
-static double matrix_peak(const bench *b) {
+static double matrix_peak(const bench *b, const qrun_peaks *peaks) {
     const char *dtype = b->engine->info.dtype;
-    return strcmp(dtype, "bf16") == 0  ? b->peaks.bf16_flops
-           : strcmp(dtype, "f16") == 0 ? b->peaks.f16_flops
-                                       : b->peaks.f32_flops;
+    return strcmp(dtype, "bf16") == 0  ? peaks->bf16_flops
+           : strcmp(dtype, "f16") == 0 ? peaks->f16_flops
+                                       : peaks->f32_flops;
 }
 
 /* On a CPU F16 is widened to F32 and computed there. */
@@ -105,19 +114,32 @@ static bool computes_f16_as_f32(const bench *b) {
     return strcmp(b->engine->info.dtype, "f16") == 0 && b->peaks.f16_flops == b->peaks.f32_flops;
 }
 
+/* On a GPU they are measured once, before the model takes its memory. */
+static bool limits_move(const bench *b) { return strcmp(b->device.backend, "cpu") == 0; }
+
 /* A multiplication and an addition for each parameter of the linear layers and each token, and for the head's where
  * there are logits of it. */
-static double flops_share(const bench *b, double tokens_per_second, double logits_per_token) {
+static double flops_share(const bench *b, const measured_row *row, double logits_per_token) {
     const qrun_model_info *m = &b->engine->info;
-    const double head = (double)m->vocab_size * (double)m->hidden_size;
-    const double flops = 2.0 * ((double)m->n_linear_parameters + head * logits_per_token) * tokens_per_second;
-    return matrix_peak(b) > 0 ? flops / matrix_peak(b) : 0;
+    const double head = (double)m->vocab_size * (double)m->hidden_size, peak = matrix_peak(b, &row->peaks);
+    const double per_token = 2.0 * ((double)m->n_linear_parameters + head * logits_per_token);
+    return peak > 0 ? per_token * row->speed.tokens_per_second / peak : 0;
 }
 
 /* Every step reads the weights once. */
-static double read_share(const bench *b, double steps_per_second) {
+static double read_share(const bench *b, const measured_row *row, int64_t batch) {
+    const double steps_per_second = row->speed.tokens_per_second / (double)batch;
     const double bytes = (double)b->engine->info.step_weight_bytes * steps_per_second;
-    return b->peaks.read_bytes_per_second > 0 ? bytes / b->peaks.read_bytes_per_second : 0;
+    return row->peaks.read_bytes_per_second > 0 ? bytes / row->peaks.read_bytes_per_second : 0;
+}
+
+/* "25.1" or "25.1 - 29.6". */
+static const char *range_text(double least, double most, const char *format, char text[40]) {
+    const int n = snprintf(text, 40, format, least);
+    char end[20];
+    (void)snprintf(end, sizeof end, format, most);
+    if (n > 0 && strcmp(text, end) != 0) { (void)snprintf(text + n, 40 - (size_t)n, " - %s", end); }
+    return text;
 }
 
 static void print_start(const bench *b) {
@@ -129,9 +151,11 @@ static void print_start(const bench *b) {
     if (m->expert_note != NULL) {
         printf("experts    %s\n", api_names_to_options(m->expert_note, (char[API_NAMES_TEXT_BYTES]){0}));
     }
-    printf("machine    %s (%s), %s order of sums, %d threads: reads %.1f GB/s, multiplies %.2f TFLOP/s in %s\n",
+    char reads[40], multiplies[40];
+    printf("machine    %s (%s), %s order of sums, %d threads: reads %s GB/s, multiplies %s TFLOP/s in %s\n",
            b->device.backend, b->device.isa, b->device.numerics, (int)b->device.n_threads,
-           b->peaks.read_bytes_per_second / 1e9, matrix_peak(b) / 1e12,
+           range_text(b->least.read_bytes_per_second / 1e9, b->most.read_bytes_per_second / 1e9, "%.1f", reads),
+           range_text(matrix_peak(b, &b->least) / 1e12, matrix_peak(b, &b->most) / 1e12, "%.2f", multiplies),
            computes_f16_as_f32(b) ? "f32, which f16 is computed in here" : m->dtype);
     if (b->device.features[0] != '\0') { printf("of it      %s\n", b->device.features); }
     if (b->device.note != NULL) {
@@ -139,9 +163,7 @@ static void print_start(const bench *b) {
     }
 }
 
-static double prefill_share(const bench *b) {
-    return flops_share(b, b->prefill.tokens_per_second, 1.0 / (double)b->prompt_tokens);
-}
+static double prefill_share(const bench *b) { return flops_share(b, &b->prefill, 1.0 / (double)b->prompt_tokens); }
 
 static void print_speed(const measure_result *r, const char *name, const char *reading, double matrix_share) {
     char range[40];
@@ -153,14 +175,13 @@ static void print_decode(const bench *b) {
     char name[32], reading[16];
     for (int c = 0; c < b->contexts.count; c++) {
         for (int i = 0; i < b->batches.count; i++) {
-            const measure_result *r = &b->decode[c][i];
-            const double steps_per_second = r->tokens_per_second / (double)b->batches.values[i];
+            const measured_row *row = &b->decode[c][i];
             const int n = snprintf(name, sizeof name, "decode, batch %d", (int)b->batches.values[i]);
             if (b->contexts.count > 1) {
                 (void)snprintf(name + n, sizeof name - (size_t)n, " at %d", (int)b->contexts.values[c]);
             }
-            snprintf(reading, sizeof reading, "%.1f%%", 100 * read_share(b, steps_per_second));
-            print_speed(r, name, reading, flops_share(b, r->tokens_per_second, 1));
+            snprintf(reading, sizeof reading, "%.1f%%", 100 * read_share(b, row, b->batches.values[i]));
+            print_speed(&row->speed, name, reading, flops_share(b, row, 1));
         }
     }
 }
@@ -177,12 +198,14 @@ static void print_table(const bench *b) {
     printf("%-22s%12s%22s%12s%12s\n", "", "tokens/s", "range", "of reading", "of matrix");
     char name[32];
     snprintf(name, sizeof name, "prefill %d", (int)b->prompt_tokens);
-    print_speed(&b->prefill, name, "", prefill_share(b));
+    print_speed(&b->prefill.speed, name, "", prefill_share(b));
     print_decode(b);
     printf("\nFirst token of a prompt of %d tokens after %.3f s. Medians of %d. Of reading: weights read, of what the\n"
            "machine reads at most; of matrix: 2 operations per linear parameter and token, the head's where it has\n"
-           "logits, of its matrix peak.\n",
-           (int)b->prompt_tokens, b->prefill.first_token_seconds, (int)b->o->n_repeat);
+           "logits, of its matrix peak. %s.\n",
+           (int)b->prompt_tokens, b->prefill.speed.first_token_seconds, (int)b->o->n_repeat,
+           limits_move(b) ? "Both limits are means of before and after the row"
+                          : "Both limits were measured before the model was opened");
 }
 
 static void write_start_json(const bench *b, text_buffer *out) {
@@ -206,20 +229,21 @@ static void write_start_json(const bench *b, text_buffer *out) {
                 "\"read_bytes_per_second\":%.6g,"
                 "\"bf16_flops\":%.6g,\"f32_flops\":%.6g,\"f16_flops\":%.6g,\"features\":",
                 b->device.backend, b->device.isa, b->device.numerics, (int)b->device.n_threads,
-                b->peaks.read_bytes_per_second, b->peaks.bf16_flops, b->peaks.f32_flops, b->peaks.f16_flops);
+                b->most.read_bytes_per_second, b->most.bf16_flops, b->most.f32_flops, b->most.f16_flops);
     text_json_string(out, b->device.features, strlen(b->device.features));
     text_puts(out, "},");
 }
 
 static void write_decode_json(const bench *b, int c, int i, text_buffer *out) {
-    const measure_result *r = &b->decode[c][i];
+    const measured_row *row = &b->decode[c][i];
+    const measure_result *r = &row->speed;
     text_format(out,
                 "%s{\"context\":%lld,\"batch\":%lld,\"tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,"
-                "\"most\":%.6g,\"read_share\":%.6g,\"matrix_share\":%.6g}",
+                "\"most\":%.6g,\"read_bytes_per_second\":%.6g,\"matrix_flops\":%.6g,\"read_share\":%.6g,"
+                "\"matrix_share\":%.6g}",
                 c + i > 0 ? "," : "", (long long)b->contexts.values[c], (long long)b->batches.values[i],
-                (int)b->o->decode_tokens, r->tokens_per_second, r->least, r->most,
-                read_share(b, r->tokens_per_second / (double)b->batches.values[i]),
-                flops_share(b, r->tokens_per_second, 1));
+                (int)b->o->decode_tokens, r->tokens_per_second, r->least, r->most, row->peaks.read_bytes_per_second,
+                matrix_peak(b, &row->peaks), read_share(b, row, b->batches.values[i]), flops_share(b, row, 1));
 }
 
 static void write_speeds_json(const bench *b, text_buffer *out) {
@@ -232,9 +256,10 @@ static void write_speeds_json(const bench *b, text_buffer *out) {
     text_puts(out, ",");
     text_format(out,
                 "\"prefill\":{\"prompt_tokens\":%d,\"tokens_per_second\":%.6g,\"least\":%.6g,\"most\":%.6g,"
-                "\"first_token_seconds\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
-                (int)b->prompt_tokens, b->prefill.tokens_per_second, b->prefill.least, b->prefill.most,
-                b->prefill.first_token_seconds, prefill_share(b));
+                "\"first_token_seconds\":%.6g,\"matrix_flops\":%.6g,\"matrix_share\":%.6g},\"decode\":[",
+                (int)b->prompt_tokens, b->prefill.speed.tokens_per_second, b->prefill.speed.least,
+                b->prefill.speed.most, b->prefill.speed.first_token_seconds, matrix_peak(b, &b->prefill.peaks),
+                prefill_share(b));
     for (int c = 0; c < b->contexts.count; c++) {
         for (int i = 0; i < b->batches.count; i++) { write_decode_json(b, c, i, out); }
     }
@@ -248,9 +273,9 @@ static int report(const bench *b) {
     if (!json_only) {
         print_start(b);
         if (b->o->kernels) {
-            bench_kernels_print(&b->kernels, &b->peaks, matrix_peak(b));
+            bench_kernels_print(&b->kernels, &b->peaks, matrix_peak(b, &b->peaks));
         } else if (b->o->training.train) {
-            bench_train_print(b->engine, &b->training, matrix_peak(b));
+            bench_train_print(b->engine, &b->training, matrix_peak(b, &b->peaks));
         } else if (reuses(b->o)) {
             bench_reuse_print(&b->reuse);
         } else {
@@ -261,9 +286,9 @@ static int report(const bench *b) {
     text_buffer out = {0};
     write_start_json(b, &out);
     if (b->o->kernels) {
-        bench_kernels_json(&b->kernels, &b->peaks, matrix_peak(b), &out);
+        bench_kernels_json(&b->kernels, &b->peaks, matrix_peak(b, &b->peaks), &out);
     } else if (b->o->training.train) {
-        bench_train_json(b->engine, &b->training, matrix_peak(b), &out);
+        bench_train_json(b->engine, &b->training, matrix_peak(b, &b->peaks), &out);
     } else if (reuses(b->o)) {
         bench_reuse_json(&b->reuse, &out);
         text_format(&out, "\"repeat\":%d}\n", (int)b->o->n_repeat);
@@ -325,16 +350,43 @@ static int check_model(const bench *b) {
     return complain_unless_ok(status, &error);
 }
 
+static qrun_peaks each(qrun_peaks a, const qrun_peaks *b, double (*join)(double, double)) {
+    a.read_bytes_per_second = join(a.read_bytes_per_second, b->read_bytes_per_second);
+    a.bf16_flops = join(a.bf16_flops, b->bf16_flops);
+    a.f16_flops = join(a.f16_flops, b->f16_flops);
+    a.f32_flops = join(a.f32_flops, b->f32_flops);
+    return a;
+}
+
+static double mean(double a, double b) { return (a + b) / 2; }
+
+static int measure_limits(bench *b, double seconds) {
+    const bool first = b->most.read_bytes_per_second == 0;
+    qrun_error error = QRUN_ERROR_INIT;
+    progress_draw(0, 0, "measuring the machine");
+    if (qrun_context_measure_peaks(b->engine->context, seconds, &b->now, &error) != QRUN_OK) {
+        return complain_error(&error);
+    }
+    b->least = first ? b->now : each(b->least, &b->now, fmin);
+    b->most = first ? b->now : each(b->most, &b->now, fmax);
+    return EXIT_OK;
+}
+
+/* After something was measured: the limits beside it. */
+static int measure_limits_again(bench *b, qrun_peaks *beside) {
+    const qrun_peaks before = b->now;
+    if (limits_move(b)) { RETURN_IF_FAILED(measure_limits(b, 0.5)); }
+    *beside = each(before, &b->now, mean);
+    return EXIT_OK;
+}
+
 static int open_model(bench *b) {
     const engine_options *options = &b->o->engine;
     qrun_error error = QRUN_ERROR_INIT;
     RETURN_IF_FAILED(engine_open_context(b->engine, &options->context));
     RETURN_IF_FAILED(check_model(b));
-    progress_draw(0, 0, "measuring the machine");
-    if (qrun_context_measure_peaks(b->engine->context, 2.0, &b->peaks, &error) != QRUN_OK ||
-        qrun_context_device_info(b->engine->context, &b->device, &error) != QRUN_OK) {
-        return complain_error(&error);
-    }
+    RETURN_IF_FAILED(measure_limits(b, 2.0));
+    if (qrun_context_device_info(b->engine->context, &b->device, &error) != QRUN_OK) { return complain_error(&error); }
     bench_train_forget_peak();
     engine_options wanted = *options;
     wanted.model.offload_parameters = train_offload_of_model(b->o->training.offload);
@@ -354,13 +406,15 @@ static int measure_kernels(bench *b) {
     const int code = bench_kernels_measure(b->engine, b->prompt_tokens, (int32_t)b->batches.values[0],
                                            (int32_t)b->contexts.values[0], &b->kernels);
     progress_clear();
-    return code;
+    return code != EXIT_OK ? code : measure_limits_again(b, &b->peaks);
 }
 
 static int measure_training(bench *b) {
     const int64_t memory_bytes = b->o->engine.model.memory_bytes;
-    return b->o->kernels ? bench_train_kernels(b->engine, &b->o->training, memory_bytes, &b->kernels)
+    const int code = b->o->kernels
+                         ? bench_train_kernels(b->engine, &b->o->training, memory_bytes, &b->kernels)
                          : bench_train_measure(b->engine, &b->o->training, memory_bytes, b->o->n_repeat, &b->training);
+    return code != EXIT_OK ? code : measure_limits_again(b, &b->peaks);
 }
 
 static int measure(bench *b) {
@@ -372,11 +426,14 @@ static int measure(bench *b) {
     const qrun_session_params params = session_params(b);
     RETURN_IF_FAILED(engine_open_session(b->engine, &params));
     if (b->o->kernels) { return measure_kernels(b); }
-    int code = measure_prefill(b->engine, b->prompt_tokens, b->o->n_repeat, &b->prefill);
+    RETURN_IF_FAILED(measure_prefill(b->engine, b->prompt_tokens, b->o->n_repeat, &b->prefill.speed));
+    int code = measure_limits_again(b, &b->prefill.peaks);
     for (int c = 0; c < b->contexts.count; c++) {
         for (int i = 0; i < b->batches.count && code == EXIT_OK; i++) {
+            measured_row *row = &b->decode[c][i];
             code = measure_decode(b->engine, (int32_t)b->batches.values[i], (int32_t)b->contexts.values[c],
-                                  b->o->decode_tokens, b->o->n_repeat, &b->decode[c][i]);
+                                  b->o->decode_tokens, b->o->n_repeat, &row->speed);
+            if (code == EXIT_OK) { code = measure_limits_again(b, &row->peaks); }
         }
     }
     (void)qrun_session_get_stats(b->engine->session, &b->stats, NULL);
@@ -452,7 +509,7 @@ static int run(const void *options, const command_line *line, engine *e) {
     bench *b = allocate(sizeof *b);
     b->engine = e;
     b->device = (qrun_device_info)QRUN_DEVICE_INFO_INIT;
-    b->peaks = (qrun_peaks)QRUN_PEAKS_INIT;
+    b->now = b->least = b->most = (qrun_peaks)QRUN_PEAKS_INIT;
     b->stats = (qrun_session_stats)QRUN_SESSION_STATS_INIT;
     b->prompt_tokens = o->prompt_tokens;
     b->batches = batches;
