@@ -43,15 +43,16 @@ static void require(qrun_status status, const qr_error *err) {
     }
 }
 
-/* Numbers that are ordinary in F32, F16 and BF16, codes of any value. The memory lives as long as the program. */
-static void *filled(qr_backend *backend, size_t n_bytes, bool codes) {
+/* Numbers that are ordinary in F32, F16 and BF16; as codes of a weight they are as good as any, and its scales are
+ * ordinary too. The memory lives as long as the program. */
+static void *filled(qr_backend *backend, size_t n_bytes) {
     qr_error err = {0};
     void *memory = NULL;
     require(backend->memory_create(backend, QR_MEMORY_DEVICE, n_bytes, &memory, &err), &err);
     uint64_t *words = memory, state = 0x9E3779B97F4A7C15U;
     for (size_t i = 0; i < n_bytes / 8; i++) {
         state = state * 6364136223846793005U + 1442695040888963407U;
-        words[i] = codes ? state ^ state >> 29 : 0x3C003C003C003C00U | (state >> 12 & 0x00FF00FF00FF00FFU);
+        words[i] = 0x3C003C003C003C00U | (state >> 12 & 0x00FF00FF00FF00FFU);
     }
     return memory;
 }
@@ -60,7 +61,7 @@ static void *filled(qr_backend *backend, size_t n_bytes, bool codes) {
 static double best_seconds(const bench *b, qr_op op, const void *args) {
     qr_error err = {0};
     qr_workspace workspace = {.n_bytes = b->backend->ops[op].workspace_bytes(b->backend, args)};
-    workspace.memory = filled(b->backend, workspace.n_bytes, false);
+    workspace.memory = filled(b->backend, workspace.n_bytes);
     double best = 1e30;
     const double begin = seconds_now(&b->options);
     for (int call = 0; call < 5 || seconds_now(&b->options) - begin < 0.7; call++) {
@@ -80,9 +81,8 @@ static void print_row(const char *op, const char *format, double seconds, double
 static void bench_format(const bench *b, qr_weight_format format, const void *x, float *y) {
     const options *o = &b->options;
     const qr_weight_desc desc = {format, qr_weight_is_nf4(format) ? QR_NF4_BLOCK : 0, o->out, o->in};
-    const bool codes = format == QR_WEIGHT_NF4_DQ || format == QR_WEIGHT_INT8;
     const size_t n_bytes = b->backend->weight_bytes(b->backend, &desc);
-    const qr_weight weight = {.desc = desc, .data = filled(b->backend, n_bytes, codes), .nested_offset = 0.01F};
+    const qr_weight weight = {.desc = desc, .data = filled(b->backend, n_bytes), .nested_offset = 0.01F};
     const qr_linear_args forward = {.weight = &weight,
                                     .x = x,
                                     .x_dtype = o->dtype,
@@ -110,7 +110,7 @@ static void bench_gradients(const bench *b, const void *x, float *y) {
                                             .x_dtype = o->dtype,
                                             .dy = y,
                                             .n_rows = o->rows,
-                                            .dw = filled(b->backend, (size_t)(o->out * o->in) * f, false),
+                                            .dw = filled(b->backend, (size_t)(o->out * o->in) * f),
                                             .in = o->in,
                                             .out = o->out,
                                             .x_stride = o->in,
@@ -118,13 +118,13 @@ static void bench_gradients(const bench *b, const void *x, float *y) {
     print_row("weight_backward", qr_dtype_name(o->dtype), best_seconds(b, QR_OP_weight_backward, &weight),
               2.0 * (double)o->rows * (double)o->out * (double)o->in, b->peak_flops[0]);
     const size_t a_bytes = (size_t)(o->rank * o->in) * f, b_bytes = (size_t)(o->rank * o->out) * f;
-    const float *factor_a = filled(b->backend, a_bytes, false), *factor_b = filled(b->backend, b_bytes, false);
+    const float *factor_a = filled(b->backend, a_bytes), *factor_b = filled(b->backend, b_bytes);
     const qr_lora_factor factor = {.a = factor_a, .b = factor_b, .rank = (int32_t)o->rank, .scale = 1e-6F};
     const size_t row_bytes = (size_t)o->rows * sizeof(int32_t);
     const qr_lora_args forward = {.factors = &factor,
                                   .n_adapters = 1,
                                   .max_rank = (int32_t)o->rank,
-                                  .row_adapter = memset(filled(b->backend, row_bytes, false), 0, row_bytes),
+                                  .row_adapter = memset(filled(b->backend, row_bytes), 0, row_bytes),
                                   .x = x,
                                   .x_dtype = o->dtype,
                                   .y = y,
@@ -138,8 +138,8 @@ static void bench_gradients(const bench *b, const void *x, float *y) {
               2.0 * (double)o->rows * (double)o->rank * (double)(o->in + o->out), b->peak_flops[0]);
     const qr_lora_backward_args lora = {.a = factor_a,
                                         .b = factor_b,
-                                        .da = filled(b->backend, a_bytes, false),
-                                        .db = filled(b->backend, b_bytes, false),
+                                        .da = filled(b->backend, a_bytes),
+                                        .db = filled(b->backend, b_bytes),
                                         .x = x,
                                         .x_dtype = o->dtype,
                                         .dy = y,
@@ -147,10 +147,11 @@ static void bench_gradients(const bench *b, const void *x, float *y) {
                                         .n_rows = o->rows,
                                         .in = o->in,
                                         .out = o->out,
-                                        .dx = filled(b->backend, (size_t)(o->rows * o->in) * f, false),
+                                        .dx = filled(b->backend, (size_t)(o->rows * o->in) * f),
                                         .x_stride = o->in,
                                         .dy_stride = o->out,
                                         .dx_stride = o->in,
+                                        .dy_rounded_stride = o->out,
                                         .rank = (int32_t)o->rank,
                                         .scale = 1e-6F,
                                         .in_pairs = true};
@@ -209,8 +210,8 @@ int main(int argc, char **argv) {
            o->n_threads, (long long)o->out, (long long)o->in, (long long)o->rows, b.peak_flops[1] * 1e-12,
            qr_dtype_name(o->dtype), b.peak_flops[0] * 1e-12);
     const size_t bytes = (size_t)(o->rows * qr_max(o->in, o->out)) * sizeof(float);
-    void *x = filled(b.backend, bytes, false);
-    float *y = filled(b.backend, bytes, false);
+    void *x = filled(b.backend, bytes);
+    float *y = filled(b.backend, bytes);
     for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
         if (strstr(o->formats, qr_weight_format_name((qr_weight_format)format)) != NULL) {
             bench_format(&b, (qr_weight_format)format, x, y);
