@@ -263,21 +263,20 @@ static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr
     qr_threads_run(backend->threads, n_tasks, run_task, &run);
 }
 
-static void run_product(qr_backend *backend, const qr_linear_args *args, void *workspace) {
+/* Returns whether LoRA is in y. */
+static bool run_product(qr_backend *backend, const qr_linear_args *args, void *workspace) {
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
-    if (matmul->tiles != NULL) {
-        qr_cpu_tiles_run(backend, matmul, args, workspace);
-        return;
-    }
+    if (matmul->tiles != NULL) { return qr_cpu_tiles_run(backend, matmul, args, workspace); }
     qr_cpu_row_group group;
     const qr_cpu_row_groups groups = qr_cpu_all_rows(args->weight, args->n_rows, &group);
     run_groups(backend, args, &groups, workspace);
+    return false;
 }
 
 /* The adapter's arguments have been checked with the others. */
 static void run_linear(qr_backend *backend, const qr_linear_args *args, void *workspace) {
-    run_product(backend, args, workspace);
-    if (args->lora != NULL) { (void)qr_cpu_op_lora.run(backend, args->lora, workspace, NULL); }
+    const bool has_lora = run_product(backend, args, workspace);
+    if (args->lora != NULL && !has_lora) { (void)qr_cpu_op_lora.run(backend, args->lora, workspace, NULL); }
 }
 
 QR_CPU_CHECKED_OP(linear, linear_workspace, run_linear)

@@ -32,6 +32,10 @@ typedef struct qr_cpu_tiles_task {
     int64_t tile_cols; /* 16, or all rows of the call when there are fewer */
     int64_t row, n_rows, i, n_x;
     bool stream_y; /* y leaves past the caches (tiles_store.h) */
+    /* With LoRA in the same sums: tiles of B [groups of 16 weight rows][n_lora][16][32], and of t = scale · A x from
+     * that of row i on [tiles of 16 rows of x][n_lora][16 pairs][16][2]. n_lora 0: without. */
+    const uint16_t *lora_b, *lora_t;
+    int64_t n_lora;
     void *scratch; /* one worker's, 64-byte aligned */
 } qr_cpu_tiles_task;
 
@@ -49,6 +53,27 @@ typedef struct qr_cpu_tiles_kernel {
 extern const qr_cpu_tiles_kernel qr_cpu_tiles_amx, qr_cpu_tiles_amx_emulated;
 
 size_t qr_cpu_tiles_workspace(const qr_backend *backend, const qr_cpu_matmul *matmul, const qr_linear_args *args);
-void qr_cpu_tiles_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr_linear_args *args, void *workspace);
+/* y [n_rows, rank] = factor · x Wᵀ for few rows of W in F32, each the sum of two BF16 values: W becomes 2 · rank rows
+ * of BF16, whose two sums are added last. For LoRA by pairs. */
+typedef struct qr_cpu_pairs_args {
+    const float *w;  /* [rank, k], or [k, rank] */
+    bool transposed; /* the latter */
+    int64_t rank, k;
+    const uint16_t *x; /* BF16, rows x_stride apart */
+    int64_t n_rows, x_stride;
+    float factor;
+    float *y;
+} qr_cpu_pairs_args;
+
+size_t qr_cpu_pairs_workspace(const qr_backend *backend, const qr_cpu_matmul *matmul, const qr_cpu_pairs_args *args);
+void qr_cpu_pairs_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr_cpu_pairs_args *args, void *workspace);
+
+/* The adapter of a call of lora that is computed by pairs; NULL: it is not, or there is nothing to add. */
+const struct qr_lora_factor *qr_cpu_lora_pairs_factor(const qr_backend *backend, const struct qr_lora_args *args);
+/* Its first product, t = scale · A x. */
+qr_cpu_pairs_args qr_cpu_lora_down(const qr_lora_args *args, const qr_lora_factor *factor, float *t);
+
+/* Returns whether y has what LoRA adds: where its second product goes on in the sums of the first. */
+bool qr_cpu_tiles_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr_linear_args *args, void *workspace);
 
 #endif

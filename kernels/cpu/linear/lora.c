@@ -10,6 +10,7 @@
 
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
+#include "kernels/cpu/linear/linear_tiles.h"
 
 enum {
     OUT_PANEL = QR_CPU_PANEL_ROWS, /* outputs of a panel of the second product */
@@ -73,11 +74,32 @@ static size_t pairs_bytes(const qr_lora_args *args) {
     return align64((size_t)(args->n_rows * args->max_rank) * sizeof(float));
 }
 
+qr_cpu_pairs_args qr_cpu_lora_down(const qr_lora_args *args, const qr_lora_factor *factor, float *t) {
+    return (qr_cpu_pairs_args){
+        .w = factor->a,
+        .rank = factor->rank,
+        .k = args->in,
+        .x = args->x,
+        .n_rows = args->n_rows,
+        .x_stride = args->x_stride,
+        .factor = factor->scale,
+        .y = t,
+    };
+}
+
+static size_t pairs_workspace(const qr_backend *backend, const qr_lora_args *args) {
+    const qr_lora_factor widest = {.rank = args->max_rank};
+    const qr_cpu_pairs_args down = qr_cpu_lora_down(args, &widest, NULL);
+    const size_t of_down = qr_cpu_pairs_workspace(backend, pairs_of(backend, args), &down);
+    const size_t of_up = qr_cpu_gemm_backward_workspace(backend);
+    return pairs_bytes(args) + (of_down > of_up ? of_down : of_up);
+}
+
 static size_t lora_workspace(const qr_backend *backend, const void *untyped) {
     static unsigned char nowhere[1];
     const qr_lora_args *args = untyped;
     lora_run run;
-    if (pairs_of(backend, args) != NULL) { return pairs_bytes(args) + qr_cpu_gemm_backward_workspace(backend); }
+    if (pairs_of(backend, args) != NULL) { return pairs_workspace(backend, args); }
     return lay_out(backend, args, nowhere, &run);
 }
 
@@ -184,28 +206,23 @@ static void run_up(void *untyped, int64_t index, int worker) {
     }
 }
 
-/* t' = scale · A x, y += B t', all rows with one adapter. */
-static void run_pairs(qr_backend *backend, const qr_lora_args *args, void *workspace) {
+/* All rows have one adapter. */
+const qr_lora_factor *qr_cpu_lora_pairs_factor(const qr_backend *backend, const qr_lora_args *args) {
     const int32_t adapter = args->n_rows > 0 ? args->row_adapter[0] : -1;
-    const qr_lora_factor *factor = adapter < 0 ? NULL : &args->factors[adapter];
-    if (factor == NULL || factor->rank == 0) { return; }
+    if (pairs_of(backend, args) == NULL || adapter < 0 || args->factors[adapter].rank == 0) { return NULL; }
+    return &args->factors[adapter];
+}
+
+/* t = scale · A x, y += B t. */
+static void run_pairs(qr_backend *backend, const qr_lora_args *args, void *workspace) {
+    const qr_lora_factor *factor = qr_cpu_lora_pairs_factor(backend, args);
+    if (factor == NULL) { return; }
     float *t = workspace;
     void *scratch = (unsigned char *)workspace + pairs_bytes(args);
-    const qr_cpu_gemm_args down = {
-        .matmul = pairs_of(backend, args),
-        .m = args->n_rows,
-        .n = factor->rank,
-        .k = args->in,
-        .a = {.data = args->x, .dtype = QR_DTYPE_BF16, .stride = args->x_stride},
-        .b = {.data = factor->a, .dtype = QR_DTYPE_F32, .transposed = true, .stride = args->in},
-        .c = t,
-        .c_stride = factor->rank,
-        .factor = factor->scale,
-        .parts = &qr_cpu_gemm_exact_by_pair,
-    };
-    qr_cpu_gemm_backward(backend, &down, scratch);
+    const qr_cpu_pairs_args down = qr_cpu_lora_down(args, factor, t);
+    qr_cpu_pairs_run(backend, pairs_of(backend, args), &down, scratch);
     const qr_cpu_gemm_args up = {
-        .matmul = down.matmul,
+        .matmul = pairs_of(backend, args),
         .m = args->n_rows,
         .n = args->out,
         .k = factor->rank,

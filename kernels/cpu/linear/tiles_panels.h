@@ -61,7 +61,10 @@ typedef struct panel_pass {
     float *sums;
     const float *next_sums;
     int64_t n_tiles; /* along k */
-    bool first;      /* the sums begin at zero */
+    /* After them those of LoRA: of the first 16 weight rows and of the first 16 rows of x; the second follow. */
+    const uint16_t *lora_a, *lora_b;
+    int64_t n_lora;
+    bool first; /* the sums begin at zero */
     leaving *leaving;
     int64_t n_leave; /* parts */
 } panel_pass;
@@ -134,6 +137,23 @@ QR_INLINE void store_sums(const panel_pass *p, const bool two_x) {
     TILES_BARRIER();
 }
 
+QR_INLINE void multiply_lora(const panel_pass *p, const bool two_x) {
+    tiles_state *state = p->tiles;
+    const int64_t second = p->n_lora * TILE_ELEMENTS;
+    for (int64_t t = 0; t < p->n_lora; t++) {
+        const uint16_t *a = p->lora_a + t * TILE_ELEMENTS, *b = p->lora_b + t * TILE_ELEMENTS;
+        tiles_load(state, TILES_A0, a, 64);
+        tiles_load(state, TILES_A1, a + second, 64);
+        tiles_load(state, TILES_B0, b, 64);
+        tiles_dot(state, TILES_C0, TILES_A0, TILES_B0);
+        tiles_dot(state, TILES_C2, TILES_A1, TILES_B0);
+        if (!two_x) { continue; }
+        tiles_load(state, TILES_B1, b + second, 64);
+        tiles_dot(state, TILES_C1, TILES_A0, TILES_B1);
+        tiles_dot(state, TILES_C3, TILES_A1, TILES_B1);
+    }
+}
+
 /* Step t of a pass fills batch t − 4 of the next panel, whose tiles are those up to t − 1; the first four steps of the
  * next pass fill the four batches that are left. Between fours of steps parts of the panel before leave. */
 QR_INLINE void multiply_pass(const panel_pass *p, const bool two_x, const int side, const weights_kind kind) {
@@ -157,6 +177,7 @@ QR_INLINE void multiply_pass(const panel_pass *p, const bool two_x, const int si
     }
     for (; t < n_tiles; t++) { multiply_tiles(p, &at, two_x, false, 0, kind); }
     for (; n_leave > 0; n_leave--) { leave_part(p->leaving); }
+    multiply_lora(p, two_x);
     store_sums(p, two_x);
 }
 
@@ -225,6 +246,7 @@ static void run_panel(panels_run *run, const tiles_panel *p, const tiles_panel *
     /* Beside the products only whole panels are made. */
     const bool beside = next != NULL && run->n_blocks > 1 && is_regular(p) && p->n_k == PANEL_K && is_regular(next) &&
                         next->n_k == PANEL_K;
+    const bool adds = task->n_lora > 0 && p->k + PANEL_K >= run->w.n_k;
     for (int64_t block = 0; block < run->n_blocks; block++) {
         const bool begins = beside && block == run->n_blocks - 1, finishes = run->unfinished && block == 0;
         const panel_pass pass = {
@@ -239,6 +261,9 @@ static void run_panel(panels_run *run, const tiles_panel *p, const tiles_panel *
                          : next != NULL            ? *panel_sums(run, next)
                                                    : *sums,
             .n_tiles = qr_ceil_div(p->n_k, 32),
+            .lora_a = adds ? task->lora_b + p->row / TILE_ROWS * task->n_lora * TILE_ELEMENTS : NULL,
+            .lora_b = adds ? task->lora_t + 2 * block * task->n_lora * TILE_ELEMENTS : NULL,
+            .n_lora = adds ? task->n_lora : 0,
             .first = p->k == 0,
             .leaving = &run->leaving,
             .n_leave = qr_min(run->leaving.n_parts - run->leaving.next, run->leave_rate),
