@@ -4,14 +4,11 @@
  * On tiles, where the caller permits it, x and dy are BF16 and everything else is pairs. */
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
+#include "kernels/cpu/linear/linear_tiles.h"
 
 /* The workspace is h, dh, then the scratch of the products. */
 static size_t sums_bytes(const qr_lora_backward_args *args) {
     return (size_t)qr_round_up(args->n_rows * args->rank * (int64_t)sizeof(float), 64);
-}
-
-static size_t lora_backward_workspace(const qr_backend *backend, const void *args) {
-    return 2 * sums_bytes(args) + qr_cpu_gemm_backward_workspace(backend);
 }
 
 /* The kernel of all products, and what they take for dy. */
@@ -23,11 +20,13 @@ typedef struct lora_products {
     int64_t dy_stride;
 } lora_products;
 
+static bool may_take_pairs(const qr_backend *backend, const qr_lora_backward_args *args) {
+    return qr_cpu(backend)->kernels->backward_parts != NULL && args->in_pairs && args->x_dtype == QR_DTYPE_BF16;
+}
+
 static lora_products products_of(const qr_backend *backend, const qr_lora_backward_args *args) {
     const qr_cpu_kernels *kernels = qr_cpu(backend)->kernels;
-    const bool in_pairs =
-        kernels->backward_parts != NULL && args->in_pairs && args->x_dtype == QR_DTYPE_BF16 && args->dy_rounded != NULL;
-    if (in_pairs) {
+    if (may_take_pairs(backend, args) && args->dy_rounded != NULL) {
         return (lora_products){kernels->backward_parts, true, args->dy_rounded, QR_DTYPE_BF16, args->dy_rounded_stride};
     }
     return (lora_products){kernels->matmul_f32, false, args->dy, QR_DTYPE_F32, args->dy_stride};
@@ -37,11 +36,39 @@ static const qr_cpu_gemm_parts *parts_of(const lora_products *p, const qr_cpu_ge
     return p->in_pairs ? parts : NULL;
 }
 
-/* h' = scale · x Aᵀ and dh = scale · dy B. */
-static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, const lora_products *p, float *h,
-                     float *dh, void *scratch) {
+/* h' = scale · x Aᵀ and dh = scale · dy B: by rows in pairs … */
+static qr_cpu_pairs_args pairs_of_h(const qr_lora_backward_args *args, float *h) {
+    return (qr_cpu_pairs_args){
+        .w = args->a,
+        .rank = args->rank,
+        .k = args->in,
+        .x = args->x,
+        .n_rows = args->n_rows,
+        .x_stride = args->x_stride,
+        .factor = args->scale,
+        .y = h,
+    };
+}
+
+static qr_cpu_pairs_args pairs_of_dh(const qr_lora_backward_args *args, float *dh) {
+    return (qr_cpu_pairs_args){
+        .w = args->b,
+        .transposed = true,
+        .rank = args->rank,
+        .k = args->out,
+        .x = args->dy_rounded,
+        .n_rows = args->n_rows,
+        .x_stride = args->dy_rounded_stride,
+        .factor = args->scale,
+        .y = dh,
+    };
+}
+
+/* … or in F32. */
+static void run_f32_sums(qr_backend *backend, const qr_lora_backward_args *args, const qr_cpu_matmul *matmul, float *h,
+                         float *dh, void *scratch) {
     const qr_cpu_gemm_args down = {
-        .matmul = p->matmul,
+        .matmul = matmul,
         .m = args->n_rows,
         .n = args->rank,
         .k = args->in,
@@ -50,24 +77,50 @@ static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, con
         .c = h,
         .c_stride = args->rank,
         .factor = args->scale,
-        .parts = parts_of(p, &qr_cpu_gemm_exact_by_pair),
     };
     qr_cpu_gemm_backward(backend, &down, scratch);
     const qr_cpu_gemm_args up = {
-        .matmul = p->matmul,
+        .matmul = matmul,
         .m = args->n_rows,
         .n = args->rank,
         .k = args->out,
-        .a = {.data = p->dy, .dtype = p->dy_dtype, .stride = p->dy_stride},
+        .a = {.data = args->dy, .dtype = QR_DTYPE_F32, .stride = args->dy_stride},
         .b = {.data = args->b, .dtype = QR_DTYPE_F32, .stride = args->rank},
         .c = dh,
         .c_stride = args->rank,
         .factor = args->scale,
-        .parts = parts_of(p, &qr_cpu_gemm_exact_by_pair),
     };
     qr_cpu_gemm_backward(backend, &up, scratch);
 }
 
+static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, const lora_products *p, float *h,
+                     float *dh, void *scratch) {
+    if (!p->in_pairs) {
+        run_f32_sums(backend, args, p->matmul, h, dh, scratch);
+        return;
+    }
+    const qr_cpu_pairs_args of_h = pairs_of_h(args, h), of_dh = pairs_of_dh(args, dh);
+    qr_cpu_pairs_run(backend, p->matmul, &of_h, scratch);
+    qr_cpu_pairs_run(backend, p->matmul, &of_dh, scratch);
+}
+
+/* A plan may ask without dy_rounded. */
+static size_t scratch_bytes(const qr_backend *backend, const qr_lora_backward_args *args) {
+    const size_t of_gradients = qr_cpu_gemm_backward_workspace(backend);
+    if (!may_take_pairs(backend, args)) { return of_gradients; }
+    const qr_cpu_matmul *matmul = qr_cpu(backend)->kernels->backward_parts;
+    const qr_cpu_pairs_args of_h = pairs_of_h(args, NULL), of_dh = pairs_of_dh(args, NULL);
+    const size_t h_bytes = qr_cpu_pairs_workspace(backend, matmul, &of_h);
+    const size_t dh_bytes = qr_cpu_pairs_workspace(backend, matmul, &of_dh);
+    const size_t of_sums = h_bytes > dh_bytes ? h_bytes : dh_bytes;
+    return of_sums > of_gradients ? of_sums : of_gradients;
+}
+
+static size_t lora_backward_workspace(const qr_backend *backend, const void *args) {
+    return 2 * sums_bytes(args) + scratch_bytes(backend, args);
+}
+
+/* The gradients of both factors. */
 /* Tokens ascending: they are the inner dimension. */
 static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, const lora_products *p, const float *h,
                         const float *dh, void *scratch) {
