@@ -63,7 +63,6 @@ static void prefetch(const qr_cpu_gemm_operand *x, int64_t index, int64_t n) {
 
 /* --- Parts ------------------------------------------------------------------------------------------------------- */
 
-const qr_cpu_gemm_parts qr_cpu_gemm_exact_by_pair = {.n_products = 2, .a = {0, 0}, .b = {0, 1}};
 const qr_cpu_gemm_parts qr_cpu_gemm_pair_by_exact = {.n_products = 2, .a = {0, 1}, .b = {0, 0}};
 const qr_cpu_gemm_parts qr_cpu_gemm_pair_by_pair = {.n_products = 3, .a = {0, 1, 0}, .b = {0, 0, 1}};
 const qr_cpu_gemm_parts qr_cpu_gemm_triple_by_exact = {.n_products = 3, .a = {0, 1, 2}, .b = {0, 0, 0}};
@@ -267,29 +266,40 @@ static void pack(const gemm_run *run, const gemm_block *block, gemm_scratch *scr
 
 /* --- Tasks ------------------------------------------------------------------------------------------------------- */
 
+/* Element [row, col] of C, and how far it is to the next of its row. */
+static float *c_at(const qr_cpu_gemm_args *args, int64_t row, int64_t col) {
+    return args->c + (args->c_transposed ? col * args->c_stride + row : row * args->c_stride + col);
+}
+
+static int64_t c_step(const qr_cpu_gemm_args *args) { return args->c_transposed ? args->c_stride : 1; }
+
 static void load_c(const qr_cpu_gemm_args *args, const gemm_block *block, float *dst) {
     const int64_t n = args->accumulate ? block->n_cols : 0, n_padded = qr_round_up(block->n_cols, COL_STEP);
+    const int64_t step = c_step(args);
     for (int64_t r = 0; r < block->n_rows; r++) {
-        const float *src = args->c + (block->row + r) * args->c_stride + block->col;
+        const float *src = c_at(args, block->row + r, block->col);
         float *row = dst + r * QR_CPU_GEMM_C_STRIDE;
-        if (n > 0) { memcpy(row, src, (size_t)n * sizeof *row); }
+        for (int64_t j = 0; step > 1 && j < n; j++) { row[j] = src[j * step]; }
+        if (step == 1 && n > 0) { memcpy(row, src, (size_t)n * sizeof *row); }
         memset(row + n, 0, (size_t)(n_padded - n) * sizeof *row);
     }
 }
 
 static void store_c(const qr_cpu_gemm_args *args, const gemm_block *block, const float *src) {
     const float factor = args->accumulate ? 1.0F : args->factor;
+    const int64_t step = c_step(args);
     for (int64_t r = 0; r < block->n_rows; r++) {
         const float *row = src + r * QR_CPU_GEMM_C_STRIDE;
-        float *dst = args->c + (block->row + r) * args->c_stride + block->col;
-        for (int64_t j = 0; j < block->n_cols; j++) { dst[j] = factor * row[j]; }
+        float *dst = c_at(args, block->row + r, block->col);
+        for (int64_t j = 0; step > 1 && j < block->n_cols; j++) { dst[j * step] = factor * row[j]; }
+        for (int64_t j = 0; step == 1 && j < block->n_cols; j++) { dst[j] = factor * row[j]; }
     }
 }
 
 /* C may be added to in place: no column is padded, and it is read and written once. */
 static bool c_in_place(const gemm_run *run, const gemm_block *block) {
     const qr_cpu_gemm_args *args = run->args;
-    return args->accumulate && block->n_cols % COL_STEP == 0 && args->k <= block_k(run);
+    return args->accumulate && !args->c_transposed && block->n_cols % COL_STEP == 0 && args->k <= block_k(run);
 }
 
 /* A few rows at a time, so that C is read in longer runs than the strips of `multiply`. */

@@ -53,8 +53,8 @@ typedef struct qr_cpu_gemm_parts {
     int8_t a[QR_CPU_GEMM_MAX_PARTS], b[QR_CPU_GEMM_MAX_PARTS];
 } qr_cpu_gemm_parts;
 
-/* A as it is, B two parts: within 2^-17 of itself. */
-extern const qr_cpu_gemm_parts qr_cpu_gemm_exact_by_pair, qr_cpu_gemm_pair_by_exact;
+/* A two parts, within 2^-17 of itself, B as it is. */
+extern const qr_cpu_gemm_parts qr_cpu_gemm_pair_by_exact;
 /* Both two parts, of which the product of the last two is left out: 2^-16 more. */
 extern const qr_cpu_gemm_parts qr_cpu_gemm_pair_by_pair;
 /* A is three parts, which are exact, but for what is below 2^-126. */
@@ -116,6 +116,7 @@ typedef struct qr_cpu_gemm_args {
         *groups;           /* rows of C by their weights, which `weight` stands for; NULL: all with `weight` */
     qr_cpu_gemm_operand b; /* [k, n] */
     float *c;              /* [m, n], rows c_stride apart */
+    bool c_transposed;     /* c is [n, m] */
     int64_t c_stride;
     bool accumulate;                /* adds to C; factor is then not read */
     float factor;                   /* of the sums */

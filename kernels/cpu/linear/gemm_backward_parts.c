@@ -65,16 +65,20 @@ QR_INLINE qr_vec units_across_k(const parts_block *b, int64_t unit, const int pa
     return as_pairs(even, odd);
 }
 
-/* Units [unit, + n_units) of the operand. */
-QR_INLINE void store_units(const parts_block *b, int64_t unit, int64_t n_units, const int part) {
+/* 16 × 16 units, as rows of the operand that they become. */
+QR_INLINE void make_units(const parts_block *b, int64_t n_units, const int part, qr_vec v[LANES]) {
     const qr_cpu_gemm_pack *p = b->pack;
-    qr_vec v[LANES];
     if (p->along_k) {
         for (int64_t i = 0; i < LANES; i++) { v[i] = i < b->n ? units_along_k(b, i, part) : qr_vec_zero(); }
     } else {
         for (int64_t u = 0; u < LANES; u++) { v[u] = u < n_units ? units_across_k(b, u, part) : qr_vec_zero(); }
     }
     if (p->along_k == p->is_b) { qr_vec_transpose(v); }
+}
+
+/* At units [unit, + n_units) of the operand. */
+QR_INLINE void store_units(const parts_block *b, int64_t unit, int64_t n_units, const qr_vec v[LANES]) {
+    const qr_cpu_gemm_pack *p = b->pack;
     if (p->is_b) {
         float *dst = p->dst + unit * QR_CPU_GEMM_B_STRIDE + b->first - p->first;
         for (int64_t u = 0; u < n_units; u++) { qr_vec_store(dst + u * QR_CPU_GEMM_B_STRIDE, v[u]); }
@@ -90,15 +94,18 @@ void qr_cpu_gemm_pack_parts_bf16(const qr_cpu_gemm_pack *p) {
         parts_block b = {.pack = p, .k = p->k + k, .n_k = qr_min(p->n_k - k, GROUP_K)};
         const int64_t n_units = qr_ceil_div(b.n_k, 2);
         for (int64_t i = 0; i < p->n; i += LANES) {
+            qr_vec v[LANES];
             b.first = p->first + i;
             b.n = qr_min(p->n - i, LANES);
             for (int product = 0; product < n_products; product++) {
-                const int64_t unit = k / GROUP_K * n_products * GROUP_UNITS + product * n_units;
-                switch (p->part[product]) {
-                    case 0: store_units(&b, unit, n_units, 0); break;
-                    case 1: store_units(&b, unit, n_units, 1); break;
-                    default: store_units(&b, unit, n_units, 2); break;
+                const bool same = product > 0 && p->part[product] == p->part[product - 1];
+                switch (same ? -1 : p->part[product]) {
+                    case -1: break;
+                    case 0: make_units(&b, n_units, 0, v); break;
+                    case 1: make_units(&b, n_units, 1, v); break;
+                    default: make_units(&b, n_units, 2, v); break;
                 }
+                store_units(&b, k / GROUP_K * n_products * GROUP_UNITS + product * n_units, n_units, v);
             }
         }
     }

@@ -121,21 +121,25 @@ static size_t lora_backward_workspace(const qr_backend *backend, const void *arg
 }
 
 /* The gradients of both factors. */
-/* Tokens ascending: they are the inner dimension. */
+/* Tokens ascending: they are the inner dimension. By pairs db is computed transposed, so that dy need not be. */
 static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, const lora_products *p, const float *h,
                         const float *dh, void *scratch) {
-    const qr_cpu_gemm_args db = {
+    const qr_cpu_gemm_operand of_dy = {.data = p->dy, .dtype = p->dy_dtype, .stride = p->dy_stride};
+    const qr_cpu_gemm_operand of_h = {.data = h, .dtype = QR_DTYPE_F32, .stride = args->rank};
+    qr_cpu_gemm_args db = {
         .matmul = p->matmul,
-        .m = args->out,
-        .n = args->rank,
+        .m = p->in_pairs ? args->rank : args->out,
+        .n = p->in_pairs ? args->out : args->rank,
         .k = args->n_rows,
-        .a = {.data = p->dy, .dtype = p->dy_dtype, .transposed = true, .stride = p->dy_stride},
-        .b = {.data = h, .dtype = QR_DTYPE_F32, .stride = args->rank},
+        .a = p->in_pairs ? of_h : of_dy,
+        .b = p->in_pairs ? of_dy : of_h,
         .c = args->db,
         .c_stride = args->rank,
+        .c_transposed = p->in_pairs,
         .accumulate = true,
-        .parts = parts_of(p, &qr_cpu_gemm_exact_by_pair),
+        .parts = parts_of(p, &qr_cpu_gemm_pair_by_exact),
     };
+    db.a.transposed = true;
     qr_cpu_gemm_backward(backend, &db, scratch);
     const qr_cpu_gemm_args da = {
         .matmul = p->matmul,
