@@ -74,6 +74,10 @@ static int64_t block_k(const gemm_run *run) {
     return parts == NULL ? most : most / parts->n_products / QR_CPU_GEMM_PARTS_K * QR_CPU_GEMM_PARTS_K;
 }
 
+bool qr_cpu_gemm_fits_one_block(const qr_cpu_gemm_parts *parts, int64_t k) {
+    return k <= 2 * QR_CPU_GEMM_UNITS / parts->n_products / QR_CPU_GEMM_PARTS_K * QR_CPU_GEMM_PARTS_K;
+}
+
 static int64_t units_of(const gemm_run *run, int64_t n_k) {
     const qr_cpu_gemm_parts *parts = run->args->parts;
     return qr_ceil_div(n_k, run->kernel->unit_k) * (parts == NULL ? 1 : parts->n_products);
@@ -313,6 +317,21 @@ static void multiply_in_place(const qr_cpu_gemm_kernel *kernel, qr_cpu_gemm_prod
     }
 }
 
+/* The other product of a task, in the C that the first has left. */
+static void add_also(const gemm_run *run, const gemm_block *block, gemm_scratch *scratch, qr_cpu_gemm_product product) {
+    gemm_run other = *run;
+    gemm_block all = *block;
+    other.args = run->args->also;
+    all.k = 0;
+    all.n_k = other.args->k;
+    pack_parts(&other, &all, scratch);
+    product.a = scratch->a;
+    product.b = scratch->b;
+    product.n_units = units_of(&other, all.n_k);
+    product.ahead = (qr_cpu_gemm_ahead){0};
+    run->kernel->multiply(&product);
+}
+
 static void run_task(void *untyped, int64_t index, int worker) {
     const gemm_run *run = untyped;
     const qr_cpu_gemm_args *args = run->args;
@@ -351,6 +370,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
             run->kernel->multiply(&product);
         }
     }
+    if (args->also != NULL) { add_also(run, &block, scratch, product); }
     if (!in_place) { store_c(args, &block, scratch->c); }
 }
 

@@ -124,12 +124,16 @@ typedef struct qr_cpu_gemm_args {
     /* Memory of qr_cpu_gemm_packed_a_bytes for A with rows in order, no parts, and a weight of its own: it is packed
      * once and not for each QR_CPU_GEMM_COLS of C. NULL: with each block. */
     float *packed_a;
+    /* Added to the same C: another product with its m and n, by parts, whose k is one block. NULL: nothing. */
+    const struct qr_cpu_gemm_args *also;
 } qr_cpu_gemm_args;
 
 /* Scratch of any product; a multiple of 64. */
 size_t qr_cpu_gemm_backward_workspace(const qr_backend *backend);
 /* Of packed_a; 0 where the instruction set has no use for it. */
 size_t qr_cpu_gemm_packed_a_bytes(const qr_cpu_matmul *matmul, int64_t m, int64_t k);
+/* With operands in parts, of BF16 pairs. */
+bool qr_cpu_gemm_fits_one_block(const qr_cpu_gemm_parts *parts, int64_t k);
 void qr_cpu_gemm_backward(qr_backend *backend, const qr_cpu_gemm_args *args, void *workspace);
 
 #endif

@@ -1,6 +1,7 @@
 /* linear_backward, weight_backward and the same of experts: products of gemm_backward.h, and the sums of dbias. */
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
+#include "kernels/cpu/train/lora_backward.h"
 
 static size_t product_workspace(const qr_backend *backend, const void *args) {
     (void)args;
@@ -17,12 +18,16 @@ static size_t packed_dy_bytes(const qr_backend *backend, const qr_linear_backwar
 static size_t linear_backward_workspace(const qr_backend *backend, const void *untyped) {
     const qr_linear_backward_args *args = untyped;
     const size_t own = product_workspace(backend, args) + packed_dy_bytes(backend, args);
-    const size_t lora = args->lora != NULL ? qr_cpu_op_lora_backward.workspace_bytes(backend, args->lora) : 0;
-    return lora > own ? lora : own;
+    if (args->lora == NULL) { return own; }
+    const size_t with_kept = own + qr_cpu_lora_backward_kept_bytes(args->lora);
+    const size_t lora = qr_cpu_op_lora_backward.workspace_bytes(backend, args->lora);
+    return lora > with_kept ? lora : with_kept;
 }
 
-static void run_linear_backward(qr_backend *backend, const qr_linear_backward_args *args, void *workspace) {
-    float *packed_dy = (void *)((unsigned char *)workspace + product_workspace(backend, args));
+/* With `also` in the same sums where not NULL. */
+static void run_dx(qr_backend *backend, const qr_linear_backward_args *args, const qr_cpu_gemm_args *also,
+                   void *workspace) {
+    float *packed_dy = (float *)(void *)((unsigned char *)workspace + product_workspace(backend, args));
     const qr_cpu_gemm_args product = {
         .matmul = qr_cpu_backward_matmul_of(backend, args->dy_dtype),
         .m = args->n_rows,
@@ -35,9 +40,24 @@ static void run_linear_backward(qr_backend *backend, const qr_linear_backward_ar
         .accumulate = args->accumulate,
         .factor = 1.0F,
         .packed_a = packed_dy_bytes(backend, args) == 0 ? NULL : packed_dy,
+        .also = also,
     };
     qr_cpu_gemm_backward(backend, &product, workspace);
-    if (args->lora != NULL) { (void)qr_cpu_op_lora_backward.run(backend, args->lora, workspace, NULL); }
+}
+
+static void run_linear_backward(qr_backend *backend, const qr_linear_backward_args *args, void *workspace) {
+    const qr_lora_backward_args *lora = args->lora;
+    const bool joins =
+        lora != NULL && lora->dx == args->dx && lora->n_rows == args->n_rows &&
+        qr_cpu_lora_backward_has_halves(backend, lora, qr_cpu_backward_matmul_of(backend, args->dy_dtype));
+    if (joins) {
+        const qr_cpu_gemm_args also = qr_cpu_lora_backward_sums(backend, lora, workspace);
+        run_dx(backend, args, &also, (unsigned char *)workspace + qr_cpu_lora_backward_kept_bytes(lora));
+        qr_cpu_lora_backward_factors(backend, lora, workspace);
+        return;
+    }
+    run_dx(backend, args, NULL, workspace);
+    if (lora != NULL) { (void)qr_cpu_op_lora_backward.run(backend, lora, workspace, NULL); }
 }
 
 QR_CPU_CHECKED_OP(linear_backward, linear_backward_workspace, run_linear_backward)

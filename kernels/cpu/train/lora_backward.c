@@ -2,8 +2,9 @@
  * h' = scale · A x and dh = scale · dy B, db += dyᵀ h', da += dhᵀ x and dx += dh A.
  *
  * On tiles, where the caller permits it, x and dy are BF16 and everything else is pairs. */
+#include "kernels/cpu/train/lora_backward.h"
+
 #include "base/sizes.h"
-#include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear_tiles.h"
 
 /* The workspace is h, dh, then the scratch of the products. */
@@ -120,7 +121,6 @@ static size_t lora_backward_workspace(const qr_backend *backend, const void *arg
     return 2 * sums_bytes(args) + scratch_bytes(backend, args);
 }
 
-/* The gradients of both factors. */
 /* Tokens ascending: they are the inner dimension. By pairs db is computed transposed, so that dy need not be. */
 static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, const lora_products *p, const float *h,
                         const float *dh, void *scratch) {
@@ -156,27 +156,60 @@ static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, 
     qr_cpu_gemm_backward(backend, &da, scratch);
 }
 
-static void run_lora_backward(qr_backend *backend, const qr_lora_backward_args *args, void *workspace) {
+/* dx += dh A. */
+static qr_cpu_gemm_args product_dx(const qr_lora_backward_args *args, const lora_products *p, const float *dh) {
+    return (qr_cpu_gemm_args){
+        .matmul = p->matmul,
+        .m = args->n_rows,
+        .n = args->in,
+        .k = args->rank,
+        .a = {.data = dh, .dtype = QR_DTYPE_F32, .stride = args->rank},
+        .b = {.data = args->a, .dtype = QR_DTYPE_F32, .stride = args->in},
+        .c = args->dx,
+        .c_stride = args->dx_stride,
+        .accumulate = true,
+        .parts = parts_of(p, &qr_cpu_gemm_pair_by_pair),
+    };
+}
+
+size_t qr_cpu_lora_backward_kept_bytes(const qr_lora_backward_args *args) { return 2 * sums_bytes(args); }
+
+bool qr_cpu_lora_backward_has_halves(const qr_backend *backend, const qr_lora_backward_args *args,
+                                     const qr_cpu_matmul *matmul) {
+    const lora_products p = products_of(backend, args);
+    return p.in_pairs && p.matmul == matmul && qr_cpu_gemm_fits_one_block(&qr_cpu_gemm_pair_by_pair, args->rank);
+}
+
+/* h' and dh, and the scratch behind them. */
+static float *kept(const qr_lora_backward_args *args, void *workspace, float **dh, void **scratch) {
     unsigned char *bytes = workspace;
-    float *h = workspace, *dh = (float *)(void *)(bytes + sums_bytes(args));
-    void *scratch = bytes + 2 * sums_bytes(args);
+    *dh = (float *)(void *)(bytes + sums_bytes(args));
+    *scratch = bytes + 2 * sums_bytes(args);
+    return workspace;
+}
+
+qr_cpu_gemm_args qr_cpu_lora_backward_sums(qr_backend *backend, const qr_lora_backward_args *args, void *workspace) {
+    float *dh;
+    void *scratch;
+    float *h = kept(args, workspace, &dh, &scratch);
     const lora_products products = products_of(backend, args);
     run_sums(backend, args, &products, h, dh, scratch);
+    return product_dx(args, &products, dh);
+}
+
+void qr_cpu_lora_backward_factors(qr_backend *backend, const qr_lora_backward_args *args, void *workspace) {
+    float *dh;
+    void *scratch;
+    const float *h = kept(args, workspace, &dh, &scratch);
+    const lora_products products = products_of(backend, args);
     run_factors(backend, args, &products, h, dh, scratch);
+}
+
+static void run_lora_backward(qr_backend *backend, const qr_lora_backward_args *args, void *workspace) {
+    const qr_cpu_gemm_args dx = qr_cpu_lora_backward_sums(backend, args, workspace);
+    qr_cpu_lora_backward_factors(backend, args, workspace);
     if (args->dx != NULL) {
-        const qr_cpu_gemm_args dx = {
-            .matmul = products.matmul,
-            .m = args->n_rows,
-            .n = args->in,
-            .k = args->rank,
-            .a = {.data = dh, .dtype = QR_DTYPE_F32, .stride = args->rank},
-            .b = {.data = args->a, .dtype = QR_DTYPE_F32, .stride = args->in},
-            .c = args->dx,
-            .c_stride = args->dx_stride,
-            .accumulate = true,
-            .parts = parts_of(&products, &qr_cpu_gemm_pair_by_pair),
-        };
-        qr_cpu_gemm_backward(backend, &dx, scratch);
+        qr_cpu_gemm_backward(backend, &dx, (unsigned char *)workspace + qr_cpu_lora_backward_kept_bytes(args));
     }
 }
 
