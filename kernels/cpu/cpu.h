@@ -42,6 +42,8 @@ typedef struct qr_cpu_kernels {
     /* On matrix tiles, NULL where there are none: F32 products by BF16 ones (gemm_backward.h), and packed attention. */
     const struct qr_cpu_matmul *backward_parts;
     const struct qr_cpu_packed_tiles *packed_tiles;
+    /* attention_tiling.h; NULL: on vectors. */
+    void (*attention)(const qr_backend *backend, const qr_attention_args *args, float *lse, void *workspace);
 } qr_cpu_kernels;
 
 typedef struct qr_cpu_isa {

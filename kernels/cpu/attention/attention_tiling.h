@@ -25,6 +25,20 @@ typedef struct qr_attention_tile {
     int32_t position; /* of the first token */
 } qr_attention_tile;
 
+/* What one worker has on matrix tiles (attention_blocks_tiles.h) in place of keys, values, weights and rescale. D is
+ * head_dim rounded up to 32. */
+typedef struct qr_attention_tiles_scratch {
+    uint16_t *q;                    /* [ROWS / 16, D / 32] tiles of the high parts and as many of the low ones */
+    uint16_t *keys;                 /* [BLOCK, D]; unused where K is read from its pages */
+    uint16_t *values;               /* [D, BLOCK], or as many in pairs of positions */
+    uint16_t *weights;              /* [ROWS / 16, BLOCK / 32] tiles of the high parts and as many of the low ones */
+    uint16_t *zeros;                /* [D] */
+    float *scores, *products;       /* sums of products: [ROWS / 16, BLOCK, 2, 16], [64, 2, 16] */
+    float *exponents;               /* [BLOCK, 16]: scores of one group of 16 rows */
+    float *acc;                     /* [ROWS / 16, D, 16], or [8, D] for up to 8 rows */
+    float *highest, *sum, *rescale; /* [ROWS]; highest in units of ln 2 */
+} qr_attention_tiles_scratch;
+
 /* Scratch of one worker. Columns of a row of `values`, `acc` and `total` beyond head_dim are not used. */
 typedef struct qr_attention_scratch {
     float *keys;                              /* [round_up(head_dim, 64), BLOCK]: K transposed */
@@ -34,9 +48,11 @@ typedef struct qr_attention_scratch {
     float *rescale;                           /* [ROWS]: e^(highest before − highest after this block) */
     float *highest, *sum, *acc;               /* of this split: [ROWS], [ROWS], [ROWS, dim_padded] */
     float *total_highest, *total_sum, *total; /* of the splits so far */
+    qr_attention_tiles_scratch on_tiles;
 } qr_attention_scratch;
 
 typedef struct qr_attention_tiling {
+    bool on_tiles;          /* matrix tiles */
     int32_t group;          /* query heads per K/V head */
     int32_t heads_per_tile; /* ≤ group */
     int32_t n_head_tiles;   /* ceil(group / heads_per_tile) */
@@ -49,6 +65,16 @@ typedef struct qr_attention_tiling {
     float *scratch;         /* [n_threads, scratch_floats] */
     int64_t scratch_floats;
 } qr_attention_tiling;
+
+/* attention on matrix tiles: lse [n_tokens, n_heads] or NULL. */
+typedef void (*qr_attention_on_tiles)(const qr_backend *backend, const qr_attention_args *args, float *lse,
+                                      void *workspace);
+void qr_cpu_attention_amx(const qr_backend *backend, const qr_attention_args *args, float *lse, void *workspace);
+void qr_cpu_attention_amx_emulated(const qr_backend *backend, const qr_attention_args *args, float *lse,
+                                   void *workspace);
+/* That of the backend, for types that it takes: a dst of 16 bits, and K and V that BF16 holds exactly (ops.h says what
+ * may be split then). NULL: vectors. Sizes of the call do not matter, so a token's bits do not depend on them. */
+qr_attention_on_tiles qr_attention_on_tiles_of(const qr_backend *backend, const qr_attention_args *args);
 
 /* Cuts the call into tiles inside `workspace` (qr_cpu_attention_workspace bytes). */
 void qr_attention_tiling_make(const qr_backend *backend, const qr_attention_args *args, void *workspace,
