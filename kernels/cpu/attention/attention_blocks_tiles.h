@@ -1,15 +1,15 @@
 /* The block part of attention over pages (attention_pages_template.h) on matrix tiles, for K and V that BF16 holds
  * exactly. Included after kernels/cpu/simd/tiles_amx.h or tiles_emulated.h.
  *
- * q and the softmax weights are split into two BF16 values, high + low, whose products go to sums of their own. A
- * score is the sum of the two; acc = acc · rescale + (high + low) once a block. Both take 32 elements at a time in
- * ascending order (tile_sum.h). Scores are in units of ln 2: what q is scaled with contains log2 e.
+ * q and the softmax weights are split into two BF16 values, high + low. A sum of products takes 32 elements at a time
+ * in ascending order (tile_sum.h), first their high parts, then their low ones. acc = acc · rescale + such a sum once a
+ * block. Scores are in units of ln 2: what q is scaled with contains log2 e.
  *
  * K is the first operand as it lies in its pages, so a tile of scores is [16 positions][16 query rows]: lanes are rows,
- * and the softmax needs no sums across lanes. Up to 8 rows share one tile with their low parts, and a vector holds
- * several positions of them. The weights are then the first operand, and V the second, in pairs of positions. More
- * rows take groups of 16, and V transposed as the first operand, for which weights need not be. None of this changes
- * the order of any sum: the weights of positions with one remainder by 4 are added in order, and then the four sums. */
+ * and the softmax needs no sums across lanes. V is transposed to be the first operand too. But for up to 8 rows a
+ * vector of the softmax holds several positions; their weights are then the first operand, and V the second, in pairs
+ * of positions, which takes less. None of this changes the order of a sum: the weights of positions with one remainder
+ * by 4 are added in order, and then the four sums. */
 #ifndef QR_KERNELS_CPU_ATTENTION_ATTENTION_BLOCKS_TILES_H
 #define QR_KERNELS_CPU_ATTENTION_ATTENTION_BLOCKS_TILES_H
 
@@ -55,12 +55,14 @@ struct blocks {
 /* 16 elements of one vector, then 16 of the other. */
 QR_INLINE __m512i both_bf16(qr_vec first, qr_vec second) { return (__m512i)_mm512_cvtne2ps_pbh(second, first); }
 
-/* high + low ≈ x: BF16 in the upper halves of lanes, the lower halves are of no meaning. */
+/* BF16 is the upper half of F32: rounded, if half of the last place is added first. */
+QR_INLINE __m512i rounded_up(qr_vec x) { return _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000)); }
+QR_INLINE qr_vec upper_half(__m512i x) { return _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536))); }
+
+/* high + low ≈ x in the upper halves of lanes; the lower halves mean nothing. */
 QR_INLINE void split_bf16(qr_vec x, __m512i *high, __m512i *low) {
-    const __m512i half = _mm512_set1_epi32(0x8000), upper = _mm512_set1_epi32(-65536);
-    *high = _mm512_add_epi32(_mm512_castps_si512(x), half);
-    const qr_vec rest = qr_vec_sub(x, _mm512_castsi512_ps(_mm512_and_si512(*high, upper)));
-    *low = _mm512_add_epi32(_mm512_castps_si512(rest), half);
+    *high = rounded_up(x);
+    *low = rounded_up(qr_vec_sub(x, upper_half(*high)));
 }
 
 /* The upper halves of lanes as pairs: of `even` first. */
@@ -72,15 +74,13 @@ QR_INLINE qr_vec as_units(__m512i v) { return _mm512_castsi512_ps(v); }
 
 /* q of one row in 32 dimensions as 16 pairs, high and low. */
 QR_INLINE void query_units(const struct tile *t, int row, int64_t j, float factor, qr_vec *high, qr_vec *low) {
-    *high = *low = qr_vec_zero();
-    if (row >= t->n_rows) { return; }
     const int64_t dim = t->args->layout.head_dim;
     qr_vec part[2], rest[2];
-    for (int i = 0; i < 2; i++) {
+    QR_UNROLL for (int i = 0; i < 2; i++) {
         const int64_t at = j + i * QR_VEC;
-        const qr_vec x = at < dim ? qr_vec_load_n(t->q[row] + at, dim - at) : qr_vec_zero();
+        const qr_vec x = row < t->n_rows && at < dim ? qr_vec_load_n(t->q[row] + at, dim - at) : qr_vec_zero();
         const qr_vec scaled = qr_vec_mul(x, qr_vec_set1(factor));
-        part[i] = qr_vec_round_bf16(scaled);
+        part[i] = upper_half(rounded_up(scaled));
         rest[i] = qr_vec_sub(scaled, part[i]);
     }
     *high = as_units(both_bf16(part[0], part[1]));
@@ -92,24 +92,17 @@ QR_INLINE void store_transposed(qr_vec units[TILE], uint16_t *tile) {
     QR_UNROLL for (int i = 0; i < TILE; i++) { qr_vec_store((float *)(void *)(tile + i * TILE_K), units[i]); }
 }
 
-/* [n_groups][dim_tiles][2], high and low; few rows: [dim_tiles], high in the first columns, low after them. */
-static void pack_queries(const struct tile *t, struct blocks *b) {
+/* [n_groups][dim_tiles][2], high and low. */
+static void pack_queries(const struct tile *t, const struct blocks *b) {
     const qr_attention_args *a = t->args;
     const float factor = a->softcap > 0.0F ? a->scale : (float)((double)a->scale * LOG2_E);
-    const bool few = b->row_lanes < TILE;
     uint16_t *dst = b->s.q;
     for (int group = 0; group < b->n_groups; group++) {
-        for (int64_t j = 0; j < b->dim_tiles * TILE_K; j += TILE_K) {
+        for (int64_t j = 0; j < b->dim_tiles * TILE_K; j += TILE_K, dst += 2 * TILE_UINT16) {
             qr_vec high[TILE], low[TILE];
-            for (int i = 0; i < TILE; i++) { query_units(t, group * TILE + i, j, factor, &high[i], &low[i]); }
-            if (few) {
-                for (int i = b->row_lanes; i < 2 * b->row_lanes; i++) { high[i] = low[i - b->row_lanes]; }
-            }
+            QR_UNROLL for (int i = 0; i < TILE; i++) { query_units(t, group * TILE + i, j, factor, &high[i], &low[i]); }
             store_transposed(high, dst);
-            dst += TILE_UINT16;
-            if (few) { continue; }
-            store_transposed(low, dst);
-            dst += TILE_UINT16;
+            store_transposed(low, dst + TILE_UINT16);
         }
     }
 }
@@ -314,74 +307,60 @@ static void load_block(struct tile *t, int32_t block_start, struct range visible
     pack_values(t, b->seen);
 }
 
-/* --- Scores --- */
+/* --- Products --- */
 
-/* [PAGES][2][16][16], high and low, of the pages of one half of a block and one group. */
-static void score_group(struct blocks *b, const uint16_t *const *keys, size_t key_bytes, int half, const uint16_t *q,
-                        float *scores) {
-    const uint16_t *k0 = keys[2 * half], *k1 = keys[2 * half + 1];
-    tiles_zero(&b->state, TILES_C0);
-    tiles_zero(&b->state, TILES_C1);
-    tiles_zero(&b->state, TILES_C2);
-    tiles_zero(&b->state, TILES_C3);
-    for (int64_t i = 0; i < b->dim_tiles; i++, k0 += TILE_K, k1 += TILE_K, q += 2 * TILE_UINT16) {
-        tiles_load(&b->state, TILES_A0, k0, key_bytes);
-        tiles_load(&b->state, TILES_B0, q, 2 * TILE_K);
-        tiles_load(&b->state, TILES_B1, q + TILE_UINT16, 2 * TILE_K);
-        tiles_load(&b->state, TILES_A1, k1, key_bytes);
-        tiles_dot(&b->state, TILES_C0, TILES_A0, TILES_B0);
-        tiles_dot(&b->state, TILES_C1, TILES_A0, TILES_B1);
-        tiles_dot(&b->state, TILES_C2, TILES_A1, TILES_B0);
-        tiles_dot(&b->state, TILES_C3, TILES_A1, TILES_B1);
+enum { GROUP_FLOATS = BLOCK * TILE };
+
+/* Sums of products of a group: scores, and when these are weights, sums of values. Two groups take turns. */
+static float *sums_of(const struct blocks *b, int group) { return b->s.sums + group % 2 * GROUP_FLOATS; }
+
+/* c [n_tiles · 16][16] = rows · pairs. Tiles of 16 rows begin at each of `a`; `b` is tiles of pairs, high and low ones
+ * in turn. n_tiles, 2 or 4, is a constant after inlining. */
+QR_INLINE void multiply_tiles(tiles_state *state, const uint16_t *const *a, size_t a_bytes, const uint16_t *b,
+                              int64_t n_k, const int n_tiles, float *c) {
+    tiles_zero(state, TILES_C0);
+    tiles_zero(state, TILES_C1);
+    if (n_tiles > 2) {
+        tiles_zero(state, TILES_C2);
+        tiles_zero(state, TILES_C3);
     }
-    float *c = scores + 2 * half * 2 * TILE_FLOATS;
-    tiles_store(&b->state, TILES_C0, c, 4 * TILE);
-    tiles_store(&b->state, TILES_C1, c + TILE_FLOATS, 4 * TILE);
-    tiles_store(&b->state, TILES_C2, c + 2 * TILE_FLOATS, 4 * TILE);
-    tiles_store(&b->state, TILES_C3, c + 3 * TILE_FLOATS, 4 * TILE);
+    for (int64_t k = 0; k < n_k; k++, b += 2 * TILE_UINT16) {
+        tiles_load(state, TILES_B0, b, 2 * TILE_K);
+        tiles_load(state, TILES_A0, a[0] + k * TILE_K, a_bytes);
+        tiles_dot(state, TILES_C0, TILES_A0, TILES_B0);
+        tiles_load(state, TILES_A1, a[1] + k * TILE_K, a_bytes);
+        tiles_dot(state, TILES_C1, TILES_A1, TILES_B0);
+        tiles_load(state, TILES_B1, b + TILE_UINT16, 2 * TILE_K);
+        tiles_dot(state, TILES_C0, TILES_A0, TILES_B1);
+        tiles_dot(state, TILES_C1, TILES_A1, TILES_B1);
+        if (n_tiles == 2) { continue; }
+        tiles_load(state, TILES_A0, a[2] + k * TILE_K, a_bytes);
+        tiles_dot(state, TILES_C2, TILES_A0, TILES_B0);
+        tiles_load(state, TILES_A1, a[3] + k * TILE_K, a_bytes);
+        tiles_dot(state, TILES_C3, TILES_A1, TILES_B0);
+        tiles_dot(state, TILES_C2, TILES_A0, TILES_B1);
+        tiles_dot(state, TILES_C3, TILES_A1, TILES_B1);
+    }
+    tiles_store(state, TILES_C0, c, 4 * TILE);
+    tiles_store(state, TILES_C1, c + TILE_FLOATS, 4 * TILE);
+    if (n_tiles == 2) { return; }
+    tiles_store(state, TILES_C2, c + 2 * TILE_FLOATS, 4 * TILE);
+    tiles_store(state, TILES_C3, c + 3 * TILE_FLOATS, 4 * TILE);
 }
 
-/* [BLOCK][16]: columns are rows with their high parts, then with their low parts. */
-static void score_few(struct blocks *b, const uint16_t *const *keys, size_t key_bytes, const uint16_t *q,
-                      float *scores) {
-    tiles_zero(&b->state, TILES_C0);
-    tiles_zero(&b->state, TILES_C1);
-    tiles_zero(&b->state, TILES_C2);
-    tiles_zero(&b->state, TILES_C3);
-    for (int64_t i = 0; i < b->dim_tiles; i++) {
-        tiles_load(&b->state, TILES_B0, q + i * TILE_UINT16, 2 * TILE_K);
-        tiles_load(&b->state, TILES_A0, keys[0] + i * TILE_K, key_bytes);
-        tiles_dot(&b->state, TILES_C0, TILES_A0, TILES_B0);
-        tiles_load(&b->state, TILES_A1, keys[1] + i * TILE_K, key_bytes);
-        tiles_dot(&b->state, TILES_C1, TILES_A1, TILES_B0);
-        tiles_load(&b->state, TILES_A0, keys[2] + i * TILE_K, key_bytes);
-        tiles_dot(&b->state, TILES_C2, TILES_A0, TILES_B0);
-        tiles_load(&b->state, TILES_A1, keys[3] + i * TILE_K, key_bytes);
-        tiles_dot(&b->state, TILES_C3, TILES_A1, TILES_B0);
-    }
-    tiles_store(&b->state, TILES_C0, scores, 4 * TILE);
-    tiles_store(&b->state, TILES_C1, scores + TILE_FLOATS, 4 * TILE);
-    tiles_store(&b->state, TILES_C2, scores + 2 * TILE_FLOATS, 4 * TILE);
-    tiles_store(&b->state, TILES_C3, scores + 3 * TILE_FLOATS, 4 * TILE);
-}
-
-static void score_block(const struct tile *t) {
+/* [BLOCK][16] */
+static void score_group(const struct tile *t, int group) {
     struct blocks *b = t->blocks;
-    const bool in_place = reads_keys_in_place(t);
-    const size_t key_bytes = 2 * (size_t)(in_place ? t->args->layout.head_dim : b->dim_tiles * TILE_K);
-    const uint16_t *keys[PAGES];
+    const size_t key_bytes = 2 * (size_t)(b->dim_tiles * TILE_K);
+    const uint16_t *q = b->s.q + group * b->dim_tiles * 2 * TILE_UINT16, *keys[PAGES];
+    float *scores = sums_of(b, group);
     for (int page = 0; page < PAGES; page++) { keys[page] = page_keys(t, b, page); }
     TILES_BARRIER();
-    if (b->row_lanes < TILE) {
-        score_few(b, keys, key_bytes, b->s.q, b->s.scores);
+    if (b->last_half - b->first_half == HALVES) {
+        multiply_tiles(&b->state, keys, key_bytes, q, b->dim_tiles, 4, scores);
     } else {
-        for (int group = 0; group < b->n_groups; group++) {
-            const uint16_t *q = b->s.q + group * b->dim_tiles * 2 * TILE_UINT16;
-            float *scores = b->s.scores + group * PAGES * 2 * TILE_FLOATS;
-            for (int half = b->first_half; half < b->last_half; half++) {
-                score_group(b, keys, key_bytes, half, q, scores);
-            }
-        }
+        multiply_tiles(&b->state, keys + 2 * b->first_half, key_bytes, q, b->dim_tiles, 2,
+                       scores + b->first_half * 2 * TILE_FLOATS);
     }
     TILES_BARRIER();
 }
@@ -401,19 +380,15 @@ QR_INLINE qr_vec exp2_vector(qr_vec x) {
 }
 
 QR_INLINE qr_vec score_vector(const float *scores, int v, const int row_lanes) {
-    if (row_lanes == TILE) {
-        const float *page = scores + v / TILE * 2 * TILE_FLOATS + v % TILE * TILE;
-        return qr_vec_add(qr_vec_load(page), qr_vec_load(page + TILE_FLOATS));
-    }
+    const float *at = scores + v * (TILE / row_lanes) * TILE;
+    if (row_lanes == TILE) { return qr_vec_load(at); }
     if (row_lanes == 8) {
-        const qr_vec a = qr_vec_load(scores + 2 * v * TILE), c = qr_vec_load(scores + (2 * v + 1) * TILE);
-        return qr_vec_add(_mm512_shuffle_f32x4(a, c, 0x44), _mm512_shuffle_f32x4(a, c, 0xEE));
+        return _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(at)), _mm256_loadu_ps(at + TILE), 1);
     }
-    const float *at = scores + 4 * v * TILE;
-    const qr_vec a = _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(at)), _mm256_loadu_ps(at + TILE), 1);
-    const qr_vec c =
-        _mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(at + 2 * TILE)), _mm256_loadu_ps(at + 3 * TILE), 1);
-    return qr_vec_add(_mm512_shuffle_f32x4(a, c, 0x88), _mm512_shuffle_f32x4(a, c, 0xDD));
+    qr_vec v4 = _mm512_castps128_ps512(_mm_loadu_ps(at));
+    v4 = _mm512_insertf32x4(v4, _mm_loadu_ps(at + TILE), 1);
+    v4 = _mm512_insertf32x4(v4, _mm_loadu_ps(at + 2 * TILE), 2);
+    return _mm512_insertf32x4(v4, _mm_loadu_ps(at + 3 * TILE), 3);
 }
 
 /* Which column each lane has, relative to the vector's first. */
@@ -500,8 +475,10 @@ QR_INLINE void weigh_lanes(const struct tile *t, int group, const int row_lanes,
     const bool is_int8 = extras && a->layout.format == QR_KV_INT8, capped = extras && a->softcap > 0.0F;
     const int per_half = 2 * row_lanes, first = b->first_half * per_half, last = b->last_half * per_half;
     const int n_sums = row_lanes / 4;
-    const float *scores = b->s.scores + group * PAGES * 2 * TILE_FLOATS;
-    float *weights = b->s.exponents;
+    float *scores = sums_of(b, group);
+    /* Scores that are not taken as they are come back here; those of few rows move together. */
+    const bool rewrites = row_lanes < TILE || masks || extras;
+    float *weights = row_lanes < TILE ? sums_of(b, 1) : scores;
     const __m512i position = _mm512_loadu_si512(b->position + group * TILE);
     const __m512i end = _mm512_sub_epi32(position, _mm512_set1_epi32(b->block_start - 1));
     const __m512i begin = a->window > 0 ? _mm512_sub_epi32(end, _mm512_set1_epi32(a->window)) : _mm512_setzero_si512();
@@ -519,7 +496,7 @@ QR_INLINE void weigh_lanes(const struct tile *t, int group, const int row_lanes,
                 score = _mm512_mask_mov_ps(qr_vec_set1(-INFINITY), seen_lanes(v + i, row_lanes, begin, end), score);
             }
             highest[i] = qr_vec_max(score, highest[i]);
-            qr_vec_store(weights + (v + i) * TILE, score);
+            if (rewrites) { qr_vec_store(weights + (v + i) * TILE, score); }
         }
     }
     const qr_vec block_highest =
@@ -544,7 +521,7 @@ QR_INLINE void weigh_lanes(const struct tile *t, int group, const int row_lanes,
             }
         }
         if (row_lanes < TILE) { continue; }
-        uint16_t *dst = b->s.weights + (group * HALVES + v / TILE_K) * 2 * TILE_UINT16 + v % TILE_K / 2 * TILE_K;
+        uint16_t *dst = b->s.weights + v / TILE_K * 2 * TILE_UINT16 + v % TILE_K / 2 * TILE_K;
         QR_UNROLL for (int i = 0; i < 4; i += 2) {
             _mm512_store_si512(dst + i / 2 * TILE_K, upper_pairs(high[i], high[i + 1]));
             _mm512_store_si512(dst + TILE_UINT16 + i / 2 * TILE_K, upper_pairs(low[i], low[i + 1]));
@@ -584,75 +561,75 @@ static void weigh_group(const struct tile *t, int group) {
 
 /* --- Sums of values --- */
 
-/* Dimensions [j, j + 32) of a group: [2][2][16][16], 16 dimensions with the high and with the low parts, then 16 more.
- */
-static void multiply_values(struct blocks *b, int group, int64_t j, float *products) {
-    const uint16_t *v = b->s.values + j * BLOCK, *p = b->s.weights + group * HALVES * 2 * TILE_UINT16;
-    tiles_zero(&b->state, TILES_C0);
-    tiles_zero(&b->state, TILES_C1);
-    tiles_zero(&b->state, TILES_C2);
-    tiles_zero(&b->state, TILES_C3);
-    for (int half = b->first_half; half < b->last_half; half++) {
-        tiles_load(&b->state, TILES_A0, v + half * TILE_K, 2 * BLOCK);
-        tiles_load(&b->state, TILES_B0, p + half * 2 * TILE_UINT16, 2 * TILE_K);
-        tiles_load(&b->state, TILES_B1, p + (half * 2 + 1) * TILE_UINT16, 2 * TILE_K);
-        tiles_load(&b->state, TILES_A1, v + TILE * BLOCK + half * TILE_K, 2 * BLOCK);
-        tiles_dot(&b->state, TILES_C0, TILES_A0, TILES_B0);
-        tiles_dot(&b->state, TILES_C1, TILES_A0, TILES_B1);
-        tiles_dot(&b->state, TILES_C2, TILES_A1, TILES_B0);
-        tiles_dot(&b->state, TILES_C3, TILES_A1, TILES_B1);
+/* acc = acc · rescale + sums of n dimensions, for the rows in `lanes`. */
+QR_INLINE void add_values(const float *sums, qr_vec rescale, int64_t n, __mmask16 lanes, float *acc) {
+    for (int64_t i = 0; i < n; i++) {
+        const qr_vec old = qr_vec_load(acc + i * TILE), now = qr_vec_fma(old, rescale, qr_vec_load(sums + i * TILE));
+        qr_vec_store(acc + i * TILE, lanes == 0xFFFF ? now : _mm512_mask_mov_ps(old, lanes, now));
     }
-    tiles_store(&b->state, TILES_C0, products, 4 * TILE);
-    tiles_store(&b->state, TILES_C1, products + TILE_FLOATS, 4 * TILE);
-    tiles_store(&b->state, TILES_C2, products + 2 * TILE_FLOATS, 4 * TILE);
-    tiles_store(&b->state, TILES_C3, products + 3 * TILE_FLOATS, 4 * TILE);
 }
 
-/* Of the rows in `lanes` of one group. */
+/* For the rows in `lanes` of one group. */
 static void mix_group(struct blocks *b, int group, __mmask16 lanes) {
     const qr_vec rescale = qr_vec_load(b->s.rescale + group * TILE);
-    const int64_t dim = b->dim_tiles * TILE_K;
-    for (int64_t j = 0; j < dim; j += 2 * TILE_K) {
-        const int64_t n = qr_min(2 * TILE_K, dim - j);
+    const int64_t dim = b->dim_tiles * TILE_K, n_k = b->last_half - b->first_half;
+    const uint16_t *weights = b->s.weights + b->first_half * 2 * TILE_UINT16;
+    float *sums = sums_of(b, group);
+    for (int64_t j = 0; j < dim; j += BLOCK) {
+        const uint16_t *v = b->s.values + j * BLOCK + b->first_half * TILE_K, *of_tile[4];
+        for (int i = 0; i < 4; i++) { of_tile[i] = v + i * TILE * BLOCK; }
+        const bool is_whole = j + BLOCK <= dim;
         TILES_BARRIER();
-        for (int64_t i = 0; i < n; i += TILE_K) {
-            multiply_values(b, group, j + i, b->s.products + i / TILE_K * 4 * TILE_FLOATS);
+        if (is_whole) {
+            multiply_tiles(&b->state, of_tile, 2 * BLOCK, weights, n_k, 4, sums);
+        } else {
+            multiply_tiles(&b->state, of_tile, 2 * BLOCK, weights, n_k, 2, sums);
         }
         TILES_BARRIER();
         float *acc = b->s.acc + (group * dim + j) * TILE;
-        for (int64_t i = 0; i < n; i++) {
-            const float *high = b->s.products + i / TILE * 2 * TILE_FLOATS + i % TILE * TILE;
-            const qr_vec sum = qr_vec_add(qr_vec_load(high), qr_vec_load(high + TILE_FLOATS));
-            const qr_vec old = qr_vec_load(acc + i * TILE);
-            qr_vec_store(acc + i * TILE, _mm512_mask_mov_ps(old, lanes, qr_vec_fma(old, rescale, sum)));
+        if (lanes == 0xFFFF) {
+            add_values(sums, rescale, is_whole ? BLOCK : TILE_K, 0xFFFF, acc);
+        } else {
+            add_values(sums, rescale, is_whole ? BLOCK : TILE_K, lanes, acc);
         }
     }
 }
 
-/* Dimensions [j, j + 64) or the 32 that are left: [n / 16][16][16]. */
-static void multiply_few_values(struct blocks *b, int64_t j, bool both, float *products) {
+/* sums [n_tiles][16 rows][16]: weights of few rows by V in pairs, for 16 dimensions a tile. */
+QR_INLINE void multiply_few(struct blocks *b, int64_t j, const int n_tiles, float *sums) {
+    const uint16_t *weights = b->s.weights + b->first_half * TILE_K, *low = weights + b->row_lanes * BLOCK;
     tiles_zero(&b->state, TILES_C0);
     tiles_zero(&b->state, TILES_C1);
     tiles_zero(&b->state, TILES_C2);
     tiles_zero(&b->state, TILES_C3);
-    for (int half = b->first_half; half < b->last_half; half++) {
+    for (int half = b->first_half; half < b->last_half; half++, weights += TILE_K, low += TILE_K) {
         const uint16_t *v = b->s.values + (half * b->dim_tiles * TILE_K + j) * TILE_K;
-        tiles_load(&b->state, TILES_A0, b->s.weights + half * TILE_K, 2 * BLOCK);
+        tiles_load(&b->state, TILES_A0, weights, 2 * BLOCK);
         tiles_load(&b->state, TILES_B0, v, 2 * TILE_K);
         tiles_dot(&b->state, TILES_C0, TILES_A0, TILES_B0);
         tiles_load(&b->state, TILES_B1, v + TILE_UINT16, 2 * TILE_K);
         tiles_dot(&b->state, TILES_C1, TILES_A0, TILES_B1);
-        if (!both) { continue; }
+        tiles_load(&b->state, TILES_A1, low, 2 * BLOCK);
+        tiles_dot(&b->state, TILES_C0, TILES_A1, TILES_B0);
+        tiles_dot(&b->state, TILES_C1, TILES_A1, TILES_B1);
+        if (n_tiles == 2) { continue; }
         tiles_load(&b->state, TILES_B0, v + 2 * TILE_UINT16, 2 * TILE_K);
         tiles_dot(&b->state, TILES_C2, TILES_A0, TILES_B0);
         tiles_load(&b->state, TILES_B1, v + 3 * TILE_UINT16, 2 * TILE_K);
         tiles_dot(&b->state, TILES_C3, TILES_A0, TILES_B1);
+        tiles_dot(&b->state, TILES_C2, TILES_A1, TILES_B0);
+        tiles_dot(&b->state, TILES_C3, TILES_A1, TILES_B1);
     }
-    tiles_store(&b->state, TILES_C0, products, 4 * TILE);
-    tiles_store(&b->state, TILES_C1, products + TILE_FLOATS, 4 * TILE);
-    if (!both) { return; }
-    tiles_store(&b->state, TILES_C2, products + 2 * TILE_FLOATS, 4 * TILE);
-    tiles_store(&b->state, TILES_C3, products + 3 * TILE_FLOATS, 4 * TILE);
+    tiles_store(&b->state, TILES_C0, sums, 4 * TILE);
+    tiles_store(&b->state, TILES_C1, sums + TILE_FLOATS, 4 * TILE);
+    if (n_tiles == 2) { return; }
+    tiles_store(&b->state, TILES_C2, sums + 2 * TILE_FLOATS, 4 * TILE);
+    tiles_store(&b->state, TILES_C3, sums + 3 * TILE_FLOATS, 4 * TILE);
+}
+
+/* Both halves of 32 dimensions, in the order of pack_values_in_pairs, to 16 of them in order. */
+QR_INLINE qr_vec order_dims(qr_vec first, qr_vec second, __m512i order) {
+    return _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(first), order, _mm512_castps_pd(second)));
 }
 
 /* Of rows [first_row, last_row). */
@@ -660,42 +637,42 @@ static void mix_few(struct blocks *b, int first_row, int last_row) {
     const __m512i order0 = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
     const __m512i order1 = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
     const int64_t dim = b->dim_tiles * TILE_K;
+    float *sums = sums_of(b, 0);
     for (int64_t j = 0; j < dim; j += 2 * TILE_K) {
-        const bool both = j + TILE_K < dim;
+        const bool is_whole = j + TILE_K < dim;
         TILES_BARRIER();
-        multiply_few_values(b, j, both, b->s.products);
+        if (is_whole) {
+            multiply_few(b, j, 4, sums);
+        } else {
+            multiply_few(b, j, 2, sums);
+        }
         TILES_BARRIER();
-        for (int64_t i = 0; i < (both ? 2 : 1); i++) {
+        for (int64_t i = 0; i < (is_whole ? 2 : 1); i++) {
             for (int row = first_row; row < last_row; row++) {
-                const float *high = b->s.products + i * 2 * TILE_FLOATS + row * TILE;
-                const float *low = high + b->row_lanes * TILE;
-                const qr_vec x = qr_vec_add(qr_vec_load(high), qr_vec_load(low));
-                const qr_vec y = qr_vec_add(qr_vec_load(high + TILE_FLOATS), qr_vec_load(low + TILE_FLOATS));
+                const qr_vec first = qr_vec_load(sums + i * 2 * TILE_FLOATS + row * TILE);
+                const qr_vec second = qr_vec_load(sums + (i * 2 + 1) * TILE_FLOATS + row * TILE);
                 const qr_vec rescale = qr_vec_set1(b->s.rescale[row]);
                 float *acc = b->s.acc + row * dim + j + i * TILE_K;
-                const qr_vec v0 =
-                    _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(x), order0, _mm512_castps_pd(y)));
-                const qr_vec v1 =
-                    _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(x), order1, _mm512_castps_pd(y)));
-                qr_vec_store(acc, qr_vec_fma(qr_vec_load(acc), rescale, v0));
-                qr_vec_store(acc + TILE, qr_vec_fma(qr_vec_load(acc + TILE), rescale, v1));
+                qr_vec_store(acc, qr_vec_fma(qr_vec_load(acc), rescale, order_dims(first, second, order0)));
+                acc += TILE;
+                qr_vec_store(acc, qr_vec_fma(qr_vec_load(acc), rescale, order_dims(first, second, order1)));
             }
         }
     }
 }
 
-static void mix_rows_between(struct tile *t, int first_row, int last_row) {
+/* Of rows [first_row, last_row) of the tile, those in one group; all of them updates unused lanes too. */
+static void mix_rows_between(struct tile *t, int group, int first_row, int last_row) {
     struct blocks *b = t->blocks;
     if (b->row_lanes < TILE) {
         mix_few(b, first_row, last_row);
         return;
     }
-    for (int group = 0; group < b->n_groups; group++) {
-        const int first = first_row - group * TILE, last = last_row - group * TILE;
-        if (last <= 0 || first >= TILE) { continue; }
-        const uint32_t below_last = qr_vec_first(last), below_first = first > 0 ? qr_vec_first(first) : 0U;
-        mix_group(b, group, (__mmask16)(below_last & ~below_first));
-    }
+    const int first = first_row - group * TILE, last = last_row - group * TILE;
+    if (last <= 0 || first >= TILE) { return; }
+    const uint32_t below_last = last_row == t->n_rows ? 0xFFFFU : qr_vec_first(last);
+    const uint32_t below_first = first > 0 ? qr_vec_first(first) : 0U;
+    mix_group(b, group, (__mmask16)(below_last & ~below_first));
 }
 
 /* Is there an infinity or NaN in V at a column that some rows see and others do not? A weight of 0 would not do. */
@@ -716,22 +693,33 @@ static bool has_hidden_infinity(const struct tile *t) {
     return found != 0;
 }
 
-static void attend_block(struct tile *t, int32_t block_start) {
-    struct blocks *b = t->blocks;
-    b->block_start = block_start;
-    score_block(t);
-    for (int group = 0; group < b->n_groups; group++) { weigh_group(t, group); }
-    if (!has_hidden_infinity(t)) {
-        mix_rows_between(t, 0, t->n_rows);
-        return;
-    }
+/* The rows of each token with what it sees of V alone. */
+static void mix_by_token(struct tile *t, int group) {
+    const struct blocks *b = t->blocks;
     for (int row = 0; row < t->n_rows; row += t->n_heads) {
         const struct range seen = visible_to_row(t, row);
         const struct range columns =
-            intersect((struct range){seen.begin - block_start, seen.end - block_start}, b->seen);
+            intersect((struct range){seen.begin - b->block_start, seen.end - b->block_start}, b->seen);
         if (columns.begin >= columns.end) { continue; }
         pack_values(t, columns);
-        mix_rows_between(t, row, row + t->n_heads);
+        mix_rows_between(t, group, row, row + t->n_heads);
+    }
+}
+
+/* The products of the next group are under way while the weights of one are made. */
+static void attend_block(struct tile *t, int32_t block_start) {
+    struct blocks *b = t->blocks;
+    b->block_start = block_start;
+    const bool by_token = has_hidden_infinity(t);
+    score_group(t, 0);
+    for (int group = 0; group < b->n_groups; group++) {
+        weigh_group(t, group);
+        if (group + 1 < b->n_groups) { score_group(t, group + 1); }
+        if (by_token) {
+            mix_by_token(t, group);
+        } else {
+            mix_rows_between(t, group, 0, t->n_rows);
+        }
     }
 }
 

@@ -32,11 +32,9 @@ static int64_t cut_tiles_scratch(int64_t head_dim, float *first, qr_attention_ti
     TAKE(q, rows * dim);
     TAKE(keys, block * dim / 2);
     TAKE(values, block * dim / 2);
-    TAKE(weights, rows * block);
+    TAKE(weights, block * 16);
     TAKE(zeros, dim / 2);
-    TAKE(scores, rows * block * 2);
-    TAKE(products, 64 * 2 * 16);
-    TAKE(exponents, block * 16);
+    TAKE(sums, 2 * block * 16);
     TAKE(acc, rows * dim);
     TAKE(highest, rows);
     TAKE(sum, rows);

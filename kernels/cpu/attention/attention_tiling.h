@@ -28,13 +28,12 @@ typedef struct qr_attention_tile {
 /* What one worker has on matrix tiles (attention_blocks_tiles.h) in place of keys, values, weights and rescale. D is
  * head_dim rounded up to 32. */
 typedef struct qr_attention_tiles_scratch {
-    uint16_t *q;                    /* [ROWS / 16, D / 32] tiles of the high parts and as many of the low ones */
+    uint16_t *q;                    /* [ROWS / 16, D / 32, 2] tiles, high and low */
     uint16_t *keys;                 /* [BLOCK, D]; unused where K is read from its pages */
     uint16_t *values;               /* [D, BLOCK], or as many in pairs of positions */
-    uint16_t *weights;              /* [ROWS / 16, BLOCK / 32] tiles of the high parts and as many of the low ones */
+    uint16_t *weights;              /* of a group of 16 rows: [BLOCK / 32, 2] tiles, high and low */
     uint16_t *zeros;                /* [D] */
-    float *scores, *products;       /* sums of products: [ROWS / 16, BLOCK, 2, 16], [64, 2, 16] */
-    float *exponents;               /* [BLOCK, 16]: scores of one group of 16 rows */
+    float *sums;                    /* of products, for two groups: [2, BLOCK, 16] */
     float *acc;                     /* [ROWS / 16, D, 16], or [8, D] for up to 8 rows */
     float *highest, *sum, *rescale; /* [ROWS]; highest in units of ln 2 */
 } qr_attention_tiles_scratch;
