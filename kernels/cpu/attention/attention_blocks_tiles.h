@@ -38,15 +38,16 @@ _Static_assert((int)QR_KV_PAGE_TOKENS == (int)TILE, "K of a page and head is the
 struct blocks {
     tiles_state state;
     qr_attention_tiles_scratch s;
-    int64_t dim_tiles;                   /* of 32 dimensions */
-    int row_lanes;                       /* query rows side by side in a vector: 4, 8 or 16 */
-    int n_groups;                        /* of 16 rows; 1 where row_lanes is less */
-    int32_t position[QR_ATTENTION_ROWS]; /* of the query in each lane of each group */
+    int64_t dim_tiles;                         /* of 32 dimensions */
+    int row_lanes;                             /* query rows side by side in a vector: 4, 8 or 16 */
+    int n_groups;                              /* of 16 rows; 1 where row_lanes is less */
+    int32_t position[QR_ATTENTION_TILES_ROWS]; /* of the query in each lane of each group */
     /* The block. Pages that are not loaded are NULL. */
     int32_t block_start;
     const unsigned char *k_pages[PAGES], *v_pages[PAGES];
-    struct range seen;   /* columns that some row sees */
-    struct range common; /* columns that every row sees */
+    const unsigned char *k_ahead[PAGES], *v_ahead[PAGES]; /* of the next block */
+    struct range seen;                                    /* columns that some row sees */
+    struct range common;                                  /* columns that every row sees */
     int first_half, last_half;
 };
 
@@ -150,12 +151,17 @@ static const uint16_t *page_keys(const struct tile *t, const struct blocks *b, i
 static void value_rows(const struct tile *t, const struct blocks *b, struct range columns,
                        const unsigned char *rows[BLOCK]) {
     const qr_kv_layout *layout = &t->args->layout;
-    const size_t row_bytes = (size_t)layout->head_dim * qr_kv_element_bytes(layout->format);
-    for (int c = 0; c < BLOCK; c++) {
-        const bool seen = c >= columns.begin && c < columns.end;
-        rows[c] = seen ? b->v_pages[c / TILE] + (size_t)(c % TILE) * row_bytes
-                       : (const unsigned char *)(const void *)b->s.zeros;
+    const long long row_bytes = (long long)layout->head_dim * (long long)qr_kv_element_bytes(layout->format);
+    const __m512i steps = _mm512_mullo_epi64(_mm512_set1_epi64(row_bytes), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
+    for (int c = 0; c < BLOCK; c += 8) { /* eight addresses at a time */
+        const unsigned char *first = b->v_pages[c / TILE];
+        if (first == NULL) { continue; }
+        first += c % TILE * row_bytes;
+        _mm512_storeu_si512(rows + c, _mm512_add_epi64(_mm512_set1_epi64((long long)(intptr_t)first), steps));
     }
+    const unsigned char *zeros = (const unsigned char *)(const void *)b->s.zeros;
+    for (int c = 0; c < columns.begin; c++) { rows[c] = zeros; }
+    for (int c = columns.end; c < BLOCK; c++) { rows[c] = zeros; }
 }
 
 /* For many rows: V transposed, [dim_tiles · 32][BLOCK]. Unpacking leaves the dimensions in runs of four. */
@@ -269,6 +275,16 @@ static void split_end(struct tile *t) {
     }
 }
 
+/* A part of the next block, from 0 to 3: all of it at once would wait for memory. */
+static void prefetch_ahead(const struct tile *t, int part) {
+    const struct blocks *b = t->blocks;
+    if (b->k_ahead[part] == NULL) { return; }
+    const qr_kv_layout *layout = &t->args->layout;
+    const size_t head_bytes = (size_t)(QR_KV_PAGE_TOKENS * layout->head_dim) * qr_kv_element_bytes(layout->format);
+    prefetch_part(b->k_ahead[part], head_bytes);
+    prefetch_part(b->v_ahead[part], head_bytes);
+}
+
 static void load_block(struct tile *t, int32_t block_start, struct range visible, struct range tile_visible) {
     const qr_kv_layout *layout = &t->args->layout;
     const size_t head_bytes = (size_t)(QR_KV_PAGE_TOKENS * layout->head_dim) * qr_kv_element_bytes(layout->format);
@@ -283,13 +299,13 @@ static void load_block(struct tile *t, int32_t block_start, struct range visible
     for (int i = 0; i < PAGES; i++) {
         const int32_t column = i * QR_KV_PAGE_TOKENS, position = block_start + column;
         const bool loaded = column + QR_KV_PAGE_TOKENS > b->seen.begin && column < b->seen.end;
-        b->k_pages[i] = b->v_pages[i] = NULL;
+        b->k_pages[i] = b->v_pages[i] = b->k_ahead[i] = b->v_ahead[i] = NULL;
         if (!loaded) { continue; }
         const unsigned char *page = page_of(t, position);
         if (position + QR_ATTENTION_BLOCK < tile_visible.end) {
             const unsigned char *ahead = page_of(t, position + QR_ATTENTION_BLOCK);
-            prefetch_part(ahead + k_part, head_bytes);
-            prefetch_part(ahead + v_part, head_bytes);
+            b->k_ahead[i] = ahead + k_part;
+            b->v_ahead[i] = ahead + v_part;
         }
         b->k_pages[i] = page + k_part;
         b->v_pages[i] = page + v_part;
@@ -304,6 +320,7 @@ static void load_block(struct tile *t, int32_t block_start, struct range visible
     } else if (!reads_keys_in_place(t)) {
         pack_keys_as(t, b, QR_KV_BF16);
     }
+    prefetch_ahead(t, 0);
     pack_values(t, b->seen);
 }
 
@@ -681,6 +698,7 @@ static bool has_hidden_infinity(const struct tile *t) {
     const int64_t dim = t->args->layout.head_dim;
     const __m512i exponent = _mm512_set1_epi16(0x7F80);
     if (t->args->layout.format != QR_KV_BF16) { return false; }
+    if (b->common.begin <= b->seen.begin && b->common.end >= b->seen.end) { return false; }
     __mmask32 found = 0;
     for (int c = b->seen.begin; c < b->seen.end; c++) {
         if (c >= b->common.begin && c < b->common.end) { continue; }
@@ -711,10 +729,13 @@ static void attend_block(struct tile *t, int32_t block_start) {
     struct blocks *b = t->blocks;
     b->block_start = block_start;
     const bool by_token = has_hidden_infinity(t);
+    prefetch_ahead(t, 1);
     score_group(t, 0);
+    prefetch_ahead(t, 2);
     for (int group = 0; group < b->n_groups; group++) {
         weigh_group(t, group);
         if (group + 1 < b->n_groups) { score_group(t, group + 1); }
+        if (group == 0) { prefetch_ahead(t, 3); }
         if (by_token) {
             mix_by_token(t, group);
         } else {

@@ -17,7 +17,7 @@ struct tile {
     int32_t kv_head;
     int32_t first_head, n_heads; /* query heads [first_head, first_head + n_heads) */
     int n_rows;
-    const float *q[QR_ATTENTION_ROWS];
+    const float *q[QR_ATTENTION_TILES_ROWS];
     qr_attention_scratch scratch;
     struct blocks *blocks; /* the state of the block part */
 };

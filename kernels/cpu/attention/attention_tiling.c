@@ -27,7 +27,7 @@ qr_attention_on_tiles qr_attention_on_tiles_of(const qr_backend *backend, const 
 #define TAKE(field, n_floats) (scratch->field = first == NULL ? NULL : (void *)(first + n), n += (n_floats))
 
 static int64_t cut_tiles_scratch(int64_t head_dim, float *first, qr_attention_tiles_scratch *scratch) {
-    const int64_t dim = qr_round_up(head_dim, 32), block = QR_ATTENTION_BLOCK, rows = QR_ATTENTION_ROWS;
+    const int64_t dim = qr_round_up(head_dim, 32), block = QR_ATTENTION_BLOCK, rows = QR_ATTENTION_TILES_ROWS;
     int64_t n = 0;
     TAKE(q, rows * dim);
     TAKE(keys, block * dim / 2);
@@ -44,22 +44,23 @@ static int64_t cut_tiles_scratch(int64_t head_dim, float *first, qr_attention_ti
 
 static int64_t cut_scratch(const qr_attention_tiling *tiling, int64_t head_dim, float *first,
                            qr_attention_scratch *scratch) {
+    const int64_t rows = tiling->most_rows;
     int64_t n = 0;
     TAKE(k_scales, QR_ATTENTION_BLOCK);
     TAKE(v_scales, QR_ATTENTION_BLOCK);
-    TAKE(highest, QR_ATTENTION_ROWS);
-    TAKE(sum, QR_ATTENTION_ROWS);
-    TAKE(acc, QR_ATTENTION_ROWS * tiling->dim_padded);
-    TAKE(total_highest, QR_ATTENTION_ROWS);
-    TAKE(total_sum, QR_ATTENTION_ROWS);
-    TAKE(total, QR_ATTENTION_ROWS * tiling->dim_padded);
+    TAKE(highest, rows);
+    TAKE(sum, rows);
+    TAKE(acc, rows * tiling->dim_padded);
+    TAKE(total_highest, rows);
+    TAKE(total_sum, rows);
+    TAKE(total, rows * tiling->dim_padded);
     if (tiling->on_tiles) {
         return n + cut_tiles_scratch(head_dim, first == NULL ? NULL : first + n, &scratch->on_tiles);
     }
     TAKE(keys, qr_round_up(head_dim, 64) * QR_ATTENTION_BLOCK);
     TAKE(values, QR_ATTENTION_BLOCK * tiling->dim_padded);
-    TAKE(weights, QR_ATTENTION_ROWS * QR_ATTENTION_BLOCK);
-    TAKE(rescale, QR_ATTENTION_ROWS);
+    TAKE(weights, rows * QR_ATTENTION_BLOCK);
+    TAKE(rescale, rows);
     return n;
 }
 #undef TAKE
@@ -70,9 +71,10 @@ static void shape_tiling(const qr_backend *backend, const qr_attention_args *arg
     *tiling = (qr_attention_tiling){.on_tiles = qr_attention_on_tiles_of(backend, args) != NULL,
                                     .group = args->n_heads / args->layout.n_kv_heads,
                                     .n_splits = 1};
-    tiling->heads_per_tile = tiling->group < QR_ATTENTION_ROWS ? tiling->group : QR_ATTENTION_ROWS;
+    tiling->most_rows = tiling->on_tiles ? QR_ATTENTION_TILES_ROWS : QR_ATTENTION_ROWS;
+    tiling->heads_per_tile = (int32_t)qr_min(tiling->group, tiling->most_rows);
     tiling->n_head_tiles = (int32_t)qr_ceil_div(tiling->group, tiling->heads_per_tile);
-    tiling->tokens_per_tile = QR_ATTENTION_ROWS / tiling->heads_per_tile;
+    tiling->tokens_per_tile = tiling->most_rows / tiling->heads_per_tile;
     tiling->dim_padded = qr_round_up(head_dim, FLOATS_PER_LINE);
     if (wants_splits(backend, args, tiling, n_tokens)) {
         tiling->tokens_per_tile = 1;

@@ -1,7 +1,8 @@
 /* How an attention call is cut into tasks, and the scratch of each. The same for every instruction set.
  *
- * A tile is up to QR_ATTENTION_ROWS query rows: consecutive tokens of a sequence times the query heads that share a K/V
- * head. So K and V are converted once for all of them. Row r of a tile is token r / n_heads, head r % n_heads.
+ * A tile is up to QR_ATTENTION_ROWS query rows (on matrix tiles, where making an operand of V costs more, twice those):
+ * consecutive tokens of a sequence times the query heads that share a K/V head. So K and V are converted once for all
+ * of them. Row r of a tile is token r / n_heads, head r % n_heads.
  *
  * Positions are cut at multiples of QR_ATTENTION_SPLIT. A row's result is by definition that of its splits, each made
  * of blocks of QR_ATTENTION_BLOCK positions in order, merged in order. A task runs all splits of a tile. Where there
@@ -14,8 +15,9 @@
 
 enum {
     QR_ATTENTION_ROWS = 48,
-    QR_ATTENTION_BLOCK = 64,  /* positions: four pages */
-    QR_ATTENTION_SPLIT = 512, /* positions: eight blocks */
+    QR_ATTENTION_TILES_ROWS = 96, /* on matrix tiles */
+    QR_ATTENTION_BLOCK = 64,      /* positions: four pages */
+    QR_ATTENTION_SPLIT = 512,     /* positions: eight blocks */
 };
 
 typedef struct qr_attention_tile {
@@ -52,6 +54,7 @@ typedef struct qr_attention_scratch {
 
 typedef struct qr_attention_tiling {
     bool on_tiles;          /* matrix tiles */
+    int32_t most_rows;      /* of a tile, ROWS above: QR_ATTENTION_ROWS or QR_ATTENTION_TILES_ROWS */
     int32_t group;          /* query heads per K/V head */
     int32_t heads_per_tile; /* ≤ group */
     int32_t n_head_tiles;   /* ceil(group / heads_per_tile) */
