@@ -275,14 +275,20 @@ static void split_end(struct tile *t) {
     }
 }
 
-/* A part of the next block, from 0 to 3: all of it at once would wait for memory. */
+QR_INLINE void prefetch_l1(const void *p) { __builtin_prefetch(p, 0, 3); }
+QR_INLINE void prefetch_l2(const void *p) { __builtin_prefetch(p, 0, 2); }
+
+/* A part of the next block, from 0 to 3: all of it at once would wait for memory. Many rows need L1 for what they have;
+ * to few, K and V are all. */
 static void prefetch_ahead(const struct tile *t, int part) {
     const struct blocks *b = t->blocks;
-    if (b->k_ahead[part] == NULL) { return; }
-    const qr_kv_layout *layout = &t->args->layout;
-    const size_t head_bytes = (size_t)(QR_KV_PAGE_TOKENS * layout->head_dim) * qr_kv_element_bytes(layout->format);
-    prefetch_part(b->k_ahead[part], head_bytes);
-    prefetch_part(b->v_ahead[part], head_bytes);
+    const unsigned char *k = b->k_ahead[part], *v = b->v_ahead[part];
+    if (k == NULL) { return; }
+    const int64_t n_bytes =
+        (int64_t)QR_KV_PAGE_TOKENS * t->args->layout.head_dim * (int64_t)qr_kv_element_bytes(t->args->layout.format);
+    const bool few = b->row_lanes < TILE;
+    for (int64_t at = 0; few && at < n_bytes; at += 64) { prefetch_l1(k + at), prefetch_l1(v + at); }
+    for (int64_t at = 0; !few && at < n_bytes; at += 64) { prefetch_l2(k + at), prefetch_l2(v + at); }
 }
 
 static void load_block(struct tile *t, int32_t block_start, struct range visible, struct range tile_visible) {

@@ -51,9 +51,4 @@ static const unsigned char *page_of(const struct tile *t, int32_t position) {
     return a->pages + (size_t)page * a->page_stride_bytes;
 }
 
-/* Pages are scattered, so the CPU's own prefetcher stops at the end of each. */
-static void prefetch_part(const unsigned char *part, size_t n_bytes) {
-    for (size_t at = 0; at < n_bytes; at += 64) { __builtin_prefetch(part + at); }
-}
-
 #endif
