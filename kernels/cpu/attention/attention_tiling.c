@@ -20,7 +20,7 @@ static bool wants_splits(const qr_backend *backend, const qr_attention_args *arg
 
 qr_attention_on_tiles qr_attention_on_tiles_of(const qr_backend *backend, const qr_attention_args *args) {
     const bool exact = args->layout.format == QR_KV_BF16 || args->layout.format == QR_KV_INT8;
-    return exact && args->dst_dtype != QR_DTYPE_F32 ? qr_cpu(backend)->kernels->attention : NULL;
+    return exact && args->dst_dtype != QR_DTYPE_F32 ? qr_cpu(backend)->kernels->attention_on_tiles : NULL;
 }
 
 /* Points every part of a worker's scratch into `first` (NULL: counts only) and returns the number of floats. */
