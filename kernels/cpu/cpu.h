@@ -39,9 +39,11 @@ typedef struct qr_cpu_kernels {
     const struct qr_cpu_matmul *matmul_f16;    /* in F16: on F32 elements, as these sets have no products of F16 */
     const struct qr_cpu_matmul *matmul_f32;    /* in F32 */
     const struct qr_cpu_matmul *backward_bf16; /* linear_backward with dy in BF16 */
-    /* On matrix tiles, NULL where there are none: F32 products by BF16 ones (gemm_backward.h), and packed attention. */
+    /* On matrix tiles, NULL where there are none: F32 products by BF16 ones (gemm_backward.h), packed attention, and
+     * attention over pages (attention_tiling.h). */
     const struct qr_cpu_matmul *backward_parts;
     const struct qr_cpu_packed_tiles *packed_tiles;
+    void (*attention_on_tiles)(const qr_backend *backend, const qr_attention_args *args, float *lse, void *workspace);
 } qr_cpu_kernels;
 
 typedef struct qr_cpu_isa {

@@ -1,6 +1,7 @@
 /* What the CPU backend's own ops promise beyond agreement with the reference, for every instruction set of this
  * machine. Vector functions are accurate over their whole range, and quantisers equal to the bit for awkward input. The
- * bits of attention do not depend on how a sequence is cut, on its neighbours, on garbage in pages or on threads. */
+ * bits of attention do not depend on how a sequence is cut, on its neighbours, on garbage in pages or on threads, and
+ * those of matrix tiles do not depend on whether they are emulated. */
 #include <float.h>
 
 #include "base/alloc.h"
@@ -16,6 +17,7 @@
 enum { SEED = 7 };
 
 static qr_backend *reference;
+static qr_backend *emulated; /* of emulated tiles, while tiles are tested; else NULL */
 
 static float normal(uint64_t stream, uint64_t i) { return (float)qr_random_normal(SEED, stream, i); }
 
@@ -202,12 +204,15 @@ static void test_quantize_is_bit_equal(void) {
 
 enum { MAX_SEQS = 4 };
 
-/* A few sequences in pages: what is stored, and the query rows of all their positions. */
+/* A few sequences in pages: what is stored, and the query rows of all their positions. With dst in F16 a backend may
+ * take q and the weights as pairs of BF16 (ops.h): more bits of a result show than with dst in BF16. */
 typedef struct world {
     qr_kv_layout layout;
     int32_t n_heads, n_seqs, window;
     int32_t length[MAX_SEQS]; /* positions stored */
     float softcap;
+    bool dst_f16, has_sinks;
+    float sinks[8]; /* of has_sinks: n_heads ≤ 8 */
     int64_t row, table_stride;
     size_t page_stride;
     int32_t *table; /* [n_seqs, table_stride] */
@@ -259,6 +264,7 @@ static void world_make(world *w, int garbage) {
     w->pages = memory((size_t)n_pages * w->page_stride);
     memset(w->pages, garbage, (size_t)n_pages * w->page_stride); /* 0xFF is NaN */
     fill_pages(w, garbage);
+    for (int i = 0; i < 8; i++) { w->sinks[i] = 2.0F * normal(400, (uint64_t)i); }
     for (int32_t s = 0; s < w->n_seqs; s++) {
         const int64_t n = w->length[s] * w->row;
         w->q[s] = memory((size_t)n * sizeof(float));
@@ -277,14 +283,15 @@ static void attend(qr_backend *on, const world *w, const int32_t *begin, const i
     for (int32_t s = 0; s < w->n_seqs; s++) { q_start[s + 1] = q_start[s] + end[s] - begin[s]; }
     const int64_t n = q_start[w->n_seqs];
     float *q = memory((size_t)(n * w->row) * sizeof *q), *out = memory((size_t)(n * w->row) * sizeof *out);
+    uint16_t *out_f16 = memory((size_t)(n * w->row) * sizeof *out_f16);
     for (int32_t s = 0; s < w->n_seqs; s++) {
         memcpy(q + q_start[s] * w->row, w->q[s] + begin[s] * w->row,
                (size_t)((end[s] - begin[s]) * w->row) * sizeof *q);
     }
     const qr_attention_args args = {.layout = w->layout,
                                     .q = q,
-                                    .dst = out,
-                                    .dst_dtype = QR_DTYPE_F32,
+                                    .dst = w->dst_f16 ? (void *)out_f16 : out,
+                                    .dst_dtype = w->dst_f16 ? QR_DTYPE_F16 : QR_DTYPE_F32,
                                     .n_tokens = n,
                                     .q_stride = w->row,
                                     .n_heads = w->n_heads,
@@ -297,17 +304,19 @@ static void attend(qr_backend *on, const world *w, const int32_t *begin, const i
                                     .page_stride_bytes = w->page_stride,
                                     .scale = 1.0F / sqrtf((float)w->layout.head_dim),
                                     .softcap = w->softcap,
-                                    .window = w->window};
+                                    .window = w->window,
+                                    .sinks = w->has_sinks ? w->sinks : NULL};
     qr_error err = {0};
     REQUIRE(qr_supports_attention(on, &args, &err));
     const size_t n_bytes = qr_attention_workspace(on, &args);
     const qr_workspace workspace = {memory(n_bytes), n_bytes};
     CHECK(qr_attention(on, &args, workspace, &err) == QRUN_OK);
+    for (int64_t i = 0; w->dst_f16 && i < n * w->row; i++) { out[i] = qr_f16_to_f32(out_f16[i]); }
     for (int32_t s = 0; s < w->n_seqs; s++) {
         memcpy(dst[s] + begin[s] * w->row, out + q_start[s] * w->row,
                (size_t)((end[s] - begin[s]) * w->row) * sizeof *q);
     }
-    free(q), free(out), free(workspace.memory);
+    free(q), free(out), free(out_f16), free(workspace.memory);
 }
 
 typedef struct outputs {
@@ -347,12 +356,14 @@ static void attend_in_chunks(qr_backend *on, const world *w, int32_t chunk, cons
     }
 }
 
-/* Against the reference; F32 sums of up to `length` terms of weights that add up to 1. */
+/* Against the reference; F32 sums of up to `length` terms of weights that add up to 1. In F16: what rounding takes, and
+ * more for pairs of BF16, whose exact bound is in op_attention.c. */
 static void check_close(const world *w, const outputs *a, const outputs *exact) {
     for (int32_t s = 0; s < w->n_seqs; s++) {
         double worst = 0.0;
         for (int64_t i = 0; i < w->length[s] * w->row; i++) {
-            const double error = fabs((double)a->rows[s][i] - (double)exact->rows[s][i]);
+            const double value = (double)exact->rows[s][i], allowed = w->dst_f16 ? fabs(value) * 0x1p-10 + 1e-4 : 0.0;
+            const double error = fabs((double)a->rows[s][i] - value) - allowed;
             if (!(error <= worst)) { worst = error; }
         }
         CHECK_MSG(worst <= 4e-6, "%s: error %g (format %d, heads of %d)", backend->isa, worst, w->layout.format,
@@ -367,6 +378,10 @@ static void check_attention(world w) {
     attend(backend, &w, zeros, w.length, whole.rows);
     attend(reference, &w, zeros, w.length, other.rows);
     check_close(&w, &whole, &other);
+    if (emulated != NULL) {
+        attend(emulated, &w, zeros, w.length, other.rows);
+        check_same(&w, &whole, &other, "emulated tiles");
+    }
     attend(lonely, &w, zeros, w.length, other.rows);
     check_same(&w, &whole, &other, "one thread");
     attend_in_chunks(backend, &w, 37, &other);
@@ -393,9 +408,43 @@ static void test_attention_bits_and_values(void) {
     check_attention((world){.layout = {QR_KV_BF16, 1, 24}, .n_heads = 2, .n_seqs = 1, .length = {1030}, .window = 600});
 }
 
+/* Of matrix tiles, where there are any: head sizes that fill no whole tile, groups of every number of lanes, chunks
+ * that begin inside a block, and splits. */
+static void test_attention_in_16_bits(void) {
+    static const int32_t dims[] = {8, 17, 40, 64, 80, 96, 128, 256, 512}, groups[] = {1, 3, 4, 7, 8};
+    static const int32_t windows[] = {0, 0, 33, 0, 5, 70};
+    const bool on_tiles = strncmp(isa_name, "amx", 3) == 0;
+    if (strcmp(isa_name, "amx-bf16") == 0) {
+        CHECK(qr_backend_cpu_create("amx-bf16-emulated", pool, &emulated, NULL) == QRUN_OK);
+    }
+    unsigned i = 0;
+    for (size_t d = 0; d < QR_COUNT_OF(dims); d++) {
+        for (size_t g = 0; g < QR_COUNT_OF(groups); g++, i++) {
+            if ((CHECK_SANITIZED || !on_tiles) && i % 4 != 0) { continue; } /* for time */
+            check_attention((world){.layout = {i % 3 == 1 ? QR_KV_INT8 : QR_KV_BF16, 1, dims[d]},
+                                    .n_heads = groups[g],
+                                    .n_seqs = 2,
+                                    .length = {70 + (int32_t)(i % 7) * 9, 23},
+                                    .window = windows[i % 6],
+                                    .softcap = i % 5 == 2 ? 20.0F : 0.0F,
+                                    .has_sinks = i % 4 == 1,
+                                    .dst_f16 = true});
+        }
+    }
+    check_attention(
+        (world){.layout = {QR_KV_BF16, 2, 64}, .n_heads = 8, .n_seqs = 2, .length = {1030, 530}, .dst_f16 = true});
+    check_attention((world){
+        .layout = {QR_KV_INT8, 1, 48}, .n_heads = 2, .n_seqs = 1, .length = {620}, .window = 550, .dst_f16 = true});
+    check_attention(
+        (world){.layout = {QR_KV_BF16, 1, 16}, .n_heads = 71, .n_seqs = 1, .length = {70}, .dst_f16 = true});
+    qr_backend_destroy(emulated);
+    emulated = NULL;
+}
+
 /* Pages that fell out of the window may be gone. */
-static void test_attention_reads_no_page_outside_the_window(void) {
-    world w = {.layout = {QR_KV_BF16, 1, 16}, .n_heads = 2, .n_seqs = 1, .length = {700}, .window = 40};
+static void check_pages_outside_the_window(bool dst_f16) {
+    world w = {
+        .layout = {QR_KV_BF16, 1, 16}, .n_heads = 2, .n_seqs = 1, .length = {700}, .window = 40, .dst_f16 = dst_f16};
     world_make(&w, 0);
     outputs before = outputs_make(&w), after = outputs_make(&w);
     const int32_t begin[MAX_SEQS] = {690}, end[MAX_SEQS] = {700};
@@ -407,11 +456,22 @@ static void test_attention_reads_no_page_outside_the_window(void) {
     world_free(&w);
 }
 
+static void test_attention_reads_no_page_outside_the_window(void) {
+    check_pages_outside_the_window(false);
+    check_pages_outside_the_window(true);
+}
+
 static void run_tests(void) {
     CHECK_RUN(test_functions);
     CHECK_RUN(test_functions_at_the_ends);
     CHECK_RUN(test_quantize_is_bit_equal);
     CHECK_RUN(test_attention_bits_and_values);
+    CHECK_RUN(test_attention_in_16_bits);
+    CHECK_RUN(test_attention_reads_no_page_outside_the_window);
+}
+
+static void run_tests_on_tiles(void) {
+    CHECK_RUN(test_attention_in_16_bits);
     CHECK_RUN(test_attention_reads_no_page_outside_the_window);
 }
 
@@ -422,7 +482,7 @@ int main(int argc, char **argv) {
         printf("%s\n", err.message);
         return 1;
     }
-    const bool ok = run_for_every_isa(run_tests, NULL);
+    const bool ok = run_for_every_isa(run_tests, run_tests_on_tiles);
     qr_backend_destroy(reference);
     return ok ? check_end() : 1;
 }

@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention/attention_tiling.h"
 
 #include "base/sizes.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector_ops.h"
 
 enum { FLOATS_PER_LINE = 16 };
@@ -17,34 +18,63 @@ static bool wants_splits(const qr_backend *backend, const qr_attention_args *arg
     return qr_threads_count(backend->threads) > 1 && n_tasks < TASKS_PER_THREAD * qr_threads_count(backend->threads);
 }
 
+qr_attention_on_tiles qr_attention_on_tiles_of(const qr_backend *backend, const qr_attention_args *args) {
+    const bool exact = args->layout.format == QR_KV_BF16 || args->layout.format == QR_KV_INT8;
+    return exact && args->dst_dtype != QR_DTYPE_F32 ? qr_cpu(backend)->kernels->attention_on_tiles : NULL;
+}
+
 /* Points every part of a worker's scratch into `first` (NULL: counts only) and returns the number of floats. */
-static int64_t cut_scratch(const qr_attention_tiling *tiling, int64_t head_dim, float *first,
-                           qr_attention_scratch *scratch) {
+#define TAKE(field, n_floats) (scratch->field = first == NULL ? NULL : (void *)(first + n), n += (n_floats))
+
+static int64_t cut_tiles_scratch(int64_t head_dim, float *first, qr_attention_tiles_scratch *scratch) {
+    const int64_t dim = qr_round_up(head_dim, 32), block = QR_ATTENTION_BLOCK, rows = QR_ATTENTION_TILES_ROWS;
     int64_t n = 0;
-#define TAKE(field, n_floats) (scratch->field = first == NULL ? NULL : first + n, n += (n_floats))
-    TAKE(keys, qr_round_up(head_dim, 64) * QR_ATTENTION_BLOCK);
-    TAKE(values, QR_ATTENTION_BLOCK * tiling->dim_padded);
-    TAKE(k_scales, QR_ATTENTION_BLOCK);
-    TAKE(v_scales, QR_ATTENTION_BLOCK);
-    TAKE(weights, QR_ATTENTION_ROWS * QR_ATTENTION_BLOCK);
-    TAKE(rescale, QR_ATTENTION_ROWS);
-    TAKE(highest, QR_ATTENTION_ROWS);
-    TAKE(sum, QR_ATTENTION_ROWS);
-    TAKE(acc, QR_ATTENTION_ROWS * tiling->dim_padded);
-    TAKE(total_highest, QR_ATTENTION_ROWS);
-    TAKE(total_sum, QR_ATTENTION_ROWS);
-    TAKE(total, QR_ATTENTION_ROWS * tiling->dim_padded);
-#undef TAKE
+    TAKE(q, rows * dim);
+    TAKE(keys, block * dim / 2);
+    TAKE(values, block * dim / 2);
+    TAKE(weights, block * 16);
+    TAKE(zeros, dim / 2);
+    TAKE(sums, 2 * block * 16);
+    TAKE(acc, rows * dim);
+    TAKE(highest, rows);
+    TAKE(sum, rows);
+    TAKE(rescale, rows);
     return n;
 }
+
+static int64_t cut_scratch(const qr_attention_tiling *tiling, int64_t head_dim, float *first,
+                           qr_attention_scratch *scratch) {
+    const int64_t rows = tiling->most_rows;
+    int64_t n = 0;
+    TAKE(k_scales, QR_ATTENTION_BLOCK);
+    TAKE(v_scales, QR_ATTENTION_BLOCK);
+    TAKE(highest, rows);
+    TAKE(sum, rows);
+    TAKE(acc, rows * tiling->dim_padded);
+    TAKE(total_highest, rows);
+    TAKE(total_sum, rows);
+    TAKE(total, rows * tiling->dim_padded);
+    if (tiling->on_tiles) {
+        return n + cut_tiles_scratch(head_dim, first == NULL ? NULL : first + n, &scratch->on_tiles);
+    }
+    TAKE(keys, qr_round_up(head_dim, 64) * QR_ATTENTION_BLOCK);
+    TAKE(values, QR_ATTENTION_BLOCK * tiling->dim_padded);
+    TAKE(weights, rows * QR_ATTENTION_BLOCK);
+    TAKE(rescale, rows);
+    return n;
+}
+#undef TAKE
 
 static void shape_tiling(const qr_backend *backend, const qr_attention_args *args, int64_t n_tokens,
                          qr_attention_tiling *tiling) {
     const int64_t head_dim = args->layout.head_dim;
-    *tiling = (qr_attention_tiling){.group = args->n_heads / args->layout.n_kv_heads, .n_splits = 1};
-    tiling->heads_per_tile = tiling->group < QR_ATTENTION_ROWS ? tiling->group : QR_ATTENTION_ROWS;
+    *tiling = (qr_attention_tiling){.on_tiles = qr_attention_on_tiles_of(backend, args) != NULL,
+                                    .group = args->n_heads / args->layout.n_kv_heads,
+                                    .n_splits = 1};
+    tiling->most_rows = tiling->on_tiles ? QR_ATTENTION_TILES_ROWS : QR_ATTENTION_ROWS;
+    tiling->heads_per_tile = (int32_t)qr_min(tiling->group, tiling->most_rows);
     tiling->n_head_tiles = (int32_t)qr_ceil_div(tiling->group, tiling->heads_per_tile);
-    tiling->tokens_per_tile = QR_ATTENTION_ROWS / tiling->heads_per_tile;
+    tiling->tokens_per_tile = tiling->most_rows / tiling->heads_per_tile;
     tiling->dim_padded = qr_round_up(head_dim, FLOATS_PER_LINE);
     if (wants_splits(backend, args, tiling, n_tokens)) {
         tiling->tokens_per_tile = 1;

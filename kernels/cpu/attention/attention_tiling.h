@@ -1,7 +1,8 @@
 /* How an attention call is cut into tasks, and the scratch of each. The same for every instruction set.
  *
- * A tile is up to QR_ATTENTION_ROWS query rows: consecutive tokens of a sequence times the query heads that share a K/V
- * head. So K and V are converted once for all of them. Row r of a tile is token r / n_heads, head r % n_heads.
+ * A tile is up to QR_ATTENTION_ROWS query rows (on matrix tiles, where making an operand of V costs more, twice those):
+ * consecutive tokens of a sequence times the query heads that share a K/V head. So K and V are converted once for all
+ * of them. Row r of a tile is token r / n_heads, head r % n_heads.
  *
  * Positions are cut at multiples of QR_ATTENTION_SPLIT. A row's result is by definition that of its splits, each made
  * of blocks of QR_ATTENTION_BLOCK positions in order, merged in order. A task runs all splits of a tile. Where there
@@ -14,8 +15,9 @@
 
 enum {
     QR_ATTENTION_ROWS = 48,
-    QR_ATTENTION_BLOCK = 64,  /* positions: four pages */
-    QR_ATTENTION_SPLIT = 512, /* positions: eight blocks */
+    QR_ATTENTION_TILES_ROWS = 96, /* on matrix tiles */
+    QR_ATTENTION_BLOCK = 64,      /* positions: four pages */
+    QR_ATTENTION_SPLIT = 512,     /* positions: eight blocks */
 };
 
 typedef struct qr_attention_tile {
@@ -24,6 +26,19 @@ typedef struct qr_attention_tile {
     int32_t n_tokens;
     int32_t position; /* of the first token */
 } qr_attention_tile;
+
+/* What one worker has on matrix tiles (attention_blocks_tiles.h) in place of keys, values, weights and rescale. D is
+ * head_dim rounded up to 32. */
+typedef struct qr_attention_tiles_scratch {
+    uint16_t *q;                    /* [ROWS / 16, D / 32, 2] tiles, high and low */
+    uint16_t *keys;                 /* [BLOCK, D]; unused where K is read from its pages */
+    uint16_t *values;               /* [D, BLOCK], or as many in pairs of positions */
+    uint16_t *weights;              /* of a group of 16 rows: [BLOCK / 32, 2] tiles, high and low */
+    uint16_t *zeros;                /* [D] */
+    float *sums;                    /* of products, for two groups: [2, BLOCK, 16] */
+    float *acc;                     /* [ROWS / 16, D, 16], or [8, D] for up to 8 rows */
+    float *highest, *sum, *rescale; /* [ROWS]; highest in units of ln 2 */
+} qr_attention_tiles_scratch;
 
 /* Scratch of one worker. Columns of a row of `values`, `acc` and `total` beyond head_dim are not used. */
 typedef struct qr_attention_scratch {
@@ -34,9 +49,12 @@ typedef struct qr_attention_scratch {
     float *rescale;                           /* [ROWS]: e^(highest before − highest after this block) */
     float *highest, *sum, *acc;               /* of this split: [ROWS], [ROWS], [ROWS, dim_padded] */
     float *total_highest, *total_sum, *total; /* of the splits so far */
+    qr_attention_tiles_scratch on_tiles;
 } qr_attention_scratch;
 
 typedef struct qr_attention_tiling {
+    bool on_tiles;          /* matrix tiles */
+    int32_t most_rows;      /* of a tile, ROWS above: QR_ATTENTION_ROWS or QR_ATTENTION_TILES_ROWS */
     int32_t group;          /* query heads per K/V head */
     int32_t heads_per_tile; /* ≤ group */
     int32_t n_head_tiles;   /* ceil(group / heads_per_tile) */
@@ -49,6 +67,16 @@ typedef struct qr_attention_tiling {
     float *scratch;         /* [n_threads, scratch_floats] */
     int64_t scratch_floats;
 } qr_attention_tiling;
+
+/* attention on matrix tiles: lse [n_tokens, n_heads] or NULL. */
+typedef void (*qr_attention_on_tiles)(const qr_backend *backend, const qr_attention_args *args, float *lse,
+                                      void *workspace);
+void qr_cpu_attention_amx(const qr_backend *backend, const qr_attention_args *args, float *lse, void *workspace);
+void qr_cpu_attention_amx_emulated(const qr_backend *backend, const qr_attention_args *args, float *lse,
+                                   void *workspace);
+/* That of the backend, for types that it takes: a dst of 16 bits, and K and V that BF16 holds exactly (ops.h says what
+ * may be split then). NULL: vectors. Sizes of the call do not matter, so a token's bits do not depend on them. */
+qr_attention_on_tiles qr_attention_on_tiles_of(const qr_backend *backend, const qr_attention_args *args);
 
 /* Cuts the call into tiles inside `workspace` (qr_cpu_attention_workspace bytes). */
 void qr_attention_tiling_make(const qr_backend *backend, const qr_attention_args *args, void *workspace,

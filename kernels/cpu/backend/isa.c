@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/sizes.h"
 #include "kernels/cpu/attention/attention_packed.h"
+#include "kernels/cpu/attention/attention_tiling.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/vector_ops.h"
@@ -30,14 +31,14 @@
 #define KERNELS_WITH(packed, ops, bf16, f32, backward)                                                       \
     {                                                                                                        \
         &qr_cpu_vector_ops_##ops, &qr_cpu_matmul_##bf16, &qr_cpu_matmul_f16_##f32, &qr_cpu_matmul_f32_##f32, \
-            &qr_cpu_matmul_##backward, NULL, packed                                                          \
+            &qr_cpu_matmul_##backward, NULL, packed, NULL                                                    \
     }
 #define KERNELS(ops, bf16, f32, backward) KERNELS_WITH(NULL, ops, bf16, f32, backward)
 /* On matrix tiles all that has BF16 operands, or may have. */
-#define TILES(isa)                                                                                                  \
-    {                                                                                                               \
-        &qr_cpu_vector_ops_avx512, &qr_cpu_matmul_bf16_##isa, &qr_cpu_matmul_f16_avx512, &qr_cpu_matmul_f32_avx512, \
-            &qr_cpu_matmul_bf16_##isa, &qr_cpu_matmul_bf16_##isa, &qr_cpu_packed_tiles_##isa                        \
+#define TILES(isa)                                                                                                    \
+    {                                                                                                                 \
+        &qr_cpu_vector_ops_avx512, &qr_cpu_matmul_bf16_##isa, &qr_cpu_matmul_f16_avx512, &qr_cpu_matmul_f32_avx512,   \
+            &qr_cpu_matmul_bf16_##isa, &qr_cpu_matmul_bf16_##isa, &qr_cpu_packed_tiles_##isa, &qr_cpu_attention_##isa \
     }
 /* The gradients of the portable kernels are chains of F32 in order, which no instruction set has to imitate. */
 #define PORTABLE(isa) KERNELS(isa, tile_order_##isa, isa, bf16_##isa)

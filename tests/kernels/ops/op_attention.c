@@ -474,6 +474,7 @@ static void check_not_finite(qr_kv_layout layout, int32_t window) {
     const int64_t row = (int64_t)data.c.n_heads * layout.head_dim;
     const size_t row_bytes = (size_t)row * sizeof(uint16_t);
     unsigned char *before = qr_alloc(N * row_bytes), *after = qr_alloc(N * row_bytes), *alone = qr_alloc(row_bytes);
+    unsigned char *both = qr_alloc(2 * row_bytes);
     for (int d = 0; d < op_everything.n_devices; d++) {
         const op_device *device = &op_everything.devices[d];
         float *bad = data.kv[1][0] + (PAST + AT) * layout.n_kv_heads * layout.head_dim + 5;
@@ -484,6 +485,11 @@ static void check_not_finite(qr_kv_layout layout, int32_t window) {
         CHECK_MSG(memcmp(before, after, AT * row_bytes) == 0,
                   "%s: kv %s, heads of %d: a value reaches tokens before it", device->label, kv_names[layout.format],
                   layout.head_dim);
+        run_rows(device->backends[0], &data.c, AT - 1, 2, both); /* the last before it and the first after */
+        CHECK_MSG(memcmp(both, before + (AT - 1) * row_bytes, row_bytes) == 0 &&
+                      memcmp(both + row_bytes, after + AT * row_bytes, row_bytes) == 0,
+                  "%s: kv %s, heads of %d, window %d: two tokens have other bits", device->label,
+                  kv_names[layout.format], layout.head_dim, window);
         for (int64_t t = AT; t < N; t++) {
             const bool seen = window == 0 || t - AT < window;
             const double value = op_from_dtype(after, QR_DTYPE_BF16, t * row + 5);
@@ -499,6 +505,7 @@ static void check_not_finite(qr_kv_layout layout, int32_t window) {
     qr_free(before);
     qr_free(after);
     qr_free(alone);
+    qr_free(both);
     free_data(&data);
 }
 
