@@ -346,17 +346,32 @@ size_t qr_cpu_tiles_workspace(const qr_backend *backend, const qr_cpu_matmul *ma
     return product_bytes(backend, matmul, args) + lora_bytes(args);
 }
 
+static void pack_x(qr_backend *backend, const tiles_run *run, const void *x, int64_t x_stride) {
+    qr_linear_args args = *run->args;
+    tiles_run packs = *run;
+    args.x = x;
+    args.x_stride = x_stride;
+    packs.args = &args;
+    qr_threads_run(backend->threads, tile_count(args.n_rows), pack_tile, &packs);
+}
+
+/* LoRA may have an x of its own, after dropout. */
 bool qr_cpu_tiles_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr_linear_args *args, void *workspace) {
     tiles_run run = run_of(matmul, args, workspace);
-    qr_threads_run(backend->threads, tile_count(args->n_rows), pack_tile, &run);
+    const qr_lora_args *lora = args->lora;
     run.lora.factor = lora_in_sums(backend, args, run.scratch_bytes);
-    if (run.lora.factor != NULL) {
+    const bool has_lora = run.lora.factor != NULL;
+    if (has_lora) {
         unsigned char *memory = (unsigned char *)workspace + product_bytes(backend, matmul, args);
         memory += lay_out_lora(args, run.lora.factor->rank, memory, &run.lora);
-        const qr_cpu_pairs_args down = qr_cpu_lora_down(args->lora, run.lora.factor, run.lora.t);
+        const qr_cpu_pairs_args down = qr_cpu_lora_down(lora, run.lora.factor, run.lora.t);
+        pack_x(backend, &run, lora->x, lora->x_stride);
         run_pairs(backend, matmul, &down, workspace, memory);
         qr_threads_run(backend->threads, run.lora.n_b + run.lora.n_t, pack_lora, &run);
     }
+    if (!has_lora || lora->x != args->x || lora->x_stride != args->x_stride) {
+        pack_x(backend, &run, args->x, args->x_stride);
+    }
     run_tasks(backend, &run);
-    return run.lora.factor != NULL;
+    return has_lora;
 }
