@@ -169,7 +169,7 @@ static qr_weight_desc pairs_desc(const qr_cpu_pairs_args *args) {
     return (qr_weight_desc){.format = QR_WEIGHT_BF16, .rows = 2 * args->rank, .cols = args->k};
 }
 
-/* Lays rows and sums out from `base` (NULL to measure) and returns their size. */
+/* Lays rows and sums out from `base` (anywhere to measure) and returns their size. */
 static size_t lay_out_pairs(const qr_cpu_pairs_args *args, unsigned char *base, pair_rows *pairs) {
     qr_cpu_layout layout;
     *pairs = (pair_rows){.args = args, .weight = {.desc = pairs_desc(args), .data = base}};
@@ -267,7 +267,7 @@ void qr_cpu_pairs_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr
 
 static int64_t lora_units(int64_t rank) { return qr_cpu_gemm_pair_by_pair.n_products * qr_ceil_div(rank, 2); }
 
-/* Lays tiles and t out from `base` (NULL to measure) and returns their size. */
+/* Lays tiles and t out from `base` (anywhere to measure) and returns their size. */
 static size_t lay_out_lora(const qr_linear_args *args, int64_t rank, unsigned char *base, lora_tiles *lora) {
     lora->n_tiles = qr_ceil_div(lora_units(rank), TILE_UNITS);
     lora->n_b = 2 * qr_ceil_div(args->weight->desc.rows, 2 * QR_TILES_COLS);
