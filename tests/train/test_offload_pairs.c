@@ -11,7 +11,7 @@
 #include "qrun.h"
 #include "trainer_run.h"
 
-enum { N_STEPS = 2, TILE_ROWS = 24 };
+enum { N_STEPS = 2, TILE_ROWS = 32 }; /* on AMX, what keeps the bits of no tiles */
 
 /* What is switched on: bits of a mask. A run has one policy at most. */
 enum {
@@ -142,7 +142,7 @@ static const char *refusal_of(const run_options *o) {
     if (!o->full && (ways & GRADIENTS) != 0) { return "`offload_gradients` is for `full`"; }
     if (o->full && (ways & PARAMETERS) != 0 && (ways & GRADIENTS) == 0) { return "needs `offload_gradients`"; }
     if ((ways & ACTIVATIONS) != 0 && !recomputes_layers) { return "`offload_activations` is for layers"; }
-    if ((ways & TILES) != 0 && (!recomputes_layers || (ways & POLICY_EVERY) != 0)) { return "`tile_rows=24` is for"; }
+    if ((ways & TILES) != 0 && (!recomputes_layers || (ways & POLICY_EVERY) != 0)) { return "`tile_rows=32` is for"; }
     return NULL;
 }
 
