@@ -17,6 +17,11 @@ n_failures=0
 n_checks=0
 last=""
 
+# The pages show a machine without AMX, where workspaces are smaller.
+as_pages_show() {
+    if grep -q amx_bf16 /proc/cpuinfo 2>/dev/null; then export QRUN_FORCE_ISA="${QRUN_FORCE_ISA:-avx512-bf16}"; fi
+}
+
 fail() {
     n_failures=$((n_failures + 1))
     echo "FAILED: $*"

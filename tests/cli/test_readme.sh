@@ -1,6 +1,7 @@
 # What the README and the documentation show of the program's output is what it prints; what the README names exists.
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 readme=$QRUN_SOURCE/README.md
+as_pages_show
 
 # What a process has resident differs between machines.
 without_resident() { sed 's/had [0-9.]* [KMG]iB resident/had N resident/'; }

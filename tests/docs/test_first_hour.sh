@@ -3,6 +3,7 @@
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 
 page=$QRUN_SOURCE/docs/first-hour.md
+as_pages_show
 transcript=$QRUN_SOURCE/tests/docs/transcript.awk
 mkdir "$work/bin" "$work/hour"
 touch "$work/out" "$work/err"

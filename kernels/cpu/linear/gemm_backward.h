@@ -19,7 +19,7 @@
 enum {
     QR_CPU_GEMM_ROWS = 264, /* a multiple of the tiles' 12 and 6 */
     QR_CPU_GEMM_COLS = 256,
-    QR_CPU_GEMM_UNITS = 256,
+    QR_CPU_GEMM_UNITS = 128, /* of k in a block: 64 columns of it are 32 KiB, which stay in L1 */
     /* Rows of the packed operands, in units: not a multiple of 512 bytes, which would fall into the same sets of L1. */
     QR_CPU_GEMM_A_STRIDE = QR_CPU_GEMM_UNITS + 16,
     QR_CPU_GEMM_B_STRIDE = QR_CPU_GEMM_COLS + 16,
