@@ -111,7 +111,7 @@ static double matrix_peak(const bench *b, const qrun_peaks *peaks) {
 
 /* On a CPU F16 is widened to F32 and computed there. */
 static bool computes_f16_as_f32(const bench *b) {
-    return strcmp(b->engine->info.dtype, "f16") == 0 && b->peaks.f16_flops == b->peaks.f32_flops;
+    return strcmp(b->engine->info.dtype, "f16") == 0 && b->most.f16_flops == b->most.f32_flops;
 }
 
 /* On a GPU they are measured once, before the model takes its memory. */
@@ -208,8 +208,10 @@ static void print_table(const bench *b) {
                           : "Both limits were measured before the model was opened");
 }
 
+/* Limits of the machine: those that the shares of kernels and of training are of; rows have their own. */
 static void write_start_json(const bench *b, text_buffer *out) {
     const qrun_model_info *m = &b->engine->info;
+    const qrun_peaks *limits = b->o->kernels || b->o->training.train ? &b->peaks : &b->most;
     text_puts(out, "{\"model\":");
     text_json_string(out, m->folder, strlen(m->folder));
     text_format(out,
@@ -229,7 +231,7 @@ static void write_start_json(const bench *b, text_buffer *out) {
                 "\"read_bytes_per_second\":%.6g,"
                 "\"bf16_flops\":%.6g,\"f32_flops\":%.6g,\"f16_flops\":%.6g,\"features\":",
                 b->device.backend, b->device.isa, b->device.numerics, (int)b->device.n_threads,
-                b->most.read_bytes_per_second, b->most.bf16_flops, b->most.f32_flops, b->most.f16_flops);
+                limits->read_bytes_per_second, limits->bf16_flops, limits->f32_flops, limits->f16_flops);
     text_json_string(out, b->device.features, strlen(b->device.features));
     text_puts(out, "},");
 }

@@ -1,4 +1,5 @@
-/* Tasks and workspace of linear_tiles.h. */
+/* Tasks and workspace of linear_tiles.h, and LoRA by pairs: its first product as a few more rows of BF16, its second in
+ * the sums of the weight. */
 #include "kernels/cpu/linear/linear_tiles.h"
 
 #include <string.h>

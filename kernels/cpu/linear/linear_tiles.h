@@ -53,6 +53,9 @@ typedef struct qr_cpu_tiles_kernel {
 extern const qr_cpu_tiles_kernel qr_cpu_tiles_amx, qr_cpu_tiles_amx_emulated;
 
 size_t qr_cpu_tiles_workspace(const qr_backend *backend, const qr_cpu_matmul *matmul, const qr_linear_args *args);
+/* Returns whether y has what LoRA adds: where its second product goes on in the sums of the first. */
+bool qr_cpu_tiles_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr_linear_args *args, void *workspace);
+
 /* y [n_rows, rank] = factor · x Wᵀ for few rows of W in F32, each the sum of two BF16 values: W becomes 2 · rank rows
  * of BF16, whose two sums are added last. For LoRA by pairs. */
 typedef struct qr_cpu_pairs_args {
@@ -72,8 +75,5 @@ void qr_cpu_pairs_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr
 const struct qr_lora_factor *qr_cpu_lora_pairs_factor(const qr_backend *backend, const struct qr_lora_args *args);
 /* Its first product, t = scale · A x. */
 qr_cpu_pairs_args qr_cpu_lora_down(const qr_lora_args *args, const qr_lora_factor *factor, float *t);
-
-/* Returns whether y has what LoRA adds: where its second product goes on in the sums of the first. */
-bool qr_cpu_tiles_run(qr_backend *backend, const qr_cpu_matmul *matmul, const qr_linear_args *args, void *workspace);
 
 #endif

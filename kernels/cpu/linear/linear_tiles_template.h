@@ -6,7 +6,7 @@
  *
  * The costs that comments state are those of two Xeons with AMX, as seen by a virtual machine. On one core of the
  * second (Emerald Rapids, 2.3 GHz under these products), of the tile peak: products out of L1 and L2 87 %, with panels
- * made beside them about 62, with y written 54 to 57 (docs/speed.md).
+ * made beside them about 62, with y written 53 to 55 (docs/speed.md).
  *
  * The includer includes kernels/cpu/simd/tiles_amx.h or tiles_emulated.h before. Configuring and releasing tiles costs
  * 180 cycles: once a task. */

@@ -5,7 +5,8 @@
  * transposed panels of B: every output adds its `rank` products in order. A task has as many panels as stay in the L1
  * cache, for y is read and written from main memory, where long pieces of a row are faster than short ones.
  *
- * On tiles, where the caller permits it, both are products of gemm_backward.h by pairs of BF16 values. */
+ * On tiles, where the caller permits it, both are by pairs of BF16 values: the first by linear_tiles.h, the second by
+ * gemm_backward.h, or by linear_tiles.h too where it is part of a call of linear. */
 #include <string.h>
 
 #include "base/sizes.h"

@@ -1,7 +1,8 @@
 /* lora_backward: five products of gemm_backward.h. The scale goes into h and dh, which are [n_rows, rank]: with
  * h' = scale · A x and dh = scale · dy B, db += dyᵀ h', da += dhᵀ x and dx += dh A.
  *
- * On tiles, where the caller permits it, x and dy are BF16 and everything else is pairs. */
+ * On tiles, where the caller permits it, x and dy are BF16 and everything else is pairs; h' and dh are then made by
+ * linear_tiles.h. */
 #include "kernels/cpu/train/lora_backward.h"
 
 #include "base/sizes.h"
