@@ -13,6 +13,7 @@ start_ranks_of() {
     [ $((port % 100)) -lt 99 ] || port=$((port - 99)) # long ago free again
     pids="" rank=0
     while [ $rank -lt "$n_ranks" ]; do
+        : >"$work/out.$rank" # at once: what earlier ranks wrote must not be taken for this one's
         RANK=$rank WORLD_SIZE=$n_ranks LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
             "$QRUN" "$command" --threads 1 "$@" >"$work/out.$rank" 2>"$work/err.$rank" &
         pids="$pids $!"
