@@ -51,7 +51,7 @@ static const qr_cpu_isa isas[] = {
      KERNELS_WITH(&qr_cpu_packed_tiles_avx512_bf16, avx512, bf16_avx512_bf16, avx512, bf16_avx512_bf16),
      PORTABLE(avx512), false},
     {"avx512", QR_CPU_AVX512, KERNELS(avx512, bf16_avx512, avx512, bf16_avx512), PORTABLE(avx512), false},
-    {"avx2", QR_CPU_AVX2, KERNELS(avx2, bf16_avx2, avx2, bf16_avx2), PORTABLE(wide_avx2), false},
+    {"avx2", QR_CPU_AVX2, KERNELS(avx2, bf16_chains_avx2, avx2, bf16_avx2), PORTABLE(wide_avx2), false},
     /* The AMX kernels on emulated tiles, so that machines without AMX test their logic. */
     {"amx-bf16-emulated", QR_CPU_AVX512_VBMI, TILES(amx_emulated),
      KERNELS(avx512, bf16_amx_emulated, avx512, bf16_avx512), true},

@@ -23,6 +23,7 @@ typedef struct linear_run {
     unsigned char *scratch; /* of worker 0; scratch_bytes a worker */
     size_t scratch_bytes;
     bool weight_in_place;
+    bool x_in_strips;
 } linear_run;
 
 const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, qr_dtype x_dtype) {
@@ -48,6 +49,7 @@ static int64_t spread_stride(const qr_cpu_matmul *matmul, int64_t n) {
 /* Rows of x may be read in place: they have the right type, no vector reads past their end, and there are few, or their
  * stride suits L1. Gathered ones never are. */
 static bool x_in_place(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
+    if (matmul->x_packing != NULL) { return false; }
     const bool suits_l1 = args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
     return qr_dtype_bytes(args->x_dtype) == matmul->element_bytes && args->weight->desc.cols % matmul->k_step == 0 &&
            suits_l1;
@@ -58,9 +60,11 @@ static int64_t prepared_x_stride(const qr_cpu_matmul *matmul, const qr_linear_ar
     return spread_stride(matmul, qr_round_up(args->weight->desc.cols, matmul->k_step));
 }
 
-/* Room for x as the kernel takes it. */
+/* Room for x as the kernel takes it, in whole strips. */
 static size_t prepared_x_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    return (size_t)(args->n_rows * prepared_x_stride(matmul, args)) * matmul->element_bytes;
+    const int64_t strip_rows = matmul->x_packing != NULL ? matmul->x_packing->strip_rows : 1;
+    const int64_t n_rows = qr_ceil_div(args->n_rows, strip_rows) * strip_rows;
+    return (size_t)(n_rows * prepared_x_stride(matmul, args)) * matmul->element_bytes;
 }
 
 static size_t panel_bytes(const qr_cpu_matmul *matmul) {
@@ -93,14 +97,20 @@ static bool is_in_place(const qr_cpu_matmul *matmul, qr_weight_format format) {
 
 /* --- Preparing x ------------------------------------------------------------------------------------------------- */
 
+/* Row i of the product in the caller's x. */
+static const void *x_row(const linear_run *run, int64_t i) {
+    const int64_t source = run->groups.source_row != NULL ? run->groups.source_row[i] : i;
+    return (const unsigned char *)run->args->x +
+           (size_t)(source * run->args->x_stride) * qr_dtype_bytes(run->args->x_dtype);
+}
+
 static void copy_x_row(void *untyped, int64_t i, int worker) {
     (void)worker;
     const linear_run *run = untyped;
     const qr_linear_args *args = run->args;
     const int64_t n = args->weight->desc.cols;
     const size_t src_bytes = qr_dtype_bytes(args->x_dtype), dst_bytes = run->matmul->element_bytes;
-    const int64_t source = run->groups.source_row != NULL ? run->groups.source_row[i] : i;
-    const unsigned char *src = (const unsigned char *)args->x + (size_t)(source * args->x_stride) * src_bytes;
+    const void *src = x_row(run, i);
     unsigned char *dst = (unsigned char *)(uintptr_t)run->x + (size_t)(i * run->x_stride) * dst_bytes;
     if (src_bytes == dst_bytes) {
         memcpy(dst, src, (size_t)n * dst_bytes);
@@ -108,6 +118,35 @@ static void copy_x_row(void *untyped, int64_t i, int worker) {
         run->matmul->gemm_backward->pack(src, args->x_dtype, NULL, n, dst);
     }
     memset(dst + (size_t)n * dst_bytes, 0, (size_t)(run->n_k_padded - n) * dst_bytes);
+}
+
+static void pack_x_row(void *untyped, int64_t i, int worker) {
+    (void)worker;
+    const linear_run *run = untyped;
+    float *dst = (float *)(uintptr_t)run->x + i * run->x_stride;
+    run->matmul->x_packing->pack_row(x_row(run, i), run->args->weight->desc.cols, dst);
+}
+
+static void pack_x_strip(void *untyped, int64_t index, int worker) {
+    enum { MAX_STRIP_ROWS = 16 };
+    (void)worker;
+    const linear_run *run = untyped;
+    const qr_cpu_x_packing *packing = run->matmul->x_packing;
+    const uint16_t *rows[MAX_STRIP_ROWS];
+    const int64_t first = index * packing->strip_rows;
+    for (int64_t r = 0; r < packing->strip_rows; r++) {
+        rows[r] = first + r < run->args->n_rows ? x_row(run, first + r) : NULL;
+    }
+    packing->pack_strip(rows, run->args->weight->desc.cols, (float *)(uintptr_t)run->x + first * run->x_stride);
+}
+
+static void pack_x(qr_backend *backend, linear_run *run) {
+    const int64_t n_rows = run->args->n_rows, strip_rows = run->matmul->x_packing->strip_rows;
+    if (run->x_in_strips) {
+        qr_threads_run(backend->threads, qr_ceil_div(n_rows, strip_rows), pack_x_strip, run);
+    } else {
+        qr_threads_run(backend->threads, n_rows, pack_x_row, run);
+    }
 }
 
 /* Returns the workspace left. */
@@ -120,7 +159,11 @@ static unsigned char *prepare_x(qr_backend *backend, linear_run *run, unsigned c
     }
     run->x = workspace;
     run->x_stride = prepared_x_stride(run->matmul, args);
-    qr_threads_run(backend->threads, args->n_rows, copy_x_row, run);
+    if (run->matmul->x_packing != NULL) {
+        pack_x(backend, run);
+    } else {
+        qr_threads_run(backend->threads, args->n_rows, copy_x_row, run);
+    }
     return workspace + prepared_x_bytes(run->matmul, args);
 }
 
@@ -176,6 +219,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
     const qr_cpu_matmul *matmul = run->matmul;
     const int64_t n_k = run->args->weight->desc.cols;
     const unsigned char *x = product->x;
+    const size_t k_bytes = matmul->element_bytes * (size_t)(run->x_in_strips ? matmul->x_packing->strip_rows : 1);
     product->n_w = panel->n_rows;
     for (int64_t k = 0; k < n_k; k += matmul->k_block) {
         panel->k = k;
@@ -190,7 +234,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
             product->w = panel->dst;
             product->w_stride = panel->dst_stride;
         }
-        product->x = x + (size_t)k * matmul->element_bytes;
+        product->x = x + (size_t)k * k_bytes;
         product->n_k = panel->n_k_padded;
         product->first = k == 0;
         matmul->multiply(product);
@@ -221,6 +265,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
     const int64_t local = index - group->first_task;
     const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS, i = local / run->n_panels * QR_CPU_CHUNK_ROWS;
     unsigned char *scratch = run->scratch + (size_t)worker * run->scratch_bytes;
+    const int64_t x_row = group->first + i, x_skip = run->x_in_strips ? x_row % matmul->x_packing->strip_rows : 0;
     qr_cpu_panel panel = {
         .weight = weight,
         .layout = &run->layout,
@@ -231,8 +276,10 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .dst_stride = spread_stride(matmul, matmul->k_block),
     };
     qr_cpu_product product = {
-        .x = (const unsigned char *)run->x + (size_t)((group->first + i) * run->x_stride) * matmul->element_bytes,
+        .x = (const unsigned char *)run->x + (size_t)((x_row - x_skip) * run->x_stride) * matmul->element_bytes,
         .x_stride = run->x_stride,
+        .x_skip = x_skip,
+        .x_in_strips = run->x_in_strips,
         .n_w = panel.n_rows,
         .n_x = qr_min(group->n_rows - i, QR_CPU_CHUNK_ROWS),
         .sums = (float *)(void *)(scratch + panel_bytes(matmul)),
@@ -240,9 +287,15 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .w_in_place = run->weight_in_place,
     };
     product.n_k = run->n_k_padded;
-    const bool decoded = matmul->decode != NULL && product.n_x <= QR_CPU_FEW_ROWS && matmul->decode(&panel, &product);
+    const bool may_decode = matmul->x_packing != NULL ? !run->x_in_strips : product.n_x <= QR_CPU_FEW_ROWS;
+    const bool decoded = matmul->decode != NULL && may_decode && matmul->decode(&panel, &product);
     if (!decoded) { multiply_panel(run, &panel, &product); }
     store_rows(run, weight, product.sums, group->first + i, product.n_x, row, product.n_w);
+}
+
+/* Whether most groups have more rows than a kernel decodes for. NF4_FLAT is never decoded. */
+static bool wants_strips(const linear_run *run) {
+    return run->layout.kind == QR_CPU_NF4_FLAT || run->args->n_rows > QR_CPU_DECODE_ROWS * run->groups.n;
 }
 
 static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr_cpu_row_groups *groups,
@@ -258,6 +311,7 @@ static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr
         .weight_in_place = is_in_place(matmul, args->weight->desc.format),
     };
     qr_cpu_layout_of(&args->weight->desc, &run.layout);
+    run.x_in_strips = matmul->x_packing != NULL && wants_strips(&run);
     run.scratch = prepare_x(backend, &run, workspace);
     const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, QR_CPU_CHUNK_ROWS, run.n_panels);
     qr_threads_run(backend->threads, n_tasks, run_task, &run);

@@ -40,8 +40,10 @@ typedef struct qr_cpu_panel {
  * the sums from zero. The sums of weight rows past the end, up to a multiple of piece_rows, may be overwritten. */
 typedef struct qr_cpu_product {
     const void *w; /* [n_w, n_k], w_stride elements apart, as fetch writes them */
-    const void *x; /* [n_x, n_k], x_stride elements apart */
+    const void *x; /* [n_x, n_k], x_stride elements apart; in strips: those of the strip that the first row is in */
     int64_t w_stride, x_stride, n_w, n_x, n_k;
+    int64_t x_skip;   /* rows of that strip before the first */
+    bool x_in_strips; /* packed by pack_strip, not by pack_row (qr_cpu_x_packing) */
     float *sums;
     int64_t sum_stride;
     bool first;
@@ -51,12 +53,23 @@ typedef struct qr_cpu_product {
 struct qr_cpu_gemm_kernel;  /* kernels/cpu/linear/gemm_backward.h */
 struct qr_cpu_tiles_kernel; /* kernels/cpu/linear/linear_tiles.h */
 
+/* How a kernel of BF16 takes x, where it does not take rows as they are. Rows of a few are packed each, `decode` alone
+ * takes them, and however many there are. Many are packed in strips of strip_rows, the last filled with zeros, for
+ * `multiply`. In both, columns are padded with zeros to k_step. The bits are the same. */
+typedef struct qr_cpu_x_packing {
+    int64_t strip_rows;
+    void (*pack_row)(const uint16_t *x, int64_t n, float *dst);
+    /* dst: K blocks one after the other, each [n_k · strip_rows]. A row that is not there is NULL. */
+    void (*pack_strip)(const uint16_t *const *rows, int64_t n, float *dst);
+} qr_cpu_x_packing;
+
 typedef struct qr_cpu_matmul {
     size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
     int64_t k_block;      /* a multiple of 128 */
     int64_t k_step;       /* the operands of `multiply` are padded with zeros to a multiple of it */
     int64_t piece_rows;   /* weight rows of a tile: divides the NF4 group */
     qr_dtype x_dtype;     /* of x; the weights are rounded to its values (and both held in element_bytes) */
+    const qr_cpu_x_packing *x_packing; /* NULL: x are rows of elements */
     void (*fetch)(const qr_cpu_panel *panel);
     void (*multiply)(const qr_cpu_product *product);
     /* Whole K at once from the codes, for x of up to QR_CPU_FEW_ROWS rows; product->w, w_stride and first are not used,
@@ -83,6 +96,7 @@ QR_X(neon)
 QR_X(wide_c)
 QR_X(wide_avx2)
 #undef QR_X
+extern const qr_cpu_matmul qr_cpu_matmul_bf16_chains_avx2;
 /* BF16 in the order of sums of tiles. */
 extern const qr_cpu_matmul qr_cpu_matmul_tile_order_avx512, qr_cpu_matmul_tile_order_wide_c;
 extern const qr_cpu_matmul qr_cpu_matmul_tile_order_wide_avx2;

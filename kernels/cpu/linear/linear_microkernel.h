@@ -84,39 +84,4 @@ static void multiply(const qr_cpu_product *p) {
     }
 }
 
-/* Operands that the compiler cannot see through, so that no two accumulators can be merged. With 16 registers, 8
- * accumulators and their operands fit; with 32, 12, which hide a latency of 6 cycles on two pipes, or 16, which hide 4
- * on the four pipes of large Arm cores. */
-enum {
-    EXERCISE_COLS = QR_TILE_MAX_COLS < 6 ? 2
-                    : QR_VEC > 4         ? 3
-                                         : 4,
-    EXERCISE_FLOPS = QR_TILE_ROWS * EXERCISE_COLS * TILE_STEP * 2
-};
-
-static void exercise(int64_t n_rounds) {
-    volatile tile_element source = (tile_element)0;
-    tile_element operands[(QR_TILE_ROWS + EXERCISE_COLS) * TILE_STEP];
-    for (size_t i = 0; i < QR_COUNT_OF(operands); i++) { operands[i] = source; }
-    tile_vector w[QR_TILE_ROWS], x[EXERCISE_COLS];
-    qr_vec acc[QR_TILE_ROWS][EXERCISE_COLS];
-    QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) { w[r] = tile_load(operands + r * TILE_STEP); }
-    QR_UNROLL for (int i = 0; i < EXERCISE_COLS; i++) { x[i] = tile_load(operands + (QR_TILE_ROWS + i) * TILE_STEP); }
-    QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
-        QR_UNROLL for (int i = 0; i < EXERCISE_COLS; i++) { acc[r][i] = qr_vec_set1((float)source); }
-    }
-    for (int64_t round = 0; round < n_rounds; round++) {
-        QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
-            QR_UNROLL for (int i = 0; i < EXERCISE_COLS; i++) { acc[r][i] = tile_dot(acc[r][i], w[r], x[i]); }
-        }
-    }
-    volatile float sink;
-    for (int r = 0; r < QR_TILE_ROWS; r++) {
-        for (int i = 0; i < EXERCISE_COLS; i++) {
-            float stored[QR_VEC];
-            qr_vec_store(stored, acc[r][i]);
-            sink = stored[0];
-        }
-    }
-    (void)sink;
-}
+#include "kernels/cpu/linear/linear_exercise.h"
