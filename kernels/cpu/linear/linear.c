@@ -63,16 +63,21 @@ static int64_t prepared_x_stride(const qr_cpu_matmul *matmul, const qr_linear_ar
 /* Room for x as the kernel takes it, in whole strips. */
 static size_t prepared_x_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
     const int64_t strip_rows = matmul->x_packing != NULL ? matmul->x_packing->strip_rows : 1;
-    const int64_t n_rows = qr_ceil_div(args->n_rows, strip_rows) * strip_rows;
-    return (size_t)(n_rows * prepared_x_stride(matmul, args)) * matmul->element_bytes;
+    return (size_t)(qr_ceil_div(args->n_rows, strip_rows) * strip_rows * prepared_x_stride(matmul, args)) *
+           matmul->element_bytes;
 }
 
 static size_t panel_bytes(const qr_cpu_matmul *matmul) {
     return (size_t)(QR_CPU_PANEL_ROWS * spread_stride(matmul, matmul->k_block)) * matmul->element_bytes;
 }
 
+/* Rows of x of a task. */
+static int64_t chunk_rows(const qr_cpu_matmul *matmul) {
+    return matmul->x_packing != NULL ? matmul->x_packing->chunk_rows : QR_CPU_CHUNK_ROWS;
+}
+
 static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
-    return panel_bytes(matmul) + (size_t)(qr_min(n_rows, QR_CPU_CHUNK_ROWS) * SUM_COLS) * sizeof(float);
+    return panel_bytes(matmul) + (size_t)(qr_min(n_rows, chunk_rows(matmul)) * SUM_COLS) * sizeof(float);
 }
 
 /* Counts x even when it is used in place: a plan may ask with another stride than the call has. */
@@ -263,7 +268,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
     const qr_cpu_row_group *group = qr_cpu_row_group_of_task(&run->groups, index);
     const qr_weight *weight = group->weight;
     const int64_t local = index - group->first_task;
-    const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS, i = local / run->n_panels * QR_CPU_CHUNK_ROWS;
+    const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS, i = local / run->n_panels * chunk_rows(matmul);
     unsigned char *scratch = run->scratch + (size_t)worker * run->scratch_bytes;
     const int64_t x_row = group->first + i, x_skip = run->x_in_strips ? x_row % matmul->x_packing->strip_rows : 0;
     qr_cpu_panel panel = {
@@ -281,7 +286,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .x_skip = x_skip,
         .x_in_strips = run->x_in_strips,
         .n_w = panel.n_rows,
-        .n_x = qr_min(group->n_rows - i, QR_CPU_CHUNK_ROWS),
+        .n_x = qr_min(group->n_rows - i, chunk_rows(matmul)),
         .sums = (float *)(void *)(scratch + panel_bytes(matmul)),
         .sum_stride = SUM_COLS,
         .w_in_place = run->weight_in_place,
@@ -293,9 +298,10 @@ static void run_task(void *untyped, int64_t index, int worker) {
     store_rows(run, weight, product.sums, group->first + i, product.n_x, row, product.n_w);
 }
 
-/* Whether most groups have more rows than a kernel decodes for. NF4_FLAT is never decoded. */
-static bool wants_strips(const linear_run *run) {
-    return run->layout.kind == QR_CPU_NF4_FLAT || run->args->n_rows > QR_CPU_DECODE_ROWS * run->groups.n;
+/* Whether most of n_groups groups of rows have more than a kernel decodes for. NF4_FLAT is never decoded. */
+static bool wants_strips(const linear_run *run, int64_t n_groups) {
+    return run->matmul->x_packing != NULL &&
+           (run->layout.kind == QR_CPU_NF4_FLAT || run->args->n_rows > QR_CPU_DECODE_ROWS * n_groups);
 }
 
 static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr_cpu_row_groups *groups,
@@ -311,9 +317,9 @@ static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr
         .weight_in_place = is_in_place(matmul, args->weight->desc.format),
     };
     qr_cpu_layout_of(&args->weight->desc, &run.layout);
-    run.x_in_strips = matmul->x_packing != NULL && wants_strips(&run);
+    run.x_in_strips = wants_strips(&run, groups->n);
     run.scratch = prepare_x(backend, &run, workspace);
-    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, QR_CPU_CHUNK_ROWS, run.n_panels);
+    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, chunk_rows(matmul), run.n_panels);
     qr_threads_run(backend->threads, n_tasks, run_task, &run);
 }
 

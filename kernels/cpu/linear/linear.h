@@ -58,6 +58,7 @@ struct qr_cpu_tiles_kernel; /* kernels/cpu/linear/linear_tiles.h */
  * `multiply`. In both, columns are padded with zeros to k_step. The bits are the same. */
 typedef struct qr_cpu_x_packing {
     int64_t strip_rows;
+    int64_t chunk_rows; /* of a task, a multiple of strip_rows: in place of QR_CPU_CHUNK_ROWS */
     void (*pack_row)(const uint16_t *x, int64_t n, float *dst);
     /* dst: K blocks one after the other, each [n_k · strip_rows]. A row that is not there is NULL. */
     void (*pack_strip)(const uint16_t *const *rows, int64_t n, float *dst);

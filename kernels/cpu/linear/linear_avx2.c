@@ -37,6 +37,7 @@ enum {
     CHAINS = 8,
     GROUP = QR_CPU_NF4_GROUP_ROWS, /* weight rows of a tile */
     STRIP = 6,                     /* rows of x of a tile */
+    CHUNK = 20 * STRIP,            /* of a task: their part of a K block, 240 KiB, stays in L2 */
     RUN = 128,                     /* columns of a run of codes */
     MAX_SCALES = K_BLOCK / QR_CPU_MXFP4_SCALE_COLS,
     DECODE_X = QR_CPU_DECODE_ROWS,
@@ -55,13 +56,45 @@ static void pack_row(const uint16_t *x, int64_t n, float *dst) {
     }
 }
 
-/* Columns [k, k + n_k) of a strip's rows, n_k a multiple of 16, as [chain][n_k / CHAINS][STRIP]; n are there. */
+/* Where column i + c of a K block of n_k columns is, as columns of its chains one after the other; i % 16 == 0. */
+QR_INLINE int64_t chain_column(int64_t i, int64_t c, int64_t n_k) {
+    return c / 2 * (n_k / CHAINS) + i / CHAINS + c % 2;
+}
+
+/* Four columns of six rows. */
+QR_INLINE void store_columns(__m128 rows[STRIP], float *const columns[4]) {
+    _MM_TRANSPOSE4_PS(rows[0], rows[1], rows[2], rows[3]);
+    const __m128 low = _mm_unpacklo_ps(rows[4], rows[5]), high = _mm_unpackhi_ps(rows[4], rows[5]);
+    QR_UNROLL for (int c = 0; c < 4; c++) { _mm_storeu_ps(columns[c], rows[c]); }
+    _mm_storel_pi((__m64 *)(void *)(columns[0] + 4), low);
+    _mm_storeh_pi((__m64 *)(void *)(columns[1] + 4), low);
+    _mm_storel_pi((__m64 *)(void *)(columns[2] + 4), high);
+    _mm_storeh_pi((__m64 *)(void *)(columns[3] + 4), high);
+}
+
+/* Columns [k, k + n_k) of a strip's rows, n_k a multiple of 16, of which n are there. */
 static void pack_strip_block(const uint16_t *const *rows, int64_t k, int64_t n_k, int64_t n, float *dst) {
-    for (int64_t i = 0; i < n_k; i += 16) {
-        for (int64_t c = 0; c < 16; c++) {
-            float *to = dst + (c / 2 * (n_k / CHAINS) + i / CHAINS + c % 2) * STRIP;
-            for (int r = 0; r < STRIP; r++) { to[r] = i + c < n && rows[r] != NULL ? qr_bf16_to_f32(rows[r][k + i + c]) : 0.0F; }
+    for (int64_t i = 0; i < n_k; i += 8) {
+        __m128 even[STRIP], odd[STRIP];
+        float *of_even[4], *of_odd[4];
+        for (int r = 0; r < STRIP; r++) {
+            uint16_t some[8] = {0};
+            const uint16_t *src = some;
+            if (rows[r] != NULL && n - i >= 8) {
+                src = rows[r] + k + i;
+            } else if (rows[r] != NULL && n > i) {
+                memcpy(some, rows[r] + k + i, (size_t)(n - i) * sizeof *src);
+            }
+            const __m128i words = _mm_loadu_si128((const __m128i *)(const void *)src);
+            even[r] = _mm_castsi128_ps(_mm_slli_epi32(words, 16));
+            odd[r] = _mm_castsi128_ps(_mm_and_si128(words, _mm_set1_epi32((int)0xFFFF0000)));
         }
+        for (int c = 0; c < 4; c++) {
+            of_even[c] = dst + chain_column(i / 16 * 16, i % 16 + 2 * c, n_k) * STRIP;
+            of_odd[c] = of_even[c] + STRIP;
+        }
+        store_columns(even, of_even);
+        store_columns(odd, of_odd);
     }
 }
 
@@ -171,7 +204,7 @@ static void pack_tile(const uint16_t *src, int64_t k, int64_t n, int64_t n_k, ui
         __m256i columns[16];
         transpose_words(src + i, columns);
         QR_UNROLL for (int c = 0; c < 16; c++) {
-            store_words(dst + (c / 2 * (n_k / CHAINS) + (k + i) / CHAINS + c % 2) * GROUP, columns[c]);
+            store_words(dst + chain_column(k + i, c, n_k) * GROUP, columns[c]);
         }
     }
 }
@@ -548,7 +581,8 @@ static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
     return true;
 }
 
-static const qr_cpu_x_packing x_packing = {.strip_rows = STRIP, .pack_row = pack_row, .pack_strip = pack_strip};
+static const qr_cpu_x_packing x_packing = {
+    .strip_rows = STRIP, .chunk_rows = CHUNK, .pack_row = pack_row, .pack_strip = pack_strip};
 
 const qr_cpu_matmul qr_cpu_matmul_bf16_chains_avx2 = {
     .element_bytes = 4,

@@ -92,6 +92,34 @@ QR_INLINE int64_t fetch_scale_vectors(const qr_cpu_panel *p, int64_t row, int64_
     return n_there;
 }
 
+#elif defined(QR_VEC_AVX2)
+
+/* The same for NF4 with up to 8 scales of a row. */
+QR_INLINE int64_t fetch_scale_vectors(const qr_cpu_panel *p, int64_t row, int64_t n_rows, int64_t k, int64_t n,
+                                      const int scale_cols, float *scales, int64_t stride) {
+    const qr_weight_desc *desc = &p->weight->desc;
+    const unsigned char *data = p->weight->data, *of_rows = data + p->layout->scales_offset;
+    if (desc->format == QR_WEIGHT_MXFP4 || qr_weight_block(desc) != scale_cols || n > QR_VEC) { return 0; }
+    const float *nested = (const float *)(const void *)(data + p->layout->nested_offset), *map = qr_dynamic8_map(true);
+    const int64_t n_there = qr_max(qr_min(n_rows, desc->rows - row), 0), row_blocks = desc->cols / scale_cols;
+    int64_t first = (row * desc->cols + k) / scale_cols;
+    for (int64_t r = 0; r < n_there; r++, first += row_blocks) {
+        if (desc->format == QR_WEIGHT_NF4) {
+            const float *absmax = (const float *)(const void *)of_rows + first;
+            _mm256_storeu_ps(scales + r * stride, qr_vec_load_n(absmax, n));
+            continue;
+        }
+        const int64_t at = first / QR_NESTED_BLOCK, left = (at + 1) * QR_NESTED_BLOCK - first;
+        float values[QR_VEC] = {0};
+        for (int64_t i = 0; i < n; i++) { values[i] = map[of_rows[first + i]]; }
+        __m256 factor = _mm256_set1_ps(nested[at]);
+        if (left < n) { factor = qr_vec_select_range(factor, _mm256_set1_ps(nested[at + 1]), 0, (int)left); }
+        const __m256 product = _mm256_mul_ps(_mm256_loadu_ps(values), factor);
+        _mm256_storeu_ps(scales + r * stride, _mm256_add_ps(product, _mm256_set1_ps(p->weight->nested_offset)));
+    }
+    return n_there;
+}
+
 #endif
 
 /* n scales of each row are 0 or within [2^-100, 2^100): products with the code's values are then ordinary
@@ -124,7 +152,7 @@ QR_INLINE void fetch_scales(const qr_cpu_panel *p, int64_t row, int64_t n_rows, 
                             const int scale_cols, float *scales, int64_t stride) {
     const int64_t n = n_k / scale_cols;
     int64_t r = 0;
-#ifdef QR_VEC_AVX512
+#if defined(QR_VEC_AVX512) || defined(QR_VEC_AVX2)
     r = fetch_scale_vectors(p, row, n_rows, k, n, scale_cols, scales, stride);
 #endif
     for (; r < n_rows; r++) { qr_cpu_nf4_scales(p->weight, p->layout, row + r, k, n, scales + r * stride); }
