@@ -11,9 +11,10 @@
  *              the chains need no registers at once: each of 12 accumulators is one chain of a sum, and waits in memory
  *              until its neighbours of the tree are done. x and the weights are packed in that order.
  *
- * The second reads two vectors of weights for 12 products, where lanes along K read seven of weights and x: those are
+ * The second reads one vector of weights for 12 products, where lanes along K read seven of weights and of x. That is
  * more than a core loads that shares its caches with another thread. Zen 3, one thread, shares of the FMA peak of the
- * same millisecond, 61 runs in turn: lanes along K 62 %, the same with packed operands 75 %, this 85 %. */
+ * same millisecond, 61 runs in turn on a busy machine: lanes along K 62 %, the same with packed operands 72 to 75 %,
+ * lanes of weight rows 83 %. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -22,7 +23,7 @@
 #include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_scales.h"
-#include "kernels/cpu/linear/nf4_avx2.h"
+#include "kernels/cpu/linear/words_avx2.h"
 
 typedef float tile_element;
 typedef __m256 tile_vector;
@@ -33,15 +34,13 @@ static inline __m256 tile_dot(__m256 acc, __m256 w, __m256 x) { return _mm256_fm
 #include "kernels/cpu/linear/linear_exercise.h"
 
 enum {
-    K_BLOCK = 512,
+    K_BLOCK = AVX2_K_BLOCK,
     CHAINS = 8,
     GROUP = QR_CPU_NF4_GROUP_ROWS, /* weight rows of a tile */
     STRIP = 6,                     /* rows of x of a tile */
     CHUNK = 20 * STRIP,            /* of a task: their part of a K block, 240 KiB, stays in L2 */
-    RUN = 128,                     /* columns of a run of codes */
-    MAX_SCALES = K_BLOCK / QR_CPU_MXFP4_SCALE_COLS,
-    DECODE_X = QR_CPU_DECODE_ROWS,
-    DECODE_AHEAD_BYTES = 4096,
+    RUN = AVX2_RUN,
+    MAX_SCALES = AVX2_MAX_SCALES,
 };
 
 /* --- x ----------------------------------------------------------------------------------------------------------- */
@@ -107,49 +106,6 @@ static void pack_strip(const uint16_t *const *rows, int64_t n, float *dst) {
 
 /* --- Rows of weights as BF16 ------------------------------------------------------------------------------------- */
 
-/* 16 codes of INT8. */
-QR_INLINE void int8_values(const int8_t *src, __m256 *even, __m256 *odd) {
-    const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)src));
-    *even = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16));
-    *odd = _mm256_cvtepi32_ps(_mm256_srai_epi32(words, 16));
-}
-
-QR_INLINE __m256i words_of(__m256 even, __m256 odd) {
-    return _mm256_blend_epi16(_mm256_srli_epi32(_mm256_castps_si256(even), 16), _mm256_castps_si256(odd), 0xAA);
-}
-
-QR_INLINE __m256i words_in_order(qr_vec first, qr_vec last) {
-    const __m256i a = _mm256_srli_epi32(_mm256_castps_si256(qr_vec_round_to(first, QR_DTYPE_BF16)), 16);
-    const __m256i b = _mm256_srli_epi32(_mm256_castps_si256(qr_vec_round_to(last, QR_DTYPE_BF16)), 16);
-    return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xD8);
-}
-
-/* 16 elements of a ROWS row, which zeros follow up to 64 bytes. */
-static inline __m256i element_words(qr_weight_format format, const unsigned char *src) {
-    switch (format) {
-        case QR_WEIGHT_F32: {
-            const float *f32 = (const float *)(const void *)src;
-            return words_in_order(qr_vec_load(f32), qr_vec_load(f32 + 8));
-        }
-        case QR_WEIGHT_F16: {
-            const uint16_t *f16 = (const uint16_t *)(const void *)src;
-            return words_in_order(qr_vec_load_f16_n(f16, 8), qr_vec_load_f16_n(f16 + 8, 8));
-        }
-        case QR_WEIGHT_INT8: {
-            __m256 even, odd;
-            int8_values((const int8_t *)src, &even, &odd);
-            return words_of(even, odd);
-        }
-        default: return _mm256_loadu_si256((const __m256i *)(const void *)src);
-    }
-}
-
-QR_INLINE int64_t bytes_of(qr_weight_format format) {
-    return format == QR_WEIGHT_F32 ? 4 : format == QR_WEIGHT_INT8 ? 1 : 2;
-}
-
-QR_INLINE void store_words(uint16_t *dst, __m256i words) { _mm256_storeu_si256((__m256i *)(void *)dst, words); }
-
 /* A run of codes, or its first half, as words in order. */
 QR_INLINE void run_words(const uint8_t *run, const float *scales, const bool half, const bool is_mxfp4,
                          const bool ordinary, uint16_t *dst) {
@@ -203,9 +159,7 @@ static void pack_tile(const uint16_t *src, int64_t k, int64_t n, int64_t n_k, ui
     for (int64_t i = 0; i < n; i += 16) {
         __m256i columns[16];
         transpose_words(src + i, columns);
-        QR_UNROLL for (int c = 0; c < 16; c++) {
-            store_words(dst + chain_column(k + i, c, n_k) * GROUP, columns[c]);
-        }
+        QR_UNROLL for (int c = 0; c < 16; c++) { store_words(dst + chain_column(k + i, c, n_k) * GROUP, columns[c]); }
     }
 }
 
@@ -303,8 +257,8 @@ static void fetch(const qr_cpu_panel *p) {
 
 /* --- Many rows of x ---------------------------------------------------------------------------------------------- */
 
-/* Even and odd elements of 16 words in memory. The mask is an operand in memory: GCC would keep it in a register, and one
- * of the 12 accumulators in memory. */
+/* Even and odd elements of 16 words in memory. The mask is an operand in memory: GCC would keep it in a register, and
+ * one of the 12 accumulators in memory. */
 QR_INLINE void load_words(const uint16_t *src, __m256 *even, __m256 *odd) {
     static const uint32_t mask[8] __attribute__((aligned(32))) = {0xFFFF0000, 0xFFFF0000, 0xFFFF0000, 0xFFFF0000,
                                                                   0xFFFF0000, 0xFFFF0000, 0xFFFF0000, 0xFFFF0000};
@@ -391,196 +345,6 @@ static void multiply(const qr_cpu_product *p) {
     }
 }
 
-/* --- A few rows of x --------------------------------------------------------------------------------------------- */
-
-typedef __m256 decode_sums[GROUP][DECODE_X];
-
-/* 16 columns of a row: their even and odd elements, with n_x rows of x. */
-QR_INLINE void add_columns(__m256 *acc, __m256 even, __m256 odd, const float *x, int64_t x_stride, const int n_x) {
-    QR_UNROLL for (int i = 0; i < n_x; i++) {
-        acc[i] = _mm256_fmadd_ps(even, _mm256_loadu_ps(x + i * x_stride), acc[i]);
-        acc[i] = _mm256_fmadd_ps(odd, _mm256_loadu_ps(x + i * x_stride + 8), acc[i]);
-    }
-}
-
-/* Rows of weights in work at once: their sums do not wait for each other. */
-enum { MOST_AT_ONCE = 4 };
-QR_INLINE int rows_at_once(const int n_x) { return n_x <= 2 ? MOST_AT_ONCE : 2; }
-
-/* A run of a group's rows. */
-QR_INLINE void decode_run(decode_sums acc, const uint8_t *run, const bool half, const float *scales, const float *x,
-                          int64_t x_stride, const int n_x, const bool is_mxfp4, const bool ordinary) {
-    const int at_once = rows_at_once(n_x);
-    const int run_bytes = half ? 32 : 64, n_parts = half ? 2 : 4;
-    const int parts_of_scale = qr_cpu_scale_cols_of(is_mxfp4) / 32;
-    for (int row = 0; row < GROUP; row += at_once) {
-        __m256 now[MOST_AT_ONCE][DECODE_X];
-        nf4_codes codes[MOST_AT_ONCE];
-        nf4_values values[MOST_AT_ONCE];
-        QR_UNROLL for (int r = 0; r < at_once; r++) {
-            const uint8_t *of_row = run + (row + r) * run_bytes;
-            __builtin_prefetch(of_row + DECODE_AHEAD_BYTES);
-            codes[r] = half ? nf4_load_half_run(of_row) : nf4_load_run(of_row);
-            values[r] = nf4_values_make(scales[(row + r) * MAX_SCALES], is_mxfp4, ordinary);
-            QR_UNROLL for (int i = 0; i < n_x; i++) { now[r][i] = acc[row + r][i]; }
-        }
-        QR_UNROLL for (int part = 0; part < n_parts; part++) {
-            QR_UNROLL for (int r = 0; r < at_once; r++) {
-                __m256i words[2];
-                if (part > 0 && part % parts_of_scale == 0) {
-                    const float scale = scales[(row + r) * MAX_SCALES + part / parts_of_scale];
-                    values[r] = nf4_values_make(scale, is_mxfp4, ordinary);
-                }
-                nf4_words(&codes[r], part, &values[r], words);
-                QR_UNROLL for (int h = 0; h < 2; h++) {
-                    add_columns(now[r], bf16_even(words[h]), bf16_odd(words[h]), x + 32 * part + 16 * h, x_stride, n_x);
-                }
-            }
-        }
-        QR_UNROLL for (int r = 0; r < at_once; r++) {
-            QR_UNROLL for (int i = 0; i < n_x; i++) { acc[row + r][i] = now[r][i]; }
-        }
-    }
-}
-
-QR_INLINE void decode_runs(decode_sums acc, const qr_cpu_panel *p, int64_t row, int64_t k0, int64_t n_k,
-                           const float *scales, const float *x, int64_t x_stride, const int n_x, const bool is_mxfp4,
-                           const bool ordinary) {
-    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
-    int64_t k = 0;
-    for (; k + RUN <= n_k; k += RUN) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), false, scales + k / scale_cols, x + k,
-                   x_stride, n_x, is_mxfp4, ordinary);
-    }
-    if (k < n_k) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), true, scales + k / scale_cols, x + k,
-                   x_stride, n_x, is_mxfp4, ordinary);
-    }
-}
-
-QR_INLINE void decode_codes(decode_sums acc, const qr_cpu_panel *p, int64_t row, int64_t k0, int64_t n_k,
-                            const float *x, int64_t x_stride, const int n_x, const bool is_mxfp4) {
-    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
-    float scales[GROUP * MAX_SCALES];
-    fetch_scales(p, row, GROUP, k0, n_k, scale_cols, scales, MAX_SCALES);
-    if (scales_are_ordinary(scales, GROUP, n_k / scale_cols, MAX_SCALES)) {
-        decode_runs(acc, p, row, k0, n_k, scales, x, x_stride, n_x, is_mxfp4, true);
-    } else {
-        decode_runs(acc, p, row, k0, n_k, scales, x, x_stride, n_x, is_mxfp4, false);
-    }
-}
-
-/* One K block of QR_TILE_ROWS rows that are stored as they are, times up to two rows of x. The rows follow each other
- * in memory, and `ahead` bytes after the first are prefetched in the order of addresses. */
-QR_INLINE void decode_elements(const unsigned char *const rows[QR_TILE_ROWS], int64_t ahead, int64_t n_k,
-                               const float *x, int64_t x_stride, const int n_x, const qr_weight_format format,
-                               float *sums, int64_t sum_stride, bool first) {
-    const int64_t bytes = bytes_of(format), ahead_bytes = QR_TILE_ROWS * 16 * bytes;
-    __m256 acc[QR_TILE_ROWS][2];
-    QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) { acc[r][0] = acc[r][1] = _mm256_setzero_ps(); }
-    for (int64_t k = 0; k < n_k; k += 16) {
-        const unsigned char *next = rows[0] + ahead + k / 16 * ahead_bytes;
-        for (int64_t i = 0; i < ahead_bytes; i += 64) { __builtin_prefetch(next + i); }
-        QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
-            __m256 even, odd;
-            if (format == QR_WEIGHT_INT8) {
-                int8_values((const int8_t *)rows[r] + k, &even, &odd);
-            } else {
-                const __m256i words = element_words(format, rows[r] + k * bytes);
-                even = bf16_even(words);
-                odd = bf16_odd(words);
-            }
-            add_columns(acc[r], even, odd, x + k, x_stride, n_x);
-        }
-    }
-    QR_UNROLL for (int i = 0; i < n_x; i++) {
-        const qr_vec four[QR_TILE_ROWS] = {acc[0][i], acc[1][i], acc[2][i], acc[3][i]};
-        qr_vec_reduce(four, sums + i * sum_stride, first);
-    }
-}
-
-QR_INLINE void decode_element_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const float *x,
-                                   const int n_x, const qr_weight_format format, float *sums) {
-    enum { AHEAD_BYTES = 12288 };
-    const int64_t bytes = bytes_of(format);
-    for (int64_t r = 0; r < p->n_rows; r += QR_TILE_ROWS) {
-        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
-            const unsigned char *rows[QR_TILE_ROWS];
-            for (int64_t i = 0; i < QR_TILE_ROWS; i++) { /* past the panel's end its last row again */
-                const int64_t row = p->row + qr_min(r + i, p->n_rows - 1);
-                rows[i] = (const unsigned char *)qr_cpu_row(p->weight, p->layout, row) + k * bytes;
-            }
-            for (int i = 0; i < n_x; i += 2) {
-                const float *xi = x + i * product->x_stride + k;
-                const int64_t ahead = AHEAD_BYTES + (QR_TILE_ROWS - 1) * k * bytes, n_k = qr_min(product->n_k - k, K_BLOCK);
-                float *to = sums + i * product->sum_stride + r;
-                if (n_x - i >= 2) {
-                    decode_elements(rows, ahead, n_k, xi, product->x_stride, 2, format, to, product->sum_stride, k == 0);
-                } else {
-                    decode_elements(rows, ahead, n_k, xi, product->x_stride, 1, format, to, product->sum_stride, k == 0);
-                }
-            }
-        }
-    }
-}
-
-QR_INLINE void decode_code_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const float *x, const int n_x,
-                                const bool is_mxfp4, float *sums) {
-    for (int64_t r = 0; r < p->n_rows; r += GROUP) {
-        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
-            decode_sums acc;
-            for (int a = 0; a < GROUP; a++) {
-                QR_UNROLL for (int i = 0; i < n_x; i++) { acc[a][i] = _mm256_setzero_ps(); }
-            }
-            decode_codes(acc, p, p->row + r, k, qr_min(product->n_k - k, K_BLOCK), x + k, product->x_stride, n_x,
-                         is_mxfp4);
-            for (int i = 0; i < n_x; i++) {
-                for (int a = 0; a < GROUP; a += QR_TILE_ROWS) {
-                    const qr_vec four[QR_TILE_ROWS] = {acc[a][i], acc[a + 1][i], acc[a + 2][i], acc[a + 3][i]};
-                    qr_vec_reduce(four, sums + i * product->sum_stride + r + a, k == 0);
-                }
-            }
-        }
-    }
-}
-
-/* format is a constant after inlining; NF4_DQ is NF4. */
-QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product, int64_t i, const int n_x,
-                           const qr_weight_format format) {
-    const float *x = (const float *)product->x + i * product->x_stride;
-    float *sums = product->sums + i * product->sum_stride;
-    if (format == QR_WEIGHT_NF4 || format == QR_WEIGHT_MXFP4) {
-        decode_code_rows(p, product, x, n_x, format == QR_WEIGHT_MXFP4, sums);
-    } else {
-        decode_element_rows(p, product, x, n_x, format, sums);
-    }
-}
-
-QR_INLINE void decode_format(const qr_cpu_panel *p, const qr_cpu_product *product, const qr_weight_format format) {
-    for (int64_t i = 0, n; i < product->n_x; i += n) {
-        n = qr_min(product->n_x - i, DECODE_X);
-        switch (n) {
-            case 1: decode_rows(p, product, i, 1, format); break;
-            case 2: decode_rows(p, product, i, 2, format); break;
-            case 3: decode_rows(p, product, i, 3, format); break;
-            default: decode_rows(p, product, i, DECODE_X, format); break;
-        }
-    }
-}
-
-/* Not of NF4_FLAT, for which x is always packed in strips. */
-static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
-    switch (p->weight->desc.format) {
-        case QR_WEIGHT_MXFP4: decode_format(p, product, QR_WEIGHT_MXFP4); break;
-        case QR_WEIGHT_INT8: decode_format(p, product, QR_WEIGHT_INT8); break;
-        case QR_WEIGHT_BF16: decode_format(p, product, QR_WEIGHT_BF16); break;
-        case QR_WEIGHT_F16: decode_format(p, product, QR_WEIGHT_F16); break;
-        case QR_WEIGHT_F32: decode_format(p, product, QR_WEIGHT_F32); break;
-        default: decode_format(p, product, QR_WEIGHT_NF4); break;
-    }
-    return true;
-}
-
 static const qr_cpu_x_packing x_packing = {
     .strip_rows = STRIP, .chunk_rows = CHUNK, .pack_row = pack_row, .pack_strip = pack_strip};
 
@@ -593,7 +357,7 @@ const qr_cpu_matmul qr_cpu_matmul_bf16_chains_avx2 = {
     .x_packing = &x_packing,
     .fetch = fetch,
     .multiply = multiply,
-    .decode = decode,
+    .decode = qr_cpu_decode_avx2,
     .exercise = exercise,
     .exercise_flops = EXERCISE_FLOPS,
 };
