@@ -22,7 +22,6 @@
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear.h"
-#include "kernels/cpu/linear/linear_scales.h"
 #include "kernels/cpu/linear/words_avx2.h"
 
 typedef float tile_element;
@@ -107,17 +106,13 @@ static void pack_strip(const uint16_t *const *rows, int64_t n, float *dst) {
 /* --- Rows of weights as BF16 ------------------------------------------------------------------------------------- */
 
 /* A run of codes, or its first half, as words in order. */
-QR_INLINE void run_words(const uint8_t *run, const float *scales, const bool half, const bool is_mxfp4,
-                         const bool ordinary, uint16_t *dst) {
+QR_INLINE void run_words(const uint8_t *run, const nf4_table *tables, const bool half, const bool is_mxfp4,
+                         uint16_t *dst) {
     const nf4_codes codes = half ? nf4_load_half_run(run) : nf4_load_run(run);
     const int n_parts = half ? 2 : 4, parts_of_scale = qr_cpu_scale_cols_of(is_mxfp4) / 32;
-    nf4_values values = nf4_values_make(scales[0], is_mxfp4, ordinary);
     QR_UNROLL for (int part = 0; part < n_parts; part++) {
         __m256i words[2];
-        if (part > 0 && part % parts_of_scale == 0) {
-            values = nf4_values_make(scales[part / parts_of_scale], is_mxfp4, ordinary);
-        }
-        nf4_words(&codes, part, &values, words);
+        nf4_words(&codes, part, &tables[part / parts_of_scale], words);
         store_words(dst + 32 * part, words[0]);
         store_words(dst + 32 * part + 16, words[1]);
     }
@@ -167,22 +162,21 @@ static void pack_tile(const uint16_t *src, int64_t k, int64_t n, int64_t n_k, ui
 typedef struct row_words {
     const qr_cpu_panel *panel;
     int64_t r, n_rows;
-    float scales[GROUP * MAX_SCALES]; /* NF4_GROUPS */
-    const uint8_t *ahead;             /* what the next call reads */
+    nf4_table tables[GROUP * MAX_SCALES]; /* NF4_GROUPS */
+    const uint8_t *ahead;                 /* what the next call reads */
 } row_words;
 
-QR_INLINE void code_words(const row_words *w, int64_t k, int64_t n, const bool is_mxfp4, const bool ordinary,
-                          uint16_t *dst) {
+QR_INLINE void code_words(const row_words *w, int64_t k, int64_t n, const bool is_mxfp4, uint16_t *dst) {
     const qr_cpu_panel *p = w->panel;
     const bool half = n < RUN;
     const uint8_t *run = qr_cpu_nf4_run(p->weight, p->layout, p->row + w->r, p->k + k);
     for (int64_t r = 0; r < w->n_rows; r++) {
-        const float *scales = w->scales + r * MAX_SCALES + k / qr_cpu_scale_cols_of(is_mxfp4);
+        const nf4_table *tables = w->tables + r * MAX_SCALES + k / qr_cpu_scale_cols_of(is_mxfp4);
         __builtin_prefetch(w->ahead + k / 2 * GROUP + r * 64);
         if (half) {
-            run_words(run + r * 32, scales, true, is_mxfp4, ordinary, dst + r * ROW_WORDS);
+            run_words(run + r * 32, tables, true, is_mxfp4, dst + r * ROW_WORDS);
         } else {
-            run_words(run + r * 64, scales, false, is_mxfp4, ordinary, dst + r * ROW_WORDS);
+            run_words(run + r * 64, tables, false, is_mxfp4, dst + r * ROW_WORDS);
         }
     }
 }
@@ -212,7 +206,7 @@ static void flat_row_words(const row_words *w, int64_t k, int64_t n, uint16_t *d
 }
 
 /* One tile of the panel. Rows past the matrix's last are zeros. */
-QR_INLINE void fetch_tile(row_words *w, const bool is_mxfp4, const bool ordinary, uint16_t *dst) {
+QR_INLINE void fetch_tile(const row_words *w, const bool is_mxfp4, uint16_t *dst) {
     const qr_cpu_panel *p = w->panel;
     uint16_t words[GROUP * ROW_WORDS];
     if (w->n_rows < GROUP) { memset(words, 0, sizeof words); }
@@ -220,7 +214,7 @@ QR_INLINE void fetch_tile(row_words *w, const bool is_mxfp4, const bool ordinary
         const int64_t n = qr_min(p->n_k - k, RUN);
         switch (p->layout->kind) {
             case QR_CPU_ROWS: element_row_words(w, k, n, words); break;
-            case QR_CPU_NF4_GROUPS: code_words(w, k, n, is_mxfp4, ordinary, words); break;
+            case QR_CPU_NF4_GROUPS: code_words(w, k, n, is_mxfp4, words); break;
             case QR_CPU_NF4_FLAT: flat_row_words(w, k, n, words); break;
         }
         pack_tile(words, k, qr_round_up(n, 16), p->n_k_padded, dst);
@@ -233,20 +227,22 @@ QR_INLINE void fetch_code_tile(row_words *w, const bool is_mxfp4, uint16_t *dst)
     int64_t next_row, next_k;
     qr_cpu_position_ahead(p, p->row + w->r, w->n_rows, &next_row, &next_k);
     w->ahead = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
-    fetch_scales(p, p->row + w->r, w->n_rows, p->k, p->n_k, scale_cols, w->scales, MAX_SCALES);
-    if (scales_are_ordinary(w->scales, w->n_rows, p->n_k / scale_cols, MAX_SCALES)) {
-        fetch_tile(w, is_mxfp4, true, dst);
-    } else {
-        fetch_tile(w, is_mxfp4, false, dst);
-    }
+    float scales[GROUP * MAX_SCALES];
+    fetch_scales(p, p->row + w->r, w->n_rows, p->k, p->n_k, scale_cols, scales, MAX_SCALES);
+    nf4_tables_make(scales, w->n_rows, p->n_k / scale_cols, is_mxfp4, w->tables);
+    fetch_tile(w, is_mxfp4, dst);
 }
 
 static void fetch(const qr_cpu_panel *p) {
     for (int64_t r = 0; r < p->n_rows; r += GROUP) {
-        row_words w = {.panel = p, .r = r, .n_rows = qr_min(p->n_rows - r, GROUP)};
+        row_words w;
+        w.panel = p;
+        w.r = r;
+        w.n_rows = qr_min(p->n_rows - r, GROUP);
+        w.ahead = NULL;
         uint16_t *dst = (uint16_t *)p->dst + r * K_BLOCK;
         if (p->layout->kind != QR_CPU_NF4_GROUPS) {
-            fetch_tile(&w, false, false, dst);
+            fetch_tile(&w, false, dst);
         } else if (p->weight->desc.format == QR_WEIGHT_MXFP4) {
             fetch_code_tile(&w, true, dst);
         } else {

@@ -1,12 +1,10 @@
 /* linear in AVX2 for a few rows of x, which are packed by pack_row of linear_avx2.c; the order of sums is described
  * there. Lanes are the chains of one sum: the even elements of 16 words, and then the odd ones.
- *
- * NF4 takes about 0.9 instructions a weight, and a quarter of them make the tables. */
+ */
 #include <stdbool.h>
 
 #include "base/sizes.h"
 #include "kernels/cpu/linear/linear.h"
-#include "kernels/cpu/linear/linear_scales.h"
 #include "kernels/cpu/linear/words_avx2.h"
 
 enum {
@@ -33,30 +31,23 @@ enum { MOST_AT_ONCE = 4 };
 QR_INLINE int rows_at_once(const int n_x) { return n_x <= 2 ? MOST_AT_ONCE : 2; }
 
 /* A run of a group's rows. */
-QR_INLINE void decode_run(decode_sums acc, const uint8_t *run, const bool half, const float *scales, const float *x,
-                          int64_t x_stride, const int n_x, const bool is_mxfp4, const bool ordinary) {
-    const int at_once = rows_at_once(n_x);
-    const int run_bytes = half ? 32 : 64, n_parts = half ? 2 : 4;
+QR_INLINE void decode_run(decode_sums acc, const uint8_t *run, const bool half, const nf4_table *tables, const float *x,
+                          int64_t x_stride, const int n_x, const bool is_mxfp4) {
+    const int at_once = rows_at_once(n_x), run_bytes = half ? 32 : 64, n_parts = half ? 2 : 4;
     const int parts_of_scale = qr_cpu_scale_cols_of(is_mxfp4) / 32;
     for (int row = 0; row < GROUP; row += at_once) {
         __m256 now[MOST_AT_ONCE][DECODE_X];
         nf4_codes codes[MOST_AT_ONCE];
-        nf4_values values[MOST_AT_ONCE];
         QR_UNROLL for (int r = 0; r < at_once; r++) {
             const uint8_t *of_row = run + (row + r) * run_bytes;
             __builtin_prefetch(of_row + DECODE_AHEAD_BYTES);
             codes[r] = half ? nf4_load_half_run(of_row) : nf4_load_run(of_row);
-            values[r] = nf4_values_make(scales[(row + r) * MAX_SCALES], is_mxfp4, ordinary);
             QR_UNROLL for (int i = 0; i < n_x; i++) { now[r][i] = acc[row + r][i]; }
         }
         QR_UNROLL for (int part = 0; part < n_parts; part++) {
             QR_UNROLL for (int r = 0; r < at_once; r++) {
                 __m256i words[2];
-                if (part > 0 && part % parts_of_scale == 0) {
-                    const float scale = scales[(row + r) * MAX_SCALES + part / parts_of_scale];
-                    values[r] = nf4_values_make(scale, is_mxfp4, ordinary);
-                }
-                nf4_words(&codes[r], part, &values[r], words);
+                nf4_words(&codes[r], part, &tables[(row + r) * MAX_SCALES + part / parts_of_scale], words);
                 QR_UNROLL for (int h = 0; h < 2; h++) {
                     add_columns(now[r], bf16_even(words[h]), bf16_odd(words[h]), x + 32 * part + 16 * h, x_stride, n_x);
                 }
@@ -68,30 +59,22 @@ QR_INLINE void decode_run(decode_sums acc, const uint8_t *run, const bool half, 
     }
 }
 
-QR_INLINE void decode_runs(decode_sums acc, const qr_cpu_panel *p, int64_t row, int64_t k0, int64_t n_k,
-                           const float *scales, const float *x, int64_t x_stride, const int n_x, const bool is_mxfp4,
-                           const bool ordinary) {
-    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
-    int64_t k = 0;
-    for (; k + RUN <= n_k; k += RUN) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), false, scales + k / scale_cols, x + k,
-                   x_stride, n_x, is_mxfp4, ordinary);
-    }
-    if (k < n_k) {
-        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), true, scales + k / scale_cols, x + k,
-                   x_stride, n_x, is_mxfp4, ordinary);
-    }
-}
-
+/* Columns [k0, k0 + n_k) of a group. */
 QR_INLINE void decode_codes(decode_sums acc, const qr_cpu_panel *p, int64_t row, int64_t k0, int64_t n_k,
                             const float *x, int64_t x_stride, const int n_x, const bool is_mxfp4) {
     const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
     float scales[GROUP * MAX_SCALES];
+    nf4_table tables[GROUP * MAX_SCALES];
     fetch_scales(p, row, GROUP, k0, n_k, scale_cols, scales, MAX_SCALES);
-    if (scales_are_ordinary(scales, GROUP, n_k / scale_cols, MAX_SCALES)) {
-        decode_runs(acc, p, row, k0, n_k, scales, x, x_stride, n_x, is_mxfp4, true);
-    } else {
-        decode_runs(acc, p, row, k0, n_k, scales, x, x_stride, n_x, is_mxfp4, false);
+    nf4_tables_make(scales, GROUP, n_k / scale_cols, is_mxfp4, tables);
+    int64_t k = 0;
+    for (; k + RUN <= n_k; k += RUN) {
+        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), false, tables + k / scale_cols, x + k,
+                   x_stride, n_x, is_mxfp4);
+    }
+    if (k < n_k) {
+        decode_run(acc, qr_cpu_nf4_run(p->weight, p->layout, row, k0 + k), true, tables + k / scale_cols, x + k,
+                   x_stride, n_x, is_mxfp4);
     }
 }
 
