@@ -85,7 +85,7 @@ const option one_adapter_option_table[N_ADAPTER_OPTIONS] = {
 };
 
 const option machine_option_table[N_MACHINE_OPTIONS] = {
-    {.name = "threads", .letter = 't', .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1024,
+    {.name = "threads", .letter = 't', .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 256,
      INTO(engine_options, context.n_threads),
      .help = "Threads. Default: one for each CPU this process may use. Results do not depend on it."},
     {.name = "device", .neutral = true, .kind = OPTION_CHOICE, .choices = devices, INTO(engine_options, context.device),

@@ -24,8 +24,11 @@ const option template_option_table[N_TEMPLATE_OPTIONS] = {
 
 int template_require_chat(const template_options *options, const char *system) {
     if (system != NULL) { return complain(EXIT_USAGE, "--system needs --chat"); }
-    if (options->tools == NULL && options->arguments.count == 0 && options->enable_thinking == NULL) { return EXIT_OK; }
-    return complain(EXIT_USAGE, "an argument of the chat template needs --chat");
+    const char *given = options->tools != NULL             ? "tools"
+                        : options->arguments.count > 0     ? "template-arg"
+                        : options->enable_thinking != NULL ? "enable-thinking"
+                                                           : NULL;
+    return given == NULL ? EXIT_OK : complain(EXIT_USAGE, "--%s is for the chat template, and needs --chat", given);
 }
 
 static bool is_json(const char *value) {

@@ -104,7 +104,7 @@ static qrun_status make_prompt(const qrun_model *model, const qrun_request_param
         }
     } else if (model->tokenizer == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "%s has no tokenizer.json; give the prompt as `token_ids`, or add the file", model->folder);
+                       "%s has no tokenizer.json; add the file, or give the prompt as \"token_ids\"", model->folder);
     } else if (params->messages_json != NULL) {
         QR_RETURN_IF_ERROR(encode_messages(model, params, tokens, err));
     } else {
