@@ -102,6 +102,14 @@ static qrun_status refuse_format(const qr_json *root, qr_error *err) {
                        "has no known format: it is no object. A line should be like {\"prompt\": \"Hello!\", "
                        "\"completion\": \" Ahoy!\"}");
     }
+    if (qr_json_get(root, "chosen") != NULL && qr_json_get(root, "rejected") != NULL) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "has a \"chosen\" and a \"rejected\" answer, and preferences are not learned here. To learn the "
+                       "chosen ones: `columns=%s`",
+                       qr_json_get(root, "prompt") != NULL && cJSON_IsString(qr_json_get(root, "chosen"))
+                           ? "prompt=prompt,completion=chosen"
+                           : "messages=chosen");
+    }
     qr_columns_list(root, &members);
     const qrun_status status =
         qr_fail(err, QRUN_ERROR_INPUT,

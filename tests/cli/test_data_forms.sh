@@ -40,6 +40,15 @@ expect_out "<|user|>Who?<|end|><|assistant|>«Me.<|end|>»"
 refused 3 'has no known format: its members are "q", "a" and "prompt". A line should be like {"prompt": "Hello!", "completion": " Ahoy!"}' --data "$work/qa.jsonl"
 expect_err "--columns gives other names"
 refused 3 'qa.jsonl:1: has no "b", which --columns names; its members are "q", "a" and "prompt"' --data "$work/qa.jsonl" --columns prompt=q,completion=b
+# Preferences are not learned; what would learn the chosen answers works.
+printf '{"prompt": "Hi", "chosen": " Ahoy!", "rejected": " No."}\n' >"$work/pairs.jsonl"
+refused 3 'preferences are not learned here. To learn the chosen ones: --columns prompt=prompt,completion=chosen' \
+    --data "$work/pairs.jsonl"
+shows "$work/pairs.jsonl" --columns prompt=prompt,completion=chosen
+printf '{"chosen": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy!"}], "rejected": []}\n' \
+    >"$work/pairs.jsonl"
+refused 3 'To learn the chosen ones: --columns messages=chosen' --data "$work/pairs.jsonl"
+shows "$work/pairs.jsonl" --columns messages=chosen
 refused 2 '--columns: "prompt" is not NAME=COLUMN' --data "$work/qa.jsonl" --columns prompt
 refused 2 '--columns: no format has "promt"' --data "$work/qa.jsonl" --columns promt=q
 refused 2 '--columns names "prompt" twice' --data "$work/qa.jsonl" --columns prompt=q,prompt=a
