@@ -250,6 +250,11 @@ static bool open_models(server *s) {
     const serve_params *p = s->params;
     models_open(&s->models, p->replicas, p->n_replicas, p->model_name, p->adapter_folder);
     for (int i = 0; i < p->n_adapters; i++) {
+        if (strcmp(p->adapters[i], p->model_name) == 0) { /* nobody could ask for it */
+            return fail(s, QRUN_ERROR_ARGUMENT,
+                        "an adapter has the name of the model, %s; give it another one (--adapter NAME=DIR)%s",
+                        p->adapters[i], "");
+        }
         if (!models_add(&s->models, p->adapters[i], NULL)) {
             return fail(s, QRUN_ERROR_ARGUMENT, "the name of adapter %s is too long%s", p->adapters[i], "");
         }

@@ -290,6 +290,9 @@ class Service(unittest.TestCase):
     def test_adapters_come_and_go(self):
         with tempfile.TemporaryDirectory() as folder:
             self.make_adapter(os.path.join(folder, "pirate"))
+            done = subprocess.run([QRUN, "serve", "--model", MODEL, "--port", "0", "--model-name", "base", "--adapter",
+                                   f"base={folder}/pirate"], capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, "an adapter has the name of the model" in done.stderr), (2, True), done)
             with Server("--adapter-folder", folder, "--model-name", "base") as server:
                 request = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0}
                 plain = server.ask("/v1/completions", request)[1]["choices"][0]["text"]
