@@ -238,6 +238,7 @@ static int open_adapter(engine *e, const char *argument) {
         memcpy(name, argument, length);
         name[length] = '\0';
         path = argument + length + 1;
+        if (path[0] == '\0') { return complain(EXIT_USAGE, "--adapter '%s' has no folder after '='", argument); }
     }
     if (qrun_adapter_open(e->model, path, name[0] != '\0' ? name : NULL, &e->adapters[e->n_adapters], &error) !=
         QRUN_OK) {
