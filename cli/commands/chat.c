@@ -359,6 +359,7 @@ static int prepare(chat *c, const chat_options *o, const command_line *line) {
     c->request.adapter = engine_default_adapter(c->engine);
     c->request.tools_json = c->conversation.tools.data;
     c->request.template_json = c->conversation.template_arguments.data;
+    template_note_unused(qrun_model_tokenizer(c->engine->model), &c->conversation, o->system);
     c->session = o->session;
     if (o->session != NULL && access(o->session, F_OK) == 0) { return resume_conversation(c, o); }
     if (o->system != NULL) { text_puts(&c->system, o->system); }

@@ -188,6 +188,7 @@ static int make_request(const generate_options *o, const command_line *line, con
     request->adapter = engine_default_adapter(e);
     request->tools_json = texts->conversation.tools.data;
     request->template_json = texts->conversation.template_arguments.data;
+    if (o->chat) { template_note_unused(qrun_model_tokenizer(e->model), &texts->conversation, o->system); }
     if (o->prompts != NULL) { return EXIT_OK; }
     const size_t max_bytes = request_text_limit(e);
     if (texts->prompt.size > max_bytes) { return complain_text_too_long("the prompt", max_bytes); }
