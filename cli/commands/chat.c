@@ -125,7 +125,8 @@ static void command_system(chat *c, const char *argument) {
 static void command_save(chat *c, const char *argument) {
     if (*argument == '\0') {
         notify("/save needs the name of a file");
-    } else if (conversation_save(&c->conversation, argument) == EXIT_OK && c->at_terminal) {
+    } else if (conversation_may_replace(argument) == EXIT_OK &&
+               conversation_save(&c->conversation, argument) == EXIT_OK && c->at_terminal) {
         printf("(saved in %s)\n", argument);
     }
 }

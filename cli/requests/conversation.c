@@ -2,6 +2,7 @@
 
 #include <cjson/cJSON.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/options/command.h"
 #include "cli/terminal/files.h"
@@ -157,6 +158,20 @@ int conversation_load(conversation *c, const char *path) {
         cJSON_free(json);
         cJSON_Delete(whole);
     }
+    text_free(&content);
+    return code;
+}
+
+int conversation_may_replace(const char *path) {
+    struct stat info;
+    text_buffer content = {0};
+    cJSON *whole = NULL;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) { return EXIT_OK; }
+    int code = file_read(&content, path);
+    if (code == EXIT_OK && parse_messages(content.data, &whole) == NULL) {
+        code = complain(EXIT_FILE, "'%s' is there already, and is no conversation; choose another name", path);
+    }
+    cJSON_Delete(whole);
     text_free(&content);
     return code;
 }

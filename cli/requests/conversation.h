@@ -39,6 +39,8 @@ void conversation_cut(conversation *c, size_t messages_size); /* back to what me
  * an exit code, after telling the user. What cannot be read leaves the conversation as it is. */
 int conversation_save(const conversation *c, const char *path);
 int conversation_load(conversation *c, const char *path);
+/* Of a file that is there: whether it is a conversation, or empty. Others are not lost by a name mistyped. */
+int conversation_may_replace(const char *path);
 /* How many messages of that role there are, and the text of the first; NULL: it has none, or is no text (free). */
 int64_t conversation_count(const conversation *c, const char *role, char **first);
 
