@@ -139,6 +139,20 @@ expect_out 'line 8: message 2, of the role \"user\", has no \"content\"'
 expect_out 'line 9: message 1: \"content\" must be a text'
 expect_out '{"index":9,"sample":0,'
 
+# A request that fails after its first token has an error, and nothing that looks like an answer.
+echo '{"prompt": "Once upon", "max_length": 2}' >"$work/length.jsonl"
+awk 'BEGIN { printf "{\"prompt\": \"x\", \"stop\": [\"x\""; for (i = 0; i < 64; i++) printf ", \"y\""; print "]}" }' \
+    >>"$work/length.jsonl"
+run generate --model "$model" --prompts "$work/length.jsonl"
+expect_code 1
+expect_out "prompt and answer together may have 2 (max_length); shorten it, or give --max-tokens"
+expect_out "the number of stop texts must be from 0 to 64, not 65"
+echo '{"prompt": "Once", "max_tokens": 2, "forced_eos_token_id": 99999}' >"$work/late.jsonl"
+run generate --model "$model" --prompts "$work/late.jsonl"
+expect_code 1
+expect_jsonl "$work/out" 1
+expect_out '{"index":0,"error":"the rules of the request and of generation_config.json leave no token to continue with"}'
+
 # A prompt longer than the context, alone and in a file.
 awk 'BEGIN { for (i = 0; i < 700; i++) printf "word %d ", i }' >"$work/long"
 last="qrun generate <long"
