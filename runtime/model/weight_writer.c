@@ -264,8 +264,8 @@ static qrun_status make_scales(const qr_weight_desc *desc, const char *name, qr_
 static qrun_status quantize(qr_backend *backend, const qr_weight_desc *desc, const qr_row_source *source,
                             const char *name, qr_weight *weight, qr_host_weight *host, qr_error *err) {
     qrun_status status = QRUN_OK;
-    write_job job = {.backend = backend, .weight = weight, .desc = *desc, .source = source, .name = name,
-                     .codes = host->codes};
+    write_job job = {
+        .backend = backend, .weight = weight, .desc = *desc, .source = source, .name = name, .codes = host->codes};
     job.rows_dtype = source->packed != NULL || qr_dtype_is_blocks(source->dtype) ? QR_DTYPE_F32 : source->dtype;
     if (needs_scales(&job)) { QR_TRY(make_scales(desc, name, host, err)); }
     job.scales = host->absmax != NULL ? host->absmax : host->row_absmax;
