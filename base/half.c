@@ -48,3 +48,26 @@ void qr_elements_from_f32(qr_dtype dtype, const float *src, int64_t n, void *dst
         memcpy(bytes + i * 2, &half, sizeof half);
     }
 }
+
+/* Eight bytes at a time. The exponent bits of an element and one unit of theirs carry into the place of its sign where
+ * all are set, and nowhere else. */
+bool qr_elements_are_finite(qr_dtype dtype, const void *src, int64_t n) {
+    const uint64_t lanes = dtype == QR_DTYPE_F32 ? UINT64_C(0x0000000100000001) : UINT64_C(0x0001000100010001);
+    const uint64_t exponent = lanes * (dtype == QR_DTYPE_F32    ? 0x7F800000U
+                                       : dtype == QR_DTYPE_BF16 ? 0x7F80U
+                                                                : 0x7C00U);
+    const uint64_t unit = lanes * (dtype == QR_DTYPE_F32 ? 0x00800000U : dtype == QR_DTYPE_BF16 ? 0x0080U : 0x0400U);
+    const uint64_t sign = lanes * (dtype == QR_DTYPE_F32 ? 0x80000000U : 0x8000U);
+    const unsigned char *bytes = src;
+    const size_t n_bytes = (size_t)n * qr_dtype_bytes(dtype);
+    uint64_t found = 0, word;
+    size_t at = 0;
+    for (; at + sizeof word <= n_bytes; at += sizeof word) {
+        memcpy(&word, bytes + at, sizeof word);
+        found |= (word & exponent) + unit;
+    }
+    word = 0;
+    if (at < n_bytes) { memcpy(&word, bytes + at, n_bytes - at); }
+    found |= (word & exponent) + unit;
+    return (found & sign) == 0;
+}

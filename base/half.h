@@ -3,6 +3,7 @@
 #ifndef QR_BASE_HALF_H
 #define QR_BASE_HALF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -38,5 +39,7 @@ qr_f16 qr_f32_to_f16(float value);
 void qr_elements_to_f32(qr_dtype dtype, const void *src, int64_t first, int64_t n, float *dst);
 /* The inverse: n elements of dtype from src, rounded to nearest even, to dst at any alignment. */
 void qr_elements_from_f32(qr_dtype dtype, const float *src, int64_t n, void *dst);
+/* Whether none of n elements of F32, F16 or BF16 at src, at any alignment, is infinite or NaN. */
+bool qr_elements_are_finite(qr_dtype dtype, const void *src, int64_t n);
 
 #endif

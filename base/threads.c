@@ -153,7 +153,7 @@ static int available_processors(void) {
 qrun_status qr_threads_create(int n_threads, qr_threads **threads, qr_error *err) {
     *threads = NULL;
     if (n_threads < 0 || n_threads > MAX_THREADS) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "threads must be 0 (all processors) to %d, not %d", MAX_THREADS,
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`n_threads` must be 0 (all processors) to %d, not %d", MAX_THREADS,
                        n_threads);
     }
     if (n_threads == 0) { n_threads = available_processors(); }

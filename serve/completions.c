@@ -543,11 +543,22 @@ static bool make_parts(answer *a, openai_error *error) {
 
 /* ---- The job: from the request's text to the engine -------------------------------------------------------------- */
 
+/* A bias for no token would change nothing, and nobody would know. */
+static bool check_biases(const answer *a, openai_error *error) {
+    qrun_model_info info = QRUN_MODEL_INFO_INIT;
+    if (a->request.largest_bias_id == 0 || qrun_model_get_info(a->owner->params->model, &info, NULL) != QRUN_OK) {
+        return true;
+    }
+    return a->request.largest_bias_id < info.vocab_size ||
+           openai_refuse(error, 400, "logit_bias", "\"logit_bias\": %d is not a token of this model (ids are below %d)",
+                         (int)a->request.largest_bias_id, (int)info.vocab_size);
+}
+
 static bool prepare(answer *a, openai_error *error) {
     size_t n_bytes;
     const char *body = http_body_bytes(a->body, &n_bytes);
     if (body == NULL) { return openai_refuse(error, 503, NULL, "the server is out of memory"); }
-    if (!openai_request_read(body, n_bytes, a->request.kind, &a->request, error) ||
+    if (!openai_request_read(body, n_bytes, a->request.kind, &a->request, error) || !check_biases(a, error) ||
         !models_find(a->owner->models, a->request.model, a->adapter, error) || !make_parts(a, error)) {
         return false;
     }

@@ -160,13 +160,22 @@ static void answer_tokenize(request *r) {
     qrun_free(ids);
 }
 
+static bool is_list_of_ids(const cJSON *array) {
+    const cJSON *item;
+    cJSON_ArrayForEach(item, array) {
+        if (!cJSON_IsNumber(item) || item->valuedouble < 0 || item->valuedouble != (double)item->valueint) {
+            return false;
+        }
+    }
+    return cJSON_IsArray(array);
+}
+
 static int32_t *read_ids(const cJSON *array, int64_t *n_ids) {
     int32_t *ids = malloc(((size_t)cJSON_GetArraySize(array) + 1) * sizeof *ids);
+    const cJSON *item;
     *n_ids = 0;
-    for (const cJSON *item = array->child; ids != NULL && item != NULL; item = item->next) {
-        const bool is_id =
-            cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble == (double)item->valueint;
-        ids[(*n_ids)++] = is_id ? item->valueint : -1;
+    cJSON_ArrayForEach(item, array) {
+        if (ids != NULL) { ids[(*n_ids)++] = item->valueint; }
     }
     return ids;
 }
@@ -178,7 +187,7 @@ static void answer_detokenize(request *r) {
     char *decoded = NULL;
     size_t n_bytes = 0;
     int64_t n_ids;
-    if (tokenizer == NULL || !cJSON_IsArray(tokens)) {
+    if (tokenizer == NULL || !is_list_of_ids(tokens)) {
         refuse(r, 400, "tokens",
                tokenizer == NULL ? "this model has no tokenizer" : "\"tokens\" must be a list of ids");
         return;
@@ -258,12 +267,13 @@ static void forget(request *r) {
 static void on_work(void *user) {
     request *r = user;
     size_t n_bytes;
-    const char *bytes = http_body_bytes(r->body, &n_bytes), *why;
+    char why[SERVE_WHY_BYTES];
+    const char *bytes = http_body_bytes(r->body, &n_bytes);
     if (r->row->method != HTTP_POST) {
         r->row->answer(r);
         return;
     }
-    cJSON *json = bytes != NULL ? serve_text_parse_json(bytes, n_bytes, &why) : NULL;
+    cJSON *json = bytes != NULL ? serve_text_parse_json(bytes, n_bytes, why) : NULL;
     r->json = json;
     if (bytes == NULL) {
         refuse(r, 503, NULL, "the server is out of memory");

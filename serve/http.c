@@ -167,6 +167,7 @@ static const char *reason_of(int status) {
                    {408, "Request Timeout"},
                    {409, "Conflict"},
                    {413, "Content Too Large"},
+                   {415, "Unsupported Media Type"},
                    {429, "Too Many Requests"},
                    {431, "Request Header Fields Too Large"},
                    {500, "Internal Server Error"},
@@ -325,11 +326,15 @@ void http_body_free(http_body *body) {
 
 /* A request that is refused before it is whole: what comes after it cannot be told apart. */
 static void refuse(http_exchange *x, int status) {
-    char text[160];
+    char text[256], limit[96] = "";
+    if (status == 413) {
+        (void)snprintf(limit, sizeof limit, ": a request can have %lld bytes here (--max-body)",
+                       (long long)x->server->params.limits.body_bytes);
+    }
     const int n = snprintf(text, sizeof text,
-                           "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,"
+                           "{\"error\":{\"message\":\"%s%s\",\"type\":\"invalid_request_error\",\"param\":null,"
                            "\"code\":null}}",
-                           reason_of(status));
+                           reason_of(status), limit);
     bufferevent_disable(x->buffers, EV_READ);
     x->keeps_alive = false;
     x->began = now();

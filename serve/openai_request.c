@@ -148,6 +148,10 @@ static bool take_member(const cJSON *item, openai_request *request, uint64_t *se
             return openai_refuse(error, 400, item->string, "\"%s\" is too large", item->string);
         }
         const char *name = members[i].as != NULL ? members[i].as : members[i].name;
+        if (cJSON_GetObjectItemCaseSensitive(request->body, name) != NULL) {
+            return openai_refuse(error, 400, item->string, "\"%s\" is said twice, by another name; give one of them",
+                                 item->string);
+        }
         cJSON *copy = copy_of(item);
         return (copy != NULL && cJSON_AddItemToObject(request->body, name, copy)) || out_of_memory(error);
     }
@@ -226,6 +230,7 @@ static bool read_biases(const cJSON *root, openai_request *request, openai_error
                                  "from -100 to 100",
                                  bias->string);
         }
+        if (id > request->largest_bias_id) { request->largest_bias_id = (int32_t)id; }
         cJSON *pair = cJSON_CreateArray(), *ids = cJSON_CreateArray();
         cJSON_AddItemToArray(ids, cJSON_CreateNumber((double)id));
         cJSON_AddItemToArray(pair, ids);
@@ -421,9 +426,9 @@ static bool read_root(cJSON *root, openai_request *request, openai_error *error)
 
 bool openai_request_read(const char *json, size_t n_bytes, openai_kind kind, openai_request *request,
                          openai_error *error) {
-    const char *why;
+    char why[SERVE_WHY_BYTES];
     *request = (openai_request){.kind = kind, .body = cJSON_CreateObject(), .prompts = cJSON_CreateArray()};
-    cJSON *root = serve_text_parse_json(json, n_bytes, &why);
+    cJSON *root = serve_text_parse_json(json, n_bytes, why);
     const bool read = root != NULL ? read_root(root, request, error) : openai_refuse(error, 400, NULL, "%s", why);
     cJSON_Delete(root);
     return read;

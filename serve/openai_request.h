@@ -23,15 +23,16 @@ typedef enum openai_kind { OPENAI_TEXT, OPENAI_CHAT, OPENAI_EMBEDDING } openai_k
 typedef struct openai_request {
     openai_kind kind;
     bool stream, include_usage;
-    bool echo;            /* the answer begins with the prompt */
-    bool is_prompt_alone; /* nothing is generated */
-    bool in_base64;       /* embeddings */
-    qrun_pooling pooling; /* embeddings */
-    int logprobs;         /* −1: none; else how many of the best are wanted beside the token's own */
-    int n_samples;        /* of each prompt */
-    char model[256];      /* as asked for; empty: not said */
-    cJSON *body;          /* the request in qrun's form, without its prompt; owned */
-    cJSON *prompts;       /* array of texts, arrays of token ids, or (chat) arrays of messages; owned */
+    bool echo;               /* the answer begins with the prompt */
+    bool is_prompt_alone;    /* nothing is generated */
+    bool in_base64;          /* embeddings */
+    qrun_pooling pooling;    /* embeddings */
+    int logprobs;            /* −1: none; else how many of the best are wanted beside the token's own */
+    int n_samples;           /* of each prompt */
+    int32_t largest_bias_id; /* of logit_bias */
+    char model[256];         /* as asked for; empty: not said */
+    cJSON *body;             /* the request in qrun's form, without its prompt; owned */
+    cJSON *prompts;          /* array of texts, arrays of token ids, or (chat) arrays of messages; owned */
 } openai_request;
 
 enum { OPENAI_MAX_PROMPTS = 128, OPENAI_MAX_BIASES = 1024 };

@@ -72,11 +72,14 @@ static void allow(const server *s, http_exchange *exchange) {
 /* False: the exchange is answered. */
 static bool may_ask(const server *s, http_exchange *exchange, const char *path) {
     openai_error error = {0};
-    const char *origin = http_header(exchange, "Origin");
+    const char *origin = http_header(exchange, "Origin"), *coding = http_header(exchange, "Content-Encoding");
     if (origin != NULL && !is_allowed_origin(s, exchange, origin)) {
         (void)openai_refuse(&error, 403, NULL, "pages of other origins may not ask; see --allow-origin");
     } else if (http_method_of(exchange) != HTTP_OPTIONS && !has_key(s, exchange, path)) {
         (void)openai_refuse(&error, 401, NULL, "the key is missing or wrong: send Authorization: Bearer KEY");
+    } else if (coding != NULL && strcasecmp(coding, "identity") != 0) {
+        (void)openai_refuse(&error, 415, NULL, "bodies in %.20s are not read: send it without Content-Encoding",
+                            coding);
     }
     if (origin != NULL && s->params->allow_origin != NULL && error.status == 0) { allow(s, exchange); }
     if (error.status != 0) { completions_refuse(exchange, &error); }
@@ -247,6 +250,11 @@ static bool open_models(server *s) {
     const serve_params *p = s->params;
     models_open(&s->models, p->replicas, p->n_replicas, p->model_name, p->adapter_folder);
     for (int i = 0; i < p->n_adapters; i++) {
+        if (strcmp(p->adapters[i], p->model_name) == 0) { /* nobody could ask for it */
+            return fail(s, QRUN_ERROR_ARGUMENT,
+                        "an adapter has the name of the model, %s; give it another one (--adapter NAME=DIR)%s",
+                        p->adapters[i], "");
+        }
         if (!models_add(&s->models, p->adapters[i], NULL)) {
             return fail(s, QRUN_ERROR_ARGUMENT, "the name of adapter %s is too long%s", p->adapters[i], "");
         }

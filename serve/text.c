@@ -120,17 +120,21 @@ static bool has_escaped_nul(const char *bytes, size_t n_bytes) {
     return false;
 }
 
-cJSON *serve_text_parse_json(const char *bytes, size_t n_bytes, const char **why) {
-    const char *end = NULL;
-    *why = "the body is not UTF-8";
-    if (!serve_text_is_utf8(bytes, n_bytes)) { return NULL; }
-    *why = "texts with U+0000 are not supported";
-    if (has_escaped_nul(bytes, n_bytes)) { return NULL; }
-    *why = "the body is not a JSON object";
-    cJSON *root = n_bytes > 0 ? cJSON_ParseWithLengthOpts(bytes, n_bytes, &end, false) : NULL;
-    if (root == NULL) { return NULL; }
-    while (end < bytes + n_bytes && (*end == ' ' || *end == '\t' || *end == '\r' || *end == '\n')) { end++; }
-    if (end == bytes + n_bytes) { return root; }
+static cJSON *refuse_json(char why[SERVE_WHY_BYTES], const char *message) {
+    (void)snprintf(why, SERVE_WHY_BYTES, "%s", message);
+    return NULL;
+}
+
+cJSON *serve_text_parse_json(const char *bytes, size_t n_bytes, char why[SERVE_WHY_BYTES]) {
+    const char *end = bytes;
+    if (n_bytes == 0) { return refuse_json(why, "the body is empty, and not a JSON object"); }
+    if (!serve_text_is_utf8(bytes, n_bytes)) { return refuse_json(why, "the body is not UTF-8"); }
+    if (has_escaped_nul(bytes, n_bytes)) { return refuse_json(why, "texts with U+0000 are not supported"); }
+    cJSON *root = cJSON_ParseWithLengthOpts(bytes, n_bytes, &end, false);
+    while (root != NULL && end < bytes + n_bytes && strchr(" \t\r\n", *end) != NULL && *end != '\0') { end++; }
+    if (root != NULL && end == bytes + n_bytes) { return root; }
     cJSON_Delete(root);
+    (void)snprintf(why, SERVE_WHY_BYTES, "the body is not a JSON object: it cannot be read beyond byte %zu of %zu",
+                   (size_t)(end - bytes), n_bytes);
     return NULL;
 }

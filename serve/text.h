@@ -30,8 +30,10 @@ int64_t serve_text_count_characters(const char *bytes, size_t n_bytes);
 /* A JSON string of bytes that may be no UTF-8: what is none becomes U+FFFD. NULL when memory is short. */
 cJSON *serve_text_to_json(const char *bytes, size_t n_bytes);
 
-/* Parses one whole JSON value of a client. NULL with *why set: no JSON, more than one value, no UTF-8, or with U+0000,
+enum { SERVE_WHY_BYTES = 128 };
+
+/* Parses one whole JSON value of a client. NULL with `why` set: no JSON, more than one value, no UTF-8, or with U+0000,
  * at which texts would end early here. */
-cJSON *serve_text_parse_json(const char *bytes, size_t n_bytes, const char **why);
+cJSON *serve_text_parse_json(const char *bytes, size_t n_bytes, char why[SERVE_WHY_BYTES]);
 
 #endif

@@ -1,14 +1,20 @@
 #include "serve/tls.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 
 static void fail(qrun_error *error, const char *what, const char *file) {
-    const unsigned long code = ERR_peek_last_error();
-    const char *why = code != 0 ? ERR_reason_error_string(code) : NULL;
-    error->status = QRUN_ERROR_INPUT;
+    const unsigned long first = ERR_peek_error(), last = ERR_peek_last_error();
+    const bool is_of_system = first != 0 && ERR_SYSTEM_ERROR(first);
+    const bool is_no_pem = ERR_GET_LIB(first) == ERR_LIB_PEM || ERR_GET_REASON(last) == ERR_R_PEM_LIB;
+    const char *why = is_of_system ? strerror(ERR_GET_REASON(first))
+                      : is_no_pem  ? "the file has none in PEM"
+                      : last != 0  ? ERR_reason_error_string(last)
+                                   : NULL;
+    error->status = is_of_system ? QRUN_ERROR_IO : QRUN_ERROR_INPUT;
     (void)snprintf(error->message, sizeof error->message, "%s %s: %s", what, file, why != NULL ? why : "not readable");
     ERR_clear_error();
 }

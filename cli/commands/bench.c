@@ -419,11 +419,28 @@ static int measure_training(bench *b) {
     return code != EXIT_OK ? code : measure_limits_again(b, &b->peaks);
 }
 
+/* In the words of the options: a session would speak of a context that nobody asked for. */
+static int check_lengths(const bench *b, int32_t context_tokens) {
+    const int32_t most = reuses(b->o) ? context_tokens : context_tokens - 1; /* of prompts that are not answered */
+    if (b->prompt_tokens > most) {
+        return complain(EXIT_USAGE, "--prompt-tokens can be at most %d: this model is made for %d tokens", (int)most,
+                        (int)context_tokens);
+    }
+    if (!reuses(b->o) && largest_of(&b->contexts) + b->o->decode_tokens > most) {
+        return complain(EXIT_USAGE,
+                        "--decode-context and --decode-tokens can be at most %d together: this model is made for %d "
+                        "tokens",
+                        (int)most, (int)context_tokens);
+    }
+    return EXIT_OK;
+}
+
 static int measure(bench *b) {
     const int32_t context_tokens = b->engine->info.context_tokens;
     if (b->prompt_tokens == 0) {
         b->prompt_tokens = context_tokens > PROMPT_TOKENS ? PROMPT_TOKENS : context_tokens - 1;
     }
+    RETURN_IF_FAILED(check_lengths(b, context_tokens));
     if (reuses(b->o)) { return measure_reuse(b); }
     const qrun_session_params params = session_params(b);
     RETURN_IF_FAILED(engine_open_session(b->engine, &params));

@@ -125,7 +125,8 @@ static void command_system(chat *c, const char *argument) {
 static void command_save(chat *c, const char *argument) {
     if (*argument == '\0') {
         notify("/save needs the name of a file");
-    } else if (conversation_save(&c->conversation, argument) == EXIT_OK && c->at_terminal) {
+    } else if (conversation_may_replace(argument) == EXIT_OK &&
+               conversation_save(&c->conversation, argument) == EXIT_OK && c->at_terminal) {
         printf("(saved in %s)\n", argument);
     }
 }
@@ -359,6 +360,7 @@ static int prepare(chat *c, const chat_options *o, const command_line *line) {
     c->request.adapter = engine_default_adapter(c->engine);
     c->request.tools_json = c->conversation.tools.data;
     c->request.template_json = c->conversation.template_arguments.data;
+    template_note_unused(qrun_model_tokenizer(c->engine->model), &c->conversation, o->system);
     c->session = o->session;
     if (o->session != NULL && access(o->session, F_OK) == 0) { return resume_conversation(c, o); }
     if (o->system != NULL) { text_puts(&c->system, o->system); }

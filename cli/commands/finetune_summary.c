@@ -70,6 +70,14 @@ static void print_extension(const training *t) {
     }
 }
 
+/* A share is never more than the run. */
+static void print_long_warmup(const training *t) {
+    const double warmup = t->facts.options->train.optimization.warmup;
+    if (warmup < 1 || warmup < (double)t->info.total_steps) { return; }
+    printf("warm-up     %.0f steps, and the run has %lld: --learning-rate is never reached\n", warmup,
+           (long long)t->info.total_steps);
+}
+
 void finetune_print_start(const training *t) {
     const qrun_train_info *info = &t->info;
     print_data(t);
@@ -79,6 +87,7 @@ void finetune_print_start(const training *t) {
     }
     printf("\n");
     printf("steps       %lld, activation checkpointing: %s\n", (long long)info->total_steps, info->checkpointing);
+    print_long_warmup(t);
     if (t->n_ranks > 1) {
         const int32_t window = t->facts.options->train.batches.grad_accum;
         printf("ranks       %d", (int)t->n_ranks);

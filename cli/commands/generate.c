@@ -1,6 +1,7 @@
 /* qrun generate: text for one prompt, or answers for a file of requests. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
@@ -188,6 +189,7 @@ static int make_request(const generate_options *o, const command_line *line, con
     request->adapter = engine_default_adapter(e);
     request->tools_json = texts->conversation.tools.data;
     request->template_json = texts->conversation.template_arguments.data;
+    if (o->chat) { template_note_unused(qrun_model_tokenizer(e->model), &texts->conversation, o->system); }
     if (o->prompts != NULL) { return EXIT_OK; }
     const size_t max_bytes = request_text_limit(e);
     if (texts->prompt.size > max_bytes) { return complain_text_too_long("the prompt", max_bytes); }
@@ -276,9 +278,20 @@ static int end_job(const generate_options *o, const engine *e, job *j, int code)
 }
 
 /* Before the model is loaded, which can take long: says at once that a file cannot be written, or is whole. */
+/* Under any name: --force would replace the requests by their answers. */
+static bool is_one_file(const char *a, const char *b) {
+    struct stat one, other;
+    return stat(a, &one) == 0 && stat(b, &other) == 0 && S_ISREG(one.st_mode) && one.st_dev == other.st_dev &&
+           one.st_ino == other.st_ino;
+}
+
 static int open_output(const generate_options *o, const command_line *line, const request_texts *texts,
                        const request_file *requests, answer_file *output, bool *already_whole) {
     text_buffer identity = {0};
+    if (o->prompts != NULL && o->output != NULL && is_one_file(o->prompts, o->output)) {
+        return complain(EXIT_USAGE, "--output '%s' is the file of --prompts, which would be lost; choose another one",
+                        o->output);
+    }
     identify_job(o, line, texts, requests, &identity);
     const answer_file_options options = {o->output, o->resume, o->retry_errors, o->force};
     const int code = answer_file_open(output, &options, &identity, already_whole);

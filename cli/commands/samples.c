@@ -21,8 +21,9 @@ static int read_back(FILE *stream, text_buffer *answers) {
     return ferror(stream) == 0 ? EXIT_OK : complain(EXIT_FILE, "cannot read the samples back: %s", strerror(errno));
 }
 
-static int answer_all(const finetune_options *o, const engine *e, const qrun_adapter *adapter, request_file *requests,
-                      text_buffer *answers) {
+/* is_first: before training, when it is time to say what has no answer. */
+static int answer_all(const finetune_options *o, const engine *e, const qrun_adapter *adapter, bool is_first,
+                      request_file *requests, text_buffer *answers) {
     answer_file output = {.path = o->sample_prompts, .stream = tmpfile()};
     if (output.stream == NULL) { return complain(EXIT_FILE, "cannot create a scratch file: %s", strerror(errno)); }
     job j = {.engine = e,
@@ -36,6 +37,10 @@ static int answer_all(const finetune_options *o, const engine *e, const qrun_ada
     j.defaults.adapter = adapter;
     int code = job_run(&j);
     if (code == EXIT_OK) { code = read_back(output.stream, answers); }
+    if (code == EXIT_OK && j.n_failed > 0 && is_first) {
+        notify("note: %lld of %lld requests of --sample-prompts have no answer; the first: %s", (long long)j.n_failed,
+               (long long)j.n_answered, j.first_failure);
+    }
     job_free(&j);
     answer_file_abandon(&output);
     return code;
@@ -57,7 +62,8 @@ int samples_take(const finetune_options *o, engine *e, const char *adapter_folde
         code = complain_unless_ok(qrun_adapter_open(e->model, adapter_folder, "sampled", &adapter, &error), &error);
     }
     if (code == EXIT_OK) { code = engine_open_session(e, &params); }
-    if (code == EXIT_OK) { code = answer_all(o, e, adapter, &requests, answers); }
+    const bool is_first = adapter_folder == o->train.lora.adapter && !e->is_copy;
+    if (code == EXIT_OK) { code = answer_all(o, e, adapter, is_first, &requests, answers); }
     qrun_session_destroy(e->session);
     e->session = NULL;
     (void)qrun_adapter_close(adapter, NULL);

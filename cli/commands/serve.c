@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
@@ -120,9 +121,6 @@ static int serve(const serve_options *o, const command_line *line, engine *const
     serve_replica replicas[SERVE_REPLICAS_MAX];
     const char *adapters[OPTION_LIST_MAX];
     qrun_error error = QRUN_ERROR_INIT;
-    if ((o->tls_cert == NULL) != (o->tls_key == NULL)) {
-        return complain(EXIT_USAGE, "--tls-cert and --tls-key go together");
-    }
     name_of_path(o->engine.model.path, name, sizeof name);
     for (int i = 0; i < e->n_adapters; i++) { adapters[i] = qrun_adapter_name(e->adapters[i]); }
     for (int i = 0; i < o->data_parallel; i++) {
@@ -198,6 +196,28 @@ static int serve_copies(const serve_options *o, const command_line *line, engine
     return code;
 }
 
+/* As browsers write it: no path, and no slash at the end. */
+static bool is_origin(const char *text) {
+    const char *authority = strstr(text, "://");
+    return authority != NULL && authority > text && authority[3] != '\0' && strpbrk(authority + 3, "/?# ") == NULL;
+}
+
+/* What would be found after the model is read, or never. */
+static int check_server(const serve_options *o) {
+    struct stat info;
+    if ((o->tls_cert == NULL) != (o->tls_key == NULL)) {
+        return complain(EXIT_USAGE, "--tls-cert and --tls-key go together");
+    }
+    if (o->allow_origin != NULL && strcmp(o->allow_origin, "*") != 0 && !is_origin(o->allow_origin)) {
+        return complain(EXIT_USAGE, "--allow-origin takes an origin such as https://example.org, or *, not '%s'",
+                        o->allow_origin);
+    }
+    if (o->adapter_folder != NULL && (stat(o->adapter_folder, &info) != 0 || !S_ISDIR(info.st_mode))) {
+        return complain(EXIT_FILE, "--adapter-folder '%s': there is no such folder", o->adapter_folder);
+    }
+    return EXIT_OK;
+}
+
 static int run(const void *options, const command_line *line, engine *e) {
     const serve_options *o = options;
     text_buffer key = {0};
@@ -205,6 +225,7 @@ static int run(const void *options, const command_line *line, engine *e) {
     if (code == EXIT_OK && o->data_parallel > 1 && o->engine.model.tensor_parallel > 1) {
         code = complain(EXIT_USAGE, "--data-parallel and --tensor-parallel exclude each other");
     }
+    if (code == EXIT_OK) { code = check_server(o); }
     if (code == EXIT_OK) { code = engine_meet(e, &o->engine); }
     if (code == EXIT_OK && e->rank > 0) { return engine_follow(e, &o->engine); }
     if (code == EXIT_OK && o->api_key_file != NULL) { code = read_key(o->api_key_file, &key); }

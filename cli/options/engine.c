@@ -85,7 +85,7 @@ const option one_adapter_option_table[N_ADAPTER_OPTIONS] = {
 };
 
 const option machine_option_table[N_MACHINE_OPTIONS] = {
-    {.name = "threads", .letter = 't', .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1024,
+    {.name = "threads", .letter = 't', .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 256,
      INTO(engine_options, context.n_threads),
      .help = "Threads. Default: one for each CPU this process may use. Results do not depend on it."},
     {.name = "device", .neutral = true, .kind = OPTION_CHOICE, .choices = devices, INTO(engine_options, context.device),
@@ -238,6 +238,7 @@ static int open_adapter(engine *e, const char *argument) {
         memcpy(name, argument, length);
         name[length] = '\0';
         path = argument + length + 1;
+        if (path[0] == '\0') { return complain(EXIT_USAGE, "--adapter '%s' has no folder after '='", argument); }
     }
     if (qrun_adapter_open(e->model, path, name[0] != '\0' ? name : NULL, &e->adapters[e->n_adapters], &error) !=
         QRUN_OK) {

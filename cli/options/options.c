@@ -398,7 +398,10 @@ static int complain_unknown(const command *cmd, const char *argument) {
     char name[NAME_BYTES];
     const char *start = argument + strspn(argument, "-");
     snprintf(name, sizeof name, "%.*s", (int)strcspn(start, "="), start);
-    const char *meant = find_meant(cmd, name);
+    const char *meant = find_meant(cmd, name), *missing = peer_missing_option(cmd, name);
+    if (missing != NULL && peer_option(cmd, name) == NULL) {
+        return complain(EXIT_USAGE, "'%s' has no option '%s': %s", cmd->name, argument, missing);
+    }
     if (meant != NULL) {
         return complain(EXIT_USAGE, "'%s' has no option '%s'; did you mean '--%s'?", cmd->name, argument, meant);
     }

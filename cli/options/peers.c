@@ -28,6 +28,36 @@ static const peer_words missing_commands[] = {
      "download pull fetch login push upload"},
 };
 
+/* Options that no option of ours stands for, and what there is in their place, of commands that have the option
+ * `beside`. */
+static const struct {
+    const char *beside;
+    peer_words words;
+} missing_options[] = {
+    {"temperature",
+     {"there is no grammar and no schema yet: an answer is free text",
+      "grammar grammar-file json-schema json-schema-file jf guided-json guided-decoding-backend structured-outputs"}},
+    {"n", {"there is no beam search; --n gives several sampled answers", "num-beams beams beam-size use-beam-search"}},
+    {"prompts",
+     {"a line of --prompts may have typical_p; there is no mirostat, XTC or DRY",
+      "typical typical-p mirostat mirostat-lr mirostat-ent xtc-probability xtc-threshold dry-multiplier"}},
+    {"model",
+     {"the chat template is that of the model's folder: chat_template.jinja, or tokenizer_config.json",
+      "chat-template chat-template-file"}},
+    {"restart",
+     {"the same command resumes a run by itself, from its last checkpoint in --out; --restart begins again",
+      "resume resume-from-checkpoint continue auto-resume-from-checkpoints"}},
+    {"restart",
+     {"metrics.jsonl, trainer_state.json and report.html in --out have what a run did",
+      "report-to wandb wandb-project use-wandb tensorboard logging-dir log-dir report-to-wandb"}},
+    {"show-mask",
+     {"the loss counts what the assistant says, or a completion; \"train\": true makes another message count, and a "
+      "\"text\" counts whole",
+      "train-on-inputs train-on-prompt train-on-responses-only mask-prompt completion-only-loss completion-only "
+      "assistant-only-loss"}},
+    {"out", {"qrun uploads nothing: 'hf upload' does", "push-to-hub hub-model-id hub-token"}},
+};
+
 /* A word may stand in several rows: a command suggests those of its own options alone, and the first of them. */
 static const peer_words option_words[] = {
     /* What to run, and on what. */
@@ -62,7 +92,7 @@ static const peer_words option_words[] = {
     {"parse-special", "special parse-special-tokens"},
     {"max-tokens", "n n-predict predict num-predict max-new-tokens max-completion-tokens max-gen-len tokens "
                    "output-len max-output-tokens"},
-    {"temperature", "temp t"},
+    {"temperature", "temp t do-sample greedy"},
     {"top-k", "topk k"},
     {"top-p", "topp nucleus"},
     {"min-p", "minp"},
@@ -79,7 +109,7 @@ static const peer_words option_words[] = {
     {"resume", "continue resume-from"},
     /* Training. */
     {"data", "train-file dataset train-data dataset-path dataset-name datasets train train-dataset data-path"},
-    {"eval-data", "validation-file eval-file valid val-data test-datasets eval-dataset validation val-file"},
+    {"eval-data", "val validation-file eval-file valid val-data test-datasets eval-dataset validation val-file"},
     {"eval-split", "val-set-size validation-split val-split test-size test-split"},
     {"out", "output-dir output save-dir save-path output-path mlx-path o output-folder"},
     {"target-modules", "lora-targets lora-target-modules lora-target targets modules lora-keys lora-layers "
@@ -215,6 +245,15 @@ const char *peer_option(const command *cmd, const char *theirs) {
     for (size_t i = 0; i < sizeof option_words / sizeof option_words[0]; i++) {
         if (has_word(&option_words[i], theirs) && has_option(cmd, option_words[i].ours)) {
             return option_words[i].ours;
+        }
+    }
+    return NULL;
+}
+
+const char *peer_missing_option(const command *cmd, const char *theirs) {
+    for (size_t i = 0; i < sizeof missing_options / sizeof missing_options[0]; i++) {
+        if (has_word(&missing_options[i].words, theirs) && has_option(cmd, missing_options[i].beside)) {
+            return missing_options[i].words.ours;
         }
     }
     return NULL;

@@ -12,5 +12,7 @@ const char *peer_value(const option *o, const char *theirs);
 
 /* What to do instead of a command that qrun does not have; NULL: the table does not know it. */
 const char *peer_missing_command(const char *theirs);
+/* What there is in place of an option that no option of this command stands for; NULL: likewise. */
+const char *peer_missing_option(const command *command, const char *theirs);
 
 #endif

@@ -99,12 +99,14 @@ static void write_sample(const answer *a, int32_t number, text_buffer *out) {
     text_puts(out, "}\n");
 }
 
+/* What came before an error is no answer: it would look like a whole one. */
 void answer_write(const answer *a, text_buffer *out) {
     if (a->error != NULL) {
         put_request(a, out);
         text_puts(out, ",\"error\":");
         text_json_string(out, a->error, strlen(a->error));
         text_puts(out, "}\n");
+        return;
     }
     for (int32_t i = 0; i < a->n_samples; i++) { write_sample(a, i, out); }
 }

@@ -2,9 +2,11 @@
 
 #include <cjson/cJSON.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/options/command.h"
 #include "cli/terminal/files.h"
+#include "cli/terminal/messages.h"
 
 /* clang-format off */
 static const option_choice truths[] = {{"true", 0}, {"false", 0}, {NULL, 0}};
@@ -24,8 +26,11 @@ const option template_option_table[N_TEMPLATE_OPTIONS] = {
 
 int template_require_chat(const template_options *options, const char *system) {
     if (system != NULL) { return complain(EXIT_USAGE, "--system needs --chat"); }
-    if (options->tools == NULL && options->arguments.count == 0 && options->enable_thinking == NULL) { return EXIT_OK; }
-    return complain(EXIT_USAGE, "an argument of the chat template needs --chat");
+    const char *given = options->tools != NULL             ? "tools"
+                        : options->arguments.count > 0     ? "template-arg"
+                        : options->enable_thinking != NULL ? "enable-thinking"
+                                                           : NULL;
+    return given == NULL ? EXIT_OK : complain(EXIT_USAGE, "--%s is for the chat template, and needs --chat", given);
 }
 
 static bool is_json(const char *value) {
@@ -62,6 +67,32 @@ int template_read(const template_options *options, conversation *c) {
     }
     if (arguments->size > 0) { text_puts(arguments, "}"); }
     return EXIT_OK;
+}
+
+/* What a template makes of it; NULL: it fails, and says so when it is used (qrun_free). */
+static char *render(const qrun_tokenizer *tokenizer, const char *messages, const char *tools) {
+    char *rendered = NULL;
+    size_t n_bytes;
+    return qrun_chat_render(tokenizer, messages, tools, NULL, true, &rendered, &n_bytes, NULL) == QRUN_OK ? rendered
+                                                                                                          : NULL;
+}
+
+void template_note_unused(const qrun_tokenizer *tokenizer, const conversation *c, const char *system) {
+    static const char user[] = "[{\"role\":\"user\",\"content\":\"a\"}]";
+    static const char both[] = "[{\"role\":\"system\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"a\"}]";
+    if (tokenizer == NULL || (c->tools.data == NULL && system == NULL)) { return; }
+    char *plain = render(tokenizer, user, NULL);
+    char *with_tools = c->tools.data != NULL ? render(tokenizer, user, c->tools.data) : NULL;
+    char *with_system = system != NULL ? render(tokenizer, both, NULL) : NULL;
+    if (plain != NULL && with_tools != NULL && strcmp(plain, with_tools) == 0) {
+        notify("note: the model's chat template has no place for --tools, and leaves them out");
+    }
+    if (plain != NULL && with_system != NULL && strcmp(plain, with_system) == 0) {
+        notify("note: the model's chat template has no place for --system, and leaves it out");
+    }
+    qrun_free(plain);
+    qrun_free(with_tools);
+    qrun_free(with_system);
 }
 
 void conversation_start(conversation *c, const char *system) {
@@ -127,6 +158,20 @@ int conversation_load(conversation *c, const char *path) {
         cJSON_free(json);
         cJSON_Delete(whole);
     }
+    text_free(&content);
+    return code;
+}
+
+int conversation_may_replace(const char *path) {
+    struct stat info;
+    text_buffer content = {0};
+    cJSON *whole = NULL;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) { return EXIT_OK; }
+    int code = file_read(&content, path);
+    if (code == EXIT_OK && parse_messages(content.data, &whole) == NULL) {
+        code = complain(EXIT_FILE, "'%s' is there already, and is no conversation; choose another name", path);
+    }
+    cJSON_Delete(whole);
     text_free(&content);
     return code;
 }

@@ -4,6 +4,7 @@
 
 #include "cli/options/options.h"
 #include "cli/terminal/text.h"
+#include "qrun.h"
 
 typedef struct template_options {
     const char *tools;           /* a JSON file */
@@ -26,6 +27,9 @@ typedef struct conversation {
 /* Makes the texts of the options. Returns 0 or an exit code. */
 int template_read(const template_options *options, conversation *c);
 
+/* Says what of these the chat template has no place for: the model would never see it. */
+void template_note_unused(const qrun_tokenizer *tokenizer, const conversation *c, const char *system);
+
 /* Forgets all messages but a system message; NULL: none. */
 void conversation_start(conversation *c, const char *system);
 void conversation_add(conversation *c, const char *role, const char *content, size_t n_bytes);
@@ -35,6 +39,8 @@ void conversation_cut(conversation *c, size_t messages_size); /* back to what me
  * an exit code, after telling the user. What cannot be read leaves the conversation as it is. */
 int conversation_save(const conversation *c, const char *path);
 int conversation_load(conversation *c, const char *path);
+/* Of a file that is there: whether it is a conversation, or empty. Others are not lost by a name mistyped. */
+int conversation_may_replace(const char *path);
 /* How many messages of that role there are, and the text of the first; NULL: it has none, or is no text (free). */
 int64_t conversation_count(const conversation *c, const char *role, char **first);
 

@@ -37,7 +37,7 @@ struct qr_dataset {
 /* ---- what the tokens depend on ----------------------------------------------------------------------------------- */
 
 /* Changes with anything that would make other tokens of the same files. */
-static const char KEY_VERSION[] = "qrun tokenised data 4";
+static const char KEY_VERSION[] = "qrun tokenised data 5";
 
 static uint64_t hash_text(uint64_t hash, const char *text) {
     return text != NULL ? qr_hash_bytes(hash, text, strlen(text) + 1) : qr_hash_bytes(hash, "\xFF", 1);

@@ -102,6 +102,14 @@ static qrun_status refuse_format(const qr_json *root, qr_error *err) {
                        "has no known format: it is no object. A line should be like {\"prompt\": \"Hello!\", "
                        "\"completion\": \" Ahoy!\"}");
     }
+    if (qr_json_get(root, "chosen") != NULL && qr_json_get(root, "rejected") != NULL) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "has a \"chosen\" and a \"rejected\" answer, and preferences are not learned here. To learn the "
+                       "chosen ones: `columns=%s`",
+                       qr_json_get(root, "prompt") != NULL && cJSON_IsString(qr_json_get(root, "chosen"))
+                           ? "prompt=prompt,completion=chosen"
+                           : "messages=chosen");
+    }
     qr_columns_list(root, &members);
     const qrun_status status =
         qr_fail(err, QRUN_ERROR_INPUT,
@@ -239,9 +247,16 @@ static qrun_status encode_conversation(const qr_example_encoder *encoder, const 
     return end_turns(encoder, example, err);
 }
 
+/* The texts of an example that becomes a conversation, and the member "system" beside them (NULL: none). */
+typedef struct instruction_texts {
+    const char *instruction, *input, *output;
+    const qr_json *system;
+} instruction_texts;
+
 /* A user's message and the answer to it, as JSON. */
-static qrun_status encode_instruction(const qr_example_encoder *encoder, const char *instruction, const char *input,
-                                      const char *output, qr_encoded_example *example, qr_error *err) {
+static qrun_status encode_instruction(const qr_example_encoder *encoder, const instruction_texts *texts,
+                                      qr_encoded_example *example, qr_error *err) {
+    const char *instruction = texts->instruction, *input = texts->input, *output = texts->output;
     qr_buffer question = {0}, text = {0};
     qr_json *messages = NULL;
     qrun_status status;
@@ -253,12 +268,24 @@ static qrun_status encode_instruction(const qr_example_encoder *encoder, const c
     qr_buffer_append_text(&text, "}]");
     if (!qr_buffer_ok(&question) || !qr_buffer_ok(&text)) { QR_TRY(qr_fail_memory(err, "an example", text.size)); }
     QR_TRY(qr_json_parse(text.data, text.size, "an example", &messages, err));
-    QR_TRY(encode_conversation(encoder, &(qr_messages_source){.list = messages}, NULL, example, err));
+    const qr_messages_source source = {.list = messages, .system = texts->system};
+    QR_TRY(encode_conversation(encoder, &source, NULL, example, err));
 out:
     qr_json_free(messages);
     qr_buffer_free(&question);
     qr_buffer_free(&text);
     return status;
+}
+
+/* Where there are no messages, a system's words would be lost. */
+static qrun_status refuse_system(const qr_json *root, const pair_keys *keys, qr_error *err) {
+    const qr_json *system = qr_json_get(root, "system");
+    if (qr_json_is_null(system) || (cJSON_IsString(system) && system->valuestring[0] == '\0')) { return QRUN_OK; }
+    return qr_fail(
+        err, QRUN_ERROR_INPUT,
+        "has a \"system\", which texts without a chat template have no place for; give \"messages\", or leave "
+        "it out with `columns=%s=%s,%s=%s`",
+        keys->first, keys->first, keys->second, keys->second);
 }
 
 static qrun_status encode_alpaca(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
@@ -273,8 +300,10 @@ static qrun_status encode_alpaca(const qr_example_encoder *encoder, const qr_jso
         return qr_fail(err, QRUN_ERROR_INPUT, "has a \"history\"; give conversations as \"messages\"");
     }
     if (encoder->chat_template != NULL) {
-        return encode_instruction(encoder, instruction, input, output, example, err);
+        const instruction_texts texts = {instruction, input, output, qr_json_get(root, "system")};
+        return encode_instruction(encoder, &texts, example, err);
     }
+    QR_RETURN_IF_ERROR(refuse_system(root, &(pair_keys){"instruction", "output"}, err));
     qr_buffer *text = &example->marked.text;
     qr_buffer_append_text(text, input[0] != '\0' ? ALPACA_WITH_INPUT : ALPACA_WITHOUT_INPUT);
     qr_buffer_append_text(text, instruction);
@@ -292,8 +321,13 @@ static qrun_status encode_two(const qr_example_encoder *encoder, const qr_json *
     const char *first, *second;
     QR_RETURN_IF_ERROR(get_text(example, 0, root, keys->first, &first, err));
     QR_RETURN_IF_ERROR(get_text(example, 1, root, keys->second, &second, err));
-    if (example->format == QR_DATASET_PROMPT_COMPLETION) { return encode_pair(encoder, first, second, example, err); }
-    if (encoder->chat_template != NULL) { return encode_instruction(encoder, first, "", second, example, err); }
+    const bool is_plain = example->format == QR_DATASET_PROMPT_COMPLETION;
+    if (!is_plain && encoder->chat_template != NULL) {
+        const instruction_texts texts = {first, "", second, qr_json_get(root, "system")};
+        return encode_instruction(encoder, &texts, example, err);
+    }
+    QR_RETURN_IF_ERROR(refuse_system(root, keys, err));
+    if (is_plain) { return encode_pair(encoder, first, second, example, err); }
     if (example->format == QR_DATASET_INPUT_OUTPUT) { return encode_pair(encoder, first, second, example, err); }
     qr_buffer *text = &example->marked.text;
     qr_buffer_append_format(text, "Question: %s\nAnswer:", first);
@@ -305,11 +339,10 @@ static qrun_status encode_two(const qr_example_encoder *encoder, const qr_json *
 
 static qrun_status encode_messages(const qr_example_encoder *encoder, const qr_json *root, const pair_keys *keys,
                                    qr_encoded_example *example, qr_error *err) {
-    qr_messages_source messages = {.list = qr_json_get(root, keys->first)};
+    qr_messages_source messages = {.list = qr_json_get(root, keys->first), .system = qr_json_get(root, "system")};
     if (example->format == QR_DATASET_PROMPT_MESSAGES) { messages.answer = qr_json_get(root, keys->second); }
     if (example->format == QR_DATASET_SHAREGPT) {
         messages.is_sharegpt = qr_json_get(qr_json_first(messages.list), "role") == NULL;
-        messages.system = messages.is_sharegpt ? qr_json_get(root, "system") : NULL;
     }
     return encode_conversation(encoder, &messages, qr_json_get(root, "tools"), example, err);
 }

@@ -251,6 +251,19 @@ static qrun_status allocate(const qr_messages_source *source, qr_messages *m, qr
     return qr_fail_memory(err, "the messages", n_members * sizeof *m->members);
 }
 
+/* "system" beside the messages: a text that the first of them does not say too. */
+static qrun_status check_system(const qr_messages_source *source, bool *has_system, qr_error *err) {
+    const qr_json *system = source->system;
+    const qr_json *role = qr_json_get(qr_json_first(source->list), source->is_sharegpt ? "from" : "role");
+    *has_system = cJSON_IsString(system) && system->valuestring[0] != '\0';
+    if (!qr_json_is_null(system) && !cJSON_IsString(system)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "\"system\" should be a text, not %s", kind_of(system));
+    }
+    if (!*has_system || !cJSON_IsString(role) || strcmp(role->valuestring, "system") != 0) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT,
+                   "it has a \"system\", and a first message of the role system; give one of them");
+}
+
 qrun_status qr_messages_read(const qr_messages_source *source, qr_messages *messages, qr_message_notes *notes,
                              qr_error *err) {
     *messages = (qr_messages){0};
@@ -259,7 +272,8 @@ qrun_status qr_messages_read(const qr_messages_source *source, qr_messages *mess
                        source->is_sharegpt ? "\"conversations\" should be a list"
                                            : "\"messages\" should be a list of messages");
     }
-    const bool has_system = cJSON_IsString(source->system) && source->system->valuestring[0] != '\0';
+    bool has_system;
+    QR_RETURN_IF_ERROR(check_system(source, &has_system, err));
     if (source->answer != NULL && !cJSON_IsArray(source->answer)) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "the prompt is a list of messages, so what completes it should be one too");

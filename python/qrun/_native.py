@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import pathlib
 import threading
-from ctypes import CDLL, Structure, byref, c_char_p, c_void_p
+from ctypes import CDLL, Structure, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p, sizeof
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import _api
 from .errors import ArgumentError, NotFoundError, error_of
 
 FILE = "libqrun.so.0"
+_INTEGERS = {c_int, c_int32, c_int64, c_size_t, c_uint64}
 _loaded: Optional[CDLL] = None
 _loading = threading.Lock()
 
@@ -127,30 +129,46 @@ def _array(kind: Any, values: Any) -> Any:
     return (kind._type_ * len(items))(*items)
 
 
+def _in_range(name: str, kind: Any, value: Any) -> Any:
+    """ctypes keeps the low bits of a number that does not fit, and says nothing."""
+    if kind in _INTEGERS and hasattr(value, "__index__"):
+        value = operator.index(value)
+        n_bits = 8 * sizeof(kind)
+        low, end = (0, 1 << n_bits) if kind(-1).value > 0 else (-1 << n_bits - 1, 1 << n_bits - 1)
+        if not low <= value < end:
+            raise ArgumentError(f"`{name}` is {value}, outside {low} to {end - 1}")
+    return value
+
+
+def _set(struct: Any, name: str, kind: Any, value: Any, is_array: bool) -> None:
+    words = getattr(struct, "_enums_", {}).get(name)
+    if words is not None:
+        if value not in words:
+            raise ArgumentError(f"`{name}` is one of {', '.join(words)}, not {value!r}")
+        value = words[value]
+    elif kind is c_char_p:
+        value = encoded(value) if value is not None else None
+    elif is_array:
+        value = _array(kind, [_in_range(name, kind._type_, item) for item in value])
+        setattr(struct, f"n_{name}", len(value))
+    setattr(struct, name, _in_range(name, kind, value))
+
+
 def fill(struct: Any, options: Dict[str, Any]) -> None:
     """Sets fields, also of structs in the struct, by their names; takes what it set out of `options`.
 
     A choice is set by its word, and an array sets its count.
     """
-    enums = getattr(struct, "_enums_", {})
     names = {name for name, _ in struct._fields_}
     for name, kind in struct._fields_:
         if isinstance(kind, type) and issubclass(kind, Structure):
             fill(getattr(struct, name), options)
         if name not in options or name == "struct_size":
             continue
-        value = options.pop(name)
-        if name in enums:
-            if value not in enums[name]:
-                raise ArgumentError(f"`{name}` is one of {', '.join(enums[name])}, not {value!r}")
-            value = enums[name][value]
-        elif kind is c_char_p:
-            value = encoded(value) if value is not None else None
-        elif f"n_{name}" in names:
-            array = _array(kind, value)
-            setattr(struct, f"n_{name}", len(array))
-            value = array
-        setattr(struct, name, value)
+        try:
+            _set(struct, name, kind, options.pop(name), f"n_{name}" in names)
+        except TypeError as error:
+            raise TypeError(f"`{name}`: {error}") from None
 
 
 def refuse_unknown(options: Dict[str, Any], call_name: str) -> None:

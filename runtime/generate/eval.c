@@ -78,6 +78,11 @@ static qrun_status eval_ids(qrun_session *session, id_list *list, const qrun_eva
     const int64_t longest = qr_min(session->sizes.context_tokens, session->sizes.pool_tokens);
     const double start = qr_now_seconds();
     eval_state state = {.session = session, .params = params, .total = list->n};
+    if (longest < 2) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`context_tokens=%lld` is too small: a token is scored by those before it, so it takes 2",
+                       (long long)longest);
+    }
     if (list->piece_tokens > longest || list->piece_tokens < 2) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`window_tokens=%lld` is not possible: this session holds 2 to %lld",
                        (long long)list->piece_tokens, (long long)longest);

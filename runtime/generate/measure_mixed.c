@@ -186,9 +186,9 @@ static qrun_status choose_budget(qrun_mixed *mixed, int64_t asked, qr_error *err
     info->budget_bytes = asked > 0 ? asked : info->least_bytes + info->least_bytes / 10;
     if (info->budget_bytes >= info->least_bytes) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
-                   "%s: `budget_bytes` is %lld, and with every linear layer in nf4-dq its weights take %lld; those of "
+                   "%s: `budget_bytes` is %s, and with every linear layer in nf4-dq its weights take %s; those of "
                    "`quant=mixed` take more",
-                   mixed->folder, (long long)info->budget_bytes, (long long)info->least_bytes);
+                   mixed->folder, qr_format_bytes(info->budget_bytes).text, qr_format_bytes(info->least_bytes).text);
 }
 
 /* What there is to measure, from the description of the model alone. */

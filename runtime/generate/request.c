@@ -35,7 +35,7 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
         {"n", params->n, 0, QR_MAX_SAMPLES},
         {"logprobs", params->logprobs, -1, QR_MAX_TOP_LOGPROBS},
         {"prompt_logprobs", params->prompt_logprobs, -1, QR_MAX_TOP_LOGPROBS},
-        {"n_stop", params->n_stop, 0, QR_MAX_STOPS},
+        {"the number of stop texts", params->n_stop, 0, QR_MAX_STOPS},
         {"pooling", (double)params->pooling, QRUN_POOLING_NONE, QRUN_POOLING_MEAN},
     };
     if (params->prompt_only && params->n > 1) {
@@ -104,7 +104,7 @@ static qrun_status make_prompt(const qrun_model *model, const qrun_request_param
         }
     } else if (model->tokenizer == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "%s has no tokenizer.json; give the prompt as `token_ids`, or add the file", model->folder);
+                       "%s has no tokenizer.json; add the file, or give the prompt as \"token_ids\"", model->folder);
     } else if (params->messages_json != NULL) {
         QR_RETURN_IF_ERROR(encode_messages(model, params, tokens, err));
     } else {
@@ -146,7 +146,7 @@ static qrun_status fit(const qrun_model *model, const qr_request_limits *limits,
     if (open_ended && params->max_length > 0 && n_prompt >= params->max_length) {
         return qr_fail(
             err, QRUN_ERROR_ARGUMENT,
-            "the prompt has %lld tokens, and prompt and answer may have `max_length=%d`; shorten it, or give "
+            "the prompt has %lld tokens, and prompt and answer together may have %d (max_length); shorten it, or give "
             "`max_tokens`",
             (long long)n_prompt, params->max_length);
     }

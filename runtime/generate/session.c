@@ -151,15 +151,16 @@ static session_budget budget_of(const qrun_session_params *params, const qr_devi
 }
 
 typedef struct advice {
-    char text[256];
+    char text[384]; /* all parts fit */
 } advice;
 
 /* What would make this session fit, without what is set already. */
 static advice advise(const qrun_model *model, const qr_session_sizes *sizes, bool can_have_more) {
     char smaller[96] = "";
-    const char *parts[4];
+    const char *parts[5];
     int n_parts = 0;
     const qr_options_text options = qr_model_smaller_options(model);
+    if (sizes->n_kept_pages > 0) { parts[n_parts++] = "take a smaller `prefix_cache_bytes`"; }
     if (can_have_more) { parts[n_parts++] = "give more `memory_bytes`"; }
     if (qr_host_experts_would_help(model)) { parts[n_parts++] = "hold experts in host memory (`offload_experts`)"; }
     if (options.text[0] != '\0') {

@@ -522,7 +522,8 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
         return;
     }
     if (next->token < 0) {
-        qr_request_fail(session, request, "the rules of `generation_json` leave no token to continue with");
+        qr_request_fail(session, request,
+                        "the rules of the request and of generation_config.json leave no token to continue with");
         return;
     }
     if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }

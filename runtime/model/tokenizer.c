@@ -122,8 +122,23 @@ static const char *medium_of(const qr_json *part) {
     return qr_json_is_null(qr_json_get(part, "image_url")) ? NULL : media[0].phrase;
 }
 
-static qrun_status check_content(const qr_json *content, int message, qr_error *err) {
+/* An assistant may have called a tool, or said nothing. */
+static bool needs_content(const char *role) {
+    static const char *const roles[] = {"user", "system", "developer", "tool"};
+    for (size_t i = 0; i < QR_COUNT_OF(roles); i++) {
+        if (strcmp(role, roles[i]) == 0) { return true; }
+    }
+    return false;
+}
+
+static qrun_status check_content(const qr_json *content, const char *role, int message, qr_error *err) {
     int n = 0;
+    if (qr_json_is_null(content) && needs_content(role)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "message %d, of the role \"%s\", has no \"content\"", message, role);
+    }
+    if (cJSON_IsNumber(content) || cJSON_IsBool(content)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "message %d: \"content\" must be a text", message);
+    }
     if (!cJSON_IsArray(content)) { return QRUN_OK; }
     for (const qr_json *part = content->child; part != NULL; part = part->next) {
         const char *medium = medium_of(part);
@@ -142,11 +157,12 @@ static qrun_status check_messages(const qr_json *messages, qr_error *err) {
     }
     int n = 0;
     for (const qr_json *message = messages->child; message != NULL; message = message->next) {
+        const qr_json *role = qr_json_get(message, "role");
         n++;
-        if (!cJSON_IsString(qr_json_get(message, "role"))) {
+        if (!cJSON_IsString(role)) {
             return qr_fail(err, QRUN_ERROR_INPUT, "message %d has no \"role\" that is a text", n);
         }
-        QR_RETURN_IF_ERROR(check_content(qr_json_get(message, "content"), n, err));
+        QR_RETURN_IF_ERROR(check_content(qr_json_get(message, "content"), role->valuestring, n, err));
     }
     return QRUN_OK;
 }

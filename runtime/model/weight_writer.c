@@ -64,6 +64,7 @@ typedef struct write_job {
     qr_weight *weight; /* NULL: codes go to `codes` */
     qr_weight_desc desc;
     const qr_row_source *source;
+    const char *name;     /* of the tensor, for messages */
     qr_dtype rows_dtype;  /* of the source's rows, once decoded */
     unsigned char *codes; /* host: the whole matrix, or one chunk per worker */
     unsigned char *rows;  /* per worker: gathered source rows; NULL where chunks are contiguous in the source */
@@ -159,11 +160,19 @@ static bool is_copy(const write_job *job) {
     return job->weight != NULL && qr_weight_plain_format(job->rows_dtype) == job->desc.format;
 }
 
+/* A NaN would get an ordinary code, and nothing after that could tell. */
+static qrun_status check_finite(const write_job *job, const unsigned char *src, int64_t n_rows, qr_error *err) {
+    if (qr_weight_is_plain(job->desc.format)) { return QRUN_OK; }
+    if (qr_elements_are_finite(job->rows_dtype, src, n_rows * job->desc.cols)) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: holds a value that is not finite; is the download damaged?", job->name);
+}
+
 static qrun_status write_chunk(void *arg, int64_t first, int64_t n_rows, int worker, qr_error *err) {
     const write_job *job = arg;
     const qr_packed_weight *packed = job->source->packed;
     if (packed != NULL) { QR_RETURN_IF_ERROR(qr_packed_weight_check_scales(packed, first, n_rows, err)); }
     const unsigned char *src = source_rows(job, first, n_rows, worker);
+    QR_RETURN_IF_ERROR(check_finite(job, src, n_rows, err));
     const qr_weight_desc *desc = &job->desc;
     const int64_t first_scale = qr_weight_is_nf4(desc->format) ? first * desc->cols / desc->block : first;
     float *scales = job->scales != NULL ? job->scales + first_scale : NULL;
@@ -255,7 +264,8 @@ static qrun_status make_scales(const qr_weight_desc *desc, const char *name, qr_
 static qrun_status quantize(qr_backend *backend, const qr_weight_desc *desc, const qr_row_source *source,
                             const char *name, qr_weight *weight, qr_host_weight *host, qr_error *err) {
     qrun_status status = QRUN_OK;
-    write_job job = {.backend = backend, .weight = weight, .desc = *desc, .source = source, .codes = host->codes};
+    write_job job = {
+        .backend = backend, .weight = weight, .desc = *desc, .source = source, .name = name, .codes = host->codes};
     job.rows_dtype = source->packed != NULL || qr_dtype_is_blocks(source->dtype) ? QR_DTYPE_F32 : source->dtype;
     if (needs_scales(&job)) { QR_TRY(make_scales(desc, name, host, err)); }
     job.scales = host->absmax != NULL ? host->absmax : host->row_absmax;

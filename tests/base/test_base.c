@@ -199,6 +199,24 @@ static void test_half_precision(void) {
     CHECK_INT(qr_f32_to_bf16(qr_f32_from_bits(0x3F818000U)), 0x3F82);
 }
 
+/* Every value of 16 bits at each place of rows that fill eight bytes or do not, at an odd address. */
+static void test_what_is_not_finite_is_found(void) {
+    unsigned char row[1 + 9 * 4] = {0};
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        const int at = (int)(h % 9);
+        const uint16_t half = (uint16_t)h;
+        memcpy(row + 1 + at * 2, &half, sizeof half);
+        CHECK(qr_elements_are_finite(QR_DTYPE_F16, row + 1, 9) == (isfinite(qr_f16_to_f32(half)) != 0));
+        CHECK(qr_elements_are_finite(QR_DTYPE_BF16, row + 1, 9) == (isfinite(qr_bf16_to_f32(half)) != 0));
+        CHECK(qr_elements_are_finite(QR_DTYPE_BF16, row + 1, at));
+        memset(row, 0, sizeof row);
+        const uint32_t bits = h << 16 | 0xFFFFU;
+        memcpy(row + 1 + at * 4, &bits, sizeof bits);
+        CHECK(qr_elements_are_finite(QR_DTYPE_F32, row + 1, 9) == (isfinite(qr_f32_from_bits(bits)) != 0));
+        memset(row, 0, sizeof row);
+    }
+}
+
 static void test_philox_known_answers(void) { /* from the authors' known-answer file (Random123 kat_vectors) */
     uint32_t out[4];
     qr_philox(0, (uint32_t[4]){0, 0, 0, 0}, out);
@@ -380,6 +398,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_hex_digits_and_plurals);
     CHECK_RUN(test_numbers_do_not_follow_the_locale);
     CHECK_RUN(test_half_precision);
+    CHECK_RUN(test_what_is_not_finite_is_found);
     CHECK_RUN(test_philox_known_answers);
     CHECK_RUN(test_digests);
     CHECK_RUN(test_keyed_hashes);

@@ -43,6 +43,10 @@ expect_one_error_line
 run generate --model "$base" --prompts "$work/one.jsonl" --adapter "=$adapters/llama-lora"
 expect_code 2
 expect_one_error_line
+run generate --model "$base" --prompts "$work/one.jsonl" --adapter "x="
+expect_code 2
+expect_one_error_line
+expect_err "--adapter 'x=' has no folder after '='"
 run generate --model "$base" --prompts "$work/one.jsonl" --adapter "$adapters/gpt2-lora"
 expect_true "an adapter of another model is refused" test "$code" -ne 0
 expect_one_error_line

@@ -50,6 +50,10 @@ expect_true "an unknown policy is refused" test "$code" -ne 0
 expect_one_error_line
 run bench --model "$model" --prompt-tokens 4096
 expect_true "a prompt longer than the context is refused" test "$code" -ne 0
+expect_err "--prompt-tokens can be at most 511: this model is made for 512 tokens"
+run bench --model "$model" --prompt-tokens 16 --decode-tokens 500
+expect_code 2
+expect_err "--decode-context and --decode-tokens can be at most 511 together"
 expect_one_error_line
 
 # F16 is held against the peak of what it is computed in.

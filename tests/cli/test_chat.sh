@@ -72,6 +72,17 @@ expect_err "/load needs the name of a file"
 expect_err "cannot open '$work/none'"
 expect_err "$work/none/x"
 
+# A file that is no conversation is not replaced; one that is may be, and an empty one.
+echo precious >"$work/precious"
+: >"$work/empty"
+printf 'Hello!\n/save %s\n/save %s\n/save %s\n' "$work/precious" "$work/empty" "$work/saved.jsonl" >"$work/in"
+converse --max-tokens 2
+expect_code 0
+expect_err "'$work/precious' is there already, and is no conversation"
+expect_true "it is as it was" grep -qx precious "$work/precious"
+expect_true "one error" test "$(wc -l <"$work/err")" -eq 1
+expect_true "the empty one was" grep -q '^{"messages"' "$work/empty"
+
 # A message that does not fit is refused; the conversation goes on.
 { awk 'BEGIN { for (i = 0; i < 700; i++) printf "word %d ", i }'; printf '\nHello!\n'; } >"$work/in"
 converse

@@ -40,6 +40,34 @@ expect_out "<|user|>Who?<|end|><|assistant|>«Me.<|end|>»"
 refused 3 'has no known format: its members are "q", "a" and "prompt". A line should be like {"prompt": "Hello!", "completion": " Ahoy!"}' --data "$work/qa.jsonl"
 expect_err "--columns gives other names"
 refused 3 'qa.jsonl:1: has no "b", which --columns names; its members are "q", "a" and "prompt"' --data "$work/qa.jsonl" --columns prompt=q,completion=b
+# "system" beside an example is the system message; where there are no messages, it is not lost in silence.
+for example in '"instruction": "Hi", "input": "", "output": "Ahoy!"' '"question": "Hi", "answer": "Ahoy!"' \
+    '"input": "Hi", "output": "Ahoy!"' '"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ahoy!"}]' \
+    '"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy!"}]' \
+    '"prompt": [{"role": "user", "content": "Hi"}], "completion": [{"role": "assistant", "content": "Ahoy!"}]'; do
+    printf '{%s, "system": "Be kind."}\n' "$example" >"$work/system.jsonl"
+    shows "$work/system.jsonl"
+    expect_out "<|system|>Be kind.<|end|><|user|>Hi<|end|><|assistant|>«Ahoy!<|end|>»"
+    printf '{%s, "system": ["Be kind."]}\n' "$example" >"$work/system.jsonl"
+    refused 3 'system.jsonl:1: "system" should be a text, not a list' --data "$work/system.jsonl"
+done
+printf '{"prompt": "Hi", "response": "Ahoy!", "system": "Be kind."}\n' >"$work/system.jsonl"
+refused 3 'system.jsonl:1: has a "system", which texts without a chat template have no place for' --data "$work/system.jsonl"
+expect_err "leave it out with --columns prompt=prompt,response=response"
+shows "$work/system.jsonl" --columns prompt=prompt,response=response
+printf '{"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}], "system": "Be kind."}\n' \
+    >"$work/system.jsonl"
+refused 3 'it has a "system", and a first message of the role system; give one of them' --data "$work/system.jsonl"
+
+# Preferences are not learned; what would learn the chosen answers works.
+printf '{"prompt": "Hi", "chosen": " Ahoy!", "rejected": " No."}\n' >"$work/pairs.jsonl"
+refused 3 'preferences are not learned here. To learn the chosen ones: --columns prompt=prompt,completion=chosen' \
+    --data "$work/pairs.jsonl"
+shows "$work/pairs.jsonl" --columns prompt=prompt,completion=chosen
+printf '{"chosen": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy!"}], "rejected": []}\n' \
+    >"$work/pairs.jsonl"
+refused 3 'To learn the chosen ones: --columns messages=chosen' --data "$work/pairs.jsonl"
+shows "$work/pairs.jsonl" --columns messages=chosen
 refused 2 '--columns: "prompt" is not NAME=COLUMN' --data "$work/qa.jsonl" --columns prompt
 refused 2 '--columns: no format has "promt"' --data "$work/qa.jsonl" --columns promt=q
 refused 2 '--columns names "prompt" twice' --data "$work/qa.jsonl" --columns prompt=q,prompt=a

@@ -22,6 +22,10 @@ run eval --model "$model" --text "$model/model.safetensors"
 expect_code 3
 expect_one_error_line
 expect_err "is not a text: it has zero bytes"
+run eval --model "$model" --text "$work/text" --context 1
+expect_code 2
+expect_one_error_line
+expect_err "--context 1 is too small"
 run eval --model "$model" --text "$work/text" --adapter a --adapter b
 expect_code 2
 expect_one_error_line

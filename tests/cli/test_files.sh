@@ -48,6 +48,14 @@ wrong "model.safetensors" generate --model "$work/model" --prompt x
 spoilt
 rm "$work/model/model.safetensors"
 wrong "safetensors" generate --model "$work/model" --prompt x
+# A NaN among the weights, which 4 and 8 bits have a code for.
+spoilt
+printf '\300\177' | dd of="$work/model/model.safetensors" bs=2 seek=900000 conv=notrunc 2>/dev/null
+for quant in nf4-dq nf4 int8; do
+    wrong "_proj.weight: holds a value that is not finite" generate --model "$work/model" --quant $quant --prompt x
+done
+wrong "holds a value that is not finite" finetune --model "$work/model" --out "$work/tuned" --max-steps 1 --seq-len 64 -q \
+    --data "$QRUN_SOURCE/examples/finetune/pirate.jsonl"
 spoilt
 rm "$work/model/config.json"
 wrong "config.json" generate --model "$work/model" --prompt x

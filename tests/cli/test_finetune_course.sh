@@ -21,6 +21,15 @@ for wrong in "needs --batching group|--batch-tokens 100" "did you mean 'group'|-
     expect_err "${wrong%%|*}"
 done
 
+# A warm-up that outlasts the run is told, and one that ends with it is not.
+for warmup in 2 1; do
+    finetune --data "$work/train.jsonl" --max-steps 2 --warmup $warmup --out "$work/warm" --restart
+    expect_code 0
+    grep "^warm-up" "$work/out" >"$work/warmup.$warmup"
+done
+expect_true "too long" grep -q "^warm-up     2 steps, and the run has 2: --learning-rate is never reached" "$work/warmup.2"
+expect_true "not too long" test ! -s "$work/warmup.1"
+
 # ---- Batches by length ----
 
 finetune --data "$work/train.jsonl" --batching group --batch-tokens 128 --epochs 1 --out "$work/group" --quiet

@@ -120,16 +120,38 @@ cat >"$work/messages.jsonl" <<'JSONL'
 {"prompt": "x", "max_tokens": -1}
 {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "x"}}]}]}
 {"messages": [{"role": "user", "content": [{"video": "x.mp4"}]}]}
+{"messages": [{"role": "user"}]}
+{"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": null}]}
+{"messages": [{"role": "user", "content": 5}]}
+{"messages": [{"role": "user", "content": "x"}, {"role": "assistant"}, {"role": "user", "content": ""}], "max_tokens": 1}
 JSONL
 run generate --model "$model" --prompts "$work/messages.jsonl"
 expect_code 1
-expect_jsonl "$work/out" 6
+expect_jsonl "$work/out" 10
 expect_out 'line 1: \"messages\" must be an array of at least one'
 expect_out 'line 2: message 2 has no \"role\" that is a text'
 expect_out 'line 3: message 1 has no \"role\"'
 expect_out 'line 4: max_tokens must be from 0 to 2147483647, not -1'
 expect_out 'line 5: message 1: part 2 is an image, and only text can be read'
 expect_out 'line 6: message 1: part 1 is a video, and only text can be read'
+expect_out 'line 7: message 1, of the role \"user\", has no \"content\"'
+expect_out 'line 8: message 2, of the role \"user\", has no \"content\"'
+expect_out 'line 9: message 1: \"content\" must be a text'
+expect_out '{"index":9,"sample":0,'
+
+# A request that fails after its first token has an error, and nothing that looks like an answer.
+echo '{"prompt": "Once upon", "max_length": 2}' >"$work/length.jsonl"
+awk 'BEGIN { printf "{\"prompt\": \"x\", \"stop\": [\"x\""; for (i = 0; i < 64; i++) printf ", \"y\""; print "]}" }' \
+    >>"$work/length.jsonl"
+run generate --model "$model" --prompts "$work/length.jsonl"
+expect_code 1
+expect_out "prompt and answer together may have 2 (max_length); shorten it, or give --max-tokens"
+expect_out "the number of stop texts must be from 0 to 64, not 65"
+echo '{"prompt": "Once", "max_tokens": 2, "forced_eos_token_id": 99999}' >"$work/late.jsonl"
+run generate --model "$model" --prompts "$work/late.jsonl"
+expect_code 1
+expect_jsonl "$work/out" 1
+expect_out '{"index":0,"error":"the rules of the request and of generation_config.json leave no token to continue with"}'
 
 # A prompt longer than the context, alone and in a file.
 awk 'BEGIN { for (i = 0; i < 700; i++) printf "word %d ", i }' >"$work/long"

@@ -89,6 +89,9 @@ expect_code 0
 expect_out "host             256.0 MiB"
 run plan --model "$model" --prefix-cache RAM:4MiB --memory 1GiB
 expect_out "host              4.05 MiB"
+run plan --model "$model" --prefix-cache RAM:4GiB --memory 1GiB
+expect_code 6
+expect_out "take a smaller --prefix-cache"
 run plan --model "$model" --prefix-cache RAM:
 expect_code 2
 expect_err "RAM[:SIZE]"

@@ -243,6 +243,17 @@ run generate --model "$model" --prompts bad.jsonl --output many.out.jsonl --forc
 expect_code 1
 expect_jsonl many.out.jsonl 2
 
+# The requests are not replaced by their answers, under no name of theirs.
+printf '{"prompt": "x", "max_tokens": 1}\n' >own.jsonl
+ln -s own.jsonl link.jsonl
+for name in own.jsonl link.jsonl; do
+    run generate --model "$model" --prompts own.jsonl --output $name --force
+    expect_code 2
+    expect_one_error_line
+    expect_err "--output '$name' is the file of --prompts"
+done
+expect_true "they are there" grep -q '"prompt"' own.jsonl
+
 # Ids come back, of answers and of errors; positions in messages are those of the line.
 cat >ids.jsonl <<'END'
 {"id": "a \"b\"", "prompt": "The sea", "max_tokens": 2}

@@ -108,7 +108,7 @@ expect_err "give --text FILE"
 run quantize --model "$model" --out "$work/none" --quant mixed --text "$eval_text" --budget 1MiB
 expect_true "a budget below nf4-dq is refused" test "$code" -ne 0
 expect_one_error_line
-expect_err "--budget is 1048576"
+expect_err "--budget is 1.00 MiB, and with every linear layer in nf4-dq its weights take 1.53 MiB"
 run quantize --model "$model" --out "$work/none" --text "$eval_text"
 expect_code 2
 expect_err "--text goes with --quant mixed"

@@ -51,6 +51,12 @@ finetune --full --out "$work/d" --quiet
 expect_code 0
 expect_jsonl "$work/d/samples-after.jsonl" 2
 
+# A request that has no answer is told before the training, once.
+printf '{"prompt": "Hello!", "max_tokens": 2}\n{"prompt": "Hello!", "max_tokns": 2}\n' >"$work/prompts.jsonl"
+finetune --out "$work/e" --quiet
+expect_code 0
+expect_true "one line" test "$(wc -l <"$work/err")" -eq 1
+expect_err 'note: 1 of 2 requests of --sample-prompts have no answer; the first: line 2: "max_tokns" is not a member'
 : >"$work/prompts.jsonl"
 finetune --out "$work/none"
 expect_code 2

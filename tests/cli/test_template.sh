@@ -33,6 +33,21 @@ run generate --model "$work/model" --chat --system "Be kind." --tools "$work/too
 expect_code 0
 expect_out "\"prompt_tokens\":$n_ids,"
 
+# What a template has no place for is told, and only that.
+expect_silent_err
+cp "$work/model/tokenizer_config.json" "$work/tokenizer_config.json"
+sed -i 's/"chat_template": ".*"}/"chat_template": "{% for m in messages if m.role == '"'user'"' %}{{ m.content }}{% endfor %}"}/' \
+    "$work/model/tokenizer_config.json"
+run generate --model "$work/model" --chat --system "Be kind." --tools "$work/tools.json" --prompt Hi --max-tokens 1
+expect_code 0
+expect_err "note: the model's chat template has no place for --tools, and leaves them out"
+expect_err "note: the model's chat template has no place for --system, and leaves it out"
+printf 'Hi\n' >"$work/hi"
+run chat --model "$work/model" --system "Be kind." --max-tokens 1 <"$work/hi"
+expect_code 0
+expect_err "has no place for --system"
+cp "$work/tokenizer_config.json" "$work/model/tokenizer_config.json"
+
 # A template that fails says so.
 sed -i 's/"chat_template": "/"chat_template": "{{ raise_exception('"'no talking'"') }}/' "$work/model/tokenizer_config.json"
 run generate --model "$work/model" --chat --prompt Hi

@@ -57,6 +57,9 @@ wrong "number" generate --temperature " 1"
 wrong "number from 0 to 100" generate --temperature -1
 wrong "from 1 to 1000000000000000, not '0'" finetune --max-steps 0
 wrong "from 1 to 256, not '257'" generate --n 257
+wrong "from 1 to 256, not '257'" generate --threads 257
+wrong "--tools is for the chat template, and needs --chat" generate --model x --prompt x --tools tools.json
+wrong "--template-arg is for the chat template, and needs --chat" generate --model x --prompt x --template-arg a=1
 wrong "2^64" generate --seed -1
 wrong "the path of a folder, and this one is empty" generate --model "" --prompt x
 wrong "the path of a folder, and this one is empty" generate --model x --adapter "" --prompt x
@@ -89,6 +92,14 @@ meant() {
     shift
     wrong "did you mean '$expected'" "$@"
 }
+wrong "the same command resumes a run by itself" finetune --model x --resume_from_checkpoint y
+wrong "there is no grammar and no schema yet" generate --json-schema x
+wrong "there is no beam search" generate --num_beams 4
+wrong "the loss counts what the assistant says" finetune --train_on_inputs
+wrong "report.html" finetune --report-to wandb
+wrong "chat_template.jinja" serve --chat-template x
+meant --eval-data finetune --val x
+meant --temperature generate --do_sample true
 meant 'qrun finetune' train --model x
 meant 'qrun finetune' sft
 meant 'qrun merge' fuse

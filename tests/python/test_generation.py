@@ -135,6 +135,12 @@ class Generation(common.Case):
     def test_refused(self):
         with self.assertRaisesRegex(qrun.ArgumentError, "top_k must be from 0"):
             self.model.generate(["good", "good"], top_k=-1)
+        for keyword, value in (("max_tokens", 2**70), ("top_k", 2**32 + 1), ("seed", -1), ("seed", 2**64)):
+            with self.assertRaisesRegex(qrun.ArgumentError, f"`{keyword}` is {value}, outside"):
+                self.model.generate("x", **{keyword: value})
+        with self.assertRaisesRegex(TypeError, "`top_k`: "):
+            self.model.generate("x", top_k=1.5)
+        self.assertEqual(self.model.generate("x", max_tokens=1, seed=2**64 - 1).completion_tokens, 1)
         with self.assertRaisesRegex(TypeError, "unexpected keyword argument 'tokens'"):
             self.model.generate("x", tokens=1)
         with self.assertRaisesRegex(TypeError, "a request is a str or a mapping, not int"):

@@ -362,7 +362,7 @@ static void test_rules_that_leave_no_token(void) {
         other = (run_record){.n_done = 0};
         CHECK(qrun_session_submit(session, &request, NULL, NULL) == QRUN_OK);
         CHECK(qrun_session_run(session, NULL) == QRUN_OK);
-        CHECK_STR(message, "the rules of `generation_json` leave no token to continue with");
+        CHECK_STR(message, "the rules of the request and of generation_config.json leave no token to continue with");
         CHECK(other.n_last == 1 && other.n_errors == 0);
     }
     qr_free(json);

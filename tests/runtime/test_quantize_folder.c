@@ -433,17 +433,28 @@ static void write_damaged(const char *base, const char *name, size_t offset, con
     qr_free(weights);
 }
 
-static void test_infinite_weights_are_refused(void) {
-    static const unsigned char infinity[2] = {0x80, 0x7F};
-    const char *name = "model.layers.1.mlp.up_proj.weight", *folder = in_scratch("damaged");
-    write_damaged(MODELS "llama", name, 20, infinity, sizeof infinity, folder);
+/* Where they are quantised, into a folder or while the model is opened: NF4 and INT8 have codes for NaN too. */
+static void test_weights_that_are_not_finite_are_refused(void) {
+    static const unsigned char values[][2] = {{0x80, 0x7F}, {0xC0, 0x7F}}; /* infinity and NaN in BF16 */
     static const qrun_quant quants[] = {QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8};
-    for (size_t i = 0; i < QR_COUNT_OF(quants); i++) {
+    const char *name = "model.layers.1.mlp.up_proj.weight";
+    for (size_t i = 0; i < QR_COUNT_OF(quants) * QR_COUNT_OF(values); i++) {
+        const char *folder = in_scratch("damaged");
+        qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
         qrun_error error = QRUN_ERROR_INIT;
-        CHECK_INT(quantize(folder, in_scratch("out"), quants[i], 0, &error), QRUN_ERROR_INPUT);
+        qrun_model *model = NULL;
+        params.quant = quants[i / QR_COUNT_OF(values)];
+        write_damaged(MODELS "llama", name, 20, values[i % QR_COUNT_OF(values)], sizeof values[0], folder);
+        CHECK_INT(quantize(folder, in_scratch("out"), params.quant, 0, &error), QRUN_ERROR_INPUT);
         CHECK_MSG(strstr(error.message, name) != NULL, "%s", error.message);
+        error = (qrun_error)QRUN_ERROR_INIT;
+        folder = in_scratch("damaged");
+        params.path = folder;
+        CHECK_INT(qrun_model_open(context, &params, &model, &error), QRUN_ERROR_INPUT);
+        CHECK_MSG(strstr(error.message, name) != NULL, "%s", error.message);
+        qrun_model_destroy(model);
+        CHECK(scratch_remove(folder));
     }
-    CHECK(scratch_remove(folder));
     CHECK_INT(count_entries(scratch), 0);
 }
 
@@ -486,7 +497,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_progress_and_cancelling);
     CHECK_RUN(test_writing_fails);
-    CHECK_RUN(test_infinite_weights_are_refused);
+    CHECK_RUN(test_weights_that_are_not_finite_are_refused);
     CHECK_RUN(test_scales_that_are_no_numbers_are_refused);
     CHECK_RUN(test_every_allocation_may_fail);
     qrun_context_destroy(context);

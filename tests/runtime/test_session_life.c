@@ -285,7 +285,7 @@ static void test_refusals(void) {
     params.n_token_ids = 48, params.max_tokens = 50;
     refuse(session, &params, QRUN_ERROR_MEMORY, "need 97 tokens of K/V cache and the pool holds 96");
     params.max_tokens = 0, params.max_length = 48;
-    refuse(session, &params, QRUN_ERROR_ARGUMENT, "prompt and answer may have `max_length=48`; shorten it");
+    refuse(session, &params, QRUN_ERROR_ARGUMENT, "prompt and answer together may have 48 (max_length); shorten it");
     params.max_length = 0;
     params.n_token_ids = 90, params.max_tokens = 100;
     refuse(session, &params, QRUN_ERROR_MEMORY, "the pool holds 96");

@@ -70,6 +70,9 @@ static void test_refusals(void) {
     } cases[] = {
         {"", OPENAI_TEXT, "", "not a JSON object"},
         {"[1]", OPENAI_CHAT, "", "not a JSON object"},
+        {"{\"prompt\":\"a\",\"n\":NaN}", OPENAI_TEXT, "", "beyond byte 18 of 22"},
+        {"{\"messages\":[],\"max_tokens\":1,\"max_completion_tokens\":2}", OPENAI_CHAT, "max_completion_tokens",
+         "\"max_completion_tokens\" is said twice, by another name"},
         {"{}", OPENAI_TEXT, "prompt", "missing"},
         {"{\"prompt\":[]}", OPENAI_TEXT, "prompt", "must be a text"},
         {"{\"prompt\":{}}", OPENAI_TEXT, "prompt", "must be a text"},

@@ -3,6 +3,7 @@
     test_serve.py QRUN MODEL
 """
 import base64
+import gzip
 import json
 import math
 import os
@@ -68,6 +69,10 @@ class Answers(unittest.TestCase):
             (400, "/v1/completions", b"{\"prompt\": \"\xff\xfe\"}", "UTF-8"),
             (400, "/tokenize", {"prompt": 3}, "prompt"),
             (400, "/detokenize", {"tokens": [1 << 30]}, "token"),
+            (400, "/detokenize", {"tokens": ["a"]}, "a list of ids"),
+            (400, "/v1/completions", {"prompt": "a", "logit_bias": {"99999": 1}}, "99999 is not a token of this model"),
+            (400, "/v1/chat/completions", {"messages": [{"role": "user"}]}, 'the role "user", has no "content"'),
+            (413, "/v1/completions", b" " * ((16 << 20) + 1), "16777216 bytes here (--max-body)"),
             (404, "/v1/chat/completions", chat | {"model": "gpt-9"}, "gpt-9"),
             (404, "/v1/nothing", {}, "no such endpoint"),
             (400, "/v1/embeddings", {"input": "a", "pooling": "max"}, "mean"),
@@ -83,6 +88,18 @@ class Answers(unittest.TestCase):
                 self.assertEqual(answer[0], status, (path, body if len(str(body)) < 99 else "long", answer[1]))
                 self.assertIn(part, answer[1]["error"]["message"])
             self.assertEqual(server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[0], 200)
+            packed = gzip.compress(b'{"prompt": "a", "max_tokens": 1}')
+            answer = server.ask("/v1/completions", packed, {"Content-Encoding": "gzip"})
+            self.assertEqual((answer[0], "bodies in gzip are not read" in answer[1]["error"]["message"]), (415, True))
+
+    def test_options_that_could_not_work_are_refused_at_once(self):
+        for code, part, *options in ((2, "an origin such as", "--allow-origin", "example.org"),
+                                     (2, "an origin such as", "--allow-origin", "https://example.org/"),
+                                     (3, "there is no such folder", "--adapter-folder", "none"),
+                                     (3, "there is no such folder", "--adapter-folder", MODEL + "/config.json")):
+            done = subprocess.run([QRUN, "serve", "--model", MODEL, "--port", "0", *options], capture_output=True,
+                                  text=True, timeout=20)
+            self.assertEqual((done.returncode, part in done.stderr, done.stdout), (code, True, ""), done.stderr)
 
     def test_a_key_where_one_is_asked_for(self):
         with tempfile.NamedTemporaryFile("w") as key:
@@ -273,6 +290,9 @@ class Service(unittest.TestCase):
     def test_adapters_come_and_go(self):
         with tempfile.TemporaryDirectory() as folder:
             self.make_adapter(os.path.join(folder, "pirate"))
+            done = subprocess.run([QRUN, "serve", "--model", MODEL, "--port", "0", "--model-name", "base", "--adapter",
+                                   f"base={folder}/pirate"], capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, "an adapter has the name of the model" in done.stderr), (2, True), done)
             with Server("--adapter-folder", folder, "--model-name", "base") as server:
                 request = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0}
                 plain = server.ask("/v1/completions", request)[1]["choices"][0]["text"]
@@ -323,11 +343,13 @@ class Service(unittest.TestCase):
                 text = "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces)
                 self.assertEqual(text, plain[0]["message"]["content"])
             self.assertEqual(server.code, 0)
-            for options in (("--tls-cert", cert), ("--tls-cert", cert, "--tls-key", cert),
-                            ("--tls-cert", "none", "--tls-key", key)):
+            for part, *options in (("go together", "--tls-cert", cert),
+                                   ("the file has none in PEM", "--tls-cert", cert, "--tls-key", cert),
+                                   ("the certificate none: No such file", "--tls-cert", "none", "--tls-key", key)):
                 done = subprocess.run([QRUN, "serve", "--model", MODEL, "--port", "0", *options], capture_output=True,
                                       text=True, timeout=60)
                 self.assertNotEqual(done.returncode, 0, options)
+                self.assertIn(part, done.stderr)
                 self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
 
     def test_sockets_and_readiness_of_systemd(self):
