@@ -692,6 +692,7 @@ qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *
                                       .kv_is_smallest = session->sizes.forward.kv_format == QR_KV_INT8};
     qr_request *made;
     QR_RETURN_IF_ERROR(qr_split_session_require_leader(session, error));
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_request_params, params, error));
     QR_RETURN_IF_ERROR(qr_adapter_check_owner(session->model, params->adapter, error));
     QR_RETURN_IF_ERROR(qr_request_create(session->model, &limits, params, overrides, what, &made, error));
     const int64_t max_bytes = session->sizes.max_waiting_bytes, n_samples = made->n_samples;

@@ -428,11 +428,12 @@ static qrun_status check_params(const qrun_model_params *params, qr_error *err) 
 
 qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *params, qrun_model *model,
                              qr_safetensors **source, qr_error *err) {
-    *model = (qrun_model){
-        .context = context, .prefix = "", .random_weights = params->random_weights, .trainable = params->trainable};
+    *model = (qrun_model){.context = context, .prefix = ""};
     *source = NULL;
     pthread_mutex_init(&model->lock, NULL);
     QR_RETURN_IF_ERROR(check_params(params, err));
+    model->random_weights = params->random_weights;
+    model->trainable = params->trainable;
     QR_RETURN_IF_ERROR(read_configs(model, params, err));
     model->act_dtype = act_dtype_of(params->dtype);
     QR_RETURN_IF_ERROR(
