@@ -63,6 +63,8 @@ static qrun_status check_kept(const qrun_model *model, const qrun_session_params
 
 static qrun_status check_params(const qrun_model *model, const qrun_session_params *params, qr_error *err) {
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_session_params, params, err));
+    const qr_range kv = {"`kv`", params->kv, QRUN_KV_AUTO, QRUN_KV_F16};
+    QR_RETURN_IF_ERROR(qr_check_ranges(&kv, 1, err));
     if (params->max_sequences < 0 || params->max_sequences > MAX_SEQUENCES) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`max_sequences` must be from 0 to %d, not %d", MAX_SEQUENCES,
                        params->max_sequences);

@@ -423,7 +423,9 @@ static qrun_status check_params(const qrun_model_params *params, qr_error *err) 
     if ((unsigned)params->dtype > QRUN_DTYPE_F16) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "dtype %d is not one of qrun_dtype", (int)params->dtype);
     }
-    return QRUN_OK;
+    const qr_range ranges[] = {{"`offload_parameters`", params->offload_parameters, 0, QRUN_OFFLOAD_AUTO},
+                               {"`offload_experts`", params->offload_experts, 0, QRUN_OFFLOAD_AUTO}};
+    return qr_check_ranges(ranges, QR_COUNT_OF(ranges), err);
 }
 
 qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *params, qrun_model *model,

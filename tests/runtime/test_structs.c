@@ -1,5 +1,5 @@
 /* Structs of another version: every call refuses one whose struct_size it does not know, and reads and writes nothing
- * of it but that. */
+ * of it but that. And values that are none of their enum's. */
 #include "check.h"
 
 #include <sys/mman.h>
@@ -129,6 +129,27 @@ static void test_folders(void) {
     REFUSED(qrun_export(context, &export, other_version(), &error));
 }
 
+static void test_values_of_no_enum(void) {
+    qrun_model_params models[] = {QRUN_MODEL_PARAMS_INIT, QRUN_MODEL_PARAMS_INIT};
+    static const char *const names[] = {"`offload_parameters` must be", "`offload_experts` must be"};
+    models[0].offload_parameters = (qrun_offload)3, models[1].offload_experts = (qrun_offload)-1;
+    for (int i = 0; i < 2; i++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        qrun_model *opened = NULL;
+        models[i].path = QRUN_SOURCE_DIR "/examples/model";
+        CHECK_INT(qrun_model_open(context, &models[i], &opened, &error), QRUN_ERROR_ARGUMENT);
+        CHECK_MSG(strstr(error.message, names[i]) != NULL, "%s", error.message);
+        qrun_model_destroy(opened);
+    }
+    qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    qrun_session *made = NULL;
+    params.kv = (qrun_kv)5;
+    CHECK_INT(qrun_session_create(model, &params, &made, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "`kv` must be") != NULL, "%s", error.message);
+    qrun_session_destroy(made);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     const qrun_context_params context_params = {.struct_size = sizeof context_params, .n_threads = 1, .device = "cpu"};
@@ -151,6 +172,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_sessions);
     CHECK_RUN(test_training);
     CHECK_RUN(test_folders);
+    CHECK_RUN(test_values_of_no_enum);
     qrun_trainer_destroy(trainer);
     qrun_session_destroy(session);
     qrun_model_destroy(trained);
