@@ -90,6 +90,14 @@ static qr_kv_layout kv_layout(const qr_kv_group *group, qr_kv_format format) {
 
 static size_t widest(size_t a, size_t b) { return a > b ? a : b; }
 
+qr_kv_format qr_kv_format_of_model(const qrun_model *model) {
+    switch (model->act_dtype) {
+        case QR_DTYPE_F32: return QR_KV_F32;
+        case QR_DTYPE_F16: return QR_KV_F16;
+        default: return QR_KV_BF16;
+    }
+}
+
 size_t qr_page_bytes(const qrun_model *model, qr_kv_format format) {
     size_t n_bytes = 0;
     for (int32_t g = 0; g < model->n_kv_groups; g++) {
