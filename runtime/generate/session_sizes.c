@@ -16,7 +16,8 @@
 
 enum { DEFAULT_SEQUENCES = 64, DEFAULT_STEP_TOKENS = 512, DEFAULT_POOL_CONTEXT = 4096 };
 enum { MAX_PAGES = INT32_MAX / 4 };
-enum { SNAPSHOT_TOKENS = 2048 }; /* a multiple of a page's */
+static const int64_t TOO_MANY_TOKENS = INT64_C(2) * MAX_PAGES * QR_KV_PAGE_TOKENS; /* for MAX_PAGES */
+enum { SNAPSHOT_TOKENS = 2048 };                                                   /* a multiple of a page's */
 static const int64_t LOGIT_BYTES = INT64_C(64) << 20, DEFAULT_WAITING_BYTES = INT64_C(1) << 30;
 
 /* ---- Parameters -------------------------------------------------------------------------------------------------- */
@@ -226,7 +227,7 @@ static qrun_status choose_pages(const qrun_model *model, const qrun_session_para
     const int64_t others = qr_plan_total(plan);
     sizes->budget_bytes = qr_min(budget.bytes, budget.wanted);
     if (params->kv_tokens > 0) {
-        sizes->n_pages = pages_needed(model, params->kv_tokens, step);
+        sizes->n_pages = pages_needed(model, qr_min(params->kv_tokens, TOO_MANY_TOKENS), step);
     } else if (params->memory_bytes > 0) {
         sizes->n_pages = qr_min((budget.bytes - others) / page_bytes, useful);
     } else {
