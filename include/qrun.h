@@ -39,16 +39,17 @@
  * Conventions
  *   Errors     Every call that can fail returns a qrun_status and, where `error` is not NULL, leaves one line there:
  *              what, where, and what would help. The library never exits, aborts or prints.
- *   Ownership  X_create/X_open makes an object that X_destroy releases (NULL is fine). Getters lend: what they
- *              return lives as long as the object. Text that a call allocates for the caller is released with
- *              qrun_free.
+ *   Ownership  X_create/X_open makes an object that X_destroy releases (NULL is fine); NULL where it fails. Getters
+ *              lend: what they return lives as long as the object. Text that a call allocates for the caller is
+ *              released with qrun_free.
  *   Lifetimes  A context outlives its models and tokenizers, a model its sessions and adapters, an adapter every
  *              request that names it.
  *   Structs    Begin with struct_size; start from the _INIT macro. It tells the library which fields a program knows;
  *              until version 1.0 it must be this version's (QRUN_ERROR_ARGUMENT otherwise).
- *   Threads    Different sessions may be used from different threads. On one session, qrun_session_submit, _cancel,
- *              _stats and _event_descriptor may be called from any thread at any time; stepping is for one thread at a
- *              time (a second one gets QRUN_ERROR_BUSY). Tokenizer and model getters are safe from any thread.
+ *   Threads    Different sessions may be used from different threads. On one session, qrun_session_submit,
+ *              _submit_json, _cancel, _get_stats and _event_descriptor may be called from any thread at any time;
+ *              stepping is for one thread at a time (a second one gets QRUN_ERROR_BUSY). Tokenizer and model getters
+ *              are safe from any thread.
  *   Text       UTF-8. Counts are int64_t or int32_t, sizes of text size_t, memory in bytes, times in seconds. */
 #ifndef QRUN_H
 #define QRUN_H
@@ -149,6 +150,7 @@ typedef struct qrun_context_params {
 #define QRUN_CONTEXT_PARAMS_INIT \
     { sizeof(qrun_context_params), 0, NULL, QRUN_NUMERICS_FASTEST, NULL, false, 0 }
 
+/* params NULL: the defaults. */
 QRUN_API qrun_status qrun_context_create(const qrun_context_params *params, qrun_context **context, qrun_error *error);
 QRUN_API void qrun_context_destroy(qrun_context *context);
 
@@ -606,9 +608,9 @@ typedef struct qrun_event {
                          only; DONE: what was held back until the end. A stop string never appears. PROMPT: what the
                          token adds to the prompt's text */
     size_t text_bytes;
-    bool has_logprob;            /* TOKEN: the request asked for logprobs; PROMPT: it is not the first token: */
-    float logprob;               /* log p of the token under the model's own distribution (before temperature and
-                                    penalties) */
+    bool has_logprob; /* TOKEN: the request asked for logprobs; PROMPT: it is not the first token */
+    float logprob;    /* has_logprob: log p of the token under the model's own distribution (before temperature and
+                         penalties) */
     const qrun_top_logprob *top; /* TOKEN, PROMPT: [n_top], best first */
     int32_t n_top;
     const char *finish_reason; /* DONE: "stop" (end-of-text token or stop string), "length", "cancelled" */
@@ -688,8 +690,8 @@ QRUN_API qrun_status qrun_session_submit(qrun_session *session, const qrun_reque
  * "template_args"), "adapter" (name), and temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
  * frequency_penalty, seed, stop (text or array), max_tokens, max_length, n, logprobs, ignore_eos, prompt_logprobs,
  * prompt_only, and the members of generation_json. What the object does not say comes from `defaults` (its callbacks
- * too). With `chat`, a "prompt" is wrapped as a user message (after system_prompt, where not NULL). An unknown key is
- * refused. `what` names the text in messages ("line 12"). */
+ * too; NULL: the defaults of QRUN_REQUEST_PARAMS_INIT). With `chat`, a "prompt" is wrapped as a user message (after
+ * system_prompt, where not NULL). An unknown key is refused. `what` names the text in messages ("line 12"). */
 QRUN_API qrun_status qrun_session_submit_json(qrun_session *session, const char *json, size_t n_bytes, const char *what,
                                               const qrun_request_params *defaults, bool chat, const char *system_prompt,
                                               uint64_t *request, qrun_error *error);
@@ -746,10 +748,11 @@ typedef struct qrun_session_stats {
 } qrun_session_stats;
 #define QRUN_SESSION_STATS_INIT \
     { .struct_size = sizeof(qrun_session_stats) }
+/* As of the last step; requests that have come since count as waiting. */
+QRUN_API qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *stats, qrun_error *error);
 /* Writes the full K/V pages that the session holds to cache_dir, for later sessions; what cannot be written is only
  * noted. Not while another thread steps the session (QRUN_ERROR_BUSY); QRUN_ERROR_ARGUMENT without a cache_dir. */
 QRUN_API qrun_status qrun_session_keep_prefixes(qrun_session *session, qrun_error *error);
-QRUN_API qrun_status qrun_session_get_stats(qrun_session *session, qrun_session_stats *stats, qrun_error *error);
 /* The session's plan by category, the model's weights included; entries [*n_entries], lent. */
 QRUN_API const qrun_plan_entry *qrun_session_plan(const qrun_session *session, int32_t *n_entries);
 
@@ -776,7 +779,7 @@ typedef struct qrun_eval_result {
 } qrun_eval_result;
 #define QRUN_EVAL_RESULT_INIT \
     { .struct_size = sizeof(qrun_eval_result) }
-/* Uses the session's memory; it must be idle (QRUN_ERROR_BUSY). */
+/* How well the model predicts text[0, n_bytes). Uses the session's memory; it must be idle (QRUN_ERROR_BUSY). */
 QRUN_API qrun_status qrun_session_eval(qrun_session *session, const char *text, size_t n_bytes,
                                        const qrun_eval_params *params, qrun_eval_result *result, qrun_error *error);
 /* The same for token ids, scored as one window from its first token. */
@@ -1062,6 +1065,7 @@ QRUN_API qrun_status qrun_trainer_get_info(const qrun_trainer *trainer, qrun_tra
 /* Puts into params, which the trainer was made from, what they left to the defaults: other runs with them, on any day,
  * give the same result. What it adds is lent from the trainer. */
 QRUN_API qrun_status qrun_trainer_settle(const qrun_trainer *trainer, qrun_train_params *params, qrun_error *error);
+/* The run's plan by category, as it is now (qrun_trainer_replan); entries [*n_entries], lent. */
 QRUN_API const qrun_plan_entry *qrun_trainer_plan(const qrun_trainer *trainer, int32_t *n_entries);
 
 /* What a run would take, without loading weights, reading data or allocating the memory. The params' data and out are

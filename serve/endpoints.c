@@ -156,7 +156,7 @@ static void answer_tokenize(request *r) {
     }
     r->reply = cJSON_CreateObject();
     cJSON_AddNumberToObject(r->reply, "count", (double)n_ids);
-    cJSON_AddItemToObject(r->reply, "tokens", cJSON_CreateIntArray(ids, (int)n_ids));
+    cJSON_AddItemToObject(r->reply, "tokens", n_ids > 0 ? cJSON_CreateIntArray(ids, (int)n_ids) : cJSON_CreateArray());
     qrun_free(ids);
 }
 

@@ -63,10 +63,10 @@ int http_server_listen(http_server *server, const char *host, int port);
 int http_server_listen_on(http_server *server, int descriptor);
 void http_server_stop_listening(http_server *server); /* connections that exist stay */
 
-/* The request; lent while the exchange lasts. */
-http_method
-http_method_of(const http_exchange *exchange);        /* HTTP_GET for HEAD, whose answer is sent without its body */
-const char *http_path(const http_exchange *exchange); /* without the query */
+/* The request; lent while the exchange lasts. The method of HEAD, whose answer is sent without its body, is HTTP_GET.
+ */
+http_method http_method_of(const http_exchange *exchange);
+const char *http_path(const http_exchange *exchange);                     /* without the query */
 const char *http_header(const http_exchange *exchange, const char *name); /* NULL: not sent */
 
 /* The body of a request, which then no longer has it: it may outlive the exchange, and counts for bodies_bytes until it

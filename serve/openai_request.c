@@ -351,7 +351,9 @@ static bool read_calls(const cJSON *message, openai_error *error) {
         cJSON *function = cJSON_GetObjectItemCaseSensitive(call, "function");
         const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(function, "arguments");
         if (!cJSON_IsString(arguments)) { continue; }
-        cJSON *parsed = cJSON_Parse(arguments->valuestring[0] != '\0' ? arguments->valuestring : "{}");
+        const char *text = arguments->valuestring[0] != '\0' ? arguments->valuestring : "{}";
+        char why[SERVE_WHY_BYTES];
+        cJSON *parsed = serve_text_parse_json(text, strlen(text), why);
         if (!cJSON_IsObject(parsed) || !cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", parsed)) {
             cJSON_Delete(parsed);
             return openai_refuse(error, 400, "messages",

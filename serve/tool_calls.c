@@ -51,8 +51,20 @@ static void trim(cursor *c) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-static bool is_object(const char *text, size_t n_bytes) {
-    cJSON *parsed = cJSON_ParseWithLength(text, n_bytes);
+/* NULL where there is more than one value, which cJSON would leave unread. */
+static cJSON *parse(const cursor *c) {
+    const char *end = NULL;
+    cJSON *parsed = cJSON_ParseWithLengthOpts(c->at, left_of(c), &end, false);
+    cursor rest = {end, c->end};
+    if (parsed == NULL) { return NULL; }
+    skip_space(&rest);
+    if (rest.at == rest.end) { return parsed; }
+    cJSON_Delete(parsed);
+    return NULL;
+}
+
+static bool is_object(const cursor *text) {
+    cJSON *parsed = parse(text);
     const bool is = cJSON_IsObject(parsed);
     cJSON_Delete(parsed);
     return is;
@@ -60,7 +72,8 @@ static bool is_object(const char *text, size_t n_bytes) {
 
 /* Arguments are put together from parts of the answer: what does not come to a JSON object is no call. */
 static bool add_call(cJSON *calls, const char *name, size_t n_name, const char *arguments, size_t n_arguments) {
-    if (n_name == 0 || n_name > MAX_NAME_BYTES || !is_object(arguments, n_arguments)) { return false; }
+    const cursor written = {arguments, arguments + n_arguments};
+    if (n_name == 0 || n_name > MAX_NAME_BYTES || !is_object(&written)) { return false; }
     cJSON *call = cJSON_CreateObject();
     cJSON_AddItemToObject(call, "name", serve_text_to_json(name, n_name));
     cJSON_AddItemToObject(call, "arguments", serve_text_to_json(arguments, n_arguments));
@@ -139,8 +152,6 @@ static bool find_member(cursor object, const char *name, cursor *value) {
     }
 }
 
-static cJSON *parse(const cursor *c) { return cJSON_ParseWithLength(c->at, left_of(c)); }
-
 static void skip_digits(cursor *c) {
     while (c->at < c->end && *c->at >= '0' && *c->at <= '9') { c->at++; }
 }
@@ -215,8 +226,8 @@ static bool add_with_arguments(cJSON *calls, const cJSON *name, const cursor *ar
     } else if (cJSON_IsObject(value)) {
         added = add_json_call(calls, name->valuestring, n_name, arguments, value);
     } else if (cJSON_IsString(value)) {
-        cJSON *inner = cJSON_Parse(value->valuestring);
         const cursor written = {value->valuestring, value->valuestring + strlen(value->valuestring)};
+        cJSON *inner = parse(&written);
         added = add_json_call(calls, name->valuestring, n_name, &written, inner);
         cJSON_Delete(inner);
     }

@@ -126,9 +126,17 @@ static bool is_message(const cJSON *message) {
     return cJSON_IsString(role) && cJSON_GetObjectItemCaseSensitive(message, "content") != NULL;
 }
 
-/* The messages of a text, which has one conversation; NULL: it has none. A zero character would end a text of cJSON. */
+/* Whether a string has the escape of U+0000, at which a text of cJSON would end. Of two backslashes the second begins
+ * no escape. */
+static bool has_escaped_zero(const char *text) {
+    const char *at = strchr(text, '\\');
+    while (at != NULL && at[1] != '\0' && strncmp(at, "\\u0000", 6) != 0) { at = strchr(at + 2, '\\'); }
+    return at != NULL && at[1] != '\0';
+}
+
+/* The messages of a text, which has one conversation; NULL: it has none. */
 static cJSON *parse_messages(const char *text, cJSON **whole) {
-    *whole = strstr(text, "\\u0000") == NULL ? cJSON_ParseWithOpts(text, NULL, true) : NULL;
+    *whole = has_escaped_zero(text) ? NULL : cJSON_ParseWithOpts(text, NULL, true);
     cJSON *messages = cJSON_IsArray(*whole) ? *whole : cJSON_GetObjectItemCaseSensitive(*whole, "messages");
     const cJSON *message;
     if (!cJSON_IsArray(messages)) { return NULL; }

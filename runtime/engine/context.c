@@ -99,6 +99,7 @@ qrun_status qrun_context_create(const qrun_context_params *params, qrun_context 
     const qrun_context_params defaults = QRUN_CONTEXT_PARAMS_INIT;
     if (params == NULL) { params = &defaults; }
     *context = NULL;
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_context_params, params, error));
     QR_RETURN_IF_ERROR(check_device(params->device, error));
     const qr_range ranges[] = {
         {.name = "`numerics`", .value = (double)params->numerics, .high = QRUN_NUMERICS_PORTABLE},
@@ -146,6 +147,7 @@ void qr_compute_unlock(qrun_context *context) { pthread_mutex_unlock(&context->c
 
 qrun_status qrun_context_device_info(const qrun_context *context, qrun_device_info *info, qrun_error *error) {
     qr_device_memory memory;
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_device_info, info, error));
     const qrun_status status = qr_device_memory_now(context, &memory, error);
     info->backend = context->backend->name;
     info->isa = context->backend->isa;

@@ -6,8 +6,8 @@
 #include "base/params.h"
 #include "base/random.h"
 #include "base/sizes.h"
-#include "runtime/generate/penalties.h"
 #include "runtime/generate/scored_text.h"
+#include "runtime/sampling/penalties.h"
 
 enum { DEFAULT_TOKENS = 256, STEP_TOKENS = 128 };
 

@@ -43,8 +43,18 @@ typedef struct draft_item {
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-static qr_kv_format kv_format_of(const qrun_model *model) {
-    return model->act_dtype == QR_DTYPE_F32 ? QR_KV_F32 : model->act_dtype == QR_DTYPE_F16 ? QR_KV_F16 : QR_KV_BF16;
+bool qr_draft_model_is_named(const char *speculate) {
+    return speculate != NULL && speculate[0] != '\0' && strcmp(speculate, "ngram") != 0 &&
+           strcmp(speculate, "off") != 0;
+}
+
+qrun_model_params qr_draft_model_params(const qrun_model *model, const char *path) {
+    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
+    params.path = path;
+    params.dtype = model->act_dtype == QR_DTYPE_F32   ? QRUN_DTYPE_F32
+                   : model->act_dtype == QR_DTYPE_F16 ? QRUN_DTYPE_F16
+                                                      : QRUN_DTYPE_BF16;
+    return params;
 }
 
 qr_draft_sizes qr_draft_model_size(const qrun_model *draft, int64_t max_sequences, int64_t sequence_tokens) {
@@ -55,7 +65,7 @@ qr_draft_sizes qr_draft_model_size(const qrun_model *draft, int64_t max_sequence
                                         .max_blocks = qr_ceil_div(longest, QR_KV_PAGE_TOKENS),
                                         .max_logit_rows = s,
                                         .n_rope_slots = s,
-                                        .kv_format = kv_format_of(draft)}};
+                                        .kv_format = qr_kv_format_of_model(draft)}};
     for (int32_t g = 0; g < draft->n_kv_groups; g++) {
         sizes.n_pages += s * qr_kv_group_pages(draft->kv_groups[g].window, qr_min(longest, USUAL_TOKENS), STEP_TOKENS);
     }

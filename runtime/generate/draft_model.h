@@ -17,6 +17,11 @@ typedef struct qr_draft_sizes {
     int64_t n_pages;
 } qr_draft_sizes;
 
+/* Whether `speculate` of qrun_session_params names a model. */
+bool qr_draft_model_is_named(const char *speculate);
+/* What the one at `path` is opened with: quantised as far as that goes, for drafts change no answer. */
+qrun_model_params qr_draft_model_params(const qrun_model *model, const char *path);
+
 /* For max_sequences at once, of up to sequence_tokens. */
 qr_draft_sizes qr_draft_model_size(const qrun_model *draft, int64_t max_sequences, int64_t sequence_tokens);
 

@@ -2,9 +2,8 @@
 #include "base/params.h"
 #include "base/sizes.h"
 #include "runtime/engine/plan.h"
+#include "runtime/generate/session_sizes.h"
 #include "runtime/model/model_open.h"
-
-enum { MAX_SEQUENCES = 4096 };
 
 typedef struct session_search {
     qrun_context *context;
@@ -52,6 +51,6 @@ qrun_status qrun_fit_session(qrun_context *context, const qrun_model_params *mod
     }
     session_search search = {context, model_params, *session_params, what};
     QR_RETURN_IF_ERROR(settle(&search, &result->limit, error));
-    if (what == QRUN_FIT_BATCH) { result->limit = MAX_SEQUENCES; }
+    if (what == QRUN_FIT_BATCH) { result->limit = QR_MAX_SESSION_SEQUENCES; }
     return qr_plan_largest(1, result->limit, session_fits, &search, &result->largest, error);
 }

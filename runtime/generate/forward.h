@@ -127,6 +127,9 @@ qrun_status qr_forward_idle(const qr_forward *forward, qr_error *err);
 /* The others need not wait for rank 0 any more. */
 void qr_forward_end(const qr_forward *forward);
 
+/* How K/V are stored where nothing else is asked for: in the type that the model computes in. */
+qr_kv_format qr_kv_format_of_model(const qrun_model *model);
+
 /* Bytes of a page: the layers of the largest group. */
 size_t qr_page_bytes(const qrun_model *model, qr_kv_format format);
 

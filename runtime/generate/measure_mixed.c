@@ -12,13 +12,13 @@
 #include "base/units.h"
 #include "loaders/source/model_source.h"
 #include "quant/nf4.h"
-#include "runtime/generate/penalties.h"
 #include "runtime/generate/scored_text.h"
 #include "runtime/model/mixed_formats.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
 #include "runtime/model/vocabulary.h"
 #include "runtime/model/weight_writer.h"
+#include "runtime/sampling/penalties.h"
 
 enum { DEFAULT_TOKENS = 512, STEP_TOKENS = 128, TASK_ROWS = 16 };
 

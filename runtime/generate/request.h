@@ -7,9 +7,9 @@
 
 #include "runtime/cache/kv_cache.h"
 #include "runtime/generate/answer.h"
-#include "runtime/generate/penalties.h"
 #include "runtime/generate/speculation.h"
 #include "runtime/model/model.h"
+#include "runtime/sampling/penalties.h"
 
 enum { QR_MAX_TOP_LOGPROBS = 20, QR_MAX_SAMPLES = 256, QR_MAX_STOPS = 64 };
 

@@ -243,7 +243,11 @@ typedef struct line_form {
 
 static qrun_status parse(parsed_request *parsed, const line_form *form, qrun_model *model, qrun_request_params *params,
                          qr_error *err) {
-    *params = form->defaults != NULL ? *form->defaults : (qrun_request_params)QRUN_REQUEST_PARAMS_INIT;
+    *params = (qrun_request_params)QRUN_REQUEST_PARAMS_INIT;
+    if (form->defaults != NULL) {
+        QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_request_params, form->defaults, err));
+        *params = *form->defaults;
+    }
     QR_RETURN_IF_ERROR(qr_json_parse_line(form->json, form->n_bytes, parsed->what, &parsed->root, err));
     QR_RETURN_IF_ERROR(check_keys(parsed, err));
     QR_RETURN_IF_ERROR(read_sampling(parsed, params, err));

@@ -1,32 +1,12 @@
-/* A session: the page pool, the forward pass and the requests. session.c creates it and accepts requests; scheduler.c
- * decides what the next step computes; step.c computes it, samples and delivers tokens. */
+/* A session: the page pool, the forward pass and the requests. session_sizes.c says how large it is; session.c creates
+ * it and accepts requests; scheduler.c decides what the next step computes; step.c computes it, samples and delivers
+ * tokens. */
 #ifndef QR_RUNTIME_GENERATE_SESSION_H
 #define QR_RUNTIME_GENERATE_SESSION_H
 
 #include "runtime/cache/page_store.h"
-#include "runtime/generate/draft_model.h"
-#include "runtime/generate/forward.h"
 #include "runtime/generate/request_queue.h"
-
-/* Sizes that follow from model and parameters, before anything is allocated. */
-typedef struct qr_session_sizes {
-    qr_forward_limits forward;
-    int64_t max_sequences; /* that run at once */
-    qr_draft_sizes draft;  /* of the draft model, where there is one */
-    int64_t n_draft_rows;  /* rows of a step that decode, with drafts, at most; 0: no drafts */
-    int64_t context_tokens;
-    int64_t pool_tokens;
-    int64_t n_pages;
-    size_t page_bytes;
-    int64_t state_floats;    /* of a sequence's state; 0: the model has none */
-    int64_t n_snapshots;     /* of states, besides one of every sequence that may run */
-    int64_t snapshot_tokens; /* one is taken after so many tokens of a prompt, and again */
-    bool share_prefixes;
-    int64_t n_kept_pages;      /* in host memory, after they have left the pool */
-    bool keeps_pages;          /* there, or in files */
-    int64_t budget_bytes;      /* of the whole plan; 0: not reached */
-    int64_t max_waiting_bytes; /* of requests that have not started */
-} qr_session_sizes;
+#include "runtime/generate/session_sizes.h"
 
 /* The next token of a sequence: how it is sampled, and the result. */
 typedef struct qr_next_token {
@@ -101,12 +81,6 @@ struct qrun_session {
 
     atomic_bool stepping;
 };
-
-/* Sizes and plan of a session for a described model, and a draft model (NULL: none). memory->free_bytes: after their
- * weights and adapters. If it does not fit (QRUN_ERROR_MEMORY, and sizes->budget_bytes is set), they are those of the
- * smallest such session. */
-qrun_status qr_session_size(qrun_model *model, qrun_model *draft, const qrun_session_params *params,
-                            const qr_device_memory *memory, qr_session_sizes *sizes, qr_plan *plan, qr_error *err);
 
 /* The number of pages is another than the sizes said: fewer. */
 void qr_session_set_pages(qrun_session *session, int64_t n_pages);

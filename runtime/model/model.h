@@ -273,8 +273,8 @@ qrun_status qr_model_describe(qrun_model *model, const struct qr_model_options *
                               qr_error *err);
 void qr_model_free_tables(qrun_model *model);
 
-/* Points every weight into `memory` (NULL: only counts), in a fixed order, and returns the bytes. With a stream, the
- * matrices of layers share stages after all others; experts in host memory share one. */
+/* placement.c. Points every weight into `memory` (NULL: only counts), in a fixed order, and returns the bytes. With a
+ * stream, the matrices of layers share stages after all others; experts in host memory share one. */
 size_t qr_model_place_weights(qrun_model *model, void *memory);
 /* Where the matrices of a layer are staged. */
 static inline unsigned char *qr_model_stage(const qrun_model *model, int64_t l) {

@@ -423,16 +423,19 @@ static qrun_status check_params(const qrun_model_params *params, qr_error *err) 
     if ((unsigned)params->dtype > QRUN_DTYPE_F16) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "dtype %d is not one of qrun_dtype", (int)params->dtype);
     }
-    return QRUN_OK;
+    const qr_range ranges[] = {{"`offload_parameters`", params->offload_parameters, 0, QRUN_OFFLOAD_AUTO},
+                               {"`offload_experts`", params->offload_experts, 0, QRUN_OFFLOAD_AUTO}};
+    return qr_check_ranges(ranges, QR_COUNT_OF(ranges), err);
 }
 
 qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *params, qrun_model *model,
                              qr_safetensors **source, qr_error *err) {
-    *model = (qrun_model){
-        .context = context, .prefix = "", .random_weights = params->random_weights, .trainable = params->trainable};
+    *model = (qrun_model){.context = context, .prefix = ""};
     *source = NULL;
     pthread_mutex_init(&model->lock, NULL);
     QR_RETURN_IF_ERROR(check_params(params, err));
+    model->random_weights = params->random_weights;
+    model->trainable = params->trainable;
     QR_RETURN_IF_ERROR(read_configs(model, params, err));
     model->act_dtype = act_dtype_of(params->dtype);
     QR_RETURN_IF_ERROR(

@@ -425,22 +425,8 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, in
 /* Between dqkv's gradient of K/V and that of all layers which share them: the readers add theirs, and the layer that
  * made them takes the sum. */
 static qrun_status shared_kv_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    float *own = pass->b.dqkv + pass->model->shape.n_heads * layer->head_dim;
-    float *shared = pass->b.dshared_kv[layer->window > 0];
-    const int64_t kv = 2 * layer->n_kv_heads * layer->head_dim, columns = qr_qkv_columns(&pass->model->shape, layer);
-    const bool reads = layer->reads_shared_kv;
-    const qr_copy_heads_args args = {.src = reads ? own : shared,
-                                     .dst = reads ? shared : own,
-                                     .n_rows = pass->n_tokens,
-                                     .n_heads = 1,
-                                     .dim = kv,
-                                     .src_stride = reads ? columns : kv,
-                                     .src_head_stride = kv,
-                                     .dst_stride = reads ? kv : columns,
-                                     .dst_head_stride = kv,
-                                     .accumulate = true};
-    if (!reads && !layer->is_read_by_others) { return QRUN_OK; }
-    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+    return qr_pass_copy_shared_kv(pass, layer, pass->b.dqkv, pass->b.dshared_kv[layer->window > 0],
+                                  layer->reads_shared_kv, true, err);
 }
 
 /* Values that are keys add their gradient to that of the keys. */

@@ -35,23 +35,28 @@ qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const
     };
 }
 
-/* K/V of a layer that others read are kept for them; a layer that reads them has them beside its queries. */
-static qrun_status share_kv(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    float *own = pass->current->buffers.qkv + pass->model->shape.n_heads * layer->head_dim;
-    float *shared = pass->b.shared_kv[layer->window > 0];
+qrun_status qr_pass_copy_shared_kv(qr_train_pass *pass, const qr_layer *layer, float *qkv, float *shared,
+                                   bool to_shared, bool accumulate, qr_error *err) {
+    float *own = qkv + pass->model->shape.n_heads * layer->head_dim;
     const int64_t kv = 2 * layer->n_kv_heads * layer->head_dim, columns = qr_qkv_columns(&pass->model->shape, layer);
-    const bool reads = layer->reads_shared_kv;
-    const qr_copy_heads_args args = {.src = reads ? shared : own,
-                                     .dst = reads ? own : shared,
+    const qr_copy_heads_args args = {.src = to_shared ? own : shared,
+                                     .dst = to_shared ? shared : own,
                                      .n_rows = pass->n_tokens,
                                      .n_heads = 1,
                                      .dim = kv,
-                                     .src_stride = reads ? kv : columns,
+                                     .src_stride = to_shared ? columns : kv,
                                      .src_head_stride = kv,
-                                     .dst_stride = reads ? columns : kv,
-                                     .dst_head_stride = kv};
-    if (!reads && !layer->is_read_by_others) { return QRUN_OK; }
+                                     .dst_stride = to_shared ? kv : columns,
+                                     .dst_head_stride = kv,
+                                     .accumulate = accumulate};
+    if (!layer->reads_shared_kv && !layer->is_read_by_others) { return QRUN_OK; }
     return qr_copy_heads(pass->backend, &args, pass->workspace, err);
+}
+
+/* K/V of a layer that others read are kept for them; a layer that reads them has them beside its queries. */
+static qrun_status share_kv(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    return qr_pass_copy_shared_kv(pass, layer, pass->current->buffers.qkv, pass->b.shared_kv[layer->window > 0],
+                                  !layer->reads_shared_kv, false, err);
 }
 
 static qrun_status attend_packed(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,

@@ -100,6 +100,10 @@ qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err);
 /* Forward. The layer pass is that of pass->current. */
 qr_layer_pass qr_pass_layer(qr_train_pass *pass);
 qrun_status qr_pass_copy_stream(qr_train_pass *pass, float *dst, const float *src, qr_error *err);
+/* Between K/V of a layer, or their gradient, as rows of q, k and v have them, and those of all layers that share them
+ * [n_tokens, K and V]. Nothing for a layer that shares none. */
+qrun_status qr_pass_copy_shared_kv(qr_train_pass *pass, const qr_layer *layer, float *qkv, float *shared,
+                                   bool to_shared, bool accumulate, qr_error *err);
 qrun_status qr_pass_copy_ints(qr_train_pass *pass, int32_t *device, const int32_t *host, int64_t n, qr_error *err);
 /* A layer from the residual stream, its input and the point between its blocks noted. buffers_only: nothing reads the
  * stream after it. */

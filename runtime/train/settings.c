@@ -190,16 +190,14 @@ static qrun_status check_balance(const qrun_model *model, qr_error *err) {
         model->folder);
 }
 
-qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s,
-                                   qr_error *err) {
-    *s = (qr_train_settings){0};
-    QR_RETURN_IF_ERROR(qrun_train_params_check(params, err));
+/* The numbers of a run, with the defaults of this model. */
+static qr_train_settings numbers_of(const qrun_model *model, const qrun_train_params *params) {
     const int32_t rank = (int32_t)or_default(params->lora.rank, DEFAULT_RANK);
     const int64_t seq_tokens =
         size_or_default(params->batches.seq_len, qr_min(DEFAULT_SEQ_TOKENS, model->shape.context_tokens));
     const int64_t batch_size = size_or_default(params->batches.batch_size, 1);
     const float ratio_b = (float)params->optimization.loraplus_lr_ratio;
-    *s = (qr_train_settings){
+    return (qr_train_settings){
         .lora = {.rank = rank,
                  .alpha = (float)or_default((double)params->lora.alpha, 2.0 * rank),
                  .rslora = params->lora.rslora,
@@ -244,13 +242,10 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
         .keep = (int64_t)or_default(params->saving.keep, DEFAULT_KEEP),
         .has_date = params->data.date != NULL,
     };
-    QR_RETURN_IF_ERROR(check_balance(model, err));
-    QR_RETURN_IF_ERROR(qr_loss_scale_make(&params->optimization, model->act_dtype, &s->loss_scale, err));
-    QR_RETURN_IF_ERROR(read_date(params->data.date, &s->now, err));
-    if (seq_tokens > model->shape.context_tokens || seq_tokens < 2) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`seq_len=%lld` is not possible: this model is made for 2 to %lld",
-                       (long long)seq_tokens, (long long)model->shape.context_tokens);
-    }
+}
+
+/* Copies of the texts, and what the adapter says that a run starts from. */
+static qrun_status take_texts(const qrun_train_params *params, qr_train_settings *s, qr_error *err) {
     const bool from_adapter = params->lora.adapter != NULL;
     if (!copy_text(params->data.random_tokens ? "" : params->saving.out, &s->out) ||
         !copy_text(params->lora.target_modules == NULL && !from_adapter ? "all" : params->lora.target_modules,
@@ -271,6 +266,21 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
     s->lora.expert_targets = s->expert_targets != NULL && s->expert_targets[0] != '\0' ? s->expert_targets : NULL;
     s->whole.modules = s->modules;
     return QRUN_OK;
+}
+
+qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_params *params, qr_train_settings *s,
+                                   qr_error *err) {
+    *s = (qr_train_settings){0};
+    QR_RETURN_IF_ERROR(qrun_train_params_check(params, err));
+    *s = numbers_of(model, params);
+    QR_RETURN_IF_ERROR(check_balance(model, err));
+    QR_RETURN_IF_ERROR(qr_loss_scale_make(&params->optimization, model->act_dtype, &s->loss_scale, err));
+    QR_RETURN_IF_ERROR(read_date(params->data.date, &s->now, err));
+    if (s->seq_tokens > model->shape.context_tokens || s->seq_tokens < 2) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`seq_len=%lld` is not possible: this model is made for 2 to %lld",
+                       (long long)s->seq_tokens, (long long)model->shape.context_tokens);
+    }
+    return take_texts(params, s, err);
 }
 
 /* Fields of adapters are left alone where none is trained, or where they are those of another adapter. */

@@ -228,6 +228,7 @@ static qrun_status prepare_together(qrun_trainer *trainer, const qrun_train_para
 qrun_status qrun_trainer_create(qrun_model *model, const qrun_train_params *params, qrun_trainer **trainer,
                                 qrun_error *error) {
     *trainer = NULL;
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_params, params, error));
     qrun_trainer *made = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(error, "the trainer", sizeof *made); }
     made->model = model;
@@ -312,6 +313,7 @@ qrun_status qrun_plan_training(qrun_context *context, const qrun_model_params *m
     *n_entries = 0;
     if (checkpointing != NULL) { *checkpointing = NULL; }
     if (info != NULL) { QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_plan_info, info, error)); }
+    QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_train_params, params, error));
     qrun_model model;
     qr_safetensors *source = NULL;
     qrun_train_params wanted = *params;

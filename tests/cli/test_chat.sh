@@ -58,8 +58,17 @@ converse --system "You are kind." --max-tokens 9
 expect_true "/reset keeps the system message that was loaded" test "$(tail -n 1 "$work/loaded")" = "$(cat "$work/out")"
 run generate --model "$model" --prompts "$work/saved.jsonl" --output - --max-tokens 3
 expect_code 0
-for bad in '{"messages": 1}' '[{"role": "user"}]' 'no JSON' '[{"content": "x"}]'; do
-    echo "$bad" >"$work/bad.json"
+
+# A message may tell of the escape of a zero character; with a real one a file is no conversation.
+printf 'What is "\\u0000"?\n/save %s\n' "$work/zero.jsonl" >"$work/in"
+converse --max-tokens 3
+printf '/load %s\n' "$work/zero.jsonl" >"$work/in"
+converse
+expect_code 0
+expect_silent_err
+for bad in '{"messages": 1}' '[{"role": "user"}]' 'no JSON' '[{"content": "x"}]' \
+    '[{"role": "user", "content": "\\\u0000"}]'; do
+    printf '%s\n' "$bad" >"$work/bad.json"
     printf '/load %s\nHello!\n' "$work/bad.json" >"$work/in"
     converse
     expect_err "'$work/bad.json' is no conversation"

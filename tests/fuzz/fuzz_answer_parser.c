@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     cJSON_ArrayForEach(call, one.calls) {
         const cJSON *name = cJSON_GetObjectItem(call, "name"), *arguments = cJSON_GetObjectItem(call, "arguments");
         FUZZ_CHECK(cJSON_IsString(name) && name->valuestring[0] != '\0' && cJSON_IsString(arguments));
-        cJSON *parsed = cJSON_Parse(arguments->valuestring);
+        cJSON *parsed = cJSON_ParseWithOpts(arguments->valuestring, NULL, true);
         FUZZ_CHECK(cJSON_IsObject(parsed));
         cJSON_Delete(parsed);
     }

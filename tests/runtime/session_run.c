@@ -1,7 +1,7 @@
 #include "session_run.h"
 
 #include "base/random.h"
-#include "check.h"
+#include "check_open.h"
 
 void run_on_event(void *user, const qrun_event *event) {
     run_record *record = user;
@@ -53,10 +53,7 @@ qrun_model *run_open_fixture(qrun_context *context, const char *folder, qrun_qua
     snprintf(path, sizeof path, QRUN_SOURCE_DIR "/tests/fixtures/%s", folder);
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = path, params.quant = quant, params.dtype = dtype;
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", folder, error.message);
-    return model;
+    return check_open_model(context, &params);
 }
 
 qrun_session *run_session(qrun_model *model, const qrun_session_params *params) {

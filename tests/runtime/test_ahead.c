@@ -1,7 +1,7 @@
 /* Steps that are issued before the tokens of the step before are read, over the CUDA backend on the processor: tokens,
  * log probabilities, texts and ends are those of steps that are issued one after the other, whatever ends, comes or is
  * cancelled meanwhile. And steps go ahead where they can, and nowhere else. */
-#include "check.h"
+#include "check_open.h"
 
 #include <stdlib.h>
 
@@ -166,11 +166,8 @@ static void copy_file(const char *from, const char *name) {
 
 static qrun_model *open_model(qrun_context *context, const char *path) {
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
     params.path = path, params.quant = QRUN_QUANT_BF16;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s", error.message);
-    return model;
+    return check_open_model(context, &params);
 }
 
 static qrun_model *llama_ahead, *llama_plain; /* with a tokenizer */
@@ -297,20 +294,11 @@ static void test_the_host_samples(void) {
     CHECK_MSG(later.ahead_steps >= 6 && later.ahead_steps <= 10, "%lld steps", (long long)later.ahead_steps);
 }
 
-static qrun_context *open_device(const char *device) {
-    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
-    qrun_context *context = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    params.device = device, params.n_threads = 1;
-    CHECK_MSG(qrun_context_create(&params, &context, &error) == QRUN_OK, "%s", error.message);
-    return context;
-}
-
 static void test_backends_without(void) {
     const scene *s = scene_begin("turned off", 2);
     for (int i = 0; i < 2; i++) {
         if (i == 0) { CHECK(setenv("QRUN_CUDA_RUN_AHEAD", "0", 1) == 0); }
-        qrun_context *context = open_device(i == 0 ? "cuda" : "cpu");
+        qrun_context *context = check_open_context(i == 0 ? "cuda" : "cpu", 1);
         CHECK(unsetenv("QRUN_CUDA_RUN_AHEAD") == 0);
         REQUIRE(context != NULL);
         CHECK(context->backend->copy_out_begin == NULL);
@@ -380,7 +368,7 @@ int main(int argc, char **argv) {
     copy_file(QRUN_SOURCE_DIR "/tests/fixtures/models/llama/config.json", "config.json");
     copy_file(QRUN_SOURCE_DIR "/tests/fixtures/models/llama/model.safetensors", "model.safetensors");
     copy_file(QRUN_SOURCE_DIR "/tests/fixtures/tokenizers/llama2/tokenizer.json", "tokenizer.json");
-    ahead_context = open_device("cuda"), plain_context = open_device("cuda");
+    ahead_context = check_open_context("cuda", 1), plain_context = check_open_context("cuda", 1);
     if (ahead_context == NULL || plain_context == NULL) { return 1; }
     plain_context->backend->copy_out_begin = NULL;
     llama_ahead = open_model(ahead_context, folder.path), llama_plain = open_model(plain_context, folder.path);

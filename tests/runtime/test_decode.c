@@ -1,6 +1,6 @@
 /* Decode steps on a backend that records: replayed they give the tokens and the bits that they give issued, whatever
  * the batch, and a recording or a replay that fails changes nothing but a line in the statistics. */
-#include "check.h"
+#include "check_open.h"
 
 #include "runtime/model/model.h"
 #include "session_run.h"
@@ -23,14 +23,7 @@ static qrun_status failing_replay(qr_backend *backend, qr_recording *recording, 
     return qr_fail(err, QRUN_ERROR_DEVICE, "a replay that fails");
 }
 
-static qrun_context *open_device(void) {
-    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
-    qrun_context *context = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    params.device = "cuda", params.n_threads = 1;
-    CHECK_MSG(qrun_context_create(&params, &context, &error) == QRUN_OK, "%s", error.message);
-    return context;
-}
+static qrun_context *open_device(void) { return check_open_context("cuda", 1); }
 
 /* ---- A crowd ----------------------------------------------------------------------------------------------------- */
 
@@ -66,12 +59,10 @@ static qrun_model *open_crowds_model(qrun_context *context, const crowd *c) {
     char path[512];
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     qrun_model_info info = QRUN_MODEL_INFO_INIT;
-    qrun_error error = QRUN_ERROR_INIT;
-    qrun_model *model = NULL;
     snprintf(path, sizeof path, QRUN_SOURCE_DIR "/tests/fixtures/%s", c->folder);
     params.path = path, params.quant = c->quant, params.dtype = c->dtype;
     params.offload_experts = c->host_experts ? QRUN_OFFLOAD_ALL : QRUN_OFFLOAD_NONE;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", c->folder, error.message);
+    qrun_model *model = check_open_model(context, &params);
     if (model == NULL) { return NULL; }
     CHECK(qrun_model_get_info(model, &info, NULL) == QRUN_OK);
     CHECK(info.offloads_experts == c->host_experts);

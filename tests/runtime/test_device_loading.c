@@ -1,32 +1,20 @@
 /* A model loaded onto a device, which quantises it itself, has the weights that the processor would have given it: of
  * every format, from every type of source, transposed and random ones, and where there was no room to do so. The device
  * is that of tests/simt. */
-#include "check.h"
+#include "check_open.h"
 
 #include "base/alloc.h"
 #include "runtime/model/model.h"
 
 static qrun_context *processor, *device;
 
-static qrun_context *open_context(const char *name) {
-    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
-    qrun_context *context = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    params.device = name, params.n_threads = 3;
-    CHECK_MSG(qrun_context_create(&params, &context, &error) == QRUN_OK, "%s", error.message);
-    return context;
-}
-
 static qrun_model *open_model(qrun_context *context, const char *folder, qrun_quant quant, bool random) {
     char path[512];
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     snprintf(path, sizeof path, QRUN_SOURCE_DIR "/tests/fixtures/models/%s", folder);
     params.path = path, params.quant = quant, params.random_weights = random, params.quant_head_int8 = random;
     params.quant_embedding_int8 = random;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s", error.message);
-    return model;
+    return check_open_model(context, &params);
 }
 
 /* Codes, then whatever scales the format has. */
@@ -116,7 +104,7 @@ static void check_models(void) {
 }
 
 static void test_weights_are_those_of_the_processor(void) {
-    device = open_context("cuda");
+    device = check_open_context("cuda", 3);
     REQUIRE(device != NULL);
     check_models();
     qrun_context_destroy(device);
@@ -125,7 +113,7 @@ static void test_weights_are_those_of_the_processor(void) {
 /* A device with room for the weights and nothing else. */
 static void test_without_room_for_staging(void) {
     CHECK(setenv("QRUN_SIMT_MEMORY", "540000", 1) == 0);
-    device = open_context("cuda");
+    device = check_open_context("cuda", 3);
     REQUIRE(device != NULL);
     CHECK_INT(device->backend->loading_begin(device->backend, NULL), QRUN_OK);
     CHECK(!device->backend->takes_sources);
@@ -143,7 +131,7 @@ int main(int argc, char **argv) {
         printf("skipped: QRUN_CUDA_LIBRARY does not name the library of tests/simt\n");
         return 77;
     }
-    processor = open_context("cpu");
+    processor = check_open_context("cpu", 3);
     CHECK_RUN(test_weights_are_those_of_the_processor);
     CHECK_RUN(test_without_room_for_staging);
     qrun_context_destroy(processor);

@@ -1,5 +1,5 @@
 /* GGUF files as models: those of llama.cpp's own converter answer as the folders they came from, and so do ours. */
-#include "check.h"
+#include "check_open.h"
 
 #include "base/sizes.h"
 #include "golden_index.h"
@@ -25,10 +25,7 @@ static qrun_model *open_path(const char *path, qrun_quant quant) {
     params.path = path;
     params.quant = quant;
     params.dtype = QRUN_DTYPE_F32;
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s", error.message);
-    return model;
+    return check_open_model(context, &params);
 }
 
 static const char *fixture(const char *name) {

@@ -28,19 +28,6 @@ static int64_t read_ids(const qr_json *array, int32_t *ids, int64_t capacity) {
     return n;
 }
 
-static qrun_model *open_model(const char *folder, qrun_quant quant, qrun_dtype dtype) {
-    char path[512];
-    snprintf(path, sizeof path, FIXTURES "%s", folder);
-    qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
-    params.path = path;
-    params.quant = quant;
-    params.dtype = dtype;
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", folder, error.message);
-    return model;
-}
-
 static qr_safetensors *open_golden(const qr_json *entry) {
     char path[512];
     snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "goldens"));
@@ -175,7 +162,7 @@ static void check_models(const char *section, qrun_quant quant, qrun_dtype dtype
     const qr_json *entry = qr_json_first(qr_json_get(golden_index, section));
     CHECK(entry != NULL);
     for (; entry != NULL; entry = entry->next) {
-        qrun_model *model = open_model(text_of(entry, "folder"), quant, dtype);
+        qrun_model *model = run_open_fixture(context, text_of(entry, "folder"), quant, dtype);
         qr_safetensors *golden = open_golden(entry);
         if (model == NULL || golden == NULL) { continue; }
         check(model, entry, golden, -1);
@@ -194,13 +181,6 @@ static void test_bf16_is_within_twice_the_error_of_transformers(void) {
 static void test_f16_is_within_twice_the_error_of_transformers(void) {
     check_models("models", QRUN_QUANT_F16, QRUN_DTYPE_F16, check_f16);
     check_models("models", QRUN_QUANT_F32, QRUN_DTYPE_F16, check_f16);
-}
-
-static const qr_json *entry_named(const char *section, const char *name) {
-    const qr_json *entry = qr_json_first(qr_json_get(golden_index, section));
-    while (entry != NULL && strcmp(text_of(entry, "name"), name) != 0) { entry = entry->next; }
-    CHECK_MSG(entry != NULL, "no golden %s", name);
-    return entry;
 }
 
 /* How many weights there are, and bytes that they take. */
@@ -223,7 +203,7 @@ static float *logits_of(qrun_quant quant, qrun_dtype dtype, const char *folder, 
     int32_t ids[512];
     qr_error err = {0};
     single_sequence single;
-    qrun_model *model = open_model(folder, quant, dtype);
+    qrun_model *model = run_open_fixture(context, folder, quant, dtype);
     if (model == NULL) { return NULL; }
     const int64_t n_ids = read_ids(qr_json_get(prompt, "ids"), ids, 512);
     *n = model->shape.vocab;
@@ -238,13 +218,13 @@ static float *logits_of(qrun_quant quant, qrun_dtype dtype, const char *folder, 
 
 /* Kept as it is, and exact: transformers decodes it to BF16, and so do we on request; the bits are the same. */
 static void test_mxfp4_is_kept(void) {
-    const qr_json *entry = entry_named("packed_folders", "gpt-oss-mxfp4");
+    const qr_json *entry = entry_named(golden_index, "packed_folders", "gpt-oss-mxfp4");
     static const qrun_quant quants[] = {QRUN_QUANT_AUTO, QRUN_QUANT_MXFP4};
     REQUIRE(entry != NULL);
     for (size_t i = 0; i < QR_COUNT_OF(quants); i++) {
         qr_safetensors *golden = open_golden(entry);
-        qrun_model *model = open_model(text_of(entry, "folder"), quants[i], QRUN_DTYPE_F32);
-        qrun_model *rounded = open_model(text_of(entry, "folder"), quants[i], QRUN_DTYPE_BF16);
+        qrun_model *model = run_open_fixture(context, text_of(entry, "folder"), quants[i], QRUN_DTYPE_F32);
+        qrun_model *rounded = run_open_fixture(context, text_of(entry, "folder"), quants[i], QRUN_DTYPE_BF16);
         qrun_model_info info = QRUN_MODEL_INFO_INIT;
         REQUIRE(golden != NULL && model != NULL && rounded != NULL);
         check_f32(model, entry, golden, -1);
@@ -367,8 +347,8 @@ static void test_folders_of_bitsandbytes(void) {
          entry = entry->next) {
         qr_safetensors *golden = open_golden(entry);
         for (int d = 0; d < 2; d++) {
-            qrun_model *model =
-                open_model(text_of(entry, "folder"), QRUN_QUANT_AUTO, d == 0 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16);
+            qrun_model *model = run_open_fixture(context, text_of(entry, "folder"), QRUN_QUANT_AUTO,
+                                                 d == 0 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16);
             if (model == NULL || golden == NULL) { continue; }
             for (const qr_json *m = qr_json_first(qr_json_get(entry, "modules")); m != NULL; m = m->next, n_modules++) {
                 check_module(model, m);
@@ -393,7 +373,7 @@ static void test_adapters(void) {
         for (int d = 0; d < 2; d++) {
             const qrun_dtype dtype = d == 0 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16;
             const qrun_quant quant = is_quantised ? QRUN_QUANT_AUTO : d == 0 ? QRUN_QUANT_F32 : QRUN_QUANT_BF16;
-            qrun_model *model = open_model(text_of(entry, "base_folder"), quant, dtype);
+            qrun_model *model = run_open_fixture(context, text_of(entry, "base_folder"), quant, dtype);
             if (model == NULL || golden == NULL) { continue; }
             char path[512];
             snprintf(path, sizeof path, FIXTURES "%s", text_of(entry, "folder"));
@@ -419,7 +399,7 @@ static void test_sessions_generate_the_recorded_tokens(void) {
     enum { MAX_PROMPTS = 8, N_GREEDY = 24 };
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "models")); entry != NULL;
          entry = entry->next) {
-        qrun_model *model = open_model(text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
+        qrun_model *model = run_open_fixture(context, text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
         if (model == NULL) { continue; }
         qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
         params.kv_tokens = 1000, params.max_step_tokens = 40;
@@ -492,7 +472,8 @@ static void test_older_configs_are_the_same_model(void) {
         }
         qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
         params.path = folder.path, params.quant = QRUN_QUANT_F32, params.dtype = QRUN_DTYPE_F32;
-        qrun_model *older = NULL, *newer = open_model(text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
+        qrun_model *older = NULL,
+                   *newer = run_open_fixture(context, text_of(entry, "folder"), QRUN_QUANT_F32, QRUN_DTYPE_F32);
         qrun_error error = QRUN_ERROR_INIT;
         CHECK_MSG(qrun_model_open(context, &params, &older, &error) == QRUN_OK, "%s: %s", text_of(entry, "name"),
                   error.message);

@@ -5,7 +5,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "loaders/files/json.h"
-#include "runtime/generate/penalties.h"
+#include "runtime/sampling/penalties.h"
 #include "session_run.h"
 #include "temporary.h"
 

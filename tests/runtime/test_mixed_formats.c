@@ -1,7 +1,7 @@
 /* Mixed formats: what is measured of a matrix is what a model shows whose file has this matrix alone as its codes
  * decode; the folder has the formats that were chosen, takes the bytes that were said, and predicts better than others
  * of its size. */
-#include "check.h"
+#include "check_open.h"
 
 #include <math.h>
 
@@ -67,10 +67,7 @@ static qrun_model *open_model(const char *path, qrun_quant quant) {
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = path;
     params.quant = quant;
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", path, error.message);
-    return model;
+    return check_open_model(context, &params);
 }
 
 /* ---- What is measured -------------------------------------------------------------------------------------------- */

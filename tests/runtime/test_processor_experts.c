@@ -1,7 +1,7 @@
 /* Experts in host memory that the processor computes (runtime/model/host_experts.h), beside a device with memory of its
  * own, that of tests/simt: a token's bits depend on its own sequence alone, results are those of experts on the device
  * within rounding, memory is planned to the byte, and what cannot be done that way is refused by name. */
-#include "check.h"
+#include "check_open.h"
 
 #include <math.h>
 
@@ -26,15 +26,6 @@ typedef struct variant {
     bool is_short; /* of pages, so that sequences are preempted */
     const char *adapter;
 } variant;
-
-static qrun_context *open_device(int32_t n_threads) {
-    qrun_context_params params = QRUN_CONTEXT_PARAMS_INIT;
-    qrun_context *context = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    params.device = "cuda", params.n_threads = n_threads;
-    CHECK_MSG(qrun_context_create(&params, &context, &error) == QRUN_OK, "%s", error.message);
-    return context;
-}
 
 static qrun_status open_model(qrun_context *context, const model_case *c, qrun_expert_compute compute,
                               qrun_model **model, qrun_error *error) {
@@ -111,7 +102,7 @@ static void run(const model_case *c, const variant *v, run_record *out) {
     qrun_model_info info = QRUN_MODEL_INFO_INIT;
     qrun_error error = QRUN_ERROR_INIT;
     qrun_model *model;
-    qrun_context *context = open_device(v->n_threads);
+    qrun_context *context = check_open_context("cuda", v->n_threads);
     REQUIRE(context != NULL);
     CHECK_MSG(open_model(context, c, v->compute, &model, &error) == QRUN_OK, "%s: %s", c->folder, error.message);
     if (model != NULL) {
@@ -194,7 +185,7 @@ static void test_a_failure(void) {
     qrun_error error = QRUN_ERROR_INIT;
     qrun_model *model;
     int32_t ids[MAX_PROMPT];
-    qrun_context *context = open_device(1);
+    qrun_context *context = check_open_context("cuda", 1);
     REQUIRE(context != NULL);
     REQUIRE(open_model(context, &moe, QRUN_EXPERT_COMPUTE_HOST, &model, &error) == QRUN_OK);
     check_session(context, model, &in_a_crowd, records[0]);
@@ -263,7 +254,7 @@ static void test_adapters(void) {
     qrun_adapter *adapter = NULL;
     qrun_model *model;
     qrun_error error = QRUN_ERROR_INIT;
-    qrun_context *context = open_device(1);
+    qrun_context *context = check_open_context("cuda", 1);
     REQUIRE(context != NULL);
     REQUIRE(open_model(context, &moe_f32, QRUN_EXPERT_COMPUTE_HOST, &model, &error) == QRUN_OK);
     params.data.random_tokens = true;
@@ -294,7 +285,7 @@ static void check_refused(qrun_context *context, const qrun_model_params *params
 
 static void test_refusals(void) {
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
-    qrun_context *context = open_device(1);
+    qrun_context *context = check_open_context("cuda", 1);
     REQUIRE(context != NULL);
     params.path = QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-moe";
     params.expert_compute = QRUN_EXPERT_COMPUTE_HOST;
@@ -339,7 +330,7 @@ static void test_left_to_the_rule(void) {
     int32_t n = 0;
     qrun_model *models[2];
     qrun_error error = QRUN_ERROR_INIT;
-    qrun_context *context = open_device(1);
+    qrun_context *context = check_open_context("cuda", 1);
     REQUIRE(context != NULL);
     for (int i = 0; i < 2; i++) {
         REQUIRE(open_model(context, &moe_f32, QRUN_EXPERT_COMPUTE_AUTO, &models[i], &error) == QRUN_OK);

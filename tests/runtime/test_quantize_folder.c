@@ -1,6 +1,6 @@
 /* Folders written quantised: equal to those that transformers and bitsandbytes wrote, equal to quantising on load when
  * read back, and whole or not there at all. */
-#include "check.h"
+#include "check_open.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -191,10 +191,7 @@ static qrun_model *open_model(const char *path, qrun_quant quant) {
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = path;
     params.quant = quant;
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", path, error.message);
-    return model;
+    return check_open_model(context, &params);
 }
 
 /* Codes and scales of a matrix in canonical form, one after the other; what a format lacks stays zero. */

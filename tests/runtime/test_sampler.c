@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/random.h"
-#include "runtime/generate/penalties.h"
+#include "runtime/sampling/penalties.h"
 
 enum { VOCAB = 50 };
 

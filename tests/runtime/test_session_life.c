@@ -398,6 +398,15 @@ static void test_sessions_that_cannot_be(void) {
                   "%s was accepted", cases[i].what);
         qrun_session_destroy(session);
     }
+    const int64_t pools[] = {INT64_C(1) << 60, INT64_MAX};
+    for (int i = 0; i < 2; i++) {
+        qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+        qrun_session *session = NULL;
+        qrun_error error = QRUN_ERROR_INIT;
+        params.kv_tokens = pools[i];
+        CHECK_INT(qrun_session_create(llama, &params, &session, &error), QRUN_ERROR_ARGUMENT);
+        CHECK_MSG(strstr(error.message, "give a smaller `kv_tokens`") != NULL, "%s", error.message);
+    }
 }
 
 static void test_evaluation_needs_an_idle_session(void) {

@@ -1,5 +1,5 @@
 /* A real trained model and two small ones with recorded logits, through the public interface. */
-#include "check.h"
+#include "check_open.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -16,10 +16,7 @@ static qrun_model *open_model(const char *name, qrun_quant quant, qrun_dtype dty
     }
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = path, params.quant = quant, params.dtype = dtype;
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s: %s", name, error.message);
-    return model;
+    return check_open_model(context, &params);
 }
 
 static qrun_session *open_session(qrun_model *model) {

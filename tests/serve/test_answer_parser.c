@@ -99,6 +99,9 @@ static void test_tagged(void) {
         {"<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>",
          "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>||"},
         {"<tool_call></tool_call>", "<tool_call></tool_call>||"},
+        {"<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} \\n\"}</tool_call>", "||f({\"a\":2} \n)"},
+        {"<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} x\"}</tool_call>",
+         "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} x\"}</tool_call>||"}, /* more than an object */
         {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":01, \"b\":\"x\ny\"}}</tool_call>",
          "||f({\"a\":1,\"b\":\"x\\ny\"})"}, /* what not every parser takes is printed anew */
         {"a < b and <tool", "a < b and <tool||"},

@@ -52,6 +52,9 @@ class Answers(unittest.TestCase):
             self.assertEqual([model["id"] for model in server.ask("/v1/models")[1]["data"]], ["tiny"])
             ids = server.ask("/tokenize", {"prompt": "Hello there", "add_special_tokens": False})[1]["tokens"]
             self.assertEqual(server.ask("/detokenize", {"tokens": ids})[1]["prompt"].strip(), "Hello there")
+            self.assertEqual(server.ask("/tokenize", {"prompt": "", "add_special_tokens": False})[1],
+                             {"count": 0, "tokens": []})
+            self.assertEqual(server.ask("/detokenize", {"tokens": []})[1]["prompt"], "")
             both = server.ask("/v1/completions", {"prompt": ["The dog", ids], "max_tokens": 3, "n": 2})[1]
             self.assertEqual([choice["index"] for choice in both["choices"]], [0, 1, 2, 3])
             self.assertEqual(both["usage"]["completion_tokens"], 12)

@@ -1,6 +1,6 @@
 /* LoRA on experts: files that PEFT wrote come back as they were, runs keep to their plan, and what PEFT refuses is
  * refused. Gradients, curves, logits and merges are compared in test_training, test_goldens and test_merge. */
-#include "check.h"
+#include "check_open.h"
 
 #include "../runtime/golden_index.h"
 #include "base/alloc.h"
@@ -15,13 +15,10 @@ static temporary_folder folder;
 
 static qrun_model *open_model(const char *name) {
     char path[512];
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     snprintf(path, sizeof path, FIXTURES "models/%s", name);
     params.path = path;
-    CHECK_MSG(qrun_model_open(context, &params, &model, &error) == QRUN_OK, "%s", error.message);
-    return model;
+    return check_open_model(context, &params);
 }
 
 /* ---- Files ------------------------------------------------------------------------------------------------------- */
@@ -55,8 +52,7 @@ static void check_comes_back(const char *name, const char *parameters) {
     char theirs[512], config_path[600], *config = NULL;
     size_t n_bytes;
     REQUIRE(qr_json_read(FIXTURES "training/index.json", 1 << 24, &index, &err) == QRUN_OK);
-    const qr_json *entry = qr_json_first(qr_json_get(index, "gradients"));
-    while (entry != NULL && strcmp(text_of(entry, "name"), name) != 0) { entry = entry->next; }
+    const qr_json *entry = entry_named(index, "gradients", name);
     const training_options options = {.dtype = QRUN_DTYPE_F32, .policy = "none", .max_tokens = 16};
     training_fixture f;
     REQUIRE(entry != NULL && training_fixture_open(context, entry, &options, &f));

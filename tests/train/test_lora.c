@@ -9,12 +9,6 @@
 static qr_json *golden_index;
 static qrun_context *context;
 
-static const qr_json *entry_named(const char *list, const char *name) {
-    const qr_json *entry = qr_json_first(qr_json_get(golden_index, list));
-    while (entry != NULL && strcmp(text_of(entry, "name"), name) != 0) { entry = entry->next; }
-    return entry;
-}
-
 /* Runs a batch forward and back from zeroed gradients, which go to `gradients` [n_floats] where it is not NULL. Returns
  * the loss. */
 static double run_batch(training_fixture *f, const qr_train_batch *batch, float *gradients) {
@@ -29,7 +23,7 @@ static double run_batch(training_fixture *f, const qr_train_batch *batch, float 
 }
 
 static bool open_named(const char *name, const training_options *options, training_fixture *f) {
-    return training_fixture_open(context, entry_named("gradients", name), options, f);
+    return training_fixture_open(context, entry_named(golden_index, "gradients", name), options, f);
 }
 
 static float *floats(const training_fixture *f) { return calloc((size_t)f->parameters.n_floats, sizeof(float)); }
@@ -40,7 +34,7 @@ static void test_dropout_has_the_same_bits_under_every_policy(void) {
     static training_batch batch;
     static const char *const policies[] = {"none", "full", "every:2", "attn", "mlp"};
     static const char *const models[] = {"llama", "gpt2", "qwen3", "llama-dora", "qwen3_5"};
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     for (int m = 0; m < 10; m++) {
         float *first = NULL;
         for (size_t i = 0; i < 5; i++) {
@@ -67,7 +61,7 @@ static void test_dropout_has_the_same_bits_under_every_policy(void) {
 
 static void check_alone_and_together(const char *name) {
     static training_batch together, alone;
-    const qr_json *entry = entry_named("batches", "micro-batch");
+    const qr_json *entry = entry_named(golden_index, "batches", "micro-batch");
     training_batch_read(entry, 0, -1, &together);
     const training_options options = {
         .dtype = QRUN_DTYPE_F32, .policy = "none", .max_tokens = together.batch.n_tokens, .dropout = 0.3F};
@@ -101,7 +95,7 @@ static void test_dropout_of_examples_alone_and_together(void) {
 
 static void test_dropout_changes_each_step_and_not_in_evaluation(void) {
     static training_batch batch;
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     training_options options = {
         .dtype = QRUN_DTYPE_F32, .policy = "none", .max_tokens = batch.batch.n_tokens, .dropout = 0.3F};
     training_fixture with, without;
@@ -133,7 +127,7 @@ static void keep_magnitudes(const qr_parameters *p, float *gradients) {
 /* The slope along the gradient itself, by central differences at one key. */
 static void check_slope(const char *name, float dropout) {
     static training_batch batch;
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     const training_options options = {
         .dtype = QRUN_DTYPE_F32, .policy = "none", .max_tokens = batch.batch.n_tokens, .dropout = dropout};
     training_fixture f;
@@ -179,7 +173,7 @@ static void test_dora_against_differences(void) {
 /* With so small a probability nothing is dropped: what is left is that dropout takes DoRA's two products apart. */
 static void test_dora_after_dropout_that_drops_nothing(void) {
     static training_batch batch;
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     double sums[2];
     float *gradients[2];
     int64_t n = 0;
@@ -203,12 +197,7 @@ static void test_dora_after_dropout_that_drops_nothing(void) {
 
 int main(int argc, char **argv) {
     check_begin(argc, argv);
-    qr_error err = {0};
-    if (qr_json_read(FIXTURES "training/index.json", 1 << 24, &golden_index, &err) != QRUN_OK ||
-        qrun_context_create(NULL, &context, &err) != QRUN_OK) {
-        printf("%s\n", err.message);
-        return 1;
-    }
+    if (!training_begin(&context, &golden_index)) { return 1; }
     CHECK_RUN(test_dropout_has_the_same_bits_under_every_policy);
     CHECK_RUN(test_dropout_of_examples_alone_and_together);
     CHECK_RUN(test_dropout_changes_each_step_and_not_in_evaluation);

@@ -1,7 +1,7 @@
 /* Tokens that a folder's tokenizer has and its model no row for: refused where nothing can be done with them, trained
  * with both tables beside LoRA or with everything, served by the adapter that brings them. Uses the model in
  * examples/model with three tokens added, of which the examples have two. */
-#include "check.h"
+#include "check_open.h"
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -50,14 +50,11 @@ static bool make_folders(void) {
 }
 
 static qrun_model *open_model(const char *path, bool trainable, bool random) {
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = path;
     params.trainable = trainable;
     params.random_weights = random;
-    CHECK_MSG(qrun_model_open(trainer_context, &params, &model, &error) == QRUN_OK, "%s", error.message);
-    return model;
+    return check_open_model(trainer_context, &params);
 }
 
 static int32_t vocab_of(const qrun_model *model) {

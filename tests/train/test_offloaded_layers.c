@@ -1,7 +1,7 @@
 /* Layers that come through two stages: losses, adapter and tokens are those of resident weights to the bit, with every
  * policy of activation checkpointing and every other offload, and what is held at most is the plan. A damaged or
  * unsuitable folder is refused. On a CPU the layers stay in the mapped folder; over simt, in host memory. */
-#include "check.h"
+#include "check_open.h"
 
 #include <unistd.h>
 
@@ -29,12 +29,9 @@ static qrun_model *open_model(const char *name, qrun_offload offload) {
     qrun_context_destroy(own_context);
     if (qrun_context_create(NULL, &own_context, NULL) != QRUN_OK) { return NULL; }
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
-    qrun_error error = QRUN_ERROR_INIT;
-    qrun_model *model = NULL;
     params.path = trainer_path(name);
     params.offload_parameters = offload;
-    CHECK_MSG(qrun_model_open(own_context, &params, &model, &error) == QRUN_OK, "%s", error.message);
-    return model;
+    return check_open_model(own_context, &params);
 }
 
 /* ---- Training ---------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* A run whose memory runs short in the middle: at any call of the device and any allocation it either ends with the
  * adapter of the run that nothing happened to, or it stops in one line and its folder, run again, gives that adapter.
  */
-#include "check.h"
+#include "check_open.h"
 
 #include "failing_device.h"
 #include "runtime/model/model.h"
@@ -33,10 +33,9 @@ static qrun_train_params small_params(const char *out) {
 }
 
 static void open_model(void) {
-    qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = QRUN_SOURCE_DIR "/examples/model", params.dtype = QRUN_DTYPE_BF16, params.trainable = is_full;
-    CHECK_MSG(qrun_model_open(trainer_context, &params, &model, &error) == QRUN_OK, "%s", error.message);
+    model = check_open_model(trainer_context, &params);
 }
 
 static void close_model(void) {

@@ -13,12 +13,6 @@
 static qr_json *golden_index;
 static qrun_context *context;
 
-static const qr_json *entry_named(const char *list, const char *name) {
-    const qr_json *entry = qr_json_first(qr_json_get(golden_index, list));
-    while (entry != NULL && strcmp(text_of(entry, "name"), name) != 0) { entry = entry->next; }
-    return entry;
-}
-
 /* ---- What is noted ----------------------------------------------------------------------------------------------- */
 
 /* Of the first pass: what dies at which event. */
@@ -183,7 +177,7 @@ static void check_case_of(const char *model, const training_options *options, co
     snprintf(name, sizeof name, "%s, %s, %d rows%s, type %d", model, options->policy, (int)options->tile_rows,
              options->offload ? ", offload" : "", (int)options->dtype);
     REQUIRE(qr_timeline_begin(backend, 0, &err) == QRUN_OK);
-    if (!training_fixture_open(context, entry_named("gradients", model), options, &f)) {
+    if (!training_fixture_open(context, entry_named(golden_index, "gradients", model), options, &f)) {
         qr_timeline_end(backend);
         return;
     }
@@ -225,9 +219,9 @@ static void test_what_is_free_may_hold_anything(void) {
     };
     static training_batch batch;
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
-        const qr_json *entry = entry_named("gradients", models[m]);
+        const qr_json *entry = entry_named(golden_index, "gradients", models[m]);
         REQUIRE(entry != NULL);
-        training_batch_read(entry_named("batches", text_of(entry, "batch")), 0, -1, &batch);
+        training_batch_read(entry_named(golden_index, "batches", text_of(entry, "batch")), 0, -1, &batch);
         for (size_t o = 0; o < QR_COUNT_OF(options); o++) {
             training_options wanted = options[o];
             wanted.max_tokens = batch.batch.n_tokens;
@@ -242,12 +236,7 @@ static void test_what_is_free_may_hold_anything(void) {
 
 int main(int argc, char **argv) {
     check_begin(argc, argv);
-    qr_error err = {0};
-    if (qr_json_read(FIXTURES "training/index.json", 1 << 24, &golden_index, &err) != QRUN_OK ||
-        qrun_context_create(NULL, &context, &err) != QRUN_OK) {
-        printf("%s\n", err.message);
-        return 1;
-    }
+    if (!training_begin(&context, &golden_index)) { return 1; }
     CHECK_RUN(test_what_is_free_may_hold_anything);
     qrun_context_destroy(context);
     qr_json_free(golden_index);

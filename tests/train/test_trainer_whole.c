@@ -1,7 +1,7 @@
 /* Whole weights through the public interface: full fine-tuning from the model's weights and from random ones, and
  * modules trained together with LoRA. Memory as planned, runs that resume to the byte, results that open. Uses the
  * model in examples/model. */
-#include "check.h"
+#include "check_open.h"
 
 #include <math.h>
 
@@ -13,15 +13,12 @@
 #define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
 
 static qrun_model *open_trainable(const char *path, bool random, qrun_dtype dtype) {
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = path;
     params.dtype = dtype;
     params.trainable = true;
     params.random_weights = random;
-    CHECK_MSG(qrun_model_open(trainer_context, &params, &model, &error) == QRUN_OK, "%s", error.message);
-    return model;
+    return check_open_model(trainer_context, &params);
 }
 
 static qrun_train_params full_params(const char *out) {

@@ -17,12 +17,6 @@
 static qr_json *golden_index;
 static qrun_context *context;
 
-static const qr_json *entry_named(const char *list, const char *name) {
-    const qr_json *entry = qr_json_first(qr_json_get(golden_index, list));
-    while (entry != NULL && strcmp(text_of(entry, "name"), name) != 0) { entry = entry->next; }
-    return entry;
-}
-
 typedef training_fixture fixture;
 
 static void close_fixture(fixture *f) { training_fixture_close(f); }
@@ -107,7 +101,7 @@ static void check_first_gradients(qrun_dtype dtype) {
     for (const qr_json *entry = qr_json_first(qr_json_get(golden_index, "gradients")); entry != NULL;
          entry = entry->next) {
         fixture f;
-        training_batch_read(entry_named("batches", text_of(entry, "batch")), 0, -1, &batch);
+        training_batch_read(entry_named(golden_index, "batches", text_of(entry, "batch")), 0, -1, &batch);
         const qr_json *peers = peers_run(entry, QRUN_DTYPE_BF16);
         const double bound = dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(peers, "gradient_error");
         const double tensor_bound = dtype == QRUN_DTYPE_F32 ? 1e-4 : 2 * number_of(peers, "max_tensor_error");
@@ -142,7 +136,7 @@ static float *run_with(const char *name, const training_options *options, const 
                        double *sum) {
     fixture f;
     qr_error err = {0};
-    if (!training_fixture_open(context, entry_named("gradients", name), options, &f)) { return NULL; }
+    if (!training_fixture_open(context, entry_named(golden_index, "gradients", name), options, &f)) { return NULL; }
     CHECK_MSG(qr_train_pass_run(f.pass, &batch->batch, 0.01F, true, sum, &err) == QRUN_OK, "%s", err.message);
     *n = f.parameters.n_floats;
     float *gradients = malloc((size_t)*n * sizeof *gradients);
@@ -183,7 +177,7 @@ static void test_tiles_give_the_same_bits(void) {
                                          "gemma4-moe-full",
                                          "qwen3-moe-full"};
     static const int64_t rows[] = {1000, 32, 7, 1};
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     CHECK(batch.batch.n_tokens > 32);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
         for (int dtype = QRUN_DTYPE_BF16; dtype <= QRUN_DTYPE_F16; dtype++) {
@@ -216,7 +210,7 @@ static void test_tiles_give_the_same_bits(void) {
 static void test_tiles_of_offloaded_inputs(void) {
     static training_batch batch;
     static const char *const models[] = {"llama", "gemma3", "llama-dora"};
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
         training_options options = {.dtype = QRUN_DTYPE_F32, .policy = "full", .max_tokens = batch.batch.n_tokens};
         int64_t n;
@@ -255,7 +249,7 @@ static void test_policies_give_the_same_bits(void) {
                                          "gemma4-moe",
                                          "gemma4-moe-full",
                                          "qwen3-moe-full"};
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
         for (int dtype = QRUN_DTYPE_BF16; dtype <= QRUN_DTYPE_F16; dtype++) {
             int64_t n;
@@ -276,15 +270,15 @@ static void test_policies_give_the_same_bits(void) {
 
 static void check_alone_and_together(const char *name) {
     static training_batch together, alone;
-    const qr_json *entry = entry_named("batches", "micro-batch");
+    const qr_json *entry = entry_named(golden_index, "batches", "micro-batch");
     training_batch_read(entry, 0, -1, &together);
     fixture f;
     qr_error err = {0};
     double sum, total = 0;
     int64_t n;
     float *expected = run_policy(name, QRUN_DTYPE_F32, "none", &together, &n, &sum);
-    REQUIRE(expected != NULL &&
-            open_fixture(entry_named("gradients", name), QRUN_DTYPE_F32, "none", together.batch.n_tokens, &f));
+    REQUIRE(expected != NULL && open_fixture(entry_named(golden_index, "gradients", name), QRUN_DTYPE_F32, "none",
+                                             together.batch.n_tokens, &f));
     for (int64_t i = 0; i < together.batch.n_sequences; i++) {
         training_batch_read(entry, i, 1, &alone);
         CHECK(qr_train_pass_run(f.pass, &alone.batch, 0.01F, true, &sum, &err) == QRUN_OK);
@@ -345,7 +339,7 @@ static qrun_status run_curve(const qr_json *entry, fixture *f, float loss_scale,
         double sum;
         qr_update_result result;
         snprintf(name, sizeof name, "curve-%d", (int)((step - 1) % 3));
-        training_batch_read(entry_named("batches", name), 0, -1, &batch);
+        training_batch_read(entry_named(golden_index, "batches", name), 0, -1, &batch);
         QR_TRY(backend->fill_zero(backend, f->parameters.gradients, qr_parameters_bytes(&f->parameters), err));
         QR_TRY(qr_train_pass_run(f->pass, &batch.batch, loss_scale / (float)batch.n_targets, true, &sum, err));
         const double lr =
@@ -385,7 +379,7 @@ static void test_loss_in_chunks(void) {
     static const int64_t rows[] = {0, 7, 1};
     double sums[3] = {0};
     int64_t n;
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     float *whole = NULL;
     real_copy_out = context->backend->copy_out;
     for (size_t i = 0; i < QR_COUNT_OF(rows); i++) {
@@ -477,7 +471,7 @@ static void test_a_whole_model_is_written(void) {
         qr_safetensors *before = NULL, *after = NULL;
         fixture f;
         qr_error err = {0};
-        REQUIRE(open_fixture(entry_named("gradients", names[i]), QRUN_DTYPE_F32, "none", 64, &f));
+        REQUIRE(open_fixture(entry_named(golden_index, "gradients", names[i]), QRUN_DTYPE_F32, "none", 64, &f));
         CHECK_MSG(qr_model_export(&f.parameters, folder.path, &err) == QRUN_OK, "%s", err.message);
         REQUIRE(qr_safetensors_open(f.model->folder, &before, &err) == QRUN_OK);
         REQUIRE(qr_safetensors_open(folder.path, &after, &err) == QRUN_OK);
@@ -506,7 +500,7 @@ static void test_experts_in_host_memory(void) {
     static training_batch batch;
     static const char *const models[] = {"qwen3-moe", "gemma4-moe", "qwen3-moe-experts"};
     static const char *const policies[] = {"none", "full"};
-    training_batch_read(entry_named("batches", "micro-batch"), 0, -1, &batch);
+    training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {
         for (int p = 0; p < 3; p++) {
             training_options options = {
@@ -527,12 +521,7 @@ static void test_experts_in_host_memory(void) {
 
 int main(int argc, char **argv) {
     check_begin(argc, argv);
-    qr_error err = {0};
-    if (qr_json_read(FIXTURES "training/index.json", 1 << 24, &golden_index, &err) != QRUN_OK ||
-        qrun_context_create(NULL, &context, &err) != QRUN_OK) {
-        printf("%s\n", err.message);
-        return 1;
-    }
+    if (!training_begin(&context, &golden_index)) { return 1; }
     CHECK_RUN(test_first_gradients_equal_peft);
     CHECK_RUN(test_first_gradients_in_bf16_stay_as_near_as_pefts);
     CHECK_RUN(test_policies_give_the_same_bits);

@@ -5,7 +5,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "check.h"
+#include "check_open.h"
 
 qrun_context *trainer_context;
 static char folder[64];
@@ -58,13 +58,10 @@ void trainer_run_end(void) {
 qrun_model *trainer_open_model(void) { return trainer_open_model_in(QRUN_DTYPE_BF16); }
 
 qrun_model *trainer_open_model_in(qrun_dtype dtype) {
-    qrun_model *model = NULL;
-    qrun_error error = QRUN_ERROR_INIT;
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     params.path = QRUN_SOURCE_DIR "/examples/model";
     params.dtype = dtype;
-    CHECK_MSG(qrun_model_open(trainer_context, &params, &model, &error) == QRUN_OK, "%s", error.message);
-    return model;
+    return check_open_model(trainer_context, &params);
 }
 
 qrun_train_params trainer_params(const char *out) {

@@ -7,6 +7,14 @@
 #include "loaders/adapter/adapter.h"
 #include "runtime/model/expert_adapters.h"
 
+bool training_begin(qrun_context **context, qr_json **index) {
+    qr_error err = {0};
+    const bool found = qr_json_read(FIXTURES "training/index.json", 1 << 24, index, &err) == QRUN_OK &&
+                       qrun_context_create(NULL, context, &err) == QRUN_OK;
+    if (!found) { printf("%s\n", err.message); }
+    return found;
+}
+
 static void add_example(const qr_json *example, int64_t number, training_batch *b) {
     const int64_t first = b->batch.n_tokens;
     int64_t n = 0;

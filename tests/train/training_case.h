@@ -9,6 +9,9 @@
 
 enum { TRAINING_MAX_TOKENS = 1024, TRAINING_MAX_SEQUENCES = 64 };
 
+/* A context, and the index of the fixtures; false, after saying why, where one is missing. The caller releases both. */
+bool training_begin(qrun_context **context, qr_json **index);
+
 typedef struct training_batch {
     qr_train_batch batch;
     int64_t n_targets;

@@ -38,18 +38,11 @@ static const qr_cpu_gemm_parts *parts_of(const lora_products *p, const qr_cpu_ge
     return p->in_pairs ? parts : NULL;
 }
 
-/* h' = scale · x Aᵀ and dh = scale · dy B: by rows in pairs … */
+/* h' = scale · x Aᵀ, which is the forward pass's first product, and dh = scale · dy B: by rows in pairs … */
 static qr_cpu_pairs_args pairs_of_h(const qr_lora_backward_args *args, float *h) {
-    return (qr_cpu_pairs_args){
-        .w = args->a,
-        .rank = args->rank,
-        .k = args->in,
-        .x = args->x,
-        .n_rows = args->n_rows,
-        .x_stride = args->x_stride,
-        .factor = args->scale,
-        .y = h,
-    };
+    const qr_lora_factor factor = {.a = args->a, .rank = args->rank, .scale = args->scale};
+    const qr_lora_args forward = {.x = args->x, .n_rows = args->n_rows, .in = args->in, .x_stride = args->x_stride};
+    return qr_cpu_lora_down(&forward, &factor, h);
 }
 
 static qr_cpu_pairs_args pairs_of_dh(const qr_lora_backward_args *args, float *dh) {

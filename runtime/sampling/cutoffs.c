@@ -1,4 +1,4 @@
-#include "runtime/generate/cutoffs.h"
+#include "runtime/sampling/cutoffs.h"
 
 #include <math.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/generate/logit_rules.h"
+#include "runtime/sampling/logit_rules.h"
 
 #include <math.h>
 #include <string.h>

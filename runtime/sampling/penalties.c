@@ -1,11 +1,11 @@
-#include "runtime/generate/penalties.h"
+#include "runtime/sampling/penalties.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/random.h"
-#include "runtime/generate/cutoffs.h"
+#include "runtime/sampling/cutoffs.h"
 
 struct qr_sampler {
     int64_t vocab;

@@ -2,15 +2,15 @@
  * position): it never depends on what else is in the batch or on when the request came. Temperature, top-k, top-p and
  * min-p are applied by the sample op (kernels/top_k_top_p.h), which the backend runs. Penalties, rules and masks change
  * the logits first: these rows are sampled here, on the host. */
-#ifndef QR_RUNTIME_GENERATE_PENALTIES_H
-#define QR_RUNTIME_GENERATE_PENALTIES_H
+#ifndef QR_RUNTIME_SAMPLING_PENALTIES_H
+#define QR_RUNTIME_SAMPLING_PENALTIES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
 #include "kernels/top_k_top_p.h"
-#include "runtime/generate/logit_rules.h"
+#include "runtime/sampling/logit_rules.h"
 
 typedef struct qr_sampling {
     float temperature;        /* 0: greedy; of equal logits the lowest id */

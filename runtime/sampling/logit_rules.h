@@ -1,7 +1,7 @@
 /* The rules of generation_config.json (loaders/config/generation_rules.h) applied to logits, in the order of
  * transformers 5. A rule is a function of the sequence so far, so a token depends on its own sequence alone. */
-#ifndef QR_RUNTIME_GENERATE_LOGIT_RULES_H
-#define QR_RUNTIME_GENERATE_LOGIT_RULES_H
+#ifndef QR_RUNTIME_SAMPLING_LOGIT_RULES_H
+#define QR_RUNTIME_SAMPLING_LOGIT_RULES_H
 
 #include "loaders/config/generation_rules.h"
 

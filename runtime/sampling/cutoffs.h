@@ -1,7 +1,7 @@
 /* typical_p, epsilon_cutoff and eta_cutoff of generation_config.json: which of the ids that top_k, top_p and min_p
  * leave are sampled from. As transformers 5 does them, in this order, each over what the one before left. */
-#ifndef QR_RUNTIME_GENERATE_CUTOFFS_H
-#define QR_RUNTIME_GENERATE_CUTOFFS_H
+#ifndef QR_RUNTIME_SAMPLING_CUTOFFS_H
+#define QR_RUNTIME_SAMPLING_CUTOFFS_H
 
 #include "loaders/config/generation_rules.h"
 
