@@ -137,14 +137,14 @@ static void take_events(void *arg) {
     held_event *list = w->first;
     w->first = NULL;
     w->end = &w->first;
-    const bool failed = w->failed || w->lost;
+    const char *failure = w->failed ? w->failure : w->lost ? "out of memory" : NULL;
     pthread_mutex_unlock(&w->lock);
     while (list != NULL) {
         held_event *held = list;
         list = held->next;
         sort_out(w, held);
     }
-    if (failed) { w->on_failure(w->failure_user, w->failed ? w->failure : "out of memory"); }
+    if (failure != NULL) { w->on_failure(w->failure_user, failure); }
 }
 
 void worker_deliver(worker_request *request) {

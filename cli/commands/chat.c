@@ -11,6 +11,7 @@
 #include "cli/requests/conversation.h"
 #include "cli/requests/request_file.h"
 #include "cli/requests/stream.h"
+#include "cli/requests/template_note.h"
 #include "cli/terminal/history_file.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/keyboard.h"

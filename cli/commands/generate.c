@@ -12,6 +12,7 @@
 #include "cli/requests/job.h"
 #include "cli/requests/replicas.h"
 #include "cli/requests/stream.h"
+#include "cli/requests/template_note.h"
 #include "cli/terminal/files.h"
 #include "cli/terminal/interrupt.h"
 #include "cli/terminal/messages.h"

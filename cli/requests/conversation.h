@@ -4,7 +4,6 @@
 
 #include "cli/options/options.h"
 #include "cli/terminal/text.h"
-#include "qrun.h"
 
 typedef struct template_options {
     const char *tools;           /* a JSON file */
@@ -26,9 +25,6 @@ typedef struct conversation {
 
 /* Makes the texts of the options. Returns 0 or an exit code. */
 int template_read(const template_options *options, conversation *c);
-
-/* Says what of these the chat template has no place for: the model would never see it. */
-void template_note_unused(const qrun_tokenizer *tokenizer, const conversation *c, const char *system);
 
 /* Forgets all messages but a system message; NULL: none. */
 void conversation_start(conversation *c, const char *system);

@@ -197,14 +197,15 @@ qrun_status qrun_context_profile_begin(qrun_context *context, qrun_error *error)
 
 qrun_status qrun_context_profile_end(qrun_context *context, qrun_op_time **ops, int32_t *n_ops, qrun_error *error) {
     qr_op_time *times = NULL;
+    int32_t n = 0;
     *ops = NULL;
     *n_ops = 0;
     qr_compute_lock(context);
-    const qrun_status status = qr_profile_end(context->backend, &times, n_ops, error);
+    const qrun_status status = qr_profile_end(context->backend, &times, &n, error);
     qr_compute_unlock(context);
     if (status != QRUN_OK) { return status; }
-    *ops = qr_alloc_zeroed((size_t)*n_ops * sizeof **ops + 1);
-    for (int32_t i = 0; i < *n_ops && *ops != NULL; i++) {
+    *ops = qr_alloc_zeroed((size_t)n * sizeof **ops + 1);
+    for (int32_t i = 0; i < n && *ops != NULL; i++) {
         const qr_op_time *time = &times[i];
         (*ops)[i] = (qrun_op_time){.op = qr_op_name(time->op),
                                    .n_calls = time->n_calls,
@@ -214,5 +215,7 @@ qrun_status qrun_context_profile_end(qrun_context *context, qrun_op_time **ops, 
         memcpy((*ops)[i].shape, time->shape, sizeof time->shape);
     }
     qr_free(times);
-    return *ops != NULL ? QRUN_OK : qr_fail_memory(error, "times of ops", (size_t)*n_ops * sizeof **ops);
+    if (*ops == NULL) { return qr_fail_memory(error, "times of ops", (size_t)n * sizeof **ops); }
+    *n_ops = n;
+    return QRUN_OK;
 }
