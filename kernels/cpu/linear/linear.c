@@ -71,13 +71,15 @@ static size_t panel_bytes(const qr_cpu_matmul *matmul) {
     return (size_t)(QR_CPU_PANEL_ROWS * spread_stride(matmul, matmul->k_block)) * matmul->element_bytes;
 }
 
-/* Rows of x of a task. */
-static int64_t chunk_rows(const qr_cpu_matmul *matmul) {
-    return matmul->x_packing != NULL ? matmul->x_packing->chunk_rows : QR_CPU_CHUNK_ROWS;
+/* Rows of x of a task: at most as many as the kernel wants, and about as many in each. */
+static int64_t chunk_rows(const qr_cpu_matmul *matmul, int64_t n_rows) {
+    const qr_cpu_x_packing *packing = matmul->x_packing;
+    if (packing == NULL || n_rows == 0) { return QR_CPU_CHUNK_ROWS; }
+    return qr_round_up(qr_ceil_div(n_rows, qr_ceil_div(n_rows, packing->chunk_rows)), packing->strip_rows);
 }
 
 static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
-    return panel_bytes(matmul) + (size_t)(qr_min(n_rows, chunk_rows(matmul)) * SUM_COLS) * sizeof(float);
+    return panel_bytes(matmul) + (size_t)(qr_min(n_rows, chunk_rows(matmul, n_rows)) * SUM_COLS) * sizeof(float);
 }
 
 /* Counts x even when it is used in place: a plan may ask with another stride than the call has. */
@@ -268,7 +270,8 @@ static void run_task(void *untyped, int64_t index, int worker) {
     const qr_cpu_row_group *group = qr_cpu_row_group_of_task(&run->groups, index);
     const qr_weight *weight = group->weight;
     const int64_t local = index - group->first_task;
-    const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS, i = local / run->n_panels * chunk_rows(matmul);
+    const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS,
+                  i = local / run->n_panels * chunk_rows(matmul, run->args->n_rows);
     unsigned char *scratch = run->scratch + (size_t)worker * run->scratch_bytes;
     const int64_t x_row = group->first + i, x_skip = run->x_in_strips ? x_row % matmul->x_packing->strip_rows : 0;
     qr_cpu_panel panel = {
@@ -286,7 +289,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .x_skip = x_skip,
         .x_in_strips = run->x_in_strips,
         .n_w = panel.n_rows,
-        .n_x = qr_min(group->n_rows - i, chunk_rows(matmul)),
+        .n_x = qr_min(group->n_rows - i, chunk_rows(matmul, run->args->n_rows)),
         .sums = (float *)(void *)(scratch + panel_bytes(matmul)),
         .sum_stride = SUM_COLS,
         .w_in_place = run->weight_in_place,
@@ -319,7 +322,7 @@ static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr
     qr_cpu_layout_of(&args->weight->desc, &run.layout);
     run.x_in_strips = wants_strips(&run, groups->n);
     run.scratch = prepare_x(backend, &run, workspace);
-    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, chunk_rows(matmul), run.n_panels);
+    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, chunk_rows(matmul, args->n_rows), run.n_panels);
     qr_threads_run(backend->threads, n_tasks, run_task, &run);
 }
 

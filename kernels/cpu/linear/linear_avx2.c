@@ -37,7 +37,7 @@ enum {
     CHAINS = 8,
     GROUP = QR_CPU_NF4_GROUP_ROWS, /* weight rows of a tile */
     STRIP = 6,                     /* rows of x of a tile */
-    CHUNK = 20 * STRIP,            /* of a task: their part of a K block, 240 KiB, stays in L2 */
+    CHUNK = 29 * STRIP,            /* of a task: their part of a K block, 348 KiB, stays in L2 */
     RUN = AVX2_RUN,
     MAX_SCALES = AVX2_MAX_SCALES,
 };
