@@ -71,15 +71,21 @@ static size_t panel_bytes(const qr_cpu_matmul *matmul) {
     return (size_t)(QR_CPU_PANEL_ROWS * spread_stride(matmul, matmul->k_block)) * matmul->element_bytes;
 }
 
-/* Rows of x of a task: at most as many as the kernel wants, and about as many in each. */
-static int64_t chunk_rows(const qr_cpu_matmul *matmul, int64_t n_rows) {
-    const qr_cpu_x_packing *packing = matmul->x_packing;
-    if (packing == NULL || n_rows == 0) { return QR_CPU_CHUNK_ROWS; }
-    return qr_round_up(qr_ceil_div(n_rows, qr_ceil_div(n_rows, packing->chunk_rows)), packing->strip_rows);
+/* Rows of x of a task, at most. */
+static int64_t most_chunk_rows(const qr_cpu_matmul *matmul) {
+    return matmul->x_packing != NULL ? matmul->x_packing->chunk_rows : QR_CPU_CHUNK_ROWS;
 }
 
+/* Rows of x of a task: in strips about as many in each. */
+static int64_t chunk_rows(const qr_cpu_matmul *matmul, int64_t n_rows) {
+    const int64_t most = most_chunk_rows(matmul);
+    if (matmul->x_packing == NULL || n_rows == 0) { return most; }
+    return qr_round_up(qr_ceil_div(n_rows, qr_ceil_div(n_rows, most)), matmul->x_packing->strip_rows);
+}
+
+/* Never less for more rows: a plan asks for the most. */
 static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
-    return panel_bytes(matmul) + (size_t)(qr_min(n_rows, chunk_rows(matmul, n_rows)) * SUM_COLS) * sizeof(float);
+    return panel_bytes(matmul) + (size_t)(qr_min(n_rows, most_chunk_rows(matmul)) * SUM_COLS) * sizeof(float);
 }
 
 /* Counts x even when it is used in place: a plan may ask with another stride than the call has. */
