@@ -63,8 +63,7 @@ static int64_t prepared_x_stride(const qr_cpu_matmul *matmul, const qr_linear_ar
 /* Room for x as the kernel takes it, in whole strips. */
 static size_t prepared_x_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
     const int64_t strip_rows = matmul->x_packing != NULL ? matmul->x_packing->strip_rows : 1;
-    return (size_t)(qr_ceil_div(args->n_rows, strip_rows) * strip_rows * prepared_x_stride(matmul, args)) *
-           matmul->element_bytes;
+    return (size_t)(qr_round_up(args->n_rows, strip_rows) * prepared_x_stride(matmul, args)) * matmul->element_bytes;
 }
 
 static size_t panel_bytes(const qr_cpu_matmul *matmul) {
@@ -276,10 +275,10 @@ static void run_task(void *untyped, int64_t index, int worker) {
     const qr_cpu_row_group *group = qr_cpu_row_group_of_task(&run->groups, index);
     const qr_weight *weight = group->weight;
     const int64_t local = index - group->first_task;
-    const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS,
-                  i = local / run->n_panels * chunk_rows(matmul, run->args->n_rows);
+    const int64_t n_chunk = chunk_rows(matmul, run->args->n_rows);
+    const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS, i = local / run->n_panels * n_chunk;
     unsigned char *scratch = run->scratch + (size_t)worker * run->scratch_bytes;
-    const int64_t x_row = group->first + i, x_skip = run->x_in_strips ? x_row % matmul->x_packing->strip_rows : 0;
+    const int64_t first = group->first + i, x_skip = run->x_in_strips ? first % matmul->x_packing->strip_rows : 0;
     qr_cpu_panel panel = {
         .weight = weight,
         .layout = &run->layout,
@@ -290,12 +289,12 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .dst_stride = spread_stride(matmul, matmul->k_block),
     };
     qr_cpu_product product = {
-        .x = (const unsigned char *)run->x + (size_t)((x_row - x_skip) * run->x_stride) * matmul->element_bytes,
+        .x = (const unsigned char *)run->x + (size_t)((first - x_skip) * run->x_stride) * matmul->element_bytes,
         .x_stride = run->x_stride,
         .x_skip = x_skip,
         .x_in_strips = run->x_in_strips,
         .n_w = panel.n_rows,
-        .n_x = qr_min(group->n_rows - i, chunk_rows(matmul, run->args->n_rows)),
+        .n_x = qr_min(group->n_rows - i, n_chunk),
         .sums = (float *)(void *)(scratch + panel_bytes(matmul)),
         .sum_stride = SUM_COLS,
         .w_in_place = run->weight_in_place,
@@ -304,7 +303,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
     const bool may_decode = matmul->x_packing != NULL ? !run->x_in_strips : product.n_x <= QR_CPU_FEW_ROWS;
     const bool decoded = matmul->decode != NULL && may_decode && matmul->decode(&panel, &product);
     if (!decoded) { multiply_panel(run, &panel, &product); }
-    store_rows(run, weight, product.sums, group->first + i, product.n_x, row, product.n_w);
+    store_rows(run, weight, product.sums, first, product.n_x, row, product.n_w);
 }
 
 /* Whether most of n_groups groups of rows have more than a kernel decodes for. NF4_FLAT is never decoded. */

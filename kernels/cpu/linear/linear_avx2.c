@@ -12,9 +12,8 @@
  *              until its neighbours of the tree are done. x and the weights are packed in that order.
  *
  * The second reads one vector of weights for 12 products, where lanes along K read seven of weights and of x. That is
- * more than a core loads that shares its caches with another thread. Zen 3, one thread, shares of the FMA peak of the
- * same millisecond, 61 runs in turn on a busy machine: lanes along K 62 %, the same with packed operands 72 to 75 %,
- * lanes of weight rows 83 %. */
+ * more than a core loads that shares its caches with another thread: there 512 rows take up to a quarter less time, and
+ * as much as before where it does not (docs/speed.md). */
 #include <stdbool.h>
 #include <string.h>
 
