@@ -49,7 +49,7 @@ static int64_t spread_stride(const qr_cpu_matmul *matmul, int64_t n) {
 /* Rows of x may be read in place: they have the right type, no vector reads past their end, and there are few, or their
  * stride suits L1. Gathered ones never are. */
 static bool x_in_place(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    if (matmul->x_packing != NULL) { return false; }
+    if (matmul->pack_row != NULL) { return false; }
     const bool suits_l1 = args->n_rows <= QR_CPU_DECODE_ROWS || spread_stride(matmul, args->x_stride) == args->x_stride;
     return qr_dtype_bytes(args->x_dtype) == matmul->element_bytes && args->weight->desc.cols % matmul->k_step == 0 &&
            suits_l1;
@@ -62,7 +62,7 @@ static int64_t prepared_x_stride(const qr_cpu_matmul *matmul, const qr_linear_ar
 
 /* Room for x as the kernel takes it, in whole strips. */
 static size_t prepared_x_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    const int64_t strip_rows = matmul->x_packing != NULL ? matmul->x_packing->strip_rows : 1;
+    const int64_t strip_rows = matmul->strips != NULL ? matmul->strips->rows : 1;
     return (size_t)(qr_round_up(args->n_rows, strip_rows) * prepared_x_stride(matmul, args)) * matmul->element_bytes;
 }
 
@@ -70,16 +70,17 @@ static size_t panel_bytes(const qr_cpu_matmul *matmul) {
     return (size_t)(QR_CPU_PANEL_ROWS * spread_stride(matmul, matmul->k_block)) * matmul->element_bytes;
 }
 
-/* Rows of x of a task, at most. */
+/* Rows of x of a task, at most: in strips or not. */
 static int64_t most_chunk_rows(const qr_cpu_matmul *matmul) {
-    return matmul->x_packing != NULL ? matmul->x_packing->chunk_rows : QR_CPU_CHUNK_ROWS;
+    return matmul->strips != NULL ? qr_max(matmul->strips->chunk_rows, QR_CPU_CHUNK_ROWS) : QR_CPU_CHUNK_ROWS;
 }
 
 /* Rows of x of a task: in strips about as many in each. */
-static int64_t chunk_rows(const qr_cpu_matmul *matmul, int64_t n_rows) {
-    const int64_t most = most_chunk_rows(matmul);
-    if (matmul->x_packing == NULL || n_rows == 0) { return most; }
-    return qr_round_up(qr_ceil_div(n_rows, qr_ceil_div(n_rows, most)), matmul->x_packing->strip_rows);
+static int64_t chunk_rows(const linear_run *run) {
+    const qr_cpu_strips *strips = run->matmul->strips;
+    const int64_t n_rows = run->args->n_rows;
+    if (!run->x_in_strips || n_rows == 0) { return QR_CPU_CHUNK_ROWS; }
+    return qr_round_up(qr_ceil_div(n_rows, qr_ceil_div(n_rows, strips->chunk_rows)), strips->rows);
 }
 
 /* Never less for more rows: a plan asks for the most. */
@@ -135,48 +136,41 @@ static void copy_x_row(void *untyped, int64_t i, int worker) {
 static void pack_x_row(void *untyped, int64_t i, int worker) {
     (void)worker;
     const linear_run *run = untyped;
-    float *dst = (float *)(uintptr_t)run->x + i * run->x_stride;
-    run->matmul->x_packing->pack_row(x_row(run, i), run->args->weight->desc.cols, dst);
+    unsigned char *dst = (unsigned char *)(uintptr_t)run->x + (size_t)(i * run->x_stride) * run->matmul->element_bytes;
+    run->matmul->pack_row(x_row(run, i), run->args->weight->desc.cols, dst);
 }
 
 static void pack_x_strip(void *untyped, int64_t index, int worker) {
     enum { MAX_STRIP_ROWS = 16 };
     (void)worker;
     const linear_run *run = untyped;
-    const qr_cpu_x_packing *packing = run->matmul->x_packing;
+    const qr_cpu_strips *strips = run->matmul->strips;
     const uint16_t *rows[MAX_STRIP_ROWS];
-    const int64_t first = index * packing->strip_rows;
-    for (int64_t r = 0; r < packing->strip_rows; r++) {
+    const int64_t first = index * strips->rows;
+    for (int64_t r = 0; r < strips->rows; r++) {
         rows[r] = first + r < run->args->n_rows ? x_row(run, first + r) : NULL;
     }
-    packing->pack_strip(rows, run->args->weight->desc.cols, (float *)(uintptr_t)run->x + first * run->x_stride);
-}
-
-static void pack_x(qr_backend *backend, linear_run *run) {
-    const int64_t n_rows = run->args->n_rows, strip_rows = run->matmul->x_packing->strip_rows;
-    if (run->x_in_strips) {
-        qr_threads_run(backend->threads, qr_ceil_div(n_rows, strip_rows), pack_x_strip, run);
-    } else {
-        qr_threads_run(backend->threads, n_rows, pack_x_row, run);
-    }
+    unsigned char *dst = (unsigned char *)(uintptr_t)run->x;
+    strips->pack(rows, run->args->weight->desc.cols, dst + (size_t)(first * run->x_stride) * run->matmul->element_bytes);
 }
 
 /* Returns the workspace left. */
 static unsigned char *prepare_x(qr_backend *backend, linear_run *run, unsigned char *workspace) {
     const qr_linear_args *args = run->args;
-    if (run->groups.source_row == NULL && x_in_place(run->matmul, args)) {
+    const qr_cpu_matmul *matmul = run->matmul;
+    if (!run->x_in_strips && run->groups.source_row == NULL && x_in_place(matmul, args)) {
         run->x = args->x;
         run->x_stride = args->x_stride;
         return workspace;
     }
     run->x = workspace;
-    run->x_stride = prepared_x_stride(run->matmul, args);
-    if (run->matmul->x_packing != NULL) {
-        pack_x(backend, run);
+    run->x_stride = prepared_x_stride(matmul, args);
+    if (run->x_in_strips) {
+        qr_threads_run(backend->threads, qr_ceil_div(args->n_rows, matmul->strips->rows), pack_x_strip, run);
     } else {
-        qr_threads_run(backend->threads, args->n_rows, copy_x_row, run);
+        qr_threads_run(backend->threads, args->n_rows, matmul->pack_row != NULL ? pack_x_row : copy_x_row, run);
     }
-    return workspace + prepared_x_bytes(run->matmul, args);
+    return workspace + prepared_x_bytes(matmul, args);
 }
 
 void qr_cpu_position_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahead, int64_t *ahead_row,
@@ -207,6 +201,7 @@ static void store_rows(const linear_run *run, const qr_weight *weight, const flo
     const qr_linear_args *args = run->args;
     float factor[QR_CPU_PANEL_ROWS];
     const bool scaled = weight->desc.format == QR_WEIGHT_INT8;
+    const bool plain = !scaled && args->bias == NULL && !args->accumulate;
     if (scaled) {
         const float *row_absmax = qr_cpu_scales(weight, &run->layout) + row;
         for (int64_t o = 0; o < n_w; o++) { factor[o] = row_absmax[o] / 127.0F; }
@@ -214,6 +209,10 @@ static void store_rows(const linear_run *run, const qr_weight *weight, const flo
     for (int64_t r = 0; r < n_x; r++) {
         const float *sum = sums + r * SUM_COLS;
         float *y = args->y + (i + r) * args->y_stride + row;
+        if (plain) {
+            memcpy(y, sum, (size_t)n_w * sizeof(float));
+            continue;
+        }
         float value[QR_CPU_PANEL_ROWS];
         for (int64_t o = 0; o < n_w; o++) { value[o] = scaled ? sum[o] * factor[o] : sum[o]; }
         if (args->bias != NULL) {
@@ -226,12 +225,41 @@ static void store_rows(const linear_run *run, const qr_weight *weight, const flo
     }
 }
 
+static void multiply_block(const linear_run *run, const qr_cpu_product *product) {
+    if (run->x_in_strips) {
+        run->matmul->strips->multiply(product);
+    } else {
+        run->matmul->multiply(product);
+    }
+}
+
+/* The last K block by rows of x, some at a time: y waits for memory while the next ones are multiplied. first: row of
+ * the call that product->x begins with. */
+static void multiply_and_store(const linear_run *run, const qr_cpu_panel *panel, const qr_cpu_product *product,
+                               int64_t first) {
+    enum { AT_ONCE = 24 }; /* whole tiles and strips of every kernel */
+    const size_t row_bytes = run->matmul->element_bytes * (size_t)product->x_stride;
+    qr_cpu_product part = *product;
+    for (int64_t i = 0; i < product->n_x; i += part.n_x) {
+        part.n_x = qr_min(product->n_x - i, AT_ONCE - (product->x_skip + i) % AT_ONCE);
+        if (run->x_in_strips) {
+            part.x_skip = product->x_skip + i;
+        } else {
+            part.x = (const unsigned char *)product->x + (size_t)i * row_bytes;
+        }
+        part.sums = product->sums + i * product->sum_stride;
+        part.w_in_place = product->w_in_place && i == 0;
+        multiply_block(run, &part);
+        store_rows(run, panel->weight, part.sums, first + i, part.n_x, panel->row, panel->n_rows);
+    }
+}
+
 /* Fetches and multiplies rows [panel->row, + panel->n_rows), K block by K block. */
-static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_product *product) {
+static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_product *product, int64_t first) {
     const qr_cpu_matmul *matmul = run->matmul;
     const int64_t n_k = run->args->weight->desc.cols;
     const unsigned char *x = product->x;
-    const size_t k_bytes = matmul->element_bytes * (size_t)(run->x_in_strips ? matmul->x_packing->strip_rows : 1);
+    const size_t k_bytes = matmul->element_bytes * (size_t)(run->x_in_strips ? matmul->strips->rows : 1);
     product->n_w = panel->n_rows;
     for (int64_t k = 0; k < n_k; k += matmul->k_block) {
         panel->k = k;
@@ -242,30 +270,35 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
                          (size_t)k * matmul->element_bytes;
             product->w_stride = (int64_t)(run->layout.row_bytes / matmul->element_bytes);
         } else {
-            matmul->fetch(panel);
+            (run->x_in_strips ? matmul->strips->fetch : matmul->fetch)(panel);
             product->w = panel->dst;
             product->w_stride = panel->dst_stride;
         }
         product->x = x + (size_t)k * k_bytes;
         product->n_k = panel->n_k_padded;
         product->first = k == 0;
-        matmul->multiply(product);
+        if (k + matmul->k_block < n_k) {
+            multiply_block(run, product);
+        } else {
+            multiply_and_store(run, panel, product, first);
+        }
     }
-    product->x = x;
 }
 
 /* With many rows of x a panel is dequantised at once, so that a tile's rows of x are read once a panel; with few, tile
  * by tile, so that the dequantised weights never leave L1 (NF4, 2048 x 2048, 16 rows of x, one core: 567 us before, 404
  * after). */
-static void multiply_panel(const linear_run *run, const qr_cpu_panel *panel, const qr_cpu_product *product) {
-    const int64_t piece_rows = product->n_x <= QR_CPU_FEW_ROWS ? run->matmul->piece_rows : panel->n_rows;
+static void multiply_panel(const linear_run *run, const qr_cpu_panel *panel, const qr_cpu_product *product,
+                           int64_t first) {
+    const int64_t few = run->x_in_strips ? run->matmul->strips->piece_rows : run->matmul->piece_rows;
+    const int64_t piece_rows = product->n_x <= QR_CPU_FEW_ROWS ? few : panel->n_rows;
     for (int64_t r = 0; r < panel->n_rows; r += piece_rows) {
         qr_cpu_panel piece = *panel;
         qr_cpu_product piece_product = *product;
         piece.row += r;
         piece.n_rows = qr_min(panel->n_rows - r, piece_rows);
         piece_product.sums += r;
-        multiply_piece(run, &piece, &piece_product);
+        multiply_piece(run, &piece, &piece_product, first);
     }
 }
 
@@ -275,10 +308,10 @@ static void run_task(void *untyped, int64_t index, int worker) {
     const qr_cpu_row_group *group = qr_cpu_row_group_of_task(&run->groups, index);
     const qr_weight *weight = group->weight;
     const int64_t local = index - group->first_task;
-    const int64_t n_chunk = chunk_rows(matmul, run->args->n_rows);
+    const int64_t n_chunk = chunk_rows(run);
     const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS, i = local / run->n_panels * n_chunk;
     unsigned char *scratch = run->scratch + (size_t)worker * run->scratch_bytes;
-    const int64_t first = group->first + i, x_skip = run->x_in_strips ? first % matmul->x_packing->strip_rows : 0;
+    const int64_t first = group->first + i, x_skip = run->x_in_strips ? first % matmul->strips->rows : 0;
     qr_cpu_panel panel = {
         .weight = weight,
         .layout = &run->layout,
@@ -300,16 +333,21 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .w_in_place = run->weight_in_place,
     };
     product.n_k = run->n_k_padded;
-    const bool may_decode = matmul->x_packing != NULL ? !run->x_in_strips : product.n_x <= QR_CPU_FEW_ROWS;
+    const bool may_decode = !run->x_in_strips && (matmul->multiply == NULL || product.n_x <= QR_CPU_FEW_ROWS);
     const bool decoded = matmul->decode != NULL && may_decode && matmul->decode(&panel, &product);
-    if (!decoded) { multiply_panel(run, &panel, &product); }
-    store_rows(run, weight, product.sums, first, product.n_x, row, product.n_w);
+    if (decoded) {
+        store_rows(run, weight, product.sums, first, product.n_x, row, product.n_w);
+    } else {
+        multiply_panel(run, &panel, &product, first);
+    }
 }
 
-/* Whether most of n_groups groups of rows have more than a kernel decodes for. NF4_FLAT is never decoded. */
+/* Whether most of n_groups groups of rows have more than `above_rows`. NF4_FLAT is never decoded. */
 static bool wants_strips(const linear_run *run, int64_t n_groups) {
-    return run->matmul->x_packing != NULL &&
-           (run->layout.kind == QR_CPU_NF4_FLAT || run->args->n_rows > QR_CPU_DECODE_ROWS * n_groups);
+    const qr_cpu_matmul *matmul = run->matmul;
+    if (matmul->strips == NULL) { return false; }
+    return (matmul->multiply == NULL && run->layout.kind == QR_CPU_NF4_FLAT) ||
+           run->args->n_rows > matmul->strips->above_rows * n_groups;
 }
 
 static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr_cpu_row_groups *groups,
@@ -322,12 +360,12 @@ static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr
         .n_k_padded = qr_round_up(args->weight->desc.cols, matmul->k_step),
         .n_panels = qr_ceil_div(args->weight->desc.rows, QR_CPU_PANEL_ROWS),
         .scratch_bytes = worker_bytes(matmul, args->n_rows),
-        .weight_in_place = is_in_place(matmul, args->weight->desc.format),
     };
     qr_cpu_layout_of(&args->weight->desc, &run.layout);
     run.x_in_strips = wants_strips(&run, groups->n);
+    run.weight_in_place = !run.x_in_strips && is_in_place(matmul, args->weight->desc.format);
     run.scratch = prepare_x(backend, &run, workspace);
-    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, chunk_rows(matmul, args->n_rows), run.n_panels);
+    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, chunk_rows(&run), run.n_panels);
     qr_threads_run(backend->threads, n_tasks, run_task, &run);
 }
 

@@ -43,7 +43,7 @@ typedef struct qr_cpu_product {
     const void *x; /* [n_x, n_k], x_stride elements apart; in strips: those of the strip that the first row is in */
     int64_t w_stride, x_stride, n_w, n_x, n_k;
     int64_t x_skip;   /* rows of that strip before the first */
-    bool x_in_strips; /* packed by pack_strip, not by pack_row (qr_cpu_x_packing) */
+    bool x_in_strips; /* packed by qr_cpu_strips.pack */
     float *sums;
     int64_t sum_stride;
     bool first;
@@ -53,16 +53,18 @@ typedef struct qr_cpu_product {
 struct qr_cpu_gemm_kernel;  /* kernels/cpu/linear/gemm_backward.h */
 struct qr_cpu_tiles_kernel; /* kernels/cpu/linear/linear_tiles.h */
 
-/* How a kernel of BF16 takes x, where it does not take rows as they are. Rows of a few are packed each, `decode` alone
- * takes them, and however many there are. Many are packed in strips of strip_rows, the last filled with zeros, for
- * `multiply`. In both, columns are padded with zeros to k_step. The bits are the same. */
-typedef struct qr_cpu_x_packing {
-    int64_t strip_rows;
-    int64_t chunk_rows; /* of a task, a multiple of strip_rows: in place of QR_CPU_CHUNK_ROWS */
-    void (*pack_row)(const uint16_t *x, int64_t n, float *dst);
-    /* dst: K blocks one after the other, each [n_k · strip_rows]. A row that is not there is NULL. */
-    void (*pack_strip)(const uint16_t *const *rows, int64_t n, float *dst);
-} qr_cpu_x_packing;
+/* How a kernel of BF16 multiplies many rows of x: packed in strips, the last filled with zeros, and with lanes along
+ * the weight rows. Columns are padded with zeros to k_step. The bits are those of rows as they are. */
+typedef struct qr_cpu_strips {
+    int64_t rows;       /* of a strip */
+    int64_t above_rows; /* of x, for each matrix: as many, or fewer, are not packed in strips */
+    int64_t chunk_rows; /* of a task, a multiple of rows: in place of QR_CPU_CHUNK_ROWS */
+    int64_t piece_rows; /* as qr_cpu_matmul.piece_rows; divides QR_CPU_PANEL_ROWS */
+    /* dst: K blocks one after the other, each [n_k · rows]. A row that is not there is NULL. */
+    void (*pack)(const uint16_t *const *rows, int64_t n, void *dst);
+    void (*fetch)(const qr_cpu_panel *panel);
+    void (*multiply)(const qr_cpu_product *product);
+} qr_cpu_strips;
 
 typedef struct qr_cpu_matmul {
     size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
@@ -70,11 +72,14 @@ typedef struct qr_cpu_matmul {
     int64_t k_step;       /* the operands of `multiply` are padded with zeros to a multiple of it */
     int64_t piece_rows;   /* weight rows of a tile: divides the NF4 group */
     qr_dtype x_dtype;     /* of x; the weights are rounded to its values (and both held in element_bytes) */
-    const qr_cpu_x_packing *x_packing; /* NULL: x are rows of elements */
+    const qr_cpu_strips *strips; /* NULL: x is never packed in strips */
+    /* A row of x as operands, padded with zeros to k_step. NULL: rows of elements, in place where they can be. */
+    void (*pack_row)(const uint16_t *x, int64_t n, void *dst);
     void (*fetch)(const qr_cpu_panel *panel);
-    void (*multiply)(const qr_cpu_product *product);
+    void (*multiply)(const qr_cpu_product *product); /* NULL, as fetch: what is not in strips is decoded */
     /* Whole K at once from the codes, for x of up to QR_CPU_FEW_ROWS rows; product->w, w_stride and first are not used,
-     * and panel->dst is scratch. False: there is none for this format and as many rows. NULL: there is none. */
+     * and panel->dst is scratch. False: there is none for this format and as many rows. NULL: there is none. x in
+     * strips is never decoded. */
     bool (*decode)(const qr_cpu_panel *panel, const qr_cpu_product *product);
     /* All of linear by matrix tiles, in place of multiply and decode; NULL: there are none. */
     const struct qr_cpu_tiles_kernel *tiles;

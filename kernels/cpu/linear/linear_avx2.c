@@ -43,7 +43,8 @@ enum {
 
 /* --- x ----------------------------------------------------------------------------------------------------------- */
 
-static void pack_row(const uint16_t *x, int64_t n, float *dst) {
+static void pack_row(const uint16_t *x, int64_t n, void *untyped) {
+    float *dst = untyped;
     for (int64_t k = 0; k < n; k += 16) {
         uint16_t last[16] = {0};
         const uint16_t *src = n - k >= 16 ? x + k : memcpy(last, x + k, (size_t)(n - k) * sizeof *x);
@@ -95,7 +96,8 @@ static void pack_strip_block(const uint16_t *const *rows, int64_t k, int64_t n_k
     }
 }
 
-static void pack_strip(const uint16_t *const *rows, int64_t n, float *dst) {
+static void pack_strip(const uint16_t *const *rows, int64_t n, void *untyped) {
+    float *dst = untyped;
     const int64_t n_padded = qr_round_up(n, 16);
     for (int64_t k = 0; k < n_padded; k += K_BLOCK) {
         pack_strip_block(rows, k, qr_min(n_padded - k, K_BLOCK), n - k, dst + k * STRIP);
@@ -340,8 +342,15 @@ static void multiply(const qr_cpu_product *p) {
     }
 }
 
-static const qr_cpu_x_packing x_packing = {
-    .strip_rows = STRIP, .chunk_rows = CHUNK, .pack_row = pack_row, .pack_strip = pack_strip};
+static const qr_cpu_strips strips = {
+    .rows = STRIP,
+    .above_rows = QR_CPU_DECODE_ROWS,
+    .chunk_rows = CHUNK,
+    .piece_rows = GROUP,
+    .pack = pack_strip,
+    .fetch = fetch,
+    .multiply = multiply,
+};
 
 const qr_cpu_matmul qr_cpu_matmul_bf16_chains_avx2 = {
     .element_bytes = 4,
@@ -349,9 +358,8 @@ const qr_cpu_matmul qr_cpu_matmul_bf16_chains_avx2 = {
     .k_step = 16,
     .piece_rows = GROUP,
     .x_dtype = QR_DTYPE_BF16,
-    .x_packing = &x_packing,
-    .fetch = fetch,
-    .multiply = multiply,
+    .strips = &strips,
+    .pack_row = pack_row,
     .decode = qr_cpu_decode_avx2,
     .exercise = exercise,
     .exercise_flops = EXERCISE_FLOPS,

@@ -15,6 +15,7 @@
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/linear_bf16_fetch.h"
 #include "kernels/cpu/linear/linear_bf16_few_rows.h"
+#include "kernels/cpu/linear/linear_bf16_strips.h"
 #include "kernels/cpu/linear/nf4_avx512_bf16.h"
 #include "kernels/cpu/simd/vec_tile.h"
 
@@ -26,7 +27,7 @@ static inline __m512 tile_dot(__m512 acc, __m512bh w, __m512bh x) { return _mm51
 
 #include "kernels/cpu/linear/linear_microkernel.h"
 
-enum { K_BLOCK = 1024, DECODE_ACCUMULATORS = 16, PREFETCH_BYTES = 6144 };
+enum { K_BLOCK = QR_CPU_BF16_K_BLOCK, DECODE_ACCUMULATORS = 16, PREFETCH_BYTES = 6144 };
 
 #include "kernels/cpu/linear/linear_stored.h"
 
@@ -193,6 +194,7 @@ const qr_cpu_matmul qr_cpu_matmul_bf16_avx512_bf16 = {
     .k_step = TILE_STEP,
     .piece_rows = QR_TILE_ROWS,
     .x_dtype = QR_DTYPE_BF16,
+    .strips = &qr_cpu_strips_bf16,
     .fetch = qr_cpu_fetch_bf16,
     .multiply = multiply,
     .gemm_backward = &qr_cpu_gemm_bf16,

@@ -37,9 +37,8 @@ QR_INLINE void fetch_half_run(const uint8_t *codes, const float *scales, int64_t
 /* Up to 16 rows of one group, in the order in which their codes lie. */
 QR_INLINE void fetch_group(const qr_cpu_panel *p, const nf4_map *map, int64_t row, int64_t n_rows, const bool is_mxfp4,
                            uint16_t *dst) {
-    enum { MAX_K = 1024 }; /* of a K block */
-    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4), most = MAX_K / scale_cols;
-    float scales[GROUP * (MAX_K / QR_CPU_MXFP4_SCALE_COLS)];
+    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4), most = QR_CPU_BF16_K_BLOCK / scale_cols;
+    float scales[GROUP * (QR_CPU_BF16_K_BLOCK / QR_CPU_MXFP4_SCALE_COLS)];
     panel_scales_of(map, p, row, n_rows, is_mxfp4, scales, most);
     int64_t next_row, next_k;
     qr_cpu_position_ahead(p, row, n_rows, &next_row, &next_k);

@@ -4,6 +4,9 @@
 
 #include "kernels/cpu/linear/linear.h"
 
+/* In which products of vdpbf16ps walk K. */
+enum { QR_CPU_BF16_K_BLOCK = 1024 };
+
 void qr_cpu_fetch_bf16(const qr_cpu_panel *panel);
 
 #endif

@@ -9,7 +9,12 @@
 #include "kernels/cpu/linear/nf4_avx512_bf16.h"
 #include "kernels/cpu/simd/vec_tile.h"
 
-enum { STEP = 32, RUN = 128, MAX_BLOCKS = 32 /* that have a scale, in a K block */, PIECES_AHEAD = 2 };
+enum {
+    STEP = 32,
+    RUN = 128,
+    MAX_BLOCKS = QR_CPU_BF16_K_BLOCK / QR_CPU_MXFP4_SCALE_COLS, /* that have a scale */
+    PIECES_AHEAD = 2,
+};
 
 typedef enum piece_kind { PIECE_NF4, PIECE_MXFP4, PIECE_INT8 } piece_kind;
 
