@@ -151,7 +151,8 @@ static void pack_x_strip(void *untyped, int64_t index, int worker) {
         rows[r] = first + r < run->args->n_rows ? x_row(run, first + r) : NULL;
     }
     unsigned char *dst = (unsigned char *)(uintptr_t)run->x;
-    strips->pack(rows, run->args->weight->desc.cols, dst + (size_t)(first * run->x_stride) * run->matmul->element_bytes);
+    strips->pack(rows, run->args->weight->desc.cols,
+                 dst + (size_t)(first * run->x_stride) * run->matmul->element_bytes);
 }
 
 /* Returns the workspace left. */

@@ -67,11 +67,11 @@ typedef struct qr_cpu_strips {
 } qr_cpu_strips;
 
 typedef struct qr_cpu_matmul {
-    size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
-    int64_t k_block;      /* a multiple of 128 */
-    int64_t k_step;       /* the operands of `multiply` are padded with zeros to a multiple of it */
-    int64_t piece_rows;   /* weight rows of a tile: divides the NF4 group */
-    qr_dtype x_dtype;     /* of x; the weights are rounded to its values (and both held in element_bytes) */
+    size_t element_bytes;        /* of the operands: 2 (BF16) or 4 (F32) */
+    int64_t k_block;             /* a multiple of 128 */
+    int64_t k_step;              /* the operands of `multiply` are padded with zeros to a multiple of it */
+    int64_t piece_rows;          /* weight rows of a tile: divides the NF4 group */
+    qr_dtype x_dtype;            /* of x; the weights are rounded to its values (and both held in element_bytes) */
     const qr_cpu_strips *strips; /* NULL: x is never packed in strips */
     /* A row of x as operands, padded with zeros to k_step. NULL: rows of elements, in place where they can be. */
     void (*pack_row)(const uint16_t *x, int64_t n, void *dst);

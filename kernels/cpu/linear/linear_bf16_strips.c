@@ -18,21 +18,22 @@
 
 enum {
     K_BLOCK = QR_CPU_BF16_K_BLOCK,
-    STEP = 32,   /* columns of a step: a unit of each chain */
+    STEP = 32, /* columns of a step: a unit of each chain */
     CHAINS = 16,
     STRIP = 8,   /* rows of x of a tile */
     VECTORS = 2, /* of weight rows of a tile: with 8 rows of x, 16 accumulators, which hide the latency */
     TILE_ROWS = 16 * VECTORS,
     GROUP = QR_CPU_NF4_GROUP_ROWS,
-    CHUNK = 512,                  /* rows of x of a task */
-    ROW_STRIDE = K_BLOCK + STEP,  /* of fetched rows, in elements: not a multiple of 512 bytes */
+    CHUNK = 512,                 /* rows of x of a task */
+    ROW_STRIDE = K_BLOCK + STEP, /* of fetched rows, in elements: not a multiple of 512 bytes */
     TREE_DEPTH = 5,
 };
 
 /* The chains in the order in which the tree takes them (qr_vec_reduce): the halves of the vector, then neighbours. */
 static const int8_t chain_at[CHAINS] = {0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15};
 
-/* --- x: [K block][chain][step][STRIP units] ------------------------------------------------------------------------ */
+/* --- x: [K block][chain][step][STRIP units] ------------------------------------------------------------------------
+ */
 
 static void pack(const uint16_t *const *rows, int64_t n, void *untyped) {
     const int64_t n_padded = qr_round_up(n, STEP);
@@ -55,7 +56,8 @@ static void pack(const uint16_t *const *rows, int64_t n, void *untyped) {
     }
 }
 
-/* --- Weights: [tiles of 32 rows][chain][step][32 units] ------------------------------------------------------------ */
+/* --- Weights: [tiles of 32 rows][chain][step][32 units] ------------------------------------------------------------
+ */
 
 /* 16 rows of elements into a vector of each step of a tile. */
 static void pack_group(const uint16_t *rows, int64_t n_steps, float *dst) {
@@ -84,11 +86,13 @@ static void fetch(const qr_cpu_panel *p) {
         for (int64_t i = group.n_rows; i < GROUP; i++) {
             memset(rows + i * ROW_STRIDE, 0, (size_t)p->n_k_padded * sizeof *rows);
         }
-        pack_group(rows, p->n_k_padded / STEP, (float *)p->dst + r / TILE_ROWS * TILE_ROWS * (K_BLOCK / 2) + r % TILE_ROWS);
+        pack_group(rows, p->n_k_padded / STEP,
+                   (float *)p->dst + r / TILE_ROWS * TILE_ROWS * (K_BLOCK / 2) + r % TILE_ROWS);
     }
 }
 
-/* --- Products ------------------------------------------------------------------------------------------------------ */
+/* --- Products ------------------------------------------------------------------------------------------------------
+ */
 
 typedef __m512 tile_sums[STRIP][VECTORS];
 
@@ -103,9 +107,9 @@ QR_INLINE void add_steps(tile_sums acc, const float *w, const float *x, const in
     }
 }
 
-/* A tile of weight rows by n_x rows of a strip. */
-QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, const int n_x, float *sums,
-                             int64_t sum_stride, bool first) {
+/* A tile of weight rows by n_x rows of a strip. to_next: from x to what is prefetched, in floats; 0: nothing. */
+QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, const int n_x, int64_t to_next,
+                             float *sums, int64_t sum_stride, bool first) {
     tile_sums waiting[TREE_DEPTH];
     int n_waiting = 0;
     for (int chain = 0; chain < CHAINS; chain++) {
@@ -114,7 +118,10 @@ QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, co
             QR_UNROLL for (int v = 0; v < VECTORS; v++) { acc[i][v] = qr_vec_zero(); }
         }
         int64_t s = 0;
-        for (; s + 2 <= n_steps; s += 2, w += 2 * TILE_ROWS, x += 2 * STRIP) { add_steps(acc, w, x, 2, n_x); }
+        for (; s + 2 <= n_steps; s += 2, w += 2 * TILE_ROWS, x += 2 * STRIP) { /* 64 bytes of x */
+            if (to_next != 0) { _mm_prefetch((const void *)((uintptr_t)x + (size_t)to_next * sizeof *x), _MM_HINT_T1); }
+            add_steps(acc, w, x, 2, n_x);
+        }
         if (s < n_steps) {
             add_steps(acc, w, x, 1, n_x);
             w += TILE_ROWS;
@@ -123,7 +130,9 @@ QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, co
         for (int done = chain; done % 2 == 1; done /= 2) { /* its neighbour of the tree, and theirs */
             n_waiting--;
             QR_UNROLL for (int i = 0; i < n_x; i++) {
-                QR_UNROLL for (int v = 0; v < VECTORS; v++) { acc[i][v] = qr_vec_add(waiting[n_waiting][i][v], acc[i][v]); }
+                QR_UNROLL for (int v = 0; v < VECTORS; v++) {
+                    acc[i][v] = qr_vec_add(waiting[n_waiting][i][v], acc[i][v]);
+                }
             }
         }
         QR_UNROLL for (int i = 0; i < n_x; i++) {
@@ -139,10 +148,11 @@ QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, co
     }
 }
 
+/* Its first tile prefetches the next strip: x may be larger than L2, and no hardware follows from strip to strip. */
 QR_INLINE void multiply_strip(const qr_cpu_product *p, const float *x, int64_t i, const int n_x) {
     for (int64_t o = 0; o < p->n_w; o += TILE_ROWS) {
         multiply_tile((const float *)p->w + o * (K_BLOCK / 2), x, p->n_k / STEP, n_x,
-                      p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
+                      o == 0 ? STRIP * (p->x_stride / 2) : 0, p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
     }
 }
 

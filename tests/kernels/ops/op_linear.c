@@ -132,8 +132,8 @@ static void check_linear_overflow(qr_weight_format format) {
     qr_free(x_typed);
 }
 
-/* Past the edges of one tile of 128 rows, of 64, and of 256. */
-enum { MANY_ROWS = 131, FEWER_ROWS = 100, MOST_ROWS = 260 };
+/* Past the edges of one tile of 128 rows, of 64, and of 256; and of the 512 rows that a task of the CPU takes. */
+enum { MANY_ROWS = 131, FEWER_ROWS = 100, MOST_ROWS = 260, CHUNK_ROWS = 525 };
 
 /* More rows than one tile of any kernel takes, and outputs past a tile's edge: 1 … 64 of these rows, by the harness,
  * have the bits that they have among all. */
@@ -149,6 +149,12 @@ static void check_linear_many_rows(void) {
         check_linear(desc, format == QR_WEIGHT_BF16 ? QR_DTYPE_BF16 : dtypes[i % 2], MANY_ROWS,
                      i / 2 % 2 == 0 ? 0 : ACCUMULATE);
         if (format == QR_WEIGHT_F16) { check_linear(desc, QR_DTYPE_F16, MANY_ROWS, 0); }
+    }
+    static const qr_weight_format formats[] = {QR_WEIGHT_NF4, QR_WEIGHT_INT8, QR_WEIGHT_BF16};
+    for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
+        const int block = qr_weight_is_nf4(formats[i]) ? QR_NF4_BLOCK : 0;
+        const qr_weight_desc desc = {.format = formats[i], .block = block, .rows = 35, .cols = i == 1 ? 160 : 64};
+        check_linear(desc, QR_DTYPE_BF16, CHUNK_ROWS, i % 2 == 0 ? BIAS : 0);
     }
 }
 
