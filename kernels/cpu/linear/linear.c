@@ -18,7 +18,8 @@ typedef struct linear_run {
     qr_cpu_layout layout;
     int64_t n_k_padded;
     int64_t n_panels;
-    const void *x; /* operands of the kernel's element type, rows x_stride apart */
+    int64_t chunk_rows; /* of x of a task */
+    const void *x;      /* operands of the kernel's element type, rows x_stride apart */
     int64_t x_stride;
     unsigned char *scratch; /* of worker 0; scratch_bytes a worker */
     size_t scratch_bytes;
@@ -73,14 +74,6 @@ static size_t panel_bytes(const qr_cpu_matmul *matmul) {
 /* Rows of x of a task, at most: in strips or not. */
 static int64_t most_chunk_rows(const qr_cpu_matmul *matmul) {
     return matmul->strips != NULL ? qr_max(matmul->strips->chunk_rows, QR_CPU_CHUNK_ROWS) : QR_CPU_CHUNK_ROWS;
-}
-
-/* Rows of x of a task: in strips about as many in each. */
-static int64_t chunk_rows(const linear_run *run) {
-    const qr_cpu_strips *strips = run->matmul->strips;
-    const int64_t n_rows = run->args->n_rows;
-    if (!run->x_in_strips || n_rows == 0) { return QR_CPU_CHUNK_ROWS; }
-    return qr_round_up(qr_ceil_div(n_rows, qr_ceil_div(n_rows, strips->chunk_rows)), strips->rows);
 }
 
 /* Never less for more rows: a plan asks for the most. */
@@ -309,8 +302,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
     const qr_cpu_row_group *group = qr_cpu_row_group_of_task(&run->groups, index);
     const qr_weight *weight = group->weight;
     const int64_t local = index - group->first_task;
-    const int64_t n_chunk = chunk_rows(run);
-    const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS, i = local / run->n_panels * n_chunk;
+    const int64_t row = local % run->n_panels * QR_CPU_PANEL_ROWS, i = local / run->n_panels * run->chunk_rows;
     unsigned char *scratch = run->scratch + (size_t)worker * run->scratch_bytes;
     const int64_t first = group->first + i, x_skip = run->x_in_strips ? first % matmul->strips->rows : 0;
     qr_cpu_panel panel = {
@@ -328,7 +320,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .x_skip = x_skip,
         .x_in_strips = run->x_in_strips,
         .n_w = panel.n_rows,
-        .n_x = qr_min(group->n_rows - i, n_chunk),
+        .n_x = qr_min(group->n_rows - i, run->chunk_rows),
         .sums = (float *)(void *)(scratch + panel_bytes(matmul)),
         .sum_stride = SUM_COLS,
         .w_in_place = run->weight_in_place,
@@ -351,6 +343,18 @@ static bool wants_strips(const linear_run *run, int64_t n_groups) {
            run->args->n_rows > matmul->strips->above_rows * n_groups;
 }
 
+/* Rows of x of a task. In strips about as many in each, and few enough for every thread to have some tasks. */
+static int64_t chunk_rows(const linear_run *run, int n_threads) {
+    enum { TASKS_A_THREAD = 4 };
+    const qr_cpu_strips *strips = run->matmul->strips;
+    const int64_t n_rows = run->args->n_rows;
+    if (!run->x_in_strips || n_rows == 0) { return QR_CPU_CHUNK_ROWS; }
+    const int64_t wanted = qr_ceil_div((int64_t)TASKS_A_THREAD * n_threads, run->n_panels);
+    const int64_t n_chunks =
+        qr_max(qr_ceil_div(n_rows, strips->chunk_rows), qr_min(wanted, qr_ceil_div(n_rows, QR_CPU_FEW_ROWS)));
+    return qr_round_up(qr_ceil_div(n_rows, n_chunks), strips->rows);
+}
+
 static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr_cpu_row_groups *groups,
                        void *workspace) {
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
@@ -366,7 +370,8 @@ static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr
     run.x_in_strips = wants_strips(&run, groups->n);
     run.weight_in_place = !run.x_in_strips && is_in_place(matmul, args->weight->desc.format);
     run.scratch = prepare_x(backend, &run, workspace);
-    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, chunk_rows(&run), run.n_panels);
+    run.chunk_rows = chunk_rows(&run, qr_threads_count(backend->threads));
+    const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, run.chunk_rows, run.n_panels);
     qr_threads_run(backend->threads, n_tasks, run_task, &run);
 }
 

@@ -24,7 +24,7 @@ enum {
     VECTORS = 2, /* of weight rows of a tile: with 8 rows of x, 16 accumulators, which hide the latency */
     TILE_ROWS = 16 * VECTORS,
     GROUP = QR_CPU_NF4_GROUP_ROWS,
-    CHUNK = 512,                 /* rows of x of a task */
+    CHUNK = 1024,                /* rows of x of a task */
     ROW_STRIDE = K_BLOCK + STEP, /* of fetched rows, in elements: not a multiple of 512 bytes */
     TREE_DEPTH = 5,
 };
@@ -59,35 +59,59 @@ static void pack(const uint16_t *const *rows, int64_t n, void *untyped) {
 /* --- Weights: [tiles of 32 rows][chain][step][32 units] ------------------------------------------------------------
  */
 
-/* 16 rows of elements into a vector of each step of a tile. */
-static void pack_group(const uint16_t *rows, int64_t n_steps, float *dst) {
+/* Floats from chain to chain, of which 16 are not used: else a step's vectors would all fall into one set of L1. */
+QR_INLINE int64_t chain_stride(int64_t n_steps) { return n_steps * TILE_ROWS + 16; }
+
+enum { TILE_FLOATS = TILE_ROWS * ROW_STRIDE / 2 }; /* of a panel */
+
+/* 16 rows of elements, `stride` bytes apart, into a vector of each step of a tile. ahead: bytes from a row to what is
+ * prefetched; 0: nothing. */
+QR_INLINE void pack_group(const unsigned char *rows, size_t stride, size_t ahead, int64_t n_steps, float *dst) {
     for (int64_t s = 0; s < n_steps; s++) {
         qr_vec v[QR_VEC];
         QR_UNROLL for (int r = 0; r < GROUP; r++) {
-            v[r] = _mm512_castsi512_ps(_mm512_loadu_si512(rows + r * ROW_STRIDE + STEP * s));
+            const unsigned char *src = rows + (size_t)r * stride + (size_t)s * STEP * sizeof(uint16_t);
+            if (ahead != 0) { _mm_prefetch(src + ahead, _MM_HINT_T0); }
+            v[r] = _mm512_castsi512_ps(_mm512_loadu_si512(src));
         }
         qr_vec_transpose(v);
         QR_UNROLL for (int c = 0; c < CHAINS; c++) {
-            qr_vec_store(dst + (c * n_steps + s) * TILE_ROWS, v[chain_at[c]]);
+            qr_vec_store(dst + c * chain_stride(n_steps) + s * TILE_ROWS, v[chain_at[c]]);
         }
     }
 }
 
-static void fetch(const qr_cpu_panel *p) {
+/* Rows of BF16 from where they are: they end with zeros up to 64 bytes. */
+static void pack_stored(const qr_cpu_panel *p, float *dst) {
+    const unsigned char *rows = (const unsigned char *)qr_cpu_row(p->weight, p->layout, p->row);
+    pack_group(rows + p->k * (int64_t)sizeof(uint16_t), p->layout->row_bytes, GROUP * p->layout->row_bytes,
+               p->n_k_padded / STEP, dst);
+}
+
+static void pack_fetched(const qr_cpu_panel *p, float *dst) {
     uint16_t rows[GROUP * ROW_STRIDE] __attribute__((aligned(64)));
+    qr_cpu_panel group = *p;
+    group.k_block = 0; /* the next rows of this K block follow */
+    group.dst = rows;
+    group.dst_stride = ROW_STRIDE;
+    if (p->n_rows > 0) { qr_cpu_fetch_bf16(&group); }
+    for (int64_t i = p->n_rows; i < GROUP; i++) {
+        memset(rows + i * ROW_STRIDE, 0, (size_t)p->n_k_padded * sizeof *rows);
+    }
+    pack_group((const unsigned char *)rows, ROW_STRIDE * sizeof *rows, 0, p->n_k_padded / STEP, dst);
+}
+
+static void fetch(const qr_cpu_panel *p) {
     for (int64_t r = 0; r < qr_round_up(p->n_rows, TILE_ROWS); r += GROUP) {
+        float *dst = (float *)p->dst + r / TILE_ROWS * TILE_FLOATS + r % TILE_ROWS;
         qr_cpu_panel group = *p;
         group.row += r;
         group.n_rows = qr_max(qr_min(p->n_rows - r, GROUP), 0);
-        group.k_block = 0; /* the next rows of this K block follow */
-        group.dst = rows;
-        group.dst_stride = ROW_STRIDE;
-        if (group.n_rows > 0) { qr_cpu_fetch_bf16(&group); }
-        for (int64_t i = group.n_rows; i < GROUP; i++) {
-            memset(rows + i * ROW_STRIDE, 0, (size_t)p->n_k_padded * sizeof *rows);
+        if (p->weight->desc.format == QR_WEIGHT_BF16 && group.n_rows == GROUP) {
+            pack_stored(&group, dst);
+        } else {
+            pack_fetched(&group, dst);
         }
-        pack_group(rows, p->n_k_padded / STEP,
-                   (float *)p->dst + r / TILE_ROWS * TILE_ROWS * (K_BLOCK / 2) + r % TILE_ROWS);
     }
 }
 
@@ -127,6 +151,7 @@ QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, co
             w += TILE_ROWS;
             x += STRIP;
         }
+        w += chain_stride(0);
         for (int done = chain; done % 2 == 1; done /= 2) { /* its neighbour of the tree, and theirs */
             n_waiting--;
             QR_UNROLL for (int i = 0; i < n_x; i++) {
@@ -151,7 +176,7 @@ QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, co
 /* Its first tile prefetches the next strip: x may be larger than L2, and no hardware follows from strip to strip. */
 QR_INLINE void multiply_strip(const qr_cpu_product *p, const float *x, int64_t i, const int n_x) {
     for (int64_t o = 0; o < p->n_w; o += TILE_ROWS) {
-        multiply_tile((const float *)p->w + o * (K_BLOCK / 2), x, p->n_k / STEP, n_x,
+        multiply_tile((const float *)p->w + o / TILE_ROWS * TILE_FLOATS, x, p->n_k / STEP, n_x,
                       o == 0 ? STRIP * (p->x_stride / 2) : 0, p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
     }
 }
