@@ -15,6 +15,9 @@ static const int64_t LOGIT_BYTES = INT64_C(64) << 20;
  * no memory to spare: there it does so more often. */
 enum { DEVICE_LOGIT_ROWS = 512 };
 
+/* Products take rows in eights: some more cost as much as eight. */
+enum { LOGIT_ROW_STEP = 8 };
+
 static bool is_on_device(const qrun_model *model) {
     return model->context->backend->memory_info != NULL || model->context->plans_for != NULL;
 }
@@ -22,7 +25,8 @@ static bool is_on_device(const qrun_model *model) {
 int64_t qr_pass_logit_rows(const qrun_model *model, const qr_train_limits *limits) {
     const int64_t fit = LOGIT_BYTES / (model->shape.vocab * (int64_t)sizeof(float));
     const bool has_memory = is_on_device(model) && limits->policy.tile_rows == 0;
-    const int64_t usual = qr_max(fit, has_memory ? DEVICE_LOGIT_ROWS : 1);
+    const int64_t whole = fit > LOGIT_ROW_STEP ? fit - fit % LOGIT_ROW_STEP : fit;
+    const int64_t usual = qr_max(whole, has_memory ? DEVICE_LOGIT_ROWS : 1);
     return qr_min(limits->logit_rows > 0 ? limits->logit_rows : usual, limits->max_tokens);
 }
 
