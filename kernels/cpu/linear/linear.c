@@ -2,6 +2,7 @@
  * instruction set's (linear.h). */
 #include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear_tiles.h"
+#include "kernels/cpu/linear/lora.h"
 
 #include <string.h>
 
@@ -25,6 +26,7 @@ typedef struct linear_run {
     size_t scratch_bytes;
     bool weight_in_place;
     bool x_in_strips;
+    const qr_cpu_lora_sums *lora; /* NULL: no adapter is added to the sums */
 } linear_run;
 
 const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, qr_dtype x_dtype) {
@@ -76,9 +78,23 @@ static int64_t most_chunk_rows(const qr_cpu_matmul *matmul) {
     return matmul->strips != NULL ? qr_max(matmul->strips->chunk_rows, QR_CPU_CHUNK_ROWS) : QR_CPU_CHUNK_ROWS;
 }
 
-/* Never less for more rows: a plan asks for the most. */
-static size_t worker_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
-    return panel_bytes(matmul) + (size_t)(qr_min(n_rows, most_chunk_rows(matmul)) * SUM_COLS) * sizeof(float);
+static size_t sum_bytes(const qr_cpu_matmul *matmul, int64_t n_rows) {
+    return (size_t)(qr_min(n_rows, most_chunk_rows(matmul)) * SUM_COLS) * sizeof(float);
+}
+
+/* Whether an adapter may be added to the sums: with few rows y is small, and threads need more tasks than there are. */
+static bool may_add_lora(const qr_linear_args *args) {
+    return args->lora != NULL && args->n_rows > QR_CPU_FEW_ROWS && args->lora->max_rank <= QR_CPU_LORA_MAX_RANK;
+}
+
+/* Of a panel of B. */
+static size_t lora_panel_bytes(const qr_linear_args *args) {
+    return may_add_lora(args) ? (size_t)(args->lora->max_rank * QR_CPU_PANEL_ROWS) * sizeof(float) : 0;
+}
+
+/* A panel, its sums, and a panel of B. Never less for more rows: a plan asks for the most. */
+static size_t worker_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
+    return panel_bytes(matmul) + sum_bytes(matmul, args->n_rows) + lora_panel_bytes(args);
 }
 
 /* Counts x even when it is used in place: a plan may ask with another stride than the call has. */
@@ -86,14 +102,16 @@ static size_t product_workspace(const qr_backend *backend, const qr_linear_args 
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
     const size_t n_workers = (size_t)qr_threads_count(backend->threads);
     if (matmul->tiles != NULL) { return qr_cpu_tiles_workspace(backend, matmul, args); }
-    return prepared_x_bytes(matmul, args) + n_workers * worker_bytes(matmul, args->n_rows);
+    return prepared_x_bytes(matmul, args) + n_workers * worker_bytes(matmul, args);
 }
 
 static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
     const qr_linear_args *args = untyped;
     const size_t own = product_workspace(backend, args);
     const size_t lora = args->lora != NULL ? qr_cpu_op_lora.workspace_bytes(backend, args->lora) : 0;
-    return lora > own ? lora : own;
+    const bool tiles = qr_cpu_matmul_of(backend, args->x_dtype)->tiles != NULL;
+    const size_t kept = !tiles && may_add_lora(args) ? qr_cpu_lora_kept_bytes(backend, args->lora) : 0;
+    return lora > kept + own ? lora : kept + own;
 }
 
 static bool is_in_place(const qr_cpu_matmul *matmul, qr_weight_format format) {
@@ -189,33 +207,43 @@ void qr_cpu_position_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahe
 
 /* --- Tasks ------------------------------------------------------------------------------------------------------- */
 
-/* y = sums · factor (+ bias) (+ y), for rows [i, i + n_x) and outputs [row, row + n_w). */
-static void store_rows(const linear_run *run, const qr_weight *weight, const float *sums, int64_t i, int64_t n_x,
-                       int64_t row, int64_t n_w) {
+/* Rows of sums, in place: sums · factor (+ bias) (+ y). */
+static void finish_sums(const linear_run *run, const float *factor, float *sums, int64_t i, int64_t n_x, int64_t row,
+                        int64_t n_w) {
+    const qr_linear_args *args = run->args;
+    for (int64_t r = 0; r < n_x; r++) {
+        float *sum = sums + r * SUM_COLS;
+        const float *y = args->y + (i + r) * args->y_stride + row;
+        if (factor != NULL) {
+            for (int64_t o = 0; o < n_w; o++) { sum[o] *= factor[o]; }
+        }
+        if (args->bias != NULL) {
+            for (int64_t o = 0; o < n_w; o++) { sum[o] += args->bias[row + o]; }
+        }
+        if (args->accumulate) {
+            for (int64_t o = 0; o < n_w; o++) { sum[o] += y[o]; }
+        }
+    }
+}
+
+/* y = the finished sums (+ scale · B t), for rows [i, i + n_x) and outputs [row, row + n_w). lora_panel: of B. */
+static void store_rows(const linear_run *run, const qr_weight *weight, float *sums, const float *lora_panel, int64_t i,
+                       int64_t n_x, int64_t row, int64_t n_w) {
     const qr_linear_args *args = run->args;
     float factor[QR_CPU_PANEL_ROWS];
     const bool scaled = weight->desc.format == QR_WEIGHT_INT8;
-    const bool plain = !scaled && args->bias == NULL && !args->accumulate;
     if (scaled) {
         const float *row_absmax = qr_cpu_scales(weight, &run->layout) + row;
         for (int64_t o = 0; o < n_w; o++) { factor[o] = row_absmax[o] / 127.0F; }
     }
+    if (scaled || args->bias != NULL || args->accumulate) {
+        finish_sums(run, scaled ? factor : NULL, sums, i, n_x, row, n_w);
+    }
+    if (run->lora != NULL) {
+        qr_cpu_lora_add(run->lora, lora_panel, i, n_x, row % QR_CPU_PANEL_ROWS, n_w, sums, SUM_COLS);
+    }
     for (int64_t r = 0; r < n_x; r++) {
-        const float *sum = sums + r * SUM_COLS;
-        float *y = args->y + (i + r) * args->y_stride + row;
-        if (plain) {
-            memcpy(y, sum, (size_t)n_w * sizeof(float));
-            continue;
-        }
-        float value[QR_CPU_PANEL_ROWS];
-        for (int64_t o = 0; o < n_w; o++) { value[o] = scaled ? sum[o] * factor[o] : sum[o]; }
-        if (args->bias != NULL) {
-            for (int64_t o = 0; o < n_w; o++) { value[o] += args->bias[row + o]; }
-        }
-        if (args->accumulate) {
-            for (int64_t o = 0; o < n_w; o++) { value[o] += y[o]; }
-        }
-        memcpy(y, value, (size_t)n_w * sizeof(float));
+        memcpy(args->y + (i + r) * args->y_stride + row, sums + r * SUM_COLS, (size_t)n_w * sizeof *sums);
     }
 }
 
@@ -230,7 +258,7 @@ static void multiply_block(const linear_run *run, const qr_cpu_product *product)
 /* The last K block by rows of x, some at a time: y waits for memory while the next ones are multiplied. first: row of
  * the call that product->x begins with. */
 static void multiply_and_store(const linear_run *run, const qr_cpu_panel *panel, const qr_cpu_product *product,
-                               int64_t first) {
+                               const float *lora_panel, int64_t first) {
     enum { AT_ONCE = 24 }; /* whole tiles and strips of every kernel */
     const size_t row_bytes = run->matmul->element_bytes * (size_t)product->x_stride;
     qr_cpu_product part = *product;
@@ -244,12 +272,13 @@ static void multiply_and_store(const linear_run *run, const qr_cpu_panel *panel,
         part.sums = product->sums + i * product->sum_stride;
         part.w_in_place = product->w_in_place && i == 0;
         multiply_block(run, &part);
-        store_rows(run, panel->weight, part.sums, first + i, part.n_x, panel->row, panel->n_rows);
+        store_rows(run, panel->weight, part.sums, lora_panel, first + i, part.n_x, panel->row, panel->n_rows);
     }
 }
 
 /* Fetches and multiplies rows [panel->row, + panel->n_rows), K block by K block. */
-static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_product *product, int64_t first) {
+static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_product *product, const float *lora_panel,
+                           int64_t first) {
     const qr_cpu_matmul *matmul = run->matmul;
     const int64_t n_k = run->args->weight->desc.cols;
     const unsigned char *x = product->x;
@@ -274,7 +303,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
         if (k + matmul->k_block < n_k) {
             multiply_block(run, product);
         } else {
-            multiply_and_store(run, panel, product, first);
+            multiply_and_store(run, panel, product, lora_panel, first);
         }
     }
 }
@@ -283,7 +312,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
  * by tile, so that the dequantised weights never leave L1 (NF4, 2048 x 2048, 16 rows of x, one core: 567 us before, 404
  * after). */
 static void multiply_panel(const linear_run *run, const qr_cpu_panel *panel, const qr_cpu_product *product,
-                           int64_t first) {
+                           const float *lora_panel, int64_t first) {
     const int64_t few = run->x_in_strips ? run->matmul->strips->piece_rows : run->matmul->piece_rows;
     const int64_t piece_rows = product->n_x <= QR_CPU_FEW_ROWS ? few : panel->n_rows;
     for (int64_t r = 0; r < panel->n_rows; r += piece_rows) {
@@ -292,7 +321,7 @@ static void multiply_panel(const linear_run *run, const qr_cpu_panel *panel, con
         piece.row += r;
         piece.n_rows = qr_min(panel->n_rows - r, piece_rows);
         piece_product.sums += r;
-        multiply_piece(run, &piece, &piece_product, first);
+        multiply_piece(run, &piece, &piece_product, lora_panel, first);
     }
 }
 
@@ -326,12 +355,14 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .w_in_place = run->weight_in_place,
     };
     product.n_k = run->n_k_padded;
+    float *lora_panel = product.sums + sum_bytes(matmul, run->args->n_rows) / sizeof(float);
+    if (run->lora != NULL) { qr_cpu_lora_panel(run->lora, row, panel.n_rows, lora_panel); }
     const bool may_decode = !run->x_in_strips && (matmul->multiply == NULL || product.n_x <= QR_CPU_FEW_ROWS);
     const bool decoded = matmul->decode != NULL && may_decode && matmul->decode(&panel, &product);
     if (decoded) {
-        store_rows(run, weight, product.sums, first, product.n_x, row, product.n_w);
+        store_rows(run, weight, product.sums, lora_panel, first, product.n_x, row, product.n_w);
     } else {
-        multiply_panel(run, &panel, &product, first);
+        multiply_panel(run, &panel, &product, lora_panel, first);
     }
 }
 
@@ -356,7 +387,7 @@ static int64_t chunk_rows(const linear_run *run, int n_threads) {
 }
 
 static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr_cpu_row_groups *groups,
-                       void *workspace) {
+                       const qr_cpu_lora_sums *lora, void *workspace) {
     const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
     linear_run run = {
         .args = args,
@@ -364,7 +395,8 @@ static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr
         .groups = *groups,
         .n_k_padded = qr_round_up(args->weight->desc.cols, matmul->k_step),
         .n_panels = qr_ceil_div(args->weight->desc.rows, QR_CPU_PANEL_ROWS),
-        .scratch_bytes = worker_bytes(matmul, args->n_rows),
+        .scratch_bytes = worker_bytes(matmul, args),
+        .lora = lora,
     };
     qr_cpu_layout_of(&args->weight->desc, &run.layout);
     run.x_in_strips = wants_strips(&run, groups->n);
@@ -381,8 +413,12 @@ static bool run_product(qr_backend *backend, const qr_linear_args *args, void *w
     if (matmul->tiles != NULL) { return qr_cpu_tiles_run(backend, matmul, args, workspace); }
     qr_cpu_row_group group;
     const qr_cpu_row_groups groups = qr_cpu_all_rows(args->weight, args->n_rows, &group);
-    run_groups(backend, args, &groups, workspace);
-    return false;
+    qr_cpu_lora_sums lora;
+    unsigned char *rest = workspace;
+    const bool adds_lora = may_add_lora(args) && qr_cpu_lora_prepare(backend, args->lora, workspace, &lora);
+    if (adds_lora) { rest += qr_cpu_lora_kept_bytes(backend, args->lora); }
+    run_groups(backend, args, &groups, adds_lora ? &lora : NULL, rest);
+    return adds_lora;
 }
 
 /* The adapter's arguments have been checked with the others. */
@@ -449,7 +485,7 @@ static void run_expert_linear(qr_backend *backend, const qr_expert_linear_args *
     if (qr_cpu_matmul_of(backend, args->x_dtype)->tiles != NULL) {
         run_tiles(backend, &all, &groups, rest);
     } else {
-        run_groups(backend, &all, &groups, rest);
+        run_groups(backend, &all, &groups, NULL, rest);
     }
 }
 

@@ -5,6 +5,9 @@
  * transposed panels of B: every output adds its `rank` products in order. A task has as many panels as stay in the L1
  * cache, for y is read and written from main memory, where long pieces of a row are faster than short ones.
  *
+ * Where it is part of a call of linear, that one may add B t to the sums before they are stored (lora.h), which saves
+ * reading and writing y once more, with the same bits.
+ *
  * On tiles, where the caller permits it, both are by pairs of BF16 values: the first by linear_tiles.h, the second by
  * gemm_backward.h, or by linear_tiles.h too where it is part of a call of linear. */
 #include <string.h>
@@ -12,6 +15,7 @@
 #include "base/sizes.h"
 #include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear_tiles.h"
+#include "kernels/cpu/linear/lora.h"
 
 enum {
     OUT_PANEL = QR_CPU_PANEL_ROWS, /* outputs of a panel of the second product */
@@ -19,6 +23,7 @@ enum {
     UP_ELEMENTS = 8192,            /* of B in a task of it, where one panel has no more */
     RANK_PANEL = 64,               /* rows of A of a task of the first */
     ROW_CHUNK = 64,                /* rows of x of a task of either */
+    UP_ROWS = 6,                   /* rows of t that are combined at once */
 };
 
 /* A run of rows, in sorted order, that share an adapter and a chunk. */
@@ -39,6 +44,7 @@ typedef struct lora_run {
     int64_t n_up_out; /* outputs of a task of the second product */
     float *panels;    /* panel_elements a worker: A's panel and behind it x's, or B's */
     size_t panel_elements;
+    size_t kept_bytes; /* of the workspace, before the panels */
 } lora_run;
 
 static size_t align64(size_t n_bytes) { return (n_bytes + 63) & ~(size_t)63; }
@@ -61,8 +67,9 @@ static size_t lay_out(const qr_backend *backend, const qr_lora_args *args, unsig
     used += align64(n * sizeof *run->segments);
     run->t = (float *)(void *)(base + used);
     used += n * (size_t)run->rank_stride * sizeof(float);
-    run->panels = (float *)(void *)(base + used);
-    return used + n_workers * run->panel_elements * sizeof(float);
+    run->kept_bytes = align64(used);
+    run->panels = (float *)(void *)(base + run->kept_bytes);
+    return run->kept_bytes + n_workers * run->panel_elements * sizeof(float);
 }
 
 /* The kernel of the products by pairs; NULL: they are not permitted, or there are none. */
@@ -196,14 +203,62 @@ static void run_up(void *untyped, int64_t index, int worker) {
     const int64_t first = index / run->n_segments * run->n_up_out, n_out = qr_min(args->out - first, run->n_up_out);
     float *panels = run->panels + (size_t)worker * run->panel_elements;
     transpose_b(factor, first, n_out, panels);
-    for (int64_t i = segment->begin; i < segment->end; i++) {
+    for (int64_t i = segment->begin, n_rows; i < segment->end; i += n_rows) {
+        n_rows = qr_min(segment->end - i, UP_ROWS);
         for (int64_t p = 0; p < n_out; p += OUT_PANEL) {
-            float sums[OUT_PANEL];
-            float *y = args->y + run->order[i] * args->y_stride + first + p;
-            run->matmul->combine(panels + p * factor->rank, run->t + i * run->rank_stride, factor->rank, sums);
+            float sums[UP_ROWS * OUT_PANEL];
+            run->matmul->combine(panels + p * factor->rank, run->t + i * run->rank_stride, run->rank_stride, n_rows,
+                                 factor->rank, sums);
             const int64_t n = qr_min(n_out - p, OUT_PANEL);
-            for (int64_t o = 0; o < n; o++) { y[o] += factor->scale * sums[o]; }
+            for (int64_t r = 0; r < n_rows; r++) {
+                float *y = args->y + run->order[i + r] * args->y_stride + first + p;
+                for (int64_t o = 0; o < n; o++) { y[o] += factor->scale * sums[r * OUT_PANEL + o]; }
+            }
         }
+    }
+}
+
+/* --- As a part of linear ----------------------------------------------------------------------------------------- */
+
+size_t qr_cpu_lora_kept_bytes(const qr_backend *backend, const qr_lora_args *args) {
+    static unsigned char nowhere[1];
+    lora_run run;
+    (void)lay_out(backend, args, nowhere, &run);
+    return run.kept_bytes;
+}
+
+bool qr_cpu_lora_prepare(qr_backend *backend, const qr_lora_args *args, void *workspace, qr_cpu_lora_sums *sums) {
+    const int32_t adapter = args->n_rows > 0 ? args->row_adapter[0] : -1;
+    if (adapter < 0) { return false; }
+    for (int64_t i = 1; i < args->n_rows; i++) {
+        if (args->row_adapter[i] != adapter) { return false; }
+    }
+    lora_run run;
+    (void)lay_out(backend, args, workspace, &run);
+    sort_rows(&run);
+    if (run.n_sorted == 0) { return false; }
+    qr_threads_run(backend->threads, run.n_segments * rank_panels(&run), run_down, &run);
+    *sums = (qr_cpu_lora_sums){&args->factors[adapter], run.t, run.rank_stride, run.matmul};
+    return true;
+}
+
+void qr_cpu_lora_panel(const qr_cpu_lora_sums *sums, int64_t row, int64_t n_rows, float *panel) {
+    transpose_b(sums->factor, row, n_rows, panel);
+}
+
+void qr_cpu_lora_add(const qr_cpu_lora_sums *sums, const float *panel, int64_t i, int64_t n_rows, int64_t skip,
+                     int64_t n, float *y, int64_t y_stride) {
+    enum { AT_ONCE = 24 };
+    const qr_lora_factor *factor = sums->factor;
+    float products[AT_ONCE * OUT_PANEL];
+    for (int64_t r = 0; r < n_rows; r++) {
+        const float *product = products + r % AT_ONCE * OUT_PANEL + skip;
+        float *row = y + r * y_stride;
+        if (r % AT_ONCE == 0) {
+            sums->matmul->combine(panel, sums->t + (i + r) * sums->t_stride, sums->t_stride,
+                                  qr_min(n_rows - r, AT_ONCE), factor->rank, products);
+        }
+        for (int64_t o = 0; o < n; o++) { row[o] += factor->scale * product[o]; }
     }
 }
 

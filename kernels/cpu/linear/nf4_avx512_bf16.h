@@ -165,7 +165,11 @@ static inline void nf4_panel_scales(const nf4_map *map, const qr_cpu_panel *p, i
         }
         r = n_there;
     }
-    for (; r < n_rows; r++) { qr_cpu_nf4_scales(weight, p->layout, row + r, p->k, n, scales + r * stride); }
+    const float *all = qr_cpu_scales(weight, p->layout); /* of plain NF4: a K block has a line of them */
+    for (; r < n_rows; r++) {
+        __builtin_prefetch(all + ((row + r + 2 * n_rows) * desc->cols + p->k) / 64);
+        qr_cpu_nf4_scales(weight, p->layout, row + r, p->k, n, scales + r * stride);
+    }
 }
 
 /* map: not looked at for MXFP4. */
