@@ -400,10 +400,10 @@ typedef struct whole_scales {
     float nested_offset;
 } whole_scales;
 
-static whole_scales scales_of(const qr_weight_scales *scales) {
-    const void *first = scales->row_absmax != NULL ? (const void *)scales->row_absmax
-                        : scales->absmax != NULL   ? (const void *)scales->absmax
-                                                   : (const void *)scales->absmax_codes;
+static whole_scales scales_of(qr_weight_format format, const qr_weight_scales *scales) {
+    const void *first = format == QR_WEIGHT_INT8  ? (const void *)scales->row_absmax
+                        : format == QR_WEIGHT_NF4 ? (const void *)scales->absmax
+                                                  : (const void *)scales->absmax_codes;
     return (whole_scales){first, (const unsigned char *)scales->nested_absmax, scales->nested_offset};
 }
 
@@ -578,7 +578,7 @@ qrun_status qr_weight_write_rows_of(qr_backend *backend, qr_weight *weight, cons
     }
     QR_RETURN_IF_ERROR(qr_weight_quantize_host(backend, whole, source, name, &host, err));
     const qr_weight_scales scales = qr_host_weight_scales(&host);
-    const whole_scales of = scales_of(&scales);
+    const whole_scales of = scales_of(whole->format, &scales);
     const qrun_status status = put_rows_once(backend, weight, whole, share, host.codes, &of, name, err);
     qr_host_weight_free(&host);
     return status;
