@@ -108,10 +108,13 @@ static void check_frame(socket_collectives *s, int32_t rank) {
             if (told.rank < 0 || told.rank >= s->collectives.n_ranks) { told.rank = rank; }
             s->failure = told;
         }
-    } else {
-        (void)snprintf(message, sizeof message, "rank %d is at another place of the run than rank %d", (int)rank,
-                       (int)s->collectives.rank);
-        note_failure(s, rank, message);
+    } else { /* both notice, and the first of the two says it: the other one tells it, should it not receive */
+        const int32_t own = s->collectives.rank, first = rank < own ? rank : own, second = rank < own ? own : rank;
+        (void)snprintf(message, sizeof message,
+                       "ranks %d and %d are at different places of the run; give all ranks the same options",
+                       (int)first, (int)second);
+        note_failure(s, second, message);
+        return;
     }
     close(p->descriptor);
     p->descriptor = -1;
