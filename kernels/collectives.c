@@ -220,7 +220,7 @@ qrun_status qr_agree(qr_collectives *c, qrun_status own, qr_error *err) {
     if (own == QRUN_OK) { own = ended; }
     statuses[c->rank] = own;
     if (own != QRUN_OK && err != NULL) { (void)snprintf(text, sizeof text, "%s", err->message); }
-    if (own == QRUN_ERROR_RANK && c->lost) { return own; }
+    if (c->lost && (own == QRUN_ERROR_RANK || strcmp(text, c->lost_message) == 0)) { return own; } /* of the loss */
     if (err != NULL && own != QRUN_OK) { qr_error_clear(err); }
     QR_RETURN_IF_ERROR(qr_all_gather(c, statuses, sizeof statuses[0], err));
     while (failed < c->n_ranks && statuses[failed] == QRUN_OK) { failed++; }

@@ -43,6 +43,7 @@ typedef struct socket_collectives {
     struct pollfd *polled;      /* [n_ranks] */
     uint32_t n_exchanges;
     failure failure; /* once a rank is lost */
+    bool misplaced;  /* that one has been heard: it is at another place of the run */
 } socket_collectives;
 
 static size_t frame_bytes(const qr_parcel *parcel) { return parcel->n_bytes > 0 ? sizeof(frame) + parcel->n_bytes : 0; }
@@ -108,11 +109,12 @@ static void check_frame(socket_collectives *s, int32_t rank) {
             if (told.rank < 0 || told.rank >= s->collectives.n_ranks) { told.rank = rank; }
             s->failure = told;
         }
-    } else { /* both notice, and the first of the two says it: the other one tells it, should it not receive */
+    } else { /* both notice, or are told, and the first of the two says it */
         const int32_t own = s->collectives.rank, first = rank < own ? rank : own, second = rank < own ? own : rank;
         (void)snprintf(message, sizeof message,
                        "ranks %d and %d are at different places of the run; give all ranks the same options",
                        (int)first, (int)second);
+        s->misplaced = s->failure.message[0] == '\0';
         note_failure(s, second, message);
         return;
     }
@@ -196,7 +198,7 @@ static void tell_others(socket_collectives *s) {
     const frame header = {FRAME_FAILURE, s->n_exchanges, sizeof s->failure};
     for (int32_t r = 0; r < s->collectives.n_ranks; r++) {
         peer *p = &s->peers[r];
-        if (p->descriptor < 0 || r == s->failure.rank) { continue; }
+        if (p->descriptor < 0 || (r == s->failure.rank && !s->misplaced)) { continue; }
         const bool cut = p->out_done > 0 && is_sending(p);
         if (!cut && send(p->descriptor, &header, sizeof header, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof header) {
             (void)send(p->descriptor, &s->failure, sizeof s->failure, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -254,7 +256,7 @@ static qrun_status exchange(qr_collectives *c, const qr_parcel *sent, const qr_p
     }
     if (s->failure.message[0] == '\0') { return QRUN_OK; }
     tell_others(s);
-    hear_silent(s);
+    if (!s->misplaced) { hear_silent(s); }
     return qr_collectives_lose(c, s->failure.rank, s->failure.said != 0, s->failure.message, err);
 }
 
