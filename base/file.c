@@ -21,6 +21,7 @@ qrun_status qr_file_fail_errno(qr_error *err, const char *path, const char *acti
                        : code == ENOENT ? "; check the path"
                        : code == EACCES ? "; check its permissions"
                        : code == ENOSPC ? "; free some space or choose another folder"
+                       : code == EFBIG  ? "; allow larger files (ulimit -f) or choose another folder"
                                         : "";
     return qr_fail(err, status, "%s: cannot %s: %s%s", path, action, strerror(code), help);
 }

@@ -143,7 +143,9 @@ typedef struct qrun_context_params {
     const char *device_memory;
     /* Join the ranks that mpirun, srun or torchrun started, by the variables that they set. Ranks are processes that
      * run the same program, each with a device of its own, and train one model together. A process that was started
-     * alone is the only rank. One context of a process may. */
+     * alone is the only rank. One context of a process may. Until their run has ended, all create the context and open
+     * models alike, and where one of them fails, all do (QRUN_ERROR_RANK). One that destroys its context before has
+     * left, and the others fail. */
     bool ranks;
     double collective_timeout; /* seconds that a rank may be silent while another waits for it, up to 1e6; 0: 1800 */
 } qrun_context_params;

@@ -10,13 +10,28 @@ static qrun_status fail_lost(const qr_collectives *c, qr_error *err) {
     return qr_fail(err, QRUN_ERROR_RANK, "%s", c->lost_message);
 }
 
-qrun_status qr_collectives_lose(qr_collectives *c, int32_t lost_rank, const char *message, qr_error *err) {
+qrun_status qr_collectives_lose(qr_collectives *c, int32_t lost_rank, bool said, const char *message, qr_error *err) {
     const int32_t speaker = lost_rank == 0 ? 1 : 0;
     if (c->lost) { return fail_lost(c, err); }
     c->lost = true;
     (void)snprintf(c->lost_message, sizeof c->lost_message, "%s", message);
-    return qr_fail(err, c->rank == speaker ? QRUN_ERROR_DEVICE : QRUN_ERROR_RANK, "%s", message);
+    return qr_fail(err, c->rank == speaker && !said ? QRUN_ERROR_DEVICE : QRUN_ERROR_RANK, "%s", message);
 }
+
+static bool tell(qr_collectives *c, const char *message, bool said) {
+    if (c->lost) { return false; }
+    (void)qr_all_to_all_end(c, NULL);
+    if (c->lost) { return false; }
+    (void)snprintf(c->lost_message, sizeof c->lost_message, "rank %d: %.900s", (int)c->rank, message);
+    const bool reported = c->tell(c, c->lost_message, said);
+    c->lost = true;
+    return reported;
+}
+
+/* Rank 0 is who reports. */
+bool qr_collectives_tell(qr_collectives *c, const char *message) { return tell(c, message, c->rank == 0); }
+
+void qr_collectives_settle(qr_collectives *c) { c->settled = true; }
 
 static void count_sent(qr_collectives *c, const qr_parcel *sent) {
     for (int32_t r = 0; r < c->n_ranks; r++) { c->sent_bytes += r != c->rank ? (int64_t)sent[r].n_bytes : 0; }
@@ -25,6 +40,7 @@ static void count_sent(qr_collectives *c, const qr_parcel *sent) {
 qrun_status qr_all_to_all(qr_collectives *c, const qr_parcel *sent, const qr_parcel *received, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_all_to_all_end(c, err));
     if (c->lost) { return fail_lost(c, err); }
+    c->settled = false;
     QR_RETURN_IF_ERROR(c->exchange(c, sent, received, err));
     count_sent(c, sent);
     return QRUN_OK;
@@ -106,6 +122,7 @@ static void set_state(struct qr_exchange_thread *t, exchange_state state) {
 qrun_status qr_all_to_all_begin(qr_collectives *c, const qr_parcel *sent, const qr_parcel *received, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_all_to_all_end(c, err));
     if (c->lost) { return fail_lost(c, err); }
+    c->settled = false;
     if (c->thread == NULL) { QR_RETURN_IF_ERROR(start_thread(c, err)); }
     memcpy(c->thread->sent, sent, (size_t)c->n_ranks * sizeof *sent);
     memcpy(c->thread->received, received, (size_t)c->n_ranks * sizeof *received);
@@ -130,6 +147,7 @@ qrun_status qr_all_to_all_end(qr_collectives *c, qr_error *err) {
 
 void qr_collectives_destroy(qr_collectives *collectives) {
     if (collectives == NULL) { return; }
+    if (!collectives->settled) { (void)tell(collectives, "has left the run, and says why itself", true); }
     struct qr_exchange_thread *t = collectives->thread;
     if (t != NULL) {
         (void)qr_all_to_all_end(collectives, NULL);
@@ -202,13 +220,14 @@ qrun_status qr_agree(qr_collectives *c, qrun_status own, qr_error *err) {
     if (own == QRUN_OK) { own = ended; }
     statuses[c->rank] = own;
     if (own != QRUN_OK && err != NULL) { (void)snprintf(text, sizeof text, "%s", err->message); }
-    if (own == QRUN_ERROR_RANK && c->lost) { return own; }
+    if (c->lost && (own == QRUN_ERROR_RANK || strcmp(text, c->lost_message) == 0)) { return own; } /* of the loss */
     if (err != NULL && own != QRUN_OK) { qr_error_clear(err); }
     QR_RETURN_IF_ERROR(qr_all_gather(c, statuses, sizeof statuses[0], err));
     while (failed < c->n_ranks && statuses[failed] == QRUN_OK) { failed++; }
     if (failed == c->n_ranks) { return QRUN_OK; }
     failed = find_cause(statuses, c->n_ranks, failed);
     QR_RETURN_IF_ERROR(qr_broadcast(c, text, sizeof text, failed, err));
+    qr_collectives_settle(c);
     text[sizeof text - 1] = '\0';
     const qrun_status status = c->rank == 0 ? status_of(statuses[failed]) : QRUN_ERROR_RANK;
     if (failed == 0) { return qr_fail(err, status, "%s", text); }

@@ -6,7 +6,8 @@
  * do not depend on a transport.
  *
  * A rank that is gone or silent for longer than the time limit ends the call on every other rank with an error that
- * names it. Afterwards `lost` is set, and every further call fails with the same message. */
+ * names it. Afterwards `lost` is set, and every further call fails with the same message. A rank that leaves while the
+ * others count on it tells them, so that they leave too, and one of all says why. */
 #ifndef QR_KERNELS_COLLECTIVES_H
 #define QR_KERNELS_COLLECTIVES_H
 
@@ -33,6 +34,7 @@ struct qr_collectives {
     double timeout_seconds;            /* for which a rank may be silent while another waits for it */
     int64_t sent_bytes;                /* to other ranks, so far */
     bool lost;                         /* a rank is gone: there is no agreement any more */
+    bool settled;                      /* no rank counts on another: all know that the run has ended, or failed */
     char lost_message[QR_ERROR_MESSAGE_BYTES];
     struct qr_exchange_thread *thread;   /* of qr_all_to_all_begin; NULL until its first call */
     const struct qr_device_links *links; /* of this rank's kind of device; NULL: there are none */
@@ -47,15 +49,23 @@ struct qr_collectives {
                             qr_error *err);
     /* While nothing is under way: whether no rank is known to be gone. NULL: that is the launcher's to know. */
     bool (*is_whole)(qr_collectives *collectives);
-    /* Tells the other ranks why this one ends, so that they name it. Returns whether they will know. */
-    bool (*tell_failure)(qr_collectives *collectives, const char *message);
+    /* Sends the other ranks why this one leaves, for qr_collectives_tell. said: this rank's program reports it. Returns
+     * whether another rank will; false where each rank has to report its own. */
+    bool (*tell)(qr_collectives *collectives, const char *message, bool said);
     void (*destroy)(qr_collectives *collectives);
 };
 
 /* Joins the ranks that the environment names: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of torchrun by sockets;
  * those of mpirun and srun by libqrun_mpi.so. *collectives is NULL where there is but one. timeout_seconds 0: 1800. */
 qrun_status qr_collectives_open(double timeout_seconds, qr_collectives **collectives, qr_error *err);
-void qr_collectives_destroy(qr_collectives *collectives); /* NULL is fine */
+/* NULL is fine. Unless all is settled, or a rank lost, the others leave too, and say nothing: this one has. */
+void qr_collectives_destroy(qr_collectives *collectives);
+
+/* This rank has failed alone and leaves: the others do too. Returns whether one of them reports it; else this rank has
+ * to. Afterwards the collectives are lost. */
+bool qr_collectives_tell(qr_collectives *c, const char *message);
+/* All know that the run has ended: nothing more is done together. */
+void qr_collectives_settle(qr_collectives *c);
 
 enum { QR_MAX_RANKS = 1024 };
 
@@ -95,7 +105,7 @@ void qr_devices_unlink(qr_collectives *c); /* fine where they are not linked */
 /* ---- For transports ---------------------------------------------------------------------------------------------- */
 
 /* Keeps and reports that a rank is lost: QRUN_ERROR_RANK, or QRUN_ERROR_DEVICE on the rank that has to say it. That is
- * rank 0, or rank 1 where 0 itself is lost. */
-qrun_status qr_collectives_lose(qr_collectives *c, int32_t lost_rank, const char *message, qr_error *err);
+ * rank 0, or rank 1 where 0 itself is lost; nobody, where the lost rank has said it. */
+qrun_status qr_collectives_lose(qr_collectives *c, int32_t lost_rank, bool said, const char *message, qr_error *err);
 
 #endif

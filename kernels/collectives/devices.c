@@ -153,10 +153,10 @@ qrun_status qr_devices_all_to_all_end(qr_collectives *c, qr_error *err) {
     if (c->device_ticket == 0 || c->devices == NULL) { return QRUN_OK; }
     const qrun_status status = wait_for(c, c->devices, c->device_ticket, err);
     c->device_ticket = 0;
-    if (status != QRUN_OK && status != QRUN_ERROR_RANK && c->rank > 0 && err != NULL &&
-        c->tell_failure(c, err->message)) { /* of this rank alone: the others may be further on */
+    if (status != QRUN_OK && status != QRUN_ERROR_RANK && c->rank > 0 && err != NULL) {
+        const bool reported = qr_collectives_tell(c, err->message); /* the others may be further on */
         qr_devices_unlink(c);
-        return qr_collectives_lose(c, c->rank, err->message, NULL);
+        return reported ? QRUN_ERROR_RANK : status;
     }
     if (status != QRUN_OK) { return agree(c, c->devices, status, err); }
     c->sent_bytes += c->device_sent_bytes;

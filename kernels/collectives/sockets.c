@@ -24,6 +24,7 @@ typedef struct frame {
 /* Of the lost rank, to those that are left. */
 typedef struct failure {
     int32_t rank;
+    int32_t said; /* that rank has reported it */
     char message[QR_ERROR_MESSAGE_BYTES];
 } failure;
 
@@ -42,6 +43,7 @@ typedef struct socket_collectives {
     struct pollfd *polled;      /* [n_ranks] */
     uint32_t n_exchanges;
     failure failure; /* once a rank is lost */
+    bool misplaced;  /* that one has been heard: it is at another place of the run */
 } socket_collectives;
 
 static size_t frame_bytes(const qr_parcel *parcel) { return parcel->n_bytes > 0 ? sizeof(frame) + parcel->n_bytes : 0; }
@@ -53,6 +55,7 @@ static bool is_receiving(const peer *p) { return p->descriptor >= 0 && p->in_don
 static void note_failure(socket_collectives *s, int32_t rank, const char *message) {
     if (s->failure.message[0] != '\0') { return; }
     s->failure.rank = rank;
+    s->failure.said = 0;
     (void)snprintf(s->failure.message, sizeof s->failure.message, "%s", message);
 }
 
@@ -102,11 +105,18 @@ static void check_frame(socket_collectives *s, int32_t rank) {
         if (told.message[0] == '\0') {
             (void)snprintf(told.message, sizeof told.message, "rank %d says that the run has failed", (int)rank);
         }
-        note_failure(s, told.rank >= 0 && told.rank < s->collectives.n_ranks ? told.rank : rank, told.message);
-    } else {
-        (void)snprintf(message, sizeof message, "rank %d is at another place of the run than rank %d", (int)rank,
-                       (int)s->collectives.rank);
-        note_failure(s, rank, message);
+        if (s->failure.message[0] == '\0') {
+            if (told.rank < 0 || told.rank >= s->collectives.n_ranks) { told.rank = rank; }
+            s->failure = told;
+        }
+    } else { /* both notice, or are told, and the first of the two says it */
+        const int32_t own = s->collectives.rank, first = rank < own ? rank : own, second = rank < own ? own : rank;
+        (void)snprintf(message, sizeof message,
+                       "ranks %d and %d are at different places of the run; give all ranks the same options",
+                       (int)first, (int)second);
+        s->misplaced = s->failure.message[0] == '\0';
+        note_failure(s, second, message);
+        return;
     }
     close(p->descriptor);
     p->descriptor = -1;
@@ -188,7 +198,7 @@ static void tell_others(socket_collectives *s) {
     const frame header = {FRAME_FAILURE, s->n_exchanges, sizeof s->failure};
     for (int32_t r = 0; r < s->collectives.n_ranks; r++) {
         peer *p = &s->peers[r];
-        if (p->descriptor < 0 || r == s->failure.rank) { continue; }
+        if (p->descriptor < 0 || (r == s->failure.rank && !s->misplaced)) { continue; }
         const bool cut = p->out_done > 0 && is_sending(p);
         if (!cut && send(p->descriptor, &header, sizeof header, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof header) {
             (void)send(p->descriptor, &s->failure, sizeof s->failure, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -246,8 +256,8 @@ static qrun_status exchange(qr_collectives *c, const qr_parcel *sent, const qr_p
     }
     if (s->failure.message[0] == '\0') { return QRUN_OK; }
     tell_others(s);
-    hear_silent(s);
-    return qr_collectives_lose(c, s->failure.rank, s->failure.message, err);
+    if (!s->misplaced) { hear_silent(s); }
+    return qr_collectives_lose(c, s->failure.rank, s->failure.said != 0, s->failure.message, err);
 }
 
 /* A connection that has ended, or on which a rank has told a failure, is left for the next exchange to read. */
@@ -264,13 +274,13 @@ static bool is_whole(qr_collectives *c) {
     return true;
 }
 
-static bool tell_failure(qr_collectives *c, const char *message) {
+static bool tell(qr_collectives *c, const char *message, bool said) {
     socket_collectives *s = (socket_collectives *)c;
-    if (c->lost) { return false; }
     s->failure.rank = c->rank;
-    (void)snprintf(s->failure.message, sizeof s->failure.message, "rank %d: %.900s", (int)c->rank, message);
+    s->failure.said = said ? 1 : 0;
+    (void)snprintf(s->failure.message, sizeof s->failure.message, "%s", message);
     tell_others(s);
-    return true;
+    return !said;
 }
 
 static void destroy(qr_collectives *c) {
@@ -310,7 +320,7 @@ qrun_status qr_sockets_create(const qr_launch *launch, double timeout_seconds, c
                                          .timeout_seconds = timeout_seconds,
                                          .exchange = exchange,
                                          .is_whole = is_whole,
-                                         .tell_failure = tell_failure,
+                                         .tell = tell,
                                          .destroy = destroy};
     *collectives = &made->collectives;
     return QRUN_OK;

@@ -25,7 +25,9 @@ struct qr_page_store {
     qr_kv_keeper keeper;
     qr_digest identity; /* of the model and the formats */
     qr_page_files *files;
-    unsigned char *memory; /* host: [n_slots] pages, and one that files are read into and written from */
+    bool is_of_another;                   /* what the files' note says happened on another rank, which has its own */
+    char others_note[QR_PAGE_NOTE_BYTES]; /* on rank 0: why another rank's files are not used or written; "" */
+    unsigned char *memory;                /* host: [n_slots] pages, and one that files are read into and written from */
     size_t memory_bytes;
     kept_page *kept; /* [n_slots] */
     int32_t *buckets;
@@ -182,7 +184,10 @@ static qr_digest root_of(void *arg, qr_kv_key key) {
 static bool read_file(qr_page_store *store, const qr_kv_page_name *name) {
     const bool own = qr_page_files_read(store->files, name, staging(store));
     if (all_have(store, own)) { return true; }
-    if (own) { qr_page_files_drop(store->files, name, "another rank has no such file that can be used"); }
+    if (own) {
+        store->is_of_another = store->is_of_another || qr_page_files_note(store->files)[0] == '\0';
+        qr_page_files_drop(store->files, name, "another rank has no such file that can be used");
+    }
     return false;
 }
 
@@ -229,6 +234,26 @@ static void keep(void *arg, const qr_kv_page_name *name, int32_t page, bool last
     }
 }
 
+/* ---- Notes of other ranks ---------------------------------------------------------------------------------------- */
+
+/* All ranks call it: the first other rank whose files have a note of their own gives it to rank 0. */
+static qrun_status share_notes(qr_page_store *store, qr_error *err) {
+    qr_collectives *ranks = ranks_of(store);
+    bool has_note[QR_MAX_RANKS];
+    char text[QR_PAGE_NOTE_BYTES] = "";
+    int32_t first = 1;
+    has_note[ranks->rank] = qr_page_files_note(store->files)[0] != '\0' && !store->is_of_another;
+    QR_RETURN_IF_ERROR(qr_all_gather(ranks, has_note, sizeof has_note[0], err));
+    while (first < ranks->n_ranks && !has_note[first]) { first++; }
+    if (first == ranks->n_ranks || has_note[0]) { return QRUN_OK; }
+    if (ranks->rank == first) { (void)snprintf(text, sizeof text, "%s", qr_page_files_note(store->files)); }
+    QR_RETURN_IF_ERROR(qr_broadcast(ranks, text, sizeof text, first, err));
+    text[sizeof text - 1] = '\0';
+    (void)snprintf(store->others_note, sizeof store->others_note, "rank %d: %.*s", (int)first, QR_PAGE_NOTE_BYTES - 16,
+                   text);
+    return QRUN_OK;
+}
+
 /* ---- What rank 0's store tells ----------------------------------------------------------------------------------- */
 
 static qrun_status follow_read(qr_page_store *store, const qr_kv_page_name *name, int32_t page, qr_error *err) {
@@ -248,7 +273,8 @@ qrun_status qr_page_store_follow(qr_page_store *store, const qr_page_task *task,
     const bool has_slot = task->slot >= 0 && task->slot < store->options.n_slots;
     const bool has_page = task->page >= 0 && task->page < store->options.n_pages;
     const bool needs_slot = task->action < QR_PAGE_READ || task->action == QR_PAGE_WRITE_SLOT;
-    const bool needs_page = task->action != QR_PAGE_WRITE_SLOT, needs_files = task->action >= QR_PAGE_READ;
+    const bool needs_page = task->action != QR_PAGE_WRITE_SLOT && task->action != QR_PAGE_SHARE_NOTES;
+    const bool needs_files = task->action >= QR_PAGE_READ;
     if ((needs_slot && !has_slot) || (needs_page && !has_page) || (needs_files && store->files == NULL)) {
         return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 keeps a page that does not exist here");
     }
@@ -262,6 +288,7 @@ qrun_status qr_page_store_follow(qr_page_store *store, const qr_page_task *task,
         case QR_PAGE_READ: return follow_read(store, &name, task->page, err);
         case QR_PAGE_WRITE_SLOT: qr_page_files_write(store->files, &name, kept); return QRUN_OK;
         case QR_PAGE_WRITE_PAGE: return follow_write(store, &name, task->page, err);
+        case QR_PAGE_SHARE_NOTES: return share_notes(store, err);
     }
     return qr_fail(err, QRUN_ERROR_INTERNAL, "rank 0 does with a page what does not exist");
 }
@@ -274,9 +301,17 @@ void qr_page_store_write_all(qr_page_store *store) {
     for (int32_t n = store->first; n != NONE; n = store->kept[n].next) { write_file(store, n); }
 }
 
+void qr_page_store_ask_notes(qr_page_store *store) {
+    static const int32_t no_tokens[QR_KV_PAGE_TOKENS];
+    static const qr_kv_page_name none = {.tokens = no_tokens};
+    if (store->files == NULL || ranks_of(store) == NULL) { return; }
+    if (tell(store, QR_PAGE_SHARE_NOTES, NONE, NONE, &none)) { (void)share_notes(store, NULL); }
+}
+
 void qr_page_store_note(const qr_page_store *store, char *note, size_t n_bytes) {
     const bool has_files = store != NULL && store->files != NULL;
-    (void)snprintf(note, n_bytes, "%s", has_files ? qr_page_files_note(store->files) : "");
+    const char *text = !has_files ? "" : qr_page_files_note(store->files);
+    (void)snprintf(note, n_bytes, "%s", has_files && store->others_note[0] != '\0' ? store->others_note : text);
 }
 
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */

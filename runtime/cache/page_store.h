@@ -22,7 +22,8 @@ typedef enum qr_page_action {
     QR_PAGE_BRING, /* copies the slot into `page` */
     QR_PAGE_READ,  /* the file, into `page`, if all ranks can read theirs */
     QR_PAGE_WRITE_SLOT,
-    QR_PAGE_WRITE_PAGE
+    QR_PAGE_WRITE_PAGE,
+    QR_PAGE_SHARE_NOTES /* what is to be said of its files, to rank 0 */
 } qr_page_action;
 
 /* What rank 0's store does, and those of the others have to. */
@@ -70,7 +71,11 @@ void qr_page_store_write_all(qr_page_store *store);
 
 bool qr_page_store_has_files(const qr_page_store *store);
 
-/* What went wrong with a file first, one line; "": nothing did, or there is no store. */
+/* On rank 0: asks the other ranks what went wrong with their files, for qr_page_store_note. Nothing, alone. */
+void qr_page_store_ask_notes(qr_page_store *store);
+
+/* What went wrong with a file first, one line, on this rank or, as far as was asked, on another; "": nothing did, or
+ * there is no store. */
 void qr_page_store_note(const qr_page_store *store, char *note, size_t n_bytes);
 
 #endif

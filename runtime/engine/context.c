@@ -95,6 +95,15 @@ static qrun_status check_device(const char *device, qr_error *err) {
                    "there is no device \"%s\"; it is one of: auto, cpu, cuda, cuda:0, cuda:1 …", device);
 }
 
+/* Threads and the device. */
+static qrun_status make_parts(qrun_context *context, const qrun_context_params *params, qr_error *err) {
+    if (params->device_memory != NULL) {
+        QR_RETURN_IF_ERROR(qr_named_device_find(params->device_memory, &context->plans_for, err));
+    }
+    QR_RETURN_IF_ERROR(qr_threads_create(params->n_threads, &context->threads, err));
+    return create_backend(context, params->device, err);
+}
+
 qrun_status qrun_context_create(const qrun_context_params *params, qrun_context **context, qrun_error *error) {
     const qrun_context_params defaults = QRUN_CONTEXT_PARAMS_INIT;
     if (params == NULL) { params = &defaults; }
@@ -112,9 +121,9 @@ qrun_status qrun_context_create(const qrun_context_params *params, qrun_context 
     pthread_mutex_init(&made->compute_turn, NULL);
     qrun_status status = QRUN_OK;
     if (params->ranks) { QR_TRY(qr_collectives_open(params->collective_timeout, &made->ranks, error)); }
-    if (params->device_memory != NULL) { QR_TRY(qr_named_device_find(params->device_memory, &made->plans_for, error)); }
-    QR_TRY(qr_threads_create(params->n_threads, &made->threads, error));
-    QR_TRY(create_backend(made, params->device, error));
+    status = make_parts(made, params, error);
+    if (made->ranks != NULL) { status = qr_agree(made->ranks, status, error); }
+    if (status != QRUN_OK) { goto out; }
     if (made->ranks != NULL) { QR_TRY(qr_collectives_link_devices(made->ranks, made->backend, error)); }
     QR_TRY(create_processor(made, error));
     *context = made;

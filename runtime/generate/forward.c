@@ -414,7 +414,9 @@ qrun_status qr_forward_idle(const qr_forward *f, qr_error *err) {
 
 void qr_forward_end(const qr_forward *f) {
     const qr_split_command command = {.action = QR_SPLIT_END};
-    if (f->split.ranks != NULL && !f->split.ranks->lost) { (void)qr_split_lead(&f->split, &command, NULL); }
+    if (f->split.ranks == NULL || f->split.ranks->lost) { return; }
+    (void)qr_split_lead(&f->split, &command, NULL);
+    if (f->split.ranks->rank == 0) { qr_collectives_settle(f->split.ranks); }
 }
 
 /* ---- Decode steps ------------------------------------------------------------------------------------------------ */

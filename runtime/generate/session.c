@@ -14,6 +14,7 @@
 #include "runtime/generate/split_session.h"
 #include "runtime/model/adapter.h"
 #include "runtime/model/model_open.h"
+#include "runtime/model/split.h"
 #include "runtime/model/weight_names.h"
 
 static const int64_t DEFAULT_CACHE_DIR_BYTES = INT64_C(8) << 30;
@@ -23,7 +24,7 @@ static const int64_t DEFAULT_CACHE_DIR_BYTES = INT64_C(8) << 30;
 static qrun_status open_draft(qrun_session *session, const qrun_session_params *params, qr_error *err) {
     if (!qr_draft_model_is_named(params->speculate)) { return QRUN_OK; }
     const qrun_model_params model_params = qr_draft_model_params(session->model, params->speculate);
-    const qrun_status status = qrun_model_open(session->model->context, &model_params, &session->draft, err);
+    const qrun_status status = qr_model_open_alone(session->model->context, &model_params, &session->draft, err);
     if (status != QRUN_OK && err != NULL) { qr_error_prefix(err, "`speculate`"); }
     return status == QRUN_OK ? qr_draft_model_check(session->model, session->draft, err) : status;
 }
@@ -143,7 +144,7 @@ static void fill_fixed_stats(qrun_session *session) {
 static qrun_status choose_sizes(qrun_session *session, const qrun_session_params *params, qr_error *err) {
     qr_device_memory memory;
     QR_RETURN_IF_ERROR(qr_device_memory_now(session->model->context, &memory, err));
-    qr_split_session_memory(session->model, &memory);
+    qr_split_memory(session->model, &memory);
     return qr_session_size(session->model, session->draft, params, &memory, &session->sizes, &session->plan, err);
 }
 
@@ -319,6 +320,7 @@ qrun_status qrun_session_keep_prefixes(qrun_session *session, qrun_error *error)
     }
     qr_page_store_write_all(session->store);
     qr_kv_keep_all(session->cache);
+    qr_page_store_ask_notes(session->store);
     pthread_mutex_lock(&session->lock);
     qr_page_store_note(session->store, session->stats.cache_note, sizeof session->stats.cache_note);
     pthread_mutex_unlock(&session->lock);

@@ -95,12 +95,6 @@ qrun_status qr_split_session_begin(qrun_model *model, qrun_session_params *param
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-void qr_split_session_memory(const qrun_model *model, qr_device_memory *memory) {
-    const int64_t n = model->split.n_ranks > 0 ? qr_max(model->context->ranks->n_local_ranks, 1) : 1;
-    memory->host_free_bytes /= n;
-    if (!memory->is_separate) { memory->free_bytes /= n; }
-}
-
 /* The fewest that any rank has of something, and whether all have as many. */
 static qrun_status find_fewest(qr_collectives *ranks, int64_t own, int64_t *fewest, bool *same, qr_error *err) {
     int64_t n[QR_MAX_RANKS];
@@ -188,9 +182,10 @@ qrun_status qr_split_session_follow(qrun_session *session, qr_error *err) {
         const qrun_status status = qr_forward_follow(session->forward, &ends, &own);
         qr_compute_unlock(session->model->context);
         if (status == QRUN_OK) { continue; }
-        const bool told = ranks->tell_failure(ranks, own.message);
-        return qr_fail(err, told ? QRUN_ERROR_RANK : status, "%s", own.message);
+        const bool reported = qr_collectives_tell(ranks, own.message);
+        return qr_fail(err, reported ? QRUN_ERROR_RANK : status, "%s", own.message);
     }
+    qr_collectives_settle(ranks);
     return QRUN_OK;
 }
 

@@ -11,8 +11,6 @@ static inline bool qr_session_follows(const qrun_session *session) { return sess
 /* Where a session begins: compares what ranks have, and gives all of them rank 0's params, but for where files are.
  * QRUN_ERROR_RANK on the others where rank 0 makes no session. */
 qrun_status qr_split_session_begin(qrun_model *model, qrun_session_params *params, qr_error *err);
-/* The memory that this rank may count on, of what is free on a machine with several. */
-void qr_split_session_memory(const qrun_model *model, qr_device_memory *memory);
 /* After the sizes (own: how that went): where ranks have room for different numbers of sequences, *again, and params
  * ask for the fewest. */
 qrun_status qr_split_session_sequences(const qrun_session *session, qrun_session_params *params, bool *again,

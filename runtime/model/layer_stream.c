@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "runtime/engine/device_memory.h"
 #include "runtime/model/model_tensors.h"
+#include "runtime/model/split.h"
 #include "runtime/model/weight_writer.h"
 
 enum { N_STAGES = 2, NO_LAYER = -1 };
@@ -20,7 +21,8 @@ typedef struct stage {
 /* A matrix in the folder, and its place in a stage. */
 typedef struct mapped_matrix {
     qr_weight weight;
-    qr_stored_weight stored;
+    qr_stored_weight stored; /* of the whole matrix */
+    qr_row_share share;      /* what this rank has of its rows, where it is split */
 } mapped_matrix;
 
 /* What the stages hold, and of shards which layer is on its way from the ranks. */
@@ -44,7 +46,7 @@ struct qr_layer_stream {
     qr_safetensors *source;
     mapped_matrix *matrices; /* of the layers one after the other */
     int64_t *first_matrix;   /* [L + 1] */
-    void *scales;            /* room for those of one matrix */
+    void *scales;            /* room for those of one matrix, or of this rank's rows of it */
     size_t scales_bytes;
     progress now, planned; /* planned: of a pass that is planned */
 };
@@ -97,8 +99,10 @@ static qrun_status check_stored(void *arg, const qr_module *module, qr_error *er
     qr_stored_weight stored;
     if (!qr_layer_stream_has(check->model, module) || check->other != NULL) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_module_find_stored(check->model, check->source, module, &stored, err));
-    const bool same = stored.desc.format == module->matrix->desc.format && is_as_held(&stored) &&
-                      !qr_model_is_transposed(check->model, module->role);
+    const qr_weight_format format =
+        qr_module_is_part(module) ? module->share->whole_format : module->matrix->desc.format;
+    const bool same =
+        stored.desc.format == format && is_as_held(&stored) && !qr_model_is_transposed(check->model, module->role);
     if (!same) { check->other = stored.codes->name; }
     return QRUN_OK;
 }
@@ -140,6 +144,7 @@ static qrun_status offload_if_needed(qrun_model *model, const qrun_model_params 
                                      qr_error *err) {
     qr_device_memory memory;
     QR_RETURN_IF_ERROR(qr_device_memory_now(model->context, &memory, err));
+    qr_split_memory(model, &memory);
     const int64_t limit = qr_device_memory_for_weights(&memory, params->memory_bytes);
     if ((int64_t)model->weight_bytes <= limit || offload(model, source, NULL) == QRUN_OK) { return QRUN_OK; }
     qr_layer_stream_destroy(model);
@@ -281,7 +286,10 @@ static qrun_status add_matrix(void *arg, const qr_module *module, qr_error *err)
     QR_RETURN_IF_ERROR(qr_module_find_stored(list->model, stream->source, module, &matrix->stored, err));
     module->matrix->nested_offset = matrix->stored.nested_offset;
     matrix->weight = *module->matrix;
-    const size_t n_bytes = qr_stored_scales_bytes(&matrix->stored);
+    const bool is_part = qr_module_is_part(module);
+    if (is_part) { matrix->share = *module->share; }
+    const size_t n_bytes = is_part ? qr_weight_share_room(&matrix->weight.desc, &matrix->stored.desc, &matrix->share)
+                                   : qr_stored_scales_bytes(&matrix->stored);
     if (n_bytes > stream->scales_bytes) { stream->scales_bytes = n_bytes; }
     return QRUN_OK;
 }
@@ -381,7 +389,11 @@ qrun_status qr_layer_stream_rewrite(const qrun_model *model, qr_backend *backend
 static qrun_status read_layer(const qr_layer_stream *stream, qr_backend *backend, int64_t l, qr_error *err) {
     for (int64_t i = stream->first_matrix[l]; i < stream->first_matrix[l + 1]; i++) {
         mapped_matrix *matrix = &stream->matrices[i];
-        QR_RETURN_IF_ERROR(qr_weight_write_stored(backend, &matrix->weight, &matrix->stored, stream->scales, err));
+        const qr_row_share *share = &matrix->share;
+        QR_RETURN_IF_ERROR(
+            qr_row_share_is_part(share)
+                ? qr_weight_write_stored_rows(backend, &matrix->weight, share, &matrix->stored, stream->scales, err)
+                : qr_weight_write_stored(backend, &matrix->weight, &matrix->stored, stream->scales, err));
     }
     return qr_safetensors_check(stream->source, err);
 }
@@ -404,10 +416,19 @@ static qrun_status fetch(const qrun_model *model, qr_backend *backend, int64_t l
     return QRUN_OK;
 }
 
+/* Of scales the pages of the whole matrix: other ranks of the machine want theirs, and they are few. */
 static void ask_for(const qr_layer_stream *stream, int64_t l) {
     for (int64_t i = stream->first_matrix[l]; i < stream->first_matrix[l + 1]; i++) {
         const qr_stored_weight *stored = &stream->matrices[i].stored;
-        qr_safetensors_want(stream->source, stored->codes, stored->data, stored->n_bytes);
+        const qr_row_share *share = &stream->matrices[i].share;
+        if (!qr_row_share_is_part(share)) {
+            qr_safetensors_want(stream->source, stored->codes, stored->data, stored->n_bytes);
+        }
+        for (int32_t k = 0; k < share->n_ranges; k++) {
+            const size_t first = qr_weight_row_offset(&stored->desc, share->ranges[k].first);
+            const size_t end = qr_weight_row_offset(&stored->desc, share->ranges[k].first + share->ranges[k].n);
+            qr_safetensors_want(stream->source, stored->codes, stored->data + first, end - first);
+        }
         const qr_safetensors_tensor *const scales[] = {stored->row_absmax, stored->absmax, stored->nested_absmax};
         for (size_t k = 0; k < QR_COUNT_OF(scales); k++) {
             if (scales[k] != NULL) {

@@ -5,7 +5,7 @@
  * host memory: each layer as it lies in its stage, copied while the layer before computes. On a processor they come
  * from a folder that stores its matrices in the format they are held in. They are read from the map when the layer is
  * due, while the pages of the next one are asked for. Those of a trainable model are in host memory there too: they
- * change with every update.
+ * change with every update. Of a model that is split among ranks (split.h), a rank streams its own rows.
  *
  * Parameters in shards (ZeRO 3) have one stage, and room in host memory for the layer that is on its way to it. Each
  * rank holds a part of every layer's bytes as they lie in the stage, in host memory. Where the ranks' devices are

@@ -223,8 +223,9 @@ static qrun_status write_rows(qr_backend *backend, const qr_module *module, cons
 
 static qrun_status write_stored(qr_backend *backend, const qr_module *module, const qr_stored_weight *stored,
                                 qr_error *err) {
-    return qr_module_is_part(module) ? qr_weight_write_stored_rows(backend, module->matrix, module->share, stored, err)
-                                     : qr_weight_write_stored(backend, module->matrix, stored, NULL, err);
+    return qr_module_is_part(module)
+               ? qr_weight_write_stored_rows(backend, module->matrix, module->share, stored, NULL, err)
+               : qr_weight_write_stored(backend, module->matrix, stored, NULL, err);
 }
 
 static qrun_status load_matrix(load_state *state, const qr_module *module, qr_error *err) {
@@ -559,8 +560,8 @@ static qrun_status load(qrun_model *model, const qrun_model_params *params, qr_s
     return status;
 }
 
-qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model,
-                            qrun_error *error) {
+qrun_status qr_model_open_alone(qrun_context *context, const qrun_model_params *params, qrun_model **model,
+                                qr_error *error) {
     const double start = qr_now_seconds();
     *model = NULL;
     if (context->plans_for != NULL) {
@@ -581,14 +582,26 @@ qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *para
     qr_compute_unlock(context);
 out:
     qr_safetensors_close(source);
-    status = qr_split_agree(context, params, status, error);
     if (status != QRUN_OK) {
         qrun_model_destroy(made);
         return status;
     }
     made->load_seconds = qr_now_seconds() - start;
-    made->split_waits = made->split.n_ranks > 0;
     *model = made;
+    return QRUN_OK;
+}
+
+qrun_status qrun_model_open(qrun_context *context, const qrun_model_params *params, qrun_model **model,
+                            qrun_error *error) {
+    qrun_status status = qr_model_open_alone(context, params, model, error);
+    if (context->plans_for != NULL || params->struct_size != sizeof *params) { return status; }
+    status = qr_split_agree(context, params, status, error);
+    if (status != QRUN_OK) {
+        qrun_model_destroy(*model);
+        *model = NULL;
+        return status;
+    }
+    (*model)->split_waits = (*model)->split.n_ranks > 0;
     return QRUN_OK;
 }
 

@@ -10,6 +10,9 @@
 qrun_status qr_model_prepare(qrun_context *context, const qrun_model_params *params, qrun_model *model,
                              qr_safetensors **source, qr_error *err);
 void qr_model_release(qrun_model *model);
+/* qrun_model_open of a model that this rank alone opens. */
+qrun_status qr_model_open_alone(qrun_context *context, const qrun_model_params *params, qrun_model **model,
+                                qr_error *error);
 
 /* The longest sequence that the model's config allows. */
 qrun_status qr_model_read_context(qrun_context *context, const qrun_model_params *params, int64_t *n_tokens,

@@ -48,12 +48,13 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
                        "`tensor_parallel=%d` with `tensor_rank=%d` is out of range: at most %d", (int)n,
                        (int)params->tensor_rank, QR_MAX_RANKS);
     }
-    if (params->trainable || params->shard_parameters || params->offload_parameters != QRUN_OFFLOAD_NONE ||
-        params->offload_experts == QRUN_OFFLOAD_ALL) {
-        return qr_fail(
-            err, QRUN_ERROR_ARGUMENT,
-            "`tensor_parallel` is for generating with all weights on the devices; leave `offload_parameters` "
-            "and `offload_experts` out, and train without it");
+    if (params->trainable || params->shard_parameters) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`tensor_parallel` is for generating; train without it");
+    }
+    if (params->offload_experts == QRUN_OFFLOAD_ALL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT,
+                       "`offload_experts` does not go with `tensor_parallel`: each rank has rows of every expert; use "
+                       "`offload_parameters`, or more ranks");
     }
     return heads_divide(model, n) ? QRUN_OK : refuse_heads(model, n, err);
 }
@@ -230,6 +231,13 @@ qrun_status qr_split_format(const qrun_model *model, const qr_module *module, qr
     return QRUN_OK;
 }
 
+void qr_split_memory(const qrun_model *model, qr_device_memory *memory) {
+    const qr_collectives *ranks = model->split.n_ranks > 0 ? model->context->ranks : NULL;
+    const int64_t n = ranks != NULL ? qr_max(ranks->n_local_ranks, 1) : 1;
+    memory->host_free_bytes /= n;
+    if (!memory->is_separate) { memory->free_bytes /= n; }
+}
+
 /* ---- Meeting the other ranks ------------------------------------------------------------------------------------- */
 
 qrun_status qr_split_check_ranks(const qrun_context *context, const qrun_model_params *params, qr_error *err) {
@@ -241,8 +249,8 @@ qrun_status qr_split_check_ranks(const qrun_context *context, const qrun_model_p
 
 qrun_status qr_split_agree(const qrun_context *context, const qrun_model_params *params, qrun_status own,
                            qr_error *err) {
-    const bool is_split = params->tensor_parallel > 1 && context->ranks != NULL;
-    return is_split ? qr_agree(context->ranks, own, err) : own;
+    const bool together = context->ranks != NULL && (params->tensor_parallel > 1 || !context->ranks->settled);
+    return together ? qr_agree(context->ranks, own, err) : own;
 }
 
 /* Whether rank 0 makes a session. */
@@ -254,11 +262,14 @@ qrun_status qr_split_meet(qrun_model *model, qr_error *err) {
     int64_t begins = 1;
     model->split_waits = false;
     QR_RETURN_IF_ERROR(tell(model, &begins, err));
-    return begins != 0 ? QRUN_OK : qr_fail(err, QRUN_ERROR_RANK, "rank 0 ended before it made a session");
+    if (begins != 0) { return QRUN_OK; }
+    qr_collectives_settle(model->context->ranks);
+    return qr_fail(err, QRUN_ERROR_RANK, "rank 0 ended before it made a session");
 }
 
 void qr_split_part(qrun_model *model) {
     int64_t begins = 0;
     if (!model->split_waits || model->split.rank != 0 || model->context->ranks->lost) { return; }
     (void)tell(model, &begins, NULL);
+    qr_collectives_settle(model->context->ranks);
 }

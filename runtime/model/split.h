@@ -9,6 +9,7 @@
 #ifndef QR_RUNTIME_MODEL_SPLIT_H
 #define QR_RUNTIME_MODEL_SPLIT_H
 
+#include "runtime/engine/device_memory.h"
 #include "runtime/model/modules.h"
 
 /* Sets model->split and the heads of model->shape, which are this rank's from then on; nothing for
@@ -42,9 +43,13 @@ int64_t qr_split_rows(const qrun_model *model, int64_t layer, qr_tensor_role rol
 /* Once the whole matrix's format is known: that of the share. */
 qrun_status qr_split_format(const qrun_model *model, const qr_module *module, qr_error *err);
 
+/* Of what the machine has free, this rank's part, where several of it share the model. */
+void qr_split_memory(const qrun_model *model, qr_device_memory *memory);
+
 /* As many ranks are there as the model is to be split among. */
 qrun_status qr_split_check_ranks(const qrun_context *context, const qrun_model_params *params, qr_error *err);
-/* Once a model is opened (own: how that went), all ranks that are to share it know how it went for each of them. */
+/* Once a model is opened (own: how that went), all ranks know how it went for each of them: those that are to share it,
+ * and those of a run that has not ended. */
 qrun_status qr_split_agree(const qrun_context *context, const qrun_model_params *params, qrun_status own,
                            qr_error *err);
 /* Before a session: QRUN_ERROR_RANK on the others where rank 0 has closed the model instead. */

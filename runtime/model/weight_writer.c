@@ -322,14 +322,15 @@ void qr_host_weight_free(qr_host_weight *host) {
 typedef struct put_job {
     qr_backend *backend;
     qr_weight *weight;
-    const unsigned char *codes;
+    int64_t first_row;          /* of the weight, a multiple of QR_WEIGHT_ROW_GROUP */
+    const unsigned char *codes; /* from that row on */
 } put_job;
 
 static qrun_status put_chunk(void *arg, int64_t first, int64_t n_rows, int worker, qr_error *err) {
     (void)worker;
     const put_job *job = arg;
     const unsigned char *codes = job->codes + qr_weight_row_offset(&job->weight->desc, first);
-    return job->backend->weight_put_rows(job->backend, job->weight, first, n_rows, codes, err);
+    return job->backend->weight_put_rows(job->backend, job->weight, job->first_row + first, n_rows, codes, err);
 }
 
 /* Rows of MXFP4, which lie between those of another matrix and have codes in another order than the canonical one. */
@@ -393,85 +394,169 @@ qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const
 
 /* ---- Some rows of a matrix --------------------------------------------------------------------------------------- */
 
+/* Scales of a whole matrix, at any alignment: of rows, of blocks or their codes; and what these are nested in. */
+typedef struct whole_scales {
+    const unsigned char *first, *nested;
+    float nested_offset;
+} whole_scales;
+
+static whole_scales scales_of(qr_weight_format format, const qr_weight_scales *scales) {
+    const void *first = format == QR_WEIGHT_INT8  ? (const void *)scales->row_absmax
+                        : format == QR_WEIGHT_NF4 ? (const void *)scales->absmax
+                                                  : (const void *)scales->absmax_codes;
+    return (whole_scales){first, (const unsigned char *)scales->nested_absmax, scales->nested_offset};
+}
+
+/* What a share takes while it is put: its own scales, those that one range is nested in, and a group of rows where
+ * ranges meet. In one piece of memory, `base`; NULL: only its size counts. */
+typedef struct share_room {
+    qr_host_weight own; /* without codes */
+    float *nested;
+    unsigned char *group;
+    size_t n_bytes;
+} share_room;
+
+static void *take_room(share_room *room, unsigned char *base, size_t n_bytes) {
+    void *at = base != NULL ? base + room->n_bytes : NULL;
+    room->n_bytes += (size_t)qr_round_up((int64_t)n_bytes, 64);
+    return at;
+}
+
+static share_room lay_out_room(const qr_weight_desc *own, const qr_weight_desc *whole, const qr_row_share *share,
+                               unsigned char *base) {
+    share_room room = {.own = {.desc = *own}};
+    const size_t n_blocks = (size_t)qr_weight_blocks(own);
+    const size_t n_nested = (size_t)qr_ceil_div((int64_t)n_blocks, QR_NESTED_BLOCK) + 1; /* begins inside of one */
+    if (own->format == QR_WEIGHT_INT8) {
+        room.own.row_absmax = take_room(&room, base, (size_t)own->rows * sizeof(float));
+    } else if (own->format == QR_WEIGHT_NF4) {
+        room.own.absmax = take_room(&room, base, n_blocks * sizeof(float));
+        if (whole->format == QR_WEIGHT_NF4_DQ) { room.nested = take_room(&room, base, n_nested * sizeof(float)); }
+    } else if (own->format == QR_WEIGHT_NF4_DQ) {
+        room.own.absmax_codes = take_room(&room, base, n_blocks);
+        room.own.nested_absmax = take_room(&room, base, n_nested * sizeof(float));
+    }
+    if (share->n_ranges > 1) {
+        qr_weight_desc group = *own;
+        group.rows = qr_min(QR_WEIGHT_ROW_GROUP, own->rows);
+        room.group = take_room(&room, base, qr_weight_code_bytes(&group));
+    }
+    return room;
+}
+
 /* The scales of a range of rows, which is from row first_own on in the share. Nested ones become F32 where the share is
  * held so. */
-static void take_scales(const qr_weight_desc *whole, const qr_weight_scales *of, const qr_row_range *range,
-                        int64_t first_own, qr_host_weight *own) {
+static void take_scales(const qr_weight_desc *whole, const whole_scales *of, const qr_row_range *range,
+                        int64_t first_own, share_room *room) {
+    qr_host_weight *own = &room->own;
     const int64_t n_rows = range->n, cols = whole->cols;
     if (whole->format == QR_WEIGHT_INT8) {
-        memcpy(own->row_absmax + first_own, of->row_absmax + range->first, (size_t)n_rows * sizeof(float));
+        memcpy(own->row_absmax + first_own, of->first + (size_t)range->first * sizeof(float),
+               (size_t)n_rows * sizeof(float));
         return;
     }
     const int64_t block = range->first * cols / whole->block, at = first_own * cols / whole->block;
-    const int64_t n = qr_ceil_div(n_rows * cols, whole->block);
+    const int64_t n = qr_ceil_div(n_rows * cols, whole->block), nested = block / QR_NESTED_BLOCK;
+    const unsigned char *nested_scales = of->nested + (size_t)nested * sizeof(float);
+    const size_t nested_bytes = (size_t)(qr_ceil_div(block + n, QR_NESTED_BLOCK) - nested) * sizeof(float);
     if (whole->format == QR_WEIGHT_NF4) {
-        memcpy(own->absmax + at, of->absmax + block, (size_t)n * sizeof(float));
+        memcpy(own->absmax + at, of->first + (size_t)block * sizeof(float), (size_t)n * sizeof(float));
     } else if (own->desc.format == QR_WEIGHT_NF4) {
-        qr_nf4_unnest(of->absmax_codes, of->nested_absmax, of->nested_offset, block, n, own->absmax + at);
+        memcpy(room->nested, nested_scales, nested_bytes);
+        qr_nf4_unnest(of->first + nested * QR_NESTED_BLOCK, room->nested, of->nested_offset, block % QR_NESTED_BLOCK, n,
+                      own->absmax + at);
     } else {
-        memcpy(own->absmax_codes + at, of->absmax_codes + block, (size_t)n);
-        memcpy(own->nested_absmax + at / QR_NESTED_BLOCK, of->nested_absmax + block / QR_NESTED_BLOCK,
-               (size_t)qr_ceil_div(n, QR_NESTED_BLOCK) * sizeof(float));
+        memcpy(own->absmax_codes + at, of->first + block, (size_t)n);
+        memcpy(own->nested_absmax + at / QR_NESTED_BLOCK, nested_scales, nested_bytes);
     }
-}
-
-/* Room for the scales of a share. */
-static qrun_status make_own_scales(qr_host_weight *own, const char *name, qr_error *err) {
-    const qr_weight_desc *desc = &own->desc;
-    const int64_t n_blocks = qr_weight_blocks(desc), n_nested = qr_ceil_div(n_blocks, QR_NESTED_BLOCK);
-    if (desc->format != QR_WEIGHT_NF4_DQ) { return make_scales(desc, name, own, err); }
-    own->absmax_codes = qr_alloc((size_t)n_blocks);
-    own->nested_absmax = qr_alloc_array((size_t)n_nested, sizeof(float));
-    const bool has_room = own->absmax_codes != NULL && own->nested_absmax != NULL;
-    return has_room ? QRUN_OK : qr_fail_memory(err, name, (unsigned long long)n_blocks);
 }
 
 static qrun_status put_own_scales(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
-                                  const qr_row_share *share, const qr_weight_scales *of, const char *name,
-                                  qr_error *err) {
-    qr_host_weight own = {.desc = weight->desc, .nested_offset = of->nested_offset};
+                                  const qr_row_share *share, const whole_scales *of, share_room *room, qr_error *err) {
     int64_t first_own = 0;
-    qrun_status status = make_own_scales(&own, name, err);
-    for (int32_t i = 0; status == QRUN_OK && i < share->n_ranges; i++) {
-        take_scales(whole, of, &share->ranges[i], first_own, &own);
+    room->own.nested_offset = of->nested_offset;
+    for (int32_t i = 0; i < share->n_ranges; i++) {
+        take_scales(whole, of, &share->ranges[i], first_own, room);
         first_own += share->ranges[i].n;
     }
-    const qr_weight_scales scales = qr_host_weight_scales(&own);
-    if (status == QRUN_OK) { status = backend->weight_put_scales(backend, weight, &scales, err); }
-    qr_host_weight_free(&own);
-    return status;
+    const qr_weight_scales scales = qr_host_weight_scales(&room->own);
+    return backend->weight_put_scales(backend, weight, &scales, err);
 }
 
-/* The codes of several ranges, one after the other; the caller frees them. */
-static qrun_status join_ranges(const qr_weight_desc *whole, const qr_row_share *share, const unsigned char *codes,
-                               const char *name, unsigned char **joined, qr_error *err) {
-    qr_weight_desc part = *whole;
-    size_t at = 0;
-    part.rows = qr_row_share_rows(share);
-    *joined = qr_alloc(qr_weight_code_bytes(&part));
-    if (*joined == NULL) { return qr_fail_memory(err, name, qr_weight_code_bytes(&part)); }
-    for (int32_t i = 0; i < share->n_ranges; i++) {
-        part.rows = share->ranges[i].n;
-        const size_t n_bytes = qr_weight_code_bytes(&part);
-        memcpy(*joined + at, codes + qr_weight_row_offset(whole, share->ranges[i].first), n_bytes);
-        at += n_bytes;
+/* n_rows rows of the weight from first_row on. */
+static qrun_status put_codes(qr_backend *backend, qr_weight *weight, int64_t first_row, int64_t n_rows,
+                             const unsigned char *codes, qr_error *err) {
+    put_job job = {.backend = backend, .weight = weight, .first_row = first_row, .codes = codes};
+    qr_weight_desc part = weight->desc;
+    part.rows = n_rows;
+    return run_chunks(backend, &part, true, put_chunk, &job, err);
+}
+
+/* A group of rows that lies in several ranges: from range i on, of which n_done rows are put. Where rows do not fill
+ * bytes, ranges begin where groups do, and there is none. */
+static void gather_group(const qr_weight_desc *whole, const qr_row_share *share, const unsigned char *codes, int32_t i,
+                         int64_t n_done, int64_t n_rows, unsigned char *group) {
+    for (; n_rows > 0; i++, n_done = 0) {
+        const int64_t n = qr_min(n_rows, share->ranges[i].n - n_done);
+        const size_t n_bytes = qr_weight_row_offset(whole, n);
+        memcpy(group, codes + qr_weight_row_offset(whole, share->ranges[i].first + n_done), n_bytes);
+        group += n_bytes;
+        n_rows -= n;
+    }
+}
+
+/* The codes of all ranges, one after the other: whole groups of rows as they lie there, and those where ranges meet by
+ * way of `group`. */
+static qrun_status put_ranges(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
+                              const qr_row_share *share, const unsigned char *codes, unsigned char *group,
+                              qr_error *err) {
+    const int64_t rows = weight->desc.rows;
+    int64_t at = 0, first_own = 0; /* rows that are put; those before range i */
+    for (int32_t i = 0; i < share->n_ranges; first_own += share->ranges[i++].n) {
+        const int64_t end = first_own + share->ranges[i].n;
+        const int64_t n = (end == rows ? end : end / QR_WEIGHT_ROW_GROUP * QR_WEIGHT_ROW_GROUP) - at;
+        if (n > 0) {
+            const unsigned char *from = codes + qr_weight_row_offset(whole, share->ranges[i].first + at - first_own);
+            QR_RETURN_IF_ERROR(put_codes(backend, weight, at, n, from, err));
+            at += n;
+        }
+        if (at >= end) { continue; }
+        const int64_t n_group = qr_min(QR_WEIGHT_ROW_GROUP, rows - at);
+        gather_group(whole, share, codes, i, at - first_own, n_group, group);
+        QR_RETURN_IF_ERROR(put_codes(backend, weight, at, n_group, group, err));
+        at += n_group;
     }
     return QRUN_OK;
 }
 
-/* Of canonical codes and scales of the whole matrix. */
+/* Of canonical codes and scales of the whole matrix. memory: as much as lay_out_room says. */
 static qrun_status put_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
-                               const qr_row_share *share, const unsigned char *codes, const qr_weight_scales *of,
-                               const char *name, qr_error *err) {
-    unsigned char *joined = NULL;
-    qrun_status status = QRUN_OK;
-    put_job job = {.backend = backend, .weight = weight};
-    if (share->n_ranges > 1) { QR_TRY(join_ranges(whole, share, codes, name, &joined, err)); }
-    job.codes = joined != NULL ? joined : codes + qr_weight_row_offset(whole, share->ranges[0].first);
-    QR_TRY(run_chunks(backend, &weight->desc, true, put_chunk, &job, err));
-    if (!qr_weight_is_plain(whole->format)) { status = put_own_scales(backend, weight, whole, share, of, name, err); }
-out:
-    qr_free(joined);
+                               const qr_row_share *share, const unsigned char *codes, const whole_scales *of,
+                               void *memory, qr_error *err) {
+    share_room room = lay_out_room(&weight->desc, whole, share, memory);
+    if (share->n_ranges == 1) {
+        const unsigned char *from = codes + qr_weight_row_offset(whole, share->ranges[0].first);
+        QR_RETURN_IF_ERROR(put_codes(backend, weight, 0, weight->desc.rows, from, err));
+    } else {
+        QR_RETURN_IF_ERROR(put_ranges(backend, weight, whole, share, codes, room.group, err));
+    }
+    if (qr_weight_is_plain(whole->format)) { return QRUN_OK; }
+    return put_own_scales(backend, weight, whole, share, of, &room, err);
+}
+
+size_t qr_weight_share_room(const qr_weight_desc *own, const qr_weight_desc *whole, const qr_row_share *share) {
+    return lay_out_room(own, whole, share, NULL).n_bytes;
+}
+
+/* The same with memory of its own. */
+static qrun_status put_rows_once(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
+                                 const qr_row_share *share, const unsigned char *codes, const whole_scales *of,
+                                 const char *name, qr_error *err) {
+    const size_t n_bytes = qr_weight_share_room(&weight->desc, whole, share);
+    void *memory = qr_alloc(n_bytes);
+    if (memory == NULL && n_bytes > 0) { return qr_fail_memory(err, name, n_bytes); }
+    const qrun_status status = put_rows_of(backend, weight, whole, share, codes, of, memory, err);
+    qr_free(memory);
     return status;
 }
 
@@ -493,21 +578,27 @@ qrun_status qr_weight_write_rows_of(qr_backend *backend, qr_weight *weight, cons
     }
     QR_RETURN_IF_ERROR(qr_weight_quantize_host(backend, whole, source, name, &host, err));
     const qr_weight_scales scales = qr_host_weight_scales(&host);
-    const qrun_status status = put_rows_of(backend, weight, whole, share, host.codes, &scales, name, err);
+    const whole_scales of = scales_of(whole->format, &scales);
+    const qrun_status status = put_rows_once(backend, weight, whole, share, host.codes, &of, name, err);
     qr_host_weight_free(&host);
     return status;
 }
 
+static const unsigned char *data_of(const qr_safetensors_tensor *tensor) {
+    return tensor != NULL ? tensor->data : NULL;
+}
+
 qrun_status qr_weight_write_stored_rows(qr_backend *backend, qr_weight *weight, const qr_row_share *share,
-                                        const qr_stored_weight *stored, qr_error *err) {
+                                        const qr_stored_weight *stored, void *room, qr_error *err) {
     const char *name = stored->codes->name;
-    qr_stored_scales of = {0};
+    const whole_scales of = {data_of(stored->row_absmax != NULL ? stored->row_absmax : stored->absmax),
+                             data_of(stored->nested_absmax), stored->nested_offset};
     if (stored->packed.kind != QR_PACKING_NONE) {
         return write_mxfp4(backend, weight, stored, share->ranges[0].first, err);
     }
-    if (!qr_weight_is_plain(stored->desc.format)) { QR_RETURN_IF_ERROR(qr_stored_scales_read(stored, &of, err)); }
-    const qrun_status status = put_rows_of(backend, weight, &stored->desc, share, stored->data, &of.scales, name, err);
-    qr_stored_scales_free(&of);
+    const qrun_status status = room != NULL
+                                   ? put_rows_of(backend, weight, &stored->desc, share, stored->data, &of, room, err)
+                                   : put_rows_once(backend, weight, &stored->desc, share, stored->data, &of, name, err);
     if (status != QRUN_OK) { qr_error_prefix(err, name); }
     return status;
 }

@@ -43,12 +43,14 @@ qrun_status qr_weight_write_stored(qr_backend *backend, qr_weight *weight, const
 
 /* The same two for a weight that has a share of the rows of a whole matrix: with the codes and scales that they have
  * there. What is nested there may be held as NF4. `whole`: of that matrix. Several ranges begin where blocks do, in the
- * share too; MXFP4 is of one. */
+ * share too; MXFP4 is of one. room: so many bytes as qr_weight_share_room says, none for plain rows of one range; NULL:
+ * it is made. */
 qrun_status qr_weight_write_rows_of(qr_backend *backend, qr_weight *weight, const qr_weight_desc *whole,
                                     const qr_row_share *share, const qr_row_source *source, const char *name,
                                     qr_error *err);
 qrun_status qr_weight_write_stored_rows(qr_backend *backend, qr_weight *weight, const qr_row_share *share,
-                                        const qr_stored_weight *stored, qr_error *err);
+                                        const qr_stored_weight *stored, void *room, qr_error *err);
+size_t qr_weight_share_room(const qr_weight_desc *own, const qr_weight_desc *whole, const qr_row_share *share);
 
 /* Writes a stored vector or small matrix as F32 to `device`. */
 qrun_status qr_weight_write_floats(qr_backend *backend, float *device, const qr_safetensors_tensor *tensor,

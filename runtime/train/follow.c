@@ -43,14 +43,16 @@ qrun_status qr_trainer_follow(qrun_trainer *trainer, qr_error *err) {
     for (;;) {
         qr_rank_command command = {0};
         QR_RETURN_IF_ERROR(qr_broadcast(ranks, &command, sizeof command, 0, err));
-        if (command.action == QR_RANK_END) { return QRUN_OK; }
+        if (command.action == QR_RANK_END) {
+            qr_collectives_settle(ranks);
+            return QRUN_OK;
+        }
         qr_error own = {0};
         qr_compute_lock(trainer->model->context);
         const qrun_status status = do_as_told(trainer, &command, &own);
         qr_compute_unlock(trainer->model->context);
         if (status == QRUN_OK || (status == QRUN_ERROR_RANK && !ranks->lost)) { continue; }
-        (void)qr_all_to_all_end(ranks, NULL);
-        const bool told = ranks->tell_failure(ranks, own.message);
-        return qr_fail(err, told ? QRUN_ERROR_RANK : status, "%s", own.message);
+        const bool reported = qr_collectives_tell(ranks, own.message);
+        return qr_fail(err, reported ? QRUN_ERROR_RANK : status, "%s", own.message);
     }
 }

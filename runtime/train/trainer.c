@@ -253,6 +253,7 @@ void qrun_trainer_destroy(qrun_trainer *trainer) {
     qr_backend *backend = trainer->model->context->backend;
     if (trainer->joined && qr_ranks_leads(trainer->ranks)) {
         (void)qr_ranks_lead(trainer->ranks, QR_RANK_END, 0, 0, NULL);
+        if (trainer->ranks != NULL) { qr_collectives_settle(trainer->ranks); }
     }
     if (trainer->parameters.shard_begin != NULL) { qr_layer_stream_set_source(trainer->model, backend, NULL); }
     (void)qr_trainer_end_update(trainer, NULL); /* the model keeps its weights */

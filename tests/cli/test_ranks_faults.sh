@@ -208,4 +208,107 @@ expect_code 5
 expect_one_error_line
 expect_err "rank 1 did not join in time (--collective-timeout)"
 
+# ---- A rank that fails alone, before the run or in it ----
+
+# Rank $1 runs the commands $2 first, and has the options $3 where the others have $4.
+cat >"$work/rank.sh" <<'END'
+rank=${OMPI_COMM_WORLD_RANK:-$RANK} own=$4
+if [ "$rank" -eq "$1" ]; then
+    eval "$2"
+    own=$3
+fi
+shift 4
+exec "$QRUN" "$@" --threads 1 $own
+END
+
+# apart LAUNCHER RANKS RANK COMMANDS OWN OTHERS COMMAND ARGUMENTS…: the exit codes are in $codes, or that of mpirun.
+apart() {
+    launcher=$1 n_ranks=$2
+    last="$*"
+    shift 2
+    begin=$(date +%s)
+    if [ "$launcher" = mpirun ]; then
+        LSAN_OPTIONS="${LSAN_OPTIONS:+$LSAN_OPTIONS:}detect_leaks=0" ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" \
+            OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+            mpirun --oversubscribe -n "$n_ranks" sh "$work/rank.sh" "$@" --collective-timeout 60 >"$work/out" 2>"$work/err"
+        code=$? codes=" $?"
+    else
+        port=$((port + 1)) pids="" rank=0
+        while [ $rank -lt "$n_ranks" ]; do
+            RANK=$rank WORLD_SIZE=$n_ranks LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port \
+                sh "$work/rank.sh" "$@" --collective-timeout 60 >"$work/out.$rank" 2>"$work/err.$rank" &
+            pids="$pids $!"
+            rank=$((rank + 1))
+        done
+        wait_ranks
+    fi
+    seconds=$(($(date +%s) - begin))
+}
+
+# All end long before the time limit, none with success, and one line says why.
+apart_fails() {
+    message=$1
+    shift
+    apart "$@"
+    expect_true "all end soon: $seconds s" test $seconds -lt 40
+    case $codes in
+    *" 0"*) fail "a rank has succeeded: $codes" ;;
+    esac
+    expect_true "there is one message" test "$(grep -c '^qrun: ' "$work/err")" -eq 1
+    expect_err "$message"
+}
+
+launchers=sockets
+if command -v mpirun >/dev/null && [ -e "$(dirname "$QRUN_LIBRARY")/libqrun_mpi.so" ]; then launchers="sockets mpirun"; fi
+run quantize --model "$model" --out "$work/stored"
+expect_code 0
+common="--data $work/train.jsonl --seq-len 96 --rank 4 --max-steps 2 --grad-accum 3 --quiet"
+streams="--tensor-parallel 2 --offload parameters --prompts $work/many.jsonl --output $work/many-answers.jsonl --quiet"
+i=0
+while [ $i -lt 3000 ]; do
+    echo "{\"prompt\": \"The sea $i\", \"max_tokens\": 100, \"ignore_eos\": true}"
+    i=$((i + 1))
+done >"$work/many.jsonl"
+# After the first answer, or a minute.
+cat >"$work/cut.sh" <<'END'
+tries=0
+while ! grep -q '"text"' "$1/many-answers.jsonl.partial" && [ $tries -lt 600 ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+: >"$1/copy/model.safetensors"
+END
+# shellcheck disable=SC2086
+for launcher in $launchers; do
+    apart_fails "qrun: rank 1: $work/none: there is no such folder" $launcher 3 1 true "--model $work/none" "--model $model" \
+        finetune $common --out "$work/apart"
+    apart_fails "qrun: $work/none: there is no such folder" $launcher 3 0 true "--model $work/none" "--model $model" \
+        finetune $common --out "$work/apart"
+    apart_fails "qrun: $work/none: there is no such folder" $launcher 3 0 true "" "" \
+        finetune $common --model "$work/none" --out "$work/apart"
+    apart_fails "qrun: cannot open '$work/none'" $launcher 2 0 true "" "" \
+        finetune $common --model "$model" --out "$work/apart" --sample-prompts "$work/none"
+    apart_fails "qrun: cannot open '$work/none'" $launcher 2 0 true "" "" \
+        generate --model "$model" --tensor-parallel 2 --prompts "$work/none"
+    # Rank 1 has a folder of its own for the tokens, on a disk that is full.
+    rm -rf "$work/apart" "$work/apart-1"
+    apart_fails "cannot write: File too large; allow larger files (ulimit -f)" $launcher 2 1 "ulimit -f 1" \
+        "--out $work/apart-1" "--out $work/apart" finetune $common --model "$model"
+    expect_err "qrun: rank 1: $work/apart-1/tokens/"
+    # Rank 1 streams its rows from a copy of the folder, which is cut short while it does.
+    rm -rf "$work/copy" "$work"/many-answers.jsonl*
+    cp -r "$work/stored" "$work/copy"
+    apart_fails "qrun: rank 1: $work/copy/model.safetensors" $launcher 2 1 \
+        "sh $work/cut.sh $work >$work/cut.log 2>&1 &" "--model $work/copy" "--model $work/stored" generate $streams
+    # Kept pages are not needed: the run ends well, and a note says why none are kept.
+    rm -rf "$work/pages"
+    apart $launcher 2 1 "ulimit -f 1" "" "" generate --model "$model" --tensor-parallel 2 --prompt "$(seq -s ' ' 60)" \
+        --max-tokens 4 --temperature 0 --cache-dir "$work/pages"
+    expect_code 0
+    expect_err "note: rank 1: $work/pages/rank-1-of-2: cannot write: File too large; no more K/V pages are kept there"
+    expect_true "there is one note" test "$(grep -c "$work/pages" "$work/err")" -eq 1
+done
+apart_fails "qrun: ranks 0 and 1 are at different places of the run; give all ranks the same options" sockets 2 1 true \
+    "--adapter $work/none" "" generate --model "$model" --tensor-parallel 2 --prompt Once
+
 finish

@@ -48,6 +48,7 @@ for quant in nf4-dq int8; do
     run quantize --model "$work/llama" --quant $quant --out "$work/llama-$quant"
     expect_code 0
     same_answers "a folder in $quant" "2 4" --model "$work/llama-$quant"
+    same_answers "a folder in $quant, streamed" "2 4" --model "$work/llama-$quant" --offload parameters
 done
 
 # Every instruction set of this processor, and the order of sums that all have.
@@ -64,6 +65,7 @@ same_answers "Llama in portable numerics" 2 --model "$work/llama" --numerics por
 for quant in bf16 nf4-dq; do
     same_on_cuda "examples/model in $quant" 2 --model "$model" --quant $quant
 done
+same_on_cuda "examples/model, streamed from host memory" 2 --model "$model" --offload parameters
 
 # ---- LoRA -------------------------------------------------------------------------------------------------------------
 
@@ -74,6 +76,9 @@ for adapted in "" "--dora"; do
     expect_code 0
 done
 same_answers "an adapter" "2 4" --model "$work/llama" --adapter "$work/adapter"
+same_answers "an adapter, the layers streamed" 2 --model "$work/llama-nf4-dq" --offload parameters --adapter "$work/adapter"
+same_answers "DoRA, the layers streamed" 2 --model "$work/llama" --quant bf16 --offload parameters \
+    --adapter "$work/adapter--dora"
 same_answers "DoRA" 2 --model "$work/llama" --quant bf16 --adapter "$work/adapter--dora"
 cp "$work/requests.jsonl" "$work/all.jsonl"
 sed 's/"id": "b"/&, "adapter": "adapter--dora"/; s/"id": "d"/&, "adapter": ""/' "$work/all.jsonl" >"$work/requests.jsonl"
@@ -161,7 +166,9 @@ fixtures=$QRUN_SOURCE/tests/fixtures/models
 refused "the model's 6 heads, with 3 for keys and values, are dealt out whole; possible are: 3, 6" 2 --model "$fixtures/mistral"
 refused "3 heads, with 1 for keys and values, are dealt out whole; possible are: 3" 2 --model "$fixtures/llama"
 refused "5 heads with 1 for keys and values and 3 key heads of the gated delta rule" 2 --model "$fixtures/qwen3_5"
-refused "--tensor-parallel is for generating with all weights" 2 --model "$work/llama" --offload parameters
+refused "--experts host does not go with --tensor-parallel" 2 --model "$work/llama" --experts host
+refused "model.layers.0.self_attn.q_proj.weight is stored otherwise; quantise the folder first" 3 --model "$work/llama" \
+    --offload parameters
 refused "--speculate: $work/none: there is no such folder" 3 --model "$work/llama" --speculate "$work/none"
 refused "there is no such folder" 3 --model "$work/none"
 refused "is stored as int8 and cannot become nf4" 2 --model "$work/llama-int8" --quant nf4

@@ -7,6 +7,7 @@
 #include "rank_processes.h"
 #include "runtime/generate/session.h"
 #include "runtime/ranks/split_ranks.h"
+#include "temporary.h"
 
 enum { MAX_RANKS = 6, N_PROMPT = 21, N_ANSWER = 9 };
 
@@ -17,6 +18,7 @@ typedef struct split_case {
     qrun_dtype dtype;
     const char *adapter; /* NULL: none */
     int32_t n_sharing;   /* ranks that have the same heads for keys and values; 0: 1 */
+    bool offloads;       /* each rank streams its rows of the layers; one that is alone holds them all */
 } split_case;
 
 typedef struct measurement {
@@ -24,7 +26,8 @@ typedef struct measurement {
     int64_t planned, planned_before, peak; /* bytes held */
     int64_t weights, pages, sent, sent_planned;
     int32_t tokens[N_ANSWER];
-    int32_t n_tokens;
+    int32_t n_tokens, n_layers;
+    bool streams;
 } measurement;
 
 static void take_token(void *user, const qrun_event *event) {
@@ -83,9 +86,11 @@ static qrun_status run(const split_case *c, int32_t rank, measurement *m, qrun_e
     qrun_model_params params = QRUN_MODEL_PARAMS_INIT;
     qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
     qrun_session_stats stats = QRUN_SESSION_STATS_INIT;
+    qrun_model_info info = QRUN_MODEL_INFO_INIT;
     qrun_status status;
     context_params.ranks = true, context_params.n_threads = 1, context_params.collective_timeout = 60;
     params.path = c->folder, params.quant = c->quant, params.dtype = c->dtype, params.tensor_parallel = c->n_ranks;
+    if (c->offloads && c->n_ranks > 1) { params.offload_parameters = QRUN_OFFLOAD_ALL; }
     session_params.kv_tokens = 512, session_params.max_sequences = 3, session_params.max_step_tokens = 8;
     session_params.speculate = "off";
     QR_TRY(plan_before(&params, &session_params, rank, m, error));
@@ -96,6 +101,8 @@ static qrun_status run(const split_case *c, int32_t rank, measurement *m, qrun_e
     const int64_t sent_before = c->n_ranks > 1 ? context->ranks->sent_bytes : 0;
     QR_TRY(answer(session, adapter, rank, m, error));
     QR_TRY(qrun_session_get_stats(session, &stats, error));
+    QR_TRY(qrun_model_get_info(model, &info, error));
+    m->n_layers = info.n_layers, m->streams = info.offloads_parameters;
     m->done = true;
     m->planned = stats.planned_bytes, m->peak = stats.peak_bytes;
     m->weights = entry_of(session, "weights"), m->pages = entry_of(session, "kv pages");
@@ -122,9 +129,16 @@ static void measure(const split_case *c, measurement of[MAX_RANKS]) {
 /* ---- What must hold ---------------------------------------------------------------------------------------------- */
 
 static void check(split_case c) {
-    measurement alone[MAX_RANKS] = {{.done = false}}, of[MAX_RANKS] = {{.done = false}};
+    measurement alone[MAX_RANKS] = {{.done = false}}, of[MAX_RANKS] = {{.done = false}}, held[MAX_RANKS];
+    const measurement *resident = NULL; /* ranks that hold their rows of all layers */
     const int32_t n = c.n_ranks;
     measure(&c, of);
+    if (c.offloads) {
+        c.offloads = false;
+        measure(&c, held);
+        resident = held;
+        REQUIRE(held[0].done);
+    }
     c.n_ranks = 1;
     measure(&c, alone);
     REQUIRE(alone[0].done && of[0].done);
@@ -137,7 +151,8 @@ static void check(split_case c) {
                   (long long)m->peak, (long long)m->planned);
         CHECK_INT(m->planned_before, m->planned);
         CHECK_INT(m->pages * n, alone[0].pages * qr_max(1, c.n_sharing));
-        CHECK(m->weights < alone[0].weights);
+        CHECK(m->weights < alone[0].weights && m->streams == (resident != NULL));
+        CHECK(resident == NULL || m->n_layers == 2 || m->weights < resident[r].weights); /* there are two stages */
         if (r > 0) { CHECK_INT(m->sent, m->sent_planned); } /* rank 0 announces batches besides */
     }
     CHECK(of[0].sent > of[0].sent_planned);
@@ -147,25 +162,76 @@ static void check(split_case c) {
 
 static void test_a_rank_holds_and_sends_what_is_planned(void) {
     const char *const example = QRUN_SOURCE_DIR "/examples/model";
-    check((split_case){2, example, QRUN_QUANT_F32, QRUN_DTYPE_F32, NULL, 0});
-    check((split_case){2, example, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, NULL, 0});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/gemma2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
-    check(
-        (split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-moe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen2-moe", QRUN_QUANT_F32, QRUN_DTYPE_F32, NULL, 0});
+    check((split_case){2, example, QRUN_QUANT_F32, QRUN_DTYPE_F32, NULL, 0, false});
+    check((split_case){2, example, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, NULL, 0, false});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/gemma2", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0,
+                       false});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-moe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0,
+                       false});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen2-moe", QRUN_QUANT_F32, QRUN_DTYPE_F32, NULL, 0,
+                       false});
     check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-next", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL,
-                       0});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/gpt-oss", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/phi3", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
-    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0});
-    if (!CHECK_SANITIZED) { check((split_case){2, example, QRUN_QUANT_INT8, QRUN_DTYPE_F16, NULL, 0}); }
+                       0, false});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/gpt-oss", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0,
+                       false});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/phi3", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0,
+                       false});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0,
+                       false});
+    if (!CHECK_SANITIZED) { check((split_case){2, example, QRUN_QUANT_INT8, QRUN_DTYPE_F16, NULL, 0, false}); }
     const char *const llama = QRUN_SOURCE_DIR "/tests/fixtures/models/llama";
     const char *const dora = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-dora";
     const char *const saved = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-saved";
-    check((split_case){3, llama, QRUN_QUANT_F32, QRUN_DTYPE_F32, dora, 3});
-    check((split_case){3, llama, QRUN_QUANT_BF16, QRUN_DTYPE_BF16, saved, 3});
-    check((split_case){6, example, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, NULL, 3});
-    check((split_case){6, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 2});
+    check((split_case){3, llama, QRUN_QUANT_F32, QRUN_DTYPE_F32, dora, 3, false});
+    check((split_case){3, llama, QRUN_QUANT_BF16, QRUN_DTYPE_BF16, saved, 3, false});
+    check((split_case){6, example, QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, NULL, 3, false});
+    check((split_case){6, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 2,
+                       false});
+}
+
+/* ---- Layers that are streamed -------------------------------------------------------------------------------------
+ */
+
+static void check_offloaded(int32_t n_ranks, const char *folder, qrun_quant quant, qrun_dtype dtype) {
+    check((split_case){.n_ranks = n_ranks, .folder = folder, .quant = quant, .dtype = dtype, .offloads = true});
+}
+
+/* A folder of the model in that format, in `parent`. */
+static const char *quantised(const temporary_folder *parent, const char *path, qrun_quant quant, const char *name) {
+    qrun_context *context = NULL;
+    qrun_context_params context_params = QRUN_CONTEXT_PARAMS_INIT;
+    qrun_quantize_params params = QRUN_QUANTIZE_PARAMS_INIT;
+    qrun_error error = QRUN_ERROR_INIT;
+    const char *out = temporary_path(parent, name);
+    context_params.n_threads = 1;
+    params.path = path, params.out = out, params.quant = quant;
+    CHECK(qrun_context_create(&context_params, &context, &error) == QRUN_OK);
+    CHECK_MSG(qrun_quantize_folder(context, &params, &error) == QRUN_OK, "%s", error.message);
+    qrun_context_destroy(context);
+    return out;
+}
+
+/* From the folder, whatever it stores: plain rows, scales of rows and of blocks, nested ones that begin inside of a
+ * group of 256 and so are held in F32; matrices of several ranges, which meet inside of a group of rows. */
+static void test_a_rank_streams_its_rows(void) {
+    static const char *const fused[] = {QRUN_SOURCE_DIR "/tests/fixtures/models/phi3",
+                                        QRUN_SOURCE_DIR "/tests/fixtures/models/qwen3-next"};
+    static const qrun_quant quants[] = {QRUN_QUANT_NF4, QRUN_QUANT_NF4_DQ, QRUN_QUANT_INT8};
+    const char *const example = QRUN_SOURCE_DIR "/examples/model";
+    const temporary_folder parent = temporary_create();
+    char name[64];
+    check_offloaded(2, example, QRUN_QUANT_BF16, QRUN_DTYPE_BF16);
+    check_offloaded(3, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_F32, QRUN_DTYPE_F32);
+    for (size_t i = 0; i < QR_COUNT_OF(quants); i++) {
+        for (size_t k = 0; k < QR_COUNT_OF(fused); k++) {
+            snprintf(name, sizeof name, "fused-%zu-%zu", i, k);
+            check_offloaded(3, quantised(&parent, fused[k], quants[i], name), QRUN_QUANT_AUTO, QRUN_DTYPE_F32);
+        }
+        snprintf(name, sizeof name, "example-%zu", i);
+        check_offloaded(2, quantised(&parent, example, quants[i], name), QRUN_QUANT_AUTO, QRUN_DTYPE_BF16);
+    }
+    for (size_t k = 0; k < QR_COUNT_OF(fused); k++) { check_offloaded(3, fused[k], QRUN_QUANT_BF16, QRUN_DTYPE_BF16); }
+    temporary_remove(&parent);
 }
 
 /* ---- Plans alone ------------------------------------------------------------------------------------------------- */
@@ -219,5 +285,6 @@ int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_a_share_is_a_share);
     CHECK_RUN(test_a_rank_holds_and_sends_what_is_planned);
+    CHECK_RUN(test_a_rank_streams_its_rows);
     return check_end();
 }

@@ -33,6 +33,16 @@ class Ranks(unittest.TestCase):
         self.assertEqual(answers, wanted)
         self.assertEqual(server.code, 0, server.end_of_log)
 
+    def test_ranks_stream_their_rows(self):
+        as_stored = ("--quant", "bf16")
+        requests = [random_request(number) for number in range(6)]
+        with Server(*as_stored) as alone:
+            wanted = [alone.ask("/v1/completions", body)[1]["choices"] for body in requests]
+        with Server(*SHARED, *as_stored, "--offload", "parameters") as server:
+            answers = [server.ask("/v1/completions", body)[1]["choices"] for body in requests]
+        self.assertEqual(answers, wanted)
+        self.assertEqual(server.code, 0, server.end_of_log)
+
     def test_ranks_wait_for_requests(self):
         with Server(*SHARED, "--collective-timeout", "2") as server:
             first = server.ask("/v1/completions", {"prompt": "The sea", "max_tokens": 5})[1]["choices"]
