@@ -71,6 +71,11 @@ inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
     return result;
 }
 
+inline uint32_t dot_bytes(uint32_t a, uint32_t b, uint32_t c) {
+    for (unsigned shift = 0; shift < 32; shift += 8) { c += (a >> shift & 0xFFU) * (b >> shift & 0xFFU); }
+    return c;
+}
+
 inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     const auto one = [&](unsigned shift) {
         const auto number = [&](uint32_t two) { return bf16_to_f32(static_cast<uint16_t>(two >> shift)); };

@@ -18,12 +18,12 @@
 #ifdef QR_SIMT
 #include "simt.h"
 #else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #endif
 
 #define QR_DEVICE __device__ __forceinline__
+#define QR_HOST_DEVICE static __host__ __device__ inline
+#define QR_DEVICE_CALLED static __device__ __noinline__ /* compiled once a file, not once a call */
 
 extern "C" {
 #include "base/half.h"
@@ -73,6 +73,10 @@ QR_DEVICE void unpack_words(uint32_t words[4], const uint4 &v) {
 #else
 #include "kernels/cuda/device/intrinsics.cuh"
 #endif
+
+/* warp_index(), of which the compiler knows that it is the same in all lanes: what follows from it is then kept in
+ * uniform registers, and loops over it need no care for lanes that part. All lanes call it. */
+QR_DEVICE unsigned uniform_warp_index() { return warp_shuffle(warp_index(), 0); }
 
 /* body(n, i) for the four sums i of each of N fragments, unrolled. */
 template <int N, typename F> QR_DEVICE void for_each_sum(const F &body) {

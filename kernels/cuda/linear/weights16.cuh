@@ -43,17 +43,22 @@ struct of_f16 {
      : (path) == PATH_INT8 ? function<type, PATH_INT8>(__VA_ARGS__) \
                            : function<type, PATH_16>(__VA_ARGS__))
 
+struct lane_pairs {
+    uint32_t pair[LANE_COLS / 2];
+};
+
 /* Columns [col, col + 16) of row o as eight packed pairs; zeros outside the matrix. */
-template <typename type>
-static QR_DEVICE void load_any(const matrix &w, int64_t o, int64_t col, uint32_t pairs[LANE_COLS / 2]) {
+template <typename type> QR_DEVICE_CALLED lane_pairs load_any(const matrix w, int64_t o, int64_t col) {
+    lane_pairs pairs;
     const int64_t first = o * w.cols + col, n_here = o < w.rows ? w.cols - col : 0;
     const int n = n_here < LANE_COLS ? static_cast<int>(n_here) : +LANE_COLS;
     with_matrix_code(w, [&](const auto &code) {
         for (int i = 0; i < LANE_COLS / 2; i++) {
-            pairs[i] = pack16(2 * i < n ? type::round(code(first + 2 * i)) : uint16_t{0},
-                              2 * i + 1 < n ? type::round(code(first + 2 * i + 1)) : uint16_t{0});
+            pairs.pair[i] = pack16(2 * i < n ? type::round(code(first + 2 * i)) : uint16_t{0},
+                                   2 * i + 1 < n ? type::round(code(first + 2 * i + 1)) : uint16_t{0});
         }
     });
+    return pairs;
 }
 
 /* Rows of the codes begin at multiples of a chunk's bytes where there are whole chunks; scales of a lane's 16 columns
