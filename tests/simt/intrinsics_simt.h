@@ -84,6 +84,11 @@ inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     return pack16(one(0), one(16));
 }
 
+inline uint32_t add_f16x2(uint32_t a, uint32_t b) {
+    const auto number = [](uint32_t two, unsigned shift) { return f16_to_f32(static_cast<uint16_t>(two >> shift)); };
+    return pack16(f32_to_f16(number(a, 0) + number(b, 0)), f32_to_f16(number(a, 16) + number(b, 16)));
+}
+
 inline uint2 load_once_8(const void *src) { return *static_cast<const uint2 *>(src); }
 
 inline uint4 load_once_16(const void *src) { return *static_cast<const uint4 *>(src); }

@@ -136,6 +136,13 @@ QR_DEVICE uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     return result;
 }
 
+/* Two F16 at once: a + b. */
+QR_DEVICE uint32_t add_f16x2(uint32_t a, uint32_t b) {
+    uint32_t result;
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
+    return result;
+}
+
 /* Loads of what is read once: they leave the L1 cache to x. Addresses are multiples of the size. */
 QR_DEVICE uint2 load_once_8(const void *src) {
     uint2 value;

@@ -26,12 +26,18 @@ template <weights_path path> constexpr bool path_has_book = path == PATH_NF4 || 
 struct of_bf16 {
     static QR_DEVICE uint16_t round(float value) { return f32_to_bf16(value); }
     static QR_DEVICE uint32_t pack(float low, float high) { return f32_to_bf16x2(low, high); }
+    template <unsigned first, unsigned second> static QR_DEVICE uint32_t of_int8(uint32_t word) {
+        return int8_to_bf16x2<first, second>(word);
+    }
     static QR_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma_bf16(d, a, b); }
 };
 
 struct of_f16 {
     static QR_DEVICE uint16_t round(float value) { return f32_to_f16(value); }
     static QR_DEVICE uint32_t pack(float low, float high) { return f32_to_f16x2(low, high); }
+    template <unsigned first, unsigned second> static QR_DEVICE uint32_t of_int8(uint32_t word) {
+        return int8_to_f16x2<first, second>(word);
+    }
     static QR_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma_f16(d, a, b); }
 };
 
@@ -133,16 +139,10 @@ static QR_DEVICE void nf4_lookup(const nf4_products &products, uint32_t codes, u
     }
 }
 
-/* Four codes of INT8, converted: a byte, its sign flipped, is the low end of 2^23 + 128 + code, in F32. */
+/* Four codes of INT8, converted. */
 template <typename type> static QR_DEVICE void int8_convert(uint32_t codes, uint32_t pairs[2]) {
-    const uint32_t flipped = codes ^ 0x80808080U;
-    float value[4];
-#pragma unroll
-    for (unsigned i = 0; i < 4; i++) {
-        value[i] = f32_from_bits(permute_bytes(flipped, 0x4B000000U, 0x7440U + i)) - 8388736.0F;
-    }
-    pairs[0] = type::pack(value[0], value[1]);
-    pairs[1] = type::pack(value[2], value[3]);
+    pairs[0] = type::template of_int8<0, 1>(codes);
+    pairs[1] = type::template of_int8<2, 3>(codes);
 }
 
 /* The codes of a run as they lie, loaded before they are used. */
