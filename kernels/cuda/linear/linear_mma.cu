@@ -12,11 +12,11 @@
  *     that holds both codes, from a table of 256 pairs in 16 copies, one for each lane of a half warp, so that no two
  *     lanes meet in a bank.
  *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 100 in sm_90a's code for one row,
- *     3.1 a weight (bench/cuda_static.py): 2.5 of them are the address, load, products and rounding of pairs. An address
- *     is one instruction (pair_of): a byte's place in the table and the lane's copy are a dot product of bytes. The table
- *     of the 16 products (weights16.cuh) would spare the loads, but is a block's, and a lane has a quarter of a block's
- *     row: made for 16 weights it costs two instructions a weight. Codes and x are read through pointers that move once
- *     a group, so that a load is one instruction. What a warp's lanes have in common is in uniform registers.
+ *     3.1 a weight (bench/cuda_static.py): 2.5 of them are the address, load, products and rounding of pairs. An
+ *     address is one instruction (pair_of): a byte's place in the table and the lane's copy are a dot product of bytes.
+ *     The table of the 16 products (weights16.cuh) would spare the loads, but is a block's, and a lane has a quarter of
+ *     a block's row: made for 16 weights it costs two instructions a weight. Codes and x are read through pointers that
+ *     move once a group, so that a load is one instruction. What a warp's lanes share is in uniform registers.
  *   - absmax: a quad's four lanes load those of four chunks ahead, one each, and hand them on by shuffles.
  *   - x: a warp reads its own segment alone, so a block reads x once a tile. For one row that is a quarter of the bytes
  * of NF4 codes; for eight rows twice as much, though from L2 (or L1, which the codes pass by). Hence the tiles of 32
