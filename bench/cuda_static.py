@@ -29,8 +29,10 @@ The model (nothing here is a measurement):
                                 shared memory after each segment, y at the second cache's rate, LATENCY_S. Then tiles
                                 rounded up to whole ones a multiprocessor. Which of the two kernels multiplies a matrix
                                 is what linear_wgmma_wide.cu says.
-  a QLoRA step                  products of cuBLASLt at CUBLASLT_SHARE of the peak, those of other kernels by their main
-                                loop, and bytes of element-wise ops; see step_parts
+  a QLoRA step                  what a step of a small model of the same proportions runs, on the processor (--qrun):
+                                its products at CUBLASLT_SHARE of the peak, and the bytes of its element-wise ops, as
+                                kernels/op_bytes.c counts them, both scaled to the 8B. LoRA's products at
+                                ADAPTER_SHARE, and the bytes they read and write besides; see step_parts
 """
 
 import argparse
@@ -57,6 +59,7 @@ GPUS = {  # datasheets; the clock is what both hold under load
 TENSOR_FLOPS = 4096      # of a multiprocessor and cycle, 16-bit operands, wgmma
 MMA_SHARE = 0.62         # of it that mma.sync reaches on Hopper, by published microbenchmarks
 CUBLASLT_SHARE = 0.7     # of the peak, with the panels' traffic: an assumption
+ADAPTER_SHARE = 0.3      # of the peak, of products as narrow as an adapter's rank: an assumption
 ISSUE_SHARE = 0.85       # of the issue slots that a loop with such dependences fills: an assumption
 L2_BYTES_PER_S = 5.5e12  # read from the second cache, by NVIDIA's and others' figures for an H100: an assumption
 LATENCY_S = 0.8e-6       # of a load from device memory under load: an assumption
@@ -94,6 +97,11 @@ RECORDED = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidde
             "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 128,
             "vocab_size": 256, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
             "torch_dtype": "bfloat16", "tie_word_embeddings": False, "hidden_act": "silu"}
+
+# The model whose training step is counted: an eighth of the 8B's widths and two layers. TRAINED_TOKENS: of its one row.
+TRAINED = RECORDED | {"hidden_size": 512, "intermediate_size": 1792, "num_hidden_layers": 2, "num_attention_heads": 4}
+TRAINED_TOKENS = 128
+OUTSIDE_LAYERS = {"embedding", "rope_table"}  # ops with as many rows that a step runs once
 
 
 def arguments():
@@ -185,6 +193,23 @@ def recorded_step(options):
         launches = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
     last = max(i for i, launch in enumerate(launches) if launch[0] == "embedding_kernel")
     return [(launch[0], int(launch[4]), int(launch[5])) for launch in launches[last:]]
+
+
+def recorded_training(qrun, checkpointing):
+    """The ops of one training step's layers: [op, rows, two sizes or one, calls, bytes]. The loss has a row less."""
+    with tempfile.TemporaryDirectory() as temporary:
+        shape = pathlib.Path(temporary) / "config.json"
+        shape.write_text(json.dumps(TRAINED), encoding="utf-8")
+        result = json.loads(measuring.run(
+            [qrun, "bench", "--shape", shape, "--device", "cpu", "--quant", "nf4-dq", "--quant-head", "int8", "--train",
+             "--kernels", "--seq-len", TRAINED_TOKENS, "--checkpointing", checkpointing, "--repeat", "1", "--json",
+             "-"]))
+    ops = []
+    for op in result["kernels"][0]["ops"]:
+        sizes = [int(word) for word in re.findall(r"\d+", op["shape"].split(" nf4")[0])]
+        if sizes[0] == TRAINED_TOKENS and op["op"] not in OUTSIDE_LAYERS:
+            ops.append((op["op"], sizes[1:], op["calls"], op["bytes"]))
+    return ops
 
 
 def layer_of(names, n_layers):
@@ -465,39 +490,74 @@ def head_parts(gpu, tokens):
             "head, logits": logits * (8 * 4 + 4 * 2) / gpu["bytes_per_s"]}
 
 
-def step_parts(table, gpu, recomputed, tokens=4096, rank=16):
-    """A QLoRA step by part, in seconds: forward and dx; `recomputed`: every layer forward again in between."""
+def adapter_cost(calls, n_in, n_out, backward, rank=16):
+    """Bytes and operations a token that an adapter on a matrix of the 8B's size costs beside the matrix's own product.
+    Factors and the rows between them are pairs of BF16: 2 · rank columns, or 3 · rank terms (lora_cublaslt.cu)."""
+    if backward:  # h = x A and dh = dy B, then dh x and dy h; the terms of dx
+        return calls * 4 * (n_in + n_out), calls * 2 * rank * (4 * (n_in + n_out) + 3 * n_in)
+    products = calls * 2 * rank * (2 * n_in + 3 * n_out)
+    if 2 * n_out > n_in:  # x is copied to where t can stand beside it, and read there; terms of y
+        return calls * 6 * n_in, products
+    return calls * (2 * n_in + 8 * n_out), products  # y is added to
+
+
+def step_counts(ops):
+    """Of a layer of the 8B, a token: weights of the matrices times how often each is multiplied; bytes and operations of
+    adapters; bytes of attention's ops, and of all others."""
+    wider, layers = SHAPE["hidden"] // TRAINED["hidden_size"], TRAINED["num_hidden_layers"]
+    counts = dict.fromkeys(("weights", "adapter_bytes", "adapter_flops", "attention_bytes", "other_bytes"), 0.0)
+    for op, sizes, calls, n_bytes in ops:
+        a_token = n_bytes / TRAINED_TOKENS * wider / layers
+        if op in ("linear", "linear_backward"):
+            first, second = (size * wider for size in sizes)
+            n_in, n_out = (first, second) if op == "linear" else (second, first)
+            counts["weights"] += calls / layers * n_in * n_out
+            cost = adapter_cost(calls / layers, n_in, n_out, op == "linear_backward")
+            counts["adapter_bytes"] += cost[0]
+            counts["adapter_flops"] += cost[1]
+        elif op.startswith("attention_packed"):
+            counts["attention_bytes"] += a_token
+        else:
+            counts["other_bytes"] += a_token
+    return counts
+
+
+def step_parts(table, gpu, ops, recomputed, tokens=4096):
+    """A QLoRA step by part, in seconds: forward and dx; `recomputed`: layers forward again in between. `ops`: of
+    recorded_training, by the same policy."""
     forwards = 2 if recomputed else 1
-    passes = forwards + 1
-    s = SHAPE
+    s, c = SHAPE, step_counts(ops)
+    q, kv = s["heads"] * s["head"], s["kv_heads"] * s["head"]
     peak = TENSOR_FLOPS * gpu["hz"] * gpu["multiprocessors"]
-    in_layers = [m for m in matrices() if m[2] == "nf4"]
-    weights = sum(m[0] * m[1] * m[3] for m in in_layers)
-    widths = sum((m[0] + m[1]) * m[3] for m in in_layers)
+    rows = tokens * s["layers"]
     flash = 2 * s["heads"] * s["head"] * tokens * tokens / 2 * s["layers"]  # one product of causal attention
     forward, dq, dkv = (loop_share(table, f"attention_packed_{name}<{s['head']}, 2")  # 2: operands in BF16
                         for name in ("mma_kernel", "dq_mma_kernel", "dkv_mma_kernel"))
+    # What is no op: the residual stream is kept before and after attention, and taken up again before layers are
+    # computed again. Attention writes its operands as BF16, and reads them.
+    streams = (2 * forwards + (1 if recomputed else 0)) * 8 * s["hidden"]
+    operands = 4 * (forwards * (q + 2 * kv) + 2 * (q + kv))
     parts = {
-        "linear": passes * 2 * weights * tokens / (CUBLASLT_SHARE * peak),
-        "panels": passes * weights * (0.52 + 2 * 2) / gpu["bytes_per_s"],
-        # A pass: y (F32) read and written, x and dy read; A and B are small.
-        "lora": passes * widths * tokens * (8 / gpu["bytes_per_s"] + 2 * 2 * rank / (0.3 * peak)),
-        # F32 between ops: some 30 rows of the hidden size a layer and pass, 8 of the feed-forward's.
-        "elementwise": passes * s["layers"] * tokens * 4 * (30 * s["hidden"] + 8 * s["ffn"]) / gpu["bytes_per_s"],
+        "linear": 2 * c["weights"] * rows / (CUBLASLT_SHARE * peak),
+        "panels": c["weights"] * s["layers"] * (0.52 + 2 * 2) / gpu["bytes_per_s"],
+        "lora": rows * (c["adapter_bytes"] / gpu["bytes_per_s"] + c["adapter_flops"] / (ADAPTER_SHARE * peak)),
+        "elementwise": rows * (c["other_bytes"] + streams) / gpu["bytes_per_s"],
         **head_parts(gpu, tokens),
     }
     if forward and dq and dkv:
-        parts["attention"] = flash * (forwards * 2 / forward + 3 / dq + 4 / dkv) / peak
+        parts["attention"] = (flash * (forwards * 2 / forward + 3 / dq + 4 / dkv) / peak
+                              + rows * (c["attention_bytes"] + operands) / gpu["bytes_per_s"])
     return parts
 
 
-def modelled(table, layer, step):
+def modelled(table, layer, step, training):
     n_layer, n_other = len(layer), len(step) - RECORDED["num_hidden_layers"] * len(layer)
     results = {}
     for name, gpu in GPUS.items():
         results[name] = {"decode": [decode(table, gpu, batch, n_layer, n_other) for batch in BATCHES],
-                         "prefill": prefill(table, gpu), "training_step_s": step_parts(table, gpu, True),
-                         "training_step_kept_s": step_parts(table, gpu, False)}
+                         "prefill": prefill(table, gpu),
+                         "training_step_s": step_parts(table, gpu, training["full"], True),
+                         "training_step_kept_s": step_parts(table, gpu, training["none"], False)}
     return results
 
 
@@ -560,9 +620,10 @@ def main():
     if step and layer.count("linear_mma_kernel") != sum(launch[3] == SHAPE["layers"] for launch in launches()):
         measuring.stop("launches() is not what a layer of a decode step launches any more")
     whole = {instance_name(launch, batch, 132) for launch in launches() for batch in BATCHES} <= table.keys()
+    training = {policy: recorded_training(options.qrun, policy) for policy in ("full", "none")} if step else {}
     results = {"what": "by a model from machine code, not measured", "arch": options.arch, "kernels": rows,
-               "layer": layer, "step_launches": len(step), "model": modelled(table, layer, step) if whole and step
-               else None}
+               "layer": layer, "step_launches": len(step), "model": modelled(table, layer, step, training) if whole
+               and step else None}
     if options.json and str(options.json) == "-":
         print(json.dumps(results, indent=1))
         return

@@ -1,19 +1,11 @@
 # What both builds of the CUDA backend are made of: nvcc's (kernels/cuda) and the host compiler's (tests/simt). Gives
 # QR_CUDA_SOURCES; device/ over CUDA's own runtime, and plugin.cu, are the callers' to add.
+# They are compiled in this order: first what takes long, so that no core waits for another in the end.
 set(QR_CUDA_SOURCES)
 function(qr_cuda_sources FOLDER)
   qrun_room_sources(${FOLDER} sources ${ARGN})
   set(QR_CUDA_SOURCES ${QR_CUDA_SOURCES} ${sources} PARENT_SCOPE)
 endfunction()
-qr_cuda_sources(kernels/cuda/backend
-  backend.cu
-  groups.cu
-  links.cu
-  peaks.cu
-  quantize.cu
-  staging.cu
-  unsupported.cu
-  weight.cu)
 qr_cuda_sources(kernels/cuda/linear
   expert_linear.cu
   linear.cu
@@ -66,3 +58,12 @@ qr_cuda_sources(kernels/cuda
   rope.cu
   route.cu
   sample.cu)
+qr_cuda_sources(kernels/cuda/backend
+  backend.cu
+  groups.cu
+  links.cu
+  peaks.cu
+  quantize.cu
+  staging.cu
+  unsupported.cu
+  weight.cu)

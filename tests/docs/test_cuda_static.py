@@ -100,6 +100,16 @@ def listing(root):
     check(round(seconds["second cache"] * cuda_static.L2_BYTES_PER_S / (matrix[0] * matrix[1]), 3),
           round(0.5 + cuda_static.WEIGHT_BYTES["nf4"], 3))
 
+    # Of training: an adapter on a wide output joins the product, one on a narrow output is added to it.
+    check(cuda_static.adapter_cost(1, 4096, 14336, False), (6 * 4096, 32 * (2 * 4096 + 3 * 14336)))
+    check(cuda_static.adapter_cost(2, 14336, 4096, False)[0], 2 * (2 * 14336 + 8 * 4096))
+    check(cuda_static.adapter_cost(1, 4096, 14336, True)[0], 4 * (4096 + 14336))
+    counts = cuda_static.step_counts([("linear", [512, 1792], 4, 1.0), ("linear_backward", [1792, 512], 2, 1.0),
+                                      ("gate", [1792], 4, 128.0 * 1792 * 10 * 4),
+                                      ("attention_packed", [128, 512], 2, 256.0)])
+    check(counts["weights"], 3.0 * 4096 * 14336)
+    check((counts["other_bytes"], counts["attention_bytes"]), (2.0 * 14336 * 10, 8.0))
+
 
 def compiled(root):
     source = root / "kernels/cuda/attention/kv.cu"
@@ -130,6 +140,10 @@ def step(qrun, simt):
     own = cuda_static.shared_of_linear("linear_mma_kernel<of_bf16, nf4, 1, 1, 1>", (1, 1))
     x = cuda_static.RECORDED["hidden_size"] * 2  # of a row that the kernel norms
     check({n for name, _, n in launches[:-1] if name == "linear_mma_kernel"} >= {own, own + x}, True)
+    # Each matrix of a layer is multiplied forward and for dx, and again where the layer is recomputed, but for down.
+    layer, down = 2 * 4096 * 5120 + 3 * 4096 * 14336, 4096 * 14336
+    for policy, weights in (("none", 2 * layer), ("full", 3 * layer - down)):
+        check(cuda_static.step_counts(cuda_static.recorded_training(qrun, policy))["weights"], float(weights))
     check(names[0], "embedding_kernel")
     check(names[-1], "sample_choose_kernel")
 

@@ -71,12 +71,22 @@ inline uint32_t permute_bytes(uint32_t low, uint32_t high, uint32_t selector) {
     return result;
 }
 
+inline uint32_t dot_bytes(uint32_t a, uint32_t b, uint32_t c) {
+    for (unsigned shift = 0; shift < 32; shift += 8) { c += (a >> shift & 0xFFU) * (b >> shift & 0xFFU); }
+    return c;
+}
+
 inline uint32_t fma_bf16x2(uint32_t a, uint32_t b, uint32_t c) {
     const auto one = [&](unsigned shift) {
         const auto number = [&](uint32_t two) { return bf16_to_f32(static_cast<uint16_t>(two >> shift)); };
         return f32_to_bf16(fmaf(number(a), number(b), number(c)));
     };
     return pack16(one(0), one(16));
+}
+
+inline uint32_t add_f16x2(uint32_t a, uint32_t b) {
+    const auto number = [](uint32_t two, unsigned shift) { return f16_to_f32(static_cast<uint16_t>(two >> shift)); };
+    return pack16(f32_to_f16(number(a, 0) + number(b, 0)), f32_to_f16(number(a, 16) + number(b, 16)));
 }
 
 inline uint2 load_once_8(const void *src) { return *static_cast<const uint2 *>(src); }

@@ -18,12 +18,12 @@
 #ifdef QR_SIMT
 #include "simt.h"
 #else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #endif
 
 #define QR_DEVICE __device__ __forceinline__
+#define QR_HOST_DEVICE static __host__ __device__ inline
+#define QR_DEVICE_CALLED static __device__ __noinline__ /* compiled once a file, not once a call */
 
 extern "C" {
 #include "base/half.h"
@@ -73,6 +73,10 @@ QR_DEVICE void unpack_words(uint32_t words[4], const uint4 &v) {
 #else
 #include "kernels/cuda/device/intrinsics.cuh"
 #endif
+
+/* warp_index(), of which the compiler knows that it is the same in all lanes: what follows from it is then kept in
+ * uniform registers, and loops over it need no care for lanes that part. All lanes call it. */
+QR_DEVICE unsigned uniform_warp_index() { return warp_shuffle(warp_index(), 0); }
 
 /* body(n, i) for the four sums i of each of N fragments, unrolled. */
 template <int N, typename F> QR_DEVICE void for_each_sum(const F &body) {
@@ -131,11 +135,18 @@ QR_DEVICE float block_max(float value, float *scratch) {
 /* --- Elements of 16 bits and less --- */
 
 /* Bytes `first` and `second` of a word, INT8, as two BF16: exact. With b the low seven bits of x, 128 + b is a BF16
- * whose last digit is 1, and x is that minus 128, or minus 256 where x is negative. */
+ * whose last digit is 1, and x is that minus 128, or minus 256 where x is negative. Both are parts of one word, so that
+ * each takes one mask. */
 template <unsigned first, unsigned second> QR_DEVICE uint32_t int8_to_bf16x2(uint32_t word) {
-    const uint32_t bytes = permute_bytes(word, 0, first | 4U << 4 | second << 8 | 4U << 12), one = 0x3F803F80U;
-    const uint32_t shifted = (bytes & 0x007F007FU) | 0x43004300U, minus = (bytes & 0x00800080U) | 0xC300C300U;
-    return fma_bf16x2(shifted, one, minus);
+    constexpr uint32_t selector = first | 4U << 4 | second << 8 | 4U << 12, minus_one = 0xBF80BF80U;
+    const uint32_t both = permute_bytes(word, 0x43434343U, selector);
+    return fma_bf16x2(both & 0x43804380U, minus_one, both & 0x437F437FU);
+}
+
+/* The same as two F16: a byte, its highest bit flipped, is the low end of 1024 + 128 + x. */
+template <unsigned first, unsigned second> QR_DEVICE uint32_t int8_to_f16x2(uint32_t word) {
+    constexpr uint32_t selector = first | 4U << 4 | second << 8 | 4U << 12;
+    return add_f16x2(permute_bytes(word ^ 0x80808080U, 0x64646464U, selector), 0xE480E480U);
 }
 
 /* Element `index` of an array of F32, BF16 or F16. */

@@ -43,7 +43,7 @@ __global__ void expert_linear_f32_kernel(qr_expert_linear_args a, expert_matrice
 /* As linear_mma_kernel, but which codes a block reads depends on what the kernels before it have written. */
 template <typename type, weights_path path, int m_tiles, int n_tiles>
 __global__ void __launch_bounds__(THREADS, expert_blocks<path, m_tiles, n_tiles>::AT_ONCE)
-    expert_linear_mma_kernel(qr_expert_linear_args a, expert_matrices matrices, nf4_book book) {
+    expert_linear_mma_kernel(qr_expert_linear_args a, expert_matrices matrices, pair_book book) {
     mma_memory<path, m_tiles> *shared = shared_memory<mma_memory<path, m_tiles>>();
     if (path_has_book<path>) { fill_tables(matrices.like, book, shared->pairs, path == PATH_NF4 ? shared->map : NULL); }
     admit_next();
@@ -54,9 +54,10 @@ __global__ void __launch_bounds__(THREADS, expert_blocks<path, m_tiles, n_tiles>
     mma_group g = {};
     g.args[0] = linear_of(a, tile);
     g.weights[0] = matrices.of(tile.expert);
+    g.absmax[0] = absmax_source_of(g.weights[0]);
     g.n_tiles = static_cast<unsigned>((g.weights[0].rows + m_tiles * OUTPUTS - 1) / (m_tiles * OUTPUTS));
     const slot_rows rows = slot_rows_of(a.routing, tile, a.gathers);
-    segment_sum<type, path, m_tiles, n_tiles, ONE, slot_rows> segment(g, rows, *shared,
+    segment_sum<type, path, m_tiles, n_tiles, ONE, slot_rows> segment(g, book, rows, *shared,
                                                                       segment_chunks_of(g.weights[0]));
     segment.start(blockIdx.y);
     segment.run_tiles(static_cast<const uint16_t *>(a.x), a.x_stride, blockIdx.y, gridDim.y);
@@ -91,7 +92,7 @@ static qrun_status launch_mma(qr_cuda_backend &cuda, const qr_expert_linear_args
                                                  sizeof(mma_memory<path, m_tiles>));
     grid.y = static_cast<unsigned>(qr_min(grid.y, qr_ceil_div(at_once, grid.x)));
     return QR_LAUNCH_EARLY(cuda.device, err, (expert_linear_mma_kernel<type, path, m_tiles, n_tiles>), grid, THREADS,
-                           (sizeof(mma_memory<path, m_tiles>)), args, matrices, nf4_book_of(matrices.like));
+                           (sizeof(mma_memory<path, m_tiles>)), args, matrices, pair_book_of(matrices.like));
 }
 
 template <typename type, weights_path path>

@@ -27,28 +27,27 @@ struct linear_rows {
     QR_DEVICE int64_t of_x(int64_t row) const { return row; }
 };
 
-/* What a sum becomes on its way to column o of y: times the row's factor (INT8), plus the bias. */
+/* What a sum becomes on its way to column o of y: times the row's factor (INT8), plus the bias. Without them a factor
+ * of 1 and a bias of −0, which change no bit: so that nothing is asked for each of a lane's many sums. */
 struct linear_output {
     float factor, bias;
-    bool scaled, biased;
 };
 
 QR_DEVICE linear_output linear_output_of(const qr_linear_args &a, const matrix &w, int64_t o) {
-    const bool scaled = w.format == QR_WEIGHT_INT8, biased = a.bias != NULL;
-    return {scaled ? matrix_row_factor(w, o) : 1.0F, biased ? a.bias[o] : 0.0F, scaled, biased};
+    return {w.format == QR_WEIGHT_INT8 ? matrix_row_factor(w, o) : 1.0F, a.bias != NULL ? a.bias[o] : -0.0F};
 }
 
 /* The factor and the bias, in this order. */
-QR_DEVICE float linear_value(const linear_output &out, float sum) {
-    const float value = out.scaled ? sum * out.factor : sum;
-    return out.biased ? value + out.bias : value;
+QR_DEVICE float linear_value(const linear_output &out, float sum) { return sum * out.factor + out.bias; }
+
+/* An element of y: that, and what was there. Gives what it is then. */
+QR_DEVICE float store_linear_at(float *y, bool accumulate, const linear_output &out, float sum) {
+    const float was = accumulate ? *y : -0.0F;
+    return *y = was + linear_value(out, sum);
 }
 
-/* y[row, o]: that, and what was there. Gives what y is then. */
 QR_DEVICE float store_linear(const qr_linear_args &a, const linear_output &out, int64_t row, int64_t o, float sum) {
-    float *y = &a.y[row * a.y_stride + o];
-    const float value = linear_value(out, sum);
-    return *y = a.accumulate ? *y + value : value;
+    return store_linear_at(&a.y[row * a.y_stride + o], a.accumulate, out, sum);
 }
 
 /* The same of a lane's sums as mma's d has them (device.cuh): of outputs [output, output + 16) and rows [row, row + 8 ·
@@ -56,15 +55,18 @@ QR_DEVICE float store_linear(const qr_linear_args &a, const linear_output &out, 
 template <int n_tiles>
 QR_DEVICE void store_linear_tiles(const qr_linear_args &a, const matrix &w, int64_t output, int64_t row,
                                   const float (&sums)[n_tiles][4]) {
+    const int64_t first = row + lane_index() % 4 * 2, n_left = a.n_rows - first;
+    const int n_here = n_left < 8 * n_tiles ? static_cast<int>(n_left) : 8 * n_tiles;
 #pragma unroll
     for (int high = 0; high < 2; high++) {
         const int64_t o = output + lane_index() / 4 + high * 8;
         if (o >= w.rows) { continue; }
         const linear_output out = linear_output_of(a, w, o);
+        float *y = a.y + first * a.y_stride + o;
 #pragma unroll
-        for (int i = 0; i < n_tiles * 2; i++) {
-            const int64_t r = row + lane_index() % 4 * 2 + i / 2 * 8 + i % 2;
-            if (r < a.n_rows) { store_linear(a, out, r, o, sums[i / 2][high * 2 + i % 2]); }
+        for (int n = 0; n < n_tiles; n++, y += 8 * a.y_stride) {
+            if (8 * n < n_here) { store_linear_at(y, a.accumulate, out, sums[n][high * 2]); }
+            if (8 * n + 1 < n_here) { store_linear_at(y + a.y_stride, a.accumulate, out, sums[n][high * 2 + 1]); }
         }
     }
 }

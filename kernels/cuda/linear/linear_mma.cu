@@ -11,11 +11,12 @@
  *     before it is rounded to 16 bits), which is room for 32 weights; two come with one load of 8 bytes, by the byte
  *     that holds both codes, from a table of 256 pairs in 16 copies, one for each lane of a half warp, so that no two
  *     lanes meet in a bank.
- *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 114 to 118 in sm_90a's code for one
- *     row, 3.6 to 3.7 a weight (bench/cuda_static.py): 2.75 of them are the address, load, products and rounding of
- *     pairs. A table of the 16 products (weights16.cuh) would spare the loads, but is a block's, and a lane has a
- *     quarter of a block's row: made for 16 weights it costs two instructions a weight. Codes and x are read through
- *     pointers that move once a group, so that a load is one instruction.
+ *   - Instructions: 128 lanes, 4.4 a weight. A warp's 1,024 weights of a chunk are 100 in sm_90a's code for one row,
+ *     3.1 a weight (bench/cuda_static.py): 2.5 of them are the address, load, products and rounding of pairs. An
+ *     address is one instruction (pair_of): a byte's place in the table and the lane's copy are a dot product of bytes.
+ *     The table of the 16 products (weights16.cuh) would spare the loads, but is a block's, and a lane has a quarter of
+ *     a block's row: made for 16 weights it costs two instructions a weight. Codes and x are read through pointers that
+ *     move once a group, so that a load is one instruction. What a warp's lanes share is in uniform registers.
  *   - absmax: a quad's four lanes load those of four chunks ahead, one each, and hand them on by shuffles.
  *   - x: a warp reads its own segment alone, so a block reads x once a tile. For one row that is a quarter of the bytes
  * of NF4 codes; for eight rows twice as much, though from L2 (or L1, which the codes pass by). Hence the tiles of 32
@@ -46,11 +47,11 @@ static QR_DEVICE void put_normed(const qr_rms_norm_args &args, float *scratch, u
 }
 
 template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matrices kind>
-static QR_DEVICE void run_linear(const mma_group &g, const nf4_book &book) {
+static QR_DEVICE void run_linear(const mma_group &g, const pair_book &book) {
     mma_memory<path, m_tiles> *shared = shared_memory<mma_memory<path, m_tiles>>();
     static_assert(sizeof *shared % 16 == 0, "x follows");
     const linear_rows rows;
-    segment_sum<type, path, m_tiles, n_tiles, kind, linear_rows> segment(g, rows, *shared,
+    segment_sum<type, path, m_tiles, n_tiles, kind, linear_rows> segment(g, book, rows, *shared,
                                                                          segment_chunks_of(g.weights[0]));
     /* This overlaps the end of the kernel that writes x: weights are being loaded and the table is filled when x is
      * there. */
@@ -78,7 +79,7 @@ static QR_DEVICE void run_linear(const mma_group &g, const nf4_book &book) {
 
 template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matrices kind>
 __global__ void __launch_bounds__(THREADS, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE)
-    linear_mma_kernel(mma_group g, nf4_book book) {
+    linear_mma_kernel(mma_group g, pair_book book) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL /* which has shared memory for linear_staged.cu: not launched, nor worth compiling */
     if constexpr (path != PATH_ANY && n_tiles > 1) {
         __trap();
@@ -100,7 +101,7 @@ static qrun_status launch(qr_cuda_backend &cuda, group_launch &l, qr_error *err)
                                                  sizeof(mma_memory<path, m_tiles>) + x_bytes);
     grid.x = static_cast<unsigned>(qr_min(grid.x, qr_ceil_div(at_once, grid.y)));
     return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles, kind>), grid, THREADS,
-                           (sizeof(mma_memory<path, m_tiles>) + x_bytes), g, nf4_book_of(g.weights[0]));
+                           (sizeof(mma_memory<path, m_tiles>) + x_bytes), g, pair_book_of(g.weights[0]));
 }
 
 /* Whether tiles of this many outputs are neither half empty nor too few for the GPU. */
@@ -142,6 +143,7 @@ template <typename type> static qrun_status launch_path(qr_cuda_backend &cuda, g
 static void add_matrix(group_launch &l, const qr_cuda_backend &cuda, const qr_linear_args &args) {
     l.group.args[l.n] = args;
     l.group.weights[l.n] = matrix_of(cuda, *args.weight);
+    l.group.absmax[l.n] = absmax_source_of(l.group.weights[l.n]);
     l.n_rows = args.n_rows;
     l.n_outputs += l.group.weights[l.n++].rows;
 }

@@ -28,13 +28,32 @@ struct mma_heads {
     kv_offsets offsets;
 };
 
+/* What the absmax of one matrix are made of: map[code] · scale + offset, without branches and by 32-bit numbers (of NF4
+ * a path's matrix has fewer than 2^32 chunks). NF4 has its absmax for scales: its map is ones, its offset −0, and of
+ * codes there is the first byte of what is there, which changes nothing. Of MXFP4 only `codes` is used. */
+struct absmax_source {
+    const float *scales;
+    const uint8_t *codes;
+    float offset;
+    unsigned scale_shift, code_shift; /* from a chunk's number to those of its scale and its code */
+};
+
+QR_HOST_DEVICE absmax_source absmax_source_of(const matrix &m) {
+    const bool nested = m.format != QR_WEIGHT_NF4;
+    const unsigned of_block = m.block_shift > 6 ? static_cast<unsigned>(m.block_shift) - 6 : 0;
+    static_assert(QR_NESTED_BLOCK == 1 << 8, "the shift of a scale");
+    return {nested ? m.nested_absmax : m.scales, m.absmax_codes, nested ? m.nested_offset : -0.0F,
+            nested ? of_block + 8 : of_block, nested ? of_block : 31};
+}
+
 /* Matrices of one format that multiply the same x: their tiles are numbered one matrix after the other. Of a pair (gate
  * and up) a tile has eight outputs of the first in its upper rows and the same eight of the second in its lower ones,
  * so that a block has both factors of what it computes of them. */
 struct mma_group {
     qr_linear_args args[LINEAR_GROUP_MOST];
     matrix weights[LINEAR_GROUP_MOST];
-    unsigned first_tile[LINEAR_GROUP_MOST]; /* of those that are not there: more than there are */
+    absmax_source absmax[LINEAR_GROUP_MOST]; /* of formats with a book; their shifts are alike */
+    unsigned first_tile[LINEAR_GROUP_MOST];  /* of those that are not there: more than there are */
     unsigned n_tiles;
     qr_rms_norm_args norm; /* that makes x; src NULL: x is there */
     qr_gate_args gate;     /* of a pair */
@@ -57,7 +76,7 @@ struct segment_chunks {
 static QR_DEVICE segment_chunks segment_chunks_of(const matrix &w) {
     const int n_chunks = static_cast<int>((w.cols + CHUNK - 1) / CHUNK);
     const int per_segment = static_cast<int>(linear_segment_chunks(n_chunks));
-    const int begin = static_cast<int>(warp_index()) * per_segment;
+    const int begin = static_cast<int>(uniform_warp_index()) * per_segment;
     return {begin, begin + per_segment < n_chunks ? begin + per_segment : n_chunks};
 }
 
@@ -68,58 +87,46 @@ template <weights_path path, int m_tiles, int n_warps = LINEAR_SEGMENTS> struct 
     float map[path == PATH_NF4 ? 256 : 1];
 };
 
-/* What the absmax of one matrix are made of. */
-struct absmax_source {
-    const float *scales;  /* NF4: the absmax; NF4_DQ: the nested ones */
-    const uint8_t *codes; /* NF4_DQ */
-    float offset;
+/* Where the pair of a byte's codes is in the table, in copies. */
+static QR_DEVICE unsigned pair_place(unsigned byte) { return byte * PAIR_COPIES; }
+
+/* The code book, and what makes byte i of a word of codes its place in the table, in bytes: dot_bytes(word, place[i],
+ * 0). Parameters of the kernel, since the instruction takes them from uniform registers, but not from itself. */
+struct pair_book : nf4_book {
+    uint32_t place[4];
 };
 
-static QR_DEVICE absmax_source absmax_source_of(const matrix &m) {
-    return {m.format != QR_WEIGHT_NF4 ? m.nested_absmax : m.scales, m.absmax_codes, m.nested_offset};
+static inline pair_book pair_book_of(const matrix &w) {
+    constexpr uint32_t pitch = PAIR_COPIES * sizeof(float2);
+    static_assert(pitch < 256, "a byte");
+    pair_book book = {nf4_book_of(w), {}};
+    for (unsigned i = 0; i < 4; i++) { book.place[i] = pitch << 8 * i; }
+    return book;
 }
 
-/* matrix_absmax_parts and matrix_absmax_of, without branches and by 32-bit offsets: of NF4 a path's matrix has fewer
- * than 2^32 blocks. */
-static QR_DEVICE absmax_parts absmax_parts_of(const absmax_source &source, bool nested, uint32_t block) {
-    return {source.scales[nested ? block / QR_NESTED_BLOCK : block], nested ? source.codes[block] : 0U};
-}
-
-static QR_DEVICE float absmax_of(const absmax_source &source, bool nested, const absmax_parts &parts,
-                                 const float *map) {
-    return nested ? map[parts.code] * parts.scale + source.offset : parts.scale;
-}
-
-/* Where the pair of a byte's codes is in the table, in copies: byte mod 128 and then its highest bit, so that the four
- * bytes of a word become places by one mask and one permutation each. */
-static QR_DEVICE unsigned pair_place(unsigned byte) { return (byte % 128 * 2 + byte / 128) * PAIR_COPIES; }
-
-/* The places of the four bytes of a word of codes, for pair_of: their low bytes, of which lane_offsets has this lane's
- * 8 · (lane mod 16) four times, and their high ones. */
-struct pair_places {
-    uint32_t low, high;
+/* Where a lane finds pairs: its copies of the table are lane_offset bytes after the first one. */
+struct pair_table {
+    const float2 *pairs;
+    uint32_t lane_offset;
+    const pair_book &book;
 };
 
-static QR_DEVICE pair_places pair_places_of(uint32_t codes, uint32_t lane_offsets) {
-    return {(codes & 0x80808080U) | lane_offsets, codes & 0x7F7F7F7FU};
-}
-
-/* Both weights of byte i. The upper half of a place is a sign of its high byte, which is 0. */
-static QR_DEVICE float2 pair_of(const float2 *pairs, const pair_places &places, unsigned i) {
-    const uint32_t place = permute_bytes(places.high, places.low, 0x8804U + 0x1111U * i);
-    return *reinterpret_cast<const float2 *>(reinterpret_cast<const unsigned char *>(pairs) + place);
+/* Both weights of byte i of a word of codes. */
+static QR_DEVICE float2 pair_of(const pair_table &table, uint32_t codes, unsigned i) {
+    const uint32_t place = dot_bytes(codes, table.book.place[i], table.lane_offset);
+    return *reinterpret_cast<const float2 *>(reinterpret_cast<const unsigned char *>(table.pairs) + place);
 }
 
 /* Eight of sixteen weights, the first (part 0) or the second half of them (1), as four packed pairs. */
 template <typename type, weights_path path>
-static QR_DEVICE void convert_half(const lane_codes<path> &codes, float absmax, const float2 *pairs,
-                                   uint32_t lane_offsets, unsigned part, uint32_t dst[LANE_COLS / 4]) {
+static QR_DEVICE void convert_half(const lane_codes<path> &codes, float absmax, const pair_table &table, unsigned part,
+                                   uint32_t dst[LANE_COLS / 4]) {
     if (path_has_book<path>) {
         const uint4 &both = codes.vectors[0];
-        const pair_places places = pair_places_of(part == 0 ? both.x : both.y, lane_offsets);
+        const uint32_t word = part == 0 ? both.x : both.y;
 #pragma unroll
         for (unsigned i = 0; i < LANE_COLS / 4; i++) {
-            const float2 two = pair_of(pairs, places, i);
+            const float2 two = pair_of(table, word, i);
             dst[i] = type::pack(two.x * absmax, two.y * absmax);
         }
     } else {
@@ -132,10 +139,10 @@ static QR_DEVICE void convert_half(const lane_codes<path> &codes, float absmax, 
 
 /* All sixteen. */
 template <typename type, weights_path path>
-static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const float2 *pairs, uint32_t lane_offsets,
+static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const pair_table &table,
                               uint32_t dst[LANE_COLS / 2]) {
-    convert_half<type, path>(codes, absmax, pairs, lane_offsets, 0, dst);
-    convert_half<type, path>(codes, absmax, pairs, lane_offsets, 1, dst + LANE_COLS / 4);
+    convert_half<type, path>(codes, absmax, table, 0, dst);
+    convert_half<type, path>(codes, absmax, table, 1, dst + LANE_COLS / 4);
 }
 
 /* Sixteen columns of a row of x from `src` on, of which `n_left` are in the row; of PATH_ANY, zeros after the last one.
@@ -173,11 +180,12 @@ struct segment_sum {
     const mma_group &g;
     const rows_type &rows;
     mma_memory<path, m_tiles, n_warps> &shared;
-    int begin, end;              /* chunks */
-    const uint32_t lane_offsets; /* in a table of pairs */
-    absmax_source absmax_here;   /* of this tile's matrix, where there are several */
+    int begin, end; /* chunks */
+    const pair_table table;
+    absmax_source absmax_here; /* of this tile's matrix, where there are several */
     /* Of this lane's two rows of the weights in each product, the first chunk's number in the flattened matrix (whose
-     * 2^38 elements would be 128 GB); of PATH_ANY, the row. */
+     * 2^38 elements would be 128 GB), plus this lane's number in its quad: the chunk whose
+     * absmax it loads next. Of PATH_ANY, the row. */
     uint32_t at[m_tiles][2];
     const unsigned char *next[m_tiles][2]; /* this lane's codes of the chunk that is loaded at the begin of a group */
     lane_codes<path> codes[DEPTH][m_tiles][2];
@@ -185,17 +193,14 @@ struct segment_sum {
     float absmax[m_tiles][2];       /* of this group; of MXFP4 the bits of two scales in E8M0, of 32 columns each */
     float d[m_tiles][n_tiles][4];
 
-    __device__ segment_sum(const mma_group &group, const rows_type &rows_, mma_memory<path, m_tiles, n_warps> &memory,
-                           const segment_chunks &chunks)
+    __device__ segment_sum(const mma_group &group, const pair_book &book, const rows_type &rows_,
+                           mma_memory<path, m_tiles, n_warps> &memory, const segment_chunks &chunks)
         : g(group), rows(rows_), shared(memory), begin(chunks.begin), end(chunks.end),
-          /* By a shuffle, so that the compiler does not compute it at each of its uses. */
-          lane_offsets(warp_shuffle(lane_index() % PAIR_COPIES * 0x08080808U, lane_index())), absmax_here() {}
+          /* The offset by a shuffle, so that the compiler does not compute it at each of its uses. */
+          table{memory.pairs, warp_shuffle(lane_index() % PAIR_COPIES * uint32_t{sizeof(float2)}, lane_index()), book},
+          absmax_here() {}
 
-    QR_DEVICE bool is_nested() const { return g.weights[0].format != QR_WEIGHT_NF4; }
-
-    QR_DEVICE absmax_source absmax_at(int side) const {
-        return several ? absmax_here : absmax_source_of(g.weights[paired ? side : 0]);
-    }
+    QR_DEVICE absmax_source absmax_at(int side) const { return several ? absmax_here : g.absmax[paired ? side : 0]; }
 
     QR_DEVICE int matrix_of_tile(unsigned tile) const {
         int i = 0;
@@ -236,20 +241,21 @@ struct segment_sum {
         }
     }
 
-    QR_DEVICE void load_absmax(int group) {
+    /* Of the next group, of which `left` chunks are there, or all (`whole`): lanes without one take the last. */
+    QR_DEVICE void load_absmax(int left, bool whole) {
         if (!path_has_book<path>) { return; }
-        const int mine = group + static_cast<int>(lane_index() % 4);
-        const uint32_t chunk = static_cast<uint32_t>(mine < end ? mine : end - 1);
-        if (path == PATH_MXFP4) {
-            for_each_row([&](int m, int side) {
-                const uint8_t *scales = absmax_at(side).codes;
-                ahead[m][side].code = reinterpret_cast<const uint16_t *>(scales)[at[m][side] + chunk];
-            });
-            return;
-        }
+        const int beyond = left - 1 - static_cast<int>(lane_index() % 4);
+        const uint32_t back = static_cast<uint32_t>(whole || beyond > 0 ? 0 : beyond);
         for_each_row([&](int m, int side) {
-            ahead[m][side] =
-                absmax_parts_of(absmax_at(side), is_nested(), (at[m][side] + chunk) >> (g.weights[0].block_shift - 6));
+            const absmax_source source = absmax_at(side);
+            const uint32_t chunk = at[m][side] + back;
+            at[m][side] += GROUP;
+            if (path == PATH_MXFP4) {
+                ahead[m][side].code = reinterpret_cast<const uint16_t *>(source.codes)[chunk];
+                return;
+            }
+            ahead[m][side].scale = source.scales[chunk >> g.absmax[0].scale_shift];
+            ahead[m][side].code = source.codes[chunk >> g.absmax[0].code_shift];
         });
     }
 
@@ -261,21 +267,22 @@ struct segment_sum {
 
     /* Sets off for a tile, of the matrix `which` its number `tile_of_matrix`. Rows past the last one repeat it. */
     QR_DEVICE void start_in(int which, unsigned tile_of_matrix) {
-        if (several) { absmax_here = absmax_source_of(g.weights[which]); }
+        if (several) { absmax_here = g.absmax[which]; }
         for_each_row([&](int m, int side) {
             const matrix &w = g.weights[paired ? side : which];
             const product_outputs outputs = outputs_of(which, tile_of_matrix, m);
             const int64_t o = outputs.first + side * outputs.apart + lane_index() / 4;
             const int64_t row = o < w.rows ? o : w.rows - 1;
-            at[m][side] = static_cast<uint32_t>(path == PATH_ANY ? row : row * (w.cols / CHUNK));
+            if (path == PATH_ANY) {
+                at[m][side] = static_cast<uint32_t>(row);
+                return;
+            }
+            const uint32_t chunk = static_cast<uint32_t>(row * (w.cols / CHUNK)) + static_cast<uint32_t>(begin);
+            at[m][side] = chunk + lane_index() % 4;
+            next[m][side] = w.codes + uint64_t{chunk} * CHUNK_BYTES + lane_index() % 4 * (CHUNK_BYTES / 4);
         });
         if (path == PATH_ANY || begin >= end) { return; }
-        load_absmax(begin);
-        for_each_row([&](int m, int side) {
-            next[m][side] = g.weights[paired ? side : which].codes +
-                            uint64_t{at[m][side] + static_cast<uint32_t>(begin)} * CHUNK_BYTES +
-                            lane_index() % 4 * (CHUNK_BYTES / 4);
-        });
+        load_absmax(end - begin, false);
 #pragma unroll
         for (int i = 0; i < DEPTH; i++) {
             if (begin + i < end) { load(i, codes[i]); }
@@ -299,15 +306,17 @@ struct segment_sum {
     /* This lane's 16 weights of chunk number i of a group. All lanes call it. */
     QR_DEVICE void weights_of(int m, int side, unsigned i, int64_t col, uint32_t dst[LANE_COLS / 2]) const {
         if constexpr (path == PATH_ANY) {
-            load_any<type>(g.weights[0], at[m][side], col, dst);
+            const lane_pairs loaded = load_any<type>(g.weights[0], at[m][side], col);
+#pragma unroll
+            for (int j = 0; j < LANE_COLS / 2; j++) { dst[j] = loaded.pair[j]; }
         } else {
-            convert<type, path>(codes[i % DEPTH][m][side], scale_of(m, side, i), shared.pairs, lane_offsets, dst);
+            convert<type, path>(codes[i % DEPTH][m][side], scale_of(m, side, i), table, dst);
         }
     }
 
-    /* Chunk number i of a group, whose x begins at x_at. */
-    template <ahead_loads loads> QR_DEVICE void multiply(int chunk, unsigned i, const uint16_t *const x_at[n_tiles]) {
-        const int64_t col = int64_t{chunk} * CHUNK + lane_index() % 4 * LANE_COLS;
+    /* Chunk number i of a group, whose x begins at x_at; `left` are left of the segment with it. */
+    template <ahead_loads loads> QR_DEVICE void multiply(int left, unsigned i, const uint16_t *const x_at[n_tiles]) {
+        const int64_t col = int64_t{end - left} * CHUNK + lane_index() % 4 * LANE_COLS;
         uint32_t x[n_tiles][LANE_COLS / 2];
 #pragma unroll
         for (int n = 0; n < n_tiles; n++) { load_x<path>(x_at[n] + i * CHUNK, g.weights[0].cols - col, x[n]); }
@@ -318,35 +327,38 @@ struct segment_sum {
             weights_of(m, 1, i, col, high);
 #pragma unroll
             for (int step = 0; step < CHUNK_STEPS; step++) {
-                const uint32_t left[4] = {low[2 * step], high[2 * step], low[2 * step + 1], high[2 * step + 1]};
+                const uint32_t w[4] = {low[2 * step], high[2 * step], low[2 * step + 1], high[2 * step + 1]};
 #pragma unroll
-                for (int n = 0; n < n_tiles; n++) { type::mma(d[m][n], left, &x[n][2 * step]); }
+                for (int n = 0; n < n_tiles; n++) { type::mma(d[m][n], w, &x[n][2 * step]); }
             }
         }
-        const bool is_there = loads == LOAD_ALL || (loads == LOAD_NONE && i + DEPTH < GROUP) ||
-                              (loads == LOAD_CHECKED && chunk + DEPTH < end);
+        const bool is_there =
+            loads == LOAD_ALL || (loads == LOAD_NONE && i + DEPTH < GROUP) || (loads == LOAD_CHECKED && left > DEPTH);
         if (is_there) { load(static_cast<int>(i), codes[i % DEPTH]); }
     }
 
-    /* The absmax of a group of chunks, loaded before, and loads of the next one's. */
-    template <ahead_loads loads> QR_DEVICE void take_absmax(int group) {
+    /* The absmax of a group of chunks, loaded before, and loads of the next one's. `left` as multiply_group has it. */
+    template <ahead_loads loads> QR_DEVICE void take_absmax(int left) {
         if (path == PATH_MXFP4) {
             for_each_row([&](int m, int side) { absmax[m][side] = f32_from_bits(ahead[m][side].code); });
         }
         if (path == PATH_NF4) {
             for_each_row([&](int m, int side) {
-                absmax[m][side] = absmax_of(absmax_at(side), is_nested(), ahead[m][side], shared.map);
+                absmax[m][side] = shared.map[ahead[m][side].code] * ahead[m][side].scale + absmax_at(side).offset;
             });
         }
-        if (loads == LOAD_ALL || (loads == LOAD_CHECKED && group + GROUP < end)) { load_absmax(group + GROUP); }
+        if (loads == LOAD_ALL || (loads == LOAD_CHECKED && left > GROUP)) {
+            load_absmax(left - GROUP, loads == LOAD_ALL && DEPTH >= +GROUP);
+        }
     }
 
-    template <ahead_loads loads> QR_DEVICE void multiply_group(int group, const uint16_t *x_at[n_tiles]) {
-        take_absmax<loads>(group);
+    /* A group of chunks; `left` are left of the segment with them. */
+    template <ahead_loads loads> QR_DEVICE void multiply_group(int left, const uint16_t *x_at[n_tiles]) {
+        take_absmax<loads>(left);
 #pragma unroll(path == PATH_ANY ? 1 : GROUP)
         for (unsigned i = 0; i < GROUP; i++) {
-            if (loads != LOAD_CHECKED || group + static_cast<int>(i) < end) {
-                multiply<loads>(group + static_cast<int>(i), i, x_at);
+            if (loads != LOAD_CHECKED || left > static_cast<int>(i)) {
+                multiply<loads>(left - static_cast<int>(i), i, x_at);
             }
         }
 #pragma unroll
@@ -365,16 +377,18 @@ struct segment_sum {
         const uint16_t *x_at[n_tiles];
 #pragma unroll
         for (int n = 0; n < n_tiles; n++) { x_at[n] = first_x(all_x, x_stride, n); }
-        int group = begin;
+        int left = end - begin;
         if constexpr (path != PATH_ANY &&
                       m_tiles * n_tiles == 1) { /* more would be three times as much code for little */
-            for (; group + GROUP + DEPTH <= end; group += GROUP) { multiply_group<LOAD_ALL>(group, x_at); }
-            if (group + GROUP == end) {
-                multiply_group<LOAD_NONE>(group, x_at);
+#pragma unroll 1
+            for (; left >= GROUP + DEPTH; left -= GROUP) { multiply_group<LOAD_ALL>(left, x_at); }
+            if (left == GROUP) {
+                multiply_group<LOAD_NONE>(left, x_at);
                 return;
             }
         }
-        for (; group < end; group += GROUP) { multiply_group<LOAD_CHECKED>(group, x_at); }
+#pragma unroll 1
+        for (; left > 0; left -= GROUP) { multiply_group<LOAD_CHECKED>(left, x_at); }
     }
 
     /* This segment's sums of 8 rows: [m_tiles][8][16]. */
@@ -474,7 +488,9 @@ struct segment_sum {
 /* The table of pairs and the map (NULL: of MXFP4), in shared memory, by THREADS threads; the block must meet before
  * they are read. */
 static QR_DEVICE void fill_tables(const matrix &w, const nf4_book &book, float2 *pairs, float *map) {
-    for (unsigned i = threadIdx.x; map != NULL && i < 256; i += THREADS) { map[i] = w.tables->dynamic_map[1][i]; }
+    for (unsigned i = threadIdx.x; map != NULL && i < 256; i += THREADS) {
+        map[i] = w.format == QR_WEIGHT_NF4 ? 1.0F : w.tables->dynamic_map[1][i]; /* see absmax_source */
+    }
     /* A thread has one byte in 16 for its own: 16 of them, with the same low half. */
     const unsigned copy = threadIdx.x % PAIR_COPIES;
     const float second = matrix_code_values(w)[threadIdx.x / PAIR_COPIES];

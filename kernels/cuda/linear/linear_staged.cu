@@ -47,21 +47,28 @@ static QR_DEVICE segment_chunks chunks_of_segment(int n_chunks, int segment) {
 /* x of a segment, brought by the warps that multiply it: each thread has some pieces of every chunk. Rows past the last
  * one repeat it, and sixteen that are all past it are not brought. */
 template <class shape> struct staged_x {
-    enum { AT_ONCE = shape::GROUPS * WARP_LANES, COPIES = shape::ROWS * PIECES / AT_ONCE, STEP = AT_ONCE / PIECES };
+    enum {
+        AT_ONCE = shape::GROUPS * WARP_LANES,
+        COPIES = shape::ROWS * PIECES / AT_ONCE,
+        STEP = AT_ONCE / PIECES,
+        ELEMENT_BYTES = 2
+    };
     static_assert(STEP % PIECES == 0, "a thread's pieces have one place in their rows");
     uint16_t *const stages;
-    const uint16_t *src;  /* of the segment's first chunk of a group */
-    uint32_t row[COPIES]; /* elements from there to this thread's pieces */
+    const unsigned char *src; /* of the segment's first chunk of a group */
+    uint32_t row[COPIES];     /* bytes from there to this thread's pieces */
     unsigned place;
+    const unsigned barrier;
     const int n_rows;
 
-    QR_DEVICE staged_x(uint16_t *memory, const qr_linear_args &a)
-        : stages(memory), src(NULL), n_rows(static_cast<int>(a.n_rows)) {
+    /* Of the `index`-th segment that is computed at once. */
+    QR_DEVICE staged_x(uint16_t *memory, const qr_linear_args &a, unsigned index)
+        : stages(memory), src(NULL), barrier(1 + index), n_rows(static_cast<int>(a.n_rows)) {
         const unsigned thread = threadIdx.x % AT_ONCE, first = thread / PIECES, piece = thread % PIECES;
 #pragma unroll
         for (unsigned i = 0; i < COPIES; i++) {
             const unsigned r = first + i * STEP, last = static_cast<unsigned>(n_rows - 1);
-            row[i] = (r < last ? r : last) * static_cast<uint32_t>(a.x_stride) + piece * PIECE_COLS;
+            row[i] = ((r < last ? r : last) * static_cast<uint32_t>(a.x_stride) + piece * PIECE_COLS) * ELEMENT_BYTES;
         }
         place = place_of(first, piece);
     }
@@ -71,15 +78,17 @@ template <class shape> struct staged_x {
         uint16_t *stage = stages + i % shape::STAGES * shape::STAGE + place;
 #pragma unroll
         for (int c = 0; c < COPIES; c++) {
-            if (c * STEP / 16 * 16 < n_rows) { copy_async_16(stage + c * STEP * CHUNK, src + i * CHUNK + row[c], 16); }
+            if (c * STEP / 16 * 16 < n_rows) {
+                copy_async_16(stage + c * STEP * CHUNK, src + row[c] + i * CHUNK * ELEMENT_BYTES, 16);
+            }
         }
     }
 
-    QR_DEVICE void meet() const { barrier_sync(1 + warp_index() / shape::GROUPS, AT_ONCE); }
+    QR_DEVICE void meet() const { barrier_sync(barrier, AT_ONCE); }
 
     /* Sets off for a segment, when nobody reads the one before any more. */
     QR_DEVICE void start(const qr_linear_args &a, int begin, int end) {
-        src = static_cast<const uint16_t *>(a.x) + int64_t{begin} * CHUNK;
+        src = static_cast<const unsigned char *>(a.x) + int64_t{begin} * CHUNK * ELEMENT_BYTES;
 #pragma unroll
         for (unsigned i = 0; i + 1 < shape::STAGES; i++) {
             if (begin + static_cast<int>(i) < end) { bring(i); }
@@ -115,17 +124,19 @@ struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVE
     staged_memory<path, shape> &memory;
     const int n_rows;
 
-    __device__ staged_sum(const mma_group &group, const linear_rows &rows_, staged_memory<path, shape> &memory_)
-        : base(group, rows_, memory_.mma, {0, 0}), memory(memory_), n_rows(static_cast<int>(group.args[0].n_rows)) {}
+    __device__ staged_sum(const mma_group &group, const pair_book &book, const linear_rows &rows_,
+                          staged_memory<path, shape> &memory_)
+        : base(group, book, rows_, memory_.mma, {0, 0}), memory(memory_),
+          n_rows(static_cast<int>(group.args[0].n_rows)) {}
 
     QR_DEVICE bool is_pair() const { return g.gate.dst != NULL; }
 
     /* Sets off for a sweep of a tile. */
     QR_DEVICE void start_sweep(unsigned tile, int sweep) {
-        const unsigned group = warp_index() % shape::GROUPS;
+        const unsigned warp = uniform_warp_index(), group = warp % shape::GROUPS;
         const segment_chunks chunks =
             chunks_of_segment(static_cast<int>(g.weights[0].cols / CHUNK),
-                              sweep * shape::AT_ONCE + static_cast<int>(warp_index()) / shape::GROUPS);
+                              sweep * shape::AT_ONCE + static_cast<int>(warp / shape::GROUPS));
         this->begin = chunks.begin, this->end = chunks.end;
         if (is_pair()) {
             this->start_in(static_cast<int>(group / (shape::GROUPS / 2)),
@@ -144,8 +155,8 @@ struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVE
             uint32_t pairs[2][LANE_COLS / 4];
 #pragma unroll
             for (int side = 0; side < 2; side++) {
-                convert_half<type, path>(this->codes[i % DEPTH][m][side], scales[m][side], this->shared.pairs,
-                                         this->lane_offsets, part, pairs[side]);
+                convert_half<type, path>(this->codes[i % DEPTH][m][side], scales[m][side], this->table, part,
+                                         pairs[side]);
             }
 #pragma unroll
             for (int step = 0; step < CHUNK_STEPS / 2; step++) {
@@ -172,7 +183,7 @@ struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVE
     QR_DEVICE void run_sweep(staged_x<shape> &x) {
         this->clear();
         for (int group = this->begin; group < this->end; group += GROUP) {
-            this->template take_absmax<base::LOAD_CHECKED>(group);
+            this->template take_absmax<base::LOAD_CHECKED>(this->end - group);
 #pragma unroll
             for (unsigned i = 0; i < GROUP; i++) {
                 const int chunk = group + static_cast<int>(i);
@@ -185,7 +196,7 @@ struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVE
                 if (chunk + DEPTH < this->end) { this->load(static_cast<int>(i), this->codes[i % DEPTH]); }
             }
             this->for_each_row([&](int m, int side) { this->next[m][side] += GROUP * base::CHUNK_BYTES; });
-            x.src += GROUP * CHUNK;
+            x.src += GROUP * CHUNK * x.ELEMENT_BYTES;
         }
     }
 
@@ -253,10 +264,10 @@ struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVE
 };
 
 template <typename type, weights_path path, class shape>
-__global__ void __launch_bounds__(shape::THREADS, 1) linear_staged_kernel(mma_group g, nf4_book book) {
+__global__ void __launch_bounds__(shape::THREADS, 1) linear_staged_kernel(mma_group g, pair_book book) {
     staged_memory<path, shape> *shared = shared_memory<staged_memory<path, shape>>();
     const linear_rows rows;
-    staged_sum<type, path, shape> sum(g, rows, *shared);
+    staged_sum<type, path, shape> sum(g, book, rows, *shared);
     /* As in linear_mma_kernel: codes are under way and the table is filled when x is there. */
     sum.start_sweep(blockIdx.x, 0);
     admit_next();
@@ -265,7 +276,8 @@ __global__ void __launch_bounds__(shape::THREADS, 1) linear_staged_kernel(mma_gr
         __syncthreads();
     }
     await_previous();
-    staged_x<shape> x(shared->x[warp_index() / shape::GROUPS][0], g.args[0]);
+    const unsigned segment = uniform_warp_index() / shape::GROUPS;
+    staged_x<shape> x(shared->x[segment][0], g.args[0], segment);
     x.start(g.args[0], sum.begin, sum.end);
     sum.run_tiles(x);
 }
@@ -300,7 +312,7 @@ static qrun_status launch(qr_cuda_backend &cuda, group_launch &l, qr_error *err)
     const int64_t n = tiles_of(l, shape::TILE_OUTPUTS);
     const dim3 grid(static_cast<unsigned>(qr_min(n, qr_device_multiprocessors(cuda.device))));
     return QR_LAUNCH_EARLY(cuda.device, err, (linear_staged_kernel<type, path, shape>), grid, shape::THREADS,
-                           (sizeof(staged_memory<path, shape>)), l.group, nf4_book_of(l.group.weights[0]));
+                           (sizeof(staged_memory<path, shape>)), l.group, pair_book_of(l.group.weights[0]));
 }
 
 template <typename type, weights_path path>
@@ -326,9 +338,10 @@ template <typename type> static qrun_status launch_type(qr_cuda_backend &cuda, g
 }
 
 bool qr_cuda_linear_staged_takes(const qr_cuda_backend &cuda, const group_launch &l) {
+    enum { MOST_STRIDE = 1 << 24 }; /* staged_x counts the bytes of all rows in 32 bits */
     const size_t most = sizeof(staged_memory<PATH_NF4, staged_64x32>),
                  other = sizeof(staged_memory<PATH_NF4, staged_64x64>);
-    return l.n_rows > TILE_ROWS && l.n_rows <= LINEAR_MMA_ROWS &&
+    return l.n_rows > TILE_ROWS && l.n_rows <= LINEAR_MMA_ROWS && l.group.args[0].x_stride <= MOST_STRIDE &&
            qr_device_size_of(cuda.device).block_shared_bytes >= static_cast<int>(most > other ? most : other);
 }
 

@@ -26,12 +26,18 @@ template <weights_path path> constexpr bool path_has_book = path == PATH_NF4 || 
 struct of_bf16 {
     static QR_DEVICE uint16_t round(float value) { return f32_to_bf16(value); }
     static QR_DEVICE uint32_t pack(float low, float high) { return f32_to_bf16x2(low, high); }
+    template <unsigned first, unsigned second> static QR_DEVICE uint32_t of_int8(uint32_t word) {
+        return int8_to_bf16x2<first, second>(word);
+    }
     static QR_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma_bf16(d, a, b); }
 };
 
 struct of_f16 {
     static QR_DEVICE uint16_t round(float value) { return f32_to_f16(value); }
     static QR_DEVICE uint32_t pack(float low, float high) { return f32_to_f16x2(low, high); }
+    template <unsigned first, unsigned second> static QR_DEVICE uint32_t of_int8(uint32_t word) {
+        return int8_to_f16x2<first, second>(word);
+    }
     static QR_DEVICE void mma(float d[4], const uint32_t a[4], const uint32_t b[2]) { mma_f16(d, a, b); }
 };
 
@@ -43,17 +49,22 @@ struct of_f16 {
      : (path) == PATH_INT8 ? function<type, PATH_INT8>(__VA_ARGS__) \
                            : function<type, PATH_16>(__VA_ARGS__))
 
+struct lane_pairs {
+    uint32_t pair[LANE_COLS / 2];
+};
+
 /* Columns [col, col + 16) of row o as eight packed pairs; zeros outside the matrix. */
-template <typename type>
-static QR_DEVICE void load_any(const matrix &w, int64_t o, int64_t col, uint32_t pairs[LANE_COLS / 2]) {
+template <typename type> QR_DEVICE_CALLED lane_pairs load_any(const matrix w, int64_t o, int64_t col) {
+    lane_pairs pairs;
     const int64_t first = o * w.cols + col, n_here = o < w.rows ? w.cols - col : 0;
     const int n = n_here < LANE_COLS ? static_cast<int>(n_here) : +LANE_COLS;
     with_matrix_code(w, [&](const auto &code) {
         for (int i = 0; i < LANE_COLS / 2; i++) {
-            pairs[i] = pack16(2 * i < n ? type::round(code(first + 2 * i)) : uint16_t{0},
-                              2 * i + 1 < n ? type::round(code(first + 2 * i + 1)) : uint16_t{0});
+            pairs.pair[i] = pack16(2 * i < n ? type::round(code(first + 2 * i)) : uint16_t{0},
+                                   2 * i + 1 < n ? type::round(code(first + 2 * i + 1)) : uint16_t{0});
         }
     });
+    return pairs;
 }
 
 /* Rows of the codes begin at multiples of a chunk's bytes where there are whole chunks; scales of a lane's 16 columns
@@ -128,16 +139,10 @@ static QR_DEVICE void nf4_lookup(const nf4_products &products, uint32_t codes, u
     }
 }
 
-/* Four codes of INT8, converted: a byte, its sign flipped, is the low end of 2^23 + 128 + code, in F32. */
+/* Four codes of INT8, converted. */
 template <typename type> static QR_DEVICE void int8_convert(uint32_t codes, uint32_t pairs[2]) {
-    const uint32_t flipped = codes ^ 0x80808080U;
-    float value[4];
-#pragma unroll
-    for (unsigned i = 0; i < 4; i++) {
-        value[i] = f32_from_bits(permute_bytes(flipped, 0x4B000000U, 0x7440U + i)) - 8388736.0F;
-    }
-    pairs[0] = type::pack(value[0], value[1]);
-    pairs[1] = type::pack(value[2], value[3]);
+    pairs[0] = type::template of_int8<0, 1>(codes);
+    pairs[1] = type::template of_int8<2, 3>(codes);
 }
 
 /* The codes of a run as they lie, loaded before they are used. */

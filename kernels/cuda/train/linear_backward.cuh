@@ -69,10 +69,9 @@ static QR_DEVICE void put_w(uint16_t dst[DEPTH][PITCH], const matrix &w, const n
     if constexpr (path == PATH_ANY) {
 #pragma unroll 1
         for (int half = 0; half < 2; half++) {
-            uint32_t pairs[LANE_COLS / 2];
-            load_any<type>(w, row, col + half * LANE_COLS, pairs);
-            to[2 * half] = pack_words(pairs);
-            to[2 * half + 1] = make_uint4(pairs[4], pairs[5], pairs[6], pairs[7]);
+            const lane_pairs loaded = load_any<type>(w, row, col + half * LANE_COLS);
+            to[2 * half] = pack_words(loaded.pair);
+            to[2 * half + 1] = pack_words(loaded.pair + 4);
         }
     } else {
         nf4_products products = {};
