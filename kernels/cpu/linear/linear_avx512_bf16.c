@@ -1,9 +1,11 @@
 /* linear in AVX-512 with vdpbf16ps: x and weights in BF16, 32 k an instruction.
  *
+ * Up to 64 rows of x are taken as they are, more in strips (linear_bf16_strips.h).
+ *
  * Measured with bench_linear on one core of an AMD Zen 5 server (peak 0.50 TFLOP/s; one core reads 40 GB/s, two 52),
  * 2048 x 2048, thread time: NF4 double-quantised 66 G weights/s at M = 1, 395 us at M = 16, which is two thirds of the
- * peak, 730 us at M = 32, 0.42 TFLOP/s at M = 512 (84 %), 0.42 for 8192 x 2048; INT8 39 GB/s at M = 1. Sixteen rows can
- * take no less than 269 us at the peak: a batch of 16 costs four to six times a single row, which is that fast.
+ * peak, 730 us at M = 32; INT8 39 GB/s at M = 1. Sixteen rows can take no less than 269 us at the peak: a batch of 16
+ * costs four to six times a single row, which is that fast.
  *
  * Tried for 5 to 64 rows and not kept: products from the codes, with x in tiles of 16 rows in L1 and the values of the
  * next run made while those of this one are multiplied. The inner loop alone runs at 98 % of the peak; with the sums of
