@@ -1,6 +1,7 @@
 /* qrun export: writes a model, or an adapter, as one file for llama.cpp and what is built on it. */
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cli/options/command.h"
 #include "cli/options/engine.h"
@@ -12,7 +13,7 @@
 typedef struct export_options {
     qrun_context_params context;
     qrun_export_params export;
-    bool json, quiet;
+    bool force, json, quiet;
 } export_options;
 
 #define AT(field) INTO(export_options, field)
@@ -32,7 +33,9 @@ static const option export_table[] = {
      .help = "An adapter for it: merged into the file, or with --format gguf-lora written alone."},
     {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "FILE", AT(export.out),
      .completion = COMPLETE_FILE,
-     .help = "The file to write, NAME.gguf. It appears whole or not at all, and replaces one of that name."},
+     .help = "The file to write, NAME.gguf. It appears whole or not at all. One of that name that is there already is not "
+             "replaced without --force."},
+    {.name = "force", .kind = OPTION_FLAG, AT(force), .help = "Replace an --out that is there already."},
     {.name = "format", .kind = OPTION_CHOICE, AT(export.format), .choices = formats,
      .help = "The model with tokenizer and chat template in it (gguf), or the adapter alone for llama.cpp's --lora "
              "(gguf-lora). Default: gguf."},
@@ -88,6 +91,11 @@ static bool ends_in_gguf(const char *out) {
     return dot != NULL && strcmp(dot, ".gguf") == 0;
 }
 
+static bool is_there(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
 static int run(const void *options, const command_line *line, engine *e) {
     const export_options *o = options;
     (void)line;
@@ -95,6 +103,10 @@ static int run(const void *options, const command_line *line, engine *e) {
     if (o->export.out == NULL) { return complain(EXIT_USAGE, "no file for the result: give --out NAME.gguf"); }
     if (!ends_in_gguf(o->export.out)) {
         return complain(EXIT_USAGE, "--out '%s': 'export' writes GGUF files; give a name that ends in .gguf",
+                        o->export.out);
+    }
+    if (!o->force && is_there(o->export.out)) {
+        return complain(EXIT_USAGE, "'%s' is there already: --force replaces it, or choose another --out",
                         o->export.out);
     }
     if (o->quiet) { progress_silence(); }

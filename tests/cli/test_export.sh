@@ -44,8 +44,14 @@ expect_code 0
 run chat --model "$work/m.gguf" --max-tokens 4 </dev/null
 expect_code 0
 
-# Types, JSON, and a file that is replaced.
-run export --model "$model" --out "$work/m.gguf" --json
+# Types, JSON, and a file that is replaced, if that is asked for.
+cp "$work/m.gguf" "$work/before.gguf"
+run export --model "$model" --out "$work/m.gguf"
+expect_code 2
+expect_empty_out
+expect_err "'$work/m.gguf' is there already: --force replaces it, or choose another --out"
+expect_true "the file is as it was" cmp -s "$work/m.gguf" "$work/before.gguf"
+run export --model "$model" --out "$work/m.gguf" --force --json
 expect_code 0
 expect_jsonl "$work/out" 1
 expect_out '"type":"q8_0","tensors":38,"bytes":'
@@ -53,7 +59,7 @@ run inspect --model "$work/m.gguf" --json
 expect_out '"dtype":"Q8_0"'
 run generate --model "$work/m.gguf" --prompt "Once upon a time" --max-tokens 8 --temperature 0
 expect_code 0
-run export --model "$model" --type q4_0 --out "$work/m.gguf" --quiet
+run export --model "$model" --type q4_0 --out "$work/m.gguf" --quiet --force
 expect_code 0
 expect_empty_out
 run inspect --model "$work/m.gguf" --json

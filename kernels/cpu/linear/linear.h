@@ -8,7 +8,8 @@
  *
  * Why the bits do not depend on the number of rows: lanes run along k. For one weight row and one row of x, one vector
  * accumulator takes `step` consecutive k at a time; at the end of each K block its lanes are added in a fixed tree to
- * the sum. The tile that the pair was computed in, the chunk and the thread make no difference. Matrix tiles have a way
+ * the sum. The tile that the pair was computed in, the chunk and the thread make no difference. With x in strips
+ * (qr_cpu_strips) these lanes are walked one after the other, and added in the same tree. Matrix tiles have a way
  * of their own (linear_tiles.h), and linear_tile_order.h their order of sums without them. */
 #ifndef QR_KERNELS_CPU_LINEAR_LINEAR_H
 #define QR_KERNELS_CPU_LINEAR_LINEAR_H
