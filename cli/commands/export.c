@@ -33,8 +33,8 @@ static const option export_table[] = {
      .help = "An adapter for it: merged into the file, or with --format gguf-lora written alone."},
     {.name = "out", .letter = 'o', .kind = OPTION_TEXT, .value_name = "FILE", AT(export.out),
      .completion = COMPLETE_FILE,
-     .help = "The file to write, NAME.gguf. It appears whole or not at all. One of that name that is there already is not "
-             "replaced without --force."},
+     .help = "The file to write, NAME.gguf. It appears whole or not at all. One of that name that is there already is "
+             "not replaced without --force."},
     {.name = "force", .kind = OPTION_FLAG, AT(force), .help = "Replace an --out that is there already."},
     {.name = "format", .kind = OPTION_CHOICE, AT(export.format), .choices = formats,
      .help = "The model with tokenizer and chat template in it (gguf), or the adapter alone for llama.cpp's --lora "

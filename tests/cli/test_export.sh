@@ -76,7 +76,7 @@ expect_out "llama-cli -m MODEL.gguf --lora $work/lora.gguf"
 run export --model "$llama" --adapter "$fixtures/adapters/llama-dora" --format gguf-lora --out "$work/dora.gguf"
 expect_code 3
 expect_err "is DoRA, which a GGUF adapter cannot hold; export the model with it merged: --format gguf"
-run export --model "$llama" --format gguf-lora --out "$work/lora.gguf"
+run export --model "$llama" --format gguf-lora --out "$work/none.gguf"
 expect_code 2
 expect_err "--format gguf-lora writes an adapter; give it as --adapter"
 

@@ -1,6 +1,6 @@
 /* Panels of weights in BF16, 32 at a time. A block of NF4 or MXFP4 has 16 values, bf16(code · absmax): a table of them
  * fits half a register, and one vpermw then looks up 32 weights. */
-#include "kernels/cpu/linear/linear_bf16_fetch.h"
+#include "kernels/cpu/linear/linear_bf16.h"
 
 #include <immintrin.h>
 

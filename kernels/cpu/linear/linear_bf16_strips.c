@@ -10,12 +10,11 @@
  * vdpbf16ps takes. Two cores of a Zen 5 server (1.0 TFLOP/s), NF4 double-quantised, 8192 x 2048, share of the peak with
  * lanes along K and here: 66 rows of x 69 and 75 %, 130 rows 75 and 84, 256 rows 77 and 89, 1,024 rows 76 and 93. With
  * fewer, packing the weights costs more than it gains. */
-#include "kernels/cpu/linear/linear_bf16_strips.h"
+#include "kernels/cpu/linear/linear_bf16.h"
 
 #include <string.h>
 
 #include "base/sizes.h"
-#include "kernels/cpu/linear/linear_bf16_fetch.h"
 #include "kernels/cpu/simd/vec_units.h"
 
 enum {

@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "kernels/cpu/linear/linear_bf16_fetch.h"
+#include "kernels/cpu/linear/linear_bf16.h"
 #include "kernels/cpu/simd/tiles_names.h"
 #include "kernels/cpu/simd/vec.h"
 #include "quant/dynamic8.h"
