@@ -1,6 +1,6 @@
 /* linear in AVX-512 with vdpbf16ps: x and weights in BF16, 32 k an instruction.
  *
- * Up to 64 rows of x are taken as they are, more in strips (linear_bf16_strips.c).
+ * Up to 56 rows of x are taken as they are, more in strips (linear_bf16_strips.c).
  *
  * Measured with bench_linear on one core of an AMD Zen 5 server (peak 0.50 TFLOP/s; one core reads 40 GB/s, two 52),
  * 2048 x 2048, thread time: NF4 double-quantised 66 G weights/s at M = 1, 395 us at M = 16, which is two thirds of the
