@@ -95,7 +95,7 @@ def check_templates(name, work):
     folder, file = work / name, work / f"{name}.gguf"
     for template in TEMPLATES:
         (folder / "chat_template.jinja").write_text(template, newline="")
-        done = qrun("export", "--model", folder, "--type", "f32", "--out", file, "--quiet")
+        done = qrun("export", "--model", folder, "--type", "f32", "--out", file, "--force", "--quiet")
         assert done.returncode == 0, done.stderr
         for text in ("Hello there!", " naïve\ncafé 🙂 "):
             assert ids_of(folder, text, "--chat") == ids_of(file, text, "--chat"), f"{name}: {template[:60]!r}"

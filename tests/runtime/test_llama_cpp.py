@@ -72,7 +72,7 @@ def greedy_ids(model, ids, n):
 def check_family(name, folder, n_prompt, n, work):
     """Greedy tokens of random models: near ties may fall either way, so the two best logits must be near then."""
     out = work / "family.gguf"
-    qrun("export", "--model", folder, "--type", "f32", "--out", out, "--quiet")
+    qrun("export", "--model", folder, "--type", "f32", "--out", out, "--force", "--quiet")
     model = load(out, 256)
     for start in (3, 11):
         ids = [(start + 37 * i) % model.n_vocab() for i in range(n_prompt)]
@@ -227,8 +227,8 @@ def our_perplexity(path, text, n):
 
 def check_model(folder, text, work):
     f16, q8 = work / "model-f16.gguf", work / "model-q8.gguf"
-    qrun("export", "--model", folder, "--type", "f16", "--out", f16, "--quiet")
-    qrun("export", "--model", folder, "--out", q8, "--quiet")
+    qrun("export", "--model", folder, "--type", "f16", "--out", f16, "--force", "--quiet")
+    qrun("export", "--model", folder, "--out", q8, "--force", "--quiet")
     model = load(f16)
     check_tokens(folder, f16, model)
     prompt = "Once upon a time, there was"
