@@ -484,6 +484,75 @@ static void lora(qr_backend *const backends[2]) {
 }
 static void test_lora(void) { with_every_isa(lora); }
 
+/* --- linear with an adapter -------------------------------------------------------------------------------------- */
+
+/* As one op, and as linear and then lora: the same bits, whether the adapter is added to the sums or afterwards. */
+static void check_linear_with_lora(qr_backend *const backends[2], qr_weight_format format, qr_dtype dtype, int32_t rank,
+                                   int64_t n_rows, bool accumulate) {
+    enum { IN = 1024 + 64, Y_STRIDE = LORA_OUT + 3 };
+    matrix m;
+    matrix_create(&m, format, 64, LORA_OUT, IN);
+    activations x;
+    activations_create(&x, dtype, IN);
+    qr_weight weight;
+    weight_create(backends[0], &m, &weight);
+    float *a = qr_alloc_array((size_t)(rank * IN), sizeof *a),
+          *b = qr_alloc_array((size_t)(LORA_OUT * rank), sizeof *b);
+    float bias[LORA_OUT], y[2][MAX_ROWS * Y_STRIDE];
+    int32_t adapters[MAX_ROWS] = {0};
+    for (int64_t i = 0; i < rank * IN; i++) { a[i] = random_value(700, i) * 0.1F; }
+    for (int64_t i = 0; i < LORA_OUT * rank; i++) { b[i] = random_value(701, i) * 0.1F; }
+    for (int64_t i = 0; i < LORA_OUT; i++) { bias[i] = random_value(702, i); }
+    const qr_lora_factor factor = {.a = a, .b = b, .rank = rank, .scale = 1.7F};
+    for (int once = 0; once < 2; once++) {
+        for (int64_t i = 0; i < MAX_ROWS * Y_STRIDE; i++) { y[once][i] = random_value(703, i); }
+        const qr_lora_args lora = {.factors = &factor,
+                                   .row_adapter = adapters,
+                                   .x = x.data,
+                                   .x_dtype = dtype,
+                                   .y = y[once],
+                                   .n_rows = n_rows,
+                                   .in = IN,
+                                   .out = LORA_OUT,
+                                   .x_stride = x.stride,
+                                   .y_stride = Y_STRIDE,
+                                   .n_adapters = 1,
+                                   .max_rank = rank};
+        run_linear(backends[once], &(qr_linear_args){.weight = &weight,
+                                                     .bias = accumulate ? bias : NULL,
+                                                     .x = x.data,
+                                                     .x_dtype = dtype,
+                                                     .y = y[once],
+                                                     .n_rows = n_rows,
+                                                     .x_stride = x.stride,
+                                                     .y_stride = Y_STRIDE,
+                                                     .accumulate = accumulate,
+                                                     .lora = once ? &lora : NULL});
+        if (!once) { run_lora(backends[0], &lora); }
+    }
+    CHECK_MSG(memcmp(y[0], y[1], sizeof y[0]) == 0, "%s %s x %s rank %d rows %lld: other bits as one op",
+              backends[0]->isa, qr_weight_format_name(format), qr_dtype_name(dtype), (int)rank, (long long)n_rows);
+    backends[0]->memory_destroy(backends[0], QR_MEMORY_DEVICE, weight.data,
+                                backends[0]->weight_bytes(backends[0], &m.desc));
+    matrix_destroy(&m);
+    qr_free(a);
+    qr_free(b);
+    qr_free(x.data);
+}
+
+static void linear_with_lora(qr_backend *const backends[2]) {
+    static const int32_t ranks[] = {5, 16, 64, LORA_MAX_RANK};
+    static const int64_t row_counts_here[] = {9, 65, MAX_ROWS};
+    for (size_t i = 0; i < QR_COUNT_OF(ranks) * QR_COUNT_OF(row_counts_here); i++) {
+        const int32_t rank = ranks[i % QR_COUNT_OF(ranks)];
+        const int64_t n_rows = row_counts_here[i / QR_COUNT_OF(ranks)];
+        check_linear_with_lora(backends, QR_WEIGHT_NF4_DQ, QR_DTYPE_BF16, rank, n_rows, false);
+        check_linear_with_lora(backends, QR_WEIGHT_INT8, QR_DTYPE_BF16, rank, n_rows, true);
+        check_linear_with_lora(backends, QR_WEIGHT_BF16, QR_DTYPE_F32, rank, n_rows, i % 2 == 0);
+    }
+}
+static void test_linear_with_lora(void) { with_every_isa(linear_with_lora); }
+
 /* --- Experts ----------------------------------------------------------------------------------------------------- */
 
 /* Experts with no token, one, a few, a tile's edge and more than a tile; 71 rows of two slots each. */
@@ -675,6 +744,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_block_sizes);
     CHECK_RUN(test_bias_and_accumulate);
     CHECK_RUN(test_lora);
+    CHECK_RUN(test_linear_with_lora);
     CHECK_RUN(test_experts);
     CHECK_RUN(test_every_scale_of_mxfp4);
     CHECK_RUN(test_scales_of_nf4);

@@ -1,10 +1,10 @@
 /* How linear is cut up, and what an instruction set supplies.
  *
- * y = x · Wᵀ in tasks of up to 64 weight rows by up to 256 rows of x. Within a task, K is walked in blocks of
- * a fixed size: `fetch` writes the task's weights of that block, row-major, to a dequantised panel in per-thread
- * scratch that stays in L2. Weights that are already stored as the kernel wants them are used without a copy.
- * `multiply` adds the block's products to the task's sums. A kernel that works from the codes (`decode`) replaces both
- * when x has few rows.
+ * y = x · Wᵀ in tasks of up to 64 weight rows by up to 256 rows of x, or more in strips. Within a task, K is walked in
+ * blocks of a fixed size: `fetch` writes the task's weights of that block, row-major, to a dequantised panel in
+ * per-thread scratch that stays in L2. Weights that are already stored as the kernel wants them are used without a
+ * copy. `multiply` adds the block's products to the task's sums. A kernel that works from the codes (`decode`) replaces
+ * both when x has few rows.
  *
  * Why the bits do not depend on the number of rows: lanes run along k. For one weight row and one row of x, one vector
  * accumulator takes `step` consecutive k at a time; at the end of each K block its lanes are added in a fixed tree to

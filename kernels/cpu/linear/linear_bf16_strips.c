@@ -36,8 +36,7 @@ enum {
 /* The chains in the order in which the tree takes them (qr_vec_reduce): the halves of the vector, then neighbours. */
 static const int8_t chain_at[CHAINS] = {0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15};
 
-/* --- x: [K block][chain][step][STRIP units] ------------------------------------------------------------------------
- */
+/* --- x: [K block][chain][step][STRIP units] -------------------------------------------------------------------- */
 
 static void pack(const uint16_t *const *rows, int64_t n, void *untyped) {
     const int64_t n_padded = qr_round_up(n, STEP);
@@ -60,8 +59,7 @@ static void pack(const uint16_t *const *rows, int64_t n, void *untyped) {
     }
 }
 
-/* --- Weights: [tiles of 32 rows][chain][step][32 units] ------------------------------------------------------------
- */
+/* --- Weights: [tiles of 32 rows][chain][step][32 units] -------------------------------------------------------- */
 
 /* Floats from chain to chain, of which 16 are not used: else a step's vectors would all fall into one set of L1. */
 QR_INLINE int64_t chain_stride(int64_t n_steps) { return n_steps * TILE_ROWS + 16; }
@@ -119,8 +117,7 @@ static void fetch(const qr_cpu_panel *p) {
     }
 }
 
-/* --- Products ------------------------------------------------------------------------------------------------------
- */
+/* --- Products -------------------------------------------------------------------------------------------------- */
 
 typedef __m512 tile_sums[STRIP][VECTORS];
 

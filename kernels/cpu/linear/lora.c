@@ -195,6 +195,10 @@ static void transpose_b(const qr_lora_factor *factor, int64_t first, int64_t n_o
     }
 }
 
+static void add_products(const qr_lora_factor *factor, const float *products, int64_t n, float *y) {
+    for (int64_t o = 0; o < n; o++) { y[o] += factor->scale * products[o]; }
+}
+
 static void run_up(void *untyped, int64_t index, int worker) {
     const lora_run *run = untyped;
     const qr_lora_args *args = run->args;
@@ -212,7 +216,7 @@ static void run_up(void *untyped, int64_t index, int worker) {
             const int64_t n = qr_min(n_out - p, OUT_PANEL);
             for (int64_t r = 0; r < n_rows; r++) {
                 float *y = args->y + run->order[i + r] * args->y_stride + first + p;
-                for (int64_t o = 0; o < n; o++) { y[o] += factor->scale * sums[r * OUT_PANEL + o]; }
+                add_products(factor, sums + r * OUT_PANEL, n, y);
             }
         }
     }
@@ -252,13 +256,11 @@ void qr_cpu_lora_add(const qr_cpu_lora_sums *sums, const float *panel, int64_t i
     const qr_lora_factor *factor = sums->factor;
     float products[AT_ONCE * OUT_PANEL];
     for (int64_t r = 0; r < n_rows; r++) {
-        const float *product = products + r % AT_ONCE * OUT_PANEL + skip;
-        float *row = y + r * y_stride;
         if (r % AT_ONCE == 0) {
             sums->matmul->combine(panel, sums->t + (i + r) * sums->t_stride, sums->t_stride,
                                   qr_min(n_rows - r, AT_ONCE), factor->rank, products);
         }
-        for (int64_t o = 0; o < n; o++) { row[o] += factor->scale * product[o]; }
+        add_products(factor, products + r % AT_ONCE * OUT_PANEL + skip, n, y + r * y_stride);
     }
 }
 

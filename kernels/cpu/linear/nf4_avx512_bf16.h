@@ -165,9 +165,11 @@ static inline void nf4_panel_scales(const nf4_map *map, const qr_cpu_panel *p, i
         }
         r = n_there;
     }
-    const float *all = qr_cpu_scales(weight, p->layout); /* of plain NF4: a K block has a line of them */
+    /* Plain NF4 has a line of scales a row and K block, which no hardware follows. */
+    const bool plain = desc->format == QR_WEIGHT_NF4;
+    const float *stored = qr_cpu_scales(weight, p->layout);
     for (; r < n_rows; r++) {
-        __builtin_prefetch(all + ((row + r + 2 * n_rows) * desc->cols + p->k) / 64);
+        if (plain) { __builtin_prefetch(stored + ((row + r + 2 * n_rows) * desc->cols + p->k) / desc->block); }
         qr_cpu_nf4_scales(weight, p->layout, row + r, p->k, n, scales + r * stride);
     }
 }
