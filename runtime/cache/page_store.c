@@ -25,9 +25,9 @@ struct qr_page_store {
     qr_kv_keeper keeper;
     qr_digest identity; /* of the model and the formats */
     qr_page_files *files;
-    bool is_of_another;                   /* what the files' note says happened on another rank, which has its own */
-    char others_note[QR_PAGE_NOTE_BYTES]; /* on rank 0: why another rank's files are not used or written; "" */
-    unsigned char *memory;                /* host: [n_slots] pages, and one that files are read into and written from */
+    bool is_of_another; /* what the files' note says happened on another rank, which has its own */
+    char others_note[QR_PAGE_NOTE_BYTES + 24]; /* on rank 0: why another rank's files are not used or written; "" */
+    unsigned char *memory; /* host: [n_slots] pages, and one that files are read into and written from */
     size_t memory_bytes;
     kept_page *kept; /* [n_slots] */
     int32_t *buckets;
@@ -249,8 +249,7 @@ static qrun_status share_notes(qr_page_store *store, qr_error *err) {
     if (ranks->rank == first) { (void)snprintf(text, sizeof text, "%s", qr_page_files_note(store->files)); }
     QR_RETURN_IF_ERROR(qr_broadcast(ranks, text, sizeof text, first, err));
     text[sizeof text - 1] = '\0';
-    (void)snprintf(store->others_note, sizeof store->others_note, "rank %d: %.*s", (int)first, QR_PAGE_NOTE_BYTES - 16,
-                   text);
+    (void)snprintf(store->others_note, sizeof store->others_note, "rank %d: %s", (int)first, text);
     return QRUN_OK;
 }
 

@@ -421,7 +421,8 @@ static void test_edges_that_collide(void) {
             const size_t length = strlen(paths[node]) + 1;
             const bool meets = (multiplied(key) >> 32 & (N_EDGES - 1)) < WINDOW;
             if (!meets || byte == '\\' || (node == 0 && byte == 'u') || length > MOST_DEPTH) { continue; }
-            snprintf(paths[n], sizeof paths[n], "%.31s%c", paths[node], byte);
+            memcpy(paths[n], paths[node], length - 1);
+            paths[n][length - 1] = byte; /* and the zero that is there */
             qr_buffer_append_format(&json, ",[\"%s\",-1]", paths[n++]);
             n_bytes += length;
         }
