@@ -15,6 +15,8 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/backend/peaks.h"
 
+enum { DY_ROOM = 32 }; /* elements after each row of dy, as a training pass has them */
+
 typedef struct options {
     int64_t out, in, rows, rank;
     const char *formats;
@@ -95,7 +97,7 @@ static void bench_format(const bench *b, qr_weight_format format, const void *x,
                                               .dy_dtype = o->dtype,
                                               .dx = y,
                                               .n_rows = o->rows,
-                                              .dy_stride = o->out,
+                                              .dy_stride = o->out + DY_ROOM,
                                               .dx_stride = o->in};
     const double flops = 2.0 * (double)o->rows * (double)o->out * (double)o->in;
     const char *name = qr_weight_format_name(format);
@@ -209,7 +211,7 @@ int main(int argc, char **argv) {
     printf("%s, %d threads, %lld x %lld, %lld rows; peak %.3f TFLOP/s in %s, %.3f in F32\n", b.backend->isa,
            o->n_threads, (long long)o->out, (long long)o->in, (long long)o->rows, b.peak_flops[1] * 1e-12,
            qr_dtype_name(o->dtype), b.peak_flops[0] * 1e-12);
-    const size_t bytes = (size_t)(o->rows * qr_max(o->in, o->out)) * sizeof(float);
+    const size_t bytes = (size_t)(o->rows * (qr_max(o->in, o->out) + DY_ROOM)) * sizeof(float);
     void *x = filled(b.backend, bytes);
     float *y = filled(b.backend, bytes);
     for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {

@@ -50,9 +50,11 @@ static int64_t mlp_elements(const qrun_model *model) {
 /* Elements of a row of b.dy. */
 static int64_t dy_columns(const qrun_model *model) { return qr_max(widest_output(model), mlp_elements(model)); }
 
+/* On a device for the adapter. A processor reads rows in place where no power of two lies between them. */
 int64_t qr_pass_dy_room(const qr_train_pass *pass, int64_t out) {
-    const int64_t room = qr_lora_room(pass->parameters->lora.rank);
-    return is_on_device(pass->model) && out + room <= dy_columns(pass->model) ? room : 0;
+    enum { CACHE_LINE = 32 };
+    const int64_t room = is_on_device(pass->model) ? qr_lora_room(pass->parameters->lora.rank) : CACHE_LINE;
+    return out + room <= dy_columns(pass->model) ? room : 0;
 }
 
 int64_t qr_pass_shared_kv_columns(const qrun_model *model, int windowed) {

@@ -633,6 +633,45 @@ static void experts(qr_backend *const backends[2]) {
 }
 static void test_experts(void) { with_every_isa(experts); }
 
+/* --- Rows of dy, in place or not --------------------------------------------------------------------------------- */
+
+/* How far rows of dy are apart, and where they begin, decides how they are read. The bits are the same. */
+static void strides_of_dy(qr_backend *const backends[2]) {
+    enum { OUT = 514, IN = 96, ROWS = 270, MAX_STRIDE = 768 };
+    static const int64_t strides[] = {OUT, OUT + 1, 520, MAX_STRIDE};
+    static qr_bf16 dy[ROWS * MAX_STRIDE + 1];
+    static float dx[2][ROWS * IN];
+    qr_backend *backend = backends[1];
+    for (int format = 0; format < QR_WEIGHT_FORMAT_COUNT; format++) {
+        matrix m;
+        qr_weight weight;
+        matrix_create(&m, (qr_weight_format)format, 32, OUT, IN);
+        weight_create(backend, &m, &weight);
+        for (size_t i = 0; i < 2 * QR_COUNT_OF(strides); i++) {
+            const int64_t stride = strides[i / 2], first = (int64_t)(i % 2);
+            for (int64_t k = 0; k < ROWS * OUT; k++) {
+                dy[first + k / OUT * stride + k % OUT] = qr_f32_to_bf16(random_value(800, k));
+            }
+            const qr_linear_backward_args args = {.weight = &weight,
+                                                  .dy = dy + first,
+                                                  .dy_dtype = QR_DTYPE_BF16,
+                                                  .dx = dx[i > 0],
+                                                  .n_rows = ROWS,
+                                                  .dy_stride = stride,
+                                                  .dx_stride = IN};
+            const size_t n_bytes = qr_linear_backward_workspace(backend, &args);
+            void *workspace = workspace_create(backend, n_bytes);
+            CHECK(qr_linear_backward(backend, &args, (qr_workspace){workspace, n_bytes}, NULL) == QRUN_OK);
+            workspace_destroy(backend, workspace, n_bytes);
+            CHECK_MSG(memcmp(dx[i > 0], dx[0], sizeof dx[0]) == 0, "%s, %s: other bits with rows %d apart, from %d on",
+                      backend->isa, qr_weight_format_name(m.desc.format), (int)stride, (int)first);
+        }
+        backend->memory_destroy(backend, QR_MEMORY_DEVICE, weight.data, backend->weight_bytes(backend, &m.desc));
+        matrix_destroy(&m);
+    }
+}
+static void test_strides_of_dy(void) { with_every_isa(strides_of_dy); }
+
 /* --- Every scale of MXFP4 ---------------------------------------------------------------------------------------- */
 
 /* dy is the unit matrix, so dx is the matrix: its values to the bit, but for the sign of zeros. In BF16 subnormals are
@@ -746,6 +785,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_lora);
     CHECK_RUN(test_linear_with_lora);
     CHECK_RUN(test_experts);
+    CHECK_RUN(test_strides_of_dy);
     CHECK_RUN(test_every_scale_of_mxfp4);
     CHECK_RUN(test_scales_of_nf4);
     CHECK_RUN(test_refused_isa);

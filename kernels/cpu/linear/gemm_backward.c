@@ -37,6 +37,7 @@ typedef struct gemm_run {
     qr_cpu_layout layout;     /* of the weight */
     qr_cpu_row_groups groups; /* of C */
     int64_t task_rows, n_col_blocks;
+    bool a_in_place;
     gemm_scratch *scratch; /* [workers] */
 } gemm_run;
 
@@ -52,6 +53,17 @@ size_t qr_cpu_gemm_backward_workspace(const qr_backend *backend) {
 
 static const void *element(const qr_cpu_gemm_operand *x, int64_t index) {
     return (const unsigned char *)x->data + (size_t)index * qr_dtype_bytes(x->dtype);
+}
+
+/* The lines of n elements of each of n_rows rows. */
+static qr_cpu_ahead ahead_of(const qr_cpu_gemm_operand *x, int64_t index, int64_t n_rows, int64_t n) {
+    const int64_t element_bytes = (int64_t)qr_dtype_bytes(x->dtype);
+    return (qr_cpu_ahead){
+        .row = element(x, index),
+        .stride = (size_t)(x->stride * element_bytes),
+        .n_rows = n > 0 ? n_rows : 0,
+        .n_lines = qr_ceil_div(n * element_bytes, 64),
+    };
 }
 
 /* Prefetches n elements that the next block will read. */
@@ -145,14 +157,11 @@ static void pack_a_row(const gemm_run *run, int64_t row, int64_t k, int64_t n_k,
 }
 
 static void pack_a(const gemm_run *run, const gemm_block *block, gemm_scratch *scratch) {
-    const qr_cpu_gemm_args *args = run->args;
     const float *factors = a_factors(run, block, scratch->factors);
     const int32_t *source_row = run->groups.source_row;
-    const int64_t n_next = qr_min(args->k - block->k - block->n_k, block->n_k);
     for (int64_t r = 0; r < block->n_rows; r++) {
         const int64_t row = source_row != NULL ? source_row[block->row + r] : block->row + r;
         pack_a_row(run, row, block->k, block->n_k, factors, scratch->a + r * QR_CPU_GEMM_A_STRIDE);
-        prefetch(&args->a, row * args->a.stride + block->k + block->n_k, n_next);
     }
 }
 
@@ -187,16 +196,43 @@ static void pack_whole_row(void *untyped, int64_t row, int worker) {
     }
 }
 
-/* The block after this one, of which the next product reads n_k columns. */
-static qr_cpu_gemm_ahead packed_ahead(const gemm_run *run, const gemm_block *block) {
-    const int64_t k = block->k + block->n_k, n_k = qr_min(run->args->k - k, block->n_k);
-    if (n_k <= 0) { return (qr_cpu_gemm_ahead){0}; }
-    return (qr_cpu_gemm_ahead){
-        .first = (const unsigned char *)packed_block(run, block->row, block->n_rows, k / block_k(run)),
-        .stride = QR_CPU_GEMM_A_STRIDE * sizeof(float),
-        .n_rows = block->n_rows,
-        .n_lines = qr_ceil_div(units_of(run, n_k) * (int64_t)sizeof(float), 64),
-    };
+/* --- What the next block of k is packed from ---------------------------------------------------------------------- */
+
+static qr_cpu_ahead a_ahead(const gemm_run *run, const gemm_block *next) {
+    const qr_cpu_gemm_args *args = run->args;
+    if (args->packed_a != NULL) {
+        return (qr_cpu_ahead){
+            .row = (const unsigned char *)packed_block(run, next->row, next->n_rows, next->k / block_k(run)),
+            .stride = QR_CPU_GEMM_A_STRIDE * sizeof(float),
+            .n_rows = next->n_rows,
+            .n_lines = qr_ceil_div(units_of(run, next->n_k) * (int64_t)sizeof(float), 64),
+        };
+    }
+    if (args->a.transposed || run->groups.source_row != NULL) { return (qr_cpu_ahead){0}; }
+    return ahead_of(&args->a, next->row * args->a.stride + next->k, next->n_rows, next->n_k);
+}
+
+static qr_cpu_ahead b_ahead(const gemm_run *run, const gemm_block *next) {
+    if (next->weight == NULL) { return (qr_cpu_ahead){0}; }
+    return qr_cpu_weight_ahead(next->weight, &run->layout, next->k, next->n_k, next->col, next->n_cols);
+}
+
+/* ahead [2]. Operands in parts are small. */
+static bool block_ahead(const gemm_run *run, const gemm_block *block, qr_cpu_ahead *ahead) {
+    gemm_block next = *block;
+    next.k += block->n_k;
+    next.n_k = qr_min(run->args->k - next.k, block->n_k);
+    if (next.n_k <= 0 || run->args->parts != NULL) { return false; }
+    ahead[0] = a_ahead(run, &next);
+    ahead[1] = b_ahead(run, &next);
+    return true;
+}
+
+/* Rows of BF16 end with zeros up to 64 bytes. */
+static void interleave_stored(const gemm_run *run, const gemm_block *block, float *dst) {
+    const int64_t stride = (int64_t)(run->layout.row_bytes / sizeof(uint16_t));
+    const uint16_t *rows = qr_cpu_row(block->weight, &run->layout, block->k);
+    run->kernel->interleave(rows + block->col, stride, block->n_k, qr_round_up(block->n_cols, 32), dst);
 }
 
 /* Weights that become pairs are dequantised a few rows at a time, in L1. */
@@ -249,6 +285,15 @@ static void pack_b(const gemm_run *run, const gemm_block *block, float *dst) {
     }
 }
 
+/* Rows of A as they are: whole units, in order, not multiplied, and not so far apart that they share sets of caches. */
+static bool a_in_place(const gemm_run *run) {
+    const qr_cpu_gemm_args *args = run->args;
+    const bool is_scaled = args->weight != NULL && args->weight->desc.format == QR_WEIGHT_INT8;
+    return run->kernel->takes_in_place && args->parts == NULL && args->packed_a == NULL && !args->a.transposed &&
+           run->groups.source_row == NULL && !is_scaled && args->k % 2 == 0 && args->a.stride % 2 == 0 &&
+           args->a.stride % 256 != 0 && (uintptr_t)args->a.data % sizeof(float) == 0;
+}
+
 static void pack(const gemm_run *run, const gemm_block *block, gemm_scratch *scratch) {
     if (run->args->parts != NULL) {
         pack_parts(run, block, scratch);
@@ -256,10 +301,12 @@ static void pack(const gemm_run *run, const gemm_block *block, gemm_scratch *scr
     }
     if (run->args->a.transposed) {
         pack_a_by_k(run, block, scratch->a);
-    } else if (run->args->packed_a == NULL) {
+    } else if (run->args->packed_a == NULL && !run->a_in_place) {
         pack_a(run, block, scratch);
     }
-    if (block->weight != NULL) {
+    if (block->weight != NULL && run->kernel->interleave != NULL && block->weight->desc.format == QR_WEIGHT_BF16) {
+        interleave_stored(run, block, scratch->b);
+    } else if (block->weight != NULL) {
         fetch_b(run, block, scratch);
     } else if (run->args->b.transposed) {
         pack_b_by_n(run, block, scratch->b);
@@ -312,9 +359,16 @@ static void multiply_in_place(const qr_cpu_gemm_kernel *kernel, qr_cpu_gemm_prod
     for (int64_t n_left = part.n_rows; n_left > 0; n_left -= ROWS) {
         part.n_rows = qr_min(n_left, ROWS);
         kernel->multiply(&part);
-        part.a += ROWS * (part.a_by_k ? 1 : QR_CPU_GEMM_A_STRIDE);
+        part.a += ROWS * (part.a_by_k ? 1 : part.a_stride);
         part.c += ROWS * part.c_stride;
     }
+}
+
+/* Where the product of a block finds A. */
+static const float *a_of_block(const gemm_run *run, const gemm_block *block, const gemm_scratch *scratch) {
+    const qr_cpu_gemm_args *args = run->args;
+    if (args->packed_a != NULL) { return packed_block(run, block->row, block->n_rows, block->k / block_k(run)); }
+    return run->a_in_place ? element(&args->a, block->row * args->a.stride + block->k) : scratch->a;
 }
 
 /* The other product of a task, in the C that the first has left. */
@@ -326,9 +380,10 @@ static void add_also(const gemm_run *run, const gemm_block *block, gemm_scratch 
     all.n_k = other.args->k;
     pack_parts(&other, &all, scratch);
     product.a = scratch->a;
+    product.a_stride = QR_CPU_GEMM_A_STRIDE;
     product.b = scratch->b;
     product.n_units = units_of(&other, all.n_k);
-    product.ahead = (qr_cpu_gemm_ahead){0};
+    product.ahead = NULL;
     run->kernel->multiply(&product);
 }
 
@@ -353,17 +408,17 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .n_rows = block.n_rows,
         .n_cols = qr_round_up(block.n_cols, COL_STEP),
         .c_stride = in_place ? args->c_stride : QR_CPU_GEMM_C_STRIDE,
+        .a_stride = run->a_in_place ? args->a.stride / 2 : QR_CPU_GEMM_A_STRIDE,
         .a_by_k = args->a.transposed && args->parts == NULL,
     };
+    qr_cpu_ahead ahead[2];
     if (!in_place) { load_c(args, &block, scratch->c); }
     for (block.k = 0; block.k < args->k; block.k += block.n_k) {
         block.n_k = qr_min(args->k - block.k, block_k(run));
         pack(run, &block, scratch);
         product.n_units = units_of(run, block.n_k);
-        if (args->packed_a != NULL) {
-            product.a = packed_block(run, block.row, block.n_rows, block.k / block_k(run));
-            product.ahead = packed_ahead(run, &block);
-        }
+        product.a = a_of_block(run, &block, scratch);
+        product.ahead = block_ahead(run, &block, ahead) ? ahead : NULL;
         if (in_place) {
             multiply_in_place(run->kernel, product);
         } else {
@@ -392,6 +447,7 @@ void qr_cpu_gemm_backward(qr_backend *backend, const qr_cpu_gemm_args *args, voi
         .scratch = workspace,
     };
     if (args->weight != NULL) { qr_cpu_layout_of(&args->weight->desc, &run.layout); }
+    run.a_in_place = a_in_place(&run);
     run.task_rows = rows_of_task(args->m, run.n_col_blocks, qr_threads_count(backend->threads), run.kernel->row_step);
     const int64_t n_tasks = qr_cpu_row_groups_cut(&run.groups, run.task_rows, run.n_col_blocks);
     if (args->packed_a != NULL) { qr_threads_run(backend->threads, args->m, pack_whole_row, &run); }

@@ -29,21 +29,15 @@ enum {
     QR_CPU_GEMM_MAX_PARTS = 3,
 };
 
-/* What the next product will read: n_lines lines of 64 bytes of each of n_rows rows. */
-typedef struct qr_cpu_gemm_ahead {
-    const unsigned char *first;
-    size_t stride; /* bytes from row to row */
-    int64_t n_rows, n_lines;
-} qr_cpu_gemm_ahead;
-
 /* c[r, j] += Σ over u of a[r, u] · b[u, j], u ascending, for n_cols (a multiple of 16) columns. */
 typedef struct qr_cpu_gemm_product {
-    const float *a; /* [n_rows, QR_CPU_GEMM_A_STRIDE], or, a_by_k, [n_units, QR_CPU_GEMM_A_BY_K_STRIDE] (F32 only) */
+    const float *a; /* [n_rows, a_stride], or, a_by_k, [n_units, QR_CPU_GEMM_A_BY_K_STRIDE] (F32 only) */
     const float *b; /* [n_units, QR_CPU_GEMM_B_STRIDE] */
     float *c;       /* rows c_stride apart */
     int64_t n_rows, n_cols, n_units, c_stride;
+    int64_t a_stride; /* QR_CPU_GEMM_A_STRIDE; where takes_in_place also that of the caller's A */
     bool a_by_k;
-    qr_cpu_gemm_ahead ahead; /* no rows: nothing */
+    qr_cpu_ahead *ahead; /* [2] what the next block is packed from, of A and of B; NULL: nothing */
 } qr_cpu_gemm_product;
 
 /* Products of BF16 operands that stand for one of F32: elements are sums of BF16 values, and product i is that of part
@@ -87,7 +81,8 @@ typedef struct qr_cpu_gemm_kernel {
     /* Operands in parts, with BF16 pairs and rows of B at multiples of 16. NULL: the kernel has none. */
     void (*pack_parts)(const qr_cpu_gemm_pack *pack);
     void (*multiply)(const qr_cpu_gemm_product *product);
-    bool packs_once; /* a whole A, where there is room (packed_a), and prefetches `ahead` of a product */
+    bool takes_in_place; /* an A of BF16 in rows, where its stride suits the caches */
+    bool packs_once;     /* a whole A, where there is room (packed_a) */
 } qr_cpu_gemm_kernel;
 
 extern const qr_cpu_gemm_kernel qr_cpu_gemm_bf16; /* AVX-512 BF16 */

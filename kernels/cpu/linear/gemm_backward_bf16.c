@@ -18,7 +18,13 @@ static inline __m512 gemm_dot(__m512 acc, __m512bh a, __m512bh b) { return _mm51
 
 #include "kernels/cpu/linear/gemm_backward_microkernel.h"
 
-static void multiply(const qr_cpu_gemm_product *p) { gemm_strips(p, false); }
+static void multiply(const qr_cpu_gemm_product *p) {
+    if (p->a_stride == QR_CPU_GEMM_A_STRIDE) {
+        gemm_strips(p, GEMM_A_ROWS);
+    } else {
+        gemm_strips(p, GEMM_A_IN_PLACE);
+    }
+}
 
 void qr_cpu_gemm_pack_bf16(const void *untyped, qr_dtype dtype, const float *factors, int64_t n, void *dst_untyped) {
     (void)dtype;
@@ -59,4 +65,5 @@ const qr_cpu_gemm_kernel qr_cpu_gemm_bf16 = {
     .pack = qr_cpu_gemm_pack_bf16,
     .interleave = qr_cpu_gemm_interleave_bf16,
     .multiply = multiply,
+    .takes_in_place = true,
 };

@@ -10,12 +10,18 @@
 
 enum { GEMM_VECTORS = QR_TILE_MAX_COLS >= 6 ? 4 : 2, GEMM_ROWS = QR_TILE_MAX_COLS >= 3 ? 6 : 4, GEMM_TALL_ROWS = 12 };
 
-/* All but the product is a constant after inlining, and so are the strides of A and B. */
+/* How A lies: in scratch, by rows or by k, or where the caller has it. */
+enum gemm_a { GEMM_A_ROWS, GEMM_A_BY_K, GEMM_A_IN_PLACE };
+
+/* All but the product is a constant after inlining, and so are the strides of packed operands. */
 QR_INLINE void gemm_tile(const qr_cpu_gemm_product *p, int64_t row, int64_t col, const int n_rows, const int n_vectors,
-                         const bool a_by_k) {
-    const int64_t a_row = a_by_k ? 1 : QR_CPU_GEMM_A_STRIDE, a_unit = a_by_k ? QR_CPU_GEMM_A_BY_K_STRIDE : 1;
+                         const enum gemm_a lies) {
+    const int64_t rows_apart = lies == GEMM_A_IN_PLACE ? p->a_stride : QR_CPU_GEMM_A_STRIDE;
+    const int64_t a_row = lies == GEMM_A_BY_K ? 1 : rows_apart;
+    const int64_t a_unit = lies == GEMM_A_BY_K ? QR_CPU_GEMM_A_BY_K_STRIDE : 1;
     const float *a = p->a + row * a_row, *b = p->b + col;
     float *c = p->c + row * p->c_stride + col;
+    for (int i = 0; p->ahead != NULL && i < 2; i++) { qr_cpu_ask(&p->ahead[i]); }
     qr_vec acc[GEMM_TALL_ROWS][GEMM_VECTORS];
     gemm_vector bv[GEMM_VECTORS];
     QR_UNROLL for (int r = 0; r < n_rows; r++) {
@@ -38,28 +44,30 @@ QR_INLINE void gemm_tile(const qr_cpu_gemm_product *p, int64_t row, int64_t col,
 }
 
 /* All rows of n_vectors vectors of columns: B's strip stays in L1 while the rows of A pass. */
-QR_INLINE void gemm_strip(const qr_cpu_gemm_product *p, int64_t col, const int n_vectors, const bool a_by_k) {
+QR_INLINE void gemm_strip(const qr_cpu_gemm_product *p, int64_t col, const int n_vectors, const enum gemm_a lies) {
     int64_t row = 0;
     if (n_vectors <= GEMM_VECTORS / 2) {
         for (; row + GEMM_TALL_ROWS <= p->n_rows; row += GEMM_TALL_ROWS) {
-            gemm_tile(p, row, col, GEMM_TALL_ROWS, n_vectors, a_by_k);
+            gemm_tile(p, row, col, GEMM_TALL_ROWS, n_vectors, lies);
         }
     }
-    for (; row + GEMM_ROWS <= p->n_rows; row += GEMM_ROWS) { gemm_tile(p, row, col, GEMM_ROWS, n_vectors, a_by_k); }
-    for (; row + 2 <= p->n_rows; row += 2) { gemm_tile(p, row, col, 2, n_vectors, a_by_k); }
-    if (row < p->n_rows) { gemm_tile(p, row, col, 1, n_vectors, a_by_k); }
+    for (; row + GEMM_ROWS <= p->n_rows; row += GEMM_ROWS) { gemm_tile(p, row, col, GEMM_ROWS, n_vectors, lies); }
+    for (; row + 2 <= p->n_rows; row += 2) { gemm_tile(p, row, col, 2, n_vectors, lies); }
+    if (row < p->n_rows) { gemm_tile(p, row, col, 1, n_vectors, lies); }
 }
 
-QR_INLINE void gemm_strips(const qr_cpu_gemm_product *p, const bool a_by_k) {
+QR_INLINE void gemm_strips(const qr_cpu_gemm_product *p, const enum gemm_a lies) {
+    const int64_t n_tiles = qr_ceil_div(p->n_rows, GEMM_ROWS) * qr_ceil_div(p->n_cols, GEMM_VECTORS * QR_VEC);
+    for (int i = 0; p->ahead != NULL && i < 2; i++) { qr_cpu_ask_in(&p->ahead[i], n_tiles); }
     for (int64_t col = 0, n; col < p->n_cols; col += n * QR_VEC) {
         n = qr_min((p->n_cols - col) / QR_VEC, GEMM_VECTORS);
         switch (n) {
 #if QR_TILE_MAX_COLS >= 6
-            case 4: gemm_strip(p, col, 4, a_by_k); break;
-            case 3: gemm_strip(p, col, 3, a_by_k); break;
+            case 4: gemm_strip(p, col, 4, lies); break;
+            case 3: gemm_strip(p, col, 3, lies); break;
 #endif
-            case 2: gemm_strip(p, col, 2, a_by_k); break;
-            default: gemm_strip(p, col, 1, a_by_k); break;
+            case 2: gemm_strip(p, col, 2, lies); break;
+            default: gemm_strip(p, col, 1, lies); break;
         }
     }
 }

@@ -205,6 +205,29 @@ void qr_cpu_position_ahead(const qr_cpu_panel *panel, int64_t row, int64_t n_ahe
     *ahead_row += in_block;
 }
 
+qr_cpu_ahead qr_cpu_weight_ahead(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t n_rows,
+                                 int64_t k, int64_t n_k) {
+    n_rows = qr_min(n_rows, weight->desc.rows - row);
+    if (n_rows <= 0 || n_k <= 0 || layout->kind == QR_CPU_NF4_FLAT) { return (qr_cpu_ahead){0}; }
+    if (layout->kind == QR_CPU_NF4_GROUPS) {
+        const int64_t in_group = row % QR_CPU_NF4_GROUP_ROWS;
+        return (qr_cpu_ahead){
+            .row = qr_cpu_nf4_run(weight, layout, row - in_group, k),
+            .stride = layout->group_bytes,
+            .n_rows = qr_ceil_div(in_group + n_rows, QR_CPU_NF4_GROUP_ROWS),
+            .n_lines = QR_CPU_NF4_GROUP_ROWS * n_k / 2 / 64,
+        };
+    }
+    const qr_weight_format format = weight->desc.format;
+    const int64_t element_bytes = format == QR_WEIGHT_F32 ? 4 : format == QR_WEIGHT_INT8 ? 1 : 2;
+    return (qr_cpu_ahead){
+        .row = (const unsigned char *)qr_cpu_row(weight, layout, row) + k * element_bytes,
+        .stride = layout->row_bytes,
+        .n_rows = n_rows,
+        .n_lines = qr_ceil_div(n_k * element_bytes, 64),
+    };
+}
+
 /* --- Tasks ------------------------------------------------------------------------------------------------------- */
 
 /* Rows of sums, in place: sums · factor (+ bias) (+ y). */
@@ -276,6 +299,18 @@ static void multiply_and_store(const linear_run *run, const qr_cpu_panel *panel,
     }
 }
 
+/* The weights of the next K block, or of the next panel. */
+static qr_cpu_ahead weights_ahead(const linear_run *run, const qr_cpu_panel *panel) {
+    const int64_t n_cols = run->args->weight->desc.cols;
+    int64_t row = panel->row, k = panel->k + panel->n_k;
+    if (k >= n_cols) {
+        row += panel->n_rows;
+        k = 0;
+    }
+    const int64_t n_k = qr_min(n_cols - k, panel->k_block);
+    return qr_cpu_weight_ahead(panel->weight, panel->layout, row, panel->n_rows, k, n_k);
+}
+
 /* Fetches and multiplies rows [panel->row, + panel->n_rows), K block by K block. */
 static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_product *product, const float *lora_panel,
                            int64_t first) {
@@ -300,6 +335,8 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
         product->x = x + (size_t)k * k_bytes;
         product->n_k = panel->n_k_padded;
         product->first = k == 0;
+        qr_cpu_ahead ahead = weights_ahead(run, panel);
+        product->ahead = run->x_in_strips ? &ahead : NULL;
         if (k + matmul->k_block < n_k) {
             multiply_block(run, product);
         } else {

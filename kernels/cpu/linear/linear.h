@@ -37,6 +37,37 @@ typedef struct qr_cpu_panel {
     int64_t dst_stride;
 } qr_cpu_panel;
 
+/* Lines of 64 bytes that what follows a product will read, and the product asks for beside its own work: n_lines of
+ * each of n_rows rows, `line` of the first one being the next, some at a time. */
+typedef struct qr_cpu_ahead {
+    const unsigned char *row;
+    size_t stride; /* bytes from row to row */
+    int64_t n_rows, n_lines, line, at_once;
+} qr_cpu_ahead;
+
+/* Spreads what is left over n_turns calls of qr_cpu_ask. */
+static inline void qr_cpu_ask_in(qr_cpu_ahead *ahead, int64_t n_turns) {
+    ahead->at_once = (ahead->n_rows * ahead->n_lines + n_turns - 1) / n_turns;
+}
+
+/* Asks for the next lines, into L2. */
+static inline void qr_cpu_ask(qr_cpu_ahead *ahead) {
+    qr_cpu_ahead left = *ahead;
+    for (int64_t i = 0; i < left.at_once && left.n_rows > 0; i++) {
+        __builtin_prefetch(left.row + 64 * left.line, 0, 2);
+        if (++left.line == left.n_lines) {
+            left.line = 0;
+            left.row += left.stride;
+            left.n_rows--;
+        }
+    }
+    *ahead = left;
+}
+
+/* The stored codes or elements of rows [row, row + n_rows), columns [k, k + n_k), k % 128 == 0; not the scales. */
+qr_cpu_ahead qr_cpu_weight_ahead(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t n_rows,
+                                 int64_t k, int64_t n_k);
+
 /* The operands of one K block. sums[i * sum_stride + o] for row i of x and weight row o of the panel. `first` starts
  * the sums from zero. The sums of weight rows past the end, up to a multiple of piece_rows, may be overwritten. */
 typedef struct qr_cpu_product {
@@ -49,6 +80,7 @@ typedef struct qr_cpu_product {
     int64_t sum_stride;
     bool first;
     bool w_in_place; /* w are the stored weights, not a panel that has just been written: what follows is prefetched */
+    qr_cpu_ahead *ahead; /* in strips: the weights that are fetched next; NULL: nothing */
 } qr_cpu_product;
 
 struct qr_cpu_gemm_kernel;  /* kernels/cpu/linear/gemm_backward.h */

@@ -132,9 +132,10 @@ QR_INLINE void add_steps(tile_sums acc, const float *w, const float *x, const in
     }
 }
 
-/* A tile of weight rows by n_x rows of a strip. to_next: from x to what is prefetched, in floats; 0: nothing. */
+/* A tile of weight rows by n_x rows of a strip. ahead: NULL, or asked for, some with each chain. to_next: from x to
+ * what is prefetched, in floats; 0: nothing. */
 QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, const int n_x, int64_t to_next,
-                             float *sums, int64_t sum_stride, bool first) {
+                             qr_cpu_ahead *ahead, float *sums, int64_t sum_stride, bool first) {
     tile_sums waiting[TREE_DEPTH];
     int n_waiting = 0;
     for (int chain = 0; chain < CHAINS; chain++) {
@@ -142,6 +143,7 @@ QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, co
         QR_UNROLL for (int i = 0; i < n_x; i++) {
             QR_UNROLL for (int v = 0; v < VECTORS; v++) { acc[i][v] = qr_vec_zero(); }
         }
+        if (ahead != NULL) { qr_cpu_ask(ahead); }
         int64_t s = 0;
         for (; s + 2 <= n_steps; s += 2, w += 2 * TILE_ROWS, x += 2 * STRIP) { /* 64 bytes of x */
             if (to_next != 0) { _mm_prefetch((const void *)((uintptr_t)x + (size_t)to_next * sizeof *x), _MM_HINT_T1); }
@@ -178,11 +180,14 @@ QR_INLINE void multiply_tile(const float *w, const float *x, int64_t n_steps, co
 QR_INLINE void multiply_strip(const qr_cpu_product *p, const float *x, int64_t i, const int n_x) {
     for (int64_t o = 0; o < p->n_w; o += TILE_ROWS) {
         multiply_tile((const float *)p->w + o / TILE_ROWS * TILE_FLOATS, x, p->n_k / STEP, n_x,
-                      o == 0 ? STRIP * (p->x_stride / 2) : 0, p->sums + i * p->sum_stride + o, p->sum_stride, p->first);
+                      o == 0 ? STRIP * (p->x_stride / 2) : 0, p->ahead, p->sums + i * p->sum_stride + o, p->sum_stride,
+                      p->first);
     }
 }
 
 static void multiply(const qr_cpu_product *p) {
+    const int64_t n_tiles = qr_ceil_div(p->n_x, STRIP) * qr_ceil_div(p->n_w, TILE_ROWS);
+    if (p->ahead != NULL) { qr_cpu_ask_in(p->ahead, n_tiles * CHAINS); }
     for (int64_t i = 0, n; i < p->n_x; i += n) {
         const int64_t row = p->x_skip + i, in_strip = row % STRIP;
         const float *x = (const float *)p->x + row / STRIP * STRIP * (p->x_stride / 2) + in_strip;

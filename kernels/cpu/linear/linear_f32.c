@@ -147,10 +147,10 @@ static void gemm_multiply(const qr_cpu_gemm_product *p) {
         part.b = p->b + u * QR_CPU_GEMM_B_STRIDE;
         if (p->a_by_k) {
             part.a = p->a + u * QR_CPU_GEMM_A_BY_K_STRIDE;
-            gemm_strips(&part, true);
+            gemm_strips(&part, GEMM_A_BY_K);
         } else {
             part.a = p->a + u;
-            gemm_strips(&part, false);
+            gemm_strips(&part, GEMM_A_ROWS);
         }
     }
 }

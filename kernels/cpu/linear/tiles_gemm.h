@@ -4,29 +4,6 @@
 
 enum { GEMM_TILE_UNITS = 16 };
 
-/* The lines of `ahead` that are still to be asked for. */
-typedef struct gemm_lines {
-    const unsigned char *row;
-    size_t stride;
-    int64_t n_rows, n_lines, line;
-} gemm_lines;
-
-/* Four lines a step: as many as products of that time hide. They go to L2, where the next A is read from. */
-QR_INLINE void ask_ahead(gemm_lines *l) {
-    enum { LINES = 4 };
-    if (l->n_rows == 0) { return; }
-    const int64_t last = l->n_lines - 1;
-    QR_UNROLL for (int i = 0; i < LINES; i++) {
-        _mm_prefetch((const char *)l->row + 64 * qr_min(l->line + i, last), _MM_HINT_T1);
-    }
-    l->line += LINES;
-    if (l->line > last) {
-        l->line = 0;
-        l->row += l->stride;
-        l->n_rows--;
-    }
-}
-
 /* C from row and column on, with 16 units of k a tile. */
 typedef struct gemm_block {
     const float *a, *b;
@@ -34,13 +11,13 @@ typedef struct gemm_block {
     const float *next_c; /* the C of the block after it */
     size_t c_stride;     /* elements */
     int64_t n_tiles;
-    gemm_lines *ahead;
+    qr_cpu_ahead *ahead; /* of A */
 } gemm_block;
 
 /* One or two tiles of rows by one or two of columns. The C of the next block is prefetched meanwhile. */
 QR_INLINE void gemm_multiply_block(tiles_state *state, const gemm_block *p, const bool two_a, const bool two_b) {
     enum { PREFETCH_TILES = 2 * TILE_ROWS / 4 };
-    gemm_lines ahead = *p->ahead;
+    qr_cpu_ahead ahead = *p->ahead;
     const size_t a_bytes = QR_CPU_GEMM_A_STRIDE * 4, b_bytes = QR_CPU_GEMM_B_STRIDE * 4, c_bytes = p->c_stride * 4;
     float *c2 = p->c + TILE_ROWS * p->c_stride;
     tiles_load(state, TILES_C0, p->c, c_bytes);
@@ -61,7 +38,7 @@ QR_INLINE void gemm_multiply_block(tiles_state *state, const gemm_block *p, cons
             _mm_prefetch((const char *)(p->next_c + r * (int64_t)p->c_stride), _MM_HINT_T0);
             _mm_prefetch((const char *)(p->next_c + r * (int64_t)p->c_stride + QR_TILES_COLS), _MM_HINT_T0);
         }
-        ask_ahead(&ahead);
+        qr_cpu_ask(&ahead);
     }
     *p->ahead = ahead;
     tiles_store(state, TILES_C0, p->c, c_bytes);
@@ -73,7 +50,7 @@ QR_INLINE void gemm_multiply_block(tiles_state *state, const gemm_block *p, cons
 /* Rows [row, row + n_rows) and n_tiles tiles of units from `unit` on; n_rows is a multiple of tile_rows, which is what
  * the tiles are configured for. */
 static void gemm_region(tiles_state *state, const qr_cpu_gemm_product *p, int64_t row, int64_t n_rows,
-                        int64_t tile_rows, int64_t unit, int64_t n_tiles, gemm_lines *ahead) {
+                        int64_t tile_rows, int64_t unit, int64_t n_tiles, qr_cpu_ahead *ahead) {
     for (int64_t col = 0; col < p->n_cols; col += 2 * QR_TILES_COLS) {
         const bool two_b = p->n_cols - col > QR_TILES_COLS;
         for (int64_t r = row; r < row + n_rows; r += 2 * tile_rows) {
@@ -104,7 +81,9 @@ static void gemm_region(tiles_state *state, const qr_cpu_gemm_product *p, int64_
 static void gemm_multiply(const qr_cpu_gemm_product *p) {
     const int64_t whole_units = p->n_units / GEMM_TILE_UNITS * GEMM_TILE_UNITS;
     const int64_t whole_rows = p->n_rows / TILE_ROWS * TILE_ROWS;
-    gemm_lines ahead = {p->ahead.first, p->ahead.stride, p->ahead.n_rows, p->ahead.n_lines, 0};
+    qr_cpu_ahead ahead = {0};
+    if (p->ahead != NULL) { ahead = p->ahead[0]; }
+    ahead.at_once = 4; /* a step: as many as products of that time hide */
     TILES_BARRIER();
     for (int part = 0; part < 2; part++) {
         const int64_t unit = part == 0 ? 0 : whole_units;

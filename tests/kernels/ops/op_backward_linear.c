@@ -69,7 +69,7 @@ static void linear_bound(const linear_case *c, int64_t n_rows, double *bound) {
 static void check_linear(qr_weight_desc desc, qr_dtype dy_dtype, int64_t n_rows, bool accumulate, bool any_order) {
     const uint64_t stream = (uint64_t)(desc.rows * 10007 + desc.cols * 31);
     op_weight *weight = op_weight_create(desc, stream);
-    const int64_t dy_gap = any_order ? 8 : DY_GAP, n_dy = n_rows * (desc.rows + dy_gap);
+    const int64_t dy_gap = any_order ? 8 : DY_GAP + (desc.rows + DY_GAP) % 2, n_dy = n_rows * (desc.rows + dy_gap);
     float *dy = op_normals(n_dy, stream + 1, 1.0), *dx = op_normals(n_rows * desc.cols, stream + 2, 1.0);
     void *dy_typed = op_to_dtype(dy, n_dy, dy_dtype);
     double *bound = op_doubles(n_rows * desc.cols);
