@@ -31,14 +31,16 @@ typedef enum qr_cpu_level {
 
 struct qr_cpu_matmul;       /* kernels/cpu/linear/linear.h */
 struct qr_cpu_vector_ops;   /* kernels/cpu/vector_ops.h */
+struct qr_cpu_lora_pairs;   /* kernels/cpu/linear/lora.h */
 struct qr_cpu_packed_tiles; /* kernels/cpu/attention/attention_packed.h */
 
 typedef struct qr_cpu_kernels {
     const struct qr_cpu_vector_ops *vector_ops;
-    const struct qr_cpu_matmul *matmul_bf16;   /* linear with x in BF16 */
-    const struct qr_cpu_matmul *matmul_f16;    /* in F16: on F32 elements, as these sets have no products of F16 */
-    const struct qr_cpu_matmul *matmul_f32;    /* in F32 */
-    const struct qr_cpu_matmul *backward_bf16; /* linear_backward with dy in BF16 */
+    const struct qr_cpu_matmul *matmul_bf16;    /* linear with x in BF16 */
+    const struct qr_cpu_matmul *matmul_f16;     /* in F16: on F32 elements, as these sets have no products of F16 */
+    const struct qr_cpu_matmul *matmul_f32;     /* in F32 */
+    const struct qr_cpu_matmul *backward_bf16;  /* linear_backward with dy in BF16 */
+    const struct qr_cpu_lora_pairs *lora_pairs; /* LoRA by pairs of BF16 without tiles; NULL: in F32 */
     /* On matrix tiles, NULL where there are none: F32 products by BF16 ones (gemm_backward.h), packed attention, and
      * attention over pages (attention_tiling.h). */
     const struct qr_cpu_matmul *backward_parts;

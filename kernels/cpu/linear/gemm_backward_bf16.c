@@ -64,6 +64,7 @@ const qr_cpu_gemm_kernel qr_cpu_gemm_bf16 = {
     .row_step = GEMM_TALL_ROWS,
     .pack = qr_cpu_gemm_pack_bf16,
     .interleave = qr_cpu_gemm_interleave_bf16,
+    .pack_parts = qr_cpu_gemm_pack_parts_bf16,
     .multiply = multiply,
     .takes_in_place = true,
 };

@@ -217,7 +217,9 @@ static void add_pair_sums(void *untyped, int64_t i, int worker) {
     const pair_rows *pairs = untyped;
     const qr_cpu_pairs_args *args = pairs->args;
     const float *first = pairs->sums + i * 2 * args->rank, *second = first + args->rank;
-    for (int64_t r = 0; r < args->rank; r++) { args->y[i * args->rank + r] = args->factor * (first[r] + second[r]); }
+    for (int64_t r = 0; r < args->rank; r++) {
+        args->y[i * args->y_stride + r] = args->factor * (first[r] + second[r]);
+    }
 }
 
 /* With x packed in workspace of product_bytes, and room for rows and sums at `memory`. */

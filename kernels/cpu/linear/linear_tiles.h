@@ -66,6 +66,7 @@ typedef struct qr_cpu_pairs_args {
     int64_t n_rows, x_stride;
     float factor;
     float *y;
+    int64_t y_stride;
 } qr_cpu_pairs_args;
 
 size_t qr_cpu_pairs_workspace(const qr_backend *backend, const qr_cpu_matmul *matmul, const qr_cpu_pairs_args *args);

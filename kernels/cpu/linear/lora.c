@@ -92,6 +92,7 @@ qr_cpu_pairs_args qr_cpu_lora_down(const qr_lora_args *args, const qr_lora_facto
         .x_stride = args->x_stride,
         .factor = factor->scale,
         .y = t,
+        .y_stride = factor->rank,
     };
 }
 
@@ -103,12 +104,20 @@ static size_t pairs_workspace(const qr_backend *backend, const qr_lora_args *arg
     return pairs_bytes(args) + (of_down > of_up ? of_down : of_up);
 }
 
+/* Of the first product by pairs on vectors; NULL: it is not permitted, or there is none. */
+static const qr_cpu_lora_pairs *vector_pairs_of(const qr_backend *backend, const qr_lora_args *args) {
+    return args->in_pairs && args->x_dtype == QR_DTYPE_BF16 ? qr_cpu(backend)->kernels->lora_pairs : NULL;
+}
+
 static size_t lora_workspace(const qr_backend *backend, const void *untyped) {
     static unsigned char nowhere[1];
     const qr_lora_args *args = untyped;
     lora_run run;
     if (pairs_of(backend, args) != NULL) { return pairs_workspace(backend, args); }
-    return lay_out(backend, args, nowhere, &run);
+    const size_t own = lay_out(backend, args, nowhere, &run);
+    const qr_cpu_lora_pairs *pairs = vector_pairs_of(backend, args);
+    const size_t by_pairs = pairs != NULL ? run.kept_bytes + pairs->workspace_bytes(args->max_rank, args->in) : 0;
+    return own > by_pairs ? own : by_pairs;
 }
 
 /* --- Sorting rows by adapter ------------------------------------------------------------------------------------- */
@@ -184,6 +193,24 @@ static void run_down(void *untyped, int64_t index, int worker) {
     }
 }
 
+/* By pairs all rows have one adapter, and so lie in order. */
+static void run_down_by_pairs(qr_backend *backend, const lora_run *run, const qr_cpu_lora_pairs *pairs) {
+    qr_cpu_pairs_args down = qr_cpu_lora_down(run->args, &run->args->factors[run->segments[0].adapter], run->t);
+    down.factor = 1.0F;
+    down.y_stride = run->rank_stride;
+    pairs->down(backend, &down, run->panels);
+}
+
+/* t of all rows that have an adapter. */
+static void make_t(qr_backend *backend, lora_run *run) {
+    const qr_cpu_lora_pairs *pairs = vector_pairs_of(backend, run->args);
+    if (pairs != NULL && run->n_sorted == run->args->n_rows) {
+        run_down_by_pairs(backend, run, pairs);
+    } else {
+        qr_threads_run(backend->threads, run->n_segments * rank_panels(run), run_down, run);
+    }
+}
+
 /* --- y += scale · B t -------------------------------------------------------------------------------------------- */
 
 /* Bᵀ of `n_out` outputs from `first` on, in panels [rank, OUT_PANEL]; outputs past the last are zero. */
@@ -241,7 +268,7 @@ bool qr_cpu_lora_prepare(qr_backend *backend, const qr_lora_args *args, void *wo
     (void)lay_out(backend, args, workspace, &run);
     sort_rows(&run);
     if (run.n_sorted == 0) { return false; }
-    qr_threads_run(backend->threads, run.n_segments * rank_panels(&run), run_down, &run);
+    make_t(backend, &run);
     *sums = (qr_cpu_lora_sums){&args->factors[adapter], run.t, run.rank_stride, run.matmul};
     return true;
 }
@@ -304,7 +331,7 @@ static void run_lora(qr_backend *backend, const qr_lora_args *args, void *worksp
     sort_rows(&run);
     if (run.n_sorted == 0) { return; }
     if (run.n_segments == 1) { run.n_up_out = OUT_PANEL; } /* few rows: something for every thread */
-    qr_threads_run(backend->threads, run.n_segments * rank_panels(&run), run_down, &run);
+    make_t(backend, &run);
     qr_threads_run(backend->threads, run.n_segments * qr_ceil_div(args->out, run.n_up_out), run_up, &run);
 }
 

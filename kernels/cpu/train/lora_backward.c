@@ -1,21 +1,22 @@
 /* lora_backward: five products of gemm_backward.h. The scale goes into h and dh, which are [n_rows, rank]: with
  * h' = scale · A x and dh = scale · dy B, db += dyᵀ h', da += dhᵀ x and dx += dh A.
  *
- * On tiles, where the caller permits it, x and dy are BF16 and everything else is pairs; h' and dh are then made by
- * linear_tiles.h. */
+ * On tiles and with AVX-512 BF16, where the caller permits it, x and dy are BF16 and everything else is pairs. On tiles
+ * h' and dh are then made by linear_tiles.h; else all but dx is computed by lora_pairs_bf16.c. */
 #include "kernels/cpu/train/lora_backward.h"
 
 #include "base/sizes.h"
-#include "kernels/cpu/linear/linear_tiles.h"
+#include "kernels/cpu/linear/lora.h"
 
 /* The workspace is h, dh, then the scratch of the products. */
 static size_t sums_bytes(const qr_lora_backward_args *args) {
     return (size_t)qr_round_up(args->n_rows * args->rank * (int64_t)sizeof(float), 64);
 }
 
-/* The kernel of all products, and what they take for dy. */
+/* The kernels of the products, and what they take for dy. */
 typedef struct lora_products {
     const qr_cpu_matmul *matmul;
+    const qr_cpu_lora_pairs *on_vectors; /* of all but dx, in pairs without tiles; NULL: they are by `matmul` */
     bool in_pairs;
     const void *dy;
     qr_dtype dy_dtype;
@@ -23,15 +24,25 @@ typedef struct lora_products {
 } lora_products;
 
 static bool may_take_pairs(const qr_backend *backend, const qr_lora_backward_args *args) {
-    return qr_cpu(backend)->kernels->backward_parts != NULL && args->in_pairs && args->x_dtype == QR_DTYPE_BF16;
+    const qr_cpu_kernels *kernels = qr_cpu(backend)->kernels;
+    const bool has_pairs = kernels->backward_parts != NULL || kernels->lora_pairs != NULL;
+    return has_pairs && args->in_pairs && args->x_dtype == QR_DTYPE_BF16;
 }
 
 static lora_products products_of(const qr_backend *backend, const qr_lora_backward_args *args) {
     const qr_cpu_kernels *kernels = qr_cpu(backend)->kernels;
     if (may_take_pairs(backend, args) && args->dy_rounded != NULL) {
-        return (lora_products){kernels->backward_parts, true, args->dy_rounded, QR_DTYPE_BF16, args->dy_rounded_stride};
+        return (lora_products){
+            .matmul = kernels->lora_pairs != NULL ? kernels->backward_bf16 : kernels->backward_parts,
+            .on_vectors = kernels->lora_pairs,
+            .in_pairs = true,
+            .dy = args->dy_rounded,
+            .dy_dtype = QR_DTYPE_BF16,
+            .dy_stride = args->dy_rounded_stride,
+        };
     }
-    return (lora_products){kernels->matmul_f32, false, args->dy, QR_DTYPE_F32, args->dy_stride};
+    return (lora_products){
+        .matmul = kernels->matmul_f32, .dy = args->dy, .dy_dtype = QR_DTYPE_F32, .dy_stride = args->dy_stride};
 }
 
 static const qr_cpu_gemm_parts *parts_of(const lora_products *p, const qr_cpu_gemm_parts *parts) {
@@ -56,6 +67,7 @@ static qr_cpu_pairs_args pairs_of_dh(const qr_lora_backward_args *args, float *d
         .x_stride = args->dy_rounded_stride,
         .factor = args->scale,
         .y = dh,
+        .y_stride = args->rank,
     };
 }
 
@@ -95,6 +107,11 @@ static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, con
         return;
     }
     const qr_cpu_pairs_args of_h = pairs_of_h(args, h), of_dh = pairs_of_dh(args, dh);
+    if (p->on_vectors != NULL) {
+        p->on_vectors->down(backend, &of_h, scratch);
+        p->on_vectors->down(backend, &of_dh, scratch);
+        return;
+    }
     qr_cpu_pairs_run(backend, p->matmul, &of_h, scratch);
     qr_cpu_pairs_run(backend, p->matmul, &of_dh, scratch);
 }
@@ -103,6 +120,12 @@ static void run_sums(qr_backend *backend, const qr_lora_backward_args *args, con
 static size_t scratch_bytes(const qr_backend *backend, const qr_lora_backward_args *args) {
     const size_t of_gradients = qr_cpu_gemm_backward_workspace(backend);
     if (!may_take_pairs(backend, args)) { return of_gradients; }
+    const qr_cpu_lora_pairs *on_vectors = qr_cpu(backend)->kernels->lora_pairs;
+    if (on_vectors != NULL) {
+        const size_t of_pairs =
+            on_vectors->workspace_bytes(args->rank, qr_max(qr_max(args->in, args->out), args->n_rows));
+        return of_pairs > of_gradients ? of_pairs : of_gradients;
+    }
     const qr_cpu_matmul *matmul = qr_cpu(backend)->kernels->backward_parts;
     const qr_cpu_pairs_args of_h = pairs_of_h(args, NULL), of_dh = pairs_of_dh(args, NULL);
     const size_t h_bytes = qr_cpu_pairs_workspace(backend, matmul, &of_h);
@@ -115,9 +138,34 @@ static size_t lora_backward_workspace(const qr_backend *backend, const void *arg
     return 2 * sums_bytes(args) + scratch_bytes(backend, args);
 }
 
+static void run_factors_on_vectors(qr_backend *backend, const qr_lora_backward_args *args, const lora_products *p,
+                                   const float *h, const float *dh, void *scratch) {
+    const qr_cpu_pairs_gradient_args db = {.h = h,
+                                           .x = p->dy,
+                                           .n_rows = args->n_rows,
+                                           .rank = args->rank,
+                                           .n = args->out,
+                                           .x_stride = p->dy_stride,
+                                           .c = args->db,
+                                           .c_transposed = true};
+    p->on_vectors->gradient(backend, &db, scratch);
+    const qr_cpu_pairs_gradient_args da = {.h = dh,
+                                           .x = args->x,
+                                           .n_rows = args->n_rows,
+                                           .rank = args->rank,
+                                           .n = args->in,
+                                           .x_stride = args->x_stride,
+                                           .c = args->da};
+    p->on_vectors->gradient(backend, &da, scratch);
+}
+
 /* Tokens ascending: they are the inner dimension. By pairs db is computed transposed, so that dy need not be. */
 static void run_factors(qr_backend *backend, const qr_lora_backward_args *args, const lora_products *p, const float *h,
                         const float *dh, void *scratch) {
+    if (p->on_vectors != NULL) {
+        run_factors_on_vectors(backend, args, p, h, dh, scratch);
+        return;
+    }
     const qr_cpu_gemm_operand of_dy = {.data = p->dy, .dtype = p->dy_dtype, .stride = p->dy_stride};
     const qr_cpu_gemm_operand of_h = {.data = h, .dtype = QR_DTYPE_F32, .stride = args->rank};
     qr_cpu_gemm_args db = {
