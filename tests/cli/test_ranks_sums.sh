@@ -3,7 +3,7 @@
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 . "$QRUN_SOURCE/tests/cli/ranks.sh"
 
-head -40 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
+head -80 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
 
 # ---- The same bits ----
 
@@ -28,12 +28,12 @@ lora="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --learning-r
             --out "$work/lora-zero-$zero"
         expect_same "$work/lora-4-1" "$work/lora-zero-$zero"
     done
-    # One sum is the plain order, and every number has an order of its own.
+    # One sum is the plain order, and others are orders of their own. Of 8 batches, 4 sums and 8 are one order.
     run finetune $lora --out "$work/lora-plain"
     expect_code 0
     run finetune $lora --grad-sums 1 --quiet --out "$work/lora-1-1"
     expect_same "$work/lora-plain" "$work/lora-1-1"
-    for pair in "1 2" "2 4" "4 8"; do
+    for pair in "1 2" "2 4"; do
         expect_true "other sums are another order: $pair" sh -c \
             "! cmp -s $work/lora-${pair% *}-1/adapter_model.safetensors $work/lora-${pair#* }-1/adapter_model.safetensors"
     done
