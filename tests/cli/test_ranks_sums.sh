@@ -3,11 +3,11 @@
 . "$QRUN_SOURCE/tests/cli/lib.sh"
 . "$QRUN_SOURCE/tests/cli/ranks.sh"
 
-head -80 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
+head -40 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
 
 # ---- The same bits ----
 
-# Packed rows, dropout and clipping, in BF16. An epoch's last step has fewer batches than the others.
+# Packed rows, dropout and clipping, in BF16. Steps of eight batches, and of five at the end of an epoch.
 lora="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --learning-rate 5e-3 --seed 3 --grad-accum 8 --max-steps 4
     --eval-split 0.2 --eval-every 2 --lora-dropout 0.1"
 # shellcheck disable=SC2086 # words of options
@@ -44,7 +44,7 @@ lora="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --learning-r
 }
 
 # Every weight, in F32, in batches by length. A checkpoint of two ranks is continued by four, and by one.
-plain="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --batching group --batch-tokens 128 --grad-accum 6
+plain="--model $model --full --dtype f32 --data $work/train.jsonl --seq-len 64 --batching group --batch-tokens 128 --grad-accum 7
     --learning-rate 1e-3 --schedule constant"
 full="$plain --grad-sums 4"
 # shellcheck disable=SC2086
