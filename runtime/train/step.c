@@ -82,35 +82,38 @@ static void write_late(const qrun_trainer *trainer) {
     (void)qr_layer_stream_write_late(model, model->context->backend, model->shape.n_layers - 1, NULL);
 }
 
-/* The gradient of this rank's micro-batch i, and its loss; −1: it has none while others do. *own: how it fares, for all
- * to agree on. */
-static qrun_status compute(qrun_trainer *trainer, const qr_step_batch *batch, int64_t i, double *loss, qrun_status *own,
+/* What this rank does of a round. */
+typedef struct own_round {
+    int64_t next;       /* its micro-batch that comes next, in the step; −1: it has none, while others do */
+    double loss;        /* of those that it has computed */
+    qrun_status status; /* how it fares, for all to agree on */
+} own_round;
+
+/* The gradient of a micro-batch, and its loss. */
+static qrun_status compute(qrun_trainer *trainer, const qr_step_batch *batch, own_round *own, double *loss,
                            qr_error *err) {
+    const bool has_batch = own->next >= 0;
     bool began = false;
-    qr_gradient_sum_begin_batch(trainer->gradient_sum, i);
-    if (i >= 0) { *own = run_micro_batch(trainer, batch, i, loss, &began, err); }
-    if (!began) { *own = qr_trainer_follow_pass(trainer, true, *own, err); }
+    qr_gradient_sum_begin_batch(trainer->gradient_sum, own->next);
+    if (has_batch) { own->status = run_micro_batch(trainer, batch, own->next, loss, &began, err); }
+    if (!began) { own->status = qr_trainer_follow_pass(trainer, true, own->status, err); }
     write_late(trainer);
-    QR_RETURN_IF_ERROR(sum_rest(trainer, *own, err));
-    if (i >= 0 && *own == QRUN_OK) { *own = qr_gradient_sum_end_batch(trainer->gradient_sum, err); }
+    QR_RETURN_IF_ERROR(sum_rest(trainer, own->status, err));
+    if (has_batch && own->status == QRUN_OK) { own->status = qr_gradient_sum_end_batch(trainer->gradient_sum, err); }
     return QRUN_OK;
 }
 
-/* This rank's micro-batches of a round, from micro-batch *i on, which moves on to that of the next round; and the sum
- * of their losses. */
-static qrun_status compute_round(qrun_trainer *trainer, const qr_step_batch *batch, const qr_deal *deal, int64_t *i,
-                                 double *loss, qrun_status *own, qr_error *err) {
-    double sums[QR_MOST_UNFINISHED] = {0}, of_batch = 0;
-    bool complete = *i < 0;
-    *own = QRUN_OK;
-    if (*i < 0) { return compute(trainer, batch, -1, &of_batch, own, err); }
-    while (!complete && *own == QRUN_OK) {
-        QR_RETURN_IF_ERROR(compute(trainer, batch, *i, &of_batch, own, err));
-        qr_sum_order_add(sums, qr_deal_own_place(deal, *i), of_batch);
-        complete = qr_deal_completes(deal, *i);
-        *i = qr_deal_next(deal, *i);
+/* From own->next on, which is then that of the next round. */
+static qrun_status compute_round(qrun_trainer *trainer, const qr_step_batch *batch, const qr_deal *deal, own_round *own,
+                                 qr_error *err) {
+    double sums[QR_MOST_UNFINISHED] = {0}, loss = 0;
+    if (own->next < 0) { return compute(trainer, batch, own, &loss, err); }
+    for (bool complete = false; !complete && own->status == QRUN_OK; own->next = qr_deal_next(deal, own->next)) {
+        QR_RETURN_IF_ERROR(compute(trainer, batch, own, &loss, err));
+        qr_sum_order_add(sums, qr_deal_own_place(deal, own->next), loss);
+        complete = qr_deal_completes(deal, own->next);
     }
-    *loss = sums[0];
+    own->loss = sums[0];
     return QRUN_OK;
 }
 
@@ -119,15 +122,13 @@ static qrun_status compute_round(qrun_trainer *trainer, const qr_step_batch *bat
 static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch, double *loss, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_deal deal = deal_of(trainer, batch);
-    double sums[QR_MOST_UNFINISHED] = {0};
-    int64_t i = qr_deal_next(&deal, -1);
+    double sums[QR_MOST_UNFINISHED] = {0}, losses[QR_MAX_RANKS];
+    own_round own = {.next = qr_deal_next(&deal, -1)};
     qr_gradient_sum_begin(trainer->gradient_sum, &deal);
     for (int64_t round = 0; round < qr_deal_count_rounds(&deal); round++) {
-        double own_loss = 0, losses[QR_MAX_RANKS];
-        qrun_status own;
-        QR_RETURN_IF_ERROR(compute_round(trainer, batch, &deal, &i, &own_loss, &own, err));
+        QR_RETURN_IF_ERROR(compute_round(trainer, batch, &deal, &own, err));
         const double computed = qr_timeline_now(backend);
-        QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, own, own_loss, losses, err));
+        QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, own.status, own.loss, losses, err));
         if (deal.n_ranks > 1) { qr_timeline_put_host(backend, "ranks", QR_PHASE_waiting, computed); }
         for (int32_t r = 0; r < qr_deal_count_senders(&deal, round); r++) {
             qr_sum_order_add(sums, qr_deal_sent_place(&deal, round, r), losses[r]);
