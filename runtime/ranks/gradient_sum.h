@@ -32,7 +32,7 @@ typedef struct qr_gradient_options {
     bool stays;              /* a sum stays with the rank whose shard it is of */
     bool values_stay;        /* and so do the values of the parameters, once they are updated */
     bool between_devices;    /* parts go from device to device (qr_collectives_are_linked), not through host memory */
-    int64_t host_floats;     /* of the sum, in host memory; 0: it is on the device */
+    int64_t host_floats;     /* of a sum, in host memory; 0: it is on the device */
     int64_t place_floats;    /* of a layer's gradients on the device, where they leave it */
 } qr_gradient_options;
 

@@ -2,7 +2,7 @@
  *
  * The micro-batches are cut into parts of neighbours, as equal as may be, by their number and that of the parts alone.
  * In a part gradients are added one after the other, ((g0 + g1) + g2) + …, and the parts' sums in a balanced binary
- * tree. So what is added to what does not depend on ranks. With one part it is the first chain alone.
+ * tree. So what is added to what does not depend on ranks. With one part it is a chain of all.
  *
  * Micro-batches come in their order, and what is unfinished meanwhile are the sums of a binary counter: sum 0 of the
  * most parts, and each further one of fewer. */
