@@ -50,7 +50,7 @@ static void describe(qr_parameters *p) {
     CHECK(qr_parameters_add(p, norm, &offset, NULL) == QRUN_OK);
 }
 
-static void open(fixture *f, bool on_device, int64_t n_batches, int64_t n_parts) {
+static void open_fixture(fixture *f, bool on_device, int64_t n_batches, int64_t n_parts) {
     *f = (fixture){.context = {.backend = make_backend(on_device), .processor = make_backend(false)}};
     qr_parameters *p = &f->parameters;
     qr_error err = {0};
@@ -73,7 +73,7 @@ static void open(fixture *f, bool on_device, int64_t n_batches, int64_t n_parts)
     f->added = added;
 }
 
-static void close(fixture *f) {
+static void close_fixture(fixture *f) {
     qr_backend *backend = f->context.backend;
     size_t held, peak;
     backend->memory_destroy(backend, QR_MEMORY_DEVICE, f->added, qr_parameters_bytes(&f->parameters));
@@ -141,7 +141,7 @@ static void fill(const qr_parameters *p, int step, int64_t batch, float *values)
 
 static void check_sum(bool on_device, int64_t n_batches, int64_t n_parts) {
     fixture f;
-    open(&f, on_device, n_batches, n_parts);
+    open_fixture(&f, on_device, n_batches, n_parts);
     const qr_parameters *p = &f.parameters;
     float *values = qr_alloc_array_zeroed((size_t)(p->n_floats * n_batches), sizeof *values);
     float *expected = qr_alloc_array_zeroed((size_t)p->n_floats, sizeof *expected);
@@ -161,7 +161,7 @@ static void check_sum(bool on_device, int64_t n_batches, int64_t n_parts) {
     }
     qr_free(values);
     qr_free(expected);
-    close(&f);
+    close_fixture(&f);
 }
 
 static void check_sums(bool on_device) {
