@@ -546,6 +546,7 @@ class TrainBatches(Structure):
         ("batch_size", c_int32),
         ("batch_tokens", c_int64),
         ("grad_accum", c_int32),
+        ("grad_sums", c_int32),
         ("epochs", c_double),
         ("max_steps", c_int64),
         ("seed", c_uint64),
@@ -1076,6 +1077,10 @@ class TrainOptions(TypedDict, total=False):
     batch_tokens: int
     # micro-batches of a step; 1 to 2^20; 0: 1
     grad_accum: int
+    # sums that a step's gradients are added up in, each of micro-batches that are neighbours, before these are
+    # added in a tree; a power of two, at most 1,024 and grad_accum; 0: 1. The result's bits depend on it. With
+    # zero 0 or 1, and a number of ranks that divides it, each rank sends one sum in a step
+    grad_sums: int
     # up to 1e6; 0: 1; max_steps wins
     epochs: float
     # up to 1e12; 0: by epochs

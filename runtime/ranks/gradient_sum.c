@@ -10,14 +10,29 @@ enum {
     N_DIRECTIONS = 2             /* in host memory: pieces to send, and pieces received */
 };
 
+/* Where the unfinished sums of some floats are (sum_order.h): sum 0, and the others `distance` floats apart, of which
+ * sum 1 is at others + first. */
+typedef struct unfinished_sums {
+    float *sum0, *others;
+    int64_t first, distance;
+} unfinished_sums;
+
 struct qr_gradient_sum {
     qr_parameters *parameters;
     qr_collectives *ranks;
     const qr_shards *shards;
     bool stays, between_devices;
     int64_t piece_floats;
-    bool leaves;    /* to host memory, where `total` is then */
-    float *total;   /* device: the own shard and, where sums stay, room for its tail */
+    int64_t n_parts;
+    bool in_turn;  /* ranks have a micro-batch each in turn, and this one no sums of its own (sum_order.h) */
+    bool leaves;   /* to host memory, where `total` is then */
+    float *own;    /* device, [unfinished sums][n_floats]: of the gradients that this rank adds up itself, before
+                    * it sends what they are */
+    float *total;  /* device: the own shard of sum 0 and, where sums stay, room for its tail; or in host memory,
+                    * [unfinished sums][n_floats] */
+    float *others; /* device, [unfinished sums − 1][other_floats]: of the own shard, or of a piece */
+    int64_t other_floats;
+    bool other_pieces;
     float *arrived; /* device: a piece of another rank, or between devices [n_ranks][piece_floats]; or of the sum, where
                      * that is in host memory */
     int64_t arrived_floats;
@@ -27,8 +42,11 @@ struct qr_gradient_sum {
     qr_chunk_squares *squares; /* host, [chunks of the arena] */
     void *device, *host;
     size_t device_bytes, host_bytes;
-    int64_t first, n; /* micro-batches of the round, and of the step */
-    int64_t next;     /* layer whose gradients are summed next; −1: those of no layer; −2: the round is summed */
+    qr_deal deal;       /* of the step */
+    int64_t batch;      /* that runs */
+    int64_t round;      /* that ends next */
+    int64_t next;       /* layer whose gradients are summed next; −1: those of no layer; −2: all are */
+    qr_sum_place place; /* of the micro-batch, where gradients leave */
 };
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -36,32 +54,53 @@ struct qr_gradient_sum {
 /* A tail, which is less than a chunk, has room in the pieces of all ranks. */
 static int64_t piece_floats(int32_t n_ranks) { return qr_min(MOST_PIECE_FLOATS, MOST_SENT_FLOATS / n_ranks); }
 
-static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
-    qr_layout layout = {.base = memory};
+static qr_deal deal_of(const qr_gradient_options *o) {
+    return qr_deal_make(o->n_accumulate, o->n_parts, o->shards->rank, o->shards->n_ranks, o->in_turn);
+}
+
+/* What ranks send is added up piece by piece; several rounds leave sums of the whole shard. */
+static bool has_other_pieces(const qr_deal *deal) { return qr_deal_count_rounds(deal) == 1; }
+
+static void place_shard(const qr_gradient_options *o, const qr_deal *deal, qr_layout *layout, qr_gradient_sum *sum) {
     const qr_shards *shards = o->shards;
-    const bool alone = shards->n_ranks == 1;
-    if (alone && o->n_accumulate == 1) { return 0; }
-    if (o->host_floats > 0) {
-        float *stage = qr_layout_take(&layout, o->place_floats, sizeof *stage);
-        if (sum != NULL) { sum->arrived = stage; }
-        return layout.offset;
-    }
-    const int64_t n_tail = o->stays ? QR_SQUARES_CHUNK : 0;
-    float *total = qr_layout_take(&layout, qr_shards_floats(shards, shards->rank) + n_tail, sizeof *total);
-    const int64_t n_arrive = alone ? 0 : o->between_devices ? shards->n_ranks : 1;
-    float *arrived = qr_layout_take(&layout, n_arrive * piece_floats(shards->n_ranks), sizeof *arrived);
+    const int64_t n_own = qr_shards_floats(shards, shards->rank), n_pieces = piece_floats(shards->n_ranks);
+    const int64_t n_other = has_other_pieces(deal) ? n_pieces : n_own, n_tail = o->stays ? QR_SQUARES_CHUNK : 0;
+    float *total = qr_layout_take(layout, n_own + n_tail, sizeof *total);
+    float *others = qr_layout_take(layout, (qr_deal_sent_unfinished(deal) - 1) * n_other, sizeof *others);
+    float *arrived = qr_layout_take(layout, (o->between_devices ? shards->n_ranks : 1) * n_pieces, sizeof *arrived);
     if (sum != NULL) {
         sum->total = total;
+        sum->others = others;
+        sum->other_floats = n_other;
+        sum->other_pieces = has_other_pieces(deal);
         sum->arrived = arrived;
     }
-    return layout.offset;
+}
+
+/* A rank is done with sums of its own when the sums of its shard begin: they have the same place. */
+static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
+    qr_layout own = {.base = memory}, shard = {.base = memory};
+    const qr_deal deal = deal_of(o);
+    if (o->host_floats > 0) {
+        if (o->n_accumulate == 1) { return 0; }
+        float *stage = qr_layout_take(&own, o->place_floats, sizeof *stage);
+        if (sum != NULL) { sum->arrived = stage; }
+        return own.offset;
+    }
+    const int64_t n_floats = o->shards->begin[o->shards->n_ranks];
+    float *sums = qr_layout_take(&own, qr_deal_own_unfinished(&deal) * n_floats, sizeof *sums);
+    if (sum != NULL) { sum->own = sums; }
+    if (o->shards->n_ranks > 1) { place_shard(o, &deal, &shard, sum); }
+    return own.offset > shard.offset ? own.offset : shard.offset;
 }
 
 static size_t place_host(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
     qr_layout layout = {.base = memory};
     const int32_t n_ranks = o->shards->n_ranks;
     if (o->host_floats > 0) {
-        float *total = qr_layout_take(&layout, o->host_floats, sizeof *total);
+        const qr_deal deal = deal_of(o);
+        const int64_t n_sums = qr_max(qr_deal_own_unfinished(&deal), 1);
+        float *total = qr_layout_take(&layout, n_sums * o->host_floats, sizeof *total);
         if (sum != NULL) { sum->total = total; }
         return layout.offset;
     }
@@ -109,6 +148,8 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
     made->shards = options->shards;
     made->stays = options->stays;
     made->between_devices = options->between_devices;
+    made->n_parts = options->n_parts;
+    made->in_turn = options->in_turn;
     made->leaves = options->host_floats > 0;
     made->arrived_floats = options->place_floats;
     made->piece_floats = piece_floats(options->shards->n_ranks);
@@ -129,25 +170,58 @@ void qr_gradient_sum_destroy(qr_gradient_sum *sum) {
     qr_free(sum);
 }
 
-/* ---- One rank ---------------------------------------------------------------------------------------------------- */
+/* ---- The order --------------------------------------------------------------------------------------------------- */
+
+static float *sum_at(const unfinished_sums *sums, int32_t i) {
+    return i == 0 ? sums->sum0 : sums->others + (sums->first + (i - 1) * sums->distance);
+}
 
 static qrun_status add(qr_gradient_sum *sum, float *x, const float *y, int64_t n, qr_error *err) {
     const qr_add_args args = {.x = x, .y = y, .n = n};
     return n > 0 ? qr_add(sum->parameters->backend, &args, QR_NO_WORKSPACE, err) : QRUN_OK;
 }
 
-/* The last is added to in place: x + y and y + x have the same bits. */
-static qrun_status add_alone(qr_gradient_sum *sum, int64_t i, int64_t n, qr_error *err) {
+/* The sums take a gradient in, which stays as it is. x + y and y + x have the same bits. */
+static qrun_status put(qr_gradient_sum *sum, const unfinished_sums *sums, qr_sum_place place, const float *gradient,
+                       int64_t n, qr_error *err) {
+    qr_backend *backend = sum->parameters->backend;
+    int32_t s = place.first + place.n - 1;
+    if (place.n == 0) {
+        return backend->copy_within(backend, sum_at(sums, place.first), gradient, (size_t)n * sizeof *gradient, err);
+    }
+    QR_RETURN_IF_ERROR(add(sum, sum_at(sums, s), gradient, n, err));
+    for (; s > place.first; s--) { QR_RETURN_IF_ERROR(add(sum, sum_at(sums, s - 1), sum_at(sums, s), n, err)); }
+    return QRUN_OK;
+}
+
+/* The gradient takes the sums in. */
+static qrun_status take(qr_gradient_sum *sum, const unfinished_sums *sums, qr_sum_place place, float *gradient,
+                        int64_t n, qr_error *err) {
+    for (int32_t s = place.first + place.n; s-- > place.first;) {
+        QR_RETURN_IF_ERROR(add(sum, gradient, sum_at(sums, s), n, err));
+    }
+    return QRUN_OK;
+}
+
+/* ---- Of one rank's own ------------------------------------------------------------------------------------------- */
+
+/* What is complete is where gradients are. */
+static qrun_status add_own(qr_gradient_sum *sum, qr_error *err) {
     const qr_parameters *p = sum->parameters;
-    if (n == 1) { return QRUN_OK; }
-    if (i == n - 1) { return add(sum, p->gradients, sum->total, p->n_floats, err); }
-    if (i > 0) { return add(sum, sum->total, p->gradients, p->n_floats, err); }
-    return p->backend->copy_within(p->backend, sum->total, p->gradients, qr_parameters_bytes(p), err);
+    const unfinished_sums sums = {sum->own, sum->own, p->n_floats, p->n_floats};
+    const qr_sum_place place = qr_deal_own_place(&sum->deal, sum->batch);
+    if (qr_deal_completes(&sum->deal, sum->batch)) { return take(sum, &sums, place, p->gradients, p->n_floats, err); }
+    return put(sum, &sums, place, p->gradients, p->n_floats, err);
 }
 
 /* ---- In host memory ---------------------------------------------------------------------------------------------- */
 
-static bool has_earlier(const qr_gradient_sum *sum) { return sum->first > 0; }
+static bool has_earlier(const qr_gradient_sum *sum) { return sum->place.n > 0; }
+
+/* The last of the sums that are added. */
+static int32_t last_earlier(const qr_gradient_sum *sum) { return sum->place.first + sum->place.n - 1; }
+
+static float *host_sum(const qr_gradient_sum *sum, int32_t i) { return sum->total + i * sum->parameters->n_floats; }
 
 /* Where the sum of a layer's run is in the stage: as its gradients are in their place. */
 static float *staged(const qr_gradient_sum *sum, int64_t layer, const qr_parameter_run *run) {
@@ -155,22 +229,22 @@ static float *staged(const qr_gradient_sum *sum, int64_t layer, const qr_paramet
     return sum->arrived + (run->gradient - p->shared_begin - layer % p->n_places * p->place_floats);
 }
 
-/* The sum of the micro-batches before begins to come to the stage, once what is issued so far is done with that. */
-static qrun_status fetch_earlier(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
+/* A layer of sum i begins to come to the stage, once what is issued so far is done with that. */
+static qrun_status fetch_earlier(qr_gradient_sum *sum, int64_t layer, int32_t i, qr_error *err) {
     const qr_parameters *p = sum->parameters;
+    const float *earlier = host_sum(sum, i);
     qr_parameter_run run;
     sum->fetched = layer;
-    for (int64_t i = 0; qr_parameters_next_run(p, layer, &i, &run);) {
-        QR_RETURN_IF_ERROR(p->backend->transfer_in(p->backend, staged(sum, layer, &run), sum->total + run.begin,
+    for (int64_t k = 0; qr_parameters_next_run(p, layer, &k, &run);) {
+        QR_RETURN_IF_ERROR(p->backend->transfer_in(p->backend, staged(sum, layer, &run), earlier + run.begin,
                                                    (size_t)(run.end - run.begin) * sizeof(float), &sum->coming, err));
     }
     return QRUN_OK;
 }
 
-static qrun_status add_layer(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
+static qrun_status add_staged(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
     const qr_parameters *p = sum->parameters;
     qr_parameter_run run;
-    if (sum->fetched != layer) { QR_RETURN_IF_ERROR(fetch_earlier(sum, layer, err)); }
     QR_RETURN_IF_ERROR(p->backend->transfer_wait(p->backend, sum->coming, err));
     for (int64_t i = 0; qr_parameters_next_run(p, layer, &i, &run);) {
         QR_RETURN_IF_ERROR(add(sum, p->gradients + run.gradient, staged(sum, layer, &run), run.end - run.begin, err));
@@ -178,18 +252,36 @@ static qrun_status add_layer(qr_gradient_sum *sum, int64_t layer, qr_error *err)
     return QRUN_OK;
 }
 
-/* What belongs to no layer, as much at a time as the stage holds. */
-static qrun_status add_rest(qr_gradient_sum *sum, qr_error *err) {
+/* The last of the sums is on its way already, but for the first layer of a pass. */
+static qrun_status add_layer(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
+    for (int32_t i = last_earlier(sum); i >= sum->place.first; i--) {
+        const bool comes = sum->fetched == layer && i == last_earlier(sum);
+        if (!comes) { QR_RETURN_IF_ERROR(fetch_earlier(sum, layer, i, err)); }
+        QR_RETURN_IF_ERROR(add_staged(sum, layer, err));
+    }
+    return QRUN_OK;
+}
+
+/* Floats of the arena [begin, begin + n), as many as the stage holds at most. */
+static qrun_status add_floats(qr_gradient_sum *sum, float *gradients, int64_t begin, int64_t n, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
+    for (int32_t i = last_earlier(sum); i >= sum->place.first; i--) {
+        QR_RETURN_IF_ERROR(backend->transfer_in(backend, sum->arrived, host_sum(sum, i) + begin,
+                                                (size_t)n * sizeof(float), &sum->coming, err));
+        QR_RETURN_IF_ERROR(backend->transfer_wait(backend, sum->coming, err));
+        QR_RETURN_IF_ERROR(add(sum, gradients, sum->arrived, n, err));
+    }
+    return QRUN_OK;
+}
+
+/* What belongs to no layer. */
+static qrun_status add_rest(qr_gradient_sum *sum, qr_error *err) {
     qr_parameter_run run;
     for (int64_t i = 0; qr_parameters_next_run(sum->parameters, -1, &i, &run);) {
         float *gradients = sum->parameters->gradients + run.gradient;
         for (int64_t at = run.begin; at < run.end; at += sum->arrived_floats) {
             const int64_t n = qr_min(run.end - at, sum->arrived_floats);
-            QR_RETURN_IF_ERROR(backend->transfer_in(backend, sum->arrived, sum->total + at, (size_t)n * sizeof(float),
-                                                    &sum->coming, err));
-            QR_RETURN_IF_ERROR(backend->transfer_wait(backend, sum->coming, err));
-            QR_RETURN_IF_ERROR(add(sum, gradients + (at - run.begin), sum->arrived, n, err));
+            QR_RETURN_IF_ERROR(add_floats(sum, gradients + (at - run.begin), at, n, err));
         }
     }
     return QRUN_OK;
@@ -197,16 +289,17 @@ static qrun_status add_rest(qr_gradient_sum *sum, qr_error *err) {
 
 static qrun_status send_away(qr_gradient_sum *sum, int64_t layer, uint64_t *ticket, qr_error *err) {
     const qr_parameters *p = sum->parameters;
+    float *total = host_sum(sum, sum->place.first);
     qr_parameter_run run;
     for (int64_t i = 0; qr_parameters_next_run(p, layer, &i, &run);) {
-        QR_RETURN_IF_ERROR(p->backend->transfer_out(p->backend, sum->total + run.begin, p->gradients + run.gradient,
+        QR_RETURN_IF_ERROR(p->backend->transfer_out(p->backend, total + run.begin, p->gradients + run.gradient,
                                                     (size_t)(run.end - run.begin) * sizeof(float), ticket, err));
     }
     return QRUN_OK;
 }
 
-/* A layer's gradients (−1: those of none) become part of the sum in host memory. Those of the layer before have had its
- * time to leave, and their place is made ready for the next one, whose sum so far sets out. */
+/* A layer's gradients (−1: those of none) become part of the sums in host memory. Those of the layer before have had
+ * its time to leave, and their place is made ready for the next one, whose sum so far sets out. */
 static qrun_status leave(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
     const qr_parameters *p = sum->parameters;
     qr_backend *backend = p->backend;
@@ -219,7 +312,7 @@ static qrun_status leave(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
         float *place = p->gradients + p->shared_begin + (layer - 1) % p->n_places * p->place_floats;
         QR_RETURN_IF_ERROR(backend->fill_zero(backend, place, (size_t)p->place_floats * sizeof *place, err));
     }
-    return has_earlier(sum) ? fetch_earlier(sum, layer - 1, err) : QRUN_OK;
+    return has_earlier(sum) ? fetch_earlier(sum, layer - 1, last_earlier(sum), err) : QRUN_OK;
 }
 
 /* ---- Several ranks, piece by piece of the shards ----------------------------------------------------------------- */
@@ -246,20 +339,23 @@ static int64_t count_pieces(const qr_gradient_sum *sum, const float_run *run) {
     return qr_ceil_div(most, sum->piece_floats);
 }
 
-static int32_t count_active(const qr_gradient_sum *sum) {
-    return (int32_t)qr_min(sum->ranks->n_ranks, sum->n - sum->first);
+static int32_t count_senders(const qr_gradient_sum *sum) { return qr_deal_count_senders(&sum->deal, sum->round); }
+
+/* The unfinished sums of floats of the own shard, from its float `at` on. */
+static unfinished_sums sums_of_piece(const qr_gradient_sum *sum, int64_t at) {
+    return (unfinished_sums){sum->total + at, sum->others, sum->other_pieces ? 0 : at, sum->other_floats};
 }
 
 /* Adds piece i of the own shard, of the ranks that have computed something, in their order. */
 static qrun_status add_piece(qr_gradient_sum *sum, const float_run *run, int64_t i, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
-    const int32_t own = sum->ranks->rank, n_active = count_active(sum);
+    const int32_t own = sum->ranks->rank, n_senders = count_senders(sum);
     int64_t first;
     const int64_t n = piece_of(sum, run, own, i, &first);
     const size_t n_bytes = (size_t)n * sizeof(float);
     if (n == 0) { return QRUN_OK; }
-    float *total = sum->total + (first - sum->shards->begin[own]);
-    for (int32_t r = 0; r < n_active; r++) {
+    const unfinished_sums sums = sums_of_piece(sum, first - sum->shards->begin[own]);
+    for (int32_t r = 0; r < n_senders; r++) {
         const float *part = run->gradients + (first - run->begin);
         if (r != own && sum->between_devices) {
             part = sum->arrived + r * sum->piece_floats;
@@ -268,8 +364,7 @@ static qrun_status add_piece(qr_gradient_sum *sum, const float_run *run, int64_t
             QR_RETURN_IF_ERROR(
                 backend->copy_in(backend, sum->arrived, sum->received + r * sum->piece_floats, n_bytes, err));
         }
-        QR_RETURN_IF_ERROR(sum->first == 0 && r == 0 ? backend->copy_within(backend, total, part, n_bytes, err)
-                                                     : add(sum, total, part, n, err));
+        QR_RETURN_IF_ERROR(put(sum, &sums, qr_deal_sent_place(&sum->deal, sum->round, r), part, n, err));
     }
     return QRUN_OK;
 }
@@ -303,16 +398,16 @@ static qrun_status parcel_of(const qr_gradient_sum *sum, const float *device, in
 static qrun_status exchange_piece(qr_gradient_sum *sum, const float_run *run, int64_t i, qr_error *err) {
     float *from_others = sum->between_devices ? sum->arrived : sum->received;
     qr_parcel sent[QR_MAX_RANKS] = {{0}}, received[QR_MAX_RANKS] = {{0}};
-    const int32_t own = sum->ranks->rank, n_active = count_active(sum);
+    const int32_t own = sum->ranks->rank, n_senders = count_senders(sum);
     int64_t first, n_own = piece_of(sum, run, own, i, &first);
     for (int32_t r = 0; r < sum->ranks->n_ranks; r++) {
         const int64_t n = piece_of(sum, run, r, i, &first);
         float *to = sum->between_devices ? NULL : sum->sent + r * sum->piece_floats;
         if (r == own) { continue; }
-        if (r < n_active) {
+        if (r < n_senders) {
             received[r] = (qr_parcel){from_others + r * sum->piece_floats, (size_t)n_own * sizeof(float)};
         }
-        if (own >= n_active || n == 0) { continue; }
+        if (own >= n_senders || n == 0) { continue; }
         QR_RETURN_IF_ERROR(parcel_of(sum, run->gradients + (first - run->begin), n, to, &sent[r], err));
     }
     return exchange(sum, sum->between_devices, sent, received, err);
@@ -434,9 +529,18 @@ static qrun_status finish(qr_gradient_sum *sum, qr_error *err) {
 
 const float *qr_gradient_sum_own(const qr_gradient_sum *sum) { return sum->total; }
 
-void qr_gradient_sum_begin(qr_gradient_sum *sum, int64_t first, int64_t n) {
-    sum->first = first;
-    sum->n = n;
+qr_deal qr_gradient_sum_deal(const qr_gradient_sum *sum, int64_t n_batches) {
+    return qr_deal_make(n_batches, sum->n_parts, sum->shards->rank, sum->shards->n_ranks, sum->in_turn);
+}
+
+void qr_gradient_sum_begin(qr_gradient_sum *sum, const qr_deal *deal) {
+    sum->deal = *deal;
+    sum->round = 0;
+}
+
+void qr_gradient_sum_begin_batch(qr_gradient_sum *sum, int64_t i) {
+    sum->batch = i;
+    sum->place = i >= 0 ? qr_deal_own_place(&sum->deal, i) : (qr_sum_place){0, 0};
     sum->next = sum->parameters->model->shape.n_layers - 1;
     sum->fetched = -1;
 }
@@ -460,10 +564,17 @@ qrun_status qr_gradient_sum_rest(qr_gradient_sum *sum, qr_error *err) {
     return QRUN_OK;
 }
 
-qrun_status qr_gradient_sum_end(qr_gradient_sum *sum, qr_error *err) {
-    if (sum->leaves) { return sum->parameters->backend->sync(sum->parameters->backend, err); }
-    if (sum->ranks == NULL) { return add_alone(sum, sum->first, sum->n, err); }
+qrun_status qr_gradient_sum_end_batch(qr_gradient_sum *sum, qr_error *err) {
+    qr_backend *backend = sum->parameters->backend;
+    if (sum->leaves) { return backend->sync(backend, err); }
+    return sum->deal.neighbours ? add_own(sum, err) : QRUN_OK;
+}
+
+qrun_status qr_gradient_sum_end_round(qr_gradient_sum *sum, qr_error *err) {
+    const bool is_last = sum->round + 1 == qr_deal_count_rounds(&sum->deal);
+    if (sum->ranks == NULL) { return QRUN_OK; }
     const float_run run = whole_run(sum);
     if (!sum->parameters->shares_gradients) { QR_RETURN_IF_ERROR(sum_run(sum, &run, err)); }
-    return sum->first + count_active(sum) < sum->n ? QRUN_OK : finish(sum, err);
+    sum->round++;
+    return is_last ? finish(sum, err) : QRUN_OK;
 }

@@ -1,14 +1,16 @@
-/* The gradient of a step: those of its micro-batches, computed one by one from zero and added in their order,
- * ((g0 + g1) + g2) + …, whichever rank has computed which. So the sum has the same bits for any number of ranks.
+/* The gradient of a step: those of its micro-batches, computed one by one from zero and added in an order that the
+ * number of ranks does not change (sum_order.h), whichever rank has computed which. So the sum has the same bits for
+ * any number of ranks.
  *
- * Each rank adds up its shard of the parameters (shards.h) and receives the others' parts of it, which is what a
- * reduce-scatter sends. At the end all get all shards, or, where each updates its shard alone, none does: then the
- * shards of the parameters are gathered after the update, and before it the sums of squares that the norm is made of.
+ * Where a rank's micro-batches are neighbours in that order, it adds them up itself first. Each rank adds up its shard
+ * of the parameters (shards.h) and receives the others' parts of it, which is what a reduce-scatter sends. At the end
+ * all get all shards, or, where each updates its shard alone, none does: then the shards of the parameters are gathered
+ * after the update, and before it the sums of squares that the norm is made of.
  *
  * Or one rank's sum is in host memory (qr_parameters_hold_on_host). A layer's gradients leave its place while the next
- * layer of the backward pass computes in the other one. After the first micro-batch the sum comes to a stage meanwhile,
- * is added on the device, and leaves with them: the host waits for nothing, and the order is the same. So what is on
- * the device at once is of two layers, of what belongs to none, and of one layer's sum.
+ * layer of the backward pass computes in the other one. The sum that they are added to comes to a stage meanwhile, is
+ * added on the device, and leaves with them: the host waits for nothing, and the order is the same. So what is on the
+ * device at once is of two layers, of what belongs to none, and of one layer's sum.
  *
  * What a step sends is counted in wire.h. */
 #ifndef QR_RUNTIME_RANKS_GRADIENT_SUM_H
@@ -17,17 +19,20 @@
 #include "runtime/layers/parameters.h"
 #include "runtime/ranks/ranks.h"
 #include "runtime/ranks/shards.h"
+#include "runtime/ranks/sum_order.h"
 
 typedef struct qr_gradient_sum qr_gradient_sum;
 
 /* What it is for. */
 typedef struct qr_gradient_options {
     int64_t n_accumulate;    /* the most micro-batches of a step */
+    int64_t n_parts;         /* that these are cut into (sum_order.h) */
+    bool in_turn;            /* this rank has no gradients of all layers at once, and no sums of its own */
     const qr_shards *shards; /* lent */
     bool stays;              /* a sum stays with the rank whose shard it is of */
     bool values_stay;        /* and so do the values of the parameters, once they are updated */
     bool between_devices;    /* parts go from device to device (qr_collectives_are_linked), not through host memory */
-    int64_t host_floats;     /* of the sum, in host memory; 0: it is on the device */
+    int64_t host_floats;     /* of a sum, in host memory; 0: it is on the device */
     int64_t place_floats;    /* of a layer's gradients on the device, where they leave it */
 } qr_gradient_options;
 
@@ -46,15 +51,20 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
                                    qr_gradient_sum **sum, qr_error *err);
 void qr_gradient_sum_destroy(qr_gradient_sum *sum); /* NULL is fine */
 
-/* A round: the gradients of micro-batches first, first + 1, … of a step of n, as many as there are ranks, each of the
- * rank of that place. Every rank calls `begin`; where layers share places for their gradients, `layer` after each
+/* How a step of so many micro-batches is dealt to the ranks. */
+qr_deal qr_gradient_sum_deal(const qr_gradient_sum *sum, int64_t n_batches);
+
+/* A step, on every rank: `begin`. In each of its rounds, for every micro-batch of this rank, or once where it has none:
+ * `begin_batch` with its number in the step or −1; where layers share places for their gradients, `layer` after each
  * layer of the backward pass; then `rest`, which does so for those that are left, also after the pass has failed; and
- * `end`, if no rank has failed. After the last round every rank's arena has the sum, unless it stays or is in host
- * memory. */
-void qr_gradient_sum_begin(qr_gradient_sum *sum, int64_t first, int64_t n);
+ * `end_batch`, if there was one that has not. Last `end_round`, if no rank has failed. After the last round every
+ * rank's arena has the sum, unless it stays or is in host memory. */
+void qr_gradient_sum_begin(qr_gradient_sum *sum, const qr_deal *deal);
+void qr_gradient_sum_begin_batch(qr_gradient_sum *sum, int64_t i);
 qrun_status qr_gradient_sum_layer(void *sum, int64_t layer, qr_error *err); /* a qr_train_layer_fn */
 qrun_status qr_gradient_sum_rest(qr_gradient_sum *sum, qr_error *err);
-qrun_status qr_gradient_sum_end(qr_gradient_sum *sum, qr_error *err);
+qrun_status qr_gradient_sum_end_batch(qr_gradient_sum *sum, qr_error *err);
+qrun_status qr_gradient_sum_end_round(qr_gradient_sum *sum, qr_error *err);
 
 /* ---- Where sums stay --------------------------------------------------------------------------------------------- */
 

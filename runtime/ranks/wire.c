@@ -16,12 +16,12 @@ int64_t qr_wire_step_bytes(const qr_gradient_options *o) {
     const int64_t others = shards->n_ranks - 1, n_floats = shards->begin[shards->n_ranks];
     const int64_t n_own = qr_shards_floats(shards, shards->rank);
     const int64_t n_chunks = qr_shards_chunk(shards, shards->rank + 1) - qr_shards_chunk(shards, shards->rank);
-    const int64_t n_rounds = qr_ceil_div(o->n_accumulate, shards->n_ranks);
-    const int64_t n_computed = (o->n_accumulate - shards->rank + others) / shards->n_ranks; /* its micro-batches */
+    const qr_deal deal = qr_deal_make(o->n_accumulate, o->n_parts, shards->rank, shards->n_ranks, o->in_turn);
+    const int64_t n_rounds = qr_deal_count_rounds(&deal);
     if (others == 0) { return 0; }
     int64_t n_bytes = shards->rank == 0 ? others * (int64_t)sizeof(qr_rank_command) : 0;
     n_bytes += n_rounds * others * (int64_t)(sizeof(int32_t) + sizeof(double)); /* how each fares, and its loss */
-    n_bytes += n_computed * (n_floats - n_own) * (int64_t)sizeof(float);
+    n_bytes += qr_deal_count_sent(&deal) * (n_floats - n_own) * (int64_t)sizeof(float);
     if (!o->values_stay) { n_bytes += others * n_own * (int64_t)sizeof(float); } /* of the sums, or the parameters */
     if (o->stays) {
         n_bytes += count_tails(shards) * (int64_t)sizeof(float) + others * n_chunks * (int64_t)sizeof(qr_chunk_squares);

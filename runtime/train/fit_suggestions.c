@@ -133,6 +133,20 @@ static void try_gradients(search *s) {
     qr_free(v.list);
 }
 
+/* Fewer unfinished sums; the bits are then others. */
+static void try_sums(search *s) {
+    variant v = variant_of(s->trainer);
+    int64_t *n_sums = &v.trainer.settings.grad_sums;
+    char text[48];
+    while (*n_sums > 1) {
+        *n_sums /= 2;
+        if (!fits(s, &v)) { continue; }
+        (void)snprintf(text, sizeof text, "`grad_sums=%lld`", (long long)*n_sums);
+        add(s, &v, text);
+        return;
+    }
+}
+
 /* Sets the tokens of a batch from one number: rows, tokens of a row, or tokens of a batch of grouped examples. */
 typedef void (*set_size)(variant *v, int64_t n);
 
@@ -250,6 +264,10 @@ static bool try_together(search *s) {
         (void)offload_gradients(&v);
         add_option(&options, offload_option(&v));
     }
+    if (settings->grad_sums > 1) {
+        v.trainer.settings.grad_sums = 1;
+        add_option(&options, "`grad_sums=1`");
+    }
     if (settings->batching == QR_BATCH_PACK && settings->batch_size > 1) {
         set_batch_size(&v, 1);
         add_option(&options, "`batch_size=1`");
@@ -284,6 +302,7 @@ qrun_status qr_trainer_refuse_memory(const qrun_trainer *trainer, qr_error *err)
     try_optimizer(&s);
     try_offload(&s);
     try_gradients(&s);
+    try_sums(&s);
     try_sizes(&s);
     try_quant(&s);
     const bool alone = s.n_found > 0, together = s.n_found < 2 && try_together(&s);

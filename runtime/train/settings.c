@@ -66,6 +66,7 @@ static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) 
         RANGE(batches, batching, QRUN_BATCHING_GROUP),
         RANGE(batches, batch_tokens, INT32_MAX),
         RANGE(batches, grad_accum, 1 << 20),
+        RANGE(batches, grad_sums, QR_MAX_PARTS),
         RANGE(batches, epochs, 1e6),
         RANGE(batches, max_steps, 1e12),
         RANGE(data, n_train_data, MAX_DATA_FILES),
@@ -133,6 +134,10 @@ static qrun_status check_combinations(const qrun_train_params *p, qr_error *err)
         {p->evaluation.load_best && !evaluates, "`load_best` needs `eval_data` or `eval_split`"},
         {p->batches.batch_tokens > 0 && p->batches.batching != QRUN_BATCHING_GROUP,
          "`batch_tokens` needs `batching=group`; packed rows have `seq_len` each, and `batch_size` is their number"},
+        {(p->batches.grad_sums & (p->batches.grad_sums - 1)) != 0,
+         "`grad_sums` are added up in pairs, so it should be a power of two"},
+        {p->batches.grad_sums > 1 && p->batches.grad_sums > p->batches.grad_accum,
+         "`grad_sums` is at most `grad_accum`: each sum is of one batch or more"},
         {p->batches.batch_tokens > 0 && p->batches.batch_size != 0,
          "`batch_size` and `batch_tokens` exclude each other: the budget in tokens decides"},
         {p->weights.full && p->lora.adapter != NULL, "`full` does not begin from an adapter; merge it first"},
@@ -229,6 +234,7 @@ static qr_train_settings numbers_of(const qrun_model *model, const qrun_train_pa
         .tile_rows = qr_max(params->memory.tile_rows, 0),
         .offload_gradients = params->memory.offload_gradients,
         .grad_accum = (int64_t)or_default(params->batches.grad_accum, 1),
+        .grad_sums = (int64_t)or_default(params->batches.grad_sums, 1),
         .max_steps = params->batches.max_steps,
         .zero = params->ranks.zero,
         .n_ranks = params->ranks.n_ranks,
@@ -302,6 +308,7 @@ qrun_status qrun_trainer_settle(const qrun_trainer *trainer, qrun_train_params *
         params->batches.batch_size = (int32_t)s->batch_size;
     }
     params->batches.grad_accum = (int32_t)s->grad_accum;
+    params->batches.grad_sums = (int32_t)s->grad_sums;
     if (s->max_steps == 0) { params->batches.epochs = s->epochs; }
     params->saving.keep = (int32_t)s->keep;
     params->data.date = trainer->date;
@@ -431,6 +438,7 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_text(&text, "batching", s->batching == QR_BATCH_GROUP ? "group" : "pack");
     put_number(&text, "batch_tokens", (double)s->batch_tokens, 17);
     put_number(&text, "grad_accum", (double)s->grad_accum, 17);
+    if (s->grad_sums > 1) { put_number(&text, "grad_sums", (double)s->grad_sums, 17); }
     put_number(&text, "total_steps", (double)trainer->total_steps, 17);
     put_number(&text, "eval_fraction", s->eval_fraction, 17);
     put_text(&text, "seed", seed);

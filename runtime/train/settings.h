@@ -22,6 +22,7 @@ typedef struct qr_train_settings {
     qr_loss_scale loss_scale; /* that the run begins with */
     double learning_rate, warmup, max_grad_norm, epochs, eval_fraction;
     int64_t seq_tokens, batch_size, grad_accum, max_steps;
+    int64_t grad_sums; /* parts of a step's micro-batches (runtime/ranks/sum_order.h) */
     qr_batch_mode batching;
     int64_t batch_tokens;                  /* the most of a micro-batch, whatever the mode */
     bool has_batch_tokens;                 /* given; else batch_size · seq_tokens */

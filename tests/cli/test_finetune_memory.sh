@@ -53,7 +53,8 @@ check_offers 20MiB --batch-size 4 --seq-len 256 --rank 8
 check_offers 12MiB --batching group --batch-tokens 2000
 check_offers 30MiB --rank 128
 check_offers 10MiB --quant f32 --seq-len 64 --rank 4
-for option in --seq-len --batch-size --checkpointing --optimizer --batch-tokens --quant; do
+check_offers 60MiB --full --seq-len 64 --grad-accum 64 --grad-sums 64
+for option in --seq-len --batch-size --checkpointing --optimizer --batch-tokens --quant --grad-sums; do
     expect_true "$option is offered somewhere" grep -qe "$option" "$work/all_offers"
 done
 

@@ -21,6 +21,12 @@ lora="$common --rank 4 --max-steps 1"
         run_ranks 4 $lora --zero $zero --quiet --out "$work/lora-4-$zero"
         expect_same "$work/lora-1" "$work/lora-4-$zero"
     done
+    run finetune --threads 1 $lora --grad-sums 4 --quiet --out "$work/sums-1"
+    expect_code 0
+    for n in 2 4; do
+        run_ranks $n $lora --grad-sums 4 --zero 1 --quiet --out "$work/sums-$n"
+        expect_same "$work/sums-1" "$work/sums-$n"
+    done
     full="$common --full --dtype f32 --max-steps 1"
     run finetune --threads 1 $full --quiet --out "$work/full-1"
     expect_code 0

@@ -44,6 +44,7 @@ typedef struct run_options {
     qrun_dtype dtype;
     int32_t grad_accum;
     double max_grad_norm;
+    int32_t grad_sums; /* 0: one */
 } run_options;
 
 typedef struct run_result {
@@ -78,7 +79,8 @@ static qrun_train_params train_params_of(const run_options *o, const char *out) 
     qrun_train_params params = trainer_params(out);
     params.weights.full = o->full, params.lora.rank = o->full ? 0 : 4;
     params.batches.seq_len = 48, params.batches.batch_size = 1, params.batches.max_steps = N_STEPS;
-    params.batches.grad_accum = o->grad_accum, params.optimization.optimizer = o->optimizer;
+    params.batches.grad_accum = o->grad_accum, params.batches.grad_sums = o->grad_sums;
+    params.optimization.optimizer = o->optimizer;
     params.optimization.learning_rate = 1e-3, params.optimization.warmup = 0;
     params.optimization.weight_decay = 0.1, params.optimization.max_grad_norm = o->max_grad_norm;
     params.memory.checkpointing = policy_of(o->ways);
@@ -219,6 +221,8 @@ static void test_gradients_of_every_optimizer(void) {
         {.optimizer = QRUN_OPTIMIZER_ADAFACTOR, .dtype = QRUN_DTYPE_BF16, .grad_accum = 3},
         {.optimizer = QRUN_OPTIMIZER_ADAFACTOR, .dtype = QRUN_DTYPE_F32, .grad_accum = 1, .max_grad_norm = 0.1},
         {.optimizer = QRUN_OPTIMIZER_SGD, .dtype = QRUN_DTYPE_BF16, .grad_accum = 2, .max_grad_norm = -1},
+        {.optimizer = QRUN_OPTIMIZER_ADAMW, .dtype = QRUN_DTYPE_F32, .grad_accum = 5, .grad_sums = 4},
+        {.optimizer = QRUN_OPTIMIZER_SGD, .dtype = QRUN_DTYPE_F16, .grad_accum = 2, .grad_sums = 2},
     };
     for (size_t i = 0; i < QR_COUNT_OF(runs); i++) { check_gradients(&runs[i]); }
 }

@@ -17,6 +17,7 @@ typedef struct rank_case {
     int32_t n_ranks, zero, grad_accum;
     qrun_optimizer optimizer;
     bool full;
+    int32_t grad_sums; /* 0: one */
 } rank_case;
 
 typedef struct measurement {
@@ -24,7 +25,7 @@ typedef struct measurement {
     int64_t planned, peak;                                /* bytes held */
     int64_t planned_before;                               /* by qrun_plan_training, without any rank */
     int64_t step_sent, sent;                              /* by the plan, of a step; counted, of all steps */
-    int64_t step_sent_before;                             /* by qrun_plan_training */
+    int64_t step_sent_before, ring;                       /* by qrun_plan_training */
     int64_t optimizer, gradients, weights, host, masters; /* by the plan */
     double loss, grad_norm; /* of the last step, which depends on the updates before; rank 0 knows them */
 } measurement;
@@ -47,7 +48,7 @@ static qrun_status plan_before(qrun_context *context, const qrun_model_params *m
     const qrun_status status = qrun_plan_training(context, model_params, &params, &entries, &n, NULL, &info, error);
     qrun_free(entries);
     m->planned_before = info.total_bytes;
-    m->step_sent_before = info.sent_bytes;
+    m->step_sent_before = info.sent_bytes, m->ring = info.ring_bytes;
     return status;
 }
 
@@ -82,7 +83,7 @@ static qrun_status train(const rank_case *c, int32_t rank, measurement *m, qrun_
     params.data.train_data = (const char *[]){data}, params.data.n_train_data = 1, params.saving.out = out;
     params.saving.restart = true, params.weights.full = c->full, params.optimization.optimizer = c->optimizer;
     params.batches.seq_len = 64, params.batches.max_steps = N_STEPS, params.batches.grad_accum = c->grad_accum;
-    params.ranks.zero = c->zero;
+    params.batches.grad_sums = c->grad_sums, params.ranks.zero = c->zero;
     QR_TRY(qrun_context_create(&context_params, &context, error));
     QR_TRY(plan_before(context, &model_params, params, c->n_ranks, rank, m, error));
     QR_TRY(qrun_model_open(context, &model_params, &model, error));
@@ -130,10 +131,11 @@ static void check(const rank_case *c, measurement of[MAX_RANKS]) {
                   (int)c->n_ranks, (int)c->zero, (long long)m->sent, (long long)(N_STEPS * m->step_sent));
         sent += m->step_sent;
     }
-    printf("  %d ranks, zero %d, %-9s %-4s windows of %d: rank 0 plans %7.1f kB of states, %7.1f kB of gradients; all "
-           "send %8.1f kB a step\n",
+    printf("  %d ranks, zero %d, %-9s %-4s windows of %d in %d: rank 0 plans %7.1f kB of states, %7.1f kB of "
+           "gradients; all send %8.1f kB a step\n",
            (int)c->n_ranks, (int)c->zero, optimizer_names[c->optimizer], c->full ? "full" : "lora", (int)c->grad_accum,
-           (double)of[0].optimizer / 1e3, (double)of[0].gradients / 1e3, (double)sent / 1e3);
+           (int)qr_max(c->grad_sums, 1), (double)of[0].optimizer / 1e3, (double)of[0].gradients / 1e3,
+           (double)sent / 1e3);
 }
 
 enum { N_LAYERS = 4, PART_ALIGNMENT = 64, SHARD_ALIGNMENT = 1024 }; /* layers of the model, all alike; bytes */
@@ -168,7 +170,7 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
             measurement of[4][MAX_RANKS] = {{{.done = false}}};
             if (CHECK_SANITIZED && n != 1 + (o + 1) % 4) { continue; }
             for (int32_t zero = 0; zero <= 3; zero++) {
-                const rank_case c = {n, zero, 4, (qrun_optimizer)o, o % 2 == 1};
+                const rank_case c = {n, zero, 4, (qrun_optimizer)o, o % 2 == 1, 0};
                 check(&c, of[zero]);
                 if (loss == 0) { loss = of[zero][0].loss, grad_norm = of[zero][0].grad_norm; }
                 CHECK_MSG(of[zero][0].loss == loss && of[zero][0].grad_norm == grad_norm,
@@ -185,9 +187,42 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
     }
     measurement of[MAX_RANKS] = {{.done = false}};
     for (int32_t zero = 1; zero <= 3; zero++) { /* three have nothing to compute */
-        const rank_case uneven = {MAX_RANKS, zero, 5, QRUN_OPTIMIZER_ADAMW8BIT, true};
+        const rank_case uneven = {MAX_RANKS, zero, 5, QRUN_OPTIMIZER_ADAMW8BIT, true, 0};
         check(&uneven, of);
     }
+}
+
+/* Of several micro-batches of each rank: one sum is sent where the number of ranks divides that of the sums, and the
+ * bits are those of one rank everywhere. */
+static void check_sums(int32_t grad_accum, int32_t grad_sums, bool full) {
+    double loss = 0, grad_norm = 0;
+    static const int32_t numbers[] = {1, 2, 3, 4, 8};
+    for (size_t i = 0; i < QR_COUNT_OF(numbers); i++) {
+        const int32_t n = numbers[i], most_zero = n == 2 ? 3 : 1;
+        for (int32_t zero = n == 3 ? 1 : 0; zero <= most_zero; zero++) {
+            measurement of[MAX_RANKS] = {{.done = false}};
+            const rank_case c = {n, zero, grad_accum, QRUN_OPTIMIZER_ADAMW, full, grad_sums};
+            if (CHECK_SANITIZED && n != 4) { continue; }
+            check(&c, of);
+            if (loss == 0) { loss = of[0].loss, grad_norm = of[0].grad_norm; }
+            CHECK_MSG(
+                of[0].loss == loss && of[0].grad_norm == grad_norm,
+                "%d ranks, zero %d, %d sums: loss %.17g and norm %.17g are not those of one rank, %.17g and %.17g",
+                (int)n, (int)zero, (int)grad_sums, of[0].loss, of[0].grad_norm, loss, grad_norm);
+            for (int32_t r = 0; r < n && grad_sums % n == 0 && zero < 2; r++) {
+                const double tail = zero > 0 ? 16384 * sizeof(float) : 0; /* at most, of a chunk of squares */
+                CHECK_MSG((double)of[r].step_sent <= 1.01 * (double)of[r].ring + tail,
+                          "rank %d of %d, zero %d, %d sums: %lld bytes, a ring sends %lld", (int)r, (int)n, (int)zero,
+                          (int)grad_sums, (long long)of[r].step_sent, (long long)of[r].ring);
+            }
+        }
+    }
+}
+
+static void test_a_rank_sends_one_sum(void) {
+    check_sums(8, 2, false);
+    check_sums(8, 8, false);
+    check_sums(10, 4, true);
 }
 
 /* GPUs that are linked: what the ranks send each other lies in device memory, their shares of the layers too. */
@@ -201,21 +236,32 @@ static void test_linked_devices(void) {
         const int32_t least = n == 2 ? 0 : 3;
         for (int32_t zero = least; zero <= 3; zero++) {
             measurement of[MAX_RANKS] = {{.done = false}};
-            const rank_case c = {n, zero, n, QRUN_OPTIMIZER_ADAMW, false};
+            const rank_case c = {n, zero, n, QRUN_OPTIMIZER_ADAMW, false, 0};
             check(&c, of);
             if (zero == least) { loss = of[0].loss, grad_norm = of[0].grad_norm; }
             CHECK_MSG(of[0].loss == loss && of[0].grad_norm == grad_norm, "%d ranks, zero %d: other bits", (int)n,
                       (int)zero);
             CHECK_MSG(zero < 3 || of[0].host < of[0].weights, "%d ranks: the shares are in host memory", (int)n);
         }
+        for (int32_t zero = 1; zero <= 2 && n == 2; zero++) { /* one sum of each rank, and every gradient in turn */
+            measurement of[MAX_RANKS] = {{.done = false}};
+            const rank_case c = {n, zero, 4, QRUN_OPTIMIZER_ADAMW, false, 4};
+            check(&c, of);
+            if (zero == 1) { loss = of[0].loss, grad_norm = of[0].grad_norm; }
+            CHECK_MSG(of[0].loss == loss && of[0].grad_norm == grad_norm, "%d ranks: other bits in turn", (int)n);
+        }
     }
 }
 
 /* ---- Plans alone ------------------------------------------------------------------------------------------------- */
 
+typedef struct planned_bytes {
+    int64_t states, gradients;
+} planned_bytes;
+
 /* The plan of the rank that needs the most. */
 static qrun_plan_info plan_of(qrun_context *context, int32_t n_ranks, int32_t zero, int32_t grad_accum,
-                              int64_t *states) {
+                              int32_t grad_sums, planned_bytes *bytes) {
     qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
     qrun_train_params params = QRUN_TRAIN_PARAMS_INIT;
     qrun_plan_info info = QRUN_PLAN_INFO_INIT;
@@ -224,13 +270,14 @@ static qrun_plan_info plan_of(qrun_context *context, int32_t n_ranks, int32_t ze
     int32_t n = 0;
     model_params.path = QRUN_SOURCE_DIR "/bench/shapes/llama-3.2-1b.json";
     model_params.random_weights = true;
-    params.batches.seq_len = 256, params.batches.grad_accum = grad_accum;
+    params.batches.seq_len = 256, params.batches.grad_accum = grad_accum, params.batches.grad_sums = grad_sums;
     params.memory.checkpointing = "full", params.memory.memory_bytes = INT64_C(1) << 50;
     params.ranks = (qrun_train_ranks){.zero = zero, .n_ranks = n_ranks, .plan_rank = QRUN_AUTO};
     CHECK_MSG(qrun_plan_training(context, &model_params, &params, &entries, &n, NULL, &info, &error) == QRUN_OK, "%s",
               error.message);
     for (int32_t i = 0; i < n; i++) {
-        if (strcmp(entries[i].category, "optimizer") == 0) { *states = entries[i].bytes; }
+        if (strcmp(entries[i].category, "optimizer") == 0) { bytes->states = entries[i].bytes; }
+        if (strcmp(entries[i].category, "gradients") == 0) { bytes->gradients = entries[i].bytes; }
     }
     qrun_free(entries);
     return info;
@@ -238,18 +285,45 @@ static qrun_plan_info plan_of(qrun_context *context, int32_t n_ranks, int32_t ze
 
 static void test_what_is_sent_is_near_a_ring(void) {
     qrun_context *context = NULL;
-    int64_t all = 0, states = 0;
+    planned_bytes all = {0, 0}, of = {0, 0};
     REQUIRE(qrun_context_create(NULL, &context, NULL) == QRUN_OK);
-    CHECK_INT(plan_of(context, 1, 1, 1, &all).sent_bytes, 0);
+    CHECK_INT(plan_of(context, 1, 1, 1, 0, &all).sent_bytes, 0);
     for (int32_t n = 2; n <= 64; n *= 2) {
         for (int32_t zero = 1; zero <= 3; zero++) {
-            const qrun_plan_info info = plan_of(context, n, zero, n, &states);
+            const qrun_plan_info info = plan_of(context, n, zero, n, 0, &of);
             CHECK_MSG((double)info.sent_bytes <= 1.01 * (double)info.ring_bytes,
                       "%d ranks: %lld bytes, a ring sends %lld", (int)n, (long long)info.sent_bytes,
                       (long long)info.ring_bytes);
-            CHECK_MSG((double)states <= 1.02 * (double)all / n + 1e5, "%d ranks: %lld bytes of states, one has %lld",
-                      (int)n, (long long)states, (long long)all);
+            CHECK_MSG((double)of.states <= 1.02 * (double)all.states / n + 1e5,
+                      "%d ranks: %lld bytes of states, one has %lld", (int)n, (long long)of.states,
+                      (long long)all.states);
         }
+    }
+    qrun_context_destroy(context);
+}
+
+/* However many batches a rank has; for one more sum of all gradients, and log2 of a rank's sums besides. */
+static void test_sums_are_sent_as_a_ring_does(void) {
+    qrun_context *context = NULL;
+    planned_bytes all = {0, 0}, of = {0, 0};
+    REQUIRE(qrun_context_create(NULL, &context, NULL) == QRUN_OK);
+    (void)plan_of(context, 1, 0, 1, 0, &all); /* the gradients of one batch alone */
+    const double pieces = 8 * 65536 * sizeof(float);
+    for (int32_t n = 2; n <= 64; n *= 4) {
+        for (int32_t more = 1; more <= 4; more *= 2) {
+            for (int32_t zero = 0; zero <= 1; zero++) {
+                const int32_t unfinished = 1 + (more == 1 ? 0 : more == 2 ? 1 : 2);
+                const qrun_plan_info info = plan_of(context, n, zero, 8 * n, more * n, &of);
+                CHECK_MSG((double)info.sent_bytes <= 1.01 * (double)info.ring_bytes,
+                          "%d ranks, %d sums: %lld bytes, a ring sends %lld", (int)n, (int)(more * n),
+                          (long long)info.sent_bytes, (long long)info.ring_bytes);
+                CHECK_MSG((double)of.gradients <= (1 + unfinished) * (double)all.gradients + pieces,
+                          "%d ranks, %d sums: %lld bytes, of which one batch has %lld", (int)n, (int)(more * n),
+                          (long long)of.gradients, (long long)all.gradients);
+            }
+        }
+        const qrun_plan_info in_turn = plan_of(context, n, 0, 8 * n, 1, &of);
+        CHECK(in_turn.sent_bytes > 4 * in_turn.ring_bytes);
     }
     qrun_context_destroy(context);
 }
@@ -265,6 +339,21 @@ static void test_what_is_refused(void) {
     params.ranks = (qrun_train_ranks){.n_ranks = 2, .plan_rank = 2};
     CHECK_INT(qrun_train_params_check(&params, &error), QRUN_ERROR_ARGUMENT);
     CHECK_MSG(strstr(error.message, "`plan_rank`") != NULL, "%s", error.message);
+    static const struct {
+        int32_t grad_accum, grad_sums;
+        const char *why;
+    } sums[] = {{8, 3, "a power of two"},
+                {0, 2, "at most `grad_accum`"},
+                {8, 16, "at most `grad_accum`"},
+                {4096, 2048, "`grad_sums`"},
+                {8, -2, "`grad_sums`"}};
+    for (size_t i = 0; i < QR_COUNT_OF(sums); i++) {
+        error = (qrun_error)QRUN_ERROR_INIT;
+        params.ranks = (qrun_train_ranks){.n_ranks = 2};
+        params.batches.grad_accum = sums[i].grad_accum, params.batches.grad_sums = sums[i].grad_sums;
+        CHECK_INT(qrun_train_params_check(&params, &error), QRUN_ERROR_ARGUMENT);
+        CHECK_MSG(strstr(error.message, sums[i].why) != NULL, "%s", error.message);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -280,8 +369,10 @@ int main(int argc, char **argv) {
     }
     temporary_text(&folder, "data.jsonl", text);
     CHECK_RUN(test_a_rank_holds_and_sends_what_is_planned);
+    CHECK_RUN(test_a_rank_sends_one_sum);
     CHECK_RUN(test_linked_devices);
     CHECK_RUN(test_what_is_sent_is_near_a_ring);
+    CHECK_RUN(test_sums_are_sent_as_a_ring_does);
     CHECK_RUN(test_what_is_refused);
     temporary_remove(&folder);
     return check_end();
