@@ -109,11 +109,10 @@ static void pack_strip(const uint16_t *const *rows, int64_t n, void *untyped) {
 /* A run of codes, or its first half, as words in order. */
 QR_INLINE void run_words(const uint8_t *run, const nf4_table *tables, const bool half, const bool is_mxfp4,
                          uint16_t *dst) {
-    const nf4_codes codes = half ? nf4_load_half_run(run) : nf4_load_run(run);
     const int n_parts = half ? 2 : 4, parts_of_scale = qr_cpu_scale_cols_of(is_mxfp4) / 32;
     QR_UNROLL for (int part = 0; part < n_parts; part++) {
         __m256i words[2];
-        nf4_words(&codes, part, &tables[part / parts_of_scale], words);
+        nf4_words(nf4_load_codes(run, part / 2, half), part % 2, &tables[part / parts_of_scale], words);
         store_words(dst + 32 * part, words[0]);
         store_words(dst + 32 * part + 16, words[1]);
     }
@@ -164,7 +163,7 @@ typedef struct row_words {
     const qr_cpu_panel *panel;
     int64_t r, n_rows;
     nf4_table tables[GROUP * MAX_SCALES]; /* NF4_GROUPS */
-    const uint8_t *ahead;                 /* what the next call reads */
+    const uint8_t *ahead;                 /* what the next call reads; of codes */
 } row_words;
 
 QR_INLINE void code_words(const row_words *w, int64_t k, int64_t n, const bool is_mxfp4, uint16_t *dst) {
@@ -172,7 +171,7 @@ QR_INLINE void code_words(const row_words *w, int64_t k, int64_t n, const bool i
     const bool half = n < RUN;
     const uint8_t *run = qr_cpu_nf4_run(p->weight, p->layout, p->row + w->r, p->k + k);
     for (int64_t r = 0; r < w->n_rows; r++) {
-        const nf4_table *tables = w->tables + r * MAX_SCALES + k / qr_cpu_scale_cols_of(is_mxfp4);
+        const nf4_table *tables = w->tables + r * tables_of_row(is_mxfp4) + k / qr_cpu_scale_cols_of(is_mxfp4);
         __builtin_prefetch(w->ahead + k / 2 * GROUP + r * 64);
         if (half) {
             run_words(run + r * 32, tables, true, is_mxfp4, dst + r * ROW_WORDS);
@@ -222,19 +221,8 @@ QR_INLINE void fetch_tile(const row_words *w, const bool is_mxfp4, uint16_t *dst
     }
 }
 
-QR_INLINE void fetch_code_tile(row_words *w, const bool is_mxfp4, uint16_t *dst) {
-    const qr_cpu_panel *p = w->panel;
-    const int scale_cols = qr_cpu_scale_cols_of(is_mxfp4);
-    int64_t next_row, next_k;
-    qr_cpu_position_ahead(p, p->row + w->r, w->n_rows, &next_row, &next_k);
-    w->ahead = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
-    float scales[GROUP * MAX_SCALES];
-    fetch_scales(p, p->row + w->r, w->n_rows, p->k, p->n_k, scale_cols, scales, MAX_SCALES);
-    nf4_tables_make(scales, w->n_rows, p->n_k / scale_cols, is_mxfp4, w->tables);
-    fetch_tile(w, is_mxfp4, dst);
-}
-
 static void fetch(const qr_cpu_panel *p) {
+    const qr_weight_format format = p->weight->desc.format;
     for (int64_t r = 0; r < p->n_rows; r += GROUP) {
         row_words w;
         w.panel = p;
@@ -242,12 +230,16 @@ static void fetch(const qr_cpu_panel *p) {
         w.n_rows = qr_min(p->n_rows - r, GROUP);
         w.ahead = NULL;
         uint16_t *dst = (uint16_t *)p->dst + r * K_BLOCK;
-        if (p->layout->kind != QR_CPU_NF4_GROUPS) {
-            fetch_tile(&w, false, dst);
-        } else if (p->weight->desc.format == QR_WEIGHT_MXFP4) {
-            fetch_code_tile(&w, true, dst);
+        int64_t next_row, next_k;
+        qr_cpu_position_ahead(p, p->row + r, w.n_rows, &next_row, &next_k);
+        if (p->layout->kind == QR_CPU_NF4_GROUPS) {
+            w.ahead = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
+            qr_cpu_nf4_tables_avx2(p, p->row + r, w.n_rows, p->k, p->n_k, w.tables);
+        }
+        if (format == QR_WEIGHT_MXFP4) {
+            fetch_tile(&w, true, dst);
         } else {
-            fetch_code_tile(&w, false, dst);
+            fetch_tile(&w, false, dst);
         }
     }
 }
