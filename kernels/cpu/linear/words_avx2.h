@@ -67,7 +67,7 @@ QR_INLINE void nf4_words(__m256i codes, const int part, const nf4_table *table, 
 /* 16 codes of INT8. */
 QR_INLINE void int8_values(const int8_t *src, __m256 *even, __m256 *odd) {
     const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)src));
-    *even = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16));
+    *even = _mm256_cvtepi32_ps(_mm256_madd_epi16(words, _mm256_set1_epi32(1))); /* the lower word, its sign extended */
     *odd = _mm256_cvtepi32_ps(_mm256_srai_epi32(words, 16));
 }
 
