@@ -30,7 +30,7 @@ typedef struct nf4_table {
     uint8_t low[16], high[16];
 } nf4_table;
 
-/* Tables of a row of a K block, and the room for them. */
+/* Tables of a row of a K block. */
 QR_INLINE int tables_of_row(const bool is_mxfp4) { return AVX2_K_BLOCK / qr_cpu_scale_cols_of(is_mxfp4); }
 
 /* Of columns [k, k + n_k) of n_rows rows of a group (NF4_GROUPS), tables_of_row apart. */
