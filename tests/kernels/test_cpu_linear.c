@@ -717,19 +717,16 @@ static void test_every_scale_of_mxfp4(void) { with_every_isa(every_scale); }
 /* --- Scales of NF4 of any size ----------------------------------------------------------------------------------- */
 
 /* A row of x has a single one, so y is a column of the matrix, to the bit: with one row of x from the codes, with more
- * from panels. Products of some scales are subnormal, which are zeros in BF16. */
-static void scales_of_any_size(qr_backend *const backends[2]) {
+ * from panels. The matrix has these scales in turn. */
+static void check_scales(qr_backend *const backends[2], const float *scales, size_t n_scales) {
     enum { ROWS = 19, COLS = 10 * 64, N_X = 9 };
-    static const float scales[] = {1.0F,         0.0F,          1e-42F,       0x1p-126F,      0x1.8p-125F,
-                                   -0x1.fp-120F, 0x1.4p-100F,   0x1p-99F,     -0x1.23456p-3F, 0x1p99F,
-                                   0x1.fp100F,   0x1.ffffp126F, 0x1.234568p0F};
     static const qr_dtype dtypes[] = {QR_DTYPE_F32, QR_DTYPE_BF16};
     static float x[N_X * COLS], y[N_X * ROWS];
     static qr_bf16 x_bf16[N_X * COLS];
     matrix m;
     qr_weight weight;
     matrix_create(&m, QR_WEIGHT_NF4, 64, ROWS, COLS);
-    for (int64_t i = 0; i < qr_weight_blocks(&m.desc); i++) { m.absmax[i] = scales[(size_t)i % QR_COUNT_OF(scales)]; }
+    for (int64_t i = 0; i < qr_weight_blocks(&m.desc); i++) { m.absmax[i] = scales[(size_t)i % n_scales]; }
     qr_nf4_dequantize(m.codes, m.absmax, 64, 0, ROWS * COLS, m.values);
     weight_create(backends[0], &m, &weight);
     int n_different = 0;
@@ -762,7 +759,29 @@ static void scales_of_any_size(qr_backend *const backends[2]) {
                                 backends[0]->weight_bytes(backends[0], &m.desc));
     matrix_destroy(&m);
 }
+
+/* Products of some scales are subnormal, which are zeros in BF16. */
+static void scales_of_any_size(qr_backend *const backends[2]) {
+    static const float scales[] = {1.0F,         0.0F,          1e-42F,       0x1p-126F,      0x1.8p-125F,
+                                   -0x1.fp-120F, 0x1.4p-100F,   0x1p-99F,     -0x1.23456p-3F, 0x1p99F,
+                                   0x1.fp100F,   0x1.ffffp126F, 0x1.234568p0F};
+    check_scales(backends, scales, QR_COUNT_OF(scales));
+}
 static void test_scales_of_nf4(void) { with_every_isa(scales_of_any_size); }
+
+/* The next F32 after `scale` whose product with a code is halfway between two BF16 values, the lower one even. */
+static float scale_of_a_half(float scale, float code) {
+    do { scale = nextafterf(scale, 2.0F); } while ((qr_f32_bits(code * scale) & 0x1FFFFU) != 0x8000U);
+    return scale;
+}
+
+/* Values that are rounded to even, among scales that have none. */
+static void halves(qr_backend *const backends[2]) {
+    float scales[] = {1.0F, 0x1.23456p-3F, 0.0F, 1.0F, 1.0F, 1.0F, 1.0F};
+    for (size_t i = 3; i < QR_COUNT_OF(scales); i++) { scales[i] = scale_of_a_half(1.0F, qr_nf4_code[3 + 2 * i]); }
+    check_scales(backends, scales, QR_COUNT_OF(scales));
+}
+static void test_halves_of_nf4(void) { with_every_isa(halves); }
 
 /* --- Choosing an instruction set --------------------------------------------------------------------------------- */
 
@@ -788,6 +807,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_strides_of_dy);
     CHECK_RUN(test_every_scale_of_mxfp4);
     CHECK_RUN(test_scales_of_nf4);
+    CHECK_RUN(test_halves_of_nf4);
     CHECK_RUN(test_refused_isa);
     return check_end();
 }

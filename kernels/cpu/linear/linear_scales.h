@@ -3,6 +3,7 @@
 #define QR_KERNELS_CPU_LINEAR_LINEAR_SCALES_H
 
 #include <stdbool.h>
+#include <string.h>
 
 #include "base/half.h"
 #include "base/sizes.h"
@@ -94,6 +95,15 @@ QR_INLINE int64_t fetch_scale_vectors(const qr_cpu_panel *p, int64_t row, int64_
 
 #elif defined(QR_VEC_AVX2)
 
+/* map[code] of n (1 … 8) codes. All 8 are put together in registers: a vector that is loaded from lanes that were just
+ * stored waits for all of them. */
+QR_INLINE __m256 nested_lookup(const float map[256], const uint8_t *codes, int64_t n) {
+    uint8_t some[QR_VEC] = {0};
+    if (n < QR_VEC) { codes = memcpy(some, codes, (size_t)n); }
+    return _mm256_setr_ps(map[codes[0]], map[codes[1]], map[codes[2]], map[codes[3]], map[codes[4]], map[codes[5]],
+                          map[codes[6]], map[codes[7]]);
+}
+
 /* The same for NF4 with up to 8 scales of a row. */
 QR_INLINE int64_t fetch_scale_vectors(const qr_cpu_panel *p, int64_t row, int64_t n_rows, int64_t k, int64_t n,
                                       const int scale_cols, float *scales, int64_t stride) {
@@ -110,11 +120,9 @@ QR_INLINE int64_t fetch_scale_vectors(const qr_cpu_panel *p, int64_t row, int64_
             continue;
         }
         const int64_t at = first / QR_NESTED_BLOCK, left = (at + 1) * QR_NESTED_BLOCK - first;
-        float values[QR_VEC] = {0};
-        for (int64_t i = 0; i < n; i++) { values[i] = map[of_rows[first + i]]; }
         __m256 factor = _mm256_set1_ps(nested[at]);
         if (left < n) { factor = qr_vec_select_range(factor, _mm256_set1_ps(nested[at + 1]), 0, (int)left); }
-        const __m256 product = _mm256_mul_ps(_mm256_loadu_ps(values), factor);
+        const __m256 product = _mm256_mul_ps(nested_lookup(map, of_rows + first, n), factor);
         _mm256_storeu_ps(scales + r * stride, _mm256_add_ps(product, _mm256_set1_ps(p->weight->nested_offset)));
     }
     return n_there;

@@ -30,72 +30,32 @@ typedef struct nf4_table {
     uint8_t low[16], high[16];
 } nf4_table;
 
-/* Rounded to BF16, in the upper 16 bits of each lane; what the lower bits are is not said. `ordinary`:
- * qr_vec_round_ordinary. */
-QR_INLINE __m256i nf4_rounded(__m256 value, const bool ordinary) {
-    if (!ordinary) { return _mm256_castps_si256(qr_vec_round_to(value, QR_DTYPE_BF16)); }
-    const __m256i bits = _mm256_castps_si256(value);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd);
-}
+/* Tables of a row of a K block. */
+QR_INLINE int tables_of_row(const bool is_mxfp4) { return AVX2_K_BLOCK / qr_cpu_scale_cols_of(is_mxfp4); }
 
-/* Of n scales of each of n_rows rows, which are AVX2_MAX_SCALES apart, as the scales are. */
-QR_INLINE void nf4_tables_of(const float *scales, int64_t n_rows, int64_t n, const float code[16], const bool ordinary,
-                             nf4_table *tables) {
-    const __m256 first_codes = _mm256_loadu_ps(code), last_codes = _mm256_loadu_ps(code + 8);
-    const __m128i order = _mm_setr_epi8(0, 4, 8, 12, 2, 6, 10, 14, 1, 5, 9, 13, 3, 7, 11, 15);
-    const __m256i in_halves = _mm256_broadcastsi128_si256(order);
-    const __m256i across = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    for (int64_t r = 0; r < n_rows; r++) {
-        for (int64_t i = r * AVX2_MAX_SCALES; i < r * AVX2_MAX_SCALES + n; i++) {
-            const __m256 scale = _mm256_broadcast_ss(scales + i);
-            const __m256i first = nf4_rounded(_mm256_mul_ps(first_codes, scale), ordinary);
-            const __m256i last = nf4_rounded(_mm256_mul_ps(last_codes, scale), ordinary);
-            /* Values j and 8 + j in each lane; then 4 low bytes of the first, 4 of the last, and the high bytes. */
-            const __m256i pairs = _mm256_blend_epi16(_mm256_srli_epi32(first, 16), last, 0xAA);
-            const __m256i bytes = _mm256_shuffle_epi8(pairs, in_halves);
-            _mm256_storeu_si256((__m256i *)(void *)&tables[i], _mm256_permutevar8x32_epi32(bytes, across));
-        }
-    }
-}
+/* Of columns [k, k + n_k) of n_rows rows of a group (NF4_GROUPS), tables_of_row apart. */
+void qr_cpu_nf4_tables_avx2(const qr_cpu_panel *p, int64_t row, int64_t n_rows, int64_t k, int64_t n_k,
+                            nf4_table *tables);
 
-QR_INLINE void nf4_tables_make(const float *scales, int64_t n_rows, int64_t n, const bool is_mxfp4, nf4_table *tables) {
-    const float *code = is_mxfp4 ? qr_float4_values : qr_nf4_code;
-    if (scales_are_ordinary(scales, n_rows, n, AVX2_MAX_SCALES)) {
-        nf4_tables_of(scales, n_rows, n, code, true, tables);
-    } else {
-        nf4_tables_of(scales, n_rows, n, code, false, tables);
-    }
-}
-
-/* The codes of a run (NF4_GROUPS). The low halves of the bytes of columns[s] are columns 64s + [0, 32), the high halves
- * the 32 after them, in the order 0 …, 16 …, 8 …, 24 … of each: interleaving bytes in the halves of a register then
- * gives words in order. */
-typedef struct nf4_codes {
-    __m256i columns[2]; /* of a run of 64 columns the first alone */
-} nf4_codes;
-
-QR_INLINE nf4_codes nf4_load_run(const uint8_t *run) {
+/* Columns 64s + [0, 64) of a run (NF4_GROUPS). The low halves of the bytes are the first 32 columns, the high halves
+ * the others, in the order 0 …, 16 …, 8 …, 24 … of each: interleaving bytes in the halves of a register then gives
+ * words in order. */
+QR_INLINE __m256i nf4_load_codes(const uint8_t *run, const int s, const bool half_run) {
     const __m256i a = _mm256_loadu_si256((const __m256i *)(const void *)run);
+    if (half_run) { return _mm256_permute4x64_epi64(a, 0xD8); }
     const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(run + 32));
     const __m256i low_bytes = _mm256_set1_epi16(0x00FF);
-    return (nf4_codes){{_mm256_packus_epi16(_mm256_and_si256(a, low_bytes), _mm256_and_si256(b, low_bytes)),
-                        _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8))}};
-}
-
-QR_INLINE nf4_codes nf4_load_half_run(const uint8_t *run) {
-    const __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)run);
-    return (nf4_codes){{_mm256_permute4x64_epi64(bytes, 0xD8), _mm256_setzero_si256()}};
+    return s == 0 ? _mm256_packus_epi16(_mm256_and_si256(a, low_bytes), _mm256_and_si256(b, low_bytes))
+                  : _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
 }
 
 QR_INLINE __m256i nf4_bytes(const uint8_t bytes[16]) { /* in both halves */
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)bytes));
 }
 
-/* Columns [32 · part, + 32) of the run as BF16: words[0] holds the first 16, in order. */
-QR_INLINE void nf4_words(const nf4_codes *codes, const int part, const nf4_table *table, __m256i words[2]) {
-    const __m256i bytes = codes->columns[part / 2];
-    const __m256i code = _mm256_and_si256(part % 2 == 0 ? bytes : _mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15));
+/* Half number `part` of 64 columns as BF16: words[0] holds the first 16, in order. */
+QR_INLINE void nf4_words(__m256i codes, const int part, const nf4_table *table, __m256i words[2]) {
+    const __m256i code = _mm256_and_si256(part == 0 ? codes : _mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
     const __m256i low = _mm256_shuffle_epi8(nf4_bytes(table->low), code);
     const __m256i high = _mm256_shuffle_epi8(nf4_bytes(table->high), code);
     words[0] = _mm256_unpacklo_epi8(low, high);
@@ -107,7 +67,7 @@ QR_INLINE void nf4_words(const nf4_codes *codes, const int part, const nf4_table
 /* 16 codes of INT8. */
 QR_INLINE void int8_values(const int8_t *src, __m256 *even, __m256 *odd) {
     const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)src));
-    *even = _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16));
+    *even = _mm256_cvtepi32_ps(_mm256_madd_epi16(words, _mm256_set1_epi32(1))); /* the lower word, its sign extended */
     *odd = _mm256_cvtepi32_ps(_mm256_srai_epi32(words, 16));
 }
 
