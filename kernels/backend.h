@@ -14,7 +14,7 @@ typedef struct qr_recording qr_recording;
 typedef struct qr_profile qr_profile;   /* profile.h */
 typedef struct qr_recorder qr_recorder; /* timeline/timeline.h */
 
-enum { QR_BACKEND_VERSION = 1 };
+enum { QR_BACKEND_VERSION = 2 };
 
 typedef enum qr_memory_kind { QR_MEMORY_DEVICE, QR_MEMORY_HOST } qr_memory_kind; /* HOST: pinned where that matters */
 

@@ -46,9 +46,11 @@ qrun_status qr_backend_cuda_create(qr_threads *threads, qr_backend **backend, qr
 qrun_status qr_backend_cuda_create_for(const qr_gpu_choice *choice, qr_threads *threads, qr_backend **backend,
                                        qr_error *err) {
     const qr_cuda_plugin *plugin;
+    qr_backend *host = NULL;
     *backend = NULL;
     qrun_status status = open_plugin(&plugin, err);
-    if (status == QRUN_OK) { status = plugin->create(choice, threads, backend, err); }
+    if (status == QRUN_OK) { status = qr_backend_cpu_create(NULL, threads, &host, err); }
+    if (status == QRUN_OK) { status = plugin->create(choice, threads, host, backend, err); }
     if (status != QRUN_OK) { return status; }
     status = qr_backend_self_check(*backend, err);
     if (status == QRUN_ERROR_MEMORY) { return QRUN_OK; } /* later allocations report what is missing */

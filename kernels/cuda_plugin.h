@@ -14,7 +14,10 @@ typedef struct qr_cuda_plugin {
     uint32_t n_ops;           /* QR_OP_COUNT */
     uint64_t backend_bytes;   /* sizeof(qr_backend) */
     const char *build;        /* QR_CUDA_PLUGIN_BUILD */
-    qrun_status (*create)(const qr_gpu_choice *choice, qr_threads *threads, qr_backend **backend, qr_error *err);
+    /* host: a backend of this machine's processor, for ops on host memory. It is taken over, also by a call that fails.
+     */
+    qrun_status (*create)(const qr_gpu_choice *choice, qr_threads *threads, qr_backend *host, qr_backend **backend,
+                          qr_error *err);
     const qr_device_links *links;
 } qr_cuda_plugin;
 

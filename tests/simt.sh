@@ -1,6 +1,6 @@
 #!/bin/sh
 # The tests of whole models and of training over the CUDA backend, its kernels executed by the CPU (tests/simt).
-# They take about ten minutes; the ordinary suite runs parts of them.
+# They take more than a quarter of an hour; the ordinary suite runs parts of them.
 #   tests/simt.sh [BUILD]   BUILD: a build folder with the tests built; build/dev by default
 set -eu
 cd "$(dirname "$0")/.."

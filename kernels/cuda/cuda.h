@@ -34,7 +34,7 @@ struct qr_cuda_staging; /* staging.h */
 struct qr_cuda_backend {
     qr_backend base; /* first: a qr_backend * of this backend is a qr_cuda_backend * */
     qr_device *device;
-    qr_backend *host;             /* the CPU backend, for ops on host memory (quantize) */
+    qr_backend *host;             /* the CPU backend, for ops on host memory (quantize); made by libqrun.so */
     const qr_cuda_tables *tables; /* device memory */
     qr_cuda_staging *staging;     /* while a model is loaded, where there was room; else NULL */
     qr_cuda_held held[2];         /* by qr_memory_kind */
@@ -111,8 +111,5 @@ qrun_status qr_cuda_weight_get_scales(qr_backend *backend, const qr_weight *weig
 
 /* As qr_backend.measure_peaks (backend/peaks.cu). */
 qrun_status qr_cuda_measure_peaks(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err);
-
-/* What the entry point of libqrun_cuda.so gives out (kernels/cuda_plugin.h). */
-qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err);
 
 #endif

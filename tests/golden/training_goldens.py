@@ -13,6 +13,7 @@ N_STEPS, N_WARMUP, MAX_GRAD_NORM = 20, 3, 1.0
 RUNS = ("f32", "f64", "bf16", "bf16-autocast")
 CURVE_RUNS = (*RUNS, "f16")
 INITIAL_LOSS_SCALE = 65536.0    # of GradScaler
+N_STARTS = 8
 
 
 def rounded(value):
@@ -254,14 +255,28 @@ CURVES = [
 ]
 
 
-def _curve_run(root, case, run):
-    """Twenty steps in the order of the HF Trainer: gradients, clip, optimiser, scheduler; in F16 with a GradScaler."""
+def _move(parameters, start):
+    """Another start of the same curve: every element times 1 ± at most 2^-12, the same in every type."""
+    generator = cases.generator_for("training", "start", start)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.mul_(1 + 2.0**-12 * (2 * torch.rand(parameter.shape, generator=generator) - 1))
+
+
+def _model(root, case, run):
     if case.adapter is None:
-        model = cases.full_model(root, case.base, run)
-    else:
-        model = cases.adapted_model(root, case.base, case.adapter, run)
+        return cases.full_model(root, case.base, run)
+    return cases.adapted_model(root, case.base, case.adapter, run)
+
+
+def _curve_run(root, case, run, start=0, at_step=None):
+    """Twenty steps in the order of the HF Trainer: gradients, clip, optimiser, scheduler; in F16 with a GradScaler.
+    at_step(parameters, examples, loss): called when a step's gradients are there."""
+    model = _model(root, case, run)
     kind, options, learning_rate = OPTIMISERS[case.optimiser]
     parameters = cases.trainable(model)
+    if start > 0:
+        _move(parameters.values(), start)
     learning_rate = case.learning_rate or learning_rate
     if case.loraplus_lr_ratio is None:
         optimiser = kind(parameters.values(), lr=learning_rate, **options)
@@ -274,6 +289,8 @@ def _curve_run(root, case, run):
     for step in range(N_STEPS):
         examples = batches[step % len(batches)]
         losses.append(sum(accumulate(model, examples, run, scaler)) / cases.n_targets(examples))
+        if at_step:
+            at_step(parameters, examples, losses[-1])
         scaler.unscale_(optimiser)
         norms.append(torch.nn.utils.clip_grad_norm_(parameters.values(), case.max_grad_norm).item())
         rates.append(scheduler.get_last_lr()[0])
@@ -284,6 +301,56 @@ def _curve_run(root, case, run):
         scheduler.step()
         optimiser.zero_grad()
     return losses, norms, rates, {name: p.detach().clone() for name, p in parameters.items()}
+
+
+def _max_loss_error(losses, reference):
+    return rounded(max(abs(a - b) / b for a, b in zip(losses, reference)))
+
+
+def _peers_runs(case):
+    """The runs in 16 bits that tests compare with."""
+    return ("bf16-autocast",) if case.adapter is None else ("bf16", "f16")
+
+
+def start_loss_errors(case, root):
+    """{run: max_loss_error of each start, against F32 from the same one}; one in which a gradient overflows is left out.
+
+    Roundings to 16 bits add up along a run, and lead it as far from F32 as they happen to. So the largest error of
+    20 steps varies by a factor of three between such starts, and with the CPU's order of sums."""
+    errors = {run: [] for run in _peers_runs(case)}
+    for start in range(1, N_STARTS + 1):
+        reference = _curve_run(root, case, "f32", start)[0]
+        for run in errors:
+            result = _curve_run(root, case, run, start)
+            if result is not None:
+                errors[run].append(_max_loss_error(result[0], reference))
+    return errors
+
+
+def errors_along(case, root):
+    """{run: errors of loss and gradient in 16 bits at the parameters of each step of the F32 curve}: nothing adds up,
+    so they are the arithmetic's own. The root of the mean square of the losses', the mean of the gradients'."""
+    models = {run: _model(root, case, run) for run in _peers_runs(case)}
+    errors = {run: ([], []) for run in models}
+
+    def at_step(reference, examples, expected):
+        gradients = {name: p.grad.clone() for name, p in reference.items()}
+        for run, model in models.items():
+            scale = INITIAL_LOSS_SCALE if run == "f16" else 1.0
+            scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=run == "f16")
+            parameters = cases.trainable(model)
+            with torch.no_grad():
+                for name, parameter in parameters.items():
+                    parameter.copy_(reference[name])
+                    parameter.grad = None
+            loss = sum(accumulate(model, examples, run, scaler)) / cases.n_targets(examples)
+            errors[run][0].append((loss - expected) / expected)
+            errors[run][1].append(_relative({name: p.grad / scale for name, p in parameters.items()}, gradients)[0])
+
+    _curve_run(root, case, "f32", at_step=at_step)
+    return {run: {"loss_error": rounded((sum(e * e for e in losses) / len(losses)) ** 0.5),
+                  "gradient_error": rounded(sum(gradients) / len(gradients))}
+            for run, (losses, gradients) in errors.items()}
 
 
 def make_curve(case, root):
@@ -321,10 +388,14 @@ def make_curve(case, root):
         together, largest = _relative(results[run][3], final)
         entry[run] = {} if run == "f64" else {"loss": results[run][0]}
         entry[run] |= {
-            "max_loss_error": rounded(max(abs(a - b) / b for a, b in zip(results[run][0], losses))),
+            "max_loss_error": _max_loss_error(results[run][0], losses),
             "final_error": together,
             "max_tensor_error": largest,
         }
+    starts, along = start_loss_errors(case, root), errors_along(case, root)
+    for run in starts:
+        if run in entry:
+            entry[run] |= {"start_loss_errors": starts[run], "along": along[run]}
     return entry
 
 

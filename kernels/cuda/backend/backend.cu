@@ -177,7 +177,6 @@ static qrun_status create(const qr_gpu_choice &choice, qr_threads *threads, cons
     qr_cuda_backend *cuda = *made = new (memory) qr_cuda_backend();
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_open_for(choice, &cuda->device, err));
-    QR_TRY(qr_backend_cpu_create(NULL, threads, &cuda->host, err));
     QR_TRY(put_tables(cuda, err));
     QR_TRY(qr_device_memory_measure_context(cuda->device, err));
     fill_vtable(cuda, threads);
@@ -187,8 +186,8 @@ out:
 }
 
 /* Hopper's products may break a device on which the rest works: then it is opened again, without them. */
-qrun_status qr_cuda_backend_create_for(const qr_gpu_choice *choice, qr_threads *threads, qr_backend **backend,
-                                       qr_error *err) {
+qrun_status qr_cuda_backend_create_for(const qr_gpu_choice *choice, qr_threads *threads, qr_backend *host,
+                                       qr_backend **backend, qr_error *err) {
     qr_error reason = {};
     qr_cuda_backend *cuda = NULL;
     *backend = NULL;
@@ -202,14 +201,11 @@ qrun_status qr_cuda_backend_create_for(const qr_gpu_choice *choice, qr_threads *
         (void)qr_fail(err, status, "%s", reason.message);
     }
     if (status == QRUN_OK) {
+        cuda->host = host;
         *backend = &cuda->base;
-    } else if (cuda != NULL) {
-        destroy(&cuda->base);
+    } else {
+        qr_backend_destroy(host);
+        if (cuda != NULL) { destroy(&cuda->base); }
     }
     return status;
-}
-
-qrun_status qr_cuda_backend_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
-    const qr_gpu_choice first = {-1, 0};
-    return qr_cuda_backend_create_for(&first, threads, backend, err);
 }

@@ -15,7 +15,7 @@ extern const qr_device_links qr_cuda_links;
 void qr_cuda_links_close(qr_cuda_backend *cuda);
 
 /* What the entry point of libqrun_cuda.so gives out (kernels/cuda_plugin.h). */
-qrun_status qr_cuda_backend_create_for(const qr_gpu_choice *choice, qr_threads *threads, qr_backend **backend,
-                                       qr_error *err);
+qrun_status qr_cuda_backend_create_for(const qr_gpu_choice *choice, qr_threads *threads, qr_backend *host,
+                                       qr_backend **backend, qr_error *err);
 
 #endif
