@@ -343,6 +343,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
             multiply_and_store(run, panel, product, lora_panel, first);
         }
     }
+    product->ahead = NULL;
 }
 
 /* With many rows of x a panel is dequantised at once, so that a tile's rows of x are read once a panel; with few, tile

@@ -9,8 +9,8 @@
  * reading and writing y once more, with the same bits.
  *
  * On tiles, where the caller permits it, both are by pairs of BF16 values: the first by linear_tiles.h, the second by
- * gemm_backward.h, or by linear_tiles.h too where it is part of a call of linear. With AVX-512 BF16 the first one is, by
- * qr_cpu_lora_pairs. */
+ * gemm_backward.h, or by linear_tiles.h too where it is part of a call of linear. With AVX-512 BF16 the first one is,
+ * by qr_cpu_lora_pairs. */
 #include <string.h>
 
 #include "base/sizes.h"
