@@ -135,8 +135,8 @@ qrun_status qr_pass_whole_backward(qr_train_pass *pass, const qr_weight *weight,
  * activations, in b.dy; unchanged where that type is F32. */
 qrun_status qr_pass_round_dy(qr_train_pass *pass, const void **dy, int64_t *dy_stride, int64_t n_rows, int64_t out,
                              qr_error *err);
-/* Elements between rows of `out` elements in b.dy, for an adapter's part of a product. 0: none, or there is no use for
- * them. */
+/* Elements between rows of `out` elements in b.dy: on a device for an adapter's part of a product; on a processor so
+ * that rows lie apart in caches and are read in place. 0: none, or there is no room. */
 int64_t qr_pass_dy_room(const qr_train_pass *pass, int64_t out);
 /* dx [T, in] = dy W, or dx += it, and through the matrix's adapter, whose gradients grow. x is what the layer was fed;
  * dy's rows [out], F32, are dy_stride apart. */
