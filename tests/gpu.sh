@@ -213,17 +213,17 @@ table() {
 ops() { sed -n 's/^ *X(\([a-z0-9_]*\)).*/\1/p' kernels/ops.h kernels/ops_experts.h; }
 
 tests() {
-    part "ops against the reference" 150 "$tests/kernels/test_ops_cuda"
+    part "ops against the reference" 220 "$tests/kernels/test_ops_cuda"
     if [ "$code" -ne 0 ]; then # which of them
         for op in $(ops); do part "op $op" 15 "$tests/kernels/test_ops_cuda" "test_op_$op"; done
     fi
-    part "goldens of generation" 90 "$tests/runtime/test_goldens"
-    part "replayed decode steps have the same bits" 45 "$tests/runtime/test_decode"
-    part "a request alone and among others" 60 "$tests/runtime/test_session_bits"
-    part "goldens of fine-tuning" 90 "$tests/train/test_training"
-    part "resumed fine-tuning has the same bits" 90 "$tests/train/test_trainer"
-    part "NCCL: one rank sends to itself" 45 "$tests/kernels/test_device_links"
-    part "quantised on the device, read as planned" 45 "$tests/runtime/test_device_loading"
+    part "goldens of generation" 60 "$tests/runtime/test_goldens"
+    part "replayed decode steps have the same bits" 30 "$tests/runtime/test_decode"
+    part "a request alone and among others" 120 "$tests/runtime/test_session_bits"
+    part "goldens of fine-tuning" 120 "$tests/train/test_training"
+    part "resumed fine-tuning has the same bits" 45 "$tests/train/test_trainer"
+    part "NCCL: one rank sends to itself" 30 "$tests/kernels/test_device_links"
+    part "quantised on the device, read as planned" 30 "$tests/runtime/test_device_loading"
 }
 
 # ---- Deep ----

@@ -110,11 +110,16 @@ static void test_weights_are_those_of_the_processor(void) {
     qrun_context_destroy(device);
 }
 
-/* A device with room for the weights and nothing else. */
+/* A device with room for the weights and nothing else. A real GPU has more. */
 static void test_without_room_for_staging(void) {
     CHECK(setenv("QRUN_SIMT_MEMORY", "540000", 1) == 0);
     device = check_open_context("cuda", 3);
     REQUIRE(device != NULL);
+    if (strcmp(device->backend->isa, "simt") != 0) {
+        qrun_context_destroy(device);
+        check_skip("the memory of this GPU cannot be limited");
+        return;
+    }
     CHECK_INT(device->backend->loading_begin(device->backend, NULL), QRUN_OK);
     CHECK(!device->backend->takes_sources);
     device->backend->loading_end(device->backend);

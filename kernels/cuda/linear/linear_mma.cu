@@ -65,7 +65,7 @@ static QR_DEVICE void run_linear(const mma_group &g, const pair_book &book) {
     int64_t x_stride = g.args[0].x_stride;
     if (path != PATH_ANY && m_tiles * n_tiles == 1 && g.norm.src != NULL) {
         uint16_t *normed = reinterpret_cast<uint16_t *>(shared + 1);
-        float *scratch = &shared->sums[0][0][0];
+        float *scratch = &shared->sums[0][0][0][0];
         const auto wait = [] { await_previous(); };
         g.norm.dim > VEC4_BLOCK_DIM ? put_normed<type, true>(g.norm, scratch, normed, wait)
                                     : put_normed<type, false>(g.norm, scratch, normed, wait);

@@ -80,9 +80,10 @@ static QR_DEVICE segment_chunks segment_chunks_of(const matrix &w) {
     return {begin, begin + per_segment < n_chunks ? begin + per_segment : n_chunks};
 }
 
-/* Shared memory. The table is NF4's and MXFP4's, the map NF4's. After it, where there is a norm, x: [n_rows, cols]. */
-template <weights_path path, int m_tiles, int n_warps = LINEAR_SEGMENTS> struct mma_memory {
-    float sums[n_warps][m_tiles][TILE_ROWS * SUMS_PITCH];
+/* Shared memory. The table is NF4's and MXFP4's, the map NF4's. After it, where there is a norm, x: [n_rows, cols]. A
+ * block that takes tile after tile has two sets of sums in turn: the one is read while the other is written. */
+template <weights_path path, int m_tiles, int n_warps = LINEAR_SEGMENTS, int n_turns = 2> struct mma_memory {
+    float sums[n_turns][n_warps][m_tiles][TILE_ROWS * SUMS_PITCH];
     float2 pairs[path_has_book<path> ? PAIRS * PAIR_COPIES : 1];
     float map[path == PATH_NF4 ? 256 : 1];
 };
@@ -146,13 +147,14 @@ static QR_DEVICE void convert(const lane_codes<path> &codes, float absmax, const
 }
 
 /* Sixteen columns of a row of x from `src` on, of which `n_left` are in the row; of PATH_ANY, zeros after the last one.
- */
+ * Zeros where the row is not there: then nothing is loaded. */
 template <weights_path path>
-static QR_DEVICE void load_x(const uint16_t *src, int64_t n_left, uint32_t pairs[LANE_COLS / 2]) {
+static QR_DEVICE void load_x(const uint16_t *src, bool is_there, int64_t n_left, uint32_t pairs[LANE_COLS / 2]) {
     if constexpr (path != PATH_ANY) {
         const uint4 *vectors = reinterpret_cast<const uint4 *>(src);
-        unpack_words(pairs, vectors[0]);
-        unpack_words(pairs + 4, vectors[1]);
+        const uint4 zeros = make_uint4(0, 0, 0, 0);
+        unpack_words(pairs, is_there ? vectors[0] : zeros);
+        unpack_words(pairs + 4, is_there ? vectors[1] : zeros);
     } else {
 #pragma unroll
         for (int i = 0; i < LANE_COLS / 2; i++) {
@@ -170,7 +172,7 @@ constexpr int mma_depth = path_has_book<path> &&m_tiles *n_tiles < 4  ? 4
 
 /* What a warp does: its segment of one tile of outputs after the other. rows_type: linear_rows, or one like it. */
 template <typename type, weights_path path, int m_tiles, int n_tiles, mma_matrices kind, class rows_type,
-          int n_warps = LINEAR_SEGMENTS, int depth = mma_depth<path, m_tiles, n_tiles>>
+          int n_warps = LINEAR_SEGMENTS, int depth = mma_depth<path, m_tiles, n_tiles>, int n_turns = 2>
 struct segment_sum {
     enum { DEPTH = depth, CHUNK_BYTES = lane_codes<path>::CHUNK_BYTES };
     static constexpr bool paired = kind == A_PAIR, several = kind == SEVERAL || kind == HEADS;
@@ -179,7 +181,7 @@ struct segment_sum {
     enum ahead_loads { LOAD_ALL, LOAD_NONE, LOAD_CHECKED };
     const mma_group &g;
     const rows_type &rows;
-    mma_memory<path, m_tiles, n_warps> &shared;
+    mma_memory<path, m_tiles, n_warps, n_turns> &shared;
     int begin, end; /* chunks */
     const pair_table table;
     absmax_source absmax_here; /* of this tile's matrix, where there are several */
@@ -192,13 +194,15 @@ struct segment_sum {
     absmax_parts ahead[m_tiles][2]; /* of the group after this one, in it of the chunk with this lane's number */
     float absmax[m_tiles][2];       /* of this group; of MXFP4 the bits of two scales in E8M0, of 32 columns each */
     float d[m_tiles][n_tiles][4];
+    bool has_x[n_tiles]; /* whether this lane's rows of x are there */
+    unsigned turn;       /* of the sums in shared memory: which are written next */
 
     __device__ segment_sum(const mma_group &group, const pair_book &book, const rows_type &rows_,
-                           mma_memory<path, m_tiles, n_warps> &memory, const segment_chunks &chunks)
+                           mma_memory<path, m_tiles, n_warps, n_turns> &memory, const segment_chunks &chunks)
         : g(group), rows(rows_), shared(memory), begin(chunks.begin), end(chunks.end),
           /* The offset by a shuffle, so that the compiler does not compute it at each of its uses. */
           table{memory.pairs, warp_shuffle(lane_index() % PAIR_COPIES * uint32_t{sizeof(float2)}, lane_index()), book},
-          absmax_here() {}
+          absmax_here(), turn(0) {}
 
     QR_DEVICE absmax_source absmax_at(int side) const { return several ? absmax_here : g.absmax[paired ? side : 0]; }
 
@@ -224,11 +228,14 @@ struct segment_sum {
                 rotated ? half : OUTPUTS / 2};
     }
 
-    /* This lane's row of x in a product, at its columns of the segment's first chunk. Rows past the last one repeat it;
-     * their results are not stored. */
+    /* This lane's row of x in a product. Of those past the last one, results are not stored. */
+    QR_DEVICE int64_t x_row(int n) const {
+        return rows.first(n_tiles * TILE_ROWS, blockIdx.y) + n * TILE_ROWS + lane_index() / 4;
+    }
+
+    /* That row at its columns of the segment's first chunk; past the last one, the last one. */
     QR_DEVICE const uint16_t *first_x(const uint16_t *x, int64_t x_stride, int n) const {
-        const int64_t row = rows.first(n_tiles * TILE_ROWS, blockIdx.y) + n * TILE_ROWS + lane_index() / 4;
-        const int64_t n_rows = g.args[0].n_rows;
+        const int64_t row = x_row(n), n_rows = g.args[0].n_rows;
         return x + rows.of_x(row < n_rows ? row : n_rows - 1) * x_stride + int64_t{begin} * CHUNK +
                lane_index() % 4 * LANE_COLS;
     }
@@ -319,7 +326,9 @@ struct segment_sum {
         const int64_t col = int64_t{end - left} * CHUNK + lane_index() % 4 * LANE_COLS;
         uint32_t x[n_tiles][LANE_COLS / 2];
 #pragma unroll
-        for (int n = 0; n < n_tiles; n++) { load_x<path>(x_at[n] + i * CHUNK, g.weights[0].cols - col, x[n]); }
+        for (int n = 0; n < n_tiles; n++) {
+            load_x<path>(x_at[n] + i * CHUNK, has_x[n], g.weights[0].cols - col, x[n]);
+        }
 #pragma unroll
         for (int m = 0; m < m_tiles; m++) {
             uint32_t low[LANE_COLS / 2], high[LANE_COLS / 2];
@@ -376,7 +385,10 @@ struct segment_sum {
         clear();
         const uint16_t *x_at[n_tiles];
 #pragma unroll
-        for (int n = 0; n < n_tiles; n++) { x_at[n] = first_x(all_x, x_stride, n); }
+        for (int n = 0; n < n_tiles; n++) {
+            x_at[n] = first_x(all_x, x_stride, n);
+            has_x[n] = x_row(n) < g.args[0].n_rows;
+        }
         int left = end - begin;
         if constexpr (path != PATH_ANY &&
                       m_tiles * n_tiles == 1) { /* more would be three times as much code for little */
@@ -396,7 +408,7 @@ struct segment_sum {
         const unsigned group = lane_index() / 4, quad = lane_index() % 4;
 #pragma unroll
         for (int m = 0; m < m_tiles; m++) {
-            float *sums = shared.sums[warp_index()][m];
+            float *sums = shared.sums[turn][warp_index()][m];
             for (unsigned i = 0; i < 4; i++) { sums[(2 * quad + i % 2) * SUMS_PITCH + group + i / 2 * 8] = d[m][n][i]; }
         }
     }
@@ -404,8 +416,8 @@ struct segment_sum {
     /* The sums of all segments for a row of x and an output of a product, added in order. */
     QR_DEVICE float sum_of(unsigned m, unsigned row, unsigned output) const {
         const unsigned place = row * SUMS_PITCH + output;
-        float sum = shared.sums[0][m][place];
-        for (unsigned s = 1; s < LINEAR_SEGMENTS; s++) { sum += shared.sums[s][m][place]; }
+        float sum = shared.sums[turn][0][m][place];
+        for (unsigned s = 1; s < LINEAR_SEGMENTS; s++) { sum += shared.sums[turn][s][m][place]; }
         return sum;
     }
 
@@ -473,13 +485,13 @@ struct segment_sum {
             if (tile + step < g.n_tiles) { start(tile + step); }
             for (int t = 0; t < n_tiles; t++) {
                 put_sums(t);
-                __syncthreads();
+                __syncthreads(); /* and all have read the other sums, which are written next */
                 if constexpr (kind == HEADS) {
                     store_heads(tile, t);
                 } else {
                     store(tile, t);
                 }
-                __syncthreads();
+                turn ^= 1U;
             }
         }
     }

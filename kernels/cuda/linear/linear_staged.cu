@@ -33,7 +33,7 @@ template <int n_groups, int n_products, int n_row_tiles> struct staged_shape {
 
 /* Shared memory. x: of each segment at once, its stages; total: the sum of the segments of sweeps before. */
 template <weights_path path, class shape> struct staged_memory {
-    mma_memory<path, shape::M_TILES, shape::WARPS> mma;
+    mma_memory<path, shape::M_TILES, shape::WARPS, 1> mma;
     float total[shape::SWEEPS > 1 ? shape::ROWS *shape::TILE_OUTPUTS : 4];
     uint16_t x[shape::AT_ONCE][shape::STAGES][shape::STAGE];
 };
@@ -115,9 +115,9 @@ constexpr int staged_depth = path == PATH_NF4                   ? (m_tiles == 1 
 
 template <typename type, weights_path path, class shape>
 struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVERAL, linear_rows, shape::WARPS,
-                                staged_depth<path, shape::M_TILES>> {
+                                staged_depth<path, shape::M_TILES>, 1> {
     typedef segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVERAL, linear_rows, shape::WARPS,
-                        staged_depth<path, shape::M_TILES>>
+                        staged_depth<path, shape::M_TILES>, 1>
         base;
     enum { M_TILES = shape::M_TILES, N_TILES = shape::N_TILES, DEPTH = base::DEPTH };
     using base::g;
@@ -207,9 +207,11 @@ struct staged_sum : segment_sum<type, path, shape::M_TILES, shape::N_TILES, SEVE
     /* The sums of this sweep's segments, added in order to what the sweeps before have. */
     QR_DEVICE float sum_with(int sweep, int first_row, unsigned product, unsigned place, unsigned output) const {
         const unsigned slot = place * SUMS_PITCH + output, group = product / M_TILES, m = product % M_TILES;
-        float sum = this->shared.sums[group][m][slot];
+        float sum = this->shared.sums[0][group][m][slot];
         if (sweep > 0) { sum = total_at(first_row + static_cast<int>(place), product, output) + sum; }
-        for (unsigned s = 1; s < shape::AT_ONCE; s++) { sum += this->shared.sums[s * shape::GROUPS + group][m][slot]; }
+        for (unsigned s = 1; s < shape::AT_ONCE; s++) {
+            sum += this->shared.sums[0][s * shape::GROUPS + group][m][slot];
+        }
         return sum;
     }
 
