@@ -54,14 +54,20 @@ def machine():
     }
 
 
+def gpu_name():
+    """Of the first GPU, as its driver has it."""
+    return run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).splitlines()[0].strip()
+
+
 def summary(values):
     return {"median": statistics.median(values), "least": min(values), "most": max(values), "values": values}
 
 
 def write_result(name, result):
-    """bench/results/<cpu>-<date>-<name>.json, complete or not at all."""
-    cpu = re.sub(r"[^a-z0-9]+", "-", result["machine"]["cpu"].lower()).strip("-")
-    path = pathlib.Path(__file__).parent / "results" / f"{cpu}-{result['machine']['date'][:10]}-{name}.json"
+    """bench/results/<gpu or cpu>-<date>-<name>.json, complete or not at all."""
+    device = result["machine"].get("gpu", result["machine"]["cpu"])
+    device = re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    path = pathlib.Path(__file__).parent / "results" / f"{device}-{result['machine']['date'][:10]}-{name}.json"
     path.parent.mkdir(exist_ok=True)
     temporary = path.with_suffix(".part")
     temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -38,17 +38,31 @@ struct qr_device_size {
 
 const qr_device_size &qr_device_size_of(const qr_device *device);
 
+enum { QR_DEVICE_RESERVED_BYTES = 1024 }; /* of shared memory, for each block, by CUDA */
+
 /* Blocks with so much shared memory that run at once. at_most: on a multiprocessor, by registers. */
 static inline int qr_device_blocks_at_once(const qr_device *device, int at_most, size_t shared_bytes) {
-    enum { RESERVED_BYTES = 1024 }; /* of each block, by CUDA */
     const qr_device_size &size = qr_device_size_of(device);
-    const int by_memory = size.shared_bytes / static_cast<int>(shared_bytes + RESERVED_BYTES);
+    const int by_memory = size.shared_bytes / static_cast<int>(shared_bytes + QR_DEVICE_RESERVED_BYTES);
     return size.multiprocessors * (by_memory < 1 ? 1 : by_memory < at_most ? by_memory : at_most);
 }
 
 /* What the environment turned off, and whether kernels are launched early here (QR_LAUNCH_EARLY). */
 const qr_device_switches &qr_device_switches_of(const qr_device *device);
 bool qr_device_launches_early(const qr_device *device);
+
+/* Shared memory of each of n_blocks that are launched early and run at once: shared_bytes, or more, so that no
+ * multiprocessor has room for more of them than its share. Blocks that are there early go where the kernel ahead ends
+ * first; without this some multiprocessors would get one more, and all would wait for those. */
+static inline size_t qr_device_even_shared_bytes(const qr_device *device, int64_t n_blocks, size_t shared_bytes) {
+    const qr_device_size &size = qr_device_size_of(device);
+    const int64_t share = (n_blocks + size.multiprocessors - 1) / size.multiprocessors;
+    const int64_t too_many = size.shared_bytes / (share + 1) - QR_DEVICE_RESERVED_BYTES; /* one more would fit */
+    const int64_t least = (too_many / 16 + 1) * 16;
+    const int64_t even = least < size.block_shared_bytes ? least : size.block_shared_bytes;
+    const bool is_more = qr_device_launches_early(device) && even > static_cast<int64_t>(shared_bytes);
+    return is_more ? static_cast<size_t>(even) : shared_bytes;
+}
 
 /* HOST memory is pinned. Not zeroed. */
 qrun_status qr_device_memory_create(qr_device *device, qr_memory_kind kind, size_t n_bytes, void **memory,

@@ -97,11 +97,13 @@ static qrun_status launch(qr_cuda_backend &cuda, group_launch &l, qr_error *err)
     number_tiles(l, m_tiles * OUTPUTS);
     dim3 grid(g.n_tiles, static_cast<unsigned>(qr_ceil_div(l.n_rows, n_tiles * TILE_ROWS)));
     const size_t x_bytes = g.norm.src != NULL ? static_cast<size_t>(g.norm.n_rows * g.norm.dim) * sizeof(uint16_t) : 0;
-    const int at_once = qr_device_blocks_at_once(cuda.device, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE,
-                                                 sizeof(mma_memory<path, m_tiles>) + x_bytes);
+    const size_t needed_bytes = sizeof(mma_memory<path, m_tiles>) + x_bytes;
+    const int at_once =
+        qr_device_blocks_at_once(cuda.device, mma_blocks<path, m_tiles, n_tiles>::AT_ONCE, needed_bytes);
     grid.x = static_cast<unsigned>(qr_min(grid.x, qr_ceil_div(at_once, grid.y)));
+    const size_t shared_bytes = qr_device_even_shared_bytes(cuda.device, int64_t{grid.x} * grid.y, needed_bytes);
     return QR_LAUNCH_EARLY(cuda.device, err, (linear_mma_kernel<type, path, m_tiles, n_tiles, kind>), grid, THREADS,
-                           (sizeof(mma_memory<path, m_tiles>) + x_bytes), g, pair_book_of(g.weights[0]));
+                           shared_bytes, g, pair_book_of(g.weights[0]));
 }
 
 /* Whether tiles of this many outputs are neither half empty nor too few for the GPU. */
