@@ -311,7 +311,7 @@ static terms_layout layout_of_terms(const qr_cuda_backend &cuda, const qr_linear
     terms_layout layout = {};
     layout.x = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(panel_rows(panels_of(cuda, desc, args.x_dtype)) * stride);
     layout.scratch = layout.x + aligned_bytes(args.n_rows * stride);
-    layout.n_bytes = layout.scratch + qr_cuda_lora_terms_bytes(*args.lora) + QR_CUBLASLT_ALIGNMENT;
+    layout.n_bytes = layout.scratch + qr_cuda_lora_terms_bytes(cuda, *args.lora) + QR_CUBLASLT_ALIGNMENT;
     return layout;
 }
 
@@ -407,7 +407,7 @@ static terms_layout layout_of_terms(const qr_cuda_backend &cuda, const qr_linear
     const int64_t n_rows = panel_rows(panels_of(cuda, desc, args.dy_dtype)) + qr_lora_room(args.lora->rank);
     terms_layout layout = {};
     layout.scratch = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(n_rows * desc.cols);
-    layout.n_bytes = layout.scratch + qr_cuda_lora_backward_terms_bytes(*args.lora) + QR_CUBLASLT_ALIGNMENT;
+    layout.n_bytes = layout.scratch + qr_cuda_lora_backward_terms_bytes(cuda, *args.lora) + QR_CUBLASLT_ALIGNMENT;
     return layout;
 }
 
