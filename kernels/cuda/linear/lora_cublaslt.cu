@@ -48,7 +48,8 @@ static QR_DEVICE qr_lora_factor adapter_of(const lora_adapter &adapter) {
 
 struct lora_factors {
     int64_t in, out, length;
-    uint16_t *a; /* [3 · length, in]: high, high, low of A */
+    uint16_t *a; /* [3 · length, in]: high, high, low of A from column first_in on, of a_cols */
+    int64_t a_cols, first_in;
     uint16_t *b; /* [out, 3 · length], rows b_stride apart: high, high, low of scale · B from row first_out on */
     int64_t b_stride, first_out;
 };
@@ -68,7 +69,8 @@ __global__ void lora_factors_kernel(lora_adapter adapter, lora_factors p) {
     float v[EIGHT] = {};
     if (at < n_a) {
         const int64_t r = at / per_a, c = at % per_a * EIGHT;
-        if (r < factor.rank) { load_vec8(v, factor.a + r * p.in, c, p.in, vec4_aligned(factor.a, 0)); }
+        const float *row = factor.a + r * p.a_cols + p.first_in;
+        if (r < factor.rank) { load_vec8(v, row, c, p.in, vec4_aligned(row, 0)); }
         uint16_t *dst = p.a + r * p.in + c;
         put_split(v, dst, dst + p.length * p.in, dst + 2 * p.length * p.in);
     } else if (at - n_a < p.out * per_b) {
@@ -174,7 +176,7 @@ static bool is_aligned(const void *rows, int64_t stride, size_t element_bytes) {
 static lora_factors take_factors(lora_memory &memory, int64_t in, int64_t out, int64_t rank) {
     const int64_t length = length_of(rank);
     uint16_t *a = take<uint16_t>(memory, COPIES * length * in), *b = take<uint16_t>(memory, COPIES * length * out);
-    return {in, out, length, a, b, COPIES * length, 0};
+    return {in, out, length, a, in, 0, b, COPIES * length, 0};
 }
 
 static qrun_status put_factors(qr_cuda_backend &cuda, const lora_adapter &adapter, const lora_factors &factors,
@@ -325,7 +327,7 @@ qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_lora_args &args, vo
 static lora_scratch lay_out_terms(const qr_cuda_backend &cuda, const qr_lora_args &args, lora_memory &memory) {
     const int64_t length = length_of(args.max_rank);
     lora_scratch scratch = {};
-    scratch.factors = {args.in, 0, length, take<uint16_t>(memory, COPIES * length * args.in), NULL, 0, 0};
+    scratch.factors = {args.in, 0, length, take<uint16_t>(memory, COPIES * length * args.in), args.in, 0, NULL, 0, 0};
     scratch.halves = take<float>(memory, room_of_parts(cuda, args.n_rows, PARTS * length));
     return scratch;
 }
@@ -346,7 +348,7 @@ qrun_status qr_cuda_lora_put_t(qr_cuda_backend &cuda, const qr_lora_args &args, 
 
 qrun_status qr_cuda_lora_put_b(qr_cuda_backend &cuda, const qr_lora_args &args, int64_t first_out, int64_t n_out,
                                uint16_t *rows, int64_t stride, qr_error *err) {
-    const lora_factors factors = {0, n_out, length_of(args.max_rank), NULL, rows, stride, first_out};
+    const lora_factors factors = {0, n_out, length_of(args.max_rank), NULL, 0, 0, rows, stride, first_out};
     return put_factors(cuda, {args.factors, args.row_adapter, {}}, factors, err);
 }
 
@@ -485,9 +487,10 @@ qrun_status qr_cuda_lora_put_dh(qr_cuda_backend &cuda, const qr_lora_backward_ar
     return run_factors(cuda, args, lay_out(cuda, args, rows, stride, memory), library, err);
 }
 
-qrun_status qr_cuda_lora_put_a(qr_cuda_backend &cuda, const qr_lora_backward_args &args, uint16_t *rows,
-                               qr_error *err) {
-    return put_factors(cuda, adapter_of(args), {args.in, 0, length_of(args.rank), rows, NULL, 0, 0}, err);
+qrun_status qr_cuda_lora_put_a(qr_cuda_backend &cuda, const qr_lora_backward_args &args, int64_t first_in, int64_t n_in,
+                               uint16_t *rows, qr_error *err) {
+    const lora_factors factors = {n_in, 0, length_of(args.rank), rows, args.in, first_in, NULL, 0, 0};
+    return put_factors(cuda, adapter_of(args), factors, err);
 }
 
 qrun_status qr_cuda_lora_add_gradients(qr_cuda_backend &cuda, const qr_lora_backward_args &args,
