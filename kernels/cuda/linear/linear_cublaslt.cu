@@ -24,6 +24,9 @@ enum {
     THREADS = 256,
     PIECES = 4,       /* of 8 elements a thread, a block's width apart: four loads under way */
     PANEL_STEP = 128, /* rows or columns */
+
+    TILE_ROWS = 128, /* of results, that a multiprocessor computes at a time */
+    TILE_OUTPUTS = 256,
 };
 
 /* A part of a matrix, n elements in rows of `width`, fewer than 2^32: element i is element i of the flattened matrix,
@@ -137,25 +140,44 @@ static bool lies_there(qr_weight_format format, qr_dtype dtype) {
 struct panels {
     bool of_columns;
     int64_t length, across, n_steps, n; /* length: rows or columns, which are cut; across: the other ones */
+    int64_t longest;                    /* what memory is planned for: no panel is longer for any number of rows */
 };
-
-static panels panels_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype, bool of_columns) {
-    panels of = {};
-    of.of_columns = of_columns;
-    of.length = of_columns ? desc.cols : desc.rows, of.across = of_columns ? desc.rows : desc.cols;
-    of.n_steps = qr_ceil_div(of.length, PANEL_STEP);
-    const int64_t most = qr_max(qr_cublaslt_panel_bytes(cuda.device) / (2 * of.across) / PANEL_STEP, 1);
-    of.n = lies_there(desc.format, dtype) ? 1 : qr_ceil_div(of.n_steps, most);
-    return of;
-}
 
 /* The first row or column of panel p; of p == n the end. */
 static int64_t panel_begin(const panels &of, int64_t p) {
     return qr_min(p * of.n_steps / of.n * PANEL_STEP, of.length);
 }
 
-/* Rows or columns of the largest one. */
-static int64_t panel_length(const panels &of) { return qr_min(qr_ceil_div(of.n_steps, of.n) * PANEL_STEP, of.length); }
+/* What panels of outputs cost, in quarters of the time in which every multiprocessor computes a tile: each panel's last
+ * tiles leave some idle, and filling and starting it takes about a quarter. */
+static int64_t cost_of(const qr_cuda_backend &cuda, const panels &of, int64_t n_rows) {
+    const int64_t row_tiles = qr_ceil_div(n_rows, TILE_ROWS);
+    int64_t n_rounds = 0;
+    for (int64_t p = 0; p < of.n; p++) {
+        const int64_t tiles = row_tiles * qr_ceil_div(panel_begin(of, p + 1) - panel_begin(of, p), TILE_OUTPUTS);
+        n_rounds += qr_ceil_div(tiles, qr_device_multiprocessors(cuda.device));
+    }
+    return 4 * n_rounds + of.n;
+}
+
+/* n_rows: of the results, whose columns the panels are of; 0: panels of terms, which are as long as memory allows. */
+static panels panels_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype, bool of_columns,
+                        int64_t n_rows) {
+    panels of = {};
+    of.of_columns = of_columns;
+    of.length = of_columns ? desc.cols : desc.rows, of.across = of_columns ? desc.rows : desc.cols;
+    of.n_steps = qr_ceil_div(of.length, PANEL_STEP);
+    const int64_t most_steps = qr_max(qr_cublaslt_panel_bytes(cuda.device) / (2 * of.across) / PANEL_STEP, 1);
+    of.n = lies_there(desc.format, dtype) ? 1 : qr_ceil_div(of.n_steps, most_steps);
+    of.longest = qr_min(qr_ceil_div(of.n_steps, of.n) * PANEL_STEP, of.length);
+    if (n_rows == 0 || of.n == 1) { return of; }
+    panels other = of;
+    const int64_t most_panels = qr_min(2 * of.n, of.n_steps);
+    for (other.n = of.n + 1; other.n <= most_panels; other.n++) {
+        if (cost_of(cuda, other, n_rows) < cost_of(cuda, of, n_rows)) { of.n = other.n; }
+    }
+    return of;
+}
 
 static bool takes(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype, int64_t n_rows) {
     return (dtype == QR_DTYPE_BF16 || dtype == QR_DTYPE_F16) && n_rows >= qr_cublaslt_min_rows(cuda.device) &&
@@ -177,7 +199,7 @@ struct workspace_layout {
 
 static workspace_layout workspace_of(const qr_weight_desc &desc, const panels &parts, qr_dtype dtype,
                                      int64_t n_scaled) {
-    const int64_t length = panel_length(parts);
+    const int64_t length = parts.longest;
     workspace_layout layout = {};
     layout.scaled_dy =
         QR_CUBLASLT_WORKSPACE_BYTES + (lies_there(desc.format, dtype) ? 0 : aligned_bytes(length * parts.across));
@@ -254,7 +276,7 @@ static bool takes_panels(qr_cuda_backend &cuda, const qr_weight &weight, const p
 /* --- linear --- */
 
 static panels panels_of(const qr_cuda_backend &cuda, const qr_linear_args &args) {
-    return panels_of(cuda, args.weight->desc, args.x_dtype, false);
+    return panels_of(cuda, args.weight->desc, args.x_dtype, false, args.n_rows);
 }
 
 /* INT8's factors multiply the sums alone, which are gone where they have been added to y. */
@@ -318,7 +340,7 @@ __global__ void copy_rows_kernel(const uint16_t *src, int64_t src_stride, int64_
 static bool has_room(const qr_cuda_backend &cuda, const qr_weight_desc &desc, const panels &parts, qr_dtype dtype,
                      int64_t n_rows) {
     return dtype == QR_DTYPE_BF16 && desc.format != QR_WEIGHT_INT8 && !lies_there(desc.format, dtype) &&
-           takes(cuda, desc, dtype, n_rows) && panel_length(parts) * parts.across <= UINT32_MAX;
+           takes(cuda, desc, dtype, n_rows) && parts.longest * parts.across <= UINT32_MAX;
 }
 
 /* Copying x costs 4 bytes an input and row, adding to y as much as 8 an output. */
@@ -333,7 +355,7 @@ static terms_layout layout_of_terms(const qr_cuda_backend &cuda, const qr_linear
     const qr_weight_desc &desc = args.weight->desc;
     const int64_t stride = desc.cols + qr_lora_room(args.lora->max_rank);
     terms_layout layout = {};
-    layout.x = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(panel_length(panels_of(cuda, args)) * stride);
+    layout.x = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(panels_of(cuda, args).longest * stride);
     layout.scratch = layout.x + aligned_bytes(args.n_rows * stride);
     layout.n_bytes = layout.scratch + qr_cuda_lora_terms_bytes(cuda, *args.lora) + QR_CUBLASLT_ALIGNMENT;
     return layout;
@@ -376,7 +398,8 @@ qrun_status qr_cuda_lora_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &a
 /* --- linear_backward --- */
 
 static panels panels_of(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
-    return panels_of(cuda, args.weight->desc, args.dy_dtype, args.weight->desc.format != QR_WEIGHT_INT8);
+    const bool of_columns = args.weight->desc.format != QR_WEIGHT_INT8;
+    return panels_of(cuda, args.weight->desc, args.dy_dtype, of_columns, of_columns ? args.n_rows : 0);
 }
 
 /* Scaled gradients of F16 are F32 (ops_train.h), which no product here takes. */
@@ -418,7 +441,7 @@ static qrun_status int8_backward(qr_cuda_backend &cuda, const qr_linear_backward
                                  qr_error *err) {
     const panels parts = panels_of(cuda, args);
     uint16_t *scaled = reinterpret_cast<uint16_t *>(qr_cublaslt_aligned(workspace) + layout_of(cuda, args).scaled_dy);
-    const int64_t stride = panel_length(parts);
+    const int64_t stride = parts.longest;
     const qr_cublaslt_product product = backward_product(args);
     const matrix w = matrix_of(cuda, *args.weight);
     const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) {
@@ -450,7 +473,7 @@ qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_backward_arg
 static terms_layout layout_of_terms(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
     const int64_t n_rows = args.weight->desc.rows + qr_lora_room(args.lora->rank);
     terms_layout layout = {};
-    layout.scratch = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(n_rows * panel_length(panels_of(cuda, args)));
+    layout.scratch = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(n_rows * panels_of(cuda, args).longest);
     layout.n_bytes = layout.scratch + qr_cuda_lora_backward_terms_bytes(cuda, *args.lora) + QR_CUBLASLT_ALIGNMENT;
     return layout;
 }
