@@ -25,7 +25,8 @@ const char *qr_cublaslt_file(const qr_device *device) {
 
 /* By the sizes alone, as the library does. */
 bool qr_cublaslt_takes(qr_device *device, const qr_cublaslt_product *p) {
-    const uint64_t sizes = static_cast<uint64_t>(p->m * 31 + p->n * 7 + p->k) * UINT64_C(0x9E3779B97F4A7C15);
+    const uint64_t sizes =
+        static_cast<uint64_t>(p->m * 31 + p->n * 7 + qr_cublaslt_terms(*p)) * UINT64_C(0x9E3779B97F4A7C15);
     return qr_cublaslt_is_there(device) && !(setting_is("refuses") && sizes >> 63 != 0);
 }
 
@@ -41,19 +42,29 @@ static float element(const qr_cublaslt_operand &operand, qr_dtype dtype, int64_t
     return dtype == QR_DTYPE_BF16 ? qr_bf16_to_f32(bits) : qr_f16_to_f32(bits);
 }
 
+/* c [m, n] of the terms [first, first + n_terms). */
+static void multiply_part(const qr_cublaslt_product &p, int64_t first, int64_t n_terms, float *c) {
+    for (int64_t i = 0; i < p.m; i++) {
+        for (int64_t j = 0; j < p.n; j++) {
+            float sum = 0.0F;
+            for (int64_t l = first; l < first + n_terms; l++) {
+                sum += element(p.a, p.dtype, i, l) * element(p.b, p.dtype, l, j);
+            }
+            if (p.bias != NULL) { sum += p.bias[j]; }
+            float *dst = &c[i * p.c_stride + j];
+            *dst = p.accumulate ? *dst + sum : sum;
+        }
+    }
+}
+
 qrun_status qr_cublaslt_multiply(qr_device *device, const qr_cublaslt_product *p, void *workspace, qr_error *err) {
     const qrun_status status = qr_device_use(device, err);
     if (status != QRUN_OK) { return status; }
     if (!qr_cublaslt_takes(device, p)) { return QR_CUBLASLT_REFUSED; }
     memset(workspace, 0xA5, QR_CUBLASLT_WORKSPACE_BYTES / 64); /* it is there */
-    for (int64_t i = 0; i < p->m; i++) {
-        for (int64_t j = 0; j < p->n; j++) {
-            float sum = 0.0F;
-            for (int64_t l = 0; l < p->k; l++) { sum += element(p->a, p->dtype, i, l) * element(p->b, p->dtype, l, j); }
-            if (p->bias != NULL) { sum += p->bias[j]; }
-            float *c = &p->c[i * p->c_stride + j];
-            *c = p->accumulate ? *c + sum : sum;
-        }
+    const int64_t terms = qr_cublaslt_terms(*p);
+    for (int64_t part = 0; part < qr_cublaslt_parts(*p); part++) {
+        multiply_part(*p, part * terms, terms, p->c + part * p->m * p->c_stride);
     }
     return QRUN_OK;
 }

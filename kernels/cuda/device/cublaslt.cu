@@ -50,11 +50,12 @@ void qr_cublaslt_close(qr_cublaslt *) {}
     X(cublasLtMatmulDescSetAttribute)        \
     X(cublasLtMatmulPreferenceInit_internal) \
     X(cublasLtMatmulPreferenceSetAttribute)  \
-    X(cublasLtMatrixLayoutInit_internal)
+    X(cublasLtMatrixLayoutInit_internal)     \
+    X(cublasLtMatrixLayoutSetAttribute)
 
 /* What an algorithm follows from. Compared byte by byte, so made from zeros. */
 struct product_key {
-    int64_t m, n, k, a_stride, b_stride, c_stride;
+    int64_t m, n, k, n_parts, a_stride, b_stride, c_stride;
     unsigned a_alignment, b_alignment, c_alignment, bias_alignment;
     int dtype, a_transposed, b_transposed, accumulate;
 };
@@ -168,17 +169,32 @@ static cublasStatus_t set(const qr_cublaslt &lt, description &d, cublasLtMatmulD
     return lt.cublasLtMatmulDescSetAttribute_(&d.operation, name, &value, sizeof value);
 }
 
+/* Of a batch: as many matrices, `distance` elements apart. */
+struct batch {
+    int32_t n;
+    int64_t distance;
+};
+
 /* rows × cols by columns: a matrix of ours of that many cols and rows. */
 static cublasStatus_t lay_out(const qr_cublaslt &lt, cublasLtMatrixLayoutOpaque_t &layout, cudaDataType_t type,
-                              int64_t rows, int64_t cols, int64_t stride) {
-    return lt.cublasLtMatrixLayoutInit_internal_(&layout, sizeof layout, type, static_cast<uint64_t>(rows),
-                                                 static_cast<uint64_t>(cols), stride);
+                              int64_t rows, int64_t cols, int64_t stride, const batch &of) {
+    cublasStatus_t status = lt.cublasLtMatrixLayoutInit_internal_(
+        &layout, sizeof layout, type, static_cast<uint64_t>(rows), static_cast<uint64_t>(cols), stride);
+    if (status != CUBLAS_STATUS_SUCCESS || of.n == 1) { return status; }
+    status = lt.cublasLtMatrixLayoutSetAttribute_(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &of.n, sizeof of.n);
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    return lt.cublasLtMatrixLayoutSetAttribute_(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &of.distance,
+                                                sizeof of.distance);
 }
 
 static cublasStatus_t describe(const qr_cublaslt &lt, const qr_cublaslt_product &p, description &d) {
     const cudaDataType_t type = p.dtype == QR_DTYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
     const cublasOperation_t first = p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
     const cublasOperation_t second = p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t n_parts = static_cast<int32_t>(qr_cublaslt_parts(p));
+    const int64_t terms = qr_cublaslt_terms(p);
+    const batch of_first = {n_parts, p.b.transposed ? terms : terms * p.b.stride};
+    const batch of_second = {n_parts, p.a.transposed ? terms * p.a.stride : terms};
     const cublasLtEpilogue_t epilogue = p.bias != NULL ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     const cublasStatus_t results[] = {
         lt.cublasLtMatmulDescInit_internal_(&d.operation, sizeof d.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -186,9 +202,9 @@ static cublasStatus_t describe(const qr_cublaslt &lt, const qr_cublaslt_product 
         set(lt, d, CUBLASLT_MATMUL_DESC_TRANSB, second),
         set(lt, d, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue),
         set(lt, d, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias),
-        lay_out(lt, d.first, type, p.b.transposed ? p.k : p.n, p.b.transposed ? p.n : p.k, p.b.stride),
-        lay_out(lt, d.second, type, p.a.transposed ? p.m : p.k, p.a.transposed ? p.k : p.m, p.a.stride),
-        lay_out(lt, d.result, CUDA_R_32F, p.n, p.m, p.c_stride),
+        lay_out(lt, d.first, type, p.b.transposed ? terms : p.n, p.b.transposed ? p.n : terms, p.b.stride, of_first),
+        lay_out(lt, d.second, type, p.a.transposed ? p.m : terms, p.a.transposed ? terms : p.m, p.a.stride, of_second),
+        lay_out(lt, d.result, CUDA_R_32F, p.n, p.m, p.c_stride, {n_parts, p.m * p.c_stride}),
     };
     for (const cublasStatus_t result : results) {
         if (result != CUBLAS_STATUS_SUCCESS) { return result; }
@@ -208,7 +224,7 @@ static unsigned alignment_of(const void *data) {
 static product_key key_of(const qr_cublaslt_product &p) {
     product_key key;
     memset(&key, 0, sizeof key);
-    key.m = p.m, key.n = p.n, key.k = p.k;
+    key.m = p.m, key.n = p.n, key.k = p.k, key.n_parts = qr_cublaslt_parts(p);
     key.a_stride = p.a.stride, key.b_stride = p.b.stride, key.c_stride = p.c_stride;
     key.a_alignment = alignment_of(p.a.data), key.b_alignment = alignment_of(p.b.data);
     key.c_alignment = alignment_of(p.c), key.bias_alignment = p.bias != NULL ? alignment_of(p.bias) : 0;

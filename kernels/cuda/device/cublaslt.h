@@ -1,6 +1,6 @@
 /* Products of matrices by cuBLASLt, which is opened at run time: for ops whose order of sums may depend on their sizes
- * (any_order of linear and others). The algorithm follows from the sizes, strides and alignments alone, never splits
- * the sum, and gets a workspace of a fixed size. So the same product has the same bits every time on the same GPU and
+ * (any_order of linear and others). The algorithm follows from the sizes, strides and alignments alone, splits no sum
+ * by itself, and gets a workspace of a fixed size. So the same product has the same bits every time on the same GPU and
  * library. */
 #ifndef QR_KERNELS_CUDA_DEVICE_CUBLASLT_H
 #define QR_KERNELS_CUDA_DEVICE_CUBLASLT_H
@@ -16,7 +16,8 @@ struct qr_cublaslt_operand {
     bool transposed; /* the matrix is the transpose of what is stored */
 };
 
-/* c [m, n] = a [m, k] · b [k, n] (+ bias along n) (+ c when accumulate), sums in F32. */
+/* c [m, n] = a [m, k] · b [k, n] (+ bias along n) (+ c when accumulate), sums in F32. Or n_parts results, m · c_stride
+ * elements apart, of as many equal parts of the k terms, each a multiple of 8 terms: one batch of products. */
 struct qr_cublaslt_product {
     qr_dtype dtype; /* of a and b */
     int64_t m, n, k;
@@ -25,7 +26,13 @@ struct qr_cublaslt_product {
     int64_t c_stride;
     const float *bias; /* [n] or NULL */
     bool accumulate;
+    int64_t n_parts; /* 0 is as 1 */
 };
+
+static inline int64_t qr_cublaslt_parts(const qr_cublaslt_product &p) { return p.n_parts > 1 ? p.n_parts : 1; }
+
+/* The terms of a part. */
+static inline int64_t qr_cublaslt_terms(const qr_cublaslt_product &p) { return p.k / qr_cublaslt_parts(p); }
 
 struct qr_cublaslt; /* the library as a device holds it */
 

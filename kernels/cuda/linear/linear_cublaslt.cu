@@ -2,10 +2,12 @@
  * the weights are dequantised into a panel of 16-bit elements, as many as fit, and multiplied from there. Weights of
  * the type of x are multiplied directly.
  *
- * The panel's size follows from the matrix and the GPU, and so does where the backward pass cuts the sum over outputs:
- * the same sizes give the same bits. The panel is half of the last cache, where it stays between the kernel that writes
- * it and the product that reads it. Dequantisation is bound by memory: 2.5 bytes a weight of NF4, in which time an H100
- * at its memory's datasheet rate issues 22 instructions a weight; it takes about eight.
+ * Forward, a panel has some of the weights' rows. Backward it has some columns of all rows: a sum over the outputs is
+ * then one product, and dx is written once. (INT8's panels have rows in both, since each needs the gradients of its own
+ * outputs scaled; a product adds to what the panels before it left in dx.) The panel's size follows from the matrix and
+ * the GPU: the same sizes give the same bits. The panel is half of the last cache, where it stays between the kernel
+ * that writes it and the product that reads it. Dequantisation is bound by memory: 2.5 bytes a weight of NF4, in which
+ * time an H100 at its memory's datasheet rate issues 22 instructions a weight; it takes about eight.
  *
  * Of INT8 the codes are the panel, exact in 16 bits. A row's factor multiplies the sums of the panel that has just been
  * multiplied, or, rounded as ops_train.h says, the gradients before they meet the panel.
@@ -20,38 +22,49 @@
 
 enum {
     THREADS = 256,
-    PIECES = 4, /* of 8 elements a thread, a block's width apart: four loads under way */
-    ROWS_STEP = 128,
+    PIECES = 4,       /* of 8 elements a thread, a block's width apart: four loads under way */
+    PANEL_STEP = 128, /* rows or columns */
+
+    TILE_ROWS = 128, /* of results, that a multiprocessor computes at a time */
+    TILE_OUTPUTS = 256,
 };
 
-/* Element i of a panel, of fewer than 2^32, whose rows have `room` elements between them. */
-static QR_DEVICE int64_t panel_at(const matrix &w, int64_t i, int64_t room) {
-    return room == 0 ? i : i + static_cast<uint32_t>(i) / static_cast<uint32_t>(w.cols) * room;
+/* A part of a matrix, n elements in rows of `width`, fewer than 2^32: element i is element i of the flattened matrix,
+ * from `first` on, and i of the panel, plus the gaps of the rows before it. */
+struct panel_part {
+    int64_t first, n, width;
+    int64_t src_gap, gap; /* elements between rows: of the matrix, of the panel */
+};
+
+static QR_DEVICE uint32_t row_of(const panel_part &part, int64_t i) {
+    if ((part.src_gap | part.gap) == 0) { return 0; }
+    return static_cast<uint32_t>(i) / static_cast<uint32_t>(part.width);
 }
 
-/* panel[panel_at(i)] = element first + i of the flattened matrix, rounded. `first`, which begins a row, and a panel's
- * end are multiples of 8. */
+/* A panel's elements, rounded. `first`, the width and the gaps are multiples of 8. */
 template <typename type, weights_path path>
-__global__ void panel_kernel(matrix w, nf4_book book, int64_t first, int64_t n, uint16_t *panel, int64_t room) {
+__global__ void panel_kernel(matrix w, nf4_book book, panel_part part, uint16_t *panel) {
     const int64_t begin = (static_cast<int64_t>(blockIdx.x) * PIECES * THREADS + threadIdx.x) * PIECE_COLS;
-    uint32_t codes[PIECES];
+    uint32_t rows[PIECES], codes[PIECES];
     uint2 eight[PIECES]; /* of INT8 */
     absmax_parts absmax[PIECES];
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const int64_t at = begin + int64_t{i} * THREADS * PIECE_COLS;
-        if (path == PATH_ANY || at >= n) { continue; }
+        if (at >= part.n) { continue; }
+        rows[i] = row_of(part, at);
+        const int64_t src = part.first + at + rows[i] * part.src_gap;
         if (path == PATH_INT8) {
-            eight[i] = load_once_8(w.codes + first + at);
-        } else {
-            codes[i] = *reinterpret_cast<const uint32_t *>(w.codes + (first + at) / 2);
-            absmax[i] = matrix_absmax_parts(w, (first + at) >> w.block_shift);
+            eight[i] = load_once_8(w.codes + src);
+        } else if (path == PATH_NF4) {
+            codes[i] = *reinterpret_cast<const uint32_t *>(w.codes + src / 2);
+            absmax[i] = matrix_absmax_parts(w, src >> w.block_shift);
         }
     }
 #pragma unroll
     for (int i = 0; i < PIECES; i++) {
         const int64_t at = begin + int64_t{i} * THREADS * PIECE_COLS;
-        if (at >= n) { continue; }
+        if (at >= part.n) { continue; }
         uint32_t pairs[PIECE_COLS / 2];
         if (path == PATH_NF4) {
             const float scale = matrix_absmax_of(w, absmax[i], w.tables->dynamic_map[1]);
@@ -61,31 +74,29 @@ __global__ void panel_kernel(matrix w, nf4_book book, int64_t first, int64_t n, 
             int8_convert<type>(eight[i].x, pairs);
             int8_convert<type>(eight[i].y, pairs + 2);
         } else {
+            const int64_t src = part.first + at + rows[i] * part.src_gap;
             with_matrix_code(w, [&](const auto &code) {
                 for (int j = 0; j < PIECE_COLS / 2; j++) {
-                    pairs[j] = type::pack(code(first + at + 2 * j), code(first + at + 2 * j + 1));
+                    pairs[j] = type::pack(code(src + 2 * j), code(src + 2 * j + 1));
                 }
             });
         }
-        *reinterpret_cast<uint4 *>(panel + panel_at(w, at, room)) = pack_words(pairs);
+        *reinterpret_cast<uint4 *>(panel + at + rows[i] * part.gap) = pack_words(pairs);
     }
 }
 
 template <typename type>
-static qrun_status fill(qr_cuda_backend &cuda, const matrix &w, int64_t first, int64_t n, uint16_t *panel, int64_t room,
+static qrun_status fill(qr_cuda_backend &cuda, const matrix &w, const panel_part &part, uint16_t *panel,
                         qr_error *err) {
-    const dim3 grid = blocks_for(n, THREADS * PIECES * PIECE_COLS);
+    const dim3 grid = blocks_for(part.n, THREADS * PIECES * PIECE_COLS);
     const nf4_book book = nf4_book_of(w);
     if (qr_weight_has_blocks(w.format)) {
-        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_NF4>), grid, THREADS, 0, w, book, first, n, panel,
-                         room);
+        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_NF4>), grid, THREADS, 0, w, book, part, panel);
     }
     if (w.format == QR_WEIGHT_INT8) {
-        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_INT8>), grid, THREADS, 0, w, book, first, n, panel,
-                         room);
+        return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_INT8>), grid, THREADS, 0, w, book, part, panel);
     }
-    return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_ANY>), grid, THREADS, 0, w, book, first, n, panel,
-                     room);
+    return QR_LAUNCH(cuda.device, err, (panel_kernel<type, PATH_ANY>), grid, THREADS, 0, w, book, part, panel);
 }
 
 /* --- The factors of INT8's rows --- */
@@ -124,24 +135,49 @@ static bool lies_there(qr_weight_format format, qr_dtype dtype) {
     return format == (dtype == QR_DTYPE_BF16 ? QR_WEIGHT_BF16 : QR_WEIGHT_F16);
 }
 
-/* A matrix in panels of rows as equal as steps of ROWS_STEP rows allow: a small last one would leave most of a GPU
- * idle. */
+/* A matrix in panels of rows or of columns, as equal as steps of PANEL_STEP allow: a small last one would leave most of
+ * a GPU idle. */
 struct panels {
-    int64_t rows, n_steps, n;
+    bool of_columns;
+    int64_t length, across, n_steps, n; /* length: rows or columns, which are cut; across: the other ones */
+    int64_t longest;                    /* what memory is planned for: no panel is longer for any number of rows */
 };
 
-static panels panels_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype) {
-    const int64_t n_steps = qr_ceil_div(desc.rows, ROWS_STEP);
-    if (lies_there(desc.format, dtype)) { return {desc.rows, n_steps, 1}; }
-    const int64_t most = qr_max(qr_cublaslt_panel_bytes(cuda.device) / (2 * desc.cols) / ROWS_STEP, 1);
-    return {desc.rows, n_steps, qr_ceil_div(n_steps, most)};
+/* The first row or column of panel p; of p == n the end. */
+static int64_t panel_begin(const panels &of, int64_t p) {
+    return qr_min(p * of.n_steps / of.n * PANEL_STEP, of.length);
 }
 
-/* The first row of panel p; of p == n the end. */
-static int64_t panel_begin(const panels &of, int64_t p) { return qr_min(p * of.n_steps / of.n * ROWS_STEP, of.rows); }
+/* What panels of outputs cost, in quarters of the time in which every multiprocessor computes a tile: each panel's last
+ * tiles leave some idle, and filling and starting it takes about a quarter. */
+static int64_t cost_of(const qr_cuda_backend &cuda, const panels &of, int64_t n_rows) {
+    const int64_t row_tiles = qr_ceil_div(n_rows, TILE_ROWS);
+    int64_t n_rounds = 0;
+    for (int64_t p = 0; p < of.n; p++) {
+        const int64_t tiles = row_tiles * qr_ceil_div(panel_begin(of, p + 1) - panel_begin(of, p), TILE_OUTPUTS);
+        n_rounds += qr_ceil_div(tiles, qr_device_multiprocessors(cuda.device));
+    }
+    return 4 * n_rounds + of.n;
+}
 
-/* Rows of the largest one. */
-static int64_t panel_rows(const panels &of) { return qr_min(qr_ceil_div(of.n_steps, of.n) * ROWS_STEP, of.rows); }
+/* n_rows: of the results, whose columns the panels are of; 0: panels of terms, which are as long as memory allows. */
+static panels panels_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype, bool of_columns,
+                        int64_t n_rows) {
+    panels of = {};
+    of.of_columns = of_columns;
+    of.length = of_columns ? desc.cols : desc.rows, of.across = of_columns ? desc.rows : desc.cols;
+    of.n_steps = qr_ceil_div(of.length, PANEL_STEP);
+    const int64_t most_steps = qr_max(qr_cublaslt_panel_bytes(cuda.device) / (2 * of.across) / PANEL_STEP, 1);
+    of.n = lies_there(desc.format, dtype) ? 1 : qr_ceil_div(of.n_steps, most_steps);
+    of.longest = qr_min(qr_ceil_div(of.n_steps, of.n) * PANEL_STEP, of.length);
+    if (n_rows == 0 || of.n == 1) { return of; }
+    panels other = of;
+    const int64_t most_panels = qr_min(2 * of.n, of.n_steps);
+    for (other.n = of.n + 1; other.n <= most_panels; other.n++) {
+        if (cost_of(cuda, other, n_rows) < cost_of(cuda, of, n_rows)) { of.n = other.n; }
+    }
+    return of;
+}
 
 static bool takes(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype, int64_t n_rows) {
     return (dtype == QR_DTYPE_BF16 || dtype == QR_DTYPE_F16) && n_rows >= qr_cublaslt_min_rows(cuda.device) &&
@@ -161,48 +197,52 @@ struct workspace_layout {
     size_t scaled_dy, n_bytes; /* scaled_dy: from the aligned beginning */
 };
 
-static workspace_layout workspace_of(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype,
+static workspace_layout workspace_of(const qr_weight_desc &desc, const panels &parts, qr_dtype dtype,
                                      int64_t n_scaled) {
-    const int64_t n_rows = panel_rows(panels_of(cuda, desc, dtype));
+    const int64_t length = parts.longest;
     workspace_layout layout = {};
     layout.scaled_dy =
-        QR_CUBLASLT_WORKSPACE_BYTES + (lies_there(desc.format, dtype) ? 0 : aligned_bytes(n_rows * desc.cols));
-    layout.n_bytes = layout.scaled_dy + static_cast<size_t>(n_scaled * n_rows * 2) + QR_CUBLASLT_ALIGNMENT;
+        QR_CUBLASLT_WORKSPACE_BYTES + (lies_there(desc.format, dtype) ? 0 : aligned_bytes(length * parts.across));
+    layout.n_bytes = layout.scaled_dy + static_cast<size_t>(n_scaled * length * 2) + QR_CUBLASLT_ALIGNMENT;
     return layout;
 }
 
-/* Where rows of the weights are multiplied from: a dequantised panel in `memory`, or the weights themselves. */
-static qr_cublaslt_operand operand_of(const matrix &w, qr_dtype dtype, int64_t row, void *memory, int64_t room) {
-    const void *data = lies_there(w.format, dtype) ? w.codes + row * w.cols * 2 : memory;
-    return {data, w.cols + room, false};
+/* Where n rows or columns of the weights are multiplied from: a dequantised panel in `memory`, whose rows have `room`
+ * elements between them, or the weights themselves, which are one panel. */
+static qr_cublaslt_operand operand_of(const matrix &w, const panels &parts, qr_dtype dtype, int64_t n, void *memory,
+                                      int64_t room) {
+    if (lies_there(w.format, dtype)) { return {w.codes, w.cols, false}; }
+    return {memory, (parts.of_columns ? n : w.cols) + room, false};
 }
 
-/* Rows [row, row + n_rows) of the weights into the product's panel. */
-static qrun_status fill_panel(qr_cuda_backend &cuda, const matrix &w, const qr_cublaslt_product &product, int64_t row,
-                              int64_t n_rows, qr_error *err) {
+/* Rows or columns [o, o + n) of the weights into the product's panel. */
+static qrun_status fill_panel(qr_cuda_backend &cuda, const matrix &w, const panels &parts,
+                              const qr_cublaslt_product &product, int64_t o, int64_t n, qr_error *err) {
     if (lies_there(w.format, product.dtype)) { return QRUN_OK; }
     uint16_t *dst = static_cast<uint16_t *>(const_cast<void *>(product.b.data));
-    const int64_t n = n_rows * w.cols, room = product.b.stride - w.cols;
-    return product.dtype == QR_DTYPE_BF16 ? fill<of_bf16>(cuda, w, row * w.cols, n, dst, room, err)
-                                          : fill<of_f16>(cuda, w, row * w.cols, n, dst, room, err);
+    panel_part part = {};
+    part.first = parts.of_columns ? o : o * w.cols;
+    part.n = n * parts.across;
+    part.width = parts.of_columns ? n : w.cols;
+    part.src_gap = w.cols - part.width, part.gap = product.b.stride - part.width;
+    return product.dtype == QR_DTYPE_BF16 ? fill<of_bf16>(cuda, w, part, dst, err)
+                                          : fill<of_f16>(cuda, w, part, dst, err);
 }
 
 /* Multiplies by one panel of the weights after the other, whose rows have `room` elements between them:
- * set_panel(product, o, n) says what changes with the panel of rows [o, o + n), before(o, n, panel), which the panel is
- * filled for, and after(o, n) run beside the product. The
- * library takes all of them. */
+ * set_panel(product, o, n) says what changes with the panel of rows or columns [o, o + n), before(o, n, panel), which
+ * the panel is filled for, and after(o, n) run beside the product. The library takes all of them. */
 template <typename F, typename B, typename A>
-static qrun_status multiply_panels(qr_cuda_backend &cuda, const qr_weight &weight, qr_cublaslt_product product,
-                                   int64_t room, void *workspace, const F &set_panel, const B &before, const A &after,
-                                   qr_error *err) {
+static qrun_status multiply_panels(qr_cuda_backend &cuda, const qr_weight &weight, const panels &parts,
+                                   qr_cublaslt_product product, int64_t room, void *workspace, const F &set_panel,
+                                   const B &before, const A &after, qr_error *err) {
     const matrix w = matrix_of(cuda, weight);
-    const panels parts = panels_of(cuda, weight.desc, product.dtype);
     unsigned char *memory = qr_cublaslt_aligned(workspace), *panel = memory + QR_CUBLASLT_WORKSPACE_BYTES;
     for (int64_t p = 0; p < parts.n; p++) {
         const int64_t o = panel_begin(parts, p), n = panel_begin(parts, p + 1) - o;
-        product.b = operand_of(w, product.dtype, o, panel, room);
+        product.b = operand_of(w, parts, product.dtype, n, panel, room);
         set_panel(product, o, n);
-        QR_RETURN_IF_ERROR(fill_panel(cuda, w, product, o, n, err));
+        QR_RETURN_IF_ERROR(fill_panel(cuda, w, parts, product, o, n, err));
         QR_RETURN_IF_ERROR(before(o, n, reinterpret_cast<uint16_t *>(panel)));
         const qrun_status status = qr_cublaslt_multiply(cuda.device, &product, memory, err);
         if (status == QR_CUBLASLT_REFUSED && o > 0) {
@@ -220,15 +260,14 @@ static qrun_status nothing_after(int64_t, int64_t) { return QRUN_OK; }
 
 /* Whether the library takes the products of all panels. */
 template <typename F>
-static bool takes_panels(qr_cuda_backend &cuda, const qr_weight &weight, qr_cublaslt_product product, int64_t room,
-                         void *workspace, const F &set_panel) {
+static bool takes_panels(qr_cuda_backend &cuda, const qr_weight &weight, const panels &parts,
+                         qr_cublaslt_product product, int64_t room, void *workspace, const F &set_panel) {
     const matrix w = matrix_of(cuda, weight);
-    const panels parts = panels_of(cuda, weight.desc, product.dtype);
     unsigned char *panel = qr_cublaslt_aligned(workspace) + QR_CUBLASLT_WORKSPACE_BYTES;
     for (int64_t p = 0; p < parts.n; p++) {
-        const int64_t o = panel_begin(parts, p);
-        product.b = operand_of(w, product.dtype, o, panel, room);
-        set_panel(product, o, panel_begin(parts, p + 1) - o);
+        const int64_t o = panel_begin(parts, p), n = panel_begin(parts, p + 1) - o;
+        product.b = operand_of(w, parts, product.dtype, n, panel, room);
+        set_panel(product, o, n);
         if (!qr_cublaslt_takes(cuda.device, &product)) { return false; }
     }
     return true;
@@ -236,12 +275,16 @@ static bool takes_panels(qr_cuda_backend &cuda, const qr_weight &weight, qr_cubl
 
 /* --- linear --- */
 
+static panels panels_of(const qr_cuda_backend &cuda, const qr_linear_args &args) {
+    return panels_of(cuda, args.weight->desc, args.x_dtype, false, args.n_rows);
+}
+
 /* INT8's factors multiply the sums alone, which are gone where they have been added to y. */
 size_t qr_cuda_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
     const bool taken = args.any_order && !(desc.format == QR_WEIGHT_INT8 && args.accumulate) &&
                        takes(cuda, desc, args.x_dtype, args.n_rows);
-    return taken ? workspace_of(cuda, desc, args.x_dtype, 0).n_bytes : 0;
+    return taken ? workspace_of(desc, panels_of(cuda, args), args.x_dtype, 0).n_bytes : 0;
 }
 
 bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_args &args) {
@@ -268,6 +311,7 @@ static void set_forward(const qr_linear_args &args, qr_cublaslt_product &panel, 
 
 qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
     const bool is_int8 = args.weight->desc.format == QR_WEIGHT_INT8;
+    const panels parts = panels_of(cuda, args);
     const qr_cublaslt_product product = forward_product(args);
     const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) { set_forward(args, panel, o, n); };
     const matrix w = matrix_of(cuda, *args.weight);
@@ -275,8 +319,9 @@ qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &args, 
         if (!is_int8) { return QRUN_OK; }
         return QR_LAUNCH_VEC4(cuda.device, err, row_factors_kernel, args.n_rows, n, args, w, o, n);
     };
-    if (!takes_panels(cuda, *args.weight, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
-    return multiply_panels(cuda, *args.weight, product, 0, workspace, set_panel, nothing_before, multiply_rows, err);
+    if (!takes_panels(cuda, *args.weight, parts, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
+    return multiply_panels(cuda, *args.weight, parts, product, 0, workspace, set_panel, nothing_before, multiply_rows,
+                           err);
 }
 
 /* --- linear with an adapter: y = [x | t] [W | scale · B]ᵀ --- */
@@ -292,9 +337,10 @@ __global__ void copy_rows_kernel(const uint16_t *src, int64_t src_stride, int64_
 
 /* Whether W is dequantised into panels that have room for an adapter. The factor of an INT8 row is for its sum over x
  * alone. */
-static bool has_room(const qr_cuda_backend &cuda, const qr_weight_desc &desc, qr_dtype dtype, int64_t n_rows) {
+static bool has_room(const qr_cuda_backend &cuda, const qr_weight_desc &desc, const panels &parts, qr_dtype dtype,
+                     int64_t n_rows) {
     return dtype == QR_DTYPE_BF16 && desc.format != QR_WEIGHT_INT8 && !lies_there(desc.format, dtype) &&
-           takes(cuda, desc, dtype, n_rows) && panel_rows(panels_of(cuda, desc, dtype)) * desc.cols <= UINT32_MAX;
+           takes(cuda, desc, dtype, n_rows) && parts.longest * parts.across <= UINT32_MAX;
 }
 
 /* Copying x costs 4 bytes an input and row, adding to y as much as 8 an output. */
@@ -309,15 +355,15 @@ static terms_layout layout_of_terms(const qr_cuda_backend &cuda, const qr_linear
     const qr_weight_desc &desc = args.weight->desc;
     const int64_t stride = desc.cols + qr_lora_room(args.lora->max_rank);
     terms_layout layout = {};
-    layout.x = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(panel_rows(panels_of(cuda, desc, args.x_dtype)) * stride);
+    layout.x = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(panels_of(cuda, args).longest * stride);
     layout.scratch = layout.x + aligned_bytes(args.n_rows * stride);
-    layout.n_bytes = layout.scratch + qr_cuda_lora_terms_bytes(*args.lora) + QR_CUBLASLT_ALIGNMENT;
+    layout.n_bytes = layout.scratch + qr_cuda_lora_terms_bytes(cuda, *args.lora) + QR_CUBLASLT_ALIGNMENT;
     return layout;
 }
 
 size_t qr_cuda_lora_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
     const bool taken = args.lora != NULL && args.any_order && args.lora->in_pairs && terms_pay(args.weight->desc) &&
-                       has_room(cuda, args.weight->desc, args.x_dtype, args.n_rows);
+                       has_room(cuda, args.weight->desc, panels_of(cuda, args), args.x_dtype, args.n_rows);
     return taken ? layout_of_terms(cuda, args).n_bytes : 0;
 }
 
@@ -330,6 +376,7 @@ bool qr_cuda_lora_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_ar
 qrun_status qr_cuda_lora_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {
     const int64_t cols = args.weight->desc.cols, room = qr_lora_room(args.lora->max_rank), stride = cols + room;
     const terms_layout layout = layout_of_terms(cuda, args);
+    const panels parts = panels_of(cuda, args);
     unsigned char *memory = qr_cublaslt_aligned(workspace);
     uint16_t *x = reinterpret_cast<uint16_t *>(memory + layout.x);
     qr_cublaslt_product product = forward_product(args);
@@ -339,21 +386,26 @@ qrun_status qr_cuda_lora_cublaslt(qr_cuda_backend &cuda, const qr_linear_args &a
     const auto put_b = [&](int64_t o, int64_t n, uint16_t *panel) {
         return qr_cuda_lora_put_b(cuda, *args.lora, o, n, panel + cols, stride, err);
     };
-    if (!takes_panels(cuda, *args.weight, product, room, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
+    if (!takes_panels(cuda, *args.weight, parts, product, room, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
     const int64_t pieces = cols / PIECE_COLS;
     QR_RETURN_IF_ERROR(qr_cuda_lora_put_t(cuda, *args.lora, x + cols, stride, memory + layout.scratch, memory, err));
     QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, copy_rows_kernel, blocks_for(args.n_rows * pieces, THREADS), THREADS,
                                  0, static_cast<const uint16_t *>(args.x), args.x_stride, args.n_rows, pieces, x,
                                  stride));
-    return multiply_panels(cuda, *args.weight, product, room, workspace, set_panel, put_b, nothing_after, err);
+    return multiply_panels(cuda, *args.weight, parts, product, room, workspace, set_panel, put_b, nothing_after, err);
 }
 
 /* --- linear_backward --- */
 
+static panels panels_of(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
+    const bool of_columns = args.weight->desc.format != QR_WEIGHT_INT8;
+    return panels_of(cuda, args.weight->desc, args.dy_dtype, of_columns, of_columns ? args.n_rows : 0);
+}
+
 /* Scaled gradients of F16 are F32 (ops_train.h), which no product here takes. */
 static workspace_layout layout_of(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
-    return workspace_of(cuda, desc, args.dy_dtype, desc.format == QR_WEIGHT_INT8 ? args.n_rows : 0);
+    return workspace_of(desc, panels_of(cuda, args), args.dy_dtype, desc.format == QR_WEIGHT_INT8 ? args.n_rows : 0);
 }
 
 size_t qr_cuda_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
@@ -367,47 +419,62 @@ bool qr_cuda_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_backwar
     return qr_cuda_cublaslt_workspace(cuda, args) > 0 && is_aligned(args.dy, args.dy_stride, args.dx, args.dx_stride);
 }
 
-/* dx of its rows; a panel sets the terms of the sums. */
+/* dx; a panel of columns sets which of its columns. */
 static qr_cublaslt_product backward_product(const qr_linear_backward_args &args) {
+    const qr_weight_desc &desc = args.weight->desc;
     qr_cublaslt_product product = {};
     product.dtype = args.dy_dtype;
-    product.m = args.n_rows, product.n = args.weight->desc.cols;
+    product.m = args.n_rows, product.n = desc.cols, product.k = desc.rows;
+    product.a = {args.dy, args.dy_stride, false};
     product.c = args.dx, product.c_stride = args.dx_stride;
+    product.accumulate = args.accumulate;
     return product;
+}
+
+static void set_columns(const qr_linear_backward_args &args, qr_cublaslt_product &panel, int64_t first, int64_t n) {
+    panel.n = n;
+    panel.c = args.dx + first;
+}
+
+/* A panel of rows sets the terms of the sums: its outputs' gradients, scaled. */
+static qrun_status int8_backward(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
+                                 qr_error *err) {
+    const panels parts = panels_of(cuda, args);
+    uint16_t *scaled = reinterpret_cast<uint16_t *>(qr_cublaslt_aligned(workspace) + layout_of(cuda, args).scaled_dy);
+    const int64_t stride = parts.longest;
+    const qr_cublaslt_product product = backward_product(args);
+    const matrix w = matrix_of(cuda, *args.weight);
+    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) {
+        panel.k = n;
+        panel.a = {scaled, stride, false};
+        panel.accumulate = args.accumulate || o > 0;
+    };
+    const auto scale_dy = [&](int64_t o, int64_t n, uint16_t *) {
+        return QR_LAUNCH_VEC4(cuda.device, err, scaled_dy_kernel, args.n_rows, n, args, w, o, n, scaled, stride);
+    };
+    if (!takes_panels(cuda, *args.weight, parts, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
+    return multiply_panels(cuda, *args.weight, parts, product, 0, workspace, set_panel, scale_dy, nothing_after, err);
 }
 
 qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
                              qr_error *err) {
-    const qr_weight_desc &desc = args.weight->desc;
-    const bool is_int8 = desc.format == QR_WEIGHT_INT8;
-    const workspace_layout layout = layout_of(cuda, args);
-    uint16_t *scaled = reinterpret_cast<uint16_t *>(qr_cublaslt_aligned(workspace) + layout.scaled_dy);
-    const int64_t scaled_stride = panel_rows(panels_of(cuda, desc, args.dy_dtype));
+    if (args.weight->desc.format == QR_WEIGHT_INT8) { return int8_backward(cuda, args, workspace, err); }
+    const panels parts = panels_of(cuda, args);
     const qr_cublaslt_product product = backward_product(args);
-    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) {
-        const uint16_t *dy = static_cast<const uint16_t *>(args.dy) + o;
-        panel.k = n;
-        panel.a = {is_int8 ? scaled : dy, is_int8 ? scaled_stride : args.dy_stride, false};
-        panel.accumulate = args.accumulate || o > 0;
-    };
-    const matrix w = matrix_of(cuda, *args.weight);
-    const auto scale_dy = [&](int64_t o, int64_t n, uint16_t *) -> qrun_status {
-        if (!is_int8) { return QRUN_OK; }
-        return QR_LAUNCH_VEC4(cuda.device, err, scaled_dy_kernel, args.n_rows, n, args, w, o, n, scaled, scaled_stride);
-    };
-    if (!takes_panels(cuda, *args.weight, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
-    return multiply_panels(cuda, *args.weight, product, 0, workspace, set_panel, scale_dy, nothing_after, err);
+    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) { set_columns(args, panel, o, n); };
+    if (!takes_panels(cuda, *args.weight, parts, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
+    return multiply_panels(cuda, *args.weight, parts, product, 0, workspace, set_panel, nothing_before, nothing_after,
+                           err);
 }
 
 /* --- linear_backward with an adapter: dx = [dy | dh] [W; A], the factors' gradients beside it --- */
 
-/* The panel ends with A; then the adapter's scratch. */
+/* Every panel ends with rows of A; then the adapter's scratch. */
 static terms_layout layout_of_terms(const qr_cuda_backend &cuda, const qr_linear_backward_args &args) {
-    const qr_weight_desc &desc = args.weight->desc;
-    const int64_t n_rows = panel_rows(panels_of(cuda, desc, args.dy_dtype)) + qr_lora_room(args.lora->rank);
+    const int64_t n_rows = args.weight->desc.rows + qr_lora_room(args.lora->rank);
     terms_layout layout = {};
-    layout.scratch = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(n_rows * desc.cols);
-    layout.n_bytes = layout.scratch + qr_cuda_lora_backward_terms_bytes(*args.lora) + QR_CUBLASLT_ALIGNMENT;
+    layout.scratch = QR_CUBLASLT_WORKSPACE_BYTES + aligned_bytes(n_rows * panels_of(cuda, args).longest);
+    layout.n_bytes = layout.scratch + qr_cuda_lora_backward_terms_bytes(cuda, *args.lora) + QR_CUBLASLT_ALIGNMENT;
     return layout;
 }
 
@@ -415,7 +482,7 @@ size_t qr_cuda_lora_cublaslt_workspace(const qr_cuda_backend &cuda, const qr_lin
     const qr_lora_backward_args *lora = args.lora;
     const bool taken = lora != NULL && args.any_order && lora->in_pairs && lora->x_dtype == args.dy_dtype &&
                        args.dy_room >= qr_lora_room(lora->rank) &&
-                       has_room(cuda, args.weight->desc, args.dy_dtype, args.n_rows);
+                       has_room(cuda, args.weight->desc, panels_of(cuda, args), args.dy_dtype, args.n_rows);
     return taken ? layout_of_terms(cuda, args).n_bytes : 0;
 }
 
@@ -428,22 +495,20 @@ bool qr_cuda_lora_cublaslt_takes(const qr_cuda_backend &cuda, const qr_linear_ba
 
 qrun_status qr_cuda_lora_cublaslt(qr_cuda_backend &cuda, const qr_linear_backward_args &args, void *workspace,
                                   qr_error *err) {
-    const int64_t out = args.weight->desc.rows, cols = args.weight->desc.cols, room = qr_lora_room(args.lora->rank);
+    const int64_t out = args.weight->desc.rows;
     const terms_layout layout = layout_of_terms(cuda, args);
+    const panels parts = panels_of(cuda, args);
     unsigned char *memory = qr_cublaslt_aligned(workspace), *scratch = memory + layout.scratch;
     uint16_t *dy = static_cast<uint16_t *>(const_cast<void *>(args.dy)); /* its room is ours */
     qr_cublaslt_product product = backward_product(args);
-    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) {
-        panel.k = o + n < out ? n : n + room;
-        panel.a = {dy + o, args.dy_stride, false};
-        panel.accumulate = args.accumulate || o > 0;
-    };
+    product.k = out + qr_lora_room(args.lora->rank);
+    const auto set_panel = [&](qr_cublaslt_product &panel, int64_t o, int64_t n) { set_columns(args, panel, o, n); };
     const auto put_a = [&](int64_t o, int64_t n, uint16_t *panel) {
-        return o + n < out ? QRUN_OK : qr_cuda_lora_put_a(cuda, *args.lora, panel + n * cols, err);
+        return qr_cuda_lora_put_a(cuda, *args.lora, o, n, panel + out * n, err);
     };
-    if (!takes_panels(cuda, *args.weight, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
+    if (!takes_panels(cuda, *args.weight, parts, product, 0, workspace, set_panel)) { return QR_CUBLASLT_REFUSED; }
     QR_RETURN_IF_ERROR(qr_cuda_lora_put_dh(cuda, *args.lora, dy + out, args.dy_stride, scratch, memory, err));
     QR_RETURN_IF_ERROR(
-        multiply_panels(cuda, *args.weight, product, 0, workspace, set_panel, put_a, nothing_after, err));
+        multiply_panels(cuda, *args.weight, parts, product, 0, workspace, set_panel, put_a, nothing_after, err));
     return qr_cuda_lora_add_gradients(cuda, *args.lora, scratch, err);
 }

@@ -30,18 +30,19 @@ qrun_status qr_cuda_cublaslt(qr_cuda_backend &cuda, const qr_lora_backward_args 
  * and Wᵀ, qr_lora_room of the rank long. `scratch`: aligned, of so many bytes; `library`: cuBLASLt's workspace.
  *
  * Forward, y = [x | t] [W | scale · B]ᵀ: t = A x, `stride` elements apart, and rows of B from first_out on. */
-size_t qr_cuda_lora_terms_bytes(const qr_lora_args &args);
+size_t qr_cuda_lora_terms_bytes(const qr_cuda_backend &cuda, const qr_lora_args &args);
 qrun_status qr_cuda_lora_put_t(qr_cuda_backend &cuda, const qr_lora_args &args, uint16_t *rows, int64_t stride,
                                unsigned char *scratch, void *library, qr_error *err);
 qrun_status qr_cuda_lora_put_b(qr_cuda_backend &cuda, const qr_lora_args &args, int64_t first_out, int64_t n_out,
                                uint16_t *rows, int64_t stride, qr_error *err);
 
-/* Backward, dx = [dy | dh] [W; A]: dh, with which the factors' gradients are made in scratch, too; the rows of A; and
- * at the end, when nothing can be refused, the gradients added to where they belong. */
-size_t qr_cuda_lora_backward_terms_bytes(const qr_lora_backward_args &args);
+/* Backward, dx = [dy | dh] [W; A]: dh, with which the factors' gradients are made in scratch, too; columns of A,
+ * as rows of n_in; and at the end, when nothing can be refused, the gradients added to where they belong. */
+size_t qr_cuda_lora_backward_terms_bytes(const qr_cuda_backend &cuda, const qr_lora_backward_args &args);
 qrun_status qr_cuda_lora_put_dh(qr_cuda_backend &cuda, const qr_lora_backward_args &args, uint16_t *rows,
                                 int64_t stride, unsigned char *scratch, void *library, qr_error *err);
-qrun_status qr_cuda_lora_put_a(qr_cuda_backend &cuda, const qr_lora_backward_args &args, uint16_t *rows, qr_error *err);
+qrun_status qr_cuda_lora_put_a(qr_cuda_backend &cuda, const qr_lora_backward_args &args, int64_t first_in, int64_t n_in,
+                               uint16_t *rows, qr_error *err);
 qrun_status qr_cuda_lora_add_gradients(qr_cuda_backend &cuda, const qr_lora_backward_args &args, unsigned char *scratch,
                                        qr_error *err);
 

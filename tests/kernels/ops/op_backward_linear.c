@@ -554,8 +554,8 @@ static void check_lora(int64_t n_tokens, int64_t in, int64_t out, int64_t rank, 
 /* Sizes at which a backend may make one product of dx, in one panel of the weights and in several, and beside them:
  * tokens, in, out, rank. Room for the adapter, more, too little, and none. */
 static void check_lora_with_matrix(void) {
-    static const int64_t sizes[][4] = {{128, 72, 136, 16}, {33, 24, 1160, 8}, {300, 8, 8, 20},
-                                       {64, 200, 264, 1},  {30, 72, 136, 8},  {128, 31, 64, 8}};
+    static const int64_t sizes[][4] = {{128, 72, 136, 16}, {33, 24, 1160, 8}, {300, 8, 8, 20},    {64, 200, 264, 1},
+                                       {30, 72, 136, 8},   {128, 31, 64, 8},  {40, 1160, 24, 16}, {33, 1280, 8, 8}};
     for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(sizes); i++) {
         const int64_t *s = sizes[i % QR_COUNT_OF(sizes)], room = qr_lora_room((int32_t)s[3]);
         const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(sizes));

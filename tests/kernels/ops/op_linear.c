@@ -532,8 +532,9 @@ static void check_linear_with_lora(qr_weight_desc desc, qr_dtype x_dtype, int64_
 /* Widths, ranks and numbers of rows at which a backend may make one product of both, in one panel of the weights and in
  * several, and beside them. */
 static void check_linear_with_lora_sizes(void) {
-    static const int64_t sizes[][4] = {{136, 72, 128, 16}, {264, 40, 33, 1},  {8, 8, 300, 20},  {1160, 24, 33, 8},
-                                       {24, 200, 64, 4},   {136, 72, 30, 16}, {64, 31, 128, 8}, {23, 64, 128, 8}};
+    static const int64_t sizes[][4] = {{136, 72, 128, 16}, {264, 40, 33, 1}, {8, 8, 300, 20},
+                                       {1160, 24, 33, 8},  {24, 200, 64, 4}, {136, 72, 30, 16},
+                                       {64, 31, 128, 8},   {23, 64, 128, 8}, {1280, 8, 33, 8}};
     for (unsigned i = 0; i < QR_WEIGHT_FORMAT_COUNT * QR_COUNT_OF(sizes); i++) {
         const int64_t *s = sizes[i % QR_COUNT_OF(sizes)];
         const qr_weight_format format = (qr_weight_format)(i / QR_COUNT_OF(sizes));
