@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -137,10 +138,26 @@ struct named_barrier {
     uint32_t waiting[MAX_THREADS / WARP];
 };
 
+struct bulk_copy {
+    void *dst;
+    const void *src;
+    size_t n_bytes;
+};
+
+/* A barrier in shared memory: the phase it is in. */
+struct phase_state {
+    unsigned n_threads, n_there, phase;
+    size_t announced, under_way; /* bytes */
+    std::vector<bulk_copy> copies;
+    uint32_t waiting[MAX_THREADS / WARP];
+};
+
 struct machine {
     fiber fibers[MAX_THREADS];
     warp warps[MAX_THREADS / WARP];
     named_barrier barriers[NAMED_BARRIERS];
+    std::map<const void *, phase_state> phase_barriers;
+    size_t shared_bytes;
     unsigned n_threads, n_warps, n_at_barrier, n_finished, n_awaited;
     fiber *running;
     context outside;
@@ -267,6 +284,7 @@ void prepare_threads(dim3 block) {
         w.products.n_issued = 0;
     }
     memset(the.barriers, 0, sizeof the.barriers);
+    the.phase_barriers.clear();
     the.n_at_barrier = the.n_finished = 0;
 }
 
@@ -290,6 +308,10 @@ void check_warpgroups() {
     }
     for (const named_barrier &barrier : the.barriers) {
         if (barrier.n_there != 0) { fail("a block ends with threads at a barrier by number"); }
+    }
+    for (const auto &one : the.phase_barriers) {
+        if (!one.second.copies.empty()) { fail("a block ends with bulk copies under way"); }
+        if (one.second.n_there != 0) { fail("a block ends inside a phase of a barrier in shared memory"); }
     }
 }
 
@@ -364,6 +386,7 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool e
     the.body = &body;
     now.grid_size = grid;
     now.block_size = block;
+    the.shared_bytes = shared_bytes;
     now.shared = static_cast<unsigned char *>(malloc(shared_bytes > 0 ? shared_bytes : 1));
     const uint64_t n_blocks = uint64_t{grid.x} * grid.y * grid.z, stride = stride_for(n_blocks);
     uint64_t at = random_below(static_cast<uint32_t>(n_blocks < UINT32_MAX ? n_blocks : UINT32_MAX));
@@ -755,6 +778,100 @@ void copy_async_wait(unsigned n_pending) {
         }
         groups.erase(groups.begin());
     }
+}
+
+/* --- Barriers in shared memory, and the copies that complete them --- */
+
+namespace {
+
+bool is_shared(const void *memory, size_t n_bytes) {
+    const unsigned char *first = static_cast<const unsigned char *>(memory);
+    return first >= now.shared && first + n_bytes <= now.shared + the.shared_bytes;
+}
+
+phase_state &phases_of(const void *barrier) {
+    const auto found = the.phase_barriers.find(barrier);
+    if (found == the.phase_barriers.end()) { fail("a barrier in shared memory that was not created"); }
+    return found->second;
+}
+
+/* Everyone has arrived, and all that was announced is under way. */
+bool may_end(const phase_state &phases) {
+    return phases.n_there == phases.n_threads && phases.under_way == phases.announced;
+}
+
+void wake(phase_state &phases) {
+    for (unsigned i = 0; i < the.n_warps; i++) { the.warps[i].ready |= phases.waiting[i]; }
+    memset(phases.waiting, 0, sizeof phases.waiting);
+}
+
+void end_phase(phase_state &phases) {
+    for (const bulk_copy &copy : phases.copies) { memcpy(copy.dst, copy.src, copy.n_bytes); }
+    phases.copies.clear();
+    phases.n_there = 0, phases.announced = phases.under_way = 0;
+    phases.phase++;
+    wake(phases);
+}
+
+/* Without copies a phase ends at once; else somebody who waits ends it. */
+void look_after(phase_state &phases) {
+    if (!may_end(phases)) { return; }
+    if (phases.copies.empty()) {
+        end_phase(phases);
+    } else {
+        wake(phases);
+    }
+}
+
+} // namespace
+
+void phase_barrier_create(const void *barrier, unsigned n_threads) {
+    if (!is_shared(barrier, 8) || reinterpret_cast<uintptr_t>(barrier) % 8 != 0) {
+        fail("a barrier with phases that is not 8 aligned bytes of shared memory");
+    }
+    if (n_threads == 0 || n_threads > the.n_threads) { fail("a barrier in shared memory for an impossible number"); }
+    phase_state phases = {};
+    phases.n_threads = n_threads;
+    if (!the.phase_barriers.emplace(barrier, phases).second) { fail("a barrier in shared memory is created twice"); }
+}
+
+void phase_barrier_arrive(const void *barrier, size_t n_bytes) {
+    phase_state &phases = phases_of(barrier);
+    if (phases.n_there == phases.n_threads) { fail("more threads arrive than a barrier in shared memory is for"); }
+    phases.n_there++;
+    phases.announced += n_bytes;
+    look_after(phases);
+}
+
+void phase_barrier_wait(const void *barrier, unsigned parity) {
+    const place &where = the.running->where;
+    phase_state &phases = phases_of(barrier);
+    while (phases.phase % 2 == parity) {
+        if (may_end(phases)) {
+            end_phase(phases);
+        } else {
+            const uint32_t bit = 1U << where.lane;
+            the.warps[where.warp].ready &= ~bit;
+            phases.waiting[where.warp] |= bit;
+        }
+        /* Anyone else may run first. */
+        switch_to(choose(where.warp, where.lane));
+    }
+}
+
+void copy_bulk(void *dst, const void *src, size_t n_bytes, const void *barrier) {
+    phase_state &phases = phases_of(barrier);
+    if (reinterpret_cast<uintptr_t>(dst) % 16 != 0 || reinterpret_cast<uintptr_t>(src) % 16 != 0 ||
+        n_bytes % 16 != 0 || n_bytes == 0) {
+        fail("a bulk copy that is not of aligned pieces of 16 bytes");
+    }
+    if (!is_shared(dst, n_bytes)) { fail("a bulk copy to what is not shared memory"); }
+    if (the.before_wait) { fail("a bulk copy before the kernels ahead are awaited"); }
+    phases.under_way += n_bytes;
+    if (phases.under_way > phases.announced) { fail("a bulk copy of more bytes than its barrier was told"); }
+    memset(dst, 0xFF, n_bytes);
+    phases.copies.push_back({dst, src, n_bytes});
+    look_after(phases);
 }
 
 } // namespace simt

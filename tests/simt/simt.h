@@ -157,6 +157,14 @@ void copy_async(void *dst, const void *src, size_t size, size_t n_bytes);
 void copy_async_commit();
 void copy_async_wait(unsigned n_pending);
 
+/* Barriers in shared memory that copies complete, as kernels/cuda/linear/bulk_copy.cuh says. A copy's destination is
+ * poisoned when it is issued, and its bytes come when somebody waits for a phase in which everyone has arrived and all
+ * that was announced is under way. More of either ends the program, and so does a block that ends inside a phase. */
+void phase_barrier_create(const void *barrier, unsigned n_threads);
+void phase_barrier_arrive(const void *barrier, size_t n_bytes);
+void phase_barrier_wait(const void *barrier, unsigned parity);
+void copy_bulk(void *dst, const void *src, size_t n_bytes, const void *barrier);
+
 } // namespace simt
 
 #define threadIdx (simt::now.here->thread)

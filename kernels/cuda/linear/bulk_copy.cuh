@@ -1,0 +1,74 @@
+/* Bulk copies from global to shared memory and the barriers that they complete (sm_90), for kernels that have a variant
+ * that runs on every GPU.
+ *
+ * A phase barrier lies in shared memory. A phase is complete when as many threads have arrived as it was created for,
+ * and as many bytes as they announced have come; then the next phase begins. Phases have parities 0, 1, 0, 1 …, and
+ * phase_barrier_wait(barrier, p) waits while the barrier is in a phase of parity p. A thread that arrives for a stage
+ * of shared memory has ended its own reads of it; what was copied is visible after the wait.
+ *
+ * One thread creates the barriers and calls phase_barriers_show before the block's barrier.
+ *
+ * tests/simt executes all of it but the instructions. */
+#ifndef QR_KERNELS_CUDA_BULK_COPY_CUH
+#define QR_KERNELS_CUDA_BULK_COPY_CUH
+
+#include "kernels/cuda/linear/wgmma.cuh"
+
+struct phase_barrier {
+    uint64_t state;
+};
+
+#ifdef QR_SIMT
+#include "bulk_copy_simt.h"
+#elif QR_HAS_WGMMA
+
+QR_DEVICE uint32_t shared_address(const void *memory) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
+}
+
+/* QR_GPU_ONLY: instructions and fences of bulk_copy.cuh: phase_barrier_*, phase_barriers_show and copy_bulk */
+QR_DEVICE void phase_barrier_create(phase_barrier &barrier, unsigned n_threads) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&barrier)), "r"(n_threads)
+                 : "memory");
+}
+
+/* To the unit that copies. */
+QR_DEVICE void phase_barriers_show() {
+    asm volatile("fence.mbarrier_init.release.cluster;\n"
+                 "fence.proxy.async.shared::cta;\n" ::
+                     : "memory");
+}
+
+QR_DEVICE void phase_barrier_arrive(phase_barrier &barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&barrier)) : "memory");
+}
+
+/* Arrives, and announces so many bytes of copies that follow. */
+QR_DEVICE void phase_barrier_expect(phase_barrier &barrier, unsigned n_bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&barrier)),
+                 "r"(n_bytes)
+                 : "memory");
+}
+
+QR_DEVICE void phase_barrier_wait(const phase_barrier &barrier, unsigned parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}\n" ::"r"(shared_address(&barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* Addresses and sizes are multiples of 16. */
+QR_DEVICE void copy_bulk(void *shared, const void *global, unsigned n_bytes, phase_barrier &barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
+                     shared_address(shared)),
+                 "l"(global), "r"(n_bytes), "r"(shared_address(&barrier))
+                 : "memory");
+}
+
+#endif
+
+#endif
