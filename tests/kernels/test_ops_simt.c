@@ -156,13 +156,13 @@ static size_t training_workspace(int64_t rows) {
     return qr_linear_workspace(op_everything.devices[0].backends[0], &args);
 }
 
-/* 16 KiB are 1,024 rows of 8 columns (device_cublaslt.cc). A matrix of 1,152 rows has a panel of 512 and one of 640,
- * and not one of 1,024 and a small one: products of few outputs leave a GPU idle. INT8 has panels too. */
+/* 32 KiB are 2,048 rows of 8 columns (device_cublaslt.cc). A matrix of 2,176 rows has a panel of 1,024 and one of
+ * 1,152, and not one of 2,048 and a small one: products of few outputs leave a GPU idle. INT8 has panels too. */
 static void test_panels_are_equal(void) {
     CHECK(training_workspace(8) > 0);
     CHECK(training_workspace(512) < training_workspace(640));
-    CHECK(training_workspace(1152) == training_workspace(640));
-    CHECK(training_workspace(2048) == training_workspace(1024));
+    CHECK(training_workspace(2176) == training_workspace(1152));
+    CHECK(training_workspace(4096) == training_workspace(2048));
 }
 
 /* Consumer GPUs: more multiprocessors than the other devices here, of 100 KiB of shared memory each. So other tiles are
@@ -204,6 +204,29 @@ static void test_linear_in_every_staged_tile(void) {
     while (op_everything.n_devices > n_devices) { op_remove_device(); }
 }
 
+/* Blocks that take several of a panel's tiles in turn, and panels of several tiles: 3 multiprocessors have two rounds
+ * of them. The workspace grows with the rows. */
+static void test_linear_in_wide_tiles(void) {
+    const int n_devices = op_everything.n_devices;
+    qr_error err = {0};
+    CHECK(setenv("QRUN_SIMT_MULTIPROCESSORS", "3", 1) == 0);
+    CHECK_MSG(op_cuda_add_devices(qr_backend_cuda_simt_create, &err), "%s", err.message);
+    CHECK(unsetenv("QRUN_SIMT_MULTIPROCESSORS") == 0);
+    op_linear_most_rows(264);
+    const qr_weight weight = {.desc = {.format = QR_WEIGHT_NF4, .block = QR_NF4_BLOCK, .rows = 264, .cols = 64}};
+    const qr_backend *backend = op_everything.devices[n_devices].backends[0];
+    size_t before = 0;
+    for (int64_t n = 64; n < 20000; n += 61) {
+        const qr_linear_args args = {
+            .weight = &weight, .x_dtype = QR_DTYPE_BF16, .n_rows = n, .x_stride = 64, .y_stride = 264};
+        const size_t n_bytes = qr_linear_workspace(backend, &args);
+        CHECK(n_bytes >= before && (n_bytes > 0) == (n >= 256));
+        before = n_bytes;
+    }
+    CHECK(before < (8192 + 264) * 64 * 2 + 1024);
+    while (op_everything.n_devices > n_devices) { op_remove_device(); }
+}
+
 static void test_small_workspaces_are_refused(void) { op_cuda_check_workspaces(); }
 
 int main(int argc, char **argv) {
@@ -218,6 +241,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_panels_are_equal);
     CHECK_RUN(test_linear_on_consumer_gpus);
     CHECK_RUN(test_linear_in_every_staged_tile);
+    CHECK_RUN(test_linear_in_wide_tiles);
     if (argc == 1) {
         CHECK_RUN(test_small_workspaces_are_refused);
         CHECK_RUN(test_every_kernel_was_launched);

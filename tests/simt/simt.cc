@@ -220,15 +220,19 @@ fiber *lane_from(unsigned warp_index, unsigned lane) {
     return &the.fibers[warp_index * WARP + static_cast<unsigned>(__builtin_ctz(behind != 0 ? behind : ready))];
 }
 
-/* The next thread to run: of the same warp while it has one, else of a random warp. */
-fiber *choose(unsigned warp_index, unsigned lane) {
-    if (the.warps[warp_index].ready != 0) { return lane_from(warp_index, lane); }
+/* A thread that can run, of a random warp. */
+fiber *choose_any() {
     const unsigned start = random_below(the.n_warps);
     for (unsigned i = 0; i < the.n_warps; i++) {
         const unsigned w = (start + i) % the.n_warps;
         if (the.warps[w].ready != 0) { return lane_from(w, random_below(WARP)); }
     }
     fail("every thread waits: a barrier or a collective that not all threads reach");
+}
+
+/* The next thread to run: of the same warp while it has one, else of a random warp. */
+fiber *choose(unsigned warp_index, unsigned lane) {
+    return the.warps[warp_index].ready != 0 ? lane_from(warp_index, lane) : choose_any();
 }
 
 void finish_thread() {
@@ -841,6 +845,7 @@ void phase_barrier_arrive(const void *barrier, size_t n_bytes) {
     phases.n_there++;
     phases.announced += n_bytes;
     look_after(phases);
+    if (random_below(4) == 0) { switch_to(choose_any()); }
 }
 
 void phase_barrier_wait(const void *barrier, unsigned parity) {
@@ -854,8 +859,7 @@ void phase_barrier_wait(const void *barrier, unsigned parity) {
             the.warps[where.warp].ready &= ~bit;
             phases.waiting[where.warp] |= bit;
         }
-        /* Anyone else may run first. */
-        switch_to(choose(where.warp, where.lane));
+        switch_to(choose_any()); /* anyone else may run first */
     }
 }
 

@@ -203,6 +203,8 @@ void op_linear_same_bits(int64_t n_outputs, bool alone) {
     check_linear_most_rows(n_outputs, SAME_EVERYWHERE | (alone ? 0U : NOT_ALONE));
 }
 
+void op_linear_most_rows(int64_t n_outputs) { check_linear_most_rows(n_outputs, SAME_EVERYWHERE | NOT_ALONE); }
+
 /* A prompt's last rows, or a batch that decodes, with few cases for backends that choose their tiles by the GPU. */
 void op_linear_few_rows(int64_t n_outputs) {
     static const qr_weight_format formats[] = {QR_WEIGHT_NF4, QR_WEIGHT_NF4_DQ, QR_WEIGHT_INT8, QR_WEIGHT_BF16};
