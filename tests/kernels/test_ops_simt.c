@@ -204,12 +204,12 @@ static void test_linear_in_every_staged_tile(void) {
     while (op_everything.n_devices > n_devices) { op_remove_device(); }
 }
 
-/* Blocks that take several of a panel's tiles in turn, and panels of several tiles: 3 multiprocessors have two rounds
- * of them. The workspace grows with the rows. */
+/* Clusters that take several pairs of tiles in turn, and a last one that is half outside the matrix: 5 multiprocessors
+ * have two clusters. The workspace grows with the rows. */
 static void test_linear_in_wide_tiles(void) {
     const int n_devices = op_everything.n_devices;
     qr_error err = {0};
-    CHECK(setenv("QRUN_SIMT_MULTIPROCESSORS", "3", 1) == 0);
+    CHECK(setenv("QRUN_SIMT_MULTIPROCESSORS", "5", 1) == 0);
     CHECK_MSG(op_cuda_add_devices(qr_backend_cuda_simt_create, &err), "%s", err.message);
     CHECK(unsetenv("QRUN_SIMT_MULTIPROCESSORS") == 0);
     op_linear_most_rows(264);

@@ -16,5 +16,14 @@ inline void phase_barrier_wait(const phase_barrier &barrier, unsigned parity) {
 inline void copy_bulk(void *shared, const void *global, unsigned n_bytes, phase_barrier &barrier) {
     simt::copy_bulk(shared, global, n_bytes, &barrier);
 }
+inline void cluster_sync() { simt::cluster_barrier(); }
+inline void phase_barrier_arrive_in(phase_barrier &barrier, unsigned block) {
+    simt::phase_barrier_arrive(simt::in_block(&barrier, block), 0);
+}
+inline void copy_bulk_to_both(void *shared, const void *global, unsigned n_bytes, phase_barrier &barrier) {
+    for (unsigned block = 0; block < 2; block++) {
+        simt::copy_bulk(simt::in_block(shared, block), global, n_bytes, simt::in_block(&barrier, block));
+    }
+}
 
 #endif

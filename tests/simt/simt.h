@@ -81,8 +81,9 @@ struct state {
 extern state now;
 
 /* Runs a kernel's body once for every thread of the grid. `name` is the kernel's, for messages and the list below.
- * Every thread of one that is launched early calls await_previous() once, and none of any other does. */
-void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early,
+ * Every thread of one that is launched early calls await_previous() once, and none of any other does. `cluster` blocks
+ * along x run at the same time, and may reach each other's shared memory as below. */
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early, unsigned cluster,
             const std::function<void()> &body);
 void await_previous();
 
@@ -164,6 +165,12 @@ void phase_barrier_create(const void *barrier, unsigned n_threads);
 void phase_barrier_arrive(const void *barrier, size_t n_bytes);
 void phase_barrier_wait(const void *barrier, unsigned parity);
 void copy_bulk(void *dst, const void *src, size_t n_bytes, const void *barrier);
+
+/* What has the place of an address in the shared memory of another block of the cluster. */
+void *in_block(const void *shared, unsigned block);
+
+/* Of all threads of a cluster that have not ended. */
+void cluster_barrier();
 
 } // namespace simt
 

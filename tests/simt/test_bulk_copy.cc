@@ -69,11 +69,59 @@ static void rounds_kernel(const float *src, float *dst, fault with) {
     if (threadIdx.x >= N) { consume(shared, dst, with); }
 }
 
+enum cluster_fault { NO_FAULT, DOES_NOT_MEET_FIRST, LEAVES_TOO_EARLY, FREES_ONE_BLOCK, FREES_BEFORE_READING_BOTH };
+
+/* Two blocks, each of which copies half of a row to both, and the rows' consumers free both. */
+static void pair_kernel(const float *src, float *dst, cluster_fault with) {
+    memory &shared = *shared_memory<memory>();
+    const unsigned half = blockIdx.x % 2;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) {
+            phase_barrier_create(shared.full[i], 1);
+            phase_barrier_create(shared.free[i], with == FREES_ONE_BLOCK ? N : 2 * N);
+        }
+        phase_barriers_show();
+    }
+    if (with == DOES_NOT_MEET_FIRST) {
+        __syncthreads();
+    } else {
+        cluster_sync();
+    }
+    if (threadIdx.x == 0) {
+        for (unsigned n = 0; n < ROUNDS; n++) {
+            const unsigned stage = n % STAGES;
+            if (n >= STAGES) { phase_barrier_wait(shared.free[stage], (n / STAGES + 1) % 2); }
+            phase_barrier_expect(shared.full[stage], BYTES);
+            copy_bulk_to_both(shared.values[stage] + half * N / 2, src + n * N + half * N / 2, BYTES / 2,
+                              shared.full[stage]);
+        }
+    }
+    if (threadIdx.x < N) { return; }
+    for (unsigned n = 0; n < ROUNDS; n++) {
+        const unsigned stage = n % STAGES;
+        phase_barrier_wait(shared.full[stage], n / STAGES % 2);
+        const auto free_both = [&] {
+            for (unsigned block = 0; block < 2; block++) {
+                if (with != FREES_ONE_BLOCK || block == half) { phase_barrier_arrive_in(shared.free[stage], block); }
+            }
+        };
+        if (with == FREES_BEFORE_READING_BOTH) { free_both(); }
+        if (half == n % 2) { dst[n * N + lane_index()] = shared.values[stage][lane_index()]; }
+        if (with != FREES_BEFORE_READING_BOTH) { free_both(); }
+    }
+    if (with != LEAVES_TOO_EARLY) { cluster_sync(); }
+}
+
 static qr_device *device;
 static float *src, *dst;
 
 static void run(fault with) {
     CHECK_INT(QR_LAUNCH(device, NULL, rounds_kernel, dim3(1), THREADS, sizeof(memory), src, dst, with), QRUN_OK);
+}
+
+static void run(cluster_fault with) {
+    CHECK_INT(QR_LAUNCH_CLUSTERS(device, NULL, pair_kernel, 2, dim3(4), THREADS, sizeof(memory), src, dst, with),
+              QRUN_OK);
 }
 
 static void test_what_waits_is_right(void) {
@@ -82,11 +130,14 @@ static void test_what_waits_is_right(void) {
         memset(dst, 0, ROUNDS * BYTES);
         run(NONE);
         for (int i = 0; i < ROUNDS * N; i++) { CHECK(dst[i] == static_cast<float>(i)); }
+        memset(dst, 0, ROUNDS * BYTES);
+        run(NO_FAULT);
+        for (int i = 0; i < ROUNDS * N; i++) { CHECK(dst[i] == static_cast<float>(i)); }
     }
 }
 
 /* Whether the kernel, run with each of some seeds by a process of its own, ends it or gives what is wrong. */
-static bool shows(fault with) {
+template <typename T> static bool shows(T with) {
     for (unsigned seed = 0; seed < 20; seed++) {
         fflush(NULL);
         const pid_t child = fork();
@@ -116,6 +167,11 @@ static void test_faults_show(void) {
     CHECK(shows(FREES_TWICE));
     CHECK(shows(FORGETS_A_BARRIER));
     CHECK(shows(LEAVES_A_COPY));
+    CHECK(!shows(NO_FAULT));
+    CHECK(shows(DOES_NOT_MEET_FIRST));
+    CHECK(shows(LEAVES_TOO_EARLY));
+    CHECK(shows(FREES_ONE_BLOCK));
+    CHECK(shows(FREES_BEFORE_READING_BOTH));
 }
 
 int main(int argc, char **argv) {

@@ -26,7 +26,9 @@ static qrun_status run_product(qr_cuda_backend &cuda, const qr_linear_args &args
     qrun_status status = QRUN_OK;
     if (qr_cuda_by_cublaslt(cuda, args, workspace, &status, err)) { return status; }
     const matrix w = matrix_of(cuda, *args.weight);
-    if (qr_cuda_linear_wgmma_wide_takes(cuda, args, w)) { return qr_cuda_linear_wgmma_wide(cuda, args, workspace, err); }
+    if (qr_cuda_linear_wgmma_wide_takes(cuda, args, w)) {
+        return qr_cuda_linear_wgmma_wide(cuda, args, workspace, err);
+    }
     if (qr_cuda_linear_wgmma_takes(cuda, args, w)) { return qr_cuda_linear_wgmma(cuda, args, err); }
     return qr_cuda_linear_tile_takes(args, w) ? qr_cuda_linear_tile(cuda, args, err)
                                               : qr_cuda_linear_mma(cuda, args, err);

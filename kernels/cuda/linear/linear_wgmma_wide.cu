@@ -6,14 +6,18 @@
  * contiguous image of what a stage in shared memory holds, so that one thread, the producer, brings a whole stage by
  * two copies (bulk_copy.cuh). Two consumers of 64 outputs each multiply from there (wgmma.cuh) and do nothing else.
  *
+ * Two blocks, a cluster, have neighbouring outputs and the same x, of which each brings half to both: the bytes that a
+ * multiprocessor takes from the last cache are what bounds it. So a stage is free when the consumers of both blocks
+ * have freed it.
+ *
  * Product `step` of a chunk has columns [16t + 4 · step, + 4) of each lane t of four (linear.cuh), at its positions 2t,
  * 2t + 1, 2t + 8 and 2t + 9, in x and in the weights alike: pair 8t + q of a row's 32 is word t of piece q, which is
  * stored at q ^ (row mod 8).
  *
- * A panel is at most half of the last cache, which keeps it from the kernel that writes it to the products. The blocks,
- * one a multiprocessor, take tiles in turn, outputs first: those that run at the same time share the panel's tiles and
- * few blocks of x, each of which is read from device memory once a panel. Tiles come in rounds of one a
- * multiprocessor, so panels are cut where the last round of each is fullest.
+ * A panel is at most half of the last cache, which keeps it from the kernel that writes it to the products. The
+ * clusters, on two multiprocessors each, take pairs of tiles in turn, outputs first: those that run at the same time
+ * share the panel's tiles and few blocks of x, each of which is read from device memory once a panel. Pairs come in
+ * rounds of one a cluster, so panels are cut where the last round of each is fullest.
  *
  * A thread's 128 sums of a segment leave no registers for 128 totals. Some are in registers, the others in shared
  * memory, 16 bytes a thread side by side: they are touched eight times in a whole tile. While one consumer adds, the
@@ -30,6 +34,7 @@ enum {
     THREADS = PRODUCERS + CONSUMERS,
     OUTPUTS = 128,
     ROWS = WGMMA_WIDE_COLUMNS,
+    CLUSTER = 2, /* blocks */
     STAGES = 4,
     ROW_BYTES = CHUNK * 2, /* of a row and chunk */
     PIECES = CHUNK / PIECE_COLS,
@@ -123,7 +128,8 @@ __global__ void __launch_bounds__(COPY_THREADS)
             const auto &p = piece.pairs;
             if (path == PATH_NF4) {
                 const float absmax = matrix_absmax_of(w, piece.absmax, w.tables->dynamic_map[1]);
-                const uint32_t codes = uint32_t{p[0]} | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
+                const uint32_t codes =
+                    uint32_t{p[0]} | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
                 nf4_lookup(nf4_products_of<type>(book, absmax), codes, words);
             } else if (path == PATH_INT8) {
                 int8_convert<type>(uint32_t{p[0]} | uint32_t{p[1]} << 16, words);
@@ -146,11 +152,13 @@ struct wide_memory {
     phase_barrier full[STAGES], free[STAGES];
 };
 
-/* A panel: tile i is of tile i % n_outputs of the weights and of tile i / n_outputs of x. */
+/* A panel: pair i is of pair i % n_outputs of the weights' tiles and of tile i / n_outputs of x. */
 struct wide_panel {
     const unsigned char *x, *w;
-    uint32_t first, n_outputs, n_tiles, n_chunks; /* first: tile of the weights */
+    uint32_t first, n_outputs, n_pairs, n_chunks; /* first: tile of the weights */
 };
+
+static QR_DEVICE uint32_t block_of_cluster() { return blockIdx.x % CLUSTER; }
 
 #if QR_HAS_WGMMA
 
@@ -164,23 +172,32 @@ static QR_DEVICE void multiply(of_f16, float (&d)[WGMMA_WIDE_TILES][4], const wg
     wgmma_wide_f16(d, a, a_tile, b, b_tile, step);
 }
 
+/* Calls body(tile of the panel, tile of x) for each tile of this block. */
+template <typename F> QR_DEVICE void for_each_tile(const wide_panel &panel, const F &body) {
+#pragma unroll 1
+    for (uint32_t pair = blockIdx.x / CLUSTER; pair < panel.n_pairs; pair += gridDim.x / CLUSTER) {
+        body(pair % panel.n_outputs * CLUSTER + block_of_cluster(), pair / panel.n_outputs);
+    }
+}
+
 /* The producer's thread: the n-th chunk of all that the block multiplies is in stage n % STAGES. */
 static QR_DEVICE void bring_stages(wide_memory &shared, const wide_panel &panel) {
+    enum { X_BYTES = ROWS * ROW_BYTES, W_BYTES = OUTPUTS * ROW_BYTES, HALF_BYTES = X_BYTES / CLUSTER };
+    const uint32_t half = block_of_cluster();
     uint32_t n = 0;
-#pragma unroll 1
-    for (uint32_t tile = blockIdx.x; tile < panel.n_tiles; tile += gridDim.x) {
-        const unsigned char *x = panel.x + uint64_t{tile / panel.n_outputs} * panel.n_chunks * (ROWS * ROW_BYTES);
-        const unsigned char *w = panel.w + uint64_t{tile % panel.n_outputs} * panel.n_chunks * (OUTPUTS * ROW_BYTES);
+    for_each_tile(panel, [&](uint32_t w_tile, uint32_t x_tile) {
+        const unsigned char *x = panel.x + uint64_t{x_tile} * panel.n_chunks * X_BYTES + half * HALF_BYTES;
+        const unsigned char *w = panel.w + uint64_t{w_tile} * panel.n_chunks * W_BYTES;
 #pragma unroll 1
         for (uint32_t chunk = 0; chunk < panel.n_chunks; chunk++, n++) {
             const uint32_t stage = n % STAGES;
             if (n >= STAGES) { phase_barrier_wait(shared.free[stage], (n / STAGES + 1) % 2); }
-            phase_barrier_expect(shared.full[stage], (ROWS + OUTPUTS) * ROW_BYTES);
-            copy_bulk(shared.x[stage], x, ROWS * ROW_BYTES, shared.full[stage]);
-            copy_bulk(shared.w[stage], w, OUTPUTS * ROW_BYTES, shared.full[stage]);
-            x += ROWS * ROW_BYTES, w += OUTPUTS * ROW_BYTES;
+            phase_barrier_expect(shared.full[stage], X_BYTES + W_BYTES);
+            copy_bulk_to_both(&shared.x[stage][half * (HALF_BYTES / 2)], x, HALF_BYTES, shared.full[stage]);
+            copy_bulk(shared.w[stage], w, W_BYTES, shared.full[stage]);
+            x += X_BYTES, w += W_BYTES;
         }
-    }
+    });
 }
 
 /* What a thread of a consumer does. */
@@ -195,9 +212,9 @@ template <typename type> struct consumer {
         : shared(memory), x_tiles(wgmma_tiles_at(memory.x)), w_tiles(wgmma_tiles_at(memory.w)),
           thread(threadIdx.x - PRODUCERS), group((uniform_warp_index() - PRODUCERS / WARP_LANES) / 4), n(0) {}
 
-    /* The stage of a chunk whose products have ended. */
+    /* The stage of a chunk whose products have ended: a lane for each block that copies to it. */
     QR_DEVICE void free_stage(uint32_t chunk) const {
-        if (lane_index() == 0) { phase_barrier_arrive(shared.free[chunk % STAGES]); }
+        if (lane_index() < CLUSTER) { phase_barrier_arrive_in(shared.free[chunk % STAGES], lane_index()); }
     }
 
     QR_DEVICE void segment(uint32_t n_chunks) {
@@ -275,43 +292,44 @@ __global__ void __launch_bounds__(THREADS, 1) linear_wgmma_wide_kernel(qr_linear
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             phase_barrier_create(shared.full[i], 1);
-            phase_barrier_create(shared.free[i], CONSUMERS / WARP_LANES);
+            phase_barrier_create(shared.free[i], CLUSTER * CONSUMERS / WARP_LANES);
         }
         phase_barriers_show();
     }
-    __syncthreads();
+    cluster_sync();
     if (threadIdx.x < PRODUCERS) {
         wgmma_leave_registers<PRODUCER_REGISTERS>();
         if (threadIdx.x == 0) { bring_stages(shared, panel); }
     } else {
         wgmma_take_registers<CONSUMER_REGISTERS>();
         consumer<type> c(shared);
-#pragma unroll 1
-        for (uint32_t tile = blockIdx.x; tile < panel.n_tiles; tile += gridDim.x) {
+        for_each_tile(panel, [&](uint32_t w_tile, uint32_t x_tile) {
             c.multiply_tile(panel.n_chunks);
-            store_linear_tiles(a, w,
-                               int64_t{panel.first + tile % panel.n_outputs} * OUTPUTS + c.thread / WARP_LANES * 16,
-                               int64_t{tile / panel.n_outputs} * ROWS, c.d);
-        }
+            store_linear_tiles(a, w, int64_t{panel.first + w_tile} * OUTPUTS + c.thread / WARP_LANES * 16,
+                               int64_t{x_tile} * ROWS, c.d);
+        });
+        cluster_sync(); /* the other block arrives here no more */
     }
 #endif
 }
 
 /* --- Launching --- */
 
-/* Tiles of outputs that a panel has at most. */
-static int64_t most_panel_tiles(const qr_cuda_backend &cuda, const qr_weight_desc &desc) {
-    const int64_t fit = qr_cublaslt_panel_bytes(cuda.device) / (desc.cols * 2 * OUTPUTS);
-    return qr_min(qr_max(fit, 1), qr_ceil_div(desc.rows, OUTPUTS));
+/* Pairs of tiles of outputs: of a matrix, and of a panel at most. */
+static int64_t pairs_of(const qr_weight_desc &desc) { return qr_ceil_div(desc.rows, OUTPUTS * CLUSTER); }
+
+static int64_t most_panel_pairs(const qr_cuda_backend &cuda, const qr_weight_desc &desc) {
+    const int64_t fit = qr_cublaslt_panel_bytes(cuda.device) / (desc.cols * 2 * OUTPUTS * CLUSTER);
+    return qr_min(qr_max(fit, 1), pairs_of(desc));
 }
 
-/* How many of n_tiles a panel has, so that there are few rounds in all, and then few panels. */
-static int64_t panel_tiles(int64_t n_tiles, int64_t n_row_tiles, int64_t most, int64_t n_sm) {
+/* How many of n_pairs a panel has, so that there are few rounds in all, and then few panels. */
+static int64_t panel_pairs(int64_t n_pairs, int64_t n_row_tiles, int64_t most, int64_t n_clusters) {
     int64_t best = most, fewest = INT64_MAX;
     for (int64_t n = most; n > 0; n--) {
         const int64_t n_rounds =
-            n_tiles / n * qr_ceil_div(n * n_row_tiles, n_sm) + qr_ceil_div(n_tiles % n * n_row_tiles, n_sm);
-        const int64_t cost = n_rounds * 8 + qr_ceil_div(n_tiles, n); /* writing a panel: an eighth of a round */
+            n_pairs / n * qr_ceil_div(n * n_row_tiles, n_clusters) + qr_ceil_div(n_pairs % n * n_row_tiles, n_clusters);
+        const int64_t cost = n_rounds * 8 + qr_ceil_div(n_pairs, n); /* writing a panel: an eighth of a round */
         if (cost < fewest) { best = n, fewest = cost; }
     }
     return best;
@@ -338,33 +356,41 @@ static qrun_status write_panel(qr_cuda_backend &cuda, const matrix &w, int64_t f
                      nf4_book_of(w), first, images);
 }
 
+/* The panel's products. */
+template <typename type>
+static qrun_status multiply_panel(qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w,
+                                  const wide_panel &panel, int64_t n_clusters, qr_error *err) {
+    const int64_t n_blocks = qr_min(int64_t{panel.n_pairs}, n_clusters) * CLUSTER;
+    return QR_LAUNCH_CLUSTERS(cuda.device, err, (linear_wgmma_wide_kernel<type>), CLUSTER,
+                              dim3(static_cast<unsigned>(n_blocks)), THREADS, sizeof(wide_memory) + WGMMA_ALIGNMENT,
+                              args, w, panel);
+}
+
 /* Of rows that fit in the workspace: x, then the panel. */
 template <typename type>
 static qrun_status multiply_rows(qr_cuda_backend &cuda, const qr_linear_args &args, unsigned char *workspace,
                                  qr_error *err) {
     const matrix w = matrix_of(cuda, *args.weight);
-    const int64_t n_tiles = qr_ceil_div(w.rows, OUTPUTS), n_row_tiles = qr_ceil_div(args.n_rows, ROWS);
-    const int64_t n_sm = qr_device_multiprocessors(cuda.device), most = most_panel_tiles(cuda, args.weight->desc);
-    const int64_t step = panel_tiles(n_tiles, n_row_tiles, most, n_sm);
+    const int64_t n_row_tiles = qr_ceil_div(args.n_rows, ROWS), n_pairs = pairs_of(args.weight->desc);
+    const int64_t n_clusters = qr_max(qr_device_multiprocessors(cuda.device) / CLUSTER, 1);
+    const int64_t step = panel_pairs(n_pairs, n_row_tiles, most_panel_pairs(cuda, args.weight->desc), n_clusters);
     unsigned char *panel_memory = workspace + n_row_tiles * ROWS * w.cols * 2;
     const tile_images x = images_at(workspace, n_row_tiles * ROWS, ROWS, w.cols);
     QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, linear_x_images_kernel, copy_grid(x), COPY_THREADS, 0,
                                  static_cast<const unsigned char *>(args.x), args.x_stride * 2,
                                  static_cast<uint32_t>(args.n_rows), x));
-    for (int64_t tile = 0; tile < n_tiles; tile += step) {
-        const int64_t n = qr_min(step, n_tiles - tile);
-        const tile_images images = images_at(panel_memory, n * OUTPUTS, OUTPUTS, w.cols);
+    for (int64_t pair = 0; pair < n_pairs; pair += step) {
+        const int64_t n = qr_min(step, n_pairs - pair), first = pair * CLUSTER;
+        const tile_images images = images_at(panel_memory, n * CLUSTER * OUTPUTS, OUTPUTS, w.cols);
         const wide_panel panel = {workspace,
                                   panel_memory,
-                                  static_cast<uint32_t>(tile),
+                                  static_cast<uint32_t>(first),
                                   static_cast<uint32_t>(n),
                                   static_cast<uint32_t>(n * n_row_tiles),
                                   images.n_chunks};
         QR_RETURN_IF_ERROR(
-            QR_BY_PATH(path_of(w, args.x_dtype), write_panel, type, cuda, w, tile * OUTPUTS, images, err));
-        QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, (linear_wgmma_wide_kernel<type>),
-                                     dim3(static_cast<unsigned>(qr_min(n * n_row_tiles, n_sm))), THREADS,
-                                     sizeof(wide_memory) + WGMMA_ALIGNMENT, args, w, panel));
+            QR_BY_PATH(path_of(w, args.x_dtype), write_panel, type, cuda, w, first * OUTPUTS, images, err));
+        QR_RETURN_IF_ERROR(multiply_panel<type>(cuda, args, w, panel, n_clusters, err));
     }
     return QRUN_OK;
 }
@@ -372,7 +398,7 @@ static qrun_status multiply_rows(qr_cuda_backend &cuda, const qr_linear_args &ar
 size_t qr_cuda_linear_wgmma_wide_bytes(const qr_cuda_backend &cuda, const qr_linear_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
     const int64_t n_x = qr_min(qr_round_up(args.n_rows, ROWS), MOST_ROWS);
-    return static_cast<size_t>((n_x + most_panel_tiles(cuda, desc) * OUTPUTS) * desc.cols * 2) +
+    return static_cast<size_t>((n_x + most_panel_pairs(cuda, desc) * CLUSTER * OUTPUTS) * desc.cols * 2) +
            QR_CUBLASLT_ALIGNMENT;
 }
 
@@ -403,8 +429,7 @@ qrun_status qr_cuda_linear_wgmma_wide(qr_cuda_backend &cuda, const qr_linear_arg
         part.n_rows = qr_min(step, args.n_rows - row);
         part.x = static_cast<const uint16_t *>(args.x) + row * args.x_stride;
         part.y = args.y + row * args.y_stride;
-        QR_RETURN_IF_ERROR(
-            QR_BY_TYPE(args.x_dtype, multiply_rows, cuda, part, qr_cublaslt_aligned(workspace), err));
+        QR_RETURN_IF_ERROR(QR_BY_TYPE(args.x_dtype, multiply_rows, cuda, part, qr_cublaslt_aligned(workspace), err));
     }
     return QRUN_OK;
 }

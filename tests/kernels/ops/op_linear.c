@@ -159,7 +159,8 @@ static void check_linear_many_rows(void) {
     }
 }
 
-/* Whole tiles of 256 rows, one row more, and one less, with a bias: more chunks than a GPU has stages for, and fewer. */
+/* Whole tiles of 256 rows, one row more, and one less, with a bias: more chunks than a GPU has stages for, and fewer.
+ */
 static void check_linear_most_rows(int64_t n_outputs, unsigned flags) {
     static const struct {
         qr_weight_format format;
