@@ -426,7 +426,7 @@ def wide_chunk(table, gpu):
     return {"tensor": 2 * outputs * rows * cols / TENSOR_FLOPS,
             "issue": consumers / ISSUE_SHARE,
             "shared": ((outputs + rows) * cols * 2 + operands) / 128,
-            "second cache": l2_cycles(gpu, (rows + outputs) * cols * 2)}
+            "second cache": l2_cycles(gpu, (rows // 2 + outputs) * cols * 2)}  # the other block brings half of x
 
 
 def wide_cycles(chunk, gpu, cols):

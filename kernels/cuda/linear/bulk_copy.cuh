@@ -82,12 +82,13 @@ QR_DEVICE void copy_bulk_to_both(void *shared, const void *global, unsigned n_by
                  : "memory");
 }
 
-/* The barrier that has this one's place in a block of the cluster, 0 or 1. */
+/* At the barrier that has this one's place in a block of the cluster, 0 or 1. It says that reads have ended, and shows
+ * the other block nothing that this one wrote: that would be a fence of the whole GPU. */
 QR_DEVICE void phase_barrier_arrive_in(phase_barrier &barrier, unsigned block) {
     asm volatile("{\n"
                  ".reg .b32 there;\n"
                  "mapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
                  "}\n" ::"r"(shared_address(&barrier)),
                  "r"(block)
                  : "memory");
