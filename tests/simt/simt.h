@@ -2,10 +2,11 @@
  *
  * The .cu sources are compiled by the host's C++ compiler with QR_SIMT defined; kernels/cuda/device/device.cuh then
  * includes this file in place of CUDA's own. Every thread of a block is a fiber with a stack of its own (guard page
- * below). Blocks, or clusters of them, run one after the other in a seeded random order, and the warps of a block in a random order between
- * barriers. A lane runs alone until it meets the others of its warp in a collective. So a read that no barrier orders
- * after its write sees the old value, and shared memory begins as bytes 0xFF (NaN) and ends where the launch said:
- * under AddressSanitizer every access is checked against it, and against the exact size of every buffer.
+ * below). Blocks, or clusters of them, run one after the other in a seeded random order, and the warps of a block in a
+ * random order between barriers. A lane runs alone until it meets the others of its warp in a collective. So a read
+ * that no barrier orders after its write sees the old value, and shared memory begins as bytes 0xFF (NaN) and ends
+ * where the launch said: under AddressSanitizer every access is checked against it, and against the exact size of every
+ * buffer.
  *
  * A collective (shuffle, vote, matrix product) takes all 32 lanes of a warp, which is also the discipline of our
  * kernels. One that waits for a lane that has returned, or a barrier that a thread never reaches, ends the program with

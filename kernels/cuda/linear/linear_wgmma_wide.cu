@@ -158,8 +158,6 @@ struct wide_panel {
     uint32_t first, n_outputs, n_pairs, n_chunks; /* first: tile of the weights */
 };
 
-static QR_DEVICE uint32_t block_of_cluster() { return blockIdx.x % CLUSTER; }
-
 #if QR_HAS_WGMMA
 
 static QR_DEVICE void multiply(of_bf16, float (&d)[WGMMA_WIDE_TILES][4], const wgmma_tiles &a, unsigned a_tile,
@@ -171,6 +169,8 @@ static QR_DEVICE void multiply(of_f16, float (&d)[WGMMA_WIDE_TILES][4], const wg
                                const wgmma_tiles &b, unsigned b_tile, unsigned step) {
     wgmma_wide_f16(d, a, a_tile, b, b_tile, step);
 }
+
+static QR_DEVICE uint32_t block_of_cluster() { return blockIdx.x % CLUSTER; }
 
 /* Calls body(tile of the panel, tile of x) for each tile of this block. */
 template <typename F> QR_DEVICE void for_each_tile(const wide_panel &panel, const F &body) {
