@@ -6,8 +6,8 @@
  * contiguous image of what a stage in shared memory holds, so that one thread, the producer, brings a whole stage by
  * two copies (bulk_copy.cuh). Two consumers of 64 outputs each multiply from there (wgmma.cuh) and do nothing else.
  *
- * Two blocks, a cluster, have neighbouring outputs and the same x, of which each brings half to both: the bytes that a
- * multiprocessor takes from the last cache are what bounds it. So a stage is free when the consumers of both blocks
+ * Two blocks, a cluster, have neighbouring outputs and the same x, of which each brings half to both: the bytes from
+ * the last cache would bound it otherwise (docs/cuda.md). So a stage is free when the consumers of both blocks
  * have freed it.
  *
  * Product `step` of a chunk has columns [16t + 4 · step, + 4) of each lane t of four (linear.cuh), at its positions 2t,
@@ -52,95 +52,105 @@ static_assert(PRODUCERS * PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS <=
 
 /* --- Images of the operands --- */
 
-/* Tiles of so many rows in chunks. An item is a row and a chunk. */
-struct tile_images {
+/* Tiles of so many rows in chunks, a line of 128 bytes for a row and chunk, which are an item. */
+template <uint32_t tile_rows> struct tile_images {
     unsigned char *first;
-    uint32_t tile_rows, n_chunks, n_items;
+    uint32_t n_chunks, n_items;
 
-    /* Piece q of an item. */
-    QR_DEVICE uint4 *piece(uint32_t row, uint32_t chunk, uint32_t q) const {
-        const uint64_t line = (uint64_t{row / tile_rows} * n_chunks + chunk) * tile_rows + row % tile_rows;
-        return reinterpret_cast<uint4 *>(first + line * ROW_BYTES + (q ^ row % PIECES) * 16);
+    QR_DEVICE uint32_t line(uint32_t row, uint32_t chunk) const {
+        return (row / tile_rows * n_chunks + chunk) * tile_rows + row % tile_rows;
+    }
+
+    QR_DEVICE uint4 *piece(uint32_t line, uint32_t q) const {
+        return reinterpret_cast<uint4 *>(first + uint64_t{line} * ROW_BYTES + (q ^ line % PIECES) * 16);
     }
 };
 
-/* A pair of columns as it lies: two elements of 16 bits, two codes of INT8, or a byte of NF4. */
-template <weights_path path> struct pair_codes { typedef uint32_t type; };
-template <> struct pair_codes<PATH_INT8> { typedef uint16_t type; };
-template <> struct pair_codes<PATH_NF4> { typedef uint8_t type; };
-
-/* Calls load(row, chunk, dst) for each of a thread's pieces and then store(row, chunk, what was loaded). Eight lanes
- * have the pieces of an item, and write 128 bytes together; of each of its four parts they read neighbours. */
-template <typename T, typename L, typename S>
-QR_DEVICE void for_each_piece(const tile_images &images, const L &load, const S &store) {
-    const uint32_t first = (blockIdx.x * COPY_UNROLL * COPY_THREADS + threadIdx.x) / PIECES;
-    T loaded[COPY_UNROLL];
-    uint32_t row[COPY_UNROLL], chunk[COPY_UNROLL];
+/* Rows of 16-bit elements, x or weights, of which n_rows exist; zeros after them. Eight lanes have the pieces of an
+ * item, and write 128 bytes together; of each of its four parts they read 32 neighbouring bytes. */
+template <uint32_t tile_rows>
+__global__ void __launch_bounds__(COPY_THREADS) linear_16_images_kernel(const unsigned char *src, int64_t stride_bytes,
+                                                                        int64_t n_rows, tile_images<tile_rows> images) {
+    const uint32_t first = (blockIdx.x * COPY_UNROLL * COPY_THREADS + threadIdx.x) / PIECES, q = threadIdx.x % PIECES;
+    uint32_t words[COPY_UNROLL][4], line[COPY_UNROLL];
 #pragma unroll
     for (unsigned i = 0; i < COPY_UNROLL; i++) {
         const uint32_t item = first + i * (COPY_THREADS / PIECES);
-        row[i] = item / images.n_chunks, chunk[i] = item % images.n_chunks;
-        if (item < images.n_items) { load(row[i], chunk[i], loaded[i]); }
+        const uint32_t row = item / images.n_chunks, chunk = item % images.n_chunks;
+        const uint32_t *at =
+            reinterpret_cast<const uint32_t *>(src + row * stride_bytes + uint64_t{chunk} * ROW_BYTES) + q;
+        line[i] = images.line(row, chunk);
+#pragma unroll
+        for (unsigned t = 0; t < 4; t++) { words[i][t] = item < images.n_items && row < n_rows ? at[t * PIECES] : 0; }
     }
 #pragma unroll
     for (unsigned i = 0; i < COPY_UNROLL; i++) {
-        if (first + i * (COPY_THREADS / PIECES) < images.n_items) { store(row[i], chunk[i], loaded[i]); }
+        const uint32_t item = first + i * (COPY_THREADS / PIECES);
+        if (item < images.n_items) { *images.piece(line[i], q) = pack_words(words[i]); }
     }
 }
 
-/* Rows of x, of which n_rows exist; zeros after them. */
-__global__ void __launch_bounds__(COPY_THREADS)
-    linear_x_images_kernel(const unsigned char *x, int64_t stride_bytes, uint32_t n_rows, tile_images images) {
-    const uint32_t q = threadIdx.x % PIECES;
-    const auto load = [&](uint32_t row, uint32_t chunk, uint32_t(&words)[4]) {
-        const uint32_t *src = reinterpret_cast<const uint32_t *>(x + row * stride_bytes + uint64_t{chunk} * ROW_BYTES);
-#pragma unroll
-        for (unsigned t = 0; t < 4; t++) { words[t] = row < n_rows ? src[t * PIECES + q] : 0; }
-    };
-    const auto store = [&](uint32_t row, uint32_t chunk, const uint32_t(&words)[4]) {
-        *images.piece(row, chunk, q) = pack_words(words);
-    };
-    for_each_piece<uint32_t[4]>(images, load, store);
-}
-
-template <weights_path path> struct weight_piece {
-    typename pair_codes<path>::type pairs[4];
+/* The codes of an item of the weights. */
+template <weights_path path> struct item_codes {
+    uint4 vectors[lane_codes<path>::CHUNK_BYTES / 16];
     absmax_parts absmax;
 };
 
-/* Outputs from `first` on; zeros after the last one. INT8 becomes its codes. */
+/* Eight weights, pairs 4 · word to 4 · word + 3. */
+template <typename type, weights_path path>
+static QR_DEVICE void convert_word(const item_codes<path> &codes, const nf4_products &products, int word,
+                                   uint32_t pairs[4]) {
+    if (path == PATH_NF4) {
+        const uint4 &v = codes.vectors[word / 4];
+        nf4_lookup(products, word % 4 == 0 ? v.x : word % 4 == 1 ? v.y : word % 4 == 2 ? v.z : v.w, pairs);
+    } else {
+        const uint4 &v = codes.vectors[word / 2 % (lane_codes<path>::CHUNK_BYTES / 16)];
+        int8_convert<type>(word % 2 == 0 ? v.x : v.z, pairs);
+        int8_convert<type>(word % 2 == 0 ? v.y : v.w, pairs + 2);
+    }
+}
+
+/* Outputs from `first` on of NF4 or INT8, which becomes its codes; zeros after the last one. A thread dequantises an
+ * item: of NF4 it makes one table for it. Its line then goes through shared memory, so that eight lanes write one. */
 template <typename type, weights_path path>
 __global__ void __launch_bounds__(COPY_THREADS)
-    linear_w_images_kernel(matrix w, nf4_book book, int64_t first, tile_images images) {
-    typedef typename pair_codes<path>::type code_type;
-    const uint32_t q = threadIdx.x % PIECES;
-    const auto load = [&](uint32_t row, uint32_t chunk, weight_piece<path> &piece) {
-        if (first + row >= w.rows) { return; }
-        const int64_t item = (first + row) * images.n_chunks + chunk;
-        const code_type *src = reinterpret_cast<const code_type *>(w.codes) + item * (CHUNK / 2) + q;
+    linear_w_images_kernel(matrix w, nf4_book book, int64_t first, tile_images<OUTPUTS> images) {
+    uint4 *lines = shared_memory<uint4>();
+    const uint32_t item = blockIdx.x * COPY_THREADS + threadIdx.x, none = ~0U;
+    const uint32_t row = item / images.n_chunks, chunk = item % images.n_chunks;
+    const uint32_t line = item < images.n_items ? images.line(row, chunk) : none;
+    const bool is_there = item < images.n_items && first + row < w.rows;
+    const int64_t at = is_there ? (first + row) * images.n_chunks + chunk : 0;
+    item_codes<path> codes;
 #pragma unroll
-        for (unsigned t = 0; t < 4; t++) { piece.pairs[t] = src[t * PIECES]; }
-        if (path == PATH_NF4) { piece.absmax = matrix_absmax_parts(w, item >> (w.block_shift - 6)); }
-    };
-    const auto store = [&](uint32_t row, uint32_t chunk, const weight_piece<path> &piece) {
-        uint32_t words[4] = {};
-        if (first + row < w.rows) {
-            const auto &p = piece.pairs;
-            if (path == PATH_NF4) {
-                const float absmax = matrix_absmax_of(w, piece.absmax, w.tables->dynamic_map[1]);
-                const uint32_t codes =
-                    uint32_t{p[0]} | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
-                nf4_lookup(nf4_products_of<type>(book, absmax), codes, words);
-            } else if (path == PATH_INT8) {
-                int8_convert<type>(uint32_t{p[0]} | uint32_t{p[1]} << 16, words);
-                int8_convert<type>(uint32_t{p[2]} | uint32_t{p[3]} << 16, words + 2);
-            } else {
-                words[0] = p[0], words[1] = p[1], words[2] = p[2], words[3] = p[3];
-            }
+    for (unsigned i = 0; i < unsigned{lane_codes<path>::CHUNK_BYTES / 16}; i++) {
+        codes.vectors[i] = reinterpret_cast<const uint4 *>(w.codes + at * lane_codes<path>::CHUNK_BYTES)[i];
+    }
+    nf4_products products = {};
+    if (path == PATH_NF4) {
+        codes.absmax = matrix_absmax_parts(w, at >> (w.block_shift - 6));
+        products = nf4_products_of<type>(book, matrix_absmax_of(w, codes.absmax, w.tables->dynamic_map[1]));
+    }
+    /* Pairs q, 8 + q, 16 + q and 24 + q become piece q. */
+#pragma unroll
+    for (unsigned half = 0; half < 2; half++) {
+        uint32_t pairs[4][4];
+#pragma unroll
+        for (int t = 0; t < 4; t++) { convert_word<type>(codes, products, 2 * t + static_cast<int>(half), pairs[t]); }
+#pragma unroll
+        for (unsigned i = 0; i < 4; i++) {
+            lines[threadIdx.x * PIECES + ((4 * half + i) ^ threadIdx.x % PIECES)] =
+                is_there ? make_uint4(pairs[0][i], pairs[1][i], pairs[2][i], pairs[3][i]) : make_uint4(0, 0, 0, 0);
         }
-        *images.piece(row, chunk, q) = pack_words(words);
-    };
-    for_each_piece<weight_piece<path>>(images, load, store);
+    }
+    warp_sync();
+    const uint32_t q = threadIdx.x % PIECES;
+#pragma unroll
+    for (unsigned i = 0; i < PIECES; i++) {
+        const uint32_t lane = i * (WARP_LANES / PIECES) + lane_index() / PIECES, other = warp_shuffle(line, lane);
+        const uint4 piece = lines[(warp_index() * WARP_LANES + lane) * PIECES + (q ^ lane % PIECES)];
+        if (other != none) { *images.piece(other, q) = piece; }
+    }
 }
 
 /* --- The products --- */
@@ -340,20 +350,30 @@ static int64_t rows_at_once(int64_t n_rows) {
     return qr_round_up(qr_ceil_div(n_rows, qr_ceil_div(n_rows, MOST_ROWS)), ROWS);
 }
 
-static tile_images images_at(unsigned char *memory, int64_t n_rows, uint32_t tile_rows, int64_t cols) {
-    const int64_t n_chunks = cols / CHUNK;
-    return {memory, tile_rows, static_cast<uint32_t>(n_chunks), static_cast<uint32_t>(n_rows * n_chunks)};
+template <uint32_t tile_rows>
+static tile_images<tile_rows> images_at(unsigned char *memory, int64_t n_tiles, int64_t cols) {
+    const uint32_t n_chunks = static_cast<uint32_t>(cols / CHUNK);
+    return {memory, n_chunks, static_cast<uint32_t>(n_tiles) * tile_rows * n_chunks};
 }
 
-static dim3 copy_grid(const tile_images &images) {
-    return blocks_for(int64_t{images.n_items} * PIECES, COPY_THREADS * COPY_UNROLL);
+template <uint32_t tile_rows>
+static qrun_status write_16(qr_cuda_backend &cuda, const void *src, int64_t stride, int64_t n_rows,
+                            const tile_images<tile_rows> &images, qr_error *err) {
+    const dim3 grid = blocks_for(int64_t{images.n_items} * PIECES, COPY_THREADS * COPY_UNROLL);
+    return QR_LAUNCH(cuda.device, err, (linear_16_images_kernel<tile_rows>), grid, COPY_THREADS, 0,
+                     static_cast<const unsigned char *>(src), stride * 2, n_rows, images);
 }
 
 template <typename type, weights_path path>
-static qrun_status write_panel(qr_cuda_backend &cuda, const matrix &w, int64_t first, const tile_images &images,
-                               qr_error *err) {
-    return QR_LAUNCH(cuda.device, err, (linear_w_images_kernel<type, path>), copy_grid(images), COPY_THREADS, 0, w,
-                     nf4_book_of(w), first, images);
+static qrun_status write_panel(qr_cuda_backend &cuda, const matrix &w, int64_t first,
+                               const tile_images<OUTPUTS> &images, qr_error *err) {
+    if constexpr (path == PATH_16) {
+        return write_16(cuda, w.codes + first * w.cols * 2, w.cols, w.rows - first, images, err);
+    } else {
+        return QR_LAUNCH(cuda.device, err, (linear_w_images_kernel<type, path>),
+                         blocks_for(images.n_items, COPY_THREADS), COPY_THREADS, COPY_THREADS * ROW_BYTES, w,
+                         nf4_book_of(w), first, images);
+    }
 }
 
 /* The panel's products. */
@@ -375,13 +395,11 @@ static qrun_status multiply_rows(qr_cuda_backend &cuda, const qr_linear_args &ar
     const int64_t n_clusters = qr_max(qr_device_multiprocessors(cuda.device) / CLUSTER, 1);
     const int64_t step = panel_pairs(n_pairs, n_row_tiles, most_panel_pairs(cuda, args.weight->desc), n_clusters);
     unsigned char *panel_memory = workspace + n_row_tiles * ROWS * w.cols * 2;
-    const tile_images x = images_at(workspace, n_row_tiles * ROWS, ROWS, w.cols);
-    QR_RETURN_IF_ERROR(QR_LAUNCH(cuda.device, err, linear_x_images_kernel, copy_grid(x), COPY_THREADS, 0,
-                                 static_cast<const unsigned char *>(args.x), args.x_stride * 2,
-                                 static_cast<uint32_t>(args.n_rows), x));
+    const tile_images<ROWS> x = images_at<ROWS>(workspace, n_row_tiles, w.cols);
+    QR_RETURN_IF_ERROR(write_16(cuda, args.x, args.x_stride, args.n_rows, x, err));
     for (int64_t pair = 0; pair < n_pairs; pair += step) {
         const int64_t n = qr_min(step, n_pairs - pair), first = pair * CLUSTER;
-        const tile_images images = images_at(panel_memory, n * CLUSTER * OUTPUTS, OUTPUTS, w.cols);
+        const tile_images<OUTPUTS> images = images_at<OUTPUTS>(panel_memory, n * CLUSTER, w.cols);
         const wide_panel panel = {workspace,
                                   panel_memory,
                                   static_cast<uint32_t>(first),
