@@ -29,8 +29,8 @@ bool qr_cublaslt_takes(qr_device *device, const qr_cublaslt_product *p) {
     return qr_cublaslt_is_there(device) && !(setting_is("refuses") && sizes >> 63 != 0);
 }
 
-/* Little, so that small matrices take several panels; of 64 columns two tiles of 128 rows fit. */
-int64_t qr_cublaslt_panel_bytes(const qr_device *) { return 32 << 10; }
+/* Little, so that small matrices take several panels. */
+int64_t qr_cublaslt_panel_bytes(const qr_device *) { return 16 << 10; }
 
 /* Few, so that the small batches of the tests of training have enough. */
 int64_t qr_cublaslt_min_rows(const qr_device *) { return 32; }

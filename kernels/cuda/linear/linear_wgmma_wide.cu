@@ -14,10 +14,11 @@
  * 2t + 1, 2t + 8 and 2t + 9, in x and in the weights alike: pair 8t + q of a row's 32 is word t of piece q, which is
  * stored at q ^ (row mod 8).
  *
- * A panel is at most half of the last cache, which keeps it from the kernel that writes it to the products. The
- * clusters, on two multiprocessors each, take pairs of tiles in turn, outputs first: those that run at the same time
- * share the panel's tiles and few blocks of x, each of which is read from device memory once a panel. Pairs come in
- * rounds of one a cluster, so panels are cut where the last round of each is fullest.
+ * The clusters, on two multiprocessors each, take pairs of tiles in turn, outputs first: those that run at the same
+ * time share the panel's tiles and few blocks of x, each of which is read from device memory once a panel. Pairs come
+ * in rounds of one a cluster, so panels are cut where the last round of each is fullest. A panel of half of the last
+ * cache stays there from the kernel that writes it to the products; of few rows that would leave most of the GPU idle,
+ * and panels are larger.
  *
  * A thread's 128 sums of a segment leave no registers for 128 totals. Some are in registers, the others in shared
  * memory, 16 bytes a thread side by side: they are touched eight times in a whole tile. While one consumer adds, the
@@ -44,6 +45,9 @@ enum {
     PRODUCER_REGISTERS = 24,
     CONSUMER_REGISTERS = 240,
     MOST_ROWS = 8192, /* of x in the workspace */
+    PANEL_CACHES = 4, /* a panel is at most as many times as large as what stays in the last cache */
+    ROUND_COST = 8,   /* of panel_pairs: a round; a panel costs 1 */
+    PAIRS_A_COST = 8, /* so many pairs that do not stay in the cache cost 1 */
     COPY_THREADS = 256,
     COPY_UNROLL = 4, /* pieces a thread, whose loads are under way together */
 };
@@ -328,19 +332,26 @@ __global__ void __launch_bounds__(THREADS, 1) linear_wgmma_wide_kernel(qr_linear
 /* Pairs of tiles of outputs: of a matrix, and of a panel at most. */
 static int64_t pairs_of(const qr_weight_desc &desc) { return qr_ceil_div(desc.rows, OUTPUTS * CLUSTER); }
 
+static int64_t pair_bytes(const qr_weight_desc &desc) { return desc.cols * 2 * OUTPUTS * CLUSTER; }
+
 static int64_t most_panel_pairs(const qr_cuda_backend &cuda, const qr_weight_desc &desc) {
-    const int64_t fit = qr_cublaslt_panel_bytes(cuda.device) / (desc.cols * 2 * OUTPUTS * CLUSTER);
+    const int64_t fit = qr_cublaslt_panel_bytes(cuda.device) * PANEL_CACHES / pair_bytes(desc);
     return qr_min(qr_max(fit, 1), pairs_of(desc));
 }
 
-/* How many of n_pairs a panel has, so that there are few rounds in all, and then few panels. */
-static int64_t panel_pairs(int64_t n_pairs, int64_t n_row_tiles, int64_t most, int64_t n_clusters) {
-    int64_t best = most, fewest = INT64_MAX;
-    for (int64_t n = most; n > 0; n--) {
+/* How many pairs a panel has: what costs least in rounds, in panels (a kernel that writes each, and the end of its
+ * products), and, where they do not stay in the cache, in bytes to device memory and back. By what these take with the
+ * datasheet rates of an H100 and an H200; the bits do not depend on it. */
+static int64_t panel_pairs(const qr_cuda_backend &cuda, const qr_weight_desc &desc, int64_t n_row_tiles,
+                           int64_t n_clusters) {
+    const int64_t n_pairs = pairs_of(desc), cache_bytes = qr_cublaslt_panel_bytes(cuda.device);
+    int64_t best = 1, least = INT64_MAX;
+    for (int64_t n = most_panel_pairs(cuda, desc); n > 0; n--) {
         const int64_t n_rounds =
             n_pairs / n * qr_ceil_div(n * n_row_tiles, n_clusters) + qr_ceil_div(n_pairs % n * n_row_tiles, n_clusters);
-        const int64_t cost = n_rounds * 8 + qr_ceil_div(n_pairs, n); /* writing a panel: an eighth of a round */
-        if (cost < fewest) { best = n, fewest = cost; }
+        const int64_t n_past_cache = n * pair_bytes(desc) > cache_bytes ? n_pairs : 0;
+        const int64_t cost = n_rounds * ROUND_COST + qr_ceil_div(n_pairs, n) + n_past_cache / PAIRS_A_COST;
+        if (cost < least) { best = n, least = cost; }
     }
     return best;
 }
@@ -393,7 +404,7 @@ static qrun_status multiply_rows(qr_cuda_backend &cuda, const qr_linear_args &ar
     const matrix w = matrix_of(cuda, *args.weight);
     const int64_t n_row_tiles = qr_ceil_div(args.n_rows, ROWS), n_pairs = pairs_of(args.weight->desc);
     const int64_t n_clusters = qr_max(qr_device_multiprocessors(cuda.device) / CLUSTER, 1);
-    const int64_t step = panel_pairs(n_pairs, n_row_tiles, most_panel_pairs(cuda, args.weight->desc), n_clusters);
+    const int64_t step = panel_pairs(cuda, args.weight->desc, n_row_tiles, n_clusters);
     unsigned char *panel_memory = workspace + n_row_tiles * ROWS * w.cols * 2;
     const tile_images<ROWS> x = images_at<ROWS>(workspace, n_row_tiles, w.cols);
     QR_RETURN_IF_ERROR(write_16(cuda, args.x, args.x_stride, args.n_rows, x, err));
@@ -421,14 +432,15 @@ size_t qr_cuda_linear_wgmma_wide_bytes(const qr_cuda_backend &cuda, const qr_lin
 }
 
 /* Writing the operands costs 4 bytes an element of x, and of each weight its codes and 4 bytes: little beside the
- * products of some hundred rows. Tiles that fill half of the GPU are enough, since those of linear_wgmma.cu take about
- * as long for half of the rows. */
+ * products of some hundred rows. A panel's tiles that fill half of the GPU are enough, since those of linear_wgmma.cu
+ * take about as long for half of the rows. */
 size_t qr_cuda_linear_wgmma_wide_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
     if (!cuda.has_wgmma_wide || args.x_dtype == QR_DTYPE_F32 || args.n_rows < ROWS) { return 0; }
     const matrix w = matrix_of(cuda, *args.weight);
     const weights_path path = path_of(w, args.x_dtype);
-    const int64_t n_tiles = qr_ceil_div(desc.rows, OUTPUTS) * qr_ceil_div(args.n_rows, ROWS);
+    const int64_t n_outputs = qr_min(qr_ceil_div(desc.rows, OUTPUTS), most_panel_pairs(cuda, desc) * CLUSTER);
+    const int64_t n_tiles = n_outputs * qr_ceil_div(args.n_rows, ROWS);
     const bool taken = path != PATH_ANY && !(path == PATH_NF4 && w.block_shift < 6) &&
                        n_tiles * 2 >= qr_device_multiprocessors(cuda.device) &&
                        qr_cuda_cublaslt_workspace(cuda, args) == 0;
