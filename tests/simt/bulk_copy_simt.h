@@ -6,7 +6,6 @@ inline void phase_barrier_create(phase_barrier &barrier, unsigned n_threads) {
     simt::phase_barrier_create(&barrier, n_threads);
 }
 inline void phase_barriers_show() {}
-inline void phase_barrier_arrive(phase_barrier &barrier) { simt::phase_barrier_arrive(&barrier, 0); }
 inline void phase_barrier_expect(phase_barrier &barrier, unsigned n_bytes) {
     simt::phase_barrier_arrive(&barrier, n_bytes);
 }

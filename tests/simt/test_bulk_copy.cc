@@ -48,10 +48,10 @@ static void consume(memory &shared, float *dst, fault with) {
     for (unsigned n = 0; n + (with == LEAVES_A_COPY ? 1 : 0) < ROUNDS; n++) {
         const unsigned stage = n % STAGES;
         if (with != READS_WITHOUT_WAITING) { phase_barrier_wait(shared.full[stage], n / STAGES % 2); }
-        if (with == FREES_BEFORE_READING) { phase_barrier_arrive(shared.free[stage]); }
+        if (with == FREES_BEFORE_READING) { phase_barrier_arrive_in(shared.free[stage], 0); }
         dst[n * N + lane_index()] = shared.values[stage][lane_index()];
-        if (with != FREES_BEFORE_READING && with != NEVER_FREES) { phase_barrier_arrive(shared.free[stage]); }
-        if (with == FREES_TWICE) { phase_barrier_arrive(shared.free[stage]); }
+        if (with != FREES_BEFORE_READING && with != NEVER_FREES) { phase_barrier_arrive_in(shared.free[stage], 0); }
+        if (with == FREES_TWICE) { phase_barrier_arrive_in(shared.free[stage], 0); }
     }
 }
 

@@ -43,10 +43,6 @@ QR_DEVICE void phase_barriers_show() {
                      : "memory");
 }
 
-QR_DEVICE void phase_barrier_arrive(phase_barrier &barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(shared_address(&barrier)) : "memory");
-}
-
 /* Arrives, and announces so many bytes of copies that follow. */
 QR_DEVICE void phase_barrier_expect(phase_barrier &barrier, unsigned n_bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(&barrier)),
@@ -82,8 +78,8 @@ QR_DEVICE void copy_bulk_to_both(void *shared, const void *global, unsigned n_by
                  : "memory");
 }
 
-/* At the barrier that has this one's place in a block of the cluster, 0 or 1. It says that reads have ended, and shows
- * the other block nothing that this one wrote: that would be a fence of the whole GPU. */
+/* Arrives at the barrier that has this one's place in a block of the cluster, 0 or 1. It says that reads have ended,
+ * and shows the other block nothing that this one wrote: that would be a fence of the whole GPU. */
 QR_DEVICE void phase_barrier_arrive_in(phase_barrier &barrier, unsigned block) {
     asm volatile("{\n"
                  ".reg .b32 there;\n"
