@@ -29,8 +29,7 @@ QR_DEVICE uint32_t shared_address(const void *memory) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
 }
 
-/* QR_GPU_ONLY: instructions and fences of bulk_copy.cuh: phase_barrier_*, phase_barriers_show, copy_bulk_*,
- * cluster_sync */
+/* QR_GPU_ONLY: instructions and fences of bulk_copy.cuh: phase_barrier*, copy_bulk* and cluster_sync */
 QR_DEVICE void phase_barrier_create(phase_barrier &barrier, unsigned n_threads) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&barrier)), "r"(n_threads)
                  : "memory");
