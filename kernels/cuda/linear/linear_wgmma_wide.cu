@@ -432,8 +432,8 @@ size_t qr_cuda_linear_wgmma_wide_bytes(const qr_cuda_backend &cuda, const qr_lin
 }
 
 /* Writing the operands costs 4 bytes an element of x, and of each weight its codes and 4 bytes: little beside the
- * products of some hundred rows. A panel's tiles that fill half of the GPU are enough, since those of linear_wgmma.cu
- * take about as long for half of the rows. */
+ * products of some hundred rows. A panel's tiles that fill half of the GPU are enough: linear_wgmma.cu dequantises for
+ * every 128 rows anew, between its products. */
 size_t qr_cuda_linear_wgmma_wide_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
     const qr_weight_desc &desc = args.weight->desc;
     if (!cuda.has_wgmma_wide || args.x_dtype == QR_DTYPE_F32 || args.n_rows < ROWS) { return 0; }
