@@ -27,8 +27,9 @@ The model (nothing here is a measurement):
   prefill, linear_wgmma_wide    for each chunk the longest of tensor cores, issue slots (at ISSUE_SHARE), shared memory
                                 and the bytes from the second cache; after it, in turn, what a tile adds: the totals in
                                 shared memory after each segment, y at the second cache's rate, LATENCY_S. Then tiles
-                                rounded up to whole ones a multiprocessor. Which of the two kernels multiplies a matrix
-                                is what linear_wgmma_wide.cu says.
+                                rounded up to whole ones a multiprocessor, as if all outputs were one panel; and before
+                                them the copies of x and of the weights, at the memory's datasheet rate. Which of the
+                                two kernels multiplies a matrix is what linear_wgmma_wide.cu says.
   a QLoRA step                  what a step of a small model of the same proportions runs, on the processor (--qrun):
                                 its products at CUBLASLT_SHARE of the peak, and the bytes of its element-wise ops, as
                                 kernels/op_bytes.c counts them, both scaled to the 8B. LoRA's products at
@@ -85,8 +86,10 @@ BATCHES = (1, 16, 32, 64)
 PREFILL_ROWS = 2048      # of a chunk of prompts
 WIDE = {"outputs": 128, "rows": 256, "chunk": 64}  # a tile of linear_wgmma_wide.cu
 NARROW_ROWS = 128        # of linear_wgmma.cu
-WIDE_SHARED_TOTALS = 32 - int(re.search(r"REGISTER_TOTALS = (\d+)", (
-    ROOT / "kernels/cuda/linear/linear_wgmma_wide.cu").read_text(encoding="utf-8")).group(1))
+WIDE_REGISTER_TOTALS, WIDE_STAGES = (
+    int(re.search(rf"{name} = (\d+)", (ROOT / "kernels/cuda/linear/linear_wgmma_wide.cu").read_text(encoding="utf-8"))
+        .group(1)) for name in ("REGISTER_TOTALS", "STAGES"))
+WIDE_SHARED_TOTALS = 32 - WIDE_REGISTER_TOTALS
 STAGED_AHEAD_BYTES = 64  # of a lane of linear_staged.cu, by staged_depth: its code has two ways to begin, twice as many
 L2_BYTES_A_CYCLE = 24    # of a multiprocessor: staged_cost of linear_staged.cu
 KINDS = {"one": 0, "several": 1, "heads": 2, "pair": 3}  # enum mma_matrices
@@ -254,7 +257,6 @@ def row_of(name, kernel, shared):
         row.update(loop_instructions=loop.instructions, loop_products=loop.products,
                    loop_shared_cycles=loop.shared_cycles)
     if name.startswith("linear_wgmma_wide_kernel"):
-        row["producer_instructions"] = kernel.copying_loop(WIDE["rows"] // 4)
         row["shared_bytes"] = wide_shared_bytes()
     if loop and tiles:
         row["instructions_a_weight"] = loop.per_weight(16 * 16 / tiles[1])  # n_tiles products share 16 x 16 weights
@@ -265,9 +267,9 @@ def row_of(name, kernel, shared):
 
 
 def wide_shared_bytes():
-    """wide_memory of linear_wgmma_wide.cu, and what aligns it: three stages, totals, the map."""
-    stage = (WIDE["rows"] + WIDE["outputs"]) * WIDE["chunk"] * 2
-    return 3 * stage + WIDE_SHARED_TOTALS * 2 * WIDE["outputs"] * 16 + 256 * 4 + 1024
+    """wide_memory of linear_wgmma_wide.cu, and what aligns it: stages and their barriers, totals."""
+    stage = (WIDE["rows"] + WIDE["outputs"]) * WIDE["chunk"] * 2 + 2 * 8
+    return WIDE_STAGES * stage + WIDE_SHARED_TOTALS * 2 * WIDE["outputs"] * 16 + 1024
 
 
 def shared_of_linear(name, tiles):
@@ -413,19 +415,18 @@ def narrow_share(table, gpu, fmt="nf4"):
     return {"overlapped": tensor / max(tensor, issue, cache), "in_turn": tensor / max(tensor + issue, cache)}
 
 
-def wide_chunk(table, gpu, fmt="nf4"):
-    """Cycles of a chunk in linear_wgmma_wide, by each of what may bound it. A scheduler has one warp of the producer and
-    one of each consumer."""
-    row = table.get(f"linear_wgmma_wide_kernel<of_bf16, {fmt}>")
-    if row is None or not row.get("producer_instructions") or "loop_products" not in row:
+def wide_chunk(table, gpu):
+    """Cycles of a chunk in linear_wgmma_wide, by each of what may bound it. A scheduler has one warp of each consumer."""
+    row = table.get("linear_wgmma_wide_kernel<of_bf16>")
+    if row is None or "loop_products" not in row:
         return None
     outputs, rows, cols = WIDE["outputs"], WIDE["rows"], WIDE["chunk"]
     consumers = 2 * row["loop_instructions"] * (cols // 16) / row["loop_products"]
     operands = cols // 16 * 2 * (64 + rows) * 32  # what both consumers' products read
     return {"tensor": 2 * outputs * rows * cols / TENSOR_FLOPS,
-            "issue": (row["producer_instructions"] + consumers) / ISSUE_SHARE,
+            "issue": consumers / ISSUE_SHARE,
             "shared": ((outputs + rows) * cols * 2 + operands) / 128,
-            "second cache": l2_cycles(gpu, rows * cols * 2 + outputs * cols * WEIGHT_BYTES[fmt])}
+            "second cache": l2_cycles(gpu, (rows // 2 + outputs) * cols * 2)}  # the other block brings half of x
 
 
 def wide_cycles(chunk, gpu, cols):
@@ -447,13 +448,15 @@ def prefill(table, gpu):
         if fmt != "nf4":
             continue
         tiles = -(-rows // WIDE["outputs"])
-        n_wide, n_narrow = (-(-tiles * -(-PREFILL_ROWS // n) // n_sm) for n in (WIDE["rows"], NARROW_ROWS))
+        n_tiles, n_narrow = (tiles * -(-PREFILL_ROWS // n) for n in (WIDE["rows"], NARROW_ROWS))
+        is_wide = n_tiles * 2 >= n_sm
         tensor = 2 * rows * cols * PREFILL_ROWS / (TENSOR_FLOPS * n_sm)
-        if n_wide * 2 <= n_narrow:
-            took = n_wide * wide_cycles(chunk, gpu, cols)
+        if is_wide:
+            copied = PREFILL_ROWS * cols * 4 + rows * cols * (WEIGHT_BYTES[fmt] + 2)
+            took = -(-n_tiles // n_sm) * wide_cycles(chunk, gpu, cols) + copied / gpu["bytes_per_s"] * gpu["hz"]
         else:
-            took = n_narrow * 2 * WIDE["outputs"] * NARROW_ROWS * cols / TENSOR_FLOPS / narrow["in_turn"]
-        each[f"{rows} x {cols}"] = {"wide": n_wide * 2 <= n_narrow, "share": tensor / took}
+            took = -(-n_narrow // n_sm) * 2 * WIDE["outputs"] * NARROW_ROWS * cols / TENSOR_FLOPS / narrow["in_turn"]
+        each[f"{rows} x {cols}"] = {"wide": is_wide, "share": tensor / took}
         flops, cycles = flops + tensor * count, cycles + took * count
     return {"share": flops / cycles, "rows": PREFILL_ROWS, "matrices": each, "narrow": narrow, "wide_chunk": chunk}
 

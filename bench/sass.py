@@ -41,9 +41,6 @@ class Kernel:
     def main_loop(self, innermost=False):
         return main_loop(self.body, innermost)
 
-    def copying_loop(self, n_copies):
-        return copying_loop(self.body, n_copies)
-
     def blocks_at_once(self, threads, shared_bytes, shared_limit):
         """On a multiprocessor: what registers, threads and shared memory leave room for, 1 KiB of it a block's own."""
         warp = -(-self.registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
@@ -88,38 +85,6 @@ def main_loop(body, innermost):
     if innermost and loops:  # an inner loop ends before the one around it, or with it
         return min((loop for _, _, loop in loops), key=lambda loop: loop.instructions / loop.products)
     return best if best.products else None
-
-
-def copying_loop(body, n_copies):
-    """Instructions of a warp once through the loop that has n_copies asynchronous copies, by a loop in it, and stores to
-    shared memory. Blocks whose copies are under a predicate are for a matrix's last rows and do not count."""
-    at = {text: i for i, (opcode, text) in enumerate(body) if opcode is None}
-    ranges = []
-    for end, (opcode, operands) in enumerate(body):
-        target = TARGET.search(operands) if opcode == "BRA" else None
-        if target and at.get(target.group(1), end) < end:
-            ranges.append((at[target.group(1)], end))
-
-    def opcodes(begin, end):
-        kept, block, whole = [], [], True
-        for opcode, operands in body[begin:end + 1] + [(None, "")]:
-            if opcode is not None:
-                block.append(opcode)
-                whole = whole and not (opcode.startswith("LDGSTS") and re.search(r"\], !?P\d", operands))
-            if opcode in (None, "BRA"):
-                kept += block if whole else []
-                block, whole = [], True
-        return kept
-
-    def count(instructions, name):
-        return sum(op.startswith(name) for op in instructions)
-
-    loops = sorted((opcodes(begin, end) for begin, end in ranges), key=len)
-    inner = next((loop for loop in loops if count(loop, "LDGSTS") and not count(loop, "STS")), None)
-    outer = next((loop for loop in loops if count(loop, "LDGSTS") and count(loop, "STS")), None)
-    if inner is None or outer is None:
-        return None
-    return len(outer) + (n_copies // count(inner, "LDGSTS") - 1) * len(inner)
 
 
 def kernels_of(text):

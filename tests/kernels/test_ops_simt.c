@@ -204,6 +204,29 @@ static void test_linear_in_every_staged_tile(void) {
     while (op_everything.n_devices > n_devices) { op_remove_device(); }
 }
 
+/* Clusters that take several pairs of tiles in turn, and a last one that is half outside the matrix: 5 multiprocessors
+ * have two clusters. The workspace grows with the rows. */
+static void test_linear_in_wide_tiles(void) {
+    const int n_devices = op_everything.n_devices;
+    qr_error err = {0};
+    CHECK(setenv("QRUN_SIMT_MULTIPROCESSORS", "5", 1) == 0);
+    CHECK_MSG(op_cuda_add_devices(qr_backend_cuda_simt_create, &err), "%s", err.message);
+    CHECK(unsetenv("QRUN_SIMT_MULTIPROCESSORS") == 0);
+    op_linear_most_rows(264);
+    const qr_weight weight = {.desc = {.format = QR_WEIGHT_NF4, .block = QR_NF4_BLOCK, .rows = 264, .cols = 64}};
+    const qr_backend *backend = op_everything.devices[n_devices].backends[0];
+    size_t before = 0;
+    for (int64_t n = 64; n < 20000; n += 61) {
+        const qr_linear_args args = {
+            .weight = &weight, .x_dtype = QR_DTYPE_BF16, .n_rows = n, .x_stride = 64, .y_stride = 264};
+        const size_t n_bytes = qr_linear_workspace(backend, &args);
+        CHECK(n_bytes >= before && (n_bytes > 0) == (n >= 256));
+        before = n_bytes;
+    }
+    CHECK(before < (8192 + 512) * 64 * 2 + 1024);
+    while (op_everything.n_devices > n_devices) { op_remove_device(); }
+}
+
 static void test_small_workspaces_are_refused(void) { op_cuda_check_workspaces(); }
 
 int main(int argc, char **argv) {
@@ -218,6 +241,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_panels_are_equal);
     CHECK_RUN(test_linear_on_consumer_gpus);
     CHECK_RUN(test_linear_in_every_staged_tile);
+    CHECK_RUN(test_linear_in_wide_tiles);
     if (argc == 1) {
         CHECK_RUN(test_small_workspaces_are_refused);
         CHECK_RUN(test_every_kernel_was_launched);

@@ -20,7 +20,8 @@ qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...),
     }
     QR_RETURN_IF_ERROR(qr_device_use(device, err));
     QR_RETURN_IF_ERROR(qr_device_may_run(device, name, err));
-    simt::launch(name, shape.grid, dim3(shape.n_threads), shape.shared_bytes, shape.early, [&] { kernel(args...); });
+    simt::launch(name, shape.grid, dim3(shape.n_threads), shape.shared_bytes, shape.early, shape.cluster,
+                 [&] { kernel(args...); });
     return QRUN_OK;
 }
 

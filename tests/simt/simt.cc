@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -96,6 +97,7 @@ struct pending_copy {
 
 struct fiber {
     place where;
+    unsigned block; /* of the cluster */
     context at;
     unsigned char *stack;
     void *fake_stack;                              /* AddressSanitizer's */
@@ -124,7 +126,7 @@ struct wgmma_state {
 };
 
 struct warp {
-    uint32_t ready, waiting, finished; /* lanes */
+    uint32_t ready, waiting, waiting_for_cluster, finished; /* lanes */
     wgmma_state products;
     unsigned generation, n_brought;
     const char *what;
@@ -137,11 +139,39 @@ struct named_barrier {
     uint32_t waiting[MAX_THREADS / WARP];
 };
 
+struct bulk_copy {
+    void *dst;
+    const void *src;
+    size_t n_bytes;
+};
+
+/* A barrier in shared memory: the phase it is in. */
+struct phase_state {
+    unsigned n_threads, n_there, phase;
+    size_t announced, under_way; /* bytes */
+    std::vector<bulk_copy> copies;
+    uint32_t waiting[MAX_THREADS / WARP];
+};
+
+enum { MAX_CLUSTER = 8 };
+
+/* A block of the cluster that runs. */
+struct block_state {
+    uint3 index;
+    unsigned char *shared;
+    named_barrier barriers[NAMED_BARRIERS];
+    unsigned n_at_barrier;
+};
+
 struct machine {
     fiber fibers[MAX_THREADS];
     warp warps[MAX_THREADS / WARP];
-    named_barrier barriers[NAMED_BARRIERS];
-    unsigned n_threads, n_warps, n_at_barrier, n_finished, n_awaited;
+    block_state blocks[MAX_CLUSTER];
+    std::map<const void *, phase_state> phase_barriers;
+    size_t shared_bytes;
+    unsigned n_blocks, block_threads; /* of the cluster, and of each */
+    unsigned n_threads, n_warps;      /* of all of them */
+    unsigned n_at_cluster_barrier, n_finished, n_awaited;
     fiber *running;
     context outside;
     void *outside_fake_stack;
@@ -186,11 +216,17 @@ void arrive(void *, const void **, size_t *) {}
 void forget_frames(const fiber *) {}
 #endif
 
+void go_to(fiber *next) {
+    the.running = next;
+    now.here = &next->where;
+    now.block = the.blocks[next->block].index;
+    now.shared = the.blocks[next->block].shared;
+}
+
 void switch_to(fiber *next) {
     fiber *self = the.running;
     if (next == self) { return; }
-    the.running = next;
-    now.here = &next->where;
+    go_to(next);
     leave(&self->fake_stack, next->stack, STACK_BYTES);
     switch_context(&self->at, &next->at);
     arrive(self->fake_stack, nullptr, nullptr);
@@ -203,15 +239,29 @@ fiber *lane_from(unsigned warp_index, unsigned lane) {
     return &the.fibers[warp_index * WARP + static_cast<unsigned>(__builtin_ctz(behind != 0 ? behind : ready))];
 }
 
-/* The next thread to run: of the same warp while it has one, else of a random warp. */
-fiber *choose(unsigned warp_index, unsigned lane) {
-    if (the.warps[warp_index].ready != 0) { return lane_from(warp_index, lane); }
+/* A thread that can run, of a random warp. */
+fiber *choose_any() {
     const unsigned start = random_below(the.n_warps);
     for (unsigned i = 0; i < the.n_warps; i++) {
         const unsigned w = (start + i) % the.n_warps;
         if (the.warps[w].ready != 0) { return lane_from(w, random_below(WARP)); }
     }
     fail("every thread waits: a barrier or a collective that not all threads reach");
+}
+
+/* The next thread to run: of the same warp while it has one, else of a random warp. */
+fiber *choose(unsigned warp_index, unsigned lane) {
+    return the.warps[warp_index].ready != 0 ? lane_from(warp_index, lane) : choose_any();
+}
+
+/* When all threads that have not ended are there. */
+void open_cluster_barrier() {
+    if (the.n_at_cluster_barrier == 0 || the.n_at_cluster_barrier + the.n_finished < the.n_threads) { return; }
+    the.n_at_cluster_barrier = 0;
+    for (unsigned i = 0; i < the.n_warps; i++) {
+        the.warps[i].ready |= the.warps[i].waiting_for_cluster;
+        the.warps[i].waiting_for_cluster = 0;
+    }
 }
 
 void finish_thread() {
@@ -222,7 +272,9 @@ void finish_thread() {
     }
     w.ready &= ~(1U << self->where.lane);
     w.finished |= 1U << self->where.lane;
-    if (++the.n_finished < the.n_threads) {
+    the.n_finished++;
+    open_cluster_barrier();
+    if (the.n_finished < the.n_threads) {
         switch_to(choose(self->where.warp, self->where.lane));
     } else {
         the.running = nullptr;
@@ -251,7 +303,9 @@ void prepare_threads(dim3 block) {
     for (unsigned i = 0; i < the.n_threads; i++) {
         fiber &f = the.fibers[i];
         if (f.stack == nullptr) { f.stack = make_stack(); }
-        f.where = {{i % block.x, i / block.x % block.y, i / block.x / block.y}, i / WARP, i % WARP};
+        const unsigned thread = i % the.block_threads;
+        f.where = {{thread % block.x, thread / block.x % block.y, thread / block.x / block.y}, i / WARP, i % WARP};
+        f.block = i / the.block_threads;
         f.fake_stack = nullptr;
         f.groups.clear();
         forget_frames(&f);
@@ -260,19 +314,22 @@ void prepare_threads(dim3 block) {
     for (unsigned i = 0; i < the.n_warps; i++) {
         warp &w = the.warps[i];
         w.ready = ~0U;
-        w.waiting = w.finished = 0;
+        w.waiting = w.waiting_for_cluster = w.finished = 0;
         w.generation = w.n_brought = 0;
         w.products.groups.clear();
         w.products.fenced = w.products.under_way = false;
         w.products.n_issued = 0;
     }
-    memset(the.barriers, 0, sizeof the.barriers);
-    the.n_at_barrier = the.n_finished = 0;
+    for (block_state &one : the.blocks) {
+        memset(one.barriers, 0, sizeof one.barriers);
+        one.n_at_barrier = 0;
+    }
+    the.phase_barriers.clear();
+    the.n_at_cluster_barrier = the.n_finished = 0;
 }
 
 void run_block() {
-    the.running = lane_from(random_below(the.n_warps), random_below(WARP));
-    now.here = &the.running->where;
+    go_to(lane_from(random_below(the.n_warps), random_below(WARP)));
     the.outside_stack = nullptr;
     leave(&the.outside_fake_stack, the.running->stack, STACK_BYTES);
     switch_context(&the.outside, &the.running->at);
@@ -284,12 +341,18 @@ void check_warpgroups() {
         const wgmma_state &products = the.warps[i].products;
         if (products.under_way) { fail("a warp ends with products of a warpgroup under way"); }
         if (products.n_issued != the.warps[i / 4 * 4].products.n_issued ||
-            (products.n_issued > 0 && the.n_warps % 4 != 0)) {
+            (products.n_issued > 0 && the.block_threads / WARP % 4 != 0)) {
             fail("the warps of a warpgroup did not issue the same products");
         }
     }
-    for (const named_barrier &barrier : the.barriers) {
-        if (barrier.n_there != 0) { fail("a block ends with threads at a barrier by number"); }
+    for (const block_state &one : the.blocks) {
+        for (const named_barrier &barrier : one.barriers) {
+            if (barrier.n_there != 0) { fail("a block ends with threads at a barrier by number"); }
+        }
+    }
+    for (const auto &one : the.phase_barriers) {
+        if (!one.second.copies.empty()) { fail("a block ends with bulk copies under way"); }
+        if (one.second.n_there != 0) { fail("a block ends inside a phase of a barrier in shared memory"); }
     }
 }
 
@@ -327,6 +390,15 @@ void write_launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes) 
     (void)fclose(file);
 }
 
+/* In a cluster at the same place modulo what kernels align it to. */
+unsigned char *make_shared(size_t n_bytes, unsigned cluster) {
+    enum { ALIGNMENT = 1024 };
+    void *memory = nullptr;
+    if (cluster == 1) { return static_cast<unsigned char *>(malloc(n_bytes > 0 ? n_bytes : 1)); }
+    if (posix_memalign(&memory, ALIGNMENT, n_bytes > 0 ? n_bytes : 1) != 0) { fail("no memory for a block"); }
+    return static_cast<unsigned char *>(memory);
+}
+
 } // namespace
 
 void set_wgmma_sums(wgmma_sums sums) { the.wgmma_sums_are = sums; }
@@ -347,30 +419,38 @@ void await_previous() {
     block_barrier();
 }
 
-void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early,
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early, unsigned cluster,
             const std::function<void()> &body) {
     std::lock_guard<std::mutex> guard(the.lock);
     the.kernel = name;
     remember_launch(name);
     write_launch(name, grid, block, shared_bytes);
     const bool held_up = early_before_launch(early);
-    the.n_threads = block.x * block.y * block.z;
-    if (the.n_threads == 0 || the.n_threads > MAX_THREADS || the.n_threads % WARP != 0) {
+    the.block_threads = block.x * block.y * block.z;
+    if (the.block_threads == 0 || the.block_threads > MAX_THREADS || the.block_threads % WARP != 0) {
         fail("a block has 32 to 1024 threads, in whole warps");
     }
+    the.n_blocks = cluster;
+    the.n_threads = cluster * the.block_threads;
+    if (cluster == 0 || cluster > MAX_CLUSTER || the.n_threads > MAX_THREADS) { fail("too many threads in a cluster"); }
+    if (grid.x % cluster != 0) { fail("a grid that is not of whole clusters"); }
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.y > 65535 || grid.z > 65535) { fail("an impossible grid"); }
     if (shared_bytes > the.shared_limit) { fail("more shared memory than this GPU has for a block"); }
     the.n_warps = the.n_threads / WARP;
     the.body = &body;
     now.grid_size = grid;
     now.block_size = block;
-    now.shared = static_cast<unsigned char *>(malloc(shared_bytes > 0 ? shared_bytes : 1));
-    const uint64_t n_blocks = uint64_t{grid.x} * grid.y * grid.z, stride = stride_for(n_blocks);
-    uint64_t at = random_below(static_cast<uint32_t>(n_blocks < UINT32_MAX ? n_blocks : UINT32_MAX));
-    for (uint64_t i = 0; i < n_blocks; i++, at = (at + stride) % n_blocks) {
-        now.block = {static_cast<unsigned>(at % grid.x), static_cast<unsigned>(at / grid.x % grid.y),
-                     static_cast<unsigned>(at / grid.x / grid.y)};
-        memset(now.shared, 0xFF, shared_bytes);
+    the.shared_bytes = shared_bytes;
+    for (unsigned b = 0; b < cluster; b++) { the.blocks[b].shared = make_shared(shared_bytes, cluster); }
+    const unsigned n_x = grid.x / cluster;
+    const uint64_t n_clusters = uint64_t{n_x} * grid.y * grid.z, stride = stride_for(n_clusters);
+    uint64_t at = random_below(static_cast<uint32_t>(n_clusters < UINT32_MAX ? n_clusters : UINT32_MAX));
+    for (uint64_t i = 0; i < n_clusters; i++, at = (at + stride) % n_clusters) {
+        for (unsigned b = 0; b < cluster; b++) {
+            the.blocks[b].index = {static_cast<unsigned>(at % n_x) * cluster + b,
+                                   static_cast<unsigned>(at / n_x % grid.y), static_cast<unsigned>(at / n_x / grid.y)};
+            memset(the.blocks[b].shared, 0xFF, shared_bytes);
+        }
         prepare_threads(block);
         the.n_awaited = 0;
         the.before_wait = i == 0 && held_up;
@@ -382,7 +462,7 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool e
         }
         check_warpgroups();
     }
-    free(now.shared);
+    for (unsigned b = 0; b < cluster; b++) { free(the.blocks[b].shared); }
     now.shared = nullptr;
 }
 
@@ -394,13 +474,15 @@ void block_barrier() {
     const uint32_t bit = 1U << self->where.lane;
     w.ready &= ~bit;
     w.waiting |= bit;
-    if (++the.n_at_barrier == the.n_threads) {
-        the.n_at_barrier = 0;
-        for (unsigned i = 0; i < the.n_warps; i++) {
+    block_state &block = the.blocks[self->block];
+    if (++block.n_at_barrier == the.block_threads) {
+        const unsigned n_warps = the.block_threads / WARP, first = self->block * n_warps;
+        block.n_at_barrier = 0;
+        for (unsigned i = first; i < first + n_warps; i++) {
             the.warps[i].ready = the.warps[i].waiting;
             the.warps[i].waiting = 0;
         }
-        switch_to(lane_from(random_below(the.n_warps), random_below(WARP)));
+        switch_to(lane_from(first + random_below(n_warps), random_below(WARP)));
         return;
     }
     switch_to(choose(self->where.warp, self->where.lane));
@@ -410,7 +492,7 @@ namespace {
 
 /* Whether this thread is the last one, which lets all others go on. */
 bool come_to(named_barrier &barrier, unsigned n_threads) {
-    if (n_threads == 0 || n_threads % WARP != 0 || n_threads > the.n_threads) {
+    if (n_threads == 0 || n_threads % WARP != 0 || n_threads > the.block_threads) {
         fail("a barrier by number is for whole warps of the block");
     }
     if (barrier.n_there == 0) { barrier.n_threads = n_threads; }
@@ -423,7 +505,7 @@ bool come_to(named_barrier &barrier, unsigned n_threads) {
 
 named_barrier &barrier_of(unsigned number) {
     if (number == 0 || number >= NAMED_BARRIERS) { fail("barriers by number are 1 to 15"); }
-    return the.barriers[number];
+    return the.blocks[the.running->block].barriers[number];
 }
 
 } // namespace
@@ -755,6 +837,132 @@ void copy_async_wait(unsigned n_pending) {
         }
         groups.erase(groups.begin());
     }
+}
+
+void cluster_barrier() {
+    const place &where = the.running->where;
+    const uint32_t bit = 1U << where.lane;
+    the.warps[where.warp].ready &= ~bit;
+    the.warps[where.warp].waiting_for_cluster |= bit;
+    the.n_at_cluster_barrier++;
+    open_cluster_barrier();
+    switch_to(choose_any());
+}
+
+/* --- Barriers in shared memory, and the copies that complete them --- */
+
+namespace {
+
+/* Of any block of the cluster. */
+bool is_shared(const void *memory, size_t n_bytes) {
+    const unsigned char *first = static_cast<const unsigned char *>(memory);
+    for (unsigned b = 0; b < the.n_blocks; b++) {
+        const unsigned char *shared = the.blocks[b].shared;
+        if (first >= shared && first + n_bytes <= shared + the.shared_bytes) { return true; }
+    }
+    return false;
+}
+
+phase_state &phases_of(const void *barrier) {
+    const auto found = the.phase_barriers.find(barrier);
+    if (found == the.phase_barriers.end()) { fail("a barrier in shared memory that was not created"); }
+    return found->second;
+}
+
+/* Everyone has arrived, and all that was announced is under way. */
+bool may_end(const phase_state &phases) {
+    return phases.n_there == phases.n_threads && phases.under_way == phases.announced;
+}
+
+void wake(phase_state &phases) {
+    for (unsigned i = 0; i < the.n_warps; i++) { the.warps[i].ready |= phases.waiting[i]; }
+    memset(phases.waiting, 0, sizeof phases.waiting);
+}
+
+void end_phase(phase_state &phases) {
+    for (const bulk_copy &copy : phases.copies) { memcpy(copy.dst, copy.src, copy.n_bytes); }
+    phases.copies.clear();
+    phases.n_there = 0, phases.announced = phases.under_way = 0;
+    phases.phase++;
+    wake(phases);
+}
+
+/* Another block's copies may be ahead of who announces them. */
+void check_bytes(const phase_state &phases) {
+    if (phases.n_there == phases.n_threads && phases.under_way > phases.announced) {
+        fail("a bulk copy of more bytes than its barrier was told");
+    }
+}
+
+/* Without copies a phase ends at once; else somebody who waits ends it. */
+void look_after(phase_state &phases) {
+    if (!may_end(phases)) { return; }
+    if (phases.copies.empty()) {
+        end_phase(phases);
+    } else {
+        wake(phases);
+    }
+}
+
+} // namespace
+
+void *in_block(const void *shared, unsigned block) {
+    if (block >= the.n_blocks) { fail("a block that the cluster does not have"); }
+    const unsigned n_warps = the.block_threads / WARP;
+    bool has_ended = true;
+    for (unsigned i = 0; i < n_warps; i++) { has_ended = has_ended && the.warps[block * n_warps + i].finished == ~0U; }
+    if (has_ended) { fail("shared memory of a block that has ended"); }
+    return the.blocks[block].shared + (static_cast<const unsigned char *>(shared) - now.shared);
+}
+
+void phase_barrier_create(const void *barrier, unsigned n_threads) {
+    if (!is_shared(barrier, 8) || reinterpret_cast<uintptr_t>(barrier) % 8 != 0) {
+        fail("a barrier with phases that is not 8 aligned bytes of shared memory");
+    }
+    if (n_threads == 0 || n_threads > the.n_threads) { fail("a barrier in shared memory for an impossible number"); }
+    phase_state phases = {};
+    phases.n_threads = n_threads;
+    if (!the.phase_barriers.emplace(barrier, phases).second) { fail("a barrier in shared memory is created twice"); }
+}
+
+void phase_barrier_arrive(const void *barrier, size_t n_bytes) {
+    phase_state &phases = phases_of(barrier);
+    if (phases.n_there == phases.n_threads) { fail("more threads arrive than a barrier in shared memory is for"); }
+    phases.n_there++;
+    phases.announced += n_bytes;
+    check_bytes(phases);
+    look_after(phases);
+    if (random_below(4) == 0) { switch_to(choose_any()); }
+}
+
+void phase_barrier_wait(const void *barrier, unsigned parity) {
+    const place &where = the.running->where;
+    phase_state &phases = phases_of(barrier);
+    while (phases.phase % 2 == parity) {
+        if (may_end(phases)) {
+            end_phase(phases);
+        } else {
+            const uint32_t bit = 1U << where.lane;
+            the.warps[where.warp].ready &= ~bit;
+            phases.waiting[where.warp] |= bit;
+        }
+        switch_to(choose_any()); /* anyone else may run first */
+    }
+}
+
+void copy_bulk(void *dst, const void *src, size_t n_bytes, const void *barrier) {
+    phase_state &phases = phases_of(barrier);
+    if (reinterpret_cast<uintptr_t>(dst) % 16 != 0 || reinterpret_cast<uintptr_t>(src) % 16 != 0 || n_bytes % 16 != 0 ||
+        n_bytes == 0) {
+        fail("a bulk copy that is not of aligned pieces of 16 bytes");
+    }
+    if (!is_shared(dst, n_bytes)) { fail("a bulk copy to what is not shared memory"); }
+    if (the.before_wait) { fail("a bulk copy before the kernels ahead are awaited"); }
+    phases.under_way += n_bytes;
+    check_bytes(phases);
+    memset(dst, 0xFF, n_bytes);
+    phases.copies.push_back({dst, src, n_bytes});
+    look_after(phases);
 }
 
 } // namespace simt

@@ -2,10 +2,11 @@
  *
  * The .cu sources are compiled by the host's C++ compiler with QR_SIMT defined; kernels/cuda/device/device.cuh then
  * includes this file in place of CUDA's own. Every thread of a block is a fiber with a stack of its own (guard page
- * below). Blocks run one after the other in a seeded random order, and the warps of a block in a random order between
- * barriers. A lane runs alone until it meets the others of its warp in a collective. So a read that no barrier orders
- * after its write sees the old value, and shared memory begins as bytes 0xFF (NaN) and ends where the launch said:
- * under AddressSanitizer every access is checked against it, and against the exact size of every buffer.
+ * below). Blocks, or clusters of them, run one after the other in a seeded random order, and the warps of a block in a
+ * random order between barriers. A lane runs alone until it meets the others of its warp in a collective. So a read
+ * that no barrier orders after its write sees the old value, and shared memory begins as bytes 0xFF (NaN) and ends
+ * where the launch said: under AddressSanitizer every access is checked against it, and against the exact size of every
+ * buffer.
  *
  * A collective (shuffle, vote, matrix product) takes all 32 lanes of a warp, which is also the discipline of our
  * kernels. One that waits for a lane that has returned, or a barrier that a thread never reaches, ends the program with
@@ -81,8 +82,9 @@ struct state {
 extern state now;
 
 /* Runs a kernel's body once for every thread of the grid. `name` is the kernel's, for messages and the list below.
- * Every thread of one that is launched early calls await_previous() once, and none of any other does. */
-void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early,
+ * Every thread of one that is launched early calls await_previous() once, and none of any other does. `cluster` blocks
+ * along x run at the same time, and may reach each other's shared memory as below. */
+void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early, unsigned cluster,
             const std::function<void()> &body);
 void await_previous();
 
@@ -156,6 +158,20 @@ void load_matrices(uint32_t r[4], const void *row, bool transposed);
 void copy_async(void *dst, const void *src, size_t size, size_t n_bytes);
 void copy_async_commit();
 void copy_async_wait(unsigned n_pending);
+
+/* Barriers in shared memory that copies complete, as kernels/cuda/linear/bulk_copy.cuh says. A copy's destination is
+ * poisoned when it is issued, and its bytes come when somebody waits for a phase in which everyone has arrived and all
+ * that was announced is under way. More of either ends the program, and so does a block that ends inside a phase. */
+void phase_barrier_create(const void *barrier, unsigned n_threads);
+void phase_barrier_arrive(const void *barrier, size_t n_bytes);
+void phase_barrier_wait(const void *barrier, unsigned parity);
+void copy_bulk(void *dst, const void *src, size_t n_bytes, const void *barrier);
+
+/* What has the place of an address in the shared memory of another block of the cluster. */
+void *in_block(const void *shared, unsigned block);
+
+/* Of all threads of a cluster that have not ended. */
+void cluster_barrier();
 
 } // namespace simt
 

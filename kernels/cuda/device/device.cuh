@@ -36,20 +36,26 @@ enum { WARP_LANES = 32 };
 
 /* Starts kernel on a grid of blocks of n_threads (a multiple of 32) with shared_bytes of shared memory each. */
 #define QR_LAUNCH(device, err, kernel, grid, n_threads, shared_bytes, ...) \
-    qr_launch(device, #kernel, kernel, {grid, n_threads, shared_bytes, false}, err, __VA_ARGS__)
+    qr_launch(device, #kernel, kernel, {grid, n_threads, shared_bytes, false, 1}, err, __VA_ARGS__)
+
+/* The same in clusters of so many blocks along x, which run at the same time and reach each other's shared memory
+ * (sm_90). */
+#define QR_LAUNCH_CLUSTERS(device, err, kernel, cluster, grid, n_threads, shared_bytes, ...) \
+    qr_launch(device, #kernel, kernel, {grid, n_threads, shared_bytes, false, cluster}, err, __VA_ARGS__)
 
 /* The same for a kernel that may begin while the one before it still runs, where the GPU can do that (programmatic
  * dependent launch, sm_90). Before await_previous() it may run at the same time as the kernels back to the last one
  * launched by QR_LAUNCH, and must not touch what they write. Every thread calls await_previous() once before it
  * returns: then all earlier launches are complete and visible, also for the kernels after this one. */
 #define QR_LAUNCH_EARLY(device, err, kernel, grid, n_threads, shared_bytes, ...) \
-    qr_launch(device, #kernel, kernel, {grid, n_threads, shared_bytes, true}, err, __VA_ARGS__)
+    qr_launch(device, #kernel, kernel, {grid, n_threads, shared_bytes, true, 1}, err, __VA_ARGS__)
 
 struct qr_launch_shape {
     dim3 grid;
     unsigned n_threads;
     size_t shared_bytes;
     bool early;
+    unsigned cluster; /* blocks */
 };
 
 QR_DEVICE unsigned lane_index() { return threadIdx.x % WARP_LANES; }

@@ -14,16 +14,24 @@ qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...),
                       qr_error *err, const A &...args) {
     const void *address = reinterpret_cast<const void *>(kernel);
     QR_RETURN_IF_ERROR(qr_device_launch_prepare(device, address, shape.shared_bytes, err));
-    cudaLaunchAttribute early = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attributes[2] = {};
     cudaLaunchConfig_t config = {};
+    config.attrs = attributes;
+    if (shape.early && qr_device_launches_early(device)) {
+        cudaLaunchAttribute &early = attributes[config.numAttrs++];
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (shape.cluster > 1) {
+        cudaLaunchAttribute &cluster = attributes[config.numAttrs++];
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim.x = shape.cluster;
+        cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+    }
     config.gridDim = shape.grid;
     config.blockDim = dim3(shape.n_threads);
     config.dynamicSmemBytes = shape.shared_bytes;
     config.stream = qr_device_stream(device);
-    config.attrs = &early;
-    config.numAttrs = shape.early && qr_device_launches_early(device) ? 1 : 0;
     return qr_device_launch_check(device, cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...), name, err);
 }
 

@@ -26,14 +26,18 @@ static qrun_status run_product(qr_cuda_backend &cuda, const qr_linear_args &args
     qrun_status status = QRUN_OK;
     if (qr_cuda_by_cublaslt(cuda, args, workspace, &status, err)) { return status; }
     const matrix w = matrix_of(cuda, *args.weight);
-    if (qr_cuda_linear_wgmma_wide_takes(cuda, args, w)) { return qr_cuda_linear_wgmma_wide(cuda, args, err); }
+    if (qr_cuda_linear_wgmma_wide_takes(cuda, args, w)) {
+        return qr_cuda_linear_wgmma_wide(cuda, args, workspace, err);
+    }
     if (qr_cuda_linear_wgmma_takes(cuda, args, w)) { return qr_cuda_linear_wgmma(cuda, args, err); }
     return qr_cuda_linear_tile_takes(args, w) ? qr_cuda_linear_tile(cuda, args, err)
                                               : qr_cuda_linear_mma(cuda, args, err);
 }
 
 static size_t linear_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args) {
-    return qr_cuda_adapted_workspace(cuda, args, qr_cuda_op_lora);
+    const size_t adapted = qr_cuda_adapted_workspace(cuda, args, qr_cuda_op_lora);
+    const size_t wide = qr_cuda_linear_wgmma_wide_workspace(cuda, args);
+    return adapted > wide ? adapted : wide;
 }
 
 static qrun_status run_linear(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace, qr_error *err) {

@@ -145,9 +145,13 @@ qrun_status qr_cuda_linear_tile(qr_cuda_backend &cuda, const qr_linear_args &arg
 bool qr_cuda_linear_wgmma_takes(const qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w);
 qrun_status qr_cuda_linear_wgmma(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
 
-/* The same in tiles of twice as many rows (linear_wgmma_wide.cu), where the GPU has no more rounds of them than half of
- * those of the others. */
+/* The same in tiles of twice as many rows (linear_wgmma_wide.cu), from copies of both operands in a workspace. Its
+ * bytes follow from the sizes alone and do not fall with the number of rows: of an op that may be computed so, else 0;
+ * and of any product (_bytes). */
+size_t qr_cuda_linear_wgmma_wide_workspace(const qr_cuda_backend &cuda, const qr_linear_args &args);
+size_t qr_cuda_linear_wgmma_wide_bytes(const qr_cuda_backend &cuda, const qr_linear_args &args);
 bool qr_cuda_linear_wgmma_wide_takes(const qr_cuda_backend &cuda, const qr_linear_args &args, const matrix &w);
-qrun_status qr_cuda_linear_wgmma_wide(qr_cuda_backend &cuda, const qr_linear_args &args, qr_error *err);
+qrun_status qr_cuda_linear_wgmma_wide(qr_cuda_backend &cuda, const qr_linear_args &args, void *workspace,
+                                      qr_error *err);
 
 #endif

@@ -35,7 +35,7 @@ struct device_numbers {
     alignas(256) uint16_t x[N_X];
     alignas(256) unsigned char weight[WEIGHT_BYTES];
     alignas(256) float y[N_Y];
-};
+}; /* then the workspace of wide tiles */
 
 /* 32 mixed bits of an index (the finaliser of MurmurHash3). */
 static uint32_t mix(uint32_t stream, int64_t i) {
@@ -142,11 +142,20 @@ static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_num
     QR_RETURN_IF_ERROR(qr_cuda_linear_wgmma(cuda, args, err));
     QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->wgmma, device->y, sizeof host->wgmma, err));
     QR_RETURN_IF_ERROR(qr_device_zero(cuda.device, device->y, sizeof device->y, err));
-    QR_RETURN_IF_ERROR(qr_cuda_linear_wgmma_wide(cuda, args, err));
+    QR_RETURN_IF_ERROR(qr_cuda_linear_wgmma_wide(cuda, args, device + 1, err));
     QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->wide, device->y, sizeof host->wide, err));
     compare_results(host->tile, host->wgmma, name, &worst->narrow);
     compare_results(host->tile, host->wide, name, &worst->wide);
     return QRUN_OK;
+}
+
+/* Of every format: it follows from the sizes. */
+static size_t workspace_bytes(const qr_cuda_backend &cuda) {
+    qr_weight weight = {};
+    weight.desc.rows = OUTPUTS, weight.desc.cols = COLS;
+    qr_linear_args args = {};
+    args.weight = &weight, args.n_rows = ROWS;
+    return qr_cuda_linear_wgmma_wide_bytes(cuda, args);
 }
 
 static qrun_status compare_all(qr_cuda_backend &cuda, wgmma_differences *worst, qr_error *err) {
@@ -156,7 +165,8 @@ static qrun_status compare_all(qr_cuda_backend &cuda, wgmma_differences *worst, 
     device_numbers *device = NULL;
     *worst = {{0.0, true, 0, 0, ""}, {0.0, true, 0, 0, ""}};
     qrun_status status = QRUN_OK;
-    QR_TRY(qr_device_memory_create(cuda.device, QR_MEMORY_DEVICE, sizeof(device_numbers), &memory, err));
+    QR_TRY(qr_device_memory_create(cuda.device, QR_MEMORY_DEVICE, sizeof(device_numbers) + workspace_bytes(cuda),
+                                   &memory, err));
     device = static_cast<device_numbers *>(memory);
     QR_TRY(compare(cuda, host, device, "NF4", QR_WEIGHT_NF4, QR_DTYPE_BF16, worst, err));
     QR_TRY(compare(cuda, host, device, "INT8", QR_WEIGHT_INT8, QR_DTYPE_F16, worst, err));

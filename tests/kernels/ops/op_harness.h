@@ -127,6 +127,7 @@ double op_act_bound(qr_act_fn fn, double x);
 /* --- linear (op_linear.c): many rows, with the same bits on every device there is; `alone`: and of fewer rows --- */
 void op_linear_same_bits(int64_t n_outputs, bool alone);
 void op_linear_few_rows(int64_t n_outputs);
+void op_linear_most_rows(int64_t n_outputs);
 
 /* --- The tests: one an op, and those of weights --- */
 #define QR_X(name) void test_op_##name(void);

@@ -71,7 +71,8 @@ static void check_linear(qr_weight_desc desc, qr_dtype x_dtype, int64_t n_rows, 
     const uint64_t stream = (uint64_t)(desc.rows * 10007 + desc.cols * 31) + kind;
     op_weight *weight = op_weight_create(desc, stream);
     const bool any_order = (kind & ANY_ORDER) != 0;
-    const int64_t x_gap = (kind & BIAS) != 0 && !any_order ? X_GAP : X_ALIGNED_GAP, n_x = n_rows * (desc.cols + x_gap);
+    const bool anywhere = (kind & BIAS) != 0 && !any_order && (kind & SAME_EVERYWHERE) == 0;
+    const int64_t x_gap = anywhere ? X_GAP : X_ALIGNED_GAP, n_x = n_rows * (desc.cols + x_gap);
     float *x = op_normals(n_x, stream + 1, 1.0), *bias = op_normals(desc.rows, stream + 2, 1.0);
     float *y = op_normals(n_rows * desc.rows, stream + 3, 1.0);
     void *x_typed = op_to_dtype(x, n_x, x_dtype);
@@ -158,6 +159,27 @@ static void check_linear_many_rows(void) {
     }
 }
 
+/* Whole tiles of 256 rows, one row more, and one less, with a bias: more chunks than a GPU has stages for, and fewer.
+ */
+static void check_linear_most_rows(int64_t n_outputs, unsigned flags) {
+    static const struct {
+        qr_weight_format format;
+        qr_dtype dtype;
+        int64_t n_rows, cols;
+    } cases[] = {{QR_WEIGHT_NF4, QR_DTYPE_BF16, 511, 320},
+                 {QR_WEIGHT_NF4_DQ, QR_DTYPE_F16, 257, 192},
+                 {QR_WEIGHT_INT8, QR_DTYPE_BF16, 256, 576},
+                 {QR_WEIGHT_BF16, QR_DTYPE_BF16, 257, 192},
+                 {QR_WEIGHT_F16, QR_DTYPE_F16, 511, 64}};
+    for (unsigned i = 0; i < QR_COUNT_OF(cases); i++) {
+        const qr_weight_desc desc = {.format = cases[i].format,
+                                     .block = qr_weight_is_nf4(cases[i].format) ? QR_NF4_BLOCK : 0,
+                                     .rows = n_outputs,
+                                     .cols = cases[i].cols};
+        check_linear(desc, cases[i].dtype, cases[i].n_rows, flags | BIAS | (i % 2 == 0 ? ACCUMULATE : 0U));
+    }
+}
+
 /* Segments of one chunk, of an odd and of an even number, the last one shorter, and empty ones. */
 void op_linear_same_bits(int64_t n_outputs, bool alone) {
     static const int64_t cols[] = {64, 320, 1088, 1664};
@@ -179,7 +201,10 @@ void op_linear_same_bits(int64_t n_outputs, bool alone) {
         if (width == 2) { check_linear(desc, dtype, FEWER_ROWS, flags); }
         if (width == 1) { check_linear(desc, dtype, MOST_ROWS, flags); }
     }
+    check_linear_most_rows(n_outputs, SAME_EVERYWHERE | (alone ? 0U : NOT_ALONE));
 }
+
+void op_linear_most_rows(int64_t n_outputs) { check_linear_most_rows(n_outputs, SAME_EVERYWHERE | NOT_ALONE); }
 
 /* A prompt's last rows, or a batch that decodes, with few cases for backends that choose their tiles by the GPU. */
 void op_linear_few_rows(int64_t n_outputs) {
