@@ -181,14 +181,16 @@ def short_name(name):
 
 
 def recorded_step(options):
-    """The launches of one decode step, from the embedding to the last: [name, threads, shared bytes]."""
+    """The launches of one decode step, from the embedding to the last: [name, threads, shared bytes]. Not launched
+    early: the bytes are what a kernel needs, with nothing on top to spread its blocks."""
     with tempfile.TemporaryDirectory() as temporary:
         shape, log = pathlib.Path(temporary) / "config.json", pathlib.Path(temporary) / "launches"
         shape.write_text(json.dumps(RECORDED), encoding="utf-8")
         command = [options.qrun, "bench", "--shape", shape, "--device", "cuda", "--quant", "nf4-dq", "--quant-head",
                    "int8", "--batch", "1", "--repeat", "1", "--prompt-tokens", "4", "--decode-tokens", "4",
                    "--decode-context", "4", "--json", "-"]
-        environment = os.environ | {"QRUN_SIMT_LAUNCHES": str(log), "QRUN_CUDA_LIBRARY": str(options.simt.resolve())}
+        environment = os.environ | {"QRUN_SIMT_LAUNCHES": str(log), "QRUN_CUDA_EARLY_LAUNCH": "0",
+                                    "QRUN_CUDA_LIBRARY": str(options.simt.resolve())}
         done = subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True,
                               check=False)
         if done.returncode != 0 or not log.exists():
@@ -273,8 +275,8 @@ def wide_shared_bytes():
 
 
 def shared_of_linear(name, tiles):
-    """mma_memory of linear_mma.cu: the segments' sums; of NF4 the table of pairs and the map."""
-    return 8 * tiles[0] * 8 * 20 * 4 + (256 * 16 * 8 + 256 * 4 if ", nf4," in name else 16)
+    """mma_memory of linear_mma.cu: the segments' sums, of two tiles; of NF4 the table of pairs and the map."""
+    return 2 * 8 * tiles[0] * 8 * 20 * 4 + (256 * 16 * 8 + 256 * 4 if ", nf4," in name else 16)
 
 
 def shared_of_staged(name, staged):

@@ -56,10 +56,15 @@ while read -r command option; do
     grep -q -- "$option" "$work/help.$command" || fail "'qrun $command' has no $option"
 done <"$work/named"
 
-# Every file that the README links to is there.
+# Every file that the README links to is there, with the heading that a link names.
 grep -o ']([^)]*)' "$readme" | tr -d '()]' | grep -v '^http' >"$work/links"
 expect_true "files are linked" test "$(wc -l <"$work/links")" -ge 5
 while read -r link; do
-    expect_true "$link is there" test -e "$QRUN_SOURCE/$link"
+    file=$QRUN_SOURCE/${link%%#*}
+    expect_true "$link is there" test -e "$file"
+    case $link in
+        *#*) expect_true "$link is a heading" sh -c 'sed -n "s/^##* //p" "$1" | tr "A-Z " "a-z-" | tr -cd "a-z0-9_\n-" |
+            grep -qx -- "$2"' heading "$file" "${link#*#}" ;;
+    esac
 done <"$work/links"
 finish
