@@ -961,7 +961,9 @@ class RequestOptions(TypedDict, total=False):
     # generation_config.json: suppress_tokens, begin_suppress_tokens, bad_words_ids, sequence_bias,
     # no_repeat_ngram_size, min_length, min_new_tokens, forced_bos_token_id, forced_eos_token_id,
     # exponential_decay_length_penalty, encoder_no_repeat_ngram_size and encoder_repetition_penalty (of the
-    # prompt), typical_p, epsilon_cutoff and eta_cutoff. NULL: none. A request whose rules leave no token fails.
+    # prompt), typical_p, epsilon_cutoff and eta_cutoff. NULL: none. An id that is outside the vocabulary is
+    # refused, but suppress_tokens and begin_suppress_tokens of the model's own file may have some. A request
+    # whose rules leave no token fails.
     generation: Mapping[str, Any]
     seed: int
     # [n_stop] texts that end the answer

@@ -204,7 +204,8 @@ static bool has_rules(const qr_json *object) {
 }
 
 /* of_model: the text is the model's own file, which has other members too. */
-static qrun_status read_rules(const char *text, bool of_model, qr_generation_rules *rules, qr_error *err) {
+static qrun_status read_rules(const qrun_model *model, const char *text, bool of_model, qr_generation_rules *rules,
+                              qr_error *err) {
     static const char what[] = "`generation_json`";
     qr_json *root = NULL;
     qrun_status status;
@@ -214,7 +215,7 @@ static qrun_status read_rules(const char *text, bool of_model, qr_generation_rul
         if (qr_generation_rules_know(item->string)) { continue; }
         QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not a member of it", what, item->string));
     }
-    QR_TRY(qr_generation_rules_read(root, what, rules, err));
+    QR_TRY(qr_generation_rules_read(root, what, model->shape.vocab, of_model, rules, err));
 out:
     qr_json_free(root);
     return status;
@@ -231,8 +232,8 @@ static qrun_status make_rules(const qrun_model *model, const qrun_request_params
         qr_generation_rules *own = request->own_rules = qr_alloc_zeroed(sizeof *own);
         if (own == NULL) { return qr_fail_memory(err, "a request's rules", sizeof *own); }
         *own = (qr_generation_rules)QR_GENERATION_RULES_INIT;
-        if (text != NULL) { QR_RETURN_IF_ERROR(read_rules(text, of_model, own, err)); }
-        QR_RETURN_IF_ERROR(qr_generation_rules_read(overrides, what, own, err));
+        if (text != NULL) { QR_RETURN_IF_ERROR(read_rules(model, text, of_model, own, err)); }
+        QR_RETURN_IF_ERROR(qr_generation_rules_read(overrides, what, model->shape.vocab, false, own, err));
         request->waiting_bytes += (int64_t)sizeof *own + own->n_bytes;
         rules = own;
     }

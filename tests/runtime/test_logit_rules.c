@@ -71,7 +71,7 @@ static void check_row(const qr_json *row, const qr_token_ids *eos) {
     read_row(qr_json_get(row, "expected"), expected);
     qr_generation_rules rules = QR_GENERATION_RULES_INIT;
     double penalty = 1;
-    CHECK(qr_generation_rules_read(members, name, &rules, NULL) == QRUN_OK);
+    CHECK(qr_generation_rules_read(members, name, VOCAB, false, &rules, NULL) == QRUN_OK);
     CHECK(qr_json_get_double(members, "repetition_penalty", 0, 100, &penalty, name, NULL) == QRUN_OK);
     qr_logit_rules_favour(&rules, &history, VOCAB, biases, seen, logits);
     penalise((float)penalty, &history, logits);
@@ -114,7 +114,7 @@ static void check_cutoffs(const qr_json *entry) {
     const int64_t n_kept = read_ids(qr_json_get(entry, "kept"), kept);
     read_row(qr_json_get(entry, "logits"), logits);
     qr_generation_rules rules = QR_GENERATION_RULES_INIT;
-    CHECK(qr_generation_rules_read(qr_json_get(entry, "rules"), name, &rules, NULL) == QRUN_OK);
+    CHECK(qr_generation_rules_read(qr_json_get(entry, "rules"), name, VOCAB, false, &rules, NULL) == QRUN_OK);
     const qr_sampling sampling = {.temperature = (float)read_number(entry, "temperature"),
                                   .top_k = (int32_t)read_int(entry, "top_k"),
                                   .top_p = (float)read_number(entry, "top_p"),
@@ -268,7 +268,7 @@ static void test_rules_of_the_model_and_of_a_line(void) {
     copy_file(&folder, "model.safetensors");
     /* Of 17 400 33 transformers continues with 965. */
     temporary_text(&folder, "generation_config.json",
-                   "{\"eos_token_id\": 2, \"suppress_tokens\": [965], \"max_new_tokens\": 3, \"num_beams\": 4, "
+                   "{\"eos_token_id\": 2, \"suppress_tokens\": [965, 99999], \"max_new_tokens\": 3, \"num_beams\": 4, "
                    "\"transformers_version\": \"5\"}");
     qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
     model_params.path = folder.path, model_params.quant = QRUN_QUANT_F32, model_params.dtype = QRUN_DTYPE_F32;
@@ -303,6 +303,13 @@ static void test_rules_of_the_model_and_of_a_line(void) {
     snprintf(line, sizeof line, "{\"token_ids\": [17, 400, 33], \"bad_words_ids\": [[400, 33, %d]]}", second_best);
     const int32_t third_best = first_token(session, &request, line);
     CHECK(third_best != 965 && third_best != second_best);
+    static const char outside[] = "{\"token_ids\": [17], \"suppress_tokens\": [99999]}";
+    error = (qrun_error)QRUN_ERROR_INIT;
+    CHECK_INT(
+        qrun_session_submit_json(session, outside, strlen(outside), "line 7", &request, false, NULL, NULL, &error),
+        QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(error.message, "line 7: \"suppress_tokens\" has token 99999, which is outside") != NULL, "%s",
+              error.message);
     qrun_session_destroy(session);
     qrun_model_destroy(own);
     temporary_remove(&folder);
@@ -320,6 +327,11 @@ static void test_what_is_refused(void) {
         {"{\"supress_tokens\": [1]}", "`generation_json`: \"supress_tokens\" is not a member of it"},
         {"{\"bad_words_ids\": 3}", "`generation_json`: \"bad_words_ids\" must be a list of lists of token ids"},
         {"{", "`generation_json`"},
+        {"{\"suppress_tokens\": [1, 99999]}",
+         "`generation_json`: \"suppress_tokens\" has token 99999, which is outside the vocabulary of "},
+        {"{\"begin_suppress_tokens\": [99999]}", "`generation_json`: \"begin_suppress_tokens\" has token 99999"},
+        {"{\"bad_words_ids\": [[1], [99999, 2]]}", "`generation_json`: \"bad_words_ids\" has token 99999"},
+        {"{\"sequence_bias\": [[[99999], 1]]}", "`generation_json`: \"sequence_bias\" has token 99999"},
     };
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
     static const int32_t prompt[] = {17, 400, 33};
