@@ -55,7 +55,7 @@ wrong "number" generate --temperature inf
 wrong "number" generate --temperature 0x1p3
 wrong "number" generate --temperature " 1"
 wrong "number from 0 to 100" generate --temperature -1
-wrong "from 1 to 1000000000000000, not '0'" finetune --max-steps 0
+wrong "from 1 to 1000000000000, not '0'" finetune --max-steps 0
 wrong "from 1 to 256, not '257'" generate --n 257
 wrong "from 1 to 256, not '257'" generate --threads 257
 wrong "--tools is for the chat template, and needs --chat" generate --model x --prompt x --tools tools.json
