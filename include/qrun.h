@@ -615,7 +615,7 @@ typedef struct qrun_event {
                          penalties) */
     const qrun_top_logprob *top; /* TOKEN, PROMPT: [n_top], best first */
     int32_t n_top;
-    const char *finish_reason; /* DONE: "stop" (end-of-text token or stop string), "length", "cancelled" */
+    const char *finish_reason; /* DONE: "stop" (an end token, a stop token or a stop text), "length", "cancelled" */
     const char *message;       /* ERROR */
     int32_t prompt_tokens;     /* DONE */
     int32_t cached_tokens;     /* DONE: how many of prompt_tokens were shared with an earlier prompt */
@@ -652,12 +652,18 @@ typedef struct qrun_request_params {
      * suppress_tokens, begin_suppress_tokens, bad_words_ids, sequence_bias, no_repeat_ngram_size, min_length,
      * min_new_tokens, forced_bos_token_id, forced_eos_token_id, exponential_decay_length_penalty,
      * encoder_no_repeat_ngram_size and encoder_repetition_penalty (of the prompt), typical_p, epsilon_cutoff and
-     * eta_cutoff. NULL: none. A request whose rules leave no token fails. */
+     * eta_cutoff. NULL: none. An id that is outside the vocabulary is refused, but suppress_tokens and
+     * begin_suppress_tokens of the model's own file may have some. A request whose rules leave no token fails. */
     const char *generation_json;
     bool has_seed; /* else the seed is made from the request itself, so that equal requests agree */
     uint64_t seed;
     const char *const *stop; /* [n_stop] texts that end the answer */
     int32_t n_stop;
+    const int32_t *stop_token_ids; /* [n_stop_token_ids] tokens that end the answer, as the model's end tokens do, and
+                                      with ignore_eos too. The answer does not have them */
+    int32_t n_stop_token_ids;      /* up to 64 */
+    int32_t min_tokens; /* of the answer, before which no end token and none of stop_token_ids comes, as min_new_tokens
+                           of generation_json; the larger of both counts. A text of `stop` may end it before. 0: none */
     int32_t max_tokens; /* 0: as far as max_length and the context allow */
     int32_t max_length; /* of prompt and answer together, where max_tokens is 0; 0: as far as the context allows */
     int32_t n;          /* samples; 0 and 1: one */
@@ -690,10 +696,11 @@ QRUN_API qrun_status qrun_session_submit(qrun_session *session, const qrun_reque
 
 /* The same for a JSON object such as one line of a JSONL file: "prompt" (text) or "token_ids" or "messages" ("tools",
  * "template_args"), "adapter" (name), and temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
- * frequency_penalty, seed, stop (text or array), max_tokens, max_length, n, logprobs, ignore_eos, prompt_logprobs,
- * prompt_only, and the members of generation_json. What the object does not say comes from `defaults` (its callbacks
- * too; NULL: the defaults of QRUN_REQUEST_PARAMS_INIT). With `chat`, a "prompt" is wrapped as a user message (after
- * system_prompt, where not NULL). An unknown key is refused. `what` names the text in messages ("line 12"). */
+ * frequency_penalty, seed, stop (text or array), stop_token_ids, min_tokens, max_tokens, max_length, n, logprobs,
+ * ignore_eos, prompt_logprobs, prompt_only, and the members of generation_json. What the object does not say comes from
+ * `defaults` (its callbacks too; NULL: the defaults of QRUN_REQUEST_PARAMS_INIT). With `chat`, a "prompt" is wrapped as
+ * a user message (after system_prompt, where not NULL). An unknown key is refused. `what` names the text in messages
+ * ("line 12"). */
 QRUN_API qrun_status qrun_session_submit_json(qrun_session *session, const char *json, size_t n_bytes, const char *what,
                                               const qrun_request_params *defaults, bool chat, const char *system_prompt,
                                               uint64_t *request, qrun_error *error);

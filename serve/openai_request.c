@@ -88,6 +88,8 @@ static const struct {
     {"repetition_penalty", BOTH, USE_SAME, NULL},
     {"seed", BOTH, USE_SAME, NULL},
     {"stop", BOTH, USE_SAME, NULL},
+    {"stop_token_ids", BOTH, USE_SAME, NULL},
+    {"min_tokens", BOTH, USE_SAME, NULL},
     {"ignore_eos", BOTH, USE_SAME, NULL},
     {"tools", CHAT, USE_SAME, NULL},
     {"chat_template_kwargs", CHAT, USE_SAME, "template_args"},

@@ -176,9 +176,9 @@ static void print_decode(const bench *b) {
     for (int c = 0; c < b->contexts.count; c++) {
         for (int i = 0; i < b->batches.count; i++) {
             const measured_row *row = &b->decode[c][i];
-            const int n = snprintf(name, sizeof name, "decode, batch %d", (int)b->batches.values[i]);
+            const int n = snprintf(name, sizeof name, "decode, batch %d", b->batches.values[i]);
             if (b->contexts.count > 1) {
-                (void)snprintf(name + n, sizeof name - (size_t)n, " at %d", (int)b->contexts.values[c]);
+                (void)snprintf(name + n, sizeof name - (size_t)n, " at %d", b->contexts.values[c]);
             }
             snprintf(reading, sizeof reading, "%.1f%%", 100 * read_share(b, row, b->batches.values[i]));
             print_speed(&row->speed, name, reading, flops_share(b, row, 1));
@@ -405,8 +405,8 @@ static int measure_reuse(bench *b) {
 
 /* The first of the batches and of the contexts alone. */
 static int measure_kernels(bench *b) {
-    const int code = bench_kernels_measure(b->engine, b->prompt_tokens, (int32_t)b->batches.values[0],
-                                           (int32_t)b->contexts.values[0], &b->kernels);
+    const int code =
+        bench_kernels_measure(b->engine, b->prompt_tokens, b->batches.values[0], b->contexts.values[0], &b->kernels);
     progress_clear();
     return code != EXIT_OK ? code : measure_limits_again(b, &b->peaks);
 }
@@ -450,8 +450,8 @@ static int measure(bench *b) {
     for (int c = 0; c < b->contexts.count; c++) {
         for (int i = 0; i < b->batches.count && code == EXIT_OK; i++) {
             measured_row *row = &b->decode[c][i];
-            code = measure_decode(b->engine, (int32_t)b->batches.values[i], (int32_t)b->contexts.values[c],
-                                  b->o->decode_tokens, b->o->n_repeat, &row->speed);
+            code = measure_decode(b->engine, b->batches.values[i], b->contexts.values[c], b->o->decode_tokens,
+                                  b->o->n_repeat, &row->speed);
             if (code == EXIT_OK) { code = measure_limits_again(b, &row->peaks); }
         }
     }

@@ -236,11 +236,12 @@ static int store_ints(const value_place *p, const char *text, option_ints *targe
     for (const char *at = text;; at++) {
         const size_t length = strcspn(at, ",");
         char item[32] = "";
+        int64_t value;
         if (length < sizeof item) { memcpy(item, at, length); }
-        if (target->count == OPTION_LIST_MAX || !parse_within(p->o, item, &target->values[target->count])) {
+        if (target->count == OPTION_LIST_MAX || !parse_within(p->o, item, &value)) {
             return complain_range(p, "whole numbers separated by commas", text);
         }
-        target->count++;
+        target->values[target->count++] = (int32_t)value;
         at += length;
         if (*at == '\0') { return EXIT_OK; }
     }
@@ -603,9 +604,7 @@ static void describe_value(const option *o, const void *field, text_buffer *out)
             }
             return;
         case OPTION_INTS:
-            for (int i = 0; i < ints->count; i++) {
-                text_format(out, "%s%lld", i > 0 ? "," : "", (long long)ints->values[i]);
-            }
+            for (int i = 0; i < ints->count; i++) { text_format(out, "%s%d", i > 0 ? "," : "", ints->values[i]); }
             return;
     }
 }

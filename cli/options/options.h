@@ -21,7 +21,7 @@ typedef struct option_texts {
 } option_texts;
 
 typedef struct option_ints {
-    int64_t values[OPTION_LIST_MAX];
+    int32_t values[OPTION_LIST_MAX];
     int count;
 } option_ints;
 

@@ -101,6 +101,8 @@ static const peer_words option_words[] = {
     {"frequency-penalty", "frequency"},
     {"seed", "s random-seed rng-seed"},
     {"stop", "r reverse-prompt stop-sequences stop-strings eos stop-words extra-eos-token"},
+    {"stop-token-ids", "eos-token-id stop-token-id"},
+    {"min-tokens", "min-new-tokens"},
     {"n", "num-return-sequences num-samples n-samples best-of num-completions"},
     {"logprobs", "n-probs top-logprobs output-scores"},
     {"output", "out output-file save o output-path results"},

@@ -36,6 +36,11 @@ const option sampling_option_table[N_SAMPLING_OPTIONS] = {
              "answer again; give different seeds for different answers."},
     {.name = "stop", .kind = OPTION_TEXTS, .value_name = "TEXT", INTO(sampling_options, stop),
      .help = "End the answer before this text. May be given several times."},
+    {.name = "stop-token-ids", .kind = OPTION_INTS, .value_name = "N,N…", .low = 0, .high = INT_MAX,
+     INTO(sampling_options, stop_token_ids),
+     .help = "End the answer before any of these tokens, as before the model's end-of-text token."},
+    {.name = "min-tokens", .kind = OPTION_INT, .value_name = "N", .low = 0, .high = INT_MAX, REQUEST(min_tokens),
+     .help = "No token ends the answer before it has N tokens; a --stop text may. Default: 0."},
 };
 
 const option sample_shape_option_table[N_SAMPLE_SHAPE_OPTIONS] = {
@@ -71,6 +76,8 @@ int sampling_apply(const sampling_options *options, const command_line *line, co
     params->has_seed = option_given(line, "seed");
     params->stop = options->stop.count > 0 ? options->stop.values : NULL;
     params->n_stop = options->stop.count;
+    params->stop_token_ids = options->stop_token_ids.count > 0 ? options->stop_token_ids.values : NULL;
+    params->n_stop_token_ids = options->stop_token_ids.count;
     const bool wants_variety = option_given(line, "top-k") || option_given(line, "top-p") ||
                                option_given(line, "min-p") || params->has_seed || params->n > 1;
     if (wants_variety && params->temperature <= 0.0F && terminal_is(stderr)) {

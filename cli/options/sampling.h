@@ -8,6 +8,7 @@
 typedef struct sampling_options {
     qrun_request_params request;
     option_texts stop;
+    option_ints stop_token_ids;
 } sampling_options;
 
 /* The longest answer, in tokens, where --max-tokens is not given; 0: as far as the context allows. */
@@ -16,7 +17,7 @@ typedef struct sampling_options {
         .request = {.struct_size = sizeof(qrun_request_params), .max_tokens = (max_tokens_), .n = 1, .logprobs = -1 } \
     }
 
-enum { N_SAMPLING_OPTIONS = 10, N_SAMPLE_SHAPE_OPTIONS = 3 };
+enum { N_SAMPLING_OPTIONS = 12, N_SAMPLE_SHAPE_OPTIONS = 3 };
 extern const option sampling_option_table[N_SAMPLING_OPTIONS];
 extern const option sample_shape_option_table[N_SAMPLE_SHAPE_OPTIONS]; /* --n, --logprobs, --ignore-eos */
 

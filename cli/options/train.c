@@ -50,7 +50,7 @@ static const option data_table[] = {
              "all. An epoch has every example of every file, some of them repeated. Default: every example once."},
     {.name = "eval-data", .kind = OPTION_TEXTS, .value_name = "FILE", INTO(finetune_options, eval_data),
      .completion = COMPLETE_FILE, .help = "Examples to evaluate on, never trained on. May be given several times."},
-    {.name = "eval-split", .kind = OPTION_NUMBER, .value_name = "SHARE", .low = 0, .high = 0.5, TRAIN(data.eval_split),
+    {.name = "eval-split", .kind = OPTION_NUMBER, .value_name = "SHARE", .low = 0, .high = 0.9, TRAIN(data.eval_split),
      .help = "The share of --data to set aside for evaluation, such as 0.1. Not with --eval-data."},
     {.name = "date", .kind = OPTION_TEXT, .value_name = "DAY", TRAIN(data.date),
      .help = "The day that chat templates write, such as 2026-11-22. Default: that on which the run began."},
@@ -109,7 +109,7 @@ const option train_full_table[N_TRAIN_FULL_OPTIONS] = {
 const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
     {.name = "epochs", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6, TRAIN(batches.epochs),
      .help = "How often to go through the data. Default: 1."},
-    {.name = "max-steps", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e15, TRAIN(batches.max_steps),
+    {.name = "max-steps", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e12, TRAIN(batches.max_steps),
      .help = "Train for this many steps, whatever --epochs says."},
     {.name = "seq-len", .kind = OPTION_INT, .value_name = "N|auto", .low = 2, .high = 1 << 20, .choices = sizes,
      TRAIN(batches.seq_len),
@@ -229,7 +229,7 @@ static const option memory_table[] = {
 };
 
 static const option course_table[] = {
-    {.name = "eval-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e15,
+    {.name = "eval-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e12,
      TRAIN(evaluation.eval_every), .help = "Evaluate every N steps, and at the end. Default: only at the end."},
     {.name = "early-stopping-patience", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e9,
      TRAIN(evaluation.early_stopping_patience),
@@ -241,7 +241,7 @@ static const option course_table[] = {
     {.name = "load-best", .kind = OPTION_FLAG, TRAIN(evaluation.load_best),
      .help = "Write the adapter of the best evaluation at the end, not that of the last step. The checkpoint of the "
              "best evaluation stays in --out in either case."},
-    {.name = "save-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e15,
+    {.name = "save-every", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1e12,
      TRAIN(saving.save_every), .help = "Write a checkpoint every N steps, and at the end. Default: only at the end."},
     {.name = "keep", .neutral = true, .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1000000,
      TRAIN(saving.keep),

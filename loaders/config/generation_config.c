@@ -77,7 +77,7 @@ qrun_status qr_generation_config_parse(const qr_json *root, const char *what, co
         qr_json_get_double(root, "repetition_penalty", 1e-3, 1e3, &config->repetition_penalty, what, err));
     QR_RETURN_IF_ERROR(qr_json_get_int(root, "max_new_tokens", 0, most_tokens, &config->max_new_tokens, what, err));
     QR_RETURN_IF_ERROR(qr_json_get_int(root, "max_length", 0, most_tokens, &config->max_length, what, err));
-    QR_RETURN_IF_ERROR(qr_generation_rules_read(root, what, &config->rules, err));
+    QR_RETURN_IF_ERROR(qr_generation_rules_read(root, what, model->vocab_size, true, &config->rules, err));
     QR_RETURN_IF_ERROR(list_not_obeyed(root, config, err));
     if (config->max_new_tokens > 0) { config->max_length = 0; }
     /* Some files write temperature 0 for "greedy". */

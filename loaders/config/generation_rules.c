@@ -31,6 +31,14 @@ bool qr_generation_rules_know(const char *key) {
     return false;
 }
 
+/* What is read, and what ids are held against. */
+typedef struct rules_source {
+    const qr_json *object;
+    const char *what;
+    int64_t vocab;
+    bool of_model;
+} rules_source;
+
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
 static qrun_status wrong_form(const char *what, const char *key, const char *wanted, qr_error *err) {
@@ -44,19 +52,29 @@ static bool get_id(const qr_json *item, int32_t *id) {
     return true;
 }
 
+static qrun_status check_vocabulary(const rules_source *source, const char *key, const int32_t *ids, int64_t n,
+                                    qr_error *err) {
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] < source->vocab) { continue; }
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" has token %d, which is outside the vocabulary of %lld",
+                       source->what, key, ids[i], (long long)source->vocab);
+    }
+    return QRUN_OK;
+}
+
 static void free_ids(qr_generation_rules *rules, qr_id_list *list) {
     rules->n_bytes -= list->n * (int64_t)sizeof *list->ids;
     qr_free(list->ids);
     *list = (qr_id_list){0};
 }
 
-static qrun_status read_ids(const qr_json *object, const char *key, const char *what, qr_generation_rules *rules,
-                            qr_id_list *list, qr_error *err) {
-    const qr_json *array = qr_json_get(object, key);
+static qrun_status read_ids(const rules_source *source, const char *key, qr_generation_rules *rules, qr_id_list *list,
+                            qr_error *err) {
+    const qr_json *array = qr_json_get(source->object, key);
     if (array == NULL) { return QRUN_OK; }
     free_ids(rules, list);
     if (cJSON_IsNull(array)) { return QRUN_OK; }
-    if (!cJSON_IsArray(array)) { return wrong_form(what, key, "a list of token ids", err); }
+    if (!cJSON_IsArray(array)) { return wrong_form(source->what, key, "a list of token ids", err); }
     const size_t n = qr_json_count(array);
     if (n == 0) { return QRUN_OK; }
     list->ids = qr_alloc_array(n, sizeof *list->ids);
@@ -65,9 +83,11 @@ static qrun_status read_ids(const qr_json *object, const char *key, const char *
     list->n = (int64_t)n;
     int32_t *id = list->ids;
     for (const qr_json *item = qr_json_first(array); item != NULL; item = item->next) {
-        if (!get_id(item, id++)) { return wrong_form(what, key, "a list of token ids", err); }
+        if (!get_id(item, id++)) { return wrong_form(source->what, key, "a list of token ids", err); }
     }
-    return QRUN_OK;
+    /* transformers leaves such ids out, and tokenizers of models with images have tokens that the head has no row for:
+     * a folder may have them. In a request they are a mistake. */
+    return source->of_model ? QRUN_OK : check_vocabulary(source, key, list->ids, list->n, err);
 }
 
 static int64_t sequence_bytes(const qr_sequence_list *list) {
@@ -106,18 +126,19 @@ static bool fill_sequences(const qr_json *array, bool has_bias, qr_sequence_list
     return true;
 }
 
-static qrun_status read_sequences(const qr_json *object, const char *key, bool has_bias, const char *what,
+/* An id outside the vocabulary is refused in every case, as by transformers. */
+static qrun_status read_sequences(const rules_source *source, const char *key, bool has_bias,
                                   qr_generation_rules *rules, qr_sequence_list *list, qr_error *err) {
     const char *wanted = has_bias ? "a list of [[token ids], bias]" : "a list of lists of token ids";
-    const qr_json *array = qr_json_get(object, key);
+    const qr_json *array = qr_json_get(source->object, key);
     if (array == NULL) { return QRUN_OK; }
     free_sequences(rules, list);
     if (cJSON_IsNull(array)) { return QRUN_OK; }
-    if (!cJSON_IsArray(array)) { return wrong_form(what, key, wanted, err); }
+    if (!cJSON_IsArray(array)) { return wrong_form(source->what, key, wanted, err); }
     size_t n = 0, n_ids = 0;
     for (const qr_json *item = qr_json_first(array); item != NULL; item = item->next, n++) {
         const qr_json *ids = ids_of(item, has_bias);
-        if (ids == NULL) { return wrong_form(what, key, wanted, err); }
+        if (ids == NULL) { return wrong_form(source->what, key, wanted, err); }
         n_ids += qr_json_count(ids);
     }
     if (n == 0) { return QRUN_OK; }
@@ -132,7 +153,8 @@ static qrun_status read_sequences(const qr_json *object, const char *key, bool h
     made.n = (int64_t)n;
     rules->n_bytes += sequence_bytes(&made);
     *list = made;
-    return well_formed ? QRUN_OK : wrong_form(what, key, wanted, err);
+    if (!well_formed) { return wrong_form(source->what, key, wanted, err); }
+    return check_vocabulary(source, key, list->ids, (int64_t)n_ids, err);
 }
 
 /* ---- The members ------------------------------------------------------------------------------------------------- */
@@ -178,13 +200,14 @@ static qrun_status read_cutoff(const qr_json *object, const char *key, const cha
     return QRUN_OK;
 }
 
-qrun_status qr_generation_rules_read(const qr_json *object, const char *what, qr_generation_rules *rules,
-                                     qr_error *err) {
+qrun_status qr_generation_rules_read(const qr_json *object, const char *what, int64_t vocab, bool of_model,
+                                     qr_generation_rules *rules, qr_error *err) {
+    const rules_source source = {object, what, vocab, of_model};
     qr_generation_rules *r = rules;
-    QR_RETURN_IF_ERROR(read_sequences(object, "sequence_bias", true, what, r, &r->sequence_bias, err));
-    QR_RETURN_IF_ERROR(read_sequences(object, "bad_words_ids", false, what, r, &r->bad_words, err));
-    QR_RETURN_IF_ERROR(read_ids(object, "suppress_tokens", what, r, &r->suppress, err));
-    QR_RETURN_IF_ERROR(read_ids(object, "begin_suppress_tokens", what, r, &r->begin_suppress, err));
+    QR_RETURN_IF_ERROR(read_sequences(&source, "sequence_bias", true, r, &r->sequence_bias, err));
+    QR_RETURN_IF_ERROR(read_sequences(&source, "bad_words_ids", false, r, &r->bad_words, err));
+    QR_RETURN_IF_ERROR(read_ids(&source, "suppress_tokens", r, &r->suppress, err));
+    QR_RETURN_IF_ERROR(read_ids(&source, "begin_suppress_tokens", r, &r->begin_suppress, err));
     QR_RETURN_IF_ERROR(
         read_number(object, "encoder_repetition_penalty", 1e-3, 1e3, 1, what, &r->encoder_repetition_penalty, err));
     QR_RETURN_IF_ERROR(read_count(object, "no_repeat_ngram_size", what, &r->no_repeat_ngram_size, err));

@@ -42,9 +42,11 @@ typedef struct qr_generation_rules {
 /* Whether a member of generation_config.json is read here. */
 bool qr_generation_rules_know(const char *key);
 
-/* Reads the members that `object` has over those that *rules has. After an error *rules can still be freed. */
-qrun_status qr_generation_rules_read(const qr_json *object, const char *what, qr_generation_rules *rules,
-                                     qr_error *err);
+/* Reads the members that `object` has over those that *rules has. Ids of tokens are below vocab; suppress_tokens and
+ * begin_suppress_tokens of the model's own file (of_model) may have others, which mean nothing. After an error *rules
+ * can still be freed. */
+qrun_status qr_generation_rules_read(const qr_json *object, const char *what, int64_t vocab, bool of_model,
+                                     qr_generation_rules *rules, qr_error *err);
 void qr_generation_rules_free(qr_generation_rules *rules); /* fine for zeroed ones */
 
 /* Whether they change nothing. */

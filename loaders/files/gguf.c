@@ -149,23 +149,21 @@ static qrun_status take_type(cursor *c, qr_gguf_text key, qr_gguf_type *type) {
     return QRUN_OK;
 }
 
+/* Of an item of a list: a text begins with its length. */
+static size_t least_bytes(qr_gguf_type type) { return type == QR_GGUF_STRING ? 8 : types[type].bytes; }
+
 static qrun_status take_list(cursor *c, entry *e) {
     QR_RETURN_IF_ERROR(take_type(c, e->key, &e->item_type));
-    QR_RETURN_IF_ERROR(take_number(c, 8, &e->n_items));
     if (e->item_type == QR_GGUF_ARRAY) { return fail_entry(c->file, e->key, "is a list of lists", c->err); }
+    QR_RETURN_IF_ERROR(take_number(c, 8, &e->n_items));
+    if (e->n_items > (uint64_t)(c->end - c->at) / least_bytes(e->item_type)) { return fail_end(c); }
+    if (e->item_type != QR_GGUF_STRING) { return take(c, e->n_items * types[e->item_type].bytes, &e->data); }
     e->data = c->at;
-    if (e->item_type == QR_GGUF_STRING) {
-        for (uint64_t i = 0; i < e->n_items; i++) { /* each takes at least 8 bytes, so this ends with the file */
-            qr_gguf_text text;
-            QR_RETURN_IF_ERROR(take_text(c, &text));
-        }
-        return QRUN_OK;
+    for (uint64_t i = 0; i < e->n_items; i++) {
+        qr_gguf_text text;
+        QR_RETURN_IF_ERROR(take_text(c, &text));
     }
-    size_t n_bytes;
-    if (e->n_items > SIZE_MAX || !qr_size_mul((size_t)e->n_items, types[e->item_type].bytes, &n_bytes)) {
-        return fail_end(c);
-    }
-    return take(c, n_bytes, &e->data);
+    return QRUN_OK;
 }
 
 static qrun_status take_entry(cursor *c, entry *e) {
@@ -554,32 +552,46 @@ qrun_status qr_gguf_get_text(const qr_gguf *file, const char *key, qr_gguf_text 
 
 /* ---- Lists ------------------------------------------------------------------------------------------------------- */
 
-/* *e is NULL where there is none; *values then too. */
-static qrun_status make_list(const qr_gguf *file, const char *key, size_t item_bytes, const entry **e, void **values,
-                             size_t *n, qr_error *err) {
+/* What a caller takes as an item. */
+typedef struct item_kind {
+    bool (*has)(qr_gguf_type type);
+    const char *plural; /* for messages */
+    size_t bytes;       /* of a value */
+} item_kind;
+
+static bool is_text(qr_gguf_type type) { return type == QR_GGUF_STRING; }
+static bool is_number(qr_gguf_type type) { return type != QR_GGUF_STRING && type != QR_GGUF_ARRAY; }
+static bool is_integer(qr_gguf_type type) { return is_number(type) && type != QR_GGUF_F32 && type != QR_GGUF_F64; }
+
+static qrun_status fail_items(const qr_gguf *file, const char *key, const item_kind *kind, void *values, size_t *n,
+                              qr_error *err) {
+    qr_free(values);
+    *n = 0;
+    return qr_fail(err, QRUN_ERROR_INPUT, "%s: %s should be a list of %s", file->path, key, kind->plural);
+}
+
+/* *e is NULL where there is none; *values then too. Items of another kind take no memory. */
+static qrun_status make_list(const qr_gguf *file, const char *key, const item_kind *kind, const entry **e,
+                             void **values, size_t *n, qr_error *err) {
     *e = find(file, key);
     *values = NULL;
     *n = 0;
     if (*e == NULL) { return QRUN_OK; }
     if ((*e)->type != QR_GGUF_ARRAY) { return fail_type(file, *e, "a list", err); }
-    *values = qr_alloc_array((size_t)(*e)->n_items, item_bytes);
-    if (*values == NULL) { return qr_fail_memory(err, key, (size_t)(*e)->n_items * item_bytes); }
+    if (!kind->has((*e)->item_type)) { return fail_items(file, key, kind, NULL, n, err); }
+    *values = qr_alloc_array((size_t)(*e)->n_items, kind->bytes);
+    if (*values == NULL) { return qr_fail_memory(err, key, (size_t)(*e)->n_items * kind->bytes); }
     *n = (size_t)(*e)->n_items;
     return QRUN_OK;
 }
 
-static qrun_status fail_items(const qr_gguf *file, const char *key, const char *expected, void *values, qr_error *err) {
-    qr_free(values);
-    return qr_fail(err, QRUN_ERROR_INPUT, "%s: %s should be a list of %s", file->path, key, expected);
-}
-
 qrun_status qr_gguf_get_texts(const qr_gguf *file, const char *key, qr_gguf_text **values, size_t *n, qr_error *err) {
+    static const item_kind kind = {is_text, "texts", sizeof **values};
     const entry *e;
     void *made;
     *values = NULL;
-    QR_RETURN_IF_ERROR(make_list(file, key, sizeof **values, &e, &made, n, err));
+    QR_RETURN_IF_ERROR(make_list(file, key, &kind, &e, &made, n, err));
     qr_gguf_text *texts = made;
-    if (e != NULL && e->item_type != QR_GGUF_STRING) { return fail_items(file, key, "texts", made, err); }
     cursor c = {.file = file, .where = key, .err = err};
     if (e != NULL) { c.at = e->data, c.end = e->data + e->n_bytes; }
     for (size_t i = 0; i < *n; i++) {
@@ -594,14 +606,15 @@ qrun_status qr_gguf_get_texts(const qr_gguf *file, const char *key, qr_gguf_text
 }
 
 qrun_status qr_gguf_get_ints(const qr_gguf *file, const char *key, int64_t **values, size_t *n, qr_error *err) {
+    static const item_kind kind = {is_integer, "integers", sizeof **values};
     const entry *e;
     void *made;
     *values = NULL;
-    QR_RETURN_IF_ERROR(make_list(file, key, sizeof **values, &e, &made, n, err));
+    QR_RETURN_IF_ERROR(make_list(file, key, &kind, &e, &made, n, err));
     int64_t *ints = made;
     for (size_t i = 0; i < *n; i++) {
         if (!as_int(e->item_type, e->data + i * types[e->item_type].bytes, &ints[i])) {
-            return fail_items(file, key, "integers", made, err);
+            return fail_items(file, key, &kind, made, n, err);
         }
     }
     *values = ints;
@@ -609,16 +622,17 @@ qrun_status qr_gguf_get_ints(const qr_gguf *file, const char *key, int64_t **val
 }
 
 qrun_status qr_gguf_get_floats(const qr_gguf *file, const char *key, float **values, size_t *n, qr_error *err) {
+    static const item_kind kind = {is_number, "numbers", sizeof **values};
     const entry *e;
     void *made;
     *values = NULL;
-    QR_RETURN_IF_ERROR(make_list(file, key, sizeof **values, &e, &made, n, err));
+    QR_RETURN_IF_ERROR(make_list(file, key, &kind, &e, &made, n, err));
     float *floats = made;
     for (size_t i = 0; i < *n; i++) {
         double value = 0;
-        const bool is_number =
-            e->item_type != QR_GGUF_STRING && as_double(e->item_type, e->data + i * types[e->item_type].bytes, &value);
-        if (!is_number || isnan(value)) { return fail_items(file, key, "numbers", made, err); }
+        if (!as_double(e->item_type, e->data + i * types[e->item_type].bytes, &value) || isnan(value)) {
+            return fail_items(file, key, &kind, made, n, err);
+        }
         floats[i] = (float)value;
     }
     *values = floats;

@@ -402,6 +402,9 @@ class RequestParams(Sized):
         ("seed", c_uint64),
         ("stop", POINTER(c_char_p)),
         ("n_stop", c_int32),
+        ("stop_token_ids", POINTER(c_int32)),
+        ("n_stop_token_ids", c_int32),
+        ("min_tokens", c_int32),
         ("max_tokens", c_int32),
         ("max_length", c_int32),
         ("n", c_int32),
@@ -961,11 +964,19 @@ class RequestOptions(TypedDict, total=False):
     # generation_config.json: suppress_tokens, begin_suppress_tokens, bad_words_ids, sequence_bias,
     # no_repeat_ngram_size, min_length, min_new_tokens, forced_bos_token_id, forced_eos_token_id,
     # exponential_decay_length_penalty, encoder_no_repeat_ngram_size and encoder_repetition_penalty (of the
-    # prompt), typical_p, epsilon_cutoff and eta_cutoff. NULL: none. A request whose rules leave no token fails.
+    # prompt), typical_p, epsilon_cutoff and eta_cutoff. NULL: none. An id that is outside the vocabulary is
+    # refused, but suppress_tokens and begin_suppress_tokens of the model's own file may have some. A request
+    # whose rules leave no token fails.
     generation: Mapping[str, Any]
     seed: int
     # [n_stop] texts that end the answer
     stop: Sequence[str]
+    # [n_stop_token_ids] tokens that end the answer, as the model's end tokens do, and with ignore_eos too. The
+    # answer does not have them
+    stop_token_ids: Sequence[int]
+    # of the answer, before which no end token and none of stop_token_ids comes, as min_new_tokens of
+    # generation_json; the larger of both counts. A text of `stop` may end it before. 0: none
+    min_tokens: int
     # 0: as far as max_length and the context allow
     max_tokens: int
     # of prompt and answer together, where max_tokens is 0; 0: as far as the context allows

@@ -30,6 +30,8 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
         {"repetition_penalty", (double)params->repetition_penalty, 0.01, 100},
         {"presence_penalty", (double)params->presence_penalty, -100, 100},
         {"frequency_penalty", (double)params->frequency_penalty, -100, 100},
+        {"the number of `stop_token_ids`", params->n_stop_token_ids, 0, QR_MAX_STOPS},
+        {"min_tokens", params->min_tokens, 0, INT32_MAX},
         {"max_tokens", params->max_tokens, 0, INT32_MAX},
         {"max_length", params->max_length, 0, INT32_MAX},
         {"n", params->n, 0, QR_MAX_SAMPLES},
@@ -48,7 +50,12 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
     if (params->pooling != QRUN_POOLING_NONE && params->prompt_logprobs >= 0) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`pooling` and `prompt_logprobs` take a request each");
     }
-    return qr_check_ranges(ranges, QR_COUNT_OF(ranges), err);
+    QR_RETURN_IF_ERROR(qr_check_ranges(ranges, QR_COUNT_OF(ranges), err));
+    if (!params->prompt_only && params->max_tokens > 0 && params->min_tokens > params->max_tokens) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`min_tokens=%d` is more than `max_tokens=%d`", params->min_tokens,
+                       params->max_tokens);
+    }
+    return QRUN_OK;
 }
 
 /* ---- The prompt -------------------------------------------------------------------------------------------------- */
@@ -194,6 +201,28 @@ static qrun_status copy_stops(const qrun_request_params *params, qr_request *req
     return QRUN_OK;
 }
 
+static qrun_status copy_stop_ids(const qrun_model *model, const qrun_request_params *params, qr_request *request,
+                                 qr_error *err) {
+    const size_t n_bytes = (size_t)params->n_stop_token_ids * sizeof *request->stop_ids;
+    if (params->n_stop_token_ids == 0) { return QRUN_OK; }
+    if (params->stop_token_ids == NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`n_stop_token_ids=%d`, but `stop_token_ids` is NULL",
+                       params->n_stop_token_ids);
+    }
+    for (int32_t i = 0; i < params->n_stop_token_ids; i++) {
+        const int32_t id = params->stop_token_ids[i];
+        if (id >= 0 && id < model->shape.vocab) { continue; }
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`stop_token_ids`: token %d is outside the vocabulary of %lld", id,
+                       (long long)model->shape.vocab);
+    }
+    request->stop_ids = qr_alloc(n_bytes);
+    if (request->stop_ids == NULL) { return qr_fail_memory(err, "stop tokens", n_bytes); }
+    memcpy(request->stop_ids, params->stop_token_ids, n_bytes);
+    request->n_stop_ids = params->n_stop_token_ids;
+    request->waiting_bytes += (int64_t)n_bytes;
+    return QRUN_OK;
+}
+
 /* ---- Rules ------------------------------------------------------------------------------------------------------- */
 
 static bool has_rules(const qr_json *object) {
@@ -204,7 +233,8 @@ static bool has_rules(const qr_json *object) {
 }
 
 /* of_model: the text is the model's own file, which has other members too. */
-static qrun_status read_rules(const char *text, bool of_model, qr_generation_rules *rules, qr_error *err) {
+static qrun_status read_rules(const qrun_model *model, const char *text, bool of_model, qr_generation_rules *rules,
+                              qr_error *err) {
     static const char what[] = "`generation_json`";
     qr_json *root = NULL;
     qrun_status status;
@@ -214,7 +244,7 @@ static qrun_status read_rules(const char *text, bool of_model, qr_generation_rul
         if (qr_generation_rules_know(item->string)) { continue; }
         QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not a member of it", what, item->string));
     }
-    QR_TRY(qr_generation_rules_read(root, what, rules, err));
+    QR_TRY(qr_generation_rules_read(root, what, model->shape.vocab, of_model, rules, err));
 out:
     qr_json_free(root);
     return status;
@@ -226,13 +256,15 @@ static qrun_status make_rules(const qrun_model *model, const qrun_request_params
     const char *text = params->generation_json;
     const bool of_model = text != NULL && text == model->generation.text, overridden = has_rules(overrides);
     const qr_generation_rules *rules = &model->generation.rules;
-    if (!overridden && text == NULL) { return QRUN_OK; }
-    if (overridden || !of_model) {
+    const bool has_least = params->min_tokens > 0;
+    if (!overridden && !has_least && text == NULL) { return QRUN_OK; }
+    if (overridden || has_least || !of_model) {
         qr_generation_rules *own = request->own_rules = qr_alloc_zeroed(sizeof *own);
         if (own == NULL) { return qr_fail_memory(err, "a request's rules", sizeof *own); }
         *own = (qr_generation_rules)QR_GENERATION_RULES_INIT;
-        if (text != NULL) { QR_RETURN_IF_ERROR(read_rules(text, of_model, own, err)); }
-        QR_RETURN_IF_ERROR(qr_generation_rules_read(overrides, what, own, err));
+        if (text != NULL) { QR_RETURN_IF_ERROR(read_rules(model, text, of_model, own, err)); }
+        QR_RETURN_IF_ERROR(qr_generation_rules_read(overrides, what, model->shape.vocab, false, own, err));
+        own->min_new_tokens = qr_max(own->min_new_tokens, params->min_tokens);
         request->waiting_bytes += (int64_t)sizeof *own + own->n_bytes;
         rules = own;
     }
@@ -291,6 +323,7 @@ qrun_status qr_request_create(const qrun_model *model, const qr_request_limits *
     QR_TRY(fit(model, limits, params, (int64_t)prompt.n, &made->capacity, err));
     made->rope_tokens = qr_min(made->prompt_only ? (int64_t)prompt.n : made->capacity, limits->context_tokens);
     QR_TRY(copy_stops(params, made, err));
+    QR_TRY(copy_stop_ids(model, params, made, err));
     QR_TRY(make_rules(model, params, overrides, what, made, err));
     QR_TRY(copy_prompt(&prompt, made, err));
     made->submit_time = qr_now_seconds();
@@ -406,6 +439,7 @@ void qr_request_destroy(qr_request *request, qr_kv_cache *cache) {
     free_sequences(request, cache);
     for (int32_t i = 0; i < request->n_stops; i++) { qr_free(request->stops[i]); }
     qr_free(request->stops);
+    qr_free(request->stop_ids);
     if (request->own_rules != NULL) { qr_generation_rules_free(request->own_rules); }
     qr_free(request->own_rules);
     qr_free(request->prompt);

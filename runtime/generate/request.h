@@ -62,6 +62,8 @@ struct qr_request {
     const struct qrun_adapter *adapter;
     char **stops; /* NULL: none */
     int32_t n_stops;
+    int32_t *stop_ids; /* [n_stop_ids] that end it, beside the model's end tokens; NULL: none */
+    int32_t n_stop_ids;
     qrun_event_fn on_event;
     void *user;
     double submit_time, start_time; /* start_time 0: has not run yet */

@@ -16,7 +16,7 @@ typedef struct parsed_request {
     const char *what;
     qr_json *root;
     char *messages_json, *tools_json, *template_json;
-    int32_t *token_ids;
+    int32_t *token_ids, *stop_token_ids;
     const char **stops;
     const struct qrun_adapter *adapter; /* taken by name */
 } parsed_request;
@@ -27,6 +27,7 @@ static void free_parsed(parsed_request *parsed) {
     qr_free(parsed->tools_json);
     qr_free(parsed->template_json);
     qr_free(parsed->token_ids);
+    qr_free(parsed->stop_token_ids);
     qr_free(parsed->stops);
     qr_adapter_count_requests(parsed->adapter, -1);
 }
@@ -55,6 +56,8 @@ static const struct {
     {FIELD(frequency_penalty), .kind = MEMBER_FLOAT},
     {.key = "seed"},
     {.key = "stop"},
+    {.key = "stop_token_ids"},
+    {FIELD(min_tokens), .kind = MEMBER_INT},
     {FIELD(max_tokens), .kind = MEMBER_INT},
     {FIELD(max_length), .kind = MEMBER_INT},
     {FIELD(n), .kind = MEMBER_INT},
@@ -114,6 +117,33 @@ static qrun_status read_sampling(const parsed_request *parsed, qrun_request_para
     return QRUN_OK;
 }
 
+/* *ids [the array's length] is the caller's, also after an error. */
+static qrun_status read_ids(const parsed_request *parsed, const qr_json *array, const char *key, int32_t **ids,
+                            qr_error *err) {
+    if (!cJSON_IsArray(array)) { return wrong_type(parsed, key, "an array of token ids", err); }
+    const int n = cJSON_GetArraySize(array);
+    *ids = qr_alloc_array((size_t)n, sizeof **ids);
+    if (*ids == NULL) { return qr_fail_memory(err, parsed->what, (unsigned)n * sizeof **ids); }
+    const qr_json *item = qr_json_first(array);
+    for (int i = 0; i < n; i++, item = item->next) {
+        const double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
+        if (!(value >= 0 && value <= INT32_MAX) || value != (double)(int32_t)value) {
+            return wrong_type(parsed, key, "an array of token ids", err);
+        }
+        (*ids)[i] = (int32_t)value;
+    }
+    return QRUN_OK;
+}
+
+static qrun_status read_stop_ids(parsed_request *parsed, qrun_request_params *params, qr_error *err) {
+    const qr_json *array = qr_json_get(parsed->root, "stop_token_ids");
+    if (qr_json_is_null(array)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(read_ids(parsed, array, "stop_token_ids", &parsed->stop_token_ids, err));
+    params->stop_token_ids = parsed->stop_token_ids;
+    params->n_stop_token_ids = cJSON_GetArraySize(array);
+    return QRUN_OK;
+}
+
 static qrun_status read_stops(parsed_request *parsed, qrun_request_params *params, qr_error *err) {
     const qr_json *stop = qr_json_get(parsed->root, "stop");
     if (qr_json_is_null(stop)) { return QRUN_OK; }
@@ -155,21 +185,10 @@ static qrun_status print_json(const parsed_request *parsed, const qr_json *value
 
 static qrun_status read_token_ids(parsed_request *parsed, const qr_json *array, qrun_request_params *params,
                                   qr_error *err) {
-    if (!cJSON_IsArray(array)) { return wrong_type(parsed, "token_ids", "an array of integers", err); }
-    const int n = cJSON_GetArraySize(array);
-    parsed->token_ids = qr_alloc_array((size_t)n, sizeof *parsed->token_ids);
-    if (parsed->token_ids == NULL) { return qr_fail_memory(err, parsed->what, (unsigned)n * sizeof(int32_t)); }
-    const qr_json *item = qr_json_first(array);
-    for (int i = 0; i < n; i++, item = item->next) {
-        const double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
-        if (!(value >= 0 && value <= INT32_MAX) || value != (double)(int32_t)value) {
-            return wrong_type(parsed, "token_ids", "an array of token ids", err);
-        }
-        parsed->token_ids[i] = (int32_t)value;
-    }
+    const qrun_status status = read_ids(parsed, array, "token_ids", &parsed->token_ids, err);
     params->token_ids = parsed->token_ids;
-    params->n_token_ids = n;
-    return QRUN_OK;
+    params->n_token_ids = cJSON_GetArraySize(array);
+    return status;
 }
 
 static void add_message(qr_buffer *messages, const char *role, const char *content) {
@@ -252,6 +271,7 @@ static qrun_status parse(parsed_request *parsed, const line_form *form, qrun_mod
     QR_RETURN_IF_ERROR(check_keys(parsed, err));
     QR_RETURN_IF_ERROR(read_sampling(parsed, params, err));
     QR_RETURN_IF_ERROR(read_stops(parsed, params, err));
+    QR_RETURN_IF_ERROR(read_stop_ids(parsed, params, err));
     QR_RETURN_IF_ERROR(read_adapter(parsed, model, params, err));
     QR_RETURN_IF_ERROR(read_template_arguments(parsed, params, err));
     return read_prompt(parsed, form->chat, form->system_prompt, params, err);

@@ -364,7 +364,9 @@ static void sample_on_host(void *arg, int64_t index, int worker) {
                                          .n_prompt = request->n_prompt,
                                          .n_tokens = sequence->n_tokens + next->n_ahead,
                                          .capacity = request->capacity,
-                                         .eos = &session->model->generation.eos};
+                                         .eos = &session->model->generation.eos,
+                                         .stops = request->stop_ids,
+                                         .n_stops = request->n_stop_ids};
     next->token = qr_sampler_sample(session->samplers[worker], &request->sampling, &history, sequence->sample, NULL,
                                     next->logits);
     if (request->logprobs < 0 || next->token < 0) { return; }
@@ -502,12 +504,17 @@ static void commit(qrun_session *session) {
 
 /* ---- Delivering tokens ------------------------------------------------------------------------------------------- */
 
-static bool is_end(const qrun_session *session, int32_t token) {
-    const qr_token_ids *eos = &session->model->generation.eos;
-    for (int i = 0; i < eos->n; i++) {
-        if (eos->ids[i] == token) { return true; }
+static bool has_id(const int32_t *ids, int32_t n, int32_t token) {
+    for (int32_t i = 0; i < n; i++) {
+        if (ids[i] == token) { return true; }
     }
     return false;
+}
+
+static bool ends_answer(const qrun_session *session, const qr_request *request, int32_t token) {
+    const qr_token_ids *eos = &session->model->generation.eos;
+    return has_id(request->stop_ids, request->n_stop_ids, token) ||
+           (!request->ignore_eos && has_id(eos->ids, eos->n, token));
 }
 
 /* Adds the token to its sequence, sends its event, and ends the sample where it was the last. */
@@ -527,7 +534,7 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
         return;
     }
     if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }
-    if (!request->ignore_eos && is_end(session, next->token)) {
+    if (ends_answer(session, request, next->token)) {
         finish(session, sequence, "stop", false);
         return;
     }

@@ -116,7 +116,10 @@ void qr_logit_rules_restrict(const qr_generation_rules *rules, const qr_sampling
     exclude_ngrams(history, n_prompt, rules->encoder_no_repeat_ngram_size, logits);
     exclude_bad_words(&rules->bad_words, history, vocab, logits);
     const bool too_short = n_tokens < rules->min_length || n_tokens - n_prompt < rules->min_new_tokens;
-    if (too_short) { set_all(eos->ids, eos->n, -INFINITY, vocab, logits); }
+    if (too_short) {
+        set_all(eos->ids, eos->n, -INFINITY, vocab, logits);
+        set_all(history->stops, history->n_stops, -INFINITY, vocab, logits);
+    }
     const int32_t bos = (int32_t)rules->forced_bos;
     if (rules->forced_bos >= 0 && n_tokens == 1) { force(&bos, 1, vocab, logits); }
     if (rules->forced_eos.n > 0 && n_tokens == history->capacity - 1) {

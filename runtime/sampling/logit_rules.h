@@ -11,6 +11,8 @@ typedef struct qr_sampling_history {
     int64_t n_prompt, n_tokens;
     int64_t capacity;        /* tokens of prompt and answer at most */
     const qr_token_ids *eos; /* NULL: none */
+    const int32_t *stops;    /* [n_stops] further tokens that end this sequence alone */
+    int64_t n_stops;
 } qr_sampling_history;
 
 /* Before the penalties: sequence_bias and encoder_repetition_penalty. biases and seen: [vocab], all zero before and

@@ -49,13 +49,17 @@ wrong "whole number from 0 to" generate --top-k many
 wrong "whole number" generate --top-k 1.5
 wrong "whole number" generate --top-k ""
 wrong "whole number" generate --top-k 99999999999999999999
+wrong "--min-tokens takes a whole number from 0 to 2147483647, not '-1'" generate --min-tokens=-1
+wrong "--stop-token-ids takes whole numbers separated by commas" generate --stop-token-ids 1,x
+wrong "--stop-token-ids is given twice" generate --stop-token-ids 1 --stop-token-ids 2
+wrong "--min-tokens" generate --min-new-tokens 3
 wrong "number from 0 to 1" generate --top-p 1.5
 wrong "number" generate --top-p nan
 wrong "number" generate --temperature inf
 wrong "number" generate --temperature 0x1p3
 wrong "number" generate --temperature " 1"
 wrong "number from 0 to 100" generate --temperature -1
-wrong "from 1 to 1000000000000000, not '0'" finetune --max-steps 0
+wrong "from 1 to 1000000000000, not '0'" finetune --max-steps 0
 wrong "from 1 to 256, not '257'" generate --n 257
 wrong "from 1 to 256, not '257'" generate --threads 257
 wrong "--tools is for the chat template, and needs --chat" generate --model x --prompt x --tools tools.json

@@ -115,6 +115,7 @@ static void test_malformed(void) {
     write_small(path);
     REQUIRE(qr_file_read(path, 1 << 20, &bytes, &n, NULL) == QRUN_OK);
     const size_t texts = offset_of(bytes, n, "a.texts"), count = offset_of(bytes, n, "a.count");
+    const size_t ints = offset_of(bytes, n, "a.ints");
     const size_t matrix = offset_of(bytes, n, "m.weight"), vector = offset_of(bytes, n, "v.weight");
     const struct {
         size_t offset, n;
@@ -131,6 +132,9 @@ static void test_malformed(void) {
         {count + 7, 4, "\x0D\0\0\0", "a.count has a type that is none of GGUF's"},
         {texts + 11, 4, "\x09\0\0\0", "a.texts is a list of lists"},
         {texts + 15, 8, "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", "ends inside its metadata"},
+        {texts + 15, 8, "\0\x01\0\0\0\0\0\0", "ends inside its metadata"},
+        {ints + 14, 8, "\x80\0\0\0\0\0\0\0", "ends inside its metadata"},
+        {ints + 14, 8, "\0\0\0\0\0\0\0\x40", "ends inside its metadata"},
         {texts + 23, 8, "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F", "ends inside its metadata"},
         {matrix + 8, 4, "\x05\0\0\0", "m.weight has more than 4 dimensions"},
         {matrix + 12, 8, "\x1F\0\0\0\0\0\0\0", "m.weight has rows that do not fill whole blocks"},
@@ -155,6 +159,55 @@ static void test_malformed(void) {
         qr_gguf_close(file);
     }
     qr_free(bytes);
+    temporary_remove(&base);
+}
+
+/* A list of many items that are not what is asked for is refused before anything is allocated for them. */
+static void test_lists_of_another_type(void) {
+    enum { ITEMS = 100000, SMALL = 4096 };
+    static const struct {
+        const char *key, *message;
+        int kind; /* asked for: 0 texts, 1 integers, 2 floats */
+    } cases[] = {
+        {"a.ints", "a.ints should be a list of texts", 0},
+        {"a.floats", "a.floats should be a list of integers", 1},
+        {"a.texts", "a.texts should be a list of integers", 1},
+        {"a.texts", "a.texts should be a list of numbers", 2},
+    };
+    const temporary_folder base = temporary_create();
+    const char *path = temporary_path(&base, "a.gguf");
+    qr_gguf_writer w = {0};
+    qr_gguf_put_list(&w, "a.texts", QR_GGUF_STRING, ITEMS);
+    for (int i = 0; i < ITEMS; i++) { qr_gguf_put_text_item(&w, "", 0); }
+    qr_gguf_put_list(&w, "a.ints", QR_GGUF_I32, ITEMS);
+    for (int i = 0; i < ITEMS; i++) { qr_gguf_put_i32_item(&w, i); }
+    qr_gguf_put_list(&w, "a.floats", QR_GGUF_F32, ITEMS);
+    for (int i = 0; i < ITEMS; i++) { qr_gguf_put_f32_item(&w, 0.5F); }
+    CHECK_INT(qr_gguf_writer_begin(&w, path, NULL), QRUN_OK);
+    CHECK_INT(qr_gguf_writer_commit(&w, NULL), QRUN_OK);
+    qr_gguf_writer_free(&w);
+    qr_gguf *file;
+    REQUIRE(qr_gguf_open(path, &file, NULL) == QRUN_OK);
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        qr_gguf_text *texts = NULL;
+        int64_t *ints = NULL;
+        float *floats = NULL;
+        size_t n = 1;
+        qr_error err = {0};
+        qr_alloc_stats before, after;
+        qr_alloc_reset_peak();
+        qr_alloc_get_stats(&before);
+        const qrun_status status = cases[i].kind == 0   ? qr_gguf_get_texts(file, cases[i].key, &texts, &n, &err)
+                                   : cases[i].kind == 1 ? qr_gguf_get_ints(file, cases[i].key, &ints, &n, &err)
+                                                        : qr_gguf_get_floats(file, cases[i].key, &floats, &n, &err);
+        qr_alloc_get_stats(&after);
+        CHECK_INT(status, QRUN_ERROR_INPUT);
+        CHECK(texts == NULL && ints == NULL && floats == NULL && n == 0);
+        CHECK_MSG(strstr(err.message, cases[i].message) != NULL, "%s", err.message);
+        CHECK_MSG(after.bytes_peak - before.bytes_held < SMALL, "%s: %lld bytes were allocated", cases[i].message,
+                  (long long)(after.bytes_peak - before.bytes_held));
+    }
+    qr_gguf_close(file);
     temporary_remove(&base);
 }
 
@@ -365,6 +418,7 @@ int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_written);
     CHECK_RUN(test_malformed);
+    CHECK_RUN(test_lists_of_another_type);
     CHECK_RUN(test_configs);
     CHECK_RUN(test_refused_configs);
     CHECK_RUN(test_tokenizers);

@@ -958,6 +958,13 @@ static void test_generation_rules(void) {
     CHECK(r->typical_p == 0.5 && r->epsilon_cutoff == 0.01 && r->eta_cutoff == 0.02);
     qr_generation_config_free(&config);
 
+    /* Ids that the model has no row for: transformers leaves them out. */
+    temporary_text(&folder, "generation_config.json",
+                   "{\"suppress_tokens\": [1, 32000], \"begin_suppress_tokens\": [40000]}");
+    err = (qr_error){0};
+    CHECK_MSG(qr_generation_config_read(folder.path, &model, &config, &err) == QRUN_OK, "%s", err.message);
+    qr_generation_config_free(&config);
+
     static const struct {
         const char *text, *message;
     } bad[] = {
@@ -966,6 +973,10 @@ static void test_generation_rules(void) {
         {"{\"bad_words_ids\": [3]}", "\"bad_words_ids\" must be a list of lists of token ids"},
         {"{\"bad_words_ids\": [[]]}", "\"bad_words_ids\" must be"},
         {"{\"bad_words_ids\": [[1], [2.5]]}", "\"bad_words_ids\" must be"},
+        {"{\"bad_words_ids\": [[1], [2, 32000]]}",
+         "generation_config.json: \"bad_words_ids\" has token 32000, which is outside the vocabulary of 32000"},
+        {"{\"sequence_bias\": [[[1], 1], [[40000, 2], 1]]}",
+         "generation_config.json: \"sequence_bias\" has token 40000, which is outside the vocabulary of 32000"},
         {"{\"sequence_bias\": [[[1], 1, 2]]}", "\"sequence_bias\" must be a list of [[token ids], bias]"},
         {"{\"sequence_bias\": [[[1], null]]}", "\"sequence_bias\" must be"},
         {"{\"exponential_decay_length_penalty\": [1]}", "must be [a number of tokens, a factor]"},

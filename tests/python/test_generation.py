@@ -17,6 +17,7 @@ REQUESTS = [
     {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 20},
     {"token_ids": [0, 757, 1085], "max_tokens": 6, "repetition_penalty": 1.3},
     {"prompt": "", "max_tokens": 5, "stop": ["e"]},
+    {"prompt": "The sea is", "max_tokens": 30, "min_tokens": 9, "stop_token_ids": [1085, 757, 13]},
     {"prompt": "täglich Brot 面包 🥖", "max_tokens": 9, "min_new_tokens": 4, "presence_penalty": 0.5},
 ]
 TIMES = ("queue_seconds", "first_token_seconds", "total_seconds")
@@ -76,6 +77,23 @@ class Generation(common.Case):
         self.assertEqual(str(self.model.generate("The fox", temperature=0.7, seed=3, max_tokens=15, min_p=0.05,
                                                  stop=["xyz", "."])), expected)
         self.assertNotEqual(self.model.generate("The fox", stop="o", max_tokens=9).text[-1:], "o")
+        whole = self.model.generate("The fox", temperature=0, max_tokens=12, min_tokens=12)
+        self.assertEqual(whole.completion_tokens, 12)
+        stop = whole.token_ids[5]
+        expected = program("generate", "--model", MODEL, "--prompt", "The fox", "--temperature", "0", "--max-tokens", "12",
+                           "--stop-token-ids", f"1,{stop}")
+        stopped = self.model.generate("The fox", temperature=0, max_tokens=12, stop_token_ids=[1, stop])
+        self.assertEqual((str(stopped), stopped.finish_reason), (expected, "stop"))
+        self.assertTrue(0 < stopped.completion_tokens < 6)
+        longer = self.model.generate("The fox", temperature=0, max_tokens=12, stop_token_ids=[stop], min_tokens=9)
+        self.assertGreaterEqual(longer.completion_tokens, 9)
+        expected = program("generate", "--model", MODEL, "--prompt", "The fox", "--temperature", "0", "--max-tokens", "12",
+                           "--stop-token-ids", str(stop), "--min-tokens", "9")
+        self.assertEqual(str(longer), expected)
+        with self.assertRaisesRegex(qrun.ArgumentError, "`min_tokens=9` is more than `max_tokens=3`"):
+            self.model.generate("The fox", max_tokens=3, min_tokens=9)
+        with self.assertRaisesRegex(qrun.ArgumentError, "`stop_token_ids`: token 999999 is outside the vocabulary"):
+            self.model.generate("The fox", stop_token_ids=[999999])
         rules = {"suppress_tokens": [1085], "no_repeat_ngram_size": 2}
         expected = facts_of_program([{"prompt": "Once", "max_tokens": 30, **rules}], self.folder)[0]
         self.assertEqual(facts(self.model.generate("Once", max_tokens=30, generation=rules)), expected)

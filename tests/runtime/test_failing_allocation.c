@@ -145,8 +145,9 @@ static void test_loading(void) {
 static qrun_request_params common(run_record *record) {
     static const char *const stops[] = {"never", "ever"};
     qrun_request_params params = QRUN_REQUEST_PARAMS_INIT;
-    params.stop = stops, params.n_stop = 2, params.max_tokens = 12, params.n = 3, params.temperature = 1,
-    params.logprobs = 3;
+    static const int32_t ids[] = {1, 2};
+    params.stop = stops, params.n_stop = 2, params.stop_token_ids = ids, params.n_stop_token_ids = 2,
+    params.max_tokens = 12, params.n = 3, params.temperature = 1, params.logprobs = 3, params.min_tokens = 4;
     params.prompt_logprobs = 2;
     params.ignore_eos = true, params.on_event = run_on_event, params.user = record;
     return params;

@@ -71,7 +71,7 @@ static void check_row(const qr_json *row, const qr_token_ids *eos) {
     read_row(qr_json_get(row, "expected"), expected);
     qr_generation_rules rules = QR_GENERATION_RULES_INIT;
     double penalty = 1;
-    CHECK(qr_generation_rules_read(members, name, &rules, NULL) == QRUN_OK);
+    CHECK(qr_generation_rules_read(members, name, VOCAB, false, &rules, NULL) == QRUN_OK);
     CHECK(qr_json_get_double(members, "repetition_penalty", 0, 100, &penalty, name, NULL) == QRUN_OK);
     qr_logit_rules_favour(&rules, &history, VOCAB, biases, seen, logits);
     penalise((float)penalty, &history, logits);
@@ -114,7 +114,7 @@ static void check_cutoffs(const qr_json *entry) {
     const int64_t n_kept = read_ids(qr_json_get(entry, "kept"), kept);
     read_row(qr_json_get(entry, "logits"), logits);
     qr_generation_rules rules = QR_GENERATION_RULES_INIT;
-    CHECK(qr_generation_rules_read(qr_json_get(entry, "rules"), name, &rules, NULL) == QRUN_OK);
+    CHECK(qr_generation_rules_read(qr_json_get(entry, "rules"), name, VOCAB, false, &rules, NULL) == QRUN_OK);
     const qr_sampling sampling = {.temperature = (float)read_number(entry, "temperature"),
                                   .top_k = (int32_t)read_int(entry, "top_k"),
                                   .top_p = (float)read_number(entry, "top_p"),
@@ -238,6 +238,148 @@ static void test_answers(void) {
     qrun_session_destroy(session);
 }
 
+/* ---- Where an answer may end ------------------------------------------------------------------------------------- */
+
+static const int32_t end_prompt[] = {17, 400, 33};
+
+static run_record answer_to(qrun_session *session, const qrun_request_params *params, const char *line) {
+    run_record record = {.n_done = 0};
+    qrun_request_params request = *params;
+    qrun_error error = QRUN_ERROR_INIT;
+    request.on_event = run_on_event, request.user = &record;
+    if (line != NULL) { request.token_ids = NULL, request.n_token_ids = 0; }
+    const qrun_status status = line != NULL ? qrun_session_submit_json(session, line, strlen(line), "line 1", &request,
+                                                                       false, NULL, NULL, &error)
+                                            : qrun_session_submit(session, &request, NULL, &error);
+    CHECK_MSG(status == QRUN_OK, "%s", error.message);
+    CHECK(qrun_session_run(session, NULL) == QRUN_OK);
+    CHECK(record.n_last == 1 && record.n_errors == 0);
+    return record;
+}
+
+static bool has_token(const run_sample *sample, int32_t first, int32_t end, int32_t token) {
+    for (int32_t i = first; i < end; i++) {
+        if (sample->tokens[i] == token) { return true; }
+    }
+    return false;
+}
+
+/* min_tokens is min_new_tokens of transformers, and the larger of the two counts. */
+static void test_min_tokens_as_in_transformers(void) {
+    qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    params.kv_tokens = 300;
+    qrun_session *session = run_session(model, &params);
+    if (session == NULL) { return; }
+    int n = 0;
+    for (int i = 0; i < n_texts; i++) {
+        cJSON *rules = cJSON_Parse(texts[i].rules);
+        REQUIRE(rules != NULL);
+        int64_t least = 0;
+        CHECK(qr_json_get_int(rules, "min_new_tokens", 0, 100, &least, "rules", NULL) == QRUN_OK);
+        for (int lower = 0; lower < 2 && least > 0; lower++, n++) {
+            cJSON_DeleteItemFromObject(rules, "min_new_tokens");
+            if (lower) { cJSON_AddNumberToObject(rules, "min_new_tokens", 1); }
+            text_case c = texts[i];
+            c.rules = cJSON_PrintUnformatted(rules);
+            qrun_request_params request = request_of(&c, NULL);
+            request.min_tokens = (int32_t)least;
+            const run_record record = answer_to(session, &request, NULL);
+            check_answer(&c, &record);
+            cJSON_free(c.rules);
+        }
+        cJSON_Delete(rules);
+    }
+    CHECK(n >= 2);
+    qrun_session_destroy(session);
+}
+
+static void test_stop_token_ids(void) {
+    enum { N = 24, LEAST = 15 };
+    qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    params.kv_tokens = 300;
+    qrun_session *session = run_session(model, &params);
+    if (session == NULL) { return; }
+    qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
+    request.token_ids = end_prompt, request.n_token_ids = 3, request.max_tokens = N, request.logprobs = 0;
+    request.ignore_eos = true;
+    const run_record all = answer_to(session, &request, NULL);
+    REQUIRE(all.samples[0].n_tokens == N);
+    int32_t at = 5;
+    while (has_token(&all.samples[0], 0, at, all.samples[0].tokens[at])) { at++; }
+    REQUIRE(at < LEAST);
+
+    /* The answer ends before its first token of these, with ignore_eos too. */
+    const int32_t stops[] = {1000, all.samples[0].tokens[at]};
+    request.stop_token_ids = stops, request.n_stop_token_ids = 2;
+    const run_record stopped = answer_to(session, &request, NULL);
+    CHECK_INT(stopped.samples[0].n_tokens, at);
+    CHECK_STR(stopped.samples[0].finish_reason, "stop");
+    CHECK(memcmp(stopped.samples[0].tokens, all.samples[0].tokens, (size_t)at * sizeof *stops) == 0);
+    CHECK(memcmp(stopped.samples[0].logprobs, all.samples[0].logprobs, (size_t)at * sizeof(float)) == 0);
+
+    /* Before min_tokens it does not come. */
+    request.min_tokens = LEAST;
+    const run_record longer = answer_to(session, &request, NULL);
+    CHECK(longer.samples[0].n_tokens >= LEAST);
+    CHECK(!has_token(&longer.samples[0], 0, longer.samples[0].n_tokens, stops[1]));
+    CHECK(memcmp(longer.samples[0].tokens, all.samples[0].tokens, (size_t)at * sizeof *stops) == 0);
+
+    /* Without tokens that could end it, min_tokens changes nothing. */
+    request.n_stop_token_ids = 0, request.min_tokens = N;
+    const run_record least = answer_to(session, &request, NULL);
+    CHECK(has_token(&all.samples[0], 0, N, 2) ||
+          run_samples_are_equal(&least.samples[0], &all.samples[0], "min_tokens alone"));
+
+    /* A line says the same, and counts instead of the defaults. */
+    char line[256];
+    snprintf(line, sizeof line, "{\"token_ids\": [17, 400, 33], \"stop_token_ids\": [1000, %d], \"min_tokens\": 0}",
+             stops[1]);
+    const run_record of_line = answer_to(session, &request, line);
+    CHECK(run_samples_are_equal(&of_line.samples[0], &stopped.samples[0], "a line's stop_token_ids"));
+    snprintf(line, sizeof line, "{\"token_ids\": [17, 400, 33], \"min_tokens\": %d}", LEAST);
+    request.min_tokens = 0, request.n_stop_token_ids = 2;
+    const run_record least_of_line = answer_to(session, &request, line);
+    CHECK(run_samples_are_equal(&least_of_line.samples[0], &longer.samples[0], "a line's min_tokens"));
+    const run_record none = answer_to(session, &request, "{\"token_ids\": [17, 400, 33], \"stop_token_ids\": []}");
+    CHECK(run_samples_are_equal(&none.samples[0], &all.samples[0], "a line without stop_token_ids"));
+    qrun_session_destroy(session);
+}
+
+static void test_ends_that_are_refused(void) {
+    static const struct {
+        const char *line, *message;
+    } cases[] = {
+        {"{\"token_ids\": [1], \"min_tokens\": -1}", "min_tokens must be from 0 to 2147483647, not -1"},
+        {"{\"token_ids\": [1], \"min_tokens\": 5, \"max_tokens\": 4}", "`min_tokens=5` is more than `max_tokens=4`"},
+        {"{\"token_ids\": [1], \"min_tokens\": \"3\"}", "\"min_tokens\""},
+        {"{\"token_ids\": [1], \"stop_token_ids\": 3}", "\"stop_token_ids\" must be an array of token ids"},
+        {"{\"token_ids\": [1], \"stop_token_ids\": [1.5]}", "\"stop_token_ids\" must be an array of token ids"},
+        {"{\"token_ids\": [1], \"stop_token_ids\": [4, 99999]}",
+         "`stop_token_ids`: token 99999 is outside the vocabulary of "},
+        {"{\"token_ids\": [1], \"stop_token_ids\": [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,"
+         "0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}",
+         "the number of `stop_token_ids` must be from 0 to 64, not 65"},
+    };
+    qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    params.kv_tokens = 300;
+    qrun_session *session = run_session(model, &params);
+    if (session == NULL) { return; }
+    qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        qrun_error error = QRUN_ERROR_INIT;
+        const char *line = cases[i].line;
+        CHECK(qrun_session_submit_json(session, line, strlen(line), "line 4", &request, false, NULL, NULL, &error) !=
+              QRUN_OK);
+        CHECK_MSG(strstr(error.message, cases[i].message) != NULL && strstr(error.message, "line 4: ") == error.message,
+                  "%s: %s", line, error.message);
+    }
+    qrun_error error = QRUN_ERROR_INIT;
+    request.token_ids = end_prompt, request.n_token_ids = 3, request.n_stop_token_ids = 1;
+    CHECK_INT(qrun_session_submit(session, &request, NULL, &error), QRUN_ERROR_ARGUMENT);
+    CHECK_MSG(strstr(error.message, "`stop_token_ids` is NULL") != NULL, "%s", error.message);
+    qrun_session_destroy(session);
+}
+
 /* ---- Where rules come from --------------------------------------------------------------------------------------- */
 
 static int32_t first_token(qrun_session *session, const qrun_request_params *request, const char *line) {
@@ -268,7 +410,7 @@ static void test_rules_of_the_model_and_of_a_line(void) {
     copy_file(&folder, "model.safetensors");
     /* Of 17 400 33 transformers continues with 965. */
     temporary_text(&folder, "generation_config.json",
-                   "{\"eos_token_id\": 2, \"suppress_tokens\": [965], \"max_new_tokens\": 3, \"num_beams\": 4, "
+                   "{\"eos_token_id\": 2, \"suppress_tokens\": [965, 99999], \"max_new_tokens\": 3, \"num_beams\": 4, "
                    "\"transformers_version\": \"5\"}");
     qrun_model_params model_params = QRUN_MODEL_PARAMS_INIT;
     model_params.path = folder.path, model_params.quant = QRUN_QUANT_F32, model_params.dtype = QRUN_DTYPE_F32;
@@ -303,6 +445,13 @@ static void test_rules_of_the_model_and_of_a_line(void) {
     snprintf(line, sizeof line, "{\"token_ids\": [17, 400, 33], \"bad_words_ids\": [[400, 33, %d]]}", second_best);
     const int32_t third_best = first_token(session, &request, line);
     CHECK(third_best != 965 && third_best != second_best);
+    static const char outside[] = "{\"token_ids\": [17], \"suppress_tokens\": [99999]}";
+    error = (qrun_error)QRUN_ERROR_INIT;
+    CHECK_INT(
+        qrun_session_submit_json(session, outside, strlen(outside), "line 7", &request, false, NULL, NULL, &error),
+        QRUN_ERROR_INPUT);
+    CHECK_MSG(strstr(error.message, "line 7: \"suppress_tokens\" has token 99999, which is outside") != NULL, "%s",
+              error.message);
     qrun_session_destroy(session);
     qrun_model_destroy(own);
     temporary_remove(&folder);
@@ -320,6 +469,11 @@ static void test_what_is_refused(void) {
         {"{\"supress_tokens\": [1]}", "`generation_json`: \"supress_tokens\" is not a member of it"},
         {"{\"bad_words_ids\": 3}", "`generation_json`: \"bad_words_ids\" must be a list of lists of token ids"},
         {"{", "`generation_json`"},
+        {"{\"suppress_tokens\": [1, 99999]}",
+         "`generation_json`: \"suppress_tokens\" has token 99999, which is outside the vocabulary of "},
+        {"{\"begin_suppress_tokens\": [99999]}", "`generation_json`: \"begin_suppress_tokens\" has token 99999"},
+        {"{\"bad_words_ids\": [[1], [99999, 2]]}", "`generation_json`: \"bad_words_ids\" has token 99999"},
+        {"{\"sequence_bias\": [[[99999], 1]]}", "`generation_json`: \"sequence_bias\" has token 99999"},
     };
     qrun_request_params request = QRUN_REQUEST_PARAMS_INIT;
     static const int32_t prompt[] = {17, 400, 33};
@@ -384,6 +538,9 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_rows);
     CHECK_RUN(test_cutoffs);
     CHECK_RUN(test_answers);
+    CHECK_RUN(test_min_tokens_as_in_transformers);
+    CHECK_RUN(test_stop_token_ids);
+    CHECK_RUN(test_ends_that_are_refused);
     CHECK_RUN(test_rules_of_the_model_and_of_a_line);
     CHECK_RUN(test_what_is_refused);
     CHECK_RUN(test_rules_that_leave_no_token);

@@ -26,6 +26,8 @@ static void test_members_under_their_names_here(void) {
         {"{\"prompt\":\"a\"}", OPENAI_TEXT, "{\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
         {"{\"prompt\":[1,2],\"max_tokens\":3,\"logprobs\":0}", OPENAI_TEXT,
          "{\"max_tokens\":3,\"token_ids\":[1,2],\"n\":1,\"logprobs\":0,\"adapter\":\"\"}"},
+        {"{\"prompt\":[1],\"min_tokens\":2,\"stop_token_ids\":[3,128009]}", OPENAI_TEXT,
+         "{\"min_tokens\":2,\"stop_token_ids\":[3,128009],\"token_ids\":[1],\"n\":1,\"adapter\":\"\"}"},
         {"{\"prompt\":[[7],[8]],\"n\":2,\"logit_bias\":{},\"echo\":false,\"user\":\"u\"}", OPENAI_TEXT,
          "{\"token_ids\":[7],\"n\":2,\"adapter\":\"\"}"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_completion_tokens\":4,\"seed\":9007199254740991}",

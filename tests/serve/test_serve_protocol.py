@@ -291,6 +291,35 @@ class Streams(unittest.TestCase):
             self.assertEqual(whole["choices"][0]["finish_reason"], "stop")
             self.assertRegex(whole["id"], "^chatcmpl-")
 
+    def test_where_an_answer_may_end(self):
+        """min_tokens and stop_token_ids, as vLLM has them."""
+        with Server() as server:
+            for path, prompt in (("/v1/completions", {"prompt": "Once upon a time"}),
+                                 ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}]})):
+                request = prompt | {"max_tokens": 24, "temperature": 0, "min_tokens": 24}
+                choice = lambda answer: answer["choices"][0]
+                text = lambda answer: choice(answer).get("text") or choice(answer)["message"]["content"]
+                status, whole, _ = server.ask(path, request)
+                self.assertEqual((status, whole["usage"]["completion_tokens"]), (200, 24), whole)
+                tokens = server.ask("/tokenize", {"prompt": text(whole), "add_special_tokens": False})[1]["tokens"]
+                stop = {"stop_token_ids": [tokens[6]], "min_tokens": None}
+                status, stopped, _ = server.ask(path, request | stop)
+                self.assertEqual((status, choice(stopped)["finish_reason"]), (200, "stop"), stopped)
+                self.assertLess(stopped["usage"]["completion_tokens"], 8)
+                self.assertTrue(text(whole).startswith(text(stopped)))
+                longer = server.ask(path, request | stop | {"min_tokens": 12})[1]
+                self.assertGreaterEqual(longer["usage"]["completion_tokens"], 12)
+                pieces = server.stream(path, request | stop)
+                self.assertEqual(pieces[-1]["choices"][0]["finish_reason"], "stop")
+                for options, message in (({"min_tokens": -1}, "min_tokens must be from 0"),
+                                         ({"min_tokens": 25}, "`min_tokens=25` is more than `max_tokens=24`"),
+                                         ({"min_tokens": "two"}, '"min_tokens"'),
+                                         ({"stop_token_ids": "two"}, '"stop_token_ids" must be an array of token ids'),
+                                         ({"stop_token_ids": [10**6]}, "token 1000000 is outside the vocabulary of ")):
+                    status, answer, _ = server.ask(path, request | options)
+                    self.assertEqual((status, answer["error"]["type"]), (400, "invalid_request_error"), answer)
+                    self.assertIn(message, answer["error"]["message"])
+
     def test_an_error_in_the_middle(self):
         """Five tokens are allowed, each once: the sixth cannot be chosen."""
         with Server() as server:
