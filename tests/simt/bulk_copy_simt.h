@@ -12,6 +12,9 @@ inline void phase_barrier_expect(phase_barrier &barrier, unsigned n_bytes) {
 inline void phase_barrier_wait(const phase_barrier &barrier, unsigned parity) {
     simt::phase_barrier_wait(&barrier, parity);
 }
+inline void phase_barrier_wait_or_trap(const phase_barrier &barrier, unsigned parity) {
+    simt::phase_barrier_wait_or_trap(&barrier, parity);
+}
 inline void copy_bulk(void *shared, const void *global, unsigned n_bytes, phase_barrier &barrier) {
     simt::copy_bulk(shared, global, n_bytes, &barrier);
 }

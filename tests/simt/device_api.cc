@@ -13,6 +13,8 @@
 #include "shared_limit.h"
 #include "simt.h"
 
+static bool gpu_is_broken;
+
 static int64_t setting(const char *name, int64_t otherwise) {
     const char *text = getenv(name);
     return text != NULL && text[0] != '\0' ? strtoll(text, NULL, 10) : otherwise;
@@ -50,10 +52,13 @@ qrun_status qr_device_open_for(const qr_gpu_choice &choice, qr_device **device, 
                          : strcmp(wgmma, "wrong") == 0   ? simt::WGMMA_WRONG
                          : strcmp(wgmma, "wide") == 0    ? simt::WGMMA_WIDE_WRONG
                                                          : simt::WGMMA_EXACT);
+    simt::set_lost_arrivals(wgmma != NULL && strcmp(wgmma, "stalls") == 0);
+    if (gpu_is_broken) { return qr_fail(err, QRUN_ERROR_DEVICE, "cuda: creating a stream: the GPU is broken"); }
     *device = new qr_device();
     (*device)->switches = switches;
     (*device)->transfer_seed = static_cast<uint64_t>(setting("QRUN_SIMT_SEED", 0));
-    (*device)->fails_with_wgmma = wgmma != NULL && strcmp(wgmma, "fails") == 0;
+    (*device)->breaks_with_wgmma = wgmma != NULL && strcmp(wgmma, "breaks") == 0;
+    (*device)->fails_with_wgmma = (*device)->breaks_with_wgmma || (wgmma != NULL && strcmp(wgmma, "fails") == 0);
     (*device)->capability = capability;
     (*device)->index = n_gpus == 0           ? -1
                        : choice.ordinal >= 0 ? choice.ordinal
@@ -61,6 +66,7 @@ qrun_status qr_device_open_for(const qr_gpu_choice &choice, qr_device **device, 
     (*device)->size = {(*device)->index < 0 ? 0 : (*device)->index, n_gpus > 0 ? n_gpus : 1,
                        static_cast<int>(setting("QRUN_SIMT_MULTIPROCESSORS", 1)), shared_bytes_of(capability),
                        shared_bytes_of(capability) - 1024};
+    (*device)->hold.take((*device)->size.ordinal);
     (*device)->memory_bytes = setting("QRUN_SIMT_MEMORY", INT64_C(4) << 30);
     (*device)->calls_left.store(setting("QRUN_SIMT_LOST_AFTER", INT64_MAX));
     qr_device_memory_before_context(*device);
@@ -72,7 +78,9 @@ void qr_device_close(qr_device *device) {
     delete device;
 }
 
-void qr_device_reset(qr_device *) {} /* a new one has no fault */
+bool qr_device_reset(int ordinal) {
+    return qr_gpu_while_closed(ordinal, [] {}); /* a new one has no fault */
+}
 
 qrun_status qr_device_use(qr_device *device, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_device_fault_check(&device->fault, err));
@@ -84,8 +92,15 @@ qrun_status qr_device_use(qr_device *device, qr_error *err) {
 qrun_status qr_device_may_run(qr_device *device, const char *kernel, qr_error *err) {
     simt::set_shared_limit(static_cast<size_t>(device->size.block_shared_bytes));
     if (!device->fails_with_wgmma || strstr(kernel, "linear_wgmma") == NULL) { return QRUN_OK; }
+    gpu_is_broken = device->breaks_with_wgmma;
     return qr_device_fault_set(&device->fault, "cuda: linear_wgmma_kernel: an illegal instruction (QRUN_SIMT_WGMMA)",
                                err);
+}
+
+qrun_status qr_device_trapped(qr_device *device, const char *kernel, qr_error *err) {
+    char message[sizeof device->fault.message];
+    snprintf(message, sizeof message, "cuda: %s: it trapped", kernel);
+    return qr_device_fault_set(&device->fault, message, err);
 }
 
 void qr_device_settle(qr_device *device, uint64_t number) {

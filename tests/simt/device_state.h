@@ -7,8 +7,10 @@
  * QRUN_SIMT_DRIVER      the driver's version in CUDA's form (12040), 0 for none
  * QRUN_SIMT_CAPABILITY  compute capability ("7.5"); "9.0"
  * QRUN_SIMT_MULTIPROCESSORS  of the GPU; 1
- * QRUN_SIMT_WGMMA       "differs": its sums are rounded differently from mma.sync's; "wrong": they are wrong; "fails":
- *                       the device is lost with the first of them, until it is opened again
+ * QRUN_SIMT_WGMMA       "differs": its sums are rounded differently from mma.sync's; "wrong": they are wrong; "wide":
+ *                       in wide tiles alone; "fails": the device is lost with the first of them, until it is opened
+ *                       again; "breaks": the same, and it cannot be opened again; "stalls": bulk copies are not
+ *                       announced, so wide tiles wait until they trap
  * QRUN_SIMT_SEED        of the moments at which transfers are done; 0
  * QRUN_SIMT_CUBLASLT    "0": there is no cuBLASLt; "refuses": it refuses about half of all products
  * QRUN_SIMT_GPUS        GPUs of the machine, dealt to its ranks; else each process has one that no other has */
@@ -22,6 +24,7 @@
 
 #include "kernels/cuda/device/api.h"
 #include "kernels/cuda/device/fault.h"
+#include "kernels/cuda/device/gpus.h"
 #include "kernels/cuda/device/graph_capture.h"
 #include "kernels/cuda/device/marks.h"
 #include "nccl_stand_in.h"
@@ -50,11 +53,12 @@ struct pending_transfer {
 };
 
 struct qr_device {
+    qr_gpu_hold hold;
     int index; /* of QRUN_SIMT_GPUS; −1: a GPU that no other process has */
     qr_device_size size;
     int capability;
     qr_device_switches switches;
-    bool fails_with_wgmma;
+    bool fails_with_wgmma, breaks_with_wgmma;
     int64_t memory_bytes, context_bytes; /* context_bytes −1: not known */
     std::atomic<int64_t> calls_left;     /* until it is lost */
     qr_device_recorder recorder;

@@ -8,6 +8,7 @@ extern "C" {
 
 qrun_status qr_device_use(qr_device *device, qr_error *err); /* fails once the device is lost */
 qrun_status qr_device_may_run(qr_device *device, const char *kernel, qr_error *err);
+qrun_status qr_device_trapped(qr_device *device, const char *kernel, qr_error *err);
 bool qr_device_is_recording(const qr_device *device);
 void qr_device_keep(qr_device *device, std::function<qrun_status(qr_error *err)> call); /* of a recording */
 
@@ -20,9 +21,9 @@ qrun_status qr_launch(qr_device *device, const char *name, void (*kernel)(P...),
     }
     QR_RETURN_IF_ERROR(qr_device_use(device, err));
     QR_RETURN_IF_ERROR(qr_device_may_run(device, name, err));
-    simt::launch(name, shape.grid, dim3(shape.n_threads), shape.shared_bytes, shape.early, shape.cluster,
-                 [&] { kernel(args...); });
-    return QRUN_OK;
+    const bool ended = simt::launch(name, shape.grid, dim3(shape.n_threads), shape.shared_bytes, shape.early,
+                                    shape.cluster, [&] { kernel(args...); });
+    return ended ? QRUN_OK : qr_device_trapped(device, name, err);
 }
 
 inline void await_previous() { simt::await_previous(); }

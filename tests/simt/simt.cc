@@ -180,6 +180,8 @@ struct machine {
     const std::function<void()> *body;
     const char *kernel;
     uint64_t random;
+    unsigned n_limited; /* threads that wait for a phase and would trap */
+    bool has_trapped, loses_arrivals;
     bool before_wait; /* the block runs up to await_previous, where its threads meet */
     wgmma_sums wgmma_sums_are;
     size_t shared_limit = 99U << 10; /* what every supported GPU has */
@@ -210,10 +212,12 @@ void arrive(void *fake_stack, const void **stack, size_t *n_bytes) {
 }
 /* The last fiber on this stack never returned from its first functions, whose frames stay poisoned. */
 void forget_frames(const fiber *f) { __asan_unpoison_memory_region(f->stack + STACK_BYTES - 8192, 8192); }
+void forget_stack(const fiber *f) { __asan_unpoison_memory_region(f->stack, STACK_BYTES); }
 #else
 void leave(void **, const void *, size_t) {}
 void arrive(void *, const void **, size_t *) {}
 void forget_frames(const fiber *) {}
+void forget_stack(const fiber *) {}
 #endif
 
 void go_to(fiber *next) {
@@ -239,12 +243,25 @@ fiber *lane_from(unsigned warp_index, unsigned lane) {
     return &the.fibers[warp_index * WARP + static_cast<unsigned>(__builtin_ctz(behind != 0 ? behind : ready))];
 }
 
+/* Back to launch, for good. */
+[[noreturn]] void end_kernel() {
+    fiber *self = the.running;
+    the.running = nullptr;
+    leave(nullptr, the.outside_stack, the.outside_stack_bytes);
+    switch_context(&self->at, &the.outside);
+    fail("a thread that had ended runs again");
+}
+
 /* A thread that can run, of a random warp. */
 fiber *choose_any() {
     const unsigned start = random_below(the.n_warps);
     for (unsigned i = 0; i < the.n_warps; i++) {
         const unsigned w = (start + i) % the.n_warps;
         if (the.warps[w].ready != 0) { return lane_from(w, random_below(WARP)); }
+    }
+    if (the.n_limited > 0 && !the.before_wait) {
+        the.has_trapped = true;
+        end_kernel();
     }
     fail("every thread waits: a barrier or a collective that not all threads reach");
 }
@@ -274,13 +291,8 @@ void finish_thread() {
     w.finished |= 1U << self->where.lane;
     the.n_finished++;
     open_cluster_barrier();
-    if (the.n_finished < the.n_threads) {
-        switch_to(choose(self->where.warp, self->where.lane));
-    } else {
-        the.running = nullptr;
-        leave(nullptr, the.outside_stack, the.outside_stack_bytes);
-        switch_context(&self->at, &the.outside);
-    }
+    if (the.n_finished == the.n_threads) { end_kernel(); }
+    switch_to(choose(self->where.warp, self->where.lane));
     fail("a thread that had ended runs again");
 }
 
@@ -325,7 +337,7 @@ void prepare_threads(dim3 block) {
         one.n_at_barrier = 0;
     }
     the.phase_barriers.clear();
-    the.n_at_cluster_barrier = the.n_finished = 0;
+    the.n_at_cluster_barrier = the.n_finished = the.n_limited = 0;
 }
 
 void run_block() {
@@ -403,6 +415,8 @@ unsigned char *make_shared(size_t n_bytes, unsigned cluster) {
 
 void set_wgmma_sums(wgmma_sums sums) { the.wgmma_sums_are = sums; }
 
+void set_lost_arrivals(bool lost) { the.loses_arrivals = lost; }
+
 void set_shared_limit(size_t n_bytes) { the.shared_limit = n_bytes; }
 
 void set_seed(uint64_t seed) { the.random = seed * 0x9E3779B97F4A7C15U + 1; }
@@ -419,7 +433,7 @@ void await_previous() {
     block_barrier();
 }
 
-void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early, unsigned cluster,
+bool launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early, unsigned cluster,
             const std::function<void()> &body) {
     std::lock_guard<std::mutex> guard(the.lock);
     the.kernel = name;
@@ -445,7 +459,8 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool e
     const unsigned n_x = grid.x / cluster;
     const uint64_t n_clusters = uint64_t{n_x} * grid.y * grid.z, stride = stride_for(n_clusters);
     uint64_t at = random_below(static_cast<uint32_t>(n_clusters < UINT32_MAX ? n_clusters : UINT32_MAX));
-    for (uint64_t i = 0; i < n_clusters; i++, at = (at + stride) % n_clusters) {
+    the.has_trapped = false;
+    for (uint64_t i = 0; i < n_clusters && !the.has_trapped; i++, at = (at + stride) % n_clusters) {
         for (unsigned b = 0; b < cluster; b++) {
             the.blocks[b].index = {static_cast<unsigned>(at % n_x) * cluster + b,
                                    static_cast<unsigned>(at / n_x % grid.y), static_cast<unsigned>(at / n_x / grid.y)};
@@ -456,14 +471,17 @@ void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool e
         the.before_wait = i == 0 && held_up;
         if (the.before_wait) { early_poison(); }
         run_block();
+        if (the.has_trapped) { continue; }
         if (the.n_awaited != (early ? the.n_threads : 0)) {
             fail(early ? "launched early, but not every thread awaits the kernel before it"
                        : "awaits the kernel before it, but is not launched early");
         }
         check_warpgroups();
     }
+    for (unsigned i = 0; the.has_trapped && i < the.n_threads; i++) { forget_stack(&the.fibers[i]); }
     for (unsigned b = 0; b < cluster; b++) { free(the.blocks[b].shared); }
     now.shared = nullptr;
+    return !the.has_trapped;
 }
 
 /* --- Barriers and collectives --- */
@@ -926,6 +944,7 @@ void phase_barrier_create(const void *barrier, unsigned n_threads) {
 }
 
 void phase_barrier_arrive(const void *barrier, size_t n_bytes) {
+    if (n_bytes > 0 && the.loses_arrivals) { return; }
     phase_state &phases = phases_of(barrier);
     if (phases.n_there == phases.n_threads) { fail("more threads arrive than a barrier in shared memory is for"); }
     phases.n_there++;
@@ -948,6 +967,12 @@ void phase_barrier_wait(const void *barrier, unsigned parity) {
         }
         switch_to(choose_any()); /* anyone else may run first */
     }
+}
+
+void phase_barrier_wait_or_trap(const void *barrier, unsigned parity) {
+    the.n_limited++;
+    phase_barrier_wait(barrier, parity);
+    the.n_limited--;
 }
 
 void copy_bulk(void *dst, const void *src, size_t n_bytes, const void *barrier) {

@@ -83,8 +83,9 @@ extern state now;
 
 /* Runs a kernel's body once for every thread of the grid. `name` is the kernel's, for messages and the list below.
  * Every thread of one that is launched early calls await_previous() once, and none of any other does. `cluster` blocks
- * along x run at the same time, and may reach each other's shared memory as below. */
-void launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early, unsigned cluster,
+ * along x run at the same time, and may reach each other's shared memory as below. Returns whether it ended, or a
+ * thread of it trapped. */
+bool launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes, bool early, unsigned cluster,
             const std::function<void()> &body);
 void await_previous();
 
@@ -165,6 +166,10 @@ void copy_async_wait(unsigned n_pending);
 void phase_barrier_create(const void *barrier, unsigned n_threads);
 void phase_barrier_arrive(const void *barrier, size_t n_bytes);
 void phase_barrier_wait(const void *barrier, unsigned parity);
+/* There is no time here: its limit is reached when no thread of the cluster can run. */
+void phase_barrier_wait_or_trap(const void *barrier, unsigned parity);
+/* From now on, or no longer, a barrier in shared memory does not hear of arrivals that announce bytes. */
+void set_lost_arrivals(bool lost);
 void copy_bulk(void *dst, const void *src, size_t n_bytes, const void *barrier);
 
 /* What has the place of an address in the shared memory of another block of the cluster. */

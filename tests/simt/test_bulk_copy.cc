@@ -16,6 +16,8 @@ enum { THREADS = 64, N = 32, ROUNDS = 5, STAGES = 2, BYTES = N * 4 };
 
 enum fault {
     NONE,
+    HAS_A_LIMIT, /* none */
+    NEVER_FREES_WITH_A_LIMIT,
     READS_WITHOUT_WAITING,
     FREES_BEFORE_READING,
     COPIES_WITHOUT_WAITING,
@@ -36,7 +38,11 @@ static void produce(memory &shared, const float *src, fault with) {
     for (unsigned n = 0; n < ROUNDS; n++) {
         const unsigned stage = n % STAGES;
         if (n >= STAGES && with != COPIES_WITHOUT_WAITING) {
-            phase_barrier_wait(shared.free[stage], (n / STAGES + 1) % 2);
+            if (with == HAS_A_LIMIT || with == NEVER_FREES_WITH_A_LIMIT) {
+                phase_barrier_wait_or_trap(shared.free[stage], (n / STAGES + 1) % 2);
+            } else {
+                phase_barrier_wait(shared.free[stage], (n / STAGES + 1) % 2);
+            }
         }
         phase_barrier_expect(shared.full[stage], with == COPIES_TOO_MUCH ? BYTES / 2 : +BYTES);
         copy_bulk(shared.values[stage], src + n * N, with == COPIES_TOO_LITTLE ? BYTES / 2 : +BYTES,
@@ -50,7 +56,9 @@ static void consume(memory &shared, float *dst, fault with) {
         if (with != READS_WITHOUT_WAITING) { phase_barrier_wait(shared.full[stage], n / STAGES % 2); }
         if (with == FREES_BEFORE_READING) { phase_barrier_arrive_in(shared.free[stage], 0); }
         dst[n * N + lane_index()] = shared.values[stage][lane_index()];
-        if (with != FREES_BEFORE_READING && with != NEVER_FREES) { phase_barrier_arrive_in(shared.free[stage], 0); }
+        if (with != FREES_BEFORE_READING && with != NEVER_FREES && with != NEVER_FREES_WITH_A_LIMIT) {
+            phase_barrier_arrive_in(shared.free[stage], 0);
+        }
         if (with == FREES_TWICE) { phase_barrier_arrive_in(shared.free[stage], 0); }
     }
 }
@@ -131,6 +139,9 @@ static void test_what_waits_is_right(void) {
         run(NONE);
         for (int i = 0; i < ROUNDS * N; i++) { CHECK(dst[i] == static_cast<float>(i)); }
         memset(dst, 0, ROUNDS * BYTES);
+        run(HAS_A_LIMIT);
+        for (int i = 0; i < ROUNDS * N; i++) { CHECK(dst[i] == static_cast<float>(i)); }
+        memset(dst, 0, ROUNDS * BYTES);
         run(NO_FAULT);
         for (int i = 0; i < ROUNDS * N; i++) { CHECK(dst[i] == static_cast<float>(i)); }
     }
@@ -174,6 +185,26 @@ static void test_faults_show(void) {
     CHECK(shows(FREES_BEFORE_READING_BOTH));
 }
 
+/* An arrival that is missing, where a wait has a limit, is an error of the device, which every later call gives too. */
+static void test_a_wait_with_a_limit_ends(void) {
+    for (unsigned seed = 0; seed < 20; seed++) {
+        qr_device *broken = NULL;
+        qr_error first = {}, later = {};
+        simt::set_seed(seed);
+        REQUIRE(qr_device_open(&broken, NULL) == QRUN_OK);
+        CHECK_INT(QR_LAUNCH(broken, &first, rounds_kernel, dim3(1), THREADS, sizeof(memory), src, dst,
+                            NEVER_FREES_WITH_A_LIMIT),
+                  QRUN_ERROR_DEVICE);
+        CHECK_STR(first.message, "cuda: rounds_kernel: it trapped");
+        CHECK_INT(qr_device_sync(broken, &later), QRUN_ERROR_DEVICE);
+        CHECK_STR(later.message, first.message);
+        qr_device_close(broken);
+        memset(dst, 0, ROUNDS * BYTES);
+        run(NO_FAULT); /* what was left behind disturbs no other kernel */
+        for (int i = 0; i < ROUNDS * N; i++) { CHECK(dst[i] == static_cast<float>(i)); }
+    }
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (qr_device_open(&device, NULL) != QRUN_OK) { return 1; }
@@ -185,6 +216,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < ROUNDS * N; i++) { src[i] = static_cast<float>(i); }
     CHECK_RUN(test_what_waits_is_right);
     CHECK_RUN(test_faults_show);
+    CHECK_RUN(test_a_wait_with_a_limit_ends);
     for (float *buffer : {src, dst}) { qr_device_memory_destroy(device, QR_MEMORY_DEVICE, buffer); }
     qr_device_close(device);
     return check_end();

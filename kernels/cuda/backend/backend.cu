@@ -9,6 +9,7 @@
 #include "kernels/cuda/backend/unsupported.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/device/cublaslt.h"
+#include "kernels/cuda/device/gpus.h"
 #include "kernels/cuda/device/graph_capture.h"
 #include "kernels/cuda/device/link_stream.h"
 #include "kernels/cuda/device/marks.h"
@@ -169,34 +170,52 @@ static void fill_vtable(qr_cuda_backend *cuda, qr_threads *threads) {
 #undef QR_X
 }
 
-/* fault: what linear_wgmma.cu's products broke the device with before, or NULL. */
-static qrun_status create(const qr_gpu_choice &choice, qr_threads *threads, const char *fault, qr_cuda_backend **made,
-                          qr_error *err) {
+static qrun_status create(const qr_gpu_choice &choice, qr_threads *threads, qr_cuda_backend **made, qr_error *err) {
     void *memory = qr_alloc_zeroed(sizeof(qr_cuda_backend));
     if (memory == NULL) { return qr_fail_memory(err, "the cuda backend", sizeof(qr_cuda_backend)); }
     qr_cuda_backend *cuda = *made = new (memory) qr_cuda_backend();
+    char fault[QR_GPU_FAULT_BYTES];
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_open_for(choice, &cuda->device, err));
     QR_TRY(put_tables(cuda, err));
     QR_TRY(qr_device_memory_measure_context(cuda->device, err));
     fill_vtable(cuda, threads);
+    qr_gpu_get_fault(qr_device_size_of(cuda->device).ordinal, fault);
     QR_TRY(qr_cuda_choose_wgmma(cuda, fault, err));
 out:
     return status;
 }
 
-/* Hopper's products may break a device on which the rest works: then it is opened again, without them. */
+/* Hopper's products may break a device on which the rest works, or not end, which does the same (bulk_copy.cuh). Then
+ * it is opened again without them, and later devices of the process do not try them either: that would break the
+ * others, too. cuda: what was made, closed here. */
+static qrun_status create_without_wgmma(const qr_gpu_choice &choice, qr_threads *threads, const char *fault,
+                                        qr_cuda_backend **cuda, qr_error *err) {
+    qr_error again = {};
+    const int gpu = qr_device_size_of((*cuda)->device).ordinal;
+    qr_gpu_set_fault(gpu, fault);
+    destroy(&(*cuda)->base);
+    *cuda = NULL;
+    if (!qr_device_reset(gpu)) {
+        return qr_fail(err, QRUN_ERROR_DEVICE,
+                       "%s; this process has the GPU open elsewhere, so it cannot be opened again without wgmma; with "
+                       "QRUN_CUDA_WGMMA=0 it is not tried",
+                       fault);
+    }
+    const qrun_status status = create(choice, threads, cuda, &again);
+    if (status == QRUN_OK) { return QRUN_OK; }
+    return qr_fail(err, status, "%s; opened again without wgmma: %s; with QRUN_CUDA_WGMMA=0 it is not tried", fault,
+                   again.message);
+}
+
 qrun_status qr_cuda_backend_create_for(const qr_gpu_choice *choice, qr_threads *threads, qr_backend *host,
                                        qr_backend **backend, qr_error *err) {
     qr_error reason = {};
     qr_cuda_backend *cuda = NULL;
     *backend = NULL;
-    qrun_status status = create(*choice, threads, NULL, &cuda, &reason);
+    qrun_status status = create(*choice, threads, &cuda, &reason);
     if (status == QRUN_ERROR_DEVICE && cuda->base.version != 0) {
-        qr_device_reset(cuda->device);
-        destroy(&cuda->base);
-        cuda = NULL;
-        status = create(*choice, threads, reason.message, &cuda, err);
+        status = create_without_wgmma(*choice, threads, reason.message, &cuda, err);
     } else if (status != QRUN_OK) {
         (void)qr_fail(err, status, "%s", reason.message);
     }

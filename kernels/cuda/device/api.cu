@@ -101,6 +101,7 @@ qrun_status qr_device_open_for(const qr_gpu_choice &choice, qr_device **device, 
     QR_TRY(check_driver(made, err));
     QR_TRY(choose_gpu(made, choice, err));
     QR_TRY(ask_size(made, err));
+    made->hold.take(made->index);
     qr_device_memory_before_context(made);
     QR_TRY(qr_device_enter(made, err));
     QR_TRY(qr_device_check(made, cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), "creating a stream",
@@ -133,9 +134,13 @@ void qr_device_close(qr_device *device) {
     qr_free(device);
 }
 
-void qr_device_reset(qr_device *device) {
-    if (cudaSetDevice(device->index) == cudaSuccess) { cudaDeviceReset(); }
-    cudaGetLastError();
+/* The calls may give the fault again. The GPU is already the current one of the thread that opened it. */
+bool qr_device_reset(int ordinal) {
+    return qr_gpu_while_closed(ordinal, [&] {
+        (void)cudaSetDevice(ordinal);
+        (void)cudaDeviceReset();
+        (void)cudaGetLastError();
+    });
 }
 
 const char *qr_device_isa(const qr_device *device) { return device->isa; }

@@ -21,9 +21,11 @@ struct qr_device;
 /* The first GPU that can be used. What is missing is named: the driver, a driver new enough, a GPU, its BF16. */
 qrun_status qr_device_open(qr_device **device, qr_error *err);
 void qr_device_close(qr_device *device); /* NULL is fine */
-/* After a fault that broke CUDA's context: takes the context away, for the whole process, so that the device can be
- * opened again once it is closed. */
-void qr_device_reset(qr_device *device);
+/* After a fault that broke CUDA's context of a GPU, and once its device is closed, by the thread that opened it: takes
+ * the context away, for the whole process, so that the GPU can be opened again. Where another device of the process has
+ * this GPU, nothing is done and the result is false: what it holds would be gone without its knowing. For everything
+ * else that uses this context, such as another library of the process, the fault has broken it already. */
+bool qr_device_reset(int ordinal);
 
 const char *qr_device_isa(const qr_device *device); /* "sm_90" */
 int qr_device_capability(const qr_device *device);  /* 90 */

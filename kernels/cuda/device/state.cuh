@@ -9,6 +9,7 @@
 #include "kernels/cuda/device/api.h"
 #include "kernels/cuda/device/cublaslt.h"
 #include "kernels/cuda/device/fault.h"
+#include "kernels/cuda/device/gpus.h"
 #include "kernels/cuda/device/graph_capture.h"
 #include "kernels/cuda/device/marks.h"
 
@@ -18,6 +19,7 @@ enum { QR_DEVICE_COPIES_OUT = 8 }; /* the same of copies out of the stream */
 
 struct qr_device {
     int index;
+    qr_gpu_hold hold;
     int capability; /* 10 · major + minor */
     qr_device_size size;
     int driver;          /* CUDA's version of it: 12030 is 12.3 */

@@ -6,6 +6,12 @@
  * phase_barrier_wait(barrier, p) waits while the barrier is in a phase of parity p. A thread that arrives for a stage
  * of shared memory has ended its own reads of it; what was copied is visible after the wait.
  *
+ * Where an arrival is missing, phase_barrier_wait never ends. So one thread of each block waits for all that the others
+ * do, to the last phase, by phase_barrier_wait_or_trap: after some seconds the kernel traps. That ends all its blocks
+ * and breaks CUDA's context; the host gets an error with its next calls. To give up and return would not be sound: a
+ * copy or an arrival that comes later, also from the other block of the cluster, would write to shared memory that
+ * another block has by then.
+ *
  * One thread creates the barriers and calls phase_barriers_show before the barrier of the block or cluster.
  *
  * The two blocks of a cluster reach what has the same place in each other's shared memory: they copy to both, and
@@ -29,7 +35,7 @@ QR_DEVICE uint32_t shared_address(const void *memory) {
     return static_cast<uint32_t>(__cvta_generic_to_shared(memory));
 }
 
-/* QR_GPU_ONLY: instructions and fences of bulk_copy.cuh: phase_barrier*, copy_bulk* and cluster_sync */
+/* QR_GPU_ONLY: instructions, fences and clock of bulk_copy.cuh: phase_barrier*, copy_bulk*, cluster_sync */
 QR_DEVICE void phase_barrier_create(phase_barrier &barrier, unsigned n_threads) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(&barrier)), "r"(n_threads)
                  : "memory");
@@ -58,6 +64,45 @@ QR_DEVICE void phase_barrier_wait(const phase_barrier &barrier, unsigned parity)
                  "}\n" ::"r"(shared_address(&barrier)),
                  "r"(parity)
                  : "memory");
+}
+
+/* Whether that phase is over. Where it is not, the GPU may take some time to say so. */
+QR_DEVICE bool phase_barrier_is_over(uint32_t barrier, unsigned parity) {
+    uint32_t is_over;
+    asm volatile("{\n"
+                 ".reg .pred over;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, over;\n"
+                 "}\n"
+                 : "=r"(is_over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return is_over != 0;
+}
+
+/* Of the multiprocessor, modulo 2^32. */
+QR_DEVICE uint32_t clock_cycles() {
+    uint32_t cycles;
+    asm volatile("mov.u32 %0, %%clock;\n" : "=r"(cycles)::"memory");
+    return cycles;
+}
+
+/* 2^34 cycles are 9 s at 1.98 GHz, and more at a slower clock. They are counted in intervals of 2^24: what another
+ * process or a debugger takes between two looks at the clock is one interval at most. */
+QR_DEVICE void phase_barrier_wait_or_trap(const phase_barrier &barrier, unsigned parity) {
+    enum { TRIES = 16, INTERVAL_CYCLES = 1 << 24, INTERVALS = 1 << 10 };
+    const uint32_t address = shared_address(&barrier);
+    if (phase_barrier_is_over(address, parity)) { return; }
+    uint32_t begin = clock_cycles();
+    for (unsigned n_left = INTERVALS; n_left > 0;) {
+#pragma unroll 1
+        for (int i = 0; i < TRIES; i++) {
+            if (phase_barrier_is_over(address, parity)) { return; }
+        }
+        const uint32_t now = clock_cycles();
+        if (now - begin >= INTERVAL_CYCLES) { begin = now, n_left--; }
+    }
+    asm volatile("trap;\n");
 }
 
 /* Addresses and sizes are multiples of 16. */

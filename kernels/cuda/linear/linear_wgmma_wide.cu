@@ -194,10 +194,15 @@ template <typename F> QR_DEVICE void for_each_tile(const wide_panel &panel, cons
     }
 }
 
-/* The producer's thread: the n-th chunk of all that the block multiplies is in stage n % STAGES. */
+/* The producer's thread: the n-th chunk of all that the block multiplies is in stage n % STAGES. It waits for the last
+ * ones, too: so whatever keeps a consumer of either block from ending, this thread finds out, and the consumers, which
+ * have no registers for it, need no limit of time. */
 static QR_DEVICE void bring_stages(wide_memory &shared, const wide_panel &panel) {
     enum { X_BYTES = ROWS * ROW_BYTES, W_BYTES = OUTPUTS * ROW_BYTES, HALF_BYTES = X_BYTES / CLUSTER };
     const uint32_t half = block_of_cluster();
+    const auto wait_until_free = [&](uint32_t chunk) {
+        if (chunk >= STAGES) { phase_barrier_wait_or_trap(shared.free[chunk % STAGES], (chunk / STAGES + 1) % 2); }
+    };
     uint32_t n = 0;
     for_each_tile(panel, [&](uint32_t w_tile, uint32_t x_tile) {
         const unsigned char *x = panel.x + uint64_t{x_tile} * panel.n_chunks * X_BYTES + half * HALF_BYTES;
@@ -205,13 +210,15 @@ static QR_DEVICE void bring_stages(wide_memory &shared, const wide_panel &panel)
 #pragma unroll 1
         for (uint32_t chunk = 0; chunk < panel.n_chunks; chunk++, n++) {
             const uint32_t stage = n % STAGES;
-            if (n >= STAGES) { phase_barrier_wait(shared.free[stage], (n / STAGES + 1) % 2); }
+            wait_until_free(n);
             phase_barrier_expect(shared.full[stage], X_BYTES + W_BYTES);
             copy_bulk_to_both(&shared.x[stage][half * (HALF_BYTES / 2)], x, HALF_BYTES, shared.full[stage]);
             copy_bulk(shared.w[stage], w, W_BYTES, shared.full[stage]);
             x += X_BYTES, w += W_BYTES;
         }
     });
+#pragma unroll 1
+    for (uint32_t i = 0; i < STAGES; i++) { wait_until_free(n + i); }
 }
 
 /* What a thread of a consumer does. */

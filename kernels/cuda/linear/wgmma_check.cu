@@ -121,6 +121,7 @@ static void compare_results(const float *tile, const float *wgmma, const char *f
 /* Both kernels of wgmma. */
 struct wgmma_differences {
     wgmma_difference narrow, wide;
+    const char *format, *kernel; /* that run */
 };
 
 /* The same product by all three kernels. */
@@ -130,6 +131,7 @@ static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_num
     weight.desc.format = format, weight.desc.rows = OUTPUTS, weight.desc.cols = COLS;
     weight.desc.block = format == QR_WEIGHT_NF4 ? QR_NF4_BLOCK : 0;
     weight.data = device->weight;
+    worst->format = name, worst->kernel = "mma.sync";
     fill(host, weight.desc, dtype);
     qr_linear_args args = {};
     args.weight = &weight, args.x = device->x, args.x_dtype = dtype, args.y = device->y;
@@ -139,9 +141,11 @@ static qrun_status compare(qr_cuda_backend &cuda, host_numbers *host, device_num
     QR_RETURN_IF_ERROR(qr_cuda_linear_tile(cuda, args, err));
     QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->tile, device->y, sizeof host->tile, err));
     QR_RETURN_IF_ERROR(qr_device_zero(cuda.device, device->y, sizeof device->y, err));
+    worst->kernel = "narrow tiles";
     QR_RETURN_IF_ERROR(qr_cuda_linear_wgmma(cuda, args, err));
     QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->wgmma, device->y, sizeof host->wgmma, err));
     QR_RETURN_IF_ERROR(qr_device_zero(cuda.device, device->y, sizeof device->y, err));
+    worst->kernel = "wide tiles";
     QR_RETURN_IF_ERROR(qr_cuda_linear_wgmma_wide(cuda, args, device + 1, err));
     QR_RETURN_IF_ERROR(qr_device_copy_out(cuda.device, host->wide, device->y, sizeof host->wide, err));
     compare_results(host->tile, host->wgmma, name, &worst->narrow);
@@ -163,7 +167,7 @@ static qrun_status compare_all(qr_cuda_backend &cuda, wgmma_differences *worst, 
     if (host == NULL) { return qr_fail_memory(err, "checking the device", sizeof *host); }
     void *memory = NULL;
     device_numbers *device = NULL;
-    *worst = {{0.0, true, 0, 0, ""}, {0.0, true, 0, 0, ""}};
+    *worst = {{0.0, true, 0, 0, ""}, {0.0, true, 0, 0, ""}, "", ""};
     qrun_status status = QRUN_OK;
     QR_TRY(qr_device_memory_create(cuda.device, QR_MEMORY_DEVICE, sizeof(device_numbers) + workspace_bytes(cuda),
                                    &memory, err));
@@ -236,12 +240,14 @@ qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, const char *fault, qr_er
         snprintf(cuda->isa, sizeof cuda->isa, "%s as sm_80", qr_device_isa(cuda->device));
     } else if (!qr_device_switches_of(cuda->device).wgmma) {
         leave_out(cuda, "off: QRUN_CUDA_WGMMA");
-    } else if (fault != NULL) {
+    } else if (fault[0] != '\0') {
         leave_out(cuda, "off: FAULT: %s", fault);
     } else {
         qr_error reason = {};
         const qrun_status status = compare_all(*cuda, &worst, &reason);
-        if (status != QRUN_OK && status != QRUN_ERROR_MEMORY) { return qr_fail(err, status, "%s", reason.message); }
+        if (status != QRUN_OK && status != QRUN_ERROR_MEMORY) {
+            return qr_fail(err, status, "%s, %s: %s", worst.format, worst.kernel, reason.message);
+        }
         if (status == QRUN_OK) { judge(cuda, worst); }
         if (status == QRUN_ERROR_MEMORY) { leave_out(cuda, "off: no memory for its check"); }
     }

@@ -10,8 +10,8 @@
 /* Sets has_wgmma, has_wgmma_wide, isa and wgmma_note: on Hopper, where its products of a warpgroup give the bits of
  * those of a warp, found out by all kernels on the same values. QRUN_FORCE_ISA=sm_80 does without them, as
  * QRUN_CUDA_WGMMA=0 does; another name that begins with "sm_" and is not this GPU's is refused, and other names are the
- * CPU's. fault: what the device failed with when this was tried before (qr_device_reset), or NULL. An error is the
- * device's fault, which the caller opens again. */
+ * CPU's. fault: what the GPU failed with when this was tried before, or "". An error is the device's fault, which
+ * the caller opens again. */
 qrun_status qr_cuda_choose_wgmma(qr_cuda_backend *cuda, const char *fault, qr_error *err);
 
 #endif
