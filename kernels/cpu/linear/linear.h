@@ -21,7 +21,7 @@ enum {
     QR_CPU_PANEL_ROWS = 64,   /* weight rows of a task; a multiple of the NF4 group */
     QR_CPU_CHUNK_ROWS = 256,  /* rows of x of a task: dequantising then takes 2 % of the time of its products */
     QR_CPU_DECODE_ROWS = 4,   /* of x, at most, that never pass through a panel: they may be read in place */
-    QR_CPU_FEW_ROWS = 64,     /* of x: a task then dequantises its weights in pieces that stay in L1 */
+    QR_CPU_FEW_ROWS = 64,     /* of x: a task then dequantises its weights in pieces that stay in L1, but for strips */
     QR_CPU_VECTOR_BYTES = 64, /* the widest vector: operands are padded to it with zeros */
     QR_CPU_EXERCISE_ROUNDS = 100000,
 };
@@ -69,7 +69,7 @@ qr_cpu_ahead qr_cpu_weight_ahead(const qr_weight *weight, const qr_cpu_layout *l
                                  int64_t k, int64_t n_k);
 
 /* The operands of one K block. sums[i * sum_stride + o] for row i of x and weight row o of the panel. `first` starts
- * the sums from zero. The sums of weight rows past the end, up to a multiple of piece_rows, may be overwritten. */
+ * the sums from zero. The sums of weight rows past the end, up to a whole tile, may be overwritten. */
 typedef struct qr_cpu_product {
     const void *w; /* [n_w, n_k], w_stride elements apart, as fetch writes them */
     const void *x; /* [n_x, n_k], x_stride elements apart; in strips: those of the strip that the first row is in */
@@ -92,7 +92,6 @@ typedef struct qr_cpu_strips {
     int64_t rows;       /* of a strip */
     int64_t above_rows; /* of x, for each matrix: as many, or fewer, are not packed in strips */
     int64_t chunk_rows; /* of a task, a multiple of rows: in place of QR_CPU_CHUNK_ROWS */
-    int64_t piece_rows; /* as qr_cpu_matmul.piece_rows; divides QR_CPU_PANEL_ROWS */
     /* dst: K blocks one after the other, each [n_k · rows]. A row that is not there is NULL. */
     void (*pack)(const uint16_t *const *rows, int64_t n, void *dst);
     void (*fetch)(const qr_cpu_panel *panel);

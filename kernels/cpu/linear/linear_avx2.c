@@ -270,8 +270,8 @@ QR_INLINE void load_words(const uint16_t *src, __m256 *even, __m256 *odd) {
     *odd = _mm256_castsi256_ps(upper);
 }
 
-/* acc += w · x, in the register that acc is in. With its intrinsic GCC moves accumulators about and keeps one in memory:
- * 72 instead of 77 % of the peak with 512 rows of x on two cores of a Zen 3. */
+/* acc += w · x, in the register that acc is in. With its intrinsic GCC moves accumulators about and keeps one in
+ * memory: 72 instead of 77 % of the peak with 512 rows of x on two cores of a Zen 3. */
 QR_INLINE void add_product(__m256 *acc, __m256 w, __m256 x) {
     __asm__("vfmadd231ps %1, %2, %0" : "+x"(*acc) : "x"(w), "x"(x));
 }
@@ -330,12 +330,12 @@ QR_INLINE void multiply_tile(const uint16_t *w, const float *x, int64_t n_m, con
 
 /* The panel by n_x rows of a strip, the first of them row i of the product. A function each, so that the loops of one
  * do not take registers from another's. */
-#define MULTIPLY_STRIP(n_x) \
+#define MULTIPLY_STRIP(n_x)                                                                                          \
     static __attribute__((noinline)) void multiply_strip_##n_x(const qr_cpu_product *p, const float *x, int64_t i) { \
-        for (int64_t o = 0; o < p->n_w; o += GROUP) { \
-            multiply_tile((const uint16_t *)p->w + o * K_BLOCK, x, p->n_k / CHAINS, n_x, \
-                          p->sums + i * p->sum_stride + o, p->sum_stride, p->first); \
-        } \
+        for (int64_t o = 0; o < p->n_w; o += GROUP) {                                                                \
+            multiply_tile((const uint16_t *)p->w + o * K_BLOCK, x, p->n_k / CHAINS, n_x,                             \
+                          p->sums + i * p->sum_stride + o, p->sum_stride, p->first);                                 \
+        }                                                                                                            \
     }
 MULTIPLY_STRIP(1)
 MULTIPLY_STRIP(2)
@@ -365,7 +365,6 @@ static const qr_cpu_strips strips = {
     .rows = STRIP,
     .above_rows = QR_CPU_DECODE_ROWS,
     .chunk_rows = CHUNK,
-    .piece_rows = GROUP,
     .pack = pack_strip,
     .fetch = fetch,
     .multiply = multiply,

@@ -212,7 +212,6 @@ const qr_cpu_strips qr_cpu_strips_bf16 = {
     .rows = STRIP,
     .above_rows = ABOVE_ROWS,
     .chunk_rows = CHUNK,
-    .piece_rows = TILE_ROWS,
     .pack = pack,
     .fetch = fetch,
     .multiply = multiply,
