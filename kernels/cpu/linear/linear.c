@@ -346,9 +346,9 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
     product->ahead = NULL;
 }
 
-/* With many rows of x, or strips, a panel is dequantised at once, so that a tile's rows of x are read once a panel; with
- * few, tile by tile, so that the dequantised weights never leave L1 (NF4, 2048 x 2048, 16 rows of x, one core: 567 us
- * before, 404 after). */
+/* With many rows of x, or strips, a panel is dequantised at once, so that a tile's rows of x are read once a panel;
+ * with few, tile by tile, so that the dequantised weights never leave L1 (NF4, 2048 x 2048, 16 rows of x, one core: 567
+ * us before, 404 after). */
 static void multiply_panel(const linear_run *run, const qr_cpu_panel *panel, const qr_cpu_product *product,
                            const float *lora_panel, int64_t first) {
     const bool by_tiles = !run->x_in_strips && product->n_x <= QR_CPU_FEW_ROWS;
