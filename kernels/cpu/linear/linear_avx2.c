@@ -270,8 +270,8 @@ QR_INLINE void load_words(const uint16_t *src, __m256 *even, __m256 *odd) {
     *odd = _mm256_castsi256_ps(upper);
 }
 
-/* acc += w · x, in the register that acc is in. With its intrinsic GCC moves accumulators about and keeps one in
- * memory: 72 instead of 77 % of the peak with 512 rows of x on two cores of a Zen 3. */
+/* acc += w · x, in the register that acc is in. With its intrinsic GCC moves accumulators about and keeps one in memory
+ * (docs/speed.md, Zen 3). */
 QR_INLINE void add_product(__m256 *acc, __m256 w, __m256 x) {
     __asm__("vfmadd231ps %1, %2, %0" : "+x"(*acc) : "x"(w), "x"(x));
 }
