@@ -238,9 +238,10 @@ static int store_ints(const value_place *p, const char *text, option_ints *targe
         char item[32] = "";
         int64_t value;
         if (length < sizeof item) { memcpy(item, at, length); }
-        if (target->count == OPTION_LIST_MAX || !parse_within(p->o, item, &value)) {
-            return complain_range(p, "whole numbers separated by commas", text);
+        if (target->count == OPTION_LIST_MAX) {
+            return complain(EXIT_USAGE, "%s takes %d numbers at most", p->name, OPTION_LIST_MAX);
         }
+        if (!parse_within(p->o, item, &value)) { return complain_range(p, "whole numbers separated by commas", text); }
         target->values[target->count++] = (int32_t)value;
         at += length;
         if (*at == '\0') { return EXIT_OK; }

@@ -52,6 +52,7 @@ wrong "whole number" generate --top-k 99999999999999999999
 wrong "--min-tokens takes a whole number from 0 to 2147483647, not '-1'" generate --min-tokens=-1
 wrong "--stop-token-ids takes whole numbers separated by commas" generate --stop-token-ids 1,x
 wrong "--stop-token-ids is given twice" generate --stop-token-ids 1 --stop-token-ids 2
+wrong "--stop-token-ids takes 64 numbers at most" generate --stop-token-ids "$(seq -s, 1 65)"
 wrong "--min-tokens" generate --min-new-tokens 3
 wrong "number from 0 to 1" generate --top-p 1.5
 wrong "number" generate --top-p nan
