@@ -173,6 +173,8 @@ qrun_status qr_backend_cpu_create(const char *isa, qr_threads *threads, qr_backe
 /* The same with results whose bits do not depend on the instruction set: those of a CPU with AMX. Of the reference
  * backend, linear with x in BF16 has them (tile_sum.h). */
 qrun_status qr_backend_ref_create_portable(qr_threads *threads, qr_backend **backend, qr_error *err);
+/* The reference of the CPU backend of AVX2: linear and expert_linear with x in BF16 by integers (int16_sum.h). */
+qrun_status qr_backend_ref_create_int16(qr_threads *threads, qr_backend **backend, qr_error *err);
 qrun_status qr_backend_cpu_create_portable(const char *isa, qr_threads *threads, qr_backend **backend, qr_error *err);
 /* Of libqrun_cuda.so, opened here. QRUN_ERROR_UNSUPPORTED, with the reason, where it or what it needs is missing;
  * QRUN_ERROR_DEVICE where it computes wrong results on this machine (self_check.h). */

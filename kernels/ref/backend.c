@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/half.h"
 #include "base/sizes.h"
+#include "kernels/int16_sum.h"
 #include "kernels/op_check.h"
 #include "kernels/ref/ref.h"
 
@@ -91,6 +92,25 @@ static qrun_status run_linear_portable(qr_backend *backend, const void *untyped,
     return QRUN_OK;
 }
 
+/* linear and expert_linear by integers, where these take x and the weights. */
+#define QR_X(name, matrix)                                                                                         \
+    static size_t workspace_##name##_int16(const qr_backend *backend, const void *args) {                          \
+        (void)backend;                                                                                             \
+        return qr_ref_##name##_in_int16_workspace(args);                                                           \
+    }                                                                                                              \
+    static qrun_status run_##name##_int16(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) { \
+        const qr_##name##_args *args = untyped;                                                                    \
+        if (!qr_check_##name(args, err)) { return QRUN_ERROR_ARGUMENT; }                                           \
+        if (args->x_dtype != QR_DTYPE_BF16 || !qr_int16_takes(&args->matrix->desc)) {                                \
+            return run_##name(backend, args, workspace, err);                                                      \
+        }                                                                                                          \
+        qr_ref_##name##_in_int16(args, workspace);                                                                 \
+        return QRUN_OK;                                                                                            \
+    }
+QR_X(linear, weight)
+QR_X(expert_linear, weights)
+#undef QR_X
+
 qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_error *err) {
     *backend = NULL;
     qr_host_backend *ref = qr_alloc_zeroed(sizeof *ref);
@@ -116,5 +136,15 @@ qrun_status qr_backend_ref_create(qr_threads *threads, qr_backend **backend, qr_
 qrun_status qr_backend_ref_create_portable(qr_threads *threads, qr_backend **backend, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_backend_ref_create(threads, backend, err));
     (*backend)->ops[QR_OP_linear].run = run_linear_portable;
+    return QRUN_OK;
+}
+
+qrun_status qr_backend_ref_create_int16(qr_threads *threads, qr_backend **backend, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_backend_ref_create(threads, backend, err));
+    qr_op_impl *linear = &(*backend)->ops[QR_OP_linear], *expert_linear = &(*backend)->ops[QR_OP_expert_linear];
+    linear->workspace_bytes = workspace_linear_int16;
+    linear->run = run_linear_int16;
+    expert_linear->workspace_bytes = workspace_expert_linear_int16;
+    expert_linear->run = run_expert_linear_int16;
     return QRUN_OK;
 }

@@ -100,7 +100,13 @@ size_t qr_ref_expert_linear_workspace(const qr_expert_linear_args *args) {
     return qr_ref_linear_workspace(&row);
 }
 
-void qr_ref_expert_linear(const qr_expert_linear_args *args, void *workspace) {
+size_t qr_ref_expert_linear_in_int16_workspace(const qr_expert_linear_args *args) {
+    const qr_linear_args row = {.weight = args->weights, .n_rows = 1};
+    return qr_ref_linear_in_int16_workspace(&row);
+}
+
+static void by_slots(const qr_expert_linear_args *args, void (*product)(const qr_linear_args *args, void *workspace),
+                     void *workspace) {
     const qr_routing *r = &args->routing;
     for (int32_t e = 0; e < r->n_experts; e++) {
         for (int32_t p = r->expert_start[e]; p < r->expert_start[e + 1]; p++) {
@@ -113,9 +119,17 @@ void qr_ref_expert_linear(const qr_expert_linear_args *args, void *workspace) {
                                            .n_rows = 1,
                                            .x_stride = args->x_stride,
                                            .y_stride = args->y_stride};
-            qr_ref_linear(&linear, workspace);
+            product(&linear, workspace);
         }
     }
+}
+
+void qr_ref_expert_linear(const qr_expert_linear_args *args, void *workspace) {
+    by_slots(args, qr_ref_linear, workspace);
+}
+
+void qr_ref_expert_linear_in_int16(const qr_expert_linear_args *args, void *workspace) {
+    by_slots(args, qr_ref_linear_in_int16, workspace);
 }
 
 size_t qr_ref_expert_linear_backward_workspace(const qr_expert_linear_backward_args *args) {

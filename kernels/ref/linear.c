@@ -1,7 +1,10 @@
 /* linear and lora. */
 #include <assert.h>
+#include <math.h>
 
+#include "base/fma.h"
 #include "base/sizes.h"
+#include "kernels/int16_sum.h"
 #include "kernels/ref/ref.h"
 #include "kernels/tile_sum.h"
 
@@ -76,6 +79,98 @@ void qr_ref_linear_in_tile_order(const qr_linear_args *args, void *workspace) {
     }
     if (args->lora != NULL) { qr_ref_lora(args->lora, workspace); }
 }
+
+/* --- By integers (int16_sum.h) ----------------------------------------------------------------------------------- */
+
+/* A row, zeros up to a whole block, and the factors of its blocks. */
+typedef struct int16_row {
+    int16_t *values;
+    float *factors;
+} int16_row;
+
+static int64_t int16_cols(const qr_linear_args *args) { return qr_round_up(args->weight->desc.cols, QR_INT16_COLS); }
+
+static size_t int16_row_bytes(const qr_linear_args *args) {
+    const size_t n = (size_t)int16_cols(args);
+    return n * sizeof(int16_t) + n / QR_INT16_COLS * sizeof(float);
+}
+
+static int16_row int16_row_at(const qr_linear_args *args, unsigned char *memory) {
+    return (int16_row){.factors = (float *)(void *)memory,
+                       .values = (int16_t *)(void *)(memory + (size_t)(int16_cols(args) / QR_INT16_COLS) * sizeof(float))};
+}
+
+size_t qr_ref_linear_in_int16_workspace(const qr_linear_args *args) {
+    const size_t own = 2 * int16_row_bytes(args), other = qr_ref_linear_workspace(args);
+    return own > other ? own : other;
+}
+
+static void x_as_int16(const qr_linear_args *args, int64_t i, int16_row *x) {
+    const qr_bf16 *row = (const qr_bf16 *)args->x + i * args->x_stride;
+    for (int64_t k = 0; k < args->weight->desc.cols; k += QR_INT16_COLS) {
+        const int64_t n = qr_min(args->weight->desc.cols - k, QR_INT16_COLS);
+        uint16_t largest = 0;
+        for (int64_t c = 0; c < n; c++) {
+            const uint16_t magnitude = row[k + c] & 0x7FFFU;
+            if (magnitude > largest) { largest = magnitude; }
+        }
+        const qr_int16_factor factor = qr_int16_factor_of(largest);
+        x->factors[k / QR_INT16_COLS] = factor.factor;
+        for (int64_t c = 0; c < QR_INT16_COLS; c++) {
+            const bool counts = c < n && !isnan(factor.factor);
+            x->values[k + c] = counts ? (int16_t)lrintf(qr_bf16_to_f32(row[k + c]) * factor.inverse) : 0;
+        }
+    }
+}
+
+/* Lane l of a block. */
+static int32_t int16_lane(const int16_t *w, const int16_t *x, int l) {
+    int32_t sum = 0;
+    for (int j = 0; j < QR_INT16_COLS; j += 16) {
+        sum += w[j + 2 * l] * x[j + 2 * l] + w[j + 2 * l + 1] * x[j + 2 * l + 1];
+    }
+    return sum;
+}
+
+static float int16_sum(const int16_row *w, const int16_row *x, int64_t n_k) {
+    float sum = 0.0F;
+    for (int64_t k0 = 0; k0 < n_k; k0 += QR_INT16_K_BLOCK) {
+        float lanes[8] = {0};
+        for (int64_t k = k0; k < qr_min(n_k, k0 + QR_INT16_K_BLOCK); k += QR_INT16_COLS) {
+            const float factor = w->factors[k / QR_INT16_COLS] * x->factors[k / QR_INT16_COLS];
+            for (int l = 0; l < 8; l++) {
+                lanes[l] = qr_fma_f32((float)int16_lane(w->values + k, x->values + k, l), factor, lanes[l]);
+            }
+        }
+        const float block = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
+                            ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+        sum = k0 == 0 ? block : sum + block;
+    }
+    return sum;
+}
+
+void qr_ref_linear_in_int16(const qr_linear_args *args, void *workspace) {
+    const qr_weight *weight = args->weight;
+    const int64_t cols = weight->desc.cols;
+    int16_row w = int16_row_at(args, workspace);
+    int16_row x = int16_row_at(args, (unsigned char *)workspace + int16_row_bytes(args));
+    for (int64_t i = 0; i < args->n_rows; i++) {
+        x_as_int16(args, i, &x);
+        for (int64_t o = 0; o < weight->desc.rows; o++) {
+            qr_ref_int16_row(weight, o, w.values, w.factors);
+            for (int64_t c = cols; c < int16_cols(args); c++) { w.values[c] = 0; }
+            float *y = &args->y[i * args->y_stride + o];
+            float sum = int16_sum(&w, &x, cols);
+            if (weight->desc.format == QR_WEIGHT_INT8) { sum *= qr_ref_int8_scale(weight, o) / 127.0F; }
+            if (args->bias != NULL) { sum += args->bias[o]; }
+            if (args->accumulate) { sum += *y; }
+            *y = sum;
+        }
+    }
+    if (args->lora != NULL) { qr_ref_lora(args->lora, workspace); }
+}
+
+/* --- lora -------------------------------------------------------------------------------------------------------- */
 
 size_t qr_ref_lora_workspace(const qr_lora_args *args) { return (size_t)args->max_rank * sizeof(float); }
 

@@ -24,10 +24,14 @@ qr_dtype qr_ref_plain_dtype(qr_weight_format format);
 void qr_ref_weight_row(const qr_weight *weight, int64_t row, float *dst);
 /* INT8: the codes as values and the row's SCB; every other format goes through qr_ref_weight_row. */
 float qr_ref_int8_row(const qr_weight *weight, int64_t row, float *codes);
+float qr_ref_int8_scale(const qr_weight *weight, int64_t row); /* SCB */
 
 /* One row as products with x of a type read it: INT8 codes, or dequantised and rounded to the type. Returns the factor
  * of the sum: SCB / 127, or 1. */
 double qr_ref_product_row(const qr_weight *weight, qr_dtype x_dtype, int64_t row, float *dst);
+
+/* One row as integers and their factors, one for each 64 columns (int16_sum.h). */
+void qr_ref_int16_row(const qr_weight *weight, int64_t row, int16_t *dst, float *factors);
 
 /* Element `index` of a vector of F32, F16 or BF16, and its inverse (rounded to F32, then to dtype). */
 float qr_ref_load(const void *src, qr_dtype dtype, int64_t index);
@@ -47,6 +51,11 @@ QR_OPS(QR_X)
 
 /* linear with x in BF16 in the order of sums of tiles (tile_sum.h); the workspace is linear's. */
 void qr_ref_linear_in_tile_order(const qr_linear_args *args, void *workspace);
+/* The same by integers, and in the order of sums, of int16_sum.h, for weights that it takes; its own workspace. */
+void qr_ref_linear_in_int16(const qr_linear_args *args, void *workspace);
+size_t qr_ref_linear_in_int16_workspace(const qr_linear_args *args);
+void qr_ref_expert_linear_in_int16(const qr_expert_linear_args *args, void *workspace);
+size_t qr_ref_expert_linear_in_int16_workspace(const qr_expert_linear_args *args);
 
 /* The ops that need a workspace: size_t qr_ref_<op>_workspace(args) is its bytes. */
 #define QR_REF_WORKSPACE_OPS(X)  \

@@ -1,8 +1,10 @@
 /* Weights of the reference backend: the canonical codes, then the canonical scales, each part 64-byte aligned. */
+#include <math.h>
 #include <string.h>
 
 #include "base/half.h"
 #include "kernels/host_memory.h"
+#include "kernels/int16_sum.h"
 #include "kernels/ref/ref.h"
 #include "quant/int8.h"
 #include "quant/nf4.h"
@@ -47,21 +49,49 @@ qr_dtype qr_ref_plain_dtype(qr_weight_format format) {
     }
 }
 
+float qr_ref_int8_scale(const qr_weight *weight, int64_t row) { return ((const float *)first_scales(weight))[row]; }
+
 float qr_ref_int8_row(const qr_weight *weight, int64_t row, float *codes) {
     const int8_t *src = (const int8_t *)weight->data + row * weight->desc.cols;
     for (int64_t c = 0; c < weight->desc.cols; c++) { codes[c] = (float)src[c]; }
-    return ((const float *)first_scales(weight))[row];
+    return qr_ref_int8_scale(weight, row);
+}
+
+static unsigned nf4_code(const qr_weight *weight, int64_t index) {
+    const unsigned byte = ((const uint8_t *)weight->data)[index / 2];
+    return index % 2 == 0 ? byte >> 4 : byte & 0xFU;
+}
+
+/* absmax of the block that an element is in. */
+static float nf4_absmax(const qr_weight *weight, int64_t index) {
+    const int64_t block = index / weight->desc.block;
+    const float *scales = first_scales(weight);
+    if (weight->desc.format == QR_WEIGHT_NF4) { return scales[block]; }
+    float absmax;
+    qr_nf4_unnest(first_scales(weight), nested_scales(weight), weight->nested_offset, block, 1, &absmax);
+    return absmax;
 }
 
 /* NF4_DQ: element by element, because a row may begin and end inside a block. */
 static void nf4_dq_row(const qr_weight *weight, int64_t first, float *dst) {
     for (int64_t c = 0; c < weight->desc.cols; c++) {
         const int64_t index = first + c;
-        const int64_t block = index / weight->desc.block;
-        const unsigned byte = ((const uint8_t *)weight->data)[index / 2];
-        float absmax;
-        qr_nf4_unnest(first_scales(weight), nested_scales(weight), weight->nested_offset, block, 1, &absmax);
-        dst[c] = qr_nf4_code[index % 2 == 0 ? byte >> 4 : byte & 0xFU] * absmax;
+        dst[c] = qr_nf4_code[nf4_code(weight, index)] * nf4_absmax(weight, index);
+    }
+}
+
+void qr_ref_int16_row(const qr_weight *weight, int64_t row, int16_t *dst, float *factors) {
+    const int64_t cols = weight->desc.cols, first = row * cols;
+    const bool is_int8 = weight->desc.format == QR_WEIGHT_INT8;
+    for (int64_t c = 0; c < cols; c++) {
+        if (is_int8) {
+            dst[c] = ((const int8_t *)weight->data)[first + c];
+            continue;
+        }
+        dst[c] = (int16_t)lrintf(qr_nf4_code[nf4_code(weight, first + c)] * QR_INT16_NF4_ONE);
+    }
+    for (int64_t c = 0; c < cols; c += QR_INT16_COLS) {
+        factors[c / QR_INT16_COLS] = is_int8 ? 1.0F : nf4_absmax(weight, first + c) * (1.0F / QR_INT16_NF4_ONE);
     }
 }
 

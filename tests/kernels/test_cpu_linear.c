@@ -1,5 +1,5 @@
 /* linear and lora of the CPU backend, for every instruction set of this machine. Weights survive packing, and products
- * agree with float64 sums over the dequantised weights. A row's bits depend on nothing but the row: not on how many
+ * agree with float64 sums over the dequantised weights, rounded as the instruction set does. A row's bits depend on nothing but the row: not on how many
  * rows there are, on their order, nor on the number of threads. */
 #include "base/alloc.h"
 #include "base/half.h"
@@ -7,6 +7,8 @@
 #include "base/sizes.h"
 #include "check.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/int16_sum.h"
 #include "kernels/tile_sum.h"
 #include "quant/int8.h"
 #include "quant/nf4.h"
@@ -210,13 +212,44 @@ static void activations_create(activations *x, qr_dtype dtype, int64_t cols) {
     }
 }
 
-static void check_values(const matrix *m, const activations *x, const float *y, const char *isa) {
+/* Whether products are of integers (int16_sum.h). */
+static bool by_integers(const qr_backend *backend, const matrix *m, qr_dtype x_dtype) {
+    return qr_cpu(backend)->kernels->matmul_int16 != NULL && x_dtype == QR_DTYPE_BF16 && qr_int16_takes(&m->desc);
+}
+
+/* The same with weights that are not rounded, and how far products of integers may be from it: by 2^-12.9 of a weight
+ * of NF4, and by 2^-15 of the largest x of a block. */
+static double integer_product_value(const matrix *m, const void *x, int64_t o, double *magnitude, double *error) {
+    const float *w = m->values + o * m->desc.cols;
+    const double factor = m->row_absmax != NULL ? (double)m->row_absmax[o] / 127.0 : 1.0;
+    double sum = 0.0;
+    *magnitude = *error = 0.0;
+    for (int64_t first = 0; first < m->desc.cols; first += QR_INT16_COLS) {
+        const int64_t end = qr_min(first + QR_INT16_COLS, m->desc.cols);
+        double largest = 0.0;
+        for (int64_t k = first; k < end; k++) { largest = fmax(largest, fabs(element(x, QR_DTYPE_BF16, k))); }
+        for (int64_t k = first; k < end; k++) {
+            const double xv = element(x, QR_DTYPE_BF16, k), wv = factor * (double)w[k];
+            const bool is_exact = fabs(xv) * 128.0 >= largest;
+            sum += xv * wv;
+            *magnitude += fabs(xv * wv);
+            *error += (m->row_absmax != NULL ? 0.0 : fabs(xv * wv) * 0x1p-12) * 0.54;
+            *error += is_exact ? 0.0 : fabs(wv) * largest * 0x1p-15;
+        }
+    }
+    return sum;
+}
+
+static void check_values(const matrix *m, const activations *x, const float *y, const qr_backend *compared) {
+    const char *isa = compared->isa;
     for (int64_t i = 0; i < MAX_ROWS; i += 11) {
         for (int64_t o = 0; o < m->desc.rows; o++) {
-            double magnitude;
-            const double expected = product_value(m, x_row(x, i), x->dtype, o, &magnitude);
+            double magnitude, error = 0.0;
+            const double expected = by_integers(compared, m, x->dtype)
+                                        ? integer_product_value(m, x_row(x, i), o, &magnitude, &error)
+                                        : product_value(m, x_row(x, i), x->dtype, o, &magnitude);
             const double got = (double)y[i * m->desc.rows + o];
-            if (!(fabs(got - expected) <= 1e-6 * magnitude + 1e-30)) {
+            if (!(fabs(got - expected) <= 1e-6 * magnitude + error + 1e-30)) {
                 check_fail(__FILE__, __LINE__, "%s %s x %s K %lld: y[%lld, %lld] = %.9g, expected %.9g", isa,
                            qr_weight_format_name(m->desc.format), qr_dtype_name(x->dtype), (long long)m->desc.cols,
                            (long long)i, (long long)o, got, expected);
@@ -244,7 +277,7 @@ static void check_matrix(qr_backend *const backends[2], const matrix *m, qr_dtyp
                                                   .x_stride = x.stride,
                                                   .y_stride = rows});
     }
-    check_values(m, &x, alone, backends[0]->isa);
+    check_values(m, &x, alone, backends[0]);
     int n_different = 0;
     for (size_t c = 0; c < QR_COUNT_OF(row_counts); c++) {
         const int64_t n = row_counts[c], first = MAX_ROWS - n;
@@ -716,6 +749,15 @@ static void test_every_scale_of_mxfp4(void) { with_every_isa(every_scale); }
 
 /* --- Scales of NF4 of any size ----------------------------------------------------------------------------------- */
 
+/* What a row of weights times a single one at column k gives by integers, of blocks of 64. */
+static float integer_value(const matrix *m, int64_t row, int64_t k) {
+    const int64_t i = row * m->desc.cols + k;
+    const unsigned byte = ((const uint8_t *)m->codes)[i / 2];
+    const float code = qr_nf4_code[i % 2 == 0 ? byte >> 4 : byte & 15U];
+    const float factor = m->absmax[i / 64] * (1.0F / QR_INT16_NF4_ONE) * 0x1p-14F;
+    return rintf(code * QR_INT16_NF4_ONE) * 0x1p14F * factor;
+}
+
 /* A row of x has a single one, so y is a column of the matrix, to the bit: with one row of x from the codes, with more
  * from panels. The matrix has these scales in turn. */
 static void check_scales(qr_backend *const backends[2], const float *scales, size_t n_scales) {
@@ -746,8 +788,11 @@ static void check_scales(qr_backend *const backends[2], const float *scales, siz
                                                           .x_stride = COLS,
                                                           .y_stride = ROWS});
                 for (int64_t j = 0; j < n * ROWS; j++) {
-                    const float value = m.values[j % ROWS * COLS + (k + j / ROWS) % COLS];
-                    n_different += y[j] != (is_bf16 ? qr_bf16_to_f32(qr_tile_weight(value)) : value);
+                    const int64_t column = (k + j / ROWS) % COLS;
+                    float value = m.values[j % ROWS * COLS + column];
+                    if (is_bf16) { value = qr_bf16_to_f32(qr_tile_weight(value)); }
+                    if (by_integers(backends[0], &m, dtypes[d])) { value = integer_value(&m, j % ROWS, column); }
+                    n_different += y[j] != value;
                 }
             }
         }

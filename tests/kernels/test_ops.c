@@ -2,6 +2,7 @@
 #include "op_harness.h"
 
 #include "check.h"
+#include "kernels/cpu/cpu.h"
 
 /* ref keeps the promises of ops.h too. */
 static bool add_ref(qr_error *err) {
@@ -25,6 +26,10 @@ static bool add_device(const char *isa, bool needed, qr_error *err) {
     char label[32];
     snprintf(label, sizeof label, "cpu/%s", isa);
     op_add_device(label, backends[0], backends[1]);
+    if (qr_cpu(backends[0])->kernels->matmul_int16 == NULL) { return true; }
+    qr_backend *ref;
+    if (qr_backend_ref_create_int16(op_everything.threads[0], &ref, err) != QRUN_OK) { return false; }
+    op_compare_device_with(ref);
     return true;
 }
 

@@ -3,6 +3,7 @@
 #include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear_tiles.h"
 #include "kernels/cpu/linear/lora.h"
+#include "kernels/int16_sum.h"
 
 #include <string.h>
 
@@ -29,14 +30,23 @@ typedef struct linear_run {
     const qr_cpu_lora_sums *lora; /* NULL: no adapter is added to the sums */
 } linear_run;
 
-const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, qr_dtype x_dtype) {
+static const qr_cpu_matmul *other_matmul_of(const qr_cpu_kernels *kernels, qr_dtype dtype) {
+    return dtype == QR_DTYPE_F16 ? kernels->matmul_f16 : kernels->matmul_f32;
+}
+
+const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, const qr_weight_desc *desc, qr_dtype x_dtype) {
     const qr_cpu_kernels *kernels = qr_cpu(backend)->kernels;
-    if (x_dtype == QR_DTYPE_BF16) { return kernels->matmul_bf16; }
-    return x_dtype == QR_DTYPE_F16 ? kernels->matmul_f16 : kernels->matmul_f32;
+    if (x_dtype != QR_DTYPE_BF16) { return other_matmul_of(kernels, x_dtype); }
+    return kernels->matmul_int16 != NULL && qr_int16_takes(desc) ? kernels->matmul_int16 : kernels->matmul_bf16;
 }
 
 const qr_cpu_matmul *qr_cpu_backward_matmul_of(const qr_backend *backend, qr_dtype dy_dtype) {
-    return dy_dtype == QR_DTYPE_BF16 ? qr_cpu(backend)->kernels->backward_bf16 : qr_cpu_matmul_of(backend, dy_dtype);
+    const qr_cpu_kernels *kernels = qr_cpu(backend)->kernels;
+    return dy_dtype == QR_DTYPE_BF16 ? kernels->backward_bf16 : other_matmul_of(kernels, dy_dtype);
+}
+
+static const qr_cpu_matmul *matmul_of(const qr_backend *backend, const qr_linear_args *args) {
+    return qr_cpu_matmul_of(backend, &args->weight->desc, args->x_dtype);
 }
 
 static int64_t vector_elements(const qr_cpu_matmul *matmul) {
@@ -60,7 +70,9 @@ static bool x_in_place(const qr_cpu_matmul *matmul, const qr_linear_args *args) 
 
 /* Elements from one row of x to the next in the workspace. */
 static int64_t prepared_x_stride(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    return spread_stride(matmul, qr_round_up(args->weight->desc.cols, matmul->k_step));
+    const int64_t n = args->weight->desc.cols;
+    return spread_stride(matmul, matmul->x_block > 0 ? qr_ceil_div(n, matmul->k_block) * matmul->x_block
+                                                     : qr_round_up(n, matmul->k_step));
 }
 
 /* Room for x as the kernel takes it, in whole strips. */
@@ -99,7 +111,7 @@ static size_t worker_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *ar
 
 /* Counts x even when it is used in place: a plan may ask with another stride than the call has. */
 static size_t product_workspace(const qr_backend *backend, const qr_linear_args *args) {
-    const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
+    const qr_cpu_matmul *matmul = matmul_of(backend, args);
     const size_t n_workers = (size_t)qr_threads_count(backend->threads);
     if (matmul->tiles != NULL) { return qr_cpu_tiles_workspace(backend, matmul, args); }
     return prepared_x_bytes(matmul, args) + n_workers * worker_bytes(matmul, args);
@@ -109,7 +121,7 @@ static size_t linear_workspace(const qr_backend *backend, const void *untyped) {
     const qr_linear_args *args = untyped;
     const size_t own = product_workspace(backend, args);
     const size_t lora = args->lora != NULL ? qr_cpu_op_lora.workspace_bytes(backend, args->lora) : 0;
-    const bool tiles = qr_cpu_matmul_of(backend, args->x_dtype)->tiles != NULL;
+    const bool tiles = matmul_of(backend, args)->tiles != NULL;
     const size_t kept = !tiles && may_add_lora(args) ? qr_cpu_lora_kept_bytes(backend, args->lora) : 0;
     return lora > kept + own ? lora : kept + own;
 }
@@ -317,7 +329,8 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
     const qr_cpu_matmul *matmul = run->matmul;
     const int64_t n_k = run->args->weight->desc.cols;
     const unsigned char *x = product->x;
-    const size_t k_bytes = matmul->element_bytes * (size_t)(run->x_in_strips ? matmul->strips->rows : 1);
+    const int64_t x_rows = run->x_in_strips ? matmul->strips->rows : 1;
+    const int64_t x_block = x_rows * (matmul->x_block > 0 ? matmul->x_block : matmul->k_block);
     product->n_w = panel->n_rows;
     for (int64_t k = 0; k < n_k; k += matmul->k_block) {
         panel->k = k;
@@ -332,7 +345,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
             product->w = panel->dst;
             product->w_stride = panel->dst_stride;
         }
-        product->x = x + (size_t)k * k_bytes;
+        product->x = x + (size_t)(k / matmul->k_block * x_block) * matmul->element_bytes;
         product->n_k = panel->n_k_padded;
         product->first = k == 0;
         qr_cpu_ahead ahead = weights_ahead(run, panel);
@@ -426,7 +439,7 @@ static int64_t chunk_rows(const linear_run *run, int n_threads) {
 
 static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr_cpu_row_groups *groups,
                        const qr_cpu_lora_sums *lora, void *workspace) {
-    const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
+    const qr_cpu_matmul *matmul = matmul_of(backend, args);
     linear_run run = {
         .args = args,
         .matmul = matmul,
@@ -447,7 +460,7 @@ static void run_groups(qr_backend *backend, const qr_linear_args *args, const qr
 
 /* Returns whether LoRA is in y. */
 static bool run_product(qr_backend *backend, const qr_linear_args *args, void *workspace) {
-    const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, args->x_dtype);
+    const qr_cpu_matmul *matmul = matmul_of(backend, args);
     if (matmul->tiles != NULL) { return qr_cpu_tiles_run(backend, matmul, args, workspace); }
     qr_cpu_row_group group;
     const qr_cpu_row_groups groups = qr_cpu_all_rows(args->weight, args->n_rows, &group);
@@ -488,7 +501,7 @@ static size_t gathered_bytes(const qr_linear_args *all) {
 static size_t expert_linear_workspace(const qr_backend *backend, const void *untyped) {
     const qr_expert_linear_args *args = untyped;
     const qr_linear_args all = of_all_experts(args);
-    const bool tiles = qr_cpu_matmul_of(backend, args->x_dtype)->tiles != NULL;
+    const bool tiles = matmul_of(backend, &all)->tiles != NULL;
     return qr_cpu_row_groups_bytes(&args->routing) + (tiles ? gathered_bytes(&all) : 0) +
            product_workspace(backend, &all);
 }
@@ -496,7 +509,7 @@ static size_t expert_linear_workspace(const qr_backend *backend, const void *unt
 /* Matrix tiles take one matrix at a time, and rows that lie together. */
 static void run_tiles(qr_backend *backend, const qr_linear_args *all, const qr_cpu_row_groups *groups,
                       unsigned char *workspace) {
-    const qr_cpu_matmul *matmul = qr_cpu_matmul_of(backend, all->x_dtype);
+    const qr_cpu_matmul *matmul = matmul_of(backend, all);
     const size_t element = qr_dtype_bytes(all->x_dtype), row_bytes = (size_t)all->weight->desc.cols * element;
     for (int64_t g = 0; g < groups->n; g++) {
         const qr_cpu_row_group *group = &groups->list[g];
@@ -520,7 +533,7 @@ static void run_expert_linear(qr_backend *backend, const qr_expert_linear_args *
     const qr_linear_args all = of_all_experts(args);
     const qr_cpu_row_groups groups = qr_cpu_row_groups_of(args->weights, &args->routing, args->gathers, workspace);
     unsigned char *rest = (unsigned char *)workspace + qr_cpu_row_groups_bytes(&args->routing);
-    if (qr_cpu_matmul_of(backend, args->x_dtype)->tiles != NULL) {
+    if (matmul_of(backend, &all)->tiles != NULL) {
         run_tiles(backend, &all, &groups, rest);
     } else {
         run_groups(backend, &all, &groups, NULL, rest);

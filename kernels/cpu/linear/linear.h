@@ -105,6 +105,7 @@ typedef struct qr_cpu_matmul {
     int64_t piece_rows;          /* weight rows of a tile: divides the NF4 group */
     qr_dtype x_dtype;            /* of x; the weights are rounded to its values (and both held in element_bytes) */
     const qr_cpu_strips *strips; /* NULL: x is never packed in strips */
+    int64_t x_block;             /* elements that a K block of a row of x takes, with pack_row; 0: k_block */
     /* A row of x as operands, padded with zeros to k_step. NULL: rows of elements, in place where they can be. */
     void (*pack_row)(const uint16_t *x, int64_t n, void *dst);
     void (*fetch)(const qr_cpu_panel *panel);
@@ -135,7 +136,7 @@ QR_X(neon)
 QR_X(wide_c)
 QR_X(wide_avx2)
 #undef QR_X
-extern const qr_cpu_matmul qr_cpu_matmul_bf16_chains_avx2;
+extern const qr_cpu_matmul qr_cpu_matmul_bf16_chains_avx2, qr_cpu_matmul_int16_avx2;
 /* BF16 in the order of sums of tiles. */
 extern const qr_cpu_matmul qr_cpu_matmul_tile_order_avx512, qr_cpu_matmul_tile_order_wide_c;
 extern const qr_cpu_matmul qr_cpu_matmul_tile_order_wide_avx2;
@@ -163,8 +164,8 @@ static inline int qr_cpu_scale_cols(const qr_weight *weight) {
 void qr_cpu_nf4_scales(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, int64_t k, int64_t n,
                        float *dst);
 
-/* The kernel of linear with x of a type, and of the backward pass with dy of a type. */
-const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, qr_dtype x_dtype);
+/* The kernel of linear for a matrix and x of a type, and of the backward pass with dy of a type. */
+const qr_cpu_matmul *qr_cpu_matmul_of(const qr_backend *backend, const qr_weight_desc *desc, qr_dtype x_dtype);
 const qr_cpu_matmul *qr_cpu_backward_matmul_of(const qr_backend *backend, qr_dtype dy_dtype);
 
 /* Columns [k, k + n_k) of rows [row, row + n_rows) of LoRA's A [rank, in], padded with zeros to n_k_padded. */

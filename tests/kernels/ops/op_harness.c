@@ -64,8 +64,11 @@ void op_add_device(const char *label, qr_backend *one, qr_backend *two) {
     snprintf(device->label, sizeof device->label, "%s", label);
     device->backends[0] = one;
     device->backends[1] = two;
+    device->ref = NULL;
     printf("backend %s\n", label);
 }
+
+void op_compare_device_with(qr_backend *ref) { op_everything.devices[op_everything.n_devices - 1].ref = ref; }
 
 bool op_world_create(bool (*add_devices)(qr_error *err)) {
     op_world *world = &op_everything;
@@ -81,6 +84,7 @@ void op_remove_device(void) {
     const op_device *device = &op_everything.devices[--op_everything.n_devices];
     qr_backend_destroy(device->backends[0]);
     qr_backend_destroy(device->backends[1]);
+    qr_backend_destroy(device->ref);
 }
 
 void op_world_destroy(void) {
@@ -363,13 +367,19 @@ enum { WHOLE = CHECK_SANITIZED ? 1 : 0 };
 void op_check_case(const op_case *c, qr_dtype dtype) {
     const size_t n_bytes = (size_t)(c->n_rows * c->row) * qr_dtype_bytes(dtype);
     float *ref = qr_alloc((size_t)(c->n_rows * c->row) * sizeof *ref);
+    float *own_ref = qr_alloc((size_t)(c->n_rows * c->row) * sizeof *own_ref); /* of a device */
     unsigned char *one = qr_alloc(n_bytes), *two = qr_alloc(n_bytes), *first = qr_alloc(n_bytes);
     execute(c, op_everything.ref, 0, c->n_rows, QR_DTYPE_F32, ref);
     check_zeros_would_fail(c, ref);
     for (int d = 0; d < op_everything.n_devices; d++) {
         const op_device *device = &op_everything.devices[d];
         execute(c, device->backends[WHOLE], 0, c->n_rows, dtype, one);
-        compare_with_ref(c, device->label, ref, one, dtype);
+        if (device->ref != NULL) {
+            execute(c, device->ref, 0, c->n_rows, QR_DTYPE_F32, own_ref);
+            compare_with_ref(c, device->label, own_ref, one, dtype);
+        } else {
+            compare_with_ref(c, device->label, ref, one, dtype);
+        }
         if (d == 0) { memcpy(first, one, n_bytes); }
         const bool same = c->same_everywhere || op_everything.same_everywhere;
         CHECK_MSG(!same || memcmp(one, first, n_bytes) == 0, "%s and %s: %s, %s: different bits",
@@ -382,6 +392,7 @@ void op_check_case(const op_case *c, qr_dtype dtype) {
         if (!c->whole && !op_everything.same_everywhere) { check_rows_alone(c, device, one, dtype, two); }
     }
     qr_free(ref);
+    qr_free(own_ref);
     qr_free(one);
     qr_free(two);
     qr_free(first);

@@ -26,6 +26,7 @@ enum { OP_SEED = 20240607, OP_MAX_DEVICES = 8, OP_MAX_BUFFERS = 96 };
 typedef struct op_device {
     char label[64];
     qr_backend *backends[2];
+    qr_backend *ref; /* what it is compared with; NULL: with the world's */
 } op_device;
 
 typedef struct op_world {
@@ -43,6 +44,7 @@ extern op_world op_everything;
 /* The threads and the reference backend; then `add_devices` adds what is to be tested, by op_add_device. */
 bool op_world_create(bool (*add_devices)(qr_error *err));
 void op_add_device(const char *label, qr_backend *one, qr_backend *two);
+void op_compare_device_with(qr_backend *ref); /* the last one added; it takes ref over */
 void op_remove_device(void); /* the last one */
 void op_world_destroy(void);
 

@@ -1,6 +1,7 @@
-/* The order of sums of AMX tiles (kernels/tile_sum.h), bit for bit: the instruction itself, on emulated tiles and on
- * the CPU's where it has them; and linear by every kernel that promises this order, over formats, awkward sizes, 1 to
- * 512 rows, and one thread or two, against the scalar definition. */
+/* Orders of sums that have a definition, bit for bit: that of AMX tiles (kernels/tile_sum.h), by the instruction itself,
+ * on emulated tiles and on the CPU's where it has them; and linear by every kernel that promises this order, or that of
+ * products of integers (kernels/int16_sum.h), over formats, awkward sizes, 1 to 512 rows, and one thread or two, against
+ * the scalar definition. */
 #include "op_harness.h"
 
 #include "check.h"
@@ -10,6 +11,7 @@
 #include "base/half.h"
 #include "base/random.h"
 #include "kernels/cpu/linear/linear_tiles.h"
+#include "kernels/int16_sum.h"
 #include "kernels/ref/ref.h"
 #include "kernels/tile_sum.h"
 
@@ -229,7 +231,10 @@ static void check_linear_data(const linear_data *d, int64_t max_rows) {
     }
 }
 
+static bool by_integers; /* the order that is tested: by integers, of the formats that these take, or that of tiles */
+
 static void check_linear(qr_weight_desc desc, values_kind kind, int64_t max_rows, bool with_bias, bool accumulates) {
+    if (by_integers && !qr_int16_takes(&desc)) { return; }
     const uint64_t stream = (uint64_t)(desc.rows * 1009 + desc.cols);
     const int64_t x_stride = desc.cols + X_GAP, n_out = desc.rows;
     linear_data d = {.weight = op_weight_create(desc, stream)};
@@ -456,19 +461,43 @@ static bool add_devices(qr_error *err) {
     return true;
 }
 
+/* Instruction sets whose fastest kernels are by integers. */
+static bool add_devices_by_integers(qr_error *err) {
+    (void)err;
+    qr_backend *backends[2];
+    for (int t = 0; t < 2; t++) {
+        if (qr_backend_cpu_create("avx2", op_everything.threads[t], &backends[t], NULL) == QRUN_OK) { continue; }
+        printf("backend cpu/avx2 left out\n");
+        return true;
+    }
+    op_add_device("avx2 by integers", backends[0], backends[1]);
+    return true;
+}
+
+/* The tests of linear, compared with a reference of this order. */
+static bool begin_order(bool (*add)(qr_error *err), qrun_status (*create_ref)(qr_threads *, qr_backend **, qr_error *)) {
+    if (!op_world_create(add)) { return false; }
+    qr_backend_destroy(op_everything.ref);
+    return create_ref(NULL, &op_everything.ref, NULL) == QRUN_OK;
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     printf("seed %d\n", OP_SEED);
     CHECK_RUN(test_fma_rounds_once);
     CHECK_RUN(test_instruction);
-    if (!op_world_create(add_devices)) { return 1; }
-    qr_backend_destroy(op_everything.ref);
-    if (qr_backend_ref_create_portable(NULL, &op_everything.ref, NULL) != QRUN_OK) { return 1; }
+    if (!begin_order(add_devices, qr_backend_ref_create_portable)) { return 1; }
     CHECK_RUN(test_formats_and_sizes);
     CHECK_RUN(test_block_sizes);
     CHECK_RUN(test_values);
     CHECK_RUN(test_backward);
     CHECK_RUN(test_weight_backward);
+    op_world_destroy();
+    by_integers = true;
+    if (!begin_order(add_devices_by_integers, qr_backend_ref_create_int16)) { return 1; }
+    CHECK_RUN(test_formats_and_sizes);
+    CHECK_RUN(test_block_sizes);
+    CHECK_RUN(test_values);
     op_world_destroy();
     return check_end();
 }

@@ -1,0 +1,418 @@
+/* linear in AVX2 with x in BF16 and weights of NF4 or INT8, by products of 16-bit integers (kernels/int16_sum.h says of
+ * which, and in which order they are added).
+ *
+ * A vector holds 16 columns of a row. vpmaddwd multiplies them with 16 of x and adds pairs, in 32 bits; four of these
+ * make a block of 64 columns, which is then converted and added to eight F32 lanes with the factors of its weights and
+ * of x by one FMA. So a block of a pair of rows takes ten instructions, of which F32 would take 16 for the products
+ * alone; and NF4 needs no table of its own for each block of weights, which makes up most of the time where x has one
+ * row. At the end of a K block the lanes are added in the tree of qr_vec_reduce.
+ *
+ * Both operands are rows of K blocks: 512 integers, and then the factors of the eight blocks. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/sizes.h"
+#include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/linear/linear_scales.h"
+#include "kernels/cpu/simd/vec_tile.h"
+#include "kernels/int16_sum.h"
+
+enum {
+    K_BLOCK = QR_INT16_K_BLOCK,
+    RUN = 128, /* columns of a run of codes */
+    COLS = QR_INT16_COLS,
+    VECTORS = COLS / 16, /* of a block */
+    BLOCKS = K_BLOCK / COLS,
+    FACTORS_AT = K_BLOCK,                /* elements */
+    X_BLOCK = K_BLOCK + 2 * BLOCKS,      /* elements that a K block of x takes */
+    GROUP = QR_CPU_NF4_GROUP_ROWS,
+    DECODE_X = QR_CPU_DECODE_ROWS,
+    TILE_W = 8, /* weight rows that meet a row of x at once */
+};
+
+QR_INLINE __m256i load_words(const void *src) { return _mm256_loadu_si256((const __m256i *)src); }
+QR_INLINE void store_words(void *dst, __m256i words) { _mm256_storeu_si256((__m256i *)dst, words); }
+
+/* --- x ----------------------------------------------------------------------------------------------------------- */
+
+/* The largest of 64 magnitudes of BF16. */
+QR_INLINE int largest_magnitude(const __m256i words[VECTORS]) {
+    const __m256i magnitude = _mm256_set1_epi16(0x7FFF);
+    __m256i most = _mm256_setzero_si256();
+    QR_UNROLL for (int j = 0; j < VECTORS; j++) {
+        most = _mm256_max_epu16(most, _mm256_and_si256(words[j], magnitude));
+    }
+    const __m128i half = _mm_max_epu16(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    const __m128i inverted = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1))); /* the least of them */
+    return 0xFFFF & ~_mm_extract_epi16(inverted, 0);
+}
+
+/* 64 values of x as integers; returns their factor. */
+QR_INLINE float pack_block(const uint16_t *x, int16_t *dst) {
+    __m256i words[VECTORS];
+    QR_UNROLL for (int j = 0; j < VECTORS; j++) { words[j] = load_words(x + 16 * j); }
+    const qr_int16_factor factor = qr_int16_factor_of((uint16_t)largest_magnitude(words));
+    const __m256 inverse = _mm256_set1_ps(factor.inverse);
+    QR_UNROLL for (int j = 0; j < VECTORS; j++) {
+        const __m256 even = _mm256_castsi256_ps(_mm256_slli_epi32(words[j], 16));
+        const __m256 odd = _mm256_castsi256_ps(_mm256_and_si256(words[j], _mm256_set1_epi32((int)0xFFFF0000)));
+        const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(even, inverse));
+        const __m256i high = _mm256_slli_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(odd, inverse)), 16);
+        store_words(dst + 16 * j, _mm256_blend_epi16(low, high, 0xAA));
+    }
+    return factor.factor;
+}
+
+static void pack_row(const uint16_t *x, int64_t n, void *untyped) {
+    int16_t *dst = untyped;
+    for (int64_t k = 0; k < n; k += COLS) {
+        uint16_t last[COLS] = {0};
+        const uint16_t *src = n - k >= COLS ? x + k : memcpy(last, x + k, (size_t)(n - k) * sizeof *x);
+        int16_t *block = dst + k / K_BLOCK * X_BLOCK;
+        float *factors = (float *)(void *)(block + FACTORS_AT);
+        factors[k % K_BLOCK / COLS] = pack_block(src, block + k % K_BLOCK);
+    }
+}
+
+/* --- Weights ----------------------------------------------------------------------------------------------------- */
+
+/* The integers of the 16 codes: their low bytes, and their high ones, each in both halves of a register. */
+typedef struct code_bytes {
+    __m256i low, high;
+} code_bytes;
+
+static const int16_t nf4_integers[16] = {-7854, -5468, -4124, -3102, -2234, -1451, -715, 0,
+                                         625,   1264,  1933,  2654,  3461,  4419,  5678, 7854};
+
+QR_INLINE code_bytes nf4_bytes(void) {
+    const __m256i values = load_words(nf4_integers);
+    const __m256i order = _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8, 10, 12,
+                                           14, 1, 3, 5, 7, 9, 11, 13, 15);
+    const __m256i bytes = _mm256_shuffle_epi8(values, order);
+    return (code_bytes){_mm256_permute4x64_epi64(bytes, 0x88), _mm256_permute4x64_epi64(bytes, 0xDD)};
+}
+
+/* Columns 64s + [0, 64) of a run (NF4_GROUPS). The low halves of the bytes are the first 32 columns, the high halves
+ * the others, in the order 0 …, 16 …, 8 …, 24 … of each: interleaving bytes in the halves of a register then gives
+ * words in order. */
+QR_INLINE __m256i load_codes(const uint8_t *run, const int s, const bool half_run) {
+    const __m256i a = load_words(run);
+    if (half_run) { return _mm256_permute4x64_epi64(a, 0xD8); }
+    const __m256i b = load_words(run + 32), low_bytes = _mm256_set1_epi16(0x00FF);
+    return s == 0 ? _mm256_packus_epi16(_mm256_and_si256(a, low_bytes), _mm256_and_si256(b, low_bytes))
+                  : _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
+}
+
+/* A block of codes as integers, in order. */
+QR_INLINE void block_of_codes(__m256i codes, const code_bytes *of, __m256i words[VECTORS]) {
+    QR_UNROLL for (int part = 0; part < 2; part++) {
+        const __m256i code = _mm256_and_si256(part == 0 ? codes : _mm256_srli_epi16(codes, 4), _mm256_set1_epi8(15));
+        const __m256i low = _mm256_shuffle_epi8(of->low, code), high = _mm256_shuffle_epi8(of->high, code);
+        words[2 * part] = _mm256_unpacklo_epi8(low, high);
+        words[2 * part + 1] = _mm256_unpackhi_epi8(low, high);
+    }
+}
+
+QR_INLINE void block_of_int8(const int8_t *src, __m256i words[VECTORS]) {
+    QR_UNROLL for (int j = 0; j < VECTORS; j++) {
+        words[j] = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(src + 16 * j)));
+    }
+}
+
+/* factors[r][b]: those of columns [k, k + n_k) of n_rows rows of a group. */
+QR_INLINE void fetch_factors(const qr_cpu_panel *p, int64_t row, int64_t n_rows, int64_t k, int64_t n_k,
+                             float factors[][BLOCKS]) {
+    fetch_scales(p, row, n_rows, k, n_k, COLS, &factors[0][0], BLOCKS);
+    const __m256 unit = _mm256_set1_ps(1.0F / QR_INT16_NF4_ONE);
+    for (int64_t r = 0; r < n_rows; r++) {
+        _mm256_storeu_ps(factors[r], _mm256_mul_ps(_mm256_loadu_ps(factors[r]), unit));
+    }
+}
+
+/* --- Panels: tiles of eight rows of integers, and the factors [BLOCKS][TILE_W] after them ---------------------------- */
+
+typedef struct tile {
+    int16_t rows[TILE_W][K_BLOCK];
+    float factors[BLOCKS][TILE_W];
+} tile;
+
+QR_INLINE void store_block(int16_t *dst, const __m256i words[VECTORS]) {
+    QR_UNROLL for (int j = 0; j < VECTORS; j++) { store_words(dst + 16 * j, words[j]); }
+}
+
+/* Row r of a group, from its first run on. */
+QR_INLINE void fetch_codes(const uint8_t *run, int64_t r, int64_t n_k, const code_bytes *of, int16_t *dst) {
+    __m256i words[VECTORS];
+    int64_t k = 0;
+    for (; k + RUN <= n_k; k += RUN, run += GROUP * RUN / 2) {
+        QR_UNROLL for (int s = 0; s < 2; s++) {
+            block_of_codes(load_codes(run + r * 64, s, false), of, words);
+            store_block(dst + k + COLS * s, words);
+        }
+    }
+    if (k < n_k) {
+        block_of_codes(load_codes(run + r * 32, 0, true), of, words);
+        store_block(dst + k, words);
+    }
+}
+
+/* `ahead`: what is fetched after this group. */
+static void fetch_group(const qr_cpu_panel *p, int64_t row, int64_t n_rows, const uint8_t *ahead, tile *tiles) {
+    const code_bytes of = nf4_bytes();
+    const int64_t in_group = row % GROUP, n_bytes = GROUP * p->n_k / 2, n_blocks = p->n_k / COLS;
+    const uint8_t *run = qr_cpu_nf4_run(p->weight, p->layout, row - in_group, p->k);
+    float factors[GROUP][BLOCKS];
+    fetch_factors(p, row, n_rows, p->k, p->n_k, factors);
+    for (int64_t r = 0; r < n_rows; r++) {
+        tile *t = &tiles[r / TILE_W];
+        for (int64_t i = r * 64; i < n_bytes; i += GROUP * 64) { __builtin_prefetch(ahead + i); }
+        fetch_codes(run, in_group + r, p->n_k, &of, t->rows[r % TILE_W]);
+        for (int64_t b = 0; b < n_blocks; b++) { t->factors[b][r % TILE_W] = factors[r][b]; }
+    }
+}
+
+static void fetch_int8_row(const qr_cpu_panel *p, int64_t row, const uint8_t *ahead, tile *t, int64_t r) {
+    const int8_t *src = (const int8_t *)qr_cpu_row(p->weight, p->layout, row) + p->k;
+    for (int64_t k = 0; k < p->n_k; k += COLS) {
+        __m256i words[VECTORS];
+        __builtin_prefetch(ahead + k);
+        block_of_int8(src + k, words);
+        store_block(t->rows[r] + k, words);
+        t->factors[k / COLS][r] = 1.0F;
+    }
+}
+
+/* Rows past the last, up to a whole tile, are zeros. */
+static void fetch(const qr_cpu_panel *p) {
+    tile *const tiles = p->dst;
+    int64_t next_row, next_k;
+    if (p->n_rows % TILE_W != 0) { memset(&tiles[p->n_rows / TILE_W], 0, sizeof *tiles); }
+    if (p->layout->kind == QR_CPU_ROWS) {
+        for (int64_t r = 0; r < p->n_rows; r++) {
+            qr_cpu_position_ahead(p, p->row + r, p->n_rows, &next_row, &next_k);
+            const uint8_t *ahead = (const uint8_t *)qr_cpu_row(p->weight, p->layout, next_row) + next_k;
+            fetch_int8_row(p, p->row + r, ahead, &tiles[r / TILE_W], r % TILE_W);
+        }
+        return;
+    }
+    for (int64_t r = 0; r < p->n_rows; r += GROUP) {
+        const int64_t n_rows = qr_min(p->n_rows - r, GROUP);
+        qr_cpu_position_ahead(p, p->row + r, n_rows, &next_row, &next_k);
+        fetch_group(p, p->row + r, n_rows, qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k), &tiles[r / TILE_W]);
+    }
+}
+
+/* --- Products ---------------------------------------------------------------------------------------------------- */
+
+/* The products of a block, in integers. */
+QR_INLINE __m256i block_products(const __m256i words[VECTORS], const int16_t *other) {
+    __m256i sums[VECTORS];
+    QR_UNROLL for (int j = 0; j < VECTORS; j++) { sums[j] = _mm256_madd_epi16(words[j], load_words(other + 16 * j)); }
+    return _mm256_add_epi32(_mm256_add_epi32(sums[0], sums[1]), _mm256_add_epi32(sums[2], sums[3]));
+}
+
+QR_INLINE __m256 add_block(__m256 lanes, __m256i products, __m256 factor) {
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), factor, lanes);
+}
+
+QR_INLINE const float *factors_of(const int16_t *x) { return (const float *)(const void *)(x + FACTORS_AT); }
+
+/* Element r % 4 of the halves of v, in all lanes. */
+QR_INLINE __m256 element(__m256 v, const int r) {
+    switch (r % 4) {
+        case 0: return _mm256_permute_ps(v, 0x00);
+        case 1: return _mm256_permute_ps(v, 0x55);
+        case 2: return _mm256_permute_ps(v, 0xAA);
+        default: return _mm256_permute_ps(v, 0xFF);
+    }
+}
+
+/* Four factors of a tile, in both halves, by that of x. */
+QR_INLINE __m256 four_factors(const float *of_w, __m256 of_x) {
+    return _mm256_mul_ps(_mm256_broadcast_ps((const __m128 *)(const void *)of_w), of_x);
+}
+
+/* A tile by one row of x. The next row is asked for: it comes from L2, and the tile stays in L1. */
+QR_INLINE void multiply_row(const tile *t, const int16_t *x, const int16_t *next, int64_t n_blocks, float *sums,
+                            bool first) {
+    const float *of_x = factors_of(x);
+    const int16_t *w = t->rows[0];
+    __m256 lanes[TILE_W];
+    QR_UNROLL for (int r = 0; r < TILE_W; r++) { lanes[r] = _mm256_setzero_ps(); }
+    for (int64_t b = 0; b < n_blocks; b++, w += COLS, x += COLS, next += COLS) {
+        const __m256 factor = _mm256_broadcast_ss(of_x + b);
+        const __m256 of_first = four_factors(t->factors[b], factor), of_last = four_factors(t->factors[b] + 4, factor);
+        __m256i words[VECTORS];
+        __builtin_prefetch(next);
+        __builtin_prefetch(next + COLS / 2);
+        QR_UNROLL for (int j = 0; j < VECTORS; j++) { words[j] = load_words(x + 16 * j); }
+        QR_UNROLL for (int r = 0; r < TILE_W; r++) {
+            lanes[r] = add_block(lanes[r], block_products(words, w + r * K_BLOCK), element(r < 4 ? of_first : of_last, r));
+        }
+    }
+    qr_vec_reduce(lanes, sums, first);
+    qr_vec_reduce(lanes + 4, sums + 4, first);
+}
+
+static void multiply(const qr_cpu_product *p) {
+    const tile *t = p->w;
+    for (int64_t o = 0; o < p->n_w; o += TILE_W, t++) {
+        const int16_t *x = p->x;
+        float *sums = p->sums + o;
+        for (int64_t i = 0; i < p->n_x; i++, x += p->x_stride, sums += p->sum_stride) {
+            multiply_row(t, x, x + p->x_stride, p->n_k / COLS, sums, p->first);
+        }
+    }
+}
+
+/* --- A few rows of x: from the codes ----------------------------------------------------------------------------- */
+
+/* One or two blocks of a row, with n_x rows of x. */
+QR_INLINE void decode_block(__m256 *lanes, const __m256i words[VECTORS], const int16_t *x, int64_t x_stride,
+                            const int n_x, const float *factors, const int64_t factor_stride) {
+    QR_UNROLL for (int i = 0; i < n_x; i++) {
+        lanes[i] = add_block(lanes[i], block_products(words, x + i * x_stride),
+                             _mm256_broadcast_ss(factors + i * factor_stride));
+    }
+}
+
+typedef struct decode_factors {
+    float of[DECODE_X][GROUP][BLOCKS]; /* of weights and of x */
+} decode_factors;
+
+QR_INLINE void multiply_factors(float of_w[GROUP][BLOCKS], const int16_t *x, int64_t x_stride, const int n_x,
+                                decode_factors *products) {
+    QR_UNROLL for (int i = 0; i < n_x; i++) {
+        const __m256 of_x = _mm256_loadu_ps(factors_of(x + i * x_stride));
+        for (int r = 0; r < GROUP; r++) {
+            _mm256_storeu_ps(products->of[i][r], _mm256_mul_ps(_mm256_loadu_ps(of_w[r]), of_x));
+        }
+    }
+}
+
+/* sums[i · stride + r] of QR_TILE_ROWS rows. */
+QR_INLINE void reduce_rows(const __m256 lanes[QR_TILE_ROWS][DECODE_X], const int n_x, float *sums, int64_t stride,
+                           bool first) {
+    QR_UNROLL for (int i = 0; i < n_x; i++) {
+        const qr_vec four[QR_TILE_ROWS] = {lanes[0][i], lanes[1][i], lanes[2][i], lanes[3][i]};
+        qr_vec_reduce(four, sums + i * stride, first);
+    }
+}
+
+/* A K block of a group of NF4: lanes[row][i]. */
+QR_INLINE void decode_codes(const qr_cpu_panel *p, int64_t row, int64_t k0, int64_t n_k, const int16_t *x,
+                            int64_t x_stride, const int n_x, __m256 lanes[GROUP][DECODE_X]) {
+    enum { AHEAD_BYTES = 4096, FACTOR_STRIDE = GROUP * BLOCKS };
+    const code_bytes of = nf4_bytes();
+    float of_w[GROUP][BLOCKS];
+    decode_factors factors;
+    if (n_k < K_BLOCK) { memset(of_w, 0, sizeof of_w); } /* all are multiplied */
+    fetch_factors(p, row, GROUP, k0, n_k, of_w);
+    multiply_factors(of_w, x, x_stride, n_x, &factors);
+    const uint8_t *run = qr_cpu_nf4_run(p->weight, p->layout, row, k0);
+    for (int r = 0; r < GROUP; r++) {
+        __m256 sums[DECODE_X];
+        __m256i words[VECTORS];
+        QR_UNROLL for (int i = 0; i < n_x; i++) { sums[i] = _mm256_setzero_ps(); }
+        const float *factor = factors.of[0][r];
+        const uint8_t *codes = run;
+        int64_t k = 0;
+        for (; k + RUN <= n_k; k += RUN, codes += GROUP * RUN / 2, factor += 2) {
+            __builtin_prefetch(codes + r * 64 + AHEAD_BYTES);
+            QR_UNROLL for (int s = 0; s < 2; s++) {
+                block_of_codes(load_codes(codes + r * 64, s, false), &of, words);
+                decode_block(sums, words, x + k + COLS * s, x_stride, n_x, factor + s, FACTOR_STRIDE);
+            }
+        }
+        if (k < n_k) {
+            block_of_codes(load_codes(codes + r * 32, 0, true), &of, words);
+            decode_block(sums, words, x + k, x_stride, n_x, factor, FACTOR_STRIDE);
+        }
+        QR_UNROLL for (int i = 0; i < n_x; i++) { lanes[r][i] = sums[i]; }
+    }
+}
+
+QR_INLINE void decode_code_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x) {
+    for (int64_t r = 0; r < p->n_rows; r += GROUP) {
+        const int16_t *x = product->x;
+        for (int64_t k = 0; k < product->n_k; k += K_BLOCK, x += X_BLOCK) {
+            __m256 lanes[GROUP][DECODE_X];
+            decode_codes(p, p->row + r, k, qr_min(product->n_k - k, K_BLOCK), x, product->x_stride, n_x, lanes);
+            for (int a = 0; a < GROUP; a += QR_TILE_ROWS) {
+                reduce_rows((const __m256(*)[DECODE_X])lanes + a, n_x, product->sums + r + a, product->sum_stride, k == 0);
+            }
+        }
+    }
+}
+
+/* A K block of a row of INT8. What `ahead` points to is asked for. */
+QR_INLINE void decode_int8(const int8_t *w, const int8_t *ahead, int64_t n_k, const int16_t *x, int64_t x_stride,
+                           const int n_x, __m256 lanes[DECODE_X]) {
+    QR_UNROLL for (int i = 0; i < n_x; i++) { lanes[i] = _mm256_setzero_ps(); }
+    for (int64_t k = 0; k < n_k; k += COLS) {
+        __m256i words[VECTORS];
+        __builtin_prefetch(ahead + k);
+        block_of_int8(w + k, words);
+        QR_UNROLL for (int i = 0; i < n_x; i++) {
+            const int16_t *xi = x + i * x_stride;
+            lanes[i] = add_block(lanes[i], block_products(words, xi + k), _mm256_broadcast_ss(factors_of(xi) + k / COLS));
+        }
+    }
+}
+
+/* Four rows at a time, K block by K block. They follow each other in memory, and are asked for in the order of
+ * addresses. */
+QR_INLINE void decode_int8_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x) {
+    enum { AHEAD_BYTES = 12288 };
+    for (int64_t r = 0; r < p->n_rows; r += QR_TILE_ROWS) {
+        const int16_t *x = product->x;
+        const int8_t *ahead = (const int8_t *)qr_cpu_row(p->weight, p->layout, p->row + r) + AHEAD_BYTES;
+        for (int64_t k = 0; k < product->n_k; k += K_BLOCK, x += X_BLOCK) {
+            const int64_t n_k = qr_min(product->n_k - k, K_BLOCK);
+            __m256 lanes[QR_TILE_ROWS][DECODE_X];
+            for (int64_t a = 0; a < QR_TILE_ROWS; a++, ahead += n_k) { /* past the panel's end its last row again */
+                const int64_t row = p->row + qr_min(r + a, p->n_rows - 1);
+                const int8_t *w = (const int8_t *)qr_cpu_row(p->weight, p->layout, row) + k;
+                decode_int8(w, ahead, n_k, x, product->x_stride, n_x, lanes[a]);
+            }
+            reduce_rows((const __m256(*)[DECODE_X])lanes, n_x, product->sums + r, product->sum_stride, k == 0);
+        }
+    }
+}
+
+/* n_x and is_int8 are constants after inlining. */
+QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x, const bool is_int8) {
+    if (is_int8) {
+        decode_int8_rows(p, product, n_x);
+    } else {
+        decode_code_rows(p, product, n_x);
+    }
+}
+
+QR_INLINE bool decode_format(const qr_cpu_panel *p, const qr_cpu_product *product, const bool is_int8) {
+    switch (product->n_x) {
+        case 1: decode_rows(p, product, 1, is_int8); return true;
+        case 2: decode_rows(p, product, 2, is_int8); return true;
+        case 3: decode_rows(p, product, 3, is_int8); return true;
+        case 4: decode_rows(p, product, 4, is_int8); return true;
+        default: return false;
+    }
+}
+
+static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
+    return p->weight->desc.format == QR_WEIGHT_INT8 ? decode_format(p, product, true)
+                                                    : decode_format(p, product, false);
+}
+
+const qr_cpu_matmul qr_cpu_matmul_int16_avx2 = {
+    .element_bytes = sizeof(int16_t),
+    .k_block = K_BLOCK,
+    .x_block = X_BLOCK,
+    .k_step = COLS,
+    .piece_rows = GROUP,
+    .x_dtype = QR_DTYPE_BF16,
+    .pack_row = pack_row,
+    .fetch = fetch,
+    .multiply = multiply,
+    .decode = decode,
+};
