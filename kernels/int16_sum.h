@@ -1,20 +1,22 @@
-/* linear by products of 16-bit integers, for x in BF16 and weights of NF4, NF4_DQ or INT8: which integers, and the order
- * of sums. Integer products and their sums are exact, so they may be made in any order; what rounds is said here.
+/* linear by products of 16-bit integers, for x in BF16 and weights of 4 bits or INT8: which integers, and the order of
+ * sums. Integer products and their sums are exact, so they may be made in any order; what rounds is said here.
  *
  * x is taken in blocks of 64 columns of a row. A block's factor is a power of two, such that the largest magnitude is
  * within [2^14, 2^15) of it, and its integers are x / factor, to the nearest, halves to even. BF16 has eight bits: so a
- * value is exact unless it is below 1/128 of the block's largest, and is off by 2^-15 of that at most. Factors are
+ * value is exact unless it is below 1/128 of the block's largest, and is then off by 2^-15 of that at most. Factors are
  * 2^-126 at least. A block with an infinity or a NaN has NaN as its factor.
  *
- * INT8: the integers are the codes, and their factor is 1 (that of the row multiplies the sum, as always).
- * NF4: the integer of a code is its value · 7853.8, to the nearest: within 2^-12.9 of itself, for the worst of the 16,
- * where rounding to BF16 is off by up to 2^-9. The factor is absmax · (1 / 7853.8) in F32, where absmax is what
- * dequantising would multiply with. A block of 64 weights has one factor, also where an NF4 block is larger.
+ * Weights have these integers and, for the columns of a block, this factor:
+ *     INT8          the code                                                   1 (the row's multiplies the sum, as always)
+ *     MXFP4         twice the value of the code, for 32 columns                half the scale
+ *     NF4, NF4_DQ   the value of the code times 7853.8, to the nearest         absmax · (1 / 7853.8)
+ * For NF4 that is within 2^-12.9 of the weight, for the worst of the 16 codes, where BF16 is off by up to 2^-9; the
+ * others are exact. A block has 64 columns, also where one of NF4 is larger. Factors are products of two F32.
  *
- * For one row of weights and one of x, lane l of eight has in a block the integer
- *     n_l = Σ over j = 0 … 3 of w[16j + 2l] · x[16j + 2l] + w[16j + 2l + 1] · x[16j + 2l + 1],
+ * For one row of weights and one of x, lane l of eight has in a block of n columns the integer
+ *     sum_l = Σ over j < n / 16 of w[16j + 2l] · x[16j + 2l] + w[16j + 2l + 1] · x[16j + 2l + 1],
  * which is below 2^31. With F32 operations and the blocks b of up to 512 columns,
- *     lane_l = fma(float(n_l), factor_w[b] · factor_x[b], lane_l), b ascending, from 0
+ *     lane_l = fma(float(sum_l), factor_w[b] · factor_x[b], lane_l), b ascending, from 0
  *     sum += ((lane_0 + lane_1) + (lane_2 + lane_3)) + ((lane_4 + lane_5) + (lane_6 + lane_7)), 512 columns at a time.
  */
 #ifndef QR_KERNELS_INT16_SUM_H
@@ -28,15 +30,23 @@
 
 enum { QR_INT16_COLS = 64, QR_INT16_K_BLOCK = 512 };
 
-/* Whether weights are taken as integers: INT8, and NF4 whose blocks are whole ones of 64 columns. */
+/* Whether weights are taken as integers: INT8, and 4 bits where blocks are whole ones of a row. */
 static inline bool qr_int16_takes(const qr_weight_desc *desc) {
-    return desc->format == QR_WEIGHT_INT8 || (qr_weight_is_nf4(desc->format) && desc->cols % QR_INT16_COLS == 0 &&
-                                              desc->block % QR_INT16_COLS == 0);
+    if (desc->format == QR_WEIGHT_INT8) { return true; }
+    return qr_weight_has_blocks(desc->format) && desc->cols % QR_INT16_COLS == 0 &&
+           (desc->format == QR_WEIGHT_MXFP4 || desc->block % QR_INT16_COLS == 0);
+}
+
+/* Of weights: columns of a block. */
+static inline int qr_int16_cols(const qr_weight_desc *desc) {
+    return desc->format == QR_WEIGHT_MXFP4 ? QR_MXFP4_BLOCK : QR_INT16_COLS;
 }
 
 /* The integer of an NF4 code whose value is 1, before rounding: of 4,096 to 8,224, of which products fit, the one whose
  * 16 values are nearest to integers. */
 #define QR_INT16_NF4_ONE 7853.8F
+#define QR_INT16_NF4_UNIT (1.0F / QR_INT16_NF4_ONE)
+#define QR_INT16_MXFP4_UNIT 0.5F
 
 typedef struct qr_int16_factor {
     float factor, inverse;

@@ -82,7 +82,7 @@ void qr_ref_linear_in_tile_order(const qr_linear_args *args, void *workspace) {
 
 /* --- By integers (int16_sum.h) ----------------------------------------------------------------------------------- */
 
-/* A row, zeros up to a whole block, and the factors of its blocks. */
+/* A row, zeros up to a whole block of x, and the factors of its blocks. */
 typedef struct int16_row {
     int16_t *values;
     float *factors;
@@ -92,12 +92,13 @@ static int64_t int16_cols(const qr_linear_args *args) { return qr_round_up(args-
 
 static size_t int16_row_bytes(const qr_linear_args *args) {
     const size_t n = (size_t)int16_cols(args);
-    return n * sizeof(int16_t) + n / QR_INT16_COLS * sizeof(float);
+    return n * sizeof(int16_t) + n / QR_MXFP4_BLOCK * sizeof(float);
 }
 
 static int16_row int16_row_at(const qr_linear_args *args, unsigned char *memory) {
     return (int16_row){.factors = (float *)(void *)memory,
-                       .values = (int16_t *)(void *)(memory + (size_t)(int16_cols(args) / QR_INT16_COLS) * sizeof(float))};
+                       .values =
+                           (int16_t *)(void *)(memory + (size_t)(int16_cols(args) / QR_MXFP4_BLOCK) * sizeof(float))};
 }
 
 size_t qr_ref_linear_in_int16_workspace(const qr_linear_args *args) {
@@ -123,28 +124,30 @@ static void x_as_int16(const qr_linear_args *args, int64_t i, int16_row *x) {
     }
 }
 
-/* Lane l of a block. */
-static int32_t int16_lane(const int16_t *w, const int16_t *x, int l) {
+/* Lane l of a block of n columns. */
+static int32_t int16_lane(const int16_t *w, const int16_t *x, int64_t n, int l) {
     int32_t sum = 0;
-    for (int j = 0; j < QR_INT16_COLS; j += 16) {
+    for (int64_t j = 0; j < n; j += 16) {
         sum += w[j + 2 * l] * x[j + 2 * l] + w[j + 2 * l + 1] * x[j + 2 * l + 1];
     }
     return sum;
 }
 
-static float int16_sum(const int16_row *w, const int16_row *x, int64_t n_k) {
+/* Of weights with a factor every `block` columns. */
+static float int16_sum(const int16_row *w, const int16_row *x, int64_t n_k, int block) {
     float sum = 0.0F;
     for (int64_t k0 = 0; k0 < n_k; k0 += QR_INT16_K_BLOCK) {
         float lanes[8] = {0};
-        for (int64_t k = k0; k < qr_min(n_k, k0 + QR_INT16_K_BLOCK); k += QR_INT16_COLS) {
-            const float factor = w->factors[k / QR_INT16_COLS] * x->factors[k / QR_INT16_COLS];
+        for (int64_t k = k0; k < qr_min(n_k, k0 + QR_INT16_K_BLOCK); k += block) {
+            const float factor = w->factors[k / block] * x->factors[k / QR_INT16_COLS];
             for (int l = 0; l < 8; l++) {
-                lanes[l] = qr_fma_f32((float)int16_lane(w->values + k, x->values + k, l), factor, lanes[l]);
+                const int32_t products = int16_lane(w->values + k, x->values + k, block, l);
+                lanes[l] = qr_fma_f32((float)products, factor, lanes[l]);
             }
         }
-        const float block = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) +
-                            ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
-        sum = k0 == 0 ? block : sum + block;
+        const float of_block =
+            ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+        sum = k0 == 0 ? of_block : sum + of_block;
     }
     return sum;
 }
@@ -160,7 +163,7 @@ void qr_ref_linear_in_int16(const qr_linear_args *args, void *workspace) {
             qr_ref_int16_row(weight, o, w.values, w.factors);
             for (int64_t c = cols; c < int16_cols(args); c++) { w.values[c] = 0; }
             float *y = &args->y[i * args->y_stride + o];
-            float sum = int16_sum(&w, &x, cols);
+            float sum = int16_sum(&w, &x, cols, qr_int16_cols(&weight->desc));
             if (weight->desc.format == QR_WEIGHT_INT8) { sum *= qr_ref_int8_scale(weight, o) / 127.0F; }
             if (args->bias != NULL) { sum += args->bias[o]; }
             if (args->accumulate) { sum += *y; }

@@ -57,7 +57,7 @@ float qr_ref_int8_row(const qr_weight *weight, int64_t row, float *codes) {
     return qr_ref_int8_scale(weight, row);
 }
 
-static unsigned nf4_code(const qr_weight *weight, int64_t index) {
+static unsigned code_of(const qr_weight *weight, int64_t index) {
     const unsigned byte = ((const uint8_t *)weight->data)[index / 2];
     return index % 2 == 0 ? byte >> 4 : byte & 0xFU;
 }
@@ -76,23 +76,33 @@ static float nf4_absmax(const qr_weight *weight, int64_t index) {
 static void nf4_dq_row(const qr_weight *weight, int64_t first, float *dst) {
     for (int64_t c = 0; c < weight->desc.cols; c++) {
         const int64_t index = first + c;
-        dst[c] = qr_nf4_code[nf4_code(weight, index)] * nf4_absmax(weight, index);
+        dst[c] = qr_nf4_code[code_of(weight, index)] * nf4_absmax(weight, index);
+    }
+}
+
+/* The integer of an element, and the factor of its block. */
+static int16_t int16_value(const qr_weight *weight, int64_t index) {
+    switch (weight->desc.format) {
+        case QR_WEIGHT_INT8: return ((const int8_t *)weight->data)[index];
+        case QR_WEIGHT_MXFP4: return (int16_t)lrintf(2.0F * qr_float4_values[code_of(weight, index)]);
+        default: return (int16_t)lrintf(QR_INT16_NF4_ONE * qr_nf4_code[code_of(weight, index)]);
+    }
+}
+
+static float int16_factor(const qr_weight *weight, int64_t index) {
+    switch (weight->desc.format) {
+        case QR_WEIGHT_INT8: return 1.0F;
+        case QR_WEIGHT_MXFP4:
+            return qr_e8m0_to_f32(((const uint8_t *)first_scales(weight))[index / QR_MXFP4_BLOCK]) * QR_INT16_MXFP4_UNIT;
+        default: return nf4_absmax(weight, index) * QR_INT16_NF4_UNIT;
     }
 }
 
 void qr_ref_int16_row(const qr_weight *weight, int64_t row, int16_t *dst, float *factors) {
     const int64_t cols = weight->desc.cols, first = row * cols;
-    const bool is_int8 = weight->desc.format == QR_WEIGHT_INT8;
-    for (int64_t c = 0; c < cols; c++) {
-        if (is_int8) {
-            dst[c] = ((const int8_t *)weight->data)[first + c];
-            continue;
-        }
-        dst[c] = (int16_t)lrintf(qr_nf4_code[nf4_code(weight, first + c)] * QR_INT16_NF4_ONE);
-    }
-    for (int64_t c = 0; c < cols; c += QR_INT16_COLS) {
-        factors[c / QR_INT16_COLS] = is_int8 ? 1.0F : nf4_absmax(weight, first + c) * (1.0F / QR_INT16_NF4_ONE);
-    }
+    const int block = qr_int16_cols(&weight->desc);
+    for (int64_t c = 0; c < cols; c++) { dst[c] = int16_value(weight, first + c); }
+    for (int64_t c = 0; c < cols; c += block) { factors[c / block] = int16_factor(weight, first + c); }
 }
 
 void qr_ref_weight_row(const qr_weight *weight, int64_t row, float *dst) {

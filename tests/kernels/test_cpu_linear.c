@@ -233,7 +233,7 @@ static double integer_product_value(const matrix *m, const void *x, int64_t o, d
             const bool is_exact = fabs(xv) * 128.0 >= largest;
             sum += xv * wv;
             *magnitude += fabs(xv * wv);
-            *error += (m->row_absmax != NULL ? 0.0 : fabs(xv * wv) * 0x1p-12) * 0.54;
+            *error += qr_weight_is_nf4(m->desc.format) ? fabs(xv * wv) * 0.54 * 0x1p-12 : 0.0;
             *error += is_exact ? 0.0 : fabs(wv) * largest * 0x1p-15;
         }
     }
@@ -754,7 +754,7 @@ static float integer_value(const matrix *m, int64_t row, int64_t k) {
     const int64_t i = row * m->desc.cols + k;
     const unsigned byte = ((const uint8_t *)m->codes)[i / 2];
     const float code = qr_nf4_code[i % 2 == 0 ? byte >> 4 : byte & 15U];
-    const float factor = m->absmax[i / 64] * (1.0F / QR_INT16_NF4_ONE) * 0x1p-14F;
+    const float factor = m->absmax[i / 64] * QR_INT16_NF4_UNIT * 0x1p-14F;
     return rintf(code * QR_INT16_NF4_ONE) * 0x1p14F * factor;
 }
 

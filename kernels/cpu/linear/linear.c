@@ -403,6 +403,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
         .n_x = qr_min(group->n_rows - i, run->chunk_rows),
         .sums = (float *)(void *)(scratch + panel_bytes(matmul)),
         .sum_stride = SUM_COLS,
+        .format = weight->desc.format,
         .w_in_place = run->weight_in_place,
     };
     product.n_k = run->n_k_padded;

@@ -79,6 +79,7 @@ typedef struct qr_cpu_product {
     float *sums;
     int64_t sum_stride;
     bool first;
+    qr_weight_format format; /* of the weights, before fetch */
     bool w_in_place; /* w are the stored weights, not a panel that has just been written: what follows is prefetched */
     qr_cpu_ahead *ahead; /* in strips: the weights that are fetched next; NULL: nothing */
 } qr_cpu_product;

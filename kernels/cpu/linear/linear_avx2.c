@@ -1,12 +1,13 @@
-/* linear in AVX2 with x in BF16: the weights become BF16 words, which two instructions make two vectors of F32 of, and
- * meet x by FMA.
+/* linear in AVX2 with x in BF16, for the weights that products of integers do not take (int16_sum.h): those of 16 and 32
+ * bits, and 4-bit ones whose blocks are not whole ones of a row. The weights become BF16 words, which two instructions
+ * make two vectors of F32 of, and meet x by FMA.
  *
  * The order of sums. K is walked in blocks of 512. Within a block a sum is made of eight chains, one for each lane of a
  * vector: chain p takes columns 16j + 2p and 16j + 2p + 1 for j = 0, 1, … At the end of the block the chains are added
  * in a fixed tree, and the block to the sum. There are two ways to do that:
  *
- *   decode     for up to QR_CPU_DECODE_ROWS rows of x. Lanes are the chains of one sum, as codes lie that way: 16 words
- *              give their even elements and then their odd ones. x has its columns in that order.
+ *   decode     for up to QR_CPU_DECODE_ROWS rows of x. Lanes are the chains of one sum, as elements lie that way: 16
+ *              words give their even elements and then their odd ones. x has its columns in that order.
  *   multiply   for more. Lanes are the sums of 16 weight rows. The block's columns are walked chain by chain, so that
  *              the chains need no registers at once: each of 12 accumulators is one chain of a sum, and waits in memory
  *              until its neighbours of the tree are done. x and the weights are packed in that order.
@@ -19,9 +20,8 @@
 
 #include "base/half.h"
 #include "base/sizes.h"
-#include "kernels/cpu/linear/gemm_backward.h"
 #include "kernels/cpu/linear/linear.h"
-#include "kernels/cpu/linear/words_avx2.h"
+#include "kernels/cpu/simd/vec_tile.h"
 
 typedef float tile_element;
 typedef __m256 tile_vector;
@@ -32,14 +32,20 @@ static inline __m256 tile_dot(__m256 acc, __m256 w, __m256 x) { return _mm256_fm
 #include "kernels/cpu/linear/linear_exercise.h"
 
 enum {
-    K_BLOCK = AVX2_K_BLOCK,
+    K_BLOCK = 512,
     CHAINS = 8,
-    GROUP = QR_CPU_NF4_GROUP_ROWS, /* weight rows of a tile */
-    STRIP = 6,                     /* rows of x of a tile */
-    CHUNK = 43 * STRIP,            /* of a task */
-    RUN = AVX2_RUN,
-    MAX_SCALES = AVX2_MAX_SCALES,
+    GROUP = 16,         /* weight rows of a tile */
+    STRIP = 6,          /* rows of x of a tile */
+    CHUNK = 43 * STRIP, /* of a task */
+    PIECE = 128,        /* columns that are fetched at once */
+    DECODE_X = 2,       /* rows of x that are decoded at once */
 };
+
+/* Even and odd elements of 16 BF16 values, as F32. */
+QR_INLINE __m256 bf16_even(__m256i words) { return _mm256_castsi256_ps(_mm256_slli_epi32(words, 16)); }
+QR_INLINE __m256 bf16_odd(__m256i words) {
+    return _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xFFFF0000)));
+}
 
 /* --- x ----------------------------------------------------------------------------------------------------------- */
 
@@ -104,23 +110,36 @@ static void pack_strip(const uint16_t *const *rows, int64_t n, void *untyped) {
     }
 }
 
-/* --- Rows of weights as BF16 ------------------------------------------------------------------------------------- */
+/* --- Weights as BF16 --------------------------------------------------------------------------------------------- */
 
-/* A run of codes, or its first half, as words in order. */
-QR_INLINE void run_words(const uint8_t *run, const nf4_table *tables, const bool half, const bool is_mxfp4,
-                         uint16_t *dst) {
-    const int n_parts = half ? 2 : 4, parts_of_scale = qr_cpu_scale_cols_of(is_mxfp4) / 32;
-    QR_UNROLL for (int part = 0; part < n_parts; part++) {
-        __m256i words[2];
-        nf4_words(nf4_load_codes(run, part / 2, half), part % 2, &tables[part / parts_of_scale], words);
-        store_words(dst + 32 * part, words[0]);
-        store_words(dst + 32 * part + 16, words[1]);
+QR_INLINE __m256i words_in_order(qr_vec first, qr_vec last) {
+    const __m256i a = _mm256_srli_epi32(_mm256_castps_si256(qr_vec_round_to(first, QR_DTYPE_BF16)), 16);
+    const __m256i b = _mm256_srli_epi32(_mm256_castps_si256(qr_vec_round_to(last, QR_DTYPE_BF16)), 16);
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xD8);
+}
+
+/* 16 elements of a ROWS row, which zeros follow up to 64 bytes. */
+QR_INLINE __m256i element_words(const qr_weight_format format, const unsigned char *src) {
+    switch (format) {
+        case QR_WEIGHT_F32: {
+            const float *f32 = (const float *)(const void *)src;
+            return words_in_order(qr_vec_load(f32), qr_vec_load(f32 + 8));
+        }
+        case QR_WEIGHT_F16: {
+            const uint16_t *f16 = (const uint16_t *)(const void *)src;
+            return words_in_order(qr_vec_load_f16_n(f16, 8), qr_vec_load_f16_n(f16 + 8, 8));
+        }
+        default: return _mm256_loadu_si256((const __m256i *)(const void *)src);
     }
 }
 
+QR_INLINE int64_t bytes_of(qr_weight_format format) { return format == QR_WEIGHT_F32 ? 4 : 2; }
+
+QR_INLINE void store_words(uint16_t *dst, __m256i words) { _mm256_storeu_si256((__m256i *)(void *)dst, words); }
+
 /* --- Panels: [groups of 16 rows][chain][n_k / CHAINS][16 rows] ---------------------------------------------------- */
 
-enum { ROW_WORDS = RUN + 16 }; /* of the rows below: not a multiple of 512 bytes apart */
+enum { ROW_WORDS = PIECE + 16 }; /* of the rows below: not a multiple of 512 bytes apart */
 
 /* 16 rows of 16 columns, from `src` on, in the order of a tile: word 2i is row i, and word 2i + 1 row 8 + i. */
 QR_INLINE void transpose_words(const uint16_t *src, __m256i columns[16]) {
@@ -162,24 +181,8 @@ static void pack_tile(const uint16_t *src, int64_t k, int64_t n, int64_t n_k, ui
 typedef struct row_words {
     const qr_cpu_panel *panel;
     int64_t r, n_rows;
-    nf4_table tables[GROUP * MAX_SCALES]; /* NF4_GROUPS */
-    const uint8_t *ahead;                 /* what the next call reads; NF4_FLAT: NULL */
+    const uint8_t *ahead; /* what the next call reads; NF4_FLAT: NULL */
 } row_words;
-
-QR_INLINE void code_words(const row_words *w, int64_t k, int64_t n, const bool is_mxfp4, uint16_t *dst) {
-    const qr_cpu_panel *p = w->panel;
-    const bool half = n < RUN;
-    const uint8_t *run = qr_cpu_nf4_run(p->weight, p->layout, p->row + w->r, p->k + k);
-    for (int64_t r = 0; r < w->n_rows; r++) {
-        const nf4_table *tables = w->tables + r * tables_of_row(is_mxfp4) + k / qr_cpu_scale_cols_of(is_mxfp4);
-        __builtin_prefetch(w->ahead + k / 2 * GROUP + r * 64);
-        if (half) {
-            run_words(run + r * 32, tables, true, is_mxfp4, dst + r * ROW_WORDS);
-        } else {
-            run_words(run + r * 64, tables, false, is_mxfp4, dst + r * ROW_WORDS);
-        }
-    }
-}
 
 /* What is fetched after this tile is prefetched. Where each row's own continuation was, the first columns of the next
  * rows never were: INT8, 2048 x 2048, 16 rows of x, one thread of a Zen 5, 1.69 ms instead of 1.42. */
@@ -201,7 +204,6 @@ static void elements_words(const row_words *w, int64_t k, int64_t n, uint16_t *d
     switch (w->panel->weight->desc.format) {
         case QR_WEIGHT_F32: element_row_words(w, k, n, QR_WEIGHT_F32, dst); break;
         case QR_WEIGHT_F16: element_row_words(w, k, n, QR_WEIGHT_F16, dst); break;
-        case QR_WEIGHT_INT8: element_row_words(w, k, n, QR_WEIGHT_INT8, dst); break;
         default: element_row_words(w, k, n, QR_WEIGHT_BF16, dst); break;
     }
 }
@@ -217,16 +219,16 @@ static void flat_row_words(const row_words *w, int64_t k, int64_t n, uint16_t *d
 }
 
 /* One tile of the panel. Rows past the matrix's last are zeros. */
-QR_INLINE void fetch_tile(const row_words *w, const bool is_mxfp4, uint16_t *dst) {
+static void fetch_tile(const row_words *w, uint16_t *dst) {
     const qr_cpu_panel *p = w->panel;
     uint16_t words[GROUP * ROW_WORDS];
     if (w->n_rows < GROUP) { memset(words, 0, sizeof words); }
-    for (int64_t k = 0; k < p->n_k; k += RUN) {
-        const int64_t n = qr_min(p->n_k - k, RUN);
-        switch (p->layout->kind) {
-            case QR_CPU_ROWS: elements_words(w, k, n, words); break;
-            case QR_CPU_NF4_GROUPS: code_words(w, k, n, is_mxfp4, words); break;
-            case QR_CPU_NF4_FLAT: flat_row_words(w, k, n, words); break;
+    for (int64_t k = 0; k < p->n_k; k += PIECE) {
+        const int64_t n = qr_min(p->n_k - k, PIECE);
+        if (p->layout->kind == QR_CPU_ROWS) {
+            elements_words(w, k, n, words);
+        } else {
+            flat_row_words(w, k, n, words);
         }
         pack_tile(words, k, qr_round_up(n, 16), p->n_k_padded, dst);
     }
@@ -235,25 +237,13 @@ QR_INLINE void fetch_tile(const row_words *w, const bool is_mxfp4, uint16_t *dst
 static void fetch(const qr_cpu_panel *p) {
     const qr_weight_format format = p->weight->desc.format;
     for (int64_t r = 0; r < p->n_rows; r += GROUP) {
-        row_words w;
-        w.panel = p;
-        w.r = r;
-        w.n_rows = qr_min(p->n_rows - r, GROUP);
-        w.ahead = NULL;
-        uint16_t *dst = (uint16_t *)p->dst + r * K_BLOCK;
+        row_words w = {.panel = p, .r = r, .n_rows = qr_min(p->n_rows - r, GROUP)};
         int64_t next_row, next_k;
         qr_cpu_position_ahead(p, p->row + r, w.n_rows, &next_row, &next_k);
         if (p->layout->kind == QR_CPU_ROWS) {
             w.ahead = (const uint8_t *)qr_cpu_row(p->weight, p->layout, next_row) + next_k * bytes_of(format);
-        } else if (p->layout->kind == QR_CPU_NF4_GROUPS) {
-            w.ahead = qr_cpu_nf4_run(p->weight, p->layout, next_row, next_k);
-            qr_cpu_nf4_tables_avx2(p, p->row + r, w.n_rows, p->k, p->n_k, w.tables);
         }
-        if (format == QR_WEIGHT_MXFP4) {
-            fetch_tile(&w, true, dst);
-        } else {
-            fetch_tile(&w, false, dst);
-        }
+        fetch_tile(&w, (uint16_t *)p->dst + r * K_BLOCK);
     }
 }
 
@@ -361,6 +351,72 @@ static void multiply(const qr_cpu_product *p) {
     }
 }
 
+/* --- A few rows of x: elements as they are stored ---------------------------------------------------------------- */
+
+/* 16 columns of a row: their even and odd elements, with n_x rows of x. */
+QR_INLINE void add_columns(__m256 *acc, __m256i words, const float *x, int64_t x_stride, const int n_x) {
+    const __m256 even = bf16_even(words), odd = bf16_odd(words);
+    QR_UNROLL for (int i = 0; i < n_x; i++) {
+        acc[i] = _mm256_fmadd_ps(even, _mm256_loadu_ps(x + i * x_stride), acc[i]);
+        acc[i] = _mm256_fmadd_ps(odd, _mm256_loadu_ps(x + i * x_stride + 8), acc[i]);
+    }
+}
+
+/* One K block of QR_TILE_ROWS rows that are stored as they are, times up to two rows of x. The rows follow each other
+ * in memory, and `ahead` bytes after the first are prefetched in the order of addresses. */
+QR_INLINE void decode_elements(const unsigned char *const rows[QR_TILE_ROWS], int64_t ahead, int64_t n_k,
+                               const float *x, int64_t x_stride, const int n_x, const qr_weight_format format,
+                               float *sums, int64_t sum_stride, bool first) {
+    const int64_t bytes = bytes_of(format), ahead_bytes = QR_TILE_ROWS * 16 * bytes;
+    __m256 acc[QR_TILE_ROWS][DECODE_X];
+    QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) { acc[r][0] = acc[r][1] = _mm256_setzero_ps(); }
+    for (int64_t k = 0; k < n_k; k += 16) {
+        const unsigned char *next = rows[0] + ahead + k / 16 * ahead_bytes;
+        for (int64_t i = 0; i < ahead_bytes; i += 64) { __builtin_prefetch(next + i); }
+        QR_UNROLL for (int r = 0; r < QR_TILE_ROWS; r++) {
+            add_columns(acc[r], element_words(format, rows[r] + k * bytes), x + k, x_stride, n_x);
+        }
+    }
+    QR_UNROLL for (int i = 0; i < n_x; i++) {
+        const qr_vec four[QR_TILE_ROWS] = {acc[0][i], acc[1][i], acc[2][i], acc[3][i]};
+        qr_vec_reduce(four, sums + i * sum_stride, first);
+    }
+}
+
+QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const qr_weight_format format) {
+    enum { AHEAD_BYTES = 12288 };
+    const int64_t bytes = bytes_of(format), x_stride = product->x_stride, sum_stride = product->sum_stride;
+    for (int64_t r = 0; r < p->n_rows; r += QR_TILE_ROWS) {
+        for (int64_t k = 0; k < product->n_k; k += K_BLOCK) {
+            const int64_t ahead = AHEAD_BYTES + (QR_TILE_ROWS - 1) * k * bytes, n_k = qr_min(product->n_k - k, K_BLOCK);
+            const unsigned char *rows[QR_TILE_ROWS];
+            for (int64_t i = 0; i < QR_TILE_ROWS; i++) { /* past the panel's end its last row again */
+                const int64_t row = p->row + qr_min(r + i, p->n_rows - 1);
+                rows[i] = (const unsigned char *)qr_cpu_row(p->weight, p->layout, row) + k * bytes;
+            }
+            for (int64_t i = 0; i < product->n_x; i += DECODE_X) {
+                const float *x = (const float *)product->x + i * x_stride + k;
+                float *sums = product->sums + i * sum_stride + r;
+                if (product->n_x - i >= DECODE_X) {
+                    decode_elements(rows, ahead, n_k, x, x_stride, DECODE_X, format, sums, sum_stride, k == 0);
+                } else {
+                    decode_elements(rows, ahead, n_k, x, x_stride, 1, format, sums, sum_stride, k == 0);
+                }
+            }
+        }
+    }
+}
+
+/* NF4_FLAT is never decoded. */
+static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
+    switch (p->weight->desc.format) {
+        case QR_WEIGHT_F32: decode_rows(p, product, QR_WEIGHT_F32); break;
+        case QR_WEIGHT_F16: decode_rows(p, product, QR_WEIGHT_F16); break;
+        default: decode_rows(p, product, QR_WEIGHT_BF16); break;
+    }
+    return true;
+}
+
 static const qr_cpu_strips strips = {
     .rows = STRIP,
     .above_rows = QR_CPU_DECODE_ROWS,
@@ -378,7 +434,7 @@ const qr_cpu_matmul qr_cpu_matmul_bf16_chains_avx2 = {
     .x_dtype = QR_DTYPE_BF16,
     .strips = &strips,
     .pack_row = pack_row,
-    .decode = qr_cpu_decode_avx2,
+    .decode = decode,
     .exercise = exercise,
     .exercise_flops = EXERCISE_FLOPS,
 };
