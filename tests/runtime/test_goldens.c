@@ -216,6 +216,18 @@ static float *logits_of(qrun_quant quant, qrun_dtype dtype, const char *folder, 
     return logits;
 }
 
+/* Two ways to hold the same weights. On AVX2 sums have another order where they are kept (int16_sum.h): then the logits
+ * are within half a unit in the last place of BF16 of the largest. */
+static void check_alike(const float *kept, const float *decoded, int64_t n) {
+    float largest = 0.0F;
+    for (int64_t i = 0; i < n; i++) { largest = fmaxf(largest, fabsf(decoded[i])); }
+    const float tolerance = strcmp(context->backend->isa, "avx2") == 0 ? largest * 0x1p-8F : 0.0F;
+    for (int64_t i = 0; i < n; i++) {
+        CHECK_MSG(fabsf(kept[i] - decoded[i]) <= tolerance, "logit %lld: %.9g, and %.9g of BF16", (long long)i,
+                  (double)kept[i], (double)decoded[i]);
+    }
+}
+
 /* Kept as it is, and exact: transformers decodes it to BF16, and so do we on request; the bits are the same. */
 static void test_mxfp4_is_kept(void) {
     const qr_json *entry = entry_named(golden_index, "packed_folders", "gpt-oss-mxfp4");
@@ -241,7 +253,8 @@ static void test_mxfp4_is_kept(void) {
     int64_t n = 0;
     float *kept = logits_of(QRUN_QUANT_AUTO, QRUN_DTYPE_BF16, text_of(entry, "folder"), prompt, &n);
     float *decoded = logits_of(QRUN_QUANT_BF16, QRUN_DTYPE_BF16, text_of(entry, "folder"), prompt, &n);
-    CHECK(kept != NULL && decoded != NULL && memcmp(kept, decoded, (size_t)n * sizeof *kept) == 0);
+    REQUIRE(kept != NULL && decoded != NULL);
+    check_alike(kept, decoded, n);
     free(kept);
     free(decoded);
 }
