@@ -32,9 +32,10 @@ def run(command):
 
 
 def version(command):
-    """First line of what a program says of its version."""
+    """First line in which a program speaks of its version, or its first line."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return next((line for line in (done.stdout + done.stderr).splitlines() if "version" in line.lower()), "unknown")
+    lines = (done.stdout + done.stderr).splitlines()
+    return next((line for line in lines if "version" in line.lower()), lines[0] if lines else "unknown")
 
 
 def cpu_name():

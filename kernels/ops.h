@@ -165,7 +165,9 @@ typedef struct qr_layer_norm_args {
 
 /* linear: y[i, o] = sum over c of x[i, c] · w[o, c] (+ bias[o]) (+ y[i, o] when accumulate; added last).
  * The weights are rounded to x's type after dequantisation (INT8: the codes are exact and the row's scale SCB / 127
- * multiplies the sum); with x F32 they stay F32.
+ * multiplies the sum); with x F32 they stay F32. With x in BF16 a backend may take integers of 16 bits instead, as
+ * int16_sum.h defines: weights are then nearer to what was dequantised, and a value of x is off by at most 2^-15 of the
+ * largest of 64.
  *
  * any_order, for x in 16 bits, gives up the promise at the top of this file: the order of a sum may depend on all
  * sizes, including the number of rows, and on where the operands begin within 256 bytes. The same call still has the

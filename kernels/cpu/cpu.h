@@ -37,7 +37,7 @@ struct qr_cpu_packed_tiles; /* kernels/cpu/attention/attention_packed.h */
 typedef struct qr_cpu_kernels {
     const struct qr_cpu_vector_ops *vector_ops;
     const struct qr_cpu_matmul *matmul_bf16;    /* linear with x in BF16 */
-    const struct qr_cpu_matmul *matmul_int16;   /* the same with weights of NF4 or INT8, by integers; NULL: as others */
+    const struct qr_cpu_matmul *matmul_int16;   /* the same with weights that int16_sum.h takes; NULL: matmul_bf16 */
     const struct qr_cpu_matmul *matmul_f16;     /* in F16: on F32 elements, as these sets have no products of F16 */
     const struct qr_cpu_matmul *matmul_f32;     /* in F32 */
     const struct qr_cpu_matmul *backward_bf16;  /* linear_backward with dy in BF16 */

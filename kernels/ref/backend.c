@@ -93,19 +93,19 @@ static qrun_status run_linear_portable(qr_backend *backend, const void *untyped,
 }
 
 /* linear and expert_linear by integers, where these take x and the weights. */
-#define QR_X(name, matrix)                                                                                         \
-    static size_t workspace_##name##_int16(const qr_backend *backend, const void *args) {                          \
-        (void)backend;                                                                                             \
-        return qr_ref_##name##_in_int16_workspace(args);                                                           \
-    }                                                                                                              \
-    static qrun_status run_##name##_int16(qr_backend *backend, const void *untyped, void *workspace, qr_error *err) { \
-        const qr_##name##_args *args = untyped;                                                                    \
-        if (!qr_check_##name(args, err)) { return QRUN_ERROR_ARGUMENT; }                                           \
-        if (args->x_dtype != QR_DTYPE_BF16 || !qr_int16_takes(&args->matrix->desc)) {                                \
-            return run_##name(backend, args, workspace, err);                                                      \
-        }                                                                                                          \
-        qr_ref_##name##_in_int16(args, workspace);                                                                 \
-        return QRUN_OK;                                                                                            \
+#define QR_X(name, matrix)                                                                                             \
+    static size_t workspace_##name##_int16(const qr_backend *backend, const void *args) {                              \
+        (void)backend;                                                                                                 \
+        return qr_ref_##name##_in_int16_workspace(args);                                                               \
+    }                                                                                                                  \
+    static qrun_status run_##name##_int16(qr_backend * backend, const void *untyped, void *workspace, qr_error *err) { \
+        const qr_##name##_args *args = untyped;                                                                        \
+        if (!qr_check_##name(args, err)) { return QRUN_ERROR_ARGUMENT; }                                               \
+        if (args->x_dtype != QR_DTYPE_BF16 || !qr_int16_takes(&args->matrix->desc)) {                                  \
+            return run_##name(backend, args, workspace, err);                                                          \
+        }                                                                                                              \
+        qr_ref_##name##_in_int16(args, workspace);                                                                     \
+        return QRUN_OK;                                                                                                \
     }
 QR_X(linear, weight)
 QR_X(expert_linear, weights)

@@ -127,9 +127,7 @@ static void x_as_int16(const qr_linear_args *args, int64_t i, int16_row *x) {
 /* Lane l of a block of n columns. */
 static int32_t int16_lane(const int16_t *w, const int16_t *x, int64_t n, int l) {
     int32_t sum = 0;
-    for (int64_t j = 0; j < n; j += 16) {
-        sum += w[j + 2 * l] * x[j + 2 * l] + w[j + 2 * l + 1] * x[j + 2 * l + 1];
-    }
+    for (int64_t j = 0; j < n; j += 16) { sum += w[j + 2 * l] * x[j + 2 * l] + w[j + 2 * l + 1] * x[j + 2 * l + 1]; }
     return sum;
 }
 

@@ -93,7 +93,8 @@ static float int16_factor(const qr_weight *weight, int64_t index) {
     switch (weight->desc.format) {
         case QR_WEIGHT_INT8: return 1.0F;
         case QR_WEIGHT_MXFP4:
-            return qr_e8m0_to_f32(((const uint8_t *)first_scales(weight))[index / QR_MXFP4_BLOCK]) * QR_INT16_MXFP4_UNIT;
+            return qr_e8m0_to_f32(((const uint8_t *)first_scales(weight))[index / QR_MXFP4_BLOCK]) *
+                   QR_INT16_MXFP4_UNIT;
         default: return nf4_absmax(weight, index) * QR_INT16_NF4_UNIT;
     }
 }

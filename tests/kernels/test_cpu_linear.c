@@ -1,6 +1,6 @@
 /* linear and lora of the CPU backend, for every instruction set of this machine. Weights survive packing, and products
- * agree with float64 sums over the dequantised weights, rounded as the instruction set does. A row's bits depend on nothing but the row: not on how many
- * rows there are, on their order, nor on the number of threads. */
+ * agree with float64 sums over the dequantised weights, rounded as the instruction set does. A row's bits depend on
+ * nothing but the row: not on how many rows there are, on their order, nor on the number of threads. */
 #include "base/alloc.h"
 #include "base/half.h"
 #include "base/random.h"

@@ -1,7 +1,7 @@
-/* Orders of sums that have a definition, bit for bit: that of AMX tiles (kernels/tile_sum.h), by the instruction itself,
- * on emulated tiles and on the CPU's where it has them; and linear by every kernel that promises this order, or that of
- * products of integers (kernels/int16_sum.h), over formats, awkward sizes, 1 to 512 rows, and one thread or two, against
- * the scalar definition. */
+/* Orders of sums that have a definition, bit for bit: that of AMX tiles (kernels/tile_sum.h), by the instruction
+ * itself, on emulated tiles and on the CPU's where it has them; and linear by every kernel that promises this order, or
+ * that of products of integers (kernels/int16_sum.h), over formats, awkward sizes, 1 to 512 rows, and one thread or
+ * two, against the scalar definition. */
 #include "op_harness.h"
 
 #include "check.h"
@@ -475,7 +475,8 @@ static bool add_devices_by_integers(qr_error *err) {
 }
 
 /* The tests of linear, compared with a reference of this order. */
-static bool begin_order(bool (*add)(qr_error *err), qrun_status (*create_ref)(qr_threads *, qr_backend **, qr_error *)) {
+static bool begin_order(bool (*add)(qr_error *err),
+                        qrun_status (*create_ref)(qr_threads *, qr_backend **, qr_error *)) {
     if (!op_world_create(add)) { return false; }
     qr_backend_destroy(op_everything.ref);
     return create_ref(NULL, &op_everything.ref, NULL) == QRUN_OK;

@@ -169,8 +169,8 @@ static void test_numbers_are_those_of_the_model(void) {
     }
     check_against_rounded(mixed, NULL, info.nf4_kl, info.nf4_loss - info.loss);
     CHECK(qrun_mixed_get_matrix(mixed, -1) == NULL && qrun_mixed_get_matrix(mixed, info.n_matrices) == NULL);
-    /* The model that is held in NF4_DQ predicts the same: its op rounds what it decodes to BF16. On AVX2 it takes integers
-     * that are nearer to what was decoded (int16_sum.h). */
+    /* The model that is held in NF4_DQ predicts the same: its op rounds what it decodes to BF16. On AVX2 it takes
+     * integers that are nearer to what was decoded (int16_sum.h). */
     const double tolerance = strcmp(context->backend->isa, "avx2") == 0 ? 0.02 * info.nf4_kl : 1e-6;
     CHECK(fabs(difference_to(EXAMPLE, QRUN_QUANT_NF4_DQ).mean_kl - info.nf4_kl) <= tolerance);
     qrun_mixed_destroy(mixed);

@@ -28,17 +28,18 @@
 #define QR_CPU_ARM 0
 #endif
 
-#define KERNELS_OF(ops, bf16, f32, backward)                                                             \
-    .vector_ops = &qr_cpu_vector_ops_##ops, .matmul_bf16 = &qr_cpu_matmul_##bf16,                        \
-    .matmul_f16 = &qr_cpu_matmul_f16_##f32, .matmul_f32 = &qr_cpu_matmul_f32_##f32,                      \
+#define KERNELS_OF(ops, bf16, f32, backward)                                        \
+    .vector_ops = &qr_cpu_vector_ops_##ops, .matmul_bf16 = &qr_cpu_matmul_##bf16,   \
+    .matmul_f16 = &qr_cpu_matmul_f16_##f32, .matmul_f32 = &qr_cpu_matmul_f32_##f32, \
     .backward_bf16 = &qr_cpu_matmul_##backward
 #define KERNELS(ops, bf16, f32, backward) \
     { KERNELS_OF(ops, bf16, f32, backward) }
 /* On matrix tiles all that has BF16 operands, or may have. */
-#define TILES(isa)                                                                                           \
-    {                                                                                                        \
-        KERNELS_OF(avx512, bf16_##isa, avx512, bf16_##isa), .backward_parts = &qr_cpu_matmul_bf16_##isa,     \
-        .packed_tiles = &qr_cpu_packed_tiles_##isa, .attention_on_tiles = &qr_cpu_attention_##isa            \
+#define TILES(isa)                                                                                        \
+    {                                                                                                     \
+        KERNELS_OF(avx512, bf16_##isa, avx512, bf16_##isa), .backward_parts = &qr_cpu_matmul_bf16_##isa,  \
+                                                            .packed_tiles = &qr_cpu_packed_tiles_##isa,   \
+                                                            .attention_on_tiles = &qr_cpu_attention_##isa \
     }
 /* The gradients of the portable kernels are chains of F32 in order, which no instruction set has to imitate. */
 #define PORTABLE(isa) KERNELS(isa, tile_order_##isa, isa, bf16_##isa)
@@ -47,14 +48,18 @@
 static const qr_cpu_isa isas[] = {
 #if QR_CPU_X86
     {"amx-bf16", QR_CPU_AMX_BF16, TILES(amx), KERNELS(avx512, bf16_amx, avx512, bf16_avx512), false},
-    {"avx512-bf16", QR_CPU_AVX512_BF16,
+    {"avx512-bf16",
+     QR_CPU_AVX512_BF16,
      {KERNELS_OF(avx512, bf16_avx512_bf16, avx512, bf16_avx512_bf16), .lora_pairs = &qr_cpu_lora_pairs_bf16,
       .packed_tiles = &qr_cpu_packed_tiles_avx512_bf16},
-     PORTABLE(avx512), false},
+     PORTABLE(avx512),
+     false},
     {"avx512", QR_CPU_AVX512, KERNELS(avx512, bf16_avx512, avx512, bf16_avx512), PORTABLE(avx512), false},
-    {"avx2", QR_CPU_AVX2,
+    {"avx2",
+     QR_CPU_AVX2,
      {KERNELS_OF(avx2, bf16_chains_avx2, avx2, bf16_avx2), .matmul_int16 = &qr_cpu_matmul_int16_avx2},
-     PORTABLE(wide_avx2), false},
+     PORTABLE(wide_avx2),
+     false},
     /* The AMX kernels on emulated tiles, so that machines without AMX test their logic. */
     {"amx-bf16-emulated", QR_CPU_AVX512_VBMI, TILES(amx_emulated),
      KERNELS(avx512, bf16_amx_emulated, avx512, bf16_avx512), true},

@@ -1,6 +1,6 @@
-/* linear in AVX2 with x in BF16, for the weights that products of integers do not take (int16_sum.h): those of 16 and 32
- * bits, and 4-bit ones whose blocks are not whole ones of a row. The weights become BF16 words, which two instructions
- * make two vectors of F32 of, and meet x by FMA.
+/* linear in AVX2 with x in BF16, for the weights that products of integers do not take (int16_sum.h): those of 16 and
+ * 32 bits, and 4-bit ones whose blocks are not whole ones of a row. The weights become BF16 words, which two
+ * instructions make two vectors of F32 of, and meet x by FMA.
  *
  * The order of sums. K is walked in blocks of 512. Within a block a sum is made of eight chains, one for each lane of a
  * vector: chain p takes columns 16j + 2p and 16j + 2p + 1 for j = 0, 1, … At the end of the block the chains are added

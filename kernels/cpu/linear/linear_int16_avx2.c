@@ -138,6 +138,9 @@ typedef struct tile {
     float factors[MOST_FACTORS][TILE_W];
 } tile;
 
+/* A panel has room for rows of K_BLOCK elements and one vector each (linear.c). */
+_Static_assert(sizeof(tile) <= TILE_W * (K_BLOCK * sizeof(int16_t) + QR_CPU_VECTOR_BYTES), "a panel has too little room");
+
 QR_INLINE void store_block(int16_t *dst, const __m256i words[VECTORS]) {
     QR_UNROLL for (int j = 0; j < VECTORS; j++) { store_words(dst + 16 * j, words[j]); }
 }

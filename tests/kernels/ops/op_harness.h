@@ -45,7 +45,7 @@ extern op_world op_everything;
 bool op_world_create(bool (*add_devices)(qr_error *err));
 void op_add_device(const char *label, qr_backend *one, qr_backend *two);
 void op_compare_device_with(qr_backend *ref); /* the last one added; it takes ref over */
-void op_remove_device(void); /* the last one */
+void op_remove_device(void);                  /* the last one */
 void op_world_destroy(void);
 
 /* A weight as a file holds it, made by quantising values: canonical codes and scales, and what the linear op multiplies
