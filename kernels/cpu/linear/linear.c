@@ -21,8 +21,8 @@ typedef struct linear_run {
     int64_t n_k_padded;
     int64_t n_panels;
     int64_t chunk_rows; /* of x of a task */
-    const void *x;      /* operands of the kernel's element type, rows x_stride apart */
-    int64_t x_stride;
+    const void *x;      /* operands of the kernel's element type, rows x_stride apart, their K blocks x_k_stride */
+    int64_t x_stride, x_k_stride;
     unsigned char *scratch; /* of worker 0; scratch_bytes a worker */
     size_t scratch_bytes;
     bool weight_in_place;
@@ -70,15 +70,16 @@ static bool x_in_place(const qr_cpu_matmul *matmul, const qr_linear_args *args) 
 
 /* Elements from one row of x to the next in the workspace. */
 static int64_t prepared_x_stride(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    const int64_t n = args->weight->desc.cols;
-    return spread_stride(matmul, matmul->x_block > 0 ? qr_ceil_div(n, matmul->k_block) * matmul->x_block
-                                                     : qr_round_up(n, matmul->k_step));
+    if (matmul->x_block > 0) { return matmul->x_block; }
+    return spread_stride(matmul, qr_round_up(args->weight->desc.cols, matmul->k_step));
 }
 
 /* Room for x as the kernel takes it, in whole strips. */
 static size_t prepared_x_bytes(const qr_cpu_matmul *matmul, const qr_linear_args *args) {
-    const int64_t strip_rows = matmul->strips != NULL ? matmul->strips->rows : 1;
-    return (size_t)(qr_round_up(args->n_rows, strip_rows) * prepared_x_stride(matmul, args)) * matmul->element_bytes;
+    const int64_t n_rows = qr_round_up(args->n_rows, matmul->strips != NULL ? matmul->strips->rows : 1);
+    const int64_t n_blocks = matmul->x_block > 0 ? qr_ceil_div(args->weight->desc.cols, matmul->k_block) : 1;
+    const size_t n_elements = (size_t)(n_rows * n_blocks * prepared_x_stride(matmul, args));
+    return (size_t)qr_round_up((int64_t)(n_elements * matmul->element_bytes), QR_CPU_VECTOR_BYTES);
 }
 
 static size_t panel_bytes(const qr_cpu_matmul *matmul) {
@@ -160,7 +161,7 @@ static void pack_x_row(void *untyped, int64_t i, int worker) {
     (void)worker;
     const linear_run *run = untyped;
     unsigned char *dst = (unsigned char *)(uintptr_t)run->x + (size_t)(i * run->x_stride) * run->matmul->element_bytes;
-    run->matmul->pack_row(x_row(run, i), run->args->weight->desc.cols, dst);
+    run->matmul->pack_row(x_row(run, i), run->args->weight->desc.cols, run->x_k_stride, dst);
 }
 
 static void pack_x_strip(void *untyped, int64_t index, int worker) {
@@ -182,6 +183,8 @@ static void pack_x_strip(void *untyped, int64_t index, int worker) {
 static unsigned char *prepare_x(qr_backend *backend, linear_run *run, unsigned char *workspace) {
     const qr_linear_args *args = run->args;
     const qr_cpu_matmul *matmul = run->matmul;
+    const int64_t rows_of_block = run->x_in_strips ? matmul->strips->rows : 1;
+    run->x_k_stride = matmul->x_block > 0 ? args->n_rows * matmul->x_block : rows_of_block * matmul->k_block;
     if (!run->x_in_strips && run->groups.source_row == NULL && x_in_place(matmul, args)) {
         run->x = args->x;
         run->x_stride = args->x_stride;
@@ -329,8 +332,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
     const qr_cpu_matmul *matmul = run->matmul;
     const int64_t n_k = run->args->weight->desc.cols;
     const unsigned char *x = product->x;
-    const int64_t x_rows = run->x_in_strips ? matmul->strips->rows : 1;
-    const int64_t x_block = x_rows * (matmul->x_block > 0 ? matmul->x_block : matmul->k_block);
+    const size_t x_block_bytes = (size_t)run->x_k_stride * matmul->element_bytes;
     product->n_w = panel->n_rows;
     for (int64_t k = 0; k < n_k; k += matmul->k_block) {
         panel->k = k;
@@ -345,7 +347,7 @@ static void multiply_piece(const linear_run *run, qr_cpu_panel *panel, qr_cpu_pr
             product->w = panel->dst;
             product->w_stride = panel->dst_stride;
         }
-        product->x = x + (size_t)(k / matmul->k_block * x_block) * matmul->element_bytes;
+        product->x = x + (size_t)(k / matmul->k_block) * x_block_bytes;
         product->n_k = panel->n_k_padded;
         product->first = k == 0;
         qr_cpu_ahead ahead = weights_ahead(run, panel);
@@ -397,6 +399,7 @@ static void run_task(void *untyped, int64_t index, int worker) {
     qr_cpu_product product = {
         .x = (const unsigned char *)run->x + (size_t)((first - x_skip) * run->x_stride) * matmul->element_bytes,
         .x_stride = run->x_stride,
+        .x_k_stride = run->x_k_stride,
         .x_skip = x_skip,
         .x_in_strips = run->x_in_strips,
         .n_w = panel.n_rows,

@@ -49,14 +49,14 @@ QR_INLINE __m256 bf16_odd(__m256i words) {
 
 /* --- x ----------------------------------------------------------------------------------------------------------- */
 
-static void pack_row(const uint16_t *x, int64_t n, void *untyped) {
-    float *dst = untyped;
+static void pack_row(const uint16_t *x, int64_t n, int64_t k_stride, void *untyped) {
     for (int64_t k = 0; k < n; k += 16) {
+        float *dst = (float *)untyped + k / K_BLOCK * k_stride + k % K_BLOCK;
         uint16_t last[16] = {0};
         const uint16_t *src = n - k >= 16 ? x + k : memcpy(last, x + k, (size_t)(n - k) * sizeof *x);
         const __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)src);
-        _mm256_storeu_ps(dst + k, bf16_even(words));
-        _mm256_storeu_ps(dst + k + 8, bf16_odd(words));
+        _mm256_storeu_ps(dst, bf16_even(words));
+        _mm256_storeu_ps(dst + 8, bf16_odd(words));
     }
 }
 

@@ -7,7 +7,8 @@
  * products and more to convert the weights; and the integers of 4-bit codes are the same in every block, so no table is
  * made for each of them, which took a third of the time of one row of x (docs/speed.md).
  *
- * x is packed in rows of K blocks: 512 integers, and then the factors of their eight blocks. */
+ * A K block of a row of x is packed as 512 integers and then the factors of their eight blocks. Those of all rows follow
+ * each other: of rows that lie whole, at 2,048 columns, 16 would use the same few sets of L1. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -63,12 +64,12 @@ QR_INLINE float pack_block(const uint16_t *x, int16_t *dst) {
     return factor.factor;
 }
 
-static void pack_row(const uint16_t *x, int64_t n, void *untyped) {
+static void pack_row(const uint16_t *x, int64_t n, int64_t k_stride, void *untyped) {
     int16_t *dst = untyped;
     for (int64_t k = 0; k < n; k += COLS) {
         uint16_t last[COLS] = {0};
         const uint16_t *src = n - k >= COLS ? x + k : memcpy(last, x + k, (size_t)(n - k) * sizeof *x);
-        int16_t *block = dst + k / K_BLOCK * X_BLOCK;
+        int16_t *block = dst + k / K_BLOCK * k_stride;
         float *factors = (float *)(void *)(block + K_BLOCK);
         factors[k % K_BLOCK / COLS] = pack_block(src, block + k % K_BLOCK);
     }
@@ -372,7 +373,7 @@ QR_INLINE void decode_code_rows(const qr_cpu_panel *p, const qr_cpu_product *pro
                                 const bool is_mxfp4) {
     for (int64_t r = 0; r < p->n_rows; r += GROUP) {
         const int16_t *x = product->x;
-        for (int64_t k = 0; k < product->n_k; k += K_BLOCK, x += X_BLOCK) {
+        for (int64_t k = 0; k < product->n_k; k += K_BLOCK, x += product->x_k_stride) {
             const int64_t n_k = qr_min(product->n_k - k, K_BLOCK);
             __m256 lanes[GROUP][DECODE_X];
             decode_codes(p, p->row + r, k, n_k, x, product->x_stride, n_x, is_mxfp4, lanes);
@@ -406,7 +407,7 @@ QR_INLINE void decode_int8_rows(const qr_cpu_panel *p, const qr_cpu_product *pro
     for (int64_t r = 0; r < p->n_rows; r += QR_TILE_ROWS) {
         const int16_t *x = product->x;
         const int8_t *ahead = (const int8_t *)qr_cpu_row(p->weight, p->layout, p->row + r) + AHEAD_BYTES;
-        for (int64_t k = 0; k < product->n_k; k += K_BLOCK, x += X_BLOCK) {
+        for (int64_t k = 0; k < product->n_k; k += K_BLOCK, x += product->x_k_stride) {
             const int64_t n_k = qr_min(product->n_k - k, K_BLOCK);
             __m256 lanes[QR_TILE_ROWS][DECODE_X];
             for (int64_t a = 0; a < QR_TILE_ROWS; a++, ahead += n_k) { /* past the panel's end its last row again */
