@@ -7,11 +7,11 @@
  * 2^-126 at least. A block with an infinity or a NaN has NaN as its factor.
  *
  * Weights have these integers and, for the columns of a block, this factor:
- *     INT8          the code                                                   1 (the row's multiplies the sum, as
- * always) MXFP4         twice the value of the code, for 32 columns                half the scale NF4, NF4_DQ   the
- * value of the code times 7853.8, to the nearest         absmax · (1 / 7853.8) For NF4 that is within 2^-12.9 of the
- * weight, for the worst of the 16 codes, where BF16 is off by up to 2^-9; the others are exact. A block has 64 columns,
- * also where one of NF4 is larger. Factors are products of two F32.
+ *     INT8     the code, and 1 (the row's factor multiplies the sum, as always)
+ *     MXFP4    twice the value of the code, and half the scale, for 32 columns
+ *     NF4      the value of the code times 7853.8, to the nearest, and absmax · (1 / 7853.8)
+ * The integers of NF4 are within 2^-12.9 of the weight, for the worst of the 16 codes, where BF16 is off by up to 2^-9;
+ * the others are exact. A block has 64 columns, also where one of NF4 is larger. Factors are products of two F32.
  *
  * For one row of weights and one of x, lane l of eight has in a block of n columns the integer
  *     sum_l = Σ over j < n / 16 of w[16j + 2l] · x[16j + 2l] + w[16j + 2l + 1] · x[16j + 2l + 1],

@@ -35,12 +35,18 @@
 #define KERNELS(ops, bf16, f32, backward) \
     { KERNELS_OF(ops, bf16, f32, backward) }
 /* On matrix tiles all that has BF16 operands, or may have. */
-#define TILES(isa)                                                                                        \
-    {                                                                                                     \
-        KERNELS_OF(avx512, bf16_##isa, avx512, bf16_##isa), .backward_parts = &qr_cpu_matmul_bf16_##isa,  \
-                                                            .packed_tiles = &qr_cpu_packed_tiles_##isa,   \
-                                                            .attention_on_tiles = &qr_cpu_attention_##isa \
+#define TILES(isa)                                                                                         \
+    {                                                                                                      \
+        .backward_parts = &qr_cpu_matmul_bf16_##isa, .packed_tiles = &qr_cpu_packed_tiles_##isa,           \
+        .attention_on_tiles = &qr_cpu_attention_##isa, KERNELS_OF(avx512, bf16_##isa, avx512, bf16_##isa), \
     }
+#define AVX512_BF16                                                                              \
+    {                                                                                            \
+        .lora_pairs = &qr_cpu_lora_pairs_bf16, .packed_tiles = &qr_cpu_packed_tiles_avx512_bf16, \
+        KERNELS_OF(avx512, bf16_avx512_bf16, avx512, bf16_avx512_bf16),                          \
+    }
+#define AVX2 \
+    { .matmul_int16 = &qr_cpu_matmul_int16_avx2, KERNELS_OF(avx2, bf16_chains_avx2, avx2, bf16_avx2), }
 /* The gradients of the portable kernels are chains of F32 in order, which no instruction set has to imitate. */
 #define PORTABLE(isa) KERNELS(isa, tile_order_##isa, isa, bf16_##isa)
 
@@ -48,18 +54,9 @@
 static const qr_cpu_isa isas[] = {
 #if QR_CPU_X86
     {"amx-bf16", QR_CPU_AMX_BF16, TILES(amx), KERNELS(avx512, bf16_amx, avx512, bf16_avx512), false},
-    {"avx512-bf16",
-     QR_CPU_AVX512_BF16,
-     {KERNELS_OF(avx512, bf16_avx512_bf16, avx512, bf16_avx512_bf16), .lora_pairs = &qr_cpu_lora_pairs_bf16,
-      .packed_tiles = &qr_cpu_packed_tiles_avx512_bf16},
-     PORTABLE(avx512),
-     false},
+    {"avx512-bf16", QR_CPU_AVX512_BF16, AVX512_BF16, PORTABLE(avx512), false},
     {"avx512", QR_CPU_AVX512, KERNELS(avx512, bf16_avx512, avx512, bf16_avx512), PORTABLE(avx512), false},
-    {"avx2",
-     QR_CPU_AVX2,
-     {KERNELS_OF(avx2, bf16_chains_avx2, avx2, bf16_avx2), .matmul_int16 = &qr_cpu_matmul_int16_avx2},
-     PORTABLE(wide_avx2),
-     false},
+    {"avx2", QR_CPU_AVX2, AVX2, PORTABLE(wide_avx2), false},
     /* The AMX kernels on emulated tiles, so that machines without AMX test their logic. */
     {"amx-bf16-emulated", QR_CPU_AVX512_VBMI, TILES(amx_emulated),
      KERNELS(avx512, bf16_amx_emulated, avx512, bf16_avx512), true},

@@ -75,8 +75,8 @@ typedef struct qr_cpu_product {
     const void *x; /* [n_x, n_k], x_stride elements apart; in strips: those of the strip that the first row is in */
     int64_t w_stride, x_stride, n_w, n_x, n_k;
     int64_t x_k_stride; /* elements from a K block of x to the next one, for `decode` */
-    int64_t x_skip;   /* rows of that strip before the first */
-    bool x_in_strips; /* packed by qr_cpu_strips.pack */
+    int64_t x_skip;     /* rows of that strip before the first */
+    bool x_in_strips;   /* packed by qr_cpu_strips.pack */
     float *sums;
     int64_t sum_stride;
     bool first;
@@ -107,8 +107,8 @@ typedef struct qr_cpu_matmul {
     int64_t piece_rows;          /* weight rows of a tile: divides the NF4 group */
     qr_dtype x_dtype;            /* of x; the weights are rounded to its values (and both held in element_bytes) */
     const qr_cpu_strips *strips; /* NULL: x is never packed in strips */
-    /* Elements that a K block of a row of x takes: these blocks lie together, those of all rows, and then the next ones.
-     * 0: the K blocks of a row lie together. */
+    /* Elements that a K block of a row of x takes; those of all rows lie together, and then the next ones. 0: the K
+     * blocks of a row lie together. */
     int64_t x_block;
     /* A row of x as operands, K blocks k_stride elements apart, padded with zeros to k_step. NULL: rows of elements, in
      * place where they can be. */

@@ -7,8 +7,8 @@
  * products and more to convert the weights; and the integers of 4-bit codes are the same in every block, so no table is
  * made for each of them, which took a third of the time of one row of x (docs/speed.md).
  *
- * A K block of a row of x is packed as 512 integers and then the factors of their eight blocks. Those of all rows follow
- * each other: of rows that lie whole, at 2,048 columns, 16 would use the same few sets of L1. */
+ * A K block of a row of x is packed as 512 integers and then the factors of their eight blocks. Those of all rows
+ * follow each other: of rows that lie whole, at 2,048 columns, 16 would use the same few sets of L1. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -140,7 +140,7 @@ typedef struct tile {
 } tile;
 
 /* A panel has room for rows of K_BLOCK elements and one vector each (linear.c). */
-_Static_assert(sizeof(tile) <= TILE_W * (K_BLOCK * sizeof(int16_t) + QR_CPU_VECTOR_BYTES), "a panel has too little room");
+_Static_assert(sizeof(tile) <= TILE_W * (K_BLOCK * sizeof(int16_t) + QR_CPU_VECTOR_BYTES), "a panel is too small");
 
 QR_INLINE void store_block(int16_t *dst, const __m256i words[VECTORS]) {
     QR_UNROLL for (int j = 0; j < VECTORS; j++) { store_words(dst + 16 * j, words[j]); }
