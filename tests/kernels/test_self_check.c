@@ -1,4 +1,5 @@
-/* The check that a GPU has to pass before it is used: every backend here passes it, and one that errs does not. */
+/* The check that a GPU has to pass before it is used: every backend here passes it that rounds weights as GPUs do, which
+ * with portable numerics all do, and one that errs does not. */
 #include <math.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@ static void test_every_instruction_set_passes(void) {
     for (const char *const *isa = qr_backend_cpu_isas(); *isa != NULL; isa++) {
         qr_backend *backend;
         qr_error err = QRUN_ERROR_INIT;
-        REQUIRE(qr_backend_cpu_create(*isa, threads, &backend, &err) == QRUN_OK);
+        REQUIRE(qr_backend_cpu_create_portable(*isa, threads, &backend, &err) == QRUN_OK);
         CHECK_MSG(qr_backend_self_check(backend, &err) == QRUN_OK, "%s: %s", *isa, err.message);
         size_t held, peak;
         backend->memory_held(backend, &held, &peak);
@@ -58,7 +59,7 @@ static void check_refused(qr_op op, qrun_status (*run)(qr_backend *, const void 
                           const char *said) {
     qr_backend *backend;
     qr_error err = QRUN_ERROR_INIT;
-    REQUIRE(qr_backend_cpu_create(NULL, threads, &backend, &err) == QRUN_OK);
+    REQUIRE(qr_backend_cpu_create_portable(NULL, threads, &backend, &err) == QRUN_OK);
     right = backend->ops[op];
     backend->ops[op].run = run;
     CHECK_INT(qr_backend_self_check(backend, &err), QRUN_ERROR_DEVICE);
