@@ -1,5 +1,5 @@
-/* The check that a GPU has to pass before it is used: every backend here passes it that rounds weights as GPUs do, which
- * with portable numerics all do, and one that errs does not. */
+/* The check that a GPU has to pass before it is used: every backend here passes it that rounds weights as GPUs do, as
+ * all do with portable numerics, and one that errs does not. */
 #include <math.h>
 #include <string.h>
 
