@@ -101,11 +101,11 @@ typedef struct qr_cpu_strips {
 } qr_cpu_strips;
 
 typedef struct qr_cpu_matmul {
-    size_t element_bytes;        /* of the operands: 2 (BF16) or 4 (F32) */
-    int64_t k_block;             /* a multiple of 128 */
-    int64_t k_step;              /* the operands of `multiply` are padded with zeros to a multiple of it */
-    int64_t piece_rows;          /* weight rows of a tile: divides the NF4 group */
-    qr_dtype x_dtype;            /* of x; the weights are rounded to its values (and both held in element_bytes) */
+    size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
+    int64_t k_block;      /* a multiple of 128 */
+    int64_t k_step;       /* the operands of `multiply` are padded with zeros to a multiple of it */
+    int64_t piece_rows;   /* weight rows of a tile: divides the NF4 group */
+    qr_dtype x_dtype; /* of x; weights are rounded to its values, and both held in element_bytes, but for integers */
     const qr_cpu_strips *strips; /* NULL: x is never packed in strips */
     /* Elements that a K block of a row of x takes; those of all rows lie together, and then the next ones. 0: the K
      * blocks of a row lie together. */

@@ -185,7 +185,7 @@ typedef struct row_words {
 } row_words;
 
 /* What is fetched after this tile is prefetched. Where each row's own continuation was, the first columns of the next
- * rows never were: INT8, 2048 x 2048, 16 rows of x, one thread of a Zen 5, 1.69 ms instead of 1.42. */
+ * rows never were (docs/speed.md, AVX2 kernels on Zen 5). */
 QR_INLINE void element_row_words(const row_words *w, int64_t k, int64_t n, const qr_weight_format format,
                                  uint16_t *dst) {
     const qr_cpu_panel *p = w->panel;

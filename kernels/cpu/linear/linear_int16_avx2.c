@@ -239,8 +239,8 @@ QR_INLINE __m256 element(__m256 v, const int r) {
     }
 }
 
-/* Four factors of a tile, in both halves, by that of x. From registers: to write all of them to memory and read each
- * takes a fifth more time. */
+/* Four factors of a tile, in both halves, by that of x. They stay in registers: written to memory and read one by one
+ * they take longer where x comes from L2 (docs/speed.md). */
 QR_INLINE __m256 four_factors(const float *of_w, __m256 of_x) {
     return _mm256_mul_ps(_mm256_broadcast_ps((const __m128 *)(const void *)of_w), of_x);
 }
@@ -401,7 +401,7 @@ QR_INLINE void decode_int8(const int8_t *w, const int8_t *ahead, int64_t n_k, co
 }
 
 /* Four rows at a time, K block by K block. They follow each other in memory, and are asked for in the order of
- * addresses: where each row's own continuation was, two threads read at 85 % of the bandwidth, and so at 97 %. */
+ * addresses (linear_microkernel.h says what that gains). */
 QR_INLINE void decode_int8_rows(const qr_cpu_panel *p, const qr_cpu_product *product, const int n_x) {
     enum { AHEAD_BYTES = 12288 };
     for (int64_t r = 0; r < p->n_rows; r += QR_TILE_ROWS) {
