@@ -55,6 +55,7 @@ typedef struct qr_cpu_isa {
     qr_cpu_kernels fastest;  /* in the fastest order of sums of this instruction set */
     qr_cpu_kernels portable; /* with the bits of all others' portable kernels, which are those of AMX */
     bool test_only;          /* never chosen nor listed */
+    bool codes_in_blocks;    /* NF4_GROUPS: else in words */
 } qr_cpu_isa;
 
 typedef struct qr_cpu_backend {
@@ -97,9 +98,14 @@ QR_OPS(QR_X)
  *
  * NF4_GROUPS (NF4 with cols % 64 == 0 and block % 64 == 0, MXFP4 with cols % 64 == 0): rows in groups of 16, the last
  * one filled up; group_bytes = 16 · cols / 2 a group. Inside a group, for each 128 columns k0: 16 times 64 bytes, one
- * run a row, as 32 little-endian 16-bit words of which word w holds column k0 + 32j + w in bits [4j, 4j + 4). Where
- * cols % 128 == 64, then 16 times 32 bytes, of which byte w holds columns k0 + w (low nibble) and k0 + 32 + w. One load
- * and three shifts thus give 128 codes, 32 in order at a time, and a whole group is read front to back.
+ * run a row. Where cols % 128 == 64, then 16 times 32 bytes. So a whole group is read front to back. How the codes lie
+ * in a run, the instruction set says (codes_in_blocks):
+ *     words    32 little-endian words of 16 bits, of which word w holds column k0 + 32j + w in bits [4j, 4j + 4): one
+ *              load of 64 bytes and three shifts give 128 codes, 32 in order at a time. Of 32 bytes, byte w holds
+ *              columns k0 + w (low nibble) and k0 + 32 + w.
+ *     blocks   for each 64 columns b0 32 bytes, which hold columns b0 + c (low nibble) and b0 + 32 + c, for c = 0 … 7,
+ *              16 … 23, 8 … 15, 24 … 31: a vector of 32 bytes has one block's codes, and interleaving two such vectors
+ *              of bytes in each half of a register gives words in order.
  *
  * NF4_FLAT (any other NF4 or MXFP4): canonical codes.
  *
@@ -137,6 +143,6 @@ static inline uint8_t *qr_cpu_nf4_run(const qr_weight *weight, const qr_cpu_layo
 }
 
 /* In backend/weight.c. */
-extern const qr_host_weights qr_cpu_weights;
+extern const qr_host_weights qr_cpu_weights_words, qr_cpu_weights_blocks;
 
 #endif

@@ -76,7 +76,7 @@ static qrun_status create(const char *isa, bool portable, qr_threads *threads, q
         .memory_destroy = memory_destroy,
         .measure_peaks = qr_cpu_measure_peaks,
     };
-    qr_host_memory_set_functions(&cpu->host, &qr_cpu_weights);
+    qr_host_memory_set_functions(&cpu->host, chosen->codes_in_blocks ? &qr_cpu_weights_blocks : &qr_cpu_weights_words);
     for (int op = 0; op < QR_OP_COUNT; op++) { cpu->host.base.ops[op] = *implementations[op]; }
     *backend = &cpu->host.base;
     return QRUN_OK;

@@ -67,37 +67,45 @@ static void unpack_128(const uint8_t *src, uint8_t *dst) {
     }
 }
 
-static void pack_64(const uint8_t *src, uint8_t *dst) {
+/* Which pair of a block's bytes has columns 2i and 2i + 1 of it: in words i, in blocks the eights in the middle are
+ * swapped. */
+static int pair_of(int i, bool in_blocks) { return in_blocks && i / 4 % 3 != 0 ? i ^ 12 : i; }
+
+static void pack_64(const uint8_t *src, uint8_t *dst, bool in_blocks) {
     for (int i = 0; i < 16; i++) {
-        dst[2 * i] = (uint8_t)(src[i] >> 4 | (src[16 + i] & 0xF0));
-        dst[2 * i + 1] = (uint8_t)((src[i] & 0x0F) | src[16 + i] << 4);
+        uint8_t *pair = dst + 2 * pair_of(i, in_blocks);
+        pair[0] = (uint8_t)(src[i] >> 4 | (src[16 + i] & 0xF0));
+        pair[1] = (uint8_t)((src[i] & 0x0F) | src[16 + i] << 4);
     }
 }
 
-static void unpack_64(const uint8_t *src, uint8_t *dst) {
+static void unpack_64(const uint8_t *src, uint8_t *dst, bool in_blocks) {
     for (int i = 0; i < 16; i++) {
-        dst[i] = (uint8_t)(src[2 * i] << 4 | (src[2 * i + 1] & 0x0F));
-        dst[16 + i] = (uint8_t)((src[2 * i] & 0xF0) | src[2 * i + 1] >> 4);
+        const uint8_t *pair = src + 2 * pair_of(i, in_blocks);
+        dst[i] = (uint8_t)(pair[0] << 4 | (pair[1] & 0x0F));
+        dst[16 + i] = (uint8_t)((pair[0] & 0xF0) | pair[1] >> 4);
     }
 }
 
 /* One row of NF4_GROUPS into or out of the weight, from or to canonical codes. */
 static void move_group_row(const qr_weight *weight, const qr_cpu_layout *layout, int64_t row, uint8_t *codes,
-                           bool is_put) {
+                           bool is_put, bool in_blocks) {
     for (int64_t k = 0; k < weight->desc.cols; k += 128, codes += 64) {
         uint8_t *run = qr_cpu_nf4_run(weight, layout, row, k);
         const bool is_whole = k + 128 <= weight->desc.cols;
-        if (is_put) {
-            (is_whole ? pack_128 : pack_64)(codes, run);
-        } else {
-            (is_whole ? unpack_128 : unpack_64)(run, codes);
+        if (is_whole && !in_blocks) {
+            is_put ? pack_128(codes, run) : unpack_128(run, codes);
+            continue;
+        }
+        for (int b = 0; b < (is_whole ? 64 : 32); b += 32) {
+            is_put ? pack_64(codes + b, run + b, in_blocks) : unpack_64(run + b, codes + b, in_blocks);
         }
     }
 }
 
 /* Rows [row, row + n_rows) into or out of the weight. Flat canonical codes of a row begin at a byte boundary because a
  * group of 64 is even. */
-static void move_rows(const qr_weight *weight, int64_t row, int64_t n_rows, void *canonical, bool is_put) {
+static void move(const qr_weight *weight, int64_t row, int64_t n_rows, void *canonical, bool is_put, bool in_blocks) {
     const qr_weight_desc *desc = &weight->desc;
     uint8_t *codes = canonical;
     qr_cpu_layout layout;
@@ -114,7 +122,7 @@ static void move_rows(const qr_weight *weight, int64_t row, int64_t n_rows, void
     for (int64_t i = row; i < row + n_rows; i++, codes += row_bytes) {
         uint8_t *stored = data + (size_t)i * layout.row_bytes;
         if (!is_rows) {
-            move_group_row(weight, &layout, i, codes, is_put);
+            move_group_row(weight, &layout, i, codes, is_put, in_blocks);
         } else if (is_put) {
             memcpy(stored, codes, row_bytes);
             memset(stored + row_bytes, 0, layout.row_bytes - row_bytes);
@@ -124,4 +132,12 @@ static void move_rows(const qr_weight *weight, int64_t row, int64_t n_rows, void
     }
 }
 
-const qr_host_weights qr_cpu_weights = {.move_rows = move_rows, .layout = layout_bytes};
+static void move_words(const qr_weight *weight, int64_t row, int64_t n_rows, void *codes, bool is_put) {
+    move(weight, row, n_rows, codes, is_put, false);
+}
+static void move_blocks(const qr_weight *weight, int64_t row, int64_t n_rows, void *codes, bool is_put) {
+    move(weight, row, n_rows, codes, is_put, true);
+}
+
+const qr_host_weights qr_cpu_weights_words = {.move_rows = move_words, .layout = layout_bytes};
+const qr_host_weights qr_cpu_weights_blocks = {.move_rows = move_blocks, .layout = layout_bytes};

@@ -25,9 +25,8 @@ QR_INLINE void decode_quarter(qr_vec acc[DECODE_AT_ONCE][DECODE_X], const uint8_
     QR_UNROLL for (int w = 0; w < 32; w += QR_VEC) {
         qr_vec values[DECODE_AT_ONCE];
         QR_UNROLL for (int r = 0; r < DECODE_AT_ONCE; r++) {
-            const uint8_t *run = codes + r * run_bytes;
-            const qr_vec_codes lanes = run_bytes == 64 ? qr_vec_codes_16(run + 2 * w) : qr_vec_codes_8(run + w);
-            values[r] = qr_vec_lookup(&tables->rows[r], lanes, 4 * part);
+            const qr_vec_codes lanes = run_codes(codes + r * run_bytes, run_bytes == 32, part, w);
+            values[r] = qr_vec_lookup(&tables->rows[r], lanes, run_shift(part));
         }
         QR_UNROLL for (int i = 0; i < n_x; i++) {
             const qr_vec xv = qr_vec_load(x + i * x_stride + 32 * part + w);

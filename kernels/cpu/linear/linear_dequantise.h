@@ -7,13 +7,34 @@
  * is `ordinary`, which says that all values are so (qr_vec_round_ordinary). */
 #include "kernels/cpu/linear/linear_scales.h"
 
+/* Codes of columns [32 · part + w, + QR_VEC_CODES) of a run, at bits run_shift(part), in the arrangement of the
+ * instruction set (cpu.h). Parts 0 and 1 have the same words, and so have 2 and 3. */
+#ifdef QR_CPU_CODES_IN_BLOCKS
+QR_INLINE qr_vec_codes run_codes(const uint8_t *run, bool half, int part, int w) {
+    (void)half;
+    uint8_t in_order[QR_VEC_CODES];
+    for (int i = 0; i < QR_VEC_CODES; i += 8) {
+        const int column = w + i;
+        memcpy(in_order + i, run + part / 2 * 32 + ((column & 8) << 1 | (column & 16) >> 1), 8);
+    }
+    return qr_vec_codes_8(in_order);
+}
+QR_INLINE int run_shift(int part) { return 4 * (part % 2); }
+#else
+QR_INLINE qr_vec_codes run_codes(const uint8_t *run, bool half, int part, int w) {
+    (void)part;
+    return half ? qr_vec_codes_8(run + w) : qr_vec_codes_16(run + 2 * w);
+}
+QR_INLINE int run_shift(int part) { return 4 * part; }
+#endif
+
 /* 128 columns of one row of a group (64 when half), from 64 (32) bytes of codes and 2 (1) scales of NF4. */
 QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool half, qr_dtype round_to,
                              const bool ordinary, tile_element *dst) {
     const qr_vec_values t0 = qr_vec_values_make(qr_nf4_code, scales[0], round_to, ordinary);
     if (half) {
         for (int w = 0; w < 32; w += QR_VEC_CODES) {
-            const qr_vec_codes lane = qr_vec_codes_8(codes + w);
+            const qr_vec_codes lane = run_codes(codes, true, 0, w);
             fetch_values(dst + w, &t0, lane, 0);
             fetch_values(dst + 32 + w, &t0, lane, 4);
         }
@@ -21,11 +42,11 @@ QR_INLINE void fetch_nf4_run(const uint8_t *codes, const float *scales, bool hal
     }
     const qr_vec_values t1 = qr_vec_values_make(qr_nf4_code, scales[1], round_to, ordinary);
     for (int w = 0; w < 32; w += QR_VEC_CODES) {
-        const qr_vec_codes lane = qr_vec_codes_16(codes + 2 * w);
-        fetch_values(dst + w, &t0, lane, 0);
-        fetch_values(dst + 32 + w, &t0, lane, 4);
-        fetch_values(dst + 64 + w, &t1, lane, 8);
-        fetch_values(dst + 96 + w, &t1, lane, 12);
+        const qr_vec_codes first = run_codes(codes, false, 0, w), second = run_codes(codes, false, 2, w);
+        fetch_values(dst + w, &t0, first, run_shift(0));
+        fetch_values(dst + 32 + w, &t0, first, run_shift(1));
+        fetch_values(dst + 64 + w, &t1, second, run_shift(2));
+        fetch_values(dst + 96 + w, &t1, second, run_shift(3));
     }
 }
 
@@ -35,8 +56,7 @@ QR_INLINE void fetch_mxfp4_run(const uint8_t *codes, const float *scales, bool h
     for (int j = 0; j < (half ? 2 : 4); j++) {
         const qr_vec_values values = qr_vec_values_make(qr_float4_values, scales[j], round_to, ordinary);
         for (int w = 0; w < 32; w += QR_VEC_CODES) {
-            const qr_vec_codes lane = half ? qr_vec_codes_8(codes + w) : qr_vec_codes_16(codes + 2 * w);
-            fetch_values(dst + 32 * j + w, &values, lane, 4 * j);
+            fetch_values(dst + 32 * j + w, &values, run_codes(codes, half, j, w), run_shift(j));
         }
     }
 }

@@ -95,35 +95,47 @@ QR_INLINE int64_t fetch_scale_vectors(const qr_cpu_panel *p, int64_t row, int64_
 
 #elif defined(QR_VEC_AVX2)
 
-/* map[code] of n (1 … 8) codes. All 8 are put together in registers: a vector that is loaded from lanes that were just
- * stored waits for all of them. */
-QR_INLINE __m256 nested_lookup(const float map[256], const uint8_t *codes, int64_t n) {
-    uint8_t some[QR_VEC] = {0};
-    if (n < QR_VEC) { codes = memcpy(some, codes, (size_t)n); }
-    return _mm256_setr_ps(map[codes[0]], map[codes[1]], map[codes[2]], map[codes[3]], map[codes[4]], map[codes[5]],
-                          map[codes[6]], map[codes[7]]);
+/* map[code] of the 8 bytes of a word. They are put together in registers: a vector that is loaded from lanes that were
+ * just stored waits for all of them. */
+QR_INLINE __m256 nested_lookup(const float map[256], uint64_t codes) {
+    return _mm256_setr_ps(map[codes & 0xFF], map[codes >> 8 & 0xFF], map[codes >> 16 & 0xFF], map[codes >> 24 & 0xFF],
+                          map[codes >> 32 & 0xFF], map[codes >> 40 & 0xFF], map[codes >> 48 & 0xFF], map[codes >> 56]);
 }
 
-/* The same for NF4 with up to 8 scales of a row. */
+/* absmax of blocks [first, first + n), n ≤ 8, of n_rows rows, which are row_blocks apart. Whole vectors are written.
+ * Not inlined: beside a product's registers there are none for eight addresses. */
+static __attribute__((noinline)) void fetch_nested(const qr_cpu_panel *p, uint64_t first, uint64_t row_blocks,
+                                                   int64_t n_rows, int64_t n, float *scales, int64_t stride) {
+    const unsigned char *data = p->weight->data;
+    const uint8_t *codes = data + p->layout->scales_offset;
+    const float *nested = (const float *)(const void *)(data + p->layout->nested_offset), *map = qr_dynamic8_map(true);
+    const __m256 offset = _mm256_set1_ps(p->weight->nested_offset);
+    for (int64_t r = 0; r < n_rows; r++, first += row_blocks, scales += stride) {
+        const int64_t left = QR_NESTED_BLOCK - (int64_t)(first % QR_NESTED_BLOCK);
+        const float *of_first = nested + first / QR_NESTED_BLOCK;
+        __m256 factor = _mm256_set1_ps(of_first[0]);
+        if (left < n) { factor = qr_vec_select_range(factor, _mm256_set1_ps(of_first[1]), 0, (int)left); }
+        uint64_t eight; /* past the last codes are the nested scales */
+        memcpy(&eight, codes + first, sizeof eight);
+        const __m256 product = _mm256_mul_ps(nested_lookup(map, eight), factor);
+        _mm256_storeu_ps(scales, _mm256_add_ps(product, offset));
+    }
+}
+
+/* Scales of NF4 of the rows that the matrix has, up to 8 of a row; returns how many rows. */
 QR_INLINE int64_t fetch_scale_vectors(const qr_cpu_panel *p, int64_t row, int64_t n_rows, int64_t k, int64_t n,
                                       const int scale_cols, float *scales, int64_t stride) {
     const qr_weight_desc *desc = &p->weight->desc;
-    const unsigned char *data = p->weight->data, *of_rows = data + p->layout->scales_offset;
     if (desc->format == QR_WEIGHT_MXFP4 || qr_weight_block(desc) != scale_cols || n > QR_VEC) { return 0; }
-    const float *nested = (const float *)(const void *)(data + p->layout->nested_offset), *map = qr_dynamic8_map(true);
     const int64_t n_there = qr_max(qr_min(n_rows, desc->rows - row), 0), row_blocks = desc->cols / scale_cols;
-    int64_t first = (row * desc->cols + k) / scale_cols;
-    for (int64_t r = 0; r < n_there; r++, first += row_blocks) {
-        if (desc->format == QR_WEIGHT_NF4) {
-            const float *absmax = (const float *)(const void *)of_rows + first;
-            _mm256_storeu_ps(scales + r * stride, qr_vec_load_n(absmax, n));
-            continue;
-        }
-        const int64_t at = first / QR_NESTED_BLOCK, left = (at + 1) * QR_NESTED_BLOCK - first;
-        __m256 factor = _mm256_set1_ps(nested[at]);
-        if (left < n) { factor = qr_vec_select_range(factor, _mm256_set1_ps(nested[at + 1]), 0, (int)left); }
-        const __m256 product = _mm256_mul_ps(nested_lookup(map, of_rows + first, n), factor);
-        _mm256_storeu_ps(scales + r * stride, _mm256_add_ps(product, _mm256_set1_ps(p->weight->nested_offset)));
+    const int64_t first = (row * desc->cols + k) / scale_cols;
+    if (desc->format == QR_WEIGHT_NF4_DQ) {
+        fetch_nested(p, (uint64_t)first, (uint64_t)row_blocks, n_there, n, scales, stride);
+        return n_there;
+    }
+    const float *absmax = qr_cpu_scales(p->weight, p->layout) + first;
+    for (int64_t r = 0; r < n_there; r++) {
+        _mm256_storeu_ps(scales + r * stride, qr_vec_load_n(absmax + r * row_blocks, n));
     }
     return n_there;
 }
