@@ -24,12 +24,12 @@ struct qr_gradient_sum {
     bool stays, between_devices;
     int64_t piece_floats;
     int64_t n_parts;
-    bool in_turn;  /* ranks have a micro-batch each in turn, and this one no sums of its own (sum_order.h) */
     bool leaves;   /* to host memory, where `total` is then */
     float *own;    /* device, [unfinished sums][n_floats]: of the gradients that this rank adds up itself, before
                     * it sends what they are */
-    float *total;  /* device: the own shard of sum 0 and, where sums stay, room for its tail; or in host memory,
-                    * [unfinished sums][n_floats] */
+    float *total;  /* device: the own shard of sum 0 and, where sums stay, room for its tail. It has the place of that
+                    * shard in `own`, if that has any: what is sent of a float is in no sum of the rank's own any more.
+                    * Or in host memory, [unfinished sums][n_floats] */
     float *others; /* device, [unfinished sums − 1][other_floats]: of the own shard, or of a piece */
     int64_t other_floats;
     bool other_pieces;
@@ -43,10 +43,10 @@ struct qr_gradient_sum {
     void *device, *host;
     size_t device_bytes, host_bytes;
     qr_deal deal;       /* of the step */
-    int64_t batch;      /* that runs */
-    int64_t round;      /* that ends next */
+    int64_t round;      /* that runs */
     int64_t next;       /* layer whose gradients are summed next; −1: those of no layer; −2: all are */
-    qr_sum_place place; /* of the micro-batch, where gradients leave */
+    bool has_batch;     /* of this rank, in the round */
+    qr_sum_place place; /* of its gradient, among the own sums or those in host memory */
 };
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -55,21 +55,22 @@ struct qr_gradient_sum {
 static int64_t piece_floats(int32_t n_ranks) { return qr_min(MOST_PIECE_FLOATS, MOST_SENT_FLOATS / n_ranks); }
 
 static qr_deal deal_of(const qr_gradient_options *o) {
-    return qr_deal_make(o->n_accumulate, o->n_parts, o->shards->rank, o->shards->n_ranks, o->in_turn);
+    return qr_deal_make(o->n_accumulate, o->n_parts, o->shards->rank, o->shards->n_ranks);
 }
 
 /* What ranks send is added up piece by piece; several rounds leave sums of the whole shard. */
-static bool has_other_pieces(const qr_deal *deal) { return qr_deal_count_rounds(deal) == 1; }
+static bool has_other_pieces(const qr_deal *deal) { return qr_deal_count_sending_rounds(deal) == 1; }
 
 static void place_shard(const qr_gradient_options *o, const qr_deal *deal, qr_layout *layout, qr_gradient_sum *sum) {
     const qr_shards *shards = o->shards;
     const int64_t n_own = qr_shards_floats(shards, shards->rank), n_pieces = piece_floats(shards->n_ranks);
     const int64_t n_other = has_other_pieces(deal) ? n_pieces : n_own, n_tail = o->stays ? QR_SQUARES_CHUNK : 0;
-    float *total = qr_layout_take(layout, n_own + n_tail, sizeof *total);
+    const bool in_own = qr_deal_own_unfinished(deal) > 0;
+    float *total = qr_layout_take(layout, in_own ? 0 : n_own + n_tail, sizeof *total);
     float *others = qr_layout_take(layout, (qr_deal_sent_unfinished(deal) - 1) * n_other, sizeof *others);
     float *arrived = qr_layout_take(layout, (o->between_devices ? shards->n_ranks : 1) * n_pieces, sizeof *arrived);
     if (sum != NULL) {
-        sum->total = total;
+        sum->total = in_own ? sum->own + shards->begin[shards->rank] : total;
         sum->others = others;
         sum->other_floats = n_other;
         sum->other_pieces = has_other_pieces(deal);
@@ -77,21 +78,20 @@ static void place_shard(const qr_gradient_options *o, const qr_deal *deal, qr_la
     }
 }
 
-/* A rank is done with sums of its own when the sums of its shard begin: they have the same place. */
 static size_t place_device(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
-    qr_layout own = {.base = memory}, shard = {.base = memory};
+    qr_layout layout = {.base = memory};
     const qr_deal deal = deal_of(o);
     if (o->host_floats > 0) {
         if (o->n_accumulate == 1) { return 0; }
-        float *stage = qr_layout_take(&own, o->place_floats, sizeof *stage);
+        float *stage = qr_layout_take(&layout, o->place_floats, sizeof *stage);
         if (sum != NULL) { sum->arrived = stage; }
-        return own.offset;
+        return layout.offset;
     }
     const int64_t n_floats = o->shards->begin[o->shards->n_ranks];
-    float *sums = qr_layout_take(&own, qr_deal_own_unfinished(&deal) * n_floats, sizeof *sums);
-    if (sum != NULL) { sum->own = sums; }
-    if (o->shards->n_ranks > 1) { place_shard(o, &deal, &shard, sum); }
-    return own.offset > shard.offset ? own.offset : shard.offset;
+    float *own = qr_layout_take(&layout, qr_deal_own_unfinished(&deal) * n_floats, sizeof *own);
+    if (sum != NULL) { sum->own = own; }
+    if (o->shards->n_ranks > 1) { place_shard(o, &deal, &layout, sum); }
+    return layout.offset;
 }
 
 static size_t place_host(const qr_gradient_options *o, void *memory, qr_gradient_sum *sum) {
@@ -149,7 +149,6 @@ qrun_status qr_gradient_sum_create(qr_parameters *parameters, qr_collectives *ra
     made->stays = options->stays;
     made->between_devices = options->between_devices;
     made->n_parts = options->n_parts;
-    made->in_turn = options->in_turn;
     made->leaves = options->host_floats > 0;
     made->arrived_floats = options->place_floats;
     made->piece_floats = piece_floats(options->shards->n_ranks);
@@ -205,13 +204,24 @@ static qrun_status take(qr_gradient_sum *sum, const unfinished_sums *sums, qr_su
 
 /* ---- Of one rank's own ------------------------------------------------------------------------------------------- */
 
+/* Floats of the arena that follow each other in that of gradients too, from `gradients` on. */
+typedef struct float_run {
+    int64_t begin, end;
+    float *gradients;
+} float_run;
+
+static float_run whole_run(const qr_gradient_sum *sum) {
+    return (float_run){0, sum->parameters->n_floats, sum->parameters->gradients};
+}
+
 /* What is complete is where gradients are. */
-static qrun_status add_own(qr_gradient_sum *sum, qr_error *err) {
-    const qr_parameters *p = sum->parameters;
-    const unfinished_sums sums = {sum->own, sum->own, p->n_floats, p->n_floats};
-    const qr_sum_place place = qr_deal_own_place(&sum->deal, sum->batch);
-    if (qr_deal_completes(&sum->deal, sum->batch)) { return take(sum, &sums, place, p->gradients, p->n_floats, err); }
-    return put(sum, &sums, place, p->gradients, p->n_floats, err);
+static qrun_status add_own(qr_gradient_sum *sum, const float_run *run, qr_error *err) {
+    const int64_t n_floats = sum->parameters->n_floats, n = run->end - run->begin;
+    const bool completes = qr_deal_sends(&sum->deal, sum->round);
+    if (!sum->has_batch || (completes && sum->place.n == 0)) { return QRUN_OK; }
+    const unfinished_sums sums = {sum->own + run->begin, sum->own + run->begin, n_floats, n_floats};
+    return completes ? take(sum, &sums, sum->place, run->gradients, n, err)
+                     : put(sum, &sums, sum->place, run->gradients, n, err);
 }
 
 /* ---- In host memory ---------------------------------------------------------------------------------------------- */
@@ -317,12 +327,6 @@ static qrun_status leave(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
 
 /* ---- Several ranks, piece by piece of the shards ----------------------------------------------------------------- */
 
-/* Floats of the arena that follow each other in that of gradients too, from `gradients` on. */
-typedef struct float_run {
-    int64_t begin, end;
-    float *gradients;
-} float_run;
-
 /* Floats of rank r's shard that piece i of a run has; *first: where in the arena they begin. */
 static int64_t piece_of(const qr_gradient_sum *sum, const float_run *run, int32_t r, int64_t i, int64_t *first) {
     const int64_t n = qr_shards_common(run->begin, run->end, sum->shards->begin[r], sum->shards->begin[r + 1], first);
@@ -422,19 +426,16 @@ static qrun_status sum_run(qr_gradient_sum *sum, const float_run *run, qr_error 
     return QRUN_OK;
 }
 
-/* The gradients of a layer (−1: of none), run by run. */
+/* The gradients of a layer (−1: of none), run by run: what they complete is sent. */
 static qrun_status sum_layer(qr_gradient_sum *sum, int64_t layer, qr_error *err) {
     const qr_parameters *p = sum->parameters;
     qr_parameter_run found;
     for (int64_t i = 0; qr_parameters_next_run(p, layer, &i, &found);) {
         const float_run run = {found.begin, found.end, p->gradients + found.gradient};
-        QR_RETURN_IF_ERROR(sum_run(sum, &run, err));
+        QR_RETURN_IF_ERROR(add_own(sum, &run, err));
+        if (qr_deal_sends(&sum->deal, sum->round)) { QR_RETURN_IF_ERROR(sum_run(sum, &run, err)); }
     }
     return QRUN_OK;
-}
-
-static float_run whole_run(const qr_gradient_sum *sum) {
-    return (float_run){0, sum->parameters->n_floats, sum->parameters->gradients};
 }
 
 static qrun_status gather_piece(qr_gradient_sum *sum, float *arena, int64_t i, qr_error *err) {
@@ -530,16 +531,15 @@ static qrun_status finish(qr_gradient_sum *sum, qr_error *err) {
 const float *qr_gradient_sum_own(const qr_gradient_sum *sum) { return sum->total; }
 
 qr_deal qr_gradient_sum_deal(const qr_gradient_sum *sum, int64_t n_batches) {
-    return qr_deal_make(n_batches, sum->n_parts, sum->shards->rank, sum->shards->n_ranks, sum->in_turn);
+    return qr_deal_make(n_batches, sum->n_parts, sum->shards->rank, sum->shards->n_ranks);
 }
 
-void qr_gradient_sum_begin(qr_gradient_sum *sum, const qr_deal *deal) {
-    sum->deal = *deal;
-    sum->round = 0;
-}
+void qr_gradient_sum_begin(qr_gradient_sum *sum, const qr_deal *deal) { sum->deal = *deal; }
 
-void qr_gradient_sum_begin_batch(qr_gradient_sum *sum, int64_t i) {
-    sum->batch = i;
+void qr_gradient_sum_begin_round(qr_gradient_sum *sum, int64_t round) {
+    const int64_t i = qr_deal_batch(&sum->deal, round);
+    sum->round = round;
+    sum->has_batch = i >= 0;
     sum->place = i >= 0 ? qr_deal_own_place(&sum->deal, i) : (qr_sum_place){0, 0};
     sum->next = sum->parameters->model->shape.n_layers - 1;
     sum->fetched = -1;
@@ -566,8 +566,9 @@ qrun_status qr_gradient_sum_rest(qr_gradient_sum *sum, qr_error *err) {
 
 qrun_status qr_gradient_sum_end_batch(qr_gradient_sum *sum, qr_error *err) {
     qr_backend *backend = sum->parameters->backend;
+    const float_run run = whole_run(sum);
     if (sum->leaves) { return backend->sync(backend, err); }
-    return sum->deal.neighbours ? add_own(sum, err) : QRUN_OK;
+    return sum->parameters->shares_gradients ? QRUN_OK : add_own(sum, &run, err);
 }
 
 qrun_status qr_gradient_sum_end_round(qr_gradient_sum *sum, qr_error *err) {
@@ -575,6 +576,5 @@ qrun_status qr_gradient_sum_end_round(qr_gradient_sum *sum, qr_error *err) {
     if (sum->ranks == NULL) { return QRUN_OK; }
     const float_run run = whole_run(sum);
     if (!sum->parameters->shares_gradients) { QR_RETURN_IF_ERROR(sum_run(sum, &run, err)); }
-    sum->round++;
     return is_last ? finish(sum, err) : QRUN_OK;
 }

@@ -2,10 +2,11 @@
  * number of ranks does not change (sum_order.h), whichever rank has computed which. So the sum has the same bits for
  * any number of ranks.
  *
- * Where a rank's micro-batches are neighbours in that order, it adds them up itself first. Each rank adds up its shard
- * of the parameters (shards.h) and receives the others' parts of it, which is what a reduce-scatter sends. At the end
- * all get all shards, or, where each updates its shard alone, none does: then the shards of the parameters are gathered
- * after the update, and before it the sums of squares that the norm is made of.
+ * Where a rank's micro-batches are neighbours in that order, it adds them up itself first, in sums of its own that are
+ * of all layers, and sends with the last of them what they come to. Each rank adds up its shard of the parameters
+ * (shards.h) and receives the others' parts of it, which is what a reduce-scatter sends. At the end all get all shards,
+ * or, where each updates its shard alone, none does: then the shards of the parameters are gathered after the update,
+ * and before it the sums of squares that the norm is made of.
  *
  * Or one rank's sum is in host memory (qr_parameters_hold_on_host). A layer's gradients leave its place while the next
  * layer of the backward pass computes in the other one. The sum that they are added to comes to a stage meanwhile, is
@@ -27,7 +28,6 @@ typedef struct qr_gradient_sum qr_gradient_sum;
 typedef struct qr_gradient_options {
     int64_t n_accumulate;    /* the most micro-batches of a step */
     int64_t n_parts;         /* that these are cut into (sum_order.h) */
-    bool in_turn;            /* this rank has no gradients of all layers at once, and no sums of its own */
     const qr_shards *shards; /* lent */
     bool stays;              /* a sum stays with the rank whose shard it is of */
     bool values_stay;        /* and so do the values of the parameters, once they are updated */
@@ -54,13 +54,13 @@ void qr_gradient_sum_destroy(qr_gradient_sum *sum); /* NULL is fine */
 /* How a step of so many micro-batches is dealt to the ranks. */
 qr_deal qr_gradient_sum_deal(const qr_gradient_sum *sum, int64_t n_batches);
 
-/* A step, on every rank: `begin`. In each of its rounds, for every micro-batch of this rank, or once where it has none:
- * `begin_batch` with its number in the step or −1; where layers share places for their gradients, `layer` after each
- * layer of the backward pass; then `rest`, which does so for those that are left, also after the pass has failed; and
- * `end_batch`, if there was one that has not. Last `end_round`, if no rank has failed. After the last round every
- * rank's arena has the sum, unless it stays or is in host memory. */
+/* A step, on every rank: `begin`. In each of its rounds `begin_round`; where layers share places for their gradients,
+ * `layer` after each layer of the backward pass; then `rest`, which does so for those that are left, also after the
+ * pass has failed, or where there was none; and `end_batch`, if there was one that has not. In a round that sends, last
+ * `end_round`, if no rank has failed. After the last round every rank's arena has the sum, unless it stays or is in
+ * host memory. */
 void qr_gradient_sum_begin(qr_gradient_sum *sum, const qr_deal *deal);
-void qr_gradient_sum_begin_batch(qr_gradient_sum *sum, int64_t i);
+void qr_gradient_sum_begin_round(qr_gradient_sum *sum, int64_t round);
 qrun_status qr_gradient_sum_layer(void *sum, int64_t layer, qr_error *err); /* a qr_train_layer_fn */
 qrun_status qr_gradient_sum_rest(qr_gradient_sum *sum, qr_error *err);
 qrun_status qr_gradient_sum_end_batch(qr_gradient_sum *sum, qr_error *err);

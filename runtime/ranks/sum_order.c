@@ -44,9 +44,9 @@ static int32_t count_unfinished(int64_t n_parts, bool single) { return log2_of(n
 
 /* ---- Dealing ----------------------------------------------------------------------------------------------------- */
 
-qr_deal qr_deal_make(int64_t n_batches, int64_t n_parts, int32_t rank, int32_t n_ranks, bool in_turn) {
+qr_deal qr_deal_make(int64_t n_batches, int64_t n_parts, int32_t rank, int32_t n_ranks) {
     const qr_sum_order order = qr_sum_order_of_step(n_batches, n_parts);
-    return (qr_deal){order, rank, n_ranks, order.n_parts % n_ranks == 0 && !in_turn};
+    return (qr_deal){order, rank, n_ranks, order.n_parts % n_ranks == 0};
 }
 
 /* Parts of a rank, where it has neighbours. */
@@ -56,13 +56,22 @@ static int64_t own_begin(const qr_deal *deal, int32_t rank) {
     return begin_of(&deal->order, rank * parts_of_rank(deal));
 }
 
-int64_t qr_deal_next(const qr_deal *deal, int64_t i) {
+/* Branches differ by one micro-batch at most. */
+int64_t qr_deal_count_rounds(const qr_deal *deal) { return qr_ceil_div(deal->order.n_batches, deal->n_ranks); }
+
+int64_t qr_deal_batch(const qr_deal *deal, int64_t round) {
     if (deal->neighbours) {
-        const int64_t next = i < 0 ? own_begin(deal, deal->rank) : i + 1;
-        return next < own_begin(deal, deal->rank + 1) ? next : -1;
+        const int64_t i = own_begin(deal, deal->rank + 1) - qr_deal_count_rounds(deal) + round;
+        return i >= own_begin(deal, deal->rank) ? i : -1;
     }
-    const int64_t next = i < 0 ? deal->rank : i + deal->n_ranks;
-    return next < deal->order.n_batches ? next : -1;
+    const int64_t i = round * deal->n_ranks + deal->rank;
+    return i < deal->order.n_batches ? i : -1;
+}
+
+int64_t qr_deal_next(const qr_deal *deal, int64_t round) {
+    int64_t next = -1;
+    while (next < 0 && ++round < qr_deal_count_rounds(deal)) { next = qr_deal_batch(deal, round); }
+    return next;
 }
 
 qr_sum_place qr_deal_own_place(const qr_deal *deal, int64_t i) {
@@ -71,13 +80,11 @@ qr_sum_place qr_deal_own_place(const qr_deal *deal, int64_t i) {
     return deal->neighbours ? qr_sum_order_place(&branch, i) : (qr_sum_place){0, 0};
 }
 
-bool qr_deal_completes(const qr_deal *deal, int64_t i) {
-    return !deal->neighbours || i + 1 == own_begin(deal, deal->rank + 1);
+bool qr_deal_sends(const qr_deal *deal, int64_t round) {
+    return !deal->neighbours || round + 1 == qr_deal_count_rounds(deal);
 }
 
-int64_t qr_deal_count_rounds(const qr_deal *deal) {
-    return deal->neighbours ? 1 : qr_ceil_div(deal->order.n_batches, deal->n_ranks);
-}
+int64_t qr_deal_count_sending_rounds(const qr_deal *deal) { return deal->neighbours ? 1 : qr_deal_count_rounds(deal); }
 
 int32_t qr_deal_count_senders(const qr_deal *deal, int64_t round) {
     if (deal->neighbours) { return deal->n_ranks; }
@@ -91,7 +98,7 @@ static qr_sum_order sent_order(const qr_deal *deal) {
 
 qr_sum_place qr_deal_sent_place(const qr_deal *deal, int64_t round, int32_t r) {
     const qr_sum_order order = sent_order(deal);
-    return qr_sum_order_place(&order, round * deal->n_ranks + r);
+    return qr_sum_order_place(&order, deal->neighbours ? r : round * deal->n_ranks + r);
 }
 
 int64_t qr_deal_count_sent(const qr_deal *deal) {

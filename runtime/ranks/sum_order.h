@@ -39,27 +39,30 @@ void qr_sum_order_add(double *sums, qr_sum_place place, double value);
 
 /* ---- Dealing ----------------------------------------------------------------------------------------------------- */
 
-/* Where the number of ranks divides that of the parts, a rank has neighbours: the parts of a branch of the tree. It
- * adds them up, and sends one sum. Otherwise ranks have a micro-batch each in turn, in rounds, and send every gradient.
- */
+/* A step has rounds, in each of which a rank has one micro-batch or none. Where the number of ranks divides that of the
+ * parts, a rank has neighbours: the parts of a branch of the tree. It adds them up, and sends one sum in the last
+ * round. Ranks that have one micro-batch less begin a round later. Otherwise ranks have a micro-batch each in turn, and
+ * send every gradient. */
 typedef struct qr_deal {
     qr_sum_order order; /* of the step */
     int32_t rank, n_ranks;
     bool neighbours;
 } qr_deal;
 
-/* in_turn: ranks have no memory for sums of their own. */
-qr_deal qr_deal_make(int64_t n_batches, int64_t n_parts, int32_t rank, int32_t n_ranks, bool in_turn);
+qr_deal qr_deal_make(int64_t n_batches, int64_t n_parts, int32_t rank, int32_t n_ranks);
 
-/* The first micro-batch of this rank after micro-batch i, or from −1 on; −1: there is none. */
-int64_t qr_deal_next(const qr_deal *deal, int64_t i);
-/* What becomes of its gradient before it is sent; of a rank that sends every gradient, nothing: sum 0 is it. */
+int64_t qr_deal_count_rounds(const qr_deal *deal);
+/* The micro-batch of this rank in a round, and in the first round after it in which it has one (−1: of all); −1: none.
+ */
+int64_t qr_deal_batch(const qr_deal *deal, int64_t round);
+int64_t qr_deal_next(const qr_deal *deal, int64_t round);
+/* What becomes of the gradient of micro-batch i before it is sent; where every gradient is, nothing: sum 0 is it. */
 qr_sum_place qr_deal_own_place(const qr_deal *deal, int64_t i);
-/* Whether that completes what this rank sends. */
-bool qr_deal_completes(const qr_deal *deal, int64_t i);
 
-int64_t qr_deal_count_rounds(const qr_deal *deal); /* of which each ends with sending */
-/* Ranks that send something in a round: the first ones; and what becomes of what rank r sends. */
+/* Whether ranks send in a round, and how many rounds those are. */
+bool qr_deal_sends(const qr_deal *deal, int64_t round);
+int64_t qr_deal_count_sending_rounds(const qr_deal *deal);
+/* Ranks that send something in such a round: the first ones; and what becomes of what rank r sends. */
 int32_t qr_deal_count_senders(const qr_deal *deal, int64_t round);
 qr_sum_place qr_deal_sent_place(const qr_deal *deal, int64_t round, int32_t r);
 /* How often this rank sends. */

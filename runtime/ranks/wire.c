@@ -16,8 +16,8 @@ int64_t qr_wire_step_bytes(const qr_gradient_options *o) {
     const int64_t others = shards->n_ranks - 1, n_floats = shards->begin[shards->n_ranks];
     const int64_t n_own = qr_shards_floats(shards, shards->rank);
     const int64_t n_chunks = qr_shards_chunk(shards, shards->rank + 1) - qr_shards_chunk(shards, shards->rank);
-    const qr_deal deal = qr_deal_make(o->n_accumulate, o->n_parts, shards->rank, shards->n_ranks, o->in_turn);
-    const int64_t n_rounds = qr_deal_count_rounds(&deal);
+    const qr_deal deal = qr_deal_make(o->n_accumulate, o->n_parts, shards->rank, shards->n_ranks);
+    const int64_t n_rounds = qr_deal_count_sending_rounds(&deal);
     if (others == 0) { return 0; }
     int64_t n_bytes = shards->rank == 0 ? others * (int64_t)sizeof(qr_rank_command) : 0;
     n_bytes += n_rounds * others * (int64_t)(sizeof(int32_t) + sizeof(double)); /* how each fares, and its loss */

@@ -48,7 +48,6 @@ void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_sh
     const bool stays = s->zero > 0 && s->n_ranks > 1;
     *gradients = (qr_gradient_options){.n_accumulate = s->grad_accum,
                                        .n_parts = s->grad_sums,
-                                       .in_turn = s->zero > 1 && s->n_ranks > 1,
                                        .shards = shards,
                                        .stays = stays,
                                        .values_stay = qr_trainer_shards_values(trainer),

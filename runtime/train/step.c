@@ -13,13 +13,14 @@ static qr_deal deal_of(const qrun_trainer *trainer, const qr_step_batch *batch) 
     return qr_gradient_sum_deal(trainer->gradient_sum, batch->n_micro_batches);
 }
 
-/* The micro-batch of the epoch that this rank computes after micro-batch i of the step; −1: none of this step or the
- * next one. */
-static int64_t find_next(const qrun_trainer *trainer, const qr_step_batch *batch, int64_t i) {
+/* The micro-batch of the epoch that this rank computes after a round of the step; −1: none of this step or the next
+ * one.
+ */
+static int64_t find_next(const qrun_trainer *trainer, const qr_step_batch *batch, int64_t round) {
     const qr_epoch_batches *batches = trainer->epoch_batches;
     qr_deal deal = deal_of(trainer, batch);
     qr_step_batch of = *batch;
-    int64_t next = qr_deal_next(&deal, i);
+    int64_t next = qr_deal_next(&deal, round);
     if (next < 0 && trainer->state.cursor.batch + 1 < qr_epoch_batches_count_steps(batches)) {
         of = qr_epoch_batches_step(batches, trainer->state.cursor.batch + 1);
         deal = deal_of(trainer, &of);
@@ -28,11 +29,11 @@ static int64_t find_next(const qrun_trainer *trainer, const qr_step_batch *batch
     return next < 0 ? -1 : of.first + next;
 }
 
-/* Loads this rank's next micro-batch while micro-batch i of the step is computed. */
-static void prepare_next(qrun_trainer *trainer, const qr_step_batch *batch, int64_t i) {
+/* Loads this rank's next micro-batch while that of the round is computed. */
+static void prepare_next(qrun_trainer *trainer, const qr_step_batch *batch, int64_t round) {
     const bool more_steps = trainer->state.step + 1 < trainer->total_steps;
     const int64_t end = batch->first + batch->n_micro_batches;
-    const qr_micro_source next = {trainer->dataset, trainer->epoch_batches, find_next(trainer, batch, i)};
+    const qr_micro_source next = {trainer->dataset, trainer->epoch_batches, find_next(trainer, batch, round)};
     if (next.index >= 0 && (next.index < end || more_steps)) {
         qr_train_loader_prepare(trainer->loader, &next);
     } else if (more_steps) {
@@ -41,10 +42,10 @@ static void prepare_next(qrun_trainer *trainer, const qr_step_batch *batch, int6
     }
 }
 
-/* The gradient of micro-batch i of the step, from zero, and its loss. *began: the pass has, and with it this rank's
- * part in those of the others. */
-static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *batch, int64_t i, double *loss,
-                                   bool *began, qr_error *err) {
+/* The gradient of micro-batch i of the step, which is this rank's in the round, from zero, and its loss. *began: the
+ * pass has, and with it this rank's part in those of the others. */
+static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *batch, int64_t round, int64_t i,
+                                   double *loss, bool *began, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_parameters *p = &trainer->parameters;
     const qr_loss_scale *scale = &trainer->state.loss_scale;
@@ -55,7 +56,7 @@ static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *b
     qr_train_batch micro_batch = *qr_train_loader_take(trainer->loader, &source);
     qr_timeline_put_host(backend, "micro-batch", QR_PHASE_data, asked);
     QR_RETURN_IF_ERROR(qr_dataset_check(trainer->dataset, err));
-    prepare_next(trainer, batch, i);
+    prepare_next(trainer, batch, round);
     micro_batch.dropout_key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     QR_RETURN_IF_ERROR(backend->fill_zero(backend, p->gradients, qr_parameters_gradient_bytes(p), err));
     *began = true;
@@ -82,58 +83,54 @@ static void write_late(const qrun_trainer *trainer) {
     (void)qr_layer_stream_write_late(model, model->context->backend, model->shape.n_layers - 1, NULL);
 }
 
-/* What this rank does of a round. */
-typedef struct own_round {
-    int64_t next;       /* its micro-batch that comes next, in the step; −1: it has none, while others do */
-    double loss;        /* of those that it has computed */
-    qrun_status status; /* how it fares, for all to agree on */
-} own_round;
+/* What this rank does of a step. */
+typedef struct own_part {
+    double losses[QR_MOST_UNFINISHED]; /* unfinished sums; the first is of what it sends */
+    qrun_status status;                /* how it fares, for all to agree on */
+} own_part;
 
-/* The gradient of a micro-batch, and its loss. */
-static qrun_status compute(qrun_trainer *trainer, const qr_step_batch *batch, own_round *own, double *loss,
-                           qr_error *err) {
-    const bool has_batch = own->next >= 0;
+/* The gradient of this rank's micro-batch, and its loss. A rank that has none, or that has failed, takes part in the
+ * passes of the others. */
+static qrun_status compute_round(qrun_trainer *trainer, const qr_step_batch *batch, const qr_deal *deal, int64_t round,
+                                 own_part *own, qr_error *err) {
+    const int64_t i = qr_deal_batch(deal, round);
+    const bool computes = i >= 0 && own->status == QRUN_OK;
+    double loss = 0;
     bool began = false;
-    qr_gradient_sum_begin_batch(trainer->gradient_sum, own->next);
-    if (has_batch) { own->status = run_micro_batch(trainer, batch, own->next, loss, &began, err); }
+    qr_gradient_sum_begin_round(trainer->gradient_sum, round);
+    if (computes) { own->status = run_micro_batch(trainer, batch, round, i, &loss, &began, err); }
     if (!began) { own->status = qr_trainer_follow_pass(trainer, true, own->status, err); }
     write_late(trainer);
     QR_RETURN_IF_ERROR(sum_rest(trainer, own->status, err));
-    if (has_batch && own->status == QRUN_OK) { own->status = qr_gradient_sum_end_batch(trainer->gradient_sum, err); }
+    if (!computes || own->status != QRUN_OK) { return QRUN_OK; }
+    qr_sum_order_add(own->losses, qr_deal_own_place(deal, i), loss);
+    own->status = qr_gradient_sum_end_batch(trainer->gradient_sum, err);
     return QRUN_OK;
 }
 
-/* From own->next on, which is then that of the next round. */
-static qrun_status compute_round(qrun_trainer *trainer, const qr_step_batch *batch, const qr_deal *deal, own_round *own,
-                                 qr_error *err) {
-    double sums[QR_MOST_UNFINISHED] = {0}, loss = 0;
-    if (own->next < 0) { return compute(trainer, batch, own, &loss, err); }
-    for (bool complete = false; !complete && own->status == QRUN_OK; own->next = qr_deal_next(deal, own->next)) {
-        QR_RETURN_IF_ERROR(compute(trainer, batch, own, &loss, err));
-        qr_sum_order_add(sums, qr_deal_own_place(deal, own->next), loss);
-        complete = qr_deal_completes(deal, own->next);
-    }
-    own->loss = sums[0];
-    return QRUN_OK;
-}
-
-/* The step's batch is dealt to the ranks (runtime/ranks/sum_order.h). Losses are added in the order of the gradients.
- */
-static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch, double *loss, qr_error *err) {
+/* What ranks send is added up, and losses in the order of the gradients, in sums [QR_MOST_UNFINISHED]. */
+static qrun_status end_round(qrun_trainer *trainer, const qr_deal *deal, int64_t round, const own_part *own,
+                             double *sums, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
+    double losses[QR_MAX_RANKS];
+    const double computed = qr_timeline_now(backend);
+    QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, own->status, own->losses[0], losses, err));
+    if (deal->n_ranks > 1) { qr_timeline_put_host(backend, "ranks", QR_PHASE_waiting, computed); }
+    for (int32_t r = 0; r < qr_deal_count_senders(deal, round); r++) {
+        qr_sum_order_add(sums, qr_deal_sent_place(deal, round, r), losses[r]);
+    }
+    return qr_gradient_sum_end_round(trainer->gradient_sum, err);
+}
+
+/* The step's batch is dealt to the ranks (runtime/ranks/sum_order.h). */
+static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch, double *loss, qr_error *err) {
     const qr_deal deal = deal_of(trainer, batch);
-    double sums[QR_MOST_UNFINISHED] = {0}, losses[QR_MAX_RANKS];
-    own_round own = {.next = qr_deal_next(&deal, -1)};
+    double sums[QR_MOST_UNFINISHED] = {0};
+    own_part own = {.status = QRUN_OK};
     qr_gradient_sum_begin(trainer->gradient_sum, &deal);
     for (int64_t round = 0; round < qr_deal_count_rounds(&deal); round++) {
-        QR_RETURN_IF_ERROR(compute_round(trainer, batch, &deal, &own, err));
-        const double computed = qr_timeline_now(backend);
-        QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, own.status, own.loss, losses, err));
-        if (deal.n_ranks > 1) { qr_timeline_put_host(backend, "ranks", QR_PHASE_waiting, computed); }
-        for (int32_t r = 0; r < qr_deal_count_senders(&deal, round); r++) {
-            qr_sum_order_add(sums, qr_deal_sent_place(&deal, round, r), losses[r]);
-        }
-        QR_RETURN_IF_ERROR(qr_gradient_sum_end_round(trainer->gradient_sum, err));
+        QR_RETURN_IF_ERROR(compute_round(trainer, batch, &deal, round, &own, err));
+        if (qr_deal_sends(&deal, round)) { QR_RETURN_IF_ERROR(end_round(trainer, &deal, round, &own, sums, err)); }
     }
     *loss = sums[0];
     return QRUN_OK;

@@ -58,59 +58,72 @@ static void put(unfinished *s, qr_sum_place place, name gradient) {
     s->most = s->n > s->most ? s->n : s->most;
 }
 
-/* What a rank sends in a round, from its micro-batch *i on. The last of them takes the sums in, and needs none. */
-static name add_own(const qr_deal *deal, int64_t *i, int32_t most) {
-    unfinished own = {.n = 0};
-    for (bool complete = false; !complete && *i >= 0; *i = qr_deal_next(deal, *i)) {
-        CHECK(own.most <= most);
-        complete = qr_deal_completes(deal, *i);
-        put(&own, qr_deal_own_place(deal, *i), name_of_batch(*i));
+/* A rank's gradient of a round, if it has one. The last before it sends takes the sums in, and needs none. */
+static void add_own(const qr_deal *deal, int64_t round, unfinished *own, int32_t most) {
+    const int64_t i = qr_deal_batch(deal, round);
+    if (i < 0) { return; }
+    CHECK(own->most <= most);
+    put(own, qr_deal_own_place(deal, i), name_of_batch(i));
+}
+
+/* Each micro-batch is in one round of one rank, and a rank's are in their order. Returns how many a rank has. */
+static int64_t check_rounds(const qr_deal *deal, int64_t n_rounds) {
+    int64_t n = 0, last = -1;
+    for (int64_t round = 0; round < n_rounds; round++) {
+        const int64_t i = qr_deal_batch(deal, round);
+        if (i < 0) { continue; }
+        CHECK(i > last && i < deal->order.n_batches);
+        CHECK_INT(qr_deal_next(deal, round - 1), i);
+        last = i;
+        n++;
     }
-    CHECK_INT(own.n, 1);
-    return own.of[0];
+    CHECK_INT(qr_deal_next(deal, n_rounds - 1), -1);
+    return n;
 }
 
 /* The memory is that of a step of most_batches, of which this one may have fewer. */
-static void check_step(int64_t most_batches, int64_t n_batches, int64_t n_parts, int32_t n_ranks, bool in_turn) {
-    int64_t next[MOST_RANKS], n_dealt = 0, n_sent[MOST_RANKS] = {0};
+static void check_step(int64_t most_batches, int64_t n_batches, int64_t n_parts, int32_t n_ranks) {
+    int64_t n_dealt = 0, n_sent[MOST_RANKS] = {0}, n_sending = 0;
     qr_deal deals[MOST_RANKS];
-    unfinished all = {.n = 0};
-    const qr_deal planned = qr_deal_make(most_batches, n_parts, 0, n_ranks, in_turn);
+    unfinished all = {.n = 0}, own[MOST_RANKS] = {{.n = 0}};
+    const qr_deal planned = qr_deal_make(most_batches, n_parts, 0, n_ranks);
+    const int64_t n_rounds = qr_ceil_div(n_batches, n_ranks);
     for (int32_t r = 0; r < n_ranks; r++) {
-        deals[r] = qr_deal_make(n_batches, n_parts, r, n_ranks, in_turn);
-        for (int64_t i = -1; (i = qr_deal_next(&deals[r], i)) >= 0;) { n_dealt++; }
-        next[r] = qr_deal_next(&deals[r], -1);
+        deals[r] = qr_deal_make(n_batches, n_parts, r, n_ranks);
+        CHECK_INT(qr_deal_count_rounds(&deals[r]), n_rounds);
+        n_dealt += check_rounds(&deals[r], n_rounds);
     }
     CHECK_INT(n_dealt, n_batches);
-    for (int64_t round = 0; round < qr_deal_count_rounds(&deals[0]); round++) {
-        const int32_t n_senders = qr_deal_count_senders(&deals[0], round);
+    for (int64_t round = 0; round < n_rounds; round++) {
+        const bool sends = qr_deal_sends(&deals[0], round);
         for (int32_t r = 0; r < n_ranks; r++) {
-            CHECK_INT(next[r] >= 0, r < n_senders);
-            if (r >= n_senders) { continue; }
-            const name sent = add_own(&deals[r], &next[r], qr_deal_own_unfinished(&planned));
-            put(&all, qr_deal_sent_place(&deals[0], round, r), sent);
+            add_own(&deals[r], round, &own[r], qr_deal_own_unfinished(&planned));
+            if (!sends || r >= qr_deal_count_senders(&deals[0], round)) { continue; }
+            CHECK(own[r].n == 1 && qr_deal_batch(&deals[r], round) >= 0);
+            put(&all, qr_deal_sent_place(&deals[0], round, r), own[r].of[0]);
+            own[r] = (unfinished){.n = 0};
             n_sent[r]++;
         }
+        n_sending += sends;
     }
     CHECK_INT(all.n, 1);
     CHECK(all.most <= qr_deal_sent_unfinished(&planned));
-    CHECK_MSG(all.of[0] == wanted(n_batches, n_parts), "%d batches in %d parts on %d ranks%s: another order",
-              (int)n_batches, (int)n_parts, (int)n_ranks, in_turn ? ", in turn" : "");
+    CHECK_MSG(all.of[0] == wanted(n_batches, n_parts), "%d batches in %d parts on %d ranks: another order",
+              (int)n_batches, (int)n_parts, (int)n_ranks);
     for (int32_t r = 0; r < n_ranks; r++) {
-        CHECK_INT(next[r], -1);
+        CHECK_INT(own[r].n, 0); /* all is sent */
         CHECK_INT(n_sent[r], qr_deal_count_sent(&deals[r]));
     }
-    CHECK_INT(deals[0].neighbours, !in_turn && deals[0].order.n_parts % n_ranks == 0);
+    CHECK_INT(n_sending, qr_deal_count_sending_rounds(&deals[0]));
+    CHECK_INT(deals[0].neighbours, deals[0].order.n_parts % n_ranks == 0);
 }
 
 static void test_any_number_of_ranks_adds_the_same(void) {
     for (int64_t n_parts = 1; n_parts <= MOST_PARTS; n_parts *= 2) {
         for (int64_t n_batches = 1; n_batches <= MOST_BATCHES; n_batches++) {
             for (int32_t n_ranks = 1; n_ranks <= MOST_RANKS; n_ranks++) {
-                check_step(n_batches, n_batches, n_parts, n_ranks, false);
-                check_step(n_batches, n_batches, n_parts, n_ranks, true);
-                check_step(MOST_BATCHES, n_batches, n_parts, n_ranks, false);
-                check_step(MOST_BATCHES, n_batches, n_parts, n_ranks, true);
+                check_step(n_batches, n_batches, n_parts, n_ranks);
+                check_step(MOST_BATCHES, n_batches, n_parts, n_ranks);
             }
         }
     }
@@ -123,7 +136,7 @@ static void test_orders_differ(void) {
 }
 
 static void test_the_most_sums(void) {
-    const qr_deal most = qr_deal_make(1 << 20, QR_MAX_PARTS, 0, 1, false);
+    const qr_deal most = qr_deal_make(1 << 20, QR_MAX_PARTS, 0, 1);
     CHECK_INT(qr_deal_own_unfinished(&most), QR_MOST_UNFINISHED);
     CHECK_INT(qr_sum_order_place(&most.order, (1 << 20) - 1).n, QR_MOST_UNFINISHED);
 }
@@ -136,7 +149,7 @@ static void test_unfinished_sums(void) {
     } cases[] = {{1, 1, 1, 0, 1}, {2, 1, 1, 1, 1},  {8, 8, 1, 3, 1},  {8, 2, 1, 2, 1}, {8, 8, 8, 0, 3},
                  {8, 2, 2, 1, 1}, {16, 8, 8, 1, 3}, {16, 8, 4, 2, 2}, {8, 1, 2, 0, 1}, {8, 8, 3, 0, 3}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const qr_deal deal = qr_deal_make(cases[i].n_batches, cases[i].n_parts, 0, cases[i].n_ranks, false);
+        const qr_deal deal = qr_deal_make(cases[i].n_batches, cases[i].n_parts, 0, cases[i].n_ranks);
         CHECK_INT(qr_deal_own_unfinished(&deal), cases[i].own);
         CHECK_INT(qr_deal_sent_unfinished(&deal), cases[i].sent);
     }
