@@ -4,7 +4,8 @@
 . "$QRUN_SOURCE/tests/cli/ranks.sh"
 
 head -24 "$QRUN_SOURCE/examples/finetune/pirate.jsonl" >"$work/train.jsonl"
-usual="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --grad-accum 3 --seed 5 --save-every 2 --max-steps 30"
+usual="--model $model --data $work/train.jsonl --seq-len 96 --rank 4 --grad-accum 4 --grad-sums 4 --seed 5 --save-every 2
+    --max-steps 30"
 whole=$usual
 # shellcheck disable=SC2086 # words of options
 run finetune $usual --quiet --out "$work/whole"
