@@ -24,8 +24,10 @@ lora="$common --rank 4 --max-steps 1"
     run finetune --threads 1 $lora --grad-sums 4 --quiet --out "$work/sums-1"
     expect_code 0
     for n in 2 4; do
-        run_ranks $n $lora --grad-sums 4 --zero 1 --quiet --out "$work/sums-$n"
-        expect_same "$work/sums-1" "$work/sums-$n"
+        for zero in 1 3; do
+            run_ranks $n $lora --grad-sums 4 --zero $zero --quiet --out "$work/sums-$n-$zero"
+            expect_same "$work/sums-1" "$work/sums-$n-$zero"
+        done
     done
     full="$common --full --dtype f32 --max-steps 1"
     run finetune --threads 1 $full --quiet --out "$work/full-1"
