@@ -924,8 +924,8 @@ typedef struct qrun_train_batches {
     int32_t grad_accum;     /* micro-batches of a step; 1 to 2^20; 0: 1 */
     int32_t grad_sums;      /* sums that a step's gradients are added up in, each of micro-batches that are neighbours,
                                before these are added in a tree; a power of two, at most 1,024 and grad_accum; 0: 1.
-                               The result's bits depend on it. With zero 0 or 1, and a number of ranks that divides it,
-                               each rank sends one sum in a step */
+                               The result's bits depend on it. Where the number of ranks divides it, each rank sends one
+                               sum in a step */
     double epochs;          /* up to 1e6; 0: 1; max_steps wins */
     int64_t max_steps;      /* up to 1e12; 0: by epochs */
     uint64_t seed;          /* of the order of the data, the new weights and dropout */

@@ -130,8 +130,8 @@ const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
      .help = "Batches that make one step: the memory of one, the gradient of all. Default: 1."},
     {.name = "grad-sums", .kind = OPTION_INT, .value_name = "N", .low = 1, .high = 1024, TRAIN(batches.grad_sums),
      .help = "Add the gradients of a step up in N sums of neighbouring batches, and these in a tree: a power of two, "
-             "at most --grad-accum. Ranks whose number divides N send one sum each in a step, with --zero 0 or 1, for "
-             "the memory of unfinished sums. The result has other bits for each N, and the same for any number of "
+             "at most --grad-accum. Ranks whose number divides N send one sum each in a step, for the memory of "
+             "unfinished sums of all gradients. The result has other bits for each N, and the same for any number of "
              "ranks. Default: 1, the plain order."},
     {.name = "seed", .kind = OPTION_SEED, .value_name = "N", TRAIN(batches.seed),
      .help = "Order of the data and initial values of the adapter. The same seed gives the same adapter. Default: 0."},

@@ -1089,8 +1089,8 @@ class TrainOptions(TypedDict, total=False):
     # micro-batches of a step; 1 to 2^20; 0: 1
     grad_accum: int
     # sums that a step's gradients are added up in, each of micro-batches that are neighbours, before these are
-    # added in a tree; a power of two, at most 1,024 and grad_accum; 0: 1. The result's bits depend on it. With
-    # zero 0 or 1, and a number of ranks that divides it, each rank sends one sum in a step
+    # added in a tree; a power of two, at most 1,024 and grad_accum; 0: 1. The result's bits depend on it. Where
+    # the number of ranks divides it, each rank sends one sum in a step
     grad_sums: int
     # up to 1e6; 0: 1; max_steps wins
     epochs: float
