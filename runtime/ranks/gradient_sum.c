@@ -27,8 +27,8 @@ struct qr_gradient_sum {
     bool leaves;   /* to host memory, where `total` is then */
     float *own;    /* device, [unfinished sums][n_floats]: of the gradients that this rank adds up itself, before
                     * it sends what they are */
-    float *total;  /* device: the own shard of sum 0 and, where sums stay, room for its tail. It has the place of that
-                    * shard in `own`, if that has any: what is sent of a float is in no sum of the rank's own any more.
+    float *total;  /* device: the own shard of sum 0 and, where sums stay, room for its tail. Where there are sums of
+                    * the rank's own, it is the shard's place in the first of them: they are done with what is sent.
                     * Or in host memory, [unfinished sums][n_floats] */
     float *others; /* device, [unfinished sums − 1][other_floats]: of the own shard, or of a piece */
     int64_t other_floats;
@@ -45,7 +45,7 @@ struct qr_gradient_sum {
     qr_deal deal;       /* of the step */
     int64_t round;      /* that runs */
     int64_t next;       /* layer whose gradients are summed next; −1: those of no layer; −2: all are */
-    bool has_batch;     /* of this rank, in the round */
+    bool has_batch;     /* this rank, in the round */
     qr_sum_place place; /* of its gradient, among the own sums or those in host memory */
 };
 
@@ -536,11 +536,10 @@ qr_deal qr_gradient_sum_deal(const qr_gradient_sum *sum, int64_t n_batches) {
 
 void qr_gradient_sum_begin(qr_gradient_sum *sum, const qr_deal *deal) { sum->deal = *deal; }
 
-void qr_gradient_sum_begin_round(qr_gradient_sum *sum, int64_t round) {
-    const int64_t i = qr_deal_batch(&sum->deal, round);
+void qr_gradient_sum_begin_round(qr_gradient_sum *sum, int64_t round, int64_t batch) {
     sum->round = round;
-    sum->has_batch = i >= 0;
-    sum->place = i >= 0 ? qr_deal_own_place(&sum->deal, i) : (qr_sum_place){0, 0};
+    sum->has_batch = batch >= 0;
+    sum->place = batch >= 0 ? qr_deal_own_place(&sum->deal, batch) : (qr_sum_place){0, 0};
     sum->next = sum->parameters->model->shape.n_layers - 1;
     sum->fetched = -1;
 }
@@ -552,6 +551,7 @@ qrun_status qr_gradient_sum_layer(void *user, int64_t layer, qr_error *err) {
     if (!p->shares_gradients) { return QRUN_OK; }
     if (layer != sum->next) { return qr_fail(err, QRUN_ERROR_INTERNAL, "layers are not summed in their order"); }
     sum->next--;
+    if (!sum->has_batch && !qr_deal_sends(&sum->deal, sum->round)) { return QRUN_OK; }
     if (sum->leaves) { return leave(sum, layer, err); }
     QR_RETURN_IF_ERROR(sum_layer(sum, layer, err));
     const size_t n_bytes = (size_t)(p->n_gradient_floats - p->shared_begin) * sizeof(float);

@@ -54,13 +54,13 @@ void qr_gradient_sum_destroy(qr_gradient_sum *sum); /* NULL is fine */
 /* How a step of so many micro-batches is dealt to the ranks. */
 qr_deal qr_gradient_sum_deal(const qr_gradient_sum *sum, int64_t n_batches);
 
-/* A step, on every rank: `begin`. In each of its rounds `begin_round`; where layers share places for their gradients,
- * `layer` after each layer of the backward pass; then `rest`, which does so for those that are left, also after the
- * pass has failed, or where there was none; and `end_batch`, if there was one that has not. In a round that sends, last
- * `end_round`, if no rank has failed. After the last round every rank's arena has the sum, unless it stays or is in
- * host memory. */
+/* A step, on every rank: `begin`. In each of its rounds `begin_round` with this rank's micro-batch, or −1 where it has
+ * none or has failed; where layers share places for their gradients, `layer` after each layer of the backward pass;
+ * then `rest`, which does so for those that are left, also after the pass has failed; and `end_batch`, if there was one
+ * that has not. In a round that sends, last `end_round`, if no rank has failed. After the last round every rank's arena
+ * has the sum, unless it stays or is in host memory. */
 void qr_gradient_sum_begin(qr_gradient_sum *sum, const qr_deal *deal);
-void qr_gradient_sum_begin_round(qr_gradient_sum *sum, int64_t round);
+void qr_gradient_sum_begin_round(qr_gradient_sum *sum, int64_t round, int64_t batch);
 qrun_status qr_gradient_sum_layer(void *sum, int64_t layer, qr_error *err); /* a qr_train_layer_fn */
 qrun_status qr_gradient_sum_rest(qr_gradient_sum *sum, qr_error *err);
 qrun_status qr_gradient_sum_end_batch(qr_gradient_sum *sum, qr_error *err);

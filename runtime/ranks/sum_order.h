@@ -52,8 +52,7 @@ typedef struct qr_deal {
 qr_deal qr_deal_make(int64_t n_batches, int64_t n_parts, int32_t rank, int32_t n_ranks);
 
 int64_t qr_deal_count_rounds(const qr_deal *deal);
-/* The micro-batch of this rank in a round, and in the first round after it in which it has one (−1: of all); −1: none.
- */
+/* The micro-batch of this rank in a round, and its next one after the round (after −1: its first); −1: it has none. */
 int64_t qr_deal_batch(const qr_deal *deal, int64_t round);
 int64_t qr_deal_next(const qr_deal *deal, int64_t round);
 /* What becomes of the gradient of micro-batch i before it is sent; where every gradient is, nothing: sum 0 is it. */

@@ -13,9 +13,7 @@ static qr_deal deal_of(const qrun_trainer *trainer, const qr_step_batch *batch) 
     return qr_gradient_sum_deal(trainer->gradient_sum, batch->n_micro_batches);
 }
 
-/* The micro-batch of the epoch that this rank computes after a round of the step; −1: none of this step or the next
- * one.
- */
+/* The micro-batch of the epoch that this rank computes next after a round; −1: none of this step or the next one. */
 static int64_t find_next(const qrun_trainer *trainer, const qr_step_batch *batch, int64_t round) {
     const qr_epoch_batches *batches = trainer->epoch_batches;
     qr_deal deal = deal_of(trainer, batch);
@@ -93,22 +91,21 @@ typedef struct own_part {
  * passes of the others. */
 static qrun_status compute_round(qrun_trainer *trainer, const qr_step_batch *batch, const qr_deal *deal, int64_t round,
                                  own_part *own, qr_error *err) {
-    const int64_t i = qr_deal_batch(deal, round);
-    const bool computes = i >= 0 && own->status == QRUN_OK;
+    const int64_t i = own->status == QRUN_OK ? qr_deal_batch(deal, round) : -1;
     double loss = 0;
     bool began = false;
-    qr_gradient_sum_begin_round(trainer->gradient_sum, round);
-    if (computes) { own->status = run_micro_batch(trainer, batch, round, i, &loss, &began, err); }
+    qr_gradient_sum_begin_round(trainer->gradient_sum, round, i);
+    if (i >= 0) { own->status = run_micro_batch(trainer, batch, round, i, &loss, &began, err); }
     if (!began) { own->status = qr_trainer_follow_pass(trainer, true, own->status, err); }
     write_late(trainer);
     QR_RETURN_IF_ERROR(sum_rest(trainer, own->status, err));
-    if (!computes || own->status != QRUN_OK) { return QRUN_OK; }
+    if (i < 0 || own->status != QRUN_OK) { return QRUN_OK; }
     qr_sum_order_add(own->losses, qr_deal_own_place(deal, i), loss);
     own->status = qr_gradient_sum_end_batch(trainer->gradient_sum, err);
     return QRUN_OK;
 }
 
-/* What ranks send is added up, and losses in the order of the gradients, in sums [QR_MOST_UNFINISHED]. */
+/* What ranks send is added up, and what they have of the loss in the same order: sums [QR_MOST_UNFINISHED]. */
 static qrun_status end_round(qrun_trainer *trainer, const qr_deal *deal, int64_t round, const own_part *own,
                              double *sums, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;

@@ -104,7 +104,7 @@ static void run_batch(fixture *f, int64_t i, const float *values) {
     qr_error err = {0};
     CHECK(backend->copy_in(backend, f->added, values, qr_parameters_bytes(p), NULL) == QRUN_OK);
     CHECK(backend->fill_zero(backend, p->gradients, qr_parameters_gradient_bytes(p), NULL) == QRUN_OK);
-    qr_gradient_sum_begin_round(f->sum, i); /* of one rank, each has one */
+    qr_gradient_sum_begin_round(f->sum, i, i); /* one rank has a batch in each */
     for (int64_t l = N_LAYERS; l-- > 0;) {
         add_gradients(f, l);
         CHECK_MSG(qr_gradient_sum_layer(f->sum, l, &err) == QRUN_OK, "%s", err.message);
