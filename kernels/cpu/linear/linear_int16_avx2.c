@@ -427,22 +427,39 @@ QR_INLINE void decode_rows(const qr_cpu_panel *p, const qr_cpu_product *product,
     }
 }
 
-QR_INLINE bool decode_format(const qr_cpu_panel *p, const qr_cpu_product *product, const qr_weight_format format) {
+QR_INLINE void decode_format(const qr_cpu_panel *p, const qr_cpu_product *product, const qr_weight_format format) {
     switch (product->n_x) {
-        case 1: decode_rows(p, product, 1, format); return true;
-        case 2: decode_rows(p, product, 2, format); return true;
-        case 3: decode_rows(p, product, 3, format); return true;
-        case 4: decode_rows(p, product, 4, format); return true;
-        default: return false;
+        case 1: decode_rows(p, product, 1, format); break;
+        case 2: decode_rows(p, product, 2, format); break;
+        case 3: decode_rows(p, product, 3, format); break;
+        default: decode_rows(p, product, 4, format); break;
     }
 }
 
-static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
-    switch (p->weight->desc.format) {
-        case QR_WEIGHT_INT8: return decode_format(p, product, QR_WEIGHT_INT8);
-        case QR_WEIGHT_MXFP4: return decode_format(p, product, QR_WEIGHT_MXFP4);
-        default: return decode_format(p, product, QR_WEIGHT_NF4);
+/* Rows of x up to which this takes less time than panels do (docs/speed.md). */
+static int most_rows(qr_weight_format format) {
+    switch (format) {
+        case QR_WEIGHT_INT8: return 4 * DECODE_X;
+        case QR_WEIGHT_MXFP4: return DECODE_X;
+        default: return 3 * DECODE_X;
     }
+}
+
+/* More rows of x than registers have room for: some at a time. Weights come from L2 then but for the first of them. */
+static bool decode(const qr_cpu_panel *p, const qr_cpu_product *product) {
+    qr_cpu_product part = *product;
+    if (product->n_x > most_rows(p->weight->desc.format)) { return false; }
+    for (int64_t i = 0; i < product->n_x; i += part.n_x) {
+        part.n_x = qr_min(product->n_x - i, DECODE_X);
+        part.x = (const int16_t *)product->x + i * product->x_stride;
+        part.sums = product->sums + i * product->sum_stride;
+        switch (p->weight->desc.format) {
+            case QR_WEIGHT_INT8: decode_format(p, &part, QR_WEIGHT_INT8); break;
+            case QR_WEIGHT_MXFP4: decode_format(p, &part, QR_WEIGHT_MXFP4); break;
+            default: decode_format(p, &part, QR_WEIGHT_NF4); break;
+        }
+    }
+    return true;
 }
 
 const qr_cpu_matmul qr_cpu_matmul_int16_avx2 = {
