@@ -655,6 +655,11 @@ typedef struct qrun_request_params {
      * eta_cutoff. NULL: none. An id that is outside the vocabulary is refused, but suppress_tokens and
      * begin_suppress_tokens of the model's own file may have some. A request whose rules leave no token fails. */
     const char *generation_json;
+    /* A JSON Schema, as text: every token keeps the answer the beginning of a JSON value that the schema accepts, and
+     * the answer ends when the value does, whatever min_tokens says. One that max_tokens or a text of `stop` cuts short
+     * ends with "length" or "stop" before. {"type": "object"} is any object. What cannot be held is refused with its
+     * place. Not with ignore_eos. docs/generate.md lists the keywords. NULL: free text. */
+    const char *json_schema;
     bool has_seed; /* else the seed is made from the request itself, so that equal requests agree */
     uint64_t seed;
     const char *const *stop; /* [n_stop] texts that end the answer */
@@ -697,7 +702,8 @@ QRUN_API qrun_status qrun_session_submit(qrun_session *session, const qrun_reque
 /* The same for a JSON object such as one line of a JSONL file: "prompt" (text) or "token_ids" or "messages" ("tools",
  * "template_args"), "adapter" (name), and temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty,
  * frequency_penalty, seed, stop (text or array), stop_token_ids, min_tokens, max_tokens, max_length, n, logprobs,
- * ignore_eos, prompt_logprobs, prompt_only, and the members of generation_json. What the object does not say comes from
+ * ignore_eos, prompt_logprobs, prompt_only, response_format ({"type": "json_schema", "json_schema": {"schema": {…}}},
+ * or "json_object", or "text"), and the members of generation_json. What the object does not say comes from
  * `defaults` (its callbacks too; NULL: the defaults of QRUN_REQUEST_PARAMS_INIT). With `chat`, a "prompt" is wrapped as
  * a user message (after system_prompt, where not NULL). An unknown key is refused. `what` names the text in messages
  * ("line 12"). */

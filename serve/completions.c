@@ -516,8 +516,9 @@ static bool prompt_thinks(const answer *a) {
 static void prepare_choices(answer *a) {
     const answer_format *format = &a->owner->format;
     const cJSON *tools = cJSON_GetObjectItemCaseSensitive(a->request.body, "tools");
-    a->parses = a->head.is_chat && ((format->calls != CALLS_NONE && tools != NULL) || format->think_begin != NULL ||
-                                    format->calls == CALLS_HARMONY);
+    a->parses = a->head.is_chat && !a->request.has_format &&
+                ((format->calls != CALLS_NONE && tools != NULL) || format->think_begin != NULL ||
+                 format->calls == CALLS_HARMONY);
     const bool thinks = a->parses && prompt_thinks(a);
     for (int i = 0; i < n_choices(a); i++) {
         choice *c = &a->choices[i];

@@ -74,7 +74,7 @@ static const struct {
     {"top_logprobs", CHAT, USE_HERE, NULL},
     {"n", BOTH, USE_HERE, NULL},
     {"tool_choice", CHAT, USE_HERE, NULL},
-    {"response_format", BOTH, USE_HERE, NULL},
+    {"response_format", BOTH, USE_SAME, NULL},
     {"echo", TEXT, USE_HERE, NULL},
     {"logit_bias", BOTH, USE_HERE, NULL},
     {"max_tokens", BOTH, USE_SAME, NULL},
@@ -194,6 +194,18 @@ static bool read_logprobs(const cJSON *root, openai_request *request, openai_err
     return true;
 }
 
+/* An answer in a form is all content: there is no room in it for a call. */
+static bool check_format(openai_request *request, openai_error *error) {
+    const cJSON *format = cJSON_GetObjectItemCaseSensitive(request->body, "response_format");
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(format, "type");
+    const cJSON *tools = cJSON_GetObjectItemCaseSensitive(request->body, "tools");
+    request->has_format = format != NULL && !(cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0);
+    return !request->has_format || tools == NULL || tools->child == NULL ||
+           openai_refuse(error, 400, "response_format",
+                         "\"response_format\" with \"tools\" is not supported: the answer could be no call; leave one "
+                         "out, or give \"tool_choice\": \"none\"");
+}
+
 static bool read_choices_of_form(const cJSON *root, openai_request *request, openai_error *error) {
     const cJSON *choice = cJSON_GetObjectItemCaseSensitive(root, "tool_choice");
     if (cJSON_IsString(choice) && strcmp(choice->valuestring, "none") == 0) {
@@ -202,15 +214,7 @@ static bool read_choices_of_form(const cJSON *root, openai_request *request, ope
                !(cJSON_IsString(choice) && strcmp(choice->valuestring, "auto") == 0)) {
         return openai_refuse(error, 400, "tool_choice", "\"tool_choice\" can be \"auto\" or \"none\"");
     }
-    const cJSON *form = cJSON_GetObjectItemCaseSensitive(root, "response_format");
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(form, "type");
-    const bool is_text = cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0;
-    if (form == NULL || cJSON_IsNull(form) || is_text) { return true; }
-    return openai_refuse(
-        error, 400, "response_format",
-        "\"response_format\" of type \"%.40s\" is not supported: there is no grammar yet, and \"text\" "
-        "is all there is",
-        cJSON_IsString(type) ? type->valuestring : "?");
+    return check_format(request, error);
 }
 
 /* OpenAI's {"id": bias} as the sequence_bias of generation_config.json: [[[id], bias], …]. */

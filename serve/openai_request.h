@@ -26,6 +26,7 @@ typedef struct openai_request {
     bool echo;               /* the answer begins with the prompt */
     bool is_prompt_alone;    /* nothing is generated */
     bool in_base64;          /* embeddings */
+    bool has_format;         /* the answer is JSON in a form: it has neither thoughts nor calls */
     qrun_pooling pooling;    /* embeddings */
     int logprobs;            /* −1: none; else how many of the best are wanted beside the token's own */
     int n_samples;           /* of each prompt */

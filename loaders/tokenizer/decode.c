@@ -394,3 +394,79 @@ qrun_status qr_tokenizer_decode(const qr_tokenizer *tokenizer, const int32_t *id
     qr_token_stream_free(&stream);
     return status;
 }
+
+/* --- One token alone ---------------------------------------------------------------------------------------------- */
+
+/* Rewrites every `literal` in text[begin, size) as `content`. */
+static void replace_all(qr_buffer *text, size_t begin, const char *literal, size_t n_literal, const char *content,
+                        size_t n_content) {
+    const size_t size = text->size;
+    for (size_t i = begin; n_literal > 0 && qr_buffer_ok(text) && i < size;) {
+        const bool found = size - i >= n_literal && memcmp(text->data + i, literal, n_literal) == 0;
+        const char c = text->data[i];
+        if (found) {
+            qr_buffer_append(text, content, n_content);
+        } else {
+            qr_buffer_append_char(text, c);
+        }
+        i += found ? n_literal : 1;
+    }
+    if (!qr_buffer_ok(text) || n_literal == 0) { return; }
+    memmove(text->data + begin, text->data + size, text->size - size);
+    text->size -= size - begin;
+    text->data[text->size] = '\0';
+}
+
+/* A stage for a token in the middle of a text, text[begin, size). False where its neighbours matter. *fused: the stage
+ * before has made one token of all. */
+static bool decode_alone(const qr_decoder *decoder, bool *fused, size_t begin, qr_buffer *text) {
+    const qr_pattern *pattern = &decoder->pattern;
+    const size_t n_bytes = text->size - begin;
+    switch (decoder->kind) {
+        case QR_DECODE_BYTE_LEVEL: {
+            qr_buffer bytes = {0};
+            decode_run run = {.err = NULL};
+            if (*fused || hold_token_bytes(&run, &bytes, text->data + begin, n_bytes) != QRUN_OK) { return false; }
+            text->size = begin;
+            qr_buffer_append(text, bytes.data, bytes.size);
+            qr_buffer_free(&bytes);
+            *fused = true;
+            return true;
+        }
+        case QR_DECODE_BYTE_FALLBACK: {
+            const int byte = n_bytes > 0 ? fallback_byte(text->data + begin, n_bytes) : -1;
+            if (byte < 0) { return !*fused; }
+            text->size = begin;
+            qr_buffer_append_char(text, (char)(unsigned char)byte);
+            return !*fused;
+        }
+        case QR_DECODE_METASPACE: replace_all(text, begin, pattern->literal, pattern->n_literal, " ", 1); return true;
+        case QR_DECODE_REPLACE:
+            if (*fused || pattern->literal == NULL) { return false; }
+            replace_all(text, begin, pattern->literal, pattern->n_literal, decoder->content, decoder->n_content);
+            return true;
+        case QR_DECODE_FUSE: *fused = true; return true;
+        case QR_DECODE_STRIP: return *fused && decoder->n_stop == 0;
+        case QR_DECODE_WORD_PIECE:
+        case QR_DECODE_BPE:
+        case QR_DECODE_JOIN: break;
+    }
+    return false;
+}
+
+qrun_status qr_tokenizer_token_bytes(const qr_tokenizer *tokenizer, int32_t id, qr_buffer *out, qr_error *err) {
+    size_t n_bytes = 0;
+    const size_t begin = out->size;
+    const char *text = decoder_input(tokenizer, id, &n_bytes);
+    bool fused = false;
+    if (text == NULL || n_bytes == 0 || qr_tokenizer_is_special(tokenizer, id)) { return QRUN_OK; }
+    qr_buffer_append(out, text, n_bytes);
+    for (size_t i = 0; qr_buffer_ok(out) && i < tokenizer->n_decoders; i++) {
+        if (decode_alone(&tokenizer->decoders[i], &fused, begin, out)) { continue; }
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "with this tokenizer the text of a token depends on its neighbours (its decoder joins words), so "
+            "no schema can be held");
+    }
+    return qr_buffer_ok(out) ? QRUN_OK : qr_fail_memory(err, "the bytes of a token", n_bytes);
+}

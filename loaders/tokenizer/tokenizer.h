@@ -108,6 +108,10 @@ int32_t qr_tokenizer_id(const qr_tokenizer *tokenizer, const char *text, size_t 
  * from the tokenizer; NULL where the id is not a token. */
 const char *qr_tokenizer_token(const qr_tokenizer *tokenizer, int32_t id, size_t *n_bytes);
 bool qr_tokenizer_is_special(const qr_tokenizer *tokenizer, int32_t id);
+/* Appends the bytes that a token adds to a text that has begun: of a byte-level token or a <0xNN> perhaps a part of a
+ * character. Special tokens and ids without a token add none. QRUN_ERROR_UNSUPPORTED where what a token adds depends on
+ * its neighbours, as with WordPiece. */
+qrun_status qr_tokenizer_token_bytes(const qr_tokenizer *tokenizer, int32_t id, qr_buffer *out, qr_error *err);
 
 int32_t qr_tokenizer_bos_id(const qr_tokenizer *tokenizer); /* −1 where the folder names none */
 int32_t qr_tokenizer_eos_id(const qr_tokenizer *tokenizer);

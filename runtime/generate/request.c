@@ -272,6 +272,29 @@ static qrun_status make_rules(const qrun_model *model, const qrun_request_params
     return QRUN_OK;
 }
 
+/* ---- The form of the answer -------------------------------------------------------------------------------------- */
+
+static qrun_status make_grammar(const qrun_model *model, const qrun_request_params *params, qr_request *request,
+                                qr_error *err) {
+    static const char what[] = "`json_schema`";
+    if (params->json_schema == NULL) { return QRUN_OK; }
+    if (params->prompt_only || params->ignore_eos) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s does not go with `%s`", what,
+                       params->prompt_only ? "prompt_only" : "ignore_eos");
+    }
+    if (model->tokenizer == NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s has no tokenizer.json; add the file", what, model->folder);
+    }
+    const qrun_status status =
+        qr_grammar_create(params->json_schema, strlen(params->json_schema), &request->grammar, err);
+    if (status != QRUN_OK) {
+        qr_error_prefix(err, what);
+        return status;
+    }
+    request->waiting_bytes += qr_grammar_bytes(request->grammar);
+    return QRUN_OK;
+}
+
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status copy_prompt(const qr_tokens *prompt, qr_request *request, qr_error *err) {
@@ -325,6 +348,7 @@ qrun_status qr_request_create(const qrun_model *model, const qr_request_limits *
     QR_TRY(copy_stops(params, made, err));
     QR_TRY(copy_stop_ids(model, params, made, err));
     QR_TRY(make_rules(model, params, overrides, what, made, err));
+    QR_TRY(make_grammar(model, params, made, err));
     QR_TRY(copy_prompt(&prompt, made, err));
     made->submit_time = qr_now_seconds();
     *request = made;
@@ -375,6 +399,19 @@ static qrun_status make_sequence(const qrun_model *model, const qr_kv_cache *cac
     return qr_answer_start(&sequence->answer, tokenizer, request->prompt, request->n_prompt, &stops, err);
 }
 
+static qrun_status start_grammar(const qrun_model *model, const qr_grammar_room *grammars, qr_request *request,
+                                 qr_error *err) {
+    if (request->grammar == NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_grammar_start(request->grammar, model->shape.vocab, err));
+    for (int32_t i = 0; i < request->n_samples; i++) {
+        qr_match_place *place = &request->sequences[i].place;
+        QR_RETURN_IF_ERROR(qr_match_place_create(place, err));
+        if (qr_grammar_begin(request->grammar, &grammars->workers[0], place)) { continue; }
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "the schema has too many ways for an answer to begin");
+    }
+    return QRUN_OK;
+}
+
 static void free_results(qr_prompt_results *results) {
     if (results == NULL) { return; }
     qr_answer_free(&results->text);
@@ -387,6 +424,7 @@ static void free_sequences(qr_request *request, qr_kv_cache *cache) {
     for (int32_t i = 0; request->sequences != NULL && i < request->n_samples; i++) {
         qr_kv_sequence_destroy(cache, &request->sequences[i].kv);
         qr_answer_free(&request->sequences[i].answer);
+        qr_match_place_free(&request->sequences[i].place);
         qr_free(request->sequences[i].tokens);
     }
     qr_free(request->sequences);
@@ -413,7 +451,8 @@ static qrun_status make_results(const qrun_model *model, qr_request *request, qr
     return qr_fail_memory(err, "an embedding", hidden * sizeof *results->pooled);
 }
 
-qrun_status qr_request_start(const qrun_model *model, qr_kv_cache *cache, qr_request *request, qr_error *err) {
+qrun_status qr_request_start(const qrun_model *model, qr_kv_cache *cache, const qr_grammar_room *grammars,
+                             qr_request *request, qr_error *err) {
     const size_t n_samples = (size_t)request->n_samples;
     request->sequences = qr_alloc_array_zeroed(n_samples, sizeof *request->sequences);
     if (request->sequences == NULL) {
@@ -423,6 +462,7 @@ qrun_status qr_request_start(const qrun_model *model, qr_kv_cache *cache, qr_req
     for (int32_t i = 0; status == QRUN_OK && i < request->n_samples; i++) {
         status = make_sequence(model, cache, request, i, err);
     }
+    if (status == QRUN_OK) { status = start_grammar(model, grammars, request, err); }
     if (status != QRUN_OK) {
         free_sequences(request, cache);
         return status;
@@ -442,6 +482,7 @@ void qr_request_destroy(qr_request *request, qr_kv_cache *cache) {
     qr_free(request->stop_ids);
     if (request->own_rules != NULL) { qr_generation_rules_free(request->own_rules); }
     qr_free(request->own_rules);
+    qr_grammar_destroy(request->grammar);
     qr_free(request->prompt);
     qr_free(request);
 }

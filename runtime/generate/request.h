@@ -8,6 +8,7 @@
 #include "runtime/cache/kv_cache.h"
 #include "runtime/generate/answer.h"
 #include "runtime/generate/speculation.h"
+#include "runtime/grammar/grammar.h"
 #include "runtime/model/model.h"
 #include "runtime/sampling/penalties.h"
 
@@ -36,8 +37,9 @@ typedef struct qr_sequence {
     qr_drafts drafts; /* of that step; while it is built their tokens lie after the known ones */
     int64_t n_cached; /* prompt tokens found in the cache when it first ran */
     qr_answer answer;
-    bool has_run;  /* was admitted before: what it finds in the cache again may be its own */
-    bool has_rope; /* the rotary frequencies of its slot are set, for the length class of kv.key */
+    qr_match_place place; /* of the answer so far in the request's grammar, where it has one */
+    bool has_run;         /* was admitted before: what it finds in the cache again may be its own */
+    bool has_rope;        /* the rotary frequencies of its slot are set, for the length class of kv.key */
     double first_token_time;
 } qr_sequence;
 
@@ -53,6 +55,7 @@ struct qr_request {
     uint64_t id; /* also the order of arrival */
     qr_sampling sampling;
     qr_generation_rules *own_rules; /* sampling.rules, unless these are the model's */
+    qr_grammar *grammar;            /* of the answers; NULL: none */
     bool ignore_eos;
     int32_t logprobs, prompt_logprobs; /* −1: none */
     bool prompt_only;                  /* nothing is generated */
@@ -94,8 +97,10 @@ qrun_status qr_request_create(const qrun_model *model, const qr_request_limits *
                               const qrun_request_params *params, const qr_json *overrides, const char *what,
                               qr_request **request, qr_error *err);
 
-/* Allocates what its samples need: the first one waits, the others are held. After an error it has no samples. */
-qrun_status qr_request_start(const qrun_model *model, qr_kv_cache *cache, qr_request *request, qr_error *err);
+/* Allocates what its samples need: the first one waits, the others are held. After an error it has no samples.
+ * `grammars` may be NULL for a request without a grammar. */
+qrun_status qr_request_start(const qrun_model *model, qr_kv_cache *cache, const qr_grammar_room *grammars,
+                             qr_request *request, qr_error *err);
 
 /* Releases its pages too. NULL is fine. */
 void qr_request_destroy(qr_request *request, qr_kv_cache *cache);

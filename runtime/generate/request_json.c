@@ -15,7 +15,7 @@
 typedef struct parsed_request {
     const char *what;
     qr_json *root;
-    char *messages_json, *tools_json, *template_json;
+    char *messages_json, *tools_json, *template_json, *json_schema;
     int32_t *token_ids, *stop_token_ids;
     const char **stops;
     const struct qrun_adapter *adapter; /* taken by name */
@@ -26,6 +26,7 @@ static void free_parsed(parsed_request *parsed) {
     qr_free(parsed->messages_json);
     qr_free(parsed->tools_json);
     qr_free(parsed->template_json);
+    qr_free(parsed->json_schema);
     qr_free(parsed->token_ids);
     qr_free(parsed->stop_token_ids);
     qr_free(parsed->stops);
@@ -65,6 +66,7 @@ static const struct {
     {.key = "ignore_eos"},
     {FIELD(prompt_logprobs), .kind = MEMBER_INT},
     {.key = "prompt_only"},
+    {.key = "response_format"},
 };
 #undef FIELD
 
@@ -251,6 +253,52 @@ static qrun_status read_prompt(parsed_request *parsed, bool chat, const char *sy
     return status;
 }
 
+/* ---- The form of the answer -------------------------------------------------------------------------------------- */
+
+/* OpenAI's members of response_format, by type: what else there is would not be obeyed. */
+static qrun_status check_format_keys(const parsed_request *parsed, const qr_json *object, const char *const *keys,
+                                     size_t n_keys, qr_error *err) {
+    for (const qr_json *item = qr_json_first(object); item != NULL; item = item->next) {
+        size_t i = 0;
+        while (i < n_keys && strcmp(item->string, keys[i]) != 0) { i++; }
+        if (i < n_keys) { continue; }
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"%s\" is not a member of \"response_format\"", parsed->what,
+                       item->string);
+    }
+    return QRUN_OK;
+}
+
+/* "strict" changes nothing: a schema is obeyed, or refused. */
+static qrun_status read_schema(parsed_request *parsed, const qr_json *format, qrun_request_params *params,
+                               qr_error *err) {
+    static const char *const outer[] = {"type", "json_schema"};
+    static const char *const inner[] = {"name", "description", "schema", "strict"};
+    const qr_json *described = qr_json_get(format, "json_schema"), *schema = qr_json_get(described, "schema");
+    if (!cJSON_IsObject(schema) && !cJSON_IsBool(schema)) {
+        return wrong_type(parsed, "response_format", "{\"type\": \"json_schema\", \"json_schema\": {\"schema\": {…}}}",
+                          err);
+    }
+    QR_RETURN_IF_ERROR(check_format_keys(parsed, format, outer, QR_COUNT_OF(outer), err));
+    QR_RETURN_IF_ERROR(check_format_keys(parsed, described, inner, QR_COUNT_OF(inner), err));
+    QR_RETURN_IF_ERROR(print_json(parsed, schema, &parsed->json_schema, err));
+    params->json_schema = parsed->json_schema;
+    return QRUN_OK;
+}
+
+static qrun_status read_response_format(parsed_request *parsed, qrun_request_params *params, qr_error *err) {
+    const qr_json *format = qr_json_get(parsed->root, "response_format");
+    const char *type = "";
+    if (qr_json_is_null(format)) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_json_get_string(format, "type", &type, parsed->what, err));
+    if (strcmp(type, "json_schema") == 0) { return read_schema(parsed, format, params, err); }
+    if (strcmp(type, "text") != 0 && strcmp(type, "json_object") != 0) {
+        return wrong_type(parsed, "response_format",
+                          "an object whose \"type\" is \"text\", \"json_object\" or \"json_schema\"", err);
+    }
+    params->json_schema = strcmp(type, "text") == 0 ? NULL : "{\"type\":\"object\"}";
+    return QRUN_OK;
+}
+
 /* How a line is read, as both calls below take it. */
 typedef struct line_form {
     const char *json;
@@ -274,6 +322,7 @@ static qrun_status parse(parsed_request *parsed, const line_form *form, qrun_mod
     QR_RETURN_IF_ERROR(read_stop_ids(parsed, params, err));
     QR_RETURN_IF_ERROR(read_adapter(parsed, model, params, err));
     QR_RETURN_IF_ERROR(read_template_arguments(parsed, params, err));
+    QR_RETURN_IF_ERROR(read_response_format(parsed, params, err));
     return read_prompt(parsed, form->chat, form->system_prompt, params, err);
 }
 

@@ -223,6 +223,7 @@ void qrun_session_destroy(qrun_session *session) {
         qr_sampler_destroy(session->samplers[i]);
     }
     qr_free(session->samplers);
+    qr_grammar_room_destroy(session->grammars);
     qr_free(session->logits);
     qr_free(session->step.copies);
     qr_free(session->step.state_copies);
@@ -247,6 +248,22 @@ static void notify(const qrun_session *session) {
     while (write(session->event_descriptor, &one, sizeof one) < 0 && errno == EINTR) {}
 }
 
+/* What requests with a schema need of the session: the first one makes it. */
+static qrun_status make_grammars(qrun_session *session, qr_error *err) {
+    pthread_mutex_lock(&session->lock);
+    const bool is_made = session->grammars != NULL;
+    pthread_mutex_unlock(&session->lock);
+    if (is_made) { return QRUN_OK; }
+    qr_grammar_room *made;
+    QR_RETURN_IF_ERROR(qr_grammar_room_create(session->model->tokenizer->tokenizer, session->model->shape.vocab,
+                                              n_threads(session), &made, err));
+    pthread_mutex_lock(&session->lock);
+    if (session->grammars == NULL) { session->grammars = made, made = NULL; }
+    pthread_mutex_unlock(&session->lock);
+    qr_grammar_room_destroy(made); /* another thread was faster */
+    return QRUN_OK;
+}
+
 qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *params, const qr_json *overrides,
                               const char *what, uint64_t *request, qr_error *error) {
     const qr_request_limits limits = {.context_tokens = session->sizes.context_tokens,
@@ -257,6 +274,11 @@ qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_request_params, params, error));
     QR_RETURN_IF_ERROR(qr_adapter_check_owner(session->model, params->adapter, error));
     QR_RETURN_IF_ERROR(qr_request_create(session->model, &limits, params, overrides, what, &made, error));
+    const qrun_status status = made->grammar != NULL ? make_grammars(session, error) : QRUN_OK;
+    if (status != QRUN_OK) {
+        qr_request_destroy(made, session->cache);
+        return status;
+    }
     const int64_t max_bytes = session->sizes.max_waiting_bytes, n_samples = made->n_samples;
     pthread_mutex_lock(&session->lock);
     const bool added = qr_request_queue_add(&session->queue, made, max_bytes);

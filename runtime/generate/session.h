@@ -18,6 +18,7 @@ typedef struct qr_next_token {
     const float *logits;   /* on the host: [V] */
     int32_t token;         /* −1: the request's rules exclude every id */
     bool is_broken;        /* the logits are not finite */
+    bool is_too_much;      /* the request's schema has too many ways to read the answer */
     float logprob;
     int32_t n_top;
     qrun_top_logprob top[QR_MAX_TOP_LOGPROBS];
@@ -51,8 +52,9 @@ struct qrun_session {
     size_t states_bytes;
     qr_kv_cache *cache;
     qr_forward *forward;
-    qr_sampler **samplers; /* one a thread */
-    float *logits;         /* host, [R, V], also of R hidden states */
+    qr_sampler **samplers;     /* one a thread */
+    qr_grammar_room *grammars; /* NULL until the first request with a schema is submitted; made under `lock` */
+    float *logits;             /* host, [R, V], also of R hidden states */
     qr_step step;
     qr_step ahead; /* the one after it, where it is issued already; of the lists it has `next` alone */
 

@@ -1,0 +1,96 @@
+/* Whether alternatives of "oneOf" have values in common. Where they surely have none, "one of" and "any of" are the
+ * same.
+ */
+#include <string.h>
+
+#include "base/sizes.h"
+#include "runtime/grammar/schema_compiler.h"
+
+enum { MAX_REFS = 16, MAX_ALTERNATIVES = 256 };
+
+/* Follows "$ref"; NULL where that leads nowhere. */
+static const qr_json *target_of(qr_schema_compiler *compiler, const qr_json *schema) {
+    const qr_schema_path root = {.parent = NULL};
+    for (int i = 0; i < MAX_REFS && qr_json_get(schema, "$ref") != NULL; i++) {
+        schema = qr_schema_resolve(compiler, schema, &root);
+    }
+    return schema;
+}
+
+/* The types that a value may have, where INTEGER and NUMBER are one. */
+static unsigned types_of(const qr_json *schema) {
+    unsigned types = qr_schema_types(schema);
+    const qr_json *constant = qr_json_get(schema, "const");
+    if (types == 0 && cJSON_IsString(constant)) { types = QR_TYPE_STRING; }
+    if (types == 0 && qr_json_get(schema, "properties") != NULL) { types = QR_TYPE_OBJECT; }
+    if (types == 0) { types = QR_TYPE_ALL; }
+    return cJSON_IsTrue(qr_json_get(schema, "nullable")) ? types | QR_TYPE_NULL : types;
+}
+
+/* Whether `text` is among the texts that are all that a schema allows; *closed: it has such a list. */
+static bool allows_text(const qr_json *schema, const char *text, bool *closed) {
+    const qr_json *constant = qr_json_get(schema, "const"), *values = qr_json_get(schema, "enum");
+    *closed = cJSON_IsString(constant) || cJSON_IsArray(values);
+    if (cJSON_IsString(constant)) { return strcmp(constant->valuestring, text) == 0; }
+    for (const qr_json *value = qr_json_first(values); value != NULL; value = value->next) {
+        if (!cJSON_IsString(value) || strcmp(value->valuestring, text) == 0) { return true; }
+    }
+    return !*closed;
+}
+
+/* Whether both allow listed texts alone, and none that is in both lists. */
+static bool lists_exclude(const qr_json *a, const qr_json *b) {
+    const qr_json *constant = qr_json_get(a, "const"), *values = qr_json_get(a, "enum");
+    bool closed = false;
+    if (cJSON_IsString(constant)) { return !allows_text(b, constant->valuestring, &closed) && closed; }
+    for (const qr_json *value = qr_json_first(values); value != NULL; value = value->next) {
+        if (!cJSON_IsString(value) || allows_text(b, value->valuestring, &closed)) { return false; }
+    }
+    return qr_json_first(values) != NULL && closed;
+}
+
+static bool requires(const qr_json *schema, const char *name) {
+    const qr_json *required = qr_json_get(schema, "required");
+    for (const qr_json *item = qr_json_first(required); item != NULL; item = item->next) {
+        if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) { return true; }
+    }
+    return false;
+}
+
+/* Whether a member that both require tells two objects apart. */
+static bool members_exclude(const qr_json *a, const qr_json *b) {
+    for (const qr_json *member = qr_json_first(qr_json_get(a, "properties")); member != NULL; member = member->next) {
+        const qr_json *other = qr_json_get(qr_json_get(b, "properties"), member->string);
+        if (other != NULL && requires(a, member->string) && requires(b, member->string) &&
+            lists_exclude(member, other)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool exclude(const qr_json *a, const qr_json *b) {
+    const unsigned numbers = QR_TYPE_NUMBER | QR_TYPE_INTEGER;
+    unsigned common = types_of(a) & types_of(b);
+    if ((types_of(a) & numbers) != 0 && (types_of(b) & numbers) != 0) { common |= QR_TYPE_NUMBER; }
+    if (common == 0) { return true; }
+    return (common == QR_TYPE_STRING && lists_exclude(a, b)) || (common == QR_TYPE_OBJECT && members_exclude(a, b));
+}
+
+bool qr_schema_alternatives_exclude(qr_schema_compiler *compiler, const qr_json *alternatives) {
+    const qr_json *targets[MAX_ALTERNATIVES];
+    size_t n = 0;
+    for (const qr_json *item = qr_json_first(alternatives); item != NULL; item = item->next) {
+        if (n == MAX_ALTERNATIVES) { return false; }
+        const qr_json *target = target_of(compiler, item);
+        if (!cJSON_IsObject(target) || qr_json_get(target, "anyOf") != NULL || qr_json_get(target, "oneOf") != NULL ||
+            qr_json_get(target, "allOf") != NULL || qr_json_get(target, "$ref") != NULL) {
+            return false;
+        }
+        for (size_t i = 0; i < n; i++) {
+            if (!exclude(targets[i], target)) { return false; }
+        }
+        targets[n++] = target;
+    }
+    return true;
+}
