@@ -210,6 +210,8 @@ class Writer:
             if name.endswith("_json"):
                 kind = "Mapping[str, Any]"
                 field = field._replace(name=name[:-5])
+            elif name == "json_schema":
+                kind = "Union[str, Mapping[str, Any]]"
             elif base == "char":
                 kind = "str" if field.stars == 1 else "Sequence[str]"
             elif base in SCALARS:
@@ -246,7 +248,7 @@ from __future__ import annotations
 
 from ctypes import CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64
 from ctypes import c_size_t, c_uint64, c_void_p, sizeof
-from typing import Any, ClassVar, Dict, List, Literal, Mapping, Sequence, Tuple, TypedDict
+from typing import Any, ClassVar, Dict, List, Literal, Mapping, Sequence, Tuple, TypedDict, Union
 
 
 class Sized(Structure):

@@ -26,6 +26,7 @@ typedef struct generate_options {
     const char *prompt, *prompts;
     bool chat;
     const char *system;
+    const char *json_schema; /* a file */
     const char *output;
     const char *profile; /* a folder; NULL: none */
     bool resume, retry_errors, force, with_prompt, json, stats, summary, quiet;
@@ -46,7 +47,7 @@ static const option prompt_table[] = {
              "\"tools\" and \"template_args\") or \"token_ids\"; its \"id\" or \"custom_id\" is repeated by the "
              "answer. It may have any of adapter, temperature, top_k, top_p, min_p, repetition_penalty, "
              "presence_penalty, frequency_penalty, seed, stop, stop_token_ids, min_tokens, max_tokens, max_length, n, "
-             "logprobs and ignore_eos. "
+             "logprobs, ignore_eos and response_format. "
              "prompt_logprobs asks for log probabilities of the prompt's tokens, with as many of the best at each "
              "position; prompt_only generates nothing. Members of generation_config.json are suppress_tokens, "
              "bad_words_ids, no_repeat_ngram_size, min_new_tokens and others. "
@@ -56,6 +57,10 @@ static const option prompt_table[] = {
      .help = "Prompts are messages of a user: wrap them with the model's chat template."},
     {.name = "system", .kind = OPTION_TEXT, .value_name = "TEXT", AT(system),
      .help = "The system message before the user's (with --chat)."},
+    {.name = "json-schema", .kind = OPTION_TEXT, .value_name = "FILE.json", AT(json_schema),
+     .completion = COMPLETE_FILE,
+     .help = "Answers are JSON that this JSON Schema accepts; {\"type\": \"object\"} is any object. A line of --prompts "
+             "may have a \"response_format\" of its own, as OpenAI's requests do."},
     {.name = "no-special", .kind = OPTION_FLAG, AT(sampling.request.no_special),
      .help = "Do not add the tokens that begin a text for this model (BOS)."},
     {.name = "parse-special", .kind = OPTION_FLAG, AT(sampling.request.parse_special),
@@ -126,7 +131,7 @@ static const option_group groups[] = {
 
 /* The texts that requests are made of. */
 typedef struct request_texts {
-    text_buffer prompt;
+    text_buffer prompt, schema;
     conversation conversation;
 } request_texts;
 
@@ -179,6 +184,10 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
 
 static int read_texts(const generate_options *o, request_texts *texts) {
     RETURN_IF_FAILED(template_read(&o->template, &texts->conversation));
+    if (o->json_schema != NULL) {
+        RETURN_IF_FAILED(file_read_text(&texts->schema, o->json_schema));
+        text_puts(&texts->schema, ""); /* an empty file is no schema, and not none */
+    }
     return o->prompts == NULL ? read_prompt(o, texts) : EXIT_OK;
 }
 
@@ -191,6 +200,7 @@ static int make_request(const generate_options *o, const command_line *line, con
     request->adapter = engine_default_adapter(e);
     request->tools_json = texts->conversation.tools.data;
     request->template_json = texts->conversation.template_arguments.data;
+    request->json_schema = texts->schema.data;
     if (o->chat) { template_note_unused(qrun_model_tokenizer(e->model), &texts->conversation, o->system); }
     if (o->prompts != NULL) { return EXIT_OK; }
     const size_t max_bytes = request_text_limit(e);
@@ -433,6 +443,7 @@ static int answer(const generate_options *o, const command_line *line, engine *e
     answer_file_abandon(&output); /* does nothing to one that was finished */
     request_file_close(&requests);
     text_free(&texts.prompt);
+    text_free(&texts.schema);
     conversation_free(&texts.conversation);
     return code;
 }

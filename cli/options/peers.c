@@ -35,8 +35,8 @@ static const struct {
     peer_words words;
 } missing_options[] = {
     {"temperature",
-     {"there is no grammar and no schema yet: an answer is free text",
-      "grammar grammar-file json-schema json-schema-file jf guided-json guided-decoding-backend structured-outputs"}},
+     {"an answer's form is a JSON Schema (--json-schema); there are no other grammars",
+      "grammar grammar-file guided-grammar guided-regex guided-choice guided-decoding-backend"}},
     {"n", {"there is no beam search; --n gives several sampled answers", "num-beams beams beam-size use-beam-search"}},
     {"prompts",
      {"a line of --prompts may have typical_p; there is no mirostat, XTC or DRY",
@@ -102,6 +102,7 @@ static const peer_words option_words[] = {
     {"seed", "s random-seed rng-seed"},
     {"stop", "r reverse-prompt stop-sequences stop-strings eos stop-words extra-eos-token"},
     {"stop-token-ids", "eos-token-id stop-token-id"},
+    {"json-schema", "json-schema-file jf guided-json structured-outputs response-format"},
     {"min-tokens", "min-new-tokens"},
     {"n", "num-return-sequences num-samples n-samples best-of num-completions"},
     {"logprobs", "n-probs top-logprobs output-scores"},

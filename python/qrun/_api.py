@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctypes import CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64
 from ctypes import c_size_t, c_uint64, c_void_p, sizeof
-from typing import Any, ClassVar, Dict, List, Literal, Mapping, Sequence, Tuple, TypedDict
+from typing import Any, ClassVar, Dict, List, Literal, Mapping, Sequence, Tuple, TypedDict, Union
 
 
 class Sized(Structure):
@@ -398,6 +398,7 @@ class RequestParams(Sized):
         ("presence_penalty", c_float),
         ("frequency_penalty", c_float),
         ("generation_json", c_char_p),
+        ("json_schema", c_char_p),
         ("has_seed", c_bool),
         ("seed", c_uint64),
         ("stop", POINTER(c_char_p)),
@@ -968,6 +969,11 @@ class RequestOptions(TypedDict, total=False):
     # refused, but suppress_tokens and begin_suppress_tokens of the model's own file may have some. A request
     # whose rules leave no token fails.
     generation: Mapping[str, Any]
+    # A JSON Schema, as text: every token keeps the answer the beginning of a JSON value that the schema
+    # accepts, and the answer ends when the value does, whatever min_tokens says. One that max_tokens or a text
+    # of `stop` cuts short ends with "length" or "stop" before. {"type": "object"} is any object. What cannot be
+    # held is refused with its place. Not with ignore_eos. docs/generate.md lists the keywords. NULL: free text.
+    json_schema: Union[str, Mapping[str, Any]]
     seed: int
     # [n_stop] texts that end the answer
     stop: Sequence[str]

@@ -12,7 +12,7 @@
 
 static void print_path(const qr_schema_path *path, qr_buffer *out) {
     if (path->parent == NULL) {
-        qr_buffer_append_char(out, '#');
+        qr_buffer_append_text(out, path->name);
         return;
     }
     print_path(path->parent, out);
@@ -299,21 +299,26 @@ const qr_json *qr_schema_resolve(qr_schema_compiler *compiler, const qr_json *sc
     return found;
 }
 
-static qrun_status find_rule(qr_schema_compiler *compiler, const qr_json *schema, int32_t *rule) {
+static qrun_status find_rule(qr_schema_compiler *compiler, const qr_json *schema, const qr_schema_path *path,
+                             int32_t *rule) {
     for (size_t i = 0; i < compiler->n_rules; i++) {
         *rule = compiler->rules[i].rule;
         if (compiler->rules[i].schema == schema) { return QRUN_OK; }
     }
     QR_RETURN_IF_ERROR(qr_array_grow(&compiler->rules, &compiler->rules_capacity, compiler->n_rules + 1,
                                      sizeof *compiler->rules, "a grammar", compiler->err));
+    qr_buffer where = {0};
+    print_path(path, &where);
+    char *text = qr_buffer_take(&where);
+    if (text == NULL) { return qr_fail_memory(compiler->err, "a grammar", 0); }
     *rule = qr_automaton_add_rule(&compiler->pieces.builder);
-    compiler->rules[compiler->n_rules++] = (qr_schema_rule){schema, *rule};
+    compiler->rules[compiler->n_rules++] = (qr_schema_rule){schema, *rule, text};
     return compiler->pieces.builder.status;
 }
 
 qrun_status qr_schema_call(qr_schema_compiler *compiler, const qr_schema_place *place) {
     int32_t rule;
-    QR_RETURN_IF_ERROR(find_rule(compiler, place->schema, &rule));
+    QR_RETURN_IF_ERROR(find_rule(compiler, place->schema, &place->path, &rule));
     qr_automaton_add_call(&compiler->pieces.builder, place->from, rule, place->to);
     if (!place->begins) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_array_grow(&compiler->begins, &compiler->begins_capacity, compiler->n_begins + 1,
@@ -362,7 +367,9 @@ static qrun_status add_others(qr_schema_compiler *compiler, const qr_schema_plac
     if (i > 0) { return add_alternatives(compiler, place, names[i]); }
     qr_schema_place target = *place;
     target.schema = qr_schema_resolve(compiler, place->schema, &place->path);
-    return target.schema != NULL ? qr_schema_call(compiler, &target) : QRUN_ERROR_INPUT;
+    if (target.schema == NULL) { return QRUN_ERROR_INPUT; }
+    target.path = (qr_schema_path){.parent = NULL, .name = qr_json_get(place->schema, "$ref")->valuestring};
+    return qr_schema_call(compiler, &target);
 }
 
 /* ---- One schema -------------------------------------------------------------------------------------------------- */
@@ -447,14 +454,11 @@ static qrun_status check_begins(qr_schema_compiler *compiler) {
 
 /* Rules may add further ones while they are built. */
 static qrun_status build_rules(qr_schema_compiler *compiler) {
-    const qr_schema_path root = {.parent = NULL};
     for (; compiler->n_done < compiler->n_rules; compiler->n_done++) {
         const qr_schema_rule rule = compiler->rules[compiler->n_done];
         const qr_grammar_rule states = compiler->pieces.builder.rules[rule.rule];
-        const qr_schema_path part = {.parent = &root, .name = rule.schema->string};
-        const bool is_named = rule.schema->string != NULL;
         const qr_schema_place place = {.schema = rule.schema,
-                                       .path = is_named ? part : root,
+                                       .path = {.parent = NULL, .name = rule.where},
                                        .from = states.start,
                                        .to = states.end,
                                        .begins = true};
@@ -466,15 +470,17 @@ static qrun_status build_rules(qr_schema_compiler *compiler) {
 
 qrun_status qr_schema_compile(const qr_json *root, qr_automaton *made, qr_error *err) {
     qr_schema_compiler compiler = {.root = root, .err = err, .pieces = {.builder = {.err = err}}};
+    const qr_schema_path path = {.parent = NULL, .name = "#"};
     qrun_status status;
     int32_t first;
     *made = (qr_automaton){0};
-    QR_TRY(find_rule(&compiler, root, &first));
+    QR_TRY(find_rule(&compiler, root, &path, &first));
     QR_TRY(build_rules(&compiler));
     QR_TRY(check_begins(&compiler));
     QR_TRY(qr_automaton_finish(&compiler.pieces.builder, made, err));
 out:
     qr_automaton_builder_free(&compiler.pieces.builder);
+    for (size_t i = 0; i < compiler.n_rules; i++) { qr_free(compiler.rules[i].where); }
     qr_free(compiler.rules);
     qr_free(compiler.begins);
     return status;

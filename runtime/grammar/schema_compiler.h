@@ -8,7 +8,7 @@
 
 /* A place in the schema, for messages. */
 typedef struct qr_schema_path {
-    const struct qr_schema_path *parent; /* NULL: the root */
+    const struct qr_schema_path *parent; /* NULL: a place by its whole name, "#/$defs/name" */
     const char *name;                    /* of the member; NULL: an item of a list */
     int64_t index;
 } qr_schema_path;
@@ -17,6 +17,7 @@ typedef struct qr_schema_path {
 typedef struct qr_schema_rule {
     const qr_json *schema;
     int32_t rule;
+    char *where; /* it was first called from, for messages */
 } qr_schema_rule;
 
 /* A rule whose texts may begin with those of another. */

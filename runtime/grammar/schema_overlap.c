@@ -10,7 +10,7 @@ enum { MAX_REFS = 16, MAX_ALTERNATIVES = 256 };
 
 /* Follows "$ref"; NULL where that leads nowhere. */
 static const qr_json *target_of(qr_schema_compiler *compiler, const qr_json *schema) {
-    const qr_schema_path root = {.parent = NULL};
+    const qr_schema_path root = {.parent = NULL, .name = "#"};
     for (int i = 0; i < MAX_REFS && qr_json_get(schema, "$ref") != NULL; i++) {
         schema = qr_schema_resolve(compiler, schema, &root);
     }

@@ -98,7 +98,7 @@ meant() {
     wrong "did you mean '$expected'" "$@"
 }
 wrong "the same command resumes a run by itself" finetune --model x --resume_from_checkpoint y
-wrong "there is no grammar and no schema yet" generate --json-schema x
+wrong "there are no other grammars" generate --grammar x
 wrong "there is no beam search" generate --num_beams 4
 wrong "the loss counts what the assistant says" finetune --train_on_inputs
 wrong "report.html" finetune --report-to wandb

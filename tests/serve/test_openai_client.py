@@ -68,7 +68,8 @@ def check_tools(client):
 def check_errors(client):
     for wrong, kind, member in ((dict(model="nope", messages=MESSAGES), openai.NotFoundError, "model"),
                                 (dict(model="model", messages=[]), openai.BadRequestError, "messages"),
-                                (dict(model="model", messages=MESSAGES, response_format={"type": "json_object"}),
+                                (dict(model="model", messages=MESSAGES, response_format={"type": "json_object"},
+                                      tools=[{"type": "function", "function": {"name": "f"}}]),
                                  openai.BadRequestError, "response_format"),
                                 (dict(model="model", messages=MESSAGES, logit_bias={"1": 500}), openai.BadRequestError,
                                  "logit_bias")):

@@ -81,6 +81,11 @@ class Answers(unittest.TestCase):
             (400, "/v1/embeddings", {"input": "a", "pooling": "max"}, "mean"),
             (400, "/v1/completions", {"prompt": "a", "max_tokens": 0, "n": 2}, "nothing"),
             (400, "/v1/chat/completions", chat | {"response_format": {"type": "json_schema"}}, "json_schema"),
+            (400, "/v1/chat/completions", chat | {"response_format": {"type": "xml"}}, '"type" is "text"'),
+            (400, "/v1/chat/completions", chat | {"response_format": {"type": "json_schema", "json_schema": {
+                "schema": {"properties": {"a": {"not": {}}}}}}}, '#/properties/a: "not" is not supported'),
+            (400, "/v1/completions", {"prompt": "a", "response_format": {"type": "json_object"}, "ignore_eos": True},
+             "ignore_eos"),
             (403, "/v1/adapters", {"name": "a", "path": "a"}, "folder"),
             (405, "/v1/models", {}, "GET"),
             (405, "/v1/completions", None, "POST"),

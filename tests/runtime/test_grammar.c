@@ -1,0 +1,353 @@
+/* Schemas and the texts that fit them: never one that jsonschema does not accept, and all that it, xgrammar and
+ * llguidance accept; what is refused, and why; masks against the definition, token by token. */
+#include "check.h"
+
+#include "base/alloc.h"
+#include "base/random.h"
+#include "base/utf8.h"
+#include "loaders/files/json.h"
+#include "runtime/grammar/grammar.h"
+
+#define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
+#define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
+
+static qr_match_arena arena;
+
+/* ---- Texts ------------------------------------------------------------------------------------------------------- */
+
+/* Whether a text is an answer; *n_read: its bytes that can begin one. */
+static bool fits(const qr_automaton *automaton, const char *text, size_t n_bytes, size_t *n_read) {
+    qr_match_set set = qr_match_start(&arena, automaton);
+    for (*n_read = 0; *n_read < n_bytes; (*n_read)++) {
+        set = qr_match_step(&arena, &set, (uint8_t)text[*n_read]);
+        if (set.begin == set.end && !set.is_complete) { return false; }
+        if (set.begin == set.end && *n_read + 1 < n_bytes) { return false; }
+    }
+    CHECK(!arena.overflow);
+    return set.is_complete;
+}
+
+static qr_grammar *make(const char *schema) {
+    qr_grammar *grammar = NULL;
+    qr_error err = {0};
+    const qrun_status status = qr_grammar_create(schema, strlen(schema), &grammar, &err);
+    CHECK_MSG(status == QRUN_OK, "%s: %s", schema, err.message);
+    return grammar;
+}
+
+static bool says(const qr_json *row, const char *key) { return cJSON_IsTrue(qr_json_get(row, key)); }
+
+static void check_entry(const qr_json *entry, int *n_texts, int *n_fit) {
+    const char *name = qr_json_get(entry, "name")->valuestring;
+    qr_buffer schema = {0};
+    qr_json_append(&schema, qr_json_get(entry, "schema"));
+    qr_grammar *grammar = make(schema.data);
+    qr_buffer_free(&schema);
+    REQUIRE(grammar != NULL);
+    for (const qr_json *row = qr_json_first(qr_json_get(entry, "texts")); row != NULL; row = row->next, (*n_texts)++) {
+        const char *text = qr_json_get(row, "text")->valuestring;
+        size_t n_read;
+        const bool found = fits(&grammar->automaton, text, strlen(text), &n_read), valid = says(row, "valid");
+        CHECK_MSG(!found || valid, "%s: %s fits, and is not valid", name, text);
+        CHECK_MSG(found || !(valid && says(row, "xgrammar") && says(row, "llguidance")), "%s: %s fits not after %zu bytes",
+                  name, text, n_read);
+        *n_fit += found;
+    }
+    qr_grammar_destroy(grammar);
+}
+
+static void test_goldens(void) {
+    qr_json *goldens = NULL;
+    int n_texts = 0, n_fit = 0;
+    REQUIRE(qr_json_read(FIXTURES "goldens/schemas.json", 1 << 20, &goldens, NULL) == QRUN_OK);
+    for (const qr_json *c = qr_json_first(qr_json_get(goldens, "cases")); c != NULL; c = c->next) {
+        check_entry(c, &n_texts, &n_fit);
+    }
+    printf("  %d of %d texts fit\n", n_fit, n_texts);
+    CHECK(n_texts > 200 && n_fit > 80);
+    qr_json_free(goldens);
+}
+
+/* What the goldens' tools see in another way, or not at all: own rules of form. */
+static void test_form(void) {
+    static const struct {
+        const char *schema, *text;
+        bool fits;
+    } cases[] = {
+        {"{\"type\":\"object\"}", "{ \"a\": 1}", true},
+        {"{\"type\":\"object\"}", "{  \"a\": 1}", false}, /* one space at most */
+        {"{\"type\":\"object\"}", " {}", false},
+        {"{\"type\":\"object\"}", "{} ", false},
+        {"{\"type\":\"object\"}", "{\"a\" : 1}", false},
+        {"{\"type\":\"object\"}", "{\n\t\t\"a\": [\n 1\n ]\n}", true},
+        {"{\"type\":\"object\"}", "{\n\n\"a\": 1}", false},
+        {"{\"type\":\"object\"}", "{\n                     \"a\": 1}", false}, /* 21 spaces */
+        {"{\"type\":\"integer\"}", "999999999999999999", true},
+        {"{\"type\":\"integer\"}", "1000000000000000000", false},
+        {"{\"type\":\"number\"}", "1e99", true},
+        {"{\"type\":\"number\"}", "1e100", false},
+        {"{\"type\":\"string\"}", "\"\\u0000\"", false},
+        {"{\"type\":\"string\"}", "\"\\u0001\"", true},
+        {"{\"type\":\"string\"}", "\"\\ud800\"", false},
+        {"{\"type\":\"string\"}", "\"\\uD83D\\uDE00\"", true},
+        {"{\"type\":\"string\"}", "\"\xED\xA0\x80\"", false}, /* a surrogate in UTF-8 */
+        {"{\"type\":\"string\"}", "\"\xC0\x80\"", false},
+        {"{\"type\":\"string\"}", "\"\xF4\x8F\xBF\xBF\"", true},
+        {"{\"type\":\"string\"}", "\"\xF4\x90\x80\x80\"", false},
+        {"{\"type\":\"string\",\"nullable\":true}", "null", true},
+        {"{\"properties\":{\"a\":{}}}", "{\"a\":1,\"b\":2}", false}, /* nothing undeclared, unless it is said */
+        {"{\"required\":[\"a\",\"b\"],\"properties\":{\"b\":{\"type\":\"null\"}}}", "{\"b\":null,\"a\":[]}", true},
+        {"{\"type\":\"object\",\"properties\":{\"a b\\\"é\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"null\"}}",
+         "{\"a b\\\"é\": null, \"a b\": null, \"a b\\\\\": null}", false}, /* an escape on the way of a name */
+        {"{\"type\":\"object\",\"properties\":{\"a b\\\"é\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"null\"}}",
+         "{\"a b\\\"é\": null, \"a b\": null, \"a c\\\\\": null}", true},
+        {"{\"allOf\":[{\"type\":\"null\"}]}", "null", true},
+        {"{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"const\":1}}}", "1", true},
+        {"true", "[{}]", true},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0", false},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0.0", false},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0.001", true},
+        {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "7.25", true},
+        {"{\"type\":\"number\",\"maximum\":-2}", "-2.0", true},
+        {"{\"type\":\"number\",\"maximum\":-2}", "-1.9", false},
+        {"{\"type\":\"string\",\"pattern\":\"^(?:a|b){2}$\"}", "\"ab\"", true},
+        {"{\"type\":\"string\",\"pattern\":\"^a{2}?b*?$\"}", "\"aabb\"", true},
+        {"{\"type\":\"string\",\"pattern\":\"^x{,2}$\"}", "\"x{,2}\"", true},
+        {"{\"type\":\"string\",\"pattern\":\"^(a*)*$\"}", "\"aaa\"", true},
+        {"{\"type\":\"string\",\"pattern\":\"^[\\\\w.-]+@\\\\S$\"}", "\"a.b-c@d\"", true},
+        {"{\"type\":\"string\",\"format\":\"date-time\"}", "\"2024-02-03T04:05:06.7Z\"", true},
+        {"{\"type\":\"string\",\"format\":\"ipv4\"}", "\"255.1.20.0\"", true},
+        {"{\"type\":\"string\",\"format\":\"ipv4\"}", "\"256.1.20.0\"", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        qr_grammar *grammar = make(cases[i].schema);
+        size_t n_read;
+        if (grammar == NULL) { continue; }
+        CHECK_MSG(fits(&grammar->automaton, cases[i].text, strlen(cases[i].text), &n_read) == cases[i].fits, "%s: %s",
+                  cases[i].schema, cases[i].text);
+        qr_grammar_destroy(grammar);
+    }
+}
+
+/* ---- What is refused --------------------------------------------------------------------------------------------- */
+
+static void test_refusals(void) {
+    static const struct {
+        const char *schema, *message;
+    } cases[] = {
+        {"", "the schema"},
+        {"{", "the schema"},
+        {"[]", "#: a schema must be an object, true or false"},
+        {"{\"type\":\"text\"}", "\"type\" must be object"},
+        {"{\"type\":[\"string\",3]}", "\"type\" must be object"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"not\":{}}}}}",
+         "#/properties/a/items: \"not\" is not supported"},
+        {"{\"$defs\":{\"n\":{\"if\":{}}},\"$ref\":\"#/$defs/n\"}", "\"if\" is not supported"},
+        {"{\"type\":\"array\",\"uniqueItems\":true}", "\"uniqueItems\" is not supported"},
+        {"{\"type\":\"number\",\"multipleOf\":3}", "\"multipleOf\" is not supported"},
+        {"{\"type\":\"object\",\"patternProperties\":{}}", "\"patternProperties\" is not supported"},
+        {"{\"minlength\":3}", "\"minlength\" is not supported"},
+        {"{\"anyOf\":[{\"type\":\"null\"}],\"type\":\"null\"}", "\"type\" beside \"anyOf\" is not supported"},
+        {"{\"anyOf\":[]}", "\"anyOf\" must be a list of schemas"},
+        {"{\"allOf\":[{},{}]}", "#/allOf: \"allOf\" of several schemas"},
+        {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "use \"anyOf\""},
+        {"{\"enum\":[]}", "\"enum\" must be a list"},
+        {"{\"enum\":[1],\"minimum\":0}", "\"minimum\" beside \"enum\""},
+        {"{\"$ref\":\"#/$defs/none\"}", "the schema has no \"#/$defs/none\""},
+        {"{\"$ref\":\"http://example.org\"}", "must be a place in this schema"},
+        {"{\"$ref\":\"#\"}", "leads back to itself"},
+        {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#/$defs/b\"}]},"
+         "\"b\":{\"$ref\":\"#/$defs/a\"}}}",
+         "leads back to itself"},
+        {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "no finite JSON value"},
+        {"false", "no finite JSON value"},
+        {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "no finite JSON value"},
+        {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "\"minLength\" is more than"},
+        {"{\"type\":\"string\",\"maxLength\":-1}", "whole number"},
+        {"{\"type\":\"string\",\"maxLength\":100000}", "the schema is too large"},
+        {"{\"type\":\"array\",\"maxItems\":2000000000}", "the schema is too large"},
+        {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", "no list fits"},
+        {"{\"type\":\"integer\",\"minimum\":0.5}", "whole number of at most 15 digits"},
+        {"{\"type\":\"integer\",\"exclusiveMinimum\":true}", "draft 4"},
+        {"{\"type\":\"string\",\"format\":\"uri\"}", "\"format\": \"uri\" is not supported"},
+        {"{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":3}", "\"maxLength\" beside \"pattern\""},
+        {"{\"type\":\"string\",\"pattern\":\"(?=a)\"}", "groups with ?"},
+        {"{\"type\":\"string\",\"pattern\":\"(a)\\\\1\"}", "of escapes"},
+        {"{\"type\":\"string\",\"pattern\":\"a(\"}", "a group has no end"},
+        {"{\"type\":\"string\",\"pattern\":\"a)\"}", "closes nothing"},
+        {"{\"type\":\"string\",\"pattern\":\"*\"}", "nothing to repeat"},
+        {"{\"type\":\"string\",\"pattern\":\"[b-a]\"}", "ends before it begins"},
+        {"{\"type\":\"string\",\"pattern\":\"(a^)\"}", "^ and $ can stand"},
+        {"{\"type\":\"string\",\"pattern\":\"((a{1000}){1000}){1000}\"}", "the schema is too large"},
+        {"{\"type\":\"string\",\"pattern\":\"((((|){9999}){9999}){9999}){9999}\"}", "the schema is too large"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        qr_grammar *grammar = NULL;
+        qr_error err = {0};
+        const qrun_status status = qr_grammar_create(cases[i].schema, strlen(cases[i].schema), &grammar, &err);
+        CHECK_MSG(status != QRUN_OK && grammar == NULL && strstr(err.message, cases[i].message) != NULL, "%s: %s",
+                  cases[i].schema, err.message);
+        qr_grammar_destroy(grammar);
+    }
+}
+
+/* Deep recursion ends where the text may not be nested any further, and there still is a way to the end. */
+static void test_depth(void) {
+    qr_grammar *grammar = make("{\"type\":\"object\",\"properties\":{\"n\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},"
+                               "\"required\":[\"n\"]}");
+    qr_buffer text = {0};
+    size_t n_read;
+    REQUIRE(grammar != NULL);
+    for (int i = 0; i < 200; i++) { qr_buffer_append_text(&text, "{\"n\":"); }
+    CHECK(!fits(&grammar->automaton, text.data, text.size, &n_read));
+    const int depth = (int)(n_read / 5);
+    CHECK_MSG(depth >= QR_GRAMMAR_MAX_DEPTH - 2 && depth <= QR_GRAMMAR_MAX_DEPTH + 1, "%d", depth);
+    text.size = (size_t)depth * 5;
+    qr_buffer_append_text(&text, "null");
+    for (int i = 0; i < depth; i++) { qr_buffer_append_char(&text, '}'); }
+    CHECK(fits(&grammar->automaton, text.data, text.size, &n_read));
+    qr_buffer_free(&text);
+    qr_grammar_destroy(grammar);
+}
+
+/* ---- Masks ------------------------------------------------------------------------------------------------------- */
+
+static const char *const masked[] = {
+    "{\"type\":\"object\"}",
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":["
+    "\"a\",\"bc\"]}},\"n\":{\"type\":\"number\"}},\"required\":[\"name\"],\"additionalProperties\":{\"type\":\"string\"}}",
+    "{\"type\":\"string\",\"minLength\":3,\"maxLength\":40}",
+    "{\"type\":\"string\",\"pattern\":\"^[a-z ]+(, [^0-9]+)?$\"}",
+    "{\"type\":\"integer\",\"minimum\":5,\"maximum\":12345}",
+    "{}",
+};
+
+/* A mask has a token if and only if its bytes lead on from the place. */
+static void check_mask(qr_grammar *grammar, const qr_grammar_room *room, const qr_match_place *place,
+                       const uint32_t *mask, const qr_grammar_ends *ends) {
+    for (int32_t id = 0; id < room->trie.vocab; id++) {
+        size_t n_bytes;
+        const char *bytes = qr_token_trie_bytes(&room->trie, id, &n_bytes);
+        qr_match_set set = qr_match_restore(&arena, &grammar->automaton, place);
+        bool leads = n_bytes > 0;
+        for (size_t i = 0; i < n_bytes && leads; i++) {
+            set = qr_match_step(&arena, &set, (uint8_t)bytes[i]);
+            leads = set.begin < set.end || (set.is_complete && i + 1 == n_bytes);
+        }
+        if (id == ends->ids[0][0]) { leads = place->is_complete; }
+        CHECK_MSG((mask[id / 32] >> (id % 32) & 1) == leads, "token %d", id);
+    }
+}
+
+/* An answer of tokens that are chosen at random among those of each mask; with the next two as drafts now and then. */
+static void answer_at_random(qr_grammar *grammar, const qr_grammar_room *room, bool has_all_bytes, uint64_t seed) {
+    enum { MOST_TOKENS = 60 };
+    const int32_t eos = 1;
+    const qr_grammar_ends ends = {{&eos, NULL}, {1, 0}};
+    qr_grammar_worker *worker = &room->workers[0];
+    qr_match_place place;
+    REQUIRE(qr_match_place_create(&place, NULL) == QRUN_OK && qr_grammar_begin(grammar, worker, &place));
+    for (int i = 0; i < MOST_TOKENS && !qr_grammar_is_over(&place); i++) {
+        const uint32_t *mask;
+        int32_t ids[4096], n = 0;
+        REQUIRE(qr_grammar_mask(grammar, room, worker, &place, NULL, 0, &ends, &mask) == QR_GRAMMAR_OK);
+        if (i % 7 == 0) { check_mask(grammar, room, &place, mask, &ends); }
+        for (int32_t id = 0; id < room->trie.vocab; id++) {
+            if ((mask[id / 32] >> (id % 32) & 1) != 0) { ids[n++] = id; }
+        }
+        CHECK(n > 0 || !has_all_bytes);
+        if (n == 0) { break; }
+        const int32_t token = ids[(int32_t)(qr_random_uniform(seed, 0, (uint64_t)i) * n)];
+        if (token == eos) { break; }
+        uint32_t *after = qr_alloc((size_t)room->trie.mask_words * sizeof *after);
+        REQUIRE(qr_grammar_mask(grammar, room, worker, &place, &token, 1, &ends, &mask) == QR_GRAMMAR_OK);
+        memcpy(after, mask, (size_t)room->trie.mask_words * sizeof *after);
+        REQUIRE(qr_grammar_advance(grammar, room, worker, token, &place) == QR_GRAMMAR_OK);
+        REQUIRE(qr_grammar_mask(grammar, room, worker, &place, NULL, 0, &ends, &mask) == QR_GRAMMAR_OK);
+        CHECK(memcmp(after, mask, (size_t)room->trie.mask_words * sizeof *after) == 0);
+        qr_free(after);
+    }
+    qr_match_place_free(&place);
+}
+
+/* Tokenizers of fixtures lack some of the 256 bytes, so that a text may have no way on. */
+static void check_masks_of(const char *folder, bool has_all_bytes) {
+    qr_tokenizer *tokenizer = NULL;
+    qr_grammar_room *room = NULL;
+    qr_error err = {0};
+    REQUIRE(qr_tokenizer_open(folder, &tokenizer, NULL) == QRUN_OK);
+    const int64_t vocab = qr_tokenizer_vocab_size(tokenizer);
+    CHECK_MSG(qr_grammar_room_create(tokenizer, vocab, 1, &room, &err) == QRUN_OK, "%s: %s", folder, err.message);
+    for (size_t i = 0; room != NULL && i < sizeof masked / sizeof masked[0]; i++) {
+        qr_grammar *grammar = make(masked[i]);
+        REQUIRE(grammar != NULL && qr_grammar_start(grammar, vocab, NULL) == QRUN_OK);
+        for (uint64_t seed = 0; seed < 3; seed++) { answer_at_random(grammar, room, has_all_bytes, seed); }
+        qr_grammar_destroy(grammar);
+    }
+    qr_grammar_room_destroy(room);
+    qr_tokenizer_destroy(tokenizer);
+}
+
+static void test_masks(void) {
+    check_masks_of(EXAMPLE, true);
+    check_masks_of(FIXTURES "tokenizers/llama2", false);
+    check_masks_of(FIXTURES "tokenizers/qwen2", false);
+    check_masks_of(FIXTURES "tokenizers/gemma", false);
+    check_masks_of(FIXTURES "tokenizers/unigram_bytes", false);
+}
+
+/* What tokens add to a text is what decoding makes of them. */
+static void check_bytes_of(const char *folder) {
+    enum { N = 40 };
+    qr_tokenizer *tokenizer = NULL;
+    REQUIRE(qr_tokenizer_open(folder, &tokenizer, NULL) == QRUN_OK);
+    const int32_t vocab = qr_tokenizer_vocab_size(tokenizer);
+    for (uint64_t round = 0; round < 50; round++) {
+        qr_buffer together = {0}, alone = {0};
+        int32_t ids[N];
+        for (uint64_t i = 0; i < N; i++) { ids[i] = (int32_t)(qr_random_uniform(7, round, i) * vocab); }
+        for (int i = 0; i < N; i++) {
+            size_t n_bytes;
+            if (qr_tokenizer_token(tokenizer, ids[i], &n_bytes) == NULL) { ids[i] = ids[0]; }
+            CHECK(qr_tokenizer_token_bytes(tokenizer, ids[i], &alone, NULL) == QRUN_OK);
+        }
+        if (qr_tokenizer_token(tokenizer, ids[0], &(size_t){0}) != NULL && alone.size > 0 &&
+            qr_utf8_valid_prefix(alone.data, alone.size) == alone.size) {
+            CHECK(qr_tokenizer_decode(tokenizer, ids, N, true, &together, NULL) == QRUN_OK);
+            /* the first one's space may go */
+            const size_t n_off = alone.size - together.size;
+            CHECK(n_off <= 1 && memcmp(alone.data + n_off, together.data, together.size) == 0);
+        }
+        qr_buffer_free(&together);
+        qr_buffer_free(&alone);
+    }
+    qr_tokenizer_destroy(tokenizer);
+}
+
+static void test_token_bytes(void) {
+    check_bytes_of(EXAMPLE);
+    check_bytes_of(FIXTURES "tokenizers/llama2");
+    check_bytes_of(FIXTURES "tokenizers/qwen2");
+    check_bytes_of(FIXTURES "tokenizers/gemma");
+    check_bytes_of(FIXTURES "tokenizers/llama3");
+    qr_tokenizer *tokenizer = NULL;
+    qr_grammar_room *room = NULL;
+    qr_error err = {0};
+    REQUIRE(qr_tokenizer_open(FIXTURES "tokenizers/bert", &tokenizer, NULL) == QRUN_OK);
+    CHECK(qr_grammar_room_create(tokenizer, 100, 1, &room, &err) == QRUN_ERROR_UNSUPPORTED && room == NULL);
+    CHECK(strstr(err.message, "neighbours") != NULL);
+    qr_tokenizer_destroy(tokenizer);
+}
+
+int main(int argc, char **argv) {
+    check_begin(argc, argv);
+    if (qr_match_arena_create(&arena, NULL) != QRUN_OK) { return 1; }
+    CHECK_RUN(test_goldens);
+    CHECK_RUN(test_form);
+    CHECK_RUN(test_refusals);
+    CHECK_RUN(test_depth);
+    CHECK_RUN(test_masks);
+    CHECK_RUN(test_token_bytes);
+    qr_match_arena_free(&arena);
+    return check_end();
+}
