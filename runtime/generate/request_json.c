@@ -295,8 +295,9 @@ static qrun_status read_response_format(parsed_request *parsed, qrun_request_par
         return wrong_type(parsed, "response_format",
                           "an object whose \"type\" is \"text\", \"json_object\" or \"json_schema\"", err);
     }
+    static const char *const keys[] = {"type"};
     params->json_schema = strcmp(type, "text") == 0 ? NULL : "{\"type\":\"object\"}";
-    return QRUN_OK;
+    return check_format_keys(parsed, format, keys, QR_COUNT_OF(keys), err);
 }
 
 /* How a line is read, as both calls below take it. */

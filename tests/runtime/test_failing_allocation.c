@@ -227,6 +227,30 @@ static qrun_status generate(qrun_error *error) {
     return status;
 }
 
+/* With all kinds of parts; the answer itself is short, because few tokens of the fixture fit it. */
+static const char schema[] =
+    "{\"anyOf\": [{\"type\": \"integer\", \"minimum\": 3}, {\"$ref\": \"#/$defs/o\"}], \"$defs\": {\"o\": {"
+    "\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"array\", \"items\": {\"enum\": [\"x\", 1]}},"
+    "\"b\": {\"type\": \"string\", \"pattern\": \"^[a-c]{2,3}|x$\"}, \"c\": {\"oneOf\": [{\"type\": \"null\"}, "
+    "{\"type\": \"string\", \"maxLength\": 9}]}}, \"required\": [\"d\"], \"additionalProperties\": {}}}}";
+
+/* In a session of its own, whose first request with a schema makes what all of them need. */
+static qrun_status answer_in_form(qrun_error *error) {
+    qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
+    session_params.kv_tokens = 200, session_params.max_sequences = 4;
+    run_record record = {.n_done = 0};
+    qrun_request_params params = common(&record);
+    params.prompt = "Once", params.json_schema = schema, params.ignore_eos = false, params.prompt_logprobs = -1;
+    qrun_session *made;
+    qrun_status status = qrun_session_create(model, &session_params, &made, error);
+    if (status == QRUN_OK) { status = qrun_session_submit(made, &params, NULL, error); }
+    if (status == QRUN_OK) { status = qrun_session_run(made, error); }
+    qr_alloc_fail_at(0);
+    CHECK(!record.malformed && (status != QRUN_OK || record.n_last == 1));
+    qrun_session_destroy(made);
+    return status;
+}
+
 static qrun_status evaluate(qrun_error *error) {
     const qrun_eval_params params = QRUN_EVAL_PARAMS_INIT;
     qrun_eval_result result = QRUN_EVAL_RESULT_INIT;
@@ -272,6 +296,7 @@ static void test_requests(void) {
     sweep("request in JSON", submit_json);
     sweep("generate", generate);
     CHECK(n_failed_requests > 0);
+    sweep("answer in a form", answer_in_form);
     sweep("perplexity", evaluate);
     qrun_session_destroy(session);
 }
