@@ -107,7 +107,7 @@ static void close_set(qr_match_arena *arena, qr_match_set *set) {
     for (int32_t i = set->begin; i < set->end; i++) {
         const qr_match_config config = arena->configs[i];
         const qr_grammar_state *state = &automaton->states[config.state];
-        arena->n_steps++;
+        arena->n_steps += 1 + state->end_edge - state->first_other;
         for (int32_t e = state->first_other; e < state->end_edge; e++) {
             const qr_grammar_edge *edge = &automaton->edges[e];
             if (edge->rule == QR_EDGE_EMPTY) {
@@ -165,12 +165,12 @@ qr_match_set qr_match_step(qr_match_arena *arena, const qr_match_set *set, uint8
     for (int32_t i = set->begin; i < set->end && !arena->overflow; i++) {
         const qr_match_config config = arena->configs[i];
         const qr_grammar_state *state = &automaton->states[config.state];
+        arena->n_steps += 1 + state->first_other - state->first_edge;
         for (int32_t e = state->first_edge; e < state->first_other; e++) {
             const qr_grammar_edge *edge = &automaton->edges[e];
             if (edge->low <= byte && byte <= edge->high) { add(arena, &next, edge->target, config.call); }
         }
     }
-    arena->n_steps += set->end - set->begin;
     close_set(arena, &next);
     if (!arena->overflow) { return next; }
     arena->n_configs = next.begin;

@@ -6,7 +6,7 @@
 #include "base/sizes.h"
 #include "runtime/grammar/schema_compiler.h"
 
-enum { MAX_REFS = 16, MAX_ALTERNATIVES = 256 };
+enum { MAX_REFS = 16, MAX_ALTERNATIVES = 256, MAX_COMPARED = 100000 };
 
 /* Follows "$ref"; NULL where that leads nowhere. */
 static const qr_json *target_of(qr_schema_compiler *compiler, const qr_json *schema) {
@@ -58,8 +58,9 @@ static bool requires(const qr_json *schema, const char *name) {
 }
 
 /* Whether a member that both require tells two objects apart. */
-static bool members_exclude(const qr_json *a, const qr_json *b) {
+static bool members_exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_json *b) {
     for (const qr_json *member = qr_json_first(qr_json_get(a, "properties")); member != NULL; member = member->next) {
+        if (++compiler->n_compared > MAX_COMPARED) { return false; }
         const qr_json *other = qr_json_get(qr_json_get(b, "properties"), member->string);
         if (other != NULL && requires(a, member->string) && requires(b, member->string) &&
             lists_exclude(member, other)) {
@@ -69,12 +70,12 @@ static bool members_exclude(const qr_json *a, const qr_json *b) {
     return false;
 }
 
-static bool exclude(const qr_json *a, const qr_json *b) {
+static bool exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_json *b) {
     const unsigned numbers = QR_TYPE_NUMBER | QR_TYPE_INTEGER;
     unsigned common = types_of(a) & types_of(b);
     if ((types_of(a) & numbers) != 0 && (types_of(b) & numbers) != 0) { common |= QR_TYPE_NUMBER; }
     if (common == 0) { return true; }
-    return (common == QR_TYPE_STRING && lists_exclude(a, b)) || (common == QR_TYPE_OBJECT && members_exclude(a, b));
+    return (common == QR_TYPE_STRING && lists_exclude(a, b)) || (common == QR_TYPE_OBJECT && members_exclude(compiler, a, b));
 }
 
 bool qr_schema_alternatives_exclude(qr_schema_compiler *compiler, const qr_json *alternatives) {
@@ -88,7 +89,7 @@ bool qr_schema_alternatives_exclude(qr_schema_compiler *compiler, const qr_json 
             return false;
         }
         for (size_t i = 0; i < n; i++) {
-            if (!exclude(targets[i], target)) { return false; }
+            if (!exclude(compiler, targets[i], target)) { return false; }
         }
         targets[n++] = target;
     }
