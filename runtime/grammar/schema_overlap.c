@@ -75,7 +75,8 @@ static bool exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_jso
     unsigned common = types_of(a) & types_of(b);
     if ((types_of(a) & numbers) != 0 && (types_of(b) & numbers) != 0) { common |= QR_TYPE_NUMBER; }
     if (common == 0) { return true; }
-    return (common == QR_TYPE_STRING && lists_exclude(a, b)) || (common == QR_TYPE_OBJECT && members_exclude(compiler, a, b));
+    return (common == QR_TYPE_STRING && lists_exclude(a, b)) ||
+           (common == QR_TYPE_OBJECT && members_exclude(compiler, a, b));
 }
 
 bool qr_schema_alternatives_exclude(qr_schema_compiler *compiler, const qr_json *alternatives) {

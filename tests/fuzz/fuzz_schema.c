@@ -1,5 +1,5 @@
-/* Every text that a schema's grammar leads to can be ended, and is JSON then. The text is one of the bytes that each place
- * allows, chosen by the input; towards the end the first that leads on. */
+/* Every text that a schema's grammar leads to can be ended, and is JSON then. The text is one of the bytes that each
+ * place allows, chosen by the input; towards the end the first that leads on. */
 #include "base/buffer.h"
 #include "base/random.h"
 #include "fuzz.h"
@@ -27,7 +27,8 @@ static int choose_byte(const qr_match_set *set, bool first, uint64_t seed, uint6
 
 /* Our reader takes integers that a double holds, and no name twice. */
 static bool is_strict_only(const char *message) {
-    return strstr(message, "integer") != NULL || strstr(message, "twice") != NULL || strstr(message, "uplicate") != NULL;
+    return strstr(message, "integer") != NULL || strstr(message, "twice") != NULL ||
+           strstr(message, "uplicate") != NULL;
 }
 
 static void follow(const qr_grammar *grammar, uint64_t seed) {

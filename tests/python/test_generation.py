@@ -69,6 +69,20 @@ class Generation(common.Case):
 
         self.assertEqual([facts(answer) for answer in asyncio.run(all_at_once())], expected)
 
+    def test_answers_in_a_form(self):
+        schema = {"type": "object", "properties": {"mood": {"enum": ["good", "bad"]}, "n": {"type": "integer"}},
+                  "required": ["mood", "n"]}
+        form = {"type": "json_schema", "json_schema": {"schema": schema}}
+        for seed in range(5):
+            options = dict(temperature=1, seed=seed, max_tokens=80)
+            answer = self.model.generate("The fox", json_schema=schema, **options)
+            self.assertEqual(list(json.loads(answer.text)), ["mood", "n"])
+            self.assertEqual(self.model.generate("The fox", json_schema=json.dumps(schema), **options).text, answer.text)
+            request = {"prompt": "The fox", "response_format": form}
+            self.assertEqual(self.model.generate(request, **options).text, answer.text)
+        with self.assertRaisesRegex(qrun.UnsupportedError, '`json_schema`: #/properties/a: "not" is not supported'):
+            self.model.generate("a", json_schema={"properties": {"a": {"not": {}}}})
+
     def test_keywords(self):
         """Keywords are what options are to the program; its defaults are ours."""
         self.assertEqual(self.model.generate("The fox").text, program("generate", "--model", MODEL, "--prompt", "The fox"))

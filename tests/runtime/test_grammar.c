@@ -49,8 +49,8 @@ static void check_entry(const qr_json *entry, int *n_texts, int *n_fit) {
         size_t n_read;
         const bool found = fits(&grammar->automaton, text, strlen(text), &n_read), valid = says(row, "valid");
         CHECK_MSG(!found || valid, "%s: %s fits, and is not valid", name, text);
-        CHECK_MSG(found || !(valid && says(row, "xgrammar") && says(row, "llguidance")), "%s: %s fits not after %zu bytes",
-                  name, text, n_read);
+        CHECK_MSG(found || !(valid && says(row, "xgrammar") && says(row, "llguidance")),
+                  "%s: %s fits not after %zu bytes", name, text, n_read);
         *n_fit += found;
     }
     qr_grammar_destroy(grammar);
@@ -97,9 +97,11 @@ static void test_form(void) {
         {"{\"type\":\"string\",\"nullable\":true}", "null", true},
         {"{\"properties\":{\"a\":{}}}", "{\"a\":1,\"b\":2}", false}, /* nothing undeclared, unless it is said */
         {"{\"required\":[\"a\",\"b\"],\"properties\":{\"b\":{\"type\":\"null\"}}}", "{\"b\":null,\"a\":[]}", true},
-        {"{\"type\":\"object\",\"properties\":{\"a b\\\"é\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"null\"}}",
+        {"{\"type\":\"object\",\"properties\":{\"a "
+         "b\\\"é\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"null\"}}",
          "{\"a b\\\"é\": null, \"a b\": null, \"a b\\\\\": null}", false}, /* an escape on the way of a name */
-        {"{\"type\":\"object\",\"properties\":{\"a b\\\"é\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"null\"}}",
+        {"{\"type\":\"object\",\"properties\":{\"a "
+         "b\\\"é\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"null\"}}",
          "{\"a b\\\"é\": null, \"a b\": null, \"a c\\\\\": null}", true},
         {"{\"allOf\":[{\"type\":\"null\"}]}", "null", true},
         {"{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"const\":1}}}", "1", true},
@@ -193,8 +195,9 @@ static void test_refusals(void) {
 
 /* Deep recursion ends where the text may not be nested any further, and there still is a way to the end. */
 static void test_depth(void) {
-    qr_grammar *grammar = make("{\"type\":\"object\",\"properties\":{\"n\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},"
-                               "\"required\":[\"n\"]}");
+    qr_grammar *grammar =
+        make("{\"type\":\"object\",\"properties\":{\"n\":{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}},"
+             "\"required\":[\"n\"]}");
     qr_buffer text = {0};
     size_t n_read;
     REQUIRE(grammar != NULL);
@@ -214,8 +217,10 @@ static void test_depth(void) {
 
 static const char *const masked[] = {
     "{\"type\":\"object\"}",
-    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":["
-    "\"a\",\"bc\"]}},\"n\":{\"type\":\"number\"}},\"required\":[\"name\"],\"additionalProperties\":{\"type\":\"string\"}}",
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"tags\":{\"type\":\"array\",\"items\":{"
+    "\"enum\":["
+    "\"a\",\"bc\"]}},\"n\":{\"type\":\"number\"}},\"required\":[\"name\"],\"additionalProperties\":{\"type\":"
+    "\"string\"}}",
     "{\"type\":\"string\",\"minLength\":3,\"maxLength\":40}",
     "{\"type\":\"string\",\"pattern\":\"^[a-z ]+(, [^0-9]+)?$\"}",
     "{\"type\":\"integer\",\"minimum\":5,\"maximum\":12345}",

@@ -65,6 +65,14 @@ def check_tools(client):
     assert answer.choices[0].message.tool_calls is None and answer.choices[0].finish_reason == "length"
 
 
+def check_form(client):
+    schema = {"type": "object", "properties": {"blue": {"type": "boolean"}}, "required": ["blue"],
+              "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+    answer = client.chat.completions.create(model="model", messages=MESSAGES, response_format=form, max_tokens=60)
+    assert set(json.loads(answer.choices[0].message.content)) == {"blue"}, answer
+
+
 def check_errors(client):
     for wrong, kind, member in ((dict(model="nope", messages=MESSAGES), openai.NotFoundError, "model"),
                                 (dict(model="model", messages=[]), openai.BadRequestError, "messages"),
@@ -146,6 +154,7 @@ def main():
         check_completions(client)
         check_prompts(client)
         check_tools(client)
+        check_form(client)
         check_errors(client)
         check_details(client)
         check_metrics(address)

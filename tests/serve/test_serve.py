@@ -42,6 +42,27 @@ class Answers(unittest.TestCase):
         self.assertEqual(pieces[-1]["choices"], [])
         self.assertEqual(pieces[-1]["usage"]["completion_tokens"], whole["usage"]["completion_tokens"])
 
+    def test_answers_in_a_form(self):
+        """JSON that fits, whole and in pieces, for chats and completions."""
+        schema = {"type": "object", "properties": {"blue": {"type": "boolean"}, "why": {"type": "string", "maxLength": 12}},
+                  "required": ["blue", "why"], "additionalProperties": False}
+        form = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+        with Server() as server:
+            for seed in range(4):
+                request = {"messages": [{"role": "user", "content": "Is the sea blue?"}], "temperature": 1, "seed": seed,
+                           "max_tokens": 80, "response_format": form}
+                status, whole, _ = server.ask("/v1/chat/completions", request)
+                self.assertEqual((status, whole["choices"][0]["finish_reason"]), (200, "stop"), whole)
+                text = whole["choices"][0]["message"]["content"]
+                value = json.loads(text)
+                self.assertEqual((list(value), type(value["blue"]), len(value["why"]) <= 12), (["blue", "why"], bool, True))
+                pieces = server.stream("/v1/chat/completions", request)
+                self.assertEqual("".join(p["choices"][0]["delta"].get("content", "") for p in pieces), text)
+            status, whole, _ = server.ask("/v1/completions", {
+                "prompt": "One, two,", "max_tokens": 80, "response_format": {"type": "json_schema", "json_schema": {
+                    "schema": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "maxItems": 3}}}})
+            self.assertLessEqual(len(json.loads(whole["choices"][0]["text"])), 3)
+
     def test_endpoints(self):
         with Server("--model-name", "tiny") as server:
             self.assertEqual(server.ask("/health")[:2], (200, {"status": "ok"}))
