@@ -461,7 +461,8 @@ static bool submit(answer *a, part *p, openai_error *error) {
     cJSON_free(line);
     if (status != QRUN_OK) {
         part_left(a, p);
-        return openai_refuse(error, http_status_of(status), NULL, "%s", why.message);
+        const bool of_format = a->request.has_format && strstr(why.message, "`json_schema`") != NULL;
+        return openai_refuse(error, http_status_of(status), of_format ? "response_format" : NULL, "%s", why.message);
     }
     p->is_open = true;
     a->n_open++;

@@ -59,8 +59,8 @@ static const option prompt_table[] = {
      .help = "The system message before the user's (with --chat)."},
     {.name = "json-schema", .kind = OPTION_TEXT, .value_name = "FILE.json", AT(json_schema),
      .completion = COMPLETE_FILE,
-     .help = "Answers are JSON that this JSON Schema accepts; {\"type\": \"object\"} is any object. A line of --prompts "
-             "may have a \"response_format\" of its own, as OpenAI's requests do."},
+     .help = "Answers are JSON that this JSON Schema accepts; {\"type\": \"object\"} is any object. A line of "
+             "--prompts may have a \"response_format\" of its own, as OpenAI's requests do."},
     {.name = "no-special", .kind = OPTION_FLAG, AT(sampling.request.no_special),
      .help = "Do not add the tokens that begin a text for this model (BOS)."},
     {.name = "parse-special", .kind = OPTION_FLAG, AT(sampling.request.parse_special),

@@ -214,7 +214,8 @@ static qr_request *start_next(qrun_session *session) {
         pthread_mutex_unlock(&session->lock);
         if (request == NULL) { return NULL; }
         qr_error err = {0};
-        if (qr_request_start(session->model, session->cache, session->grammars, request, &err) == QRUN_OK) {
+        const qr_grammar_room *grammars = request->grammar != NULL ? session->grammars : NULL;
+        if (qr_request_start(session->model, session->cache, grammars, request, &err) == QRUN_OK) {
             qr_request_list_append(&session->started, request);
             return request;
         }

@@ -534,6 +534,10 @@ static bool ends_answer(const qrun_session *session, const qr_request *request, 
            (!request->ignore_eos && has_id(eos->ids, eos->n, token));
 }
 
+static const char NO_TOKEN_LEFT[] =
+    "the rules of the request and of generation_config.json leave no token to continue with";
+static const char NOTHING_FITS[] = "no token that the rules of the request and of generation_config.json leave "
+                                   "continues an answer that fits the schema";
 static const char TOO_MANY_READINGS[] =
     "the schema has too many ways to read this answer; fewer alternatives that begin alike would help";
 
@@ -563,9 +567,9 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
     }
     if (next->token < 0) {
         qr_request_fail(session, request,
-                        next->is_too_much ? TOO_MANY_READINGS
-                                          : "the rules of the request and of generation_config.json leave no token to "
-                                            "continue with");
+                        next->is_too_much          ? TOO_MANY_READINGS
+                        : request->grammar != NULL ? NOTHING_FITS
+                                                   : NO_TOKEN_LEFT);
         return;
     }
     if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }

@@ -88,6 +88,7 @@ static const struct {
     {"additionalProperties", GROUP_OBJECT},
     {"items", GROUP_ARRAY},
     {"prefixItems", GROUP_ARRAY},
+    {"additionalItems", GROUP_ARRAY},
     {"minItems", GROUP_ARRAY},
     {"maxItems", GROUP_ARRAY},
     {"minLength", GROUP_STRING},
@@ -98,6 +99,7 @@ static const struct {
     {"maximum", GROUP_NUMBER},
     {"exclusiveMinimum", GROUP_NUMBER},
     {"exclusiveMaximum", GROUP_NUMBER},
+    {"multipleOf", GROUP_NUMBER},
 };
 
 static keyword_group group_of(const char *name) {

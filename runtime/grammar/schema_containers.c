@@ -248,7 +248,7 @@ static qrun_status read_array(qr_schema_compiler *compiler, const qr_schema_plac
     *form = (array_form){.place = place};
     if (prefix == NULL && cJSON_IsArray(items)) { /* as drafts before 2020 have it */
         prefix = items;
-        items = NULL;
+        items = qr_json_get(place->schema, "additionalItems");
     }
     if (prefix != NULL && !cJSON_IsArray(prefix)) {
         return refuse_form(compiler, place, "prefixItems", "a list of schemas");

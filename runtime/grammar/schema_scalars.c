@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/number.h"
 #include "base/sizes.h"
 #include "runtime/grammar/schema_compiler.h"
 
@@ -196,9 +197,76 @@ static void add_integers(qr_json_pieces *pieces, int32_t from, int64_t low, int6
     if (high >= 0) { add_naturals(pieces, from, (uint64_t)qr_max(low, 0), (uint64_t)high, to); }
 }
 
+/* ---- Multiples --------------------------------------------------------------------------------------------------- */
+
+enum { MAX_LISTED = 4096, MAX_RESIDUES = 128 };
+
+/* "multipleOf": a whole number above 0; 1 where there is none. */
+static qrun_status read_multiple(qr_schema_compiler *compiler, const qr_schema_place *place, int64_t *multiple) {
+    const qr_json *member = qr_json_get(place->schema, "multipleOf");
+    *multiple = 1;
+    if (member == NULL) { return QRUN_OK; }
+    if (!cJSON_IsNumber(member) || member->valuedouble < 1 || member->valuedouble > 1e15 ||
+        member->valuedouble != nearbyint(member->valuedouble)) {
+        return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
+                                "\"multipleOf\" must be a whole number from 1 to 1e15");
+    }
+    *multiple = (int64_t)member->valuedouble;
+    return QRUN_OK;
+}
+
+/* Multiples without limits: a state for each remainder and number of digits. */
+static void add_all_multiples(qr_json_pieces *pieces, int32_t from, int64_t multiple, int32_t to) {
+    qr_automaton_builder *builder = &pieces->builder;
+    const int32_t begin = qr_automaton_add_state(builder);
+    int32_t at[MAX_RESIDUES], next[MAX_RESIDUES];
+    qr_automaton_add_bytes(builder, from, '-', '-', begin);
+    qr_automaton_add_bytes(builder, from, '0', '0', to);
+    qr_automaton_add_empty(builder, from, begin);
+    for (int n = 0; n < QR_INTEGER_DIGITS && builder->status == QRUN_OK; n++) {
+        for (int64_t r = 0; r < multiple; r++) { next[r] = qr_automaton_add_state(builder); }
+        for (int64_t r = 0; r < (n == 0 ? 1 : multiple); r++) {
+            for (int digit = n == 0; digit <= 9; digit++) {
+                qr_automaton_add_bytes(builder, n == 0 ? begin : at[r], (uint8_t)('0' + digit), (uint8_t)('0' + digit),
+                                       next[(r * 10 + digit) % multiple]);
+            }
+        }
+        qr_automaton_add_empty(builder, next[0], to);
+        memcpy(at, next, sizeof at);
+    }
+}
+
+/* The multiples in a range, as whole numbers. */
+static qrun_status add_multiples(qr_schema_compiler *compiler, const qr_schema_place *place, int64_t multiple,
+                                 number_range range) {
+    qr_automaton_builder *builder = &compiler->pieces.builder;
+    const int64_t low = range.low + range.excludes_low, high = range.high - range.excludes_high;
+    const int64_t first = low / multiple + (low % multiple > 0), last = high / multiple - (high % multiple < 0);
+    if (!range.is_limited && multiple <= MAX_RESIDUES) {
+        add_all_multiples(&compiler->pieces, place->from, multiple, place->to);
+        return builder->status;
+    }
+    if (last - first >= MAX_LISTED) {
+        return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
+                                "\"multipleOf\" is supported up to %d, or where limits leave at most %d values",
+                                MAX_RESIDUES, MAX_LISTED);
+    }
+    const int32_t root = qr_automaton_add_state(builder);
+    qr_automaton_add_empty(builder, place->from, root);
+    for (int64_t i = first; i <= last; i++) {
+        char text[QR_NUMBER_BYTES];
+        (void)qr_format(text, sizeof text, "%lld", (long long)(i * multiple));
+        qr_automaton_merge_text(builder, root, text, place->to);
+    }
+    return builder->status;
+}
+
 qrun_status qr_schema_add_integer(qr_schema_compiler *compiler, const qr_schema_place *place) {
     number_range range;
+    int64_t multiple;
     QR_RETURN_IF_ERROR(read_range(compiler, place, &range));
+    QR_RETURN_IF_ERROR(read_multiple(compiler, place, &multiple));
+    if (multiple > 1) { return add_multiples(compiler, place, multiple, range); }
     if (!range.is_limited) {
         qr_add_integer(&compiler->pieces, place->from, place->to);
     } else {
@@ -249,6 +317,7 @@ qrun_status qr_schema_add_number(qr_schema_compiler *compiler, const qr_schema_p
     qr_automaton_builder *builder = &compiler->pieces.builder;
     number_range range;
     QR_RETURN_IF_ERROR(read_range(compiler, place, &range));
+    if (qr_json_get(place->schema, "multipleOf") != NULL) { return qr_schema_add_integer(compiler, place); }
     if (!range.is_limited) {
         qr_add_number(&compiler->pieces, place->from, place->to);
         return builder->status;

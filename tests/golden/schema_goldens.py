@@ -82,6 +82,11 @@ CASES = [
         "0", "1", "0.5", "1.0", "1.1", "-0.1", "0.999999", "1.00001", "2", "10", "0.0"]),
     ("number_wide", {"type": "number", "minimum": -20, "exclusiveMaximum": 3}, [
         "-20", "-20.0", "-20.5", "-19.99", "2.999", "3", "3.0", "0", "-1", "1.5", "-21", "30"]),
+    ("multiple", {"type": "integer", "multipleOf": 7}, ["0", "7", "-7", "14", "8", "1001", "1002", "-14", "70000007", "700000001"]),
+    ("multiple_range", {"type": "integer", "multipleOf": 300, "minimum": -300, "exclusiveMaximum": 900}, [
+        "-600", "-300", "0", "300", "600", "900", "1", "301"]),
+    ("multiple_number", {"type": "number", "multipleOf": 5, "exclusiveMinimum": -5, "maximum": 12}, [
+        "-5", "0", "5", "10", "12", "15", "7"]),
     ("number", {"type": "number"}, ["0", "-0.5", "1e5", "1E-7", "12.25", "1.", ".5", "01", "+1", "1e", "-", "1.5e+10", "\"1\""]),
     ("additional", {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"],
                     "additionalProperties": {"type": "string"}}, [
