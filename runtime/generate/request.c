@@ -10,6 +10,7 @@
 #include "base/sizes.h"
 #include "base/utf8.h"
 #include "loaders/files/json.h"
+#include "runtime/generate/answer_form.h"
 #include "runtime/model/adapter.h"
 #include "runtime/model/vocabulary.h"
 
@@ -272,29 +273,6 @@ static qrun_status make_rules(const qrun_model *model, const qrun_request_params
     return QRUN_OK;
 }
 
-/* ---- The form of the answer -------------------------------------------------------------------------------------- */
-
-static qrun_status make_grammar(const qrun_model *model, const qrun_request_params *params, qr_request *request,
-                                qr_error *err) {
-    static const char what[] = "`json_schema`";
-    if (params->json_schema == NULL) { return QRUN_OK; }
-    if (params->prompt_only || params->ignore_eos) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s does not go with `%s`", what,
-                       params->prompt_only ? "prompt_only" : "ignore_eos");
-    }
-    if (model->tokenizer == NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s has no tokenizer.json; add the file", what, model->folder);
-    }
-    const qrun_status status =
-        qr_grammar_create(params->json_schema, strlen(params->json_schema), &request->grammar, err);
-    if (status != QRUN_OK) {
-        qr_error_prefix(err, what);
-        return status;
-    }
-    request->waiting_bytes += qr_grammar_bytes(request->grammar);
-    return QRUN_OK;
-}
-
 /* ---- Creation ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status copy_prompt(const qr_tokens *prompt, qr_request *request, qr_error *err) {
@@ -348,7 +326,7 @@ qrun_status qr_request_create(const qrun_model *model, const qr_request_limits *
     QR_TRY(copy_stops(params, made, err));
     QR_TRY(copy_stop_ids(model, params, made, err));
     QR_TRY(make_rules(model, params, overrides, what, made, err));
-    QR_TRY(make_grammar(model, params, made, err));
+    QR_TRY(qr_form_make(model, params, made, err));
     QR_TRY(copy_prompt(&prompt, made, err));
     made->submit_time = qr_now_seconds();
     *request = made;
@@ -397,19 +375,6 @@ static qrun_status make_sequence(const qrun_model *model, const qr_kv_cache *cac
     const qr_stop_list stops = {request->stops, request->n_stops};
     const qr_tokenizer *tokenizer = model->tokenizer != NULL ? model->tokenizer->tokenizer : NULL;
     return qr_answer_start(&sequence->answer, tokenizer, request->prompt, request->n_prompt, &stops, err);
-}
-
-static qrun_status start_grammar(const qrun_model *model, const qr_grammar_room *grammars, qr_request *request,
-                                 qr_error *err) {
-    if (request->grammar == NULL) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(qr_grammar_start(request->grammar, model->shape.vocab, err));
-    for (int32_t i = 0; i < request->n_samples; i++) {
-        qr_match_place *place = &request->sequences[i].place;
-        QR_RETURN_IF_ERROR(qr_match_place_create(place, err));
-        if (qr_grammar_begin(request->grammar, &grammars->workers[0], place)) { continue; }
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "the schema has too many ways for an answer to begin");
-    }
-    return QRUN_OK;
 }
 
 static void free_results(qr_prompt_results *results) {
@@ -462,7 +427,7 @@ qrun_status qr_request_start(const qrun_model *model, qr_kv_cache *cache, const 
     for (int32_t i = 0; status == QRUN_OK && i < request->n_samples; i++) {
         status = make_sequence(model, cache, request, i, err);
     }
-    if (status == QRUN_OK) { status = start_grammar(model, grammars, request, err); }
+    if (status == QRUN_OK) { status = qr_form_start(model, grammars, request, err); }
     if (status != QRUN_OK) {
         free_sequences(request, cache);
         return status;

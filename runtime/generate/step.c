@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/sizes.h"
 #include "kernels/timeline/timeline.h"
+#include "runtime/generate/answer_form.h"
 #include "runtime/generate/prompt_rows.h"
 #include "runtime/generate/session.h"
 #include "runtime/generate/split_session.h"
@@ -351,20 +352,6 @@ typedef struct sampling_piece {
     int64_t n_next, n_on_device;
 } sampling_piece;
 
-/* What may follow the known tokens and those drafts. False: nothing is sampled. */
-static bool make_mask(const qrun_session *session, qr_next_token *next, int worker, const uint32_t **mask) {
-    const qr_sequence *sequence = next->sequence;
-    const qr_request *request = sequence->request;
-    const qr_token_ids *eos = &session->model->generation.eos;
-    const qr_grammar_ends ends = {{eos->ids, request->stop_ids}, {eos->n, request->n_stop_ids}};
-    const qr_grammar_result result =
-        qr_grammar_mask(request->grammar, session->grammars, &session->grammars->workers[worker], &sequence->place,
-                        sequence->tokens + sequence->n_tokens, next->n_ahead, &ends, mask);
-    next->token = -1;
-    next->is_too_much = result == QR_GRAMMAR_TOO_MUCH;
-    return result == QR_GRAMMAR_OK;
-}
-
 static void sample_on_host(void *arg, int64_t index, int worker) {
     const sampling_piece *piece = arg;
     qrun_session *session = piece->session;
@@ -382,8 +369,8 @@ static void sample_on_host(void *arg, int64_t index, int worker) {
                                          .eos = &session->model->generation.eos,
                                          .stops = request->stop_ids,
                                          .n_stops = request->n_stop_ids};
-    const uint32_t *mask = NULL;
-    if (request->grammar != NULL && !make_mask(session, next, worker, &mask)) { return; }
+    const uint32_t *mask;
+    if (!qr_form_mask(session, next, worker, &mask)) { return; }
     next->token = qr_sampler_sample(session->samplers[worker], &request->sampling, &history, sequence->sample, mask,
                                     next->logits);
     if (request->logprobs < 0 || next->token < 0) { return; }
@@ -534,26 +521,6 @@ static bool ends_answer(const qrun_session *session, const qr_request *request, 
            (!request->ignore_eos && has_id(eos->ids, eos->n, token));
 }
 
-static const char NO_TOKEN_LEFT[] =
-    "the rules of the request and of generation_config.json leave no token to continue with";
-static const char NOTHING_FITS[] = "no token that the rules of the request and of generation_config.json leave "
-                                   "continues an answer that fits the schema";
-static const char TOO_MANY_READINGS[] =
-    "the schema has too many ways to read this answer; fewer alternatives that begin alike would help";
-
-/* Whether the answer's grammar takes the token, which its mask had; *is_over: and nothing can follow. */
-static bool follow_grammar(const qrun_session *session, qr_sequence *sequence, int32_t token, bool *is_over) {
-    const qr_grammar *grammar = sequence->request->grammar;
-    const qr_grammar_room *room = session->grammars;
-    *is_over = false;
-    if (grammar == NULL) { return true; }
-    if (qr_grammar_advance(grammar, room, &room->workers[0], token, &sequence->place) != QR_GRAMMAR_OK) {
-        return false;
-    }
-    *is_over = qr_grammar_is_over(&sequence->place);
-    return true;
-}
-
 /* Adds the token to its sequence, sends its event, and ends the sample where it was the last. */
 static void deliver_token(qrun_session *session, const qr_next_token *next) {
     qr_sequence *sequence = next->sequence;
@@ -566,10 +533,7 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
         return;
     }
     if (next->token < 0) {
-        qr_request_fail(session, request,
-                        next->is_too_much          ? TOO_MANY_READINGS
-                        : request->grammar != NULL ? NOTHING_FITS
-                                                   : NO_TOKEN_LEFT);
+        qr_request_fail(session, request, qr_form_failure(next));
         return;
     }
     if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }
@@ -587,8 +551,8 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
                         .n_top = next->n_top};
     bool stopped, is_over;
     qr_error err = {0};
-    if (!follow_grammar(session, sequence, next->token, &is_over)) {
-        qr_request_fail(session, request, TOO_MANY_READINGS);
+    if (!qr_form_follow(session, sequence, next->token, &is_over)) {
+        qr_request_fail(session, request, QR_FORM_TOO_MUCH);
         return;
     }
     if (qr_answer_push(&sequence->answer, next->token, &event.text, &event.text_bytes, &stopped, &err) != QRUN_OK) {

@@ -1,0 +1,80 @@
+#include "runtime/generate/answer_form.h"
+
+#include <string.h>
+
+/* ---- Requests ---------------------------------------------------------------------------------------------------- */
+
+qrun_status qr_form_make(const qrun_model *model, const qrun_request_params *params, qr_request *request,
+                         qr_error *err) {
+    static const char what[] = "`json_schema`";
+    if (params->json_schema == NULL) { return QRUN_OK; }
+    if (params->prompt_only || params->ignore_eos) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s does not go with `%s`", what,
+                       params->prompt_only ? "prompt_only" : "ignore_eos");
+    }
+    if (model->tokenizer == NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s has no tokenizer.json; add the file", what, model->folder);
+    }
+    const qrun_status status =
+        qr_grammar_create(params->json_schema, strlen(params->json_schema), &request->grammar, err);
+    if (status != QRUN_OK) {
+        qr_error_prefix(err, what);
+        return status;
+    }
+    request->waiting_bytes += qr_grammar_bytes(request->grammar);
+    return QRUN_OK;
+}
+
+qrun_status qr_form_start(const qrun_model *model, const qr_grammar_room *grammars, qr_request *request,
+                          qr_error *err) {
+    if (request->grammar == NULL) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_grammar_start(request->grammar, model->shape.vocab, err));
+    for (int32_t i = 0; i < request->n_samples; i++) {
+        qr_match_place *place = &request->sequences[i].place;
+        QR_RETURN_IF_ERROR(qr_match_place_create(place, err));
+        if (qr_grammar_begin(request->grammar, &grammars->workers[0], place)) { continue; }
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "the schema has too many ways for an answer to begin");
+    }
+    return QRUN_OK;
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
+
+bool qr_form_mask(const qrun_session *session, qr_next_token *next, int worker, const uint32_t **mask) {
+    const qr_sequence *sequence = next->sequence;
+    const qr_request *request = sequence->request;
+    const qr_token_ids *eos = &session->model->generation.eos;
+    *mask = NULL;
+    if (request->grammar == NULL) { return true; }
+    const qr_grammar_ends ends = {{eos->ids, request->stop_ids}, {eos->n, request->n_stop_ids}};
+    const qr_grammar_result result =
+        qr_grammar_mask(request->grammar, session->grammars, &session->grammars->workers[worker], &sequence->place,
+                        sequence->tokens + sequence->n_tokens, next->n_ahead, &ends, mask);
+    next->token = -1;
+    next->is_too_much = result == QR_GRAMMAR_TOO_MUCH;
+    return result == QR_GRAMMAR_OK;
+}
+
+bool qr_form_follow(const qrun_session *session, qr_sequence *sequence, int32_t token, bool *is_over) {
+    const qr_grammar *grammar = sequence->request->grammar;
+    const qr_grammar_room *room = session->grammars;
+    *is_over = false;
+    if (grammar == NULL) { return true; }
+    if (qr_grammar_advance(grammar, room, &room->workers[0], token, &sequence->place) != QR_GRAMMAR_OK) {
+        return false;
+    }
+    *is_over = qr_grammar_is_over(&sequence->place);
+    return true;
+}
+
+const char QR_FORM_TOO_MUCH[] =
+    "the schema has too many ways to read this answer; fewer alternatives that begin alike would help";
+
+const char *qr_form_failure(const qr_next_token *next) {
+    if (next->is_too_much) { return QR_FORM_TOO_MUCH; }
+    if (next->sequence->request->grammar == NULL) {
+        return "the rules of the request and of generation_config.json leave no token to continue with";
+    }
+    return "no token that the rules of the request and of generation_config.json leave continues an answer that fits "
+           "the schema";
+}
