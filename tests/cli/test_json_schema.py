@@ -123,7 +123,7 @@ def test_answers(folder):
     print(f"{n_whole} of {n} answers are whole and fit{' (by jsonschema too)' if jsonschema else ''}")
     expected = facts(answers)
     for options in (["--speculate", "off"], ["--max-sequences", "1"], ["--threads", "1", "--max-step-tokens", "16"],
-                    ["--speculate", MODEL]):
+                    ["--speculate", MODEL], ["--data-parallel", "2"], ["--tensor-parallel", "2"]):
         assert facts(generate(folder, lines, *options)) == expected, options
 
 
