@@ -19,10 +19,12 @@ static bool grow(qr_automaton_builder *builder, void *array, size_t *capacity, s
                  const char *what) {
     if (builder->status != QRUN_OK) { return false; }
     if (n == most) {
-        builder->status = qr_fail(builder->err, QRUN_ERROR_UNSUPPORTED,
-                                  "the schema is too large: its grammar would have more than %zu %s; smaller values of "
-                                  "\"maxLength\", \"maxItems\" or repetitions in \"pattern\" make it smaller",
-                                  most, what);
+        builder->status =
+            qr_fail(builder->err, QRUN_ERROR_UNSUPPORTED,
+                    "the schema is too large: its grammar would have more than %zu %s; fewer parts and listed "
+                    "values, or smaller \"maxLength\", \"maxItems\" and repetitions in \"pattern\", make it "
+                    "smaller",
+                    most, what);
         return false;
     }
     builder->status = qr_array_grow(array, capacity, n + 1, size, "a grammar", builder->err);

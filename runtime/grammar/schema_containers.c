@@ -5,7 +5,7 @@
 #include "base/sizes.h"
 #include "runtime/grammar/schema_compiler.h"
 
-enum { MAX_PROPERTIES = 2048 };
+enum { MAX_PROPERTIES = 1000 }; /* after a comma each may be three states of a set (QR_MATCH_MAX_CONFIGS) */
 
 /* ---- Objects ----------------------------------------------------------------------------------------------------- */
 
@@ -68,8 +68,8 @@ static qrun_status read_object(qr_schema_compiler *compiler, const qr_schema_pla
     }
     const size_t most = qr_json_count(properties) + qr_json_count(required);
     if (most > MAX_PROPERTIES) {
-        return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path, "an object may have %d members",
-                                MAX_PROPERTIES);
+        return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
+                                "an object may have %d declared members", MAX_PROPERTIES);
     }
     form->has_others = others != NULL ? !cJSON_IsFalse(others) : qr_json_count(properties) == 0;
     form->others = cJSON_IsObject(others) || cJSON_IsFalse(others) ? others : NULL;
@@ -91,11 +91,10 @@ static qrun_status write_name(qr_schema_compiler *compiler, const char *name, qr
 }
 
 /* After the name: the colon and a value. */
-static qrun_status add_member_value(qr_schema_compiler *compiler, const object_form *form, const qr_schema_path *path,
-                                    const qr_json *schema, int32_t from, int32_t to) {
+static qrun_status add_member_value(qr_schema_compiler *compiler, const qr_schema_path *path, const qr_json *schema,
+                                    int32_t from, int32_t to) {
     qr_automaton_builder *builder = &compiler->pieces.builder;
     const int32_t colon = qr_automaton_add_state(builder), value = qr_automaton_add_state(builder);
-    (void)form;
     qr_automaton_add_bytes(builder, from, ':', ':', colon);
     qr_add_space(&compiler->pieces, colon, value);
     if (schema == NULL) {
@@ -189,7 +188,7 @@ static qrun_status add_member(qr_schema_compiler *compiler, const object_form *f
         qr_automaton_add_empty(builder, at.first, next.first);
         qr_automaton_add_empty(builder, at.rest, next.rest);
     }
-    return add_member_value(compiler, form, &path, member->schema, after, next.rest);
+    return add_member_value(compiler, &path, member->schema, after, next.rest);
 }
 
 static qrun_status add_others(qr_schema_compiler *compiler, const object_form *form, object_states at) {
@@ -199,7 +198,7 @@ static qrun_status add_others(qr_schema_compiler *compiler, const object_form *f
     if (!form->has_others) { return QRUN_OK; }
     pass_comma(compiler, at, name);
     QR_RETURN_IF_ERROR(add_other_name(compiler, form, name, after));
-    return add_member_value(compiler, form, &path, form->others, after, at.rest);
+    return add_member_value(compiler, &path, form->others, after, at.rest);
 }
 
 static qrun_status add_object(qr_schema_compiler *compiler, const object_form *form) {

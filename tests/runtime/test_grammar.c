@@ -215,6 +215,24 @@ static void test_depth(void) {
     qr_grammar_destroy(grammar);
 }
 
+/* As many members as there may be, none of them required. */
+static void test_members(void) {
+    qr_buffer schema = {0};
+    qr_buffer_append_text(&schema, "{\"properties\":{");
+    for (int i = 0; i < 1000; i++) { qr_buffer_append_format(&schema, "%s\"p%d\":{}", i > 0 ? "," : "", i); }
+    qr_buffer_append_text(&schema, "},\"additionalProperties\":{}}");
+    qr_grammar *grammar = make(schema.data);
+    size_t n_read;
+    REQUIRE(grammar != NULL);
+    static const char text[] = "{\"p0\": 1, \"p7\": [], \"p998\": {\"p1\": 2}, \"p1000\": 3, \"q\": 4}";
+    CHECK(fits(&grammar->automaton, text, strlen(text), &n_read));
+    static const char back[] = "{\"p7\": 1, \"p0\": 1}";
+    CHECK(!fits(&grammar->automaton, back, strlen(back), &n_read));
+    CHECK_INT(n_read, strlen("{\"p7\": 1, \"p0"));
+    qr_buffer_free(&schema);
+    qr_grammar_destroy(grammar);
+}
+
 /* ---- Masks ------------------------------------------------------------------------------------------------------- */
 
 static const char *const masked[] = {
@@ -353,6 +371,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_form);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_depth);
+    CHECK_RUN(test_members);
     CHECK_RUN(test_masks);
     CHECK_RUN(test_token_bytes);
     qr_match_arena_free(&arena);
