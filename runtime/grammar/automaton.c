@@ -75,6 +75,10 @@ void qr_automaton_set_plain_room(qr_automaton_builder *builder, int32_t state, i
     if (builder->status == QRUN_OK) { builder->states[state].plain_room = (uint16_t)qr_min(n, UINT16_MAX); }
 }
 
+void qr_automaton_set_character(qr_automaton_builder *builder, int32_t state) {
+    if (builder->status == QRUN_OK) { builder->states[state].is_character = true; }
+}
+
 void qr_automaton_add_text(qr_automaton_builder *builder, int32_t from, const char *text, int32_t to) {
     for (const unsigned char *c = (const unsigned char *)text; *c != '\0'; c++) {
         const int32_t next = c[1] == '\0' ? to : qr_automaton_add_state(builder);
@@ -227,6 +231,7 @@ qrun_status qr_automaton_finish(qr_automaton_builder *builder, qr_automaton *mad
         state->end_edge = made->n_edges;
         state->need = needs[s];
         state->plain_room = builder->states[s].plain_room;
+        state->is_character = builder->states[s].is_character;
     }
     for (size_t r = 0; r < builder->n_rules; r++) {
         made->rule_starts[r] = builder->rules[r].start;

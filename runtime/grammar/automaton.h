@@ -32,6 +32,7 @@ typedef struct qr_grammar_state {
     uint16_t plain_room; /* characters of a JSON string that need no escape, as many as may follow here; 65535: any */
     uint8_t need;        /* calls within calls that the shortest way to the end of the rule takes */
     bool is_end;         /* of its rule */
+    bool is_character;   /* one of a JSON string begins here, for a state with plain room that has called */
 } qr_grammar_state;
 
 typedef struct qr_automaton {
@@ -46,6 +47,7 @@ typedef struct qr_automaton {
 typedef struct qr_built_state {
     int32_t last_edge; /* −1: none */
     uint16_t plain_room;
+    bool is_character;
 } qr_built_state;
 
 typedef struct qr_built_edge {
@@ -77,6 +79,7 @@ void qr_automaton_add_empty(qr_automaton_builder *builder, int32_t from, int32_t
 /* No rule that is called matches the empty text. */
 void qr_automaton_add_call(qr_automaton_builder *builder, int32_t from, int32_t rule, int32_t to);
 void qr_automaton_set_plain_room(qr_automaton_builder *builder, int32_t state, int64_t n);
+void qr_automaton_set_character(qr_automaton_builder *builder, int32_t state);
 
 /* The text in new states from `from` to `to`. */
 void qr_automaton_add_text(qr_automaton_builder *builder, int32_t from, const char *text, int32_t to);

@@ -141,6 +141,16 @@ static void walk(const qr_token_trie *trie, const qr_trie_part *part, qr_grammar
     }
 }
 
+/* The tokens of the plain part, by their lengths where that is all that counts. */
+static void allow_plain(const qr_token_trie *trie, qr_grammar_worker *worker) {
+    const size_t n_bytes = (size_t)trie->mask_words * sizeof *worker->mask;
+    bool no_more;
+    int64_t room = qr_match_plain_room(&worker->arena, &worker->sets[0], &no_more);
+    room = qr_min(room, QR_PLAIN_TOKEN_CHARACTERS);
+    memcpy(worker->mask, trie->plain_masks + room * trie->mask_words, n_bytes);
+    if (room < QR_PLAIN_TOKEN_CHARACTERS && !no_more) { walk(trie, &trie->plain, worker); }
+}
+
 static bool find_kept(qr_grammar *grammar, const uint64_t key[2], qr_grammar_worker *worker, size_t n_bytes) {
     bool found = false;
     pthread_mutex_lock(&grammar->lock);
@@ -188,14 +198,8 @@ qr_grammar_result qr_grammar_mask(qr_grammar *grammar, const qr_grammar_room *ro
     }
     qr_match_set_key(arena, &set, key);
     if (!find_kept(grammar, key, worker, n_bytes)) {
-        const bool is_plain = qr_match_plain_room(arena, &set) >= QR_PLAIN_TOKEN_CHARACTERS;
         worker->sets[0] = set;
-        memset(worker->mask, 0, n_bytes);
-        if (is_plain) {
-            memcpy(worker->mask, trie->plain_mask, n_bytes);
-        } else {
-            walk(trie, &trie->plain, worker);
-        }
+        allow_plain(trie, worker);
         walk(trie, &trie->other, worker);
         if (arena->overflow) { return QR_GRAMMAR_TOO_MUCH; }
         keep(grammar, key, worker, n_bytes);

@@ -149,6 +149,7 @@ static void build_long_character(qr_json_pieces *pieces, int32_t start, int32_t 
 
 static void build_character(qr_json_pieces *pieces, int32_t start, int32_t end) {
     const int32_t escape = new_state(pieces), unicode = new_state(pieces);
+    qr_automaton_set_character(&pieces->builder, start);
     build_long_character(pieces, start, end);
     byte(pieces, start, '\\', escape);
     for (const char *c = "\"\\/bfnrt"; *c != '\0'; c++) { byte(pieces, escape, *c, end); }

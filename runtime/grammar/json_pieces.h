@@ -21,7 +21,8 @@ typedef struct qr_json_pieces {
 void qr_add_space(qr_json_pieces *pieces, int32_t from, int32_t to);       /* or nothing */
 void qr_add_string(qr_json_pieces *pieces, int32_t from, int32_t to);      /* any */
 void qr_add_string_rest(qr_json_pieces *pieces, int32_t from, int32_t to); /* after the first quote */
-/* One character of a string that begins with a byte above 127; with `escapes` also one that is written as an escape. */
+/* One character of a string that begins with a byte above 127; with `escapes` also one that is written as an escape,
+ * and then `from` has plain room. */
 void qr_add_character(qr_json_pieces *pieces, int32_t from, bool escapes, int32_t to);
 /* The bytes of one character that stands for itself and is below 128. */
 void qr_add_plain_bytes(qr_json_pieces *pieces, int32_t from, int32_t to);

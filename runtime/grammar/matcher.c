@@ -223,14 +223,16 @@ void qr_match_set_key(const qr_match_arena *arena, const qr_match_set *set, uint
     }
 }
 
-int32_t qr_match_plain_room(const qr_match_arena *arena, const qr_match_set *set) {
+int32_t qr_match_plain_room(const qr_match_arena *arena, const qr_match_set *set, bool *no_more) {
     int32_t most = 0;
+    *no_more = true;
     for (int32_t i = set->begin; i < set->end; i++) {
         const qr_match_config config = arena->configs[i];
-        if (depth_of(arena, config.call) == QR_GRAMMAR_MAX_DEPTH) {
-            continue;
-        } /* characters of several bytes are calls */
-        most = (int32_t)qr_max(most, arena->automaton->states[config.state].plain_room);
+        const qr_grammar_state *state = &arena->automaton->states[config.state];
+        /* characters of several bytes are calls, and there may be no room for these */
+        const bool is_deep = depth_of(arena, config.call) == QR_GRAMMAR_MAX_DEPTH;
+        *no_more = *no_more && (state->is_character || (state->plain_room > 0 && !is_deep));
+        if (!is_deep) { most = (int32_t)qr_max(most, state->plain_room); }
     }
     return most;
 }

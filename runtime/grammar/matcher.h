@@ -75,7 +75,8 @@ bool qr_match_keep(qr_match_arena *arena, const qr_match_set *set, qr_match_plac
 /* The same for sets with the same states in the same calls; two words, so that others differ. */
 void qr_match_set_key(const qr_match_arena *arena, const qr_match_set *set, uint64_t key[2]);
 
-/* Characters that stand for themselves in a JSON string: so many may follow in any order. */
-int32_t qr_match_plain_room(const qr_match_arena *arena, const qr_match_set *set);
+/* Characters that stand for themselves in a JSON string: so many may follow in any order. *no_more: and not one more,
+ * unless another comes between. */
+int32_t qr_match_plain_room(const qr_match_arena *arena, const qr_match_set *set, bool *no_more);
 
 #endif

@@ -23,15 +23,16 @@ static int compare(const void *a, const void *b) {
     return first->id < second->id ? -1 : 1;
 }
 
-/* Whether the bytes are a few whole characters that stand for themselves in a JSON string. */
-static bool is_plain(const char *bytes, size_t n_bytes) {
+/* Whole characters that stand for themselves in a JSON string, if there are at most QR_PLAIN_TOKEN_CHARACTERS, and
+ * nothing else; 0: there is. */
+static size_t count_plain(const char *bytes, size_t n_bytes) {
     size_t n_characters = 0;
     for (size_t i = 0; i < n_bytes; n_characters++) {
         const size_t length = qr_utf8_sequence_length(bytes + i, n_bytes - i);
-        if (length == 0 || (unsigned char)bytes[i] < 0x20 || bytes[i] == '"' || bytes[i] == '\\') { return false; }
+        if (length == 0 || (unsigned char)bytes[i] < 0x20 || bytes[i] == '"' || bytes[i] == '\\') { return 0; }
         i += length;
     }
-    return n_characters <= QR_PLAIN_TOKEN_CHARACTERS;
+    return n_characters <= QR_PLAIN_TOKEN_CHARACTERS ? n_characters : 0;
 }
 
 static qrun_status read_tokens(const qr_tokenizer *tokenizer, qr_token_trie *trie, qr_error *err) {
@@ -107,8 +108,11 @@ static qrun_status fill(qr_token_trie *trie, sorted_token *tokens, qr_error *err
         token.n_bytes = (uint32_t)n_bytes;
         trie->next_same[id] = -1;
         if (n_bytes == 0) { continue; }
-        if (is_plain(token.bytes, n_bytes)) {
-            trie->plain_mask[id / 32] |= 1U << (id % 32);
+        const size_t n_characters = count_plain(token.bytes, n_bytes);
+        for (size_t n = n_characters; n > 0 && n <= QR_PLAIN_TOKEN_CHARACTERS; n++) {
+            trie->plain_masks[n * (size_t)trie->mask_words + (size_t)id / 32] |= 1U << (id % 32);
+        }
+        if (n_characters > 0) {
             tokens[n_plain++] = token;
         } else {
             other[n_other++] = token;
@@ -126,8 +130,9 @@ qrun_status qr_token_trie_create(const qr_tokenizer *tokenizer, int64_t vocab, q
     *trie = (qr_token_trie){.vocab = vocab, .mask_words = qr_ceil_div(vocab, 32)};
     trie->next_same = qr_alloc_array((size_t)vocab, sizeof *trie->next_same);
     trie->begins = qr_alloc_array((size_t)vocab + 1, sizeof *trie->begins);
-    trie->plain_mask = qr_alloc_array_zeroed((size_t)trie->mask_words, sizeof *trie->plain_mask);
-    if (tokens == NULL || trie->next_same == NULL || trie->begins == NULL || trie->plain_mask == NULL) {
+    trie->plain_masks =
+        qr_alloc_array_zeroed((QR_PLAIN_TOKEN_CHARACTERS + 1) * (size_t)trie->mask_words, sizeof *trie->plain_masks);
+    if (tokens == NULL || trie->next_same == NULL || trie->begins == NULL || trie->plain_masks == NULL) {
         QR_TRY(qr_fail_memory(err, "the trie of tokens", (unsigned long long)vocab * 40));
     }
     QR_TRY(read_tokens(tokenizer, trie, err));
@@ -142,7 +147,7 @@ void qr_token_trie_free(qr_token_trie *trie) {
     qr_free(trie->plain.nodes);
     qr_free(trie->other.nodes);
     qr_free(trie->next_same);
-    qr_free(trie->plain_mask);
+    qr_free(trie->plain_masks);
     qr_free(trie->text);
     qr_free(trie->begins);
     *trie = (qr_token_trie){0};

@@ -2,7 +2,7 @@
  * session.
  *
  * Most tokens are nothing but characters that stand for themselves in a JSON string. They are allowed inside one
- * whatever comes after it, so they lie in a trie of their own, which need not be walked there: `plain_mask` has them.
+ * whatever comes after it, so they lie in a trie of their own, which need not be walked there: `plain_masks` have them.
  */
 #ifndef QR_RUNTIME_GRAMMAR_TOKEN_TRIE_H
 #define QR_RUNTIME_GRAMMAR_TOKEN_TRIE_H
@@ -27,10 +27,11 @@ typedef struct qr_trie_part {
 typedef struct qr_token_trie {
     qr_trie_part plain, other;
     int64_t vocab;
-    int32_t *next_same;   /* [vocab]; −1: none */
-    uint32_t *plain_mask; /* [mask_words] a bit for each token of `plain` */
-    char *text;           /* of all tokens, one after the other */
-    uint32_t *begins;     /* [vocab + 1] of each in `text`; without bytes: never allowed */
+    int32_t *next_same; /* [vocab]; −1: none */
+    /* [QR_PLAIN_TOKEN_CHARACTERS + 1, mask_words] a bit for each token of `plain` with at most so many characters */
+    uint32_t *plain_masks;
+    char *text;       /* of all tokens, one after the other */
+    uint32_t *begins; /* [vocab + 1] of each in `text`; without bytes: never allowed */
     int64_t mask_words;
 } qr_token_trie;
 

@@ -244,6 +244,11 @@ static const char *const masked[] = {
     "{\"type\":\"string\",\"minLength\":3,\"maxLength\":40}",
     "{\"type\":\"string\",\"pattern\":\"^[a-z ]+(, [^0-9]+)?$\"}",
     "{\"type\":\"integer\",\"minimum\":5,\"maximum\":12345}",
+    "{\"type\":\"string\",\"maxLength\":9}",
+    "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"string\",\"minLength\":2,\"maxLength\":7}]}",
+    "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"enum\":[\"the dog and the "
+    "cat\",\"\u00e9\u00e9\u00e9\u00e9\"]}]}",
+    "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{\"type\":\"string\",\"pattern\":\"^[a-z\u00c0-\u00ff ]*$\"}]}",
     "{}",
 };
 
