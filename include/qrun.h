@@ -513,8 +513,9 @@ typedef struct qrun_session_params {
     bool no_prefix_sharing;
     int64_t sequence_tokens;   /* how long sequences become, where that is known (qrun_request_measure): the pool gets
                                   pages for max_sequences of them and no more; 0: not known */
-    int64_t max_waiting_bytes; /* host memory of the requests that wait for their start: about 400 bytes each and 4 a
-                                  token of the prompt; 0: 1 GiB. QRUN_ERROR_FULL beyond it, but one may always wait */
+    int64_t max_waiting_bytes; /* host memory of the requests that wait for their start: about 400 bytes each, 4 a
+                                  token of the prompt, and the grammar of a schema; 0: 1 GiB. QRUN_ERROR_FULL beyond it,
+                                  but one may always wait */
     /* Drafts of the next tokens, which one step then checks: fewer steps, and the same answers to the bit. "ngram"
      * (NULL): from the text so far, where a step has room for them and they are right often enough. The folder of a
      * smaller model with the same tokenizer (QRUN_ERROR_ARGUMENT for another one): from that. "off": none. */

@@ -921,8 +921,8 @@ class SessionOptions(TypedDict, total=False):
     # how long sequences become, where that is known (qrun_request_measure): the pool gets pages for
     # max_sequences of them and no more; 0: not known
     sequence_tokens: int
-    # host memory of the requests that wait for their start: about 400 bytes each and 4 a token of the prompt;
-    # 0: 1 GiB. QRUN_ERROR_FULL beyond it, but one may always wait
+    # host memory of the requests that wait for their start: about 400 bytes each, 4 a token of the prompt, and
+    # the grammar of a schema; 0: 1 GiB. QRUN_ERROR_FULL beyond it, but one may always wait
     max_waiting_bytes: int
     # Drafts of the next tokens, which one step then checks: fewer steps, and the same answers to the bit.
     # "ngram" (NULL): from the text so far, where a step has room for them and they are right often enough. The
