@@ -347,8 +347,8 @@ QR_INLINE void decode_run(__m256 lanes[GROUP][DECODE_X], const uint8_t *run, con
     }
 }
 
-/* A K block of a group, in the order of its addresses: that is a tenth faster from memory than row by row, though the
- * rows' lanes wait in L1 meanwhile. */
+/* A K block of a group, in the order of its addresses: that is up to a tenth faster from memory than row by row, though
+ * the rows' lanes wait in L1 meanwhile. */
 QR_INLINE void decode_codes(const qr_cpu_panel *p, int64_t row, int64_t k0, int64_t n_k, const int16_t *x,
                             int64_t x_stride, const int n_x, const bool is_mxfp4, __m256 lanes[GROUP][DECODE_X]) {
     const int cols = qr_cpu_scale_cols_of(is_mxfp4);
