@@ -15,7 +15,7 @@ enum {
     QR_MATCH_ARENA_CONFIGS = 1 << 15,
     QR_MATCH_ARENA_CALLS = 1 << 14,
     QR_MATCH_TABLE = 1 << 13,     /* at least twice QR_MATCH_MAX_CONFIGS */
-    QR_MATCH_MAX_STEPS = 1 << 27, /* states and edges that are looked at */
+    QR_MATCH_MAX_STEPS = 1 << 25, /* states and edges that are looked at */
 };
 
 /* A call under way: where it returns to, and the call that it is in. Equal hashes mean equal chains of calls. */

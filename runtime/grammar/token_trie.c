@@ -66,7 +66,7 @@ static void end_nodes(qr_trie_part *part, int32_t *open, size_t from, size_t dep
 }
 
 static void insert_all(qr_token_trie *trie, qr_trie_part *part, const sorted_token *tokens, size_t n) {
-    int32_t open[QR_TOKEN_MAX_BYTES + 1]; /* the node at each depth */
+    int32_t open[QR_TOKEN_MAX_BYTES + 1] = {0}; /* the node at each depth */
     size_t depth = 0;
     for (size_t i = 0; i < n; i++) {
         const size_t common = i > 0 ? common_bytes(&tokens[i - 1], &tokens[i]) : 0;
