@@ -9,10 +9,15 @@
 
 /* ---- Strings ----------------------------------------------------------------------------------------------------- */
 
-/* The formats that are obeyed, as expressions; values without escapes, and no checks of the calendar. */
-#define DATE "[1-9][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
+/* The formats that are obeyed, as expressions: values without escapes, dates that there are, IPv6 in eight groups. Five
+ * labels of a host have at most 253 characters. */
+#define MONTHS "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])"
+#define LEAP_YEAR "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)"
+#define DATE "([1-9][0-9]{3}-(" MONTHS ")|" LEAP_YEAR "-02-29)"
 #define TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?"
+#define N "[0-9]{1,4}"
+#define CLOCK "T(" N "H(" N "M(" N "S)?)?|" N "M(" N "S)?|" N "S)"
+#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,47}[A-Za-z0-9])?"
 #define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 static const struct {
     const char *name, *pattern;
@@ -20,8 +25,8 @@ static const struct {
     {"date-time", "^" DATE "T" TIME "$"},
     {"date", "^" DATE "$"},
     {"time", "^" TIME "$"},
-    {"duration", "^P([0-9]{1,4}D(T[0-9]{1,4}H)?|T[0-9]{1,4}(H([0-9]{1,4}M)?|M([0-9]{1,4}S)?|S)|[0-9]{1,4}W)$"},
-    {"email", "^[A-Za-z0-9_+-]{1,30}(\\.[A-Za-z0-9_+-]{1,30}){0,3}@" LABEL "(\\." LABEL "){1,4}$"},
+    {"duration", "^P((" N "Y(" N "M(" N "D)?)?|" N "M(" N "D)?|" N "D)(" CLOCK ")?|" CLOCK "|" N "W)$"},
+    {"email", "^[A-Za-z0-9_+-]{1,40}(\\.[A-Za-z0-9_+-]{1,40}){0,3}@" LABEL "(\\." LABEL "){1,4}$"},
     {"hostname", "^" LABEL "(\\." LABEL "){0,4}$"},
     {"ipv4", "^" BYTE "(\\." BYTE "){3}$"},
     {"ipv6", "^([0-9a-fA-F]{1,4}:){7}[0-9a-fA-F]{1,4}$"},
