@@ -199,7 +199,8 @@ static bool check_format(openai_request *request, openai_error *error) {
     const cJSON *format = cJSON_GetObjectItemCaseSensitive(request->body, "response_format");
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(format, "type");
     const cJSON *tools = cJSON_GetObjectItemCaseSensitive(request->body, "tools");
-    request->has_format = format != NULL && !(cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0);
+    const bool is_text = cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0;
+    request->has_format = format != NULL && !cJSON_IsNull(format) && !is_text;
     return !request->has_format || tools == NULL || tools->child == NULL ||
            openai_refuse(error, 400, "response_format",
                          "\"response_format\" with \"tools\" is not supported: the answer could be no call; leave one "

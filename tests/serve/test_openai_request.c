@@ -52,6 +52,8 @@ static void test_members_under_their_names_here(void) {
          OPENAI_CHAT,
          "{\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":"
          "{\"name\":\"f\",\"arguments\":{\"x\":1}}}]}],\"n\":1,\"adapter\":\"\"}"},
+        {"{\"messages\":[{\"role\":\"user\"}],\"tools\":[1],\"response_format\":null}", OPENAI_CHAT,
+         "{\"tools\":[1],\"messages\":[{\"role\":\"user\"}],\"n\":1,\"adapter\":\"\"}"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":null}],\"tools\":[1],\"tool_choice\":\"none\"}", OPENAI_CHAT,
          "{\"messages\":[{\"role\":\"user\",\"content\":null}],\"n\":1,\"adapter\":\"\"}"},
     };

@@ -53,20 +53,19 @@
 /* Best first. */
 static const qr_cpu_isa isas[] = {
 #if QR_CPU_X86
-    {"amx-bf16", QR_CPU_AMX_BF16, TILES(amx), KERNELS(avx512, bf16_amx, avx512, bf16_avx512), false, false},
-    {"avx512-bf16", QR_CPU_AVX512_BF16, AVX512_BF16, PORTABLE(avx512), false, false},
-    {"avx512", QR_CPU_AVX512, KERNELS(avx512, bf16_avx512, avx512, bf16_avx512), PORTABLE(avx512), false, false},
-    {"avx2", QR_CPU_AVX2, AVX2, PORTABLE(wide_avx2), false, true},
+    {"amx-bf16", QR_CPU_AMX_BF16, TILES(amx), KERNELS(avx512, bf16_amx, avx512, bf16_avx512), false},
+    {"avx512-bf16", QR_CPU_AVX512_BF16, AVX512_BF16, PORTABLE(avx512), false},
+    {"avx512", QR_CPU_AVX512, KERNELS(avx512, bf16_avx512, avx512, bf16_avx512), PORTABLE(avx512), false},
+    {"avx2", QR_CPU_AVX2, AVX2, PORTABLE(wide_avx2), false},
     /* The AMX kernels on emulated tiles, so that machines without AMX test their logic. */
     {"amx-bf16-emulated", QR_CPU_AVX512_VBMI, TILES(amx_emulated),
-     KERNELS(avx512, bf16_amx_emulated, avx512, bf16_avx512), true, false},
+     KERNELS(avx512, bf16_amx_emulated, avx512, bf16_avx512), true},
 #endif
 #if QR_CPU_ARM
-    {"neon-bf16", QR_CPU_NEON_BF16, KERNELS(neon, bf16_neon_bf16, neon, bf16_neon_bf16), PORTABLE(wide_c), false,
-     false},
-    {"neon", QR_CPU_NEON, KERNELS(neon, bf16_neon, neon, bf16_neon), PORTABLE(wide_c), false, false},
+    {"neon-bf16", QR_CPU_NEON_BF16, KERNELS(neon, bf16_neon_bf16, neon, bf16_neon_bf16), PORTABLE(wide_c), false},
+    {"neon", QR_CPU_NEON, KERNELS(neon, bf16_neon, neon, bf16_neon), PORTABLE(wide_c), false},
 #endif
-    {"c", QR_CPU_C, KERNELS(c, bf16_c, c, bf16_c), PORTABLE(wide_c), false, false},
+    {"c", QR_CPU_C, KERNELS(c, bf16_c, c, bf16_c), PORTABLE(wide_c), false},
 };
 
 static pthread_once_t detect_once = PTHREAD_ONCE_INIT;
