@@ -259,22 +259,32 @@ void qr_add_number(qr_json_pieces *pieces, int32_t from, int32_t to) {
 
 /* ---- Any value --------------------------------------------------------------------------------------------------- */
 
-static void build_object(qr_json_pieces *pieces, int32_t start, int32_t end) {
-    const int32_t open = new_state(pieces), first = new_state(pieces), key = new_state(pieces);
-    const int32_t comma = new_state(pieces), colon = new_state(pieces), value = new_state(pieces);
-    const int32_t member = new_state(pieces), close = new_state(pieces), after = new_state(pieces);
-    byte(pieces, start, '{', open);
+/* Items between brackets, with commas between them. */
+static void add_list(qr_json_pieces *pieces, int32_t from, char opening, char closing,
+                     void (*add_item)(qr_json_pieces *pieces, int32_t from, int32_t to), int32_t to) {
+    const int32_t open = new_state(pieces), first = new_state(pieces), item = new_state(pieces);
+    const int32_t after = new_state(pieces), comma = new_state(pieces), close = new_state(pieces);
+    byte(pieces, from, opening, open);
     qr_add_space(pieces, open, first);
-    byte(pieces, first, '}', end);
-    empty(pieces, first, key);
-    qr_add_string(pieces, key, colon);
-    byte(pieces, colon, ':', after);
-    qr_add_space(pieces, after, value);
-    qr_add_value(pieces, value, member);
-    byte(pieces, member, ',', comma);
-    qr_add_space(pieces, comma, key);
-    qr_add_space(pieces, member, close);
-    byte(pieces, close, '}', end);
+    byte(pieces, first, closing, to);
+    empty(pieces, first, item);
+    add_item(pieces, item, after);
+    byte(pieces, after, ',', comma);
+    qr_add_space(pieces, comma, item);
+    qr_add_space(pieces, after, close);
+    byte(pieces, close, closing, to);
+}
+
+static void add_any_member(qr_json_pieces *pieces, int32_t from, int32_t to) {
+    const int32_t name = new_state(pieces), colon = new_state(pieces), value = new_state(pieces);
+    qr_add_string(pieces, from, name);
+    byte(pieces, name, ':', colon);
+    qr_add_space(pieces, colon, value);
+    qr_add_value(pieces, value, to);
+}
+
+static void build_object(qr_json_pieces *pieces, int32_t start, int32_t end) {
+    add_list(pieces, start, '{', '}', add_any_member, end);
 }
 
 void qr_add_object(qr_json_pieces *pieces, int32_t from, int32_t to) {
@@ -282,17 +292,7 @@ void qr_add_object(qr_json_pieces *pieces, int32_t from, int32_t to) {
 }
 
 void qr_add_array(qr_json_pieces *pieces, int32_t from, int32_t to) {
-    const int32_t open = new_state(pieces), first = new_state(pieces), item = new_state(pieces);
-    const int32_t comma = new_state(pieces), close = new_state(pieces), value = new_state(pieces);
-    byte(pieces, from, '[', open);
-    qr_add_space(pieces, open, first);
-    byte(pieces, first, ']', to);
-    empty(pieces, first, value);
-    qr_add_value(pieces, value, item);
-    byte(pieces, item, ',', comma);
-    qr_add_space(pieces, comma, value);
-    qr_add_space(pieces, item, close);
-    byte(pieces, close, ']', to);
+    add_list(pieces, from, '[', ']', qr_add_value, to);
 }
 
 static void build_value(qr_json_pieces *pieces, int32_t start, int32_t end) {
