@@ -55,7 +55,6 @@ typedef struct qr_cpu_isa {
     qr_cpu_kernels fastest;  /* in the fastest order of sums of this instruction set */
     qr_cpu_kernels portable; /* with the bits of all others' portable kernels, which are those of AMX */
     bool test_only;          /* never chosen nor listed */
-    bool codes_in_blocks;    /* NF4_GROUPS: else in words */
 } qr_cpu_isa;
 
 typedef struct qr_cpu_backend {
@@ -99,7 +98,7 @@ QR_OPS(QR_X)
  * NF4_GROUPS (NF4 with cols % 64 == 0 and block % 64 == 0, MXFP4 with cols % 64 == 0): rows in groups of 16, the last
  * one filled up; group_bytes = 16 · cols / 2 a group. Inside a group, for each 128 columns k0: 16 times 64 bytes, one
  * run a row. Where cols % 128 == 64, then 16 times 32 bytes. So a whole group is read front to back. How the codes lie
- * in a run, the instruction set says (codes_in_blocks):
+ * in a run, the instruction set says (codes_in_blocks of vector_ops.h):
  *     words    32 little-endian words of 16 bits, of which word w holds column k0 + 32j + w in bits [4j, 4j + 4): one
  *              load of 64 bytes and three shifts give 128 codes, 32 in order at a time. Of 32 bytes, byte w holds
  *              columns k0 + w (low nibble) and k0 + 32 + w.

@@ -70,6 +70,7 @@ typedef struct qr_cpu_vector_ops {
     QR_CPU_VECTOR_OPS(QR_PLAIN, QR_SCRATCH)
 #undef QR_PLAIN
 #undef QR_SCRATCH
+    bool codes_in_blocks; /* how kernels of this instruction set read NF4_GROUPS (cpu.h); else in words */
 } qr_cpu_vector_ops;
 
 extern const qr_cpu_vector_ops qr_cpu_vector_ops_c, qr_cpu_vector_ops_avx2, qr_cpu_vector_ops_avx512;

@@ -7,6 +7,7 @@
 #include "base/sizes.h"
 #include "kernels/cpu/backend/peaks.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vector_ops.h"
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
@@ -76,7 +77,8 @@ static qrun_status create(const char *isa, bool portable, qr_threads *threads, q
         .memory_destroy = memory_destroy,
         .measure_peaks = qr_cpu_measure_peaks,
     };
-    qr_host_memory_set_functions(&cpu->host, chosen->codes_in_blocks ? &qr_cpu_weights_blocks : &qr_cpu_weights_words);
+    const bool in_blocks = cpu->kernels->vector_ops->codes_in_blocks;
+    qr_host_memory_set_functions(&cpu->host, in_blocks ? &qr_cpu_weights_blocks : &qr_cpu_weights_words);
     for (int op = 0; op < QR_OP_COUNT; op++) { cpu->host.base.ops[op] = *implementations[op]; }
     *backend = &cpu->host.base;
     return QRUN_OK;
