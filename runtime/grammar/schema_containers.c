@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/sizes.h"
+#include "base/utf8.h"
 #include "runtime/grammar/schema_compiler.h"
 
 enum { MAX_PROPERTIES = 1000 }; /* after a comma each may be three states of a set (QR_MATCH_MAX_CONFIGS) */
@@ -127,6 +128,48 @@ static void leave_names(qr_schema_compiler *compiler, int32_t from, bool may_end
     qr_add_string_rest(&compiler->pieces, rest, to);
 }
 
+/* Marks, by their distance from the root, the states that a name has characters before; an escape is one character. A
+ * text may not leave it in the middle of one. */
+static void mark_characters(const qr_automaton_builder *builder, int32_t root, const char *text, bool *marks) {
+    size_t n_left = strlen(text);
+    for (int32_t at = root; builder->status == QRUN_OK;) {
+        marks[at - root] = true;
+        if (n_left == 0) { return; }
+        size_t n_bytes = text[0] != '\\' ? qr_utf8_sequence_length(text, n_left) : text[1] == 'u' ? 6 : 2;
+        for (; n_bytes > 0; n_bytes--, n_left--) { at = qr_automaton_find_byte(builder, at, (uint8_t)*text++); }
+    }
+}
+
+/* The names from the root on; they lead nowhere. */
+static qrun_status add_names(qr_schema_compiler *compiler, const object_form *form, int32_t root, int32_t nowhere,
+                             bool *marks) {
+    for (size_t i = 0; i < form->n; i++) {
+        qr_buffer text = {0};
+        QR_RETURN_IF_ERROR(write_name(compiler, form->members[i].name, &text));
+        text.data[text.size - 1] = '\0';
+        if (marks == NULL) {
+            qr_automaton_merge_text(&compiler->pieces.builder, root, text.data + 1, nowhere);
+        } else {
+            mark_characters(&compiler->pieces.builder, root, text.data + 1, marks);
+        }
+        qr_buffer_free(&text);
+    }
+    return compiler->pieces.builder.status;
+}
+
+static void leave_all_names(qr_schema_compiler *compiler, int32_t root, int32_t nowhere, const bool *marks,
+                            int32_t n_states, int32_t to) {
+    const qr_automaton_builder *builder = &compiler->pieces.builder;
+    for (int32_t s = 0; s < n_states && builder->status == QRUN_OK; s++) {
+        bool is_name = false;
+        if (!marks[s]) { continue; }
+        for (int32_t e = builder->states[root + s].last_edge; e >= 0; e = builder->edges[e].previous) {
+            is_name = is_name || builder->edges[e].edge.target == nowhere;
+        }
+        leave_names(compiler, root + s, !is_name, to);
+    }
+}
+
 /* A name that is none of the members': its characters stand for themselves until it differs from all of them, because
  * an escape might spell one of theirs. */
 static qrun_status add_other_name(qr_schema_compiler *compiler, const object_form *form, int32_t from, int32_t to) {
@@ -135,27 +178,16 @@ static qrun_status add_other_name(qr_schema_compiler *compiler, const object_for
         qr_add_string(&compiler->pieces, from, to);
         return builder->status;
     }
-    const int32_t root = qr_automaton_add_state(builder), nowhere = qr_automaton_add_state(builder);
-    const size_t first_state = builder->n_states;
-    for (size_t i = 0; i < form->n; i++) { /* the names lead nowhere */
-        qr_buffer text = {0};
-        QR_RETURN_IF_ERROR(write_name(compiler, form->members[i].name, &text));
-        text.data[text.size - 1] = '\0';
-        qr_automaton_merge_text(builder, root, text.data + 1, nowhere);
-        qr_buffer_free(&text);
-    }
-    const size_t end_state = builder->n_states;
+    const int32_t nowhere = qr_automaton_add_state(builder), root = qr_automaton_add_state(builder);
     qr_automaton_add_bytes(builder, from, '"', '"', root);
-    for (size_t s = first_state; builder->status == QRUN_OK && s <= end_state; s++) {
-        const int32_t state = s == end_state ? root : (int32_t)s;
-        const int32_t last = builder->states[state].last_edge;
-        bool is_name = false;
-        for (int32_t e = last; e >= 0; e = builder->edges[e].previous) {
-            is_name = is_name || builder->edges[e].edge.target == nowhere;
-        }
-        leave_names(compiler, state, !is_name, to);
-    }
-    return builder->status;
+    QR_RETURN_IF_ERROR(add_names(compiler, form, root, nowhere, NULL));
+    const int32_t n_states = (int32_t)builder->n_states - root;
+    bool *marks = qr_alloc_array_zeroed((size_t)n_states, sizeof *marks);
+    if (marks == NULL) { return qr_fail_memory(compiler->err, "a grammar", 0); }
+    const qrun_status status = add_names(compiler, form, root, nowhere, marks);
+    if (status == QRUN_OK) { leave_all_names(compiler, root, nowhere, marks, n_states, to); }
+    qr_free(marks);
+    return status != QRUN_OK ? status : builder->status;
 }
 
 /* The states before each member: where none has come yet, and where some have. */
@@ -293,7 +325,7 @@ static qrun_status add_items(qr_schema_compiler *compiler, const array_form *for
     const int64_t n_alone = form->high >= 0 ? form->high : qr_max(qr_max(form->low, form->n_prefix), 1);
     const qr_json *prefix = qr_json_first(form->prefix);
     int32_t value = at;
-    for (int64_t i = 0; i < n_alone; i++) {
+    for (int64_t i = 0; i < n_alone && builder->status == QRUN_OK; i++) {
         const int32_t after = qr_automaton_add_state(builder);
         QR_RETURN_IF_ERROR(add_item(compiler, form, prefix, i, value, after));
         if (prefix != NULL) { prefix = prefix->next; }
