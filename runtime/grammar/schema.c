@@ -187,6 +187,14 @@ static unsigned types_of_groups(unsigned groups) {
     return found != 0 ? found : QR_TYPE_ALL;
 }
 
+unsigned qr_schema_types_of_keywords(const qr_json *schema) {
+    unsigned groups = 0;
+    for (const qr_json *member = qr_json_first(schema); member != NULL; member = member->next) {
+        groups |= 1U << group_of(member->string);
+    }
+    return types_of_groups(groups);
+}
+
 static bool value_has_type(const qr_json *value, unsigned wanted) {
     int64_t integer;
     const unsigned type = cJSON_IsObject(value)   ? QR_TYPE_OBJECT

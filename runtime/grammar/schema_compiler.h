@@ -33,7 +33,7 @@ typedef struct qr_schema_compiler {
     qr_schema_begin *begins;
     size_t n_begins, begins_capacity;
     int32_t current_rule;
-    int64_t n_compared; /* members of alternatives of "oneOf" */
+    int64_t n_compared, n_compared_texts; /* members of alternatives of "oneOf", and their listed values */
     qr_error *err;
 } qr_schema_compiler;
 
@@ -85,6 +85,8 @@ typedef enum qr_schema_type {
 
 /* Those of "type"; 0: there is none, or it is no list of types. */
 unsigned qr_schema_types(const qr_json *schema);
+/* Without "type", those that the schema's keywords are about; without these, all. */
+unsigned qr_schema_types_of_keywords(const qr_json *schema);
 
 /* Inside strings: a regular expression (pattern.c), on the characters of the string from its first quote to its last.
  */

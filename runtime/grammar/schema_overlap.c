@@ -6,7 +6,7 @@
 #include "base/sizes.h"
 #include "runtime/grammar/schema_compiler.h"
 
-enum { MAX_REFS = 16, MAX_ALTERNATIVES = 256, MAX_COMPARED = 100000 };
+enum { MAX_REFS = 16, MAX_ALTERNATIVES = 256, MAX_COMPARED = 100000, MAX_COMPARED_TEXTS = 10000000 };
 
 /* Follows "$ref"; NULL where that leads nowhere. */
 static const qr_json *target_of(qr_schema_compiler *compiler, const qr_json *schema) {
@@ -17,34 +17,37 @@ static const qr_json *target_of(qr_schema_compiler *compiler, const qr_json *sch
     return schema;
 }
 
-/* The types that a value may have, where INTEGER and NUMBER are one. */
-static unsigned types_of(const qr_json *schema) {
+/* The types that a value may have, where INTEGER and NUMBER are one. Without "type" a schema accepts values of all
+ * types, and its answers are `made` of those that its keywords are about. */
+static unsigned types_of(const qr_json *schema, bool made) {
     unsigned types = qr_schema_types(schema);
-    const qr_json *constant = qr_json_get(schema, "const");
-    if (types == 0 && cJSON_IsString(constant)) { types = QR_TYPE_STRING; }
-    if (types == 0 && qr_json_get(schema, "properties") != NULL) { types = QR_TYPE_OBJECT; }
-    if (types == 0) { types = QR_TYPE_ALL; }
-    return cJSON_IsTrue(qr_json_get(schema, "nullable")) ? types | QR_TYPE_NULL : types;
+    if (types == 0 && cJSON_IsString(qr_json_get(schema, "const"))) { types = QR_TYPE_STRING; }
+    if (types == 0) { types = made ? qr_schema_types_of_keywords(schema) : QR_TYPE_ALL; }
+    if ((types & QR_TYPE_INTEGER) != 0) { types |= QR_TYPE_NUMBER; }
+    if (cJSON_IsTrue(qr_json_get(schema, "nullable"))) { types |= QR_TYPE_NULL; }
+    return types & QR_TYPE_ALL;
 }
 
 /* Whether `text` is among the texts that are all that a schema allows; *closed: it has such a list. */
-static bool allows_text(const qr_json *schema, const char *text, bool *closed) {
+static bool allows_text(qr_schema_compiler *compiler, const qr_json *schema, const char *text, bool *closed) {
     const qr_json *constant = qr_json_get(schema, "const"), *values = qr_json_get(schema, "enum");
     *closed = cJSON_IsString(constant) || cJSON_IsArray(values);
     if (cJSON_IsString(constant)) { return strcmp(constant->valuestring, text) == 0; }
     for (const qr_json *value = qr_json_first(values); value != NULL; value = value->next) {
+        if (++compiler->n_compared_texts > MAX_COMPARED_TEXTS) { return true; }
         if (!cJSON_IsString(value) || strcmp(value->valuestring, text) == 0) { return true; }
     }
     return !*closed;
 }
 
 /* Whether both allow listed texts alone, and none that is in both lists. */
-static bool lists_exclude(const qr_json *a, const qr_json *b) {
+static bool lists_exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_json *b) {
     const qr_json *constant = qr_json_get(a, "const"), *values = qr_json_get(a, "enum");
     bool closed = false;
-    if (cJSON_IsString(constant)) { return !allows_text(b, constant->valuestring, &closed) && closed; }
+    if (cJSON_IsTrue(qr_json_get(a, "nullable")) && cJSON_IsTrue(qr_json_get(b, "nullable"))) { return false; }
+    if (cJSON_IsString(constant)) { return !allows_text(compiler, b, constant->valuestring, &closed) && closed; }
     for (const qr_json *value = qr_json_first(values); value != NULL; value = value->next) {
-        if (!cJSON_IsString(value) || allows_text(b, value->valuestring, &closed)) { return false; }
+        if (!cJSON_IsString(value) || allows_text(compiler, b, value->valuestring, &closed)) { return false; }
     }
     return qr_json_first(values) != NULL && closed;
 }
@@ -63,7 +66,7 @@ static bool members_exclude(qr_schema_compiler *compiler, const qr_json *a, cons
         if (++compiler->n_compared > MAX_COMPARED) { return false; }
         const qr_json *other = qr_json_get(qr_json_get(b, "properties"), member->string);
         if (other != NULL && requires(a, member->string) && requires(b, member->string) &&
-            lists_exclude(member, other)) {
+            lists_exclude(compiler, member, other)) {
             return true;
         }
     }
@@ -71,11 +74,9 @@ static bool members_exclude(qr_schema_compiler *compiler, const qr_json *a, cons
 }
 
 static bool exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_json *b) {
-    const unsigned numbers = QR_TYPE_NUMBER | QR_TYPE_INTEGER;
-    unsigned common = types_of(a) & types_of(b);
-    if ((types_of(a) & numbers) != 0 && (types_of(b) & numbers) != 0) { common |= QR_TYPE_NUMBER; }
+    const unsigned common = (types_of(a, true) & types_of(b, false)) | (types_of(a, false) & types_of(b, true));
     if (common == 0) { return true; }
-    return (common == QR_TYPE_STRING && lists_exclude(a, b)) ||
+    return (common == QR_TYPE_STRING && lists_exclude(compiler, a, b)) ||
            (common == QR_TYPE_OBJECT && members_exclude(compiler, a, b));
 }
 
@@ -85,6 +86,7 @@ bool qr_schema_alternatives_exclude(qr_schema_compiler *compiler, const qr_json 
     for (const qr_json *item = qr_json_first(alternatives); item != NULL; item = item->next) {
         if (n == MAX_ALTERNATIVES) { return false; }
         const qr_json *target = target_of(compiler, item);
+        if (target != item && cJSON_IsTrue(qr_json_get(item, "nullable"))) { return false; }
         if (!cJSON_IsObject(target) || qr_json_get(target, "anyOf") != NULL || qr_json_get(target, "oneOf") != NULL ||
             qr_json_get(target, "allOf") != NULL || qr_json_get(target, "$ref") != NULL) {
             return false;

@@ -103,6 +103,16 @@ static void test_form(void) {
         {"{\"type\":\"object\",\"properties\":{\"a "
          "b\\\"é\":{\"type\":\"null\"}},\"additionalProperties\":{\"type\":\"null\"}}",
          "{\"a b\\\"é\": null, \"a b\": null, \"a c\\\\\": null}", true},
+        /* no name ends, or leaves those that are declared, within a character or an escape */
+        {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"\xC3\": 1}", false},
+        {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"\xC3z\": 1}", false},
+        {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"x\\\": 1}", false},
+        {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"x\\q\": 1}", false},
+        {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"x\\\"z\": 1}", true},
+        {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"éz\": 1}", true},
+        {"{\"properties\":{\"\\u0001\":{}},\"additionalProperties\":{}}", "{\"\\u0002\": 1}", false},
+        {"{\"properties\":{\"\\u0001\":{}},\"additionalProperties\":{}}", "{\"\\ua\": 1}", false},
+        {"{\"properties\":{\"\\u0001\":{}},\"additionalProperties\":{}}", "{\"\\u0001a\": 1}", true},
         {"{\"allOf\":[{\"type\":\"null\"}]}", "null", true},
         {"{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"const\":1}}}", "1", true},
         {"true", "[{}]", true},
@@ -173,6 +183,18 @@ static void test_refusals(void) {
         {"{\"anyOf\":[]}", "\"anyOf\" must be a list of schemas"},
         {"{\"allOf\":[{},{}]}", "#/allOf: \"allOf\" of several schemas"},
         {"{\"oneOf\":[{\"type\":\"integer\"},{\"type\":\"number\"}]}", "use \"anyOf\""},
+        /* without "type" the first accepts every text too, and then every list */
+        {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"}},\"required\":[\"k\"]},{\"type\":\"string\"}]}",
+         "use \"anyOf\""},
+        {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"}},\"required\":[\"k\"],\"minItems\":1},"
+         "{\"properties\":{\"k\":{\"const\":\"b\"}},\"required\":[\"k\"],\"minItems\":1}]}",
+         "use \"anyOf\""},
+        {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\",\"nullable\":true}},\"required\":[\"k\"]},"
+         "{\"properties\":{\"k\":{\"const\":\"b\",\"nullable\":true}},\"required\":[\"k\"]}]}",
+         "use \"anyOf\""},
+        {"{\"$defs\":{\"t\":{\"type\":\"string\"}},\"oneOf\":[{\"$ref\":\"#/$defs/t\",\"nullable\":true},"
+         "{\"type\":\"null\"}]}",
+         "use \"anyOf\""},
         {"{\"enum\":[]}", "\"enum\" must be a list"},
         {"{\"enum\":[1],\"minimum\":0}", "\"minimum\" beside \"enum\""},
         {"{\"$ref\":\"#/$defs/none\"}", "the schema has no \"#/$defs/none\""},
@@ -188,6 +210,8 @@ static void test_refusals(void) {
         {"{\"type\":\"string\",\"maxLength\":-1}", "whole number"},
         {"{\"type\":\"string\",\"maxLength\":100000}", "the schema is too large"},
         {"{\"type\":\"array\",\"maxItems\":2000000000}", "the schema is too large"},
+        {"{\"type\":\"array\",\"maxItems\":2147483647,\"items\":{\"type\":\"null\"}}", "the schema is too large"},
+        {"{\"type\":\"array\",\"minItems\":2147483647,\"items\":{\"type\":\"null\"}}", "the schema is too large"},
         {"{\"type\":\"array\",\"minItems\":3,\"maxItems\":2}", "no list fits"},
         {"{\"type\":\"integer\",\"minimum\":0.5}", "whole number of at most 15 digits"},
         {"{\"type\":\"integer\",\"exclusiveMinimum\":true}", "draft 4"},
@@ -211,6 +235,32 @@ static void test_refusals(void) {
                   cases[i].schema, err.message);
         qr_grammar_destroy(grammar);
     }
+}
+
+/* Long lists of values that many alternatives refer to are not compared without end. */
+static void test_long_lists(void) {
+    qr_buffer schema = {0};
+    qr_buffer_append_text(&schema, "{\"$defs\":{");
+    for (int list = 0; list < 2; list++) {
+        qr_buffer_append_format(&schema, "%s\"%c\":{\"type\":\"string\",\"enum\":[", list > 0 ? "," : "", 'a' + list);
+        for (int i = 0; i < 9000; i++) {
+            qr_buffer_append_format(&schema, "%s\"%c%d\"", i > 0 ? "," : "", 'a' + list, i);
+        }
+        qr_buffer_append_text(&schema, "]}");
+    }
+    qr_buffer_append_text(&schema, "},\"anyOf\":[");
+    for (int i = 0; i < 1800; i++) {
+        qr_buffer_append_format(&schema, "%s{\"oneOf\":[{\"$ref\":\"#/$defs/a\"},{\"$ref\":\"#/$defs/b\"}]}",
+                                i > 0 ? "," : "");
+    }
+    qr_buffer_append_text(&schema, "]}");
+    qr_grammar *grammar = NULL;
+    qr_error err = {0};
+    CHECK(schema.size < QR_GRAMMAR_MAX_SCHEMA_BYTES);
+    CHECK(qr_grammar_create(schema.data, schema.size, &grammar, &err) == QRUN_ERROR_UNSUPPORTED);
+    CHECK_MSG(strstr(err.message, "may have values in common") != NULL, "%s", err.message);
+    qr_grammar_destroy(grammar);
+    qr_buffer_free(&schema);
 }
 
 /* Deep recursion ends where the text may not be nested any further, and there still is a way to the end. */
@@ -393,6 +443,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_goldens);
     CHECK_RUN(test_form);
     CHECK_RUN(test_refusals);
+    CHECK_RUN(test_long_lists);
     CHECK_RUN(test_depth);
     CHECK_RUN(test_members);
     CHECK_RUN(test_masks);
