@@ -182,10 +182,12 @@ static int read_prompt(const generate_options *o, request_texts *texts) {
     return EXIT_OK;
 }
 
+enum { MAX_SCHEMA_BYTES = 256 << 10 }; /* as many as the library takes */
+
 static int read_texts(const generate_options *o, request_texts *texts) {
     RETURN_IF_FAILED(template_read(&o->template, &texts->conversation));
     if (o->json_schema != NULL) {
-        RETURN_IF_FAILED(file_read_text(&texts->schema, o->json_schema));
+        RETURN_IF_FAILED(file_read_short_text(&texts->schema, o->json_schema, MAX_SCHEMA_BYTES));
         text_puts(&texts->schema, ""); /* an empty file is no schema, and not none */
     }
     return o->prompts == NULL ? read_prompt(o, texts) : EXIT_OK;

@@ -13,38 +13,47 @@
 
 #include "cli/terminal/interrupt.h"
 
-/* To its end; "stdin" names it in messages where it is. */
-static int read_stream(text_buffer *t, FILE *file, const char *name) {
+/* To its end, or to the chunk that passes max_bytes; "stdin" names it in messages where it is. */
+static int read_stream(text_buffer *t, FILE *file, const char *name, size_t max_bytes) {
     char chunk[16384];
     size_t n_read;
     errno = 0;
     text_append(t, "", 0);
-    while ((n_read = fread(chunk, 1, sizeof chunk, file)) > 0) { text_append(t, chunk, n_read); }
+    while (t->size <= max_bytes && (n_read = fread(chunk, 1, sizeof chunk, file)) > 0) {
+        text_append(t, chunk, n_read);
+    }
     if (ferror(file) == 0) { return EXIT_OK; }
     if (interrupted()) { return complain(EXIT_INTERRUPTED, "interrupted while reading '%s'", name); }
     return complain(EXIT_FILE, "cannot read '%s': %s", name, strerror(errno));
 }
 
-int file_read(text_buffer *t, const char *path) {
-    if (strcmp(path, "-") == 0) { return read_stream(t, stdin, "stdin"); }
+static int read_to(text_buffer *t, const char *path, size_t max_bytes) {
+    if (strcmp(path, "-") == 0) { return read_stream(t, stdin, "stdin", max_bytes); }
     FILE *file = fopen(path, "rb");
     if (file == NULL) { return complain(EXIT_FILE, "cannot open '%s': %s", path, strerror(errno)); }
-    const int code = read_stream(t, file, path);
+    const int code = read_stream(t, file, path, max_bytes);
     fclose(file);
     return code;
 }
+
+int file_read(text_buffer *t, const char *path) { return read_to(t, path, SIZE_MAX); }
 
 int file_read_own(text_buffer *t, const char *path) {
     const int descriptor = open_own(path, O_RDONLY);
     FILE *file = descriptor >= 0 ? fdopen(descriptor, "rb") : NULL;
     if (file == NULL) { return complain(EXIT_FILE, "cannot open '%s': %s", path, own_problem(errno)); }
-    const int code = read_stream(t, file, path);
+    const int code = read_stream(t, file, path, SIZE_MAX);
     fclose(file);
     return code;
 }
 
-int file_read_text(text_buffer *t, const char *path) {
-    const int code = file_read(t, path);
+int file_read_text(text_buffer *t, const char *path) { return file_read_short_text(t, path, SIZE_MAX); }
+
+int file_read_short_text(text_buffer *t, const char *path, size_t max_bytes) {
+    const int code = read_to(t, path, max_bytes);
+    if (code == EXIT_OK && t->size > max_bytes) {
+        return complain(EXIT_FILE, "'%s' has more than the %zu bytes that it may have", path, max_bytes);
+    }
     if (code != EXIT_OK || memchr(t->data, '\0', t->size) == NULL) { return code; }
     return complain(EXIT_FILE, "'%s' is not a text: it has zero bytes", path);
 }

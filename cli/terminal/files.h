@@ -13,6 +13,8 @@
 int file_read(text_buffer *t, const char *path);
 /* The same, of what has to be a text: a file with zero bytes is refused. */
 int file_read_text(text_buffer *t, const char *path);
+/* The same, of at most max_bytes; a longer file is refused without being read whole. */
+int file_read_short_text(text_buffer *t, const char *path, size_t max_bytes);
 
 /* The same of a file that the program has written under a name of its own. */
 int file_read_own(text_buffer *t, const char *path);

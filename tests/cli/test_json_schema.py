@@ -165,6 +165,8 @@ def test_option(folder):
     schema.write_text("")
     done = subprocess.run(run + ["--json-schema", str(schema)], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0 and "the schema" in done.stderr, done
+    done = subprocess.run(run + ["--json-schema", "-"], input=" " * 300000, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3 and "more than the 262144 bytes" in done.stderr, done  # and the rest is not read
 
 
 def main():
