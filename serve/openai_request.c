@@ -194,12 +194,36 @@ static bool read_logprobs(const cJSON *root, openai_request *request, openai_err
     return true;
 }
 
+/* The numbers of a schema as texts with all their digits: cJSON prints 15 of some, and answers are made of them. Its
+ * reader has rounded what a double does not hold. */
+static bool write_numbers(cJSON *value, openai_error *error) {
+    char text[32];
+    for (cJSON *item = value != NULL ? value->child : NULL; item != NULL; item = item->next) {
+        if (!write_numbers(item, error)) { return false; }
+    }
+    if (!cJSON_IsNumber(value)) { return true; }
+    const double number = value->valuedouble;
+    if (!isfinite(number) || (fabs(number) > MOST_EXACT && number == nearbyint(number))) {
+        return openai_refuse(error, 400, "response_format",
+                             "\"response_format\": a whole number can be from -%.0f to %.0f", MOST_EXACT, MOST_EXACT);
+    }
+    (void)snprintf(text, sizeof text, number == nearbyint(number) ? "%.0f" : "%.17g", number);
+    cJSON *raw = cJSON_CreateRaw(text);
+    if (raw == NULL) { return out_of_memory(error); }
+    value->type = (value->type & ~0xFF) | cJSON_Raw;
+    value->valuestring = raw->valuestring;
+    raw->valuestring = NULL;
+    cJSON_Delete(raw);
+    return true;
+}
+
 /* An answer in a form is all content: there is no room in it for a call. */
 static bool check_format(openai_request *request, openai_error *error) {
-    const cJSON *format = cJSON_GetObjectItemCaseSensitive(request->body, "response_format");
+    cJSON *format = cJSON_GetObjectItemCaseSensitive(request->body, "response_format");
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(format, "type");
     const cJSON *tools = cJSON_GetObjectItemCaseSensitive(request->body, "tools");
     const bool is_text = cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0;
+    if (!write_numbers(format, error)) { return false; }
     request->has_format = format != NULL && !cJSON_IsNull(format) && !is_text;
     return !request->has_format || tools == NULL || tools->child == NULL ||
            openai_refuse(error, 400, "response_format",

@@ -54,6 +54,10 @@ static void test_members_under_their_names_here(void) {
          "{\"name\":\"f\",\"arguments\":{\"x\":1}}}]}],\"n\":1,\"adapter\":\"\"}"},
         {"{\"messages\":[{\"role\":\"user\"}],\"tools\":[1],\"response_format\":null}", OPENAI_CHAT,
          "{\"tools\":[1],\"messages\":[{\"role\":\"user\"}],\"n\":1,\"adapter\":\"\"}"},
+        {"{\"prompt\":\"a\",\"response_format\":{\"enum\":[9007199254740991,0.30000000000000004,-3,2.5e-7]}}",
+         OPENAI_TEXT,
+         "{\"response_format\":{\"enum\":[9007199254740991,0.30000000000000004,-3,2.4999999999999999e-07]},"
+         "\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":null}],\"tools\":[1],\"tool_choice\":\"none\"}", OPENAI_CHAT,
          "{\"messages\":[{\"role\":\"user\",\"content\":null}],\"n\":1,\"adapter\":\"\"}"},
     };
@@ -117,6 +121,10 @@ static void test_refusals(void) {
         {"{\"messages\":[{}],\"tool_choice\":\"required\"}", OPENAI_CHAT, "tool_choice", "\"auto\" or \"none\""},
         {"{\"messages\":[{}],\"tools\":[{}],\"response_format\":{\"type\":\"json_object\"}}", OPENAI_CHAT,
          "response_format", "with \"tools\" is not supported"},
+        {"{\"prompt\":\"a\",\"response_format\":{\"enum\":[9007199254740993]}}", OPENAI_TEXT, "response_format",
+         "to 9007199254740991"},
+        {"{\"prompt\":\"a\",\"response_format\":{\"enum\":[1e999]}}", OPENAI_TEXT, "response_format",
+         "to 9007199254740991"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         openai_error error;
