@@ -106,7 +106,8 @@ static qrun_status add_member_value(qr_schema_compiler *compiler, const qr_schem
     return qr_schema_add(compiler, &place);
 }
 
-/* A character that leads away from all names, and the rest of such a name. */
+/* A character that leads away from all names, and the rest of such a name. Names have U+007F as an escape, so it leads
+ * away from none. */
 static void leave_names(qr_schema_compiler *compiler, int32_t from, bool may_end, int32_t to) {
     qr_automaton_builder *builder = &compiler->pieces.builder;
     const int32_t rest = qr_automaton_add_state(builder);
@@ -114,9 +115,9 @@ static void leave_names(qr_schema_compiler *compiler, int32_t from, bool may_end
     for (int byte = 0x20; byte < 0x100; byte++) {
         const bool is_taken = qr_automaton_find_byte(builder, from, (uint8_t)byte) >= 0;
         has_long = has_long || (is_taken && byte >= 0x80);
-        if (byte >= 0x80 || byte == '"' || byte == '\\' || is_taken) { continue; }
+        if (byte >= 0x7F || byte == '"' || byte == '\\' || is_taken) { continue; }
         int last = byte;
-        while (last + 1 < 0x80 && last + 1 != '"' && last + 1 != '\\' &&
+        while (last + 1 < 0x7F && last + 1 != '"' && last + 1 != '\\' &&
                qr_automaton_find_byte(builder, from, (uint8_t)(last + 1)) < 0) {
             last++;
         }

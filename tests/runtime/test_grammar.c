@@ -110,6 +110,7 @@ static void test_form(void) {
         {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"x\\q\": 1}", false},
         {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"x\\\"z\": 1}", true},
         {"{\"properties\":{\"é\":{},\"x\\\"y\":{}},\"additionalProperties\":{}}", "{\"éz\": 1}", true},
+        {"{\"properties\":{\"\\u007f\":{\"type\":\"null\"}},\"additionalProperties\":{}}", "{\"\x7F\": 1}", false},
         {"{\"properties\":{\"\\u0001\":{}},\"additionalProperties\":{}}", "{\"\\u0002\": 1}", false},
         {"{\"properties\":{\"\\u0001\":{}},\"additionalProperties\":{}}", "{\"\\ua\": 1}", false},
         {"{\"properties\":{\"\\u0001\":{}},\"additionalProperties\":{}}", "{\"\\u0001a\": 1}", true},
