@@ -120,8 +120,11 @@ def make(what: str, create: str, destroy: str, arguments: Tuple[Any, ...], *pare
 
 
 def encoded(value: Any) -> bytes:
-    """A path or a name; a path may have bytes that are not UTF-8."""
-    return os.fsencode(value)
+    """A path, a name or a text; a path may have bytes that are not UTF-8. The library would read up to a zero byte."""
+    data = os.fsencode(value)
+    if 0 in data:
+        raise ArgumentError(f"{value!r:.80} has a zero byte (U+0000)")
+    return data
 
 
 def _array(kind: Any, values: Any) -> Any:

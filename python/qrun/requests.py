@@ -34,7 +34,7 @@ def _sampling(params: Any, options: Dict[str, Any], default_max_tokens: int) -> 
     if "generation" in options:
         options["generation_json"] = json.dumps(options.pop("generation"))
     if isinstance(options.get("json_schema"), Mapping):
-        options["json_schema"] = json.dumps(options["json_schema"])
+        options["json_schema"] = json.dumps(dict(options["json_schema"]))
     if given and "max_length" not in options:
         params.max_length = 0
     fill(params, options)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import struct
 import time
+import types
 import unittest
 
 import common
@@ -82,6 +83,11 @@ class Generation(common.Case):
             self.assertEqual(self.model.generate(request, **options).text, answer.text)
         with self.assertRaisesRegex(qrun.UnsupportedError, '`json_schema`: #/properties/a: "not" is not supported'):
             self.model.generate("a", json_schema={"properties": {"a": {"not": {}}}})
+        self.assertEqual(self.model.generate("a", json_schema=types.MappingProxyType({"const": 5})).text, "5")
+        with self.assertRaisesRegex(qrun.ArgumentError, "zero byte"):
+            self.model.generate("a", json_schema='{"const": 5}\0{"const": 6}')
+        with self.assertRaisesRegex(qrun.ArgumentError, "zero byte"):
+            self.model.generate("a", stop=["b\0c"])
 
     def test_keywords(self):
         """Keywords are what options are to the program; its defaults are ours."""
