@@ -240,13 +240,20 @@ static int run_text(const generate_options *o, const engine *e, const qrun_reque
 
 /* ---- Many requests, JSON out ------------------------------------------------------------------------------------- */
 
-/* What must be the same for a job to be resumed: {"prompts": hash, "options": {…}}. */
+/* What must be the same for a job to be resumed: {"prompts": hash, "files": hash, "options": {…}}; "files", what the
+ * options' files say, is there if they say something. */
 static void identify_job(const generate_options *o, const command_line *line, const request_texts *texts,
                          const request_file *requests, text_buffer *identity) {
     const uint64_t hash =
         o->prompts != NULL ? requests->hash : hash_bytes(HASH_START, texts->prompt.data, texts->prompt.size);
-    text_format(identity, "{\"prompts\":\"%016llx %lld\",\"options\":", (unsigned long long)hash,
-                (long long)requests->n_requests);
+    const text_buffer *files[] = {&texts->schema, &texts->conversation.tools};
+    uint64_t files_hash = HASH_START;
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        if (files[i]->size > 0) { files_hash = hash_bytes(files_hash, files[i]->data, files[i]->size + 1); }
+    }
+    text_format(identity, "{\"prompts\":\"%016llx %lld\",", (unsigned long long)hash, (long long)requests->n_requests);
+    if (files_hash != HASH_START) { text_format(identity, "\"files\":\"%016llx\",", (unsigned long long)files_hash); }
+    text_puts(identity, "\"options\":");
     options_describe(&command_generate, o, line, identity);
     text_puts(identity, "}\n");
 }

@@ -117,6 +117,11 @@ static bool describe_difference(const cJSON *before, const cJSON *now, text_buff
     return false;
 }
 
+static bool is_same(const cJSON *before, const cJSON *now, const char *name) {
+    const cJSON *a = cJSON_GetObjectItemCaseSensitive(before, name), *b = cJSON_GetObjectItemCaseSensitive(now, name);
+    return (a == NULL && b == NULL) || cJSON_Compare(a, b, true);
+}
+
 static int check_same_job(const answer_file *file, const text_buffer *job) {
     text_buffer before = {0}, difference = {0};
     struct stat job_file;
@@ -130,14 +135,19 @@ static int check_same_job(const answer_file *file, const text_buffer *job) {
     if (!cJSON_IsObject(was)) {
         code = complain(EXIT_FILE, "'%s' is damaged; remove '%s' to start again", file->job_path.data,
                         file->partial_path.data);
-    } else if (!cJSON_Compare(cJSON_GetObjectItemCaseSensitive(was, "prompts"),
-                              cJSON_GetObjectItemCaseSensitive(is, "prompts"), true)) {
+    } else if (!is_same(was, is, "prompts")) {
         code = complain(EXIT_USAGE, "the prompts are not those that '%s' answers; remove it to start again",
                         file->partial_path.data);
     } else if (describe_difference(cJSON_GetObjectItemCaseSensitive(was, "options"),
                                    cJSON_GetObjectItemCaseSensitive(is, "options"), &difference)) {
         code = complain(EXIT_USAGE, "'%s' was begun with other options: %s; give the same, or remove it to start again",
                         file->partial_path.data, difference.data);
+    } else if (!is_same(was, is, "files")) {
+        code =
+            complain(EXIT_USAGE,
+                     "the schema or the tools are not those that '%s' was begun with; give the same, or remove it to "
+                     "start again",
+                     file->partial_path.data);
     }
     cJSON_Delete(was);
     cJSON_Delete(is);

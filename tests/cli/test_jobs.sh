@@ -108,6 +108,25 @@ expect_jsonl other.jsonl 60
 canonical other.jsonl >other.txt
 expect_true "a half-written request is computed again" cmp -s other.txt whole.txt
 
+# What the file of a schema says is part of a job: the name of the file is not enough.
+sed 's/"ignore_eos": true, //' requests.jsonl >form.jsonl
+echo '{"type": "string", "minLength": 20, "maxLength": 60}' >schema.json
+"$QRUN" generate --model "$model" --prompts form.jsonl --json-schema schema.json --max-sequences 1 --threads 1 \
+    --output form-answers.jsonl >out 2>err &
+job=$!
+wait_for_answers form-answers.jsonl.partial 3
+kill -9 $job
+wait $job 2>/dev/null
+cp schema.json same.json
+echo '{"type": "integer"}' >schema.json
+run generate --model "$model" --prompts form.jsonl --json-schema schema.json --output form-answers.jsonl --resume
+expect_code 2
+expect_err "the schema or the tools are not those"
+cp same.json schema.json
+run generate --model "$model" --prompts form.jsonl --json-schema schema.json --output form-answers.jsonl --resume
+expect_code 0
+expect_jsonl form-answers.jsonl 60
+
 # SIGINT: what is answered is kept, the user is told how to go on, exit code 130. (A background process of sh ignores
 # SIGINT, so SIGTERM stands for it here; test_signals.sh sends the real one.)
 "$QRUN" "$@" --max-sequences 1 --threads 1 --output term.jsonl >out 2>err &
