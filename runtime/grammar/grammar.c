@@ -54,6 +54,7 @@ static qrun_status make_worker(qr_grammar_worker *worker, int64_t mask_words, qr
     worker->sets = qr_alloc_array(QR_TOKEN_MAX_BYTES + 1, sizeof *worker->sets);
     worker->mask = qr_alloc_array((size_t)mask_words, sizeof *worker->mask);
     if (worker->sets == NULL || worker->mask == NULL) { return qr_fail_memory(err, "a grammar's scratch", 0); }
+    QR_RETURN_IF_ERROR(qr_match_place_create(&worker->place, err));
     return qr_match_arena_create(&worker->arena, err);
 }
 
@@ -82,6 +83,7 @@ void qr_grammar_room_destroy(qr_grammar_room *room) {
     if (room == NULL) { return; }
     for (int i = 0; i < room->n_workers; i++) {
         qr_match_arena_free(&room->workers[i].arena);
+        qr_match_place_free(&room->workers[i].place);
         qr_free(room->workers[i].sets);
         qr_free(room->workers[i].mask);
     }
@@ -195,6 +197,8 @@ qr_grammar_result qr_grammar_mask(qr_grammar *grammar, const qr_grammar_room *ro
     for (int64_t i = 0; i < n_drafts; i++) {
         const qr_grammar_result result = pass_token(room, arena, drafts[i], &set);
         if (result != QR_GRAMMAR_OK) { return result; }
+        if (!qr_match_keep(arena, &set, &worker->place)) { return QR_GRAMMAR_TOO_MUCH; }
+        set = qr_match_restore(arena, &grammar->automaton, &worker->place);
     }
     qr_match_set_key(arena, &set, key);
     if (!find_kept(grammar, key, worker, n_bytes)) {

@@ -38,7 +38,8 @@ qrun_status qr_grammar_start(qr_grammar *grammar, int64_t vocab, qr_error *err);
 /* Scratch of one thread. */
 typedef struct qr_grammar_worker {
     qr_match_arena arena;
-    qr_match_set *sets; /* [QR_TOKEN_MAX_BYTES + 1] of a walk, by depth */
+    qr_match_place place; /* after a draft, so that drafts take no more of the arena than tokens do */
+    qr_match_set *sets;   /* [QR_TOKEN_MAX_BYTES + 1] of a walk, by depth */
     uint32_t *mask;
 } qr_grammar_worker;
 

@@ -395,6 +395,49 @@ static void test_masks(void) {
     check_masks_of(FIXTURES "tokenizers/unigram_bytes", false);
 }
 
+/* The longest token of a mask. */
+static int32_t longest_of(const qr_grammar_room *room, const uint32_t *mask) {
+    size_t most = 0;
+    int32_t found = -1;
+    for (int32_t id = 0; id < room->trie.vocab; id++) {
+        size_t n_bytes;
+        (void)qr_token_trie_bytes(&room->trie, id, &n_bytes);
+        if ((mask[id / 32] >> (id % 32) & 1) != 0 && n_bytes > most) { most = n_bytes, found = id; }
+    }
+    return found;
+}
+
+/* Where a text can be read in many ways, drafts leave as much room for its next token as tokens do. */
+static void test_many_drafts(void) {
+    enum { N_DRAFTS = 8 };
+    const qr_grammar_ends ends = {{NULL, NULL}, {0, 0}};
+    qr_tokenizer *tokenizer = NULL;
+    qr_grammar_room *room = NULL;
+    qr_match_place place;
+    const uint32_t *mask;
+    int32_t drafts[N_DRAFTS];
+    REQUIRE(qr_tokenizer_open(EXAMPLE, &tokenizer, NULL) == QRUN_OK);
+    const int64_t vocab = qr_tokenizer_vocab_size(tokenizer);
+    REQUIRE(qr_grammar_room_create(tokenizer, vocab, 1, &room, NULL) == QRUN_OK);
+    qr_grammar_worker *worker = &room->workers[0];
+    qr_grammar *grammar = make("{\"type\":\"string\",\"pattern\":\"^([a-z ]?){600}[a-z ]*$\"}");
+    REQUIRE(grammar != NULL && qr_grammar_start(grammar, vocab, NULL) == QRUN_OK);
+    REQUIRE(qr_match_place_create(&place, NULL) == QRUN_OK && qr_grammar_begin(grammar, worker, &place));
+    REQUIRE(qr_grammar_mask(grammar, room, worker, &place, NULL, 0, &ends, &mask) == QR_GRAMMAR_OK);
+    REQUIRE(qr_grammar_advance(grammar, room, worker, longest_of(room, mask), &place) == QR_GRAMMAR_OK);
+    REQUIRE(qr_grammar_mask(grammar, room, worker, &place, NULL, 0, &ends, &mask) == QR_GRAMMAR_OK);
+    for (int i = 0; i < N_DRAFTS; i++) { drafts[i] = longest_of(room, mask); }
+    CHECK(qr_grammar_mask(grammar, room, worker, &place, drafts, N_DRAFTS, &ends, &mask) == QR_GRAMMAR_OK);
+    for (int i = 0; i < N_DRAFTS; i++) {
+        CHECK(qr_grammar_advance(grammar, room, worker, drafts[i], &place) == QR_GRAMMAR_OK);
+    }
+    CHECK(qr_grammar_mask(grammar, room, worker, &place, NULL, 0, &ends, &mask) == QR_GRAMMAR_OK);
+    qr_match_place_free(&place);
+    qr_grammar_destroy(grammar);
+    qr_grammar_room_destroy(room);
+    qr_tokenizer_destroy(tokenizer);
+}
+
 /* What tokens add to a text is what decoding makes of them. */
 static void check_bytes_of(const char *folder) {
     enum { N = 40 };
@@ -448,6 +491,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_depth);
     CHECK_RUN(test_members);
     CHECK_RUN(test_masks);
+    CHECK_RUN(test_many_drafts);
     CHECK_RUN(test_token_bytes);
     qr_match_arena_free(&arena);
     return check_end();
