@@ -3,6 +3,7 @@
  * repetition that counts is so many copies.
  *
  * \d, \w, \s and their opposites differ between implementations beyond ASCII. Here they stand for what all agree on. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -103,15 +104,15 @@ static void add_named(pattern_reader *r, const named_class *class, bool perhaps)
     for (size_t i = 0; i < most && ranges[i].last > 0; i++) { add_range(r, ranges[i].first, ranges[i].last); }
 }
 
+static int compare_ranges(const void *a, const void *b) {
+    const character_range *first = a, *second = b;
+    return (first->first > second->first) - (first->first < second->first);
+}
+
 /* In order, and without overlaps, the ranges from `first` on; with `negated` all characters but these. */
 static void settle_ranges(pattern_reader *r, size_t first, bool negated) {
     if (r->status != QRUN_OK) { return; }
-    for (size_t i = first + 1; i < r->n_ranges; i++) { /* there are few */
-        const character_range moved = r->ranges[i];
-        size_t at = i;
-        for (; at > first && r->ranges[at - 1].first > moved.first; at--) { r->ranges[at] = r->ranges[at - 1]; }
-        r->ranges[at] = moved;
-    }
+    if (r->n_ranges > first) { qsort(r->ranges + first, r->n_ranges - first, sizeof *r->ranges, compare_ranges); }
     size_t n = first;
     for (size_t i = first; i < r->n_ranges; i++) {
         const character_range next = r->ranges[i];
@@ -176,7 +177,9 @@ static uint32_t read_escape(pattern_reader *r, bool in_class) {
 /* One character as it stands; 0 at the end. */
 static uint32_t read_character(pattern_reader *r) {
     uint32_t c = 0;
-    const size_t n_bytes = qr_utf8_decode(r->at, strlen(r->at) < 4 ? strlen(r->at) : 4, &c);
+    size_t n_left = 0;
+    while (n_left < 4 && r->at[n_left] != '\0') { n_left++; }
+    const size_t n_bytes = qr_utf8_decode(r->at, n_left, &c);
     r->at += n_bytes;
     return n_bytes > 0 ? c : 0;
 }

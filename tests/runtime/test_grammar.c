@@ -264,6 +264,25 @@ static void test_long_lists(void) {
     qr_buffer_free(&schema);
 }
 
+/* Classes that name their characters over and over, from the last to the first. */
+static void test_long_classes(void) {
+    qr_buffer schema = {0};
+    qr_buffer_append_text(&schema, "{\"type\":\"string\",\"pattern\":\"^");
+    for (int class = 0; class < 31; class ++) {
+        qr_buffer_append_char(&schema, '[');
+        for (int i = 0; i < 8000; i++) { qr_buffer_append_char(&schema, (char)('z' - i / 320)); }
+        qr_buffer_append_char(&schema, ']');
+    }
+    qr_buffer_append_text(&schema, "$\"}");
+    qr_grammar *grammar = make(schema.data);
+    static const char text[] = "\"abcdefghijklmnopqrstuvwxyzbcdef\"";
+    size_t n_read;
+    CHECK(grammar != NULL && !fits(&grammar->automaton, text, strlen(text), &n_read) && n_read == 1); /* no a */
+    CHECK(grammar != NULL && fits(&grammar->automaton, "\"bcdefghijklmnopqrstuvwxyzbcdefg\"", 33, &n_read));
+    qr_grammar_destroy(grammar);
+    qr_buffer_free(&schema);
+}
+
 /* Deep recursion ends where the text may not be nested any further, and there still is a way to the end. */
 static void test_depth(void) {
     qr_grammar *grammar =
@@ -488,6 +507,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_form);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_long_lists);
+    CHECK_RUN(test_long_classes);
     CHECK_RUN(test_depth);
     CHECK_RUN(test_members);
     CHECK_RUN(test_masks);
