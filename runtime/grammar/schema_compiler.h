@@ -33,7 +33,7 @@ typedef struct qr_schema_compiler {
     qr_schema_begin *begins;
     size_t n_begins, begins_capacity;
     int32_t current_rule;
-    int64_t n_compared, n_compared_texts; /* members of alternatives of "oneOf", and their listed values */
+    int64_t n_compared; /* names and values of alternatives of "oneOf" */
     qr_error *err;
 } qr_schema_compiler;
 

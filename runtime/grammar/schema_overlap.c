@@ -6,7 +6,7 @@
 #include "base/sizes.h"
 #include "runtime/grammar/schema_compiler.h"
 
-enum { MAX_REFS = 16, MAX_ALTERNATIVES = 256, MAX_COMPARED = 100000, MAX_COMPARED_TEXTS = 10000000 };
+enum { MAX_REFS = 16, MAX_ALTERNATIVES = 256, MAX_COMPARED = 1 << 22, PAIR_COMPARED = 8 };
 
 /* Follows "$ref"; NULL where that leads nowhere. */
 static const qr_json *target_of(qr_schema_compiler *compiler, const qr_json *schema) {
@@ -34,7 +34,7 @@ static bool allows_text(qr_schema_compiler *compiler, const qr_json *schema, con
     *closed = cJSON_IsString(constant) || cJSON_IsArray(values);
     if (cJSON_IsString(constant)) { return strcmp(constant->valuestring, text) == 0; }
     for (const qr_json *value = qr_json_first(values); value != NULL; value = value->next) {
-        if (++compiler->n_compared_texts > MAX_COMPARED_TEXTS) { return true; }
+        if (++compiler->n_compared > MAX_COMPARED) { return true; }
         if (!cJSON_IsString(value) || strcmp(value->valuestring, text) == 0) { return true; }
     }
     return !*closed;
@@ -62,9 +62,14 @@ static bool requires(const qr_json *schema, const char *name) {
 
 /* Whether a member that both require tells two objects apart. */
 static bool members_exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_json *b) {
-    for (const qr_json *member = qr_json_first(qr_json_get(a, "properties")); member != NULL; member = member->next) {
-        if (++compiler->n_compared > MAX_COMPARED) { return false; }
-        const qr_json *other = qr_json_get(qr_json_get(b, "properties"), member->string);
+    const qr_json *members = qr_json_get(a, "properties"), *others = qr_json_get(b, "properties");
+    const size_t n_names =
+        qr_json_count(others) + qr_json_count(qr_json_get(a, "required")) + qr_json_count(qr_json_get(b, "required"));
+    for (const qr_json *member = qr_json_first(members); member != NULL; member = member->next) {
+        const bool has_list = qr_json_get(member, "const") != NULL || qr_json_get(member, "enum") != NULL;
+        compiler->n_compared += has_list ? 1 + (int64_t)n_names : 1;
+        if (compiler->n_compared > MAX_COMPARED) { return false; }
+        const qr_json *other = has_list ? qr_json_get(others, member->string) : NULL;
         if (other != NULL && requires(a, member->string) && requires(b, member->string) &&
             lists_exclude(compiler, member, other)) {
             return true;
@@ -74,6 +79,8 @@ static bool members_exclude(qr_schema_compiler *compiler, const qr_json *a, cons
 }
 
 static bool exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_json *b) {
+    compiler->n_compared += PAIR_COMPARED; /* about as many names are looked for below */
+    if (compiler->n_compared > MAX_COMPARED) { return false; }
     const unsigned common = (types_of(a, true) & types_of(b, false)) | (types_of(a, false) & types_of(b, true));
     if (common == 0) { return true; }
     return (common == QR_TYPE_STRING && lists_exclude(compiler, a, b)) ||

@@ -264,6 +264,25 @@ static void test_long_lists(void) {
     qr_buffer_free(&schema);
 }
 
+/* As many alternatives as are compared, told apart by their last member. */
+static void test_many_alternatives(void) {
+    qr_buffer schema = {0};
+    qr_buffer_append_text(&schema, "{\"oneOf\":[");
+    for (int i = 0; i < 256; i++) {
+        qr_buffer_append_format(&schema,
+                                "%s{\"type\":\"object\",\"properties\":{\"a\":{},\"b\":{},\"c\":{},\"d\":{},\"k\":"
+                                "{\"const\":\"v%d\"}},\"required\":[\"k\"]}",
+                                i > 0 ? "," : "", i);
+    }
+    qr_buffer_append_text(&schema, "]}");
+    qr_grammar *grammar = make(schema.data);
+    size_t n_read;
+    static const char text[] = "{\"a\":1,\"k\":\"v17\"}";
+    CHECK(grammar != NULL && fits(&grammar->automaton, text, strlen(text), &n_read));
+    qr_grammar_destroy(grammar);
+    qr_buffer_free(&schema);
+}
+
 /* Classes that name their characters over and over, from the last to the first. */
 static void test_long_classes(void) {
     qr_buffer schema = {0};
@@ -507,6 +526,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_form);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_long_lists);
+    CHECK_RUN(test_many_alternatives);
     CHECK_RUN(test_long_classes);
     CHECK_RUN(test_depth);
     CHECK_RUN(test_members);
