@@ -269,24 +269,6 @@ static int32_t read_group(pattern_reader *r) {
     return node;
 }
 
-static int32_t read_atom(pattern_reader *r) {
-    const named_class *class = r->at[0] == '\\' ? class_named(r->at[1]) : NULL;
-    if (class != NULL) {
-        r->at += 2;
-        return read_named(r, class);
-    }
-    switch (*r->at) {
-        case '(': r->at++; return read_group(r);
-        case '[': r->at++; return read_class(r);
-        case '*':
-        case '+':
-        case '?': refuse(r, "a repetition has nothing to repeat"); return -1;
-        case '^':
-        case '$': refuse(r, "^ and $ can stand at the ends of the whole and of its outermost alternatives"); return -1;
-        default: return read_single(r);
-    }
-}
-
 static bool read_count(pattern_reader *r, const char **at, int32_t *count) {
     int32_t n = 0;
     const char *c = *at;
@@ -303,10 +285,16 @@ static bool read_count(pattern_reader *r, const char **at, int32_t *count) {
     return found;
 }
 
-/* {n}, {n,} or {n,m}; a brace that begins none of them stands for itself. */
+/* {n}, {n,} or {n,m}; a brace that begins none of them stands for itself. {,m} does so in ECMA-262, and is {0,m} in
+ * Python and others. */
 static bool read_braces(pattern_reader *r, int32_t *low, int32_t *high) {
     const char *at = r->at + 1;
-    if (!read_count(r, &at, low)) { return false; }
+    if (!read_count(r, &at, low)) {
+        if (*at == ',' && at[1 + strspn(at + 1, "0123456789")] == '}') {
+            refuse(r, "{,m} means different things to different readers; write {0,m}");
+        }
+        return false;
+    }
     *high = *low;
     if (*at == ',') {
         at++;
@@ -316,6 +304,28 @@ static bool read_braces(pattern_reader *r, int32_t *low, int32_t *high) {
     if (*high >= 0 && *low > *high) { refuse(r, "a repetition ends before it begins"); }
     r->at = at + 1;
     return true;
+}
+
+static int32_t read_atom(pattern_reader *r) {
+    int32_t low, high;
+    const named_class *class = r->at[0] == '\\' ? class_named(r->at[1]) : NULL;
+    if (class != NULL) {
+        r->at += 2;
+        return read_named(r, class);
+    }
+    switch (*r->at) {
+        case '(': r->at++; return read_group(r);
+        case '[': r->at++; return read_class(r);
+        case '*':
+        case '+':
+        case '?': refuse(r, "a repetition has nothing to repeat"); return -1;
+        case '{':
+            if (read_braces(r, &low, &high)) { refuse(r, "a repetition has nothing to repeat"); }
+            return read_single(r);
+        case '^':
+        case '$': refuse(r, "^ and $ can stand at the ends of the whole and of its outermost alternatives"); return -1;
+        default: return read_single(r);
+    }
 }
 
 static bool read_repeat(pattern_reader *r, int32_t *low, int32_t *high) {
