@@ -630,6 +630,24 @@ typedef struct qrun_event {
 
 typedef void (*qrun_event_fn)(void *user, const qrun_event *event);
 
+/* How the value of an answer's form is written. */
+typedef enum qrun_form_value {
+    QRUN_FORM_JSON = 0,
+    /* An object whose members are written as "<parameter=name>\nvalue\n</parameter>\n", in the order of "properties".
+     * The value of one whose schema says "type": "string" is the text itself, and any other JSON. Of such a text the
+     * schema may say "enum" or "const", and nothing else. */
+    QRUN_FORM_TAGGED = 1
+} qrun_form_value;
+
+/* A form of an answer: two texts, and a value between them. In both texts the name of a special token is that token. */
+typedef struct qrun_answer_form {
+    const char *name;   /* in messages; NULL: its number */
+    const char *before; /* NULL: nothing, as with `after` */
+    const char *schema; /* of the value, as json_schema of qrun_request_params; NULL: any */
+    const char *after;
+    qrun_form_value value;
+} qrun_answer_form;
+
 typedef struct qrun_request_params {
     size_t struct_size;
     /* The prompt: exactly one of prompt, token_ids, messages_json. */
@@ -661,6 +679,10 @@ typedef struct qrun_request_params {
      * ends with "length" or "stop" before. {"type": "object"} is any object. What cannot be held is refused with its
      * place. Not with ignore_eos. docs/generate.md lists the keywords. NULL: free text. */
     const char *json_schema;
+    /* In place of json_schema: the answer has one of these forms, as calls of tools are written, for example. The same
+     * holds for it. */
+    const qrun_answer_form *answer_forms; /* [n_answer_forms] */
+    int32_t n_answer_forms;               /* up to 256 */
     bool has_seed; /* else the seed is made from the request itself, so that equal requests agree */
     uint64_t seed;
     const char *const *stop; /* [n_stop] texts that end the answer */

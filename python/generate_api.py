@@ -26,7 +26,7 @@ SCALARS = {"bool": ("c_bool", "bool"), "int": ("c_int", "int"), "int32_t": ("c_i
 NOT_TERMINATED = {("qrun_event", "text"), ("qrun_token_text", "")}
 # Structs whose fields become keywords of Python, and fields of them that the package sets itself.
 OPTIONS = {"qrun_context_params": "", "qrun_model_params": "path", "qrun_session_params": "memory_bytes",
-           "qrun_request_params": "prompt token_ids messages_json tools_json template_json",
+           "qrun_request_params": "prompt token_ids messages_json tools_json template_json answer_forms n_answer_forms",
            "qrun_train_params": "train_data out random_tokens memory_bytes"}
 # Structs that the library fills, as dataclasses of Python.
 INFOS = ["qrun_device_info", "qrun_model_info", "qrun_plan_entry", "qrun_plan_info", "qrun_session_stats",

@@ -2,18 +2,20 @@
 
 #include <string.h>
 
-static const char PROBE[] = "qrun_probe", THOUGHT[] = "qrun_thought", ANSWER[] = "qrun_answer";
+static const char PROBE[] = CALL_EXAMPLE_NAME, THOUGHT[] = "qrun_thought", ANSWER[] = "qrun_answer";
 
 static const char *const thoughts[][2] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}};
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
 /* Templates differ in whether content may be empty or has to be missing. */
-static const char *const conversations[] = {
+static const char *const conversations[N_CALL_EXAMPLES] = {
     "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":"
-    "\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":\"qrun_probe\",\"arguments\":{\"b\":\"c\"}}}]}]",
+    "\"" CALL_EXAMPLE_ID "\",\"type\":\"function\",\"function\":{\"name\":\"" CALL_EXAMPLE_NAME
+    "\",\"arguments\":{\"b\":\"c\"}}}]}]",
     "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":"
-    "\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":\"qrun_probe\",\"arguments\":{\"b\":\"c\"}}}]}]",
+    "\"" CALL_EXAMPLE_ID "\",\"type\":\"function\",\"function\":{\"name\":\"" CALL_EXAMPLE_NAME
+    "\",\"arguments\":{\"b\":\"c\"}}}]}]",
 };
 static const char tools[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"other\",\"description\":\"d\",\"parameters\":{\"type\":"
@@ -43,13 +45,18 @@ static call_style style_of(const char *rendered) {
     return CALLS_NONE;
 }
 
+char *answer_format_call_example(const qrun_tokenizer *tokenizer, int number) {
+    char *rendered;
+    size_t n_bytes;
+    return qrun_chat_render(tokenizer, conversations[number], tools, NULL, false, &rendered, &n_bytes, NULL) == QRUN_OK
+               ? rendered
+               : NULL;
+}
+
 static call_style learn_calls(const qrun_tokenizer *tokenizer) {
-    for (size_t i = 0; i < sizeof conversations / sizeof conversations[0]; i++) {
-        char *rendered;
-        size_t n_bytes;
-        if (qrun_chat_render(tokenizer, conversations[i], tools, NULL, false, &rendered, &n_bytes, NULL) != QRUN_OK) {
-            continue;
-        }
+    for (int i = 0; i < N_CALL_EXAMPLES; i++) {
+        char *rendered = answer_format_call_example(tokenizer, i);
+        if (rendered == NULL) { continue; }
         const call_style style = style_of(rendered);
         qrun_free(rendered);
         if (style != CALLS_NONE) { return style; }

@@ -30,6 +30,13 @@ typedef struct answer_format {
 /* tokenizer NULL, or without a template: neither calls nor thoughts. */
 void answer_format_learn(const qrun_tokenizer *tokenizer, answer_format *format);
 
+/* A conversation that ends with a call of CALL_EXAMPLE_NAME with {"b": "c"}, as the template writes it: number
+ * 0 or 1, as templates differ in what they take. NULL: this one does not. qrun_free. */
+#define CALL_EXAMPLE_NAME "qrun_probe"
+#define CALL_EXAMPLE_ID "abcdefghi"
+enum { N_CALL_EXAMPLES = 2 };
+char *answer_format_call_example(const qrun_tokenizer *tokenizer, int number);
+
 /* The marker that a token is, where the text leaves it out; else NULL. */
 const char *answer_format_hidden(const answer_format *format, int32_t token);
 

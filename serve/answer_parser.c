@@ -29,12 +29,52 @@ void answer_parser_free(answer_parser *p) {
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-static size_t find(const serve_text *t, const char *mark) {
+static size_t find_from(const serve_text *t, size_t first, const char *mark) {
     const size_t n = strlen(mark);
-    for (size_t i = 0; i + n <= t->size; i++) {
+    for (size_t i = first; i + n <= t->size; i++) {
         if (memcmp(t->data + i, mark, n) == 0) { return i; }
     }
     return SIZE_MAX;
+}
+
+static size_t find(const serve_text *t, const char *mark) { return find_from(t, 0, mark); }
+
+/* n bytes without the space at their end. */
+static size_t without_space(const char *bytes, size_t n) {
+    while (n > 0 && is_space(bytes[n - 1])) { n--; }
+    return n;
+}
+
+/* Of a function between tags: the first end marker after the tag that closes it. */
+static size_t find_end_of_tags(const serve_text *t, const char *mark) {
+    static const char closing[] = "</function>";
+    const size_t n = sizeof closing - 1;
+    for (size_t end = find(t, mark), from; end != SIZE_MAX; end = find_from(t, from, mark)) {
+        const size_t n_before = without_space(t->data, end);
+        if (n_before >= n && memcmp(t->data + n_before - n, closing, n) == 0) { return end; }
+        from = end + 1;
+    }
+    return SIZE_MAX;
+}
+
+/* The first end marker that does not stand in a string, of a body that begins as JSON; else the first. A string, or a
+ * function, that is still open when the answer ends is none. */
+static size_t find_end(const serve_text *t, const char *mark, bool is_last) {
+    const size_t n = strlen(mark);
+    size_t at = 0;
+    bool in_string = false;
+    while (at < t->size && is_space(t->data[at])) { at++; }
+    if (find_from(t, at, "<function=") == at && strcmp(mark, "</tool_call>") == 0) {
+        const size_t end = find_end_of_tags(t, mark);
+        return end == SIZE_MAX && is_last ? find(t, mark) : end;
+    }
+    if (at == t->size || (t->data[at] != '{' && t->data[at] != '[')) { return find(t, mark); }
+    for (; at < t->size; at++) {
+        if (!in_string && n <= t->size - at && memcmp(t->data + at, mark, n) == 0) { return at; }
+        if (t->data[at] == '"') { in_string = !in_string; }
+        if (t->data[at] == '\\' && in_string) { at++; }
+    }
+    return in_string && is_last ? find(t, mark) : SIZE_MAX;
 }
 
 /* Bytes at the end that may be the beginning of a marker. */
@@ -44,12 +84,6 @@ static size_t partial_bytes(const serve_text *t, const char *mark) {
         if (memcmp(t->data + t->size - k, mark, k) == 0) { return k; }
     }
     return 0;
-}
-
-/* n bytes without the space at their end. */
-static size_t without_space(const char *bytes, size_t n) {
-    while (n > 0 && is_space(bytes[n - 1])) { n--; }
-    return n;
 }
 
 static void drop_space(serve_text *t) {
@@ -216,7 +250,7 @@ static bool step_thought(answer_parser *p, bool is_last, answer_delta *delta) {
 }
 
 static bool step_call(answer_parser *p, bool is_last, answer_delta *delta) {
-    const size_t end = p->state == PARSER_CALL ? find(&p->pending, marks[p->mark].end) : SIZE_MAX;
+    const size_t end = p->state == PARSER_CALL ? find_end(&p->pending, marks[p->mark].end, is_last) : SIZE_MAX;
     if (end != SIZE_MAX) {
         const size_t n_end = strlen(marks[p->mark].end);
         const bool in_body = marks[p->mark].in_body;
@@ -318,7 +352,9 @@ static bool step_message(answer_parser *p, bool is_last, answer_delta *delta) {
     size_t end = SIZE_MAX, n_held = 0;
     int mark = -1;
     for (int i = 0; i < N_MESSAGE_ENDS; i++) {
-        const size_t at = find(&p->pending, message_ends[i]), n = partial_bytes(&p->pending, message_ends[i]);
+        const size_t at = p->message == MESSAGE_CALL ? find_end(&p->pending, message_ends[i], is_last)
+                                                     : find(&p->pending, message_ends[i]);
+        const size_t n = partial_bytes(&p->pending, message_ends[i]);
         if (at < end) { end = at, mark = i; }
         n_held = n > n_held ? n : n_held;
     }

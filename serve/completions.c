@@ -39,6 +39,7 @@ typedef struct answer {
     http_exchange *exchange;     /* NULL: nobody waits any more */
     openai_head head;
     openai_request request;
+    tool_choice choice; /* until the engine has the request */
     openai_usage usage;
     double queue_seconds, first_token_seconds; /* of the first sample of the first prompt */
     char model[256];
@@ -124,6 +125,7 @@ static void answer_free(answer *a) {
     free(a->parts);
     if (a->adapter[0] != '\0') { models_release(owner->models, a->adapter); }
     openai_request_free(&a->request);
+    tool_choice_free(&a->choice);
     http_body_free(a->body);
     owner->n_preparing -= a->is_preparing;
     free(a);
@@ -210,7 +212,8 @@ static void take_text(const answer *a, choice *c, const qrun_event *event, answe
     }
     add_calls(c, delta);
     if (!is_done) { return; }
-    const bool calls = c->n_calls > 0 && strcmp(event->finish_reason, "stop") == 0;
+    /* OpenAI's server says "stop" after a call that was asked for by its name. */
+    const bool calls = c->n_calls > 0 && a->request.called == NULL && strcmp(event->finish_reason, "stop") == 0;
     (void)snprintf(c->finish_reason, sizeof c->finish_reason, "%s", calls ? "tool_calls" : event->finish_reason);
 }
 
@@ -456,13 +459,19 @@ static bool submit(answer *a, part *p, openai_error *error) {
     defaults.user = &p->taken_by;
     defaults.pooling = a->request.pooling;
     defaults.generation_json = p->replica->of->generation_json;
+    defaults.answer_forms = a->choice.forms;
+    defaults.n_answer_forms = a->choice.n_forms;
     const qrun_status status = qrun_session_submit_json(p->replica->of->session, line, strlen(line), "request",
                                                         &defaults, false, NULL, &p->request, &why);
     cJSON_free(line);
     if (status != QRUN_OK) {
         part_left(a, p);
-        const bool of_format = a->request.has_format && strstr(why.message, "`json_schema`") != NULL;
-        return openai_refuse(error, http_status_of(status), of_format ? "response_format" : NULL, "%s", why.message);
+        const bool of_format = strstr(why.message, "`json_schema`") != NULL;
+        const bool of_tools = strstr(why.message, "`answer_forms`") != NULL;
+        const char *member = a->request.has_format && of_format ? "response_format"
+                             : a->request.must_call && of_tools ? "tools"
+                                                                : NULL;
+        return openai_refuse(error, http_status_of(status), member, "%s", why.message);
     }
     p->is_open = true;
     a->n_open++;
@@ -514,13 +523,9 @@ static bool prompt_thinks(const answer *a) {
 }
 
 /* How the answer is made of what comes: taken apart, after the prompt's text. */
-static void prepare_choices(answer *a) {
+static void prepare_choices(answer *a, bool thinks) {
     const answer_format *format = &a->owner->format;
     const cJSON *tools = cJSON_GetObjectItemCaseSensitive(a->request.body, "tools");
-    a->parses = a->head.is_chat && !a->request.has_format &&
-                ((format->calls != CALLS_NONE && tools != NULL) || format->think_begin != NULL ||
-                 format->calls == CALLS_HARMONY);
-    const bool thinks = a->parses && prompt_thinks(a);
     for (int i = 0; i < n_choices(a); i++) {
         choice *c = &a->choices[i];
         if (a->parses) { answer_parser_start(&c->parser, format, tools, thinks); }
@@ -529,6 +534,21 @@ static void prepare_choices(answer *a) {
             c->n_characters = a->request.logprobs >= 0 ? 0 : serve_text_count_characters(c->echo.data, c->echo.size);
         }
     }
+}
+
+/* Whether an answer may have more than text. */
+static bool parses(const answer *a) {
+    const answer_format *format = &a->owner->format;
+    const bool has_tools = cJSON_GetObjectItemCaseSensitive(a->request.body, "tools") != NULL;
+    return a->head.is_chat && !a->request.has_format &&
+           ((format->calls != CALLS_NONE && has_tools) || format->think_begin != NULL ||
+            format->calls == CALLS_HARMONY);
+}
+
+static bool make_choice(answer *a, bool thinks, openai_error *error) {
+    const cJSON *tools = cJSON_GetObjectItemCaseSensitive(a->request.body, "tools");
+    return !a->request.must_call || tool_choice_make(&a->owner->call_form, tools, a->request.called,
+                                                     thinks ? a->owner->format.think_end : NULL, &a->choice, error);
 }
 
 static bool make_parts(answer *a, openai_error *error) {
@@ -566,10 +586,14 @@ static bool prepare(answer *a, openai_error *error) {
     }
     const char *model = a->adapter[0] != '\0' ? a->adapter : a->owner->params->model_name;
     (void)snprintf(a->model, sizeof a->model, "%s", model);
+    a->parses = parses(a);
+    const bool thinks = a->parses && prompt_thinks(a);
+    if (!make_choice(a, thinks, error)) { return false; }
     for (int i = 0; i < a->n_parts && !atomic_load(&a->is_left); i++) {
         if (!submit(a, &a->parts[i], error)) { return false; }
     }
-    prepare_choices(a);
+    tool_choice_free(&a->choice); /* the engine has its own copies */
+    prepare_choices(a, thinks);
     return true;
 }
 

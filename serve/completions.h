@@ -11,6 +11,7 @@
 #include "serve/openai_request.h"
 #include "serve/replicas.h"
 #include "serve/server.h"
+#include "serve/tool_choice.h"
 
 struct answer;
 
@@ -21,6 +22,7 @@ typedef struct completions {
     replicas *replicas;
     jobs *quick, *slow; /* read requests: small ones, and others, so that none waits for a large one but large ones */
     answer_format format;
+    call_form call_form;
     uint64_t n_answers;          /* for their ids */
     int64_t n_open;              /* answers on their way; requests whose client left count until the engine lets go */
     int64_t n_preparing;         /* of these, not with the engine yet */

@@ -231,15 +231,48 @@ static bool check_format(openai_request *request, openai_error *error) {
                          "out, or give \"tool_choice\": \"none\"");
 }
 
-static bool read_choices_of_form(const cJSON *root, openai_request *request, openai_error *error) {
-    const cJSON *choice = cJSON_GetObjectItemCaseSensitive(root, "tool_choice");
-    if (cJSON_IsString(choice) && strcmp(choice->valuestring, "none") == 0) {
-        cJSON_DeleteItemFromObjectCaseSensitive(request->body, "tools");
-    } else if (choice != NULL && !cJSON_IsNull(choice) &&
-               !(cJSON_IsString(choice) && strcmp(choice->valuestring, "auto") == 0)) {
-        return openai_refuse(error, 400, "tool_choice", "\"tool_choice\" can be \"auto\" or \"none\"");
+/* Sets `called` to the name in {"type": "function", "function": {"name": …}}, as the tool has it. */
+static bool read_called(const cJSON *choice, openai_request *request, openai_error *error) {
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(choice, "type"), *tool;
+    const cJSON *function = cJSON_GetObjectItemCaseSensitive(choice, "function");
+    const cJSON *name = cJSON_GetObjectItemCaseSensitive(function, "name");
+    if (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0 || !cJSON_IsString(name)) {
+        return openai_refuse(error, 400, "tool_choice",
+                             "\"tool_choice\" can be \"auto\", \"none\", \"required\" or {\"type\": \"function\", "
+                             "\"function\": {\"name\": …}}");
     }
-    return check_format(request, error);
+    cJSON_ArrayForEach(tool, cJSON_GetObjectItemCaseSensitive(request->body, "tools")) {
+        const cJSON *known =
+            cJSON_GetObjectItemCaseSensitive(cJSON_GetObjectItemCaseSensitive(tool, "function"), "name");
+        if (cJSON_IsString(known) && strcmp(known->valuestring, name->valuestring) == 0) {
+            request->called = known->valuestring;
+        }
+    }
+    return request->called != NULL ||
+           openai_refuse(error, 400, "tool_choice", "\"tool_choice\": \"%.64s\" is none of the request's \"tools\"",
+                         name->valuestring);
+}
+
+static bool is_choice(const cJSON *choice, const char *name) {
+    return cJSON_IsString(choice) && strcmp(choice->valuestring, name) == 0;
+}
+
+static bool read_tool_choice(const cJSON *root, openai_request *request, openai_error *error) {
+    const cJSON *choice = cJSON_GetObjectItemCaseSensitive(root, "tool_choice");
+    if (choice == NULL || cJSON_IsNull(choice) || is_choice(choice, "auto")) { return true; }
+    if (is_choice(choice, "none")) {
+        cJSON_DeleteItemFromObjectCaseSensitive(request->body, "tools");
+        return true;
+    }
+    if (!is_choice(choice, "required") && !read_called(choice, request, error)) { return false; }
+    const cJSON *tools = cJSON_GetObjectItemCaseSensitive(request->body, "tools");
+    request->must_call = true;
+    return (cJSON_IsArray(tools) && tools->child != NULL) ||
+           openai_refuse(error, 400, "tool_choice", "\"tool_choice\": a call is required, and there are no \"tools\"");
+}
+
+static bool read_choices_of_form(const cJSON *root, openai_request *request, openai_error *error) {
+    return read_tool_choice(root, request, error) && check_format(request, error);
 }
 
 /* OpenAI's {"id": bias} as the sequence_bias of generation_config.json: [[[id], bias], …]. */

@@ -27,6 +27,8 @@ typedef struct openai_request {
     bool is_prompt_alone;    /* nothing is generated */
     bool in_base64;          /* embeddings */
     bool has_format;         /* the answer is JSON in a form: it has neither thoughts nor calls */
+    bool must_call;          /* the answer is a call of one of the tools */
+    char *called;            /* of this one; NULL: of any. Lent by `body` */
     qrun_pooling pooling;    /* embeddings */
     int logprobs;            /* −1: none; else how many of the best are wanted beside the token's own */
     int n_samples;           /* of each prompt */

@@ -305,28 +305,46 @@ static bool put_key(serve_text *out, cursor key) {
     return added;
 }
 
+/* A value up to its closing tag. JSON may have such a tag in a string. */
+static bool take_value(cursor *body, bool is_text, cursor *value) {
+    static const char end[] = "</parameter>";
+    cursor json = *body;
+    skip_space(&json);
+    if (!is_text && skip_value(&json)) {
+        *value = (cursor){body->at, json.at};
+        skip_space(&json);
+        if (takes(&json, end)) {
+            *body = json;
+            return true;
+        }
+    }
+    return takes_until(body, end, value);
+}
+
+/* Up to the tag that closes the function, which is taken too. */
 static bool take_parameters(cursor *body, const cJSON *function, serve_text *out) {
     cursor key, value;
     serve_text_add(out, "{", 1);
     for (skip_space(body); takes(body, "<parameter="); skip_space(body)) {
-        if (!takes_until(body, ">", &key) || !takes_until(body, "</parameter>", &value)) { return false; }
+        if (!takes_until(body, ">", &key)) { return false; }
+        trim(&key);
+        const bool is_text = is_text_type(function, key.at, left_of(&key));
+        if (!take_value(body, is_text, &value)) { return false; }
         if (value.at < value.end && *value.at == '\n') { value.at++; }
         if (value.at < value.end && value.end[-1] == '\n') { value.end--; }
-        trim(&key);
-        if (!put_key(out, key)) { return false; }
-        if (!put_value(out, &value, is_text_type(function, key.at, left_of(&key)))) { return false; }
+        if (!put_key(out, key) || !put_value(out, &value, is_text)) { return false; }
     }
     serve_text_add(out, "}", 1);
-    return body->at == body->end;
+    return takes(body, "</function>");
 }
 
 static bool take_xml_calls(cursor *c, const cJSON *tools, cJSON *calls) {
     for (skip_space(c); takes(c, "<function="); skip_space(c)) {
-        cursor name, body;
+        cursor name;
         serve_text arguments = {0};
-        if (!takes_until(c, ">", &name) || !takes_until(c, "</function>", &body)) { return false; }
+        if (!takes_until(c, ">", &name)) { return false; }
         trim(&name);
-        const bool added = take_parameters(&body, find_tool(tools, name.at, left_of(&name)), &arguments) &&
+        const bool added = take_parameters(c, find_tool(tools, name.at, left_of(&name)), &arguments) &&
                            !arguments.failed &&
                            add_call(calls, name.at, left_of(&name), arguments.data, arguments.size);
         serve_text_free(&arguments);
@@ -449,9 +467,7 @@ static bool take_harmony_call(cursor *c, cJSON *calls) {
 
 static bool take_calls(call_style style, cursor *c, const cJSON *tools, cJSON *calls) {
     switch (style) {
-        case CALLS_TAGGED:
-            return find(c, "<function=") != NULL ? take_xml_calls(c, tools, calls)
-                                                 : take_json_calls(c, "", NULL, calls);
+        case CALLS_TAGGED: return *c->at == '<' ? take_xml_calls(c, tools, calls) : take_json_calls(c, "", NULL, calls);
         case CALLS_LLAMA: return take_json_calls(c, ";", tools, calls);
         case CALLS_MISTRAL: return take_mistral_calls(c, calls);
         case CALLS_GEMMA: return take_gemma_calls(c, calls);

@@ -47,6 +47,9 @@ EventType = Literal["token", "done", "error", "prompt", "embedding"]
 POOLING = {"none": 0, "last": 1, "mean": 2}
 Pooling = Literal["none", "last", "mean"]
 
+FORM_VALUE = {"json": 0, "tagged": 1}
+FormValue = Literal["json", "tagged"]
+
 OPTIMIZER = {"adamw": 0, "adamw8bit": 1, "adafactor": 2, "sgd": 3}
 Optimizer = Literal["adamw", "adamw8bit", "adafactor", "sgd"]
 
@@ -372,6 +375,17 @@ class Event(Sized):
     ]
 
 
+class AnswerForm(Structure):
+    _enums_ = {"value": FORM_VALUE}
+    _fields_ = [
+        ("name", c_char_p),
+        ("before", c_char_p),
+        ("schema", c_char_p),
+        ("after", c_char_p),
+        ("value", c_int),
+    ]
+
+
 EventFn = CFUNCTYPE(None, c_void_p, POINTER(Event))
 
 
@@ -399,6 +413,8 @@ class RequestParams(Sized):
         ("frequency_penalty", c_float),
         ("generation_json", c_char_p),
         ("json_schema", c_char_p),
+        ("answer_forms", POINTER(AnswerForm)),
+        ("n_answer_forms", c_int32),
         ("has_seed", c_bool),
         ("seed", c_uint64),
         ("stop", POINTER(c_char_p)),

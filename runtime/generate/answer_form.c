@@ -1,13 +1,43 @@
 #include "runtime/generate/answer_form.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#include "base/alloc.h"
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
 
+static qrun_status make_of_forms(const qrun_model *model, const qrun_request_params *params, qr_grammar **grammar,
+                                 qr_error *err) {
+    const size_t n = (size_t)params->n_answer_forms;
+    qr_grammar_form *forms = qr_alloc_array(n, sizeof *forms);
+    char(*numbers)[16] = qr_alloc_array(n, sizeof *numbers);
+    qrun_status status;
+    if (forms == NULL || numbers == NULL) { QR_TRY(qr_fail_memory(err, "a request's forms", n * sizeof *forms)); }
+    for (size_t i = 0; i < n; i++) {
+        const qrun_answer_form *form = &params->answer_forms[i];
+        (void)snprintf(numbers[i], sizeof numbers[i], "form %zu", i % 100000);
+        forms[i] = (qr_grammar_form){.name = form->name != NULL ? form->name : numbers[i],
+                                     .before = form->before != NULL ? form->before : "",
+                                     .schema = form->schema != NULL ? form->schema : "{}",
+                                     .after = form->after != NULL ? form->after : "",
+                                     .is_tagged = form->value == QRUN_FORM_TAGGED};
+    }
+    QR_TRY(qr_grammar_create_forms(model->tokenizer->tokenizer, forms, n, grammar, err));
+out:
+    qr_free(forms);
+    qr_free(numbers);
+    return status;
+}
+
 qrun_status qr_form_make(const qrun_model *model, const qrun_request_params *params, qr_request *request,
                          qr_error *err) {
-    static const char what[] = "`json_schema`";
-    if (params->json_schema == NULL) { return QRUN_OK; }
+    const bool has_forms = params->n_answer_forms > 0;
+    const char *what = has_forms ? "`answer_forms`" : "`json_schema`";
+    if (params->json_schema == NULL && !has_forms) { return QRUN_OK; }
+    if (params->json_schema != NULL && has_forms) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s does not go with `json_schema`", what);
+    }
     if (params->prompt_only || params->ignore_eos) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s does not go with `%s`", what,
                        params->prompt_only ? "prompt_only" : "ignore_eos");
@@ -16,7 +46,8 @@ qrun_status qr_form_make(const qrun_model *model, const qrun_request_params *par
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s has no tokenizer.json; add the file", what, model->folder);
     }
     const qrun_status status =
-        qr_grammar_create(params->json_schema, strlen(params->json_schema), &request->grammar, err);
+        has_forms ? make_of_forms(model, params, &request->grammar, err)
+                  : qr_grammar_create(params->json_schema, strlen(params->json_schema), &request->grammar, err);
     if (status != QRUN_OK) {
         qr_error_prefix(err, what);
         return status;

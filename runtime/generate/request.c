@@ -39,6 +39,7 @@ static qrun_status check_params(const qrun_request_params *params, qr_error *err
         {"logprobs", params->logprobs, -1, QR_MAX_TOP_LOGPROBS},
         {"prompt_logprobs", params->prompt_logprobs, -1, QR_MAX_TOP_LOGPROBS},
         {"the number of stop texts", params->n_stop, 0, QR_MAX_STOPS},
+        {"the number of `answer_forms`", params->n_answer_forms, 0, QR_MAX_ANSWER_FORMS},
         {"pooling", (double)params->pooling, QRUN_POOLING_NONE, QRUN_POOLING_MEAN},
     };
     if (params->prompt_only && params->n > 1) {

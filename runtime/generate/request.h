@@ -12,7 +12,7 @@
 #include "runtime/model/model.h"
 #include "runtime/sampling/penalties.h"
 
-enum { QR_MAX_TOP_LOGPROBS = 20, QR_MAX_SAMPLES = 256, QR_MAX_STOPS = 64 };
+enum { QR_MAX_TOP_LOGPROBS = 20, QR_MAX_SAMPLES = 256, QR_MAX_STOPS = 64, QR_MAX_ANSWER_FORMS = 256 };
 
 typedef enum qr_sequence_state {
     QR_SEQUENCE_HELD,    /* a further sample that waits for the first one's prompt */

@@ -87,6 +87,14 @@ void qr_automaton_add_text(qr_automaton_builder *builder, int32_t from, const ch
     }
 }
 
+void qr_automaton_add_text_or_none(qr_automaton_builder *builder, int32_t from, const char *text, int32_t to) {
+    if (text[0] == '\0') {
+        qr_automaton_add_empty(builder, from, to);
+    } else {
+        qr_automaton_add_text(builder, from, text, to);
+    }
+}
+
 int32_t qr_automaton_find_byte(const qr_automaton_builder *builder, int32_t from, uint8_t byte) {
     if (builder->status != QRUN_OK) { return -1; }
     for (int32_t i = builder->states[from].last_edge; i >= 0; i = builder->edges[i].previous) {

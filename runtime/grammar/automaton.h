@@ -83,6 +83,8 @@ void qr_automaton_set_character(qr_automaton_builder *builder, int32_t state);
 
 /* The text in new states from `from` to `to`. */
 void qr_automaton_add_text(qr_automaton_builder *builder, int32_t from, const char *text, int32_t to);
+/* The same, where the text may be empty. */
+void qr_automaton_add_text_or_none(qr_automaton_builder *builder, int32_t from, const char *text, int32_t to);
 /* The same where texts share their beginnings: `root` and what lies below it have nothing but texts added this way. */
 void qr_automaton_merge_text(qr_automaton_builder *builder, int32_t root, const char *text, int32_t to);
 /* The target of the edge that takes exactly this byte; −1: there is none. */

@@ -8,22 +8,101 @@
 
 /* ---- Grammars ---------------------------------------------------------------------------------------------------- */
 
-qrun_status qr_grammar_create(const char *schema, size_t n_bytes, qr_grammar **grammar, qr_error *err) {
-    qr_json *root = NULL;
-    qrun_status status;
-    *grammar = NULL;
+static qrun_status parse_schema(const char *schema, size_t n_bytes, qr_json **root, qr_error *err) {
+    *root = NULL;
     if (n_bytes > QR_GRAMMAR_MAX_SCHEMA_BYTES) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "the schema has %zu bytes, and may have %d", n_bytes,
                        QR_GRAMMAR_MAX_SCHEMA_BYTES);
     }
-    qr_grammar *made = qr_alloc_zeroed(sizeof *made);
+    return qr_json_parse_line(schema, n_bytes, "the schema", root, err);
+}
+
+static qrun_status allocate(qr_grammar **grammar, qr_error *err) {
+    qr_grammar *made = *grammar = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "a grammar", sizeof *made); }
     pthread_mutex_init(&made->lock, NULL);
-    QR_TRY(qr_json_parse_line(schema, n_bytes, "the schema", &root, err));
+    return QRUN_OK;
+}
+
+qrun_status qr_grammar_create(const char *schema, size_t n_bytes, qr_grammar **grammar, qr_error *err) {
+    qr_grammar *made = NULL;
+    qr_json *root;
+    *grammar = NULL;
+    qrun_status status;
+    QR_TRY(parse_schema(schema, n_bytes, &root, err));
+    QR_TRY(allocate(&made, err));
     QR_TRY(qr_schema_compile(root, &made->automaton, err));
     *grammar = made;
 out:
     qr_json_free(root);
+    if (status != QRUN_OK) { qr_grammar_destroy(made); }
+    return status;
+}
+
+/* ---- Grammars of forms ------------------------------------------------------------------------------------------- */
+
+/* Bytes of the special token whose name is the longest at the beginning of a text; 0: there is none. */
+static size_t special_bytes(const qr_tokenizer *tokenizer, const char *text) {
+    enum { MOST_BYTES = 64 };
+    for (size_t n = strnlen(text, MOST_BYTES); n > 1; n--) {
+        const int32_t id = qr_tokenizer_id(tokenizer, text, n);
+        if (id >= 0 && qr_tokenizer_is_special(tokenizer, id)) { return n; }
+    }
+    return 0;
+}
+
+/* A text as the bytes of tokens (token_trie.h). *made is the caller's. */
+static qrun_status mark_specials(const qr_tokenizer *tokenizer, const char *text, char **made, qr_error *err) {
+    qr_buffer out = {0};
+    while (*text != '\0') {
+        const size_t n = special_bytes(tokenizer, text);
+        if (n > 0) { qr_buffer_append_char(&out, (char)QR_SPECIAL_MARK); }
+        qr_buffer_append(&out, text, n > 0 ? n : 1);
+        text += n > 0 ? n : 1;
+    }
+    qr_buffer_append_char(&out, '\0');
+    *made = qr_buffer_take(&out);
+    return *made != NULL ? QRUN_OK : qr_fail_memory(err, "a grammar", 0);
+}
+
+typedef struct form_parts {
+    qr_json *root;
+    char *before, *after;
+} form_parts;
+
+static qrun_status read_form(const qr_tokenizer *tokenizer, const qr_grammar_form *form, form_parts *parts,
+                             qr_schema_form *read, qr_error *err) {
+    const qrun_status status = parse_schema(form->schema, strlen(form->schema), &parts->root, err);
+    if (status != QRUN_OK) {
+        qr_error_prefix(err, form->name);
+        return status;
+    }
+    QR_RETURN_IF_ERROR(mark_specials(tokenizer, form->before, &parts->before, err));
+    QR_RETURN_IF_ERROR(mark_specials(tokenizer, form->after, &parts->after, err));
+    *read = (qr_schema_form){form->name, parts->before, parts->after, parts->root, form->is_tagged};
+    return QRUN_OK;
+}
+
+qrun_status qr_grammar_create_forms(const qr_tokenizer *tokenizer, const qr_grammar_form *forms, size_t n_forms,
+                                    qr_grammar **grammar, qr_error *err) {
+    qr_grammar *made = NULL;
+    form_parts *parts = qr_alloc_array_zeroed(n_forms, sizeof *parts);
+    qr_schema_form *read = qr_alloc_array(n_forms, sizeof *read);
+    qrun_status status;
+    *grammar = NULL;
+    if (parts == NULL || read == NULL) { QR_TRY(qr_fail_memory(err, "a grammar", n_forms * sizeof *read)); }
+    for (size_t i = 0; i < n_forms; i++) { QR_TRY(read_form(tokenizer, &forms[i], &parts[i], &read[i], err)); }
+    QR_TRY(allocate(&made, err));
+    QR_TRY(qr_schema_compile_forms(read, n_forms, &made->automaton, err));
+    *grammar = made;
+out:
+    for (size_t i = 0; parts != NULL && i < n_forms; i++) {
+        qr_json_free(parts[i].root);
+        qr_free(parts[i].before);
+        qr_free(parts[i].after);
+    }
+    qr_free(parts);
+    qr_free(read);
     if (status != QRUN_OK) { qr_grammar_destroy(made); }
     return status;
 }

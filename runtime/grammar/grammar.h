@@ -1,8 +1,9 @@
 /* Answers in a form: which tokens may come next, so that the whole answer is JSON that a schema accepts.
  *
- * A grammar is made of a schema, once a request. It is read alone after that, but for its masks, which have a lock. A
- * room is what a session needs besides: the tokens' bytes, and scratch for each thread. A place is where the text of
- * one sample is. Masks depend on the text so far, the schema and the tokenizer, and on nothing else. */
+ * A grammar is made of a schema, or of several between texts, once a request. It is read alone after that, but for its
+ * masks, which have a lock. A room is what a session needs besides: the tokens' bytes, and scratch for each thread. A
+ * place is where the text of one sample is. Masks depend on the text so far, the schema and the tokenizer, and on
+ * nothing else. */
 #ifndef QR_RUNTIME_GRAMMAR_GRAMMAR_H
 #define QR_RUNTIME_GRAMMAR_GRAMMAR_H
 
@@ -32,6 +33,17 @@ typedef struct qr_grammar {
 qrun_status qr_grammar_create(const char *schema, size_t n_bytes, qr_grammar **grammar, qr_error *err);
 void qr_grammar_destroy(qr_grammar *grammar);        /* NULL is fine */
 int64_t qr_grammar_bytes(const qr_grammar *grammar); /* of memory, before it starts */
+/* One of the forms that an answer may have: `before`, a value that the schema accepts, `after`. In both texts the name
+ * of a special token stands for that token. */
+typedef struct qr_grammar_form {
+    const char *name; /* in messages */
+    const char *before, *schema, *after;
+    bool is_tagged; /* the value is an object whose members stand between tags (schema_tags.c) */
+} qr_grammar_form;
+
+/* From forms (at least one), as qr_grammar_create. */
+qrun_status qr_grammar_create_forms(const qr_tokenizer *tokenizer, const qr_grammar_form *forms, size_t n_forms,
+                                    qr_grammar **grammar, qr_error *err);
 /* Allocates its masks. */
 qrun_status qr_grammar_start(qr_grammar *grammar, int64_t vocab, qr_error *err);
 

@@ -433,6 +433,51 @@ qrun_status qr_schema_add(qr_schema_compiler *compiler, const qr_schema_place *p
     return add_types(compiler, place, named != 0 ? named : types_of_groups(groups));
 }
 
+/* ---- Text without quotes ----------------------------------------------------------------------------------------- */
+
+static qrun_status add_bare_value(qr_schema_compiler *compiler, const qr_schema_place *place, const qr_json *value) {
+    if (!cJSON_IsString(value)) { return QRUN_OK; }
+    if (!qr_tagged_text_fits(value->valuestring)) {
+        return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
+                                "\"%.60s\" would end the call that it stands in", value->valuestring);
+    }
+    qr_automaton_add_text_or_none(&compiler->pieces.builder, place->from, value->valuestring, place->to);
+    return compiler->pieces.builder.status;
+}
+
+qrun_status qr_schema_add_bare_text(qr_schema_compiler *compiler, const qr_schema_place *place) {
+    const qr_json *values = qr_json_get(place->schema, "enum"), *constant = qr_json_get(place->schema, "const");
+    const char *other = other_keyword(place->schema, "type", 1U << GROUP_VALUES);
+    unsigned groups;
+    QR_RETURN_IF_ERROR(read_groups(compiler, place, &groups));
+    if (other != NULL || (values != NULL && constant != NULL)) {
+        return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
+                                "\"%.60s\" is not supported of a text that is written without quotes; leave it out, or "
+                                "check it in the answer",
+                                other != NULL ? other : "const");
+    }
+    if ((groups >> GROUP_VALUES & 1) == 0) {
+        qr_add_tagged_text(&compiler->pieces, place->from, place->to);
+        return compiler->pieces.builder.status;
+    }
+    if (values == NULL) { return add_bare_value(compiler, place, constant); }
+    for (const qr_json *value = qr_json_first(values); value != NULL; value = value->next) {
+        QR_RETURN_IF_ERROR(add_bare_value(compiler, place, value));
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_schema_require_object(qr_schema_compiler *compiler, const qr_schema_place *place) {
+    const unsigned allowed = 1U << GROUP_NONE | 1U << GROUP_TYPE | 1U << GROUP_OBJECT;
+    unsigned groups = 0;
+    QR_RETURN_IF_ERROR(read_groups(compiler, place, &groups));
+    const bool is_named = qr_schema_types(place->schema) == QR_TYPE_OBJECT;
+    const bool is_meant = (groups & ~(1U << GROUP_NONE)) == 1U << GROUP_OBJECT;
+    if ((groups & ~allowed) == 0 && (is_named || is_meant)) { return QRUN_OK; }
+    return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
+                            "must be an object, said by \"type\" and \"properties\" and nothing beside them");
+}
+
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
 
 /* A schema that is itself before any byte of it is read would never end. Takes out rules that begin with no other, and
@@ -478,6 +523,13 @@ static qrun_status build_rules(qr_schema_compiler *compiler) {
     return compiler->pieces.builder.status;
 }
 
+static void free_compiler(qr_schema_compiler *compiler) {
+    qr_automaton_builder_free(&compiler->pieces.builder);
+    for (size_t i = 0; i < compiler->n_rules; i++) { qr_free(compiler->rules[i].where); }
+    qr_free(compiler->rules);
+    qr_free(compiler->begins);
+}
+
 qrun_status qr_schema_compile(const qr_json *root, qr_automaton *made, qr_error *err) {
     qr_schema_compiler compiler = {.root = root, .err = err, .pieces = {.builder = {.err = err}}};
     const qr_schema_path path = {.parent = NULL, .name = "#"};
@@ -489,9 +541,42 @@ qrun_status qr_schema_compile(const qr_json *root, qr_automaton *made, qr_error 
     QR_TRY(check_begins(&compiler));
     QR_TRY(qr_automaton_finish(&compiler.pieces.builder, made, err));
 out:
-    qr_automaton_builder_free(&compiler.pieces.builder);
-    for (size_t i = 0; i < compiler.n_rules; i++) { qr_free(compiler.rules[i].where); }
-    qr_free(compiler.rules);
-    qr_free(compiler.begins);
+    free_compiler(&compiler);
+    return status;
+}
+
+/* From the start of the first rule to its end. A "$ref" is a place in the schema of its own form. */
+static qrun_status add_form(qr_schema_compiler *compiler, const qr_schema_form *form) {
+    qr_automaton_builder *builder = &compiler->pieces.builder;
+    const int32_t value = qr_automaton_add_state(builder), after = qr_automaton_add_state(builder);
+    if (builder->status != QRUN_OK) { return builder->status; }
+    const qr_grammar_rule whole = builder->rules[0];
+    const qr_schema_place place = {.schema = form->root,
+                                   .path = {.parent = NULL, .name = "#"},
+                                   .from = value,
+                                   .to = after,
+                                   .begins = form->before[0] == '\0'};
+    compiler->root = form->root;
+    compiler->current_rule = 0;
+    qr_automaton_add_text_or_none(builder, whole.start, form->before, value);
+    qr_automaton_add_text_or_none(builder, after, form->after, whole.end);
+    QR_RETURN_IF_ERROR(form->is_tagged ? qr_schema_add_tags(compiler, &place) : qr_schema_call(compiler, &place));
+    return build_rules(compiler);
+}
+
+qrun_status qr_schema_compile_forms(const qr_schema_form *forms, size_t n_forms, qr_automaton *made, qr_error *err) {
+    qr_schema_compiler compiler = {.err = err, .pieces = {.builder = {.err = err}}};
+    qrun_status status = QRUN_OK;
+    *made = (qr_automaton){0};
+    (void)qr_automaton_add_rule(&compiler.pieces.builder);
+    for (size_t i = 0; i < n_forms; i++) {
+        status = add_form(&compiler, &forms[i]);
+        if (status != QRUN_OK) { qr_error_prefix(err, forms[i].name); }
+        QR_TRY(status);
+    }
+    QR_TRY(check_begins(&compiler));
+    QR_TRY(qr_automaton_finish(&compiler.pieces.builder, made, err));
+out:
+    free_compiler(&compiler);
     return status;
 }

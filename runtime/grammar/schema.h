@@ -10,7 +10,17 @@
 #include "loaders/files/json.h"
 #include "runtime/grammar/automaton.h"
 
+/* A form that a text may have: the value between two texts. */
+typedef struct qr_schema_form {
+    const char *name;           /* in messages */
+    const char *before, *after; /* bytes, as token_trie.h has those of tokens */
+    const qr_json *root;        /* of the value's schema */
+    bool is_tagged;             /* the value is an object whose members stand between tags (schema_tags.c) */
+} qr_schema_form;
+
 /* `root` is what a schema was read into. Messages name a place in it as "#/properties/name". *made is the caller's. */
 qrun_status qr_schema_compile(const qr_json *root, qr_automaton *made, qr_error *err);
+/* The same for texts that have one of the forms; messages begin with its name. */
+qrun_status qr_schema_compile_forms(const qr_schema_form *forms, size_t n_forms, qr_automaton *made, qr_error *err);
 
 #endif

@@ -68,6 +68,31 @@ qrun_status qr_schema_add_string(qr_schema_compiler *compiler, const qr_schema_p
 qrun_status qr_schema_add_integer(qr_schema_compiler *compiler, const qr_schema_place *place);
 qrun_status qr_schema_add_number(qr_schema_compiler *compiler, const qr_schema_place *place);
 
+/* A member that an object may have. */
+typedef struct qr_object_member {
+    const char *name;
+    const qr_json *schema; /* NULL: any value */
+    bool is_required, is_declared;
+} qr_object_member;
+
+typedef struct qr_object_form {
+    const qr_schema_place *place;
+    qr_object_member *members; /* [n] in their order; freed by the caller, also after an error */
+    size_t n;
+    bool has_others;
+    const qr_json *others; /* the schema of other members; NULL: any value */
+} qr_object_form;
+
+qrun_status qr_schema_read_object(qr_schema_compiler *compiler, const qr_schema_place *place, qr_object_form *form);
+
+/* Members between tags (schema_tags.c), and what their values may be where these are texts without quotes. */
+qrun_status qr_schema_add_tags(qr_schema_compiler *compiler, const qr_schema_place *place);
+qrun_status qr_schema_add_bare_text(qr_schema_compiler *compiler, const qr_schema_place *place);
+void qr_add_tagged_text(qr_json_pieces *pieces, int32_t from, int32_t to); /* any, or none */
+bool qr_tagged_text_fits(const char *text);
+/* Refuses a schema that is not that of an object alone. */
+qrun_status qr_schema_require_object(qr_schema_compiler *compiler, const qr_schema_place *place);
+
 /* Whether no value fits two of the alternatives, as far as types, constants and required members show. */
 bool qr_schema_alternatives_exclude(qr_schema_compiler *compiler, const qr_json *alternatives);
 

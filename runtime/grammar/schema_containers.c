@@ -10,21 +10,6 @@ enum { MAX_PROPERTIES = 1000 }; /* after a comma each may be three states of a s
 
 /* ---- Objects ----------------------------------------------------------------------------------------------------- */
 
-/* A member that an object may have. */
-typedef struct object_member {
-    const char *name;
-    const qr_json *schema; /* NULL: any value */
-    bool is_required, is_declared;
-} object_member;
-
-typedef struct object_form {
-    const qr_schema_place *place;
-    object_member *members; /* [n] in their order */
-    size_t n;
-    bool has_others;
-    const qr_json *others; /* the schema of other members; NULL: any value */
-} object_form;
-
 static bool is_listed(const qr_json *list, const char *name) {
     for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next) {
         if (cJSON_IsString(item) && strcmp(item->valuestring, name) == 0) { return true; }
@@ -38,7 +23,7 @@ static qrun_status refuse_form(qr_schema_compiler *compiler, const qr_schema_pla
 }
 
 /* Names that are required and not declared are members like others, but they come. */
-static qrun_status add_undeclared(qr_schema_compiler *compiler, object_form *form, const qr_json *properties,
+static qrun_status add_undeclared(qr_schema_compiler *compiler, qr_object_form *form, const qr_json *properties,
                                   const qr_json *required) {
     for (const qr_json *item = qr_json_first(required); item != NULL; item = item->next) {
         if (!cJSON_IsString(item)) { return refuse_form(compiler, form->place, "required", "a list of names"); }
@@ -49,12 +34,13 @@ static qrun_status add_undeclared(qr_schema_compiler *compiler, object_form *for
         }
         if (is_known) { continue; }
         form->members[form->n++] =
-            (object_member){.name = item->valuestring, .schema = form->others, .is_required = true};
+            (qr_object_member){.name = item->valuestring, .schema = form->others, .is_required = true};
     }
     return QRUN_OK;
 }
 
-static qrun_status read_object(qr_schema_compiler *compiler, const qr_schema_place *place, object_form *form) {
+qrun_status qr_schema_read_object(qr_schema_compiler *compiler, const qr_schema_place *place, qr_object_form *form) {
+    *form = (qr_object_form){.place = place};
     const qr_json *properties = qr_json_get(place->schema, "properties");
     const qr_json *required = qr_json_get(place->schema, "required");
     const qr_json *others = qr_json_get(place->schema, "additionalProperties");
@@ -77,10 +63,10 @@ static qrun_status read_object(qr_schema_compiler *compiler, const qr_schema_pla
     form->members = qr_alloc_array(most + 1, sizeof *form->members);
     if (form->members == NULL) { return qr_fail_memory(compiler->err, "a grammar", most * sizeof *form->members); }
     for (const qr_json *item = qr_json_first(properties); item != NULL; item = item->next) {
-        form->members[form->n++] = (object_member){.name = item->string,
-                                                   .schema = item,
-                                                   .is_required = is_listed(required, item->string),
-                                                   .is_declared = true};
+        form->members[form->n++] = (qr_object_member){.name = item->string,
+                                                      .schema = item,
+                                                      .is_required = is_listed(required, item->string),
+                                                      .is_declared = true};
     }
     return add_undeclared(compiler, form, properties, required);
 }
@@ -142,7 +128,7 @@ static void mark_characters(const qr_automaton_builder *builder, int32_t root, c
 }
 
 /* The names from the root on; they lead nowhere. */
-static qrun_status add_names(qr_schema_compiler *compiler, const object_form *form, int32_t root, int32_t nowhere,
+static qrun_status add_names(qr_schema_compiler *compiler, const qr_object_form *form, int32_t root, int32_t nowhere,
                              bool *marks) {
     for (size_t i = 0; i < form->n; i++) {
         qr_buffer text = {0};
@@ -173,7 +159,7 @@ static void leave_all_names(qr_schema_compiler *compiler, int32_t root, int32_t 
 
 /* A name that is none of the members': its characters stand for themselves until it differs from all of them, because
  * an escape might spell one of theirs. */
-static qrun_status add_other_name(qr_schema_compiler *compiler, const object_form *form, int32_t from, int32_t to) {
+static qrun_status add_other_name(qr_schema_compiler *compiler, const qr_object_form *form, int32_t from, int32_t to) {
     qr_automaton_builder *builder = &compiler->pieces.builder;
     if (form->n == 0) {
         qr_add_string(&compiler->pieces, from, to);
@@ -204,7 +190,7 @@ static void pass_comma(qr_schema_compiler *compiler, object_states at, int32_t n
     qr_add_space(&compiler->pieces, comma, name);
 }
 
-static qrun_status add_member(qr_schema_compiler *compiler, const object_form *form, const object_member *member,
+static qrun_status add_member(qr_schema_compiler *compiler, const qr_object_form *form, const qr_object_member *member,
                               object_states at, object_states next) {
     qr_automaton_builder *builder = &compiler->pieces.builder;
     const qr_schema_path properties = {.parent = &form->place->path, .name = "properties"};
@@ -224,7 +210,7 @@ static qrun_status add_member(qr_schema_compiler *compiler, const object_form *f
     return add_member_value(compiler, &path, member->schema, after, next.rest);
 }
 
-static qrun_status add_others(qr_schema_compiler *compiler, const object_form *form, object_states at) {
+static qrun_status add_others(qr_schema_compiler *compiler, const qr_object_form *form, object_states at) {
     qr_automaton_builder *builder = &compiler->pieces.builder;
     const qr_schema_path path = {.parent = &form->place->path, .name = "additionalProperties"};
     const int32_t name = qr_automaton_add_state(builder), after = qr_automaton_add_state(builder);
@@ -234,7 +220,7 @@ static qrun_status add_others(qr_schema_compiler *compiler, const object_form *f
     return add_member_value(compiler, &path, form->others, after, at.rest);
 }
 
-static qrun_status add_object(qr_schema_compiler *compiler, const object_form *form) {
+static qrun_status add_object(qr_schema_compiler *compiler, const qr_object_form *form) {
     qr_automaton_builder *builder = &compiler->pieces.builder;
     const int32_t open = qr_automaton_add_state(builder), close = qr_automaton_add_state(builder);
     object_states at = {qr_automaton_add_state(builder), qr_automaton_add_state(builder)};
@@ -253,8 +239,8 @@ static qrun_status add_object(qr_schema_compiler *compiler, const object_form *f
 }
 
 qrun_status qr_schema_add_object(qr_schema_compiler *compiler, const qr_schema_place *place) {
-    object_form form = {.place = place};
-    qrun_status status = read_object(compiler, place, &form);
+    qr_object_form form;
+    qrun_status status = qr_schema_read_object(compiler, place, &form);
     if (status == QRUN_OK && form.n == 0 && form.has_others && form.others == NULL) {
         qr_add_object(&compiler->pieces, place->from, place->to);
     } else if (status == QRUN_OK) {

@@ -35,6 +35,16 @@ static size_t count_plain(const char *bytes, size_t n_bytes) {
     return n_characters <= QR_PLAIN_TOKEN_CHARACTERS ? n_characters : 0;
 }
 
+/* A token of the mark's byte, as byte-level vocabularies have one, is no text. */
+static void append_special(const qr_tokenizer *tokenizer, int32_t id, size_t begin, qr_buffer *text) {
+    size_t n_bytes = text->size - begin;
+    if (n_bytes > 0 && memchr(text->data + begin, QR_SPECIAL_MARK, n_bytes) != NULL) { text->size = begin; }
+    const char *name = qr_tokenizer_token(tokenizer, id, &n_bytes);
+    if (name == NULL || !qr_tokenizer_is_special(tokenizer, id)) { return; }
+    qr_buffer_append_char(text, (char)QR_SPECIAL_MARK);
+    qr_buffer_append(text, name, n_bytes);
+}
+
 static qrun_status read_tokens(const qr_tokenizer *tokenizer, qr_token_trie *trie, qr_error *err) {
     qr_buffer text = {0};
     qrun_status status = QRUN_OK;
@@ -42,6 +52,7 @@ static qrun_status read_tokens(const qr_tokenizer *tokenizer, qr_token_trie *tri
         const size_t begin = text.size;
         trie->begins[id] = (uint32_t)begin;
         QR_TRY(qr_tokenizer_token_bytes(tokenizer, (int32_t)id, &text, err));
+        append_special(tokenizer, (int32_t)id, begin, &text);
         if (text.size - begin > QR_TOKEN_MAX_BYTES) { text.size = begin; }
         if (text.size > INT32_MAX) { QR_TRY(qr_fail(err, QRUN_ERROR_UNSUPPORTED, "the tokens have too much text")); }
     }

@@ -3,13 +3,19 @@
  *
  * Most tokens are nothing but characters that stand for themselves in a JSON string. They are allowed inside one
  * whatever comes after it, so they lie in a trie of their own, which need not be walked there: `plain_masks` have them.
- */
+ *
+ * Special tokens add no text. Here each has a byte that no text has, and then its name: so only a grammar that says
+ * this takes them. */
 #ifndef QR_RUNTIME_GRAMMAR_TOKEN_TRIE_H
 #define QR_RUNTIME_GRAMMAR_TOKEN_TRIE_H
 
 #include "loaders/tokenizer/tokenizer.h"
 
-enum { QR_TOKEN_MAX_BYTES = 256, QR_PLAIN_TOKEN_CHARACTERS = 16 };
+enum {
+    QR_TOKEN_MAX_BYTES = 256,
+    QR_PLAIN_TOKEN_CHARACTERS = 16,
+    QR_SPECIAL_MARK = 0xFF, /* the byte before the name of a special token */
+};
 
 /* A node is its byte, after those of its ancestors. */
 typedef struct qr_trie_node {
@@ -35,7 +41,7 @@ typedef struct qr_token_trie {
     int64_t mask_words;
 } qr_token_trie;
 
-/* Of the tokens below vocab. Special tokens, and those of more than QR_TOKEN_MAX_BYTES bytes, have no bytes here.
+/* Of the tokens below vocab. Those of more than QR_TOKEN_MAX_BYTES bytes have no bytes here.
  * QRUN_ERROR_UNSUPPORTED where a token's text depends on its neighbours. */
 qrun_status qr_token_trie_create(const qr_tokenizer *tokenizer, int64_t vocab, qr_token_trie *trie, qr_error *err);
 void qr_token_trie_free(qr_token_trie *trie); /* fine for a zeroed one */

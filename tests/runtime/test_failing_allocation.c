@@ -235,12 +235,14 @@ static const char schema[] =
     "{\"type\": \"string\", \"maxLength\": 9}]}}, \"required\": [\"d\"], \"additionalProperties\": {}}}}";
 
 /* In a session of its own, whose first request with a schema makes what all of them need. */
-static qrun_status answer_in_form(qrun_error *error) {
+static qrun_status answer_in(const char *json_schema, const qrun_answer_form *forms, int32_t n_forms,
+                             qrun_error *error) {
     qrun_session_params session_params = QRUN_SESSION_PARAMS_INIT;
     session_params.kv_tokens = 200, session_params.max_sequences = 4;
     run_record record = {.n_done = 0};
     qrun_request_params params = common(&record);
-    params.prompt = "Once", params.json_schema = schema, params.ignore_eos = false, params.prompt_logprobs = -1;
+    params.prompt = "Once", params.json_schema = json_schema, params.ignore_eos = false, params.prompt_logprobs = -1;
+    params.answer_forms = forms, params.n_answer_forms = n_forms;
     qrun_session *made;
     qrun_status status = qrun_session_create(model, &session_params, &made, error);
     if (status == QRUN_OK) { status = qrun_session_submit(made, &params, NULL, error); }
@@ -249,6 +251,15 @@ static qrun_status answer_in_form(qrun_error *error) {
     CHECK(!record.malformed && (status != QRUN_OK || record.n_last == 1));
     qrun_session_destroy(made);
     return status;
+}
+
+static qrun_status answer_in_form(qrun_error *error) { return answer_in(schema, NULL, 0, error); }
+
+static qrun_status answer_in_one_of_forms(qrun_error *error) {
+    static const char tags[] = "{\"properties\": {\"a\": {\"type\": \"string\"}, \"b\": {\"enum\": [\"x\", 1]}}}";
+    const qrun_answer_form forms[] = {{.before = "", .schema = schema, .after = ""},
+                                      {.name = "tags", .schema = tags, .value = QRUN_FORM_TAGGED}};
+    return answer_in(NULL, forms, 2, error);
 }
 
 static qrun_status evaluate(qrun_error *error) {
@@ -297,6 +308,7 @@ static void test_requests(void) {
     sweep("generate", generate);
     CHECK(n_failed_requests > 0);
     sweep("answer in a form", answer_in_form);
+    sweep("answer in one of several forms", answer_in_one_of_forms);
     sweep("perplexity", evaluate);
     qrun_session_destroy(session);
 }

@@ -343,6 +343,98 @@ static void test_members(void) {
     qr_grammar_destroy(grammar);
 }
 
+/* ---- Forms ------------------------------------------------------------------------------------------------------- */
+
+static qr_grammar *make_forms(const qr_grammar_form *forms, size_t n, qr_error *err) {
+    qr_tokenizer *tokenizer = NULL;
+    qr_grammar *grammar = NULL;
+    CHECK(qr_tokenizer_open(EXAMPLE, &tokenizer, NULL) == QRUN_OK);
+    if (tokenizer == NULL) { return NULL; }
+    const qrun_status status = qr_grammar_create_forms(tokenizer, forms, n, &grammar, err);
+    CHECK((status == QRUN_OK) == (grammar != NULL) && (status == QRUN_OK) == (err->message[0] == '\0'));
+    qr_tokenizer_destroy(tokenizer);
+    return grammar;
+}
+
+static void check_texts(const qr_grammar *grammar, const char *const *texts, bool expected) {
+    for (size_t n_read; *texts != NULL; texts++) {
+        CHECK_MSG(fits(&grammar->automaton, *texts, strlen(*texts), &n_read) == expected, "%s", *texts);
+    }
+}
+
+/* One of several forms; references stay in their own schema, and special tokens are not their names. */
+static void test_forms(void) {
+    static const char list[] =
+        "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/b\"}"
+        ",\"maxItems\":2},\"b\":{\"const\":1}}}";
+    static const char word[] = "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"enum\":[\"b\"]}}}";
+    const qr_grammar_form forms[] = {{"list", "call <|user|>a:", list, "", false},
+                                     {"word", "call <|user|>b:", word, "<|end|>!", false},
+                                     {"bare", "", "{\"type\":\"integer\"}", ";", false}};
+    static const char *const good[] = {"call \xFF<|user|>a:[1, 1]", "call \xFF<|user|>b:\"b\"\xFF<|end|>!", "12;",
+                                       NULL};
+    static const char *const bad[] = {"call <|user|>a:[1]",
+                                      "call \xFF<|user|>a:\"b\"",
+                                      "12",
+                                      "[1]",
+                                      "call \xFF<|user|>b:[1]\xFF<|end|>!",
+                                      "call \xFF<|user|>a:[2]",
+                                      NULL};
+    qr_error err = {0};
+    qr_grammar *grammar = make_forms(forms, 3, &err);
+    REQUIRE(grammar != NULL);
+    check_texts(grammar, good, true);
+    check_texts(grammar, bad, false);
+    qr_grammar_destroy(grammar);
+    const qr_grammar_form refused = {"the second", "", "{\"properties\":{\"a\":{\"not\":{}}}}", "", false};
+    const qr_grammar_form both[] = {forms[0], refused};
+    CHECK(make_forms(both, 2, &err) == NULL);
+    CHECK(strstr(err.message, "the second: #/properties/a: \"not\"") != NULL);
+}
+
+/* Members between tags. */
+static void test_tags(void) {
+    static const char schema[] =
+        "{\"type\":\"object\",\"properties\":{\"t\":{\"type\":\"string\",\"description\":\"d\"},\"e\":{\"type\":"
+        "\"string\",\"enum\":[\"x y\",\"\"]},\"n\":{\"type\":[\"string\",\"integer\"]}},\"required\":[\"t\",\"u\"]}";
+    const qr_grammar_form form = {"f", "<f>\n", schema, "</f>", true};
+#define TAG(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
+    static const char *const good[] = {"<f>\n" TAG("t", "a <b> </param </ </<\n \"\\") TAG("u", "null") "</f>",
+                                       "<f>\n" TAG("t", "") TAG("e", "") TAG("n", "\"12\"") TAG("u", "[1]") "</f>",
+                                       "<f>\n" TAG("t", "</toot></parametes></functio></tool_cal\u00e9") TAG("e", "x y")
+                                           TAG("n", "12") TAG("u", "1") "</f>",
+                                       NULL};
+    static const char *const bad[] = {"<f>\n" TAG("u", "null") "</f>",
+                                      "<f>\n" TAG("t", "a</parameter>") TAG("u", "null") "</f>",
+                                      "<f>\n" TAG("t", "<</function") TAG("u", "null") "</f>",
+                                      "<f>\n" TAG("t", "</</tool_call>") TAG("u", "null") "</f>",
+                                      "<f>\n" TAG("t", "a") TAG("e", "z") TAG("u", "null") "</f>",
+                                      "<f>\n" TAG("t", "a") TAG("n", "b") TAG("u", "null") "</f>",
+                                      "<f>\n" TAG("t", "a\x01") TAG("u", "null") "</f>",
+                                      "<f>\n" TAG("t", "a") TAG("u", "null") TAG("v", "1") "</f>",
+                                      NULL};
+    qr_error err = {0};
+    qr_grammar *grammar = make_forms(&form, 1, &err);
+    REQUIRE(grammar != NULL);
+    check_texts(grammar, good, true);
+    check_texts(grammar, bad, false);
+    qr_grammar_destroy(grammar);
+    static const char *const refused[][2] = {
+        {"{\"type\":\"array\"}", "#: must be an object"},
+        {"{\"anyOf\":[{\"type\":\"object\"}]}", "#: must be an object"},
+        {"{\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"a\"}}}",
+         "#/properties/a: \"pattern\" is not supported"},
+        {"{\"properties\":{\"a\":{\"type\":\"string\",\"const\":\"</function>\"}}}", "would end the call"},
+        {"{\"properties\":{\"a>\":{}}}", "\"a>\" cannot stand in a tag"},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        const qr_grammar_form wrong = {"f", "", refused[i][0], "", true};
+        err = (qr_error){0};
+        CHECK(make_forms(&wrong, 1, &err) == NULL);
+        CHECK_MSG(strstr(err.message, refused[i][1]) != NULL, "%s: %s", refused[i][0], err.message);
+    }
+}
+
 /* ---- Masks ------------------------------------------------------------------------------------------------------- */
 
 static const char *const masked[] = {
@@ -533,6 +625,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_long_classes);
     CHECK_RUN(test_depth);
     CHECK_RUN(test_members);
+    CHECK_RUN(test_forms);
+    CHECK_RUN(test_tags);
     CHECK_RUN(test_masks);
     CHECK_RUN(test_many_drafts);
     CHECK_RUN(test_token_bytes);

@@ -8,6 +8,7 @@
 #include <cjson/cJSON.h>
 
 #include "serve/answer_format.h"
+#include "serve/tool_choice.h"
 
 static bool write_text(const char *path, const char *text) {
     FILE *file = fopen(path, "wb");
@@ -34,6 +35,20 @@ static qrun_tokenizer *with_files(const char *text, const char *tokenizer_json) 
     for (int i = 0; i < 3; i++) { unlink(paths[i]); }
     rmdir(folder);
     return tokenizer;
+}
+
+/* "before|between|after" of the form that a template's calls have. */
+static const char *form_of(const char *text) {
+    static char made[512];
+    answer_format format;
+    call_form form;
+    qrun_tokenizer *tokenizer = with_files(text, NULL);
+    answer_format_learn(tokenizer, &format);
+    call_form_learn(tokenizer, &format, &form);
+    snprintf(made, sizeof made, "%s%s%s|%s|%s", form.is_known ? "" : form.why, form.is_tagged ? "tags: " : "",
+             form.before, form.between, form.after);
+    qrun_tokenizer_destroy(tokenizer);
+    return made;
 }
 
 static bool learn(const char *text, answer_format *format) {
@@ -84,6 +99,39 @@ static void test_small_templates(void) {
     CHECK(answer_format_prompt_thinks(&thinks, "a<think>\n", 9) &&
           !answer_format_prompt_thinks(&thinks, "a<think>b", 9));
     CHECK(!answer_format_prompt_thinks(&(const answer_format){.calls = CALLS_LLAMA}, "<think>", 7));
+}
+
+#define ARGS "{{ c.function.arguments | tojson }}"
+
+/* The form of a call is the template's, or the usual one where it does not show one that is read. */
+static void test_call_forms(void) {
+    static const char *const cases[][2] = {
+        {TEMPLATE("<tool_call>{\"name\":\"{{ c.function.name }}\",\"arguments\":" ARGS "}</tool_call>", ""),
+         "<tool_call>{\"name\":\"|\",\"arguments\":|}</tool_call>"},
+        {TEMPLATE("<tool_call>{\"arguments\": " ARGS ", \"name\": \"{{ c.function.name }}\"}</tool_call>", ""),
+         "<tool_call>\n{\"name\": \"|\", \"arguments\": |}\n</tool_call>"},
+        {TEMPLATE("<tool_call>{{ c.function.name }}<arg_key>", ""),
+         "its chat template writes calls in a form that is not read here||"},
+        {TEMPLATE(
+             "<tool_call>\n<function={{ c.function.name }}>\n<parameter=b>\nc\n</parameter>\n</function>\n</tool_call>",
+             ""),
+         "tags: <tool_call>\n<function=|>\n|</function>\n</tool_call>"},
+        {TEMPLATE("{\"name\": \"{{ c.function.name }}\", \"parameters\": " ARGS "}", ""),
+         "{\"name\": \"|\", \"parameters\": |}"},
+        {TEMPLATE("[TOOL_CALLS] [{\"name\": \"{{ c.function.name }}\", \"arguments\": " ARGS
+                  ", \"id\": \"{{ c.id }}\"}]",
+                  ""),
+         "[TOOL_CALLS] [{\"name\": \"|\", \"arguments\": |}]"},
+        {TEMPLATE("[TOOL_CALLS]{{ c.function.name }}[CALL_ID]{{ c.id }}[ARGS]" ARGS, ""), "[TOOL_CALLS]|[ARGS]|"},
+        {TEMPLATE("[TOOL_CALLS]{{ c.function.name }}", ""), "[TOOL_CALLS][{\"name\": \"|\", \"arguments\": |}]"},
+        {TEMPLATE("<|start|>assistant to=functions.{{ c.function.name }}<|channel|>commentary json<|message|>" ARGS,
+                  ""),
+         " to=functions.|<|channel|>commentary json<|message|>|"},
+        {TEMPLATE("", "<|channel|>analysis<|message|>{{ m.reasoning_content }}<|end|>"),
+         "<|channel|>commentary to=functions.| <|constrain|>json<|message|>|"},
+        {TEMPLATE("(calls {{ c.function.name }})", ""), "its chat template does not show how it calls tools||"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) { CHECK_STR(form_of(cases[i][0]), cases[i][1]); }
 }
 
 static char *read_all(const char *path) {
@@ -186,6 +234,7 @@ static int print_folder(const char *folder) {
         snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
         char *text = entry->d_name[0] != '.' ? read_all(path) : NULL;
         if (text != NULL && learn(text, &format)) {
+            printf("%s\n", form_of(text));
             printf("%-8s %-8s %s\n", styles[format.calls], format.think_begin != NULL ? format.think_begin : "-",
                    entry->d_name);
         }
@@ -199,6 +248,7 @@ int main(int argc, char **argv) {
     if (argc > 1 && argv[1][0] == '/') { return print_folder(argv[1]); }
     check_begin(argc, argv);
     CHECK_RUN(test_small_templates);
+    CHECK_RUN(test_call_forms);
     CHECK_RUN(test_real_templates);
     CHECK_RUN(test_harmony);
     CHECK_RUN(test_hidden);

@@ -99,6 +99,11 @@ static void test_tagged(void) {
         {"<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>",
          "<tool_call>{\"name\":\"f\",\"arguments\":[1]}</tool_call>||"},
         {"<tool_call></tool_call>", "<tool_call></tool_call>||"},
+        {"<tool_call>{\"name\":\"f\",\"arguments\":{\"b\":\"</tool_call>\\\"\"}}</tool_call> so",
+         "so||f({\"b\":\"</tool_call>\\\"\"})"}, /* the end mark in a string is none */
+        {"<tool_call>{\"name\":\"f</tool_call> so", "<tool_call>{\"name\":\"f</tool_call> so||"},
+        {"<function=g>\n<parameter=x>\n[\"</parameter>\"]\n</parameter>\n</function>",
+         "||g({\"x\":[\"</parameter>\"]})"},
         {"<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} \\n\"}</tool_call>", "||f({\"a\":2} \n)"},
         {"<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} x\"}</tool_call>",
          "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} x\"}</tool_call>||"}, /* more than an object */
@@ -114,6 +119,9 @@ static void test_tagged(void) {
          "</function>",
          "||g({\"x\":\"two\\nlines \\\"q\\\"\",\"y\":[1, {\"z\": null}]})"},
         {"<function=g></function>", "||g({})"},
+        {"<tool_call><function=g>\n<parameter=x>\n[\"</tool_call>\"]\n</parameter>\n</function>\n</tool_call> so",
+         "so||g({\"x\":[\"</tool_call>\"]})"},
+        {"<tool_call>{\"name\":\"f\",\"arguments\":{\"b\":\"<function=\"}}</tool_call>", "||f({\"b\":\"<function=\"})"},
         {"<function=g>\n<parameter=x>1", "<function=g>\n<parameter=x>1||"},
     };
     CHECK_FORMAT(&thinking, true, false, cases);
@@ -199,6 +207,7 @@ static void test_harmony(void) {
         {"<|channel|>commentary to=browser.search<|message|>{\"q\":1}<|call|>", "|{\"q\":1}|"},
         {CALL_F "{\"a\": <|call|>", "{\"a\": ||"},
         {CALL_F "[1]<|call|>", "[1]||"},
+        {CALL_F "{\"b\":\"<|end|>\"}", "||f({\"b\":\"<|end|>\"})"},
         {CALL_F "{} {}<|call|>", "{} {}||"},
         {CALL_F "", "||"},
         {"<|channel|>commentary to=functions.<|message|>{}", "{}||"},

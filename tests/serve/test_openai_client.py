@@ -65,6 +65,30 @@ def check_tools(client):
     assert answer.choices[0].message.tool_calls is None and answer.choices[0].finish_reason == "length"
 
 
+CALLING = """{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>{% endfor %}<|end|>{% endfor %}<|assistant|>"""
+
+
+def check_required_call(client):
+    """Of a model whose template shows how it calls tools."""
+    schema = {"type": "object", "properties": {"blue": {"type": "boolean"}}, "required": ["blue"],
+              "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}]
+    ask = dict(model="model", messages=MESSAGES, tools=tools, max_tokens=100)
+    answer = client.chat.completions.create(**ask, tool_choice="required")
+    assert answer.choices[0].finish_reason == "tool_calls", answer
+    call = answer.choices[0].message.tool_calls[0]
+    assert call.function.name == "f" and set(json.loads(call.function.arguments)) == {"blue"}, answer
+    named = {"type": "function", "function": {"name": "f"}}
+    with client.chat.completions.stream(**ask, tool_choice=named) as stream:
+        for _ in stream:
+            pass
+        answer = stream.get_final_completion()
+    assert answer.choices[0].finish_reason == "stop", answer
+    assert set(answer.choices[0].message.tool_calls[0].function.parsed_arguments) == {"blue"}, answer
+
+
 def check_form(client):
     schema = {"type": "object", "properties": {"blue": {"type": "boolean"}}, "required": ["blue"],
               "additionalProperties": False}
@@ -159,7 +183,13 @@ def main():
         check_details(client)
         check_metrics(address)
     with tempfile.TemporaryDirectory() as folder:
-        check_error_in_a_stream(pathlib.Path(shutil.copytree(sys.argv[2], pathlib.Path(folder) / "model")))
+        copy = pathlib.Path(shutil.copytree(sys.argv[2], pathlib.Path(folder) / "model"))
+        config = json.loads((copy / "tokenizer_config.json").read_text())
+        (copy / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": CALLING}))
+        with serving(copy) as (_, client):
+            check_required_call(client)
+        (copy / "tokenizer_config.json").write_text(json.dumps(config))
+        check_error_in_a_stream(copy)
 
 
 main()

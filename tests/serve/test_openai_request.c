@@ -58,6 +58,8 @@ static void test_members_under_their_names_here(void) {
          OPENAI_TEXT,
          "{\"response_format\":{\"enum\":[9007199254740991,0.30000000000000004,-3,2.4999999999999999e-07]},"
          "\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
+        {"{\"messages\":[{}],\"tools\":[1],\"tool_choice\":\"required\",\"parallel_tool_calls\":false}", OPENAI_CHAT,
+         "{\"tools\":[1],\"messages\":[{}],\"n\":1,\"adapter\":\"\"}"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":null}],\"tools\":[1],\"tool_choice\":\"none\"}", OPENAI_CHAT,
          "{\"messages\":[{\"role\":\"user\",\"content\":null}],\"n\":1,\"adapter\":\"\"}"},
     };
@@ -118,7 +120,10 @@ static void test_refusals(void) {
         {"{\"messages\":[{}],\"echo\":true}", OPENAI_CHAT, "echo", "not a member"},
         {"{\"prompt\":\"a\",\"model\":3}", OPENAI_TEXT, "model", "must be a name"},
         {"{\"messages\":[{}],\"top_logprobs\":2}", OPENAI_CHAT, "top_logprobs", "needs \"logprobs\""},
-        {"{\"messages\":[{}],\"tool_choice\":\"required\"}", OPENAI_CHAT, "tool_choice", "\"auto\" or \"none\""},
+        {"{\"messages\":[{}],\"tool_choice\":\"required\"}", OPENAI_CHAT, "tool_choice", "there are no \"tools\""},
+        {"{\"messages\":[{}],\"tool_choice\":\"maybe\",\"tools\":[{}]}", OPENAI_CHAT, "tool_choice", "\"required\" or"},
+        {"{\"messages\":[{}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}},\"tools\":[{}]}",
+         OPENAI_CHAT, "tool_choice", "\"f\" is none of the request's"},
         {"{\"messages\":[{}],\"tools\":[{}],\"response_format\":{\"type\":\"json_object\"}}", OPENAI_CHAT,
          "response_format", "with \"tools\" is not supported"},
         {"{\"prompt\":\"a\",\"response_format\":{\"enum\":[9007199254740993]}}", OPENAI_TEXT, "response_format",
