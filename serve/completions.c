@@ -466,7 +466,7 @@ static bool submit(answer *a, part *p, openai_error *error) {
     cJSON_free(line);
     if (status != QRUN_OK) {
         part_left(a, p);
-        const bool of_format = strstr(why.message, "`json_schema`") != NULL;
+        const bool of_format = strstr(why.message, "\"response_format\"") != NULL;
         const bool of_tools = strstr(why.message, "`answer_forms`") != NULL;
         const char *member = a->request.has_format && of_format ? "response_format"
                              : a->request.must_call && of_tools ? "tools"

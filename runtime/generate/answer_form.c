@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "loaders/files/json.h"
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
 
@@ -30,10 +31,11 @@ out:
     return status;
 }
 
-qrun_status qr_form_make(const qrun_model *model, const qrun_request_params *params, qr_request *request,
-                         qr_error *err) {
+qrun_status qr_form_make(const qrun_model *model, const qrun_request_params *params, const qr_json *line,
+                         qr_request *request, qr_error *err) {
     const bool has_forms = params->n_answer_forms > 0;
-    const char *what = has_forms ? "`answer_forms`" : "`json_schema`";
+    const bool in_line = !qr_json_is_null(qr_json_get(line, "response_format"));
+    const char *what = has_forms ? "`answer_forms`" : in_line ? "\"response_format\"" : "`json_schema`";
     if (params->json_schema == NULL && !has_forms) { return QRUN_OK; }
     if (params->json_schema != NULL && has_forms) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s does not go with `json_schema`", what);

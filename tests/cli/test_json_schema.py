@@ -149,7 +149,8 @@ def test_errors(folder):
     answers = generate(folder, lines)
     for (form, part), samples in zip(cases, answers):
         assert part in samples[0]["error"], (form, samples[0])
-    assert "does not go with" in answers[-1][0]["error"]
+        assert "response_format" in samples[0]["error"] and "--json-schema" not in samples[0]["error"], samples[0]
+    assert '"response_format" does not go with' in answers[-1][0]["error"], answers[-1]
 
 
 def test_option(folder):
