@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/sizes.h"
 #include "loaders/files/json.h"
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
@@ -31,8 +32,38 @@ out:
     return status;
 }
 
-qrun_status qr_form_make(const qrun_model *model, const qrun_request_params *params, const qr_json *line,
-                         qr_request *request, qr_error *err) {
+/* All that a grammar is made of, but for names in messages. */
+static void write_key(const qrun_request_params *params, qr_buffer *key) {
+    if (params->json_schema != NULL) { qr_buffer_append_text(key, params->json_schema); }
+    for (int32_t i = 0; i < params->n_answer_forms; i++) {
+        const qrun_answer_form *form = &params->answer_forms[i];
+        const char *const texts[] = {form->before, form->schema != NULL ? form->schema : "{}", form->after};
+        for (size_t k = 0; k < QR_COUNT_OF(texts); k++) {
+            if (texts[k] != NULL) { qr_buffer_append_text(key, texts[k]); }
+            qr_buffer_append_char(key, '\0');
+        }
+        qr_buffer_append_char(key, (char)form->value);
+    }
+}
+
+static qrun_status find_or_make(const qrun_model *model, qr_grammar_shelf *shelf, const qrun_request_params *params,
+                                qr_grammar **grammar, qr_error *err) {
+    const char *schema = params->json_schema;
+    qr_buffer key = {0};
+    write_key(params, &key);
+    *grammar = qr_buffer_ok(&key) ? qr_grammar_shelf_find(shelf, &key) : NULL;
+    qrun_status status = QRUN_OK;
+    if (*grammar == NULL) {
+        status = schema != NULL ? qr_grammar_create(schema, strlen(schema), grammar, err)
+                                : make_of_forms(model, params, grammar, err);
+        if (status == QRUN_OK && qr_buffer_ok(&key)) { qr_grammar_shelf_keep(shelf, &key, *grammar); }
+    }
+    qr_buffer_free(&key);
+    return status;
+}
+
+qrun_status qr_form_make(const qrun_model *model, qr_grammar_shelf *shelf, const qrun_request_params *params,
+                         const qr_json *line, qr_request *request, qr_error *err) {
     const bool has_forms = params->n_answer_forms > 0;
     const bool in_line = !qr_json_is_null(qr_json_get(line, "response_format"));
     const char *what = has_forms ? "`answer_forms`" : in_line ? "\"response_format\"" : "`json_schema`";
@@ -47,9 +78,7 @@ qrun_status qr_form_make(const qrun_model *model, const qrun_request_params *par
     if (model->tokenizer == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s has no tokenizer.json; add the file", what, model->folder);
     }
-    const qrun_status status =
-        has_forms ? make_of_forms(model, params, &request->grammar, err)
-                  : qr_grammar_create(params->json_schema, strlen(params->json_schema), &request->grammar, err);
+    const qrun_status status = find_or_make(model, shelf, params, &request->grammar, err);
     if (status != QRUN_OK) {
         qr_error_prefix(err, what);
         return status;

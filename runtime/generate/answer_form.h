@@ -4,10 +4,10 @@
 
 #include "runtime/generate/session.h"
 
-/* Of a request that is created: the grammar of its schema, if it has one. `line`, where it was read from, names it in
- * messages; NULL: the parameters do. */
-qrun_status qr_form_make(const qrun_model *model, const qrun_request_params *params, const qr_json *line,
-                         qr_request *request, qr_error *err);
+/* Of a request that is created: the grammar of its schema, if it has one, from the shelf where it is there. `line`,
+ * where it was read from, names it in messages; NULL: the parameters do. */
+qrun_status qr_form_make(const qrun_model *model, qr_grammar_shelf *shelf, const qrun_request_params *params,
+                         const qr_json *line, qr_request *request, qr_error *err);
 
 /* Of one that starts, and has its samples: their places in the grammar. */
 qrun_status qr_form_start(const qrun_model *model, const qr_grammar_room *grammars, qr_request *request, qr_error *err);

@@ -327,7 +327,7 @@ qrun_status qr_request_create(const qrun_model *model, const qr_request_limits *
     QR_TRY(copy_stops(params, made, err));
     QR_TRY(copy_stop_ids(model, params, made, err));
     QR_TRY(make_rules(model, params, overrides, what, made, err));
-    QR_TRY(qr_form_make(model, params, overrides, made, err));
+    QR_TRY(qr_form_make(model, limits->grammars, params, overrides, made, err));
     QR_TRY(copy_prompt(&prompt, made, err));
     made->submit_time = qr_now_seconds();
     *request = made;

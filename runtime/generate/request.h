@@ -8,7 +8,7 @@
 #include "runtime/cache/kv_cache.h"
 #include "runtime/generate/answer.h"
 #include "runtime/generate/speculation.h"
-#include "runtime/grammar/grammar.h"
+#include "runtime/grammar/grammar_shelf.h"
 #include "runtime/model/model.h"
 #include "runtime/sampling/penalties.h"
 
@@ -85,9 +85,10 @@ struct qr_request {
 
 /* What a session allows. */
 typedef struct qr_request_limits {
-    int64_t context_tokens; /* longest sequence by the model or the session's parameters */
-    int64_t pool_tokens;    /* longest sequence that the page pool can hold */
-    bool kv_is_smallest;    /* K/V already have the smallest type */
+    int64_t context_tokens;     /* longest sequence by the model or the session's parameters */
+    int64_t pool_tokens;        /* longest sequence that the page pool can hold */
+    bool kv_is_smallest;        /* K/V already have the smallest type */
+    qr_grammar_shelf *grammars; /* that were made for other requests */
 } qr_request_limits;
 
 /* Checks, tokenises and copies. QRUN_ERROR_ARGUMENT for values out of range, QRUN_ERROR_MEMORY for a request that can

@@ -176,6 +176,7 @@ qrun_status qrun_session_create(qrun_model *model, const qrun_session_params *as
     made->model = model;
     made->event_descriptor = made->idle_timer = made->both_descriptors = -1;
     pthread_mutex_init(&made->lock, NULL);
+    qr_grammar_shelf_init(&made->shelf);
     (void)qr_model_count_sessions(model, 1);
     qrun_status status = QRUN_OK;
     QR_TRY(QR_CHECK_STRUCT(qrun_session_params, asked, error));
@@ -224,6 +225,7 @@ void qrun_session_destroy(qrun_session *session) {
     }
     qr_free(session->samplers);
     qr_grammar_room_destroy(session->grammars);
+    qr_grammar_shelf_free(&session->shelf);
     qr_free(session->logits);
     qr_free(session->step.copies);
     qr_free(session->step.state_copies);
@@ -268,7 +270,8 @@ qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *
                               const char *what, uint64_t *request, qr_error *error) {
     const qr_request_limits limits = {.context_tokens = session->sizes.context_tokens,
                                       .pool_tokens = session->sizes.pool_tokens,
-                                      .kv_is_smallest = session->sizes.forward.kv_format == QR_KV_INT8};
+                                      .kv_is_smallest = session->sizes.forward.kv_format == QR_KV_INT8,
+                                      .grammars = &session->shelf};
     qr_request *made;
     QR_RETURN_IF_ERROR(qr_split_session_require_leader(session, error));
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_request_params, params, error));

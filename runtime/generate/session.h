@@ -53,6 +53,7 @@ struct qrun_session {
     qr_kv_cache *cache;
     qr_forward *forward;
     qr_sampler **samplers;     /* one a thread */
+    qr_grammar_shelf shelf;    /* of requests' grammars */
     qr_grammar_room *grammars; /* NULL until the first request with a schema is submitted; made under `lock` */
     float *logits;             /* host, [R, V], also of R hidden states */
     qr_step step;

@@ -21,6 +21,7 @@ static qrun_status allocate(qr_grammar **grammar, qr_error *err) {
     qr_grammar *made = *grammar = qr_alloc_zeroed(sizeof *made);
     if (made == NULL) { return qr_fail_memory(err, "a grammar", sizeof *made); }
     pthread_mutex_init(&made->lock, NULL);
+    atomic_init(&made->n_users, 1);
     return QRUN_OK;
 }
 
@@ -107,8 +108,13 @@ out:
     return status;
 }
 
+qr_grammar *qr_grammar_share(qr_grammar *grammar) {
+    (void)atomic_fetch_add(&grammar->n_users, 1);
+    return grammar;
+}
+
 void qr_grammar_destroy(qr_grammar *grammar) {
-    if (grammar == NULL) { return; }
+    if (grammar == NULL || atomic_fetch_sub(&grammar->n_users, 1) > 1) { return; }
     qr_automaton_free(&grammar->automaton);
     qr_free(grammar->masks);
     pthread_mutex_destroy(&grammar->lock);
@@ -118,13 +124,17 @@ void qr_grammar_destroy(qr_grammar *grammar) {
 int64_t qr_grammar_bytes(const qr_grammar *grammar) { return (int64_t)sizeof *grammar + grammar->automaton.n_bytes; }
 
 qrun_status qr_grammar_start(qr_grammar *grammar, int64_t vocab, qr_error *err) {
-    const size_t words = (size_t)qr_ceil_div(vocab, 32);
-    grammar->masks = qr_alloc_array(QR_GRAMMAR_MASKS * words, sizeof *grammar->masks);
+    const size_t words = (size_t)qr_ceil_div(vocab, 32), n = QR_GRAMMAR_MASKS * words;
+    pthread_mutex_lock(&grammar->lock);
     if (grammar->masks == NULL) {
-        return qr_fail_memory(err, "a grammar's masks", QR_GRAMMAR_MASKS * words * sizeof *grammar->masks);
+        grammar->masks = qr_alloc_array(n, sizeof *grammar->masks);
+        for (size_t i = 0; i < QR_GRAMMAR_MASKS && grammar->masks != NULL; i++) {
+            grammar->kept[i].mask = grammar->masks + i * words;
+        }
     }
-    for (size_t i = 0; i < QR_GRAMMAR_MASKS; i++) { grammar->kept[i].mask = grammar->masks + i * words; }
-    return QRUN_OK;
+    const bool has_masks = grammar->masks != NULL;
+    pthread_mutex_unlock(&grammar->lock);
+    return has_masks ? QRUN_OK : qr_fail_memory(err, "a grammar's masks", n * sizeof *grammar->masks);
 }
 
 /* ---- Rooms ------------------------------------------------------------------------------------------------------- */

@@ -1,13 +1,14 @@
 /* Answers in a form: which tokens may come next, so that the whole answer is JSON that a schema accepts.
  *
- * A grammar is made of a schema, or of several between texts, once a request. It is read alone after that, but for its
- * masks, which have a lock. A room is what a session needs besides: the tokens' bytes, and scratch for each thread. A
- * place is where the text of one sample is. Masks depend on the text so far, the schema and the tokenizer, and on
- * nothing else. */
+ * A grammar is made of a schema, or of several between texts, when a request has none to share (grammar_shelf.h). It is
+ * read alone after that, but for its masks, which have a lock. A room is what a session needs besides: the tokens'
+ * bytes, and scratch for each thread. A place is where the text of one sample is. Masks depend on the text so far, the
+ * schema and the tokenizer, and on nothing else. */
 #ifndef QR_RUNTIME_GRAMMAR_GRAMMAR_H
 #define QR_RUNTIME_GRAMMAR_GRAMMAR_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "runtime/grammar/matcher.h"
 #include "runtime/grammar/token_trie.h"
@@ -23,6 +24,7 @@ typedef struct qr_kept_mask {
 
 typedef struct qr_grammar {
     qr_automaton automaton;
+    atomic_int n_users;
     pthread_mutex_t lock; /* of what follows */
     qr_kept_mask kept[QR_GRAMMAR_MASKS];
     uint32_t *masks; /* of `kept`; NULL until qr_grammar_start */
@@ -31,7 +33,8 @@ typedef struct qr_grammar {
 
 /* From the text of a schema; QRUN_ERROR_INPUT or QRUN_ERROR_UNSUPPORTED with the place in the schema. */
 qrun_status qr_grammar_create(const char *schema, size_t n_bytes, qr_grammar **grammar, qr_error *err);
-void qr_grammar_destroy(qr_grammar *grammar);        /* NULL is fine */
+qr_grammar *qr_grammar_share(qr_grammar *grammar);   /* it has one more user */
+void qr_grammar_destroy(qr_grammar *grammar);        /* of its last user; NULL is fine */
 int64_t qr_grammar_bytes(const qr_grammar *grammar); /* of memory, before it starts */
 /* One of the forms that an answer may have: `before`, a value that the schema accepts, `after`. In both texts the name
  * of a special token stands for that token. */
@@ -44,7 +47,7 @@ typedef struct qr_grammar_form {
 /* From forms (at least one), as qr_grammar_create. */
 qrun_status qr_grammar_create_forms(const qr_tokenizer *tokenizer, const qr_grammar_form *forms, size_t n_forms,
                                     qr_grammar **grammar, qr_error *err);
-/* Allocates its masks. */
+/* Allocates its masks, where another user has not. */
 qrun_status qr_grammar_start(qr_grammar *grammar, int64_t vocab, qr_error *err);
 
 /* Scratch of one thread. */

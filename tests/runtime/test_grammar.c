@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "base/utf8.h"
 #include "loaders/files/json.h"
-#include "runtime/grammar/grammar.h"
+#include "runtime/grammar/grammar_shelf.h"
 
 #define FIXTURES QRUN_SOURCE_DIR "/tests/fixtures/"
 #define EXAMPLE QRUN_SOURCE_DIR "/examples/model"
@@ -435,6 +435,70 @@ static void test_tags(void) {
     }
 }
 
+/* ---- Sharing ----------------------------------------------------------------------------------------------------- */
+
+static qr_grammar *shelved(qr_grammar_shelf *shelf, const char *schema) {
+    qr_buffer key = {0};
+    qr_buffer_append_text(&key, schema);
+    qr_grammar *found = qr_grammar_shelf_find(shelf, &key);
+    qr_buffer_free(&key);
+    return found;
+}
+
+static void shelve(qr_grammar_shelf *shelf, const char *schema, qr_grammar *grammar) {
+    qr_buffer key = {0};
+    qr_buffer_append_text(&key, schema);
+    qr_grammar_shelf_keep(shelf, &key, grammar);
+    qr_buffer_free(&key);
+}
+
+/* The last few are kept, up to so many bytes, and live as long as somebody has them. */
+static void test_shelf(void) {
+    static qr_grammar_shelf shelf;
+    char schema[64];
+    qr_grammar *first = make("{\"const\":0}");
+    REQUIRE(first != NULL);
+    qr_grammar_shelf_init(&shelf);
+    CHECK(shelved(&shelf, "{\"const\":0}") == NULL);
+    shelve(&shelf, "{\"const\":0}", first);
+    shelve(&shelf, "{\"const\":0}", first); /* once */
+    for (int i = 1; i < QR_SHELF_GRAMMARS + 3; i++) {
+        snprintf(schema, sizeof schema, "{\"const\":%d}", i);
+        qr_grammar *made = make(schema), *found = shelved(&shelf, "{\"const\":0}");
+        REQUIRE(made != NULL);
+        CHECK(found == first); /* asked for each time, so it stays */
+        qr_grammar_destroy(found);
+        shelve(&shelf, schema, made);
+        qr_grammar_destroy(made);
+    }
+    CHECK_INT(first->n_users, 2);
+    for (int i = 1; i < QR_SHELF_GRAMMARS + 3; i++) {
+        snprintf(schema, sizeof schema, "{\"const\":%d}", i);
+        qr_grammar *found = shelved(&shelf, schema);
+        CHECK_MSG((found != NULL) == (i >= 4), "%d", i);
+        qr_grammar_destroy(found);
+    }
+    static const char *const large[] = {"{\"type\":\"string\",\"minLength\":30000}",
+                                        "{\"type\":\"string\",\"minLength\":30001}",
+                                        "{\"type\":\"string\",\"minLength\":30002}"};
+    int64_t n_bytes = 0;
+    for (int i = 0; i < 3; i++) {
+        qr_grammar *made = make(large[i]);
+        REQUIRE(made != NULL);
+        shelve(&shelf, large[i], made);
+        n_bytes += qr_grammar_bytes(made);
+        qr_grammar_destroy(made);
+    }
+    qr_grammar *oldest = shelved(&shelf, large[0]), *newest = shelved(&shelf, large[2]);
+    CHECK_MSG((oldest != NULL) == (n_bytes < QR_SHELF_BYTES) && newest != NULL, "%lld bytes", (long long)n_bytes);
+    printf("  three large grammars have %lld bytes\n", (long long)n_bytes);
+    qr_grammar_destroy(oldest);
+    qr_grammar_destroy(newest);
+    qr_grammar_shelf_free(&shelf);
+    CHECK_INT(first->n_users, 1);
+    qr_grammar_destroy(first);
+}
+
 /* ---- Masks ------------------------------------------------------------------------------------------------------- */
 
 static const char *const masked[] = {
@@ -627,6 +691,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_members);
     CHECK_RUN(test_forms);
     CHECK_RUN(test_tags);
+    CHECK_RUN(test_shelf);
     CHECK_RUN(test_masks);
     CHECK_RUN(test_many_drafts);
     CHECK_RUN(test_token_bytes);
