@@ -119,7 +119,7 @@ done
 
 # ---- Sources: every one that is named exists ----
 
-(cd "$QRUN_SOURCE" && find base quant loaders kernels runtime cli tests include cmake -type f) | sed 's|^|/|' >"$work/files"
+(cd "$QRUN_SOURCE" && find base quant loaders kernels runtime serve cli tests include cmake -type f) | sed 's|^|/|' >"$work/files"
 for page in $pages; do
     sed '/^```/,/^```$/d' "$QRUN_SOURCE/$page" | grep -oE '`[a-z0-9_/.-]+\.(c|h|cc|cu|cuh|cmake)`' | tr -d '`' | sort -u >"$work/named"
     while read -r source; do
