@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "serve/answer_parser.h"
-#include "serve/openai_answer.h"
+#include "serve/openai/answer.h"
+#include "serve/openai/answer_parser.h"
 
 /* One sample of one prompt: what has come of it. */
 typedef struct choice {

@@ -4,14 +4,14 @@
 #ifndef QRUN_SERVE_COMPLETIONS_H
 #define QRUN_SERVE_COMPLETIONS_H
 
-#include "serve/answer_format.h"
 #include "serve/http.h"
 #include "serve/jobs.h"
 #include "serve/models.h"
-#include "serve/openai_request.h"
+#include "serve/openai/answer_format.h"
+#include "serve/openai/request.h"
+#include "serve/openai/tool_choice.h"
 #include "serve/replicas.h"
 #include "serve/server.h"
-#include "serve/tool_choice.h"
 
 struct answer;
 

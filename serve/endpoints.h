@@ -3,7 +3,7 @@
 #define QRUN_SERVE_ENDPOINTS_H
 
 #include "serve/completions.h"
-#include "serve/text.h"
+#include "serve/openai/text.h"
 
 /* What these answer from; lent. */
 typedef struct endpoints {

@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "qrun.h"
-#include "serve/openai_request.h"
+#include "serve/openai/request.h"
 #include "serve/server.h"
 
 enum { MODELS_MAX_ADAPTERS = 256, MODELS_NAME_BYTES = 64 };

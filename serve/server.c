@@ -1,23 +1,18 @@
 #include "serve/server.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <event2/event.h>
 
 #include "serve/completions.h"
 #include "serve/endpoints.h"
+#include "serve/supervisor.h"
 #include "serve/tls.h"
 
 enum { HEADER_BYTES = 64 << 10, UNREAD_BYTES = 1 << 20, MOST_HEADERS_BYTES = 512 };
@@ -36,38 +31,6 @@ typedef struct server {
     struct event *on_term, *on_int, *on_hangup, *on_drained;
     qrun_error error;
 } server;
-
-/* ---- What systemd knows of a service ----------------------------------------------------------------------------- */
-
-/* So do others that speak its two small protocols: sockets that the process inherits (sd_listen_fds), and what it says
- * of itself (sd_notify). */
-enum { FIRST_DESCRIPTOR = 3 };
-
-/* The one listening socket that this process was started with; −1: none; −2: there are several. */
-static int supervisor_socket(void) {
-    const char *process = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
-    if (process == NULL || count == NULL || strtol(process, NULL, 10) != (long)getpid()) { return -1; }
-    const long n = strtol(count, NULL, 10);
-    if (n <= 0) { return -1; }
-    if (n > 1) { return -2; }
-    (void)fcntl(FIRST_DESCRIPTOR, F_SETFD, FD_CLOEXEC);
-    return FIRST_DESCRIPTOR;
-}
-
-/* "READY=1", "STOPPING=1": sent to NOTIFY_SOCKET, where the environment names one. */
-static void supervisor_tell(const char *state) {
-    const char *path = getenv("NOTIFY_SOCKET");
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    const size_t n = path != NULL ? strlen(path) : 0;
-    if (n < 2 || n >= sizeof address.sun_path || (path[0] != '/' && path[0] != '@')) { return; }
-    memcpy(address.sun_path, path, n);
-    if (path[0] == '@') { address.sun_path[0] = '\0'; } /* a name without a file */
-    const int descriptor = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (descriptor < 0) { return; }
-    const socklen_t n_address = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
-    (void)sendto(descriptor, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&address, n_address);
-    close(descriptor);
-}
 
 /* ---- Who may ask ------------------------------------------------------------------------------------------------- */
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "serve/answer_parser.h"
+#include "serve/openai/answer_parser.h"
 
 static const char tools_json[] = "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"b\":{\"type\":"
                                  "\"string\"}}}}},{\"function\":{\"name\":\"g\"}}]";

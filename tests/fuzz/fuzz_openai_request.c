@@ -1,7 +1,7 @@
 /* The first byte chooses the endpoint. What is accepted becomes a JSON object with one prompt for the engine; what is
  * refused has a status and a reason. */
 #include "fuzz.h"
-#include "serve/openai_request.h"
+#include "serve/openai/request.h"
 
 static void check_line(const openai_request *request, int prompt) {
     char *line = openai_request_line(request, prompt, "adapter");

@@ -7,8 +7,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "serve/answer_format.h"
-#include "serve/tool_choice.h"
+#include "serve/openai/answer_format.h"
+#include "serve/openai/tool_choice.h"
 
 static bool write_text(const char *path, const char *text) {
     FILE *file = fopen(path, "wb");

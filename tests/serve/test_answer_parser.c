@@ -2,7 +2,7 @@
  * However an answer is cut into pieces, the same comes out. */
 #include "check.h"
 
-#include "serve/answer_parser.h"
+#include "serve/openai/answer_parser.h"
 
 static const char tools_json[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"

@@ -1,9 +1,9 @@
 /* Requests of the OpenAI API: what of them reaches the engine, and how the rest is refused. */
 #include "check.h"
 
-#include "serve/openai_answer.h"
-#include "serve/openai_request.h"
-#include "serve/text.h"
+#include "serve/openai/answer.h"
+#include "serve/openai/request.h"
+#include "serve/openai/text.h"
 
 /* The line that the engine gets for the first prompt; NULL when the request is refused. */
 static char *line_of(const char *json, openai_kind kind, openai_error *error) {

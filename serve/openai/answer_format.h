@@ -1,7 +1,7 @@
 /* How a model writes its answers: what in them is a thought, and what a call of a tool. Learned from the chat template,
  * by rendering a conversation that has both: as the template writes them, the model was trained to write them. */
-#ifndef QRUN_SERVE_ANSWER_FORMAT_H
-#define QRUN_SERVE_ANSWER_FORMAT_H
+#ifndef QRUN_SERVE_OPENAI_ANSWER_FORMAT_H
+#define QRUN_SERVE_OPENAI_ANSWER_FORMAT_H
 
 #include "qrun.h"
 

@@ -1,4 +1,4 @@
-#include "serve/answer_format.h"
+#include "serve/openai/answer_format.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
-#include "serve/tool_choice.h"
+#include "serve/openai/tool_choice.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/answer_parser.h"
+#include "serve/openai/answer_parser.h"
 
 enum { MAX_NAME_BYTES = 128 }; /* as tool_calls.c reads them */
 

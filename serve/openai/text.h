@@ -1,6 +1,6 @@
 /* Text that grows, and UTF-8 on its way into and out of JSON. */
-#ifndef QRUN_SERVE_TEXT_H
-#define QRUN_SERVE_TEXT_H
+#ifndef QRUN_SERVE_OPENAI_TEXT_H
+#define QRUN_SERVE_OPENAI_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>

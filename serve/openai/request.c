@@ -1,4 +1,4 @@
-#include "serve/openai_request.h"
+#include "serve/openai/request.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/text.h"
+#include "serve/openai/text.h"
 
 bool openai_refuse(openai_error *error, int status, const char *member, const char *format, ...) {
     va_list args;

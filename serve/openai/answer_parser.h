@@ -1,10 +1,10 @@
 /* An answer taken apart while it arrives: text, thoughts, and calls of tools. What looks like a call and is none stays
  * text. However the pieces are cut, their sum is the same. */
-#ifndef QRUN_SERVE_ANSWER_PARSER_H
-#define QRUN_SERVE_ANSWER_PARSER_H
+#ifndef QRUN_SERVE_OPENAI_ANSWER_PARSER_H
+#define QRUN_SERVE_OPENAI_ANSWER_PARSER_H
 
-#include "serve/answer_format.h"
-#include "serve/text.h"
+#include "serve/openai/answer_format.h"
+#include "serve/openai/text.h"
 
 /* What a piece of the answer gives. */
 typedef struct answer_delta {

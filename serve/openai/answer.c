@@ -1,11 +1,11 @@
-#include "serve/openai_answer.h"
+#include "serve/openai/answer.h"
 
 #include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/text.h"
+#include "serve/openai/text.h"
 
 /* ---- Log probabilities ------------------------------------------------------------------------------------------- */
 

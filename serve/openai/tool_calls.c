@@ -1,8 +1,8 @@
-#include "serve/tool_calls.h"
+#include "serve/openai/tool_calls.h"
 
 #include <string.h>
 
-#include "serve/text.h"
+#include "serve/openai/text.h"
 
 enum { MAX_NAME_BYTES = 128, MAX_DEPTH = 32 };
 

@@ -1,11 +1,11 @@
 /* Answers that must be a call: "tool_choice" as forms that the engine holds an answer to. A call is written as the
  * model's chat template writes it, and its arguments are what the tool's "parameters" accept. */
-#ifndef QRUN_SERVE_TOOL_CHOICE_H
-#define QRUN_SERVE_TOOL_CHOICE_H
+#ifndef QRUN_SERVE_OPENAI_TOOL_CHOICE_H
+#define QRUN_SERVE_OPENAI_TOOL_CHOICE_H
 
-#include "serve/answer_format.h"
-#include "serve/openai_request.h"
-#include "serve/text.h"
+#include "serve/openai/answer_format.h"
+#include "serve/openai/request.h"
+#include "serve/openai/text.h"
 
 /* How a call is written: before, its name, between, its arguments, after. */
 typedef struct call_form {

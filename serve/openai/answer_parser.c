@@ -1,8 +1,8 @@
-#include "serve/answer_parser.h"
+#include "serve/openai/answer_parser.h"
 
 #include <string.h>
 
-#include "serve/tool_calls.h"
+#include "serve/openai/tool_calls.h"
 
 void answer_delta_free(answer_delta *delta) {
     serve_text_free(&delta->content);

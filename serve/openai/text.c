@@ -1,4 +1,4 @@
-#include "serve/text.h"
+#include "serve/openai/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
