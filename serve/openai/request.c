@@ -194,24 +194,22 @@ static bool read_logprobs(const cJSON *root, openai_request *request, openai_err
     return true;
 }
 
-/* The numbers of a schema as texts with all their digits: cJSON prints 15 of some, and answers are made of them. Its
- * reader has rounded what a double does not hold. */
-static bool write_numbers(cJSON *value, openai_error *error) {
+bool openai_write_numbers(cJSON *schema, const char *member, openai_error *error) {
     char text[32];
-    for (cJSON *item = value != NULL ? value->child : NULL; item != NULL; item = item->next) {
-        if (!write_numbers(item, error)) { return false; }
+    for (cJSON *item = schema != NULL ? schema->child : NULL; item != NULL; item = item->next) {
+        if (!openai_write_numbers(item, member, error)) { return false; }
     }
-    if (!cJSON_IsNumber(value)) { return true; }
-    const double number = value->valuedouble;
+    if (!cJSON_IsNumber(schema)) { return true; }
+    const double number = schema->valuedouble;
     if (!isfinite(number) || (fabs(number) > MOST_EXACT && number == nearbyint(number))) {
-        return openai_refuse(error, 400, "response_format",
-                             "\"response_format\": a whole number can be from -%.0f to %.0f", MOST_EXACT, MOST_EXACT);
+        return openai_refuse(error, 400, member, "\"%s\": a whole number can be from -%.0f to %.0f", member, MOST_EXACT,
+                             MOST_EXACT);
     }
     (void)snprintf(text, sizeof text, number == nearbyint(number) ? "%.0f" : "%.17g", number);
     cJSON *raw = cJSON_CreateRaw(text);
     if (raw == NULL) { return out_of_memory(error); }
-    value->type = (value->type & ~0xFF) | cJSON_Raw;
-    value->valuestring = raw->valuestring;
+    schema->type = (schema->type & ~0xFF) | cJSON_Raw;
+    schema->valuestring = raw->valuestring;
     raw->valuestring = NULL;
     cJSON_Delete(raw);
     return true;
@@ -223,7 +221,7 @@ static bool check_format(openai_request *request, openai_error *error) {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(format, "type");
     const cJSON *tools = cJSON_GetObjectItemCaseSensitive(request->body, "tools");
     const bool is_text = cJSON_IsString(type) && strcmp(type->valuestring, "text") == 0;
-    if (!write_numbers(format, error)) { return false; }
+    if (!openai_write_numbers(format, "response_format", error)) { return false; }
     request->has_format = format != NULL && !cJSON_IsNull(format) && !is_text;
     return !request->has_format || tools == NULL || tools->child == NULL ||
            openai_refuse(error, 400, "response_format",

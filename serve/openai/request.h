@@ -49,6 +49,10 @@ void openai_request_free(openai_request *request);
  * memory is short; cJSON_free. */
 char *openai_request_line(const openai_request *request, int prompt, const char *adapter);
 
+/* Turns the numbers of a schema into texts with all their digits: cJSON prints 15 of some, and answers are made of
+ * them. False with *error, about `member`, set: where its reader has rounded a number, as a double does not hold it. */
+bool openai_write_numbers(cJSON *schema, const char *member, openai_error *error);
+
 /* Fills an error; `member` may be NULL. Returns false. */
 bool openai_refuse(openai_error *error, int status, const char *member, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -194,7 +194,11 @@ static char *schema_of(const cJSON *function, openai_error *error) {
         text = cJSON_malloc(sizeof nothing);
         if (text != NULL) { strcpy(text, is_missing ? nothing : any); }
     } else if (is_object) {
-        text = cJSON_PrintUnformatted(parameters);
+        cJSON *exact = cJSON_Duplicate(parameters, true);
+        const bool is_written = exact != NULL && openai_write_numbers(exact, "tools", error);
+        text = is_written ? cJSON_PrintUnformatted(exact) : NULL;
+        cJSON_Delete(exact);
+        if (exact != NULL && !is_written) { return NULL; }
     } else {
         (void)openai_refuse(error, 400, "tools", "\"parameters\" of \"%.64s\" must be a schema of \"type\": \"object\"",
                             cJSON_GetObjectItemCaseSensitive(function, "name")->valuestring);

@@ -54,8 +54,8 @@ GEMMA = template("<start_function_call>call:{{ f.name }}{}<end_function_call>")
 BOOK = {"type": "object", "properties": {
     "title": {"type": "string"}, "year": {"type": "integer", "minimum": 1, "maximum": 2100},
     "tags": {"type": "array", "items": {"enum": ["a", "</tool_call>", 'q"']}, "maxItems": 2},
-    "kind": {"type": "string", "enum": ["novel", "long poem"]}}, "required": ["year", "kind"],
-    "additionalProperties": False}
+    "kind": {"type": "string", "enum": ["novel", "long poem"]}, "shelf": {"const": 9007199254740991}},
+    "required": ["year", "kind", "shelf"], "additionalProperties": False}
 RECURSIVE = {"type": "object", "properties": {"node": {"$ref": "#/$defs/node"}}, "required": ["node"], "$defs": {
     "node": {"type": ["object", "null"], "properties": {"next": {"$ref": "#/$defs/node"}}}}}
 
