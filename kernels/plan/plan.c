@@ -175,3 +175,12 @@ qrun_status qr_backend_plan_create(const qr_backend *of, qr_backend **backend, q
 }
 
 const qr_planned *qr_backend_planned(const qr_backend *backend) { return &((const plan_backend *)backend)->planned; }
+
+bool qr_backend_plans(const qr_backend *backend) { return backend->weight_put_rows == put_rows; }
+
+void qr_backend_plan_again(qr_backend *backend, const qr_planned *before, int64_t n_times) {
+    qr_planned *planned = &plan_of(backend)->planned;
+    planned->n_calls += n_times * (planned->n_calls - before->n_calls);
+    planned->flops += (double)n_times * (planned->flops - before->flops);
+    planned->copied_bytes += n_times * (planned->copied_bytes - before->copied_bytes);
+}

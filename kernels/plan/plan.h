@@ -24,7 +24,13 @@ typedef struct qr_planned {
  * must outlive the new one. An op that `of` does not take fails as it would there. */
 qrun_status qr_backend_plan_create(const qr_backend *of, qr_backend **backend, qr_error *err);
 
+/* Whether a backend is one of these. */
+bool qr_backend_plans(const qr_backend *backend);
+
 /* What was asked of it since it was created. */
 const qr_planned *qr_backend_planned(const qr_backend *backend);
+
+/* Counts what was asked of it since `before` n_times more: of code that asks for the same in each round of a loop. */
+void qr_backend_plan_again(qr_backend *backend, const qr_planned *before, int64_t n_times);
 
 #endif

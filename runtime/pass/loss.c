@@ -77,11 +77,11 @@ qrun_status qr_pass_run_loss(qr_train_pass *pass, const qr_train_batch *batch, f
     *sum = 0;
     QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.rows, pass->host_rows, n_targets, err));
     QR_RETURN_IF_ERROR(qr_pass_copy_ints(pass, pass->b.target, pass->host_targets, n_targets, err));
-    for (int64_t first = 0; first < n_targets; first += most) {
-        const int64_t n = qr_min(most, n_targets - first);
+    qr_pass_parts chunks = qr_pass_parts_begin(pass, n_targets, most);
+    for (; chunks.n_rows > 0; qr_pass_parts_next(pass, &chunks)) {
         QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-        QR_RETURN_IF_ERROR(loss_of_chunk(pass, first, n, loss_scale, err));
-        if (backward) { QR_RETURN_IF_ERROR(head_backward(pass, first, n, err)); }
+        QR_RETURN_IF_ERROR(loss_of_chunk(pass, chunks.first, chunks.n_rows, loss_scale, err));
+        if (backward) { QR_RETURN_IF_ERROR(head_backward(pass, chunks.first, chunks.n_rows, err)); }
     }
     if (!backward) { return sum_losses(pass, n_targets, sum, err); }
     const qr_scatter_rows_args scatter = {.src = pass->b.dselected,

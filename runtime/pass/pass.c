@@ -111,6 +111,27 @@ void qr_train_pass_on_layer(qr_train_pass *pass, qr_train_layer_fn fn, void *use
     pass->on_layer_user = user;
 }
 
+static void begin_part(const qr_train_pass *pass, qr_pass_parts *parts) {
+    parts->n_rows = qr_min(parts->most, parts->n - parts->first);
+    if (qr_backend_plans(pass->backend)) { parts->before = *qr_backend_planned(pass->backend); }
+}
+
+qr_pass_parts qr_pass_parts_begin(const qr_train_pass *pass, int64_t n, int64_t most) {
+    qr_pass_parts parts = {.n = n, .most = most};
+    begin_part(pass, &parts);
+    return parts;
+}
+
+void qr_pass_parts_next(qr_train_pass *pass, qr_pass_parts *parts) {
+    int64_t n_parts = 1;
+    if (qr_backend_plans(pass->backend)) {
+        n_parts = (parts->n - parts->first) / parts->n_rows;
+        qr_backend_plan_again(pass->backend, &parts->before, n_parts - 1);
+    }
+    parts->first += n_parts * parts->n_rows;
+    begin_part(pass, parts);
+}
+
 qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err) {
     if (pass->cancelled == NULL || !atomic_load_explicit(pass->cancelled, memory_order_relaxed)) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");

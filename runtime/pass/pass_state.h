@@ -4,6 +4,7 @@
 #ifndef QR_RUNTIME_PASS_PASS_STATE_H
 #define QR_RUNTIME_PASS_PASS_STATE_H
 
+#include "kernels/plan/plan.h"
 #include "runtime/pass/pass.h"
 
 /* Device buffers other than the kept activations; R rows go through the output head at once, and N rows through all of
@@ -93,6 +94,16 @@ int64_t qr_pass_shared_kv_columns(const qrun_model *model, int windowed);
 
 /* Attention of the layer that runs, as it was forward. */
 qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const qr_layer *layer);
+
+/* A loop over n rows, `most` at a time. On a backend that plans, the first part stands for all that are as large. */
+typedef struct qr_pass_parts {
+    int64_t n, most;
+    int64_t first, n_rows; /* of the part that is next */
+    qr_planned before;     /* it */
+} qr_pass_parts;
+
+qr_pass_parts qr_pass_parts_begin(const qr_train_pass *pass, int64_t n, int64_t most); /* n_rows = 0: there is none */
+void qr_pass_parts_next(qr_train_pass *pass, qr_pass_parts *parts);
 
 /* QRUN_ERROR_CANCELLED where the flag that the pass watches is up. */
 qrun_status qr_pass_check_cancelled(const qr_train_pass *pass, qr_error *err);

@@ -86,10 +86,10 @@ static void cut(const qr_train_pass *pass, const qr_layer *layer, int64_t first,
 
 qrun_status qr_pass_for_tiles(qr_train_pass *pass, const qr_layer *layer, qr_pass_tile_fn run, qr_error *err) {
     if (!qr_pass_has_tiles(pass)) { return run(pass, layer, err); }
-    const int64_t rows = pass->limits.policy.tile_rows;
-    for (int64_t first = 0; first < pass->n_tokens; first += rows) {
+    qr_pass_parts tiles = qr_pass_parts_begin(pass, pass->n_tokens, pass->limits.policy.tile_rows);
+    for (; tiles.n_rows > 0; qr_pass_parts_next(pass, &tiles)) {
         part t;
-        cut(pass, layer, first, qr_min(rows, pass->n_tokens - first), &t);
+        cut(pass, layer, tiles.first, tiles.n_rows, &t);
         QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
         QR_RETURN_IF_ERROR(run(&t.pass, layer, err));
     }
