@@ -767,18 +767,20 @@ static bool run_schedule(uint64_t seed, int n_operations, bool with_keeper) {
 }
 
 static void test_random_schedules(void) {
-    for (uint64_t seed = 1; seed <= 24; seed++) {
-        if (!run_schedule(seed, 1500, false)) { return; }
+    const int n_seeds = check_repeats(24, 8);
+    for (int seed = 1; seed <= n_seeds; seed++) {
+        if (!run_schedule((uint64_t)seed, 1500, false)) { return; }
     }
-    printf("  seeds 1 to 24, 1500 operations each\n");
+    printf("  seeds 1 to %d, 1500 operations each\n", n_seeds);
 }
 
 /* With what left the pool coming back, some of it unusable: never a page in the wrong place. */
 static void test_random_schedules_with_a_keeper(void) {
-    for (uint64_t seed = 1; seed <= 24; seed++) {
-        if (!run_schedule(seed, 1500, true)) { return; }
+    const int n_seeds = check_repeats(24, 8);
+    for (int seed = 1; seed <= n_seeds; seed++) {
+        if (!run_schedule((uint64_t)seed, 1500, true)) { return; }
     }
-    printf("  seeds 1 to 24, 1500 operations each\n");
+    printf("  seeds 1 to %d, 1500 operations each\n", n_seeds);
 }
 
 int main(int argc, char **argv) {

@@ -106,10 +106,11 @@ static void run_schedule(qrun_model *model, uint64_t seed) {
 }
 
 static void test_random_schedules(void) {
-    for (uint64_t seed = 1; seed <= 10 && check_state.n_failures_in_case == 0; seed++) {
-        run_schedule(seed % 2 == 0 ? llama : gemma, seed);
+    const int n_seeds = check_repeats(10, 2);
+    for (int seed = 1; seed <= n_seeds && check_state.n_failures_in_case == 0; seed++) {
+        run_schedule(seed % 2 == 0 ? llama : gemma, (uint64_t)seed);
     }
-    printf("  seeds 1 to 10\n");
+    printf("  seeds 1 to %d\n", n_seeds);
 }
 
 /* ---- From other threads ------------------------------------------------------------------------------------------ */

@@ -12,7 +12,7 @@
 
 /* ---- Pairs ------------------------------------------------------------------------------------------------------- */
 
-enum { N_PAIRS = 60, STOP = -1 };
+enum { STOP = -1 };
 
 typedef struct outcome {
     qrun_status created, finished;
@@ -114,7 +114,7 @@ static bool start_runners(void) {
 static void test_of_two_runs_one_has_the_folder(void) {
     REQUIRE(runners[0].pid > 0 && runners[1].pid > 0);
     bool alive = true;
-    for (int32_t i = 0; i < N_PAIRS && alive; i++) {
+    for (int32_t i = 0; i < check_repeats(60, 6) && alive; i++) {
         outcome created[2], finished[2];
         alive = ask_both(runners, i, created) && ask_both(runners, i, finished);
         if (alive) { check_pair(i, created, finished); }

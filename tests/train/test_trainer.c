@@ -94,7 +94,7 @@ static void test_a_stopped_run_ends_as_one_that_was_not(void) {
     qrun_error error = QRUN_ERROR_INIT;
     const qrun_optimizer kinds[] = {QRUN_OPTIMIZER_ADAMW, QRUN_OPTIMIZER_ADAMW8BIT, QRUN_OPTIMIZER_ADAFACTOR,
                                     QRUN_OPTIMIZER_SGD};
-    for (size_t k = 0; k < 4; k++) {
+    for (int k = 0; k < check_repeats(4, 1); k++) {
         char whole[64], stopped[64];
         snprintf(whole, sizeof whole, "%s", trainer_path(k == 0 ? "w0" : k == 1 ? "w1" : k == 2 ? "w2" : "w3"));
         snprintf(stopped, sizeof stopped, "%s", trainer_path(k == 0 ? "s0" : k == 1 ? "s1" : k == 2 ? "s2" : "s3"));
