@@ -581,7 +581,8 @@ QRUN_API void qrun_session_destroy(qrun_session *session);
 typedef enum qrun_event_type {
     QRUN_EVENT_TOKEN = 0,    /* one more token of a sample; its text may be empty while a character is incomplete */
     QRUN_EVENT_DONE = 1,     /* a sample has ended: finish_reason says why; the last one of the request has is_last */
-    QRUN_EVENT_ERROR = 2,    /* the whole request failed after it was accepted: message says why; is_last is set */
+    QRUN_EVENT_ERROR = 2,    /* the whole request failed after it was accepted: message and status say why; is_last is
+                                set */
     QRUN_EVENT_PROMPT = 3,   /* a token of the prompt (prompt_logprobs): in order, before the first TOKEN, once for all
                                 samples */
     QRUN_EVENT_EMBEDDING = 4 /* the pooled hidden states of the prompt (pooling) */
@@ -626,6 +627,7 @@ typedef struct qrun_event {
     double total_seconds;
     const float *embedding; /* EMBEDDING: [n_embedding], of length 1 */
     int32_t n_embedding;    /* the model's hidden size */
+    qrun_status status;     /* ERROR. UNSUPPORTED: the schema has too many ways to read the answer */
 } qrun_event;
 
 typedef void (*qrun_event_fn)(void *user, const qrun_event *event);

@@ -332,9 +332,9 @@ static void send_whole(answer *a) {
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-static void fail(answer *a, int status, const char *message) {
+static void fail(answer *a, int status, const char *member, const char *message) {
     openai_error error = {.status = status};
-    (void)openai_refuse(&error, status, NULL, "%s", message);
+    (void)openai_refuse(&error, status, member, "%s", message);
     if (!a->streams) {
         refuse(a, &error);
         return;
@@ -348,6 +348,17 @@ static void fail(answer *a, int status, const char *message) {
     http_note(a->exchange, " failed=true");
     http_stream_end(a->exchange);
     a->exchange = NULL;
+}
+
+/* What has the schemas that an answer is held to. */
+static const char *member_of_form(const answer *a) {
+    return a->request.has_format ? "response_format" : a->request.must_call ? "tools" : NULL;
+}
+
+/* A schema that cannot be followed could not be at another time either. What else fails may be the server's fault. */
+static void fail_by_event(answer *a, const qrun_event *event) {
+    const char *member = event->status == QRUN_ERROR_UNSUPPORTED ? member_of_form(a) : NULL;
+    fail(a, member != NULL ? 400 : 500, member, event->message);
 }
 
 /* Ended by the server, and not by its client: what there is of the answer must not pass for all of it. */
@@ -389,9 +400,9 @@ void completions_take(void *user, const qrun_event *event) {
     answer *a = p->answer;
     if (a->exchange == NULL) {
     } else if (event->type == QRUN_EVENT_ERROR) {
-        fail(a, 500, event->message);
+        fail_by_event(a, event);
     } else if (is_cut_short(event)) {
-        fail(a, 503, "the server is shutting down");
+        fail(a, 503, NULL, "the server is shutting down");
     } else {
         take_for_choices(a, p, event);
     }

@@ -372,6 +372,7 @@ class Event(Sized):
         ("total_seconds", c_double),
         ("embedding", POINTER(c_float)),
         ("n_embedding", c_int32),
+        ("status", c_int),
     ]
 
 

@@ -36,12 +36,12 @@ static bool send_token(qrun_session *session, qr_request *request, int64_t posit
     bool stopped;
     qr_error err = {0};
     if (score != NULL && score->is_broken) {
-        qr_request_fail(session, request, broken);
+        qr_request_fail(session, request, QRUN_ERROR_INPUT, broken);
         return false;
     }
     if (qr_answer_push(&request->results->text, event.token_id, &event.text, &event.text_bytes, &stopped, &err) !=
         QRUN_OK) {
-        qr_request_fail(session, request, err.message);
+        qr_request_fail(session, request, err.status, err.message);
         return false;
     }
     if (score != NULL) {
@@ -83,7 +83,7 @@ static bool send_embedding(qrun_session *session, qr_request *request) {
     double square = 0;
     for (int64_t j = 0; j < dim; j++) { square += request->results->pooled[j] * request->results->pooled[j]; }
     if (!isfinite(square)) {
-        qr_request_fail(session, request, broken);
+        qr_request_fail(session, request, QRUN_ERROR_INPUT, broken);
         return false;
     }
     const double scale = square > 0 ? 1 / sqrt(square) : 0;

@@ -219,7 +219,7 @@ static qr_request *start_next(qrun_session *session) {
             qr_request_list_append(&session->started, request);
             return request;
         }
-        qr_request_fail(session, request, err.message);
+        qr_request_fail(session, request, err.status, err.message);
     }
 }
 

@@ -125,8 +125,8 @@ qrun_status qr_states_copy(qrun_session *session, qr_error *err);
 /* After a step that failed. */
 void qr_states_forget(qrun_session *session);
 
-/* step.c. Sends an event of a request, and ends one with an error event. */
+/* step.c. Sends an event of a request, and ends one with an error event; `status` is of the event. */
 void qr_request_send(const qr_request *request, int32_t sample, qrun_event *event);
-void qr_request_fail(qrun_session *session, qr_request *request, const char *message);
+void qr_request_fail(qrun_session *session, qr_request *request, qrun_status status, const char *message);
 
 #endif

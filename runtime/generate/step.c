@@ -79,7 +79,7 @@ static void sweep(qrun_session *session) {
     }
 }
 
-void qr_request_fail(qrun_session *session, qr_request *request, const char *message) {
+void qr_request_fail(qrun_session *session, qr_request *request, qrun_status status, const char *message) {
     for (int32_t i = 0; i < request->n_samples; i++) {
         if (request->sequences == NULL) {
             close_sample(session, request);
@@ -87,7 +87,7 @@ void qr_request_fail(qrun_session *session, qr_request *request, const char *mes
             close_sequence(session, &request->sequences[i]);
         }
     }
-    qrun_event event = {.type = QRUN_EVENT_ERROR, .is_last = true, .message = message};
+    qrun_event event = {.type = QRUN_EVENT_ERROR, .is_last = true, .message = message, .status = status};
     qr_request_send(request, 0, &event);
 }
 
@@ -529,11 +529,13 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
     /* A callback that cancels at a token has that one as the last, drafts or none. */
     if (next->n_ahead > 0 && atomic_load(&request->cancelled)) { return; }
     if (next->is_broken) {
-        qr_request_fail(session, request, "the model computed non-finite values; are its weights intact?");
+        qr_request_fail(session, request, QRUN_ERROR_INPUT,
+                        "the model computed non-finite values; are its weights intact?");
         return;
     }
     if (next->token < 0) {
-        qr_request_fail(session, request, qr_form_failure(next));
+        qr_request_fail(session, request, next->is_too_much ? QRUN_ERROR_UNSUPPORTED : QRUN_ERROR_ARGUMENT,
+                        qr_form_failure(next));
         return;
     }
     if (sequence->first_token_time == 0) { sequence->first_token_time = qr_now_seconds(); }
@@ -552,11 +554,11 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
     bool stopped, is_over;
     qr_error err = {0};
     if (!qr_form_follow(session, sequence, next->token, &is_over)) {
-        qr_request_fail(session, request, QR_FORM_TOO_MUCH);
+        qr_request_fail(session, request, QRUN_ERROR_UNSUPPORTED, QR_FORM_TOO_MUCH);
         return;
     }
     if (qr_answer_push(&sequence->answer, next->token, &event.text, &event.text_bytes, &stopped, &err) != QRUN_OK) {
-        qr_request_fail(session, request, err.message);
+        qr_request_fail(session, request, err.status, err.message);
         return;
     }
     qr_request_send(request, sequence->sample, &event);

@@ -15,7 +15,7 @@ void run_on_event(void *user, const qrun_event *event) {
     sample->text_hash = qr_hash_bytes(qr_hash_mix(sample->text_hash + 1), event->text, event->text_bytes);
     if (event->type == QRUN_EVENT_ERROR) {
         record->n_errors++;
-        record->malformed |= !event->is_last || event->message == NULL;
+        record->malformed |= !event->is_last || event->message == NULL || event->status == QRUN_OK;
     } else if (sample->finish_reason[0] != '\0') {
         record->malformed = true;
     } else if (event->type == QRUN_EVENT_DONE) {

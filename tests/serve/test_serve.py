@@ -63,6 +63,23 @@ class Answers(unittest.TestCase):
                     "schema": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "maxItems": 3}}}})
             self.assertLessEqual(len(json.loads(whole["choices"][0]["text"])), 3)
 
+    def test_a_schema_with_too_many_ways(self):
+        """The schema is at fault, so clients need not ask again: before the first piece, and after it."""
+        ways = {"type": "string", "pattern": "^([a-z ]?){4200}$"}
+        late = {"properties": {"a": {"const": "one two three"}, "b": ways}, "required": ["a", "b"]}
+        chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 60}
+        with Server() as server:
+            for schema in (ways, late):
+                request = chat | {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+                status, whole, _ = server.ask("/v1/chat/completions", request)
+                error = whole["error"]
+                self.assertEqual((status, error["type"], error["param"]),
+                                 (400, "invalid_request_error", "response_format"), error)
+                self.assertIn("the schema has too many ways", error["message"])
+            pieces = server.stream("/v1/chat/completions", request)
+            self.assertTrue(len(pieces) > 1 and all("choices" in piece for piece in pieces[:-1]), pieces)
+            self.assertEqual(pieces[-1], whole)
+
     def test_endpoints(self):
         with Server("--model-name", "tiny") as server:
             self.assertEqual(server.ask("/health")[:2], (200, {"status": "ok"}))

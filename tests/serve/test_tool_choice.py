@@ -179,6 +179,11 @@ class ToolChoice(unittest.TestCase):
         self.assertEqual((status, answer["error"]["param"]), (400, member), answer)
         self.assertIn(part, answer["error"]["message"])
 
+    def test_parameters_with_too_many_ways(self):
+        ways = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^([a-z ]?){4200}$"}}, "required": ["a"]}
+        with family("hermes") as server:
+            self.refused(server, "tools", "the schema has too many ways", tools=[tool("f", ways)])
+
     def test_refusals(self):
         odd = {"type": "object", "properties": {"a": {"not": {}}}}
         with family("hermes") as server:
