@@ -127,6 +127,13 @@ static qrun_status read_groups(qr_schema_compiler *compiler, const qr_schema_pla
         }
         if (group != GROUP_REFUSED) { *groups |= 1U << group; }
     }
+    if (place->schema != compiler->root && qr_json_get(place->schema, "$id") != NULL) {
+        /* within it, "#" would be this schema, and not the root */
+        return qr_schema_refuse(
+            compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
+            "\"$id\" below the root is not supported; leave it out, and write each \"$ref\" from the "
+            "root");
+    }
     return QRUN_OK;
 }
 
@@ -300,6 +307,13 @@ const qr_json *qr_schema_resolve(qr_schema_compiler *compiler, const qr_json *sc
         at = pointer_part(at + 1, part, sizeof part);
         if (at == NULL) { found = NULL; }
         if (at == NULL) { break; }
+        if (found != compiler->root && cJSON_IsString(qr_json_get(found, "$id"))) {
+            (void)qr_schema_refuse(
+                compiler, QRUN_ERROR_UNSUPPORTED, path,
+                "\"$ref\": \"%.120s\" leads into a schema with an \"$id\" of its own; leave that out",
+                ref->valuestring);
+            return NULL;
+        }
         found = cJSON_IsArray(found) ? item_at(found, part) : qr_json_get(found, part);
     }
     if (found == NULL) {

@@ -116,6 +116,11 @@ static void test_form(void) {
         {"{\"properties\":{\"\\u0001\":{}},\"additionalProperties\":{}}", "{\"\\u0001a\": 1}", true},
         {"{\"allOf\":[{\"type\":\"null\"}]}", "null", true},
         {"{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"const\":1}}}", "1", true},
+        {"{\"$id\":\"http://example.org/a\",\"anyOf\":[{\"const\":1},{\"$ref\":\"#/$defs/"
+         "a\"}],\"$defs\":{\"a\":{\"type\":"
+         "\"array\",\"items\":{\"$ref\":\"#\"}}}}",
+         "[[1]]", true},
+        {"{\"properties\":{\"$id\":{\"const\":1},\"b\":{\"$ref\":\"#/properties/$id\"}}}", "{\"$id\":1,\"b\":1}", true},
         {"true", "[{}]", true},
         {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0", false},
         {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0.0", false},
@@ -201,6 +206,22 @@ static void test_refusals(void) {
         {"{\"enum\":[1],\"minimum\":0}", "\"minimum\" beside \"enum\""},
         {"{\"$ref\":\"#/$defs/none\"}", "the schema has no \"#/$defs/none\""},
         {"{\"$ref\":\"http://example.org\"}", "must be a place in this schema"},
+        /* within a schema with a "$id" of its own, "#" would be that schema */
+        {"{\"properties\":{\"a\":{\"$id\":\"http://example.org/a\",\"$ref\":\"#/$defs/"
+         "n\",\"$defs\":{\"n\":{\"const\":1}}}},"
+         "\"$defs\":{\"n\":{\"const\":2}}}",
+         "#/properties/a: \"$id\" below the root is not supported"},
+        {"{\"$ref\":\"#/$defs/n\",\"$defs\":{\"n\":{\"$id\":\"n\",\"type\":\"null\"}}}",
+         "#/$defs/n: \"$id\" below the root"},
+        {"{\"$ref\":\"#/$defs/n/properties/a\",\"$defs\":{\"n\":{\"$id\":\"n\",\"properties\":{\"a\":{}}}}}",
+         "\"#/$defs/n/properties/a\" leads into a schema with an \"$id\""},
+        {"{\"$anchor\":\"a\"}", "#: \"$anchor\" is not supported"},
+        {"{\"$ref\":\"#a\",\"$defs\":{\"a\":{\"$anchor\":\"a\"}}}", "must be a place in this schema"},
+        {"{\"$dynamicRef\":\"#a\"}", "\"$dynamicRef\" is not supported"},
+        {"{\"$dynamicAnchor\":\"a\"}", "\"$dynamicAnchor\" is not supported"},
+        {"{\"$recursiveRef\":\"#\"}", "\"$recursiveRef\" is not supported"},
+        {"{\"$recursiveAnchor\":true}", "\"$recursiveAnchor\" is not supported"},
+        {"{\"properties\":{\"a\":{\"id\":\"http://example.org/a\"}}}", "#/properties/a: \"id\" is not supported"},
         {"{\"$ref\":\"#\"}", "leads back to itself"},
         {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#/$defs/b\"}]},"
          "\"b\":{\"$ref\":\"#/$defs/a\"}}}",
