@@ -269,18 +269,35 @@ static qrun_status add_values(qr_schema_compiler *compiler, const qr_schema_plac
 
 /* ---- Other schemas in the place of one --------------------------------------------------------------------------- */
 
-/* Of a JSON pointer: "~1" is "/", "~0" is "~". Writes the part up to the next "/" and returns where that is; NULL: it
- * does not fit. */
-static const char *pointer_part(const char *pointer, char *part, size_t n_bytes) {
-    size_t n = 0;
-    while (*pointer != '\0' && *pointer != '/') {
-        char c = *pointer++;
-        if (c == '~' && (*pointer == '0' || *pointer == '1')) { c = *pointer++ == '0' ? '~' : '/'; }
-        if (n + 1 >= n_bytes) { return NULL; }
-        part[n++] = c;
+/* The JSON pointer that is written after "#": "%20" is a byte (RFC 6901, section 6). False: a "%" stands for none, or
+ * for NUL, which no name has. */
+static bool decode_fragment(const char *fragment, qr_buffer *pointer) {
+    for (const char *c = fragment; *c != '\0'; c++) {
+        char byte = *c;
+        if (byte == '%') {
+            const int high = qr_hex_digit(c[1]), low = high >= 0 ? qr_hex_digit(c[2]) : -1;
+            if (low < 0 || high + low == 0) { return false; }
+            byte = (char)(high << 4 | low);
+            c += 2;
+        }
+        qr_buffer_append_char(pointer, byte);
     }
-    part[n] = '\0';
-    return pointer;
+    qr_buffer_append_char(pointer, '\0');
+    return true;
+}
+
+/* Ends a part of a pointer where the next "/" is, and decodes it in place: "~1" is "/", "~0" is "~". The part after it;
+ * NULL: it was the last. */
+static char *cut_part(char *part) {
+    char *out = part;
+    while (*part != '\0' && *part != '/') {
+        char c = *part++;
+        if (c == '~' && (*part == '0' || *part == '1')) { c = *part++ == '0' ? '~' : '/'; }
+        *out++ = c;
+    }
+    char *next = *part == '/' ? part + 1 : NULL;
+    *out = '\0';
+    return next;
 }
 
 static const qr_json *item_at(const qr_json *array, const char *digits) {
@@ -294,33 +311,48 @@ static const qr_json *item_at(const qr_json *array, const char *digits) {
     return digits[0] != '\0' ? item : NULL;
 }
 
-const qr_json *qr_schema_resolve(qr_schema_compiler *compiler, const qr_json *schema, const qr_schema_path *path) {
-    const qr_json *ref = qr_json_get(schema, "$ref"), *found = compiler->root;
-    char part[256];
-    const char *at = cJSON_IsString(ref) ? ref->valuestring : "";
-    if (at[0] != '#' || (at[1] != '\0' && at[1] != '/')) {
-        (void)qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, path,
-                               "\"$ref\" must be a place in this schema, such as \"#/$defs/name\"");
-        return NULL;
-    }
-    for (at++; *at == '/' && found != NULL;) {
-        at = pointer_part(at + 1, part, sizeof part);
-        if (at == NULL) { found = NULL; }
-        if (at == NULL) { break; }
+/* Where a pointer leads; its text is used up. `ref` is how it was written. */
+static qrun_status follow_pointer(qr_schema_compiler *compiler, char *pointer, const char *ref,
+                                  const qr_schema_path *path, const qr_json **target) {
+    const qr_json *found = compiler->root;
+    char *part = pointer[0] == '/' ? pointer + 1 : NULL, *next;
+    for (; part != NULL && found != NULL; part = next) {
+        next = cut_part(part);
         if (found != compiler->root && cJSON_IsString(qr_json_get(found, "$id"))) {
-            (void)qr_schema_refuse(
+            return qr_schema_refuse(
                 compiler, QRUN_ERROR_UNSUPPORTED, path,
-                "\"$ref\": \"%.120s\" leads into a schema with an \"$id\" of its own; leave that out",
-                ref->valuestring);
-            return NULL;
+                "\"$ref\": \"%.80s\" leads into a schema with an \"$id\" of its own; leave that out", ref);
         }
         found = cJSON_IsArray(found) ? item_at(found, part) : qr_json_get(found, part);
     }
-    if (found == NULL) {
-        (void)qr_schema_refuse(compiler, QRUN_ERROR_INPUT, path, "\"$ref\": the schema has no \"%.120s\"",
-                               ref->valuestring);
+    *target = found;
+    if (found != NULL) { return QRUN_OK; }
+    return qr_schema_refuse(compiler, QRUN_ERROR_INPUT, path, "\"$ref\": the schema has no \"%.120s\"", ref);
+}
+
+qrun_status qr_schema_resolve(qr_schema_compiler *compiler, const qr_json *schema, const qr_schema_path *path,
+                              const qr_json **target) {
+    const qr_json *member = qr_json_get(schema, "$ref");
+    const char *ref = cJSON_IsString(member) ? member->valuestring : "";
+    const bool is_here = ref[0] == '#';
+    qr_buffer pointer = {0};
+    qrun_status status;
+    *target = NULL;
+    if (is_here && !decode_fragment(ref + 1, &pointer)) {
+        status = qr_schema_refuse(compiler, QRUN_ERROR_INPUT, path,
+                                  "\"$ref\": after each \"%%\" of \"%.80s\" must be two hexadecimal digits, not 00; "
+                                  "\"%%25\" is \"%%\" itself",
+                                  ref);
+    } else if (is_here && !qr_buffer_ok(&pointer)) {
+        status = qr_fail_memory(compiler->err, "a grammar", strlen(ref));
+    } else if (!is_here || (pointer.data[0] != '\0' && pointer.data[0] != '/')) {
+        status = qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, path,
+                                  "\"$ref\" must be a place in this schema, such as \"#/$defs/name\"");
+    } else {
+        status = follow_pointer(compiler, pointer.data, ref, path, target);
     }
-    return found;
+    qr_buffer_free(&pointer);
+    return status;
 }
 
 static qrun_status find_rule(qr_schema_compiler *compiler, const qr_json *schema, const qr_schema_path *path,
@@ -390,8 +422,7 @@ static qrun_status add_others(qr_schema_compiler *compiler, const qr_schema_plac
     }
     if (i > 0) { return add_alternatives(compiler, place, names[i]); }
     qr_schema_place target = *place;
-    target.schema = qr_schema_resolve(compiler, place->schema, &place->path);
-    if (target.schema == NULL) { return QRUN_ERROR_INPUT; }
+    QR_RETURN_IF_ERROR(qr_schema_resolve(compiler, place->schema, &place->path, &target.schema));
     target.path = (qr_schema_path){.parent = NULL, .name = qr_json_get(place->schema, "$ref")->valuestring};
     return qr_schema_call(compiler, &target);
 }

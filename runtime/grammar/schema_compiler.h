@@ -54,8 +54,9 @@ qrun_status qr_schema_add(qr_schema_compiler *compiler, const qr_schema_place *p
 /* A schema within, as a rule: however many places call it, it is built once. */
 qrun_status qr_schema_call(qr_schema_compiler *compiler, const qr_schema_place *place);
 
-/* What "$ref" names; NULL after a refusal. */
-const qr_json *qr_schema_resolve(qr_schema_compiler *compiler, const qr_json *schema, const qr_schema_path *path);
+/* What "$ref" names; *target is NULL after a refusal. */
+qrun_status qr_schema_resolve(qr_schema_compiler *compiler, const qr_json *schema, const qr_schema_path *path,
+                              const qr_json **target);
 
 /* A member that is a whole number of at least 0, as lengths are; −1 where there is none. */
 qrun_status qr_schema_count(qr_schema_compiler *compiler, const qr_schema_place *place, const char *key,

@@ -12,7 +12,7 @@ enum { MAX_REFS = 16, MAX_ALTERNATIVES = 256, MAX_COMPARED = 1 << 22, PAIR_COMPA
 static const qr_json *target_of(qr_schema_compiler *compiler, const qr_json *schema) {
     const qr_schema_path root = {.parent = NULL, .name = "#"};
     for (int i = 0; i < MAX_REFS && qr_json_get(schema, "$ref") != NULL; i++) {
-        schema = qr_schema_resolve(compiler, schema, &root);
+        if (qr_schema_resolve(compiler, schema, &root, &schema) != QRUN_OK) { return NULL; }
     }
     return schema;
 }

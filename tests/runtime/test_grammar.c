@@ -121,6 +121,11 @@ static void test_form(void) {
          "\"array\",\"items\":{\"$ref\":\"#\"}}}}",
          "[[1]]", true},
         {"{\"properties\":{\"$id\":{\"const\":1},\"b\":{\"$ref\":\"#/properties/$id\"}}}", "{\"$id\":1,\"b\":1}", true},
+        /* bytes of a "$ref" as URIs have them, before "~0" and "~1" */
+        {"{\"$ref\":\"#/$defs/a%20b\",\"$defs\":{\"a b\":{\"const\":1}}}", "1", true},
+        {"{\"$ref\":\"#/%24defs%2Fa%7e1%C3%a9%25\",\"$defs\":{\"a/é%\":{\"const\":1}}}", "1", true},
+        {"{\"$ref\":\"#%2F$defs/a~01\",\"$defs\":{\"a~1\":{\"const\":1},\"a/\":{\"const\":2}}}", "1", true},
+        {"{\"$ref\":\"#/$defs/a%257E1\",\"$defs\":{\"a%7E1\":{\"const\":1},\"a/\":{\"const\":2}}}", "1", true},
         {"true", "[{}]", true},
         {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0", false},
         {"{\"type\":\"number\",\"exclusiveMinimum\":0}", "0.0", false},
@@ -222,6 +227,10 @@ static void test_refusals(void) {
         {"{\"$recursiveRef\":\"#\"}", "\"$recursiveRef\" is not supported"},
         {"{\"$recursiveAnchor\":true}", "\"$recursiveAnchor\" is not supported"},
         {"{\"properties\":{\"a\":{\"id\":\"http://example.org/a\"}}}", "#/properties/a: \"id\" is not supported"},
+        {"{\"$ref\":\"#/$defs/a%2\",\"$defs\":{\"a%2\":{}}}", "two hexadecimal digits"},
+        {"{\"$ref\":\"#/$defs/a%g0\",\"$defs\":{\"a%g0\":{}}}", "two hexadecimal digits"},
+        {"{\"$ref\":\"#/$defs/a%00b\",\"$defs\":{\"a\":{}}}", "not 00"},
+        {"{\"$ref\":\"#/$defs/a%20c\",\"$defs\":{\"a b\":{}}}", "the schema has no \"#/$defs/a%20c\""},
         {"{\"$ref\":\"#\"}", "leads back to itself"},
         {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"anyOf\":[{\"type\":\"null\"},{\"$ref\":\"#/$defs/b\"}]},"
          "\"b\":{\"$ref\":\"#/$defs/a\"}}}",
