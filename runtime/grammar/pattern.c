@@ -151,6 +151,22 @@ static uint32_t read_hex(pattern_reader *r, int n_digits) {
     return value;
 }
 
+/* After \u: a character, or both halves of one as surrogates. */
+static uint32_t read_unicode_escape(pattern_reader *r) {
+    const uint32_t first = read_hex(r, 4);
+    if (r->status != QRUN_OK || first < 0xD800 || first > 0xDFFF) { return first; }
+    if (first < 0xDC00 && r->at[0] == '\\' && r->at[1] == 'u') {
+        r->at += 2;
+        const uint32_t second = read_hex(r, 4);
+        if (second >= 0xDC00 && second <= 0xDFFF) { return 0x10000 + ((first - 0xD800) << 10 | (second - 0xDC00)); }
+    }
+    char what[96];
+    (void)qr_format(what, sizeof what, "\\u%04x is half of a surrogate pair, and no character; write both halves",
+                    (unsigned)first);
+    refuse(r, what);
+    return 0;
+}
+
 /* After a backslash: one character. */
 static uint32_t read_escape(pattern_reader *r, bool in_class) {
     static const char letters[] = "tnrfv", meanings[] = "\t\n\r\f\v";
@@ -164,7 +180,7 @@ static uint32_t read_escape(pattern_reader *r, bool in_class) {
     if (letter != NULL) { return (uint32_t)meanings[letter - letters]; }
     if (c == 'b' && in_class) { return '\b'; }
     if (c == 'x') { return read_hex(r, 2); }
-    if (c == 'u') { return read_hex(r, 4); }
+    if (c == 'u') { return read_unicode_escape(r); }
     const bool is_word = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
     if (is_word || (unsigned char)c >= 0x80) {
         refuse(r,
