@@ -287,9 +287,9 @@ static qrun_status read_schema(parsed_request *parsed, const qr_json *format, qr
 
 static qrun_status read_response_format(parsed_request *parsed, qrun_request_params *params, qr_error *err) {
     const qr_json *format = qr_json_get(parsed->root, "response_format");
-    const char *type = "";
+    const qr_json *named = qr_json_get(format, "type");
+    const char *type = cJSON_IsString(named) ? named->valuestring : "";
     if (qr_json_is_null(format)) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(qr_json_get_string(format, "type", &type, parsed->what, err));
     if (strcmp(type, "json_schema") == 0) { return read_schema(parsed, format, params, err); }
     if (strcmp(type, "text") != 0 && strcmp(type, "json_object") != 0) {
         return wrong_type(parsed, "response_format",

@@ -80,6 +80,20 @@ class Answers(unittest.TestCase):
             self.assertTrue(len(pieces) > 1 and all("choices" in piece for piece in pieces[:-1]), pieces)
             self.assertEqual(pieces[-1], whole)
 
+    def test_a_form_that_is_none(self):
+        schema = {"json_schema": {"schema": {"properties": {"a": {"not": {}}}}}}
+        forms = ["json_object", 3, [], {}, {"type": 3}, {"type": "xml"}, {"type": "json_object", "schema": {}},
+                 {"type": "json_schema"}, {"type": "json_schema", "json_schema": 3}, {"type": "json_schema"} | schema]
+        requests = (("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+                    ("/v1/completions", {"prompt": "a"}))
+        with Server() as server:
+            for path, request in requests:
+                for form in forms:
+                    status, answer, _ = server.ask(path, request | {"response_format": form})
+                    error = answer["error"]
+                    self.assertEqual((status, error["type"], error["param"]),
+                                     (400, "invalid_request_error", "response_format"), (form, error))
+
     def test_endpoints(self):
         with Server("--model-name", "tiny") as server:
             self.assertEqual(server.ask("/health")[:2], (200, {"status": "ok"}))
