@@ -249,7 +249,8 @@ static qrun_status add_values(qr_schema_compiler *compiler, const qr_schema_plac
     const char *name = values != NULL ? "enum" : "const";
     const char *other = other_keyword(place->schema, name, 1U << GROUP_TYPE);
     const unsigned named = qr_schema_types(place->schema);
-    const unsigned wanted = named != 0 ? named : QR_TYPE_ALL;
+    const unsigned null = cJSON_IsTrue(qr_json_get(place->schema, "nullable")) ? QR_TYPE_NULL : 0;
+    const unsigned wanted = named != 0 ? named | null : QR_TYPE_ALL;
     if (other != NULL) {
         return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
                                 "\"%.60s\" beside \"%s\" is not supported; list only the values that fit both", other,
@@ -443,13 +444,16 @@ qrun_status qr_schema_count(qr_schema_compiler *compiler, const qr_schema_place 
                             "\"%s\" must be a whole number from 0 to 2147483647", key);
 }
 
-static qrun_status add_nullable(qr_schema_compiler *compiler, const qr_schema_place *place) {
+/* A list of values has null itself, or it is not allowed (OpenAPI 3.0.3). */
+static qrun_status add_nullable(qr_schema_compiler *compiler, const qr_schema_place *place, bool has_list) {
     const qr_json *nullable = qr_json_get(place->schema, "nullable");
     if (nullable == NULL) { return QRUN_OK; }
     if (!cJSON_IsBool(nullable)) {
         return qr_schema_refuse(compiler, QRUN_ERROR_INPUT, &place->path, "\"nullable\" must be true or false");
     }
-    if (cJSON_IsTrue(nullable)) { qr_automaton_add_text(&compiler->pieces.builder, place->from, "null", place->to); }
+    if (cJSON_IsTrue(nullable) && !has_list) {
+        qr_automaton_add_text(&compiler->pieces.builder, place->from, "null", place->to);
+    }
     return QRUN_OK;
 }
 
@@ -462,7 +466,7 @@ qrun_status qr_schema_add(qr_schema_compiler *compiler, const qr_schema_place *p
         return qr_schema_refuse(compiler, QRUN_ERROR_INPUT, &place->path, "a schema must be an object, true or false");
     }
     QR_RETURN_IF_ERROR(read_groups(compiler, place, &groups));
-    QR_RETURN_IF_ERROR(add_nullable(compiler, place));
+    QR_RETURN_IF_ERROR(add_nullable(compiler, place, (groups >> GROUP_VALUES & 1) != 0));
     if ((groups >> GROUP_OTHERS & 1) != 0) { return add_others(compiler, place); }
     const unsigned named = qr_schema_types(place->schema);
     if (named == 0 && (groups >> GROUP_TYPE & 1) != 0) {

@@ -40,11 +40,10 @@ static bool allows_text(qr_schema_compiler *compiler, const qr_json *schema, con
     return !*closed;
 }
 
-/* Whether both allow listed texts alone, and none that is in both lists. */
+/* Whether both allow listed texts alone, and none that is in both lists. "nullable" adds nothing to a list. */
 static bool lists_exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_json *b) {
     const qr_json *constant = qr_json_get(a, "const"), *values = qr_json_get(a, "enum");
     bool closed = false;
-    if (cJSON_IsTrue(qr_json_get(a, "nullable")) && cJSON_IsTrue(qr_json_get(b, "nullable"))) { return false; }
     if (cJSON_IsString(constant)) { return !allows_text(compiler, b, constant->valuestring, &closed) && closed; }
     for (const qr_json *value = qr_json_first(values); value != NULL; value = value->next) {
         if (!cJSON_IsString(value) || allows_text(compiler, b, value->valuestring, &closed)) { return false; }

@@ -95,6 +95,17 @@ static void test_form(void) {
         {"{\"type\":\"string\"}", "\"\xF4\x8F\xBF\xBF\"", true},
         {"{\"type\":\"string\"}", "\"\xF4\x90\x80\x80\"", false},
         {"{\"type\":\"string\",\"nullable\":true}", "null", true},
+        /* a list of values has null itself, or it is not allowed */
+        {"{\"type\":\"string\",\"enum\":[\"a\"],\"nullable\":true}", "null", false},
+        {"{\"type\":\"string\",\"enum\":[\"a\"],\"nullable\":true}", "\"a\"", true},
+        {"{\"type\":\"string\",\"enum\":[\"a\",null],\"nullable\":true}", "null", true},
+        {"{\"type\":\"string\",\"enum\":[\"a\",null],\"nullable\":false}", "null", false},
+        {"{\"enum\":[\"a\",null],\"nullable\":false}", "null", true},
+        {"{\"const\":\"a\",\"nullable\":true}", "null", false},
+        {"{\"const\":null,\"type\":\"string\",\"nullable\":true}", "null", true},
+        {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\",\"nullable\":true}},\"required\":[\"k\"]},"
+         "{\"properties\":{\"k\":{\"const\":\"b\",\"nullable\":true}},\"required\":[\"k\"]}]}",
+         "{\"k\":null}", false},
         {"{\"properties\":{\"a\":{}}}", "{\"a\":1,\"b\":2}", false}, /* nothing undeclared, unless it is said */
         {"{\"required\":[\"a\",\"b\"],\"properties\":{\"b\":{\"type\":\"null\"}}}", "{\"b\":null,\"a\":[]}", true},
         {"{\"type\":\"object\",\"properties\":{\"a "
@@ -207,9 +218,6 @@ static void test_refusals(void) {
          "use \"anyOf\""},
         {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\"}},\"required\":[\"k\"],\"minItems\":1},"
          "{\"properties\":{\"k\":{\"const\":\"b\"}},\"required\":[\"k\"],\"minItems\":1}]}",
-         "use \"anyOf\""},
-        {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\",\"nullable\":true}},\"required\":[\"k\"]},"
-         "{\"properties\":{\"k\":{\"const\":\"b\",\"nullable\":true}},\"required\":[\"k\"]}]}",
          "use \"anyOf\""},
         {"{\"$defs\":{\"t\":{\"type\":\"string\"}},\"oneOf\":[{\"$ref\":\"#/$defs/t\",\"nullable\":true},"
          "{\"type\":\"null\"}]}",
