@@ -1,5 +1,6 @@
 #include "runtime/grammar/grammar.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -8,13 +9,26 @@
 
 /* ---- Grammars ---------------------------------------------------------------------------------------------------- */
 
+/* To a schema 1.0 and 1 are the same: both become digits, as an answer writes them. */
+static void settle_numbers(qr_json *value) {
+    static const double largest_exact = 9007199254740992.0; /* 2^53 */
+    const double number = value->valuedouble;
+    if (cJSON_IsNumber(value) && number == nearbyint(number) && fabs(number) <= largest_exact) {
+        value->type &= ~QR_JSON_FLOAT;
+        value->valuedouble = number == 0 ? 0 : number; /* no "-0" */
+    }
+    for (qr_json *item = value->child; item != NULL; item = item->next) { settle_numbers(item); }
+}
+
 static qrun_status parse_schema(const char *schema, size_t n_bytes, qr_json **root, qr_error *err) {
     *root = NULL;
     if (n_bytes > QR_GRAMMAR_MAX_SCHEMA_BYTES) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "the schema has %zu bytes, and may have %d", n_bytes,
                        QR_GRAMMAR_MAX_SCHEMA_BYTES);
     }
-    return qr_json_parse_line(schema, n_bytes, "the schema", root, err);
+    QR_RETURN_IF_ERROR(qr_json_parse_line(schema, n_bytes, "the schema", root, err));
+    settle_numbers(*root);
+    return QRUN_OK;
 }
 
 static qrun_status allocate(qr_grammar **grammar, qr_error *err) {

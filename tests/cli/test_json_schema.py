@@ -131,10 +131,12 @@ def test_ends(folder):
     """A whole answer ends at once, whatever min_tokens says; one that is cut says so."""
     schema = {"const": {"ok": True}}
     lines = [line(1, schema, min_tokens=50), line(1, schema, max_tokens=2), line(1, schema, stop=["true"]),
-             line(1, {"type": "integer"}, stop_token_ids=[5, 9]), line(1, schema, n=4)]
+             line(1, {"type": "integer"}, stop_token_ids=[5, 9]), line(1, schema, n=4),
+             line(1, {"type": "integer", "const": 1.0})]
     answers = generate(folder, lines)
     texts = [[a["text"] for a in samples.values()] for samples in answers]
     assert texts[0] == ['{"ok":true}'] and texts[4] == ['{"ok":true}'] * 4, texts
+    assert texts[5] == ["1"], texts  # as qrun serve writes it, whose requests do not keep the point
     assert answers[1][0]["finish_reason"] == "length" and '{"ok":true}'.startswith(texts[1][0]), texts
     assert answers[2][0]["finish_reason"] == "stop" and texts[2] == ['{"ok":'], texts
     assert re.fullmatch(r"-?\d+", texts[3][0]), texts

@@ -106,6 +106,12 @@ static void test_form(void) {
         {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":\"a\",\"nullable\":true}},\"required\":[\"k\"]},"
          "{\"properties\":{\"k\":{\"const\":\"b\",\"nullable\":true}},\"required\":[\"k\"]}]}",
          "{\"k\":null}", false},
+        /* 1.0 is an integer, and the same as 1 */
+        {"{\"const\":1.0,\"type\":\"integer\"}", "1", true},
+        {"{\"const\":1.0,\"type\":\"integer\"}", "1.0", false},
+        {"{\"enum\":[-2e2,0.5,1.5],\"type\":\"integer\"}", "-200", true},
+        {"{\"enum\":[-2e2,0.5,1.5],\"type\":\"integer\"}", "0.5", false},
+        {"{\"const\":{\"a\":[-0.0,1e300,2.5]}}", "{\"a\":[0,1e+300,2.5]}", true},
         {"{\"properties\":{\"a\":{}}}", "{\"a\":1,\"b\":2}", false}, /* nothing undeclared, unless it is said */
         {"{\"required\":[\"a\",\"b\"],\"properties\":{\"b\":{\"type\":\"null\"}}}", "{\"b\":null,\"a\":[]}", true},
         {"{\"type\":\"object\",\"properties\":{\"a "

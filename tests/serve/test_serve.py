@@ -62,6 +62,9 @@ class Answers(unittest.TestCase):
                 "prompt": "One, two,", "max_tokens": 80, "response_format": {"type": "json_schema", "json_schema": {
                     "schema": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "maxItems": 3}}}})
             self.assertLessEqual(len(json.loads(whole["choices"][0]["text"])), 3)
+            whole = server.ask("/v1/completions", {"prompt": "One, two,", "max_tokens": 8, "response_format": {
+                "type": "json_schema", "json_schema": {"schema": {"type": "integer", "const": 1.0}}}})[1]
+            self.assertEqual(whole["choices"][0]["text"], "1")
 
     def test_a_schema_with_too_many_ways(self):
         """The schema is at fault, so clients need not ask again: before the first piece, and after it."""
