@@ -643,7 +643,7 @@ typedef enum qrun_form_value {
 
 /* A form of an answer: two texts, and a value between them. In both texts the name of a special token is that token. */
 typedef struct qrun_answer_form {
-    const char *name;   /* in messages; NULL: its number */
+    const char *name;   /* in messages; NULL: `answer_forms[its number]` */
     const char *before; /* NULL: nothing, as with `after` */
     const char *schema; /* of the value, as json_schema of qrun_request_params; NULL: any */
     const char *after;

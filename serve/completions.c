@@ -453,6 +453,15 @@ static void deal_part(const answer *a, part *p) {
     p->replica = &all->each[placement_choose(&all->placement, &b, a->request.n_samples)];
 }
 
+/* The member whose schema a message is about: it names the form. NULL: none. */
+static const char *member_named(const answer *a, const char *message) {
+    if (strstr(message, "\"response_format\"") != NULL) { return member_of_form(a); }
+    for (int i = 0; i < a->choice.n_forms; i++) {
+        if (strstr(message, a->choice.forms[i].name) != NULL) { return member_of_form(a); }
+    }
+    return NULL;
+}
+
 static bool submit(answer *a, part *p, openai_error *error) {
     qrun_request_params defaults = a->owner->params->defaults;
     qrun_error why = QRUN_ERROR_INIT;
@@ -477,12 +486,7 @@ static bool submit(answer *a, part *p, openai_error *error) {
     cJSON_free(line);
     if (status != QRUN_OK) {
         part_left(a, p);
-        const bool of_format = strstr(why.message, "\"response_format\"") != NULL;
-        const bool of_tools = strstr(why.message, "`answer_forms`") != NULL;
-        const char *member = a->request.has_format && of_format ? "response_format"
-                             : a->request.must_call && of_tools ? "tools"
-                                                                : NULL;
-        return openai_refuse(error, http_status_of(status), member, "%s", why.message);
+        return openai_refuse(error, http_status_of(status), member_named(a, why.message), "%s", why.message);
     }
     p->is_open = true;
     a->n_open++;

@@ -13,12 +13,12 @@ static qrun_status make_of_forms(const qrun_model *model, const qrun_request_par
                                  qr_error *err) {
     const size_t n = (size_t)params->n_answer_forms;
     qr_grammar_form *forms = qr_alloc_array(n, sizeof *forms);
-    char(*numbers)[16] = qr_alloc_array(n, sizeof *numbers);
+    char(*numbers)[40] = qr_alloc_array(n, sizeof *numbers);
     qrun_status status;
     if (forms == NULL || numbers == NULL) { QR_TRY(qr_fail_memory(err, "a request's forms", n * sizeof *forms)); }
     for (size_t i = 0; i < n; i++) {
         const qrun_answer_form *form = &params->answer_forms[i];
-        (void)snprintf(numbers[i], sizeof numbers[i], "form %zu", i % 100000);
+        (void)snprintf(numbers[i], sizeof numbers[i], "`answer_forms[%zu]`", i);
         forms[i] = (qr_grammar_form){.name = form->name != NULL ? form->name : numbers[i],
                                      .before = form->before != NULL ? form->before : "",
                                      .schema = form->schema != NULL ? form->schema : "{}",
@@ -80,7 +80,7 @@ qrun_status qr_form_make(const qrun_model *model, qr_grammar_shelf *shelf, const
     }
     const qrun_status status = find_or_make(model, shelf, params, &request->grammar, err);
     if (status != QRUN_OK) {
-        qr_error_prefix(err, what);
+        if (!has_forms) { qr_error_prefix(err, what); } /* a form's name is there */
         return status;
     }
     request->waiting_bytes += qr_grammar_bytes(request->grammar);

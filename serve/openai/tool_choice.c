@@ -5,7 +5,10 @@
 
 #include "serve/openai/answer_parser.h"
 
-enum { MAX_NAME_BYTES = 128 }; /* as tool_calls.c reads them */
+enum {
+    MAX_NAME_BYTES = 128, /* as tool_calls.c reads them */
+    MAX_TOOLS = 256,      /* the forms that a request may have */
+};
 
 /* ---- The usual forms --------------------------------------------------------------------------------------------- */
 
@@ -240,6 +243,11 @@ bool tool_choice_make(const call_form *form, const cJSON *tools, const char *cal
             "this model cannot be held to a call: %s; give \"tool_choice\": \"auto\", or the schema as "
             "\"response_format\" without \"tools\"",
             form->why);
+    }
+    if (called == NULL && n_tools > MAX_TOOLS) {
+        return openai_refuse(error, 400, "tools",
+                             "at most %d tools can be there where one of them is required, not %zu", MAX_TOOLS,
+                             n_tools);
     }
     choice->forms = calloc(n_tools, sizeof *choice->forms);
     choice->texts = calloc(n_tools, sizeof *choice->texts);

@@ -191,7 +191,8 @@ class ToolChoice(unittest.TestCase):
             self.refused(server, "tool_choice", '"x" is none of', tools=TOOLS,
                          tool_choice={"type": "function", "function": {"name": "x"}})
             self.refused(server, "tool_choice", '"required" or', tools=TOOLS, tool_choice={"type": "custom"})
-            self.refused(server, "tools", '"parameters" of "g": #/properties/a: "not" is not supported',
+            self.refused(server, "tools", "at most 256 tools", tools=[tool(f"f{i}", {"type": "object"}) for i in range(257)])
+            self.refused(server, "tools", 'request: "parameters" of "g": #/properties/a: "not" is not supported',
                          tools=[tool("f"), tool("g", odd)])
             self.refused(server, "tools", '"type": "object"', tools=[tool("f", {"type": "string"})])
             self.refused(server, "tools", "a tool must be", tools=[{"name": "f"}])
