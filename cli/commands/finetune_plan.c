@@ -186,6 +186,44 @@ static int describe_ranks(const finetune_options *o, const engine *e, const qrun
     return EXIT_OK;
 }
 
+/* The plan of the rank that needs the most; its entries are not kept. */
+static bool plan_fullest(const engine *e, const qrun_model_params *model, const qrun_train_params *params,
+                         qrun_plan_info *info) {
+    qrun_plan_entry *entries = NULL;
+    int32_t n_entries;
+    qrun_train_params wanted = *params;
+    wanted.ranks.plan_rank = QRUN_AUTO;
+    *info = (qrun_plan_info)QRUN_PLAN_INFO_INIT;
+    (void)qrun_plan_training(e->context, model, &wanted, &entries, &n_entries, NULL, info, NULL);
+    qrun_free(entries);
+    return entries != NULL;
+}
+
+/* Where ranks send the gradients of each batch, and sums of neighbouring ones would be fewer: what that would save.
+ * Those are for numbers of ranks that are powers of two. */
+static void advise_sums(const finetune_options *o, const engine *e, const qrun_model_params *model,
+                        const qrun_train_params *params, text_buffer *out) {
+    const int32_t n_ranks = params->ranks.n_ranks;
+    qrun_train_params summed = *params;
+    qrun_plan_info now, then;
+    if (n_ranks < 2 || (n_ranks & (n_ranks - 1)) != 0 || params->batches.grad_sums > 1 ||
+        params->batches.grad_accum <= n_ranks) {
+        return;
+    }
+    summed.batches.grad_sums = n_ranks;
+    if (!plan_fullest(e, model, params, &now) || !plan_fullest(e, model, &summed, &then)) { return; }
+    if (then.sent_bytes >= now.sent_bytes) { return; }
+    if (o->json) {
+        text_format(out, ", \"with_grad_sums\": {\"grad_sums\": %d, \"sent_bytes\": %lld, \"total_bytes\": %lld}",
+                    (int)n_ranks, (long long)then.sent_bytes, (long long)then.total_bytes);
+        return;
+    }
+    text_format(
+        out,
+        "  With --grad-sums %d a rank would send %s a step, and take %s in all. The result differs in its last bits.\n",
+        (int)n_ranks, size_text(then.sent_bytes).text, size_text(then.total_bytes).text);
+}
+
 static int show_planned(const finetune_options *o, const engine *e, const qrun_model_params *model,
                         const qrun_train_params *params, const fit_answer *answer) {
     qrun_error error = QRUN_ERROR_INIT;
@@ -199,6 +237,7 @@ static int show_planned(const finetune_options *o, const engine *e, const qrun_m
     const plan_report report = {entries, n_entries, o->engine.model.memory_bytes, &info, &error};
     int code = describe_ranks(o, e, model, params, &ranks);
     if (code == EXIT_OK) {
+        advise_sums(o, e, model, params, &ranks);
         print(o, &report, policy, answer, &ranks);
         code = plan_report_code(&report);
     }

@@ -97,6 +97,21 @@ run plan --model "$model" --ranks 3 --grad-accum 8 --grad-sums 2 --json
 expect_true "three ranks send every gradient: $(bytes_of sent_bytes) of $(bytes_of ring_bytes)" \
     test "$(bytes_of sent_bytes)" -gt $(($(bytes_of ring_bytes) / 10 * 14))
 
+# Where sums would save something, the plan says so: for as many ranks as a tree has branches, and more batches than ranks.
+advice="With --grad-sums 4 a rank would send"
+run plan --model "$model" --ranks 4 --grad-accum 8
+expect_out "$advice"
+run plan --model "$model" --ranks 4 --grad-accum 8 --json
+would=$(sed -nE 's/.*"with_grad_sums": \{"grad_sums": 4, "sent_bytes": ([0-9]+).*/\1/p' "$work/out")
+run plan --model "$model" --ranks 4 --grad-accum 8 --grad-sums 4 --json
+expect_true "that much is sent then: $(bytes_of sent_bytes), not $would" test "$would" -eq "$(bytes_of sent_bytes)"
+for options in "--ranks 4 --grad-accum 8 --grad-sums 4" "--ranks 4 --grad-accum 4" "--ranks 3 --grad-accum 8"; do
+    # shellcheck disable=SC2086
+    run plan --model "$model" $options
+    expect_code 0
+    expect_true "nothing to say of $options" sh -c "! grep -q 'would send' '$work/out'"
+done
+
 # ---- What is refused ----
 
 # refuses CODE MESSAGE OPTIONS…
