@@ -17,7 +17,7 @@ STRUCTS = [
     ("qrun_context_params", "generate finetune plan", ""),
     ("qrun_model_params", "generate finetune", "random_weights progress progress_user shard_parameters tensor_rank"),
     ("qrun_session_params", "generate", "kv_tokens sequence_tokens max_waiting_bytes"),
-    ("qrun_request_params", "generate", "prompt_bytes token_ids n_token_ids messages_json generation_json has_seed n_stop n_stop_token_ids max_length prompt_logprobs prompt_only pooling on_event user"),
+    ("qrun_request_params", "generate", "prompt_bytes token_ids n_token_ids messages_json generation_json has_seed n_stop n_stop_token_ids max_length prompt_logprobs prompt_only pooling answer_forms n_answer_forms on_event user"),
     ("qrun_eval_params", "eval", "progress progress_user"),
     ("qrun_mixed_params", "quantize", "text_bytes token_ids n_token_ids progress progress_user"),
     ("qrun_quantize_params", "quantize", "progress progress_user mixed"),
