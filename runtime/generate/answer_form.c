@@ -46,6 +46,20 @@ static void write_key(const qrun_request_params *params, qr_buffer *key) {
     }
 }
 
+static qrun_status check_forms(const qrun_request_params *params, qr_error *err) {
+    if (params->n_answer_forms > 0 && params->answer_forms == NULL) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`n_answer_forms=%d`, but `answer_forms` is NULL",
+                       params->n_answer_forms);
+    }
+    for (int32_t i = 0; i < params->n_answer_forms; i++) {
+        const int value = (int)params->answer_forms[i].value;
+        if (value == QRUN_FORM_JSON || value == QRUN_FORM_TAGGED) { continue; }
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`value=%d` of `answer_forms[%d]` is no way to write a value", value,
+                       i);
+    }
+    return QRUN_OK;
+}
+
 static qrun_status find_or_make(const qrun_model *model, qr_grammar_shelf *shelf, const qrun_request_params *params,
                                 qr_grammar **grammar, qr_error *err) {
     const char *schema = params->json_schema;
@@ -71,6 +85,7 @@ qrun_status qr_form_make(const qrun_model *model, qr_grammar_shelf *shelf, const
     if (params->json_schema != NULL && has_forms) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s does not go with `json_schema`", what);
     }
+    QR_RETURN_IF_ERROR(check_forms(params, err));
     if (params->prompt_only || params->ignore_eos) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "%s does not go with `%s`", what,
                        params->prompt_only ? "prompt_only" : "ignore_eos");

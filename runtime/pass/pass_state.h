@@ -99,7 +99,7 @@ qr_attention_packed_args qr_pass_attention_args(const qr_train_pass *pass, const
 typedef struct qr_pass_parts {
     int64_t n, most;
     int64_t first, n_rows; /* of the part that is next */
-    qr_planned before;     /* it */
+    qr_planned before;     /* what was planned before that part */
 } qr_pass_parts;
 
 qr_pass_parts qr_pass_parts_begin(const qr_train_pass *pass, int64_t n, int64_t most); /* n_rows = 0: there is none */

@@ -317,6 +317,12 @@ static void test_refusals(void) {
     params.stop = bad;
     refuse(session, &params, QRUN_ERROR_ARGUMENT, "UTF-8");
     params = request_for(some_ids(), 5, 1, NULL);
+    params.n_answer_forms = 1;
+    refuse(session, &params, QRUN_ERROR_ARGUMENT, "`answer_forms` is NULL");
+    const qrun_answer_form forms[] = {{.schema = "{}"}, {.value = (qrun_form_value)2}};
+    params.answer_forms = forms, params.n_answer_forms = 2;
+    refuse(session, &params, QRUN_ERROR_ARGUMENT, "`value=2` of `answer_forms[1]`");
+    params = request_for(some_ids(), 5, 1, NULL);
     params.struct_size = 8;
     refuse(session, &params, QRUN_ERROR_ARGUMENT, "size");
 
