@@ -106,7 +106,7 @@ static bool check_kv_layout(const check *c, const qr_kv_layout *layout, size_t p
 }
 
 static bool check_act_fn(const check *c, qr_act_fn fn) {
-    REQUIRE((unsigned)fn <= QR_ACT_GELU_ERF, "%d is not an activation function", (int)fn);
+    REQUIRE((unsigned)fn <= QR_ACT_NONE, "%d is not an activation function", (int)fn);
     return true;
 }
 
@@ -191,7 +191,16 @@ static bool check_expert_weights(const check *c, const qr_weight *weights, int32
 
 static int64_t routed_rows(const qr_routing *r, bool gathers) { return gathers ? r->n_rows : qr_routing_slots(r); }
 
-static bool check_route(const check *c, const qr_route_args *a) { return check_routing(c, &a->routing); }
+static bool check_router(const check *c, const qr_router *r) {
+    REQUIRE(!r->is_sigmoid || (r->eps >= 0.0F && r->factor > 0.0F), "a router of sigmoids with eps %g and factor %g",
+            (double)r->eps, (double)r->factor);
+    return true;
+}
+
+static bool check_route(const check *c, const qr_route_args *a) {
+    REQUIRE(a->choice_bias == NULL || a->router.is_sigmoid, "choice_bias is of sigmoids alone");
+    return check_routing(c, &a->routing) && check_router(c, &a->router);
+}
 
 static bool check_expert_fetch(const check *c, const qr_expert_fetch_args *a) {
     REQUIRE(a->n_bytes > 0 && a->n_bytes % 64 == 0, "experts have %" PRId64 " bytes each; it must be a multiple of 64",
@@ -260,7 +269,7 @@ static bool check_expert_bias_backward(const check *c, const qr_expert_bias_back
 
 static bool check_route_backward(const check *c, const qr_route_backward_args *a) {
     REQUIRE(a->dscale == NULL || a->scale != NULL, "there are no scales for dscale");
-    return check_routing(c, &a->routing);
+    return check_routing(c, &a->routing) && check_router(c, &a->router);
 }
 
 static bool check_share_rows(const check *c, const qr_share_rows_args *a) {
@@ -509,11 +518,13 @@ static bool check_copy_heads(const check *c, const qr_copy_heads_args *a) {
 }
 
 static bool check_head_gate(const check *c, const qr_head_gate_args *a) {
-    REQUIRE(a->gate_head_stride >= a->dim, "gates of %" PRId64 " elements are %" PRId64 " apart", a->dim,
+    REQUIRE(a->gate_dim == a->dim || a->gate_dim == 1, "gates have %" PRId64 " elements, heads %" PRId64, a->gate_dim,
+            a->dim);
+    REQUIRE(a->gate_head_stride >= a->gate_dim, "gates of %" PRId64 " elements are %" PRId64 " apart", a->gate_dim,
             a->gate_head_stride);
     return check_act_dtype(c, "x", a->dtype) && check_heads(c, a->n_heads, a->gate_head_stride) &&
            check_view(c, "x", a->n_rows, a->n_heads * a->dim, a->n_heads * a->dim) &&
-           check_view(c, "gate", a->n_rows, (a->n_heads - 1) * a->gate_head_stride + a->dim, a->gate_stride);
+           check_view(c, "gate", a->n_rows, (a->n_heads - 1) * a->gate_head_stride + a->gate_dim, a->gate_stride);
 }
 
 static bool check_head_gate_backward(const check *c, const qr_head_gate_backward_args *a) {

@@ -327,7 +327,7 @@ typedef struct qr_attention_args {
     const float *sinks; /* [n_heads] or NULL */
 } qr_attention_args;
 
-typedef enum qr_act_fn { QR_ACT_SILU, QR_ACT_GELU_TANH, QR_ACT_GELU_ERF } qr_act_fn;
+typedef enum qr_act_fn { QR_ACT_SILU, QR_ACT_GELU_TANH, QR_ACT_GELU_ERF, QR_ACT_NONE /* x itself */ } qr_act_fn;
 
 /* copy_heads: dst[i, h, :] = src[i, h, :], or dst += src with accumulate. Heads are a head stride apart, in both. */
 typedef struct qr_copy_heads_args {
@@ -337,13 +337,16 @@ typedef struct qr_copy_heads_args {
     bool accumulate;
 } qr_copy_heads_args;
 
-/* head_gate: dst[i, h, :] = x[i, h, :] · sigmoid(gate[i, h, :]). dst may be x. */
+/* head_gate: dst[i, h, :] = x[i, h, :] · sigmoid(gate[i, h, :]), or where gate_dim is 1 · sigmoid(gate[i, h, 0]). dst
+ * may be x. */
 typedef struct qr_head_gate_args {
     const void *x;     /* act, [n_rows, n_heads · dim] contiguous */
-    const float *gate; /* [n_rows, n_heads, dim], rows gate_stride apart, heads gate_head_stride apart */
+    const float *gate; /* [n_rows, n_heads, gate_dim], rows gate_stride apart, heads gate_head_stride apart */
     void *dst;         /* [n_rows, n_heads · dim] contiguous */
     qr_dtype dtype;    /* of x and dst */
-    int64_t n_rows, n_heads, dim, gate_stride, gate_head_stride;
+    int64_t n_rows, n_heads, dim;
+    int64_t gate_dim; /* dim, or 1: a gate for each head as a whole */
+    int64_t gate_stride, gate_head_stride;
 } qr_head_gate_args;
 
 /* The sequences of a batch, for ops that carry a state along each of them. Sequence s owns rows [start[s], start[s +

@@ -19,10 +19,11 @@ enum { QR_MAX_EXPERTS_PER_TOKEN = 64 };
 
 /* Where the tokens of a batch go: n_rows · top_k slots. Written by route; the other ops read it. */
 typedef struct qr_routing {
-    int32_t *expert;   /* [n_rows, top_k]: by falling logit, the lower expert first among equals; NaN is the least */
-    int32_t *slot;     /* [n_rows, top_k]: where these pairs are */
-    int32_t *slot_row; /* [n_rows · top_k]: the row of a slot; rows ascend within an expert */
-    float *share;      /* [n_rows · top_k]: of a slot, what its expert's output counts for */
+    int32_t *expert;       /* [n_rows, top_k]: by falling logit, or what else route chooses by, the lower expert first
+                            * among equals; NaN is the least */
+    int32_t *slot;         /* [n_rows, top_k]: where these pairs are */
+    int32_t *slot_row;     /* [n_rows · top_k]: the row of a slot; rows ascend within an expert */
+    float *share;          /* [n_rows · top_k]: of a slot, what its expert's output counts for */
     int32_t *expert_start; /* [n_experts + 1]: expert e has slots [expert_start[e], expert_start[e + 1]) */
     int64_t n_rows;
     int32_t n_experts, top_k; /* top_k ≤ n_experts */
@@ -30,13 +31,23 @@ typedef struct qr_routing {
 
 static inline int64_t qr_routing_slots(const qr_routing *routing) { return routing->n_rows * routing->top_k; }
 
-/* route: the top_k experts of each row, and their shares: the softmax of the row's logits, over all experts or, with
- * `normalize`, over those chosen; times the expert's scale, where there are scales. */
-typedef struct qr_route_args {
-    const float *logits; /* [n_rows, n_experts] contiguous */
-    const float *scale;  /* [n_experts]; NULL: all 1 */
-    qr_routing routing;
+/* How the shares of a row's experts follow from its logits. */
+typedef struct qr_router {
+    bool is_sigmoid; /* false: the softmax of the logits, over all experts or, with `normalize`, over those chosen.
+                      * true: the sigmoid of each, divided, with `normalize`, by (their sum over those chosen + eps),
+                      * and times `factor`, as LFM2-MoE has it */
     bool normalize;
+    float eps, factor; /* of sigmoids alone */
+} qr_router;
+
+/* route: the top_k experts of each row, and their shares, times the expert's scale, where there are scales. Experts are
+ * chosen by their logits, or of sigmoids by the F32 sum of each and its choice_bias. */
+typedef struct qr_route_args {
+    const float *logits;      /* [n_rows, n_experts] contiguous */
+    const float *scale;       /* [n_experts]; NULL: all 1 */
+    const float *choice_bias; /* [n_experts]; NULL: all 0; of sigmoids alone */
+    qr_routing routing;
+    qr_router router;
 } qr_route_args;
 
 /* expert_fetch: brings the matrices of experts that have slots from host memory: for each such expert e, the n_bytes
@@ -164,8 +175,10 @@ typedef struct qr_expert_bias_backward_args {
 
 /* route_backward: dlogits from dshare. With p the softmax that the shares are of, d[e] the gradient of the share of a
  * chosen expert, times the expert's scale, and 0 for the others: dlogits[e] = p[e] · (d[e] − sum over e' of p[e'] ·
- * d[e']); with `normalize` 0 for experts that are not chosen. dlogits may be logits. Of scales that change, dscale[e]
- * += sum over slots of e, ascending, of p[e] · dshare. */
+ * d[e']); with `normalize` 0 for experts that are not chosen. With p the shares that sigmoids s give, of chosen experts
+ * p[e] · (1 − s[e]) · (d[e] − m), where m is 0 or, with `normalize`, the sum over those chosen of p[e'] · d[e'] /
+ * factor; 0 for the others. dlogits may be logits. Of scales that change, dscale[e] += sum over slots of e, ascending,
+ * of p[e] · dshare. */
 typedef struct qr_route_backward_args {
     const float *logits; /* [n_rows, n_experts] contiguous */
     const float *scale;  /* as in qr_route_args */
@@ -173,7 +186,7 @@ typedef struct qr_route_backward_args {
     const float *dshare; /* [n_slots] */
     float *dlogits;      /* [n_rows, n_experts] contiguous */
     float *dscale;       /* [n_experts], or NULL; only where there are scales */
-    bool normalize;
+    qr_router router;
 } qr_route_backward_args;
 
 /* share_rows: x[i, :] *= 1 / (1 + e^−g[i]), in place: what enters the last matrix of an expert that every token goes

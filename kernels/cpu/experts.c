@@ -9,36 +9,61 @@ enum { LIBM_COST = 32, CHOICE_COST = 4 };
 /* What routing orders by: NaN is less than anything. */
 QR_INLINE float rank_of(float logit) { return isnan(logit) ? -INFINITY : logit; }
 
+QR_INLINE double sigmoid(float logit) { return 1.0 / (1.0 + exp(-(double)logit)); }
+
+/* What expert e is chosen by. */
+QR_INLINE float rank_of_expert(const qr_route_args *a, const float *logits, int32_t e) {
+    if (!a->router.is_sigmoid) { return rank_of(logits[e]); }
+    return rank_of((float)sigmoid(logits[e]) + (a->choice_bias != NULL ? a->choice_bias[e] : 0.0F));
+}
+
 /* Keeps the best so far in order; an expert goes after its equals. */
-static void choose_experts(const float *logits, int32_t n_experts, int32_t top_k, int32_t *chosen) {
+static void choose_experts(const qr_route_args *a, const float *logits, int32_t *chosen) {
+    const int32_t top_k = a->routing.top_k;
+    float ranks[QR_MAX_EXPERTS_PER_TOKEN];
     int32_t n = 0;
-    for (int32_t e = 0; e < n_experts; e++) {
-        const float rank = rank_of(logits[e]);
-        if (n == top_k && !(rank > rank_of(logits[chosen[n - 1]]))) { continue; }
+    for (int32_t e = 0; e < a->routing.n_experts; e++) {
+        const float rank = rank_of_expert(a, logits, e);
+        if (n == top_k && !(rank > ranks[n - 1])) { continue; }
         int32_t k = n < top_k ? n++ : n - 1;
-        for (; k > 0 && rank > rank_of(logits[chosen[k - 1]]); k--) { chosen[k] = chosen[k - 1]; }
+        for (; k > 0 && rank > ranks[k - 1]; k--) {
+            chosen[k] = chosen[k - 1];
+            ranks[k] = ranks[k - 1];
+        }
         chosen[k] = e;
+        ranks[k] = rank;
     }
 }
 
-/* The softmax that shares are of: e^(logit − highest) / sum. */
+/* What a row's shares are of: e^(logit − highest) / divisor, or the sigmoid of the logit · factor / divisor. */
 typedef struct share_scale {
+    bool is_sigmoid;
     float highest;
-    double sum;
+    double factor, divisor;
 } share_scale;
 
-static share_scale scale_of(const float *logits, const int32_t *chosen, int32_t n_experts, int32_t top_k,
-                            bool normalize) {
-    share_scale scale = {rank_of(logits[chosen[0]]), 0.0};
-    const int32_t n = normalize ? top_k : n_experts;
+static share_scale sigmoid_scale(const qr_routing *r, const qr_router *router, const float *logits,
+                                 const int32_t *chosen) {
+    share_scale scale = {.is_sigmoid = true, .factor = (double)router->factor, .divisor = 1.0};
+    if (!router->normalize) { return scale; }
+    scale.divisor = (double)router->eps;
+    for (int32_t k = 0; k < r->top_k; k++) { scale.divisor += sigmoid(logits[chosen[k]]); }
+    return scale;
+}
+
+static share_scale scale_of(const qr_routing *r, const qr_router *router, const float *logits, const int32_t *chosen) {
+    if (router->is_sigmoid) { return sigmoid_scale(r, router, logits, chosen); }
+    share_scale scale = {.highest = rank_of(logits[chosen[0]])};
+    const int32_t n = router->normalize ? r->top_k : r->n_experts;
     for (int32_t k = 0; k < n; k++) {
-        scale.sum += exp((double)logits[normalize ? chosen[k] : k] - (double)scale.highest);
+        scale.divisor += exp((double)logits[router->normalize ? chosen[k] : k] - (double)scale.highest);
     }
     return scale;
 }
 
 QR_INLINE double share_of(const share_scale *scale, float logit) {
-    return exp((double)logit - (double)scale->highest) / scale->sum;
+    if (scale->is_sigmoid) { return sigmoid(logit) * scale->factor / scale->divisor; }
+    return exp((double)logit - (double)scale->highest) / scale->divisor;
 }
 
 /* What an expert's share is multiplied by. */
@@ -49,9 +74,7 @@ QR_INLINE double expert_scale(const float *scale, int32_t expert) {
 static void choose_rows(const void *args, int64_t begin, int64_t end) {
     const qr_route_args *a = args;
     const qr_routing *r = &a->routing;
-    for (int64_t i = begin; i < end; i++) {
-        choose_experts(a->logits + i * r->n_experts, r->n_experts, r->top_k, r->expert + i * r->top_k);
-    }
+    for (int64_t i = begin; i < end; i++) { choose_experts(a, a->logits + i * r->n_experts, r->expert + i * r->top_k); }
 }
 
 /* Counts, then places: the pairs of an expert in the order of their rows. */
@@ -75,7 +98,7 @@ static void put_shares(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         const float *logits = a->logits + i * r->n_experts;
         const int32_t *chosen = r->expert + i * r->top_k, *slot = r->slot + i * r->top_k;
-        const share_scale scale = scale_of(logits, chosen, r->n_experts, r->top_k, a->normalize);
+        const share_scale scale = scale_of(r, &a->router, logits, chosen);
         for (int32_t k = 0; k < r->top_k; k++) {
             r->share[slot[k]] = (float)(share_of(&scale, logits[chosen[k]]) * expert_scale(a->scale, chosen[k]));
         }
@@ -84,9 +107,10 @@ static void put_shares(const void *args, int64_t begin, int64_t end) {
 
 void QR_ISA(qr_cpu_route)(const qr_backend *backend, const qr_route_args *args) {
     const qr_routing *r = &args->routing;
-    qr_cpu_run_ranges(backend, r->n_rows, CHOICE_COST * r->n_experts, choose_rows, args);
+    const bool is_sigmoid = args->router.is_sigmoid, is_of_few = is_sigmoid || args->router.normalize;
+    qr_cpu_run_ranges(backend, r->n_rows, (is_sigmoid ? LIBM_COST : CHOICE_COST) * r->n_experts, choose_rows, args);
     place_slots(r);
-    qr_cpu_run_ranges(backend, r->n_rows, LIBM_COST * (args->normalize ? r->top_k : r->n_experts), put_shares, args);
+    qr_cpu_run_ranges(backend, r->n_rows, LIBM_COST * (is_of_few ? r->top_k : r->n_experts), put_shares, args);
 }
 
 /* dlogits may be logits, so what the chosen experts need is read first. */
@@ -97,17 +121,21 @@ static void route_backward_rows(const void *args, int64_t begin, int64_t end) {
         const float *logits = a->logits + i * r->n_experts;
         float *dlogits = a->dlogits + i * r->n_experts;
         const int32_t *chosen = r->expert + i * r->top_k, *slot = r->slot + i * r->top_k;
-        const share_scale scale = scale_of(logits, chosen, r->n_experts, r->top_k, a->normalize);
-        double share[QR_MAX_EXPERTS_PER_TOKEN], d[QR_MAX_EXPERTS_PER_TOKEN], mean = 0.0;
+        const share_scale scale = scale_of(r, &a->router, logits, chosen);
+        const bool is_over_all = !a->router.is_sigmoid && !a->router.normalize;
+        double share[QR_MAX_EXPERTS_PER_TOKEN], d[QR_MAX_EXPERTS_PER_TOKEN], slope[QR_MAX_EXPERTS_PER_TOKEN];
+        double mean = 0.0;
         for (int32_t k = 0; k < r->top_k; k++) {
+            slope[k] = a->router.is_sigmoid ? sigmoid(-logits[chosen[k]]) : 1.0;
             share[k] = share_of(&scale, logits[chosen[k]]);
             d[k] = (double)a->dshare[slot[k]] * expert_scale(a->scale, chosen[k]);
             mean += share[k] * d[k];
         }
+        if (a->router.is_sigmoid) { mean = a->router.normalize ? mean / scale.factor : 0.0; }
         for (int32_t e = 0; e < r->n_experts; e++) {
-            dlogits[e] = a->normalize ? 0.0F : (float)(-share_of(&scale, logits[e]) * mean);
+            dlogits[e] = is_over_all ? (float)(-share_of(&scale, logits[e]) * mean) : 0.0F;
         }
-        for (int32_t k = 0; k < r->top_k; k++) { dlogits[chosen[k]] = (float)(share[k] * (d[k] - mean)); }
+        for (int32_t k = 0; k < r->top_k; k++) { dlogits[chosen[k]] = (float)(share[k] * slope[k] * (d[k] - mean)); }
     }
 }
 
@@ -119,7 +147,7 @@ static void add_scale_gradients(const void *args, int64_t begin, int64_t end) {
         for (int64_t p = r->expert_start[e]; p < r->expert_start[e + 1]; p++) {
             const float *logits = a->logits + (int64_t)r->slot_row[p] * r->n_experts;
             const int32_t *chosen = r->expert + (int64_t)r->slot_row[p] * r->top_k;
-            const share_scale scale = scale_of(logits, chosen, r->n_experts, r->top_k, a->normalize);
+            const share_scale scale = scale_of(r, &a->router, logits, chosen);
             a->dscale[e] += (float)(share_of(&scale, logits[e]) * (double)a->dshare[p]);
         }
     }

@@ -20,8 +20,13 @@ __global__ void copy_heads_kernel(qr_copy_heads_args a) {
 
 __global__ void head_gate_kernel(qr_head_gate_args a) {
     for_each_vec4(a.n_rows * a.n_heads, a.dim, [&](int64_t i, int64_t j) {
+        const float *gates = a.gate + i / a.n_heads * a.gate_stride + i % a.n_heads * a.gate_head_stride;
         float gate[VEC4], x[VEC4];
-        load_vec4(gate, a.gate + i / a.n_heads * a.gate_stride + i % a.n_heads * a.gate_head_stride, j, a.dim, false);
+        if (a.gate_dim == 1) {
+            for (int k = 0; k < VEC4; k++) { gate[k] = gates[0]; }
+        } else {
+            load_vec4(gate, gates, j, a.dim, false);
+        }
         for (int k = 0; k < VEC4; k++) {
             x[k] = j + k < a.dim ? load_as_f32(a.x, a.dtype, i * a.dim + j + k) * sigmoid(gate[k]) : 0.0F;
         }

@@ -27,31 +27,47 @@ static QR_DEVICE ranked_expert first_of_warp(ranked_expert best) {
     return best;
 }
 
+static QR_DEVICE float sigmoid_of(float logit) { return 1.0F / (1.0F + expf(-logit)); }
+
+/* What expert e is chosen by. */
+static QR_DEVICE float rank_of_expert(const qr_route_args &a, const float *logits, int32_t e) {
+    if (!a.router.is_sigmoid) { return rank_of(logits[e]); }
+    return rank_of(sigmoid_of(logits[e]) + (a.choice_bias != NULL ? a.choice_bias[e] : 0.0F));
+}
+
 /* The first expert after `last`, in every lane. */
-static QR_DEVICE ranked_expert next_expert(const float *logits, int32_t n_experts, const ranked_expert &last) {
+static QR_DEVICE ranked_expert next_expert(const qr_route_args &a, const float *logits, const ranked_expert &last) {
     ranked_expert best = {-INFINITY, INT32_MAX};
-    for (int32_t e = static_cast<int32_t>(lane_index()); e < n_experts; e += WARP_LANES) {
-        const ranked_expert here = {rank_of(logits[e]), e};
+    for (int32_t e = static_cast<int32_t>(lane_index()); e < a.routing.n_experts; e += WARP_LANES) {
+        const ranked_expert here = {rank_of_expert(a, logits, e), e};
         if (last.is_before(here) && (best.expert == INT32_MAX || here.is_before(best))) { best = here; }
     }
     return first_of_warp(best);
 }
 
-/* The softmax that shares are of: e^(logit − highest) / sum. `highest` is the first chosen expert's. */
+/* What a row's shares are of: e^(logit − highest) / divisor, `highest` that of the first chosen expert; or the sigmoid
+ * of the logit · factor / divisor. */
 struct share_scale {
-    float highest, sum;
-    QR_DEVICE float of(float logit) const { return expf(logit - highest) / sum; }
+    bool is_sigmoid;
+    float highest, factor, divisor;
+    QR_DEVICE float of(float logit) const {
+        return is_sigmoid ? sigmoid_of(logit) * factor / divisor : expf(logit - highest) / divisor;
+    }
 };
 
-static QR_DEVICE share_scale share_scale_of(const qr_routing &r, const float *logits, const int32_t *chosen,
-                                            bool normalize) {
+static QR_DEVICE share_scale share_scale_of(const qr_routing &r, const qr_router &router, const float *logits,
+                                            const int32_t *chosen) {
     const float highest = rank_of(logits[chosen[0]]);
+    const bool is_of_few = router.is_sigmoid || router.normalize;
     float sum = 0.0F;
-    const int32_t n = normalize ? r.top_k : r.n_experts;
+    const int32_t n = is_of_few ? r.top_k : r.n_experts;
     for (int32_t k = static_cast<int32_t>(lane_index()); k < n; k += WARP_LANES) {
-        sum += expf(logits[normalize ? chosen[k] : k] - highest);
+        const float logit = logits[is_of_few ? chosen[k] : k];
+        sum += router.is_sigmoid ? sigmoid_of(logit) : expf(logit - highest);
     }
-    return {highest, warp_sum(sum)};
+    sum = warp_sum(sum);
+    if (!router.is_sigmoid) { return {false, highest, 1.0F, sum}; }
+    return {true, highest, router.factor, router.normalize ? sum + router.eps : 1.0F};
 }
 
 static QR_DEVICE float expert_scale(const float *scale, int32_t expert) { return scale != NULL ? scale[expert] : 1.0F; }
@@ -67,11 +83,11 @@ __global__ void route_choose_kernel(qr_route_args a, float *share) {
     int32_t *chosen = r.expert + row * r.top_k;
     ranked_expert last = {INFINITY, -1};
     for (int32_t k = 0; k < r.top_k; k++) {
-        last = next_expert(logits, r.n_experts, last);
+        last = next_expert(a, logits, last);
         if (lane_index() == 0) { chosen[k] = last.expert; }
     }
     warp_sync();
-    const share_scale scale = share_scale_of(r, logits, chosen, a.normalize);
+    const share_scale scale = share_scale_of(r, a.router, logits, chosen);
     for (int32_t k = static_cast<int32_t>(lane_index()); k < r.top_k; k += WARP_LANES) {
         share[row * r.top_k + k] = scale.of(logits[chosen[k]]) * expert_scale(a.scale, chosen[k]);
     }
@@ -147,25 +163,28 @@ __global__ void route_backward_kernel(qr_route_backward_args a) {
     const float *logits = a.logits + row * r.n_experts;
     float *dlogits = a.dlogits + row * r.n_experts;
     const int32_t *chosen = r.expert + row * r.top_k, *slot = r.slot + row * r.top_k;
-    const share_scale scale = share_scale_of(r, logits, chosen, a.normalize);
-    float share[MOST] = {}, d[MOST] = {}, mean = 0.0F;
+    const share_scale scale = share_scale_of(r, a.router, logits, chosen);
+    float share[MOST] = {}, d[MOST] = {}, slope[MOST] = {}, mean = 0.0F;
 #pragma unroll
     for (int i = 0; i < MOST; i++) {
         const int32_t k = i * WARP_LANES + static_cast<int32_t>(lane_index());
         if (k >= r.top_k) { continue; }
         share[i] = scale.of(logits[chosen[k]]);
+        slope[i] = a.router.is_sigmoid ? sigmoid_of(-logits[chosen[k]]) : 1.0F;
         d[i] = a.dshare[slot[k]] * expert_scale(a.scale, chosen[k]);
         mean = fmaf(share[i], d[i], mean);
     }
     mean = warp_sum(mean);
+    if (a.router.is_sigmoid) { mean = a.router.normalize ? mean / scale.factor : 0.0F; }
+    const bool is_over_all = !a.router.is_sigmoid && !a.router.normalize;
     for (int32_t e = static_cast<int32_t>(lane_index()); e < r.n_experts; e += WARP_LANES) {
-        dlogits[e] = a.normalize ? 0.0F : -scale.of(logits[e]) * mean;
+        dlogits[e] = is_over_all ? -scale.of(logits[e]) * mean : 0.0F;
     }
     warp_sync();
 #pragma unroll
     for (int i = 0; i < MOST; i++) {
         const int32_t k = i * WARP_LANES + static_cast<int32_t>(lane_index());
-        if (k < r.top_k) { dlogits[chosen[k]] = share[i] * (d[i] - mean); }
+        if (k < r.top_k) { dlogits[chosen[k]] = share[i] * slope[i] * (d[i] - mean); }
     }
 }
 
@@ -178,7 +197,7 @@ __global__ void route_scale_backward_kernel(qr_route_backward_args a) {
     for (int32_t p = r.expert_start[e]; p < r.expert_start[e + 1]; p++) {
         const int64_t row = r.slot_row[p];
         const float *logits = a.logits + row * r.n_experts;
-        const share_scale scale = share_scale_of(r, logits, r.expert + row * r.top_k, a.normalize);
+        const share_scale scale = share_scale_of(r, a.router, logits, r.expert + row * r.top_k);
         sum = fmaf(scale.of(logits[e]), a.dshare[p], sum);
     }
     if (lane_index() == 0) { a.dscale[e] = sum; }

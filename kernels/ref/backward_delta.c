@@ -10,10 +10,14 @@ void qr_ref_head_gate_backward(const qr_head_gate_backward_args *args, void *wor
     for (int64_t i = 0; i < f->n_rows; i++) {
         for (int64_t h = 0; h < f->n_heads; h++) {
             const int64_t at = (i * f->n_heads + h) * f->dim, gate_at = i * f->gate_stride + h * f->gate_head_stride;
+            double dgate = 0.0;
             for (int64_t j = 0; j < f->dim; j++) {
-                const double gate = (double)f->gate[gate_at + j], dy = (double)args->dy[at + j];
+                const int64_t g = gate_at + (f->gate_dim == 1 ? 0 : j);
+                const double gate = (double)f->gate[g], dy = (double)args->dy[at + j];
                 const double on = qr_ref_sigmoid(gate), off = qr_ref_sigmoid(-gate);
-                args->dgate[gate_at + j] = (float)(dy * (double)qr_ref_load(f->x, f->dtype, at + j) * on * off);
+                const double term = dy * (double)qr_ref_load(f->x, f->dtype, at + j) * on * off;
+                dgate = f->gate_dim == 1 ? dgate + term : term;
+                args->dgate[g] = (float)dgate;
                 args->dx[at + j] = (float)(dy * on);
             }
         }

@@ -27,7 +27,8 @@ void qr_ref_head_gate(const qr_head_gate_args *args, void *workspace) {
             const int64_t at = (i * args->n_heads + h) * args->dim;
             for (int64_t j = 0; j < args->dim; j++) {
                 const double x = (double)qr_ref_load(args->x, args->dtype, at + j);
-                qr_ref_store(args->dst, args->dtype, at + j, x * qr_ref_sigmoid((double)gate[j]));
+                qr_ref_store(args->dst, args->dtype, at + j,
+                             x * qr_ref_sigmoid((double)gate[args->gate_dim == 1 ? 0 : j]));
             }
         }
     }

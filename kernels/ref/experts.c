@@ -9,6 +9,8 @@
 /* What routing orders by: NaN is less than anything. */
 static double rank_of(float logit) { return isnan(logit) ? -INFINITY : (double)logit; }
 
+static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+
 static bool is_chosen(const int32_t *chosen, int32_t n, int32_t expert) {
     for (int32_t k = 0; k < n; k++) {
         if (chosen[k] == expert) { return true; }
@@ -16,12 +18,18 @@ static bool is_chosen(const int32_t *chosen, int32_t n, int32_t expert) {
     return false;
 }
 
-static void choose_experts(const float *logits, int32_t n_experts, int32_t top_k, int32_t *chosen) {
-    for (int32_t k = 0; k < top_k; k++) {
+/* What expert e is chosen by. */
+static double rank_of_expert(const qr_route_args *args, const float *logits, int32_t e) {
+    if (!args->router.is_sigmoid) { return rank_of(logits[e]); }
+    return rank_of((float)sigmoid((double)logits[e]) + (args->choice_bias != NULL ? args->choice_bias[e] : 0.0F));
+}
+
+static void choose_experts(const qr_route_args *args, const float *logits, int32_t *chosen) {
+    for (int32_t k = 0; k < args->routing.top_k; k++) {
         int32_t best = -1;
-        for (int32_t e = 0; e < n_experts; e++) {
+        for (int32_t e = 0; e < args->routing.n_experts; e++) {
             if (is_chosen(chosen, k, e)) { continue; }
-            if (best < 0 || rank_of(logits[e]) > rank_of(logits[best])) { best = e; }
+            if (best < 0 || rank_of_expert(args, logits, e) > rank_of_expert(args, logits, best)) { best = e; }
         }
         chosen[k] = best;
     }
@@ -35,16 +43,27 @@ static double softmax(const float *logits, const int32_t *among, int32_t n, int3
     return exp((double)logits[expert] - largest) / sum;
 }
 
-static double share_of(const qr_routing *r, const float *logits, const int32_t *chosen, bool normalize,
+/* What the sigmoids of those chosen are divided by. */
+static double sigmoid_divisor(const qr_routing *r, const qr_router *router, const float *logits,
+                              const int32_t *chosen) {
+    double sum = (double)router->eps;
+    for (int32_t k = 0; k < r->top_k; k++) { sum += sigmoid((double)logits[chosen[k]]); }
+    return router->normalize ? sum : 1.0;
+}
+
+static double share_of(const qr_routing *r, const qr_router *router, const float *logits, const int32_t *chosen,
                        int32_t expert) {
-    return normalize ? softmax(logits, chosen, r->top_k, expert) : softmax(logits, NULL, r->n_experts, expert);
+    if (router->is_sigmoid) {
+        return (double)router->factor * sigmoid((double)logits[expert]) / sigmoid_divisor(r, router, logits, chosen);
+    }
+    return router->normalize ? softmax(logits, chosen, r->top_k, expert) : softmax(logits, NULL, r->n_experts, expert);
 }
 
 void qr_ref_route(const qr_route_args *args, void *workspace) {
     (void)workspace;
     const qr_routing *r = &args->routing;
     for (int64_t i = 0; i < r->n_rows; i++) {
-        choose_experts(args->logits + i * r->n_experts, r->n_experts, r->top_k, r->expert + i * r->top_k);
+        choose_experts(args, args->logits + i * r->n_experts, r->expert + i * r->top_k);
     }
     int32_t n_slots = 0;
     for (int32_t e = 0; e < r->n_experts; e++) {
@@ -56,14 +75,14 @@ void qr_ref_route(const qr_route_args *args, void *workspace) {
             r->slot[pair] = n_slots;
             r->slot_row[n_slots] = (int32_t)i;
             const double scale = args->scale != NULL ? (double)args->scale[e] : 1.0;
-            r->share[n_slots] = (float)(share_of(r, logits, r->expert + i * r->top_k, args->normalize, e) * scale);
+            r->share[n_slots] = (float)(share_of(r, &args->router, logits, r->expert + i * r->top_k, e) * scale);
             n_slots++;
         }
     }
     r->expert_start[r->n_experts] = n_slots;
 }
 
-/* The gradient of the softmax, over all experts or those chosen. */
+/* The gradient of the softmax, over all experts or those chosen, or of the sigmoids of those chosen. */
 size_t qr_ref_route_backward_workspace(const qr_route_backward_args *args) {
     return 2 * (size_t)args->routing.n_experts * sizeof(double);
 }
@@ -76,8 +95,9 @@ void qr_ref_route_backward(const qr_route_backward_args *args, void *workspace) 
         const int32_t *chosen = r->expert + i * r->top_k, *slot = r->slot + i * r->top_k;
         double mean = 0.0;
         for (int32_t e = 0; e < r->n_experts; e++) {
-            const bool counts = !args->normalize || is_chosen(chosen, r->top_k, e);
-            p[e] = counts ? share_of(r, logits, chosen, args->normalize, e) : 0.0;
+            const bool is_over_all = !args->router.is_sigmoid && !args->router.normalize;
+            const bool counts = is_over_all || is_chosen(chosen, r->top_k, e);
+            p[e] = counts ? share_of(r, &args->router, logits, chosen, e) : 0.0;
             d[e] = 0.0;
         }
         for (int32_t k = 0; k < r->top_k; k++) {
@@ -87,8 +107,10 @@ void qr_ref_route_backward(const qr_route_backward_args *args, void *workspace) 
             d[chosen[k]] = dshare * scale;
         }
         for (int32_t e = 0; e < r->n_experts; e++) { mean += p[e] * d[e]; }
+        if (args->router.is_sigmoid) { mean = args->router.normalize ? mean / (double)args->router.factor : 0.0; }
         for (int32_t e = 0; e < r->n_experts; e++) {
-            args->dlogits[i * r->n_experts + e] = (float)(p[e] * (d[e] - mean));
+            const double slope = args->router.is_sigmoid ? sigmoid(-(double)logits[e]) : 1.0;
+            args->dlogits[i * r->n_experts + e] = (float)(p[e] * slope * (d[e] - mean));
         }
     }
 }
@@ -246,8 +268,6 @@ void qr_ref_expert_weight_backward(const qr_expert_weight_backward_args *args, v
 }
 
 /* --- An expert that every token goes to --- */
-
-static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
 
 void qr_ref_share_rows(const qr_share_rows_args *args, void *workspace) {
     (void)workspace;

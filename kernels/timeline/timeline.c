@@ -17,7 +17,7 @@ const char *qr_phase_name(qr_phase phase) {
 }
 
 const char *qr_part_name(qr_part part) {
-    static const char *const names[] = {"", "attention", "delta rule", "mlp", "head"};
+    static const char *const names[] = {"", "attention", "delta rule", "convolution", "mlp", "head"};
     return names[part];
 }
 

@@ -39,7 +39,14 @@ typedef enum qr_phase {
 const char *qr_phase_name(qr_phase phase); /* "forward" */
 
 /* The part of a layer, or of a pass, that runs. Tensors in one place are told apart by it. */
-typedef enum qr_part { QR_PART_NONE, QR_PART_ATTENTION, QR_PART_DELTA, QR_PART_MLP, QR_PART_HEAD } qr_part;
+typedef enum qr_part {
+    QR_PART_NONE,
+    QR_PART_ATTENTION,
+    QR_PART_DELTA,
+    QR_PART_CONV,
+    QR_PART_MLP,
+    QR_PART_HEAD
+} qr_part;
 
 const char *qr_part_name(qr_part part); /* "attention"; "" of NONE */
 

@@ -23,18 +23,18 @@ static qrun_status get_bool(const source *s, const char *key, bool *value) {
 /* ---- Routers that are not read ----------------------------------------------------------------------------------- */
 
 static qrun_status refuse_router(const source *s, const char *key) {
-    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: the router's \"%s\" is not supported; experts are chosen by a plain softmax here", s->what,
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: the router's \"%s\" is not supported for this family", s->what,
                    key);
 }
 
 /* Keys of other families' routers, and the value that changes nothing. */
-static qrun_status check_router(const source *s) {
+static qrun_status check_router(const source *s, const qr_expert_config *experts) {
     static const struct {
         const char *key;
         double neutral;
-    } numbers[] = {{"router_jitter_noise", 0}, {"routed_scaling_factor", 1}, {"n_group", 1}, {"topk_group", 1}};
-    for (size_t i = 0; i < QR_COUNT_OF(numbers); i++) {
+    } numbers[] = {{"router_jitter_noise", 0}, {"n_group", 1}, {"topk_group", 1}, {"routed_scaling_factor", 1}};
+    const size_t n_numbers = QR_COUNT_OF(numbers) - (experts->has_sigmoid_router ? 1 : 0);
+    for (size_t i = 0; i < n_numbers; i++) {
         double value = numbers[i].neutral;
         QR_RETURN_IF_ERROR(qr_json_get_double(s->json, numbers[i].key, -1e9, 1e9, &value, s->what, s->err));
         if (value != numbers[i].neutral) { return refuse_router(s, numbers[i].key); }
@@ -63,6 +63,25 @@ static qrun_status read_layers(const source *s, int64_t n_layers, qr_expert_conf
     }
     if (is_list) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"mlp_only_layers\" should be a list of layers", s->what);
+}
+
+/* ---- Routers of sigmoids ----------------------------------------------------------------------------------------- */
+
+/* LFM2-MoE: the first layers are dense, and all others have experts. */
+static qrun_status read_sigmoid_router(const source *s, int64_t n_layers, qr_expert_config *experts) {
+    int64_t n_dense = 2;
+    experts->has_choice_bias = true;
+    experts->balances_load = false; /* as in transformers, whatever output_router_logits says */
+    QR_RETURN_IF_ERROR(get_int(s, "num_dense_layers", 0, 1 << 12, &n_dense));
+    QR_RETURN_IF_ERROR(get_bool(s, "use_expert_bias", &experts->has_choice_bias));
+    QR_RETURN_IF_ERROR(
+        qr_json_get_double(s->json, "routed_scaling_factor", 1e-6, 1e6, &experts->share_factor, s->what, s->err));
+    experts->layer_has_experts = qr_alloc_array_zeroed((size_t)n_layers, sizeof *experts->layer_has_experts);
+    if (experts->layer_has_experts == NULL) { return qr_fail_memory(s->err, s->what, (size_t)n_layers); }
+    for (int64_t i = n_dense; i < n_layers; i++) { experts->layer_has_experts[i] = true; }
+    if (n_dense < n_layers) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"num_dense_layers\" is %lld, and no layer is left for experts",
+                   s->what, (long long)n_dense);
 }
 
 /* ---- The interface ----------------------------------------------------------------------------------------------- */
@@ -104,7 +123,8 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
                        defaults->switch_key);
     }
     QR_RETURN_IF_ERROR(get_bool(s, "output_router_logits", &experts->balances_load));
-    QR_RETURN_IF_ERROR(check_router(s));
+    QR_RETURN_IF_ERROR(check_router(s, experts));
+    if (experts->has_sigmoid_router) { return read_sigmoid_router(s, n_layers, experts); }
     return read_layers(s, n_layers, experts);
 }
 
@@ -124,6 +144,8 @@ qrun_status qr_expert_config_read(const qr_json *json, const char *what, const q
     experts->shared_intermediate_size = defaults->shared_intermediate_size;
     experts->normalizes = defaults->normalizes || defaults->always_normalizes;
     experts->has_biases = defaults->has_biases;
+    experts->has_sigmoid_router = defaults->has_sigmoid_router;
+    experts->share_factor = 1;
     experts->gate_alpha = defaults->gate_alpha;
     experts->gate_limit = defaults->gate_limit;
     return read_all(&s, defaults, n_layers, experts);

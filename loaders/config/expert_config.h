@@ -18,6 +18,9 @@ typedef struct qr_expert_config {
     bool has_biases;                  /* the matrices of experts, and the router */
     bool beside_dense;                /* layers have a dense MLP too, whose output is added to the experts' */
     double gate_alpha, gate_limit;    /* their activation is the clamped gate of gpt-oss; 0: that of dense layers */
+    bool has_sigmoid_router;          /* shares are sigmoids of the router's logits, not a softmax; as the next two */
+    bool has_choice_bias;             /* something is added to them where experts are chosen */
+    double share_factor;              /* that they are multiplied by at last; 1 of other routers */
     bool balances_load;               /* training adds a loss that keeps the experts busy alike */
     bool *layer_has_experts;          /* [n_layers], owned; NULL: no layer has */
 } qr_expert_config;
@@ -30,12 +33,13 @@ typedef struct qr_expert_defaults {
     bool normalizes;        /* unless norm_topk_prob says otherwise */
     bool always_normalizes; /* whatever config.json says */
     bool has_biases;
+    bool has_sigmoid_router;
     double gate_alpha, gate_limit; /* 0: the family has no such activation */
     const char *switch_key;        /* not NULL: only models with this key set have experts, beside dense MLPs */
 } qr_expert_defaults;
 
 /* Reads it from the model's object; intermediate_size: that of dense layers. QRUN_ERROR_UNSUPPORTED for a router that
- * works otherwise than by a softmax. */
+ * works otherwise than the family's. */
 qrun_status qr_expert_config_read(const qr_json *json, const char *what, const qr_expert_defaults *defaults,
                                   int64_t n_layers, int64_t intermediate_size, qr_expert_config *experts,
                                   qr_error *err);

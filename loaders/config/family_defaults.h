@@ -18,7 +18,8 @@ typedef enum qr_window_rule {
     QR_WINDOW_EVERY_OTHER,       /* use_sliding_window, even layers before max_window_layers */
     QR_WINDOW_PATTERN,           /* every layer but each n-th */
     QR_WINDOW_PATTERN_FROM_LAST, /* every layer but each n-th, counted backward from the last, which has none */
-    QR_WINDOW_UNROTATED          /* use_sliding_window, layers without rotary positions */
+    QR_WINDOW_UNROTATED,         /* use_sliding_window, layers without rotary positions */
+    QR_WINDOW_FOURTHS            /* layers 4, 8, 12 … counted from 0 */
 } qr_window_rule;
 
 /* 0 is none, or derived as the field says. */
@@ -37,7 +38,8 @@ typedef struct qr_family_defaults {
     int64_t sliding_window, window_pattern;
     double attn_softcap, final_softcap;
     qr_expert_defaults experts;
-    bool has_delta; /* layers of the gated delta rule; then gated attention, norms that add 1, partly rotated heads */
+    qr_recurrent_kind recurrent; /* of the delta rule: and gated attention, norms that add 1, partly rotated heads */
+    int64_t conv_kernel;         /* of such layers */
 } qr_family_defaults;
 
 const qr_family_defaults *qr_family_defaults_of(qr_model_family family);

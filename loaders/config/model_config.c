@@ -82,6 +82,28 @@ static qrun_status read_nullable(const source *s, const char *key, double high, 
     return get_double(s, key, 0, high, value);
 }
 
+static qrun_status refuse_no_mlp(const source *s) {
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: the adjusted size of its MLPs is 0", s->what);
+}
+
+/* LFM2 names the size of its MLP otherwise, or has it adjusted: two thirds of it, times a factor, rounded up. */
+static qrun_status read_lfm2_mlp(const source *s, qr_model_config *config) {
+    bool adjusts = true;
+    int64_t multiple = 256, *const size = &config->intermediate_size;
+    const qr_json *const given = qr_json_get(s->json, "block_ffn_dim_multiplier");
+    double factor = 1;
+    QR_RETURN_IF_ERROR(get_int(s, "block_ff_dim", 1, 1 << 22, size));
+    QR_RETURN_IF_ERROR(get_bool(s, "block_auto_adjust_ff_dim", &adjusts));
+    QR_RETURN_IF_ERROR(get_int(s, "block_multiple_of", 1, 1 << 16, &multiple));
+    QR_RETURN_IF_ERROR(get_double(s, "block_ffn_dim_multiplier", 1e-6, 64, &factor));
+    if (!adjusts) { return QRUN_OK; }
+    *size = 2 * *size / 3;
+    if (given != NULL && qr_json_is_null(given)) { return *size > 0 ? QRUN_OK : refuse_no_mlp(s); }
+    *size = (int64_t)(factor * (double)*size);
+    *size = qr_round_up(*size, multiple);
+    return *size > 0 ? QRUN_OK : refuse_no_mlp(s);
+}
+
 static qrun_status read_sizes(const source *s, qr_model_config *config) {
     const qr_family_defaults *row = s->defaults;
     int64_t intermediate = row->intermediate_size, kv_heads = row->n_kv_heads, head_dim = row->head_dim;
@@ -112,6 +134,7 @@ static qrun_status read_sizes(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
     }
     config->intermediate_size = intermediate == DERIVED ? 4 * config->hidden_size : intermediate;
+    if (config->family == QR_FAMILY_LFM2) { QR_RETURN_IF_ERROR(read_lfm2_mlp(s, config)); }
     config->n_kv_heads = kv_heads == DERIVED ? config->n_heads : kv_heads;
     if (head_dim == DERIVED && config->hidden_size % config->n_heads != 0) {
         return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: hidden size %lld is not divisible by %lld heads", s->what,
@@ -156,7 +179,8 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
     config->qkv_bias = family == QR_FAMILY_QWEN2 || family == QR_FAMILY_QWEN2_MOE || family == QR_FAMILY_GPT_OSS;
     if (family == QR_FAMILY_QWEN2_MOE) { return get_bool(s, "qkv_bias", &config->qkv_bias); }
     if (family == QR_FAMILY_QWEN2 || family == QR_FAMILY_MISTRAL || family == QR_FAMILY_MINISTRAL3 ||
-        family == QR_FAMILY_MIXTRAL || family == QR_FAMILY_PHI3) {
+        family == QR_FAMILY_MIXTRAL || family == QR_FAMILY_PHI3 || family == QR_FAMILY_LFM2 ||
+        family == QR_FAMILY_LFM2_MOE) {
         return QRUN_OK;
     }
     QR_RETURN_IF_ERROR(get_bool(s, "attention_bias", &config->qkv_bias));
@@ -236,11 +260,21 @@ static qrun_status read_muse_glimmer(const source *s, qr_model_config *config) {
     return get_double(s, "final_logit_softcapping", 1e-6, 1e9, &config->final_logit_softcapping);
 }
 
+static qrun_status read_lfm3(const source *s, qr_model_config *config) {
+    bool has_post_norms = true;
+    config->attn_gate_apart = true;
+    QR_RETURN_IF_ERROR(get_bool(s, "use_attention_gate", &config->attn_gate_apart));
+    QR_RETURN_IF_ERROR(get_bool(s, "use_sandwich_norm", &has_post_norms));
+    config->attn_gate_by_head = config->attn_gate_apart;
+    config->without_post_norms = !has_post_norms;
+    return QRUN_OK;
+}
+
 static qrun_status read_attention(const source *s, qr_model_config *config) {
     const bool is_gemma = config->family == QR_FAMILY_GEMMA2 || config->family == QR_FAMILY_GEMMA3;
     config->query_pre_attn_scalar = (double)config->head_dim;
     config->scale_embeddings = config->norm_adds_one = is_gemma;
-    if (s->defaults->has_delta) { config->norm_adds_one = config->attn_output_gate = true; }
+    if (s->defaults->recurrent == QR_RECURRENT_DELTA) { config->norm_adds_one = config->attn_output_gate = true; }
     config->attn_sinks = config->family == QR_FAMILY_GPT_OSS;
     if (is_gemma) {
         config->query_pre_attn_scalar = 256;
@@ -265,6 +299,7 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(refuse_flag(s, "add_cross_attention"));
     }
     if (config->family == QR_FAMILY_MUSE_GLIMMER) { QR_RETURN_IF_ERROR(read_muse_glimmer(s, config)); }
+    if (config->family == QR_FAMILY_LFM3) { QR_RETURN_IF_ERROR(read_lfm3(s, config)); }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
     if (config->family == QR_FAMILY_GRANITE4) { QR_RETURN_IF_ERROR(check_granite4(s, config)); }
     return read_biases(s, config);
@@ -343,7 +378,8 @@ static qrun_status read_layer_types(const source *s, const qr_json *list, qr_mod
     for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next, n++) {
         const char *type = cJSON_IsString(item) ? item->valuestring : "?";
         const bool slides = strcmp(type, "sliding_attention") == 0;
-        if (!slides && strcmp(type, "full_attention") != 0) {
+        const bool is_conv = s->defaults->recurrent == QR_RECURRENT_CONV && strcmp(type, "conv") == 0;
+        if (!slides && !is_conv && strcmp(type, "full_attention") != 0) {
             return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: layers of type \"%.60s\" are not supported", s->what,
                            type);
         }
@@ -369,7 +405,8 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
                                   (rule == QR_WINDOW_EVERY_OTHER && i < first && i % 2 == 0) ||
                                   (rule == QR_WINDOW_PATTERN && (i + 1) % pattern != 0) ||
                                   (rule == QR_WINDOW_PATTERN_FROM_LAST && (config->n_layers - 1 - i) % pattern != 0) ||
-                                  (rule == QR_WINDOW_UNROTATED && !config->layer_rotates[i]);
+                                  (rule == QR_WINDOW_UNROTATED && !config->layer_rotates[i]) ||
+                                  (rule == QR_WINDOW_FOURTHS && i > 0 && i % 4 == 0);
     }
     return QRUN_OK;
 }
@@ -379,7 +416,8 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     if (config->layer_slides == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
     if (s->defaults->window == QR_WINDOW_NEVER) { return QRUN_OK; }
     const qr_window_rule rule = s->defaults->window;
-    bool used = rule == QR_WINDOW_ALL || rule == QR_WINDOW_PATTERN || rule == QR_WINDOW_PATTERN_FROM_LAST;
+    bool used = rule == QR_WINDOW_ALL || rule == QR_WINDOW_PATTERN || rule == QR_WINDOW_PATTERN_FROM_LAST ||
+                rule == QR_WINDOW_FOURTHS;
     if (!used) { QR_RETURN_IF_ERROR(get_bool(s, "use_sliding_window", &used)); }
     if (!used) { return QRUN_OK; }
     const qr_json *window = qr_json_get(s->json, "sliding_window");
@@ -453,8 +491,11 @@ static qrun_status read_two_ropes(const source *s, qr_rope_context *context, qr_
     QR_RETURN_IF_ERROR(qr_rope_config_read(full, context, &config->rope, s->err));
     context->head_dim = config->attention.sliding.head_dim;
     context->type = NULL;
+    context->partial_rotary_factor = 1;
     context->default_theta = s->defaults->theta; /* transformers does not take rope_theta for these layers */
-    if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_GEMMA4) { context->default_theta = 1e4; }
+    if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_GEMMA4 || config->family == QR_FAMILY_LFM3) {
+        context->default_theta = 1e4;
+    }
     if (config->family == QR_FAMILY_GEMMA3) {
         QR_RETURN_IF_ERROR(get_double(s, "rope_local_base_freq", 1, 1e15, &context->default_theta));
     }
@@ -490,18 +531,20 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
         context.su_is_longrope = true;
         context.original_max_position_embeddings = 4096;
     }
-    if (s->defaults->has_delta) { /* its sections for images (mrope) are one for text */
+    if (s->defaults->recurrent == QR_RECURRENT_DELTA) { /* its sections for images (mrope) are one for text */
         context.heads_rotate_in_part = true;
         context.partial_rotary_factor = 0.25;
         QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
     }
     QR_RETURN_IF_ERROR(
         get_int(s, "original_max_position_embeddings", 1, MAX_POSITIONS, &context.original_max_position_embeddings));
-    if (config->family == QR_FAMILY_GEMMA4 && qr_json_is_null(qr_json_get(s->json, "rope_parameters"))) {
+    const bool is_lfm3 = config->family == QR_FAMILY_LFM3;
+    if ((config->family == QR_FAMILY_GEMMA4 || is_lfm3) && qr_json_is_null(qr_json_get(s->json, "rope_parameters"))) {
         context.type = "proportional";
-        context.partial_rotary_factor = 0.25;
+        context.partial_rotary_factor = is_lfm3 ? 0.5 : 0.25;
     }
-    if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_GEMMA4 || config->family == QR_FAMILY_OLMO3) {
+    if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_GEMMA4 || config->family == QR_FAMILY_OLMO3 ||
+        is_lfm3) {
         return read_two_ropes(s, &context, config);
     }
     const qr_json *parameters = qr_json_get(s->json, "rope_scaling");
@@ -536,6 +579,9 @@ static qrun_status read_identity(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(qr_token_ids_read(objects[i], "eos_token_id", &config->eos, s->what, s->err));
         QR_RETURN_IF_ERROR(
             qr_json_get_bool(objects[i], "tie_word_embeddings", &config->tie_word_embeddings, s->what, s->err));
+        if (config->family != QR_FAMILY_LFM2 && config->family != QR_FAMILY_LFM2_MOE) { continue; }
+        QR_RETURN_IF_ERROR(
+            qr_json_get_bool(objects[i], "tie_embedding", &config->tie_word_embeddings, s->what, s->err));
     }
     return QRUN_OK;
 }
@@ -604,9 +650,12 @@ static qrun_status read_all(source *s, qr_model_config *config) {
     QR_RETURN_IF_ERROR(read_rotated_layers(s, config));
     QR_RETURN_IF_ERROR(read_windows(s, config));
     QR_RETURN_IF_ERROR(read_layer_heads(s, config));
-    if (s->defaults->has_delta) {
-        QR_RETURN_IF_ERROR(qr_delta_config_read(s->json, s->what, config->n_layers, &config->delta, s->err));
-    }
+    const qr_recurrent_context recurrent = {.what = s->what,
+                                            .kind = s->defaults->recurrent,
+                                            .conv_kernel = s->defaults->conv_kernel,
+                                            .n_layers = config->n_layers,
+                                            .has_windows = s->defaults->window != QR_WINDOW_NEVER};
+    QR_RETURN_IF_ERROR(qr_recurrent_config_read(s->json, &recurrent, &config->recurrent, s->err));
     QR_RETURN_IF_ERROR(read_rope(s, config));
     return read_identity(s, config);
 }
@@ -653,7 +702,7 @@ void qr_model_config_free(qr_model_config *config) {
     qr_free(config->layer_slides);
     qr_free(config->layer_rotates);
     qr_expert_config_free(&config->experts);
-    qr_delta_config_free(&config->delta);
+    qr_recurrent_config_free(&config->recurrent);
     qr_rope_config_free(&config->rope);
     qr_rope_config_free(&config->rope_local);
     *config = (qr_model_config){0};

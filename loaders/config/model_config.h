@@ -7,9 +7,9 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "loaders/config/attention_config.h"
-#include "loaders/config/delta_config.h"
 #include "loaders/config/expert_config.h"
 #include "loaders/config/quantization_config.h"
+#include "loaders/config/recurrent_config.h"
 #include "loaders/config/rope_config.h"
 #include "loaders/config/token_ids.h"
 #include "loaders/files/json.h"
@@ -43,6 +43,9 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(QWEN3_5_MOE, "qwen3_5_moe_text")   \
     X(QWEN3_NEXT, "qwen3_next")          \
     X(MUSE_GLIMMER, "muse_glimmer_text") \
+    X(LFM2, "lfm2")                      \
+    X(LFM2_MOE, "lfm2_moe")              \
+    X(LFM3, "lfm3")                      \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -88,11 +91,13 @@ typedef struct qr_model_config {
     int64_t sliding_window; /* tokens a position sees, itself included, in sliding layers; 0 = no layer slides */
     bool *layer_slides;     /* [n_layers], owned */
 
-    qr_delta_config delta; /* layers of the gated delta rule, instead of attention */
-    bool attn_output_gate; /* q_proj makes a gate beside every query head, for attention's output */
-    bool attn_gate_apart;  /* Muse Glimmer: a gate_proj makes these gates */
-    bool norms_heads;      /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
-    bool attn_sinks;       /* attention's softmax is over a learned score of each head too */
+    qr_recurrent_config recurrent; /* layers that carry a state along, instead of attention */
+    bool attn_output_gate;         /* q_proj makes a gate beside every query head, for attention's output */
+    bool attn_gate_apart;          /* Muse Glimmer, LFM3: another matrix makes these gates */
+    bool attn_gate_by_head;        /* LFM3: one for each head */
+    bool without_post_norms;       /* LFM3 may have none after its blocks */
+    bool norms_heads;              /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
+    bool attn_sinks;               /* attention's softmax is over a learned score of each head too */
 
     double embedding_multiplier, residual_multiplier; /* Granite: of embeddings, and of what a block adds; else 1 */
     double attention_multiplier;                      /* Granite, Gemma 4, Muse Glimmer: scores are multiplied by it; 0:

@@ -13,7 +13,7 @@ typedef enum qr_plan_category {
     QR_PLAN_WEIGHTS,
     QR_PLAN_ADAPTERS,
     QR_PLAN_KV_PAGES,
-    QR_PLAN_STATES, /* of sequences, where layers carry one along: delta layers */
+    QR_PLAN_STATES, /* of sequences, where layers carry one along */
     QR_PLAN_ACTIVATIONS,
     QR_PLAN_WORKSPACE,
     QR_PLAN_TABLES,

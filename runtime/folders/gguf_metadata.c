@@ -24,7 +24,7 @@ static bool has_windows(const qrun_model *model) {
 }
 
 qr_gguf_heads qr_gguf_heads_of(const qrun_model *model) {
-    const qr_delta_shape *delta = &model->shape.delta;
+    const qr_recurrent_shape *delta = &model->shape.recurrent;
     return (qr_gguf_heads){.head_dim = model->shape.head_dim,
                            .n_key_heads = delta->n_key_heads,
                            .n_value_heads = delta->n_value_heads,
@@ -71,7 +71,7 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
     const qr_model_config *c = &model->config;
     const bool is_gemma = c->family == QR_FAMILY_GEMMA2 || c->family == QR_FAMILY_GEMMA3;
     const bool takes_biases = is_arch(arch, "llama");
-    const bool has_delta = model->shape.delta.n_layers > 0;
+    const bool has_delta = model->shape.recurrent.n_layers > 0;
     const bool two_ropes = c->family == QR_FAMILY_GEMMA3 || c->family == QR_FAMILY_OLMO3;
     const bool yarn_is_usual =
         c->rope.truncate && ((c->rope.beta_fast == 32 && c->rope.beta_slow == 1) || c->family == QR_FAMILY_MINISTRAL3);
@@ -82,7 +82,7 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         const char *what;
     } obstacles[] = {
         {c->activation != activation, "its activation"},
-        {has_delta && model->shape.delta.key_dim != model->shape.delta.value_dim,
+        {has_delta && model->shape.recurrent.key_dim != model->shape.recurrent.value_dim,
          "heads of the gated delta rule with values of another size than keys"},
         {!all_layers_have_experts(c), "layers without experts"},
         {!normalizes_as_usual(c), "its shares of experts"},
@@ -243,7 +243,7 @@ static const char *base_name(const char *path, size_t *n) {
 /* The sections are of images' positions; those of text are the same in all three. llama.cpp wants them said. */
 static void put_delta(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
     static const int32_t sections[] = {11, 11, 10, 0};
-    const qr_delta_shape *delta = &model->shape.delta;
+    const qr_recurrent_shape *delta = &model->shape.recurrent;
     put_count(w, arch, "ssm.conv_kernel", delta->kernel);
     put_count(w, arch, "ssm.state_size", delta->key_dim);
     put_count(w, arch, "ssm.group_count", delta->n_key_heads);
@@ -251,7 +251,7 @@ static void put_delta(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_mo
     put_count(w, arch, "ssm.inner_size", delta->values);
     qr_gguf_put_list(w, qr_gguf_arch_key(arch, "attention.recurrent_layers").text, QR_GGUF_BOOL,
                      (uint64_t)model->shape.n_layers);
-    for (int64_t l = 0; l < model->shape.n_layers; l++) { qr_gguf_put_bool_item(w, model->layers[l].is_delta); }
+    for (int64_t l = 0; l < model->shape.n_layers; l++) { qr_gguf_put_bool_item(w, model->layers[l].is_recurrent); }
     qr_gguf_put_list(w, qr_gguf_arch_key(arch, "rope.dimension_sections").text, QR_GGUF_I32, QR_COUNT_OF(sections));
     for (size_t i = 0; i < QR_COUNT_OF(sections); i++) { qr_gguf_put_i32_item(w, sections[i]); }
 }
@@ -284,7 +284,7 @@ void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf
                c->norm_eps);
     put_count(w, arch, "vocab_size", c->vocab_size);
     if (arch->has_experts) { put_experts(w, arch, &c->experts); }
-    if (model->shape.delta.n_layers > 0) { put_delta(w, arch, model); }
+    if (model->shape.recurrent.n_layers > 0) { put_delta(w, arch, model); }
     put_windows(w, model, arch);
     if (c->has_rope) { put_rope(w, model, arch); }
     if (c->family == QR_FAMILY_GEMMA2) { put_number(w, arch, "attn_logit_softcapping", c->attn_logit_softcapping); }

@@ -10,7 +10,7 @@
 #include "base/sizes.h"
 #include "loaders/files/json_put.h"
 #include "loaders/source/model_source.h"
-#include "runtime/layers/layer_delta.h"
+#include "runtime/layers/layer_recurrent.h"
 #include "runtime/model/model_open.h"
 #include "runtime/model/model_tensors.h"
 
@@ -50,9 +50,9 @@ static void put_sizes(const qrun_model *model, qr_buffer *out) {
     qr_json_put_int(out, "context_tokens", shape->context_tokens);
     qr_json_put_int(out, "sliding_window", n_sliding > 0 ? model->config.sliding_window : 0);
     qr_json_put_int(out, "n_sliding_layers", n_sliding);
-    if (shape->delta.n_layers > 0) {
-        qr_json_put_int(out, "n_linear_attention_layers", shape->delta.n_layers);
-        qr_json_put_int(out, "state_bytes", qr_delta_state_floats(shape) * (int64_t)sizeof(float));
+    if (shape->recurrent.n_layers > 0) {
+        qr_json_put_int(out, "n_linear_attention_layers", shape->recurrent.n_layers);
+        qr_json_put_int(out, "state_bytes", qr_recurrent_state_floats(shape) * (int64_t)sizeof(float));
     }
     qr_json_put_end(out, '}');
 }

@@ -32,9 +32,12 @@ static void module_path(const char *name, char path[QR_STORED_NAME_BYTES]) {
 
 /* The folder's tensor for "<path><suffix>" of an adapter, whose prefix may differ; NULL when there is none. */
 static const qr_safetensors_tensor *find_tensor(const qr_merged_tensors *merged, const char *path, const char *suffix) {
-    const char *bare = bare_name(merged->model->family, path);
+    char stored[QR_STORED_NAME_BYTES];
+    (void)snprintf(stored, sizeof stored, "%s", path);
+    qr_family_name_in_files(merged->model->family, stored, sizeof stored);
+    const char *bare = bare_name(merged->model->family, stored);
     const char *const prefixes[] = {merged->model->prefix, "", ""};
-    const char *const paths[] = {bare, bare, path};
+    const char *const paths[] = {bare, bare, stored};
     for (size_t i = 0; i < QR_COUNT_OF(paths); i++) {
         char name[QR_STORED_NAME_BYTES];
         const int n = snprintf(name, sizeof name, "%s%s%s", prefixes[i], paths[i], suffix);

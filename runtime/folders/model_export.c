@@ -22,17 +22,24 @@ typedef struct export_output {
     bool in_turn;      /* [n_experts, cols, n_parts · rows], the rows of all parts in turn; else one after the other */
 } export_output;
 
+/* A vector of a layer that no training changes. */
+typedef struct export_buffer {
+    qr_tensor_role role;
+    int64_t layer;
+} export_buffer;
+
 typedef struct export_job {
     const qr_parameters *parameters;
     qr_safetensors *source;             /* the old folder's tensors; NULL: there are none */
     bool keeps_others;                  /* it has others than the model's */
     char (*names)[NAME_BYTES];          /* [n_named] */
     export_output *outputs;             /* [n_outputs] */
-    qr_safetensors_spec *specs;         /* [n]: the outputs first, then the layers' scalars, then those of `kept` */
+    qr_safetensors_spec *specs;         /* [n]: the outputs first, then the buffers, then those of `kept` */
     const qr_safetensors_tensor **kept; /* [n − n_named] */
     size_t n, n_outputs, n_named;
-    float *values;   /* of the outputs' pieces */
-    void *converted; /* the same in the type of the file */
+    export_buffer *buffers; /* [n_named − n_outputs] */
+    float *values;          /* of the outputs' pieces */
+    void *converted;        /* the same in the type of the file */
 } export_job;
 
 /* ---- What to write ----------------------------------------------------------------------------------------------- */
@@ -118,15 +125,28 @@ static bool is_trained(const export_job *job, const char *name) {
     return false;
 }
 
+/* transformers keeps what experts are chosen by in F32, whatever the model is in. */
+static qr_dtype buffer_dtype(const qrun_model *model, qr_tensor_role role) {
+    return role == QR_ROLE_CHOICE_BIAS ? QR_DTYPE_F32 : model->act_dtype;
+}
+
 /* What no training changes, and the old folder is not read for. */
-static void spec_scalars(export_job *job) {
-    const qr_parameters *p = job->parameters;
+static void spec_buffer(export_job *job, qr_tensor_role role, int64_t layer) {
+    const qrun_model *model = job->parameters->model;
+    const qr_norm *buffer = qr_norm_of_layer(&model->layers[layer], role);
+    if (buffer->dim == 0) { return; }
+    char *name = job->names[job->n_named];
+    (void)qr_family_tensor_name(model->family, model->prefix, role, layer, "", name, NAME_BYTES);
+    job->buffers[job->n_named - job->n_outputs] = (export_buffer){role, layer};
+    job->specs[job->n_named++] =
+        (qr_safetensors_spec){.name = name, .dtype = buffer_dtype(model, role), .n_dims = 1, .dims = {buffer->dim}};
+}
+
+static void spec_buffers(export_job *job) {
     job->n_named = job->n_outputs;
-    for (int64_t l = 0; !job->keeps_others && p->model->layers[0].scalar.dim > 0 && l < p->model->shape.n_layers; l++) {
-        char *name = job->names[job->n_named];
-        (void)qr_family_tensor_name(p->model->family, p->model->prefix, QR_ROLE_LAYER_SCALAR, l, "", name, NAME_BYTES);
-        job->specs[job->n_named++] =
-            (qr_safetensors_spec){.name = name, .dtype = p->model->act_dtype, .n_dims = 1, .dims = {1}};
+    for (int64_t l = 0; !job->keeps_others && l < job->parameters->model->shape.n_layers; l++) {
+        spec_buffer(job, QR_ROLE_LAYER_SCALAR, l);
+        spec_buffer(job, QR_ROLE_CHOICE_BIAS, l);
     }
 }
 
@@ -143,16 +163,17 @@ static qrun_status list_tensors(export_job *job, qr_error *err) {
     const qr_parameters *p = job->parameters;
     QR_RETURN_IF_ERROR(open_source(job, err));
     const size_t n_sources = job->keeps_others ? qr_safetensors_count(job->source) : 0;
-    const size_t most_named = (size_t)(p->n + p->model->shape.n_layers), most = most_named + n_sources;
+    const size_t most_named = (size_t)(p->n + 2 * p->model->shape.n_layers), most = most_named + n_sources;
     job->names = qr_alloc_array(most_named, sizeof *job->names);
     job->outputs = qr_alloc_array(most_named, sizeof *job->outputs);
+    job->buffers = qr_alloc_array(most_named, sizeof *job->buffers);
     job->specs = qr_alloc_array(most, sizeof *job->specs);
     job->kept = qr_alloc_array(n_sources, sizeof *job->kept);
-    if (job->names == NULL || job->outputs == NULL || job->specs == NULL || job->kept == NULL) {
+    if (job->names == NULL || job->outputs == NULL || job->buffers == NULL || job->specs == NULL || job->kept == NULL) {
         return qr_fail_memory(err, "the list of tensors", most * sizeof *job->specs);
     }
     list_outputs(job);
-    spec_scalars(job);
+    spec_buffers(job);
     job->n = job->n_named;
     for (size_t i = 0; i < n_sources; i++) {
         const qr_safetensors_tensor *tensor = qr_safetensors_get(job->source, i);
@@ -195,12 +216,21 @@ static qrun_status write_floats(const export_job *job, const float *values, int6
     return qr_safetensors_writer_write(writer, job->converted, (size_t)n * qr_dtype_bytes(dtype), err);
 }
 
-static qrun_status write_scalar(const export_job *job, int64_t layer, qr_safetensors_writer *writer, qr_error *err) {
+static qrun_status write_buffer(const export_job *job, const export_buffer *buffer, qr_safetensors_writer *writer,
+                                qr_error *err) {
+    enum { PIECE = 256 };
     const qrun_model *model = job->parameters->model;
+    const qr_norm *vector = qr_norm_of_layer(&model->layers[buffer->layer], buffer->role);
+    const qr_dtype dtype = buffer_dtype(model, buffer->role);
     qr_backend *backend = model->context->backend;
-    float value;
-    QR_RETURN_IF_ERROR(backend->copy_out(backend, &value, model->layers[layer].scalar.weight, sizeof value, err));
-    return write_floats(job, &value, 1, writer, err);
+    float values[PIECE], converted[PIECE];
+    for (int64_t i = 0; i < vector->dim; i += PIECE) {
+        const int64_t n = qr_min(PIECE, vector->dim - i);
+        QR_RETURN_IF_ERROR(backend->copy_out(backend, values, vector->weight + i, (size_t)n * sizeof *values, err));
+        qr_elements_from_f32(dtype, values, n, converted);
+        QR_RETURN_IF_ERROR(qr_safetensors_writer_write(writer, converted, (size_t)n * qr_dtype_bytes(dtype), err));
+    }
+    return QRUN_OK;
 }
 
 static qrun_status write_parameter(const export_job *job, int64_t i, qr_safetensors_writer *writer, qr_error *err) {
@@ -249,7 +279,7 @@ static qrun_status write_output(const export_job *job, const export_output *outp
 static qrun_status write_tensor(void *arg, size_t i, qr_safetensors_writer *writer, qr_error *err) {
     const export_job *job = arg;
     if (i < job->n_outputs) { return write_output(job, &job->outputs[i], writer, err); }
-    if (i < job->n_named) { return write_scalar(job, (int64_t)(i - job->n_outputs), writer, err); }
+    if (i < job->n_named) { return write_buffer(job, &job->buffers[i - job->n_outputs], writer, err); }
     const qr_safetensors_tensor *kept = job->kept[i - job->n_named];
     return qr_safetensors_writer_write(writer, kept->data, kept->n_bytes, err);
 }
@@ -280,6 +310,7 @@ out:
     qr_safetensors_close(job.source);
     qr_free(job.names);
     qr_free(job.outputs);
+    qr_free(job.buffers);
     qr_free(job.specs);
     qr_free(job.kept);
     qr_free(job.values);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/sizes.h"
-#include "runtime/layers/layer_delta.h"
+#include "runtime/layers/layer_recurrent.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/rope.h"
 
@@ -163,7 +163,7 @@ qrun_status qr_forward_run_layers(qr_forward *f, qr_error *err) {
                                       .first_position = f->device.first_position,
                                       .slot = f->device.state_slot,
                                       .states = f->states,
-                                      .state_stride = qr_delta_state_floats(&f->model->shape)};
+                                      .state_stride = qr_recurrent_state_floats(&f->model->shape)};
     qr_timeline_part(f->backend, QR_PART_NONE);
     QR_RETURN_IF_ERROR(qr_layer_embed(pass, f->device.ids, f->device.position, err));
     const qr_rope_positions rope = {.inv_freq = f->b.tables.inv_freq,
@@ -228,7 +228,7 @@ qrun_status qr_forward_copy_pages(qr_forward *f, qr_kv_copy *copies, int64_t n, 
 
 qrun_status qr_forward_copy_states(qr_forward *f, qr_state_copy *copies, int64_t n, qr_error *err) {
     const qr_split_command command = {.action = QR_SPLIT_COPY_STATES, .n = n};
-    const int64_t n_floats = qr_delta_state_floats(&f->model->shape);
+    const int64_t n_floats = qr_recurrent_state_floats(&f->model->shape);
     if (n == 0) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_split_lead(&f->split, &command, err));
     QR_RETURN_IF_ERROR(qr_split_share(&f->split, copies, (size_t)n * sizeof *copies, err));

@@ -40,7 +40,7 @@ typedef struct qr_forward qr_forward;
 qrun_status qr_forward_plan(qrun_model *model, const qr_forward_limits *limits, qr_plan *plan, qr_error *err);
 
 /* `pages` is the pool's memory (device): page p begins at pages + p · qr_page_bytes. `states` (device, NULL where the
- * model has no delta layers): that of slot s begins at states + s · qr_delta_state_floats. */
+ * model has no layers with a state): that of slot s begins at states + s · qr_recurrent_state_floats. */
 qrun_status qr_forward_create(qrun_model *model, const qr_forward_limits *limits, void *pages, float *states,
                               qr_forward **forward, qr_error *err);
 void qr_forward_destroy(qr_forward *forward); /* NULL is fine */

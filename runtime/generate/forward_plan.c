@@ -65,9 +65,9 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     QR_LAY(&layout, b->normed, t * s->hidden, act);
     QR_LAY(&layout, b->qkv, t * qr_widest_qkv(s), sizeof(float));
     QR_LAY(&layout, b->attended, t * s->widest_attended, act);
-    qr_layout attention = layout, delta = layout; /* in the same place: a block is done before the next begins */
+    qr_layout attention = layout, recurrent = layout; /* in the same place: a block is done before the next begins */
     attention.part = QR_PART_ATTENTION;
-    delta.part = QR_PART_DELTA;
+    recurrent.part = qr_recurrent_part(model);
     layout.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&attention, b->q_gate, t * qr_gate_columns(s), sizeof(float)); }
     if (qr_model_gathers_heads(model)) {
@@ -75,14 +75,14 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
         QR_LAY(&attention, b->all_heads, t * all, sizeof(float));
         QR_LAY(&attention, b->whole_row, t * s->widest_attended, sizeof(float));
     }
-    if (s->delta.by_key_head) { QR_LAY(&delta, b->by_head, t * s->delta.columns, sizeof(float)); }
-    QR_LAY(&delta, b->conved, t * s->delta.channels, sizeof(float));
-    QR_LAY(&delta, b->recalled, t * s->delta.values, sizeof(float));
+    if (s->recurrent.by_key_head) { QR_LAY(&recurrent, b->by_head, t * s->recurrent.columns, sizeof(float)); }
+    QR_LAY(&recurrent, b->conved, t * s->recurrent.channels, sizeof(float));
+    QR_LAY(&recurrent, b->recalled, t * s->recurrent.values, sizeof(float));
     QR_LAY(&layout, b->mlp, t * qr_max(qr_model_mlp_columns(model), 2 * s->layer_input), sizeof(float));
     QR_LAY(&layout, b->gated, t * qr_max(qr_model_mlp_size(model), s->layer_input), act);
     if (qr_model_has_experts(model)) { lay_experts(model, t, &layout, &b->experts); }
     b->experts.normed = b->normed;
-    layout.offset = widest(layout.offset, widest(attention.offset, delta.offset));
+    layout.offset = widest(layout.offset, widest(attention.offset, recurrent.offset));
     layout.part = QR_PART_NONE;
     b->dora = qr_widest_qkv(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
     QR_LAY(&layout, b->inputs, t * s->n_layers * s->layer_input, sizeof(float));
@@ -141,7 +141,7 @@ static size_t lay_logits(const qrun_model *model, const qr_forward_limits *limit
 static void lay_split(qr_forward *f, void *memory, size_t *n_bytes) {
     qr_layout layout = {.base = memory, .offset = *n_bytes};
     f->split.stage_bytes = qr_split_stage_bytes(f->model, f->limits.max_tokens);
-    const bool is_split = f->split.stage_bytes > 0, has_states = f->model->shape.delta.n_layers > 0;
+    const bool is_split = f->split.stage_bytes > 0, has_states = f->model->shape.recurrent.n_layers > 0;
     f->n_copies = is_split ? f->limits.max_sequences * f->model->n_kv_groups : 0;
     f->n_state_copies = is_split && has_states ? f->limits.max_sequences * QR_STATE_COPIES : 0;
     QR_LAY(&layout, f->split.rows, (int64_t)f->split.stage_bytes, 1);

@@ -7,7 +7,7 @@
 #include "base/sizes.h"
 #include "base/units.h"
 #include "runtime/cache/page_store.h"
-#include "runtime/layers/layer_delta.h"
+#include "runtime/layers/layer_recurrent.h"
 #include "runtime/model/adapter.h"
 #include "runtime/model/host_experts.h"
 #include "runtime/model/layer_stream.h"
@@ -299,7 +299,7 @@ static qrun_status size_session(qrun_model *model, qrun_model *draft, const qrun
     qr_plan_set_device(plan, memory);
     plan->entries[QR_PLAN_WEIGHTS].bytes = (int64_t)model->weight_bytes;
     plan->entries[QR_PLAN_ADAPTERS].bytes = qr_adapters_bytes(model);
-    const int64_t state_floats = qr_delta_state_floats(&model->shape);
+    const int64_t state_floats = qr_recurrent_state_floats(&model->shape);
     *sizes = (qr_session_sizes){
         .max_sequences = or_default(params->max_sequences, default_sequences(params, memory, plan, state_floats)),
         .state_floats = state_floats,

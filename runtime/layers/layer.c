@@ -2,9 +2,9 @@
 
 #include "base/sizes.h"
 #include "runtime/layers/layer_adapters.h"
-#include "runtime/layers/layer_delta.h"
 #include "runtime/layers/layer_experts.h"
 #include "runtime/layers/layer_inputs.h"
+#include "runtime/layers/layer_recurrent.h"
 #include "runtime/model/rope.h"
 #include "runtime/model/split.h"
 
@@ -17,7 +17,7 @@ int64_t qr_raw_columns(const qr_model_shape *shape, const qr_layer *layer) {
     return (shape->n_heads + layer->n_kv_heads + n_values) * layer->head_dim;
 }
 
-int64_t qr_widest_qkv(const qr_model_shape *shape) { return qr_max(shape->widest_qkv, shape->delta.columns); }
+int64_t qr_widest_qkv(const qr_model_shape *shape) { return qr_max(shape->widest_qkv, shape->recurrent.columns); }
 
 bool qr_model_is_gated(const qrun_model *model) {
     return model->family->modules[QR_ROLE_GATE] != NULL || model->family->modules[QR_ROLE_GATE_UP] != NULL;
@@ -45,7 +45,9 @@ int64_t qr_model_mlp_columns(const qrun_model *model) {
     return most;
 }
 
-bool qr_model_has_post_norms(const qrun_model *model) { return model->family->modules[QR_ROLE_POST_ATTN_NORM] != NULL; }
+bool qr_model_has_post_norms(const qrun_model *model) {
+    return model->family->modules[QR_ROLE_POST_ATTN_NORM] != NULL && !model->config.without_post_norms;
+}
 
 bool qr_model_has_branches(const qrun_model *model) {
     return qr_model_has_post_norms(model) || model->shape.residual_scale != 1.0F;
@@ -304,7 +306,7 @@ static qrun_status take_queries(const qr_layer_pass *pass, const qr_layer *layer
 }
 
 int64_t qr_gate_columns(const qr_model_shape *shape) {
-    return (shape->attn_gate_apart ? 1 : 2) * shape->n_heads * shape->head_dim;
+    return (shape->attn_gate_apart ? 1 : 2) * shape->n_heads * (shape->attn_gate_by_head ? 1 : shape->head_dim);
 }
 
 int64_t qr_gate_offset(const qr_model_shape *shape) { return shape->attn_gate_apart ? 0 : shape->head_dim; }
@@ -318,6 +320,7 @@ qr_head_gate_args qr_layer_head_gate_args(const qr_layer_pass *pass) {
                                .n_rows = pass->n_tokens,
                                .n_heads = s->n_heads,
                                .dim = s->head_dim,
+                               .gate_dim = s->attn_gate_by_head ? 1 : s->head_dim,
                                .gate_stride = qr_gate_columns(s),
                                .gate_head_stride = qr_gate_columns(s) / s->n_heads};
 }
@@ -415,7 +418,7 @@ static float *values_of(const qr_layer_pass *pass, const qr_layer *layer) {
 }
 
 qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    qr_timeline_part(pass->backend, qr_layer_part(layer));
+    qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
     return norm_rows(pass, &layer->attn_norm, pass->x, pass->buffers.attn_normed, pass->model->act_dtype,
                      pass->n_tokens, err);
 }
@@ -447,12 +450,12 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
 }
 
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    qr_timeline_part(pass->backend, qr_layer_part(layer));
+    qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
     const qr_layer_buffers *b = &pass->buffers;
     const qr_gather heads = {.memory = b->attended,
                              .n_rows = pass->n_tokens,
                              .n_columns = layer->attn_out.weight.desc.cols,
-                             .unit = layer->is_delta ? pass->model->shape.delta.value_dim : layer->head_dim,
+                             .unit = layer->is_recurrent ? pass->model->shape.recurrent.values : layer->head_dim,
                              .dtype = pass->model->act_dtype};
     QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err));
     return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);
@@ -460,8 +463,8 @@ qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *la
 
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(pass, layer, err));
-    if (layer->is_delta) {
-        QR_RETURN_IF_ERROR(qr_layer_delta(pass, layer, err));
+    if (layer->is_recurrent) {
+        QR_RETURN_IF_ERROR(qr_layer_recurrent(pass, layer, err));
     } else {
         QR_RETURN_IF_ERROR(qr_layer_attention_heads(pass, layer, err));
         QR_RETURN_IF_ERROR(qr_layer_attend(pass, layer, err));

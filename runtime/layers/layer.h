@@ -29,7 +29,7 @@ typedef struct qr_expert_buffers {
 typedef struct qr_layer_buffers {
     void *attn_normed; /* [T, D] act */
     float *qkv;        /* [T, (H + 2 KV) · HD]: [q | k | v] of a token side by side; normed and rotated in place. Of a
-                        * delta layer [T, qr_delta_shape.columns]: [q k v | z | b | a] */
+                        * layer with a state [T, qr_recurrent_shape.columns]: [q k v | z | b | a] or [B | C | x] */
     float *q_gate;     /* [T, H, 2, HD]: queries and their gates, or [T, H, HD]: gates alone; models with such gates */
     float *qk_raw;    /* [T, (H + KV) · HD] q and k before the heads' norms, or with v [T, (H + 2 KV) · HD]; NULL: not
                        * wanted */
@@ -37,11 +37,12 @@ typedef struct qr_layer_buffers {
                        * have norms over all heads, as the next */
     float *whole_row; /* [T, H · HD] of all ranks, in their order */
     void *ungated;    /* [T, H · HD] act: attention's output before its gates; may be `attended` */
-    void *attended;   /* [T, H · HD] act; of a delta layer [T, values] */
-    float *by_head;   /* [T, columns]: what the projections make; models with shape.delta.by_key_head only */
-    float *conved;    /* [T, channels]; delta layers only, as the next */
-    float *recalled;  /* [T, values]: out of the recurrence */
-    float *recalled_normed;          /* [T, values]; may be `recalled` */
+    void *attended;   /* [T, H · HD] act; of a layer with a state [T, values] */
+    float *by_head;   /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head only */
+    float *conved;    /* [T, channels]: out of the delta rule's convolution, or into one between gates; layers with a
+                       * state only, as the next */
+    float *recalled;  /* [T, values]: out of the recurrence, or the convolution between gates */
+    float *recalled_normed;          /* [T, values]; of the delta rule; may be `recalled` */
     float *attn_branch, *mlp_branch; /* [T, D]: output of a block before its post-norm (families that have one) */
     float *branch_normed;            /* [T, D]: after it, or where there is none, before the factor */
     void *mlp_normed;                /* [T, D] act */
@@ -105,9 +106,10 @@ struct qr_layer_pass {
     int64_t n_sampled;
     float *x;                           /* [T, D] residual stream */
     float *cos_table[2], *sin_table[2]; /* [T, half] per rope kind */
-    float *inputs;           /* [T, L, P]: of the tokens to each layer; models that have them only, as the next */
-    void *inputs_x;          /* [T, D] act: the embeddings that they are made of */
-    qr_recurrence sequences; /* of the pass's rows; read by delta layers. states: of whole models (layer_delta.h) */
+    float *inputs;  /* [T, L, P]: of the tokens to each layer; models that have them only, as the next */
+    void *inputs_x; /* [T, D] act: the embeddings that they are made of */
+    qr_recurrence
+        sequences; /* of the pass's rows; read by layers with a state. states: of whole models (layer_recurrent.h) */
     qr_layer_buffers buffers;
     qr_layer_adapters adapters;
     qr_layer_dropout dropout;
@@ -137,8 +139,11 @@ QR_X(dropout)
 #undef QR_X
 
 /* Of a layer's first block, for timelines. */
-static inline qr_part qr_layer_part(const qr_layer *layer) {
-    return layer->is_delta ? QR_PART_DELTA : QR_PART_ATTENTION;
+static inline qr_part qr_recurrent_part(const qrun_model *model) {
+    return model->shape.recurrent.kind == QR_RECURRENT_CONV ? QR_PART_CONV : QR_PART_DELTA;
+}
+static inline qr_part qr_layer_part(const qrun_model *model, const qr_layer *layer) {
+    return layer->is_recurrent ? qr_recurrent_part(model) : QR_PART_ATTENTION;
 }
 
 /* Whether norms over all heads need what other ranks have of them. */
@@ -182,11 +187,11 @@ qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const 
 qrun_status qr_layer_add_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *src,
                                 const qr_norm *post_norm, float *branch, qr_error *err);
 
-/* x += attention block(x), or that of a delta layer; x += MLP block(x), and what else a layer ends with. */
+/* x += attention block(x), or that of a layer with a state; x += MLP block(x), and what else a layer ends with. */
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
-/* The parts of an attention block, unless a delta layer's: buffers.attn_normed of x; buffers.qkv as attention takes it;
- * buffers.attended, over whole sequences; x += the last product. A row of all but `attend` depends on that row alone,
- * so a pass may have some of the rows for them. */
+/* The parts of an attention block, unless a layer's with a state: buffers.attn_normed of x; buffers.qkv as attention
+ * takes it; buffers.attended, over whole sequences; x += the last product. A row of all but `attend` depends on that
+ * row alone, so a pass may have some of the rows for them. */
 qrun_status qr_layer_attention_norm(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);

@@ -2,51 +2,31 @@
 
 #include "base/sizes.h"
 #include "runtime/layers/layer_adapters.h"
-
-/* ---- States ------------------------------------------------------------------------------------------------------ */
-
-static int64_t conv_floats(const qr_delta_shape *d) { return qr_round_up((d->kernel - 1) * d->channels, 16); }
-
-static int64_t layer_floats(const qr_delta_shape *d) {
-    return conv_floats(d) + qr_round_up(d->values * d->key_dim, 16);
-}
-
-int64_t qr_delta_state_floats(const qr_model_shape *shape) {
-    return shape->delta.n_layers > 0 ? shape->delta.n_layers * layer_floats(&shape->delta) : 0;
-}
-
-/* The pass's sequences with the part of their states that begins `offset` floats into the layer's. */
-static qr_recurrence recurrence_of(const qr_layer_pass *pass, const qr_layer *layer, int64_t offset) {
-    qr_recurrence sequences = pass->sequences;
-    if (sequences.states != NULL) {
-        sequences.states += layer->state_index * layer_floats(&pass->model->shape.delta) + offset;
-    }
-    return sequences;
-}
+#include "runtime/layers/layer_recurrent.h"
 
 /* ---- Ops --------------------------------------------------------------------------------------------------------- */
 
-qr_conv1d_causal_args qr_layer_conv_args(const qr_layer_pass *pass, const qr_layer *layer) {
-    const qr_delta_shape *d = &pass->model->shape.delta;
+qr_conv1d_causal_args qr_layer_delta_conv_args(const qr_layer_pass *pass, const qr_layer *layer) {
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     return (qr_conv1d_causal_args){.fn = pass->model->shape.activation,
                                    .x = pass->buffers.qkv,
-                                   .weight = layer->delta.conv.weight,
+                                   .weight = layer->recurrent.conv.weight,
                                    .dst = pass->buffers.conved,
                                    .n_tokens = pass->n_tokens,
                                    .dim = d->channels,
                                    .x_stride = d->columns,
                                    .kernel = (int32_t)d->kernel,
-                                   .sequences = recurrence_of(pass, layer, 0)};
+                                   .sequences = qr_layer_recurrence(pass, layer, 0)};
 }
 
-qr_gated_delta_args qr_layer_recall_args(const qr_layer_pass *pass, const qr_layer *layer) {
-    const qr_delta_shape *d = &pass->model->shape.delta;
+qr_gated_delta_args qr_layer_delta_recall_args(const qr_layer_pass *pass, const qr_layer *layer) {
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const float *b = pass->buffers.qkv + d->channels + d->values;
     return (qr_gated_delta_args){.qkv = pass->buffers.conved,
                                  .a = b + d->n_value_heads,
                                  .b = b,
-                                 .a_log = layer->delta.a_log.weight,
-                                 .dt_bias = layer->delta.dt_bias.weight,
+                                 .a_log = layer->recurrent.a_log.weight,
+                                 .dt_bias = layer->recurrent.dt_bias.weight,
                                  .dst = pass->buffers.recalled,
                                  .n_tokens = pass->n_tokens,
                                  .qkv_stride = d->channels,
@@ -55,15 +35,15 @@ qr_gated_delta_args qr_layer_recall_args(const qr_layer_pass *pass, const qr_lay
                                  .n_value_heads = (int32_t)d->n_value_heads,
                                  .key_dim = (int32_t)d->key_dim,
                                  .value_dim = (int32_t)d->value_dim,
-                                 .sequences = recurrence_of(pass, layer, conv_floats(d))};
+                                 .sequences = qr_layer_recurrence(pass, layer, qr_conv_state_floats(d))};
 }
 
 /* Of every value head. Unlike the model's other norms, this one multiplies by its weight alone. */
 qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer, float *dst, int64_t dst_stride,
                                 qr_error *err) {
-    const qr_delta_shape *d = &pass->model->shape.delta;
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const qr_rms_norm_args args = {.src = pass->buffers.recalled,
-                                   .weight = layer->delta.norm.weight,
+                                   .weight = layer->recurrent.norm.weight,
                                    .dst = dst,
                                    .dst_dtype = QR_DTYPE_F32,
                                    .n_rows = pass->n_tokens,
@@ -84,7 +64,7 @@ typedef struct head_part {
 
 enum { N_HEAD_PARTS = 6 };
 
-static void parts_of_head(const qr_delta_shape *d, head_part parts[N_HEAD_PARTS]) {
+static void parts_of_head(const qr_recurrent_shape *d, head_part parts[N_HEAD_PARTS]) {
     const int64_t n_shared = d->n_value_heads / d->n_key_heads, values = n_shared * d->value_dim;
     const int64_t ba = d->channels + d->values;
     const int64_t dims[N_HEAD_PARTS] = {d->key_dim, d->key_dim, values, values, n_shared, n_shared};
@@ -101,7 +81,7 @@ static void parts_of_head(const qr_delta_shape *d, head_part parts[N_HEAD_PARTS]
 
 qrun_status qr_layer_delta_reorder(const qr_layer_pass *pass, const float *src, float *dst, bool to_heads,
                                    qr_error *err) {
-    const qr_delta_shape *d = &pass->model->shape.delta;
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     head_part parts[N_HEAD_PARTS];
     parts_of_head(d, parts);
     for (int i = 0; i < N_HEAD_PARTS; i++) {
@@ -124,7 +104,7 @@ qrun_status qr_layer_delta_reorder(const qr_layer_pass *pass, const float *src, 
 /* ---- The block --------------------------------------------------------------------------------------------------- */
 
 qrun_status qr_layer_delta_project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_delta_shape *d = &pass->model->shape.delta;
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const qr_layer_buffers *b = &pass->buffers;
     float *dst = d->by_key_head ? b->by_head : b->qkv;
     for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
@@ -134,14 +114,14 @@ qrun_status qr_layer_delta_project(const qr_layer_pass *pass, const qr_layer *la
 }
 
 qrun_status qr_layer_delta_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_conv1d_causal_args conv = qr_layer_conv_args(pass, layer);
-    const qr_gated_delta_args recall = qr_layer_recall_args(pass, layer);
+    const qr_conv1d_causal_args conv = qr_layer_delta_conv_args(pass, layer);
+    const qr_gated_delta_args recall = qr_layer_delta_recall_args(pass, layer);
     QR_RETURN_IF_ERROR(qr_layer_op_conv1d_causal(pass, &conv, err));
     return qr_layer_op_gated_delta(pass, &recall, err);
 }
 
 qrun_status qr_layer_delta_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_delta_shape *d = &pass->model->shape.delta;
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const qr_layer_buffers *b = &pass->buffers;
     const qr_gate_args gate = {.fn = QR_ACT_SILU,
                                .g = b->qkv + d->channels,
@@ -154,10 +134,4 @@ qrun_status qr_layer_delta_gate(const qr_layer_pass *pass, const qr_layer *layer
                                .u_stride = d->values};
     QR_RETURN_IF_ERROR(qr_layer_delta_norm(pass, layer, b->recalled_normed, d->values, err));
     return qr_layer_op_gate(pass, &gate, err);
-}
-
-qrun_status qr_layer_delta(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    QR_RETURN_IF_ERROR(qr_layer_delta_project(pass, layer, err));
-    QR_RETURN_IF_ERROR(qr_layer_delta_recall(pass, layer, err));
-    return qr_layer_delta_gate(pass, layer, err);
 }

@@ -24,6 +24,14 @@ void qr_expert_routing_lay(const qr_model_shape *shape, int64_t n_tokens, qr_lay
     QR_LAY(layout, b->expert_start, shape->n_experts + 1, sizeof *b->expert_start);
 }
 
+qr_router qr_layer_router(const qrun_model *model) {
+    const qr_expert_config *experts = &model->config.experts;
+    return (qr_router){.is_sigmoid = experts->has_sigmoid_router,
+                       .normalize = experts->normalizes,
+                       .eps = 1e-6F, /* as transformers has it for LFM2-MoE */
+                       .factor = (float)experts->share_factor};
+}
+
 qr_routing qr_layer_routing(const qr_layer_pass *pass) {
     const qr_model_shape *s = &pass->model->shape;
     const qr_expert_buffers *b = &pass->buffers.experts;
@@ -146,7 +154,8 @@ static qrun_status run_experts_in(const qr_layer_pass *pass, const qr_layer *lay
     const qr_route_args route = {.logits = b->logits,
                                  .scale = layer->expert_scale.weight,
                                  .routing = qr_layer_routing(pass),
-                                 .normalize = model->config.experts.normalizes};
+                                 .choice_bias = layer->choice_bias.weight,
+                                 .router = qr_layer_router(model)};
     const int64_t mlp = own_mlp(pass), stride = 2 * mlp;
     QR_RETURN_IF_ERROR(qr_layer_op_route(pass, &route, err));
     QR_RETURN_IF_ERROR(qr_layer_fetch_experts(pass, layer, err));

@@ -24,6 +24,8 @@ static inline const void *qr_expert_input(const qr_layer_buffers *b) {
 /* Lays out what route writes for T tokens. */
 void qr_expert_routing_lay(const qr_model_shape *shape, int64_t n_tokens, qr_layout *layout, qr_expert_buffers *b);
 
+/* How the model's routers give shares. */
+qr_router qr_layer_router(const qrun_model *model);
 /* The routing of a pass's tokens. */
 qr_routing qr_layer_routing(const qr_layer_pass *pass);
 

@@ -235,6 +235,7 @@ void qr_parameter_name(const qr_parameters *p, const qr_parameter *parameter, ch
     } else {
         qr_parameters_module_name(p, parameter->role, parameter->layer, name, name_bytes);
     }
+    if (parameter->kind >= QR_PARAMETER_MATRIX) { qr_family_name_in_files(p->model->family, name, name_bytes); }
     const size_t length = strlen(name);
     if (qr_role_is_bare(parameter->role)) { return; }
     (void)snprintf(name + length, name_bytes - length, ".%s", parts[parameter->kind]);
@@ -249,7 +250,7 @@ int qr_parameter_file_dims(const qrun_model *model, const qr_parameter *paramete
     dims[0] = transposed ? parameter->cols : parameter->rows;
     dims[1] = transposed ? parameter->rows : parameter->cols;
     if (parameter->kind == QR_PARAMETER_MATRIX) { return 2; }
-    if (parameter->role == QR_ROLE_DELTA_CONV) { return qr_model_conv_dims(model, dims); }
+    if (parameter->role == QR_ROLE_CONV) { return qr_model_conv_dims(model, dims); }
     if (qr_role_is_expert_bias(parameter->role)) {
         dims[0] = model->shape.n_experts;
         dims[1] = parameter->cols / dims[0];

@@ -21,9 +21,9 @@
                                                                      LAYER "post_feedforward_layernorm"
 #define QK_NORMS [QR_ROLE_Q_NORM] = LAYER "self_attn.q_norm", [QR_ROLE_K_NORM] = LAYER "self_attn.k_norm"
 #define DELTA                                                                                                 \
-    [QR_ROLE_DELTA_NORM] = LAYER "linear_attn.norm", [QR_ROLE_DELTA_CONV] = LAYER "linear_attn.conv1d",       \
+    [QR_ROLE_DELTA_NORM] = LAYER "linear_attn.norm", [QR_ROLE_CONV] = LAYER "linear_attn.conv1d",             \
     [QR_ROLE_DELTA_A_LOG] = LAYER "linear_attn.A_log", [QR_ROLE_DELTA_DT_BIAS] = LAYER "linear_attn.dt_bias", \
-    [QR_ROLE_DELTA_OUT] = LAYER "linear_attn.out_proj"
+    [QR_ROLE_RECURRENT_OUT] = LAYER "linear_attn.out_proj"
 #define DELTA_SPLIT                                                                                           \
     [QR_ROLE_DELTA_QKV] = LAYER "linear_attn.in_proj_qkv", [QR_ROLE_DELTA_Z] = LAYER "linear_attn.in_proj_z", \
     [QR_ROLE_DELTA_B] = LAYER "linear_attn.in_proj_b", [QR_ROLE_DELTA_A] = LAYER "linear_attn.in_proj_a"
@@ -52,6 +52,17 @@
     [QR_ROLE_SHARED_UP] = LAYER "mlp.shared_expert.up_proj",     \
     [QR_ROLE_SHARED_OUT] = LAYER "mlp.shared_expert.down_proj",  \
     [QR_ROLE_SHARED_SHARE] = LAYER "mlp.shared_expert_gate"
+
+/* LFM2 and LFM3. */
+#define LFM_FRAME                                                                                                   \
+    [QR_ROLE_EMBEDDING] = "model.embed_tokens", [QR_ROLE_FINAL_NORM] = "model.embedding_norm",                      \
+    [QR_ROLE_HEAD] = "lm_head", [QR_ROLE_ATTN_NORM] = LAYER "operator_norm", [QR_ROLE_MLP_NORM] = LAYER "ffn_norm", \
+    [QR_ROLE_CONV] = LAYER "conv.conv", [QR_ROLE_CONV_IN] = LAYER "conv.in_proj",                                   \
+    [QR_ROLE_RECURRENT_OUT] = LAYER "conv.out_proj", [QR_ROLE_GATE] = LAYER "feed_forward.w1",                      \
+    [QR_ROLE_UP] = LAYER "feed_forward.w3", [QR_ROLE_MLP_OUT] = LAYER "feed_forward.w2"
+#define LFM2_ATTENTION                                                                                  \
+    [QR_ROLE_Q_NORM] = LAYER "self_attn.q_layernorm", [QR_ROLE_K_NORM] = LAYER "self_attn.k_layernorm", \
+    [QR_ROLE_ATTN_OUT] = LAYER "self_attn.out_proj"
 
 /* With images: "language_model.model.layers…"; since transformers 4.52 "model.language_model.layers…". The head has
  * the old prefix, and no other. */
@@ -181,6 +192,24 @@ static const qr_family families[] = {
      .prefixes = {IMAGE_PREFIXES},
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP,
                  SANDWICH_NORMS, [QR_ROLE_ATTN_GATE] = LAYER "self_attn.gate_proj"}},
+    {.family = QR_FAMILY_LFM2, .name = "lfm2", .modules = {LFM_FRAME, SPLIT_QKV, LFM2_ATTENTION}},
+    {.family = QR_FAMILY_LFM2_MOE,
+     .name = "lfm2-moe",
+     .stacked_gate_up = LAYER "feed_forward.experts.gate_up_proj",
+     .stacked_out = LAYER "feed_forward.experts.down_proj",
+     .modules = {LFM_FRAME, SPLIT_QKV, LFM2_ATTENTION, [QR_ROLE_ROUTER] = LAYER "feed_forward.gate",
+                 [QR_ROLE_CHOICE_BIAS] = LAYER "feed_forward.expert_bias",
+                 [QR_ROLE_EXPERT_GATE] = LAYER "feed_forward.experts.%d.w1",
+                 [QR_ROLE_EXPERT_UP] = LAYER "feed_forward.experts.%d.w3",
+                 [QR_ROLE_EXPERT_OUT] = LAYER "feed_forward.experts.%d.w2"}},
+    {.family = QR_FAMILY_LFM3,
+     .name = "lfm3",
+     .named = "g_proj",
+     .named_in_files = "gate_proj",
+     .modules =
+         {LFM_FRAME, SPLIT_QKV,
+          QK_NORMS, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj", [QR_ROLE_ATTN_GATE] = LAYER "self_attn.g_proj",
+          [QR_ROLE_POST_ATTN_NORM] = LAYER "post_operator_norm", [QR_ROLE_POST_MLP_NORM] = LAYER "post_ffn_norm"}},
     {.family = QR_FAMILY_GPT2,
      .name = "gpt2",
      .layer_norm = true,
@@ -215,7 +244,7 @@ const char *qr_family_prefix(const qr_family *family, size_t i) {
     return i <= QR_COUNT_OF(family->prefixes) ? family->prefixes[i - 1] : NULL;
 }
 
-/* What attention alone has, and the gated delta rule alone. */
+/* What attention alone has, and layers with a state alone. */
 static bool is_of_attention(qr_tensor_role role) {
     return role == QR_ROLE_Q_NORM || role == QR_ROLE_K_NORM || role == QR_ROLE_SINKS ||
            (role >= QR_ROLE_Q && role <= QR_ROLE_ATTN_OUT);
@@ -227,25 +256,30 @@ static bool is_of_inputs(qr_tensor_role role) {
 /* Of experts alone: their biases, and what they have where a dense MLP is beside them. */
 static bool is_vector_of_experts(qr_tensor_role role) {
     return qr_role_is_expert_bias(role) || role == QR_ROLE_ROUTER_NORM || role == QR_ROLE_EXPERT_SCALE ||
-           (role >= QR_ROLE_DENSE_OUT_NORM && role <= QR_ROLE_EXPERT_OUT_NORM);
+           role == QR_ROLE_CHOICE_BIAS || (role >= QR_ROLE_DENSE_OUT_NORM && role <= QR_ROLE_EXPERT_OUT_NORM);
 }
 /* What makes keys and values. */
 static bool is_of_kv(qr_tensor_role role) { return role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_K_NORM; }
-static bool is_of_delta(qr_tensor_role role) {
+static bool is_of_recurrence(qr_tensor_role role) {
     return (role >= QR_ROLE_DELTA_NORM && role <= QR_ROLE_DELTA_DT_BIAS) ||
-           (role >= QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_OUT);
+           (role >= QR_ROLE_DELTA_QKV && role <= QR_ROLE_RECURRENT_OUT);
 }
 
 bool qr_family_layer_has(const qr_family *family, const qr_model_config *config, int64_t layer, qr_tensor_role role) {
     if (family->modules[role] == NULL) { return false; }
-    const bool is_delta = config->delta.layers != NULL && config->delta.layers[layer];
+    const bool is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[layer];
     const bool has_experts = config->experts.layer_has_experts != NULL && config->experts.layer_has_experts[layer];
+    if (role == QR_ROLE_CHOICE_BIAS && !config->experts.has_choice_bias) { return false; }
+    if (role == QR_ROLE_ATTN_GATE && !config->attn_gate_apart) { return false; }
+    if ((role == QR_ROLE_POST_ATTN_NORM || role == QR_ROLE_POST_MLP_NORM) && config->without_post_norms) {
+        return false;
+    }
     if (is_of_inputs(role)) { return config->layer_inputs.size > 0 && (role != QR_ROLE_INPUTS || layer == 0); }
     if (is_of_kv(role) && qr_model_config_kv_owner(config, layer) != layer) { return false; }
     if (role == QR_ROLE_V && qr_model_config_heads(config, layer).values_are_keys) { return false; }
     if (role >= QR_ROLE_SHARED_GATE || is_vector_of_experts(role)) { return has_experts; }
     if (role >= QR_ROLE_GATE) { return !has_experts || config->experts.beside_dense; }
-    return is_delta ? !is_of_attention(role) : !is_of_delta(role);
+    return is_recurrent ? !is_of_attention(role) : !is_of_recurrence(role);
 }
 
 bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
@@ -262,11 +296,18 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
         case QR_ROLE_DELTA_A:
         case QR_ROLE_DELTA_QKVZ:
         case QR_ROLE_DELTA_BA:
-        case QR_ROLE_DELTA_OUT:
+        case QR_ROLE_CONV_IN:
+        case QR_ROLE_RECURRENT_OUT:
         case QR_ROLE_SHARED_SHARE: return false;
         case QR_ROLE_ROUTER: return config->experts.has_biases;
         default: return config->mlp_bias;
     }
+}
+
+void qr_family_name_in_files(const qr_family *family, char *name, size_t name_bytes) {
+    char *dot = strrchr(name, '.');
+    if (family->named == NULL || dot == NULL || strcmp(dot + 1, family->named) != 0) { return; }
+    (void)snprintf(dot + 1, name_bytes - (size_t)(dot + 1 - name), "%s", family->named_in_files);
 }
 
 const char *qr_family_name_in_layer(const char *module) { return strstr(module, "%d") + strlen("%d."); }
@@ -295,6 +336,7 @@ void qr_family_module_name(const qr_family *family, const char *prefix, qr_tenso
 size_t qr_family_tensor_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer,
                              const char *suffix, char *name, size_t name_bytes) {
     qr_family_module_name(family, prefix, role, layer, name, name_bytes);
+    qr_family_name_in_files(family, name, name_bytes);
     const size_t length = strlen(name);
     if (qr_role_is_bare(role)) { return length; }
     const int n = snprintf(name + length, name_bytes - length, ".%s", suffix);

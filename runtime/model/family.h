@@ -27,13 +27,14 @@ typedef enum qr_tensor_role {
     QR_ROLE_Q_NORM,
     QR_ROLE_K_NORM,
     QR_ROLE_LAYER_SCALAR, /* [1]: what a layer puts out is multiplied by it */
-    QR_ROLE_DELTA_NORM,   /* of the gated delta rule, as the next */
-    QR_ROLE_DELTA_CONV,
-    QR_ROLE_DELTA_A_LOG,
+    QR_ROLE_DELTA_NORM,   /* of the gated delta rule */
+    QR_ROLE_CONV,         /* of any layer with a state */
+    QR_ROLE_DELTA_A_LOG,  /* of the gated delta rule, as the next */
     QR_ROLE_DELTA_DT_BIAS,
     QR_ROLE_SINKS,            /* scores without a value, one for each head */
     QR_ROLE_ROUTER_NORM,      /* the weight of the router's own norm */
     QR_ROLE_EXPERT_SCALE,     /* [E]: what experts' shares are multiplied by */
+    QR_ROLE_CHOICE_BIAS,      /* [E]: what is added to scores where experts are chosen; it is not trained */
     QR_ROLE_EXPERT_GATE_BIAS, /* of all experts of a layer, as the next */
     QR_ROLE_EXPERT_UP_BIAS,
     QR_ROLE_EXPERT_OUT_BIAS, /* the last vector of a layer */
@@ -49,8 +50,9 @@ typedef enum qr_tensor_role {
     QR_ROLE_DELTA_A,
     QR_ROLE_DELTA_QKVZ, /* or all of them in two, head by head */
     QR_ROLE_DELTA_BA,
-    QR_ROLE_DELTA_OUT,
-    QR_ROLE_INPUTS, /* the layers' inputs, of all in one; a model has it once, with layer 0 */
+    QR_ROLE_CONV_IN,       /* a convolution between two gates, in place of attention */
+    QR_ROLE_RECURRENT_OUT, /* of either */
+    QR_ROLE_INPUTS,        /* the layers' inputs, of all in one; a model has it once, with layer 0 */
     QR_ROLE_INPUT_GATE,
     QR_ROLE_INPUT_OUT,
     QR_ROLE_GATE,
@@ -74,7 +76,12 @@ static inline bool qr_role_is_expert_bias(qr_tensor_role role) {
 
 /* Whether it is a vector that only the ops of experts read. */
 static inline bool qr_role_is_expert_vector(qr_tensor_role role) {
-    return role == QR_ROLE_EXPERT_SCALE || qr_role_is_expert_bias(role);
+    return role == QR_ROLE_EXPERT_SCALE || role == QR_ROLE_CHOICE_BIAS || qr_role_is_expert_bias(role);
+}
+
+/* Whether it is a buffer to torch, which is never trained. */
+static inline bool qr_role_is_buffer(qr_tensor_role role) {
+    return role == QR_ROLE_LAYER_SCALAR || role == QR_ROLE_CHOICE_BIAS;
 }
 
 /* Whether a model has the module once. */
@@ -104,6 +111,9 @@ typedef struct qr_family {
     /* Those are [E, D, 2 M], columns of gate and up in turn, and [E, M, D] (gpt-oss). Packed ones are [E, 2 M, D], rows
      * in turn, and [E, D, M]. The vectors of biases are in turn too. */
     bool stacks_in_turn;
+    /* The last part of a module's name where files have another, and that; NULL: none has. The name is transformers' in
+     * memory, and so that of adapters. */
+    const char *named, *named_in_files;
     bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
     bool layer_norm;         /* LayerNorm with bias instead of RMSNorm */
@@ -120,7 +130,7 @@ const qr_family *qr_family_renamed(const qr_family *family);
 /* The i-th prefix that a checkpoint or an adapter may put before all module names: "" first; NULL after the last. */
 const char *qr_family_prefix(const qr_family *family, size_t i);
 
-/* Whether this layer of the model has the module. A layer of the gated delta rule has others than one with attention,
+/* Whether this layer of the model has the module. A layer with a state has others than one with attention,
  * and a layer with experts has others than one with an MLP. Roles that a model has once are not asked for. */
 bool qr_family_layer_has(const qr_family *family, const qr_model_config *config, int64_t layer, qr_tensor_role role);
 
@@ -136,6 +146,9 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role);
 /* Writes "<prefix><module>" into name. layer is ignored by roles that a model has once. */
 void qr_family_module_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer, char *name,
                            size_t name_bytes);
+
+/* Changes the name of a module to the one that files have. */
+void qr_family_name_in_files(const qr_family *family, char *name, size_t name_bytes);
 
 /* What follows the layer's number in the name of a layer's module: "mlp.gate". */
 const char *qr_family_name_in_layer(const char *module);

@@ -22,19 +22,23 @@ static float embedding_scale(int64_t hidden, qr_dtype act_dtype) {
     return act_dtype == QR_DTYPE_F16 ? qr_f16_to_f32(qr_f32_to_f16(scale)) : scale;
 }
 
-static qr_delta_shape delta_shape(const qr_model_config *config) {
-    const qr_delta_config *delta = &config->delta;
-    const int64_t values = delta->n_value_heads * delta->value_dim;
-    const int64_t channels = 2 * delta->n_key_heads * delta->key_dim + values;
-    qr_delta_shape shape = {.n_key_heads = delta->n_key_heads,
-                            .n_value_heads = delta->n_value_heads,
-                            .key_dim = delta->key_dim,
-                            .value_dim = delta->value_dim,
-                            .kernel = delta->conv_kernel,
-                            .channels = channels,
-                            .values = values,
-                            .columns = channels + values + 2 * delta->n_value_heads};
-    for (int64_t l = 0; l < config->n_layers; l++) { shape.n_layers += delta->layers[l]; }
+static qr_recurrent_shape recurrent_shape(const qr_model_config *config) {
+    const qr_recurrent_config *c = &config->recurrent;
+    qr_recurrent_shape shape = {.kind = c->kind,
+                                .kernel = c->conv_kernel,
+                                .n_key_heads = c->n_key_heads,
+                                .n_value_heads = c->n_value_heads,
+                                .key_dim = c->key_dim,
+                                .value_dim = c->value_dim};
+    if (c->kind == QR_RECURRENT_CONV) {
+        shape.channels = shape.values = config->hidden_size;
+        shape.columns = 3 * config->hidden_size;
+    } else {
+        shape.values = c->n_value_heads * c->value_dim;
+        shape.channels = 2 * c->n_key_heads * c->key_dim + shape.values;
+        shape.columns = shape.channels + shape.values + 2 * c->n_value_heads;
+    }
+    for (int64_t l = 0; l < config->n_layers; l++) { shape.n_layers += c->layers[l]; }
     return shape;
 }
 
@@ -78,6 +82,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
     shape->router_scale = config->experts.beside_dense ? (float)(1.0 / sqrt((double)config->hidden_size)) : 1.0F;
     shape->attn_gated = config->attn_output_gate || config->attn_gate_apart;
     shape->attn_gate_apart = config->attn_gate_apart;
+    shape->attn_gate_by_head = config->attn_gate_by_head;
     shape->gate_alpha = (float)config->experts.gate_alpha;
     shape->gate_limit = (float)config->experts.gate_limit;
     const qr_layer_heads *const kinds[] = {&config->attention.full, &config->attention.sliding};
@@ -86,10 +91,10 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         shape->widest_attended = qr_max(shape->widest_attended, heads);
         shape->widest_qkv = qr_max(shape->widest_qkv, heads + 2 * kinds[i]->n_kv_heads * kinds[i]->head_dim);
     }
-    if (config->delta.layers != NULL) {
-        shape->delta = delta_shape(config);
-        shape->widest_attended = qr_max(shape->widest_attended, shape->delta.values);
-        shape->delta.by_key_head = (*family)->modules[QR_ROLE_DELTA_QKVZ] != NULL;
+    if (config->recurrent.layers != NULL) {
+        shape->recurrent = recurrent_shape(config);
+        shape->widest_attended = qr_max(shape->widest_attended, shape->recurrent.values);
+        shape->recurrent.by_key_head = (*family)->modules[QR_ROLE_DELTA_QKVZ] != NULL;
     }
     shape->layer_input = config->layer_inputs.size;
     shape->input_scale = embedding_scale(shape->layer_input, act_dtype);
@@ -114,15 +119,15 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
     const qr_model_shape *s = &model->shape;
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
     const int64_t q = s->n_heads * n_ranks * layer->head_dim, kv = all_kv_heads(model, layer) * layer->head_dim;
-    const int64_t channels = s->delta.channels * n_ranks, values = s->delta.values * n_ranks;
-    const int64_t value_heads = s->delta.n_value_heads * n_ranks;
-    *cols = role == QR_ROLE_ATTN_OUT     ? q
-            : role == QR_ROLE_DELTA_OUT  ? values
-            : role == QR_ROLE_INPUT_OUT  ? s->layer_input
-            : role == QR_ROLE_MLP_OUT    ? layer->mlp
-            : role == QR_ROLE_SHARED_OUT ? s->shared_mlp
-            : role == QR_ROLE_EXPERT_OUT ? s->expert_mlp
-                                         : s->hidden;
+    const int64_t channels = s->recurrent.channels * n_ranks, values = s->recurrent.values * n_ranks;
+    const int64_t value_heads = s->recurrent.n_value_heads * n_ranks;
+    *cols = role == QR_ROLE_ATTN_OUT        ? q
+            : role == QR_ROLE_RECURRENT_OUT ? values
+            : role == QR_ROLE_INPUT_OUT     ? s->layer_input
+            : role == QR_ROLE_MLP_OUT       ? layer->mlp
+            : role == QR_ROLE_SHARED_OUT    ? s->shared_mlp
+            : role == QR_ROLE_EXPERT_OUT    ? s->expert_mlp
+                                            : s->hidden;
     switch (role) {
         case QR_ROLE_Q: *rows = s->attn_gated && !s->attn_gate_apart ? 2 * q : q; break;
         case QR_ROLE_DELTA_QKV: *rows = channels; break;
@@ -131,7 +136,8 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_DELTA_A: *rows = value_heads; break;
         case QR_ROLE_DELTA_QKVZ: *rows = channels + values; break;
         case QR_ROLE_DELTA_BA: *rows = 2 * value_heads; break;
-        case QR_ROLE_ATTN_GATE: *rows = q; break;
+        case QR_ROLE_CONV_IN: *rows = s->recurrent.columns * n_ranks; break;
+        case QR_ROLE_ATTN_GATE: *rows = s->attn_gate_by_head ? s->n_heads * n_ranks : q; break;
         case QR_ROLE_K:
         case QR_ROLE_V: *rows = kv; break;
         case QR_ROLE_QKV: *rows = q + 2 * kv; break;
@@ -157,7 +163,7 @@ qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, voi
         qr_linear_layer *attn_in = layer->attn_in, *mlp_in = layer->mlp_in;
         for (qr_tensor_role role = QR_ROLE_Q; role <= QR_ROLE_ROUTER; role++) {
             if (!qr_family_layer_has(model->family, &model->config, l, role)) { continue; }
-            const bool is_mixer_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_DELTA_OUT;
+            const bool is_mixer_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_RECURRENT_OUT;
             const bool is_mlp_out = role == QR_ROLE_MLP_OUT || role == QR_ROLE_SHARED_OUT;
             qr_linear_layer *linear = is_mixer_out                   ? &layer->attn_out
                                       : role == QR_ROLE_ATTN_GATE    ? &layer->attn_gate
@@ -167,7 +173,7 @@ qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, voi
                                       : is_mlp_out                   ? &layer->mlp_out
                                       : role == QR_ROLE_ROUTER       ? &layer->router
                                       : role == QR_ROLE_SHARED_SHARE ? &layer->shared_share
-                                      : role < QR_ROLE_DELTA_OUT     ? attn_in++
+                                      : role < QR_ROLE_RECURRENT_OUT ? attn_in++
                                                                      : mlp_in++;
             QR_RETURN_IF_ERROR(visit(arg, linear, l, role, err));
         }
@@ -226,7 +232,7 @@ static void choose_group_layers(kv_kind kinds[2]) {
     }
 }
 
-static bool has_kv(const qr_layer *layer) { return !layer->is_delta && !layer->reads_shared_kv; }
+static bool has_kv(const qr_layer *layer) { return !layer->is_recurrent && !layer->reads_shared_kv; }
 
 static void fill_groups(qrun_model *model, const kv_kind kinds[2]) {
     int32_t group = -1;
@@ -309,8 +315,8 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     const bool has_siblings = role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_UP ||
                               role == QR_ROLE_SHARED_UP || role == QR_ROLE_DELTA_BA ||
                               (role > QR_ROLE_DELTA_QKV && role <= QR_ROLE_DELTA_A);
-    const bool is_out =
-        role == QR_ROLE_ATTN_OUT || role == QR_ROLE_DELTA_OUT || role == QR_ROLE_MLP_OUT || role == QR_ROLE_SHARED_OUT;
+    const bool is_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_RECURRENT_OUT || role == QR_ROLE_MLP_OUT ||
+                        role == QR_ROLE_SHARED_OUT;
     linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.ranges[0].first : 0;
     state->out_offset = is_out ? 0 : linear->out_offset + desc->rows;
     if (role == QR_ROLE_Q) { /* without gates */
@@ -343,11 +349,11 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     const qr_model_shape *s = &model->shape;
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
     if (role == QR_ROLE_LAYER_SCALAR) { return 1; }
-    if (role == QR_ROLE_DELTA_NORM) { return s->delta.value_dim; }
-    if (role == QR_ROLE_DELTA_CONV) { return s->delta.channels * n_ranks * s->delta.kernel; }
-    if (role == QR_ROLE_DELTA_A_LOG || role == QR_ROLE_DELTA_DT_BIAS) { return s->delta.n_value_heads * n_ranks; }
+    if (role == QR_ROLE_DELTA_NORM) { return s->recurrent.value_dim; }
+    if (role == QR_ROLE_CONV) { return s->recurrent.channels * n_ranks * s->recurrent.kernel; }
+    if (role == QR_ROLE_DELTA_A_LOG || role == QR_ROLE_DELTA_DT_BIAS) { return s->recurrent.n_value_heads * n_ranks; }
     if (role == QR_ROLE_SINKS) { return s->n_heads * n_ranks; }
-    if (role == QR_ROLE_EXPERT_SCALE) { return s->n_experts; }
+    if (role == QR_ROLE_EXPERT_SCALE || role == QR_ROLE_CHOICE_BIAS) { return s->n_experts; }
     if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->hidden; }
     if (qr_role_is_expert_bias(role)) { return s->expert_mlp; }
     if (role != QR_ROLE_Q_NORM && role != QR_ROLE_K_NORM) { return s->hidden; }
@@ -377,12 +383,12 @@ static qr_norm plain_norm(qrun_model *model, int64_t dim) {
 }
 
 /* What config.json says of a layer as a whole. */
-static void shape_layer(qrun_model *model, int64_t l, int32_t *n_delta) {
+static void shape_layer(qrun_model *model, int64_t l, int32_t *n_recurrent) {
     const qr_model_config *config = &model->config;
     const qr_layer_heads heads = qr_model_config_heads(config, l);
     qr_layer *layer = &model->layers[l];
-    layer->is_delta = config->delta.layers != NULL && config->delta.layers[l];
-    if (layer->is_delta) { layer->state_index = (*n_delta)++; }
+    layer->is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[l];
+    if (layer->is_recurrent) { layer->state_index = (*n_recurrent)++; }
     if (layer->expert_gate != NULL) {
         layer->expert_slot = model->n_slots;
         model->n_slots += 2;
@@ -409,8 +415,8 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_delta) {
 static void shape_modules(describe_state *state) {
     qrun_model *model = state->model;
     const qr_model_shape *shape = &model->shape;
-    int32_t n_delta = 0;
-    for (int64_t l = 0; l < shape->n_layers; l++) { shape_layer(model, l, &n_delta); }
+    int32_t n_recurrent = 0;
+    for (int64_t l = 0; l < shape->n_layers; l++) { shape_layer(model, l, &n_recurrent); }
     shape_table(state, QR_ROLE_EMBEDDING, shape->vocab, shape->hidden, &model->embedding);
     shape_table(state, QR_ROLE_POSITION_EMBEDDING, shape->context_tokens, shape->hidden, &model->position_embedding);
     if (!shape->tied_head) {

@@ -47,12 +47,12 @@ typedef struct qr_norm {
 
 enum { QR_MAX_ATTN_IN = 4, QR_MAX_MLP_IN = 2 };
 
-/* What a layer of the gated delta rule has besides its matrices. Vectors, as norms are. */
-typedef struct qr_delta_vectors {
-    qr_norm norm;           /* [value_dim] */
+/* What a layer with a state has besides its matrices. Vectors, as norms are. */
+typedef struct qr_recurrent_vectors {
     qr_norm conv;           /* [channels, kernel] */
+    qr_norm norm;           /* [value_dim]; of the gated delta rule, as the next */
     qr_norm a_log, dt_bias; /* [n_value_heads] */
-} qr_delta_vectors;
+} qr_recurrent_vectors;
 
 typedef struct qr_layer {
     qr_norm attn_norm, post_attn_norm, mlp_norm, post_mlp_norm; /* [D] */
@@ -68,21 +68,22 @@ typedef struct qr_layer {
      * stand alone, or beside the expert that every token goes to. */
     qr_norm dense_out_norm, expert_norm, expert_out_norm, router_norm;
     qr_norm expert_scale;         /* [E]: of their shares */
+    qr_norm choice_bias;          /* [E]: of their scores, where they are chosen; dim 0: none */
     int64_t n_kv_heads, head_dim; /* KV and HD of this layer */
     int64_t mlp;                  /* M of its dense MLP */
     bool values_are_keys;         /* v is what k_proj makes, before norm and rotation */
     bool is_read_by_others;       /* its K/V, by later layers */
     bool reads_shared_kv;         /* of another layer, whose kv_group and kv_index these are: it has neither k nor v */
     qr_linear_layer attn_in[QR_MAX_ATTN_IN]; /* q, k, v; or one fused: columns [H·HD | KV·HD | KV·HD]. A q with gates,
-                                              * [H, 2·HD] rows, has columns of its own. Of a delta layer: columns
-                                              * [q k v | z | b | a] */
-    qr_linear_layer attn_gate;               /* [H·HD, D]: gates of attention's output; rows 0: none */
-    qr_linear_layer attn_out;                /* [D, H·HD], or of a delta layer [D, values] */
-    bool is_delta;                           /* runs the gated delta rule (layer_delta.h), not attention */
-    qr_delta_vectors delta;
+                                              * [H, 2·HD] rows, has columns of its own. Of a layer with a
+                                              * state: qr_recurrent_shape.columns */
+    qr_linear_layer attn_gate;               /* [H·HD, D] or [H, D]: gates of attention's output; rows 0: none */
+    qr_linear_layer attn_out;                /* [D, H·HD], or of a layer with a state [D, values] */
+    bool is_recurrent;                       /* carries a state along (layer_recurrent.h), and does not attend */
+    qr_recurrent_vectors recurrent;
     qr_norm sinks; /* [H] of attention; as the next, vectors of a norm's form */
     qr_norm expert_gate_bias, expert_up_bias, expert_out_bias; /* [E, M], [E, M], [E, D] */
-    int32_t state_index;                                       /* its number among the delta layers */
+    int32_t state_index;                                       /* its number among the layers with a state */
     qr_linear_layer mlp_in[QR_MAX_MLP_IN]; /* gate, up; or one fused: columns [M | M]; or one ungated; of a layer
                                             * with experts the one that every token goes to, where there is one */
     qr_linear_layer mlp_out;               /* [D, M] */
@@ -104,8 +105,8 @@ static inline qr_row_share *qr_expert_share(qr_layer *layer, qr_tensor_role role
     return &layer->expert_share[role - QR_ROLE_EXPERT_GATE];
 }
 
-/* Layers whose K/V share pages, all with the same window and heads. Delta layers and those that read another's K/V have
- * none. The largest group decides the size of pages. */
+/* Layers whose K/V share pages, all with the same window and heads. Layers with a state and those that read another's
+ * K/V have none. The largest group decides the size of pages. */
 typedef struct qr_kv_group {
     int32_t window;
     int32_t n_layers;
@@ -120,20 +121,23 @@ typedef struct qr_input_weights {
     qr_norm norm;           /* [P] */
 } qr_input_weights;
 
-/* Of layers that run the gated delta rule; with a split, of this rank's heads. */
-typedef struct qr_delta_shape {
+/* Of layers that carry a state along; with a split, of this rank's heads or channels. */
+typedef struct qr_recurrent_shape {
+    qr_recurrent_kind kind;
     int32_t n_layers; /* 0: the model has none */
-    int64_t n_key_heads, n_value_heads, key_dim, value_dim, kernel;
-    int64_t channels; /* of the convolution: q, k and v side by side */
-    int64_t values;   /* n_value_heads · value_dim */
-    int64_t columns;  /* channels, z, b and a side by side */
+    int64_t kernel;   /* of the convolution that either kind has */
+    int64_t channels; /* that it goes over. Of the delta rule: q, k and v side by side */
+    int64_t values;   /* what the last matrix reads. Of the delta rule: n_value_heads · value_dim */
+    int64_t columns;  /* what the first ones make. Of the delta rule: channels, z, b and a side by side; of a
+                       * convolution: its gates B and C and its x, as many of each */
+    int64_t n_key_heads, n_value_heads, key_dim, value_dim; /* of the delta rule, as the next */
     bool by_key_head; /* the projections make them for one key head, and its value heads, after the other */
-} qr_delta_shape;
+} qr_recurrent_shape;
 
 typedef struct qr_model_shape {
     int64_t hidden, n_layers, n_heads, mlp, vocab; /* n_heads, n_kv_heads, widest_qkv: of this rank, with a split */
     int64_t n_kv_heads, head_dim;                  /* of most layers: those with a window, where they differ */
-    int64_t widest_attended; /* H · HD, or values of the gated delta rule, the largest of all layers and ranks */
+    int64_t widest_attended; /* H · HD, or values of a layer with a state, the largest of all layers and ranks */
     int64_t widest_qkv;      /* (H + 2 KV) · HD, the largest of all layers */
     int64_t n_experts, experts_per_token, expert_mlp; /* of layers with experts, all M; 0: there are none */
     int64_t shared_mlp;                               /* of the expert that every token goes to */
@@ -156,7 +160,8 @@ typedef struct qr_model_shape {
     float gate_alpha, gate_limit; /* of experts, qr_clamped_gate_args; 0: `activation` */
     bool attn_gated;              /* attention's output is multiplied by the sigmoid of gates that q_proj makes */
     bool attn_gate_apart;         /* a matrix of their own makes them */
-    qr_delta_shape delta;
+    bool attn_gate_by_head;       /* and one for each head, not for each of its elements */
+    qr_recurrent_shape recurrent;
 } qr_model_shape;
 
 /* Experts that are not held on the device (host_experts.h). */
@@ -261,7 +266,7 @@ static inline bool qr_model_has_own_head(const qrun_model *model) {
 
 /* Whether all that the layers keep of a sequence is in K/V pages, addressed by position: then tokens can be taken back
  * by overwriting them, and whole pages hold a prefix. Layers with a recurrent state can do neither. */
-static inline bool qr_model_can_take_back(const qrun_model *model) { return model->shape.delta.n_layers == 0; }
+static inline bool qr_model_can_take_back(const qrun_model *model) { return model->shape.recurrent.n_layers == 0; }
 
 /* The format of a matrix in the compute type. */
 qr_weight_format qr_model_compute_format(const qrun_model *model);

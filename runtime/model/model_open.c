@@ -309,10 +309,11 @@ static float neutral_value(const qrun_model *model, qr_tensor_role role) {
         case QR_ROLE_LAYER_SCALAR:
         case QR_ROLE_EXPERT_SCALE:
         case QR_ROLE_DELTA_NORM: return 1.0F;
-        case QR_ROLE_DELTA_CONV: return 1.0F / (float)model->shape.delta.kernel;
+        case QR_ROLE_CONV: return 1.0F / (float)model->shape.recurrent.kernel;
         case QR_ROLE_DELTA_A_LOG:
         case QR_ROLE_DELTA_DT_BIAS:
         case QR_ROLE_SINKS:
+        case QR_ROLE_CHOICE_BIAS:
         case QR_ROLE_EXPERT_GATE_BIAS:
         case QR_ROLE_EXPERT_UP_BIAS:
         case QR_ROLE_EXPERT_OUT_BIAS: return 0.0F;

@@ -58,6 +58,7 @@ qrun_status qr_model_find_stored(const qrun_model *model, const qr_safetensors *
     char module[QR_STORED_NAME_BYTES];
     const char *prefix = is_head_without_prefix(model, source, role) ? "" : model->prefix;
     qr_family_module_name(model->family, prefix, role, layer, module, sizeof module);
+    qr_family_name_in_files(model->family, module, sizeof module);
     return qr_stored_weight_find(source, module, desc->rows, desc->cols, qr_model_is_transposed(model, role),
                                  &model->config.quantization.packing, stored, err);
 }
@@ -121,7 +122,7 @@ qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors 
                                   qr_error *err) {
     char name[QR_STORED_NAME_BYTES];
     tensor_name(model, model->prefix, role, layer, suffix, name);
-    if (role == QR_ROLE_DELTA_CONV) {
+    if (role == QR_ROLE_CONV) {
         int64_t dims[3];
         const int n_dims = qr_model_conv_dims(model, dims);
         return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, n_dims, dims, tensor, err);
@@ -198,7 +199,10 @@ static bool is_expected(const qrun_model *model, int64_t layer, const char *name
     const qr_model_config *config = &model->config;
     for (qr_tensor_role role = QR_ROLE_ATTN_NORM; role < QR_ROLE_COUNT; role++) {
         if (role == QR_ROLE_INPUTS || !qr_family_layer_has(family, config, layer, role)) { continue; }
-        const char *end = after_module(qr_family_name_in_layer(family->modules[role]), name, config->experts.n_experts);
+        char module[QR_STORED_NAME_BYTES];
+        (void)snprintf(module, sizeof module, "%s", qr_family_name_in_layer(family->modules[role]));
+        qr_family_name_in_files(family, module, sizeof module);
+        const char *end = after_module(module, name, config->experts.n_experts);
         if (end == NULL) { continue; }
         if (qr_role_is_bare(role) && *end == '\0') { return true; }
         if (qr_role_is_bare(role) || *end != '.') { continue; }

@@ -48,9 +48,9 @@ qrun_status qr_module_find_stored(const qrun_model *model, const qr_safetensors 
 /* The shape of a convolution in files, as torch has one of every channel for itself; returns the number of dimensions.
  */
 static inline int qr_model_conv_dims(const qrun_model *model, int64_t dims[3]) {
-    dims[0] = model->shape.delta.channels * (model->split.n_ranks > 0 ? model->split.n_ranks : 1);
+    dims[0] = model->shape.recurrent.channels * (model->split.n_ranks > 0 ? model->split.n_ranks : 1);
     dims[1] = 1;
-    dims[2] = model->shape.delta.kernel;
+    dims[2] = model->shape.recurrent.kernel;
     return 3;
 }
 

@@ -7,9 +7,11 @@
 /* ---- What can be split ------------------------------------------------------------------------------------------- */
 
 /* Whether every layer's heads are so many times a number of ranks, or as many ranks share each head for keys and
- * values. Of the gated delta rule, each key head has as many value heads. */
+ * values. Of the gated delta rule, each key head has as many value heads; of a convolution, channels are dealt out. */
 static bool heads_divide(const qrun_model *model, int32_t n_ranks) {
-    if (model->config.n_heads % n_ranks != 0 || model->shape.delta.n_key_heads % n_ranks != 0) { return false; }
+    const qr_recurrent_shape *recurrent = &model->shape.recurrent;
+    if (model->config.n_heads % n_ranks != 0 || recurrent->n_key_heads % n_ranks != 0) { return false; }
+    if (recurrent->channels % n_ranks != 0) { return false; }
     for (int64_t l = 0; l < model->config.n_layers; l++) {
         const int64_t n = qr_model_config_heads(&model->config, l).n_kv_heads;
         if (n % n_ranks != 0 && n_ranks % n != 0) { return false; }
@@ -18,11 +20,14 @@ static bool heads_divide(const qrun_model *model, int32_t n_ranks) {
 }
 
 static qrun_status refuse_heads(const qrun_model *model, int32_t n_ranks, qr_error *err) {
-    char possible[128] = "", delta[64] = "";
+    char possible[128] = "", others[64] = "";
     size_t n = 0;
-    if (model->shape.delta.n_layers > 0) {
-        (void)snprintf(delta, sizeof delta, " and %lld key heads of the gated delta rule",
-                       (long long)model->shape.delta.n_key_heads);
+    if (model->shape.recurrent.kind == QR_RECURRENT_DELTA) {
+        (void)snprintf(others, sizeof others, " and %lld key heads of the gated delta rule",
+                       (long long)model->shape.recurrent.n_key_heads);
+    } else if (model->shape.recurrent.kind == QR_RECURRENT_CONV) {
+        (void)snprintf(others, sizeof others, " and %lld channels of convolutions",
+                       (long long)model->shape.recurrent.channels);
     }
     for (int32_t i = 2; i <= model->config.n_heads && n + 16 < sizeof possible; i++) {
         if (!heads_divide(model, i)) { continue; }
@@ -32,12 +37,12 @@ static qrun_status refuse_heads(const qrun_model *model, int32_t n_ranks, qr_err
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`tensor_parallel=%d` is not possible: the model's %lld heads with %lld for keys and values%s "
                        "cannot be dealt out evenly; use one device",
-                       (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads, delta);
+                       (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads, others);
     }
     return qr_fail(err, QRUN_ERROR_ARGUMENT,
                    "`tensor_parallel=%d` is not possible: the model's %lld heads, with %lld for keys and values%s, are "
                    "dealt out whole; possible are: %s",
-                   (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads, delta,
+                   (int)n_ranks, (long long)model->config.n_heads, (long long)model->config.n_kv_heads, others,
                    possible);
 }
 
@@ -59,11 +64,11 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
     return heads_divide(model, n) ? QRUN_OK : refuse_heads(model, n, err);
 }
 
-/* This rank's heads, and what there is of them. */
-static void split_delta(qr_delta_shape *delta, int32_t n_ranks) {
-    int64_t *const of_heads[] = {&delta->n_key_heads, &delta->n_value_heads, &delta->channels, &delta->values,
-                                 &delta->columns};
-    for (size_t i = 0; i < QR_COUNT_OF(of_heads); i++) { *of_heads[i] /= n_ranks; }
+/* This rank's heads or channels, and what there is of them. */
+static void split_recurrent(qr_recurrent_shape *shape, int32_t n_ranks) {
+    int64_t *const dealt_out[] = {&shape->n_key_heads, &shape->n_value_heads, &shape->channels, &shape->values,
+                                  &shape->columns};
+    for (size_t i = 0; i < QR_COUNT_OF(dealt_out); i++) { *dealt_out[i] /= n_ranks; }
 }
 
 qrun_status qr_split_model(qrun_model *model, const qrun_model_params *params, qr_error *err) {
@@ -82,7 +87,7 @@ qrun_status qr_split_model(qrun_model *model, const qrun_model_params *params, q
         const int64_t n_heads = shape->n_heads + 2 * qr_split_kv_heads(&model->split, heads.n_kv_heads);
         shape->widest_qkv = qr_max(shape->widest_qkv, n_heads * heads.head_dim);
     }
-    split_delta(&shape->delta, n);
+    split_recurrent(&shape->recurrent, n);
     return QRUN_OK;
 }
 
@@ -124,11 +129,25 @@ static void add_kv_heads(const qr_split *split, int64_t first, int64_t n, int64_
 /* Queries, keys and values of the gated delta rule side by side, each by heads: of the matrix that makes them, or of
  * the convolution, which has `width` elements for each. */
 static void add_delta_qkv(const qrun_model *model, int64_t n, int64_t width, qr_row_share *share) {
-    const qr_delta_shape *delta = &model->shape.delta;
+    const qr_recurrent_shape *delta = &model->shape.recurrent;
     const int64_t keys = delta->n_key_heads * model->split.n_ranks * delta->key_dim * width;
     add_heads(&model->split, 0, keys, share);
     add_heads(&model->split, keys, keys, share);
     add_heads(&model->split, 2 * keys, n - 2 * keys, share);
+}
+
+/* The gates and x of a convolution in one matrix. */
+static void add_conv_in(const qr_split *split, int64_t n, qr_row_share *share) {
+    for (int64_t part = 0; part < 3; part++) { add_heads(split, part * (n / 3), n / 3, share); }
+}
+
+/* The channels of a convolution, kernel elements each. */
+static void add_conv(const qrun_model *model, int64_t n, qr_row_share *share) {
+    if (model->shape.recurrent.kind == QR_RECURRENT_DELTA) {
+        add_delta_qkv(model, n, model->shape.recurrent.kernel, share);
+    } else {
+        add_heads(&model->split, 0, n, share);
+    }
 }
 
 /* Queries, keys and values of attention in one matrix. Families that have one have heads of one size. */
@@ -148,7 +167,7 @@ static void add_gate_up(const qr_split *split, int64_t n, qr_row_share *share) {
 }
 
 /* How the rows of a role are dealt out. */
-typedef enum split_kind { WHOLE, BY_HEADS, BY_KV_HEADS, BY_UNITS, QKV, GATE_UP, DELTA_QKV, DELTA_CONV } split_kind;
+typedef enum split_kind { WHOLE, BY_HEADS, BY_KV_HEADS, BY_UNITS, QKV, GATE_UP, DELTA_QKV, CONV_IN, CONV } split_kind;
 
 static split_kind kind_of(qr_tensor_role role) {
     switch (role) {
@@ -167,7 +186,8 @@ static split_kind kind_of(qr_tensor_role role) {
         case QR_ROLE_QKV: return QKV;
         case QR_ROLE_GATE_UP: return GATE_UP;
         case QR_ROLE_DELTA_QKV: return DELTA_QKV;
-        case QR_ROLE_DELTA_CONV: return DELTA_CONV;
+        case QR_ROLE_CONV_IN: return CONV_IN;
+        case QR_ROLE_CONV: return CONV;
         case QR_ROLE_INPUTS: /* small: split, they would cost two more exchanges a layer */
         case QR_ROLE_INPUT_GATE:
         case QR_ROLE_INPUT_OUT:
@@ -194,7 +214,8 @@ int64_t qr_split_rows(const qrun_model *model, int64_t layer, qr_tensor_role rol
         case QKV: add_qkv(model, n, share); break;
         case GATE_UP: add_gate_up(split, n, share); break;
         case DELTA_QKV: add_delta_qkv(model, n, 1, share); break;
-        case DELTA_CONV: add_delta_qkv(model, n, model->shape.delta.kernel, share); break;
+        case CONV_IN: add_conv_in(split, n, share); break;
+        case CONV: add_conv(model, n, share); break;
         default: add_range(split, 0, n, qr_split_unit(split, n), share); break;
     }
     return qr_row_share_rows(share);

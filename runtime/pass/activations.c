@@ -71,13 +71,13 @@ static bool segment_is_kept(const qr_recompute_policy *policy, int64_t layer, in
 
 /* What layers take of buffers: one, or the most of any where all take the same in turn. */
 typedef struct layer_kinds {
-    bool attention, delta;
+    bool attention, recurrent;
     int64_t heads, qkv, raw; /* H · HD, (H + 2 KV) · HD, and what of it is kept before it is normed */
 } layer_kinds;
 
 static layer_kinds kind_of(const qrun_model *model, const qr_layer *layer) {
     const qr_model_shape *s = &model->shape;
-    if (layer->is_delta) { return (layer_kinds){.delta = true}; }
+    if (layer->is_recurrent) { return (layer_kinds){.recurrent = true}; }
     return (layer_kinds){.attention = true,
                          .heads = s->n_heads * layer->head_dim,
                          .qkv = qr_qkv_columns(s, layer),
@@ -85,7 +85,7 @@ static layer_kinds kind_of(const qrun_model *model, const qr_layer *layer) {
 }
 
 static layer_kinds kinds_of(const qrun_model *model) {
-    layer_kinds kinds = {.attention = true, .delta = model->shape.delta.n_layers > 0};
+    layer_kinds kinds = {.attention = true, .recurrent = model->shape.recurrent.n_layers > 0};
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
         const layer_kinds kind = kind_of(model, &model->layers[l]);
         kinds.heads = qr_max(kinds.heads, kind.heads);
@@ -112,18 +112,19 @@ static void lay_attention(qr_layout *layout, const qrun_model *model, layer_kind
                           qr_kept_layer *layer) {
     const qr_model_shape *s = &model->shape;
     const size_t act = qr_dtype_bytes(model->act_dtype);
-    const int64_t columns = kinds.delta ? s->delta.columns : 0, values = kinds.delta ? s->delta.values : 0;
+    const int64_t columns = kinds.recurrent ? s->recurrent.columns : 0,
+                  values = kinds.recurrent ? s->recurrent.values : 0;
     QR_LAY(layout, layer->buffers.attn_normed, rows * s->hidden, act);
     QR_LAY(layout, layer->buffers.qkv, t * qr_max(kinds.qkv, columns), sizeof(float));
     QR_LAY(layout, layer->buffers.attended, t * qr_max(kinds.heads, values), act);
-    qr_layout delta = *layout; /* in the same place: a layer is of one kind */
-    delta.part = QR_PART_DELTA;
+    qr_layout recurrent = *layout; /* in the same place: a layer is of one kind */
+    recurrent.part = qr_recurrent_part(model);
     if (kinds.attention) { lay_heads(layout, model, &kinds, t, layer); }
-    if (kinds.delta) {
-        QR_LAY(&delta, layer->buffers.conved, t * s->delta.channels, sizeof(float));
-        QR_LAY(&delta, layer->buffers.recalled, t * values, sizeof(float));
+    if (kinds.recurrent) {
+        QR_LAY(&recurrent, layer->buffers.conved, t * s->recurrent.channels, sizeof(float));
+        QR_LAY(&recurrent, layer->buffers.recalled, t * values, sizeof(float));
     }
-    layout->offset = delta.offset > layout->offset ? delta.offset : layout->offset;
+    layout->offset = recurrent.offset > layout->offset ? recurrent.offset : layout->offset;
     if (qr_model_has_post_norms(model)) { QR_LAY(layout, layer->buffers.attn_branch, rows * s->hidden, sizeof(float)); }
 }
 

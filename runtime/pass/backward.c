@@ -471,7 +471,7 @@ static qrun_status gated_queries_backward(qr_train_pass *pass, const qr_layer *l
 qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const int64_t q = s->n_heads * layer->head_dim, kv = layer->n_kv_heads * layer->head_dim;
-    qr_timeline_part(pass->backend, qr_layer_part(layer));
+    qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
     if (s->attn_gated) { QR_RETURN_IF_ERROR(gates_backward(pass, err)); }
     const qr_attention_packed_backward_args args = {.forward = qr_pass_attention_args(pass, layer),
                                                     .dout = pass->b.dattended,
@@ -504,7 +504,7 @@ qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer
 qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->current->buffers;
     const float *dbranch;
-    qr_timeline_part(pass->backend, qr_layer_part(layer));
+    qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, b->attn_branch, &dbranch, err));
     return qr_pass_linear_backward(pass, &layer->attn_out, b->attended, dbranch, pass->model->shape.hidden,
                                    pass->b.dattended, false, err);
@@ -517,10 +517,10 @@ qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer 
 
 static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     QR_RETURN_IF_ERROR(qr_pass_attention_out_backward(pass, layer, err));
-    if (layer->is_delta) {
-        QR_RETURN_IF_ERROR(qr_pass_delta_gate_backward(pass, layer, err));
-        QR_RETURN_IF_ERROR(qr_pass_delta_recall_backward(pass, layer, err));
-        QR_RETURN_IF_ERROR(qr_pass_delta_project_backward(pass, layer, err));
+    if (layer->is_recurrent) {
+        QR_RETURN_IF_ERROR(qr_pass_recurrent_gate_backward(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_recurrent_recall_backward(pass, layer, err));
+        QR_RETURN_IF_ERROR(qr_pass_recurrent_project_backward(pass, layer, err));
     } else {
         QR_RETURN_IF_ERROR(qr_pass_attend_backward(pass, layer, err));
         QR_RETURN_IF_ERROR(qr_pass_attention_heads_backward(pass, layer, err));

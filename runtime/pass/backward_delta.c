@@ -3,26 +3,10 @@
 
 #include "runtime/pass/pass_state.h"
 
-/* Between columns of one matrix and of another, T rows of `values`. */
-static qrun_status copy_values(qr_train_pass *pass, const float *src, int64_t src_stride, float *dst,
-                               int64_t dst_stride, qr_error *err) {
-    const int64_t values = pass->model->shape.delta.values;
-    const qr_copy_heads_args args = {.src = src,
-                                     .dst = dst,
-                                     .n_rows = pass->n_tokens,
-                                     .n_heads = 1,
-                                     .dim = values,
-                                     .src_stride = src_stride,
-                                     .src_head_stride = values,
-                                     .dst_stride = dst_stride,
-                                     .dst_head_stride = values};
-    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
-}
-
 /* Through the gate and the norm before it, which is computed again: z's gradient goes to dqkv, that of the recurrence's
  * output takes the place of dattended. */
 qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_delta_shape *d = &pass->model->shape.delta;
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const qr_layer_pass blocks = qr_pass_layer(pass);
     float *z = pass->b.gate_work, *normed = z + d->values;
     const qr_gate_backward_args gate = {.fn = QR_ACT_SILU,
@@ -36,11 +20,11 @@ qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *lay
                                         .gu_stride = 2 * d->values,
                                         .dgu_stride = 2 * d->values};
     const qr_rms_norm_backward_args norm = {.x = blocks.buffers.recalled,
-                                            .weight = layer->delta.norm.weight,
+                                            .weight = layer->recurrent.norm.weight,
                                             .dy = normed,
                                             .dx = pass->b.dattended,
                                             .dweight =
-                                                qr_parameters_gradient(pass->parameters, layer->delta.norm.weight),
+                                                qr_parameters_gradient(pass->parameters, layer->recurrent.norm.weight),
                                             .n_rows = pass->n_tokens,
                                             .n_groups = d->n_value_heads,
                                             .dim = d->value_dim,
@@ -48,50 +32,34 @@ qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *lay
                                             .dy_stride = 2 * d->values,
                                             .dx_stride = d->values,
                                             .eps = pass->model->shape.norm_eps};
-    QR_RETURN_IF_ERROR(copy_values(pass, blocks.buffers.qkv + d->channels, d->columns, z, 2 * d->values, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_values(pass, blocks.buffers.qkv + d->channels, d->columns, z, 2 * d->values, err));
     QR_RETURN_IF_ERROR(qr_layer_delta_norm(&blocks, layer, normed, 2 * d->values, err));
     QR_RETURN_IF_ERROR(qr_gate_backward(pass->backend, &gate, pass->workspace, err));
-    QR_RETURN_IF_ERROR(copy_values(pass, z, 2 * d->values, pass->b.dqkv + d->channels, d->columns, err));
+    QR_RETURN_IF_ERROR(qr_pass_copy_values(pass, z, 2 * d->values, pass->b.dqkv + d->channels, d->columns, err));
     return qr_rms_norm_backward(pass->backend, &norm, pass->workspace, err);
 }
 
 /* From dattended through the recurrence and the convolution to the other columns of dqkv. */
 qrun_status qr_pass_delta_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_delta_shape *d = &pass->model->shape.delta;
+    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const qr_layer_pass blocks = qr_pass_layer(pass);
     float *db = pass->b.dqkv + d->channels + d->values;
     const qr_gated_delta_backward_args recall = {
-        .forward = qr_layer_recall_args(&blocks, layer),
+        .forward = qr_layer_delta_recall_args(&blocks, layer),
         .dy = pass->b.dattended,
         .dqkv = pass->b.dconved,
         .da = db + d->n_value_heads,
         .db = db,
-        .da_log = qr_parameters_gradient(pass->parameters, layer->delta.a_log.weight),
-        .ddt_bias = qr_parameters_gradient(pass->parameters, layer->delta.dt_bias.weight),
+        .da_log = qr_parameters_gradient(pass->parameters, layer->recurrent.a_log.weight),
+        .ddt_bias = qr_parameters_gradient(pass->parameters, layer->recurrent.dt_bias.weight),
         .dqkv_stride = d->channels,
         .dab_stride = d->columns};
-    const qr_conv1d_causal_backward_args conv = {.forward = qr_layer_conv_args(&blocks, layer),
-                                                 .dy = pass->b.dconved,
-                                                 .dx = pass->b.dqkv,
-                                                 .dweight =
-                                                     qr_parameters_gradient(pass->parameters, layer->delta.conv.weight),
-                                                 .dx_stride = d->columns};
+    const qr_conv1d_causal_backward_args conv = {
+        .forward = qr_layer_delta_conv_args(&blocks, layer),
+        .dy = pass->b.dconved,
+        .dx = pass->b.dqkv,
+        .dweight = qr_parameters_gradient(pass->parameters, layer->recurrent.conv.weight),
+        .dx_stride = d->columns};
     QR_RETURN_IF_ERROR(qr_gated_delta_backward(pass->backend, &recall, pass->workspace, err));
     return qr_conv1d_causal_backward(pass->backend, &conv, pass->workspace, err);
-}
-
-qrun_status qr_pass_delta_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_delta_shape *d = &pass->model->shape.delta;
-    const float *dout = pass->b.dqkv;
-    if (d->by_key_head) {
-        const qr_layer_pass blocks = qr_pass_layer(pass);
-        dout = pass->b.by_head;
-        QR_RETURN_IF_ERROR(qr_layer_delta_reorder(&blocks, pass->b.dqkv, pass->b.by_head, true, err));
-    }
-    for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
-        const qr_linear_layer *linear = &layer->attn_in[i];
-        QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, linear, pass->current->buffers.attn_normed,
-                                                   dout + linear->out_offset, d->columns, pass->b.dnormed, i > 0, err));
-    }
-    return QRUN_OK;
 }

@@ -135,7 +135,7 @@ qrun_status qr_pass_router_backward(qr_train_pass *pass, const qr_layer *layer, 
                                          .dshare = pass->b.dshare,
                                          .dlogits = b->experts.logits,
                                          .dscale = qr_parameters_gradient(pass->parameters, layer->expert_scale.weight),
-                                         .normalize = pass->model->config.experts.normalizes};
+                                         .router = qr_layer_router(pass->model)};
     QR_RETURN_IF_ERROR(qr_route_backward(pass->backend, &args, pass->workspace, err));
     QR_RETURN_IF_ERROR(qr_layer_scale_logits(&blocks, b->experts.logits, err));
     return qr_pass_linear_backward(pass, &layer->router, qr_router_input(b), b->experts.logits,

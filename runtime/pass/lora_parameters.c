@@ -18,7 +18,7 @@ enum { OUTPUT_ALIGNMENT = 16 };
 
 /* ---- Which layers ------------------------------------------------------------------------------------------------ */
 
-static bool is_attention(qr_tensor_role role) { return role >= QR_ROLE_Q && role <= QR_ROLE_DELTA_OUT; }
+static bool is_attention(qr_tensor_role role) { return role >= QR_ROLE_Q && role <= QR_ROLE_RECURRENT_OUT; }
 
 const char *qr_lora_target_name(const char *module) {
     const char *dot = strrchr(module, '.');

@@ -112,16 +112,16 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     QR_LAY(&layout, b->dattended, t * s->widest_attended, f32);
     if (limits->policy.tile_rows > 0) { mlp = layout; } /* dattended of other tiles is there already */
     QR_LAY(&layout, b->dqkv, t * qr_widest_qkv(s), f32);
-    qr_layout delta = layout; /* in the same place too: a layer is of one kind */
-    delta.part = QR_PART_DELTA;
+    qr_layout recurrent = layout; /* in the same place too: a layer is of one kind */
+    recurrent.part = qr_recurrent_part(model);
     mlp.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s), f32); }
-    QR_LAY(&delta, b->dconved, t * s->delta.channels, f32);
-    QR_LAY(&delta, b->gate_work, 2 * rows * s->delta.values, f32);
-    if (s->delta.by_key_head) { QR_LAY(&delta, b->by_head, rows * s->delta.columns, f32); }
+    QR_LAY(&recurrent, b->dconved, t * s->recurrent.channels, f32);
+    QR_LAY(&recurrent, b->gate_work, 2 * rows * s->recurrent.values, f32);
+    if (s->recurrent.by_key_head) { QR_LAY(&recurrent, b->by_head, rows * s->recurrent.columns, f32); }
     QR_LAY(&mlp, b->dgated, rows * mlp_elements(model), f32);
     if (qr_model_has_experts(model)) { QR_LAY(&mlp, b->dshare, rows * s->experts_per_token, f32); }
-    layout.offset = widest(widest(layout.offset, loss.offset), widest(delta.offset, mlp.offset));
+    layout.offset = widest(widest(layout.offset, loss.offset), widest(recurrent.offset, mlp.offset));
     QR_LAY(&layout, b->dy, rows * dy_columns(model), act);
     for (int k = 0; k < s->n_rope_kinds; k++) {
         QR_LAY(&layout, b->cos_table[k], t * s->rope_half[k], f32);

@@ -14,9 +14,9 @@ typedef struct qr_pass_buffers {
     float *dbranch;   /* [N, D] into a block's output, after its post-norm */
     float *dnormed;   /* [N, D] of a block's normed input */
     float *dattended; /* [T, H · HD], or [T, values] */
-    float *dqkv;      /* [T, (H + 2 KV) · HD], or [T, qr_delta_shape.columns] */
+    float *dqkv;      /* [T, (H + 2 KV) · HD], or [T, qr_recurrent_shape.columns] */
     float *dq_gate;   /* [T, H, 2, HD] or [T, H, HD], with gated attention */
-    float *dconved;   /* [T, channels]; delta layers only, as the next */
+    float *dconved;   /* [T, channels]; layers with a state only, as the next */
     float *gate_work; /* [N, 2, values]: z and what it gates, then their gradients */
     float *by_head;   /* [N, columns]: of qr_layer_buffers, and its gradient */
     float *dgated;    /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
@@ -161,11 +161,19 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
 /* Of an expert that every token goes to: b.dgated through its share, of whose gradient the share's place is taken.
  * Nothing where there is none. */
 qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
-/* Of a delta layer (backward_delta.c): through the gate, in place; along whole sequences, from dattended to dqkv; and
- * from there to dnormed. */
+/* Of a layer with a state (backward_recurrent.c): through its last gate, whose gradient goes to dqkv, in place in
+ * dattended; along whole sequences, from there to the other columns of dqkv; and from dqkv to dnormed. */
+qrun_status qr_pass_recurrent_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_recurrent_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* The same of each kind (backward_delta.c, backward_conv.c). */
 qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_delta_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
-qrun_status qr_pass_delta_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_conv_gate_backward(qr_train_pass *pass, qr_error *err);
+qrun_status qr_pass_conv_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* Between columns of one matrix and of another, T rows of `values`. */
+qrun_status qr_pass_copy_values(qr_train_pass *pass, const float *src, int64_t src_stride, float *dst,
+                                int64_t dst_stride, qr_error *err);
 /* The parts of a layer's backward pass, from dx of what it puts out; a row of all but `attend` depends on that row
  * alone. The MLP block, from dx to dx; through the last matrix of attention, to dattended; through attention, over
  * whole sequences, to dqkv; from there to dnormed; and from there to dx. */

@@ -1,6 +1,6 @@
 /* Tiles: a layer that is computed again may have all of its parts but attention run on some rows at a time, forward and
  * backward, so that a layer takes attention's q, k, v, its output and their gradients for all rows, and everything else
- * for the rows of one tile. In a layer of the gated delta rule, the convolution and the recurrence are what takes all.
+ * for the rows of one tile. In a layer with a state, what runs along sequences is what takes all.
  *
  * A row of those parts depends on that row alone, and dropout's choices on the row's key. Sums over rows (the gradients
  * of parameters) add a tile after the other, in the order of the rows. Where a backend's sums go on from what is there,
@@ -9,7 +9,7 @@
 #include "runtime/pass/pass_state.h"
 
 #include "base/sizes.h"
-#include "runtime/layers/layer_delta.h"
+#include "runtime/layers/layer_recurrent.h"
 
 /* ---- Some rows of a pass ----------------------------------------------------------------------------------------- */
 
@@ -56,15 +56,15 @@ static void skip_common(const qrun_model *model, int64_t n, qr_pass_buffers *b) 
 static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_t n, qr_pass_buffers *b,
                           qr_kept_layer *kept) {
     const qr_model_shape *s = &model->shape;
-    const int64_t attended = layer->is_delta ? s->delta.values : s->n_heads * layer->head_dim;
-    const int64_t qkv = layer->is_delta ? s->delta.columns : qr_qkv_columns(s, layer);
+    const int64_t attended = layer->is_recurrent ? s->recurrent.values : s->n_heads * layer->head_dim;
+    const int64_t qkv = layer->is_recurrent ? s->recurrent.columns : qr_qkv_columns(s, layer);
     skip(&b->dattended, n, attended);
     skip(&b->dqkv, n, qkv);
     skip(&kept->x_in, n, s->hidden);
     skip(&kept->buffers.qkv, n, qkv);
     skip_act(&kept->buffers.attended, n, attended, model->act_dtype);
-    if (layer->is_delta) {
-        skip(&kept->buffers.recalled, n, s->delta.values);
+    if (layer->is_recurrent) {
+        skip(&kept->buffers.recalled, n, s->recurrent.values);
         return;
     }
     skip(&b->dq_gate, n, qr_gate_columns(s));
@@ -102,20 +102,20 @@ qrun_status qr_pass_for_tiles(qr_train_pass *pass, const qr_layer *layer, qr_pas
 static qrun_status heads(qr_train_pass *tile, const qr_layer *layer, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(tile);
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
-    return layer->is_delta ? qr_layer_delta_project(&blocks, layer, err)
-                           : qr_layer_attention_heads(&blocks, layer, err);
+    return layer->is_recurrent ? qr_layer_recurrent_project(&blocks, layer, err)
+                               : qr_layer_attention_heads(&blocks, layer, err);
 }
 
-/* buffers.attended of all rows, from the residual stream; of a delta layer buffers.recalled. */
+/* buffers.attended of all rows, from the residual stream; of a layer with a state buffers.recalled. */
 static qrun_status attend(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(pass);
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, heads, err));
-    return layer->is_delta ? qr_layer_delta_recall(&blocks, layer, err) : qr_layer_attend(&blocks, layer, err);
+    return layer->is_recurrent ? qr_layer_recurrent_recall(&blocks, layer, err) : qr_layer_attend(&blocks, layer, err);
 }
 
 /* From there the residual stream after attention. */
 static qrun_status attention_out(const qr_layer_pass *blocks, const qr_layer *layer, qr_error *err) {
-    if (layer->is_delta) { QR_RETURN_IF_ERROR(qr_layer_delta_gate(blocks, layer, err)); }
+    if (layer->is_recurrent) { QR_RETURN_IF_ERROR(qr_layer_recurrent_gate(blocks, layer, err)); }
     return qr_layer_attention_out(blocks, layer, err);
 }
 
@@ -157,16 +157,17 @@ static qrun_status heads_backward(qr_train_pass *tile, const qr_layer *layer, qr
     qr_timeline_phase(tile->backend, QR_PHASE_recompute);
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(&blocks, layer, err));
     qr_timeline_phase(tile->backend, QR_PHASE_backward);
-    QR_RETURN_IF_ERROR(layer->is_delta ? qr_pass_delta_project_backward(tile, layer, err)
-                                       : qr_pass_attention_heads_backward(tile, layer, err));
+    QR_RETURN_IF_ERROR(layer->is_recurrent ? qr_pass_recurrent_project_backward(tile, layer, err)
+                                           : qr_pass_attention_heads_backward(tile, layer, err));
     return qr_pass_attention_norm_backward(tile, layer, err);
 }
 
-/* From dattended to dqkv, of all rows. The gradient of z is among dqkv, whose place the MLP has had until now. */
+/* From dattended to dqkv, of all rows. The gradient of the last gate is among dqkv, whose place the MLP has had until
+ * now. */
 static qrun_status attend_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    if (!layer->is_delta) { return qr_pass_attend_backward(pass, layer, err); }
-    QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, qr_pass_delta_gate_backward, err));
-    return qr_pass_delta_recall_backward(pass, layer, err);
+    if (!layer->is_recurrent) { return qr_pass_attend_backward(pass, layer, err); }
+    QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, qr_pass_recurrent_gate_backward, err));
+    return qr_pass_recurrent_recall_backward(pass, layer, err);
 }
 
 qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err) {

@@ -95,7 +95,7 @@ static qrun_status describe_module(void *arg, const qr_module *module, qr_error 
     qr_parameters *p = state->parameters;
     const bool full = state->options->full;
     if (full && module->role == QR_ROLE_HEAD && p->model->shape.tied_head) { return QRUN_OK; }
-    if (module->role == QR_ROLE_LAYER_SCALAR) { return QRUN_OK; } /* a buffer to torch */
+    if (qr_role_is_buffer(module->role)) { return QRUN_OK; }
     if (!full && !is_named(p->model->family, state->options->modules, module->role)) { return QRUN_OK; }
     if (!full && qr_role_is_expert(module->role)) { return refuse_experts(p->model->family, err); }
     if (full && module->matrix != NULL && module->matrix->desc.format != qr_model_compute_format(p->model)) {
@@ -322,7 +322,7 @@ static float initial_element(const qr_parameters *p, const qr_whole_options *opt
         case QR_ROLE_EXPERT_UP_BIAS:
         case QR_ROLE_EXPERT_OUT_BIAS: return 0.0F;
         case QR_ROLE_SINKS:
-        case QR_ROLE_DELTA_CONV: return (float)(range * qr_random_normal(options->seed, (uint64_t)stream, (uint64_t)i));
+        case QR_ROLE_CONV: return (float)(range * qr_random_normal(options->seed, (uint64_t)stream, (uint64_t)i));
         case QR_ROLE_DELTA_A_LOG:
             return (float)log(0.01 + 15.99 * qr_random_uniform(options->seed, (uint64_t)stream, (uint64_t)i));
         default: return 1.0F - qr_model_norm_offset(p->model, parameter->role);

@@ -387,7 +387,7 @@ void qr_optimizer_states_unpack(const qr_optimizer *optimizer, int32_t rank, siz
 /* Vectors that decay: the Trainer exempts what is called a bias or a norm, which none of these is. */
 static bool is_like_matrix(qr_tensor_role role) {
     switch (role) {
-        case QR_ROLE_DELTA_CONV:
+        case QR_ROLE_CONV:
         case QR_ROLE_DELTA_A_LOG:
         case QR_ROLE_SINKS:
         case QR_ROLE_ROUTER_NORM: /* "router.scale" */

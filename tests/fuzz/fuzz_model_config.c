@@ -26,12 +26,14 @@ static void check_experts(const qr_expert_config *e, int64_t n_layers) {
     FUZZ_CHECK(e->n_experts == 0 || e->intermediate_size > 0);
 }
 
-static void check_delta(const qr_delta_config *d, int64_t n_layers) {
+static void check_recurrence(const qr_recurrent_config *d, int64_t n_layers) {
     bool any_full = false;
     for (int64_t l = 0; l < n_layers; l++) { any_full |= !d->layers[l]; }
     FUZZ_CHECK(any_full);
+    FUZZ_CHECK(d->conv_kernel > 0 && d->conv_kernel <= 8);
+    if (d->kind == QR_RECURRENT_CONV) { return; }
     FUZZ_CHECK(d->n_key_heads > 0 && d->n_value_heads > 0 && d->n_value_heads % d->n_key_heads == 0);
-    FUZZ_CHECK(d->key_dim > 0 && d->value_dim > 0 && d->conv_kernel > 0 && d->conv_kernel <= 8);
+    FUZZ_CHECK(d->key_dim > 0 && d->value_dim > 0);
     FUZZ_CHECK(d->n_value_heads * d->key_dim * d->value_dim <= INT32_MAX);
 }
 
@@ -63,9 +65,13 @@ static void check_config(const qr_model_config *c) {
         check_rope(&c->rope, c->attention.full.head_dim);
         check_rope(&c->rope_local, c->attention.sliding.head_dim);
     }
-    FUZZ_CHECK((c->delta.layers != NULL) == (c->family == QR_FAMILY_QWEN3_5 || c->family == QR_FAMILY_QWEN3_5_MOE ||
-                                             c->family == QR_FAMILY_QWEN3_NEXT));
-    if (c->delta.layers != NULL) { check_delta(&c->delta, c->n_layers); }
+    FUZZ_CHECK((c->recurrent.layers != NULL) == (c->recurrent.kind != QR_RECURRENT_NONE));
+    FUZZ_CHECK(
+        (c->recurrent.kind == QR_RECURRENT_DELTA) ==
+        (c->family == QR_FAMILY_QWEN3_5 || c->family == QR_FAMILY_QWEN3_5_MOE || c->family == QR_FAMILY_QWEN3_NEXT));
+    FUZZ_CHECK((c->recurrent.kind == QR_RECURRENT_CONV) ==
+               (c->family == QR_FAMILY_LFM2 || c->family == QR_FAMILY_LFM2_MOE || c->family == QR_FAMILY_LFM3));
+    if (c->recurrent.layers != NULL) { check_recurrence(&c->recurrent, c->n_layers); }
     for (int i = 0; i < c->eos.n; i++) { FUZZ_CHECK(c->eos.ids[i] >= 0); }
     FUZZ_CHECK(c->bos_token_id >= -1 && c->pad_token_id >= -1);
 }
@@ -81,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         check_config(&config);
     } else {
         FUZZ_CHECK(err.message[0] != '\0' && config.layer_slides == NULL && config.experts.layer_has_experts == NULL &&
-                   config.delta.layers == NULL);
+                   config.recurrent.layers == NULL);
     }
     qr_generation_config generation;
     if (qr_generation_config_parse(root, "fuzz", &config, &generation, NULL) == QRUN_OK) {

@@ -195,6 +195,7 @@ FOLDERS = {
     "llama-int8": ("llama", dict(load_in_8bit=True)),
     "gpt2-nf4": ("gpt2", dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)),
     "gpt2-int8": ("gpt2", dict(load_in_8bit=True)),
+    "lfm2-nf4": ("lfm2", dict(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16)),
 }
 
 

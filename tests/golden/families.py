@@ -319,4 +319,46 @@ FAMILIES = [
            dict(vocab_size=VOCABULARY, n_embd=40, n_head=5, n_layer=2, n_positions=128, n_inner=172,
                 activation_function="gelu_new", layer_norm_epsilon=2e-3, bos_token_id=BOS, eos_token_id=EOS),
            "LayerNorm, learned positions, Conv1D layout, tied head, F32 weights", dtype="float32"),
+    Family("lfm2", "lfm2",
+           _config(48, 3, 1, 5, 110, tie_word_embeddings=True, norm_eps=2e-3, block_auto_adjust_ff_dim=True,
+                   block_ffn_dim_multiplier=1.1, block_multiple_of=12,
+                   layer_types=["conv", "conv", "full_attention", "conv", "full_attention"])
+           | _rope("default", 50000.0),
+           "gated short convolutions in three of five layers, QK norm; MLPs whose size comes from a rule: 84 of 110",
+           prompt_lengths=(1, 2, 7, 33, 70)),
+    Family("lfm2-untied", "lfm2",
+           _config(40, 4, 2, 3, 76, tie_word_embeddings=False, conv_L_cache=4, block_auto_adjust_ff_dim=False,
+                   block_multiple_of=16, layer_types=["full_attention", "conv", "conv"])
+           | _rope("default", 1000000.0),
+           "convolution of 4, MLPs of the size given, untied head", prompt_lengths=(1, 3, 7, 33),
+           older_config=dict(theta=1000000.0)),
+    Family("lfm2-moe", "lfm2_moe",
+           _config(48, 6, 3, 4, 60, tie_word_embeddings=True, norm_eps=2e-3, num_dense_layers=2,
+                   moe_intermediate_size=20, num_experts=7, num_experts_per_tok=3, use_expert_bias=True,
+                   norm_topk_prob=True, routed_scaling_factor=1.7,
+                   layer_types=["conv", "full_attention", "conv", "full_attention"])
+           | _rope("default", 1000000.0),
+           "3 of 7 experts after two dense layers, chosen by sigmoids plus an F32 bias that is in no share; shares "
+           "that add up to 1.7", prompt_lengths=(1, 7, 16, 33)),
+    Family("lfm2-moe-stacked", "lfm2_moe",
+           _config(40, 5, 1, 3, 52, tie_word_embeddings=False, num_dense_layers=1, moe_intermediate_size=28,
+                   num_experts=5, num_experts_per_tok=4, use_expert_bias=False, norm_topk_prob=False,
+                   layer_types=["conv", "full_attention", "conv"])
+           | _rope("default", 50000.0),
+           "the experts of a layer in one tensor, after a dense layer; no bias, sigmoids as they are for shares",
+           prompt_lengths=(1, 7, 33, 70), stacked=True),
+    Family("lfm3", "lfm3",
+           _config(48, 3, 1, 5, 60, head_dim=24, tie_word_embeddings=True, norm_eps=2e-3, sliding_window=7,
+                   layer_types=["conv", "sliding_attention", "full_attention", "conv", "full_attention"],
+                   rope_parameters=dict(
+                       sliding_attention=dict(rope_type="default", rope_theta=10000.0),
+                       full_attention=dict(rope_type="proportional", rope_theta=1000000.0,
+                                           partial_rotary_factor=0.35))),
+           "convolutions of 7, a sliding layer and global ones with proportional rotary positions (4 of 12 "
+           "frequencies); a gate for each head, norms after the blocks", prompt_lengths=(1, 7, 8, 33, 70)),
+    Family("lfm3-plain", "lfm3",
+           _config(40, 5, 5, 5, 52, head_dim=16, tie_word_embeddings=True, sliding_window=5, conv_L_cache=3,
+                   use_sandwich_norm=False, use_attention_gate=False),
+           "no gates and no norms after the blocks; layers and rotary positions that the older config.json leaves to "
+           "the defaults", prompt_lengths=(1, 5, 6, 33, 70)),
 ]

@@ -19,7 +19,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 
 import bnb_goldens
-from model_goldens import load, normal
+from model_goldens import folder_name, load, normal
 from peft_goldens import EXPERTS, LLAMA_LINEAR
 
 N_ROWS = 4      # of a matrix that are stored, from the first to the last
@@ -54,6 +54,8 @@ CASES = {
     "llama-dora": ("llama", "adapters/llama-dora", "DoRA: rows scaled to their magnitudes"),
     "qwen3-lora": ("qwen3", "adapters/qwen3-lora", "tied head, QK norm"),
     "qwen3_5-lora": ("qwen3_5", "training/adapters/qwen3_5", "layers of the gated delta rule"),
+    "lfm2-lora": ("lfm2", "training/adapters/lfm2", "layers of short convolutions"),
+    "lfm3-lora": ("lfm3", "training/adapters/lfm3", "gates, whose name in an adapter is not the folder's"),
     "gpt2-lora": ("gpt2", "adapters/gpt2-lora", "fan_in_fan_out: Conv1D matrices are [in, out]"),
     "gpt2-dora": ("gpt2", "merge/adapters/gpt2-dora", "DoRA on Conv1D"),
     "phi3-lora": ("phi3", "merge/adapters/phi3-lora", "fused qkv_proj and gate_up_proj"),
@@ -123,7 +125,7 @@ def _merged(root, base, adapter, dtype):
     before = {name: tensor.clone() for name, tensor in _base(root, base, dtype).state_dict().items()}
     model = PeftModel.from_pretrained(_base(root, base, dtype), root / adapter).merge_and_unload()
     after = model.state_dict()
-    return {name: tensor for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    return {folder_name(name): tensor for name, tensor in after.items() if not torch.equal(tensor, before[name])}
 
 
 def _rows(tensor):

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+import clear_experts
 from families import EOS, VOCABULARY
 
 N_GREEDY = 24
@@ -16,6 +17,7 @@ LEAST_GAP = 0.02          # the two best logits of every greedy step differ by a
 LEAST_DISTINCT = 6        # and the continuation has at least this many distinct tokens
 LOGIT_STD = 3.0
 ROUTER_STD = 6.0          # of a router's logits: a choice that rounding may change is between experts that count little
+EXPERT_BIAS = 0.7         # the largest bias of an expert; evenly spaced, so that sigmoids near 0 and 1 make no ties
 
 
 def generator_for(*key):
@@ -42,6 +44,11 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, 1.0, family.name, name)
     if leaf == "conv1d":
         return normal(shape, 0.7, family.name, name)
+    if leaf == "conv":          # [channels, 1, taps]
+        return normal(shape, 1.3 / math.sqrt(shape[2]), family.name, name)
+    if name.endswith(".expert_bias"):
+        biases = torch.linspace(-EXPERT_BIAS, EXPERT_BIAS, shape[0])
+        return biases[torch.randperm(shape[0], generator=generator_for(family.name, name))]
     if leaf == "self_attn" and name.endswith(".sinks"):     # some take nearly all of a head, and some nothing
         return normal(shape, 3.0, family.name, name)
     if name.endswith("_bias"):  # of experts
@@ -59,7 +66,7 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, LOGIT_STD / math.sqrt(hidden), family.name, name)
     if leaf == "wpe":
         return normal(shape, 0.4, family.name, name)
-    if name.endswith(("mlp.gate.weight", "mlp.router.weight")):
+    if name.endswith(("mlp.gate.weight", "mlp.router.weight", "feed_forward.gate.weight")):
         return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
     if name.endswith("router.proj.weight"):     # of rows whose norm is 1
         return normal(shape, ROUTER_STD, family.name, name)
@@ -69,7 +76,7 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, gain / math.sqrt(fan_in), family.name, name)
     fan_in = shape[0] if family.model_type == "gpt2" else shape[1]
     # Layers must outweigh the embedding in the residual stream, or a tied head repeats its input for ever.
-    gain = 2.2 if leaf in ("o_proj", "out_proj", "down_proj", "c_proj") else 1.3
+    gain = 2.2 if leaf in ("o_proj", "out_proj", "down_proj", "c_proj", "w2") else 1.3
     return normal(shape, gain / math.sqrt(fan_in), family.name, name)
 
 
@@ -109,15 +116,35 @@ def make_folder(family, folder):
         for name, parameter in model.named_parameters():
             parameter.copy_(_random_parameter(family, hidden, name, parameter))
         for name, buffer in model.named_buffers():
-            if name.endswith(".layer_scalar"):
+            if name.endswith((".layer_scalar", ".expert_bias")):
                 buffer.copy_(_random_parameter(family, hidden, name, buffer))
-    model.to(getattr(torch, family.dtype)).save_pretrained(
+    biases = {name: buffer.clone() for name, buffer in model.named_buffers() if name.endswith(".expert_bias")}
+    model.to(getattr(torch, family.dtype))
+    for name, bias in biases.items():   # F32, as the model holds them in every type
+        model.get_submodule(name.rsplit(".", 1)[0]).expert_bias = bias
+    model.save_pretrained(
         folder, max_shard_size=family.max_shard_size, save_original_format=not family.stacked)
     if family.model_type in ("qwen3_5", "qwen3_5_moe"):
         _add_heads_of_several_tokens(family, folder)
     if family.name == "gemma4-shared":
         _add_unused_kv(family, folder)
     return config
+
+
+def _older_lfm_config(family, config):
+    """The form of published LFM2 folders. LFM3 has none of before transformers 5: what equals defaults is left out."""
+    if family.model_type == "lfm3":
+        defaults = AutoConfig.for_model("lfm3", num_hidden_layers=config["num_hidden_layers"]).to_dict()
+        for key in ("layer_types", "rope_parameters"):
+            if config[key] == defaults[key]:
+                config.pop(key)
+        return config
+    rope_theta = config.pop("rope_parameters")["rope_theta"]
+    config["tie_embedding"] = config.pop("tie_word_embeddings")
+    if family.model_type == "lfm2":
+        config["full_attn_idxs"] = [i for i, kind in enumerate(config.pop("layer_types")) if kind == "full_attention"]
+        config["block_ff_dim"] = config.pop("intermediate_size")
+    return config | (family.older_config or dict(rope_theta=rope_theta))
 
 
 def older_config(family, folder):
@@ -130,6 +157,8 @@ def older_config(family, folder):
         text.pop("per_layer_config")
         text.update(family.older_config)
         return config
+    if family.model_type.startswith("lfm"):
+        return _older_lfm_config(family, config)
     config.pop("layer_types", None)
     config.pop("_sliding_window_pattern", None)
     rope = config.pop("rope_parameters", None)
@@ -155,12 +184,17 @@ def check_older_config(family, config_dict, config):
     # Not attributes: where layers differ in their heads, the model has no head_dim.
     read, config = read.get_text_config().to_dict(), config.get_text_config().to_dict()
     for key in ("rope_parameters", "layer_types", "sliding_window", "head_dim", "num_experts", "mlp_only_layers",
-                "per_layer_config"):
+                "per_layer_config", "intermediate_size", "tie_word_embeddings"):
         older, newer = read.get(key), config.get(key)
         if key == "rope_parameters" and older is not None:
             older.pop("type", None)     # kept by transformers beside rope_type
         if older != newer:
             raise SystemExit(f"{family.name}: the older config.json differs in {key}: {older} instead of {newer}")
+
+
+def folder_name(name):
+    """What folders call a parameter, where save_pretrained renames it: the gates of LFM3."""
+    return name.replace(".self_attn.g_proj.", ".self_attn.gate_proj.")
 
 
 def load(folder, dtype):
@@ -198,14 +232,19 @@ def greedy(model, prompt, rotary_short_tokens):
     return ids[len(prompt):], gaps
 
 
-def choose_prompt(model, family_name, length, rotary_short_tokens):
-    """The first random prompt whose continuation is clear (LEAST_GAP), lively (LEAST_DISTINCT) and never ends."""
+def choose_prompt(model, family_name, length, rotary_short_tokens, rounded_models):
+    """The first random prompt whose continuation is clear (LEAST_GAP), lively (LEAST_DISTINCT) and never ends, with
+    experts that are clear too."""
     for attempt in range(400):
         ids = torch.randint(3, VOCABULARY, (length,), generator=generator_for(family_name, "prompt", length, attempt))
-        continuation, gaps = greedy(model, ids.tolist(), rotary_short_tokens)
+        ids = ids.tolist()
+        if not clear_experts.are_clear(model, rounded_models, ids):
+            continue
+        continuation, gaps = greedy(model, ids, rotary_short_tokens)
         lively = len(set(continuation)) >= LEAST_DISTINCT
-        if lively and min(gaps) >= LEAST_GAP and EOS not in continuation:
-            return ids.tolist(), continuation, gaps
+        if (lively and min(gaps) >= LEAST_GAP and EOS not in continuation
+                and clear_experts.are_clear(model, rounded_models, ids + continuation, 1.0)):
+            return ids, continuation, gaps
     raise SystemExit(f"{family_name}: no prompt of {length} tokens has a clear and lively continuation")
 
 
@@ -251,7 +290,7 @@ def golden_prompts(model, name, lengths, rotary_short_tokens=None, **rounded_mod
     """The logits tensors and the index entries of one prompt of each length. rounded_models: bf16 (and f16)."""
     tensors, prompts = {}, []
     for index, length in enumerate(lengths):
-        ids, continuation, gaps = choose_prompt(model, name, length, rotary_short_tokens)
+        ids, continuation, gaps = choose_prompt(model, name, length, rotary_short_tokens, rounded_models.values())
         logits = logits_of(model, ids)
         tensors[f"logits.{index}"] = recorded_rows(ids, logits).contiguous()
         rounded_logits = {type_name: logits_of(other, ids) for type_name, other in rounded_models.items()}

@@ -9,7 +9,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 
 import bnb_goldens
 from families import VOCABULARY
-from model_goldens import generator_for, load, normal
+from model_goldens import folder_name, generator_for, load, normal
 from peft_goldens import EXPERTS, LLAMA_LINEAR
 
 RANK, ALPHA = 4, 8
@@ -20,6 +20,7 @@ MODEL_DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat
 # PEFT would take gate_proj for the experts' gate_up_proj.
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
+SHORT_CONVOLUTION = ["q_proj", "k_proj", "v_proj", "in_proj", "out_proj", "w1", "w2", "w3"]
 SHARED_EXPERT = ["shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]
 TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR, "gpt2": ["c_attn", "c_proj", "c_fc"],
            "qwen3_5": LLAMA_LINEAR + DELTA,
@@ -30,10 +31,11 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "qwen3-moe": ATTENTION, "qwen3-moe-stacked": ATTENTION, "qwen2-moe": ATTENTION,
            "qwen3_5-moe": ATTENTION + DELTA + SHARED_EXPERT, "qwen3_5-moe-images": ATTENTION + SHARED_EXPERT,
            "qwen3-next": ATTENTION + ["in_proj_qkvz", "in_proj_ba", "out_proj"],
+           "lfm2": SHORT_CONVOLUTION, "lfm2-moe": SHORT_CONVOLUTION, "lfm3": SHORT_CONVOLUTION + ["o_proj", "g_proj"],
            "muse-glimmer": LLAMA_LINEAR, "gpt-oss-wide": ATTENTION, "gpt-oss-full": ATTENTION}
 FAMILIES = [family for family in TARGETS
             if "moe" not in family and family not in ("granite", "gemma4", "gemma4-shared", "qwen3-next", "muse-glimmer",
-                                                     "gpt-oss-wide")
+                                                     "gpt-oss-wide", "lfm3")
             or family == "qwen3-moe"]
 
 
@@ -60,6 +62,11 @@ ADAPTERS = {adapter.name: adapter for adapter in [
             options=dict(exclude_modules=".*vision.*")),
     Adapter("muse-glimmer", "muse-glimmer", "every linear layer, gates of attention too; A and B random",
             options=dict(exclude_modules=".*vision.*")),
+    Adapter("lfm2-moe", "lfm2-moe", "all but the experts, A and B random"),
+    Adapter("lfm2-moe-experts", "lfm2-moe", "experts beside all else; A and B random",
+            options=dict(target_parameters=[f"feed_forward.experts.{name}" for name in ("gate_up_proj", "down_proj")])),
+    Adapter("lfm3", "lfm3", "every linear layer, gates of attention too; A and B random"),
+    Adapter("lfm3-zero-b", "lfm3", "every linear layer, gates of attention too; B zero", zero_b=True),
     Adapter("qwen2-moe", "qwen2-moe", "attention, A and B random"),
     Adapter("qwen3_5-moe", "qwen3_5-moe", "all but the experts, A and B random"),
     Adapter("qwen3_5-moe-images-zero-b", "qwen3_5-moe-images", "attention and the shared expert; B zero", zero_b=True),
@@ -144,8 +151,9 @@ def trainable(model):
 
 
 # {base: what its folder calls the matrices of an expert, and its router}; else the first, and as in memory.
+_W_NAMES = ("experts.{}.w1", "experts.{}.w3", "experts.{}.w2")
 _EXPERT_NAMES = {"": ("experts.{}.gate_proj", "experts.{}.up_proj", "experts.{}.down_proj"),
-                 "mixtral": ("experts.{}.w1", "experts.{}.w3", "experts.{}.w2")}
+                 "mixtral": _W_NAMES, "lfm2-moe": _W_NAMES}
 
 
 def _matrices_of_stack(base, name, tensor):
@@ -166,6 +174,7 @@ def by_matrix(base, tensors):
     for name, tensor in tensors.items():
         if base == "mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
+        name = folder_name(name)
         if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             result |= dict(_matrices_of_stack(base, name, tensor))
         else:

@@ -84,6 +84,9 @@ GRADIENTS = [
     Gradients("gpt-oss-full-experts", "gpt-oss-full", "gpt-oss-full-experts",
               "experts too, whose gate and up are in turn, with biases and a clamped gate"),
     Gradients("muse-glimmer", "muse-glimmer", "muse-glimmer", "through gates of a matrix of their own"),
+    Gradients("lfm2-moe", "lfm2-moe", "lfm2-moe", "through experts chosen by sigmoids plus a bias, and convolutions"),
+    Gradients("lfm2-moe-experts", "lfm2-moe", "lfm2-moe-experts", "experts too, chosen by sigmoids plus a bias"),
+    Gradients("lfm3", "lfm3", "lfm3", "through a gate for each head, norms after the blocks and convolutions of 7"),
     Gradients("granite", "granite", "granite", "through factors on embeddings, scores, blocks and logits"),
     Gradients("gemma4", "gemma4", "gemma4", "through values that are keys, their norm, and a factor for each layer"),
     Gradients("gemma4-moe", "gemma4-moe", "gemma4-moe",
@@ -118,6 +121,14 @@ GRADIENTS = [
               kept=("layers.0.", "layers.3.", "lm_head", "language_model.norm")),
     Gradients("qwen3_5-full", "qwen3_5", None, "every weight, those of the recurrence too; of two layers are stored",
               kept=("layers.0.", "layers.3.")),
+    Gradients("lfm2-full", "lfm2", None,
+              "every weight, taps of convolutions too; those of a layer of either kind and the last norm are stored",
+              kept=("layers.0.", "layers.2.", "embedding_norm")),
+    Gradients("lfm3-full", "lfm3", None, "every weight; those of a layer of each kind are stored",
+              kept=("layers.0.", "layers.1.", "layers.2.")),
+    Gradients("lfm2-moe-full", "lfm2-moe", None,
+              "every weight, experts and router, but not the bias; those of a layer with experts are stored",
+              kept=("layers.2.",)),
     *(Gradients(f"{family}-full", family, None, covers, kept=("layers.0.",), exact=family == "gemma4-moe")
       for family, covers in (
         ("qwen3-moe", "every weight, experts and router; those of the first layer are stored, as of the next"),
@@ -250,6 +261,8 @@ CURVES = [
     Curve("gemma4-full-adamw", "gemma4", None, "adamw", "constant_with_warmup", final=False, learning_rate=1.2e-4),
     Curve("qwen3-moe-full-adamw", "qwen3-moe", None, "adamw", "constant_with_warmup", final=False, learning_rate=3e-4),
     Curve("muse-glimmer-adamw", "muse-glimmer", "muse-glimmer-zero-b", "adamw", "cosine", final=False),
+    Curve("lfm2-full-adamw", "lfm2", None, "adamw", "constant_with_warmup", final=False, learning_rate=3e-4),
+    Curve("lfm3-adamw", "lfm3", "lfm3-zero-b", "adamw", "cosine", final=False),
     Curve("gemma4-moe-adafactor", "gemma4-moe", "gemma4-moe-zero-b", "adafactor", "linear", final=False,
           learning_rate=2e-3),
 ]

@@ -132,13 +132,13 @@ static int32_t chosen[N_SLOTS], slots[N_SLOTS], slot_row[N_SLOTS], expert_start[
 static float shares[N_SLOTS];
 static const qr_routing routing = {chosen, slots, slot_row, shares, expert_start, N_ROWS, N_EXPERTS, TOP_K};
 static qr_weight expert_weights[N_EXPERTS];
-static bool normalizes;
+static qr_router router;
 static float expert_bias[N_EXPERTS * OUT];
 static float expert_scale[N_EXPERTS] = {1.5F, 0.5F, 2.0F, 0.75F, 1.0F, 1.25F, 0.625F};
 
 static void forward_experts(void) {
     static float outputs[N_SLOTS * OUT];
-    RUN(route, {.logits = u, .scale = expert_scale, .routing = routing, .normalize = normalizes});
+    RUN(route, {.logits = u, .scale = expert_scale, .routing = routing, .router = router});
     RUN(expert_linear, {.weights = expert_weights,
                         .routing = routing,
                         .x = x,
@@ -157,10 +157,10 @@ static void begin_experts(uint64_t stream) {
         expert_weights[e] = (qr_weight){.desc = weight.desc, .data = w + e * OUT * IN};
     }
     for (int i = 0; i < N_EXPERTS * OUT; i++) { expert_bias[i] = 0.25F * (float)(i * 7 % 11 - 5); }
-    /* So far apart that a difference changes no choice. */
+    /* So far apart that a difference changes no choice, and where sigmoids are steep. */
     for (int i = 0; i < N_ROWS * N_EXPERTS; i++) {
         const int order = (i % N_EXPERTS * 3 + i / N_EXPERTS) % N_EXPERTS;
-        u[i] = 0.5F * (float)order + 0.125F * rintf(u[i]) / 8.0F;
+        u[i] = 0.5F * (float)order + 0.125F * rintf(u[i]) / 8.0F - (router.is_sigmoid ? 1.5F : 0.0F);
     }
 }
 
@@ -186,12 +186,11 @@ static void check_slots_gradient(const float *h, const float *of_tokens) {
     }
 }
 
-static void check_experts(bool normalize) {
+static void check_experts(uint64_t stream) {
     const function f = {forward_experts, y, dy, N_ROWS * OUT};
     static float dh[N_SLOTS * IN], h[N_SLOTS * IN], dshare[N_SLOTS];
     float dscale[N_EXPERTS] = {0.0F};
-    normalizes = normalize;
-    begin_experts(normalize ? 15 : 14);
+    begin_experts(stream);
     forward_experts();
     RUN(gather_rows, {.src = x, .rows = slot_row, .dst = h, .n_rows = N_SLOTS, .dim = IN});
     RUN(expert_linear_backward, {.weights = expert_weights,
@@ -225,7 +224,7 @@ static void check_experts(bool normalize) {
                          .dshare = dshare,
                          .dlogits = du,
                          .dscale = dscale,
-                         .normalize = normalize});
+                         .router = router});
     check_slots_gradient(h, dw); /* while the shares are those of the inputs as they are */
     check_gradient(&f, "experts dw", w, N_EXPERTS * OUT * IN, dw);
     check_gradient(&f, "experts dbias", expert_bias, N_EXPERTS * OUT, dbias);
@@ -235,8 +234,13 @@ static void check_experts(bool normalize) {
 }
 
 static void test_experts(void) {
-    check_experts(false);
-    check_experts(true);
+    check_experts(14);
+    router.normalize = true;
+    check_experts(15);
+    router = (qr_router){.is_sigmoid = true, .eps = 1e-6F, .factor = 1.75F};
+    check_experts(17);
+    router.normalize = true;
+    check_experts(18);
 }
 
 /* Rows are x, gates u. */
@@ -803,8 +807,10 @@ static const qr_recurrence two_sequences = {.n_seqs = 2, .max_seq_tokens = 4, .s
 
 enum { DELTA_TOKENS = 6, CHANNELS = 5, KERNEL = 3 };
 
+static qr_act_fn conv_fn;
+
 static void forward_conv(void) {
-    RUN(conv1d_causal, {.fn = QR_ACT_SILU,
+    RUN(conv1d_causal, {.fn = conv_fn,
                         .x = x,
                         .weight = w,
                         .dst = y,
@@ -815,10 +821,11 @@ static void forward_conv(void) {
                         .sequences = two_sequences});
 }
 
-static void test_conv1d_causal(void) {
+static void check_conv1d_causal(qr_act_fn fn) {
     const function f = {forward_conv, y, dy, DELTA_TOKENS * CHANNELS};
+    conv_fn = fn;
     begin_case(40);
-    RUN(conv1d_causal_backward, {.forward = {.fn = QR_ACT_SILU,
+    RUN(conv1d_causal_backward, {.forward = {.fn = conv_fn,
                                              .x = x,
                                              .weight = w,
                                              .n_tokens = DELTA_TOKENS,
@@ -832,6 +839,11 @@ static void test_conv1d_causal(void) {
                                  .dx_stride = CHANNELS});
     check_gradient(&f, "conv1d_causal, x", x, DELTA_TOKENS * CHANNELS, dx);
     check_gradient(&f, "conv1d_causal, weight", w, CHANNELS * KERNEL, dw);
+}
+
+static void test_conv1d_causal(void) {
+    check_conv1d_causal(QR_ACT_SILU);
+    check_conv1d_causal(QR_ACT_NONE);
 }
 
 enum { KEY_HEADS = 2, VALUE_HEADS = 4, KEY_DIM = 3, VALUE_DIM = 2, VALUES = VALUE_HEADS * VALUE_DIM };
@@ -880,6 +892,8 @@ static void test_gated_delta(void) {
     check_gradient(&f, "gated_delta, dt_bias", bias, VALUE_HEADS, dbias);
 }
 
+static int64_t gate_dim;
+
 static qr_head_gate_args head_gate_args(void) {
     return (qr_head_gate_args){.x = x,
                                .gate = u,
@@ -888,6 +902,7 @@ static qr_head_gate_args head_gate_args(void) {
                                .n_rows = N_ROWS,
                                .n_heads = 2,
                                .dim = IN,
+                               .gate_dim = gate_dim,
                                .gate_stride = 4 * IN,
                                .gate_head_stride = 2 * IN};
 }
@@ -900,10 +915,13 @@ static void forward_head_gate(void) {
 
 static void test_head_gate(void) {
     const function f = {forward_head_gate, y, dy, N_ROWS * 2 * IN};
-    begin_case(42);
-    RUN(head_gate_backward, {.forward = head_gate_args(), .dy = dy, .dx = dx, .dgate = du});
-    check_gradient(&f, "head_gate, x", x, N_ROWS * 2 * IN, dx);
-    check_gradient(&f, "head_gate, gates", u, N_ROWS * 4 * IN, du);
+    for (int by_head = 0; by_head < 2; by_head++) {
+        begin_case(by_head == 0 ? 42 : 52);
+        gate_dim = by_head == 1 ? 1 : IN;
+        RUN(head_gate_backward, {.forward = head_gate_args(), .dy = dy, .dx = dx, .dgate = du});
+        check_gradient(&f, "head_gate, x", x, N_ROWS * 2 * IN, dx);
+        check_gradient(&f, "head_gate, gates", u, N_ROWS * 4 * IN, du);
+    }
 }
 
 int main(int argc, char **argv) {

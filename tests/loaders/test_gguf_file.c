@@ -250,8 +250,8 @@ static void test_configs(void) {
     CHECK(c.quantization.packing.kind == QR_PACKING_MXFP4 && !c.rope.truncate && c.layer_slides[0]);
     qr_model_config_free(&c);
     c = config_of("hybrid"); /* of its three layers the last predicts tokens further on */
-    CHECK(c.family == QR_FAMILY_QWEN3_5 && c.n_layers == 2 && c.delta.layers[0] && !c.delta.layers[1]);
-    CHECK(c.delta.n_value_heads == 2 && c.delta.n_key_heads == 1 && c.rope.rotary_dim == 2 && !c.norm_adds_one);
+    CHECK(c.family == QR_FAMILY_QWEN3_5 && c.n_layers == 2 && c.recurrent.layers[0] && !c.recurrent.layers[1]);
+    CHECK(c.recurrent.n_value_heads == 2 && c.recurrent.n_key_heads == 1 && c.rope.rotary_dim == 2 && !c.norm_adds_one);
     qr_model_config_free(&c);
 }
 

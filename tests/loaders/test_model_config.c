@@ -264,7 +264,7 @@ static void test_family_defaults(void) {
         CHECK_INT(c.sliding_window, rows[i].window);
         CHECK_INT(count_sliding(&c), rows[i].n_sliding);
         CHECK_INT(c.dtype, QR_DTYPE_F32);
-        const int64_t rotated = c.delta.layers != NULL ? c.head_dim / 4 : c.head_dim;
+        const int64_t rotated = c.recurrent.layers != NULL ? c.head_dim / 4 : c.head_dim;
         CHECK(!c.has_rope || c.rope.rotary_dim == rotated);
         qr_model_config_free(&c);
         CHECK(c.layer_slides == NULL);
@@ -316,20 +316,20 @@ static void test_qwen3_5_wrapper(void) {
     CHECK(c.is_multimodal && c.tie_word_embeddings && c.dtype == QR_DTYPE_BF16);
     CHECK(c.norm_adds_one && !c.scale_embeddings && c.attn_output_gate);
     CHECK(c.rope.theta == 1e7 && c.rope.rotary_dim == 64 && c.rope.type == QR_ROPE_DEFAULT);
-    REQUIRE(c.delta.layers != NULL);
-    for (int64_t l = 0; l < 6; l++) { CHECK(c.delta.layers[l] == (l != 1 && l != 4)); }
-    CHECK(c.delta.n_key_heads == 16 && c.delta.n_value_heads == 48 && c.delta.conv_kernel == 4);
-    CHECK(c.delta.key_dim == 128 && c.delta.value_dim == 128);
+    REQUIRE(c.recurrent.layers != NULL);
+    for (int64_t l = 0; l < 6; l++) { CHECK(c.recurrent.layers[l] == (l != 1 && l != 4)); }
+    CHECK(c.recurrent.n_key_heads == 16 && c.recurrent.n_value_heads == 48 && c.recurrent.conv_kernel == 4);
+    CHECK(c.recurrent.key_dim == 128 && c.recurrent.value_dim == 128);
     qr_model_config_free(&c);
-    CHECK(c.delta.layers == NULL);
+    CHECK(c.recurrent.layers == NULL);
 }
 
 /* Before transformers 5: the interval, and rotary parameters at the top. */
 static void test_qwen3_5_older_form(void) {
     PARSE("{'model_type':'qwen3_5_text','num_hidden_layers':7,'full_attention_interval':3,'rope_theta':5000000,"
           "'partial_rotary_factor':0.5,'linear_conv_kernel_dim':3}");
-    for (int64_t l = 0; l < 7; l++) { CHECK(c.delta.layers[l] == (l != 2 && l != 5)); }
-    CHECK(c.rope.rotary_dim == 128 && c.rope.theta == 5e6 && c.delta.conv_kernel == 3);
+    for (int64_t l = 0; l < 7; l++) { CHECK(c.recurrent.layers[l] == (l != 2 && l != 5)); }
+    CHECK(c.rope.rotary_dim == 128 && c.rope.theta == 5e6 && c.recurrent.conv_kernel == 3);
     qr_model_config_free(&c);
 }
 
@@ -343,7 +343,7 @@ static void test_qwen3_5_moe_wrapper(void) {
     CHECK(c.is_multimodal && c.norm_adds_one && c.attn_output_gate && !c.tie_word_embeddings);
     CHECK(c.experts.n_experts == 256 && c.experts.n_per_token == 8 && c.experts.intermediate_size == 640);
     CHECK(c.experts.normalizes && c.experts.shared_intermediate_size == 512);
-    for (int64_t l = 0; l < 5; l++) { CHECK(c.delta.layers[l] == (l % 2 == 0) && c.experts.layer_has_experts[l]); }
+    for (int64_t l = 0; l < 5; l++) { CHECK(c.recurrent.layers[l] == (l % 2 == 0) && c.experts.layer_has_experts[l]); }
     qr_model_config_free(&c);
 }
 
@@ -352,9 +352,61 @@ static void test_qwen3_next(void) {
           "'decoder_sparse_step':1,'partial_rotary_factor':0.5,'rope_theta':10000000}");
     CHECK(c.norm_adds_one && c.attn_output_gate && !c.experts.normalizes && c.rope.rotary_dim == 128);
     for (int64_t l = 0; l < 8; l++) {
-        CHECK(c.delta.layers[l] == (l % 4 != 3) && c.experts.layer_has_experts[l] == (l != 2));
+        CHECK(c.recurrent.layers[l] == (l % 4 != 3) && c.experts.layer_has_experts[l] == (l != 2));
     }
     qr_model_config_free(&c);
+}
+
+/* As LFM2-1.2B is published: layers by their numbers, and an MLP whose size follows from three keys. */
+static void test_lfm2(void) {
+    PARSE("{'model_type':'lfm2','architectures':['Lfm2ForCausalLM'],'hidden_size':2048,'num_hidden_layers':16,"
+          "'num_attention_heads':32,'num_key_value_heads':8,'block_ff_dim':12288,'block_multiple_of':256,"
+          "'block_ffn_dim_multiplier':1.0,'block_auto_adjust_ff_dim':true,'full_attn_idxs':[2,5,8,10,12,14],"
+          "'conv_L_cache':3,'conv_bias':false,'norm_eps':1e-05,'rope_theta':1000000.0,'tie_embedding':true,"
+          "'torch_dtype':'bfloat16'}");
+    CHECK(c.intermediate_size == 8192 && c.head_dim == 64 && c.tie_word_embeddings && !c.attn_gate_apart);
+    CHECK(c.recurrent.kind == QR_RECURRENT_CONV && c.recurrent.conv_kernel == 3 && c.rope.theta == 1e6);
+    for (int64_t l = 0; l < 16; l++) { CHECK(c.recurrent.layers[l] == !(l == 2 || l == 5 || (l >= 8 && l % 2 == 0))); }
+    qr_model_config_free(&c);
+}
+
+static void test_lfm2_moe(void) {
+    PARSE("{'model_type':'lfm2_moe','num_hidden_layers':4,'num_dense_layers':1,'tie_embedding':false,"
+          "'layer_types':['conv','full_attention','conv','conv'],'routed_scaling_factor':1.5,'use_expert_bias':false,"
+          "'output_router_logits':true}");
+    CHECK(c.experts.has_sigmoid_router && c.experts.normalizes && c.experts.share_factor == 1.5);
+    CHECK(!c.experts.has_choice_bias && !c.experts.balances_load && c.experts.n_per_token == 4);
+    CHECK(c.intermediate_size == 7168 && c.experts.intermediate_size == 1792 && !c.tie_word_embeddings);
+    for (int64_t l = 0; l < 4; l++) {
+        CHECK(c.experts.layer_has_experts[l] == (l > 0) && c.recurrent.layers[l] == (l != 1));
+    }
+    qr_model_config_free(&c);
+}
+
+/* Without lists: windows in layers 4, 8 …, and two ways to rotate. */
+static void test_lfm3(void) {
+    PARSE("{'model_type':'lfm3','num_hidden_layers':9}");
+    CHECK(c.attn_gate_apart && c.attn_gate_by_head && !c.without_post_norms && c.sliding_window == 256);
+    CHECK(c.recurrent.conv_kernel == 7 && c.rope.type == QR_ROPE_PROPORTIONAL && c.rope.n_rotated == 32);
+    CHECK(c.rope.theta == 1e6 && c.rope_local.theta == 1e4 && c.rope_local.rotary_dim == 128);
+    for (int64_t l = 0; l < 9; l++) {
+        CHECK(c.layer_slides[l] == (l == 4 || l == 8) && c.recurrent.layers[l] == (l == 0 || l % 2 == 1));
+    }
+    qr_model_config_free(&c);
+}
+
+static void test_lfm_refusals(void) {
+    check_refused("{'model_type':'lfm2','conv_bias':true}", QRUN_ERROR_UNSUPPORTED, "\"conv_bias\" is not supported");
+    check_refused("{'model_type':'lfm2','conv_L_cache':9}", QRUN_ERROR_INPUT, "conv_L_cache");
+    check_refused("{'model_type':'lfm2','full_attn_idxs':[0,'x']}", QRUN_ERROR_INPUT,
+                  "\"full_attn_idxs\" should be a list of layers");
+    check_refused("{'model_type':'lfm2','full_attn_idxs':[]}", QRUN_ERROR_UNSUPPORTED, "needs at least one");
+    check_refused("{'model_type':'lfm2','num_hidden_layers':1,'layer_types':['sliding_attention']}",
+                  QRUN_ERROR_UNSUPPORTED, "layers of type \"sliding_attention\" are not supported");
+    check_refused("{'model_type':'lfm2','intermediate_size':1}", QRUN_ERROR_INPUT, "adjusted size of its MLPs is 0");
+    check_refused("{'model_type':'lfm2_moe','num_hidden_layers':2,'full_attn_idxs':[0],'num_dense_layers':2}",
+                  QRUN_ERROR_INPUT, "no layer is left for experts");
+    check_refused("{'model_type':'lfm2_vl'}", QRUN_ERROR_UNSUPPORTED, "the nearest that works is LFM2");
 }
 
 static void test_mistral3_wrapper(void) {
@@ -725,7 +777,7 @@ static void test_refusals(void) {
          "qwen3_5_moe, muse_glimmer, "
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
          "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
-         "qwen3_next, muse_glimmer_text, gpt2"},
+         "qwen3_next, muse_glimmer_text, lfm2, lfm2_moe, lfm3, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1118,6 +1170,10 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gpt_oss);
     CHECK_RUN(test_muse_glimmer);
     CHECK_RUN(test_muse_glimmer_layers);
+    CHECK_RUN(test_lfm2);
+    CHECK_RUN(test_lfm2_moe);
+    CHECK_RUN(test_lfm3);
+    CHECK_RUN(test_lfm_refusals);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_families_that_are_out);
     CHECK_RUN(test_granite4);

@@ -1,7 +1,7 @@
 #include "single_sequence.h"
 
 #include "base/sizes.h"
-#include "runtime/layers/layer_delta.h"
+#include "runtime/layers/layer_recurrent.h"
 
 qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_t n_tokens, qr_kv_format kv_format,
                                    single_sequence *single, qr_error *err) {
@@ -23,7 +23,7 @@ qrun_status single_sequence_create(qrun_model *model, int64_t max_tokens, int64_
     QR_TRY(qr_kv_sequence_create(single->cache, max_tokens, (qr_kv_key){0}, &single->sequence, err));
     single->pages_bytes = (size_t)options.n_pages * qr_page_bytes(model, kv_format);
     QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, single->pages_bytes, &single->pages, err));
-    single->state_bytes = (size_t)qr_delta_state_floats(&model->shape) * sizeof(float);
+    single->state_bytes = (size_t)qr_recurrent_state_floats(&model->shape) * sizeof(float);
     if (single->state_bytes > 0) {
         QR_TRY(backend->memory_create(backend, QR_MEMORY_DEVICE, single->state_bytes, &single->state, err));
     }

@@ -89,6 +89,7 @@ QR_INLINE qr_vec qr_vec_act(qr_act_fn fn, qr_vec x) {
     switch (fn) {
         case QR_ACT_SILU: return qr_vec_silu(x);
         case QR_ACT_GELU_TANH: return qr_vec_gelu_tanh(x);
+        case QR_ACT_NONE: return x;
         case QR_ACT_GELU_ERF: break;
     }
     return qr_vec_gelu_erf(x);

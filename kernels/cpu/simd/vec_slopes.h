@@ -33,6 +33,10 @@ QR_INLINE qr_vec qr_vec_held(qr_vec x, float limit) {
 QR_INLINE qr_vec qr_vec_act_slope(qr_act_fn fn, qr_vec x, qr_vec *value) {
     const qr_vec one = qr_vec_set1(1.0F);
     qr_vec rest;
+    if (fn == QR_ACT_NONE) {
+        *value = x;
+        return one;
+    }
     if (fn == QR_ACT_GELU_ERF) { /* Φ + x φ */
         const qr_vec sigma = qr_vec_normal(x, &rest);
         *value = qr_vec_mul(x, sigma);

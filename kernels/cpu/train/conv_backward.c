@@ -4,11 +4,30 @@
 
 enum { FUNCTION_COST = 4 };
 
+/* Head i of all rows, with one gate. */
+static void whole_head_backward(const qr_head_gate_backward_args *a, int64_t i, int64_t gate_at) {
+    const qr_head_gate_args *f = &a->forward;
+    qr_vec shut, sum = qr_vec_zero();
+    const qr_vec open = qr_vec_sigmoid(qr_vec_set1(f->gate[gate_at]), &shut);
+    for (int64_t j = 0; j < f->dim; j += QR_VEC) {
+        const int64_t at = i * f->dim + j, n = f->dim - j;
+        const qr_vec dy = qr_vec_load_n(a->dy + at, n);
+        sum = qr_vec_fma(dy, qr_vec_load_act_n(f->x, f->dtype, at, n), sum);
+        qr_vec_store_n(a->dx + at, qr_vec_mul(dy, open), n);
+    }
+    const qr_vec slope = qr_vec_mul(open, shut);
+    qr_vec_store_n(a->dgate + gate_at, qr_vec_mul(qr_vec_set1(qr_vec_sum(sum)), slope), 1);
+}
+
 static void head_gate_backward_rows(const void *args, int64_t begin, int64_t end) {
     const qr_head_gate_backward_args *a = args;
     const qr_head_gate_args *f = &a->forward;
     for (int64_t i = begin * f->n_heads; i < end * f->n_heads; i++) {
         const int64_t gate_at = i / f->n_heads * f->gate_stride + i % f->n_heads * f->gate_head_stride;
+        if (f->gate_dim == 1) {
+            whole_head_backward(a, i, gate_at);
+            continue;
+        }
         for (int64_t j = 0; j < f->dim; j += QR_VEC) {
             const int64_t at = i * f->dim + j, n = f->dim - j;
             qr_vec shut;

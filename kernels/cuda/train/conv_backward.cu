@@ -21,6 +21,25 @@ __global__ void head_gate_backward_kernel(qr_head_gate_backward_args a) {
     });
 }
 
+enum { HEAD_THREADS = 128, HEAD_WARPS = HEAD_THREADS / WARP_LANES };
+
+/* One gate for a head: a warp for each. */
+__global__ void whole_head_gate_backward_kernel(qr_head_gate_backward_args a) {
+    const qr_head_gate_args &f = a.forward;
+    const int64_t i = static_cast<int64_t>(blockIdx.x) * HEAD_WARPS + warp_index();
+    if (i >= f.n_rows * f.n_heads) { return; }
+    const int64_t gate_at = i / f.n_heads * f.gate_stride + i % f.n_heads * f.gate_head_stride;
+    const float open = sigmoid(f.gate[gate_at]), shut = sigmoid(-f.gate[gate_at]);
+    float sum = 0.0F;
+    for (int64_t j = lane_index(); j < f.dim; j += WARP_LANES) {
+        const float dy = a.dy[i * f.dim + j];
+        sum = fmaf(dy, load_as_f32(f.x, f.dtype, i * f.dim + j), sum);
+        a.dx[i * f.dim + j] = dy * open;
+    }
+    sum = warp_sum(sum);
+    if (lane_index() == 0) { a.dgate[gate_at] = sum * open * shut; }
+}
+
 /* One channel of one sequence. rows: x of the kernel tokens up to the one that runs; dsums: the gradients of their
  * sums; both oldest first. dweight [kernel] grows. */
 QR_DEVICE void conv_channel_backward(const qr_conv1d_causal_backward_args &a, const float *weight, int64_t c,
@@ -65,6 +84,10 @@ __global__ void conv1d_causal_backward_kernel(qr_conv1d_causal_backward_args a) 
 static qrun_status run_head_gate_backward(qr_cuda_backend &cuda, const qr_head_gate_backward_args &args, void *,
                                           qr_error *err) {
     const qr_head_gate_args &f = args.forward;
+    if (f.gate_dim == 1) {
+        return QR_LAUNCH(cuda.device, err, whole_head_gate_backward_kernel,
+                         blocks_for(f.n_rows * f.n_heads, HEAD_WARPS), HEAD_THREADS, 0, args);
+    }
     return QR_LAUNCH_VEC4(cuda.device, err, head_gate_backward_kernel, f.n_rows * f.n_heads, f.dim, args);
 }
 

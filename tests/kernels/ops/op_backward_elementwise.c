@@ -8,7 +8,7 @@
 #include "base/half.h"
 #include "base/random.h"
 
-enum { N_ROWS = 65, N_FNS = 3 };
+enum { N_ROWS = 65, N_FNS = 4 };
 
 /* Below every normal result, as in op_elementwise.c. */
 #define TINY 1e-30
@@ -31,6 +31,7 @@ static double act_slope(qr_act_fn fn, double x) {
         }
         case QR_ACT_GELU_ERF:
             return 0.5 * erfc(-x * sqrt(0.5)) + (fabs(x) < 40.0 ? x * 0.5 * k * exp(-0.5 * x * x) : 0.0);
+        case QR_ACT_NONE: return 1.0;
     }
     return NAN;
 }
@@ -43,6 +44,7 @@ static double act_slope_bound(qr_act_fn fn, double x) {
                    8.0 * OP_U * (x > 0.0 ? 1.0 + fmin(size, 20.0) : (1.0 + fmin(size, 200.0)) / (1.0 + exp(size)));
         case QR_ACT_GELU_TANH: return TINY + 8.0 * OP_U * (1.0 + near * 0.8 * (1.0 + 0.134145 * near * near));
         case QR_ACT_GELU_ERF: return TINY + 8.0 * OP_U * (1.0 + size * (1.0 + size * size) * exp(-0.5 * size * size));
+        case QR_ACT_NONE: return TINY;
     }
     return NAN;
 }

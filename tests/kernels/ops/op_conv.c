@@ -12,10 +12,13 @@ enum { N_ROWS = 65, MAX_SEQS = 4, MAX_CALLS = 256 };
 typedef struct heads_case {
     int64_t n_heads, dim;
     const float *x, *gate, *dy; /* x, dy [N_ROWS, n_heads · dim]; gate [N_ROWS, n_heads, gate_head] with a gap */
-    bool in_place, of_gate, accumulate;
+    bool in_place, of_gate, accumulate, by_head;
 } heads_case;
 
 static int64_t head_stride(const heads_case *c) { return 2 * c->dim + 1; }
+static int64_t gate_columns(const heads_case *c) {
+    return (c->n_heads - 1) * head_stride(c) + (c->by_head ? 1 : c->dim);
+}
 static int64_t gate_stride(const heads_case *c) { return c->n_heads * head_stride(c) + 3; }
 
 static void exec_copy_heads(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
@@ -41,7 +44,7 @@ static void exec_copy_heads(op_run *run, const void *data, int64_t first, int64_
 
 static qr_head_gate_args gate_args(op_run *run, const heads_case *c, int64_t first, int64_t n_rows, qr_dtype dtype,
                                    void *dst) {
-    const int64_t row = c->n_heads * c->dim, gate_row = (c->n_heads - 1) * head_stride(c) + c->dim;
+    const int64_t row = c->n_heads * c->dim, gate_row = gate_columns(c);
     return (qr_head_gate_args){.gate = op_input(run, c->gate + first * gate_stride(c),
                                                 (size_t)((n_rows - 1) * gate_stride(c) + gate_row) * sizeof(float)),
                                .x = dst,
@@ -50,6 +53,7 @@ static qr_head_gate_args gate_args(op_run *run, const heads_case *c, int64_t fir
                                .n_rows = n_rows,
                                .n_heads = c->n_heads,
                                .dim = row / c->n_heads,
+                               .gate_dim = c->by_head ? 1 : c->dim,
                                .gate_stride = gate_stride(c),
                                .gate_head_stride = head_stride(c)};
 }
@@ -72,7 +76,7 @@ static void exec_head_gate_backward(op_run *run, const void *data, int64_t first
                                     void *out) {
     (void)dtype;
     const heads_case *c = data;
-    const int64_t row = c->n_heads * c->dim, gate_row = (c->n_heads - 1) * head_stride(c) + c->dim;
+    const int64_t row = c->n_heads * c->dim, gate_row = gate_columns(c);
     const size_t row_bytes = (size_t)row * sizeof(float), bytes = (size_t)n_rows * row_bytes;
     float *dx = op_output(run, c->in_place ? c->dy + first * row : NULL, n_rows, row_bytes, row_bytes);
     float *zeros = qr_alloc_zeroed((size_t)(n_rows * gate_row) * sizeof(float)); /* between heads nothing is written */
@@ -90,15 +94,16 @@ static void exec_head_gate_backward(op_run *run, const void *data, int64_t first
 
 /* A sigmoid and its complement err by 6 u of themselves: an exponential, a sum, a quotient, a product. */
 static void gate_bounds(const heads_case *c, double *y, double *dx, double *dgate) {
-    const int64_t row = c->n_heads * c->dim, gate_row = (c->n_heads - 1) * head_stride(c) + c->dim;
+    const int64_t row = c->n_heads * c->dim, gate_row = gate_columns(c);
     for (int64_t i = 0; i < N_ROWS * row; i++) {
-        const int64_t r = i / row, h = i % row / c->dim, j = i % c->dim;
+        const int64_t r = i / row, h = i % row / c->dim, j = c->by_head ? 0 : i % c->dim;
         const double gate = (double)c->gate[r * gate_stride(c) + h * head_stride(c) + j];
         const double on = 1.0 / (1.0 + exp(-gate)), off = 1.0 / (1.0 + exp(gate));
         const double x = fabs((double)c->x[i]), dy = fabs((double)c->dy[i]);
         y[i] = 8.0 * OP_U * x * on;
         dx[i] = 8.0 * OP_U * dy * on;
-        dgate[r * gate_row + h * head_stride(c) + j] = 18.0 * OP_U * dy * x * on * off;
+        const double n_terms = c->by_head ? (double)c->dim : 0.0;
+        dgate[r * gate_row + h * head_stride(c) + j] += (18.0 + n_terms) * OP_U * dy * x * on * off;
     }
 }
 
@@ -149,18 +154,20 @@ void test_op_copy_heads(void) {
     }
 }
 
-static void check_gates(bool backward) {
+static void check_gates(bool backward, bool by_head) {
     for (size_t i = 0; i < QR_COUNT_OF(heads); i++) {
         heads_case c = make_heads(i);
-        const int64_t row = c.n_heads * c.dim, gate_row = (c.n_heads - 1) * head_stride(&c) + c.dim;
+        c.by_head = by_head;
+        const int64_t row = c.n_heads * c.dim, gate_row = gate_columns(&c);
         double *y = op_doubles(N_ROWS * row), *dx = op_doubles(N_ROWS * row), *dgate = op_doubles(N_ROWS * gate_row);
         gate_bounds(&c, y, dx, dgate);
         if (backward) {
-            check_heads(exec_head_gate_backward, "head_gate_backward", &c, dx, row, false);
+            check_heads(exec_head_gate_backward, by_head ? "head_gate_backward by heads" : "head_gate_backward", &c, dx,
+                        row, false);
             c.of_gate = true;
             check_heads(exec_head_gate_backward, "head_gate_backward's gate", &c, dgate, gate_row, false);
         } else {
-            check_heads(exec_head_gate, "head_gate", &c, y, row, true);
+            check_heads(exec_head_gate, by_head ? "head_gate by heads" : "head_gate", &c, y, row, true);
         }
         qr_free(y);
         qr_free(dx);
@@ -169,8 +176,15 @@ static void check_gates(bool backward) {
     }
 }
 
-void test_op_head_gate(void) { check_gates(false); }
-void test_op_head_gate_backward(void) { check_gates(true); }
+void test_op_head_gate(void) {
+    check_gates(false, false);
+    check_gates(false, true);
+}
+
+void test_op_head_gate_backward(void) {
+    check_gates(true, false);
+    check_gates(true, true);
+}
 
 /* ---- conv1d_causal ----------------------------------------------------------------------------------------------- */
 
@@ -345,11 +359,14 @@ static void check_conv_cuts(const conv_case *whole, int32_t cut) {
 static const struct {
     int64_t dim;
     int32_t kernel;
-} convs[] = {{1, 4}, {37, 4}, {64, 2}, {172, 3}, {1030, 4}, {20, 8}};
+    qr_act_fn fn;
+} convs[] = {{1, 4, QR_ACT_SILU},       {37, 4, QR_ACT_GELU_ERF}, {64, 2, QR_ACT_SILU},
+             {172, 3, QR_ACT_GELU_ERF}, {1030, 4, QR_ACT_SILU},   {20, 8, QR_ACT_GELU_ERF},
+             {171, 3, QR_ACT_NONE},     {1030, 7, QR_ACT_NONE},   {37, 8, QR_ACT_NONE}};
 
 void test_op_conv1d_causal(void) {
     for (size_t i = 0; i < QR_COUNT_OF(convs); i++) {
-        conv_case c = make_conv(convs[i].dim, convs[i].kernel, i % 2 == 0 ? QR_ACT_SILU : QR_ACT_GELU_ERF);
+        conv_case c = make_conv(convs[i].dim, convs[i].kernel, convs[i].fn);
         double *bound = op_doubles(c.n_tokens * c.dim);
         op_case oc = {.n_rows = c.n_tokens, .row = c.dim, .exec = exec_conv, .data = &c, .bound = bound, .whole = true};
         for (int without = 0; without < 2; without++) {
@@ -413,7 +430,7 @@ static void conv_backward_bounds(const conv_case *c, double *dx, double *dweight
 
 void test_op_conv1d_causal_backward(void) {
     for (size_t i = 0; i < QR_COUNT_OF(convs); i++) {
-        conv_case c = make_conv(convs[i].dim, convs[i].kernel, i % 2 == 0 ? QR_ACT_SILU : QR_ACT_GELU_ERF);
+        conv_case c = make_conv(convs[i].dim, convs[i].kernel, convs[i].fn);
         double *dx = op_doubles(c.n_tokens * c.dim), *dweight = op_doubles(c.dim * c.kernel);
         c.without_states = true;
         conv_backward_bounds(&c, dx, dweight);

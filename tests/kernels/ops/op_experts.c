@@ -26,11 +26,25 @@ static void put_weights(op_run *run, op_weight *const *weights, int32_t n_expert
 static const float expert_scales[13] = {1.5F, 0.5F, 2.0F,  0.75F, 1.0F, 1.25F, 0.625F,
                                         1.9F, 0.9F, 1.75F, 0.55F, 1.1F, 1.45F};
 
+/* What is added where experts are chosen: enough to change who is. */
+static const float choice_biases[13] = {0.25F, -0.5F, 0.0F,  0.125F, 0.5F, -0.25F, 0.375F,
+                                        0.1F,  -0.1F, 0.75F, -0.75F, 0.2F, 0.05F};
+
+static const qr_router softmax = {.normalize = false}, softmax_of_few = {.normalize = true};
+static const qr_router sigmoids = {.is_sigmoid = true, .eps = 1e-6F, .factor = 1.75F};
+static const qr_router sigmoids_of_few = {.is_sigmoid = true, .normalize = true, .eps = 1e-6F, .factor = 1.75F};
+
+static const char *router_text(const qr_router *router) {
+    if (router->is_sigmoid) { return router->normalize ? ", sigmoids normalised" : ", sigmoids"; }
+    return router->normalize ? ", normalised" : "";
+}
+
 typedef struct route_case {
     int32_t n_experts, top_k;
-    bool normalize;
+    qr_router router;
     const float *logits; /* [n_rows, n_experts] */
-    const float *scale;  /* [n_experts] or NULL */
+    const float *scale;  /* [n_experts] or NULL, as the next */
+    const float *choice_bias;
 } route_case;
 
 /* The slots are those of the choices: sorted by expert, then by row. */
@@ -60,6 +74,7 @@ static void exec_route(op_run *run, const void *data, int64_t first, int64_t n_r
     const qr_route_args args = {
         .logits = op_input(run, c->logits + first * c->n_experts, (size_t)(n_rows * c->n_experts) * F32_BYTES),
         .scale = c->scale != NULL ? op_input(run, c->scale, (size_t)c->n_experts * F32_BYTES) : NULL,
+        .choice_bias = c->choice_bias != NULL ? op_input(run, c->choice_bias, (size_t)c->n_experts * F32_BYTES) : NULL,
         .routing = {.expert = op_output(run, NULL, 1, n_bytes, n_bytes),
                     .slot = op_output(run, NULL, 1, n_bytes, n_bytes),
                     .slot_row = op_output(run, NULL, 1, n_bytes, n_bytes),
@@ -68,7 +83,7 @@ static void exec_route(op_run *run, const void *data, int64_t first, int64_t n_r
                     .n_rows = n_rows,
                     .n_experts = c->n_experts,
                     .top_k = c->top_k},
-        .normalize = c->normalize,
+        .router = c->router,
     };
     op_call(run, QR_OP_route, &args);
     op_read(run, args.routing.expert, r.expert);
@@ -85,24 +100,28 @@ static void exec_route(op_run *run, const void *data, int64_t first, int64_t n_r
 }
 
 /* Exponentials and their sum are F64 or exact to a unit in the last place of F32, in sums of n_experts. */
-static void check_route(int64_t n_rows, int32_t n_experts, int32_t top_k, bool normalize, bool odd) {
+static void check_route(int64_t n_rows, int32_t n_experts, int32_t top_k, qr_router router, bool odd) {
     float *logits = op_normals(n_rows * n_experts, (uint64_t)(n_rows + n_experts), 2.0);
     for (int64_t i = 0; odd && i < n_rows * n_experts; i++) {
         logits[i] = rintf(logits[i]); /* many equals */
         if (op_below(7, i, 40) == 0) { logits[i] = -INFINITY; }
         if (op_below(8, i, 60) == 0) { logits[i] = NAN; }
     }
-    route_case data = {n_experts, top_k, normalize, logits, NULL};
+    route_case data = {n_experts, top_k, router, logits, NULL, NULL};
     double *bound = op_doubles(n_rows * 2 * top_k);
     for (int64_t i = 0; i < n_rows; i++) {
         for (int32_t k = 0; k < top_k; k++) {
-            bound[(2 * i + 1) * top_k + k] = (double)(n_experts + 8) * OP_U;
-        } /* of 1 */
+            bound[(2 * i + 1) * top_k + k] = (double)(n_experts + 8) * OP_U * (router.is_sigmoid ? 1.75 : 1.0);
+        } /* of 1, or of the factor */
     }
     op_case c = {.n_rows = n_rows, .row = 2 * top_k, .exec = exec_route, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "route rows %lld, %d of %d%s%s", (long long)n_rows, (int)top_k, (int)n_experts,
-             normalize ? ", normalised" : "", odd ? ", equals and NaN" : "");
+             router_text(&router), odd ? ", equals and NaN" : "");
     op_check_case(&c, QR_DTYPE_F32);
+    if (router.is_sigmoid) {
+        data.choice_bias = choice_biases;
+        op_check_case(&c, QR_DTYPE_F32);
+    }
     data.scale = expert_scales;
     for (int64_t i = 0; i < n_rows * 2 * top_k; i++) { bound[i] *= 2.0; }
     op_check_case(&c, QR_DTYPE_F32);
@@ -111,12 +130,15 @@ static void check_route(int64_t n_rows, int32_t n_experts, int32_t top_k, bool n
 }
 
 void test_op_route(void) {
-    check_route(1, 1, 1, true, false);
-    check_route(1, 7, 3, false, false);
-    check_route(65, 7, 3, true, false);
-    check_route(150, 13, 4, false, false);
-    check_route(41, 13, 4, true, true);
-    check_route(40, 7, 3, false, true);
+    check_route(1, 1, 1, softmax_of_few, false);
+    check_route(1, 7, 3, softmax, false);
+    check_route(65, 7, 3, softmax_of_few, false);
+    check_route(150, 13, 4, softmax, false);
+    check_route(41, 13, 4, softmax_of_few, true);
+    check_route(40, 7, 3, softmax, true);
+    check_route(1, 1, 1, sigmoids_of_few, false);
+    check_route(65, 7, 3, sigmoids, false);
+    check_route(150, 13, 4, sigmoids_of_few, false);
 }
 
 /* --- expert_linear and its backward part ------------------------------------------------------------------------- */
@@ -635,7 +657,7 @@ void test_op_expert_share_backward(void) {
 
 typedef struct scale_case {
     const choices *choices;
-    bool normalize;
+    qr_router router;
     const float *logits, *dshare; /* as of gradient_case */
     const float *dscale;          /* [n_experts]: what is added to */
 } scale_case;
@@ -655,14 +677,14 @@ static void exec_scale_gradient(op_run *run, const void *data, int64_t first, in
                                          .dshare = op_input(run, dshare, (size_t)r.n_slots * F32_BYTES),
                                          .dlogits = logits,
                                          .dscale = op_output(run, c->dscale, 1, row_bytes, row_bytes),
-                                         .normalize = c->normalize};
+                                         .router = c->router};
     op_call(run, QR_OP_route_backward, &args);
     op_read(run, args.dscale, out);
     op_run_end(run);
 }
 
 /* A share is at most 1; its own error is that of a softmax. */
-static void check_scale_gradient(int64_t n_rows, int32_t n_experts, int32_t top_k, bool normalize) {
+static void check_scale_gradient(int64_t n_rows, int32_t n_experts, int32_t top_k, qr_router router) {
     const uint64_t stream = (uint64_t)(n_rows * 31 + n_experts);
     const choices chosen = choose(n_rows, n_experts, top_k, stream);
     float *logits = op_normals(n_rows * n_experts, stream + 1, 2.0);
@@ -672,17 +694,18 @@ static void check_scale_gradient(int64_t n_rows, int32_t n_experts, int32_t top_
     for (int64_t pair = 0; pair < n_rows * top_k; pair++) {
         const float *row = logits + pair / top_k * n_experts;
         double sum = 0.0;
-        for (int32_t k = 0; k < (normalize ? top_k : n_experts); k++) {
-            const int32_t other = normalize ? chosen.expert[pair / top_k * top_k + k] : k;
+        for (int32_t k = 0; k < (router.normalize ? top_k : n_experts) && !router.is_sigmoid; k++) {
+            const int32_t other = router.normalize ? chosen.expert[pair / top_k * top_k + k] : k;
             sum += exp((double)row[other] - (double)row[chosen.expert[pair]]);
         }
-        bound[chosen.expert[pair]] += OP_U * (double)(n_rows + n_experts + 16) * fabs((double)dshare[pair]) / sum;
+        bound[chosen.expert[pair]] += OP_U * (double)(n_rows + n_experts + 16) * fabs((double)dshare[pair]) /
+                                      (router.is_sigmoid ? 1.0 / 1.75 : sum);
     }
-    const scale_case data = {&chosen, normalize, logits, dshare, dscale};
+    const scale_case data = {&chosen, router, logits, dshare, dscale};
     op_case c = {.n_rows = 1, .row = n_experts, .exec = exec_scale_gradient, .data = &data, .bound = bound};
     c.whole = true;
     snprintf(c.label, sizeof c.label, "route_backward's dscale rows %lld, %d of %d%s", (long long)n_rows, (int)top_k,
-             (int)n_experts, normalize ? ", normalised" : "");
+             (int)n_experts, router_text(&router));
     op_check_case(&c, QR_DTYPE_F32);
     qr_free(logits);
     qr_free(dshare);
@@ -692,7 +715,8 @@ static void check_scale_gradient(int64_t n_rows, int32_t n_experts, int32_t top_
 
 typedef struct gradient_case {
     const choices *choices;
-    bool normalize, in_place;
+    qr_router router;
+    bool in_place;
     const float *logits; /* [n_rows, n_experts] */
     const float *dshare; /* [pairs] */
     const float *scale;  /* [n_experts] or NULL */
@@ -714,14 +738,14 @@ static void exec_route_backward(op_run *run, const void *data, int64_t first, in
         .routing = put_routing(run, c->choices, &r),
         .dshare = op_input(run, dshare, (size_t)r.n_slots * F32_BYTES),
         .dlogits = dlogits,
-        .normalize = c->normalize,
+        .router = c->router,
     };
     op_call(run, QR_OP_route_backward, &args);
     op_read(run, dlogits, out);
     op_run_end(run);
 }
 
-static void check_route_backward(int64_t n_rows, int32_t n_experts, int32_t top_k, bool normalize, bool in_place) {
+static void check_route_backward(int64_t n_rows, int32_t n_experts, int32_t top_k, qr_router router, bool in_place) {
     const uint64_t stream = (uint64_t)(n_rows * 13 + n_experts);
     const choices chosen = choose(n_rows, n_experts, top_k, stream);
     float *logits = op_normals(n_rows * n_experts, stream + 1, 2.0);
@@ -732,12 +756,12 @@ static void check_route_backward(int64_t n_rows, int32_t n_experts, int32_t top_
         for (int32_t k = 0; k < top_k; k++) {
             largest = fmax(largest, fabs((double)dshare[i / n_experts * top_k + k]));
         }
-        bound[i] = 2.0 * (double)(n_experts + 8) * OP_U * largest;
+        bound[i] = 2.0 * (double)(n_experts + 8) * OP_U * largest * (router.is_sigmoid ? 2.0 * 1.75 : 1.0);
     }
-    gradient_case data = {&chosen, normalize, in_place, logits, dshare, NULL};
+    gradient_case data = {&chosen, router, in_place, logits, dshare, NULL};
     op_case c = {.n_rows = n_rows, .row = n_experts, .exec = exec_route_backward, .data = &data, .bound = bound};
     snprintf(c.label, sizeof c.label, "route_backward rows %lld, %d of %d%s%s", (long long)n_rows, (int)top_k,
-             (int)n_experts, normalize ? ", normalised" : "", in_place ? ", in place" : "");
+             (int)n_experts, router_text(&router), in_place ? ", in place" : "");
     op_check_case(&c, QR_DTYPE_F32);
     data.scale = expert_scales;
     for (int64_t i = 0; i < n_rows * n_experts; i++) { bound[i] *= 2.0; }
@@ -748,12 +772,16 @@ static void check_route_backward(int64_t n_rows, int32_t n_experts, int32_t top_
 }
 
 void test_op_route_backward(void) {
-    check_route_backward(2, 7, 3, true, false);
-    check_route_backward(65, 7, 3, true, true);
-    check_route_backward(33, 13, 4, false, false);
-    check_route_backward(150, 5, 2, false, true);
-    check_scale_gradient(3, 7, 3, true);
-    check_scale_gradient(65, 13, 4, false);
+    check_route_backward(2, 7, 3, softmax_of_few, false);
+    check_route_backward(65, 7, 3, softmax_of_few, true);
+    check_route_backward(33, 13, 4, softmax, false);
+    check_route_backward(150, 5, 2, softmax, true);
+    check_route_backward(65, 7, 3, sigmoids_of_few, true);
+    check_route_backward(33, 13, 4, sigmoids, false);
+    check_scale_gradient(3, 7, 3, softmax_of_few);
+    check_scale_gradient(65, 13, 4, softmax);
+    check_scale_gradient(65, 13, 4, sigmoids_of_few);
+    check_scale_gradient(3, 7, 3, sigmoids);
 }
 
 /* --- share_rows and its backward part ---------------------------------------------------------------------------- */

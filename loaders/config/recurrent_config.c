@@ -1,0 +1,149 @@
+#include "loaders/config/recurrent_config.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "base/units.h"
+
+static const char FULL[] = "full_attention", SLIDING[] = "sliding_attention";
+
+/* What every reader here needs. */
+typedef struct source {
+    const qr_json *json;
+    const char *what;
+    int64_t n_layers;
+    bool has_windows;
+    qr_error *err;
+} source;
+
+static qrun_status get_int(const source *s, const char *key, int64_t low, int64_t high, int64_t *value) {
+    return qr_json_get_int(s->json, key, low, high, value, s->what, s->err);
+}
+
+/* ---- Which layers ------------------------------------------------------------------------------------------------ */
+
+static qrun_status read_listed(const source *s, const qr_json *list, const char *recurrent, bool *layers) {
+    int64_t n = 0;
+    for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next, n++) {
+        const char *type = cJSON_IsString(item) ? item->valuestring : "?";
+        const bool is_recurrent = strcmp(type, recurrent) == 0;
+        if (!is_recurrent && strcmp(type, FULL) != 0 && !(s->has_windows && strcmp(type, SLIDING) == 0)) {
+            return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                           "%s: layers of type \"%.60s\" are not supported in this family; its layers are \"%s\" or "
+                           "\"%s\"",
+                           s->what, type, recurrent, FULL);
+        }
+        if (n < s->n_layers) { layers[n] = is_recurrent; }
+    }
+    if (cJSON_IsArray(list) && n == s->n_layers) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"layer_types\" should be a list of %lld layer%s", s->what,
+                   (long long)s->n_layers, qr_plural(s->n_layers));
+}
+
+/* Every full_attention_interval-th layer attends. */
+static qrun_status read_interval(const source *s, bool *layers) {
+    int64_t interval = 4;
+    QR_RETURN_IF_ERROR(get_int(s, "full_attention_interval", 1, 1 << 12, &interval));
+    for (int64_t l = 0; l < s->n_layers; l++) { layers[l] = (l + 1) % interval != 0; }
+    return QRUN_OK;
+}
+
+/* Without any list, all layers of LFM2 attend. Of LFM3, which has windows, the first does not, and then every other. */
+static void attend_by_default(const source *s, bool *layers) {
+    for (int64_t l = 0; l < s->n_layers; l++) { layers[l] = s->has_windows && (l == 0 || l % 2 == 1); }
+}
+
+/* The layers that attend, by number. */
+static qrun_status read_attending(const source *s, bool *layers) {
+    const qr_json *list = s->has_windows ? NULL : qr_json_get(s->json, "full_attn_idxs");
+    bool is_list = cJSON_IsArray(list);
+    if (qr_json_is_null(list)) {
+        attend_by_default(s, layers);
+        return QRUN_OK;
+    }
+    for (int64_t l = 0; l < s->n_layers; l++) { layers[l] = true; }
+    for (const qr_json *item = qr_json_first(list); is_list && item != NULL; item = item->next) {
+        int64_t layer = 0;
+        is_list = qr_json_as_int(item, 0, INT64_MAX, &layer);
+        if (is_list && layer < s->n_layers) { layers[layer] = false; }
+    }
+    if (is_list) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"full_attn_idxs\" should be a list of layers", s->what);
+}
+
+static qrun_status read_layers(const source *s, qr_recurrent_config *config) {
+    const bool is_delta = config->kind == QR_RECURRENT_DELTA;
+    const qr_json *list = qr_json_get(s->json, "layer_types");
+    config->layers = qr_alloc_array_zeroed((size_t)s->n_layers, sizeof *config->layers);
+    if (config->layers == NULL) { return qr_fail_memory(s->err, s->what, (size_t)s->n_layers); }
+    if (!qr_json_is_null(list)) {
+        QR_RETURN_IF_ERROR(read_listed(s, list, is_delta ? "linear_attention" : "conv", config->layers));
+    } else {
+        QR_RETURN_IF_ERROR(is_delta ? read_interval(s, config->layers) : read_attending(s, config->layers));
+    }
+    for (int64_t l = 0; l < s->n_layers; l++) {
+        if (!config->layers[l]) { return QRUN_OK; }
+    }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: no layer is \"%s\", and a model needs at least one", s->what,
+                   FULL);
+}
+
+/* ---- Their sizes ------------------------------------------------------------------------------------------------- */
+
+static qrun_status read_delta_sizes(const source *s, qr_recurrent_config *config) {
+    config->n_key_heads = 16;
+    config->n_value_heads = 32;
+    config->key_dim = config->value_dim = 128;
+    const struct {
+        const char *key;
+        int64_t high, *value;
+    } sizes[] = {{"linear_num_key_heads", 1 << 12, &config->n_key_heads},
+                 {"linear_num_value_heads", 1 << 12, &config->n_value_heads},
+                 {"linear_key_head_dim", 1 << 10, &config->key_dim},
+                 {"linear_value_head_dim", 1 << 10, &config->value_dim},
+                 {"linear_conv_kernel_dim", 8, &config->conv_kernel}};
+    for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
+        QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
+    }
+    if (config->n_value_heads % config->n_key_heads != 0) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT,
+                       "%s: linear_num_value_heads %lld is not divisible by linear_num_key_heads %lld", s->what,
+                       (long long)config->n_value_heads, (long long)config->n_key_heads);
+    }
+    if (config->n_value_heads > INT32_MAX / (config->key_dim * config->value_dim)) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: %lld linear_num_value_heads of %lld by %lld are too many",
+                       s->what, (long long)config->n_value_heads, (long long)config->key_dim,
+                       (long long)config->value_dim);
+    }
+    return QRUN_OK;
+}
+
+static qrun_status read_conv_sizes(const source *s, qr_recurrent_config *config) {
+    bool has_biases = false;
+    QR_RETURN_IF_ERROR(get_int(s, "conv_L_cache", 1, 8, &config->conv_kernel));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "conv_bias", &has_biases, s->what, s->err));
+    if (!has_biases) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"conv_bias\" is not supported", s->what);
+}
+
+/* ---- The interface ----------------------------------------------------------------------------------------------- */
+
+qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_context *context,
+                                     qr_recurrent_config *config, qr_error *err) {
+    const source s = {.json = json,
+                      .what = context->what,
+                      .n_layers = context->n_layers,
+                      .has_windows = context->has_windows,
+                      .err = err};
+    *config = (qr_recurrent_config){.kind = context->kind, .conv_kernel = context->conv_kernel};
+    if (context->kind == QR_RECURRENT_NONE) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(context->kind == QR_RECURRENT_DELTA ? read_delta_sizes(&s, config)
+                                                           : read_conv_sizes(&s, config));
+    return read_layers(&s, config);
+}
+
+void qr_recurrent_config_free(qr_recurrent_config *config) {
+    qr_free(config->layers);
+    *config = (qr_recurrent_config){0};
+}

@@ -1,0 +1,41 @@
+/* The layers of a model that carry a state along a sequence instead of attending to it: which they are, and their
+ * sizes. */
+#ifndef QR_LOADERS_CONFIG_RECURRENT_CONFIG_H
+#define QR_LOADERS_CONFIG_RECURRENT_CONFIG_H
+
+#include "base/status.h"
+#include "loaders/files/json.h"
+
+typedef enum qr_recurrent_kind {
+    QR_RECURRENT_NONE,
+    QR_RECURRENT_DELTA, /* the gated delta rule, after a convolution (Qwen3.5) */
+    QR_RECURRENT_CONV   /* a short convolution between two gates (LFM2) */
+} qr_recurrent_kind;
+
+typedef struct qr_recurrent_config {
+    qr_recurrent_kind kind; /* of all of them */
+    bool *layers;           /* [n_layers], owned; NULL: every layer is attention */
+    int64_t n_key_heads;    /* of the delta rule, as the next; divides n_value_heads */
+    int64_t n_value_heads;
+    int64_t key_dim, value_dim; /* of a head */
+    int64_t conv_kernel;        /* tokens that the convolution sees */
+} qr_recurrent_config;
+
+/* What depends on the family, and on the rest of config.json. */
+typedef struct qr_recurrent_context {
+    const char *what; /* file name for messages */
+    qr_recurrent_kind kind;
+    int64_t conv_kernel; /* unless the file says */
+    int64_t n_layers;
+    bool has_windows; /* layers that attend may have one */
+} qr_recurrent_context;
+
+/* Which layers: layer_types; else of the delta rule full_attention_interval (4 unless given), and of convolutions
+ * full_attn_idxs. Their sizes: the linear_… keys, or conv_L_cache, with transformers' defaults. QRUN_ERROR_INPUT for
+ * counts that are impossible, QRUN_ERROR_UNSUPPORTED for a model without a layer that attends, and for convolutions
+ * with biases. Nothing is read where the kind is none. */
+qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_context *context,
+                                     qr_recurrent_config *config, qr_error *err);
+void qr_recurrent_config_free(qr_recurrent_config *config); /* leaves it zeroed */
+
+#endif

@@ -1,0 +1,49 @@
+#include "runtime/layers/layer_recurrent.h"
+
+#include "base/sizes.h"
+#include "runtime/layers/layer_conv.h"
+#include "runtime/layers/layer_delta.h"
+
+/* ---- States ------------------------------------------------------------------------------------------------------ */
+
+int64_t qr_conv_state_floats(const qr_recurrent_shape *shape) {
+    return qr_round_up((shape->kernel - 1) * shape->channels, 16);
+}
+
+static int64_t layer_floats(const qr_recurrent_shape *shape) {
+    return qr_conv_state_floats(shape) + qr_round_up(shape->values * shape->key_dim, 16);
+}
+
+int64_t qr_recurrent_state_floats(const qr_model_shape *shape) {
+    return shape->recurrent.n_layers > 0 ? shape->recurrent.n_layers * layer_floats(&shape->recurrent) : 0;
+}
+
+qr_recurrence qr_layer_recurrence(const qr_layer_pass *pass, const qr_layer *layer, int64_t offset) {
+    qr_recurrence sequences = pass->sequences;
+    if (sequences.states != NULL) {
+        sequences.states += layer->state_index * layer_floats(&pass->model->shape.recurrent) + offset;
+    }
+    return sequences;
+}
+
+/* ---- Steps ------------------------------------------------------------------------------------------------------- */
+
+static bool is_conv(const qr_layer_pass *pass) { return pass->model->shape.recurrent.kind == QR_RECURRENT_CONV; }
+
+qrun_status qr_layer_recurrent_project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    return is_conv(pass) ? qr_layer_conv_project(pass, layer, err) : qr_layer_delta_project(pass, layer, err);
+}
+
+qrun_status qr_layer_recurrent_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    return is_conv(pass) ? qr_layer_conv_recall(pass, layer, err) : qr_layer_delta_recall(pass, layer, err);
+}
+
+qrun_status qr_layer_recurrent_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    return is_conv(pass) ? qr_layer_conv_gate(pass, err) : qr_layer_delta_gate(pass, layer, err);
+}
+
+qrun_status qr_layer_recurrent(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    QR_RETURN_IF_ERROR(qr_layer_recurrent_project(pass, layer, err));
+    QR_RETURN_IF_ERROR(qr_layer_recurrent_recall(pass, layer, err));
+    return qr_layer_recurrent_gate(pass, layer, err);
+}
