@@ -973,7 +973,7 @@ typedef struct qrun_train_memory {
                                   copied there after the forward pass, fetched ahead of the backward pass */
     int32_t tile_rows; /* rows that recomputed layers (checkpointing full or auto) have of all but attention at a
                           time; 1 to 2^20. 0 or QRUN_AUTO: all, or where that does not fit the most that do, of
-                          128, 256 … 8,192. Not for models with layers of the gated delta rule */
+                          128, 256 … 8,192 */
 } qrun_train_memory;
 
 typedef struct qrun_train_evaluation {

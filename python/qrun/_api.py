@@ -1133,8 +1133,7 @@ class TrainOptions(TypedDict, total=False):
     # forward pass, fetched ahead of the backward pass
     offload_activations: bool
     # rows that recomputed layers (checkpointing full or auto) have of all but attention at a time; 1 to 2^20. 0
-    # or QRUN_AUTO: all, or where that does not fit the most that do, of 128, 256 … 8,192. Not for models with
-    # layers of the gated delta rule
+    # or QRUN_AUTO: all, or where that does not fit the most that do, of 128, 256 … 8,192
     tile_rows: int
     # steps, up to 1e12; 0: only at the end. Needs examples to evaluate on
     eval_every: int

@@ -170,6 +170,76 @@ run finetune --model "$work/qwen3_5" --data "$work/data.jsonl" --seq-len 16 --ma
 expect_code 0
 same_answers "LoRA on the gated delta rule" "2 4" --model "$work/qwen3_5" --adapter "$work/delta-adapter"
 
+# ---- Convolutions between gates, a gate for each head, and a router of sigmoids ----------------------------------------
+
+# conv LAYER KERNEL
+conv() {
+    matrix "model.layers.$1.conv.in_proj" 528 176
+    echo "model.layers.$1.conv.conv.weight 0 0.5 176 1 $2"
+    matrix "model.layers.$1.conv.out_proj" 176 176
+}
+# heads LAYER: norms of queries and keys.
+heads() {
+    norm "model.layers.$1.self_attn.q_norm" 24
+    norm "model.layers.$1.self_attn.k_norm" 24
+}
+# As LFM2 and LFM3 call their modules.
+lfm_names() {
+    sed -E 's/model\.norm/model.embedding_norm/; s/input_layernorm/operator_norm/; s/post_attention_layernorm/ffn_norm/
+        s/mlp/feed_forward/; s/gate_proj/w1/; s/up_proj/w3/; s/down_proj/w2/'
+}
+lfm2_names() {
+    lfm_names | sed -E 's/o_proj/out_proj/; s/([qk])_norm/\1_layernorm/'
+}
+lfm_config='"block_auto_adjust_ff_dim": false, "tie_word_embeddings": true'
+{
+    frame
+    conv 0 3
+    attention 1 8 4
+    heads 1
+    conv 2 3
+    for layer in 0 1 2; do dense model.layers.$layer.mlp 208; done
+} | lfm2_names | random_model lfm2 "$(config_of lfm2 8 4 ", $lfm_config, \"full_attn_idxs\": [1]")"
+{
+    frame
+    conv 0 3
+    attention 1 8 4
+    heads 1
+    conv 2 3
+    dense model.layers.0.mlp 208
+    for layer in 1 2; do
+        experts $layer 7 96
+        echo "model.layers.$layer.mlp.expert_bias 0 0.3 7"
+    done
+} | lfm2_names | random_model lfm2-moe "$(config_of lfm2_moe 8 4 ", $moe,
+    \"tie_word_embeddings\": true, \"num_dense_layers\": 1, \"routed_scaling_factor\": 1.5,
+    \"layer_types\": [\"conv\", \"full_attention\", \"conv\"]")"
+{
+    frame
+    conv 0 7
+    for layer in 1 2; do
+        attention $layer 8 4
+        heads $layer
+        matrix model.layers.$layer.self_attn.head_gates 8 176
+    done
+    for layer in 0 1 2; do
+        dense model.layers.$layer.mlp 208
+        norm model.layers.$layer.post_operator_norm 176
+        norm model.layers.$layer.post_ffn_norm 176
+    done
+} | lfm_names | sed 's/head_gates/gate_proj/' | random_model lfm3 "$(config_of lfm3 8 4 ", $lfm_config,
+    \"sliding_window\": 7, \"layer_types\": [\"conv\", \"sliding_attention\", \"full_attention\"]")"
+same_answers "LFM2 in F32" "2 4" --model "$work/lfm2" --quant f32 --dtype f32 --max-step-tokens 16
+same_answers "LFM2 in NF4, nested" "2 4" --model "$work/lfm2" --max-sequences 2
+same_answers "LFM2-MoE" "2 4" --model "$work/lfm2-moe" --quant bf16 --max-step-tokens 16
+same_answers "LFM3" "2 4" --model "$work/lfm3" --quant bf16 --max-step-tokens 16
+same_answers "LFM3 in NF4, nested" "2" --model "$work/lfm3"
+same_on_cuda "LFM3" 2 --model "$work/lfm3"
+run finetune --model "$work/lfm3" --data "$work/data.jsonl" --seq-len 16 --max-steps 2 --rank 4 \
+    --learning-rate 1e-3 --quiet --out "$work/lfm3-adapter"
+expect_code 0
+same_answers "LoRA on convolutions and gates" "2" --model "$work/lfm3" --adapter "$work/lfm3-adapter"
+
 # ---- Sinks of attention, and experts with biases ----------------------------------------------------------------------
 
 # As gpt-oss; sizes are multiples of 32, which MXFP4 has blocks of. gpt_oss WHAT: experts in "bf16" or "mxfp4".
