@@ -98,6 +98,8 @@ static void test_functions_at_the_ends(void) {
         apply_activation(y, 5, fn);
         CHECK(isnan(y[0]) && y[1] == INFINITY && y[2] == 1e4F && y[3] == 0.0F && y[4] == 0.0F);
     }
+    apply_activation(x, 6, QR_ACT_NONE);
+    CHECK(isnan(x[0]) && x[1] == 1.0F && x[2] == -1.0F && x[3] == 0.0F && signbit(x[4]) && x[5] == 1.0F);
 }
 
 /* --- quantize --- */

@@ -111,6 +111,20 @@ static void test_the_others(void) {
              .k_stride = 7,
              .v_stride = 8,
              .page_stride_bytes = 1024});
+    qr_head_gate_args gates = {.dtype = QR_DTYPE_F32,
+                               .n_rows = 1,
+                               .n_heads = 2,
+                               .dim = 3,
+                               .gate_dim = 1,
+                               .gate_stride = 2,
+                               .gate_head_stride = 1};
+    CHECK(qr_check_head_gate(&gates, NULL));
+    gates.gate_dim = 3;
+    REFUSED(head_gate, "gates of 3 elements are 1 apart", gates);
+    gates.gate_dim = 2;
+    REFUSED(head_gate, "gates have 2 elements, heads 3", gates);
+    gates.gate_dim = 0;
+    REFUSED(head_gate, "gates have 0 elements, heads 3", gates);
     REFUSED(activation, "9 is not an activation", {.fn = (qr_act_fn)9});
     REFUSED(gate, "u has a row stride of 2",
             {.dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 3, .g_stride = 3, .u_stride = 2});
@@ -149,6 +163,13 @@ static void test_backward_ops(void) {
              .x_stride = 2,
              .dy_stride = 2});
     REFUSED(route_backward, "there are no scales for dscale", {.routing = routing, .dscale = dscale});
+    REFUSED(route_backward, "factor 0", {.routing = routing, .router = {.is_sigmoid = true}});
+    REFUSED(route_backward, "eps -1",
+            {.routing = routing, .router = {.is_sigmoid = true, .eps = -1.0F, .factor = 1.0F}});
+    REFUSED(route, "choice_bias is of sigmoids", {.routing = routing, .choice_bias = dscale});
+    const qr_route_args sigmoids = {
+        .routing = routing, .choice_bias = dscale, .router = {.is_sigmoid = true, .eps = 1e-6F, .factor = 1.0F}};
+    CHECK(qr_check_route(&sigmoids, NULL));
     qr_lora_backward_args lora = {.x_dtype = QR_DTYPE_F32,
                                   .n_rows = 1,
                                   .in = 4,

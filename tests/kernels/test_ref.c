@@ -157,8 +157,35 @@ static void test_functions_by_hand(void) {
         {.fn = QR_ACT_GELU_TANH, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2, .x_stride = 2});
     NEAR(y[0], 0.841191991);
     NEAR(y[1], -0.045402306);
+    RUN(activation,
+        {.fn = QR_ACT_NONE, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2, .x_stride = 2});
+    CHECK(y[0] == 1.0F && y[1] == -2.0F);
     RUN(nll, {.logits = logits, .target = target, .dst = y, .n_rows = 1, .vocab = 3});
     NEAR(y[0], log(2.0)); /* 1, 2 and 1: a half */
+}
+
+/* Scores of 1/2, 3/4, 1/4 and 0.88; the bias puts the last one below the first two. transformers' LFM2-MoE router gives
+ * the same. */
+static void test_router_of_sigmoids_by_hand(void) {
+    const float logits[4] = {0.0F, 1.0986123F, -1.0986123F, 2.0F}, bias[4] = {0.3F, 0.0F, 0.0F, -0.5F};
+    int32_t expert[2], slot[2], slot_row[2], expert_start[5];
+    float share[2];
+    qr_route_args a = {.logits = logits,
+                       .routing = {expert, slot, slot_row, share, expert_start, 1, 4, 2},
+                       .router = {.is_sigmoid = true, .eps = 1e-6F, .factor = 2.0F},
+                       .choice_bias = bias};
+    RUN(route, a);
+    CHECK(expert[0] == 0 && expert[1] == 1);
+    NEAR(share[slot[0]], 1.0);
+    NEAR(share[slot[1]], 1.5);
+    a.router.normalize = true;
+    RUN(route, a);
+    NEAR(share[slot[0]], 0.8);
+    NEAR(share[slot[1]], 1.2);
+    a.choice_bias = NULL;
+    RUN(route, a);
+    CHECK(expert[0] == 3 && expert[1] == 1);
+    NEAR(share[slot[0]], 2.0 * 0.880797078 / 1.630798078);
 }
 
 int main(int argc, char **argv) {
@@ -170,6 +197,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_rope_rotates_halves);
     CHECK_RUN(test_attention_by_hand);
     CHECK_RUN(test_functions_by_hand);
+    CHECK_RUN(test_router_of_sigmoids_by_hand);
     qr_backend_destroy(ref);
     return check_end();
 }

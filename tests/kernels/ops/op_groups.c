@@ -279,9 +279,9 @@ void test_groups_have_the_bits_of_their_ops(void) {
     check_group(&s, run_layer, normed); /* one that a warp norms; heads that are rotated in part */
     s.n_rows = 3, s.norms_heads = false, s.format = QR_WEIGHT_INT8, s.fn = QR_ACT_GELU_ERF;
     check_group(&s, run_layer, more_apart); /* products of two heads */
-    s.n_rows = 1;
+    s.n_rows = 1, s.fn = QR_ACT_NONE;
     check_group(&s, run_layer, apart);
-    s.head_dim = 48, s.half = 6;
+    s.head_dim = 48, s.half = 6, s.fn = QR_ACT_GELU_ERF;
     check_group(&s, run_layer, apart); /* pairs and others in one product */
     s.half = 16, s.n_rows = 2;
     check_group(&s, run_layer, few); /* in part, in whole products */

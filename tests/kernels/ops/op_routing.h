@@ -6,7 +6,7 @@
 
 #include "op_harness.h"
 
-enum { MOST_EXPERTS = 13, MOST_ROWS = 150, MOST_SLOTS = 4 * MOST_ROWS, GAP = 3, F32_BYTES = sizeof(float) };
+enum { MOST_EXPERTS = 70, MOST_ROWS = 150, MOST_SLOTS = 4 * MOST_ROWS, GAP = 3, F32_BYTES = sizeof(float) };
 
 /* --- Routings ---------------------------------------------------------------------------------------------------- */
 
