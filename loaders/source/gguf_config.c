@@ -1,5 +1,6 @@
 /* config.json and generation_config.json, from the metadata of a GGUF file. */
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -9,7 +10,7 @@
 #include "loaders/source/gguf_model.h"
 #include "loaders/source/gguf_names.h"
 
-enum { MAX_LAYERS = 1 << 12, MAX_FACTORS = 1 << 12 };
+enum { MAX_LAYERS = 1 << 12, MAX_HEADS = 1 << 12, MAX_FACTORS = 1 << 12 };
 static const int64_t MOST = INT32_MAX;
 
 /* What all writers here need. */
@@ -70,14 +71,36 @@ static qrun_status read_mlp(const reader *r, int64_t *mlp) {
 /* A router that works otherwise than these families' does: llama.cpp has no such files of them, and others may. */
 static qrun_status check_router(const reader *r) {
     enum { SIGMOID = 2, N_GATING = 16 };
+    const bool takes_sigmoid = r->arch->has_convs;
     double scale = 1;
-    int64_t gating = 0;
+    int64_t gating = 0, n_groups = 0;
     QR_RETURN_IF_ERROR(get_double(r, "expert_weights_scale", &scale));
     QR_RETURN_IF_ERROR(get_int(r, "expert_gating_func", N_GATING, &gating));
-    if ((scale == 0 || scale == 1) && gating != SIGMOID) { return QRUN_OK; }
-    return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: its router scales the experts' shares or takes a sigmoid, which a %s model here does not",
-                   qr_gguf_path(r->file), r->arch->model_type);
+    QR_RETURN_IF_ERROR(get_int(r, "expert_group_count", QR_GGUF_MOST_EXPERTS, &n_groups));
+    const char *what = scale != 0 && scale != 1              ? "scales the experts' shares"
+                       : n_groups > 1                        ? "chooses among groups of experts"
+                       : gating == SIGMOID && !takes_sigmoid ? "takes a sigmoid"
+                       : gating != SIGMOID && takes_sigmoid  ? "takes no sigmoid"
+                                                             : NULL;
+    if (what == NULL) { return QRUN_OK; }
+    return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: its router %s, unlike that of a %s model here",
+                   qr_gguf_path(r->file), what, r->arch->model_type);
+}
+
+/* LFM2-MoE: the first layers are dense, and experts are chosen by a bias besides. */
+static qrun_status put_dense_layers(const reader *r) {
+    char bias[QR_GGUF_NAME_BYTES];
+    int64_t n_dense = 0;
+    QR_RETURN_IF_ERROR(get_int(r, "leading_dense_block_count", MAX_LAYERS, &n_dense));
+    if (n_dense >= r->n_layers) {
+        return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: %s is %lld of %lld layers, and none is left for experts",
+                       qr_gguf_path(r->file), qr_gguf_arch_key(r->arch, "leading_dense_block_count").text,
+                       (long long)n_dense, (long long)r->n_layers);
+    }
+    (void)snprintf(bias, sizeof bias, "blk.%lld.exp_probs_b.bias", (long long)n_dense);
+    qr_json_put_int(r->out, "num_dense_layers", n_dense);
+    qr_json_put_bool(r->out, "use_expert_bias", qr_gguf_find_tensor(r->file, bias) != NULL);
+    return QRUN_OK;
 }
 
 /* Whether the shares of a token's experts add up to 1 is part of the architecture there. */
@@ -90,22 +113,68 @@ static qrun_status put_experts(const reader *r) {
     QR_RETURN_IF_ERROR(get_int(r, "expert_shared_feed_forward_length", 1 << 22, &shared));
     qr_json_put_int(r->out, "num_experts", n_experts);
     qr_json_put_int(r->out, "num_experts_per_tok", n_per_token);
-    qr_json_put_bool(r->out, "norm_topk_prob", is_arch(r, "qwen3moe") || r->arch->has_delta);
+    qr_json_put_bool(r->out, "norm_topk_prob", is_arch(r, "qwen3moe") || r->arch->has_delta || r->arch->has_convs);
     if (mlp > 0) { qr_json_put_int(r->out, "moe_intermediate_size", mlp); }
     if ((is_arch(r, "qwen2moe") || r->arch->has_delta) && shared > 0) {
         qr_json_put_int(r->out, "shared_expert_intermediate_size", shared);
     }
+    return r->arch->has_convs ? put_dense_layers(r) : QRUN_OK;
+}
+
+/* ---- Heads ------------------------------------------------------------------------------------------------------- */
+
+/* Of LFM2: heads of keys for each layer, none where it is a convolution, and else as many everywhere. */
+static qrun_status put_layer_kinds(const reader *r, const char *key, int64_t *n_kv_heads) {
+    int64_t *list = NULL;
+    size_t n = 0;
+    qrun_status status = QRUN_OK;
+    *n_kv_heads = 0;
+    QR_RETURN_IF_ERROR(qr_gguf_get_ints(r->file, key, &list, &n, r->err));
+    if (n != (size_t)r->n_layers) {
+        QR_TRY(qr_fail(r->err, QRUN_ERROR_INPUT, "%s: %s has %zu items for %lld layers", qr_gguf_path(r->file), key, n,
+                       (long long)r->n_layers));
+    }
+    qr_json_put_begin(r->out, "layer_types", '[');
+    for (size_t l = 0; l < n; l++) {
+        qr_json_put_text(r->out, NULL, list[l] == 0 ? "conv" : "full_attention");
+        if (*n_kv_heads == 0) { *n_kv_heads = list[l]; }
+        if (list[l] >= 0 && list[l] <= MAX_HEADS && (list[l] == 0 || list[l] == *n_kv_heads)) { continue; }
+        QR_TRY(qr_fail(r->err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: %s has %lld for layer %zu; one number of heads, up to %d, and 0 are supported",
+                       qr_gguf_path(r->file), key, (long long)list[l], l, MAX_HEADS));
+    }
+    qr_json_put_end(r->out, ']');
+    if (*n_kv_heads == 0) {
+        QR_TRY(qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: %s is 0 for all layers, and a model needs one that attends",
+                       qr_gguf_path(r->file), key));
+    }
+out:
+    qr_free(list);
+    return status;
+}
+
+static qrun_status put_kv_heads(const reader *r) {
+    const qr_gguf_key key = qr_gguf_arch_key(r->arch, "attention.head_count_kv");
+    int64_t n_kv_heads = r->n_heads;
+    if (r->arch->has_convs && qr_gguf_is_list(r->file, key.text)) {
+        QR_RETURN_IF_ERROR(put_layer_kinds(r, key.text, &n_kv_heads));
+    } else if (qr_gguf_has(r->file, key.text)) {
+        QR_RETURN_IF_ERROR(require_int(r, "attention.head_count_kv", MAX_HEADS, &n_kv_heads));
+    }
+    qr_json_put_int(r->out, "num_key_value_heads", n_kv_heads);
     return QRUN_OK;
 }
 
+/* ---- All sizes --------------------------------------------------------------------------------------------------- */
+
 static qrun_status put_sizes(reader *r) {
     const bool gpt2 = r->arch->is_gpt2;
-    int64_t mlp = 0, positions = 0, n_kv_heads = 0;
+    int64_t mlp = 0, positions = 0;
     QR_RETURN_IF_ERROR(require_int(r, "block_count", MAX_LAYERS, &r->n_layers));
     if (r->arch->has_delta) { QR_RETURN_IF_ERROR(qr_gguf_count_layers(r->file, r->arch, &r->n_layers, r->err)); }
     QR_RETURN_IF_ERROR(require_int(r, "embedding_length", 1 << 20, &r->hidden));
     QR_RETURN_IF_ERROR(read_mlp(r, &mlp));
-    QR_RETURN_IF_ERROR(require_int(r, "attention.head_count", 1 << 12, &r->n_heads));
+    QR_RETURN_IF_ERROR(require_int(r, "attention.head_count", MAX_HEADS, &r->n_heads));
     QR_RETURN_IF_ERROR(require_int(r, "context_length", MOST, &positions));
     qr_json_put_int(r->out, gpt2 ? "n_layer" : "num_hidden_layers", r->n_layers);
     qr_json_put_int(r->out, gpt2 ? "n_embd" : "hidden_size", r->hidden);
@@ -113,10 +182,7 @@ static qrun_status put_sizes(reader *r) {
     qr_json_put_int(r->out, gpt2 ? "n_head" : "num_attention_heads", r->n_heads);
     qr_json_put_int(r->out, gpt2 ? "n_positions" : "max_position_embeddings", positions);
     if (gpt2) { return QRUN_OK; }
-    n_kv_heads = r->n_heads;
-    if (has(r, "attention.head_count_kv")) {
-        QR_RETURN_IF_ERROR(require_int(r, "attention.head_count_kv", 1 << 12, &n_kv_heads));
-    }
+    QR_RETURN_IF_ERROR(put_kv_heads(r));
     r->head_dim = r->hidden / r->n_heads;
     int64_t value_dim = 0;
     QR_RETURN_IF_ERROR(get_int(r, "attention.key_length", 1 << 12, &r->head_dim));
@@ -127,7 +193,6 @@ static qrun_status put_sizes(reader *r) {
                        "%s: heads of %lld for keys and %lld for values are not supported", qr_gguf_path(r->file),
                        (long long)r->head_dim, (long long)value_dim);
     }
-    qr_json_put_int(r->out, "num_key_value_heads", n_kv_heads);
     qr_json_put_int(r->out, "head_dim", r->head_dim);
     return QRUN_OK;
 }
@@ -137,7 +202,8 @@ static qrun_status put_norms_and_biases(const reader *r) {
     double eps = 0;
     if (!has(r, key)) { return qr_gguf_fail_missing(r->file, qr_gguf_arch_key(r->arch, key).text, r->err); }
     QR_RETURN_IF_ERROR(get_double(r, key, &eps));
-    qr_json_put_double(r->out, r->arch->is_gpt2 ? "layer_norm_epsilon" : "rms_norm_eps", eps);
+    const char *name = r->arch->is_gpt2 ? "layer_norm_epsilon" : r->arch->has_convs ? "norm_eps" : "rms_norm_eps";
+    qr_json_put_double(r->out, name, eps);
     if (r->arch->is_gpt2) { return QRUN_OK; }
     qr_json_put_bool(r->out, "attention_bias", qr_gguf_find_tensor(r->file, "blk.0.attn_output.bias") != NULL);
     qr_json_put_bool(r->out, "mlp_bias", qr_gguf_find_tensor(r->file, "blk.0.ffn_down.bias") != NULL);
@@ -350,7 +416,28 @@ static qrun_status put_delta(const reader *r) {
     return put_layer_types(r, "attention.recurrent_layers", interval, "linear_attention", "full_attention");
 }
 
+/* The size of the MLP is the adjusted one there. Windows of attention and tokens that see later ones, as some files of
+ * this architecture have, are of no model here. */
+static qrun_status put_convs(const reader *r) {
+    int64_t kernel = 0;
+    bool is_causal = true;
+    QR_RETURN_IF_ERROR(require_int(r, "shortconv.l_cache", 8, &kernel));
+    QR_RETURN_IF_ERROR(
+        qr_gguf_get_bool(r->file, qr_gguf_arch_key(r->arch, "attention.causal").text, &is_causal, r->err));
+    if (r->window > 0 || !is_causal) {
+        return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: a %s model %s is not supported", qr_gguf_path(r->file),
+                       r->arch->name, is_causal ? "with a sliding window" : "whose tokens see later ones");
+    }
+    qr_json_put_int(r->out, "conv_L_cache", kernel);
+    qr_json_put_bool(r->out, "block_auto_adjust_ff_dim", false);
+    return QRUN_OK;
+}
+
 static qrun_status put_family(const reader *r) {
+    if (r->arch->has_convs) {
+        QR_RETURN_IF_ERROR(put_convs(r));
+        return put_one_rope(r);
+    }
     if (r->arch->has_delta) {
         QR_RETURN_IF_ERROR(put_delta(r));
         return put_one_rope(r);

@@ -20,7 +20,9 @@ enum {
     MIXTRAL = 1024,
     GPT_OSS = 2048,
     NAMED_POST_NORM = 4096, /* pre-norms, of which the second is called as if it came after attention */
-    DELTA = 8192
+    DELTA = 8192,
+    LFM2 = 16384, /* whose names are its own, in transformers too */
+    LFM2_EXPERTS = 32768
 };
 
 static const qr_gguf_arch archs[] = {
@@ -69,6 +71,8 @@ static const qr_gguf_arch archs[] = {
      .adds_one = true,
      .has_experts = true,
      .has_delta = true},
+    {.name = "lfm2", .model_type = "lfm2", .names = LFM2, .has_convs = true},
+    {.name = "lfm2moe", .model_type = "lfm2_moe", .names = LFM2 | LFM2_EXPERTS, .has_experts = true, .has_convs = true},
 };
 
 /* Families that llama.cpp knows under the name of another. */
@@ -110,7 +114,8 @@ qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr
     }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                    "%s: architecture \"%s\" is not supported; supported are llama, mistral3, smollm3, qwen2, qwen3, "
-                   "gemma2, gemma3, phi3, olmo2, gpt2, qwen2moe, qwen3moe, qwen35, qwen35moe, olmoe and gpt-oss",
+                   "gemma2, gemma3, phi3, olmo2, gpt2, qwen2moe, qwen3moe, qwen35, qwen35moe, olmoe, lfm2, lfm2moe and "
+                   "gpt-oss",
                    qr_gguf_path(file), name);
 }
 
@@ -233,6 +238,29 @@ static const struct {
     {DELTA, "blk.%d.ssm_out", LAYER "linear_attn.out_proj"},
     {DELTA, "blk.%d.ssm_dt.bias", LAYER "linear_attn.dt_bias"},
     {DELTA, "blk.%d.ssm_a", LAYER "linear_attn.A_log"},
+    {LFM2, "token_embd", "model.embed_tokens"},
+    {LFM2, "token_embd_norm", "model.embedding_norm"}, /* though it is the last norm: llama.cpp's name of it */
+    {LFM2, "output_norm", "model.embedding_norm"},     /* of files that Ollama wrote */
+    {LFM2, "output", "lm_head"},
+    {LFM2, "blk.%d.attn_norm", LAYER "operator_norm"},
+    {LFM2, "blk.%d.ffn_norm", LAYER "ffn_norm"},
+    {LFM2, "blk.%d.attn_q", LAYER "self_attn.q_proj"},
+    {LFM2, "blk.%d.attn_k", LAYER "self_attn.k_proj"},
+    {LFM2, "blk.%d.attn_v", LAYER "self_attn.v_proj"},
+    {LFM2, "blk.%d.attn_output", LAYER "self_attn.out_proj"},
+    {LFM2, "blk.%d.attn_q_norm", LAYER "self_attn.q_layernorm"},
+    {LFM2, "blk.%d.attn_k_norm", LAYER "self_attn.k_layernorm"},
+    {LFM2, "blk.%d.shortconv.conv", LAYER "conv.conv"},
+    {LFM2, "blk.%d.shortconv.in_proj", LAYER "conv.in_proj"},
+    {LFM2, "blk.%d.shortconv.out_proj", LAYER "conv.out_proj"},
+    {LFM2, "blk.%d.ffn_gate", LAYER "feed_forward.w1"},
+    {LFM2, "blk.%d.ffn_up", LAYER "feed_forward.w3"},
+    {LFM2, "blk.%d.ffn_down", LAYER "feed_forward.w2"},
+    {LFM2_EXPERTS, "blk.%d.ffn_gate_inp", LAYER "feed_forward.gate"},
+    {LFM2_EXPERTS, "blk.%d.exp_probs_b.bias", LAYER "feed_forward.expert_bias"},
+    {LFM2_EXPERTS, "blk.%d.ffn_gate_exps.weight", LAYER "feed_forward.experts.%d.w1.weight"},
+    {LFM2_EXPERTS, "blk.%d.ffn_up_exps.weight", LAYER "feed_forward.experts.%d.w3.weight"},
+    {LFM2_EXPERTS, "blk.%d.ffn_down_exps.weight", LAYER "feed_forward.experts.%d.w2.weight"},
 };
 
 /* What follows the first n bytes of `prefix` in text; NULL where they differ. */

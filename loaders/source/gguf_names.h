@@ -19,6 +19,7 @@ typedef struct qr_gguf_arch {
     bool is_gpt2;
     bool has_experts;
     bool has_delta; /* layers of the gated delta rule */
+    bool has_convs; /* layers of short convolutions: those without heads of keys */
 } qr_gguf_arch;
 
 /* The architecture that a family of ours is written as; NULL: none. */

@@ -98,7 +98,8 @@ static bool fits_order(const qr_row_order *order, int64_t n) {
 static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, const qr_gguf_tensor *from,
                               const qr_gguf_heads *heads, char name[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensor,
                               qr_error *err) {
-    const bool is_conv = strstr(name, ".linear_attn.conv1d.") != NULL && from->n_dims == 2;
+    const bool is_conv =
+        (strstr(name, ".linear_attn.conv1d.") != NULL || strstr(name, ".conv.conv.") != NULL) && from->n_dims == 2;
     *tensor = (qr_safetensors_tensor){
         .name = name, .dtype = from->dtype, .n_dims = from->n_dims, .data = from->data, .n_bytes = from->n_bytes};
     for (int i = 0; i < from->n_dims; i++) { tensor->dims[i] = from->dims[i]; }

@@ -95,8 +95,9 @@ static const char *bare_name(const qrun_model *model, const char *name) {
 
 static qr_dtype choose_dtype(const export_job *job, const output_tensor *tensor) {
     const bool is_table = strncmp(tensor->name, "token_embd", 10) == 0 || strncmp(tensor->name, "output.", 7) == 0;
-    const bool is_kept_wide =
-        strstr(tensor->name, ".ffn_gate_inp") != NULL || strstr(tensor->name, ".ssm_conv1d") != NULL;
+    const bool is_kept_wide = strstr(tensor->name, ".ffn_gate_inp") != NULL ||
+                              strstr(tensor->name, ".ssm_conv1d") != NULL ||
+                              strstr(tensor->name, ".shortconv.conv.") != NULL;
     if (is_kept_wide) { return QR_DTYPE_F32; }
     if (tensor->n_dims == 1 || strncmp(tensor->name, "position_embd", 13) == 0) { return QR_DTYPE_F32; }
     if (!qr_dtype_is_blocks(job->dtype)) { return job->dtype; }

@@ -51,9 +51,18 @@ static double gemma_scalar(const qr_model_config *config) {
     return (double)(config->n_layers == largest ? config->hidden_size / config->n_heads : config->head_dim);
 }
 
+/* The layers before the first with experts; all where none has any. */
+static int64_t count_dense_layers(const qr_model_config *config) {
+    const qr_expert_config *experts = &config->experts;
+    int64_t n = 0;
+    while (n < config->n_layers && (experts->n_experts == 0 || !experts->layer_has_experts[n])) { n++; }
+    return n;
+}
+
 static bool all_layers_have_experts(const qr_model_config *config) {
     const qr_expert_config *experts = &config->experts;
-    for (int64_t l = 0; experts->n_experts > 0 && l < config->n_layers; l++) {
+    const int64_t first = experts->has_sigmoid_router ? count_dense_layers(config) : 0;
+    for (int64_t l = first; experts->n_experts > 0 && l < config->n_layers; l++) {
         if (!experts->layer_has_experts[l]) { return false; }
     }
     return true;
@@ -62,7 +71,7 @@ static bool all_layers_have_experts(const qr_model_config *config) {
 /* Whether a token's shares add up to 1, as it is for that architecture there. */
 static bool normalizes_as_usual(const qr_model_config *config) {
     const bool usual = config->family == QR_FAMILY_QWEN3_MOE || config->family == QR_FAMILY_MIXTRAL ||
-                       config->family == QR_FAMILY_QWEN3_5_MOE;
+                       config->family == QR_FAMILY_QWEN3_5_MOE || config->family == QR_FAMILY_LFM2_MOE;
     return config->experts.n_experts == 0 || config->experts.normalizes == usual;
 }
 
@@ -71,7 +80,8 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
     const qr_model_config *c = &model->config;
     const bool is_gemma = c->family == QR_FAMILY_GEMMA2 || c->family == QR_FAMILY_GEMMA3;
     const bool takes_biases = is_arch(arch, "llama");
-    const bool has_delta = model->shape.recurrent.n_layers > 0;
+    const bool has_delta = arch->has_delta;
+    const bool chooses_by_bias = c->experts.has_choice_bias || !c->experts.has_sigmoid_router;
     const bool two_ropes = c->family == QR_FAMILY_GEMMA3 || c->family == QR_FAMILY_OLMO3;
     const bool yarn_is_usual =
         c->rope.truncate && ((c->rope.beta_fast == 32 && c->rope.beta_slow == 1) || c->family == QR_FAMILY_MINISTRAL3);
@@ -85,7 +95,10 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {has_delta && model->shape.recurrent.key_dim != model->shape.recurrent.value_dim,
          "heads of the gated delta rule with values of another size than keys"},
         {!all_layers_have_experts(c), "layers without experts"},
-        {!normalizes_as_usual(c), "its shares of experts"},
+        {!normalizes_as_usual(c), "its shares of experts (norm_topk_prob)"},
+        {c->experts.n_experts > 0 && c->experts.share_factor != 1, "its routed_scaling_factor"},
+        {!chooses_by_bias, "experts that are chosen without a bias (use_expert_bias)"},
+        {arch->has_convs && c->recurrent.conv_kernel < 2, "convolutions of one token (conv_L_cache)"},
         {!takes_biases && !arch->is_gpt2 && (c->o_bias || c->mlp_bias), "biases of its attention or MLP"},
         {!takes_biases && !arch->is_gpt2 && c->qkv_bias && c->family != QR_FAMILY_QWEN2 &&
              c->family != QR_FAMILY_QWEN2_MOE,
@@ -104,7 +117,8 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->family == QR_FAMILY_GEMMA2 && c->attn_logit_softcapping == 0, "attention without a soft cap"},
         {c->family == QR_FAMILY_GEMMA3 && c->attn_logit_softcapping != 0, "a soft cap of attention"},
         {is_arch(arch, "olmoe") && c->n_kv_heads != c->n_heads, "fewer heads for keys than for queries"},
-        {(is_arch(arch, "olmo2") || is_arch(arch, "phi3")) && c->head_dim * c->n_heads != c->hidden_size,
+        {(is_arch(arch, "olmo2") || is_arch(arch, "phi3") || arch->has_convs) &&
+             c->head_dim * c->n_heads != c->hidden_size,
          "heads that are not a share of its hidden size"},
         {c->family == QR_FAMILY_GEMMA2 && !model->shape.tied_head, "an output head apart from the embedding"},
     };
@@ -256,12 +270,32 @@ static void put_delta(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_mo
     for (size_t i = 0; i < QR_COUNT_OF(sections); i++) { qr_gguf_put_i32_item(w, sections[i]); }
 }
 
-static void put_experts(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_expert_config *experts) {
+/* A layer without heads of keys is a convolution. */
+static void put_kv_heads(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
+    const int64_t n_layers = model->shape.n_layers, n_kv_heads = model->config.n_kv_heads;
+    if (!arch->has_convs) {
+        put_count(w, arch, "attention.head_count_kv", n_kv_heads);
+        return;
+    }
+    qr_gguf_put_list(w, qr_gguf_arch_key(arch, "attention.head_count_kv").text, QR_GGUF_I32, (uint64_t)n_layers);
+    for (int64_t l = 0; l < n_layers; l++) {
+        qr_gguf_put_i32_item(w, model->layers[l].is_recurrent ? 0 : (int32_t)n_kv_heads);
+    }
+    put_count(w, arch, "shortconv.l_cache", model->config.recurrent.conv_kernel);
+}
+
+static void put_experts(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_model_config *config) {
+    enum { SIGMOID = 2 };
+    const qr_expert_config *experts = &config->experts;
     put_count(w, arch, "expert_count", experts->n_experts);
     put_count(w, arch, "expert_used_count", experts->n_per_token);
     put_count(w, arch, "expert_feed_forward_length", experts->intermediate_size);
     if (experts->shared_intermediate_size > 0) {
         put_count(w, arch, "expert_shared_feed_forward_length", experts->shared_intermediate_size);
+    }
+    if (experts->has_sigmoid_router) {
+        put_count(w, arch, "leading_dense_block_count", count_dense_layers(config));
+        put_count(w, arch, "expert_gating_func", SIGMOID);
     }
 }
 
@@ -277,14 +311,14 @@ void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf
     put_count(w, arch, "embedding_length", c->hidden_size);
     put_count(w, arch, "feed_forward_length", c->intermediate_size);
     put_count(w, arch, "attention.head_count", c->n_heads);
-    put_count(w, arch, "attention.head_count_kv", c->n_kv_heads);
+    put_kv_heads(w, arch, model);
     put_count(w, arch, "attention.key_length", c->head_dim);
     put_count(w, arch, "attention.value_length", c->head_dim);
     put_number(w, arch, arch->is_gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                c->norm_eps);
     put_count(w, arch, "vocab_size", c->vocab_size);
-    if (arch->has_experts) { put_experts(w, arch, &c->experts); }
-    if (model->shape.recurrent.n_layers > 0) { put_delta(w, arch, model); }
+    if (arch->has_experts) { put_experts(w, arch, c); }
+    if (arch->has_delta) { put_delta(w, arch, model); }
     put_windows(w, model, arch);
     if (c->has_rope) { put_rope(w, model, arch); }
     if (c->family == QR_FAMILY_GEMMA2) { put_number(w, arch, "attn_logit_softcapping", c->attn_logit_softcapping); }

@@ -88,6 +88,12 @@ run export --model "$fixtures/models/llama-dynamic" --out "$work/x.gguf"
 expect_code 3
 expect_err "does not have dynamic rotary scaling"
 expect_true "nothing is written" test ! -e "$work/x.gguf"
+run export --model "$fixtures/models/lfm2-moe" --out "$work/x.gguf"
+expect_code 3
+expect_err "does not have its routed_scaling_factor"
+run export --model "$fixtures/models/lfm3" --out "$work/x.gguf"
+expect_code 3
+expect_err "a lfm3 model has no name in llama.cpp"
 run export --model "$work/m.gguf" --out "$work/x.gguf"
 expect_code 3
 expect_err "is a GGUF file, and exporting needs the folder of the original model"

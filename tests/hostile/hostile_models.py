@@ -47,7 +47,7 @@ COMMANDS = {
 }
 WRITES = {"quantize": "made", "export": "made.gguf"}  # and nothing else
 GGUF = "model.gguf"
-EXPORTED = ["llama-llama3", "gemma2", "gemma3", "phi3-longrope", "qwen2", "qwen3"]
+EXPORTED = ["llama-llama3", "gemma2", "gemma3", "phi3-longrope", "qwen2", "qwen3", "lfm2"]
 
 
 # ---- JSON with its pairs, so that keys can be doubled and kept in order ----------------------------------------------

@@ -5,6 +5,7 @@
 #include "loaders/config/generation_config.h"
 #include "loaders/config/model_config.h"
 #include "loaders/files/gguf_writer.h"
+#include "loaders/source/gguf_names.h"
 #include "loaders/source/model_source.h"
 #include "loaders/template/chat_template.h"
 #include "loaders/tokenizer/tokenizer.h"
@@ -253,6 +254,12 @@ static void test_configs(void) {
     CHECK(c.family == QR_FAMILY_QWEN3_5 && c.n_layers == 2 && c.recurrent.layers[0] && !c.recurrent.layers[1]);
     CHECK(c.recurrent.n_value_heads == 2 && c.recurrent.n_key_heads == 1 && c.rope.rotary_dim == 2 && !c.norm_adds_one);
     qr_model_config_free(&c);
+    c = config_of("convolutions"); /* the first layer is dense; the second attends */
+    CHECK(c.family == QR_FAMILY_LFM2_MOE && c.recurrent.layers[0] && !c.recurrent.layers[1] && c.recurrent.layers[2]);
+    CHECK(c.recurrent.conv_kernel == 3 && c.n_kv_heads == 1 && c.head_dim == 4 && c.intermediate_size == 12);
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && c.experts.intermediate_size == 4);
+    CHECK(c.experts.has_choice_bias && c.experts.normalizes && c.experts.share_factor == 1);
+    qr_model_config_free(&c);
 }
 
 /* A router that is not the family's, and numbers of the gated delta rule that do not go together. */
@@ -307,6 +314,113 @@ static void test_refused_configs(void) {
         remove(path);
     }
     temporary_remove(&base);
+}
+
+/* A file that says an LFM2 model with experts of three layers, but for one value: a count, or heads of keys. */
+typedef struct conv_file {
+    const char *key; /* NULL: the list alone is another */
+    uint32_t value;
+    int32_t heads[4];
+    size_t n_heads;
+    const char *message; /* NULL: it is read */
+} conv_file;
+
+static void write_conv_file(const conv_file *file, const char *path) {
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } counts[] = {{"block_count", 3},        {"embedding_length", 8},          {"feed_forward_length", 12},
+                  {"context_length", 16},    {"attention.head_count", 2},      {"shortconv.l_cache", 3},
+                  {"expert_count", 2},       {"expert_used_count", 1},         {"expert_feed_forward_length", 4},
+                  {"expert_gating_func", 2}, {"leading_dense_block_count", 1}, {"attention.sliding_window", 0},
+                  {"expert_group_count", 0}};
+    const int64_t dims[2] = {5, 8};
+    const float zeros[40] = {0};
+    char key[64];
+    qr_gguf_writer w = {0};
+    qr_error err = {0};
+    qr_gguf_put_text(&w, "general.architecture", "lfm2moe", 7);
+    for (size_t i = 0; i < QR_COUNT_OF(counts); i++) {
+        const bool is_other = file->key != NULL && strcmp(file->key, counts[i].key) == 0;
+        if (is_other && file->value == UINT32_MAX) { continue; }
+        snprintf(key, sizeof key, "lfm2moe.%s", counts[i].key);
+        qr_gguf_put_u32(&w, key, is_other ? file->value : counts[i].value);
+    }
+    qr_gguf_put_list(&w, "lfm2moe.attention.head_count_kv", QR_GGUF_I32, file->n_heads);
+    for (size_t i = 0; i < file->n_heads; i++) { qr_gguf_put_i32_item(&w, file->heads[i]); }
+    qr_gguf_put_f32(&w, "lfm2moe.attention.layer_norm_rms_epsilon", 1e-5F);
+    const bool sees_all = file->key != NULL && strcmp(file->key, "attention.causal") == 0;
+    if (sees_all) { qr_gguf_put_bool(&w, "lfm2moe.attention.causal", false); }
+    qr_gguf_add_tensor(&w, "token_embd.weight", QR_DTYPE_F32, 2, dims);
+    CHECK_MSG(qr_gguf_writer_begin(&w, path, &err) == QRUN_OK, "%s", err.message);
+    CHECK(qr_gguf_write(&w, zeros, sizeof zeros, &err) == QRUN_OK);
+    CHECK(qr_gguf_end_tensor(&w, &err) == QRUN_OK);
+    CHECK_MSG(qr_gguf_writer_commit(&w, &err) == QRUN_OK, "%s", err.message);
+    qr_gguf_writer_free(&w);
+}
+
+static void test_convolutions(void) {
+    static const conv_file files[] = {
+        {NULL, 0, {0, 1, 0}, 3, NULL},
+        {NULL, 0, {0, 1}, 2, "head_count_kv has 2 items for 3 layers"},
+        {NULL, 0, {0, 1, 0, 1}, 4, "head_count_kv has 4 items for 3 layers"},
+        {NULL, 0, {0}, 0, "head_count_kv has 0 items for 3 layers"},
+        {NULL, 0, {0, 0, 0}, 3, "head_count_kv is 0 for all layers"},
+        {NULL, 0, {0, 1, 2}, 3, "head_count_kv has 2 for layer 2; one number of heads"},
+        {NULL, 0, {-1, 1, 0}, 3, "head_count_kv has -1 for layer 0; one number of heads"},
+        {NULL, 0, {0, 5000, 0}, 3, "head_count_kv has 5000 for layer 1; one number of heads, up to 4096"},
+        {NULL, 0, {0, 3, 0}, 3, "2 heads are not divisible by 3 key/value heads"},
+        {"shortconv.l_cache", 0, {0, 1, 0}, 3, "shortconv.l_cache is 0, outside 1 to 8"},
+        {"shortconv.l_cache", 9, {0, 1, 0}, 3, "shortconv.l_cache is 9, outside 1 to 8"},
+        {"shortconv.l_cache", UINT32_MAX, {0, 1, 0}, 3, "shortconv.l_cache is missing"},
+        {"leading_dense_block_count", 0, {0, 1, 0}, 3, NULL},
+        {"leading_dense_block_count", 3, {0, 1, 0}, 3, "leading_dense_block_count is 3 of 3 layers"},
+        {"leading_dense_block_count", 4, {0, 1, 0}, 3, "leading_dense_block_count is 4 of 3 layers"},
+        {"expert_gating_func", 1, {0, 1, 0}, 3, "its router takes no sigmoid"},
+        {"expert_gating_func", UINT32_MAX, {0, 1, 0}, 3, "its router takes no sigmoid"},
+        {"expert_group_count", 2, {0, 1, 0}, 3, "its router chooses among groups of experts"},
+        {"expert_used_count", 3, {0, 1, 0}, 3, "more than the 2 experts"},
+        {"expert_count", 0, {0, 1, 0}, 3, "a \"lfm2moe\" model without experts is not supported"},
+        {"attention.sliding_window", 4, {0, 1, 0}, 3, "with a sliding window is not supported"},
+        {"attention.causal", 0, {0, 1, 0}, 3, "whose tokens see later ones is not supported"},
+    };
+    const temporary_folder base = temporary_create();
+    const char *path = temporary_path(&base, "a.gguf");
+    for (size_t i = 0; i < QR_COUNT_OF(files); i++) {
+        qr_model_config config;
+        qr_error err = {0};
+        write_conv_file(&files[i], path);
+        const qrun_status status = qr_model_config_read(path, &config, &err);
+        const char *message = files[i].message;
+        CHECK_MSG((status == QRUN_OK) == (message == NULL), "%zu: %s", i, err.message);
+        CHECK_MSG(message == NULL || strstr(err.message, message) != NULL, "\"%s\" does not say \"%s\"", err.message,
+                  message);
+        CHECK(strchr(err.message, '\n') == NULL);
+        qr_model_config_free(&config);
+        remove(path);
+    }
+    temporary_remove(&base);
+}
+
+/* llama.cpp calls LFM2's last norm otherwise than Ollama. */
+static void test_names_of_convolutions(void) {
+    static const struct {
+        const char *gguf, *hf;
+    } names[] = {{"token_embd_norm.weight", "model.embedding_norm.weight"},
+                 {"blk.3.shortconv.conv.weight", "model.layers.3.conv.conv.weight"},
+                 {"blk.3.exp_probs_b.bias", "model.layers.3.feed_forward.expert_bias"},
+                 {"blk.3.ffn_up_exps.weight", "model.layers.3.feed_forward.experts.%d.w3.weight"}};
+    const qr_gguf_arch *arch = qr_gguf_arch_of_model_type("lfm2_moe");
+    char name[QR_GGUF_NAME_BYTES];
+    for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
+        CHECK(qr_gguf_name_to_hf(arch, names[i].gguf, name));
+        CHECK_STR(name, names[i].hf);
+        if (strstr(names[i].hf, "%d") != NULL) { continue; }
+        CHECK(qr_gguf_name_from_hf(arch, names[i].hf, name));
+        CHECK_STR(name, names[i].gguf);
+    }
+    CHECK(qr_gguf_name_to_hf(arch, "output_norm.weight", name));
+    CHECK_STR(name, "model.embedding_norm.weight");
 }
 
 static void check_ids(const qr_tokenizer *tokenizer, const char *text, const int32_t *ids, size_t n) {
@@ -421,6 +535,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_lists_of_another_type);
     CHECK_RUN(test_configs);
     CHECK_RUN(test_refused_configs);
+    CHECK_RUN(test_convolutions);
+    CHECK_RUN(test_names_of_convolutions);
     CHECK_RUN(test_tokenizers);
     CHECK_RUN(test_other_files);
     CHECK_RUN(test_refused_models);

@@ -114,6 +114,9 @@ static void test_round_trips(void) {
         {"gpt2-int8", QRUN_GGUF_F32, 1e-6, N_TOKENS},
         {"mixtral", QRUN_GGUF_BF16, 0, N_TOKENS},
         {"mixtral-stacked", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"lfm2", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"lfm2-untied", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"lfm2-nf4", QRUN_GGUF_F32, 1e-6, N_TOKENS},
     };
     const temporary_folder base = temporary_create();
     for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
@@ -162,6 +165,9 @@ static void test_refused(void) {
         {"gpt-oss", "read from GGUF and not written"},
         {"olmoe", "fewer heads for keys"},
         {"qwen3_5", "values of another size than keys"},
+        {"lfm2-moe", "its routed_scaling_factor"},
+        {"lfm2-moe-stacked", "(norm_topk_prob)"},
+        {"lfm3", "a lfm3 model has no name in llama.cpp"},
     };
     const temporary_folder base = temporary_create();
     for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
@@ -172,6 +178,29 @@ static void test_refused(void) {
         CHECK(!qr_file_exists(out));
     }
     temporary_remove(&base);
+}
+
+/* Copies of a model whose config.json has another value for a key. */
+static void test_refused_values(void) {
+    static const struct {
+        const char *name, *changes, *message;
+    } models[] = {
+        {"lfm2-moe-stacked", "s/\"norm_topk_prob\": false/\"norm_topk_prob\": true/", "(use_expert_bias)"},
+        {"lfm2", "s/\"rope_type\": \"default\"/\"rope_type\": \"dynamic\", \"factor\": 2/", "dynamic rotary scaling"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
+        const temporary_folder base = temporary_create();
+        char command[1024];
+        snprintf(command, sizeof command, "cp %s/* %s && sed -i '%s' %s/config.json", fixture(models[i].name),
+                 base.path, models[i].changes, base.path);
+        CHECK_INT(system(command), 0);
+        qr_error err = {0};
+        const char *out = temporary_path(&base, "m.gguf");
+        CHECK_INT(export_to(base.path, NULL, QRUN_GGUF_BF16, out, &err), QRUN_ERROR_UNSUPPORTED);
+        CHECK_MSG(strstr(err.message, models[i].message) != NULL, "%s", err.message);
+        CHECK(!qr_file_exists(out));
+        temporary_remove(&base);
+    }
 }
 
 /* Whether a model or an adapter can be written is said without writing it, in the words of the attempt. */
@@ -235,7 +264,7 @@ static void check_adapter(const char *name, const char *adapter) {
     const char *out = temporary_path(&base, "m.gguf"), *merged = temporary_path(&base, "merged");
     qrun_merge_params params = QRUN_MERGE_PARAMS_INIT;
     char path[512];
-    snprintf(path, sizeof path, FIXTURES "adapters/%s", adapter);
+    snprintf(path, sizeof path, FIXTURES "%s", adapter);
     params.path = fixture(name);
     params.adapter = path;
     params.out = merged;
@@ -248,8 +277,31 @@ static void check_adapter(const char *name, const char *adapter) {
 }
 
 static void test_adapter(void) {
-    check_adapter("llama", "llama-lora");
-    check_adapter("mixtral", "mixtral-experts");
+    check_adapter("llama", "adapters/llama-lora");
+    check_adapter("mixtral", "adapters/mixtral-experts");
+    check_adapter("lfm2", "training/adapters/lfm2");
+}
+
+/* Convolutions have names of their own. */
+static void test_lora_of_convolutions(void) {
+    const temporary_folder base = temporary_create();
+    qr_error err = {0};
+    qr_gguf *file;
+    qrun_export_params params = QRUN_EXPORT_PARAMS_INIT;
+    params.path = fixture("lfm2");
+    params.adapter = FIXTURES "training/adapters/lfm2";
+    params.out = temporary_path(&base, "a.gguf");
+    params.format = QRUN_EXPORT_GGUF_LORA;
+    CHECK_MSG(qrun_export(context, &params, NULL, &err) == QRUN_OK, "%s", err.message);
+    REQUIRE(qr_gguf_open(params.out, &file, &err) == QRUN_OK);
+    const qr_gguf_tensor *in = qr_gguf_find_tensor(file, "blk.0.shortconv.in_proj.weight.lora_b");
+    const qr_gguf_tensor *out = qr_gguf_find_tensor(file, "blk.0.shortconv.out_proj.weight.lora_a");
+    REQUIRE(in != NULL && out != NULL);
+    CHECK(in->dims[0] == 144 && out->dims[1] == 48);
+    CHECK(qr_gguf_find_tensor(file, "blk.2.attn_output.weight.lora_a") != NULL);
+    CHECK(qr_gguf_find_tensor(file, "blk.2.ffn_down.weight.lora_b") != NULL);
+    qr_gguf_close(file);
+    temporary_remove(&base);
 }
 
 /* An adapter of its own: what it holds, as llama.cpp reads it. */
@@ -337,7 +389,7 @@ static void test_converted(void) {
     static const struct {
         const char *name;
         double allowed;
-    } models[] = {{"llama-llama3", 1e-5}, {"phi3-longrope", 1e-5}, {"gpt-oss-mxfp4", 1e-5}};
+    } models[] = {{"llama-llama3", 1e-5}, {"phi3-longrope", 1e-5}, {"gpt-oss-mxfp4", 1e-5}, {"lfm2", 1e-5}};
     for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
         char path[512];
         snprintf(path, sizeof path, FIXTURES "gguf/%s.gguf", models[i].name);
@@ -346,17 +398,8 @@ static void test_converted(void) {
     }
 }
 
-/* Of a hybrid of attention and the gated delta rule, whose value heads lie in another order there: what is written is
- * what llama.cpp's converter writes, name by name and value by value. Only the exponential may differ in its last bit.
- * Both are read as the folder. */
-static void test_hybrid_as_converted(void) {
-    const temporary_folder base = temporary_create();
-    const char *out = temporary_path(&base, "m.gguf");
-    qr_error err = {0};
-    qr_gguf *ours = NULL, *theirs = NULL;
-    CHECK_MSG(export_to(FIXTURES "gguf/qwen3_5", NULL, QRUN_GGUF_BF16, out, &err) == QRUN_OK, "%s", err.message);
-    REQUIRE(qr_gguf_open(out, &ours, &err) == QRUN_OK);
-    REQUIRE(qr_gguf_open(FIXTURES "gguf/qwen3_5.gguf", &theirs, &err) == QRUN_OK);
+/* Only the exponential may differ in its last bit. */
+static void check_same_tensors(const qr_gguf *ours, const qr_gguf *theirs) {
     CHECK_INT(qr_gguf_tensor_count(ours), qr_gguf_tensor_count(theirs));
     for (size_t i = 0; i < qr_gguf_tensor_count(theirs); i++) {
         const qr_gguf_tensor *b = qr_gguf_get_tensor(theirs, i);
@@ -376,21 +419,80 @@ static void test_hybrid_as_converted(void) {
         }
         CHECK_MSG(strstr(name, ".ssm_a") != NULL || memcmp(a->data, b->data, b->n_bytes) == 0, "%s differs", name);
     }
-    static const char *const keys[] = {"ssm.conv_kernel",        "ssm.state_size", "ssm.group_count",
-                                       "ssm.time_step_rank",     "ssm.inner_size", "rope.dimension_count",
-                                       "attention.head_count_kv"};
-    for (size_t i = 0; i < QR_COUNT_OF(keys); i++) {
-        char key[64];
-        int64_t x = -1, y = -2;
-        snprintf(key, sizeof key, "qwen35.%s", keys[i]);
-        CHECK(qr_gguf_get_int(ours, key, 0, 1 << 20, &x, &err) == QRUN_OK);
-        CHECK(qr_gguf_get_int(theirs, key, 0, 1 << 20, &y, &err) == QRUN_OK);
-        CHECK_MSG(x == y, "%s is %lld, and %lld there", key, (long long)x, (long long)y);
+}
+
+/* The value of a key, or of a list the one at i. */
+static int64_t count_of(const qr_gguf *file, const char *key, size_t i, size_t *n) {
+    int64_t *list = NULL, value = -1;
+    qr_error err = {0};
+    *n = 1;
+    const bool is_list = qr_gguf_is_list(file, key);
+    const qrun_status status =
+        is_list ? qr_gguf_get_ints(file, key, &list, n, &err) : qr_gguf_get_int(file, key, 0, 1 << 20, &value, &err);
+    CHECK_MSG(status == QRUN_OK, "%s", err.message);
+    if (is_list && i < *n) { value = list[i]; }
+    qr_free(list);
+    return value;
+}
+
+static void check_same_counts(const qr_gguf *ours, const qr_gguf *theirs, const char *const *keys) {
+    for (; *keys != NULL; keys++) {
+        size_t n = 1, n_theirs = 1;
+        CHECK_MSG(qr_gguf_has(theirs, *keys), "%s is missing there", *keys);
+        for (size_t i = 0; i < n; i++) {
+            const int64_t x = count_of(ours, *keys, i, &n), y = count_of(theirs, *keys, i, &n_theirs);
+            CHECK_MSG(x == y && n == n_theirs, "%s is %lld, and %lld there", *keys, (long long)x, (long long)y);
+        }
     }
+}
+
+/* What is written is what llama.cpp's converter writes, name by name and value by value, and both are read as the
+ * folder. */
+static void check_as_converted(const char *folder, const char *converted, const char *const *keys) {
+    const temporary_folder base = temporary_create();
+    const char *out = temporary_path(&base, "m.gguf");
+    qr_error err = {0};
+    qr_gguf *ours = NULL, *theirs = NULL;
+    CHECK_MSG(export_to(folder, NULL, QRUN_GGUF_BF16, out, &err) == QRUN_OK, "%s", err.message);
+    REQUIRE(qr_gguf_open(out, &ours, &err) == QRUN_OK);
+    REQUIRE(qr_gguf_open(converted, &theirs, &err) == QRUN_OK);
+    check_same_tensors(ours, theirs);
+    check_same_counts(ours, theirs, keys);
     qr_gguf_close(ours);
     qr_gguf_close(theirs);
-    CHECK(difference(FIXTURES "gguf/qwen3_5", FIXTURES "gguf/qwen3_5.gguf", N_TOKENS / 2) <= 1e-5);
-    CHECK(difference(FIXTURES "gguf/qwen3_5", out, N_TOKENS / 2) <= 1e-5);
+    CHECK(difference(folder, converted, N_TOKENS / 2) <= 1e-5);
+    CHECK(difference(folder, out, N_TOKENS / 2) <= 1e-5);
+    temporary_remove(&base);
+}
+
+/* Attention and short convolutions, dense and with experts. The size of the dense model's MLP is an adjusted one. */
+static void test_convolutions_as_converted(void) {
+    static const char *const keys[] = {
+        "lfm2.block_count",          "lfm2.feed_forward_length", "lfm2.embedding_length",
+        "lfm2.attention.head_count", "lfm2.context_length",      "lfm2.attention.head_count_kv",
+        "lfm2.vocab_size",           "lfm2.shortconv.l_cache",   NULL};
+    static const char *const keys_of_experts[] = {"lfm2moe.feed_forward_length",
+                                                  "lfm2moe.attention.head_count_kv",
+                                                  "lfm2moe.shortconv.l_cache",
+                                                  "lfm2moe.leading_dense_block_count",
+                                                  "lfm2moe.expert_count",
+                                                  "lfm2moe.expert_used_count",
+                                                  "lfm2moe.expert_feed_forward_length",
+                                                  "lfm2moe.expert_gating_func",
+                                                  NULL};
+    check_as_converted(fixture("lfm2"), FIXTURES "gguf/lfm2.gguf", keys);
+    check_as_converted(FIXTURES "gguf/lfm2_moe", FIXTURES "gguf/lfm2_moe.gguf", keys_of_experts);
+}
+
+/* A hybrid of attention and the gated delta rule, whose value heads lie in another order there. */
+static void test_hybrid_as_converted(void) {
+    static const char *const keys[] = {"qwen35.ssm.conv_kernel",         "qwen35.ssm.state_size",
+                                       "qwen35.ssm.group_count",         "qwen35.ssm.time_step_rank",
+                                       "qwen35.ssm.inner_size",          "qwen35.rope.dimension_count",
+                                       "qwen35.attention.head_count_kv", NULL};
+    check_as_converted(FIXTURES "gguf/qwen3_5", FIXTURES "gguf/qwen3_5.gguf", keys);
+    const temporary_folder base = temporary_create();
+    qr_error err = {0};
     const char *blocks = temporary_path(&base, "q.gguf"); /* columns in another order, in blocks */
     CHECK_MSG(export_to(FIXTURES "gguf/qwen3_5", NULL, QRUN_GGUF_Q8_0, blocks, &err) == QRUN_OK, "%s", err.message);
     const double off = difference(FIXTURES "gguf/qwen3_5", blocks, N_TOKENS / 2); /* another order is off by 1 */
@@ -425,13 +527,16 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_round_trips);
     CHECK_RUN(test_gemma);
     CHECK_RUN(test_refused);
+    CHECK_RUN(test_refused_values);
     CHECK_RUN(test_check_only);
     CHECK_RUN(test_blocks);
     CHECK_RUN(test_adapter);
     CHECK_RUN(test_lora);
+    CHECK_RUN(test_lora_of_convolutions);
     CHECK_RUN(test_converted);
     CHECK_RUN(test_kept_mxfp4);
     CHECK_RUN(test_hybrid_as_converted);
+    CHECK_RUN(test_convolutions_as_converted);
     CHECK_RUN(test_failing_allocations);
     qrun_context_destroy(context);
     return check_end();

@@ -38,9 +38,10 @@ USUAL = (40, 24)
 FAMILIES = {"llama": USUAL, "llama-llama3": USUAL, "llama-linear": USUAL, "mistral": (4, 4), "qwen2": USUAL,
             "qwen3": USUAL, "phi3": USUAL, "phi3-partial": (4, 5), "phi3-longrope": (60, 24), "ministral3": USUAL,
             "smollm3": USUAL, "olmo2": USUAL, "olmo3": USUAL, "gpt2": USUAL, "gemma2": USUAL, "gemma3": USUAL,
-            "mixtral": USUAL, "mixtral-stacked": USUAL}
-# llama.cpp takes these from the size of a head; the fixtures have others.
-SCALARS = {"gemma2": 24, "gemma3": 40}
+            "mixtral": USUAL, "mixtral-stacked": USUAL, "lfm2": USUAL, "lfm2-untied": USUAL, "lfm2-moe": USUAL}
+# What llama.cpp has of these alone; the fixtures have other values.
+CHANGES = {"gemma2": {"query_pre_attn_scalar": 24}, "gemma3": {"query_pre_attn_scalar": 40},
+           "lfm2-moe": {"routed_scaling_factor": 1.0}}
 TOKENIZERS = ("gemma", "llama2", "llama3", "mistral_metaspace", "qwen2", "gpt4o")
 TEXTS = ["Once upon a time, there was a little girl", " two  spaces,\ttab\n\nlines ", "It's 1234567 o'clock, she'll say",
          "naïve café — Привет, мир! 你好 🙂", "", "a", "x = [i**2 for i in range(10)]  # ok", "<s> </s> <|bos|>"]
@@ -290,17 +291,19 @@ def main():
         work = pathlib.Path(name)
         for family, (n_prompt, n) in FAMILIES.items():
             folder = MODELS / family
-            if family in SCALARS:
+            if family in CHANGES:
                 folder = work / family
                 subprocess.run(["cp", "-r", MODELS / family, folder], check=True)
                 config = json.loads((folder / "config.json").read_text())
-                config["query_pre_attn_scalar"] = SCALARS[family]
-                (folder / "config.json").write_text(json.dumps(config))
+                (folder / "config.json").write_text(json.dumps(config | CHANGES[family]))
             check_family(family, folder, n_prompt, n, work)
         for kind in ("qwen3_moe", "qwen2_moe", "olmoe", "qwen3_5_text", "qwen3_5_moe_text"):
             make_random(kind, work / kind)
             check_family(kind, work / kind, *USUAL, work)
         check_lora(MODELS / "llama", PROJECT / "tests" / "fixtures" / "adapters" / "llama-lora", work)
+        trained = PROJECT / "tests" / "fixtures" / "training" / "adapters"
+        check_lora(MODELS / "lfm2", trained / "lfm2", work)
+        check_lora(work / "lfm2-moe", trained / "lfm2-moe", work)
         make_hybrid_adapter(work / "qwen3_5_text", work / "hybrid-lora")
         check_lora(work / "qwen3_5_text", work / "hybrid-lora", work)
         for tokenizer in TOKENIZERS:
