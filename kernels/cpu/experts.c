@@ -1,4 +1,6 @@
 /* route, expert_fetch, expert_sum, and what is backward of them. */
+#include <assert.h>
+
 #include "kernels/cpu/simd/vec_math.h"
 #include "kernels/cpu/vector_ops.h"
 
@@ -22,6 +24,7 @@ static void choose_experts(const qr_route_args *a, const float *logits, int32_t 
     const int32_t top_k = a->routing.top_k;
     float ranks[QR_MAX_EXPERTS_PER_TOKEN];
     int32_t n = 0;
+    assert(top_k > 0 && top_k <= QR_MAX_EXPERTS_PER_TOKEN);
     for (int32_t e = 0; e < a->routing.n_experts; e++) {
         const float rank = rank_of_expert(a, logits, e);
         if (n == top_k && !(rank > ranks[n - 1])) { continue; }
