@@ -46,12 +46,30 @@ static qrun_status check_router(const source *s, const qr_expert_config *experts
 
 /* ---- Which layers ------------------------------------------------------------------------------------------------ */
 
+/* "sparse" or "dense" for each layer; without a list all have experts. */
+static qrun_status read_listed_layers(const source *s, int64_t n_layers, qr_expert_config *experts) {
+    const qr_json *list = qr_json_get(s->json, "mlp_layer_types");
+    int64_t n = 0;
+    for (int64_t i = 0; i < n_layers; i++) { experts->layer_has_experts[i] = true; }
+    if (qr_json_is_null(list)) { return QRUN_OK; }
+    for (const qr_json *item = qr_json_first(list); item != NULL && n < n_layers; item = item->next, n++) {
+        const char *type = cJSON_IsString(item) ? item->valuestring : "?";
+        experts->layer_has_experts[n] = strcmp(type, "sparse") == 0;
+        if (!experts->layer_has_experts[n] && strcmp(type, "dense") != 0) { break; }
+    }
+    if (cJSON_IsArray(list) && n == n_layers && (size_t)n == qr_json_count(list)) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT,
+                   "%s: \"mlp_layer_types\" should be a list of \"sparse\" or \"dense\" for each of %lld layers",
+                   s->what, (long long)n_layers);
+}
+
 /* Every decoder_sparse_step-th layer, but those of mlp_only_layers. */
-static qrun_status read_layers(const source *s, int64_t n_layers, qr_expert_config *experts) {
+static qrun_status read_layers(const source *s, int64_t n_layers, bool are_listed, qr_expert_config *experts) {
     int64_t step = 1;
-    QR_RETURN_IF_ERROR(get_int(s, "decoder_sparse_step", 1, 1 << 20, &step));
     experts->layer_has_experts = qr_alloc_array_zeroed((size_t)n_layers, sizeof *experts->layer_has_experts);
     if (experts->layer_has_experts == NULL) { return qr_fail_memory(s->err, s->what, (size_t)n_layers); }
+    if (are_listed) { return read_listed_layers(s, n_layers, experts); }
+    QR_RETURN_IF_ERROR(get_int(s, "decoder_sparse_step", 1, 1 << 20, &step));
     for (int64_t i = 0; i < n_layers; i++) { experts->layer_has_experts[i] = (i + 1) % step == 0; }
     const qr_json *list = qr_json_get(s->json, "mlp_only_layers");
     if (qr_json_is_null(list)) { return QRUN_OK; }
@@ -125,7 +143,7 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     QR_RETURN_IF_ERROR(get_bool(s, "output_router_logits", &experts->balances_load));
     QR_RETURN_IF_ERROR(check_router(s, experts));
     if (experts->has_sigmoid_router) { return read_sigmoid_router(s, n_layers, experts); }
-    return read_layers(s, n_layers, experts);
+    return read_layers(s, n_layers, defaults->lists_layers, experts);
 }
 
 qrun_status qr_expert_config_read(const qr_json *json, const char *what, const qr_expert_defaults *defaults,

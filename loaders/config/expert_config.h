@@ -34,6 +34,7 @@ typedef struct qr_expert_defaults {
     bool always_normalizes; /* whatever config.json says */
     bool has_biases;
     bool has_sigmoid_router;
+    bool lists_layers;             /* mlp_layer_types says which layers have them */
     double gate_alpha, gate_limit; /* 0: the family has no such activation */
     const char *switch_key;        /* not NULL: only models with this key set have experts, beside dense MLPs */
 } qr_expert_defaults;

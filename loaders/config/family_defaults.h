@@ -35,7 +35,7 @@ typedef struct qr_family_defaults {
     double theta;
     int64_t bos, eos, pad; /* −1: none */
     qr_window_rule window;
-    int64_t sliding_window, window_pattern;
+    int64_t sliding_window, window_pattern; /* window_pattern: which n-th; more than any model has: all slide */
     double attn_softcap, final_softcap;
     qr_expert_defaults experts;
     qr_recurrent_kind recurrent; /* of the delta rule: and gated attention, norms that add 1, partly rotated heads */

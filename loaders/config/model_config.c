@@ -47,7 +47,7 @@ static qrun_status find_family(const char *model_type, const char *what, qr_mode
 #define QR_X(suffix, name) ", " name
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                    "%s: model_type \"%.60s\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
-                   "qwen3_5_moe, muse_glimmer" QR_MODEL_FAMILIES(QR_X),
+                   "qwen3_5_moe, qwen3_vl, muse_glimmer" QR_MODEL_FAMILIES(QR_X),
                    what, model_type);
 #undef QR_X
 }
@@ -176,16 +176,25 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
         config->qkv_bias = config->o_bias = config->mlp_bias = true;
         return QRUN_OK;
     }
-    config->qkv_bias = family == QR_FAMILY_QWEN2 || family == QR_FAMILY_QWEN2_MOE || family == QR_FAMILY_GPT_OSS;
+    config->qkv_bias = family == QR_FAMILY_QWEN2 || family == QR_FAMILY_QWEN2_MOE || family == QR_FAMILY_GPT_OSS ||
+                       family == QR_FAMILY_SEED_OSS;
     if (family == QR_FAMILY_QWEN2_MOE) { return get_bool(s, "qkv_bias", &config->qkv_bias); }
     if (family == QR_FAMILY_QWEN2 || family == QR_FAMILY_MISTRAL || family == QR_FAMILY_MINISTRAL3 ||
         family == QR_FAMILY_MIXTRAL || family == QR_FAMILY_PHI3 || family == QR_FAMILY_LFM2 ||
-        family == QR_FAMILY_LFM2_MOE) {
+        family == QR_FAMILY_LFM2_MOE || family == QR_FAMILY_EXAONE4 || family == QR_FAMILY_MINISTRAL) {
         return QRUN_OK;
     }
     QR_RETURN_IF_ERROR(get_bool(s, "attention_bias", &config->qkv_bias));
     config->o_bias = config->qkv_bias;
-    if (family != QR_FAMILY_LLAMA && family != QR_FAMILY_SMOLLM3 && family != QR_FAMILY_GRANITE) { return QRUN_OK; }
+    if (family == QR_FAMILY_SEED_OSS) {
+        config->o_bias = false;
+        QR_RETURN_IF_ERROR(get_bool(s, "attention_out_bias", &config->o_bias));
+        return get_bool(s, "mlp_bias", &config->mlp_bias);
+    }
+    if (family != QR_FAMILY_LLAMA && family != QR_FAMILY_IQUEST_CODER && family != QR_FAMILY_SMOLLM3 &&
+        family != QR_FAMILY_GRANITE) {
+        return QRUN_OK;
+    }
     return get_bool(s, "mlp_bias", &config->mlp_bias);
 }
 
@@ -396,7 +405,7 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
     int64_t first = 28, pattern = s->defaults->window_pattern;
     if (rule == QR_WINDOW_FROM_LAYER || rule == QR_WINDOW_EVERY_OTHER) {
         QR_RETURN_IF_ERROR(get_int(s, "max_window_layers", 0, 1 << 20, &first));
-    } else if (config->family == QR_FAMILY_GEMMA3) {
+    } else if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_EXAONE4) {
         QR_RETURN_IF_ERROR(get_int(s, "sliding_window_pattern", 1, 1 << 20, &pattern));
     }
     for (int64_t i = 0; i < config->n_layers; i++) {
@@ -408,6 +417,14 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
                                   (rule == QR_WINDOW_UNROTATED && !config->layer_rotates[i]) ||
                                   (rule == QR_WINDOW_FOURTHS && i > 0 && i % 4 == 0);
     }
+    return QRUN_OK;
+}
+
+/* EXAONE 4 rotates in layers with a window alone, where the model has windows. */
+static qrun_status rotate_in_windows(const source *s, qr_model_config *config) {
+    config->layer_rotates = qr_alloc_array_zeroed((size_t)config->n_layers, sizeof *config->layer_rotates);
+    if (config->layer_rotates == NULL) { return qr_fail_memory(s->err, s->what, (size_t)config->n_layers); }
+    for (int64_t i = 0; i < config->n_layers; i++) { config->layer_rotates[i] = config->layer_slides[i]; }
     return QRUN_OK;
 }
 
@@ -427,6 +444,7 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     const qr_json *types = qr_json_get(s->json, "layer_types");
     const bool listed = rule != QR_WINDOW_ALL && rule != QR_WINDOW_WHERE_USED && !qr_json_is_null(types);
     QR_RETURN_IF_ERROR(listed ? read_layer_types(s, types, config) : apply_window_rule(s, config));
+    if (config->family == QR_FAMILY_EXAONE4) { QR_RETURN_IF_ERROR(rotate_in_windows(s, config)); }
     if (config->family == QR_FAMILY_GEMMA4) { /* as transformers, whatever the list says */
         config->layer_slides[config->n_layers - 1] = false;
     }
@@ -493,9 +511,7 @@ static qrun_status read_two_ropes(const source *s, qr_rope_context *context, qr_
     context->type = NULL;
     context->partial_rotary_factor = 1;
     context->default_theta = s->defaults->theta; /* transformers does not take rope_theta for these layers */
-    if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_GEMMA4 || config->family == QR_FAMILY_LFM3) {
-        context->default_theta = 1e4;
-    }
+    if (config->family != QR_FAMILY_OLMO3) { context->default_theta = 1e4; }
     if (config->family == QR_FAMILY_GEMMA3) {
         QR_RETURN_IF_ERROR(get_double(s, "rope_local_base_freq", 1, 1e15, &context->default_theta));
     }
@@ -544,7 +560,7 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
         context.partial_rotary_factor = is_lfm3 ? 0.5 : 0.25;
     }
     if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_GEMMA4 || config->family == QR_FAMILY_OLMO3 ||
-        is_lfm3) {
+        config->family == QR_FAMILY_MELLUM || is_lfm3) {
         return read_two_ropes(s, &context, config);
     }
     const qr_json *parameters = qr_json_get(s->json, "rope_scaling");
@@ -605,9 +621,13 @@ static qrun_status check_architecture(const source *s) {
 static qrun_status enter_wrapper(source *s, const char **model_type, qr_model_config *config) {
     static const struct {
         const char *wrapper, *text;
-    } wrappers[] = {
-        {"gemma3", "gemma3_text"},   {"gemma4", "gemma4_text"},           {"mistral3", "mistral"},
-        {"qwen3_5", "qwen3_5_text"}, {"qwen3_5_moe", "qwen3_5_moe_text"}, {"muse_glimmer", "muse_glimmer_text"}};
+    } wrappers[] = {{"gemma3", "gemma3_text"},
+                    {"gemma4", "gemma4_text"},
+                    {"mistral3", "mistral"},
+                    {"qwen3_5", "qwen3_5_text"},
+                    {"qwen3_5_moe", "qwen3_5_moe_text"},
+                    {"qwen3_vl", "qwen3_vl_text"},
+                    {"muse_glimmer", "muse_glimmer_text"}};
     for (size_t i = 0; i < QR_COUNT_OF(wrappers); i++) {
         if (strcmp(*model_type, wrappers[i].wrapper) != 0) { continue; }
         config->is_multimodal = true;

@@ -17,8 +17,8 @@
 /* The most that a config.json may have: as a tree it takes up to thirty times its size, and real ones have a few KB. */
 enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
 
-/* X(enumerator suffix, model_type). "gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe" and "muse_glimmer", the
- * wrappers with images, are read as their text_config. */
+/* X(enumerator suffix, model_type). "gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe", "qwen3_vl" and
+ * "muse_glimmer", the wrappers with images, are read as their text_config. */
 #define QR_MODEL_FAMILIES(X)             \
     X(LLAMA, "llama")                    \
     X(MISTRAL, "mistral")                \
@@ -46,6 +46,12 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(LFM2, "lfm2")                      \
     X(LFM2_MOE, "lfm2_moe")              \
     X(LFM3, "lfm3")                      \
+    X(QWEN3_VL, "qwen3_vl_text")         \
+    X(EXAONE4, "exaone4")                \
+    X(SEED_OSS, "seed_oss")              \
+    X(MELLUM, "mellum")                  \
+    X(MINISTRAL, "ministral")            \
+    X(IQUEST_CODER, "iquestcoder")       \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {

@@ -51,7 +51,6 @@ static const qr_unsupported_family families[] = {
     {"qwen4_exp", "Qwen4 Exp", "n-gram embeddings", HYBRID_EXPERTS},
     {"qwen3_omni_moe", "Qwen3-Omni", IMAGES, EXPERTS},
     {"qwen3_vl_moe", "Qwen3-VL", IMAGES, EXPERTS},
-    {"qwen3_vl", "Qwen3-VL", IMAGES, "Qwen3.5"},
     {"qwen2_5_vl", "Qwen2.5-VL", IMAGES, "Qwen2.5 or Qwen3.5"},
     {"qwen2_vl", "Qwen2-VL", IMAGES, "Qwen2.5 or Qwen3.5"},
     {"gemma3n", "Gemma 3n", "per-layer embeddings and AltUp", "Gemma 3"},

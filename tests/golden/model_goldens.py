@@ -159,6 +159,8 @@ def older_config(family, folder):
         return config
     if family.model_type.startswith("lfm"):
         return _older_lfm_config(family, config)
+    if family.model_type == "mellum":   # younger than transformers 5
+        return config
     config.pop("layer_types", None)
     config.pop("_sliding_window_pattern", None)
     rope = config.pop("rope_parameters", None)

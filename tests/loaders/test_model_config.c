@@ -357,6 +357,61 @@ static void test_qwen3_next(void) {
     qr_model_config_free(&c);
 }
 
+static void test_qwen3_vl_wrapper(void) {
+    PARSE("{'model_type':'qwen3_vl','architectures':['Qwen3VLForConditionalGeneration'],'tie_word_embeddings':true,"
+          "'image_token_id':151655,'vision_config':{'depth':24},'text_config':{'model_type':'qwen3_vl_text',"
+          "'hidden_size':2048,'num_hidden_layers':28,'num_attention_heads':16,'num_key_value_heads':8,"
+          "'rope_theta':5000000,'rope_scaling':{'mrope_interleaved':true,'mrope_section':[24,20,20],"
+          "'rope_type':'default'},'dtype':'bfloat16'}}");
+    CHECK(c.family == QR_FAMILY_QWEN3_VL && c.is_multimodal && c.tie_word_embeddings && c.dtype == QR_DTYPE_BF16);
+    CHECK(c.head_dim == 128 && c.rope.type == QR_ROPE_DEFAULT && c.rope.theta == 5e6 && c.rope.rotary_dim == 128);
+    qr_model_config_free(&c);
+}
+
+/* With windows only their layers rotate, as in EXAONE-4.0-32B; without, all do. */
+static void test_exaone4(void) {
+    for (int i = 0; i < 2; i++) {
+        PARSE(i == 0 ? "{'model_type':'exaone4','num_hidden_layers':8,'attention_bias':true}"
+                     : "{'model_type':'exaone4','num_hidden_layers':2,'sliding_window':null,"
+                       "'layer_types':['full_attention','full_attention']}");
+        CHECK(c.sliding_window == (i == 0 ? 4096 : 0) && (c.layer_rotates == NULL) == (i == 1) && !c.qkv_bias);
+        for (int64_t l = 0; l < c.n_layers && i == 0; l++) {
+            CHECK(c.layer_slides[l] == (l % 4 != 3) && c.layer_rotates[l] == c.layer_slides[l]);
+        }
+        qr_model_config_free(&c);
+    }
+}
+
+static void test_seed_oss(void) {
+    PARSE("{'model_type':'seed_oss','num_hidden_layers':1}");
+    CHECK(c.qkv_bias && !c.o_bias && !c.mlp_bias && c.head_dim == 128 && !c.tie_word_embeddings);
+    qr_model_config_free(&c);
+}
+
+static void test_ministral_layers(void) {
+    PARSE("{'model_type':'ministral','num_hidden_layers':2,'layer_types':['full_attention','sliding_attention']}");
+    CHECK(c.sliding_window == 4096 && !c.layer_slides[0] && c.layer_slides[1]);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'ministral','num_hidden_layers':2}", &c, NULL) == QRUN_OK);
+    CHECK(c.layer_slides[0] && c.layer_slides[1]);
+    qr_model_config_free(&c);
+}
+
+static void test_mellum(void) {
+    PARSE("{'model_type':'mellum','num_hidden_layers':3,'mlp_layer_types':['dense','sparse','sparse'],"
+          "'layer_types':['sliding_attention','full_attention','sliding_attention']}");
+    CHECK(c.sliding_window == 1024 && c.rope.theta == 5e5 && c.rope_local.theta == 1e4 && c.experts.normalizes);
+    CHECK(c.experts.n_experts == 64 && c.experts.n_per_token == 8 && c.experts.intermediate_size == 896);
+    for (int64_t l = 0; l < 3; l++) {
+        CHECK(c.layer_slides[l] == (l != 1) && c.experts.layer_has_experts[l] == (l > 0));
+    }
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'mellum','num_hidden_layers':2,'mlp_layer_types':['dense','thin']}", QRUN_ERROR_INPUT,
+                  "\"mlp_layer_types\" should be a list");
+    check_refused("{'model_type':'mellum','num_hidden_layers':1,'mlp_layer_types':['sparse','sparse']}",
+                  QRUN_ERROR_INPUT, "for each of 1 layers");
+}
+
 /* As LFM2-1.2B is published: layers by their numbers, and an MLP whose size follows from three keys. */
 static void test_lfm2(void) {
     PARSE("{'model_type':'lfm2','architectures':['Lfm2ForCausalLM'],'hidden_size':2048,'num_hidden_layers':16,"
@@ -774,10 +829,11 @@ static void test_refusals(void) {
     } cases[] = {
         {"{'model_type':'nothing'}", QRUN_ERROR_UNSUPPORTED,
          "config: model_type \"nothing\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
-         "qwen3_5_moe, muse_glimmer, "
+         "qwen3_5_moe, qwen3_vl, muse_glimmer, "
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
          "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
-         "qwen3_next, muse_glimmer_text, lfm2, lfm2_moe, lfm3, gpt2"},
+         "qwen3_next, muse_glimmer_text, lfm2, lfm2_moe, lfm3, qwen3_vl_text, exaone4, seed_oss, "
+         "mellum, ministral, iquestcoder, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1170,6 +1226,11 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gpt_oss);
     CHECK_RUN(test_muse_glimmer);
     CHECK_RUN(test_muse_glimmer_layers);
+    CHECK_RUN(test_qwen3_vl_wrapper);
+    CHECK_RUN(test_exaone4);
+    CHECK_RUN(test_seed_oss);
+    CHECK_RUN(test_ministral_layers);
+    CHECK_RUN(test_mellum);
     CHECK_RUN(test_lfm2);
     CHECK_RUN(test_lfm2_moe);
     CHECK_RUN(test_lfm3);
