@@ -85,12 +85,13 @@ static qrun_status read_layers(const source *s, int64_t n_layers, bool are_liste
 
 /* ---- Routers of sigmoids ----------------------------------------------------------------------------------------- */
 
-/* LFM2-MoE: the first layers are dense, and all others have experts. */
-static qrun_status read_sigmoid_router(const source *s, int64_t n_layers, qr_expert_config *experts) {
-    int64_t n_dense = 2;
+/* The first layers are dense, and all others have experts. */
+static qrun_status read_sigmoid_router(const source *s, const qr_expert_defaults *defaults, int64_t n_layers,
+                                       qr_expert_config *experts) {
+    int64_t n_dense = defaults->n_dense;
     experts->has_choice_bias = true;
     experts->balances_load = false; /* as in transformers, whatever output_router_logits says */
-    QR_RETURN_IF_ERROR(get_int(s, "num_dense_layers", 0, 1 << 12, &n_dense));
+    QR_RETURN_IF_ERROR(get_int(s, defaults->dense_key, 0, 1 << 12, &n_dense));
     QR_RETURN_IF_ERROR(get_bool(s, "use_expert_bias", &experts->has_choice_bias));
     QR_RETURN_IF_ERROR(
         qr_json_get_double(s->json, "routed_scaling_factor", 1e-6, 1e6, &experts->share_factor, s->what, s->err));
@@ -98,8 +99,16 @@ static qrun_status read_sigmoid_router(const source *s, int64_t n_layers, qr_exp
     if (experts->layer_has_experts == NULL) { return qr_fail_memory(s->err, s->what, (size_t)n_layers); }
     for (int64_t i = n_dense; i < n_layers; i++) { experts->layer_has_experts[i] = true; }
     if (n_dense < n_layers) { return QRUN_OK; }
-    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"num_dense_layers\" is %lld, and no layer is left for experts",
-                   s->what, (long long)n_dense);
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"%s\" is %lld, and no layer is left for experts", s->what,
+                   defaults->dense_key, (long long)n_dense);
+}
+
+/* GLM-4.5: as large as so many experts. */
+static qrun_status read_shared_count(const source *s, qr_expert_config *experts) {
+    int64_t n_shared = 1;
+    QR_RETURN_IF_ERROR(get_int(s, "n_shared_experts", 0, 64, &n_shared));
+    experts->shared_intermediate_size = n_shared * experts->intermediate_size;
+    return QRUN_OK;
 }
 
 /* ---- The interface ----------------------------------------------------------------------------------------------- */
@@ -109,6 +118,9 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     /* transformers takes either name of the first. */
     QR_RETURN_IF_ERROR(get_int(s, "num_local_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
     QR_RETURN_IF_ERROR(get_int(s, "num_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
+    if (defaults->counts_shared) {
+        QR_RETURN_IF_ERROR(get_int(s, "n_routed_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
+    }
     QR_RETURN_IF_ERROR(get_int(s, defaults->switch_key != NULL ? "top_k_experts" : "num_experts_per_tok", 1,
                                QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token));
     if (experts->n_per_token > experts->n_experts) {
@@ -124,7 +136,9 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     if (defaults->intermediate_size > 0 || defaults->switch_key != NULL) {
         QR_RETURN_IF_ERROR(get_int(s, "moe_intermediate_size", 1, 1 << 22, &experts->intermediate_size));
     }
-    if (defaults->shared_intermediate_size > 0) {
+    if (defaults->counts_shared) {
+        QR_RETURN_IF_ERROR(read_shared_count(s, experts));
+    } else if (defaults->shared_intermediate_size > 0) {
         QR_RETURN_IF_ERROR(
             get_int(s, "shared_expert_intermediate_size", 1, 1 << 22, &experts->shared_intermediate_size));
     }
@@ -142,7 +156,7 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     }
     QR_RETURN_IF_ERROR(get_bool(s, "output_router_logits", &experts->balances_load));
     QR_RETURN_IF_ERROR(check_router(s, experts));
-    if (experts->has_sigmoid_router) { return read_sigmoid_router(s, n_layers, experts); }
+    if (experts->has_sigmoid_router) { return read_sigmoid_router(s, defaults, n_layers, experts); }
     return read_layers(s, n_layers, defaults->lists_layers, experts);
 }
 
@@ -163,6 +177,7 @@ qrun_status qr_expert_config_read(const qr_json *json, const char *what, const q
     experts->normalizes = defaults->normalizes || defaults->always_normalizes;
     experts->has_biases = defaults->has_biases;
     experts->has_sigmoid_router = defaults->has_sigmoid_router;
+    experts->sum_eps = defaults->sum_eps;
     experts->share_factor = 1;
     experts->gate_alpha = defaults->gate_alpha;
     experts->gate_limit = defaults->gate_limit;

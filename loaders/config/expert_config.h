@@ -18,8 +18,9 @@ typedef struct qr_expert_config {
     bool has_biases;                  /* the matrices of experts, and the router */
     bool beside_dense;                /* layers have a dense MLP too, whose output is added to the experts' */
     double gate_alpha, gate_limit;    /* their activation is the clamped gate of gpt-oss; 0: that of dense layers */
-    bool has_sigmoid_router;          /* shares are sigmoids of the router's logits, not a softmax; as the next two */
+    bool has_sigmoid_router;          /* shares are sigmoids of the router's logits, not a softmax; as the next three */
     bool has_choice_bias;             /* something is added to them where experts are chosen */
+    double sum_eps;                   /* that their sum is larger by where they are normalised */
     double share_factor;              /* that they are multiplied by at last; 1 of other routers */
     bool balances_load;               /* training adds a loss that keeps the experts busy alike */
     bool *layer_has_experts;          /* [n_layers], owned; NULL: no layer has */
@@ -34,6 +35,10 @@ typedef struct qr_expert_defaults {
     bool always_normalizes; /* whatever config.json says */
     bool has_biases;
     bool has_sigmoid_router;
+    const char *dense_key; /* of such a router: the number of dense layers that come first; n_dense unless given */
+    int64_t n_dense;
+    double sum_eps;
+    bool counts_shared;            /* the shared expert is as large as n_shared_experts others */
     bool lists_layers;             /* mlp_layer_types says which layers have them */
     double gate_alpha, gate_limit; /* 0: the family has no such activation */
     const char *switch_key;        /* not NULL: only models with this key set have experts, beside dense MLPs */

@@ -186,6 +186,10 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
     }
     QR_RETURN_IF_ERROR(get_bool(s, "attention_bias", &config->qkv_bias));
     config->o_bias = config->qkv_bias;
+    if (family == QR_FAMILY_GLM4_MOE) {
+        config->o_bias = false;
+        return QRUN_OK;
+    }
     if (family == QR_FAMILY_SEED_OSS) {
         config->o_bias = false;
         QR_RETURN_IF_ERROR(get_bool(s, "attention_out_bias", &config->o_bias));
@@ -279,6 +283,14 @@ static qrun_status read_lfm3(const source *s, qr_model_config *config) {
     return QRUN_OK;
 }
 
+static qrun_status read_glm4_moe(const source *s, qr_model_config *config) {
+    bool has_head_norms = false;
+    config->n_layers_ahead = 1;
+    QR_RETURN_IF_ERROR(get_bool(s, "use_qk_norm", &has_head_norms));
+    config->without_head_norms = !has_head_norms;
+    return get_int(s, "num_nextn_predict_layers", 0, 64, &config->n_layers_ahead);
+}
+
 static qrun_status read_attention(const source *s, qr_model_config *config) {
     const bool is_gemma = config->family == QR_FAMILY_GEMMA2 || config->family == QR_FAMILY_GEMMA3;
     config->query_pre_attn_scalar = (double)config->head_dim;
@@ -308,6 +320,7 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(refuse_flag(s, "add_cross_attention"));
     }
     if (config->family == QR_FAMILY_MUSE_GLIMMER) { QR_RETURN_IF_ERROR(read_muse_glimmer(s, config)); }
+    if (config->family == QR_FAMILY_GLM4_MOE) { QR_RETURN_IF_ERROR(read_glm4_moe(s, config)); }
     if (config->family == QR_FAMILY_LFM3) { QR_RETURN_IF_ERROR(read_lfm3(s, config)); }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
     if (config->family == QR_FAMILY_GRANITE4) { QR_RETURN_IF_ERROR(check_granite4(s, config)); }
@@ -546,6 +559,11 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
         QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
         context.su_is_longrope = true;
         context.original_max_position_embeddings = 4096;
+    }
+    if (config->family == QR_FAMILY_GLM4_MOE) {
+        context.heads_rotate_in_part = true;
+        context.partial_rotary_factor = 0.5;
+        QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
     }
     if (s->defaults->recurrent == QR_RECURRENT_DELTA) { /* its sections for images (mrope) are one for text */
         context.heads_rotate_in_part = true;

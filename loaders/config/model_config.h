@@ -52,6 +52,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(MELLUM, "mellum")                  \
     X(MINISTRAL, "ministral")            \
     X(IQUEST_CODER, "iquestcoder")       \
+    X(GLM4_MOE, "glm4_moe")              \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -102,6 +103,8 @@ typedef struct qr_model_config {
     bool attn_gate_apart;          /* Muse Glimmer, LFM3: another matrix makes these gates */
     bool attn_gate_by_head;        /* LFM3: one for each head */
     bool without_post_norms;       /* LFM3 may have none after its blocks */
+    bool without_head_norms;       /* GLM-4.5 may have none of queries and keys */
+    int64_t n_layers_ahead;        /* GLM-4.5: layers after the last, which predict further tokens; they are left out */
     bool norms_heads;              /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
     bool attn_sinks;               /* attention's softmax is over a learned score of each head too */
 

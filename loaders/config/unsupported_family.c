@@ -22,7 +22,7 @@ static const qr_unsupported_family families[] = {
     {"longcat", "LongCat", LATENT, EXPERTS},
     {"glm_moe_dsa", "GLM-5", "sparse latent attention", EXPERTS},
     {"glm5", "GLM-5", "sparse latent attention", EXPERTS},
-    {"glm4_moe", "GLM-4.5", BIASED_ROUTER, EXPERTS},
+    {"glm4_moe_lite", "GLM-4.7-Flash", LATENT, "GLM-4.5"},
     {"glm", "GLM", "rotary positions of neighbours", DENSE},
     {"minimax_m", "MiniMax M2", BIASED_ROUTER, EXPERTS},
     {"minimax", "MiniMax", "lightning attention", EXPERTS},

@@ -28,7 +28,7 @@ qr_router qr_layer_router(const qrun_model *model) {
     const qr_expert_config *experts = &model->config.experts;
     return (qr_router){.is_sigmoid = experts->has_sigmoid_router,
                        .normalize = experts->normalizes,
-                       .eps = 1e-6F, /* as transformers has it for LFM2-MoE */
+                       .eps = (float)experts->sum_eps,
                        .factor = (float)experts->share_factor};
 }
 

@@ -47,6 +47,11 @@
 #define STACKED_EXPERTS \
     .stacked_gate_up = LAYER "mlp.experts.gate_up_proj", .stacked_out = LAYER "mlp.experts.down_proj"
 
+/* Without a share: it counts in full. */
+#define GLM_SHARED_EXPERT                                         \
+    [QR_ROLE_SHARED_GATE] = LAYER "mlp.shared_experts.gate_proj", \
+    [QR_ROLE_SHARED_UP] = LAYER "mlp.shared_experts.up_proj",     \
+    [QR_ROLE_SHARED_OUT] = LAYER "mlp.shared_experts.down_proj"
 #define SHARED_EXPERT                                            \
     [QR_ROLE_SHARED_GATE] = LAYER "mlp.shared_expert.gate_proj", \
     [QR_ROLE_SHARED_UP] = LAYER "mlp.shared_expert.up_proj",     \
@@ -225,6 +230,11 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_IQUEST_CODER,
      .name = "iquest-coder",
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_GLM4_MOE,
+     .name = "glm4-moe",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, EXPERTS,
+                 GLM_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
     {.family = QR_FAMILY_SEED_OSS, .name = "seed-oss", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_GPT2,
      .name = "gpt2",
@@ -286,6 +296,10 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
     const bool is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[layer];
     const bool has_experts = config->experts.layer_has_experts != NULL && config->experts.layer_has_experts[layer];
     if (role == QR_ROLE_CHOICE_BIAS && !config->experts.has_choice_bias) { return false; }
+    if ((role == QR_ROLE_Q_NORM || role == QR_ROLE_K_NORM) && config->without_head_norms) { return false; }
+    if (role >= QR_ROLE_SHARED_GATE && role <= QR_ROLE_SHARED_OUT && config->experts.shared_intermediate_size == 0) {
+        return false;
+    }
     if (role == QR_ROLE_ATTN_GATE && !config->attn_gate_apart) { return false; }
     if ((role == QR_ROLE_POST_ATTN_NORM || role == QR_ROLE_POST_MLP_NORM) && config->without_post_norms) {
         return false;

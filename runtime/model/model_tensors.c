@@ -230,10 +230,16 @@ static void layers_stem(const qrun_model *model, char stem[QR_STORED_NAME_BYTES]
     (void)snprintf(stem, QR_STORED_NAME_BYTES, "%s%.*s", model->prefix, (int)(strstr(module, "%d") - module), module);
 }
 
+/* Whether it is a layer after the last one, which predicts further tokens and is not read. */
+static bool is_ahead(const qrun_model *model, int64_t layer) {
+    return layer >= model->shape.n_layers && layer < model->shape.n_layers + model->config.n_layers_ahead;
+}
+
 static bool reads_tensor(const qrun_model *model, const char *name) {
     char stem[QR_STORED_NAME_BYTES], module[QR_STORED_NAME_BYTES];
     layers_stem(model, stem);
-    if (strncmp(name, stem, strlen(stem)) == 0) { return true; }
+    int64_t layer;
+    if (name_in_layer(stem, name, &layer) != NULL) { return !is_ahead(model, layer); }
     for (qr_tensor_role role = QR_ROLE_EMBEDDING; role <= QR_ROLE_INPUTS; role++) {
         if (model->family->modules[role] == NULL || !qr_role_is_of_model(role)) { continue; }
         const char *const prefixes[] = {model->prefix, role == QR_ROLE_HEAD ? "" : model->prefix};
@@ -246,9 +252,11 @@ static bool reads_tensor(const qrun_model *model, const char *name) {
     return false;
 }
 
-/* What a tensor that the model does not read belongs to: "model.visual", "mtp". */
+/* What a tensor that the model does not read belongs to: "model.visual", "mtp", "model.layers.46". */
 static size_t part_bytes(const char *name) {
-    const size_t first = strcspn(name, ".");
+    static const char layers[] = "model.layers.";
+    const size_t first = strcspn(name, "."), n_layers = strlen(layers);
+    if (strncmp(name, layers, n_layers) == 0) { return n_layers + strcspn(name + n_layers, "."); }
     if (first != strlen("model") || memcmp(name, "model", first) != 0 || name[first] == '\0') { return first; }
     return first + 1 + strcspn(name + first + 1, ".");
 }
@@ -324,6 +332,7 @@ qrun_status qr_model_refuse_unknown_tensors(const qrun_model *model, const qr_sa
         int64_t layer;
         const char *name = tensor->name, *end = name_in_layer(stem, name, &layer);
         if (end == NULL) { continue; }
+        if (is_ahead(model, layer)) { continue; }
         if (layer >= model->shape.n_layers) {
             return qr_fail(err, QRUN_ERROR_INPUT,
                            "%s: has %s, but config.json says num_hidden_layers %lld; do they belong together?",

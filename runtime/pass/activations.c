@@ -99,7 +99,8 @@ static void lay_heads(qr_layout *layout, const qrun_model *model, const layer_ki
                       qr_kept_layer *layer) {
     const qr_model_shape *s = &model->shape;
     QR_LAY(layout, layer->lse, t * s->n_heads, sizeof(float));
-    if (model->family->modules[QR_ROLE_Q_NORM] != NULL || model->config.norms_heads) {
+    const bool has_head_norms = model->family->modules[QR_ROLE_Q_NORM] != NULL && !model->config.without_head_norms;
+    if (has_head_norms || model->config.norms_heads) {
         QR_LAY(layout, layer->buffers.qk_raw, t * kinds->raw, sizeof(float));
     }
     if (!s->attn_gated) { return; }

@@ -1,4 +1,4 @@
-"""Whether a sequence leaves no doubt about which experts a router of sigmoids chooses (LFM2-MoE).
+"""Whether a sequence leaves no doubt about which experts a router of sigmoids chooses (LFM2-MoE, GLM-4.5).
 
 A softmax gives the last expert chosen a small share, so another choice in 16 bits changes little. A sigmoid may give it
 as much as the others: there another choice is another model, and nothing to compare with.
@@ -12,12 +12,15 @@ SMALL_SHARE = 0.05  # but for two that both have less than this, of 1
 @torch.no_grad()
 def _scores(model, ids):
     """Per router: what it chooses its experts by and their shares before any factor, both F32 [len(ids), n_experts]."""
-    routers = [module for module in model.modules() if type(module).__name__ == "Lfm2MoeTopKRouter"]
+    names = ("Lfm2MoeTopKRouter", "Glm4MoeTopkRouter")
+    routers = [module for module in model.modules() if type(module).__name__ in names]
     results = []
 
     def keep(router, inputs, output):
         shares = output[0].sigmoid()
-        results.append(((shares + inputs[1] if router.use_expert_bias else shares).float(), shares.float()))
+        bias = router.e_score_correction_bias if hasattr(router, "e_score_correction_bias") else (
+            inputs[1] if router.use_expert_bias else 0)
+        results.append(((shares + bias).float(), shares.float()))
 
     hooks = [router.register_forward_hook(keep) for router in routers]
     if routers:

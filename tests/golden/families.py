@@ -389,6 +389,19 @@ FAMILIES = [
            | _rope("default", 50000.0),
            "the experts of a layer in one tensor, after a dense layer; no bias, sigmoids as they are for shares",
            prompt_lengths=(1, 7, 33, 70), stacked=True),
+    Family("glm4-moe", "glm4_moe",
+           _config(48, 6, 2, 3, 92, head_dim=16, tie_word_embeddings=False, attention_bias=True, rms_norm_eps=2e-3,
+                   n_routed_experts=7, num_experts_per_tok=3, moe_intermediate_size=20, n_shared_experts=2,
+                   first_k_dense_replace=1, routed_scaling_factor=1.7, use_qk_norm=True, num_nextn_predict_layers=1)
+           | _rope("default", 1000000.0, partial_rotary_factor=0.5),
+           "3 of 7 experts after a dense layer, chosen by sigmoids plus a bias, beside an expert of all tokens; heads "
+           "rotated in part, biases of queries, keys and values; a layer after the last", prompt_lengths=(1, 7, 16, 33)),
+    Family("glm4-moe-plain", "glm4_moe",
+           _config(40, 5, 5, 2, 52, head_dim=24, tie_word_embeddings=True, n_routed_experts=5, num_experts_per_tok=4,
+                   moe_intermediate_size=28, n_shared_experts=1, first_k_dense_replace=0, norm_topk_prob=False)
+           | _rope("default", 10000.0, partial_rotary_factor=0.5),
+           "the same without norms of heads and biases of attention, every layer with experts, sigmoids as shares",
+           prompt_lengths=(1, 7, 16, 33)),
     Family("lfm3", "lfm3",
            _config(48, 3, 1, 5, 60, head_dim=24, tie_word_embeddings=True, norm_eps=2e-3, sliding_window=7,
                    layer_types=["conv", "sliding_attention", "full_attention", "conv", "full_attention"],

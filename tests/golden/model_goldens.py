@@ -17,6 +17,7 @@ LEAST_GAP = 0.02          # the two best logits of every greedy step differ by a
 LEAST_DISTINCT = 6        # and the continuation has at least this many distinct tokens
 LOGIT_STD = 3.0
 ROUTER_STD = 6.0          # of a router's logits: a choice that rounding may change is between experts that count little
+CHOICE_BIASES = (".expert_bias", ".e_score_correction_bias")
 EXPERT_BIAS = 0.7         # the largest bias of an expert; evenly spaced, so that sigmoids near 0 and 1 make no ties
 
 
@@ -46,7 +47,7 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, 0.7, family.name, name)
     if leaf == "conv":          # [channels, 1, taps]
         return normal(shape, 1.3 / math.sqrt(shape[2]), family.name, name)
-    if name.endswith(".expert_bias"):
+    if name.endswith(CHOICE_BIASES):
         biases = torch.linspace(-EXPERT_BIAS, EXPERT_BIAS, shape[0])
         return biases[torch.randperm(shape[0], generator=generator_for(family.name, name))]
     if leaf == "self_attn" and name.endswith(".sinks"):     # some take nearly all of a head, and some nothing
@@ -106,6 +107,16 @@ def _add_unused_kv(family, folder):
     save_file(tensors, file, metadata={"format": "pt"})
 
 
+def _add_layer_ahead(family, folder):
+    """Published GLM-4.5 has a layer after the last, which predicts one more token; transformers passes over it."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name, shape in {"eh_proj.weight": (48, 96), "enorm.weight": (48,), "mlp.gate.weight": (7, 48)}.items():
+        name = f"model.layers.3.{name}"
+        tensors[name] = normal(shape, 1.0, family.name, name).to(getattr(torch, family.dtype))
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
 def make_folder(family, folder):
     """Writes the folder with save_pretrained; returns the configuration."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -116,18 +127,21 @@ def make_folder(family, folder):
         for name, parameter in model.named_parameters():
             parameter.copy_(_random_parameter(family, hidden, name, parameter))
         for name, buffer in model.named_buffers():
-            if name.endswith((".layer_scalar", ".expert_bias")):
+            if name.endswith((".layer_scalar",) + CHOICE_BIASES):
                 buffer.copy_(_random_parameter(family, hidden, name, buffer))
-    biases = {name: buffer.clone() for name, buffer in model.named_buffers() if name.endswith(".expert_bias")}
+    biases = {name: buffer.clone() for name, buffer in model.named_buffers() if name.endswith(CHOICE_BIASES)}
     model.to(getattr(torch, family.dtype))
     for name, bias in biases.items():   # F32, as the model holds them in every type
-        model.get_submodule(name.rsplit(".", 1)[0]).expert_bias = bias
+        module, _, buffer = name.rpartition(".")
+        setattr(model.get_submodule(module), buffer, bias)
     model.save_pretrained(
         folder, max_shard_size=family.max_shard_size, save_original_format=not family.stacked)
     if family.model_type in ("qwen3_5", "qwen3_5_moe"):
         _add_heads_of_several_tokens(family, folder)
     if family.name == "gemma4-shared":
         _add_unused_kv(family, folder)
+    if family.name == "glm4-moe":
+        _add_layer_ahead(family, folder)
     return config
 
 

@@ -412,6 +412,21 @@ static void test_mellum(void) {
                   QRUN_ERROR_INPUT, "for each of 1 layers");
 }
 
+/* As GLM-4.5-Air is published. */
+static void test_glm4_moe(void) {
+    PARSE("{'model_type':'glm4_moe','num_hidden_layers':3,'attention_bias':true,'head_dim':128,'n_routed_experts':96,"
+          "'n_shared_experts':2,'first_k_dense_replace':1,'moe_intermediate_size':1408,'routed_scaling_factor':1.5,"
+          "'partial_rotary_factor':0.5,'rope_theta':1000000,'rope_scaling':null,'num_nextn_predict_layers':1,"
+          "'n_group':1,'topk_group':1,'norm_topk_prob':true,'use_qk_norm':false}");
+    CHECK(c.qkv_bias && !c.o_bias && c.without_head_norms && c.n_layers_ahead == 1 && c.rope.rotary_dim == 64);
+    CHECK(c.experts.n_experts == 96 && c.experts.shared_intermediate_size == 2816 && c.experts.share_factor == 1.5);
+    CHECK(c.experts.has_sigmoid_router && c.experts.has_choice_bias && c.experts.normalizes);
+    for (int64_t l = 0; l < 3; l++) { CHECK(c.experts.layer_has_experts[l] == (l > 0)); }
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'glm4_moe','num_attention_heads':32,'n_group':2}", QRUN_ERROR_UNSUPPORTED, "the router's \"n_group\"");
+    check_refused("{'model_type':'glm4_moe_lite'}", QRUN_ERROR_UNSUPPORTED, "the nearest that works is GLM-4.5");
+}
+
 /* As LFM2-1.2B is published: layers by their numbers, and an MLP whose size follows from three keys. */
 static void test_lfm2(void) {
     PARSE("{'model_type':'lfm2','architectures':['Lfm2ForCausalLM'],'hidden_size':2048,'num_hidden_layers':16,"
@@ -833,7 +848,7 @@ static void test_refusals(void) {
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
          "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
          "qwen3_next, muse_glimmer_text, lfm2, lfm2_moe, lfm3, qwen3_vl_text, exaone4, seed_oss, "
-         "mellum, ministral, iquestcoder, gpt2"},
+         "mellum, ministral, iquestcoder, glm4_moe, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1231,6 +1246,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_seed_oss);
     CHECK_RUN(test_ministral_layers);
     CHECK_RUN(test_mellum);
+    CHECK_RUN(test_glm4_moe);
     CHECK_RUN(test_lfm2);
     CHECK_RUN(test_lfm2_moe);
     CHECK_RUN(test_lfm3);
