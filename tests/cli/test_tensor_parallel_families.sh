@@ -229,6 +229,18 @@ lfm_config='"block_auto_adjust_ff_dim": false, "tie_word_embeddings": true'
     done
 } | lfm_names | sed 's/head_gates/gate_proj/' | random_model lfm3 "$(config_of lfm3 8 4 ", $lfm_config,
     \"sliding_window\": 7, \"layer_types\": [\"conv\", \"sliding_attention\", \"full_attention\"]")"
+{
+    frame untied
+    for layer in 0 1 2; do attention $layer 8 4; done
+    dense model.layers.0.mlp 208
+    for layer in 1 2; do
+        experts $layer 7 96
+        dense model.layers.$layer.mlp.shared_experts 192
+        echo "model.layers.$layer.mlp.gate.e_score_correction_bias 0 0.3 7"
+    done
+} | random_model glm4-moe "$(config_of glm4_moe 8 4 ", $moe, \"n_shared_experts\": 2, \"routed_scaling_factor\": 1.5,
+    \"tie_word_embeddings\": false")"
+same_answers "GLM-4.5" "2 4" --model "$work/glm4-moe" --max-step-tokens 16
 same_answers "LFM2 in F32" "2 4" --model "$work/lfm2" --quant f32 --dtype f32 --max-step-tokens 16
 same_answers "LFM2 in NF4, nested" "2 4" --model "$work/lfm2" --max-sequences 2
 same_answers "LFM2-MoE" "2 4" --model "$work/lfm2-moe" --quant bf16 --max-step-tokens 16

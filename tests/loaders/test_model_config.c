@@ -423,7 +423,8 @@ static void test_glm4_moe(void) {
     CHECK(c.experts.has_sigmoid_router && c.experts.has_choice_bias && c.experts.normalizes);
     for (int64_t l = 0; l < 3; l++) { CHECK(c.experts.layer_has_experts[l] == (l > 0)); }
     qr_model_config_free(&c);
-    check_refused("{'model_type':'glm4_moe','num_attention_heads':32,'n_group':2}", QRUN_ERROR_UNSUPPORTED, "the router's \"n_group\"");
+    check_refused("{'model_type':'glm4_moe','num_attention_heads':32,'n_group':2}", QRUN_ERROR_UNSUPPORTED,
+                  "the router's \"n_group\"");
     check_refused("{'model_type':'glm4_moe_lite'}", QRUN_ERROR_UNSUPPORTED, "the nearest that works is GLM-4.5");
 }
 
