@@ -82,10 +82,6 @@ static qrun_status read_nullable(const source *s, const char *key, double high, 
     return get_double(s, key, 0, high, value);
 }
 
-static qrun_status refuse_no_mlp(const source *s) {
-    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: the adjusted size of its MLPs is 0", s->what);
-}
-
 /* LFM2 names the size of its MLP otherwise, or has it adjusted: two thirds of it, times a factor, rounded up. */
 static qrun_status read_lfm2_mlp(const source *s, qr_model_config *config) {
     bool adjusts = true;
@@ -98,10 +94,9 @@ static qrun_status read_lfm2_mlp(const source *s, qr_model_config *config) {
     QR_RETURN_IF_ERROR(get_double(s, "block_ffn_dim_multiplier", 1e-6, 64, &factor));
     if (!adjusts) { return QRUN_OK; }
     *size = 2 * *size / 3;
-    if (given != NULL && qr_json_is_null(given)) { return *size > 0 ? QRUN_OK : refuse_no_mlp(s); }
-    *size = (int64_t)(factor * (double)*size);
-    *size = qr_round_up(*size, multiple);
-    return *size > 0 ? QRUN_OK : refuse_no_mlp(s);
+    if (given == NULL || !qr_json_is_null(given)) { *size = qr_round_up((int64_t)(factor * (double)*size), multiple); }
+    if (*size > 0 && *size <= 1 << 22) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: the adjusted size of its MLPs is %lld", s->what, (long long)*size);
 }
 
 static qrun_status read_sizes(const source *s, qr_model_config *config) {
