@@ -92,7 +92,7 @@ static qrun_status read_sigmoid_router(const source *s, const qr_expert_defaults
     experts->has_choice_bias = true;
     experts->balances_load = false; /* as in transformers, whatever output_router_logits says */
     QR_RETURN_IF_ERROR(get_int(s, defaults->dense_key, 0, 1 << 12, &n_dense));
-    QR_RETURN_IF_ERROR(get_bool(s, "use_expert_bias", &experts->has_choice_bias));
+    if (defaults->bias_key != NULL) { QR_RETURN_IF_ERROR(get_bool(s, defaults->bias_key, &experts->has_choice_bias)); }
     QR_RETURN_IF_ERROR(
         qr_json_get_double(s->json, "routed_scaling_factor", 1e-6, 1e6, &experts->share_factor, s->what, s->err));
     experts->layer_has_experts = qr_alloc_array_zeroed((size_t)n_layers, sizeof *experts->layer_has_experts);

@@ -35,6 +35,7 @@ typedef struct qr_expert_defaults {
     bool always_normalizes; /* whatever config.json says */
     bool has_biases;
     bool has_sigmoid_router;
+    const char *bias_key;  /* says whether scores have a bias where experts are chosen; NULL: they have */
     const char *dense_key; /* of such a router: the number of dense layers that come first; n_dense unless given */
     int64_t n_dense;
     double sum_eps;

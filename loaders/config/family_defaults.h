@@ -19,7 +19,9 @@ typedef enum qr_window_rule {
     QR_WINDOW_PATTERN,           /* every layer but each n-th */
     QR_WINDOW_PATTERN_FROM_LAST, /* every layer but each n-th, counted backward from the last, which has none */
     QR_WINDOW_UNROTATED,         /* use_sliding_window, layers without rotary positions */
-    QR_WINDOW_FOURTHS            /* layers 4, 8, 12 … counted from 0 */
+    QR_WINDOW_FOURTHS,           /* layers 4, 8, 12 … counted from 0 */
+    QR_WINDOW_LISTED,            /* those of layer_types alone */
+    QR_WINDOW_ALL_UNLESS_LISTED  /* every layer, unless layer_types says otherwise */
 } qr_window_rule;
 
 /* 0 is none, or derived as the field says. */
@@ -35,7 +37,7 @@ typedef struct qr_family_defaults {
     double theta;
     int64_t bos, eos, pad; /* −1: none */
     qr_window_rule window;
-    int64_t sliding_window, window_pattern; /* window_pattern: which n-th; more than any model has: all slide */
+    int64_t sliding_window, window_pattern;
     double attn_softcap, final_softcap;
     qr_expert_defaults experts;
     qr_recurrent_kind recurrent; /* of the delta rule: and gated attention, norms that add 1, partly rotated heads */

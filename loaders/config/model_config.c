@@ -418,7 +418,7 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
     }
     for (int64_t i = 0; i < config->n_layers; i++) {
         config->layer_slides[i] = rule == QR_WINDOW_ALL || rule == QR_WINDOW_WHERE_USED ||
-                                  (rule == QR_WINDOW_FROM_LAYER && i >= first) ||
+                                  rule == QR_WINDOW_ALL_UNLESS_LISTED || (rule == QR_WINDOW_FROM_LAYER && i >= first) ||
                                   (rule == QR_WINDOW_EVERY_OTHER && i < first && i % 2 == 0) ||
                                   (rule == QR_WINDOW_PATTERN && (i + 1) % pattern != 0) ||
                                   (rule == QR_WINDOW_PATTERN_FROM_LAST && (config->n_layers - 1 - i) % pattern != 0) ||
@@ -442,7 +442,7 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     if (s->defaults->window == QR_WINDOW_NEVER) { return QRUN_OK; }
     const qr_window_rule rule = s->defaults->window;
     bool used = rule == QR_WINDOW_ALL || rule == QR_WINDOW_PATTERN || rule == QR_WINDOW_PATTERN_FROM_LAST ||
-                rule == QR_WINDOW_FOURTHS;
+                rule == QR_WINDOW_FOURTHS || rule == QR_WINDOW_LISTED || rule == QR_WINDOW_ALL_UNLESS_LISTED;
     if (!used) { QR_RETURN_IF_ERROR(get_bool(s, "use_sliding_window", &used)); }
     if (!used) { return QRUN_OK; }
     const qr_json *window = qr_json_get(s->json, "sliding_window");

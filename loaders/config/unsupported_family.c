@@ -46,7 +46,6 @@ static const qr_unsupported_family families[] = {
     {"recurrent_gemma", "RecurrentGemma", "gated linear recurrences", "Gemma 3 or Qwen3.5"},
     {"lfm2_vl", "LFM2-VL", IMAGES, "LFM2"},
     {"lfm3_vl", "LFM3-VL", IMAGES, "LFM3"},
-    {"lfm", "this LFM", "parts of its own", "LFM2 or LFM3"},
     {"olmo_hybrid", "OLMo Hybrid", "its own gated delta rule", "Qwen3.5 or OLMo 3"},
     {"qwen4_exp", "Qwen4 Exp", "n-gram embeddings", HYBRID_EXPERTS},
     {"qwen3_omni_moe", "Qwen3-Omni", IMAGES, EXPERTS},
