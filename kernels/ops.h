@@ -257,11 +257,13 @@ typedef struct qr_rope_table_args {
     int32_t temperature_tokens; /* 0: none */
 } qr_rope_table_args;
 
-/* rope: rotates, in place, the pairs (j, j + half) of the first 2 · half elements of each head ("rotate half"). */
+/* rope: rotates, in place, pairs of the first 2 · half elements of each head: elements j and j + half ("rotate half"),
+ * or, interleaved, 2 · j and 2 · j + 1. Pair j has the angle of column j of the tables. */
 typedef struct qr_rope_args {
     float *x;                           /* [n_tokens, n_heads, head_dim], rows x_stride apart */
     const float *cos_table, *sin_table; /* [n_tokens, half] */
     int64_t n_tokens, n_heads, head_dim, half, x_stride;
+    bool interleaved;
 } qr_rope_args;
 
 /* The K/V of one layer inside a page of QR_KV_PAGE_TOKENS tokens:

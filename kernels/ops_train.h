@@ -102,6 +102,7 @@ typedef struct qr_rope_backward_args {
     float *dx;                          /* [n_tokens, n_heads, head_dim], rows dx_stride apart */
     const float *cos_table, *sin_table; /* [n_tokens, half] */
     int64_t n_tokens, n_heads, head_dim, half, dx_stride;
+    bool interleaved; /* as in rope */
 } qr_rope_backward_args;
 
 /* attention_packed: attention over sequences that follow each other in a batch. Token t of sequence s (rows

@@ -24,14 +24,26 @@ static void rope_table_rows(const void *args, int64_t begin, int64_t end) {
 }
 
 /* Rotates by the angles of the row, or back: the rotation is orthogonal, so its transpose is its inverse. */
-QR_INLINE void rotate_head(float *x, const float *cos_row, const float *sin_row, int64_t half, bool back) {
+QR_INLINE void rotate_head(float *x, const float *cos_row, const float *sin_row, int64_t half, bool interleaved,
+                           bool back) {
     for (int64_t j = 0; j < half; j += QR_VEC) {
         const int64_t n = half - j;
         const qr_vec c = qr_vec_load_n(cos_row + j, n), sine = qr_vec_load_n(sin_row + j, n);
         const qr_vec s = back ? qr_vec_sub(qr_vec_zero(), sine) : sine;
-        const qr_vec first = qr_vec_load_n(x + j, n), second = qr_vec_load_n(x + half + j, n);
-        qr_vec_store_n(x + j, qr_vec_sub(qr_vec_mul(first, c), qr_vec_mul(second, s)), n);
-        qr_vec_store_n(x + half + j, qr_vec_add(qr_vec_mul(second, c), qr_vec_mul(first, s)), n);
+        qr_vec first, second;
+        if (interleaved) {
+            qr_vec_load_pairs_n(x + 2 * j, n, &first, &second);
+        } else {
+            first = qr_vec_load_n(x + j, n), second = qr_vec_load_n(x + half + j, n);
+        }
+        const qr_vec turned = qr_vec_sub(qr_vec_mul(first, c), qr_vec_mul(second, s));
+        second = qr_vec_add(qr_vec_mul(second, c), qr_vec_mul(first, s));
+        if (interleaved) {
+            qr_vec_store_pairs_n(x + 2 * j, turned, second, n);
+        } else {
+            qr_vec_store_n(x + j, turned, n);
+            qr_vec_store_n(x + half + j, second, n);
+        }
     }
 }
 
@@ -40,7 +52,7 @@ static void rope_rows(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin * a->n_heads; i < end * a->n_heads; i++) {
         const int64_t token = i / a->n_heads, at = token * a->half;
         float *x = a->x + token * a->x_stride + i % a->n_heads * a->head_dim;
-        rotate_head(x, a->cos_table + at, a->sin_table + at, a->half, false);
+        rotate_head(x, a->cos_table + at, a->sin_table + at, a->half, a->interleaved, false);
     }
 }
 
@@ -49,7 +61,7 @@ static void rope_backward_rows(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin * a->n_heads; i < end * a->n_heads; i++) {
         const int64_t token = i / a->n_heads, at = token * a->half;
         float *dx = a->dx + token * a->dx_stride + i % a->n_heads * a->head_dim;
-        rotate_head(dx, a->cos_table + at, a->sin_table + at, a->half, true);
+        rotate_head(dx, a->cos_table + at, a->sin_table + at, a->half, a->interleaved, true);
     }
 }
 

@@ -13,7 +13,8 @@ void qr_ref_rope_backward(const qr_rope_backward_args *args, void *workspace) {
     for (int64_t i = 0; i < args->n_tokens; i++) {
         for (int64_t h = 0; h < args->n_heads; h++) {
             float *dx = args->dx + i * args->dx_stride + h * args->head_dim;
-            qr_ref_rotate(dx, args->cos_table + i * args->half, args->sin_table + i * args->half, args->half, -1.0);
+            qr_ref_rotate(dx, args->cos_table + i * args->half, args->sin_table + i * args->half, args->half,
+                          args->interleaved, -1.0);
         }
     }
 }

@@ -13,7 +13,7 @@ extern const qr_host_weights qr_ref_weights; /* ref/weight.c */
 
 /* Rotates the pairs (x[j], x[j + half]) of one head by the angles of a row of the tables: by sign = 1, or back by -1.
  */
-void qr_ref_rotate(float *x, const float *cos_row, const float *sin_row, int64_t half, double sign);
+void qr_ref_rotate(float *x, const float *cos_row, const float *sin_row, int64_t half, bool interleaved, double sign);
 
 /* As qr_backend.measure_peaks; in ref/peaks.c. */
 qrun_status qr_ref_measure_peaks(qr_backend *backend, double seconds, qr_backend_peaks *peaks, qr_error *err);

@@ -23,12 +23,13 @@ void qr_ref_rope_table(const qr_rope_table_args *args, void *workspace) {
     }
 }
 
-void qr_ref_rotate(float *x, const float *cos_row, const float *sin_row, int64_t half, double sign) {
+void qr_ref_rotate(float *x, const float *cos_row, const float *sin_row, int64_t half, bool interleaved, double sign) {
     for (int64_t j = 0; j < half; j++) {
+        float *first = x + (interleaved ? 2 * j : j), *second = first + (interleaved ? 1 : half);
         const double c = (double)cos_row[j], s = sign * (double)sin_row[j];
-        const double a = (double)x[j], b = (double)x[j + half];
-        x[j] = (float)(a * c - b * s);
-        x[j + half] = (float)(b * c + a * s);
+        const double a = (double)*first, b = (double)*second;
+        *first = (float)(a * c - b * s);
+        *second = (float)(b * c + a * s);
     }
 }
 
@@ -37,7 +38,8 @@ void qr_ref_rope(const qr_rope_args *args, void *workspace) {
     for (int64_t i = 0; i < args->n_tokens; i++) {
         for (int64_t h = 0; h < args->n_heads; h++) {
             float *x = args->x + i * args->x_stride + h * args->head_dim;
-            qr_ref_rotate(x, args->cos_table + i * args->half, args->sin_table + i * args->half, args->half, 1.0);
+            qr_ref_rotate(x, args->cos_table + i * args->half, args->sin_table + i * args->half, args->half,
+                          args->interleaved, 1.0);
         }
     }
 }

@@ -416,6 +416,8 @@ static void test_layer_norm(void) {
 
 enum { HEADS = 2, HEAD_DIM = 10, HALF = 4, ROPE_ROW = HEADS * HEAD_DIM };
 
+static bool interleaved;
+
 static void forward_rope(void) {
     memcpy(y, x, sizeof y);
     RUN(rope, {.x = y,
@@ -425,7 +427,8 @@ static void forward_rope(void) {
                .n_heads = HEADS,
                .head_dim = HEAD_DIM,
                .half = HALF,
-               .x_stride = ROPE_ROW});
+               .x_stride = ROPE_ROW,
+               .interleaved = interleaved});
 }
 
 static void test_rope(void) {
@@ -436,16 +439,20 @@ static void test_rope(void) {
         u[i] = 1.25F * (float)cos(angle); /* with an attention factor */
         w[i] = 1.25F * (float)sin(angle);
     }
-    memcpy(dx, dy, sizeof dx);
-    RUN(rope_backward, {.dx = dx,
-                        .cos_table = u,
-                        .sin_table = w,
-                        .n_tokens = N_ROWS,
-                        .n_heads = HEADS,
-                        .head_dim = HEAD_DIM,
-                        .half = HALF,
-                        .dx_stride = ROPE_ROW});
-    check_gradient(&f, "rope dx", x, N_ROWS * ROPE_ROW, dx);
+    for (int i = 0; i < 2; i++) {
+        interleaved = i == 1;
+        memcpy(dx, dy, sizeof dx);
+        RUN(rope_backward, {.dx = dx,
+                            .cos_table = u,
+                            .sin_table = w,
+                            .n_tokens = N_ROWS,
+                            .n_heads = HEADS,
+                            .head_dim = HEAD_DIM,
+                            .half = HALF,
+                            .dx_stride = ROPE_ROW,
+                            .interleaved = interleaved});
+        check_gradient(&f, interleaved ? "interleaved rope dx" : "rope dx", x, N_ROWS * ROPE_ROW, dx);
+    }
 }
 
 /* --- attention_packed --- */

@@ -95,6 +95,21 @@ static void test_rope_rotates_halves(void) {
     CHECK(x[0] == -3.0F && x[2] == 1.0F && x[1] == 2.0F && x[3] == 4.0F && x[4] == 9.0F);
 }
 
+static void test_rope_rotates_neighbours(void) {
+    float x[5] = {1.0F, 2.0F, 3.0F, 4.0F, 9.0F};
+    const float cosines[2] = {0.0F, 1.0F}, sines[2] = {1.0F, 0.0F}; /* a quarter turn; none */
+    RUN(rope, {.x = x,
+               .cos_table = cosines,
+               .sin_table = sines,
+               .n_tokens = 1,
+               .n_heads = 1,
+               .head_dim = 5,
+               .half = 2,
+               .x_stride = 5,
+               .interleaved = true});
+    CHECK(x[0] == -2.0F && x[1] == 1.0F && x[2] == 3.0F && x[3] == 4.0F && x[4] == 9.0F);
+}
+
 /* Two positions with scores ln 1 and ln 3 weigh 1/4 and 3/4; a window of one sees the last alone. */
 static void test_attention_by_hand(void) {
     const qr_kv_layout layout = {.format = QR_KV_F32, .n_kv_heads = 1, .head_dim = 2};
@@ -195,6 +210,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_linear_rounds_weights_for_bf16);
     CHECK_RUN(test_norms_by_hand);
     CHECK_RUN(test_rope_rotates_halves);
+    CHECK_RUN(test_rope_rotates_neighbours);
     CHECK_RUN(test_attention_by_hand);
     CHECK_RUN(test_functions_by_hand);
     CHECK_RUN(test_router_of_sigmoids_by_hand);

@@ -6,7 +6,9 @@
  *   qr_vec_fma(a, b, c)     a · b + c, rounded once; in plain C that is not wide, where it is slow, twice
  *   qr_vec_max, qr_vec_min  give b when either operand is NaN
  *   …_n(p, n)               the first n lanes, 1 ≤ n; n ≥ QR_VEC means all; a load leaves zeros in the others
- *   qr_vec_sum, qr_vec_highest   over all lanes in one fixed order */
+ *   qr_vec_sum, qr_vec_highest   over all lanes in one fixed order
+ *   qr_vec_deinterleave     of two vectors, one after the other, the elements of even and those of odd number
+ *   qr_vec_interleave       the inverse of it */
 #ifndef QR_KERNELS_CPU_SIMD_VEC_H
 #define QR_KERNELS_CPU_SIMD_VEC_H
 
@@ -75,6 +77,19 @@ QR_INLINE void qr_vec_store_act_n(void *dst, qr_dtype dtype, int64_t index, qr_v
     } else {
         qr_vec_store_n((float *)dst + index, v, n);
     }
+}
+
+/* The first n of QR_VEC pairs that follow each other; as with …_n, zeros in the other lanes. */
+QR_INLINE void qr_vec_load_pairs_n(const float *p, int64_t n, qr_vec *first, qr_vec *second) {
+    const bool is_long = 2 * n > QR_VEC;
+    const qr_vec high = is_long ? qr_vec_load_n(p + QR_VEC, 2 * n - QR_VEC) : qr_vec_zero();
+    qr_vec_deinterleave(qr_vec_load_n(p, 2 * n), high, first, second);
+}
+QR_INLINE void qr_vec_store_pairs_n(float *p, qr_vec first, qr_vec second, int64_t n) {
+    qr_vec low, high;
+    qr_vec_interleave(first, second, &low, &high);
+    qr_vec_store_n(p, low, 2 * n);
+    if (2 * n > QR_VEC) { qr_vec_store_n(p + QR_VEC, high, 2 * n - QR_VEC); }
 }
 
 /* All lanes, in order. */

@@ -28,6 +28,17 @@ QR_INLINE void qr_vec_store_n(float *p, qr_vec v, int64_t n) {
     }
 }
 
+QR_INLINE void qr_vec_deinterleave(qr_vec a, qr_vec b, qr_vec *even, qr_vec *odd) {
+    const __m256 low = _mm256_permute2f128_ps(a, b, 0x20), high = _mm256_permute2f128_ps(a, b, 0x31);
+    *even = _mm256_shuffle_ps(low, high, 0x88);
+    *odd = _mm256_shuffle_ps(low, high, 0xDD);
+}
+QR_INLINE void qr_vec_interleave(qr_vec even, qr_vec odd, qr_vec *a, qr_vec *b) {
+    const __m256 low = _mm256_unpacklo_ps(even, odd), high = _mm256_unpackhi_ps(even, odd);
+    *a = _mm256_permute2f128_ps(low, high, 0x20);
+    *b = _mm256_permute2f128_ps(low, high, 0x31);
+}
+
 QR_INLINE qr_vec qr_vec_add(qr_vec a, qr_vec b) { return _mm256_add_ps(a, b); }
 QR_INLINE qr_vec qr_vec_sub(qr_vec a, qr_vec b) { return _mm256_sub_ps(a, b); }
 QR_INLINE qr_vec qr_vec_mul(qr_vec a, qr_vec b) { return _mm256_mul_ps(a, b); }

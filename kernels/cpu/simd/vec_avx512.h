@@ -26,6 +26,17 @@ QR_INLINE void qr_vec_store_n(float *p, qr_vec v, int64_t n) {
     }
 }
 
+QR_INLINE void qr_vec_deinterleave(qr_vec a, qr_vec b, qr_vec *even, qr_vec *odd) {
+    const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    *even = _mm512_permutex2var_ps(a, order, b);
+    *odd = _mm512_permutex2var_ps(a, _mm512_add_epi32(order, _mm512_set1_epi32(1)), b);
+}
+QR_INLINE void qr_vec_interleave(qr_vec even, qr_vec odd, qr_vec *a, qr_vec *b) {
+    const __m512i order = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    *a = _mm512_permutex2var_ps(even, order, odd);
+    *b = _mm512_permutex2var_ps(even, _mm512_add_epi32(order, _mm512_set1_epi32(8)), odd);
+}
+
 QR_INLINE qr_vec qr_vec_add(qr_vec a, qr_vec b) { return _mm512_add_ps(a, b); }
 QR_INLINE qr_vec qr_vec_sub(qr_vec a, qr_vec b) { return _mm512_sub_ps(a, b); }
 QR_INLINE qr_vec qr_vec_mul(qr_vec a, qr_vec b) { return _mm512_mul_ps(a, b); }

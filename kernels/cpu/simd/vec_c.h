@@ -43,6 +43,19 @@ QR_INLINE void qr_vec_store_n(float *p, qr_vec v, int64_t n) {
     }
 }
 
+QR_INLINE void qr_vec_deinterleave(qr_vec a, qr_vec b, qr_vec *even, qr_vec *odd) {
+    for (int i = 0; i < QR_VEC / 2; i++) {
+        (*even)[i] = a[2 * i], (*odd)[i] = a[2 * i + 1];
+        (*even)[QR_VEC / 2 + i] = b[2 * i], (*odd)[QR_VEC / 2 + i] = b[2 * i + 1];
+    }
+}
+QR_INLINE void qr_vec_interleave(qr_vec even, qr_vec odd, qr_vec *a, qr_vec *b) {
+    for (int i = 0; i < QR_VEC / 2; i++) {
+        (*a)[2 * i] = even[i], (*a)[2 * i + 1] = odd[i];
+        (*b)[2 * i] = even[QR_VEC / 2 + i], (*b)[2 * i + 1] = odd[QR_VEC / 2 + i];
+    }
+}
+
 QR_INLINE qr_vec qr_vec_where(qr_vec_mask mask, qr_vec x, qr_vec y) {
     return (qr_vec)((mask & (qr_vec_mask)x) | (~mask & (qr_vec_mask)y));
 }

@@ -29,6 +29,15 @@ QR_INLINE void qr_vec_store_n(float *p, qr_vec v, int64_t n) {
     }
 }
 
+QR_INLINE void qr_vec_deinterleave(qr_vec a, qr_vec b, qr_vec *even, qr_vec *odd) {
+    *even = vuzp1q_f32(a, b);
+    *odd = vuzp2q_f32(a, b);
+}
+QR_INLINE void qr_vec_interleave(qr_vec even, qr_vec odd, qr_vec *a, qr_vec *b) {
+    *a = vzip1q_f32(even, odd);
+    *b = vzip2q_f32(even, odd);
+}
+
 QR_INLINE qr_vec qr_vec_add(qr_vec a, qr_vec b) { return vaddq_f32(a, b); }
 QR_INLINE qr_vec qr_vec_sub(qr_vec a, qr_vec b) { return vsubq_f32(a, b); }
 QR_INLINE qr_vec qr_vec_mul(qr_vec a, qr_vec b) { return vmulq_f32(a, b); }

@@ -165,11 +165,13 @@ static bool takes_norm(const qr_rms_norm_args &norm) {
            rms_norm_is_aligned(norm);
 }
 
-/* A block has both of a pair where products are of one head, and of pairs or of none. The scale of INT8 is a whole
- * head's, which no block has. */
+/* A block has both of a pair where products are of one head, and of pairs or of none; it takes no interleaved pairs.
+ * The scale of INT8 is a whole head's, which no block has. */
 static bool takes_heads(const heads_ops &ops) {
     const qr_kv_layout &layout = ops.write->layout;
-    const auto fits = [](const qr_rope_args *rope) { return rope == NULL || rope->half % (OUTPUTS / 2) == 0; };
+    const auto fits = [](const qr_rope_args *rope) {
+        return rope == NULL || (!rope->interleaved && rope->half % (OUTPUTS / 2) == 0);
+    };
     return ops.write->n_tokens <= TILE_ROWS && layout.head_dim % OUTPUTS == 0 && layout.format != QR_KV_INT8 &&
            fits(ops.q.rope) && fits(ops.k.rope) && ops.q.norm == NULL && ops.k.norm == NULL;
 }

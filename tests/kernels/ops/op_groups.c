@@ -28,7 +28,7 @@ typedef struct shape {
     qr_dtype dtype;
     qr_kv_format kv;
     int64_t n_rows, hidden, mlp, n_heads, n_kv_heads, head_dim, half;
-    bool norms_heads, rotates_q, rotates_k;
+    bool norms_heads, rotates_q, rotates_k, interleaved;
     qr_act_fn fn;
 } shape;
 
@@ -120,7 +120,8 @@ static void rotate(scene *c, float *x, int64_t n_heads, int64_t stride) {
                                .n_heads = n_heads,
                                .head_dim = s->head_dim,
                                .half = s->half,
-                               .x_stride = stride};
+                               .x_stride = stride,
+                               .interleaved = s->interleaved};
     run(c, QR_OP_rope, &args);
 }
 
@@ -271,12 +272,17 @@ void test_groups_have_the_bits_of_their_ops(void) {
         return;
     }
     check_group(&s, run_layer, few); /* a row that a block norms */
-    s.kv = QR_KV_INT8;
+    s.interleaved = true;
+    check_group(&s, run_layer, apart);
+    s.kv = QR_KV_INT8, s.interleaved = false;
     check_group(&s, run_layer, apart); /* a scale of a whole head */
     s.n_rows = 2, s.norms_heads = true, s.format = QR_WEIGHT_NF4;
     check_group(&s, run_layer, normed);
     s.hidden = 192, s.head_dim = 40, s.half = 6, s.fn = QR_ACT_GELU_TANH, s.dtype = QR_DTYPE_F16, s.kv = QR_KV_F16;
     check_group(&s, run_layer, normed); /* one that a warp norms; heads that are rotated in part */
+    s.interleaved = true;
+    check_group(&s, run_layer, normed);
+    s.interleaved = false;
     s.n_rows = 3, s.norms_heads = false, s.format = QR_WEIGHT_INT8, s.fn = QR_ACT_GELU_ERF;
     check_group(&s, run_layer, more_apart); /* products of two heads */
     s.n_rows = 1, s.fn = QR_ACT_NONE;

@@ -88,7 +88,7 @@ void test_op_rope_table(void) {
 typedef struct rope_case {
     int64_t n_heads, head_dim, half;
     const float *x, *cos_table, *sin_table; /* x [N_TOKENS, n_heads · head_dim] */
-    bool backward;
+    bool interleaved, backward;
 } rope_case;
 
 /* rope and rope_backward have the same arguments under other names. */
@@ -107,6 +107,7 @@ static void exec_rope(op_run *run, const void *data, int64_t first, int64_t n_to
         .head_dim = c->head_dim,
         .half = c->half,
         .x_stride = row + op_gap(row),
+        .interleaved = c->interleaved,
     };
     if (c->backward) {
         const qr_rope_backward_args backward = {
@@ -118,6 +119,7 @@ static void exec_rope(op_run *run, const void *data, int64_t first, int64_t n_to
             .head_dim = c->head_dim,
             .half = c->half,
             .dx_stride = args.x_stride,
+            .interleaved = c->interleaved,
         };
         op_call(run, QR_OP_rope_backward, &backward);
     } else {
@@ -133,16 +135,17 @@ static void rope_bound(const rope_case *c, double *bound) {
         for (int64_t j = 0; j < c->half; j++) {
             const double cosine = fabs((double)c->cos_table[i / c->n_heads * c->half + j]);
             const double sine = fabs((double)c->sin_table[i / c->n_heads * c->half + j]);
-            const double a = fabs((double)x[j]), b = fabs((double)x[j + c->half]);
-            bound[i * c->head_dim + j] = 2.0 * OP_U * (a * cosine + b * sine);
-            bound[i * c->head_dim + j + c->half] = 2.0 * OP_U * (b * cosine + a * sine);
+            const int64_t first = c->interleaved ? 2 * j : j, second = first + (c->interleaved ? 1 : c->half);
+            const double a = fabs((double)x[first]), b = fabs((double)x[second]);
+            bound[i * c->head_dim + first] = 2.0 * OP_U * (a * cosine + b * sine);
+            bound[i * c->head_dim + second] = 2.0 * OP_U * (b * cosine + a * sine);
         }
     }
 }
 
-static void test_rope(bool backward) {
-    static const int64_t shapes[][3] = {{1, 2, 1},   {3, 8, 4},    {5, 30, 15},   {4, 64, 32}, {7, 80, 40},
-                                        {2, 80, 16}, {3, 128, 64}, {2, 256, 128}, {2, 96, 24}, {3, 17, 5}};
+static void test_rope(bool interleaved, bool backward) {
+    static const int64_t shapes[][3] = {{1, 2, 1},    {3, 8, 4},     {5, 30, 15}, {4, 64, 32}, {7, 80, 40}, {2, 80, 16},
+                                        {3, 128, 64}, {2, 256, 128}, {2, 96, 24}, {3, 17, 5},  {3, 21, 9}};
     for (size_t s = 0; s < QR_COUNT_OF(shapes); s++) {
         const int64_t n_heads = shapes[s][0], head_dim = shapes[s][1], half = shapes[s][2], row = n_heads * head_dim;
         float *x = op_normals(N_TOKENS * row, 3, 1.0), *angle = op_normals(N_TOKENS * half, 4, 2.0);
@@ -159,11 +162,12 @@ static void test_rope(bool backward) {
             .x = x,
             .cos_table = cosines,
             .sin_table = sines,
+            .interleaved = interleaved,
             .backward = backward,
         };
         op_case c = {.n_rows = N_TOKENS, .row = row, .exec = exec_rope, .data = &data, .bound = bound};
-        snprintf(c.label, sizeof c.label, "%s %lld heads of %lld, half %lld", backward ? "rope_backward" : "rope",
-                 (long long)n_heads, (long long)head_dim, (long long)half);
+        snprintf(c.label, sizeof c.label, "%s%s %lld heads of %lld, half %lld", interleaved ? "interleaved " : "",
+                 backward ? "rope_backward" : "rope", (long long)n_heads, (long long)head_dim, (long long)half);
         rope_bound(&data, bound);
         op_check_case(&c, QR_DTYPE_F32);
         qr_free(x);
@@ -174,6 +178,12 @@ static void test_rope(bool backward) {
     }
 }
 
-void test_op_rope(void) { test_rope(false); }
+void test_op_rope(void) {
+    test_rope(false, false);
+    test_rope(true, false);
+}
 
-void test_op_rope_backward(void) { test_rope(true); }
+void test_op_rope_backward(void) {
+    test_rope(false, true);
+    test_rope(true, true);
+}
