@@ -171,8 +171,12 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
         config->qkv_bias = config->o_bias = config->mlp_bias = true;
         return QRUN_OK;
     }
-    config->qkv_bias = family == QR_FAMILY_QWEN2 || family == QR_FAMILY_QWEN2_MOE || family == QR_FAMILY_GPT_OSS ||
-                       family == QR_FAMILY_SEED_OSS;
+    if (s->defaults->bias_key != NULL) {
+        QR_RETURN_IF_ERROR(get_bool(s, s->defaults->bias_key, &config->qkv_bias));
+        config->o_bias = config->mlp_bias = config->qkv_bias;
+        return QRUN_OK;
+    }
+    config->qkv_bias = s->defaults->qkv_bias;
     if (family == QR_FAMILY_QWEN2_MOE) { return get_bool(s, "qkv_bias", &config->qkv_bias); }
     if (family == QR_FAMILY_QWEN2 || family == QR_FAMILY_MISTRAL || family == QR_FAMILY_MINISTRAL3 ||
         family == QR_FAMILY_MIXTRAL || family == QR_FAMILY_PHI3 || family == QR_FAMILY_LFM2 ||
@@ -180,11 +184,7 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
         return QRUN_OK;
     }
     QR_RETURN_IF_ERROR(get_bool(s, "attention_bias", &config->qkv_bias));
-    config->o_bias = config->qkv_bias;
-    if (family == QR_FAMILY_GLM4_MOE) {
-        config->o_bias = false;
-        return QRUN_OK;
-    }
+    config->o_bias = config->qkv_bias && !s->defaults->o_has_no_bias;
     if (family == QR_FAMILY_SEED_OSS) {
         config->o_bias = false;
         QR_RETURN_IF_ERROR(get_bool(s, "attention_out_bias", &config->o_bias));
@@ -547,23 +547,17 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
                                .head_dim = config->head_dim,
                                .max_position_embeddings = config->max_position_embeddings,
                                .default_theta = s->defaults->theta,
+                               .interleaved = s->defaults->interleaves_rope,
                                .partial_rotary_factor = 1};
     QR_RETURN_IF_ERROR(get_double(s, "rope_theta", 1, 1e15, &context.default_theta));
-    if (config->family == QR_FAMILY_PHI3) {
+    if (s->defaults->rotated_part > 0) { /* sections for images (mrope) are one for text */
         context.heads_rotate_in_part = true;
+        context.partial_rotary_factor = s->defaults->rotated_part;
         QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
+    }
+    if (config->family == QR_FAMILY_PHI3) {
         context.su_is_longrope = true;
         context.original_max_position_embeddings = 4096;
-    }
-    if (config->family == QR_FAMILY_GLM4_MOE) {
-        context.heads_rotate_in_part = true;
-        context.partial_rotary_factor = 0.5;
-        QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
-    }
-    if (s->defaults->recurrent == QR_RECURRENT_DELTA) { /* its sections for images (mrope) are one for text */
-        context.heads_rotate_in_part = true;
-        context.partial_rotary_factor = 0.25;
-        QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
     }
     QR_RETURN_IF_ERROR(
         get_int(s, "original_max_position_embeddings", 1, MAX_POSITIONS, &context.original_max_position_embeddings));
@@ -598,6 +592,9 @@ static qrun_status read_identity(const source *s, qr_model_config *config) {
     config->bos_token_id = s->defaults->bos;
     config->pad_token_id = s->defaults->pad;
     if (s->defaults->eos >= 0) { config->eos = (qr_token_ids){{(int32_t)s->defaults->eos}, 1}; }
+    for (size_t i = 0; i < QR_COUNT_OF(s->defaults->more_eos) && s->defaults->more_eos[i] > 0; i++) {
+        config->eos.ids[config->eos.n++] = s->defaults->more_eos[i];
+    }
     config->tie_word_embeddings = s->defaults->tied;
     const qr_json *const objects[] = {s->json, s->root};
     for (size_t i = 0; i < QR_COUNT_OF(objects); i++) {

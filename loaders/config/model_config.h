@@ -53,6 +53,9 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(MINISTRAL, "ministral")            \
     X(IQUEST_CODER, "iquestcoder")       \
     X(GLM4_MOE, "glm4_moe")              \
+    X(ERNIE4_5, "ernie4_5")              \
+    X(GLM, "glm")                        \
+    X(GLM4, "glm4")                      \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {

@@ -283,7 +283,8 @@ static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, int3
                                .n_heads = n_heads,
                                .head_dim = layer->head_dim,
                                .half = s->rope_half[rope_kind],
-                               .x_stride = qr_qkv_columns(s, layer)};
+                               .x_stride = qr_qkv_columns(s, layer),
+                               .interleaved = s->rope_interleaved};
     return qr_layer_op_rope(pass, &args, err);
 }
 

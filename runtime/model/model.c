@@ -76,6 +76,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .tied_head = config->tie_word_embeddings,
         .rope_half = {qr_rope_half(config, 0), qr_rope_half(config, 1)},
         .n_rope_kinds = qr_rope_kinds(config),
+        .rope_interleaved = config->rope.interleaved,
         .temperature_beta = (float)config->attn_temperature_beta,
         .temperature_tokens = (int32_t)config->attn_temperature_tokens,
     };

@@ -153,6 +153,7 @@ typedef struct qr_model_shape {
     bool tied_head;         /* the output head is the embedding's matrix */
     int64_t rope_half[2];   /* pairs rotated per head, per rope kind; 0: no rotary positions */
     int32_t n_rope_kinds;   /* 0, 1 or 2 */
+    bool rope_interleaved;  /* qr_rope_args */
     float temperature_beta; /* of the tables of queries: qr_rope_table_args */
     int32_t temperature_tokens;
     int64_t layer_input;          /* P: elements of a token's input to each layer; 0: there is none */

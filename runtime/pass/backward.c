@@ -412,7 +412,8 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, in
                                             .n_heads = n_heads,
                                             .head_dim = layer->head_dim,
                                             .half = s->rope_half[rope_kind],
-                                            .dx_stride = stride};
+                                            .dx_stride = stride,
+                                            .interleaved = s->rope_interleaved};
         QR_RETURN_IF_ERROR(qr_rope_backward(pass->backend, &rope, pass->workspace, err));
     }
     if (norm->weight == NULL) { return QRUN_OK; }

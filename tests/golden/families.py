@@ -402,6 +402,25 @@ FAMILIES = [
            | _rope("default", 10000.0, partial_rotary_factor=0.5),
            "the same without norms of heads and biases of attention, every layer with experts, sigmoids as shares",
            prompt_lengths=(1, 7, 16, 33)),
+    Family("ernie4_5", "ernie4_5",
+           _config(50, 5, 5, 3, 100, head_dim=44, tie_word_embeddings=True, rms_norm_eps=2e-3)
+           | _rope("default", 500000.0),
+           "neighbours are a pair that rotates; 5 heads of 44 with hidden 50, tied head"),
+    Family("ernie4_5-biases", "ernie4_5",
+           _config(48, 6, 3, 2, 172, head_dim=24, tie_word_embeddings=False, use_bias=True)
+           | _rope("linear", 10000.0, factor=2.5),
+           "the same with linear rope scaling and biases everywhere, untied head, F16 weights", dtype="float16",
+           prompt_lengths=(1, 7, 33, 70)),
+    Family("glm", "glm",
+           _config(48, 3, 1, 2, 108, head_dim=24, tie_word_embeddings=True, attention_bias=False)
+           | _rope("default", 10000.0, partial_rotary_factor=0.25),
+           "a quarter of each head rotates, neighbours in pairs; fused gate_up_proj, no biases",
+           prompt_lengths=(1, 7, 33, 70)),
+    Family("glm4", "glm4",
+           _config(60, 6, 2, 3, 92, head_dim=20, tie_word_embeddings=False, attention_bias=True, rms_norm_eps=2e-3)
+           | _rope("default", 10000.0, partial_rotary_factor=0.5),
+           "half of each head rotates, neighbours in pairs; norms before and after the blocks, fused gate_up_proj, "
+           "biases of queries, keys and values"),
     Family("lfm3", "lfm3",
            _config(48, 3, 1, 5, 60, head_dim=24, tie_word_embeddings=True, norm_eps=2e-3, sliding_window=7,
                    layer_types=["conv", "sliding_attention", "full_attention", "conv", "full_attention"],

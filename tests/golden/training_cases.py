@@ -33,11 +33,13 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "qwen3-next": ATTENTION + ["in_proj_qkvz", "in_proj_ba", "out_proj"],
            "lfm2": SHORT_CONVOLUTION, "lfm2-moe": SHORT_CONVOLUTION, "lfm3": SHORT_CONVOLUTION + ["o_proj", "g_proj"],
            "exaone4": LLAMA_LINEAR, "seed-oss": LLAMA_LINEAR, "mellum": ATTENTION, "qwen3-vl": ATTENTION,
-           "glm4-moe": ATTENTION,
+           "glm4-moe": ATTENTION, "ernie4_5": LLAMA_LINEAR,
+           "glm": ATTENTION + ["gate_up_proj", "down_proj"], "glm4": ATTENTION + ["gate_up_proj", "down_proj"],
            "muse-glimmer": LLAMA_LINEAR, "gpt-oss-wide": ATTENTION, "gpt-oss-full": ATTENTION}
 FAMILIES = [family for family in TARGETS
             if "moe" not in family and family not in ("granite", "gemma4", "gemma4-shared", "qwen3-next", "muse-glimmer",
-                                                     "gpt-oss-wide", "lfm3", "exaone4", "seed-oss", "mellum", "qwen3-vl")
+                                                     "gpt-oss-wide", "lfm3", "exaone4", "seed-oss", "mellum", "qwen3-vl",
+                                                     "ernie4_5", "glm", "glm4")
             or family == "qwen3-moe"]
 
 
@@ -69,6 +71,7 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("mellum", "mellum", "attention, A and B random"),
     Adapter("qwen3-vl", "qwen3-vl", "attention of the text model; A and B random"),
     Adapter("glm4-moe", "glm4-moe", "attention, A and B random"),
+    *(Adapter(family, family, "every linear layer; A and B random") for family in ("ernie4_5", "glm", "glm4")),
     Adapter("lfm2-moe", "lfm2-moe", "all but the experts, A and B random"),
     Adapter("lfm2-moe-experts", "lfm2-moe", "experts beside all else; A and B random",
             options=dict(target_parameters=[f"feed_forward.experts.{name}" for name in ("gate_up_proj", "down_proj")])),

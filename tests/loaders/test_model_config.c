@@ -428,6 +428,39 @@ static void test_glm4_moe(void) {
     check_refused("{'model_type':'glm4_moe_lite'}", QRUN_ERROR_UNSUPPORTED, "the nearest that works is GLM-4.5");
 }
 
+/* As ERNIE-4.5-0.3B is published. */
+static void test_ernie4_5(void) {
+    PARSE("{'model_type':'ernie4_5','hidden_size':1024,'num_attention_heads':16,'num_key_value_heads':2,'head_dim':128,"
+          "'rope_theta':500000.0,'use_bias':false,'tie_word_embeddings':true}");
+    CHECK(c.rope.interleaved && c.rope_local.interleaved && c.rope.theta == 5e5 && c.rope.rotary_dim == 128);
+    CHECK(!c.qkv_bias && !c.o_bias && !c.mlp_bias && c.tie_word_embeddings && c.n_layers == 18);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'ernie4_5_vl_moe'}", QRUN_ERROR_UNSUPPORTED, "ERNIE 4.5");
+}
+
+static void test_ernie4_5_biases(void) {
+    PARSE("{'model_type':'ernie4_5','use_bias':true,'attention_bias':false,'partial_rotary_factor':0.5}");
+    CHECK(c.qkv_bias && c.o_bias && c.mlp_bias && c.rope.rotary_dim == 128 && c.head_dim == 128);
+    qr_model_config_free(&c);
+}
+
+/* What GLM-4-9B and GLM-4-9B-0414 have in common, and the ends of an answer that their files may leave out. */
+static void check_glm4(const char *text) {
+    PARSE(text);
+    CHECK(c.rope.interleaved && c.rope.rotary_dim == 64 && c.head_dim == 128 && c.norm_eps == 1.5625e-7);
+    CHECK(c.qkv_bias && !c.o_bias && !c.mlp_bias && c.n_kv_heads == 2 && c.rope.theta == 5e6);
+    CHECK(c.eos.n == 3 && c.eos.ids[0] == 151329 && c.eos.ids[1] == 151336 && c.eos.ids[2] == 151338);
+    qr_model_config_free(&c);
+}
+
+static void test_glm4(void) {
+    check_glm4("{'model_type':'glm','rope_theta':5000000}");
+    check_glm4("{'model_type':'glm4','rope_theta':5000000}");
+    PARSE("{'model_type':'glm4','attention_bias':false,'eos_token_id':7,'partial_rotary_factor':0.25}");
+    CHECK(!c.qkv_bias && c.eos.n == 1 && c.eos.ids[0] == 7 && c.rope.rotary_dim == 32);
+    qr_model_config_free(&c);
+}
+
 /* As LFM2-1.2B is published: layers by their numbers, and an MLP whose size follows from three keys. */
 static void test_lfm2(void) {
     PARSE("{'model_type':'lfm2','architectures':['Lfm2ForCausalLM'],'hidden_size':2048,'num_hidden_layers':16,"
@@ -849,7 +882,7 @@ static void test_refusals(void) {
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
          "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
          "qwen3_next, muse_glimmer_text, lfm2, lfm2_moe, lfm3, qwen3_vl_text, exaone4, seed_oss, "
-         "mellum, ministral, iquestcoder, glm4_moe, gpt2"},
+         "mellum, ministral, iquestcoder, glm4_moe, ernie4_5, glm, glm4, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -978,7 +1011,7 @@ static void test_families_that_are_out(void) {
                  {"deepseek_v3", "DeepSeek V3", "Qwen3-MoE or Qwen3.5-MoE"},
                  {"deepseek_v4", "DeepSeek V4", "Qwen3-MoE or Qwen3.5-MoE"},
                  {"glm_moe_dsa", "GLM-5", "Qwen3-MoE or Qwen3.5-MoE"},
-                 {"glm4v", "GLM", "Qwen3 or Llama 3"},
+                 {"glm4v", "GLM", "GLM-4 or GLM-4.5"},
                  {"nemotron_h", "Nemotron-H", "Qwen3.5"},
                  {"falcon_h1", "Falcon-H1", "Qwen3.5"},
                  {"jamba", "Jamba", "Qwen3.5-MoE or Qwen3-Next"},
@@ -1248,6 +1281,9 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_ministral_layers);
     CHECK_RUN(test_mellum);
     CHECK_RUN(test_glm4_moe);
+    CHECK_RUN(test_ernie4_5);
+    CHECK_RUN(test_ernie4_5_biases);
+    CHECK_RUN(test_glm4);
     CHECK_RUN(test_lfm2);
     CHECK_RUN(test_lfm2_moe);
     CHECK_RUN(test_lfm3);
