@@ -198,7 +198,6 @@ static bool check_router(const check *c, const qr_router *r) {
 }
 
 static bool check_route(const check *c, const qr_route_args *a) {
-    REQUIRE(a->choice_bias == NULL || a->router.is_sigmoid, "choice_bias is of sigmoids alone");
     return check_routing(c, &a->routing) && check_router(c, &a->router);
 }
 

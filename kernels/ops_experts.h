@@ -41,11 +41,12 @@ typedef struct qr_router {
 } qr_router;
 
 /* route: the top_k experts of each row, and their shares, times the expert's scale, where there are scales. Experts are
- * chosen by their logits, or of sigmoids by the F32 sum of each and its choice_bias. */
+ * chosen by their logits, but of sigmoids, and where there is a choice_bias, by the F32 sum of that and the sigmoid or
+ * the softmax over all experts. */
 typedef struct qr_route_args {
     const float *logits;      /* [n_rows, n_experts] contiguous */
     const float *scale;       /* [n_experts]; NULL: all 1 */
-    const float *choice_bias; /* [n_experts]; NULL: all 0; of sigmoids alone */
+    const float *choice_bias; /* [n_experts]; NULL: all 0 */
     qr_routing routing;
     qr_router router;
 } qr_route_args;

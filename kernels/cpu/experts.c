@@ -13,31 +13,6 @@ QR_INLINE float rank_of(float logit) { return isnan(logit) ? -INFINITY : logit; 
 
 QR_INLINE double sigmoid(float logit) { return 1.0 / (1.0 + exp(-(double)logit)); }
 
-/* What expert e is chosen by. */
-QR_INLINE float rank_of_expert(const qr_route_args *a, const float *logits, int32_t e) {
-    if (!a->router.is_sigmoid) { return rank_of(logits[e]); }
-    return rank_of((float)sigmoid(logits[e]) + (a->choice_bias != NULL ? a->choice_bias[e] : 0.0F));
-}
-
-/* Keeps the best so far in order; an expert goes after its equals. */
-static void choose_experts(const qr_route_args *a, const float *logits, int32_t *chosen) {
-    const int32_t top_k = a->routing.top_k;
-    float ranks[QR_MAX_EXPERTS_PER_TOKEN];
-    int32_t n = 0;
-    assert(top_k > 0 && top_k <= QR_MAX_EXPERTS_PER_TOKEN);
-    for (int32_t e = 0; e < a->routing.n_experts; e++) {
-        const float rank = rank_of_expert(a, logits, e);
-        if (n == top_k && !(rank > ranks[n - 1])) { continue; }
-        int32_t k = n < top_k ? n++ : n - 1;
-        for (; k > 0 && rank > ranks[k - 1]; k--) {
-            chosen[k] = chosen[k - 1];
-            ranks[k] = ranks[k - 1];
-        }
-        chosen[k] = e;
-        ranks[k] = rank;
-    }
-}
-
 /* What a row's shares are of: e^(logit − highest) / divisor, or the sigmoid of the logit · factor / divisor. */
 typedef struct share_scale {
     bool is_sigmoid;
@@ -54,19 +29,54 @@ static share_scale sigmoid_scale(const qr_routing *r, const qr_router *router, c
     return scale;
 }
 
-static share_scale scale_of(const qr_routing *r, const qr_router *router, const float *logits, const int32_t *chosen) {
-    if (router->is_sigmoid) { return sigmoid_scale(r, router, logits, chosen); }
-    share_scale scale = {.highest = rank_of(logits[chosen[0]])};
-    const int32_t n = router->normalize ? r->top_k : r->n_experts;
+/* Of the logits of `among` (NULL: the first n). */
+static share_scale softmax_scale(const float *logits, const int32_t *among, int32_t n) {
+    share_scale scale = {.highest = -INFINITY};
+    for (int32_t k = 0; k < n; k++) { scale.highest = fmaxf(scale.highest, logits[among != NULL ? among[k] : k]); }
     for (int32_t k = 0; k < n; k++) {
-        scale.divisor += exp((double)logits[router->normalize ? chosen[k] : k] - (double)scale.highest);
+        scale.divisor += exp((double)logits[among != NULL ? among[k] : k] - (double)scale.highest);
     }
     return scale;
+}
+
+static share_scale scale_of(const qr_routing *r, const qr_router *router, const float *logits, const int32_t *chosen) {
+    if (router->is_sigmoid) { return sigmoid_scale(r, router, logits, chosen); }
+    return router->normalize ? softmax_scale(logits, chosen, r->top_k) : softmax_scale(logits, NULL, r->n_experts);
 }
 
 QR_INLINE double share_of(const share_scale *scale, float logit) {
     if (scale->is_sigmoid) { return sigmoid(logit) * scale->factor / scale->divisor; }
     return exp((double)logit - (double)scale->highest) / scale->divisor;
+}
+
+static bool is_chosen_by_logit(const qr_route_args *a) { return !a->router.is_sigmoid && a->choice_bias == NULL; }
+
+/* What expert e is chosen by; `all`: the shares of all experts. */
+QR_INLINE float rank_of_expert(const qr_route_args *a, const share_scale *all, const float *logits, int32_t e) {
+    if (is_chosen_by_logit(a)) { return rank_of(logits[e]); }
+    return rank_of((float)share_of(all, logits[e]) + (a->choice_bias != NULL ? a->choice_bias[e] : 0.0F));
+}
+
+/* Keeps the best so far in order; an expert goes after its equals. */
+static void choose_experts(const qr_route_args *a, const float *logits, int32_t *chosen) {
+    const int32_t top_k = a->routing.top_k, n_experts = a->routing.n_experts;
+    const bool needs_softmax = a->choice_bias != NULL && !a->router.is_sigmoid;
+    const share_scale all = needs_softmax ? softmax_scale(logits, NULL, n_experts)
+                                          : (share_scale){.is_sigmoid = true, .factor = 1.0, .divisor = 1.0};
+    float ranks[QR_MAX_EXPERTS_PER_TOKEN];
+    int32_t n = 0;
+    assert(top_k > 0 && top_k <= QR_MAX_EXPERTS_PER_TOKEN);
+    for (int32_t e = 0; e < n_experts; e++) {
+        const float rank = rank_of_expert(a, &all, logits, e);
+        if (n == top_k && !(rank > ranks[n - 1])) { continue; }
+        int32_t k = n < top_k ? n++ : n - 1;
+        for (; k > 0 && rank > ranks[k - 1]; k--) {
+            chosen[k] = chosen[k - 1];
+            ranks[k] = ranks[k - 1];
+        }
+        chosen[k] = e;
+        ranks[k] = rank;
+    }
 }
 
 /* What an expert's share is multiplied by. */
@@ -110,8 +120,9 @@ static void put_shares(const void *args, int64_t begin, int64_t end) {
 
 void QR_ISA(qr_cpu_route)(const qr_backend *backend, const qr_route_args *args) {
     const qr_routing *r = &args->routing;
-    const bool is_sigmoid = args->router.is_sigmoid, is_of_few = is_sigmoid || args->router.normalize;
-    qr_cpu_run_ranges(backend, r->n_rows, (is_sigmoid ? LIBM_COST : CHOICE_COST) * r->n_experts, choose_rows, args);
+    const bool is_of_few = args->router.is_sigmoid || args->router.normalize;
+    qr_cpu_run_ranges(backend, r->n_rows, (is_chosen_by_logit(args) ? CHOICE_COST : LIBM_COST) * r->n_experts,
+                      choose_rows, args);
     place_slots(r);
     qr_cpu_run_ranges(backend, r->n_rows, LIBM_COST * (is_of_few ? r->top_k : r->n_experts), put_shares, args);
 }

@@ -29,24 +29,7 @@ static QR_DEVICE ranked_expert first_of_warp(ranked_expert best) {
 
 static QR_DEVICE float sigmoid_of(float logit) { return 1.0F / (1.0F + expf(-logit)); }
 
-/* What expert e is chosen by. */
-static QR_DEVICE float rank_of_expert(const qr_route_args &a, const float *logits, int32_t e) {
-    if (!a.router.is_sigmoid) { return rank_of(logits[e]); }
-    return rank_of(sigmoid_of(logits[e]) + (a.choice_bias != NULL ? a.choice_bias[e] : 0.0F));
-}
-
-/* The first expert after `last`, in every lane. */
-static QR_DEVICE ranked_expert next_expert(const qr_route_args &a, const float *logits, const ranked_expert &last) {
-    ranked_expert best = {-INFINITY, INT32_MAX};
-    for (int32_t e = static_cast<int32_t>(lane_index()); e < a.routing.n_experts; e += WARP_LANES) {
-        const ranked_expert here = {rank_of_expert(a, logits, e), e};
-        if (last.is_before(here) && (best.expert == INT32_MAX || here.is_before(best))) { best = here; }
-    }
-    return first_of_warp(best);
-}
-
-/* What a row's shares are of: e^(logit − highest) / divisor, `highest` that of the first chosen expert; or the sigmoid
- * of the logit · factor / divisor. */
+/* What a row's shares are of: e^(logit − highest) / divisor; or the sigmoid of the logit · factor / divisor. */
 struct share_scale {
     bool is_sigmoid;
     float highest, factor, divisor;
@@ -55,19 +38,45 @@ struct share_scale {
     }
 };
 
+/* Of the logits of `among` (NULL: the first n). */
+static QR_DEVICE share_scale softmax_scale(const float *logits, const int32_t *among, int32_t n) {
+    const int32_t first = static_cast<int32_t>(lane_index());
+    float highest = -INFINITY, sum = 0.0F;
+    for (int32_t k = first; k < n; k += WARP_LANES) { highest = fmaxf(highest, logits[among != NULL ? among[k] : k]); }
+    highest = warp_max(highest);
+    for (int32_t k = first; k < n; k += WARP_LANES) { sum += expf(logits[among != NULL ? among[k] : k] - highest); }
+    return {false, highest, 1.0F, warp_sum(sum)};
+}
+
 static QR_DEVICE share_scale share_scale_of(const qr_routing &r, const qr_router &router, const float *logits,
                                             const int32_t *chosen) {
-    const float highest = rank_of(logits[chosen[0]]);
-    const bool is_of_few = router.is_sigmoid || router.normalize;
+    if (!router.is_sigmoid) {
+        return router.normalize ? softmax_scale(logits, chosen, r.top_k) : softmax_scale(logits, NULL, r.n_experts);
+    }
     float sum = 0.0F;
-    const int32_t n = is_of_few ? r.top_k : r.n_experts;
-    for (int32_t k = static_cast<int32_t>(lane_index()); k < n; k += WARP_LANES) {
-        const float logit = logits[is_of_few ? chosen[k] : k];
-        sum += router.is_sigmoid ? sigmoid_of(logit) : expf(logit - highest);
+    for (int32_t k = static_cast<int32_t>(lane_index()); k < r.top_k; k += WARP_LANES) {
+        sum += sigmoid_of(logits[chosen[k]]);
     }
     sum = warp_sum(sum);
-    if (!router.is_sigmoid) { return {false, highest, 1.0F, sum}; }
-    return {true, highest, router.factor, router.normalize ? sum + router.eps : 1.0F};
+    return {true, 0.0F, router.factor, router.normalize ? sum + router.eps : 1.0F};
+}
+
+/* What expert e is chosen by; `all`: the softmax over all experts, where there is a choice_bias. */
+static QR_DEVICE float rank_of_expert(const qr_route_args &a, const share_scale &all, const float *logits, int32_t e) {
+    if (!a.router.is_sigmoid && a.choice_bias == NULL) { return rank_of(logits[e]); }
+    const float share = a.router.is_sigmoid ? sigmoid_of(logits[e]) : all.of(logits[e]);
+    return rank_of(share + (a.choice_bias != NULL ? a.choice_bias[e] : 0.0F));
+}
+
+/* The first expert after `last`, in every lane. */
+static QR_DEVICE ranked_expert next_expert(const qr_route_args &a, const share_scale &all, const float *logits,
+                                           const ranked_expert &last) {
+    ranked_expert best = {-INFINITY, INT32_MAX};
+    for (int32_t e = static_cast<int32_t>(lane_index()); e < a.routing.n_experts; e += WARP_LANES) {
+        const ranked_expert here = {rank_of_expert(a, all, logits, e), e};
+        if (last.is_before(here) && (best.expert == INT32_MAX || here.is_before(best))) { best = here; }
+    }
+    return first_of_warp(best);
 }
 
 static QR_DEVICE float expert_scale(const float *scale, int32_t expert) { return scale != NULL ? scale[expert] : 1.0F; }
@@ -81,9 +90,11 @@ __global__ void route_choose_kernel(qr_route_args a, float *share) {
     if (row >= r.n_rows) { return; }
     const float *logits = a.logits + row * r.n_experts;
     int32_t *chosen = r.expert + row * r.top_k;
+    const bool needs_softmax = a.choice_bias != NULL && !a.router.is_sigmoid;
+    const share_scale all = needs_softmax ? softmax_scale(logits, NULL, r.n_experts) : share_scale{};
     ranked_expert last = {INFINITY, -1};
     for (int32_t k = 0; k < r.top_k; k++) {
-        last = next_expert(a, logits, last);
+        last = next_expert(a, all, logits, last);
         if (lane_index() == 0) { chosen[k] = last.expert; }
     }
     warp_sync();

@@ -18,10 +18,20 @@ static bool is_chosen(const int32_t *chosen, int32_t n, int32_t expert) {
     return false;
 }
 
+/* Softmax of the logits of `among` (NULL: the first n), one of which is `expert`. */
+static double softmax(const float *logits, const int32_t *among, int32_t n, int32_t expert) {
+    double largest = -INFINITY, sum = 0.0;
+    for (int32_t k = 0; k < n; k++) { largest = fmax(largest, (double)logits[among != NULL ? among[k] : k]); }
+    for (int32_t k = 0; k < n; k++) { sum += exp((double)logits[among != NULL ? among[k] : k] - largest); }
+    return exp((double)logits[expert] - largest) / sum;
+}
+
 /* What expert e is chosen by. */
 static double rank_of_expert(const qr_route_args *args, const float *logits, int32_t e) {
-    if (!args->router.is_sigmoid) { return rank_of(logits[e]); }
-    return rank_of((float)sigmoid((double)logits[e]) + (args->choice_bias != NULL ? args->choice_bias[e] : 0.0F));
+    if (!args->router.is_sigmoid && args->choice_bias == NULL) { return rank_of(logits[e]); }
+    const double share =
+        args->router.is_sigmoid ? sigmoid((double)logits[e]) : softmax(logits, NULL, args->routing.n_experts, e);
+    return rank_of((float)share + (args->choice_bias != NULL ? args->choice_bias[e] : 0.0F));
 }
 
 static void choose_experts(const qr_route_args *args, const float *logits, int32_t *chosen) {
@@ -33,14 +43,6 @@ static void choose_experts(const qr_route_args *args, const float *logits, int32
         }
         chosen[k] = best;
     }
-}
-
-/* Softmax of the logits of `among` (NULL: the first n), one of which is `expert`. */
-static double softmax(const float *logits, const int32_t *among, int32_t n, int32_t expert) {
-    double largest = -INFINITY, sum = 0.0;
-    for (int32_t k = 0; k < n; k++) { largest = fmax(largest, (double)logits[among != NULL ? among[k] : k]); }
-    for (int32_t k = 0; k < n; k++) { sum += exp((double)logits[among != NULL ? among[k] : k] - largest); }
-    return exp((double)logits[expert] - largest) / sum;
 }
 
 /* What the sigmoids of those chosen are divided by. */

@@ -166,7 +166,6 @@ static void test_backward_ops(void) {
     REFUSED(route_backward, "factor 0", {.routing = routing, .router = {.is_sigmoid = true}});
     REFUSED(route_backward, "eps -1",
             {.routing = routing, .router = {.is_sigmoid = true, .eps = -1.0F, .factor = 1.0F}});
-    REFUSED(route, "choice_bias is of sigmoids", {.routing = routing, .choice_bias = dscale});
     const qr_route_args sigmoids = {
         .routing = routing, .choice_bias = dscale, .router = {.is_sigmoid = true, .eps = 1e-6F, .factor = 1.0F}};
     CHECK(qr_check_route(&sigmoids, NULL));

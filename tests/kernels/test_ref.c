@@ -203,6 +203,24 @@ static void test_router_of_sigmoids_by_hand(void) {
     NEAR(share[slot[0]], 2.0 * 0.880797078 / 1.630798078);
 }
 
+/* A softmax of 1/8, 2/8, 4/8 and 1/8; the bias puts the first above the second. transformers' router of ERNIE 4.5 gives
+ * the same. */
+static void test_router_with_a_bias_by_hand(void) {
+    const float logits[4] = {0.0F, 0.6931472F, 1.3862944F, 0.0F}, bias[4] = {0.3F, 0.0F, 0.0F, 0.1F};
+    int32_t expert[2], slot[2], slot_row[2], expert_start[5];
+    float share[2];
+    qr_route_args a = {
+        .logits = logits, .routing = {expert, slot, slot_row, share, expert_start, 1, 4, 2}, .choice_bias = bias};
+    RUN(route, a);
+    CHECK(expert[0] == 2 && expert[1] == 0);
+    NEAR(share[slot[0]], 0.5);
+    NEAR(share[slot[1]], 0.125);
+    a.router.normalize = true;
+    RUN(route, a);
+    NEAR(share[slot[0]], 0.8);
+    NEAR(share[slot[1]], 0.2);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (qr_backend_ref_create(NULL, &ref, NULL) != QRUN_OK) { return 1; }
@@ -214,6 +232,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_attention_by_hand);
     CHECK_RUN(test_functions_by_hand);
     CHECK_RUN(test_router_of_sigmoids_by_hand);
+    CHECK_RUN(test_router_with_a_bias_by_hand);
     qr_backend_destroy(ref);
     return check_end();
 }

@@ -24,7 +24,9 @@ typedef struct router_kind {
 
 static const router_kind softmax = {.name = "softmax"};
 static const router_kind softmax_of_chosen = {"softmax, normalised", {.normalize = true}, NULL};
-static const router_kind sigmoids[] = {
+static const router_kind others[] = {
+    {"softmax with a bias", {false, false, 0.0F, 1.0F}, choice_biases},
+    {"softmax with a bias, normalised", {.normalize = true}, choice_biases},
     {"sigmoid", {true, false, 0.0F, 1.0F}, NULL},
     {"sigmoid with a bias, normalised", {true, true, 1e-6F, 1.0F}, choice_biases},
     {"sigmoid, normalised, times 2.5", {true, true, 1e-2F, 2.5F}, NULL},
@@ -133,13 +135,13 @@ void test_op_route(void) {
     check_route(9, 70, 40, &softmax, false);
     check_route(41, 13, 4, &softmax_of_chosen, true);
     check_route(40, 7, 3, &softmax, true);
-    for (size_t i = 0; i < QR_COUNT_OF(sigmoids); i++) {
-        check_route(1, 1, 1, &sigmoids[i], false);
-        check_route(65, 7, 3, &sigmoids[i], false);
-        check_route(150, 13, 4, &sigmoids[i], false);
-        check_route(9, 70, 40, &sigmoids[i], false);
-        check_route(41, 13, 4, &sigmoids[i], true);
-        check_route(40, 70, 3, &sigmoids[i], true);
+    for (size_t i = 0; i < QR_COUNT_OF(others); i++) {
+        check_route(1, 1, 1, &others[i], false);
+        check_route(65, 7, 3, &others[i], false);
+        check_route(150, 13, 4, &others[i], false);
+        check_route(9, 70, 40, &others[i], false);
+        check_route(41, 13, 4, &others[i], true);
+        check_route(40, 70, 3, &others[i], true);
     }
 }
 
@@ -282,10 +284,10 @@ void test_op_route_backward(void) {
     check_route_backward(9, 70, 40, &softmax, true);
     check_scale_gradient(3, 7, 3, &softmax_of_chosen);
     check_scale_gradient(65, 13, 4, &softmax);
-    for (size_t i = 0; i < QR_COUNT_OF(sigmoids); i++) {
-        check_route_backward(2, 7, 3, &sigmoids[i], false);
-        check_route_backward(65, 13, 4, &sigmoids[i], true);
-        check_route_backward(9, 70, 40, &sigmoids[i], i % 2 == 0);
-        check_scale_gradient(65, 13, 4, &sigmoids[i]);
+    for (size_t i = 0; i < QR_COUNT_OF(others); i++) {
+        check_route_backward(2, 7, 3, &others[i], false);
+        check_route_backward(65, 13, 4, &others[i], true);
+        check_route_backward(9, 70, 40, &others[i], i % 2 == 0);
+        check_scale_gradient(65, 13, 4, &others[i]);
     }
 }
