@@ -32,7 +32,11 @@ static qrun_status check_router(const source *s, const qr_expert_config *experts
     static const struct {
         const char *key;
         double neutral;
-    } numbers[] = {{"router_jitter_noise", 0}, {"n_group", 1}, {"topk_group", 1}, {"routed_scaling_factor", 1}};
+    } numbers[] = {{"router_jitter_noise", 0},
+                   {"n_group", 1},
+                   {"topk_group", 1},
+                   {"moe_norm_min", 1e-12},
+                   {"routed_scaling_factor", 1}};
     const size_t n_numbers = QR_COUNT_OF(numbers) - (experts->has_sigmoid_router ? 1 : 0);
     for (size_t i = 0; i < n_numbers; i++) {
         double value = numbers[i].neutral;
@@ -63,12 +67,31 @@ static qrun_status read_listed_layers(const source *s, int64_t n_layers, qr_expe
                    s->what, (long long)n_layers);
 }
 
+static qrun_status read_layer_range(const source *s, int64_t n_layers, qr_expert_config *experts) {
+    int64_t first = 1, last = -1, interval = 1;
+    bool any = false;
+    QR_RETURN_IF_ERROR(get_int(s, "moe_layer_start_index", 0, 1 << 12, &first));
+    QR_RETURN_IF_ERROR(get_int(s, "moe_layer_end_index", -1, 1 << 12, &last));
+    QR_RETURN_IF_ERROR(get_int(s, "moe_layer_interval", 1, 1 << 12, &interval));
+    for (int64_t i = first; i < n_layers && (last < 0 || i <= last); i++) {
+        experts->layer_has_experts[i] = (i + 1) % interval == 0;
+        any |= experts->layer_has_experts[i];
+    }
+    if (any) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT,
+                   "%s: \"moe_layer_start_index\", \"moe_layer_end_index\" and \"moe_layer_interval\" leave no layer "
+                   "for experts",
+                   s->what);
+}
+
 /* Every decoder_sparse_step-th layer, but those of mlp_only_layers. */
-static qrun_status read_layers(const source *s, int64_t n_layers, bool are_listed, qr_expert_config *experts) {
+static qrun_status read_layers(const source *s, const qr_expert_defaults *defaults, int64_t n_layers,
+                               qr_expert_config *experts) {
     int64_t step = 1;
     experts->layer_has_experts = qr_alloc_array_zeroed((size_t)n_layers, sizeof *experts->layer_has_experts);
     if (experts->layer_has_experts == NULL) { return qr_fail_memory(s->err, s->what, (size_t)n_layers); }
-    if (are_listed) { return read_listed_layers(s, n_layers, experts); }
+    if (defaults->lists_layers) { return read_listed_layers(s, n_layers, experts); }
+    if (defaults->ranges_layers) { return read_layer_range(s, n_layers, experts); }
     QR_RETURN_IF_ERROR(get_int(s, "decoder_sparse_step", 1, 1 << 20, &step));
     for (int64_t i = 0; i < n_layers; i++) { experts->layer_has_experts[i] = (i + 1) % step == 0; }
     const qr_json *list = qr_json_get(s->json, "mlp_only_layers");
@@ -103,10 +126,9 @@ static qrun_status read_sigmoid_router(const source *s, const qr_expert_defaults
                    defaults->dense_key, (long long)n_dense);
 }
 
-/* GLM-4.5: as large as so many experts. */
-static qrun_status read_shared_count(const source *s, qr_expert_config *experts) {
-    int64_t n_shared = 1;
-    QR_RETURN_IF_ERROR(get_int(s, "n_shared_experts", 0, 64, &n_shared));
+static qrun_status read_shared_count(const source *s, const qr_expert_defaults *defaults, qr_expert_config *experts) {
+    int64_t n_shared = defaults->n_shared;
+    QR_RETURN_IF_ERROR(get_int(s, defaults->shared_key, 0, 64, &n_shared));
     experts->shared_intermediate_size = n_shared * experts->intermediate_size;
     return QRUN_OK;
 }
@@ -118,11 +140,14 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     /* transformers takes either name of the first. */
     QR_RETURN_IF_ERROR(get_int(s, "num_local_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
     QR_RETURN_IF_ERROR(get_int(s, "num_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
-    if (defaults->counts_shared) {
-        QR_RETURN_IF_ERROR(get_int(s, "n_routed_experts", 1, QR_MOST_EXPERTS, &experts->n_experts));
+    if (defaults->count_key != NULL) {
+        QR_RETURN_IF_ERROR(get_int(s, defaults->count_key, 1, QR_MOST_EXPERTS, &experts->n_experts));
     }
     QR_RETURN_IF_ERROR(get_int(s, defaults->switch_key != NULL ? "top_k_experts" : "num_experts_per_tok", 1,
                                QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token));
+    if (defaults->per_token_key != NULL) {
+        QR_RETURN_IF_ERROR(get_int(s, defaults->per_token_key, 1, QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token));
+    }
     if (experts->n_per_token > experts->n_experts) {
         return qr_fail(s->err, QRUN_ERROR_INPUT,
                        "%s: \"num_experts_per_tok\" is %lld, more than the %lld experts that there are", s->what,
@@ -136,8 +161,8 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     if (defaults->intermediate_size > 0 || defaults->switch_key != NULL) {
         QR_RETURN_IF_ERROR(get_int(s, "moe_intermediate_size", 1, 1 << 22, &experts->intermediate_size));
     }
-    if (defaults->counts_shared) {
-        QR_RETURN_IF_ERROR(read_shared_count(s, experts));
+    if (defaults->shared_key != NULL) {
+        QR_RETURN_IF_ERROR(read_shared_count(s, defaults, experts));
     } else if (defaults->shared_intermediate_size > 0) {
         QR_RETURN_IF_ERROR(
             get_int(s, "shared_expert_intermediate_size", 1, 1 << 22, &experts->shared_intermediate_size));
@@ -157,7 +182,7 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     QR_RETURN_IF_ERROR(get_bool(s, "output_router_logits", &experts->balances_load));
     QR_RETURN_IF_ERROR(check_router(s, experts));
     if (experts->has_sigmoid_router) { return read_sigmoid_router(s, defaults, n_layers, experts); }
-    return read_layers(s, n_layers, defaults->lists_layers, experts);
+    return read_layers(s, defaults, n_layers, experts);
 }
 
 qrun_status qr_expert_config_read(const qr_json *json, const char *what, const qr_expert_defaults *defaults,
@@ -176,6 +201,7 @@ qrun_status qr_expert_config_read(const qr_json *json, const char *what, const q
     experts->shared_intermediate_size = defaults->shared_intermediate_size;
     experts->normalizes = defaults->normalizes || defaults->always_normalizes;
     experts->has_biases = defaults->has_biases;
+    experts->has_choice_bias = defaults->has_choice_bias;
     experts->has_sigmoid_router = defaults->has_sigmoid_router;
     experts->sum_eps = defaults->sum_eps;
     experts->share_factor = 1;

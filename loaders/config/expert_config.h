@@ -18,8 +18,8 @@ typedef struct qr_expert_config {
     bool has_biases;                  /* the matrices of experts, and the router */
     bool beside_dense;                /* layers have a dense MLP too, whose output is added to the experts' */
     double gate_alpha, gate_limit;    /* their activation is the clamped gate of gpt-oss; 0: that of dense layers */
-    bool has_sigmoid_router;          /* shares are sigmoids of the router's logits, not a softmax; as the next three */
-    bool has_choice_bias;             /* something is added to them where experts are chosen */
+    bool has_choice_bias;             /* something is added to shares where experts are chosen */
+    bool has_sigmoid_router;          /* shares are sigmoids of the router's logits, not a softmax; as the next two */
     double sum_eps;                   /* that their sum is larger by where they are normalised */
     double share_factor;              /* that they are multiplied by at last; 1 of other routers */
     bool balances_load;               /* training adds a loss that keeps the experts busy alike */
@@ -31,16 +31,20 @@ typedef struct qr_expert_defaults {
     int64_t n_experts, n_per_token; /* 0: the family has no experts */
     int64_t intermediate_size;      /* 0: that of the model's dense layers, which it has none of */
     int64_t shared_intermediate_size;
+    const char *count_key, *per_token_key; /* other names of the first two; NULL: there are none */
+    const char *shared_key; /* the shared expert is as large as so many others, n_shared unless given; NULL: not so */
+    int64_t n_shared;
     bool normalizes;        /* unless norm_topk_prob says otherwise */
     bool always_normalizes; /* whatever config.json says */
     bool has_biases;
+    bool has_choice_bias; /* of a softmax */
     bool has_sigmoid_router;
     const char *bias_key;  /* says whether scores have a bias where experts are chosen; NULL: they have */
     const char *dense_key; /* of such a router: the number of dense layers that come first; n_dense unless given */
     int64_t n_dense;
     double sum_eps;
-    bool counts_shared;            /* the shared expert is as large as n_shared_experts others */
     bool lists_layers;             /* mlp_layer_types says which layers have them */
+    bool ranges_layers;            /* moe_layer_start_index, …_end_index and …_interval do */
     double gate_alpha, gate_limit; /* 0: the family has no such activation */
     const char *switch_key;        /* not NULL: only models with this key set have experts, beside dense MLPs */
 } qr_expert_defaults;

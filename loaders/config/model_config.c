@@ -164,6 +164,13 @@ static qrun_status read_activation(const source *s, qr_model_config *config) {
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: activation \"%.60s\" is not supported", s->what, name);
 }
 
+static qrun_status refuse_flag(const source *s, const char *key) {
+    bool set = false;
+    QR_RETURN_IF_ERROR(get_bool(s, key, &set));
+    if (!set) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\" is not supported", s->what, key);
+}
+
 /* Most families let the file say which projections have biases. */
 static qrun_status read_biases(const source *s, qr_model_config *config) {
     const qr_model_family family = config->family;
@@ -172,6 +179,7 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
         return QRUN_OK;
     }
     if (s->defaults->bias_key != NULL) {
+        if (config->experts.n_experts > 0) { return refuse_flag(s, s->defaults->bias_key); }
         QR_RETURN_IF_ERROR(get_bool(s, s->defaults->bias_key, &config->qkv_bias));
         config->o_bias = config->mlp_bias = config->qkv_bias;
         return QRUN_OK;
@@ -195,13 +203,6 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
         return QRUN_OK;
     }
     return get_bool(s, "mlp_bias", &config->mlp_bias);
-}
-
-static qrun_status refuse_flag(const source *s, const char *key) {
-    bool set = false;
-    QR_RETURN_IF_ERROR(get_bool(s, key, &set));
-    if (!set) { return QRUN_OK; }
-    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\" is not supported", s->what, key);
 }
 
 /* OLMoE can clip queries, keys and values; none of its published models does. */

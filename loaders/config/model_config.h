@@ -54,6 +54,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(IQUEST_CODER, "iquestcoder")       \
     X(GLM4_MOE, "glm4_moe")              \
     X(ERNIE4_5, "ernie4_5")              \
+    X(ERNIE4_5_MOE, "ernie4_5_moe")      \
     X(GLM, "glm")                        \
     X(GLM4, "glm4")                      \
     X(GPT2, "gpt2")

@@ -28,7 +28,6 @@ static const qr_unsupported_family families[] = {
     {"minimax", "MiniMax", "lightning attention", EXPERTS},
     {"mimo_v2", "MiMo V2", BIASED_ROUTER, EXPERTS},
     {"dots1", "dots.llm1", BIASED_ROUTER, EXPERTS},
-    {"ernie4_5_moe", "ERNIE 4.5", "a router with biases", EXPERTS},
     {"ernie4_5", "ERNIE 4.5", IMAGES, "ERNIE 4.5 without images"},
     {"hunyuan_v1_moe", "Hunyuan", "its own mixture of experts", EXPERTS},
     {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},

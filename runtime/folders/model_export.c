@@ -138,8 +138,12 @@ static void spec_buffer(export_job *job, qr_tensor_role role, int64_t layer) {
     char *name = job->names[job->n_named];
     (void)qr_family_tensor_name(model->family, model->prefix, role, layer, "", name, NAME_BYTES);
     job->buffers[job->n_named - job->n_outputs] = (export_buffer){role, layer};
-    job->specs[job->n_named++] =
-        (qr_safetensors_spec){.name = name, .dtype = buffer_dtype(model, role), .n_dims = 1, .dims = {buffer->dim}};
+    qr_safetensors_spec *spec = &job->specs[job->n_named++];
+    *spec = (qr_safetensors_spec){.name = name, .dtype = buffer_dtype(model, role), .n_dims = 1, .dims = {buffer->dim}};
+    if (role == QR_ROLE_CHOICE_BIAS && model->family->choice_bias_is_row) {
+        spec->n_dims = 2;
+        spec->dims[0] = 1, spec->dims[1] = buffer->dim;
+    }
 }
 
 static void spec_buffers(export_job *job) {

@@ -48,7 +48,7 @@
     .stacked_gate_up = LAYER "mlp.experts.gate_up_proj", .stacked_out = LAYER "mlp.experts.down_proj"
 
 /* Without a share: it counts in full. */
-#define GLM_SHARED_EXPERT                                         \
+#define WHOLE_SHARED_EXPERT                                       \
     [QR_ROLE_SHARED_GATE] = LAYER "mlp.shared_experts.gate_proj", \
     [QR_ROLE_SHARED_UP] = LAYER "mlp.shared_experts.up_proj",     \
     [QR_ROLE_SHARED_OUT] = LAYER "mlp.shared_experts.down_proj"
@@ -234,8 +234,14 @@ static const qr_family families[] = {
      .name = "glm4-moe",
      STACKED_EXPERTS,
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, EXPERTS,
-                 GLM_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
     {.family = QR_FAMILY_ERNIE4_5, .name = "ernie4_5", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_ERNIE4_5_MOE,
+     .name = "ernie4_5-moe",
+     STACKED_EXPERTS,
+     .choice_bias_is_row = true,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, EXPERTS,
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.moe_statics.e_score_correction_bias"}},
     {.family = QR_FAMILY_GLM,
      .name = "glm",
      .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, [QR_ROLE_GATE_UP] = LAYER "mlp.gate_up_proj"}},

@@ -116,6 +116,7 @@ typedef struct qr_family {
     const char *named, *named_in_files;
     bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
+    bool choice_bias_is_row; /* [1, E] in files, not [E] */
     bool layer_norm;         /* LayerNorm with bias instead of RMSNorm */
     bool norms_all_heads;    /* q_norm and k_norm are over all heads of a token together */
     bool transposed;         /* linear weights are stored [in, out] (Conv1D) */

@@ -132,7 +132,9 @@ qrun_status qr_module_find_vector(const qrun_model *model, const qr_safetensors 
         const int64_t dims[2] = {n_experts, n / n_experts * qr_vector_step(model, role)};
         return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, 2, dims, tensor, err);
     }
-    return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, 1, &n, tensor, err);
+    const int64_t row[2] = {1, n};
+    const bool is_row = role == QR_ROLE_CHOICE_BIAS && model->family->choice_bias_is_row;
+    return qr_safetensors_require(source, name, QR_DTYPES_FLOAT, is_row ? 2 : 1, is_row ? row : &n, tensor, err);
 }
 
 /* ---- Unknown ones ------------------------------------------------------------------------------------------------ */

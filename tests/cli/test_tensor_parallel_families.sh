@@ -240,6 +240,33 @@ lfm_config='"block_auto_adjust_ff_dim": false, "tie_word_embeddings": true'
     done
 } | random_model glm4-moe "$(config_of glm4_moe 8 4 ", $moe, \"n_shared_experts\": 2, \"routed_scaling_factor\": 1.5,
     \"tie_word_embeddings\": false")"
+{
+    frame
+    for layer in 0 1 2; do attention $layer 8 4; done
+    dense model.layers.0.mlp 208
+    for layer in 1 2; do
+        experts $layer 7 96
+        dense model.layers.$layer.mlp.shared_experts 192
+        echo "model.layers.$layer.mlp.moe_statics.e_score_correction_bias 0 0.1 1 7"
+    done
+} | random_model ernie4_5-moe "$(config_of ernie4_5_moe 8 4 ", \"moe_intermediate_size\": 96, \"moe_num_experts\": 7,
+    \"moe_k\": 3, \"moe_num_shared_experts\": 2")"
+{
+    frame untied
+    for layer in 0 1 2; do
+        attention $layer 8 4
+        for name in "q 192" "k 96" "v 96"; do
+            echo "model.layers.$layer.self_attn.${name% *}_proj.bias 0 0.1 ${name#* }"
+        done
+        norm model.layers.$layer.post_self_attn_layernorm 176
+        norm model.layers.$layer.post_mlp_layernorm 176
+        matrix model.layers.$layer.mlp.gate_up_proj 416 176
+        matrix model.layers.$layer.mlp.down_proj 176 208
+    done
+} | random_model glm4 "$(config_of glm4 8 4 ', "tie_word_embeddings": false')"
+same_answers "ERNIE 4.5 with experts" "2 4" --model "$work/ernie4_5-moe" --quant bf16 --max-step-tokens 16
+same_answers "GLM-4" "2 4" --model "$work/glm4" --max-step-tokens 16
+same_on_cuda "GLM-4" 2 --model "$work/glm4"
 same_answers "GLM-4.5" "2 4" --model "$work/glm4-moe" --max-step-tokens 16
 same_answers "LFM2 in F32" "2 4" --model "$work/lfm2" --quant f32 --dtype f32 --max-step-tokens 16
 same_answers "LFM2 in NF4, nested" "2 4" --model "$work/lfm2" --max-sequences 2

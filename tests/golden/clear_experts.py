@@ -1,7 +1,9 @@
-"""Whether a sequence leaves no doubt about which experts a router of sigmoids chooses (LFM2-MoE, GLM-4.5).
+"""Whether a sequence leaves no doubt about which experts a router chooses that is none of a softmax alone.
+
+LFM2-MoE and GLM-4.5 choose by sigmoids, ERNIE 4.5 by a softmax plus a bias.
 
 A softmax gives the last expert chosen a small share, so another choice in 16 bits changes little. A sigmoid may give it
-as much as the others: there another choice is another model, and nothing to compare with.
+as much as the others, and so may a bias: there another choice is another model, and nothing to compare with.
 """
 import torch
 
@@ -12,11 +14,15 @@ SMALL_SHARE = 0.05  # but for two that both have less than this, of 1
 @torch.no_grad()
 def _scores(model, ids):
     """Per router: what it chooses its experts by and their shares before any factor, both F32 [len(ids), n_experts]."""
-    names = ("Lfm2MoeTopKRouter", "Glm4MoeTopkRouter")
+    names = ("Lfm2MoeTopKRouter", "Glm4MoeTopkRouter", "Ernie4_5_MoeTopKRouter")
     routers = [module for module in model.modules() if type(module).__name__ in names]
     results = []
 
     def keep(router, inputs, output):
+        if hasattr(router, "moe_statics"):
+            shares = output[0].softmax(-1)
+            results.append((router.moe_statics(shares).float(), shares.float()))
+            return
         shares = output[0].sigmoid()
         bias = router.e_score_correction_bias if hasattr(router, "e_score_correction_bias") else (
             inputs[1] if router.use_expert_bias else 0)

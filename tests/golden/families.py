@@ -411,6 +411,17 @@ FAMILIES = [
            | _rope("linear", 10000.0, factor=2.5),
            "the same with linear rope scaling and biases everywhere, untied head, F16 weights", dtype="float16",
            prompt_lengths=(1, 7, 33, 70)),
+    Family("ernie4_5-moe", "ernie4_5_moe",
+           _config(48, 6, 3, 3, 92, tie_word_embeddings=True, rms_norm_eps=2e-3, moe_num_experts=7, moe_k=3,
+                   moe_intermediate_size=20, moe_num_shared_experts=2) | _rope("default", 500000.0),
+           "3 of 7 experts after a dense layer, chosen by a softmax plus an F32 bias that is in no share, beside an "
+           "expert of all tokens; neighbours are a pair that rotates", prompt_lengths=(1, 7, 16, 24)),
+    Family("ernie4_5-moe-plain", "ernie4_5_moe",
+           _config(40, 5, 5, 5, 52, tie_word_embeddings=False, moe_num_experts=5, moe_k=4, moe_intermediate_size=28,
+                   moe_num_shared_experts=0, moe_layer_start_index=1, moe_layer_end_index=3, moe_layer_interval=2)
+           | _rope("default", 10000.0),
+           "the same without an expert of all tokens; layers 1 and 3 of five with experts",
+           prompt_lengths=(1, 7, 16, 24)),
     Family("glm", "glm",
            _config(48, 3, 1, 2, 108, head_dim=24, tie_word_embeddings=True, attention_bias=False)
            | _rope("default", 10000.0, partial_rotary_factor=0.25),

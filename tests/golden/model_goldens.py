@@ -48,8 +48,9 @@ def _random_parameter(family, hidden, name, parameter):
     if leaf == "conv":          # [channels, 1, taps]
         return normal(shape, 1.3 / math.sqrt(shape[2]), family.name, name)
     if name.endswith(CHOICE_BIASES):
-        biases = torch.linspace(-EXPERT_BIAS, EXPERT_BIAS, shape[0])
-        return biases[torch.randperm(shape[0], generator=generator_for(family.name, name))]
+        largest = EXPERT_BIAS if family.model_type != "ernie4_5_moe" else EXPERT_BIAS / 4    # beside a softmax
+        biases = torch.linspace(-largest, largest, shape[-1])
+        return biases[torch.randperm(shape[-1], generator=generator_for(family.name, name))].reshape(shape)
     if leaf == "self_attn" and name.endswith(".sinks"):     # some take nearly all of a head, and some nothing
         return normal(shape, 3.0, family.name, name)
     if name.endswith("_bias"):  # of experts
@@ -129,11 +130,12 @@ def make_folder(family, folder):
         for name, buffer in model.named_buffers():
             if name.endswith((".layer_scalar",) + CHOICE_BIASES):
                 buffer.copy_(_random_parameter(family, hidden, name, buffer))
-    biases = {name: buffer.clone() for name, buffer in model.named_buffers() if name.endswith(CHOICE_BIASES)}
+    biases = {name: bias.clone() for name, bias in [*model.named_buffers(), *model.named_parameters()]
+              if name.endswith(CHOICE_BIASES)}
     model.to(getattr(torch, family.dtype))
     for name, bias in biases.items():   # F32, as the model holds them in every type
-        module, _, buffer = name.rpartition(".")
-        setattr(model.get_submodule(module), buffer, bias)
+        module, _, leaf = name.rpartition(".")
+        getattr(model.get_submodule(module), leaf).data = bias
     model.save_pretrained(
         folder, max_shard_size=family.max_shard_size, save_original_format=not family.stacked)
     if family.model_type in ("qwen3_5", "qwen3_5_moe"):

@@ -33,7 +33,7 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "qwen3-next": ATTENTION + ["in_proj_qkvz", "in_proj_ba", "out_proj"],
            "lfm2": SHORT_CONVOLUTION, "lfm2-moe": SHORT_CONVOLUTION, "lfm3": SHORT_CONVOLUTION + ["o_proj", "g_proj"],
            "exaone4": LLAMA_LINEAR, "seed-oss": LLAMA_LINEAR, "mellum": ATTENTION, "qwen3-vl": ATTENTION,
-           "glm4-moe": ATTENTION, "ernie4_5": LLAMA_LINEAR,
+           "glm4-moe": ATTENTION, "ernie4_5": LLAMA_LINEAR, "ernie4_5-moe": ATTENTION,
            "glm": ATTENTION + ["gate_up_proj", "down_proj"], "glm4": ATTENTION + ["gate_up_proj", "down_proj"],
            "muse-glimmer": LLAMA_LINEAR, "gpt-oss-wide": ATTENTION, "gpt-oss-full": ATTENTION}
 FAMILIES = [family for family in TARGETS
@@ -71,6 +71,7 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("mellum", "mellum", "attention, A and B random"),
     Adapter("qwen3-vl", "qwen3-vl", "attention of the text model; A and B random"),
     Adapter("glm4-moe", "glm4-moe", "attention, A and B random"),
+    Adapter("ernie4_5-moe", "ernie4_5-moe", "attention, A and B random"),
     *(Adapter(family, family, "every linear layer; A and B random") for family in ("ernie4_5", "glm", "glm4")),
     Adapter("lfm2-moe", "lfm2-moe", "all but the experts, A and B random"),
     Adapter("lfm2-moe-experts", "lfm2-moe", "experts beside all else; A and B random",
@@ -150,7 +151,8 @@ def full_model(root, base, run):
     """Every weight of the language model trainable and F32: as for F32, or under autocast for the BF16 run."""
     model = load(root / "models" / base, torch.float64 if run == "f64" else torch.float32)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not any(part in name for part in ("vision", "visual", "projector")))
+        parameter.requires_grad_(not any(part in name for part in ("vision", "visual", "projector",
+                                                                 "e_score_correction_bias")))
     return model
 
 

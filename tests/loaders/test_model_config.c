@@ -444,6 +444,29 @@ static void test_ernie4_5_biases(void) {
     qr_model_config_free(&c);
 }
 
+/* As ERNIE-4.5-21B-A3B is published. */
+static void test_ernie4_5_moe(void) {
+    PARSE("{'model_type':'ernie4_5_moe','num_hidden_layers':3,'moe_num_experts':64,'moe_k':6,'use_bias':false,"
+          "'moe_num_shared_experts':2,'moe_layer_start_index':1,'moe_layer_end_index':27,'moe_layer_interval':1,"
+          "'moe_intermediate_size':1536,'moe_use_aux_free':true,'moe_gate':'topk','moe_norm_min':1e-12}");
+    CHECK(c.rope.interleaved && c.rope.rotary_dim == 128 && c.tie_word_embeddings && !c.qkv_bias);
+    CHECK(c.experts.n_experts == 64 && c.experts.n_per_token == 6 && c.experts.shared_intermediate_size == 3072);
+    CHECK(c.experts.has_choice_bias && !c.experts.has_sigmoid_router && c.experts.normalizes);
+    for (int64_t l = 0; l < 3; l++) { CHECK(c.experts.layer_has_experts[l] == (l > 0)); }
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'ernie4_5_moe','use_bias':true}", QRUN_ERROR_UNSUPPORTED, "\"use_bias\"");
+    check_refused("{'model_type':'ernie4_5_moe','moe_norm_min':0.1}", QRUN_ERROR_UNSUPPORTED, "\"moe_norm_min\"");
+    check_refused("{'model_type':'ernie4_5_moe','moe_layer_start_index':28}", QRUN_ERROR_INPUT, "leave no layer");
+}
+
+static void test_ernie4_5_moe_layers(void) {
+    PARSE("{'model_type':'ernie4_5_moe','num_hidden_layers':8,'moe_layer_start_index':2,'moe_layer_end_index':6,"
+          "'moe_layer_interval':2,'moe_num_shared_experts':0}");
+    for (int64_t l = 0; l < 8; l++) { CHECK(c.experts.layer_has_experts[l] == (l == 3 || l == 5)); }
+    CHECK(c.experts.shared_intermediate_size == 0);
+    qr_model_config_free(&c);
+}
+
 /* What GLM-4-9B and GLM-4-9B-0414 have in common, and the ends of an answer that their files may leave out. */
 static void check_glm4(const char *text) {
     PARSE(text);
@@ -882,7 +905,7 @@ static void test_refusals(void) {
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
          "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
          "qwen3_next, muse_glimmer_text, lfm2, lfm2_moe, lfm3, qwen3_vl_text, exaone4, seed_oss, "
-         "mellum, ministral, iquestcoder, glm4_moe, ernie4_5, glm, glm4, gpt2"},
+         "mellum, ministral, iquestcoder, glm4_moe, ernie4_5, ernie4_5_moe, glm, glm4, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1283,6 +1306,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_glm4_moe);
     CHECK_RUN(test_ernie4_5);
     CHECK_RUN(test_ernie4_5_biases);
+    CHECK_RUN(test_ernie4_5_moe);
+    CHECK_RUN(test_ernie4_5_moe_layers);
     CHECK_RUN(test_glm4);
     CHECK_RUN(test_lfm2);
     CHECK_RUN(test_lfm2_moe);
