@@ -11,7 +11,9 @@ typedef enum call_style {
     CALLS_LLAMA,  /* the whole answer is JSON: {"name", "parameters"} */
     CALLS_MISTRAL, /* [TOOL_CALLS], then a list of JSON, or name[ARGS]JSON */
     CALLS_GEMMA,   /* call:name{key:value} between <start_function_call> and its end, or between <|tool_call> and its */
-    CALLS_HARMONY /* messages on channels (gpt-oss): one to=functions.name has arguments, one on "analysis" a thought */
+    CALLS_HARMONY, /* messages on channels (gpt-oss): one to=functions.name has arguments, one on "analysis" a thought
+                    */
+    N_CALL_STYLES
 } call_style;
 
 enum { FORMAT_MAX_HIDDEN = 16 };

@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "serve/openai/call_text.h"
 #include "serve/openai/tool_calls.h"
 
 void answer_delta_free(answer_delta *delta) {
@@ -27,54 +28,12 @@ void answer_parser_free(answer_parser *p) {
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
-
-static size_t find_from(const serve_text *t, size_t first, const char *mark) {
+static size_t find(const serve_text *t, const char *mark) {
     const size_t n = strlen(mark);
-    for (size_t i = first; i + n <= t->size; i++) {
+    for (size_t i = 0; i + n <= t->size; i++) {
         if (memcmp(t->data + i, mark, n) == 0) { return i; }
     }
     return SIZE_MAX;
-}
-
-static size_t find(const serve_text *t, const char *mark) { return find_from(t, 0, mark); }
-
-/* n bytes without the space at their end. */
-static size_t without_space(const char *bytes, size_t n) {
-    while (n > 0 && is_space(bytes[n - 1])) { n--; }
-    return n;
-}
-
-/* Of a function between tags: the first end marker after the tag that closes it. */
-static size_t find_end_of_tags(const serve_text *t, const char *mark) {
-    static const char closing[] = "</function>";
-    const size_t n = sizeof closing - 1;
-    for (size_t end = find(t, mark), from; end != SIZE_MAX; end = find_from(t, from, mark)) {
-        const size_t n_before = without_space(t->data, end);
-        if (n_before >= n && memcmp(t->data + n_before - n, closing, n) == 0) { return end; }
-        from = end + 1;
-    }
-    return SIZE_MAX;
-}
-
-/* The first end marker that does not stand in a string, of a body that begins as JSON; else the first. A string, or a
- * function, that is still open when the answer ends is none. */
-static size_t find_end(const serve_text *t, const char *mark, bool is_last) {
-    const size_t n = strlen(mark);
-    size_t at = 0;
-    bool in_string = false;
-    while (at < t->size && is_space(t->data[at])) { at++; }
-    if (find_from(t, at, "<function=") == at && strcmp(mark, "</tool_call>") == 0) {
-        const size_t end = find_end_of_tags(t, mark);
-        return end == SIZE_MAX && is_last ? find(t, mark) : end;
-    }
-    if (at == t->size || (t->data[at] != '{' && t->data[at] != '[')) { return find(t, mark); }
-    for (; at < t->size; at++) {
-        if (!in_string && n <= t->size - at && memcmp(t->data + at, mark, n) == 0) { return at; }
-        if (t->data[at] == '"') { in_string = !in_string; }
-        if (t->data[at] == '\\' && in_string) { at++; }
-    }
-    return in_string && is_last ? find(t, mark) : SIZE_MAX;
 }
 
 /* Bytes at the end that may be the beginning of a marker. */
@@ -88,7 +47,7 @@ static size_t partial_bytes(const serve_text *t, const char *mark) {
 
 static void drop_space(serve_text *t) {
     size_t n = 0;
-    while (n < t->size && is_space(t->data[n])) { n++; }
+    while (n < t->size && call_is_space(t->data[n])) { n++; }
     serve_text_drop_front(t, n);
 }
 
@@ -113,23 +72,15 @@ static void give_failed(answer_parser *p, const char *bytes, size_t n_bytes, ans
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-/* A marker that begins a call, and the one that ends it; NULL: the answer's end does. */
-static const struct {
-    call_style style;
-    const char *begin, *end;
-    bool in_body; /* the markers are part of the call */
-} marks[] = {
-    {CALLS_TAGGED, "<tool_call>", "</tool_call>", false},
-    {CALLS_TAGGED, "<function=", "</function>", true},
-    {CALLS_LLAMA, "<|python_tag|>", NULL, false},
-    {CALLS_MISTRAL, "[TOOL_CALLS]", NULL, false},
-    {CALLS_GEMMA, "<start_function_call>", "<end_function_call>", false},
-    {CALLS_GEMMA, "<|tool_call>", "<tool_call|>", false},
-};
-enum { N_MARKS = sizeof marks / sizeof marks[0] };
-
 static bool is_wanted(const answer_parser *p, int mark) {
-    return p->tools != NULL && marks[mark].style == p->format->calls;
+    return p->tools != NULL && call_marks[mark].style == p->format->calls;
+}
+
+/* Where the end marker of the call that pending begins with stands. */
+static size_t find_end(const answer_parser *p, const char *mark, bool is_last) {
+    const char *body = p->pending.data;
+    const char *end = tool_calls_find_end(p->format->calls, mark, body, p->pending.size, is_last);
+    return end != NULL ? (size_t)(end - body) : SIZE_MAX;
 }
 
 /* pending[0, n) is a call, or stays text, with what led to it and the n_end bytes of its end marker. */
@@ -150,21 +101,6 @@ static void end_call(answer_parser *p, size_t n, size_t n_end, answer_delta *del
     p->state = PARSER_TEXT;
 }
 
-/* Whether text at the beginning of an answer can still become {"name": …}. */
-static bool may_be_json_call(const serve_text *t) {
-    static const char *const keys[] = {"\"name\"", "\"type\"", "\"function\"", "\"parameters\"", "\"arguments\""};
-    size_t at = 0;
-    while (at < t->size && is_space(t->data[at])) { at++; }
-    if (at == t->size) { return true; }
-    if (t->data[at++] != '{') { return false; }
-    while (at < t->size && is_space(t->data[at])) { at++; }
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
-        const size_t n = strlen(keys[i]), n_left = t->size - at;
-        if (memcmp(t->data + at, keys[i], n < n_left ? n : n_left) == 0) { return true; }
-    }
-    return false;
-}
-
 /* ---- Text and thoughts ------------------------------------------------------------------------------------------- */
 
 static bool may_think(const answer_parser *p) {
@@ -175,25 +111,25 @@ static bool may_think(const answer_parser *p) {
 static bool take_marker(answer_parser *p, answer_delta *delta) {
     size_t first = SIZE_MAX;
     int mark = -1;
-    for (int i = 0; i < N_MARKS; i++) {
-        const size_t at = is_wanted(p, i) ? find(&p->pending, marks[i].begin) : SIZE_MAX;
+    for (int i = 0; i < n_call_marks; i++) {
+        const size_t at = is_wanted(p, i) ? find(&p->pending, call_marks[i].begin) : SIZE_MAX;
         if (at < first) { first = at, mark = i; }
     }
     const size_t thought = may_think(p) ? find(&p->pending, p->format->think_begin) : SIZE_MAX;
-    if (thought < first && without_space(p->pending.data, thought) == 0) {
+    if (thought < first && call_without_space(p->pending.data, thought) == 0) {
         serve_text_drop_front(&p->pending, thought + strlen(p->format->think_begin));
         p->state = PARSER_THOUGHT;
         p->trims = true;
         return true;
     }
     if (mark < 0) { return false; }
-    const size_t n_shown = without_space(p->pending.data, first);
-    const size_t n_mark = marks[mark].in_body ? 0 : strlen(marks[mark].begin);
+    const size_t n_shown = call_without_space(p->pending.data, first);
+    const size_t n_mark = call_marks[mark].in_body ? 0 : strlen(call_marks[mark].begin);
     give_text(p, p->pending.data, n_shown, delta);
     serve_text_clear(&p->lead);
     serve_text_add(&p->lead, p->pending.data + n_shown, first - n_shown + n_mark);
     serve_text_drop_front(&p->pending, first + n_mark);
-    p->state = marks[mark].end != NULL ? PARSER_CALL : PARSER_CALL_REST;
+    p->state = call_marks[mark].end != NULL ? PARSER_CALL : PARSER_CALL_REST;
     p->mark = mark;
     return true;
 }
@@ -201,22 +137,22 @@ static bool take_marker(answer_parser *p, answer_delta *delta) {
 /* The part of pending that no marker can reach into, without the space before one that may come. */
 static size_t certain_bytes(const answer_parser *p) {
     size_t n_held = 0;
-    for (int i = 0; i < N_MARKS; i++) {
-        const size_t n = is_wanted(p, i) ? partial_bytes(&p->pending, marks[i].begin) : 0;
+    for (int i = 0; i < n_call_marks; i++) {
+        const size_t n = is_wanted(p, i) ? partial_bytes(&p->pending, call_marks[i].begin) : 0;
         n_held = n > n_held ? n : n_held;
     }
     const size_t n_thought = may_think(p) ? partial_bytes(&p->pending, p->format->think_begin) : 0;
     n_held = n_thought > n_held ? n_thought : n_held;
     if (p->tools == NULL && !may_think(p)) { return p->pending.size; }
-    return without_space(p->pending.data, p->pending.size - n_held);
+    return call_without_space(p->pending.data, p->pending.size - n_held);
 }
 
 static bool step_text(answer_parser *p, bool is_last, answer_delta *delta) {
     if (p->trims) { drop_space(&p->pending); }
     if (p->pending.size == 0) { return false; }
     p->trims = false;
-    const bool may_be_call = p->format->calls == CALLS_LLAMA && p->tools != NULL && !p->has_text && !p->is_no_call;
-    if (may_be_call && may_be_json_call(&p->pending)) {
+    const bool may_be_call = p->tools != NULL && !p->has_text && !p->is_no_call;
+    if (may_be_call && tool_calls_may_begin(p->format->calls, p->pending.data, p->pending.size, p->tools)) {
         serve_text_clear(&p->lead);
         p->state = PARSER_CALL_REST;
         p->mark = -1;
@@ -224,7 +160,7 @@ static bool step_text(answer_parser *p, bool is_last, answer_delta *delta) {
     }
     if (take_marker(p, delta)) { return true; }
     size_t n = is_last ? p->pending.size : certain_bytes(p);
-    if (is_last && p->n_calls > 0) { n = without_space(p->pending.data, n); }
+    if (is_last && p->n_calls > 0) { n = call_without_space(p->pending.data, n); }
     give_text(p, p->pending.data, n, delta);
     serve_text_drop_front(&p->pending, n);
     return false;
@@ -238,7 +174,7 @@ static bool step_thought(answer_parser *p, bool is_last, answer_delta *delta) {
     const size_t end = find(&p->pending, mark);
     const bool is_over = end != SIZE_MAX;
     size_t n = is_over ? end : p->pending.size - (is_last ? 0 : partial_bytes(&p->pending, mark));
-    const size_t n_shown = without_space(p->pending.data, n);
+    const size_t n_shown = call_without_space(p->pending.data, n);
     serve_text_add(&delta->thought, p->pending.data, n_shown);
     serve_text_drop_front(&p->pending, is_over ? end + strlen(mark) : is_last ? p->pending.size : n_shown);
     if (!is_over) { return false; }
@@ -250,14 +186,15 @@ static bool step_thought(answer_parser *p, bool is_last, answer_delta *delta) {
 }
 
 static bool step_call(answer_parser *p, bool is_last, answer_delta *delta) {
-    const size_t end = p->state == PARSER_CALL ? find_end(&p->pending, marks[p->mark].end, is_last) : SIZE_MAX;
+    const size_t end = p->state == PARSER_CALL ? find_end(p, call_marks[p->mark].end, is_last) : SIZE_MAX;
     if (end != SIZE_MAX) {
-        const size_t n_end = strlen(marks[p->mark].end);
-        const bool in_body = marks[p->mark].in_body;
+        const size_t n_end = strlen(call_marks[p->mark].end);
+        const bool in_body = call_marks[p->mark].in_body;
         end_call(p, in_body ? end + n_end : end, in_body ? 0 : n_end, delta);
         return true;
     }
-    const bool can_go_on = p->mark >= 0 || may_be_json_call(&p->pending);
+    const bool can_go_on =
+        p->mark >= 0 || tool_calls_may_begin(p->format->calls, p->pending.data, p->pending.size, p->tools);
     if (!is_last && can_go_on) { return false; }
     if (is_last) {
         end_call(p, p->pending.size, 0, delta);
@@ -306,7 +243,7 @@ static void begin_message(answer_parser *p, size_t n_header) {
 
 static bool step_header(answer_parser *p, bool is_last) {
     size_t n_space = 0;
-    while (n_space < p->pending.size && is_space(p->pending.data[n_space])) { n_space++; }
+    while (n_space < p->pending.size && call_is_space(p->pending.data[n_space])) { n_space++; }
     const size_t n_left = p->pending.size - n_space;
     if (p->pending.size == 0 || (n_left == 0 && !is_last)) { return false; }
     const header_begin begin = n_left > 0 ? header_of(p->pending.data + n_space, n_left) : HEADER_NONE;
@@ -352,8 +289,8 @@ static bool step_message(answer_parser *p, bool is_last, answer_delta *delta) {
     size_t end = SIZE_MAX, n_held = 0;
     int mark = -1;
     for (int i = 0; i < N_MESSAGE_ENDS; i++) {
-        const size_t at = p->message == MESSAGE_CALL ? find_end(&p->pending, message_ends[i], is_last)
-                                                     : find(&p->pending, message_ends[i]);
+        const size_t at =
+            p->message == MESSAGE_CALL ? find_end(p, message_ends[i], is_last) : find(&p->pending, message_ends[i]);
         const size_t n = partial_bytes(&p->pending, message_ends[i]);
         if (at < end) { end = at, mark = i; }
         n_held = n > n_held ? n : n_held;
@@ -404,7 +341,9 @@ static bool counts(const answer_parser *p, const char *marker) {
     if (p->state == PARSER_MESSAGE) { return ends_message(marker); }
     if (p->state != PARSER_TEXT) { return true; }
     bool found = may_think(p) && strcmp(marker, p->format->think_begin) == 0;
-    for (int i = 0; i < N_MARKS; i++) { found = found || (is_wanted(p, i) && strcmp(marker, marks[i].begin) == 0); }
+    for (int i = 0; i < n_call_marks; i++) {
+        found = found || (is_wanted(p, i) && strcmp(marker, call_marks[i].begin) == 0);
+    }
     return found;
 }
 
