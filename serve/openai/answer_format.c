@@ -22,27 +22,42 @@ static const char tools[] =
     "\"object\","
     "\"properties\":{\"b\":{\"type\":\"string\",\"description\":\"d\"}},\"required\":[\"b\"]}}}]";
 
-/* What is written before the call of the probe tells how calls are written. Some templates leave the call out, and say
- * how it is written. */
+/* What is written before the call of the probe tells how calls are written. */
+static const struct {
+    const char *before;
+    call_style style;
+} styles[] = {
+    {"[TOOL_CALLS]", CALLS_MISTRAL},       {"<start_function_call>", CALLS_GEMMA}, {"<|tool_call>", CALLS_GEMMA},
+    {"<|tool_call_start|>", CALLS_PYTHON}, {"<function_calls>", CALLS_PYTHON},     {"<tool_call>", CALLS_TAGGED},
+    {"<function=", CALLS_TAGGED},          {"<|python_tag|>", CALLS_LLAMA},        {"{\"name\": \"", CALLS_LLAMA},
+    {"{\"name\":\"", CALLS_LLAMA},         {"to=functions.", CALLS_HARMONY},
+};
+
+/* Some templates leave the call out, and say how it is written. */
+static const struct {
+    const char *said;
+    call_style style;
+} instructions[] = {
+    {"<tool_call>", CALLS_TAGGED},
+    {"<|tool_call_start|>", CALLS_PYTHON},
+    {"<|tool_list_start|>", CALLS_PYTHON}, /* LFM2 */
+    {"<function_calls>", CALLS_PYTHON},
+};
+
 static call_style style_of(const char *rendered) {
-    static const struct {
-        const char *before;
-        call_style style;
-    } styles[] = {
-        {"[TOOL_CALLS]", CALLS_MISTRAL}, {"<start_function_call>", CALLS_GEMMA}, {"<|tool_call>", CALLS_GEMMA},
-        {"<tool_call>", CALLS_TAGGED},   {"<function=", CALLS_TAGGED},           {"<|python_tag|>", CALLS_LLAMA},
-        {"{\"name\": \"", CALLS_LLAMA},  {"{\"name\":\"", CALLS_LLAMA},          {"to=functions.", CALLS_HARMONY},
-    };
     enum { NEAR_BYTES = 64 };
     const char *probe = strstr(rendered, PROBE);
-    if (probe == NULL) { return strstr(rendered, "<tool_call>") != NULL ? CALLS_TAGGED : CALLS_NONE; }
+    for (size_t i = 0; probe == NULL && i < sizeof instructions / sizeof instructions[0]; i++) {
+        if (strstr(rendered, instructions[i].said) != NULL) { return instructions[i].style; }
+    }
+    if (probe == NULL) { return CALLS_NONE; }
     const size_t n_before = (size_t)(probe - rendered) < NEAR_BYTES ? (size_t)(probe - rendered) : NEAR_BYTES;
     char before[NEAR_BYTES + 1] = "";
     memcpy(before, probe - n_before, n_before);
     for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++) {
         if (strstr(before, styles[i].before) != NULL) { return styles[i].style; }
     }
-    return CALLS_NONE;
+    return strstr(rendered, "[" CALL_EXAMPLE_NAME "(") != NULL ? CALLS_BARE_PYTHON : CALLS_NONE;
 }
 
 char *answer_format_call_example(const qrun_tokenizer *tokenizer, int number) {
@@ -72,7 +87,7 @@ static bool knows_thoughts(const qrun_tokenizer *tokenizer, const char *begin, c
     char inline_thought[512];
     static const char with_member[] =
         "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\",\"reasoning_content\":"
-        "\"qrun_thought\"}]";
+        "\"qrun_thought\",\"thinking\":\"qrun_thought\"}]";
     const char *const parts[] = {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"",
                                  begin,
                                  THOUGHT,
@@ -134,6 +149,10 @@ static const char *const markers[] = {
     "[ARGS]",
     "[CALL_ID]",
     "<|python_tag|>",
+    "<|tool_call_start|>",
+    "<|tool_call_end|>",
+    "<function_calls>",
+    "</function_calls>",
     "<tool_call>",
     "</tool_call>",
     "<|tool_call>",

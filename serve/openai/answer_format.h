@@ -7,16 +7,18 @@
 
 typedef enum call_style {
     CALLS_NONE,
-    CALLS_TAGGED, /* <tool_call> JSON </tool_call> (Hermes, Qwen), or <function=…> in the place of the JSON (Qwen3) */
-    CALLS_LLAMA,  /* the whole answer is JSON: {"name", "parameters"} */
-    CALLS_MISTRAL, /* [TOOL_CALLS], then a list of JSON, or name[ARGS]JSON */
+    CALLS_TAGGED,      /* <tool_call> JSON </tool_call> (Hermes, Qwen), or <function=…> in the JSON's place (Qwen3) */
+    CALLS_LLAMA,       /* the whole answer is JSON: {"name", "parameters"} */
+    CALLS_MISTRAL,     /* [TOOL_CALLS], then a list of JSON, or name[ARGS]JSON */
+    CALLS_PYTHON,      /* name(key=value) between <|tool_call_start|> (LFM2) or <function_calls> (Olmo 3) and its end */
+    CALLS_BARE_PYTHON, /* the whole answer is [name(key=value), …] (Llama 3.2) */
     CALLS_GEMMA,   /* call:name{key:value} between <start_function_call> and its end, or between <|tool_call> and its */
     CALLS_HARMONY, /* messages on channels (gpt-oss): one to=functions.name has arguments, one on "analysis" a thought
                     */
     N_CALL_STYLES
 } call_style;
 
-enum { FORMAT_MAX_HIDDEN = 16 };
+enum { FORMAT_MAX_HIDDEN = 48 };
 
 typedef struct answer_format {
     call_style calls;

@@ -11,6 +11,7 @@
 #include <cjson/cJSON.h>
 
 #include "serve/openai/call_text.h"
+#include "serve/openai/text.h"
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
@@ -30,6 +31,18 @@ const char *calls_json_end(cursor body, const char *mark, bool is_last);
 bool calls_take_tagged(cursor *c, const cJSON *tools, cJSON *calls);
 /* The first end marker after the tag that closes the function; of JSON as above. */
 const char *calls_tagged_end(cursor body, const char *mark, bool is_last);
+
+/* ---- Python ------------------------------------------------------------------------------------------------------ */
+
+/* [name(key=value), …], or calls on lines of their own, or JSON in their place. */
+bool calls_take_python(cursor *c, const cJSON *tools, cJSON *calls);
+bool calls_take_known_python(cursor *c, const cJSON *tools, cJSON *calls); /* [name(…)] of tools of the request */
+/* Whether text at the beginning of an answer can still become the latter. */
+bool calls_python_may_begin(cursor text, const cJSON *tools);
+/* The first end marker that does not stand in a text. */
+const char *calls_python_end(cursor body, const char *mark, bool is_last);
+/* A literal as JSON. False, and nothing put: it is none. */
+bool calls_put_python(serve_text *out, cursor value);
 
 /* ---- Gemma ------------------------------------------------------------------------------------------------------- */
 

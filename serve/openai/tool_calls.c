@@ -7,6 +7,8 @@ const call_mark call_marks[] = {
     {CALLS_TAGGED, "<function=", "</function>", true},
     {CALLS_LLAMA, "<|python_tag|>", NULL, false},
     {CALLS_MISTRAL, "[TOOL_CALLS]", NULL, false},
+    {CALLS_PYTHON, "<|tool_call_start|>", "<|tool_call_end|>", false},
+    {CALLS_PYTHON, "<function_calls>", "</function_calls>", false},
     {CALLS_GEMMA, "<start_function_call>", "<end_function_call>", false},
     {CALLS_GEMMA, "<|tool_call>", "<tool_call|>", false},
 };
@@ -21,6 +23,8 @@ static const struct {
     [CALLS_TAGGED] = {calls_take_tagged, calls_tagged_end, NULL},
     [CALLS_LLAMA] = {calls_take_known_json, NULL, calls_json_may_begin},
     [CALLS_MISTRAL] = {calls_take_mistral, NULL, NULL},
+    [CALLS_PYTHON] = {calls_take_python, calls_python_end, NULL},
+    [CALLS_BARE_PYTHON] = {calls_take_known_python, NULL, calls_python_may_begin},
     [CALLS_GEMMA] = {calls_take_gemma, NULL, NULL},
     [CALLS_HARMONY] = {calls_take_harmony, calls_json_end, NULL},
 };

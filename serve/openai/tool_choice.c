@@ -37,6 +37,9 @@ static call_form usual_form(call_style style) {
         case CALLS_HARMONY: return harmony;
         case CALLS_GEMMA:
             return (call_form){.why = "its calls have arguments that are not JSON (call:name{key:value})"};
+        case CALLS_PYTHON:
+        case CALLS_BARE_PYTHON:
+            return (call_form){.why = "its calls have arguments that are not JSON (name(key=value))"};
         default: return (call_form){.why = "its chat template does not show how it calls tools"};
     }
 }

@@ -1,5 +1,5 @@
-/* The first byte chooses how calls are written, the second how the answer is cut. Pieces give what the whole gives;
- * calls have a name and arguments that are a JSON object. */
+/* The first byte chooses how calls are written (a capital: with thoughts), the second how the answer is cut. Pieces
+ * give what the whole gives; calls have a name and arguments that are a JSON object. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +8,10 @@
 
 static const char tools_json[] = "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"b\":{\"type\":"
                                  "\"string\"}}}}},{\"function\":{\"name\":\"g\"}}]";
+
+/* By call_style. */
+static const char style_letters[] = "ntlmpbgh";
+_Static_assert(sizeof style_letters - 1 == N_CALL_STYLES, "a letter for each style");
 
 static void take_apart(const answer_format *format, const cJSON *tools, const char *answer, size_t n, size_t most,
                        answer_delta *whole) {
@@ -27,9 +31,11 @@ static bool same(const serve_text *a, const serve_text *b) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 3 || size > 4096) { return 0; }
-    const answer_format format = {.calls = data[0] == 'H' ? CALLS_HARMONY : (call_style)(data[0] % 5),
-                                  .think_begin = data[0] % 2 != 0 ? "<think>" : NULL,
-                                  .think_end = data[0] % 2 != 0 ? "</think>" : NULL,
+    const bool thinks = data[0] >= 'A' && data[0] <= 'Z';
+    const char *style = memchr(style_letters, thinks ? data[0] + 'a' - 'A' : data[0], N_CALL_STYLES);
+    const answer_format format = {.calls = style != NULL ? (call_style)(style - style_letters) : CALLS_NONE,
+                                  .think_begin = thinks ? "<think>" : NULL,
+                                  .think_end = thinks ? "</think>" : NULL,
                                   .hidden = {{1, "[ARGS]"}},
                                   .n_hidden = 1};
     cJSON *tools = cJSON_Parse(tools_json);

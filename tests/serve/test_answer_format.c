@@ -79,6 +79,12 @@ static void test_small_templates(void) {
          CALLS_MISTRAL, "[THINK]"},
         {TEMPLATE("<start_function_call>call:{{ c.function.name }}{}", ""), CALLS_GEMMA, NULL},
         {TEMPLATE("<|tool_call>call:{{ c.function.name }}{}", ""), CALLS_GEMMA, NULL},
+        {TEMPLATE("<|tool_call_start|>[{{ c.function.name }}(b=\"c\")]<|tool_call_end|>", ""), CALLS_PYTHON, NULL},
+        {TEMPLATE("<function_calls>\n{{ c.function.name }}(b='c')\n</function_calls>",
+                  "<think>{{ m.thinking }}</think>"),
+         CALLS_PYTHON, "<think>"},
+        {"{% if tools %}<|tool_list_start|>{{ tools | tojson }}<|tool_list_end|>{% endif %}", CALLS_PYTHON, NULL},
+        {TEMPLATE("[{{ c.function.name }}(b=c)]", ""), CALLS_BARE_PYTHON, NULL},
         {TEMPLATE("(calls {{ c.function.name }})", ""), CALLS_NONE, NULL},
         {TEMPLATE("to=functions.{{ c.function.name }}<|channel|>commentary", ""), CALLS_HARMONY, NULL},
         {TEMPLATE("", "<|channel|>analysis<|message|>{{ m.reasoning_content }}<|end|>"), CALLS_HARMONY, NULL},
@@ -161,6 +167,7 @@ static void test_real_templates(void) {
         {"mistralai/Mistral-Nemo", CALLS_MISTRAL, false},
         {"Mistral-7B-Instruct-v0.3", CALLS_MISTRAL, false},
         {"Hermes-2-Pro", CALLS_TAGGED, false},
+        {"LiquidAI/LFM2.5", CALLS_PYTHON, true},
     };
     const char *path = check_shared_data("chat-templates/real-templates.json");
     if (path == NULL) {
@@ -226,7 +233,8 @@ static void test_hidden(void) {
 }
 
 static int print_folder(const char *folder) {
-    static const char *const styles[] = {"none", "tagged", "llama", "mistral", "gemma", "harmony"};
+    static const char *const styles[] = {"none",   "tagged",      "llama", "mistral",
+                                         "python", "bare python", "gemma", "harmony"};
     DIR *list = opendir(folder);
     for (const struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
         char path[1024];

@@ -8,16 +8,17 @@ static const char tools_json[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
     "\"type\":\"integer\"},\"b\":{\"type\":\"string\"}}}}},{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]";
 
-/* "content|thought|name(arguments)…" of an answer that comes in pieces of at most `most` bytes, at random. */
+/* "content|thought|name(arguments)…" of an answer that comes in pieces: of at most `most` bytes, at random, or (most 0)
+ * one of `split` bytes and the rest. */
 static char *taken_apart(const answer_format *format, const cJSON *tools, bool thinks, const char *answer, int most,
-                         unsigned *seed) {
+                         size_t split, unsigned *seed) {
     answer_parser parser;
     answer_delta whole = {.calls = NULL};
     const size_t n = strlen(answer);
     answer_parser_start(&parser, format, tools, thinks);
     for (size_t at = 0; at < n;) {
         *seed = *seed * 1103515245U + 12345U;
-        size_t take = most > 0 ? 1 + (*seed >> 16) % (unsigned)most : n;
+        size_t take = most > 0 ? 1 + (*seed >> 16) % (unsigned)most : at == 0 ? split : n;
         if (take > n - at) { take = n - at; }
         answer_parser_push(&parser, answer + at, take, &whole);
         at += take;
@@ -44,12 +45,13 @@ static void check_format(const answer_format *format, bool has_tools, bool think
     cJSON *tools = cJSON_Parse(tools_json);
     unsigned seed = 7;
     for (size_t i = 0; i < n; i++) {
-        for (int round = 0; round < 40; round++) {
-            const int most = round == 0 ? 0 : 1 + round % 9;
-            char *got = taken_apart(format, has_tools ? tools : NULL, thinks, cases[i].answer, most, &seed);
+        const size_t n_splits = strlen(cases[i].answer) + 1;
+        for (size_t round = 1; round < n_splits + 40; round++) {
+            const int most = round <= n_splits ? 0 : 1 + (int)(round % 9);
+            char *got = taken_apart(format, has_tools ? tools : NULL, thinks, cases[i].answer, most, round, &seed);
             const bool equal = got != NULL && strcmp(got, cases[i].expected) == 0;
-            CHECK_MSG(equal, "pieces of %d of \"%s\"\n    give \"%s\"\n    not  \"%s\"", most, cases[i].answer, got,
-                      cases[i].expected);
+            CHECK_MSG(equal, "pieces of %d, or %zu and the rest, of \"%s\"\n    give \"%s\"\n    not  \"%s\"", most,
+                      round, cases[i].answer, got, cases[i].expected);
             free(got);
             if (!equal) { break; }
         }
@@ -168,6 +170,75 @@ static void test_mistral(void) {
     CHECK_FORMAT(&format, true, false, cases);
 }
 
+#define LFM(calls) "<|tool_call_start|>" calls "<|tool_call_end|>"
+
+static void test_python(void) {
+    static const answer_format format = {
+        .calls = CALLS_PYTHON, .hidden = {{5, "<|tool_call_start|>"}, {6, "<|tool_call_end|>"}}, .n_hidden = 2};
+    static const parser_case cases[] = {
+        {LFM("[f(a=1, b=\"x\")]"), "||f({\"a\":1,\"b\":\"x\"})"},
+        {"I look. " LFM("[f(a=-1.5e3), any.tool-name()]") " Done.", "I look.Done.||f({\"a\":-1.5e3})any.tool-name({})"},
+        {LFM("[f()]") "\n" LFM("[g(x=None)]"), "||f({})g({\"x\":null})"},
+        {LFM("[ g ( x = [True, False , None,], y=(1, 'two'), z={'p': {}, \"q\": [[]]} , ) ]"),
+         "||g({\"x\":[true,false,null],\"y\":[1,\"two\"],\"z\":{\"p\":{},\"q\":[[]]}})"},
+        {LFM("[g(x={\"p\": true, \"q\": null})]"), "||g({\"x\":{\"p\":true,\"q\":null}})"},
+        {LFM("f(b='no list')"), "||f({\"b\":\"no list\"})"},
+        /* Texts of Python: escapes, quotes of the other kind, three quotes, lines. */
+        {LFM("[f(b='\\'\\\"\\\\ \\n\\t\\x41\\u00e9\\101\\d')]"), "||f({\"b\":\"'\\\"\\\\ \\n\\tA\303\251A\\\\d\"})"},
+        {LFM("[f(b='\\ud83d\\ude00\\U0001F600\\ud83d\\0')]"),
+         "||f({\"b\":\"\360\237\230\200\360\237\230\200\357\277\275\357\277\275\"})"},
+        {LFM("[f(b=\"it's\", c='\"')]"), "||f({\"b\":\"it's\",\"c\":\"\\\"\"})"},
+        {LFM("[f(b='''two\nlines, 'quoted' '''), g(x='', y=\"\"\"\"\"\")]"),
+         "||f({\"b\":\"two\\nlines, 'quoted' \"})g({\"x\":\"\",\"y\":\"\"})"},
+        {LFM("[f(b='a\\\nb\nc')]"), "||f({\"b\":\"ab\\nc\"})"},
+        {LFM("[f(b='it's \"so\"')]"), "||f({\"b\":\"it's \\\"so\\\"\"})"}, /* as templates write it */
+        {LFM("[f(b='[<|tool_call_end|>')]") " so", "so||f({\"b\":\"[<|tool_call_end|>\"})"},
+        {"<|tool_call_start|>[f(a=1)]", "||f({\"a\":1})"}, /* the end mark is missing */
+        {LFM("[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\"}]"), "||f({\"a\": 1})g({})"},
+        {"<function_calls>\nf(b='x')\ng()\n</function_calls>", "||f({\"b\":\"x\"})g({})"},
+        /* What is no call stays, without the markers that the text leaves out. */
+        {"a " LFM("nonsense") " b", "a nonsense b||"},
+        {"a " LFM("don't") " b " LFM("[f()]"), "a don't b||f({})"},
+        {LFM("[]"), "[]||"},
+        {LFM("[f(1)]"), "[f(1)]||"},
+        {LFM("[f(a=1]"), "[f(a=1]||"},
+        {LFM("[f(a=Paris)]"), "[f(a=Paris)]||"},
+        {LFM("[f(a=01)]"), "[f(a=01)]||"},
+        {LFM("[f(a=nan)]"), "[f(a=nan)]||"},
+        {LFM("[f(a=1)) ]"), "[f(a=1)) ]||"},
+        {LFM("[f(a={1: 2})]"), "[f(a={1: 2})]||"},
+        {LFM("[f(b='x)]"), "[f(b='x)]||"},
+        {LFM("[f(b='x\\"), "[f(b='x\\||"},
+        {LFM("[f(a=1), g(]"), "[f(a=1), g(]||"},
+        {LFM("[(a=1)]"), "[(a=1)]||"},
+        {"<|tool_call_st", "<|tool_call_st||"},
+        {"[f(a=1)]", "[f(a=1)]||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+    static const parser_case without[] = {
+        {"<function_calls>f()</function_calls>", "<function_calls>f()</function_calls>||"}};
+    CHECK_FORMAT(&format, false, false, without);
+}
+
+static void test_bare_python(void) {
+    static const answer_format format = {.calls = CALLS_BARE_PYTHON};
+    static const parser_case cases[] = {
+        {"[f(a=1), g()]", "||f({\"a\":1})g({})"},
+        {" \n[ f ( b = 'x' ) ]\n", "||f({\"b\":\"x\"})"},
+        {"[h(a=1)]", "[h(a=1)]||"}, /* no tool of the request */
+        {"[f(a=1), h()]", "[f(a=1), h()]||"},
+        {"[f(a=1)] and more", "[f(a=1)] and more||"},
+        {"[f]", "[f]||"},
+        {"[first](https://a.b)", "[first](https://a.b)||"},
+        {"f(a=1)", "f(a=1)||"},
+        {"Call [f(a=1)]", "Call [f(a=1)]||"},
+        {"[f(a=1)", "[f(a=1)||"},
+        {"[", "[||"},
+        {"", "||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+}
+
 static void test_gemma(void) {
     static const answer_format format = {.calls = CALLS_GEMMA};
     static const parser_case cases[] = {
@@ -280,12 +351,18 @@ static void test_deep_and_long(void) {
     unsigned seed = 3;
     serve_text_add_format(&answer, "<start_function_call>call:f{a:");
     for (int i = 0; i < DEPTH; i++) { serve_text_add_format(&answer, i % 2 == 0 ? "[" : "{a:"); }
-    char *got = taken_apart(&format, tools, false, answer.data, 0, &seed);
+    char *got = taken_apart(&format, tools, false, answer.data, 0, SIZE_MAX, &seed);
     CHECK(got != NULL && strlen(got) == answer.size + 2);
     free(got);
     serve_text_clear(&answer);
     for (int i = 0; i < DEPTH; i++) { serve_text_add_format(&answer, "{\"function\":"); }
-    got = taken_apart(&(const answer_format){.calls = CALLS_TAGGED}, tools, false, answer.data, 0, &seed);
+    got = taken_apart(&(const answer_format){.calls = CALLS_TAGGED}, tools, false, answer.data, 0, SIZE_MAX, &seed);
+    CHECK(got != NULL && strlen(got) == answer.size + 2);
+    free(got);
+    serve_text_clear(&answer);
+    serve_text_add_format(&answer, "<function_calls>f(a=");
+    for (int i = 0; i < DEPTH; i++) { serve_text_add_format(&answer, i % 2 == 0 ? "[" : "{'a':"); }
+    got = taken_apart(&(const answer_format){.calls = CALLS_PYTHON}, tools, false, answer.data, 0, SIZE_MAX, &seed);
     CHECK(got != NULL && strlen(got) == answer.size + 2);
     free(got);
     serve_text_free(&answer);
@@ -298,6 +375,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_tagged);
     CHECK_RUN(test_llama);
     CHECK_RUN(test_mistral);
+    CHECK_RUN(test_python);
+    CHECK_RUN(test_bare_python);
     CHECK_RUN(test_gemma);
     CHECK_RUN(test_harmony);
     CHECK_RUN(test_hidden_markers);
