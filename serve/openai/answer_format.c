@@ -4,7 +4,8 @@
 
 static const char PROBE[] = CALL_EXAMPLE_NAME, THOUGHT[] = "qrun_thought", ANSWER[] = "qrun_answer";
 
-static const char *const thoughts[][2] = {{"<think>", "</think>"}, {"[THINK]", "[/THINK]"}};
+static const char *const thoughts[][2] = {
+    {"<think>", "</think>"}, {"[THINK]", "[/THINK]"}, {"<seed:think>", "</seed:think>"}};
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
@@ -22,15 +23,18 @@ static const char tools[] =
     "\"object\","
     "\"properties\":{\"b\":{\"type\":\"string\",\"description\":\"d\"}},\"required\":[\"b\"]}}}]";
 
-/* What is written before the call of the probe tells how calls are written. */
+/* What is written before the name of the probe, and after it, tells how calls are written. The first fit counts. */
 static const struct {
-    const char *before;
+    const char *before, *after; /* after NULL: anything */
     call_style style;
 } styles[] = {
-    {"[TOOL_CALLS]", CALLS_MISTRAL},       {"<start_function_call>", CALLS_GEMMA}, {"<|tool_call>", CALLS_GEMMA},
-    {"<|tool_call_start|>", CALLS_PYTHON}, {"<function_calls>", CALLS_PYTHON},     {"<tool_call>", CALLS_TAGGED},
-    {"<function=", CALLS_TAGGED},          {"<|python_tag|>", CALLS_LLAMA},        {"{\"name\": \"", CALLS_LLAMA},
-    {"{\"name\":\"", CALLS_LLAMA},         {"to=functions.", CALLS_HARMONY},
+    {"[TOOL_CALLS]", NULL, CALLS_MISTRAL},       {"<start_function_call>", NULL, CALLS_GEMMA},
+    {"<|tool_call>", NULL, CALLS_GEMMA},         {"<|tool_call_start|>", NULL, CALLS_PYTHON},
+    {"<function_calls>", NULL, CALLS_PYTHON},    {"<tool_call>", "<arg_key>", CALLS_ARG_KEYS},
+    {"<tool_call>", NULL, CALLS_TAGGED},         {"<seed:tool_call>", NULL, CALLS_SEED},
+    {"<minimax:tool_call>", NULL, CALLS_INVOKE}, {"<function=", NULL, CALLS_TAGGED},
+    {"<|python_tag|>", NULL, CALLS_LLAMA},       {"{\"name\": \"", NULL, CALLS_LLAMA},
+    {"{\"name\":\"", NULL, CALLS_LLAMA},         {"to=functions.", NULL, CALLS_HARMONY},
 };
 
 /* Some templates leave the call out, and say how it is written. */
@@ -55,7 +59,8 @@ static call_style style_of(const char *rendered) {
     char before[NEAR_BYTES + 1] = "";
     memcpy(before, probe - n_before, n_before);
     for (size_t i = 0; i < sizeof styles / sizeof styles[0]; i++) {
-        if (strstr(before, styles[i].before) != NULL) { return styles[i].style; }
+        const bool is_after = styles[i].after == NULL || strstr(probe, styles[i].after) != NULL;
+        if (is_after && strstr(before, styles[i].before) != NULL) { return styles[i].style; }
     }
     return strstr(rendered, "[" CALL_EXAMPLE_NAME "(") != NULL ? CALLS_BARE_PYTHON : CALLS_NONE;
 }
@@ -116,11 +121,17 @@ static bool knows_thoughts(const qrun_tokenizer *tokenizer, const char *begin, c
     return knows;
 }
 
+static bool ends_with(const char *text, size_t n_bytes, const char *end) {
+    const size_t n = strlen(end);
+    return n_bytes >= n && memcmp(text + n_bytes - n, end, n) == 0;
+}
+
 bool answer_format_prompt_thinks(const answer_format *format, const char *prompt, size_t n_bytes) {
+    static const char budget[] = "<seed:cot_budget_reflect>"; /* a thought of Seed-OSS begins with how long it may be */
     if (format->think_begin == NULL) { return false; }
-    const size_t n = strlen(format->think_begin);
     while (n_bytes > 0 && strchr(" \t\r\n", prompt[n_bytes - 1]) != NULL) { n_bytes--; }
-    return n_bytes >= n && memcmp(prompt + n_bytes - n, format->think_begin, n) == 0;
+    if (ends_with(prompt, n_bytes, budget)) { n_bytes -= strlen(budget); }
+    return ends_with(prompt, n_bytes, format->think_begin);
 }
 
 /* ---- Hidden markers ---------------------------------------------------------------------------------------------- */
@@ -165,6 +176,16 @@ static const char *const markers[] = {
     "</think>",
     "[THINK]",
     "[/THINK]",
+    "<seed:tool_call>",
+    "</seed:tool_call>",
+    "<seed:think>",
+    "</seed:think>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+    "<minimax:tool_call>",
+    "</minimax:tool_call>",
 };
 
 static void learn_hidden(const qrun_tokenizer *tokenizer, answer_format *format) {

@@ -8,6 +8,9 @@
 typedef enum call_style {
     CALLS_NONE,
     CALLS_TAGGED,      /* <tool_call> JSON </tool_call> (Hermes, Qwen), or <function=…> in the JSON's place (Qwen3) */
+    CALLS_SEED,        /* <function=…> between <seed:tool_call> and its end (Seed-OSS) */
+    CALLS_ARG_KEYS,    /* <tool_call>name, then <arg_key>, <arg_value> … </tool_call> (GLM) */
+    CALLS_INVOKE,      /* <invoke name="…"> between <minimax:tool_call> and its end (MiniMax M2) */
     CALLS_LLAMA,       /* the whole answer is JSON: {"name", "parameters"} */
     CALLS_MISTRAL,     /* [TOOL_CALLS], then a list of JSON, or name[ARGS]JSON */
     CALLS_PYTHON,      /* name(key=value) between <|tool_call_start|> (LFM2) or <function_calls> (Olmo 3) and its end */

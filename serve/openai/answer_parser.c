@@ -83,6 +83,15 @@ static size_t find_end(const answer_parser *p, const char *mark, bool is_last) {
     return end != NULL ? (size_t)(end - body) : SIZE_MAX;
 }
 
+/* Whether an end marker of the call came since this was asked last: so what is pending is not read again each time. */
+static bool sees_end(answer_parser *p) {
+    const char *mark = call_marks[p->mark].end;
+    const size_t n = strlen(mark), first = p->n_searched < n ? 0 : p->n_searched - n + 1;
+    const cursor added = {p->pending.data + first, p->pending.data + p->pending.size};
+    p->n_searched = p->pending.size;
+    return first < p->pending.size && cursor_find(&added, mark) != NULL;
+}
+
 /* pending[0, n) is a call, or stays text, with what led to it and the n_end bytes of its end marker. */
 static void end_call(answer_parser *p, size_t n, size_t n_end, answer_delta *delta) {
     if (delta->calls == NULL) { delta->calls = cJSON_CreateArray(); }
@@ -130,6 +139,7 @@ static bool take_marker(answer_parser *p, answer_delta *delta) {
     serve_text_add(&p->lead, p->pending.data + n_shown, first - n_shown + n_mark);
     serve_text_drop_front(&p->pending, first + n_mark);
     p->state = call_marks[mark].end != NULL ? PARSER_CALL : PARSER_CALL_REST;
+    p->n_searched = 0;
     p->mark = mark;
     return true;
 }
@@ -186,7 +196,8 @@ static bool step_thought(answer_parser *p, bool is_last, answer_delta *delta) {
 }
 
 static bool step_call(answer_parser *p, bool is_last, answer_delta *delta) {
-    const size_t end = p->state == PARSER_CALL ? find_end(p, call_marks[p->mark].end, is_last) : SIZE_MAX;
+    const bool may_end = p->state == PARSER_CALL && (is_last || sees_end(p));
+    const size_t end = may_end ? find_end(p, call_marks[p->mark].end, is_last) : SIZE_MAX;
     if (end != SIZE_MAX) {
         const size_t n_end = strlen(call_marks[p->mark].end);
         const bool in_body = call_marks[p->mark].in_body;

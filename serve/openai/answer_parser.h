@@ -32,6 +32,7 @@ typedef struct answer_parser {
     parser_state state;
     serve_text pending; /* not decided yet */
     serve_text lead;    /* of a call: the space before it, and its marker; of a message: its header */
+    size_t n_searched;  /* of a call: bytes of pending in which its end was looked for */
     int mark;           /* of a call: which one; −1: none, it is the whole answer */
     bool has_text;      /* text or a call was given: no thought begins, and no answer that is a call as a whole */
     bool has_thought;   /* a thought was given: there is one at most */

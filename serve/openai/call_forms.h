@@ -29,8 +29,17 @@ const char *calls_json_end(cursor body, const char *mark, bool is_last);
 
 /* <function=name> <parameter=key> value </parameter> </function>, or JSON in its place. */
 bool calls_take_tagged(cursor *c, const cJSON *tools, cJSON *calls);
-/* The first end marker after the tag that closes the function; of JSON as above. */
+bool calls_take_seed(cursor *c, const cJSON *tools, cJSON *calls); /* the same, where values are exact to the space */
+/* name <arg_key>key</arg_key> <arg_value>value</arg_value> */
+bool calls_take_arg_keys(cursor *c, const cJSON *tools, cJSON *calls);
+/* <invoke name="name"> <parameter name="key">value</parameter> </invoke> */
+bool calls_take_invoke(cursor *c, const cJSON *tools, cJSON *calls);
+
+/* The first end marker after the tag that closes a call, or its last value; of JSON as above. */
 const char *calls_tagged_end(cursor body, const char *mark, bool is_last);
+const char *calls_seed_end(cursor body, const char *mark, bool is_last);
+const char *calls_arg_keys_end(cursor body, const char *mark, bool is_last);
+const char *calls_invoke_end(cursor body, const char *mark, bool is_last);
 
 /* ---- Python ------------------------------------------------------------------------------------------------------ */
 

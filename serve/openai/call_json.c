@@ -183,15 +183,26 @@ bool call_put_key(serve_text *out, cursor key) {
     return added;
 }
 
-bool call_put_value(serve_text *out, const cursor *value, value_kind kind) {
-    cJSON *parsed = kind == VALUE_TEXT ? NULL : call_json_parse(value);
-    cursor rest = *value;
-    const bool is_whole = parsed != NULL && call_json_skip_value(&rest) && rest.at == rest.end;
-    const bool is_allowed = kind != VALUE_TEXT_OR_NULL || cJSON_IsString(parsed) || cJSON_IsNull(parsed);
-    const bool added =
-        is_whole && is_allowed ? put_json(out, value, parsed) : call_put_text(out, value->at, cursor_left(value));
+bool call_put_json(serve_text *out, cursor value) {
+    cursor_trim(&value);
+    cursor rest = value;
+    const bool is_whole = value.at < value.end && call_json_skip_value(&rest) && rest.at == rest.end;
+    cJSON *parsed = is_whole ? call_json_parse(&value) : NULL;
+    const bool added = parsed != NULL && put_json(out, &value, parsed);
     cJSON_Delete(parsed);
     return added;
+}
+
+/* Of an optional text, JSON is what has quotes, and null. */
+static bool may_be_json(cursor value, value_kind kind) {
+    if (kind != VALUE_TEXT_OR_NULL) { return kind != VALUE_TEXT; }
+    cursor_trim(&value);
+    return cursor_sees(&value, '"') || (cursor_takes(&value, "null") && value.at == value.end);
+}
+
+bool call_put_value(serve_text *out, const cursor *value, value_kind kind) {
+    return (may_be_json(*value, kind) && call_put_json(out, *value)) ||
+           call_put_text(out, value->at, cursor_left(value));
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -232,22 +243,10 @@ bool call_add(cJSON *calls, const cursor *name, const serve_text *arguments) {
     return !arguments->failed && arguments->size > 0 && add_call(calls, name, arguments->data, arguments->size);
 }
 
-static bool add_parsed(cJSON *calls, const cursor *name, const cursor *arguments, const cJSON *parsed) {
-    serve_text printed = {0};
-    const bool added =
-        cJSON_IsObject(parsed) && put_json(&printed, arguments, parsed) && call_add(calls, name, &printed);
-    serve_text_free(&printed);
-    return added;
-}
-
 bool call_add_json(cJSON *calls, const cursor *name, const cursor *arguments) {
-    cursor written = *arguments;
-    cursor_trim(&written);
-    cursor rest = written;
-    if (written.at == written.end || !call_json_skip_value(&rest) || rest.at != rest.end) { return false; }
-    cJSON *parsed = call_json_parse(&written);
-    const bool added = add_parsed(calls, name, &written, parsed);
-    cJSON_Delete(parsed);
+    serve_text printed = {0};
+    const bool added = call_put_json(&printed, *arguments) && call_add(calls, name, &printed);
+    serve_text_free(&printed);
     return added;
 }
 
@@ -257,12 +256,10 @@ bool call_add_any_json(cJSON *calls, const cursor *name, const cursor *arguments
     if (arguments == NULL || cJSON_IsNull(value)) {
         added = add_call(calls, name, "{}", 2);
     } else if (cJSON_IsObject(value)) {
-        added = add_parsed(calls, name, arguments, value);
+        added = call_add_json(calls, name, arguments);
     } else if (cJSON_IsString(value)) {
         const cursor written = {value->valuestring, value->valuestring + strlen(value->valuestring)};
-        cJSON *inner = call_json_parse(&written);
-        added = add_parsed(calls, name, &written, inner);
-        cJSON_Delete(inner);
+        added = call_add_json(calls, name, &written);
     }
     cJSON_Delete(value);
     return added;

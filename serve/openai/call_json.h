@@ -30,6 +30,8 @@ value_kind call_value_kind(const cJSON *function, const char *key, size_t n_key)
 bool call_put_text(serve_text *out, const char *bytes, size_t n_bytes);
 /* The name of a member, with what separates it from the one before; false: an empty one. */
 bool call_put_key(serve_text *out, cursor key);
+/* A value that is JSON, between space, as it is written. False, and nothing put: it is none. */
+bool call_put_json(serve_text *out, cursor value);
 /* A value: JSON where it is some and its kind allows that, else a text. */
 bool call_put_value(serve_text *out, const cursor *value, value_kind kind);
 

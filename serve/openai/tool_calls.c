@@ -5,6 +5,9 @@
 const call_mark call_marks[] = {
     {CALLS_TAGGED, "<tool_call>", "</tool_call>", false},
     {CALLS_TAGGED, "<function=", "</function>", true},
+    {CALLS_SEED, "<seed:tool_call>", "</seed:tool_call>", false},
+    {CALLS_ARG_KEYS, "<tool_call>", "</tool_call>", false},
+    {CALLS_INVOKE, "<minimax:tool_call>", "</minimax:tool_call>", false},
     {CALLS_LLAMA, "<|python_tag|>", NULL, false},
     {CALLS_MISTRAL, "[TOOL_CALLS]", NULL, false},
     {CALLS_PYTHON, "<|tool_call_start|>", "<|tool_call_end|>", false},
@@ -21,6 +24,9 @@ static const struct {
     bool (*may_begin)(cursor text, const cJSON *tools);                   /* without a marker; NULL: never */
 } forms[N_CALL_STYLES] = {
     [CALLS_TAGGED] = {calls_take_tagged, calls_tagged_end, NULL},
+    [CALLS_SEED] = {calls_take_seed, calls_seed_end, NULL},
+    [CALLS_ARG_KEYS] = {calls_take_arg_keys, calls_arg_keys_end, NULL},
+    [CALLS_INVOKE] = {calls_take_invoke, calls_invoke_end, NULL},
     [CALLS_LLAMA] = {calls_take_known_json, NULL, calls_json_may_begin},
     [CALLS_MISTRAL] = {calls_take_mistral, NULL, NULL},
     [CALLS_PYTHON] = {calls_take_python, calls_python_end, NULL},

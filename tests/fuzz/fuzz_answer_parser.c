@@ -6,11 +6,12 @@
 #include "fuzz.h"
 #include "serve/openai/answer_parser.h"
 
-static const char tools_json[] = "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"b\":{\"type\":"
-                                 "\"string\"}}}}},{\"function\":{\"name\":\"g\"}}]";
+static const char tools_json[] =
+    "[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"b\":{\"type\":\"string\"},\"l\":{\"type\":"
+    "\"array\"},\"n\":{\"type\":[\"string\",\"null\"]}}}}},{\"function\":{\"name\":\"g\"}}]";
 
 /* By call_style. */
-static const char style_letters[] = "ntlmpbgh";
+static const char style_letters[] = "ntsailmpbgh";
 _Static_assert(sizeof style_letters - 1 == N_CALL_STYLES, "a letter for each style");
 
 static void take_apart(const answer_format *format, const cJSON *tools, const char *answer, size_t n, size_t most,

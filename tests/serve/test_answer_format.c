@@ -79,6 +79,13 @@ static void test_small_templates(void) {
          CALLS_MISTRAL, "[THINK]"},
         {TEMPLATE("<start_function_call>call:{{ c.function.name }}{}", ""), CALLS_GEMMA, NULL},
         {TEMPLATE("<|tool_call>call:{{ c.function.name }}{}", ""), CALLS_GEMMA, NULL},
+        {TEMPLATE("<tool_call>{{ c.function.name }}\n<arg_key>b</arg_key>\n<arg_value>c</arg_value>\n</tool_call>", ""),
+         CALLS_ARG_KEYS, NULL},
+        {TEMPLATE("<seed:tool_call>\n<function={{ c.function.name }}>\n</function>\n</seed:tool_call>",
+                  "<seed:think>{{ m.reasoning_content }}</seed:think>"),
+         CALLS_SEED, "<seed:think>"},
+        {TEMPLATE("<minimax:tool_call>\n<invoke name=\"{{ c.function.name }}\">\n</invoke>\n</minimax:tool_call>", ""),
+         CALLS_INVOKE, NULL},
         {TEMPLATE("<|tool_call_start|>[{{ c.function.name }}(b=\"c\")]<|tool_call_end|>", ""), CALLS_PYTHON, NULL},
         {TEMPLATE("<function_calls>\n{{ c.function.name }}(b='c')\n</function_calls>",
                   "<think>{{ m.thinking }}</think>"),
@@ -105,6 +112,8 @@ static void test_small_templates(void) {
     CHECK(answer_format_prompt_thinks(&thinks, "a<think>\n", 9) &&
           !answer_format_prompt_thinks(&thinks, "a<think>b", 9));
     CHECK(!answer_format_prompt_thinks(&(const answer_format){.calls = CALLS_LLAMA}, "<think>", 7));
+    static const char budget[] = "<seed:think><seed:cot_budget_reflect>\n";
+    CHECK(answer_format_prompt_thinks(&(const answer_format){.think_begin = "<seed:think>"}, budget, strlen(budget)));
 }
 
 #define ARGS "{{ c.function.arguments | tojson }}"
@@ -117,6 +126,8 @@ static void test_call_forms(void) {
         {TEMPLATE("<tool_call>{\"arguments\": " ARGS ", \"name\": \"{{ c.function.name }}\"}</tool_call>", ""),
          "<tool_call>\n{\"name\": \"|\", \"arguments\": |}\n</tool_call>"},
         {TEMPLATE("<tool_call>{{ c.function.name }}<arg_key>", ""),
+         "its calls have arguments that are not JSON (<arg_key>)||"},
+        {TEMPLATE("<tool_call>{{ c.function.name }}(b=c)</tool_call>", ""),
          "its chat template writes calls in a form that is not read here||"},
         {TEMPLATE(
              "<tool_call>\n<function={{ c.function.name }}>\n<parameter=b>\nc\n</parameter>\n</function>\n</tool_call>",
@@ -168,6 +179,7 @@ static void test_real_templates(void) {
         {"Mistral-7B-Instruct-v0.3", CALLS_MISTRAL, false},
         {"Hermes-2-Pro", CALLS_TAGGED, false},
         {"LiquidAI/LFM2.5", CALLS_PYTHON, true},
+        {"zai-org/GLM-5.1", CALLS_ARG_KEYS, true},
     };
     const char *path = check_shared_data("chat-templates/real-templates.json");
     if (path == NULL) {
@@ -233,8 +245,8 @@ static void test_hidden(void) {
 }
 
 static int print_folder(const char *folder) {
-    static const char *const styles[] = {"none",   "tagged",      "llama", "mistral",
-                                         "python", "bare python", "gemma", "harmony"};
+    static const char *const styles[] = {"none",    "tagged", "seed",        "arg keys", "invoke", "llama",
+                                         "mistral", "python", "bare python", "gemma",    "harmony"};
     DIR *list = opendir(folder);
     for (const struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
         char path[1024];

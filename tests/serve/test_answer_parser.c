@@ -6,7 +6,10 @@
 
 static const char tools_json[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{"
-    "\"type\":\"integer\"},\"b\":{\"type\":\"string\"}}}}},{\"type\":\"function\",\"function\":{\"name\":\"g\"}}]";
+    "\"type\":\"integer\"},\"b\":{\"type\":\"string\"},\"l\":{\"type\":\"array\"},\"n\":{\"type\":[\"string\",\"null\"]"
+    "},"
+    "\"o\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}}}}},{\"type\":\"function\",\"function\":{\"name\":"
+    "\"g\"}}]";
 
 /* "content|thought|name(arguments)…" of an answer that comes in pieces: of at most `most` bytes, at random, or (most 0)
  * one of `split` bytes and the rest. */
@@ -106,7 +109,7 @@ static void test_tagged(void) {
         {"<tool_call>{\"name\":\"f</tool_call> so", "<tool_call>{\"name\":\"f</tool_call> so||"},
         {"<function=g>\n<parameter=x>\n[\"</parameter>\"]\n</parameter>\n</function>",
          "||g({\"x\":[\"</parameter>\"]})"},
-        {"<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} \\n\"}</tool_call>", "||f({\"a\":2} \n)"},
+        {"<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} \\n\"}</tool_call>", "||f({\"a\":2})"},
         {"<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} x\"}</tool_call>",
          "<tool_call>{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":2} x\"}</tool_call>||"}, /* more than an object */
         {"<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":01, \"b\":\"x\ny\"}}</tool_call>",
@@ -166,6 +169,85 @@ static void test_mistral(void) {
         {"Well. [TOOL_CALLS] nothing", "Well.  nothing||"},
         {"[TOOL_CALLS] [{\"name\": \"f\"}", " [{\"name\": \"f\"}||"},
         {"[TOOL", "[TOOL||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+}
+
+#define GLM_ARG(key, value) "<arg_key>" key "</arg_key>\n<arg_value>" value "</arg_value>\n"
+
+static void test_arg_keys(void) {
+    static const answer_format format = {.calls = CALLS_ARG_KEYS, .think_begin = "<think>", .think_end = "</think>"};
+    static const parser_case cases[] = {
+        {"\n<think>hm</think>\nI look.\n<tool_call>f\n" GLM_ARG("a", "5") GLM_ARG("b", "6") "</tool_call>",
+         "I look.|hm|f({\"a\":5,\"b\":\"6\"})"},
+        /* As GLM-4.7 writes it, and two calls. */
+        {"<tool_call>f<arg_key>b</arg_key><arg_value> {\"x\"}\n</arg_value></tool_call><tool_call>g\n</tool_call>",
+         "||f({\"b\":\" {\\\"x\\\"}\\n\"})g({})"},
+        {"<tool_call>g\n" GLM_ARG("x", " [1, {\"y\": null}] ") GLM_ARG("z", "two\nlines") "</tool_call> so",
+         "so||g({\"x\":[1, {\"y\": null}],\"z\":\"two\\nlines\"})"},
+        {"<tool_call>f\n" GLM_ARG("b", "</tool_call>") "</tool_call>", "||f({\"b\":\"</tool_call>\"})"},
+        {"<tool_call>g\n" GLM_ARG("x", "[\"</arg_value>\"]") "</tool_call>", "||g({\"x\":[\"</arg_value>\"]})"},
+        {"<tool_call>other\n" GLM_ARG("x", "True") "</tool_call>", "||other({\"x\":\"True\"})"},
+        {"<tool_call>f\n" GLM_ARG("b", ""), "||f({\"b\":\"\"})"}, /* the end mark is missing */
+        {"<tool_call>f\n" GLM_ARG("n", "text") GLM_ARG("n", "null") GLM_ARG("l", "[True, 'x']") GLM_ARG("o", "\"q\"")
+             GLM_ARG("o", "null") GLM_ARG("o", "5") "</tool_call>",
+         "||f({\"n\":\"text\",\"n\":null,\"l\":[true,\"x\"],\"o\":\"q\",\"o\":null,\"o\":\"5\"})"},
+        /* What is no call stays. */
+        {"a <tool_call>nonsense</tool_call> b", "a <tool_call>nonsense</tool_call> b||"},
+        {"a <tool_call>nonsense</tool_call> b <tool_call>g</tool_call>", "a <tool_call>nonsense</tool_call> b||g({})"},
+        {"<tool_call>two words\n" GLM_ARG("a", "1") "</tool_call>",
+         "<tool_call>two words\n" GLM_ARG("a", "1") "</tool_call>||"},
+        {"<tool_call>f\n<arg_key>a</arg_key>\n1</tool_call>", "<tool_call>f\n<arg_key>a</arg_key>\n1</tool_call>||"},
+        {"<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1", "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1||"},
+        {"<tool_call>f\n<arg_key></arg_key><arg_value>1</arg_value></tool_call>",
+         "<tool_call>f\n<arg_key></arg_key><arg_value>1</arg_value></tool_call>||"},
+        {"<tool_call>\n" GLM_ARG("a", "1") "</tool_call>", "<tool_call>\n" GLM_ARG("a", "1") "</tool_call>||"},
+        {"<tool_call></tool_call>", "<tool_call></tool_call>||"},
+        {"<tool_call>f\n<arg", "<tool_call>f\n<arg||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+}
+
+#define SEED_F(parameters) "<seed:tool_call>\n<function=f>\n" parameters "</function>\n</seed:tool_call>"
+
+static void test_seed(void) {
+    static const answer_format format = {
+        .calls = CALLS_SEED, .think_begin = "<seed:think>", .think_end = "</seed:think>"};
+    static const parser_case cases[] = {
+        {"<seed:think>hm</seed:think>\n" SEED_F("<parameter=a>5</parameter>\n<parameter=b>6</parameter>\n"),
+         "|hm|f({\"a\":5,\"b\":\"6\"})"},
+        {"Well.\n" SEED_F("<parameter=b>two\nlines\n</parameter>\n") "\n" SEED_F(""),
+         "Well.||f({\"b\":\"two\\nlines\\n\"})f({})"},
+        {"<seed:tool_call><function=g></function><function=f><parameter=a>\n5\n</parameter></function></"
+         "seed:tool_call>",
+         "||g({})f({\"a\":5})"},
+        /* Of what is no text by its schema, literals of Python. */
+        {SEED_F("<parameter=l>[True, 'a', None]</parameter><parameter=l>{'k': 1}</parameter>"),
+         "||f({\"l\":[true,\"a\",null],\"l\":{\"k\":1}})"},
+        {SEED_F("<parameter=x>True</parameter><parameter=l>word</parameter>"), "||f({\"x\":\"True\",\"l\":\"word\"})"},
+        {SEED_F("<parameter=b></seed:tool_call></parameter>"), "||f({\"b\":\"</seed:tool_call>\"})"},
+        {"<seed:tool_call>{\"name\":\"f\"}</seed:tool_call> b",
+         "<seed:tool_call>{\"name\":\"f\"}</seed:tool_call> b||"},
+        {SEED_F("<parameter=a>5"), SEED_F("<parameter=a>5") "||"},
+        {"<seed:tool_call>\n<function=f", "<seed:tool_call>\n<function=f||"},
+        {"<seed:tool", "<seed:tool||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+}
+
+static void test_invoke(void) {
+    static const answer_format format = {.calls = CALLS_INVOKE, .think_begin = "<think>", .think_end = "</think>"};
+    static const parser_case cases[] = {
+        {"I look.\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"a\">5</parameter>\n<parameter "
+         "name=\"b\"> 6\n</parameter>\n</invoke>\n<invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
+         "I look.||f({\"a\":5,\"b\":\" 6\\n\"})g({})"},
+        {"<minimax:tool_call><invoke name=\"g\"><parameter name=\"x\">\"</minimax:tool_call></parameter>\"</parameter>"
+         "</invoke></minimax:tool_call>",
+         "||g({\"x\":\"</minimax:tool_call></parameter>\"})"},
+        {"<minimax:tool_call><invoke name=\"\"></invoke></minimax:tool_call>",
+         "<minimax:tool_call><invoke name=\"\"></invoke></minimax:tool_call>||"},
+        {"<minimax:tool_call><invoke name=\"g\"></minimax:tool_call> b",
+         "<minimax:tool_call><invoke name=\"g\"></minimax:tool_call> b||"},
     };
     CHECK_FORMAT(&format, true, false, cases);
 }
@@ -375,6 +457,9 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_tagged);
     CHECK_RUN(test_llama);
     CHECK_RUN(test_mistral);
+    CHECK_RUN(test_arg_keys);
+    CHECK_RUN(test_seed);
+    CHECK_RUN(test_invoke);
     CHECK_RUN(test_python);
     CHECK_RUN(test_bare_python);
     CHECK_RUN(test_gemma);
