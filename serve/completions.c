@@ -599,6 +599,9 @@ static bool prepare(answer *a, openai_error *error) {
         !models_find(a->owner->models, a->request.model, a->adapter, error) || !make_parts(a, error)) {
         return false;
     }
+    if (a->owner->format.has_text_arguments && !openai_request_keep_text_arguments(&a->request, error)) {
+        return false;
+    }
     const char *model = a->adapter[0] != '\0' ? a->adapter : a->owner->params->model_name;
     (void)snprintf(a->model, sizeof a->model, "%s", model);
     a->parses = parses(a);

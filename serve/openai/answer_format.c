@@ -9,7 +9,7 @@ static const char *const thoughts[][2] = {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
-/* Templates differ in whether content may be empty or has to be missing. */
+/* Templates differ in whether content may be empty or has to be missing, and arguments are JSON or a text. */
 static const char *const conversations[N_CALL_EXAMPLES] = {
     "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":"
     "\"" CALL_EXAMPLE_ID "\",\"type\":\"function\",\"function\":{\"name\":\"" CALL_EXAMPLE_NAME
@@ -17,6 +17,10 @@ static const char *const conversations[N_CALL_EXAMPLES] = {
     "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":"
     "\"" CALL_EXAMPLE_ID "\",\"type\":\"function\",\"function\":{\"name\":\"" CALL_EXAMPLE_NAME
     "\",\"arguments\":{\"b\":\"c\"}}}]}]",
+    [EXAMPLE_WITH_TEXT] =
+        "[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":"
+        "\"" CALL_EXAMPLE_ID "\",\"type\":\"function\",\"function\":{\"name\":\"" CALL_EXAMPLE_NAME
+        "\",\"arguments\":\"{\\\"b\\\": \\\"c\\\"}\"}}]}]",
 };
 static const char tools[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"other\",\"description\":\"d\",\"parameters\":{\"type\":"
@@ -28,33 +32,49 @@ static const struct {
     const char *before, *after; /* after NULL: anything */
     call_style style;
 } styles[] = {
-    {"[TOOL_CALLS]", NULL, CALLS_MISTRAL},       {"<start_function_call>", NULL, CALLS_GEMMA},
-    {"<|tool_call>", NULL, CALLS_GEMMA},         {"<|tool_call_start|>", NULL, CALLS_PYTHON},
-    {"<function_calls>", NULL, CALLS_PYTHON},    {"<tool_call>", "<arg_key>", CALLS_ARG_KEYS},
-    {"<tool_call>", NULL, CALLS_TAGGED},         {"<seed:tool_call>", NULL, CALLS_SEED},
-    {"<minimax:tool_call>", NULL, CALLS_INVOKE}, {"<function=", NULL, CALLS_TAGGED},
-    {"<|python_tag|>", NULL, CALLS_LLAMA},       {"{\"name\": \"", NULL, CALLS_LLAMA},
-    {"{\"name\":\"", NULL, CALLS_LLAMA},         {"to=functions.", NULL, CALLS_HARMONY},
+    {"[TOOL_CALLS]", NULL, CALLS_MISTRAL},
+    {"<start_function_call>", NULL, CALLS_GEMMA},
+    {"<|tool_call>", NULL, CALLS_GEMMA},
+    {"<|tool_call_start|>", NULL, CALLS_PYTHON},
+    {"<function_calls>", NULL, CALLS_PYTHON},
+    {"<|tool_call|>", NULL, CALLS_LIST},
+    {"<tool_call>", "<arg_key>", CALLS_ARG_KEYS},
+    {"<tool_call>[", NULL, CALLS_LIST},
+    {"<tool_call>", NULL, CALLS_TAGGED},
+    {"<seed:tool_call>", NULL, CALLS_SEED},
+    {"<minimax:tool_call>", NULL, CALLS_INVOKE},
+    {"<｜tool▁call▁begin｜>", NULL, CALLS_DEEPSEEK}, /* these are no ASCII bars */
+    {"<|tool_calls_section_begin|>", NULL, CALLS_KIMI},
+    {"<function=", NULL, CALLS_TAGGED},
+    {"<|python_tag|>", NULL, CALLS_LLAMA},
+    {"{\"name\": \"", NULL, CALLS_LLAMA},
+    {"{\"name\":\"", NULL, CALLS_LLAMA},
+    {"to=functions.", NULL, CALLS_HARMONY},
 };
 
-/* Some templates leave the call out, and say how it is written. */
+/* Some templates leave the call out, or its markers, and say how it is written. */
 static const struct {
     const char *said;
     call_style style;
 } instructions[] = {
-    {"<tool_call>", CALLS_TAGGED},
-    {"<|tool_call_start|>", CALLS_PYTHON},
+    {"<|tool_call|>", CALLS_LIST},         {"functools[", CALLS_LIST},
+    {"<tool_call>", CALLS_TAGGED},         {"<|tool_call_start|>", CALLS_PYTHON},
     {"<|tool_list_start|>", CALLS_PYTHON}, /* LFM2 */
-    {"<function_calls>", CALLS_PYTHON},
+    {"<function_calls>", CALLS_PYTHON},    {"<|tool_calls_section_begin|>", CALLS_KIMI},
 };
+
+/* Of a template that leaves the call out. */
+static call_style style_of_instructions(const char *rendered) {
+    for (size_t i = 0; i < sizeof instructions / sizeof instructions[0]; i++) {
+        if (strstr(rendered, instructions[i].said) != NULL) { return instructions[i].style; }
+    }
+    return CALLS_NONE;
+}
 
 static call_style style_of(const char *rendered) {
     enum { NEAR_BYTES = 64 };
     const char *probe = strstr(rendered, PROBE);
-    for (size_t i = 0; probe == NULL && i < sizeof instructions / sizeof instructions[0]; i++) {
-        if (strstr(rendered, instructions[i].said) != NULL) { return instructions[i].style; }
-    }
-    if (probe == NULL) { return CALLS_NONE; }
+    if (probe == NULL || strstr(rendered, "functools[") != NULL) { return style_of_instructions(rendered); }
     const size_t n_before = (size_t)(probe - rendered) < NEAR_BYTES ? (size_t)(probe - rendered) : NEAR_BYTES;
     char before[NEAR_BYTES + 1] = "";
     memcpy(before, probe - n_before, n_before);
@@ -73,15 +93,15 @@ char *answer_format_call_example(const qrun_tokenizer *tokenizer, int number) {
                : NULL;
 }
 
-static call_style learn_calls(const qrun_tokenizer *tokenizer) {
+static void learn_calls(const qrun_tokenizer *tokenizer, answer_format *format) {
     for (int i = 0; i < N_CALL_EXAMPLES; i++) {
         char *rendered = answer_format_call_example(tokenizer, i);
         if (rendered == NULL) { continue; }
-        const call_style style = style_of(rendered);
+        format->calls = style_of(rendered);
+        format->has_text_arguments = i == EXAMPLE_WITH_TEXT && format->calls != CALLS_NONE;
         qrun_free(rendered);
-        if (style != CALLS_NONE) { return style; }
+        if (format->calls != CALLS_NONE) { return; }
     }
-    return CALLS_NONE;
 }
 
 /* ---- Thoughts ---------------------------------------------------------------------------------------------------- */
@@ -184,6 +204,17 @@ static const char *const markers[] = {
     "</arg_key>",
     "<arg_value>",
     "</arg_value>",
+    "<|tool_call|>",
+    "<|/tool_call|>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>",
+    "<|tool_call_argument_begin|>",
+    "<|tool_calls_section_end|>",
     "<minimax:tool_call>",
     "</minimax:tool_call>",
 };
@@ -214,7 +245,7 @@ const char *answer_format_hidden(const answer_format *format, int32_t token) {
 void answer_format_learn(const qrun_tokenizer *tokenizer, answer_format *format) {
     *format = (answer_format){.calls = CALLS_NONE};
     if (tokenizer == NULL || !qrun_tokenizer_has_chat_template(tokenizer)) { return; }
-    format->calls = learn_calls(tokenizer);
+    learn_calls(tokenizer, format);
     if (knows_thoughts(tokenizer, "<|channel|>analysis<|message|>", "<|end|>")) { format->calls = CALLS_HARMONY; }
     if (format->calls == CALLS_HARMONY) {
         learn_hidden(tokenizer, format);

@@ -13,17 +13,27 @@
 #include "serve/openai/call_text.h"
 #include "serve/openai/text.h"
 
+/* The first end marker that follows the closing text, but for space; else, in the last call, the first. */
+const char *calls_end_after(cursor body, const char *closing, const char *mark, bool is_last);
+
 /* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 bool calls_take_json(cursor *c, const cJSON *tools, cJSON *calls); /* {"name", "arguments"} …, or a list of them */
 bool calls_take_known_json(cursor *c, const cJSON *tools, cJSON *calls); /* the same, of tools of the request */
 bool calls_take_mistral(cursor *c, const cJSON *tools, cJSON *calls);    /* [{…}, …], or name[ARGS]{…} */
 bool calls_take_harmony(cursor *c, const cJSON *tools, cJSON *calls);    /* header<|message|>{…} */
+bool calls_take_list(cursor *c, const cJSON *tools, cJSON *calls);       /* JSON, which "functools" may precede */
+/* Calls between tokens of their own, in which the name and the arguments are separated by another. */
+bool calls_take_deepseek(cursor *c, const cJSON *tools, cJSON *calls);
+bool calls_take_kimi(cursor *c, const cJSON *tools, cJSON *calls);
 
 /* Whether text at the beginning of an answer can still become {"name": …}. */
 bool calls_json_may_begin(cursor text, const cJSON *tools);
 /* The first end marker that does not stand in a string, of a body that begins as JSON; else the first. */
 const char *calls_json_end(cursor body, const char *mark, bool is_last);
+/* The first end marker after the token that ends a call. */
+const char *calls_deepseek_end(cursor body, const char *mark, bool is_last);
+const char *calls_kimi_end(cursor body, const char *mark, bool is_last);
 
 /* ---- Tags -------------------------------------------------------------------------------------------------------- */
 

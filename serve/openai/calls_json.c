@@ -114,3 +114,90 @@ bool calls_take_harmony(cursor *c, const cJSON *tools, cJSON *calls) {
     while (name.end < header.end && !call_is_space(*name.end) && *name.end != '<') { name.end++; }
     return call_add_json(calls, &name, c);
 }
+
+/* ---- Granite, Phi-4 ---------------------------------------------------------------------------------------------- */
+
+bool calls_take_list(cursor *c, const cJSON *tools, cJSON *calls) {
+    (void)cursor_takes(c, "functools");
+    cursor_skip_space(c);
+    return c->at < c->end && calls_take_json(c, tools, calls);
+}
+
+/* ---- DeepSeek, Kimi ---------------------------------------------------------------------------------------------- */
+
+/* The tokens around a call, and between its parts. */
+typedef struct token_form {
+    const char *begin, *separator, *end;
+} token_form;
+
+static const token_form deepseek = {"<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"};
+static const token_form kimi = {"<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"};
+
+/* The next call: what is before the separator, and after it up to the token that ends the call. */
+static bool take_parts(cursor *c, const token_form *form, cursor *before, cursor *after) {
+    cursor_skip_space(c);
+    if (!cursor_takes(c, form->begin) || !cursor_takes_until(c, form->separator, before)) { return false; }
+    const char *end = calls_json_end(*c, form->end, true);
+    if (end == NULL) { return false; }
+    *after = (cursor){c->at, end};
+    c->at = end + strlen(form->end);
+    cursor_skip_space(c);
+    cursor_trim(before);
+    cursor_trim(after);
+    return true;
+}
+
+/* name<sep>{…}, or type<sep>name ```json {…} ```. */
+bool calls_take_deepseek(cursor *c, const cJSON *tools, cJSON *calls) {
+    static const char fence[] = "```";
+    cursor name, arguments, line;
+    (void)tools;
+    do {
+        if (!take_parts(c, &deepseek, &name, &arguments)) { return false; }
+        if (!cursor_sees(&arguments, '{')) {
+            if (!cursor_takes_until(&arguments, fence, &line)) { return false; }
+            name = line;
+            cursor_trim(&name);
+            (void)cursor_takes(&arguments, "json");
+            const size_t n = cursor_left(&arguments), n_fence = sizeof fence - 1;
+            if (n < n_fence || memcmp(arguments.end - n_fence, fence, n_fence) != 0) { return false; }
+            arguments.end -= n_fence;
+        }
+        if (!call_add_json(calls, &name, &arguments)) { return false; }
+    } while (c->at < c->end);
+    return true;
+}
+
+/* functions.name:0 */
+static void read_kimi_name(cursor *name) {
+    const char *end = name->end;
+    (void)cursor_takes(name, "functions.");
+    while (end > name->at && end[-1] >= '0' && end[-1] <= '9') { end--; }
+    if (end > name->at && end[-1] == ':') { name->end = end - 1; }
+}
+
+bool calls_take_kimi(cursor *c, const cJSON *tools, cJSON *calls) {
+    cursor name, arguments;
+    (void)tools;
+    do {
+        if (!take_parts(c, &kimi, &name, &arguments)) { return false; }
+        read_kimi_name(&name);
+        if (!call_add_json(calls, &name, &arguments)) { return false; }
+    } while (c->at < c->end);
+    return true;
+}
+
+static const char *end_of_tokens(cursor body, const token_form *form, const char *mark, bool is_last) {
+    cursor inside = body;
+    cursor_skip_space(&inside);
+    return cursor_takes(&inside, form->begin) ? calls_end_after(body, form->end, mark, is_last)
+                                              : cursor_find(&body, mark);
+}
+
+const char *calls_deepseek_end(cursor body, const char *mark, bool is_last) {
+    return end_of_tokens(body, &deepseek, mark, is_last);
+}
+
+const char *calls_kimi_end(cursor body, const char *mark, bool is_last) {
+    return end_of_tokens(body, &kimi, mark, is_last);
+}

@@ -64,6 +64,10 @@ static bool take_value(cursor *body, const tag_form *form, value_kind kind, curs
 static bool put_value(serve_text *out, const cursor *value, value_kind kind) {
     cursor literal = *value;
     cursor_trim(&literal);
+    if (kind == VALUE_TEXT_OR_NULL && cursor_takes(&literal, "None") && literal.at == literal.end) {
+        serve_text_add(out, "null", 4);
+        return !out->failed;
+    }
     if (kind == VALUE_NO_TEXT && (call_put_json(out, literal) || calls_put_python(out, literal))) { return true; }
     return call_put_value(out, value, kind);
 }
@@ -133,22 +137,11 @@ bool calls_take_arg_keys(cursor *c, const cJSON *tools, cJSON *calls) {
 
 /* ---- Ends -------------------------------------------------------------------------------------------------------- */
 
-/* The first end marker after a tag that closes. */
-static const char *end_after(cursor body, const char *closing, const char *mark, bool is_last) {
-    const size_t n = strlen(closing);
-    cursor rest = body, before;
-    while (cursor_takes_until(&rest, mark, &before)) {
-        const size_t n_before = call_without_space(body.at, (size_t)(before.end - body.at));
-        if (n_before >= n && memcmp(body.at + n_before - n, closing, n) == 0) { return before.end; }
-    }
-    return is_last ? cursor_find(&body, mark) : NULL;
-}
-
 /* Of a body that does not begin with a call, the first. */
 static const char *end_of_calls(cursor body, const tag_form *form, const char *mark, bool is_last) {
     cursor inside = body;
     cursor_skip_space(&inside);
-    return cursor_takes(&inside, form->name) ? end_after(body, form->call_end, mark, is_last)
+    return cursor_takes(&inside, form->name) ? calls_end_after(body, form->call_end, mark, is_last)
                                              : cursor_find(&body, mark);
 }
 
@@ -164,11 +157,11 @@ const char *calls_tagged_end(cursor body, const char *mark, bool is_last) {
     cursor inside = body;
     cursor_skip_space(&inside);
     const bool has_tags = cursor_takes(&inside, qwen.name) && strcmp(mark, qwen.call_end) != 0;
-    return has_tags ? end_after(body, qwen.call_end, mark, is_last) : calls_json_end(body, mark, is_last);
+    return has_tags ? calls_end_after(body, qwen.call_end, mark, is_last) : calls_json_end(body, mark, is_last);
 }
 
 const char *calls_arg_keys_end(cursor body, const char *mark, bool is_last) {
     const char *first_key = cursor_find(&body, glm.key), *first_mark = cursor_find(&body, mark);
     const bool is_word = first_key == NULL || (first_mark != NULL && first_mark < first_key);
-    return is_word ? first_mark : end_after(body, glm.value_end, mark, is_last);
+    return is_word ? first_mark : calls_end_after(body, glm.value_end, mark, is_last);
 }

@@ -504,6 +504,25 @@ void openai_request_free(openai_request *request) {
     *request = (openai_request){0};
 }
 
+bool openai_request_keep_text_arguments(openai_request *request, openai_error *error) {
+    const cJSON *messages, *message, *call;
+    cJSON_ArrayForEach(messages, request->prompts) {
+        cJSON_ArrayForEach(message, messages) {
+            cJSON_ArrayForEach(call, cJSON_GetObjectItemCaseSensitive(message, "tool_calls")) {
+                cJSON *function = cJSON_GetObjectItemCaseSensitive(call, "function");
+                const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(function, "arguments");
+                if (!cJSON_IsObject(arguments)) { continue; }
+                char *printed = cJSON_PrintUnformatted(arguments);
+                cJSON *text = printed != NULL ? cJSON_CreateString(printed) : NULL;
+                cJSON_free(printed);
+                if (text == NULL) { return out_of_memory(error); }
+                cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", text);
+            }
+        }
+    }
+    return true;
+}
+
 char *openai_request_line(const openai_request *request, int prompt, const char *adapter) {
     const cJSON *value = cJSON_GetArrayItem(request->prompts, prompt);
     const char *name = request->kind == OPENAI_CHAT ? "messages" : cJSON_IsString(value) ? "prompt" : "token_ids";

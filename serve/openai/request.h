@@ -45,6 +45,10 @@ bool openai_request_read(const char *json, size_t n_bytes, openai_kind kind, ope
                          openai_error *error);
 void openai_request_free(openai_request *request);
 
+/* The arguments of calls in messages as JSON in texts, as clients send them: openai_request_read makes them JSON, which
+ * some templates do not take. False with *error set. */
+bool openai_request_keep_text_arguments(openai_request *request, openai_error *error);
+
 /* The text for qrun_session_submit_json of one of the prompts; adapter: a name, or NULL for the base model. NULL when
  * memory is short; cJSON_free. */
 char *openai_request_line(const openai_request *request, int prompt, const char *adapter);

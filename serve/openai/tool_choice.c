@@ -40,6 +40,9 @@ static call_form usual_form(call_style style) {
         case CALLS_SEED:
         case CALLS_INVOKE: return (call_form){.why = "its calls have arguments that are not JSON (<parameter…>)"};
         case CALLS_ARG_KEYS: return (call_form){.why = "its calls have arguments that are not JSON (<arg_key>)"};
+        case CALLS_LIST:
+        case CALLS_DEEPSEEK:
+        case CALLS_KIMI: return (call_form){.why = "calls in its form are read, and cannot be required"};
         case CALLS_PYTHON:
         case CALLS_BARE_PYTHON:
             return (call_form){.why = "its calls have arguments that are not JSON (name(key=value))"};

@@ -11,7 +11,7 @@ static const char tools_json[] =
     "\"array\"},\"n\":{\"type\":[\"string\",\"null\"]}}}}},{\"function\":{\"name\":\"g\"}}]";
 
 /* By call_style. */
-static const char style_letters[] = "ntsailmpbgh";
+static const char style_letters[] = "ntsailjdkmpbgh";
 _Static_assert(sizeof style_letters - 1 == N_CALL_STYLES, "a letter for each style");
 
 static void take_apart(const answer_format *format, const cJSON *tools, const char *answer, size_t n, size_t most,

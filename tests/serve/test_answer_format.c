@@ -86,6 +86,14 @@ static void test_small_templates(void) {
          CALLS_SEED, "<seed:think>"},
         {TEMPLATE("<minimax:tool_call>\n<invoke name=\"{{ c.function.name }}\">\n</invoke>\n</minimax:tool_call>", ""),
          CALLS_INVOKE, NULL},
+        {TEMPLATE("<|tool_call|>[{\"name\": \"{{ c.function.name }}\"}]", ""), CALLS_LIST, NULL},
+        {"{% if tools %}answer with <|tool_call|> and a list{% endif %}", CALLS_LIST, NULL},
+        {"{% if tools %}functools[{\"name\": \"x\"}]{% endif %}" TEMPLATE("{\"name\": \"{{ c.function.name }}\"}", ""),
+         CALLS_LIST, NULL},
+        /* Of arguments that are a text alone. */
+        {TEMPLATE("{{ '<｜tool▁call▁begin｜>' + c.function.name + '<｜tool▁sep｜>' + c.function.arguments }}", ""),
+         CALLS_DEEPSEEK, NULL},
+        {TEMPLATE("<|tool_calls_section_begin|><|tool_call_begin|>{{ c.id }}", ""), CALLS_KIMI, NULL},
         {TEMPLATE("<|tool_call_start|>[{{ c.function.name }}(b=\"c\")]<|tool_call_end|>", ""), CALLS_PYTHON, NULL},
         {TEMPLATE("<function_calls>\n{{ c.function.name }}(b='c')\n</function_calls>",
                   "<think>{{ m.thinking }}</think>"),
@@ -173,12 +181,14 @@ static void test_real_templates(void) {
         {"Qwen2.5-7B-Instruct", CALLS_TAGGED, false},
         {"meta-llama/Llama-3.1", CALLS_LLAMA, false},
         {"meta-llama/Llama-3.2", CALLS_LLAMA, false},
-        {"DeepSeek-R1-Distill", CALLS_NONE, true},
+        {"DeepSeek-R1-Distill", CALLS_DEEPSEEK, true},
         {"Qwen3", CALLS_TAGGED, true},
         {"mistralai/Mistral-Nemo", CALLS_MISTRAL, false},
         {"Mistral-7B-Instruct-v0.3", CALLS_MISTRAL, false},
         {"Hermes-2-Pro", CALLS_TAGGED, false},
         {"LiquidAI/LFM2.5", CALLS_PYTHON, true},
+        {"moonshotai/Kimi-K2", CALLS_KIMI, false},
+        {"deepseek-ai/DeepSeek-R1", CALLS_DEEPSEEK, true},
         {"zai-org/GLM-5.1", CALLS_ARG_KEYS, true},
     };
     const char *path = check_shared_data("chat-templates/real-templates.json");
@@ -245,8 +255,9 @@ static void test_hidden(void) {
 }
 
 static int print_folder(const char *folder) {
-    static const char *const styles[] = {"none",    "tagged", "seed",        "arg keys", "invoke", "llama",
-                                         "mistral", "python", "bare python", "gemma",    "harmony"};
+    static const char *const styles[] = {"none",   "tagged",      "seed",     "arg keys", "invoke",
+                                         "llama",  "list",        "deepseek", "kimi",     "mistral",
+                                         "python", "bare python", "gemma",    "harmony"};
     DIR *list = opendir(folder);
     for (const struct dirent *entry; list != NULL && (entry = readdir(list)) != NULL;) {
         char path[1024];

@@ -252,6 +252,59 @@ static void test_invoke(void) {
     CHECK_FORMAT(&format, true, false, cases);
 }
 
+static void test_list(void) {
+    static const answer_format format = {.calls = CALLS_LIST};
+    static const parser_case cases[] = {
+        {"<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": {}}]",
+         "||f({\"a\": 1})g({})"},
+        {"Well. <|tool_call|>{\"name\": \"f\", \"arguments\": {\"b\": \"<|/tool_call|>\"}}<|/tool_call|> so",
+         "Well.so||f({\"b\": \"<|/tool_call|>\"})"},
+        {"<tool_call>[{\"name\": \"g\"}]", "||g({})"},
+        {"functools[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "||f({\"a\": 1})"},
+        {"<|tool_call|>[]<|/tool_call|> b", "<|tool_call|>[]<|/tool_call|> b||"},
+        {"<|tool_call|>[{\"name\": \"f\"", "<|tool_call|>[{\"name\": \"f\"||"},
+        {"functools[lru_cache]", "functools[lru_cache]||"},
+        {"functools", "functools||"},
+    };
+    CHECK_FORMAT(&format, true, false, cases);
+}
+
+#define DEEPSEEK(calls) "<｜tool▁calls▁begin｜>" calls "<｜tool▁calls▁end｜>"
+#define DEEPSEEK_CALL(text) "<｜tool▁call▁begin｜>" text "<｜tool▁call▁end｜>"
+#define KIMI(calls) "<|tool_calls_section_begin|>" calls "<|tool_calls_section_end|>"
+#define KIMI_CALL(id, text) "<|tool_call_begin|>" id "<|tool_call_argument_begin|>" text "<|tool_call_end|>"
+
+static void test_tokens(void) {
+    static const answer_format deepseek = {.calls = CALLS_DEEPSEEK, .think_begin = "<think>", .think_end = "</think>"};
+    static const parser_case deepseek_cases[] = {
+        {"<think>hm</think>Well. " DEEPSEEK(DEEPSEEK_CALL("f<｜tool▁sep｜>{\"a\": 1}")
+                                                DEEPSEEK_CALL("g<｜tool▁sep｜>{}")),
+         "Well.|hm|f({\"a\": 1})g({})"},
+        {DEEPSEEK(DEEPSEEK_CALL("function<｜tool▁sep｜>f\n```json\n{\"b\": \"```\"}\n```") "\n" DEEPSEEK_CALL(
+             "function<｜tool▁sep｜>g\n```json\n{}\n```")) " so",
+         "so||f({\"b\": \"```\"})g({})"},
+        {DEEPSEEK(DEEPSEEK_CALL("f<｜tool▁sep｜>{\"b\": \"<｜tool▁calls▁end｜>\"}")),
+         "||f({\"b\": \"<｜tool▁calls▁end｜>\"})"},
+        {DEEPSEEK(DEEPSEEK_CALL("f<｜tool▁sep｜>[1]")), DEEPSEEK(DEEPSEEK_CALL("f<｜tool▁sep｜>[1]")) "||"},
+        {DEEPSEEK("f"), DEEPSEEK("f") "||"},
+        {DEEPSEEK(DEEPSEEK_CALL("f<｜tool▁sep｜>f\n```json\n{}")),
+         DEEPSEEK(DEEPSEEK_CALL("f<｜tool▁sep｜>f\n```json\n{}")) "||"},
+        {"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{",
+         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{||"},
+    };
+    CHECK_FORMAT(&deepseek, true, false, deepseek_cases);
+    static const answer_format kimi = {.calls = CALLS_KIMI};
+    static const parser_case kimi_cases[] = {
+        {KIMI(KIMI_CALL("functions.f:0", "{\"a\": 1}") KIMI_CALL("g", "{}")), "||f({\"a\": 1})g({})"},
+        {KIMI(KIMI_CALL("functions.a:b:12", " {\"b\": \"<|tool_call_end|>\"} ")),
+         "||a:b({\"b\": \"<|tool_call_end|>\"})"},
+        {KIMI(KIMI_CALL("functions.:0", "{}")), KIMI(KIMI_CALL("functions.:0", "{}")) "||"},
+        {KIMI(KIMI_CALL("f", "1")), KIMI(KIMI_CALL("f", "1")) "||"},
+        {KIMI("") "a", KIMI("") "a||"},
+    };
+    CHECK_FORMAT(&kimi, true, false, kimi_cases);
+}
+
 #define LFM(calls) "<|tool_call_start|>" calls "<|tool_call_end|>"
 
 static void test_python(void) {
@@ -460,6 +513,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_arg_keys);
     CHECK_RUN(test_seed);
     CHECK_RUN(test_invoke);
+    CHECK_RUN(test_list);
+    CHECK_RUN(test_tokens);
     CHECK_RUN(test_python);
     CHECK_RUN(test_bare_python);
     CHECK_RUN(test_gemma);
