@@ -169,11 +169,31 @@ static void test_offsets_count_characters(void) {
     CHECK_INT(serve_text_count_characters("", 0), 0);
 }
 
+/* Arguments of earlier calls are JSON to most templates, and the clients' text to others. */
+static void test_text_arguments(void) {
+    static const char json[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":["
+        "{"
+        "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"b\\\": 1}\"}}]}]}";
+    openai_request request;
+    openai_error error = {.status = 0};
+    REQUIRE(openai_request_read(json, strlen(json), OPENAI_CHAT, &request, &error));
+    char *line = openai_request_line(&request, 0, NULL);
+    CHECK(line != NULL && strstr(line, "\"arguments\":{\"b\":1}") != NULL);
+    cJSON_free(line);
+    CHECK(openai_request_keep_text_arguments(&request, &error));
+    line = openai_request_line(&request, 0, NULL);
+    CHECK(line != NULL && strstr(line, "\"arguments\":\"{\\\"b\\\":1}\"") != NULL);
+    cJSON_free(line);
+    openai_request_free(&request);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_members_under_their_names_here);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_strings_are_utf8);
     CHECK_RUN(test_offsets_count_characters);
+    CHECK_RUN(test_text_arguments);
     return check_end();
 }

@@ -205,7 +205,10 @@ class ToolChoice(unittest.TestCase):
             self.refused(server, "tools", '#/properties/a: "maxLength" is not supported of a text', tools=[tool(
                 "f", {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}})])
         for text, part in ((GEMMA, "call:name{key:value}"), (template("(calls {{ f.name }})"), "does not show"),
-                           (template("<tool_call>{{ f.name }}\n<arg_key>"), "is not read here")):
+                           (template("<tool_call>{{ f.name }}\n<arg_key>"), "<arg_key>"),
+                           (template("<|tool_call_start|>[{{ f.name }}()]<|tool_call_end|>"), "name(key=value)"),
+                           (template("<|tool_call|>[{{ f | tojson }}]"), "cannot be required"),
+                           (template("<tool_call>{{ f.name }}()"), "is not read here")):
             with family("", text) as server:
                 self.refused(server, "tool_choice", part, tools=TOOLS)
 
