@@ -185,8 +185,10 @@ static void bench_rows(const bench *b) {
                                             .du = w,
                                             .n_rows = n,
                                             .dim = dim,
-                                            .gu_stride = dim,
-                                            .dgu_stride = dim};
+                                            .g_stride = dim,
+                                            .u_stride = dim,
+                                            .dg_stride = dim,
+                                            .du_stride = dim};
         bench_bytes(b, act_names[fn], QR_OP_gate_backward, &gate, 5 * matrix);
     }
     const qr_dropout_args dropout = {.x = x,

@@ -107,6 +107,13 @@ static op_size of_gated_delta(const void *args) {
                 (double)READ_WRITE * (double)a->sequences.n_seqs * (double)values * (double)a->key_dim);
 }
 
+static op_size of_state_space(const void *args) {
+    ARGS(state_space);
+    const int64_t keys = 2 * (int64_t)a->n_groups * a->state_dim, values = (int64_t)a->n_heads * a->head_dim;
+    return plus(rows_of(a->n_tokens, keys + 2 * values, F32_BYTES),
+                (double)READ_WRITE * (double)a->sequences.n_seqs * (double)values * (double)a->state_dim);
+}
+
 static op_size of_forward(qr_op op, const void *args) {
     switch (op) {
         case QR_OP_linear: return of_linear(args);
@@ -117,6 +124,7 @@ static op_size of_forward(qr_op op, const void *args) {
         case QR_OP_kv_write: return of_kv_write(args);
         case QR_OP_attention: return of_attention(args);
         case QR_OP_gated_delta: return of_gated_delta(args);
+        case QR_OP_state_space: return of_state_space(args);
         case QR_OP_gather_rows: {
             ARGS(gather_rows);
             return rows_of(a->n_rows, a->dim, READ_WRITE);

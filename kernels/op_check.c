@@ -436,8 +436,9 @@ static bool check_activation_backward(const check *c, const qr_activation_backwa
 }
 
 static bool check_gate_backward(const check *c, const qr_gate_backward_args *a) {
-    return check_act_fn(c, a->fn) && check_view(c, "g and u", a->n_rows, a->dim, a->gu_stride) &&
-           check_view(c, "dg and du", a->n_rows, a->dim, a->dgu_stride);
+    return check_act_fn(c, a->fn) && check_view(c, "g", a->n_rows, a->dim, a->g_stride) &&
+           check_view(c, "u", a->n_rows, a->dim, a->u_stride) && check_view(c, "dg", a->n_rows, a->dim, a->dg_stride) &&
+           check_view(c, "du", a->n_rows, a->dim, a->du_stride);
 }
 
 static bool check_clamped_gate_backward(const check *c, const qr_clamped_gate_backward_args *a) {
@@ -582,6 +583,28 @@ static bool check_gated_delta_backward(const check *c, const qr_gated_delta_back
     return check_gated_delta(c, forward) && check_whole(c, &forward->sequences, forward->n_tokens) &&
            check_view(c, "dqkv", forward->n_tokens, qkv_columns(forward), a->dqkv_stride) &&
            check_view(c, "da", forward->n_tokens, forward->n_value_heads, a->dab_stride);
+}
+
+static int64_t xbc_columns(const qr_state_space_args *a) {
+    return (int64_t)a->n_heads * a->head_dim + 2 * (int64_t)a->n_groups * a->state_dim;
+}
+
+static bool check_state_space(const check *c, const qr_state_space_args *a) {
+    if (!check_heads(c, a->n_heads, a->head_dim) || !check_heads(c, a->n_groups, a->state_dim)) { return false; }
+    REQUIRE(a->n_heads % a->n_groups == 0, "%" PRId32 " heads are not divisible by %" PRId32 " groups", a->n_heads,
+            a->n_groups);
+    REQUIRE((int64_t)a->state_dim * a->head_dim <= INT32_MAX / a->n_heads, "the state is too large");
+    const int64_t state = (int64_t)a->n_heads * a->state_dim * a->head_dim;
+    return check_view(c, "xbc", a->n_tokens, xbc_columns(a), a->xbc_stride) &&
+           check_view(c, "dt", a->n_tokens, a->n_heads, a->dt_stride) &&
+           check_recurrence(c, &a->sequences, a->n_tokens, state);
+}
+
+static bool check_state_space_backward(const check *c, const qr_state_space_backward_args *a) {
+    const qr_state_space_args *forward = &a->forward;
+    return check_state_space(c, forward) && check_whole(c, &forward->sequences, forward->n_tokens) &&
+           check_view(c, "dxbc", forward->n_tokens, xbc_columns(forward), a->dxbc_stride) &&
+           check_view(c, "ddt", forward->n_tokens, forward->n_heads, a->ddt_stride);
 }
 
 /* --- The functions of op_check.h --------------------------------------------------------------------------------- */

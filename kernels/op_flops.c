@@ -80,6 +80,15 @@ static double of_gated_delta_backward(const qr_gated_delta_backward_args *a) {
     return 2.5 * of_gated_delta(&a->forward);
 }
 
+/* The state moves on, and is read; for the gradient it is computed again, and its gradient is used three times. */
+static double of_state_space(const qr_state_space_args *a) {
+    return 5.0 * (double)a->n_tokens * (double)a->n_heads * (double)a->state_dim * (double)a->head_dim;
+}
+
+static double of_state_space_backward(const qr_state_space_backward_args *a) {
+    return 3.0 * of_state_space(&a->forward);
+}
+
 double qr_op_flops(qr_op op, const void *args) {
     switch (op) {
         case QR_OP_linear: return of_linear(args);
@@ -97,6 +106,8 @@ double qr_op_flops(qr_op op, const void *args) {
         case QR_OP_attention_packed_backward: return of_attention_packed_backward(args);
         case QR_OP_gated_delta: return of_gated_delta(args);
         case QR_OP_gated_delta_backward: return of_gated_delta_backward(args);
+        case QR_OP_state_space: return of_state_space(args);
+        case QR_OP_state_space_backward: return of_state_space_backward(args);
         default: return 0.0;
     }
 }

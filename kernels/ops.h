@@ -49,6 +49,7 @@
     X(head_gate)          \
     X(conv1d_causal)      \
     X(gated_delta)        \
+    X(state_space)        \
     X(activation)         \
     X(gate)               \
     X(clamped_gate)       \
@@ -79,6 +80,7 @@
     X(head_gate_backward)        \
     X(conv1d_causal_backward)    \
     X(gated_delta_backward)      \
+    X(state_space_backward)      \
     X(activation_backward)       \
     X(gate_backward)             \
     X(clamped_gate_backward)     \
@@ -368,12 +370,13 @@ typedef struct qr_recurrence {
 } qr_recurrence;
 
 /* conv1d_causal: a convolution over the tokens of each sequence, every channel for itself:
- *     dst[t, c] = fn(sum over j of weight[c, j] · x[t − kernel + 1 + j, c]), j ascending.
+ *     dst[t, c] = fn(bias[c] + sum over j of weight[c, j] · x[t − kernel + 1 + j, c]), j ascending.
  * Rows before the sequence count as 0. The state is the last kernel − 1 rows of x, [kernel − 1, dim], oldest first. */
 typedef struct qr_conv1d_causal_args {
     qr_act_fn fn;
     const float *x;      /* [n_tokens, dim], rows x_stride apart */
     const float *weight; /* [dim, kernel] */
+    const float *bias;   /* [dim]; NULL: none */
     float *dst;          /* [n_tokens, dim] contiguous */
     int64_t n_tokens, dim, x_stride;
     int32_t kernel; /* at most QR_CONV_MAX_KERNEL */
@@ -399,6 +402,22 @@ typedef struct qr_gated_delta_args {
     qr_recurrence sequences;
 } qr_gated_delta_args;
 
+/* state_space: a selective state space as Mamba-2 has it (Dao and Gu, "Transformers are SSMs", 2024). For a token and
+ * head h, with B and C of group h / (n_heads / n_groups):
+ *     step = softplus(dt[h] + dt_bias[h]), decay = exp(−exp(a_log[h]) · step),
+ *     state = decay · state + B (step · x)ᵀ, dst = stateᵀ C + skip[h] · x.
+ * The state is [n_heads, state_dim, head_dim]. */
+typedef struct qr_state_space_args {
+    const float *xbc; /* [n_tokens, n_heads · head_dim + 2 · n_groups · state_dim]: [x | B | C], rows
+                       * xbc_stride apart */
+    const float *dt;  /* [n_tokens, n_heads], rows dt_stride apart */
+    const float *a_log, *dt_bias, *skip; /* [n_heads] */
+    float *dst;                          /* [n_tokens, n_heads · head_dim] contiguous */
+    int64_t n_tokens, xbc_stride, dt_stride;
+    int32_t n_heads, n_groups, head_dim, state_dim; /* n_groups divides n_heads */
+    qr_recurrence sequences;
+} qr_state_space_args;
+
 /* activation: dst = fn(x). */
 typedef struct qr_activation_args {
     qr_act_fn fn;
@@ -408,7 +427,7 @@ typedef struct qr_activation_args {
     int64_t n_rows, dim, x_stride;
 } qr_activation_args;
 
-/* gate: dst = fn(g) · u. */
+/* gate: dst = fn(g) · u. dst may be u where that is F32 and contiguous. */
 typedef struct qr_gate_args {
     qr_act_fn fn;
     const float *g, *u; /* [n_rows, dim], rows g_stride and u_stride apart */

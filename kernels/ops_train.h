@@ -161,13 +161,13 @@ typedef struct qr_head_gate_backward_args {
     float *dgate;
 } qr_head_gate_backward_args;
 
-/* conv1d_causal_backward: over whole sequences (no slots). dx is overwritten; dweight [dim, kernel] is added to; NULL:
- * not wanted. */
+/* conv1d_causal_backward: over whole sequences (no slots). dx is overwritten; dweight [dim, kernel] and dbias [dim] are
+ * added to; NULL: not wanted. */
 typedef struct qr_conv1d_causal_backward_args {
     qr_conv1d_causal_args forward; /* dst is not read */
     const float *dy;               /* [n_tokens, dim] contiguous */
     float *dx;                     /* [n_tokens, dim], rows dx_stride apart */
-    float *dweight;
+    float *dweight, *dbias;
     int64_t dx_stride;
 } qr_conv1d_causal_backward_args;
 
@@ -183,6 +183,17 @@ typedef struct qr_gated_delta_backward_args {
     int64_t dqkv_stride, dab_stride;
 } qr_gated_delta_backward_args;
 
+/* state_space_backward: over whole sequences (no slots), with states computed again as gated_delta_backward does. dxbc
+ * and ddt are overwritten; da_log, ddt_bias and dskip [n_heads] are added to; NULL: not wanted. */
+typedef struct qr_state_space_backward_args {
+    qr_state_space_args forward; /* dst is not read */
+    const float *dy;             /* [n_tokens, n_heads · head_dim] contiguous */
+    float *dxbc;                 /* rows dxbc_stride apart */
+    float *ddt;                  /* rows ddt_stride apart */
+    float *da_log, *ddt_bias, *dskip;
+    int64_t dxbc_stride, ddt_stride;
+} qr_state_space_backward_args;
+
 /* activation_backward: dx = dy · fn'(x). dx may be dy, or x, when the strides agree. */
 typedef struct qr_activation_backward_args {
     qr_act_fn fn;
@@ -191,13 +202,14 @@ typedef struct qr_activation_backward_args {
     int64_t n_rows, dim, x_stride, dy_stride, dx_stride;
 } qr_activation_backward_args;
 
-/* gate_backward: of fn(g) · u: dg = dy · u · fn'(g), du = dy · fn(g). dg may be g, and du u, when the strides agree. */
+/* gate_backward: of fn(g) · u: dg = dy · u · fn'(g), du = dy · fn(g). dg may be g, and du u or dy, when the strides
+ * agree. */
 typedef struct qr_gate_backward_args {
     qr_act_fn fn;
-    const float *g, *u; /* [n_rows, dim], rows gu_stride apart */
+    const float *g, *u; /* [n_rows, dim], rows g_stride and u_stride apart */
     const float *dy;    /* [n_rows, dim] contiguous */
-    float *dg, *du;     /* [n_rows, dim], rows dgu_stride apart */
-    int64_t n_rows, dim, gu_stride, dgu_stride;
+    float *dg, *du;     /* [n_rows, dim], rows dg_stride and du_stride apart */
+    int64_t n_rows, dim, g_stride, u_stride, dg_stride, du_stride;
 } qr_gate_backward_args;
 
 /* clamped_gate_backward: dg and du; 0 where g or u is beyond its limit. dg may be g, and du u, when the strides agree.

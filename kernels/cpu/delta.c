@@ -2,6 +2,7 @@
 #include "kernels/cpu/delta_step.h"
 #include "kernels/cpu/norm_sums.h"
 #include "kernels/cpu/simd/vec_slopes.h"
+#include "kernels/recurrence.h"
 
 enum { FUNCTION_COST = 4 };
 
@@ -39,32 +40,24 @@ QR_CPU_RANGE_OP(head_gate, args->n_rows, FUNCTION_COST * args->n_heads * args->d
 
 /* ---- Sequences --------------------------------------------------------------------------------------------------- */
 
-/* The state of sequence s; NULL: it has no memory. */
-static float *state_of(const qr_recurrence *r, int64_t s) {
-    return r->slot != NULL && r->slot[s] >= 0 ? r->states + r->slot[s] * r->state_stride : NULL;
-}
-
-static bool begins_from_zero(const qr_recurrence *r, int64_t s) {
-    return state_of(r, s) == NULL || r->first_position == NULL || r->first_position[s] == 0;
-}
-
 /* ---- conv1d_causal ----------------------------------------------------------------------------------------------- */
 
 /* n channels from c on, of sequence s. The rows before each token stay in registers. */
 QR_INLINE void conv_channels(const qr_conv1d_causal_args *a, int64_t s, int64_t c, int64_t n, int kernel) {
     const qr_recurrence *r = &a->sequences;
-    float *state = state_of(r, s), columns[QR_CONV_MAX_KERNEL][QR_VEC] = {{0}};
+    float *state = qr_recurrence_state(r, s), columns[QR_CONV_MAX_KERNEL][QR_VEC] = {{0}};
     qr_vec weight[QR_CONV_MAX_KERNEL], rows[QR_CONV_MAX_KERNEL];
     for (int64_t i = 0; i < qr_min(n, QR_VEC); i++) {
         for (int j = 0; j < kernel; j++) { columns[j][i] = a->weight[(c + i) * kernel + j]; }
     }
     for (int j = 0; j < kernel; j++) { weight[j] = qr_vec_load(columns[j]); }
+    const qr_vec bias = a->bias != NULL ? qr_vec_load_n(a->bias + c, n) : qr_vec_zero();
     for (int j = 0; j < kernel - 1; j++) {
-        rows[j] = begins_from_zero(r, s) ? qr_vec_zero() : qr_vec_load_n(state + j * a->dim + c, n);
+        rows[j] = qr_recurrence_begins(r, s) ? qr_vec_zero() : qr_vec_load_n(state + j * a->dim + c, n);
     }
     for (int64_t t = r->start[s]; t < r->start[s + 1]; t++) {
         rows[kernel - 1] = qr_vec_load_n(a->x + t * a->x_stride + c, n);
-        qr_vec sum = qr_vec_mul(weight[0], rows[0]);
+        qr_vec sum = a->bias != NULL ? qr_vec_fma(weight[0], rows[0], bias) : qr_vec_mul(weight[0], rows[0]);
         for (int j = 1; j < kernel; j++) { sum = qr_vec_fma(weight[j], rows[j], sum); }
         qr_vec_store_n(a->dst + t * a->dim + c, qr_vec_act(a->fn, sum), n);
         for (int j = 0; j < kernel - 1; j++) { rows[j] = rows[j + 1]; }
@@ -160,10 +153,10 @@ static void run_columns(void *arg, int64_t index, int worker) {
     const int32_t head = (int32_t)(index / call->n_blocks % a->n_value_heads);
     const int64_t n = qr_min(a->value_dim - first, QR_DELTA_COLUMNS), key_dim = a->key_dim;
     if (r->start[s] == r->start[s + 1]) { return; }
-    float *state = state_of(r, s), *columns = call->columns + worker * qr_delta_column_floats(a);
+    float *state = qr_recurrence_state(r, s), *columns = call->columns + worker * qr_delta_column_floats(a);
     const int64_t stride = state != NULL ? a->value_dim : QR_DELTA_COLUMNS;
     if (state != NULL) { columns = state + head * key_dim * a->value_dim + first; }
-    for (int64_t i = 0; begins_from_zero(r, s) && i < key_dim; i++) {
+    for (int64_t i = 0; qr_recurrence_begins(r, s) && i < key_dim; i++) {
         memset(columns + i * stride, 0, (size_t)n * sizeof *columns);
     }
     const int64_t v_at = 2 * (int64_t)a->n_key_heads * key_dim + (int64_t)head * a->value_dim + first;

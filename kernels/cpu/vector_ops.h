@@ -30,6 +30,7 @@
     PLAIN(head_gate)                      \
     PLAIN(conv1d_causal)                  \
     SCRATCH(gated_delta)                  \
+    SCRATCH(state_space)                  \
     PLAIN(activation)                     \
     PLAIN(gate)                           \
     PLAIN(clamped_gate)                   \
@@ -49,6 +50,7 @@
     PLAIN(head_gate_backward)             \
     PLAIN(conv1d_causal_backward)         \
     SCRATCH(gated_delta_backward)         \
+    SCRATCH(state_space_backward)         \
     PLAIN(activation_backward)            \
     PLAIN(gate_backward)                  \
     PLAIN(clamped_gate_backward)          \

@@ -53,11 +53,12 @@ __global__ void conv1d_causal_kernel(qr_conv1d_causal_args a) {
     const int32_t begin = r.start[s], end = r.start[s + 1];
     if (c >= a.dim || begin == end) { return; }
     float *state = state_of(r, s), weight[QR_CONV_MAX_KERNEL], rows[QR_CONV_MAX_KERNEL];
+    const float bias = a.bias != NULL ? a.bias[c] : 0.0F;
     for (int32_t j = 0; j < a.kernel; j++) { weight[j] = a.weight[c * a.kernel + j]; }
     for (int32_t j = 0; j < a.kernel - 1; j++) { rows[j] = begins_from_zero(r, s) ? 0.0F : state[j * a.dim + c]; }
     for (int64_t t = begin; t < end; t++) {
         rows[a.kernel - 1] = a.x[t * a.x_stride + c];
-        float sum = 0.0F;
+        float sum = bias;
         for (int32_t j = 0; j < a.kernel; j++) { sum = fmaf(weight[j], rows[j], sum); }
         a.dst[t * a.dim + c] = act_fn(a.fn, sum);
         for (int32_t j = 0; j < a.kernel - 1; j++) { rows[j] = rows[j + 1]; }

@@ -45,6 +45,7 @@ qr_cuda_sources(kernels/cuda/train
   loss.cu
   norm_backward.cu
   optimizer.cu
+  state_space_backward.cu
   weight_backward.cu)
 qr_cuda_sources(kernels/cuda
   column_sums.cu
@@ -57,7 +58,8 @@ qr_cuda_sources(kernels/cuda
   norm.cu
   rope.cu
   route.cu
-  sample.cu)
+  sample.cu
+  state_space.cu)
 qr_cuda_sources(kernels/cuda/backend
   backend.cu
   groups.cu

@@ -34,13 +34,15 @@ static double conv_dsum(const qr_conv1d_causal_backward_args *args, int32_t s, i
     return (double)args->dy[(f->sequences.start[s] + t) * f->dim + c] * qr_ref_act_derivative(f->fn, sum);
 }
 
-/* One channel of sequence s; dweight [kernel] grows. */
-static void conv_channel(const qr_conv1d_causal_backward_args *args, int32_t s, int64_t c, double *dweight) {
+/* One channel of sequence s; dweight [kernel] and *dbias grow. */
+static void conv_channel(const qr_conv1d_causal_backward_args *args, int32_t s, int64_t c, double *dweight,
+                         double *dbias) {
     const qr_conv1d_causal_args *f = &args->forward;
     const int64_t first = f->sequences.start[s], n = f->sequences.start[s + 1] - first;
     for (int64_t t = 0; t < n; t++) {
         const double dsum = conv_dsum(args, s, t, n, c);
         double dx = 0.0;
+        *dbias += dsum;
         for (int32_t j = 0; j < f->kernel; j++) {
             const int64_t from = t - f->kernel + 1 + j;
             if (from >= 0) { dweight[j] += dsum * (double)f->x[(first + from) * f->x_stride + c]; }
@@ -54,8 +56,9 @@ void qr_ref_conv1d_causal_backward(const qr_conv1d_causal_backward_args *args, v
     (void)workspace;
     const qr_conv1d_causal_args *f = &args->forward;
     for (int64_t c = 0; c < f->dim; c++) {
-        double dweight[QR_CONV_MAX_KERNEL] = {0};
-        for (int32_t s = 0; s < f->sequences.n_seqs; s++) { conv_channel(args, s, c, dweight); }
+        double dweight[QR_CONV_MAX_KERNEL] = {0}, dbias = 0.0;
+        for (int32_t s = 0; s < f->sequences.n_seqs; s++) { conv_channel(args, s, c, dweight, &dbias); }
+        if (args->dbias != NULL) { args->dbias[c] = (float)((double)args->dbias[c] + dbias); }
         for (int32_t j = 0; args->dweight != NULL && j < f->kernel; j++) {
             float *dst = &args->dweight[c * f->kernel + j];
             *dst = (float)((double)*dst + dweight[j]);

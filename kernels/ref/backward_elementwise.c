@@ -53,10 +53,10 @@ void qr_ref_gate_backward(const qr_gate_backward_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_rows; i++) {
         for (int64_t j = 0; j < args->dim; j++) {
-            const double g = (double)args->g[i * args->gu_stride + j], u = (double)args->u[i * args->gu_stride + j];
+            const double g = (double)args->g[i * args->g_stride + j], u = (double)args->u[i * args->u_stride + j];
             const double dy = (double)args->dy[i * args->dim + j];
-            args->dg[i * args->dgu_stride + j] = (float)(dy * u * qr_ref_act_derivative(args->fn, g));
-            args->du[i * args->dgu_stride + j] = (float)(dy * qr_ref_act_fn(args->fn, g));
+            args->dg[i * args->dg_stride + j] = (float)(dy * u * qr_ref_act_derivative(args->fn, g));
+            args->du[i * args->du_stride + j] = (float)(dy * qr_ref_act_fn(args->fn, g));
         }
     }
 }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/recurrence.h"
 #include "kernels/ref/delta.h"
 
 void qr_ref_copy_heads(const qr_copy_heads_args *args, void *workspace) {
@@ -36,24 +37,15 @@ void qr_ref_head_gate(const qr_head_gate_args *args, void *workspace) {
 
 /* ---- conv1d_causal ----------------------------------------------------------------------------------------------- */
 
-/* The state of sequence s; NULL: it has no memory. */
-static float *state_of(const qr_recurrence *r, int32_t s) {
-    return r->slot != NULL && r->slot[s] >= 0 ? r->states + r->slot[s] * r->state_stride : NULL;
-}
-
-static bool begins_from_zero(const qr_recurrence *r, int32_t s) {
-    return state_of(r, s) == NULL || r->first_position == NULL || r->first_position[s] == 0;
-}
-
 /* Row `t` of sequence s, channel c; t may be before the batch's first. */
 static float conv_input(const qr_conv1d_causal_args *args, int32_t s, int64_t t, int64_t c) {
     const qr_recurrence *r = &args->sequences;
     if (t >= 0) { return args->x[(r->start[s] + t) * args->x_stride + c]; }
-    return begins_from_zero(r, s) ? 0.0F : state_of(r, s)[(t + args->kernel - 1) * args->dim + c];
+    return qr_recurrence_begins(r, s) ? 0.0F : qr_recurrence_state(r, s)[(t + args->kernel - 1) * args->dim + c];
 }
 
 double qr_ref_conv_sum(const qr_conv1d_causal_args *args, int32_t s, int64_t t, int64_t c) {
-    double sum = 0.0;
+    double sum = args->bias != NULL ? (double)args->bias[c] : 0.0;
     for (int32_t j = 0; j < args->kernel; j++) {
         sum += (double)args->weight[c * args->kernel + j] * (double)conv_input(args, s, t - args->kernel + 1 + j, c);
     }
@@ -62,7 +54,7 @@ double qr_ref_conv_sum(const qr_conv1d_causal_args *args, int32_t s, int64_t t, 
 
 /* The rows before the next token; from the oldest on, so that none is overwritten before it is read. */
 static void keep_conv_state(const qr_conv1d_causal_args *args, int32_t s, int64_t n) {
-    float *state = state_of(&args->sequences, s);
+    float *state = qr_recurrence_state(&args->sequences, s);
     if (state == NULL || n == 0) { return; }
     for (int32_t i = 0; i < args->kernel - 1; i++) {
         for (int64_t c = 0; c < args->dim; c++) {
@@ -147,10 +139,10 @@ void qr_ref_gated_delta(const qr_gated_delta_args *args, void *workspace) {
     const size_t n_bytes = (size_t)state_elements(args) * sizeof(float);
     float *state = workspace;
     for (int32_t s = 0; s < r->n_seqs; s++) {
-        float *kept = state_of(r, s);
+        float *kept = qr_recurrence_state(r, s);
         for (int32_t h = 0; h < args->n_value_heads && r->start[s] < r->start[s + 1]; h++) {
             float *of_head = kept != NULL ? kept + h * state_elements(args) : NULL;
-            if (begins_from_zero(r, s)) {
+            if (qr_recurrence_begins(r, s)) {
                 memset(state, 0, n_bytes);
             } else {
                 memcpy(state, of_head, n_bytes);

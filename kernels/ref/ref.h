@@ -66,6 +66,7 @@ size_t qr_ref_expert_linear_in_int16_workspace(const qr_expert_linear_args *args
     X(dora_norm)                 \
     X(attention)                 \
     X(gated_delta)               \
+    X(state_space)               \
     X(sample)                    \
     X(linear_backward)           \
     X(expert_linear_backward)    \
@@ -76,6 +77,7 @@ size_t qr_ref_expert_linear_in_int16_workspace(const qr_expert_linear_args *args
     X(attention_packed)          \
     X(attention_packed_backward) \
     X(gated_delta_backward)      \
+    X(state_space_backward)      \
     X(adamw8bit)
 #define QR_X(name) size_t qr_ref_##name##_workspace(const qr_##name##_args *args);
 QR_REF_WORKSPACE_OPS(QR_X)

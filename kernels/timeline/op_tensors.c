@@ -76,8 +76,9 @@ TENSORS(kv_write, READS(a->k, a->v, a->token_page, a->position, a->pages))
 TENSORS(attention, READS(a->q, a->q_start, a->first_position, a->block_table, a->pages, a->sinks); WRITES(a->dst))
 TENSORS(copy_heads, READS(a->src); add_or_write(t, a->accumulate, a->dst))
 TENSORS(head_gate, READS(a->x, a->gate); WRITES(a->dst))
-TENSORS(conv1d_causal, READS(a->x, a->weight); SEQUENCES(a->sequences); WRITES(a->dst))
+TENSORS(conv1d_causal, READS(a->x, a->weight, a->bias); SEQUENCES(a->sequences); WRITES(a->dst))
 TENSORS(gated_delta, READS(a->qkv, a->a, a->b, a->a_log, a->dt_bias); SEQUENCES(a->sequences); WRITES(a->dst))
+TENSORS(state_space, READS(a->xbc, a->dt, a->a_log, a->dt_bias, a->skip); SEQUENCES(a->sequences); WRITES(a->dst))
 TENSORS(activation, READS(a->x); WRITES(a->dst))
 TENSORS(gate, READS(a->g, a->u); WRITES(a->dst))
 TENSORS(clamped_gate, READS(a->g, a->u); WRITES(a->dst))
@@ -115,11 +116,14 @@ TENSORS(attention_packed_backward, READS(a->forward.q, a->forward.k, a->forward.
                                          a->forward.seq_start, a->forward.sinks, a->dout, a->dsinks);
         WRITES(a->dq, a->dk, a->dv))
 TENSORS(head_gate_backward, READS(a->forward.x, a->forward.gate, a->dy); WRITES(a->dx, a->dgate))
-TENSORS(conv1d_causal_backward, READS(a->forward.x, a->forward.weight, a->dy, a->dweight);
+TENSORS(conv1d_causal_backward, READS(a->forward.x, a->forward.weight, a->forward.bias, a->dy, a->dweight, a->dbias);
         SEQUENCES(a->forward.sequences); WRITES(a->dx))
 TENSORS(gated_delta_backward, READS(a->forward.qkv, a->forward.a, a->forward.b, a->forward.a_log, a->forward.dt_bias,
                                     a->dy, a->da_log, a->ddt_bias);
         SEQUENCES(a->forward.sequences); WRITES(a->dqkv, a->da, a->db))
+TENSORS(state_space_backward, READS(a->forward.xbc, a->forward.dt, a->forward.a_log, a->forward.dt_bias,
+                                    a->forward.skip, a->dy, a->da_log, a->ddt_bias, a->dskip);
+        SEQUENCES(a->forward.sequences); WRITES(a->dxbc, a->ddt))
 TENSORS(activation_backward, READS(a->x, a->dy); WRITES(a->dx))
 TENSORS(gate_backward, READS(a->g, a->u, a->dy); WRITES(a->dg, a->du))
 TENSORS(clamped_gate_backward, READS(a->forward.g, a->forward.u, a->dy); WRITES(a->dg, a->du))

@@ -44,6 +44,7 @@ typedef enum qr_part {
     QR_PART_ATTENTION,
     QR_PART_DELTA,
     QR_PART_CONV,
+    QR_PART_SPACE,
     QR_PART_MLP,
     QR_PART_HEAD
 } qr_part;

@@ -159,13 +159,15 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
                        (long long)experts->n_experts, (long long)n_layers, QR_MOST_EXPERTS_OF_MODEL);
     }
     if (defaults->intermediate_size > 0 || defaults->switch_key != NULL) {
-        QR_RETURN_IF_ERROR(get_int(s, "moe_intermediate_size", 1, 1 << 22, &experts->intermediate_size));
+        const char *key = defaults->size_key != NULL ? defaults->size_key : "moe_intermediate_size";
+        QR_RETURN_IF_ERROR(get_int(s, key, 1, 1 << 22, &experts->intermediate_size));
     }
     if (defaults->shared_key != NULL) {
         QR_RETURN_IF_ERROR(read_shared_count(s, defaults, experts));
     } else if (defaults->shared_intermediate_size > 0) {
-        QR_RETURN_IF_ERROR(
-            get_int(s, "shared_expert_intermediate_size", 1, 1 << 22, &experts->shared_intermediate_size));
+        const char *key =
+            defaults->shared_size_key != NULL ? defaults->shared_size_key : "shared_expert_intermediate_size";
+        QR_RETURN_IF_ERROR(get_int(s, key, 1, 1 << 22, &experts->shared_intermediate_size));
     }
     if (!defaults->always_normalizes) { QR_RETURN_IF_ERROR(get_bool(s, "norm_topk_prob", &experts->normalizes)); }
     if (defaults->gate_limit > 0) {
@@ -192,6 +194,11 @@ qrun_status qr_expert_config_read(const qr_json *json, const char *what, const q
     *experts = (qr_expert_config){0};
     bool has_experts = defaults->n_experts > 0;
     if (defaults->switch_key != NULL) { QR_RETURN_IF_ERROR(get_bool(&s, defaults->switch_key, &has_experts)); }
+    if (defaults->may_have_none) {
+        int64_t n_experts = defaults->n_experts;
+        QR_RETURN_IF_ERROR(get_int(&s, "num_local_experts", 0, QR_MOST_EXPERTS, &n_experts));
+        has_experts = n_experts > 0;
+    }
     if (!has_experts) { return QRUN_OK; }
     experts->beside_dense = defaults->switch_key != NULL;
     experts->n_experts = defaults->n_experts;

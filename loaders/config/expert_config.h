@@ -47,6 +47,9 @@ typedef struct qr_expert_defaults {
     bool ranges_layers;            /* moe_layer_start_index, …_end_index and …_interval do */
     double gate_alpha, gate_limit; /* 0: the family has no such activation */
     const char *switch_key;        /* not NULL: only models with this key set have experts, beside dense MLPs */
+    bool may_have_none;            /* a num_local_experts of 0: all layers are dense */
+    const char *size_key;          /* of intermediate_size; NULL: moe_intermediate_size */
+    const char *shared_size_key;   /* of shared_intermediate_size; NULL: shared_expert_intermediate_size */
 } qr_expert_defaults;
 
 /* Reads it from the model's object; intermediate_size: that of dense layers. QRUN_ERROR_UNSUPPORTED for a router that

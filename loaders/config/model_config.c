@@ -222,27 +222,6 @@ static qrun_status refuse_looking_ahead(const source *s) {
                    s->what, who);
 }
 
-/* Granite 4 comes with Mamba layers, with experts, or as what it shares with Granite 3. */
-static qrun_status check_granite4(const source *s, const qr_model_config *config) {
-    const qr_json *types = qr_json_get(s->json, "layer_types");
-    int64_t n_experts = 8, n_layers = 0;
-    if (qr_json_is_null(types)) { types = qr_json_get(s->json, "layers_block_type"); }
-    for (const qr_json *item = qr_json_first(types); item != NULL; item = item->next, n_layers++) {
-        const char *type = cJSON_IsString(item) ? item->valuestring : "?";
-        if (strcmp(type, "attention") != 0 && strcmp(type, "full_attention") != 0) { break; }
-    }
-    if (n_layers != config->n_layers || (size_t)n_layers != qr_json_count(types)) {
-        return fail_unsupported(qr_unsupported_family_find("granitemoehybrid"), "granitemoehybrid", s->what, s->err);
-    }
-    QR_RETURN_IF_ERROR(get_int(s, "num_local_experts", 0, 1 << 20, &n_experts));
-    if (n_experts == 0) { return QRUN_OK; }
-    return qr_fail(
-        s->err, QRUN_ERROR_UNSUPPORTED,
-        "%s: Granite 4 with experts (\"num_local_experts\" %lld) is not supported; the nearest that works is "
-        "OLMoE",
-        s->what, (long long)n_experts);
-}
-
 /* Granite's four factors. */
 static qrun_status read_multipliers(const source *s, qr_model_config *config) {
     config->embedding_multiplier = config->residual_multiplier = config->logits_scaling = 1;
@@ -319,7 +298,6 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
     if (config->family == QR_FAMILY_GLM4_MOE) { QR_RETURN_IF_ERROR(read_glm4_moe(s, config)); }
     if (config->family == QR_FAMILY_LFM3) { QR_RETURN_IF_ERROR(read_lfm3(s, config)); }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
-    if (config->family == QR_FAMILY_GRANITE4) { QR_RETURN_IF_ERROR(check_granite4(s, config)); }
     return read_biases(s, config);
 }
 
@@ -685,6 +663,7 @@ static qrun_status read_all(source *s, qr_model_config *config) {
                                             .kind = s->defaults->recurrent,
                                             .conv_kernel = s->defaults->conv_kernel,
                                             .n_layers = config->n_layers,
+                                            .hidden_size = config->hidden_size,
                                             .has_windows = s->defaults->window != QR_WINDOW_NEVER};
     QR_RETURN_IF_ERROR(qr_recurrent_config_read(s->json, &recurrent, &config->recurrent, s->err));
     QR_RETURN_IF_ERROR(read_rope(s, config));

@@ -12,7 +12,7 @@ static const char FULL[] = "full_attention", SLIDING[] = "sliding_attention";
 typedef struct source {
     const qr_json *json;
     const char *what;
-    int64_t n_layers;
+    int64_t n_layers, hidden_size;
     bool has_windows;
     qr_error *err;
 } source;
@@ -23,12 +23,25 @@ static qrun_status get_int(const source *s, const char *key, int64_t low, int64_
 
 /* ---- Which layers ------------------------------------------------------------------------------------------------ */
 
-static qrun_status read_listed(const source *s, const qr_json *list, const char *recurrent, bool *layers) {
+/* What layer_types calls the layers of a kind, and what older files call those and the ones that attend; NULL: no
+ * other. */
+static const struct {
+    const char *recurrent, *older_recurrent, *older_attends;
+} type_names[] = {[QR_RECURRENT_DELTA] = {"linear_attention", NULL, NULL},
+                  [QR_RECURRENT_CONV] = {"conv", NULL, NULL},
+                  [QR_RECURRENT_SPACE] = {"linear_attention", "mamba", "attention"}};
+
+static bool is_either(const char *type, const char *name, const char *older) {
+    return strcmp(type, name) == 0 || (older != NULL && strcmp(type, older) == 0);
+}
+
+static qrun_status read_listed(const source *s, const qr_json *list, qr_recurrent_kind kind, bool *layers) {
+    const char *recurrent = type_names[kind].recurrent, *attends = type_names[kind].older_attends;
     int64_t n = 0;
     for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next, n++) {
         const char *type = cJSON_IsString(item) ? item->valuestring : "?";
-        const bool is_recurrent = strcmp(type, recurrent) == 0;
-        if (!is_recurrent && strcmp(type, FULL) != 0 && !(s->has_windows && strcmp(type, SLIDING) == 0)) {
+        const bool is_recurrent = is_either(type, recurrent, type_names[kind].older_recurrent);
+        if (!is_recurrent && !is_either(type, FULL, attends) && !(s->has_windows && strcmp(type, SLIDING) == 0)) {
             return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
                            "%s: layers of type \"%.60s\" are not supported in this family; its layers are \"%s\" or "
                            "\"%s\"",
@@ -72,24 +85,49 @@ static qrun_status read_attending(const source *s, bool *layers) {
     return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"full_attn_idxs\" should be a list of layers", s->what);
 }
 
+static bool any_layer(const source *s, const qr_recurrent_config *config, bool is_recurrent) {
+    for (int64_t l = 0; l < s->n_layers; l++) {
+        if (config->layers[l] == is_recurrent) { return true; }
+    }
+    return false;
+}
+
 static qrun_status read_layers(const source *s, qr_recurrent_config *config) {
-    const bool is_delta = config->kind == QR_RECURRENT_DELTA;
     const qr_json *list = qr_json_get(s->json, "layer_types");
+    if (qr_json_is_null(list) && config->kind == QR_RECURRENT_SPACE) {
+        list = qr_json_get(s->json, "layers_block_type");
+    }
     config->layers = qr_alloc_array_zeroed((size_t)s->n_layers, sizeof *config->layers);
     if (config->layers == NULL) { return qr_fail_memory(s->err, s->what, (size_t)s->n_layers); }
     if (!qr_json_is_null(list)) {
-        QR_RETURN_IF_ERROR(read_listed(s, list, is_delta ? "linear_attention" : "conv", config->layers));
+        QR_RETURN_IF_ERROR(read_listed(s, list, config->kind, config->layers));
+    } else if (config->kind == QR_RECURRENT_DELTA) {
+        QR_RETURN_IF_ERROR(read_interval(s, config->layers));
+    } else if (config->kind == QR_RECURRENT_CONV) {
+        QR_RETURN_IF_ERROR(read_attending(s, config->layers));
     } else {
-        QR_RETURN_IF_ERROR(is_delta ? read_interval(s, config->layers) : read_attending(s, config->layers));
+        for (int64_t l = 0; l < s->n_layers; l++) { config->layers[l] = true; }
     }
-    for (int64_t l = 0; l < s->n_layers; l++) {
-        if (!config->layers[l]) { return QRUN_OK; }
-    }
+    if (any_layer(s, config, false)) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: no layer is \"%s\", and a model needs at least one", s->what,
                    FULL);
 }
 
 /* ---- Their sizes ------------------------------------------------------------------------------------------------- */
+
+static qrun_status check_sizes(const source *s, const qr_recurrent_config *config, const char *heads,
+                               const char *shared) {
+    if (config->n_value_heads % config->n_key_heads != 0) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: %s %lld is not divisible by %s %lld", s->what, heads,
+                       (long long)config->n_value_heads, shared, (long long)config->n_key_heads);
+    }
+    if (config->n_value_heads > INT32_MAX / (config->key_dim * config->value_dim)) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: %lld %s of %lld by %lld are too many", s->what,
+                       (long long)config->n_value_heads, heads, (long long)config->key_dim,
+                       (long long)config->value_dim);
+    }
+    return QRUN_OK;
+}
 
 static qrun_status read_delta_sizes(const source *s, qr_recurrent_config *config) {
     config->n_key_heads = 16;
@@ -106,17 +144,7 @@ static qrun_status read_delta_sizes(const source *s, qr_recurrent_config *config
     for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
         QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
     }
-    if (config->n_value_heads % config->n_key_heads != 0) {
-        return qr_fail(s->err, QRUN_ERROR_INPUT,
-                       "%s: linear_num_value_heads %lld is not divisible by linear_num_key_heads %lld", s->what,
-                       (long long)config->n_value_heads, (long long)config->n_key_heads);
-    }
-    if (config->n_value_heads > INT32_MAX / (config->key_dim * config->value_dim)) {
-        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: %lld linear_num_value_heads of %lld by %lld are too many",
-                       s->what, (long long)config->n_value_heads, (long long)config->key_dim,
-                       (long long)config->value_dim);
-    }
-    return QRUN_OK;
+    return check_sizes(s, config, "linear_num_value_heads", "linear_num_key_heads");
 }
 
 static qrun_status read_conv_sizes(const source *s, qr_recurrent_config *config) {
@@ -127,6 +155,59 @@ static qrun_status read_conv_sizes(const source *s, qr_recurrent_config *config)
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"conv_bias\" is not supported", s->what);
 }
 
+/* Steps are positive anyway, and none is as long as the limits that are read. */
+static qrun_status refuse_step_limits(const source *s) {
+    const double longest = 1e4;
+    const qr_json *limits = qr_json_get(s->json, "time_step_limit"), *low = qr_json_first(limits);
+    if (qr_json_is_null(limits)) { return QRUN_OK; }
+    const bool is_pair = cJSON_IsArray(limits) && qr_json_count(limits) == 2 && cJSON_IsNumber(low);
+    if (is_pair && low->valuedouble == 0 && cJSON_IsNumber(low->next) && low->next->valuedouble >= longest) {
+        return QRUN_OK;
+    }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: a \"time_step_limit\" other than from 0 to Infinity is not supported", s->what);
+}
+
+/* Mamba-2 in Granite 4 and Bamba. */
+static qrun_status read_space_sizes(const source *s, qr_recurrent_config *config) {
+    int64_t expand = 2;
+    bool has_biases = false;
+    const qr_json *head_dim = qr_json_get(s->json, "mamba_d_head");
+    config->n_key_heads = 1;
+    config->n_value_heads = 128;
+    config->key_dim = 256;
+    config->has_conv_bias = true;
+    const struct {
+        const char *key;
+        int64_t high, *value;
+    } sizes[] = {{"mamba_n_groups", 1 << 12, &config->n_key_heads},
+                 {"mamba_n_heads", 1 << 12, &config->n_value_heads},
+                 {"mamba_d_state", 1 << 10, &config->key_dim},
+                 {"mamba_d_conv", 8, &config->conv_kernel},
+                 {"mamba_expand", 1 << 10, &expand}};
+    for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
+        QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
+    }
+    const int64_t values = expand * s->hidden_size;
+    config->value_dim = values / config->n_value_heads;
+    if (!cJSON_IsString(head_dim) || strcmp(head_dim->valuestring, "auto") != 0) {
+        QR_RETURN_IF_ERROR(get_int(s, "mamba_d_head", 1, 1 << 10, &config->value_dim));
+    }
+    if (config->value_dim * config->n_value_heads != values) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT,
+                       "%s: %lld mamba_n_heads of %lld are not the %lld that mamba_expand %lld times %lld give",
+                       s->what, (long long)config->n_value_heads, (long long)config->value_dim, (long long)values,
+                       (long long)expand, (long long)s->hidden_size);
+    }
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_conv_bias", &config->has_conv_bias, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_proj_bias", &has_biases, s->what, s->err));
+    if (has_biases) {
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"mamba_proj_bias\" is not supported", s->what);
+    }
+    QR_RETURN_IF_ERROR(refuse_step_limits(s));
+    return check_sizes(s, config, "mamba_n_heads", "mamba_n_groups");
+}
+
 /* ---- The interface ----------------------------------------------------------------------------------------------- */
 
 qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_context *context,
@@ -134,13 +215,21 @@ qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_con
     const source s = {.json = json,
                       .what = context->what,
                       .n_layers = context->n_layers,
+                      .hidden_size = context->hidden_size,
                       .has_windows = context->has_windows,
                       .err = err};
     *config = (qr_recurrent_config){.kind = context->kind, .conv_kernel = context->conv_kernel};
-    if (context->kind == QR_RECURRENT_NONE) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(context->kind == QR_RECURRENT_DELTA ? read_delta_sizes(&s, config)
-                                                           : read_conv_sizes(&s, config));
-    return read_layers(&s, config);
+    switch (context->kind) {
+        case QR_RECURRENT_DELTA: QR_RETURN_IF_ERROR(read_delta_sizes(&s, config)); break;
+        case QR_RECURRENT_CONV: QR_RETURN_IF_ERROR(read_conv_sizes(&s, config)); break;
+        case QR_RECURRENT_SPACE: break; /* of models that have them: below */
+        default: return QRUN_OK;
+    }
+    QR_RETURN_IF_ERROR(read_layers(&s, config));
+    if (context->kind != QR_RECURRENT_SPACE) { return QRUN_OK; }
+    if (any_layer(&s, config, true)) { return read_space_sizes(&s, config); }
+    qr_recurrent_config_free(config);
+    return QRUN_OK;
 }
 
 void qr_recurrent_config_free(qr_recurrent_config *config) {

@@ -9,16 +9,19 @@
 typedef enum qr_recurrent_kind {
     QR_RECURRENT_NONE,
     QR_RECURRENT_DELTA, /* the gated delta rule, after a convolution (Qwen3.5) */
-    QR_RECURRENT_CONV   /* a short convolution between two gates (LFM2) */
+    QR_RECURRENT_CONV,  /* a short convolution between two gates (LFM2) */
+    QR_RECURRENT_SPACE  /* a selective state space, after a convolution (Mamba-2) */
 } qr_recurrent_kind;
 
 typedef struct qr_recurrent_config {
     qr_recurrent_kind kind; /* of all of them */
     bool *layers;           /* [n_layers], owned; NULL: every layer is attention */
-    int64_t n_key_heads;    /* of the delta rule, as the next; divides n_value_heads */
+    int64_t n_key_heads;    /* of the delta rule, as the next; divides n_value_heads. Of a state space the groups that
+                             * share B and C */
     int64_t n_value_heads;
-    int64_t key_dim, value_dim; /* of a head */
+    int64_t key_dim, value_dim; /* of a head; key_dim: of a state space, rows of a state */
     int64_t conv_kernel;        /* tokens that the convolution sees */
+    bool has_conv_bias;
 } qr_recurrent_config;
 
 /* What depends on the family, and on the rest of config.json. */
@@ -26,14 +29,16 @@ typedef struct qr_recurrent_context {
     const char *what; /* file name for messages */
     qr_recurrent_kind kind;
     int64_t conv_kernel; /* unless the file says */
-    int64_t n_layers;
+    int64_t n_layers, hidden_size;
     bool has_windows; /* layers that attend may have one */
 } qr_recurrent_context;
 
-/* Which layers: layer_types; else of the delta rule full_attention_interval (4 unless given), and of convolutions
- * full_attn_idxs. Their sizes: the linear_… keys, or conv_L_cache, with transformers' defaults. QRUN_ERROR_INPUT for
- * counts that are impossible, QRUN_ERROR_UNSUPPORTED for a model without a layer that attends, and for convolutions
- * with biases. Nothing is read where the kind is none. */
+/* Which layers: layer_types; else of the delta rule full_attention_interval (4 unless given), of convolutions
+ * full_attn_idxs, and of state spaces layers_block_type. Their sizes: the linear_… keys, conv_L_cache, or the mamba_…
+ * keys, with transformers' defaults. QRUN_ERROR_INPUT for counts that are impossible, QRUN_ERROR_UNSUPPORTED for a
+ * model without a layer that attends, for convolutions between gates with biases, and for state spaces whose
+ * projections have biases or whose steps are limited. Where no layer has a state space, the kind is none, as it is
+ * where nothing is read. */
 qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_context *context,
                                      qr_recurrent_config *config, qr_error *err);
 void qr_recurrent_config_free(qr_recurrent_config *config); /* leaves it zeroed */

@@ -32,7 +32,6 @@ static const qr_unsupported_family families[] = {
     {"hunyuan_v1_moe", "Hunyuan", "its own mixture of experts", EXPERTS},
     {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},
     {"dbrx", "DBRX", "its own mixture of experts", EXPERTS},
-    {"granitemoehybrid", "Granite 4 hybrid", MAMBA, HYBRID},
     {"granitemoe", "Granite MoE", "scaled residuals beside experts", "OLMoE"},
     {"nemotron_h", "Nemotron-H", MAMBA, HYBRID},
     {"nemotron", "Nemotron", "squared ReLU", DENSE},

@@ -50,6 +50,7 @@ typedef struct parser {
     key_entry *keys; /* a stack: the keys of every object that is open */
     size_t n_keys, keys_capacity;
     bool is_line; /* what: of qr_json_parse_line */
+    bool is_file; /* of qr_json_read */
     char *number; /* NUL-terminated copy for qr_number_parse */
     size_t number_capacity;
 } parser;
@@ -403,6 +404,17 @@ static bool read_word(parser *p, cJSON *node) {
     return false;
 }
 
+/* Infinity and -Infinity, which are no JSON, but are what Python writes to a config.json. */
+static bool read_infinity(parser *p, cJSON *node) {
+    static const char word[] = "Infinity";
+    const size_t sign = p->at < p->n_bytes && p->text[p->at] == '-' ? 1 : 0, length = sign + strlen(word);
+    if (p->n_bytes - p->at < length || memcmp(p->text + p->at + sign, word, strlen(word)) != 0) { return false; }
+    node->type = cJSON_Number | QR_JSON_FLOAT;
+    node->valuedouble = sign > 0 ? -(double)INFINITY : (double)INFINITY;
+    p->at += length;
+    return true;
+}
+
 static qrun_status read_value(parser *p, cJSON *node) {
     skip_space(p);
     const char c = p->at < p->n_bytes ? p->text[p->at] : '\0';
@@ -411,6 +423,7 @@ static qrun_status read_value(parser *p, cJSON *node) {
         node->type = cJSON_String;
         return read_string(p, &node->valuestring);
     }
+    if (p->is_file && read_infinity(p, node)) { return QRUN_OK; }
     if (c == '-' || (c >= '0' && c <= '9')) { return read_number(p, node); }
     return read_word(p, node) ? QRUN_OK : fail_unexpected(p, "a value");
 }
@@ -426,15 +439,9 @@ static qrun_status parse_text(parser *p) {
     return p->at == p->n_bytes ? QRUN_OK : fail_unexpected(p, "the end of the text");
 }
 
-static qrun_status parse(const char *text, size_t n_bytes, const char *what, bool is_line, qr_json **root,
-                         qr_error *err) {
+static qrun_status parse(parser p, qr_json **root) {
     *root = NULL;
-    parser p = {.text = text,
-                .n_bytes = n_bytes,
-                .what = what,
-                .is_line = is_line,
-                .err = err,
-                .block_bytes = FIRST_BLOCK_BYTES};
+    p.block_bytes = FIRST_BLOCK_BYTES;
     p.tree = qr_alloc_zeroed(sizeof *p.tree);
     const qrun_status status = p.tree != NULL ? parse_text(&p) : fail_memory(&p);
     qr_free(p.keys);
@@ -449,11 +456,11 @@ static qrun_status parse(const char *text, size_t n_bytes, const char *what, boo
 }
 
 qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err) {
-    return parse(text, n_bytes, what, false, root, err);
+    return parse((parser){.text = text, .n_bytes = n_bytes, .what = what, .err = err}, root);
 }
 
 qrun_status qr_json_parse_line(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err) {
-    return parse(text, n_bytes, what, true, root, err);
+    return parse((parser){.text = text, .n_bytes = n_bytes, .what = what, .is_line = true, .err = err}, root);
 }
 
 qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_error *err) {
@@ -461,7 +468,8 @@ qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_
     char *text;
     size_t n_bytes;
     QR_RETURN_IF_ERROR(qr_file_read(path, max_bytes, &text, &n_bytes, err));
-    const qrun_status status = qr_json_parse(text, n_bytes, path, root, err);
+    const parser p = {.text = text, .n_bytes = n_bytes, .what = path, .is_file = true, .err = err};
+    const qrun_status status = parse(p, root);
     qr_free(text);
     return status;
 }
@@ -484,7 +492,9 @@ static void append_string(qr_buffer *out, const char *text) { qr_buffer_append_j
 /* What was written with a fraction or exponent keeps one: to a template 1.0 and 1 are not the same. */
 static void append_number(qr_buffer *out, const qr_json *number) {
     char text[QR_NUMBER_BYTES];
-    if ((number->type & QR_JSON_FLOAT) != 0) {
+    if (!isfinite(number->valuedouble)) {
+        qr_buffer_append_text(out, number->valuedouble > 0 ? "Infinity" : "-Infinity");
+    } else if ((number->type & QR_JSON_FLOAT) != 0) {
         qr_number_format(number->valuedouble, text);
         qr_buffer_append_text(out, text);
     } else {

@@ -51,8 +51,10 @@ static void put_sizes(const qrun_model *model, qr_buffer *out) {
     qr_json_put_int(out, "sliding_window", n_sliding > 0 ? model->config.sliding_window : 0);
     qr_json_put_int(out, "n_sliding_layers", n_sliding);
     if (shape->recurrent.n_layers > 0) {
-        const bool is_conv = shape->recurrent.kind == QR_RECURRENT_CONV;
-        qr_json_put_int(out, is_conv ? "n_convolution_layers" : "n_linear_attention_layers", shape->recurrent.n_layers);
+        static const char *const names[] = {[QR_RECURRENT_DELTA] = "n_linear_attention_layers",
+                                            [QR_RECURRENT_CONV] = "n_convolution_layers",
+                                            [QR_RECURRENT_SPACE] = "n_state_space_layers"};
+        qr_json_put_int(out, names[shape->recurrent.kind], shape->recurrent.n_layers);
         qr_json_put_int(out, "state_bytes", qr_recurrent_state_floats(shape) * (int64_t)sizeof(float));
     }
     qr_json_put_end(out, '}');

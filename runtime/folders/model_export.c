@@ -83,6 +83,7 @@ static bool is_stacked(const export_job *job, const qr_parameter *parameter, cha
         return false;
     }
     qr_family_write_name(model->prefix, stack, parameter->layer, 0, name, NAME_BYTES);
+    qr_family_name_in_files(model->family, name, NAME_BYTES);
     return job->source != NULL ? qr_stored_has_stack(job->source, name) : model->family->writes_stacks;
 }
 

@@ -140,7 +140,11 @@ QR_X(dropout)
 
 /* Of a layer's first block, for timelines. */
 static inline qr_part qr_recurrent_part(const qrun_model *model) {
-    return model->shape.recurrent.kind == QR_RECURRENT_CONV ? QR_PART_CONV : QR_PART_DELTA;
+    static const qr_part parts[] = {[QR_RECURRENT_NONE] = QR_PART_DELTA,
+                                    [QR_RECURRENT_DELTA] = QR_PART_DELTA,
+                                    [QR_RECURRENT_CONV] = QR_PART_CONV,
+                                    [QR_RECURRENT_SPACE] = QR_PART_SPACE};
+    return parts[model->shape.recurrent.kind];
 }
 static inline qr_part qr_layer_part(const qrun_model *model, const qr_layer *layer) {
     return layer->is_recurrent ? qr_recurrent_part(model) : QR_PART_ATTENTION;

@@ -1,6 +1,5 @@
 #include "runtime/layers/layer_conv.h"
 
-#include "runtime/layers/layer_adapters.h"
 #include "runtime/layers/layer_recurrent.h"
 
 qr_conv1d_causal_args qr_layer_conv_args(const qr_layer_pass *pass, const qr_layer *layer) {
@@ -14,11 +13,6 @@ qr_conv1d_causal_args qr_layer_conv_args(const qr_layer_pass *pass, const qr_lay
                                    .x_stride = c->channels,
                                    .kernel = (int32_t)c->kernel,
                                    .sequences = qr_layer_recurrence(pass, layer, 0)};
-}
-
-qrun_status qr_layer_conv_project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    return qr_layer_linear(pass, &layer->attn_in[0], pass->buffers.attn_normed, pass->buffers.qkv,
-                           pass->model->shape.recurrent.columns, false, err);
 }
 
 qrun_status qr_layer_conv_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {

@@ -6,8 +6,7 @@
 
 #include "runtime/layers/layer.h"
 
-/* The three steps of layer_recurrent.h. */
-qrun_status qr_layer_conv_project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* The last two of the three steps of layer_recurrent.h. */
 qrun_status qr_layer_conv_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_conv_gate(const qr_layer_pass *pass, qr_error *err);
 

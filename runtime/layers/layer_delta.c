@@ -1,7 +1,6 @@
 #include "runtime/layers/layer_delta.h"
 
 #include "base/sizes.h"
-#include "runtime/layers/layer_adapters.h"
 #include "runtime/layers/layer_recurrent.h"
 
 /* ---- Ops --------------------------------------------------------------------------------------------------------- */
@@ -39,8 +38,7 @@ qr_gated_delta_args qr_layer_delta_recall_args(const qr_layer_pass *pass, const 
 }
 
 /* Of every value head. Unlike the model's other norms, this one multiplies by its weight alone. */
-qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer, float *dst, int64_t dst_stride,
-                                qr_error *err) {
+qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer, float *dst, qr_error *err) {
     const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const qr_rms_norm_args args = {.src = pass->buffers.recalled,
                                    .weight = layer->recurrent.norm.weight,
@@ -50,7 +48,7 @@ qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer
                                    .n_groups = d->n_value_heads,
                                    .dim = d->value_dim,
                                    .src_stride = d->values,
-                                   .dst_stride = dst_stride,
+                                   .dst_stride = d->values,
                                    .eps = pass->model->shape.norm_eps};
     return qr_layer_op_rms_norm(pass, &args, err);
 }
@@ -103,16 +101,6 @@ qrun_status qr_layer_delta_reorder(const qr_layer_pass *pass, const float *src, 
 
 /* ---- The block --------------------------------------------------------------------------------------------------- */
 
-qrun_status qr_layer_delta_project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_recurrent_shape *d = &pass->model->shape.recurrent;
-    const qr_layer_buffers *b = &pass->buffers;
-    float *dst = d->by_key_head ? b->by_head : b->qkv;
-    for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
-        QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, dst, d->columns, false, err));
-    }
-    return d->by_key_head ? qr_layer_delta_reorder(pass, b->by_head, b->qkv, false, err) : QRUN_OK;
-}
-
 qrun_status qr_layer_delta_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_conv1d_causal_args conv = qr_layer_delta_conv_args(pass, layer);
     const qr_gated_delta_args recall = qr_layer_delta_recall_args(pass, layer);
@@ -132,6 +120,6 @@ qrun_status qr_layer_delta_gate(const qr_layer_pass *pass, const qr_layer *layer
                                .dim = d->values,
                                .g_stride = d->columns,
                                .u_stride = d->values};
-    QR_RETURN_IF_ERROR(qr_layer_delta_norm(pass, layer, b->recalled_normed, d->values, err));
+    QR_RETURN_IF_ERROR(qr_layer_delta_norm(pass, layer, b->recalled_normed, err));
     return qr_layer_op_gate(pass, &gate, err);
 }

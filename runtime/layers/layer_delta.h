@@ -6,8 +6,7 @@
 
 #include "runtime/layers/layer.h"
 
-/* The three steps of layer_recurrent.h. */
-qrun_status qr_layer_delta_project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+/* The last two of the three steps of layer_recurrent.h. */
 qrun_status qr_layer_delta_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_delta_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
@@ -19,8 +18,7 @@ qrun_status qr_layer_delta_reorder(const qr_layer_pass *pass, const float *src, 
 /* The ops of it, for the backward part. */
 qr_conv1d_causal_args qr_layer_delta_conv_args(const qr_layer_pass *pass, const qr_layer *layer);
 qr_gated_delta_args qr_layer_delta_recall_args(const qr_layer_pass *pass, const qr_layer *layer);
-/* dst's rows, values long, are dst_stride apart. */
-qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer, float *dst, int64_t dst_stride,
-                                qr_error *err);
+/* dst [T, values] */
+qrun_status qr_layer_delta_norm(const qr_layer_pass *pass, const qr_layer *layer, float *dst, qr_error *err);
 
 #endif

@@ -1,8 +1,10 @@
 #include "runtime/layers/layer_recurrent.h"
 
 #include "base/sizes.h"
+#include "runtime/layers/layer_adapters.h"
 #include "runtime/layers/layer_conv.h"
 #include "runtime/layers/layer_delta.h"
+#include "runtime/layers/layer_space.h"
 
 /* ---- States ------------------------------------------------------------------------------------------------------ */
 
@@ -28,18 +30,30 @@ qr_recurrence qr_layer_recurrence(const qr_layer_pass *pass, const qr_layer *lay
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
 
-static bool is_conv(const qr_layer_pass *pass) { return pass->model->shape.recurrent.kind == QR_RECURRENT_CONV; }
-
 qrun_status qr_layer_recurrent_project(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    return is_conv(pass) ? qr_layer_conv_project(pass, layer, err) : qr_layer_delta_project(pass, layer, err);
+    const qr_recurrent_shape *shape = &pass->model->shape.recurrent;
+    const qr_layer_buffers *b = &pass->buffers;
+    float *dst = shape->by_key_head ? b->by_head : b->qkv;
+    for (int i = 0; i < QR_MAX_ATTN_IN && layer->attn_in[i].weight.desc.rows > 0; i++) {
+        QR_RETURN_IF_ERROR(qr_layer_linear(pass, &layer->attn_in[i], b->attn_normed, dst, shape->columns, false, err));
+    }
+    return shape->by_key_head ? qr_layer_delta_reorder(pass, b->by_head, b->qkv, false, err) : QRUN_OK;
 }
 
 qrun_status qr_layer_recurrent_recall(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    return is_conv(pass) ? qr_layer_conv_recall(pass, layer, err) : qr_layer_delta_recall(pass, layer, err);
+    switch (pass->model->shape.recurrent.kind) {
+        case QR_RECURRENT_CONV: return qr_layer_conv_recall(pass, layer, err);
+        case QR_RECURRENT_SPACE: return qr_layer_space_recall(pass, layer, err);
+        default: return qr_layer_delta_recall(pass, layer, err);
+    }
 }
 
 qrun_status qr_layer_recurrent_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    return is_conv(pass) ? qr_layer_conv_gate(pass, err) : qr_layer_delta_gate(pass, layer, err);
+    switch (pass->model->shape.recurrent.kind) {
+        case QR_RECURRENT_CONV: return qr_layer_conv_gate(pass, err);
+        case QR_RECURRENT_SPACE: return qr_layer_space_gate(pass, layer, err);
+        default: return qr_layer_delta_gate(pass, layer, err);
+    }
 }
 
 qrun_status qr_layer_recurrent(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {

@@ -1,5 +1,6 @@
-/* A layer that carries a state along a sequence in place of attention: of the gated delta rule (layer_delta.h), or a
- * convolution between two gates (layer_conv.h). Part of layer.h; pass/backward_recurrent.c has the backward part.
+/* A layer that carries a state along a sequence in place of attention: of the gated delta rule (layer_delta.h), a
+ * convolution between two gates (layer_conv.h), or a selective state space (layer_space.h). Part of layer.h;
+ * pass/backward_recurrent.c has the backward part.
  *
  * The state of a sequence is one block of floats, layer after layer. It is a function of the tokens before it alone. It
  * cannot be cut back: to drop the last tokens, a copy from before them is needed, or the sequence is computed again

@@ -20,15 +20,20 @@
     [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm", [QR_ROLE_POST_MLP_NORM] = \
                                                                      LAYER "post_feedforward_layernorm"
 #define QK_NORMS [QR_ROLE_Q_NORM] = LAYER "self_attn.q_norm", [QR_ROLE_K_NORM] = LAYER "self_attn.k_norm"
-#define DELTA                                                                                                 \
-    [QR_ROLE_DELTA_NORM] = LAYER "linear_attn.norm", [QR_ROLE_CONV] = LAYER "linear_attn.conv1d",             \
-    [QR_ROLE_DELTA_A_LOG] = LAYER "linear_attn.A_log", [QR_ROLE_DELTA_DT_BIAS] = LAYER "linear_attn.dt_bias", \
+#define DELTA                                                                                                         \
+    [QR_ROLE_RECURRENT_NORM] = LAYER "linear_attn.norm", [QR_ROLE_CONV] = LAYER "linear_attn.conv1d",                 \
+    [QR_ROLE_RECURRENT_A_LOG] = LAYER "linear_attn.A_log", [QR_ROLE_RECURRENT_DT_BIAS] = LAYER "linear_attn.dt_bias", \
     [QR_ROLE_RECURRENT_OUT] = LAYER "linear_attn.out_proj"
 #define DELTA_SPLIT                                                                                           \
     [QR_ROLE_DELTA_QKV] = LAYER "linear_attn.in_proj_qkv", [QR_ROLE_DELTA_Z] = LAYER "linear_attn.in_proj_z", \
     [QR_ROLE_DELTA_B] = LAYER "linear_attn.in_proj_b", [QR_ROLE_DELTA_A] = LAYER "linear_attn.in_proj_a"
 #define DELTA_BY_HEAD \
     [QR_ROLE_DELTA_QKVZ] = LAYER "linear_attn.in_proj_qkvz", [QR_ROLE_DELTA_BA] = LAYER "linear_attn.in_proj_ba"
+#define STATE_SPACE                                                                                   \
+    [QR_ROLE_RECURRENT_NORM] = LAYER "mamba.norm", [QR_ROLE_CONV] = LAYER "mamba.conv1d",             \
+    [QR_ROLE_CONV_BIAS] = LAYER "mamba.conv1d.bias", [QR_ROLE_RECURRENT_A_LOG] = LAYER "mamba.A_log", \
+    [QR_ROLE_RECURRENT_DT_BIAS] = LAYER "mamba.dt_bias", [QR_ROLE_SKIP] = LAYER "mamba.D",            \
+    [QR_ROLE_SPACE_IN] = LAYER "mamba.in_proj", [QR_ROLE_RECURRENT_OUT] = LAYER "mamba.out_proj"
 #define SANDWICH_NORMS                                                                                          \
     [QR_ROLE_ATTN_NORM] = LAYER "input_layernorm", [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm", \
     [QR_ROLE_MLP_NORM] = LAYER "pre_feedforward_layernorm",                                                     \
@@ -148,14 +153,27 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_GRANITE, .name = "granite", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_GRANITE4,
      .name = "granite4",
+     .stacked_gate_up = LAYER "block_sparse_moe.experts.gate_up_proj",
+     .stacked_out = LAYER "block_sparse_moe.experts.down_proj",
+     .writes_stacks = true,
+     .renamed = {{"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"},
+                 {"block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"},
+                 {"block_sparse_moe.router", "block_sparse_moe.router.layer"}},
      .modules = {[QR_ROLE_EMBEDDING] = "model.embed_tokens",
                  [QR_ROLE_FINAL_NORM] = "model.norm",
                  [QR_ROLE_HEAD] = "lm_head",
                  PRE_NORMS,
                  SPLIT_QKV,
+                 STATE_SPACE,
                  [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj",
                  [QR_ROLE_GATE_UP] = LAYER "shared_mlp.input_linear",
-                 [QR_ROLE_MLP_OUT] = LAYER "shared_mlp.output_linear"}},
+                 [QR_ROLE_MLP_OUT] = LAYER "shared_mlp.output_linear",
+                 [QR_ROLE_SHARED_GATE_UP] = LAYER "shared_mlp.input_linear",
+                 [QR_ROLE_SHARED_OUT] = LAYER "shared_mlp.output_linear",
+                 [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.router",
+                 [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.gate_proj",
+                 [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.up_proj",
+                 [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.down_proj"}},
     {.family = QR_FAMILY_GPT_OSS,
      .name = "gpt-oss",
      STACKED_EXPERTS,
@@ -209,8 +227,7 @@ static const qr_family families[] = {
                  [QR_ROLE_EXPERT_OUT] = LAYER "feed_forward.experts.%d.w2"}},
     {.family = QR_FAMILY_LFM3,
      .name = "lfm3",
-     .named = "g_proj",
-     .named_in_files = "gate_proj",
+     .renamed = {{"self_attn.g_proj", "self_attn.gate_proj"}},
      .modules =
          {LFM_FRAME, SPLIT_QKV,
           QK_NORMS, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj", [QR_ROLE_ATTN_GATE] = LAYER "self_attn.g_proj",
@@ -302,7 +319,7 @@ static bool is_vector_of_experts(qr_tensor_role role) {
 /* What makes keys and values. */
 static bool is_of_kv(qr_tensor_role role) { return role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_K_NORM; }
 static bool is_of_recurrence(qr_tensor_role role) {
-    return (role >= QR_ROLE_DELTA_NORM && role <= QR_ROLE_DELTA_DT_BIAS) ||
+    return (role >= QR_ROLE_RECURRENT_NORM && role <= QR_ROLE_SKIP) ||
            (role >= QR_ROLE_DELTA_QKV && role <= QR_ROLE_RECURRENT_OUT);
 }
 
@@ -310,6 +327,7 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
     if (family->modules[role] == NULL) { return false; }
     const bool is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[layer];
     const bool has_experts = config->experts.layer_has_experts != NULL && config->experts.layer_has_experts[layer];
+    if (role == QR_ROLE_CONV_BIAS && !config->recurrent.has_conv_bias) { return false; }
     if (role == QR_ROLE_CHOICE_BIAS && !config->experts.has_choice_bias) { return false; }
     if ((role == QR_ROLE_Q_NORM || role == QR_ROLE_K_NORM) && config->without_head_norms) { return false; }
     if (role >= QR_ROLE_SHARED_GATE && role <= QR_ROLE_SHARED_OUT && config->experts.shared_intermediate_size == 0) {
@@ -342,6 +360,7 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
         case QR_ROLE_DELTA_QKVZ:
         case QR_ROLE_DELTA_BA:
         case QR_ROLE_CONV_IN:
+        case QR_ROLE_SPACE_IN:
         case QR_ROLE_RECURRENT_OUT:
         case QR_ROLE_SHARED_SHARE: return false;
         case QR_ROLE_ROUTER: return config->experts.has_biases;
@@ -350,9 +369,14 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
 }
 
 void qr_family_name_in_files(const qr_family *family, char *name, size_t name_bytes) {
-    char *dot = strrchr(name, '.');
-    if (family->named == NULL || dot == NULL || strcmp(dot + 1, family->named) != 0) { return; }
-    (void)snprintf(dot + 1, name_bytes - (size_t)(dot + 1 - name), "%s", family->named_in_files);
+    const size_t length = strlen(name);
+    for (size_t i = 0; i < QR_COUNT_OF(family->renamed) && family->renamed[i].in_memory != NULL; i++) {
+        const size_t n_end = strlen(family->renamed[i].in_memory);
+        if (length < n_end || strcmp(name + length - n_end, family->renamed[i].in_memory) != 0) { continue; }
+        if (length > n_end && name[length - n_end - 1] != '.') { continue; }
+        (void)snprintf(name + length - n_end, name_bytes - (length - n_end), "%s", family->renamed[i].in_files);
+        return;
+    }
 }
 
 const char *qr_family_name_in_layer(const char *module) { return strstr(module, "%d") + strlen("%d."); }

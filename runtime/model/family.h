@@ -26,11 +26,13 @@ typedef enum qr_tensor_role {
     QR_ROLE_EXPERT_OUT_NORM,
     QR_ROLE_Q_NORM,
     QR_ROLE_K_NORM,
-    QR_ROLE_LAYER_SCALAR, /* [1]: what a layer puts out is multiplied by it */
-    QR_ROLE_DELTA_NORM,   /* of the gated delta rule */
-    QR_ROLE_CONV,         /* of any layer with a state */
-    QR_ROLE_DELTA_A_LOG,  /* of the gated delta rule, as the next */
-    QR_ROLE_DELTA_DT_BIAS,
+    QR_ROLE_LAYER_SCALAR,    /* [1]: what a layer puts out is multiplied by it */
+    QR_ROLE_RECURRENT_NORM,  /* of the gated delta rule, or a state space */
+    QR_ROLE_CONV,            /* of any layer with a state */
+    QR_ROLE_RECURRENT_A_LOG, /* of the gated delta rule, or a state space, as the next */
+    QR_ROLE_RECURRENT_DT_BIAS,
+    QR_ROLE_CONV_BIAS,        /* of a state space, as the next */
+    QR_ROLE_SKIP,             /* what goes past the state: "D" */
     QR_ROLE_SINKS,            /* scores without a value, one for each head */
     QR_ROLE_ROUTER_NORM,      /* the weight of the router's own norm */
     QR_ROLE_EXPERT_SCALE,     /* [E]: what experts' shares are multiplied by */
@@ -51,7 +53,8 @@ typedef enum qr_tensor_role {
     QR_ROLE_DELTA_QKVZ, /* or all of them in two, head by head */
     QR_ROLE_DELTA_BA,
     QR_ROLE_CONV_IN,       /* a convolution between two gates, in place of attention */
-    QR_ROLE_RECURRENT_OUT, /* of either */
+    QR_ROLE_SPACE_IN,      /* a state space, in place of attention: its gate, x, B, C and steps in one */
+    QR_ROLE_RECURRENT_OUT, /* of any of these */
     QR_ROLE_INPUTS,        /* the layers' inputs, of all in one; a model has it once, with layer 0 */
     QR_ROLE_INPUT_GATE,
     QR_ROLE_INPUT_OUT,
@@ -61,6 +64,7 @@ typedef enum qr_tensor_role {
     QR_ROLE_MLP_OUT,
     QR_ROLE_SHARED_GATE, /* of layers with experts, instead of an MLP: the expert that every token goes to */
     QR_ROLE_SHARED_UP,
+    QR_ROLE_SHARED_GATE_UP, /* or both in one */
     QR_ROLE_SHARED_OUT,
     QR_ROLE_SHARED_SHARE, /* what that expert counts for */
     QR_ROLE_ROUTER,       /* the last linear layer */
@@ -111,9 +115,11 @@ typedef struct qr_family {
     /* Those are [E, D, 2 M], columns of gate and up in turn, and [E, M, D] (gpt-oss). Packed ones are [E, 2 M, D], rows
      * in turn, and [E, D, M]. The vectors of biases are in turn too. */
     bool stacks_in_turn;
-    /* The last part of a module's name where files have another, and that; NULL: none has. The name is transformers' in
-     * memory, and so that of adapters. */
-    const char *named, *named_in_files;
+    /* The end of a module's name where files have another, and that. The name is transformers' in memory, and so that
+     * of adapters. */
+    struct {
+        const char *in_memory, *in_files;
+    } renamed[3];
     bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
     bool choice_bias_is_row; /* [1, E] in files, not [E] */
@@ -138,7 +144,7 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
 /* Whether files store the module's vector under its own name, without ".weight": torch has it as a parameter, not as a
  * module. */
 static inline bool qr_role_is_bare(qr_tensor_role role) {
-    return role == QR_ROLE_LAYER_SCALAR || (role >= QR_ROLE_DELTA_A_LOG && role <= QR_ROLE_EXPERT_OUT_BIAS);
+    return role == QR_ROLE_LAYER_SCALAR || (role >= QR_ROLE_RECURRENT_A_LOG && role <= QR_ROLE_EXPERT_OUT_BIAS);
 }
 
 /* Whether the linear layer of this role carries a bias. */
@@ -148,7 +154,7 @@ bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role);
 void qr_family_module_name(const qr_family *family, const char *prefix, qr_tensor_role role, int64_t layer, char *name,
                            size_t name_bytes);
 
-/* Changes the name of a module to the one that files have. */
+/* Changes the name of a module, or of a stack of experts, to the one that files have. */
 void qr_family_name_in_files(const qr_family *family, char *name, size_t name_bytes);
 
 /* What follows the layer's number in the name of a layer's module: "mlp.gate". */

@@ -34,9 +34,10 @@ static qr_recurrent_shape recurrent_shape(const qr_model_config *config) {
         shape.channels = shape.values = config->hidden_size;
         shape.columns = 3 * config->hidden_size;
     } else {
+        const int64_t n_gates = c->kind == QR_RECURRENT_DELTA ? 2 : 1; /* of each head: b and a, or its step */
         shape.values = c->n_value_heads * c->value_dim;
         shape.channels = 2 * c->n_key_heads * c->key_dim + shape.values;
-        shape.columns = shape.channels + shape.values + 2 * c->n_value_heads;
+        shape.columns = shape.channels + shape.values + n_gates * c->n_value_heads;
     }
     for (int64_t l = 0; l < config->n_layers; l++) { shape.n_layers += c->layers[l]; }
     return shape;
@@ -137,7 +138,8 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_DELTA_A: *rows = value_heads; break;
         case QR_ROLE_DELTA_QKVZ: *rows = channels + values; break;
         case QR_ROLE_DELTA_BA: *rows = 2 * value_heads; break;
-        case QR_ROLE_CONV_IN: *rows = s->recurrent.columns * n_ranks; break;
+        case QR_ROLE_CONV_IN:
+        case QR_ROLE_SPACE_IN: *rows = s->recurrent.columns * n_ranks; break;
         case QR_ROLE_ATTN_GATE: *rows = s->attn_gate_by_head ? s->n_heads * n_ranks : q; break;
         case QR_ROLE_K:
         case QR_ROLE_V: *rows = kv; break;
@@ -149,6 +151,7 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_INPUT_GATE: *rows = s->layer_input; break;
         case QR_ROLE_SHARED_GATE:
         case QR_ROLE_SHARED_UP: *rows = s->shared_mlp; break;
+        case QR_ROLE_SHARED_GATE_UP: *rows = 2 * s->shared_mlp; break;
         case QR_ROLE_SHARED_SHARE: *rows = 1; break;
         case QR_ROLE_ROUTER: *rows = s->n_experts; break;
         case QR_ROLE_EXPERT_GATE:
@@ -350,9 +353,14 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     const qr_model_shape *s = &model->shape;
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
     if (role == QR_ROLE_LAYER_SCALAR) { return 1; }
-    if (role == QR_ROLE_DELTA_NORM) { return s->recurrent.value_dim; }
+    if (role == QR_ROLE_RECURRENT_NORM) {
+        return s->recurrent.kind == QR_RECURRENT_SPACE ? s->recurrent.values * n_ranks : s->recurrent.value_dim;
+    }
+    if (role == QR_ROLE_CONV_BIAS) { return s->recurrent.channels * n_ranks; }
     if (role == QR_ROLE_CONV) { return s->recurrent.channels * n_ranks * s->recurrent.kernel; }
-    if (role == QR_ROLE_DELTA_A_LOG || role == QR_ROLE_DELTA_DT_BIAS) { return s->recurrent.n_value_heads * n_ranks; }
+    if (role == QR_ROLE_RECURRENT_A_LOG || role == QR_ROLE_RECURRENT_DT_BIAS || role == QR_ROLE_SKIP) {
+        return s->recurrent.n_value_heads * n_ranks;
+    }
     if (role == QR_ROLE_SINKS) { return s->n_heads * n_ranks; }
     if (role == QR_ROLE_EXPERT_SCALE || role == QR_ROLE_CHOICE_BIAS) { return s->n_experts; }
     if (role == QR_ROLE_EXPERT_OUT_BIAS) { return s->hidden; }

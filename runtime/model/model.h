@@ -50,8 +50,10 @@ enum { QR_MAX_ATTN_IN = 4, QR_MAX_MLP_IN = 2 };
 /* What a layer with a state has besides its matrices. Vectors, as norms are. */
 typedef struct qr_recurrent_vectors {
     qr_norm conv;           /* [channels, kernel] */
-    qr_norm norm;           /* [value_dim]; of the gated delta rule, as the next */
-    qr_norm a_log, dt_bias; /* [n_value_heads] */
+    qr_norm norm;           /* [value_dim]; of a state space [values] */
+    qr_norm a_log, dt_bias; /* [n_value_heads]; of these two kinds alone */
+    qr_norm conv_bias;      /* [channels]; of a state space, as the next */
+    qr_norm skip;           /* [n_value_heads] */
 } qr_recurrent_vectors;
 
 typedef struct qr_layer {
@@ -126,11 +128,12 @@ typedef struct qr_recurrent_shape {
     qr_recurrent_kind kind;
     int32_t n_layers; /* 0: the model has none */
     int64_t kernel;   /* of the convolution that either kind has */
-    int64_t channels; /* that it goes over. Of the delta rule: q, k and v side by side */
-    int64_t values;   /* what the last matrix reads. Of the delta rule: n_value_heads · value_dim */
+    int64_t channels; /* that it goes over. Of the delta rule: q, k and v side by side; of a state space x, B and C */
+    int64_t values;   /* what the last matrix reads. Of the delta rule and state spaces: n_value_heads · value_dim */
     int64_t columns;  /* what the first ones make. Of the delta rule: channels, z, b and a side by side; of a
-                       * convolution: its gates B and C and its x, as many of each */
-    int64_t n_key_heads, n_value_heads, key_dim, value_dim; /* of the delta rule, as the next */
+                       * convolution: its gates B and C and its x, as many of each; of a state space: its gate, channels
+                       * and steps */
+    int64_t n_key_heads, n_value_heads, key_dim, value_dim; /* as qr_recurrent_config; by_key_head: of the delta rule */
     bool by_key_head; /* the projections make them for one key head, and its value heads, after the other */
 } qr_recurrent_shape;
 

@@ -308,10 +308,12 @@ static float neutral_value(const qrun_model *model, qr_tensor_role role) {
     switch (role) {
         case QR_ROLE_LAYER_SCALAR:
         case QR_ROLE_EXPERT_SCALE:
-        case QR_ROLE_DELTA_NORM: return 1.0F;
+        case QR_ROLE_SKIP:
+        case QR_ROLE_RECURRENT_NORM: return 1.0F;
         case QR_ROLE_CONV: return 1.0F / (float)model->shape.recurrent.kernel;
-        case QR_ROLE_DELTA_A_LOG:
-        case QR_ROLE_DELTA_DT_BIAS:
+        case QR_ROLE_RECURRENT_A_LOG:
+        case QR_ROLE_RECURRENT_DT_BIAS:
+        case QR_ROLE_CONV_BIAS:
         case QR_ROLE_SINKS:
         case QR_ROLE_CHOICE_BIAS:
         case QR_ROLE_EXPERT_GATE_BIAS:

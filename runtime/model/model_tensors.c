@@ -72,6 +72,7 @@ static qrun_status find_expert(const qrun_model *model, const qr_safetensors *so
     char name[QR_STORED_NAME_BYTES];
     if (stack != NULL) {
         qr_family_write_name(model->prefix, stack, module->layer, 0, name, sizeof name);
+        qr_family_name_in_files(family, name, sizeof name);
         if (qr_stored_has_stack(source, name)) { /* gate and up are in one */
             const qr_stack of_layer = {.name = name,
                                        .n_experts = model->shape.n_experts,
@@ -186,7 +187,10 @@ static bool is_stack(const qr_family *family, bool is_packed, const char *name) 
     static const char *const endings[] = {"", "_scale_inv", "_blocks", "_scales"};
     const char *const stacks[] = {family->stacked_gate_up, family->stacked_out};
     for (size_t i = 0; stacks[0] != NULL && i < QR_COUNT_OF(stacks); i++) {
-        const char *end = after_module(qr_family_name_in_layer(stacks[i]), name, 0);
+        char stack[QR_STORED_NAME_BYTES];
+        (void)snprintf(stack, sizeof stack, "%s", qr_family_name_in_layer(stacks[i]));
+        qr_family_name_in_files(family, stack, sizeof stack);
+        const char *end = after_module(stack, name, 0);
         if (end == NULL) { continue; }
         for (size_t k = 0; k < (is_packed ? QR_COUNT_OF(endings) : 1); k++) {
             if (strcmp(end, endings[k]) == 0) { return true; }
@@ -209,7 +213,7 @@ static bool is_expected(const qrun_model *model, int64_t layer, const char *name
         if (qr_role_is_bare(role) && *end == '\0') { return true; }
         if (qr_role_is_bare(role) || *end != '.') { continue; }
         if (strcmp(end, ".bias") != 0) { return true; } /* weight and the parts of a quantised one */
-        return role < QR_ROLE_Q ? family->layer_norm : qr_family_has_bias(config, role);
+        if (role < QR_ROLE_Q ? family->layer_norm : qr_family_has_bias(config, role)) { return true; }
     }
     const bool has_experts = qr_family_layer_has(family, config, layer, QR_ROLE_ROUTER);
     const bool is_packed = config->quantization.packing.kind != QR_PACKING_NONE;

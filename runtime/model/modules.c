@@ -52,13 +52,29 @@ static qrun_status visit_expert(void *arg, qr_weight *matrix, int64_t layer, qr_
 }
 
 qr_norm *qr_norm_of_layer(qr_layer *layer, qr_tensor_role role) {
-    qr_norm *const norms[] = {&layer->attn_norm,      &layer->post_attn_norm,   &layer->mlp_norm,
-                              &layer->post_mlp_norm,  &layer->post_input_norm,  &layer->dense_out_norm,
-                              &layer->expert_norm,    &layer->expert_out_norm,  &layer->q_norm,
-                              &layer->k_norm,         &layer->scalar,           &layer->recurrent.norm,
-                              &layer->recurrent.conv, &layer->recurrent.a_log,  &layer->recurrent.dt_bias,
-                              &layer->sinks,          &layer->router_norm,      &layer->expert_scale,
-                              &layer->choice_bias,    &layer->expert_gate_bias, &layer->expert_up_bias,
+    qr_norm *const norms[] = {&layer->attn_norm,
+                              &layer->post_attn_norm,
+                              &layer->mlp_norm,
+                              &layer->post_mlp_norm,
+                              &layer->post_input_norm,
+                              &layer->dense_out_norm,
+                              &layer->expert_norm,
+                              &layer->expert_out_norm,
+                              &layer->q_norm,
+                              &layer->k_norm,
+                              &layer->scalar,
+                              &layer->recurrent.norm,
+                              &layer->recurrent.conv,
+                              &layer->recurrent.a_log,
+                              &layer->recurrent.dt_bias,
+                              &layer->recurrent.conv_bias,
+                              &layer->recurrent.skip,
+                              &layer->sinks,
+                              &layer->router_norm,
+                              &layer->expert_scale,
+                              &layer->choice_bias,
+                              &layer->expert_gate_bias,
+                              &layer->expert_up_bias,
                               &layer->expert_out_bias};
     return norms[role - QR_ROLE_ATTN_NORM];
 }

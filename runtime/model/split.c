@@ -56,6 +56,10 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
     if (params->trainable || params->shard_parameters) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`tensor_parallel` is for generating; train without it");
     }
+    if (model->shape.recurrent.kind == QR_RECURRENT_SPACE) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "`tensor_parallel` is not supported for models with state spaces (Mamba-2); use one device");
+    }
     if (params->offload_experts == QRUN_OFFLOAD_ALL) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`offload_experts` does not go with `tensor_parallel`: each rank has rows of every expert; use "
@@ -180,8 +184,8 @@ static split_kind kind_of(qr_tensor_role role) {
         case QR_ROLE_DELTA_A:
         case QR_ROLE_DELTA_QKVZ: /* by key heads, as the next */
         case QR_ROLE_DELTA_BA:
-        case QR_ROLE_DELTA_A_LOG:
-        case QR_ROLE_DELTA_DT_BIAS:
+        case QR_ROLE_RECURRENT_A_LOG:
+        case QR_ROLE_RECURRENT_DT_BIAS:
         case QR_ROLE_SINKS: return BY_HEADS;
         case QR_ROLE_QKV: return QKV;
         case QR_ROLE_GATE_UP: return GATE_UP;

@@ -284,8 +284,10 @@ static qrun_status activation_backward(qr_train_pass *pass, const qr_layer *laye
                                             .du = u,
                                             .n_rows = pass->n_tokens,
                                             .dim = m,
-                                            .gu_stride = columns,
-                                            .dgu_stride = columns};
+                                            .g_stride = columns,
+                                            .u_stride = columns,
+                                            .dg_stride = columns,
+                                            .du_stride = columns};
         return qr_gate_backward(pass->backend, &args, pass->workspace, err);
     }
     const qr_activation_backward_args args = {.fn = model->shape.activation,
@@ -345,8 +347,10 @@ static qrun_status add_input_backward(qr_train_pass *pass, const qr_layer *layer
                                         .du = b->input + p,
                                         .n_rows = pass->n_tokens,
                                         .dim = p,
-                                        .gu_stride = 2 * p,
-                                        .dgu_stride = 2 * p};
+                                        .g_stride = 2 * p,
+                                        .u_stride = 2 * p,
+                                        .dg_stride = 2 * p,
+                                        .du_stride = 2 * p};
     const float *dbranch;
     if (!qr_layer_has_input(layer)) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_input_norm, b->input_branch, &dbranch, err));

@@ -3,26 +3,23 @@
 
 #include "runtime/pass/pass_state.h"
 
+/* In the place of dattended's gradient comes that of what the convolution gave. */
 qrun_status qr_pass_conv_gate_backward(qr_train_pass *pass, qr_error *err) {
     const qr_recurrent_shape *c = &pass->model->shape.recurrent;
     const qr_layer_buffers *kept = &pass->current->buffers;
-    const int64_t stride = 2 * c->values;
-    float *out_gate = pass->b.gate_work, *recalled = out_gate + c->values;
     const qr_gate_backward_args gate = {.fn = QR_ACT_NONE,
-                                        .g = out_gate,
-                                        .u = recalled,
+                                        .g = kept->qkv + c->channels,
+                                        .u = kept->recalled,
                                         .dy = pass->b.dattended,
-                                        .dg = out_gate,
-                                        .du = recalled,
+                                        .dg = pass->b.dqkv + c->channels,
+                                        .du = pass->b.dattended,
                                         .n_rows = pass->n_tokens,
                                         .dim = c->values,
-                                        .gu_stride = stride,
-                                        .dgu_stride = stride};
-    QR_RETURN_IF_ERROR(qr_pass_copy_values(pass, kept->qkv + c->channels, c->columns, out_gate, stride, err));
-    QR_RETURN_IF_ERROR(qr_pass_copy_values(pass, kept->recalled, c->values, recalled, stride, err));
-    QR_RETURN_IF_ERROR(qr_gate_backward(pass->backend, &gate, pass->workspace, err));
-    QR_RETURN_IF_ERROR(qr_pass_copy_values(pass, out_gate, stride, pass->b.dqkv + c->channels, c->columns, err));
-    return qr_pass_copy_values(pass, recalled, stride, pass->b.dattended, c->values, err);
+                                        .g_stride = c->columns,
+                                        .u_stride = c->values,
+                                        .dg_stride = c->columns,
+                                        .du_stride = c->values};
+    return qr_gate_backward(pass->backend, &gate, pass->workspace, err);
 }
 
 qrun_status qr_pass_conv_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
@@ -43,8 +40,10 @@ qrun_status qr_pass_conv_recall_backward(qr_train_pass *pass, const qr_layer *la
                                         .du = pass->b.dqkv + 2 * c->channels,
                                         .n_rows = pass->n_tokens,
                                         .dim = c->channels,
-                                        .gu_stride = c->columns,
-                                        .dgu_stride = c->columns};
+                                        .g_stride = c->columns,
+                                        .u_stride = c->columns,
+                                        .dg_stride = c->columns,
+                                        .du_stride = c->columns};
     QR_RETURN_IF_ERROR(qr_conv1d_causal_backward(pass->backend, &conv, pass->workspace, err));
     return qr_gate_backward(pass->backend, &gate, pass->workspace, err);
 }

@@ -8,17 +8,19 @@
 qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_recurrent_shape *d = &pass->model->shape.recurrent;
     const qr_layer_pass blocks = qr_pass_layer(pass);
-    float *z = pass->b.gate_work, *normed = z + d->values;
+    float *normed = pass->b.gate_work;
     const qr_gate_backward_args gate = {.fn = QR_ACT_SILU,
-                                        .g = z,
+                                        .g = blocks.buffers.qkv + d->channels,
                                         .u = normed,
                                         .dy = pass->b.dattended,
-                                        .dg = z,
+                                        .dg = pass->b.dqkv + d->channels,
                                         .du = normed,
                                         .n_rows = pass->n_tokens,
                                         .dim = d->values,
-                                        .gu_stride = 2 * d->values,
-                                        .dgu_stride = 2 * d->values};
+                                        .g_stride = d->columns,
+                                        .u_stride = d->values,
+                                        .dg_stride = d->columns,
+                                        .du_stride = d->values};
     const qr_rms_norm_backward_args norm = {.x = blocks.buffers.recalled,
                                             .weight = layer->recurrent.norm.weight,
                                             .dy = normed,
@@ -29,13 +31,11 @@ qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *lay
                                             .n_groups = d->n_value_heads,
                                             .dim = d->value_dim,
                                             .x_stride = d->values,
-                                            .dy_stride = 2 * d->values,
+                                            .dy_stride = d->values,
                                             .dx_stride = d->values,
                                             .eps = pass->model->shape.norm_eps};
-    QR_RETURN_IF_ERROR(qr_pass_copy_values(pass, blocks.buffers.qkv + d->channels, d->columns, z, 2 * d->values, err));
-    QR_RETURN_IF_ERROR(qr_layer_delta_norm(&blocks, layer, normed, 2 * d->values, err));
+    QR_RETURN_IF_ERROR(qr_layer_delta_norm(&blocks, layer, normed, err));
     QR_RETURN_IF_ERROR(qr_gate_backward(pass->backend, &gate, pass->workspace, err));
-    QR_RETURN_IF_ERROR(qr_pass_copy_values(pass, z, 2 * d->values, pass->b.dqkv + d->channels, d->columns, err));
     return qr_rms_norm_backward(pass->backend, &norm, pass->workspace, err);
 }
 

@@ -4,30 +4,20 @@
 #include "runtime/layers/layer_delta.h"
 #include "runtime/pass/pass_state.h"
 
-qrun_status qr_pass_copy_values(qr_train_pass *pass, const float *src, int64_t src_stride, float *dst,
-                                int64_t dst_stride, qr_error *err) {
-    const int64_t values = pass->model->shape.recurrent.values;
-    const qr_copy_heads_args args = {.src = src,
-                                     .dst = dst,
-                                     .n_rows = pass->n_tokens,
-                                     .n_heads = 1,
-                                     .dim = values,
-                                     .src_stride = src_stride,
-                                     .src_head_stride = values,
-                                     .dst_stride = dst_stride,
-                                     .dst_head_stride = values};
-    return qr_copy_heads(pass->backend, &args, pass->workspace, err);
-}
-
-static bool is_conv(const qr_train_pass *pass) { return pass->model->shape.recurrent.kind == QR_RECURRENT_CONV; }
-
 qrun_status qr_pass_recurrent_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    return is_conv(pass) ? qr_pass_conv_gate_backward(pass, err) : qr_pass_delta_gate_backward(pass, layer, err);
+    switch (pass->model->shape.recurrent.kind) {
+        case QR_RECURRENT_CONV: return qr_pass_conv_gate_backward(pass, err);
+        case QR_RECURRENT_SPACE: return qr_pass_space_gate_backward(pass, layer, err);
+        default: return qr_pass_delta_gate_backward(pass, layer, err);
+    }
 }
 
 qrun_status qr_pass_recurrent_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
-    return is_conv(pass) ? qr_pass_conv_recall_backward(pass, layer, err)
-                         : qr_pass_delta_recall_backward(pass, layer, err);
+    switch (pass->model->shape.recurrent.kind) {
+        case QR_RECURRENT_CONV: return qr_pass_conv_recall_backward(pass, layer, err);
+        case QR_RECURRENT_SPACE: return qr_pass_space_recall_backward(pass, layer, err);
+        default: return qr_pass_delta_recall_backward(pass, layer, err);
+    }
 }
 
 qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {

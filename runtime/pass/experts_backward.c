@@ -110,8 +110,10 @@ static qrun_status activation_backward(qr_train_pass *pass, const qr_layer *laye
                                         .du = b->mlp + s->expert_mlp,
                                         .n_rows = qr_routing_slots(routing),
                                         .dim = s->expert_mlp,
-                                        .gu_stride = 2 * s->expert_mlp,
-                                        .dgu_stride = 2 * s->expert_mlp};
+                                        .g_stride = 2 * s->expert_mlp,
+                                        .u_stride = 2 * s->expert_mlp,
+                                        .dg_stride = 2 * s->expert_mlp,
+                                        .du_stride = 2 * s->expert_mlp};
     QR_RETURN_IF_ERROR(qr_expert_share_backward(pass->backend, &share, pass->workspace, err));
     if (layer->expert_out_bias.weight != NULL) {
         const qr_expert_bias_backward_args bias = {.routing = *routing,

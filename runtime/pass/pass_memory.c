@@ -96,6 +96,16 @@ static void lay_adapters(const qr_parameters *parameters, int64_t rows, size_t a
     if (parameters->lora.dora) { QR_LAY(layout, b->dora, rows * widest_out, sizeof(float)); }
 }
 
+/* What is computed again before a layer's last gate, or its gradient: of the delta rule a norm; of a state space the
+ * gate, which is before the norm, and its gradient. */
+static int64_t gate_work_parts(qr_recurrent_kind kind) {
+    switch (kind) {
+        case QR_RECURRENT_DELTA: return 1;
+        case QR_RECURRENT_SPACE: return 2;
+        default: return 0;
+    }
+}
+
 static size_t lay_gradients(const qrun_model *model, const qr_parameters *parameters, const qr_train_limits *limits,
                             qr_layout layout, qr_pass_buffers *b) {
     const qr_model_shape *s = &model->shape;
@@ -117,7 +127,7 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     mlp.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s), f32); }
     QR_LAY(&recurrent, b->dconved, t * s->recurrent.channels, f32);
-    QR_LAY(&recurrent, b->gate_work, 2 * rows * s->recurrent.values, f32);
+    QR_LAY(&recurrent, b->gate_work, gate_work_parts(s->recurrent.kind) * rows * s->recurrent.values, f32);
     if (s->recurrent.by_key_head) { QR_LAY(&recurrent, b->by_head, rows * s->recurrent.columns, f32); }
     QR_LAY(&mlp, b->dgated, rows * mlp_elements(model), f32);
     if (qr_model_has_experts(model)) { QR_LAY(&mlp, b->dshare, rows * s->experts_per_token, f32); }

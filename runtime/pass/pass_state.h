@@ -17,7 +17,8 @@ typedef struct qr_pass_buffers {
     float *dqkv;      /* [T, (H + 2 KV) · HD], or [T, qr_recurrent_shape.columns] */
     float *dq_gate;   /* [T, H, 2, HD] or [T, H, HD], with gated attention */
     float *dconved;   /* [T, channels]; layers with a state only, as the next */
-    float *gate_work; /* [N, 2, values]: z and what it gates, then their gradients */
+    float *gate_work; /* of layers with a state: [N, values] what the last gate reads, then its gradient; of a state
+                       * space [2, N, values], what it gives and the gradient of that */
     float *by_head;   /* [N, columns]: of qr_layer_buffers, and its gradient */
     float *dgated;    /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
                        * with tiles dqkv alone, while attention has its turn */
@@ -166,14 +167,13 @@ qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *l
 qrun_status qr_pass_recurrent_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
-/* The same of each kind (backward_delta.c, backward_conv.c). */
+/* The same of each kind (backward_delta.c, backward_conv.c, backward_space.c). */
 qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_delta_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_conv_gate_backward(qr_train_pass *pass, qr_error *err);
 qrun_status qr_pass_conv_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
-/* Between columns of one matrix and of another, T rows of `values`. */
-qrun_status qr_pass_copy_values(qr_train_pass *pass, const float *src, int64_t src_stride, float *dst,
-                                int64_t dst_stride, qr_error *err);
+qrun_status qr_pass_space_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+qrun_status qr_pass_space_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 /* The parts of a layer's backward pass, from dx of what it puts out; a row of all but `attend` depends on that row
  * alone. The MLP block, from dx to dx; through the last matrix of attention, to dattended; through attention, over
  * whole sequences, to dqkv; from there to dnormed; and from there to dx. */

@@ -308,22 +308,24 @@ static qrun_status init_matrix(const qr_parameters *p, const qr_whole_options *o
 }
 
 /* Norms and scales begin at 1, also where the family adds it; biases at 0. A state's rate, exp(a_log), is uniform in
- * [0.01, 16).
- */
+ * [0.01, 16), and of a state space the number of its head, from 1 on. */
 static float initial_element(const qr_parameters *p, const qr_whole_options *options, int64_t stream,
                              const qr_parameter *parameter, int64_t i) {
     const double range = p->model->config.initializer_range;
     if (parameter->kind == QR_PARAMETER_BIAS) { return 0.0F; }
     switch (parameter->role) {
-        case QR_ROLE_DELTA_NORM:
+        case QR_ROLE_RECURRENT_NORM:
+        case QR_ROLE_SKIP:
         case QR_ROLE_EXPERT_SCALE:
-        case QR_ROLE_DELTA_DT_BIAS: return 1.0F;
+        case QR_ROLE_RECURRENT_DT_BIAS: return 1.0F;
+        case QR_ROLE_CONV_BIAS:
         case QR_ROLE_EXPERT_GATE_BIAS:
         case QR_ROLE_EXPERT_UP_BIAS:
         case QR_ROLE_EXPERT_OUT_BIAS: return 0.0F;
         case QR_ROLE_SINKS:
         case QR_ROLE_CONV: return (float)(range * qr_random_normal(options->seed, (uint64_t)stream, (uint64_t)i));
-        case QR_ROLE_DELTA_A_LOG:
+        case QR_ROLE_RECURRENT_A_LOG:
+            if (p->model->shape.recurrent.kind == QR_RECURRENT_SPACE) { return (float)log((double)i + 1.0); }
             return (float)log(0.01 + 15.99 * qr_random_uniform(options->seed, (uint64_t)stream, (uint64_t)i));
         default: return 1.0F - qr_model_norm_offset(p->model, parameter->role);
     }

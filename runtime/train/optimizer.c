@@ -388,7 +388,8 @@ void qr_optimizer_states_unpack(const qr_optimizer *optimizer, int32_t rank, siz
 static bool is_like_matrix(qr_tensor_role role) {
     switch (role) {
         case QR_ROLE_CONV:
-        case QR_ROLE_DELTA_A_LOG:
+        case QR_ROLE_RECURRENT_A_LOG:
+        case QR_ROLE_SKIP:
         case QR_ROLE_SINKS:
         case QR_ROLE_ROUTER_NORM: /* "router.scale" */
         case QR_ROLE_EXPERT_SCALE: return true;

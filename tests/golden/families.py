@@ -234,6 +234,26 @@ FAMILIES = [
                    layer_types=["full_attention"] * 2, mamba_n_heads=3, mamba_d_head=32, time_step_limit=[0.0, 1.0])
            | _rope("default"),
            "no rotary positions", prompt_lengths=(1, 7, 33), older_config=dict(layer_types=["attention"] * 2)),
+    Family("granite4-spaces", "granitemoehybrid",
+           _config(60, 5, 1, 5, None, tie_word_embeddings=True, embedding_multiplier=0.4, attention_multiplier=0.11,
+                   residual_multiplier=0.7, logits_scaling=0.6, num_local_experts=0, num_experts_per_tok=0,
+                   shared_intermediate_size=92, position_embedding_type=None, rms_norm_eps=2e-3,
+                   layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention",
+                                "linear_attention"],
+                   mamba_n_heads=5, mamba_d_head=24, mamba_d_state=20, mamba_n_groups=1, time_step_limit=[0.0, 6e4])
+           | _rope("default", 10000000.0),
+           "Mamba-2 in four of five layers, all heads of one group, no rotary positions",
+           prompt_lengths=(1, 7, 33, 70, 130),
+           older_config=dict(layer_types=["mamba", "mamba", "attention", "mamba", "mamba"])),
+    Family("granite4-moe", "granitemoehybrid",
+           _config(48, 3, 3, 3, 28, tie_word_embeddings=False, num_local_experts=7, num_experts_per_tok=3,
+                   shared_intermediate_size=36, position_embedding_type="rope", attention_multiplier=0.2,
+                   residual_multiplier=0.7, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                   mamba_n_heads=6, mamba_d_head=16, mamba_d_state=9, mamba_n_groups=2, mamba_d_conv=3,
+                   mamba_conv_bias=False, time_step_limit=[0.0, 6e4])
+           | _rope("default"),
+           "Mamba-2 of two groups without a bias of its convolution; experts beside one of all tokens",
+           prompt_lengths=(1, 7, 24), older_config=dict(layer_types=["mamba", "attention", "mamba"])),
     Family("gpt-oss", "gpt_oss",
            _config(60, 6, 3, 4, 36, head_dim=24, tie_word_embeddings=False, num_local_experts=7, num_experts_per_tok=3,
                    sliding_window=7, max_position_embeddings=4096, swiglu_limit=2.5)

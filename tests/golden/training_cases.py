@@ -32,13 +32,15 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "qwen3_5-moe": ATTENTION + DELTA + SHARED_EXPERT, "qwen3_5-moe-images": ATTENTION + SHARED_EXPERT,
            "qwen3-next": ATTENTION + ["in_proj_qkvz", "in_proj_ba", "out_proj"],
            "lfm2": SHORT_CONVOLUTION, "lfm2-moe": SHORT_CONVOLUTION, "lfm3": SHORT_CONVOLUTION + ["o_proj", "g_proj"],
+           "granite4-spaces": ATTENTION + ["in_proj", "out_proj", "input_linear", "output_linear"],
+           "granite4-moe": ATTENTION + ["in_proj", "out_proj"],
            "exaone4": LLAMA_LINEAR, "seed-oss": LLAMA_LINEAR, "mellum": ATTENTION, "qwen3-vl": ATTENTION,
            "glm4-moe": ATTENTION, "ernie4_5": LLAMA_LINEAR, "ernie4_5-moe": ATTENTION,
            "glm": ATTENTION + ["gate_up_proj", "down_proj"], "glm4": ATTENTION + ["gate_up_proj", "down_proj"],
            "muse-glimmer": LLAMA_LINEAR, "gpt-oss-wide": ATTENTION, "gpt-oss-full": ATTENTION}
 FAMILIES = [family for family in TARGETS
             if "moe" not in family and family not in ("granite", "gemma4", "gemma4-shared", "qwen3-next", "muse-glimmer",
-                                                     "gpt-oss-wide", "lfm3", "exaone4", "seed-oss", "mellum", "qwen3-vl",
+                                                     "gpt-oss-wide", "lfm3", "granite4-spaces", "exaone4", "seed-oss", "mellum", "qwen3-vl",
                                                      "ernie4_5", "glm", "glm4")
             or family == "qwen3-moe"]
 
@@ -66,6 +68,8 @@ ADAPTERS = {adapter.name: adapter for adapter in [
             options=dict(exclude_modules=".*vision.*")),
     Adapter("muse-glimmer", "muse-glimmer", "every linear layer, gates of attention too; A and B random",
             options=dict(exclude_modules=".*vision.*")),
+    Adapter("granite4-spaces", "granite4-spaces", "every linear layer; A and B random"),
+    Adapter("granite4-moe", "granite4-moe", "attention and state spaces; A and B random"),
     Adapter("exaone4", "exaone4", "every linear layer; A and B random"),
     Adapter("seed-oss", "seed-oss", "every linear layer; A and B random"),
     Adapter("mellum", "mellum", "attention, A and B random"),

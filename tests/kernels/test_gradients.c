@@ -639,8 +639,10 @@ static void test_activations(void) {
                             .du = du,
                             .n_rows = N_ROWS,
                             .dim = ACT_DIM,
-                            .gu_stride = ACT_DIM,
-                            .dgu_stride = ACT_DIM});
+                            .g_stride = ACT_DIM,
+                            .u_stride = ACT_DIM,
+                            .dg_stride = ACT_DIM,
+                            .du_stride = ACT_DIM});
         check_gradient(&gate, names[fn], x, N_ACTS, dx);
         check_gradient(&gate, names[fn], u, N_ACTS, du);
     }
@@ -815,42 +817,48 @@ static const qr_recurrence two_sequences = {.n_seqs = 2, .max_seq_tokens = 4, .s
 enum { DELTA_TOKENS = 6, CHANNELS = 5, KERNEL = 3 };
 
 static qr_act_fn conv_fn;
+static const float *conv_bias;
 
-static void forward_conv(void) {
-    RUN(conv1d_causal, {.fn = conv_fn,
-                        .x = x,
-                        .weight = w,
-                        .dst = y,
-                        .n_tokens = DELTA_TOKENS,
-                        .dim = CHANNELS,
-                        .x_stride = CHANNELS,
-                        .kernel = KERNEL,
-                        .sequences = two_sequences});
+static qr_conv1d_causal_args conv_args(void) {
+    return (qr_conv1d_causal_args){.fn = conv_fn,
+                                   .x = x,
+                                   .weight = w,
+                                   .bias = conv_bias,
+                                   .dst = y,
+                                   .n_tokens = DELTA_TOKENS,
+                                   .dim = CHANNELS,
+                                   .x_stride = CHANNELS,
+                                   .kernel = KERNEL,
+                                   .sequences = two_sequences};
 }
 
-static void check_conv1d_causal(qr_act_fn fn) {
+static void forward_conv(void) {
+    const qr_conv1d_causal_args args = conv_args();
+    qr_error err = {0};
+    CHECK_MSG(qr_conv1d_causal(ref, &args, workspace, &err) == QRUN_OK, "%s", err.message);
+}
+
+static void check_conv1d_causal(qr_act_fn fn, bool biased) {
     const function f = {forward_conv, y, dy, DELTA_TOKENS * CHANNELS};
     conv_fn = fn;
+    conv_bias = biased ? bias : NULL;
     begin_case(40);
-    RUN(conv1d_causal_backward, {.forward = {.fn = conv_fn,
-                                             .x = x,
-                                             .weight = w,
-                                             .n_tokens = DELTA_TOKENS,
-                                             .dim = CHANNELS,
-                                             .x_stride = CHANNELS,
-                                             .kernel = KERNEL,
-                                             .sequences = two_sequences},
+    RUN(conv1d_causal_backward, {.forward = conv_args(),
                                  .dy = dy,
                                  .dx = dx,
                                  .dweight = dw,
+                                 .dbias = biased ? dbias : NULL,
                                  .dx_stride = CHANNELS});
     check_gradient(&f, "conv1d_causal, x", x, DELTA_TOKENS * CHANNELS, dx);
     check_gradient(&f, "conv1d_causal, weight", w, CHANNELS * KERNEL, dw);
+    if (biased) { check_gradient(&f, "conv1d_causal, bias", bias, CHANNELS, dbias); }
 }
 
 static void test_conv1d_causal(void) {
-    check_conv1d_causal(QR_ACT_SILU);
-    check_conv1d_causal(QR_ACT_NONE);
+    for (int biased = 0; biased < 2; biased++) {
+        check_conv1d_causal(QR_ACT_SILU, biased == 1);
+        check_conv1d_causal(QR_ACT_NONE, biased == 1);
+    }
 }
 
 enum { KEY_HEADS = 2, VALUE_HEADS = 4, KEY_DIM = 3, VALUE_DIM = 2, VALUES = VALUE_HEADS * VALUE_DIM };
@@ -897,6 +905,53 @@ static void test_gated_delta(void) {
     check_gradient(&f, "gated_delta, a and b", u, (int64_t)DELTA_TOKENS * AB, du);
     check_gradient(&f, "gated_delta, a_log", w, VALUE_HEADS, dw);
     check_gradient(&f, "gated_delta, dt_bias", bias, VALUE_HEADS, dbias);
+}
+
+enum { SPACE_HEADS = 4, SPACE_GROUPS = 2, SPACE_DIM = 3, SPACE_STATE = 2, SPACE_VALUES = SPACE_HEADS * SPACE_DIM };
+enum { XBC = SPACE_VALUES + 2 * SPACE_GROUPS * SPACE_STATE };
+
+/* x: x, B and C; u: dt; w: a_log; bias: dt_bias, then skip. */
+static qr_state_space_args space_args(void) {
+    return (qr_state_space_args){.xbc = x,
+                                 .dt = u,
+                                 .a_log = w,
+                                 .dt_bias = bias,
+                                 .skip = bias + SPACE_HEADS,
+                                 .dst = y,
+                                 .n_tokens = DELTA_TOKENS,
+                                 .xbc_stride = XBC,
+                                 .dt_stride = SPACE_HEADS,
+                                 .n_heads = SPACE_HEADS,
+                                 .n_groups = SPACE_GROUPS,
+                                 .head_dim = SPACE_DIM,
+                                 .state_dim = SPACE_STATE,
+                                 .sequences = two_sequences};
+}
+
+static void forward_space(void) {
+    const qr_state_space_args args = space_args();
+    qr_error err = {0};
+    CHECK_MSG(qr_state_space(ref, &args, workspace, &err) == QRUN_OK, "%s", err.message);
+}
+
+static void test_state_space(void) {
+    const function f = {forward_space, y, dy, (int64_t)DELTA_TOKENS * SPACE_VALUES};
+    begin_case(43);
+    fill(w, SPACE_HEADS, 430, 0.25); /* as gated_delta's */
+    RUN(state_space_backward, {.forward = space_args(),
+                               .dy = dy,
+                               .dxbc = dx,
+                               .ddt = du,
+                               .da_log = dw,
+                               .ddt_bias = dbias,
+                               .dskip = dbias + SPACE_HEADS,
+                               .dxbc_stride = XBC,
+                               .ddt_stride = SPACE_HEADS});
+    check_gradient(&f, "state_space, x, B and C", x, (int64_t)DELTA_TOKENS * XBC, dx);
+    check_gradient(&f, "state_space, dt", u, (int64_t)DELTA_TOKENS * SPACE_HEADS, du);
+    check_gradient(&f, "state_space, a_log", w, SPACE_HEADS, dw);
+    check_gradient(&f, "state_space, dt_bias", bias, SPACE_HEADS, dbias);
+    check_gradient(&f, "state_space, skip", bias + SPACE_HEADS, SPACE_HEADS, dbias + SPACE_HEADS);
 }
 
 static int64_t gate_dim;
@@ -955,6 +1010,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_dropout_rate);
     CHECK_RUN(test_conv1d_causal);
     CHECK_RUN(test_gated_delta);
+    CHECK_RUN(test_state_space);
     CHECK_RUN(test_head_gate);
     CHECK_RUN(test_dropout_masks_follow_keys);
     qr_backend_destroy(ref);

@@ -1038,7 +1038,6 @@ static void test_families_that_are_out(void) {
                  {"nemotron_h", "Nemotron-H", "Qwen3.5"},
                  {"falcon_h1", "Falcon-H1", "Qwen3.5"},
                  {"jamba", "Jamba", "Qwen3.5-MoE or Qwen3-Next"},
-                 {"granitemoehybrid", "Granite 4 hybrid", "Qwen3.5"},
                  {"mamba2", "Mamba", "Qwen3.5"}};
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
         char text[128], expected[96];
@@ -1054,15 +1053,37 @@ static void test_families_that_are_out(void) {
     }
 }
 
+static void test_granite4_spaces(void) {
+    PARSE("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba'],'hidden_size':64,"
+          "'num_attention_heads':4,'mamba_n_heads':8,'mamba_d_head':16,'time_step_limit':[0.0,1e30]}");
+    CHECK(c.recurrent.kind == QR_RECURRENT_SPACE && !c.recurrent.layers[0] && c.recurrent.layers[1]);
+    CHECK(c.recurrent.n_key_heads == 1 && c.recurrent.n_value_heads == 8 && c.recurrent.value_dim == 16);
+    CHECK(c.recurrent.key_dim == 256 && c.recurrent.conv_kernel == 4 && c.recurrent.has_conv_bias);
+    CHECK(c.experts.n_experts == 8 && c.experts.intermediate_size == 11008);
+    CHECK(c.experts.shared_intermediate_size == 1024 && c.experts.normalizes);
+    qr_model_config_free(&c);
+}
+
 static void test_granite4(void) {
     PARSE("{'model_type':'granitemoehybrid','num_hidden_layers':2,'num_local_experts':0,'layer_types':['attention',"
           "'attention'],'position_embedding_type':'rope','shared_intermediate_size':96,'residual_multiplier':0.5}");
     CHECK(c.intermediate_size == 96 && c.residual_multiplier == 0.5 && c.layer_rotates[0] && c.experts.n_experts == 0);
+    CHECK(c.recurrent.kind == QR_RECURRENT_NONE && c.recurrent.layers == NULL);
     qr_model_config_free(&c);
-    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba']}",
-                  QRUN_ERROR_UNSUPPORTED, "Granite 4 hybrid (model_type \"granitemoehybrid\") has Mamba layers");
-    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':1,'layer_types':['attention']}",
-                  QRUN_ERROR_UNSUPPORTED, "Granite 4 with experts (\"num_local_experts\" 8)");
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2}", QRUN_ERROR_UNSUPPORTED,
+                  "no layer is \"full_attention\"");
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba'],"
+                  "'mamba_n_heads':3}",
+                  QRUN_ERROR_INPUT, "are not the 8192 that mamba_expand 2 times 4096 give");
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba'],"
+                  "'mamba_n_groups':3}",
+                  QRUN_ERROR_INPUT, "mamba_n_heads 128 is not divisible by mamba_n_groups 3");
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba'],"
+                  "'mamba_proj_bias':true}",
+                  QRUN_ERROR_UNSUPPORTED, "\"mamba_proj_bias\"");
+    check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':2,'layer_types':['attention','mamba'],"
+                  "'time_step_limit':[0.0,0.1]}",
+                  QRUN_ERROR_UNSUPPORTED, "\"time_step_limit\" other than from 0 to Infinity");
     check_refused("{'model_type':'granitemoehybrid','num_hidden_layers':1,'layer_types':['attention'],"
                   "'num_local_experts':0,'position_embedding_type':'alibi'}",
                   QRUN_ERROR_UNSUPPORTED, "\"position_embedding_type\" is \"alibi\"");
@@ -1316,6 +1337,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_families_that_are_out);
     CHECK_RUN(test_granite4);
+    CHECK_RUN(test_granite4_spaces);
     CHECK_RUN(test_generation_config);
     CHECK_RUN(test_generation_rules);
     CHECK_RUN(test_any_allocation_may_fail);

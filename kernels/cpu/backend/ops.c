@@ -2,6 +2,7 @@
 #include "base/sizes.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/delta_scratch.h"
+#include "kernels/cpu/state_space_scratch.h"
 #include "kernels/cpu/train/train_scratch.h"
 #include "kernels/cpu/vector_ops.h"
 
@@ -16,6 +17,8 @@ QR_WORKSPACE(attention_packed, qr_cpu_attention_packed_workspace(backend, a))
 QR_WORKSPACE(attention_packed_backward, qr_cpu_attention_packed_backward_workspace(backend, a))
 QR_WORKSPACE(gated_delta, qr_gated_delta_bytes(a, qr_threads_count(backend->threads)))
 QR_WORKSPACE(gated_delta_backward, qr_gated_delta_backward_bytes(&a->forward, qr_threads_count(backend->threads)))
+QR_WORKSPACE(state_space, qr_state_space_bytes(a, qr_threads_count(backend->threads)))
+QR_WORKSPACE(state_space_backward, qr_state_space_backward_bytes(&a->forward, qr_threads_count(backend->threads)))
 QR_WORKSPACE(rms_norm_backward, qr_norm_moments_bytes(a->n_rows, a->n_groups))
 QR_WORKSPACE(layer_norm_backward, qr_norm_moments_bytes(a->n_rows, 1))
 QR_WORKSPACE(adafactor, qr_adafactor_bytes(a->rows, a->cols))

@@ -50,7 +50,7 @@ QR_CPU_RANGE_OP(head_gate_backward, args->forward.n_rows, FUNCTION_COST * args->
 struct channels {
     const qr_conv1d_causal_backward_args *args;
     int64_t c, n;
-    qr_vec weight[QR_CONV_MAX_KERNEL], dweight[QR_CONV_MAX_KERNEL];
+    qr_vec weight[QR_CONV_MAX_KERNEL], dweight[QR_CONV_MAX_KERNEL], bias, dbias;
     qr_vec rows[QR_CONV_MAX_KERNEL], dsums[QR_CONV_MAX_KERNEL];
 };
 
@@ -64,6 +64,8 @@ static void load_weight(struct channels *ch) {
         ch->weight[j] = qr_vec_load(columns[j]);
         ch->dweight[j] = qr_vec_zero();
     }
+    ch->bias = f->bias != NULL ? qr_vec_load_n(f->bias + ch->c, ch->n) : qr_vec_zero();
+    ch->dbias = qr_vec_zero();
 }
 
 /* Token t, if it is before the sequence's end, gives the gradient of its sum; with it that of row t − kernel + 1 is
@@ -78,10 +80,13 @@ static void advance(struct channels *ch, int64_t t, int64_t begin, int64_t end) 
     ch->rows[kernel - 1] = ch->dsums[kernel - 1] = qr_vec_zero();
     if (t < end) {
         ch->rows[kernel - 1] = qr_vec_load_n(f->x + t * f->x_stride + ch->c, ch->n);
-        qr_vec sum = qr_vec_mul(ch->weight[0], ch->rows[0]), value;
+        qr_vec sum =
+            f->bias != NULL ? qr_vec_fma(ch->weight[0], ch->rows[0], ch->bias) : qr_vec_mul(ch->weight[0], ch->rows[0]);
+        qr_vec value;
         for (int j = 1; j < kernel; j++) { sum = qr_vec_fma(ch->weight[j], ch->rows[j], sum); }
         const qr_vec dy = qr_vec_load_n(ch->args->dy + t * f->dim + ch->c, ch->n);
         ch->dsums[kernel - 1] = qr_vec_mul(dy, qr_vec_act_slope(f->fn, sum, &value));
+        ch->dbias = qr_vec_add(ch->dbias, ch->dsums[kernel - 1]);
         for (int j = 0; j < kernel; j++) {
             ch->dweight[j] = qr_vec_fma(ch->dsums[kernel - 1], ch->rows[j], ch->dweight[j]);
         }
@@ -93,8 +98,10 @@ static void advance(struct channels *ch, int64_t t, int64_t begin, int64_t end) 
     qr_vec_store_n(ch->args->dx + done * ch->args->dx_stride + ch->c, dx, ch->n);
 }
 
-static void add_dweight(const struct channels *ch) {
+static void add_sums(const struct channels *ch) {
     const int kernel = ch->args->forward.kernel;
+    float *dbias = ch->args->dbias != NULL ? ch->args->dbias + ch->c : NULL;
+    if (dbias != NULL) { qr_vec_store_n(dbias, qr_vec_add(qr_vec_load_n(dbias, ch->n), ch->dbias), ch->n); }
     for (int j = 0; ch->args->dweight != NULL && j < kernel; j++) {
         float column[QR_VEC];
         qr_vec_store(column, ch->dweight[j]);
@@ -115,7 +122,7 @@ static void conv_backward_range(const void *arg, int64_t range_begin, int64_t ra
             const int64_t begin = r->start[s], end = r->start[s + 1];
             for (int64_t t = begin; t < end + a->forward.kernel - 1; t++) { advance(&ch, t, begin, end); }
         }
-        add_dweight(&ch);
+        add_sums(&ch);
     }
 }
 

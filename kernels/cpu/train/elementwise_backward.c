@@ -24,8 +24,8 @@ static void activation_backward_rows(const void *args, int64_t begin, int64_t en
 static void gate_backward_rows(const void *args, int64_t begin, int64_t end) {
     const qr_gate_backward_args *a = args;
     for (int64_t i = begin; i < end; i++) {
-        const float *g = a->g + i * a->gu_stride, *u = a->u + i * a->gu_stride, *dy = a->dy + i * a->dim;
-        float *dg = a->dg + i * a->dgu_stride, *du = a->du + i * a->dgu_stride;
+        const float *g = a->g + i * a->g_stride, *u = a->u + i * a->u_stride, *dy = a->dy + i * a->dim;
+        float *dg = a->dg + i * a->dg_stride, *du = a->du + i * a->du_stride;
         for (int64_t j = 0; j < a->dim; j += QR_VEC) {
             const int64_t n = a->dim - j;
             qr_vec value;

@@ -41,9 +41,9 @@ __global__ void whole_head_gate_backward_kernel(qr_head_gate_backward_args a) {
 }
 
 /* One channel of one sequence. rows: x of the kernel tokens up to the one that runs; dsums: the gradients of their
- * sums; both oldest first. dweight [kernel] grows. */
+ * sums; both oldest first. dweight [kernel] and *dbias grow. */
 QR_DEVICE void conv_channel_backward(const qr_conv1d_causal_backward_args &a, const float *weight, int64_t c,
-                                     int64_t begin, int64_t end, float *dweight) {
+                                     int64_t begin, int64_t end, float *dweight, float *dbias) {
     const qr_conv1d_causal_args &f = a.forward;
     const int32_t kernel = f.kernel;
     float rows[QR_CONV_MAX_KERNEL] = {}, dsums[QR_CONV_MAX_KERNEL] = {};
@@ -54,11 +54,12 @@ QR_DEVICE void conv_channel_backward(const qr_conv1d_causal_backward_args &a, co
         }
         rows[kernel - 1] = dsums[kernel - 1] = 0.0F;
         if (t < end) {
-            float sum = 0.0F;
+            float sum = f.bias != NULL ? f.bias[c] : 0.0F;
             rows[kernel - 1] = f.x[t * f.x_stride + c];
             for (int32_t j = 0; j < kernel; j++) { sum = fmaf(weight[j], rows[j], sum); }
             const float dsum = a.dy[t * f.dim + c] * act_derivative(f.fn, sum);
             dsums[kernel - 1] = dsum;
+            *dbias += dsum;
             for (int32_t j = 0; j < kernel; j++) { dweight[j] = fmaf(dsum, rows[j], dweight[j]); }
         }
         const int64_t done = t - kernel + 1;
@@ -73,11 +74,12 @@ __global__ void conv1d_causal_backward_kernel(qr_conv1d_causal_backward_args a) 
     const qr_conv1d_causal_args &f = a.forward;
     const int64_t c = global_thread();
     if (c >= f.dim) { return; }
-    float weight[QR_CONV_MAX_KERNEL], dweight[QR_CONV_MAX_KERNEL] = {};
+    float weight[QR_CONV_MAX_KERNEL], dweight[QR_CONV_MAX_KERNEL] = {}, dbias = 0.0F;
     for (int32_t j = 0; j < f.kernel; j++) { weight[j] = f.weight[c * f.kernel + j]; }
     for (int32_t s = 0; s < f.sequences.n_seqs; s++) {
-        conv_channel_backward(a, weight, c, f.sequences.start[s], f.sequences.start[s + 1], dweight);
+        conv_channel_backward(a, weight, c, f.sequences.start[s], f.sequences.start[s + 1], dweight, &dbias);
     }
+    if (a.dbias != NULL) { a.dbias[c] += dbias; }
     for (int32_t j = 0; a.dweight != NULL && j < f.kernel; j++) { a.dweight[c * f.kernel + j] += dweight[j]; }
 }
 

@@ -17,15 +17,15 @@ __global__ void activation_backward_kernel(qr_activation_backward_args a, bool a
 __global__ void gate_backward_kernel(qr_gate_backward_args a, bool aligned) {
     for_each_vec4(a.n_rows, a.dim, [&](int64_t row, int64_t j) {
         float g[VEC4], u[VEC4], dy[VEC4];
-        load_vec4(g, a.g + row * a.gu_stride, j, a.dim, aligned);
-        load_vec4(u, a.u + row * a.gu_stride, j, a.dim, aligned);
+        load_vec4(g, a.g + row * a.g_stride, j, a.dim, aligned);
+        load_vec4(u, a.u + row * a.u_stride, j, a.dim, aligned);
         load_vec4(dy, a.dy + row * a.dim, j, a.dim, aligned);
         for (int k = 0; k < VEC4; k++) {
             u[k] = dy[k] * u[k] * act_derivative(a.fn, g[k]);
             dy[k] *= act_fn(a.fn, g[k]);
         }
-        store_vec4(a.dg + row * a.dgu_stride, j, a.dim, aligned, u);
-        store_vec4(a.du + row * a.dgu_stride, j, a.dim, aligned, dy);
+        store_vec4(a.dg + row * a.dg_stride, j, a.dim, aligned, u);
+        store_vec4(a.du + row * a.du_stride, j, a.dim, aligned, dy);
     });
 }
 
@@ -110,9 +110,9 @@ static qrun_status run_activation_backward(qr_cuda_backend &cuda, const qr_activ
 }
 
 static qrun_status run_gate_backward(qr_cuda_backend &cuda, const qr_gate_backward_args &args, void *, qr_error *err) {
-    const bool aligned = vec4_aligned(args.g, args.gu_stride) && vec4_aligned(args.u, args.gu_stride) &&
-                         vec4_aligned(args.dy, args.dim) && vec4_aligned(args.dg, args.dgu_stride) &&
-                         vec4_aligned(args.du, args.dgu_stride);
+    const bool aligned = vec4_aligned(args.g, args.g_stride) && vec4_aligned(args.u, args.u_stride) &&
+                         vec4_aligned(args.dy, args.dim) && vec4_aligned(args.dg, args.dg_stride) &&
+                         vec4_aligned(args.du, args.du_stride);
     return QR_LAUNCH_VEC4(cuda.device, err, gate_backward_kernel, args.n_rows, args.dim, args, aligned);
 }
 

@@ -53,12 +53,14 @@ typedef struct act_case {
     qr_act_fn fn;
     int64_t dim;
     bool in_place;           /* dg is g and du is u; activation: dx is dy, or x where the dimension is odd */
-    const float *x, *u, *dy; /* x, u [N_ROWS, dim + op_gap(dim)], dy [N_ROWS, dim] */
+    const float *x, *u, *dy; /* x [N_ROWS, dim] with rows x_stride apart, u u_stride, dy contiguous */
 } act_case;
 
+static int64_t x_stride(int64_t dim) { return dim + op_gap(dim); }
+static int64_t u_stride(int64_t dim) { return x_stride(dim) + 12; }
+
 /* Rows [first, first + n_rows) of an input with gaps, without them. */
-static float *packed_rows(const act_case *c, const float *src, int64_t first, int64_t n_rows) {
-    const int64_t stride = c->dim + op_gap(c->dim);
+static float *packed_rows(const act_case *c, const float *src, int64_t stride, int64_t first, int64_t n_rows) {
     float *rows = qr_alloc((size_t)(n_rows * c->dim) * sizeof(float));
     for (int64_t i = 0; i < n_rows; i++) {
         memcpy(rows + i * c->dim, src + (first + i) * stride, (size_t)c->dim * sizeof(float));
@@ -70,11 +72,11 @@ static void exec_activation_backward(op_run *run, const void *data, int64_t firs
                                      void *out) {
     (void)dtype;
     const act_case *c = data;
-    const int64_t stride = c->dim + op_gap(c->dim), dx_stride = stride + 4;
+    const int64_t stride = x_stride(c->dim), dx_stride = stride + 4;
     const size_t row_bytes = (size_t)c->dim * sizeof(float);
     const float *dy = c->dy + first * c->dim;
     const bool is_dy = c->in_place && c->dim % 2 == 0, is_x = c->in_place && !is_dy;
-    float *x = packed_rows(c, c->x, first, n_rows);
+    float *x = packed_rows(c, c->x, x_stride(c->dim), first, n_rows);
     float *dx = op_output(run, is_dy ? dy : is_x ? x : NULL, n_rows, row_bytes, (size_t)dx_stride * sizeof(float));
     const size_t x_bytes = (size_t)((n_rows - 1) * stride + c->dim) * sizeof(float);
     const qr_activation_backward_args args = {
@@ -93,28 +95,33 @@ static void exec_activation_backward(op_run *run, const void *data, int64_t firs
     qr_free(x);
 }
 
-/* Row: dg, then du. */
+/* Row: dg, then du. Four strides; in place two, of dg and of du. */
 static void exec_gate_backward(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype,
                                void *out) {
     (void)dtype;
     const act_case *c = data;
-    const int64_t stride = c->dim + op_gap(c->dim), d_stride = stride + 4;
-    const size_t src_bytes = (size_t)((n_rows - 1) * stride + c->dim) * sizeof(float);
-    const size_t row_bytes = (size_t)c->dim * sizeof(float), d_bytes = (size_t)d_stride * sizeof(float);
-    float *g = packed_rows(c, c->x, first, n_rows), *u = packed_rows(c, c->u, first, n_rows);
-    float *to_g = op_output(run, c->in_place ? g : NULL, n_rows, row_bytes, d_bytes);
-    float *to_u = op_output(run, c->in_place ? u : NULL, n_rows, row_bytes, d_bytes);
+    const int64_t g_stride = x_stride(c->dim), dg_stride = g_stride + 4, du_stride = g_stride + 8;
+    const int64_t from_u = u_stride(c->dim);
+    const size_t g_bytes = (size_t)((n_rows - 1) * g_stride + c->dim) * sizeof(float);
+    const size_t u_bytes = (size_t)((n_rows - 1) * from_u + c->dim) * sizeof(float);
+    const size_t row_bytes = (size_t)c->dim * sizeof(float);
+    float *g = packed_rows(c, c->x, x_stride(c->dim), first, n_rows),
+          *u = packed_rows(c, c->u, u_stride(c->dim), first, n_rows);
+    float *to_g = op_output(run, c->in_place ? g : NULL, n_rows, row_bytes, (size_t)dg_stride * sizeof(float));
+    float *to_u = op_output(run, c->in_place ? u : NULL, n_rows, row_bytes, (size_t)du_stride * sizeof(float));
     const qr_gate_backward_args args = {
         .fn = c->fn,
-        .g = c->in_place ? to_g : op_input(run, c->x + first * stride, src_bytes),
-        .u = c->in_place ? to_u : op_input(run, c->u + first * stride, src_bytes),
+        .g = c->in_place ? to_g : op_input(run, c->x + first * g_stride, g_bytes),
+        .u = c->in_place ? to_u : op_input(run, c->u + first * from_u, u_bytes),
         .dy = op_input(run, c->dy + first * c->dim, (size_t)n_rows * row_bytes),
         .dg = to_g,
         .du = to_u,
         .n_rows = n_rows,
         .dim = c->dim,
-        .gu_stride = c->in_place ? d_stride : stride,
-        .dgu_stride = d_stride,
+        .g_stride = c->in_place ? dg_stride : g_stride,
+        .u_stride = c->in_place ? du_stride : from_u,
+        .dg_stride = dg_stride,
+        .du_stride = du_stride,
     };
     op_call(run, QR_OP_gate_backward, &args);
     float *dg = qr_alloc((size_t)n_rows * row_bytes), *du = qr_alloc((size_t)n_rows * row_bytes);
@@ -131,17 +138,17 @@ static void exec_gate_backward(op_run *run, const void *data, int64_t first, int
 }
 
 static void check_act_backward(qr_act_fn fn, int64_t dim, bool gated, bool in_place) {
-    const int64_t stride = dim + op_gap(dim), row = gated ? 2 * dim : dim;
-    float *x = op_act_inputs(N_ROWS * stride, 1), *u = op_normals(N_ROWS * stride, 2, 0.5);
+    const int64_t row = gated ? 2 * dim : dim;
+    float *x = op_act_inputs(N_ROWS * x_stride(dim), 1), *u = op_normals(N_ROWS * u_stride(dim), 2, 0.5);
     float *dy = op_normals(N_ROWS * dim, 3, 1.0);
     double *bound = op_doubles(N_ROWS * row);
     const act_case data = {.fn = fn, .dim = dim, .in_place = in_place, .x = x, .u = u, .dy = dy};
     for (int64_t i = 0; i < N_ROWS * dim; i++) {
-        const int64_t at = i / dim * stride + i % dim;
-        const double value = (double)x[at];
+        const double value = (double)x[i / dim * x_stride(dim) + i % dim];
+        const double size_of_u = fabs((double)u[i / dim * u_stride(dim) + i % dim]);
         const double slope = act_slope_bound(fn, value) + 2.0 * OP_U * fabs(act_slope(fn, value));
         const double y = op_act_bound(fn, value) + 2.0 * OP_U * fabs(op_act_value(fn, value));
-        const double factor = fabs((double)dy[i]), from_u = gated ? fabs((double)u[at]) : 1.0;
+        const double factor = fabs((double)dy[i]), from_u = gated ? size_of_u : 1.0;
         bound[i / dim * row + i % dim] = factor * from_u * slope;
         if (gated) { bound[i / dim * row + dim + i % dim] = factor * y; }
     }

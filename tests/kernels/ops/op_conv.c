@@ -4,8 +4,9 @@
 #include "check.h"
 
 #include "base/alloc.h"
+#include "op_sequences.h"
 
-enum { N_ROWS = 65, MAX_SEQS = 4, MAX_CALLS = 256 };
+enum { N_ROWS = 65 };
 
 /* ---- copy_heads, head_gate --------------------------------------------------------------------------------------- */
 
@@ -191,104 +192,76 @@ void test_op_head_gate_backward(void) {
 typedef struct conv_case {
     qr_act_fn fn;
     int64_t dim;
-    int32_t kernel, n_seqs, n_tokens, longest, start[MAX_SEQS + 1], first_position[MAX_SEQS], slot[MAX_SEQS];
-    float *x, *weight, *states, *dy, *dweight;
+    int32_t kernel;
+    sequences q;
+    float *x, *weight, *bias, *states, *dy, *dweight, *dbias; /* bias and dbias NULL: none */
     int32_t cut;
-    bool without_states, of_weight;
+    bool without_states;
 } conv_case;
 
 static int64_t x_stride(const conv_case *c) { return c->dim + 5; }
 static int64_t state_floats(const conv_case *c) { return (c->kernel - 1) * c->dim; }
 static int64_t state_stride(const conv_case *c) { return state_floats(c) + 3; }
 
-static conv_case make_conv(int64_t dim, int32_t kernel, qr_act_fn fn) {
+static conv_case make_conv(int64_t dim, int32_t kernel, qr_act_fn fn, bool biased) {
     static const int32_t lengths[MAX_SEQS] = {33, 2, 1, 20};
-    conv_case c = {.fn = fn, .dim = dim, .kernel = kernel, .n_seqs = MAX_SEQS};
-    for (int32_t s = 0; s < MAX_SEQS; s++) {
-        c.start[s + 1] = c.start[s] + lengths[s];
-        c.longest = (int32_t)qr_max(c.longest, lengths[s]);
-        c.first_position[s] = s == 0 ? 0 : 4 + s;
-        c.slot[s] = s == 2 ? -1 : MAX_SEQS - 1 - s;
-    }
-    c.n_tokens = c.start[MAX_SEQS];
-    c.x = op_normals(c.n_tokens * x_stride(&c), 1, 1.0);
+    conv_case c = {.fn = fn, .dim = dim, .kernel = kernel, .q = sequences_of(MAX_SEQS, lengths)};
+    c.x = op_normals(c.q.n_tokens * x_stride(&c), 1, 1.0);
     c.weight = op_normals(dim * kernel, 2, 1.0);
     c.states = op_normals(MAX_SEQS * state_stride(&c), 3, 1.0);
-    c.dy = op_normals(c.n_tokens * dim, 4, 1.0);
+    c.dy = op_normals(c.q.n_tokens * dim, 4, 1.0);
     c.dweight = op_normals(dim * kernel, 5, 1.0);
+    if (biased) {
+        c.bias = op_normals(dim, 6, 1.0);
+        c.dbias = op_normals(dim, 7, 1.0);
+    }
     return c;
 }
 
 static void free_conv(const conv_case *c) {
-    float *const all[] = {c->x, c->weight, c->states, c->dy, c->dweight};
+    float *const all[] = {c->x, c->weight, c->bias, c->states, c->dy, c->dweight, c->dbias};
     for (size_t i = 0; i < QR_COUNT_OF(all); i++) { qr_free(all[i]); }
 }
 
-typedef struct call_tables {
-    int32_t start[2], first_position, slot, first_token;
-} call_tables;
-
-static void call_in_parts(op_run *run, const conv_case *c, qr_conv1d_causal_args args) {
+static void call_in_parts(op_run *run, const conv_case *c, qr_conv1d_causal_args args, float *states) {
     static call_tables calls[MAX_CALLS];
-    int32_t n_calls = 0;
-    for (int32_t s = 0; s < c->n_seqs; s++) {
-        const int32_t n = c->start[s + 1] - c->start[s], step = c->slot[s] < 0 ? n : c->cut;
-        for (int32_t first = 0; first < n; first += step) {
-            calls[n_calls++] = (call_tables){
-                {0, (int32_t)qr_min(step, n - first)}, c->first_position[s] + first, c->slot[s], c->start[s] + first};
-        }
-    }
-    const call_tables *tables = op_input(run, calls, (size_t)n_calls * sizeof *calls);
+    int32_t n_calls;
+    const call_tables *tables = list_calls(run, &c->q, c->cut, calls, &n_calls);
     const qr_conv1d_causal_args all = args;
     for (int32_t i = 0; i < n_calls; i++) {
         args.x = all.x + calls[i].first_token * all.x_stride;
         args.dst = all.dst + calls[i].first_token * all.dim;
         args.n_tokens = calls[i].start[1];
-        args.sequences.n_seqs = 1;
-        args.sequences.start = tables[i].start;
-        args.sequences.first_position = &tables[i].first_position;
-        args.sequences.slot = &tables[i].slot;
+        args.sequences = sequence_of_call(&tables[i], states, state_stride(c));
         op_call(run, QR_OP_conv1d_causal, &args);
     }
 }
 
 static qr_conv1d_causal_args conv_inputs(op_run *run, const conv_case *c) {
-    return (qr_conv1d_causal_args){
-        .fn = c->fn,
-        .x = op_input(run, c->x, (size_t)(c->n_tokens * x_stride(c)) * sizeof(float)),
-        .weight = op_input(run, c->weight, (size_t)(c->dim * c->kernel) * sizeof(float)),
-        .n_tokens = c->n_tokens,
-        .dim = c->dim,
-        .x_stride = x_stride(c),
-        .kernel = c->kernel,
-        .sequences = {.n_seqs = c->n_seqs, .max_seq_tokens = c->longest, .state_stride = state_stride(c)}};
+    return (qr_conv1d_causal_args){.fn = c->fn,
+                                   .x = op_input(run, c->x, (size_t)(c->q.n_tokens * x_stride(c)) * sizeof(float)),
+                                   .weight = op_input(run, c->weight, (size_t)(c->dim * c->kernel) * sizeof(float)),
+                                   .bias = op_input(run, c->bias, (size_t)c->dim * sizeof(float)),
+                                   .n_tokens = c->q.n_tokens,
+                                   .dim = c->dim,
+                                   .x_stride = x_stride(c),
+                                   .kernel = c->kernel};
 }
 
 /* out: the outputs, or with `states` those. */
 static void run_conv(op_run *run, const conv_case *c, float *outputs, float *states) {
-    const size_t row_bytes = (size_t)c->dim * sizeof(float), state_bytes = (size_t)state_floats(c) * sizeof(float);
+    const size_t row_bytes = (size_t)c->dim * sizeof(float);
+    float *kept = c->without_states ? NULL : states_output(run, &c->q, c->states, state_floats(c), state_stride(c));
     qr_conv1d_causal_args args = conv_inputs(run, c);
-    args.dst = op_output(run, NULL, c->n_tokens, row_bytes, row_bytes);
-    if (!c->without_states) {
-        float *packed = qr_alloc((size_t)c->n_seqs * state_bytes + 1);
-        for (int32_t s = 0; s < c->n_seqs; s++) {
-            memcpy(packed + s * state_floats(c), c->states + s * state_stride(c), state_bytes);
-        }
-        args.sequences.states = op_output(run, packed, c->n_seqs, state_bytes, (size_t)state_stride(c) * sizeof(float));
-        qr_free(packed);
-    }
+    args.dst = op_output(run, NULL, c->q.n_tokens, row_bytes, row_bytes);
     if (c->cut > 0) {
-        call_in_parts(run, c, args);
+        call_in_parts(run, c, args, kept);
     } else {
-        args.sequences.start = op_input(run, c->start, sizeof c->start);
-        if (!c->without_states) {
-            args.sequences.first_position = op_input(run, c->first_position, sizeof c->first_position);
-            args.sequences.slot = op_input(run, c->slot, sizeof c->slot);
-        }
+        args.sequences = whole_sequences(run, &c->q, kept, state_stride(c));
         op_call(run, QR_OP_conv1d_causal, &args);
     }
     if (outputs != NULL) { op_read(run, args.dst, outputs); }
-    if (states != NULL) { op_read(run, args.sequences.states, states); }
+    if (states != NULL) { op_read(run, kept, states); }
 }
 
 static void exec_conv(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
@@ -303,38 +276,39 @@ static void exec_conv_states(op_run *run, const void *data, int64_t first, int64
 
 /* Row `t` of sequence s, which may be before the call. */
 static double input_at(const conv_case *c, int32_t s, int32_t t, int64_t channel) {
-    if (t >= 0) { return (double)c->x[(c->start[s] + t) * x_stride(c) + channel]; }
-    if (c->without_states || c->slot[s] < 0 || c->first_position[s] == 0) { return 0.0; }
-    return (double)c->states[c->slot[s] * state_stride(c) + (t + c->kernel - 1) * c->dim + channel];
+    if (t >= 0) { return (double)c->x[(c->q.start[s] + t) * x_stride(c) + channel]; }
+    if (c->without_states || c->q.slot[s] < 0 || c->q.first_position[s] == 0) { return 0.0; }
+    return (double)c->states[c->q.slot[s] * state_stride(c) + (t + c->kernel - 1) * c->dim + channel];
 }
 
 /* What a sum errs by; *sum is its value. */
 static double sum_bound(const conv_case *c, int32_t s, int32_t t, int64_t channel, double *sum) {
-    double magnitude = *sum = 0.0;
+    *sum = c->bias != NULL ? (double)c->bias[channel] : 0.0;
+    double magnitude = fabs(*sum);
     for (int32_t j = 0; j < c->kernel; j++) {
         const double term = (double)c->weight[channel * c->kernel + j] * input_at(c, s, t - c->kernel + 1 + j, channel);
         *sum += term;
         magnitude += fabs(term);
     }
-    return (double)(c->kernel + 1) * OP_U * magnitude;
+    return (double)(c->kernel + (c->bias != NULL ? 2 : 1)) * OP_U * magnitude;
 }
 
 /* Activation functions rise by less than 1.2 of what their argument rises. */
 static void conv_bounds(const conv_case *c, double *bound) {
-    for (int32_t s = 0; s < c->n_seqs; s++) {
-        for (int32_t t = 0; t < c->start[s + 1] - c->start[s]; t++) {
+    for (int32_t s = 0; s < c->q.n_seqs; s++) {
+        for (int32_t t = 0; t < c->q.start[s + 1] - c->q.start[s]; t++) {
             for (int64_t i = 0; i < c->dim; i++) {
                 double sum;
                 const double error = sum_bound(c, s, t, i, &sum);
-                bound[(c->start[s] + t) * c->dim + i] = op_act_bound(c->fn, sum) + 1.2 * error;
+                bound[(c->q.start[s] + t) * c->dim + i] = op_act_bound(c->fn, sum) + 1.2 * error;
             }
         }
     }
 }
 
 static void check_conv_cuts(const conv_case *whole, int32_t cut) {
-    const size_t out_bytes = (size_t)(whole->n_tokens * whole->dim) * sizeof(float);
-    const size_t state_bytes = (size_t)(whole->n_seqs * state_floats(whole)) * sizeof(float);
+    const size_t out_bytes = (size_t)(whole->q.n_tokens * whole->dim) * sizeof(float);
+    const size_t state_bytes = (size_t)(whole->q.n_seqs * state_floats(whole)) * sizeof(float);
     float *outputs[2] = {qr_alloc(out_bytes), qr_alloc(out_bytes)};
     float *states[2] = {qr_alloc(state_bytes), qr_alloc(state_bytes)};
     for (int d = -1; d < op_everything.n_devices; d++) {
@@ -360,27 +334,35 @@ static const struct {
     int64_t dim;
     int32_t kernel;
     qr_act_fn fn;
-} convs[] = {{1, 4, QR_ACT_SILU},       {37, 4, QR_ACT_GELU_ERF}, {64, 2, QR_ACT_SILU},
-             {172, 3, QR_ACT_GELU_ERF}, {1030, 4, QR_ACT_SILU},   {20, 8, QR_ACT_GELU_ERF},
-             {171, 3, QR_ACT_NONE},     {1030, 7, QR_ACT_NONE},   {37, 8, QR_ACT_NONE}};
+    bool biased;
+} convs[] = {{1, 4, QR_ACT_SILU, false},      {37, 4, QR_ACT_GELU_ERF, true}, {64, 2, QR_ACT_SILU, true},
+             {172, 3, QR_ACT_GELU_ERF, true}, {1030, 4, QR_ACT_SILU, true},   {1030, 4, QR_ACT_SILU, false},
+             {20, 8, QR_ACT_GELU_ERF, false}, {171, 3, QR_ACT_NONE, false},   {1030, 7, QR_ACT_NONE, true},
+             {37, 8, QR_ACT_NONE, true},      {1, 4, QR_ACT_SILU, true}};
+
+static conv_case conv_of(size_t i) { return make_conv(convs[i].dim, convs[i].kernel, convs[i].fn, convs[i].biased); }
+
+static void print_conv(const conv_case *c, char label[], size_t n_bytes, const char *what) {
+    snprintf(label, n_bytes, "%s %lld, kernel %d%s%s", what, (long long)c->dim, c->kernel,
+             c->bias != NULL ? ", bias" : "", c->without_states ? ", no states" : "");
+}
 
 void test_op_conv1d_causal(void) {
     for (size_t i = 0; i < QR_COUNT_OF(convs); i++) {
-        conv_case c = make_conv(convs[i].dim, convs[i].kernel, convs[i].fn);
-        double *bound = op_doubles(c.n_tokens * c.dim);
-        op_case oc = {.n_rows = c.n_tokens, .row = c.dim, .exec = exec_conv, .data = &c, .bound = bound, .whole = true};
+        conv_case c = conv_of(i);
+        double *bound = op_doubles(c.q.n_tokens * c.dim);
+        op_case oc = {
+            .n_rows = c.q.n_tokens, .row = c.dim, .exec = exec_conv, .data = &c, .bound = bound, .whole = true};
         for (int without = 0; without < 2; without++) {
             c.without_states = without == 1;
-            snprintf(oc.label, sizeof oc.label, "conv1d_causal %lld, kernel %d%s", (long long)c.dim, c.kernel,
-                     without ? ", no states" : "");
+            print_conv(&c, oc.label, sizeof oc.label, "conv1d_causal");
             conv_bounds(&c, bound);
             op_check_case(&oc, QR_DTYPE_F32);
         }
         c.without_states = false;
         op_case states = {
-            .n_rows = c.n_seqs, .row = state_floats(&c), .exec = exec_conv_states, .data = &c, .whole = true};
-        snprintf(states.label, sizeof states.label, "conv1d_causal's states, %lld, kernel %d", (long long)c.dim,
-                 c.kernel);
+            .n_rows = c.q.n_seqs, .row = state_floats(&c), .exec = exec_conv_states, .data = &c, .whole = true};
+        print_conv(&c, states.label, sizeof states.label, "conv1d_causal's states");
         op_check_case(&states, QR_DTYPE_F32);
         for (int32_t cut = 1; cut <= 9; cut += 4) { check_conv_cuts(&c, cut); }
         qr_free(bound);
@@ -388,38 +370,51 @@ void test_op_conv1d_causal(void) {
     }
 }
 
+typedef enum conv_gradient { OF_X, OF_WEIGHT, OF_BIAS } conv_gradient;
+
+typedef struct backward_case {
+    const conv_case *c;
+    conv_gradient which;
+} backward_case;
+
+/* With dx no other gradient is wanted; with that of the bias the weight's too. */
 static void exec_conv_backward(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype,
                                void *out) {
     (void)first, (void)n_rows, (void)dtype;
-    const conv_case *c = data;
+    const backward_case *b = data;
+    const conv_case *c = b->c;
     const size_t row_bytes = (size_t)c->dim * sizeof(float), weight_bytes = row_bytes * (size_t)c->kernel;
-    float *dx = op_output(run, NULL, c->n_tokens, row_bytes, row_bytes + 12);
-    float *dweight = c->of_weight ? op_output(run, c->dweight, 1, weight_bytes, weight_bytes) : NULL;
+    float *dx = op_output(run, NULL, c->q.n_tokens, row_bytes, row_bytes + 12), *dweight = NULL, *dbias = NULL;
+    if (b->which != OF_X) { dweight = op_output(run, c->dweight, 1, weight_bytes, weight_bytes); }
+    if (b->which == OF_BIAS) { dbias = op_output(run, c->dbias, 1, row_bytes, row_bytes); }
     qr_conv1d_causal_backward_args args = {.forward = conv_inputs(run, c),
-                                           .dy = op_input(run, c->dy, (size_t)c->n_tokens * row_bytes),
+                                           .dy = op_input(run, c->dy, (size_t)c->q.n_tokens * row_bytes),
                                            .dx = dx,
                                            .dweight = dweight,
+                                           .dbias = dbias,
                                            .dx_stride = c->dim + 3};
-    args.forward.sequences.start = op_input(run, c->start, sizeof c->start);
+    args.forward.sequences = whole_sequences(run, &c->q, NULL, 0);
     op_call(run, QR_OP_conv1d_causal_backward, &args);
-    op_read(run, c->of_weight ? dweight : dx, out);
+    op_read(run, b->which == OF_X ? dx : b->which == OF_WEIGHT ? dweight : dbias, out);
 }
 
 /* The slope of an activation function errs by 32 u and by less than 1.3 of what its argument does; it is below 1.2. */
-static void conv_backward_bounds(const conv_case *c, double *dx, double *dweight) {
-    const double n = (double)(c->n_tokens + 4) * OP_U;
+static void conv_backward_bounds(const conv_case *c, double *dx, double *dweight, double *dbias) {
+    const double n = (double)(c->q.n_tokens + 4) * OP_U;
     for (int64_t i = 0; i < c->dim * c->kernel; i++) { dweight[i] = n * fabs((double)c->dweight[i]); }
-    for (int32_t s = 0; s < c->n_seqs; s++) {
-        for (int32_t t = 0; t < c->start[s + 1] - c->start[s]; t++) {
+    for (int64_t i = 0; c->dbias != NULL && i < c->dim; i++) { dbias[i] = n * fabs((double)c->dbias[i]); }
+    for (int32_t s = 0; s < c->q.n_seqs; s++) {
+        for (int32_t t = 0; t < c->q.start[s + 1] - c->q.start[s]; t++) {
             for (int64_t i = 0; i < c->dim; i++) {
                 double sum;
-                const double dy = fabs((double)c->dy[(c->start[s] + t) * c->dim + i]);
+                const double dy = fabs((double)c->dy[(c->q.start[s] + t) * c->dim + i]);
                 const double error = dy * (1.3 * sum_bound(c, s, t, i, &sum) + 32.0 * OP_U);
+                dbias[i] += error + n * 1.2 * dy;
                 for (int32_t j = 0; j < c->kernel; j++) {
                     const int32_t from = t - c->kernel + 1 + j;
                     if (from < 0) { continue; }
                     const double weight = fabs((double)c->weight[i * c->kernel + j]);
-                    dx[(c->start[s] + from) * c->dim + i] +=
+                    dx[(c->q.start[s] + from) * c->dim + i] +=
                         weight * (error + (double)(c->kernel + 1) * OP_U * 1.2 * dy);
                     dweight[i * c->kernel + j] += fabs(input_at(c, s, from, i)) * (error + n * 1.2 * dy);
                 }
@@ -429,22 +424,26 @@ static void conv_backward_bounds(const conv_case *c, double *dx, double *dweight
 }
 
 void test_op_conv1d_causal_backward(void) {
+    static const char *const names[] = {"conv1d_causal_backward", "conv1d_causal_backward's weight",
+                                        "conv1d_causal_backward's bias"};
     for (size_t i = 0; i < QR_COUNT_OF(convs); i++) {
-        conv_case c = make_conv(convs[i].dim, convs[i].kernel, convs[i].fn);
-        double *dx = op_doubles(c.n_tokens * c.dim), *dweight = op_doubles(c.dim * c.kernel);
+        conv_case c = conv_of(i);
         c.without_states = true;
-        conv_backward_bounds(&c, dx, dweight);
-        op_case oc = {
-            .n_rows = c.n_tokens, .row = c.dim, .exec = exec_conv_backward, .data = &c, .bound = dx, .whole = true};
-        snprintf(oc.label, sizeof oc.label, "conv1d_causal_backward %lld, kernel %d", (long long)c.dim, c.kernel);
-        op_check_case(&oc, QR_DTYPE_F32);
-        c.of_weight = true;
-        oc.n_rows = 1;
-        oc.row = c.dim * c.kernel;
-        oc.bound = dweight;
-        op_check_case(&oc, QR_DTYPE_F32);
-        qr_free(dx);
-        qr_free(dweight);
+        const int64_t rows[] = {c.q.n_tokens, 1, 1}, row[] = {c.dim, c.dim * c.kernel, c.dim};
+        double *bounds[] = {op_doubles(rows[OF_X] * row[OF_X]), op_doubles(row[OF_WEIGHT]), op_doubles(row[OF_BIAS])};
+        conv_backward_bounds(&c, bounds[OF_X], bounds[OF_WEIGHT], bounds[OF_BIAS]);
+        for (int which = OF_X; which <= (c.bias != NULL ? OF_BIAS : OF_WEIGHT); which++) {
+            const backward_case data = {&c, (conv_gradient)which};
+            op_case oc = {.n_rows = rows[which],
+                          .row = row[which],
+                          .exec = exec_conv_backward,
+                          .data = &data,
+                          .bound = bounds[which],
+                          .whole = true};
+            print_conv(&c, oc.label, sizeof oc.label, names[which]);
+            op_check_case(&oc, QR_DTYPE_F32);
+        }
+        for (int which = OF_X; which <= OF_BIAS; which++) { qr_free(bounds[which]); }
         free_conv(&c);
     }
 }

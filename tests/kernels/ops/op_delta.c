@@ -4,12 +4,11 @@
 #include "check.h"
 
 #include "base/alloc.h"
-
-enum { MAX_SEQS = 4, MAX_CALLS = 256 };
+#include "op_sequences.h"
 
 typedef struct delta_case {
     int32_t key_heads, value_heads, key_dim, value_dim;
-    int32_t n_seqs, n_tokens, longest, start[MAX_SEQS + 1], first_position[MAX_SEQS], slot[MAX_SEQS];
+    sequences q;
     float *qkv, *ab, *a_log, *dt_bias, *states, *dy, *sums;
     int32_t cut;         /* a call computes so many tokens of one sequence; 0: one call for all */
     bool without_states; /* as training runs it */
@@ -24,28 +23,20 @@ static int64_t qkv_stride(const delta_case *c) { return columns_of(c) + 3; }
 static int64_t ab_stride(const delta_case *c) { return 2 * (int64_t)c->value_heads + 1; }
 static int64_t state_stride(const delta_case *c) { return state_of(c) + 5; }
 
-/* Keys of all sizes; states that decay within some tokens, so that bounds, which add up magnitudes, stay small. Every
- * other sequence continues from a state. The slots are in another order than the sequences, and one has none. */
+/* Keys of all sizes; states that decay within some tokens, so that bounds, which add up magnitudes, stay small. */
 static delta_case make_case(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim, int32_t n_seqs,
                             const int32_t *lengths) {
     delta_case c = {.key_heads = key_heads,
                     .value_heads = value_heads,
                     .key_dim = key_dim,
                     .value_dim = value_dim,
-                    .n_seqs = n_seqs};
-    for (int32_t s = 0; s < n_seqs; s++) {
-        c.start[s + 1] = c.start[s] + lengths[s];
-        c.longest = (int32_t)qr_max(c.longest, lengths[s]);
-        c.first_position[s] = s % 2 == 0 ? 0 : 5 + s;
-        c.slot[s] = s == 2 ? -1 : n_seqs - 1 - s;
-    }
-    c.n_tokens = c.start[n_seqs];
-    c.qkv = op_normals(c.n_tokens * qkv_stride(&c), 1, 1.0);
-    c.ab = op_normals(c.n_tokens * ab_stride(&c), 2, 1.0);
+                    .q = sequences_of(n_seqs, lengths)};
+    c.qkv = op_normals(c.q.n_tokens * qkv_stride(&c), 1, 1.0);
+    c.ab = op_normals(c.q.n_tokens * ab_stride(&c), 2, 1.0);
     c.a_log = op_normals(value_heads, 3, 0.3);
     c.dt_bias = op_normals(value_heads, 4, 0.5);
     c.states = op_normals(n_seqs * state_stride(&c), 5, 0.5);
-    c.dy = op_normals(c.n_tokens * values_of(&c), 6, 1.0);
+    c.dy = op_normals(c.q.n_tokens * values_of(&c), 6, 1.0);
     c.sums = op_normals(2 * value_heads, 7, 1.0);
     for (int32_t h = 0; h < value_heads; h++) {
         c.a_log[h] += 0.5F;
@@ -60,14 +51,14 @@ static void free_case(const delta_case *c) {
 }
 
 static qr_gated_delta_args inputs_of(op_run *run, const delta_case *c) {
-    const float *ab = op_input(run, c->ab, (size_t)(c->n_tokens * ab_stride(c)) * sizeof(float));
+    const float *ab = op_input(run, c->ab, (size_t)(c->q.n_tokens * ab_stride(c)) * sizeof(float));
     return (qr_gated_delta_args){
-        .qkv = op_input(run, c->qkv, (size_t)(c->n_tokens * qkv_stride(c)) * sizeof(float)),
+        .qkv = op_input(run, c->qkv, (size_t)(c->q.n_tokens * qkv_stride(c)) * sizeof(float)),
         .a = ab,
         .b = ab + c->value_heads,
         .a_log = op_input(run, c->a_log, (size_t)c->value_heads * sizeof(float)),
         .dt_bias = op_input(run, c->dt_bias, (size_t)c->value_heads * sizeof(float)),
-        .n_tokens = c->n_tokens,
+        .n_tokens = c->q.n_tokens,
         .qkv_stride = qkv_stride(c),
         .ab_stride = ab_stride(c),
         .n_key_heads = c->key_heads,
@@ -79,71 +70,35 @@ static qr_gated_delta_args inputs_of(op_run *run, const delta_case *c) {
 
 /* ---- Forward ----------------------------------------------------------------------------------------------------- */
 
-/* The tables of one call, in a buffer that all calls share: start [2], first_position, slot. */
-typedef struct call_tables {
-    int32_t start[2], first_position, slot, first_token;
-} call_tables;
-
-/* Sequence by sequence, `cut` tokens at a time; what has no slot cannot be cut. */
-static int32_t list_calls(const delta_case *c, call_tables calls[MAX_CALLS]) {
-    int32_t n_calls = 0;
-    for (int32_t s = 0; s < c->n_seqs; s++) {
-        const int32_t n = c->start[s + 1] - c->start[s], step = c->slot[s] < 0 ? n : c->cut;
-        for (int32_t first = 0; first < n; first += step) {
-            const int32_t here = first + step < n ? step : n - first;
-            calls[n_calls++] = (call_tables){{0, here}, c->first_position[s] + first, c->slot[s], c->start[s] + first};
-        }
-    }
-    return n_calls;
-}
-
-static void call_in_parts(op_run *run, const delta_case *c, qr_gated_delta_args args, float *dst) {
+static void call_in_parts(op_run *run, const delta_case *c, qr_gated_delta_args args, float *states) {
     static call_tables calls[MAX_CALLS];
-    const int32_t n_calls = list_calls(c, calls);
-    const call_tables *tables = op_input(run, calls, (size_t)n_calls * sizeof *calls);
+    int32_t n_calls;
+    const call_tables *tables = list_calls(run, &c->q, c->cut, calls, &n_calls);
     const qr_gated_delta_args all = args;
     for (int32_t i = 0; i < n_calls; i++) {
         const int64_t first = calls[i].first_token;
         args.qkv = all.qkv + first * all.qkv_stride;
         args.a = all.a + first * all.ab_stride;
         args.b = all.b + first * all.ab_stride;
-        args.dst = dst + first * values_of(c);
+        args.dst = all.dst + first * values_of(c);
         args.n_tokens = calls[i].start[1];
-        args.sequences.n_seqs = 1;
-        args.sequences.start = tables[i].start;
-        args.sequences.first_position = &tables[i].first_position;
-        args.sequences.slot = &tables[i].slot;
+        args.sequences = sequence_of_call(&tables[i], states, state_stride(c));
         op_call(run, QR_OP_gated_delta, &args);
     }
 }
 
 static void run_delta(op_run *run, const delta_case *c, float *outputs, float *states) {
     qr_gated_delta_args args = inputs_of(run, c);
-    const size_t row_bytes = (size_t)values_of(c) * sizeof(float), ints = sizeof(int32_t);
-    float *dst = op_output(run, NULL, c->n_tokens, row_bytes, row_bytes), *kept = NULL;
-    args.sequences = (qr_recurrence){.n_seqs = c->n_seqs, .state_stride = state_stride(c)};
-    if (!c->without_states) {
-        float *packed = qr_alloc((size_t)(c->n_seqs * state_of(c)) * sizeof(float));
-        for (int32_t s = 0; s < c->n_seqs; s++) {
-            memcpy(packed + s * state_of(c), c->states + s * state_stride(c), (size_t)state_of(c) * sizeof(float));
-        }
-        kept = op_output(run, packed, c->n_seqs, (size_t)state_of(c) * sizeof(float),
-                         (size_t)state_stride(c) * sizeof(float));
-        qr_free(packed);
-        args.sequences.states = kept;
-    }
+    const size_t row_bytes = (size_t)values_of(c) * sizeof(float);
+    float *kept = c->without_states ? NULL : states_output(run, &c->q, c->states, state_of(c), state_stride(c));
+    args.dst = op_output(run, NULL, c->q.n_tokens, row_bytes, row_bytes);
     if (c->cut > 0) {
-        call_in_parts(run, c, args, dst);
+        call_in_parts(run, c, args, kept);
     } else {
-        args.dst = dst;
-        args.sequences.start = op_input(run, c->start, (size_t)(c->n_seqs + 1) * ints);
-        if (kept != NULL) {
-            args.sequences.first_position = op_input(run, c->first_position, (size_t)c->n_seqs * ints);
-            args.sequences.slot = op_input(run, c->slot, (size_t)c->n_seqs * ints);
-        }
+        args.sequences = whole_sequences(run, &c->q, kept, state_stride(c));
         op_call(run, QR_OP_gated_delta, &args);
     }
-    if (outputs != NULL) { op_read(run, dst, outputs); }
+    if (outputs != NULL) { op_read(run, args.dst, outputs); }
     if (states != NULL) { op_read(run, kept, states); }
 }
 
@@ -208,24 +163,25 @@ static double roundings(const delta_case *c, int64_t token) {
 
 static void forward_bounds(const delta_case *c, double *outputs, double *states) {
     double *state = op_doubles(state_of(c) / c->value_heads);
-    for (int32_t s = 0; s < c->n_seqs; s++) {
-        const bool has_slot = !c->without_states && c->slot[s] >= 0;
+    for (int32_t s = 0; s < c->q.n_seqs; s++) {
+        const bool has_slot = !c->without_states && c->q.slot[s] >= 0;
         for (int32_t h = 0; h < c->value_heads; h++) {
             const int64_t n = (int64_t)c->key_dim * c->value_dim;
-            const float *initial = c->states + (has_slot ? c->slot[s] : 0) * state_stride(c) + h * n;
-            const bool goes_on = has_slot && c->first_position[s] > 0;
+            const float *initial = c->states + (has_slot ? c->q.slot[s] : 0) * state_stride(c) + h * n;
+            const bool goes_on = has_slot && c->q.first_position[s] > 0;
             for (int64_t i = 0; i < n; i++) { state[i] = goes_on ? fabs((double)initial[i]) : 0.0; }
-            for (int64_t t = c->start[s]; t < c->start[s + 1]; t++) {
+            for (int64_t t = c->q.start[s]; t < c->q.start[s + 1]; t++) {
                 const token_sizes sizes = sizes_at(c, t, h);
                 for (int32_t j = 0; j < c->value_dim; j++) {
                     (void)grow_column(c, &sizes, state, j);
                     double out = 0.0;
                     for (int32_t i = 0; i < c->key_dim; i++) { out += state[i * c->value_dim + j] * q_at(&sizes, i); }
-                    outputs[t * values_of(c) + h * c->value_dim + j] = 2.0 * roundings(c, t - c->start[s]) * out;
+                    outputs[t * values_of(c) + h * c->value_dim + j] = 2.0 * roundings(c, t - c->q.start[s]) * out;
                 }
             }
             for (int64_t i = 0; has_slot && i < n; i++) {
-                states[c->slot[s] * state_of(c) + h * n + i] = roundings(c, c->start[s + 1] - c->start[s]) * state[i];
+                states[c->q.slot[s] * state_of(c) + h * n + i] =
+                    roundings(c, c->q.start[s + 1] - c->q.start[s]) * state[i];
             }
         }
     }
@@ -234,8 +190,8 @@ static void forward_bounds(const delta_case *c, double *outputs, double *states)
 
 /* Each device: sequences in calls of `cut` tokens have the bits of one call for all. */
 static void check_cuts(const delta_case *whole, int32_t cut) {
-    const size_t out_bytes = (size_t)(whole->n_tokens * values_of(whole)) * sizeof(float);
-    const size_t state_bytes = (size_t)(whole->n_seqs * state_of(whole)) * sizeof(float);
+    const size_t out_bytes = (size_t)(whole->q.n_tokens * values_of(whole)) * sizeof(float);
+    const size_t state_bytes = (size_t)(whole->q.n_seqs * state_of(whole)) * sizeof(float);
     float *outputs[2] = {qr_alloc(out_bytes), qr_alloc(out_bytes)};
     float *states[2] = {qr_alloc(state_bytes), qr_alloc(state_bytes)};
     for (int d = -1; d < op_everything.n_devices; d++) {
@@ -260,15 +216,19 @@ static void check_cuts(const delta_case *whole, int32_t cut) {
 }
 
 static void check_gated_delta(delta_case c) {
-    double *outputs = op_doubles(c.n_tokens * values_of(&c)), *states = op_doubles(c.n_seqs * state_of(&c));
-    op_case oc = {
-        .n_rows = c.n_tokens, .row = values_of(&c), .exec = exec_outputs, .data = &c, .bound = outputs, .whole = true};
+    double *outputs = op_doubles(c.q.n_tokens * values_of(&c)), *states = op_doubles(c.q.n_seqs * state_of(&c));
+    op_case oc = {.n_rows = c.q.n_tokens,
+                  .row = values_of(&c),
+                  .exec = exec_outputs,
+                  .data = &c,
+                  .bound = outputs,
+                  .whole = true};
     snprintf(oc.label, sizeof oc.label, "gated_delta %d heads of %d and %d of %d, %d tokens%s", c.key_heads, c.key_dim,
-             c.value_heads, c.value_dim, c.n_tokens, c.without_states ? ", no states" : "");
+             c.value_heads, c.value_dim, c.q.n_tokens, c.without_states ? ", no states" : "");
     forward_bounds(&c, outputs, states);
     op_check_case(&oc, QR_DTYPE_F32);
     if (!c.without_states) {
-        oc.n_rows = c.n_seqs;
+        oc.n_rows = c.q.n_seqs;
         oc.row = state_of(&c);
         oc.exec = exec_states;
         oc.bound = states;
@@ -311,11 +271,11 @@ static void exec_backward(op_run *run, const void *data, int64_t first, int64_t 
     const delta_case *c = b->c;
     const size_t qkv_bytes = (size_t)columns_of(c) * sizeof(float),
                  ab_bytes = 2 * (size_t)c->value_heads * sizeof(float);
-    float *dqkv = op_output(run, NULL, c->n_tokens, qkv_bytes, qkv_bytes + 12);
-    float *dab = op_output(run, NULL, c->n_tokens, ab_bytes, ab_bytes + 4);
+    float *dqkv = op_output(run, NULL, c->q.n_tokens, qkv_bytes, qkv_bytes + 12);
+    float *dab = op_output(run, NULL, c->q.n_tokens, ab_bytes, ab_bytes + 4);
     float *sums = op_output(run, c->sums, 1, ab_bytes, ab_bytes);
     qr_gated_delta_backward_args args = {.forward = inputs_of(run, c),
-                                         .dy = op_input(run, c->dy, (size_t)(c->n_tokens * values_of(c)) * 4),
+                                         .dy = op_input(run, c->dy, (size_t)(c->q.n_tokens * values_of(c)) * 4),
                                          .dqkv = dqkv,
                                          .da = dab,
                                          .db = dab + c->value_heads,
@@ -323,9 +283,7 @@ static void exec_backward(op_run *run, const void *data, int64_t first, int64_t 
                                          .ddt_bias = sums + c->value_heads,
                                          .dqkv_stride = columns_of(c) + 3,
                                          .dab_stride = ab_stride(c)};
-    args.forward.sequences = (qr_recurrence){.n_seqs = c->n_seqs,
-                                             .max_seq_tokens = c->longest,
-                                             .start = op_input(run, c->start, (size_t)(c->n_seqs + 1) * 4)};
+    args.forward.sequences = whole_sequences(run, &c->q, NULL, 0);
     op_call(run, QR_OP_gated_delta_backward, &args);
     op_read(run, b->which == OF_QKV ? dqkv : b->which == OF_AB ? dab : sums, out);
 }
@@ -348,7 +306,7 @@ static void add_normed(const float *x, double scale, double inverse_square, cons
 
 static void token_magnitudes(magnitudes *m, int32_t s, int64_t t, int32_t head, double *dq, double *dk) {
     const delta_case *c = m->c;
-    const int64_t n = (int64_t)c->key_dim * c->value_dim, token = c->start[s] + t;
+    const int64_t n = (int64_t)c->key_dim * c->value_dim, token = c->q.start[s] + t;
     const token_sizes in = sizes_at(c, token, head);
     const double *before = m->states + t * n;
     const float *dy = c->dy + token * values_of(c) + (int64_t)head * c->value_dim,
@@ -386,20 +344,20 @@ static void token_magnitudes(magnitudes *m, int32_t s, int64_t t, int32_t head, 
 static void backward_bounds(const delta_case *c, double *qkv, double *ab, double *sums) {
     const int64_t n = (int64_t)c->key_dim * c->value_dim;
     magnitudes m = {.c = c,
-                    .states = op_doubles((c->longest + 1) * n),
-                    .deltas = op_doubles((int64_t)c->longest * c->value_dim),
+                    .states = op_doubles((c->q.longest + 1) * n),
+                    .deltas = op_doubles((int64_t)c->q.longest * c->value_dim),
                     .dstate = op_doubles(n),
                     .qkv = qkv,
                     .ab = ab,
                     .sums = sums};
     double *dkeys = op_doubles(2 * (int64_t)c->key_dim);
-    for (int32_t s = 0; s < c->n_seqs; s++) {
+    for (int32_t s = 0; s < c->q.n_seqs; s++) {
         for (int32_t h = 0; h < c->value_heads; h++) {
-            const int64_t n_tokens = c->start[s + 1] - c->start[s];
+            const int64_t n_tokens = c->q.start[s + 1] - c->q.start[s];
             memset(m.states, 0, (size_t)n * sizeof(double));
             memset(m.dstate, 0, (size_t)n * sizeof(double));
             for (int64_t t = 0; t < n_tokens; t++) {
-                const token_sizes sizes = sizes_at(c, c->start[s] + t, h);
+                const token_sizes sizes = sizes_at(c, c->q.start[s] + t, h);
                 memcpy(m.states + (t + 1) * n, m.states + t * n, (size_t)n * sizeof(double));
                 for (int32_t j = 0; j < c->value_dim; j++) {
                     m.deltas[t * c->value_dim + j] = grow_column(c, &sizes, m.states + (t + 1) * n, j);
@@ -408,20 +366,21 @@ static void backward_bounds(const delta_case *c, double *qkv, double *ab, double
             for (int64_t t = n_tokens; t-- > 0;) { token_magnitudes(&m, s, t, h, dkeys, dkeys + c->key_dim); }
         }
     }
-    const double factor = (double)(c->key_dim + c->value_dim + 48) * (double)(c->longest + 4) * OP_U;
-    for (int64_t i = 0; i < c->n_tokens * columns_of(c); i++) { qkv[i] *= factor; }
-    for (int64_t i = 0; i < 2 * (int64_t)c->n_tokens * c->value_heads; i++) { ab[i] *= factor; }
+    const double factor = (double)(c->key_dim + c->value_dim + 48) * (double)(c->q.longest + 4) * OP_U;
+    for (int64_t i = 0; i < c->q.n_tokens * columns_of(c); i++) { qkv[i] *= factor; }
+    for (int64_t i = 0; i < 2 * (int64_t)c->q.n_tokens * c->value_heads; i++) { ab[i] *= factor; }
     for (int64_t i = 0; i < 2 * (int64_t)c->value_heads; i++) {
-        sums[i] = factor * sums[i] + 2.0 * OP_U * (double)c->n_tokens * fabs((double)c->sums[i]);
+        sums[i] = factor * sums[i] + 2.0 * OP_U * (double)c->q.n_tokens * fabs((double)c->sums[i]);
     }
     double *const all[] = {m.states, m.deltas, m.dstate, dkeys};
     for (size_t i = 0; i < QR_COUNT_OF(all); i++) { qr_free(all[i]); }
 }
 
 static void check_gated_delta_backward(const delta_case *c) {
-    double *bounds[] = {op_doubles(c->n_tokens * columns_of(c)), op_doubles(2 * (int64_t)c->n_tokens * c->value_heads),
+    double *bounds[] = {op_doubles(c->q.n_tokens * columns_of(c)),
+                        op_doubles(2 * (int64_t)c->q.n_tokens * c->value_heads),
                         op_doubles(2 * (int64_t)c->value_heads)};
-    const int64_t rows[] = {c->n_tokens, c->n_tokens, 1};
+    const int64_t rows[] = {c->q.n_tokens, c->q.n_tokens, 1};
     const int64_t row[] = {columns_of(c), 2 * (int64_t)c->value_heads, 2 * (int64_t)c->value_heads};
     backward_bounds(c, bounds[OF_QKV], bounds[OF_AB], bounds[OF_SUMS]);
     for (int which = OF_QKV; which <= OF_SUMS; which++) {
@@ -433,7 +392,7 @@ static void check_gated_delta_backward(const delta_case *c) {
                       .bound = bounds[which],
                       .whole = true};
         snprintf(oc.label, sizeof oc.label, "gated_delta_backward %d of %d heads of %d and %d of %d, %d tokens", which,
-                 c->key_heads, c->key_dim, c->value_heads, c->value_dim, c->n_tokens);
+                 c->key_heads, c->key_dim, c->value_heads, c->value_dim, c->q.n_tokens);
         op_check_case(&oc, QR_DTYPE_F32);
         qr_free(bounds[which]);
     }
