@@ -49,9 +49,9 @@ typedef struct parser {
     size_t block_left, block_bytes;
     key_entry *keys; /* a stack: the keys of every object that is open */
     size_t n_keys, keys_capacity;
-    bool is_line; /* what: of qr_json_parse_line */
-    bool is_file; /* of qr_json_read */
-    char *number; /* NUL-terminated copy for qr_number_parse */
+    bool is_line;   /* what: of qr_json_parse_line */
+    bool is_python; /* of qr_json_parse_python */
+    char *number;   /* NUL-terminated copy for qr_number_parse */
     size_t number_capacity;
 } parser;
 
@@ -423,7 +423,7 @@ static qrun_status read_value(parser *p, cJSON *node) {
         node->type = cJSON_String;
         return read_string(p, &node->valuestring);
     }
-    if (p->is_file && read_infinity(p, node)) { return QRUN_OK; }
+    if (p->is_python && read_infinity(p, node)) { return QRUN_OK; }
     if (c == '-' || (c >= '0' && c <= '9')) { return read_number(p, node); }
     return read_word(p, node) ? QRUN_OK : fail_unexpected(p, "a value");
 }
@@ -463,13 +463,16 @@ qrun_status qr_json_parse_line(const char *text, size_t n_bytes, const char *wha
     return parse((parser){.text = text, .n_bytes = n_bytes, .what = what, .is_line = true, .err = err}, root);
 }
 
+qrun_status qr_json_parse_python(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err) {
+    return parse((parser){.text = text, .n_bytes = n_bytes, .what = what, .is_python = true, .err = err}, root);
+}
+
 qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_error *err) {
     *root = NULL;
     char *text;
     size_t n_bytes;
     QR_RETURN_IF_ERROR(qr_file_read(path, max_bytes, &text, &n_bytes, err));
-    const parser p = {.text = text, .n_bytes = n_bytes, .what = path, .is_file = true, .err = err};
-    const qrun_status status = parse(p, root);
+    const qrun_status status = qr_json_parse(text, n_bytes, path, root, err);
     qr_free(text);
     return status;
 }

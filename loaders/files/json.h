@@ -30,8 +30,11 @@ qrun_status qr_json_parse(const char *text, size_t n_bytes, const char *what, qr
  * and the line within the text only where there are several. */
 qrun_status qr_json_parse_line(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err);
 
-/* The same for a file; what = path. Refuses more than max_bytes. Infinity and -Infinity, which Python writes, are
- * numbers here, and written so by qr_json_append. */
+/* qr_json_parse for what Python has written: Infinity and -Infinity are numbers too, and qr_json_append writes them so.
+ */
+qrun_status qr_json_parse_python(const char *text, size_t n_bytes, const char *what, qr_json **root, qr_error *err);
+
+/* qr_json_parse for a file; what = path. Refuses more than max_bytes. */
 qrun_status qr_json_read(const char *path, size_t max_bytes, qr_json **root, qr_error *err);
 
 void qr_json_free(qr_json *root); /* NULL is fine; frees the whole tree of a root */

@@ -100,7 +100,7 @@ static void add_member(const char *text, size_t n_bytes, bool is_first, const ch
 qrun_status qr_json_edit_set(const char *text, size_t n_bytes, const char *what, const char *key, const char *value,
                              qr_buffer *out, qr_error *err) {
     qr_json *root = NULL;
-    qrun_status status = qr_json_parse(text, n_bytes, what, &root, err);
+    qrun_status status = qr_json_parse_python(text, n_bytes, what, &root, err);
     if (status != QRUN_OK) { goto out; }
     if (!cJSON_IsObject(root)) { QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: is not a JSON object", what)); }
     const int index = member_index(root, key);
@@ -124,7 +124,7 @@ qrun_status qr_json_edit_find(const char *text, size_t n_bytes, const char *what
                               size_t *end, qr_error *err) {
     qr_json *root = NULL;
     *begin = *end = 0;
-    QR_RETURN_IF_ERROR(qr_json_parse(text, n_bytes, what, &root, err));
+    QR_RETURN_IF_ERROR(qr_json_parse_python(text, n_bytes, what, &root, err));
     const int index = cJSON_IsObject(root) ? member_index(root, key) : -1;
     if (index >= 0) {
         const member_range range = find_member(text, index);

@@ -60,7 +60,7 @@ qrun_status qr_source_read_json(const char *model, const char *name, size_t max_
     if (what != NULL) { *what = NULL; }
     QR_RETURN_IF_ERROR(qr_source_read(model, name, max_bytes, &file, err));
     const qrun_status status =
-        file.text != NULL ? qr_json_parse(file.text, file.n_bytes, file.name, root, err) : QRUN_OK;
+        file.text != NULL ? qr_json_parse_python(file.text, file.n_bytes, file.name, root, err) : QRUN_OK;
     if (status == QRUN_OK && what != NULL) {
         *what = file.name;
         file.name = NULL;

@@ -1,6 +1,7 @@
 /* JSON: what is refused and where, what the tree says, the public conformance suite, speed on large objects. */
 #include "check.h"
 
+#include <math.h>
 #include <time.h>
 
 #include "base/alloc.h"
@@ -298,6 +299,23 @@ static void check_suite_file(const char *folder, const char *name) {
     qr_free(path);
 }
 
+/* Python's numbers that are not JSON. */
+static void test_infinity(void) {
+    const char *const text = "{\"limits\": [-Infinity, Infinity]}";
+    qr_json *root;
+    qr_error err = {0};
+    qr_buffer written = {0};
+    CHECK_INT(qr_json_parse(text, strlen(text), "t", &root, &err), QRUN_ERROR_INPUT);
+    REQUIRE(qr_json_parse_python(text, strlen(text), "t", &root, &err) == QRUN_OK);
+    const qr_json *low = qr_json_first(qr_json_get(root, "limits"));
+    CHECK(low->valuedouble == -(double)INFINITY && low->next->valuedouble == (double)INFINITY);
+    qr_json_append(&written, root);
+    CHECK_STR(written.data, "{\"limits\":[-Infinity,Infinity]}");
+    qr_json_free(root);
+    qr_buffer_free(&written);
+    CHECK_INT(qr_json_parse_python("[Infinit]", 9, "t", &root, &err), QRUN_ERROR_INPUT);
+}
+
 static void test_conformance_suite(void) {
     const char *found = check_shared_data("malformed/JSONTestSuite");
     if (found == NULL) {
@@ -363,6 +381,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_large_objects_are_quick);
     CHECK_RUN(test_any_allocation_may_fail);
     CHECK_RUN(test_read_names_the_file);
+    CHECK_RUN(test_infinity);
     CHECK_RUN(test_conformance_suite);
     CHECK_RUN(test_editing_a_text);
     return check_end();
