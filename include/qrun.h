@@ -226,7 +226,7 @@ typedef struct qrun_timeline_event {
     char shape[48];        /* as in qrun_op_time; empty: it is no op, or has none */
     const char *phase;     /* that runs: a member of qrun_phases, by its name */
     const char *spent_on;  /* what its seconds count as: the same, "copies" or "waiting" */
-    const char *part;      /* "attention", "delta rule", "convolution", "mlp", "head" or "" */
+    const char *part;      /* "attention", "delta rule", "convolution", "state space", "mlp", "head" or "" */
     int32_t layer;         /* −1: of none */
     double begin, seconds; /* begin: since the step, or the timeline, began. On the device's own clock, if it has one */
     int64_t bytes;         /* moved, of a copy */

@@ -17,7 +17,13 @@ const char *qr_phase_name(qr_phase phase) {
 }
 
 const char *qr_part_name(qr_part part) {
-    static const char *const names[] = {"", "attention", "delta rule", "convolution", "mlp", "head"};
+    static const char *const names[] = {[QR_PART_NONE] = "",
+                                        [QR_PART_ATTENTION] = "attention",
+                                        [QR_PART_DELTA] = "delta rule",
+                                        [QR_PART_CONV] = "convolution",
+                                        [QR_PART_SPACE] = "state space",
+                                        [QR_PART_MLP] = "mlp",
+                                        [QR_PART_HEAD] = "head"};
     return names[part];
 }
 
