@@ -123,9 +123,9 @@ static void prepare_range(const void *arg, int64_t begin, int64_t end) {
             out->qk[at] = dot(out->q + at * dim, out->k + at * dim, dim);
         }
         for (int64_t h = 0; h < a->n_value_heads; h++) {
-            const float softplus = delta_softplus(a->a[t * a->ab_stride + h] + a->dt_bias[h]);
+            const float softplus = recurrence_softplus(a->a[t * a->ab_stride + h] + a->dt_bias[h]);
             out->decay[t * a->n_value_heads + h] = expf(-expf(a->a_log[h]) * softplus);
-            out->beta[t * a->n_value_heads + h] = delta_sigmoid(a->b[t * a->ab_stride + h]);
+            out->beta[t * a->n_value_heads + h] = recurrence_sigmoid(a->b[t * a->ab_stride + h]);
         }
     }
 }

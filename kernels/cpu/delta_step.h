@@ -4,13 +4,11 @@
 #define QR_KERNELS_CPU_DELTA_STEP_H
 
 #include "kernels/cpu/delta_scratch.h"
+#include "kernels/cpu/recurrence_step.h"
 #include "kernels/cpu/simd/vec.h"
 #include "kernels/cpu/vector_ops.h"
 
 static const float QR_DELTA_EPS = 1e-6F;
-
-QR_INLINE float delta_sigmoid(float x) { return 1.0F / (1.0F + expf(-x)); }
-QR_INLINE float delta_softplus(float x) { return x > 0.0F ? x + log1pf(expf(-x)) : log1pf(expf(x)); }
 
 /* A token of a value head. */
 typedef struct delta_token {

@@ -4,8 +4,10 @@
 #ifndef QR_KERNELS_CPU_STATE_SPACE_STEP_H
 #define QR_KERNELS_CPU_STATE_SPACE_STEP_H
 
-#include "kernels/cpu/delta_step.h"
+#include "kernels/cpu/recurrence_step.h"
+#include "kernels/cpu/simd/vec.h"
 #include "kernels/cpu/state_space_scratch.h"
+#include "kernels/cpu/vector_ops.h"
 
 /* A token of a head. */
 typedef struct space_token {
@@ -17,7 +19,7 @@ QR_INLINE space_token space_token_at(const qr_state_space_args *a, int64_t token
     const int64_t keys = (int64_t)a->n_groups * a->state_dim, group = head / (a->n_heads / a->n_groups);
     const float *row = a->xbc + token * a->xbc_stride;
     const float *b = row + (int64_t)a->n_heads * a->head_dim + group * a->state_dim;
-    const float step = delta_softplus(a->dt[token * a->dt_stride + head] + a->dt_bias[head]);
+    const float step = recurrence_softplus(a->dt[token * a->dt_stride + head] + a->dt_bias[head]);
     return (space_token){.x = row + (int64_t)head * a->head_dim,
                          .b = b,
                          .c = b + keys,

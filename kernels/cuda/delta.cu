@@ -34,17 +34,6 @@ __global__ void head_gate_kernel(qr_head_gate_args a) {
     });
 }
 
-/* ---- Sequences --------------------------------------------------------------------------------------------------- */
-
-/* The state of sequence s; NULL: it has no memory. */
-QR_DEVICE float *state_of(const qr_recurrence &r, int64_t s) {
-    return r.slot != NULL && r.slot[s] >= 0 ? r.states + r.slot[s] * r.state_stride : NULL;
-}
-
-QR_DEVICE bool begins_from_zero(const qr_recurrence &r, int64_t s) {
-    return state_of(r, s) == NULL || r.first_position == NULL || r.first_position[s] == 0;
-}
-
 /* ---- conv1d_causal: a thread for a channel of a sequence --------------------------------------------------------- */
 
 __global__ void conv1d_causal_kernel(qr_conv1d_causal_args a) {
@@ -89,8 +78,8 @@ __global__ void delta_prepare_kernel(qr_gated_delta_args a, delta_tokens tokens)
         normalise(row + static_cast<int64_t>(a.n_key_heads) * a.key_dim + column, a.key_dim, 1.0F, tokens.k + at);
     }
     for (int32_t h = static_cast<int32_t>(threadIdx.x); h < a.n_value_heads; h += DELTA_TOKEN_THREADS) {
-        const float softplus = delta_softplus(a.a[t * a.ab_stride + h] + a.dt_bias[h]);
-        tokens.decay[t * a.n_value_heads + h] = expf(-expf(a.a_log[h]) * softplus);
+        const float step = softplus(a.a[t * a.ab_stride + h] + a.dt_bias[h]);
+        tokens.decay[t * a.n_value_heads + h] = expf(-expf(a.a_log[h]) * step);
         tokens.beta[t * a.n_value_heads + h] = sigmoid(a.b[t * a.ab_stride + h]);
     }
 }

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/recurrence.cuh"
 
 #define QR_DELTA_EPS 1e-6F
 
@@ -26,8 +27,6 @@ static inline delta_tokens delta_tokens_at(const qr_gated_delta_args &a, void *w
     float *at = static_cast<float *>(workspace);
     return {at, at + keys, at + 2 * keys, at + 2 * keys + values};
 }
-
-QR_DEVICE float delta_softplus(float x) { return x > 0.0F ? x + log1pf(expf(-x)) : log1pf(expf(x)); }
 
 /* A token of a value head. */
 struct delta_token {

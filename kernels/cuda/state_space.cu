@@ -8,7 +8,7 @@ __global__ void space_prepare_kernel(qr_state_space_args a, space_steps steps) {
     const int64_t i = global_thread();
     if (i >= a.n_tokens * a.n_heads) { return; }
     const int64_t token = i / a.n_heads, head = i % a.n_heads;
-    const float step = space_softplus(a.dt[token * a.dt_stride + head] + a.dt_bias[head]);
+    const float step = softplus(a.dt[token * a.dt_stride + head] + a.dt_bias[head]);
     steps.step[i] = step;
     steps.decay[i] = expf(-expf(a.a_log[head]) * step);
 }
@@ -26,8 +26,8 @@ __global__ void state_space_kernel(qr_state_space_args a, space_steps steps) {
     const int32_t head = static_cast<int32_t>(blockIdx.y), begin = r.start[s], end = r.start[s + 1];
     if (j >= a.head_dim || begin == end) { return; }
     float *column = shared_memory<float>() + lane_index();
-    float *state = r.slot != NULL && r.slot[s] >= 0 ? r.states + r.slot[s] * r.state_stride : NULL;
-    const bool from_zero = state == NULL || r.first_position == NULL || r.first_position[s] == 0;
+    float *state = state_of(r, s);
+    const bool from_zero = begins_from_zero(r, s);
     if (state != NULL) { state += static_cast<int64_t>(head) * a.state_dim * a.head_dim + j; }
     for (int32_t i = 0; i < a.state_dim; i++) {
         column[i * WARP_LANES] = from_zero ? 0.0F : state[static_cast<int64_t>(i) * a.head_dim];

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/act_fn.cuh"
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/recurrence.cuh"
 
 /* In a workspace: of each token and head, made once by space_prepare. */
 struct space_steps {
@@ -19,8 +20,6 @@ static inline space_steps space_steps_at(const qr_state_space_args &a, void *wor
     float *at = static_cast<float *>(workspace);
     return {at, at + a.n_tokens * a.n_heads};
 }
-
-QR_DEVICE float space_softplus(float x) { return x > 0.0F ? x + log1pf(expf(-x)) : log1pf(expf(x)); }
 
 /* A token of a head. */
 struct space_token {

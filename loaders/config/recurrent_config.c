@@ -155,7 +155,8 @@ static qrun_status read_conv_sizes(const source *s, qr_recurrent_config *config)
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"conv_bias\" is not supported", s->what);
 }
 
-/* Steps are positive anyway, and none is as long as the limits that are read. */
+/* Steps are softplus of something, so 0 limits none from below, and no activation is so large that it would meet the
+ * upper limits that are read. */
 static qrun_status refuse_step_limits(const source *s) {
     const double longest = 1e4;
     const qr_json *limits = qr_json_get(s->json, "time_step_limit"), *low = qr_json_first(limits);
@@ -168,7 +169,7 @@ static qrun_status refuse_step_limits(const source *s) {
                    "%s: a \"time_step_limit\" other than from 0 to Infinity is not supported", s->what);
 }
 
-/* Mamba-2 in Granite 4 and Bamba. */
+/* Mamba-2 in Granite 4. */
 static qrun_status read_space_sizes(const source *s, qr_recurrent_config *config) {
     int64_t expand = 2;
     bool has_biases = false;

@@ -8,7 +8,7 @@
 static const char LATENT[] = "multi-head latent attention", MAMBA[] = "Mamba layers";
 static const char BIASED_ROUTER[] = "a router of sigmoids with biases", IMAGES[] = "a wrapper with images";
 static const char DENSE[] = "Qwen3 or Llama 3", EXPERTS[] = "Qwen3-MoE or Qwen3.5-MoE";
-static const char HYBRID[] = "Qwen3.5", HYBRID_EXPERTS[] = "Qwen3.5-MoE or Qwen3-Next";
+static const char SPACES[] = "Granite 4", HYBRID_EXPERTS[] = "Qwen3.5-MoE or Qwen3-Next";
 
 /* The first that matches counts, so a longer beginning stands before a shorter one. */
 static const qr_unsupported_family families[] = {
@@ -33,14 +33,14 @@ static const qr_unsupported_family families[] = {
     {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},
     {"dbrx", "DBRX", "its own mixture of experts", EXPERTS},
     {"granitemoe", "Granite MoE", "scaled residuals beside experts", "OLMoE"},
-    {"nemotron_h", "Nemotron-H", MAMBA, HYBRID},
+    {"nemotron_h", "Nemotron-H", MAMBA, SPACES},
     {"nemotron", "Nemotron", "squared ReLU", DENSE},
-    {"falcon_h1", "Falcon-H1", MAMBA, HYBRID},
-    {"falcon_mamba", "Falcon Mamba", MAMBA, HYBRID},
-    {"jamba", "Jamba", MAMBA, HYBRID_EXPERTS},
-    {"bamba", "Bamba", MAMBA, HYBRID},
-    {"zamba", "Zamba", MAMBA, HYBRID},
-    {"mamba", "Mamba", MAMBA, HYBRID},
+    {"falcon_h1", "Falcon-H1", MAMBA, SPACES},
+    {"falcon_mamba", "Falcon Mamba", MAMBA, SPACES},
+    {"jamba", "Jamba", MAMBA, SPACES},
+    {"bamba", "Bamba", MAMBA, SPACES},
+    {"zamba", "Zamba", MAMBA, SPACES},
+    {"mamba", "Mamba", MAMBA, SPACES},
     {"recurrent_gemma", "RecurrentGemma", "gated linear recurrences", "Gemma 3 or Qwen3.5"},
     {"lfm2_vl", "LFM2-VL", IMAGES, "LFM2"},
     {"lfm3_vl", "LFM3-VL", IMAGES, "LFM3"},

@@ -119,8 +119,9 @@ const char *qr_module_short_name(const qr_family *family, qr_tensor_role role) {
         for (int other = 0; other < QR_ROLE_COUNT && !clashes; other++) {
             const char *module = family->modules[other];
             const size_t length = module != NULL ? strlen(module) : 0;
-            /* PEFT compares the ends of strings: "norm" is also the end of "input_layernorm". */
-            clashes = other != (int)role && length >= n_bytes && strcmp(module + length - n_bytes, name) == 0;
+            /* PEFT compares the ends of strings: "norm" is also the end of "input_layernorm". A role of the same path
+             * is another layer's, and the same to PEFT (shared_mlp of Granite 4). */
+            clashes = length >= n_bytes && strcmp(module, path) != 0 && strcmp(module + length - n_bytes, name) == 0;
         }
     }
     return name;

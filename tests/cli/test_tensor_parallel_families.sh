@@ -464,4 +464,11 @@ planned 4 --model "$work/qwen3-next"
 planned 4 --model "$work/gpt-oss-mxfp4"
 planned 2 --model "$work/gemma4"
 
+# ---- What is refused --------------------------------------------------------------------------------------------------
+
+run plan --tensor-parallel 2 --model "$fixtures/granite4-spaces"
+expect_code 3
+expect_one_error_line
+expect_err 'is not supported for models with state spaces'
+
 finish

@@ -1035,10 +1035,10 @@ static void test_families_that_are_out(void) {
                  {"deepseek_v4", "DeepSeek V4", "Qwen3-MoE or Qwen3.5-MoE"},
                  {"glm_moe_dsa", "GLM-5", "Qwen3-MoE or Qwen3.5-MoE"},
                  {"glm4v", "GLM", "GLM-4 or GLM-4.5"},
-                 {"nemotron_h", "Nemotron-H", "Qwen3.5"},
-                 {"falcon_h1", "Falcon-H1", "Qwen3.5"},
-                 {"jamba", "Jamba", "Qwen3.5-MoE or Qwen3-Next"},
-                 {"mamba2", "Mamba", "Qwen3.5"}};
+                 {"nemotron_h", "Nemotron-H", "Granite 4"},
+                 {"falcon_h1", "Falcon-H1", "Granite 4"},
+                 {"jamba", "Jamba", "Granite 4"},
+                 {"mamba2", "Mamba", "Granite 4"}};
     for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
         char text[128], expected[96];
         qr_model_config c;

@@ -6,6 +6,8 @@
 #include "../runtime/golden_index.h"
 #include "training_case.h"
 
+#include "runtime/model/modules.h"
+
 static qr_json *golden_index;
 static qrun_context *context;
 
@@ -195,9 +197,24 @@ static void test_dora_after_dropout_that_drops_nothing(void) {
     free(gradients[0]), free(gradients[1]);
 }
 
+/* What an adapter's config calls its targets is the end of a path, whichever layer's. */
+static void test_targets_are_named_without_a_layer(void) {
+    for (int f = 0; f < QR_FAMILY_COUNT; f++) {
+        for (const qr_family *family = qr_family_find((qr_model_family)f); family != NULL;
+             family = qr_family_renamed(family)) {
+            for (int role = QR_ROLE_Q; role <= QR_ROLE_ROUTER; role++) {
+                if (family->modules[role] == NULL) { continue; }
+                const char *name = qr_module_short_name(family, (qr_tensor_role)role);
+                CHECK_MSG(strchr(name, '%') == NULL, "%s: %s", family->name, name);
+            }
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (!training_begin(&context, &golden_index)) { return 1; }
+    CHECK_RUN(test_targets_are_named_without_a_layer);
     CHECK_RUN(test_dropout_has_the_same_bits_under_every_policy);
     CHECK_RUN(test_dropout_of_examples_alone_and_together);
     CHECK_RUN(test_dropout_changes_each_step_and_not_in_evaluation);

@@ -134,11 +134,11 @@ static void token_backward(struct head_task *h, int64_t token, const float *befo
         dk[i] += h->s.dkeys[f->key_dim + i];
     }
     const float x = f->a[token * f->ab_stride + h->head] + f->dt_bias[h->head];
-    const float dsoftplus = -expf(f->a_log[h->head]) * in.decay * ddecay, da = dsoftplus * delta_sigmoid(x);
-    const float shut = delta_sigmoid(-f->b[token * f->ab_stride + h->head]);
+    const float dsoftplus = -expf(f->a_log[h->head]) * in.decay * ddecay, da = dsoftplus * recurrence_sigmoid(x);
+    const float shut = recurrence_sigmoid(-f->b[token * f->ab_stride + h->head]);
     args->da[token * args->dab_stride + h->head] = da;
     args->db[token * args->dab_stride + h->head] = dbeta * in.beta * shut;
-    h->da_log += dsoftplus * delta_softplus(x);
+    h->da_log += dsoftplus * recurrence_softplus(x);
     h->ddt_bias += da;
 }
 

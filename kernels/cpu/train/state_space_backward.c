@@ -100,7 +100,7 @@ static void token_backward(struct head_task *h, int64_t token, const float *befo
         dskip = qr_vec_fma(of_y, x, dskip);
     }
     const float rate = expf(f->a_log[h->head]), dexponent = in.decay * ddecay; /* of −rate · step */
-    const float slope = delta_sigmoid(f->dt[token * f->dt_stride + h->head] + f->dt_bias[h->head]);
+    const float slope = recurrence_sigmoid(f->dt[token * f->dt_stride + h->head] + f->dt_bias[h->head]);
     const float ddt = (qr_vec_sum(dstep) - rate * dexponent) * slope;
     args->ddt[token * args->ddt_stride + h->head] = ddt;
     h->da_log -= dexponent * rate * in.step;

@@ -128,7 +128,7 @@ QR_DEVICE void gates_backward(delta_task &task, const delta_token &in, int64_t t
     const float dsoftplus = -expf(f.a_log[task.head]) * in.decay * ddecay, da = dsoftplus * sigmoid(x);
     args.da[token * args.dab_stride + task.head] = da;
     args.db[token * args.dab_stride + task.head] = dbeta * in.beta * sigmoid(-f.b[token * f.ab_stride + task.head]);
-    task.da_log += dsoftplus * delta_softplus(x);
+    task.da_log += dsoftplus * softplus(x);
     task.ddt_bias += da;
 }
 
