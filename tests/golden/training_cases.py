@@ -202,11 +202,13 @@ def _integers(low, high, n, *key):
     return torch.randint(low, high, (n,), generator=generator_for("training", *key)).tolist()
 
 
-# {batch: [(length, positions whose labels are ignored)]}. Of "lengths" some are beyond what the models with dynamic
-# and longrope scaling were trained for, and some are not.
+# {batch: [(length, positions whose labels are ignored, what else makes its ids)]}. Of "lengths" some are beyond what the
+# models with dynamic and longrope scaling were trained for, and some are not. "clear-experts" leaves a model no doubt
+# about its experts: its last members are the first random sequences of their lengths that do so in ernie4_5-moe.
 _MICRO_BATCHES = {
     "micro-batch": [(5, [0, 1]), (17, [0, 1, 2, 3, 9, 10]), (33, [*range(12), 20, 32])],
     "lengths": [(57, [0, 1, 30]), (9, []), (45, [*range(20)]), (53, [*range(3, 40)])],
+    "clear-experts": [(5, [0, 1], 0), (17, [0, 1, 2, 3, 9, 10], 28), (33, [*range(12), 20, 32], 49)],
 }
 MICRO_BATCHES = list(_MICRO_BATCHES)
 
@@ -214,8 +216,8 @@ MICRO_BATCHES = list(_MICRO_BATCHES)
 def micro_batch(name="micro-batch"):
     """Ragged sequences of random ids. Labels are as Hugging Face has them: labels[i] is ids[i] or IGNORED."""
     examples = []
-    for length, ignored in _MICRO_BATCHES[name]:
-        ids = _integers(3, VOCABULARY, length, name, length)
+    for length, ignored, *attempt in _MICRO_BATCHES[name]:
+        ids = _integers(3, VOCABULARY, length, name, length, *attempt)
         examples.append({"ids": ids, "labels": [IGNORED if i in ignored else t for i, t in enumerate(ids)]})
     return examples
 

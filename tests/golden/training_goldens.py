@@ -7,6 +7,7 @@ from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import save_file
 from transformers import Adafactor, get_scheduler
 
+import clear_experts
 import training_cases as cases
 
 N_STEPS, N_WARMUP, MAX_GRAD_NORM = 20, 3, 1.0
@@ -92,7 +93,7 @@ GRADIENTS = [
     Gradients("ernie4_5-moe", "ernie4_5-moe", "ernie4_5-moe",
               "through experts chosen by a softmax plus a bias, and one without a share"),
     Gradients("ernie4_5-moe-full", "ernie4_5-moe", None,
-              "every weight; those of a layer with experts are stored", kept=("layers.1.",)),
+              "every weight; those of a layer with experts are stored", kept=("layers.1.",), batch="clear-experts"),
     Gradients("glm", "glm", "glm", "through neighbours that rotate in pairs, in a quarter of each head"),
     Gradients("glm4", "glm4", "glm4", "the same in half of each head, beside biases and norms after the blocks"),
     Gradients("glm4-moe", "glm4-moe", "glm4-moe", "through experts chosen by sigmoids, and one without a share"),
@@ -179,6 +180,11 @@ def _gradient_run(root, case, run):
     gradients = {name: p.grad.clone() for name, p in cases.trainable(model).items()}
     if case.adapter is None:
         gradients = cases.by_matrix(case.base, gradients)
+    if case.batch == "clear-experts":
+        rounded_model = cases.load(root / "models" / case.base, torch.bfloat16).to(torch.bfloat16)
+        if not all(clear_experts.are_clear(model, [rounded_model], example["ids"])
+                   for example in cases.micro_batch(case.batch)):
+            raise SystemExit(f"{case.name}: the batch leaves a doubt about the experts")
     kept = {name: grad for name, grad in gradients.items() if not case.kept or any(k in name for k in case.kept)}
     for name in gradients.keys() - kept.keys():
         if name.endswith("lora_A.weight") and not case.head and gradients[name].abs().max() != 0:
