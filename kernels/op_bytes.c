@@ -164,7 +164,7 @@ static op_size of_forward(qr_op op, const void *args) {
         }
         case QR_OP_copy_heads: {
             ARGS(copy_heads);
-            return rows_of(a->n_rows, a->n_heads * a->dim, READ_WRITE);
+            return rows_of(a->n_rows, a->n_heads * a->dim, 2 * BYTES(a->dtype));
         }
         case QR_OP_head_gate: {
             ARGS(head_gate);

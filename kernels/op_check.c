@@ -509,11 +509,17 @@ static bool check_adafactor(const check *c, const qr_adafactor_args *a) {
 /* --- Recurrences, and what goes with them ------------------------------------------------------------------------ */
 
 static bool check_copy_heads(const check *c, const qr_copy_heads_args *a) {
-    REQUIRE(a->src_head_stride >= a->dim && a->dst_head_stride >= a->dim,
+    const bool is_for_all = a->src_head_stride == 0 || a->src == NULL;
+    REQUIRE((is_for_all || a->src_head_stride >= a->dim) && a->dst_head_stride >= a->dim,
             "heads of %" PRId64 " elements are %" PRId64 " and %" PRId64 " apart", a->dim, a->src_head_stride,
             a->dst_head_stride);
-    return check_heads(c, a->n_heads, a->src_head_stride) && check_heads(c, a->n_heads, a->dst_head_stride) &&
-           check_view(c, "src", a->n_rows, (a->n_heads - 1) * a->src_head_stride + a->dim, a->src_stride) &&
+    REQUIRE(!a->accumulate || a->dtype == QR_DTYPE_F32, "it adds up in %s; only F32 does", qr_dtype_name(a->dtype));
+    if (a->src != NULL && !is_for_all && !check_heads(c, a->n_heads, a->src_head_stride)) { return false; }
+    if (a->src != NULL &&
+        !check_view(c, "src", a->n_rows, (a->n_heads - 1) * a->src_head_stride + a->dim, a->src_stride)) {
+        return false;
+    }
+    return check_act_dtype(c, "src", a->dtype) && check_heads(c, a->n_heads, a->dst_head_stride) &&
            check_view(c, "dst", a->n_rows, (a->n_heads - 1) * a->dst_head_stride + a->dim, a->dst_stride);
 }
 

@@ -335,8 +335,10 @@ typedef enum qr_act_fn { QR_ACT_SILU, QR_ACT_GELU_TANH, QR_ACT_GELU_ERF, QR_ACT_
 
 /* copy_heads: dst[i, h, :] = src[i, h, :], or dst += src with accumulate. Heads are a head stride apart, in both. */
 typedef struct qr_copy_heads_args {
-    const float *src; /* [n_rows, n_heads, dim], rows src_stride apart, heads src_head_stride apart */
-    float *dst;
+    const void *src; /* [n_rows, n_heads, dim], rows src_stride apart, heads src_head_stride apart (0: one is for all);
+                      * NULL: zeros */
+    void *dst;
+    qr_dtype dtype; /* of both: F32, BF16 or F16; with accumulate F32 */
     int64_t n_rows, n_heads, dim, src_stride, src_head_stride, dst_stride, dst_head_stride;
     bool accumulate;
 } qr_copy_heads_args;

@@ -10,12 +10,13 @@ static void copy_heads_rows(const void *args, int64_t begin, int64_t end) {
     const qr_copy_heads_args *a = args;
     for (int64_t i = begin; i < end; i++) {
         for (int64_t h = 0; h < a->n_heads; h++) {
-            const float *src = a->src + i * a->src_stride + h * a->src_head_stride;
-            float *dst = a->dst + i * a->dst_stride + h * a->dst_head_stride;
+            const int64_t from = i * a->src_stride + h * a->src_head_stride;
+            const int64_t to = i * a->dst_stride + h * a->dst_head_stride;
             for (int64_t j = 0; j < a->dim; j += QR_VEC) {
-                const qr_vec x = qr_vec_load_n(src + j, a->dim - j);
-                const qr_vec y = a->accumulate ? qr_vec_add(qr_vec_load_n(dst + j, a->dim - j), x) : x;
-                qr_vec_store_n(dst + j, y, a->dim - j);
+                const int64_t n = a->dim - j;
+                qr_vec x = a->src != NULL ? qr_vec_load_act_n(a->src, a->dtype, from + j, n) : qr_vec_set1(0.0F);
+                if (a->accumulate) { x = qr_vec_add(qr_vec_load_act_n(a->dst, a->dtype, to + j, n), x); }
+                qr_vec_store_act_n(a->dst, a->dtype, to + j, x, n);
             }
         }
     }

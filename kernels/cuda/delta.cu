@@ -7,14 +7,14 @@
 __global__ void copy_heads_kernel(qr_copy_heads_args a) {
     for_each_vec4(a.n_rows * a.n_heads, a.dim, [&](int64_t i, int64_t j) {
         const int64_t row = i / a.n_heads, head = i % a.n_heads;
-        float *dst = a.dst + row * a.dst_stride + head * a.dst_head_stride;
-        float x[VEC4], y[VEC4] = {};
-        load_vec4(x, a.src + row * a.src_stride + head * a.src_head_stride, j, a.dim, false);
-        if (a.accumulate) {
-            load_vec4(y, dst, j, a.dim, false);
-            for (int k = 0; k < VEC4; k++) { x[k] += y[k]; }
+        const int64_t from = row * a.src_stride + head * a.src_head_stride;
+        const int64_t to = row * a.dst_stride + head * a.dst_head_stride;
+        float x[VEC4] = {};
+        for (int k = 0; k < VEC4 && j + k < a.dim; k++) {
+            if (a.src != nullptr) { x[k] = load_as_f32(a.src, a.dtype, from + j + k); }
+            if (a.accumulate) { x[k] += load_as_f32(a.dst, a.dtype, to + j + k); }
         }
-        store_vec4(dst, j, a.dim, false, x);
+        store_vec4(a.dst, a.dtype, to, j, a.dim, false, x);
     });
 }
 

@@ -11,9 +11,13 @@ void qr_ref_copy_heads(const qr_copy_heads_args *args, void *workspace) {
     (void)workspace;
     for (int64_t i = 0; i < args->n_rows; i++) {
         for (int64_t h = 0; h < args->n_heads; h++) {
-            const float *src = args->src + i * args->src_stride + h * args->src_head_stride;
-            float *dst = args->dst + i * args->dst_stride + h * args->dst_head_stride;
-            for (int64_t j = 0; j < args->dim; j++) { dst[j] = args->accumulate ? dst[j] + src[j] : src[j]; }
+            const int64_t from = i * args->src_stride + h * args->src_head_stride;
+            const int64_t to = i * args->dst_stride + h * args->dst_head_stride;
+            for (int64_t j = 0; j < args->dim; j++) {
+                const float x = args->src != NULL ? qr_ref_load(args->src, args->dtype, from + j) : 0.0F;
+                const float y = args->accumulate ? qr_ref_load(args->dst, args->dtype, to + j) + x : x;
+                qr_ref_store(args->dst, args->dtype, to + j, (double)y);
+            }
         }
     }
 }

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/sizes.h"
+
 enum { MOST_HEADS = 1 << 12, MOST_HEAD_DIM = 1 << 12 };
 
 static qrun_status get_int(const qr_json *json, const qr_attention_context *context, const char *key, int64_t high,
@@ -119,4 +121,30 @@ qrun_status qr_layer_inputs_config_read(const qr_json *json, const char *what, i
     return qr_fail(err, QRUN_ERROR_INPUT,
                    "%s: \"vocab_size_per_layer_input\" is %lld, fewer tokens than the %lld of \"vocab_size\"", what,
                    (long long)inputs->vocab_size, (long long)vocab_size);
+}
+
+/* ---- Latent attention -------------------------------------------------------------------------------------------- */
+
+qrun_status qr_latent_config_read(const qr_json *json, const char *what, qr_latent_config *latent, qr_error *err) {
+    const struct {
+        const char *key;
+        int64_t *value;
+    } sizes[] = {{"q_lora_rank", &latent->query_rank},
+                 {"kv_lora_rank", &latent->kv_rank},
+                 {"qk_rope_head_dim", &latent->rotated_dim},
+                 {"qk_nope_head_dim", &latent->plain_dim},
+                 {"v_head_dim", &latent->value_dim}};
+    const qr_json *query_rank = qr_json_get(json, sizes[0].key);
+    if (query_rank != NULL && qr_json_is_null(query_rank)) { latent->query_rank = 0; }
+    for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
+        QR_RETURN_IF_ERROR(qr_json_get_int(json, sizes[i].key, 1, 1 << 15, sizes[i].value, what, err));
+    }
+    if (latent->rotated_dim % 2 != 0) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"qk_rope_head_dim\" is %lld; it must be even", what,
+                       (long long)latent->rotated_dim);
+    }
+    if (latent->value_dim <= latent->plain_dim + latent->rotated_dim) { return QRUN_OK; }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: \"v_head_dim\" %lld is more than the %lld of a query's head, which is not supported", what,
+                   (long long)latent->value_dim, (long long)(latent->plain_dim + latent->rotated_dim));
 }

@@ -33,6 +33,20 @@ typedef struct qr_attention_context {
 qrun_status qr_attention_config_read(const qr_json *json, const qr_attention_context *context,
                                      qr_attention_config *attention, qr_error *err);
 
+/* Multi-head latent attention (DeepSeek-V2): keys and values of a token are made of a few numbers, its latent. */
+typedef struct qr_latent_config {
+    int64_t kv_rank;     /* of the latent that keys and values are made of; 0: the model has no such attention */
+    int64_t query_rank;  /* of the one that queries are made of; 0: they are made of the layer's input */
+    int64_t rotated_dim; /* the last elements of a query's or key's head, which rotate; all keys of a token have the
+                          * same, which do not come from the latent */
+    int64_t plain_dim;   /* the first ones */
+    int64_t value_dim;   /* of a head of values */
+} qr_latent_config;
+
+/* q_lora_rank, kv_lora_rank, qk_rope_head_dim, qk_nope_head_dim and v_head_dim; `latent` has the family's defaults.
+ * QRUN_ERROR_UNSUPPORTED for heads of values that are wider than those of keys. */
+qrun_status qr_latent_config_read(const qr_json *json, const char *what, qr_latent_config *latent, qr_error *err);
+
 /* Inputs of every token to each layer (Gemma 4's E models): a table's row, and a product of the token's embedding. */
 typedef struct qr_layer_inputs_config {
     int64_t size;       /* of the input to one layer; 0: the model has none */

@@ -28,24 +28,31 @@ static qrun_status refuse_router(const source *s, const char *key) {
 }
 
 /* Keys of other families' routers, and the value that changes nothing. */
-static qrun_status check_router(const source *s, const qr_expert_config *experts) {
+static qrun_status check_router(const source *s, const qr_expert_defaults *defaults, const qr_expert_config *experts) {
     static const struct {
         const char *key;
         double neutral;
-    } numbers[] = {{"router_jitter_noise", 0},
-                   {"n_group", 1},
+    } numbers[] = {{"n_group", 1},
+                   {"router_jitter_noise", 0},
                    {"topk_group", 1},
                    {"moe_norm_min", 1e-12},
+                   {"moe_layer_freq", 1},
                    {"routed_scaling_factor", 1}};
     const size_t n_numbers = QR_COUNT_OF(numbers) - (experts->has_sigmoid_router ? 1 : 0);
     for (size_t i = 0; i < n_numbers; i++) {
-        double value = numbers[i].neutral;
+        double value = i == 0 && defaults->n_groups > 0 ? (double)defaults->n_groups : numbers[i].neutral;
         QR_RETURN_IF_ERROR(qr_json_get_double(s->json, numbers[i].key, -1e9, 1e9, &value, s->what, s->err));
         if (value != numbers[i].neutral) { return refuse_router(s, numbers[i].key); }
     }
-    const char *scores = "softmax";
+    const char *own_scores = experts->has_sigmoid_router ? "sigmoid" : "softmax", *scores = own_scores;
     QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "scoring_func", &scores, s->what, s->err));
-    return strcmp(scores, "softmax") == 0 ? QRUN_OK : refuse_router(s, "scoring_func");
+    if (strcmp(scores, own_scores) != 0) { return refuse_router(s, "scoring_func"); }
+    const char *own_choice = experts->has_sigmoid_router ? "noaux_tc" : "greedy", *choice = own_choice;
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "topk_method", &choice, s->what, s->err));
+    if (strcmp(choice, own_choice) != 0) { return refuse_router(s, "topk_method"); }
+    bool normalizes = false;
+    if (defaults->never_normalizes) { QR_RETURN_IF_ERROR(get_bool(s, "norm_topk_prob", &normalizes)); }
+    return normalizes ? refuse_router(s, "norm_topk_prob") : QRUN_OK;
 }
 
 /* ---- Which layers ------------------------------------------------------------------------------------------------ */
@@ -84,13 +91,28 @@ static qrun_status read_layer_range(const source *s, int64_t n_layers, qr_expert
                    s->what);
 }
 
-/* Every decoder_sparse_step-th layer, but those of mlp_only_layers. */
+/* The first layers are dense, and all others have experts. */
+static qrun_status read_dense_layers(const source *s, const qr_expert_defaults *defaults, int64_t n_layers,
+                                     qr_expert_config *experts) {
+    int64_t n_dense = defaults->n_dense;
+    QR_RETURN_IF_ERROR(get_int(s, defaults->dense_key, 0, 1 << 12, &n_dense));
+    for (int64_t i = n_dense; i < n_layers; i++) { experts->layer_has_experts[i] = true; }
+    if (n_dense < n_layers) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"%s\" is %lld, and no layer is left for experts", s->what,
+                   defaults->dense_key, (long long)n_dense);
+}
+
+/* By one of the families' keys; else every decoder_sparse_step-th layer, but those of mlp_only_layers. */
 static qrun_status read_layers(const source *s, const qr_expert_defaults *defaults, int64_t n_layers,
                                qr_expert_config *experts) {
     int64_t step = 1;
     experts->layer_has_experts = qr_alloc_array_zeroed((size_t)n_layers, sizeof *experts->layer_has_experts);
     if (experts->layer_has_experts == NULL) { return qr_fail_memory(s->err, s->what, (size_t)n_layers); }
-    if (defaults->lists_layers) { return read_listed_layers(s, n_layers, experts); }
+    const bool has_list = !qr_json_is_null(qr_json_get(s->json, "mlp_layer_types"));
+    if (defaults->lists_layers && (has_list || defaults->dense_key == NULL)) {
+        return read_listed_layers(s, n_layers, experts);
+    }
+    if (defaults->dense_key != NULL) { return read_dense_layers(s, defaults, n_layers, experts); }
     if (defaults->ranges_layers) { return read_layer_range(s, n_layers, experts); }
     QR_RETURN_IF_ERROR(get_int(s, "decoder_sparse_step", 1, 1 << 20, &step));
     for (int64_t i = 0; i < n_layers; i++) { experts->layer_has_experts[i] = (i + 1) % step == 0; }
@@ -108,22 +130,11 @@ static qrun_status read_layers(const source *s, const qr_expert_defaults *defaul
 
 /* ---- Routers of sigmoids ----------------------------------------------------------------------------------------- */
 
-/* The first layers are dense, and all others have experts. */
-static qrun_status read_sigmoid_router(const source *s, const qr_expert_defaults *defaults, int64_t n_layers,
-                                       qr_expert_config *experts) {
-    int64_t n_dense = defaults->n_dense;
+static qrun_status read_sigmoid_router(const source *s, const qr_expert_defaults *defaults, qr_expert_config *experts) {
     experts->has_choice_bias = true;
     experts->balances_load = false; /* as in transformers, whatever output_router_logits says */
-    QR_RETURN_IF_ERROR(get_int(s, defaults->dense_key, 0, 1 << 12, &n_dense));
     if (defaults->bias_key != NULL) { QR_RETURN_IF_ERROR(get_bool(s, defaults->bias_key, &experts->has_choice_bias)); }
-    QR_RETURN_IF_ERROR(
-        qr_json_get_double(s->json, "routed_scaling_factor", 1e-6, 1e6, &experts->share_factor, s->what, s->err));
-    experts->layer_has_experts = qr_alloc_array_zeroed((size_t)n_layers, sizeof *experts->layer_has_experts);
-    if (experts->layer_has_experts == NULL) { return qr_fail_memory(s->err, s->what, (size_t)n_layers); }
-    for (int64_t i = n_dense; i < n_layers; i++) { experts->layer_has_experts[i] = true; }
-    if (n_dense < n_layers) { return QRUN_OK; }
-    return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"%s\" is %lld, and no layer is left for experts", s->what,
-                   defaults->dense_key, (long long)n_dense);
+    return qr_json_get_double(s->json, "routed_scaling_factor", 1e-6, 1e6, &experts->share_factor, s->what, s->err);
 }
 
 static qrun_status read_shared_count(const source *s, const qr_expert_defaults *defaults, qr_expert_config *experts) {
@@ -169,7 +180,9 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
             defaults->shared_size_key != NULL ? defaults->shared_size_key : "shared_expert_intermediate_size";
         QR_RETURN_IF_ERROR(get_int(s, key, 1, 1 << 22, &experts->shared_intermediate_size));
     }
-    if (!defaults->always_normalizes) { QR_RETURN_IF_ERROR(get_bool(s, "norm_topk_prob", &experts->normalizes)); }
+    if (!defaults->always_normalizes && !defaults->never_normalizes) {
+        QR_RETURN_IF_ERROR(get_bool(s, "norm_topk_prob", &experts->normalizes));
+    }
     if (defaults->gate_limit > 0) {
         QR_RETURN_IF_ERROR(
             qr_json_get_double(s->json, "swiglu_alpha", 1e-6, 1e6, &experts->gate_alpha, s->what, s->err));
@@ -182,8 +195,8 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
                        defaults->switch_key);
     }
     QR_RETURN_IF_ERROR(get_bool(s, "output_router_logits", &experts->balances_load));
-    QR_RETURN_IF_ERROR(check_router(s, experts));
-    if (experts->has_sigmoid_router) { return read_sigmoid_router(s, defaults, n_layers, experts); }
+    QR_RETURN_IF_ERROR(check_router(s, defaults, experts));
+    if (experts->has_sigmoid_router) { QR_RETURN_IF_ERROR(read_sigmoid_router(s, defaults, experts)); }
     return read_layers(s, defaults, n_layers, experts);
 }
 

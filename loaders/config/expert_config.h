@@ -36,14 +36,17 @@ typedef struct qr_expert_defaults {
     int64_t n_shared;
     bool normalizes;        /* unless norm_topk_prob says otherwise */
     bool always_normalizes; /* whatever config.json says */
+    bool never_normalizes;
     bool has_biases;
     bool has_choice_bias; /* of a softmax */
     bool has_sigmoid_router;
     const char *bias_key;  /* says whether scores have a bias where experts are chosen; NULL: they have */
-    const char *dense_key; /* of such a router: the number of dense layers that come first; n_dense unless given */
+    const char *dense_key; /* the number of dense layers that come first, all others having experts; n_dense unless
+                            * given; NULL: other keys say which have */
     int64_t n_dense;
+    int64_t n_groups; /* that experts are chosen in; 0: one. More are read by no family here */
     double sum_eps;
-    bool lists_layers;             /* mlp_layer_types says which layers have them */
+    bool lists_layers;             /* mlp_layer_types may say which layers have them */
     bool ranges_layers;            /* moe_layer_start_index, …_end_index and …_interval do */
     double gate_alpha, gate_limit; /* 0: the family has no such activation */
     const char *switch_key;        /* not NULL: only models with this key set have experts, beside dense MLPs */

@@ -40,11 +40,13 @@ typedef struct qr_family_defaults {
     double theta;
     double rotated_part;   /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
     bool interleaves_rope; /* neighbours are a pair that rotates, not elements half a head apart */
+    const char *interleave_key; /* may say otherwise; NULL: nothing does */
     int64_t bos, eos, pad; /* −1: none */
     int32_t more_eos[2];   /* 0: none */
     qr_window_rule window;
     int64_t sliding_window, window_pattern;
     double attn_softcap, final_softcap;
+    qr_latent_config latent;
     qr_expert_defaults experts;
     qr_recurrent_kind recurrent; /* of the delta rule: and gated attention, norms that add 1, partly rotated heads */
     int64_t conv_kernel;         /* of such layers */

@@ -99,6 +99,17 @@ static qrun_status read_lfm2_mlp(const source *s, qr_model_config *config) {
     return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: the adjusted size of its MLPs is %lld", s->what, (long long)*size);
 }
 
+/* Latent attention: every head has keys and values of its own, whatever num_key_value_heads and head_dim say. */
+static qrun_status read_latent(const source *s, qr_model_config *config) {
+    config->latent = s->defaults->latent;
+    if (config->latent.kv_rank == 0) { return QRUN_OK; }
+    if (config->latent.value_dim == 0) { config->latent.value_dim = qr_max(config->hidden_size / config->n_heads, 1); }
+    QR_RETURN_IF_ERROR(qr_latent_config_read(s->json, s->what, &config->latent, s->err));
+    config->n_kv_heads = config->n_heads;
+    config->head_dim = config->latent.plain_dim + config->latent.rotated_dim;
+    return QRUN_OK;
+}
+
 static qrun_status read_sizes(const source *s, qr_model_config *config) {
     const qr_family_defaults *row = s->defaults;
     int64_t intermediate = row->intermediate_size, kv_heads = row->n_kv_heads, head_dim = row->head_dim;
@@ -131,11 +142,13 @@ static qrun_status read_sizes(const source *s, qr_model_config *config) {
     config->intermediate_size = intermediate == DERIVED ? 4 * config->hidden_size : intermediate;
     if (config->family == QR_FAMILY_LFM2) { QR_RETURN_IF_ERROR(read_lfm2_mlp(s, config)); }
     config->n_kv_heads = kv_heads == DERIVED ? config->n_heads : kv_heads;
-    if (head_dim == DERIVED && config->hidden_size % config->n_heads != 0) {
+    const bool has_latent = row->latent.kv_rank > 0;
+    if (head_dim == DERIVED && !has_latent && config->hidden_size % config->n_heads != 0) {
         return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: hidden size %lld is not divisible by %lld heads", s->what,
                        (long long)config->hidden_size, (long long)config->n_heads);
     }
     config->head_dim = head_dim == DERIVED ? config->hidden_size / config->n_heads : head_dim;
+    QR_RETURN_IF_ERROR(read_latent(s, config));
     if (config->n_heads % config->n_kv_heads == 0) { return QRUN_OK; }
     return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: %lld heads are not divisible by %lld key/value heads", s->what,
                    (long long)config->n_heads, (long long)config->n_kv_heads);
@@ -222,9 +235,25 @@ static qrun_status refuse_looking_ahead(const source *s) {
                    s->what, who);
 }
 
+/* MiniCPM's three, which depend on the depth and the width. */
+static qrun_status read_minicpm_factors(const source *s, qr_model_config *config) {
+    double of_branches = sqrt((double)config->n_layers), base = (double)config->hidden_size;
+    const qr_json *depth = qr_json_get(s->json, "scale_depth"), *width = qr_json_get(s->json, "dim_model_base");
+    if (depth == NULL) { of_branches = 1.4; }
+    if (width == NULL) { base = 256; }
+    config->embedding_multiplier = 12;
+    QR_RETURN_IF_ERROR(get_double(s, "scale_emb", 1e-9, 1e9, &config->embedding_multiplier));
+    QR_RETURN_IF_ERROR(get_double(s, "scale_depth", 1e-9, 1e9, &of_branches));
+    QR_RETURN_IF_ERROR(get_double(s, "dim_model_base", 1, 1e9, &base));
+    config->residual_multiplier = of_branches / sqrt((double)config->n_layers);
+    config->logits_scaling = (double)config->hidden_size / base;
+    return QRUN_OK;
+}
+
 /* Granite's four factors. */
 static qrun_status read_multipliers(const source *s, qr_model_config *config) {
     config->embedding_multiplier = config->residual_multiplier = config->logits_scaling = 1;
+    if (config->family == QR_FAMILY_MINICPM3) { return read_minicpm_factors(s, config); }
     if (config->family != QR_FAMILY_GRANITE && config->family != QR_FAMILY_GRANITE4) { return QRUN_OK; }
     config->attention_multiplier = 1;
     QR_RETURN_IF_ERROR(get_double(s, "embedding_multiplier", 1e-9, 1e9, &config->embedding_multiplier));
@@ -258,12 +287,17 @@ static qrun_status read_lfm3(const source *s, qr_model_config *config) {
     return QRUN_OK;
 }
 
+/* GLM-4.5 and DeepSeek have layers after the last. */
+static qrun_status read_layers_ahead(const source *s, qr_model_config *config) {
+    config->n_layers_ahead = 1;
+    return get_int(s, "num_nextn_predict_layers", 0, 64, &config->n_layers_ahead);
+}
+
 static qrun_status read_glm4_moe(const source *s, qr_model_config *config) {
     bool has_head_norms = false;
-    config->n_layers_ahead = 1;
     QR_RETURN_IF_ERROR(get_bool(s, "use_qk_norm", &has_head_norms));
     config->without_head_norms = !has_head_norms;
-    return get_int(s, "num_nextn_predict_layers", 0, 64, &config->n_layers_ahead);
+    return read_layers_ahead(s, config);
 }
 
 static qrun_status read_attention(const source *s, qr_model_config *config) {
@@ -296,6 +330,9 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
     }
     if (config->family == QR_FAMILY_MUSE_GLIMMER) { QR_RETURN_IF_ERROR(read_muse_glimmer(s, config)); }
     if (config->family == QR_FAMILY_GLM4_MOE) { QR_RETURN_IF_ERROR(read_glm4_moe(s, config)); }
+    if (config->family == QR_FAMILY_DEEPSEEK_V3 || config->family == QR_FAMILY_GLM4_MOE_LITE) {
+        QR_RETURN_IF_ERROR(read_layers_ahead(s, config));
+    }
     if (config->family == QR_FAMILY_LFM3) { QR_RETURN_IF_ERROR(read_lfm3(s, config)); }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
     return read_biases(s, config);
@@ -522,12 +559,16 @@ static qrun_status read_attn_temperature(const source *s, const qr_json *paramet
 static qrun_status read_rope(const source *s, qr_model_config *config) {
     config->has_rope = config->family != QR_FAMILY_GPT2;
     if (!config->has_rope) { return QRUN_OK; }
+    const bool has_latent = config->latent.kv_rank > 0;
     qr_rope_context context = {.what = s->what,
-                               .head_dim = config->head_dim,
+                               .head_dim = has_latent ? config->latent.rotated_dim : config->head_dim,
                                .max_position_embeddings = config->max_position_embeddings,
                                .default_theta = s->defaults->theta,
                                .interleaved = s->defaults->interleaves_rope,
                                .partial_rotary_factor = 1};
+    if (s->defaults->interleave_key != NULL) {
+        QR_RETURN_IF_ERROR(get_bool(s, s->defaults->interleave_key, &context.interleaved));
+    }
     QR_RETURN_IF_ERROR(get_double(s, "rope_theta", 1, 1e15, &context.default_theta));
     if (s->defaults->rotated_part > 0) { /* sections for images (mrope) are one for text */
         context.heads_rotate_in_part = true;

@@ -57,6 +57,11 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(ERNIE4_5_MOE, "ernie4_5_moe")      \
     X(GLM, "glm")                        \
     X(GLM4, "glm4")                      \
+    X(DEEPSEEK_V2, "deepseek_v2")        \
+    X(DEEPSEEK_V3, "deepseek_v3")        \
+    X(GLM4_MOE_LITE, "glm4_moe_lite")    \
+    X(YOUTU, "youtu")                    \
+    X(MINICPM3, "minicpm3")              \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -85,6 +90,7 @@ typedef struct qr_model_config {
     int64_t n_kv_heads; /* divides n_heads */
     int64_t head_dim;
     qr_attention_config attention; /* where that differs between layers */
+    qr_latent_config latent;
     qr_layer_inputs_config layer_inputs;
     int64_t max_position_embeddings;
     double norm_eps;
@@ -108,7 +114,7 @@ typedef struct qr_model_config {
     bool attn_gate_by_head;        /* LFM3: one for each head */
     bool without_post_norms;       /* LFM3 may have none after its blocks */
     bool without_head_norms;       /* GLM-4.5 may have none of queries and keys */
-    int64_t n_layers_ahead;        /* GLM-4.5: layers after the last, which predict further tokens; they are left out */
+    int64_t n_layers_ahead;        /* GLM-4.5, DeepSeek: layers after the last, which predict further tokens; they are left out */
     bool norms_heads;              /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
     bool attn_sinks;               /* attention's softmax is over a learned score of each head too */
 

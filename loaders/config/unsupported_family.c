@@ -5,7 +5,7 @@
 
 #include "base/sizes.h"
 
-static const char LATENT[] = "multi-head latent attention", MAMBA[] = "Mamba layers";
+static const char MAMBA[] = "Mamba layers";
 static const char BIASED_ROUTER[] = "a router of sigmoids with biases", IMAGES[] = "a wrapper with images";
 static const char DENSE[] = "Qwen3 or Llama 3", EXPERTS[] = "Qwen3-MoE or Qwen3.5-MoE";
 static const char SPACES[] = "Granite 4", HYBRID_EXPERTS[] = "Qwen3.5-MoE or Qwen3-Next";
@@ -15,14 +15,17 @@ static const qr_unsupported_family families[] = {
     {"llama4", "Llama 4", "chunked attention and a router of sigmoids", EXPERTS},
     {"mllama", "Llama 3.2 Vision", "cross-attention to images", "Llama 3"},
     {"deepseek_v4", "DeepSeek V4", "compressed sparse attention", EXPERTS},
-    {"deepseek_v2", "DeepSeek V2", LATENT, EXPERTS},
-    {"deepseek", "DeepSeek V3", LATENT, EXPERTS},
+    {"deepseek_v32", "DeepSeek V3.2", "sparse latent attention", "DeepSeek V3"},
+    {"deepseek_vl", "DeepSeek-VL", IMAGES, "DeepSeek V2 Lite"},
+    {"deepseek_ocr", "DeepSeek-OCR", IMAGES, "DeepSeek V2 Lite"},
+    {"deepseek", "DeepSeek", "its own mixture of experts", "DeepSeek V2 Lite"},
     {"kimi_linear", "Kimi Linear", "Kimi delta attention", HYBRID_EXPERTS},
-    {"kimi", "Kimi K2", LATENT, EXPERTS},
-    {"longcat", "LongCat", LATENT, EXPERTS},
-    {"glm_moe_dsa", "GLM-5", "sparse latent attention", EXPERTS},
-    {"glm5", "GLM-5", "sparse latent attention", EXPERTS},
-    {"glm4_moe_lite", "GLM-4.7-Flash", LATENT, "GLM-4.5"},
+    {"kimi_k25", "Kimi K2.5", IMAGES, "DeepSeek V3 (Moonlight)"},
+    {"kimi", "Kimi K2", "a name of its own for DeepSeek V3's layers", "DeepSeek V3 (Moonlight)"},
+    {"longcat", "LongCat", "two attention blocks a layer", "DeepSeek V3"},
+    {"mistral4", "Mistral 4", "latent attention with scaled queries", "GLM-4.7-Flash"},
+    {"glm_moe_dsa", "GLM-5", "sparse latent attention", "GLM-4.7-Flash"},
+    {"glm5", "GLM-5", "sparse latent attention", "GLM-4.7-Flash"},
     {"glm", "GLM", IMAGES, "GLM-4 or GLM-4.5"},
     {"minimax_m", "MiniMax M2", BIASED_ROUTER, EXPERTS},
     {"minimax", "MiniMax", "lightning attention", EXPERTS},

@@ -6,6 +6,7 @@
 #include "runtime/engine/layout.h"
 #include "runtime/generate/forward_internal.h"
 #include "runtime/layers/layer_experts.h"
+#include "runtime/layers/layer_latent.h"
 #include "runtime/model/split.h"
 
 static size_t widest(size_t a, size_t b) { return a > b ? a : b; }
@@ -56,6 +57,17 @@ static void lay_experts(const qrun_model *model, int64_t n_tokens, qr_layout *la
     b->branch = QR_LAY(layout, b->branch_normed, n_tokens * s->hidden, sizeof(float));
 }
 
+static void lay_latents(const qrun_model *model, int64_t n_tokens, qr_layout *layout, qr_forward_buffers *b) {
+    const qr_model_shape *s = &model->shape;
+    const size_t act = qr_dtype_bytes(model->act_dtype);
+    if (s->latent.kv_rank == 0) { return; }
+    QR_LAY(layout, b->latent, n_tokens * qr_latent_columns(s), sizeof(float));
+    QR_LAY(layout, b->q_latent, n_tokens * s->latent.query_rank, act);
+    QR_LAY(layout, b->kv_latent, n_tokens * s->latent.kv_rank, act);
+    QR_LAY(layout, b->kv_up, n_tokens * qr_latent_up_columns(s), sizeof(float));
+    if (qr_latent_pads_values(s)) { QR_LAY(layout, b->padded, n_tokens * s->n_heads * s->head_dim, act); }
+}
+
 static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, qr_layout layout,
                               qr_forward_buffers *b) {
     const qr_model_shape *s = &model->shape;
@@ -70,6 +82,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     recurrent.part = qr_recurrent_part(model);
     layout.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&attention, b->q_gate, t * qr_gate_columns(s), sizeof(float)); }
+    lay_latents(model, t, &attention, b);
     if (qr_model_gathers_heads(model)) {
         const int64_t n_ranks = model->split.n_ranks, all = (s->n_heads + s->n_kv_heads) * s->head_dim * n_ranks;
         QR_LAY(&attention, b->all_heads, t * all, sizeof(float));
@@ -224,7 +237,11 @@ static void set_pass(qr_forward *f) {
                                           .q_gate = b->q_gate,
                                           .all_heads = b->all_heads,
                                           .whole_row = b->whole_row,
-                                          .ungated = b->attended,
+                                          .ungated = qr_latent_pads_values(&f->model->shape) ? b->padded : b->attended,
+                                          .latent = b->latent,
+                                          .q_latent = b->q_latent,
+                                          .kv_latent = b->kv_latent,
+                                          .kv_up = b->kv_up,
                                           .attended = b->attended,
                                           .by_head = b->by_head,
                                           .conved = b->conved,

@@ -4,6 +4,7 @@
 #include "runtime/layers/layer_adapters.h"
 #include "runtime/layers/layer_experts.h"
 #include "runtime/layers/layer_inputs.h"
+#include "runtime/layers/layer_latent.h"
 #include "runtime/layers/layer_recurrent.h"
 #include "runtime/model/rope.h"
 #include "runtime/model/split.h"
@@ -428,6 +429,7 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
     const qr_model_shape *s = &pass->model->shape;
     const qr_layer_buffers *b = &pass->buffers;
     const bool has_gated_q = s->attn_gated && !s->attn_gate_apart;
+    if (s->latent.kv_rank > 0) { return qr_layer_latent_heads(pass, layer, err); }
     if (has_gated_q) { QR_RETURN_IF_ERROR(take_queries(pass, layer, b->qkv, err)); }
     if (s->attn_gate_apart) {
         QR_RETURN_IF_ERROR(
@@ -442,9 +444,10 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
 
 qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
-    const bool gated = pass->model->shape.attn_gated;
+    const bool gated = pass->model->shape.attn_gated, padded = qr_latent_pads_values(&pass->model->shape);
     QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, b->qkv, keys_of(pass, layer), values_of(pass, layer),
-                                    gated ? b->ungated : b->attended, err));
+                                    gated || padded ? b->ungated : b->attended, err));
+    if (padded) { return qr_layer_latent_take_values(pass, err); }
     if (!gated) { return QRUN_OK; }
     const qr_head_gate_args gate = qr_layer_head_gate_args(pass);
     return qr_layer_op_head_gate(pass, &gate, err);

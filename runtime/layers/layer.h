@@ -36,8 +36,14 @@ typedef struct qr_layer_buffers {
     float *all_heads; /* [T, (H + KV) · HD] of all ranks, each rank's q and k side by side; models that are split and
                        * have norms over all heads, as the next */
     float *whole_row; /* [T, H · HD] of all ranks, in their order */
-    void *ungated;    /* [T, H · HD] act: attention's output before its gates; may be `attended` */
-    void *attended;   /* [T, H · HD] act; of a layer with a state [T, values] */
+    void *ungated;    /* [T, H · HD] act: attention's output before its gates, when it may be `attended`; or before the
+                       * columns behind values are left out (layer_latent.h) */
+    void *attended;   /* [T, H · HD] act, or with latent attention [T, H · value_dim]; of a layer with a state
+                       * [T, values] */
+    float *latent;    /* [T, query_rank + kv_rank + rotated_dim]: latents before their norms, and keys' shared part,
+                       * rotated in place; models with latent attention only, as the next */
+    void *q_latent, *kv_latent; /* [T, query_rank], [T, kv_rank] act: after their norms */
+    float *kv_up;               /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
     float *by_head;   /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head only */
     float *conved;    /* [T, channels]: out of the delta rule's convolution, or into one between gates; layers with a
                        * state only, as the next */

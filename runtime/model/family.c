@@ -20,6 +20,11 @@
     [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm", [QR_ROLE_POST_MLP_NORM] = \
                                                                      LAYER "post_feedforward_layernorm"
 #define QK_NORMS [QR_ROLE_Q_NORM] = LAYER "self_attn.q_norm", [QR_ROLE_K_NORM] = LAYER "self_attn.k_norm"
+#define LATENT_ATTENTION                                                                                     \
+    [QR_ROLE_Q] = LAYER "self_attn.q_proj", [QR_ROLE_Q_DOWN] = LAYER "self_attn.q_a_proj",                   \
+    [QR_ROLE_Q_DOWN_NORM] = LAYER "self_attn.q_a_layernorm", [QR_ROLE_Q_UP] = LAYER "self_attn.q_b_proj",    \
+    [QR_ROLE_KV_DOWN] = LAYER "self_attn.kv_a_proj_with_mqa",                                                \
+    [QR_ROLE_KV_DOWN_NORM] = LAYER "self_attn.kv_a_layernorm", [QR_ROLE_KV_UP] = LAYER "self_attn.kv_b_proj"
 #define DELTA                                                                                                         \
     [QR_ROLE_RECURRENT_NORM] = LAYER "linear_attn.norm", [QR_ROLE_CONV] = LAYER "linear_attn.conv1d",                 \
     [QR_ROLE_RECURRENT_A_LOG] = LAYER "linear_attn.A_log", [QR_ROLE_RECURRENT_DT_BIAS] = LAYER "linear_attn.dt_bias", \
@@ -267,6 +272,24 @@ static const qr_family families[] = {
      .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, [QR_ROLE_GATE_UP] = LAYER "mlp.gate_up_proj",
                  [QR_ROLE_POST_ATTN_NORM] = LAYER "post_self_attn_layernorm",
                  [QR_ROLE_POST_MLP_NORM] = LAYER "post_mlp_layernorm"}},
+    {.family = QR_FAMILY_DEEPSEEK_V2,
+     .name = "deepseek-v2",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, LATENT_ATTENTION, SPLIT_GATE_UP, PRE_NORMS, EXPERTS, WHOLE_SHARED_EXPERT}},
+    {.family = QR_FAMILY_DEEPSEEK_V3,
+     .name = "deepseek-v3",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, LATENT_ATTENTION, SPLIT_GATE_UP, PRE_NORMS, EXPERTS,
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
+    {.family = QR_FAMILY_GLM4_MOE_LITE,
+     .name = "glm4-moe-lite",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, LATENT_ATTENTION, SPLIT_GATE_UP, PRE_NORMS, EXPERTS,
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
+    {.family = QR_FAMILY_YOUTU, .name = "youtu", .modules = {LLAMA_FRAME, LATENT_ATTENTION, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_MINICPM3,
+     .name = "minicpm3",
+     .modules = {LLAMA_FRAME, LATENT_ATTENTION, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_SEED_OSS, .name = "seed-oss", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_GPT2,
      .name = "gpt2",
@@ -318,6 +341,10 @@ static bool is_vector_of_experts(qr_tensor_role role) {
 }
 /* What makes keys and values. */
 static bool is_of_kv(qr_tensor_role role) { return role == QR_ROLE_K || role == QR_ROLE_V || role == QR_ROLE_K_NORM; }
+/* Queries are made of a latent or, as others', of the layer's input. */
+static bool is_of_query_latent(qr_tensor_role role) {
+    return role == QR_ROLE_Q_DOWN_NORM || role == QR_ROLE_Q_DOWN || role == QR_ROLE_Q_UP;
+}
 static bool is_of_recurrence(qr_tensor_role role) {
     return (role >= QR_ROLE_RECURRENT_NORM && role <= QR_ROLE_SKIP) ||
            (role >= QR_ROLE_DELTA_QKV && role <= QR_ROLE_RECURRENT_OUT);
@@ -334,6 +361,8 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
         return false;
     }
     if (role == QR_ROLE_ATTN_GATE && !config->attn_gate_apart) { return false; }
+    if (is_of_query_latent(role) && config->latent.query_rank == 0) { return false; }
+    if (role == QR_ROLE_Q && config->latent.query_rank > 0) { return false; }
     if ((role == QR_ROLE_POST_ATTN_NORM || role == QR_ROLE_POST_MLP_NORM) && config->without_post_norms) {
         return false;
     }
@@ -347,11 +376,15 @@ bool qr_family_layer_has(const qr_family *family, const qr_model_config *config,
 
 bool qr_family_has_bias(const qr_model_config *config, qr_tensor_role role) {
     switch (role) {
-        case QR_ROLE_Q:
+        case QR_ROLE_Q: return config->qkv_bias && config->latent.kv_rank == 0;
         case QR_ROLE_K:
         case QR_ROLE_V:
-        case QR_ROLE_QKV: return config->qkv_bias;
+        case QR_ROLE_QKV:
+        case QR_ROLE_Q_DOWN:
+        case QR_ROLE_KV_DOWN: return config->qkv_bias;
         case QR_ROLE_ATTN_OUT: return config->o_bias;
+        case QR_ROLE_Q_UP:
+        case QR_ROLE_KV_UP:
         case QR_ROLE_ATTN_GATE:
         case QR_ROLE_DELTA_QKV:
         case QR_ROLE_DELTA_Z:

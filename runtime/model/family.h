@@ -26,6 +26,8 @@ typedef enum qr_tensor_role {
     QR_ROLE_EXPERT_OUT_NORM,
     QR_ROLE_Q_NORM,
     QR_ROLE_K_NORM,
+    QR_ROLE_Q_DOWN_NORM, /* of latents: qr_latent_layers */
+    QR_ROLE_KV_DOWN_NORM,
     QR_ROLE_LAYER_SCALAR,    /* [1]: what a layer puts out is multiplied by it */
     QR_ROLE_RECURRENT_NORM,  /* of the gated delta rule, or a state space */
     QR_ROLE_CONV,            /* of any layer with a state */
@@ -44,6 +46,10 @@ typedef enum qr_tensor_role {
     QR_ROLE_K,
     QR_ROLE_V,
     QR_ROLE_QKV,
+    QR_ROLE_Q_DOWN, /* latent attention: in place of q, k and v, or of k and v */
+    QR_ROLE_Q_UP,
+    QR_ROLE_KV_DOWN,
+    QR_ROLE_KV_UP,
     QR_ROLE_ATTN_GATE, /* of attention's output, where q_proj does not make it */
     QR_ROLE_ATTN_OUT,
     QR_ROLE_DELTA_QKV, /* the gated delta rule, in place of attention */

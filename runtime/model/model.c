@@ -63,8 +63,9 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .shared_mlp = config->experts.shared_intermediate_size,
         .context_tokens = qr_rope_context_tokens(config),
         .norm_eps = (float)config->norm_eps,
-        .attn_scale = (float)(config->attention_multiplier > 0 ? config->attention_multiplier
-                                                               : 1.0 / sqrt(config->query_pre_attn_scalar)),
+        .attn_scale = (float)((config->attention_multiplier > 0 ? config->attention_multiplier
+                                                                : 1.0 / sqrt(config->query_pre_attn_scalar)) *
+                              qr_rope_score_factor(config)),
         .attn_softcap = (float)config->attn_logit_softcapping,
         .logit_softcap = (float)config->final_logit_softcapping,
         .embedding_scale = (float)config->embedding_multiplier,
@@ -78,6 +79,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .rope_half = {qr_rope_half(config, 0), qr_rope_half(config, 1)},
         .n_rope_kinds = qr_rope_kinds(config),
         .rope_interleaved = config->rope.interleaved,
+        .latent = config->latent,
         .temperature_beta = (float)config->attn_temperature_beta,
         .temperature_tokens = (int32_t)config->attn_temperature_tokens,
     };
@@ -123,7 +125,10 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
     const int64_t q = s->n_heads * n_ranks * layer->head_dim, kv = all_kv_heads(model, layer) * layer->head_dim;
     const int64_t channels = s->recurrent.channels * n_ranks, values = s->recurrent.values * n_ranks;
     const int64_t value_heads = s->recurrent.n_value_heads * n_ranks;
-    *cols = role == QR_ROLE_ATTN_OUT        ? q
+    const qr_latent_config *latent = &s->latent;
+    *cols = role == QR_ROLE_ATTN_OUT        ? qr_attended_columns(s, layer) * n_ranks
+            : role == QR_ROLE_Q_UP          ? latent->query_rank
+            : role == QR_ROLE_KV_UP         ? latent->kv_rank
             : role == QR_ROLE_RECURRENT_OUT ? values
             : role == QR_ROLE_INPUT_OUT     ? s->layer_input
             : role == QR_ROLE_MLP_OUT       ? layer->mlp
@@ -132,6 +137,10 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
                                             : s->hidden;
     switch (role) {
         case QR_ROLE_Q: *rows = s->attn_gated && !s->attn_gate_apart ? 2 * q : q; break;
+        case QR_ROLE_Q_DOWN: *rows = latent->query_rank; break;
+        case QR_ROLE_Q_UP: *rows = q; break;
+        case QR_ROLE_KV_DOWN: *rows = latent->kv_rank + latent->rotated_dim; break;
+        case QR_ROLE_KV_UP: *rows = s->n_heads * (latent->plain_dim + latent->value_dim); break;
         case QR_ROLE_DELTA_QKV: *rows = channels; break;
         case QR_ROLE_DELTA_Z: *rows = values; break;
         case QR_ROLE_DELTA_B:
@@ -170,6 +179,10 @@ qrun_status qr_model_each_linear(qrun_model *model, qr_linear_visitor visit, voi
             const bool is_mixer_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_RECURRENT_OUT;
             const bool is_mlp_out = role == QR_ROLE_MLP_OUT || role == QR_ROLE_SHARED_OUT;
             qr_linear_layer *linear = is_mixer_out                   ? &layer->attn_out
+                                      : role == QR_ROLE_Q_DOWN       ? &layer->latent.q_down
+                                      : role == QR_ROLE_Q_UP         ? &layer->latent.q_up
+                                      : role == QR_ROLE_KV_DOWN      ? &layer->latent.kv_down
+                                      : role == QR_ROLE_KV_UP        ? &layer->latent.kv_up
                                       : role == QR_ROLE_ATTN_GATE    ? &layer->attn_gate
                                       : role == QR_ROLE_INPUTS       ? &model->inputs.linear
                                       : role == QR_ROLE_INPUT_GATE   ? &layer->input_gate
@@ -353,6 +366,8 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     const qr_model_shape *s = &model->shape;
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
     if (role == QR_ROLE_LAYER_SCALAR) { return 1; }
+    if (role == QR_ROLE_Q_DOWN_NORM) { return s->latent.query_rank; }
+    if (role == QR_ROLE_KV_DOWN_NORM) { return s->latent.kv_rank; }
     if (role == QR_ROLE_RECURRENT_NORM) {
         return s->recurrent.kind == QR_RECURRENT_SPACE ? s->recurrent.values * n_ranks : s->recurrent.value_dim;
     }
@@ -370,10 +385,16 @@ static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tenso
     return layer->head_dim * (role == QR_ROLE_Q_NORM ? s->n_heads * n_ranks : all_kv_heads(model, layer));
 }
 
+/* As in transformers and DeepSeek's own code, whatever rms_norm_eps says. */
+static const float LATENT_NORM_EPS = 1e-6F;
+
 static qr_norm norm_of(const qrun_model *model, qr_tensor_role role, int64_t dim) {
     const bool is_post = role == QR_ROLE_POST_ATTN_NORM || role == QR_ROLE_POST_MLP_NORM;
+    const bool is_of_latent = role == QR_ROLE_Q_DOWN_NORM || role == QR_ROLE_KV_DOWN_NORM;
     return (qr_norm){.dim = dim,
-                     .eps = is_post ? (float)model->config.post_norm_eps : model->shape.norm_eps,
+                     .eps = is_of_latent ? LATENT_NORM_EPS
+                            : is_post    ? (float)model->config.post_norm_eps
+                                         : model->shape.norm_eps,
                      .offset = qr_model_norm_offset(model, role)};
 }
 

@@ -56,6 +56,15 @@ typedef struct qr_recurrent_vectors {
     qr_norm skip;           /* [n_value_heads] */
 } qr_recurrent_vectors;
 
+/* Latent attention (qr_latent_config, layer_latent.h): what queries are made of, and keys and values, and how. */
+typedef struct qr_latent_layers {
+    qr_linear_layer q_down;  /* [query_rank, D]; rows 0: q alone makes queries, attn_in[0] */
+    qr_linear_layer q_up;    /* [H·HD, query_rank] */
+    qr_linear_layer kv_down; /* [kv_rank + rotated_dim, D]: the latent, and what of keys rotates */
+    qr_linear_layer kv_up;   /* [H·(plain_dim + value_dim), kv_rank]: of each head what of its key stays, and its value */
+    qr_norm q_norm, kv_norm; /* [query_rank], [kv_rank] */
+} qr_latent_layers;
+
 typedef struct qr_layer {
     qr_norm attn_norm, post_attn_norm, mlp_norm, post_mlp_norm; /* [D] */
     qr_norm q_norm, k_norm;                                     /* [HD], or of all heads together: [H·HD], [KV·HD] */
@@ -79,8 +88,10 @@ typedef struct qr_layer {
     qr_linear_layer attn_in[QR_MAX_ATTN_IN]; /* q, k, v; or one fused: columns [H·HD | KV·HD | KV·HD]. A q with gates,
                                               * [H, 2·HD] rows, has columns of its own. Of a layer with a
                                               * state: qr_recurrent_shape.columns */
+    qr_latent_layers latent;
     qr_linear_layer attn_gate;               /* [H·HD, D] or [H, D]: gates of attention's output; rows 0: none */
-    qr_linear_layer attn_out;                /* [D, H·HD], or of a layer with a state [D, values] */
+    qr_linear_layer attn_out; /* [D, H·HD], with latent attention [D, H·value_dim], or of a layer with a state
+                               * [D, values] */
     bool is_recurrent;                       /* carries a state along (layer_recurrent.h), and does not attend */
     qr_recurrent_vectors recurrent;
     qr_norm sinks; /* [H] of attention; as the next, vectors of a norm's form */
@@ -165,8 +176,14 @@ typedef struct qr_model_shape {
     bool attn_gated;              /* attention's output is multiplied by the sigmoid of gates that q_proj makes */
     bool attn_gate_apart;         /* a matrix of their own makes them */
     bool attn_gate_by_head;       /* and one for each head, not for each of its elements */
+    qr_latent_config latent;
     qr_recurrent_shape recurrent;
 } qr_model_shape;
+
+/* What attention of a layer puts out for a token, and its last matrix reads. */
+static inline int64_t qr_attended_columns(const qr_model_shape *shape, const qr_layer *layer) {
+    return shape->n_heads * (shape->latent.kv_rank > 0 ? shape->latent.value_dim : layer->head_dim);
+}
 
 /* Experts that are not held on the device (host_experts.h). */
 typedef struct qr_host_experts {

@@ -62,6 +62,8 @@ qr_norm *qr_norm_of_layer(qr_layer *layer, qr_tensor_role role) {
                               &layer->expert_out_norm,
                               &layer->q_norm,
                               &layer->k_norm,
+                              &layer->latent.q_norm,
+                              &layer->latent.kv_norm,
                               &layer->scalar,
                               &layer->recurrent.norm,
                               &layer->recurrent.conv,

@@ -128,6 +128,13 @@ static double yarn_attention_factor(const qr_rope_config *rope) {
     return yarn_mscale(rope->factor, 1.0);
 }
 
+double qr_rope_score_factor(const qr_model_config *config) {
+    const qr_rope_config *rope = &config->rope;
+    if (config->latent.kv_rank == 0 || rope->type != QR_ROPE_YARN || rope->mscale_all_dim == 0.0) { return 1.0; }
+    const double factor = yarn_mscale(rope->factor, rope->mscale_all_dim);
+    return factor * factor;
+}
+
 /* ---- LongRoPE (Ding et al., 2024) -------------------------------------------------------------------------------- */
 
 static void longrope_frequencies(const qr_rope_config *rope, int64_t half, bool is_long, float *inv_freq) {

@@ -38,4 +38,7 @@ int64_t qr_rope_short_tokens(const qr_model_config *config);
 /* The longest sequence the model is made for. */
 int64_t qr_rope_context_tokens(const qr_model_config *config);
 
+/* What the scores of latent attention are multiplied by where YaRN has mscale_all_dim; else 1. */
+double qr_rope_score_factor(const qr_model_config *config);
+
 #endif

@@ -56,6 +56,10 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
     if (params->trainable || params->shard_parameters) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`tensor_parallel` is for generating; train without it");
     }
+    if (model->shape.latent.kv_rank > 0) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "`tensor_parallel` is not supported for models with latent attention (MLA); use one device");
+    }
     if (model->shape.recurrent.kind == QR_RECURRENT_SPACE) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "`tensor_parallel` is not supported for models with state spaces (Mamba-2); use one device");

@@ -8,6 +8,7 @@
 #include "runtime/engine/layout.h"
 #include "runtime/engine/plan.h"
 #include "runtime/layers/layer_experts.h"
+#include "runtime/layers/layer_latent.h"
 
 /* ---- Policies ---------------------------------------------------------------------------------------------------- */
 
@@ -103,9 +104,13 @@ static void lay_heads(qr_layout *layout, const qrun_model *model, const layer_ki
     if (has_head_norms || model->config.norms_heads) {
         QR_LAY(layout, layer->buffers.qk_raw, t * kinds->raw, sizeof(float));
     }
-    if (!s->attn_gated) { return; }
-    QR_LAY(layout, layer->buffers.q_gate, t * qr_gate_columns(s), sizeof(float));
-    QR_LAY(layout, layer->buffers.ungated, t * kinds->heads, qr_dtype_bytes(model->act_dtype));
+    const size_t act = qr_dtype_bytes(model->act_dtype);
+    if (s->attn_gated) { QR_LAY(layout, layer->buffers.q_gate, t * qr_gate_columns(s), sizeof(float)); }
+    if (s->attn_gated || qr_latent_pads_values(s)) { QR_LAY(layout, layer->buffers.ungated, t * kinds->heads, act); }
+    if (s->latent.kv_rank == 0) { return; }
+    QR_LAY(layout, layer->buffers.latent, t * qr_latent_columns(s), sizeof(float));
+    QR_LAY(layout, layer->buffers.q_latent, t * s->latent.query_rank, act);
+    QR_LAY(layout, layer->buffers.kv_latent, t * s->latent.kv_rank, act);
 }
 
 /* Of t tokens, `rows` of which have all but attention at a time. */

@@ -4,6 +4,7 @@
 #include "runtime/layers/layer_adapters.h"
 #include "runtime/layers/layer_experts.h"
 #include "runtime/layers/layer_inputs.h"
+#include "runtime/layers/layer_latent.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/model/rope.h"
 #include "runtime/pass/lora_parameters.h"
@@ -491,6 +492,7 @@ qrun_status qr_pass_attend_backward(qr_train_pass *pass, const qr_layer *layer, 
 
 qrun_status qr_pass_attention_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
+    if (s->latent.kv_rank > 0) { return qr_pass_latent_heads_backward(pass, layer, err); }
     QR_RETURN_IF_ERROR(heads_backward(pass, layer, layer->query_rope_kind, &layer->q_norm, 0, s->n_heads, NULL, err));
     QR_RETURN_IF_ERROR(kv_backward(pass, layer, err));
     const void *normed = pass->current->buffers.attn_normed;
@@ -511,8 +513,11 @@ qrun_status qr_pass_attention_out_backward(qr_train_pass *pass, const qr_layer *
     const float *dbranch;
     qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
     QR_RETURN_IF_ERROR(branch_gradient(pass, &layer->post_attn_norm, b->attn_branch, &dbranch, err));
-    return qr_pass_linear_backward(pass, &layer->attn_out, b->attended, dbranch, pass->model->shape.hidden,
-                                   pass->b.dattended, false, err);
+    const bool padded = qr_latent_pads_values(&pass->model->shape);
+    float *dvalues = padded ? pass->b.kv_up : pass->b.dattended;
+    QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &layer->attn_out, b->attended, dbranch, pass->model->shape.hidden,
+                                               dvalues, false, err));
+    return padded ? qr_pass_latent_pad_values(pass, dvalues, err) : QRUN_OK;
 }
 
 qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {

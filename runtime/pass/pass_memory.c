@@ -6,6 +6,7 @@
 #include "base/sizes.h"
 #include "kernels/plan/plan.h"
 #include "runtime/engine/layout.h"
+#include "runtime/layers/layer_latent.h"
 #include "runtime/model/rope.h"
 #include "runtime/pass/planned_parameters.h"
 
@@ -126,6 +127,8 @@ static size_t lay_gradients(const qrun_model *model, const qr_parameters *parame
     recurrent.part = qr_recurrent_part(model);
     mlp.part = QR_PART_MLP;
     if (s->attn_gated) { QR_LAY(&layout, b->dq_gate, t * qr_gate_columns(s), f32); }
+    QR_LAY(&layout, b->kv_up, rows * qr_latent_up_columns(s), f32);
+    QR_LAY(&layout, b->dlatent, rows * qr_pass_latent_work_columns(s), f32);
     QR_LAY(&recurrent, b->dconved, t * s->recurrent.channels, f32);
     QR_LAY(&recurrent, b->gate_work, gate_work_parts(s->recurrent.kind) * rows * s->recurrent.values, f32);
     if (s->recurrent.by_key_head) { QR_LAY(&recurrent, b->by_head, rows * s->recurrent.columns, f32); }

@@ -20,6 +20,9 @@ typedef struct qr_pass_buffers {
     float *gate_work; /* of layers with a state: [N, values] what the last gate reads, then its gradient; of a state
                        * space [2, N, values], what it gives and the gradient of that */
     float *by_head;   /* [N, columns]: of qr_layer_buffers, and its gradient */
+    float *kv_up;     /* [N, H, plain_dim + value_dim] of qr_layer_buffers, and its gradient; models with latent
+                       * attention only, as the next */
+    float *dlatent;   /* [N, …]: parts that backward_latent.c names */
     float *dgated;    /* [N, M], or [S, M] of experts, S = N · top_k; where dattended and dqkv are, or
                        * with tiles dqkv alone, while attention has its turn */
     float *dshare;    /* [S] of slots of experts */
@@ -167,6 +170,11 @@ qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *l
 qrun_status qr_pass_recurrent_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* Of latent attention (backward_latent.c): dattended [T, H · HD] of `dvalues` [T, H · value_dim], zeros behind them; and
+ * from dqkv to dnormed. */
+qrun_status qr_pass_latent_pad_values(qr_train_pass *pass, const float *dvalues, qr_error *err);
+qrun_status qr_pass_latent_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+int64_t qr_pass_latent_work_columns(const qr_model_shape *shape); /* of b.dlatent */
 /* The same of each kind (backward_delta.c, backward_conv.c, backward_space.c). */
 qrun_status qr_pass_delta_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_delta_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);

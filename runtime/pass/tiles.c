@@ -9,6 +9,7 @@
 #include "runtime/pass/pass_state.h"
 
 #include "base/sizes.h"
+#include "runtime/layers/layer_latent.h"
 #include "runtime/layers/layer_recurrent.h"
 
 /* ---- Some rows of a pass ----------------------------------------------------------------------------------------- */
@@ -56,9 +57,10 @@ static void skip_common(const qrun_model *model, int64_t n, qr_pass_buffers *b) 
 static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_t n, qr_pass_buffers *b,
                           qr_kept_layer *kept) {
     const qr_model_shape *s = &model->shape;
-    const int64_t attended = layer->is_recurrent ? s->recurrent.values : s->n_heads * layer->head_dim;
+    const int64_t heads = layer->is_recurrent ? s->recurrent.values : s->n_heads * layer->head_dim;
+    const int64_t attended = layer->is_recurrent ? heads : qr_attended_columns(s, layer);
     const int64_t qkv = layer->is_recurrent ? s->recurrent.columns : qr_qkv_columns(s, layer);
-    skip(&b->dattended, n, attended);
+    skip(&b->dattended, n, heads);
     skip(&b->dqkv, n, qkv);
     skip(&kept->x_in, n, s->hidden);
     skip(&kept->buffers.qkv, n, qkv);
@@ -70,7 +72,10 @@ static void skip_of_layer(const qrun_model *model, const qr_layer *layer, int64_
     skip(&b->dq_gate, n, qr_gate_columns(s));
     skip(&kept->buffers.qk_raw, n, qr_raw_columns(s, layer));
     skip(&kept->buffers.q_gate, n, qr_gate_columns(s));
-    skip_act(&kept->buffers.ungated, n, attended, model->act_dtype);
+    skip_act(&kept->buffers.ungated, n, heads, model->act_dtype);
+    skip(&kept->buffers.latent, n, qr_latent_columns(s));
+    skip_act(&kept->buffers.q_latent, n, s->latent.query_rank, model->act_dtype);
+    skip_act(&kept->buffers.kv_latent, n, s->latent.kv_rank, model->act_dtype);
 }
 
 static void cut(const qr_train_pass *pass, const qr_layer *layer, int64_t first, int64_t n, part *t) {

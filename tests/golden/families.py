@@ -452,6 +452,41 @@ FAMILIES = [
            | _rope("default", 10000.0, partial_rotary_factor=0.5),
            "half of each head rotates, neighbours in pairs; norms before and after the blocks, fused gate_up_proj, "
            "biases of queries, keys and values"),
+    Family("youtu", "youtu",
+           _config(48, 3, 3, 3, 92, tie_word_embeddings=True, rms_norm_eps=2e-3, attention_bias=True, q_lora_rank=36,
+                   kv_lora_rank=28, qk_nope_head_dim=20, qk_rope_head_dim=12, v_head_dim=24)
+           | _rope("yarn", 10000.0, factor=4.0, original_max_position_embeddings=64, mscale=1.0, mscale_all_dim=0.8),
+           "latents of queries and of keys and values, heads of 32 for keys and 24 for values; biases of what makes "
+           "latents; YaRN whose factors scale scores"),
+    Family("deepseek-v2", "deepseek_v2",
+           _config(48, 3, 3, 3, 76, tie_word_embeddings=False, rms_norm_eps=2e-3, q_lora_rank=None, kv_lora_rank=20,
+                   qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=6, num_experts_per_tok=3,
+                   moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1)
+           | _rope("default"),
+           "3 of 6 experts after a dense layer, shares as the softmax has them, beside an expert of all tokens; queries "
+           "without a latent", prompt_lengths=(1, 7, 33, 70)),
+    Family("deepseek-v3", "deepseek_v3",
+           _config(40, 4, 4, 3, 68, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=24,
+                   qk_nope_head_dim=14, qk_rope_head_dim=10, v_head_dim=24, n_routed_experts=7, num_experts_per_tok=3,
+                   moe_intermediate_size=20, n_shared_experts=1, first_k_dense_replace=1, n_group=1, topk_group=1,
+                   routed_scaling_factor=1.6, rope_interleave=False, num_nextn_predict_layers=0)
+           | _rope("default"),
+           "3 of 7 experts after a dense layer, chosen by sigmoids plus a bias; elements half a rotated part apart are "
+           "a pair, heads of 24 for keys and values", prompt_lengths=(1, 7, 16, 24)),
+    Family("glm4-moe-lite", "glm4_moe_lite",
+           _config(48, 3, 3, 3, 84, tie_word_embeddings=False, rms_norm_eps=2e-3, q_lora_rank=30, kv_lora_rank=22,
+                   qk_nope_head_dim=12, qk_rope_head_dim=12, v_head_dim=24, n_routed_experts=5, num_experts_per_tok=2,
+                   moe_intermediate_size=24, n_shared_experts=1, routed_scaling_factor=1.8,
+                   mlp_layer_types=["dense", "sparse", "sparse"])
+           | _rope("default", 1000000.0),
+           "2 of 5 experts after a dense layer, and latents of queries, keys and values", prompt_lengths=(1, 7, 16, 24)),
+    Family("minicpm3", "minicpm3",
+           _config(52, 4, 4, 4, 60, tie_word_embeddings=True, q_lora_rank=24, kv_lora_rank=20, qk_nope_head_dim=8,
+                   qk_rope_head_dim=20, scale_emb=3, scale_depth=1.6, dim_model_base=40)
+           | _rope("longrope", short_factor=_SHORT_10, long_factor=_LONG_10, original_max_position_embeddings=64,
+                   factor=4.0),
+           "factors on embeddings, blocks and logits; heads of 28 for keys and 13 for values; longrope",
+           rotary_short_tokens=64),
     Family("lfm3", "lfm3",
            _config(48, 3, 1, 5, 60, head_dim=24, tie_word_embeddings=True, norm_eps=2e-3, sliding_window=7,
                    layer_types=["conv", "sliding_attention", "full_attention", "conv", "full_attention"],

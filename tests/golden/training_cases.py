@@ -19,6 +19,7 @@ MODEL_DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat
 
 # PEFT would take gate_proj for the experts' gate_up_proj.
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
+LATENT = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
 DELTA = ["in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a", "out_proj"]
 SHORT_CONVOLUTION = ["q_proj", "k_proj", "v_proj", "in_proj", "out_proj", "w1", "w2", "w3"]
 SHARED_EXPERT = ["shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"]
@@ -35,13 +36,17 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "granite4-spaces": ATTENTION + ["in_proj", "out_proj", "input_linear", "output_linear"],
            "granite4-moe": ATTENTION + ["in_proj", "out_proj"],
            "exaone4": LLAMA_LINEAR, "seed-oss": LLAMA_LINEAR, "mellum": ATTENTION, "qwen3-vl": ATTENTION,
+           "youtu": LATENT + ["gate_proj", "up_proj", "down_proj"],
+           "deepseek-v2": ["q_proj"] + LATENT[2:], "deepseek-v3": ["q_proj"] + LATENT[2:], "glm4-moe-lite": LATENT,
+           "minicpm3": LATENT + ["gate_proj", "up_proj", "down_proj"],
            "glm4-moe": ATTENTION, "ernie4_5": LLAMA_LINEAR, "ernie4_5-moe": ATTENTION,
            "glm": ATTENTION + ["gate_up_proj", "down_proj"], "glm4": ATTENTION + ["gate_up_proj", "down_proj"],
            "muse-glimmer": LLAMA_LINEAR, "gpt-oss-wide": ATTENTION, "gpt-oss-full": ATTENTION}
 FAMILIES = [family for family in TARGETS
             if "moe" not in family and family not in ("granite", "gemma4", "gemma4-shared", "qwen3-next", "muse-glimmer",
                                                      "gpt-oss-wide", "lfm3", "granite4-spaces", "exaone4", "seed-oss", "mellum", "qwen3-vl",
-                                                     "ernie4_5", "glm", "glm4")
+                                                     "ernie4_5", "glm", "glm4", "youtu", "deepseek-v2",
+                                                     "deepseek-v3", "minicpm3")
             or family == "qwen3-moe"]
 
 
@@ -76,7 +81,10 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("qwen3-vl", "qwen3-vl", "attention of the text model; A and B random"),
     Adapter("glm4-moe", "glm4-moe", "attention, A and B random"),
     Adapter("ernie4_5-moe", "ernie4_5-moe", "attention, A and B random"),
-    *(Adapter(family, family, "every linear layer; A and B random") for family in ("ernie4_5", "glm", "glm4")),
+    *(Adapter(family, family, "every linear layer; A and B random")
+      for family in ("ernie4_5", "glm", "glm4", "youtu", "minicpm3")),
+    *(Adapter(family, family, "attention, A and B random") for family in ("deepseek-v2", "deepseek-v3",
+                                                                          "glm4-moe-lite")),
     Adapter("lfm2-moe", "lfm2-moe", "all but the experts, A and B random"),
     Adapter("lfm2-moe-experts", "lfm2-moe", "experts beside all else; A and B random",
             options=dict(target_parameters=[f"feed_forward.experts.{name}" for name in ("gate_up_proj", "down_proj")])),

@@ -14,6 +14,7 @@ typedef struct heads_case {
     int64_t n_heads, dim;
     const float *x, *gate, *dy; /* x, dy [N_ROWS, n_heads · dim]; gate [N_ROWS, n_heads, gate_head] with a gap */
     bool in_place, of_gate, accumulate, by_head;
+    bool one_for_all, zeros; /* of copy_heads: one head is copied to all, or nothing is */
 } heads_case;
 
 static int64_t head_stride(const heads_case *c) { return 2 * c->dim + 1; }
@@ -23,24 +24,28 @@ static int64_t gate_columns(const heads_case *c) {
 static int64_t gate_stride(const heads_case *c) { return c->n_heads * head_stride(c) + 3; }
 
 static void exec_copy_heads(op_run *run, const void *data, int64_t first, int64_t n_rows, qr_dtype dtype, void *out) {
-    (void)dtype;
     const heads_case *c = data;
-    const int64_t row = c->n_heads * c->dim, src_row = (c->n_heads - 1) * head_stride(c) + c->dim;
-    const float *src = c->gate + first * gate_stride(c);
+    const int64_t row = c->n_heads * c->dim, apart = c->one_for_all ? 0 : head_stride(c);
+    const int64_t n = (n_rows - 1) * gate_stride(c) + (c->n_heads - 1) * apart + c->dim;
+    const size_t element = qr_dtype_bytes(dtype);
+    void *src = op_to_dtype(c->gate + first * gate_stride(c), n, dtype);
     const qr_copy_heads_args args = {
-        .src = op_input(run, src, (size_t)((n_rows - 1) * gate_stride(c) + src_row) * sizeof(float)),
-        .dst = op_output(run, c->accumulate ? c->x + first * row : NULL, n_rows, (size_t)row * sizeof(float),
-                         (size_t)(row + 3) * sizeof(float)),
+        .src = c->zeros ? NULL : op_input(run, src, (size_t)n * element),
+        .dst = op_output(run, c->accumulate ? c->x + first * row : NULL, n_rows, (size_t)row * element,
+                         (size_t)(row + 3) * element),
+        .dtype = dtype,
         .accumulate = c->accumulate,
         .n_rows = n_rows,
         .n_heads = c->n_heads,
         .dim = c->dim,
         .src_stride = gate_stride(c),
-        .src_head_stride = head_stride(c),
+        .src_head_stride = apart,
         .dst_stride = row + 3,
         .dst_head_stride = c->dim};
     op_call(run, QR_OP_copy_heads, &args);
     op_read(run, args.dst, out);
+    op_run_end(run); /* before the input that it is compared with goes */
+    qr_free(src);
 }
 
 static qr_head_gate_args gate_args(op_run *run, const heads_case *c, int64_t first, int64_t n_rows, qr_dtype dtype,
@@ -148,9 +153,17 @@ static void check_heads(void (*exec)(op_run *, const void *, int64_t, int64_t, q
 void test_op_copy_heads(void) {
     for (size_t i = 0; i < QR_COUNT_OF(heads); i++) {
         heads_case c = make_heads(i);
-        check_heads(exec_copy_heads, "copy_heads", &c, NULL, c.n_heads * c.dim, false);
+        const int64_t row = c.n_heads * c.dim;
+        check_heads(exec_copy_heads, "copy_heads", &c, NULL, row, true);
+        c.one_for_all = true;
+        check_heads(exec_copy_heads, "copy_heads, one for all", &c, NULL, row, true);
         c.accumulate = true;
-        check_heads(exec_copy_heads, "copy_heads, added", &c, NULL, c.n_heads * c.dim, false);
+        check_heads(exec_copy_heads, "copy_heads, one added to all", &c, NULL, row, false);
+        c.one_for_all = false;
+        check_heads(exec_copy_heads, "copy_heads, added", &c, NULL, row, false);
+        c.accumulate = false;
+        c.zeros = true;
+        check_heads(exec_copy_heads, "copy_heads, zeros", &c, NULL, row, true);
         free_heads(&c);
     }
 }

@@ -1,0 +1,124 @@
+#include "runtime/layers/layer_latent.h"
+
+#include "runtime/layers/layer_adapters.h"
+
+int64_t qr_latent_kv_columns(const qr_model_shape *shape) { return shape->latent.kv_rank + shape->latent.rotated_dim; }
+
+int64_t qr_latent_columns(const qr_model_shape *shape) {
+    return shape->latent.query_rank + qr_latent_kv_columns(shape);
+}
+
+int64_t qr_latent_up_columns(const qr_model_shape *shape) {
+    return shape->latent.kv_rank > 0 ? shape->n_heads * (shape->latent.plain_dim + shape->latent.value_dim) : 0;
+}
+
+/* dst [T, dim] act = norm(src), rows of buffers.latent. */
+static qrun_status norm_latent(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
+                               qr_error *err) {
+    const qr_rms_norm_args args = {.src = src,
+                                   .weight = norm->weight,
+                                   .dst = dst,
+                                   .dst_dtype = pass->model->act_dtype,
+                                   .n_rows = pass->n_tokens,
+                                   .n_groups = 1,
+                                   .dim = norm->dim,
+                                   .src_stride = qr_latent_columns(&pass->model->shape),
+                                   .dst_stride = norm->dim,
+                                   .eps = norm->eps};
+    return qr_layer_op_rms_norm(pass, &args, err);
+}
+
+static qrun_status make_queries(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_layer_buffers *b = &pass->buffers;
+    const qr_latent_layers *latent = &layer->latent;
+    const int64_t stride = qr_qkv_columns(s, layer);
+    if (s->latent.query_rank == 0) {
+        return qr_layer_linear(pass, &layer->attn_in[0], b->attn_normed, b->qkv, stride, false, err);
+    }
+    QR_RETURN_IF_ERROR(
+        qr_layer_linear(pass, &latent->q_down, b->attn_normed, b->latent, qr_latent_columns(s), false, err));
+    QR_RETURN_IF_ERROR(norm_latent(pass, &latent->q_norm, b->latent, b->q_latent, err));
+    return qr_layer_linear(pass, &latent->q_up, b->q_latent, b->qkv, stride, false, err);
+}
+
+/* Turns the last rotated_dim elements of heads in place; the first head's are at x. */
+static qrun_status rotate(const qr_layer_pass *pass, int32_t rope_kind, float *x, int64_t n_heads, int64_t head_dim,
+                          int64_t stride, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_rope_args args = {.x = x,
+                               .cos_table = pass->cos_table[rope_kind],
+                               .sin_table = pass->sin_table[rope_kind],
+                               .n_tokens = pass->n_tokens,
+                               .n_heads = n_heads,
+                               .head_dim = head_dim,
+                               .half = s->rope_half[rope_kind],
+                               .x_stride = stride,
+                               .interleaved = s->rope_interleaved};
+    return qr_layer_op_rope(pass, &args, err);
+}
+
+/* H heads of `dim` elements into keys or values. */
+static qrun_status copy_heads(const qr_layer_pass *pass, const qr_layer *layer, const float *src, int64_t src_stride,
+                              int64_t src_head_stride, int64_t dim, float *dst, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_copy_heads_args args = {.src = src,
+                                     .dst = dst,
+                                     .dtype = QR_DTYPE_F32,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = s->n_heads,
+                                     .dim = dim,
+                                     .src_stride = src_stride,
+                                     .src_head_stride = src_head_stride,
+                                     .dst_stride = qr_qkv_columns(s, layer),
+                                     .dst_head_stride = layer->head_dim};
+    return dim > 0 ? qr_layer_op_copy_heads(pass, &args, err) : QRUN_OK;
+}
+
+/* Keys: what is made of the latent, and behind it what all heads share. Values, and zeros behind them. */
+static qrun_status place_keys_and_values(const qr_layer_pass *pass, const qr_layer *layer, const float *shared_key,
+                                         qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_latent_config *c = &s->latent;
+    const float *up = pass->buffers.kv_up;
+    const int64_t heads = s->n_heads * layer->head_dim, of_head = c->plain_dim + c->value_dim;
+    const int64_t up_columns = qr_latent_up_columns(s), padding = layer->head_dim - c->value_dim;
+    float *k = pass->buffers.qkv + heads, *v = k + heads;
+    QR_RETURN_IF_ERROR(copy_heads(pass, layer, up, up_columns, of_head, c->plain_dim, k, err));
+    QR_RETURN_IF_ERROR(
+        copy_heads(pass, layer, shared_key, qr_latent_columns(s), 0, c->rotated_dim, k + c->plain_dim, err));
+    QR_RETURN_IF_ERROR(copy_heads(pass, layer, up + c->plain_dim, up_columns, of_head, c->value_dim, v, err));
+    return copy_heads(pass, layer, NULL, 0, 0, padding, v + c->value_dim, err);
+}
+
+qrun_status qr_layer_latent_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_layer_buffers *b = &pass->buffers;
+    const qr_latent_layers *latent = &layer->latent;
+    const int64_t columns = qr_latent_columns(s);
+    float *kv_latent = b->latent + s->latent.query_rank, *shared_key = kv_latent + s->latent.kv_rank;
+    QR_RETURN_IF_ERROR(make_queries(pass, layer, err));
+    QR_RETURN_IF_ERROR(rotate(pass, layer->query_rope_kind, b->qkv + s->latent.plain_dim, s->n_heads, layer->head_dim,
+                              qr_qkv_columns(s, layer), err));
+    QR_RETURN_IF_ERROR(qr_layer_linear(pass, &latent->kv_down, b->attn_normed, kv_latent, columns, false, err));
+    QR_RETURN_IF_ERROR(norm_latent(pass, &latent->kv_norm, kv_latent, b->kv_latent, err));
+    QR_RETURN_IF_ERROR(rotate(pass, layer->key_rope_kind, shared_key, 1, s->latent.rotated_dim, columns, err));
+    QR_RETURN_IF_ERROR(
+        qr_layer_linear(pass, &latent->kv_up, b->kv_latent, b->kv_up, qr_latent_up_columns(s), false, err));
+    return place_keys_and_values(pass, layer, shared_key, err);
+}
+
+qrun_status qr_layer_latent_take_values(const qr_layer_pass *pass, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    const qr_copy_heads_args args = {.src = pass->buffers.ungated,
+                                     .dst = pass->buffers.attended,
+                                     .dtype = pass->model->act_dtype,
+                                     .n_rows = pass->n_tokens,
+                                     .n_heads = s->n_heads,
+                                     .dim = s->latent.value_dim,
+                                     .src_stride = s->n_heads * s->head_dim,
+                                     .src_head_stride = s->head_dim,
+                                     .dst_stride = s->n_heads * s->latent.value_dim,
+                                     .dst_head_stride = s->latent.value_dim};
+    return qr_layer_op_copy_heads(pass, &args, err);
+}
