@@ -14,7 +14,7 @@ typedef struct heads_case {
     int64_t n_heads, dim;
     const float *x, *gate, *dy; /* x, dy [N_ROWS, n_heads · dim]; gate [N_ROWS, n_heads, gate_head] with a gap */
     bool in_place, of_gate, accumulate, by_head;
-    bool one_for_all, zeros; /* of copy_heads: one head is copied to all, or nothing is */
+    bool one_for_all, zeros; /* of copy_heads: one head is copied to all; or zeros follow, to the first half of each */
 } heads_case;
 
 static int64_t head_stride(const heads_case *c) { return 2 * c->dim + 1; }
@@ -30,7 +30,7 @@ static void exec_copy_heads(op_run *run, const void *data, int64_t first, int64_
     const size_t element = qr_dtype_bytes(dtype);
     void *src = op_to_dtype(c->gate + first * gate_stride(c), n, dtype);
     const qr_copy_heads_args args = {
-        .src = c->zeros ? NULL : op_input(run, src, (size_t)n * element),
+        .src = op_input(run, src, (size_t)n * element),
         .dst = op_output(run, c->accumulate ? c->x + first * row : NULL, n_rows, (size_t)row * element,
                          (size_t)(row + 3) * element),
         .dtype = dtype,
@@ -43,6 +43,12 @@ static void exec_copy_heads(op_run *run, const void *data, int64_t first, int64_
         .dst_stride = row + 3,
         .dst_head_stride = c->dim};
     op_call(run, QR_OP_copy_heads, &args);
+    if (c->zeros) {
+        qr_copy_heads_args half = args;
+        half.src = NULL;
+        half.dim = (c->dim + 1) / 2;
+        op_call(run, QR_OP_copy_heads, &half);
+    }
     op_read(run, args.dst, out);
     op_run_end(run); /* before the input that it is compared with goes */
     qr_free(src);
@@ -163,7 +169,7 @@ void test_op_copy_heads(void) {
         check_heads(exec_copy_heads, "copy_heads, added", &c, NULL, row, false);
         c.accumulate = false;
         c.zeros = true;
-        check_heads(exec_copy_heads, "copy_heads, zeros", &c, NULL, row, true);
+        if (c.dim > 1) { check_heads(exec_copy_heads, "copy_heads, zeros", &c, NULL, row, true); }
         free_heads(&c);
     }
 }
