@@ -32,12 +32,8 @@ static qrun_status check_router(const source *s, const qr_expert_defaults *defau
     static const struct {
         const char *key;
         double neutral;
-    } numbers[] = {{"n_group", 1},
-                   {"router_jitter_noise", 0},
-                   {"topk_group", 1},
-                   {"moe_norm_min", 1e-12},
-                   {"moe_layer_freq", 1},
-                   {"routed_scaling_factor", 1}};
+    } numbers[] = {{"n_group", 1},          {"router_jitter_noise", 0}, {"topk_group", 1},
+                   {"moe_norm_min", 1e-12}, {"moe_layer_freq", 1},      {"routed_scaling_factor", 1}};
     const size_t n_numbers = QR_COUNT_OF(numbers) - (experts->has_sigmoid_router ? 1 : 0);
     for (size_t i = 0; i < n_numbers; i++) {
         double value = i == 0 && defaults->n_groups > 0 ? (double)defaults->n_groups : numbers[i].neutral;

@@ -38,11 +38,11 @@ typedef struct qr_family_defaults {
     bool o_has_no_bias;   /* whatever attention_bias says of the others */
     const char *bias_key; /* says it of every projection, of attention and MLP; NULL: other keys do */
     double theta;
-    double rotated_part;   /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
-    bool interleaves_rope; /* neighbours are a pair that rotates, not elements half a head apart */
+    double rotated_part;        /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
+    bool interleaves_rope;      /* neighbours are a pair that rotates, not elements half a head apart */
     const char *interleave_key; /* may say otherwise; NULL: nothing does */
-    int64_t bos, eos, pad; /* −1: none */
-    int32_t more_eos[2];   /* 0: none */
+    int64_t bos, eos, pad;      /* −1: none */
+    int32_t more_eos[2];        /* 0: none */
     qr_window_rule window;
     int64_t sliding_window, window_pattern;
     double attn_softcap, final_softcap;

@@ -114,9 +114,10 @@ typedef struct qr_model_config {
     bool attn_gate_by_head;        /* LFM3: one for each head */
     bool without_post_norms;       /* LFM3 may have none after its blocks */
     bool without_head_norms;       /* GLM-4.5 may have none of queries and keys */
-    int64_t n_layers_ahead;        /* GLM-4.5, DeepSeek: layers after the last, which predict further tokens; they are left out */
-    bool norms_heads;              /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
-    bool attn_sinks;               /* attention's softmax is over a learned score of each head too */
+    int64_t
+        n_layers_ahead; /* GLM-4.5, DeepSeek: layers after the last, which predict further tokens; they are left out */
+    bool norms_heads;   /* Muse Glimmer: RMSNorm of every query and key head, without a weight */
+    bool attn_sinks;    /* attention's softmax is over a learned score of each head too */
 
     double embedding_multiplier, residual_multiplier; /* Granite: of embeddings, and of what a block adds; else 1 */
     double attention_multiplier;                      /* Granite, Gemma 4, Muse Glimmer: scores are multiplied by it; 0:

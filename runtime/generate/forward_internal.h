@@ -25,9 +25,9 @@ typedef struct qr_forward_buffers {
     float *qkv;     /* [T, (H + 2 KV) · HD] */
     void *attended; /* [T, H · HD] act */
     float *q_gate;  /* [T, H, 2, HD] or [T, H, HD]; where mlp is when its turn has come, as the next three */
-    float *all_heads, *whole_row;   /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
-    float *by_head;                 /* [T, columns] */
-    float *latent, *kv_up;          /* as qr_layer_buffers has them, of models with latent attention, as the next */
+    float *all_heads, *whole_row; /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
+    float *by_head;               /* [T, columns] */
+    float *latent, *kv_up;        /* as qr_layer_buffers has them, of models with latent attention, as the next */
     void *q_latent, *kv_latent, *padded;
     float *conved;                  /* [T, channels] */
     float *recalled;                /* [T, values] */

@@ -44,10 +44,10 @@ typedef struct qr_layer_buffers {
                        * rotated in place; models with latent attention only, as the next */
     void *q_latent, *kv_latent; /* [T, query_rank], [T, kv_rank] act: after their norms */
     float *kv_up;               /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
-    float *by_head;   /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head only */
-    float *conved;    /* [T, channels]: out of the delta rule's convolution, or into one between gates; layers with a
-                       * state only, as the next */
-    float *recalled;  /* [T, values]: out of the recurrence, or the convolution between gates */
+    float *by_head;  /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head only */
+    float *conved;   /* [T, channels]: out of the delta rule's convolution, or into one between gates; layers with a
+                      * state only, as the next */
+    float *recalled; /* [T, values]: out of the recurrence, or the convolution between gates */
     float *recalled_normed;          /* [T, values]; of the delta rule; may be `recalled` */
     float *attn_branch, *mlp_branch; /* [T, D]: output of a block before its post-norm (families that have one) */
     float *branch_normed;            /* [T, D]: after it, or where there is none, before the factor */

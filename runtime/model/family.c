@@ -20,10 +20,10 @@
     [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm", [QR_ROLE_POST_MLP_NORM] = \
                                                                      LAYER "post_feedforward_layernorm"
 #define QK_NORMS [QR_ROLE_Q_NORM] = LAYER "self_attn.q_norm", [QR_ROLE_K_NORM] = LAYER "self_attn.k_norm"
-#define LATENT_ATTENTION                                                                                     \
-    [QR_ROLE_Q] = LAYER "self_attn.q_proj", [QR_ROLE_Q_DOWN] = LAYER "self_attn.q_a_proj",                   \
-    [QR_ROLE_Q_DOWN_NORM] = LAYER "self_attn.q_a_layernorm", [QR_ROLE_Q_UP] = LAYER "self_attn.q_b_proj",    \
-    [QR_ROLE_KV_DOWN] = LAYER "self_attn.kv_a_proj_with_mqa",                                                \
+#define LATENT_ATTENTION                                                                                  \
+    [QR_ROLE_Q] = LAYER "self_attn.q_proj", [QR_ROLE_Q_DOWN] = LAYER "self_attn.q_a_proj",                \
+    [QR_ROLE_Q_DOWN_NORM] = LAYER "self_attn.q_a_layernorm", [QR_ROLE_Q_UP] = LAYER "self_attn.q_b_proj", \
+    [QR_ROLE_KV_DOWN] = LAYER "self_attn.kv_a_proj_with_mqa",                                             \
     [QR_ROLE_KV_DOWN_NORM] = LAYER "self_attn.kv_a_layernorm", [QR_ROLE_KV_UP] = LAYER "self_attn.kv_b_proj"
 #define DELTA                                                                                                         \
     [QR_ROLE_RECURRENT_NORM] = LAYER "linear_attn.norm", [QR_ROLE_CONV] = LAYER "linear_attn.conv1d",                 \

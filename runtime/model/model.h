@@ -61,7 +61,7 @@ typedef struct qr_latent_layers {
     qr_linear_layer q_down;  /* [query_rank, D]; rows 0: q alone makes queries, attn_in[0] */
     qr_linear_layer q_up;    /* [H·HD, query_rank] */
     qr_linear_layer kv_down; /* [kv_rank + rotated_dim, D]: the latent, and what of keys rotates */
-    qr_linear_layer kv_up;   /* [H·(plain_dim + value_dim), kv_rank]: of each head what of its key stays, and its value */
+    qr_linear_layer kv_up; /* [H·(plain_dim + value_dim), kv_rank]: of each head what of its key stays, and its value */
     qr_norm q_norm, kv_norm; /* [query_rank], [kv_rank] */
 } qr_latent_layers;
 
@@ -89,10 +89,10 @@ typedef struct qr_layer {
                                               * [H, 2·HD] rows, has columns of its own. Of a layer with a
                                               * state: qr_recurrent_shape.columns */
     qr_latent_layers latent;
-    qr_linear_layer attn_gate;               /* [H·HD, D] or [H, D]: gates of attention's output; rows 0: none */
-    qr_linear_layer attn_out; /* [D, H·HD], with latent attention [D, H·value_dim], or of a layer with a state
-                               * [D, values] */
-    bool is_recurrent;                       /* carries a state along (layer_recurrent.h), and does not attend */
+    qr_linear_layer attn_gate; /* [H·HD, D] or [H, D]: gates of attention's output; rows 0: none */
+    qr_linear_layer attn_out;  /* [D, H·HD], with latent attention [D, H·value_dim], or of a layer with a state
+                                * [D, values] */
+    bool is_recurrent;         /* carries a state along (layer_recurrent.h), and does not attend */
     qr_recurrent_vectors recurrent;
     qr_norm sinks; /* [H] of attention; as the next, vectors of a norm's form */
     qr_norm expert_gate_bias, expert_up_bias, expert_out_bias; /* [E, M], [E, M], [E, D] */

@@ -43,8 +43,8 @@ qrun_status qr_pass_latent_pad_values(qr_train_pass *pass, const float *dvalues,
     const qr_model_shape *s = &pass->model->shape;
     const int64_t values = s->latent.value_dim, padding = s->head_dim - values, row = s->n_heads * s->head_dim;
     float *dst = pass->b.dattended;
-    QR_RETURN_IF_ERROR(copy_heads(pass, dvalues, s->n_heads * values, values, dst, row, s->head_dim, s->n_heads, values,
-                                  false, err));
+    QR_RETURN_IF_ERROR(
+        copy_heads(pass, dvalues, s->n_heads * values, values, dst, row, s->head_dim, s->n_heads, values, false, err));
     return copy_heads(pass, NULL, 0, 0, dst + values, row, s->head_dim, s->n_heads, padding, false, err);
 }
 
@@ -89,16 +89,14 @@ static qrun_status queries_backward(qr_train_pass *pass, const qr_layer *layer, 
     const qr_latent_layers *latent = &layer->latent;
     const int64_t stride = qr_qkv_columns(s, layer);
     float *dq = pass->b.dqkv, *dlatent = work_of(pass).q;
-    QR_RETURN_IF_ERROR(rotate_back(pass, layer->query_rope_kind, dq + s->latent.plain_dim, s->n_heads, layer->head_dim,
-                                   stride, err));
+    QR_RETURN_IF_ERROR(
+        rotate_back(pass, layer->query_rope_kind, dq + s->latent.plain_dim, s->n_heads, layer->head_dim, stride, err));
     if (s->latent.query_rank == 0) {
         return qr_pass_linear_backward(pass, &layer->attn_in[0], kept->attn_normed, dq, stride, pass->b.dnormed, false,
                                        err);
     }
-    QR_RETURN_IF_ERROR(
-        qr_pass_linear_backward(pass, &latent->q_up, kept->q_latent, dq, stride, dlatent, false, err));
-    QR_RETURN_IF_ERROR(
-        norm_backward(pass, &latent->q_norm, kept->latent, dlatent, dlatent, s->latent.query_rank, err));
+    QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &latent->q_up, kept->q_latent, dq, stride, dlatent, false, err));
+    QR_RETURN_IF_ERROR(norm_backward(pass, &latent->q_norm, kept->latent, dlatent, dlatent, s->latent.query_rank, err));
     return qr_pass_linear_backward(pass, &latent->q_down, kept->attn_normed, dlatent, s->latent.query_rank,
                                    pass->b.dnormed, false, err);
 }
@@ -132,8 +130,8 @@ qrun_status qr_pass_latent_heads_backward(qr_train_pass *pass, const qr_layer *l
     QR_RETURN_IF_ERROR(gather_heads(pass, layer, w.kv_columns + s->latent.kv_rank, err));
     QR_RETURN_IF_ERROR(qr_pass_linear_backward(pass, &latent->kv_up, kept->kv_latent, pass->b.kv_up,
                                                qr_latent_up_columns(s), w.kv, false, err));
-    QR_RETURN_IF_ERROR(norm_backward(pass, &latent->kv_norm, kept->latent + s->latent.query_rank, w.kv, w.kv_columns,
-                                     columns, err));
+    QR_RETURN_IF_ERROR(
+        norm_backward(pass, &latent->kv_norm, kept->latent + s->latent.query_rank, w.kv, w.kv_columns, columns, err));
     return qr_pass_linear_backward(pass, &latent->kv_down, kept->attn_normed, w.kv_columns, columns, pass->b.dnormed,
                                    true, err);
 }

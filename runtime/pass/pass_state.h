@@ -170,8 +170,8 @@ qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *l
 qrun_status qr_pass_recurrent_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
-/* Of latent attention (backward_latent.c): dattended [T, H · HD] of `dvalues` [T, H · value_dim], zeros behind them; and
- * from dqkv to dnormed. */
+/* Of latent attention (backward_latent.c): dattended [T, H · HD] of `dvalues` [T, H · value_dim], zeros behind them;
+ * and from dqkv to dnormed. */
 qrun_status qr_pass_latent_pad_values(qr_train_pass *pass, const float *dvalues, qr_error *err);
 qrun_status qr_pass_latent_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 int64_t qr_pass_latent_work_columns(const qr_model_shape *shape); /* of b.dlatent */

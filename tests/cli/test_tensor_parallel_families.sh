@@ -471,4 +471,9 @@ expect_code 3
 expect_one_error_line
 expect_err 'is not supported for models with state spaces'
 
+run plan --tensor-parallel 2 --model "$fixtures/youtu"
+expect_code 3
+expect_one_error_line
+expect_err 'is not supported for models with latent attention'
+
 finish

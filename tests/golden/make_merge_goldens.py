@@ -57,6 +57,7 @@ CASES = {
     "lfm2-lora": ("lfm2", "training/adapters/lfm2", "layers of short convolutions"),
     "lfm3-lora": ("lfm3", "training/adapters/lfm3", "gates, whose name in an adapter is not the folder's"),
     "granite4-lora": ("granite4-spaces", "training/adapters/granite4-spaces", "layers of state spaces"),
+    "youtu-lora": ("youtu", "training/adapters/youtu", "latents of queries, keys and values"),
     "gpt2-lora": ("gpt2", "adapters/gpt2-lora", "fan_in_fan_out: Conv1D matrices are [in, out]"),
     "gpt2-dora": ("gpt2", "merge/adapters/gpt2-dora", "DoRA on Conv1D"),
     "phi3-lora": ("phi3", "merge/adapters/phi3-lora", "fused qkv_proj and gate_up_proj"),

@@ -425,7 +425,96 @@ static void test_glm4_moe(void) {
     qr_model_config_free(&c);
     check_refused("{'model_type':'glm4_moe','num_attention_heads':32,'n_group':2}", QRUN_ERROR_UNSUPPORTED,
                   "the router's \"n_group\"");
-    check_refused("{'model_type':'glm4_moe_lite'}", QRUN_ERROR_UNSUPPORTED, "the nearest that works is GLM-4.5");
+}
+
+/* As GLM-4.7-Flash is published; and with layers listed. */
+static void test_glm4_moe_lite(void) {
+    PARSE("{'model_type':'glm4_moe_lite','attention_bias':false,'first_k_dense_replace':1,'hidden_size':2048,"
+          "'intermediate_size':10240,'kv_lora_rank':512,'max_position_embeddings':202752,'moe_intermediate_size':1536,"
+          "'n_group':1,'n_routed_experts':64,'n_shared_experts':1,'norm_topk_prob':true,'num_attention_heads':20,"
+          "'num_experts_per_tok':4,'num_hidden_layers':47,'num_key_value_heads':20,'num_nextn_predict_layers':1,"
+          "'partial_rotary_factor':1.0,'q_lora_rank':768,'qk_nope_head_dim':192,'qk_rope_head_dim':64,"
+          "'rms_norm_eps':1e-05,'rope_scaling':null,'rope_theta':1000000,'routed_scaling_factor':1.8,"
+          "'tie_word_embeddings':false,'topk_group':1,'topk_method':'noaux_tc','v_head_dim':256,'vocab_size':154880}");
+    CHECK(c.head_dim == 256 && c.n_kv_heads == 20 && c.rope.rotary_dim == 64 && c.rope.interleaved);
+    CHECK(c.latent.kv_rank == 512 && c.latent.query_rank == 768 && c.latent.value_dim == 256);
+    CHECK(c.latent.plain_dim == 192 && c.latent.rotated_dim == 64 && c.query_pre_attn_scalar == 256);
+    CHECK(c.experts.n_experts == 64 && c.experts.n_per_token == 4 && c.experts.share_factor == 1.8);
+    CHECK(c.experts.has_sigmoid_router && c.n_layers_ahead == 1 && !c.experts.layer_has_experts[0]);
+    CHECK(c.experts.layer_has_experts[1] && c.experts.shared_intermediate_size == 1536 && !c.qkv_bias);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'glm4_moe_lite','n_group':2}", QRUN_ERROR_UNSUPPORTED, "the router's \"n_group\"");
+    check_refused("{'model_type':'glm4_moe_lite','topk_method':'greedy'}", QRUN_ERROR_UNSUPPORTED, "\"topk_method\"");
+}
+
+static void test_glm4_moe_lite_layers(void) {
+    PARSE("{'model_type':'glm4_moe_lite','num_hidden_layers':3,'mlp_layer_types':['sparse','dense','sparse'],"
+          "'rope_interleave':false}");
+    for (int64_t l = 0; l < 3; l++) { CHECK(c.experts.layer_has_experts[l] == (l != 1)); }
+    CHECK(!c.rope.interleaved && c.n_layers_ahead == 1);
+    qr_model_config_free(&c);
+}
+
+/* As Moonlight-16B-A3B is published: queries without a latent. */
+static void test_deepseek_v3(void) {
+    PARSE("{'model_type':'deepseek_v3','first_k_dense_replace':1,'hidden_size':2048,'intermediate_size':11264,"
+          "'kv_lora_rank':512,'moe_intermediate_size':1408,'moe_layer_freq':1,'n_group':1,'n_routed_experts':64,"
+          "'n_shared_experts':2,'norm_topk_prob':true,'num_attention_heads':16,'num_experts_per_tok':6,"
+          "'num_hidden_layers':27,'num_key_value_heads':16,'num_nextn_predict_layers':0,'q_lora_rank':null,"
+          "'qk_nope_head_dim':128,'qk_rope_head_dim':64,'rope_theta':50000.0,'routed_scaling_factor':2.446,"
+          "'scoring_func':'sigmoid','topk_group':1,'topk_method':'noaux_tc','v_head_dim':128}");
+    CHECK(c.latent.query_rank == 0 && c.head_dim == 192 && c.latent.value_dim == 128 && c.n_layers_ahead == 0);
+    CHECK(c.rope.interleaved && c.rope.rotary_dim == 64 && c.rope.theta == 5e4 && c.n_kv_heads == 16);
+    CHECK(c.experts.shared_intermediate_size == 2816 && c.experts.share_factor == 2.446 && c.experts.normalizes);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'deepseek_v3'}", QRUN_ERROR_UNSUPPORTED, "the router's \"n_group\"");
+    check_refused("{'model_type':'deepseek_v3','n_group':1,'topk_group':1,'scoring_func':'softmax'}",
+                  QRUN_ERROR_UNSUPPORTED, "\"scoring_func\"");
+    check_refused("{'model_type':'deepseek_v3','n_group':1,'topk_group':1,'moe_layer_freq':2}", QRUN_ERROR_UNSUPPORTED,
+                  "\"moe_layer_freq\"");
+    check_refused("{'model_type':'deepseek_v3','n_group':1,'num_hidden_layers':3}", QRUN_ERROR_INPUT,
+                  "no layer is left for experts");
+    check_refused("{'model_type':'deepseek_v3','v_head_dim':193}", QRUN_ERROR_UNSUPPORTED, "\"v_head_dim\" 193");
+    check_refused("{'model_type':'deepseek_v3','qk_rope_head_dim':63}", QRUN_ERROR_INPUT, "it must be even");
+    check_refused("{'model_type':'deepseek_v3','kv_lora_rank':0}", QRUN_ERROR_INPUT, "kv_lora_rank");
+}
+
+/* As DeepSeek-V2-Lite is published: a softmax, and YaRN that scales scores. */
+static void test_deepseek_v2(void) {
+    PARSE(
+        "{'model_type':'deepseek_v2','first_k_dense_replace':1,'hidden_size':2048,'intermediate_size':10944,"
+        "'kv_lora_rank':512,'max_position_embeddings':163840,'moe_intermediate_size':1408,'moe_layer_freq':1,"
+        "'n_group':1,'n_routed_experts':64,'n_shared_experts':2,'norm_topk_prob':false,'num_attention_heads':16,"
+        "'num_experts_per_tok':6,'num_hidden_layers':27,'num_key_value_heads':16,'q_lora_rank':null,"
+        "'qk_nope_head_dim':128,'qk_rope_head_dim':64,'rope_scaling':{'beta_fast':32,'beta_slow':1,'factor':40,"
+        "'mscale':0.707,'mscale_all_dim':0.707,'original_max_position_embeddings':4096,'type':'yarn'},"
+        "'routed_scaling_factor':1.0,'scoring_func':'softmax','topk_group':1,'topk_method':'greedy','v_head_dim':128}");
+    CHECK(!c.experts.has_sigmoid_router && !c.experts.normalizes && !c.experts.has_choice_bias);
+    CHECK(c.rope.type == QR_ROPE_YARN && c.rope.mscale_all_dim == 0.707 && c.rope.interleaved && c.n_layers_ahead == 0);
+    CHECK(c.experts.n_per_token == 6 && !c.experts.layer_has_experts[0] && c.experts.layer_has_experts[26]);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'deepseek_v2','topk_method':'group_limited_greedy'}", QRUN_ERROR_UNSUPPORTED,
+                  "\"topk_method\"");
+    check_refused("{'model_type':'deepseek_v2','norm_topk_prob':true}", QRUN_ERROR_UNSUPPORTED, "\"norm_topk_prob\"");
+    check_refused("{'model_type':'deepseek_v2','routed_scaling_factor':16.0}", QRUN_ERROR_UNSUPPORTED,
+                  "\"routed_scaling_factor\"");
+}
+
+/* As MiniCPM3-4B is published, but for its longrope; and Youtu-LLM-2B. */
+static void test_latent_attention_of_dense_models(void) {
+    {
+        PARSE("{'model_type':'minicpm3','hidden_size':2560,'num_hidden_layers':62,'num_attention_heads':40,"
+              "'scale_emb':12,'dim_model_base':256,'scale_depth':1.4,'q_lora_rank':768,'kv_lora_rank':256,"
+              "'qk_nope_head_dim':64,'qk_rope_head_dim':32}");
+        CHECK(c.latent.value_dim == 64 && c.head_dim == 96 && !c.rope.interleaved && c.rope.rotary_dim == 32);
+        CHECK(c.embedding_multiplier == 12 && c.logits_scaling == 10 && c.tie_word_embeddings);
+        CHECK(fabs(c.residual_multiplier - 1.4 / sqrt(62)) < 1e-12);
+        qr_model_config_free(&c);
+    }
+    PARSE("{'model_type':'youtu','rope_theta':1600000,'num_key_value_heads':16,'attention_bias':false}");
+    CHECK(c.latent.query_rank == 1536 && c.head_dim == 192 && c.latent.value_dim == 128 && c.tie_word_embeddings);
+    CHECK(c.rope.interleaved && c.rope.theta == 1.6e6 && c.experts.n_experts == 0);
+    qr_model_config_free(&c);
 }
 
 /* As ERNIE-4.5-0.3B is published. */
@@ -905,7 +994,8 @@ static void test_refusals(void) {
          "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
          "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
          "qwen3_next, muse_glimmer_text, lfm2, lfm2_moe, lfm3, qwen3_vl_text, exaone4, seed_oss, "
-         "mellum, ministral, iquestcoder, glm4_moe, ernie4_5, ernie4_5_moe, glm, glm4, gpt2"},
+         "mellum, ministral, iquestcoder, glm4_moe, ernie4_5, ernie4_5_moe, glm, glm4, deepseek_v2, "
+         "deepseek_v3, glm4_moe_lite, youtu, minicpm3, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1031,9 +1121,10 @@ static void test_families_that_are_out(void) {
     static const struct {
         const char *model_type, *name, *nearest;
     } cases[] = {{"llama4", "Llama 4", "Qwen3-MoE or Qwen3.5-MoE"},
-                 {"deepseek_v3", "DeepSeek V3", "Qwen3-MoE or Qwen3.5-MoE"},
                  {"deepseek_v4", "DeepSeek V4", "Qwen3-MoE or Qwen3.5-MoE"},
-                 {"glm_moe_dsa", "GLM-5", "Qwen3-MoE or Qwen3.5-MoE"},
+                 {"glm_moe_dsa", "GLM-5", "GLM-4.7-Flash"},
+                 {"deepseek_v32", "DeepSeek V3.2", "DeepSeek V3"},
+                 {"kimi_k2", "Kimi K2", "DeepSeek V3 (Moonlight)"},
                  {"glm4v", "GLM", "GLM-4 or GLM-4.5"},
                  {"nemotron_h", "Nemotron-H", "Granite 4"},
                  {"falcon_h1", "Falcon-H1", "Granite 4"},
@@ -1325,6 +1416,11 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_ministral_layers);
     CHECK_RUN(test_mellum);
     CHECK_RUN(test_glm4_moe);
+    CHECK_RUN(test_glm4_moe_lite);
+    CHECK_RUN(test_glm4_moe_lite_layers);
+    CHECK_RUN(test_deepseek_v3);
+    CHECK_RUN(test_deepseek_v2);
+    CHECK_RUN(test_latent_attention_of_dense_models);
     CHECK_RUN(test_ernie4_5);
     CHECK_RUN(test_ernie4_5_biases);
     CHECK_RUN(test_ernie4_5_moe);

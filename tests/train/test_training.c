@@ -175,7 +175,10 @@ static void test_tiles_give_the_same_bits(void) {
                                          "gpt-oss-full",
                                          "gemma4-moe",
                                          "gemma4-moe-full",
-                                         "qwen3-moe-full"};
+                                         "qwen3-moe-full",
+                                         "youtu",
+                                         "youtu-full",
+                                         "deepseek-v3-full"};
     static const int64_t rows[] = {1000, 32, 7, 1};
     training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     CHECK(batch.batch.n_tokens > 32);
@@ -248,6 +251,8 @@ static void test_policies_give_the_same_bits(void) {
                                          "gpt-oss-full",
                                          "gemma4-moe",
                                          "gemma4-moe-full",
+                                         "youtu",
+                                         "youtu-full",
                                          "qwen3-moe-full"};
     training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {

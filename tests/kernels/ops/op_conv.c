@@ -29,19 +29,18 @@ static void exec_copy_heads(op_run *run, const void *data, int64_t first, int64_
     const int64_t n = (n_rows - 1) * gate_stride(c) + (c->n_heads - 1) * apart + c->dim;
     const size_t element = qr_dtype_bytes(dtype);
     void *src = op_to_dtype(c->gate + first * gate_stride(c), n, dtype);
-    const qr_copy_heads_args args = {
-        .src = op_input(run, src, (size_t)n * element),
-        .dst = op_output(run, c->accumulate ? c->x + first * row : NULL, n_rows, (size_t)row * element,
-                         (size_t)(row + 3) * element),
-        .dtype = dtype,
-        .accumulate = c->accumulate,
-        .n_rows = n_rows,
-        .n_heads = c->n_heads,
-        .dim = c->dim,
-        .src_stride = gate_stride(c),
-        .src_head_stride = apart,
-        .dst_stride = row + 3,
-        .dst_head_stride = c->dim};
+    const qr_copy_heads_args args = {.src = op_input(run, src, (size_t)n * element),
+                                     .dst = op_output(run, c->accumulate ? c->x + first * row : NULL, n_rows,
+                                                      (size_t)row * element, (size_t)(row + 3) * element),
+                                     .dtype = dtype,
+                                     .accumulate = c->accumulate,
+                                     .n_rows = n_rows,
+                                     .n_heads = c->n_heads,
+                                     .dim = c->dim,
+                                     .src_stride = gate_stride(c),
+                                     .src_head_stride = apart,
+                                     .dst_stride = row + 3,
+                                     .dst_head_stride = c->dim};
     op_call(run, QR_OP_copy_heads, &args);
     if (c->zeros) {
         qr_copy_heads_args half = args;
