@@ -618,10 +618,11 @@ typedef struct qrun_event {
     const qrun_top_logprob *top; /* TOKEN, PROMPT: [n_top], best first */
     int32_t n_top;
     const char *finish_reason; /* DONE: "stop" (an end token, a stop token or a stop text), "length", "cancelled" */
+    const char *stop_text;     /* DONE: the one of `stop` that ended the sample; NULL: none did */
     const char *message;       /* ERROR */
-    int32_t prompt_tokens;     /* DONE */
-    int32_t cached_tokens;     /* DONE: how many of prompt_tokens were shared with an earlier prompt */
-    int32_t completion_tokens;
+    int32_t prompt_tokens;     /* TOKEN, DONE */
+    int32_t cached_tokens;     /* TOKEN, DONE: how many of prompt_tokens were shared with an earlier prompt */
+    int32_t completion_tokens; /* DONE */
     double queue_seconds; /* DONE: from submission to the first step; to the first token; to the end */
     double first_token_seconds;
     double total_seconds;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "serve/messages/answer.h"
 #include "serve/openai/answer.h"
 #include "serve/openai/answer_parser.h"
 
@@ -20,6 +21,7 @@ typedef struct choice {
     int64_t n_characters; /* of text in the pieces that were sent */
     bool is_begun;
     char finish_reason[16];
+    char *stop_text; /* that ended it; NULL: none did */
     cJSON *embedding;
 } choice;
 
@@ -37,9 +39,11 @@ typedef struct answer {
     completions *owner;
     struct answer **link, *next; /* among the owner's */
     http_exchange *exchange;     /* NULL: nobody waits any more */
-    openai_head head;
+    const answer_protocol *protocol;
+    answer_writer writer;
     openai_request request;
     tool_choice choice; /* until the engine has the request */
+    int64_t n_counted;  /* of the prompt's tokens, where they are what is asked for */
     openai_usage usage;
     double queue_seconds, first_token_seconds; /* of the first sample of the first prompt */
     char model[256];
@@ -62,8 +66,24 @@ static int n_choices(const answer *a) { return a->choices != NULL ? a->n_parts *
 
 /* ---- Replies ----------------------------------------------------------------------------------------------------- */
 
+/* In all forms at once. */
 static const char out_of_memory[] =
-    "{\"error\":{\"message\":\"the server is out of memory\",\"type\":\"server_error\"}}";
+    "{\"type\":\"error\",\"error\":{\"message\":\"the server is out of memory\",\"type\":\"server_error\"}}";
+
+const answer_protocol *completions_protocol(const char *path) {
+    static const struct {
+        const char *path;
+        const answer_protocol *protocol;
+    } table[] = {{"/v1/chat/completions", &openai_chat_protocol},
+                 {"/v1/completions", &openai_text_protocol},
+                 {"/v1/embeddings", &openai_embedding_protocol},
+                 {"/v1/messages", &messages_protocol},
+                 {"/v1/messages/count_tokens", &messages_count_protocol}};
+    for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+        if (strcmp(path, table[i].path) == 0) { return table[i].protocol; }
+    }
+    return NULL;
+}
 
 void completions_reply_json(http_exchange *exchange, int status, cJSON *json) {
     char *printed = cJSON_PrintUnformatted(json);
@@ -77,7 +97,8 @@ void completions_reply_json(http_exchange *exchange, int status, cJSON *json) {
 }
 
 void completions_refuse(http_exchange *exchange, const openai_error *error) {
-    char *printed = openai_error_text(error);
+    const answer_protocol *protocol = completions_protocol(http_path(exchange));
+    char *printed = protocol != NULL ? protocol->error_text(error) : openai_error_text(error);
     if (error->status == 429) { http_add_header(exchange, "Retry-After", "1"); }
     if (error->status == 401) { http_add_header(exchange, "WWW-Authenticate", "Bearer"); }
     http_reply(exchange, printed != NULL ? error->status : 503, "application/json",
@@ -106,6 +127,7 @@ static void choice_free(choice *c) {
     serve_text_free(&c->echo);
     cJSON_Delete(c->logprobs);
     cJSON_Delete(c->embedding);
+    free(c->stop_text);
 }
 
 void completions_open(completions *c) { c->n_open++; }
@@ -124,6 +146,7 @@ static void answer_free(answer *a) {
     free(a->choices);
     free(a->parts);
     if (a->adapter[0] != '\0') { models_release(owner->models, a->adapter); }
+    answer_writer_free(&a->writer);
     openai_request_free(&a->request);
     tool_choice_free(&a->choice);
     http_body_free(a->body);
@@ -221,33 +244,20 @@ static bool has_failed(const choice *c, const answer_delta *delta) {
     return delta->content.failed || delta->thought.failed || c->parser.pending.failed || c->parser.lead.failed;
 }
 
-/* ---- Pieces of a stream ------------------------------------------------------------------------------------------ */
-
-static void send_piece(answer *a, cJSON *json) {
-    char *printed = cJSON_PrintUnformatted(json);
-    serve_text line = {0};
-    cJSON_Delete(json);
-    if (printed != NULL) { serve_text_add_format(&line, "data: %s\n\n", printed); }
-    if (line.size > 0) {
-        if (!a->streams) { http_stream_begin(a->exchange, "text/event-stream"); }
-        a->streams = true;
-        http_stream_write(a->exchange, line.data, line.size);
-    }
-    serve_text_free(&line);
-    cJSON_free(printed);
+static openai_usage usage_of(const qrun_event *event) {
+    return (openai_usage){event->prompt_tokens, event->cached_tokens, event->completion_tokens};
 }
 
-static openai_content content_of(const answer *a, const choice *c, int index, const answer_delta *delta) {
-    openai_content content = {.text = NULL};
-    if (delta->content.size > 0 || !c->is_begun) {
-        content.text = serve_text_to_json(delta->content.data, delta->content.size);
+/* ---- Pieces of a stream ------------------------------------------------------------------------------------------ */
+
+/* Sends what was written, and frees it. It may end the exchange. */
+static void send_text(answer *a, serve_text *out) {
+    if (out->size > 0) {
+        if (!a->streams) { http_stream_begin(a->exchange, "text/event-stream"); }
+        a->streams = true;
+        http_stream_write(a->exchange, out->data, out->size);
     }
-    if (delta->thought.size > 0) { content.thought = serve_text_to_json(delta->thought.data, delta->thought.size); }
-    if (delta->calls != NULL) {
-        content.calls =
-            openai_calls(&a->head, index, c->n_calls - cJSON_GetArraySize(delta->calls), true, delta->calls);
-    }
-    return content;
+    serve_text_free(out);
 }
 
 static void stream_event(answer *a, choice *c, int index, const qrun_event *event) {
@@ -259,27 +269,28 @@ static void stream_event(answer *a, choice *c, int index, const qrun_event *even
     serve_text_free(&c->echo);
     take_text(a, c, event, &delta);
     if (has_token) {
-        logprobs = openai_logprobs_begin(a->head.is_chat, c->n_characters, &c->lists);
+        logprobs = openai_logprobs_begin(a->writer.head.is_chat, c->n_characters, &c->lists);
         openai_logprobs_add(&c->lists, event, qrun_model_tokenizer(a->owner->params->model));
     }
     c->n_characters += serve_text_count_characters(event->text, event->text_bytes);
-    const bool is_empty = delta.content.size == 0 && delta.thought.size == 0 && delta.calls == NULL;
-    if (!is_empty || is_done || has_token) {
-        openai_content content = content_of(a, c, index, &delta);
-        cJSON *choices = cJSON_CreateArray();
-        cJSON_AddItemToArray(choices, openai_piece(&a->head, index, !c->is_begun, &content, logprobs,
-                                                   is_done ? c->finish_reason : NULL));
-        c->is_begun = true;
-        cJSON *piece = openai_answer(&a->head, true, choices, NULL);
-        if (a->request.include_usage) { cJSON_AddNullToObject(piece, "usage"); } /* comes with the last piece */
-        send_piece(a, piece);
-    }
+    answer_piece piece = {.index = index,
+                          .is_first = !c->is_begun,
+                          .delta = &delta,
+                          .n_calls = c->n_calls,
+                          .logprobs = logprobs,
+                          .finish_reason = is_done ? c->finish_reason : NULL,
+                          .stop_text = event->stop_text,
+                          .usage = usage_of(event)};
+    serve_text out = {0};
+    c->is_begun = a->protocol->write_piece(&a->writer, &piece, &out) || c->is_begun;
+    send_text(a, &out);
     answer_delta_free(&delta);
 }
 
 static void end_stream(answer *a) {
-    if (a->request.include_usage) { send_piece(a, openai_answer(&a->head, true, cJSON_CreateArray(), &a->usage)); }
-    if (a->exchange != NULL) { http_stream_write(a->exchange, "data: [DONE]\n\n", 14); }
+    serve_text out = {0};
+    if (a->protocol->write_end != NULL) { a->protocol->write_end(&a->writer, &a->usage, &out); }
+    send_text(a, &out);
     if (a->exchange == NULL) { return; }
     note_usage(a);
     http_stream_end(a->exchange);
@@ -290,20 +301,25 @@ static void end_stream(answer *a) {
 
 static void collect_event(answer *a, choice *c, const qrun_event *event) {
     const bool has_token = event->has_logprob || event->type == QRUN_EVENT_PROMPT;
-    if (has_token && c->logprobs == NULL) { c->logprobs = openai_logprobs_begin(a->head.is_chat, 0, &c->lists); }
+    if (has_token && c->logprobs == NULL) { c->logprobs = openai_logprobs_begin(a->writer.head.is_chat, 0, &c->lists); }
     if (has_token) { openai_logprobs_add(&c->lists, event, qrun_model_tokenizer(a->owner->params->model)); }
     take_text(a, c, event, &c->whole);
+    if (event->stop_text != NULL) { c->stop_text = strdup(event->stop_text); }
     if (has_failed(c, &c->whole)) { refuse_for_memory(a); }
 }
 
-static cJSON *whole_choice(const answer *a, choice *c, int index) {
-    const answer_delta *whole = &c->whole;
-    openai_content content = {.text = serve_text_to_json(whole->content.data, whole->content.size)};
-    if (whole->thought.size > 0) { content.thought = serve_text_to_json(whole->thought.data, whole->thought.size); }
-    if (whole->calls != NULL) { content.calls = openai_calls(&a->head, index, 0, false, whole->calls); }
-    cJSON *logprobs = c->logprobs;
+/* All of a choice. */
+static answer_piece whole_choice(const answer *a, choice *c, int index) {
+    const answer_piece piece = {.index = index,
+                                .is_first = true,
+                                .delta = &c->whole,
+                                .n_calls = c->whole.calls != NULL ? cJSON_GetArraySize(c->whole.calls) : 0,
+                                .logprobs = c->logprobs,
+                                .finish_reason = c->finish_reason,
+                                .stop_text = c->stop_text,
+                                .usage = a->usage};
     c->logprobs = NULL;
-    return openai_choice(&a->head, index, &content, logprobs, c->finish_reason);
+    return piece;
 }
 
 static cJSON *embedding_of(choice *c, int index) {
@@ -315,19 +331,35 @@ static cJSON *embedding_of(choice *c, int index) {
     return item;
 }
 
-static void send_whole(answer *a) {
-    const bool is_embedding = a->request.kind == OPENAI_EMBEDDING;
+static cJSON *whole_answer(answer *a) {
+    answer_piece *pieces = calloc((size_t)n_choices(a), sizeof *pieces);
+    if (pieces == NULL) { return NULL; }
+    for (int i = 0; i < n_choices(a); i++) { pieces[i] = whole_choice(a, &a->choices[i], i); }
+    cJSON *json = a->protocol->whole(&a->writer, pieces, n_choices(a), &a->usage);
+    free(pieces);
+    return json;
+}
+
+static cJSON *whole_embeddings(answer *a) {
     cJSON *list = cJSON_CreateArray();
-    for (int i = 0; i < n_choices(a); i++) {
-        choice *c = &a->choices[i];
-        cJSON_AddItemToArray(list, is_embedding ? embedding_of(c, i) : whole_choice(a, c, i));
-    }
+    for (int i = 0; i < n_choices(a); i++) { cJSON_AddItemToArray(list, embedding_of(&a->choices[i], i)); }
+    return openai_embeddings(&a->writer.head, list, &a->usage);
+}
+
+static cJSON *whole_count(const answer *a) {
+    cJSON *count = cJSON_CreateObject();
+    cJSON_AddNumberToObject(count, "input_tokens", (double)a->n_counted);
+    return count;
+}
+
+static void send_whole(answer *a) {
     http_exchange *exchange = a->exchange;
     note_usage(a);
     a->exchange = NULL;
     completions_reply_json(exchange, 200,
-                           is_embedding ? openai_embeddings(&a->head, list, &a->usage)
-                                        : openai_answer(&a->head, false, list, &a->usage));
+                           a->protocol->counts                   ? whole_count(a)
+                           : a->request.kind == OPENAI_EMBEDDING ? whole_embeddings(a)
+                                                                 : whole_answer(a));
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -339,11 +371,10 @@ static void fail(answer *a, int status, const char *member, const char *message)
         refuse(a, &error);
         return;
     }
-    char *printed = openai_error_text(&error);
-    cJSON *json = printed != NULL ? cJSON_Parse(printed) : NULL;
-    cJSON_free(printed);
+    serve_text out = {0};
+    a->protocol->write_error(&a->writer, &error, &out);
     cancel(a);
-    send_piece(a, json);
+    send_text(a, &out);
     if (a->exchange == NULL) { return; }
     http_note(a->exchange, " failed=true");
     http_stream_end(a->exchange);
@@ -391,7 +422,7 @@ static void part_left(const answer *a, const part *p) {
 /* One of what the answer waits for is over. */
 static void end_part(answer *a) {
     if (--a->n_open > 0) { return; }
-    if (a->exchange != NULL) { a->request.stream ? end_stream(a) : send_whole(a); }
+    if (a->exchange != NULL) { a->request.stream && !a->protocol->counts ? end_stream(a) : send_whole(a); }
     answer_free(a);
 }
 
@@ -442,6 +473,11 @@ static int64_t most_line_bytes(const completions *c) {
     return OTHER_BYTES + BYTES_A_TOKEN * stats.context_tokens;
 }
 
+static bool has_room_for(const completions *c, size_t n_bytes, openai_error *error) {
+    return (int64_t)n_bytes <= most_line_bytes(c) ||
+           openai_refuse(error, 400, NULL, "the prompt has %zu bytes, far more than the context holds", n_bytes);
+}
+
 /* Deals the part to a replica; it has its samples until part_left. */
 static void deal_part(const answer *a, part *p) {
     replicas *all = a->owner->replicas;
@@ -467,9 +503,7 @@ static bool submit(answer *a, part *p, openai_error *error) {
     qrun_error why = QRUN_ERROR_INIT;
     char *line = openai_request_line(&a->request, p->prompt, a->adapter);
     if (line == NULL) { return openai_refuse(error, 503, NULL, "the server is out of memory"); }
-    if ((int64_t)strlen(line) > most_line_bytes(a->owner)) {
-        (void)openai_refuse(error, 400, NULL, "the prompt has %zu bytes, far more than the context holds",
-                            strlen(line));
+    if (!has_room_for(a->owner, strlen(line), error)) {
         cJSON_free(line);
         return false;
     }
@@ -516,24 +550,29 @@ static void echo_prompt(const answer *a, int prompt, serve_text *into) {
     free(ids);
 }
 
-/* Whether the rendered prompt ends within a thought. */
-static bool prompt_thinks(const answer *a) {
-    const answer_format *format = &a->owner->format;
-    if (format->think_begin == NULL) { return false; }
+/* The prompt of a chat as the engine renders it; qrun_free. */
+static qrun_status render(const answer *a, char **rendered, size_t *n_bytes, qrun_error *why) {
     char *messages = cJSON_PrintUnformatted(cJSON_GetArrayItem(a->request.prompts, 0));
     char *tools = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(a->request.body, "tools"));
     char *arguments = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(a->request.body, "template_args"));
-    char *rendered;
-    size_t n_bytes;
-    bool thinks = false;
-    if (messages != NULL && qrun_chat_render(qrun_model_tokenizer(a->owner->params->model), messages, tools, arguments,
-                                             true, &rendered, &n_bytes, NULL) == QRUN_OK) {
-        thinks = answer_format_prompt_thinks(format, rendered, n_bytes);
-        qrun_free(rendered);
-    }
+    const qrun_status status = messages != NULL
+                                   ? qrun_chat_render(qrun_model_tokenizer(a->owner->params->model), messages, tools,
+                                                      arguments, true, rendered, n_bytes, why)
+                                   : QRUN_ERROR_MEMORY;
     cJSON_free(messages);
     cJSON_free(tools);
     cJSON_free(arguments);
+    return status;
+}
+
+/* Whether the rendered prompt ends within a thought. */
+static bool prompt_thinks(const answer *a) {
+    const answer_format *format = &a->owner->format;
+    char *rendered;
+    size_t n_bytes;
+    if (format->think_begin == NULL || render(a, &rendered, &n_bytes, NULL) != QRUN_OK) { return false; }
+    const bool thinks = answer_format_prompt_thinks(format, rendered, n_bytes);
+    qrun_free(rendered);
     return thinks;
 }
 
@@ -555,7 +594,7 @@ static void prepare_choices(answer *a, bool thinks) {
 static bool parses(const answer *a) {
     const answer_format *format = &a->owner->format;
     const bool has_tools = cJSON_GetObjectItemCaseSensitive(a->request.body, "tools") != NULL;
-    return a->head.is_chat && !a->request.has_format &&
+    return a->writer.head.is_chat && !a->request.has_format &&
            ((format->calls != CALLS_NONE && has_tools) || format->think_begin != NULL ||
             format->calls == CALLS_HARMONY);
 }
@@ -591,17 +630,40 @@ static bool check_biases(const answer *a, openai_error *error) {
                          (int)a->request.largest_bias_id, (int)info.vocab_size);
 }
 
+/* As many as a request for an answer would have. */
+static bool count_prompt(answer *a, openai_error *error) {
+    const qrun_tokenizer *tokenizer = qrun_model_tokenizer(a->owner->params->model);
+    qrun_error why = QRUN_ERROR_INIT;
+    char *rendered;
+    size_t n_bytes;
+    int32_t *ids;
+    if (tokenizer == NULL) { return openai_refuse(error, 400, NULL, "this model has no tokenizer"); }
+    qrun_status status = render(a, &rendered, &n_bytes, &why);
+    if (status != QRUN_OK) { return openai_refuse(error, http_status_of(status), NULL, "%s", why.message); }
+    if (!has_room_for(a->owner, n_bytes, error)) {
+        qrun_free(rendered);
+        return false;
+    }
+    status = qrun_tokenize(tokenizer, rendered, n_bytes, false, true, &ids, &a->n_counted, &why);
+    qrun_free(rendered);
+    if (status != QRUN_OK) { return openai_refuse(error, http_status_of(status), NULL, "%s", why.message); }
+    qrun_free(ids);
+    return true;
+}
+
 static bool prepare(answer *a, openai_error *error) {
     size_t n_bytes;
     const char *body = http_body_bytes(a->body, &n_bytes);
     if (body == NULL) { return openai_refuse(error, 503, NULL, "the server is out of memory"); }
-    if (!openai_request_read(body, n_bytes, a->request.kind, &a->request, error) || !check_biases(a, error) ||
-        !models_find(a->owner->models, a->request.model, a->adapter, error) || !make_parts(a, error)) {
+    if (!openai_request_read(body, n_bytes, a->request.kind, a->protocol->translate, &a->request, error) ||
+        !check_biases(a, error) || !models_find(a->owner->models, a->request.model, a->adapter, error) ||
+        !make_parts(a, error)) {
         return false;
     }
     if (a->owner->format.has_text_arguments && !openai_request_keep_text_arguments(&a->request, error)) {
         return false;
     }
+    if (a->protocol->counts) { return count_prompt(a, error); }
     const char *model = a->adapter[0] != '\0' ? a->adapter : a->owner->params->model_name;
     (void)snprintf(a->model, sizeof a->model, "%s", model);
     a->parses = parses(a);
@@ -646,8 +708,7 @@ jobs *completions_jobs(const completions *c, const http_body *body) {
     return http_body_size(body) <= SMALL_BYTES ? c->quick : c->slow;
 }
 
-static answer *make_answer(completions *c, http_exchange *exchange, openai_kind kind) {
-    static const char *const prefixes[] = {"cmpl", "chatcmpl", "embd"};
+static answer *make_answer(completions *c, http_exchange *exchange, const answer_protocol *protocol) {
     answer *a = calloc(1, sizeof *a);
     http_body *body = http_take_body(exchange);
     if (a == NULL || body == NULL) {
@@ -657,14 +718,19 @@ static answer *make_answer(completions *c, http_exchange *exchange, openai_kind 
     }
     *a = (answer){.owner = c,
                   .exchange = exchange,
-                  .head = {.is_chat = kind == OPENAI_CHAT, .model = a->model, .created = (int64_t)time(NULL)},
-                  .request = {.kind = kind},
+                  .protocol = protocol,
+                  .writer = {.head = {.is_chat = protocol->kind == OPENAI_CHAT,
+                                      .model = a->model,
+                                      .created = (int64_t)time(NULL)},
+                             .request = &a->request},
+                  .request = {.kind = protocol->kind},
                   .job = {.work = on_work, .done = on_prepared, .user = a},
                   .body = body,
                   .is_preparing = true,
                   .link = &c->answers,
                   .next = c->answers};
-    (void)snprintf(a->head.id, sizeof a->head.id, "%s-%llu", prefixes[kind], (unsigned long long)++c->n_answers);
+    (void)snprintf(a->writer.head.id, sizeof a->writer.head.id, "%s%llu", protocol->id_prefix,
+                   (unsigned long long)++c->n_answers);
     if (a->next != NULL) { a->next->link = &a->next; }
     c->answers = a;
     c->n_preparing++;
@@ -672,16 +738,17 @@ static answer *make_answer(completions *c, http_exchange *exchange, openai_kind 
     return a;
 }
 
-void completions_begin(completions *c, http_exchange *exchange, openai_kind kind) {
+void completions_begin(completions *c, http_exchange *exchange, const answer_protocol *protocol) {
     openai_error error = {0};
-    answer *a = has_room(c, &error) ? make_answer(c, exchange, kind) : NULL;
+    answer *a = has_room(c, &error) ? make_answer(c, exchange, protocol) : NULL;
     if (a == NULL) {
         if (error.status == 0) { (void)openai_refuse(&error, 503, NULL, "the server is out of memory"); }
         completions_refuse(exchange, &error);
         return;
     }
-    http_note(exchange, " id=%s", a->head.id);
-    http_add_header(exchange, "X-Request-Id", a->head.id);
+    http_note(exchange, " id=%s", a->writer.head.id);
+    http_add_header(exchange, "X-Request-Id", a->writer.head.id);
+    if (protocol->id_header != NULL) { http_add_header(exchange, protocol->id_header, a->writer.head.id); }
     http_on_left(exchange, on_left, a);
     jobs_add(completions_jobs(c, a->body), &a->job);
 }

@@ -1,6 +1,5 @@
-/* /v1/chat/completions, /v1/completions and /v1/embeddings: from the request to the end of its answer, or of its
- * client.
- */
+/* What generates: /v1/chat/completions, /v1/messages and the rest of completions_protocol, from the request to the end
+ * of its answer, or of its client. */
 #ifndef QRUN_SERVE_COMPLETIONS_H
 #define QRUN_SERVE_COMPLETIONS_H
 
@@ -8,7 +7,7 @@
 #include "serve/jobs.h"
 #include "serve/models.h"
 #include "serve/openai/answer_format.h"
-#include "serve/openai/request.h"
+#include "serve/openai/protocol.h"
 #include "serve/openai/tool_choice.h"
 #include "serve/replicas.h"
 #include "serve/server.h"
@@ -32,7 +31,9 @@ typedef struct completions {
     void *user;
 } completions;
 
-void completions_begin(completions *c, http_exchange *exchange, openai_kind kind);
+/* What is spoken at a path; NULL: nothing is generated there. */
+const answer_protocol *completions_protocol(const char *path);
+void completions_begin(completions *c, http_exchange *exchange, const answer_protocol *protocol);
 /* Where a body of a request is read. */
 jobs *completions_jobs(const completions *c, const http_body *body);
 /* Another answer is on its way; it has ended. */
@@ -41,7 +42,7 @@ void completions_close(completions *c);
 /* The worker_event_fn of their requests. */
 void completions_take(void *user, const qrun_event *event);
 
-/* An error in OpenAI's form as the whole answer. */
+/* An error as the whole answer, in the form of the path. */
 void completions_refuse(http_exchange *exchange, const openai_error *error);
 /* JSON as the whole answer; frees it. NULL: memory was short. */
 void completions_reply_json(http_exchange *exchange, int status, cJSON *json);

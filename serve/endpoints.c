@@ -232,6 +232,8 @@ static const row table[] = {
     {"/v1/chat/completions", HTTP_POST, NULL, AT_ONCE}, /* answered before; here for their method */
     {"/v1/completions", HTTP_POST, NULL, AT_ONCE},
     {"/v1/embeddings", HTTP_POST, NULL, AT_ONCE},
+    {"/v1/messages", HTTP_POST, NULL, AT_ONCE},
+    {"/v1/messages/count_tokens", HTTP_POST, NULL, AT_ONCE},
 };
 
 /* What follows the path of an endpoint; NULL: it is another path. */

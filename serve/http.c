@@ -331,10 +331,11 @@ static void refuse(http_exchange *x, int status) {
         (void)snprintf(limit, sizeof limit, ": a request can have %lld bytes here (--max-body)",
                        (long long)x->server->params.limits.body_bytes);
     }
-    const int n = snprintf(text, sizeof text,
-                           "{\"error\":{\"message\":\"%s%s\",\"type\":\"invalid_request_error\",\"param\":null,"
-                           "\"code\":null}}",
-                           reason_of(status), limit);
+    const int n = snprintf(
+        text, sizeof text,
+        "{\"type\":\"error\",\"error\":{\"message\":\"%s%s\",\"type\":\"invalid_request_error\",\"param\":null,"
+        "\"code\":null}}",
+        reason_of(status), limit);
     bufferevent_disable(x->buffers, EV_READ);
     x->keeps_alive = false;
     x->began = now();

@@ -44,11 +44,12 @@ static bool same_text(const char *a, const char *b) {
 
 static bool has_key(const server *s, const http_exchange *exchange, const char *path) {
     static const char bearer[] = "Bearer ";
-    const char *given = http_header(exchange, "Authorization");
+    const char *given = http_header(exchange, "Authorization"), *bare = http_header(exchange, "x-api-key");
     /* The page has no secrets, and asks for the key itself. */
     if (s->params->api_key == NULL || strcmp(path, "/health") == 0 || strcmp(path, "/") == 0) { return true; }
-    return given != NULL && strncasecmp(given, bearer, sizeof bearer - 1) == 0 &&
-           same_text(given + sizeof bearer - 1, s->params->api_key);
+    return (given != NULL && strncasecmp(given, bearer, sizeof bearer - 1) == 0 &&
+            same_text(given + sizeof bearer - 1, s->params->api_key)) ||
+           (bare != NULL && same_text(bare, s->params->api_key)); /* as Anthropic's clients send it */
 }
 
 /* A browser says which page asks. Ours does: its origin is the host that it asks. */
@@ -108,24 +109,19 @@ static void log_end(void *user, const http_record *record) {
 }
 
 static void answer_request(void *user, http_exchange *exchange) {
-    static const struct {
-        const char *path;
-        openai_kind kind;
-    } generating[] = {
-        {"/v1/chat/completions", OPENAI_CHAT}, {"/v1/completions", OPENAI_TEXT}, {"/v1/embeddings", OPENAI_EMBEDDING}};
     server *s = user;
     const char *path = http_path(exchange);
+    const answer_protocol *protocol = completions_protocol(path);
     if (!may_ask(s, exchange, path)) { return; }
     if (http_method_of(exchange) == HTTP_OPTIONS && s->params->allow_origin != NULL) {
         http_reply(exchange, 200, "text/plain", "", 0);
         return;
     }
-    for (size_t i = 0; i < sizeof generating / sizeof generating[0]; i++) {
-        if (http_method_of(exchange) != HTTP_POST || strcmp(path, generating[i].path) != 0) { continue; }
-        completions_begin(&s->completions, exchange, generating[i].kind);
-        return;
+    if (protocol != NULL && http_method_of(exchange) == HTTP_POST) {
+        completions_begin(&s->completions, exchange, protocol);
+    } else {
+        endpoints_answer(&s->endpoints, exchange, path);
     }
-    endpoints_answer(&s->endpoints, exchange, path);
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */

@@ -49,10 +49,11 @@ static void *append(char **end, const void *bytes, size_t n_bytes) {
 static held_event *hold(worker_request *request, const qrun_event *event) {
     const char *reason = event->finish_reason != NULL ? event->finish_reason : "";
     const char *message = event->message != NULL ? event->message : "";
+    const char *stop = event->stop_text != NULL ? event->stop_text : "";
     const size_t n_top = (size_t)event->n_top * sizeof *event->top;
     const size_t n_embedding = (size_t)event->n_embedding * sizeof *event->embedding;
-    const size_t n_reason = strlen(reason) + 1, n_message = strlen(message) + 1;
-    held_event *held = malloc(sizeof *held + n_top + n_embedding + n_reason + n_message + event->text_bytes);
+    const size_t n_reason = strlen(reason) + 1, n_message = strlen(message) + 1, n_stop = strlen(stop) + 1;
+    held_event *held = malloc(sizeof *held + n_top + n_embedding + n_reason + n_message + n_stop + event->text_bytes);
     if (held == NULL) { return NULL; }
     char *end = (char *)(held + 1);
     *held = (held_event){.request = request, .event = *event};
@@ -60,6 +61,8 @@ static held_event *hold(worker_request *request, const qrun_event *event) {
     held->event.embedding = append(&end, event->embedding, n_embedding);
     held->event.finish_reason = append(&end, reason, n_reason);
     held->event.message = append(&end, message, n_message);
+    held->event.stop_text = append(&end, stop, n_stop);
+    if (event->stop_text == NULL) { held->event.stop_text = NULL; }
     held->event.text = append(&end, event->text, event->text_bytes);
     return held;
 }

@@ -363,6 +363,7 @@ class Event(Sized):
         ("top", POINTER(TopLogprob)),
         ("n_top", c_int32),
         ("finish_reason", c_char_p),
+        ("stop_text", c_char_p),
         ("message", c_char_p),
         ("prompt_tokens", c_int32),
         ("cached_tokens", c_int32),

@@ -77,7 +77,7 @@ static qrun_status reserve_buffers(qr_answer *answer, qr_error *err) {
 
 qrun_status qr_answer_start(qr_answer *answer, const qr_tokenizer *tokenizer, const int32_t *prompt, int64_t n_prompt,
                             const qr_stop_list *stops, qr_error *err) {
-    *answer = (qr_answer){.has_text = tokenizer != NULL, .stops = *stops};
+    *answer = (qr_answer){.has_text = tokenizer != NULL, .stops = *stops, .stop = -1};
     if (tokenizer == NULL) { return QRUN_OK; }
     int64_t first;
     QR_RETURN_IF_ERROR(prime(answer, tokenizer, prompt, n_prompt, &first, err));
@@ -120,13 +120,14 @@ static void drop_prompt_tail(qr_answer *answer) {
     qr_buffer_clear(&answer->prompt_tail);
 }
 
-/* Where the first of the stop strings begins in the pending text; pending.size when none does. */
-static size_t find_stop(const qr_answer *answer) {
+/* Where the first of the stop strings begins in the pending text; pending.size when none does. Of several that begin
+ * there, the first of the list counts. */
+static size_t find_stop(qr_answer *answer) {
     size_t first = answer->pending.size;
     for (int32_t i = 0; i < answer->stops.n && answer->pending.size > 0; i++) {
         const size_t length = strlen(answer->stops.texts[i]);
         for (size_t at = 0; at + length <= answer->pending.size && at < first; at++) {
-            if (memcmp(answer->pending.data + at, answer->stops.texts[i], length) == 0) { first = at; }
+            if (memcmp(answer->pending.data + at, answer->stops.texts[i], length) == 0) { first = at, answer->stop = i; }
         }
     }
     return first;

@@ -15,6 +15,7 @@ typedef struct qr_answer {
     bool has_text; /* false: no tokenizer; every piece is empty */
     qr_token_stream stream;
     qr_stop_list stops;
+    int32_t stop;      /* the one of stops that has appeared; −1: none */
     qr_buffer pending; /* text not returned yet; the last call returned its first n_given bytes */
     size_t n_given;
     char after_given;      /* the byte that the NUL after the returned text replaces */

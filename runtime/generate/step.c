@@ -32,12 +32,14 @@ static double since(double start, double moment) { return start > 0 && moment > 
 
 static void send_done(const qr_sequence *sequence, const char *reason, const char *text, size_t n_bytes) {
     const qr_request *request = sequence->request;
+    const int32_t stop = sequence->answer.has_text ? sequence->answer.stop : -1;
     qrun_event event = {
         .type = QRUN_EVENT_DONE,
         .is_last = request->n_open == 0,
         .text = text,
         .text_bytes = n_bytes,
         .finish_reason = reason,
+        .stop_text = stop >= 0 ? request->stops[stop] : NULL,
         .prompt_tokens = (int32_t)request->n_prompt,
         .cached_tokens = (int32_t)sequence->n_cached,
         .completion_tokens = (int32_t)(sequence->n_tokens - request->n_prompt),
@@ -550,7 +552,9 @@ static void deliver_token(qrun_session *session, const qr_next_token *next) {
                         .has_logprob = request->logprobs >= 0,
                         .logprob = next->logprob,
                         .top = next->top,
-                        .n_top = next->n_top};
+                        .n_top = next->n_top,
+                        .prompt_tokens = (int32_t)request->n_prompt,
+                        .cached_tokens = (int32_t)sequence->n_cached};
     bool stopped, is_over;
     qr_error err = {0};
     if (!qr_form_follow(session, sequence, next->token, &is_over)) {

@@ -118,7 +118,8 @@ static void add_usage(cJSON *answer, const openai_usage *usage) {
     cJSON_AddNumberToObject(details, "cached_tokens", (double)usage->cached_tokens);
 }
 
-cJSON *openai_answer(const openai_head *head, bool is_piece, cJSON *choices, const openai_usage *usage) {
+/* The object of a whole answer around its choices (taken), or of a piece of a stream; usage NULL: not said. */
+static cJSON *answer_of(const openai_head *head, bool is_piece, cJSON *choices, const openai_usage *usage) {
     cJSON *answer = cJSON_CreateObject();
     cJSON_AddStringToObject(answer, "id", head->id);
     cJSON_AddStringToObject(answer, "object",
@@ -138,70 +139,14 @@ static void add_end(cJSON *choice, cJSON *logprobs, const char *finish_reason) {
                           finish_reason != NULL ? cJSON_CreateString(finish_reason) : cJSON_CreateNull());
 }
 
-/* The parts of a chat's message. Of a piece, those that it has. */
-static void add_message(cJSON *message, openai_content *content, bool is_piece) {
-    const bool has_text = cJSON_IsString(content->text) && content->text->valuestring[0] != '\0';
-    if (content->thought != NULL) { cJSON_AddItemToObject(message, "reasoning_content", content->thought); }
-    if (is_piece && content->text == NULL) {
-    } else if (is_piece || has_text || content->calls == NULL) {
-        cJSON_AddItemToObject(message, "content", content->text);
-    } else { /* calls alone */
-        cJSON_Delete(content->text);
-        cJSON_AddNullToObject(message, "content");
-    }
-    if (content->calls != NULL) { cJSON_AddItemToObject(message, "tool_calls", content->calls); }
-    *content = (openai_content){0};
-}
-
-cJSON *openai_choice(const openai_head *head, int index, openai_content *content, cJSON *logprobs,
-                     const char *finish_reason) {
-    cJSON *choice = cJSON_CreateObject();
-    cJSON_AddNumberToObject(choice, "index", index);
-    if (head->is_chat) {
-        cJSON *message = cJSON_AddObjectToObject(choice, "message");
-        cJSON_AddStringToObject(message, "role", "assistant");
-        add_message(message, content, false);
-    } else {
-        cJSON_AddItemToObject(choice, "text", content->text);
-    }
-    add_end(choice, logprobs, finish_reason);
-    return choice;
-}
-
-cJSON *openai_piece(const openai_head *head, int index, bool is_first, openai_content *content, cJSON *logprobs,
-                    const char *finish_reason) {
-    cJSON *choice = cJSON_CreateObject();
-    cJSON_AddNumberToObject(choice, "index", index);
-    if (head->is_chat) {
-        cJSON *delta = cJSON_AddObjectToObject(choice, "delta");
-        if (is_first) { cJSON_AddStringToObject(delta, "role", "assistant"); }
-        add_message(delta, content, true);
-    } else {
-        cJSON_AddItemToObject(choice, "text", content->text != NULL ? content->text : cJSON_CreateString(""));
-    }
-    add_end(choice, logprobs, finish_reason);
-    return choice;
-}
-
-/* A name of nine letters and digits, as templates of Mistral ask for. */
-static void make_call_id(const openai_head *head, int index, int number, char id[10]) {
-    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (const char *c = head->id; *c != '\0'; c++) { hash = (hash ^ (unsigned char)*c) * UINT64_C(1099511628211); }
-    hash = (hash ^ (uint64_t)index) * UINT64_C(1099511628211);
-    hash = (hash ^ (uint64_t)number) * UINT64_C(1099511628211);
-    hash ^= (uint64_t)head->created * UINT64_C(0x9E3779B97F4A7C15);
-    for (int i = 0; i < 9; i++, hash /= 62) { id[i] = digits[hash % 62]; }
-    id[9] = '\0';
-}
-
-cJSON *openai_calls(const openai_head *head, int index, int first, bool is_piece, const cJSON *calls) {
+/* {"name", "arguments"} … as a message has them; the first one is the choice's first-th. */
+static cJSON *message_calls(const openai_head *head, int index, int first, bool is_piece, const cJSON *calls) {
     cJSON *list = cJSON_CreateArray();
     int number = first;
     const cJSON *call;
     cJSON_ArrayForEach(call, calls) {
-        char id[10];
-        make_call_id(head, index, number, id);
+        char id[PROTOCOL_CALL_ID_BYTES];
+        protocol_call_id(head, index, number, id);
         cJSON *item = cJSON_CreateObject();
         if (is_piece) { cJSON_AddNumberToObject(item, "index", number); }
         cJSON_AddStringToObject(item, "id", id);
@@ -212,6 +157,85 @@ cJSON *openai_calls(const openai_head *head, int index, int first, bool is_piece
     }
     return list;
 }
+
+/* A text; a piece of a chat that has none leaves it out. */
+static cJSON *text_of(const answer_piece *piece) {
+    const serve_text *content = &piece->delta->content;
+    return serve_text_to_json(content->data, content->size);
+}
+
+/* The parts of a chat's message. Of a piece, those that it has. */
+static void add_message(cJSON *message, const openai_head *head, const answer_piece *piece, bool is_piece) {
+    const answer_delta *delta = piece->delta;
+    const bool has_text = delta->content.size > 0;
+    if (delta->thought.size > 0) {
+        cJSON_AddItemToObject(message, "reasoning_content",
+                              serve_text_to_json(delta->thought.data, delta->thought.size));
+    }
+    if (has_text || (is_piece ? piece->is_first : delta->calls == NULL)) {
+        cJSON_AddItemToObject(message, "content", text_of(piece));
+    } else if (!is_piece) { /* calls alone */
+        cJSON_AddNullToObject(message, "content");
+    }
+    if (delta->calls != NULL) {
+        const int first = piece->n_calls - cJSON_GetArraySize(delta->calls);
+        cJSON_AddItemToObject(message, "tool_calls", message_calls(head, piece->index, first, is_piece, delta->calls));
+    }
+}
+
+static cJSON *choice_of(const openai_head *head, answer_piece *piece, bool is_piece) {
+    cJSON *choice = cJSON_CreateObject();
+    cJSON_AddNumberToObject(choice, "index", piece->index);
+    if (head->is_chat) {
+        cJSON *message = cJSON_AddObjectToObject(choice, is_piece ? "delta" : "message");
+        if (piece->is_first) { cJSON_AddStringToObject(message, "role", "assistant"); }
+        add_message(message, head, piece, is_piece);
+    } else {
+        cJSON_AddItemToObject(choice, "text", text_of(piece));
+    }
+    add_end(choice, piece->logprobs, piece->finish_reason);
+    piece->logprobs = NULL;
+    return choice;
+}
+
+static bool write_piece(answer_writer *w, answer_piece *piece, serve_text *out) {
+    const answer_delta *delta = piece->delta;
+    const bool is_empty = delta->content.size == 0 && delta->thought.size == 0 && delta->calls == NULL;
+    if (is_empty && piece->finish_reason == NULL && piece->logprobs == NULL) { return false; }
+    cJSON *choices = cJSON_CreateArray();
+    cJSON_AddItemToArray(choices, choice_of(&w->head, piece, true));
+    cJSON *json = answer_of(&w->head, true, choices, NULL);
+    if (w->request->include_usage) { cJSON_AddNullToObject(json, "usage"); } /* comes with the last piece */
+    protocol_write_event(out, NULL, json);
+    return true;
+}
+
+static void write_end(answer_writer *w, const openai_usage *usage, serve_text *out) {
+    if (w->request->include_usage) {
+        protocol_write_event(out, NULL, answer_of(&w->head, true, cJSON_CreateArray(), usage));
+    }
+    serve_text_add_format(out, "data: [DONE]\n\n");
+}
+
+static void write_error(answer_writer *w, const openai_error *error, serve_text *out) {
+    char *printed = openai_error_text(error);
+    (void)w;
+    if (printed != NULL) { serve_text_add_format(out, "data: %s\n\n", printed); }
+    cJSON_free(printed);
+}
+
+static cJSON *whole_answer(answer_writer *w, answer_piece *pieces, int n, const openai_usage *usage) {
+    cJSON *choices = cJSON_CreateArray();
+    for (int i = 0; i < n; i++) { cJSON_AddItemToArray(choices, choice_of(&w->head, &pieces[i], false)); }
+    return answer_of(&w->head, false, choices, usage);
+}
+
+#define OPENAI_ANSWERS                                                                                     \
+    .write_piece = write_piece, .write_end = write_end, .write_error = write_error, .whole = whole_answer, \
+    .error_text = openai_error_text
+const answer_protocol openai_text_protocol = {.kind = OPENAI_TEXT, .id_prefix = "cmpl-", OPENAI_ANSWERS};
+const answer_protocol openai_chat_protocol = {.kind = OPENAI_CHAT, .id_prefix = "chatcmpl-", OPENAI_ANSWERS};
+const answer_protocol openai_embedding_protocol = {.kind = OPENAI_EMBEDDING, .id_prefix = "embd-", OPENAI_ANSWERS};
 
 /* ---- Embeddings -------------------------------------------------------------------------------------------------- */
 

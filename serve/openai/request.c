@@ -39,29 +39,15 @@ char *openai_error_text(const openai_error *error) {
     return text;
 }
 
-static bool out_of_memory(openai_error *error) {
+bool openai_refuse_for_memory(openai_error *error) {
     return openai_refuse(error, 503, NULL, "the server is out of memory");
 }
 
 /* ---- Members ----------------------------------------------------------------------------------------------------- */
 
-/* What becomes of a member of a request. */
-typedef enum member_use {
-    USE_SAME,       /* goes to qrun, under the name `as` where there is one */
-    USE_HERE,       /* read by a function below */
-    USE_NOT,        /* sent by OpenAI's clients out of habit; it does not change an answer here */
-    USE_ONLY_EMPTY, /* null, false, 0 or empty; anything else is refused */
-    USE_ONLY_ONE,   /* the same, and 1 */
-} member_use;
-
 enum { TEXT = 1 << OPENAI_TEXT, CHAT = 1 << OPENAI_CHAT, BOTH = CHAT | TEXT, EMBED = 1 << OPENAI_EMBEDDING };
 
-static const struct {
-    const char *name;
-    int endpoints;
-    member_use use;
-    const char *as;
-} members[] = {
+static const openai_member members[] = {
     {"model", BOTH | EMBED, USE_HERE, NULL},
     {"input", EMBED, USE_HERE, NULL},
     {"pooling", EMBED, USE_HERE, NULL},
@@ -111,9 +97,9 @@ static const struct {
     {"dimensions", EMBED, USE_ONLY_EMPTY, NULL},
 };
 
-static const double MOST_EXACT = 9007199254740991.0; /* of the integers that a double holds */
+_Static_assert(sizeof members / sizeof members[0] <= OPENAI_MOST_MEMBERS, "a bit for each member");
 
-_Static_assert(sizeof members / sizeof members[0] <= 64, "a bit for each member");
+static const double MOST_EXACT = 9007199254740991.0; /* of the integers that a double holds */
 
 static bool is_empty(const cJSON *value) {
     if (cJSON_IsNull(value) || cJSON_IsFalse(value)) { return true; }
@@ -132,32 +118,41 @@ static cJSON *copy_of(const cJSON *item) {
     return cJSON_CreateRaw(text);
 }
 
-/* Puts a member where it belongs. */
-static bool take_member(const cJSON *item, openai_request *request, uint64_t *seen, openai_error *error) {
-    const int endpoint = 1 << request->kind;
-    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
-        if (strcmp(item->string, members[i].name) != 0 || (members[i].endpoints & endpoint) == 0) { continue; }
+const openai_member *openai_member_find(const openai_member *table, size_t n_members, int endpoint, const cJSON *item,
+                                        uint64_t *seen, openai_error *error) {
+    for (size_t i = 0; i < n_members; i++) {
+        const openai_member *member = &table[i];
+        if (strcmp(item->string, member->name) != 0 || (member->endpoints & endpoint) == 0) { continue; }
         if ((*seen >> i & 1) != 0) {
-            return openai_refuse(error, 400, item->string, "\"%s\" is given twice", item->string);
+            (void)openai_refuse(error, 400, item->string, "\"%s\" is given twice", item->string);
+            return NULL;
         }
         *seen |= UINT64_C(1) << i;
-        const bool is_one = members[i].use == USE_ONLY_ONE && cJSON_IsNumber(item) && item->valueint == 1;
-        if (members[i].use >= USE_ONLY_EMPTY && !is_empty(item) && !is_one) {
-            return openai_refuse(error, 400, item->string, "\"%s\" is not supported yet", item->string);
-        }
-        if (members[i].use != USE_SAME || cJSON_IsNull(item)) { return true; }
-        if (cJSON_IsNumber(item) && !(fabs(item->valuedouble) <= MOST_EXACT)) {
-            return openai_refuse(error, 400, item->string, "\"%s\" is too large", item->string);
-        }
-        const char *name = members[i].as != NULL ? members[i].as : members[i].name;
-        if (cJSON_GetObjectItemCaseSensitive(request->body, name) != NULL) {
-            return openai_refuse(error, 400, item->string, "\"%s\" is said twice, by another name; give one of them",
-                                 item->string);
-        }
-        cJSON *copy = copy_of(item);
-        return (copy != NULL && cJSON_AddItemToObject(request->body, name, copy)) || out_of_memory(error);
+        const bool is_one = member->use == USE_ONLY_ONE && cJSON_IsNumber(item) && item->valueint == 1;
+        if (member->use < USE_ONLY_EMPTY || is_empty(item) || is_one) { return member; }
+        (void)openai_refuse(error, 400, item->string, "\"%s\" is not supported yet", item->string);
+        return NULL;
     }
-    return openai_refuse(error, 400, item->string, "\"%.60s\" is not a member of this request", item->string);
+    (void)openai_refuse(error, 400, item->string, "\"%.60s\" is not a member of this request", item->string);
+    return NULL;
+}
+
+/* Puts a member where it belongs. */
+static bool take_member(const cJSON *item, openai_request *request, uint64_t *seen, openai_error *error) {
+    const openai_member *member =
+        openai_member_find(members, sizeof members / sizeof members[0], 1 << request->kind, item, seen, error);
+    if (member == NULL) { return false; }
+    if (member->use != USE_SAME || cJSON_IsNull(item)) { return true; }
+    if (cJSON_IsNumber(item) && !(fabs(item->valuedouble) <= MOST_EXACT)) {
+        return openai_refuse(error, 400, item->string, "\"%s\" is too large", item->string);
+    }
+    const char *name = member->as != NULL ? member->as : member->name;
+    if (cJSON_GetObjectItemCaseSensitive(request->body, name) != NULL) {
+        return openai_refuse(error, 400, item->string, "\"%s\" is said twice, by another name; give one of them",
+                             item->string);
+    }
+    cJSON *copy = copy_of(item);
+    return (copy != NULL && cJSON_AddItemToObject(request->body, name, copy)) || openai_refuse_for_memory(error);
 }
 
 /* ---- What is read here ------------------------------------------------------------------------------------------- */
@@ -207,7 +202,7 @@ bool openai_write_numbers(cJSON *schema, const char *member, openai_error *error
     }
     (void)snprintf(text, sizeof text, number == nearbyint(number) ? "%.0f" : "%.17g", number);
     cJSON *raw = cJSON_CreateRaw(text);
-    if (raw == NULL) { return out_of_memory(error); }
+    if (raw == NULL) { return openai_refuse_for_memory(error); }
     schema->type = (schema->type & ~0xFF) | cJSON_Raw;
     schema->valuestring = raw->valuestring;
     raw->valuestring = NULL;
@@ -299,7 +294,7 @@ static bool read_biases(const cJSON *root, openai_request *request, openai_error
         cJSON_AddItemToArray(pair, cJSON_Duplicate(bias, false));
         if (!cJSON_AddItemToArray(list, pair)) {
             cJSON_Delete(pair);
-            return out_of_memory(error);
+            return openai_refuse_for_memory(error);
         }
     }
     return true;
@@ -392,7 +387,7 @@ static bool flatten_content(cJSON *message, openai_error *error) {
         n_bytes += strlen(text->valuestring);
     }
     char *joined = cJSON_malloc(n_bytes);
-    if (joined == NULL) { return out_of_memory(error); }
+    if (joined == NULL) { return openai_refuse_for_memory(error); }
     joined[0] = '\0';
     char *end = joined;
     for (const cJSON *part = content->child; part != NULL; part = part->next) {
@@ -403,7 +398,8 @@ static bool flatten_content(cJSON *message, openai_error *error) {
     }
     cJSON *whole = cJSON_CreateString(joined);
     cJSON_free(joined);
-    return (whole != NULL && cJSON_ReplaceItemInObjectCaseSensitive(message, "content", whole)) || out_of_memory(error);
+    return (whole != NULL && cJSON_ReplaceItemInObjectCaseSensitive(message, "content", whole)) ||
+           openai_refuse_for_memory(error);
 }
 
 /* Clients send the arguments of calls as JSON in a text, and templates expect the JSON itself. */
@@ -430,14 +426,15 @@ static bool read_role(cJSON *message, openai_error *error) {
     const cJSON *role = cJSON_GetObjectItemCaseSensitive(message, "role");
     if (!cJSON_IsString(role) || strcmp(role->valuestring, "developer") != 0) { return true; }
     cJSON *system = cJSON_CreateString("system");
-    return (system != NULL && cJSON_ReplaceItemInObjectCaseSensitive(message, "role", system)) || out_of_memory(error);
+    return (system != NULL && cJSON_ReplaceItemInObjectCaseSensitive(message, "role", system)) ||
+           openai_refuse_for_memory(error);
 }
 
 static bool read_messages(cJSON *root, openai_request *request, openai_error *error) {
     cJSON *messages = cJSON_DetachItemFromObjectCaseSensitive(root, "messages");
     if (messages != NULL && !cJSON_AddItemToArray(request->prompts, messages)) {
         cJSON_Delete(messages);
-        return out_of_memory(error);
+        return openai_refuse_for_memory(error);
     }
     if (!cJSON_IsArray(messages) || messages->child == NULL) {
         return openai_refuse(error, 400, "messages", "\"messages\" must be a list of messages");
@@ -463,7 +460,7 @@ static bool read_prompts(cJSON *root, openai_request *request, openai_error *err
         request->prompts = prompt;
     } else if (prompt != NULL && !cJSON_AddItemToArray(request->prompts, prompt)) {
         cJSON_Delete(prompt);
-        return out_of_memory(error);
+        return openai_refuse_for_memory(error);
     }
     if (cJSON_GetArraySize(request->prompts) > OPENAI_MAX_PROMPTS) {
         return openai_refuse(error, 400, name, "a request can have at most %d prompts", OPENAI_MAX_PROMPTS);
@@ -479,7 +476,7 @@ static bool read_prompts(cJSON *root, openai_request *request, openai_error *err
 
 static bool read_root(cJSON *root, openai_request *request, openai_error *error) {
     if (!cJSON_IsObject(root)) { return openai_refuse(error, 400, NULL, "the body is not a JSON object"); }
-    if (request->body == NULL || request->prompts == NULL) { return out_of_memory(error); }
+    if (request->body == NULL || request->prompts == NULL) { return openai_refuse_for_memory(error); }
     uint64_t seen = 0; /* bits of members */
     for (const cJSON *item = root->child; item != NULL; item = item->next) {
         if (!take_member(item, request, &seen, error)) { return false; }
@@ -488,12 +485,23 @@ static bool read_root(cJSON *root, openai_request *request, openai_error *error)
     return request->kind == OPENAI_CHAT ? read_messages(root, request, error) : read_prompts(root, request, error);
 }
 
-bool openai_request_read(const char *json, size_t n_bytes, openai_kind kind, openai_request *request,
-                         openai_error *error) {
+static bool translate_root(cJSON *root, openai_translation translate, openai_request *request, openai_error *error) {
+    if (!cJSON_IsObject(root)) { return openai_refuse(error, 400, NULL, "the body is not a JSON object"); }
+    cJSON *chat = cJSON_CreateObject();
+    if (chat == NULL) { return openai_refuse_for_memory(error); }
+    const bool read = translate(root, chat, error) && read_root(chat, request, error);
+    cJSON_Delete(chat);
+    return read;
+}
+
+bool openai_request_read(const char *json, size_t n_bytes, openai_kind kind, openai_translation translate,
+                         openai_request *request, openai_error *error) {
     char why[SERVE_WHY_BYTES];
     *request = (openai_request){.kind = kind, .body = cJSON_CreateObject(), .prompts = cJSON_CreateArray()};
     cJSON *root = serve_text_parse_json(json, n_bytes, why);
-    const bool read = root != NULL ? read_root(root, request, error) : openai_refuse(error, 400, NULL, "%s", why);
+    const bool read = root == NULL        ? openai_refuse(error, 400, NULL, "%s", why)
+                      : translate != NULL ? translate_root(root, translate, request, error)
+                                          : read_root(root, request, error);
     cJSON_Delete(root);
     return read;
 }
@@ -515,7 +523,7 @@ bool openai_request_keep_text_arguments(openai_request *request, openai_error *e
                 char *printed = cJSON_PrintUnformatted(arguments);
                 cJSON *text = printed != NULL ? cJSON_CreateString(printed) : NULL;
                 cJSON_free(printed);
-                if (text == NULL) { return out_of_memory(error); }
+                if (text == NULL) { return openai_refuse_for_memory(error); }
                 cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", text);
             }
         }

@@ -5,6 +5,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <cjson/cJSON.h>
 
@@ -40,9 +41,14 @@ typedef struct openai_request {
 
 enum { OPENAI_MAX_PROMPTS = 128, OPENAI_MAX_BIASES = 1024 };
 
-/* False with *error set. openai_request_free in any case. */
-bool openai_request_read(const char *json, size_t n_bytes, openai_kind kind, openai_request *request,
-                         openai_error *error);
+/* Makes a request of another protocol one of /v1/chat/completions: moves what it can from `root`, an object, to `chat`,
+ * an empty one. False with *error set. */
+typedef bool (*openai_translation)(cJSON *root, cJSON *chat, openai_error *error);
+
+/* translate NULL: the request is in OpenAI's form; else it becomes one of kind OPENAI_CHAT. False with *error set.
+ * openai_request_free in any case. */
+bool openai_request_read(const char *json, size_t n_bytes, openai_kind kind, openai_translation translate,
+                         openai_request *request, openai_error *error);
 void openai_request_free(openai_request *request);
 
 /* The arguments of calls in messages as JSON in texts, as clients send them: openai_request_read makes them JSON, which
@@ -57,9 +63,32 @@ char *openai_request_line(const openai_request *request, int prompt, const char 
  * them. False with *error, about `member`, set: where its reader has rounded a number, as a double does not hold it. */
 bool openai_write_numbers(cJSON *schema, const char *member, openai_error *error);
 
+/* What becomes of a member of a request. */
+typedef enum openai_member_use {
+    USE_SAME,       /* goes on, under the name `as` where there is one */
+    USE_HERE,       /* read by a function of its own */
+    USE_NOT,        /* sent by clients out of habit; it does not change an answer here */
+    USE_ONLY_EMPTY, /* null, false, 0 or empty; anything else is refused */
+    USE_ONLY_ONE,   /* the same, and 1 */
+} openai_member_use;
+
+typedef struct openai_member {
+    const char *name;
+    int endpoints; /* that have it, in bits */
+    openai_member_use use;
+    const char *as; /* NULL: the same name */
+} openai_member;
+
+/* The row of a member of a request, of up to OPENAI_MOST_MEMBERS; `seen` has a bit for each, 0 at first. NULL with
+ * *error set: it is unknown, was seen already, or has to be empty. */
+enum { OPENAI_MOST_MEMBERS = 64 };
+const openai_member *openai_member_find(const openai_member *table, size_t n_members, int endpoint, const cJSON *item,
+                                        uint64_t *seen, openai_error *error);
+
 /* Fills an error; `member` may be NULL. Returns false. */
 bool openai_refuse(openai_error *error, int status, const char *member, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+bool openai_refuse_for_memory(openai_error *error);
 
 /* {"error": {…}} in OpenAI's form; NULL when memory is short; cJSON_free. */
 char *openai_error_text(const openai_error *error);

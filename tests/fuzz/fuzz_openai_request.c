@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     openai_request request;
     openai_error error = {0};
     const openai_kind kind = data[0] == 'c' ? OPENAI_CHAT : data[0] == 'e' ? OPENAI_EMBEDDING : OPENAI_TEXT;
-    if (openai_request_read((const char *)data + 1, size - 1, kind, &request, &error)) {
+    if (openai_request_read((const char *)data + 1, size - 1, kind, NULL, &request, &error)) {
         const int n = cJSON_GetArraySize(request.prompts);
         FUZZ_CHECK(n > 0 && n <= OPENAI_MAX_PROMPTS && request.n_samples >= 1 && request.n_samples <= 256);
         FUZZ_CHECK(request.logprobs >= -1 && request.logprobs <= 20);

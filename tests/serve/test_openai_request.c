@@ -10,7 +10,7 @@ static char *line_of(const char *json, openai_kind kind, openai_error *error) {
     openai_request request;
     *error = (openai_error){0};
     char *line = NULL;
-    if (openai_request_read(json, strlen(json), kind, &request, error)) {
+    if (openai_request_read(json, strlen(json), kind, NULL, &request, error)) {
         line = openai_request_line(&request, 0, NULL);
     }
     openai_request_free(&request);
@@ -177,7 +177,7 @@ static void test_text_arguments(void) {
         "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"b\\\": 1}\"}}]}]}";
     openai_request request;
     openai_error error = {.status = 0};
-    REQUIRE(openai_request_read(json, strlen(json), OPENAI_CHAT, &request, &error));
+    REQUIRE(openai_request_read(json, strlen(json), OPENAI_CHAT, NULL, &request, &error));
     char *line = openai_request_line(&request, 0, NULL);
     CHECK(line != NULL && strstr(line, "\"arguments\":{\"b\":1}") != NULL);
     cJSON_free(line);

@@ -1,0 +1,281 @@
+#include "serve/messages/request.h"
+
+#include <string.h>
+
+#include "serve/openai/chat.h"
+
+/* ---- Members ----------------------------------------------------------------------------------------------------- */
+
+enum { ANY = 1 };
+
+static const openai_member members[] = {
+    {"model", ANY, USE_SAME, NULL},
+    {"messages", ANY, USE_HERE, NULL},
+    {"system", ANY, USE_HERE, NULL},
+    {"max_tokens", ANY, USE_SAME, NULL},
+    {"stream", ANY, USE_SAME, NULL},
+    {"stop_sequences", ANY, USE_SAME, "stop"},
+    {"temperature", ANY, USE_SAME, NULL},
+    {"top_p", ANY, USE_SAME, NULL},
+    {"top_k", ANY, USE_SAME, NULL},
+    {"tools", ANY, USE_HERE, NULL},
+    {"tool_choice", ANY, USE_HERE, NULL},
+    {"thinking", ANY, USE_HERE, NULL},
+    {"output_config", ANY, USE_HERE, NULL},
+    {"min_p", ANY, USE_SAME, NULL},
+    {"presence_penalty", ANY, USE_SAME, NULL},
+    {"frequency_penalty", ANY, USE_SAME, NULL},
+    {"repetition_penalty", ANY, USE_SAME, NULL},
+    {"seed", ANY, USE_SAME, NULL},
+    {"stop_token_ids", ANY, USE_SAME, NULL},
+    {"min_tokens", ANY, USE_SAME, NULL},
+    {"ignore_eos", ANY, USE_SAME, NULL},
+    {"chat_template_kwargs", ANY, USE_SAME, NULL},
+    {"metadata", ANY, USE_NOT, NULL},
+    {"service_tier", ANY, USE_NOT, NULL},
+    {"cache_control", ANY, USE_NOT, NULL},
+    {"context_management", ANY, USE_NOT, NULL},
+    {"diagnostics", ANY, USE_NOT, NULL},
+    {"inference_geo", ANY, USE_NOT, NULL},
+    {"speed", ANY, USE_NOT, NULL},
+    {"user_profile_id", ANY, USE_NOT, NULL},
+    {"container", ANY, USE_ONLY_EMPTY, NULL},
+    {"mcp_servers", ANY, USE_ONLY_EMPTY, NULL},
+};
+_Static_assert(sizeof members / sizeof members[0] <= OPENAI_MOST_MEMBERS, "a bit for each member");
+
+static const cJSON *get(const cJSON *object, const char *name) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNull(item) ? NULL : item;
+}
+
+static bool is_text(const cJSON *item, const char *text) {
+    return cJSON_IsString(item) && strcmp(item->valuestring, text) == 0;
+}
+
+/* ---- Messages ---------------------------------------------------------------------------------------------------- */
+
+/* The blocks of one message, which becomes one or more of a chat. */
+typedef struct turn {
+    chat_messages *chat;
+    const char *role;
+    int number; /* from 1 */
+    openai_error *error;
+} turn;
+
+static bool refuse_block(const turn *t, const char *what) {
+    return openai_refuse(t->error, 400, "messages", "message %d: %s", t->number, what);
+}
+
+static bool take_call(const turn *t, cJSON *block) {
+    const cJSON *id = get(block, "id"), *name = get(block, "name");
+    if (!cJSON_IsString(id) || !cJSON_IsString(name)) {
+        return refuse_block(t, "a \"tool_use\" must have \"id\" and \"name\", both texts");
+    }
+    cJSON *input = cJSON_DetachItemFromObjectCaseSensitive(block, "input");
+    if (!cJSON_IsObject(input)) {
+        cJSON_Delete(input);
+        return refuse_block(t, "\"input\" of a \"tool_use\" must be an object");
+    }
+    return chat_add_call(t->chat, id->valuestring, name->valuestring, input, t->error);
+}
+
+/* Templates have no place for "is_error": the content says it. */
+static bool take_result(const turn *t, cJSON *block) {
+    const cJSON *id = get(block, "tool_use_id");
+    if (!cJSON_IsString(id)) { return refuse_block(t, "a \"tool_result\" must have a \"tool_use_id\", a text"); }
+    if (!chat_has_call(t->chat, id->valuestring)) {
+        return openai_refuse(t->error, 400, "messages",
+                             "message %d: \"tool_result\": the message before it has no \"tool_use\" with id \"%.60s\"",
+                             t->number, id->valuestring);
+    }
+    cJSON *content = cJSON_DetachItemFromObjectCaseSensitive(block, "content");
+    return chat_add_result(t->chat, id->valuestring, content, t->error);
+}
+
+/* What is neither a call, a result nor a thought goes on as it is, and is refused later where it is no text. */
+static bool take_block(const turn *t, cJSON *list, cJSON *block) {
+    const cJSON *type = get(block, "type");
+    const bool is_assistant = strcmp(t->role, "assistant") == 0, is_user = strcmp(t->role, "user") == 0;
+    if (!cJSON_IsString(type)) { return refuse_block(t, "a block of content must be an object with a \"type\""); }
+    if (is_assistant && is_text(type, "tool_use")) { return take_call(t, block); }
+    if (is_user && is_text(type, "tool_result")) { return take_result(t, block); }
+    if (is_assistant && is_text(type, "redacted_thinking")) { return true; } /* nobody here can read it */
+    if (is_assistant && is_text(type, "thinking")) {
+        const cJSON *thought = get(block, "thinking");
+        if (!cJSON_IsString(thought)) { return refuse_block(t, "\"thinking\" must be a text"); }
+        return chat_add_thought(t->chat, thought->valuestring, t->error);
+    }
+    return chat_add_part(t->chat, t->role, cJSON_DetachItemViaPointer(list, block), t->error);
+}
+
+static bool take_content(const turn *t, cJSON *content) {
+    if (cJSON_IsString(content)) { return chat_add_text(t->chat, t->role, content->valuestring, t->error); }
+    if (!cJSON_IsArray(content)) { return refuse_block(t, "\"content\" must be a text or a list of blocks"); }
+    for (cJSON *block = content->child, *next; block != NULL; block = next) {
+        next = block->next;
+        if (!take_block(t, content, block)) { return false; }
+    }
+    return true;
+}
+
+/* A turn that follows one of the same role is part of it, as Anthropic's server has it. */
+static bool take_message(chat_messages *chat, cJSON *message, int number, openai_error *error) {
+    static const char *const roles[] = {"user", "assistant", "system"};
+    const cJSON *role = get(message, "role");
+    turn t = {.chat = chat, .number = number, .error = error};
+    for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
+        if (is_text(role, roles[i])) { t.role = roles[i]; }
+    }
+    if (t.role == NULL) { return refuse_block(&t, "\"role\" can be \"user\", \"assistant\" or \"system\""); }
+    return chat_begin_turn(chat, t.role, error) &&
+           take_content(&t, cJSON_GetObjectItemCaseSensitive(message, "content"));
+}
+
+static bool take_system(chat_messages *chat, cJSON *system, openai_error *error) {
+    if (system == NULL || cJSON_IsNull(system)) { return true; }
+    if (cJSON_IsString(system)) { return chat_add_text(chat, "system", system->valuestring, error); }
+    if (!cJSON_IsArray(system)) {
+        return openai_refuse(error, 400, "system", "\"system\" must be a text or a list of blocks of text");
+    }
+    for (cJSON *block = system->child, *next; block != NULL; block = next) {
+        next = block->next;
+        if (!chat_add_part(chat, "system", cJSON_DetachItemViaPointer(system, block), error)) { return false; }
+    }
+    return true;
+}
+
+static bool take_messages(cJSON *root, cJSON *into, openai_error *error) {
+    cJSON *messages = cJSON_GetObjectItemCaseSensitive(root, "messages");
+    chat_messages chat;
+    if (!cJSON_IsArray(messages) || messages->child == NULL) {
+        return openai_refuse(error, 400, "messages", "\"messages\" must be a list of messages");
+    }
+    bool taken =
+        chat_begin(&chat, into, error) && take_system(&chat, cJSON_GetObjectItemCaseSensitive(root, "system"), error);
+    int number = 1;
+    for (cJSON *message = messages->child; taken && message != NULL; message = message->next) {
+        taken = take_message(&chat, message, number++, error);
+    }
+    taken = taken && chat_end(&chat, error);
+    chat_free(&chat);
+    if (taken && is_text(get(messages->child->prev, "role"), "assistant")) { /* the last one */
+        return openai_refuse(error, 400, "messages",
+                             "the last message is the assistant's: an answer that continues it is not supported");
+    }
+    return taken;
+}
+
+/* ---- Tools ------------------------------------------------------------------------------------------------------- */
+
+static bool take_tool(cJSON *tool, cJSON *list, openai_error *error) {
+    const cJSON *type = get(tool, "type"), *name = get(tool, "name");
+    if (type != NULL && !is_text(type, "custom")) {
+        return openai_refuse(error, 400, "tools",
+                             "tools of type \"%.60s\" are not supported: this server has none of its own",
+                             cJSON_IsString(type) ? type->valuestring : "?");
+    }
+    if (!cJSON_IsString(name) || !cJSON_IsObject(get(tool, "input_schema"))) {
+        return openai_refuse(error, 400, "tools",
+                             "a tool must have a \"name\", a text, and an \"input_schema\", an object");
+    }
+    return chat_add_tool(list, tool, "input_schema", error);
+}
+
+static bool take_tools(cJSON *root, cJSON *chat, openai_error *error) {
+    const cJSON *tools = get(root, "tools");
+    if (tools == NULL) { return true; }
+    if (!cJSON_IsArray(tools)) { return openai_refuse(error, 400, "tools", "\"tools\" must be a list of tools"); }
+    cJSON *list = cJSON_AddArrayToObject(chat, "tools");
+    if (list == NULL) { return openai_refuse_for_memory(error); }
+    for (cJSON *tool = tools->child; tool != NULL; tool = tool->next) {
+        if (!take_tool(tool, list, error)) { return false; }
+    }
+    if (list->child == NULL) { cJSON_DeleteItemFromObjectCaseSensitive(chat, "tools"); }
+    return true;
+}
+
+static bool take_tool_choice(const cJSON *root, cJSON *chat, openai_error *error) {
+    static const char *const choices[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
+    const cJSON *choice = get(root, "tool_choice"), *type = get(choice, "type"), *name = get(choice, "name");
+    if (choice == NULL) { return true; }
+    for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
+        if (is_text(type, choices[i][0])) {
+            return cJSON_AddStringToObject(chat, "tool_choice", choices[i][1]) != NULL ||
+                   openai_refuse_for_memory(error);
+        }
+    }
+    if (is_text(type, "tool") && cJSON_IsString(name)) { return chat_name_tool(chat, name->valuestring, error); }
+    return openai_refuse(error, 400, "tool_choice",
+                         "\"tool_choice\" can be {\"type\": \"auto\"}, \"any\", \"none\", or "
+                         "{\"type\": \"tool\", \"name\": …}");
+}
+
+/* ---- Thoughts and forms ------------------------------------------------------------------------------------------ */
+
+/* Under the names that templates have for it. */
+static bool take_thinking(const cJSON *root, cJSON *chat, openai_error *error) {
+    const cJSON *thinking = get(root, "thinking"), *type = get(thinking, "type");
+    const cJSON *budget = get(thinking, "budget_tokens");
+    const bool is_enabled = is_text(type, "enabled");
+    if (thinking == NULL || is_text(type, "adaptive")) { return true; }
+    if (!is_enabled && !is_text(type, "disabled")) {
+        return openai_refuse(error, 400, "thinking",
+                             "\"thinking\" can be of type \"enabled\", \"adaptive\" or \"disabled\"");
+    }
+    if (budget != NULL && !(cJSON_IsNumber(budget) && budget->valueint > 0)) {
+        return openai_refuse(error, 400, "thinking", "\"budget_tokens\" must be a positive integer");
+    }
+    return chat_set_argument(chat, "enable_thinking", cJSON_CreateBool(is_enabled), error) &&
+           chat_set_argument(chat, "thinking", cJSON_CreateBool(is_enabled), error) &&
+           (budget == NULL || chat_set_argument(chat, "thinking_budget", cJSON_CreateNumber(budget->valueint), error));
+}
+
+static bool take_form(cJSON *format, cJSON *chat, openai_error *error) {
+    if (!is_text(get(format, "type"), "json_schema") || get(format, "schema") == NULL) {
+        return openai_refuse(error, 400, "output_config",
+                             "\"format\" of \"output_config\" can be {\"type\": \"json_schema\", \"schema\": …}");
+    }
+    return chat_set_schema(chat, "answer", cJSON_DetachItemFromObjectCaseSensitive(format, "schema"), error);
+}
+
+static bool take_output_config(const cJSON *root, cJSON *chat, openai_error *error) {
+    const cJSON *config = get(root, "output_config"), *item;
+    if (config == NULL) { return true; }
+    if (!cJSON_IsObject(config)) {
+        return openai_refuse(error, 400, "output_config", "\"output_config\" must be an object");
+    }
+    cJSON_ArrayForEach(item, config) {
+        if (strcmp(item->string, "effort") == 0 || strcmp(item->string, "format") == 0) { continue; }
+        return openai_refuse(error, 400, "output_config", "\"%.60s\" is not a member of \"output_config\"",
+                             item->string);
+    }
+    cJSON *format = cJSON_GetObjectItemCaseSensitive(config, "format");
+    return chat_set_effort(chat, get(config, "effort"), "output_config", error) &&
+           (format == NULL || cJSON_IsNull(format) || take_form(format, chat, error));
+}
+
+/* ---- The request ------------------------------------------------------------------------------------------------- */
+
+static bool check_stops(cJSON *chat, openai_error *error) {
+    const cJSON *stops = get(chat, "stop"), *stop;
+    bool fits = stops == NULL || cJSON_IsArray(stops);
+    cJSON_ArrayForEach(stop, stops) { fits = fits && cJSON_IsString(stop); }
+    if (!fits) { return openai_refuse(error, 400, "stop_sequences", "\"stop_sequences\" must be a list of texts"); }
+    if (stops != NULL && stops->child == NULL) { cJSON_DeleteItemFromObjectCaseSensitive(chat, "stop"); }
+    return true;
+}
+
+bool messages_to_count(cJSON *root, cJSON *chat, openai_error *error) {
+    return chat_take_members(root, chat, members, sizeof members / sizeof members[0], error) &&
+           check_stops(chat, error) && take_tools(root, chat, error) && take_tool_choice(root, chat, error) &&
+           take_thinking(root, chat, error) && take_output_config(root, chat, error) &&
+           take_messages(root, chat, error);
+}
+
+bool messages_to_chat(cJSON *root, cJSON *chat, openai_error *error) {
+    if (get(root, "max_tokens") == NULL) {
+        return openai_refuse(error, 400, "max_tokens", "\"max_tokens\" is missing: how many tokens an answer may have");
+    }
+    return messages_to_count(root, chat, error);
+}

@@ -1,0 +1,51 @@
+#include "serve/openai/blocks.h"
+
+#include <string.h>
+
+void answer_blocks_free(answer_blocks *b) {
+    serve_text_free(&b->text);
+    *b = (answer_blocks){.n = 0};
+}
+
+void answer_blocks_end(answer_blocks *b, const block_events *events, void *user) {
+    if (b->open == BLOCK_NONE) { return; }
+    events->end(user, b);
+    b->open = BLOCK_NONE;
+    b->call = NULL;
+}
+
+static void begin(answer_blocks *b, block_kind kind, cJSON *call, const block_events *events, void *user) {
+    answer_blocks_end(b, events, user);
+    serve_text_clear(&b->text);
+    b->open = kind;
+    b->call = call;
+    b->number = b->n++;
+    b->n_calls += kind == BLOCK_CALL;
+    events->begin(user, b);
+}
+
+static void grow(answer_blocks *b, const char *bytes, size_t n_bytes, const block_events *events, void *user) {
+    serve_text_add(&b->text, bytes, n_bytes);
+    events->grow(user, b, bytes, n_bytes);
+}
+
+static void take_text(answer_blocks *b, block_kind kind, const serve_text *text, const block_events *events,
+                      void *user) {
+    if (text->size == 0) { return; }
+    if (b->open != kind) { begin(b, kind, NULL, events, user); }
+    grow(b, text->data, text->size, events, user);
+}
+
+void answer_blocks_take(answer_blocks *b, const answer_delta *delta, const block_events *events, void *user) {
+    cJSON *call;
+    take_text(b, BLOCK_THOUGHT, &delta->thought, events, user);
+    take_text(b, BLOCK_TEXT, &delta->content, events, user);
+    cJSON_ArrayForEach(call, delta->calls) {
+        const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(call, "arguments");
+        begin(b, BLOCK_CALL, call, events, user);
+        if (cJSON_IsString(arguments)) {
+            grow(b, arguments->valuestring, strlen(arguments->valuestring), events, user);
+        }
+        answer_blocks_end(b, events, user);
+    }
+}

@@ -1,0 +1,54 @@
+/* Makes a request of /v1/chat/completions of what other protocols say: members, turns made of blocks, tools, forms.
+ * Everything is checked when that request is read (openai_request_read); here only what it could not know. Functions
+ * return false with *error set, and take what they are given as cJSON * in any case, unless they say otherwise. */
+#ifndef QRUN_SERVE_OPENAI_CHAT_H
+#define QRUN_SERVE_OPENAI_CHAT_H
+
+#include "serve/openai/request.h"
+#include "serve/openai/text.h"
+
+enum { CHAT_MAX_CALLS = 256 }; /* of a message */
+
+/* Moves members of the use USE_SAME from root to chat, under their names there. */
+bool chat_take_members(cJSON *root, cJSON *chat, const openai_member *table, size_t n_members, openai_error *error);
+
+/* The messages of a chat, one after the other. */
+typedef struct chat_messages {
+    cJSON *list;        /* of the chat; lent */
+    cJSON *last;        /* the message that what comes next of its role belongs to; NULL: none. Lent by list */
+    const char *role;   /* of last; lent */
+    bool separates;     /* what comes next of last is another turn */
+    serve_text thought; /* of last */
+    cJSON *calls;       /* of the last message that has some; lent by list */
+    int n_calls;
+} chat_messages;
+
+bool chat_begin(chat_messages *m, cJSON *chat, openai_error *error);
+bool chat_end(chat_messages *m, openai_error *error);
+void chat_free(chat_messages *m);
+
+/* Turns of one role that follow each other become one message. Roles: texts that stay. */
+bool chat_begin_turn(chat_messages *m, const char *role, openai_error *error);
+bool chat_add_text(chat_messages *m, const char *role, const char *text, openai_error *error);
+bool chat_add_part(chat_messages *m, const char *role, cJSON *part, openai_error *error);
+/* Of the assistant: */
+bool chat_add_thought(chat_messages *m, const char *text, openai_error *error);
+bool chat_add_call(chat_messages *m, const char *id, const char *name, cJSON *arguments, openai_error *error);
+/* Whether the last calls have one with this id. */
+bool chat_has_call(const chat_messages *m, const char *id);
+/* The result of one of them; content: a text, a list of parts, or NULL. */
+bool chat_add_result(chat_messages *m, const char *id, cJSON *content, openai_error *error);
+
+/* Appends a tool with a "name" to a list; it keeps its owner, and loses its schema, a member that may be missing. */
+bool chat_add_tool(cJSON *list, cJSON *tool, const char *schema, openai_error *error);
+/* "tool_choice": this one. */
+bool chat_name_tool(cJSON *chat, const char *name, openai_error *error);
+
+/* An argument of the template, unless the request has it already. */
+bool chat_set_argument(cJSON *chat, const char *name, cJSON *value, openai_error *error);
+/* How much to think; lent, may be NULL. `member` is where it was said. */
+bool chat_set_effort(cJSON *chat, const cJSON *effort, const char *member, openai_error *error);
+/* The answer is JSON that a schema accepts. */
+bool chat_set_schema(cJSON *chat, const char *name, cJSON *schema, openai_error *error);
+
+#endif
