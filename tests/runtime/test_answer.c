@@ -30,6 +30,7 @@ typedef struct outcome {
     char text[MAX_TEXT];
     size_t n_bytes;
     bool stopped;
+    int32_t stop;
     int64_t n_pushed;
 } outcome;
 
@@ -60,6 +61,7 @@ static outcome stream(const qr_tokenizer *tokenizer, const int32_t *ids, int64_t
         CHECK(qr_answer_finish(&answer, &text, &n_bytes, &result.stopped, &err) == QRUN_OK);
         take(&result, text, n_bytes);
     }
+    result.stop = answer.stop;
     qr_answer_free(&answer);
     return result;
 }
@@ -111,15 +113,15 @@ static const char *find(const char *text, size_t n, const char *what) {
 
 /* Where the answer ends by the definition: at the first token after which the text holds a stop string, before it. */
 static size_t naive_end(const qr_buffer *text, const size_t *lengths, int64_t n_steps, const qr_stop_list *stops,
-                        bool *stopped, int64_t *step) {
+                        int32_t *stop, int64_t *step) {
+    *stop = -1;
     for (*step = 0; *step < n_steps; ++*step) {
         size_t end = SIZE_MAX;
         for (int32_t s = 0; s < stops->n; s++) {
             const char *at = text->size > 0 ? find(text->data, lengths[*step], stops->texts[s]) : NULL;
-            if (at != NULL && (size_t)(at - text->data) < end) { end = (size_t)(at - text->data); }
+            if (at != NULL && (size_t)(at - text->data) < end) { end = (size_t)(at - text->data), *stop = s; }
         }
-        *stopped = end != SIZE_MAX;
-        if (*stopped) { return end; }
+        if (end != SIZE_MAX) { return end; }
     }
     return text->size;
 }
@@ -137,15 +139,16 @@ static void check_stream(const qr_tokenizer *tokenizer, const int32_t *ids, int6
         memmove(text.data, text.data + held, text.size + 1 - held);
         text.size -= held;
     }
-    bool stopped;
+    int32_t stop;
     int64_t step;
-    const size_t expected = naive_end(&text, lengths, n - n_prompt + 1, stops, &stopped, &step);
+    const size_t expected = naive_end(&text, lengths, n - n_prompt + 1, stops, &stop, &step);
     const outcome result = stream(tokenizer, ids, n_prompt, n, stops);
     CHECK_MSG(result.n_bytes == expected && (expected == 0 || memcmp(result.text, text.data, expected) == 0),
               "%s, prompt of %lld: \"%s\" streamed, \"%.*s\" expected", what, (long long)n_prompt, result.text,
               (int)expected, text.data);
-    CHECK_INT(result.stopped, stopped);
-    if (stopped && step < n - n_prompt) { CHECK_INT(result.n_pushed, step + 1); } /* not a token later */
+    CHECK_INT(result.stopped, stop >= 0);
+    CHECK_INT(result.stop, stop);
+    if (stop >= 0 && step < n - n_prompt) { CHECK_INT(result.n_pushed, step + 1); } /* not a token later */
 out:
     qr_buffer_free(&text);
 }
