@@ -623,7 +623,7 @@ typedef struct qrun_event {
     int32_t prompt_tokens;     /* TOKEN, DONE */
     int32_t cached_tokens;     /* TOKEN, DONE: how many of prompt_tokens were shared with an earlier prompt */
     int32_t completion_tokens; /* DONE */
-    double queue_seconds; /* DONE: from submission to the first step; to the first token; to the end */
+    double queue_seconds;      /* DONE: from submission to the first step; to the first token; to the end */
     double first_token_seconds;
     double total_seconds;
     const float *embedding; /* EMBEDDING: [n_embedding], of length 1 */

@@ -77,7 +77,8 @@ static bool may_ask(const server *s, http_exchange *exchange, const char *path) 
     if (origin != NULL && !is_allowed_origin(s, exchange, origin)) {
         (void)openai_refuse(&error, 403, NULL, "pages of other origins may not ask; see --allow-origin");
     } else if (http_method_of(exchange) != HTTP_OPTIONS && !has_key(s, exchange, path)) {
-        (void)openai_refuse(&error, 401, NULL, "the key is missing or wrong: send Authorization: Bearer KEY");
+        (void)openai_refuse(&error, 401, NULL,
+                            "the key is missing or wrong: send Authorization: Bearer KEY, or x-api-key: KEY");
     } else if (coding != NULL && strcasecmp(coding, "identity") != 0) {
         (void)openai_refuse(&error, 415, NULL, "bodies in %.20s are not read: send it without Content-Encoding",
                             coding);

@@ -1,4 +1,4 @@
-/* qrun serve: the engine behind the OpenAI API. */
+/* qrun serve: the engine behind the OpenAI API and Anthropic's. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -248,10 +248,11 @@ static const serve_options defaults = {.engine = ENGINE_OPTIONS_INIT,
 
 const command command_serve = {
     .name = "serve",
-    .summary = "answer requests over HTTP, as the OpenAI API does",
+    .summary = "answer requests over HTTP, as the APIs of OpenAI and Anthropic do",
     .usage = "--model DIR [--adapter NAME=DIR …] [OPTIONS]",
-    .description = "Serves a model and its adapters to clients of the OpenAI API: chat and text completions, whole or "
-                   "streamed. An answer has the tokens that 'qrun generate' gives for the same request, whatever else "
+    .description = "Serves a model and its adapters to clients of the OpenAI API (chat and text completions) and of "
+                   "Anthropic's (messages), whole or streamed. An answer has the tokens that 'qrun generate' gives for "
+                   "the same request, whatever else "
                    "the server does. The address is printed on stdout when it accepts connections.\n\n"
                    "docs/serve.md lists the endpoints and what of a request is understood.",
     .examples = "  qrun serve --model path/to/model\n"

@@ -127,7 +127,9 @@ static size_t find_stop(qr_answer *answer) {
     for (int32_t i = 0; i < answer->stops.n && answer->pending.size > 0; i++) {
         const size_t length = strlen(answer->stops.texts[i]);
         for (size_t at = 0; at + length <= answer->pending.size && at < first; at++) {
-            if (memcmp(answer->pending.data + at, answer->stops.texts[i], length) == 0) { first = at, answer->stop = i; }
+            if (memcmp(answer->pending.data + at, answer->stops.texts[i], length) == 0) {
+                first = at, answer->stop = i;
+            }
         }
     }
     return first;
