@@ -9,6 +9,7 @@
 #include "serve/messages/answer.h"
 #include "serve/openai/answer.h"
 #include "serve/openai/answer_parser.h"
+#include "serve/responses/answer.h"
 
 /* One sample of one prompt: what has come of it. */
 typedef struct choice {
@@ -74,11 +75,9 @@ const answer_protocol *completions_protocol(const char *path) {
     static const struct {
         const char *path;
         const answer_protocol *protocol;
-    } table[] = {{"/v1/chat/completions", &openai_chat_protocol},
-                 {"/v1/completions", &openai_text_protocol},
-                 {"/v1/embeddings", &openai_embedding_protocol},
-                 {"/v1/messages", &messages_protocol},
-                 {"/v1/messages/count_tokens", &messages_count_protocol}};
+    } table[] = {{"/v1/chat/completions", &openai_chat_protocol},         {"/v1/completions", &openai_text_protocol},
+                 {"/v1/embeddings", &openai_embedding_protocol},          {"/v1/messages", &messages_protocol},
+                 {"/v1/messages/count_tokens", &messages_count_protocol}, {"/v1/responses", &responses_protocol}};
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         if (strcmp(path, table[i].path) == 0) { return table[i].protocol; }
     }

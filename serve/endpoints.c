@@ -234,6 +234,7 @@ static const row table[] = {
     {"/v1/embeddings", HTTP_POST, NULL, AT_ONCE},
     {"/v1/messages", HTTP_POST, NULL, AT_ONCE},
     {"/v1/messages/count_tokens", HTTP_POST, NULL, AT_ONCE},
+    {"/v1/responses", HTTP_POST, NULL, AT_ONCE},
 };
 
 /* What follows the path of an endpoint; NULL: it is another path. */

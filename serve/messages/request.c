@@ -44,15 +44,6 @@ static const openai_member members[] = {
 };
 _Static_assert(sizeof members / sizeof members[0] <= OPENAI_MOST_MEMBERS, "a bit for each member");
 
-static const cJSON *get(const cJSON *object, const char *name) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNull(item) ? NULL : item;
-}
-
-static bool is_text(const cJSON *item, const char *text) {
-    return cJSON_IsString(item) && strcmp(item->valuestring, text) == 0;
-}
-
 /* ---- Messages ---------------------------------------------------------------------------------------------------- */
 
 /* The blocks of one message, which becomes one or more of a chat. */
@@ -68,7 +59,7 @@ static bool refuse_block(const turn *t, const char *what) {
 }
 
 static bool take_call(const turn *t, cJSON *block) {
-    const cJSON *id = get(block, "id"), *name = get(block, "name");
+    const cJSON *id = chat_get(block, "id"), *name = chat_get(block, "name");
     if (!cJSON_IsString(id) || !cJSON_IsString(name)) {
         return refuse_block(t, "a \"tool_use\" must have \"id\" and \"name\", both texts");
     }
@@ -82,7 +73,7 @@ static bool take_call(const turn *t, cJSON *block) {
 
 /* Templates have no place for "is_error": the content says it. */
 static bool take_result(const turn *t, cJSON *block) {
-    const cJSON *id = get(block, "tool_use_id");
+    const cJSON *id = chat_get(block, "tool_use_id");
     if (!cJSON_IsString(id)) { return refuse_block(t, "a \"tool_result\" must have a \"tool_use_id\", a text"); }
     if (!chat_has_call(t->chat, id->valuestring)) {
         return openai_refuse(t->error, 400, "messages",
@@ -95,14 +86,14 @@ static bool take_result(const turn *t, cJSON *block) {
 
 /* What is neither a call, a result nor a thought goes on as it is, and is refused later where it is no text. */
 static bool take_block(const turn *t, cJSON *list, cJSON *block) {
-    const cJSON *type = get(block, "type");
+    const cJSON *type = chat_get(block, "type");
     const bool is_assistant = strcmp(t->role, "assistant") == 0, is_user = strcmp(t->role, "user") == 0;
     if (!cJSON_IsString(type)) { return refuse_block(t, "a block of content must be an object with a \"type\""); }
-    if (is_assistant && is_text(type, "tool_use")) { return take_call(t, block); }
-    if (is_user && is_text(type, "tool_result")) { return take_result(t, block); }
-    if (is_assistant && is_text(type, "redacted_thinking")) { return true; } /* nobody here can read it */
-    if (is_assistant && is_text(type, "thinking")) {
-        const cJSON *thought = get(block, "thinking");
+    if (is_assistant && chat_is(type, "tool_use")) { return take_call(t, block); }
+    if (is_user && chat_is(type, "tool_result")) { return take_result(t, block); }
+    if (is_assistant && chat_is(type, "redacted_thinking")) { return true; } /* nobody here can read it */
+    if (is_assistant && chat_is(type, "thinking")) {
+        const cJSON *thought = chat_get(block, "thinking");
         if (!cJSON_IsString(thought)) { return refuse_block(t, "\"thinking\" must be a text"); }
         return chat_add_thought(t->chat, thought->valuestring, t->error);
     }
@@ -122,10 +113,10 @@ static bool take_content(const turn *t, cJSON *content) {
 /* A turn that follows one of the same role is part of it, as Anthropic's server has it. */
 static bool take_message(chat_messages *chat, cJSON *message, int number, openai_error *error) {
     static const char *const roles[] = {"user", "assistant", "system"};
-    const cJSON *role = get(message, "role");
+    const cJSON *role = chat_get(message, "role");
     turn t = {.chat = chat, .number = number, .error = error};
     for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
-        if (is_text(role, roles[i])) { t.role = roles[i]; }
+        if (chat_is(role, roles[i])) { t.role = roles[i]; }
     }
     if (t.role == NULL) { return refuse_block(&t, "\"role\" can be \"user\", \"assistant\" or \"system\""); }
     return chat_begin_turn(chat, t.role, error) &&
@@ -159,7 +150,7 @@ static bool take_messages(cJSON *root, cJSON *into, openai_error *error) {
     }
     taken = taken && chat_end(&chat, error);
     chat_free(&chat);
-    if (taken && is_text(get(messages->child->prev, "role"), "assistant")) { /* the last one */
+    if (taken && chat_is(chat_get(messages->child->prev, "role"), "assistant")) { /* the last one */
         return openai_refuse(error, 400, "messages",
                              "the last message is the assistant's: an answer that continues it is not supported");
     }
@@ -169,43 +160,31 @@ static bool take_messages(cJSON *root, cJSON *into, openai_error *error) {
 /* ---- Tools ------------------------------------------------------------------------------------------------------- */
 
 static bool take_tool(cJSON *tool, cJSON *list, openai_error *error) {
-    const cJSON *type = get(tool, "type"), *name = get(tool, "name");
-    if (type != NULL && !is_text(type, "custom")) {
+    const cJSON *type = chat_get(tool, "type"), *name = chat_get(tool, "name");
+    if (type != NULL && !chat_is(type, "custom")) {
         return openai_refuse(error, 400, "tools",
                              "tools of type \"%.60s\" are not supported: this server has none of its own",
                              cJSON_IsString(type) ? type->valuestring : "?");
     }
-    if (!cJSON_IsString(name) || !cJSON_IsObject(get(tool, "input_schema"))) {
+    if (!cJSON_IsString(name) || !cJSON_IsObject(chat_get(tool, "input_schema"))) {
         return openai_refuse(error, 400, "tools",
                              "a tool must have a \"name\", a text, and an \"input_schema\", an object");
     }
     return chat_add_tool(list, tool, "input_schema", error);
 }
 
-static bool take_tools(cJSON *root, cJSON *chat, openai_error *error) {
-    const cJSON *tools = get(root, "tools");
-    if (tools == NULL) { return true; }
-    if (!cJSON_IsArray(tools)) { return openai_refuse(error, 400, "tools", "\"tools\" must be a list of tools"); }
-    cJSON *list = cJSON_AddArrayToObject(chat, "tools");
-    if (list == NULL) { return openai_refuse_for_memory(error); }
-    for (cJSON *tool = tools->child; tool != NULL; tool = tool->next) {
-        if (!take_tool(tool, list, error)) { return false; }
-    }
-    if (list->child == NULL) { cJSON_DeleteItemFromObjectCaseSensitive(chat, "tools"); }
-    return true;
-}
-
 static bool take_tool_choice(const cJSON *root, cJSON *chat, openai_error *error) {
     static const char *const choices[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
-    const cJSON *choice = get(root, "tool_choice"), *type = get(choice, "type"), *name = get(choice, "name");
+    const cJSON *choice = chat_get(root, "tool_choice"), *type = chat_get(choice, "type"),
+                *name = chat_get(choice, "name");
     if (choice == NULL) { return true; }
     for (size_t i = 0; i < sizeof choices / sizeof choices[0]; i++) {
-        if (is_text(type, choices[i][0])) {
+        if (chat_is(type, choices[i][0])) {
             return cJSON_AddStringToObject(chat, "tool_choice", choices[i][1]) != NULL ||
                    openai_refuse_for_memory(error);
         }
     }
-    if (is_text(type, "tool") && cJSON_IsString(name)) { return chat_name_tool(chat, name->valuestring, error); }
+    if (chat_is(type, "tool") && cJSON_IsString(name)) { return chat_name_tool(chat, name->valuestring, error); }
     return openai_refuse(error, 400, "tool_choice",
                          "\"tool_choice\" can be {\"type\": \"auto\"}, \"any\", \"none\", or "
                          "{\"type\": \"tool\", \"name\": …}");
@@ -215,11 +194,11 @@ static bool take_tool_choice(const cJSON *root, cJSON *chat, openai_error *error
 
 /* Under the names that templates have for it. */
 static bool take_thinking(const cJSON *root, cJSON *chat, openai_error *error) {
-    const cJSON *thinking = get(root, "thinking"), *type = get(thinking, "type");
-    const cJSON *budget = get(thinking, "budget_tokens");
-    const bool is_enabled = is_text(type, "enabled");
-    if (thinking == NULL || is_text(type, "adaptive")) { return true; }
-    if (!is_enabled && !is_text(type, "disabled")) {
+    const cJSON *thinking = chat_get(root, "thinking"), *type = chat_get(thinking, "type");
+    const cJSON *budget = chat_get(thinking, "budget_tokens");
+    const bool is_enabled = chat_is(type, "enabled");
+    if (thinking == NULL || chat_is(type, "adaptive")) { return true; }
+    if (!is_enabled && !chat_is(type, "disabled")) {
         return openai_refuse(error, 400, "thinking",
                              "\"thinking\" can be of type \"enabled\", \"adaptive\" or \"disabled\"");
     }
@@ -232,7 +211,7 @@ static bool take_thinking(const cJSON *root, cJSON *chat, openai_error *error) {
 }
 
 static bool take_form(cJSON *format, cJSON *chat, openai_error *error) {
-    if (!is_text(get(format, "type"), "json_schema") || get(format, "schema") == NULL) {
+    if (!chat_is(chat_get(format, "type"), "json_schema") || chat_get(format, "schema") == NULL) {
         return openai_refuse(error, 400, "output_config",
                              "\"format\" of \"output_config\" can be {\"type\": \"json_schema\", \"schema\": …}");
     }
@@ -240,7 +219,7 @@ static bool take_form(cJSON *format, cJSON *chat, openai_error *error) {
 }
 
 static bool take_output_config(const cJSON *root, cJSON *chat, openai_error *error) {
-    const cJSON *config = get(root, "output_config"), *item;
+    const cJSON *config = chat_get(root, "output_config"), *item;
     if (config == NULL) { return true; }
     if (!cJSON_IsObject(config)) {
         return openai_refuse(error, 400, "output_config", "\"output_config\" must be an object");
@@ -251,14 +230,14 @@ static bool take_output_config(const cJSON *root, cJSON *chat, openai_error *err
                              item->string);
     }
     cJSON *format = cJSON_GetObjectItemCaseSensitive(config, "format");
-    return chat_set_effort(chat, get(config, "effort"), "output_config", error) &&
+    return chat_set_effort(chat, chat_get(config, "effort"), "output_config", error) &&
            (format == NULL || cJSON_IsNull(format) || take_form(format, chat, error));
 }
 
 /* ---- The request ------------------------------------------------------------------------------------------------- */
 
 static bool check_stops(cJSON *chat, openai_error *error) {
-    const cJSON *stops = get(chat, "stop"), *stop;
+    const cJSON *stops = chat_get(chat, "stop"), *stop;
     bool fits = stops == NULL || cJSON_IsArray(stops);
     cJSON_ArrayForEach(stop, stops) { fits = fits && cJSON_IsString(stop); }
     if (!fits) { return openai_refuse(error, 400, "stop_sequences", "\"stop_sequences\" must be a list of texts"); }
@@ -268,13 +247,13 @@ static bool check_stops(cJSON *chat, openai_error *error) {
 
 bool messages_to_count(cJSON *root, cJSON *chat, openai_error *error) {
     return chat_take_members(root, chat, members, sizeof members / sizeof members[0], error) &&
-           check_stops(chat, error) && take_tools(root, chat, error) && take_tool_choice(root, chat, error) &&
-           take_thinking(root, chat, error) && take_output_config(root, chat, error) &&
-           take_messages(root, chat, error);
+           check_stops(chat, error) && chat_take_tools(root, chat, take_tool, error) &&
+           take_tool_choice(root, chat, error) && take_thinking(root, chat, error) &&
+           take_output_config(root, chat, error) && take_messages(root, chat, error);
 }
 
 bool messages_to_chat(cJSON *root, cJSON *chat, openai_error *error) {
-    if (get(root, "max_tokens") == NULL) {
+    if (chat_get(root, "max_tokens") == NULL) {
         return openai_refuse(error, 400, "max_tokens", "\"max_tokens\" is missing: how many tokens an answer may have");
     }
     return messages_to_count(root, chat, error);

@@ -26,6 +26,15 @@ static cJSON *new_object(cJSON *parent, const char *name, openai_error *error) {
     return added ? object : NULL;
 }
 
+const cJSON *chat_get(const cJSON *object, const char *name) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNull(item) ? NULL : item;
+}
+
+bool chat_is(const cJSON *item, const char *text) {
+    return cJSON_IsString(item) && strcmp(item->valuestring, text) == 0;
+}
+
 bool chat_take_members(cJSON *root, cJSON *chat, const openai_member *table, size_t n_members, openai_error *error) {
     uint64_t seen = 0;
     for (cJSON *item = root->child, *next; item != NULL; item = next) {
@@ -170,6 +179,20 @@ bool chat_add_result(chat_messages *m, const char *id, cJSON *content, openai_er
 
 /* ---- Tools ------------------------------------------------------------------------------------------------------- */
 
+bool chat_take_tools(cJSON *root, cJSON *chat, bool (*take)(cJSON *tool, cJSON *list, openai_error *error),
+                     openai_error *error) {
+    const cJSON *tools = chat_get(root, "tools");
+    if (tools == NULL) { return true; }
+    if (!cJSON_IsArray(tools)) { return openai_refuse(error, 400, "tools", "\"tools\" must be a list of tools"); }
+    if (tools->child == NULL) { return true; }
+    cJSON *list = cJSON_AddArrayToObject(chat, "tools");
+    if (list == NULL) { return openai_refuse_for_memory(error); }
+    for (cJSON *tool = tools->child; tool != NULL; tool = tool->next) {
+        if (!take(tool, list, error)) { return false; }
+    }
+    return true;
+}
+
 bool chat_add_tool(cJSON *list, cJSON *tool, const char *schema, openai_error *error) {
     static const char *const same[] = {"name", "description", "strict"};
     cJSON *made = new_object(list, NULL, error);
@@ -216,13 +239,13 @@ bool chat_set_argument(cJSON *chat, const char *name, cJSON *value, openai_error
 bool chat_set_effort(cJSON *chat, const cJSON *effort, const char *member, openai_error *error) {
     static const char *const efforts[][2] = {{"minimal", "low"}, {"low", "low"},    {"medium", "medium"},
                                              {"high", "high"},   {"xhigh", "high"}, {"max", "high"}};
-    if (effort == NULL || cJSON_IsNull(effort)) { return true; }
-    for (size_t i = 0; cJSON_IsString(effort) && i < sizeof efforts / sizeof efforts[0]; i++) {
-        if (strcmp(effort->valuestring, efforts[i][0]) == 0) {
+    if (effort == NULL) { return true; }
+    for (size_t i = 0; i < sizeof efforts / sizeof efforts[0]; i++) {
+        if (chat_is(effort, efforts[i][0])) {
             return chat_set_argument(chat, "reasoning_effort", cJSON_CreateString(efforts[i][1]), error);
         }
     }
-    if (cJSON_IsString(effort) && strcmp(effort->valuestring, "none") == 0) {
+    if (chat_is(effort, "none")) {
         return chat_set_argument(chat, "enable_thinking", cJSON_CreateFalse(), error) &&
                chat_set_argument(chat, "thinking", cJSON_CreateFalse(), error);
     }

@@ -9,6 +9,11 @@
 
 enum { CHAT_MAX_CALLS = 256 }; /* of a message */
 
+/* A member that is not null; NULL: there is none. */
+const cJSON *chat_get(const cJSON *object, const char *name);
+/* Whether an item, which may be NULL, is this text. */
+bool chat_is(const cJSON *item, const char *text);
+
 /* Moves members of the use USE_SAME from root to chat, under their names there. */
 bool chat_take_members(cJSON *root, cJSON *chat, const openai_member *table, size_t n_members, openai_error *error);
 
@@ -39,6 +44,9 @@ bool chat_has_call(const chat_messages *m, const char *id);
 /* The result of one of them; content: a text, a list of parts, or NULL. */
 bool chat_add_result(chat_messages *m, const char *id, cJSON *content, openai_error *error);
 
+/* "tools" of root, one after the other; what take appends to the list are tools of a chat. */
+bool chat_take_tools(cJSON *root, cJSON *chat, bool (*take)(cJSON *tool, cJSON *list, openai_error *error),
+                     openai_error *error);
 /* Appends a tool with a "name" to a list; it keeps its owner, and loses its schema, a member that may be missing. */
 bool chat_add_tool(cJSON *list, cJSON *tool, const char *schema, openai_error *error);
 /* "tool_choice": this one. */

@@ -41,6 +41,7 @@ typedef struct answer_writer {
     cJSON *done;      /* array of blocks that have ended, in the form of the protocol; owned */
     serve_text *out;  /* of the call: where events go; NULL: nowhere */
     int64_t n_events; /* that were written */
+    bool is_cut;      /* the last block is not all that there would be */
     int64_t n_silent; /* pieces since the last of these */
 } answer_writer;
 void answer_writer_free(answer_writer *w);
