@@ -1,9 +1,12 @@
-/* The first byte chooses the endpoint: those of OpenAI's API, and "m", "k" of Anthropic's. What is accepted becomes a
- * JSON object with one prompt for the engine; what is refused has a status and a reason. */
+/* The first byte chooses the endpoint: those of OpenAI's API, "r" its responses, "m" and "k" Anthropic's messages and
+ * their count. What is accepted becomes a JSON object with one prompt for the engine; what is refused has a status and
+ * a reason. */
 #include "fuzz.h"
 #include "serve/messages/answer.h"
 #include "serve/messages/request.h"
 #include "serve/openai/request.h"
+#include "serve/responses/answer.h"
+#include "serve/responses/request.h"
 
 static void check_line(const openai_request *request, int prompt) {
     char *line = openai_request_line(request, prompt, "adapter");
@@ -30,7 +33,8 @@ static const endpoint *endpoint_of(uint8_t letter) {
                                          {'c', OPENAI_CHAT, NULL, openai_error_text},
                                          {'e', OPENAI_EMBEDDING, NULL, openai_error_text},
                                          {'m', OPENAI_CHAT, messages_to_chat, messages_error_text},
-                                         {'k', OPENAI_CHAT, messages_to_count, messages_error_text}};
+                                         {'k', OPENAI_CHAT, messages_to_count, messages_error_text},
+                                         {'r', OPENAI_CHAT, responses_to_chat, responses_error_text}};
     for (size_t i = 0; i < sizeof endpoints / sizeof endpoints[0]; i++) {
         if (endpoints[i].letter == letter) { return &endpoints[i]; }
     }

@@ -89,6 +89,62 @@ def check_required_call(client):
     assert set(answer.choices[0].message.tool_calls[0].function.parsed_arguments) == {"blue"}, answer
 
 
+def final_of(client, **ask):
+    """The response of a stream, whose text deltas make its text."""
+    with client.responses.stream(**ask) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        return text, stream.get_final_response()
+
+
+def check_responses(client):
+    ask = dict(model="model", input="Hello", instructions="Be kind.", max_output_tokens=60)
+    whole = client.responses.create(**ask)
+    text, final = final_of(client, **ask)
+    assert whole.status == final.status == "completed", (whole, final)
+    assert whole.output_text == text == final.output_text != "", (whole, text)
+    assert final.usage.total_tokens == whole.usage.total_tokens == final.usage.input_tokens + final.usage.output_tokens
+    cut = client.responses.create(**ask | {"max_output_tokens": 3})
+    assert (cut.status, cut.incomplete_details.reason) == ("incomplete", "max_output_tokens"), cut
+    kinds = [event.type for event in client.responses.create(**ask | {"max_output_tokens": 3}, stream=True)]
+    assert (kinds[0], kinds[-1]) == ("response.created", "response.incomplete"), kinds
+    more = client.responses.create(**ask | {"input": [{"role": "user", "content": "Hello"}, *whole.output,
+                                                      {"role": "user", "content": "And you?"}]})
+    assert more.usage.input_tokens > whole.usage.total_tokens - 5, more
+    schema = {"type": "object", "properties": {"blue": {"type": "boolean"}}, "required": ["blue"],
+              "additionalProperties": False}
+    form = {"format": {"type": "json_schema", "name": "answer", "strict": True, "schema": schema}}
+    assert set(json.loads(client.responses.create(**ask, text=form).output_text)) == {"blue"}
+    for wrong, member in ((dict(previous_response_id="resp_1"), "previous_response_id"),
+                          (dict(tools=[{"type": "web_search"}]), "tools")):
+        try:
+            client.responses.create(**ask, **wrong)
+        except openai.BadRequestError as error:
+            assert error.body["param"] == member, error.body
+        else:
+            raise AssertionError(f"{wrong} was accepted")
+
+
+def check_calls_of_responses(client):
+    """As an agent runs it: calls and their results, with what came before as it came."""
+    schema = {"type": "object", "properties": {"blue": {"type": "boolean"}}, "required": ["blue"],
+              "additionalProperties": False}
+    tools = [{"type": "function", "name": "f", "description": "d", "strict": True, "parameters": schema}]
+    items = [{"role": "user", "content": "Hello"}]
+    for choice in ("required", {"type": "function", "name": "f"}):
+        ask = dict(model="model", input=items, tools=tools, tool_choice=choice, max_output_tokens=100)
+        whole = client.responses.create(**ask)
+        _, final = final_of(client, **ask)
+        calls = [item for item in final.output if item.type == "function_call"]
+        assert [item.arguments for item in whole.output if item.type == "function_call"] == \
+            [call.arguments for call in calls], (whole, final)
+        assert all(set(json.loads(call.arguments)) == {"blue"} for call in calls), calls
+        assert len(calls) == 1, final
+        items = items + final.output + [
+            {"type": "function_call_output", "call_id": call.call_id, "output": "yes"} for call in calls]
+    last = client.responses.create(**ask | {"input": items, "tool_choice": "none", "max_output_tokens": 9})
+    assert [item.type for item in last.output] == ["message"], last
+
+
 def check_form(client):
     schema = {"type": "object", "properties": {"blue": {"type": "boolean"}}, "required": ["blue"],
               "additionalProperties": False}
@@ -179,6 +235,7 @@ def main():
         check_prompts(client)
         check_tools(client)
         check_form(client)
+        check_responses(client)
         check_errors(client)
         check_details(client)
         check_metrics(address)
@@ -188,6 +245,7 @@ def main():
         (copy / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": CALLING}))
         with serving(copy) as (_, client):
             check_required_call(client)
+            check_calls_of_responses(client)
         (copy / "tokenizer_config.json").write_text(json.dumps(config))
         check_error_in_a_stream(copy)
 
