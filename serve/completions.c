@@ -659,6 +659,10 @@ static bool prepare(answer *a, openai_error *error) {
         !make_parts(a, error)) {
         return false;
     }
+    if (a->protocol->translate != NULL && !a->owner->format.has_late_system &&
+        !openai_request_move_late_system(&a->request, error)) {
+        return false;
+    }
     if (a->owner->format.has_text_arguments && !openai_request_keep_text_arguments(&a->request, error)) {
         return false;
     }

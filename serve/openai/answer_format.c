@@ -104,6 +104,20 @@ static void learn_calls(const qrun_tokenizer *tokenizer, answer_format *format) 
     }
 }
 
+/* ---- The system ----------------------------------------------------------------------------------------------------
+ */
+
+static bool takes_late_system(const qrun_tokenizer *tokenizer) {
+    static const char messages[] = "[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"},{"
+                                   "\"role\":\"system\",\"content\":\"qrun_probe\"}]";
+    char *rendered;
+    size_t n_bytes;
+    if (qrun_chat_render(tokenizer, messages, NULL, NULL, true, &rendered, &n_bytes, NULL) != QRUN_OK) { return false; }
+    const bool takes = strstr(rendered, PROBE) != NULL;
+    qrun_free(rendered);
+    return takes;
+}
+
 /* ---- Thoughts ---------------------------------------------------------------------------------------------------- */
 
 /* A template knows thoughts if it begins one for the answer, or writes one that a message has. It also does if it takes
@@ -245,6 +259,7 @@ const char *answer_format_hidden(const answer_format *format, int32_t token) {
 void answer_format_learn(const qrun_tokenizer *tokenizer, answer_format *format) {
     *format = (answer_format){.calls = CALLS_NONE};
     if (tokenizer == NULL || !qrun_tokenizer_has_chat_template(tokenizer)) { return; }
+    format->has_late_system = takes_late_system(tokenizer);
     learn_calls(tokenizer, format);
     if (knows_thoughts(tokenizer, "<|channel|>analysis<|message|>", "<|end|>")) { format->calls = CALLS_HARMONY; }
     if (format->calls == CALLS_HARMONY) {

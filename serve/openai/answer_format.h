@@ -1,5 +1,6 @@
 /* How a model writes its answers: what in them is a thought, and what a call of a tool. Learned from the chat template,
- * by rendering a conversation that has both: as the template writes them, the model was trained to write them. */
+ * by rendering a conversation that has both: as the template writes them, the model was trained to write them. And what
+ * the template takes of a conversation. */
 #ifndef QRUN_SERVE_OPENAI_ANSWER_FORMAT_H
 #define QRUN_SERVE_OPENAI_ANSWER_FORMAT_H
 
@@ -31,6 +32,7 @@ enum { FORMAT_MAX_HIDDEN = 48 };
 
 typedef struct answer_format {
     call_style calls;
+    bool has_late_system;                /* the template takes a message of the system after others */
     bool has_text_arguments;             /* the template takes the arguments of a call as JSON in a text alone */
     const char *think_begin, *think_end; /* NULL: the model does not think aloud, or on a channel */
     /* Markers that are special tokens, which an answer's text leaves out. */

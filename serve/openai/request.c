@@ -531,6 +531,48 @@ bool openai_request_keep_text_arguments(openai_request *request, openai_error *e
     return true;
 }
 
+static bool has_role(const cJSON *message, const char *role) {
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(message, "role");
+    return cJSON_IsString(item) && strcmp(item->valuestring, role) == 0;
+}
+
+/* What follows `first`, which is the user's or the system's, and is of either too, becomes part of it. */
+static bool join_turns(cJSON *messages, cJSON *first, openai_error *error) {
+    serve_text joined = {0};
+    for (const cJSON *message = first; message != NULL; message = message->next) {
+        const cJSON *content = cJSON_GetObjectItemCaseSensitive(message, "content");
+        if (message != first && !has_role(message, "user") && !has_role(message, "system")) { break; }
+        if (message != first) { serve_text_add(&joined, "\n\n", 2); }
+        if (cJSON_IsString(content)) { serve_text_add(&joined, content->valuestring, strlen(content->valuestring)); }
+    }
+    cJSON *role = cJSON_CreateString("user");
+    cJSON *content = joined.failed ? NULL : cJSON_CreateString(joined.data != NULL ? joined.data : "");
+    serve_text_free(&joined);
+    if (role == NULL || content == NULL) {
+        cJSON_Delete(role);
+        cJSON_Delete(content);
+        return openai_refuse_for_memory(error);
+    }
+    cJSON_ReplaceItemInObjectCaseSensitive(first, "role", role);
+    cJSON_ReplaceItemInObjectCaseSensitive(first, "content", content);
+    while (first->next != NULL && (has_role(first->next, "user") || has_role(first->next, "system"))) {
+        cJSON_Delete(cJSON_DetachItemViaPointer(messages, first->next));
+    }
+    return true;
+}
+
+bool openai_request_move_late_system(openai_request *request, openai_error *error) {
+    cJSON *messages;
+    cJSON_ArrayForEach(messages, request->prompts) {
+        for (cJSON *message = messages->child; message != NULL; message = message->next) {
+            const bool is_late = message != messages->child && has_role(message, "system");
+            const bool is_before = has_role(message, "user") && has_role(message->next, "system");
+            if ((is_late || is_before) && !join_turns(messages, message, error)) { return false; }
+        }
+    }
+    return true;
+}
+
 char *openai_request_line(const openai_request *request, int prompt, const char *adapter) {
     const cJSON *value = cJSON_GetArrayItem(request->prompts, prompt);
     const char *name = request->kind == OPENAI_CHAT ? "messages" : cJSON_IsString(value) ? "prompt" : "token_ids";

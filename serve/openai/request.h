@@ -55,6 +55,10 @@ void openai_request_free(openai_request *request);
  * some templates do not take. False with *error set. */
 bool openai_request_keep_text_arguments(openai_request *request, openai_error *error);
 
+/* Messages of the system after others become the user's, with an empty line between what then is one message: some
+ * templates take none. False with *error set. */
+bool openai_request_move_late_system(openai_request *request, openai_error *error);
+
 /* The text for qrun_session_submit_json of one of the prompts; adapter: a name, or NULL for the base model. NULL when
  * memory is short; cJSON_free. */
 char *openai_request_line(const openai_request *request, int prompt, const char *adapter);

@@ -53,6 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         FUZZ_CHECK(e->translate == NULL || (n == 1 && request.n_samples == 1 && request.logprobs == -1));
         FUZZ_CHECK(request.logprobs >= -1 && request.logprobs <= 20);
         for (int i = 0; i < n; i++) { check_line(&request, i); }
+        FUZZ_CHECK(openai_request_move_late_system(&request, &error));
+        for (int i = 0; i < n; i++) { check_line(&request, i); }
     } else {
         char *text = e->error_text(&error);
         FUZZ_CHECK(error.status >= 400 && error.message[0] != '\0' && text != NULL);

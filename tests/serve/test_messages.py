@@ -188,6 +188,19 @@ class Translation(unittest.TestCase):
                 with self.subTest(message):
                     self.check(server, message, chat)
 
+    def test_a_system_after_others(self):
+        """As Claude Code sends it; templates such as Qwen3.5's take one at the beginning alone."""
+        message = lambda role, content: {"role": role, "content": content}
+        late = [message("user", "Hello"), message("system", "Be kind."), message("user", "You"), message("assistant", "Yes"),
+                message("system", "Be brief."), message("user", [{"type": "text", "text": "So?"}]), message("system", "Now.")]
+        moved = [message("system", "S"), message("user", "Hello\n\nBe kind.\n\nYou"), message("assistant", "Yes"),
+                 message("user", "Be brief.\n\nSo?\n\nNow.")]
+        strict = "{% for m in messages[1:] if m.role == 'system' %}{{ raise_exception('late') }}{% endfor %}" + PLAIN
+        for template, expected in ((PLAIN, [message("system", "S"), *late[:5], message("user", "So?"), late[6]]), (strict, moved)):
+            with copied_model(tokenizer_config={"chat_template": template}) as model, Server(model=model) as server:
+                self.check(server, {"system": "S", "messages": late}, {"messages": expected})
+                self.assertEqual(server.ask("/v1/chat/completions", {"messages": late})[0], 200 if template == PLAIN else 400)
+
     def test_a_form(self):
         with Server() as server:
             status, answer, _ = server.ask("/v1/messages", ASK | {"max_tokens": 60, "output_config": {

@@ -188,6 +188,37 @@ static void test_text_arguments(void) {
     openai_request_free(&request);
 }
 
+/* A message of the system after others becomes part of the user's turn around it. */
+static void test_late_system(void) {
+    static const struct {
+        const char *messages, *moved;
+    } cases[] = {
+        {"[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"}]",
+         "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"}]"},
+        {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"b\"},{\"role\":\"user\","
+         "\"content\":\"c\"}]",
+         "[{\"role\":\"user\",\"content\":\"a\\n\\nb\\n\\nc\"}]"},
+        {"[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"b\"},{\"role\":\"tool\","
+         "\"content\":\"c\"}]",
+         "[{\"role\":\"assistant\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\"},{\"role\":\"tool\","
+         "\"content\":\"c\"}]"},
+        {"[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"b\"},{\"role\":\"system\"}]",
+         "[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b\\n\\n\"}]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char json[512];
+        openai_request request;
+        openai_error error = {.status = 0};
+        (void)snprintf(json, sizeof json, "{\"messages\":%s}", cases[i].messages);
+        REQUIRE(openai_request_read(json, strlen(json), OPENAI_CHAT, NULL, &request, &error));
+        CHECK(openai_request_move_late_system(&request, &error));
+        char *moved = cJSON_PrintUnformatted(request.prompts->child);
+        CHECK_STR(moved, cases[i].moved);
+        cJSON_free(moved);
+        openai_request_free(&request);
+    }
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     CHECK_RUN(test_members_under_their_names_here);
@@ -195,5 +226,6 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_strings_are_utf8);
     CHECK_RUN(test_offsets_count_characters);
     CHECK_RUN(test_text_arguments);
+    CHECK_RUN(test_late_system);
     return check_end();
 }
