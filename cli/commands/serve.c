@@ -250,11 +250,12 @@ const command command_serve = {
     .name = "serve",
     .summary = "answer requests over HTTP, as the APIs of OpenAI and Anthropic do",
     .usage = "--model DIR [--adapter NAME=DIR …] [OPTIONS]",
-    .description = "Serves a model and its adapters to clients of the OpenAI API (chat and text completions) and of "
-                   "Anthropic's (messages), whole or streamed. An answer has the tokens that 'qrun generate' gives for "
-                   "the same request, whatever else "
-                   "the server does. The address is printed on stdout when it accepts connections.\n\n"
-                   "docs/serve.md lists the endpoints and what of a request is understood.",
+    .description =
+        "Serves a model and its adapters to clients of the OpenAI API (chat and text completions, responses) and of "
+        "Anthropic's (messages), whole or streamed. An answer has the tokens that 'qrun generate' gives for "
+        "the same request, whatever else "
+        "the server does. The address is printed on stdout when it accepts connections.\n\n"
+        "docs/serve.md lists the endpoints and what of a request is understood.",
     .examples = "  qrun serve --model path/to/model\n"
                 "  qrun serve --model path/to/model --adapter pirate=my-adapter --port 9000\n"
                 "  # from another terminal:\n"
