@@ -189,22 +189,33 @@ static bool read_logprobs(const cJSON *root, openai_request *request, openai_err
     return true;
 }
 
-bool openai_write_numbers(cJSON *schema, const char *member, openai_error *error) {
+/* The number as JSON text of as few digits as it needs. */
+static void print_number(double number, char text[32]) {
+    if (number == nearbyint(number) && fabs(number) <= MOST_EXACT) {
+        (void)snprintf(text, 32, "%.0f", number);
+        return;
+    }
+    int n_digits = 15;
+    do { (void)snprintf(text, 32, "%.*g", n_digits, number); } while (n_digits++ < 17 && strtod(text, NULL) != number);
+}
+
+bool openai_write_numbers(cJSON *json, const char *member, openai_error *error) {
     char text[32];
-    for (cJSON *item = schema != NULL ? schema->child : NULL; item != NULL; item = item->next) {
+    for (cJSON *item = json != NULL ? json->child : NULL; item != NULL; item = item->next) {
         if (!openai_write_numbers(item, member, error)) { return false; }
     }
-    if (!cJSON_IsNumber(schema)) { return true; }
-    const double number = schema->valuedouble;
-    if (!isfinite(number) || (fabs(number) > MOST_EXACT && number == nearbyint(number))) {
+    if (!cJSON_IsNumber(json)) { return true; }
+    const double number = json->valuedouble;
+    if (member != NULL && (!isfinite(number) || (fabs(number) > MOST_EXACT && number == nearbyint(number)))) {
         return openai_refuse(error, 400, member, "\"%s\": a whole number can be from -%.0f to %.0f", member, MOST_EXACT,
                              MOST_EXACT);
     }
-    (void)snprintf(text, sizeof text, number == nearbyint(number) ? "%.0f" : "%.17g", number);
+    if (!isfinite(number)) { return true; }
+    print_number(number, text);
     cJSON *raw = cJSON_CreateRaw(text);
     if (raw == NULL) { return openai_refuse_for_memory(error); }
-    schema->type = (schema->type & ~0xFF) | cJSON_Raw;
-    schema->valuestring = raw->valuestring;
+    json->type = (json->type & ~0xFF) | cJSON_Raw;
+    json->valuestring = raw->valuestring;
     raw->valuestring = NULL;
     cJSON_Delete(raw);
     return true;
@@ -403,20 +414,26 @@ static bool flatten_content(cJSON *message, openai_error *error) {
 }
 
 /* Clients send the arguments of calls as JSON in a text, and templates expect the JSON itself. */
+static bool read_arguments(cJSON *function, openai_error *error) {
+    const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(function, "arguments");
+    if (!cJSON_IsString(arguments)) { return true; }
+    const char *text = arguments->valuestring[0] != '\0' ? arguments->valuestring : "{}";
+    char why[SERVE_WHY_BYTES];
+    cJSON *parsed = serve_text_parse_json(text, strlen(text), why);
+    if (cJSON_IsObject(parsed) && cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", parsed)) {
+        return true;
+    }
+    cJSON_Delete(parsed);
+    return openai_refuse(error, 400, "messages", "\"arguments\" of a tool call must be a JSON object in a text");
+}
+
 static bool read_calls(const cJSON *message, openai_error *error) {
     cJSON *call;
     cJSON_ArrayForEach(call, cJSON_GetObjectItemCaseSensitive(message, "tool_calls")) {
         cJSON *function = cJSON_GetObjectItemCaseSensitive(call, "function");
-        const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(function, "arguments");
-        if (!cJSON_IsString(arguments)) { continue; }
-        const char *text = arguments->valuestring[0] != '\0' ? arguments->valuestring : "{}";
-        char why[SERVE_WHY_BYTES];
-        cJSON *parsed = serve_text_parse_json(text, strlen(text), why);
-        if (!cJSON_IsObject(parsed) || !cJSON_ReplaceItemInObjectCaseSensitive(function, "arguments", parsed)) {
-            cJSON_Delete(parsed);
-            return openai_refuse(error, 400, "messages",
-                                 "\"arguments\" of a tool call must be a JSON object in a text");
-        }
+        if (!read_arguments(function, error)) { return false; }
+        cJSON *arguments = cJSON_GetObjectItemCaseSensitive(function, "arguments");
+        if (!openai_write_numbers(arguments, NULL, error)) { return false; }
     }
     return true;
 }

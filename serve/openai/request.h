@@ -63,9 +63,10 @@ bool openai_request_move_late_system(openai_request *request, openai_error *erro
  * memory is short; cJSON_free. */
 char *openai_request_line(const openai_request *request, int prompt, const char *adapter);
 
-/* Turns the numbers of a schema into texts with all their digits: cJSON prints 15 of some, and answers are made of
- * them. False with *error, about `member`, set: where its reader has rounded a number, as a double does not hold it. */
-bool openai_write_numbers(cJSON *schema, const char *member, openai_error *error);
+/* Turns numbers into texts with all their digits: cJSON prints 15 of some, and prompts and answers are made of them.
+ * False with *error, about `member`, set: where its reader has rounded a number, as a double does not hold it. member
+ * NULL: such a number is no error. */
+bool openai_write_numbers(cJSON *json, const char *member, openai_error *error);
 
 /* What becomes of a member of a request. */
 typedef enum openai_member_use {

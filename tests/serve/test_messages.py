@@ -128,6 +128,9 @@ class Messages(unittest.TestCase):
             self.assertEqual((first["input_tokens"], first["cache_read_input_tokens"]), (count, 0))
             self.assertGreater(again["cache_read_input_tokens"], 0)
             self.assertEqual(again["input_tokens"] + again["cache_read_input_tokens"], count)
+            words = {"messages": [{"role": "user", "content": "a " * 3000}]}      # more than the context has
+            self.assertGreater(server.ask("/v1/messages/count_tokens", words)[1]["input_tokens"], 2000)
+            self.assertEqual(server.ask("/v1/messages", ASK | words)[0], 400)
             events, _ = stream(server, long)
             self.assertEqual(events[0]["message"]["usage"] | {"output_tokens": 2}, again)
 

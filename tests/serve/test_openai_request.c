@@ -1,9 +1,11 @@
 /* Requests of the OpenAI API: what of them reaches the engine, and how the rest is refused. */
 #include "check.h"
 
+#include "serve/messages/request.h"
 #include "serve/openai/answer.h"
 #include "serve/openai/request.h"
 #include "serve/openai/text.h"
+#include "serve/responses/request.h"
 
 /* The line that the engine gets for the first prompt; NULL when the request is refused. */
 static char *line_of(const char *json, openai_kind kind, openai_error *error) {
@@ -56,7 +58,7 @@ static void test_members_under_their_names_here(void) {
          "{\"tools\":[1],\"messages\":[{\"role\":\"user\"}],\"n\":1,\"adapter\":\"\"}"},
         {"{\"prompt\":\"a\",\"response_format\":{\"enum\":[9007199254740991,0.30000000000000004,-3,2.5e-7]}}",
          OPENAI_TEXT,
-         "{\"response_format\":{\"enum\":[9007199254740991,0.30000000000000004,-3,2.4999999999999999e-07]},"
+         "{\"response_format\":{\"enum\":[9007199254740991,0.30000000000000004,-3,2.5e-07]},"
          "\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
         {"{\"messages\":[{}],\"tools\":[1],\"tool_choice\":\"required\",\"parallel_tool_calls\":false}", OPENAI_CHAT,
          "{\"tools\":[1],\"messages\":[{}],\"n\":1,\"adapter\":\"\"}"},
@@ -188,6 +190,77 @@ static void test_text_arguments(void) {
     openai_request_free(&request);
 }
 
+/* Requests of other protocols become those of chats. */
+static void test_translations(void) {
+    static const struct {
+        openai_translation translate;
+        const char *json, *line, *member; /* line NULL: refused, about this member */
+    } cases[] = {
+        {messages_to_chat,
+         "{\"max_tokens\":3,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stop_sequences\":[\"x\"],\"system\":"
+         "\"s\",\"metadata\":{}}",
+         "{\"max_tokens\":3,\"stop\":[\"x\"],\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\","
+         "\"content\":\"a\"}],\"n\":1,\"adapter\":\"\"}",
+         NULL},
+        {messages_to_chat,
+         "{\"max_tokens\":3,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{"
+         "\"type\":\"tool_use\",\"id\":\"i\",\"name\":\"f\",\"input\":{\"x\":9007199254740991}}]},{\"role\":\"user\","
+         "\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"i\",\"content\":\"r\"},{\"type\":\"text\",\"text\":"
+         "\"b\"}]}]}",
+         "{\"max_tokens\":3,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":"
+         "[{\"function\":{\"arguments\":{\"x\":9007199254740991},\"name\":\"f\"},\"id\":\"i\",\"type\":\"function\"}],"
+         "\"content\":null},{\"content\":\"r\",\"role\":\"tool\",\"tool_call_id\":\"i\",\"name\":\"f\"},{\"role\":"
+         "\"user\",\"content\":\"b\"}],\"n\":1,\"adapter\":\"\"}",
+         NULL},
+        {messages_to_count,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"name\":\"f\",\"input_schema\":{},\"cache_"
+         "control\":{}}],\"thinking\":{\"type\":\"disabled\"}}",
+         "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{}}}],\"template_args\":{"
+         "\"enable_thinking\":false,\"thinking\":false},\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"n\":1,"
+         "\"adapter\":\"\"}",
+         NULL},
+        {responses_to_chat,
+         "{\"input\":\"a\",\"instructions\":\"s\",\"max_output_tokens\":3,\"store\":true,\"reasoning\":{\"effort\":"
+         "\"max\"}}",
+         "{\"max_tokens\":3,\"template_args\":{\"reasoning_effort\":\"high\"},\"messages\":[{\"role\":\"system\","
+         "\"content\":\"s\"},{\"role\":\"user\",\"content\":\"a\"}],\"n\":1,\"adapter\":\"\"}",
+         NULL},
+        {responses_to_chat,
+         "{\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"function_call\",\"call_id\":\"i\",\"name\":"
+         "\"f\",\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"i\",\"output\":\"r\"}],\"text\":"
+         "{\"format\":{\"type\":\"json_object\"}}}",
+         "{\"response_format\":{\"type\":\"json_object\"},\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{"
+         "\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":{},\"name\":\"f\"},\"id\":\"i\",\"type\":"
+         "\"function\"}],\"content\":null},{\"content\":\"r\",\"role\":\"tool\",\"tool_call_id\":\"i\",\"name\":\"f\"}]"
+         ",\"n\":1,\"adapter\":\"\"}",
+         NULL},
+        {messages_to_chat, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", NULL, "max_tokens"},
+        {messages_to_count,
+         "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"i\"}]}]}", NULL,
+         "messages"},
+        {messages_to_count, "[]", NULL, ""},
+        {responses_to_chat, "{\"input\":[{\"type\":\"item_reference\",\"id\":\"i\"}]}", NULL, "input"},
+        {responses_to_chat, "{\"input\":\"a\",\"previous_response_id\":\"r\"}", NULL, "previous_response_id"},
+        {responses_to_chat, "{}", NULL, "input"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        openai_request request;
+        openai_error error = {.status = 0};
+        const bool read = openai_request_read(cases[i].json, strlen(cases[i].json), OPENAI_CHAT, cases[i].translate,
+                                              &request, &error);
+        if (cases[i].line == NULL) {
+            CHECK_MSG(!read && error.status == 400 && strcmp(error.member, cases[i].member) == 0, "%s: %s about \"%s\"",
+                      cases[i].json, error.message, error.member);
+        } else {
+            char *line = read ? openai_request_line(&request, 0, NULL) : NULL;
+            CHECK_MSG(line != NULL && strcmp(line, cases[i].line) == 0, "%s: %s %s", cases[i].json,
+                      line != NULL ? line : "refused", error.message);
+            cJSON_free(line);
+        }
+        openai_request_free(&request);
+    }
+}
+
 /* A message of the system after others becomes part of the user's turn around it. */
 static void test_late_system(void) {
     static const struct {
@@ -227,5 +300,6 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_offsets_count_characters);
     CHECK_RUN(test_text_arguments);
     CHECK_RUN(test_late_system);
+    CHECK_RUN(test_translations);
     return check_end();
 }
