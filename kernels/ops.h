@@ -331,7 +331,13 @@ typedef struct qr_attention_args {
     const float *sinks; /* [n_heads] or NULL */
 } qr_attention_args;
 
-typedef enum qr_act_fn { QR_ACT_SILU, QR_ACT_GELU_TANH, QR_ACT_GELU_ERF, QR_ACT_NONE /* x itself */ } qr_act_fn;
+typedef enum qr_act_fn {
+    QR_ACT_SILU,
+    QR_ACT_GELU_TANH,
+    QR_ACT_GELU_ERF,
+    QR_ACT_RELU2, /* max(x, 0)² */
+    QR_ACT_NONE   /* x itself */
+} qr_act_fn;
 
 /* copy_heads: dst[i, h, :] = src[i, h, :], or dst += src with accumulate. Heads are a head stride apart, in both. */
 typedef struct qr_copy_heads_args {

@@ -9,6 +9,7 @@ QR_DEVICE float gelu_tanh_argument(float x) { return 0.79788456080286535588F * (
 QR_DEVICE float act_fn(qr_act_fn fn, float x) {
     switch (fn) {
         case QR_ACT_SILU: return x / (1.0F + expf(-x));
+        case QR_ACT_RELU2: return x < 0.0F ? 0.0F : x * x;
         case QR_ACT_NONE: return x;
         case QR_ACT_GELU_TANH: return 0.5F * x * (1.0F + tanhf(gelu_tanh_argument(x)));
         default: return 0.5F * x * (1.0F + erff(x * 0.70710678118654752440F));
@@ -22,6 +23,7 @@ QR_DEVICE float act_derivative(qr_act_fn fn, float x) {
             const float on = 1.0F / (1.0F + expf(-x)), off = 1.0F / (1.0F + expf(x));
             return on + x * on * off;
         }
+        case QR_ACT_RELU2: return x < 0.0F ? 0.0F : 2.0F * x;
         case QR_ACT_NONE: return 1.0F;
         case QR_ACT_GELU_TANH: {
             const float near = fminf(fmaxf(x, -20.0F), 20.0F), u = gelu_tanh_argument(near), cosine = coshf(u);

@@ -10,6 +10,7 @@ double qr_ref_act_fn(qr_act_fn fn, double x) {
         case QR_ACT_SILU: return x / (1.0 + exp(-x));
         case QR_ACT_GELU_TANH: return 0.5 * x * (1.0 + tanh(sqrt_two_over_pi * (x + 0.044715 * x * x * x)));
         case QR_ACT_GELU_ERF: return 0.5 * x * (1.0 + erf(x * sqrt_half));
+        case QR_ACT_RELU2: return x < 0.0 ? 0.0 : x * x;
         case QR_ACT_NONE: return x;
     }
     return 0.0;

@@ -9,6 +9,7 @@
 typedef struct source {
     const qr_json *json;
     const char *what;
+    const qr_block *blocks;
     qr_error *err;
 } source;
 
@@ -98,13 +99,20 @@ static qrun_status read_dense_layers(const source *s, const qr_expert_defaults *
                    defaults->dense_key, (long long)n_dense);
 }
 
-/* By one of the families' keys; else every decoder_sparse_step-th layer, but those of mlp_only_layers. */
+static qrun_status take_blocks(const source *s, int64_t n_layers, qr_expert_config *experts) {
+    for (int64_t i = 0; i < n_layers; i++) { experts->layer_has_experts[i] = s->blocks[i] == QR_BLOCK_EXPERTS; }
+    return QRUN_OK;
+}
+
+/* By the model's blocks, or by one of the families' keys; else every decoder_sparse_step-th layer, but those of
+ * mlp_only_layers. */
 static qrun_status read_layers(const source *s, const qr_expert_defaults *defaults, int64_t n_layers,
                                qr_expert_config *experts) {
     int64_t step = 1;
     experts->layer_has_experts = qr_alloc_array_zeroed((size_t)n_layers, sizeof *experts->layer_has_experts);
     if (experts->layer_has_experts == NULL) { return qr_fail_memory(s->err, s->what, (size_t)n_layers); }
     const bool has_list = !qr_json_is_null(qr_json_get(s->json, "mlp_layer_types"));
+    if (defaults->by_blocks) { return take_blocks(s, n_layers, experts); }
     if (defaults->lists_layers && (has_list || defaults->dense_key == NULL)) {
         return read_listed_layers(s, n_layers, experts);
     }
@@ -125,6 +133,19 @@ static qrun_status read_layers(const source *s, const qr_expert_defaults *defaul
 }
 
 /* ---- Routers of sigmoids ----------------------------------------------------------------------------------------- */
+
+/* Nemotron-H: what its blocks of experts may have that is not done here. */
+static qrun_status refuse_in_blocks(const source *s) {
+    int64_t n_shared = 1;
+    if (!qr_json_is_null(qr_json_get(s->json, "moe_latent_size"))) {
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: experts behind a projection (\"moe_latent_size\") are not supported", s->what);
+    }
+    QR_RETURN_IF_ERROR(get_int(s, "n_shared_experts", 0, 64, &n_shared));
+    if (n_shared == 1) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: an \"n_shared_experts\" other than 1 is not supported",
+                   s->what);
+}
 
 static qrun_status read_sigmoid_router(const source *s, const qr_expert_defaults *defaults, qr_expert_config *experts) {
     experts->has_choice_bias = true;
@@ -192,14 +213,15 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     }
     QR_RETURN_IF_ERROR(get_bool(s, "output_router_logits", &experts->balances_load));
     QR_RETURN_IF_ERROR(check_router(s, defaults, experts));
+    if (defaults->by_blocks) { QR_RETURN_IF_ERROR(refuse_in_blocks(s)); }
     if (experts->has_sigmoid_router) { QR_RETURN_IF_ERROR(read_sigmoid_router(s, defaults, experts)); }
     return read_layers(s, defaults, n_layers, experts);
 }
 
 qrun_status qr_expert_config_read(const qr_json *json, const char *what, const qr_expert_defaults *defaults,
-                                  int64_t n_layers, int64_t intermediate_size, qr_expert_config *experts,
-                                  qr_error *err) {
-    const source s = {.json = json, .what = what, .err = err};
+                                  int64_t n_layers, int64_t intermediate_size, const qr_block *blocks,
+                                  qr_expert_config *experts, qr_error *err) {
+    const source s = {.json = json, .what = what, .blocks = blocks, .err = err};
     *experts = (qr_expert_config){0};
     bool has_experts = defaults->n_experts > 0;
     if (defaults->switch_key != NULL) { QR_RETURN_IF_ERROR(get_bool(&s, defaults->switch_key, &has_experts)); }
@@ -208,6 +230,7 @@ qrun_status qr_expert_config_read(const qr_json *json, const char *what, const q
         QR_RETURN_IF_ERROR(get_int(&s, "num_local_experts", 0, QR_MOST_EXPERTS, &n_experts));
         has_experts = n_experts > 0;
     }
+    if (defaults->by_blocks) { has_experts = qr_blocks_have(blocks, n_layers, QR_BLOCK_EXPERTS); }
     if (!has_experts) { return QRUN_OK; }
     experts->beside_dense = defaults->switch_key != NULL;
     experts->n_experts = defaults->n_experts;

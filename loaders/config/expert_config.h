@@ -4,6 +4,7 @@
 #define QR_LOADERS_CONFIG_EXPERT_CONFIG_H
 
 #include "base/status.h"
+#include "loaders/config/block_config.h"
 #include "loaders/files/json.h"
 
 /* The most that a layer and a model may have: memory for their descriptions is taken before a tensor is seen. */
@@ -52,14 +53,15 @@ typedef struct qr_expert_defaults {
     const char *switch_key;        /* not NULL: only models with this key set have experts, beside dense MLPs */
     bool may_have_none;            /* a num_local_experts of 0: all layers are dense */
     const char *size_key;          /* of intermediate_size; NULL: moe_intermediate_size */
+    bool by_blocks;                /* the model's blocks say which layers have them (block_config.h) */
     const char *shared_size_key;   /* of shared_intermediate_size; NULL: shared_expert_intermediate_size */
 } qr_expert_defaults;
 
-/* Reads it from the model's object; intermediate_size: that of dense layers. QRUN_ERROR_UNSUPPORTED for a router that
- * works otherwise than the family's. */
+/* Reads it from the model's object; intermediate_size: that of dense layers; blocks: the model's, or NULL.
+ * QRUN_ERROR_UNSUPPORTED for a router that works otherwise than the family's. */
 qrun_status qr_expert_config_read(const qr_json *json, const char *what, const qr_expert_defaults *defaults,
-                                  int64_t n_layers, int64_t intermediate_size, qr_expert_config *experts,
-                                  qr_error *err);
+                                  int64_t n_layers, int64_t intermediate_size, const qr_block *blocks,
+                                  qr_expert_config *experts, qr_error *err);
 void qr_expert_config_free(qr_expert_config *experts);
 
 #endif

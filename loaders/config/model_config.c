@@ -165,6 +165,7 @@ static qrun_status read_activation(const source *s, qr_model_config *config) {
         {"gelu_new", QR_ACTIVATION_GELU_TANH},
         {"gelu_fast", QR_ACTIVATION_GELU_TANH},
         {"gelu", QR_ACTIVATION_GELU_ERF},
+        {"relu2", QR_ACTIVATION_RELU2},
     };
     const char *name = s->defaults->activation;
     QR_RETURN_IF_ERROR(qr_json_get_string(s->json, s->defaults->names->activation, &name, s->what, s->err));
@@ -184,6 +185,13 @@ static qrun_status refuse_flag(const source *s, const char *key) {
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\" is not supported", s->what, key);
 }
 
+/* Nemotron-H has biases in its MLPs alone. */
+static qrun_status read_nemotron_h_biases(const source *s, qr_model_config *config) {
+    QR_RETURN_IF_ERROR(refuse_flag(s, "attention_bias"));
+    QR_RETURN_IF_ERROR(refuse_flag(s, "use_bias"));
+    return get_bool(s, "mlp_bias", &config->mlp_bias);
+}
+
 /* Most families let the file say which projections have biases. */
 static qrun_status read_biases(const source *s, qr_model_config *config) {
     const qr_model_family family = config->family;
@@ -197,6 +205,7 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
         config->o_bias = config->mlp_bias = config->qkv_bias;
         return QRUN_OK;
     }
+    if (family == QR_FAMILY_NEMOTRON_H) { return read_nemotron_h_biases(s, config); }
     config->qkv_bias = s->defaults->qkv_bias;
     if (family == QR_FAMILY_QWEN2_MOE) { return get_bool(s, "qkv_bias", &config->qkv_bias); }
     if (family == QR_FAMILY_QWEN2 || family == QR_FAMILY_MISTRAL || family == QR_FAMILY_MINISTRAL3 ||
@@ -557,7 +566,7 @@ static qrun_status read_attn_temperature(const source *s, const qr_json *paramet
 }
 
 static qrun_status read_rope(const source *s, qr_model_config *config) {
-    config->has_rope = config->family != QR_FAMILY_GPT2;
+    config->has_rope = config->family != QR_FAMILY_GPT2 && config->family != QR_FAMILY_NEMOTRON_H;
     if (!config->has_rope) { return QRUN_OK; }
     const bool has_latent = config->latent.kv_rank > 0;
     qr_rope_context context = {.what = s->what,
@@ -645,6 +654,21 @@ static qrun_status check_architecture(const source *s) {
                    s->what, name->valuestring);
 }
 
+/* ---- layers that are blocks -------------------------------------------------------------------------------------- */
+
+/* Which blocks a model of Nemotron-H has. Older files name the size of attention's heads a second time. */
+static qrun_status read_blocks(const source *s, qr_model_config *config) {
+    int64_t head_dim = config->head_dim;
+    if (config->family != QR_FAMILY_NEMOTRON_H) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_blocks_read(s->json, s->what, &config->blocks, &config->n_layers, s->err));
+    QR_RETURN_IF_ERROR(get_int(s, "attention_head_dim", 1, 1 << 12, &head_dim));
+    if (head_dim != config->head_dim) {
+        return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"attention_head_dim\" is %lld, and \"head_dim\" %lld", s->what,
+                       (long long)head_dim, (long long)config->head_dim);
+    }
+    return QRUN_OK;
+}
+
 /* ---- the interface ----------------------------------------------------------------------------------------------- */
 
 /* Of a model with images the text model is read: what it is, and where it is in config.json. */
@@ -689,8 +713,9 @@ static qrun_status read_all(source *s, qr_model_config *config) {
     if (qr_json_is_null(quantization)) { quantization = qr_json_get(s->json, "quantization_config"); }
     QR_RETURN_IF_ERROR(qr_quantization_config_read(quantization, s->what, &config->quantization, s->err));
     QR_RETURN_IF_ERROR(read_sizes(s, config));
+    QR_RETURN_IF_ERROR(read_blocks(s, config));
     QR_RETURN_IF_ERROR(qr_expert_config_read(s->json, s->what, &s->defaults->experts, config->n_layers,
-                                             config->intermediate_size, &config->experts, s->err));
+                                             config->intermediate_size, config->blocks, &config->experts, s->err));
     QR_RETURN_IF_ERROR(get_double(s, s->defaults->names->norm_eps, 0, 1, &config->norm_eps));
     config->post_norm_eps = config->norm_eps;
     QR_RETURN_IF_ERROR(get_double(s, "initializer_range", 0, 100, &config->initializer_range));
@@ -705,7 +730,8 @@ static qrun_status read_all(source *s, qr_model_config *config) {
                                             .conv_kernel = s->defaults->conv_kernel,
                                             .n_layers = config->n_layers,
                                             .hidden_size = config->hidden_size,
-                                            .has_windows = s->defaults->window != QR_WINDOW_NEVER};
+                                            .has_windows = s->defaults->window != QR_WINDOW_NEVER,
+                                            .blocks = config->blocks};
     QR_RETURN_IF_ERROR(qr_recurrent_config_read(s->json, &recurrent, &config->recurrent, s->err));
     QR_RETURN_IF_ERROR(read_rope(s, config));
     return read_identity(s, config);
@@ -752,6 +778,7 @@ void qr_model_config_free(qr_model_config *config) {
     qr_quantization_config_free(&config->quantization);
     qr_free(config->layer_slides);
     qr_free(config->layer_rotates);
+    qr_free(config->blocks);
     qr_expert_config_free(&config->experts);
     qr_recurrent_config_free(&config->recurrent);
     qr_rope_config_free(&config->rope);

@@ -7,6 +7,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "loaders/config/attention_config.h"
+#include "loaders/config/block_config.h"
 #include "loaders/config/expert_config.h"
 #include "loaders/config/quantization_config.h"
 #include "loaders/config/recurrent_config.h"
@@ -62,6 +63,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(GLM4_MOE_LITE, "glm4_moe_lite")    \
     X(YOUTU, "youtu")                    \
     X(MINICPM3, "minicpm3")              \
+    X(NEMOTRON_H, "nemotron_h")          \
     X(GPT2, "gpt2")
 
 typedef enum qr_model_family {
@@ -74,7 +76,8 @@ typedef enum qr_model_family {
 typedef enum qr_mlp_activation {
     QR_ACTIVATION_SILU,
     QR_ACTIVATION_GELU_TANH,
-    QR_ACTIVATION_GELU_ERF
+    QR_ACTIVATION_GELU_ERF,
+    QR_ACTIVATION_RELU2
 } qr_mlp_activation;
 
 typedef struct qr_model_config {
@@ -100,7 +103,7 @@ typedef struct qr_model_config {
     bool qkv_bias, o_bias, mlp_bias;
     qr_expert_config experts;
 
-    bool has_rope;             /* false: learned positions (GPT-2) */
+    bool has_rope;             /* false: learned positions (GPT-2), or none (Nemotron-H) */
     qr_rope_config rope;       /* of full-attention layers */
     qr_rope_config rope_local; /* of sliding-window layers; the same values as rope in most families */
     bool *layer_rotates;       /* [n_layers], owned; NULL: has_rope says it of all */
@@ -108,6 +111,8 @@ typedef struct qr_model_config {
     int64_t sliding_window; /* tokens a position sees, itself included, in sliding layers; 0 = no layer slides */
     bool *layer_slides;     /* [n_layers], owned */
 
+    qr_block *blocks;              /* [n_layers], owned: Nemotron-H's, of which each is a layer; NULL: a layer has both
+                                    * what mixes tokens and an MLP */
     qr_recurrent_config recurrent; /* layers that carry a state along, instead of attention */
     bool attn_output_gate;         /* q_proj makes a gate beside every query head, for attention's output */
     bool attn_gate_apart;          /* Muse Glimmer, LFM3: another matrix makes these gates */
@@ -153,6 +158,14 @@ void qr_model_config_free(qr_model_config *config); /* leaves it zeroed; fine fo
 qr_layer_heads qr_model_config_heads(const qr_model_config *config, int64_t layer);
 int64_t qr_model_config_kv_owner(const qr_model_config *config, int64_t layer);
 int64_t qr_model_config_mlp_size(const qr_model_config *config, int64_t layer); /* of a dense MLP */
+
+/* What a layer has of both: attention or what is in its place, and an MLP or experts. */
+static inline bool qr_model_config_mixes(const qr_model_config *config, int64_t layer) {
+    return config->blocks == NULL || config->blocks[layer] <= QR_BLOCK_ATTENTION;
+}
+static inline bool qr_model_config_has_mlp(const qr_model_config *config, int64_t layer) {
+    return config->blocks == NULL || config->blocks[layer] >= QR_BLOCK_MLP;
+}
 
 const char *qr_model_family_name(qr_model_family family); /* its model_type */
 

@@ -1,5 +1,6 @@
 #include "loaders/config/recurrent_config.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -14,6 +15,7 @@ typedef struct source {
     const char *what;
     int64_t n_layers, hidden_size;
     bool has_windows;
+    const qr_block *blocks;
     qr_error *err;
 } source;
 
@@ -92,7 +94,16 @@ static bool any_layer(const source *s, const qr_recurrent_config *config, bool i
     return false;
 }
 
+/* Those that are a state space; attention is among the others (block_config.h). */
+static qrun_status take_blocks(const source *s, qr_recurrent_config *config) {
+    config->layers = qr_alloc_array((size_t)s->n_layers, sizeof *config->layers);
+    if (config->layers == NULL) { return qr_fail_memory(s->err, s->what, (size_t)s->n_layers); }
+    for (int64_t l = 0; l < s->n_layers; l++) { config->layers[l] = s->blocks[l] == QR_BLOCK_SPACE; }
+    return QRUN_OK;
+}
+
 static qrun_status read_layers(const source *s, qr_recurrent_config *config) {
+    if (s->blocks != NULL) { return take_blocks(s, config); }
     const qr_json *list = qr_json_get(s->json, "layer_types");
     if (qr_json_is_null(list) && config->kind == QR_RECURRENT_SPACE) {
         list = qr_json_get(s->json, "layers_block_type");
@@ -155,18 +166,23 @@ static qrun_status read_conv_sizes(const source *s, qr_recurrent_config *config)
     return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"conv_bias\" is not supported", s->what);
 }
 
+/* A number, or as transformers 5 writes one that JSON does not have. */
+static double limit_of(const qr_json *item) {
+    const qr_json *text = cJSON_IsObject(item) ? qr_json_get(item, "__float__") : NULL;
+    if (cJSON_IsString(text) && strcmp(text->valuestring, "Infinity") == 0) { return INFINITY; }
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
 /* Steps are softplus of something, so 0 limits none from below, and no activation is so large that it would meet the
  * upper limits that are read. */
-static qrun_status refuse_step_limits(const source *s) {
+static qrun_status refuse_step_limits(const source *s, const char *key) {
     const double longest = 1e4;
-    const qr_json *limits = qr_json_get(s->json, "time_step_limit"), *low = qr_json_first(limits);
+    const qr_json *limits = qr_json_get(s->json, key), *low = qr_json_first(limits);
     if (qr_json_is_null(limits)) { return QRUN_OK; }
-    const bool is_pair = cJSON_IsArray(limits) && qr_json_count(limits) == 2 && cJSON_IsNumber(low);
-    if (is_pair && low->valuedouble == 0 && cJSON_IsNumber(low->next) && low->next->valuedouble >= longest) {
-        return QRUN_OK;
-    }
-    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: a \"time_step_limit\" other than from 0 to Infinity is not supported", s->what);
+    const bool is_pair = cJSON_IsArray(limits) && qr_json_count(limits) == 2;
+    if (is_pair && limit_of(low) == 0 && limit_of(low->next) >= longest) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" other than from 0 to Infinity is not supported",
+                   s->what, key);
 }
 
 /* Mamba-2 in Granite 4. */
@@ -205,8 +221,52 @@ static qrun_status read_space_sizes(const source *s, qr_recurrent_config *config
     if (has_biases) {
         return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"mamba_proj_bias\" is not supported", s->what);
     }
-    QR_RETURN_IF_ERROR(refuse_step_limits(s));
+    QR_RETURN_IF_ERROR(refuse_step_limits(s, "time_step_limit"));
     return check_sizes(s, config, "mamba_n_heads", "mamba_n_groups");
+}
+
+static qrun_status refuse_space_flags(const source *s) {
+    static const char *const keys[] = {"use_bias", "mamba_proj_bias"};
+    const char *activation = "silu";
+    for (size_t i = 0; i < QR_COUNT_OF(keys); i++) {
+        bool set = false;
+        QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, keys[i], &set, s->what, s->err));
+        if (set) { return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"%s\" is not supported", s->what, keys[i]); }
+    }
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "mamba_hidden_act", &activation, s->what, s->err));
+    if (strcmp(activation, "silu") == 0 || strcmp(activation, "swish") == 0) { return QRUN_OK; }
+    return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: \"mamba_hidden_act\" is \"%.60s\", not supported", s->what,
+                   activation);
+}
+
+/* Mamba-2 in Nemotron-H; the second name of a size is an older one, which counts. transformers 5.24 lets no step of a
+ * prompt be below time_step_min, but any step of an answer. In the model's own code that key is of new weights alone,
+ * as it is here. */
+static qrun_status read_block_space_sizes(const source *s, qr_recurrent_config *config) {
+    config->n_key_heads = 8;
+    config->n_value_heads = 128;
+    config->key_dim = 128;
+    config->value_dim = 64;
+    config->has_conv_bias = true;
+    const struct {
+        const char *key;
+        int64_t high, *value;
+    } sizes[] = {{"n_groups", 1 << 12, &config->n_key_heads},
+                 {"mamba_n_groups", 1 << 12, &config->n_key_heads},
+                 {"mamba_num_heads", 1 << 12, &config->n_value_heads},
+                 {"mamba_head_dim", 1 << 10, &config->value_dim},
+                 {"ssm_state_size", 1 << 10, &config->key_dim},
+                 {"conv_kernel", 8, &config->conv_kernel},
+                 {"mamba_d_conv", 8, &config->conv_kernel}};
+    for (size_t i = 0; i < QR_COUNT_OF(sizes); i++) {
+        QR_RETURN_IF_ERROR(get_int(s, sizes[i].key, 1, sizes[i].high, sizes[i].value));
+    }
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "use_conv_bias", &config->has_conv_bias, s->what, s->err));
+    QR_RETURN_IF_ERROR(qr_json_get_bool(s->json, "mamba_conv_bias", &config->has_conv_bias, s->what, s->err));
+    QR_RETURN_IF_ERROR(refuse_space_flags(s));
+    QR_RETURN_IF_ERROR(refuse_step_limits(s, "time_step_limit"));
+    QR_RETURN_IF_ERROR(refuse_step_limits(s, "mamba_dt_limit"));
+    return check_sizes(s, config, "mamba_num_heads", "n_groups");
 }
 
 /* ---- The interface ----------------------------------------------------------------------------------------------- */
@@ -218,6 +278,7 @@ qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_con
                       .n_layers = context->n_layers,
                       .hidden_size = context->hidden_size,
                       .has_windows = context->has_windows,
+                      .blocks = context->blocks,
                       .err = err};
     *config = (qr_recurrent_config){.kind = context->kind, .conv_kernel = context->conv_kernel};
     switch (context->kind) {
@@ -228,7 +289,9 @@ qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_con
     }
     QR_RETURN_IF_ERROR(read_layers(&s, config));
     if (context->kind != QR_RECURRENT_SPACE) { return QRUN_OK; }
-    if (any_layer(&s, config, true)) { return read_space_sizes(&s, config); }
+    if (any_layer(&s, config, true)) {
+        return s.blocks != NULL ? read_block_space_sizes(&s, config) : read_space_sizes(&s, config);
+    }
     qr_recurrent_config_free(config);
     return QRUN_OK;
 }

@@ -4,6 +4,7 @@
 #define QR_LOADERS_CONFIG_RECURRENT_CONFIG_H
 
 #include "base/status.h"
+#include "loaders/config/block_config.h"
 #include "loaders/files/json.h"
 
 typedef enum qr_recurrent_kind {
@@ -30,15 +31,16 @@ typedef struct qr_recurrent_context {
     qr_recurrent_kind kind;
     int64_t conv_kernel; /* unless the file says */
     int64_t n_layers, hidden_size;
-    bool has_windows; /* layers that attend may have one */
+    bool has_windows;       /* layers that attend may have one */
+    const qr_block *blocks; /* [n_layers]: where layers are blocks, these say which have a state; else NULL */
 } qr_recurrent_context;
 
 /* Which layers: layer_types; else of the delta rule full_attention_interval (4 unless given), of convolutions
- * full_attn_idxs, and of state spaces layers_block_type. Their sizes: the linear_… keys, conv_L_cache, or the mamba_…
- * keys, with transformers' defaults. QRUN_ERROR_INPUT for counts that are impossible, QRUN_ERROR_UNSUPPORTED for a
- * model without a layer that attends, for convolutions between gates with biases, and for state spaces whose
- * projections have biases or whose steps are limited. Where no layer has a state space, the kind is none, as it is
- * where nothing is read. */
+ * full_attn_idxs, and of state spaces layers_block_type, or the blocks. Their sizes: the linear_… keys, conv_L_cache,
+ * or the mamba_… keys (Nemotron-H has some of other names), with transformers' defaults. QRUN_ERROR_INPUT for counts
+ * that are impossible, QRUN_ERROR_UNSUPPORTED for a model without a layer that attends, for convolutions between gates
+ * with biases, and for state spaces whose projections have biases or whose steps are limited. Where no layer has a
+ * state space, the kind is none, as it is where nothing is read. */
 qrun_status qr_recurrent_config_read(const qr_json *json, const qr_recurrent_context *context,
                                      qr_recurrent_config *config, qr_error *err);
 void qr_recurrent_config_free(qr_recurrent_config *config); /* leaves it zeroed */

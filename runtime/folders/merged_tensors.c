@@ -148,6 +148,7 @@ static qrun_status add_expert_out(void *arg, const qr_module *module, qr_error *
 const qr_merge_matrix *qr_merged_experts(const qr_merged_tensors *merged, int64_t layer, qr_tensor_role role,
                                          int64_t *step) {
     const qrun_model *model = merged->model;
+    const int64_t n_in = qr_family_experts_in(model->family);
     int64_t before = 0, all = 0; /* layers with experts */
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
         const bool has_experts = model->layers[l].expert_gate != NULL;
@@ -155,10 +156,10 @@ const qr_merge_matrix *qr_merged_experts(const qr_merged_tensors *merged, int64_
         all += has_experts;
     }
     const qr_merge_matrix *first_in = merged->matrices + merged->n_linear;
-    const qr_merge_matrix *first_out = first_in + 2 * all * model->shape.n_experts;
-    *step = role == QR_ROLE_EXPERT_OUT ? 1 : 2;
+    const qr_merge_matrix *first_out = first_in + n_in * all * model->shape.n_experts;
+    *step = role == QR_ROLE_EXPERT_OUT ? 1 : n_in;
     return role == QR_ROLE_EXPERT_OUT ? first_out + before * model->shape.n_experts
-                                      : first_in + 2 * before * model->shape.n_experts + (role == QR_ROLE_EXPERT_UP);
+                                      : first_in + n_in * before * model->shape.n_experts + (role == QR_ROLE_EXPERT_UP);
 }
 
 static qrun_status add_table(qr_merged_tensors *merged, qr_tensor_role role, const qr_weight *weight, qr_error *err) {

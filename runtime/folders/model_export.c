@@ -12,13 +12,11 @@
 
 enum { NAME_BYTES = QR_STORED_NAME_BYTES + 8, CHUNK_FLOATS = 1 << 20 };
 
-enum { EXPERT_MATRICES = 3 }; /* the parameters of an expert, which follow each other: gate, up, out */
-
 /* A tensor of the new folder that is trained: one parameter, or several. */
 typedef struct export_output {
     int64_t first;     /* parameter, of the first expert */
     int64_t n_parts;   /* parameters that follow each other, of each expert */
-    int64_t n_experts; /* so many times, EXPERT_MATRICES parameters apart; 1: it is no stack */
+    int64_t n_experts; /* so many times, the parameters of an expert apart; 1: it is no stack */
     bool in_turn;      /* [n_experts, cols, n_parts · rows], the rows of all parts in turn; else one after the other */
 } export_output;
 
@@ -51,6 +49,15 @@ static qr_safetensors_spec *add_output(export_job *job, const export_output *out
     return spec;
 }
 
+/* What files call the matrix of an expert that is in no stack. */
+static void write_expert_name(const qrun_model *model, const qr_parameter *parameter, char name[NAME_BYTES]) {
+    qr_family_write_name(model->prefix, model->family->modules[parameter->role], parameter->layer, parameter->expert,
+                         name, NAME_BYTES);
+    qr_family_name_in_files(model->family, name, NAME_BYTES);
+    const size_t length = strlen(name);
+    (void)snprintf(name + length, NAME_BYTES - length, ".weight");
+}
+
 /* A parameter by itself. A bias of gate, whose elements are in turn with those of up in files, is one with that. */
 static void add_parameter(export_job *job, int64_t i) {
     const qr_parameters *p = job->parameters;
@@ -59,7 +66,7 @@ static void add_parameter(export_job *job, int64_t i) {
     char *name = job->names[job->n_outputs];
     if (in_turn && parameter->role == QR_ROLE_EXPERT_UP_BIAS) { return; }
     if (parameter->kind == QR_PARAMETER_MATRIX && qr_role_is_expert(parameter->role)) {
-        qr_parameter_name(p, parameter, name, NAME_BYTES);
+        write_expert_name(p->model, parameter, name);
     } else {
         (void)qr_family_tensor_name(p->model->family, p->model->prefix, parameter->role, parameter->layer,
                                     parameter->kind == QR_PARAMETER_BIAS ? "bias" : "weight", name, NAME_BYTES);
@@ -92,7 +99,8 @@ static void add_stack(export_job *job, int64_t i) {
     const qrun_model *model = job->parameters->model;
     const qr_parameter *parameter = &job->parameters->list[i];
     const export_output output = {.first = i,
-                                  .n_parts = parameter->role == QR_ROLE_EXPERT_OUT ? 1 : 2,
+                                  .n_parts =
+                                      parameter->role == QR_ROLE_EXPERT_OUT ? 1 : qr_family_experts_in(model->family),
                                   .n_experts = model->shape.n_experts,
                                   .in_turn = model->family->stacks_in_turn};
     const int64_t rows = output.n_parts * parameter->rows;
@@ -268,8 +276,9 @@ static qrun_status write_in_turn(const export_job *job, int64_t first, int64_t n
 
 static qrun_status write_output(const export_job *job, const export_output *output, qr_safetensors_writer *writer,
                                 qr_error *err) {
+    const int64_t n_matrices = qr_family_experts_in(job->parameters->model->family) + 1; /* of an expert */
     for (int64_t e = 0; e < output->n_experts; e++) {
-        const int64_t first = output->first + e * EXPERT_MATRICES;
+        const int64_t first = output->first + e * n_matrices;
         if (output->in_turn) {
             QR_RETURN_IF_ERROR(write_in_turn(job, first, output->n_parts, writer, err));
             continue;

@@ -37,7 +37,8 @@ static void lay_slots(const qrun_model *model, int64_t n_tokens, qr_layout *layo
     const qr_model_shape *s = &model->shape;
     const int64_t n_slots = n_tokens * s->experts_per_token;
     qr_expert_routing_lay(s, n_tokens, layout, b);
-    QR_LAY(layout, b->mlp, n_slots * 2 * qr_split_own(&model->split, s->expert_mlp), sizeof(float));
+    QR_LAY(layout, b->mlp, n_slots * qr_expert_columns(model, qr_split_own(&model->split, s->expert_mlp)),
+           sizeof(float));
     QR_LAY(layout, b->gated, n_slots * s->expert_mlp, qr_dtype_bytes(model->act_dtype));
     QR_LAY(layout, b->slots, n_slots * qr_split_own(&model->split, s->hidden), sizeof(float));
 }

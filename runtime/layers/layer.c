@@ -466,6 +466,7 @@ qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *la
 }
 
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    if (!layer->mixes) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_layer_attention_norm(pass, layer, err));
     if (layer->is_recurrent) {
         QR_RETURN_IF_ERROR(qr_layer_recurrent(pass, layer, err));
@@ -570,6 +571,7 @@ qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, flo
 
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     qr_layer_pass mlp = *pass;
+    if (!layer->has_mlp) { return QRUN_OK; }
     mlp.buffers_only = pass->buffers_only && !qr_layer_has_input(layer);
     qr_timeline_part(pass->backend, QR_PART_MLP);
     QR_RETURN_IF_ERROR(run_mlp(&mlp, layer, err));

@@ -197,7 +197,8 @@ qrun_status qr_layer_embed(const qr_layer_pass *pass, const int32_t *ids, const 
 qrun_status qr_layer_add_linear(const qr_layer_pass *pass, const qr_linear_layer *linear, const void *src,
                                 const qr_norm *post_norm, float *branch, qr_error *err);
 
-/* x += attention block(x), or that of a layer with a state; x += MLP block(x), and what else a layer ends with. */
+/* x += attention block(x), or that of a layer with a state; x += MLP block(x), and what else a layer ends with. Nothing
+ * where the layer has no such block. */
 qrun_status qr_layer_attention(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 /* The parts of an attention block, unless a layer's with a state: buffers.attn_normed of x; buffers.qkv as attention
  * takes it; buffers.attended, over whole sequences; x += the last product. A row of all but `attend` depends on that

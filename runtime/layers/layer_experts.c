@@ -55,7 +55,7 @@ qrun_status qr_layer_fetch_experts(const qr_layer_pass *pass, const qr_layer *la
     return fetches ? qr_layer_op_expert_fetch(pass, &args, err) : QRUN_OK;
 }
 
-/* y [slots, own M], rows twice that apart, of the normed rows of the slots' tokens. */
+/* y [slots, own M], rows of all such columns apart, of the normed rows of the slots' tokens. */
 static qrun_status run_expert_in(const qr_layer_pass *pass, const qr_routing *routing, const qr_weight *weights,
                                  float *y, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
@@ -65,7 +65,7 @@ static qrun_status run_expert_in(const qr_layer_pass *pass, const qr_routing *ro
                                         .x_dtype = pass->model->act_dtype,
                                         .y = y,
                                         .x_stride = s->hidden,
-                                        .y_stride = 2 * own_mlp(pass),
+                                        .y_stride = qr_expert_columns(pass->model, own_mlp(pass)),
                                         .gathers = true};
     return qr_layer_op_expert_linear(pass, &args, err);
 }
@@ -116,7 +116,19 @@ qr_clamped_gate_args qr_layer_clamped_gate_args(const qr_layer_pass *pass) {
                                   .limit = s->gate_limit};
 }
 
+qr_activation_args qr_layer_expert_activation_args(const qr_layer_pass *pass) {
+    const qr_expert_buffers *b = &pass->buffers.experts;
+    return (qr_activation_args){.fn = pass->model->shape.activation,
+                                .x = b->mlp,
+                                .dst = b->gated,
+                                .dst_dtype = pass->model->act_dtype,
+                                .n_rows = pass->n_tokens * pass->model->shape.experts_per_token,
+                                .dim = own_mlp(pass),
+                                .x_stride = own_mlp(pass)};
+}
+
 static qrun_status run_gate(const qr_layer_pass *pass, qr_error *err) {
+    const qr_activation_args alone = qr_layer_expert_activation_args(pass);
     const qr_clamped_gate_args clamped = qr_layer_clamped_gate_args(pass);
     const qr_gate_args gate = {.fn = pass->model->shape.activation,
                                .g = clamped.g,
@@ -127,6 +139,7 @@ static qrun_status run_gate(const qr_layer_pass *pass, qr_error *err) {
                                .dim = clamped.dim,
                                .g_stride = clamped.stride,
                                .u_stride = clamped.stride};
+    if (qr_family_experts_in(pass->model->family) == 1) { return qr_layer_op_activation(pass, &alone, err); }
     return clamped.limit > 0.0F ? qr_layer_op_clamped_gate(pass, &clamped, err) : qr_layer_op_gate(pass, &gate, err);
 }
 
@@ -156,11 +169,13 @@ static qrun_status run_experts_in(const qr_layer_pass *pass, const qr_layer *lay
                                  .routing = qr_layer_routing(pass),
                                  .choice_bias = layer->choice_bias.weight,
                                  .router = qr_layer_router(model)};
-    const int64_t mlp = own_mlp(pass), stride = 2 * mlp;
+    const int64_t mlp = own_mlp(pass), stride = qr_expert_columns(model, mlp);
     QR_RETURN_IF_ERROR(qr_layer_op_route(pass, &route, err));
     QR_RETURN_IF_ERROR(qr_layer_fetch_experts(pass, layer, err));
     QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_gate, b->mlp, err));
-    QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_up, b->mlp + mlp, err));
+    if (layer->expert_up != NULL) {
+        QR_RETURN_IF_ERROR(run_expert_in(pass, &route.routing, layer->expert_up, b->mlp + mlp, err));
+    }
     QR_RETURN_IF_ERROR(
         run_expert_lora(pass, layer, QR_ROLE_EXPERT_GATE, qr_expert_input(&pass->buffers), true, b->mlp, err));
     QR_RETURN_IF_ERROR(add_bias(pass, &route.routing, &layer->expert_gate_bias, b->mlp, stride, err));

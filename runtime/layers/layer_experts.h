@@ -5,6 +5,10 @@
 #include "runtime/engine/layout.h"
 #include "runtime/layers/layer.h"
 
+/* Columns of experts.mlp, of experts of which mlp are made: gate and up side by side, or one where there is no gate. */
+static inline int64_t qr_expert_columns(const qrun_model *model, int64_t mlp) {
+    return mlp * qr_family_experts_in(model->family);
+}
 static inline bool qr_layer_has_experts(const qr_layer *layer) { return layer->expert_gate != NULL; }
 
 /* Whether they stand beside a dense MLP, with norms of their own. */
@@ -31,6 +35,8 @@ qr_routing qr_layer_routing(const qr_layer_pass *pass);
 
 /* The activation of experts where it is that of gpt-oss, for the backward part too. */
 qr_clamped_gate_args qr_layer_clamped_gate_args(const qr_layer_pass *pass);
+/* The activation of experts without a gate, for the backward part too. */
+qr_activation_args qr_layer_expert_activation_args(const qr_layer_pass *pass);
 
 /* Where experts are in host memory: brings those that the routing needs, before anything reads their matrices. */
 qrun_status qr_layer_fetch_experts(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);

@@ -4,7 +4,7 @@
 
 qr_conv1d_causal_args qr_layer_space_conv_args(const qr_layer_pass *pass, const qr_layer *layer) {
     const qr_recurrent_shape *s = &pass->model->shape.recurrent;
-    return (qr_conv1d_causal_args){.fn = pass->model->shape.activation,
+    return (qr_conv1d_causal_args){.fn = s->activation,
                                    .x = pass->buffers.qkv + qr_space_xbc_at(s),
                                    .weight = layer->recurrent.conv.weight,
                                    .bias = layer->recurrent.conv_bias.weight,

@@ -207,19 +207,22 @@ float *qr_parameters_gradient(const qr_parameters *p, const float *value) {
     return p->gradients + parameter->gradient + (offset - parameter->offset);
 }
 
+/* PEFT's paths are those of the model object, which has its prefix also where a checkpoint leaves it out. */
+static const char *prefix_of_object(const qrun_model *model) {
+    return model->family->has_frame ? model->family->prefixes[0] : model->prefix;
+}
+
 void qr_parameters_module_name(const qr_parameters *p, qr_tensor_role role, int64_t layer, char *name,
                                size_t name_bytes) {
-    /* PEFT's paths are those of the model object, which has its prefix also where a checkpoint leaves it out. */
-    const qr_family *family = p->model->family;
+    const char *prefix = prefix_of_object(p->model);
     if (qr_role_is_expert(role)) {
         const int32_t slot = p->model->layers[layer].expert_slot;
         const bool has_outer = p->lora.pair_of_slot != NULL && p->lora.pair_of_slot[slot + 1] >= 0;
         const bool is_inner = role == QR_ROLE_EXPERT_GATE && has_outer;
-        qr_expert_pair_module_name(p->model, p->model->prefix, layer, is_inner, name, name_bytes);
+        qr_expert_pair_module_name(p->model, prefix, layer, is_inner, name, name_bytes);
         return;
     }
-    const bool has_frame = family->family == QR_FAMILY_GPT2;
-    qr_family_module_name(family, has_frame ? family->prefixes[0] : p->model->prefix, role, layer, name, name_bytes);
+    qr_family_module_name(p->model->family, prefix, role, layer, name, name_bytes);
 }
 
 void qr_parameter_name(const qr_parameters *p, const qr_parameter *parameter, char *name, size_t name_bytes) {
@@ -230,7 +233,7 @@ void qr_parameter_name(const qr_parameters *p, const qr_parameter *parameter, ch
                                         [QR_PARAMETER_NORM] = "weight",
                                         [QR_PARAMETER_BIAS] = "bias"};
     if (parameter->kind == QR_PARAMETER_MATRIX && qr_role_is_expert(parameter->role)) {
-        qr_family_write_name(p->model->prefix, p->model->family->modules[parameter->role], parameter->layer,
+        qr_family_write_name(prefix_of_object(p->model), p->model->family->modules[parameter->role], parameter->layer,
                              parameter->expert, name, name_bytes);
     } else {
         qr_parameters_module_name(p, parameter->role, parameter->layer, name, name_bytes);

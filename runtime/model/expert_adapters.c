@@ -34,7 +34,7 @@ qr_row_share qr_expert_pair_share(const qrun_model *model, const qr_layer *layer
         return share;
     }
     add_rows(&gate_up_out[0], 0, s->expert_mlp, &share);
-    add_rows(&gate_up_out[1], s->expert_mlp, s->expert_mlp, &share);
+    if (layer->expert_up != NULL) { add_rows(&gate_up_out[1], s->expert_mlp, s->expert_mlp, &share); }
     return share;
 }
 

@@ -291,8 +291,41 @@ static const qr_family families[] = {
      .name = "minicpm3",
      .modules = {LLAMA_FRAME, LATENT_ATTENTION, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_SEED_OSS, .name = "seed-oss", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
+    {.family = QR_FAMILY_NEMOTRON_H,
+     .name = "nemotron-h",
+     .stacked_gate_up = "layers.%d.mixer.experts.up_proj",
+     .stacked_out = "layers.%d.mixer.experts.down_proj",
+     .recurrent_out_without_lora = true,
+     .has_frame = true,
+     .prefixes = {"model.", "backbone."},
+     .modules = {[QR_ROLE_EMBEDDING] = "embeddings",
+                 [QR_ROLE_FINAL_NORM] = "norm_f",
+                 [QR_ROLE_HEAD] = "lm_head",
+                 [QR_ROLE_ATTN_NORM] = "layers.%d.norm",
+                 [QR_ROLE_MLP_NORM] = "layers.%d.norm",
+                 [QR_ROLE_Q] = "layers.%d.mixer.q_proj",
+                 [QR_ROLE_K] = "layers.%d.mixer.k_proj",
+                 [QR_ROLE_V] = "layers.%d.mixer.v_proj",
+                 [QR_ROLE_ATTN_OUT] = "layers.%d.mixer.o_proj",
+                 [QR_ROLE_SPACE_IN] = "layers.%d.mixer.in_proj",
+                 [QR_ROLE_CONV] = "layers.%d.mixer.conv1d",
+                 [QR_ROLE_CONV_BIAS] = "layers.%d.mixer.conv1d.bias",
+                 [QR_ROLE_RECURRENT_A_LOG] = "layers.%d.mixer.A_log",
+                 [QR_ROLE_RECURRENT_DT_BIAS] = "layers.%d.mixer.dt_bias",
+                 [QR_ROLE_SKIP] = "layers.%d.mixer.D",
+                 [QR_ROLE_RECURRENT_NORM] = "layers.%d.mixer.norm",
+                 [QR_ROLE_RECURRENT_OUT] = "layers.%d.mixer.out_proj",
+                 [QR_ROLE_UP] = "layers.%d.mixer.up_proj",
+                 [QR_ROLE_MLP_OUT] = "layers.%d.mixer.down_proj",
+                 [QR_ROLE_SHARED_UP] = "layers.%d.mixer.shared_experts.up_proj",
+                 [QR_ROLE_SHARED_OUT] = "layers.%d.mixer.shared_experts.down_proj",
+                 [QR_ROLE_ROUTER] = "layers.%d.mixer.gate",
+                 [QR_ROLE_CHOICE_BIAS] = "layers.%d.mixer.gate.e_score_correction_bias",
+                 [QR_ROLE_EXPERT_GATE] = "layers.%d.mixer.experts.%d.up_proj",
+                 [QR_ROLE_EXPERT_OUT] = "layers.%d.mixer.experts.%d.down_proj"}},
     {.family = QR_FAMILY_GPT2,
      .name = "gpt2",
+     .has_frame = true,
      .layer_norm = true,
      .transposed = true,
      .prefixes = {"transformer."},
@@ -350,8 +383,17 @@ static bool is_of_recurrence(qr_tensor_role role) {
            (role >= QR_ROLE_DELTA_QKV && role <= QR_ROLE_RECURRENT_OUT);
 }
 
+/* Of what a layer ends with: an MLP, or experts. */
+static bool is_of_mlp(qr_tensor_role role) {
+    return role >= QR_ROLE_GATE || role == QR_ROLE_MLP_NORM || role == QR_ROLE_POST_MLP_NORM ||
+           is_vector_of_experts(role);
+}
+
 bool qr_family_layer_has(const qr_family *family, const qr_model_config *config, int64_t layer, qr_tensor_role role) {
     if (family->modules[role] == NULL) { return false; }
+    if (is_of_mlp(role) ? !qr_model_config_has_mlp(config, layer) : !qr_model_config_mixes(config, layer)) {
+        return false;
+    }
     const bool is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[layer];
     const bool has_experts = config->experts.layer_has_experts != NULL && config->experts.layer_has_experts[layer];
     if (role == QR_ROLE_CONV_BIAS && !config->recurrent.has_conv_bias) { return false; }

@@ -74,7 +74,7 @@ typedef enum qr_tensor_role {
     QR_ROLE_SHARED_OUT,
     QR_ROLE_SHARED_SHARE, /* what that expert counts for */
     QR_ROLE_ROUTER,       /* the last linear layer */
-    QR_ROLE_EXPERT_GATE,  /* matrices of each expert */
+    QR_ROLE_EXPERT_GATE,  /* matrices of each expert; where it has no gate, this is the one before the activation */
     QR_ROLE_EXPERT_UP,
     QR_ROLE_EXPERT_OUT,
     QR_ROLE_COUNT
@@ -128,11 +128,19 @@ typedef struct qr_family {
     } renamed[3];
     bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
+    bool has_frame;          /* adapters have prefixes[0] before all names, whatever the checkpoint has */
     bool choice_bias_is_row; /* [1, E] in files, not [E] */
     bool layer_norm;         /* LayerNorm with bias instead of RMSNorm */
     bool norms_all_heads;    /* q_norm and k_norm are over all heads of a token together */
     bool transposed;         /* linear weights are stored [in, out] (Conv1D) */
+    /* PEFT refuses adapters on QR_ROLE_RECURRENT_OUT. */
+    bool recurrent_out_without_lora;
 } qr_family;
+
+/* How many matrices an expert has before its last: gate and up, or of the families whose experts have no gate one. */
+static inline int64_t qr_family_experts_in(const qr_family *family) {
+    return family->modules[QR_ROLE_EXPERT_UP] != NULL ? 2 : 1;
+}
 
 /* The description of a family; never NULL for a family that model_config accepts. */
 const qr_family *qr_family_find(qr_model_family family);

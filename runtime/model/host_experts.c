@@ -150,14 +150,15 @@ static size_t bytes_of(const qrun_model *model, const qr_weight *matrix) {
 }
 
 size_t qr_host_experts_bytes_each(const qrun_model *model, const qr_layer *layer) {
-    return bytes_of(model, layer->expert_gate) + bytes_of(model, layer->expert_up) + bytes_of(model, layer->expert_out);
+    const size_t up = layer->expert_up != NULL ? bytes_of(model, layer->expert_up) : 0;
+    return bytes_of(model, layer->expert_gate) + up + bytes_of(model, layer->expert_out);
 }
 
 size_t qr_host_experts_offset(const qrun_model *model, const qr_module *module) {
     const qr_layer *layer = &model->layers[module->layer];
     size_t offset = (size_t)module->expert * qr_host_experts_bytes_each(model, layer);
     if (module->role != QR_ROLE_EXPERT_GATE) { offset += bytes_of(model, layer->expert_gate); }
-    if (module->role == QR_ROLE_EXPERT_OUT) { offset += bytes_of(model, layer->expert_up); }
+    if (module->role == QR_ROLE_EXPERT_OUT && layer->expert_up != NULL) { offset += bytes_of(model, layer->expert_up); }
     return offset;
 }
 

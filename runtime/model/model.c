@@ -22,9 +22,18 @@ static float embedding_scale(int64_t hidden, qr_dtype act_dtype) {
     return act_dtype == QR_DTYPE_F16 ? qr_f16_to_f32(qr_f32_to_f16(scale)) : scale;
 }
 
+static qr_act_fn activation(const qr_model_config *config) {
+    static const qr_act_fn fns[] = {[QR_ACTIVATION_SILU] = QR_ACT_SILU,
+                                    [QR_ACTIVATION_GELU_TANH] = QR_ACT_GELU_TANH,
+                                    [QR_ACTIVATION_GELU_ERF] = QR_ACT_GELU_ERF,
+                                    [QR_ACTIVATION_RELU2] = QR_ACT_RELU2};
+    return fns[config->activation];
+}
+
 static qr_recurrent_shape recurrent_shape(const qr_model_config *config) {
     const qr_recurrent_config *c = &config->recurrent;
     qr_recurrent_shape shape = {.kind = c->kind,
+                                .activation = config->blocks != NULL ? QR_ACT_SILU : activation(config),
                                 .kernel = c->conv_kernel,
                                 .n_key_heads = c->n_key_heads,
                                 .n_value_heads = c->n_value_heads,
@@ -72,9 +81,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         .residual_scale = (float)config->residual_multiplier,
         .logit_scale = (float)(1.0 / config->logits_scaling),
         .norm_offset = config->norm_adds_one ? 1.0F : 0.0F,
-        .activation = config->activation == QR_ACTIVATION_SILU        ? QR_ACT_SILU
-                      : config->activation == QR_ACTIVATION_GELU_TANH ? QR_ACT_GELU_TANH
-                                                                      : QR_ACT_GELU_ERF,
+        .activation = activation(config),
         .tied_head = config->tie_word_embeddings,
         .rope_half = {qr_rope_half(config, 0), qr_rope_half(config, 1)},
         .n_rope_kinds = qr_rope_kinds(config),
@@ -203,7 +210,9 @@ qrun_status qr_model_each_expert(qrun_model *model, qr_expert_visitor visit, voi
         const qr_layer *layer = &model->layers[l];
         for (int64_t e = 0; layer->expert_gate != NULL && e < model->shape.n_experts; e++) {
             QR_RETURN_IF_ERROR(visit(arg, &layer->expert_gate[e], l, QR_ROLE_EXPERT_GATE, e, err));
-            QR_RETURN_IF_ERROR(visit(arg, &layer->expert_up[e], l, QR_ROLE_EXPERT_UP, e, err));
+            if (layer->expert_up != NULL) {
+                QR_RETURN_IF_ERROR(visit(arg, &layer->expert_up[e], l, QR_ROLE_EXPERT_UP, e, err));
+            }
             QR_RETURN_IF_ERROR(visit(arg, &layer->expert_out[e], l, QR_ROLE_EXPERT_OUT, e, err));
         }
     }
@@ -249,7 +258,7 @@ static void choose_group_layers(kv_kind kinds[2]) {
     }
 }
 
-static bool has_kv(const qr_layer *layer) { return !layer->is_recurrent && !layer->reads_shared_kv; }
+static bool has_kv(const qr_layer *layer) { return layer->mixes && !layer->is_recurrent && !layer->reads_shared_kv; }
 
 static void fill_groups(qrun_model *model, const kv_kind kinds[2]) {
     int32_t group = -1;
@@ -335,7 +344,7 @@ static qrun_status shape_linear(void *arg, qr_linear_layer *linear, int64_t laye
     const bool is_out = role == QR_ROLE_ATTN_OUT || role == QR_ROLE_RECURRENT_OUT || role == QR_ROLE_MLP_OUT ||
                         role == QR_ROLE_SHARED_OUT;
     linear->out_offset = has_siblings ? state->out_offset : is_out ? linear->share.ranges[0].first : 0;
-    state->out_offset = is_out ? 0 : linear->out_offset + desc->rows;
+    state->out_offset = is_out || role == QR_ROLE_ROUTER ? 0 : linear->out_offset + desc->rows;
     if (role == QR_ROLE_Q) { /* without gates */
         state->out_offset = model->shape.n_heads * model->layers[layer].head_dim;
     }
@@ -417,6 +426,8 @@ static void shape_layer(qrun_model *model, int64_t l, int32_t *n_recurrent) {
     const qr_model_config *config = &model->config;
     const qr_layer_heads heads = qr_model_config_heads(config, l);
     qr_layer *layer = &model->layers[l];
+    layer->mixes = qr_model_config_mixes(config, l);
+    layer->has_mlp = qr_model_config_has_mlp(config, l);
     layer->is_recurrent = config->recurrent.layers != NULL && config->recurrent.layers[l];
     if (layer->is_recurrent) { layer->state_index = (*n_recurrent)++; }
     if (layer->expert_gate != NULL) {
@@ -533,13 +544,11 @@ static qrun_status describe_module(void *arg, const qr_module *module, qr_error 
     return module->bias != NULL ? describe_vector(state, module, "bias", err) : QRUN_OK;
 }
 
-enum { EXPERT_MATRICES = 3 };
-
 int64_t qr_model_expert_matrices(const qrun_model *model) {
     const bool *has_experts = model->config.experts.layer_has_experts;
     int64_t n_layers = 0;
     for (int64_t l = 0; has_experts != NULL && l < model->shape.n_layers; l++) { n_layers += has_experts[l]; }
-    return n_layers * model->shape.n_experts * EXPERT_MATRICES;
+    return n_layers * model->shape.n_experts * (qr_family_experts_in(model->family) + 1);
 }
 
 qr_expert_counts qr_model_count_experts(const qrun_model *model) {
@@ -549,7 +558,8 @@ qr_expert_counts qr_model_count_experts(const qrun_model *model) {
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
         const qr_layer *layer = &model->layers[l];
         const qr_weight *const matrices[] = {layer->expert_gate, layer->expert_up, layer->expert_out};
-        for (size_t i = 0; matrices[0] != NULL && i < QR_COUNT_OF(matrices); i++) {
+        for (size_t i = 0; i < QR_COUNT_OF(matrices); i++) {
+            if (matrices[i] == NULL) { continue; }
             const qr_weight_desc *desc = &matrices[i]->desc;
             const int64_t n = qr_max(layer->expert_share[i].all, desc->rows) * desc->cols;
             counts.n_active_parameters += n_active * n;
@@ -562,7 +572,7 @@ qr_expert_counts qr_model_count_experts(const qrun_model *model) {
 
 static qrun_status make_expert_tables(qrun_model *model, qr_error *err) {
     const bool *has_experts = model->config.experts.layer_has_experts;
-    const int64_t n_experts = model->shape.n_experts;
+    const int64_t n_experts = model->shape.n_experts, n_in = qr_family_experts_in(model->family);
     const size_t n = (size_t)qr_model_expert_matrices(model);
     if (n == 0) { return QRUN_OK; }
     model->expert_weights = qr_alloc_array_zeroed(n, sizeof *model->expert_weights);
@@ -572,9 +582,9 @@ static qrun_status make_expert_tables(qrun_model *model, qr_error *err) {
         qr_layer *layer = &model->layers[l];
         if (!has_experts[l]) { continue; }
         layer->expert_gate = next;
-        layer->expert_up = next + n_experts;
-        layer->expert_out = next + 2 * n_experts;
-        next += EXPERT_MATRICES * n_experts;
+        layer->expert_up = n_in > 1 ? next + n_experts : NULL;
+        layer->expert_out = next + n_in * n_experts;
+        next += (n_in + 1) * n_experts;
     }
     return QRUN_OK;
 }

@@ -92,6 +92,7 @@ typedef struct qr_layer {
     qr_linear_layer attn_gate; /* [H·HD, D] or [H, D]: gates of attention's output; rows 0: none */
     qr_linear_layer attn_out;  /* [D, H·HD], with latent attention [D, H·value_dim], or of a layer with a state
                                 * [D, values] */
+    bool mixes, has_mlp;       /* has what is above and below, or only one of both */
     bool is_recurrent;         /* carries a state along (layer_recurrent.h), and does not attend */
     qr_recurrent_vectors recurrent;
     qr_norm sinks; /* [H] of attention; as the next, vectors of a norm's form */
@@ -102,7 +103,8 @@ typedef struct qr_layer {
     qr_linear_layer mlp_out;               /* [D, M] */
     qr_linear_layer shared_share;          /* [1, D]: of that expert; rows 0: there is none */
     qr_linear_layer router;                /* [E, D] */
-    qr_weight *expert_gate, *expert_up;    /* [E] matrices [M, D], M that of experts; NULL: the layer has none */
+    qr_weight *expert_gate, *expert_up;    /* [E] matrices [M, D], M that of experts; NULL: the layer has none. Without
+                                            * a gate the first is the one before the activation, the second NULL */
     qr_weight *expert_out;                 /* [E] matrices [D, M] */
     qr_row_share expert_share[3];          /* of each expert's gate, up and last matrix */
     int32_t expert_slot; /* among linear layers' slots: LoRA on gate and up of all experts; the next: on expert_out */
@@ -137,8 +139,9 @@ typedef struct qr_input_weights {
 /* Of layers that carry a state along; with a split, of this rank's heads or channels. */
 typedef struct qr_recurrent_shape {
     qr_recurrent_kind kind;
-    int32_t n_layers; /* 0: the model has none */
-    int64_t kernel;   /* of the convolution that either kind has */
+    qr_act_fn activation; /* after the convolution of a state space */
+    int32_t n_layers;     /* 0: the model has none */
+    int64_t kernel;       /* of the convolution that either kind has */
     int64_t channels; /* that it goes over. Of the delta rule: q, k and v side by side; of a state space x, B and C */
     int64_t values;   /* what the last matrix reads. Of the delta rule and state spaces: n_value_heads · value_dim */
     int64_t columns;  /* what the first ones make. Of the delta rule: channels, z, b and a side by side; of a

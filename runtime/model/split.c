@@ -64,6 +64,10 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "`tensor_parallel` is not supported for models with state spaces (Mamba-2); use one device");
     }
+    if (model->config.blocks != NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "`tensor_parallel` is not supported for %s models; use one device",
+                       qr_model_family_name(model->config.family));
+    }
     if (params->offload_experts == QRUN_OFFLOAD_ALL) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`offload_experts` does not go with `tensor_parallel`: each rank has rows of every expert; use "

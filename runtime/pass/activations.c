@@ -151,7 +151,7 @@ static void lay_mlp(qr_layout *layout, const qrun_model *model, int64_t t, qr_ke
     if (qr_model_has_experts(model)) {
         const int64_t n_slots = t * s->experts_per_token;
         qr_expert_routing_lay(s, t, layout, &layer->buffers.experts);
-        QR_LAY(layout, layer->buffers.experts.mlp, n_slots * 2 * s->expert_mlp, sizeof(float));
+        QR_LAY(layout, layer->buffers.experts.mlp, n_slots * qr_expert_columns(model, s->expert_mlp), sizeof(float));
         QR_LAY(layout, layer->buffers.experts.gated, n_slots * s->expert_mlp, act);
         if (model->config.experts.beside_dense) { lay_beside_dense(layout, model, t, &layer->buffers.experts); }
     }
@@ -218,9 +218,11 @@ static void lay_kept(qr_layout *layout, const qrun_model *model, int64_t t, cons
         *layer = set;
         layout->layer = l;
         QR_LAY(layout, layer->x_in, t * model->shape.hidden, sizeof(float));
-        QR_LAY(layout, layer->x_mid, t * model->shape.hidden, sizeof(float));
-        if (set.attn_kept) { lay_attention(layout, model, kind_of(model, &model->layers[l]), t, t, layer); }
-        if (set.mlp_kept) { lay_mlp(layout, model, t, layer); }
+        const qr_layer *of = &model->layers[l];
+        layer->x_mid = layer->x_in;
+        if (of->mixes && of->has_mlp) { QR_LAY(layout, layer->x_mid, t * model->shape.hidden, sizeof(float)); }
+        if (set.attn_kept && of->mixes) { lay_attention(layout, model, kind_of(model, of), t, t, layer); }
+        if (set.mlp_kept && of->has_mlp) { lay_mlp(layout, model, t, layer); }
     }
 }
 

@@ -389,6 +389,7 @@ qrun_status qr_pass_mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_
     const qr_kept_layer *kept = pass->current;
     const float *dbranch;
     const qr_layer_pass blocks = qr_pass_layer(pass);
+    if (!layer->has_mlp) { return QRUN_OK; }
     qr_timeline_part(pass->backend, QR_PART_MLP);
     QR_RETURN_IF_ERROR(qr_layer_scale(&blocks, layer, pass->b.dx, err));
     QR_RETURN_IF_ERROR(add_input_backward(pass, layer, err));
@@ -526,6 +527,7 @@ qrun_status qr_pass_attention_norm_backward(qr_train_pass *pass, const qr_layer 
 }
 
 static qrun_status attention_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
+    if (!layer->mixes) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_pass_attention_out_backward(pass, layer, err));
     if (layer->is_recurrent) {
         QR_RETURN_IF_ERROR(qr_pass_recurrent_gate_backward(pass, layer, err));
@@ -545,7 +547,7 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segm
     qr_layer_pass blocks = qr_pass_layer(pass);
     blocks.buffers_only = true;
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-    if (kept_segment && !pass->current->mlp_kept) {
+    if (kept_segment && !pass->current->mlp_kept && layer->has_mlp) {
         qr_timeline_phase(pass->backend, QR_PHASE_recompute);
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_mid, err));
         QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
@@ -553,7 +555,7 @@ static qrun_status layer_backward(qr_train_pass *pass, int64_t l, bool kept_segm
     qr_timeline_phase(pass->backend, QR_PHASE_backward);
     QR_RETURN_IF_ERROR(qr_pass_mlp_backward(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-    if (kept_segment && !pass->current->attn_kept) {
+    if (kept_segment && !pass->current->attn_kept && layer->mixes) {
         qr_timeline_phase(pass->backend, QR_PHASE_recompute);
         QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->b.x, pass->current->x_in, err));
         QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));

@@ -91,6 +91,22 @@ static qrun_status clamped_gate_backward(qr_train_pass *pass, qr_error *err) {
     return qr_clamped_gate_backward(pass->backend, &args, pass->workspace, err);
 }
 
+/* Without a gate. */
+static qrun_status plain_backward(qr_train_pass *pass, qr_error *err) {
+    const qr_layer_pass blocks = qr_pass_layer(pass);
+    const qr_activation_args forward = qr_layer_expert_activation_args(&blocks);
+    const qr_activation_backward_args args = {.fn = forward.fn,
+                                              .x = forward.x,
+                                              .dy = pass->b.dgated,
+                                              .dx = pass->current->buffers.experts.mlp,
+                                              .n_rows = forward.n_rows,
+                                              .dim = forward.dim,
+                                              .x_stride = forward.x_stride,
+                                              .dy_stride = forward.dim,
+                                              .dx_stride = forward.x_stride};
+    return qr_activation_backward(pass->backend, &args, pass->workspace, err);
+}
+
 /* The gradients of the shares, and those of gate and up, which overwrite them: nothing reads them any more. */
 static qrun_status activation_backward(qr_train_pass *pass, const qr_layer *layer, const qr_routing *routing,
                                        const float *dbranch, qr_error *err) {
@@ -123,6 +139,7 @@ static qrun_status activation_backward(qr_train_pass *pass, const qr_layer *laye
                                                    .dim = s->hidden};
         QR_RETURN_IF_ERROR(qr_expert_bias_backward(pass->backend, &bias, pass->workspace, err));
     }
+    if (layer->expert_up == NULL) { return plain_backward(pass, err); }
     if (s->gate_limit > 0.0F) { return clamped_gate_backward(pass, err); }
     return qr_gate_backward(pass->backend, &gate, pass->workspace, err);
 }
@@ -160,12 +177,13 @@ qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *l
 /* Once b.mlp has the gradients of both. */
 static qrun_status gate_and_up_dw(qr_train_pass *pass, const qr_layer *layer, const qr_routing *routing,
                                   qr_error *err) {
-    const int64_t m = pass->model->shape.expert_mlp;
+    const int64_t m = pass->model->shape.expert_mlp, stride = qr_expert_columns(pass->model, m);
     const void *x = qr_expert_input(&pass->current->buffers);
     const float *dy = pass->current->buffers.experts.mlp;
     QR_RETURN_IF_ERROR(
-        matrices_dw(pass, routing, layer->expert_gate, &layer->expert_gate_bias, x, true, dy, 2 * m, false, err));
-    return matrices_dw(pass, routing, layer->expert_up, &layer->expert_up_bias, x, true, dy + m, 2 * m, false, err);
+        matrices_dw(pass, routing, layer->expert_gate, &layer->expert_gate_bias, x, true, dy, stride, false, err));
+    if (layer->expert_up == NULL) { return QRUN_OK; }
+    return matrices_dw(pass, routing, layer->expert_up, &layer->expert_up_bias, x, true, dy + m, stride, false, err);
 }
 
 qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer, const float *dbranch, bool accumulate,
@@ -174,7 +192,7 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
     const qr_layer_pass blocks = qr_pass_layer(pass);
     const qr_routing routing = qr_layer_routing(&blocks);
     const qr_expert_buffers *b = &pass->current->buffers.experts;
-    const int64_t stride = 2 * s->expert_mlp;
+    const int64_t stride = qr_expert_columns(pass->model, s->expert_mlp);
     QR_RETURN_IF_ERROR(qr_layer_fetch_experts(&blocks, layer, err));
     QR_RETURN_IF_ERROR(matrices_dw(pass, &routing, layer->expert_out, &layer->expert_out_bias, b->gated, false, dbranch,
                                    s->hidden, true, err));
@@ -185,8 +203,10 @@ qrun_status qr_pass_experts_backward(qr_train_pass *pass, const qr_layer *layer,
     QR_RETURN_IF_ERROR(activation_backward(pass, layer, &routing, dbranch, err));
     QR_RETURN_IF_ERROR(gate_and_up_dw(pass, layer, &routing, err));
     QR_RETURN_IF_ERROR(matrices_dx(pass, &routing, layer->expert_gate, b->mlp, stride, false, b->slots, false, err));
-    QR_RETURN_IF_ERROR(
-        matrices_dx(pass, &routing, layer->expert_up, b->mlp + s->expert_mlp, stride, false, b->slots, true, err));
+    if (layer->expert_up != NULL) {
+        QR_RETURN_IF_ERROR(
+            matrices_dx(pass, &routing, layer->expert_up, b->mlp + s->expert_mlp, stride, false, b->slots, true, err));
+    }
     QR_RETURN_IF_ERROR(lora_dx(pass, layer, QR_ROLE_EXPERT_GATE, &routing, qr_expert_input(&pass->current->buffers),
                                true, b->mlp, false, b->slots, err));
     const qr_expert_sum_args sum = {.routing = routing,

@@ -55,6 +55,11 @@ static size_t difference(const char *name, size_t n_name, const char *known) {
     return longer - first - last;
 }
 
+/* PEFT would not open an adapter on such a matrix. */
+static bool is_without_lora(const qrun_model *model, qr_tensor_role role) {
+    return role == QR_ROLE_RECURRENT_OUT && model->family->recurrent_out_without_lora;
+}
+
 /* A model has few names, so the message has them all, and the nearest one first. */
 static qrun_status refuse_target(const qrun_model *model, const char *name, int n_bytes, qr_error *err) {
     const size_t most = (size_t)n_bytes / 2; /* so much may differ */
@@ -63,7 +68,7 @@ static qrun_status refuse_target(const qrun_model *model, const char *name, int 
     for (qr_tensor_role role = QR_ROLE_Q; role <= QR_ROLE_ROUTER; role++) {
         const char *known = role_name(model, role);
         const size_t n = strlen(names);
-        if (known[0] == '\0' || is_listed(names, known)) { continue; }
+        if (known[0] == '\0' || is_listed(names, known) || is_without_lora(model, role)) { continue; }
         (void)snprintf(names + n, sizeof names - n, "%s%s", n > 0 ? "," : "", known);
         if (difference(name, (size_t)n_bytes, known) >= least) { continue; }
         least = difference(name, (size_t)n_bytes, known);
@@ -88,6 +93,10 @@ static qrun_status check_targets(const qrun_model *model, const char *targets, q
         for (qr_tensor_role role = QR_ROLE_Q; role <= QR_ROLE_ROUTER && !known; role++) {
             const char *name = role_name(model, role);
             known = strlen(name) == n_bytes && memcmp(name, at, n_bytes) == 0;
+            if (!known || !is_without_lora(model, role)) { continue; }
+            return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                           "`target_modules`: PEFT opens no adapter on %s of a %s model, so none is made", name,
+                           model->family->name);
         }
         if (!known) { return refuse_target(model, at, (int)qr_min((int64_t)n_bytes, 60), err); }
         at += n_bytes;
@@ -98,6 +107,7 @@ static qrun_status check_targets(const qrun_model *model, const char *targets, q
 /* What weighs experts is trained only by its name. */
 static bool is_target(const qrun_model *model, const char *targets, qr_tensor_role role) {
     const bool is_router = !qr_role_is_quantised(role);
+    if (is_without_lora(model, role)) { return false; }
     if (strcmp(targets, "all") == 0) { return !is_router; }
     if (strcmp(targets, "none") == 0) { return false; }
     if (strcmp(targets, "attn") == 0) { return is_attention(role); }

@@ -157,9 +157,13 @@ static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, 
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
     qr_timeline_part(pass->backend, QR_PART_NONE);
     QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_in, pass->b.x, err));
+    blocks.buffers_only = buffers_only && !layer->has_mlp;
     QR_RETURN_IF_ERROR(qr_layer_attention(&blocks, layer, err));
+    if (!layer->has_mlp) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_pass_check_cancelled(pass, err));
-    QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
+    if (pass->current->x_mid != pass->current->x_in) {
+        QR_RETURN_IF_ERROR(qr_pass_copy_stream(pass, pass->current->x_mid, pass->b.x, err));
+    }
     blocks.buffers_only = buffers_only;
     return qr_layer_mlp(&blocks, layer, err);
 }

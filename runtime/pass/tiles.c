@@ -114,12 +114,14 @@ static qrun_status heads(qr_train_pass *tile, const qr_layer *layer, qr_error *e
 /* buffers.attended of all rows, from the residual stream; of a layer with a state buffers.recalled. */
 static qrun_status attend(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_pass blocks = qr_pass_layer(pass);
+    if (!layer->mixes) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, heads, err));
     return layer->is_recurrent ? qr_layer_recurrent_recall(&blocks, layer, err) : qr_layer_attend(&blocks, layer, err);
 }
 
 /* From there the residual stream after attention. */
 static qrun_status attention_out(const qr_layer_pass *blocks, const qr_layer *layer, qr_error *err) {
+    if (!layer->mixes) { return QRUN_OK; }
     if (layer->is_recurrent) { QR_RETURN_IF_ERROR(qr_layer_recurrent_gate(blocks, layer, err)); }
     return qr_layer_attention_out(blocks, layer, err);
 }
@@ -147,12 +149,12 @@ static qrun_status rest_backward(qr_train_pass *tile, const qr_layer *layer, qr_
     qr_layer_pass blocks = qr_pass_layer(tile);
     qr_timeline_phase(tile->backend, QR_PHASE_recompute);
     QR_RETURN_IF_ERROR(attention_out(&blocks, layer, err));
-    QR_RETURN_IF_ERROR(qr_pass_copy_stream(tile, tile->current->x_mid, tile->b.x, err));
+    if (layer->has_mlp) { QR_RETURN_IF_ERROR(qr_pass_copy_stream(tile, tile->current->x_mid, tile->b.x, err)); }
     blocks.buffers_only = true;
     QR_RETURN_IF_ERROR(qr_layer_mlp(&blocks, layer, err));
     qr_timeline_phase(tile->backend, QR_PHASE_backward);
     QR_RETURN_IF_ERROR(qr_pass_mlp_backward(tile, layer, err));
-    return qr_pass_attention_out_backward(tile, layer, err);
+    return layer->mixes ? qr_pass_attention_out_backward(tile, layer, err) : QRUN_OK;
 }
 
 /* From dqkv to dx. The normed input is that of another tile by now, and computed once more. */
@@ -184,6 +186,7 @@ qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *
     QR_RETURN_IF_ERROR(attend(pass, layer, err));
     QR_RETURN_IF_ERROR(qr_pass_for_tiles(pass, layer, rest_backward, err));
     qr_timeline_phase(pass->backend, QR_PHASE_backward);
+    if (!layer->mixes) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(attend_backward(pass, layer, err));
     return qr_pass_for_tiles(pass, layer, heads_backward, err);
 }

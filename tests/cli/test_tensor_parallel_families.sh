@@ -470,6 +470,10 @@ run plan --tensor-parallel 2 --model "$fixtures/granite4-spaces"
 expect_code 3
 expect_one_error_line
 expect_err 'is not supported for models with state spaces'
+run plan --tensor-parallel 2 --model "$fixtures/nemotron-h"
+expect_code 3
+expect_one_error_line
+expect_err 'is not supported for models with state spaces'
 
 run plan --tensor-parallel 2 --model "$fixtures/youtu"
 expect_code 3

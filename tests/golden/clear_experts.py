@@ -1,6 +1,6 @@
 """Whether a sequence leaves no doubt about which experts a router chooses that is none of a softmax alone.
 
-LFM2-MoE, GLM-4.5 and DeepSeek-V3 choose by sigmoids, ERNIE 4.5 by a softmax plus a bias.
+LFM2-MoE, GLM-4.5, DeepSeek-V3 and Nemotron-H choose by sigmoids, ERNIE 4.5 by a softmax plus a bias.
 
 A softmax gives the last expert chosen a small share, so another choice in 16 bits changes little. A sigmoid may give it
 as much as the others, and so may a bias: there another choice is another model, and nothing to compare with.
@@ -15,7 +15,7 @@ SMALL_SHARE = 0.05  # but for two that both have less than this, of 1
 def _scores(model, ids):
     """Per router: what it chooses its experts by and their shares before any factor, both F32 [len(ids), n_experts]."""
     names = ("Lfm2MoeTopKRouter", "Glm4MoeTopkRouter", "Ernie4_5_MoeTopKRouter", "DeepseekV3TopkRouter",
-             "Glm4MoeLiteTopkRouter")
+             "Glm4MoeLiteTopkRouter", "NemotronHTopkRouter")
     routers = [module for module in model.modules() if type(module).__name__ in names]
     results = []
 

@@ -254,6 +254,27 @@ FAMILIES = [
            | _rope("default"),
            "Mamba-2 of two groups without a bias of its convolution; experts beside one of all tokens",
            prompt_lengths=(1, 7, 24), older_config=dict(layer_types=["mamba", "attention", "mamba"])),
+    Family("nemotron-h", "nemotron_h",
+           {key: value for key, value in _config(60, 3, 1, 7, 76, head_dim=24, tie_word_embeddings=False,
+                                                 layer_norm_epsilon=2e-3, mlp_bias=True, mamba_num_heads=6,
+                                                 mamba_head_dim=24, ssm_state_size=20, n_groups=3,
+                                                 time_step_min=1e-30).items() if key != "num_hidden_layers"}
+           | dict(layers_block_type=["mlp", "linear_attention", "linear_attention", "full_attention", "mlp", "mlp",
+                                     "linear_attention"]),
+           "layers of one block each: Mamba-2 of three groups, attention, MLPs of squared ReLU with biases",
+           prompt_lengths=(1, 7, 33, 70, 130), older_config=dict(
+               hybrid_override_pattern="-MM*--M", num_hidden_layers=7, time_step_limit=[0.0, float("inf")])),
+    Family("nemotron-h-moe", "nemotron_h",
+           {key: value for key, value in _config(48, 6, 3, 6, 52, head_dim=16, tie_word_embeddings=False,
+                                                 mamba_num_heads=4, mamba_head_dim=20, ssm_state_size=12, n_groups=2,
+                                                 conv_kernel=3, use_conv_bias=False, time_step_min=1e-30,
+                                                 n_routed_experts=7, num_experts_per_tok=3, moe_intermediate_size=28,
+                                                 moe_shared_expert_intermediate_size=36,
+                                                 routed_scaling_factor=1.8).items() if key != "num_hidden_layers"}
+           | dict(layers_block_type=["linear_attention", "moe", "moe", "mlp", "full_attention", "moe"]),
+           "3 of 7 experts of squared ReLU without a gate, beside one of all tokens, chosen by sigmoids plus a bias",
+           prompt_lengths=(1, 7, 24), older_config=dict(
+               hybrid_override_pattern="MEE-*E", num_hidden_layers=6, time_step_limit=[0.0, float("inf")])),
     Family("gpt-oss", "gpt_oss",
            _config(60, 6, 3, 4, 36, head_dim=24, tie_word_embeddings=False, num_local_experts=7, num_experts_per_tok=3,
                    sliding_window=7, max_position_embeddings=4096, swiglu_limit=2.5)

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 import bnb_goldens
 from model_goldens import folder_name, load, normal
 from peft_goldens import EXPERTS, LLAMA_LINEAR
+from training_cases import by_matrix
 
 N_ROWS = 4      # of a matrix that are stored, from the first to the last
 N_EXPERTS = 2   # of a stack: the first and the last
@@ -58,6 +59,9 @@ CASES = {
     "lfm3-lora": ("lfm3", "training/adapters/lfm3", "gates, whose name in an adapter is not the folder's"),
     "granite4-lora": ("granite4-spaces", "training/adapters/granite4-spaces", "layers of state spaces"),
     "youtu-lora": ("youtu", "training/adapters/youtu", "latents of queries, keys and values"),
+    "nemotron-h-lora": ("nemotron-h", "training/adapters/nemotron-h", "a prefix that is not the folder's"),
+    "nemotron-h-moe-experts": ("nemotron-h-moe", "training/adapters/nemotron-h-moe-experts",
+                               "experts without a gate, a tensor each"),
     "gpt2-lora": ("gpt2", "adapters/gpt2-lora", "fan_in_fan_out: Conv1D matrices are [in, out]"),
     "gpt2-dora": ("gpt2", "merge/adapters/gpt2-dora", "DoRA on Conv1D"),
     "phi3-lora": ("phi3", "merge/adapters/phi3-lora", "fused qkv_proj and gate_up_proj"),
@@ -118,8 +122,14 @@ def _base(root, base, dtype):
 def _merge_dtype(name, base):
     """What PEFT merges in for the BF16 values: BF16, or F32 and one rounding where that would round twice."""
     stored_f32 = base.startswith("gpt2")
-    in_bf16 = ("llama-tables", "qwen3-moe-stacked-experts", "gpt-oss-experts", "gpt-oss-mxfp4-experts")     # whose factors PEFT rounds: lora_embedding_A, experts'
+    in_bf16 = ("llama-tables", "qwen3-moe-stacked-experts", "gpt-oss-experts", "gpt-oss-mxfp4-experts",
+               "nemotron-h-moe-experts")    # whose factors PEFT rounds: lora_embedding_A, experts'
     return torch.float32 if stored_f32 or name in in_bf16 else torch.bfloat16
+
+
+def _folder_name(base, name):
+    name = folder_name(name)
+    return "backbone." + name.removeprefix("model.") if base.startswith("nemotron-h") else name
 
 
 def _merged(root, base, adapter, dtype):
@@ -127,7 +137,10 @@ def _merged(root, base, adapter, dtype):
     before = {name: tensor.clone() for name, tensor in _base(root, base, dtype).state_dict().items()}
     model = PeftModel.from_pretrained(_base(root, base, dtype), root / adapter).merge_and_unload()
     after = model.state_dict()
-    return {folder_name(name): tensor for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    changed = {name: tensor for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    if base == "nemotron-h-moe":    # whose folder has a tensor for each expert
+        changed = by_matrix(base, changed)
+    return {_folder_name(base, name): tensor for name, tensor in changed.items()}
 
 
 def _rows(tensor):

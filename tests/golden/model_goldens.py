@@ -64,11 +64,11 @@ def _random_parameter(family, hidden, name, parameter):
         if family.model_type == "muse_glimmer" and leaf.startswith("post_"):    # layers beside embeddings of size 1
             mean = 1.0
         return normal(shape, 0.2, family.name, name, mean=mean)
-    if leaf in ("embed_tokens", "wte", "lm_head"):
+    if leaf in ("embed_tokens", "embeddings", "wte", "lm_head"):
         return normal(shape, LOGIT_STD / math.sqrt(hidden), family.name, name)
     if leaf == "wpe":
         return normal(shape, 0.4, family.name, name)
-    if name.endswith(("mlp.gate.weight", "mlp.router.weight", "feed_forward.gate.weight")):
+    if name.endswith(("mlp.gate.weight", "mlp.router.weight", "feed_forward.gate.weight", "mixer.gate.weight")):
         return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
     if name.endswith("router.proj.weight"):     # of rows whose norm is 1
         return normal(shape, ROUTER_STD, family.name, name)
@@ -178,6 +178,7 @@ def older_config(family, folder):
     if family.model_type == "mellum":   # younger than transformers 5
         return config
     config.pop("layer_types", None)
+    config.pop("layers_block_type", None)
     config.pop("_sliding_window_pattern", None)
     rope = config.pop("rope_parameters", None)
     if rope is not None and "full_attention" in rope:

@@ -35,6 +35,8 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "lfm2": SHORT_CONVOLUTION, "lfm2-moe": SHORT_CONVOLUTION, "lfm3": SHORT_CONVOLUTION + ["o_proj", "g_proj"],
            "granite4-spaces": ATTENTION + ["in_proj", "out_proj", "input_linear", "output_linear"],
            "granite4-moe": ATTENTION + ["in_proj", "out_proj"],
+           "nemotron-h": ATTENTION + ["in_proj", "up_proj", "down_proj"],    # PEFT refuses out_proj
+           "nemotron-h-moe": ATTENTION + ["in_proj", "up_proj", "down_proj"],
            "exaone4": LLAMA_LINEAR, "seed-oss": LLAMA_LINEAR, "mellum": ATTENTION, "qwen3-vl": ATTENTION,
            "youtu": LATENT + ["gate_proj", "up_proj", "down_proj"],
            "deepseek-v2": ["q_proj"] + LATENT[2:], "deepseek-v3": ["q_proj"] + LATENT[2:], "glm4-moe-lite": LATENT,
@@ -46,7 +48,7 @@ FAMILIES = [family for family in TARGETS
             if "moe" not in family and family not in ("granite", "gemma4", "gemma4-shared", "qwen3-next", "muse-glimmer",
                                                      "gpt-oss-wide", "lfm3", "granite4-spaces", "exaone4", "seed-oss", "mellum", "qwen3-vl",
                                                      "ernie4_5", "glm", "glm4", "youtu", "deepseek-v2",
-                                                     "deepseek-v3", "minicpm3")
+                                                     "deepseek-v3", "minicpm3", "nemotron-h")
             or family == "qwen3-moe"]
 
 
@@ -75,6 +77,10 @@ ADAPTERS = {adapter.name: adapter for adapter in [
             options=dict(exclude_modules=".*vision.*")),
     Adapter("granite4-spaces", "granite4-spaces", "every linear layer; A and B random"),
     Adapter("granite4-moe", "granite4-moe", "attention and state spaces; A and B random"),
+    Adapter("nemotron-h", "nemotron-h", "every linear layer but out_proj; A and B random"),
+    Adapter("nemotron-h-moe", "nemotron-h-moe", "all but the experts and out_proj; A and B random"),
+    Adapter("nemotron-h-moe-experts", "nemotron-h-moe", "experts beside all that; A and B random",
+            options=dict(target_parameters=["mixer.experts.up_proj", "mixer.experts.down_proj"])),
     Adapter("exaone4", "exaone4", "every linear layer; A and B random"),
     Adapter("seed-oss", "seed-oss", "every linear layer; A and B random"),
     Adapter("mellum", "mellum", "attention, A and B random"),
@@ -181,7 +187,11 @@ _EXPERT_NAMES = {"": ("experts.{}.gate_proj", "experts.{}.up_proj", "experts.{}.
 
 
 def _matrices_of_stack(base, name, tensor):
-    """A stack [E, …] of gate_up_proj or down_proj as the matrices of its experts."""
+    """A stack [E, …] of gate_up_proj, of up_proj alone, or of down_proj as the matrices of its experts."""
+    if name.endswith("experts.up_proj"):
+        yield from ((name.replace("experts.up_proj", f"experts.{e}.up_proj.weight"), stack)
+                    for e, stack in enumerate(tensor))
+        return
     in_turn = base.startswith("gpt-oss")
     names = _EXPERT_NAMES.get(base, _EXPERT_NAMES[""])
     stem, is_out = name.rsplit("experts.", 1)[0], name.endswith("down_proj")
@@ -199,7 +209,7 @@ def by_matrix(base, tensors):
         if base == "mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         name = folder_name(name)
-        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+        if name.endswith(("experts.gate_up_proj", "experts.up_proj", "experts.down_proj")):
             result |= dict(_matrices_of_stack(base, name, tensor))
         else:
             result[name] = tensor
@@ -212,11 +222,13 @@ def _integers(low, high, n, *key):
 
 # {batch: [(length, positions whose labels are ignored, what else makes its ids)]}. Of "lengths" some are beyond what the
 # models with dynamic and longrope scaling were trained for, and some are not. "clear-experts" leaves a model no doubt
-# about its experts: its last members are the first random sequences of their lengths that do so in ernie4_5-moe.
+# about its experts: its last members are the first random sequences of their lengths that do so in ernie4_5-moe, and
+# those of "clear-blocks" the first in nemotron-h-moe, with its adapters and without.
 _MICRO_BATCHES = {
     "micro-batch": [(5, [0, 1]), (17, [0, 1, 2, 3, 9, 10]), (33, [*range(12), 20, 32])],
     "lengths": [(57, [0, 1, 30]), (9, []), (45, [*range(20)]), (53, [*range(3, 40)])],
     "clear-experts": [(5, [0, 1], 0), (17, [0, 1, 2, 3, 9, 10], 28), (33, [*range(12), 20, 32], 49)],
+    "clear-blocks": [(5, [0, 1], 12), (17, [0, 1, 2, 3, 9, 10], 34), (25, [*range(9), 20], 787)],
 }
 MICRO_BATCHES = list(_MICRO_BATCHES)
 

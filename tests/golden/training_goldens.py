@@ -111,6 +111,16 @@ GRADIENTS = [
     Gradients("granite4-spaces-full", "granite4-spaces", None,
               "every weight; those of a layer with a state space are stored", kept=("layers.1.",)),
     Gradients("granite4-moe", "granite4-moe", "granite4-moe", "through state spaces of two groups, and experts"),
+    Gradients("nemotron-h", "nemotron-h", "nemotron-h", "through layers of one block each, and squared ReLU"),
+    Gradients("nemotron-h-full", "nemotron-h", None,
+              "every weight; those of an MLP, and of the layer with a state space after it, are stored",
+              kept=("layers.0.", "layers.1.")),
+    Gradients("nemotron-h-moe", "nemotron-h-moe", "nemotron-h-moe", "through experts without a gate", batch="clear-blocks"),
+    Gradients("nemotron-h-moe-experts", "nemotron-h-moe", "nemotron-h-moe-experts",
+              "experts too, whose first matrices are alone in their stack", batch="clear-blocks"),
+    Gradients("nemotron-h-moe-full", "nemotron-h-moe", None,
+              "every weight, experts and router; those of a layer with experts are stored", kept=("layers.2.",),
+              batch="clear-blocks"),
     Gradients("granite", "granite", "granite", "through factors on embeddings, scores, blocks and logits"),
     Gradients("gemma4", "gemma4", "gemma4", "through values that are keys, their norm, and a factor for each layer"),
     Gradients("gemma4-moe", "gemma4-moe", "gemma4-moe",
@@ -185,8 +195,9 @@ def _gradient_run(root, case, run):
     gradients = {name: p.grad.clone() for name, p in cases.trainable(model).items()}
     if case.adapter is None:
         gradients = cases.by_matrix(case.base, gradients)
-    if case.batch == "clear-experts":
-        rounded_model = cases.load(root / "models" / case.base, torch.bfloat16).to(torch.bfloat16)
+    if case.batch.startswith("clear-"):
+        rounded_model = (cases.load(root / "models" / case.base, torch.bfloat16).to(torch.bfloat16)
+                         if case.adapter is None else cases.adapted_model(root, case.base, case.adapter, "bf16"))
         if not all(clear_experts.are_clear(model, [rounded_model], example["ids"])
                    for example in cases.micro_batch(case.batch)):
             raise SystemExit(f"{case.name}: the batch leaves a doubt about the experts")

@@ -437,6 +437,9 @@ static void test_slopes_over_their_range(void) {
         CHECK(slope_of((qr_act_fn)fn, -FLT_MAX) == 0.0F && slope_of((qr_act_fn)fn, -INFINITY) == 0.0F);
         CHECK(isnan(slope_of((qr_act_fn)fn, NAN)));
     }
+    CHECK(slope_of(QR_ACT_RELU2, -3.0F) == 0.0F && slope_of(QR_ACT_RELU2, 3.0F) == 6.0F);
+    CHECK(slope_of(QR_ACT_RELU2, -INFINITY) == 0.0F && slope_of(QR_ACT_RELU2, INFINITY) == INFINITY);
+    CHECK(isnan(slope_of(QR_ACT_RELU2, NAN)));
     CHECK(slope_of(QR_ACT_NONE, -3.0F) == 1.0F && slope_of(QR_ACT_NONE, INFINITY) == 1.0F);
 }
 

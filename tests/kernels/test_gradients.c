@@ -615,12 +615,15 @@ static void forward_gate(void) {
 }
 
 static void test_activations(void) {
-    static const char *const names[] = {"silu", "gelu tanh", "gelu erf"};
+    static const char *const names[] = {"silu", "gelu tanh", "gelu erf", "relu2"};
     const function activation = {forward_activation, y, dy, N_ACTS}, gate = {forward_gate, y, dy, N_ACTS};
-    for (int fn = 0; fn < 3; fn++) {
+    for (int fn = 0; fn < 4; fn++) {
         act_fn = (qr_act_fn)fn;
         begin_case(7);
         for (int64_t i = 0; i < N_ACTS; i++) { x[i] *= 2.0F; }
+        if (act_fn == QR_ACT_RELU2) { /* away from 0, where its slope has a kink */
+            for (int64_t i = 0; i < N_ACTS; i++) { x[i] += copysignf(4.0F * STEP, x[i]); }
+        }
         RUN(activation_backward, {.fn = act_fn,
                                   .x = x,
                                   .dy = dy,

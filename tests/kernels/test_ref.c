@@ -173,6 +173,9 @@ static void test_functions_by_hand(void) {
     NEAR(y[0], 0.841191991);
     NEAR(y[1], -0.045402306);
     RUN(activation,
+        {.fn = QR_ACT_RELU2, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2, .x_stride = 2});
+    CHECK(y[0] == 1.0F && y[1] == 0.0F);
+    RUN(activation,
         {.fn = QR_ACT_NONE, .x = x, .dst = y, .dst_dtype = QR_DTYPE_F32, .n_rows = 1, .dim = 2, .x_stride = 2});
     CHECK(y[0] == 1.0F && y[1] == -2.0F);
     RUN(nll, {.logits = logits, .target = target, .dst = y, .n_rows = 1, .vocab = 3});

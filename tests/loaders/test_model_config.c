@@ -995,7 +995,7 @@ static void test_refusals(void) {
          "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
          "qwen3_next, muse_glimmer_text, lfm2, lfm2_moe, lfm3, qwen3_vl_text, exaone4, seed_oss, "
          "mellum, ministral, iquestcoder, glm4_moe, ernie4_5, ernie4_5_moe, glm, glm4, deepseek_v2, "
-         "deepseek_v3, glm4_moe_lite, youtu, minicpm3, gpt2"},
+         "deepseek_v3, glm4_moe_lite, youtu, minicpm3, nemotron_h, gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1126,7 +1126,7 @@ static void test_families_that_are_out(void) {
                  {"deepseek_v32", "DeepSeek V3.2", "DeepSeek V3"},
                  {"kimi_k2", "Kimi K2", "DeepSeek V3 (Moonlight)"},
                  {"glm4v", "GLM", "GLM-4 or GLM-4.5"},
-                 {"nemotron_h", "Nemotron-H", "Granite 4"},
+                 {"nemotron", "Nemotron", "Nemotron-H, Qwen3 or Llama 3"},
                  {"falcon_h1", "Falcon-H1", "Granite 4"},
                  {"jamba", "Jamba", "Granite 4"},
                  {"mamba2", "Mamba", "Granite 4"}};
@@ -1153,6 +1153,78 @@ static void test_granite4_spaces(void) {
     CHECK(c.experts.n_experts == 8 && c.experts.intermediate_size == 11008);
     CHECK(c.experts.shared_intermediate_size == 1024 && c.experts.normalizes);
     qr_model_config_free(&c);
+}
+
+/* A list of blocks wins over a pattern, and either says how many there are. */
+static void test_nemotron_h(void) {
+    PARSE("{'model_type':'nemotron_h','hybrid_override_pattern':'M-*M','num_hidden_layers':4,'hidden_size':64,"
+          "'mamba_num_heads':8,'mamba_head_dim':16,'n_groups':2,'conv_kernel':3,'use_conv_bias':false,"
+          "'time_step_limit':[0.0,1e30],'mlp_bias':true,'intermediate_size':96}");
+    CHECK(c.n_layers == 4 && !c.has_rope && c.activation == QR_ACTIVATION_RELU2 && c.norm_eps == 1e-5);
+    CHECK(c.blocks[0] == QR_BLOCK_SPACE && c.blocks[1] == QR_BLOCK_MLP && c.blocks[2] == QR_BLOCK_ATTENTION);
+    CHECK(qr_model_config_mixes(&c, 0) && !qr_model_config_has_mlp(&c, 0));
+    CHECK(!qr_model_config_mixes(&c, 1) && qr_model_config_has_mlp(&c, 1) && qr_model_config_mixes(&c, 2));
+    CHECK(c.recurrent.kind == QR_RECURRENT_SPACE && c.recurrent.layers[0] && !c.recurrent.layers[1]);
+    CHECK(!c.recurrent.layers[2] && c.recurrent.layers[3] && c.recurrent.n_value_heads == 8);
+    CHECK(c.recurrent.n_key_heads == 2 && c.recurrent.value_dim == 16 && c.recurrent.key_dim == 128);
+    CHECK(c.recurrent.conv_kernel == 3 && !c.recurrent.has_conv_bias && c.n_kv_heads == 8 && c.head_dim == 128);
+    CHECK(c.mlp_bias && !c.qkv_bias && !c.o_bias && c.experts.n_experts == 0 && c.intermediate_size == 96);
+    qr_model_config_free(&c);
+}
+
+static void test_nemotron_h_lists(void) {
+    PARSE("{'model_type':'nemotron_h','hybrid_override_pattern':'M-*M','layers_block_type':['attention','mlp',"
+          "'full_attention'],'time_step_limit':[0.0,{'__float__':'Infinity'}]}");
+    CHECK(c.n_layers == 3 && c.blocks[0] == QR_BLOCK_ATTENTION && c.recurrent.layers == NULL);
+    qr_model_config_free(&c);
+}
+
+static void test_nemotron_h_experts(void) {
+    PARSE("{'model_type':'nemotron_h','hybrid_override_pattern':'ME*E','n_routed_experts':16,'num_experts_per_tok':4,"
+          "'moe_intermediate_size':96,'moe_shared_expert_intermediate_size':160,'routed_scaling_factor':2.5,"
+          "'n_group':1,'topk_group':1,'moe_latent_size':null}");
+    CHECK(c.experts.n_experts == 16 && c.experts.n_per_token == 4 && c.experts.intermediate_size == 96);
+    CHECK(c.experts.shared_intermediate_size == 160 && c.experts.share_factor == 2.5 && c.experts.sum_eps == 1e-20);
+    CHECK(c.experts.has_sigmoid_router && c.experts.has_choice_bias && c.experts.normalizes);
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && !c.experts.layer_has_experts[2]);
+    CHECK(c.experts.layer_has_experts[3] && qr_model_config_has_mlp(&c, 3) && !qr_model_config_mixes(&c, 3));
+    qr_model_config_free(&c);
+}
+
+static void test_nemotron_h_refusals(void) {
+    static const struct {
+        const char *keys;
+        qrun_status status;
+        const char *message;
+    } cases[] = {
+        {"'hybrid_override_pattern':'M-M'", QRUN_ERROR_UNSUPPORTED, "no block is \"full_attention\""},
+        {"'hybrid_override_pattern':'M-x*'", QRUN_ERROR_UNSUPPORTED, "a block that is none of M, *, - and E"},
+        {"'hybrid_override_pattern':''", QRUN_ERROR_INPUT, "has 0 blocks"},
+        {"'hybrid_override_pattern':'M*','num_hidden_layers':3", QRUN_ERROR_INPUT,
+         "lists 2 blocks, but \"num_hidden_layers\" is 3"},
+        {"'layers_block_type':['mamba','sliding_attention']", QRUN_ERROR_UNSUPPORTED,
+         "\"layers_block_type\" has a block \"sliding_attention\""},
+        {"'layers_block_type':'M*'", QRUN_ERROR_INPUT, "should be a list of blocks"},
+        {"'hybrid_override_pattern':'M*','attention_bias':true", QRUN_ERROR_UNSUPPORTED, "\"attention_bias\""},
+        {"'hybrid_override_pattern':'M*','use_bias':true", QRUN_ERROR_UNSUPPORTED, "\"use_bias\""},
+        {"'hybrid_override_pattern':'M*','mamba_proj_bias':true", QRUN_ERROR_UNSUPPORTED, "\"mamba_proj_bias\""},
+        {"'hybrid_override_pattern':'M*','mamba_hidden_act':'gelu'", QRUN_ERROR_UNSUPPORTED, "\"mamba_hidden_act\""},
+        {"'hybrid_override_pattern':'M*','time_step_limit':[0.001,1e30]", QRUN_ERROR_UNSUPPORTED,
+         "\"time_step_limit\" other than from 0 to Infinity"},
+        {"'hybrid_override_pattern':'E*','moe_latent_size':1024", QRUN_ERROR_UNSUPPORTED, "(\"moe_latent_size\")"},
+        {"'hybrid_override_pattern':'E*','n_shared_experts':2", QRUN_ERROR_UNSUPPORTED,
+         "\"n_shared_experts\" other than 1"},
+        {"'hybrid_override_pattern':'E*','n_group':4", QRUN_ERROR_UNSUPPORTED, "\"n_group\""},
+        {"'hybrid_override_pattern':'M*','mamba_num_heads':12", QRUN_ERROR_INPUT,
+         "mamba_num_heads 12 is not divisible by n_groups 8"},
+        {"'hybrid_override_pattern':'M*','attention_head_dim':64", QRUN_ERROR_INPUT,
+         "\"attention_head_dim\" is 64, and \"head_dim\" 128"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{'model_type':'nemotron_h',%s}", cases[i].keys);
+        check_refused(text, cases[i].status, cases[i].message);
+    }
 }
 
 static void test_granite4(void) {
@@ -1303,6 +1375,8 @@ static void test_any_allocation_may_fail(void) {
     check_failing_allocations(attempt_read, folder.path, false);
     temporary_text(&folder, "config.json", "{\"model_type\":\"qwen3_moe\",\"num_hidden_layers\":3}");
     check_failing_allocations(attempt_read, folder.path, false);
+    temporary_text(&folder, "config.json", "{\"model_type\":\"nemotron_h\",\"hybrid_override_pattern\":\"ME*-\"}");
+    check_failing_allocations(attempt_read, folder.path, false);
     temporary_remove(&folder);
 }
 
@@ -1434,6 +1508,10 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_families_that_are_out);
     CHECK_RUN(test_granite4);
     CHECK_RUN(test_granite4_spaces);
+    CHECK_RUN(test_nemotron_h);
+    CHECK_RUN(test_nemotron_h_lists);
+    CHECK_RUN(test_nemotron_h_experts);
+    CHECK_RUN(test_nemotron_h_refusals);
     CHECK_RUN(test_generation_config);
     CHECK_RUN(test_generation_rules);
     CHECK_RUN(test_any_allocation_may_fail);

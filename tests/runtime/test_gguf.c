@@ -169,6 +169,7 @@ static void test_refused(void) {
         {"lfm2-moe-stacked", "(norm_topk_prob)"},
         {"lfm3", "a lfm3 model has no name in llama.cpp"},
         {"youtu", "a youtu model has no name in llama.cpp"},
+        {"nemotron-h", "a nemotron-h model has no name in llama.cpp"},
     };
     const temporary_folder base = temporary_create();
     for (size_t i = 0; i < QR_COUNT_OF(models); i++) {

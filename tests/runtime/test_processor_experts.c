@@ -155,6 +155,7 @@ static void test_bits_are_of_a_sequence_alone(void) {
         {"gpt-oss-mxfp4", QRUN_QUANT_AUTO, QRUN_DTYPE_F32, false},
         {"qwen3_5-moe", QRUN_QUANT_INT8, QRUN_DTYPE_F32, false},
         {"gemma4-moe", QRUN_QUANT_F32, QRUN_DTYPE_F32, true},
+        {"nemotron-h-moe", QRUN_QUANT_INT8, QRUN_DTYPE_F32, false},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         run(&cases[i], &in_a_crowd, records[0]);

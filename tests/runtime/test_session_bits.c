@@ -229,6 +229,13 @@ static void test_qwen3_5_moe_nf4_dq(void) {
 static void test_qwen3_next_int8(void) {
     run_model("models/qwen3-next", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
 }
+/* Layers that are one block each. */
+static void test_nemotron_h_nf4_dq(void) {
+    run_model("models/nemotron-h", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
+static void test_nemotron_h_moe_int8(void) {
+    run_model("models/nemotron-h-moe", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 /* Rows of plain LoRA and of no adapter have the same bits with and without DoRA in the batch. */
 static void test_dora_in_one_batch(void) {
     static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-dora"};
@@ -467,6 +474,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_qwen3_5_nf4_dq);
     CHECK_RUN(test_qwen3_5_moe_nf4_dq);
     CHECK_RUN(test_qwen3_next_int8);
+    CHECK_RUN(test_nemotron_h_nf4_dq);
+    CHECK_RUN(test_nemotron_h_moe_int8);
     CHECK_RUN(test_adapters_in_one_batch);
     CHECK_RUN(test_dora_in_one_batch);
     CHECK_RUN(test_samples_do_not_depend_on_each_other);

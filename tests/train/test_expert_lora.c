@@ -74,6 +74,8 @@ static void test_files_are_as_peft_writes_them(void) {
     check_comes_back("qwen3-moe-experts",
                      "\"target_parameters\": [\n    \"mlp.experts.down_proj\",\n    \"mlp.experts.gate_up_proj\"\n  ]");
     check_comes_back("qwen3-moe-stacked-experts", "\"target_parameters\": [\n    \"mlp.experts.down_proj\"\n  ]");
+    check_comes_back("nemotron-h-moe-experts",
+                     "\"target_parameters\": [\n    \"mixer.experts.down_proj\",\n    \"mixer.experts.up_proj\"\n  ]");
     check_comes_back("gpt-oss-full-experts",
                      "\"target_parameters\": [\n    \"mlp.experts.down_proj\",\n    \"mlp.experts.gate_up_proj\"\n  ]");
 }
@@ -121,6 +123,7 @@ static void test_the_peak_is_the_plan(void) {
     check_run("qwen3_5-moe", "none", "mlp.experts.down_proj", "full");
     check_run("mixtral", "attn", "experts.gate_up_proj", "full");
     check_run("gpt-oss-mxfp4", NULL, "experts", "none");
+    check_run("nemotron-h-moe", NULL, "experts", "full");
 }
 
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 #include "../runtime/golden_index.h"
 #include "training_case.h"
 
+#include "base/sizes.h"
 #include "runtime/model/modules.h"
 
 static qr_json *golden_index;
@@ -211,10 +212,38 @@ static void test_targets_are_named_without_a_layer(void) {
     }
 }
 
+/* PEFT would refuse an adapter on out_proj of Nemotron-H: no target of a group is one, and by its name it is refused.
+ */
+static void test_no_adapter_that_peft_refuses(void) {
+    static const char *const groups[] = {"all", "attn"};
+    const qr_json *entry = entry_named(golden_index, "gradients", "nemotron-h");
+    const training_options options = {.policy = "full", .max_tokens = 16};
+    training_fixture f = {0};
+    REQUIRE(training_fixture_open(context, entry, &options, &f));
+    for (size_t g = 0; g < QR_COUNT_OF(groups); g++) {
+        qr_parameters p = {.model = f.model, .backend = f.parameters.backend};
+        const qr_lora_options lora = {.rank = 4, .alpha = 8, .targets = groups[g]};
+        qr_error err = {0};
+        CHECK_MSG(qr_lora_parameters_describe(&p, &lora, &err) == QRUN_OK, "%s", err.message);
+        CHECK(p.lora.n_pairs > 0);
+        for (int64_t i = 0; i < p.lora.n_pairs; i++) { CHECK(p.lora.pairs[i].role != QR_ROLE_RECURRENT_OUT); }
+        qr_parameters_destroy(&p);
+    }
+    qr_parameters p = {.model = f.model, .backend = f.parameters.backend};
+    const qr_lora_options named = {.rank = 4, .alpha = 8, .targets = "in_proj,out_proj"};
+    qr_error err = {0};
+    CHECK_INT(qr_lora_parameters_describe(&p, &named, &err), QRUN_ERROR_UNSUPPORTED);
+    CHECK_MSG(strstr(err.message, "PEFT opens no adapter on out_proj of a nemotron-h model") != NULL, "%s",
+              err.message);
+    qr_parameters_destroy(&p);
+    training_fixture_close(&f);
+}
+
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (!training_begin(&context, &golden_index)) { return 1; }
     CHECK_RUN(test_targets_are_named_without_a_layer);
+    CHECK_RUN(test_no_adapter_that_peft_refuses);
     CHECK_RUN(test_dropout_has_the_same_bits_under_every_policy);
     CHECK_RUN(test_dropout_of_examples_alone_and_together);
     CHECK_RUN(test_dropout_changes_each_step_and_not_in_evaluation);

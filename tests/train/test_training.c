@@ -169,6 +169,11 @@ static void test_tiles_give_the_same_bits(void) {
                                          "gpt2-full",
                                          "qwen3_5",
                                          "qwen3_5-full",
+                                         "granite4-spaces",
+                                         "nemotron-h",
+                                         "nemotron-h-full",
+                                         "nemotron-h-moe-experts",
+                                         "nemotron-h-moe-full",
                                          "gemma4",
                                          "gemma4-shared",
                                          "gemma4-shared-full",
@@ -245,6 +250,11 @@ static void test_policies_give_the_same_bits(void) {
                                          "gpt2-full",
                                          "qwen3_5",
                                          "qwen3_5-full",
+                                         "granite4-spaces",
+                                         "nemotron-h",
+                                         "nemotron-h-full",
+                                         "nemotron-h-moe-experts",
+                                         "nemotron-h-moe-full",
                                          "gemma4",
                                          "gemma4-shared",
                                          "gemma4-shared-full",
@@ -596,7 +606,7 @@ static void test_a_whole_model_is_written(void) {
  * with tiles, whose tokens go to other experts each, and without. */
 static void test_experts_in_host_memory(void) {
     static training_batch batch;
-    static const char *const models[] = {"qwen3-moe", "gemma4-moe", "qwen3-moe-experts"};
+    static const char *const models[] = {"qwen3-moe", "gemma4-moe", "qwen3-moe-experts", "nemotron-h-moe-experts"};
     static const char *const policies[] = {"none", "full"};
     training_batch_read(entry_named(golden_index, "batches", "micro-batch"), 0, -1, &batch);
     for (size_t m = 0; m < QR_COUNT_OF(models); m++) {

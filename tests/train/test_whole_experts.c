@@ -143,17 +143,9 @@ static void check_same_tensors(const char *model, const char *ours, const char *
 
 /* Before the first step nothing has changed. Stacks and single matrices, parts one after the other and in turn. */
 static void test_folders_keep_their_form(void) {
-    static const char *const models[] = {"qwen2-moe",
-                                         "qwen3-moe",
-                                         "qwen3-moe-stacked",
-                                         "mixtral",
-                                         "mixtral-stacked",
-                                         "qwen3_5-moe",
-                                         "qwen3-next",
-                                         "gemma4-moe",
-                                         "qwen3_5-moe-images",
-                                         "gpt-oss-full",
-                                         "olmoe"};
+    static const char *const models[] = {"qwen2-moe",          "qwen3-moe",    "qwen3-moe-stacked", "mixtral",
+                                         "mixtral-stacked",    "qwen3_5-moe",  "qwen3-next",        "gemma4-moe",
+                                         "qwen3_5-moe-images", "gpt-oss-full", "nemotron-h-moe",    "olmoe"};
     for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
         const run_options o = {.model = models[i],
                                .dtype = strcmp(models[i], "olmoe") == 0 ? QRUN_DTYPE_F32 : QRUN_DTYPE_BF16};
@@ -180,7 +172,7 @@ static void check_same(const run_options *o, const char *what, const run_result 
               o->model, what);
 }
 
-static const char *const models[] = {"qwen3-moe", "gemma4-moe", "qwen3_5-moe-images", "gpt-oss-full"};
+static const char *const models[] = {"qwen3-moe", "gemma4-moe", "qwen3_5-moe-images", "gpt-oss-full", "nemotron-h-moe"};
 
 /* What is computed again, in tiles, or left in host memory. */
 static void test_runs_have_the_bits_of_the_resident_one(void) {

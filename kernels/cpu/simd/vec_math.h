@@ -85,10 +85,14 @@ QR_INLINE qr_vec qr_vec_gelu_erf(qr_vec x) {
     return qr_vec_mul(x, qr_vec_normal(x, &density));
 }
 
+/* x, and 0 where it is negative; NaN stays. */
+QR_INLINE qr_vec qr_vec_relu(qr_vec x) { return qr_vec_max(qr_vec_zero(), x); }
+
 QR_INLINE qr_vec qr_vec_act(qr_act_fn fn, qr_vec x) {
     switch (fn) {
         case QR_ACT_SILU: return qr_vec_silu(x);
         case QR_ACT_GELU_TANH: return qr_vec_gelu_tanh(x);
+        case QR_ACT_RELU2: return qr_vec_mul(qr_vec_relu(x), qr_vec_relu(x));
         case QR_ACT_NONE: return x;
         case QR_ACT_GELU_ERF: break;
     }

@@ -29,13 +29,18 @@ QR_INLINE qr_vec qr_vec_held(qr_vec x, float limit) {
     return qr_vec_min(qr_vec_set1(limit), qr_vec_max(qr_vec_set1(-limit), x));
 }
 
-/* fn'(x), and fn(x) in *value: for fn(x) = x · σ(u(x)), σ + x · σ (1 − σ) · u'. */
+/* fn'(x), and fn(x) in *value: for fn(x) = x · σ(u(x)), which all but the first two are, σ + x · σ (1 − σ) · u'. */
 QR_INLINE qr_vec qr_vec_act_slope(qr_act_fn fn, qr_vec x, qr_vec *value) {
     const qr_vec one = qr_vec_set1(1.0F);
     qr_vec rest;
     if (fn == QR_ACT_NONE) {
         *value = x;
         return one;
+    }
+    if (fn == QR_ACT_RELU2) {
+        const qr_vec positive = qr_vec_relu(x);
+        *value = qr_vec_mul(positive, positive);
+        return qr_vec_add(positive, positive);
     }
     if (fn == QR_ACT_GELU_ERF) { /* Φ + x φ */
         const qr_vec sigma = qr_vec_normal(x, &rest);

@@ -8,7 +8,7 @@
 #include "base/half.h"
 #include "base/random.h"
 
-enum { N_ROWS = 65, N_FNS = 4 };
+enum { N_ROWS = 65, N_FNS = 5 };
 
 /* Below every normal result, as in op_elementwise.c. */
 #define TINY 1e-30
@@ -31,6 +31,7 @@ static double act_slope(qr_act_fn fn, double x) {
         }
         case QR_ACT_GELU_ERF:
             return 0.5 * erfc(-x * sqrt(0.5)) + (fabs(x) < 40.0 ? x * 0.5 * k * exp(-0.5 * x * x) : 0.0);
+        case QR_ACT_RELU2: return x < 0.0 ? 0.0 : 2.0 * x;
         case QR_ACT_NONE: return 1.0;
     }
     return NAN;
@@ -44,6 +45,7 @@ static double act_slope_bound(qr_act_fn fn, double x) {
                    8.0 * OP_U * (x > 0.0 ? 1.0 + fmin(size, 20.0) : (1.0 + fmin(size, 200.0)) / (1.0 + exp(size)));
         case QR_ACT_GELU_TANH: return TINY + 8.0 * OP_U * (1.0 + near * 0.8 * (1.0 + 0.134145 * near * near));
         case QR_ACT_GELU_ERF: return TINY + 8.0 * OP_U * (1.0 + size * (1.0 + size * size) * exp(-0.5 * size * size));
+        case QR_ACT_RELU2: /* 2 x is exact */
         case QR_ACT_NONE: return TINY;
     }
     return NAN;
@@ -137,11 +139,17 @@ static void exec_gate_backward(op_run *run, const void *data, int64_t first, int
     qr_free(u);
 }
 
+/* The slope of relu2 has no end: of arguments that F32 doubles, and whose products with it F32 holds. */
+static void hold_to_slopes(qr_act_fn fn, float *x, int64_t n) {
+    for (int64_t i = 0; fn == QR_ACT_RELU2 && i < n; i++) { x[i] = fmaxf(fminf(x[i], 1e30F), -1e30F); }
+}
+
 static void check_act_backward(qr_act_fn fn, int64_t dim, bool gated, bool in_place) {
     const int64_t row = gated ? 2 * dim : dim;
     float *x = op_act_inputs(N_ROWS * x_stride(dim), 1), *u = op_normals(N_ROWS * u_stride(dim), 2, 0.5);
     float *dy = op_normals(N_ROWS * dim, 3, 1.0);
     double *bound = op_doubles(N_ROWS * row);
+    hold_to_slopes(fn, x, N_ROWS * x_stride(dim));
     const act_case data = {.fn = fn, .dim = dim, .in_place = in_place, .x = x, .u = u, .dy = dy};
     for (int64_t i = 0; i < N_ROWS * dim; i++) {
         const double value = (double)x[i / dim * x_stride(dim) + i % dim];
