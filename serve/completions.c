@@ -53,6 +53,7 @@ typedef struct answer {
     choice *choices; /* [n_parts · n_samples] */
     bool parses;     /* the choices are taken apart */
     bool streams;    /* the first piece was sent */
+    bool is_silent;  /* nothing was sent since completions_tick */
     /* While it is prepared, the job's thread alone looks at all of it but these: */
     job job;
     http_body *body;
@@ -252,6 +253,7 @@ static openai_usage usage_of(const qrun_event *event) {
 /* Sends what was written, and frees it. It may end the exchange. */
 static void send_text(answer *a, serve_text *out) {
     if (out->size > 0) {
+        a->is_silent = false;
         if (!a->streams) { http_stream_begin(a->exchange, "text/event-stream"); }
         a->streams = true;
         http_stream_write(a->exchange, out->data, out->size);
@@ -294,6 +296,24 @@ static void end_stream(answer *a) {
     note_usage(a);
     http_stream_end(a->exchange);
     a->exchange = NULL;
+}
+
+/* It is with the engine, and its client has not heard of it for a while. */
+static void keep_waiting(answer *a) {
+    choice *c = &a->choices[0];
+    serve_text out = {0};
+    a->protocol->write_wait(&a->writer, !c->is_begun, &out);
+    c->is_begun = true;
+    send_text(a, &out);
+}
+
+void completions_tick(completions *c) {
+    for (answer *a = c->answers, *next; a != NULL; a = next) {
+        next = a->next;
+        const bool waits = a->exchange != NULL && !a->is_preparing && a->request.stream && !a->protocol->counts;
+        if (waits && a->is_silent && a->protocol->write_wait != NULL) { keep_waiting(a); }
+        a->is_silent = waits;
+    }
 }
 
 /* ---- Whole answers ----------------------------------------------------------------------------------------------- */

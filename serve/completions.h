@@ -42,6 +42,10 @@ void completions_close(completions *c);
 /* The worker_event_fn of their requests. */
 void completions_take(void *user, const qrun_event *event);
 
+/* Called every few seconds: clients that nothing was said to since the last time hear that they have to wait. */
+enum { COMPLETIONS_TICK_SECONDS = 5 };
+void completions_tick(completions *c);
+
 /* An error as the whole answer, in the form of the path. */
 void completions_refuse(http_exchange *exchange, const openai_error *error);
 /* JSON as the whole answer; frees it. NULL: memory was short. */

@@ -28,7 +28,7 @@ typedef struct server {
     models models;
     completions completions;
     endpoints endpoints;
-    struct event *on_term, *on_int, *on_hangup, *on_drained;
+    struct event *on_term, *on_int, *on_hangup, *on_drained, *on_tick;
     qrun_error error;
 } server;
 
@@ -151,6 +151,12 @@ static void on_drained(evutil_socket_t descriptor, short what, void *user) {
     completions_cancel_all(&s->completions);
 }
 
+static void on_tick(evutil_socket_t descriptor, short what, void *user) {
+    server *s = user;
+    (void)descriptor, (void)what;
+    completions_tick(&s->completions);
+}
+
 /* The first signal lets what runs finish, for a while; a second one ends it at once. */
 static void on_signal(evutil_socket_t number, short what, void *user) {
     server *s = user;
@@ -217,14 +223,17 @@ static bool create_http(server *s) {
     return s->http != NULL || out_of_memory(s);
 }
 
+/* And the time. */
 static bool watch_signals(server *s) {
+    static const struct timeval tick = {.tv_sec = COMPLETIONS_TICK_SECONDS};
     s->on_term = evsignal_new(s->base, SIGTERM, on_signal, s);
     s->on_int = evsignal_new(s->base, SIGINT, on_signal, s);
     s->on_hangup = evsignal_new(s->base, SIGHUP, on_signal, s);
     s->on_drained = evtimer_new(s->base, on_drained, s);
+    s->on_tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
     return (s->on_term != NULL && s->on_int != NULL && s->on_hangup != NULL && s->on_drained != NULL &&
             evsignal_add(s->on_term, NULL) == 0 && evsignal_add(s->on_int, NULL) == 0 &&
-            evsignal_add(s->on_hangup, NULL) == 0) ||
+            evsignal_add(s->on_hangup, NULL) == 0 && s->on_tick != NULL && event_add(s->on_tick, &tick) == 0) ||
            out_of_memory(s);
 }
 
@@ -306,7 +315,7 @@ static void stop(server *s) {
     http_server_destroy(s->http);
     models_close(&s->models);
     tls_close(s->tls);
-    struct event *const events[] = {s->on_term, s->on_int, s->on_hangup, s->on_drained};
+    struct event *const events[] = {s->on_term, s->on_int, s->on_hangup, s->on_drained, s->on_tick};
     for (size_t i = 0; i < sizeof events / sizeof events[0]; i++) {
         if (events[i] != NULL) { event_free(events[i]); }
     }

@@ -124,8 +124,7 @@ static cJSON *event_of_block(const char *type, const answer_blocks *b) {
 }
 
 /* Takes the event, which has a type. */
-static void write_event(answer_writer *w, cJSON *event) {
-    w->n_silent = 0;
+static void write_event(const answer_writer *w, cJSON *event) {
     protocol_write_event(w->out, cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(event, "type")), event);
 }
 
@@ -178,12 +177,9 @@ static void write_end(answer_writer *w, const answer_piece *piece) {
     write_event(w, event_of("message_stop"));
 }
 
-/* While a call is written, which comes as a whole, its client hears that it is. */
 static bool write_piece(answer_writer *w, answer_piece *piece, serve_text *out) {
-    enum { MOST_SILENT = 32 };
     w->out = out;
     if (piece->is_first) { write_begin(w, &piece->usage); }
-    if (++w->n_silent > MOST_SILENT) { write_event(w, event_of("ping")); }
     answer_blocks_take(&w->blocks, piece->delta, &events, w);
     if (piece->finish_reason != NULL) {
         answer_blocks_end(&w->blocks, &events, w);
@@ -191,6 +187,18 @@ static bool write_piece(answer_writer *w, answer_piece *piece, serve_text *out) 
     }
     w->out = NULL;
     return true;
+}
+
+/* How many tokens the prompt has is not known yet; the end says it. */
+static void write_wait(answer_writer *w, bool is_first, serve_text *out) {
+    static const openai_usage none = {0};
+    w->out = out;
+    if (is_first) {
+        write_begin(w, &none);
+    } else {
+        write_event(w, event_of("ping"));
+    }
+    w->out = NULL;
 }
 
 static cJSON *whole_message(answer_writer *w, answer_piece *pieces, int n, const openai_usage *usage) {
@@ -205,6 +213,6 @@ static cJSON *whole_message(answer_writer *w, answer_piece *pieces, int n, const
 
 #define MESSAGES                                                                                     \
     .kind = OPENAI_CHAT, .id_prefix = "msg_", .id_header = "request-id", .write_piece = write_piece, \
-    .write_error = write_error, .whole = whole_message, .error_text = messages_error_text
+    .write_wait = write_wait, .write_error = write_error, .whole = whole_message, .error_text = messages_error_text
 const answer_protocol messages_protocol = {MESSAGES, .translate = messages_to_chat};
 const answer_protocol messages_count_protocol = {MESSAGES, .translate = messages_to_count, .counts = true};

@@ -49,6 +49,8 @@ _Static_assert(sizeof members / sizeof members[0] <= OPENAI_MOST_MEMBERS, "a bit
 /* The blocks of one message, which becomes one or more of a chat. */
 typedef struct turn {
     chat_messages *chat;
+    cJSON *tools; /* of the request, may be NULL */
+    int *n_found; /* references to tools */
     const char *role;
     int number; /* from 1 */
     openai_error *error;
@@ -71,6 +73,28 @@ static bool take_call(const turn *t, cJSON *block) {
     return chat_add_call(t->chat, id->valuestring, name->valuestring, input, t->error);
 }
 
+/* Tools that are deferred are none of the prompt's until a result refers to them. In the result stands that it does. */
+static bool take_references(const turn *t, cJSON *content) {
+    enum { MOST_REFERENCES = 1024 };
+    for (cJSON *part = cJSON_IsArray(content) ? content->child : NULL; part != NULL; part = part->next) {
+        const cJSON *name = chat_get(part, "tool_name"), *tool;
+        cJSON *type = cJSON_GetObjectItemCaseSensitive(part, "type");
+        if (!chat_is(type, "tool_reference") || !cJSON_IsString(name)) { continue; }
+        if (++*t->n_found > MOST_REFERENCES) { return refuse_block(t, "a request can have at most 1024 references"); }
+        cJSON_ArrayForEach(tool, t->tools) {
+            if (!chat_is(chat_get(tool, "name"), name->valuestring)) { continue; }
+            cJSON_DeleteItemFromObjectCaseSensitive((cJSON *)tool, "defer_loading");
+        }
+        serve_text said = {0};
+        serve_text_add_format(&said, "The tool %s can be called now.\n", name->valuestring);
+        const bool added = !said.failed && cJSON_SetValuestring(type, "text") != NULL &&
+                           cJSON_AddStringToObject(part, "text", said.data) != NULL;
+        serve_text_free(&said);
+        if (!added) { return openai_refuse_for_memory(t->error); }
+    }
+    return true;
+}
+
 /* Templates have no place for "is_error": the content says it. */
 static bool take_result(const turn *t, cJSON *block) {
     const cJSON *id = chat_get(block, "tool_use_id");
@@ -80,6 +104,7 @@ static bool take_result(const turn *t, cJSON *block) {
                              "message %d: \"tool_result\": the message before it has no \"tool_use\" with id \"%.60s\"",
                              t->number, id->valuestring);
     }
+    if (!take_references(t, cJSON_GetObjectItemCaseSensitive(block, "content"))) { return false; }
     cJSON *content = cJSON_DetachItemFromObjectCaseSensitive(block, "content");
     return chat_add_result(t->chat, id->valuestring, content, t->error);
 }
@@ -111,16 +136,16 @@ static bool take_content(const turn *t, cJSON *content) {
 }
 
 /* A turn that follows one of the same role is part of it, as Anthropic's server has it. */
-static bool take_message(chat_messages *chat, cJSON *message, int number, openai_error *error) {
+static bool take_message(turn *t, cJSON *message) {
     static const char *const roles[] = {"user", "assistant", "system"};
     const cJSON *role = chat_get(message, "role");
-    turn t = {.chat = chat, .number = number, .error = error};
+    t->role = NULL;
     for (size_t i = 0; i < sizeof roles / sizeof roles[0]; i++) {
-        if (chat_is(role, roles[i])) { t.role = roles[i]; }
+        if (chat_is(role, roles[i])) { t->role = roles[i]; }
     }
-    if (t.role == NULL) { return refuse_block(&t, "\"role\" can be \"user\", \"assistant\" or \"system\""); }
-    return chat_begin_turn(chat, t.role, error) &&
-           take_content(&t, cJSON_GetObjectItemCaseSensitive(message, "content"));
+    if (t->role == NULL) { return refuse_block(t, "\"role\" can be \"user\", \"assistant\" or \"system\""); }
+    return chat_begin_turn(t->chat, t->role, t->error) &&
+           take_content(t, cJSON_GetObjectItemCaseSensitive(message, "content"));
 }
 
 static bool take_system(chat_messages *chat, cJSON *system, openai_error *error) {
@@ -144,9 +169,12 @@ static bool take_messages(cJSON *root, cJSON *into, openai_error *error) {
     }
     bool taken =
         chat_begin(&chat, into, error) && take_system(&chat, cJSON_GetObjectItemCaseSensitive(root, "system"), error);
-    int number = 1;
+    int n_found = 0;
+    turn t = {
+        .chat = &chat, .tools = cJSON_GetObjectItemCaseSensitive(root, "tools"), .n_found = &n_found, .error = error};
     for (cJSON *message = messages->child; taken && message != NULL; message = message->next) {
-        taken = take_message(&chat, message, number++, error);
+        t.number++;
+        taken = take_message(&t, message);
     }
     taken = taken && chat_end(&chat, error);
     chat_free(&chat);
@@ -170,7 +198,7 @@ static bool take_tool(cJSON *tool, cJSON *list, openai_error *error) {
         return openai_refuse(error, 400, "tools",
                              "a tool must have a \"name\", a text, and an \"input_schema\", an object");
     }
-    return chat_add_tool(list, tool, "input_schema", error);
+    return cJSON_IsTrue(chat_get(tool, "defer_loading")) || chat_add_tool(list, tool, "input_schema", error);
 }
 
 static bool take_tool_choice(const cJSON *root, cJSON *chat, openai_error *error) {
@@ -247,9 +275,9 @@ static bool check_stops(cJSON *chat, openai_error *error) {
 
 bool messages_to_count(cJSON *root, cJSON *chat, openai_error *error) {
     return chat_take_members(root, chat, members, sizeof members / sizeof members[0], error) &&
-           check_stops(chat, error) && chat_take_tools(root, chat, take_tool, error) &&
-           take_tool_choice(root, chat, error) && take_thinking(root, chat, error) &&
-           take_output_config(root, chat, error) && take_messages(root, chat, error);
+           check_stops(chat, error) && take_thinking(root, chat, error) && take_output_config(root, chat, error) &&
+           take_messages(root, chat, error) && chat_take_tools(root, chat, take_tool, error) &&
+           take_tool_choice(root, chat, error);
 }
 
 bool messages_to_chat(cJSON *root, cJSON *chat, openai_error *error) {

@@ -184,12 +184,12 @@ bool chat_take_tools(cJSON *root, cJSON *chat, bool (*take)(cJSON *tool, cJSON *
     const cJSON *tools = chat_get(root, "tools");
     if (tools == NULL) { return true; }
     if (!cJSON_IsArray(tools)) { return openai_refuse(error, 400, "tools", "\"tools\" must be a list of tools"); }
-    if (tools->child == NULL) { return true; }
     cJSON *list = cJSON_AddArrayToObject(chat, "tools");
     if (list == NULL) { return openai_refuse_for_memory(error); }
     for (cJSON *tool = tools->child; tool != NULL; tool = tool->next) {
         if (!take(tool, list, error)) { return false; }
     }
+    if (list->child == NULL) { cJSON_DeleteItemFromObjectCaseSensitive(chat, "tools"); }
     return true;
 }
 

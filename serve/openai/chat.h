@@ -44,7 +44,8 @@ bool chat_has_call(const chat_messages *m, const char *id);
 /* The result of one of them; content: a text, a list of parts, or NULL. */
 bool chat_add_result(chat_messages *m, const char *id, cJSON *content, openai_error *error);
 
-/* "tools" of root, one after the other; what take appends to the list are tools of a chat. */
+/* "tools" of root, one after the other; what take appends to the list are tools of a chat. None: there are no "tools".
+ */
 bool chat_take_tools(cJSON *root, cJSON *chat, bool (*take)(cJSON *tool, cJSON *list, openai_error *error),
                      openai_error *error);
 /* Appends a tool with a "name" to a list; it keeps its owner, and loses its schema, a member that may be missing. */

@@ -42,7 +42,6 @@ typedef struct answer_writer {
     serve_text *out;  /* of the call: where events go; NULL: nowhere */
     int64_t n_events; /* that were written */
     bool is_cut;      /* the last block is not all that there would be */
-    int64_t n_silent; /* pieces since the last of these */
 } answer_writer;
 void answer_writer_free(answer_writer *w);
 
@@ -54,6 +53,9 @@ typedef struct answer_protocol {
     openai_translation translate; /* NULL: requests are in OpenAI's form */
     /* Appends a piece, as it is sent. False: it has nothing to say. */
     bool (*write_piece)(answer_writer *w, answer_piece *piece, serve_text *out);
+    /* Appends what keeps a client waiting while there is nothing to say, or is_first: what begins the stream. NULL:
+     * nothing is. */
+    void (*write_wait)(answer_writer *w, bool is_first, serve_text *out);
     /* Appends what follows the last piece; NULL: nothing. */
     void (*write_end)(answer_writer *w, const openai_usage *usage, serve_text *out);
     /* Appends an error that ends a stream. */

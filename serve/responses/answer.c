@@ -268,6 +268,13 @@ static bool write_piece(answer_writer *w, answer_piece *piece, serve_text *out) 
     return true;
 }
 
+/* There is no event that means nothing. */
+static void write_wait(answer_writer *w, bool is_first, serve_text *out) {
+    w->out = out;
+    if (is_first) { write_begin(w); }
+    w->out = NULL;
+}
+
 static void write_error(answer_writer *w, const openai_error *error, serve_text *out) {
     w->out = out;
     write_response(w, "response.failed", response_of(w, "failed", take_items(w), error, NULL));
@@ -286,6 +293,7 @@ const answer_protocol responses_protocol = {.kind = OPENAI_CHAT,
                                             .id_prefix = "resp_",
                                             .translate = responses_to_chat,
                                             .write_piece = write_piece,
+                                            .write_wait = write_wait,
                                             .write_error = write_error,
                                             .whole = whole_response,
                                             .error_text = responses_error_text};

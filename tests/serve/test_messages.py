@@ -7,7 +7,7 @@ import json
 import tempfile
 import unittest
 
-from served import Server, copied_model, post
+from served import Server, copied_model, post, reset
 
 ASK = {"max_tokens": 20, "messages": [{"role": "user", "content": "Hello"}]}
 # Writes all that a conversation has, so that the number of its tokens tells what arrived.
@@ -182,6 +182,12 @@ class Translation(unittest.TestCase):
              {"messages": [hello], "chat_template_kwargs": {"enable_thinking": True}}),
             ({"messages": [hello], "thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}},
              {"messages": [hello], "chat_template_kwargs": {"reasoning_effort": "high"}}),
+            ({"messages": [hello, {"role": "assistant", "content": [call]}, user([result | {"content": [
+                {"type": "tool_reference", "tool_name": "now"}, {"type": "tool_reference", "tool_name": "x"}]}])],
+              "tools": [TOOLS[0] | {"defer_loading": True}, TOOLS[1] | {"defer_loading": True}]},
+             {"messages": [hello, chat_call, chat_result | {
+                 "content": "The tool now can be called now.\nThe tool x can be called now.\n"}], "tools": CHAT_TOOLS[1:]}),
+            ({"messages": [hello], "tools": [TOOLS[0] | {"defer_loading": True}]}, {"messages": [hello]}),
             ({"messages": [hello], "metadata": {"user_id": "u"}, "context_management": {"edits": []}, "tools": [],
               "mcp_servers": []}, {"messages": [hello]}),
         ]
@@ -252,14 +258,24 @@ class Tools(Messages):
             message = self.same(server, ASK | {"tools": TOOLS, "max_tokens": 90, "tool_choice": {"type": "tool", "name": "see"}})
             self.assertEqual(message["content"][0]["type"], "tool_use")
 
-    def test_silence_has_pings(self):
-        """While a call is written, nothing of it can be said."""
-        long = {"type": "object", "properties": {"a": {"type": "string", "minLength": 150, "maxLength": 300}}, "required": ["a"]}
-        tools = [{"name": "f", "input_schema": long}]
-        with copied_model(tokenizer_config={"chat_template": PLAIN}) as model, Server(model=model) as server:
-            events, message = stream(server, ASK | {"tools": tools, "max_tokens": 400, "tool_choice": {"type": "any"}})
-            self.assertEqual(message["stop_reason"], "tool_use")
-            self.assertGreater([event["type"] for event in events].count("ping"), 1)
+    def test_who_waits_hears_of_it(self):
+        """Behind a request that does not end, a stream begins all the same."""
+        with copied_model(config={"max_position_embeddings": 100000}) as model, \
+                Server("--max-sequences", "1", model=model) as server, server.socket() as busy, server.socket() as client:
+            busy.sendall(post("/v1/completions", {"prompt": "a", "ignore_eos": True, "max_tokens": 99000, "stream": True}))
+            busy.recv(1)
+            client.sendall(post("/v1/messages", ASK | {"stream": True}))
+            heard = b""
+            while heard.count(b"event: ping") < 2:      # the second one 5 seconds after the first
+                heard += client.recv(65536)
+            self.assertNotIn(b"content_block", heard)
+            reset(busy)
+            busy.close()
+            while b"message_stop" not in heard:
+                heard += client.recv(65536)
+            self.assertEqual(heard.count(b"event: message_start"), 1)
+            usage = json.loads(heard.split(b"event: message_delta\ndata: ")[1].split(b"\n")[0])["usage"]
+            self.assertEqual(usage["input_tokens"], server.ask("/v1/messages/count_tokens", ASK)[1]["input_tokens"])
 
 
 class Refusals(unittest.TestCase):

@@ -215,9 +215,9 @@ static void test_translations(void) {
         {messages_to_count,
          "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"name\":\"f\",\"input_schema\":{},\"cache_"
          "control\":{}}],\"thinking\":{\"type\":\"disabled\"}}",
-         "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{}}}],\"template_args\":{"
-         "\"enable_thinking\":false,\"thinking\":false},\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"n\":1,"
-         "\"adapter\":\"\"}",
+         "{\"template_args\":{\"enable_thinking\":false,\"thinking\":false},\"tools\":[{\"type\":\"function\","
+         "\"function\":{\"name\":\"f\",\"parameters\":{}}}],\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"n\":"
+         "1,\"adapter\":\"\"}",
          NULL},
         {responses_to_chat,
          "{\"input\":\"a\",\"instructions\":\"s\",\"max_output_tokens\":3,\"store\":true,\"reasoning\":{\"effort\":"
