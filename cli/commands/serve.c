@@ -33,8 +33,8 @@ static const option server_table[] = {
     {.name = "model-name", .kind = OPTION_TEXT, .value_name = "NAME", AT(model_name),
      .help = "What clients call the model. Default: the last part of its path."},
     {.name = "api-key-file", .kind = OPTION_TEXT, .value_name = "FILE", AT(api_key_file), .completion = COMPLETE_FILE,
-     .help = "Clients must send the key in FILE (\"Authorization: Bearer KEY\"). Default: anyone who reaches the port "
-             "may ask."},
+     .help = "Clients must send the key in FILE (\"Authorization: Bearer KEY\", or \"x-api-key: KEY\"). "
+             "Default: anyone who reaches the port may ask."},
     {.name = "tls-cert", .kind = OPTION_TEXT, .value_name = "FILE", AT(tls_cert), .completion = COMPLETE_FILE,
      .help = "Speak HTTPS: a certificate in PEM, its chain after it. Needs --tls-key. Default: plain HTTP."},
     {.name = "tls-key", .kind = OPTION_TEXT, .value_name = "FILE", AT(tls_key), .completion = COMPLETE_FILE,

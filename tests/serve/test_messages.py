@@ -76,6 +76,13 @@ def assemble(events):
     return message
 
 
+def some_of(client):
+    """Bytes that arrive."""
+    data = client.recv(65536)
+    assert data, "the server has closed the connection"
+    return data
+
+
 def without(message, *names):
     return {name: value for name, value in message.items() if name not in ("id", "usage", *names)}
 
@@ -261,19 +268,27 @@ class Tools(Messages):
     def test_who_waits_hears_of_it(self):
         """Behind a request that does not end, a stream begins all the same."""
         with copied_model(config={"max_position_embeddings": 100000}) as model, \
-                Server("--max-sequences", "1", model=model) as server, server.socket() as busy, server.socket() as client:
+                Server("--max-sequences", "1", model=model) as server, server.socket() as busy, \
+                server.socket() as client, server.socket() as other:
             busy.sendall(post("/v1/completions", {"prompt": "a", "ignore_eos": True, "max_tokens": 99000, "stream": True}))
             busy.recv(1)
             client.sendall(post("/v1/messages", ASK | {"stream": True}))
-            heard = b""
+            other.sendall(post("/v1/responses", {"input": "Hello", "max_output_tokens": 9, "stream": True}))
+            heard = heard_by_other = b""
             while heard.count(b"event: ping") < 2:      # the second one 5 seconds after the first
-                heard += client.recv(65536)
+                heard += some_of(client)
             self.assertNotIn(b"content_block", heard)
+            while b"response.in_progress" not in heard_by_other:
+                heard_by_other += some_of(other)
+            self.assertNotIn(b"output_item", heard_by_other)
             reset(busy)
             busy.close()
             while b"message_stop" not in heard:
-                heard += client.recv(65536)
+                heard += some_of(client)
+            while b"response.incomplete" not in heard_by_other:
+                heard_by_other += some_of(other)
             self.assertEqual(heard.count(b"event: message_start"), 1)
+            self.assertEqual(heard_by_other.count(b"event: response.created"), 1)
             usage = json.loads(heard.split(b"event: message_delta\ndata: ")[1].split(b"\n")[0])["usage"]
             self.assertEqual(usage["input_tokens"], server.ask("/v1/messages/count_tokens", ASK)[1]["input_tokens"])
 
