@@ -236,6 +236,13 @@ static void test_nemotron_h_nf4_dq(void) {
 static void test_nemotron_h_moe_int8(void) {
     run_model("models/nemotron-h-moe", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+/* Keys and values made of latents. */
+static void test_youtu_nf4_dq(void) {
+    run_model("models/youtu", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
+static void test_deepseek_v3_int8(void) {
+    run_model("models/deepseek-v3", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 /* Rows of plain LoRA and of no adapter have the same bits with and without DoRA in the batch. */
 static void test_dora_in_one_batch(void) {
     static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-dora"};
@@ -476,6 +483,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_qwen3_next_int8);
     CHECK_RUN(test_nemotron_h_nf4_dq);
     CHECK_RUN(test_nemotron_h_moe_int8);
+    CHECK_RUN(test_youtu_nf4_dq);
+    CHECK_RUN(test_deepseek_v3_int8);
     CHECK_RUN(test_adapters_in_one_batch);
     CHECK_RUN(test_dora_in_one_batch);
     CHECK_RUN(test_samples_do_not_depend_on_each_other);
