@@ -23,6 +23,7 @@ typedef struct choice {
     bool is_begun;
     char finish_reason[16];
     char *stop_text; /* that ended it; NULL: none did */
+    int64_t n_thought_tokens;
     cJSON *embedding;
 } choice;
 
@@ -228,6 +229,7 @@ static void take_text(const answer *a, choice *c, const qrun_event *event, answe
     if (!a->parses) {
         serve_text_add(&delta->content, event->text, event->text_bytes);
     } else {
+        c->n_thought_tokens += !is_done && answer_parser_thinks(&c->parser);
         answer_parser_push(&c->parser, event->text, event->text_bytes, delta);
         const char *hidden = is_done ? NULL : answer_format_hidden(&a->owner->format, event->token_id);
         if (hidden != NULL) { answer_parser_push_hidden(&c->parser, hidden, delta); }
@@ -244,8 +246,8 @@ static bool has_failed(const choice *c, const answer_delta *delta) {
     return delta->content.failed || delta->thought.failed || c->parser.pending.failed || c->parser.lead.failed;
 }
 
-static openai_usage usage_of(const qrun_event *event) {
-    return (openai_usage){event->prompt_tokens, event->cached_tokens, event->completion_tokens};
+static openai_usage usage_of(const choice *c, const qrun_event *event) {
+    return (openai_usage){event->prompt_tokens, event->cached_tokens, event->completion_tokens, c->n_thought_tokens};
 }
 
 /* ---- Pieces of a stream ------------------------------------------------------------------------------------------ */
@@ -281,7 +283,7 @@ static void stream_event(answer *a, choice *c, int index, const qrun_event *even
                           .logprobs = logprobs,
                           .finish_reason = is_done ? c->finish_reason : NULL,
                           .stop_text = event->stop_text,
-                          .usage = usage_of(event)};
+                          .usage = usage_of(c, event)};
     serve_text out = {0};
     c->is_begun = a->protocol->write_piece(&a->writer, &piece, &out) || c->is_begun;
     send_text(a, &out);
@@ -353,7 +355,10 @@ static cJSON *embedding_of(choice *c, int index) {
 static cJSON *whole_answer(answer *a) {
     answer_piece *pieces = calloc((size_t)n_choices(a), sizeof *pieces);
     if (pieces == NULL) { return NULL; }
-    for (int i = 0; i < n_choices(a); i++) { pieces[i] = whole_choice(a, &a->choices[i], i); }
+    for (int i = 0; i < n_choices(a); i++) {
+        a->usage.thought_tokens += a->choices[i].n_thought_tokens;
+        pieces[i] = whole_choice(a, &a->choices[i], i);
+    }
     cJSON *json = a->protocol->whole(&a->writer, pieces, n_choices(a), &a->usage);
     free(pieces);
     return json;

@@ -48,6 +48,11 @@ typedef struct answer_parser {
 void answer_parser_start(answer_parser *p, const answer_format *format, const cJSON *tools, bool thinks);
 void answer_parser_free(answer_parser *p);
 
+/* Whether what comes next belongs to a thought, or ends it. */
+static inline bool answer_parser_thinks(const answer_parser *p) {
+    return p->state == PARSER_THOUGHT || (p->state == PARSER_MESSAGE && p->message == MESSAGE_THOUGHT);
+}
+
 /* The next bytes of the answer. */
 void answer_parser_push(answer_parser *p, const char *bytes, size_t n_bytes, answer_delta *delta);
 /* A marker that the answer's text leaves out (answer_format_hidden). */

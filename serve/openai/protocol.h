@@ -18,6 +18,7 @@ typedef struct openai_head {
 
 typedef struct openai_usage {
     int64_t prompt_tokens, cached_tokens, completion_tokens;
+    int64_t thought_tokens; /* of completion_tokens: those of thoughts, with the markers that end them */
 } openai_usage;
 
 /* What is new of a choice, or all of it in a whole answer. */

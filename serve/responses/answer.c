@@ -51,6 +51,8 @@ static void add_usage(cJSON *response, const openai_usage *usage) {
     cJSON *details = cJSON_AddObjectToObject(object, "input_tokens_details");
     cJSON_AddNumberToObject(details, "cached_tokens", (double)usage->cached_tokens);
     cJSON_AddNumberToObject(object, "output_tokens", (double)usage->completion_tokens);
+    details = cJSON_AddObjectToObject(object, "output_tokens_details");
+    cJSON_AddNumberToObject(details, "reasoning_tokens", (double)usage->thought_tokens);
     cJSON_AddNumberToObject(object, "total_tokens", (double)(usage->prompt_tokens + usage->completion_tokens));
 }
 

@@ -94,6 +94,7 @@ class Responses(unittest.TestCase):
                                  else ("completed", None, "completed"))
                 self.assertEqual(response["usage"]["output_tokens"], expected["usage"]["completion_tokens"])
                 self.assertEqual(response["usage"]["total_tokens"], expected["usage"]["total_tokens"])
+                self.assertEqual(response["usage"]["output_tokens_details"], {"reasoning_tokens": 0})
                 self.assertEqual((response["max_output_tokens"], response["temperature"]), (n, more.get("temperature")))
 
     def test_required_calls(self):
@@ -118,8 +119,11 @@ class Responses(unittest.TestCase):
     def test_thoughts(self):
         with copied_model(tokenizer_config={"chat_template": PLAIN + "<think>\n"}) as model, Server(model=model) as server:
             chat = server.ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20})
-            item, = self.same(server, ASK)["output"]
+            response = self.same(server, ASK)
+            item, = response["output"]
             self.assertEqual((item["type"], item["summary"]), ("reasoning", []))
+            self.assertEqual((response["usage"]["output_tokens"], response["usage"]["output_tokens_details"]),
+                             (20, {"reasoning_tokens": 20}))
             self.assertEqual(item["content"], [{"type": "reasoning_text",
                                                 "text": chat[1]["choices"][0]["message"]["reasoning_content"]}])
             status, answer, _ = server.ask("/v1/responses", ASK | {"input": [{"role": "user", "content": "Hello"}, item]})
