@@ -122,8 +122,9 @@ class Responses(unittest.TestCase):
             response = self.same(server, ASK)
             item, = response["output"]
             self.assertEqual((item["type"], item["summary"]), ("reasoning", []))
-            self.assertEqual((response["usage"]["output_tokens"], response["usage"]["output_tokens_details"]),
-                             (20, {"reasoning_tokens": 20}))
+            self.assertGreater(response["usage"]["output_tokens"], 0)
+            self.assertEqual(response["usage"]["output_tokens_details"],
+                             {"reasoning_tokens": response["usage"]["output_tokens"]})
             self.assertEqual(item["content"], [{"type": "reasoning_text",
                                                 "text": chat[1]["choices"][0]["message"]["reasoning_content"]}])
             status, answer, _ = server.ask("/v1/responses", ASK | {"input": [{"role": "user", "content": "Hello"}, item]})
