@@ -7,7 +7,7 @@ enum { MAX_KEYS = 6 };
 
 static qr_json *parse(const char *text, size_t n_bytes) {
     qr_json *root = NULL;
-    FUZZ_CHECK(qr_json_parse(text, n_bytes, "edited", &root, NULL) == QRUN_OK && cJSON_IsObject(root));
+    FUZZ_CHECK(qr_json_parse_python(text, n_bytes, "edited", &root, NULL) == QRUN_OK && cJSON_IsObject(root));
     return root;
 }
 
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     qr_json *root = NULL;
     qr_buffer out = {0};
     size_t begin, end;
-    if (qr_json_parse(text, size, "fuzz", &root, NULL) != QRUN_OK || !cJSON_IsObject(root)) {
+    if (qr_json_parse_python(text, size, "fuzz", &root, NULL) != QRUN_OK || !cJSON_IsObject(root)) {
         FUZZ_CHECK(qr_json_edit_set(text, size, "fuzz", "key", "1", &out, NULL) != QRUN_OK && out.size == 0);
         (void)qr_json_edit_find(text, size, "fuzz", "key", &begin, &end, NULL);
         FUZZ_CHECK(begin == 0 && end == 0);
