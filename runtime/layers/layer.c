@@ -273,8 +273,8 @@ static qrun_status keep_raw_heads(const qr_layer_pass *pass, const qr_layer *lay
     return qr_layer_op_round_act(pass, &args, err);
 }
 
-static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, int32_t rope_kind, float *heads,
-                          int64_t n_heads, qr_error *err) {
+qrun_status qr_layer_rotate(const qr_layer_pass *pass, int32_t rope_kind, float *heads, int64_t n_heads,
+                            int64_t head_dim, int64_t stride, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     if (rope_kind == QR_ROPE_NONE) { return QRUN_OK; }
     const qr_rope_args args = {.x = heads,
@@ -282,11 +282,17 @@ static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, int3
                                .sin_table = pass->sin_table[rope_kind],
                                .n_tokens = pass->n_tokens,
                                .n_heads = n_heads,
-                               .head_dim = layer->head_dim,
+                               .head_dim = head_dim,
                                .half = s->rope_half[rope_kind],
-                               .x_stride = qr_qkv_columns(s, layer),
+                               .x_stride = stride,
                                .interleaved = s->rope_interleaved};
     return qr_layer_op_rope(pass, &args, err);
+}
+
+static qrun_status rotate(const qr_layer_pass *pass, const qr_layer *layer, int32_t rope_kind, float *heads,
+                          int64_t n_heads, qr_error *err) {
+    return qr_layer_rotate(pass, rope_kind, heads, n_heads, layer->head_dim, qr_qkv_columns(&pass->model->shape, layer),
+                           err);
 }
 
 /* Queries come with their gates, head by head: [H, 2, HD]. */

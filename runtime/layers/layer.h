@@ -209,6 +209,11 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 
+/* Rotates, in place, the first elements of each of n_heads heads, which are head_dim apart in rows that are `stride`
+ * apart. QR_ROPE_NONE: nothing. */
+qrun_status qr_layer_rotate(const qr_layer_pass *pass, int32_t rope_kind, float *heads, int64_t n_heads,
+                            int64_t head_dim, int64_t stride, qr_error *err);
+
 /* x [T, D] times the layer's scalar, where it has one: what the layer puts out, or the gradient of that. */
 qrun_status qr_layer_scale(const qr_layer_pass *pass, const qr_layer *layer, float *x, qr_error *err);
 

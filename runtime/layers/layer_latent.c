@@ -42,22 +42,6 @@ static qrun_status make_queries(const qr_layer_pass *pass, const qr_layer *layer
     return qr_layer_linear(pass, &latent->q_up, b->q_latent, b->qkv, stride, false, err);
 }
 
-/* Turns the last rotated_dim elements of heads in place; the first head's are at x. */
-static qrun_status rotate(const qr_layer_pass *pass, int32_t rope_kind, float *x, int64_t n_heads, int64_t head_dim,
-                          int64_t stride, qr_error *err) {
-    const qr_model_shape *s = &pass->model->shape;
-    const qr_rope_args args = {.x = x,
-                               .cos_table = pass->cos_table[rope_kind],
-                               .sin_table = pass->sin_table[rope_kind],
-                               .n_tokens = pass->n_tokens,
-                               .n_heads = n_heads,
-                               .head_dim = head_dim,
-                               .half = s->rope_half[rope_kind],
-                               .x_stride = stride,
-                               .interleaved = s->rope_interleaved};
-    return qr_layer_op_rope(pass, &args, err);
-}
-
 /* H heads of `dim` elements into keys or values. */
 static qrun_status copy_heads(const qr_layer_pass *pass, const qr_layer *layer, const float *src, int64_t src_stride,
                               int64_t src_head_stride, int64_t dim, float *dst, qr_error *err) {
@@ -98,11 +82,11 @@ qrun_status qr_layer_latent_heads(const qr_layer_pass *pass, const qr_layer *lay
     const int64_t columns = qr_latent_columns(s);
     float *kv_latent = b->latent + s->latent.query_rank, *shared_key = kv_latent + s->latent.kv_rank;
     QR_RETURN_IF_ERROR(make_queries(pass, layer, err));
-    QR_RETURN_IF_ERROR(rotate(pass, layer->query_rope_kind, b->qkv + s->latent.plain_dim, s->n_heads, layer->head_dim,
-                              qr_qkv_columns(s, layer), err));
+    QR_RETURN_IF_ERROR(qr_layer_rotate(pass, layer->query_rope_kind, b->qkv + s->latent.plain_dim, s->n_heads,
+                                       layer->head_dim, qr_qkv_columns(s, layer), err));
     QR_RETURN_IF_ERROR(qr_layer_linear(pass, &latent->kv_down, b->attn_normed, kv_latent, columns, false, err));
     QR_RETURN_IF_ERROR(norm_latent(pass, &latent->kv_norm, kv_latent, b->kv_latent, err));
-    QR_RETURN_IF_ERROR(rotate(pass, layer->key_rope_kind, shared_key, 1, s->latent.rotated_dim, columns, err));
+    QR_RETURN_IF_ERROR(qr_layer_rotate(pass, layer->key_rope_kind, shared_key, 1, s->latent.rotated_dim, columns, err));
     QR_RETURN_IF_ERROR(
         qr_layer_linear(pass, &latent->kv_up, b->kv_latent, b->kv_up, qr_latent_up_columns(s), false, err));
     return place_keys_and_values(pass, layer, shared_key, err);

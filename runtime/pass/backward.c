@@ -404,24 +404,29 @@ qrun_status qr_pass_mlp_backward(qr_train_pass *pass, const qr_layer *layer, qr_
     return input_backward(pass, &layer->mlp_norm, err);
 }
 
+qrun_status qr_pass_rotate_back(qr_train_pass *pass, int32_t rope_kind, float *dheads, int64_t n_heads,
+                                int64_t head_dim, int64_t stride, qr_error *err) {
+    const qr_model_shape *s = &pass->model->shape;
+    if (rope_kind == QR_ROPE_NONE) { return QRUN_OK; }
+    const qr_rope_backward_args args = {.dx = dheads,
+                                        .cos_table = pass->b.cos_table[rope_kind],
+                                        .sin_table = pass->b.sin_table[rope_kind],
+                                        .n_tokens = pass->n_tokens,
+                                        .n_heads = n_heads,
+                                        .head_dim = head_dim,
+                                        .half = s->rope_half[rope_kind],
+                                        .dx_stride = stride,
+                                        .interleaved = s->rope_interleaved};
+    return qr_rope_backward(pass->backend, &args, pass->workspace, err);
+}
+
 /* Heads of dqkv from first_column on, back through rotation and norm, into the same place; or added to `into`. */
 static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, int32_t rope_kind, const qr_norm *norm,
                                   int64_t first_column, int64_t n_heads, float *into, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const int64_t stride = qr_qkv_columns(s, layer), raw_stride = qr_raw_columns(s, layer);
     float *dheads = pass->b.dqkv + first_column;
-    if (rope_kind != QR_ROPE_NONE) {
-        const qr_rope_backward_args rope = {.dx = dheads,
-                                            .cos_table = pass->b.cos_table[rope_kind],
-                                            .sin_table = pass->b.sin_table[rope_kind],
-                                            .n_tokens = pass->n_tokens,
-                                            .n_heads = n_heads,
-                                            .head_dim = layer->head_dim,
-                                            .half = s->rope_half[rope_kind],
-                                            .dx_stride = stride,
-                                            .interleaved = s->rope_interleaved};
-        QR_RETURN_IF_ERROR(qr_rope_backward(pass->backend, &rope, pass->workspace, err));
-    }
+    QR_RETURN_IF_ERROR(qr_pass_rotate_back(pass, rope_kind, dheads, n_heads, layer->head_dim, stride, err));
     if (norm->weight == NULL) { return QRUN_OK; }
     const float *raw = pass->current->buffers.qk_raw + first_column;
     const int64_t n_groups = n_heads * layer->head_dim / norm->dim;

@@ -48,22 +48,6 @@ qrun_status qr_pass_latent_pad_values(qr_train_pass *pass, const float *dvalues,
     return copy_heads(pass, NULL, 0, 0, dst + values, row, s->head_dim, s->n_heads, padding, false, err);
 }
 
-/* Turns gradients of rotated elements back, in place. */
-static qrun_status rotate_back(qr_train_pass *pass, int32_t rope_kind, float *dx, int64_t n_heads, int64_t head_dim,
-                               int64_t stride, qr_error *err) {
-    const qr_model_shape *s = &pass->model->shape;
-    const qr_rope_backward_args args = {.dx = dx,
-                                        .cos_table = pass->b.cos_table[rope_kind],
-                                        .sin_table = pass->b.sin_table[rope_kind],
-                                        .n_tokens = pass->n_tokens,
-                                        .n_heads = n_heads,
-                                        .head_dim = head_dim,
-                                        .half = s->rope_half[rope_kind],
-                                        .dx_stride = stride,
-                                        .interleaved = s->rope_interleaved};
-    return qr_rope_backward(pass->backend, &args, pass->workspace, err);
-}
-
 /* dx [T, dim], rows dx_stride apart, of a latent before its norm, from dy [T, dim] of the one after it. */
 static qrun_status norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
                                  int64_t dx_stride, qr_error *err) {
@@ -89,8 +73,8 @@ static qrun_status queries_backward(qr_train_pass *pass, const qr_layer *layer, 
     const qr_latent_layers *latent = &layer->latent;
     const int64_t stride = qr_qkv_columns(s, layer);
     float *dq = pass->b.dqkv, *dlatent = work_of(pass).q;
-    QR_RETURN_IF_ERROR(
-        rotate_back(pass, layer->query_rope_kind, dq + s->latent.plain_dim, s->n_heads, layer->head_dim, stride, err));
+    QR_RETURN_IF_ERROR(qr_pass_rotate_back(pass, layer->query_rope_kind, dq + s->latent.plain_dim, s->n_heads,
+                                           layer->head_dim, stride, err));
     if (s->latent.query_rank == 0) {
         return qr_pass_linear_backward(pass, &layer->attn_in[0], kept->attn_normed, dq, stride, pass->b.dnormed, false,
                                        err);
@@ -117,7 +101,7 @@ static qrun_status gather_heads(qr_train_pass *pass, const qr_layer *layer, floa
         QR_RETURN_IF_ERROR(copy_heads(pass, dk + h * dim + c->plain_dim, stride, c->rotated_dim, dshared, columns,
                                       c->rotated_dim, 1, c->rotated_dim, h > 0, err));
     }
-    return rotate_back(pass, layer->key_rope_kind, dshared, 1, c->rotated_dim, columns, err);
+    return qr_pass_rotate_back(pass, layer->key_rope_kind, dshared, 1, c->rotated_dim, columns, err);
 }
 
 qrun_status qr_pass_latent_heads_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err) {

@@ -170,6 +170,9 @@ qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *l
 qrun_status qr_pass_recurrent_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* qr_layer_rotate backward: of gradients, in place. */
+qrun_status qr_pass_rotate_back(qr_train_pass *pass, int32_t rope_kind, float *dheads, int64_t n_heads,
+                                int64_t head_dim, int64_t stride, qr_error *err);
 /* Of latent attention (backward_latent.c): dattended [T, H · HD] of `dvalues` [T, H · value_dim], zeros behind them;
  * and from dqkv to dnormed. */
 qrun_status qr_pass_latent_pad_values(qr_train_pass *pass, const float *dvalues, qr_error *err);
