@@ -58,9 +58,9 @@ bool qr_model_has_experts(const qrun_model *model) { return model->expert_weight
 
 /* ---- Parts ------------------------------------------------------------------------------------------------------- */
 
-/* RMS norm of n_groups rows of norm->dim in each of n_rows rows, which are `stride` apart. */
-static qrun_status rms_norm(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
-                            qr_dtype dst_dtype, int64_t n_rows, int64_t n_groups, int64_t stride, qr_error *err) {
+qrun_status qr_layer_rms_norm(const qr_layer_pass *pass, const qr_norm *norm, const float *src, int64_t src_stride,
+                              void *dst, qr_dtype dst_dtype, int64_t dst_stride, int64_t n_rows, int64_t n_groups,
+                              qr_error *err) {
     const qr_rms_norm_args args = {.src = src,
                                    .weight = norm->weight,
                                    .dst = dst,
@@ -68,11 +68,17 @@ static qrun_status rms_norm(const qr_layer_pass *pass, const qr_norm *norm, cons
                                    .n_rows = n_rows,
                                    .n_groups = n_groups,
                                    .dim = norm->dim,
-                                   .src_stride = stride,
-                                   .dst_stride = stride,
+                                   .src_stride = src_stride,
+                                   .dst_stride = dst_stride,
                                    .eps = norm->eps,
                                    .weight_offset = norm->offset};
     return qr_layer_op_rms_norm(pass, &args, err);
+}
+
+/* The same where rows are `stride` apart in both. */
+static qrun_status rms_norm(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
+                            qr_dtype dst_dtype, int64_t n_rows, int64_t n_groups, int64_t stride, qr_error *err) {
+    return qr_layer_rms_norm(pass, norm, src, stride, dst, dst_dtype, stride, n_rows, n_groups, err);
 }
 
 /* Rows of D as they are, in the type of dst. */

@@ -36,12 +36,12 @@ typedef struct qr_layer_buffers {
     float *all_heads; /* [T, (H + KV) · HD] of all ranks, each rank's q and k side by side; models that are split and
                        * have norms over all heads, as the next */
     float *whole_row; /* [T, H · HD] of all ranks, in their order */
-    void *ungated;    /* [T, H · HD] act: attention's output before its gates, when it may be `attended`; or before the
-                       * columns behind values are left out (layer_latent.h) */
-    void *attended;   /* [T, H · HD] act, or with latent attention [T, H · value_dim]; of a layer with a state
-                       * [T, values] */
-    float *latent;    /* [T, query_rank + kv_rank + rotated_dim]: latents before their norms, and keys' shared part,
-                       * rotated in place; models with latent attention only, as the next */
+    void *ungated;  /* [T, H · HD] act: attention's output before its gates, which may be `attended`, or before what is
+                     * behind values is left out (layer_latent.h) */
+    void *attended; /* [T, H · HD] act, or with latent attention [T, H · value_dim]; of a layer with a state
+                     * [T, values] */
+    float *latent;  /* [T, query_rank + kv_rank + rotated_dim]: latents before their norms, and keys' shared part,
+                     * rotated in place; models with latent attention only, as the next */
     void *q_latent, *kv_latent; /* [T, query_rank], [T, kv_rank] act: after their norms */
     float *kv_up;               /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
     float *by_head;  /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head only */
@@ -208,6 +208,11 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
 qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_layer_mlp(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err);
+
+/* dst = RMS norm of n_groups rows of norm->dim in each of n_rows rows of src; dst may be src. */
+qrun_status qr_layer_rms_norm(const qr_layer_pass *pass, const qr_norm *norm, const float *src, int64_t src_stride,
+                              void *dst, qr_dtype dst_dtype, int64_t dst_stride, int64_t n_rows, int64_t n_groups,
+                              qr_error *err);
 
 /* Rotates, in place, the first elements of each of n_heads heads, which are head_dim apart in rows that are `stride`
  * apart. QR_ROPE_NONE: nothing. */

@@ -15,17 +15,8 @@ int64_t qr_latent_up_columns(const qr_model_shape *shape) {
 /* dst [T, dim] act = norm(src), rows of buffers.latent. */
 static qrun_status norm_latent(const qr_layer_pass *pass, const qr_norm *norm, const float *src, void *dst,
                                qr_error *err) {
-    const qr_rms_norm_args args = {.src = src,
-                                   .weight = norm->weight,
-                                   .dst = dst,
-                                   .dst_dtype = pass->model->act_dtype,
-                                   .n_rows = pass->n_tokens,
-                                   .n_groups = 1,
-                                   .dim = norm->dim,
-                                   .src_stride = qr_latent_columns(&pass->model->shape),
-                                   .dst_stride = norm->dim,
-                                   .eps = norm->eps};
-    return qr_layer_op_rms_norm(pass, &args, err);
+    return qr_layer_rms_norm(pass, norm, src, qr_latent_columns(&pass->model->shape), dst, pass->model->act_dtype,
+                             norm->dim, pass->n_tokens, 1, err);
 }
 
 static qrun_status make_queries(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {

@@ -10,10 +10,9 @@
 #include "runtime/pass/lora_parameters.h"
 #include "runtime/pass/whole_parameters.h"
 
-/* RMS norm of n_groups rows of norm->dim in each row, which are x_stride apart in x, and dy_stride in dy and dx. */
-static qrun_status rms_norm_backward(qr_train_pass *pass, const qr_norm *norm, int64_t n_groups, const float *x,
-                                     int64_t x_stride, const float *dy, int64_t dy_stride, float *dx, int64_t n_rows,
-                                     bool accumulate, qr_error *err) {
+qrun_status qr_pass_rms_norm_backward(qr_train_pass *pass, const qr_norm *norm, int64_t n_groups, const float *x,
+                                      int64_t x_stride, const float *dy, int64_t dy_stride, float *dx,
+                                      int64_t dx_stride, int64_t n_rows, bool accumulate, qr_error *err) {
     const qr_rms_norm_backward_args args = {.x = x,
                                             .weight = norm->weight,
                                             .dy = dy,
@@ -24,7 +23,7 @@ static qrun_status rms_norm_backward(qr_train_pass *pass, const qr_norm *norm, i
                                             .dim = norm->dim,
                                             .x_stride = x_stride,
                                             .dy_stride = dy_stride,
-                                            .dx_stride = dy_stride,
+                                            .dx_stride = dx_stride,
                                             .eps = norm->eps,
                                             .weight_offset = norm->offset,
                                             .accumulate = accumulate};
@@ -44,7 +43,8 @@ qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, cons
                                   int64_t n_rows, bool accumulate, qr_error *err) {
     if (norm->weight == NULL) { return pass_on(pass, dy, dx, n_rows, accumulate, err); }
     if (norm->bias == NULL) {
-        return rms_norm_backward(pass, norm, 1, x, norm->dim, dy, norm->dim, dx, n_rows, accumulate, err);
+        return qr_pass_rms_norm_backward(pass, norm, 1, x, norm->dim, dy, norm->dim, dx, norm->dim, n_rows, accumulate,
+                                         err);
     }
     const qr_layer_norm_backward_args args = {.x = x,
                                               .weight = norm->weight,
@@ -430,8 +430,8 @@ static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, in
     if (norm->weight == NULL) { return QRUN_OK; }
     const float *raw = pass->current->buffers.qk_raw + first_column;
     const int64_t n_groups = n_heads * layer->head_dim / norm->dim;
-    return rms_norm_backward(pass, norm, n_groups, raw, raw_stride, dheads, stride, into != NULL ? into : dheads,
-                             pass->n_tokens, into != NULL, err);
+    return qr_pass_rms_norm_backward(pass, norm, n_groups, raw, raw_stride, dheads, stride,
+                                     into != NULL ? into : dheads, stride, pass->n_tokens, into != NULL, err);
 }
 
 /* Between dqkv's gradient of K/V and that of all layers which share them: the readers add theirs, and the layer that

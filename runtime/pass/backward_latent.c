@@ -51,19 +51,8 @@ qrun_status qr_pass_latent_pad_values(qr_train_pass *pass, const float *dvalues,
 /* dx [T, dim], rows dx_stride apart, of a latent before its norm, from dy [T, dim] of the one after it. */
 static qrun_status norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,
                                  int64_t dx_stride, qr_error *err) {
-    const qr_rms_norm_backward_args args = {.x = x,
-                                            .weight = norm->weight,
-                                            .dy = dy,
-                                            .dx = dx,
-                                            .dweight = qr_parameters_gradient(pass->parameters, norm->weight),
-                                            .n_rows = pass->n_tokens,
-                                            .n_groups = 1,
-                                            .dim = norm->dim,
-                                            .x_stride = qr_latent_columns(&pass->model->shape),
-                                            .dy_stride = norm->dim,
-                                            .dx_stride = dx_stride,
-                                            .eps = norm->eps};
-    return qr_rms_norm_backward(pass->backend, &args, pass->workspace, err);
+    return qr_pass_rms_norm_backward(pass, norm, 1, x, qr_latent_columns(&pass->model->shape), dy, norm->dim, dx,
+                                     dx_stride, pass->n_tokens, false, err);
 }
 
 /* To b.dnormed, which it overwrites. */

@@ -170,6 +170,11 @@ qrun_status qr_pass_shared_share_backward(qr_train_pass *pass, const qr_layer *l
 qrun_status qr_pass_recurrent_gate_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_recall_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
 qrun_status qr_pass_recurrent_project_backward(qr_train_pass *pass, const qr_layer *layer, qr_error *err);
+/* qr_layer_rms_norm backward, to dx, which may be dy, or added to it; the norm's own gradient grows where it is
+ * trained. dx and dy: rows of n_groups · norm->dim. */
+qrun_status qr_pass_rms_norm_backward(qr_train_pass *pass, const qr_norm *norm, int64_t n_groups, const float *x,
+                                      int64_t x_stride, const float *dy, int64_t dy_stride, float *dx,
+                                      int64_t dx_stride, int64_t n_rows, bool accumulate, qr_error *err);
 /* qr_layer_rotate backward: of gradients, in place. */
 qrun_status qr_pass_rotate_back(qr_train_pass *pass, int32_t rope_kind, float *dheads, int64_t n_heads,
                                 int64_t head_dim, int64_t stride, qr_error *err);

@@ -14,6 +14,15 @@ const cJSON *chat_get(const cJSON *object, const char *name);
 /* Whether an item, which may be NULL, is this text. */
 bool chat_is(const cJSON *item, const char *text);
 
+/* Rows of openai_member: what requests of other protocols may say under qrun's own names. */
+#define CHAT_OWN_MEMBERS(endpoints)                                                                          \
+    {"min_p", endpoints, USE_SAME, NULL}, {"presence_penalty", endpoints, USE_SAME, NULL},                   \
+        {"frequency_penalty", endpoints, USE_SAME, NULL}, {"repetition_penalty", endpoints, USE_SAME, NULL}, \
+        {"seed", endpoints, USE_SAME, NULL}, {"stop_token_ids", endpoints, USE_SAME, NULL},                  \
+        {"min_tokens", endpoints, USE_SAME, NULL}, {"ignore_eos", endpoints, USE_SAME, NULL}, {              \
+        "chat_template_kwargs", endpoints, USE_SAME, NULL                                                    \
+    }
+
 /* Moves members of the use USE_SAME from root to chat, under their names there. */
 bool chat_take_members(cJSON *root, cJSON *chat, const openai_member *table, size_t n_members, openai_error *error);
 
