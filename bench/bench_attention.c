@@ -94,7 +94,7 @@ static double attention_seconds(qr_backend *backend, const qr_attention_args *ar
 /* Page p of sequence s is page p · n_seqs + s, as sequences that grow side by side get them. */
 static void bench_shape(const options *o, qr_backend *backend, const shape *s) {
     static const char *const format_names[] = {"f32", "bf16", "f16", "int8"};
-    const qr_kv_layout layout = {s->format, o->n_kv_heads, o->head_dim};
+    const qr_kv_layout layout = {.format = s->format, .n_kv_heads = o->n_kv_heads, .head_dim = o->head_dim};
     const int64_t n_pages = qr_ceil_div(s->context, QR_KV_PAGE_TOKENS), row = (int64_t)o->n_heads * o->head_dim;
     const size_t page_bytes = qr_kv_layer_bytes(&layout), pages_bytes = page_bytes * (size_t)(n_pages * s->n_seqs);
     const int64_t n_tokens = (int64_t)s->n_seqs * s->n_new;

@@ -53,8 +53,11 @@ size_t qr_kv_scale_offset(const qr_kv_layout *layout) {
     return kv_element_count(layout) * qr_kv_element_bytes(layout->format);
 }
 
-size_t qr_kv_v_offset(const qr_kv_layout *layout) { return qr_kv_scale_offset(layout) + kv_scale_bytes(layout); }
+/* Of K, or of V. */
+static size_t kv_part_bytes(const qr_kv_layout *layout) { return qr_kv_scale_offset(layout) + kv_scale_bytes(layout); }
+
+size_t qr_kv_v_offset(const qr_kv_layout *layout) { return layout->keys_are_values ? 0 : kv_part_bytes(layout); }
 
 size_t qr_kv_layer_bytes(const qr_kv_layout *layout) {
-    return (size_t)qr_round_up((int64_t)(2 * qr_kv_v_offset(layout)), 64);
+    return (size_t)qr_round_up((int64_t)(qr_kv_v_offset(layout) + kv_part_bytes(layout)), 64);
 }

@@ -77,6 +77,15 @@ static op_size of_embedding(const void *args) {
     return rows_of(a->n_tokens, w->cols, element + added(a->accumulate));
 }
 
+static op_size of_head_linear(const void *args) {
+    ARGS(head_linear);
+    qr_weight_desc own = a->weight->desc; /* the rows that are read */
+    own.rows = a->n_heads * a->dim;
+    const int64_t x_dim = a->by_column ? own.rows : a->n_heads * own.cols;
+    const int64_t y_dim = a->by_column ? a->n_heads * own.cols : own.rows;
+    return with_weights(product(a->n_rows, x_dim, BYTES(a->x_dtype), y_dim, BYTES(a->y_dtype)), &own, 1);
+}
+
 static op_size of_rope(const void *args) {
     ARGS(rope);
     return rows_of(a->n_tokens, a->n_heads * 2 * a->half, READ_WRITE);
@@ -85,7 +94,8 @@ static op_size of_rope(const void *args) {
 static op_size of_kv_write(const void *args) {
     ARGS(kv_write);
     const int64_t dim = (int64_t)a->layout.n_kv_heads * a->layout.head_dim;
-    return rows_of(a->n_tokens, dim, 2 * (F32_BYTES + qr_kv_element_bytes(a->layout.format)));
+    const size_t n_parts = a->layout.keys_are_values ? 1 : 2;
+    return rows_of(a->n_tokens, dim, n_parts * (F32_BYTES + qr_kv_element_bytes(a->layout.format)));
 }
 
 static op_size of_attention(const void *args) {
@@ -122,6 +132,7 @@ static op_size of_forward(qr_op op, const void *args) {
         case QR_OP_embedding: return of_embedding(args);
         case QR_OP_rope: return of_rope(args);
         case QR_OP_kv_write: return of_kv_write(args);
+        case QR_OP_head_linear: return of_head_linear(args);
         case QR_OP_attention: return of_attention(args);
         case QR_OP_gated_delta: return of_gated_delta(args);
         case QR_OP_state_space: return of_state_space(args);

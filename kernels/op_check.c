@@ -291,6 +291,31 @@ static bool check_dora(const check *c, const qr_dora_args *a) {
            check_view(c, "dst", a->n_rows, a->dim, a->dst_stride);
 }
 
+/* Heads of a row, which are strides apart. */
+static bool check_head_view(const check *c, const char *name, int64_t n_rows, int64_t n_heads, int64_t dim,
+                            int64_t head_stride, int64_t stride) {
+    REQUIRE(head_stride >= dim, "%s: heads are %" PRId64 " apart, but %" PRId64 " long", name, head_stride, dim);
+    return check_heads(c, n_heads, head_stride) &&
+           check_view(c, name, n_rows, (n_heads - 1) * head_stride + dim, stride);
+}
+
+static bool check_head_linear(const check *c, const qr_head_linear_args *a) {
+    if (!check_weight(c, a->weight) || !check_act_dtype(c, "x", a->x_dtype) || !check_act_dtype(c, "y", a->y_dtype) ||
+        !check_heads(c, a->n_heads, a->dim)) {
+        return false;
+    }
+    const qr_weight_desc *w = &a->weight->desc;
+    const int64_t x_dim = a->by_column ? a->dim : w->cols, y_dim = a->by_column ? w->cols : a->dim;
+    REQUIRE(a->first_row >= 0 && a->row_stride >= a->dim && a->row_stride <= w->rows && a->n_heads <= w->rows &&
+                a->first_row + (a->n_heads - 1) * a->row_stride + a->dim <= w->rows,
+            "%" PRId64 " heads of %" PRId64 " rows, %" PRId64 " apart from row %" PRId64 " on, are not in a matrix of %"
+            PRId64, a->n_heads, a->dim, a->row_stride, a->first_row, w->rows);
+    REQUIRE(a->factors == NULL || (a->row_adapter != NULL && a->n_adapters > 0 && a->max_rank > 0),
+            "adapters need their rows, their number and their rank");
+    return check_head_view(c, "x", a->n_rows, a->n_heads, x_dim, a->x_head_stride, a->x_stride) &&
+           check_head_view(c, "y", a->n_rows, a->n_heads, y_dim, a->y_head_stride, a->y_stride);
+}
+
 static bool check_rope_table(const check *c, const qr_rope_table_args *a) {
     return check_not_negative(c, "temperature_tokens", (float)a->temperature_tokens) &&
            check_finite(c, "temperature_beta", a->temperature_beta) &&
@@ -305,7 +330,7 @@ static bool check_rope(const check *c, const qr_rope_args *a) {
 static bool check_kv_write(const check *c, const qr_kv_write_args *a) {
     const int64_t row = (int64_t)a->layout.n_kv_heads * a->layout.head_dim;
     return check_kv_layout(c, &a->layout, a->page_stride_bytes) && check_view(c, "k", a->n_tokens, row, a->k_stride) &&
-           check_view(c, "v", a->n_tokens, row, a->v_stride);
+           (a->layout.keys_are_values || check_view(c, "v", a->n_tokens, row, a->v_stride));
 }
 
 static bool check_attention(const check *c, const qr_attention_args *a) {

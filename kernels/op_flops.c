@@ -57,6 +57,10 @@ static double of_attention(const qr_attention_args *a) {
     return attention(a->n_tokens, (double)seen, a->n_heads, a->layout.head_dim);
 }
 
+static double of_head_linear(const qr_head_linear_args *a) {
+    return product(a->n_rows * a->n_heads, a->dim, a->weight->desc.cols);
+}
+
 /* The mean over a causal sequence. */
 static double of_attention_packed(const qr_attention_packed_args *a) {
     const double length = (double)a->max_seq_tokens;
@@ -101,6 +105,7 @@ double qr_op_flops(qr_op op, const void *args) {
         case QR_OP_lora: return of_lora(args);
         case QR_OP_lora_backward: return of_lora_backward(args);
         case QR_OP_dora_norm: return of_dora_norm(args);
+        case QR_OP_head_linear: return of_head_linear(args);
         case QR_OP_attention: return of_attention(args);
         case QR_OP_attention_packed: return of_attention_packed(args);
         case QR_OP_attention_packed_backward: return of_attention_packed_backward(args);

@@ -41,6 +41,7 @@
     X(lora)               \
     X(dora_norm)          \
     X(dora)               \
+    X(head_linear)        \
     X(rope_table)         \
     X(rope)               \
     X(kv_write)           \
@@ -244,6 +245,26 @@ typedef struct qr_dora_args {
     bool accumulate;
 } qr_dora_args;
 
+/* head_linear: a product for each head, of x with the head's own rows of a matrix: w_h = w[first_row + h · row_stride + …,
+ * :], `dim` of them.
+ *     y[i, h, o] = ratio[o] · (sum over c of w_h[o, c] · x[i, h, c] + scale · B_h (A x[i, h, :])), or, by_column,
+ *     y[i, h, c] = sum over o of w_h[o, c] · x'[o] + scale · Aᵀ (B_hᵀ x'), with x'[o] = ratio[o] · x[i, h, o].
+ * Weights are dequantised to F32, whatever the type of x. The terms of A and B are those of the row's adapter, where
+ * row_adapter gives it one that has this matrix: they are factors of the whole matrix, of which B_h and the ratios are
+ * the head's rows; ratio is 1 for an adapter without DoRA. */
+typedef struct qr_head_linear_args {
+    const qr_weight *weight; /* [rows, cols] */
+    int64_t first_row, row_stride, n_heads, dim;
+    bool by_column;
+    const void *x; /* [n_rows, n_heads, cols], by_column [n_rows, n_heads, dim]; rows and heads are strides apart */
+    void *y;       /* [n_rows, n_heads, dim], by_column [n_rows, n_heads, cols]; the same */
+    qr_dtype x_dtype, y_dtype; /* act or F32 */
+    int64_t n_rows, x_stride, x_head_stride, y_stride, y_head_stride;
+    const struct qr_lora_factor *factors; /* [n_adapters]; NULL: none */
+    const int32_t *row_adapter;           /* [n_rows]; read where there are factors */
+    int32_t n_adapters, max_rank;
+} qr_head_linear_args;
+
 /* rope_table: cos and sin of position · inv_freq (the product and the functions in F32, as transformers does), times
  * the slot's attention factor (YaRN, LongRoPE; 1 otherwise). Row i uses the frequencies of slot token_slot[i].
  * temperature_tokens > 0: times 1 + temperature_beta · log(1 + floor(position / temperature_tokens)) too, which is how
@@ -269,7 +290,8 @@ typedef struct qr_rope_args {
 } qr_rope_args;
 
 /* The K/V of one layer inside a page of QR_KV_PAGE_TOKENS tokens:
- *     K elements [n_kv_heads, 16, head_dim], K scales F32 [n_kv_heads, 16] (INT8 only), then V the same;
+ *     K elements [n_kv_heads, 16, head_dim], K scales F32 [n_kv_heads, 16] (INT8 only), then V the same, unless keys
+ *     are the values too;
  * the whole rounded up to 64 bytes. INT8: x ≈ code · scale, scale = max|x| / 127 over the head's elements of a token,
  * code = rint(x · (127 / max|x|)). All are zero when max|x| is 0 or so small that 127 / max|x| overflows. */
 enum { QR_KV_PAGE_TOKENS = 16 };
@@ -280,18 +302,20 @@ typedef struct qr_kv_layout {
     qr_kv_format format;
     int32_t n_kv_heads;
     int32_t head_dim;
+    bool keys_are_values; /* V is K: it is neither stored nor written */
 } qr_kv_layout;
 
 /* Byte offsets inside one layer's part of a page. */
 size_t qr_kv_element_bytes(qr_kv_format format);
-size_t qr_kv_v_offset(const qr_kv_layout *layout);     /* where V begins; K begins at 0 */
+size_t qr_kv_v_offset(const qr_kv_layout *layout);     /* where V begins: at 0 where it is K, which begins there */
 size_t qr_kv_scale_offset(const qr_kv_layout *layout); /* of K's scales from K, and of V's from V */
 size_t qr_kv_layer_bytes(const qr_kv_layout *layout);  /* a multiple of 64 */
 
 /* kv_write: stores row i of k and v as token (position[i] mod 16) of page token_page[i]; −1 skips the row. */
 typedef struct qr_kv_write_args {
     qr_kv_layout layout;
-    const float *k, *v; /* [n_tokens, n_kv_heads, head_dim], rows kv_stride apart */
+    const float *k, *v; /* [n_tokens, n_kv_heads, head_dim], rows k_stride and v_stride apart; v is not read where keys
+                         * are the values */
     int64_t n_tokens, k_stride, v_stride;
     const int32_t *token_page; /* [n_tokens] */
     const int32_t *position;   /* [n_tokens] */

@@ -54,6 +54,7 @@ qr_cuda_sources(kernels/cuda
   elementwise.cu
   embedding.cu
   expert_lora.cu
+  head_linear.cu
   experts.cu
   norm.cu
   rope.cu

@@ -61,6 +61,7 @@ void qr_ref_kv_write(const qr_kv_write_args *args, void *workspace) {
             const kv_vector k = vector_at(layout, page, h, token);
             const kv_vector v = vector_at(layout, page + qr_kv_v_offset(layout), h, token);
             store_vector(layout, &k, args->k + i * args->k_stride + h * layout->head_dim);
+            if (layout->keys_are_values) { continue; }
             store_vector(layout, &v, args->v + i * args->v_stride + h * layout->head_dim);
         }
     }

@@ -64,6 +64,7 @@ size_t qr_ref_expert_linear_in_int16_workspace(const qr_expert_linear_args *args
     X(expert_linear)             \
     X(lora)                      \
     X(dora_norm)                 \
+    X(head_linear)               \
     X(attention)                 \
     X(gated_delta)               \
     X(state_space)               \

@@ -264,9 +264,7 @@ static void put_kv(const qrun_model *model, qr_buffer *out) {
         size_t n_bytes = 0;
         for (int32_t g = 0; g < model->n_kv_groups; g++) {
             const qr_kv_group *group = &model->kv_groups[g];
-            const qr_kv_layout layout = {.format = formats[i].format,
-                                         .n_kv_heads = (int32_t)group->n_kv_heads,
-                                         .head_dim = (int32_t)group->head_dim};
+            const qr_kv_layout layout = qr_kv_group_layout(group, formats[i].format);
             n_bytes += (size_t)group->n_layers * qr_kv_layer_bytes(&layout);
         }
         qr_json_put_int(out, formats[i].key, (int64_t)n_bytes / QR_KV_PAGE_TOKENS);

@@ -75,31 +75,30 @@ qrun_status qr_forward_begin(qr_forward *f, const qr_batch_sizes *sizes, qr_batc
 
 /* ---- The layers -------------------------------------------------------------------------------------------------- */
 
-qrun_status qr_forward_attend(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
-                              void *dst, qr_error *err) {
+qrun_status qr_forward_attend(void *arg, const qr_layer *layer, const qr_heads *heads, qr_error *err) {
     const qr_forward *f = arg;
     const qr_model_shape *s = &f->model->shape;
     const qr_batch *batch = &f->device;
     const qr_batch_sizes *sizes = &batch->sizes;
-    const qr_kv_layout layout = qr_forward_kv_layout(&f->model->kv_groups[layer->kv_group], f->limits.kv_format);
+    const qr_kv_layout layout = qr_kv_group_layout(&f->model->kv_groups[layer->kv_group], f->limits.kv_format);
     unsigned char *pages = f->pages + (size_t)layer->kv_index * qr_kv_layer_bytes(&layout);
     const qr_kv_write_args write = {.layout = layout,
-                                    .k = k,
-                                    .v = v,
+                                    .k = heads->k,
+                                    .v = heads->v,
                                     .n_tokens = sizes->n_tokens,
-                                    .k_stride = qr_qkv_columns(s, layer),
-                                    .v_stride = qr_qkv_columns(s, layer),
+                                    .k_stride = heads->kv_stride,
+                                    .v_stride = heads->kv_stride,
                                     .token_page = batch->token_page + layer->kv_group * sizes->n_tokens,
                                     .position = batch->position,
                                     .pages = pages,
                                     .page_stride_bytes = f->page_bytes};
     const qr_attention_args args = {
         .layout = layout,
-        .q = q,
-        .dst = dst,
+        .q = heads->q,
+        .dst = heads->dst,
         .dst_dtype = f->model->act_dtype,
         .n_tokens = sizes->n_tokens,
-        .q_stride = qr_qkv_columns(s, layer),
+        .q_stride = heads->q_stride,
         .n_heads = (int32_t)s->n_heads,
         .n_seqs = (int32_t)sizes->n_sequences,
         .q_start = batch->q_start,

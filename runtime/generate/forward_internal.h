@@ -27,8 +27,8 @@ typedef struct qr_forward_buffers {
     float *q_gate;  /* [T, H, 2, HD] or [T, H, HD]; where mlp is when its turn has come, as the next three */
     float *all_heads, *whole_row; /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
     float *by_head;               /* [T, columns] */
-    float *latent, *kv_up;        /* as qr_layer_buffers has them, of models with latent attention, as the next */
-    void *q_latent, *kv_latent, *padded;
+    float *latent, *absorbed;     /* as qr_layer_buffers has them, of models with latent attention, as the next */
+    void *q_latent, *weighed;     /* [T, H, kv_rank + rotated_dim] act: latents that attention weighed */
     float *conved;                  /* [T, channels] */
     float *recalled;                /* [T, values] */
     float *mlp;                     /* [T, 2 M], or [T, M] ungated */
@@ -79,15 +79,10 @@ struct qr_forward {
     bool is_reading[2]; /* the device may not have read that of host_batches yet, or what was copied in with it */
 };
 
-static inline qr_kv_layout qr_forward_kv_layout(const qr_kv_group *group, qr_kv_format format) {
-    return (qr_kv_layout){format, (int32_t)group->n_kv_heads, (int32_t)group->head_dim};
-}
-
 /* What the plan runs of a step. */
 
 /* An attend of qr_layer_pass; arg: the forward pass. */
-qrun_status qr_forward_attend(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
-                              void *dst, qr_error *err);
+qrun_status qr_forward_attend(void *arg, const qr_layer *layer, const qr_heads *heads, qr_error *err);
 /* table: of the model's adapters; NULL: the step has none. */
 qr_layer_adapters qr_forward_adapters(const qr_forward *f, const qr_lora_factor *table);
 /* The layers of the step whose tables are laid out. */

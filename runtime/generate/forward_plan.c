@@ -23,7 +23,7 @@ size_t qr_page_bytes(const qrun_model *model, qr_kv_format format) {
     size_t n_bytes = 0;
     for (int32_t g = 0; g < model->n_kv_groups; g++) {
         const qr_kv_group *group = &model->kv_groups[g];
-        const qr_kv_layout layout = qr_forward_kv_layout(group, format);
+        const qr_kv_layout layout = qr_kv_group_layout(group, format);
         n_bytes = widest(n_bytes, (size_t)group->n_layers * qr_kv_layer_bytes(&layout));
     }
     return n_bytes;
@@ -64,9 +64,13 @@ static void lay_latents(const qrun_model *model, int64_t n_tokens, qr_layout *la
     if (s->latent.kv_rank == 0) { return; }
     QR_LAY(layout, b->latent, n_tokens * qr_latent_columns(s), sizeof(float));
     QR_LAY(layout, b->q_latent, n_tokens * s->latent.query_rank, act);
-    QR_LAY(layout, b->kv_latent, n_tokens * s->latent.kv_rank, act);
-    QR_LAY(layout, b->kv_up, n_tokens * qr_latent_up_columns(s), sizeof(float));
-    if (qr_latent_pads_values(s)) { QR_LAY(layout, b->padded, n_tokens * s->n_heads * s->head_dim, act); }
+    QR_LAY(layout, b->absorbed, n_tokens * qr_latent_attended_columns(s), sizeof(float));
+    QR_LAY(layout, b->weighed, n_tokens * qr_latent_attended_columns(s), act);
+}
+
+/* Of buffers.qkv. */
+static int64_t qkv_columns(const qr_model_shape *s) {
+    return s->latent.kv_rank > 0 ? qr_latent_query_columns(s) : qr_widest_qkv(s);
 }
 
 static size_t lay_activations(const qrun_model *model, const qr_forward_limits *limits, qr_layout layout,
@@ -76,7 +80,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     const size_t act = qr_dtype_bytes(model->act_dtype);
     QR_LAY(&layout, b->x, t * s->hidden, sizeof(float));
     QR_LAY(&layout, b->normed, t * s->hidden, act);
-    QR_LAY(&layout, b->qkv, t * qr_widest_qkv(s), sizeof(float));
+    QR_LAY(&layout, b->qkv, t * qkv_columns(s), sizeof(float));
     QR_LAY(&layout, b->attended, t * s->widest_attended, act);
     qr_layout attention = layout, recurrent = layout; /* in the same place: a block is done before the next begins */
     attention.part = QR_PART_ATTENTION;
@@ -98,7 +102,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
     b->experts.normed = b->normed;
     layout.offset = widest(layout.offset, widest(attention.offset, recurrent.offset));
     layout.part = QR_PART_NONE;
-    b->dora = qr_widest_qkv(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
+    b->dora = qkv_columns(s) >= s->hidden ? b->qkv : qr_layout_take(&layout, t * s->hidden, sizeof(float));
     QR_LAY(&layout, b->inputs, t * s->n_layers * s->layer_input, sizeof(float));
     if (qr_model_has_branches(model)) { QR_LAY(&layout, b->branch, t * s->hidden, sizeof(float)); }
     for (int k = 0; k < s->n_rope_kinds; k++) {
@@ -221,7 +225,9 @@ static void set_pass_on_processor(qr_forward *f, bool is_plan) {
 
 static void set_pass(qr_forward *f) {
     const qr_forward_buffers *b = &f->b;
+    const bool has_latents = f->model->shape.latent.kv_rank > 0;
     f->pass = (qr_layer_pass){.model = f->model,
+                              .keeps_latents = has_latents,
                               .backend = f->backend,
                               .workspace = {f->memory.at[QR_PLAN_WORKSPACE], f->memory.bytes[QR_PLAN_WORKSPACE]},
                               /* None waits where a layer's weights come and go, or ranks exchange between ops. */
@@ -238,11 +244,10 @@ static void set_pass(qr_forward *f) {
                                           .q_gate = b->q_gate,
                                           .all_heads = b->all_heads,
                                           .whole_row = b->whole_row,
-                                          .ungated = qr_latent_pads_values(&f->model->shape) ? b->padded : b->attended,
+                                          .ungated = has_latents ? b->weighed : b->attended,
                                           .latent = b->latent,
                                           .q_latent = b->q_latent,
-                                          .kv_latent = b->kv_latent,
-                                          .kv_up = b->kv_up,
+                                          .absorbed = b->absorbed,
                                           .attended = b->attended,
                                           .by_head = b->by_head,
                                           .conved = b->conved,

@@ -457,8 +457,15 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
 qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
     const bool gated = pass->model->shape.attn_gated, padded = qr_latent_pads_values(&pass->model->shape);
-    QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, b->qkv, keys_of(pass, layer), values_of(pass, layer),
-                                    gated || padded ? b->ungated : b->attended, err));
+    const int64_t stride = qr_qkv_columns(&pass->model->shape, layer);
+    const qr_heads heads = {.q = b->qkv,
+                            .k = keys_of(pass, layer),
+                            .v = values_of(pass, layer),
+                            .q_stride = stride,
+                            .kv_stride = stride,
+                            .dst = gated || padded ? b->ungated : b->attended};
+    if (pass->keeps_latents) { return qr_layer_latent_attend(pass, layer, err); }
+    QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, &heads, err));
     if (padded) { return qr_layer_latent_take_values(pass, err); }
     if (!gated) { return QRUN_OK; }
     const qr_head_gate_args gate = qr_layer_head_gate_args(pass);

@@ -29,7 +29,8 @@ typedef struct qr_expert_buffers {
 typedef struct qr_layer_buffers {
     void *attn_normed; /* [T, D] act */
     float *qkv;        /* [T, (H + 2 KV) · HD]: [q | k | v] of a token side by side; normed and rotated in place. Of a
-                        * layer with a state [T, qr_recurrent_shape.columns]: [q k v | z | b | a] or [B | C | x] */
+                        * layer with a state [T, qr_recurrent_shape.columns]: [q k v | z | b | a] or [B | C | x]; of a
+                        * pass that keeps latents [T, H · HD]: q alone */
     float *q_gate;     /* [T, H, 2, HD]: queries and their gates, or [T, H, HD]: gates alone; models with such gates */
     float *qk_raw;    /* [T, (H + KV) · HD] q and k before the heads' norms, or with v [T, (H + 2 KV) · HD]; NULL: not
                        * wanted */
@@ -37,13 +38,16 @@ typedef struct qr_layer_buffers {
                        * have norms over all heads, as the next */
     float *whole_row; /* [T, H · HD] of all ranks, in their order */
     void *ungated;  /* [T, H · HD] act: attention's output before its gates, which may be `attended`, or before what is
-                     * behind values is left out (layer_latent.h) */
+                     * behind values is left out (layer_latent.h); of a pass that keeps latents [T, H, kv_rank +
+                     * rotated_dim]: before values are made of it */
     void *attended; /* [T, H · HD] act, or with latent attention [T, H · value_dim]; of a layer with a state
                      * [T, values] */
     float *latent;  /* [T, query_rank + kv_rank + rotated_dim]: latents before their norms, and keys' shared part,
                      * rotated in place; models with latent attention only, as the next */
-    void *q_latent, *kv_latent; /* [T, query_rank], [T, kv_rank] act: after their norms */
-    float *kv_up;               /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
+    void *q_latent, *kv_latent; /* [T, query_rank], [T, kv_rank] act: after their norms; kv_latent not of a pass that
+                                 * keeps latents, nor kv_up */
+    float *kv_up;    /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
+    float *absorbed; /* [T, H, kv_rank + rotated_dim]: queries as latents are asked; of a pass that keeps latents */
     float *by_head;  /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head only */
     float *conved;   /* [T, channels]: out of the delta rule's convolution, or into one between gates; layers with a
                       * state only, as the next */
@@ -84,10 +88,15 @@ typedef struct qr_layer_dropout {
 
 typedef struct qr_layer_pass qr_layer_pass;
 
-/* Brings K/V to where attention reads it and runs attention: q, k, v are views of buffers->qkv, dst is
- * buffers->attended, or buffers->ungated where gates follow. */
-typedef qrun_status (*qr_attend_fn)(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
-                                    void *dst, qr_error *err);
+/* What attention takes and gives: views of buffers. */
+typedef struct qr_heads {
+    const float *q, *k, *v; /* v is k where keys are the values (layer_latent.h) */
+    int64_t q_stride, kv_stride;
+    void *dst; /* [T, …] act, contiguous: buffers.attended, or buffers.ungated where something follows */
+} qr_heads;
+
+/* Brings K/V to where attention reads it and runs attention. */
+typedef qrun_status (*qr_attend_fn)(void *arg, const qr_layer *layer, const qr_heads *heads, qr_error *err);
 
 /* Columns that ranks have made parts of, of n_rows rows: all have all of them afterwards. */
 typedef struct qr_gather {
@@ -107,6 +116,7 @@ struct qr_layer_pass {
     qr_op_list *ops; /* where ops wait for others that they can run with; NULL: they do not. Who runs a pass ends it */
     int64_t n_tokens;
     bool any_order; /* of sums: qr_linear_args; and all tokens have one adapter, which may be in pairs: qr_lora_args */
+    bool keeps_latents; /* of latent attention, K/V are the latents themselves (layer_latent.h) */
     bool buffers_only;         /* fill the buffers; x need not become what it would (blocks that are computed again) */
     const qr_sampled *sampled; /* [n_sampled] that negative ids name (qr_embedding_args); NULL: none does */
     int64_t n_sampled;

@@ -258,6 +258,13 @@ static void choose_group_layers(kv_kind kinds[2]) {
     }
 }
 
+/* What a layer keeps of a token; its group's window and layers are left out. */
+static qr_kv_group kept_of(const qrun_model *model, const qr_layer *layer) {
+    const qr_latent_config *latent = &model->shape.latent;
+    if (latent->kv_rank == 0) { return (qr_kv_group){.n_kv_heads = layer->n_kv_heads, .head_dim = layer->head_dim}; }
+    return (qr_kv_group){.n_kv_heads = 1, .head_dim = latent->kv_rank + latent->rotated_dim, .keys_are_values = true};
+}
+
 static bool has_kv(const qr_layer *layer) { return layer->mixes && !layer->is_recurrent && !layer->reads_shared_kv; }
 
 static void fill_groups(qrun_model *model, const kv_kind kinds[2]) {
@@ -273,10 +280,9 @@ static void fill_groups(qrun_model *model, const kv_kind kinds[2]) {
             }
             layer->kv_group = group;
             layer->kv_index = (int32_t)filled++;
-            model->kv_groups[group] = (qr_kv_group){.window = layer->window,
-                                                    .n_layers = (int32_t)filled,
-                                                    .n_kv_heads = layer->n_kv_heads,
-                                                    .head_dim = layer->head_dim};
+            model->kv_groups[group] = kept_of(model, layer);
+            model->kv_groups[group].window = layer->window;
+            model->kv_groups[group].n_layers = (int32_t)filled;
         }
     }
     for (int64_t l = 0; l < model->shape.n_layers; l++) {
@@ -297,7 +303,8 @@ static qrun_status describe_kv_groups(qrun_model *model, qr_error *err) {
         if (!has_kv(layer)) { continue; }
         kv_kind *kind = &kinds[layer->window > 0];
         kind->n_layers++;
-        kind->layer_elements = layer->n_kv_heads * layer->head_dim;
+        const qr_kv_group kept = kept_of(model, layer);
+        kind->layer_elements = kept.n_kv_heads * kept.head_dim;
     }
     choose_group_layers(kinds);
     for (int i = 0; i < 2; i++) { model->n_kv_groups += (int32_t)n_groups_of(&kinds[i], kinds[i].group_layers); }

@@ -125,8 +125,16 @@ static inline qr_row_share *qr_expert_share(qr_layer *layer, qr_tensor_role role
 typedef struct qr_kv_group {
     int32_t window;
     int32_t n_layers;
-    int64_t n_kv_heads, head_dim;
+    int64_t n_kv_heads, head_dim; /* of what pages hold: of latent attention one head, the latent and keys' shared part */
+    bool keys_are_values;         /* which is the keys, and in them the values */
 } qr_kv_group;
+
+static inline qr_kv_layout qr_kv_group_layout(const qr_kv_group *group, qr_kv_format format) {
+    return (qr_kv_layout){.format = format,
+                          .n_kv_heads = (int32_t)group->n_kv_heads,
+                          .head_dim = (int32_t)group->head_dim,
+                          .keys_are_values = group->keys_are_values};
+}
 
 /* What makes the inputs of every token to each layer, P elements each (layer_inputs.h); all empty where there are
  * none. */

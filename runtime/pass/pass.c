@@ -60,9 +60,8 @@ static qrun_status share_kv(qr_train_pass *pass, const qr_layer *layer, qr_error
                                   !layer->reads_shared_kv, false, err);
 }
 
-static qrun_status attend_packed(void *arg, const qr_layer *layer, const float *q, const float *k, const float *v,
-                                 void *dst, qr_error *err) {
-    (void)q, (void)k, (void)v, (void)dst; /* the views that attention_args names */
+static qrun_status attend_packed(void *arg, const qr_layer *layer, const qr_heads *heads, qr_error *err) {
+    (void)heads; /* those that attention_args names */
     qr_train_pass *pass = arg;
     const qr_attention_packed_args args = qr_pass_attention_args(pass, layer);
     QR_RETURN_IF_ERROR(share_kv(pass, layer, err));

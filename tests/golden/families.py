@@ -500,7 +500,7 @@ FAMILIES = [
                    moe_intermediate_size=24, n_shared_experts=1, routed_scaling_factor=1.8,
                    mlp_layer_types=["dense", "sparse", "sparse"])
            | _rope("default", 1000000.0),
-           "2 of 5 experts after a dense layer, and latents of queries, keys and values", prompt_lengths=(1, 7, 16, 24)),
+           "2 of 5 experts after a dense layer, and latents of queries, keys and values", prompt_lengths=(1, 7, 16, 21)),
     Family("minicpm3", "minicpm3",
            _config(52, 4, 4, 4, 60, tie_word_embeddings=True, q_lora_rank=24, kv_lora_rank=20, qk_nope_head_dim=8,
                    qk_rope_head_dim=20, scale_emb=3, scale_depth=1.6, dim_model_base=40)

@@ -521,7 +521,8 @@ static void test_attention_packed(void) {
 /* The same numbers through pages of a cache: each sequence in a page of its own, bit for bit, in F32 and rounded to
  * BF16. */
 static void check_packed_is_paged(int32_t window, float softcap, bool round_kv) {
-    const qr_kv_layout layout = {round_kv ? QR_KV_BF16 : QR_KV_F32, KV_HEADS, WIDTH};
+    const qr_kv_layout layout = {
+        .format = round_kv ? QR_KV_BF16 : QR_KV_F32, .n_kv_heads = KV_HEADS, .head_dim = WIDTH};
     static _Alignas(64) unsigned char pages[N_SEQS * 2048];
     static const int32_t first_position[N_SEQS] = {0}, table[N_SEQS] = {2, 0, 1};
     int32_t token_page[TOKENS], position[TOKENS];

@@ -46,6 +46,7 @@ static void kv_write_rows(const void *args, int64_t begin, int64_t end) {
         unsigned char *page = a->pages + (size_t)a->token_page[i] * a->page_stride_bytes;
         const int64_t token_in_page = a->position[i] % QR_KV_PAGE_TOKENS;
         write_token(&a->layout, a->k + i * a->k_stride, token_in_page, page);
+        if (a->layout.keys_are_values) { continue; }
         write_token(&a->layout, a->v + i * a->v_stride, token_in_page, page + qr_kv_v_offset(&a->layout));
     }
 }

@@ -124,8 +124,9 @@ typedef struct qr_cpu_matmul {
     /* The product of the backward pass, on the same elements. */
     const struct qr_cpu_gemm_kernel *gemm_backward;
     /* F32 only, for n_sums rows of factors, `stride` apart: sums[i, o] = Σ over r of factors[i, r] · rows[r, o], r
-     * ascending; rows [n, QR_CPU_PANEL_ROWS], sums [n_sums, QR_CPU_PANEL_ROWS]. */
-    void (*combine)(const float *rows, const float *factors, int64_t stride, int64_t n_sums, int64_t n, float *sums);
+     * ascending; rows [n, QR_CPU_PANEL_ROWS], row_stride apart, sums [n_sums, QR_CPU_PANEL_ROWS]. */
+    void (*combine)(const float *rows, int64_t row_stride, const float *factors, int64_t stride, int64_t n_sums,
+                    int64_t n, float *sums);
     /* Accumulates on registers alone, exercise_flops operations a round: what the peak is measured with. NULL:
      * emulated. */
     void (*exercise)(int64_t n_rounds);

@@ -98,8 +98,8 @@ static bool decode_f16(const qr_cpu_panel *p, const qr_cpu_product *product) {
 }
 
 /* Four vectors of n_sums sums at once, a constant after inlining: each waits for its last product. */
-QR_INLINE void combine_rows(const float *rows, const float *factors, int64_t stride, const int n_sums, int64_t n,
-                            float *sums) {
+QR_INLINE void combine_rows(const float *rows, int64_t row_stride, const float *factors, int64_t stride,
+                            const int n_sums, int64_t n, float *sums) {
     for (int64_t o = 0; o < QR_CPU_PANEL_ROWS; o += 4 * QR_VEC) {
         qr_vec sum[QR_TILE_MAX_COLS][4];
         QR_UNROLL for (int i = 0; i < n_sums; i++) {
@@ -108,7 +108,7 @@ QR_INLINE void combine_rows(const float *rows, const float *factors, int64_t str
         for (int64_t r = 0; r < n; r++) {
             qr_vec row[4];
             QR_UNROLL for (int v = 0; v < 4; v++) {
-                row[v] = qr_vec_load(rows + r * QR_CPU_PANEL_ROWS + o + v * QR_VEC);
+                row[v] = qr_vec_load(rows + r * row_stride + o + v * QR_VEC);
             }
             QR_UNROLL for (int i = 0; i < n_sums; i++) {
                 const qr_vec factor = qr_vec_set1(factors[i * stride + r]);
@@ -123,12 +123,16 @@ QR_INLINE void combine_rows(const float *rows, const float *factors, int64_t str
     }
 }
 
-static void combine(const float *rows, const float *factors, int64_t stride, int64_t n_sums, int64_t n, float *sums) {
+static void combine(const float *rows, int64_t row_stride, const float *factors, int64_t stride, int64_t n_sums,
+                    int64_t n, float *sums) {
     int64_t i = 0;
     for (; i + QR_TILE_MAX_COLS <= n_sums; i += QR_TILE_MAX_COLS) {
-        combine_rows(rows, factors + i * stride, stride, QR_TILE_MAX_COLS, n, sums + i * QR_CPU_PANEL_ROWS);
+        combine_rows(rows, row_stride, factors + i * stride, stride, QR_TILE_MAX_COLS, n,
+                     sums + i * QR_CPU_PANEL_ROWS);
     }
-    for (; i < n_sums; i++) { combine_rows(rows, factors + i * stride, stride, 1, n, sums + i * QR_CPU_PANEL_ROWS); }
+    for (; i < n_sums; i++) {
+        combine_rows(rows, row_stride, factors + i * stride, stride, 1, n, sums + i * QR_CPU_PANEL_ROWS);
+    }
 }
 
 /* --- gemm_backward ----------------------------------------------------------------------------------------------- */

@@ -60,13 +60,16 @@ static QR_DEVICE void write_head(const qr_kv_write_args &a, const kv_offsets &o,
     });
 }
 
+/* K and V, or K alone. */
+QR_HOST_DEVICE int64_t parts_of(const qr_kv_layout &layout) { return layout.keys_are_values ? 1 : 2; }
+
 __global__ void kv_write_kernel(qr_kv_write_args a, kv_offsets o, bool aligned) {
     await_previous();
     admit_next();
-    const int64_t index = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index();
-    const int64_t head = index / 2 % a.layout.n_kv_heads, token = index / 2 / a.layout.n_kv_heads;
+    const int64_t index = static_cast<int64_t>(blockIdx.x) * WARPS + warp_index(), n_parts = parts_of(a.layout);
+    const int64_t head = index / n_parts % a.layout.n_kv_heads, token = index / n_parts / a.layout.n_kv_heads;
     if (token >= a.n_tokens) { return; }
-    write_head(a, o, token, head, index % 2 != 0, aligned);
+    write_head(a, o, token, head, index % n_parts != 0, aligned);
 }
 
 /* The heads of q or of k of a token, as they are made ready. */
@@ -110,7 +113,7 @@ __global__ void heads_kernel(heads_part q, heads_part k, qr_kv_write_args a, kv_
 
 static bool is_aligned(const qr_kv_write_args &args) {
     return args.layout.head_dim % VEC4 == 0 && vec4_aligned(args.k, args.k_stride) &&
-           vec4_aligned(args.v, args.v_stride) && vec4_aligned(args.pages, 0);
+           (args.layout.keys_are_values || vec4_aligned(args.v, args.v_stride)) && vec4_aligned(args.pages, 0);
 }
 
 static heads_part part_of(const qr_rms_norm_args *norm, const qr_rope_args &rope) {
@@ -134,7 +137,7 @@ qrun_status qr_cuda_heads(qr_cuda_backend &cuda, const heads_ops &ops, qr_error 
 
 static qrun_status run_kv_write(qr_cuda_backend &cuda, const qr_kv_write_args &args, void *, qr_error *err) {
     return QR_LAUNCH_EARLY(cuda.device, err, kv_write_kernel,
-                           blocks_for(args.n_tokens * args.layout.n_kv_heads * 2, WARPS), THREADS, 0, args,
+                           blocks_for(args.n_tokens * args.layout.n_kv_heads * parts_of(args.layout), WARPS), THREADS, 0, args,
                            kv_offsets_of(&args.layout), is_aligned(args));
 }
 

@@ -10,6 +10,17 @@ enum { PAGE = QR_KV_PAGE_TOKENS };
 
 static const char *const kv_names[] = {"f32", "bf16", "f16", "int8"};
 
+static qr_kv_layout heads(int format, int32_t n_kv_heads, int32_t head_dim) {
+    return (qr_kv_layout){.format = (qr_kv_format)format, .n_kv_heads = n_kv_heads, .head_dim = head_dim};
+}
+
+/* Of which the keys are the values. */
+static qr_kv_layout latents(int format, int32_t n_kv_heads, int32_t head_dim) {
+    qr_kv_layout layout = heads(format, n_kv_heads, head_dim);
+    layout.keys_are_values = true;
+    return layout;
+}
+
 /* --- kv_write: the stored bytes are defined exactly --- */
 
 typedef struct write_case {
@@ -106,9 +117,10 @@ static const int32_t head_dims[] = {8, 16, 64, 80, 128, 256, 17};
 void test_op_kv_write(void) {
     for (int format = QR_KV_F32; format <= QR_KV_INT8; format++) {
         for (size_t i = 0; i < QR_COUNT_OF(head_dims); i++) {
-            check_kv_write((qr_kv_layout){(qr_kv_format)format, 3, head_dims[i]}, 65, 3);
-            check_kv_write((qr_kv_layout){(qr_kv_format)format, 1, head_dims[i]}, 1, 3);
-            check_kv_write((qr_kv_layout){(qr_kv_format)format, 2, head_dims[i]}, 21, 4);
+            check_kv_write(heads(format, 3, head_dims[i]), 65, 3);
+            check_kv_write(heads(format, 1, head_dims[i]), 1, 3);
+            check_kv_write(latents(format, 2, head_dims[i]), 21, 4);
+            check_kv_write(heads(format, 2, head_dims[i]), 21, 4);
         }
     }
 }
@@ -399,7 +411,7 @@ static attention_data make_data(qr_kv_layout layout, int32_t group, int32_t wind
             round_as_stored(&layout, data.kv[i][s], n);
         }
         c->k[s] = data.kv[0][s];
-        c->v[s] = data.kv[1][s];
+        c->v[s] = data.kv[layout.keys_are_values ? 0 : 1][s];
     }
     data.q = op_normals(c->q_start[seqs->n] * (row + c->gap), 99, 2.0);
     c->q = data.q;
@@ -535,10 +547,20 @@ static void check_workspace_grows(qr_kv_layout layout, int32_t window) {
  * that goes over the end of a piece, windows that begin inside one; and one of many pieces. */
 static void check_long_contexts(void) {
     static const sequences mixed = {3, {1, 21, 2}, {600, 500, 255}}, longest = {1, {2}, {8255}};
-    check_attention((qr_kv_layout){QR_KV_BF16, 1, 16}, 4, 0, 0.0F, &mixed, IN_BF16);
-    check_attention((qr_kv_layout){QR_KV_INT8, 1, 48}, 2, 300, 0.0F, &mixed, IN_BF16);
-    check_attention((qr_kv_layout){QR_KV_F16, 1, 80}, 1, 270, 30.0F, &mixed, IN_F16);
-    check_attention((qr_kv_layout){QR_KV_BF16, 1, 16}, 1, 0, 0.0F, &longest, IN_BF16);
+    check_attention(heads(QR_KV_BF16, 1, 16), 4, 0, 0.0F, &mixed, IN_BF16);
+    check_attention(heads(QR_KV_INT8, 1, 48), 2, 300, 0.0F, &mixed, IN_BF16);
+    check_attention(heads(QR_KV_F16, 1, 80), 1, 270, 30.0F, &mixed, IN_F16);
+    check_attention(heads(QR_KV_BF16, 1, 16), 1, 0, 0.0F, &longest, IN_BF16);
+}
+
+/* Latents of keys and values: one head, wide, of which the keys are the values. */
+static void check_latents(void) {
+    for (int format = QR_KV_F32; format <= QR_KV_INT8; format++) {
+        const qr_kv_layout wide = latents(format, 1, 288);
+        const qr_kv_layout wider = latents(format, 1, 576);
+        check_attention(wide, format % 2 == 0 ? 5 : 20, 0, 0.0F, &many, format % 2 == 0 ? IN_F32 | IN_BF16 : IN_F16);
+        check_attention(wider, 16, 0, 0.0F, &one, IN_ALL);
+    }
 }
 
 /* Head sizes x formats, with groupings, windows and soft-caps in turn; then groupings x windows. */
@@ -550,7 +572,7 @@ void test_op_attention(void) {
         for (size_t d = 0; d < QR_COUNT_OF(head_dims); d++) {
             for (int w = 0; w < 2; w++, i++) {
                 if (CHECK_SANITIZED && (i / 2 + (unsigned)format) % 2 != 0) { continue; } /* for time; all without */
-                const qr_kv_layout layout = {(qr_kv_format)format, i % 3 == 0 ? 2 : 1, head_dims[d]};
+                const qr_kv_layout layout = heads(format, i % 3 == 0 ? 2 : 1, head_dims[d]);
                 const int32_t window = w == 0 ? 0 : windows[i / 2 % 5];
                 check_attention(layout, groups[i % 5], window, i % 4 < 2 ? 0.0F : 20.0F, i % 3 == 1 ? &one : &many,
                                 IN_ALL);
@@ -560,24 +582,25 @@ void test_op_attention(void) {
     for (size_t g = 0; g < QR_COUNT_OF(groups); g++) {
         for (size_t w = 0; w < QR_COUNT_OF(windows); w++) {
             if (CHECK_SANITIZED && (g + w) % 2 != 0) { continue; } /* for time; all without */
-            check_attention((qr_kv_layout){QR_KV_BF16, 2, 16}, groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F, &many,
+            check_attention(heads(QR_KV_BF16, 2, 16), groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F, &many,
                             IN_ALL);
         }
     }
     check_long_contexts();
+    check_latents();
     static const sequences mixed = {3, {1, 21, 2}, {600, 500, 255}};
-    check_sinks((qr_kv_layout){QR_KV_F32, 1, 24}, 3, 0, 0.0F, &many, IN_ALL);
-    check_sinks((qr_kv_layout){QR_KV_BF16, 2, 64}, 4, 7, 0.0F, &many, IN_ALL);
-    check_sinks((qr_kv_layout){QR_KV_INT8, 1, 16}, 5, 20, 20.0F, &one, IN_BF16);
-    check_sinks((qr_kv_layout){QR_KV_F16, 1, 17}, 2, 270, 0.0F, &mixed, IN_F16);
-    check_sinks((qr_kv_layout){QR_KV_BF16, 1, 16}, 8, 0, 0.0F, &mixed, IN_BF16);
+    check_sinks(heads(QR_KV_F32, 1, 24), 3, 0, 0.0F, &many, IN_ALL);
+    check_sinks(heads(QR_KV_BF16, 2, 64), 4, 7, 0.0F, &many, IN_ALL);
+    check_sinks(heads(QR_KV_INT8, 1, 16), 5, 20, 20.0F, &one, IN_BF16);
+    check_sinks(heads(QR_KV_F16, 1, 17), 2, 270, 0.0F, &mixed, IN_F16);
+    check_sinks(heads(QR_KV_BF16, 1, 16), 8, 0, 0.0F, &mixed, IN_BF16);
     for (int format = QR_KV_F32; format <= QR_KV_INT8; format++) {
         for (int32_t window = 0; window <= 7; window += 7) {
-            check_not_finite((qr_kv_layout){(qr_kv_format)format, 1, 32}, window);
+            check_not_finite(heads(format, 1, 32), window);
         }
     }
-    check_not_finite((qr_kv_layout){QR_KV_F16, 1, 96}, 0);
+    check_not_finite(heads(QR_KV_F16, 1, 96), 0);
     for (int32_t window = 0; window <= 600; window += 300) {
-        check_workspace_grows((qr_kv_layout){QR_KV_BF16, 2, 64}, window);
+        check_workspace_grows(heads(QR_KV_BF16, 2, 64), window);
     }
 }

@@ -129,7 +129,8 @@ static void rotate(scene *c, float *x, int64_t n_heads, int64_t stride) {
 static void write_kv(scene *c, const float *k, const float *v, int64_t stride) {
     static int32_t page[N_PAGES * QR_KV_PAGE_TOKENS], position[N_PAGES * QR_KV_PAGE_TOKENS];
     const shape *s = c->s;
-    const qr_kv_layout layout = {s->kv, (int32_t)s->n_kv_heads, (int32_t)s->head_dim};
+    const qr_kv_layout layout = {
+        .format = s->kv, .n_kv_heads = (int32_t)s->n_kv_heads, .head_dim = (int32_t)s->head_dim};
     for (int32_t i = 0; i < s->n_rows; i++) {
         page[i] = i % 7 == 6 ? -1 : i % N_PAGES;
         position[i] = i / N_PAGES + 5 * QR_KV_PAGE_TOKENS;
