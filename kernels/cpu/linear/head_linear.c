@@ -14,13 +14,15 @@ enum {
     OUTPUTS_BY_ROW = QR_CPU_PANEL_ROWS,  /* outputs of a task: rows of the head */
     COMBINED = QR_CPU_PANEL_ROWS,        /* columns that qr_cpu_matmul.combine gives at once */
     OUTPUTS_BY_COLUMN = 2 * COMBINED,    /* a run of codes */
+    PIECE_BY_COLUMN = 32,                /* rows that are dequantised before they are multiplied: 16 KiB, which stay in
+                                          * L1 */
     LANES = 16,                          /* partial sums of a product of vectors */
 };
 
 /* One worker's. */
 typedef struct head_scratch {
     float *x;     /* [CHUNK, x_stride]: of the head, x' in F32, followed by zeros */
-    float *panel; /* weights: [dim, OUTPUTS_BY_COLUMN], or [OUTPUTS_BY_ROW, k_block] */
+    float *panel; /* weights: [PIECE_BY_COLUMN, OUTPUTS_BY_COLUMN], or [OUTPUTS_BY_ROW, k_block] */
     float *sums;  /* [CHUNK, OUTPUTS_BY_ROW], or of each COMBINED columns [CHUNK, COMBINED] */
     float *t;     /* [CHUNK, max_rank]: A x, or Bᵀ x' */
 } head_scratch;
@@ -48,7 +50,7 @@ static size_t lay_out(const head_run *run, unsigned char *base, head_scratch *sc
     const int64_t n_x = qr_min(args->n_rows, CHUNK), block = qr_min(run->x_stride, run->matmul->k_block);
     size_t used = 0;
     scratch->x = take(base, &used, n_x * run->x_stride);
-    scratch->panel = take(base, &used, args->by_column ? args->dim * OUTPUTS_BY_COLUMN : OUTPUTS_BY_ROW * block);
+    scratch->panel = take(base, &used, args->by_column ? PIECE_BY_COLUMN * OUTPUTS_BY_COLUMN : OUTPUTS_BY_ROW * block);
     scratch->sums = take(base, &used, n_x * outputs_of(run));
     scratch->t = take(base, &used, args->factors != NULL ? n_x * args->max_rank : 0);
     return used;
@@ -123,32 +125,58 @@ static void add_scaled(float *y, float factor, const float *x, int64_t n) {
 
 /* --- By row --- */
 
+/* Rows of a panel, a few at a time, so that they stay in L1. */
+static void multiply_piece(const head_run *run, qr_cpu_panel *panel, qr_cpu_product *product, const float *x) {
+    const int64_t n_k = run->args->weight->desc.cols;
+    product->n_w = panel->n_rows;
+    for (panel->k = 0; panel->k < n_k; panel->k += panel->k_block) {
+        panel->n_k = qr_min(n_k - panel->k, panel->k_block);
+        panel->n_k_padded = qr_round_up(panel->n_k, LANES);
+        run->matmul->fetch(panel);
+        product->x = x + panel->k;
+        product->n_k = panel->n_k_padded;
+        product->first = panel->k == 0;
+        run->matmul->multiply(product);
+    }
+}
+
+/* From the codes, with the bits of all other ways: few rows of x, where groups of rows begin. */
+static bool decode(const head_run *run, const qr_cpu_panel *panel, qr_cpu_product product, const float *x) {
+    if (run->matmul->decode == NULL || product.n_x > QR_CPU_DECODE_ROWS || panel->row % QR_CPU_NF4_GROUP_ROWS != 0) {
+        return false;
+    }
+    product.x = x;
+    product.n_k = run->x_stride;
+    return run->matmul->decode(panel, &product);
+}
+
 static void multiply_by_row(const head_task *t) {
     const head_run *run = t->run;
     const qr_weight_desc *desc = &run->args->weight->desc;
-    const int64_t k_block = run->matmul->k_block, stride = qr_min(run->x_stride, k_block);
-    qr_cpu_panel panel = {.weight = run->args->weight,
-                          .layout = &run->layout,
-                          .row = t->first_row + t->output,
-                          .n_rows = t->n_outputs,
-                          .k_block = k_block,
-                          .dst = t->scratch.panel,
-                          .dst_stride = stride};
-    qr_cpu_product product = {.w = panel.dst,
-                              .w_stride = stride,
-                              .x_stride = run->x_stride,
-                              .n_w = t->n_outputs,
-                              .n_x = t->n_x,
-                              .sums = t->scratch.sums,
-                              .sum_stride = OUTPUTS_BY_ROW};
-    for (panel.k = 0; panel.k < desc->cols; panel.k += k_block) {
-        panel.n_k = qr_min(desc->cols - panel.k, k_block);
-        panel.n_k_padded = qr_round_up(panel.n_k, LANES);
-        run->matmul->fetch(&panel);
-        product.x = t->scratch.x + panel.k;
-        product.n_k = panel.n_k_padded;
-        product.first = panel.k == 0;
-        run->matmul->multiply(&product);
+    const int64_t stride = qr_min(run->x_stride, run->matmul->k_block), piece_rows = run->matmul->piece_rows;
+    const qr_cpu_panel panel = {.weight = run->args->weight,
+                                .layout = &run->layout,
+                                .row = t->first_row + t->output,
+                                .n_rows = t->n_outputs,
+                                .k_block = run->matmul->k_block,
+                                .dst = t->scratch.panel,
+                                .dst_stride = stride};
+    const qr_cpu_product product = {.w = panel.dst,
+                                    .w_stride = stride,
+                                    .x_stride = run->x_stride,
+                                    .n_w = t->n_outputs,
+                                    .n_x = t->n_x,
+                                    .sums = t->scratch.sums,
+                                    .sum_stride = OUTPUTS_BY_ROW,
+                                    .format = desc->format};
+    const bool decoded = decode(run, &panel, product, t->scratch.x);
+    for (int64_t r = 0; !decoded && r < t->n_outputs; r += piece_rows) {
+        qr_cpu_panel piece = panel;
+        qr_cpu_product of_piece = product;
+        piece.row += r;
+        piece.n_rows = qr_min(t->n_outputs - r, piece_rows);
+        of_piece.sums += r;
+        multiply_piece(run, &piece, &of_piece, t->scratch.x);
     }
     if (desc->format != QR_WEIGHT_INT8) { return; }
     const float *scales = qr_cpu_scales(run->args->weight, &run->layout) + panel.row;
@@ -199,19 +227,28 @@ static void scale_x(const head_task *t) {
 
 static void multiply_by_column(const head_task *t) {
     const head_run *run = t->run;
-    const qr_cpu_panel panel = {.weight = run->args->weight,
-                                .layout = &run->layout,
-                                .row = t->first_row,
-                                .n_rows = run->args->dim,
-                                .k = t->output,
-                                .n_k = t->n_outputs,
-                                .n_k_padded = OUTPUTS_BY_COLUMN,
-                                .dst = t->scratch.panel,
-                                .dst_stride = OUTPUTS_BY_COLUMN};
-    run->matmul->fetch(&panel);
-    for (int64_t c = 0; c < t->n_outputs; c += COMBINED) {
-        run->matmul->combine(t->scratch.panel + c, OUTPUTS_BY_COLUMN, t->scratch.x, run->x_stride, t->n_x,
-                             run->args->dim, t->scratch.sums + c * t->n_x);
+    qr_cpu_panel panel = {.weight = run->args->weight,
+                          .layout = &run->layout,
+                          .k = t->output,
+                          .n_k = t->n_outputs,
+                          .n_k_padded = OUTPUTS_BY_COLUMN,
+                          .dst = t->scratch.panel,
+                          .dst_stride = OUTPUTS_BY_COLUMN};
+    for (int64_t o = 0; o < run->args->dim; o += PIECE_BY_COLUMN) {
+        panel.row = t->first_row + o;
+        panel.n_rows = qr_min(run->args->dim - o, PIECE_BY_COLUMN);
+        run->matmul->fetch(&panel);
+        for (int64_t c = 0; c < t->n_outputs; c += COMBINED) {
+            const qr_cpu_combined combined = {.rows = t->scratch.panel + c,
+                                              .row_stride = OUTPUTS_BY_COLUMN,
+                                              .n_rows = panel.n_rows,
+                                              .factors = t->scratch.x + o,
+                                              .factor_stride = run->x_stride,
+                                              .n_sums = t->n_x,
+                                              .sums = t->scratch.sums + c * t->n_x,
+                                              .accumulate = o > 0};
+            run->matmul->combine(&combined);
+        }
     }
 }
 

@@ -100,6 +100,16 @@ typedef struct qr_cpu_strips {
     void (*multiply)(const qr_cpu_product *product);
 } qr_cpu_strips;
 
+/* sums[i, o] = Σ over r of factors[i, r] · rows[r, o], r ascending, after what is there with `accumulate`. */
+typedef struct qr_cpu_combined {
+    const float *rows; /* [n_rows, QR_CPU_PANEL_ROWS], row_stride apart */
+    int64_t row_stride, n_rows;
+    const float *factors; /* [n_sums, n_rows], factor_stride apart */
+    int64_t factor_stride, n_sums;
+    float *sums; /* [n_sums, QR_CPU_PANEL_ROWS] */
+    bool accumulate;
+} qr_cpu_combined;
+
 typedef struct qr_cpu_matmul {
     size_t element_bytes; /* of the operands: 2 (BF16) or 4 (F32) */
     int64_t k_block;      /* a multiple of 128 */
@@ -123,10 +133,7 @@ typedef struct qr_cpu_matmul {
     const struct qr_cpu_tiles_kernel *tiles;
     /* The product of the backward pass, on the same elements. */
     const struct qr_cpu_gemm_kernel *gemm_backward;
-    /* F32 only, for n_sums rows of factors, `stride` apart: sums[i, o] = Σ over r of factors[i, r] · rows[r, o], r
-     * ascending; rows [n, QR_CPU_PANEL_ROWS], row_stride apart, sums [n_sums, QR_CPU_PANEL_ROWS]. */
-    void (*combine)(const float *rows, int64_t row_stride, const float *factors, int64_t stride, int64_t n_sums,
-                    int64_t n, float *sums);
+    void (*combine)(const qr_cpu_combined *combined); /* F32 only */
     /* Accumulates on registers alone, exercise_flops operations a round: what the peak is measured with. NULL:
      * emulated. */
     void (*exercise)(int64_t n_rounds);

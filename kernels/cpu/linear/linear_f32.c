@@ -97,21 +97,23 @@ static bool decode_f16(const qr_cpu_panel *p, const qr_cpu_product *product) {
     return decode(p, product, QR_DTYPE_F16);
 }
 
-/* Four vectors of n_sums sums at once, a constant after inlining: each waits for its last product. */
-QR_INLINE void combine_rows(const float *rows, int64_t row_stride, const float *factors, int64_t stride,
-                            const int n_sums, int64_t n, float *sums) {
+/* Four vectors of n_sums sums at once, from sum `first` on; n_sums is a constant after inlining: each waits for its last
+ * product. */
+QR_INLINE void combine_rows(const qr_cpu_combined *c, int64_t first, const int n_sums) {
+    const float *factors = c->factors + first * c->factor_stride;
+    float *sums = c->sums + first * QR_CPU_PANEL_ROWS;
     for (int64_t o = 0; o < QR_CPU_PANEL_ROWS; o += 4 * QR_VEC) {
         qr_vec sum[QR_TILE_MAX_COLS][4];
         QR_UNROLL for (int i = 0; i < n_sums; i++) {
-            QR_UNROLL for (int v = 0; v < 4; v++) { sum[i][v] = qr_vec_zero(); }
-        }
-        for (int64_t r = 0; r < n; r++) {
-            qr_vec row[4];
             QR_UNROLL for (int v = 0; v < 4; v++) {
-                row[v] = qr_vec_load(rows + r * row_stride + o + v * QR_VEC);
+                sum[i][v] = c->accumulate ? qr_vec_load(sums + i * QR_CPU_PANEL_ROWS + o + v * QR_VEC) : qr_vec_zero();
             }
+        }
+        for (int64_t r = 0; r < c->n_rows; r++) {
+            qr_vec row[4];
+            QR_UNROLL for (int v = 0; v < 4; v++) { row[v] = qr_vec_load(c->rows + r * c->row_stride + o + v * QR_VEC); }
             QR_UNROLL for (int i = 0; i < n_sums; i++) {
-                const qr_vec factor = qr_vec_set1(factors[i * stride + r]);
+                const qr_vec factor = qr_vec_set1(factors[i * c->factor_stride + r]);
                 QR_UNROLL for (int v = 0; v < 4; v++) { sum[i][v] = qr_vec_fma(factor, row[v], sum[i][v]); }
             }
         }
@@ -123,16 +125,10 @@ QR_INLINE void combine_rows(const float *rows, int64_t row_stride, const float *
     }
 }
 
-static void combine(const float *rows, int64_t row_stride, const float *factors, int64_t stride, int64_t n_sums,
-                    int64_t n, float *sums) {
+static void combine(const qr_cpu_combined *c) {
     int64_t i = 0;
-    for (; i + QR_TILE_MAX_COLS <= n_sums; i += QR_TILE_MAX_COLS) {
-        combine_rows(rows, row_stride, factors + i * stride, stride, QR_TILE_MAX_COLS, n,
-                     sums + i * QR_CPU_PANEL_ROWS);
-    }
-    for (; i < n_sums; i++) {
-        combine_rows(rows, row_stride, factors + i * stride, stride, 1, n, sums + i * QR_CPU_PANEL_ROWS);
-    }
+    for (; i + QR_TILE_MAX_COLS <= c->n_sums; i += QR_TILE_MAX_COLS) { combine_rows(c, i, QR_TILE_MAX_COLS); }
+    for (; i < c->n_sums; i++) { combine_rows(c, i, 1); }
 }
 
 /* --- gemm_backward ----------------------------------------------------------------------------------------------- */

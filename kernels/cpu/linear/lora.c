@@ -239,8 +239,14 @@ static void run_up(void *untyped, int64_t index, int worker) {
         n_rows = qr_min(segment->end - i, UP_ROWS);
         for (int64_t p = 0; p < n_out; p += OUT_PANEL) {
             float sums[UP_ROWS * OUT_PANEL];
-            run->matmul->combine(panels + p * factor->rank, OUT_PANEL, run->t + i * run->rank_stride, run->rank_stride,
-                                 n_rows, factor->rank, sums);
+            const qr_cpu_combined combined = {.rows = panels + p * factor->rank,
+                                              .row_stride = OUT_PANEL,
+                                              .n_rows = factor->rank,
+                                              .factors = run->t + i * run->rank_stride,
+                                              .factor_stride = run->rank_stride,
+                                              .n_sums = n_rows,
+                                              .sums = sums};
+            run->matmul->combine(&combined);
             const int64_t n = qr_min(n_out - p, OUT_PANEL);
             for (int64_t r = 0; r < n_rows; r++) {
                 float *y = args->y + run->order[i + r] * args->y_stride + first + p;
@@ -285,8 +291,14 @@ void qr_cpu_lora_add(const qr_cpu_lora_sums *sums, const float *panel, int64_t i
     float products[AT_ONCE * OUT_PANEL];
     for (int64_t r = 0; r < n_rows; r++) {
         if (r % AT_ONCE == 0) {
-            sums->matmul->combine(panel, OUT_PANEL, sums->t + (i + r) * sums->t_stride, sums->t_stride,
-                                  qr_min(n_rows - r, AT_ONCE), factor->rank, products);
+            const qr_cpu_combined combined = {.rows = panel,
+                                              .row_stride = OUT_PANEL,
+                                              .n_rows = factor->rank,
+                                              .factors = sums->t + (i + r) * sums->t_stride,
+                                              .factor_stride = sums->t_stride,
+                                              .n_sums = qr_min(n_rows - r, AT_ONCE),
+                                              .sums = products};
+            sums->matmul->combine(&combined);
         }
         add_products(factor, products + r % AT_ONCE * OUT_PANEL + skip, n, y + r * y_stride);
     }

@@ -52,7 +52,13 @@ static void add_block(const dora_norm_run *run, const qr_cpu_panel *panel, float
                           CHUNK_COLS);
         for (int64_t o = 0; o < panel->n_rows; o++) {
             float update[CHUNK_COLS];
-            run->matmul->combine(chunk, CHUNK_COLS, args->b + (panel->row + o) * args->rank, 0, 1, args->rank, update);
+            const qr_cpu_combined combined = {.rows = chunk,
+                                              .row_stride = CHUNK_COLS,
+                                              .n_rows = args->rank,
+                                              .factors = args->b + (panel->row + o) * args->rank,
+                                              .n_sums = 1,
+                                              .sums = update};
+            run->matmul->combine(&combined);
             squares[o] += squares_of((const float *)panel->dst + o * panel->dst_stride + c,
                                      int8 ? absmax[panel->row + o] / 127.0F : 1.0F, update, args->scale,
                                      qr_min(panel->n_k - c, CHUNK_COLS));
