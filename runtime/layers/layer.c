@@ -475,10 +475,12 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     qr_timeline_part(pass->backend, qr_layer_part(pass->model, layer));
     const qr_layer_buffers *b = &pass->buffers;
+    const qr_model_shape *s = &pass->model->shape;
+    const int64_t value_dim = s->latent.kv_rank > 0 ? s->latent.value_dim : layer->head_dim;
     const qr_gather heads = {.memory = b->attended,
                              .n_rows = pass->n_tokens,
                              .n_columns = layer->attn_out.weight.desc.cols,
-                             .unit = layer->is_recurrent ? pass->model->shape.recurrent.values : layer->head_dim,
+                             .unit = layer->is_recurrent ? s->recurrent.values : value_dim,
                              .dtype = pass->model->act_dtype};
     QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err));
     return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);

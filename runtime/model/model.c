@@ -147,7 +147,7 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_Q_DOWN: *rows = latent->query_rank; break;
         case QR_ROLE_Q_UP: *rows = q; break;
         case QR_ROLE_KV_DOWN: *rows = latent->kv_rank + latent->rotated_dim; break;
-        case QR_ROLE_KV_UP: *rows = s->n_heads * (latent->plain_dim + latent->value_dim); break;
+        case QR_ROLE_KV_UP: *rows = s->n_heads * n_ranks * (latent->plain_dim + latent->value_dim); break;
         case QR_ROLE_DELTA_QKV: *rows = channels; break;
         case QR_ROLE_DELTA_Z: *rows = values; break;
         case QR_ROLE_DELTA_B:

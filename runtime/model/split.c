@@ -56,10 +56,6 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
     if (params->trainable || params->shard_parameters) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`tensor_parallel` is for generating; train without it");
     }
-    if (model->shape.latent.kv_rank > 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "`tensor_parallel` is not supported for models with latent attention (MLA); use one device");
-    }
     if (model->shape.recurrent.kind == QR_RECURRENT_SPACE) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                        "`tensor_parallel` is not supported for models with state spaces (Mamba-2); use one device");
@@ -186,6 +182,8 @@ static split_kind kind_of(qr_tensor_role role) {
         case QR_ROLE_K:
         case QR_ROLE_V: return BY_KV_HEADS;
         case QR_ROLE_Q: /* and its gates, head by head */
+        case QR_ROLE_Q_UP:
+        case QR_ROLE_KV_UP: /* keys and values, head by head */
         case QR_ROLE_ATTN_GATE:
         case QR_ROLE_DELTA_Z:
         case QR_ROLE_DELTA_B:
@@ -200,6 +198,8 @@ static split_kind kind_of(qr_tensor_role role) {
         case QR_ROLE_DELTA_QKV: return DELTA_QKV;
         case QR_ROLE_CONV_IN: return CONV_IN;
         case QR_ROLE_CONV: return CONV;
+        case QR_ROLE_Q_DOWN: /* of latents, which every rank needs whole, as the next */
+        case QR_ROLE_KV_DOWN:
         case QR_ROLE_INPUTS: /* small: split, they would cost two more exchanges a layer */
         case QR_ROLE_INPUT_GATE:
         case QR_ROLE_INPUT_OUT:

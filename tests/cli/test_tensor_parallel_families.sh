@@ -437,6 +437,39 @@ same_answers "OLMo 3 of the goldens" 2 --model "$fixtures/olmo3" --quant bf16 --
 same_answers "OLMoE of the goldens" 3 --model "$fixtures/olmoe" --quant bf16
 same_on_cuda "OLMo 2" 2 --model "$work/olmo2"
 
+# ---- Latent attention: latents are everyone's, and heads dealt out -----------------------------------------------------
+
+latents() {
+    matrix "model.layers.$1.self_attn.q_a_proj" 128 176
+    norm "model.layers.$1.self_attn.q_a_layernorm" 128
+    matrix "model.layers.$1.self_attn.q_b_proj" 112 128
+    matrix "model.layers.$1.self_attn.kv_a_proj_with_mqa" 76 176
+    norm "model.layers.$1.self_attn.kv_a_layernorm" 64
+    matrix "model.layers.$1.self_attn.kv_b_proj" 160 64
+    matrix "model.layers.$1.self_attn.o_proj" 176 96
+}
+{
+    frame
+    for layer in 0 1 2; do
+        latents $layer
+        dense model.layers.$layer.mlp 208
+    done
+} | random_model youtu "$(config_of youtu 4 4 ', "q_lora_rank": 128, "kv_lora_rank": 64, "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 12, "v_head_dim": 24, "tie_word_embeddings": true' | sed 's/"head_dim": 24/"head_dim": 12/')"
+same_answers "latents in NF4, nested" "2 4" --model "$work/youtu" --max-step-tokens 16
+same_answers "latents in INT8" 2 --model "$work/youtu" --quant int8 --kv int8
+same_answers "latents in F32" 3 --model "$fixtures/youtu" --quant f32 --dtype f32
+same_answers "latents beside experts" 3 --model "$fixtures/glm4-moe-lite" --quant bf16
+same_answers "queries without a latent" 4 --model "$fixtures/deepseek-v3" --quant bf16 --max-step-tokens 16
+same_on_cuda "latents" 2 --model "$work/youtu"
+for dora in "" --dora; do
+    rm -rf "$work/latent-adapter"
+    run finetune --model "$work/youtu" --data "$work/data.jsonl" --seq-len 16 --max-steps 2 --rank 4 $dora \
+        --learning-rate 1e-2 --quiet --out "$work/latent-adapter"
+    expect_code 0
+    same_answers "LoRA on latents $dora" "2 4" --model "$work/youtu" --adapter "$work/latent-adapter"
+done
+
 # ---- More ranks than heads for keys and values, and adapters of PEFT --------------------------------------------------
 
 adapters=$QRUN_SOURCE/tests/fixtures/adapters
@@ -463,6 +496,7 @@ planned 2 --model "$work/qwen3-moe-int8"
 planned 4 --model "$work/qwen3-next"
 planned 4 --model "$work/gpt-oss-mxfp4"
 planned 2 --model "$work/gemma4"
+planned 4 --model "$work/youtu"
 
 # ---- What is refused --------------------------------------------------------------------------------------------------
 
@@ -474,10 +508,5 @@ run plan --tensor-parallel 2 --model "$fixtures/nemotron-h"
 expect_code 3
 expect_one_error_line
 expect_err 'is not supported for models with state spaces'
-
-run plan --tensor-parallel 2 --model "$fixtures/youtu"
-expect_code 3
-expect_one_error_line
-expect_err 'is not supported for models with latent attention'
 
 finish
