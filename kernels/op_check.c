@@ -308,8 +308,9 @@ static bool check_head_linear(const check *c, const qr_head_linear_args *a) {
     const int64_t x_dim = a->by_column ? a->dim : w->cols, y_dim = a->by_column ? w->cols : a->dim;
     REQUIRE(a->first_row >= 0 && a->row_stride >= a->dim && a->row_stride <= w->rows && a->n_heads <= w->rows &&
                 a->first_row + (a->n_heads - 1) * a->row_stride + a->dim <= w->rows,
-            "%" PRId64 " heads of %" PRId64 " rows, %" PRId64 " apart from row %" PRId64 " on, are not in a matrix of %"
-            PRId64, a->n_heads, a->dim, a->row_stride, a->first_row, w->rows);
+            "%" PRId64 " heads of %" PRId64 " rows, %" PRId64 " apart from row %" PRId64
+            " on, are not in a matrix of %" PRId64,
+            a->n_heads, a->dim, a->row_stride, a->first_row, w->rows);
     REQUIRE(a->factors == NULL || (a->row_adapter != NULL && a->n_adapters > 0 && a->max_rank > 0),
             "adapters need their rows, their number and their rank");
     return check_head_view(c, "x", a->n_rows, a->n_heads, x_dim, a->x_head_stride, a->x_stride) &&

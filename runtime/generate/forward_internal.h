@@ -25,10 +25,10 @@ typedef struct qr_forward_buffers {
     float *qkv;     /* [T, (H + 2 KV) · HD] */
     void *attended; /* [T, H · HD] act */
     float *q_gate;  /* [T, H, 2, HD] or [T, H, HD]; where mlp is when its turn has come, as the next three */
-    float *all_heads, *whole_row; /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
-    float *by_head;               /* [T, columns] */
-    float *latent, *absorbed;     /* as qr_layer_buffers has them, of models with latent attention, as the next */
-    void *q_latent, *weighed;     /* [T, H, kv_rank + rotated_dim] act: latents that attention weighed */
+    float *all_heads, *whole_row;   /* [T, (H + KV) · HD] and [T, H · HD] of all ranks */
+    float *by_head;                 /* [T, columns] */
+    float *latent, *absorbed;       /* as qr_layer_buffers has them, of models with latent attention, as the next */
+    void *q_latent, *weighed;       /* [T, H, kv_rank + rotated_dim] act: latents that attention weighed */
     float *conved;                  /* [T, channels] */
     float *recalled;                /* [T, values] */
     float *mlp;                     /* [T, 2 M], or [T, M] ungated */

@@ -93,6 +93,7 @@ static size_t lay_activations(const qrun_model *model, const qr_forward_limits *
         QR_LAY(&attention, b->all_heads, t * all, sizeof(float));
         QR_LAY(&attention, b->whole_row, t * s->widest_attended, sizeof(float));
     }
+    if (qr_split_shares_groups(model)) { QR_LAY(&recurrent, b->whole_row, t * s->widest_attended, sizeof(float)); }
     if (s->recurrent.by_key_head) { QR_LAY(&recurrent, b->by_head, t * s->recurrent.columns, sizeof(float)); }
     QR_LAY(&recurrent, b->conved, t * s->recurrent.channels, sizeof(float));
     QR_LAY(&recurrent, b->recalled, t * s->recurrent.values, sizeof(float));

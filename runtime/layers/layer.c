@@ -482,7 +482,8 @@ qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *la
                              .n_columns = layer->attn_out.weight.desc.cols,
                              .unit = layer->is_recurrent ? s->recurrent.values : value_dim,
                              .dtype = pass->model->act_dtype};
-    QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err));
+    const bool is_whole = layer->is_recurrent && qr_split_shares_groups(pass->model); /* since the norm */
+    if (!is_whole) { QR_RETURN_IF_ERROR(qr_layer_gather(pass, &heads, err)); }
     return qr_layer_add_linear(pass, &layer->attn_out, b->attended, &layer->post_attn_norm, b->attn_branch, err);
 }
 

@@ -36,7 +36,8 @@ typedef struct qr_layer_buffers {
                        * wanted */
     float *all_heads; /* [T, (H + KV) · HD] of all ranks, each rank's q and k side by side; models that are split and
                        * have norms over all heads, as the next */
-    float *whole_row; /* [T, H · HD] of all ranks, in their order */
+    float *whole_row; /* [T, H · HD] of all ranks, in their order; or [T, values] where ranks share the groups of a
+                       * state space */
     void *ungated;  /* [T, H · HD] act: attention's output before its gates, which may be `attended`, or before what is
                      * behind values is left out (layer_latent.h); of a pass that keeps latents [T, H, kv_rank +
                      * rotated_dim]: before values are made of it */
@@ -46,7 +47,7 @@ typedef struct qr_layer_buffers {
                      * rotated in place; models with latent attention only, as the next */
     void *q_latent, *kv_latent; /* [T, query_rank], [T, kv_rank] act: after their norms; kv_latent not of a pass that
                                  * keeps latents, nor kv_up */
-    float *kv_up;    /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
+    float *kv_up;               /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
     float *absorbed; /* [T, H, kv_rank + rotated_dim]: queries as latents are asked; of a pass that keeps latents */
     float *by_head;  /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head only */
     float *conved;   /* [T, channels]: out of the delta rule's convolution, or into one between gates; layers with a
@@ -116,7 +117,7 @@ struct qr_layer_pass {
     qr_op_list *ops; /* where ops wait for others that they can run with; NULL: they do not. Who runs a pass ends it */
     int64_t n_tokens;
     bool any_order; /* of sums: qr_linear_args; and all tokens have one adapter, which may be in pairs: qr_lora_args */
-    bool keeps_latents; /* of latent attention, K/V are the latents themselves (layer_latent.h) */
+    bool keeps_latents;        /* of latent attention, K/V are the latents themselves (layer_latent.h) */
     bool buffers_only;         /* fill the buffers; x need not become what it would (blocks that are computed again) */
     const qr_sampled *sampled; /* [n_sampled] that negative ids name (qr_embedding_args); NULL: none does */
     int64_t n_sampled;

@@ -1,6 +1,7 @@
 #include "runtime/layers/layer_space.h"
 
 #include "runtime/layers/layer_recurrent.h"
+#include "runtime/model/split.h"
 
 qr_conv1d_causal_args qr_layer_space_conv_args(const qr_layer_pass *pass, const qr_layer *layer) {
     const qr_recurrent_shape *s = &pass->model->shape.recurrent;
@@ -54,23 +55,42 @@ qrun_status qr_layer_space_recall(const qr_layer_pass *pass, const qr_layer *lay
     return qr_layer_op_state_space(pass, &recall, err);
 }
 
+/* What the norm goes over: the shape of all ranks where they share groups, and else the pass's own. */
+static qr_recurrent_shape normed_shape(const qr_layer_pass *pass) {
+    return qr_split_shares_groups(pass->model) ? qr_recurrent_shape_of(&pass->model->config)
+                                               : pass->model->shape.recurrent;
+}
+
+/* The values of all ranks, after their gates, where they share groups. */
+static qrun_status gather_gated(const qr_layer_pass *pass, float *gated, qr_error *err) {
+    const qr_recurrent_shape *own = &pass->model->shape.recurrent;
+    const qr_gather values = {.memory = gated,
+                              .n_rows = pass->n_tokens,
+                              .n_columns = own->values * pass->model->split.n_ranks,
+                              .unit = own->values,
+                              .dtype = QR_DTYPE_F32};
+    return qr_split_shares_groups(pass->model) ? qr_layer_gather(pass, &values, err) : QRUN_OK;
+}
+
 qrun_status qr_layer_space_gate(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
-    const qr_recurrent_shape *s = &pass->model->shape.recurrent;
+    const qr_recurrent_shape s = normed_shape(pass);
+    const qr_layer_buffers *b = &pass->buffers;
     const qr_dtype act = pass->model->act_dtype;
-    const qr_gate_args gate = qr_layer_space_gate_args(pass, pass->buffers.recalled_normed);
+    float *gated = qr_split_shares_groups(pass->model) ? b->whole_row : b->recalled_normed;
+    const qr_gate_args gate = qr_layer_space_gate_args(pass, gated);
     QR_RETURN_IF_ERROR(qr_layer_op_gate(pass, &gate, err));
-    for (int64_t g = 0; g < s->n_key_heads; g++) {
-        const qr_space_group group = qr_space_group_of(s, g);
-        const qr_rms_norm_args norm = {.src = pass->buffers.recalled_normed + group.first,
+    QR_RETURN_IF_ERROR(gather_gated(pass, gated, err));
+    for (int64_t g = 0; g < s.n_key_heads; g++) {
+        const qr_space_group group = qr_space_group_of(&s, g);
+        const qr_rms_norm_args norm = {.src = gated + group.first,
                                        .weight = layer->recurrent.norm.weight + group.first,
-                                       .dst = (unsigned char *)pass->buffers.attended +
-                                              (size_t)group.first * qr_dtype_bytes(act),
+                                       .dst = (unsigned char *)b->attended + (size_t)group.first * qr_dtype_bytes(act),
                                        .dst_dtype = act,
                                        .n_rows = pass->n_tokens,
                                        .n_groups = 1,
                                        .dim = group.dim,
-                                       .src_stride = s->values,
-                                       .dst_stride = s->values,
+                                       .src_stride = s.values,
+                                       .dst_stride = s.values,
                                        .eps = pass->model->shape.norm_eps};
         QR_RETURN_IF_ERROR(qr_layer_op_rms_norm(pass, &norm, err));
     }

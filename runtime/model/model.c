@@ -30,8 +30,9 @@ static qr_act_fn activation(const qr_model_config *config) {
     return fns[config->activation];
 }
 
-static qr_recurrent_shape recurrent_shape(const qr_model_config *config) {
+qr_recurrent_shape qr_recurrent_shape_of(const qr_model_config *config) {
     const qr_recurrent_config *c = &config->recurrent;
+    if (c->layers == NULL) { return (qr_recurrent_shape){0}; }
     qr_recurrent_shape shape = {.kind = c->kind,
                                 .activation = config->blocks != NULL ? QR_ACT_SILU : activation(config),
                                 .kernel = c->conv_kernel,
@@ -103,7 +104,7 @@ qrun_status qr_model_shape_from_config(const qr_model_config *config, qr_dtype a
         shape->widest_qkv = qr_max(shape->widest_qkv, heads + 2 * kinds[i]->n_kv_heads * kinds[i]->head_dim);
     }
     if (config->recurrent.layers != NULL) {
-        shape->recurrent = recurrent_shape(config);
+        shape->recurrent = qr_recurrent_shape_of(config);
         shape->widest_attended = qr_max(shape->widest_attended, shape->recurrent.values);
         shape->recurrent.by_key_head = (*family)->modules[QR_ROLE_DELTA_QKVZ] != NULL;
     }
@@ -130,8 +131,8 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
     const qr_model_shape *s = &model->shape;
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
     const int64_t q = s->n_heads * n_ranks * layer->head_dim, kv = all_kv_heads(model, layer) * layer->head_dim;
-    const int64_t channels = s->recurrent.channels * n_ranks, values = s->recurrent.values * n_ranks;
-    const int64_t value_heads = s->recurrent.n_value_heads * n_ranks;
+    const qr_recurrent_shape recurrent = qr_recurrent_shape_of(&model->config);
+    const int64_t channels = recurrent.channels, values = recurrent.values, value_heads = recurrent.n_value_heads;
     const qr_latent_config *latent = &s->latent;
     *cols = role == QR_ROLE_ATTN_OUT        ? qr_attended_columns(s, layer) * n_ranks
             : role == QR_ROLE_Q_UP          ? latent->query_rank
@@ -155,7 +156,7 @@ static void linear_shape(const qrun_model *model, const qr_layer *layer, qr_tens
         case QR_ROLE_DELTA_QKVZ: *rows = channels + values; break;
         case QR_ROLE_DELTA_BA: *rows = 2 * value_heads; break;
         case QR_ROLE_CONV_IN:
-        case QR_ROLE_SPACE_IN: *rows = s->recurrent.columns * n_ranks; break;
+        case QR_ROLE_SPACE_IN: *rows = recurrent.columns; break;
         case QR_ROLE_ATTN_GATE: *rows = s->attn_gate_by_head ? s->n_heads * n_ranks : q; break;
         case QR_ROLE_K:
         case QR_ROLE_V: *rows = kv; break;
@@ -380,17 +381,18 @@ static void shape_table(const describe_state *state, qr_tensor_role role, int64_
 /* Of all ranks together. Where a vector has a part for each expert: of one part. */
 static int64_t norm_dim(const qrun_model *model, const qr_layer *layer, qr_tensor_role role) {
     const qr_model_shape *s = &model->shape;
+    const qr_recurrent_shape recurrent = qr_recurrent_shape_of(&model->config);
     const int64_t n_ranks = qr_max(model->split.n_ranks, 1);
     if (role == QR_ROLE_LAYER_SCALAR) { return 1; }
     if (role == QR_ROLE_Q_DOWN_NORM) { return s->latent.query_rank; }
     if (role == QR_ROLE_KV_DOWN_NORM) { return s->latent.kv_rank; }
     if (role == QR_ROLE_RECURRENT_NORM) {
-        return s->recurrent.kind == QR_RECURRENT_SPACE ? s->recurrent.values * n_ranks : s->recurrent.value_dim;
+        return recurrent.kind == QR_RECURRENT_SPACE ? recurrent.values : recurrent.value_dim;
     }
-    if (role == QR_ROLE_CONV_BIAS) { return s->recurrent.channels * n_ranks; }
-    if (role == QR_ROLE_CONV) { return s->recurrent.channels * n_ranks * s->recurrent.kernel; }
+    if (role == QR_ROLE_CONV_BIAS) { return recurrent.channels; }
+    if (role == QR_ROLE_CONV) { return recurrent.channels * recurrent.kernel; }
     if (role == QR_ROLE_RECURRENT_A_LOG || role == QR_ROLE_RECURRENT_DT_BIAS || role == QR_ROLE_SKIP) {
-        return s->recurrent.n_value_heads * n_ranks;
+        return recurrent.n_value_heads;
     }
     if (role == QR_ROLE_SINKS) { return s->n_heads * n_ranks; }
     if (role == QR_ROLE_EXPERT_SCALE || role == QR_ROLE_CHOICE_BIAS) { return s->n_experts; }

@@ -125,8 +125,9 @@ static inline qr_row_share *qr_expert_share(qr_layer *layer, qr_tensor_role role
 typedef struct qr_kv_group {
     int32_t window;
     int32_t n_layers;
-    int64_t n_kv_heads, head_dim; /* of what pages hold: of latent attention one head, the latent and keys' shared part */
-    bool keys_are_values;         /* which is the keys, and in them the values */
+    int64_t n_kv_heads,
+        head_dim;         /* of what pages hold: of latent attention one head, the latent and keys' shared part */
+    bool keys_are_values; /* which is the keys, and in them the values */
 } qr_kv_group;
 
 static inline qr_kv_layout qr_kv_group_layout(const qr_kv_group *group, qr_kv_format format) {
@@ -158,6 +159,9 @@ typedef struct qr_recurrent_shape {
     int64_t n_key_heads, n_value_heads, key_dim, value_dim; /* as qr_recurrent_config; by_key_head: of the delta rule */
     bool by_key_head; /* the projections make them for one key head, and its value heads, after the other */
 } qr_recurrent_shape;
+
+/* Of config.json, without a split; all 0 where no layer has a state. */
+qr_recurrent_shape qr_recurrent_shape_of(const qr_model_config *config);
 
 typedef struct qr_model_shape {
     int64_t hidden, n_layers, n_heads, mlp, vocab; /* n_heads, n_kv_heads, widest_qkv: of this rank, with a split */

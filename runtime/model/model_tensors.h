@@ -48,9 +48,10 @@ qrun_status qr_module_find_stored(const qrun_model *model, const qr_safetensors 
 /* The shape of a convolution in files, as torch has one of every channel for itself; returns the number of dimensions.
  */
 static inline int qr_model_conv_dims(const qrun_model *model, int64_t dims[3]) {
-    dims[0] = model->shape.recurrent.channels * (model->split.n_ranks > 0 ? model->split.n_ranks : 1);
+    const qr_recurrent_shape all = qr_recurrent_shape_of(&model->config);
+    dims[0] = all.channels;
     dims[1] = 1;
-    dims[2] = model->shape.recurrent.kernel;
+    dims[2] = all.kernel;
     return 3;
 }
 

@@ -7,7 +7,7 @@
 
 #include "quant/format.h"
 
-enum { QR_MAX_ROW_RANGES = 3 }; /* q, k and v in one matrix */
+enum { QR_MAX_ROW_RANGES = 5 }; /* what makes a state space in one matrix */
 
 /* Rows [first, first + n) of the whole matrix. */
 typedef struct qr_row_range {

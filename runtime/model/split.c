@@ -6,15 +6,31 @@
 
 /* ---- What can be split ------------------------------------------------------------------------------------------- */
 
+/* Ranks have so many heads each, or so many ranks each head. */
+static bool heads_or_ranks_divide(int64_t n_heads, int32_t n_ranks) {
+    return n_heads % n_ranks == 0 || n_ranks % n_heads == 0;
+}
+
+/* Of the gated delta rule, each key head has as many value heads; of a convolution, channels are dealt out; of a state
+ * space heads, and what several of them read as heads for keys are. */
+static bool recurrent_divides(const qr_recurrent_shape *recurrent, int32_t n_ranks) {
+    switch (recurrent->kind) {
+        case QR_RECURRENT_NONE: return true;
+        case QR_RECURRENT_CONV: return recurrent->channels % n_ranks == 0;
+        case QR_RECURRENT_DELTA: return recurrent->n_key_heads % n_ranks == 0;
+        case QR_RECURRENT_SPACE:
+            return recurrent->n_value_heads % n_ranks == 0 && heads_or_ranks_divide(recurrent->n_key_heads, n_ranks);
+    }
+    return false;
+}
+
 /* Whether every layer's heads are so many times a number of ranks, or as many ranks share each head for keys and
- * values. Of the gated delta rule, each key head has as many value heads; of a convolution, channels are dealt out. */
+ * values. */
 static bool heads_divide(const qrun_model *model, int32_t n_ranks) {
-    const qr_recurrent_shape *recurrent = &model->shape.recurrent;
-    if (model->config.n_heads % n_ranks != 0 || recurrent->n_key_heads % n_ranks != 0) { return false; }
-    if (recurrent->channels % n_ranks != 0) { return false; }
+    if (model->config.n_heads % n_ranks != 0 || !recurrent_divides(&model->shape.recurrent, n_ranks)) { return false; }
     for (int64_t l = 0; l < model->config.n_layers; l++) {
         const int64_t n = qr_model_config_heads(&model->config, l).n_kv_heads;
-        if (n % n_ranks != 0 && n_ranks % n != 0) { return false; }
+        if (!heads_or_ranks_divide(n, n_ranks)) { return false; }
     }
     return true;
 }
@@ -28,6 +44,10 @@ static qrun_status refuse_heads(const qrun_model *model, int32_t n_ranks, qr_err
     } else if (model->shape.recurrent.kind == QR_RECURRENT_CONV) {
         (void)snprintf(others, sizeof others, " and %lld channels of convolutions",
                        (long long)model->shape.recurrent.channels);
+    } else if (model->shape.recurrent.kind == QR_RECURRENT_SPACE) {
+        (void)snprintf(others, sizeof others, " and %lld heads of state spaces in groups of %lld",
+                       (long long)model->shape.recurrent.n_value_heads,
+                       (long long)(model->shape.recurrent.n_value_heads / model->shape.recurrent.n_key_heads));
     }
     for (int32_t i = 2; i <= model->config.n_heads && n + 16 < sizeof possible; i++) {
         if (!heads_divide(model, i)) { continue; }
@@ -56,14 +76,6 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
     if (params->trainable || params->shard_parameters) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`tensor_parallel` is for generating; train without it");
     }
-    if (model->shape.recurrent.kind == QR_RECURRENT_SPACE) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "`tensor_parallel` is not supported for models with state spaces (Mamba-2); use one device");
-    }
-    if (model->config.blocks != NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "`tensor_parallel` is not supported for %s models; use one device",
-                       qr_model_family_name(model->config.family));
-    }
     if (params->offload_experts == QRUN_OFFLOAD_ALL) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT,
                        "`offload_experts` does not go with `tensor_parallel`: each rank has rows of every expert; use "
@@ -72,11 +84,21 @@ static qrun_status check(const qrun_model *model, const qrun_model_params *param
     return heads_divide(model, n) ? QRUN_OK : refuse_heads(model, n, err);
 }
 
-/* This rank's heads or channels, and what there is of them. */
-static void split_recurrent(qr_recurrent_shape *shape, int32_t n_ranks) {
-    int64_t *const dealt_out[] = {&shape->n_key_heads, &shape->n_value_heads, &shape->channels, &shape->values,
-                                  &shape->columns};
-    for (size_t i = 0; i < QR_COUNT_OF(dealt_out); i++) { *dealt_out[i] /= n_ranks; }
+/* This rank's heads or channels, and what there is of them. B and C of a state space are those of its groups. */
+static void split_recurrent(const qr_split *split, qr_recurrent_shape *shape) {
+    const int64_t n_groups = shape->n_key_heads, n_own = qr_split_kv_heads(split, n_groups);
+    const int64_t of_group = shape->kind == QR_RECURRENT_SPACE ? 2 * shape->key_dim : 0;
+    shape->columns = (shape->columns - of_group * n_groups) / split->n_ranks + of_group * n_own;
+    shape->channels = (shape->channels - of_group * n_groups) / split->n_ranks + of_group * n_own;
+    shape->values /= split->n_ranks;
+    shape->n_value_heads /= split->n_ranks;
+    shape->n_key_heads = n_own;
+}
+
+bool qr_split_shares_groups(const qrun_model *model) {
+    const qr_recurrent_config *recurrent = &model->config.recurrent;
+    return model->split.n_ranks > 0 && model->shape.recurrent.kind == QR_RECURRENT_SPACE &&
+           recurrent->n_key_heads % model->split.n_ranks != 0;
 }
 
 qrun_status qr_split_model(qrun_model *model, const qrun_model_params *params, qr_error *err) {
@@ -95,7 +117,7 @@ qrun_status qr_split_model(qrun_model *model, const qrun_model_params *params, q
         const int64_t n_heads = shape->n_heads + 2 * qr_split_kv_heads(&model->split, heads.n_kv_heads);
         shape->widest_qkv = qr_max(shape->widest_qkv, n_heads * heads.head_dim);
     }
-    split_recurrent(&shape->recurrent, n);
+    split_recurrent(&model->split, &shape->recurrent);
     return QRUN_OK;
 }
 
@@ -144,18 +166,40 @@ static void add_delta_qkv(const qrun_model *model, int64_t n, int64_t width, qr_
     add_heads(&model->split, 2 * keys, n - 2 * keys, share);
 }
 
+/* x, B and C of a state space side by side, `width` elements for each: from element `first` on. */
+static void add_space_channels(const qrun_model *model, int64_t first, int64_t width, qr_row_share *share) {
+    const qr_recurrent_shape all = qr_recurrent_shape_of(&model->config);
+    const int64_t values = all.values * width, shared = all.n_key_heads * all.key_dim * width;
+    add_heads(&model->split, first, values, share);
+    add_kv_heads(&model->split, first + values, shared, all.n_key_heads, share);
+    add_kv_heads(&model->split, first + values + shared, shared, all.n_key_heads, share);
+}
+
+/* Gates, then channels, then steps. */
+static void add_space_in(const qrun_model *model, qr_row_share *share) {
+    const qr_recurrent_shape all = qr_recurrent_shape_of(&model->config);
+    add_heads(&model->split, 0, all.values, share);
+    add_space_channels(model, all.values, 1, share);
+    add_heads(&model->split, all.values + all.channels, all.n_value_heads, share);
+}
+
 /* The gates and x of a convolution in one matrix. */
 static void add_conv_in(const qr_split *split, int64_t n, qr_row_share *share) {
     for (int64_t part = 0; part < 3; part++) { add_heads(split, part * (n / 3), n / 3, share); }
 }
 
-/* The channels of a convolution, kernel elements each. */
-static void add_conv(const qrun_model *model, int64_t n, qr_row_share *share) {
-    if (model->shape.recurrent.kind == QR_RECURRENT_DELTA) {
-        add_delta_qkv(model, n, model->shape.recurrent.kernel, share);
-    } else {
-        add_heads(&model->split, 0, n, share);
+/* The channels of a convolution, `width` elements each. */
+static void add_conv(const qrun_model *model, int64_t n, int64_t width, qr_row_share *share) {
+    switch (model->shape.recurrent.kind) {
+        case QR_RECURRENT_DELTA: add_delta_qkv(model, n, width, share); break;
+        case QR_RECURRENT_SPACE: add_space_channels(model, 0, width, share); break;
+        default: add_heads(&model->split, 0, n, share); break;
     }
+}
+
+/* The norm of what a state space gives is over the values of a group; that of the gated delta rule is every head's. */
+static bool is_norm_by_heads(const qrun_model *model) {
+    return model->shape.recurrent.kind == QR_RECURRENT_SPACE && !qr_split_shares_groups(model);
 }
 
 /* Queries, keys and values of attention in one matrix. Families that have one have heads of one size. */
@@ -175,10 +219,22 @@ static void add_gate_up(const qr_split *split, int64_t n, qr_row_share *share) {
 }
 
 /* How the rows of a role are dealt out. */
-typedef enum split_kind { WHOLE, BY_HEADS, BY_KV_HEADS, BY_UNITS, QKV, GATE_UP, DELTA_QKV, CONV_IN, CONV } split_kind;
+typedef enum split_kind {
+    WHOLE,
+    BY_HEADS,
+    BY_KV_HEADS,
+    BY_UNITS,
+    QKV,
+    GATE_UP,
+    DELTA_QKV,
+    CONV_IN,
+    SPACE_IN,
+    CONV
+} split_kind;
 
-static split_kind kind_of(qr_tensor_role role) {
+static split_kind kind_of(const qrun_model *model, qr_tensor_role role) {
     switch (role) {
+        case QR_ROLE_RECURRENT_NORM: return is_norm_by_heads(model) ? BY_HEADS : WHOLE;
         case QR_ROLE_K:
         case QR_ROLE_V: return BY_KV_HEADS;
         case QR_ROLE_Q: /* and its gates, head by head */
@@ -192,12 +248,15 @@ static split_kind kind_of(qr_tensor_role role) {
         case QR_ROLE_DELTA_BA:
         case QR_ROLE_RECURRENT_A_LOG:
         case QR_ROLE_RECURRENT_DT_BIAS:
+        case QR_ROLE_SKIP:
         case QR_ROLE_SINKS: return BY_HEADS;
         case QR_ROLE_QKV: return QKV;
         case QR_ROLE_GATE_UP: return GATE_UP;
         case QR_ROLE_DELTA_QKV: return DELTA_QKV;
         case QR_ROLE_CONV_IN: return CONV_IN;
-        case QR_ROLE_CONV: return CONV;
+        case QR_ROLE_SPACE_IN: return SPACE_IN;
+        case QR_ROLE_CONV:
+        case QR_ROLE_CONV_BIAS: return CONV;
         case QR_ROLE_Q_DOWN: /* of latents, which every rank needs whole, as the next */
         case QR_ROLE_KV_DOWN:
         case QR_ROLE_INPUTS: /* small: split, they would cost two more exchanges a layer */
@@ -216,7 +275,7 @@ static split_kind kind_of(qr_tensor_role role) {
 int64_t qr_split_rows(const qrun_model *model, int64_t layer, qr_tensor_role role, int64_t n, qr_row_share *share) {
     const qr_split *split = &model->split;
     const int64_t n_kv_heads = qr_model_config_heads(&model->config, layer).n_kv_heads;
-    const split_kind kind = kind_of(role);
+    const split_kind kind = kind_of(model, role);
     *share = (qr_row_share){0};
     if (split->n_ranks == 0 || kind == WHOLE) { return n; }
     share->all = n;
@@ -227,7 +286,8 @@ int64_t qr_split_rows(const qrun_model *model, int64_t layer, qr_tensor_role rol
         case GATE_UP: add_gate_up(split, n, share); break;
         case DELTA_QKV: add_delta_qkv(model, n, 1, share); break;
         case CONV_IN: add_conv_in(split, n, share); break;
-        case CONV: add_conv(model, n, share); break;
+        case SPACE_IN: add_space_in(model, share); break;
+        case CONV: add_conv(model, n, role == QR_ROLE_CONV ? model->shape.recurrent.kernel : 1, share); break;
         default: add_range(split, 0, n, qr_split_unit(split, n), share); break;
     }
     return qr_row_share_rows(share);

@@ -8,9 +8,11 @@
 
 enum { MOST_STAGE_BYTES = 4 << 20 };
 
-/* Queries and keys of this rank that others need for norms over all heads. */
+/* What of this rank others need for norms: queries and keys, where they are over all heads, or the values of a state
+ * space, where ranks share groups. */
 static int64_t norm_columns(const qrun_model *model) {
     const qr_model_shape *s = &model->shape;
+    if (qr_split_shares_groups(model)) { return s->recurrent.values; }
     return qr_model_gathers_heads(model) ? (s->n_heads + s->n_kv_heads) * s->head_dim : 0;
 }
 
@@ -34,12 +36,13 @@ static int64_t gated_columns(const qrun_model *model, const qr_layer *layer) {
 
 /* Heads, what goes through activations, and the residual stream after each block. */
 static int64_t layer_bytes(const qrun_model *model, const qr_layer *layer) {
-    const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype),
-                  n_blocks = qr_layer_experts_beside_mlp(layer) ? 3 : 2;
+    const int64_t act = (int64_t)qr_dtype_bytes(model->act_dtype), f32 = sizeof(float);
+    const int64_t n_blocks = (layer->mixes ? 1 : 0) + (layer->has_mlp ? qr_layer_experts_beside_mlp(layer) ? 2 : 1 : 0);
+    const bool shares_groups = qr_split_shares_groups(model), is_normed = layer->is_recurrent == shares_groups;
     const int64_t heads = layer->attn_out.weight.desc.cols / model->split.n_ranks;
     const int64_t stream = qr_split_own(&model->split, model->shape.hidden);
-    return (heads + gated_columns(model, layer)) * act +
-           (n_blocks * stream + norm_columns(model)) * (int64_t)sizeof(float);
+    return (layer->is_recurrent && shares_groups ? 0 : heads * act) + gated_columns(model, layer) * act +
+           (n_blocks * stream + (is_normed ? norm_columns(model) : 0)) * f32;
 }
 
 int64_t qr_split_sent_bytes(const qrun_model *model, int64_t n_tokens, int64_t n_logit_rows) {

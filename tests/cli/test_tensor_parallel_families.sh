@@ -470,6 +470,59 @@ for dora in "" --dora; do
     same_answers "LoRA on latents $dora" "2 4" --model "$work/youtu" --adapter "$work/latent-adapter"
 done
 
+# ---- State spaces, and layers of one block each -----------------------------------------------------------------------
+
+# 8 heads of 20 in two groups, which have a norm each: whole on each of two ranks, on two of four ranks.
+hybrid=$work/hybrid.json
+cat >"$hybrid" <<CONFIG
+{"model_type": "nemotron_h", "hidden_size": 192, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 24,
+ "intermediate_size": 208, "layers_block_type": ["linear_attention", "full_attention", "mlp", "moe", "linear_attention"],
+ "mamba_num_heads": 8, "mamba_head_dim": 20, "n_groups": 2, "ssm_state_size": 12, "conv_kernel": 4, "use_conv_bias": true,
+ "mlp_hidden_act": "relu2", "n_routed_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 96,
+ "n_shared_experts": 1, "moe_shared_expert_intermediate_size": 112, "norm_topk_prob": true, "n_group": 1,
+ "topk_group": 1, "routed_scaling_factor": 1.8, "vocab_size": 2048, "max_position_embeddings": 512,
+ "layer_norm_epsilon": 1e-5, "tie_word_embeddings": false, "bos_token_id": 0, "eos_token_id": 1, "dtype": "bfloat16"}
+CONFIG
+{
+    for layer in 0 1 2 3 4; do norm backbone.layers.$layer.norm 192; done
+    for layer in 0 4; do
+        mixer=backbone.layers.$layer.mixer
+        matrix $mixer.in_proj 376 192
+        echo "$mixer.conv1d.weight 0 0.5 208 1 4"
+        echo "$mixer.conv1d.bias 0 0.5 208"
+        for name in A_log D dt_bias; do echo "$mixer.$name 0 0.5 8"; done
+        norm $mixer.norm 160
+        matrix $mixer.out_proj 192 160
+    done
+    matrix backbone.layers.1.mixer.q_proj 192 192
+    matrix backbone.layers.1.mixer.k_proj 96 192
+    matrix backbone.layers.1.mixer.v_proj 96 192
+    matrix backbone.layers.1.mixer.o_proj 192 192
+    matrix backbone.layers.2.mixer.up_proj 208 192
+    matrix backbone.layers.2.mixer.down_proj 192 208
+    matrix backbone.layers.3.mixer.gate 7 192
+    echo "backbone.layers.3.mixer.gate.e_score_correction_bias 0 0.1 7"
+    for expert in 0 1 2 3 4 5 6; do
+        matrix backbone.layers.3.mixer.experts.$expert.up_proj 96 192
+        matrix backbone.layers.3.mixer.experts.$expert.down_proj 192 96
+    done
+    matrix backbone.layers.3.mixer.shared_experts.up_proj 112 192
+    matrix backbone.layers.3.mixer.shared_experts.down_proj 192 112
+    matrix backbone.embeddings 2048 192
+    norm backbone.norm_f 192
+    matrix lm_head 2048 192
+} | random_model hybrid "$(cat "$hybrid")"
+same_answers "state spaces in F32" "2 4 8" --model "$work/hybrid" --quant f32 --dtype f32 --max-step-tokens 16
+same_answers "state spaces in NF4, nested" "2 4" --model "$work/hybrid" --max-sequences 3
+same_answers "state spaces in INT8" 8 --model "$work/hybrid" --quant int8
+same_answers "a group for five ranks, beside attention" 5 --model "$fixtures/granite4-spaces" --quant bf16
+same_answers "a group for each rank" 3 --model "$fixtures/nemotron-h" --quant bf16 --max-step-tokens 16
+same_on_cuda "state spaces" "2 4" --model "$work/hybrid" --quant bf16
+run finetune --model "$work/hybrid" --data "$work/data.jsonl" --seq-len 16 --max-steps 2 --rank 4 \
+    --learning-rate 1e-2 --quiet --out "$work/hybrid-adapter"
+expect_code 0
+same_answers "LoRA on state spaces" "2 4" --model "$work/hybrid" --adapter "$work/hybrid-adapter"
+
 # ---- More ranks than heads for keys and values, and adapters of PEFT --------------------------------------------------
 
 adapters=$QRUN_SOURCE/tests/fixtures/adapters
@@ -497,16 +550,14 @@ planned 4 --model "$work/qwen3-next"
 planned 4 --model "$work/gpt-oss-mxfp4"
 planned 2 --model "$work/gemma4"
 planned 4 --model "$work/youtu"
+planned 4 --model "$work/hybrid"
 
 # ---- What is refused --------------------------------------------------------------------------------------------------
 
-run plan --tensor-parallel 2 --model "$fixtures/granite4-spaces"
-expect_code 3
+# The attention of this one cannot be dealt to two ranks.
+run plan --tensor-parallel 2 --model "$fixtures/nemotron-h-moe"
+expect_code 2
 expect_one_error_line
-expect_err 'is not supported for models with state spaces'
-run plan --tensor-parallel 2 --model "$fixtures/nemotron-h"
-expect_code 3
-expect_one_error_line
-expect_err 'is not supported for models with state spaces'
+expect_err '4 heads of state spaces in groups of 2'
 
 finish

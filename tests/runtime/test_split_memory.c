@@ -178,6 +178,12 @@ static void test_a_rank_holds_and_sends_what_is_planned(void) {
                        false});
     check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/olmoe", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL, 0,
                        false});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/glm4-moe-lite", QRUN_QUANT_BF16, QRUN_DTYPE_BF16,
+                       NULL, 3, false});
+    check((split_case){3, QRUN_SOURCE_DIR "/tests/fixtures/models/nemotron-h", QRUN_QUANT_BF16, QRUN_DTYPE_BF16, NULL,
+                       3, false});
+    check((split_case){5, QRUN_SOURCE_DIR "/tests/fixtures/models/granite4-spaces", QRUN_QUANT_BF16, QRUN_DTYPE_BF16,
+                       NULL, 5, false});
     if (!CHECK_SANITIZED) { check((split_case){2, example, QRUN_QUANT_INT8, QRUN_DTYPE_F16, NULL, 0, false}); }
     const char *const llama = QRUN_SOURCE_DIR "/tests/fixtures/models/llama";
     const char *const dora = QRUN_SOURCE_DIR "/tests/fixtures/adapters/llama-dora";

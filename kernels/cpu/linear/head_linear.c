@@ -10,13 +10,13 @@
 #include "kernels/cpu/linear/linear.h"
 
 enum {
-    CHUNK = 64,                          /* rows of x of a task */
-    OUTPUTS_BY_ROW = QR_CPU_PANEL_ROWS,  /* outputs of a task: rows of the head */
-    COMBINED = QR_CPU_PANEL_ROWS,        /* columns that qr_cpu_matmul.combine gives at once */
-    OUTPUTS_BY_COLUMN = 2 * COMBINED,    /* a run of codes */
-    PIECE_BY_COLUMN = 32,                /* rows that are dequantised before they are multiplied: 16 KiB, which stay in
-                                          * L1 */
-    LANES = 16,                          /* partial sums of a product of vectors */
+    CHUNK = 64,                         /* rows of x of a task */
+    OUTPUTS_BY_ROW = QR_CPU_PANEL_ROWS, /* outputs of a task: rows of the head */
+    COMBINED = QR_CPU_PANEL_ROWS,       /* columns that qr_cpu_matmul.combine gives at once */
+    OUTPUTS_BY_COLUMN = 2 * COMBINED,   /* a run of codes */
+    PIECE_BY_COLUMN = 32,               /* rows that are dequantised before they are multiplied: 16 KiB, which stay in
+                                         * L1 */
+    LANES = 16,                         /* partial sums of a product of vectors */
 };
 
 /* One worker's. */
@@ -78,9 +78,9 @@ static size_t head_linear_workspace(const qr_backend *backend, const void *args)
 typedef struct head_task {
     const head_run *run;
     head_scratch scratch;
-    int64_t head, first_row;    /* its first row in the matrix */
-    int64_t first, n_x;         /* rows of x */
-    int64_t output, n_outputs;  /* of the head */
+    int64_t head, first_row;   /* its first row in the matrix */
+    int64_t first, n_x;        /* rows of x */
+    int64_t output, n_outputs; /* of the head */
 } head_task;
 
 /* The adapter of row i of the task; NULL: none has this matrix. */
@@ -291,8 +291,7 @@ static void run_by_column(const head_task *t) {
     for (int64_t i = 0; i < t->n_x; i++) {
         adapt_by_column(t, i);
         for (int64_t c = 0; c < t->n_outputs; c += COMBINED) {
-            store(t, i, t->output + c, t->scratch.sums + c * t->n_x + i * COMBINED,
-                  qr_min(t->n_outputs - c, COMBINED));
+            store(t, i, t->output + c, t->scratch.sums + c * t->n_x + i * COMBINED, qr_min(t->n_outputs - c, COMBINED));
         }
     }
 }

@@ -97,8 +97,8 @@ static bool decode_f16(const qr_cpu_panel *p, const qr_cpu_product *product) {
     return decode(p, product, QR_DTYPE_F16);
 }
 
-/* Four vectors of n_sums sums at once, from sum `first` on; n_sums is a constant after inlining: each waits for its last
- * product. */
+/* Four vectors of n_sums sums at once, from sum `first` on; n_sums is a constant after inlining: each waits for its
+ * last product. */
 QR_INLINE void combine_rows(const qr_cpu_combined *c, int64_t first, const int n_sums) {
     const float *factors = c->factors + first * c->factor_stride;
     float *sums = c->sums + first * QR_CPU_PANEL_ROWS;
@@ -111,7 +111,9 @@ QR_INLINE void combine_rows(const qr_cpu_combined *c, int64_t first, const int n
         }
         for (int64_t r = 0; r < c->n_rows; r++) {
             qr_vec row[4];
-            QR_UNROLL for (int v = 0; v < 4; v++) { row[v] = qr_vec_load(c->rows + r * c->row_stride + o + v * QR_VEC); }
+            QR_UNROLL for (int v = 0; v < 4; v++) {
+                row[v] = qr_vec_load(c->rows + r * c->row_stride + o + v * QR_VEC);
+            }
             QR_UNROLL for (int i = 0; i < n_sums; i++) {
                 const qr_vec factor = qr_vec_set1(factors[i * c->factor_stride + r]);
                 QR_UNROLL for (int v = 0; v < 4; v++) { sum[i][v] = qr_vec_fma(factor, row[v], sum[i][v]); }

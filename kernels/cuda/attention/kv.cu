@@ -137,8 +137,8 @@ qrun_status qr_cuda_heads(qr_cuda_backend &cuda, const heads_ops &ops, qr_error 
 
 static qrun_status run_kv_write(qr_cuda_backend &cuda, const qr_kv_write_args &args, void *, qr_error *err) {
     return QR_LAUNCH_EARLY(cuda.device, err, kv_write_kernel,
-                           blocks_for(args.n_tokens * args.layout.n_kv_heads * parts_of(args.layout), WARPS), THREADS, 0, args,
-                           kv_offsets_of(&args.layout), is_aligned(args));
+                           blocks_for(args.n_tokens * args.layout.n_kv_heads * parts_of(args.layout), WARPS), THREADS,
+                           0, args, kv_offsets_of(&args.layout), is_aligned(args));
 }
 
 QR_CUDA_OP(kv_write, no_workspace<qr_kv_write_args>, run_kv_write)

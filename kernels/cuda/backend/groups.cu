@@ -84,8 +84,9 @@ static bool rotates(const qr_rope_args &rope, const qr_linear_args &args) {
 
 static bool writes_heads(const qr_kv_write_args &write, const qr_linear_args &k, const qr_linear_args &v) {
     const int64_t row = static_cast<int64_t>(write.layout.n_kv_heads) * write.layout.head_dim;
-    return !write.layout.keys_are_values && write.k == k.y && write.k_stride == k.y_stride && write.v == v.y && write.v_stride == v.y_stride &&
-           write.n_tokens == k.n_rows && row == k.weight->desc.rows && row == v.weight->desc.rows;
+    return !write.layout.keys_are_values && write.k == k.y && write.k_stride == k.y_stride && write.v == v.y &&
+           write.v_stride == v.y_stride && write.n_tokens == k.n_rows && row == k.weight->desc.rows &&
+           row == v.weight->desc.rows;
 }
 
 /* From an op on, what is done with the outputs of q, k and v: rope of q and of k, where they are rotated, and kv_write.
@@ -156,7 +157,8 @@ static bool norms_heads(const qr_rms_norm_args &norm, const qr_rope_args &rope) 
 
 static bool writes(const qr_kv_write_args &write, const qr_rope_args &rope) {
     return !write.layout.keys_are_values && write.k == rope.x && write.k_stride == rope.x_stride &&
-           write.n_tokens == rope.n_tokens && write.layout.n_kv_heads == rope.n_heads && write.layout.head_dim == rope.head_dim;
+           write.n_tokens == rope.n_tokens && write.layout.n_kv_heads == rope.n_heads &&
+           write.layout.head_dim == rope.head_dim;
 }
 
 static qrun_status run_heads(qr_cuda_backend &cuda, const call_range &range, int32_t *n_taken, qr_error *err) {

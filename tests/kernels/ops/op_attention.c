@@ -582,8 +582,7 @@ void test_op_attention(void) {
     for (size_t g = 0; g < QR_COUNT_OF(groups); g++) {
         for (size_t w = 0; w < QR_COUNT_OF(windows); w++) {
             if (CHECK_SANITIZED && (g + w) % 2 != 0) { continue; } /* for time; all without */
-            check_attention(heads(QR_KV_BF16, 2, 16), groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F, &many,
-                            IN_ALL);
+            check_attention(heads(QR_KV_BF16, 2, 16), groups[g], windows[w], w % 2 == 0 ? 0.0F : 50.0F, &many, IN_ALL);
         }
     }
     check_long_contexts();
@@ -595,12 +594,8 @@ void test_op_attention(void) {
     check_sinks(heads(QR_KV_F16, 1, 17), 2, 270, 0.0F, &mixed, IN_F16);
     check_sinks(heads(QR_KV_BF16, 1, 16), 8, 0, 0.0F, &mixed, IN_BF16);
     for (int format = QR_KV_F32; format <= QR_KV_INT8; format++) {
-        for (int32_t window = 0; window <= 7; window += 7) {
-            check_not_finite(heads(format, 1, 32), window);
-        }
+        for (int32_t window = 0; window <= 7; window += 7) { check_not_finite(heads(format, 1, 32), window); }
     }
     check_not_finite(heads(QR_KV_F16, 1, 96), 0);
-    for (int32_t window = 0; window <= 600; window += 300) {
-        check_workspace_grows(heads(QR_KV_BF16, 2, 64), window);
-    }
+    for (int32_t window = 0; window <= 600; window += 300) { check_workspace_grows(heads(QR_KV_BF16, 2, 64), window); }
 }

@@ -92,7 +92,8 @@ static void heads_bound(const head_case *c, int64_t n_rows, double *bound) {
         const int32_t rank = adapter >= 0 ? c->rank[adapter] : 0;
         const bool scaled = rank > 0 && adapter == N_ADAPTERS - 1;
         for (int64_t h = 0; h < c->n_heads; h++) {
-            const int64_t row = c->first_row + h * c->row_stride, x_first = i * c->x_stride + h * (c->x_dim + X_HEAD_GAP);
+            const int64_t row = c->first_row + h * c->row_stride,
+                          x_first = i * c->x_stride + h * (c->x_dim + X_HEAD_GAP);
             for (int64_t out = 0; out < c->y_dim; out++) {
                 double sum = 0.0;
                 for (int64_t k = 0; k < c->x_dim; k++) {
