@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/buffer.h"
 #include "base/sizes.h"
+#include "loaders/files/suffix.h"
 
 /* Which architectures a row of the table below is for. */
 enum {
@@ -11,8 +13,8 @@ enum {
     PRE_NORMS = 2,   /* norms before the blocks alone */
     SANDWICH = 4,    /* Gemma: before and after */
     POST_NORMS = 8,  /* OLMo 2: after them alone */
-    SPLIT_QKV = 16,  /* q, k, v of their own; and gate and up of an MLP */
-    FUSED_QKV = 32,  /* Phi-3 */
+    SPLIT_QKV = 16,  /* q, k, v of their own */
+    FUSED_QKV = 32,  /* Phi-3: in one, and so are gate and up of an MLP */
     HEAD_NORMS = 64, /* norms of queries and keys */
     GPT2 = 128,
     EXPERTS = 256, /* as most families name them */
@@ -22,57 +24,99 @@ enum {
     NAMED_POST_NORM = 4096, /* pre-norms, of which the second is called as if it came after attention */
     DELTA = 8192,
     LFM2 = 16384, /* whose names are its own, in transformers too */
-    LFM2_EXPERTS = 32768
+    LFM2_EXPERTS = 32768,
+    SPLIT_MLP = 65536, /* gate and up of an MLP of their own */
+
+    LLAMA_NAMES = LIKE_LLAMA | SPLIT_QKV | SPLIT_MLP
 };
 
+static const qr_gguf_experts mixtral_experts = {.count = "num_experts",
+                                                .per_token = "num_experts_per_tok",
+                                                .size = "moe_intermediate_size",
+                                                .shares = QR_GGUF_SHARES_OF_ONE};
+static const qr_gguf_experts olmoe_experts = {
+    .count = "num_experts", .per_token = "num_experts_per_tok", .size = "moe_intermediate_size"};
+static const qr_gguf_experts qwen2_experts = {.count = "num_experts",
+                                              .per_token = "num_experts_per_tok",
+                                              .size = "moe_intermediate_size",
+                                              .shared_size = "shared_expert_intermediate_size"};
+static const qr_gguf_experts qwen3_5_experts = {.count = "num_experts",
+                                                .per_token = "num_experts_per_tok",
+                                                .size = "moe_intermediate_size",
+                                                .shared_size = "shared_expert_intermediate_size",
+                                                .shares = QR_GGUF_SHARES_OF_ONE};
+static const qr_gguf_experts lfm2_experts = {.count = "num_experts",
+                                             .per_token = "num_experts_per_tok",
+                                             .size = "moe_intermediate_size",
+                                             .n_dense = "num_dense_layers",
+                                             .router = QR_GGUF_SAYS_SIGMOID,
+                                             .shares = QR_GGUF_SHARES_OF_ONE};
+
 static const qr_gguf_arch archs[] = {
-    {.name = "llama", .model_type = "llama", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV, .pairs_rows = true},
-    {.name = "mistral3", .model_type = "ministral3", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV, .pairs_rows = true},
-    {.name = "smollm3", .model_type = "smollm3", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV, .pairs_rows = true},
-    {.name = "qwen2", .model_type = "qwen2", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV},
-    {.name = "qwen3", .model_type = "qwen3", .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | HEAD_NORMS},
-    {.name = "gemma2", .model_type = "gemma2", .names = LIKE_LLAMA | SANDWICH | SPLIT_QKV, .adds_one = true},
+    {.name = "llama",
+     .model_type = "llama",
+     .names = LLAMA_NAMES | PRE_NORMS,
+     .biases = QR_GGUF_ALL_BIASES,
+     .pairs_rows = true},
+    {.name = "mistral3", .model_type = "ministral3", .names = LLAMA_NAMES | PRE_NORMS, .pairs_rows = true},
+    {.name = "smollm3", .model_type = "smollm3", .names = LLAMA_NAMES | PRE_NORMS, .pairs_rows = true},
+    {.name = "qwen2", .model_type = "qwen2", .names = LLAMA_NAMES | PRE_NORMS, .biases = QR_GGUF_QKV_BIASES},
+    {.name = "qwen3", .model_type = "qwen3", .names = LLAMA_NAMES | PRE_NORMS | HEAD_NORMS},
+    {.name = "gemma2", .model_type = "gemma2", .names = LLAMA_NAMES | SANDWICH, .adds_one = true, .has_windows = true},
     {.name = "gemma3",
      .model_type = "gemma3_text",
-     .names = LIKE_LLAMA | SANDWICH | SPLIT_QKV | HEAD_NORMS,
-     .adds_one = true},
-    {.name = "phi3", .model_type = "phi3", .names = LIKE_LLAMA | PRE_NORMS | FUSED_QKV},
-    {.name = "olmo2", .model_type = "olmo2", .names = LIKE_LLAMA | POST_NORMS | SPLIT_QKV | HEAD_NORMS},
-    {.name = "gpt2", .model_type = "gpt2", .names = GPT2, .is_gpt2 = true},
+     .names = LLAMA_NAMES | SANDWICH | HEAD_NORMS,
+     .adds_one = true,
+     .has_windows = true},
+    {.name = "phi3", .model_type = "phi3", .names = LIKE_LLAMA | PRE_NORMS | FUSED_QKV, .rotates_in_part = true},
+    {.name = "olmo2", .model_type = "olmo2", .names = LLAMA_NAMES | POST_NORMS | HEAD_NORMS, .has_windows = true},
+    {.name = "gpt2", .model_type = "gpt2", .names = GPT2, .biases = QR_GGUF_ALL_BIASES, .is_gpt2 = true},
     {.name = "llama",
      .model_type = "mixtral",
-     .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | MIXTRAL,
-     .pairs_rows = true,
-     .has_experts = true},
+     .names = LLAMA_NAMES | PRE_NORMS | MIXTRAL,
+     .biases = QR_GGUF_ALL_BIASES,
+     .experts = &mixtral_experts,
+     .pairs_rows = true},
     {.name = "qwen2moe",
      .model_type = "qwen2_moe",
-     .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | EXPERTS | SHARED_EXPERT,
-     .has_experts = true},
+     .names = LLAMA_NAMES | PRE_NORMS | EXPERTS | SHARED_EXPERT,
+     .biases = QR_GGUF_QKV_BIASES,
+     .experts = &qwen2_experts},
     {.name = "qwen3moe",
      .model_type = "qwen3_moe",
-     .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | HEAD_NORMS | EXPERTS,
-     .has_experts = true},
+     .names = LLAMA_NAMES | PRE_NORMS | HEAD_NORMS | EXPERTS,
+     .experts = &mixtral_experts},
     {.name = "olmoe",
      .model_type = "olmoe",
-     .names = LIKE_LLAMA | PRE_NORMS | SPLIT_QKV | HEAD_NORMS | EXPERTS,
-     .has_experts = true},
+     .names = LLAMA_NAMES | PRE_NORMS | HEAD_NORMS | EXPERTS,
+     .experts = &olmoe_experts},
     {.name = "gpt-oss",
      .model_type = "gpt_oss",
-     .names = LIKE_LLAMA | NAMED_POST_NORM | SPLIT_QKV | EXPERTS | GPT_OSS,
-     .has_experts = true},
+     .names = LLAMA_NAMES | NAMED_POST_NORM | EXPERTS | GPT_OSS,
+     .biases = QR_GGUF_ALL_BIASES,
+     .experts = &mixtral_experts,
+     .has_windows = true},
     {.name = "qwen35",
      .model_type = "qwen3_5_text",
-     .names = LIKE_LLAMA | NAMED_POST_NORM | SPLIT_QKV | HEAD_NORMS | DELTA,
+     .names = LLAMA_NAMES | NAMED_POST_NORM | HEAD_NORMS | DELTA,
      .adds_one = true,
-     .has_delta = true},
+     .rotates_in_part = true,
+     .has_delta = true,
+     .turns_heads = true},
     {.name = "qwen35moe",
      .model_type = "qwen3_5_moe_text",
-     .names = LIKE_LLAMA | NAMED_POST_NORM | SPLIT_QKV | HEAD_NORMS | DELTA | EXPERTS | SHARED_EXPERT,
+     .names = LLAMA_NAMES | NAMED_POST_NORM | HEAD_NORMS | DELTA | EXPERTS | SHARED_EXPERT,
+     .experts = &qwen3_5_experts,
      .adds_one = true,
-     .has_experts = true,
-     .has_delta = true},
+     .rotates_in_part = true,
+     .has_delta = true,
+     .turns_heads = true},
     {.name = "lfm2", .model_type = "lfm2", .names = LFM2, .has_convs = true},
-    {.name = "lfm2moe", .model_type = "lfm2_moe", .names = LFM2 | LFM2_EXPERTS, .has_experts = true, .has_convs = true},
+    {.name = "lfm2moe",
+     .model_type = "lfm2_moe",
+     .names = LFM2 | LFM2_EXPERTS,
+     .experts = &lfm2_experts,
+     .has_convs = true},
 };
 
 /* Families that llama.cpp knows under the name of another. */
@@ -81,19 +125,37 @@ static const struct { const char *model_type, *name; } written_as[] = {{"mistral
 /* Mixtral is "llama" too, with experts. */
 static const qr_gguf_arch *find(const char *name, bool has_experts) {
     for (size_t i = 0; i < QR_COUNT_OF(archs); i++) {
-        if (strcmp(archs[i].name, name) == 0 && archs[i].has_experts == has_experts) { return &archs[i]; }
+        if (strcmp(archs[i].name, name) == 0 && (archs[i].experts != NULL) == has_experts) { return &archs[i]; }
     }
     return NULL;
 }
 
-const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type) {
+const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type, bool has_experts, bool has_spaces) {
     for (size_t i = 0; i < QR_COUNT_OF(written_as); i++) {
         if (strcmp(written_as[i].model_type, model_type) == 0) { return find(written_as[i].name, false); }
     }
     for (size_t i = 0; i < QR_COUNT_OF(archs); i++) {
-        if (strcmp(archs[i].model_type, model_type) == 0) { return &archs[i]; }
+        const qr_gguf_arch *arch = &archs[i];
+        if (strcmp(arch->model_type, model_type) == 0 && (arch->experts != NULL) == has_experts &&
+            arch->has_spaces == has_spaces && !arch->is_only_read) {
+            return arch;
+        }
     }
     return NULL;
+}
+
+static qrun_status refuse_arch(const qr_gguf *file, const char *name, qr_error *err) {
+    qr_buffer names = {0};
+    for (size_t i = 0; i < QR_COUNT_OF(archs); i++) {
+        const qr_gguf_arch *arch = &archs[i], *dense = find(arch->name, false);
+        const bool is_named = dense != NULL ? dense == arch : find(arch->name, true) == arch;
+        if (is_named) { qr_buffer_append_format(&names, "%s%s", i > 0 ? ", " : "", arch->name); }
+    }
+    const qrun_status status =
+        qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: architecture \"%s\" is not supported; supported are %s",
+                qr_gguf_path(file), name, names.data != NULL ? names.data : "others");
+    qr_buffer_free(&names);
+    return status;
 }
 
 qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr_error *err) {
@@ -108,15 +170,9 @@ qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr
     QR_RETURN_IF_ERROR(qr_gguf_get_int(file, key, 0, QR_GGUF_MOST_EXPERTS, &n_experts, err));
     *arch = find(name, n_experts > 0);
     if (*arch != NULL) { return QRUN_OK; }
-    if (find(name, n_experts == 0) != NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" model %s experts is not supported",
-                       qr_gguf_path(file), name, n_experts > 0 ? "with" : "without");
-    }
-    return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: architecture \"%s\" is not supported; supported are llama, mistral3, smollm3, qwen2, qwen3, "
-                   "gemma2, gemma3, phi3, olmo2, gpt2, qwen2moe, qwen3moe, qwen35, qwen35moe, olmoe, lfm2, lfm2moe and "
-                   "gpt-oss",
-                   qr_gguf_path(file), name);
+    if (find(name, n_experts == 0) == NULL) { return refuse_arch(file, name, err); }
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" model %s experts is not supported", qr_gguf_path(file),
+                   name, n_experts > 0 ? "with" : "without");
 }
 
 qr_gguf_key qr_gguf_arch_key(const qr_gguf_arch *arch, const char *key) {
@@ -173,7 +229,7 @@ qrun_status qr_gguf_read_delta(const qr_gguf *file, const qr_gguf_arch *arch, qr
 
 #define LAYER "model.layers.%d."
 
-/* Without the suffix ".weight" or ".bias", unless names differ in it: then GGUF's has it here. */
+/* Without the suffix ".weight" or ".bias", unless names differ in it: then GGUF's has one here. */
 static const struct {
     unsigned archs; /* one bit */
     const char *gguf, *hf;
@@ -186,8 +242,8 @@ static const struct {
     {SPLIT_QKV, "blk.%d.attn_q", LAYER "self_attn.q_proj"},
     {SPLIT_QKV, "blk.%d.attn_k", LAYER "self_attn.k_proj"},
     {SPLIT_QKV, "blk.%d.attn_v", LAYER "self_attn.v_proj"},
-    {SPLIT_QKV, "blk.%d.ffn_gate", LAYER "mlp.gate_proj"},
-    {SPLIT_QKV, "blk.%d.ffn_up", LAYER "mlp.up_proj"},
+    {SPLIT_MLP, "blk.%d.ffn_gate", LAYER "mlp.gate_proj"},
+    {SPLIT_MLP, "blk.%d.ffn_up", LAYER "mlp.up_proj"},
     {FUSED_QKV, "blk.%d.attn_qkv", LAYER "self_attn.qkv_proj"},
     {FUSED_QKV, "blk.%d.ffn_up", LAYER "mlp.gate_up_proj"},
     {HEAD_NORMS, "blk.%d.attn_q_norm", LAYER "self_attn.q_norm"},
@@ -288,12 +344,20 @@ static bool matches(const char *pattern, bool has_suffix, const char *name, size
     return strcmp(rest, ".weight") == 0 || strcmp(rest, ".bias") == 0;
 }
 
+/* Whether a row has the whole name of a tensor. */
+static bool has_own_suffix(const char *gguf) {
+    static const char *const endings[] = {".weight", ".bias", ".scale", ".ssm_a", ".ssm_d"};
+    for (size_t i = 0; i < QR_COUNT_OF(endings); i++) {
+        if (qr_ends_with(gguf, endings[i])) { return true; }
+    }
+    return false;
+}
+
 static bool translate(const char *from, const char *to, const char *gguf, const char *name,
                       char out[QR_GGUF_NAME_BYTES]) {
     size_t digits, n;
     const char *suffix;
-    const bool has_suffix = strstr(gguf, ".weight") != NULL || strstr(gguf, ".bias") != NULL ||
-                            strstr(gguf, ".ssm_a") == gguf + strlen(gguf) - strlen(".ssm_a");
+    const bool has_suffix = has_own_suffix(gguf);
     if (!matches(from, has_suffix, name, &digits, &n, &suffix)) { return false; }
     const char *number = strstr(to, "%d");
     const int before = number != NULL ? (int)(number - to) : (int)strlen(to);

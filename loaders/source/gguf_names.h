@@ -10,20 +10,53 @@
 
 enum { QR_GGUF_NAME_BYTES = 128, QR_GGUF_MOST_EXPERTS = 4096 };
 
+/* What makes the shares of a token's experts. */
+typedef enum qr_gguf_router {
+    QR_GGUF_SOFTMAX,
+    QR_GGUF_SIGMOID,     /* whether the file says so or not */
+    QR_GGUF_SAYS_SIGMOID /* and the file has to say so */
+} qr_gguf_router;
+
+/* Whether they add up to 1. */
+typedef enum qr_gguf_shares { QR_GGUF_SHARES_AS_THEY_ARE, QR_GGUF_SHARES_OF_ONE, QR_GGUF_SHARES_SAID } qr_gguf_shares;
+
+/* Of the experts of an architecture: what config.json calls their counts and sizes; NULL: it has no such key. */
+typedef struct qr_gguf_experts {
+    const char *count, *per_token, *size;
+    const char *shared_size;  /* of the expert that every token goes to */
+    const char *shared_count; /* or how many others it is as large as */
+    const char *n_dense;      /* layers that come first */
+    const char *step;         /* every so many of the others has experts */
+    qr_gguf_router router;
+    qr_gguf_shares shares;
+    bool scales_shares; /* the file has a factor of them */
+} qr_gguf_experts;
+
+/* Which matrices may have biases: bits. */
+enum { QR_GGUF_QKV_BIASES = 1, QR_GGUF_OUT_BIASES = 2, QR_GGUF_MLP_BIASES = 4, QR_GGUF_ALL_BIASES = 7 };
+
 typedef struct qr_gguf_arch {
     const char *name;       /* "general.architecture" */
     const char *model_type; /* of config.json */
+    const char *read_as;    /* the model_type that its files are read as, if not that */
     unsigned names;         /* which rows of the table of tensor names it has: bits */
-    bool pairs_rows;        /* rows of q and k lie in pairs that are rotated together */
-    bool adds_one;          /* the file has 1 + weight of the norms */
+    unsigned biases;
+    const qr_gguf_experts *experts; /* NULL: it has none */
+    bool pairs_rows;                /* rows of q and k lie in pairs that are rotated together */
+    bool adds_one;                  /* the file has 1 + weight of the norms */
     bool is_gpt2;
-    bool has_experts;
-    bool has_delta; /* layers of the gated delta rule */
-    bool has_convs; /* layers of short convolutions: those without heads of keys */
+    bool rotates_in_part; /* heads, by rope.dimension_count */
+    bool has_windows;     /* of attention, in layers that the file lists */
+    bool has_delta;       /* layers of the gated delta rule */
+    bool turns_heads;     /* whose value heads lie by turns */
+    bool has_convs;       /* layers of short convolutions: those without heads of keys */
+    bool has_spaces;      /* layers of a state space: those without heads of keys */
+    bool is_only_read;    /* families are written under another name */
 } qr_gguf_arch;
 
-/* The architecture that a family of ours is written as; NULL: none. */
-const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type);
+/* The architecture that a family of ours is written as, with or without experts and layers of a state space; NULL:
+ * none. */
+const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type, bool has_experts, bool has_spaces);
 qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr_error *err);
 
 /* A value of the architecture: the key is "<arch>.<key>". As qr_gguf_get_int and its like. */

@@ -17,6 +17,7 @@ static bool is_of(const char *name, const char *module) {
 
 qr_row_order qr_gguf_row_order(const qr_gguf_heads *heads, const qr_gguf_arch *arch, const char *name) {
     if (qr_gguf_has_paired_rows(arch, name)) { return (qr_row_order){.head_dim = heads->head_dim}; }
+    if (!arch->turns_heads) { return (qr_row_order){0}; }
     if (is_of(name, "in_proj_qkv.") || is_of(name, "conv1d.")) {
         return value_heads(heads, 2 * heads->n_key_heads * heads->key_dim, heads->value_dim);
     }
@@ -26,6 +27,7 @@ qr_row_order qr_gguf_row_order(const qr_gguf_heads *heads, const qr_gguf_arch *a
     return is_by_head ? value_heads(heads, 0, 1) : (qr_row_order){0};
 }
 
-qr_row_order qr_gguf_column_order(const qr_gguf_heads *heads, const char *name) {
+qr_row_order qr_gguf_column_order(const qr_gguf_heads *heads, const qr_gguf_arch *arch, const char *name) {
+    if (!arch->turns_heads) { return (qr_row_order){0}; }
     return is_of(name, "out_proj.") ? value_heads(heads, 0, heads->value_dim) : (qr_row_order){0};
 }

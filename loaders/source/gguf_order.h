@@ -13,6 +13,6 @@ typedef struct qr_gguf_heads {
 
 /* Of the tensor with that name of transformers, without the prefix of a checkpoint. */
 qr_row_order qr_gguf_row_order(const qr_gguf_heads *heads, const qr_gguf_arch *arch, const char *name);
-qr_row_order qr_gguf_column_order(const qr_gguf_heads *heads, const char *name);
+qr_row_order qr_gguf_column_order(const qr_gguf_heads *heads, const qr_gguf_arch *arch, const char *name);
 
 #endif

@@ -108,7 +108,7 @@ static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, con
     }
     tensor->is_negative_exp = qr_ends_with(name, ".A_log");
     tensor->rows = qr_gguf_row_order(heads, arch, name);
-    tensor->columns = qr_gguf_column_order(heads, name);
+    tensor->columns = qr_gguf_column_order(heads, arch, name);
     const int64_t n_rows = from->n_dims > 0 ? from->dims[0] : 1, n_cols = from->n_dims > 1 ? from->dims[1] : 1;
     if (!fits_order(&tensor->rows, n_rows) || !fits_order(&tensor->columns, n_cols)) {
         return qr_fail(err, QRUN_ERROR_INPUT,

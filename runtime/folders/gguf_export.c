@@ -124,7 +124,7 @@ static bool describe_tensor(const export_job *job, size_t output, output_tensor 
     tensor->is_log = qr_ends_with(name, ".A_log");
     const qr_gguf_heads heads = qr_gguf_heads_of(model);
     tensor->rows = qr_gguf_row_order(&heads, job->arch, name);
-    tensor->columns = qr_gguf_column_order(&heads, name);
+    tensor->columns = qr_gguf_column_order(&heads, job->arch, name);
     tensor->dtype = choose_dtype(job, tensor);
     tensor->source_bytes = (int64_t)job->merged.outputs[output].source->n_bytes;
     return true;

@@ -101,7 +101,7 @@ static qrun_status write_module(lora_job *job, const qr_adapter_module *module, 
     (void)snprintf(path, sizeof path, "%s.weight", module->name);
     const qr_gguf_heads heads = qr_gguf_heads_of(&job->model);
     const qr_row_order rows = qr_gguf_row_order(&heads, job->arch, path), none = {0};
-    const qr_row_order columns = qr_gguf_column_order(&heads, path);
+    const qr_row_order columns = qr_gguf_column_order(&heads, job->arch, path);
     QR_RETURN_IF_ERROR(write_tensor(job, module->a, &none, &columns, 1, err));
     return write_tensor(job, module->b, &rows, &none, effective_alpha(module) / job->alpha, err);
 }

@@ -59,28 +59,34 @@ static int64_t count_dense_layers(const qr_model_config *config) {
     return n;
 }
 
-static bool all_layers_have_experts(const qr_model_config *config) {
+static bool all_layers_have_experts(const qr_gguf_arch *arch, const qr_model_config *config) {
     const qr_expert_config *experts = &config->experts;
-    const int64_t first = experts->has_sigmoid_router ? count_dense_layers(config) : 0;
+    const int64_t first = arch->experts != NULL && arch->experts->n_dense != NULL ? count_dense_layers(config) : 0;
     for (int64_t l = first; experts->n_experts > 0 && l < config->n_layers; l++) {
         if (!experts->layer_has_experts[l]) { return false; }
     }
     return true;
 }
 
-/* Whether a token's shares add up to 1, as it is for that architecture there. */
-static bool normalizes_as_usual(const qr_model_config *config) {
-    const bool usual = config->family == QR_FAMILY_QWEN3_MOE || config->family == QR_FAMILY_MIXTRAL ||
-                       config->family == QR_FAMILY_QWEN3_5_MOE || config->family == QR_FAMILY_LFM2_MOE;
-    return config->experts.n_experts == 0 || config->experts.normalizes == usual;
+/* Whether a token's shares add up to 1 where they do in that architecture. */
+static bool normalizes_as_usual(const qr_gguf_arch *arch, const qr_model_config *config) {
+    const qr_gguf_experts *experts = arch->experts;
+    return experts == NULL || experts->shares == QR_GGUF_SHARES_SAID ||
+           config->experts.normalizes == (experts->shares == QR_GGUF_SHARES_OF_ONE);
+}
+
+/* Which matrices have biases: bits. */
+static unsigned biases_of(const qr_model_config *config) {
+    return (config->qkv_bias ? QR_GGUF_QKV_BIASES : 0U) | (config->o_bias ? QR_GGUF_OUT_BIASES : 0U) |
+           (config->mlp_bias ? QR_GGUF_MLP_BIASES : 0U);
 }
 
 /* NULL: nothing. */
 static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *arch) {
     const qr_model_config *c = &model->config;
     const bool is_gemma = c->family == QR_FAMILY_GEMMA2 || c->family == QR_FAMILY_GEMMA3;
-    const bool takes_biases = is_arch(arch, "llama");
     const bool has_delta = arch->has_delta;
+    const unsigned too_many = biases_of(c) & ~arch->biases;
     const bool chooses_by_bias = c->experts.has_choice_bias || !c->experts.has_sigmoid_router;
     const bool two_ropes = c->family == QR_FAMILY_GEMMA3 || c->family == QR_FAMILY_OLMO3;
     const bool yarn_is_usual =
@@ -94,15 +100,14 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->activation != activation, "its activation"},
         {has_delta && model->shape.recurrent.key_dim != model->shape.recurrent.value_dim,
          "heads of the gated delta rule with values of another size than keys"},
-        {!all_layers_have_experts(c), "layers without experts"},
-        {!normalizes_as_usual(c), "its shares of experts (norm_topk_prob)"},
-        {c->experts.n_experts > 0 && c->experts.share_factor != 1, "its routed_scaling_factor"},
+        {!all_layers_have_experts(arch, c), "layers without experts"},
+        {!normalizes_as_usual(arch, c), "its shares of experts (norm_topk_prob)"},
+        {arch->experts != NULL && !arch->experts->scales_shares && c->experts.share_factor != 1,
+         "its routed_scaling_factor"},
         {!chooses_by_bias, "experts that are chosen without a bias (use_expert_bias)"},
         {arch->has_convs && c->recurrent.conv_kernel < 2, "convolutions of one token (conv_L_cache)"},
-        {!takes_biases && !arch->is_gpt2 && (c->o_bias || c->mlp_bias), "biases of its attention or MLP"},
-        {!takes_biases && !arch->is_gpt2 && c->qkv_bias && c->family != QR_FAMILY_QWEN2 &&
-             c->family != QR_FAMILY_QWEN2_MOE,
-         "biases of its attention"},
+        {(too_many & ~(unsigned)QR_GGUF_QKV_BIASES) != 0, "biases of its attention or MLP"},
+        {too_many != 0, "biases of its attention"},
         {c->query_pre_attn_scalar != scalar, "its query_pre_attn_scalar"},
         {c->has_rope && c->rope.type == QR_ROPE_DYNAMIC, "dynamic rotary scaling"},
         {c->has_rope && c->rope.type == QR_ROPE_LONGROPE && !is_arch(arch, "phi3") && !is_arch(arch, "llama"),
@@ -110,9 +115,8 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->has_rope && c->rope.type == QR_ROPE_LLAMA3 && !arch->pairs_rows, "llama3 rotary scaling"},
         {two_ropes && c->rope_local.type != QR_ROPE_DEFAULT, "rotary scaling of sliding layers"},
         {c->has_rope && c->rope.type == QR_ROPE_YARN && !yarn_is_usual, "the borders of its YaRN scaling"},
-        {c->has_rope && c->rope.rotary_dim != c->head_dim && !is_arch(arch, "phi3") && !has_delta,
-         "heads that rotate in part"},
-        {has_windows(model) && !is_gemma && c->family != QR_FAMILY_OLMO3, "its sliding window"},
+        {c->has_rope && c->rope.rotary_dim != c->head_dim && !arch->rotates_in_part, "heads that rotate in part"},
+        {has_windows(model) && !arch->has_windows, "its sliding window"},
         {!rotates_as_smollm3(c), "its layers without rotary positions"},
         {c->family == QR_FAMILY_GEMMA2 && c->attn_logit_softcapping == 0, "attention without a soft cap"},
         {c->family == QR_FAMILY_GEMMA3 && c->attn_logit_softcapping != 0, "a soft cap of attention"},
@@ -129,7 +133,9 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
 }
 
 qrun_status qr_gguf_choose_arch(const qrun_model *model, const qr_gguf_arch **arch, qr_error *err) {
-    *arch = qr_gguf_arch_of_model_type(qr_model_family_name(model->config.family));
+    const bool has_spaces = model->config.recurrent.kind == QR_RECURRENT_SPACE;
+    *arch =
+        qr_gguf_arch_of_model_type(qr_model_family_name(model->config.family), model->shape.n_experts > 0, has_spaces);
     if (*arch == NULL) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a %s model has no name in llama.cpp that is written here",
                        model->folder, model->family->name);
@@ -317,7 +323,7 @@ void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf
     put_number(w, arch, arch->is_gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                c->norm_eps);
     put_count(w, arch, "vocab_size", c->vocab_size);
-    if (arch->has_experts) { put_experts(w, arch, c); }
+    if (arch->experts != NULL) { put_experts(w, arch, c); }
     if (arch->has_delta) { put_delta(w, arch, model); }
     put_windows(w, model, arch);
     if (c->has_rope) { put_rope(w, model, arch); }

@@ -410,7 +410,7 @@ static void test_names_of_convolutions(void) {
                  {"blk.3.shortconv.conv.weight", "model.layers.3.conv.conv.weight"},
                  {"blk.3.exp_probs_b.bias", "model.layers.3.feed_forward.expert_bias"},
                  {"blk.3.ffn_up_exps.weight", "model.layers.3.feed_forward.experts.%d.w3.weight"}};
-    const qr_gguf_arch *arch = qr_gguf_arch_of_model_type("lfm2_moe");
+    const qr_gguf_arch *arch = qr_gguf_arch_of_model_type("lfm2_moe", true, false);
     char name[QR_GGUF_NAME_BYTES];
     for (size_t i = 0; i < QR_COUNT_OF(names); i++) {
         CHECK(qr_gguf_name_to_hf(arch, names[i].gguf, name));
