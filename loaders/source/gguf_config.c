@@ -69,13 +69,27 @@ static qrun_status put_vocab(const qr_gguf_reader *r) {
     return QRUN_OK;
 }
 
-/* That of dense layers, or of experts where a family has no other. */
-static qrun_status read_mlp(const qr_gguf_reader *r, int64_t *mlp) {
+/* Of a dense MLP, in the first layer that has one, or of experts where a family has no other. Layers differ in it where
+ * *layers is not NULL after it: [n_layers], the caller's. */
+static qrun_status read_mlp(const qr_gguf_reader *r, int64_t *mlp, int64_t **layers) {
     const char *key = "feed_forward_length";
-    if (r->arch->experts != NULL && (qr_reads_arch(r, "gpt-oss") || !qr_reads(r, key))) {
-        key = "expert_feed_forward_length";
+    if (!r->arch->has_own_sizes) {
+        if (r->arch->experts != NULL && (qr_reads_arch(r, "gpt-oss") || !qr_reads(r, key))) {
+            key = "expert_feed_forward_length";
+        }
+        return qr_require_int(r, key, 1 << 22, mlp);
     }
-    return qr_require_int(r, key, 1 << 22, mlp);
+    QR_RETURN_IF_ERROR(qr_read_layers(r, key, 0, layers));
+    for (int64_t l = r->n_layers; l-- > 0;) {
+        const int64_t size = (*layers)[l];
+        if (size < 0 || size > 1 << 22) {
+            return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: %s is %lld for layer %lld", qr_gguf_path(r->file),
+                           qr_gguf_arch_key(r->arch, key).text, (long long)size, (long long)l);
+        }
+        if (size > 0) { *mlp = size; }
+    }
+    if (*mlp > 0) { return QRUN_OK; }
+    return qr_gguf_fail_missing(r->file, qr_gguf_arch_key(r->arch, key).text, r->err);
 }
 
 /* ---- Heads ------------------------------------------------------------------------------------------------------- */
@@ -124,34 +138,53 @@ static qrun_status put_kv_heads(const qr_gguf_reader *r) {
 
 /* ---- All sizes --------------------------------------------------------------------------------------------------- */
 
+/* One size of heads, of keys and values; of layers with a window where they have their own. */
+static qrun_status read_head_dim(qr_gguf_reader *r) {
+    const bool has_own = qr_reads(r, "attention.key_length_swa");
+    int64_t value_dim = 0;
+    r->head_dim = r->hidden / r->n_heads;
+    QR_RETURN_IF_ERROR(
+        qr_read_int(r, has_own ? "attention.key_length_swa" : "attention.key_length", 1 << 12, &r->head_dim));
+    value_dim = r->head_dim;
+    QR_RETURN_IF_ERROR(
+        qr_read_int(r, has_own ? "attention.value_length_swa" : "attention.value_length", 1 << 12, &value_dim));
+    if (value_dim == r->head_dim && r->head_dim > 0) { return QRUN_OK; }
+    return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: heads of %lld for keys and %lld for values are not supported",
+                   qr_gguf_path(r->file), (long long)r->head_dim, (long long)value_dim);
+}
+
+/* Heads of keys, and what goes with them. */
+static qrun_status put_heads(qr_gguf_reader *r, const int64_t *mlp) {
+    if (r->arch->is_gpt2) { return QRUN_OK; }
+    if (qr_reads_arch(r, "gemma4")) {
+        QR_RETURN_IF_ERROR(read_head_dim(r));
+        return qr_put_gemma4(r, mlp);
+    }
+    QR_RETURN_IF_ERROR(put_kv_heads(r));
+    QR_RETURN_IF_ERROR(read_head_dim(r));
+    qr_json_put_int(r->out, "head_dim", r->head_dim);
+    return QRUN_OK;
+}
+
 static qrun_status put_sizes(qr_gguf_reader *r) {
     const bool gpt2 = r->arch->is_gpt2;
-    int64_t mlp = 0, positions = 0;
+    int64_t mlp = 0, positions = 0, n_ahead = 0, *mlps = NULL;
+    qrun_status status = QRUN_OK;
     QR_RETURN_IF_ERROR(qr_require_int(r, "block_count", QR_GGUF_MOST_LAYERS, &r->n_layers));
-    if (r->arch->has_delta) { QR_RETURN_IF_ERROR(qr_gguf_count_layers(r->file, r->arch, &r->n_layers, r->err)); }
+    QR_RETURN_IF_ERROR(qr_gguf_count_layers(r->file, r->arch, &r->n_layers, &n_ahead, r->err));
     QR_RETURN_IF_ERROR(qr_require_int(r, "embedding_length", 1 << 20, &r->hidden));
-    QR_RETURN_IF_ERROR(read_mlp(r, &mlp));
-    QR_RETURN_IF_ERROR(qr_require_int(r, "attention.head_count", QR_GGUF_MOST_HEADS, &r->n_heads));
-    QR_RETURN_IF_ERROR(qr_require_int(r, "context_length", MOST, &positions));
+    QR_TRY(read_mlp(r, &mlp, &mlps));
+    QR_TRY(qr_require_int(r, "attention.head_count", QR_GGUF_MOST_HEADS, &r->n_heads));
+    QR_TRY(qr_require_int(r, "context_length", MOST, &positions));
     qr_json_put_int(r->out, gpt2 ? "n_layer" : "num_hidden_layers", r->n_layers);
     qr_json_put_int(r->out, gpt2 ? "n_embd" : "hidden_size", r->hidden);
     qr_json_put_int(r->out, gpt2 ? "n_inner" : "intermediate_size", mlp);
     qr_json_put_int(r->out, gpt2 ? "n_head" : "num_attention_heads", r->n_heads);
     qr_json_put_int(r->out, gpt2 ? "n_positions" : "max_position_embeddings", positions);
-    if (gpt2) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(put_kv_heads(r));
-    r->head_dim = r->hidden / r->n_heads;
-    int64_t value_dim = 0;
-    QR_RETURN_IF_ERROR(qr_read_int(r, "attention.key_length", 1 << 12, &r->head_dim));
-    value_dim = r->head_dim;
-    QR_RETURN_IF_ERROR(qr_read_int(r, "attention.value_length", 1 << 12, &value_dim));
-    if (value_dim != r->head_dim || r->head_dim == 0) {
-        return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED,
-                       "%s: heads of %lld for keys and %lld for values are not supported", qr_gguf_path(r->file),
-                       (long long)r->head_dim, (long long)value_dim);
-    }
-    qr_json_put_int(r->out, "head_dim", r->head_dim);
-    return QRUN_OK;
+    QR_TRY(put_heads(r, mlps));
+out:
+    qr_free(mlps);
+    return status;
 }
 
 static qrun_status put_norms_and_biases(const qr_gguf_reader *r) {
@@ -272,6 +305,10 @@ static qrun_status put_family(const qr_gguf_reader *r) {
     if (r->arch->has_delta) {
         QR_RETURN_IF_ERROR(put_delta(r));
         return qr_put_one_rope(r);
+    }
+    if (qr_reads_arch(r, "gemma4")) {
+        put_window(r);
+        return qr_put_gemma4_ropes(r);
     }
     if (qr_reads_arch(r, "gemma2")) {
         QR_RETURN_IF_ERROR(put_gemma(r, 46));

@@ -26,6 +26,7 @@ enum {
     LFM2 = 16384, /* whose names are its own, in transformers too */
     LFM2_EXPERTS = 32768,
     SPLIT_MLP = 65536, /* gate and up of an MLP of their own */
+    GEMMA4 = 1 << 17,
 
     LLAMA_NAMES = LIKE_LLAMA | SPLIT_QKV | SPLIT_MLP
 };
@@ -52,6 +53,11 @@ static const qr_gguf_experts lfm2_experts = {.count = "num_experts",
                                              .router = QR_GGUF_SAYS_SIGMOID,
                                              .shares = QR_GGUF_SHARES_OF_ONE};
 
+static const qr_gguf_experts gemma4_experts = {.count = "num_experts",
+                                               .per_token = "top_k_experts",
+                                               .size = "moe_intermediate_size",
+                                               .shares = QR_GGUF_SHARES_OF_ONE};
+
 static const qr_gguf_arch archs[] = {
     {.name = "llama",
      .model_type = "llama",
@@ -67,6 +73,19 @@ static const qr_gguf_arch archs[] = {
      .model_type = "gemma3_text",
      .names = LLAMA_NAMES | SANDWICH | HEAD_NORMS,
      .adds_one = true,
+     .has_windows = true},
+    {.name = "gemma4",
+     .model_type = "gemma4_text",
+     .names = LLAMA_NAMES | SANDWICH | HEAD_NORMS | GEMMA4,
+     .rotates_in_part = true,
+     .has_own_sizes = true,
+     .has_windows = true},
+    {.name = "gemma4",
+     .model_type = "gemma4_text",
+     .names = LLAMA_NAMES | SANDWICH | HEAD_NORMS | GEMMA4,
+     .experts = &gemma4_experts,
+     .rotates_in_part = true,
+     .has_own_sizes = true,
      .has_windows = true},
     {.name = "phi3", .model_type = "phi3", .names = LIKE_LLAMA | PRE_NORMS | FUSED_QKV, .rotates_in_part = true},
     {.name = "olmo2", .model_type = "olmo2", .names = LLAMA_NAMES | POST_NORMS | HEAD_NORMS, .has_windows = true},
@@ -191,17 +210,17 @@ qrun_status qr_gguf_get_arch_double(const qr_gguf *file, const qr_gguf_arch *arc
     return qr_gguf_get_double(file, qr_gguf_arch_key(arch, key).text, low, high, value, err);
 }
 
-qrun_status qr_gguf_count_layers(const qr_gguf *file, const qr_gguf_arch *arch, int64_t *n_layers, qr_error *err) {
-    int64_t further = 0;
-    *n_layers = 0;
+qrun_status qr_gguf_count_layers(const qr_gguf *file, const qr_gguf_arch *arch, int64_t *n_layers, int64_t *n_ahead,
+                                 qr_error *err) {
+    *n_layers = *n_ahead = 0;
     QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "block_count", 1, 1 << 12, n_layers, err));
-    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "nextn_predict_layers", 0, 1 << 12, &further, err));
-    if (further < *n_layers) {
-        *n_layers -= further;
+    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, arch, "nextn_predict_layers", 0, 1 << 12, n_ahead, err));
+    if (*n_ahead < *n_layers) {
+        *n_layers -= *n_ahead;
         return QRUN_OK;
     }
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: has %lld layers, of which %lld predict tokens further on",
-                   qr_gguf_path(file), (long long)*n_layers, (long long)further);
+                   qr_gguf_path(file), (long long)*n_layers, (long long)*n_ahead);
 }
 
 qrun_status qr_gguf_read_delta(const qr_gguf *file, const qr_gguf_arch *arch, qr_gguf_delta *delta, qr_error *err) {
@@ -267,6 +286,7 @@ static const struct {
     {GPT2, "blk.%d.ffn_up", "h.%d.mlp.c_fc"},
     {GPT2, "blk.%d.ffn_down", "h.%d.mlp.c_proj"},
     {EXPERTS, "blk.%d.ffn_gate_inp", LAYER "mlp.gate"},
+    {EXPERTS, "blk.%d.ffn_gate_up_exps.weight", LAYER "mlp.experts.%d.gate_up_proj.weight"},
     {EXPERTS, "blk.%d.ffn_gate_exps.weight", LAYER "mlp.experts.%d.gate_proj.weight"},
     {EXPERTS, "blk.%d.ffn_up_exps.weight", LAYER "mlp.experts.%d.up_proj.weight"},
     {EXPERTS, "blk.%d.ffn_down_exps.weight", LAYER "mlp.experts.%d.down_proj.weight"},
@@ -294,6 +314,23 @@ static const struct {
     {DELTA, "blk.%d.ssm_out", LAYER "linear_attn.out_proj"},
     {DELTA, "blk.%d.ssm_dt.bias", LAYER "linear_attn.dt_bias"},
     {DELTA, "blk.%d.ssm_a", LAYER "linear_attn.A_log"},
+    {GEMMA4, "per_layer_token_embd", "model.embed_tokens_per_layer"},
+    {GEMMA4, "per_layer_model_proj", "model.per_layer_model_projection"},
+    {GEMMA4, "per_layer_proj_norm", "model.per_layer_projection_norm"},
+    {GEMMA4, "blk.%d.inp_gate", LAYER "per_layer_input_gate"},
+    {GEMMA4, "blk.%d.proj", LAYER "per_layer_projection"},
+    {GEMMA4, "blk.%d.post_norm", LAYER "post_per_layer_input_norm"},
+    {GEMMA4, "blk.%d.layer_output_scale.weight", LAYER "layer_scalar"},
+    {GEMMA4, "blk.%d.pre_ffw_norm_2", LAYER "pre_feedforward_layernorm_2"},
+    {GEMMA4, "blk.%d.post_ffw_norm_1", LAYER "post_feedforward_layernorm_1"},
+    {GEMMA4, "blk.%d.post_ffw_norm_2", LAYER "post_feedforward_layernorm_2"},
+    {GEMMA4, "blk.%d.ffn_gate_inp.scale", LAYER "router.scale"},
+    {GEMMA4, "blk.%d.ffn_gate_inp", LAYER "router.proj"},
+    {GEMMA4, "blk.%d.ffn_down_exps.scale", LAYER "router.per_expert_scale"},
+    {GEMMA4, "blk.%d.ffn_gate_up_exps.weight", LAYER "experts.%d.gate_up_proj.weight"},
+    {GEMMA4, "blk.%d.ffn_gate_exps.weight", LAYER "experts.%d.gate_proj.weight"},
+    {GEMMA4, "blk.%d.ffn_up_exps.weight", LAYER "experts.%d.up_proj.weight"},
+    {GEMMA4, "blk.%d.ffn_down_exps.weight", LAYER "experts.%d.down_proj.weight"},
     {LFM2, "token_embd", "model.embed_tokens"},
     {LFM2, "token_embd_norm", "model.embedding_norm"}, /* though it is the last norm: llama.cpp's name of it */
     {LFM2, "output_norm", "model.embedding_norm"},     /* of files that Ollama wrote */

@@ -46,6 +46,7 @@ typedef struct qr_gguf_arch {
     bool adds_one;                  /* the file has 1 + weight of the norms */
     bool is_gpt2;
     bool rotates_in_part; /* heads, by rope.dimension_count */
+    bool has_own_sizes;   /* layers differ in the sizes of their MLPs */
     bool has_windows;     /* of attention, in layers that the file lists */
     bool has_delta;       /* layers of the gated delta rule */
     bool turns_heads;     /* whose value heads lie by turns */
@@ -64,8 +65,9 @@ qrun_status qr_gguf_get_arch_int(const qr_gguf *file, const qr_gguf_arch *arch, 
                                  int64_t high, int64_t *value, qr_error *err);
 qrun_status qr_gguf_get_arch_double(const qr_gguf *file, const qr_gguf_arch *arch, const char *key, double low,
                                     double high, double *value, qr_error *err);
-/* Layers, without those that predict tokens further on. */
-qrun_status qr_gguf_count_layers(const qr_gguf *file, const qr_gguf_arch *arch, int64_t *n_layers, qr_error *err);
+/* Layers, without the *n_ahead after them that predict tokens further on. */
+qrun_status qr_gguf_count_layers(const qr_gguf *file, const qr_gguf_arch *arch, int64_t *n_layers, int64_t *n_ahead,
+                                 qr_error *err);
 
 /* Of the gated delta rule; keys and values of a head have one size there. */
 typedef struct qr_gguf_delta {

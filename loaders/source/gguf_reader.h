@@ -1,5 +1,5 @@
-/* What those who write config.json from the metadata of a GGUF file share (gguf_config.c, gguf_experts.c,
- * gguf_rope.c). */
+/* What those who write config.json from the metadata of a GGUF file share (gguf_config.c, gguf_layers.c,
+ * gguf_experts.c, gguf_rope.c). */
 #ifndef QR_LOADERS_SOURCE_GGUF_READER_H
 #define QR_LOADERS_SOURCE_GGUF_READER_H
 
@@ -45,10 +45,13 @@ qrun_status qr_read_layers(const qr_gguf_reader *r, const char *key, int64_t usu
 const qr_gguf_tensor *qr_find_in_layer(const qr_gguf_reader *r, int64_t layer, const char *name);
 bool qr_any_layer_has(const qr_gguf_reader *r, const char *name);
 
-/* Members of config.json: about experts, and about rotary positions. */
+/* Members of config.json: about layers that differ in their heads or kinds (gguf_layers.c), about experts, and about
+ * rotary positions. */
+qrun_status qr_put_gemma4(const qr_gguf_reader *r, const int64_t *mlp);
 qrun_status qr_put_experts(const qr_gguf_reader *r);
 qrun_status qr_put_one_rope(const qr_gguf_reader *r);
 /* Of two kinds of layers; local_theta: unless the file says another. */
 qrun_status qr_put_two_ropes(const qr_gguf_reader *r, double local_theta);
+qrun_status qr_put_gemma4_ropes(const qr_gguf_reader *r);
 
 #endif

@@ -93,8 +93,8 @@ static qrun_status put_rope_members(const qr_gguf_reader *r) {
     return is_yarn ? put_yarn(r, factor) : QRUN_OK;
 }
 
-/* Gemma 3 and OLMo 3: two kinds of layers, two sets of rotary parameters. */
-qrun_status qr_put_two_ropes(const qr_gguf_reader *r, double local_theta) {
+/* Up to the parameters of full-attention layers. */
+static qrun_status begin_two_ropes(const qr_gguf_reader *r, double local_theta) {
     QR_RETURN_IF_ERROR(qr_read_double(r, "rope.freq_base_swa", &local_theta));
     qr_json_put_begin(r->out, "rope_parameters", '{');
     qr_json_put_begin(r->out, "sliding_attention", '{');
@@ -102,6 +102,12 @@ qrun_status qr_put_two_ropes(const qr_gguf_reader *r, double local_theta) {
     qr_json_put_double(r->out, "rope_theta", local_theta);
     qr_json_put_end(r->out, '}');
     qr_json_put_begin(r->out, "full_attention", '{');
+    return QRUN_OK;
+}
+
+/* Gemma 3 and OLMo 3: two kinds of layers, two sets of rotary parameters. */
+qrun_status qr_put_two_ropes(const qr_gguf_reader *r, double local_theta) {
+    QR_RETURN_IF_ERROR(begin_two_ropes(r, local_theta));
     QR_RETURN_IF_ERROR(put_rope_members(r));
     qr_json_put_end(r->out, '}');
     qr_json_put_end(r->out, '}');
@@ -128,6 +134,51 @@ qrun_status qr_put_one_rope(const qr_gguf_reader *r) {
     qr_json_put_begin(r->out, "rope_parameters", '{');
     if (partial > 0) { qr_json_put_double(r->out, "partial_rotary_factor", partial); }
     QR_RETURN_IF_ERROR(put_rope_members(r));
+    qr_json_put_end(r->out, '}');
+    return QRUN_OK;
+}
+
+/* ---- Gemma 4 ----------------------------------------------------------------------------------------------------- */
+
+/* How many of a head's pairs rotate in layers of full attention: llama.cpp divides the frequencies of the others by
+ * 1e30. */
+static qrun_status count_rotated(const qr_gguf_reader *r, const qr_gguf_tensor *dividers, int64_t *n) {
+    *n = 0;
+    if (dividers->dtype != QR_DTYPE_F32 || dividers->n_dims != 1 || dividers->dims[0] > MAX_FACTORS) {
+        return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: tensor rope_freqs.weight is not a small vector of F32",
+                       qr_gguf_path(r->file));
+    }
+    for (int64_t i = 0; i < dividers->dims[0]; i++) {
+        float divider;
+        qr_elements_to_f32(QR_DTYPE_F32, dividers->data, i, 1, &divider);
+        const bool rotates = divider == 1.0F;
+        if ((!rotates && !(divider >= 1e30F)) || (rotates && *n < i)) {
+            return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED,
+                           "%s: tensor rope_freqs.weight should be ones, and then values that stop rotation",
+                           qr_gguf_path(r->file));
+        }
+        *n += rotates;
+    }
+    return QRUN_OK;
+}
+
+qrun_status qr_put_gemma4_ropes(const qr_gguf_reader *r) {
+    const qr_gguf_tensor *dividers = qr_gguf_find_tensor(r->file, "rope_freqs.weight");
+    const double local_theta = 10000;
+    int64_t rotated = r->head_dim, n = 0;
+    QR_RETURN_IF_ERROR(qr_read_int(r, "rope.dimension_count_swa", 1 << 12, &rotated));
+    if (rotated != r->head_dim) {
+        return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: %lld of %lld elements of a head rotate in layers with a window, which is not supported",
+                       qr_gguf_path(r->file), (long long)rotated, (long long)r->head_dim);
+    }
+    if (dividers == NULL) { return qr_put_two_ropes(r, local_theta); }
+    QR_RETURN_IF_ERROR(count_rotated(r, dividers, &n));
+    QR_RETURN_IF_ERROR(begin_two_ropes(r, local_theta));
+    qr_json_put_text(r->out, "rope_type", "proportional");
+    qr_json_put_double(r->out, "rope_theta", r->theta);
+    qr_json_put_double(r->out, "partial_rotary_factor", (double)n / (double)dividers->dims[0]);
+    qr_json_put_end(r->out, '}');
     qr_json_put_end(r->out, '}');
     return QRUN_OK;
 }

@@ -56,33 +56,49 @@ static qrun_status translate(const qr_gguf *file, const qr_gguf_arch *arch, cons
 
 enum { MOST_EXPERT_MATRICES = 3 << 17 }; /* of all layers: what a config may ask for */
 
+/* Gate before up in one matrix of each expert. */
+static bool is_gate_and_up(const char *name) { return strstr(name, ".gate_up_proj.") != NULL; }
+
 /* 1 for a tensor that is not of experts. */
-static int64_t count_experts(const qr_gguf_arch *arch, const qr_gguf_tensor *tensor) {
+static int64_t count_matrices(const qr_gguf_arch *arch, const qr_gguf_tensor *tensor) {
     char name[QR_GGUF_NAME_BYTES];
     const tensor_name own = own_name(tensor);
     const bool is_stack = qr_gguf_name_to_hf(arch, own.text, name) && strstr(name, "%d") != NULL;
-    return is_stack && tensor->n_dims == 3 ? qr_min(tensor->dims[0], QR_GGUF_MOST_EXPERTS) : 1;
+    const int64_t n_parts = is_stack && is_gate_and_up(name) ? 2 : 1;
+    return is_stack && tensor->n_dims == 3 ? n_parts * qr_min(tensor->dims[0], QR_GGUF_MOST_EXPERTS) : 1;
 }
 
-/* A tensor [E, rows, cols] as E matrices with names of their own; name has %d for the expert. */
+/* The name of expert e's matrix, by a pattern with %d for the expert. */
+static qrun_status name_expert(const char *pattern, int64_t e, const char *part, char name[QR_GGUF_NAME_BYTES],
+                               qr_error *err) {
+    const char *number = strstr(pattern, "%d"), *end = number + 2, *both = strstr(end, "gate_up_proj");
+    const int n_end = both != NULL ? (int)(both - end) : (int)strlen(end);
+    const int n = snprintf(name, QR_GGUF_NAME_BYTES, "%.*s%lld%.*s%s%s", (int)(number - pattern), pattern, (long long)e,
+                           n_end, end, both != NULL ? part : "", both != NULL ? both + strlen("gate_up_proj") : "");
+    return n < QR_GGUF_NAME_BYTES ? QRUN_OK : qr_fail(err, QRUN_ERROR_INTERNAL, "%s: is too long a name", pattern);
+}
+
+/* A tensor [E, rows, cols] as E matrices with names of their own, or 2 E where gate and up are in one; name has %d for
+ * the expert. Adds them at *n. */
 static qrun_status use_experts(const qr_gguf *file, const qr_gguf_tensor *from, const char *name,
-                               char (*names)[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensors, qr_error *err) {
-    const char *number = strstr(name, "%d");
-    if (from->n_dims != 3 || from->dims[0] < 1 || from->dims[0] > QR_GGUF_MOST_EXPERTS) {
+                               char (*names)[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensors, size_t *n,
+                               qr_error *err) {
+    static const char *const parts[] = {"gate_proj", "up_proj"};
+    const int64_t n_parts = is_gate_and_up(name) ? 2 : 1;
+    if (from->n_dims != 3 || from->dims[0] < 1 || from->dims[0] > QR_GGUF_MOST_EXPERTS ||
+        from->dims[1] % n_parts != 0) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor %s is no stack of 1 to %d matrices", qr_gguf_path(file),
                        own_name(from).text, QR_GGUF_MOST_EXPERTS);
     }
-    const size_t n_bytes = from->n_bytes / (size_t)from->dims[0]; /* rows are whole blocks */
-    for (int64_t e = 0; e < from->dims[0]; e++) {
-        const int n =
-            snprintf(names[e], sizeof names[e], "%.*s%lld%s", (int)(number - name), name, (long long)e, number + 2);
-        if (n >= (int)sizeof names[e]) { return qr_fail(err, QRUN_ERROR_INTERNAL, "%s: is too long a name", name); }
-        tensors[e] = (qr_safetensors_tensor){.name = names[e],
-                                             .dtype = from->dtype,
-                                             .n_dims = 2,
-                                             .dims = {from->dims[1], from->dims[2]},
-                                             .data = from->data + (size_t)e * n_bytes,
-                                             .n_bytes = n_bytes};
+    const size_t n_bytes = from->n_bytes / (size_t)(from->dims[0] * n_parts); /* rows are whole blocks */
+    for (int64_t i = 0; i < from->dims[0] * n_parts; i++, ++*n) {
+        QR_RETURN_IF_ERROR(name_expert(name, i / n_parts, parts[i % n_parts], names[*n], err));
+        tensors[*n] = (qr_safetensors_tensor){.name = names[*n],
+                                              .dtype = from->dtype,
+                                              .n_dims = 2,
+                                              .dims = {from->dims[1] / n_parts, from->dims[2]},
+                                              .data = from->data + (size_t)i * n_bytes,
+                                              .n_bytes = n_bytes};
     }
     return QRUN_OK;
 }
@@ -98,8 +114,8 @@ static bool fits_order(const qr_row_order *order, int64_t n) {
 static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, const qr_gguf_tensor *from,
                               const qr_gguf_heads *heads, char name[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensor,
                               qr_error *err) {
-    const bool is_conv =
-        (strstr(name, ".linear_attn.conv1d.") != NULL || strstr(name, ".conv.conv.") != NULL) && from->n_dims == 2;
+    const tensor_name own = own_name(from);
+    const bool is_conv = qr_ends_with(own.text, "conv1d.weight") || qr_ends_with(own.text, "shortconv.conv.weight");
     *tensor = (qr_safetensors_tensor){
         .name = name, .dtype = from->dtype, .n_dims = from->n_dims, .data = from->data, .n_bytes = from->n_bytes};
     for (int i = 0; i < from->n_dims; i++) { tensor->dims[i] = from->dims[i]; }
@@ -113,9 +129,9 @@ static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, con
     if (!fits_order(&tensor->rows, n_rows) || !fits_order(&tensor->columns, n_cols)) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: tensor %s is of size [%lld, %lld], which the model's heads do not give", qr_gguf_path(file),
-                       own_name(from).text, (long long)n_rows, (long long)n_cols);
+                       own.text, (long long)n_rows, (long long)n_cols);
     }
-    if (is_conv) { /* [C, 1, kernel], read by elements */
+    if (is_conv && from->n_dims == 2) { /* [C, 1, kernel], read by elements */
         tensor->n_dims = 3, tensor->dims[1] = 1, tensor->dims[2] = n_cols;
         tensor->rows.first *= n_cols;
         tensor->rows.head_len *= n_cols;
@@ -124,7 +140,7 @@ static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, con
 }
 
 /* A layer that predicts tokens further on: files have them after the others, and text needs none. */
-static bool is_left_out(qr_gguf_text name, int64_t n_layers) {
+static bool is_left_out(qr_gguf_text name, int64_t n_layers, int64_t n_ahead) {
     static const char block[] = "blk.";
     int64_t layer = 0;
     if (name.n < sizeof block || memcmp(name.bytes, block, sizeof block - 1) != 0) { return false; }
@@ -132,14 +148,14 @@ static bool is_left_out(qr_gguf_text name, int64_t n_layers) {
          i++) {
         layer = 10 * layer + (name.bytes[i] - '0');
     }
-    return layer >= n_layers;
+    return layer >= n_layers && layer - n_layers < n_ahead;
 }
 
 qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_error *err) {
     qr_gguf *file;
     const qr_gguf_arch *arch;
     qr_gguf_heads heads;
-    int64_t n_layers = INT64_MAX;
+    int64_t n_layers = 0, n_ahead = 0;
     qr_safetensors_tensor *list = NULL;
     char(*names)[QR_GGUF_NAME_BYTES] = NULL;
     size_t n = 0;
@@ -150,8 +166,8 @@ qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_
     qrun_status status = QRUN_OK;
     QR_TRY(qr_gguf_read_arch(file, &arch, err));
     QR_TRY(read_heads(file, arch, &heads, err));
-    if (arch->has_delta) { QR_TRY(qr_gguf_count_layers(file, arch, &n_layers, err)); }
-    for (size_t i = 0; i < n_own; i++) { n_most += (size_t)count_experts(arch, qr_gguf_get_tensor(file, i)); }
+    QR_TRY(qr_gguf_count_layers(file, arch, &n_layers, &n_ahead, err));
+    for (size_t i = 0; i < n_own; i++) { n_most += (size_t)count_matrices(arch, qr_gguf_get_tensor(file, i)); }
     if (n_most > n_own + MOST_EXPERT_MATRICES) {
         QR_TRY(qr_fail(err, QRUN_ERROR_INPUT, "%s: has %zu matrices of experts; at most %d are read", path,
                        n_most - n_own, MOST_EXPERT_MATRICES));
@@ -162,11 +178,10 @@ qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_
     for (size_t i = 0; i < n_own; i++) {
         const qr_gguf_tensor *from = qr_gguf_get_tensor(file, i);
         char name[QR_GGUF_NAME_BYTES];
-        if (is_rotary(from->name) || is_left_out(from->name, n_layers)) { continue; }
+        if (is_rotary(from->name) || is_left_out(from->name, n_layers, n_ahead)) { continue; }
         QR_TRY(translate(file, arch, from, name, err));
         if (strstr(name, "%d") != NULL) {
-            QR_TRY(use_experts(file, from, name, names + n, list + n, err));
-            n += (size_t)from->dims[0];
+            QR_TRY(use_experts(file, from, name, names, list, &n, err));
             continue;
         }
         memcpy(names[n], name, sizeof name);

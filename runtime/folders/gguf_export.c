@@ -25,6 +25,7 @@ typedef struct output_tensor {
     char name[QR_GGUF_NAME_BYTES];
     size_t output;                  /* of the merged tensors: whose values it has */
     const qr_merge_matrix *experts; /* [n_experts], each `step` after the one before; NULL: it is no stack */
+    const qr_merge_matrix *ups;     /* as many more, each of which follows one of `experts`; NULL: none */
     int64_t n_experts, step;
     int64_t source_bytes;
     int n_dims;
@@ -94,7 +95,8 @@ static const char *bare_name(const qrun_model *model, const char *name) {
 }
 
 static qr_dtype choose_dtype(const export_job *job, const output_tensor *tensor) {
-    const bool is_table = strncmp(tensor->name, "token_embd", 10) == 0 || strncmp(tensor->name, "output.", 7) == 0;
+    const bool is_table = strncmp(tensor->name, "token_embd", 10) == 0 || strncmp(tensor->name, "output.", 7) == 0 ||
+                          strncmp(tensor->name, "per_layer_token_embd", 20) == 0;
     const bool is_kept_wide = strstr(tensor->name, ".ffn_gate_inp") != NULL ||
                               strstr(tensor->name, ".ssm_conv1d") != NULL ||
                               strstr(tensor->name, ".shortconv.conv.") != NULL;
@@ -131,23 +133,31 @@ static bool describe_tensor(const export_job *job, size_t output, output_tensor 
 }
 
 /* The matrices of a layer's experts as one tensor. */
-static void add_stack(export_job *job, int64_t layer, qr_tensor_role role) {
-    static const char *const parts[] = {"gate", "up", "down"};
+static output_tensor *add_stack(export_job *job, int64_t layer, qr_tensor_role role, const char *part) {
     output_tensor *t = &job->tensors[job->n_tensors++];
     *t = (output_tensor){.n_dims = 2, .n_experts = job->model.shape.n_experts};
-    (void)snprintf(t->name, sizeof t->name, "blk.%lld.ffn_%s_exps.weight", (long long)layer,
-                   parts[role - QR_ROLE_EXPERT_GATE]);
+    (void)snprintf(t->name, sizeof t->name, "blk.%lld.ffn_%s_exps.weight", (long long)layer, part);
     t->experts = qr_merged_experts(&job->merged, layer, role, &t->step);
     t->dims[0] = t->experts->stored.desc.rows;
     t->dims[1] = t->experts->stored.desc.cols;
     t->dtype = choose_dtype(job, t);
     t->source_bytes = (int64_t)t->experts->stored.n_bytes * t->n_experts;
+    return t;
 }
 
+/* Gate and up are two, or where llama.cpp's converter leaves them as the folder has them one. */
 static void add_stacks(export_job *job) {
+    const bool is_fused = job->model.config.family == QR_FAMILY_GEMMA4;
     for (int64_t l = 0; l < job->model.shape.n_layers; l++) {
         if (job->model.layers[l].expert_gate == NULL) { continue; }
-        for (qr_tensor_role role = QR_ROLE_EXPERT_GATE; role <= QR_ROLE_EXPERT_OUT; role++) { add_stack(job, l, role); }
+        output_tensor *gate = add_stack(job, l, QR_ROLE_EXPERT_GATE, is_fused ? "gate_up" : "gate");
+        if (is_fused) {
+            gate->ups = qr_merged_experts(&job->merged, l, QR_ROLE_EXPERT_UP, &gate->step);
+            gate->source_bytes *= 2;
+        } else {
+            (void)add_stack(job, l, QR_ROLE_EXPERT_UP, "up");
+        }
+        (void)add_stack(job, l, QR_ROLE_EXPERT_OUT, "down");
     }
 }
 
@@ -287,6 +297,7 @@ out:
 static qrun_status write_matrices(export_job *job, const output_tensor *t, qr_error *err) {
     for (int64_t e = 0; e < t->n_experts; e++) {
         QR_RETURN_IF_ERROR(write_computed(job, t, t->experts + e * t->step, err));
+        if (t->ups != NULL) { QR_RETURN_IF_ERROR(write_computed(job, t, t->ups + e * t->step, err)); }
     }
     if (t->n_experts > 0) { return QRUN_OK; }
     const qr_merge_output *output = &job->merged.outputs[t->output];
@@ -321,7 +332,7 @@ static qrun_status begin_file(export_job *job, const char *const names[2], int n
     for (int i = 0; i < n_factors; i++) { qr_gguf_add_tensor(w, names[i], QR_DTYPE_F32, 1, &half); }
     for (size_t i = 0; i < job->n_tensors; i++) {
         const output_tensor *t = &job->tensors[i];
-        const int64_t stack[] = {t->n_experts, t->dims[0], t->dims[1]};
+        const int64_t stack[] = {t->n_experts, (t->ups != NULL ? 2 : 1) * t->dims[0], t->dims[1]};
         qr_gguf_add_tensor(w, t->name, t->dtype, t->n_experts > 0 ? 3 : t->n_dims, t->n_experts > 0 ? stack : t->dims);
     }
     job->result.n_tensors = (int64_t)w->n_tensors;

@@ -81,18 +81,29 @@ static unsigned biases_of(const qr_model_config *config) {
            (config->mlp_bias ? QR_GGUF_MLP_BIASES : 0U);
 }
 
+/* Gemma 4's last layers: there they read the keys of the two layers before them, of which the last attends fully. */
+static bool shares_as_gemma4(const qr_model_config *config) {
+    const int64_t n_own = config->n_layers - config->attention.n_shared_layers;
+    for (int64_t l = n_own; l < config->n_layers; l++) {
+        if (qr_model_config_kv_owner(config, l) != n_own - (config->layer_slides[l] ? 2 : 1)) { return false; }
+    }
+    return true;
+}
+
 /* NULL: nothing. */
 static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *arch) {
     const qr_model_config *c = &model->config;
+    const bool is_gemma4 = c->family == QR_FAMILY_GEMMA4;
     const bool is_gemma = c->family == QR_FAMILY_GEMMA2 || c->family == QR_FAMILY_GEMMA3;
     const bool has_delta = arch->has_delta;
     const unsigned too_many = biases_of(c) & ~arch->biases;
     const bool chooses_by_bias = c->experts.has_choice_bias || !c->experts.has_sigmoid_router;
-    const bool two_ropes = c->family == QR_FAMILY_GEMMA3 || c->family == QR_FAMILY_OLMO3;
+    const bool two_ropes = c->family == QR_FAMILY_GEMMA3 || c->family == QR_FAMILY_OLMO3 || is_gemma4;
     const bool yarn_is_usual =
         c->rope.truncate && ((c->rope.beta_fast == 32 && c->rope.beta_slow == 1) || c->family == QR_FAMILY_MINISTRAL3);
     const double scalar = is_gemma ? gemma_scalar(c) : (double)c->head_dim;
-    const qr_mlp_activation activation = is_gemma || arch->is_gpt2 ? QR_ACTIVATION_GELU_TANH : QR_ACTIVATION_SILU;
+    const qr_mlp_activation activation =
+        is_gemma || is_gemma4 || arch->is_gpt2 ? QR_ACTIVATION_GELU_TANH : QR_ACTIVATION_SILU;
     const struct {
         bool holds;
         const char *what;
@@ -113,6 +124,13 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->has_rope && c->rope.type == QR_ROPE_LONGROPE && !is_arch(arch, "phi3") && !is_arch(arch, "llama"),
          "longrope rotary scaling"},
         {c->has_rope && c->rope.type == QR_ROPE_LLAMA3 && !arch->pairs_rows, "llama3 rotary scaling"},
+        {is_gemma4 && c->rope.type != QR_ROPE_PROPORTIONAL,
+         "rotary positions of full attention that are not proportional"},
+        {!is_gemma4 && c->has_rope && c->rope.type == QR_ROPE_PROPORTIONAL, "proportional rotary scaling"},
+        {is_gemma4 && !has_windows(model), "full attention in all layers"},
+        {!shares_as_gemma4(c), "its order of layers that share keys and values"},
+        {is_gemma4 && c->layer_inputs.size > 0 && c->layer_inputs.vocab_size != c->vocab_size,
+         "inputs of layers for more tokens than its vocabulary has (vocab_size_per_layer_input)"},
         {two_ropes && c->rope_local.type != QR_ROPE_DEFAULT, "rotary scaling of sliding layers"},
         {c->has_rope && c->rope.type == QR_ROPE_YARN && !yarn_is_usual, "the borders of its YaRN scaling"},
         {c->has_rope && c->rope.rotary_dim != c->head_dim && !arch->rotates_in_part, "heads that rotate in part"},
@@ -176,6 +194,11 @@ int qr_gguf_rope_factors(const qrun_model *model, const char *names[2], float *v
         llama3_dividers(rope, values);
         return 1;
     }
+    if (rope->type == QR_ROPE_PROPORTIONAL) {
+        names[0] = "rope_freqs.weight";
+        for (int64_t i = 0; i < n; i++) { values[i] = i < rope->n_rotated ? 1.0F : 1e30F; }
+        return 1;
+    }
     if (rope->type != QR_ROPE_LONGROPE) { return 0; }
     names[0] = "rope_factors_long.weight";
     names[1] = "rope_factors_short.weight";
@@ -221,7 +244,10 @@ static void put_rope(qr_gguf_writer *w, const qrun_model *model, const qr_gguf_a
     const qr_rope_config *rope = &c->rope;
     put_count(w, arch, "rope.dimension_count", rope->rotary_dim);
     put_number(w, arch, "rope.freq_base", rope->theta);
-    if (c->family == QR_FAMILY_GEMMA3) { put_number(w, arch, "rope.freq_base_swa", c->rope_local.theta); }
+    if (c->family == QR_FAMILY_GEMMA4) { put_count(w, arch, "rope.dimension_count_swa", c->rope_local.rotary_dim); }
+    if (c->family == QR_FAMILY_GEMMA3 || c->family == QR_FAMILY_GEMMA4) {
+        put_number(w, arch, "rope.freq_base_swa", c->rope_local.theta);
+    }
     const bool is_scaled = rope->type == QR_ROPE_LINEAR || rope->type == QR_ROPE_YARN || rope->type == QR_ROPE_LONGROPE;
     if (is_scaled) { put_scaling_type(w, arch, qr_rope_type_name(rope->type)); }
     if (rope->type == QR_ROPE_LINEAR || rope->type == QR_ROPE_YARN) {
@@ -276,18 +302,46 @@ static void put_delta(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_mo
     for (size_t i = 0; i < QR_COUNT_OF(sections); i++) { qr_gguf_put_i32_item(w, sections[i]); }
 }
 
+static void put_layer_counts(qr_gguf_writer *w, const qr_gguf_arch *arch, const char *key, const qrun_model *model,
+                             int64_t (*count)(const qrun_model *model, int64_t layer)) {
+    const int64_t n_layers = model->shape.n_layers;
+    qr_gguf_put_list(w, qr_gguf_arch_key(arch, key).text, QR_GGUF_I32, (uint64_t)n_layers);
+    for (int64_t l = 0; l < n_layers; l++) { qr_gguf_put_i32_item(w, (int32_t)count(model, l)); }
+}
+
 /* A layer without heads of keys is a convolution. */
-static void put_kv_heads(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
-    const int64_t n_layers = model->shape.n_layers, n_kv_heads = model->config.n_kv_heads;
-    if (!arch->has_convs) {
-        put_count(w, arch, "attention.head_count_kv", n_kv_heads);
-        return;
+static int64_t kv_heads_of(const qrun_model *model, int64_t layer) {
+    return model->layers[layer].is_recurrent ? 0 : qr_model_config_heads(&model->config, layer).n_kv_heads;
+}
+
+static int64_t mlp_size_of(const qrun_model *model, int64_t layer) {
+    return qr_model_config_mlp_size(&model->config, layer);
+}
+
+/* Heads, and the sizes of MLPs. */
+static void put_layer_sizes(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
+    const qr_model_config *c = &model->config;
+    const qr_layer_heads *full = &c->attention.full, *sliding = &c->attention.sliding;
+    const bool is_gemma4 = c->family == QR_FAMILY_GEMMA4;
+    put_count(w, arch, "attention.head_count", c->n_heads);
+    if (c->attention.shared_are_wide) {
+        put_layer_counts(w, arch, "feed_forward_length", model, mlp_size_of);
+    } else {
+        put_count(w, arch, "feed_forward_length", c->intermediate_size);
     }
-    qr_gguf_put_list(w, qr_gguf_arch_key(arch, "attention.head_count_kv").text, QR_GGUF_I32, (uint64_t)n_layers);
-    for (int64_t l = 0; l < n_layers; l++) {
-        qr_gguf_put_i32_item(w, model->layers[l].is_recurrent ? 0 : (int32_t)n_kv_heads);
+    if (arch->has_convs || full->n_kv_heads != sliding->n_kv_heads) {
+        put_layer_counts(w, arch, "attention.head_count_kv", model, kv_heads_of);
+    } else {
+        put_count(w, arch, "attention.head_count_kv", c->n_kv_heads);
     }
-    put_count(w, arch, "shortconv.l_cache", model->config.recurrent.conv_kernel);
+    if (arch->has_convs) { put_count(w, arch, "shortconv.l_cache", c->recurrent.conv_kernel); }
+    put_count(w, arch, "attention.key_length", full->head_dim);
+    put_count(w, arch, "attention.value_length", full->head_dim);
+    if (!is_gemma4) { return; }
+    put_count(w, arch, "attention.key_length_swa", sliding->head_dim);
+    put_count(w, arch, "attention.value_length_swa", sliding->head_dim);
+    put_count(w, arch, "attention.shared_kv_layers", c->attention.n_shared_layers);
+    put_count(w, arch, "embedding_length_per_layer_input", c->layer_inputs.size);
 }
 
 static void put_experts(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_model_config *config) {
@@ -315,11 +369,7 @@ void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf
     put_count(w, arch, "block_count", c->n_layers);
     put_count(w, arch, "context_length", qr_gguf_context_tokens(model));
     put_count(w, arch, "embedding_length", c->hidden_size);
-    put_count(w, arch, "feed_forward_length", c->intermediate_size);
-    put_count(w, arch, "attention.head_count", c->n_heads);
-    put_kv_heads(w, arch, model);
-    put_count(w, arch, "attention.key_length", c->head_dim);
-    put_count(w, arch, "attention.value_length", c->head_dim);
+    put_layer_sizes(w, arch, model);
     put_number(w, arch, arch->is_gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                c->norm_eps);
     put_count(w, arch, "vocab_size", c->vocab_size);

@@ -1,0 +1,116 @@
+/* The parts of config.json about layers that are not alike, from the metadata of a GGUF file. */
+#include <stdio.h>
+
+#include "base/alloc.h"
+#include "base/sizes.h"
+#include "loaders/source/gguf_reader.h"
+
+/* ---- Gemma 4 ----------------------------------------------------------------------------------------------------- */
+
+/* What a file has for each layer; [n_layers] each. */
+typedef struct gemma4_layers {
+    int64_t *slides, *n_kv_heads;
+    int64_t n_shared; /* the last layers, without keys of their own */
+} gemma4_layers;
+
+static qrun_status fail_layer(const qr_gguf_reader *r, const char *key, int64_t value, int64_t layer, const char *usual,
+                              qr_error *err) {
+    return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: %s is %lld for layer %lld, and %s is supported",
+                   qr_gguf_path(r->file), qr_gguf_arch_key(r->arch, key).text, (long long)value, (long long)layer,
+                   usual);
+}
+
+/* Sizes of MLPs: one, or twice that in the layers without keys of their own. */
+static qrun_status put_wide_mlps(const qr_gguf_reader *r, const int64_t *mlp, int64_t n_shared) {
+    const int64_t n_own = r->n_layers - n_shared;
+    const bool are_wide = n_shared > 0 && mlp[n_own] != mlp[0];
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        if (mlp[l] == (are_wide && l >= n_own ? 2 : 1) * mlp[0]) { continue; }
+        return fail_layer(r, "feed_forward_length", mlp[l], l,
+                          "one size, with twice that in layers that share keys and values", r->err);
+    }
+    qr_json_put_bool(r->out, "use_double_wide_mlp", are_wide);
+    return QRUN_OK;
+}
+
+/* The heads of the layers with full attention, and those of the others. */
+static qrun_status put_heads_of_kinds(const qr_gguf_reader *r, const gemma4_layers *layers) {
+    int64_t full_dim = r->head_dim, of_sliding = 0;
+    bool values_are_keys = false;
+    QR_RETURN_IF_ERROR(qr_read_int(r, "attention.key_length", 1 << 12, &full_dim));
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        const int64_t n = layers->n_kv_heads[l];
+        if (n < 1 || n > QR_GGUF_MOST_HEADS) {
+            return fail_layer(r, "attention.head_count_kv", n, l, "a number from 1 to 4096", r->err);
+        }
+        const bool owns = l < r->n_layers - layers->n_shared;
+        values_are_keys |= owns && layers->slides[l] == 0 && qr_find_in_layer(r, l, "attn_v.weight") == NULL;
+        if (layers->slides[l] == 0) { continue; }
+        if (of_sliding == 0) { of_sliding = n; }
+        if (n == of_sliding) { continue; }
+        return fail_layer(r, "attention.head_count_kv", n, l, "one number for all with a window", r->err);
+    }
+    qr_json_put_int(r->out, "num_key_value_heads", of_sliding > 0 ? of_sliding : layers->n_kv_heads[0]);
+    qr_json_put_int(r->out, "head_dim", r->head_dim);
+    qr_json_put_bool(r->out, "attention_k_eq_v", values_are_keys);
+    qr_json_put_begin(r->out, "per_layer_config", '{');
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        char key[24];
+        if (layers->slides[l] != 0) { continue; }
+        (void)snprintf(key, sizeof key, "%lld", (long long)l);
+        qr_json_put_begin(r->out, key, '{');
+        qr_json_put_int(r->out, "head_dim", full_dim);
+        qr_json_put_int(r->out, "num_key_value_heads", layers->n_kv_heads[l]);
+        qr_json_put_end(r->out, '}');
+    }
+    qr_json_put_end(r->out, '}');
+    return QRUN_OK;
+}
+
+static void put_kinds(const qr_gguf_reader *r, const int64_t *slides) {
+    qr_json_put_begin(r->out, "layer_types", '[');
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        qr_json_put_text(r->out, NULL, slides[l] != 0 ? "sliding_attention" : "full_attention");
+    }
+    qr_json_put_end(r->out, ']');
+}
+
+/* Inputs to each layer: E models alone have a table of them. */
+static qrun_status put_layer_inputs(const qr_gguf_reader *r) {
+    const qr_gguf_tensor *table = qr_gguf_find_tensor(r->file, "per_layer_token_embd.weight");
+    int64_t size = 0;
+    QR_RETURN_IF_ERROR(qr_read_int(r, "embedding_length_per_layer_input", 1 << 14, &size));
+    qr_json_put_int(r->out, "hidden_size_per_layer_input", size);
+    if (size == 0) { return QRUN_OK; }
+    if (table == NULL || table->n_dims != 2) {
+        return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: has no matrix per_layer_token_embd.weight",
+                       qr_gguf_path(r->file));
+    }
+    qr_json_put_int(r->out, "vocab_size_per_layer_input", table->dims[0]);
+    return QRUN_OK;
+}
+
+qrun_status qr_put_gemma4(const qr_gguf_reader *r, const int64_t *mlp) {
+    static const char pattern[] = "attention.sliding_window_pattern";
+    gemma4_layers layers = {0};
+    double softcap = 0;
+    qrun_status status = QRUN_OK;
+    if (!qr_reads(r, pattern)) {
+        return qr_gguf_fail_missing(r->file, qr_gguf_arch_key(r->arch, pattern).text, r->err);
+    }
+    QR_TRY(qr_read_layers(r, pattern, 0, &layers.slides));
+    QR_TRY(qr_read_layers(r, "attention.head_count_kv", r->n_heads, &layers.n_kv_heads));
+    QR_TRY(qr_read_int(r, "attention.shared_kv_layers", r->n_layers - 1, &layers.n_shared));
+    QR_TRY(put_wide_mlps(r, mlp, layers.n_shared));
+    QR_TRY(put_heads_of_kinds(r, &layers));
+    put_kinds(r, layers.slides);
+    qr_json_put_int(r->out, "num_kv_shared_layers", layers.n_shared);
+    QR_TRY(put_layer_inputs(r));
+    QR_TRY(qr_read_double(r, "final_logit_softcapping", &softcap));
+    if (softcap > 0) { qr_json_put_double(r->out, "final_logit_softcapping", softcap); }
+    qr_json_put_bool(r->out, "enable_moe_block", r->arch->experts != NULL);
+out:
+    qr_free(layers.slides);
+    qr_free(layers.n_kv_heads);
+    return status;
+}
