@@ -195,8 +195,11 @@ static qrun_status put_norms_and_biases(const qr_gguf_reader *r) {
     const char *name = r->arch->is_gpt2 ? "layer_norm_epsilon" : r->arch->has_convs ? "norm_eps" : "rms_norm_eps";
     qr_json_put_double(r->out, name, eps);
     if (r->arch->is_gpt2) { return QRUN_OK; }
-    qr_json_put_bool(r->out, "attention_bias", qr_gguf_find_tensor(r->file, "blk.0.attn_output.bias") != NULL);
-    qr_json_put_bool(r->out, "mlp_bias", qr_gguf_find_tensor(r->file, "blk.0.ffn_down.bias") != NULL);
+    const bool of_queries = (r->arch->biases & QR_GGUF_ALL_BIASES) == QR_GGUF_QKV_BIASES;
+    const bool has_bias = qr_any_layer_has(r, of_queries ? "attn_q.bias" : "attn_output.bias");
+    qr_json_put_bool(r->out, "attention_bias", has_bias);
+    qr_json_put_bool(r->out, "mlp_bias", qr_any_layer_has(r, "ffn_down.bias"));
+    qr_json_put_bool(r->out, "use_bias", has_bias); /* as ERNIE calls all of them */
     return QRUN_OK;
 }
 
@@ -297,6 +300,25 @@ static qrun_status put_convs(const qr_gguf_reader *r) {
     return QRUN_OK;
 }
 
+/* GLM-4 with sections for images has rows in another order. GLM-4.5 may be without norms of heads. */
+static qrun_status put_glm4(const qr_gguf_reader *r) {
+    int64_t *sections = NULL;
+    size_t n = 0;
+    const qr_gguf_key key = qr_gguf_arch_key(r->arch, "rope.dimension_sections");
+    if (qr_reads_arch(r, "glm4moe")) {
+        qr_json_put_bool(r->out, "use_qk_norm", qr_any_layer_has(r, "attn_q_norm.weight"));
+        qr_json_put_int(r->out, "num_nextn_predict_layers", 0);
+        return qr_put_one_rope(r);
+    }
+    QR_RETURN_IF_ERROR(qr_gguf_get_ints(r->file, key.text, &sections, &n, r->err));
+    const bool has_sections = n > 0 && sections[0] != 0;
+    qr_free(sections);
+    if (!has_sections) { return qr_put_one_rope(r); }
+    return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED,
+                   "%s: a %s model with rotary positions for images (%s) is not supported", qr_gguf_path(r->file),
+                   r->arch->name, key.text);
+}
+
 static qrun_status put_family(const qr_gguf_reader *r) {
     if (r->arch->has_convs) {
         QR_RETURN_IF_ERROR(put_convs(r));
@@ -321,6 +343,8 @@ static qrun_status put_family(const qr_gguf_reader *r) {
         if (r->window > 0) { QR_RETURN_IF_ERROR(put_windows(r, 6)); }
         return qr_put_two_ropes(r, 10000);
     }
+    if (qr_reads_arch(r, "glm4") || qr_reads_arch(r, "glm4moe")) { return put_glm4(r); }
+    if (qr_reads_arch(r, "exaone4") && r->window > 0) { QR_RETURN_IF_ERROR(put_windows(r, 4)); }
     if (qr_reads_arch(r, "gpt-oss")) { QR_RETURN_IF_ERROR(put_windows(r, 2)); }
     if (qr_reads_arch(r, "olmo2") && r->window > 0) {
         QR_RETURN_IF_ERROR(put_windows(r, 4));
@@ -333,7 +357,7 @@ static qrun_status put_family(const qr_gguf_reader *r) {
 static const char *model_type(const qr_gguf_reader *r) {
     if (qr_reads_arch(r, "olmo2") && r->window > 0) { return "olmo3"; }
     if (qr_reads_arch(r, "mistral3") && !qr_reads(r, "attention.temperature_scale")) { return "mistral"; }
-    return r->arch->model_type;
+    return r->arch->read_as != NULL ? r->arch->read_as : r->arch->model_type;
 }
 
 qrun_status qr_gguf_write_config(const qr_gguf *file, qr_buffer *out, qr_error *err) {
@@ -344,6 +368,9 @@ qrun_status qr_gguf_write_config(const qr_gguf *file, qr_buffer *out, qr_error *
     qr_json_put_begin(out, NULL, '{');
     qr_json_put_text(out, "model_type", model_type(&r));
     QR_RETURN_IF_ERROR(put_sizes(&r));
+    if (qr_reads_arch(&r, "exaone4") && r.n_layers == 64 && r.window == 0) {
+        r.window = 4096;
+    } /* as llama.cpp has it */
     if (r.arch->experts != NULL) { QR_RETURN_IF_ERROR(qr_put_experts(&r)); }
     QR_RETURN_IF_ERROR(put_vocab(&r));
     QR_RETURN_IF_ERROR(put_norms_and_biases(&r));

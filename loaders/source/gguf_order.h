@@ -15,4 +15,19 @@ typedef struct qr_gguf_heads {
 qr_row_order qr_gguf_row_order(const qr_gguf_heads *heads, const qr_gguf_arch *arch, const char *name);
 qr_row_order qr_gguf_column_order(const qr_gguf_heads *heads, const qr_gguf_arch *arch, const char *name);
 
+/* A part of a matrix of transformers that a file has a tensor for: the rows of its groups, one after the other. */
+typedef struct qr_gguf_part {
+    char name[QR_GGUF_NAME_BYTES]; /* as a family calls it that has the part as a matrix of its own */
+    qr_row_groups groups[3];       /* those with n_rows 0 are none */
+} qr_gguf_part;
+
+/* The two parts of a matrix of so many rows that is two there; 0: it is not. */
+int qr_gguf_split(const qr_gguf_heads *heads, const char *name, int64_t rows, qr_gguf_part parts[2]);
+
+/* The other way round, where a file has two matrices in one: whether it is such a one (of Qwen3-Next, gates of the
+ * delta rule), and then its parts' names and the orders of their rows. */
+bool qr_gguf_is_joined(const char *name);
+void qr_gguf_part_of_joined(const qr_gguf_heads *heads, const char *name, int part, char part_name[QR_GGUF_NAME_BYTES],
+                            qr_row_order *rows);
+
 #endif

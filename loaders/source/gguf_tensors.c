@@ -63,8 +63,10 @@ static bool is_gate_and_up(const char *name) { return strstr(name, ".gate_up_pro
 static int64_t count_matrices(const qr_gguf_arch *arch, const qr_gguf_tensor *tensor) {
     char name[QR_GGUF_NAME_BYTES];
     const tensor_name own = own_name(tensor);
-    const bool is_stack = qr_gguf_name_to_hf(arch, own.text, name) && strstr(name, "%d") != NULL;
+    if (!qr_gguf_name_to_hf(arch, own.text, name)) { return 1; }
+    const bool is_stack = strstr(name, "%d") != NULL;
     const int64_t n_parts = is_stack && is_gate_and_up(name) ? 2 : 1;
+    if (!is_stack && qr_gguf_is_joined(name)) { return 2; }
     return is_stack && tensor->n_dims == 3 ? n_parts * qr_min(tensor->dims[0], QR_GGUF_MOST_EXPERTS) : 1;
 }
 
@@ -139,6 +141,26 @@ static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, con
     return QRUN_OK;
 }
 
+/* Two matrices in one, as a tensor each whose rows lie apart. Adds them at *n. */
+static qrun_status use_joined(const qr_gguf *file, const qr_gguf_tensor *from, const qr_gguf_heads *heads,
+                              const char *name, char (*names)[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensors,
+                              size_t *n, qr_error *err) {
+    if (from->n_dims != 2 || from->dims[0] != 2 * heads->n_value_heads) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensor %s is no matrix of %lld rows, which the model's heads give",
+                       qr_gguf_path(file), own_name(from).text, (long long)(2 * heads->n_value_heads));
+    }
+    for (int i = 0; i < 2; i++, ++*n) {
+        tensors[*n] = (qr_safetensors_tensor){.name = names[*n],
+                                              .dtype = from->dtype,
+                                              .n_dims = 2,
+                                              .dims = {heads->n_value_heads, from->dims[1]},
+                                              .data = from->data,
+                                              .n_bytes = from->n_bytes};
+        qr_gguf_part_of_joined(heads, name, i, names[*n], &tensors[*n].rows);
+    }
+    return QRUN_OK;
+}
+
 /* A layer that predicts tokens further on: files have them after the others, and text needs none. */
 static bool is_left_out(qr_gguf_text name, int64_t n_layers, int64_t n_ahead) {
     static const char block[] = "blk.";
@@ -182,6 +204,10 @@ qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_
         QR_TRY(translate(file, arch, from, name, err));
         if (strstr(name, "%d") != NULL) {
             QR_TRY(use_experts(file, from, name, names, list, &n, err));
+            continue;
+        }
+        if (qr_gguf_is_joined(name)) {
+            QR_TRY(use_joined(file, from, &heads, name, names, list, &n, err));
             continue;
         }
         memcpy(names[n], name, sizeof name);

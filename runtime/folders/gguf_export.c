@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -35,6 +36,8 @@ typedef struct output_tensor {
     bool adds_one;
     bool is_log; /* what is written is minus its exponential */
     qr_row_order rows, columns;
+    const qr_row_groups *groups; /* [3]: it has these rows of the values; NULL: all */
+    int64_t n_source_rows;       /* of the values */
 } output_tensor;
 
 typedef struct export_job {
@@ -48,6 +51,7 @@ typedef struct export_job {
     qr_dtype dtype;
     output_tensor *tensors;
     size_t n_tensors;
+    qr_gguf_part *parts; /* of matrices that are two in the file */
     qr_gguf_writer writer;
     unsigned char *chunk;
     float *scratch; /* two rows for each worker */
@@ -100,20 +104,26 @@ static qr_dtype choose_dtype(const export_job *job, const output_tensor *tensor)
     const bool is_kept_wide = strstr(tensor->name, ".ffn_gate_inp") != NULL ||
                               strstr(tensor->name, ".ssm_conv1d") != NULL ||
                               strstr(tensor->name, ".shortconv.conv.") != NULL;
-    if (is_kept_wide) { return QR_DTYPE_F32; }
+    if (is_kept_wide || qr_ends_with(tensor->name, ".bias")) { return QR_DTYPE_F32; }
     if (tensor->n_dims == 1 || strncmp(tensor->name, "position_embd", 13) == 0) { return QR_DTYPE_F32; }
     if (!qr_dtype_is_blocks(job->dtype)) { return job->dtype; }
     if (tensor->dims[1] % qr_dtype_block_elements(job->dtype) != 0) { return QR_DTYPE_F16; }
     return is_table ? QR_DTYPE_Q8_0 : job->dtype;
 }
 
-/* False for a tensor that the file does not have: an image encoder's. */
-static bool describe_tensor(const export_job *job, size_t output, output_tensor *tensor) {
+/* Whether it is of a layer after the last, which predicts tokens further on. */
+static bool is_ahead(const export_job *job, const char *gguf) {
+    static const char block[] = "blk.";
+    if (strncmp(gguf, block, sizeof block - 1) != 0) { return false; }
+    return strtoll(gguf + sizeof block - 1, NULL, 10) >= job->model.shape.n_layers;
+}
+
+/* False for a tensor that the file does not have: an image encoder's. name: of transformers. */
+static bool describe_tensor(const export_job *job, size_t output, const char *name, output_tensor *tensor) {
     const qrun_model *model = &job->model;
     const qr_safetensors_spec *spec = &job->merged.specs[output];
-    const char *name = bare_name(model, spec->name);
     *tensor = (output_tensor){.output = output, .n_dims = spec->n_dims};
-    if (!qr_gguf_name_from_hf(job->arch, name, tensor->name)) { return false; }
+    if (!qr_gguf_name_from_hf(job->arch, name, tensor->name) || is_ahead(job, tensor->name)) { return false; }
     const bool is_conv = spec->n_dims == 3 && spec->dims[1] == 1; /* [C, 1, kernel] */
     if (is_conv) { tensor->n_dims = 2; }
     if (spec->n_dims < 1 || (spec->n_dims > 2 && !is_conv)) { return false; }
@@ -121,6 +131,7 @@ static bool describe_tensor(const export_job *job, size_t output, output_tensor 
         spec->n_dims == 2 && qr_is_last_part(tensor->name, "weight") && strncmp(tensor->name, "blk.", 4) == 0;
     tensor->transposed = is_linear && model->family->transposed;
     tensor->dims[0] = spec->dims[tensor->transposed ? 1 : 0];
+    tensor->n_source_rows = tensor->dims[0];
     tensor->dims[1] = spec->n_dims == 1 ? 1 : spec->dims[is_conv ? 2 : tensor->transposed ? 0 : 1];
     tensor->adds_one = job->arch->adds_one && qr_ends_with(name, "norm.weight") && strstr(name, "linear_attn") == NULL;
     tensor->is_log = qr_ends_with(name, ".A_log");
@@ -138,7 +149,7 @@ static output_tensor *add_stack(export_job *job, int64_t layer, qr_tensor_role r
     *t = (output_tensor){.n_dims = 2, .n_experts = job->model.shape.n_experts};
     (void)snprintf(t->name, sizeof t->name, "blk.%lld.ffn_%s_exps.weight", (long long)layer, part);
     t->experts = qr_merged_experts(&job->merged, layer, role, &t->step);
-    t->dims[0] = t->experts->stored.desc.rows;
+    t->dims[0] = t->n_source_rows = t->experts->stored.desc.rows;
     t->dims[1] = t->experts->stored.desc.cols;
     t->dtype = choose_dtype(job, t);
     t->source_bytes = (int64_t)t->experts->stored.n_bytes * t->n_experts;
@@ -161,15 +172,40 @@ static void add_stacks(export_job *job) {
     }
 }
 
+/* Adds the parts of a matrix that is two in the file; false: it is not. */
+static bool add_parts(export_job *job, size_t output, const char *name, qr_gguf_part parts[2]) {
+    const qr_safetensors_spec *spec = &job->merged.specs[output];
+    const qr_gguf_heads heads = qr_gguf_heads_of(&job->model);
+    const int n_parts = spec->n_dims == 2 ? qr_gguf_split(&heads, name, spec->dims[0], parts) : 0;
+    for (int i = 0; i < n_parts; i++) {
+        output_tensor *tensor = &job->tensors[job->n_tensors++];
+        (void)describe_tensor(job, output, parts[i].name, tensor);
+        tensor->groups = parts[i].groups;
+        tensor->dims[0] = 0;
+        for (size_t g = 0; g < QR_COUNT_OF(parts[i].groups); g++) { tensor->dims[0] += parts[i].groups[g].n_rows; }
+        tensor->source_bytes /= n_parts;
+    }
+    return n_parts > 0;
+}
+
 static qrun_status list_tensors(export_job *job, qr_error *err) {
-    const size_t n_stacks = 3 * (size_t)job->model.shape.n_layers;
-    job->tensors = qr_alloc_array(job->merged.n_outputs + n_stacks + 1, sizeof *job->tensors);
-    if (job->tensors == NULL) { return qr_fail_memory(err, "the list of tensors", job->merged.n_outputs); }
+    const size_t n_layers = (size_t)job->model.shape.n_layers, n_stacks = 3 * n_layers;
+    size_t n_split = 0;
+    job->tensors = qr_alloc_array(job->merged.n_outputs + n_stacks + n_layers + 1, sizeof *job->tensors);
+    job->parts = qr_alloc_array(2 * n_layers, sizeof *job->parts); /* a layer has one such matrix at most */
+    if (job->tensors == NULL || job->parts == NULL) {
+        return qr_fail_memory(err, "the list of tensors", job->merged.n_outputs);
+    }
     const output_tensor *embedding = NULL;
     bool has_head = false;
     for (size_t i = 0; i < job->merged.n_outputs; i++) {
         output_tensor *tensor = &job->tensors[job->n_tensors];
-        if (!describe_tensor(job, i, tensor)) { continue; }
+        const char *name = bare_name(&job->model, job->merged.specs[i].name);
+        if (n_split < n_layers && add_parts(job, i, name, job->parts + 2 * n_split)) {
+            n_split++;
+            continue;
+        }
+        if (!describe_tensor(job, i, name, tensor)) { continue; }
         if (strcmp(tensor->name, "token_embd.weight") == 0) { embedding = tensor; }
         has_head |= strcmp(tensor->name, "output.weight") == 0;
         job->n_tensors++;
@@ -223,13 +259,20 @@ typedef struct row_job {
     atomic_bool is_broken;
 } row_job;
 
+/* The row of the values that row `row` of the tensor has. */
+static int64_t source_row(const output_tensor *t, int64_t row) {
+    const qr_row_groups *groups = t->groups;
+    if (groups == NULL) { return qr_row_of_stored(&t->rows, row); }
+    for (; row >= groups->n_rows; groups++) { row -= groups->n_rows; }
+    return qr_grouped_row(groups, row);
+}
+
 static void write_row(const row_job *rows, int64_t row, float *values, unsigned char *dst) {
     const output_tensor *t = rows->tensor;
     const int64_t cols = t->dims[1];
     const bool in_order = qr_row_order_is_usual(&t->columns);
     float *read = in_order ? values : values + cols;
-    qr_matrix_rows_to_f32(rows->dtype, rows->data, t->dims[0], cols, t->transposed, qr_row_of_stored(&t->rows, row), 1,
-                          read);
+    qr_matrix_rows_to_f32(rows->dtype, rows->data, t->n_source_rows, cols, t->transposed, source_row(t, row), 1, read);
     for (int64_t c = 0; !in_order && c < cols; c++) { values[c] = read[qr_row_of_stored(&t->columns, c)]; }
     for (int64_t c = 0; t->adds_one && c < cols; c++) { values[c] += 1.0F; }
     for (int64_t c = 0; t->is_log && c < cols; c++) { values[c] = -expf(values[c]); }
@@ -283,7 +326,7 @@ out:
 /* A matrix that the adapter changes, or that is stored quantised, is computed whole in F32; and so is an expert's. */
 static qrun_status write_computed(export_job *job, const output_tensor *t, const qr_merge_matrix *matrix,
                                   qr_error *err) {
-    const size_t n_bytes = (size_t)(t->dims[0] * t->dims[1]) * sizeof(float);
+    const size_t n_bytes = (size_t)(t->n_source_rows * t->dims[1]) * sizeof(float);
     float *values = qr_alloc(n_bytes);
     qrun_status status = QRUN_OK;
     if (values == NULL) { return qr_fail_memory(err, t->name, n_bytes); }
@@ -376,6 +419,7 @@ out:
 static void job_free(export_job *job) {
     qr_gguf_writer_free(&job->writer);
     qr_free(job->tensors);
+    qr_free(job->parts);
     qr_merged_tensors_free(&job->merged);
     qr_adapter_close(job->adapter);
     qr_safetensors_close(job->source);

@@ -123,7 +123,8 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->has_rope && c->rope.type == QR_ROPE_DYNAMIC, "dynamic rotary scaling"},
         {c->has_rope && c->rope.type == QR_ROPE_LONGROPE && !is_arch(arch, "phi3") && !is_arch(arch, "llama"),
          "longrope rotary scaling"},
-        {c->has_rope && c->rope.type == QR_ROPE_LLAMA3 && !arch->pairs_rows, "llama3 rotary scaling"},
+        {c->has_rope && c->rope.type == QR_ROPE_LLAMA3 && !arch->pairs_rows && !arch->has_dividers,
+         "llama3 rotary scaling"},
         {is_gemma4 && c->rope.type != QR_ROPE_PROPORTIONAL,
          "rotary positions of full attention that are not proportional"},
         {!is_gemma4 && c->has_rope && c->rope.type == QR_ROPE_PROPORTIONAL, "proportional rotary scaling"},
@@ -135,11 +136,13 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->has_rope && c->rope.type == QR_ROPE_YARN && !yarn_is_usual, "the borders of its YaRN scaling"},
         {c->has_rope && c->rope.rotary_dim != c->head_dim && !arch->rotates_in_part, "heads that rotate in part"},
         {has_windows(model) && !arch->has_windows, "its sliding window"},
-        {!rotates_as_smollm3(c), "its layers without rotary positions"},
+        {c->family == QR_FAMILY_EXAONE4 && has_windows(model) != (c->n_layers == 64),
+         has_windows(model) ? "its sliding window, but where it has 64 layers" : "64 layers without a sliding window"},
+        {is_arch(arch, "smollm3") && !rotates_as_smollm3(c), "its layers without rotary positions"},
         {c->family == QR_FAMILY_GEMMA2 && c->attn_logit_softcapping == 0, "attention without a soft cap"},
         {c->family == QR_FAMILY_GEMMA3 && c->attn_logit_softcapping != 0, "a soft cap of attention"},
         {is_arch(arch, "olmoe") && c->n_kv_heads != c->n_heads, "fewer heads for keys than for queries"},
-        {(is_arch(arch, "olmo2") || is_arch(arch, "phi3") || arch->has_convs) &&
+        {(is_arch(arch, "olmo2") || is_arch(arch, "exaone4") || is_arch(arch, "phi3") || arch->has_convs) &&
              c->head_dim * c->n_heads != c->hidden_size,
          "heads that are not a share of its hidden size"},
         {c->family == QR_FAMILY_GEMMA2 && !model->shape.tied_head, "an output head apart from the embedding"},
@@ -287,8 +290,16 @@ static const char *base_name(const char *path, size_t *n) {
 }
 
 /* The sections are of images' positions; those of text are the same in all three. llama.cpp wants them said. */
+static void put_sections(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
+    const int64_t half = model->config.rope.rotary_dim / 2, third = half * 5 / 16; /* as in Qwen3-VL, and so of text */
+    const int32_t of_qwen3_5[4] = {11, 11, 10, 0};
+    const int32_t sections[4] = {(int32_t)(half - 2 * third), (int32_t)third, (int32_t)third, 0};
+    const int32_t *const written = arch->has_delta ? of_qwen3_5 : sections;
+    qr_gguf_put_list(w, qr_gguf_arch_key(arch, "rope.dimension_sections").text, QR_GGUF_I32, QR_COUNT_OF(sections));
+    for (size_t i = 0; i < QR_COUNT_OF(sections); i++) { qr_gguf_put_i32_item(w, written[i]); }
+}
+
 static void put_delta(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
-    static const int32_t sections[] = {11, 11, 10, 0};
     const qr_recurrent_shape *delta = &model->shape.recurrent;
     put_count(w, arch, "ssm.conv_kernel", delta->kernel);
     put_count(w, arch, "ssm.state_size", delta->key_dim);
@@ -298,8 +309,6 @@ static void put_delta(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_mo
     qr_gguf_put_list(w, qr_gguf_arch_key(arch, "attention.recurrent_layers").text, QR_GGUF_BOOL,
                      (uint64_t)model->shape.n_layers);
     for (int64_t l = 0; l < model->shape.n_layers; l++) { qr_gguf_put_bool_item(w, model->layers[l].is_recurrent); }
-    qr_gguf_put_list(w, qr_gguf_arch_key(arch, "rope.dimension_sections").text, QR_GGUF_I32, QR_COUNT_OF(sections));
-    for (size_t i = 0; i < QR_COUNT_OF(sections); i++) { qr_gguf_put_i32_item(w, sections[i]); }
 }
 
 static void put_layer_counts(qr_gguf_writer *w, const qr_gguf_arch *arch, const char *key, const qrun_model *model,
@@ -347,15 +356,22 @@ static void put_layer_sizes(qr_gguf_writer *w, const qr_gguf_arch *arch, const q
 static void put_experts(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_model_config *config) {
     enum { SIGMOID = 2 };
     const qr_expert_config *experts = &config->experts;
+    const qr_gguf_experts *keys = arch->experts;
     put_count(w, arch, "expert_count", experts->n_experts);
     put_count(w, arch, "expert_used_count", experts->n_per_token);
     put_count(w, arch, "expert_feed_forward_length", experts->intermediate_size);
     if (experts->shared_intermediate_size > 0) {
         put_count(w, arch, "expert_shared_feed_forward_length", experts->shared_intermediate_size);
     }
-    if (experts->has_sigmoid_router) {
-        put_count(w, arch, "leading_dense_block_count", count_dense_layers(config));
-        put_count(w, arch, "expert_gating_func", SIGMOID);
+    if (keys->shared_count != NULL) {
+        put_count(w, arch, "expert_shared_count", experts->shared_intermediate_size / experts->intermediate_size);
+    }
+    if (keys->n_dense != NULL) { put_count(w, arch, "leading_dense_block_count", count_dense_layers(config)); }
+    if (keys->step != NULL) { put_count(w, arch, "interleave_moe_layer_step", 1); }
+    if (experts->has_sigmoid_router) { put_count(w, arch, "expert_gating_func", SIGMOID); }
+    if (keys->scales_shares) { put_number(w, arch, "expert_weights_scale", experts->share_factor); }
+    if (keys->shares == QR_GGUF_SHARES_SAID) {
+        qr_gguf_put_bool(w, qr_gguf_arch_key(arch, "expert_weights_norm").text, experts->normalizes);
     }
 }
 
@@ -375,6 +391,7 @@ void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf
     put_count(w, arch, "vocab_size", c->vocab_size);
     if (arch->experts != NULL) { put_experts(w, arch, c); }
     if (arch->has_delta) { put_delta(w, arch, model); }
+    if (arch->turns_heads || c->family == QR_FAMILY_QWEN3_VL) { put_sections(w, arch, model); }
     put_windows(w, model, arch);
     if (c->has_rope) { put_rope(w, model, arch); }
     if (c->family == QR_FAMILY_GEMMA2) { put_number(w, arch, "attn_logit_softcapping", c->attn_logit_softcapping); }
