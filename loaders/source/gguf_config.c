@@ -1,4 +1,5 @@
 /* config.json and generation_config.json, from the metadata of a GGUF file. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -72,12 +73,14 @@ static qrun_status put_vocab(const qr_gguf_reader *r) {
 /* Of a dense MLP, in the first layer that has one, or of experts where a family has no other. Layers differ in it where
  * *layers is not NULL after it: [n_layers], the caller's. */
 static qrun_status read_mlp(const qr_gguf_reader *r, int64_t *mlp, int64_t **layers) {
+    static const char shared[] = "expert_shared_feed_forward_length"; /* the MLP's own, where Granite 4 has one */
     const char *key = "feed_forward_length";
     if (!r->arch->has_own_sizes) {
         if (r->arch->experts != NULL && (qr_reads_arch(r, "gpt-oss") || !qr_reads(r, key))) {
             key = "expert_feed_forward_length";
         }
-        return qr_require_int(r, key, 1 << 22, mlp);
+        if (qr_reads_arch(r, "granite")) { QR_RETURN_IF_ERROR(qr_read_int(r, shared, 1 << 22, mlp)); }
+        return *mlp > 0 ? QRUN_OK : qr_require_int(r, key, 1 << 22, mlp);
     }
     QR_RETURN_IF_ERROR(qr_read_layers(r, key, 0, layers));
     for (int64_t l = r->n_layers; l-- > 0;) {
@@ -127,6 +130,7 @@ out:
 static qrun_status put_kv_heads(const qr_gguf_reader *r) {
     const qr_gguf_key key = qr_gguf_arch_key(r->arch, "attention.head_count_kv");
     int64_t n_kv_heads = r->n_heads;
+    if (qr_reads_arch(r, "granite") && qr_gguf_is_list(r->file, key.text)) { return qr_put_kv_heads_of_list(r); }
     if (r->arch->has_convs && qr_gguf_is_list(r->file, key.text)) {
         QR_RETURN_IF_ERROR(put_layer_kinds(r, key.text, &n_kv_heads));
     } else if (qr_gguf_has(r->file, key.text)) {
@@ -160,8 +164,11 @@ static qrun_status put_heads(qr_gguf_reader *r, const int64_t *mlp) {
         QR_RETURN_IF_ERROR(read_head_dim(r));
         return qr_put_gemma4(r, mlp);
     }
-    QR_RETURN_IF_ERROR(put_kv_heads(r));
     QR_RETURN_IF_ERROR(read_head_dim(r));
+    const bool is_granite4 = strcmp(r->arch->model_type, "granitemoehybrid") == 0;
+    QR_RETURN_IF_ERROR(is_granite4                                      ? qr_put_granite_hybrid(r)
+                       : strcmp(r->arch->model_type, "nemotron_h") == 0 ? qr_put_nemotron_h(r, mlp)
+                                                                        : put_kv_heads(r));
     qr_json_put_int(r->out, "head_dim", r->head_dim);
     return QRUN_OK;
 }
@@ -188,11 +195,15 @@ out:
 }
 
 static qrun_status put_norms_and_biases(const qr_gguf_reader *r) {
-    const char *key = r->arch->is_gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+    static const char plain[] = "attention.layer_norm_epsilon", rms[] = "attention.layer_norm_rms_epsilon";
+    const bool is_nemotron_h = strcmp(r->arch->model_type, "nemotron_h") == 0;
+    const char *key = r->arch->is_gpt2 || (is_nemotron_h && !qr_reads(r, rms)) ? plain : rms;
     double eps = 0;
     if (!qr_reads(r, key)) { return qr_gguf_fail_missing(r->file, qr_gguf_arch_key(r->arch, key).text, r->err); }
     QR_RETURN_IF_ERROR(qr_read_double(r, key, &eps));
-    const char *name = r->arch->is_gpt2 ? "layer_norm_epsilon" : r->arch->has_convs ? "norm_eps" : "rms_norm_eps";
+    const char *name = r->arch->is_gpt2 || is_nemotron_h ? "layer_norm_epsilon"
+                       : r->arch->has_convs              ? "norm_eps"
+                                                         : "rms_norm_eps";
     qr_json_put_double(r->out, name, eps);
     if (r->arch->is_gpt2) { return QRUN_OK; }
     const bool of_queries = (r->arch->biases & QR_GGUF_ALL_BIASES) == QR_GGUF_QKV_BIASES;
@@ -319,7 +330,31 @@ static qrun_status put_glm4(const qr_gguf_reader *r) {
                    r->arch->name, key.text);
 }
 
+/* Granite's. llama.cpp passes over one that is 0. Its switch for rotary positions is part of the hybrids' layers. */
+static qrun_status put_multipliers(const qr_gguf_reader *r) {
+    const struct {
+        const char *key, *name;
+        double usual;
+    } multipliers[] = {{"attention.scale", "attention_multiplier", 1 / sqrt((double)r->head_dim)},
+                       {"embedding_scale", "embedding_multiplier", 1},
+                       {"residual_scale", "residual_multiplier", 1},
+                       {"logit_scale", "logits_scaling", 1}};
+    bool rotates = true;
+    for (size_t i = 0; i < QR_COUNT_OF(multipliers); i++) {
+        double value = 0;
+        QR_RETURN_IF_ERROR(qr_read_double(r, multipliers[i].key, &value));
+        qr_json_put_double(r->out, multipliers[i].name, value != 0 ? value : multipliers[i].usual);
+    }
+    const qr_gguf_key key = qr_gguf_arch_key(r->arch, "rope.scaling.finetuned");
+    QR_RETURN_IF_ERROR(qr_gguf_get_bool(r->file, key.text, &rotates, r->err));
+    if (rotates || strcmp(r->arch->model_type, "granite") != 0) { return qr_put_one_rope(r); }
+    return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: a granite model without rotary positions is not supported",
+                   qr_gguf_path(r->file));
+}
+
 static qrun_status put_family(const qr_gguf_reader *r) {
+    if (strcmp(r->arch->model_type, "nemotron_h") == 0) { return QRUN_OK; }
+    if (r->arch->has_multipliers) { return put_multipliers(r); }
     if (r->arch->has_convs) {
         QR_RETURN_IF_ERROR(put_convs(r));
         return qr_put_one_rope(r);

@@ -114,3 +114,131 @@ out:
     qr_free(layers.n_kv_heads);
     return status;
 }
+
+/* ---- Layers of a state space ------------------------------------------------------------------------------------- */
+
+/* What the two families call its numbers. */
+typedef struct space_keys {
+    const char *kernel, *state, *groups, *heads, *head_dim, *has_conv_bias;
+} space_keys;
+
+static qrun_status put_space(const qr_gguf_reader *r, const space_keys *keys, int64_t *inner) {
+    int64_t kernel = 0, state = 0, groups = 0, heads = 0;
+    QR_RETURN_IF_ERROR(qr_require_int(r, "ssm.conv_kernel", 8, &kernel));
+    QR_RETURN_IF_ERROR(qr_require_int(r, "ssm.state_size", 1 << 10, &state));
+    QR_RETURN_IF_ERROR(qr_require_int(r, "ssm.group_count", 1 << 12, &groups));
+    QR_RETURN_IF_ERROR(qr_require_int(r, "ssm.time_step_rank", 1 << 12, &heads));
+    QR_RETURN_IF_ERROR(qr_require_int(r, "ssm.inner_size", 1 << 22, inner));
+    if (*inner % heads != 0) {
+        return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: %s.ssm has %lld values, which %lld heads cannot share",
+                       qr_gguf_path(r->file), r->arch->name, (long long)*inner, (long long)heads);
+    }
+    qr_json_put_int(r->out, keys->kernel, kernel);
+    qr_json_put_int(r->out, keys->state, state);
+    qr_json_put_int(r->out, keys->groups, groups);
+    qr_json_put_int(r->out, keys->heads, heads);
+    qr_json_put_int(r->out, keys->head_dim, *inner / heads);
+    qr_json_put_bool(r->out, keys->has_conv_bias, qr_any_layer_has(r, "ssm_conv1d.bias"));
+    return QRUN_OK;
+}
+
+/* Heads of keys, one number but in layers that have none. */
+static qrun_status find_kv_heads(const qr_gguf_reader *r, const int64_t *list, int64_t *n) {
+    *n = 0;
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        if (*n == 0) { *n = list[l]; }
+        if (list[l] >= 0 && list[l] <= QR_GGUF_MOST_HEADS && (list[l] == 0 || list[l] == *n)) { continue; }
+        return fail_layer(r, "attention.head_count_kv", list[l], l, "one number of heads, or 0,", r->err);
+    }
+    if (*n > 0) { return QRUN_OK; }
+    return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: %s is 0 for all layers, and a model needs one that attends",
+                   qr_gguf_path(r->file), qr_gguf_arch_key(r->arch, "attention.head_count_kv").text);
+}
+
+qrun_status qr_put_kv_heads_of_list(const qr_gguf_reader *r) {
+    int64_t *list = NULL, n_kv_heads = 0;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_read_layers(r, "attention.head_count_kv", r->n_heads, &list));
+    QR_TRY(find_kv_heads(r, list, &n_kv_heads));
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        if (list[l] == 0) { QR_TRY(fail_layer(r, "attention.head_count_kv", 0, l, "one number for all", r->err)); }
+    }
+    qr_json_put_int(r->out, "num_key_value_heads", n_kv_heads);
+out:
+    qr_free(list);
+    return status;
+}
+
+/* The MLP is the shared expert's there, where a model has experts and where not. */
+static qrun_status put_granite_sizes(const qr_gguf_reader *r) {
+    static const space_keys keys = {"mamba_d_conv",  "mamba_d_state", "mamba_n_groups",
+                                    "mamba_n_heads", "mamba_d_head",  "mamba_conv_bias"};
+    int64_t inner = 0, shared = 0;
+    QR_RETURN_IF_ERROR(qr_read_int(r, "expert_shared_feed_forward_length", 1 << 22, &shared));
+    if (r->arch->experts == NULL) {
+        if (shared == 0) { QR_RETURN_IF_ERROR(qr_require_int(r, "feed_forward_length", 1 << 22, &shared)); }
+        qr_json_put_int(r->out, "shared_intermediate_size", shared);
+        qr_json_put_int(r->out, "num_local_experts", 0);
+    } else if (shared == 0) {
+        return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED, "%s: a %s model without a shared expert is not supported",
+                       qr_gguf_path(r->file), r->arch->name);
+    }
+    if (!r->arch->has_spaces) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(put_space(r, &keys, &inner));
+    if (inner % r->hidden != 0) {
+        return qr_fail(r->err, QRUN_ERROR_UNSUPPORTED,
+                       "%s: a state space of %lld values, no multiple of the hidden size %lld, is not supported",
+                       qr_gguf_path(r->file), (long long)inner, (long long)r->hidden);
+    }
+    qr_json_put_int(r->out, "mamba_expand", inner / r->hidden);
+    return QRUN_OK;
+}
+
+qrun_status qr_put_granite_hybrid(const qr_gguf_reader *r) {
+    int64_t *list = NULL, n_kv_heads = 0;
+    bool rotates = true;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_read_layers(r, "attention.head_count_kv", r->n_heads, &list));
+    QR_TRY(find_kv_heads(r, list, &n_kv_heads));
+    QR_TRY(put_granite_sizes(r));
+    QR_TRY(qr_gguf_get_bool(r->file, qr_gguf_arch_key(r->arch, "rope.scaling.finetuned").text, &rotates, r->err));
+    qr_json_put_text(r->out, "position_embedding_type", rotates ? "rope" : "nope");
+    qr_json_put_int(r->out, "num_key_value_heads", n_kv_heads);
+    qr_json_put_begin(r->out, "layer_types", '[');
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        qr_json_put_text(r->out, NULL, list[l] == 0 ? "linear_attention" : "full_attention");
+    }
+    qr_json_put_end(r->out, ']');
+out:
+    qr_free(list);
+    return status;
+}
+
+/* ---- Nemotron-H -------------------------------------------------------------------------------------------------- */
+
+static const char *block_of(const qr_gguf_reader *r, int64_t layer, int64_t n_kv_heads, int64_t mlp) {
+    if (mlp == 0) { return n_kv_heads > 0 ? "full_attention" : "linear_attention"; }
+    return qr_find_in_layer(r, layer, "ffn_gate_inp.weight") != NULL ? "moe" : "mlp";
+}
+
+qrun_status qr_put_nemotron_h(const qr_gguf_reader *r, const int64_t *mlp) {
+    static const space_keys keys = {"conv_kernel",     "ssm_state_size", "n_groups",
+                                    "mamba_num_heads", "mamba_head_dim", "use_conv_bias"};
+    int64_t *list = NULL, n_kv_heads = 0, inner = 0;
+    qrun_status status = QRUN_OK;
+    QR_TRY(qr_read_layers(r, "attention.head_count_kv", r->n_heads, &list));
+    QR_TRY(find_kv_heads(r, list, &n_kv_heads));
+    QR_TRY(put_space(r, &keys, &inner));
+    qr_json_put_int(r->out, "num_key_value_heads", n_kv_heads);
+    qr_json_put_begin(r->out, "layers_block_type", '[');
+    for (int64_t l = 0; l < r->n_layers; l++) {
+        if (list[l] > 0 && mlp[l] > 0) {
+            QR_TRY(fail_layer(r, "feed_forward_length", mlp[l], l, "0 for a layer that attends", r->err));
+        }
+        qr_json_put_text(r->out, NULL, block_of(r, l, list[l], mlp[l]));
+    }
+    qr_json_put_end(r->out, ']');
+out:
+    qr_free(list);
+    return status;
+}

@@ -46,6 +46,7 @@ typedef struct qr_gguf_arch {
     bool adds_one;                  /* the file has 1 + weight of the norms */
     bool is_gpt2;
     bool rotates_in_part; /* heads, by rope.dimension_count */
+    bool has_multipliers; /* of embeddings, scores, what blocks add, and logits */
     bool has_dividers;    /* of rotary frequencies, for Llama 3's scaling; as those that pair rows have */
     bool has_own_sizes;   /* layers differ in the sizes of their MLPs */
     bool has_windows;     /* of attention, in layers that the file lists */

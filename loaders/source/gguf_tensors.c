@@ -113,6 +113,11 @@ static bool fits_order(const qr_row_order *order, int64_t n) {
     return order->n_key_heads == 0 || n == order->first + order->n_key_heads * order->heads_per_key * order->head_len;
 }
 
+/* Of a state space: vectors are matrices there. */
+static bool is_space_vector(const char *gguf) {
+    return qr_ends_with(gguf, ".ssm_a") || qr_ends_with(gguf, ".ssm_d") || qr_ends_with(gguf, ".ssm_norm.weight");
+}
+
 static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, const qr_gguf_tensor *from,
                               const qr_gguf_heads *heads, char name[QR_GGUF_NAME_BYTES], qr_safetensors_tensor *tensor,
                               qr_error *err) {
@@ -121,6 +126,9 @@ static qrun_status use_tensor(const qr_gguf *file, const qr_gguf_arch *arch, con
     *tensor = (qr_safetensors_tensor){
         .name = name, .dtype = from->dtype, .n_dims = from->n_dims, .data = from->data, .n_bytes = from->n_bytes};
     for (int i = 0; i < from->n_dims; i++) { tensor->dims[i] = from->dims[i]; }
+    if (from->n_dims == 2 && is_space_vector(own.text)) {
+        tensor->n_dims = 1, tensor->dims[0] = from->dims[0] * from->dims[1];
+    }
     if (from->n_dims == 1 && strstr(name, "shared_expert_gate.") != NULL) { /* a matrix of one row */
         tensor->n_dims = 2, tensor->dims[0] = 1, tensor->dims[1] = from->dims[0];
     }

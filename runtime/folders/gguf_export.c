@@ -101,9 +101,10 @@ static const char *bare_name(const qrun_model *model, const char *name) {
 static qr_dtype choose_dtype(const export_job *job, const output_tensor *tensor) {
     const bool is_table = strncmp(tensor->name, "token_embd", 10) == 0 || strncmp(tensor->name, "output.", 7) == 0 ||
                           strncmp(tensor->name, "per_layer_token_embd", 20) == 0;
-    const bool is_kept_wide = strstr(tensor->name, ".ffn_gate_inp") != NULL ||
-                              strstr(tensor->name, ".ssm_conv1d") != NULL ||
-                              strstr(tensor->name, ".shortconv.conv.") != NULL;
+    const bool is_kept_wide =
+        strstr(tensor->name, ".ffn_gate_inp") != NULL || strstr(tensor->name, ".ssm_conv1d") != NULL ||
+        strstr(tensor->name, ".shortconv.conv.") != NULL || qr_ends_with(tensor->name, "_norm.weight") ||
+        qr_ends_with(tensor->name, ".ssm_a") || qr_ends_with(tensor->name, ".ssm_d");
     if (is_kept_wide || qr_ends_with(tensor->name, ".bias")) { return QR_DTYPE_F32; }
     if (tensor->n_dims == 1 || strncmp(tensor->name, "position_embd", 13) == 0) { return QR_DTYPE_F32; }
     if (!qr_dtype_is_blocks(job->dtype)) { return job->dtype; }
@@ -116,6 +117,15 @@ static bool is_ahead(const export_job *job, const char *gguf) {
     static const char block[] = "blk.";
     if (strncmp(gguf, block, sizeof block - 1) != 0) { return false; }
     return strtoll(gguf + sizeof block - 1, NULL, 10) >= job->model.shape.n_layers;
+}
+
+/* Vectors of a state space are matrices there: of one column, or of a row for each group. */
+static void shape_space_vector(const export_job *job, output_tensor *tensor) {
+    if (qr_ends_with(tensor->name, ".ssm_a") || qr_ends_with(tensor->name, ".ssm_d")) { tensor->n_dims = 2; }
+    if (!qr_ends_with(tensor->name, ".ssm_norm.weight")) { return; }
+    tensor->n_dims = 2;
+    tensor->dims[1] = tensor->dims[0] / job->model.shape.recurrent.n_key_heads;
+    tensor->dims[0] = tensor->n_source_rows = job->model.shape.recurrent.n_key_heads;
 }
 
 /* False for a tensor that the file does not have: an image encoder's. name: of transformers. */
@@ -133,6 +143,7 @@ static bool describe_tensor(const export_job *job, size_t output, const char *na
     tensor->dims[0] = spec->dims[tensor->transposed ? 1 : 0];
     tensor->n_source_rows = tensor->dims[0];
     tensor->dims[1] = spec->n_dims == 1 ? 1 : spec->dims[is_conv ? 2 : tensor->transposed ? 0 : 1];
+    if (job->arch->has_spaces) { shape_space_vector(job, tensor); }
     tensor->adds_one = job->arch->adds_one && qr_ends_with(name, "norm.weight") && strstr(name, "linear_attn") == NULL;
     tensor->is_log = qr_ends_with(name, ".A_log");
     const qr_gguf_heads heads = qr_gguf_heads_of(model);
@@ -161,6 +172,11 @@ static void add_stacks(export_job *job) {
     const bool is_fused = job->model.config.family == QR_FAMILY_GEMMA4;
     for (int64_t l = 0; l < job->model.shape.n_layers; l++) {
         if (job->model.layers[l].expert_gate == NULL) { continue; }
+        if (qr_family_experts_in(job->model.family) == 1) { /* no gate: the one matrix is in its place */
+            (void)add_stack(job, l, QR_ROLE_EXPERT_GATE, "up");
+            (void)add_stack(job, l, QR_ROLE_EXPERT_OUT, "down");
+            continue;
+        }
         output_tensor *gate = add_stack(job, l, QR_ROLE_EXPERT_GATE, is_fused ? "gate_up" : "gate");
         if (is_fused) {
             gate->ups = qr_merged_experts(&job->merged, l, QR_ROLE_EXPERT_UP, &gate->step);

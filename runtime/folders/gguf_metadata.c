@@ -61,6 +61,7 @@ static int64_t count_dense_layers(const qr_model_config *config) {
 
 static bool all_layers_have_experts(const qr_gguf_arch *arch, const qr_model_config *config) {
     const qr_expert_config *experts = &config->experts;
+    if (config->blocks != NULL) { return true; } /* which blocks have them is said */
     const int64_t first = arch->experts != NULL && arch->experts->n_dense != NULL ? count_dense_layers(config) : 0;
     for (int64_t l = first; experts->n_experts > 0 && l < config->n_layers; l++) {
         if (!experts->layer_has_experts[l]) { return false; }
@@ -79,6 +80,10 @@ static bool normalizes_as_usual(const qr_gguf_arch *arch, const qr_model_config 
 static unsigned biases_of(const qr_model_config *config) {
     return (config->qkv_bias ? QR_GGUF_QKV_BIASES : 0U) | (config->o_bias ? QR_GGUF_OUT_BIASES : 0U) |
            (config->mlp_bias ? QR_GGUF_MLP_BIASES : 0U);
+}
+
+static bool has_dense_blocks(const qr_model_config *config) {
+    return qr_blocks_have(config->blocks, config->n_layers, QR_BLOCK_MLP);
 }
 
 /* Gemma 4's last layers: there they read the keys of the two layers before them, of which the last attends fully. */
@@ -102,8 +107,10 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
     const bool yarn_is_usual =
         c->rope.truncate && ((c->rope.beta_fast == 32 && c->rope.beta_slow == 1) || c->family == QR_FAMILY_MINISTRAL3);
     const double scalar = is_gemma ? gemma_scalar(c) : (double)c->head_dim;
-    const qr_mlp_activation activation =
-        is_gemma || is_gemma4 || arch->is_gpt2 ? QR_ACTIVATION_GELU_TANH : QR_ACTIVATION_SILU;
+    const bool is_nemotron_h = c->family == QR_FAMILY_NEMOTRON_H;
+    const qr_mlp_activation activation = is_nemotron_h                            ? QR_ACTIVATION_RELU2
+                                         : is_gemma || is_gemma4 || arch->is_gpt2 ? QR_ACTIVATION_GELU_TANH
+                                                                                  : QR_ACTIVATION_SILU;
     const struct {
         bool holds;
         const char *what;
@@ -136,6 +143,12 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->has_rope && c->rope.type == QR_ROPE_YARN && !yarn_is_usual, "the borders of its YaRN scaling"},
         {c->has_rope && c->rope.rotary_dim != c->head_dim && !arch->rotates_in_part, "heads that rotate in part"},
         {has_windows(model) && !arch->has_windows, "its sliding window"},
+        {arch->has_spaces && !c->recurrent.has_conv_bias, "convolutions without biases"},
+        {is_arch(arch, "granitehybrid") && model->shape.recurrent.values != 2 * c->hidden_size,
+         "a state space that is not of twice its hidden size (mamba_expand)"},
+        {arch->has_multipliers && !arch->has_spaces && c->layer_rotates != NULL && !c->layer_rotates[0],
+         "attention without rotary positions in all layers"},
+        {is_nemotron_h && arch->experts != NULL && has_dense_blocks(c), "MLPs beside blocks of experts"},
         {c->family == QR_FAMILY_EXAONE4 && has_windows(model) != (c->n_layers == 64),
          has_windows(model) ? "its sliding window, but where it has 64 layers" : "64 layers without a sliding window"},
         {is_arch(arch, "smollm3") && !rotates_as_smollm3(c), "its layers without rotary positions"},
@@ -299,13 +312,15 @@ static void put_sections(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun
     for (size_t i = 0; i < QR_COUNT_OF(sections); i++) { qr_gguf_put_i32_item(w, written[i]); }
 }
 
-static void put_delta(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
+/* Of the delta rule and of state spaces. */
+static void put_states(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
     const qr_recurrent_shape *delta = &model->shape.recurrent;
     put_count(w, arch, "ssm.conv_kernel", delta->kernel);
     put_count(w, arch, "ssm.state_size", delta->key_dim);
     put_count(w, arch, "ssm.group_count", delta->n_key_heads);
     put_count(w, arch, "ssm.time_step_rank", delta->n_value_heads);
     put_count(w, arch, "ssm.inner_size", delta->values);
+    if (!arch->has_delta) { return; }
     qr_gguf_put_list(w, qr_gguf_arch_key(arch, "attention.recurrent_layers").text, QR_GGUF_BOOL,
                      (uint64_t)model->shape.n_layers);
     for (int64_t l = 0; l < model->shape.n_layers; l++) { qr_gguf_put_bool_item(w, model->layers[l].is_recurrent); }
@@ -318,12 +333,16 @@ static void put_layer_counts(qr_gguf_writer *w, const qr_gguf_arch *arch, const 
     for (int64_t l = 0; l < n_layers; l++) { qr_gguf_put_i32_item(w, (int32_t)count(model, l)); }
 }
 
-/* A layer without heads of keys is a convolution. */
+/* A layer without heads of keys is a convolution or a state space; or a block that is an MLP. */
 static int64_t kv_heads_of(const qrun_model *model, int64_t layer) {
-    return model->layers[layer].is_recurrent ? 0 : qr_model_config_heads(&model->config, layer).n_kv_heads;
+    const bool attends = !model->layers[layer].is_recurrent && qr_model_config_mixes(&model->config, layer);
+    return !attends ? 0 : qr_model_config_heads(&model->config, layer).n_kv_heads;
 }
 
 static int64_t mlp_size_of(const qrun_model *model, int64_t layer) {
+    const qr_block *blocks = model->config.blocks;
+    if (!qr_model_config_has_mlp(&model->config, layer)) { return 0; }
+    if (blocks != NULL && blocks[layer] == QR_BLOCK_EXPERTS) { return model->config.experts.intermediate_size; }
     return qr_model_config_mlp_size(&model->config, layer);
 }
 
@@ -333,12 +352,13 @@ static void put_layer_sizes(qr_gguf_writer *w, const qr_gguf_arch *arch, const q
     const qr_layer_heads *full = &c->attention.full, *sliding = &c->attention.sliding;
     const bool is_gemma4 = c->family == QR_FAMILY_GEMMA4;
     put_count(w, arch, "attention.head_count", c->n_heads);
-    if (c->attention.shared_are_wide) {
+    const bool is_granite_moe = arch->experts != NULL && c->family == QR_FAMILY_GRANITE4;
+    if (c->attention.shared_are_wide || c->blocks != NULL) {
         put_layer_counts(w, arch, "feed_forward_length", model, mlp_size_of);
     } else {
-        put_count(w, arch, "feed_forward_length", c->intermediate_size);
+        put_count(w, arch, "feed_forward_length", is_granite_moe ? c->experts.intermediate_size : c->intermediate_size);
     }
-    if (arch->has_convs || full->n_kv_heads != sliding->n_kv_heads) {
+    if (arch->has_convs || arch->has_spaces || full->n_kv_heads != sliding->n_kv_heads) {
         put_layer_counts(w, arch, "attention.head_count_kv", model, kv_heads_of);
     } else {
         put_count(w, arch, "attention.head_count_kv", c->n_kv_heads);
@@ -375,6 +395,16 @@ static void put_experts(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_mo
     }
 }
 
+/* Granite's; and whether its layers rotate. */
+static void put_multipliers(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_model_config *config) {
+    put_number(w, arch, "attention.scale", config->attention_multiplier);
+    put_number(w, arch, "embedding_scale", config->embedding_multiplier);
+    put_number(w, arch, "residual_scale", config->residual_multiplier);
+    put_number(w, arch, "logit_scale", config->logits_scaling);
+    if (config->layer_rotates == NULL) { return; }
+    qr_gguf_put_bool(w, qr_gguf_arch_key(arch, "rope.scaling.finetuned").text, config->layer_rotates[0]);
+}
+
 void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf_arch *arch) {
     const qr_model_config *c = &model->config;
     size_t n;
@@ -388,9 +418,11 @@ void qr_gguf_put_model(qr_gguf_writer *w, const qrun_model *model, const qr_gguf
     put_layer_sizes(w, arch, model);
     put_number(w, arch, arch->is_gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
                c->norm_eps);
+    if (c->family == QR_FAMILY_NEMOTRON_H) { put_number(w, arch, "attention.layer_norm_epsilon", c->norm_eps); }
+    if (arch->has_multipliers) { put_multipliers(w, arch, c); }
     put_count(w, arch, "vocab_size", c->vocab_size);
     if (arch->experts != NULL) { put_experts(w, arch, c); }
-    if (arch->has_delta) { put_delta(w, arch, model); }
+    if (arch->has_delta || arch->has_spaces) { put_states(w, arch, model); }
     if (arch->turns_heads || c->family == QR_FAMILY_QWEN3_VL) { put_sections(w, arch, model); }
     put_windows(w, model, arch);
     if (c->has_rope) { put_rope(w, model, arch); }

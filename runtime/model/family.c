@@ -68,6 +68,15 @@
     [QR_ROLE_SHARED_OUT] = LAYER "mlp.shared_expert.down_proj",  \
     [QR_ROLE_SHARED_SHARE] = LAYER "mlp.shared_expert_gate"
 
+#define GRANITE4_FRAME                                                                                                \
+    [QR_ROLE_EMBEDDING] = "model.embed_tokens", [QR_ROLE_FINAL_NORM] = "model.norm", [QR_ROLE_HEAD] = "lm_head",      \
+    PRE_NORMS, SPLIT_QKV,                                                                                             \
+    STATE_SPACE, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj", [QR_ROLE_MLP_OUT] = LAYER "shared_mlp.output_linear", \
+    [QR_ROLE_SHARED_OUT] = LAYER "shared_mlp.output_linear", [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.router",      \
+    [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.gate_proj",                                            \
+    [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.up_proj",                                                \
+    [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.down_proj"
+
 /* LFM2 and LFM3. */
 #define LFM_FRAME                                                                                                   \
     [QR_ROLE_EMBEDDING] = "model.embed_tokens", [QR_ROLE_FINAL_NORM] = "model.embedding_norm",                      \
@@ -164,21 +173,16 @@ static const qr_family families[] = {
      .renamed = {{"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"},
                  {"block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"},
                  {"block_sparse_moe.router", "block_sparse_moe.router.layer"}},
-     .modules = {[QR_ROLE_EMBEDDING] = "model.embed_tokens",
-                 [QR_ROLE_FINAL_NORM] = "model.norm",
-                 [QR_ROLE_HEAD] = "lm_head",
-                 PRE_NORMS,
-                 SPLIT_QKV,
-                 STATE_SPACE,
-                 [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj",
-                 [QR_ROLE_GATE_UP] = LAYER "shared_mlp.input_linear",
-                 [QR_ROLE_MLP_OUT] = LAYER "shared_mlp.output_linear",
-                 [QR_ROLE_SHARED_GATE_UP] = LAYER "shared_mlp.input_linear",
-                 [QR_ROLE_SHARED_OUT] = LAYER "shared_mlp.output_linear",
-                 [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.router",
-                 [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.gate_proj",
-                 [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.up_proj",
-                 [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.down_proj"}},
+     .modules = {GRANITE4_FRAME, [QR_ROLE_GATE_UP] = LAYER "shared_mlp.input_linear",
+                 [QR_ROLE_SHARED_GATE_UP] = LAYER "shared_mlp.input_linear"}},
+    /* As GGUF has it: gate and up apart. */
+    {.family = QR_FAMILY_GRANITE4,
+     .name = "granite4",
+     .writes_stacks = true,
+     .renamed = {{"block_sparse_moe.router", "block_sparse_moe.router.layer"}},
+     .modules =
+         {GRANITE4_FRAME, [QR_ROLE_GATE] = LAYER "shared_mlp.gate_proj", [QR_ROLE_UP] = LAYER "shared_mlp.up_proj",
+          [QR_ROLE_SHARED_GATE] = LAYER "shared_mlp.gate_proj", [QR_ROLE_SHARED_UP] = LAYER "shared_mlp.up_proj"}},
     {.family = QR_FAMILY_GPT_OSS,
      .name = "gpt-oss",
      STACKED_EXPERTS,

@@ -16,16 +16,23 @@ static void tensor_name(const qrun_model *model, const char *prefix, qr_tensor_r
     if (length >= QR_STORED_NAME_BYTES) { name[0] = '\0'; }
 }
 
-/* By the router of the first layer that has one. */
+/* By the first tensor that has a name of the other ones alone. */
 static void choose_names(qrun_model *model, const qr_safetensors *source) {
     const qr_family *renamed = qr_family_renamed(model->family);
-    int64_t layer = 0;
     if (renamed == NULL) { return; }
-    while (layer + 1 < model->shape.n_layers && !model->config.experts.layer_has_experts[layer]) { layer++; }
-    char name[QR_STORED_NAME_BYTES], module[QR_STORED_NAME_BYTES];
-    qr_family_module_name(renamed, model->prefix, QR_ROLE_ROUTER, layer, module, sizeof module);
-    const int n = snprintf(name, sizeof name, "%s.weight", module);
-    if (n < QR_STORED_NAME_BYTES && qr_safetensors_find(source, name) != NULL) { model->family = renamed; }
+    for (qr_tensor_role role = 0; role < QR_ROLE_COUNT; role++) {
+        const char *other = renamed->modules[role], *usual = model->family->modules[role];
+        const bool is_in_layers = other != NULL && strstr(other, "%d") != NULL && !qr_role_is_expert(role);
+        if (!is_in_layers || (usual != NULL && strcmp(other, usual) == 0)) { continue; }
+        for (int64_t l = 0; l < model->shape.n_layers; l++) {
+            char name[QR_STORED_NAME_BYTES], module[QR_STORED_NAME_BYTES];
+            qr_family_module_name(renamed, model->prefix, role, l, module, sizeof module);
+            const int n = snprintf(name, sizeof name, "%s.weight", module);
+            if (n >= QR_STORED_NAME_BYTES || qr_safetensors_find(source, name) == NULL) { continue; }
+            model->family = renamed;
+            return;
+        }
+    }
 }
 
 /* ---- Found by role ----------------------------------------------------------------------------------------------- */
