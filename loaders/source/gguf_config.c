@@ -420,8 +420,9 @@ qrun_status qr_gguf_write_config(const qr_gguf *file, qr_buffer *out, qr_error *
 /* Tokens that end an answer wherever a vocabulary has them, as in llama.cpp: metadata name one or two of them. */
 static bool ends_answers(qr_gguf_text token) {
     static const char *const texts[] = {
-        "<|eot_id|>",      "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
-        "<|end_of_text|>", "<|return|>", "<EOT>",   "<eos>",         "</s>",
+        "<|eot_id|>", "<|im_end|>",      "<|end|>",    "<end_of_turn>", "<|endoftext|>",
+        "<|eom_id|>", "<|end_of_text|>", "<|return|>", "<EOT>",         "<eos>",
+        "</s>",       "<turn|>",         "[EOT]",      "[EOS]",         "<｜end▁of▁sentence｜>",
     };
     for (size_t i = 0; i < QR_COUNT_OF(texts); i++) {
         if (qr_gguf_text_is(token, texts[i])) { return true; }

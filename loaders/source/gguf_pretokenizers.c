@@ -22,7 +22,8 @@ static const char *const as_gpt2[] = {"phi-2", "gigachat", "a.x-4.0",  "mellum",
                                       "mpt",   "olmo",     "trillion", "granite-docling", NULL};
 static const char *const as_llama3[] = {"llama3",  "llama-v3", "falcon3", "falcon-h1",
                                         "pixtral", "midm-2.0", "lfm2",    NULL};
-static const char *const as_dbrx[] = {"smaug-bpe", NULL};
+static const char *const as_dbrx[] = {"smaug-bpe", "chatglm-bpe", NULL};
+static const char *const as_glm4[] = {"glm5", NULL};
 static const char *const as_qwen2[] = {"deepseek-r1-qwen", "kormo", "megrez", "stablelm2", "hunyuan", NULL};
 static const char *const as_smollm[] = {"starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", NULL};
 static const char *const as_gpt4o[] = {"llama4", "kanana2", NULL};
@@ -34,6 +35,10 @@ static const qr_gguf_pretokenizer known[] = {
      .regexes = {CONTRACTIONS "|" WORD "|\\p{N}{1,3}|" SYMBOLS "|" SPACES},
      .ignore_merges = true,
      .adds_bos = true},
+    {.name = "glm4",
+     .too = as_glm4,
+     .regexes = {CONTRACTIONS "|" WORD "|\\p{N}{1,3}|" SYMBOLS "|" SPACES},
+     .ignore_merges = true},
     {.name = "dbrx", .too = as_dbrx, .regexes = {CONTRACTIONS "|" WORD "|\\p{N}{1,3}|" SYMBOLS "|" SPACES}},
     {.name = "qwen2", .regexes = {CONTRACTIONS "|" WORD "|\\p{N}|" SYMBOLS "|" SPACES}, .nfc = true},
     {.name = "stablelm2", .too = as_qwen2, .regexes = {CONTRACTIONS "|" WORD "|\\p{N}|" SYMBOLS "|" SPACES}},
@@ -41,6 +46,7 @@ static const qr_gguf_pretokenizer known[] = {
      .regexes = {CONTRACTIONS
                  "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES},
      .nfc = true},
+    {.name = "seed-coder", .regexes = {CONTRACTIONS "|" WORD "|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|" SPACES}},
     {.name = "smollm", .too = as_smollm, .regexes = {DIGIT, GPT2}},
     {.name = "tekken",
      .regexes = {CASED_WORD("") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES},

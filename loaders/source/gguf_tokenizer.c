@@ -1,5 +1,5 @@
 /* tokenizer.json and tokenizer_config.json, from the metadata of a GGUF file: a byte-level BPE ("gpt2") or one of
- * SentencePiece ("llama"), which has scores in place of merges. */
+ * SentencePiece ("llama"), which has scores in place of merges, unless it is Gemma 4's ("gemma4"). */
 #include <string.h>
 
 #include "base/alloc.h"
@@ -17,6 +17,7 @@ typedef struct vocabulary {
     const qr_gguf *file;
     const qr_gguf_arch *arch;
     bool is_spm;
+    bool has_merges;                 /* always, but of SentencePiece */
     const qr_gguf_pretokenizer *pre; /* of a byte-level one */
     qr_gguf_text *tokens;
     int64_t *types; /* NULL: all are normal */
@@ -32,10 +33,11 @@ typedef struct vocabulary {
 static qrun_status read_kind(vocabulary *v, qr_error *err) {
     qr_gguf_text model = {0}, pre = {"default", 7};
     QR_RETURN_IF_ERROR(qr_gguf_get_text(v->file, KEY("model"), &model, err));
-    v->is_spm = qr_gguf_text_is(model, "llama");
+    v->has_merges = !qr_gguf_text_is(model, "llama");
+    v->is_spm = !v->has_merges || qr_gguf_text_is(model, "gemma4");
     if (!v->is_spm && !qr_gguf_text_is(model, "gpt2")) {
         return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "%s: a tokenizer of the kind \"%.*s\" is not read; \"gpt2\" and \"llama\" are",
+                       "%s: a tokenizer of the kind \"%.*s\" is not read; \"gpt2\", \"llama\" and \"gemma4\" are",
                        qr_gguf_path(v->file), (int)qr_min((int64_t)model.n, 40), model.n > 0 ? model.bytes : "");
     }
     QR_RETURN_IF_ERROR(qr_gguf_get_text(v->file, KEY("pre"), &pre, err));
@@ -61,7 +63,7 @@ static qrun_status check_tokens(const vocabulary *v, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: " KEY("token_type") " has %zu values for %zu tokens",
                        qr_gguf_path(v->file), v->n_types, v->n_tokens);
     }
-    if (v->is_spm && v->n_scores != v->n_tokens) {
+    if (!v->has_merges && v->n_scores != v->n_tokens) {
         return qr_fail(err, QRUN_ERROR_INPUT, "%s: " KEY("scores") " has %zu values for %zu tokens",
                        qr_gguf_path(v->file), v->n_scores, v->n_tokens);
     }
@@ -85,15 +87,16 @@ static qrun_status vocabulary_read(const qr_gguf *file, vocabulary *v, qr_error 
     QR_RETURN_IF_ERROR(read_kind(v, err));
     QR_RETURN_IF_ERROR(qr_gguf_get_texts(file, KEY("tokens"), &v->tokens, &v->n_tokens, err));
     QR_RETURN_IF_ERROR(qr_gguf_get_ints(file, KEY("token_type"), &v->types, &v->n_types, err));
-    if (v->is_spm) { QR_RETURN_IF_ERROR(qr_gguf_get_floats(file, KEY("scores"), &v->scores, &v->n_scores, err)); }
+    if (!v->has_merges) { QR_RETURN_IF_ERROR(qr_gguf_get_floats(file, KEY("scores"), &v->scores, &v->n_scores, err)); }
     QR_RETURN_IF_ERROR(check_tokens(v, err));
     QR_RETURN_IF_ERROR(read_id(v, KEY("bos_token_id"), &v->bos, err));
     QR_RETURN_IF_ERROR(read_id(v, KEY("eos_token_id"), &v->eos, err));
     QR_RETURN_IF_ERROR(read_id(v, KEY("unknown_token_id"), &v->unk, err));
     QR_RETURN_IF_ERROR(read_id(v, KEY("padding_token_id"), &v->pad, err));
     v->adds_bos = v->is_spm || v->pre->adds_bos;
-    v->adds_space = v->is_spm;
+    v->adds_space = !v->has_merges;
     QR_RETURN_IF_ERROR(qr_gguf_get_bool(file, KEY("add_bos_token"), &v->adds_bos, err));
+    v->adds_bos |= v->is_spm && v->has_merges; /* as llama.cpp does, whatever the file says */
     QR_RETURN_IF_ERROR(qr_gguf_get_bool(file, KEY("add_eos_token"), &v->adds_eos, err));
     return qr_gguf_get_bool(file, KEY("add_space_prefix"), &v->adds_space, err);
 }
@@ -144,8 +147,11 @@ static void put_added(qr_buffer *out, const vocabulary *v) {
     qr_json_put_end(out, ']');
 }
 
-/* As the tokenizers of Llama 2, Mistral and Gemma have them. */
+/* As the tokenizers of Llama 2, Mistral and Gemma have them. Those of Gemma 4 have tokens of several ends of lines, for
+ * which files have no merges. */
 static void put_spm_stages(qr_buffer *out, const vocabulary *v) {
+    static const char lines[] = "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[^\\n]+|[\\n]+\"},"
+                                "\"behavior\":\"Isolated\",\"invert\":false}";
     static const char replace[] =
         "{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"" SPACE_MARK "\"}";
     static const char prepend[] = "{\"type\":\"Prepend\",\"prepend\":\"" SPACE_MARK "\"}";
@@ -158,7 +164,7 @@ static void put_spm_stages(qr_buffer *out, const vocabulary *v) {
     qr_json_put_raw(out, NULL, replace);
     qr_json_put_end(out, ']');
     qr_json_put_end(out, '}');
-    qr_json_put_text(out, "pre_tokenizer", NULL);
+    qr_json_put_raw(out, "pre_tokenizer", v->has_merges ? lines : "null");
     qr_json_put_begin(out, "decoder", '{');
     qr_json_put_text(out, "type", "Sequence");
     qr_json_put_begin(out, "decoders", '[');
@@ -291,14 +297,16 @@ static qrun_status put_model(qr_buffer *out, const vocabulary *v, qr_error *err)
         put_token(out, "unk_token", v, v->unk);
         qr_json_put_bool(out, "fuse_unk", true);
         qr_json_put_bool(out, "byte_fallback", true);
+        qr_json_put_bool(out, "ignore_merges", v->has_merges);
     } else {
         qr_json_put_bool(out, "ignore_merges", v->pre->ignore_merges);
     }
     put_vocab(out, v);
-    const qrun_status status = v->is_spm ? qr_gguf_write_merges(v->tokens, v->scores, v->types, v->n_tokens, out, err)
-                                         : put_merges(out, v, err);
+    const qrun_status status = v->has_merges
+                                   ? put_merges(out, v, err)
+                                   : qr_gguf_write_merges(v->tokens, v->scores, v->types, v->n_tokens, out, err);
     if (status != QRUN_OK) {
-        if (v->is_spm) { qr_error_prefix(err, qr_gguf_path(v->file)); }
+        if (!v->has_merges) { qr_error_prefix(err, qr_gguf_path(v->file)); }
         return status;
     }
     qr_json_put_end(out, '}');

@@ -27,6 +27,7 @@ typedef struct vocab_job {
     int64_t n_rows;
     uint8_t *types; /* [n_rows] */
     bool is_spm;
+    bool is_gemma4; /* of SentencePiece's kind, and written with merges */
 } vocab_job;
 
 static qrun_status refuse(const vocab_job *job, const char *what, qr_error *err) {
@@ -41,6 +42,16 @@ static bool is_byte_token(const char *text, size_t n) {
     return n == 6 && memcmp(text, "<0x", 3) == 0 && text[5] == '>';
 }
 
+/* Gemma 4's, which llama.cpp's converter lets answers show: programs find calls of tools and thoughts by them. */
+static bool is_shown(const vocab_job *job, const char *text, size_t n) {
+    static const char *const shown[] = {"<|channel>",       "<channel|>",       "<|tool_call>", "<tool_call|>",
+                                        "<|tool_response>", "<tool_response|>", "<|\"|>"};
+    for (size_t i = 0; job->is_gemma4 && text != NULL && i < QR_COUNT_OF(shown); i++) {
+        if (n == strlen(shown[i]) && memcmp(text, shown[i], n) == 0) { return true; }
+    }
+    return false;
+}
+
 /* Tokens beside the model's own, special or not. One of SentencePiece's space marks, as Gemma has them, is found in
  * texts as spelled, so not in place of spaces: it stays a piece that merges make. */
 static void mark_added(vocab_job *job, int64_t id) {
@@ -48,7 +59,7 @@ static void mark_added(vocab_job *job, int64_t id) {
     if (id < 0 || id >= job->n_rows) { return; }
     const char *text = qr_tokenizer_token(job->tokenizer, (int32_t)id, &n);
     const bool is_piece = job->is_spm && text != NULL && n >= 3 && memcmp(text, SPACE_MARK, 3) == 0;
-    if (qr_tokenizer_is_special(job->tokenizer, (int32_t)id)) {
+    if (qr_tokenizer_is_special(job->tokenizer, (int32_t)id) && !is_shown(job, text, n)) {
         job->types[id] = CONTROL;
     } else if (!is_piece) {
         job->types[id] = USER_DEFINED;
@@ -221,12 +232,13 @@ static qrun_status adds_space(const vocab_job *job, bool *adds, qr_error *err) {
 }
 
 static qrun_status put_kind(vocab_job *job, qr_error *err) {
-    const char *kind = job->is_spm ? "llama" : "gpt2";
+    const char *kind = job->is_gemma4 ? "gemma4" : job->is_spm ? "llama" : "gpt2";
     qr_gguf_put_text(job->writer, KEY("model"), kind, strlen(kind));
     if (job->is_spm) {
         bool adds = false;
         QR_RETURN_IF_ERROR(adds_space(job, &adds, err));
-        qr_gguf_put_text(job->writer, KEY("pre"), "default", 7);
+        if (job->is_gemma4 && adds) { return refuse(job, "a space before every text", err); }
+        if (!job->is_gemma4) { qr_gguf_put_text(job->writer, KEY("pre"), "default", 7); }
         qr_gguf_put_bool(job->writer, KEY("add_space_prefix"), adds);
         return QRUN_OK;
     }
@@ -311,13 +323,14 @@ static qrun_status put_all(vocab_job *job, qr_error *err) {
     qr_tokenizer_info info;
     qr_tokenizer_get_info(job->tokenizer, &info);
     job->is_spm = info.byte_fallback && !info.byte_level;
+    job->is_gemma4 = job->is_spm && job->model->config.family == QR_FAMILY_GEMMA4;
     if (strcmp(info.model, "BPE") != 0 || (!job->is_spm && !info.byte_level)) {
         return refuse(job, "a model other than byte-level BPE or SentencePiece's BPE", err);
     }
     QR_RETURN_IF_ERROR(find_types(job, err));
     QR_RETURN_IF_ERROR(put_kind(job, err));
     put_tokens(job);
-    if (job->is_spm) {
+    if (job->is_spm && !job->is_gemma4) {
         QR_RETURN_IF_ERROR(put_scores(job, err));
     } else {
         put_merges(job);

@@ -522,6 +522,43 @@ static void test_hybrid_as_converted(void) {
     temporary_remove(&base);
 }
 
+/* Small random models of the other families whose layers differ, and what their files say of them. */
+static void test_families_as_converted(void) {
+    static const struct {
+        const char *name;
+        const char *keys[16];
+    } models[] = {
+        {"gemma4",
+         {"gemma4.feed_forward_length", "gemma4.attention.head_count_kv", "gemma4.attention.key_length",
+          "gemma4.attention.key_length_swa", "gemma4.attention.shared_kv_layers",
+          "gemma4.attention.sliding_window_pattern", "gemma4.embedding_length_per_layer_input",
+          "gemma4.rope.dimension_count", "gemma4.rope.dimension_count_swa", "gemma4.expert_feed_forward_length"}},
+        {"qwen3_next",
+         {"qwen3next.ssm.inner_size", "qwen3next.ssm.time_step_rank", "qwen3next.attention.recurrent_layers",
+          "qwen3next.rope.dimension_count", "qwen3next.expert_shared_feed_forward_length"}},
+        {"granite4",
+         {"granitehybrid.attention.head_count_kv", "granitehybrid.ssm.inner_size", "granitehybrid.ssm.group_count",
+          "granitehybrid.ssm.time_step_rank", "granitehybrid.feed_forward_length",
+          "granitehybrid.expert_shared_feed_forward_length"}},
+        {"nemotron_h",
+         {"nemotron_h_moe.attention.head_count_kv", "nemotron_h_moe.feed_forward_length",
+          "nemotron_h_moe.ssm.state_size", "nemotron_h_moe.expert_count",
+          "nemotron_h_moe.expert_shared_feed_forward_length"}},
+        {"glm4_moe",
+         {"glm4moe.leading_dense_block_count", "glm4moe.expert_shared_count", "glm4moe.expert_gating_func",
+          "glm4moe.rope.dimension_count"}},
+        {"ernie4_5_moe",
+         {"ernie4_5-moe.leading_dense_block_count", "ernie4_5-moe.interleave_moe_layer_step",
+          "ernie4_5-moe.expert_shared_count"}},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
+        char folder[512], converted[512];
+        snprintf(folder, sizeof folder, FIXTURES "gguf/%s", models[i].name);
+        snprintf(converted, sizeof converted, FIXTURES "gguf/%s.gguf", models[i].name);
+        check_as_converted(folder, converted, models[i].keys);
+    }
+}
+
 /* Experts in MXFP4 are kept to the bit, and decoded to the same values. */
 static void test_kept_mxfp4(void) {
     static const qrun_quant quants[] = {QRUN_QUANT_AUTO, QRUN_QUANT_F32, QRUN_QUANT_NF4};
@@ -559,6 +596,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_kept_mxfp4);
     CHECK_RUN(test_hybrid_as_converted);
     CHECK_RUN(test_convolutions_as_converted);
+    CHECK_RUN(test_families_as_converted);
     CHECK_RUN(test_failing_allocations);
     qrun_context_destroy(context);
     return check_end();
