@@ -38,10 +38,16 @@ USUAL = (40, 24)
 FAMILIES = {"llama": USUAL, "llama-llama3": USUAL, "llama-linear": USUAL, "mistral": (4, 4), "qwen2": USUAL,
             "qwen3": USUAL, "phi3": USUAL, "phi3-partial": (4, 5), "phi3-longrope": (60, 24), "ministral3": USUAL,
             "smollm3": USUAL, "olmo2": USUAL, "olmo3": USUAL, "gpt2": USUAL, "gemma2": USUAL, "gemma3": USUAL,
-            "mixtral": USUAL, "mixtral-stacked": USUAL, "lfm2": USUAL, "lfm2-untied": USUAL, "lfm2-moe": USUAL}
+            "mixtral": USUAL, "mixtral-stacked": USUAL, "lfm2": USUAL, "lfm2-untied": USUAL, "lfm2-moe": USUAL,
+            "gemma4": USUAL, "gemma4-moe": USUAL, "qwen3-vl": USUAL, "seed-oss": USUAL, "exaone4": USUAL,
+            "ernie4_5": USUAL, "ernie4_5-moe": USUAL, "glm4": USUAL, "glm4-moe": USUAL, "glm4-moe-plain": USUAL,
+            "granite": USUAL, "granite4": USUAL, "granite4-spaces": USUAL, "nemotron-h": USUAL}
+# Small models of tests/golden/convert_gguf.py.
+CONVERTED = ("gemma4", "qwen3_next", "granite4", "nemotron_h", "glm4_moe", "ernie4_5_moe")
 # What llama.cpp has of these alone; the fixtures have other values.
 CHANGES = {"gemma2": {"query_pre_attn_scalar": 24}, "gemma3": {"query_pre_attn_scalar": 40},
-           "lfm2-moe": {"routed_scaling_factor": 1.0}}
+           "lfm2-moe": {"routed_scaling_factor": 1.0},
+           "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 5}}
 TOKENIZERS = ("gemma", "llama2", "llama3", "mistral_metaspace", "qwen2", "gpt4o")
 TEXTS = ["Once upon a time, there was a little girl", " two  spaces,\ttab\n\nlines ", "It's 1234567 o'clock, she'll say",
          "naïve café — Привет, мир! 你好 🙂", "", "a", "x = [i**2 for i in range(10)]  # ok", "<s> </s> <|bos|>"]
@@ -210,6 +216,52 @@ def check_tokenizer(tokenizer, text, work):
     print(f"{tokenizer.name}: the same {len(theirs)} tokens")
 
 
+def make_exaone4(folder):
+    """llama.cpp takes windows, and layers that do not rotate, where this family has 64 layers."""
+    random, hidden, n_layers = np.random.default_rng(8), 32, 64
+    config = dict(model_type="exaone4", vocab_size=101, hidden_size=hidden, num_hidden_layers=n_layers,
+                  intermediate_size=32, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+                  sliding_window=6, sliding_window_pattern=4, tie_word_embeddings=False)
+    shapes = {"model.embed_tokens": (101, hidden), "lm_head": (101, hidden), "model.norm": (hidden,)}
+    for layer in range(n_layers):
+        prefix, rows = f"model.layers.{layer}.", {"q": 32, "k": 16, "v": 16, "o": 32}
+        shapes |= {f"{prefix}{name}_layernorm": (hidden,) for name in ("post_attention", "post_feedforward")}
+        shapes |= {f"{prefix}self_attn.{name}_proj": (n, 32) for name, n in rows.items()}
+        shapes |= {f"{prefix}self_attn.{name}_norm": (8,) for name in "qk"}
+        shapes |= {f"{prefix}mlp.{name}_proj": (32, 32) for name in ("gate", "up", "down")}
+    tensors = {f"{name}.weight": random.normal(1 if "norm" in name else 0, 0.1, shape).astype("float32")
+               for name, shape in shapes.items()}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    write_tensors(folder / "model.safetensors", tensors)
+
+
+def check_gemma4_tokenizer(tokenizer, work):
+    """Gemma 4 has a kind of its own there: merges of UTF-8 with marks for spaces."""
+    folder, out = work / "gemma4-tokenizer", work / "gemma4-tokenizer.gguf"
+    shutil.copytree(tokenizer, folder)
+    root = json.loads((folder / "tokenizer.json").read_text())
+    size = max([*root["model"]["vocab"].values(), *(token["id"] for token in root["added_tokens"])]) + 1
+    config = dict(model_type="gemma4_text", vocab_size=size, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+                  num_attention_heads=2, num_key_value_heads=1, head_dim=16, global_head_dim=16,
+                  max_position_embeddings=64, layer_types=["sliding_attention", "full_attention"],
+                  hidden_size_per_layer_input=0, sliding_window=8)
+    (folder / "config.json").write_text(json.dumps(config))
+    shapes = {"model.embed_tokens": (size, 32), "model.norm": (32,)}
+    for layer in range(2):
+        prefix = f"model.layers.{layer}."
+        shapes |= {f"{prefix}{name}_layernorm": (32,) for name in
+                   ("input", "post_attention", "pre_feedforward", "post_feedforward")}
+        shapes |= {f"{prefix}self_attn.{name}_norm": (16,) for name in "qk"}
+        shapes |= {f"{prefix}self_attn.{name}_proj": (n, 32) for name, n in {"q": 32, "k": 16, "v": 16, "o": 32}.items()}
+        shapes |= {f"{prefix}mlp.{name}_proj": (32, 32) for name in ("gate", "up", "down")}
+    tensors = {f"{name}.weight": np.zeros(shape, "float32") for name, shape in shapes.items()}
+    tensors |= {f"model.layers.{layer}.layer_scalar": np.ones(1, "float32") for layer in range(2)}
+    write_tensors(folder / "model.safetensors", tensors)
+    qrun("export", "--model", folder, "--out", out, "--quiet")
+    check_tokens(folder, out, llama_cpp.Llama(str(out), vocab_only=True, verbose=False))
+
+
 def perplexity(model, ids):
     model.reset()
     model.eval(ids)
@@ -297,6 +349,11 @@ def main():
                 config = json.loads((folder / "config.json").read_text())
                 (folder / "config.json").write_text(json.dumps(config | CHANGES[family]))
             check_family(family, folder, n_prompt, n, work)
+        for name in CONVERTED:
+            check_family(name, PROJECT / "tests" / "fixtures" / "gguf" / name, 20, 20, work)
+        make_exaone4(work / "exaone4-windows")
+        check_family("exaone4-windows", work / "exaone4-windows", *USUAL, work)
+        check_gemma4_tokenizer(PROJECT / "tests" / "fixtures" / "tokenizers" / "gemma", work)
         for kind in ("qwen3_moe", "qwen2_moe", "olmoe", "qwen3_5_text", "qwen3_5_moe_text"):
             make_random(kind, work / kind)
             check_family(kind, work / kind, *USUAL, work)
