@@ -164,6 +164,7 @@ static qrun_status put_heads(qr_gguf_reader *r, const int64_t *mlp) {
         QR_RETURN_IF_ERROR(read_head_dim(r));
         return qr_put_gemma4(r, mlp);
     }
+    if (r->arch->has_latents) { return qr_put_latents(r); }
     QR_RETURN_IF_ERROR(read_head_dim(r));
     const bool is_granite4 = strcmp(r->arch->model_type, "granitemoehybrid") == 0;
     QR_RETURN_IF_ERROR(is_granite4                                      ? qr_put_granite_hybrid(r)

@@ -242,3 +242,30 @@ out:
     qr_free(list);
     return status;
 }
+
+/* ---- Latent attention -------------------------------------------------------------------------------------------- */
+
+qrun_status qr_put_latents(qr_gguf_reader *r) {
+    int64_t query_rank = 0, kv_rank = 0, rotated = 0, key_dim = 0, value_dim = r->hidden / r->n_heads;
+    QR_RETURN_IF_ERROR(qr_read_int(r, "attention.q_lora_rank", 1 << 15, &query_rank));
+    QR_RETURN_IF_ERROR(qr_require_int(r, "attention.kv_lora_rank", 1 << 15, &kv_rank));
+    QR_RETURN_IF_ERROR(qr_require_int(r, "rope.dimension_count", 1 << 12, &rotated));
+    QR_RETURN_IF_ERROR(qr_require_int(r, "attention.key_length", 1 << 12, &key_dim));
+    QR_RETURN_IF_ERROR(qr_read_int(r, "attention.value_length", 1 << 12, &value_dim));
+    if (key_dim <= rotated) {
+        return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: %lld of %lld elements of a key rotate, and some must not",
+                       qr_gguf_path(r->file), (long long)rotated, (long long)key_dim);
+    }
+    if (query_rank > 0) {
+        qr_json_put_int(r->out, "q_lora_rank", query_rank);
+    } else {
+        qr_json_put_text(r->out, "q_lora_rank", NULL);
+    }
+    qr_json_put_int(r->out, "kv_lora_rank", kv_rank);
+    qr_json_put_int(r->out, "qk_rope_head_dim", rotated);
+    qr_json_put_int(r->out, "qk_nope_head_dim", key_dim - rotated);
+    qr_json_put_int(r->out, "v_head_dim", value_dim);
+    qr_json_put_int(r->out, "num_key_value_heads", r->n_heads);
+    r->head_dim = rotated;
+    return QRUN_OK;
+}

@@ -38,6 +38,7 @@ enum {
     SPACES = 1 << 26, /* layers of a state space */
     NEMOTRON_H = 1 << 27,
     NEMOTRON_H_MOE = 1 << 28,
+    LATENT = 1 << 29, /* queries, keys and values of latents */
 
     LLAMA_NAMES = LIKE_LLAMA | SPLIT_QKV | SPLIT_MLP
 };
@@ -251,6 +252,11 @@ static const qr_gguf_arch archs[] = {
      .pairs_rows = true,
      .has_own_sizes = true,
      .has_spaces = true},
+    {.name = "minicpm3",
+     .model_type = "minicpm3",
+     .names = LIKE_LLAMA | SPLIT_MLP | PRE_NORMS | LATENT,
+     .rotates_in_part = true,
+     .has_latents = true},
     {.name = "lfm2", .model_type = "lfm2", .names = LFM2, .has_convs = true},
     {.name = "lfm2moe",
      .model_type = "lfm2_moe",
@@ -437,6 +443,13 @@ static const struct {
     {DELTA, "blk.%d.ssm_out", LAYER "linear_attn.out_proj"},
     {DELTA, "blk.%d.ssm_dt.bias", LAYER "linear_attn.dt_bias"},
     {DELTA, "blk.%d.ssm_a", LAYER "linear_attn.A_log"},
+    {LATENT, "blk.%d.attn_q", LAYER "self_attn.q_proj"},
+    {LATENT, "blk.%d.attn_q_a", LAYER "self_attn.q_a_proj"},
+    {LATENT, "blk.%d.attn_q_a_norm", LAYER "self_attn.q_a_layernorm"},
+    {LATENT, "blk.%d.attn_q_b", LAYER "self_attn.q_b_proj"},
+    {LATENT, "blk.%d.attn_kv_a_mqa", LAYER "self_attn.kv_a_proj_with_mqa"},
+    {LATENT, "blk.%d.attn_kv_a_norm", LAYER "self_attn.kv_a_layernorm"},
+    {LATENT, "blk.%d.attn_kv_b", LAYER "self_attn.kv_b_proj"},
     {GLM4, "blk.%d.ffn_up", LAYER "mlp.gate_up_proj"},
     {GLM4, "blk.%d.post_attention_norm", LAYER "post_self_attn_layernorm"},
     {GLM4, "blk.%d.post_ffw_norm", LAYER "post_mlp_layernorm"},

@@ -48,6 +48,8 @@ bool qr_any_layer_has(const qr_gguf_reader *r, const char *name);
 /* Members of config.json: about layers that differ in their heads or kinds (gguf_layers.c), about experts, and about
  * rotary positions. */
 qrun_status qr_put_gemma4(const qr_gguf_reader *r, const int64_t *mlp);
+/* Heads that are made of latents. Sets r->head_dim to what rotates of one. */
+qrun_status qr_put_latents(qr_gguf_reader *r);
 /* Heads of keys as a list, though all layers have as many. */
 qrun_status qr_put_kv_heads_of_list(const qr_gguf_reader *r);
 /* Granite's hybrids; and Nemotron-H, whose layers have an MLP where mlp is not 0. Both put heads of keys too. */

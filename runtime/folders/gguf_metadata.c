@@ -82,6 +82,13 @@ static unsigned biases_of(const qr_model_config *config) {
            (config->mlp_bias ? QR_GGUF_MLP_BIASES : 0U);
 }
 
+/* What llama.cpp has as constants. */
+static bool scales_as_minicpm3(const qr_model_config *config) {
+    const double depth = 1.4 / sqrt((double)config->n_layers), width = (double)config->hidden_size / 256;
+    return config->embedding_multiplier == 12 && fabs(config->residual_multiplier - depth) < 1e-9 &&
+           fabs(config->logits_scaling - width) < 1e-9;
+}
+
 static bool has_dense_blocks(const qr_model_config *config) {
     return qr_blocks_have(config->blocks, config->n_layers, QR_BLOCK_MLP);
 }
@@ -128,7 +135,8 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {too_many != 0, "biases of its attention"},
         {c->query_pre_attn_scalar != scalar, "its query_pre_attn_scalar"},
         {c->has_rope && c->rope.type == QR_ROPE_DYNAMIC, "dynamic rotary scaling"},
-        {c->has_rope && c->rope.type == QR_ROPE_LONGROPE && !is_arch(arch, "phi3") && !is_arch(arch, "llama"),
+        {c->has_rope && c->rope.type == QR_ROPE_LONGROPE && !is_arch(arch, "phi3") && !is_arch(arch, "llama") &&
+             !is_arch(arch, "minicpm3"),
          "longrope rotary scaling"},
         {c->has_rope && c->rope.type == QR_ROPE_LLAMA3 && !arch->pairs_rows && !arch->has_dividers,
          "llama3 rotary scaling"},
@@ -143,6 +151,8 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->has_rope && c->rope.type == QR_ROPE_YARN && !yarn_is_usual, "the borders of its YaRN scaling"},
         {c->has_rope && c->rope.rotary_dim != c->head_dim && !arch->rotates_in_part, "heads that rotate in part"},
         {has_windows(model) && !arch->has_windows, "its sliding window"},
+        {is_arch(arch, "minicpm3") && !scales_as_minicpm3(c), "its scale_emb, scale_depth or dim_model_base"},
+        {is_arch(arch, "minicpm3") && c->latent.query_rank == 0, "queries that are made of no latent (q_lora_rank)"},
         {arch->has_spaces && !c->recurrent.has_conv_bias, "convolutions without biases"},
         {is_arch(arch, "granitehybrid") && model->shape.recurrent.values != 2 * c->hidden_size,
          "a state space that is not of twice its hidden size (mamba_expand)"},
@@ -346,6 +356,11 @@ static int64_t mlp_size_of(const qrun_model *model, int64_t layer) {
     return qr_model_config_mlp_size(&model->config, layer);
 }
 
+static void put_latents(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_latent_config *latent) {
+    if (latent->query_rank > 0) { put_count(w, arch, "attention.q_lora_rank", latent->query_rank); }
+    put_count(w, arch, "attention.kv_lora_rank", latent->kv_rank);
+}
+
 /* Heads, and the sizes of MLPs. */
 static void put_layer_sizes(qr_gguf_writer *w, const qr_gguf_arch *arch, const qrun_model *model) {
     const qr_model_config *c = &model->config;
@@ -365,7 +380,8 @@ static void put_layer_sizes(qr_gguf_writer *w, const qr_gguf_arch *arch, const q
     }
     if (arch->has_convs) { put_count(w, arch, "shortconv.l_cache", c->recurrent.conv_kernel); }
     put_count(w, arch, "attention.key_length", full->head_dim);
-    put_count(w, arch, "attention.value_length", full->head_dim);
+    put_count(w, arch, "attention.value_length", arch->has_latents ? c->latent.value_dim : full->head_dim);
+    if (arch->has_latents) { put_latents(w, arch, &c->latent); }
     if (!is_gemma4) { return; }
     put_count(w, arch, "attention.key_length_swa", sliding->head_dim);
     put_count(w, arch, "attention.value_length_swa", sliding->head_dim);

@@ -189,6 +189,7 @@ static void test_refused(void) {
         {"ernie4_5-moe-plain", "layers without experts"},
         {"exaone4", "its sliding window, but where it has 64 layers"},
         {"exaone4-full", "heads that are not a share of its hidden size"},
+        {"minicpm3", "its scale_emb, scale_depth or dim_model_base"},
         {"gemma4-shared", "biases of its attention"},
     };
     const temporary_folder base = temporary_create();
