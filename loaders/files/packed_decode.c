@@ -236,6 +236,7 @@ static bool has_broken_scale(const qr_packed_weight *packed, int64_t row) {
 
 qrun_status qr_packed_weight_check_scales(const qr_packed_weight *packed, int64_t first, int64_t n_rows,
                                           qr_error *err) {
+    if (packed->kind == QR_PACKING_LATENT) { return QRUN_OK; }
     if (!packed->is_ggml && !is_e8m0(packed->scale_tensor->dtype)) { return QRUN_OK; }
     for (int64_t r = first; r < first + n_rows; r++) {
         if (!has_broken_scale(packed, r)) { continue; }
@@ -252,8 +253,53 @@ static bool is_of_columns(const qr_packed_weight *packed) {
     return packed->kind == QR_PACKING_GPTQ || packed->kind == QR_PACKING_AWQ;
 }
 
+/* ---- Keys and values of latents ---------------------------------------------------------------------------------- */
+
+static void read_elements(qr_dtype dtype, const unsigned char *data, int64_t first, int64_t n, float *dst) {
+    if (qr_dtype_is_blocks(dtype)) {
+        qr_ggml_dequantize_range(dtype, data, first, n, dst);
+    } else {
+        qr_elements_to_f32(dtype, data, first, n, dst);
+    }
+}
+
+/* Keys [i, i + n) of a head, which are columns there: as many at once as a block of values may have. */
+static void decode_keys(const qr_packed_weight *packed, int64_t head, int64_t i, int64_t n, float *dst) {
+    enum { AT_ONCE = 256 };
+    const qr_latent_keys *keys = packed->keys;
+    float values[AT_ONCE];
+    for (int64_t c = 0; c < packed->cols; c++) {
+        const int64_t column = (head * packed->cols + c) * keys->plain_dim;
+        for (int64_t k = 0; k < n; k += AT_ONCE) {
+            const int64_t taken = qr_min(AT_ONCE, n - k);
+            read_elements(keys->dtype, keys->data, column + i + k, taken, values);
+            for (int64_t j = 0; j < taken; j++) { dst[(k + j) * packed->cols + c] = values[j]; }
+        }
+    }
+}
+
+static void decode_latent(const qr_packed_weight *packed, int64_t first, int64_t n_rows, float *dst) {
+    const int64_t plain = packed->keys->plain_dim, of_head = plain + packed->keys->value_dim, cols = packed->cols;
+    for (int64_t r = first, n; r < first + n_rows; r += n, dst += n * cols) {
+        const int64_t head = r / of_head, i = r % of_head, left = first + n_rows - r;
+        n = qr_min(left, i < plain ? plain - i : of_head - i);
+        if (i < plain) {
+            decode_keys(packed, head, i, n, dst);
+        } else {
+            const int64_t row = head * packed->keys->value_dim + i - plain;
+            read_elements(packed->code_dtype, packed->codes, row * cols, n * cols, dst);
+        }
+    }
+}
+
+/* ---- The interface ----------------------------------------------------------------------------------------------- */
+
 void qr_packed_weight_rows(const qr_packed_weight *packed, int64_t first, int64_t n_rows, float *dst) {
     decoder d;
+    if (packed->kind == QR_PACKING_LATENT) {
+        decode_latent(packed, first, n_rows, dst);
+        return;
+    }
     d.packed = packed;
     for (int64_t r = 0; packed->is_ggml && r < n_rows; r++) {
         qr_ggml_dequantize(QR_DTYPE_MXFP4, ggml_row(packed, first + r), packed->n_groups, dst + r * packed->cols);

@@ -20,6 +20,7 @@ const char *qr_packing_kind_name(qr_packing_kind kind) {
         case QR_PACKING_INT8: return "int-quantized";
         case QR_PACKING_FLOAT8: return "float-quantized";
         case QR_PACKING_NVFP4: return "nvfp4-pack-quantized";
+        case QR_PACKING_LATENT: return "keys and values apart";
     }
     return "?";
 }
@@ -51,6 +52,7 @@ static const part_names names_of[] = {
     [QR_PACKING_INT8] = {.codes = "weight", .scales = "weight_scale", .zeros = "weight_zero_point"},
     [QR_PACKING_FLOAT8] = {.codes = "weight", .scales = "weight_scale"},
     [QR_PACKING_NVFP4] = {.codes = "weight_packed", .scales = "weight_scale"},
+    [QR_PACKING_LATENT] = {0},
 };
 static const char SHAPE[] = "weight_shape", GLOBAL_SCALE[] = "weight_global_scale";
 
@@ -297,6 +299,7 @@ static qrun_status find_float8(const finder *f, qr_packed_weight *packed) {
 static qrun_status find_by_kind(const finder *f, qr_packed_weight *packed) {
     switch (packed->kind) {
         case QR_PACKING_NONE:
+        case QR_PACKING_LATENT:
         case QR_PACKING_MXFP4: break;
         case QR_PACKING_FP8:
         case QR_PACKING_FLOAT8: return find_float8(f, packed);

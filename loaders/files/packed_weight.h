@@ -25,6 +25,8 @@ typedef enum qr_packing_kind {
                         * one padded; .weight_g_idx [cols]; .weight_shape */
     QR_PACKING_INT8,   /* .weight [rows, cols] in I8, .weight_scale and .weight_zero_point */
     QR_PACKING_FLOAT8, /* .weight [rows, cols] in F8 and .weight_scale, which multiplies it */
+    QR_PACKING_LATENT, /* of GGUF: two tensors, of keys [H, cols, plain_dim] and of values [H, value_dim, cols]. Rows
+                        * are those of keys and then of values for each head */
     QR_PACKING_NVFP4   /* .weight_packed [rows, cols / 2], two E2M1 codes a byte; .weight_scale [rows, cols / 16] in
                         * E4M3, divided by .weight_global_scale */
 } qr_packing_kind;
@@ -62,8 +64,9 @@ typedef struct qr_packed_weight {
     const qr_safetensors_tensor *zeros;  /* NULL: none */
     const qr_safetensors_tensor *groups; /* the group of each column, in I32; NULL: they are blocks in order */
     int64_t n_groups;
-    uint32_t zero_step; /* added to every word of zero points */
-    float global_scale; /* divides every scale */
+    const qr_latent_keys *keys; /* LATENT; codes are the values */
+    uint32_t zero_step;         /* added to every word of zero points */
+    float global_scale;         /* divides every scale */
 } qr_packed_weight;
 
 /* Whether `tensor` has the codes of a packed matrix: a folder leaves some matrices as they were. */

@@ -15,6 +15,13 @@
 
 enum { QR_SAFETENSORS_MAX_HEADER_BYTES = 100000000, QR_SAFETENSORS_MAX_SHARDS = 1000 };
 
+/* A matrix of keys and values that are made of a latent, as GGUF has it (packed_weight.h): the part of keys. */
+typedef struct qr_latent_keys {
+    const unsigned char *data; /* [H, rank, plain_dim]; NULL: it is no such matrix */
+    qr_dtype dtype;
+    int64_t plain_dim, value_dim;
+} qr_latent_keys;
+
 /* One tensor, lent by the qr_safetensors it came from. */
 typedef struct qr_safetensors_tensor {
     const char *name;
@@ -25,6 +32,7 @@ typedef struct qr_safetensors_tensor {
     size_t n_bytes;
     int shard;                  /* for qr_safetensors_shard_path */
     qr_row_order rows, columns; /* of GGUF; of a vector, and of a convolution's elements, the first */
+    qr_latent_keys keys;        /* of GGUF: `data` has the values alone, [H, value_dim, rank] */
     bool is_negative_exp;       /* the file has −e^x of each value x */
 } qr_safetensors_tensor;
 

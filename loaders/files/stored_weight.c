@@ -211,6 +211,15 @@ static qrun_status find_parts(const qr_safetensors *file, const char *module, bo
                                             .n_groups = cols / QR_MXFP4_BLOCK};
         return QRUN_OK;
     }
+    if (stored->codes->keys.data != NULL) {
+        stored->packed = (qr_packed_weight){.kind = QR_PACKING_LATENT,
+                                            .rows = rows,
+                                            .cols = cols,
+                                            .row_step = 1,
+                                            .codes = stored->codes->data,
+                                            .code_dtype = stored->codes->dtype,
+                                            .keys = &stored->codes->keys};
+    }
     stored->desc.format =
         qr_dtype_is_blocks(stored->codes->dtype) ? QR_WEIGHT_F16 : qr_weight_plain_format(stored->codes->dtype);
     return qr_weight_desc_check(&stored->desc, module, err);

@@ -379,6 +379,11 @@ static qrun_status put_family(const qr_gguf_reader *r) {
         if (r->window > 0) { QR_RETURN_IF_ERROR(put_windows(r, 6)); }
         return qr_put_two_ropes(r, 10000);
     }
+    if (r->arch->splits_latents) { /* of experts in groups nothing is read */
+        qr_json_put_int(r->out, "num_nextn_predict_layers", 0);
+        qr_json_put_int(r->out, "n_group", 1);
+        qr_json_put_int(r->out, "topk_group", 1);
+    }
     if (qr_reads_arch(r, "glm4") || qr_reads_arch(r, "glm4moe")) { return put_glm4(r); }
     if (qr_reads_arch(r, "exaone4") && r->window > 0) { QR_RETURN_IF_ERROR(put_windows(r, 4)); }
     if (qr_reads_arch(r, "gpt-oss")) { QR_RETURN_IF_ERROR(put_windows(r, 2)); }

@@ -250,8 +250,11 @@ qrun_status qr_put_latents(qr_gguf_reader *r) {
     QR_RETURN_IF_ERROR(qr_read_int(r, "attention.q_lora_rank", 1 << 15, &query_rank));
     QR_RETURN_IF_ERROR(qr_require_int(r, "attention.kv_lora_rank", 1 << 15, &kv_rank));
     QR_RETURN_IF_ERROR(qr_require_int(r, "rope.dimension_count", 1 << 12, &rotated));
-    QR_RETURN_IF_ERROR(qr_require_int(r, "attention.key_length", 1 << 12, &key_dim));
-    QR_RETURN_IF_ERROR(qr_read_int(r, "attention.value_length", 1 << 12, &value_dim));
+    const bool is_apart = qr_reads(r, "attention.key_length_mla"); /* else the others are of what is attended to */
+    QR_RETURN_IF_ERROR(
+        qr_require_int(r, is_apart ? "attention.key_length_mla" : "attention.key_length", 1 << 12, &key_dim));
+    QR_RETURN_IF_ERROR(
+        qr_read_int(r, is_apart ? "attention.value_length_mla" : "attention.value_length", 1 << 12, &value_dim));
     if (key_dim <= rotated) {
         return qr_fail(r->err, QRUN_ERROR_INPUT, "%s: %lld of %lld elements of a key rotate, and some must not",
                        qr_gguf_path(r->file), (long long)rotated, (long long)key_dim);

@@ -30,7 +30,7 @@ enum {
     DELTA_GATES = 1 << 18, /* of the delta rule: in two matrices */
     DELTA_BA = 1 << 19,    /* or in one, as Qwen3-Next has them */
     GLM4 = 1 << 20,
-    GLM4_MOE = 1 << 21,
+    SCORE_BIAS = 1 << 21, /* added where experts are chosen */
     ERNIE_MOE = 1 << 22,
     WHOLE_SHARED = 1 << 23, /* a shared expert that counts in full */
     GRANITE4 = 1 << 24,     /* its MLP, without experts */
@@ -39,6 +39,7 @@ enum {
     NEMOTRON_H = 1 << 27,
     NEMOTRON_H_MOE = 1 << 28,
     LATENT = 1 << 29, /* queries, keys and values of latents */
+    LATENT_SPLIT = 1 << 30,
 
     LLAMA_NAMES = LIKE_LLAMA | SPLIT_QKV | SPLIT_MLP
 };
@@ -78,6 +79,11 @@ static const qr_gguf_experts glm4_experts = {.count = "n_routed_experts",
                                              .router = QR_GGUF_SIGMOID,
                                              .shares = QR_GGUF_SHARES_SAID,
                                              .scales_shares = true};
+static const qr_gguf_experts deepseek_v2_experts = {.count = "n_routed_experts",
+                                                    .per_token = "num_experts_per_tok",
+                                                    .size = "moe_intermediate_size",
+                                                    .shared_count = "n_shared_experts",
+                                                    .n_dense = "first_k_dense_replace"};
 static const qr_gguf_experts ernie_experts = {.count = "moe_num_experts",
                                               .per_token = "moe_k",
                                               .size = "moe_intermediate_size",
@@ -200,7 +206,7 @@ static const qr_gguf_arch archs[] = {
      .rotates_in_part = true},
     {.name = "glm4moe",
      .model_type = "glm4_moe",
-     .names = LLAMA_NAMES | NAMED_POST_NORM | HEAD_NORMS | EXPERTS | WHOLE_SHARED | GLM4_MOE,
+     .names = LLAMA_NAMES | NAMED_POST_NORM | HEAD_NORMS | EXPERTS | WHOLE_SHARED | SCORE_BIAS,
      .biases = QR_GGUF_QKV_BIASES,
      .experts = &glm4_experts,
      .rotates_in_part = true},
@@ -252,6 +258,27 @@ static const qr_gguf_arch archs[] = {
      .pairs_rows = true,
      .has_own_sizes = true,
      .has_spaces = true},
+    {.name = "deepseek2",
+     .model_type = "deepseek_v2",
+     .names = LIKE_LLAMA | SPLIT_MLP | PRE_NORMS | EXPERTS | WHOLE_SHARED | LATENT | LATENT_SPLIT,
+     .experts = &deepseek_v2_experts,
+     .rotates_in_part = true,
+     .has_latents = true,
+     .splits_latents = true},
+    {.name = "deepseek2",
+     .model_type = "deepseek_v3",
+     .names = LIKE_LLAMA | SPLIT_MLP | PRE_NORMS | EXPERTS | WHOLE_SHARED | SCORE_BIAS | LATENT | LATENT_SPLIT,
+     .experts = &glm4_experts,
+     .rotates_in_part = true,
+     .has_latents = true,
+     .splits_latents = true},
+    {.name = "deepseek2", /* written only, since files are read as the above */
+     .model_type = "glm4_moe_lite",
+     .names = LIKE_LLAMA | SPLIT_MLP | PRE_NORMS | EXPERTS | WHOLE_SHARED | SCORE_BIAS | LATENT | LATENT_SPLIT,
+     .experts = &glm4_experts,
+     .rotates_in_part = true,
+     .has_latents = true,
+     .splits_latents = true},
     {.name = "minicpm3",
      .model_type = "minicpm3",
      .names = LIKE_LLAMA | SPLIT_MLP | PRE_NORMS | LATENT,
@@ -290,6 +317,27 @@ const qr_gguf_arch *qr_gguf_arch_of_model_type(const char *model_type, bool has_
     return NULL;
 }
 
+/* Of two families of one name, the one whose router takes a sigmoid where the file's does: it says so, or has a bias of
+ * scores, as such routers have. */
+static qrun_status choose_by_router(const qr_gguf *file, const qr_gguf_arch **arch, qr_error *err) {
+    enum { SIGMOID = 2, N_GATING = 16 };
+    const qr_gguf_arch *const next = *arch + 1, *const end = archs + QR_COUNT_OF(archs);
+    int64_t gating = 0;
+    if ((*arch)->experts == NULL || next == end || next->experts == NULL || strcmp(next->name, (*arch)->name) != 0) {
+        return QRUN_OK;
+    }
+    QR_RETURN_IF_ERROR(qr_gguf_get_arch_int(file, *arch, "expert_gating_func", 0, N_GATING, &gating, err));
+    bool is_sigmoid = gating == SIGMOID;
+    for (size_t i = 0; gating == 0 && i < qr_gguf_tensor_count(file) && !is_sigmoid; i++) {
+        static const char bias[] = ".exp_probs_b.bias";
+        const qr_gguf_text name = qr_gguf_get_tensor(file, i)->name;
+        const size_t n = sizeof bias - 1;
+        is_sigmoid = name.n > n && memcmp(name.bytes + name.n - n, bias, n) == 0;
+    }
+    if (is_sigmoid) { *arch = next; }
+    return QRUN_OK;
+}
+
 static qrun_status refuse_arch(const qr_gguf *file, const char *name, qr_error *err) {
     qr_buffer names = {0};
     for (size_t i = 0; i < QR_COUNT_OF(archs); i++) {
@@ -315,7 +363,7 @@ qrun_status qr_gguf_read_arch(const qr_gguf *file, const qr_gguf_arch **arch, qr
     (void)snprintf(key, sizeof key, "%s.expert_count", name);
     QR_RETURN_IF_ERROR(qr_gguf_get_int(file, key, 0, QR_GGUF_MOST_EXPERTS, &n_experts, err));
     *arch = find(name, n_experts > 0);
-    if (*arch != NULL) { return QRUN_OK; }
+    if (*arch != NULL) { return choose_by_router(file, arch, err); }
     if (find(name, n_experts == 0) == NULL) { return refuse_arch(file, name, err); }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" model %s experts is not supported", qr_gguf_path(file),
                    name, n_experts > 0 ? "with" : "without");
@@ -449,11 +497,13 @@ static const struct {
     {LATENT, "blk.%d.attn_q_b", LAYER "self_attn.q_b_proj"},
     {LATENT, "blk.%d.attn_kv_a_mqa", LAYER "self_attn.kv_a_proj_with_mqa"},
     {LATENT, "blk.%d.attn_kv_a_norm", LAYER "self_attn.kv_a_layernorm"},
-    {LATENT, "blk.%d.attn_kv_b", LAYER "self_attn.kv_b_proj"},
+    {LATENT, "blk.%d.attn_kv_b", LAYER "self_attn.kv_b_proj"}, /* of DeepSeek: in older files */
+    {LATENT_SPLIT, "blk.%d.attn_k_b", LAYER "self_attn.k_b_proj"},
+    {LATENT_SPLIT, "blk.%d.attn_v_b", LAYER "self_attn.v_b_proj"},
     {GLM4, "blk.%d.ffn_up", LAYER "mlp.gate_up_proj"},
     {GLM4, "blk.%d.post_attention_norm", LAYER "post_self_attn_layernorm"},
     {GLM4, "blk.%d.post_ffw_norm", LAYER "post_mlp_layernorm"},
-    {GLM4_MOE, "blk.%d.exp_probs_b.bias", LAYER "mlp.gate.e_score_correction_bias"},
+    {SCORE_BIAS, "blk.%d.exp_probs_b.bias", LAYER "mlp.gate.e_score_correction_bias"},
     {ERNIE_MOE, "blk.%d.exp_probs_b.bias", LAYER "mlp.moe_statics.e_score_correction_bias"},
     {WHOLE_SHARED, "blk.%d.ffn_gate_shexp", LAYER "mlp.shared_experts.gate_proj"},
     {WHOLE_SHARED, "blk.%d.ffn_up_shexp", LAYER "mlp.shared_experts.up_proj"},

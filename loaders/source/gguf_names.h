@@ -50,6 +50,7 @@ typedef struct qr_gguf_arch {
     bool has_dividers;    /* of rotary frequencies, for Llama 3's scaling; as those that pair rows have */
     bool has_own_sizes;   /* layers differ in the sizes of their MLPs */
     bool has_latents;     /* that queries, keys and values are made of */
+    bool splits_latents;  /* keys and values are made by two matrices */
     bool has_windows;     /* of attention, in layers that the file lists */
     bool has_delta;       /* layers of the gated delta rule */
     bool turns_heads;     /* whose value heads lie by turns */

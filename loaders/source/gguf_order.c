@@ -56,11 +56,28 @@ static void split_delta(const qr_gguf_heads *heads, const char *name, qr_gguf_pa
     parts[1].groups[0] = (qr_row_groups){.first = 2 * key + value, .len = value, .stride = stride, .n_rows = n_values};
 }
 
-int qr_gguf_split(const qr_gguf_heads *heads, const char *name, int64_t rows, qr_gguf_part parts[2]) {
+/* Keys and values of every head; a file has the keys of all heads, turned, and the values. */
+static void split_latent(const qr_gguf_heads *heads, const char *name, qr_gguf_part parts[2]) {
+    static const char module[] = ".kv_b_proj.";
+    const int64_t n = heads->n_latent_heads, key = heads->plain_dim, value = heads->latent_value_dim;
+    rename_module(name, module, ".k_b_proj.", parts[0].name);
+    rename_module(name, module, ".v_b_proj.", parts[1].name);
+    parts[0].groups[0] = (qr_row_groups){.len = key, .stride = key + value, .n_rows = n * key};
+    parts[1].groups[0] = (qr_row_groups){.first = key, .len = value, .stride = key + value, .n_rows = n * value};
+    parts[0].n_heads = parts[1].n_heads = n;
+    parts[0].is_turned = true;
+}
+
+int qr_gguf_split(const qr_gguf_heads *heads, const qr_gguf_arch *arch, const char *name, int64_t rows,
+                  qr_gguf_part parts[2]) {
     static const char halves[] = ".input_linear.";
     memset(parts, 0, 2 * sizeof *parts);
     if (is_of(name, "in_proj_qkvz.")) {
         split_delta(heads, name, parts);
+        return 2;
+    }
+    if (arch->splits_latents && strstr(name, ".self_attn.kv_b_proj.") != NULL) {
+        split_latent(heads, name, parts);
         return 2;
     }
     if (strstr(name, ".shared_mlp.input_linear.") == NULL) { return 0; }

@@ -40,7 +40,11 @@ static qrun_status put_yarn(const qr_gguf_reader *r, double factor) {
     if (qr_reads_arch(r, "gpt-oss")) { qr_json_put_bool(r->out, "truncate", false); }
     qr_json_put_double(r->out, "beta_fast", fast);
     qr_json_put_double(r->out, "beta_slow", slow);
-    if (log_multiplier > 0) {
+    if (log_multiplier > 0 && r->arch->splits_latents) { /* a tenth of it, for reasons of old files */
+        const double multiplier = (double)(float)(log_multiplier / 0.1);
+        qr_json_put_double(r->out, "mscale", multiplier);
+        qr_json_put_double(r->out, "mscale_all_dim", multiplier);
+    } else if (log_multiplier > 0) {
         qr_json_put_double(r->out, "mscale", 1);
         qr_json_put_double(r->out, "mscale_all_dim", log_multiplier);
     } else if (attn != 1) {

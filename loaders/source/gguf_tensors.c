@@ -169,6 +169,33 @@ static qrun_status use_joined(const qr_gguf *file, const qr_gguf_tensor *from, c
     return QRUN_OK;
 }
 
+/* Values of a latent, and the keys that are a tensor of their own: one matrix of transformers. */
+static qrun_status use_latent(const qr_gguf *file, const qr_gguf_tensor *values, char name[QR_GGUF_NAME_BYTES],
+                              qr_safetensors_tensor *tensor, qr_error *err) {
+    char own[QR_GGUF_NAME_BYTES];
+    (void)snprintf(own, sizeof own, "%s", own_name(values).text);
+    char *letter = strstr(own, ".attn_v_b.");
+    if (letter != NULL) { letter[6] = 'k'; }
+    const qr_gguf_tensor *keys = qr_gguf_find_tensor(file, own);
+    const bool are_three = keys != NULL && keys->n_dims == 3 && values->n_dims == 3;
+    if (!are_three || keys->dims[0] != values->dims[0] || keys->dims[1] != values->dims[2]) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: tensors %s and %s are not keys and values of one latent",
+                       qr_gguf_path(file), own, own_name(values).text);
+    }
+    char *module = strstr(name, ".v_b_proj.");
+    memmove(module + 2, module + 1, strlen(module + 1) + 1); /* there is room: a name of GGUF is shorter */
+    module[1] = 'k';
+    *tensor = (qr_safetensors_tensor){
+        .name = name,
+        .dtype = values->dtype,
+        .n_dims = 2,
+        .dims = {values->dims[0] * (keys->dims[2] + values->dims[1]), values->dims[2]},
+        .data = values->data,
+        .n_bytes = values->n_bytes,
+        .keys = {.data = keys->data, .dtype = keys->dtype, .plain_dim = keys->dims[2], .value_dim = values->dims[1]}};
+    return QRUN_OK;
+}
+
 /* A layer that predicts tokens further on: files have them after the others, and text needs none. */
 static bool is_left_out(qr_gguf_text name, int64_t n_layers, int64_t n_ahead) {
     static const char block[] = "blk.";
@@ -212,6 +239,13 @@ qrun_status qr_gguf_open_tensors(const char *path, qr_safetensors **tensors, qr_
         QR_TRY(translate(file, arch, from, name, err));
         if (strstr(name, "%d") != NULL) {
             QR_TRY(use_experts(file, from, name, names, list, &n, err));
+            continue;
+        }
+        if (strstr(name, ".k_b_proj.") != NULL) { continue; }
+        if (strstr(name, ".v_b_proj.") != NULL) {
+            memcpy(names[n], name, sizeof name);
+            QR_TRY(use_latent(file, from, names[n], &list[n], err));
+            n++;
             continue;
         }
         if (qr_gguf_is_joined(name)) {

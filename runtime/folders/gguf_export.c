@@ -36,8 +36,8 @@ typedef struct output_tensor {
     bool adds_one;
     bool is_log; /* what is written is minus its exponential */
     qr_row_order rows, columns;
-    const qr_row_groups *groups; /* [3]: it has these rows of the values; NULL: all */
-    int64_t n_source_rows;       /* of the values */
+    const qr_gguf_part *part; /* it has these rows of the values; NULL: all */
+    int64_t n_source_rows;    /* of the values */
 } output_tensor;
 
 typedef struct export_job {
@@ -192,13 +192,19 @@ static void add_stacks(export_job *job) {
 static bool add_parts(export_job *job, size_t output, const char *name, qr_gguf_part parts[2]) {
     const qr_safetensors_spec *spec = &job->merged.specs[output];
     const qr_gguf_heads heads = qr_gguf_heads_of(&job->model);
-    const int n_parts = spec->n_dims == 2 ? qr_gguf_split(&heads, name, spec->dims[0], parts) : 0;
+    const int n_parts = spec->n_dims == 2 ? qr_gguf_split(&heads, job->arch, name, spec->dims[0], parts) : 0;
     for (int i = 0; i < n_parts; i++) {
         output_tensor *tensor = &job->tensors[job->n_tensors++];
         (void)describe_tensor(job, output, parts[i].name, tensor);
-        tensor->groups = parts[i].groups;
+        tensor->part = &parts[i];
         tensor->dims[0] = 0;
         for (size_t g = 0; g < QR_COUNT_OF(parts[i].groups); g++) { tensor->dims[0] += parts[i].groups[g].n_rows; }
+        if (parts[i].is_turned) {
+            const int64_t of_head = tensor->dims[0] / parts[i].n_heads;
+            tensor->dims[0] = parts[i].n_heads * tensor->dims[1];
+            tensor->dims[1] = of_head;
+            tensor->dtype = choose_dtype(job, tensor);
+        }
         tensor->source_bytes /= n_parts;
     }
     return n_parts > 0;
@@ -277,10 +283,20 @@ typedef struct row_job {
 
 /* The row of the values that row `row` of the tensor has. */
 static int64_t source_row(const output_tensor *t, int64_t row) {
-    const qr_row_groups *groups = t->groups;
-    if (groups == NULL) { return qr_row_of_stored(&t->rows, row); }
+    if (t->part == NULL) { return qr_row_of_stored(&t->rows, row); }
+    const qr_row_groups *groups = t->part->groups;
     for (; row >= groups->n_rows; groups++) { row -= groups->n_rows; }
     return qr_grouped_row(groups, row);
+}
+
+/* Row c of a head is column c of the head's rows. */
+static void read_turned(const row_job *rows, int64_t row, float *values) {
+    const output_tensor *t = rows->tensor;
+    const int64_t n_columns = t->dims[0] / t->part->n_heads, head = row / n_columns, column = row % n_columns;
+    for (int64_t i = 0; i < t->dims[1]; i++) {
+        const int64_t source = qr_grouped_row(&t->part->groups[0], head * t->dims[1] + i);
+        qr_elements_to_f32(rows->dtype, rows->data, source * n_columns + column, 1, values + i);
+    }
 }
 
 static void write_row(const row_job *rows, int64_t row, float *values, unsigned char *dst) {
@@ -288,7 +304,12 @@ static void write_row(const row_job *rows, int64_t row, float *values, unsigned 
     const int64_t cols = t->dims[1];
     const bool in_order = qr_row_order_is_usual(&t->columns);
     float *read = in_order ? values : values + cols;
-    qr_matrix_rows_to_f32(rows->dtype, rows->data, t->n_source_rows, cols, t->transposed, source_row(t, row), 1, read);
+    if (t->part != NULL && t->part->is_turned) {
+        read_turned(rows, row, read);
+    } else {
+        qr_matrix_rows_to_f32(rows->dtype, rows->data, t->n_source_rows, cols, t->transposed, source_row(t, row), 1,
+                              read);
+    }
     for (int64_t c = 0; !in_order && c < cols; c++) { values[c] = read[qr_row_of_stored(&t->columns, c)]; }
     for (int64_t c = 0; t->adds_one && c < cols; c++) { values[c] += 1.0F; }
     for (int64_t c = 0; t->is_log && c < cols; c++) { values[c] = -expf(values[c]); }
@@ -342,7 +363,8 @@ out:
 /* A matrix that the adapter changes, or that is stored quantised, is computed whole in F32; and so is an expert's. */
 static qrun_status write_computed(export_job *job, const output_tensor *t, const qr_merge_matrix *matrix,
                                   qr_error *err) {
-    const size_t n_bytes = (size_t)(t->n_source_rows * t->dims[1]) * sizeof(float);
+    const int64_t cols = t->part != NULL && t->part->is_turned ? t->dims[0] / t->part->n_heads : t->dims[1];
+    const size_t n_bytes = (size_t)(t->n_source_rows * cols) * sizeof(float);
     float *values = qr_alloc(n_bytes);
     qrun_status status = QRUN_OK;
     if (values == NULL) { return qr_fail_memory(err, t->name, n_bytes); }
@@ -391,8 +413,10 @@ static qrun_status begin_file(export_job *job, const char *const names[2], int n
     for (int i = 0; i < n_factors; i++) { qr_gguf_add_tensor(w, names[i], QR_DTYPE_F32, 1, &half); }
     for (size_t i = 0; i < job->n_tensors; i++) {
         const output_tensor *t = &job->tensors[i];
-        const int64_t stack[] = {t->n_experts, (t->ups != NULL ? 2 : 1) * t->dims[0], t->dims[1]};
-        qr_gguf_add_tensor(w, t->name, t->dtype, t->n_experts > 0 ? 3 : t->n_dims, t->n_experts > 0 ? stack : t->dims);
+        const int64_t n_heads = t->part != NULL ? t->part->n_heads : 0, n = t->n_experts > 0 ? t->n_experts : n_heads;
+        const int64_t n_rows = n_heads > 0 ? t->dims[0] / n_heads : (t->ups != NULL ? 2 : 1) * t->dims[0];
+        const int64_t stack[] = {n, n_rows, t->dims[1]};
+        qr_gguf_add_tensor(w, t->name, t->dtype, n > 0 ? 3 : t->n_dims, n > 0 ? stack : t->dims);
     }
     job->result.n_tensors = (int64_t)w->n_tensors;
     return qr_gguf_writer_begin(w, job->params->out, err);

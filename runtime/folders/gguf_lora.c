@@ -57,6 +57,11 @@ static qrun_status gguf_name(const lora_job *job, const qr_adapter_module *modul
         if (strncmp(module->name, prefix, strlen(prefix)) == 0) { bare = module->name + strlen(prefix); }
     }
     (void)snprintf(path, sizeof path, "%s.weight", bare);
+    qr_gguf_part parts[2];
+    const qr_gguf_heads heads = qr_gguf_heads_of(&job->model);
+    if (qr_gguf_split(&heads, job->arch, path, module->b->dims[0], parts) > 0) {
+        return refuse(job, module->name, "is two tensors in llama.cpp", err);
+    }
     if (qr_gguf_name_from_hf(job->arch, path, name)) { return QRUN_OK; }
     return refuse(job, module->name, "has no tensor in llama.cpp", err);
 }

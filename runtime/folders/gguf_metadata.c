@@ -29,7 +29,10 @@ qr_gguf_heads qr_gguf_heads_of(const qrun_model *model) {
                            .n_key_heads = delta->n_key_heads,
                            .n_value_heads = delta->n_value_heads,
                            .key_dim = delta->key_dim,
-                           .value_dim = delta->value_dim};
+                           .value_dim = delta->value_dim,
+                           .n_latent_heads = model->shape.n_heads,
+                           .plain_dim = model->config.latent.plain_dim,
+                           .latent_value_dim = model->config.latent.value_dim};
 }
 
 int64_t qr_gguf_context_tokens(const qrun_model *model) {
@@ -80,6 +83,11 @@ static bool normalizes_as_usual(const qr_gguf_arch *arch, const qr_model_config 
 static unsigned biases_of(const qr_model_config *config) {
     return (config->qkv_bias ? QR_GGUF_QKV_BIASES : 0U) | (config->o_bias ? QR_GGUF_OUT_BIASES : 0U) |
            (config->mlp_bias ? QR_GGUF_MLP_BIASES : 0U);
+}
+
+/* DeepSeek-V2-Lite and its like, which llama.cpp knows by their layers. */
+static bool is_lite(const qr_model_config *config) {
+    return config->n_layers == 26 || config->n_layers == 27 || (config->n_layers == 48 && config->vocab_size == 128256);
 }
 
 /* What llama.cpp has as constants. */
@@ -151,6 +159,15 @@ static const char *find_obstacle(const qrun_model *model, const qr_gguf_arch *ar
         {c->has_rope && c->rope.type == QR_ROPE_YARN && !yarn_is_usual, "the borders of its YaRN scaling"},
         {c->has_rope && c->rope.rotary_dim != c->head_dim && !arch->rotates_in_part, "heads that rotate in part"},
         {has_windows(model) && !arch->has_windows, "its sliding window"},
+        {arch->splits_latents && is_lite(c) != (c->latent.query_rank == 0),
+         is_lite(c) ? "queries that are made of a latent (q_lora_rank), but where it has other numbers of layers"
+                    : "queries that are made of no latent (q_lora_rank), but where it has 26 or 27 layers"},
+        {arch->has_latents && fabs(c->norm_eps - 1e-6) > 1e-5,
+         "norms of latents with another rms_norm_eps than its others"},
+        {arch->splits_latents && !c->rope.interleaved, "rotary positions of halves (rope_interleave)"},
+        {arch->splits_latents && c->rope.type == QR_ROPE_YARN &&
+             (c->rope.mscale != c->rope.mscale_all_dim || c->rope.mscale == 0 || c->rope.attention_factor != 0),
+         "the factors of its YaRN scaling (mscale, mscale_all_dim)"},
         {is_arch(arch, "minicpm3") && !scales_as_minicpm3(c), "its scale_emb, scale_depth or dim_model_base"},
         {is_arch(arch, "minicpm3") && c->latent.query_rank == 0, "queries that are made of no latent (q_lora_rank)"},
         {arch->has_spaces && !c->recurrent.has_conv_bias, "convolutions without biases"},
@@ -262,6 +279,10 @@ static void put_yarn(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_model
     const double usual = rope->factor <= 1 ? 1 : 0.1 * log(rope->factor) + 1;
     put_number(w, arch, "rope.scaling.yarn_beta_fast", rope->beta_fast);
     put_number(w, arch, "rope.scaling.yarn_beta_slow", rope->beta_slow);
+    if (arch->splits_latents) { /* a tenth, which llama.cpp multiplies by ten; cos and sin have no factor then */
+        put_number(w, arch, "rope.scaling.yarn_log_multiplier", 0.1 * rope->mscale_all_dim);
+        return;
+    }
     put_number(w, arch, "rope.scaling.attn_factor", attention_factor(config) / usual);
 }
 
@@ -356,7 +377,16 @@ static int64_t mlp_size_of(const qrun_model *model, int64_t layer) {
     return qr_model_config_mlp_size(&model->config, layer);
 }
 
-static void put_latents(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_latent_config *latent) {
+static void put_latents(qr_gguf_writer *w, const qr_gguf_arch *arch, const qr_model_config *config) {
+    const qr_latent_config *latent = &config->latent;
+    const char *key = arch->splits_latents ? "attention.key_length_mla" : "attention.key_length";
+    const char *value = arch->splits_latents ? "attention.value_length_mla" : "attention.value_length";
+    put_count(w, arch, key, config->head_dim);
+    put_count(w, arch, value, latent->value_dim);
+    if (arch->splits_latents) {
+        put_count(w, arch, "attention.key_length", latent->kv_rank + latent->rotated_dim);
+        put_count(w, arch, "attention.value_length", latent->kv_rank);
+    }
     if (latent->query_rank > 0) { put_count(w, arch, "attention.q_lora_rank", latent->query_rank); }
     put_count(w, arch, "attention.kv_lora_rank", latent->kv_rank);
 }
@@ -373,15 +403,20 @@ static void put_layer_sizes(qr_gguf_writer *w, const qr_gguf_arch *arch, const q
     } else {
         put_count(w, arch, "feed_forward_length", is_granite_moe ? c->experts.intermediate_size : c->intermediate_size);
     }
-    if (arch->has_convs || arch->has_spaces || full->n_kv_heads != sliding->n_kv_heads) {
+    if (arch->splits_latents) { /* all heads attend to one latent */
+        put_count(w, arch, "attention.head_count_kv", 1);
+    } else if (arch->has_convs || arch->has_spaces || full->n_kv_heads != sliding->n_kv_heads) {
         put_layer_counts(w, arch, "attention.head_count_kv", model, kv_heads_of);
     } else {
         put_count(w, arch, "attention.head_count_kv", c->n_kv_heads);
     }
     if (arch->has_convs) { put_count(w, arch, "shortconv.l_cache", c->recurrent.conv_kernel); }
+    if (arch->has_latents) {
+        put_latents(w, arch, c);
+        return;
+    }
     put_count(w, arch, "attention.key_length", full->head_dim);
-    put_count(w, arch, "attention.value_length", arch->has_latents ? c->latent.value_dim : full->head_dim);
-    if (arch->has_latents) { put_latents(w, arch, &c->latent); }
+    put_count(w, arch, "attention.value_length", full->head_dim);
     if (!is_gemma4) { return; }
     put_count(w, arch, "attention.key_length_swa", sliding->head_dim);
     put_count(w, arch, "attention.value_length_swa", sliding->head_dim);

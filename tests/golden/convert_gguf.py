@@ -28,6 +28,12 @@ MODELS = {"llama-llama3": "llama", "phi3-longrope": "phi", "gpt-oss-mxfp4": "gpt
 COMMON = dict(vocab_size=67, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
 EXPERTS = dict(num_experts_per_tok=2, moe_intermediate_size=32)
 HYBRID = ["linear_attention", "full_attention", "linear_attention"]
+DEEPSEEK = dict(
+    intermediate_size=32, moe_intermediate_size=16, n_routed_experts=3, num_experts_per_tok=2, n_shared_experts=1,
+    first_k_dense_replace=1, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8, v_head_dim=12, n_group=1,
+    topk_group=1, rms_norm_eps=1e-6, rope_parameters=dict(
+        rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=16, beta_fast=32, beta_slow=1,
+        mscale=0.707, mscale_all_dim=0.707))
 # The converter's module, the family in transformers, and its config.
 RANDOM = {
     "gemma4": ("gemma", "Gemma4Text", "Gemma4ForCausalLM", dict(
@@ -54,6 +60,12 @@ RANDOM = {
     "ernie4_5_moe": ("ernie", "Ernie4_5_Moe", "Ernie4_5_MoeForCausalLM", dict(
         intermediate_size=48, moe_intermediate_size=32, num_hidden_layers=2, moe_num_experts=3, moe_k=2,
         moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_end_index=1)),
+    "deepseek_v2": ("deepseek", "DeepseekV2", "DeepseekV2ForCausalLM", DEEPSEEK | dict(
+        hidden_size=16, num_attention_heads=2, num_hidden_layers=26, q_lora_rank=None, topk_method="greedy",
+        norm_topk_prob=False, routed_scaling_factor=1.0)),
+    "deepseek_v3": ("deepseek", "DeepseekV3", "DeepseekV3ForCausalLM", DEEPSEEK | dict(
+        num_hidden_layers=2, num_key_value_heads=4, q_lora_rank=16, routed_scaling_factor=1.7,
+        num_nextn_predict_layers=0)),
 }
 
 
@@ -113,6 +125,8 @@ def as_published(folder, copy):
         tensors = load_file(copy / "model.safetensors")
         tensors = {name.replace("model.", "backbone.", 1): tensor for name, tensor in tensors.items()}
         save_file(tensors, copy / "model.safetensors", {"format": "pt"})
+    elif kind == "deepseek_v3":
+        config["scoring_func"] = "sigmoid"
     elif kind == "gemma4_text":  # the embedding has a row for each token of this file
         vocab = {str(i): i for i in range(config["vocab_size"])}
         (copy / "tokenizer.json").write_text(json.dumps(dict(model=dict(vocab=vocab), added_tokens=[])))
@@ -123,7 +137,7 @@ def make_all(base, gguf):
     for seed, (name, (module, kind, model, config)) in enumerate(RANDOM.items(), 13):
         torch.manual_seed(seed)
         folder = FIXTURES / "gguf" / name
-        config = getattr(transformers, f"{kind}Config")(**COMMON, **config)
+        config = getattr(transformers, f"{kind}Config")(**COMMON | config)
         save_random(getattr(transformers, model)(config), folder)
         with tempfile.TemporaryDirectory() as work:
             copy = pathlib.Path(work) / name

@@ -189,6 +189,8 @@ static void test_refused(void) {
         {"ernie4_5-moe-plain", "layers without experts"},
         {"exaone4", "its sliding window, but where it has 64 layers"},
         {"exaone4-full", "heads that are not a share of its hidden size"},
+        {"deepseek-v2", "queries that are made of no latent"},
+        {"glm4-moe-lite", "norms of latents with another rms_norm_eps"},
         {"minicpm3", "its scale_emb, scale_depth or dim_model_base"},
         {"gemma4-shared", "biases of its attention"},
     };
@@ -551,6 +553,12 @@ static void test_families_as_converted(void) {
         {"ernie4_5_moe",
          {"ernie4_5-moe.leading_dense_block_count", "ernie4_5-moe.interleave_moe_layer_step",
           "ernie4_5-moe.expert_shared_count"}},
+        {"deepseek_v2",
+         {"deepseek2.attention.key_length", "deepseek2.attention.value_length", "deepseek2.attention.key_length_mla",
+          "deepseek2.attention.value_length_mla", "deepseek2.attention.head_count_kv",
+          "deepseek2.attention.kv_lora_rank", "deepseek2.rope.dimension_count", "deepseek2.expert_shared_count",
+          "deepseek2.leading_dense_block_count"}},
+        {"deepseek_v3", {"deepseek2.attention.q_lora_rank", "deepseek2.expert_gating_func"}},
     };
     for (size_t i = 0; i < QR_COUNT_OF(models); i++) {
         char folder[512], converted[512];

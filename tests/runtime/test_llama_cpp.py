@@ -42,12 +42,14 @@ FAMILIES = {"llama": USUAL, "llama-llama3": USUAL, "llama-linear": USUAL, "mistr
             "gemma4": USUAL, "gemma4-moe": USUAL, "qwen3-vl": USUAL, "seed-oss": USUAL, "exaone4": USUAL,
             "ernie4_5": USUAL, "ernie4_5-moe": USUAL, "glm4": USUAL, "glm4-moe": USUAL, "glm4-moe-plain": USUAL,
             "granite": USUAL, "granite4": USUAL, "granite4-spaces": USUAL, "nemotron-h": USUAL,
-            "minicpm3": USUAL}
+            "minicpm3": USUAL, "glm4-moe-lite": USUAL}
 # Small models of tests/golden/convert_gguf.py.
-CONVERTED = ("gemma4", "qwen3_next", "granite4", "nemotron_h", "glm4_moe", "ernie4_5_moe")
+CONVERTED = ("gemma4", "qwen3_next", "granite4", "nemotron_h", "glm4_moe", "ernie4_5_moe", "deepseek_v2",
+             "deepseek_v3")
 # What llama.cpp has of these alone; the fixtures have other values.
 CHANGES = {"gemma2": {"query_pre_attn_scalar": 24}, "gemma3": {"query_pre_attn_scalar": 40},
            "lfm2-moe": {"routed_scaling_factor": 1.0},
+           "glm4-moe-lite": {"rms_norm_eps": 1e-6},
            "minicpm3": {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
            "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 5}}
 TOKENIZERS = ("gemma", "llama2", "llama3", "mistral_metaspace", "qwen2", "gpt4o")
