@@ -9,7 +9,7 @@
 typedef struct qr_gguf_pretokenizer {
     const char *name;       /* the one that is written */
     const char *const *too; /* others that mean the same; NULL-terminated, or NULL */
-    const char *regexes[5]; /* one after the other, each on the pieces of those before; NULL-terminated */
+    const char *regexes[7]; /* one after the other, each on the pieces of those before; NULL-terminated */
     bool ignore_merges;     /* a word that is a token stays whole */
     bool adds_bos;          /* unless the file says otherwise */
     bool nfc;               /* the tokenizers of that name bring texts into NFC first */

@@ -13,7 +13,7 @@
 #define KEY(name) "tokenizer.ggml." name
 #define SPACE_MARK "\xE2\x96\x81" /* U+2581 */
 
-enum { MAX_JSON_BYTES = 512 << 20, MAX_TEMPLATE_BYTES = 4 << 20, MAX_REGEXES = 4 };
+enum { MAX_JSON_BYTES = 512 << 20, MAX_TEMPLATE_BYTES = 4 << 20, MAX_REGEXES = 6 };
 
 /* "tokenizer.ggml.token_type" */
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4, UNUSED = 5, BYTE = 6 };
