@@ -402,6 +402,127 @@ static void test_convolutions(void) {
     temporary_remove(&base);
 }
 
+/* Families whose layers differ: files of three layers that say something that no model here has, or that does not go
+ * together. */
+static void test_refused_families(void) {
+    static const struct {
+        const char *arch;
+        struct {
+            const char *key;
+            int64_t value;
+        } counts[8];
+        const char *list;
+        int32_t items[3];
+        const char *message;
+    } files[] = {
+        {"gemma4", {{NULL}}, NULL, {0}, "gemma4.attention.sliding_window_pattern is missing"},
+        {"gemma4",
+         {{"attention.sliding_window_pattern", 1}},
+         "feed_forward_length",
+         {4, 6, 4},
+         "feed_forward_length is 6 for layer 1, and one size"},
+        {"gemma4",
+         {{"attention.sliding_window_pattern", 1}},
+         "attention.head_count_kv",
+         {1, 2, 1},
+         "head_count_kv is 2 for layer 1, and one number for all with a window"},
+        {"gemma4",
+         {{"attention.sliding_window_pattern", 1}, {"attention.shared_kv_layers", 3}},
+         NULL,
+         {0},
+         "attention.shared_kv_layers is 3, outside 0 to 2"},
+        {"gemma4",
+         {{"attention.sliding_window_pattern", 0}, {"embedding_length_per_layer_input", 4}},
+         NULL,
+         {0},
+         "has no matrix per_layer_token_embd.weight"},
+        {"granitehybrid", {{NULL}}, "attention.head_count_kv", {0, 0, 0}, "head_count_kv is 0 for all layers"},
+        {"granitehybrid", {{NULL}}, "attention.head_count_kv", {0, 1, 2}, "head_count_kv is 2 for layer 2"},
+        {"granitehybrid",
+         {{"ssm.inner_size", 17}},
+         "attention.head_count_kv",
+         {0, 1, 0},
+         "has 17 values, which 2 heads cannot share"},
+        {"granitehybrid",
+         {{"ssm.inner_size", 12}},
+         "attention.head_count_kv",
+         {0, 1, 0},
+         "no multiple of the hidden size 8"},
+        {"granitemoe",
+         {{"expert_count", 2}, {"expert_used_count", 1}},
+         NULL,
+         {0},
+         "a granitemoe model without a shared expert"},
+        {"granite", {{NULL}}, "attention.head_count_kv", {1, 0, 1}, "head_count_kv is 0 for layer 1"},
+        {"nemotron_h", {{NULL}}, "attention.head_count_kv", {1, 0, 0}, "feed_forward_length is 12 for layer 0"},
+        {"minicpm3",
+         {{"attention.kv_lora_rank", 4}, {"rope.dimension_count", 4}, {"attention.key_length", 4}},
+         NULL,
+         {0},
+         "4 of 4 elements of a key rotate, and some must not"},
+        {"glm4", {{NULL}}, "rope.dimension_sections", {1, 1, 0}, "rotary positions for images"},
+        {"glm4moe",
+         {{"expert_count", 2}, {"expert_used_count", 1}, {"expert_group_count", 2}},
+         NULL,
+         {0},
+         "its router chooses among groups of experts"},
+        {"glm4moe",
+         {{"expert_count", 2}, {"expert_used_count", 1}, {"expert_gating_func", 1}},
+         NULL,
+         {0},
+         "its router takes no sigmoid"},
+        {"deepseek2", {{NULL}}, NULL, {0}, "a \"deepseek2\" model without experts is not supported"},
+    };
+    static const struct {
+        const char *key;
+        uint32_t value;
+    } usual[] = {{"block_count", 3},       {"embedding_length", 8}, {"feed_forward_length", 12},
+                 {"context_length", 16},   {"ssm.conv_kernel", 4},  {"attention.head_count", 2},
+                 {"ssm.state_size", 4},    {"ssm.group_count", 1},  {"ssm.inner_size", 16},
+                 {"ssm.time_step_rank", 2}};
+    const int64_t dims[2] = {5, 8};
+    const float zeros[40] = {0};
+    const temporary_folder base = temporary_create();
+    const char *path = temporary_path(&base, "a.gguf");
+    for (size_t i = 0; i < QR_COUNT_OF(files); i++) {
+        qr_gguf_writer w = {0};
+        qr_model_config config;
+        qr_error err = {0};
+        char key[96];
+        qr_gguf_put_text(&w, "general.architecture", files[i].arch, strlen(files[i].arch));
+        for (size_t k = 0; k < QR_COUNT_OF(usual); k++) {
+            bool is_other = files[i].list != NULL && strcmp(files[i].list, usual[k].key) == 0;
+            for (size_t o = 0; o < QR_COUNT_OF(files[i].counts) && files[i].counts[o].key != NULL; o++) {
+                is_other |= strcmp(files[i].counts[o].key, usual[k].key) == 0;
+            }
+            snprintf(key, sizeof key, "%s.%s", files[i].arch, usual[k].key);
+            if (!is_other) { qr_gguf_put_u32(&w, key, usual[k].value); }
+        }
+        for (size_t o = 0; o < QR_COUNT_OF(files[i].counts) && files[i].counts[o].key != NULL; o++) {
+            snprintf(key, sizeof key, "%s.%s", files[i].arch, files[i].counts[o].key);
+            qr_gguf_put_u32(&w, key, (uint32_t)files[i].counts[o].value);
+        }
+        snprintf(key, sizeof key, "%s.%s", files[i].arch, files[i].list != NULL ? files[i].list : "none");
+        if (files[i].list != NULL) { qr_gguf_put_list(&w, key, QR_GGUF_I32, 3); }
+        for (size_t k = 0; files[i].list != NULL && k < 3; k++) { qr_gguf_put_i32_item(&w, files[i].items[k]); }
+        snprintf(key, sizeof key, "%s.attention.layer_norm_rms_epsilon", files[i].arch);
+        qr_gguf_put_f32(&w, key, 1e-5F);
+        qr_gguf_add_tensor(&w, "token_embd.weight", QR_DTYPE_F32, 2, dims);
+        CHECK_MSG(qr_gguf_writer_begin(&w, path, &err) == QRUN_OK, "%s", err.message);
+        CHECK(qr_gguf_write(&w, zeros, sizeof zeros, &err) == QRUN_OK && qr_gguf_end_tensor(&w, &err) == QRUN_OK);
+        CHECK_MSG(qr_gguf_writer_commit(&w, &err) == QRUN_OK, "%s", err.message);
+        qr_gguf_writer_free(&w);
+        err = (qr_error){0};
+        CHECK(qr_model_config_read(path, &config, &err) != QRUN_OK);
+        CHECK_MSG(strstr(err.message, files[i].message) != NULL, "%zu: \"%s\" does not say \"%s\"", i, err.message,
+                  files[i].message);
+        CHECK(strchr(err.message, '\n') == NULL);
+        qr_model_config_free(&config);
+        remove(path);
+    }
+    temporary_remove(&base);
+}
+
 /* llama.cpp calls LFM2's last norm otherwise than Ollama. */
 static void test_names_of_convolutions(void) {
     static const struct {
@@ -536,6 +657,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_configs);
     CHECK_RUN(test_refused_configs);
     CHECK_RUN(test_convolutions);
+    CHECK_RUN(test_refused_families);
     CHECK_RUN(test_names_of_convolutions);
     CHECK_RUN(test_tokenizers);
     CHECK_RUN(test_other_files);
