@@ -185,6 +185,11 @@ static const qr_gguf_arch archs[] = {
      .rotates_in_part = true,
      .has_delta = true},
     {.name = "qwen3vl", .model_type = "qwen3_vl_text", .names = LLAMA_NAMES | PRE_NORMS | HEAD_NORMS},
+    {.name = "qwen3vlmoe", /* the text model is that of Qwen3-MoE */
+     .model_type = "qwen3_moe",
+     .names = LLAMA_NAMES | PRE_NORMS | HEAD_NORMS | EXPERTS,
+     .experts = &mixtral_experts,
+     .is_only_read = true},
     {.name = "exaone4",
      .model_type = "exaone4",
      .names = LLAMA_NAMES | POST_NORMS | HEAD_NORMS,
@@ -293,7 +298,9 @@ static const qr_gguf_arch archs[] = {
 };
 
 /* Families that llama.cpp knows under the name of another. */
-static const struct { const char *model_type, *name; } written_as[] = {{"mistral", "llama"}, {"olmo3", "olmo2"}};
+static const struct {
+    const char *model_type, *name;
+} written_as[] = {{"mistral", "llama"}, {"iquestcoder", "llama"}, {"olmo3", "olmo2"}};
 
 /* Mixtral is "llama" too, with experts. */
 static const qr_gguf_arch *find(const char *name, bool has_experts) {

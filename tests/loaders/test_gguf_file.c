@@ -540,6 +540,9 @@ static void test_names_of_convolutions(void) {
         CHECK(qr_gguf_name_from_hf(arch, names[i].hf, name));
         CHECK_STR(name, names[i].gguf);
     }
+    const qr_gguf_arch *of_experts = qr_gguf_arch_of_model_type("qwen3_moe", true, false); /* not qwen3vlmoe */
+    REQUIRE(of_experts != NULL);
+    CHECK_STR(of_experts->name, "qwen3moe");
     CHECK(qr_gguf_name_to_hf(arch, "output_norm.weight", name));
     CHECK_STR(name, "model.embedding_norm.weight");
 }

@@ -114,6 +114,7 @@ static void test_round_trips(void) {
         {"gpt2-int8", QRUN_GGUF_F32, 1e-6, N_TOKENS},
         {"mixtral", QRUN_GGUF_BF16, 0, N_TOKENS},
         {"mixtral-stacked", QRUN_GGUF_BF16, 0, N_TOKENS},
+        {"iquest-coder", QRUN_GGUF_BF16, 0, N_TOKENS},
         {"gemma4", QRUN_GGUF_BF16, 0, N_TOKENS},
         {"gemma4-moe", QRUN_GGUF_BF16, 0, N_TOKENS},
         {"qwen3-vl", QRUN_GGUF_BF16, 0, N_TOKENS},

@@ -42,7 +42,7 @@ FAMILIES = {"llama": USUAL, "llama-llama3": USUAL, "llama-linear": USUAL, "mistr
             "gemma4": USUAL, "gemma4-moe": USUAL, "qwen3-vl": USUAL, "seed-oss": USUAL, "exaone4": USUAL,
             "ernie4_5": USUAL, "ernie4_5-moe": USUAL, "glm4": USUAL, "glm4-moe": USUAL, "glm4-moe-plain": USUAL,
             "granite": USUAL, "granite4": USUAL, "granite4-spaces": USUAL, "nemotron-h": USUAL,
-            "minicpm3": USUAL, "glm4-moe-lite": USUAL}
+            "minicpm3": USUAL, "glm4-moe-lite": USUAL, "iquest-coder": USUAL}
 # Small models of tests/golden/convert_gguf.py.
 CONVERTED = ("gemma4", "qwen3_next", "granite4", "nemotron_h", "glm4_moe", "ernie4_5_moe", "deepseek_v2",
              "deepseek_v3")
