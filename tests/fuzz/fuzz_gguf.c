@@ -5,12 +5,13 @@
 #include "base/alloc.h"
 #include "loaders/config/model_config.h"
 #include "loaders/files/gguf.h"
+#include "loaders/files/packed_weight.h"
 #include "loaders/source/model_source.h"
 #include "loaders/template/chat_template.h"
 #include "loaders/tokenizer/tokenizer.h"
 #include "quant/ggml.h"
 
-enum { MAX_DECODED = 1 << 16 };
+enum { MAX_DECODED = 1 << 16, MOST_ROWS = 512 };
 
 static void check_tensors(const qr_gguf *file, size_t size) {
     static float values[QR_GGML_MAX_BLOCK];
@@ -43,6 +44,23 @@ static void check_json(const char *path, const char *name) {
     qr_json_free(root);
 }
 
+/* Keys and values in two tensors: every row can be read. */
+static void check_latent(const qr_safetensors_tensor *tensor) {
+    const qr_packed_weight packed = {.kind = QR_PACKING_LATENT,
+                                     .rows = tensor->dims[0],
+                                     .cols = tensor->dims[1],
+                                     .row_step = 1,
+                                     .codes = tensor->data,
+                                     .code_dtype = tensor->dtype,
+                                     .keys = &tensor->keys};
+    float *row = malloc((size_t)packed.cols * sizeof *row);
+    for (int64_t r = 0; row != NULL && r < packed.rows && r < MOST_ROWS; r++) {
+        qr_packed_weight_rows(&packed, r, 1, row);
+        qr_packed_weight_rows(&packed, packed.rows - 1 - r, 1, row);
+    }
+    free(row);
+}
+
 static void check_model(const char *path) {
     qr_error err = {0};
     qr_model_config config;
@@ -65,10 +83,14 @@ static void check_model(const char *path) {
         const qr_safetensors_tensor *tensor = qr_safetensors_get(tensors, i);
         FUZZ_CHECK(qr_safetensors_find(tensors, tensor->name) == tensor);
         const int64_t rows = tensor->n_dims > 0 ? tensor->dims[0] : 0;
-        for (int64_t r = 0; r < rows && r < 512; r++) {
+        const bool is_one_of_two = tensor->rows.groups.len > 0; /* of the same size, in one tensor */
+        const int64_t n_stored = (is_one_of_two ? 2 : 1) * rows;
+        for (int64_t r = 0; r < rows && r < MOST_ROWS; r++) {
             const int64_t stored = qr_stored_row(&tensor->rows, r);
-            FUZZ_CHECK(stored >= 0 && stored < rows && qr_row_of_stored(&tensor->rows, stored) == r);
+            FUZZ_CHECK(stored >= 0 && stored < n_stored);
+            FUZZ_CHECK(is_one_of_two || qr_row_of_stored(&tensor->rows, stored) == r);
         }
+        if (tensor->keys.data != NULL) { check_latent(tensor); }
     }
     qr_safetensors_close(tensors);
 }
