@@ -36,7 +36,19 @@ static qrun_status fail_unsupported(const qr_unsupported_family *known, const ch
                    known->name, model_type, known->missing, known->nearest);
 }
 
+/* Names that a family has besides its own. */
+static const char *usual_type(const char *model_type) {
+#define QR_X(name, usual) {name, usual},
+    static const char *const others[][2] = {QR_MODEL_OTHER_NAMES(QR_X)};
+#undef QR_X
+    for (size_t i = 0; i < QR_COUNT_OF(others); i++) {
+        if (strcmp(model_type, others[i][0]) == 0) { return others[i][1]; }
+    }
+    return model_type;
+}
+
 static qrun_status find_family(const char *model_type, const char *what, qr_model_family *family, qr_error *err) {
+    model_type = usual_type(model_type);
     for (int i = 0; i < QR_FAMILY_COUNT; i++) {
         if (strcmp(model_type, qr_model_family_name((qr_model_family)i)) != 0) { continue; }
         *family = (qr_model_family)i;
@@ -44,11 +56,13 @@ static qrun_status find_family(const char *model_type, const char *what, qr_mode
     }
     const qr_unsupported_family *known = qr_unsupported_family_find(model_type);
     if (known != NULL) { return fail_unsupported(known, model_type, what, err); }
-#define QR_X(suffix, name) ", " name
+#define QR_X(name, ...) " " name
+#define QR_FAMILY_X(suffix, name) " " name
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                   "%s: model_type \"%.60s\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
-                   "qwen3_5_moe, qwen3_vl, muse_glimmer" QR_MODEL_FAMILIES(QR_X),
+                   "%s: model_type \"%.60s\" is not supported; these are:" QR_MODEL_WRAPPERS(QR_X)
+                       QR_MODEL_FAMILIES(QR_FAMILY_X),
                    what, model_type);
+#undef QR_FAMILY_X
 #undef QR_X
 }
 
@@ -208,23 +222,14 @@ static qrun_status read_biases(const source *s, qr_model_config *config) {
     if (family == QR_FAMILY_NEMOTRON_H) { return read_nemotron_h_biases(s, config); }
     config->qkv_bias = s->defaults->qkv_bias;
     if (family == QR_FAMILY_QWEN2_MOE) { return get_bool(s, "qkv_bias", &config->qkv_bias); }
-    if (family == QR_FAMILY_QWEN2 || family == QR_FAMILY_MISTRAL || family == QR_FAMILY_MINISTRAL3 ||
-        family == QR_FAMILY_MIXTRAL || family == QR_FAMILY_PHI3 || family == QR_FAMILY_LFM2 ||
-        family == QR_FAMILY_LFM2_MOE || family == QR_FAMILY_EXAONE4 || family == QR_FAMILY_MINISTRAL) {
-        return QRUN_OK;
-    }
+    if (s->defaults->biases_are_fixed) { return QRUN_OK; }
     QR_RETURN_IF_ERROR(get_bool(s, "attention_bias", &config->qkv_bias));
     config->o_bias = config->qkv_bias && !s->defaults->o_has_no_bias;
     if (family == QR_FAMILY_SEED_OSS) {
         config->o_bias = false;
         QR_RETURN_IF_ERROR(get_bool(s, "attention_out_bias", &config->o_bias));
-        return get_bool(s, "mlp_bias", &config->mlp_bias);
     }
-    if (family != QR_FAMILY_LLAMA && family != QR_FAMILY_IQUEST_CODER && family != QR_FAMILY_SMOLLM3 &&
-        family != QR_FAMILY_GRANITE) {
-        return QRUN_OK;
-    }
-    return get_bool(s, "mlp_bias", &config->mlp_bias);
+    return s->defaults->asks_mlp_bias ? get_bool(s, "mlp_bias", &config->mlp_bias) : QRUN_OK;
 }
 
 /* OLMoE can clip queries, keys and values; none of its published models does. */
@@ -263,7 +268,7 @@ static qrun_status read_minicpm_factors(const source *s, qr_model_config *config
 static qrun_status read_multipliers(const source *s, qr_model_config *config) {
     config->embedding_multiplier = config->residual_multiplier = config->logits_scaling = 1;
     if (config->family == QR_FAMILY_MINICPM3) { return read_minicpm_factors(s, config); }
-    if (config->family != QR_FAMILY_GRANITE && config->family != QR_FAMILY_GRANITE4) { return QRUN_OK; }
+    if (!s->defaults->has_multipliers) { return QRUN_OK; }
     config->attention_multiplier = 1;
     QR_RETURN_IF_ERROR(get_double(s, "embedding_multiplier", 1e-9, 1e9, &config->embedding_multiplier));
     QR_RETURN_IF_ERROR(get_double(s, "residual_multiplier", 1e-9, 1e9, &config->residual_multiplier));
@@ -298,7 +303,8 @@ static qrun_status read_lfm3(const source *s, qr_model_config *config) {
 
 /* GLM-4.5 and DeepSeek have layers after the last. */
 static qrun_status read_layers_ahead(const source *s, qr_model_config *config) {
-    config->n_layers_ahead = 1;
+    config->n_layers_ahead = s->defaults->n_layers_ahead;
+    if (config->n_layers_ahead == 0) { return QRUN_OK; }
     return get_int(s, "num_nextn_predict_layers", 0, 64, &config->n_layers_ahead);
 }
 
@@ -306,7 +312,7 @@ static qrun_status read_glm4_moe(const source *s, qr_model_config *config) {
     bool has_head_norms = false;
     QR_RETURN_IF_ERROR(get_bool(s, "use_qk_norm", &has_head_norms));
     config->without_head_norms = !has_head_norms;
-    return read_layers_ahead(s, config);
+    return QRUN_OK;
 }
 
 static qrun_status read_attention(const source *s, qr_model_config *config) {
@@ -339,11 +345,9 @@ static qrun_status read_attention(const source *s, qr_model_config *config) {
     }
     if (config->family == QR_FAMILY_MUSE_GLIMMER) { QR_RETURN_IF_ERROR(read_muse_glimmer(s, config)); }
     if (config->family == QR_FAMILY_GLM4_MOE) { QR_RETURN_IF_ERROR(read_glm4_moe(s, config)); }
-    if (config->family == QR_FAMILY_DEEPSEEK_V3 || config->family == QR_FAMILY_GLM4_MOE_LITE) {
-        QR_RETURN_IF_ERROR(read_layers_ahead(s, config));
-    }
     if (config->family == QR_FAMILY_LFM3) { QR_RETURN_IF_ERROR(read_lfm3(s, config)); }
     if (config->family == QR_FAMILY_OLMOE) { QR_RETURN_IF_ERROR(refuse_clipping(s)); }
+    QR_RETURN_IF_ERROR(read_layers_ahead(s, config));
     return read_biases(s, config);
 }
 
@@ -435,8 +439,9 @@ static qrun_status read_layer_types(const source *s, const qr_json *list, qr_mod
 /* The layers that slide by the family's own rule. */
 static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
     const qr_window_rule rule = s->defaults->window;
-    int64_t first = 28, pattern = s->defaults->window_pattern;
-    if (rule == QR_WINDOW_FROM_LAYER || rule == QR_WINDOW_EVERY_OTHER) {
+    int64_t first = s->defaults->first_window > 0 ? s->defaults->first_window : 28;
+    int64_t pattern = s->defaults->window_pattern;
+    if (rule == QR_WINDOW_FROM_LAYER || rule == QR_WINDOW_LATE || rule == QR_WINDOW_EVERY_OTHER) {
         QR_RETURN_IF_ERROR(get_int(s, "max_window_layers", 0, 1 << 20, &first));
     } else if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_EXAONE4) {
         QR_RETURN_IF_ERROR(get_int(s, "sliding_window_pattern", 1, 1 << 20, &pattern));
@@ -444,6 +449,7 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
     for (int64_t i = 0; i < config->n_layers; i++) {
         config->layer_slides[i] = rule == QR_WINDOW_ALL || rule == QR_WINDOW_WHERE_USED ||
                                   rule == QR_WINDOW_ALL_UNLESS_LISTED || (rule == QR_WINDOW_FROM_LAYER && i >= first) ||
+                                  (rule == QR_WINDOW_LATE && i >= first) ||
                                   (rule == QR_WINDOW_EVERY_OTHER && i < first && i % 2 == 0) ||
                                   (rule == QR_WINDOW_PATTERN && (i + 1) % pattern != 0) ||
                                   (rule == QR_WINDOW_PATTERN_FROM_LAST && (config->n_layers - 1 - i) % pattern != 0) ||
@@ -467,7 +473,8 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     if (s->defaults->window == QR_WINDOW_NEVER) { return QRUN_OK; }
     const qr_window_rule rule = s->defaults->window;
     bool used = rule == QR_WINDOW_ALL || rule == QR_WINDOW_PATTERN || rule == QR_WINDOW_PATTERN_FROM_LAST ||
-                rule == QR_WINDOW_FOURTHS || rule == QR_WINDOW_LISTED || rule == QR_WINDOW_ALL_UNLESS_LISTED;
+                rule == QR_WINDOW_FOURTHS || rule == QR_WINDOW_LISTED || rule == QR_WINDOW_ALL_UNLESS_LISTED ||
+                rule == QR_WINDOW_LATE;
     if (!used) { QR_RETURN_IF_ERROR(get_bool(s, "use_sliding_window", &used)); }
     if (!used) { return QRUN_OK; }
     const qr_json *window = qr_json_get(s->json, "sliding_window");
@@ -477,7 +484,7 @@ static qrun_status read_windows(const source *s, qr_model_config *config) {
     const qr_json *types = qr_json_get(s->json, "layer_types");
     const bool listed = rule != QR_WINDOW_ALL && rule != QR_WINDOW_WHERE_USED && !qr_json_is_null(types);
     QR_RETURN_IF_ERROR(listed ? read_layer_types(s, types, config) : apply_window_rule(s, config));
-    if (config->family == QR_FAMILY_EXAONE4) { QR_RETURN_IF_ERROR(rotate_in_windows(s, config)); }
+    if (s->defaults->rotates_in_windows) { QR_RETURN_IF_ERROR(rotate_in_windows(s, config)); }
     if (config->family == QR_FAMILY_GEMMA4) { /* as transformers, whatever the list says */
         config->layer_slides[config->n_layers - 1] = false;
     }
@@ -574,6 +581,7 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
                                .max_position_embeddings = config->max_position_embeddings,
                                .default_theta = s->defaults->theta,
                                .interleaved = s->defaults->interleaves_rope,
+                               .has_sections = s->defaults->has_rope_sections,
                                .partial_rotary_factor = 1};
     if (s->defaults->interleave_key != NULL) {
         QR_RETURN_IF_ERROR(get_bool(s, s->defaults->interleave_key, &context.interleaved));
@@ -673,24 +681,23 @@ static qrun_status read_blocks(const source *s, qr_model_config *config) {
 
 /* Of a model with images the text model is read: what it is, and where it is in config.json. */
 static qrun_status enter_wrapper(source *s, const char **model_type, qr_model_config *config) {
+#define QR_X(wrapper, text, may_be_flat) {wrapper, text, may_be_flat},
     static const struct {
         const char *wrapper, *text;
-    } wrappers[] = {{"gemma3", "gemma3_text"},
-                    {"gemma4", "gemma4_text"},
-                    {"mistral3", "mistral"},
-                    {"qwen3_5", "qwen3_5_text"},
-                    {"qwen3_5_moe", "qwen3_5_moe_text"},
-                    {"qwen3_vl", "qwen3_vl_text"},
-                    {"muse_glimmer", "muse_glimmer_text"}};
+        bool may_be_flat;
+    } wrappers[] = {QR_MODEL_WRAPPERS(QR_X)};
+#undef QR_X
     for (size_t i = 0; i < QR_COUNT_OF(wrappers); i++) {
         if (strcmp(*model_type, wrappers[i].wrapper) != 0) { continue; }
+        const qr_json *text = qr_json_get(s->root, "text_config");
         config->is_multimodal = true;
-        s->json = qr_json_get(s->root, "text_config");
-        if (!cJSON_IsObject(s->json)) {
+        *model_type = wrappers[i].text;
+        if (text == NULL && wrappers[i].may_be_flat) { return QRUN_OK; }
+        if (!cJSON_IsObject(text)) {
             return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: a %s model should have a \"text_config\"", s->what,
                            wrappers[i].wrapper);
         }
-        *model_type = wrappers[i].text;
+        s->json = text;
         return qr_json_get_string(s->json, "model_type", model_type, s->what, s->err);
     }
     return QRUN_OK;

@@ -18,8 +18,33 @@
 /* The most that a config.json may have: as a tree it takes up to thirty times its size, and real ones have a few KB. */
 enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
 
-/* X(enumerator suffix, model_type). "gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe", "qwen3_vl" and
- * "muse_glimmer", the wrappers with images, are read as their text_config. */
+/* X(model_type of a wrapper with images, that of the text model in it unless its text_config says, whether the text
+ * model's keys may be among the wrapper's own) */
+#define QR_MODEL_WRAPPERS(X)                      \
+    X("gemma3", "gemma3_text", false)             \
+    X("gemma4", "gemma4_text", false)             \
+    X("mistral3", "mistral", false)               \
+    X("qwen2_vl", "qwen2_vl_text", true)          \
+    X("qwen2_5_vl", "qwen2_5_vl_text", true)      \
+    X("qwen3_5", "qwen3_5_text", false)           \
+    X("qwen3_5_moe", "qwen3_5_moe_text", false)   \
+    X("qwen3_vl", "qwen3_vl_text", false)         \
+    X("qwen3_vl_moe", "qwen3_vl_moe_text", false) \
+    X("muse_glimmer", "muse_glimmer_text", false) \
+    X("lfm2_vl", "lfm2", false)                   \
+    X("lfm3_vl", "lfm3", false)                   \
+    X("glm4v", "glm4v_text", false)               \
+    X("glm4v_moe", "glm4v_moe_text", false)       \
+    X("glm46v", "glm4v_text", false)              \
+    X("exaone4_5", "exaone4", false)
+
+/* X(another name, model_type that is read alike). */
+#define QR_MODEL_OTHER_NAMES(X)           \
+    X("qwen2_5_vl_text", "qwen2_vl_text") \
+    X("exaone4_5_text", "exaone4")        \
+    X("kimi_k2", "deepseek_v3")
+
+/* X(enumerator suffix, model_type) */
 #define QR_MODEL_FAMILIES(X)             \
     X(LLAMA, "llama")                    \
     X(MISTRAL, "mistral")                \
@@ -48,6 +73,8 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(LFM2_MOE, "lfm2_moe")              \
     X(LFM3, "lfm3")                      \
     X(QWEN3_VL, "qwen3_vl_text")         \
+    X(QWEN3_VL_MOE, "qwen3_vl_moe_text") \
+    X(QWEN2_VL, "qwen2_vl_text")         \
     X(EXAONE4, "exaone4")                \
     X(SEED_OSS, "seed_oss")              \
     X(MELLUM, "mellum")                  \
@@ -58,6 +85,8 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(ERNIE4_5_MOE, "ernie4_5_moe")      \
     X(GLM, "glm")                        \
     X(GLM4, "glm4")                      \
+    X(GLM4V, "glm4v_text")               \
+    X(GLM4V_MOE, "glm4v_moe_text")       \
     X(DEEPSEEK_V2, "deepseek_v2")        \
     X(DEEPSEEK_V3, "deepseek_v3")        \
     X(GLM4_MOE_LITE, "glm4_moe_lite")    \

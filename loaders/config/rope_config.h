@@ -51,6 +51,7 @@ typedef struct qr_rope_context {
     double partial_rotary_factor;
     bool interleaved;    /* as qr_rope_config has it */
     const char *type;    /* where the parameters say none; NULL: "default" */
+    bool has_sections;   /* Qwen2-VL: "mrope" has sections of a head for images, which are one for text */
     bool su_is_longrope; /* Phi-3 once called LongRoPE "su" and "yarn" */
 } qr_rope_context;
 

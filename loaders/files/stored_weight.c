@@ -271,6 +271,12 @@ static qrun_status find_packed_slice(const qr_safetensors *file, const qr_stack 
     return QRUN_OK;
 }
 
+/* Where both fit, it is not: as transformers reads it. */
+static bool is_wide(const qr_stack *stack, const qr_safetensors_tensor *codes, int64_t rows) {
+    return stack->in_turn || (stack->may_be_wide && codes != NULL && codes->n_dims == 3 && codes->dims[1] != rows);
+}
+
+/* stored->wide_rows, where the stack is. */
 static qrun_status find_stack(const qr_safetensors *file, const qr_stack *stack, const qr_packing *packing,
                               qr_stored_weight *stored, bool *is_packed, qr_error *err) {
     const int64_t rows = stack->n_parts * stored->desc.rows, cols = stored->desc.cols;
@@ -280,8 +286,9 @@ static qrun_status find_stack(const qr_safetensors *file, const qr_stack *stack,
     *is_packed = packing->kind == QR_PACKING_MXFP4 && stored->codes == NULL;
     if (*is_packed) { return find_mxfp4_codes(file, stack, blocks, stored, err); }
     *is_packed = stored->codes != NULL && qr_packing_has_codes(packing, stored->codes);
-    const bool is_wide = stack->in_turn && !*is_packed;
-    const int64_t dims[3] = {stack->n_experts, is_wide ? cols : rows, is_wide ? rows : cols};
+    if (!*is_packed && is_wide(stack, stored->codes, rows)) { stored->wide_rows = rows; }
+    const bool wide = stored->wide_rows > 0;
+    const int64_t dims[3] = {stack->n_experts, wide ? cols : rows, wide ? rows : cols};
     const qr_dtype_set dtypes = *is_packed ? QR_DTYPE_BIT(stored->codes->dtype) : QR_DTYPES_FLOAT;
     return qr_safetensors_require(file, stack->name, dtypes, 3, dims, &stored->codes, err);
 }
@@ -298,10 +305,9 @@ qrun_status qr_stored_slice_find(const qr_safetensors *file, const qr_stack *sta
     stored->is_last = expert == stack->n_experts - 1 && part == stack->n_parts - 1;
     if (is_packed) { return find_packed_slice(file, stack, expert, part, packing, stored, err); }
     stored->desc.format = qr_weight_plain_format(stored->codes->dtype);
-    if (stack->in_turn) {
-        stored->wide_rows = stack->n_parts * rows;
-        stored->first_row = part;
-        stored->row_step = stack->n_parts;
+    if (stored->wide_rows > 0) {
+        stored->first_row = stack->in_turn ? part : part * rows;
+        stored->row_step = stack->in_turn ? stack->n_parts : 1;
     } else {
         stored->data += (size_t)part * stored->n_bytes;
     }

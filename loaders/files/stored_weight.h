@@ -36,12 +36,12 @@ qrun_status qr_stored_weight_find(const qr_safetensors *file, const char *module
                                   bool transposed, const qr_packing *packing, qr_stored_weight *stored, qr_error *err);
 
 /* A stack of the matrices of all experts of a layer, with n_parts matrices of each: [E, n_parts · rows, cols], parts
- * one after the other. With in_turn their rows are in turn, and a stack that is not packed is [E, cols, n_parts ·
- * rows]. */
+ * one after the other. With in_turn their rows are in turn, and a stack that is not packed is wide: [E, cols, n_parts ·
+ * rows]. With may_be_wide one whose sizes say so is wide too, its columns one part after the other. */
 typedef struct qr_stack {
     const char *name;
     int64_t n_experts, n_parts;
-    bool in_turn;
+    bool in_turn, may_be_wide;
 } qr_stack;
 
 /* What follows a stack's name in that of its codes. */

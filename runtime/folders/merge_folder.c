@@ -132,7 +132,7 @@ static qrun_status open_all(merge_job *job, qrun_context *context, qr_error *err
 
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
-/* One matrix, or those whose columns are in turn: they are of one shape. */
+/* One matrix, or those that are columns of one: they are of one shape. */
 static qrun_status write_matrix(merge_job *job, const qr_merge_matrix *matrix, int64_t n_parts,
                                 const qr_safetensors_spec *spec, qr_safetensors_writer *writer, qr_error *err) {
     qrun_context *context = job->copy.model.context;

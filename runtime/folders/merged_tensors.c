@@ -110,15 +110,17 @@ static qrun_status apply_to_expert(qr_merged_tensors *merged, const qr_module *m
     return QRUN_OK;
 }
 
-/* Plain stacks of gpt-oss are [E, cols, rows], gate and up in turn; packed ones become that. */
+/* Plain stacks of gpt-oss are [E, cols, rows], gate and up in turn; packed ones become that. Others of that shape have
+ * one after the other. */
 static void place_in_stack(const qr_merged_tensors *merged, const qr_module *module, qr_merge_matrix *matrix) {
     const qr_stored_weight *stored = &matrix->stored;
-    const bool is_decoded = stored->packed.kind == QR_PACKING_MXFP4 && merged->model->family->stacks_in_turn;
+    const qr_family *family = merged->model->family;
+    const bool is_decoded = stored->packed.kind == QR_PACKING_MXFP4 && family->stacks_in_turn;
     matrix->row_step = 1;
     if (stored->wide_rows == 0 && !is_decoded) { return; }
     matrix->row_step = qr_expert_pair_turns(merged->model, module->role);
-    matrix->wide_rows = matrix->row_step * stored->desc.rows;
-    matrix->first_column = module->role == QR_ROLE_EXPERT_UP;
+    matrix->wide_rows = stored->desc.rows * (module->role == QR_ROLE_EXPERT_OUT ? 1 : qr_family_experts_in(family));
+    matrix->first_column = module->role != QR_ROLE_EXPERT_UP ? 0 : matrix->row_step > 1 ? 1 : stored->desc.rows;
 }
 
 /* Those of a stack follow each other in the order that they are stored in: gate and up, or the last matrices. */
@@ -130,9 +132,11 @@ static qrun_status add_expert(qr_merged_tensors *merged, const qr_module *module
     place_in_stack(merged, module, matrix);
     matrix->quantize = merged->quantize && qr_weight_is_plain(stored.desc.format);
     if (matrix->quantize && stored.wide_rows > 0) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
-                       "%s: has gate and up in turn, which is not written quantised; merge onto the original weights",
-                       stored.codes->name);
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "%s: has gate and up as columns of one matrix, which is not written quantised; merge onto the original "
+            "weights",
+            stored.codes->name);
     }
     return apply_to_expert(merged, module, matrix, err);
 }
@@ -363,7 +367,9 @@ static void add_output(qr_merged_tensors *merged, const char *name, const qr_saf
         spec->n_dims = 2;
         matrix_dims(matrix, spec->dims);
     }
-    if (changes && matrix->wide_rows > 0) { merged->outputs[merged->n_outputs - 1].n_parts = matrix->row_step; }
+    if (changes && matrix->wide_rows > 0) {
+        merged->outputs[merged->n_outputs - 1].n_parts = matrix->wide_rows / matrix->stored.desc.rows;
+    }
     if (changes && matrix->stored.packed.kind != QR_PACKING_NONE) {
         describe_decoded(merged, matrix, n_matrices, spec);
     }

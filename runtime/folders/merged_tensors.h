@@ -41,7 +41,7 @@ typedef struct qr_merge_output {
     const qr_safetensors_tensor *source; /* whose values it has, or begins from */
     const qr_merge_matrix *matrix;       /* NULL: the source's own */
     int64_t n_matrices;                  /* of them, one after the other: more than one of a stack */
-    int64_t n_parts;                     /* so many of them are columns of one matrix, in turn; else 1 */
+    int64_t n_parts;                     /* so many of them are columns of one matrix; else 1 */
 } qr_merge_output;
 
 typedef struct qr_merged_tensors {

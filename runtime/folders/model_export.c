@@ -17,7 +17,8 @@ typedef struct export_output {
     int64_t first;     /* parameter, of the first expert */
     int64_t n_parts;   /* parameters that follow each other, of each expert */
     int64_t n_experts; /* so many times, the parameters of an expert apart; 1: it is no stack */
-    bool in_turn;      /* [n_experts, cols, n_parts · rows], the rows of all parts in turn; else one after the other */
+    bool is_wide;      /* [n_experts, cols, n_parts · rows], the rows of all parts one after the other, as the next */
+    bool in_turn;      /* or in turn */
 } export_output;
 
 /* A vector of a layer that no training changes. */
@@ -71,7 +72,8 @@ static void add_parameter(export_job *job, int64_t i) {
         (void)qr_family_tensor_name(p->model->family, p->model->prefix, parameter->role, parameter->layer,
                                     parameter->kind == QR_PARAMETER_BIAS ? "bias" : "weight", name, NAME_BYTES);
     }
-    const export_output output = {.first = i, .n_parts = in_turn ? 2 : 1, .n_experts = 1, .in_turn = in_turn};
+    const export_output output = {
+        .first = i, .n_parts = in_turn ? 2 : 1, .n_experts = 1, .is_wide = in_turn, .in_turn = in_turn};
     qr_safetensors_spec *spec = add_output(job, &output);
     spec->n_dims = qr_parameter_file_dims(p->model, parameter, spec->dims);
     if (in_turn) { spec->dims[1] *= output.n_parts; }
@@ -94,21 +96,29 @@ static bool is_stacked(const export_job *job, const qr_parameter *parameter, cha
     return job->source != NULL ? qr_stored_has_stack(job->source, name) : model->family->writes_stacks;
 }
 
+/* Whether the old folder has the stack with columns for rows; where both fit, it has not. */
+static bool is_wide_in_source(const export_job *job, const char *name, int64_t rows) {
+    const qr_safetensors_tensor *tensor = job->source != NULL ? qr_safetensors_find(job->source, name) : NULL;
+    return job->parameters->model->family->stacks_may_be_wide && tensor != NULL && tensor->dims[1] != rows;
+}
+
 /* A stack of a layer, from its first parameter on. */
 static void add_stack(export_job *job, int64_t i) {
     const qrun_model *model = job->parameters->model;
     const qr_parameter *parameter = &job->parameters->list[i];
+    const int64_t n_parts = parameter->role == QR_ROLE_EXPERT_OUT ? 1 : qr_family_experts_in(model->family);
+    const int64_t rows = n_parts * parameter->rows;
+    const bool in_turn = model->family->stacks_in_turn;
     const export_output output = {.first = i,
-                                  .n_parts =
-                                      parameter->role == QR_ROLE_EXPERT_OUT ? 1 : qr_family_experts_in(model->family),
+                                  .n_parts = n_parts,
                                   .n_experts = model->shape.n_experts,
-                                  .in_turn = model->family->stacks_in_turn};
-    const int64_t rows = output.n_parts * parameter->rows;
+                                  .is_wide = in_turn || is_wide_in_source(job, job->names[job->n_outputs], rows),
+                                  .in_turn = in_turn};
     qr_safetensors_spec *spec = add_output(job, &output);
     spec->n_dims = 3;
     spec->dims[0] = output.n_experts;
-    spec->dims[1] = output.in_turn ? parameter->cols : rows;
-    spec->dims[2] = output.in_turn ? rows : parameter->cols;
+    spec->dims[1] = output.is_wide ? parameter->cols : rows;
+    spec->dims[2] = output.is_wide ? rows : parameter->cols;
 }
 
 static void list_outputs(export_job *job) {
@@ -204,10 +214,10 @@ static int64_t chunk_floats(const qr_parameters *p, const qr_parameter *paramete
     return qr_parameter_is_transposed(p->model, parameter) ? parameter->rows * parameter->cols : CHUNK_FLOATS;
 }
 
-/* Room for a piece. What is in turn takes the matrices of an expert and a row of what becomes of them. */
+/* Room for a piece. What is wide takes the matrices of an expert and a row of what becomes of them. */
 static int64_t staging_floats(const qr_parameters *p, const export_output *output) {
     const qr_parameter *parameter = &p->list[output->first];
-    if (!output->in_turn) { return chunk_floats(p, parameter); }
+    if (!output->is_wide) { return chunk_floats(p, parameter); }
     return output->n_parts * parameter->rows * (parameter->cols + 1);
 }
 
@@ -258,17 +268,21 @@ static qrun_status write_parameter(const export_job *job, int64_t i, qr_safetens
     return QRUN_OK;
 }
 
-/* n_parts parameters from `first` on, as [cols, n_parts · rows]. */
-static qrun_status write_in_turn(const export_job *job, int64_t first, int64_t n_parts, qr_safetensors_writer *writer,
-                                 qr_error *err) {
+/* Parameters from `first` on, as [cols, n_parts · rows]. */
+static qrun_status write_wide(const export_job *job, const export_output *output, int64_t first,
+                              qr_safetensors_writer *writer, qr_error *err) {
     const qr_parameters *p = job->parameters;
+    const int64_t n_parts = output->n_parts;
     const int64_t rows = p->list[first].rows, cols = p->list[first].cols, n = rows * cols;
     float *row = job->values + n_parts * n;
     for (int64_t part = 0; part < n_parts; part++) {
         QR_RETURN_IF_ERROR(qr_parameter_read(p, &p->list[first + part], 0, n, job->values + part * n, err));
     }
     for (int64_t c = 0; c < cols; c++) {
-        for (int64_t i = 0; i < n_parts * rows; i++) { row[i] = job->values[i % n_parts * n + i / n_parts * cols + c]; }
+        for (int64_t i = 0; i < n_parts * rows; i++) {
+            const int64_t part = output->in_turn ? i % n_parts : i / rows, r = output->in_turn ? i / n_parts : i % rows;
+            row[i] = job->values[part * n + r * cols + c];
+        }
         QR_RETURN_IF_ERROR(write_floats(job, row, n_parts * rows, writer, err));
     }
     return QRUN_OK;
@@ -279,8 +293,8 @@ static qrun_status write_output(const export_job *job, const export_output *outp
     const int64_t n_matrices = qr_family_experts_in(job->parameters->model->family) + 1; /* of an expert */
     for (int64_t e = 0; e < output->n_experts; e++) {
         const int64_t first = output->first + e * n_matrices;
-        if (output->in_turn) {
-            QR_RETURN_IF_ERROR(write_in_turn(job, first, output->n_parts, writer, err));
+        if (output->is_wide) {
+            QR_RETURN_IF_ERROR(write_wide(job, output, first, writer, err));
             continue;
         }
         for (int64_t part = 0; part < output->n_parts; part++) {

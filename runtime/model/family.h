@@ -121,6 +121,7 @@ typedef struct qr_family {
     /* Those are [E, D, 2 M], columns of gate and up in turn, and [E, M, D] (gpt-oss). Packed ones are [E, 2 M, D], rows
      * in turn, and [E, D, M]. The vectors of biases are in turn too. */
     bool stacks_in_turn;
+    bool stacks_may_be_wide; /* [E, D, 2 M] and [E, M, D], gate before up, where the sizes say so */
     /* The end of a module's name where files have another, and that. The name is transformers' in memory, and so that
      * of adapters. */
     struct {

@@ -84,7 +84,8 @@ static qrun_status find_expert(const qrun_model *model, const qr_safetensors *so
             const qr_stack of_layer = {.name = name,
                                        .n_experts = model->shape.n_experts,
                                        .n_parts = module->role == QR_ROLE_EXPERT_OUT ? 1 : qr_family_experts_in(family),
-                                       .in_turn = family->stacks_in_turn};
+                                       .in_turn = family->stacks_in_turn,
+                                       .may_be_wide = family->stacks_may_be_wide};
             return qr_stored_slice_find(source, &of_layer, module->expert, module->role == QR_ROLE_EXPERT_UP,
                                         desc->rows, desc->cols, packing, stored, err);
         }

@@ -14,7 +14,7 @@ SMALL_SHARE = 0.05  # but for two that both have less than this, of 1
 @torch.no_grad()
 def _scores(model, ids):
     """Per router: what it chooses its experts by and their shares before any factor, both F32 [len(ids), n_experts]."""
-    names = ("Lfm2MoeTopKRouter", "Glm4MoeTopkRouter", "Ernie4_5_MoeTopKRouter", "DeepseekV3TopkRouter",
+    names = ("Lfm2MoeTopKRouter", "Glm4MoeTopkRouter", "Glm4vMoeTextTopkRouter", "Ernie4_5_MoeTopKRouter", "DeepseekV3TopkRouter",
              "Glm4MoeLiteTopkRouter", "NemotronHTopkRouter")
     routers = [module for module in model.modules() if type(module).__name__ in names]
     results = []
@@ -47,7 +47,7 @@ def are_clear(model, rounded_models, ids, least_lead=LEAST_LEAD):
     references = _scores(model, ids)
     for rounded_model in rounded_models if references else []:
         for (reference, shares), (scores, _) in zip(references, _scores(rounded_model, ids)):
-            best = reference.topk(model.config.num_experts_per_tok).indices
+            best = reference.topk(model.config.get_text_config().num_experts_per_tok).indices
             is_chosen = torch.zeros_like(reference, dtype=torch.bool).scatter(1, best, True)
             is_small = shares < SMALL_SHARE
             matters = (is_chosen[:, :, None] & ~is_chosen[:, None, :]) & ~(is_small[:, :, None] & is_small[:, None, :])

@@ -62,6 +62,9 @@ CASES = {
     "nemotron-h-lora": ("nemotron-h", "training/adapters/nemotron-h", "a prefix that is not the folder's"),
     "nemotron-h-moe-experts": ("nemotron-h-moe", "training/adapters/nemotron-h-moe-experts",
                                "experts without a gate, a tensor each"),
+    "qwen3-vl-moe-experts": ("qwen3-vl-moe", "training/adapters/qwen3-vl-moe-experts",
+                             "stacks of experts with columns for rows"),
+    "qwen2-vl-lora": ("qwen2-vl", "training/adapters/qwen2-vl", "names without the wrapper's"),
     "gpt2-lora": ("gpt2", "adapters/gpt2-lora", "fan_in_fan_out: Conv1D matrices are [in, out]"),
     "gpt2-dora": ("gpt2", "merge/adapters/gpt2-dora", "DoRA on Conv1D"),
     "phi3-lora": ("phi3", "merge/adapters/phi3-lora", "fused qkv_proj and gate_up_proj"),
@@ -123,12 +126,14 @@ def _merge_dtype(name, base):
     """What PEFT merges in for the BF16 values: BF16, or F32 and one rounding where that would round twice."""
     stored_f32 = base.startswith("gpt2")
     in_bf16 = ("llama-tables", "qwen3-moe-stacked-experts", "gpt-oss-experts", "gpt-oss-mxfp4-experts",
-               "nemotron-h-moe-experts")    # whose factors PEFT rounds: lora_embedding_A, experts'
+               "qwen3-vl-moe-experts", "nemotron-h-moe-experts")    # whose factors PEFT rounds: lora_embedding_A, experts'
     return torch.float32 if stored_f32 or name in in_bf16 else torch.bfloat16
 
 
 def _folder_name(base, name):
     name = folder_name(name)
+    if base == "qwen2-vl":
+        return name.replace("model.language_model.", "model.")
     return "backbone." + name.removeprefix("model.") if base.startswith("nemotron-h") else name
 
 
@@ -140,6 +145,8 @@ def _merged(root, base, adapter, dtype):
     changed = {name: tensor for name, tensor in after.items() if not torch.equal(tensor, before[name])}
     if base == "nemotron-h-moe":    # whose folder has a tensor for each expert
         changed = by_matrix(base, changed)
+    if base == "qwen3-vl-moe":      # whose folder has [E, in, out]
+        changed = {name: tensor.mT.contiguous() if ".experts." in name else tensor for name, tensor in changed.items()}
     return {_folder_name(base, name): tensor for name, tensor in changed.items()}
 
 

@@ -118,6 +118,16 @@ def _add_layer_ahead(family, folder):
     save_file(tensors, file, metadata={"format": "pt"})
 
 
+def _write_wide_stacks(folder):
+    """As published Qwen3-VL-MoE has them: [E, D, 2 M] and [E, M, D]. transformers reads both, and writes the other."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name in tensors:
+        if ".experts." in name:
+            tensors[name] = tensors[name].mT.contiguous()
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
 def make_folder(family, folder):
     """Writes the folder with save_pretrained; returns the configuration."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -144,6 +154,8 @@ def make_folder(family, folder):
         _add_unused_kv(family, folder)
     if family.name == "glm4-moe":
         _add_layer_ahead(family, folder)
+    if family.name == "qwen3-vl-moe":
+        _write_wide_stacks(folder)
     return config
 
 
@@ -163,6 +175,16 @@ def _older_lfm_config(family, config):
     return config | (family.older_config or dict(rope_theta=rope_theta))
 
 
+def _older_qwen2_vl_config(config):
+    """The form of published folders: the keys of the text model are among those of the wrapper."""
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters")
+    for key in ("model_type", "layer_types", "dtype", "tie_word_embeddings"):
+        text.pop(key, None)
+    return config | text | dict(rope_theta=rope["rope_theta"],
+                                rope_scaling=dict(type="mrope", mrope_section=rope["mrope_section"]))
+
+
 def older_config(family, folder):
     """The folder's config.json as transformers before version 5 wrote it, which is how models on the hub look."""
     config = json.loads((folder / "config.json").read_text())
@@ -172,6 +194,10 @@ def older_config(family, folder):
         text = config.get("text_config", config)
         text.pop("per_layer_config")
         text.update(family.older_config)
+        return config
+    if family.model_type in ("qwen2_vl", "qwen2_5_vl"):
+        return _older_qwen2_vl_config(config)
+    if family.model_type.endswith("_vl"):
         return config
     if family.model_type.startswith("lfm"):
         return _older_lfm_config(family, config)

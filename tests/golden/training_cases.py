@@ -42,14 +42,11 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "deepseek-v2": ["q_proj"] + LATENT[2:], "deepseek-v3": ["q_proj"] + LATENT[2:], "glm4-moe-lite": LATENT,
            "minicpm3": LATENT + ["gate_proj", "up_proj", "down_proj"],
            "glm4-moe": ATTENTION, "ernie4_5": LLAMA_LINEAR, "ernie4_5-moe": ATTENTION,
+           "qwen3-vl-moe": ATTENTION, "qwen2-vl": ATTENTION, "glm4v": ATTENTION + ["gate_up_proj"],
+           "glm4v-moe": ATTENTION, "lfm3-vl": ATTENTION + ["g_proj"],
            "glm": ATTENTION + ["gate_up_proj", "down_proj"], "glm4": ATTENTION + ["gate_up_proj", "down_proj"],
            "muse-glimmer": LLAMA_LINEAR, "gpt-oss-wide": ATTENTION, "gpt-oss-full": ATTENTION}
-FAMILIES = [family for family in TARGETS
-            if "moe" not in family and family not in ("granite", "gemma4", "gemma4-shared", "qwen3-next", "muse-glimmer",
-                                                     "gpt-oss-wide", "lfm3", "granite4-spaces", "exaone4", "seed-oss", "mellum", "qwen3-vl",
-                                                     "ernie4_5", "glm", "glm4", "youtu", "deepseek-v2",
-                                                     "deepseek-v3", "minicpm3", "nemotron-h")
-            or family == "qwen3-moe"]
+FAMILIES = ["llama", "qwen3", "gemma3", "gpt2", "qwen3_5", "qwen3-moe", "lfm2", "gpt-oss-full"]
 
 
 @dataclass(frozen=True)
@@ -85,6 +82,13 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     Adapter("seed-oss", "seed-oss", "every linear layer; A and B random"),
     Adapter("mellum", "mellum", "attention, A and B random"),
     Adapter("qwen3-vl", "qwen3-vl", "attention of the text model; A and B random"),
+    *(Adapter(family, family, "attention of the text model; A and B random")
+      for family in ("qwen3-vl-moe", "qwen2-vl", "glm4v-moe")),
+    Adapter("qwen3-vl-moe-experts", "qwen3-vl-moe", "experts beside attention; A and B random",
+            options=dict(target_parameters=EXPERTS)),
+    Adapter("glm4v", "glm4v", "attention and gate_up_proj of the text model; A and B random"),
+    Adapter("lfm3-vl", "lfm3-vl", "attention of the text model and its gates; A and B random",
+            options=dict(exclude_modules=".*vision.*")),
     Adapter("glm4-moe", "glm4-moe", "attention, A and B random"),
     Adapter("ernie4_5-moe", "ernie4_5-moe", "attention, A and B random"),
     *(Adapter(family, family, "every linear layer; A and B random")

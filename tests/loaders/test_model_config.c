@@ -368,6 +368,52 @@ static void test_qwen3_vl_wrapper(void) {
     qr_model_config_free(&c);
 }
 
+/* As published: the text model's keys are among the wrapper's, and sections of a head are no scaling. */
+static void test_qwen2_vl_wrapper(void) {
+    PARSE("{'model_type':'qwen2_5_vl','architectures':['Qwen2_5_VLForConditionalGeneration'],'hidden_size':3584,"
+          "'num_hidden_layers':28,'num_attention_heads':28,'num_key_value_heads':4,'rope_theta':1000000.0,"
+          "'rope_scaling':{'type':'mrope','mrope_section':[16,24,24]},'torch_dtype':'bfloat16','vision_config':{},"
+          "'use_sliding_window':false,'max_window_layers':28,'tie_word_embeddings':false,'eos_token_id':151645}");
+    CHECK(c.family == QR_FAMILY_QWEN2_VL && c.is_multimodal && !c.tie_word_embeddings && c.dtype == QR_DTYPE_BF16);
+    CHECK(c.qkv_bias && !c.o_bias && c.head_dim == 128 && c.rope.type == QR_ROPE_DEFAULT && c.rope.rotary_dim == 128);
+    CHECK(c.sliding_window == 0 && c.eos.n == 1 && c.eos.ids[0] == 151645);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'qwen2_vl','text_config':{'model_type':'qwen2_5_vl_text','num_hidden_layers':82,"
+                "'use_sliding_window':true}}",
+                &c, NULL) == QRUN_OK);
+    CHECK(c.family == QR_FAMILY_QWEN2_VL && !c.layer_slides[79] && c.layer_slides[80]);
+    qr_model_config_free(&c);
+}
+
+static void test_other_wrappers(void) {
+    static const struct {
+        const char *text;
+        qr_model_family family;
+        int64_t rotary_dim;
+        bool qkv_bias;
+    } cases[] = {
+        {"{'model_type':'qwen3_vl_moe','text_config':{'model_type':'qwen3_vl_moe_text','head_dim':128}}",
+         QR_FAMILY_QWEN3_VL_MOE, 128, false},
+        {"{'model_type':'glm4v','text_config':{'model_type':'glm4v_text','partial_rotary_factor':0.5,"
+         "'attention_bias':true,'rope_scaling':{'type':'default','mrope_section':[8,12,12]}}}",
+         QR_FAMILY_GLM4V, 64, true},
+        {"{'model_type':'glm46v','text_config':{'model_type':'glm4v_moe_text','head_dim':128,'attention_bias':true,"
+         "'rope_parameters':{'rope_type':'default','mrope_section':[8,12,12],'partial_rotary_factor':0.5}}}",
+         QR_FAMILY_GLM4V_MOE, 64, true},
+        {"{'model_type':'lfm2_vl','text_config':{'model_type':'lfm2'}}", QR_FAMILY_LFM2, 80, false},
+        {"{'model_type':'exaone4_5','text_config':{'model_type':'exaone4_5_text'}}", QR_FAMILY_EXAONE4, 128, false},
+        {"{'model_type':'kimi_k2','n_group':1,'topk_group':1}", QR_FAMILY_DEEPSEEK_V3, 64, false},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        PARSE(cases[i].text);
+        CHECK_INT(c.family, cases[i].family);
+        CHECK_INT(c.rope.rotary_dim, cases[i].rotary_dim);
+        CHECK(c.qkv_bias == cases[i].qkv_bias && c.is_multimodal == (i + 1 < QR_COUNT_OF(cases)));
+        CHECK(c.rope.interleaved == (cases[i].family == QR_FAMILY_GLM4V || !c.is_multimodal));
+        qr_model_config_free(&c);
+    }
+}
+
 /* With windows only their layers rotate, as in EXAONE-4.0-32B; without, all do. */
 static void test_exaone4(void) {
     for (int i = 0; i < 2; i++) {
@@ -622,7 +668,7 @@ static void test_lfm_refusals(void) {
     check_refused("{'model_type':'lfm2','intermediate_size':1}", QRUN_ERROR_INPUT, "adjusted size of its MLPs is 0");
     check_refused("{'model_type':'lfm2_moe','num_hidden_layers':2,'full_attn_idxs':[0],'num_dense_layers':2}",
                   QRUN_ERROR_INPUT, "no layer is left for experts");
-    check_refused("{'model_type':'lfm2_vl'}", QRUN_ERROR_UNSUPPORTED, "the nearest that works is LFM2");
+    check_refused("{'model_type':'lfm2_vl'}", QRUN_ERROR_INPUT, "a lfm2_vl model should have a \"text_config\"");
 }
 
 static void test_mistral3_wrapper(void) {
@@ -989,13 +1035,13 @@ static void test_refusals(void) {
         const char *message;
     } cases[] = {
         {"{'model_type':'nothing'}", QRUN_ERROR_UNSUPPORTED,
-         "config: model_type \"nothing\" is not supported; supported are gemma3, gemma4, mistral3, qwen3_5, "
-         "qwen3_5_moe, qwen3_vl, muse_glimmer, "
-         "llama, mistral, ministral3, qwen2, qwen3, gemma2, gemma3_text, gemma4_text, phi3, smollm3, olmo2, olmo3, "
-         "qwen2_moe, qwen3_moe, mixtral, olmoe, gpt_oss, granite, granitemoehybrid, qwen3_5_text, qwen3_5_moe_text, "
-         "qwen3_next, muse_glimmer_text, lfm2, lfm2_moe, lfm3, qwen3_vl_text, exaone4, seed_oss, "
-         "mellum, ministral, iquestcoder, glm4_moe, ernie4_5, ernie4_5_moe, glm, glm4, deepseek_v2, "
-         "deepseek_v3, glm4_moe_lite, youtu, minicpm3, nemotron_h, gpt2"},
+         "config: model_type \"nothing\" is not supported; these are: gemma3 gemma4 mistral3 qwen2_vl qwen2_5_vl"
+         " qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe muse_glimmer lfm2_vl lfm3_vl glm4v glm4v_moe glm46v exaone4_5"
+         " llama mistral ministral3 qwen2 qwen3 gemma2 gemma3_text gemma4_text phi3 smollm3 olmo2 olmo3 qwen2_moe"
+         " qwen3_moe mixtral olmoe gpt_oss granite granitemoehybrid qwen3_5_text qwen3_5_moe_text qwen3_next"
+         " muse_glimmer_text lfm2 lfm2_moe lfm3 qwen3_vl_text qwen3_vl_moe_text qwen2_vl_text exaone4 seed_oss"
+         " mellum ministral iquestcoder glm4_moe ernie4_5 ernie4_5_moe glm glm4 glm4v_text glm4v_moe_text"
+         " deepseek_v2 deepseek_v3 glm4_moe_lite youtu minicpm3 nemotron_h gpt2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1124,8 +1170,8 @@ static void test_families_that_are_out(void) {
                  {"deepseek_v4", "DeepSeek V4", "Qwen3-MoE or Qwen3.5-MoE"},
                  {"glm_moe_dsa", "GLM-5", "GLM-4.7-Flash"},
                  {"deepseek_v32", "DeepSeek V3.2", "Moonlight or GLM-4.7-Flash"},
-                 {"kimi_k2", "Kimi K2", "Moonlight or GLM-4.7-Flash"},
-                 {"glm4v", "GLM", "GLM-4 or GLM-4.5"},
+                 {"kimi_k25", "Kimi K2.5", "Moonlight or GLM-4.7-Flash"},
+                 {"glm_ocr", "GLM", "GLM-4 or GLM-4.5"},
                  {"nemotron", "Nemotron", "Nemotron-H, Qwen3 or Llama 3"},
                  {"falcon_h1", "Falcon-H1", "Granite 4"},
                  {"jamba", "Jamba", "Granite 4"},
@@ -1485,6 +1531,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_muse_glimmer);
     CHECK_RUN(test_muse_glimmer_layers);
     CHECK_RUN(test_qwen3_vl_wrapper);
+    CHECK_RUN(test_qwen2_vl_wrapper);
+    CHECK_RUN(test_other_wrappers);
     CHECK_RUN(test_exaone4);
     CHECK_RUN(test_seed_oss);
     CHECK_RUN(test_ministral_layers);
