@@ -333,10 +333,15 @@ static qrun_status write_tensors(folder_job *job, qr_error *err) {
                             write_output, job, err);
 }
 
-/* Of Gemma 3 with an image encoder only the text model is quantised. Older and newer transformers spell the rest
- * differently. */
-static const char *const multimodal_skips[] = {"lm_head", "vision_tower", "multi_modal_projector", "model.vision_tower",
-                                               "model.multi_modal_projector"};
+/* Of a model with an image encoder only the text model is quantised. Older and newer transformers spell the rest
+ * differently, and families have names of their own for it. */
+static const char *const multimodal_skips[] = {"lm_head",
+                                               "vision_tower",
+                                               "multi_modal_projector",
+                                               "visual",
+                                               "model.vision_tower",
+                                               "model.multi_modal_projector",
+                                               "model.visual"};
 
 /* The modules that are not quantised; none: those that transformers leaves out by itself. The names are lent. */
 typedef struct skip_list {
@@ -353,7 +358,7 @@ static qrun_status skip(skip_list *skips, const char *name, qr_error *err) {
 
 static qrun_status list_skips(const qrun_model *model, bool lists_some, skip_list *skips, qr_error *err) {
     const bool has_experts = model->expert_weights != NULL;
-    const size_t n_multimodal = model->config.is_multimodal && !has_experts ? QR_COUNT_OF(multimodal_skips) : 0;
+    const size_t n_multimodal = model->config.is_multimodal ? QR_COUNT_OF(multimodal_skips) : 0;
     for (size_t i = 0; i < n_multimodal; i++) { QR_RETURN_IF_ERROR(skip(skips, multimodal_skips[i], err)); }
     if (n_multimodal == 0 && (has_experts || lists_some)) { QR_RETURN_IF_ERROR(skip(skips, "lm_head", err)); }
     if (!has_experts) { return QRUN_OK; }

@@ -11,7 +11,8 @@ import sys
 
 import bitsandbytes as bnb
 import torch
-from transformers import AutoModelForCausalLM
+
+from check_trained_folder import auto_class
 
 # Of the nested codes, bitsandbytes' CPU path finds some through a coarse table and is one off (README.md).
 MAX_NESTED_CODES_OFF = 0.02
@@ -20,7 +21,7 @@ MAX_NESTED_CODES_OFF = 0.02
 def load(folder, config=None):
     """config: how to quantise while loading."""
     options = {} if config is None else {"quantization_config": config}
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", output_loading_info=True, **options)
+    model, info = auto_class(folder).from_pretrained(folder, dtype="auto", output_loading_info=True, **options)
     problems = {key: value for key, value in info.items() if value}
     if problems:
         sys.exit(f"{folder}: loaded with {problems}")

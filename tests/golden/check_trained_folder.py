@@ -15,15 +15,21 @@ import sys
 import tempfile
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 N_TOKENS = 33
 MAX_ERROR = 1e-4    # of the largest log-probability
 
 
+def auto_class(folder):
+    """Some wrappers with an image encoder have a class without it, and others have none."""
+    is_causal = type(AutoConfig.from_pretrained(folder)) in AutoModelForCausalLM._model_mapping
+    return AutoModelForCausalLM if is_causal else AutoModelForImageTextToText
+
+
 def load(folder):
-    model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True,
-                                                       experts_implementation="eager")
+    model, info = auto_class(folder).from_pretrained(folder, dtype=torch.float32, output_loading_info=True,
+                                                     experts_implementation="eager")
     problems = {key: value for key, value in info.items() if value}
     if problems:
         sys.exit(f"{folder}: loaded with {problems}")
