@@ -149,15 +149,32 @@ static qrun_status refuse_in_blocks(const source *s) {
 
 static qrun_status read_sigmoid_router(const source *s, const qr_expert_defaults *defaults, qr_expert_config *experts) {
     experts->has_choice_bias = true;
-    experts->balances_load = false; /* as in transformers, whatever output_router_logits says */
+    experts->balances_load &= defaults->balances_load; /* as in transformers, whatever output_router_logits says */
     if (defaults->bias_key != NULL) { QR_RETURN_IF_ERROR(get_bool(s, defaults->bias_key, &experts->has_choice_bias)); }
-    return qr_json_get_double(s->json, "routed_scaling_factor", 1e-6, 1e6, &experts->share_factor, s->what, s->err);
+    const char *key = defaults->factor_key != NULL ? defaults->factor_key : "routed_scaling_factor";
+    return qr_json_get_double(s->json, key, 1e-6, 1e6, &experts->share_factor, s->what, s->err);
 }
 
 static qrun_status read_shared_count(const source *s, const qr_expert_defaults *defaults, qr_expert_config *experts) {
     int64_t n_shared = defaults->n_shared;
-    QR_RETURN_IF_ERROR(get_int(s, defaults->shared_key, 0, 64, &n_shared));
+    if (defaults->shared_key != NULL) { QR_RETURN_IF_ERROR(get_int(s, defaults->shared_key, 0, 64, &n_shared)); }
     experts->shared_intermediate_size = n_shared * experts->intermediate_size;
+    return QRUN_OK;
+}
+
+/* A number, or a list of it for each layer (Hunyuan). */
+static qrun_status read_per_token(const source *s, const char *key, qr_expert_config *experts) {
+    const qr_json *const value = qr_json_get(s->json, key), *const first = qr_json_first(value);
+    if (!cJSON_IsArray(value)) { return get_int(s, key, 1, QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token); }
+    for (const qr_json *item = first; item != NULL; item = item->next) {
+        if (!qr_json_as_int(item, 1, QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token)) {
+            return qr_fail(s->err, QRUN_ERROR_INPUT, "%s: \"%s\" should be a number or a list of them, from 1 to %d",
+                           s->what, key, QR_MOST_EXPERTS_PER_TOKEN);
+        }
+        if (item->valuedouble == first->valuedouble) { continue; }
+        return qr_fail(s->err, QRUN_ERROR_UNSUPPORTED, "%s: a \"%s\" that differs between layers is not supported",
+                       s->what, key);
+    }
     return QRUN_OK;
 }
 
@@ -173,9 +190,7 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     }
     QR_RETURN_IF_ERROR(get_int(s, defaults->switch_key != NULL ? "top_k_experts" : "num_experts_per_tok", 1,
                                QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token));
-    if (defaults->per_token_key != NULL) {
-        QR_RETURN_IF_ERROR(get_int(s, defaults->per_token_key, 1, QR_MOST_EXPERTS_PER_TOKEN, &experts->n_per_token));
-    }
+    if (defaults->per_token_key != NULL) { QR_RETURN_IF_ERROR(read_per_token(s, defaults->per_token_key, experts)); }
     if (experts->n_per_token > experts->n_experts) {
         return qr_fail(s->err, QRUN_ERROR_INPUT,
                        "%s: \"num_experts_per_tok\" is %lld, more than the %lld experts that there are", s->what,
@@ -190,12 +205,13 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
         const char *key = defaults->size_key != NULL ? defaults->size_key : "moe_intermediate_size";
         QR_RETURN_IF_ERROR(get_int(s, key, 1, 1 << 22, &experts->intermediate_size));
     }
-    if (defaults->shared_key != NULL) {
+    if (defaults->shared_key != NULL || defaults->n_shared > 0) {
         QR_RETURN_IF_ERROR(read_shared_count(s, defaults, experts));
-    } else if (defaults->shared_intermediate_size > 0) {
+    } else if (defaults->shared_intermediate_size > 0 || defaults->shared_size_key != NULL) {
+        const int64_t least = defaults->shared_intermediate_size > 0 ? 1 : 0;
         const char *key =
             defaults->shared_size_key != NULL ? defaults->shared_size_key : "shared_expert_intermediate_size";
-        QR_RETURN_IF_ERROR(get_int(s, key, 1, 1 << 22, &experts->shared_intermediate_size));
+        QR_RETURN_IF_ERROR(get_int(s, key, least, 1 << 22, &experts->shared_intermediate_size));
     }
     if (!defaults->always_normalizes && !defaults->never_normalizes) {
         QR_RETURN_IF_ERROR(get_bool(s, "norm_topk_prob", &experts->normalizes));
@@ -243,7 +259,7 @@ qrun_status qr_expert_config_read(const qr_json *json, const char *what, const q
     experts->has_choice_bias = defaults->has_choice_bias;
     experts->has_sigmoid_router = defaults->has_sigmoid_router;
     experts->sum_eps = defaults->sum_eps;
-    experts->share_factor = 1;
+    experts->share_factor = defaults->share_factor > 0 ? defaults->share_factor : 1;
     experts->gate_alpha = defaults->gate_alpha;
     experts->gate_limit = defaults->gate_limit;
     return read_all(&s, defaults, n_layers, experts);

@@ -33,8 +33,9 @@ typedef struct qr_expert_defaults {
     int64_t intermediate_size;      /* 0: that of the model's dense layers, which it has none of */
     int64_t shared_intermediate_size;
     const char *count_key, *per_token_key; /* other names of the first two; NULL: there are none */
-    const char *shared_key; /* the shared expert is as large as so many others, n_shared unless given; NULL: not so */
-    int64_t n_shared;
+    const char *shared_key; /* the shared expert is as large as so many others, n_shared unless given; NULL: nothing
+                             * gives it */
+    int64_t n_shared;       /* 0 without shared_key: another key has its size, or there is none */
     bool normalizes;        /* unless norm_topk_prob says otherwise */
     bool always_normalizes; /* whatever config.json says */
     bool never_normalizes;
@@ -47,6 +48,9 @@ typedef struct qr_expert_defaults {
     int64_t n_dense;
     int64_t n_groups; /* that experts are chosen in; 0: one. More are read by no family here */
     double sum_eps;
+    double share_factor;           /* unless the next says otherwise; 0: 1 */
+    const char *factor_key;        /* NULL: routed_scaling_factor */
+    bool balances_load;            /* of a router of sigmoids: output_router_logits adds a loss, as with a softmax */
     bool lists_layers;             /* mlp_layer_types may say which layers have them */
     bool ranges_layers;            /* moe_layer_start_index, …_end_index and …_interval do */
     double gate_alpha, gate_limit; /* 0: the family has no such activation */

@@ -41,16 +41,20 @@ typedef struct qr_family_defaults {
     bool asks_mlp_bias;    /* mlp_bias may give the MLP some */
     const char *bias_key;  /* says it of every projection, of attention and MLP; NULL: other keys do */
     double theta;
-    double rotated_part;        /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
-    bool interleaves_rope;      /* neighbours are a pair that rotates, not elements half a head apart */
-    bool has_rope_sections;     /* Qwen2-VL: rope of the type "mrope" */
+    double rotated_part;     /* of a head, unless partial_rotary_factor says otherwise; 0: all, whatever it says */
+    bool interleaves_rope;   /* neighbours are a pair that rotates, not elements half a head apart */
+    bool has_rope_sections;  /* Qwen2-VL: rope of the type "mrope" */
+    bool has_fixed_alpha;    /* Hunyuan: "dynamic" with an alpha scales the base by it, at any length */
+    const char *rotated_key; /* the number of elements of a head that rotate, where partial_rotary_factor is not given;
+                              * NULL: there is none */
     const char *interleave_key; /* may say otherwise; NULL: nothing does */
     int64_t bos, eos, pad;      /* −1: none */
     int32_t more_eos[2];        /* 0: none */
     qr_window_rule window;
     int64_t sliding_window, window_pattern;
-    int64_t first_window;    /* max_window_layers unless given; 0: 28 */
-    bool rotates_in_windows; /* layers without one do not rotate, where the model has windows */
+    bool asks_window_pattern; /* sliding_window_pattern may be another */
+    int64_t first_window;     /* max_window_layers unless given; 0: 28 */
+    bool rotates_in_windows;  /* layers without one do not rotate, where the model has windows */
     double attn_softcap, final_softcap;
     bool has_multipliers;   /* of embeddings, blocks, scores and logits: Granite's four keys */
     int64_t n_layers_ahead; /* num_nextn_predict_layers unless given; 0: the key is ignored */

@@ -58,10 +58,12 @@ static qrun_status find_family(const char *model_type, const char *what, qr_mode
     if (known != NULL) { return fail_unsupported(known, model_type, what, err); }
 #define QR_X(name, ...) " " name
 #define QR_FAMILY_X(suffix, name) " " name
+#define QR_OTHER_X(name, usual) " " name
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
                    "%s: model_type \"%.60s\" is not supported; these are:" QR_MODEL_WRAPPERS(QR_X)
-                       QR_MODEL_FAMILIES(QR_FAMILY_X),
+                       QR_MODEL_FAMILIES(QR_FAMILY_X) QR_MODEL_OTHER_NAMES(QR_OTHER_X),
                    what, model_type);
+#undef QR_OTHER_X
 #undef QR_FAMILY_X
 #undef QR_X
 }
@@ -443,7 +445,7 @@ static qrun_status apply_window_rule(const source *s, qr_model_config *config) {
     int64_t pattern = s->defaults->window_pattern;
     if (rule == QR_WINDOW_FROM_LAYER || rule == QR_WINDOW_LATE || rule == QR_WINDOW_EVERY_OTHER) {
         QR_RETURN_IF_ERROR(get_int(s, "max_window_layers", 0, 1 << 20, &first));
-    } else if (config->family == QR_FAMILY_GEMMA3 || config->family == QR_FAMILY_EXAONE4) {
+    } else if (s->defaults->asks_window_pattern) {
         QR_RETURN_IF_ERROR(get_int(s, "sliding_window_pattern", 1, 1 << 20, &pattern));
     }
     for (int64_t i = 0; i < config->n_layers; i++) {
@@ -572,6 +574,14 @@ static qrun_status read_attn_temperature(const source *s, const qr_json *paramet
     return qr_json_get_int(parameters, keys[1], 1, INT32_MAX, &config->attn_temperature_tokens, s->what, s->err);
 }
 
+/* MiniMax M2: a number of elements, not a part. */
+static qrun_status read_rotated_count(const source *s, const qr_model_config *config, qr_rope_context *context) {
+    int64_t n = config->head_dim;
+    QR_RETURN_IF_ERROR(get_int(s, s->defaults->rotated_key, 2, config->head_dim, &n));
+    context->partial_rotary_factor = (double)n / (double)config->head_dim;
+    return QRUN_OK;
+}
+
 static qrun_status read_rope(const source *s, qr_model_config *config) {
     config->has_rope = config->family != QR_FAMILY_GPT2 && config->family != QR_FAMILY_NEMOTRON_H;
     if (!config->has_rope) { return QRUN_OK; }
@@ -582,6 +592,7 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
                                .default_theta = s->defaults->theta,
                                .interleaved = s->defaults->interleaves_rope,
                                .has_sections = s->defaults->has_rope_sections,
+                               .has_fixed_alpha = s->defaults->has_fixed_alpha,
                                .partial_rotary_factor = 1};
     if (s->defaults->interleave_key != NULL) {
         QR_RETURN_IF_ERROR(get_bool(s, s->defaults->interleave_key, &context.interleaved));
@@ -590,6 +601,7 @@ static qrun_status read_rope(const source *s, qr_model_config *config) {
     if (s->defaults->rotated_part > 0) { /* sections for images (mrope) are one for text */
         context.heads_rotate_in_part = true;
         context.partial_rotary_factor = s->defaults->rotated_part;
+        if (s->defaults->rotated_key != NULL) { QR_RETURN_IF_ERROR(read_rotated_count(s, config, &context)); }
         QR_RETURN_IF_ERROR(get_double(s, "partial_rotary_factor", 0, 1, &context.partial_rotary_factor));
     }
     if (config->family == QR_FAMILY_PHI3) {

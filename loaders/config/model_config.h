@@ -42,6 +42,7 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
 #define QR_MODEL_OTHER_NAMES(X)           \
     X("qwen2_5_vl_text", "qwen2_vl_text") \
     X("exaone4_5_text", "exaone4")        \
+    X("granitemoeshared", "granitemoe")   \
     X("kimi_k2", "deepseek_v3")
 
 /* X(enumerator suffix, model_type) */
@@ -87,6 +88,13 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(GLM4, "glm4")                      \
     X(GLM4V, "glm4v_text")               \
     X(GLM4V_MOE, "glm4v_moe_text")       \
+    X(MINIMAX_M2, "minimax_m2")          \
+    X(DOTS1, "dots1")                    \
+    X(EXAONE_MOE, "exaone_moe")          \
+    X(HY_V3, "hy_v3")                    \
+    X(HUNYUAN, "hunyuan_v1_dense")       \
+    X(HUNYUAN_MOE, "hunyuan_v1_moe")     \
+    X(GRANITE_MOE, "granitemoe")         \
     X(DEEPSEEK_V2, "deepseek_v2")        \
     X(DEEPSEEK_V3, "deepseek_v3")        \
     X(GLM4_MOE_LITE, "glm4_moe_lite")    \

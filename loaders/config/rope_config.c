@@ -1,5 +1,6 @@
 #include "loaders/config/rope_config.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -140,6 +141,21 @@ static qrun_status read_factors(const qr_json *parameters, const char *key, cons
                    key, (long long)n, qr_plural(n), (long long)n_expected);
 }
 
+/* NTK-aware scaling by a fixed alpha: θ · alpha^(d / (d − 2)). */
+static qrun_status apply_fixed_alpha(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
+                                     qr_error *err) {
+    double alpha = 0;
+    if (!context->has_fixed_alpha || rope->type != QR_ROPE_DYNAMIC) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(qr_json_get_double(parameters, "alpha", 0, 1e9, &alpha, context->what, err));
+    if (alpha == 0) { return QRUN_OK; }
+    if (rope->rotary_dim == 2) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "%s: \"alpha\" needs heads of more than 2 elements", context->what);
+    }
+    rope->type = QR_ROPE_DEFAULT;
+    rope->theta *= pow(alpha, (double)rope->rotary_dim / (double)(rope->rotary_dim - 2));
+    return QRUN_OK;
+}
+
 qrun_status qr_rope_config_read(const qr_json *parameters, const qr_rope_context *context, qr_rope_config *rope,
                                 qr_error *err) {
     *rope = (qr_rope_config){.theta = context->default_theta,
@@ -156,6 +172,7 @@ qrun_status qr_rope_config_read(const qr_json *parameters, const qr_rope_context
     QR_TRY(read_rotary_dim(parameters, context, rope, err));
     QR_TRY(read_values(parameters, context, rope, err));
     QR_TRY(read_original_positions(parameters, context, rope, err));
+    QR_TRY(apply_fixed_alpha(parameters, context, rope, err));
     if (rope->type == QR_ROPE_LONGROPE) {
         const int64_t n = rope->rotary_dim / 2;
         QR_TRY(read_factors(parameters, "short_factor", context, n, &rope->short_factors, err));

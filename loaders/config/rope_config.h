@@ -49,10 +49,11 @@ typedef struct qr_rope_context {
     int64_t original_max_position_embeddings; /* of the config itself, which wins (Phi-3); 0 = none */
     bool heads_rotate_in_part; /* the family obeys partial_rotary_factor; transformers passes it over in the others */
     double partial_rotary_factor;
-    bool interleaved;    /* as qr_rope_config has it */
-    const char *type;    /* where the parameters say none; NULL: "default" */
-    bool has_sections;   /* Qwen2-VL: "mrope" has sections of a head for images, which are one for text */
-    bool su_is_longrope; /* Phi-3 once called LongRoPE "su" and "yarn" */
+    bool interleaved;     /* as qr_rope_config has it */
+    const char *type;     /* where the parameters say none; NULL: "default" */
+    bool has_sections;    /* Qwen2-VL: "mrope" has sections of a head for images, which are one for text */
+    bool has_fixed_alpha; /* Hunyuan: "dynamic" with an "alpha" is a larger base, at any length */
+    bool su_is_longrope;  /* Phi-3 once called LongRoPE "su" and "yarn" */
 } qr_rope_context;
 
 /* Reads one object of rotary parameters, NULL or null meaning plain rotary embedding. Unknown types are

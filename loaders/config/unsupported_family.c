@@ -6,7 +6,7 @@
 #include "base/sizes.h"
 
 static const char MAMBA[] = "Mamba layers";
-static const char BIASED_ROUTER[] = "a router of sigmoids with biases", IMAGES[] = "a wrapper with images";
+static const char IMAGES[] = "a wrapper with images";
 static const char DENSE[] = "Qwen3 or Llama 3", EXPERTS[] = "Qwen3-MoE or Qwen3.5-MoE";
 static const char MOONLIGHT[] = "Moonlight or GLM-4.7-Flash"; /* DeepSeek V3 itself has experts in groups */
 static const char SPACES[] = "Granite 4", HYBRID_EXPERTS[] = "Qwen3.5-MoE or Qwen3-Next";
@@ -27,15 +27,14 @@ static const qr_unsupported_family families[] = {
     {"glm_moe_dsa", "GLM-5", "sparse latent attention", "GLM-4.7-Flash"},
     {"glm5", "GLM-5", "sparse latent attention", "GLM-4.7-Flash"},
     {"glm", "GLM", IMAGES, "GLM-4 or GLM-4.5"},
-    {"minimax_m", "MiniMax M2", BIASED_ROUTER, EXPERTS},
-    {"minimax", "MiniMax", "lightning attention", EXPERTS},
-    {"mimo_v2", "MiMo V2", BIASED_ROUTER, EXPERTS},
-    {"dots1", "dots.llm1", BIASED_ROUTER, EXPERTS},
+    {"minimax_m3", "MiniMax M3", "attention to chosen blocks of keys", "MiniMax M2"},
+    {"minimax", "MiniMax", "lightning attention", "MiniMax M2"},
+    {"mimo_v2", "MiMo V2", "values of another size than keys", "gpt-oss or MiniMax M2"},
     {"ernie4_5", "ERNIE 4.5", IMAGES, "ERNIE 4.5 without images"},
-    {"hunyuan_v1_moe", "Hunyuan", "its own mixture of experts", EXPERTS},
+    {"hunyuan_vl", "Hunyuan-VL", IMAGES, "Hunyuan without images"},
     {"phimoe", "Phi-3.5-MoE", "a router of sparse mixers", EXPERTS},
     {"dbrx", "DBRX", "its own mixture of experts", EXPERTS},
-    {"granitemoe", "Granite MoE", "scaled residuals beside experts", "OLMoE"},
+    {"granitemoe_swa", "Granite MoE", "sinks of attention beside factors", "Granite 3 MoE or Granite 4"},
     {"nemotron", "Nemotron", "layer norms that add 1", "Nemotron-H, Qwen3 or Llama 3"},
     {"falcon_h1", "Falcon-H1", MAMBA, SPACES},
     {"falcon_mamba", "Falcon Mamba", MAMBA, SPACES},

@@ -410,17 +410,22 @@ static qrun_status norm_queries_and_keys(const qr_layer_pass *pass, const qr_lay
     return layer->reads_shared_kv ? QRUN_OK : norm_heads(pass, layer, &layer->k_norm, k, layer->n_kv_heads, err);
 }
 
-/* Heads as attention takes them: normed and rotated. */
+static qrun_status rotate_queries_and_keys(const qr_layer_pass *pass, const qr_layer *layer, float *q, float *k,
+                                           qr_error *err) {
+    QR_RETURN_IF_ERROR(rotate(pass, layer, layer->query_rope_kind, q, pass->model->shape.n_heads, err));
+    return layer->reads_shared_kv ? QRUN_OK : rotate(pass, layer, layer->key_rope_kind, k, layer->n_kv_heads, err);
+}
+
+/* Heads as attention takes them: normed and rotated, or rotated and normed. */
 static qrun_status finish_heads(const qr_layer_pass *pass, const qr_layer *layer, float *q, float *k, float *v,
                                 qr_error *err) {
-    const int64_t n_heads = pass->model->shape.n_heads, n_kv_heads = layer->n_kv_heads;
+    const bool rotates_first = pass->model->family->norms_rotated;
     QR_RETURN_IF_ERROR(take_values(pass, layer, k, v, err));
+    if (rotates_first) { QR_RETURN_IF_ERROR(rotate_queries_and_keys(pass, layer, q, k, err)); }
     QR_RETURN_IF_ERROR(keep_raw_heads(pass, layer, err));
     QR_RETURN_IF_ERROR(norm_queries_and_keys(pass, layer, q, k, err));
-    QR_RETURN_IF_ERROR(rotate(pass, layer, layer->query_rope_kind, q, n_heads, err));
-    if (layer->reads_shared_kv) { return QRUN_OK; }
-    QR_RETURN_IF_ERROR(norm_heads(pass, layer, &layer->v_norm, v, n_kv_heads, err));
-    return rotate(pass, layer, layer->key_rope_kind, k, n_kv_heads, err);
+    if (!rotates_first) { QR_RETURN_IF_ERROR(rotate_queries_and_keys(pass, layer, q, k, err)); }
+    return layer->reads_shared_kv ? QRUN_OK : norm_heads(pass, layer, &layer->v_norm, v, layer->n_kv_heads, err);
 }
 
 static float *keys_of(const qr_layer_pass *pass, const qr_layer *layer) {

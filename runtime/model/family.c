@@ -20,6 +20,8 @@
     [QR_ROLE_POST_ATTN_NORM] = LAYER "post_attention_layernorm", [QR_ROLE_POST_MLP_NORM] = \
                                                                      LAYER "post_feedforward_layernorm"
 #define QK_NORMS [QR_ROLE_Q_NORM] = LAYER "self_attn.q_norm", [QR_ROLE_K_NORM] = LAYER "self_attn.k_norm"
+#define HUNYUAN_NORMS \
+    [QR_ROLE_Q_NORM] = LAYER "self_attn.query_layernorm", [QR_ROLE_K_NORM] = LAYER "self_attn.key_layernorm"
 #define LATENT_ATTENTION                                                                                  \
     [QR_ROLE_Q] = LAYER "self_attn.q_proj", [QR_ROLE_Q_DOWN] = LAYER "self_attn.q_a_proj",                \
     [QR_ROLE_Q_DOWN_NORM] = LAYER "self_attn.q_a_layernorm", [QR_ROLE_Q_UP] = LAYER "self_attn.q_b_proj", \
@@ -53,6 +55,10 @@
 #define EXPERT_MATRICES                                                                                             \
     [QR_ROLE_EXPERT_GATE] = LAYER "mlp.experts.%d.gate_proj", [QR_ROLE_EXPERT_UP] = LAYER "mlp.experts.%d.up_proj", \
     [QR_ROLE_EXPERT_OUT] = LAYER "mlp.experts.%d.down_proj"
+#define MIXTRAL_EXPERTS                                                                                               \
+    [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.gate", [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.w1", \
+    [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.w3",                                                     \
+    [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.w2"
 #define EXPERTS EXPERT_MATRICES, [QR_ROLE_ROUTER] = LAYER "mlp.gate"
 #define STACKED_EXPERTS \
     .stacked_gate_up = LAYER "mlp.experts.gate_up_proj", .stacked_out = LAYER "mlp.experts.down_proj"
@@ -68,14 +74,22 @@
     [QR_ROLE_SHARED_OUT] = LAYER "mlp.shared_expert.down_proj",  \
     [QR_ROLE_SHARED_SHARE] = LAYER "mlp.shared_expert_gate"
 
-#define GRANITE4_FRAME                                                                                                \
-    [QR_ROLE_EMBEDDING] = "model.embed_tokens", [QR_ROLE_FINAL_NORM] = "model.norm", [QR_ROLE_HEAD] = "lm_head",      \
-    PRE_NORMS, SPLIT_QKV,                                                                                             \
-    STATE_SPACE, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj", [QR_ROLE_MLP_OUT] = LAYER "shared_mlp.output_linear", \
-    [QR_ROLE_SHARED_OUT] = LAYER "shared_mlp.output_linear", [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.router",      \
-    [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.gate_proj",                                            \
-    [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.up_proj",                                                \
+/* Granite's, 3 and 4. A layer without experts has the shared one alone. */
+#define GRANITE_EXPERTS                                                                                          \
+    [QR_ROLE_EMBEDDING] = "model.embed_tokens", [QR_ROLE_FINAL_NORM] = "model.norm", [QR_ROLE_HEAD] = "lm_head", \
+    PRE_NORMS, SPLIT_QKV, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj",                                         \
+    [QR_ROLE_SHARED_OUT] = LAYER "shared_mlp.output_linear", [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.router", \
+    [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.gate_proj",                                       \
+    [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.up_proj",                                           \
     [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.down_proj"
+#define GRANITE_SHARED_GATE_UP \
+    [QR_ROLE_GATE_UP] = LAYER "shared_mlp.input_linear", [QR_ROLE_SHARED_GATE_UP] = LAYER "shared_mlp.input_linear"
+#define GRANITE_STACKS                                                                             \
+    .stacked_gate_up = LAYER "block_sparse_moe.experts.gate_up_proj",                              \
+    .stacked_out = LAYER "block_sparse_moe.experts.down_proj", .writes_stacks = true,              \
+    .renamed = {{"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"}, \
+                {"block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"},   \
+                {"block_sparse_moe.router", "block_sparse_moe.router.layer"}}
 
 /* LFM2 and LFM3. */
 #define LFM_FRAME                                                                                                   \
@@ -148,12 +162,7 @@ static const qr_family families[] = {
      .name = "qwen3-moe",
      STACKED_EXPERTS,
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, EXPERTS}},
-    {.family = QR_FAMILY_MIXTRAL,
-     .name = "mixtral",
-     .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.gate",
-                 [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.w1",
-                 [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.w3",
-                 [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.w2"}},
+    {.family = QR_FAMILY_MIXTRAL, .name = "mixtral", .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, MIXTRAL_EXPERTS}},
     /* As transformers 5 has it in memory. */
     {.family = QR_FAMILY_MIXTRAL,
      .name = "mixtral",
@@ -167,22 +176,22 @@ static const qr_family families[] = {
     {.family = QR_FAMILY_GRANITE, .name = "granite", .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS}},
     {.family = QR_FAMILY_GRANITE4,
      .name = "granite4",
-     .stacked_gate_up = LAYER "block_sparse_moe.experts.gate_up_proj",
-     .stacked_out = LAYER "block_sparse_moe.experts.down_proj",
-     .writes_stacks = true,
-     .renamed = {{"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"},
-                 {"block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"},
-                 {"block_sparse_moe.router", "block_sparse_moe.router.layer"}},
-     .modules = {GRANITE4_FRAME, [QR_ROLE_GATE_UP] = LAYER "shared_mlp.input_linear",
-                 [QR_ROLE_SHARED_GATE_UP] = LAYER "shared_mlp.input_linear"}},
+     GRANITE_STACKS,
+     .modules = {GRANITE_EXPERTS, GRANITE_SHARED_GATE_UP,
+                 STATE_SPACE, [QR_ROLE_MLP_OUT] = LAYER "shared_mlp.output_linear"}},
     /* As GGUF has it: gate and up apart. */
     {.family = QR_FAMILY_GRANITE4,
      .name = "granite4",
      .writes_stacks = true,
      .renamed = {{"block_sparse_moe.router", "block_sparse_moe.router.layer"}},
      .modules =
-         {GRANITE4_FRAME, [QR_ROLE_GATE] = LAYER "shared_mlp.gate_proj", [QR_ROLE_UP] = LAYER "shared_mlp.up_proj",
-          [QR_ROLE_SHARED_GATE] = LAYER "shared_mlp.gate_proj", [QR_ROLE_SHARED_UP] = LAYER "shared_mlp.up_proj"}},
+         {GRANITE_EXPERTS, [QR_ROLE_GATE] = LAYER "shared_mlp.gate_proj", [QR_ROLE_UP] = LAYER "shared_mlp.up_proj",
+          [QR_ROLE_SHARED_GATE] = LAYER "shared_mlp.gate_proj", [QR_ROLE_SHARED_UP] = LAYER "shared_mlp.up_proj",
+          STATE_SPACE, [QR_ROLE_MLP_OUT] = LAYER "shared_mlp.output_linear"}},
+    {.family = QR_FAMILY_GRANITE_MOE,
+     .name = "granite-moe",
+     GRANITE_STACKS,
+     .modules = {GRANITE_EXPERTS, GRANITE_SHARED_GATE_UP}},
     {.family = QR_FAMILY_GPT_OSS,
      .name = "gpt-oss",
      STACKED_EXPERTS,
@@ -306,6 +315,51 @@ static const qr_family families[] = {
      STACKED_EXPERTS,
      .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, EXPERTS,
                  WHOLE_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
+    {.family = QR_FAMILY_MINIMAX_M2,
+     .name = "minimax-m2",
+     .norms_all_heads = true,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, QK_NORMS,
+                 MIXTRAL_EXPERTS, [QR_ROLE_CHOICE_BIAS] = LAYER "block_sparse_moe.e_score_correction_bias"}},
+    /* As transformers 5 has it in memory. */
+    {.family = QR_FAMILY_MINIMAX_M2,
+     .name = "minimax-m2",
+     .norms_all_heads = true,
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, PRE_NORMS, QK_NORMS,
+                 EXPERTS, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.e_score_correction_bias"}},
+    {.family = QR_FAMILY_DOTS1,
+     .name = "dots1",
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, EXPERTS,
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
+    {.family = QR_FAMILY_EXAONE_MOE,
+     .name = "exaone-moe",
+     STACKED_EXPERTS,
+     .renamed = {{"mlp.gate.e_score_correction_bias", "mlp.e_score_correction_bias"}},
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, EXPERTS,
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.gate.e_score_correction_bias"}},
+    {.family = QR_FAMILY_HY_V3,
+     .name = "hy-v3",
+     STACKED_EXPERTS,
+     .renamed = {{"mlp.gate", "mlp.router.gate"},
+                 {"mlp.e_score_correction_bias", "mlp.expert_bias"},
+                 {"mlp.shared_experts.gate_proj", "mlp.shared_mlp.gate_proj"},
+                 {"mlp.shared_experts.up_proj", "mlp.shared_mlp.up_proj"},
+                 {"mlp.shared_experts.down_proj", "mlp.shared_mlp.down_proj"}},
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, QK_NORMS, EXPERTS,
+                 WHOLE_SHARED_EXPERT, [QR_ROLE_CHOICE_BIAS] = LAYER "mlp.e_score_correction_bias"}},
+    {.family = QR_FAMILY_HUNYUAN,
+     .name = "hunyuan",
+     .norms_rotated = true,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, HUNYUAN_NORMS}},
+    {.family = QR_FAMILY_HUNYUAN_MOE,
+     .name = "hunyuan-moe",
+     .norms_rotated = true,
+     STACKED_EXPERTS,
+     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, HUNYUAN_NORMS, EXPERT_MATRICES,
+                 [QR_ROLE_ROUTER] = LAYER "mlp.gate.wg", [QR_ROLE_SHARED_GATE] = LAYER "mlp.shared_mlp.gate_proj",
+                 [QR_ROLE_SHARED_UP] = LAYER "mlp.shared_mlp.up_proj",
+                 [QR_ROLE_SHARED_OUT] = LAYER "mlp.shared_mlp.down_proj"}},
     {.family = QR_FAMILY_DEEPSEEK_V2,
      .name = "deepseek-v2",
      STACKED_EXPERTS,

@@ -126,12 +126,13 @@ typedef struct qr_family {
      * of adapters. */
     struct {
         const char *in_memory, *in_files;
-    } renamed[3];
+    } renamed[5];
     bool writes_stacks;      /* how published folders have experts, for one that is made from no other */
     const char *prefixes[4]; /* NULL-terminated; besides "" (qr_family_prefix) */
     bool has_frame;          /* adapters have prefixes[0] before all names, whatever the checkpoint has */
     bool choice_bias_is_row; /* [1, E] in files, not [E] */
     bool layer_norm;         /* LayerNorm with bias instead of RMSNorm */
+    bool norms_rotated;      /* q_norm and k_norm come after rotation */
     bool norms_all_heads;    /* q_norm and k_norm are over all heads of a token together */
     bool transposed;         /* linear weights are stored [in, out] (Conv1D) */
     /* PEFT refuses adapters on QR_ROLE_RECURRENT_OUT. */

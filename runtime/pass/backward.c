@@ -420,18 +420,26 @@ qrun_status qr_pass_rotate_back(qr_train_pass *pass, int32_t rope_kind, float *d
     return qr_rope_backward(pass->backend, &args, pass->workspace, err);
 }
 
-/* Heads of dqkv from first_column on, back through rotation and norm, into the same place; or added to `into`. */
+/* Heads of dqkv from first_column on, back through rotation and norm as the family has them, into the same place; or
+ * added to `into`, where nothing rotates. */
 static qrun_status heads_backward(qr_train_pass *pass, const qr_layer *layer, int32_t rope_kind, const qr_norm *norm,
                                   int64_t first_column, int64_t n_heads, float *into, qr_error *err) {
     const qr_model_shape *s = &pass->model->shape;
     const int64_t stride = qr_qkv_columns(s, layer), raw_stride = qr_raw_columns(s, layer);
     float *dheads = pass->b.dqkv + first_column;
-    QR_RETURN_IF_ERROR(qr_pass_rotate_back(pass, rope_kind, dheads, n_heads, layer->head_dim, stride, err));
-    if (norm->weight == NULL) { return QRUN_OK; }
-    const float *raw = pass->current->buffers.qk_raw + first_column;
-    const int64_t n_groups = n_heads * layer->head_dim / norm->dim;
-    return qr_pass_rms_norm_backward(pass, norm, n_groups, raw, raw_stride, dheads, stride,
-                                     into != NULL ? into : dheads, stride, pass->n_tokens, into != NULL, err);
+    const bool rotates_first = pass->model->family->norms_rotated;
+    if (!rotates_first) {
+        QR_RETURN_IF_ERROR(qr_pass_rotate_back(pass, rope_kind, dheads, n_heads, layer->head_dim, stride, err));
+    }
+    if (norm->weight != NULL) {
+        const float *raw = pass->current->buffers.qk_raw + first_column;
+        const int64_t n_groups = n_heads * layer->head_dim / norm->dim;
+        QR_RETURN_IF_ERROR(qr_pass_rms_norm_backward(pass, norm, n_groups, raw, raw_stride, dheads, stride,
+                                                     into != NULL ? into : dheads, stride, pass->n_tokens, into != NULL,
+                                                     err));
+    }
+    return rotates_first ? qr_pass_rotate_back(pass, rope_kind, dheads, n_heads, layer->head_dim, stride, err)
+                         : QRUN_OK;
 }
 
 /* Between dqkv's gradient of K/V and that of all layers which share them: the readers add theirs, and the layer that

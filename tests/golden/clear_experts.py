@@ -15,7 +15,8 @@ SMALL_SHARE = 0.05  # but for two that both have less than this, of 1
 def _scores(model, ids):
     """Per router: what it chooses its experts by and their shares before any factor, both F32 [len(ids), n_experts]."""
     names = ("Lfm2MoeTopKRouter", "Glm4MoeTopkRouter", "Glm4vMoeTextTopkRouter", "Ernie4_5_MoeTopKRouter", "DeepseekV3TopkRouter",
-             "Glm4MoeLiteTopkRouter", "NemotronHTopkRouter")
+             "Glm4MoeLiteTopkRouter", "NemotronHTopkRouter", "MiniMaxM2TopKRouter", "Dots1TopkRouter", "ExaoneMoeTopkRouter",
+             "HYV3TopKRouter")
     routers = [module for module in model.modules() if type(module).__name__ in names]
     results = []
 
@@ -26,7 +27,7 @@ def _scores(model, ids):
             return
         shares = output[0].sigmoid()
         bias = router.e_score_correction_bias if hasattr(router, "e_score_correction_bias") else (
-            inputs[1] if router.use_expert_bias else 0)
+            inputs[1] if getattr(router, "use_expert_bias", True) else 0)
         results.append(((shares + bias).float(), shares.float()))
 
     hooks = [router.register_forward_hook(keep) for router in routers]

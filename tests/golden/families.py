@@ -591,4 +591,47 @@ FAMILIES = [
                 tie_word_embeddings=True, image_token_id=5, video_token_id=6, vision_start_token_id=7,
                 vision_end_token_id=8, projector_hidden_size=24),
            "LFM3 inside a wrapper with images", prompt_lengths=(1, 5, 33)),
+    Family("minimax-m2", "minimax_m2",
+           _config(48, 6, 2, 3, 20, head_dim=16, tie_word_embeddings=False, num_local_experts=7,
+                   num_experts_per_tok=3) | _rope("default", 5000000.0, partial_rotary_factor=0.5),
+           "3 of 7 experts chosen by sigmoids plus a bias, whose names are Mixtral's; norms of queries and keys over all "
+           "heads, of which half rotates", prompt_lengths=(1, 7, 16, 33), older_config=dict(rotary_dim=8)),
+    Family("dots1", "dots1",
+           _config(40, 5, 5, 3, 52, head_dim=24, tie_word_embeddings=False, n_routed_experts=7, num_experts_per_tok=3,
+                   moe_intermediate_size=20, n_shared_experts=2, first_k_dense_replace=1, norm_topk_prob=True,
+                   routed_scaling_factor=1.7, sliding_window=8, max_window_layers=1)
+           | _rope("default", 10000.0),
+           "as Qwen3 with experts of DeepSeek-V3's kind after a dense layer; windows in the layers after the first",
+           prompt_lengths=(1, 7, 16, 24)),
+    Family("exaone-moe", "exaone_moe",
+           _config(48, 6, 2, 4, 60, tie_word_embeddings=False, num_experts=7, num_experts_per_tok=3,
+                   moe_intermediate_size=20, num_shared_experts=1, sliding_window=8, sliding_window_pattern=4,
+                   mlp_layer_types=["dense", "sparse", "dense", "sparse"])
+           | _rope("default", 1000000.0),
+           "3 of 7 experts in two layers, chosen by sigmoids plus a bias; every fourth layer global and without "
+           "rotation", prompt_lengths=(1, 7, 16, 20)),
+    Family("hy-v3", "hy_v3",
+           _config(48, 6, 3, 3, 60, head_dim=24, tie_word_embeddings=True, num_experts=7, num_experts_per_tok=3,
+                   moe_intermediate_size=20, num_shared_experts=1, router_scaling_factor=1.6)
+           | _rope("default", 10000.0),
+           "3 of 7 experts after a dense layer, chosen by sigmoids plus a bias, beside one of all tokens; names that "
+           "files have otherwise than memory", prompt_lengths=(1, 7, 16, 24)),
+    Family("hunyuan", "hunyuan_v1_dense",
+           _config(48, 6, 3, 2, 92, head_dim=24, tie_word_embeddings=True)
+           | _rope("dynamic", 10000.0, alpha=50.0, factor=1.0),
+           "norms of heads after rotation, whose base a fixed alpha scales", prompt_lengths=(1, 7, 33, 70)),
+    Family("hunyuan-moe", "hunyuan_v1_moe",
+           _config(40, 5, 1, 2, 28, head_dim=16, tie_word_embeddings=False, num_experts=5, moe_topk=[2, 2])
+           | _rope("dynamic", 10000.0, alpha=20.0, factor=1.0),
+           "the same with 2 of 5 experts and one of all tokens, all of one size", prompt_lengths=(1, 7, 33)),
+    Family("granite-moe", "granitemoe",
+           _config(48, 6, 3, 3, 28, tie_word_embeddings=True, num_local_experts=7, num_experts_per_tok=3,
+                   embedding_multiplier=0.9, residual_multiplier=1.3, attention_multiplier=0.4, logits_scaling=1.4)
+           | _rope("default", 10000.0),
+           "3 of 7 experts in stacks, with Granite's factors", prompt_lengths=(1, 7, 33, 70)),
+    Family("granite-moe-shared", "granitemoeshared",
+           _config(40, 5, 5, 2, 20, tie_word_embeddings=False, num_local_experts=5, num_experts_per_tok=3,
+                   shared_intermediate_size=36, residual_multiplier=0.8, attention_multiplier=0.3)
+           | _rope("default", 10000.0),
+           "the same beside an expert of all tokens", prompt_lengths=(1, 7, 33)),
 ]

@@ -68,7 +68,9 @@ def _random_parameter(family, hidden, name, parameter):
         return normal(shape, LOGIT_STD / math.sqrt(hidden), family.name, name)
     if leaf == "wpe":
         return normal(shape, 0.4, family.name, name)
-    if name.endswith(("mlp.gate.weight", "mlp.router.weight", "feed_forward.gate.weight", "mixer.gate.weight")):
+    if name.endswith(("mlp.gate.weight", "mlp.gate.wg.weight", "mlp.router.weight", "feed_forward.gate.weight", "mixer.gate.weight")):
+        return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
+    if family.model_type in ("granitemoe", "granitemoeshared") and name.endswith("router.weight"):
         return normal(shape, ROUTER_STD / math.sqrt(hidden), family.name, name)
     if name.endswith("router.proj.weight"):     # of rows whose norm is 1
         return normal(shape, ROUTER_STD, family.name, name)
@@ -213,7 +215,7 @@ def older_config(family, folder):
     if rope is not None:
         config["rope_theta"] = rope.pop("rope_theta")
         partial = rope.pop("partial_rotary_factor", 1.0)
-        if partial != 1.0:
+        if partial != 1.0 and "rotary_dim" not in family.older_config:
             config["partial_rotary_factor"] = partial
         if family.model_type == "phi3" and rope["rope_type"] == "longrope":
             rope.pop("original_max_position_embeddings", None)

@@ -619,6 +619,80 @@ static void test_glm4(void) {
     qr_model_config_free(&c);
 }
 
+/* As published, with the keys that transformers passes over. */
+static void test_minimax_m2(void) {
+    PARSE("{'model_type':'minimax_m2','num_hidden_layers':2,'head_dim':128,'rotary_dim':64,'scoring_func':'sigmoid',"
+          "'use_routing_bias':true,'num_local_experts':256,'num_experts_per_tok':8,'output_router_logits':true}");
+    CHECK(c.rope.rotary_dim == 64 && c.rope.theta == 5e6 && c.experts.has_sigmoid_router && c.experts.has_choice_bias);
+    CHECK(c.experts.normalizes && c.experts.sum_eps == 0 && c.experts.share_factor == 1 && c.experts.balances_load);
+    CHECK(c.experts.intermediate_size == 1536 && c.experts.layer_has_experts[0] && !c.qkv_bias);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'minimax_m2','num_hidden_layers':2,'rotary_dim':64,'partial_rotary_factor':1.0}", &c,
+                NULL) == QRUN_OK);
+    CHECK_INT(c.rope.rotary_dim, 128);
+    qr_model_config_free(&c);
+}
+
+static void test_dots1(void) {
+    PARSE("{'model_type':'dots1','num_hidden_layers':4,'first_k_dense_replace':1,'n_routed_experts':128,"
+          "'num_experts_per_tok':6,'n_shared_experts':2,'moe_intermediate_size':100,'norm_topk_prob':true,"
+          "'routed_scaling_factor':2.5,'sliding_window':64,'max_window_layers':3}");
+    CHECK(c.experts.has_sigmoid_router && c.experts.share_factor == 2.5 && c.experts.shared_intermediate_size == 200);
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[1] && !c.experts.balances_load);
+    CHECK(c.sliding_window == 64 && !c.layer_slides[2] && c.layer_slides[3]);
+    qr_model_config_free(&c);
+}
+
+static void test_exaone_moe(void) {
+    PARSE("{'model_type':'exaone_moe','num_hidden_layers':8,'first_k_dense_replace':2}");
+    CHECK(c.experts.share_factor == 2.5 && c.experts.normalizes && c.experts.shared_intermediate_size == 1024);
+    for (int64_t l = 0; l < 8; l++) {
+        CHECK(c.layer_slides[l] == (l % 4 != 3) && c.layer_rotates[l] == c.layer_slides[l]);
+        CHECK(c.experts.layer_has_experts[l] == (l >= 2));
+    }
+    qr_model_config_free(&c);
+}
+
+static void test_hy_v3(void) {
+    PARSE("{'model_type':'hy_v3','num_hidden_layers':3}");
+    CHECK(c.experts.share_factor == 2.826 && c.experts.normalizes && c.experts.n_experts == 192);
+    CHECK(!c.experts.layer_has_experts[0] && c.experts.layer_has_experts[2] && c.rope.theta == 11158840);
+    CHECK_INT(c.n_layers_ahead, 1);
+    qr_model_config_free(&c);
+}
+
+/* As Hunyuan-A13B is published: lists of what all layers have alike. */
+static void test_hunyuan(void) {
+    PARSE("{'model_type':'hunyuan_v1_moe','num_hidden_layers':2,'hidden_size':256,'num_attention_heads':2,"
+          "'head_dim':128,'num_experts':64,'moe_topk':[8,8],'intermediate_size':96,'moe_intermediate_size':[96,96],"
+          "'num_shared_expert':[1,1],'rope_scaling':{'type':'dynamic','alpha':1000.0,'factor':1.0}}");
+    CHECK(c.experts.n_experts == 64 && c.experts.n_per_token == 8 && c.experts.normalizes);
+    CHECK(c.experts.intermediate_size == 96 && c.experts.shared_intermediate_size == 96);
+    CHECK(c.rope.type == QR_ROPE_DEFAULT && fabs(c.rope.theta / (1e4 * pow(1000, 128.0 / 126.0)) - 1) < 1e-12);
+    qr_model_config_free(&c);
+    CHECK(parse("{'model_type':'hunyuan_v1_dense','num_hidden_layers':1,'rope_scaling':{'type':'dynamic',"
+                "'factor':2.0}}",
+                &c, NULL) == QRUN_OK);
+    CHECK(c.rope.type == QR_ROPE_DYNAMIC && c.rope.theta == 1e4);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'hunyuan_v1_moe','num_experts':8,'moe_topk':[2,3]}", QRUN_ERROR_UNSUPPORTED,
+                  "\"moe_topk\" that differs between layers");
+    check_refused("{'model_type':'hunyuan_v1_moe','num_experts':8,'moe_topk':['a']}", QRUN_ERROR_INPUT,
+                  "\"moe_topk\" should be a number or a list");
+}
+
+static void test_granite_moe(void) {
+    for (int i = 0; i < 2; i++) {
+        PARSE(i == 0 ? "{'model_type':'granitemoe','num_hidden_layers':1,'intermediate_size':64}"
+                     : "{'model_type':'granitemoeshared','num_hidden_layers':1,'intermediate_size':64,"
+                       "'shared_intermediate_size':32}");
+        CHECK(c.family == QR_FAMILY_GRANITE_MOE && c.experts.n_experts == 8 && c.experts.intermediate_size == 64);
+        CHECK(c.attention_multiplier == 1 && c.experts.normalizes && c.has_rope && c.layer_rotates == NULL);
+        CHECK_INT(c.experts.shared_intermediate_size, i == 0 ? 0 : 32);
+        qr_model_config_free(&c);
+    }
+}
+
 /* As LFM2-1.2B is published: layers by their numbers, and an MLP whose size follows from three keys. */
 static void test_lfm2(void) {
     PARSE("{'model_type':'lfm2','architectures':['Lfm2ForCausalLM'],'hidden_size':2048,'num_hidden_layers':16,"
@@ -1040,8 +1114,9 @@ static void test_refusals(void) {
          " llama mistral ministral3 qwen2 qwen3 gemma2 gemma3_text gemma4_text phi3 smollm3 olmo2 olmo3 qwen2_moe"
          " qwen3_moe mixtral olmoe gpt_oss granite granitemoehybrid qwen3_5_text qwen3_5_moe_text qwen3_next"
          " muse_glimmer_text lfm2 lfm2_moe lfm3 qwen3_vl_text qwen3_vl_moe_text qwen2_vl_text exaone4 seed_oss"
-         " mellum ministral iquestcoder glm4_moe ernie4_5 ernie4_5_moe glm glm4 glm4v_text glm4v_moe_text"
-         " deepseek_v2 deepseek_v3 glm4_moe_lite youtu minicpm3 nemotron_h gpt2"},
+         " mellum ministral iquestcoder glm4_moe ernie4_5 ernie4_5_moe glm glm4 glm4v_text glm4v_moe_text minimax_m2"
+         " dots1 exaone_moe hy_v3 hunyuan_v1_dense hunyuan_v1_moe granitemoe deepseek_v2 deepseek_v3 glm4_moe_lite"
+         " youtu minicpm3 nemotron_h gpt2 qwen2_5_vl_text exaone4_5_text granitemoeshared kimi_k2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1531,6 +1606,12 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_muse_glimmer);
     CHECK_RUN(test_muse_glimmer_layers);
     CHECK_RUN(test_qwen3_vl_wrapper);
+    CHECK_RUN(test_minimax_m2);
+    CHECK_RUN(test_dots1);
+    CHECK_RUN(test_exaone_moe);
+    CHECK_RUN(test_hy_v3);
+    CHECK_RUN(test_hunyuan);
+    CHECK_RUN(test_granite_moe);
     CHECK_RUN(test_qwen2_vl_wrapper);
     CHECK_RUN(test_other_wrappers);
     CHECK_RUN(test_exaone4);

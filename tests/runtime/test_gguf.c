@@ -182,6 +182,7 @@ static void test_refused(void) {
         {"lfm2-moe", "its routed_scaling_factor"},
         {"lfm2-moe-stacked", "(norm_topk_prob)"},
         {"lfm3", "a lfm3 model has no name in llama.cpp"},
+        {"hunyuan", "a hunyuan model has no name in llama.cpp"},
         {"youtu", "a youtu model has no name in llama.cpp"},
         {"nemotron-h-moe", "convolutions without biases"},
         {"granite4-moe", "convolutions without biases"},

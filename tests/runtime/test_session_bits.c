@@ -236,6 +236,14 @@ static void test_nemotron_h_nf4_dq(void) {
 static void test_nemotron_h_moe_int8(void) {
     run_model("models/nemotron-h-moe", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+/* Norms of heads after rotation. */
+static void test_hunyuan_nf4_dq(void) {
+    run_model("models/hunyuan", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+}
+/* Norms over all heads, beside experts chosen by sigmoids. */
+static void test_minimax_m2_int8(void) {
+    run_model("models/minimax-m2", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 /* Keys and values made of latents. */
 static void test_youtu_nf4_dq(void) {
     run_model("models/youtu", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
@@ -483,6 +491,8 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_qwen3_next_int8);
     CHECK_RUN(test_nemotron_h_nf4_dq);
     CHECK_RUN(test_nemotron_h_moe_int8);
+    CHECK_RUN(test_hunyuan_nf4_dq);
+    CHECK_RUN(test_minimax_m2_int8);
     CHECK_RUN(test_youtu_nf4_dq);
     CHECK_RUN(test_deepseek_v3_int8);
     CHECK_RUN(test_adapters_in_one_batch);

@@ -180,6 +180,8 @@ static void test_tiles_give_the_same_bits(void) {
                                          "gpt-oss-full",
                                          "gemma4-moe",
                                          "gemma4-moe-full",
+                                         "hunyuan",
+                                         "hunyuan-full",
                                          "qwen3-moe-full",
                                          "youtu",
                                          "youtu-full",
@@ -261,6 +263,8 @@ static void test_policies_give_the_same_bits(void) {
                                          "gpt-oss-full",
                                          "gemma4-moe",
                                          "gemma4-moe-full",
+                                         "hunyuan",
+                                         "hunyuan-full",
                                          "youtu",
                                          "youtu-full",
                                          "qwen3-moe-full"};
