@@ -192,13 +192,22 @@ static bool check_expert_weights(const check *c, const qr_weight *weights, int32
 static int64_t routed_rows(const qr_routing *r, bool gathers) { return gathers ? r->n_rows : qr_routing_slots(r); }
 
 static bool check_router(const check *c, const qr_router *r) {
-    REQUIRE(!r->is_sigmoid || (r->eps >= 0.0F && r->factor > 0.0F), "a router of sigmoids with eps %g and factor %g",
+    REQUIRE(r->factor > 0.0F && (!r->is_sigmoid || r->eps >= 0.0F), "a router with eps %g and factor %g",
             (double)r->eps, (double)r->factor);
     return true;
 }
 
+static bool check_groups(const check *c, const qr_routing *r, const qr_router *router) {
+    const int32_t n = router->n_groups;
+    if (n <= 1) { return true; }
+    REQUIRE(n <= QR_MAX_EXPERT_GROUPS && r->n_experts % n == 0 && router->top_groups > 0 && router->top_groups <= n &&
+                router->top_groups * (r->n_experts / n) >= r->top_k,
+            "%d of %d experts in %d of %d groups", (int)r->top_k, (int)r->n_experts, (int)router->top_groups, (int)n);
+    return true;
+}
+
 static bool check_route(const check *c, const qr_route_args *a) {
-    return check_routing(c, &a->routing) && check_router(c, &a->router);
+    return check_routing(c, &a->routing) && check_router(c, &a->router) && check_groups(c, &a->routing, &a->router);
 }
 
 static bool check_expert_fetch(const check *c, const qr_expert_fetch_args *a) {

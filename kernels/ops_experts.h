@@ -15,7 +15,7 @@
 
 #include "kernels/ops.h"
 
-enum { QR_MAX_EXPERTS_PER_TOKEN = 64 };
+enum { QR_MAX_EXPERTS_PER_TOKEN = 64, QR_MAX_EXPERT_GROUPS = 64 };
 
 /* Where the tokens of a batch go: n_rows · top_k slots. Written by route; the other ops read it. */
 typedef struct qr_routing {
@@ -35,9 +35,14 @@ static inline int64_t qr_routing_slots(const qr_routing *routing) { return routi
 typedef struct qr_router {
     bool is_sigmoid; /* false: the softmax of the logits, over all experts or, with `normalize`, over those chosen.
                       * true: the sigmoid of each, divided, with `normalize`, by (their sum over those chosen + eps),
-                      * and times `factor`, as LFM2-MoE has it */
+                      * as LFM2-MoE has it */
     bool normalize;
-    float eps, factor; /* of sigmoids alone */
+    float eps;                    /* of sigmoids alone */
+    float factor;                 /* that shares are multiplied by; > 0 */
+    int32_t n_groups, top_groups; /* n_groups > 1: of so many groups of experts, equally large and one after the other,
+                                   * a row's are in the top_groups best, the lower group first among equals. A group
+                                   * is as good as its best expert, or where shares are sigmoids the F32 sum of its two
+                                   * best (DeepSeek-V2, V3) */
 } qr_router;
 
 /* route: the top_k experts of each row, and their shares, times the expert's scale, where there are scales. Experts are

@@ -13,7 +13,7 @@ QR_INLINE float rank_of(float logit) { return isnan(logit) ? -INFINITY : logit; 
 
 QR_INLINE double sigmoid(float logit) { return 1.0 / (1.0 + exp(-(double)logit)); }
 
-/* What a row's shares are of: e^(logit − highest) / divisor, or the sigmoid of the logit · factor / divisor. */
+/* What a row's shares are of: e^(logit − highest), or the sigmoid of the logit, · factor / divisor. */
 typedef struct share_scale {
     bool is_sigmoid;
     float highest;
@@ -31,7 +31,7 @@ static share_scale sigmoid_scale(const qr_routing *r, const qr_router *router, c
 
 /* Of the logits of `among` (NULL: the first n). */
 static share_scale softmax_scale(const float *logits, const int32_t *among, int32_t n) {
-    share_scale scale = {.highest = -INFINITY};
+    share_scale scale = {.highest = -INFINITY, .factor = 1.0};
     for (int32_t k = 0; k < n; k++) { scale.highest = fmaxf(scale.highest, logits[among != NULL ? among[k] : k]); }
     for (int32_t k = 0; k < n; k++) {
         scale.divisor += exp((double)logits[among != NULL ? among[k] : k] - (double)scale.highest);
@@ -41,12 +41,15 @@ static share_scale softmax_scale(const float *logits, const int32_t *among, int3
 
 static share_scale scale_of(const qr_routing *r, const qr_router *router, const float *logits, const int32_t *chosen) {
     if (router->is_sigmoid) { return sigmoid_scale(r, router, logits, chosen); }
-    return router->normalize ? softmax_scale(logits, chosen, r->top_k) : softmax_scale(logits, NULL, r->n_experts);
+    share_scale scale =
+        router->normalize ? softmax_scale(logits, chosen, r->top_k) : softmax_scale(logits, NULL, r->n_experts);
+    scale.factor = (double)router->factor;
+    return scale;
 }
 
 QR_INLINE double share_of(const share_scale *scale, float logit) {
-    if (scale->is_sigmoid) { return sigmoid(logit) * scale->factor / scale->divisor; }
-    return exp((double)logit - (double)scale->highest) / scale->divisor;
+    const double part = scale->is_sigmoid ? sigmoid(logit) : exp((double)logit - (double)scale->highest);
+    return part * scale->factor / scale->divisor;
 }
 
 static bool is_chosen_by_logit(const qr_route_args *a) { return !a->router.is_sigmoid && a->choice_bias == NULL; }
@@ -57,16 +60,44 @@ QR_INLINE float rank_of_expert(const qr_route_args *a, const share_scale *all, c
     return rank_of((float)share_of(all, logits[e]) + (a->choice_bias != NULL ? a->choice_bias[e] : 0.0F));
 }
 
+/* A bit for each group that experts may be chosen from. */
+static uint64_t best_groups(const qr_route_args *a, const share_scale *all, const float *logits) {
+    const int32_t n_groups = a->router.n_groups;
+    if (n_groups <= 1) { return UINT64_MAX; }
+    const int32_t size = a->routing.n_experts / n_groups;
+    float ranks[QR_MAX_EXPERT_GROUPS];
+    assert(n_groups <= QR_MAX_EXPERT_GROUPS);
+    for (int32_t g = 0; g < n_groups; g++) {
+        float best = -INFINITY, second = -INFINITY;
+        for (int32_t e = g * size; e < (g + 1) * size; e++) {
+            const float rank = rank_of_expert(a, all, logits, e);
+            second = fmaxf(second, fminf(rank, best));
+            best = fmaxf(best, rank);
+        }
+        ranks[g] = a->router.is_sigmoid ? best + second : best;
+    }
+    uint64_t groups = 0;
+    for (int32_t g = 0; g < n_groups; g++) {
+        int32_t n_before = 0;
+        for (int32_t o = 0; o < n_groups; o++) { n_before += ranks[o] > ranks[g] || (ranks[o] == ranks[g] && o < g); }
+        if (n_before < a->router.top_groups) { groups |= UINT64_C(1) << g; }
+    }
+    return groups;
+}
+
 /* Keeps the best so far in order; an expert goes after its equals. */
 static void choose_experts(const qr_route_args *a, const float *logits, int32_t *chosen) {
     const int32_t top_k = a->routing.top_k, n_experts = a->routing.n_experts;
     const bool needs_softmax = a->choice_bias != NULL && !a->router.is_sigmoid;
     const share_scale all = needs_softmax ? softmax_scale(logits, NULL, n_experts)
                                           : (share_scale){.is_sigmoid = true, .factor = 1.0, .divisor = 1.0};
+    const uint64_t groups = best_groups(a, &all, logits);
+    const int32_t group_size = a->router.n_groups > 1 ? n_experts / a->router.n_groups : n_experts;
     float ranks[QR_MAX_EXPERTS_PER_TOKEN];
     int32_t n = 0;
     assert(top_k > 0 && top_k <= QR_MAX_EXPERTS_PER_TOKEN);
     for (int32_t e = 0; e < n_experts; e++) {
+        if ((groups >> (e / group_size) & 1) == 0) { continue; }
         const float rank = rank_of_expert(a, &all, logits, e);
         if (n == top_k && !(rank > ranks[n - 1])) { continue; }
         int32_t k = n < top_k ? n++ : n - 1;
@@ -145,7 +176,7 @@ static void route_backward_rows(const void *args, int64_t begin, int64_t end) {
             d[k] = (double)a->dshare[slot[k]] * expert_scale(a->scale, chosen[k]);
             mean += share[k] * d[k];
         }
-        if (a->router.is_sigmoid) { mean = a->router.normalize ? mean / scale.factor : 0.0; }
+        mean = a->router.is_sigmoid && !a->router.normalize ? 0.0 : mean / scale.factor;
         for (int32_t e = 0; e < r->n_experts; e++) {
             dlogits[e] = is_over_all ? (float)(-share_of(&scale, logits[e]) * mean) : 0.0F;
         }

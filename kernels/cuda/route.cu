@@ -29,12 +29,12 @@ static QR_DEVICE ranked_expert first_of_warp(ranked_expert best) {
 
 static QR_DEVICE float sigmoid_of(float logit) { return 1.0F / (1.0F + expf(-logit)); }
 
-/* What a row's shares are of: e^(logit − highest) / divisor; or the sigmoid of the logit · factor / divisor. */
+/* What a row's shares are of: e^(logit − highest), or the sigmoid of the logit, · factor / divisor. */
 struct share_scale {
     bool is_sigmoid;
     float highest, factor, divisor;
     QR_DEVICE float of(float logit) const {
-        return is_sigmoid ? sigmoid_of(logit) * factor / divisor : expf(logit - highest) / divisor;
+        return (is_sigmoid ? sigmoid_of(logit) : expf(logit - highest)) * factor / divisor;
     }
 };
 
@@ -51,7 +51,10 @@ static QR_DEVICE share_scale softmax_scale(const float *logits, const int32_t *a
 static QR_DEVICE share_scale share_scale_of(const qr_routing &r, const qr_router &router, const float *logits,
                                             const int32_t *chosen) {
     if (!router.is_sigmoid) {
-        return router.normalize ? softmax_scale(logits, chosen, r.top_k) : softmax_scale(logits, NULL, r.n_experts);
+        share_scale scale =
+            router.normalize ? softmax_scale(logits, chosen, r.top_k) : softmax_scale(logits, NULL, r.n_experts);
+        scale.factor = router.factor;
+        return scale;
     }
     float sum = 0.0F;
     for (int32_t k = static_cast<int32_t>(lane_index()); k < r.top_k; k += WARP_LANES) {
@@ -68,11 +71,51 @@ static QR_DEVICE float rank_of_expert(const qr_route_args &a, const share_scale 
     return rank_of(share + (a.choice_bias != NULL ? a.choice_bias[e] : 0.0F));
 }
 
-/* The first expert after `last`, in every lane. */
+/* What a group of experts is chosen by. */
+static QR_DEVICE float rank_of_group(const qr_route_args &a, const share_scale &all, const float *logits, int32_t size,
+                                     int32_t group) {
+    float best = -INFINITY, second = -INFINITY;
+    for (int32_t e = group * size; e < (group + 1) * size; e++) {
+        const float rank = rank_of_expert(a, all, logits, e);
+        second = fmaxf(second, fminf(rank, best));
+        best = fmaxf(best, rank);
+    }
+    return a.router.is_sigmoid ? best + second : best;
+}
+
+/* A bit for each group that experts may be chosen from, in every lane. A lane has the ranks of every 32nd group. */
+static QR_DEVICE uint64_t best_groups(const qr_route_args &a, const share_scale &all, const float *logits) {
+    enum { MOST = QR_MAX_EXPERT_GROUPS / WARP_LANES };
+    const int32_t n_groups = a.router.n_groups, lane = static_cast<int32_t>(lane_index());
+    if (n_groups <= 1) { return UINT64_MAX; }
+    const int32_t size = a.routing.n_experts / n_groups;
+    float rank[MOST] = {};
+#pragma unroll
+    for (int i = 0; i < MOST; i++) {
+        const int32_t group = i * WARP_LANES + lane;
+        if (group < n_groups) { rank[i] = rank_of_group(a, all, logits, size, group); }
+    }
+    uint64_t groups = 0;
+    for (int32_t k = 0; k < a.router.top_groups; k++) {
+        ranked_expert best = {-INFINITY, INT32_MAX};
+#pragma unroll
+        for (int i = 0; i < MOST; i++) {
+            const int32_t group = i * WARP_LANES + lane;
+            const ranked_expert here = {rank[i], group};
+            const bool is_left = group < n_groups && (groups >> group & 1) == 0;
+            if (is_left && (best.expert == INT32_MAX || here.is_before(best))) { best = here; }
+        }
+        groups |= UINT64_C(1) << first_of_warp(best).expert;
+    }
+    return groups;
+}
+
+/* The first expert after `last` in these groups, in every lane. */
 static QR_DEVICE ranked_expert next_expert(const qr_route_args &a, const share_scale &all, const float *logits,
-                                           const ranked_expert &last) {
+                                           uint64_t groups, int32_t group_size, const ranked_expert &last) {
     ranked_expert best = {-INFINITY, INT32_MAX};
     for (int32_t e = static_cast<int32_t>(lane_index()); e < a.routing.n_experts; e += WARP_LANES) {
+        if ((groups >> (e / group_size) & 1) == 0) { continue; }
         const ranked_expert here = {rank_of_expert(a, all, logits, e), e};
         if (last.is_before(here) && (best.expert == INT32_MAX || here.is_before(best))) { best = here; }
     }
@@ -92,9 +135,11 @@ __global__ void route_choose_kernel(qr_route_args a, float *share) {
     int32_t *chosen = r.expert + row * r.top_k;
     const bool needs_softmax = a.choice_bias != NULL && !a.router.is_sigmoid;
     const share_scale all = needs_softmax ? softmax_scale(logits, NULL, r.n_experts) : share_scale{};
+    const uint64_t groups = best_groups(a, all, logits);
+    const int32_t group_size = a.router.n_groups > 1 ? r.n_experts / a.router.n_groups : r.n_experts;
     ranked_expert last = {INFINITY, -1};
     for (int32_t k = 0; k < r.top_k; k++) {
-        last = next_expert(a, all, logits, last);
+        last = next_expert(a, all, logits, groups, group_size, last);
         if (lane_index() == 0) { chosen[k] = last.expert; }
     }
     warp_sync();
@@ -186,7 +231,7 @@ __global__ void route_backward_kernel(qr_route_backward_args a) {
         mean = fmaf(share[i], d[i], mean);
     }
     mean = warp_sum(mean);
-    if (a.router.is_sigmoid) { mean = a.router.normalize ? mean / scale.factor : 0.0F; }
+    mean = a.router.is_sigmoid && !a.router.normalize ? 0.0F : mean / scale.factor;
     const bool is_over_all = !a.router.is_sigmoid && !a.router.normalize;
     for (int32_t e = static_cast<int32_t>(lane_index()); e < r.n_experts; e += WARP_LANES) {
         dlogits[e] = is_over_all ? -scale.of(logits[e]) * mean : 0.0F;

@@ -34,11 +34,37 @@ static double rank_of_expert(const qr_route_args *args, const float *logits, int
     return rank_of((float)share + (args->choice_bias != NULL ? args->choice_bias[e] : 0.0F));
 }
 
+/* What a group of experts is chosen by. */
+static double rank_of_group(const qr_route_args *args, const float *logits, int32_t group) {
+    const int32_t size = args->routing.n_experts / args->router.n_groups;
+    double best = -INFINITY, second = -INFINITY;
+    for (int32_t e = group * size; e < (group + 1) * size; e++) {
+        const double rank = rank_of_expert(args, logits, e);
+        second = fmax(second, fmin(rank, best));
+        best = fmax(best, rank);
+    }
+    return args->router.is_sigmoid ? (double)((float)best + (float)second) : best;
+}
+
+/* Whether expert e may be chosen: fewer groups than may be are before its own. */
+static bool is_in_best_group(const qr_route_args *args, const float *logits, int32_t e) {
+    const int32_t n_groups = args->router.n_groups;
+    if (n_groups <= 1) { return true; }
+    const int32_t own = e / (args->routing.n_experts / n_groups);
+    const double rank = rank_of_group(args, logits, own);
+    int32_t n_before = 0;
+    for (int32_t g = 0; g < n_groups; g++) {
+        const double other = rank_of_group(args, logits, g);
+        n_before += other > rank || (other == rank && g < own);
+    }
+    return n_before < args->router.top_groups;
+}
+
 static void choose_experts(const qr_route_args *args, const float *logits, int32_t *chosen) {
     for (int32_t k = 0; k < args->routing.top_k; k++) {
         int32_t best = -1;
         for (int32_t e = 0; e < args->routing.n_experts; e++) {
-            if (is_chosen(chosen, k, e)) { continue; }
+            if (is_chosen(chosen, k, e) || !is_in_best_group(args, logits, e)) { continue; }
             if (best < 0 || rank_of_expert(args, logits, e) > rank_of_expert(args, logits, best)) { best = e; }
         }
         chosen[k] = best;
@@ -58,7 +84,8 @@ static double share_of(const qr_routing *r, const qr_router *router, const float
     if (router->is_sigmoid) {
         return (double)router->factor * sigmoid((double)logits[expert]) / sigmoid_divisor(r, router, logits, chosen);
     }
-    return router->normalize ? softmax(logits, chosen, r->top_k, expert) : softmax(logits, NULL, r->n_experts, expert);
+    return (double)router->factor * (router->normalize ? softmax(logits, chosen, r->top_k, expert)
+                                                       : softmax(logits, NULL, r->n_experts, expert));
 }
 
 void qr_ref_route(const qr_route_args *args, void *workspace) {
@@ -109,7 +136,7 @@ void qr_ref_route_backward(const qr_route_backward_args *args, void *workspace) 
             d[chosen[k]] = dshare * scale;
         }
         for (int32_t e = 0; e < r->n_experts; e++) { mean += p[e] * d[e]; }
-        if (args->router.is_sigmoid) { mean = args->router.normalize ? mean / (double)args->router.factor : 0.0; }
+        mean = args->router.is_sigmoid && !args->router.normalize ? 0.0 : mean / (double)args->router.factor;
         for (int32_t e = 0; e < r->n_experts; e++) {
             const double slope = args->router.is_sigmoid ? sigmoid(-(double)logits[e]) : 1.0;
             args->dlogits[i * r->n_experts + e] = (float)(p[e] * slope * (d[e] - mean));

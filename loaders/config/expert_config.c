@@ -28,16 +28,26 @@ static qrun_status refuse_router(const source *s, const char *key) {
                    key);
 }
 
+/* DeepSeek-V2's may choose from groups, and need not; V3's do, whatever this says. */
+static bool is_of_groups(const qr_expert_defaults *defaults, const char *choice) {
+    return defaults->n_groups > 0 && !defaults->has_sigmoid_router && strcmp(choice, "group_limited_greedy") == 0;
+}
+
 /* Keys of other families' routers, and the value that changes nothing. */
 static qrun_status check_router(const source *s, const qr_expert_defaults *defaults, const qr_expert_config *experts) {
-    static const struct {
+    const struct {
         const char *key;
         double neutral;
-    } numbers[] = {{"n_group", 1},          {"router_jitter_noise", 0}, {"topk_group", 1},
-                   {"moe_norm_min", 1e-12}, {"moe_layer_freq", 1},      {"routed_scaling_factor", 1}};
-    const size_t n_numbers = QR_COUNT_OF(numbers) - (experts->has_sigmoid_router ? 1 : 0);
-    for (size_t i = 0; i < n_numbers; i++) {
-        double value = i == 0 && defaults->n_groups > 0 ? (double)defaults->n_groups : numbers[i].neutral;
+        bool is_read;
+    } numbers[] = {{"router_jitter_noise", 0, false},
+                   {"moe_norm_min", 1e-12, false},
+                   {"moe_layer_freq", 1, false},
+                   {"n_group", 1, defaults->n_groups > 0},
+                   {"topk_group", 1, defaults->n_groups > 0},
+                   {"routed_scaling_factor", 1, experts->has_sigmoid_router || defaults->n_groups > 0}};
+    for (size_t i = 0; i < QR_COUNT_OF(numbers); i++) {
+        if (numbers[i].is_read) { continue; }
+        double value = numbers[i].neutral;
         QR_RETURN_IF_ERROR(qr_json_get_double(s->json, numbers[i].key, -1e9, 1e9, &value, s->what, s->err));
         if (value != numbers[i].neutral) { return refuse_router(s, numbers[i].key); }
     }
@@ -46,10 +56,36 @@ static qrun_status check_router(const source *s, const qr_expert_defaults *defau
     if (strcmp(scores, own_scores) != 0) { return refuse_router(s, "scoring_func"); }
     const char *own_choice = experts->has_sigmoid_router ? "noaux_tc" : "greedy", *choice = own_choice;
     QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "topk_method", &choice, s->what, s->err));
-    if (strcmp(choice, own_choice) != 0) { return refuse_router(s, "topk_method"); }
+    if (strcmp(choice, own_choice) != 0 && !is_of_groups(defaults, choice)) { return refuse_router(s, "topk_method"); }
     bool normalizes = false;
     if (defaults->never_normalizes) { QR_RETURN_IF_ERROR(get_bool(s, "norm_topk_prob", &normalizes)); }
     return normalizes ? refuse_router(s, "norm_topk_prob") : QRUN_OK;
+}
+
+/* A group of sigmoids is as good as its two best experts. */
+static qrun_status check_groups(const source *s, const qr_expert_config *experts) {
+    if (experts->n_groups <= 1) { return QRUN_OK; }
+    const int64_t size = experts->n_experts / experts->n_groups, least = experts->has_sigmoid_router ? 2 : 1;
+    if (experts->n_experts % experts->n_groups == 0 && size >= least && experts->n_top_groups <= experts->n_groups &&
+        experts->n_top_groups * size >= experts->n_per_token) {
+        return QRUN_OK;
+    }
+    return qr_fail(s->err, QRUN_ERROR_INPUT,
+                   "%s: \"n_group\" is %lld and \"topk_group\" %lld, which does not fit %lld of %lld experts", s->what,
+                   (long long)experts->n_groups, (long long)experts->n_top_groups, (long long)experts->n_per_token,
+                   (long long)experts->n_experts);
+}
+
+static qrun_status read_groups(const source *s, const qr_expert_defaults *defaults, qr_expert_config *experts) {
+    const char *choice = "greedy";
+    experts->n_groups = defaults->n_groups;
+    experts->n_top_groups = defaults->n_top_groups;
+    if (defaults->n_groups == 0) { return QRUN_OK; }
+    QR_RETURN_IF_ERROR(get_int(s, "n_group", 1, QR_MOST_EXPERT_GROUPS, &experts->n_groups));
+    QR_RETURN_IF_ERROR(get_int(s, "topk_group", 1, QR_MOST_EXPERT_GROUPS, &experts->n_top_groups));
+    QR_RETURN_IF_ERROR(qr_json_get_string(s->json, "topk_method", &choice, s->what, s->err));
+    if (!experts->has_sigmoid_router && !is_of_groups(defaults, choice)) { experts->n_groups = 0; }
+    return check_groups(s, experts);
 }
 
 /* ---- Which layers ------------------------------------------------------------------------------------------------ */
@@ -151,7 +187,13 @@ static qrun_status read_sigmoid_router(const source *s, const qr_expert_defaults
     experts->has_choice_bias = true;
     experts->balances_load &= defaults->balances_load; /* as in transformers, whatever output_router_logits says */
     if (defaults->bias_key != NULL) { QR_RETURN_IF_ERROR(get_bool(s, defaults->bias_key, &experts->has_choice_bias)); }
+    return QRUN_OK;
+}
+
+/* Of sigmoids, and of what DeepSeek-V2 has. */
+static qrun_status read_factor(const source *s, const qr_expert_defaults *defaults, qr_expert_config *experts) {
     const char *key = defaults->factor_key != NULL ? defaults->factor_key : "routed_scaling_factor";
+    if (!experts->has_sigmoid_router && defaults->n_groups == 0) { return QRUN_OK; }
     return qr_json_get_double(s->json, key, 1e-6, 1e6, &experts->share_factor, s->what, s->err);
 }
 
@@ -229,6 +271,8 @@ static qrun_status read_all(const source *s, const qr_expert_defaults *defaults,
     }
     QR_RETURN_IF_ERROR(get_bool(s, "output_router_logits", &experts->balances_load));
     QR_RETURN_IF_ERROR(check_router(s, defaults, experts));
+    QR_RETURN_IF_ERROR(read_groups(s, defaults, experts));
+    QR_RETURN_IF_ERROR(read_factor(s, defaults, experts));
     if (defaults->by_blocks) { QR_RETURN_IF_ERROR(refuse_in_blocks(s)); }
     if (experts->has_sigmoid_router) { QR_RETURN_IF_ERROR(read_sigmoid_router(s, defaults, experts)); }
     return read_layers(s, defaults, n_layers, experts);

@@ -8,7 +8,12 @@
 #include "loaders/files/json.h"
 
 /* The most that a layer and a model may have: memory for their descriptions is taken before a tensor is seen. */
-enum { QR_MOST_EXPERTS = 4096, QR_MOST_EXPERTS_OF_MODEL = 1 << 17, QR_MOST_EXPERTS_PER_TOKEN = 64 };
+enum {
+    QR_MOST_EXPERTS = 4096,
+    QR_MOST_EXPERTS_OF_MODEL = 1 << 17,
+    QR_MOST_EXPERTS_PER_TOKEN = 64,
+    QR_MOST_EXPERT_GROUPS = 64
+};
 
 typedef struct qr_expert_config {
     int64_t n_experts; /* of a layer that has any; 0: no layer has */
@@ -20,9 +25,11 @@ typedef struct qr_expert_config {
     bool beside_dense;                /* layers have a dense MLP too, whose output is added to the experts' */
     double gate_alpha, gate_limit;    /* their activation is the clamped gate of gpt-oss; 0: that of dense layers */
     bool has_choice_bias;             /* something is added to shares where experts are chosen */
-    bool has_sigmoid_router;          /* shares are sigmoids of the router's logits, not a softmax; as the next two */
+    bool has_sigmoid_router;          /* shares are sigmoids of the router's logits, not a softmax; as the next */
     double sum_eps;                   /* that their sum is larger by where they are normalised */
-    double share_factor;              /* that they are multiplied by at last; 1 of other routers */
+    double share_factor;              /* that they are multiplied by at last; 1 of most */
+    int64_t n_groups, n_top_groups;   /* n_groups > 1: a token's experts are chosen from so many of so many groups, as
+                                       * qr_router has it */
     bool balances_load;               /* training adds a loss that keeps the experts busy alike */
     bool *layer_has_experts;          /* [n_layers], owned; NULL: no layer has */
 } qr_expert_config;
@@ -46,7 +53,7 @@ typedef struct qr_expert_defaults {
     const char *dense_key; /* the number of dense layers that come first, all others having experts; n_dense unless
                             * given; NULL: other keys say which have */
     int64_t n_dense;
-    int64_t n_groups; /* that experts are chosen in; 0: one. More are read by no family here */
+    int64_t n_groups, n_top_groups; /* unless n_group and topk_group say otherwise; 0: experts are in no groups */
     double sum_eps;
     double share_factor;           /* unless the next says otherwise; 0: 1 */
     const char *factor_key;        /* NULL: routed_scaling_factor */

@@ -95,6 +95,8 @@ enum { QR_MODEL_CONFIG_BYTES = 2 << 20 };
     X(HUNYUAN, "hunyuan_v1_dense")       \
     X(HUNYUAN_MOE, "hunyuan_v1_moe")     \
     X(GRANITE_MOE, "granitemoe")         \
+    X(ARCEE, "arcee")                    \
+    X(HELIUM, "helium")                  \
     X(DEEPSEEK_V2, "deepseek_v2")        \
     X(DEEPSEEK_V3, "deepseek_v3")        \
     X(GLM4_MOE_LITE, "glm4_moe_lite")    \

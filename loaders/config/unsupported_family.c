@@ -8,7 +8,7 @@
 static const char MAMBA[] = "Mamba layers";
 static const char IMAGES[] = "a wrapper with images";
 static const char DENSE[] = "Qwen3 or Llama 3", EXPERTS[] = "Qwen3-MoE or Qwen3.5-MoE";
-static const char MOONLIGHT[] = "Moonlight or GLM-4.7-Flash"; /* DeepSeek V3 itself has experts in groups */
+static const char LATENTS[] = "DeepSeek V3 or GLM-4.7-Flash";
 static const char SPACES[] = "Granite 4", HYBRID_EXPERTS[] = "Qwen3.5-MoE or Qwen3-Next";
 
 /* The first that matches counts, so a longer beginning stands before a shorter one. */
@@ -16,13 +16,13 @@ static const qr_unsupported_family families[] = {
     {"llama4", "Llama 4", "chunked attention and a router of sigmoids", EXPERTS},
     {"mllama", "Llama 3.2 Vision", "cross-attention to images", "Llama 3"},
     {"deepseek_v4", "DeepSeek V4", "compressed sparse attention", EXPERTS},
-    {"deepseek_v32", "DeepSeek V3.2", "sparse latent attention", MOONLIGHT},
+    {"deepseek_v32", "DeepSeek V3.2", "sparse latent attention", LATENTS},
     {"deepseek_vl", "DeepSeek-VL", IMAGES, "DeepSeek V2 Lite"},
     {"deepseek_ocr", "DeepSeek-OCR", IMAGES, "DeepSeek V2 Lite"},
     {"deepseek", "DeepSeek", "its own mixture of experts", "DeepSeek V2 Lite"},
     {"kimi_linear", "Kimi Linear", "Kimi delta attention", HYBRID_EXPERTS},
-    {"kimi_k25", "Kimi K2.5", IMAGES, MOONLIGHT},
-    {"longcat", "LongCat", "two attention blocks a layer", MOONLIGHT},
+    {"kimi_k25", "Kimi K2.5", IMAGES, LATENTS},
+    {"longcat", "LongCat", "two attention blocks a layer", LATENTS},
     {"mistral4", "Mistral 4", "latent attention with scaled queries", "GLM-4.7-Flash"},
     {"glm_moe_dsa", "GLM-5", "sparse latent attention", "GLM-4.7-Flash"},
     {"glm5", "GLM-5", "sparse latent attention", "GLM-4.7-Flash"},

@@ -29,7 +29,9 @@ qr_router qr_layer_router(const qrun_model *model) {
     return (qr_router){.is_sigmoid = experts->has_sigmoid_router,
                        .normalize = experts->normalizes,
                        .eps = (float)experts->sum_eps,
-                       .factor = (float)experts->share_factor};
+                       .factor = (float)experts->share_factor,
+                       .n_groups = (int32_t)experts->n_groups,
+                       .top_groups = (int32_t)experts->n_top_groups};
 }
 
 qr_routing qr_layer_routing(const qr_layer_pass *pass) {

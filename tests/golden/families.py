@@ -634,4 +634,27 @@ FAMILIES = [
                    shared_intermediate_size=36, residual_multiplier=0.8, attention_multiplier=0.3)
            | _rope("default", 10000.0),
            "the same beside an expert of all tokens", prompt_lengths=(1, 7, 33)),
+    Family("arcee", "arcee",
+           _config(48, 6, 3, 2, 92, head_dim=24, tie_word_embeddings=False, mlp_bias=True) | _rope("default", 10000.0),
+           "squared ReLU without a gate, biases in the MLP", prompt_lengths=(1, 7, 33, 70)),
+    Family("helium", "helium",
+           _config(48, 3, 1, 3, 76, head_dim=16, tie_word_embeddings=True, attention_bias=True)
+           | _rope("default", 100000.0),
+           "neighbours are a pair that rotates, biases of queries, keys and values", prompt_lengths=(1, 7, 33, 70)),
+    Family("deepseek-v2-groups", "deepseek_v2",
+           _config(48, 3, 3, 2, 76, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=20, qk_nope_head_dim=16,
+                   qk_rope_head_dim=8, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,
+                   moe_intermediate_size=20, n_shared_experts=1, first_k_dense_replace=0, n_group=4, topk_group=2,
+                   topk_method="group_limited_greedy", routed_scaling_factor=1.6)
+           | _rope("default"),
+           "3 of 12 experts, from the 2 of 4 groups whose best expert is best; shares times 1.6",
+           prompt_lengths=(1, 7, 16, 24)),
+    Family("deepseek-v3-groups", "deepseek_v3",
+           _config(40, 4, 4, 2, 68, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=24, qk_nope_head_dim=14,
+                   qk_rope_head_dim=10, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,
+                   moe_intermediate_size=20, n_shared_experts=1, first_k_dense_replace=0, n_group=4, topk_group=2,
+                   routed_scaling_factor=1.6, num_nextn_predict_layers=0)
+           | _rope("default"),
+           "3 of 12 experts, from the 2 of 4 groups whose two best experts have the largest sum",
+           prompt_lengths=(1, 7, 16)),
 ]

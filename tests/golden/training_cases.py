@@ -42,6 +42,8 @@ TARGETS = {"llama": LLAMA_LINEAR, "qwen3": LLAMA_LINEAR, "gemma3": LLAMA_LINEAR,
            "deepseek-v2": ["q_proj"] + LATENT[2:], "deepseek-v3": ["q_proj"] + LATENT[2:], "glm4-moe-lite": LATENT,
            "minicpm3": LATENT + ["gate_proj", "up_proj", "down_proj"],
            "glm4-moe": ATTENTION, "ernie4_5": LLAMA_LINEAR, "ernie4_5-moe": ATTENTION,
+           "arcee": ATTENTION + ["up_proj", "down_proj"], "helium": LLAMA_LINEAR,
+           "deepseek-v2-groups": ["q_proj"] + LATENT[2:], "deepseek-v3-groups": ["q_proj"] + LATENT[2:],
            "minimax-m2": ATTENTION, "dots1": ATTENTION, "exaone-moe": ATTENTION,
            "hy-v3": ATTENTION,
            "hunyuan": LLAMA_LINEAR, "hunyuan-moe": ATTENTION, "granite-moe": ATTENTION,
@@ -91,7 +93,8 @@ ADAPTERS = {adapter.name: adapter for adapter in [
     *(Adapter(family, family, "attention, A and B random")
       for family in ("minimax-m2", "dots1", "exaone-moe", "hy-v3", "hunyuan-moe", "granite-moe")),
     Adapter("granite-moe-shared", "granite-moe-shared", "attention and the expert of all tokens; A and B random"),
-    Adapter("hunyuan", "hunyuan", "every linear layer; A and B random"),
+    *(Adapter(family, family, "every linear layer; A and B random") for family in ("hunyuan", "arcee", "helium")),
+    *(Adapter(family, family, "attention, A and B random") for family in ("deepseek-v2-groups", "deepseek-v3-groups")),
     Adapter("qwen3-vl-moe-experts", "qwen3-vl-moe", "experts beside attention; A and B random",
             options=dict(target_parameters=EXPERTS)),
     Adapter("glm4v", "glm4v", "attention and gate_up_proj of the text model; A and B random"),
@@ -235,11 +238,13 @@ def _integers(low, high, n, *key):
 # {batch: [(length, positions whose labels are ignored, what else makes its ids)]}. Of "lengths" some are beyond what the
 # models with dynamic and longrope scaling were trained for, and some are not. "clear-experts" leaves a model no doubt
 # about its experts: its last members are the first random sequences of their lengths that do so in ernie4_5-moe, and
-# those of "clear-blocks" the first in nemotron-h-moe, with its adapters and without.
+# those of "clear-blocks" the first in nemotron-h-moe, with its adapters and without, of "clear-groups" the first in
+# deepseek-v3-groups, with its adapter and without.
 _MICRO_BATCHES = {
     "micro-batch": [(5, [0, 1]), (17, [0, 1, 2, 3, 9, 10]), (33, [*range(12), 20, 32])],
     "lengths": [(57, [0, 1, 30]), (9, []), (45, [*range(20)]), (53, [*range(3, 40)])],
     "clear-experts": [(5, [0, 1], 0), (17, [0, 1, 2, 3, 9, 10], 28), (33, [*range(12), 20, 32], 49)],
+    "clear-groups": [(5, [0, 1], 0), (17, [0, 1, 2, 3, 9, 10], 44), (25, [*range(9), 20], 2594)],
     "clear-blocks": [(5, [0, 1], 12), (17, [0, 1, 2, 3, 9, 10], 34), (25, [*range(9), 20], 787)],
 }
 MICRO_BATCHES = list(_MICRO_BATCHES)

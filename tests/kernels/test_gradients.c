@@ -132,7 +132,7 @@ static int32_t chosen[N_SLOTS], slots[N_SLOTS], slot_row[N_SLOTS], expert_start[
 static float shares[N_SLOTS];
 static const qr_routing routing = {chosen, slots, slot_row, shares, expert_start, N_ROWS, N_EXPERTS, TOP_K};
 static qr_weight expert_weights[N_EXPERTS];
-static qr_router router;
+static qr_router router = {.factor = 1.0F};
 static float expert_bias[N_EXPERTS * OUT];
 static float expert_scale[N_EXPERTS] = {1.5F, 0.5F, 2.0F, 0.75F, 1.0F, 1.25F, 0.625F};
 
@@ -237,6 +237,8 @@ static void test_experts(void) {
     check_experts(14);
     router.normalize = true;
     check_experts(15);
+    router = (qr_router){.factor = 1.5F};
+    check_experts(16);
     router = (qr_router){.is_sigmoid = true, .eps = 1e-6F, .factor = 1.75F};
     check_experts(17);
     router.normalize = true;

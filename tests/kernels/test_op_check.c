@@ -163,6 +163,7 @@ static void test_backward_ops(void) {
              .x_stride = 2,
              .dy_stride = 2});
     REFUSED(route_backward, "there are no scales for dscale", {.routing = routing, .dscale = dscale});
+    REFUSED(route_backward, "factor 0", {.routing = routing});
     REFUSED(route_backward, "factor 0", {.routing = routing, .router = {.is_sigmoid = true}});
     REFUSED(route_backward, "eps -1",
             {.routing = routing, .router = {.is_sigmoid = true, .eps = -1.0F, .factor = 1.0F}});

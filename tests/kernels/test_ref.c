@@ -212,8 +212,10 @@ static void test_router_with_a_bias_by_hand(void) {
     const float logits[4] = {0.0F, 0.6931472F, 1.3862944F, 0.0F}, bias[4] = {0.3F, 0.0F, 0.0F, 0.1F};
     int32_t expert[2], slot[2], slot_row[2], expert_start[5];
     float share[2];
-    qr_route_args a = {
-        .logits = logits, .routing = {expert, slot, slot_row, share, expert_start, 1, 4, 2}, .choice_bias = bias};
+    qr_route_args a = {.logits = logits,
+                       .routing = {expert, slot, slot_row, share, expert_start, 1, 4, 2},
+                       .choice_bias = bias,
+                       .router = {.factor = 1.0F}};
     RUN(route, a);
     CHECK(expert[0] == 2 && expert[1] == 0);
     NEAR(share[slot[0]], 0.5);
@@ -222,6 +224,27 @@ static void test_router_with_a_bias_by_hand(void) {
     RUN(route, a);
     NEAR(share[slot[0]], 0.8);
     NEAR(share[slot[1]], 0.2);
+}
+
+/* Scores of 9/10 and 1/10 in one group, of 6/10 and 1/2 in the other: the first has the best expert, the second the
+ * larger sum. */
+static void test_groups_by_hand(void) {
+    const float logits[4] = {2.1972246F, -2.1972246F, 0.4054651F, 0.0F};
+    int32_t expert[2], slot[2], slot_row[2], expert_start[5];
+    float share[2];
+    qr_route_args a = {.logits = logits,
+                       .routing = {expert, slot, slot_row, share, expert_start, 1, 4, 2},
+                       .router = {.is_sigmoid = true, .factor = 2.0F, .n_groups = 2, .top_groups = 1}};
+    RUN(route, a);
+    CHECK(expert[0] == 2 && expert[1] == 3);
+    NEAR(share[slot[0]], 1.2);
+    a.router.is_sigmoid = false;
+    RUN(route, a);
+    CHECK(expert[0] == 0 && expert[1] == 1);
+    NEAR(share[slot[0]], 2.0 * 9.0 / (9.0 + 1.0 / 9.0 + 1.5 + 1.0));
+    a.router.top_groups = 2;
+    RUN(route, a);
+    CHECK(expert[0] == 0 && expert[1] == 2);
 }
 
 int main(int argc, char **argv) {
@@ -236,6 +259,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_functions_by_hand);
     CHECK_RUN(test_router_of_sigmoids_by_hand);
     CHECK_RUN(test_router_with_a_bias_by_hand);
+    CHECK_RUN(test_groups_by_hand);
     qr_backend_destroy(ref);
     return check_end();
 }

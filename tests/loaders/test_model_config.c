@@ -469,8 +469,8 @@ static void test_glm4_moe(void) {
     CHECK(c.experts.has_sigmoid_router && c.experts.has_choice_bias && c.experts.normalizes);
     for (int64_t l = 0; l < 3; l++) { CHECK(c.experts.layer_has_experts[l] == (l > 0)); }
     qr_model_config_free(&c);
-    check_refused("{'model_type':'glm4_moe','num_attention_heads':32,'n_group':2}", QRUN_ERROR_UNSUPPORTED,
-                  "the router's \"n_group\"");
+    check_refused("{'model_type':'glm4_moe','num_attention_heads':32,'n_group':2,'topk_group':3}", QRUN_ERROR_INPUT,
+                  "\"n_group\" is 2 and \"topk_group\" 3, which does not fit 8 of 128 experts");
 }
 
 /* As GLM-4.7-Flash is published; and with layers listed. */
@@ -489,7 +489,8 @@ static void test_glm4_moe_lite(void) {
     CHECK(c.experts.has_sigmoid_router && c.n_layers_ahead == 1 && !c.experts.layer_has_experts[0]);
     CHECK(c.experts.layer_has_experts[1] && c.experts.shared_intermediate_size == 1536 && !c.qkv_bias);
     qr_model_config_free(&c);
-    check_refused("{'model_type':'glm4_moe_lite','n_group':2}", QRUN_ERROR_UNSUPPORTED, "the router's \"n_group\"");
+    check_refused("{'model_type':'glm4_moe_lite','n_group':64,'topk_group':64}", QRUN_ERROR_INPUT,
+                  "\"n_group\" is 64 and \"topk_group\" 64, which does not fit 4 of 64 experts");
     check_refused("{'model_type':'glm4_moe_lite','topk_method':'greedy'}", QRUN_ERROR_UNSUPPORTED, "\"topk_method\"");
 }
 
@@ -513,7 +514,13 @@ static void test_deepseek_v3(void) {
     CHECK(c.rope.interleaved && c.rope.rotary_dim == 64 && c.rope.theta == 5e4 && c.n_kv_heads == 16);
     CHECK(c.experts.shared_intermediate_size == 2816 && c.experts.share_factor == 2.446 && c.experts.normalizes);
     qr_model_config_free(&c);
-    check_refused("{'model_type':'deepseek_v3'}", QRUN_ERROR_UNSUPPORTED, "the router's \"n_group\"");
+    CHECK(parse("{'model_type':'deepseek_v3'}", &c, NULL) == QRUN_OK);
+    CHECK(c.experts.n_groups == 8 && c.experts.n_top_groups == 4 && c.experts.n_per_token == 8);
+    qr_model_config_free(&c);
+    check_refused("{'model_type':'deepseek_v3','n_group':32,'topk_group':2,'num_experts_per_tok':17}", QRUN_ERROR_INPUT,
+                  "does not fit 17 of 256 experts");
+    check_refused("{'model_type':'deepseek_v3','n_group':7}", QRUN_ERROR_INPUT, "\"n_group\" is 7");
+    check_refused("{'model_type':'deepseek_v3','n_group':65}", QRUN_ERROR_INPUT, "\"n_group\" is 65, outside 1 to 64");
     check_refused("{'model_type':'deepseek_v3','n_group':1,'topk_group':1,'scoring_func':'softmax'}",
                   QRUN_ERROR_UNSUPPORTED, "\"scoring_func\"");
     check_refused("{'model_type':'deepseek_v3','n_group':1,'topk_group':1,'moe_layer_freq':2}", QRUN_ERROR_UNSUPPORTED,
@@ -539,11 +546,20 @@ static void test_deepseek_v2(void) {
     CHECK(c.rope.type == QR_ROPE_YARN && c.rope.mscale_all_dim == 0.707 && c.rope.interleaved && c.n_layers_ahead == 0);
     CHECK(c.experts.n_per_token == 6 && !c.experts.layer_has_experts[0] && c.experts.layer_has_experts[26]);
     qr_model_config_free(&c);
-    check_refused("{'model_type':'deepseek_v2','topk_method':'group_limited_greedy'}", QRUN_ERROR_UNSUPPORTED,
-                  "\"topk_method\"");
+    check_refused("{'model_type':'deepseek_v2','topk_method':'noaux_tc'}", QRUN_ERROR_UNSUPPORTED, "\"topk_method\"");
     check_refused("{'model_type':'deepseek_v2','norm_topk_prob':true}", QRUN_ERROR_UNSUPPORTED, "\"norm_topk_prob\"");
-    check_refused("{'model_type':'deepseek_v2','routed_scaling_factor':16.0}", QRUN_ERROR_UNSUPPORTED,
-                  "\"routed_scaling_factor\"");
+}
+
+/* As DeepSeek-V2 is published, with another method too, which passes over the groups. */
+static void test_deepseek_v2_groups(void) {
+    for (int i = 0; i < 2; i++) {
+        PARSE(i == 0 ? "{'model_type':'deepseek_v2','n_routed_experts':160,'num_experts_per_tok':6,'n_group':8,"
+                       "'topk_group':3,'topk_method':'group_limited_greedy','routed_scaling_factor':16.0}"
+                     : "{'model_type':'deepseek_v2','n_routed_experts':160,'n_group':8,'topk_group':3}");
+        CHECK_INT(c.experts.n_groups, i == 0 ? 8 : 0);
+        CHECK(c.experts.n_top_groups == 3 && c.experts.share_factor == (i == 0 ? 16 : 1));
+        qr_model_config_free(&c);
+    }
 }
 
 /* As MiniCPM3-4B is published, but for its longrope; and Youtu-LLM-2B. */
@@ -1115,8 +1131,8 @@ static void test_refusals(void) {
          " qwen3_moe mixtral olmoe gpt_oss granite granitemoehybrid qwen3_5_text qwen3_5_moe_text qwen3_next"
          " muse_glimmer_text lfm2 lfm2_moe lfm3 qwen3_vl_text qwen3_vl_moe_text qwen2_vl_text exaone4 seed_oss"
          " mellum ministral iquestcoder glm4_moe ernie4_5 ernie4_5_moe glm glm4 glm4v_text glm4v_moe_text minimax_m2"
-         " dots1 exaone_moe hy_v3 hunyuan_v1_dense hunyuan_v1_moe granitemoe deepseek_v2 deepseek_v3 glm4_moe_lite"
-         " youtu minicpm3 nemotron_h gpt2 qwen2_5_vl_text exaone4_5_text granitemoeshared kimi_k2"},
+         " dots1 exaone_moe hy_v3 hunyuan_v1_dense hunyuan_v1_moe granitemoe arcee helium deepseek_v2 deepseek_v3"
+         " glm4_moe_lite youtu minicpm3 nemotron_h gpt2 qwen2_5_vl_text exaone4_5_text granitemoeshared kimi_k2"},
         {"{}", QRUN_ERROR_INPUT, "has no \"model_type\""},
         {"[]", QRUN_ERROR_INPUT, "is not a JSON object"},
         {"{'model_type':3}", QRUN_ERROR_INPUT, "should be a string and is a number"},
@@ -1244,8 +1260,8 @@ static void test_families_that_are_out(void) {
     } cases[] = {{"llama4", "Llama 4", "Qwen3-MoE or Qwen3.5-MoE"},
                  {"deepseek_v4", "DeepSeek V4", "Qwen3-MoE or Qwen3.5-MoE"},
                  {"glm_moe_dsa", "GLM-5", "GLM-4.7-Flash"},
-                 {"deepseek_v32", "DeepSeek V3.2", "Moonlight or GLM-4.7-Flash"},
-                 {"kimi_k25", "Kimi K2.5", "Moonlight or GLM-4.7-Flash"},
+                 {"deepseek_v32", "DeepSeek V3.2", "DeepSeek V3 or GLM-4.7-Flash"},
+                 {"kimi_k25", "Kimi K2.5", "DeepSeek V3 or GLM-4.7-Flash"},
                  {"glm_ocr", "GLM", "GLM-4 or GLM-4.5"},
                  {"nemotron", "Nemotron", "Nemotron-H, Qwen3 or Llama 3"},
                  {"falcon_h1", "Falcon-H1", "Granite 4"},
@@ -1335,7 +1351,7 @@ static void test_nemotron_h_refusals(void) {
         {"'hybrid_override_pattern':'E*','moe_latent_size':1024", QRUN_ERROR_UNSUPPORTED, "(\"moe_latent_size\")"},
         {"'hybrid_override_pattern':'E*','n_shared_experts':2", QRUN_ERROR_UNSUPPORTED,
          "\"n_shared_experts\" other than 1"},
-        {"'hybrid_override_pattern':'E*','n_group':4", QRUN_ERROR_UNSUPPORTED, "\"n_group\""},
+        {"'hybrid_override_pattern':'E*','n_group':3", QRUN_ERROR_INPUT, "\"n_group\" is 3"},
         {"'hybrid_override_pattern':'M*','mamba_num_heads':12", QRUN_ERROR_INPUT,
          "mamba_num_heads 12 is not divisible by n_groups 8"},
         {"'hybrid_override_pattern':'M*','attention_head_dim':64", QRUN_ERROR_INPUT,
@@ -1623,6 +1639,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_glm4_moe_lite_layers);
     CHECK_RUN(test_deepseek_v3);
     CHECK_RUN(test_deepseek_v2);
+    CHECK_RUN(test_deepseek_v2_groups);
     CHECK_RUN(test_latent_attention_of_dense_models);
     CHECK_RUN(test_ernie4_5);
     CHECK_RUN(test_ernie4_5_biases);

@@ -251,6 +251,9 @@ static void test_youtu_nf4_dq(void) {
 static void test_deepseek_v3_int8(void) {
     run_model("models/deepseek-v3", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
 }
+static void test_deepseek_v2_groups_nf4(void) {
+    run_model("models/deepseek-v2-groups", QRUN_QUANT_NF4, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
+}
 /* Rows of plain LoRA and of no adapter have the same bits with and without DoRA in the batch. */
 static void test_dora_in_one_batch(void) {
     static const char *const adapters[N_ADAPTERS] = {"adapters/llama-lora", "adapters/llama-dora"};
@@ -495,6 +498,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_minimax_m2_int8);
     CHECK_RUN(test_youtu_nf4_dq);
     CHECK_RUN(test_deepseek_v3_int8);
+    CHECK_RUN(test_deepseek_v2_groups_nf4);
     CHECK_RUN(test_adapters_in_one_batch);
     CHECK_RUN(test_dora_in_one_batch);
     CHECK_RUN(test_samples_do_not_depend_on_each_other);

@@ -22,20 +22,29 @@ typedef struct router_kind {
     const float *choice_bias;
 } router_kind;
 
-static const router_kind softmax = {.name = "softmax"};
-static const router_kind softmax_of_chosen = {"softmax, normalised", {.normalize = true}, NULL};
+static const router_kind softmax = {"softmax", {.factor = 1.0F}, NULL};
+static const router_kind softmax_of_chosen = {"softmax, normalised", {.normalize = true, .factor = 1.0F}, NULL};
 static const router_kind others[] = {
-    {"softmax with a bias", {false, false, 0.0F, 1.0F}, choice_biases},
-    {"softmax with a bias, normalised", {.normalize = true}, choice_biases},
-    {"sigmoid", {true, false, 0.0F, 1.0F}, NULL},
-    {"sigmoid with a bias, normalised", {true, true, 1e-6F, 1.0F}, choice_biases},
-    {"sigmoid, normalised, times 2.5", {true, true, 1e-2F, 2.5F}, NULL},
-    {"sigmoid with a bias, times 0.3", {true, false, 0.0F, 0.3F}, choice_biases},
+    {"softmax, times 2.5", {.factor = 2.5F}, NULL},
+    {"softmax with a bias", {.factor = 1.0F}, choice_biases},
+    {"softmax with a bias, normalised", {.normalize = true, .factor = 1.0F}, choice_biases},
+    {"softmax with a bias, normalised, times 0.3", {.normalize = true, .factor = 0.3F}, choice_biases},
+    {"sigmoid", {.is_sigmoid = true, .factor = 1.0F}, NULL},
+    {"sigmoid with a bias, normalised", {true, true, 1e-6F, 1.0F, 0, 0}, choice_biases},
+    {"sigmoid, normalised, times 2.5", {true, true, 1e-2F, 2.5F, 0, 0}, NULL},
+    {"sigmoid with a bias, times 0.3", {.is_sigmoid = true, .factor = 0.3F}, choice_biases},
+};
+/* In groups: of 8 experts, 12 and 70. */
+static const router_kind groups[][3] = {
+    {{"softmax, groups", {.factor = 1.0F, .n_groups = 4, .top_groups = 2}, NULL},
+     {"softmax, groups, times 16", {.factor = 16.0F, .n_groups = 6, .top_groups = 3}, NULL},
+     {"softmax, groups", {.factor = 1.0F, .n_groups = 35, .top_groups = 21}, NULL}},
+    {{"sigmoid with a bias, groups", {true, true, 1e-20F, 2.5F, 2, 1}, choice_biases},
+     {"sigmoid with a bias, groups", {true, true, 1e-20F, 1.0F, 6, 2}, choice_biases},
+     {"sigmoid, groups", {true, false, 0.0F, 1.0F, 35, 34}, NULL}},
 };
 
-static double factor_of(const router_kind *router) {
-    return router->rule.is_sigmoid ? (double)router->rule.factor : 1.0;
-}
+static double factor_of(const router_kind *router) { return (double)router->rule.factor; }
 
 /* --- route ------------------------------------------------------------------------------------------------------- */
 
@@ -143,6 +152,13 @@ void test_op_route(void) {
         check_route(41, 13, 4, &others[i], true);
         check_route(40, 70, 3, &others[i], true);
     }
+    for (size_t i = 0; i < QR_COUNT_OF(groups); i++) {
+        check_route(65, 8, 3, &groups[i][0], false);
+        check_route(150, 12, 4, &groups[i][1], false);
+        check_route(9, 70, 40, &groups[i][2], false);
+    }
+    check_route(40, 8, 3, &groups[0][0], true); /* equal sums of two depend on their last bits */
+    check_route(40, 12, 4, &groups[0][1], true);
 }
 
 /* --- route_backward ---------------------------------------------------------------------------------------------- */
@@ -186,7 +202,7 @@ static double share_of(const router_kind *router, const choices *chosen, const f
         for (int32_t k = 0; k < (router->rule.normalize ? chosen->top_k : chosen->n_experts); k++) {
             sum += exp((double)logits[router->rule.normalize ? experts[k] : k] - logit);
         }
-        return 1.0 / sum;
+        return factor_of(router) / sum;
     }
     for (int32_t k = 0; k < chosen->top_k; k++) { sum += 1.0 / (1.0 + exp(-(double)logits[experts[k]])); }
     return factor_of(router) / (1.0 + exp(-logit)) / (router->rule.normalize ? sum + (double)router->rule.eps : 1.0);
