@@ -8,9 +8,9 @@
 #define LAYER "model.layers.%d."
 
 /* What the descendants of Llama share. */
-#define LLAMA_FRAME                                                                                              \
-    [QR_ROLE_EMBEDDING] = "model.embed_tokens", [QR_ROLE_FINAL_NORM] = "model.norm", [QR_ROLE_HEAD] = "lm_head", \
-    [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj", [QR_ROLE_MLP_OUT] = LAYER "mlp.down_proj"
+#define FRAME \
+    [QR_ROLE_EMBEDDING] = "model.embed_tokens", [QR_ROLE_FINAL_NORM] = "model.norm", [QR_ROLE_HEAD] = "lm_head"
+#define LLAMA_FRAME FRAME, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj", [QR_ROLE_MLP_OUT] = LAYER "mlp.down_proj"
 #define SPLIT_QKV                                                                   \
     [QR_ROLE_Q] = LAYER "self_attn.q_proj", [QR_ROLE_K] = LAYER "self_attn.k_proj", \
     [QR_ROLE_V] = LAYER "self_attn.v_proj"
@@ -75,13 +75,13 @@
     [QR_ROLE_SHARED_SHARE] = LAYER "mlp.shared_expert_gate"
 
 /* Granite's, 3 and 4. A layer without experts has the shared one alone. */
-#define GRANITE_EXPERTS                                                                                          \
-    [QR_ROLE_EMBEDDING] = "model.embed_tokens", [QR_ROLE_FINAL_NORM] = "model.norm", [QR_ROLE_HEAD] = "lm_head", \
-    PRE_NORMS, SPLIT_QKV, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj",                                         \
-    [QR_ROLE_SHARED_OUT] = LAYER "shared_mlp.output_linear", [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.router", \
-    [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.gate_proj",                                       \
-    [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.up_proj",                                           \
-    [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.down_proj"
+#define GRANITE_EXPERTS                                                                                 \
+    FRAME, PRE_NORMS, SPLIT_QKV, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj",                         \
+                                 [QR_ROLE_SHARED_OUT] = LAYER "shared_mlp.output_linear",               \
+                                 [QR_ROLE_ROUTER] = LAYER "block_sparse_moe.router",                    \
+                                 [QR_ROLE_EXPERT_GATE] = LAYER "block_sparse_moe.experts.%d.gate_proj", \
+                                 [QR_ROLE_EXPERT_UP] = LAYER "block_sparse_moe.experts.%d.up_proj",     \
+                                 [QR_ROLE_EXPERT_OUT] = LAYER "block_sparse_moe.experts.%d.down_proj"
 #define GRANITE_SHARED_GATE_UP \
     [QR_ROLE_GATE_UP] = LAYER "shared_mlp.input_linear", [QR_ROLE_SHARED_GATE_UP] = LAYER "shared_mlp.input_linear"
 #define GRANITE_STACKS                                                                             \
@@ -356,8 +356,10 @@ static const qr_family families[] = {
      .name = "hunyuan-moe",
      .norms_rotated = true,
      STACKED_EXPERTS,
-     .modules = {LLAMA_FRAME, SPLIT_QKV, SPLIT_GATE_UP, PRE_NORMS, HUNYUAN_NORMS, EXPERT_MATRICES,
-                 [QR_ROLE_ROUTER] = LAYER "mlp.gate.wg", [QR_ROLE_SHARED_GATE] = LAYER "mlp.shared_mlp.gate_proj",
+     .modules = {FRAME, SPLIT_QKV, PRE_NORMS, HUNYUAN_NORMS,
+                 EXPERT_MATRICES, [QR_ROLE_ATTN_OUT] = LAYER "self_attn.o_proj", [QR_ROLE_ROUTER] = LAYER "mlp.gate.wg",
+                 [QR_ROLE_GATE] = LAYER "mlp.shared_mlp.gate_proj", /* no layer is dense */
+                 [QR_ROLE_SHARED_GATE] = LAYER "mlp.shared_mlp.gate_proj",
                  [QR_ROLE_SHARED_UP] = LAYER "mlp.shared_mlp.up_proj",
                  [QR_ROLE_SHARED_OUT] = LAYER "mlp.shared_mlp.down_proj"}},
     {.family = QR_FAMILY_ARCEE,
