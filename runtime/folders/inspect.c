@@ -262,6 +262,7 @@ static void put_kv(const qrun_model *model, qr_buffer *out) {
     qr_json_put_begin(out, "kv_per_token", '{');
     for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
         size_t n_bytes = 0;
+        if (formats[i].format == QR_KV_INT8 && model->shape.latent.kv_rank > 0) { continue; } /* there is none */
         for (int32_t g = 0; g < model->n_kv_groups; g++) {
             const qr_kv_group *group = &model->kv_groups[g];
             const qr_kv_layout layout = qr_kv_group_layout(group, formats[i].format);

@@ -132,5 +132,8 @@ qr_kv_format qr_kv_format_of_model(const qrun_model *model);
 
 /* Bytes of a page: the layers of the largest group. */
 size_t qr_page_bytes(const qrun_model *model, qr_kv_format format);
+/* The type with the smallest pages. Latents are not held in INT8: one scale would be for the latent and for the part of
+ * the keys that rotates, which may be a hundred times as large. */
+qr_kv_format qr_kv_smallest_format(const qrun_model *model);
 
 #endif

@@ -19,6 +19,10 @@ qr_kv_format qr_kv_format_of_model(const qrun_model *model) {
     }
 }
 
+qr_kv_format qr_kv_smallest_format(const qrun_model *model) {
+    return model->shape.latent.kv_rank > 0 ? QR_KV_BF16 : QR_KV_INT8;
+}
+
 size_t qr_page_bytes(const qrun_model *model, qr_kv_format format) {
     size_t n_bytes = 0;
     for (int32_t g = 0; g < model->n_kv_groups; g++) {

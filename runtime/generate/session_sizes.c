@@ -59,6 +59,12 @@ static qrun_status check_params(const qrun_model *model, const qrun_session_para
     QR_RETURN_IF_ERROR(QR_CHECK_STRUCT(qrun_session_params, params, err));
     const qr_range kv = {"`kv`", params->kv, QRUN_KV_AUTO, QRUN_KV_F16};
     QR_RETURN_IF_ERROR(qr_check_ranges(&kv, 1, err));
+    if (params->kv == QRUN_KV_INT8 && qr_kv_smallest_format(model) != QR_KV_INT8) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED,
+                       "`kv=int8` is not supported for models with latent attention, whose K/V pages hold latents: a "
+                       "token takes %s in bf16; use `kv=bf16`",
+                       qr_format_bytes((int64_t)qr_page_bytes(model, QR_KV_BF16) / QR_KV_PAGE_TOKENS).text);
+    }
     if (params->max_sequences < 0 || params->max_sequences > QR_MAX_SESSION_SEQUENCES) {
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "`max_sequences` must be from 0 to %d, not %d",
                        QR_MAX_SESSION_SEQUENCES, params->max_sequences);
@@ -200,7 +206,9 @@ static qrun_status refuse_context(const qrun_model *model, const session_budget 
                                   qr_session_sizes *sizes, qr_error *err) {
     const int64_t page_bytes = (int64_t)sizes->page_bytes, pool_bytes = sizes->n_pages * page_bytes;
     sizes->n_pages = pages_needed(model, sizes->context_tokens, sizes->forward.max_tokens);
-    const bool int8_fits = sizes->n_pages * (int64_t)qr_page_bytes(model, QR_KV_INT8) <= pool_bytes;
+    const qr_kv_format smallest = qr_kv_smallest_format(model);
+    const bool int8_fits =
+        smallest == QR_KV_INT8 && sizes->n_pages * (int64_t)qr_page_bytes(model, smallest) <= pool_bytes;
     return qr_fail(err, QRUN_ERROR_MEMORY,
                    "`context_tokens=%lld` needs %s of K/V pages, and %s of %s leaves %s for them; "
                    "`context_tokens=%lld` would fit, %s%s`memory_bytes`",

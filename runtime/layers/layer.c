@@ -459,7 +459,8 @@ qrun_status qr_layer_attention_heads(const qr_layer_pass *pass, const qr_layer *
     return finish_heads(pass, layer, b->qkv, keys_of(pass, layer), values_of(pass, layer), err);
 }
 
-qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+/* Of heads side by side in buffers.qkv. */
+static qrun_status attend_heads(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
     const qr_layer_buffers *b = &pass->buffers;
     const bool gated = pass->model->shape.attn_gated, padded = qr_latent_pads_values(&pass->model->shape);
     const int64_t stride = qr_qkv_columns(&pass->model->shape, layer);
@@ -469,12 +470,15 @@ qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr
                             .q_stride = stride,
                             .kv_stride = stride,
                             .dst = gated || padded ? b->ungated : b->attended};
-    if (pass->keeps_latents) { return qr_layer_latent_attend(pass, layer, err); }
     QR_RETURN_IF_ERROR(pass->attend(pass->attend_arg, layer, &heads, err));
     if (padded) { return qr_layer_latent_take_values(pass, err); }
     if (!gated) { return QRUN_OK; }
     const qr_head_gate_args gate = qr_layer_head_gate_args(pass);
     return qr_layer_op_head_gate(pass, &gate, err);
+}
+
+qrun_status qr_layer_attend(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {
+    return pass->keeps_latents ? qr_layer_latent_attend(pass, layer, err) : attend_heads(pass, layer, err);
 }
 
 qrun_status qr_layer_attention_out(const qr_layer_pass *pass, const qr_layer *layer, qr_error *err) {

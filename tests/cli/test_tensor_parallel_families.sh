@@ -457,7 +457,11 @@ latents() {
 } | random_model youtu "$(config_of youtu 4 4 ', "q_lora_rank": 128, "kv_lora_rank": 64, "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 12, "v_head_dim": 24, "tie_word_embeddings": true' | sed 's/"head_dim": 24/"head_dim": 12/')"
 same_answers "latents in NF4, nested" "2 4" --model "$work/youtu" --max-step-tokens 16
-same_answers "latents in INT8" 2 --model "$work/youtu" --quant int8 --kv int8
+same_answers "latents of INT8 matrices" 2 --model "$work/youtu" --quant int8
+run generate --model "$work/youtu" --kv int8 --prompt "Once upon"
+expect_code 3
+expect_one_error_line
+expect_err 'kv int8 is not supported for models with latent attention'
 same_answers "latents in F32" 3 --model "$fixtures/youtu" --quant f32 --dtype f32
 same_answers "latents beside experts" 3 --model "$fixtures/glm4-moe-lite" --quant bf16
 same_answers "queries without a latent" 4 --model "$fixtures/deepseek-v3" --quant bf16 --max-step-tokens 16

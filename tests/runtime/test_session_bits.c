@@ -246,7 +246,7 @@ static void test_minimax_m2_int8(void) {
 }
 /* Keys and values made of latents. */
 static void test_youtu_nf4_dq(void) {
-    run_model("models/youtu", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_INT8, NULL);
+    run_model("models/youtu", QRUN_QUANT_NF4_DQ, QRUN_DTYPE_BF16, QRUN_KV_F16, NULL);
 }
 static void test_deepseek_v3_int8(void) {
     run_model("models/deepseek-v3", QRUN_QUANT_INT8, QRUN_DTYPE_BF16, QRUN_KV_AUTO, NULL);
