@@ -270,7 +270,8 @@ qrun_status qr_session_submit(qrun_session *session, const qrun_request_params *
                               const char *what, uint64_t *request, qr_error *error) {
     const qr_request_limits limits = {.context_tokens = session->sizes.context_tokens,
                                       .pool_tokens = session->sizes.pool_tokens,
-                                      .kv_is_smallest = session->sizes.forward.kv_format == qr_kv_smallest_format(session->model),
+                                      .kv_is_smallest =
+                                          session->sizes.forward.kv_format == qr_kv_smallest_format(session->model),
                                       .grammars = &session->shelf};
     qr_request *made;
     QR_RETURN_IF_ERROR(qr_split_session_require_leader(session, error));
