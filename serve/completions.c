@@ -263,7 +263,8 @@ static void send_text(answer *a, serve_text *out) {
     serve_text_free(out);
 }
 
-static void stream_event(answer *a, choice *c, int index, const qrun_event *event) {
+/* False: memory was short, and nothing is sent. */
+static bool stream_event(answer *a, choice *c, int index, const qrun_event *event) {
     const bool is_done = event->type == QRUN_EVENT_DONE;
     const bool has_token = event->has_logprob || event->type == QRUN_EVENT_PROMPT;
     answer_delta delta = {.calls = NULL};
@@ -271,6 +272,10 @@ static void stream_event(answer *a, choice *c, int index, const qrun_event *even
     serve_text_add(&delta.content, c->echo.data, c->echo.size);
     serve_text_free(&c->echo);
     take_text(a, c, event, &delta);
+    if (has_failed(c, &delta)) {
+        answer_delta_free(&delta);
+        return false;
+    }
     if (has_token) {
         logprobs = openai_logprobs_begin(a->writer.head.is_chat, c->n_characters, &c->lists);
         openai_logprobs_add(&c->lists, event, qrun_model_tokenizer(a->owner->params->model));
@@ -288,6 +293,7 @@ static void stream_event(answer *a, choice *c, int index, const qrun_event *even
     c->is_begun = a->protocol->write_piece(&a->writer, &piece, &out) || c->is_begun;
     send_text(a, &out);
     answer_delta_free(&delta);
+    return true;
 }
 
 static void end_stream(answer *a) {
@@ -430,10 +436,10 @@ static void take_for_choices(answer *a, const part *p, const qrun_event *event) 
         choice *c = &a->choices[i];
         if (event->type == QRUN_EVENT_EMBEDDING) {
             c->embedding = openai_embedding(event->embedding, event->n_embedding, a->request.in_base64);
-        } else if (a->request.stream) {
-            stream_event(a, c, i, event);
-        } else {
+        } else if (!a->request.stream) {
             collect_event(a, c, event);
+        } else if (!stream_event(a, c, i, event)) {
+            fail(a, 503, NULL, "the server is out of memory");
         }
     }
 }
@@ -757,8 +763,8 @@ static answer *make_answer(completions *c, http_exchange *exchange, const answer
                   .is_preparing = true,
                   .link = &c->answers,
                   .next = c->answers};
-    (void)snprintf(a->writer.head.id, sizeof a->writer.head.id, "%s%llu", protocol->id_prefix,
-                   (unsigned long long)++c->n_answers);
+    (void)snprintf(a->writer.head.id, sizeof a->writer.head.id, "%s%08x%llu", protocol->id_prefix,
+                   (unsigned)c->id_start, (unsigned long long)++c->n_answers);
     if (a->next != NULL) { a->next->link = &a->next; }
     c->answers = a;
     c->n_preparing++;

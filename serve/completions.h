@@ -22,7 +22,8 @@ typedef struct completions {
     jobs *quick, *slow; /* read requests: small ones, and others, so that none waits for a large one but large ones */
     answer_format format;
     call_form call_form;
-    uint64_t n_answers;          /* for their ids */
+    uint32_t id_start;           /* of this server's ids: another start has others */
+    uint64_t n_answers;          /* the rest of them */
     int64_t n_open;              /* answers on their way; requests whose client left count until the engine lets go */
     int64_t n_preparing;         /* of these, not with the engine yet */
     bool is_closing;             /* no new ones */

@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include <event2/event.h>
+#include <event2/util.h>
 
 #include "serve/completions.h"
 #include "serve/endpoints.h"
@@ -292,6 +293,7 @@ static bool start(server *s) {
                                    .slow = s->slow,
                                    .on_idle = on_idle,
                                    .user = s};
+    evutil_secure_rng_get_bytes(&s->completions.id_start, sizeof s->completions.id_start);
     s->endpoints = (endpoints){
         .params = p, .completions = &s->completions, .models = &s->models, .http = s->http, .adapters = s->adapters};
     answer_format_learn(qrun_model_tokenizer(p->model), &s->completions.format);

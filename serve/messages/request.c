@@ -87,7 +87,6 @@ static bool take_references(const turn *t, cJSON *content) {
     return true;
 }
 
-/* Templates have no place for "is_error": the content says it. */
 static bool take_result(const turn *t, cJSON *block) {
     const cJSON *id = chat_get(block, "tool_use_id");
     if (!cJSON_IsString(id)) { return refuse_block(t, "a \"tool_result\" must have a \"tool_use_id\", a text"); }
@@ -98,7 +97,7 @@ static bool take_result(const turn *t, cJSON *block) {
     }
     if (!take_references(t, cJSON_GetObjectItemCaseSensitive(block, "content"))) { return false; }
     cJSON *content = cJSON_DetachItemFromObjectCaseSensitive(block, "content");
-    return chat_add_result(t->chat, id->valuestring, content, t->error);
+    return chat_add_result(t->chat, id->valuestring, content, cJSON_IsTrue(chat_get(block, "is_error")), t->error);
 }
 
 /* What is neither a call, a result nor a thought goes on as it is, and is refused later where it is no text. */
@@ -108,7 +107,9 @@ static bool take_block(const turn *t, cJSON *list, cJSON *block) {
     if (!cJSON_IsString(type)) { return refuse_block(t, "a block of content must be an object with a \"type\""); }
     if (is_assistant && chat_is(type, "tool_use")) { return take_call(t, block); }
     if (is_user && chat_is(type, "tool_result")) { return take_result(t, block); }
-    if (is_assistant && chat_is(type, "redacted_thinking")) { return true; } /* nobody here can read it */
+    if (is_assistant && chat_is(type, "redacted_thinking")) { /* nobody here can read it */
+        return chat_add_nothing(t->chat, t->role, t->error);
+    }
     if (is_assistant && chat_is(type, "thinking")) {
         const cJSON *thought = chat_get(block, "thinking");
         if (!cJSON_IsString(thought)) { return refuse_block(t, "\"thinking\" must be a text"); }
@@ -120,6 +121,7 @@ static bool take_block(const turn *t, cJSON *list, cJSON *block) {
 static bool take_content(const turn *t, cJSON *content) {
     if (cJSON_IsString(content)) { return chat_add_text(t->chat, t->role, content->valuestring, t->error); }
     if (!cJSON_IsArray(content)) { return refuse_block(t, "\"content\" must be a text or a list of blocks"); }
+    if (content->child == NULL) { return chat_add_nothing(t->chat, t->role, t->error); }
     for (cJSON *block = content->child, *next; block != NULL; block = next) {
         next = block->next;
         if (!take_block(t, content, block)) { return false; }

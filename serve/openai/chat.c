@@ -91,6 +91,10 @@ static cJSON *message_of(chat_messages *m, const char *role, openai_error *error
     return message;
 }
 
+bool chat_add_nothing(chat_messages *m, const char *role, openai_error *error) {
+    return message_of(m, role, error) != NULL;
+}
+
 static cJSON *text_part(const char *text) {
     cJSON *part = cJSON_CreateObject();
     cJSON_AddStringToObject(part, "type", "text");
@@ -156,14 +160,28 @@ static const cJSON *find_call(const chat_messages *m, const char *id) {
 
 bool chat_has_call(const chat_messages *m, const char *id) { return find_call(m, id) != NULL; }
 
-bool chat_add_result(chat_messages *m, const char *id, cJSON *content, openai_error *error) {
+/* *content: NULL, a text or a list; becomes a list. */
+static bool mark_error(cJSON **content, openai_error *error) {
+    cJSON *given = *content, *list = cJSON_CreateArray();
+    bool marked = append(list, text_part("Error: "), error);
+    if (cJSON_IsString(given)) { marked = marked && append(list, text_part(given->valuestring), error); }
+    while (marked && cJSON_IsArray(given) && given->child != NULL) {
+        marked = append(list, cJSON_DetachItemViaPointer(given, given->child), error);
+    }
+    cJSON_Delete(given);
+    *content = list;
+    return marked;
+}
+
+bool chat_add_result(chat_messages *m, const char *id, cJSON *content, bool is_error, openai_error *error) {
     const cJSON *function = cJSON_GetObjectItemCaseSensitive(find_call(m, id), "function");
     const cJSON *name = cJSON_GetObjectItemCaseSensitive(function, "name");
     if (content != NULL && !cJSON_IsNull(content) && !cJSON_IsString(content) && !cJSON_IsArray(content)) {
         cJSON_Delete(content);
         return openai_refuse(error, 400, NULL, "the result of a call must be a text or a list of parts");
     }
-    cJSON *message = chat_end(m, error) ? new_object(m->list, NULL, error) : NULL;
+    const bool is_ready = (!is_error || mark_error(&content, error)) && chat_end(m, error);
+    cJSON *message = is_ready ? new_object(m->list, NULL, error) : NULL;
     if (message == NULL) {
         cJSON_Delete(content);
         return false;
@@ -223,6 +241,10 @@ bool chat_name_tool(cJSON *chat, const char *name, openai_error *error) {
 
 bool chat_set_argument(cJSON *chat, const char *name, cJSON *value, openai_error *error) {
     cJSON *arguments = cJSON_GetObjectItemCaseSensitive(chat, "chat_template_kwargs");
+    if (cJSON_IsNull(arguments)) {
+        cJSON_Delete(cJSON_DetachItemViaPointer(chat, arguments));
+        arguments = NULL;
+    }
     if (arguments == NULL) { arguments = new_object(chat, "chat_template_kwargs", error); }
     if (arguments == NULL) {
         cJSON_Delete(value);
@@ -249,9 +271,9 @@ bool chat_set_effort(cJSON *chat, const cJSON *effort, const char *member, opena
         return chat_set_argument(chat, "enable_thinking", cJSON_CreateFalse(), error) &&
                chat_set_argument(chat, "thinking", cJSON_CreateFalse(), error);
     }
-    return openai_refuse(
-        error, 400, member,
-        "\"effort\" can be \"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"");
+    return openai_refuse(error, 400, member,
+                         "\"%s\" can be \"none\", \"minimal\", \"low\", \"medium\", \"high\", \"xhigh\" or \"max\"",
+                         strcmp(member, "reasoning_effort") == 0 ? member : "effort");
 }
 
 bool chat_set_schema(cJSON *chat, const char *name, cJSON *schema, openai_error *error) {

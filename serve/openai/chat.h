@@ -43,6 +43,8 @@ void chat_free(chat_messages *m);
 
 /* Turns of one role that follow each other become one message. Roles: texts that stay. */
 bool chat_begin_turn(chat_messages *m, const char *role, openai_error *error);
+/* The turn has a message, also where it stays empty: templates may ask for turns that alternate. */
+bool chat_add_nothing(chat_messages *m, const char *role, openai_error *error);
 bool chat_add_text(chat_messages *m, const char *role, const char *text, openai_error *error);
 bool chat_add_part(chat_messages *m, const char *role, cJSON *part, openai_error *error);
 /* Of the assistant: */
@@ -50,8 +52,9 @@ bool chat_add_thought(chat_messages *m, const char *text, openai_error *error);
 bool chat_add_call(chat_messages *m, const char *id, const char *name, cJSON *arguments, openai_error *error);
 /* Whether the last calls have one with this id. */
 bool chat_has_call(const chat_messages *m, const char *id);
-/* The result of one of them; content: a text, a list of parts, or NULL. */
-bool chat_add_result(chat_messages *m, const char *id, cJSON *content, openai_error *error);
+/* The result of one of them; content: a text, a list of parts, or NULL. Templates have no place for is_error, so the
+ * content begins with it. */
+bool chat_add_result(chat_messages *m, const char *id, cJSON *content, bool is_error, openai_error *error);
 
 /* "tools" of root, one after the other; what take appends to the list are tools of a chat. None: there are no "tools".
  */

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serve/openai/chat.h"
 #include "serve/openai/text.h"
 
 bool openai_refuse(openai_error *error, int status, const char *member, const char *format, ...) {
@@ -79,9 +80,13 @@ static const openai_member members[] = {
     {"ignore_eos", BOTH, USE_SAME, NULL},
     {"tools", CHAT, USE_SAME, NULL},
     {"chat_template_kwargs", CHAT, USE_SAME, "template_args"},
+    {"reasoning_effort", CHAT, USE_HERE, NULL},
     {"user", BOTH | EMBED, USE_NOT, NULL},
     {"safety_identifier", BOTH, USE_NOT, NULL},
     {"prompt_cache_key", BOTH, USE_NOT, NULL},
+    {"prompt_cache_retention", BOTH, USE_NOT, NULL},
+    {"prompt_cache_options", BOTH, USE_NOT, NULL},
+    {"verbosity", CHAT, USE_NOT, NULL},
     {"store", BOTH, USE_NOT, NULL},
     {"metadata", BOTH, USE_NOT, NULL},
     {"service_tier", BOTH, USE_NOT, NULL},
@@ -275,8 +280,28 @@ static bool read_tool_choice(const cJSON *root, openai_request *request, openai_
            openai_refuse(error, 400, "tool_choice", "\"tool_choice\": a call is required, and there are no \"tools\"");
 }
 
+/* Templates read tools as they are, and would fail in words of their own. */
+static bool check_tools(const openai_request *request, openai_error *error) {
+    const cJSON *tools = cJSON_GetObjectItemCaseSensitive(request->body, "tools"), *tool;
+    if (tools != NULL && !cJSON_IsArray(tools)) {
+        return openai_refuse(error, 400, "tools", "\"tools\" must be a list of tools");
+    }
+    cJSON_ArrayForEach(tool, tools) {
+        const cJSON *type = chat_get(tool, "type");
+        if (type != NULL && !chat_is(type, "function")) {
+            return openai_refuse(error, 400, "tools", "tools of type \"%.60s\" are not supported: \"function\" is",
+                                 cJSON_IsString(type) ? type->valuestring : "?");
+        }
+        if (!cJSON_IsString(chat_get(chat_get(tool, "function"), "name"))) {
+            return openai_refuse(error, 400, "tools",
+                                 "a tool must be {\"type\": \"function\", \"function\": {\"name\": …}}");
+        }
+    }
+    return true;
+}
+
 static bool read_choices_of_form(const cJSON *root, openai_request *request, openai_error *error) {
-    return read_tool_choice(root, request, error) && check_format(request, error);
+    return read_tool_choice(root, request, error) && check_format(request, error) && check_tools(request, error);
 }
 
 /* OpenAI's {"id": bias} as the sequence_bias of generation_config.json: [[[id], bias], …]. */
@@ -428,10 +453,18 @@ static bool read_arguments(cJSON *function, openai_error *error) {
 }
 
 static bool read_calls(const cJSON *message, openai_error *error) {
+    const cJSON *calls = chat_get(message, "tool_calls");
     cJSON *call;
-    cJSON_ArrayForEach(call, cJSON_GetObjectItemCaseSensitive(message, "tool_calls")) {
+    if (calls != NULL && !cJSON_IsArray(calls)) {
+        return openai_refuse(error, 400, "messages", "\"tool_calls\" must be a list of calls");
+    }
+    cJSON_ArrayForEach(call, calls) {
         cJSON *function = cJSON_GetObjectItemCaseSensitive(call, "function");
         if (!read_arguments(function, error)) { return false; }
+        if (!cJSON_IsString(chat_get(function, "name"))) {
+            return openai_refuse(error, 400, "messages",
+                                 "a call of \"tool_calls\" must have a \"function\" with a \"name\", a text");
+        }
         cJSON *arguments = cJSON_GetObjectItemCaseSensitive(function, "arguments");
         if (!openai_write_numbers(arguments, NULL, error)) { return false; }
     }
@@ -495,6 +528,10 @@ static bool read_root(cJSON *root, openai_request *request, openai_error *error)
     if (!cJSON_IsObject(root)) { return openai_refuse(error, 400, NULL, "the body is not a JSON object"); }
     if (request->body == NULL || request->prompts == NULL) { return openai_refuse_for_memory(error); }
     uint64_t seen = 0; /* bits of members */
+    if (request->kind == OPENAI_CHAT &&
+        !chat_set_effort(root, chat_get(root, "reasoning_effort"), "reasoning_effort", error)) {
+        return false;
+    }
     for (const cJSON *item = root->child; item != NULL; item = item->next) {
         if (!take_member(item, request, &seen, error)) { return false; }
     }

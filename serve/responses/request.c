@@ -33,6 +33,7 @@ static const openai_member members[] = {
     {"safety_identifier", ANY, USE_NOT, NULL},
     {"prompt_cache_key", ANY, USE_NOT, NULL},
     {"prompt_cache_retention", ANY, USE_NOT, NULL},
+    {"prompt_cache_options", ANY, USE_NOT, NULL},
     {"service_tier", ANY, USE_NOT, NULL},
     {"parallel_tool_calls", ANY, USE_NOT, NULL},
     {"max_tool_calls", ANY, USE_NOT, NULL},
@@ -75,6 +76,7 @@ static bool take_message(chat_messages *chat, cJSON *item, int number, openai_er
     if (!chat_begin_turn(chat, role, error)) { return false; }
     if (cJSON_IsString(content)) { return chat_add_text(chat, role, content->valuestring, error); }
     if (!cJSON_IsArray(content)) { return refuse_item(error, number, "\"content\" must be a text or a list of parts"); }
+    if (content->child == NULL) { return chat_add_nothing(chat, role, error); }
     rename_text_parts(content);
     for (cJSON *part = content->child, *next; part != NULL; part = next) {
         next = part->next;
@@ -107,7 +109,7 @@ static bool take_output(chat_messages *chat, cJSON *item, int number, openai_err
     }
     cJSON *output = cJSON_DetachItemFromObjectCaseSensitive(item, "output");
     rename_text_parts(output);
-    return chat_add_result(chat, id->valuestring, output, error);
+    return chat_add_result(chat, id->valuestring, output, false, error);
 }
 
 /* The thought itself, or else what was said of it. */

@@ -54,16 +54,28 @@ static void test_members_under_their_names_here(void) {
          OPENAI_CHAT,
          "{\"messages\":[{\"role\":\"system\",\"content\":\"a\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":"
          "{\"name\":\"f\",\"arguments\":{\"x\":1}}}]}],\"n\":1,\"adapter\":\"\"}"},
-        {"{\"messages\":[{\"role\":\"user\"}],\"tools\":[1],\"response_format\":null}", OPENAI_CHAT,
-         "{\"tools\":[1],\"messages\":[{\"role\":\"user\"}],\"n\":1,\"adapter\":\"\"}"},
+        {"{\"messages\":[{\"role\":\"user\"}],\"tools\":[{\"function\":{\"name\":\"f\"}}],\"response_format\":null}",
+         OPENAI_CHAT,
+         "{\"tools\":[{\"function\":{\"name\":\"f\"}}],\"messages\":[{\"role\":\"user\"}],\"n\":1,\"adapter\":\"\"}"},
         {"{\"prompt\":\"a\",\"response_format\":{\"enum\":[9007199254740991,0.30000000000000004,-3,2.5e-7]}}",
          OPENAI_TEXT,
          "{\"response_format\":{\"enum\":[9007199254740991,0.30000000000000004,-3,2.5e-07]},"
          "\"prompt\":\"a\",\"n\":1,\"adapter\":\"\"}"},
-        {"{\"messages\":[{}],\"tools\":[1],\"tool_choice\":\"required\",\"parallel_tool_calls\":false}", OPENAI_CHAT,
-         "{\"tools\":[1],\"messages\":[{}],\"n\":1,\"adapter\":\"\"}"},
+        {"{\"messages\":[{}],\"tools\":[{\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"required\","
+         "\"parallel_tool_calls\":false}",
+         OPENAI_CHAT, "{\"tools\":[{\"function\":{\"name\":\"f\"}}],\"messages\":[{}],\"n\":1,\"adapter\":\"\"}"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":null}],\"tools\":[1],\"tool_choice\":\"none\"}", OPENAI_CHAT,
          "{\"messages\":[{\"role\":\"user\",\"content\":null}],\"n\":1,\"adapter\":\"\"}"},
+        {"{\"messages\":[{}],\"reasoning_effort\":\"minimal\",\"verbosity\":\"low\",\"prompt_cache_retention\":"
+         "\"24h\"}",
+         OPENAI_CHAT, "{\"template_args\":{\"reasoning_effort\":\"low\"},\"messages\":[{}],\"n\":1,\"adapter\":\"\"}"},
+        {"{\"messages\":[{}],\"reasoning_effort\":\"none\",\"chat_template_kwargs\":{\"thinking\":true}}", OPENAI_CHAT,
+         "{\"template_args\":{\"thinking\":true,\"enable_thinking\":false},\"messages\":[{}],\"n\":1,\"adapter\":"
+         "\"\"}"},
+        {"{\"messages\":[{}],\"reasoning_effort\":null,\"chat_template_kwargs\":null}", OPENAI_CHAT,
+         "{\"messages\":[{}],\"n\":1,\"adapter\":\"\"}"},
+        {"{\"messages\":[{}],\"reasoning_effort\":\"high\",\"chat_template_kwargs\":null}", OPENAI_CHAT,
+         "{\"template_args\":{\"reasoning_effort\":\"high\"},\"messages\":[{}],\"n\":1,\"adapter\":\"\"}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         openai_error error;
@@ -128,6 +140,17 @@ static void test_refusals(void) {
          OPENAI_CHAT, "tool_choice", "\"f\" is none of the request's"},
         {"{\"messages\":[{}],\"tools\":[{}],\"response_format\":{\"type\":\"json_object\"}}", OPENAI_CHAT,
          "response_format", "with \"tools\" is not supported"},
+        {"{\"messages\":[{}],\"tools\":3}", OPENAI_CHAT, "tools", "must be a list of tools"},
+        {"{\"messages\":[{}],\"tools\":[\"f\"]}", OPENAI_CHAT, "tools", "a tool must be {"},
+        {"{\"messages\":[{}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":5}}]}", OPENAI_CHAT, "tools",
+         "a tool must be {"},
+        {"{\"messages\":[{}],\"tools\":[{\"type\":\"custom\",\"custom\":{\"name\":\"f\"}}]}", OPENAI_CHAT, "tools",
+         "tools of type \"custom\" are not supported"},
+        {"{\"messages\":[{\"tool_calls\":\"f\"}]}", OPENAI_CHAT, "messages", "must be a list of calls"},
+        {"{\"messages\":[{\"tool_calls\":[5]}]}", OPENAI_CHAT, "messages", "a \"function\" with a \"name\""},
+        {"{\"messages\":[{}],\"reasoning_effort\":\"huge\"}", OPENAI_CHAT, "reasoning_effort",
+         "\"reasoning_effort\" can be \"none\""},
+        {"{\"prompt\":\"a\",\"reasoning_effort\":\"low\"}", OPENAI_TEXT, "reasoning_effort", "not a member"},
         {"{\"prompt\":\"a\",\"response_format\":{\"enum\":[9007199254740993]}}", OPENAI_TEXT, "response_format",
          "to 9007199254740991"},
         {"{\"prompt\":\"a\",\"response_format\":{\"enum\":[1e999]}}", OPENAI_TEXT, "response_format",

@@ -157,6 +157,8 @@ class Translation(unittest.TestCase):
         cases = [
             ({"input": "Hello", "instructions": "Be kind."}, {"messages": [system, hello]}),
             ({"input": [hello]}, {"messages": [hello]}),
+            ({"input": [user([])]}, {"messages": [user("")]}),
+            ({"input": [hello, said | {"content": []}, hello]}, {"messages": [hello, {"role": "assistant", "content": ""}, hello]}),
             ({"input": [{"role": "developer", "content": "Be kind."}, user([{"type": "input_text", "text": "Hel"},
                                                                             {"type": "input_text", "text": "lo"}])]},
              {"messages": [system, hello]}),

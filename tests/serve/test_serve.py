@@ -480,6 +480,14 @@ class Service(unittest.TestCase):
 
 
 class End(unittest.TestCase):
+    def test_ids_are_those_of_no_other_start(self):
+        """Clients file what they were told under its id."""
+        ids = set()
+        for _ in range(2):
+            with Server() as server:
+                ids |= {server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1})[1]["id"] for _ in range(2)}
+        self.assertEqual(len(ids), 4)
+
     def test_what_runs_is_finished(self):
         with Server() as server:
             with server.socket() as client:
