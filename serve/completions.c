@@ -9,6 +9,7 @@
 #include "serve/messages/answer.h"
 #include "serve/openai/answer.h"
 #include "serve/openai/answer_parser.h"
+#include "serve/openai/chat_prompt.h"
 #include "serve/responses/answer.h"
 
 /* One sample of one prompt: what has come of it. */
@@ -580,27 +581,16 @@ static void echo_prompt(const answer *a, int prompt, serve_text *into) {
     free(ids);
 }
 
-/* The prompt of a chat as the engine renders it; qrun_free. */
-static qrun_status render(const answer *a, char **rendered, size_t *n_bytes, qrun_error *why) {
-    char *messages = cJSON_PrintUnformatted(cJSON_GetArrayItem(a->request.prompts, 0));
-    char *tools = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(a->request.body, "tools"));
-    char *arguments = cJSON_PrintUnformatted(cJSON_GetObjectItemCaseSensitive(a->request.body, "template_args"));
-    const qrun_status status = messages != NULL
-                                   ? qrun_chat_render(qrun_model_tokenizer(a->owner->params->model), messages, tools,
-                                                      arguments, true, rendered, n_bytes, why)
-                                   : QRUN_ERROR_MEMORY;
-    cJSON_free(messages);
-    cJSON_free(tools);
-    cJSON_free(arguments);
-    return status;
-}
-
 /* Whether the rendered prompt ends within a thought. */
 static bool prompt_thinks(const answer *a) {
     const answer_format *format = &a->owner->format;
+    qrun_error why = QRUN_ERROR_INIT;
     char *rendered;
     size_t n_bytes;
-    if (format->think_begin == NULL || render(a, &rendered, &n_bytes, NULL) != QRUN_OK) { return false; }
+    if (format->think_begin == NULL || chat_prompt_render(&a->request, qrun_model_tokenizer(a->owner->params->model),
+                                                          &rendered, &n_bytes, &why) != QRUN_OK) {
+        return false;
+    }
     const bool thinks = answer_format_prompt_thinks(format, rendered, n_bytes);
     qrun_free(rendered);
     return thinks;
@@ -660,25 +650,39 @@ static bool check_biases(const answer *a, openai_error *error) {
                          (int)a->request.largest_bias_id, (int)info.vocab_size);
 }
 
-/* As many as a request for an answer would have. */
-static bool count_prompt(answer *a, openai_error *error) {
+/* The tokens of a chat's prompt, as a request for an answer has them; qrun_free. */
+static bool tokenize_prompt(const answer *a, int32_t **ids, int64_t *n_ids, openai_error *error) {
     const qrun_tokenizer *tokenizer = qrun_model_tokenizer(a->owner->params->model);
     qrun_error why = QRUN_ERROR_INIT;
     char *rendered;
     size_t n_bytes;
-    int32_t *ids;
     if (tokenizer == NULL) { return openai_refuse(error, 400, NULL, "this model has no tokenizer"); }
-    qrun_status status = render(a, &rendered, &n_bytes, &why);
+    qrun_status status = chat_prompt_render(&a->request, tokenizer, &rendered, &n_bytes, &why);
     if (status != QRUN_OK) { return openai_refuse(error, http_status_of(status), NULL, "%s", why.message); }
     if (!has_room_for(a->owner, n_bytes, error)) {
         qrun_free(rendered);
         return false;
     }
-    status = qrun_tokenize(tokenizer, rendered, n_bytes, false, true, &ids, &a->n_counted, &why);
+    status = qrun_tokenize(tokenizer, rendered, n_bytes, false, true, ids, n_ids, &why);
     qrun_free(rendered);
-    if (status != QRUN_OK) { return openai_refuse(error, http_status_of(status), NULL, "%s", why.message); }
+    return status == QRUN_OK || openai_refuse(error, http_status_of(status), NULL, "%s", why.message);
+}
+
+static bool count_prompt(answer *a, openai_error *error) {
+    int32_t *ids;
+    if (!tokenize_prompt(a, &ids, &a->n_counted, error)) { return false; }
     qrun_free(ids);
     return true;
+}
+
+/* The engine begins an answer after the messages; what continues the last of them it gets as tokens. */
+static bool cut_prompt(answer *a, openai_error *error) {
+    int32_t *ids;
+    int64_t n_ids;
+    if (!tokenize_prompt(a, &ids, &n_ids, error)) { return false; }
+    const bool is_set = chat_prompt_set(&a->request, ids, n_ids);
+    qrun_free(ids);
+    return is_set || openai_refuse_for_memory(error);
 }
 
 static bool prepare(answer *a, openai_error *error) {
@@ -702,7 +706,7 @@ static bool prepare(answer *a, openai_error *error) {
     (void)snprintf(a->model, sizeof a->model, "%s", model);
     a->parses = parses(a);
     const bool thinks = a->parses && prompt_thinks(a);
-    if (!make_choice(a, thinks, error)) { return false; }
+    if (!make_choice(a, thinks, error) || (a->request.continues && !cut_prompt(a, error))) { return false; }
     for (int i = 0; i < a->n_parts && !atomic_load(&a->is_left); i++) {
         if (!submit(a, &a->parts[i], error)) { return false; }
     }

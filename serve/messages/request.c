@@ -172,9 +172,9 @@ static bool take_messages(cJSON *root, cJSON *into, openai_error *error) {
     }
     taken = taken && chat_end(&chat, error);
     chat_free(&chat);
-    if (taken && chat_is(chat_get(messages->child->prev, "role"), "assistant")) { /* the last one */
-        return openai_refuse(error, 400, "messages",
-                             "the last message is the assistant's: an answer that continues it is not supported");
+    const bool continues = taken && chat_is(chat_get(messages->child->prev, "role"), "assistant"); /* the last one */
+    if (continues && cJSON_AddTrueToObject(into, "continue_final_message") == NULL) {
+        return openai_refuse_for_memory(error);
     }
     return taken;
 }

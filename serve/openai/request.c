@@ -81,6 +81,8 @@ static const openai_member members[] = {
     {"tools", CHAT, USE_SAME, NULL},
     {"chat_template_kwargs", CHAT, USE_SAME, "template_args"},
     {"reasoning_effort", CHAT, USE_HERE, NULL},
+    {"continue_final_message", CHAT, USE_HERE, NULL},
+    {"add_generation_prompt", CHAT, USE_HERE, NULL},
     {"user", BOTH | EMBED, USE_NOT, NULL},
     {"safety_identifier", BOTH, USE_NOT, NULL},
     {"prompt_cache_key", BOTH, USE_NOT, NULL},
@@ -388,6 +390,17 @@ static bool read_stream(const cJSON *root, openai_request *request, openai_error
     return read_flag(options, "include_usage", &request->include_usage, error);
 }
 
+/* vLLM's two names for it. */
+static bool read_continuation(const cJSON *root, openai_request *request, openai_error *error) {
+    if (!read_flag(root, "continue_final_message", &request->continues, error)) { return false; }
+    bool begins = !request->continues;
+    if (!read_flag(root, "add_generation_prompt", &begins, error)) { return false; }
+    return begins != request->continues ||
+           openai_refuse(error, 400, "add_generation_prompt",
+                         "\"add_generation_prompt\" is false where \"continue_final_message\" is true, and true where "
+                         "it is not");
+}
+
 static bool read_options(const cJSON *root, openai_request *request, openai_error *error) {
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model");
     if (model != NULL && !cJSON_IsNull(model)) {
@@ -399,7 +412,7 @@ static bool read_options(const cJSON *root, openai_request *request, openai_erro
     request->n_samples = 1;
     read_most_tokens(request);
     return read_stream(root, request, error) && read_flag(root, "echo", &request->echo, error) &&
-           read_biases(root, request, error) &&
+           read_biases(root, request, error) && read_continuation(root, request, error) &&
            (request->kind != OPENAI_EMBEDDING || read_embedding(root, request, error)) &&
            read_count(root, "n", 1, 256, &request->n_samples, error) && read_logprobs(root, request, error) &&
            read_choices_of_form(root, request, error);
@@ -480,6 +493,18 @@ static bool read_role(cJSON *message, openai_error *error) {
            openai_refuse_for_memory(error);
 }
 
+/* Calls come after a message's text, and so does nothing. A form is that of a whole answer. */
+static bool check_continuation(const cJSON *last, const openai_request *request, openai_error *error) {
+    if (!chat_is(chat_get(last, "role"), "assistant") || !cJSON_IsString(chat_get(last, "content")) ||
+        cJSON_GetArraySize(chat_get(last, "tool_calls")) > 0) {
+        return openai_refuse(error, 400, "messages",
+                             "an answer can continue a last message of the assistant that has a text and no calls");
+    }
+    return (!request->must_call && !request->has_format) ||
+           openai_refuse(error, 400, "messages",
+                         "an answer that continues the last message can be neither JSON in a form nor a required call");
+}
+
 static bool read_messages(cJSON *root, openai_request *request, openai_error *error) {
     cJSON *messages = cJSON_DetachItemFromObjectCaseSensitive(root, "messages");
     if (messages != NULL && !cJSON_AddItemToArray(request->prompts, messages)) {
@@ -497,7 +522,7 @@ static bool read_messages(cJSON *root, openai_request *request, openai_error *er
             return false;
         }
     }
-    return true;
+    return !request->continues || check_continuation(messages->child->prev, request, error);
 }
 
 /* A text, a list of token ids, or a list of either. */
@@ -629,8 +654,13 @@ bool openai_request_move_late_system(openai_request *request, openai_error *erro
 
 char *openai_request_line(const openai_request *request, int prompt, const char *adapter) {
     const cJSON *value = cJSON_GetArrayItem(request->prompts, prompt);
-    const char *name = request->kind == OPENAI_CHAT ? "messages" : cJSON_IsString(value) ? "prompt" : "token_ids";
+    const bool is_ids = cJSON_IsArray(value) && cJSON_IsNumber(value->child);
+    const char *name = is_ids ? "token_ids" : request->kind == OPENAI_CHAT ? "messages" : "prompt";
     cJSON *line = cJSON_Duplicate(request->body, true);
+    if (is_ids) { /* they have what a template was given */
+        cJSON_DeleteItemFromObjectCaseSensitive(line, "tools");
+        cJSON_DeleteItemFromObjectCaseSensitive(line, "template_args");
+    }
     cJSON *copy = cJSON_Duplicate(value, true);
     char *text = NULL;
     if (line != NULL && copy != NULL && cJSON_AddItemToObject(line, name, copy)) {

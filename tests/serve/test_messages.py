@@ -228,6 +228,32 @@ class Translation(unittest.TestCase):
                 self.check(server, {"system": "S", "messages": late}, {"messages": expected})
                 self.assertEqual(server.ask("/v1/chat/completions", {"messages": late})[0], 200 if template == PLAIN else 400)
 
+    def test_an_answer_that_continues_a_message(self):
+        """As of its text alone, with the template's words around all but its end."""
+        template = "{% for m in messages %}[{{ m.role }}] {{ m.content SPACE}}.\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
+        hello = {"role": "user", "content": "Hello"}
+        for space, begun, text in (("", "Yes, I am", "Yes, I am"), ("", "Yes, I ", "Yes, I "), ("| trim", "Yes, I ", "Yes, I"),
+                                   ("", "qrun_continues_here e", "qrun_continues_here e")):
+            with copied_model(tokenizer_config={"chat_template": template.replace("SPACE", space)}) as model, \
+                    Server(model=model) as server:
+                ids = server.ask("/tokenize", {"prompt": f"[user] Hello.\n[assistant] {text}", "add_special_tokens": False})[1]
+                expected = server.ask("/v1/completions", {"prompt": ids["tokens"], "max_tokens": 20})[1]
+                ask = {"max_tokens": 20, "messages": [hello, {"role": "assistant", "content": begun}]}
+                status, message, _ = server.ask("/v1/messages", ask)
+                self.assertEqual(status, 200, message)
+                self.assertEqual("".join(b["text"] for b in message["content"]), expected["choices"][0]["text"])
+                self.assertEqual(stream(server, ask)[1]["content"], message["content"])
+                self.assertEqual(server.ask("/v1/messages/count_tokens", ask)[1], {"input_tokens": ids["count"]})
+                chat = server.ask("/v1/chat/completions", ask | {"continue_final_message": True, "add_generation_prompt": False})[1]
+                self.assertEqual(chat["choices"][0]["message"]["content"], expected["choices"][0]["text"])
+                self.assertEqual(chat["usage"]["prompt_tokens"], ids["count"])
+                self.assertNotEqual(server.ask("/v1/chat/completions", ask)[1]["usage"]["prompt_tokens"], ids["count"])
+        without = "{% for m in messages[:-1] %}{{ m.content }}{% endfor %}"
+        with copied_model(tokenizer_config={"chat_template": without}) as model, Server(model=model) as server:
+            status, answer, _ = server.ask("/v1/messages", ask)
+            self.assertEqual(status, 400)
+            self.assertIn("does not write its text as it is", answer["error"]["message"])
+
     def test_a_form(self):
         with Server() as server:
             status, answer, _ = server.ask("/v1/messages", ASK | {"max_tokens": 60, "output_config": {
@@ -329,7 +355,11 @@ class Refusals(unittest.TestCase):
             (said(call | {"input": "{}"}, role="assistant"), '"input" of a "tool_use" must be an object'),
             (said(call | {"id": 3}, role="assistant"), 'must have "id" and "name"'),
             (said({"type": "thinking", "thinking": 3}, role="assistant"), '"thinking" must be a text'),
-            (said({"type": "text", "text": "a"}, role="assistant"), "the last message is the assistant's"),
+            (said({"type": "text", "text": "a"}, call, role="assistant"), "has a text and no calls"),
+            (said({"type": "text", "text": "a"}, role="assistant") | {"tools": TOOLS, "tool_choice": {"type": "any"}},
+             "neither JSON in a form nor a required call"),
+            (said({"type": "text", "text": "a"}, role="assistant") | {"output_config": {
+                "format": {"type": "json_schema", "schema": SCHEMA}}}, "neither JSON in a form nor a required call"),
             (said(*[call] * 257, role="assistant"), "at most 256 calls"),
             ({"messages": [hello, {"role": "assistant", "content": [call]}, {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "image"}]}]}]}, '"image" is not supported'),
