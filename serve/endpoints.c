@@ -39,12 +39,16 @@ static void answer_page(request *r) {
 
 /* ---- Models ------------------------------------------------------------------------------------------------------ */
 
+/* In the forms of both APIs at once. When it was made is not known. */
 static void add_model(cJSON *list, const char *name, const char *parent) {
     cJSON *model = cJSON_CreateObject();
     cJSON_AddStringToObject(model, "id", name);
     cJSON_AddStringToObject(model, "object", "model");
     cJSON_AddNumberToObject(model, "created", 0);
     cJSON_AddStringToObject(model, "owned_by", "qrun");
+    cJSON_AddStringToObject(model, "type", "model");
+    cJSON_AddStringToObject(model, "display_name", name);
+    cJSON_AddStringToObject(model, "created_at", "1970-01-01T00:00:00Z");
     if (parent != NULL) { cJSON_AddStringToObject(model, "parent", parent); }
     cJSON_AddItemToArray(list, model);
 }
@@ -54,6 +58,7 @@ static void answer_models(request *r) {
     const int n_adapters = models_list(r->e->models, adapters);
     r->reply = cJSON_CreateObject();
     cJSON_AddStringToObject(r->reply, "object", "list");
+    cJSON_AddFalseToObject(r->reply, "has_more");
     cJSON *list = cJSON_AddArrayToObject(r->reply, "data");
     add_model(list, r->e->params->model_name, NULL);
     for (int i = 0; i < n_adapters; i++) { add_model(list, adapters[i].name, r->e->params->model_name); }

@@ -64,6 +64,7 @@ struct http_server {
     struct event *sweep;
     http_exchange *connections;
     int32_t n_connections;
+    bool is_local;
     int64_t n_unsent, body_bytes; /* of all */
 };
 
@@ -596,20 +597,24 @@ http_server *http_server_create(const http_params *params) {
     return server;
 }
 
-static int port_of(int descriptor) {
+/* The port of a socket, and whether its address is one of this machine alone; −1: none of both is known. */
+static int port_of(int descriptor, bool *is_local) {
     struct sockaddr_storage address = {0};
     socklen_t n_bytes = sizeof address;
     if (getsockname(descriptor, (struct sockaddr *)&address, &n_bytes) != 0) { return -1; }
     const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&address;
     const struct sockaddr_in *v4 = (const struct sockaddr_in *)&address;
-    return address.ss_family == AF_INET6  ? ntohs(v6->sin6_port)
-           : address.ss_family == AF_INET ? ntohs(v4->sin_port)
-                                          : 0;
+    if (address.ss_family == AF_INET6) {
+        *is_local = IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+        return ntohs(v6->sin6_port);
+    }
+    *is_local = address.ss_family != AF_INET || ntohl(v4->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    return address.ss_family == AF_INET ? ntohs(v4->sin_port) : 0;
 }
 
 int http_server_listen_on(http_server *server, int descriptor) {
     const unsigned flags = LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC;
-    const int port = port_of(descriptor);
+    const int port = port_of(descriptor, &server->is_local);
     if (port < 0 || evutil_make_socket_nonblocking(descriptor) != 0) { return -1; }
     server->listener = evconnlistener_new(server->params.base, on_accept, server, flags, 0, descriptor);
     if (server->listener == NULL) { return -1; }
@@ -668,5 +673,6 @@ void http_server_destroy(http_server *server) {
     free(server);
 }
 
+bool http_server_is_local(const http_server *server) { return server->is_local; }
 int64_t http_server_unsent(const http_server *server) { return server->n_unsent; }
 int64_t http_server_connections(const http_server *server) { return server->n_connections; }

@@ -61,6 +61,8 @@ void http_server_destroy(http_server *server); /* NULL is fine; open exchanges a
 int http_server_listen(http_server *server, const char *host, int port);
 /* Accepts on a socket that listens already, and becomes its owner. The port (0: it has none), or −1. */
 int http_server_listen_on(http_server *server, int descriptor);
+/* Whether this machine alone can connect; false before it listens. */
+bool http_server_is_local(const http_server *server);
 void http_server_stop_listening(http_server *server); /* connections that exist stay */
 
 /* The request; lent while the exchange lasts. The method of HEAD, whose answer is sent without its body, is HTTP_GET.

@@ -53,12 +53,24 @@ static bool has_key(const server *s, const http_exchange *exchange, const char *
            (bare != NULL && same_text(bare, s->params->api_key)); /* as Anthropic's clients send it */
 }
 
-/* A browser says which page asks. Ours does: its origin is the host that it asks. */
+/* localhost, a name below it, or an address in digits, with a port or without. */
+static bool names_this_machine(const char *host) {
+    static const char local[] = "localhost";
+    const size_t n = strcspn(host, ":"), n_local = sizeof local - 1;
+    if (host[0] == '[' || strspn(host, "0123456789.") >= n) { return true; }
+    if (n < n_local || strncasecmp(host + n - n_local, local, n_local) != 0) { return false; }
+    return n == n_local || host[n - n_local - 1] == '.';
+}
+
+/* A browser says which page asks. Ours does: its origin is the host that it asks. Another's does, too, if its name has
+ * been given the address of this machine meanwhile. So what only this machine can reach, and asks for no key, has the
+ * names of this machine alone. */
 static bool is_allowed_origin(const server *s, const http_exchange *exchange, const char *origin) {
     const char *allowed = s->params->allow_origin, *host = http_header(exchange, "Host");
     const char *authority = strstr(origin, "://");
     if (allowed != NULL && (strcmp(allowed, "*") == 0 || strcasecmp(allowed, origin) == 0)) { return true; }
-    return host != NULL && authority != NULL && strcasecmp(authority + 3, host) == 0;
+    if (host == NULL || authority == NULL || strcasecmp(authority + 3, host) != 0) { return false; }
+    return s->params->api_key != NULL || !http_server_is_local(s->http) || names_this_machine(host);
 }
 
 /* What a browser is told of an origin that may ask. OpenAI's client for browsers sends headers of its own. */

@@ -36,6 +36,8 @@ def check_messages(client):
     assert kinds[:2] == ["message_start", "content_block_start"] and kinds[-1] == "message_stop", kinds
     count = client.messages.count_tokens(model="model", messages=ASK["messages"])
     assert count.input_tokens > 0, count
+    model, = client.models.list()
+    assert (model.id, model.type, model.display_name) == ("model", "model", "model") and model == client.models.retrieve("model"), model
 
 
 def check_a_loop_of_tools(client):

@@ -461,6 +461,14 @@ class Service(unittest.TestCase):
             self.assertEqual([ask(server, origin)[0] for origin in (None, own, "https://example.org", "null")],
                              [200, 200, 403, 403])
             self.assertNotIn("Access-Control-Allow-Origin", ask(server, own)[2])
+            # A page may give its name the address of this machine: its origin is the host then.
+            for host, expected in (("localhost", 200), ("a.LOCALHOST", 200), ("[::1]", 200), ("evil.example", 403),
+                                   ("notlocalhost", 403), ("localhost.evil.example", 403), ("1.evil.example", 403)):
+                headers = {"Host": f"{host}:{server.port}", "Origin": f"http://{host}:{server.port}"}
+                self.assertEqual(server.ask("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers)[0], expected, host)
+        with Server("--host", "0.0.0.0") as server:
+            headers = {"Host": "here.example", "Origin": "http://here.example"}
+            self.assertEqual(server.ask("/v1/models", headers=headers)[0], 200)
         with Server("--allow-origin", "https://example.org") as server:
             status, _, headers = ask(server, "https://example.org", "OPTIONS")
             self.assertEqual((status, headers["Access-Control-Allow-Origin"]), (200, "https://example.org"))
