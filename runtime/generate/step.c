@@ -197,8 +197,15 @@ static void list_next_tokens(qrun_session *session, qr_step *step) {
     }
 }
 
+static bool is_listed(const qr_step *step, const qr_sequence *sequence) {
+    for (int64_t i = 0; i < step->n_next; i++) {
+        if (step->next[i].sequence == sequence) { return true; }
+    }
+    return false;
+}
+
 /* The prompt of the first sample is computed: the others share its pages, or wait for a slot. The slots go to those
- * whose next tokens are listed. */
+ * whose next tokens are listed, and to no others, though more slots may be free by now. */
 static void release_held(qrun_session *session, qr_sequence *first) {
     qr_request *request = first->request;
     if (request->started) { return; }
@@ -206,7 +213,7 @@ static void release_held(qrun_session *session, qr_sequence *first) {
     for (int32_t i = 1; i < request->n_samples; i++) {
         qr_sequence *sequence = &request->sequences[i];
         if (sequence->state != QR_SEQUENCE_HELD) { continue; }
-        if (qr_sequence_take_slot(session, sequence)) {
+        if (is_listed(&session->step, sequence) && qr_sequence_take_slot(session, sequence)) {
             qr_kv_fork(session->cache, &first->kv, &sequence->kv);
             qr_state_fork(session, first, sequence);
             sequence->n_cached = request->n_prompt;

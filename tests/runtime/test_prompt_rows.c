@@ -217,6 +217,41 @@ static void test_prompt_and_samples(void) {
     qrun_model_destroy(model);
 }
 
+static void sample_beside(qrun_model *model, int32_t max_sequences, int n_prompts, run_record *record) {
+    static scores s;
+    int32_t ids[N_PROMPT];
+    for (int i = 0; i < N_PROMPT; i++) { ids[i] = 3 + i; }
+    qrun_session_params params = QRUN_SESSION_PARAMS_INIT;
+    params.max_sequences = max_sequences;
+    qrun_session *session = run_session(model, &params);
+    for (int i = 0; i < n_prompts; i++) { submit_scored(session, ids, 5, &s); }
+    qrun_request_params request = prompt_of(ids, N_PROMPT, run_on_event, record);
+    *record = (run_record){0};
+    request.n = 4, request.max_tokens = 8, request.ignore_eos = true, request.temperature = 1, request.seed = 7;
+    request.logprobs = N_TOP;
+    submit(session, &request);
+    run_all(session);
+    check_idle(session);
+    qrun_session_destroy(session);
+}
+
+/* Prompts that end with a step leave slots that the samples of another request find, after the step. */
+static void test_slots_of_prompts_alone(void) {
+    static run_record alone, beside;
+    qrun_model *model = run_open_fixture(context, "models/llama", QRUN_QUANT_F32, QRUN_DTYPE_F32);
+    REQUIRE(model != NULL);
+    sample_beside(model, 8, 0, &alone);
+    for (int n_prompts = 1; n_prompts <= 5; n_prompts++) {
+        sample_beside(model, n_prompts + 1, n_prompts, &beside);
+        CHECK_INT(beside.n_done, 4);
+        CHECK_INT(beside.n_errors, 0);
+        for (int i = 0; i < 4; i++) {
+            CHECK(run_samples_are_equal(&beside.samples[i], &alone.samples[i], "beside prompts"));
+        }
+    }
+    qrun_model_destroy(model);
+}
+
 /* ---- Embeddings -------------------------------------------------------------------------------------------------- */
 
 typedef struct embedding {
@@ -421,6 +456,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_gemma2_windows);
     CHECK_RUN(test_gpt2_int8);
     CHECK_RUN(test_prompt_and_samples);
+    CHECK_RUN(test_slots_of_prompts_alone);
     CHECK_RUN(test_embeddings_of_transformers);
     CHECK_RUN(test_embeddings_have_the_same_bits);
     CHECK_RUN(test_adapters_come_and_go);
