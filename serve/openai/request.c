@@ -401,6 +401,11 @@ static bool read_continuation(const cJSON *root, openai_request *request, openai
                          "it is not");
 }
 
+static bool check_samples(const openai_request *request, openai_error *error) {
+    return request->n_samples == 1 || !request->is_prompt_alone ||
+           openai_refuse(error, 400, "n", "\"max_tokens\" 0 generates nothing, so \"n\" must be 1");
+}
+
 static bool read_options(const cJSON *root, openai_request *request, openai_error *error) {
     const cJSON *model = cJSON_GetObjectItemCaseSensitive(root, "model");
     if (model != NULL && !cJSON_IsNull(model)) {
@@ -415,7 +420,7 @@ static bool read_options(const cJSON *root, openai_request *request, openai_erro
            read_biases(root, request, error) && read_continuation(root, request, error) &&
            (request->kind != OPENAI_EMBEDDING || read_embedding(root, request, error)) &&
            read_count(root, "n", 1, 256, &request->n_samples, error) && read_logprobs(root, request, error) &&
-           read_choices_of_form(root, request, error);
+           read_choices_of_form(root, request, error) && check_samples(request, error);
 }
 
 /* ---- Prompts ----------------------------------------------------------------------------------------------------- */

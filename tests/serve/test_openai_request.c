@@ -107,6 +107,7 @@ static void test_refusals(void) {
          "\"image_url\" is not supported"},
         {"{\"prompt\":\"a\",\"n\":2,\"n\":3}", OPENAI_TEXT, "n", "given twice"},
         {"{\"prompt\":\"a\",\"stream_options\":true}", OPENAI_TEXT, "stream_options", "must be an object"},
+        {"{\"prompt\":\"a\",\"n\":2,\"max_tokens\":0}", OPENAI_TEXT, "n", "\"n\" must be 1"},
         {"{\"prompt\":\"a\",\"n\":0}", OPENAI_TEXT, "n", "from 1 to 256"},
         {"{\"prompt\":\"a\",\"n\":1.5}", OPENAI_TEXT, "n", "from 1 to 256"},
         {"{\"prompt\":\"a\",\"stream\":1}", OPENAI_TEXT, "stream", "true or false"},
