@@ -266,11 +266,6 @@ bool tool_choice_make(const call_form *form, const cJSON *tools, const char *cal
     cJSON_ArrayForEach(tool, tools) {
         const cJSON *function = cJSON_GetObjectItemCaseSensitive(tool, "function");
         const cJSON *name = cJSON_GetObjectItemCaseSensitive(function, "name");
-        if (!cJSON_IsString(name)) {
-            return openai_refuse(error, 400, "tools",
-                                 "a tool must be {\"type\": \"function\", \"function\": {\"name\": …}} where a call is "
-                                 "required");
-        }
         if (called != NULL && strcmp(called, name->valuestring) != 0) { continue; }
         if (!add_form(form, function, think_end, choice, error)) { return false; }
     }
