@@ -134,9 +134,9 @@ bool qr_form_mask(const qrun_session *session, qr_next_token *next, int worker, 
 
 bool qr_form_follow(const qrun_session *session, qr_sequence *sequence, int32_t token, bool *is_over) {
     const qr_grammar *grammar = sequence->request->grammar;
-    const qr_grammar_room *room = session->grammars;
     *is_over = false;
     if (grammar == NULL) { return true; }
+    const qr_grammar_room *room = session->grammars; /* made before this request was submitted */
     if (qr_grammar_advance(grammar, room, &room->workers[0], token, &sequence->place) != QR_GRAMMAR_OK) {
         return false;
     }

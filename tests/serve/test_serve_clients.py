@@ -16,7 +16,8 @@ import threading
 import time
 import unittest
 
-from served import Server, certificate, copied_model, events, generate, many_descriptors, post, random_request, reset, sanitized
+from served import (PROMPTS, Server, certificate, copied_model, events, generate, many_descriptors, post, random_request, reset,
+                    sanitized)
 
 N_CLIENTS = 200
 ENDLESS = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
@@ -85,6 +86,28 @@ class Load(unittest.TestCase):
             self.assertEqual((text, reason), expected[key][:2], key)
             # generate prints as many digits as tell a float from its neighbours
             self.assertEqual([f"{value:.9g}" for value in logprobs], [f"{value:.9g}" for value in expected[key][2]], key)
+
+    def test_requests_of_all_kinds_at_once(self):
+        """Of few slots: prompts alone end with a step, samples begin with one, and the first forms come while it runs."""
+        schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+        hello = {"messages": [{"role": "user", "content": "Hello"}]}
+        kinds = [("/v1/embeddings", {"input": ["a", "The dog"] * 4}), ("/v1/completions", {"prompt": PROMPTS, "max_tokens": 0}),
+                 ("/v1/chat/completions", hello | {"n": 4, "max_tokens": 9}), ("/v1/messages", hello | {"max_tokens": 9}),
+                 ("/v1/responses", {"input": "Hello", "max_output_tokens": 9}), ("/v1/messages/count_tokens", hello),
+                 ("/v1/completions", {"prompt": PROMPTS, "max_tokens": 3, "n": 2}), ("/v1/chat/completions", hello | {
+                     "max_tokens": 30, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}})]
+
+        def ask(number):
+            choose = random.Random(number)
+            path, body = choose.choice(kinds)
+            can_stream = path not in ("/v1/embeddings", "/v1/messages/count_tokens") and choose.random() < 0.5
+            status, answer, _ = server.ask(path, body | ({"stream": True} if can_stream else {}))
+            assert status == 200, answer
+
+        with Server("--max-sequences", "5", "--temperature", "1") as server:
+            self.assertEqual(in_threads(16, lambda i: [ask(16 * k + i) for k in range(12)]), [])
+            self.assertTrue(server.wait_until_idle())
+        self.assertEqual(server.code, 0)
 
     def test_memory_after_many_requests(self):
         n = int(os.environ.get("QRUN_MANY_REQUESTS", "600"))
