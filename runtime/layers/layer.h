@@ -48,7 +48,8 @@ typedef struct qr_layer_buffers {
     void *q_latent, *kv_latent; /* [T, query_rank], [T, kv_rank] act: after their norms; kv_latent not of a pass that
                                  * keeps latents, nor kv_up */
     float *kv_up;               /* [T, H, plain_dim + value_dim]: made of kv_latent; nothing reads it later */
-    float *absorbed; /* [T, H, kv_rank + rotated_dim]: queries as latents are asked; of a pass that keeps latents */
+    float *absorbed; /* [T, H, kv_rank + rotated_dim]: queries with the matrix of keys in them, and their rotated part;
+                      * of a pass that keeps latents */
     float *by_head;  /* [T, columns]: what the projections make; models with shape.recurrent.by_key_head only */
     float *conved;   /* [T, channels]: out of the delta rule's convolution, or into one between gates; layers with a
                       * state only, as the next */

@@ -101,6 +101,8 @@ static qrun_status absorb(const qr_layer_pass *pass, const qr_layer *layer, qr_e
                                        .by_column = true,
                                        .x = b->qkv,
                                        .y = b->absorbed,
+                                       .x_dtype = QR_DTYPE_F32,
+                                       .y_dtype = QR_DTYPE_F32,
                                        .x_stride = qr_latent_query_columns(s),
                                        .x_head_stride = layer->head_dim,
                                        .y_stride = qr_latent_attended_columns(s),
