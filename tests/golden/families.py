@@ -648,7 +648,7 @@ FAMILIES = [
                    topk_method="group_limited_greedy", routed_scaling_factor=1.6)
            | _rope("default"),
            "3 of 12 experts, from the 2 of 4 groups whose best expert is best; shares times 1.6",
-           prompt_lengths=(1, 7, 16, 24)),
+           prompt_lengths=(1, 7, 13, 24)),
     Family("deepseek-v3-groups", "deepseek_v3",
            _config(40, 4, 4, 2, 68, tie_word_embeddings=False, q_lora_rank=None, kv_lora_rank=24, qk_nope_head_dim=14,
                    qk_rope_head_dim=10, v_head_dim=20, n_routed_experts=12, num_experts_per_tok=3,
