@@ -245,9 +245,8 @@ typedef struct qr_dora_args {
     bool accumulate;
 } qr_dora_args;
 
-/* head_linear: a product for each head, of x with the head's own rows of a matrix: w_h = w[first_row + h · row_stride +
- * …,
- * :], `dim` of them.
+/* head_linear: a product for each head, of x with the head's own rows of a matrix. w_h is `dim` rows of w, from row
+ * first_row + h · row_stride on.
  *     y[i, h, o] = ratio[o] · (sum over c of w_h[o, c] · x[i, h, c] + scale · B_h (A x[i, h, :])), or, by_column,
  *     y[i, h, c] = sum over o of w_h[o, c] · x'[o] + scale · Aᵀ (B_hᵀ x'), with x'[o] = ratio[o] · x[i, h, o].
  * Weights are dequantised to F32, whatever the type of x. The terms of A and B are those of the row's adapter, where

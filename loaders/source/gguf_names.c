@@ -66,7 +66,8 @@ static const qr_gguf_experts lfm2_experts = {.count = "num_experts",
                                              .router = QR_GGUF_SAYS_SIGMOID,
                                              .shares = QR_GGUF_SHARES_OF_ONE};
 
-static const qr_gguf_experts gemma4_experts = {.count = "num_experts",
+static const qr_gguf_experts gemma4_experts = {.joins_gate_up = true,
+                                               .count = "num_experts",
                                                .per_token = "top_k_experts",
                                                .size = "moe_intermediate_size",
                                                .shares = QR_GGUF_SHARES_OF_ONE};

@@ -30,6 +30,7 @@ typedef struct qr_gguf_experts {
     qr_gguf_router router;
     qr_gguf_shares shares;
     bool scales_shares; /* the file has a factor of them */
+    bool joins_gate_up; /* gate and up are one tensor where files are written */
 } qr_gguf_experts;
 
 /* Which matrices may have biases: bits. */

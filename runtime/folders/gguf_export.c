@@ -169,7 +169,7 @@ static output_tensor *add_stack(export_job *job, int64_t layer, qr_tensor_role r
 
 /* Gate and up are two, or where llama.cpp's converter leaves them as the folder has them one. */
 static void add_stacks(export_job *job) {
-    const bool is_fused = job->model.config.family == QR_FAMILY_GEMMA4;
+    const bool is_fused = job->arch->experts != NULL && job->arch->experts->joins_gate_up;
     for (int64_t l = 0; l < job->model.shape.n_layers; l++) {
         if (job->model.layers[l].expert_gate == NULL) { continue; }
         if (qr_family_experts_in(job->model.family) == 1) { /* no gate: the one matrix is in its place */

@@ -208,6 +208,13 @@ qrun_status qr_gguf_choose_arch(const qrun_model *model, const qr_gguf_arch **ar
             "the file would answer differently; keep the folder",
             model->folder);
     }
+    if (model->config.experts.n_groups > 1) {
+        return qr_fail(
+            err, QRUN_ERROR_UNSUPPORTED,
+            "%s: experts that are chosen in groups (n_group) are neither read from GGUF nor written; keep the "
+            "folder",
+            model->folder);
+    }
     const char *obstacle = find_obstacle(model, *arch);
     if (obstacle == NULL) { return QRUN_OK; }
     return qr_fail(err, QRUN_ERROR_UNSUPPORTED,

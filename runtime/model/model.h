@@ -125,9 +125,8 @@ static inline qr_row_share *qr_expert_share(qr_layer *layer, qr_tensor_role role
 typedef struct qr_kv_group {
     int32_t window;
     int32_t n_layers;
-    int64_t n_kv_heads,
-        head_dim;         /* of what pages hold: of latent attention one head, the latent and keys' shared part */
-    bool keys_are_values; /* which is the keys, and in them the values */
+    int64_t n_kv_heads, head_dim; /* of what pages hold */
+    bool keys_are_values;         /* pages hold latents: one head, the latent and keys' shared part */
 } qr_kv_group;
 
 static inline qr_kv_layout qr_kv_group_layout(const qr_kv_group *group, qr_kv_format format) {

@@ -91,6 +91,9 @@ expect_true "nothing is written" test ! -e "$work/x.gguf"
 run export --model "$fixtures/models/lfm2-moe" --out "$work/x.gguf"
 expect_code 3
 expect_err "does not have its routed_scaling_factor"
+run export --model "$fixtures/models/deepseek-v3-groups" --out "$work/x.gguf"
+expect_code 3
+expect_err "experts that are chosen in groups (n_group) are neither read from GGUF nor written"
 run export --model "$fixtures/models/lfm3" --out "$work/x.gguf"
 expect_code 3
 expect_err "a lfm3 model has no name in llama.cpp"
