@@ -850,6 +850,16 @@ typedef enum qrun_batching {
     QRUN_BATCHING_GROUP = 1 /* examples of like length together, as many as batch_tokens has room for */
 } qrun_batching;
 
+/* What is learned. The last three are of pairs of answers, of which one was preferred (`chosen`, `rejected`). */
+typedef enum qrun_objective {
+    QRUN_OBJECTIVE_SFT = 0,  /* to write what the examples have: the loss is −log p of their tokens */
+    QRUN_OBJECTIVE_DPO = 1,  /* to make the chosen answer likelier than the rejected one, next to what the model without
+                                the adapter makes of them (Rafailov et al. 2023; TRL's "sigmoid") */
+    QRUN_OBJECTIVE_ORPO = 2, /* to write the chosen answers, and the odds of them over the rejected (Hong et al. 2024) */
+    QRUN_OBJECTIVE_SIMPO = 3 /* as DPO by the mean log p of a token and with a margin, instead of next to a reference
+                                (Meng et al. 2024) */
+} qrun_objective;
+
 typedef struct qrun_train_metrics qrun_train_metrics;
 /* After every step and every evaluation, from the thread that made the call; metrics are lent. */
 typedef void (*qrun_train_metrics_fn)(void *user, const qrun_train_metrics *metrics);
@@ -871,7 +881,7 @@ typedef enum qrun_file_format {
 typedef struct qrun_train_data {
     /* Files, pipes ("-": stdin; read once, to the end), or folders of files with a `format`. What one path names has
      * one format: messages, prompt and completion, alpaca, question and answer, input and output, ShareGPT
-     * conversations, or text. A file may be in gzip or Zstandard. At least one is required. An epoch has every example
+     * conversations, or text; and where pairs of answers are learned, prompt, chosen and rejected, as texts or messages. A file may be in gzip or Zstandard. At least one is required. An epoch has every example
      * of every file once, in one random order, unless there are weights. */
     const char *const *train_data; /* [n_train_data] */
     int32_t n_train_data;          /* up to 1,024 */
@@ -922,10 +932,19 @@ typedef struct qrun_train_weights {
     double init_embedding_std; /* init_random: standard deviation of the embeddings, up to 100; 0: that of a matrix */
 } qrun_train_weights;
 
+typedef struct qrun_train_preference {
+    qrun_objective objective;
+    double beta;          /* DPO, SIMPO: the factor of differences in the logistic function; ORPO: the weight of the odds;
+                             up to 1e6; 0: 0.1, and 2 with SIMPO */
+    double target_margin; /* SIMPO: what the chosen answer's beta-fold mean should be ahead by; up to 1e6; 0: half of
+                             beta */
+} qrun_train_preference;
+
 typedef struct qrun_train_optimization {
     qrun_optimizer optimizer;
     qrun_schedule schedule;   /* of the learning rate, after warmup */
-    double learning_rate;     /* the highest, up to 100; 0: 2e-4; full 2e-5, and with init_random 1e-3 */
+    double learning_rate;     /* the highest, up to 100; 0: 2e-4; full 2e-5, and with init_random 1e-3; a tenth of these
+                                 with pairs of answers */
     double warmup;            /* below 1: share of all steps; else steps; up to 1e9 */
     double weight_decay;      /* of everything but norms and biases, as the Hugging Face Trainer does it; 0 to 1 */
     bool decay_all;           /* of norms and biases too */
@@ -946,7 +965,8 @@ typedef struct qrun_train_optimization {
 #define QRUN_AUTO (-1)
 
 typedef struct qrun_train_batches {
-    int32_t seq_len;        /* tokens of the longest example, and of a packed row; 2 to the model's context;
+    int32_t seq_len;        /* tokens of the longest example (a pair: of both answers with their prompts together), and
+                               of a packed row; 2 (a pair: 4) to the model's context;
                                0: 1,024, or the model's context where that is smaller; QRUN_AUTO: the longest example,
                                as far as memory allows */
     qrun_batching batching; /* how examples share a micro-batch; an example never attends to another */
@@ -1017,6 +1037,7 @@ typedef struct qrun_train_params {
     qrun_train_data data;
     qrun_train_lora lora;
     qrun_train_weights weights; /* instead of lora: full fine-tuning */
+    qrun_train_preference preference;
     qrun_train_optimization optimization;
     qrun_train_batches batches;
     qrun_train_memory memory;
@@ -1036,7 +1057,8 @@ QRUN_API qrun_status qrun_train_params_check(const qrun_train_params *params, qr
 typedef struct qrun_train_file {
     const char *path;
     const char *data_format;  /* "messages", "prompt/completion", "prompt/completion messages", "alpaca", "text",
-                                 "question/answer", "input/output", "sharegpt" */
+                                 "question/answer", "input/output", "sharegpt", "preference",
+                                 "preference messages" */
     int64_t n_examples;       /* to train on, without those set aside for evaluation */
     int64_t n_epoch_examples; /* of an epoch; more than n_examples where data_weights repeat them */
     /* Names of members of messages that have no meaning here, so that only the chat template may use them: "mood",
@@ -1078,12 +1100,20 @@ typedef struct qrun_train_info {
 #define QRUN_TRAIN_INFO_INIT \
     { .struct_size = sizeof(qrun_train_info) }
 
+/* How far pairs of answers have been learned: means over them. */
+typedef struct qrun_rewards {
+    int64_t n_pairs;
+    double chosen, rejected; /* of an answer: beta times what the objective compares */
+    double margin;           /* chosen − rejected */
+    double accuracy;         /* share of pairs whose chosen answer has the higher reward */
+} qrun_rewards;
+
 struct qrun_train_metrics {
     size_t struct_size;
     bool is_evaluation; /* for on_metrics: loss, seconds and the tokens are those of an evaluation after the step */
     int64_t step;       /* 1 … */
     double epoch;
-    double loss; /* mean over the step's target tokens, before the update */
+    double loss; /* mean over the step's target tokens, or its pairs, before the update */
     double learning_rate;
     double grad_norm;      /* before clipping */
     double loss_scale;     /* the factor on the loss for this step's gradients; 0: the run has none */
@@ -1093,6 +1123,7 @@ struct qrun_train_metrics {
     bool overflowed;       /* skipped because the loss scale may have been too large; a dynamic one is lower now. Not an
                               error */
     int64_t n_tokens, n_target_tokens; /* of this step */
+    qrun_rewards rewards;              /* with pairs of answers; else all 0 */
     double seconds;
     qrun_phases phases; /* with a timeline; else, and of evaluations, all 0 */
     int64_t n_skipped;  /* steps of the run so far that were skipped, for whatever reason, this one included */
@@ -1159,7 +1190,7 @@ QRUN_API qrun_train_action qrun_trainer_next(const qrun_trainer *trainer);
 QRUN_API qrun_status qrun_trainer_step(qrun_trainer *trainer, qrun_train_metrics *metrics, bool *done,
                                        qrun_error *error);
 
-/* Mean loss per target token of the evaluation examples. QRUN_ERROR_ARGUMENT when there are none. Where it is the best
+/* Mean loss per target token, or pair, of the evaluation examples. QRUN_ERROR_ARGUMENT when there are none. Where it is the best
  * so far (best_step of qrun_train_info), save a checkpoint: qrun_trainer_load_best takes the parameters from there. */
 QRUN_API qrun_status qrun_trainer_evaluate(qrun_trainer *trainer, double *loss, qrun_error *error);
 

@@ -222,12 +222,13 @@ typedef struct qr_clamped_gate_backward_args {
 } qr_clamped_gate_backward_args;
 
 /* cross_entropy: per row the loss −log softmax(c(logits))[target] and, in place, its gradient with respect to the
- * logits before the soft-cap c (c(x) = cap · tanh(x / cap); cap 0: none), times dloss. A target of −1 gives loss 0 and
- * a zero gradient. loss is F64 inside, stored F32. */
+ * logits before the soft-cap c (c(x) = cap · tanh(x / cap); cap 0: none), times dloss and the row's weight. A target of
+ * −1 gives loss 0 and a zero gradient. loss is F64 inside, stored F32. */
 typedef struct qr_cross_entropy_args {
     float *logits;         /* [n_rows, vocab] contiguous, before the soft-cap; replaced by their gradient */
     const int32_t *target; /* [n_rows] */
     float *loss;           /* [n_rows] */
+    const float *weight;   /* [n_rows], of the gradients; NULL: all 1 */
     int64_t n_rows, vocab;
     float softcap, dloss;
 } qr_cross_entropy_args;

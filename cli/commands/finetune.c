@@ -76,6 +76,8 @@ static int open_trainer(const finetune_options *o, const engine *e, const char *
     params.saving.out = out;
     params.callbacks.progress = training_show_progress;
     params.callbacks.progress_user = t;
+    params.callbacks.on_metrics = training_note_metrics;
+    params.callbacks.metrics_user = t;
     progress_draw(0, 0, "reading the data");
     const qrun_status status = qrun_trainer_create(e->model, &params, &t->trainer, &error);
     progress_clear();

@@ -171,6 +171,13 @@ static next_steps steps_after(const training *t, const finetune_options *settled
                                       has_names(lora->target_parameters)};
 }
 
+/* Of pairs of answers. */
+static void print_rewards(const qrun_rewards *r, const char *where) {
+    if (r->n_pairs == 0) { return; }
+    printf("rewards     chosen %.4g, rejected %.4g; the chosen one is ahead in %.0f %% of the pairs %s\n", r->chosen,
+           r->rejected, 100 * r->accuracy, where);
+}
+
 void finetune_print_result(const training *t, const finetune_options *settled, qrun_context *context) {
     const train_log *log = &t->log;
     const train_sums sums = train_log_sums(log, log->n_earlier_steps); /* of this run */
@@ -179,12 +186,14 @@ void finetune_print_result(const training *t, const finetune_options *settled, q
     if (last != NULL) {
         printf("loss        %.4f at step %lld, %.4f at step %lld\n", log->steps[0].m.loss,
                (long long)log->steps[0].m.step, last->m.loss, (long long)last->m.step);
+        print_rewards(&last->m.rewards, "of the last step");
     }
     if (best != NULL) {
         const train_eval_record *eval = &log->evals[log->n_evals - 1];
         printf("evaluation  loss %.4f after step %lld", eval->loss, (long long)eval->step);
         if (best->step != eval->step) { printf(" (lowest: %.4f after step %lld)", best->loss, (long long)best->step); }
         printf("\n");
+        print_rewards(&eval->rewards, "of the last evaluation");
         if (t->info.best_step < eval->step && !train_exports_best(&t->facts)) {
             printf("best        the evaluation rose after step %lld; use --load-best, or %s/checkpoint-%lld\n",
                    (long long)t->info.best_step, t->facts.options->train.saving.out, (long long)t->info.best_step);

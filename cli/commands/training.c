@@ -118,20 +118,32 @@ bool training_show_progress(void *user, int64_t done, int64_t total) {
     return !interrupted();
 }
 
+void training_note_metrics(void *user, const qrun_train_metrics *metrics) {
+    training *t = user;
+    if (metrics->is_evaluation) { t->eval_rewards = metrics->rewards; }
+}
+
+/* "  63 % right" of pairs of answers; else nothing. */
+static short_text right_text(const qrun_rewards *rewards, const char *before) {
+    short_text out = {""};
+    if (rewards->n_pairs > 0) { (void)snprintf(out.text, sizeof out.text, "%s%.0f %% right", before, 100 * rewards->accuracy); }
+    return out;
+}
+
 static void show_step(const training *t, const train_step_record *r) {
     const int64_t n_done = r->m.step - t->info.first_step + 1, total = t->info.total_steps;
     const double step_seconds = (clock_seconds() - t->begin_seconds) / (double)n_done;
     const short_text eta = duration_text(step_seconds * (double)(total - r->m.step));
     if (progress_due()) {
-        progress_draw((double)r->m.step, (double)total, "step %lld of %lld  loss %.4f  %.0f tokens/s  ETA %s  %s",
-                      (long long)r->m.step, (long long)total, r->m.loss, train_step_tokens_per_second(r), eta.text,
-                      size_text(r->peak_bytes).text);
+        progress_draw((double)r->m.step, (double)total, "step %lld of %lld  loss %.4f%s  %.0f tokens/s  ETA %s  %s",
+                      (long long)r->m.step, (long long)total, r->m.loss, right_text(&r->m.rewards, "  ").text,
+                      train_step_tokens_per_second(r), eta.text, size_text(r->peak_bytes).text);
     }
     const int64_t interval = (total + VERBOSE_LINES - 1) / VERBOSE_LINES;
     if (t->verbose && (r->m.step % interval == 0 || r->m.step == total || n_done == 1)) {
-        notify("step %lld of %lld: loss %.4f, lr %.3g, gradient norm %.3g, %.0f tokens/s, ETA %s", (long long)r->m.step,
-               (long long)total, r->m.loss, r->m.learning_rate, r->m.grad_norm, train_step_tokens_per_second(r),
-               eta.text);
+        notify("step %lld of %lld: loss %.4f%s, lr %.3g, gradient norm %.3g, %.0f tokens/s, ETA %s",
+               (long long)r->m.step, (long long)total, r->m.loss, right_text(&r->m.rewards, ", ").text,
+               r->m.learning_rate, r->m.grad_norm, train_step_tokens_per_second(r), eta.text);
     }
 }
 
@@ -189,11 +201,24 @@ static int put_step_scalars(const training *t, const train_step_record *r) {
         {"phases/waiting", p->waiting},
         {"phases/other", p->other},
     };
-    return profile_scalars(&t->profile, r->m.step, scalars, sizeof scalars / sizeof scalars[0]);
+    RETURN_IF_FAILED(profile_scalars(&t->profile, r->m.step, scalars, sizeof scalars / sizeof scalars[0]));
+    const qrun_rewards *w = &r->m.rewards;
+    const event_scalar rewards[] = {{"train/rewards/chosen", w->chosen},
+                                    {"train/rewards/rejected", w->rejected},
+                                    {"train/rewards/margins", w->margin},
+                                    {"train/rewards/accuracies", w->accuracy}};
+    if (w->n_pairs == 0) { return EXIT_OK; }
+    return profile_scalars(&t->profile, r->m.step, rewards, sizeof rewards / sizeof rewards[0]);
 }
 
-static int put_eval_scalar(const training *t, const train_eval_record *r) {
-    return profile_scalars(&t->profile, r->step, &(event_scalar){"eval/loss", r->loss}, 1);
+static int put_eval_scalars(const training *t, const train_eval_record *r) {
+    const event_scalar scalars[] = {{"eval/loss", r->loss},
+                                    {"eval/rewards/chosen", r->rewards.chosen},
+                                    {"eval/rewards/rejected", r->rewards.rejected},
+                                    {"eval/rewards/margins", r->rewards.margin},
+                                    {"eval/rewards/accuracies", r->rewards.accuracy}};
+    return profile_scalars(&t->profile, r->step, scalars,
+                           r->rewards.n_pairs > 0 ? sizeof scalars / sizeof scalars[0] : 1);
 }
 
 /* ---- Steps ------------------------------------------------------------------------------------------------------- */
@@ -229,10 +254,11 @@ static int evaluate(training *t) {
         return take_error(t, &error);
     }
     record.seconds = clock_seconds() - begin;
-    RETURN_IF_FAILED(put_eval_scalar(t, &record));
+    record.rewards = t->eval_rewards;
+    RETURN_IF_FAILED(put_eval_scalars(t, &record));
     if (t->verbose || progress_enabled()) {
-        notify("evaluation after step %lld: loss %.4f%s", (long long)record.step, record.loss,
-               t->info.best_step == record.step ? ", the best so far" : "");
+        notify("evaluation after step %lld: loss %.4f%s%s", (long long)record.step, record.loss,
+               right_text(&record.rewards, ", ").text, t->info.best_step == record.step ? ", the best so far" : "");
     }
     return train_log_eval(&t->log, &record, t->facts.options->json);
 }

@@ -25,6 +25,7 @@ typedef struct training {
     train_log log;
     int64_t step;       /* finished */
     int64_t saved_step; /* of the last checkpoint; 0: none */
+    qrun_rewards eval_rewards; /* of the last evaluation */
     int64_t n_skipped_in_a_row;
     double begin_seconds, published_seconds;
 } training;
@@ -32,6 +33,9 @@ typedef struct training {
 /* A qrun_progress_fn: shows how far the data are read, or an evaluation is; Ctrl-C cancels. user: the training, whose
  * trainer is NULL while it is made. */
 bool training_show_progress(void *user, int64_t done, int64_t total);
+
+/* A qrun_train_metrics_fn: notes what an evaluation tells besides its loss. user: the training. */
+void training_note_metrics(void *user, const qrun_train_metrics *metrics);
 
 /* Trains to the end and exports the result. Returns 0 or an exit code, after telling the user: EXIT_INTERRUPTED after
  * Ctrl-C, with a checkpoint of the last step; EXIT_SOME_FAILED where training diverged. */

@@ -16,6 +16,9 @@ static const option_choice loss_scales[] = {{"dynamic", QRUN_AUTO}, {NULL, 0}};
 const option_choice fit_choices[] = {
     {"context", QRUN_FIT_CONTEXT}, {"batch", QRUN_FIT_BATCH}, {"rank", QRUN_FIT_RANK}, {"model", FIT_MODEL}, {NULL, 0}};
 static const option_choice inits[] = {{"model", false}, {"random", true}, {NULL, 0}};
+static const option_choice objectives[] = {
+    {"sft", QRUN_OBJECTIVE_SFT}, {"dpo", QRUN_OBJECTIVE_DPO}, {"orpo", QRUN_OBJECTIVE_ORPO},
+    {"simpo", QRUN_OBJECTIVE_SIMPO}, {NULL, 0}};
 static const option_choice schedules[] = {
     {"linear", QRUN_SCHEDULE_LINEAR}, {"cosine", QRUN_SCHEDULE_COSINE}, {"constant", QRUN_SCHEDULE_CONSTANT},
     {NULL, 0}};
@@ -34,7 +37,8 @@ static const option data_table[] = {
              ".md). It may be in gzip or Zstandard, a pipe, \"-\" for stdin, or a folder of files with --format. An "
              "example is {\"messages\": [{\"role\", \"content\"}, …]}, {\"prompt\", \"completion\"} (or \"response\"), "
              "{\"instruction\", \"input\", \"output\"} (alpaca), {\"question\", \"answer\"}, {\"input\", \"output\"}, "
-             "{\"conversations\": [{\"from\", \"value\"}, …]} (ShareGPT) or {\"text\"}; the first one decides. The "
+             "{\"conversations\": [{\"from\", \"value\"}, …]} (ShareGPT) or {\"text\"}; the first one decides. With "
+             "--objective dpo, orpo or simpo it is {\"prompt\", \"chosen\", \"rejected\"}, as texts or messages. The "
              "loss counts what the assistant says (of a text, everything), without messages that have \"weight\": 0 or "
              "\"train\": false. Given several times, the files are trained on together, each in its own format."},
     {.name = "format", .kind = OPTION_CHOICE, .choices = formats, TRAIN(data.format),
@@ -106,6 +110,21 @@ const option train_full_table[N_TRAIN_FULL_OPTIONS] = {
              "initializer_range in config.json."},
 };
 
+const option train_objective_table[N_TRAIN_OBJECTIVE_OPTIONS] = {
+    {.name = "objective", .kind = OPTION_CHOICE, .choices = objectives, TRAIN(preference.objective),
+     .help = "What is learned. sft: to write what the examples have. dpo, orpo, simpo: from pairs of answers, of which "
+             "one was preferred: {\"prompt\", \"chosen\", \"rejected\"}. dpo makes the chosen one likelier than the "
+             "rejected one, next to what the model without the adapter makes of them; simpo does so by the mean of "
+             "the tokens and without that model; orpo learns to write the chosen ones too. Default: sft."},
+    {.name = "beta", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6, TRAIN(preference.beta),
+     .help = "With --objective dpo or simpo: how much differences between answers weigh; small values let the model go "
+             "far. orpo: the weight of preferring next to writing. Default: 0.1, and 2 with simpo."},
+    {.name = "target-margin", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6,
+     TRAIN(preference.target_margin),
+     .help = "With --objective simpo: by how much the chosen answer's mean, times --beta, should be ahead. Default: half "
+             "of --beta."},
+};
+
 const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
     {.name = "epochs", .kind = OPTION_NUMBER, .value_name = "X", .low = 1e-6, .high = 1e6, TRAIN(batches.epochs),
      .help = "How often to go through the data. Default: 1."},
@@ -113,7 +132,7 @@ const option train_batch_table[N_TRAIN_BATCH_OPTIONS] = {
      .help = "Train for this many steps, whatever --epochs says."},
     {.name = "seq-len", .kind = OPTION_INT, .value_name = "N|auto", .low = 2, .high = 1 << 20, .choices = sizes,
      TRAIN(batches.seq_len),
-     .help = "Longest example in tokens; a longer one is cut. Shorter ones are packed together into rows of this "
+     .help = "Longest example in tokens (of a pair, both answers with their prompts); a longer one is cut. Shorter ones are packed together into rows of this "
              "length, and do not see each other. auto: that of the longest example, as far as --memory allows. "
              "Default: 1024, or the model's context where that is smaller."},
     {.name = "batching", .kind = OPTION_CHOICE, .choices = batchings, TRAIN(batches.batching),
@@ -328,6 +347,7 @@ const option_group finetune_groups[N_FINETUNE_GROUPS] = {
     OPTION_GROUP("Data", data_table, 0),
     OPTION_GROUP("Adapter", train_adapter_table, 0),
     OPTION_GROUP("Full fine-tuning", train_full_table, 0),
+    OPTION_GROUP("Objective", train_objective_table, 0),
     OPTION_GROUP("Training", train_batch_table, 0),
     OPTION_GROUP("Optimiser", train_optimizer_table, 0),
     OPTION_GROUP("Memory", memory_table, 0),

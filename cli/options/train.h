@@ -42,6 +42,7 @@ typedef struct finetune_options {
 enum {
     N_TRAIN_ADAPTER_OPTIONS = 11,
     N_TRAIN_FULL_OPTIONS = 3,
+    N_TRAIN_OBJECTIVE_OPTIONS = 3,
     N_TRAIN_BATCH_OPTIONS = 9,
     N_TRAIN_OPTIMIZER_OPTIONS = 13,
     N_TRAIN_POLICY_OPTIONS = 2,
@@ -49,13 +50,14 @@ enum {
 };
 extern const option train_adapter_table[N_TRAIN_ADAPTER_OPTIONS];
 extern const option train_full_table[N_TRAIN_FULL_OPTIONS];
+extern const option train_objective_table[N_TRAIN_OBJECTIVE_OPTIONS];
 extern const option train_batch_table[N_TRAIN_BATCH_OPTIONS];
 extern const option train_optimizer_table[N_TRAIN_OPTIMIZER_OPTIONS];
 extern const option train_policy_table[N_TRAIN_POLICY_OPTIONS];
 extern const option train_ranks_table[N_TRAIN_RANKS_OPTIONS];
 
 extern const finetune_options finetune_defaults;
-enum { N_FINETUNE_GROUPS = 11 };
+enum { N_FINETUNE_GROUPS = 12 };
 extern const option_group finetune_groups[N_FINETUNE_GROUPS];
 
 /* What the library gets. Lends from `options`, and from `modules`, which has room for --modules-to-save and

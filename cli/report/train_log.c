@@ -74,11 +74,32 @@ static bool read_learning_rate(const cJSON *object, double *value) {
     return read_number(object, "learning_rate", value) || read_number(object, "lr", value); /* "lr": version 0.1 */
 }
 
+/* Rewards of pairs, whose names begin so; zeros where the line has none. */
+static void read_rewards(const cJSON *object, const char *prefix, qrun_rewards *rewards) {
+    const struct {
+        const char *name;
+        double *value;
+    } members[] = {{"rewards/chosen", &rewards->chosen},
+                   {"rewards/rejected", &rewards->rejected},
+                   {"rewards/margins", &rewards->margin},
+                   {"rewards/accuracies", &rewards->accuracy}};
+    text_buffer name = {0};
+    text_format(&name, "%spairs", prefix);
+    if (!read_count(object, name.data, &rewards->n_pairs)) { rewards->n_pairs = 0; }
+    for (size_t i = 0; i < sizeof members / sizeof members[0] && rewards->n_pairs > 0; i++) {
+        text_clear(&name);
+        text_format(&name, "%s%s", prefix, members[i].name);
+        if (!read_number(object, name.data, members[i].value)) { *members[i].value = NAN; }
+    }
+    text_free(&name);
+}
+
 static bool read_step(const cJSON *object, train_step_record *record) {
     record->m.skipped = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "skipped"));
     record->m.overflowed = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(object, "overflowed"));
     if (!read_number(object, "loss_scale", &record->m.loss_scale)) { record->m.loss_scale = 0; }
     if (!read_count(object, "skipped_steps", &record->m.n_skipped)) { record->m.n_skipped = 0; }
+    read_rewards(object, "", &record->m.rewards);
     return read_count(object, "step", &record->m.step) && read_count(object, "tokens", &record->m.n_tokens) &&
            read_count(object, "target_tokens", &record->m.n_target_tokens) &&
            read_count(object, "peak_bytes", &record->peak_bytes) && read_number(object, "epoch", &record->m.epoch) &&
@@ -87,6 +108,7 @@ static bool read_step(const cJSON *object, train_step_record *record) {
 }
 
 static bool read_eval(const cJSON *object, train_eval_record *record) {
+    read_rewards(object, "eval_", &record->rewards);
     return read_count(object, "step", &record->step) && read_number(object, "epoch", &record->epoch) &&
            read_number(object, "eval_loss", &record->loss) && read_number(object, "seconds", &record->seconds);
 }
@@ -94,8 +116,8 @@ static bool read_eval(const cJSON *object, train_eval_record *record) {
 /* Keeps what the line says where it is of an earlier run's steps that count. */
 static bool take_line(train_log *log, const char *line, int64_t last_step, int64_t last_eval) {
     cJSON *object = cJSON_ParseWithOpts(line, NULL, true);
-    train_step_record step;
-    train_eval_record eval;
+    train_step_record step = {0};
+    train_eval_record eval = {0};
     bool taken = false;
     if (cJSON_HasObjectItem(object, "eval_loss")) {
         taken = read_eval(object, &eval) && eval.step <= last_eval;
@@ -191,6 +213,18 @@ static void put_phases(const qrun_phases *p, text_buffer *line) {
     text_puts(line, "}");
 }
 
+void train_log_put_rewards(const qrun_rewards *r, const char *prefix, const char *space, text_buffer *out) {
+    if (r->n_pairs == 0) { return; }
+    const struct {
+        const char *name;
+        double value;
+    } members[] = {{"chosen", r->chosen}, {"rejected", r->rejected}, {"margins", r->margin}, {"accuracies", r->accuracy}};
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        text_format(out, ",%s\"%srewards/%s\":%s%s", space, prefix, members[i].name, space,
+                    json_double(members[i].value).text);
+    }
+}
+
 int train_log_step(train_log *log, const train_step_record *record, bool echo) {
     text_buffer line = {0};
     text_format(&line, "{\"step\":%lld,\"epoch\":%s,\"loss\":%s,\"learning_rate\":%s,\"grad_norm\":%s",
@@ -203,6 +237,8 @@ int train_log_step(train_log *log, const train_step_record *record, bool echo) {
     text_format(&line, ",\"tokens\":%lld,\"target_tokens\":%lld,\"tokens_per_second\":%.1f,\"seconds\":%.6f",
                 (long long)record->m.n_tokens, (long long)record->m.n_target_tokens,
                 train_step_tokens_per_second(record), record->m.seconds);
+    train_log_put_rewards(&record->m.rewards, "", "", &line);
+    if (record->m.rewards.n_pairs > 0) { text_format(&line, ",\"pairs\":%lld", (long long)record->m.rewards.n_pairs); }
     put_phases(&record->m.phases, &line);
     text_format(&line, ",\"peak_bytes\":%lld%s%s}", (long long)record->peak_bytes,
                 record->m.skipped ? ",\"skipped\":true" : "", record->m.overflowed ? ",\"overflowed\":true" : "");
@@ -212,8 +248,11 @@ int train_log_step(train_log *log, const train_step_record *record, bool echo) {
 
 int train_log_eval(train_log *log, const train_eval_record *record, bool echo) {
     text_buffer line = {0};
-    text_format(&line, "{\"step\":%lld,\"epoch\":%s,\"eval_loss\":%s,\"seconds\":%.6f}", (long long)record->step,
-                json_double(record->epoch).text, json_double(record->loss).text, record->seconds);
+    text_format(&line, "{\"step\":%lld,\"epoch\":%s,\"eval_loss\":%s", (long long)record->step,
+                json_double(record->epoch).text, json_double(record->loss).text);
+    train_log_put_rewards(&record->rewards, "eval_", "", &line);
+    if (record->rewards.n_pairs > 0) { text_format(&line, ",\"eval_pairs\":%lld", (long long)record->rewards.n_pairs); }
+    text_format(&line, ",\"seconds\":%.6f}", record->seconds);
     keep_eval(log, record);
     return append(log, &line, echo);
 }

@@ -6,8 +6,9 @@
  * "seconds", "peak_bytes"} and "skipped": true where parameters were left as they were; a value that is not finite is
  * null. With a loss scale also "loss_scale", "skipped_steps" so far, and "overflowed": true where the scale was too
  * large and that is why the step was skipped. With --profile also "phases": seconds by name, which add up
- * to "seconds"
- *     {"step", "epoch", "eval_loss", "seconds"} */
+ * to "seconds". With pairs of answers also "rewards/chosen", "rewards/rejected", "rewards/margins" and
+ * "rewards/accuracies", as TRL names them, and "pairs"
+ *     {"step", "epoch", "eval_loss", "seconds"}; with pairs also "eval_rewards/chosen" and so on, and "eval_pairs" */
 #ifndef QRUN_CLI_REPORT_TRAIN_LOG_H
 #define QRUN_CLI_REPORT_TRAIN_LOG_H
 
@@ -25,6 +26,7 @@ typedef struct train_step_record {
 typedef struct train_eval_record {
     int64_t step; /* after it */
     double epoch, loss, seconds;
+    qrun_rewards rewards; /* of pairs of answers; else all 0 */
 } train_eval_record;
 
 /* Zero-initialise. */
@@ -46,6 +48,9 @@ int train_log_open(train_log *log, const char *folder, int64_t last_step, int64_
 /* Each keeps the record and appends its line; `echo` writes the line to stdout too. */
 int train_log_step(train_log *log, const train_step_record *record, bool echo);
 int train_log_eval(train_log *log, const train_eval_record *record, bool echo);
+/* Appends the members of rewards, each with a comma before it: their names begin with `prefix`, and `space` follows
+ * commas and colons. Nothing where there are no pairs. */
+void train_log_put_rewards(const qrun_rewards *rewards, const char *prefix, const char *space, text_buffer *out);
 int train_log_sync(train_log *log);  /* onto disk, before a checkpoint that counts on its lines */
 int train_log_close(train_log *log); /* the records stay until train_log_free */
 void train_log_free(train_log *log);

@@ -24,16 +24,18 @@ static short_text today(void) {
 /* The log's steps as columns. */
 typedef struct columns {
     double *step, *loss, *smooth, *learning_rate, *grad_norm, *speed, *peak; /* [n_steps]; peak in MiB */
+    double *chosen, *rejected, *right;                                       /* [n_steps]: of pairs; right in percent */
     double *eval_step, *eval_loss;                                           /* [n_evals] */
     double *memory;                                                          /* all of them */
 } columns;
 
 static columns make_columns(const train_log *log) {
-    enum { SMOOTH_SHARE = 50, COLUMNS = 7 };
+    enum { SMOOTH_SHARE = 50, COLUMNS = 10 };
     const size_t n = (size_t)log->n_steps, n_evals = (size_t)log->n_evals;
     columns c;
     c.memory = allocate((COLUMNS * n + 2 * n_evals) * sizeof(double));
-    double **const targets[COLUMNS] = {&c.step, &c.loss, &c.smooth, &c.learning_rate, &c.grad_norm, &c.speed, &c.peak};
+    double **const targets[COLUMNS] = {&c.step,      &c.loss,  &c.smooth, &c.learning_rate, &c.grad_norm,
+                                         &c.speed,     &c.peak,  &c.chosen, &c.rejected,      &c.right};
     for (size_t t = 0; t < COLUMNS; t++) { *targets[t] = c.memory + t * n; }
     c.eval_step = c.memory + COLUMNS * n;
     c.eval_loss = c.eval_step + n_evals;
@@ -50,6 +52,9 @@ static columns make_columns(const train_log *log) {
         c.grad_norm[i] = s->m.grad_norm;
         c.speed[i] = train_step_tokens_per_second(s);
         c.peak[i] = (double)s->peak_bytes / 0x1p20;
+        c.chosen[i] = s->m.rewards.chosen;
+        c.rejected[i] = s->m.rewards.rejected;
+        c.right[i] = 100 * s->m.rewards.accuracy;
     }
     for (size_t i = 0; i < n_evals; i++) {
         c.eval_step[i] = (double)log->evals[i].step;
@@ -75,6 +80,15 @@ static void put_charts(const train_log *log, text_buffer *out) {
                   {"Peak memory, MiB", c.peak}};
     text_puts(out, "<div class=\"charts\">\n");
     chart_svg(&losses, out);
+    if (n > 0 && log->steps[n - 1].m.rewards.n_pairs > 0) {
+        const chart rewards = {.title = "Rewards of the answers",
+                               .n_series = 2,
+                               .series = {{c.step, c.chosen, n, "main", "chosen", false},
+                                          {c.step, c.rejected, n, "faint", "rejected", false}}};
+        chart_svg(&rewards, out);
+        chart_svg(&(chart){"Pairs whose chosen answer is ahead, percent", {{c.step, c.right, n, "main", NULL, false}}, 1, true},
+                  out);
+    }
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         chart_svg(&(chart){others[i].title, {{c.step, others[i].y, n, "main", NULL, false}}, 1, true}, out);
     }

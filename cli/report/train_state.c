@@ -5,10 +5,11 @@
 
 static void put_eval(const train_eval_record *eval, int64_t n_examples, text_buffer *out) {
     text_format(out,
-                ",\n    {\"epoch\": %s, \"eval_loss\": %s, \"eval_runtime\": %.6f, \"eval_samples_per_second\": %.3f, "
-                "\"step\": %lld}",
+                ",\n    {\"epoch\": %s, \"eval_loss\": %s, \"eval_runtime\": %.6f, \"eval_samples_per_second\": %.3f",
                 json_double(eval->epoch).text, json_double(eval->loss).text, eval->seconds,
-                eval->seconds > 0 ? (double)n_examples / eval->seconds : 0, (long long)eval->step);
+                eval->seconds > 0 ? (double)n_examples / eval->seconds : 0);
+    train_log_put_rewards(&eval->rewards, "eval_", " ", out);
+    text_format(out, ", \"step\": %lld}", (long long)eval->step);
 }
 
 static void put_history(const train_log *log, int64_t n_eval_examples, text_buffer *out) {
@@ -19,6 +20,7 @@ static void put_history(const train_log *log, int64_t n_eval_examples, text_buff
         text_format(out, "%s\n    {\"epoch\": %s, \"grad_norm\": %s, \"learning_rate\": %s, \"loss\": %s",
                     i > 0 ? "," : "", json_double(step->m.epoch).text, json_double(step->m.grad_norm).text,
                     json_double(step->m.learning_rate).text, json_double(step->m.loss).text);
+        train_log_put_rewards(&step->m.rewards, "", " ", out);
         if (step->m.loss_scale > 0) { text_format(out, ", \"loss_scale\": %.0f", step->m.loss_scale); }
         text_format(out, ", \"step\": %lld}", (long long)step->m.step);
         for (; e < log->n_evals && log->evals[e].step <= step->m.step; e++) {

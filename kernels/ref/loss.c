@@ -6,8 +6,8 @@
 
 static double capped(double x, double cap) { return cap > 0.0 ? qr_ref_softcap_value(x, cap) : x; }
 
-/* One row: its loss, and its gradient in place of the logits. */
-static double row_loss(const qr_cross_entropy_args *args, float *logits, int32_t target) {
+/* One row: its loss, and its gradient, times dloss, in place of the logits. */
+static double row_loss(const qr_cross_entropy_args *args, float *logits, int32_t target, float dloss) {
     const double cap = (double)args->softcap;
     double largest = -INFINITY, sum = 0.0;
     for (int64_t v = 0; v < args->vocab; v++) { largest = fmax(largest, capped((double)logits[v], cap)); }
@@ -17,7 +17,7 @@ static double row_loss(const qr_cross_entropy_args *args, float *logits, int32_t
         const double x = capped((double)logits[v], cap);
         const double slope = cap > 0.0 ? 1.0 - (x / cap) * (x / cap) : 1.0;
         const double error = exp(x - largest) / sum - (v == target ? 1.0 : 0.0);
-        logits[v] = (float)((double)args->dloss * error * slope);
+        logits[v] = (float)((double)dloss * error * slope);
     }
     return loss;
 }
@@ -28,7 +28,8 @@ void qr_ref_cross_entropy(const qr_cross_entropy_args *args, void *workspace) {
         float *logits = args->logits + i * args->vocab;
         assert(args->target[i] >= -1 && args->target[i] < args->vocab);
         if (args->target[i] >= 0) {
-            args->loss[i] = (float)row_loss(args, logits, args->target[i]);
+            const float dloss = args->weight != NULL ? args->dloss * args->weight[i] : args->dloss;
+            args->loss[i] = (float)row_loss(args, logits, args->target[i], dloss);
             continue;
         }
         args->loss[i] = 0.0F;

@@ -131,7 +131,7 @@ TENSORS(clamped_gate_backward, READS(a->forward.g, a->forward.u, a->dy); WRITES(
 
 /* ---- The loss, and what is around ------------------------------------------------------------------------------- */
 
-TENSORS(cross_entropy, READS(a->logits, a->target); WRITES(a->loss))
+TENSORS(cross_entropy, READS(a->logits, a->target, a->weight); WRITES(a->loss))
 TENSORS(embedding_backward, READS(a->ids, a->dy, a->dtable))
 TENSORS(scatter_rows, READS(a->src, a->rows); WRITES(a->dst))
 TENSORS(dropout, READS(a->x, a->row_key); WRITES(a->dst))

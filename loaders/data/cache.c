@@ -6,7 +6,7 @@
 #include "base/random.h"
 #include "base/sizes.h"
 
-static const char MAGIC[8] = {'Q', 'R', 'D', 'A', 'T', 'A', '0', '1'};
+static const char MAGIC[8] = {'Q', 'R', 'D', 'A', 'T', 'A', '0', '2'};
 static const char zeros[8];
 enum { HEADER_BYTES = 16 };
 
@@ -33,8 +33,11 @@ qrun_status qr_cache_writer_add(qr_cache_writer *writer, const qr_example *examp
     const size_t n = (size_t)example->n_tokens;
     QR_RETURN_IF_ERROR(qr_array_grow(&writer->entries, &writer->capacity, writer->n_entries + 1,
                                      sizeof *writer->entries, "the index of the data set", err));
-    writer->entries[writer->n_entries++] = (qr_cache_entry){(uint64_t)writer->file.offset, example->line,
-                                                            (int32_t)example->n_tokens, (int32_t)example->n_targets};
+    writer->entries[writer->n_entries++] = (qr_cache_entry){.offset = (uint64_t)writer->file.offset,
+                                                            .line = example->line,
+                                                            .n_tokens = (int32_t)example->n_tokens,
+                                                            .n_targets = (int32_t)example->n_targets,
+                                                            .n_chosen = (int32_t)example->n_chosen};
     QR_RETURN_IF_ERROR(append(writer, example->ids, n * sizeof *example->ids, err));
     QR_RETURN_IF_ERROR(append(writer, example->is_target, n, err));
     return pad(writer, sizeof *example->ids, err);
@@ -67,21 +70,30 @@ void qr_cache_writer_abort(qr_cache_writer *writer) {
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
+/* Nothing predicts the first token of a sequence, and a pair has a target in each. */
 static bool check_mask(const qr_cache *cache, const qr_cache_entry *entry) {
     const unsigned char *is_target = cache->map.data + entry->offset + (size_t)entry->n_tokens * sizeof(int32_t);
-    int32_t n_targets = 0;
+    const int32_t n_chosen = entry->n_chosen;
+    int32_t n_targets = 0, n_chosen_targets = 0;
     for (int32_t t = 0; t < entry->n_tokens; t++) {
         if (is_target[t] > 1) { return false; }
         n_targets += is_target[t];
+        n_chosen_targets += t < n_chosen ? is_target[t] : 0;
     }
-    return is_target[0] == 0 && n_targets == entry->n_targets;
+    const bool is_whole =
+        n_chosen == 0 || (is_target[n_chosen] == 0 && n_chosen_targets > 0 && n_chosen_targets < n_targets);
+    return is_target[0] == 0 && n_targets == entry->n_targets && is_whole;
 }
 
 static bool check_entries(const qr_cache *cache, uint64_t end) {
+    const bool has_pairs = qr_dataset_format_is_preference((qr_dataset_format)cache->info.format);
     int64_t n_tokens = 0, n_targets = 0, longest = 0;
     for (int64_t i = 0; i < cache->info.n_examples; i++) {
         const qr_cache_entry *entry = &cache->entries[i];
         if (entry->n_tokens < 1 || entry->n_targets < 1 || entry->n_targets > entry->n_tokens) { return false; }
+        if (entry->n_chosen < 0 || entry->n_chosen >= entry->n_tokens || (entry->n_chosen > 0) != has_pairs) {
+            return false;
+        }
         const uint64_t n_bytes = (uint64_t)entry->n_tokens * (sizeof(int32_t) + 1);
         if (entry->offset % sizeof(int32_t) != 0 || entry->offset < HEADER_BYTES || entry->offset > end ||
             n_bytes > end - entry->offset || !check_mask(cache, entry)) {
@@ -149,5 +161,6 @@ qr_example qr_cache_get(const qr_cache *cache, int64_t i) {
                         .is_target = ids + (size_t)entry->n_tokens * sizeof(int32_t),
                         .n_tokens = entry->n_tokens,
                         .n_targets = entry->n_targets,
+                        .n_chosen = entry->n_chosen,
                         .line = entry->line};
 }

@@ -2,7 +2,7 @@
  *
  * Named <folder>/<key as 16 hexadecimal digits>.qrdata, in the byte order of the machine:
  *
- *   8 bytes             "QRDATA01"
+ *   8 bytes             "QRDATA02"
  *   8 bytes             the key: a hash of everything that the tokens depend on
  *   per example         int32 ids[n_tokens], then uint8 is_target[n_tokens], zeros up to a multiple of 4 bytes
  *   zeros               up to a multiple of 8 bytes
@@ -21,6 +21,8 @@ typedef struct qr_cache_entry {
     uint64_t offset; /* of ids, from the front of the file */
     int64_t line;
     int32_t n_tokens, n_targets;
+    int32_t n_chosen; /* of a pair, as in qr_example; else 0 */
+    int32_t unused;   /* 0 */
 } qr_cache_entry;
 
 typedef struct qr_cache_footer {

@@ -37,7 +37,7 @@ struct qr_dataset {
 /* ---- what the tokens depend on ----------------------------------------------------------------------------------- */
 
 /* Changes with anything that would make other tokens of the same files. */
-static const char KEY_VERSION[] = "qrun tokenised data 5";
+static const char KEY_VERSION[] = "qrun tokenised data 6";
 
 static uint64_t hash_text(uint64_t hash, const char *text) {
     return text != NULL ? qr_hash_bytes(hash, text, strlen(text) + 1) : qr_hash_bytes(hash, "\xFF", 1);
@@ -137,8 +137,8 @@ static qrun_status hash_tokenizer(const qr_dataset_options *options, uint64_t *h
 }
 
 static uint64_t make_key(const qr_dataset_options *options, const qr_dataset *dataset, size_t n_bytes) {
-    const uint64_t numbers[] = {(uint64_t)options->seq_len, (uint64_t)options->now, n_bytes,
-                                dataset->parts[0].data_hash, dataset->tokenizer_hash};
+    const uint64_t numbers[] = {(uint64_t)options->seq_len,   (uint64_t)options->now, n_bytes,
+                                dataset->parts[0].data_hash,  dataset->tokenizer_hash, options->preferences};
     const uint64_t hash = qr_hash_bytes(QR_HASH_START, KEY_VERSION, sizeof KEY_VERSION);
     return qr_hash_mix(qr_hash_bytes(hash, numbers, sizeof numbers));
 }
@@ -252,7 +252,11 @@ static qrun_status end_row(build *b, qr_error *err) {
     if (b->row.n == 0) { return QRUN_OK; }
     is_target[0] = 0; /* nothing predicts it */
     for (size_t t = 0; t < b->row.n; t++) { n_targets += is_target[t]; }
-    const qr_example row = {b->row.ids, is_target, (int64_t)b->row.n, n_targets, b->row_line};
+    const qr_example row = {.ids = b->row.ids,
+                            .is_target = is_target,
+                            .n_tokens = (int64_t)b->row.n,
+                            .n_targets = n_targets,
+                            .line = b->row_line};
     if (n_targets > 0) { status = add_example(b, &row, err); }
     b->row.n = 0;
     qr_buffer_clear(&b->row_is_target);
@@ -289,8 +293,12 @@ static qrun_status take_item(build *b, build_item *item, qr_error *err) {
         b->n_set_aside += example->notes.sets_aside ? 1 : 0;
         return QRUN_OK;
     }
-    const qr_example made = {example->tokens.ids, (const uint8_t *)example->is_target.data, (int64_t)example->tokens.n,
-                             example->n_targets, item->piece.line};
+    const qr_example made = {.ids = example->tokens.ids,
+                             .is_target = (const uint8_t *)example->is_target.data,
+                             .n_tokens = (int64_t)example->tokens.n,
+                             .n_targets = example->n_targets,
+                             .n_chosen = example->n_chosen,
+                             .line = item->piece.line};
     return add_example(b, &made, err);
 }
 
@@ -316,9 +324,12 @@ static qrun_status refuse_nothing(const build *b, qr_error *err) {
         return qr_fail(err, QRUN_ERROR_INPUT,
                        "%s: no token is a target: the answers have \"weight\": 0 or \"train\": false", path);
     }
-    const char *reason = info->format == QR_DATASET_MESSAGES ? "no conversation has an answer of the role \"assistant\""
-                         : info->format == QR_DATASET_SHAREGPT ? "no conversation has an answer from \"gpt\""
-                                                               : "there is no text to learn in any example";
+    const char *reason =
+        info->format == QR_DATASET_MESSAGES   ? "no conversation has an answer of the role \"assistant\""
+        : info->format == QR_DATASET_SHAREGPT ? "no conversation has an answer from \"gpt\""
+        : qr_dataset_format_is_preference((qr_dataset_format)info->format)
+            ? "no pair has an answer of the assistant's in both of \"chosen\" and \"rejected\""
+            : "there is no text to learn in any example";
     return qr_fail(err, QRUN_ERROR_INPUT, "%s: no token is a target: %s", path, reason);
 }
 
@@ -383,9 +394,15 @@ static qrun_status check_options(const qr_dataset_options *options, qr_error *er
         return qr_fail(err, QRUN_ERROR_ARGUMENT, "a data set needs its file, a cache folder and the model's folder");
     }
     QR_RETURN_IF_ERROR(qr_dataset_columns_check(options->columns, err));
-    if (options->seq_len < 2 || options->seq_len > INT32_MAX) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a sequence length of %lld cannot be trained on; at least 2 is needed",
-                       (long long)options->seq_len);
+    const qr_file_form form = options->form != QR_FORM_AUTO ? options->form : qr_file_form_of(options->path);
+    if (options->preferences && (form == QR_FORM_TEXT || form == QR_FORM_PARAGRAPHS)) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "%s: a plain text has no chosen and rejected answers; pairs are in JSON or a table",
+                       options->path);
+    }
+    if (options->seq_len < (options->preferences ? 4 : 2) || options->seq_len > INT32_MAX) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "a sequence length of %lld cannot be trained on; at least %d is needed",
+                       (long long)options->seq_len, options->preferences ? 4 : 2);
     }
     return QRUN_OK;
 }
@@ -518,9 +535,11 @@ static size_t random_example_bytes(int64_t n_tokens) {
     return (size_t)(n_tokens * (int64_t)sizeof(int32_t) + qr_round_up(n_tokens, sizeof(int32_t)));
 }
 
-static void fill_random(dataset_part *part, qr_cache_entry *entries, int64_t n_tokens, int64_t vocab, uint64_t seed) {
+static void fill_random(dataset_part *part, qr_cache_entry *entries, int64_t n_tokens, int64_t n_chosen, int64_t vocab,
+                        uint64_t seed) {
     qr_dataset_info *info = &part->cache.info;
     const size_t ids_bytes = (size_t)n_tokens * sizeof(int32_t), stride = random_example_bytes(n_tokens);
+    const int64_t n_targets = n_tokens - (n_chosen > 0 ? 2 : 1);
     uint64_t sample = seed;
     for (int64_t i = 0; i < info->n_examples; i++) {
         unsigned char *example = part->random + (size_t)i * stride;
@@ -529,20 +548,25 @@ static void fill_random(dataset_part *part, qr_cache_entry *entries, int64_t n_t
             ((int32_t *)(void *)example)[t] = (int32_t)(sample % (uint64_t)vocab);
         }
         memset(example + ids_bytes, 1, (size_t)n_tokens);
-        example[ids_bytes] = 0;
-        entries[i] = (qr_cache_entry){(uint64_t)i * stride, i + 1, (int32_t)n_tokens, (int32_t)n_tokens - 1};
+        example[ids_bytes] = example[ids_bytes + (size_t)n_chosen] = 0;
+        entries[i] = (qr_cache_entry){.offset = (uint64_t)i * stride,
+                                      .line = i + 1,
+                                      .n_tokens = (int32_t)n_tokens,
+                                      .n_targets = (int32_t)n_targets,
+                                      .n_chosen = (int32_t)n_chosen};
     }
     info->n_tokens = info->n_examples * n_tokens;
-    info->n_targets = info->n_examples * (n_tokens - 1);
+    info->n_targets = info->n_examples * n_targets;
     info->longest_tokens = n_tokens;
-    info->format = QR_DATASET_TEXT;
+    info->format = n_chosen > 0 ? QR_DATASET_PREFERENCE : QR_DATASET_TEXT;
 }
 
 qrun_status qr_dataset_create_random(int64_t n_examples, int64_t n_tokens, int64_t vocab, uint64_t seed,
-                                     qr_dataset **dataset, qr_error *err) {
+                                     bool preferences, qr_dataset **dataset, qr_error *err) {
     *dataset = NULL;
-    if (n_examples < 1 || n_tokens < 2 || n_tokens > INT32_MAX || vocab < 1 || vocab > INT32_MAX) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "random data needs examples of at least 2 tokens of a vocabulary");
+    if (n_examples < 1 || n_tokens < (preferences ? 4 : 2) || n_tokens > INT32_MAX || vocab < 1 || vocab > INT32_MAX) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "random data needs examples of at least %d tokens of a vocabulary",
+                       preferences ? 4 : 2);
     }
     qr_dataset *made;
     QR_RETURN_IF_ERROR(create("", NULL, &made, err));
@@ -557,7 +581,7 @@ qrun_status qr_dataset_create_random(int64_t n_examples, int64_t n_tokens, int64
     }
     part->cache.info.n_examples = n_examples;
     part->cache.map.data = part->random;
-    fill_random(part, entries, n_tokens, vocab, seed);
+    fill_random(part, entries, n_tokens, preferences ? n_tokens / 2 : 0, vocab, seed);
     made->info = part->cache.info;
     *dataset = made;
     return QRUN_OK;
@@ -622,25 +646,38 @@ qr_example qr_dataset_get(const qr_dataset *dataset, int64_t i) {
     return qr_cache_get(&part->cache, i - part->first);
 }
 
-qrun_status qr_dataset_show(const qr_dataset *dataset, int64_t i, const char *open_mark, const char *close_mark,
-                            qr_buffer *out, qr_error *err) {
-    const qr_example example = qr_dataset_get(dataset, i);
+/* Tokens [first, end) of an example, a text of its own. */
+static qrun_status show_sequence(const qr_tokenizer *tokenizer, const qr_example *example, int64_t first, int64_t end,
+                                 const char *open_mark, const char *close_mark, qr_buffer *out, qr_error *err) {
     qr_token_stream stream;
     qrun_status status = QRUN_OK;
     bool inside = false;
-    if (dataset->tokenizer == NULL) {
-        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "random tokens are not text, so they cannot be shown");
-    }
-    qr_token_stream_init(&stream, dataset->tokenizer, false);
-    for (int64_t t = 0; t < example.n_tokens; t++) {
-        if (inside != (example.is_target[t] != 0)) { qr_buffer_append_text(out, inside ? close_mark : open_mark); }
-        inside = example.is_target[t] != 0;
-        QR_TRY(qr_token_stream_push(&stream, example.ids[t], out, err));
+    qr_token_stream_init(&stream, tokenizer, false);
+    for (int64_t t = first; t < end; t++) {
+        if (inside != (example->is_target[t] != 0)) { qr_buffer_append_text(out, inside ? close_mark : open_mark); }
+        inside = example->is_target[t] != 0;
+        QR_TRY(qr_token_stream_push(&stream, example->ids[t], out, err));
     }
     QR_TRY(qr_token_stream_finish(&stream, out, err));
     if (inside) { qr_buffer_append_text(out, close_mark); }
-    if (!qr_buffer_ok(out)) { status = qr_fail_memory(err, "the text of an example", out->size); }
 out:
     qr_token_stream_free(&stream);
     return status;
+}
+
+qrun_status qr_dataset_show(const qr_dataset *dataset, int64_t i, const char *open_mark, const char *close_mark,
+                            qr_buffer *out, qr_error *err) {
+    const qr_example example = qr_dataset_get(dataset, i);
+    const qr_tokenizer *tokenizer = dataset->tokenizer;
+    if (tokenizer == NULL) {
+        return qr_fail(err, QRUN_ERROR_UNSUPPORTED, "random tokens are not text, so they cannot be shown");
+    }
+    if (example.n_chosen > 0) {
+        QR_RETURN_IF_ERROR(
+            show_sequence(tokenizer, &example, 0, example.n_chosen, open_mark, close_mark, out, err));
+        qr_buffer_append_char(out, '\n');
+    }
+    QR_RETURN_IF_ERROR(
+        show_sequence(tokenizer, &example, example.n_chosen, example.n_tokens, open_mark, close_mark, out, err));
+    return qr_buffer_ok(out) ? QRUN_OK : qr_fail_memory(err, "the text of an example", out->size);
 }

@@ -30,6 +30,17 @@
  *                      "content" instead of "from" and "value" they are messages by another name.
  *   text               {"text": text}. Everything counts but what the tokenizer puts first, and the EOS after it.
  *
+ * With `preferences` an example is a pair of answers to the same prompt, in one of these formats (TRL's):
+ *
+ *   preference           {"prompt": text, "chosen": text, "rejected": text}: two examples as prompt/completion makes them
+ *   preference messages  {"chosen": messages, "rejected": messages}, with "prompt" (messages) before both, or with the
+ *                        messages that they have in common at their beginning. What the assistant wrote after these
+ *                        counts. A "prompt" that is a text is left out where the conversations begin with a message of
+ *                        another role than "assistant".
+ *
+ * A pair has at most seq_len tokens in all: of one that is longer, both answers keep their beginnings, each at least
+ * half of seq_len tokens of what it has with its prompt.
+ *
  * A text may also be a list of {"type": "text", "text": …}, which are put together; nothing else becomes a text.
  *
  * EOS is added where the tokenizer names one and the example does not end in it already. To messages it is added only
@@ -63,12 +74,17 @@ typedef enum qr_dataset_format {
     QR_DATASET_SHAREGPT,
     QR_DATASET_INPUT_OUTPUT,
     QR_DATASET_PROMPT_MESSAGES, /* prompt and completion as lists of messages */
+    QR_DATASET_PREFERENCE,
+    QR_DATASET_PREFERENCE_MESSAGES,
     QR_DATASET_FORMAT_COUNT
 } qr_dataset_format;
 
 /* "messages", "prompt/completion", "alpaca", "text", "question/answer", "sharegpt", "input/output",
- * "prompt/completion messages". */
+ * "prompt/completion messages", "preference", "preference messages". */
 const char *qr_dataset_format_name(qr_dataset_format format);
+static inline bool qr_dataset_format_is_preference(qr_dataset_format format) {
+    return format == QR_DATASET_PREFERENCE || format == QR_DATASET_PREFERENCE_MESSAGES;
+}
 
 /* How examples lie in a file. */
 typedef enum qr_file_form {
@@ -95,6 +111,7 @@ typedef struct qr_dataset_options {
     const char *cache_folder; /* made where it is missing */
     const char *model_folder; /* its tokenizer and template files are part of the cache's key */
     int64_t seq_len;          /* the most tokens of an example, at least 2 */
+    bool preferences;         /* examples are pairs of a chosen and a rejected answer */
     bool skip_bad;            /* examples that cannot be used are counted and left out, instead of ending it all */
     const char *template_arguments; /* a JSON object for the chat template (enable_thinking, …), or NULL */
     int64_t now; /* unix time for templates that write the date. Keep it with a run: other dates are other tokens */
@@ -127,10 +144,10 @@ qrun_status qr_dataset_open(const qr_dataset_options *options, const qr_tokenize
                             const qr_chat_template *chat_template, qr_dataset **dataset, qr_error *err);
 /* Moves the files of `more` to the end of *dataset, and closes `more` unless it fails. */
 qrun_status qr_dataset_append(qr_dataset *dataset, qr_dataset *more, qr_error *err);
-/* For measuring: n_examples of n_tokens (at least 2) random ids below `vocab`, every token but the first a target. It
- * lives in memory, and has no text to show. */
+/* For measuring: n_examples of n_tokens (at least 2) random ids below `vocab`, every token but the first a target. With
+ * `preferences` each is a pair of two halves (at least 2 tokens each). It lives in memory, and has no text to show. */
 qrun_status qr_dataset_create_random(int64_t n_examples, int64_t n_tokens, int64_t vocab, uint64_t seed,
-                                     qr_dataset **dataset, qr_error *err);
+                                     bool preferences, qr_dataset **dataset, qr_error *err);
 void qr_dataset_close(qr_dataset *dataset); /* NULL is fine */
 
 /* QRUN_ERROR_IO when a file of tokens was cut short since it was opened, so that examples read since may be zeros. */
@@ -154,18 +171,21 @@ uint64_t qr_dataset_data_hash(const qr_dataset *dataset);
 uint64_t qr_dataset_tokenizer_hash(const qr_dataset *dataset);
 static inline int64_t qr_dataset_count(const qr_dataset *dataset) { return qr_dataset_get_info(dataset)->n_examples; }
 
-/* An example, lent from the map. */
+/* An example, lent from the map. A pair is one example: the chosen answer, then the rejected one, each after its own
+ * copy of the prompt. */
 typedef struct qr_example {
     const int32_t *ids;       /* [n_tokens] */
     const uint8_t *is_target; /* [n_tokens]: 1 where the loss of predicting ids[t] from ids[0 … t − 1] counts */
     int64_t n_tokens, n_targets;
+    int64_t n_chosen; /* of a pair: tokens of the chosen answer with its prompt; else 0 */
     int64_t line; /* where it begins in its file, from 1 */
 } qr_example;
 
 /* 0 ≤ i < qr_dataset_count. */
 qr_example qr_dataset_get(const qr_dataset *dataset, int64_t i);
 
-/* Appends the text of example i with every run of target tokens between the two marks. */
+/* Appends the text of example i with every run of target tokens between the two marks; of a pair, the rejected answer
+ * with its prompt on a new line. */
 qrun_status qr_dataset_show(const qr_dataset *dataset, int64_t i, const char *open_mark, const char *close_mark,
                             qr_buffer *out, qr_error *err);
 

@@ -20,7 +20,8 @@ static const char ALPACA_RESPONSE[] = "\n\n### Response:\n";
 const char *qr_dataset_format_name(qr_dataset_format format) {
     static const char *const names[QR_DATASET_FORMAT_COUNT] = {"messages",     "prompt/completion",         "alpaca",
                                                                "text",         "question/answer",           "sharegpt",
-                                                               "input/output", "prompt/completion messages"};
+                                                               "input/output", "prompt/completion messages",
+                                                               "preference",   "preference messages"};
     return names[format];
 }
 
@@ -57,8 +58,11 @@ out:
 qrun_status qr_example_encoder_create(const qr_dataset_options *options, const qr_tokenizer *tokenizer,
                                       const qr_chat_template *chat_template, qr_example_encoder *encoder,
                                       qr_error *err) {
-    *encoder = (qr_example_encoder){
-        .tokenizer = tokenizer, .chat_template = chat_template, .now = options->now, .seq_len = options->seq_len};
+    *encoder = (qr_example_encoder){.tokenizer = tokenizer,
+                                    .chat_template = chat_template,
+                                    .now = options->now,
+                                    .seq_len = options->seq_len,
+                                    .preferences = options->preferences};
     const char *arguments = options->template_arguments;
     QR_RETURN_IF_ERROR(qr_columns_parse(options->columns, &encoder->columns, err));
     if (arguments != NULL) {
@@ -89,6 +93,8 @@ void qr_encoded_example_free(qr_encoded_example *example) {
     qr_tokens_free(&example->tokens);
     qr_buffer_free(&example->is_target);
     qr_marked_text_free(&example->marked);
+    qr_tokens_free(&example->chosen);
+    qr_buffer_free(&example->chosen_is_target);
     *example = (qr_encoded_example){0};
 }
 
@@ -104,8 +110,8 @@ static qrun_status refuse_format(const qr_json *root, qr_error *err) {
     }
     if (qr_json_get(root, "chosen") != NULL && qr_json_get(root, "rejected") != NULL) {
         return qr_fail(err, QRUN_ERROR_INPUT,
-                       "has a \"chosen\" and a \"rejected\" answer, and preferences are not learned here. To learn the "
-                       "chosen ones: `columns=%s`",
+                       "has a \"chosen\" and a \"rejected\" answer: `objective=dpo` learns to prefer the one to the "
+                       "other. To learn the chosen ones alone: `columns=%s`",
                        qr_json_get(root, "prompt") != NULL && cJSON_IsString(qr_json_get(root, "chosen"))
                            ? "prompt=prompt,completion=chosen"
                            : "messages=chosen");
@@ -118,6 +124,19 @@ static qrun_status refuse_format(const qr_json *root, qr_error *err) {
                 "\"output\", \"question\" and \"answer\", \"input\" and \"output\", \"conversations\", or \"text\". "
                 "`columns` gives other names to members",
                 members.data != NULL ? members.data : "");
+    qr_buffer_free(&members);
+    return status;
+}
+
+/* What an example is not, where it should be a pair. */
+static qrun_status refuse_no_pair(const qr_json *root, qr_error *err) {
+    qr_buffer members = {0};
+    if (cJSON_IsObject(root)) { qr_columns_list(root, &members); }
+    const qrun_status status =
+        qr_fail(err, QRUN_ERROR_INPUT,
+                "is no pair of answers%s%s. A line should be like {\"prompt\": \"Hello!\", \"chosen\": \" Ahoy!\", "
+                "\"rejected\": \" Hi.\"}; the three may be lists of messages, and `columns` gives other names to them",
+                members.data != NULL ? ": its members are " : "", members.data != NULL ? members.data : "");
     qr_buffer_free(&members);
     return status;
 }
@@ -321,7 +340,8 @@ static qrun_status encode_two(const qr_example_encoder *encoder, const qr_json *
     const char *first, *second;
     QR_RETURN_IF_ERROR(get_text(example, 0, root, keys->first, &first, err));
     QR_RETURN_IF_ERROR(get_text(example, 1, root, keys->second, &second, err));
-    const bool is_plain = example->format == QR_DATASET_PROMPT_COMPLETION;
+    const bool is_plain =
+        example->format == QR_DATASET_PROMPT_COMPLETION || example->format == QR_DATASET_PREFERENCE;
     if (!is_plain && encoder->chat_template != NULL) {
         const instruction_texts texts = {first, "", second, qr_json_get(root, "system")};
         return encode_instruction(encoder, &texts, example, err);
@@ -347,15 +367,19 @@ static qrun_status encode_messages(const qr_example_encoder *encoder, const qr_j
     return encode_conversation(encoder, &messages, qr_json_get(root, "tools"), example, err);
 }
 
-static void cut_and_count(const qr_example_encoder *encoder, qr_encoded_example *example) {
-    const size_t n = example->tokens.n;
-    const size_t n_kept = n > (size_t)encoder->seq_len ? (size_t)encoder->seq_len : n;
-    uint8_t *is_target = (uint8_t *)example->is_target.data;
+/* Keeps the first `most` tokens, and adds what there is of targets to *n_targets. */
+static void cut_sequence(size_t most, qr_tokens *tokens, const qr_buffer *mask, int64_t *n_targets,
+                         qr_encoded_example *example) {
+    const size_t n = tokens->n, n_kept = n > most ? most : n;
+    uint8_t *is_target = (uint8_t *)mask->data;
     if (n > 0) { is_target[0] = 0; } /* nothing predicts it */
-    example->n_targets = example->n_cut_targets = 0;
-    for (size_t i = 0; i < n; i++) { *(i < n_kept ? &example->n_targets : &example->n_cut_targets) += is_target[i]; }
-    example->n_cut_tokens = (int64_t)(n - n_kept);
-    example->tokens.n = n_kept;
+    for (size_t i = 0; i < n; i++) { *(i < n_kept ? n_targets : &example->n_cut_targets) += is_target[i]; }
+    example->n_cut_tokens += (int64_t)(n - n_kept);
+    tokens->n = n_kept;
+}
+
+static void cut_and_count(const qr_example_encoder *encoder, qr_encoded_example *example) {
+    cut_sequence((size_t)encoder->seq_len, &example->tokens, &example->is_target, &example->n_targets, example);
 }
 
 static void clear(qr_encoded_example *example) {
@@ -364,8 +388,124 @@ static void clear(qr_encoded_example *example) {
     qr_marked_text_clear(&example->marked);
     qr_buffer_clear(&example->notes.unknown_members);
     example->notes.sets_aside = false;
+    example->n_targets = example->n_chosen = example->n_cut_tokens = example->n_cut_targets = 0;
     free_columns(example);
 }
+
+static qrun_status require_mask(const qr_encoded_example *example, qr_error *err) {
+    if (qr_buffer_ok(&example->is_target)) { return QRUN_OK; }
+    return qr_fail_memory(err, "the mask of an example", example->tokens.n);
+}
+
+/* ---- pairs of answers -------------------------------------------------------------------------------------------- */
+
+static bool is_messages(const qr_json *value) { return qr_json_get(qr_json_first(value), "role") != NULL; }
+
+/* Of two conversations, how many messages they begin with in common; never all of either. */
+static size_t count_common(const qr_json *chosen, const qr_json *rejected) {
+    const qr_json *a = qr_json_first(chosen), *b = qr_json_first(rejected);
+    size_t n = 0;
+    while (a != NULL && b != NULL && a->next != NULL && b->next != NULL && qr_json_equal(a, b)) {
+        n++, a = a->next, b = b->next;
+    }
+    return n;
+}
+
+/* How the answers of a pair follow its prompt. */
+typedef struct pair_form {
+    bool has_prompt_messages;
+    size_t n_common;
+} pair_form;
+
+static qrun_status find_pair_form(const qr_json *root, qr_dataset_format *format, pair_form *form, qr_error *err) {
+    const qr_json *chosen = qr_json_get(root, "chosen"), *rejected = qr_json_get(root, "rejected");
+    const qr_json *prompt = qr_json_get(root, "prompt");
+    const qr_json *role = qr_json_get(qr_json_first(chosen), "role");
+    *form = (pair_form){0};
+    if (chosen == NULL || rejected == NULL || (prompt == NULL && !is_messages(chosen))) {
+        return refuse_no_pair(root, err);
+    }
+    *format = is_messages(chosen) ? QR_DATASET_PREFERENCE_MESSAGES : QR_DATASET_PREFERENCE;
+    if (*format == QR_DATASET_PREFERENCE) { return QRUN_OK; }
+    if (!is_messages(rejected)) {
+        return qr_fail(err, QRUN_ERROR_INPUT, "\"chosen\" is a list of messages, and \"rejected\" is not");
+    }
+    form->has_prompt_messages = is_messages(prompt);
+    if (form->has_prompt_messages) { return QRUN_OK; }
+    if (!qr_json_is_null(prompt) && cJSON_IsString(role) && strcmp(role->valuestring, "assistant") == 0) {
+        return qr_fail(err, QRUN_ERROR_INPUT,
+                       "\"chosen\" is a list of messages that begins with the answer, so \"prompt\" should be a list of "
+                       "messages too");
+    }
+    form->n_common = count_common(chosen, rejected);
+    return QRUN_OK;
+}
+
+/* The prompt and one of its answers: the member `key`. */
+static qrun_status encode_answer(const qr_example_encoder *encoder, const qr_json *root, const pair_form *form,
+                                 const char *key, qr_encoded_example *example, qr_error *err) {
+    if (example->format == QR_DATASET_PREFERENCE) {
+        return encode_two(encoder, root, &(pair_keys){"prompt", key}, example, err);
+    }
+    qr_messages_source messages = {.list = qr_json_get(root, key), .system = qr_json_get(root, "system")};
+    messages.n_prompt = form->n_common;
+    if (form->has_prompt_messages) {
+        messages.answer = messages.list;
+        messages.list = qr_json_get(root, "prompt");
+    }
+    return encode_conversation(encoder, &messages, qr_json_get(root, "tools"), example, err);
+}
+
+static void swap_chosen(qr_encoded_example *example) {
+    const qr_tokens tokens = example->chosen;
+    const qr_buffer is_target = example->chosen_is_target;
+    example->chosen = example->tokens;
+    example->chosen_is_target = example->is_target;
+    example->tokens = tokens;
+    example->is_target = is_target;
+}
+
+/* What the example has so far is the chosen answer: makes room for the rejected one. */
+static void set_chosen_aside(qr_encoded_example *example) {
+    swap_chosen(example);
+    example->tokens.n = 0;
+    qr_buffer_clear(&example->is_target);
+    qr_marked_text_clear(&example->marked);
+    free_columns(example);
+}
+
+/* Both answers in one, cut so that they have seq_len tokens together. */
+static qrun_status join_answers(const qr_example_encoder *encoder, qr_encoded_example *example, qr_error *err) {
+    const size_t room = (size_t)encoder->seq_len, half = room / 2, n_rejected = example->tokens.n;
+    const size_t most_chosen = n_rejected < room - half ? room - n_rejected : half;
+    int64_t n_chosen_targets = 0, n_rejected_targets = 0;
+    cut_sequence(most_chosen, &example->chosen, &example->chosen_is_target, &n_chosen_targets, example);
+    const size_t n_chosen = example->chosen.n;
+    cut_sequence(room - n_chosen, &example->tokens, &example->is_target, &n_rejected_targets, example);
+    for (size_t i = 0; i < example->tokens.n; i++) {
+        QR_RETURN_IF_ERROR(qr_tokens_push(&example->chosen, example->tokens.ids[i], err));
+    }
+    example->chosen_is_target.size = n_chosen;
+    qr_buffer_append(&example->chosen_is_target, example->is_target.data, example->tokens.n);
+    swap_chosen(example);
+    example->n_chosen = (int64_t)n_chosen;
+    if (n_chosen_targets > 0 && n_rejected_targets > 0) { example->n_targets = n_chosen_targets + n_rejected_targets; }
+    return require_mask(example, err);
+}
+
+static qrun_status encode_preference(const qr_example_encoder *encoder, const qr_json *root,
+                                     qr_encoded_example *example, qr_error *err) {
+    pair_form form;
+    QR_RETURN_IF_ERROR(find_pair_form(root, &example->format, &form, err));
+    QR_RETURN_IF_ERROR(encode_answer(encoder, root, &form, "chosen", example, err));
+    QR_RETURN_IF_ERROR(require_mask(example, err));
+    set_chosen_aside(example);
+    QR_RETURN_IF_ERROR(encode_answer(encoder, root, &form, "rejected", example, err));
+    QR_RETURN_IF_ERROR(require_mask(example, err));
+    return join_answers(encoder, example, err);
+}
+
+/* ---- examples ---------------------------------------------------------------------------------------------------- */
 
 static qrun_status encode_members(const qr_example_encoder *encoder, const qr_json *root, qr_encoded_example *example,
                                   qr_error *err) {
@@ -380,6 +520,8 @@ static qrun_status encode_members(const qr_example_encoder *encoder, const qr_js
         case QR_DATASET_QUESTION_ANSWER: return encode_two(encoder, root, &keys, example, err);
         case QR_DATASET_ALPACA: return encode_alpaca(encoder, root, example, err);
         case QR_DATASET_TEXT:
+        case QR_DATASET_PREFERENCE:
+        case QR_DATASET_PREFERENCE_MESSAGES:
         case QR_DATASET_FORMAT_COUNT: break;
     }
     return encode_text(encoder, root, example, err);
@@ -390,8 +532,9 @@ qrun_status qr_example_encode(const qr_example_encoder *encoder, const qr_json *
     qr_json nodes[QR_COLUMNS_MAX], view;
     clear(example);
     QR_RETURN_IF_ERROR(qr_columns_apply(&encoder->columns, root, nodes, &view, err));
+    if (encoder->preferences) { return encode_preference(encoder, &view, example, err); }
     QR_RETURN_IF_ERROR(encode_members(encoder, &view, example, err));
-    if (!qr_buffer_ok(&example->is_target)) { return qr_fail_memory(err, "the mask of an example", example->tokens.n); }
+    QR_RETURN_IF_ERROR(require_mask(example, err));
     cut_and_count(encoder, example);
     return QRUN_OK;
 }
@@ -404,7 +547,7 @@ qrun_status qr_example_encode_text(const qr_example_encoder *encoder, const qr_d
     QR_RETURN_IF_ERROR(qr_dataset_piece_text(source, piece, &marked->text, err));
     QR_RETURN_IF_ERROR(qr_marked_text_add(marked, 0, marked->text.size, err));
     QR_RETURN_IF_ERROR(encode_stretch(encoder, piece->begins_text, piece->ends_text, example, err));
-    if (!qr_buffer_ok(&example->is_target)) { return qr_fail_memory(err, "the mask of an example", example->tokens.n); }
+    QR_RETURN_IF_ERROR(require_mask(example, err));
     if (source->form == QR_FORM_PARAGRAPHS) { cut_and_count(encoder, example); }
     return QRUN_OK;
 }

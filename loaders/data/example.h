@@ -15,6 +15,7 @@ typedef struct qr_example_encoder {
     qr_json *template_arguments;           /* or NULL */
     qr_columns columns;
     int64_t now, seq_len;
+    bool preferences;
     qr_tokens first, last; /* what the tokenizer puts around a text of its own accord */
 } qr_example_encoder;
 
@@ -31,10 +32,13 @@ typedef struct qr_encoded_example {
     qr_tokens tokens;    /* cut at seq_len */
     qr_buffer is_target; /* [tokens.n] */
     int64_t n_targets;
+    int64_t n_chosen;      /* of a pair, as in qr_example; else 0 */
     int64_t n_cut_tokens;  /* beyond seq_len */
     int64_t n_cut_targets; /* among these */
     qr_marked_text marked;
     qr_message_notes notes;
+    qr_tokens chosen; /* of a pair, while the rejected answer is encoded; and its mask */
+    qr_buffer chosen_is_target;
     char *columns[QR_EXAMPLE_COLUMNS]; /* texts of columns that were put together of parts, or NULL */
 } qr_encoded_example;
 

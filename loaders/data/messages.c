@@ -291,7 +291,8 @@ qrun_status qr_messages_read(const qr_messages_source *source, qr_messages *mess
     }
     size_t at = messages->n_added;
     for (const qr_json *item = qr_json_first(source->list); item != NULL; item = item->next, at++) {
-        QR_RETURN_IF_ERROR(read_message(&r, at, item, source->answer != NULL, err));
+        const bool in_prompt = source->answer != NULL || at - messages->n_added < source->n_prompt;
+        QR_RETURN_IF_ERROR(read_message(&r, at, item, in_prompt, err));
     }
     for (const qr_json *item = qr_json_first(source->answer); item != NULL; item = item->next, at++) {
         QR_RETURN_IF_ERROR(read_message(&r, at, item, false, err));

@@ -22,6 +22,7 @@
 typedef struct qr_messages_source {
     const qr_json *list;   /* of messages; of turns where is_sharegpt */
     const qr_json *answer; /* messages after these, the only ones that count of themselves; or NULL */
+    size_t n_prompt;       /* without `answer`: of the list, messages that do not count of themselves */
     const qr_json *system; /* a text to begin with, of the role "system"; or NULL */
     bool is_sharegpt;      /* "from" and "value" instead of "role" and "content" */
 } qr_messages_source;

@@ -628,3 +628,20 @@ qrun_status qr_json_get_string(const qr_json *object, const char *key, const cha
     *value = member->valuestring;
     return QRUN_OK;
 }
+
+static bool equal_texts(const char *a, const char *b) {
+    return a == NULL || b == NULL ? a == b : strcmp(a, b) == 0;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): as deep as the parser allows */
+bool qr_json_equal(const qr_json *a, const qr_json *b) {
+    if ((a->type & 0xFF) != (b->type & 0xFF) || a->valuedouble != b->valuedouble ||
+        !equal_texts(a->valuestring, b->valuestring)) {
+        return false;
+    }
+    const qr_json *x = a->child, *y = b->child;
+    for (; x != NULL && y != NULL; x = x->next, y = y->next) {
+        if (!equal_texts(x->string, y->string) || !qr_json_equal(x, y)) { return false; }
+    }
+    return x == y;
+}

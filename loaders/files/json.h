@@ -66,4 +66,7 @@ qrun_status qr_json_get_string(const qr_json *object, const char *key, const cha
 const qr_json *qr_json_first(const qr_json *container);
 size_t qr_json_count(const qr_json *container); /* its items; 0 for NULL */
 
+/* Whether both hold the same, the members of objects in the same order. */
+bool qr_json_equal(const qr_json *a, const qr_json *b);
+
 #endif

@@ -75,7 +75,8 @@ qr_layer_pass qr_pass_layer(qr_train_pass *pass) {
     buffers.recalled_normed = b->gate_work;
     buffers.by_head = b->by_head;
     buffers.kv_up = b->kv_up;
-    const qr_lora_layers *lora = &pass->parameters->lora;
+    const qr_lora_layers none = {0};
+    const qr_lora_layers *lora = pass->is_reference ? &none : &pass->parameters->lora;
     return (qr_layer_pass){
         .model = pass->model,
         .backend = pass->backend,
@@ -324,17 +325,32 @@ static void mark_phase(const qr_train_pass *pass, qr_phase phase) {
     qr_timeline_part(pass->backend, QR_PART_NONE);
 }
 
-qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
-                              double *loss_sum, qr_error *err) {
-    pass->follows = false;
-    pass->status = QRUN_OK;
+static qrun_status forward(qr_train_pass *pass, const qr_train_batch *batch, bool backward, qr_error *err) {
     qr_layer_stream_begin(pass->model, pass->backend);
     mark_phase(pass, QR_PHASE_forward);
     QR_PASS_COMPUTE(pass, enter(pass, batch, backward, err));
     QR_RETURN_IF_ERROR(run_forward(pass, backward, err));
     mark_phase(pass, QR_PHASE_loss);
     qr_timeline_part(pass->backend, QR_PART_HEAD);
-    QR_PASS_COMPUTE(pass, qr_pass_run_loss(pass, batch, loss_scale, backward, loss_sum, err));
+    return QRUN_OK;
+}
+
+static qrun_status run_reference(qr_train_pass *pass, const qr_train_batch *batch, qr_error *err) {
+    if (!qr_preference_has_reference(&pass->limits.preference)) { return QRUN_OK; }
+    pass->is_reference = true;
+    const qrun_status status = forward(pass, batch, false, err);
+    if (status == QRUN_OK) { QR_PASS_COMPUTE(pass, qr_pass_note_reference(pass, batch, err)); }
+    pass->is_reference = false;
+    return status;
+}
+
+qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
+                              double *sums, qr_error *err) {
+    pass->follows = false;
+    pass->status = QRUN_OK;
+    QR_RETURN_IF_ERROR(run_reference(pass, batch, err));
+    QR_RETURN_IF_ERROR(forward(pass, batch, backward, err));
+    QR_PASS_COMPUTE(pass, qr_pass_run_loss(pass, batch, loss_scale, backward, sums, err));
     mark_phase(pass, QR_PHASE_backward);
     if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
     mark_phase(pass, QR_PHASE_other);
@@ -350,9 +366,8 @@ qrun_status qr_train_pass_follow(qr_train_pass *pass, bool backward, qr_error *e
     if (!qr_layer_stream_is_sharded(pass->model)) { return QRUN_OK; }
     pass->follows = true;
     pass->status = QRUN_OK;
-    qr_layer_stream_begin(pass->model, pass->backend);
-    mark_phase(pass, QR_PHASE_forward);
-    QR_RETURN_IF_ERROR(run_forward(pass, backward, err));
+    QR_RETURN_IF_ERROR(run_reference(pass, NULL, err));
+    QR_RETURN_IF_ERROR(forward(pass, NULL, backward, err));
     mark_phase(pass, QR_PHASE_backward);
     if (backward) { QR_RETURN_IF_ERROR(run_backward(pass, err)); }
     mark_phase(pass, QR_PHASE_other);

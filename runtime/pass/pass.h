@@ -9,8 +9,9 @@
 #include "runtime/layers/parameters.h"
 #include "runtime/model/layer_stream.h"
 #include "runtime/pass/activations.h"
+#include "runtime/pass/preference.h"
 
-/* Host arrays; T tokens. */
+/* Host arrays; T tokens. With pairs, sequences 2 i and 2 i + 1 are the chosen and the rejected answer of one. */
 typedef struct qr_train_batch {
     int64_t n_tokens, n_sequences;
     const int32_t *ids, *position; /* [T]; positions begin at 0 in every sequence */
@@ -23,6 +24,7 @@ typedef struct qr_train_batch {
 typedef struct qr_train_limits {
     int64_t max_tokens, max_sequences;
     qr_recompute_policy policy;
+    qr_preference preference;
     int64_t logit_rows; /* whose logits are there at once; 0: as many as pay */
 } qr_train_limits;
 
@@ -53,10 +55,11 @@ void qr_train_pass_watch(qr_train_pass *pass, const atomic_bool *flag);
 typedef qrun_status (*qr_train_layer_fn)(void *user, int64_t layer, qr_error *err);
 void qr_train_pass_on_layer(qr_train_pass *pass, qr_train_layer_fn fn, void *user);
 
-/* Adds the gradient of loss_scale · sum over targets of −log p(target) to the parameters' gradients (nothing when
- * backward is false), and gives that sum, unscaled, in *loss_sum. */
+/* Adds the gradient of loss_scale times the sum over targets of −log p(target), or over pairs of their loss, to the
+ * parameters' gradients (nothing when backward is false), and gives that sum, unscaled, in sums[QR_SUM_LOSS], with the
+ * others of preference.h where there are pairs. */
 qrun_status qr_train_pass_run(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
-                              double *loss_sum, qr_error *err);
+                              double *sums, qr_error *err);
 /* The part of a rank that has no batch in a pass that others run: where each layer is gathered from all ranks
  * (layer_stream.h), it takes part in that, and `on_layer` is called as in a pass. */
 qrun_status qr_train_pass_follow(qr_train_pass *pass, bool backward, qr_error *err);

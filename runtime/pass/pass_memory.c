@@ -176,6 +176,9 @@ static size_t lay_logits(const qrun_model *model, const qr_train_limits *limits,
     b->dlogits = b->logits;
     if (model->act_dtype != QR_DTYPE_F32) { QR_LAY(&layout, b->dlogits, r * vocab, qr_dtype_bytes(model->act_dtype)); }
     QR_LAY(&layout, b->loss, limits->max_tokens, sizeof(float));
+    if (qr_preference_has_pairs(&limits->preference)) {
+        QR_LAY(&layout, b->weight, limits->max_tokens, sizeof(float));
+    }
     return layout.offset;
 }
 
@@ -220,6 +223,11 @@ static qrun_status make_host(qr_train_pass *pass, qr_error *err) {
     pass->host_rows = qr_alloc_array(t, sizeof(int32_t));
     pass->host_targets = qr_alloc_array(t, sizeof(int32_t));
     pass->host_slot = qr_alloc_array(t, sizeof(int32_t));
+    if (qr_preference_has_pairs(&pass->limits.preference)) {
+        pass->host_weight = qr_alloc_array_zeroed(t, sizeof(float));
+        pass->answers = qr_alloc_array_zeroed((size_t)pass->limits.max_sequences, sizeof *pass->answers);
+        if (pass->host_weight == NULL || pass->answers == NULL) { return qr_fail_memory(err, "the pairs", t * 12); }
+    }
     const int64_t *half = pass->model->shape.rope_half;
     pass->host_rope = qr_alloc_array((size_t)qr_max(qr_max(half[0], half[1]), 1), sizeof(float));
     const bool made = pass->host_loss != NULL && pass->host_rows != NULL && pass->host_targets != NULL &&
@@ -256,16 +264,16 @@ static qrun_status run_largest(qr_train_pass *pass, qr_train_cost *cost, qr_erro
     int32_t *seq_start = qr_alloc_array((size_t)n_sequences + 1, sizeof *seq_start);
     const qr_train_batch batch = {
         .n_tokens = n_tokens, .n_sequences = n_sequences, .target = target, .seq_start = seq_start};
-    double sum;
+    double sums[QR_MOST_LOSS_SUMS];
     qrun_status status = QRUN_OK;
     if (target == NULL || seq_start == NULL) { QR_TRY(qr_fail_memory(err, "a plan", (size_t)n_tokens * 4)); }
     for (int64_t s = 0; s <= n_sequences; s++) { seq_start[s] = s == 0 ? 0 : (int32_t)n_tokens; }
-    QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, true, &sum, err));
+    QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, true, sums, err));
     const qr_planned *planned = qr_backend_planned(pass->backend);
     *cost = (qr_train_cost){.flops = planned->flops,
                             .copied_bytes = planned->copied_bytes,
                             .gathered = qr_layer_stream_planned(pass->model)};
-    QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, false, &sum, err)); /* as an evaluation: without dropout */
+    QR_TRY(qr_train_pass_run(pass, &batch, 1.0F, false, sums, err)); /* as an evaluation: without dropout */
 out:
     qr_free(target);
     qr_free(seq_start);
@@ -302,6 +310,8 @@ void qr_train_pass_destroy(qr_train_pass *pass) {
     qr_plan_memory_destroy(pass->backend, &pass->memory);
     qr_activations_free(&pass->activations);
     qr_free(pass->host_loss);
+    qr_free(pass->host_weight);
+    qr_free(pass->answers);
     qr_free(pass->host_rows);
     qr_free(pass->host_targets);
     qr_free(pass->host_slot);

@@ -47,6 +47,7 @@ typedef struct qr_pass_buffers {
     float *logits;                       /* [R, V], then their gradient */
     void *dlogits;                       /* [R, V] act */
     float *loss;                         /* [T] */
+    float *weight;                       /* [T] of the gradients of targets, with pairs */
 } qr_pass_buffers;
 
 struct qr_train_pass {
@@ -60,6 +61,8 @@ struct qr_train_pass {
     qr_plan_memory memory;
     qr_workspace workspace;
     float *host_loss;                  /* [T] */
+    float *host_weight;                /* [T] with pairs, as the next */
+    qr_answer *answers;                /* [S] */
     int32_t *host_rows, *host_targets; /* [T] */
     int64_t n_rope_slots;              /* sets of rotary frequencies; slot 0 is that of short sequences */
     int32_t *host_slot;                /* [T] */
@@ -67,6 +70,7 @@ struct qr_train_pass {
     /* the batch that runs */
     int64_t n_tokens, n_sequences;
     int32_t longest;
+    bool is_reference; /* without adapters */
     const qr_kept_layer *current; /* the layer whose blocks run */
     const atomic_bool *cancelled; /* lent; NULL: never */
     qr_train_layer_fn on_layer;   /* NULL: none */
@@ -136,9 +140,12 @@ qrun_status qr_pass_for_tiles(qr_train_pass *pass, const qr_layer *layer, qr_pas
 qrun_status qr_pass_run_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err);
 qrun_status qr_pass_backward_in_tiles(qr_train_pass *pass, int64_t l, qr_error *err);
 
-/* Loss over the targets, chunk by chunk; with backward, the gradient of the last layer's output in dx. */
+/* Loss over the targets, chunk by chunk; with backward, the gradient of the last layer's output in dx. sums: as in
+ * qr_train_pass_run. */
 qrun_status qr_pass_run_loss(qr_train_pass *pass, const qr_train_batch *batch, float loss_scale, bool backward,
-                             double *sum, qr_error *err);
+                             double *sums, qr_error *err);
+/* What the reference, which has run, makes of the answers. */
+qrun_status qr_pass_note_reference(qr_train_pass *pass, const qr_train_batch *batch, qr_error *err);
 
 /* Backward. dx [n_rows, dim] of a norm, overwritten or added to; the norm's own gradients grow where it is trained. */
 qrun_status qr_pass_norm_backward(qr_train_pass *pass, const qr_norm *norm, const float *x, const float *dy, float *dx,

@@ -27,6 +27,7 @@ typedef struct qr_gradient_sum qr_gradient_sum;
 /* What it is for. */
 typedef struct qr_gradient_options {
     int64_t n_accumulate;    /* the most micro-batches of a step */
+    int64_t n_loss_sums;     /* numbers that each rank tells of its losses; 0: 1 */
     int64_t n_parts;         /* that these are cut into (sum_order.h) */
     const qr_shards *shards; /* lent */
     bool stays;              /* a sum stays with the rank whose shard it is of */

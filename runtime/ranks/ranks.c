@@ -22,10 +22,11 @@ qrun_status qr_ranks_agree(qr_collectives *ranks, qrun_status own, qr_error *err
     return ranks != NULL ? qr_agree(ranks, own, err) : own;
 }
 
-qrun_status qr_ranks_share(qr_collectives *ranks, qrun_status own, double value, double *values, qr_error *err) {
-    values[qr_ranks_own(ranks)] = value;
+qrun_status qr_ranks_share(qr_collectives *ranks, qrun_status own, const double *values, int n, double *all,
+                           qr_error *err) {
+    memcpy(all + (ptrdiff_t)qr_ranks_own(ranks) * n, values, (size_t)n * sizeof *all);
     QR_RETURN_IF_ERROR(qr_ranks_agree(ranks, own, err));
-    return ranks != NULL ? qr_all_gather(ranks, values, sizeof *values, err) : QRUN_OK;
+    return ranks != NULL ? qr_all_gather(ranks, all, (size_t)n * sizeof *all, err) : QRUN_OK;
 }
 
 qrun_status qr_ranks_first(qr_collectives *ranks, int64_t *index, qr_error *err) {

@@ -29,8 +29,9 @@ typedef struct qr_rank_command {
  */
 qrun_status qr_ranks_lead(qr_collectives *ranks, qr_rank_action action, int64_t first, int64_t n, qr_error *err);
 
-/* qr_agree, and *value of each rank, [n_ranks], where all are fine. */
-qrun_status qr_ranks_share(qr_collectives *ranks, qrun_status own, double value, double *values, qr_error *err);
+/* qr_agree; and where all are fine, the n numbers of each rank: all [n_ranks, n], of which this rank's are `values`. */
+qrun_status qr_ranks_share(qr_collectives *ranks, qrun_status own, const double *values, int n, double *all,
+                           qr_error *err);
 /* qr_agree; alone, the status as it is. */
 qrun_status qr_ranks_agree(qr_collectives *ranks, qrun_status own, qr_error *err);
 

@@ -24,6 +24,7 @@ static qrun_status open_file(qrun_trainer *trainer, const qrun_train_params *par
                                         .cache_folder = cache,
                                         .model_folder = model->folder,
                                         .seq_len = trainer->settings.seq_tokens,
+                                        .preferences = qr_preference_has_pairs(&trainer->settings.preference),
                                         .skip_bad = params->data.skip_bad,
                                         .now = trainer->settings.now,
                                         .threads = model->context->threads,
@@ -152,7 +153,8 @@ qrun_status qr_trainer_open_data(qrun_trainer *trainer, const qrun_train_params 
     if (params->data.random_tokens) {
         QR_RETURN_IF_ERROR(qr_trainer_choose_batch(trainer, params, err));
         QR_RETURN_IF_ERROR(qr_dataset_create_random(s->batch_size * s->grad_accum, s->seq_tokens,
-                                                    trainer->model->shape.vocab, s->seed, &trainer->dataset, err));
+                                                    trainer->model->shape.vocab, s->seed,
+                                                    qr_preference_has_pairs(&s->preference), &trainer->dataset, err));
         trainer->view = qr_dataset_view_all(trainer->dataset);
     } else {
         QR_RETURN_IF_ERROR(

@@ -34,8 +34,8 @@ static void take_loss(qr_train_state *state, double threshold, double loss) {
     }
 }
 
-/* The loss of micro-batch i. *began: the pass has. */
-static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_epoch_batches *batches, int64_t i, double *loss,
+/* The sums of micro-batch i's loss. *began: the pass has. */
+static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_epoch_batches *batches, int64_t i, double *sums,
                                    bool *began, qr_error *err) {
     qr_micro_source source = {.dataset = trainer->eval_view.dataset, .batches = batches, .index = i};
     const qr_train_batch *batch = qr_train_loader_take(trainer->loader, &source);
@@ -43,7 +43,7 @@ static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_epoch_batches
     source.index += qr_ranks_count(trainer->ranks);
     if (source.index < qr_epoch_batches_count_micro(batches)) { qr_train_loader_prepare(trainer->loader, &source); }
     *began = true;
-    return qr_train_pass_run(trainer->pass, batch, 0, false, loss, err);
+    return qr_train_pass_run(trainer->pass, batch, 0, false, sums, err);
 }
 
 static qrun_status show_progress(const qrun_trainer *trainer, int64_t n_examples, qr_error *err) {
@@ -53,26 +53,27 @@ static qrun_status show_progress(const qrun_trainer *trainer, int64_t n_examples
     return qr_fail(err, QRUN_ERROR_CANCELLED, "cancelled");
 }
 
-/* Sums over the micro-batches, which are dealt to the ranks, in their order; n_targets and n_tokens count them.
+/* Totals over the micro-batches, which are dealt to the ranks, in their order; n_targets and n_tokens count them.
  */
-static qrun_status sum_losses(qrun_trainer *trainer, const qr_epoch_batches *batches, double *loss,
+static qrun_status sum_losses(qrun_trainer *trainer, const qr_epoch_batches *batches, double *totals,
                               qrun_train_metrics *metrics, qr_error *err) {
+    const int n_sums = qr_preference_count_sums(&trainer->settings.preference);
     const int64_t n_micro_batches = qr_epoch_batches_count_micro(batches);
     const int32_t n_ranks = qr_ranks_count(trainer->ranks);
     int64_t n_examples = 0;
     for (int64_t first = 0; first < n_micro_batches; first += n_ranks) {
         const int64_t own = first + qr_ranks_own(trainer->ranks);
-        double sum = 0, sums[QR_MAX_RANKS];
+        double sums[QR_MOST_LOSS_SUMS] = {0}, all[QR_MAX_RANKS * QR_MOST_LOSS_SUMS];
         qrun_status status = first > 0 ? show_progress(trainer, n_examples, err) : QRUN_OK;
         bool began = false;
         if (status == QRUN_OK && own < n_micro_batches) {
-            status = run_micro_batch(trainer, batches, own, &sum, &began, err);
+            status = run_micro_batch(trainer, batches, own, sums, &began, err);
         }
         if (!began) { status = qr_trainer_follow_pass(trainer, false, status, err); }
-        QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sum, sums, err));
+        QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, status, sums, n_sums, all, err));
         for (int32_t r = 0; r < n_ranks && first + r < n_micro_batches; r++) {
             const qr_micro_batch micro = qr_epoch_batches_micro(batches, first + r);
-            *loss += sums[r];
+            for (int k = 0; k < n_sums; k++) { totals[k] += all[(ptrdiff_t)r * n_sums + k]; }
             metrics->n_tokens += micro.n_tokens;
             metrics->n_target_tokens += micro.n_targets;
             n_examples += micro.n_examples;
@@ -86,15 +87,18 @@ static qrun_status evaluate(qrun_trainer *trainer, qrun_train_metrics *metrics, 
     const double start = qr_now_seconds();
     qr_epoch_batches *batches = NULL;
     qrun_status status = QRUN_OK;
-    double loss = 0;
+    const bool has_pairs = qr_preference_has_pairs(&trainer->settings.preference);
+    double totals[QR_MOST_LOSS_SUMS] = {0};
     QR_TRY(qr_trainer_make_batches(trainer, trainer->state.cursor.epoch, err)); /* for the share of the epoch */
     QR_TRY(qr_epoch_batches_create(&trainer->eval_view, &options, 0, &batches, err));
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .is_evaluation = true,
                                     .step = trainer->state.step,
                                     .epoch = qr_trainer_epoch(trainer)};
-    QR_TRY(sum_losses(trainer, batches, &loss, metrics, err));
-    metrics->loss = loss / (double)qr_max(metrics->n_target_tokens, 1);
+    QR_TRY(sum_losses(trainer, batches, totals, metrics, err));
+    metrics->loss =
+        totals[QR_SUM_LOSS] / (double)qr_max(has_pairs ? trainer->eval_view.n : metrics->n_target_tokens, 1);
+    metrics->rewards = qr_trainer_rewards(trainer, totals, trainer->eval_view.n);
     metrics->seconds = qr_now_seconds() - start;
 out:
     qr_train_loader_forget(trainer->loader); /* of these batches */

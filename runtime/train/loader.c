@@ -28,23 +28,31 @@ size_t qr_micro_arrays_place(qr_micro_arrays *data, int64_t max_tokens, int64_t 
     return layout.offset;
 }
 
+/* Tokens [first, first + n) of an example as the next sequence. */
+static void fill_sequence(qr_micro_arrays *data, const qr_example *example, int64_t index, int64_t first, int64_t n) {
+    const int64_t row = data->batch.n_tokens;
+    const int32_t *ids = example->ids + first;
+    const uint8_t *is_target = example->is_target + first;
+    memcpy(data->ids + row, ids, (size_t)n * sizeof *ids);
+    for (int64_t t = 0; t < n; t++) {
+        const bool counts = t + 1 < n && is_target[t + 1] != 0;
+        data->position[row + t] = (int32_t)t;
+        data->row_key[row + t] = index * MAX_EXAMPLE_TOKENS + first + t;
+        data->target[row + t] = counts ? ids[t + 1] : -1;
+    }
+    data->batch.n_tokens += n;
+    data->seq_start[++data->batch.n_sequences] = (int32_t)data->batch.n_tokens;
+}
+
 void qr_micro_arrays_fill(qr_micro_arrays *data, const qr_dataset *dataset, const qr_micro_batch *micro) {
-    int64_t row = 0;
+    data->batch.n_tokens = data->batch.n_sequences = 0;
     data->seq_start[0] = 0;
     for (int64_t i = 0; i < micro->n_examples; i++) {
         const qr_example example = qr_dataset_get(dataset, micro->examples[i]);
-        memcpy(data->ids + row, example.ids, (size_t)example.n_tokens * sizeof *example.ids);
-        for (int64_t t = 0; t < example.n_tokens; t++) {
-            const bool counts = t + 1 < example.n_tokens && example.is_target[t + 1] != 0;
-            data->position[row + t] = (int32_t)t;
-            data->row_key[row + t] = micro->examples[i] * MAX_EXAMPLE_TOKENS + t;
-            data->target[row + t] = counts ? example.ids[t + 1] : -1;
-        }
-        row += example.n_tokens;
-        data->seq_start[i + 1] = (int32_t)row;
+        const int64_t n_chosen = example.n_chosen;
+        if (n_chosen > 0) { fill_sequence(data, &example, micro->examples[i], 0, n_chosen); }
+        fill_sequence(data, &example, micro->examples[i], n_chosen, example.n_tokens - n_chosen);
     }
-    data->batch.n_tokens = row;
-    data->batch.n_sequences = micro->n_examples;
 }
 
 /* ---- Loading ahead ----------------------------------------------------------------------------------------------- */

@@ -20,8 +20,8 @@ typedef struct qr_micro_arrays {
 /* Lays the arrays out in memory (64-byte aligned; NULL: only counts) and returns their bytes. */
 size_t qr_micro_arrays_place(qr_micro_arrays *arrays, int64_t max_tokens, int64_t max_sequences, void *memory);
 
-/* Concatenates the examples of a micro-batch, each with positions from 0. target[t]: the id of the next token where
- * that counts in the loss, else −1. */
+/* Concatenates the examples of a micro-batch, each with positions from 0; a pair is two sequences, the chosen answer
+ * first. target[t]: the id of the next token where that counts in the loss, else −1. */
 void qr_micro_arrays_fill(qr_micro_arrays *arrays, const qr_dataset *dataset, const qr_micro_batch *micro);
 
 typedef struct qr_train_loader qr_train_loader;

@@ -10,8 +10,11 @@
 
 qr_train_limits qr_trainer_limits(const qrun_trainer *trainer) {
     const int64_t max_tokens = trainer->settings.batch_tokens;
-    /* Examples have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
-    return (qr_train_limits){.max_tokens = max_tokens, .max_sequences = max_tokens / 2 + 1, .policy = trainer->policy};
+    /* Sequences have at least two tokens (one of them a target), so a micro-batch has at most half as many as tokens. */
+    return (qr_train_limits){.max_tokens = max_tokens,
+                             .max_sequences = max_tokens / 2 + 1,
+                             .policy = trainer->policy,
+                             .preference = trainer->settings.preference};
 }
 
 /* The first of those that need the most. */
@@ -47,6 +50,7 @@ void qr_trainer_shard(const qrun_trainer *trainer, const qr_parameters *p, qr_sh
     const qr_train_settings *s = &trainer->settings;
     const bool stays = s->zero > 0 && s->n_ranks > 1;
     *gradients = (qr_gradient_options){.n_accumulate = s->grad_accum,
+                                       .n_loss_sums = qr_preference_count_sums(&s->preference),
                                        .n_parts = s->grad_sums,
                                        .shards = shards,
                                        .stays = stays,
@@ -150,7 +154,9 @@ bool qr_train_plan_fits(const qr_plan *plan, const qr_train_budget *budget) {
 
 qrun_status qr_trainer_count_flops(qrun_trainer *trainer, qr_error *err) {
     const int64_t n_tokens = trainer->settings.seq_tokens;
-    const qr_train_limits limits = {.max_tokens = n_tokens, .max_sequences = 1, .policy = trainer->policy};
+    const qr_train_limits limits = {.max_tokens = n_tokens, .max_sequences = 1,
+                                    .policy = trainer->policy,
+                                    .preference = trainer->settings.preference};
     qr_plan plan;
     qr_train_cost cost;
     qr_plan_init(&plan);

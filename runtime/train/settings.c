@@ -52,6 +52,9 @@ static qrun_status check_ranges(const qrun_train_params *params, qr_error *err) 
         RANGE(lora, alpha, 1e6),
         RANGE(lora, lora_dropout, 0.99),
         RANGE(weights, init_embedding_std, 100),
+        RANGE(preference, objective, QRUN_OBJECTIVE_SIMPO),
+        RANGE(preference, beta, 1e6),
+        RANGE(preference, target_margin, 1e6),
         RANGE(optimization, learning_rate, 100),
         RANGE(optimization, warmup, 1e9),
         RANGE(optimization, loraplus_lr_ratio, 1e6),
@@ -117,6 +120,8 @@ static qrun_status check_combinations(const qrun_train_params *p, qr_error *err)
                              p->lora.alpha != 0 || p->lora.rslora || p->lora.dora || p->lora.lora_dropout != 0;
     const bool has_eval_data = p->data.n_eval_data > 0;
     const bool evaluates = has_eval_data || p->data.eval_split > 0;
+    const qrun_objective objective = p->preference.objective;
+    const bool has_reference = objective == QRUN_OBJECTIVE_DPO;
     const struct {
         bool broken;
         const char *message;
@@ -143,6 +148,18 @@ static qrun_status check_combinations(const qrun_train_params *p, qr_error *err)
         {p->weights.full && p->lora.adapter != NULL, "`full` does not begin from an adapter; merge it first"},
         {p->weights.full && p->lora.modules_to_save != NULL,
          "`full` trains every module already: `modules_to_save` is one of the options of adapters"},
+        {objective == QRUN_OBJECTIVE_SFT && p->preference.beta != 0,
+         "`beta` is of pairs of answers: it needs `objective=dpo`, `objective=orpo` or `objective=simpo`"},
+        {objective != QRUN_OBJECTIVE_SIMPO && p->preference.target_margin != 0,
+         "`target_margin` needs `objective=simpo`"},
+        {has_reference && p->weights.full,
+         "`objective=dpo` compares with the model without the adapter, and `full` trains none; `objective=orpo` and "
+         "`objective=simpo` compare with nothing"},
+        {has_reference && p->lora.modules_to_save != NULL,
+         "`objective=dpo` compares with the model without the adapter, and `modules_to_save` would change that model"},
+        {has_reference && p->lora.adapter != NULL,
+         "`objective=dpo` compares with the model without an adapter, so it begins from a new one; merge this one into "
+         "the model first"},
         {p->memory.offload_gradients && !p->weights.full,
          "`offload_gradients` is for `full`: the gradients of an adapter are small, and stay on the device"},
         {p->weights.full && of_adapters, "`full` trains every weight, so options of adapters do not go with it"},
@@ -169,7 +186,17 @@ static double or_default(double value, double fallback) { return value != 0 ? va
 static int64_t size_or_default(int64_t value, int64_t fallback) { return value > 0 ? value : fallback; }
 
 static double default_learning_rate(const qrun_train_params *params) {
+    if (params->preference.objective != QRUN_OBJECTIVE_SFT && !params->weights.init_random) {
+        return params->weights.full ? 1e-6 : 1e-5;
+    }
     return params->weights.init_random ? 1e-3 : params->weights.full ? 2e-5 : 2e-4;
+}
+
+static qr_preference preference_of(const qrun_train_preference *given) {
+    const bool is_simpo = given->objective == QRUN_OBJECTIVE_SIMPO;
+    if (given->objective == QRUN_OBJECTIVE_SFT) { return (qr_preference){.objective = QRUN_OBJECTIVE_SFT}; }
+    const double beta = or_default(given->beta, is_simpo ? 2 : 0.1);
+    return (qr_preference){given->objective, beta, is_simpo ? or_default(given->target_margin, beta / 2) : 0};
 }
 
 /* False: no memory. A NULL stays NULL. */
@@ -213,6 +240,7 @@ static qr_train_settings numbers_of(const qrun_model *model, const qrun_train_pa
                   .random = params->weights.init_random,
                   .embedding_std = params->weights.init_embedding_std,
                   .seed = params->batches.seed},
+        .preference = preference_of(&params->preference),
         .optimizer = {.kind = params->optimization.optimizer,
                       .weight_decay = (float)params->optimization.weight_decay,
                       .decay_all = params->optimization.decay_all,
@@ -282,9 +310,10 @@ qrun_status qr_train_settings_make(const qrun_model *model, const qrun_train_par
     QR_RETURN_IF_ERROR(check_balance(model, err));
     QR_RETURN_IF_ERROR(qr_loss_scale_make(&params->optimization, model->act_dtype, &s->loss_scale, err));
     QR_RETURN_IF_ERROR(read_date(params->data.date, &s->now, err));
-    if (s->seq_tokens > model->shape.context_tokens || s->seq_tokens < 2) {
-        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`seq_len=%lld` is not possible: this model is made for 2 to %lld",
-                       (long long)s->seq_tokens, (long long)model->shape.context_tokens);
+    const int least_tokens = qr_preference_has_pairs(&s->preference) ? 4 : 2; /* two a sequence */
+    if (s->seq_tokens > model->shape.context_tokens || s->seq_tokens < least_tokens) {
+        return qr_fail(err, QRUN_ERROR_ARGUMENT, "`seq_len=%lld` is not possible: this model is made for %d to %lld",
+                       (long long)s->seq_tokens, least_tokens, (long long)model->shape.context_tokens);
     }
     return take_texts(params, s, err);
 }
@@ -298,6 +327,8 @@ qrun_status qrun_trainer_settle(const qrun_trainer *trainer, qrun_train_params *
         params->lora.alpha = s->lora.alpha;
         if (params->lora.target_modules == NULL) { params->lora.target_modules = s->targets; }
     }
+    params->preference.beta = s->preference.beta;
+    params->preference.target_margin = s->preference.margin;
     params->optimization.learning_rate = s->learning_rate;
     params->optimization.max_grad_norm = s->max_grad_norm;
     if (params->optimization.loraplus_lr_ratio == 0) { params->optimization.loraplus_lr_ratio = 1; }
@@ -378,6 +409,14 @@ static void put_loss_scale(qr_buffer *object, const qr_loss_scale *scale, qr_dty
     put_number(object, "loss_scale_window", (double)scale->window, 17);
 }
 
+/* Nothing where there are no pairs. */
+static void put_preference(qr_buffer *object, const qr_preference *preference) {
+    if (!qr_preference_has_pairs(preference)) { return; }
+    put_number(object, "objective", (double)preference->objective, 17);
+    put_number(object, "beta", preference->beta, 17);
+    put_number(object, "target_margin", preference->margin, 17);
+}
+
 /* Written so that a person can compare. */
 qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
@@ -415,6 +454,7 @@ qrun_status qr_trainer_make_fingerprint(qrun_trainer *trainer, qr_error *err) {
     put_bool(&text, "init_random", s->whole.random);
     put_number(&text, "init_embedding_std", s->whole.embedding_std, 17);
     put_text(&text, "modules_to_save", s->modules != NULL ? s->modules : "");
+    put_preference(&text, &s->preference);
     put_number(&text, "optimizer", (double)s->optimizer.kind, 17);
     put_number(&text, "schedule", (double)s->schedule, 17);
     put_number(&text, "learning_rate", s->learning_rate, 17);

@@ -4,6 +4,7 @@
 #define QR_RUNTIME_TRAIN_SETTINGS_H
 
 #include "loaders/data/epoch_batches.h"
+#include "runtime/pass/preference.h"
 #include "runtime/pass/whole_parameters.h"
 #include "runtime/train/initial_adapter.h"
 #include "runtime/train/loss_scale.h"
@@ -17,6 +18,7 @@ typedef struct qr_train_settings {
     qr_adapter *adapter;           /* to begin from; NULL: none */
     qr_lora_options lora;          /* unless every weight is trained */
     qr_whole_options whole;
+    qr_preference preference;
     qr_optimizer_options optimizer;
     qrun_schedule schedule;
     qr_loss_scale loss_scale; /* that the run begins with */

@@ -40,14 +40,19 @@ static void prepare_next(qrun_trainer *trainer, const qr_step_batch *batch, int6
     }
 }
 
-/* The gradient of micro-batch i of the step, which is this rank's in the round, from zero, and its loss. *began: the
- * pass has, and with it this rank's part in those of the others. */
+/* What the loss of so many pairs or targets is divided by. */
+static int64_t count_terms(const qrun_trainer *trainer, const qr_step_batch *batch) {
+    return qr_preference_has_pairs(&trainer->settings.preference) ? batch->n_examples : batch->n_targets;
+}
+
+/* The gradient of micro-batch i of the step, which is this rank's in the round, from zero, and the sums of its loss.
+ * *began: the pass has, and with it this rank's part in those of the others. */
 static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *batch, int64_t round, int64_t i,
-                                   double *loss, bool *began, qr_error *err) {
+                                   double *sums, bool *began, qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
     const qr_parameters *p = &trainer->parameters;
     const qr_loss_scale *scale = &trainer->state.loss_scale;
-    const float loss_factor = (float)scale->factor / (float)batch->n_targets; /* of all micro-batches */
+    const float loss_factor = (float)scale->factor / (float)count_terms(trainer, batch); /* of all micro-batches */
     const qr_micro_source source = {trainer->dataset, trainer->epoch_batches, batch->first + i};
     const double asked = qr_timeline_now(backend);
     qr_timeline_phase(backend, QR_PHASE_data);
@@ -58,7 +63,7 @@ static qrun_status run_micro_batch(qrun_trainer *trainer, const qr_step_batch *b
     micro_batch.dropout_key = qr_hash_mix(qr_hash_mix(trainer->settings.seed) + (uint64_t)trainer->state.step);
     QR_RETURN_IF_ERROR(backend->fill_zero(backend, p->gradients, qr_parameters_gradient_bytes(p), err));
     *began = true;
-    return qr_train_pass_run(trainer->pass, &micro_batch, loss_factor, true, loss, err);
+    return qr_train_pass_run(trainer->pass, &micro_batch, loss_factor, true, sums, err);
 }
 
 qrun_status qr_trainer_follow_pass(qrun_trainer *trainer, bool backward, qrun_status status, qr_error *err) {
@@ -83,8 +88,8 @@ static void write_late(const qrun_trainer *trainer) {
 
 /* What this rank does of a step. */
 typedef struct own_part {
-    double losses[QR_MOST_UNFINISHED]; /* unfinished sums; the first is of what it sends */
-    qrun_status status;                /* how it fares, for all to agree on */
+    double sums[QR_MOST_LOSS_SUMS][QR_MOST_UNFINISHED]; /* of the loss; the first of each is of what it sends */
+    qrun_status status;                                 /* how it fares, for all to agree on */
 } own_part;
 
 /* The gradient of this rank's micro-batch, and its loss. A rank that has none, or that has failed, takes part in the
@@ -92,44 +97,49 @@ typedef struct own_part {
 static qrun_status compute_round(qrun_trainer *trainer, const qr_step_batch *batch, const qr_deal *deal, int64_t round,
                                  own_part *own, qr_error *err) {
     const int64_t i = own->status == QRUN_OK ? qr_deal_batch(deal, round) : -1;
-    double loss = 0;
+    const int n_sums = qr_preference_count_sums(&trainer->settings.preference);
+    double sums[QR_MOST_LOSS_SUMS] = {0};
     bool began = false;
     qr_gradient_sum_begin_round(trainer->gradient_sum, round, i);
-    if (i >= 0) { own->status = run_micro_batch(trainer, batch, round, i, &loss, &began, err); }
+    if (i >= 0) { own->status = run_micro_batch(trainer, batch, round, i, sums, &began, err); }
     if (!began) { own->status = qr_trainer_follow_pass(trainer, true, own->status, err); }
     write_late(trainer);
     QR_RETURN_IF_ERROR(sum_rest(trainer, own->status, err));
     if (i < 0 || own->status != QRUN_OK) { return QRUN_OK; }
-    qr_sum_order_add(own->losses, qr_deal_own_place(deal, i), loss);
+    for (int k = 0; k < n_sums; k++) { qr_sum_order_add(own->sums[k], qr_deal_own_place(deal, i), sums[k]); }
     own->status = qr_gradient_sum_end_batch(trainer->gradient_sum, err);
     return QRUN_OK;
 }
 
-/* What ranks send is added up, and what they have of the loss in the same order: sums [QR_MOST_UNFINISHED]. */
+/* What ranks send is added up, and what they have of the loss in the same order. */
 static qrun_status end_round(qrun_trainer *trainer, const qr_deal *deal, int64_t round, const own_part *own,
-                             double *sums, qr_error *err) {
+                             double (*sums)[QR_MOST_UNFINISHED], qr_error *err) {
     qr_backend *backend = trainer->model->context->backend;
-    double losses[QR_MAX_RANKS];
+    const int n_sums = qr_preference_count_sums(&trainer->settings.preference);
+    double sent[QR_MOST_LOSS_SUMS], all[QR_MAX_RANKS * QR_MOST_LOSS_SUMS];
     const double computed = qr_timeline_now(backend);
-    QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, own->status, own->losses[0], losses, err));
+    for (int k = 0; k < n_sums; k++) { sent[k] = own->sums[k][0]; }
+    QR_RETURN_IF_ERROR(qr_ranks_share(trainer->ranks, own->status, sent, n_sums, all, err));
     if (deal->n_ranks > 1) { qr_timeline_put_host(backend, "ranks", QR_PHASE_waiting, computed); }
     for (int32_t r = 0; r < qr_deal_count_senders(deal, round); r++) {
-        qr_sum_order_add(sums, qr_deal_sent_place(deal, round, r), losses[r]);
+        for (int k = 0; k < n_sums; k++) {
+            qr_sum_order_add(sums[k], qr_deal_sent_place(deal, round, r), all[(ptrdiff_t)r * n_sums + k]);
+        }
     }
     return qr_gradient_sum_end_round(trainer->gradient_sum, err);
 }
 
-/* The step's batch is dealt to the ranks (runtime/ranks/sum_order.h). */
-static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch, double *loss, qr_error *err) {
+/* The step's batch is dealt to the ranks (runtime/ranks/sum_order.h). totals [QR_MOST_LOSS_SUMS]: of its loss. */
+static qrun_status accumulate(qrun_trainer *trainer, const qr_step_batch *batch, double *totals, qr_error *err) {
     const qr_deal deal = deal_of(trainer, batch);
-    double sums[QR_MOST_UNFINISHED] = {0};
+    double sums[QR_MOST_LOSS_SUMS][QR_MOST_UNFINISHED] = {{0}};
     own_part own = {.status = QRUN_OK};
     qr_gradient_sum_begin(trainer->gradient_sum, &deal);
     for (int64_t round = 0; round < qr_deal_count_rounds(&deal); round++) {
         QR_RETURN_IF_ERROR(compute_round(trainer, batch, &deal, round, &own, err));
         if (qr_deal_sends(&deal, round)) { QR_RETURN_IF_ERROR(end_round(trainer, &deal, round, &own, sums, err)); }
     }
-    *loss = sums[0];
+    for (int k = 0; k < QR_MOST_LOSS_SUMS; k++) { totals[k] = sums[k][0]; }
     return QRUN_OK;
 }
 
@@ -257,6 +267,16 @@ static qrun_status complete(qrun_trainer *trainer, bool names, const char **nonf
     return status;
 }
 
+qrun_rewards qr_trainer_rewards(const qrun_trainer *trainer, const double *sums, int64_t n_pairs) {
+    if (!qr_preference_has_pairs(&trainer->settings.preference)) { return (qrun_rewards){0}; }
+    const double n = (double)n_pairs;
+    return (qrun_rewards){.n_pairs = n_pairs,
+                          .chosen = sums[QR_SUM_CHOSEN] / n,
+                          .rejected = sums[QR_SUM_REJECTED] / n,
+                          .margin = (sums[QR_SUM_CHOSEN] - sums[QR_SUM_REJECTED]) / n,
+                          .accuracy = sums[QR_SUM_RIGHT] / n};
+}
+
 static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err) {
     const qr_train_settings *s = &trainer->settings;
     const qr_loss_scale loss_scale = trainer->state.loss_scale;
@@ -265,22 +285,22 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
     qr_update_result result;
     bool overflowed;
     const char *nonfinite = NULL;
-    double loss = 0;
+    double sums[QR_MOST_LOSS_SUMS];
     QR_RETURN_IF_ERROR(qr_timeline_restart(backend, err));
     QR_RETURN_IF_ERROR(qr_trainer_make_batches(trainer, trainer->state.cursor.epoch, err));
     qr_timeline_put_host(backend, "batches", QR_PHASE_data, 0);
     const qr_step_batch batch = qr_epoch_batches_step(trainer->epoch_batches, trainer->state.cursor.batch);
-    QR_RETURN_IF_ERROR(accumulate(trainer, &batch, &loss, err));
+    QR_RETURN_IF_ERROR(accumulate(trainer, &batch, sums, err));
     const int64_t step = trainer->state.step + 1;
     const double rate =
         s->learning_rate * qr_schedule_factor(s->schedule, step, trainer->warmup_steps, trainer->total_steps);
-    QR_RETURN_IF_ERROR(update(trainer, loss, rate, &result, &overflowed, err));
+    QR_RETURN_IF_ERROR(update(trainer, sums[QR_SUM_LOSS], rate, &result, &overflowed, err));
     QR_RETURN_IF_ERROR(complete(trainer, result.skipped && !overflowed, &nonfinite, err));
     advance(trainer);
     *metrics = (qrun_train_metrics){.struct_size = sizeof *metrics,
                                     .step = step,
                                     .epoch = qr_trainer_epoch(trainer),
-                                    .loss = loss / (double)batch.n_targets,
+                                    .loss = sums[QR_SUM_LOSS] / (double)count_terms(trainer, &batch),
                                     .learning_rate = rate,
                                     .grad_norm = result.grad_norm,
                                     .loss_scale = qr_loss_scale_is_used(&loss_scale) ? loss_scale.factor : 0,
@@ -291,7 +311,8 @@ static qrun_status run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, 
                                     .n_target_tokens = batch.n_targets,
                                     .phases = qr_context_phases(trainer->model->context),
                                     .seconds = qr_now_seconds() - start,
-                                    .n_skipped = step - trainer->state.updates};
+                                    .n_skipped = step - trainer->state.updates,
+                                    .rewards = qr_trainer_rewards(trainer, sums, batch.n_examples)};
     return QRUN_OK;
 }
 

@@ -170,6 +170,9 @@ void qr_trainer_name_memory(qrun_trainer *trainer);
 
 /* ---- train/step.c ------------------------------------------------------------------------------------------------ */
 
+/* Of n_pairs pairs (at least 1), from what qr_train_pass_run has added up; zeros where there are no pairs. */
+qrun_rewards qr_trainer_rewards(const qrun_trainer *trainer, const double *sums, int64_t n_pairs);
+
 /* On all ranks: the next step. */
 qrun_status qr_trainer_run_step(qrun_trainer *trainer, qrun_train_metrics *metrics, qr_error *err);
 

@@ -59,14 +59,14 @@ printf '{"messages": [{"role": "system", "content": "x"}, {"role": "user", "cont
     >"$work/system.jsonl"
 refused 3 'it has a "system", and a first message of the role system; give one of them' --data "$work/system.jsonl"
 
-# Preferences are not learned; what would learn the chosen answers works.
+# Without an objective of pairs they are refused; what would learn the chosen answers works.
 printf '{"prompt": "Hi", "chosen": " Ahoy!", "rejected": " No."}\n' >"$work/pairs.jsonl"
-refused 3 'preferences are not learned here. To learn the chosen ones: --columns prompt=prompt,completion=chosen' \
+refused 3 '--objective dpo learns to prefer the one to the other. To learn the chosen ones alone: --columns prompt=prompt,completion=chosen' \
     --data "$work/pairs.jsonl"
 shows "$work/pairs.jsonl" --columns prompt=prompt,completion=chosen
 printf '{"chosen": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy!"}], "rejected": []}\n' \
     >"$work/pairs.jsonl"
-refused 3 'To learn the chosen ones: --columns messages=chosen' --data "$work/pairs.jsonl"
+refused 3 'To learn the chosen ones alone: --columns messages=chosen' --data "$work/pairs.jsonl"
 shows "$work/pairs.jsonl" --columns messages=chosen
 refused 2 '--columns: "prompt" is not NAME=COLUMN' --data "$work/qa.jsonl" --columns prompt
 refused 2 '--columns: no format has "promt"' --data "$work/qa.jsonl" --columns promt=q

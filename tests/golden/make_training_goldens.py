@@ -16,6 +16,7 @@ import transformers
 
 import adamw8bit_goldens
 import mask_goldens
+import preference_goldens
 import training_cases
 import training_goldens
 
@@ -27,6 +28,8 @@ def _tasks():
                      for name, adapter in training_cases.ADAPTERS.items()},
         "gradients": {case.name: partial(training_goldens.make_gradients, case)
                       for case in training_goldens.GRADIENTS},
+        "preferences": {case.name: partial(preference_goldens.make_preference, case)
+                        for case in preference_goldens.PREFERENCES},
         "curves": {case.name: partial(training_goldens.make_curve, case) for case in training_goldens.CURVES},
         "schedules": {f"{kind}-{warmup}": lambda root, kind=kind, warmup=warmup:
                       training_goldens.make_schedule(kind, warmup) for kind, warmup in training_goldens.SCHEDULES},

@@ -3,12 +3,15 @@
 
 #include <dirent.h>
 
+static bool has_pairs; /* of what is opened next */
+
 /* Opens and gives the examples as shown, one per line; or the message. `model` without a template: chat = false. */
 static void show_all(const temporary_folder *folder, const char *path, int64_t seq_len, bool chat, bool skip_bad,
                      qr_buffer *out, qr_dataset_info *info) {
     const example_model model = example_model_open();
     qr_dataset_options options = dataset_options(folder, path, seq_len);
     options.skip_bad = skip_bad;
+    options.preferences = has_pairs;
     qr_dataset *dataset = NULL;
     qr_error err = {0};
     const qrun_status status =
@@ -115,6 +118,94 @@ static void test_messages_that_do_not_count(void) {
     expect("{'system':'Be brief.','conversations':[{'from':'human','value':'Hi!'},"
            "{'from':'gpt','value':'Oh.','weight':2}]}",
            true, ":1: message 2: \"weight\" should be 0 or 1; `skip_bad` leaves such examples out");
+}
+
+static void expect_pairs(const char *text, int64_t seq_len, const char *expected, qr_dataset_info *info) {
+    has_pairs = true;
+    expect_with(text, seq_len, true, false, expected, info);
+    has_pairs = false;
+}
+
+#define ASKED "<|bos|><|user|>Hi!<|end|><|assistant|>"
+
+static void test_pairs_of_answers(void) {
+    expect_pairs("{'prompt':'One','chosen':' two','rejected':' three'}", 512,
+                 "<|bos|>One[ two<|eos|>]\n<|bos|>One[ three<|eos|>]\n", NULL);
+    expect_pairs("{'prompt':[{'role':'user','content':'Hi!'}],'chosen':[{'role':'assistant','content':'Ahoy!'}],"
+                 "'rejected':[{'role':'assistant','content':'Hello.'}]}",
+                 512, ASKED "[Ahoy!<|end|>]\n" ASKED "[Hello.<|end|>]\n", NULL);
+    /* Whole conversations: what they have in common is the prompt, the assistant's words in it included. */
+    expect_pairs("{'prompt':'Hi!','chosen':[{'role':'user','content':'Hi!'},{'role':'assistant','content':'Oh.'},"
+                 "{'role':'user','content':'Hm?'},{'role':'assistant','content':'Ah.'}],'rejected':["
+                 "{'role':'user','content':'Hi!'},{'role':'assistant','content':'Oh.'},"
+                 "{'role':'user','content':'Hm?'},{'role':'assistant','content':'No.'}]}",
+                 512,
+                 ASKED "Oh.<|end|><|user|>Hm?<|end|><|assistant|>[Ah.<|end|>]\n" ASKED
+                       "Oh.<|end|><|user|>Hm?<|end|><|assistant|>[No.<|end|>]\n",
+                 NULL);
+    /* The same answer twice is an answer, not a prompt. */
+    expect_pairs("{'chosen':[{'role':'user','content':'Hi!'},{'role':'assistant','content':'Oh.'}],'rejected':["
+                 "{'role':'user','content':'Hi!'},{'role':'assistant','content':'Oh.'}]}",
+                 512, ASKED "[Oh.<|end|>]\n" ASKED "[Oh.<|end|>]\n", NULL);
+}
+
+/* Both keep their beginnings, and one that is short leaves its room to the other. */
+static void test_pairs_are_cut(void) {
+    static const char long_chosen[] = "{'prompt':'One','chosen':' two two two two two two two','rejected':' three'}";
+    static const char both_long[] =
+        "{'prompt':'One','chosen':' two two two two two two','rejected':' three three three three three three'}";
+    qr_dataset_info whole = {0}, cut = {0};
+    expect_pairs(long_chosen, 512,
+                 "<|bos|>One[ two two two two two two two<|eos|>]\n<|bos|>One[ three<|eos|>]\n", &whole);
+    CHECK_INT(whole.n_truncated, 0);
+    expect_pairs(long_chosen, whole.n_tokens - 2,
+                 "<|bos|>One[ two two two two two two]\n<|bos|>One[ three<|eos|>]\n", &cut);
+    CHECK_INT(cut.n_tokens, whole.n_tokens - 2);
+    CHECK_INT(cut.n_cut_tokens, 2);
+    CHECK_INT(cut.n_truncated, 1);
+    expect_pairs(both_long, 11, "<|bos|>One[ two two two]\n<|bos|>One[ three three three three]\n", &cut);
+    CHECK_INT(cut.n_tokens, 11);
+    expect_pairs(both_long, 4,
+                 ": no token is a target: what should be learned lies beyond the first 4 tokens of every example; take "
+                 "a longer `seq_len`",
+                 NULL);
+}
+
+static void test_pairs_that_are_none(void) {
+    static const char skips[] = "; `skip_bad` leaves such examples out";
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        {"{'prompt':'One','completion':' two'}",
+         ":1: is no pair of answers: its members are \"prompt\" and \"completion\". A line should be like "
+         "{\"prompt\": \"Hello!\", \"chosen\": \" Ahoy!\", \"rejected\": \" Hi.\"}; the three may be lists of messages, "
+         "and `columns` gives other names to them"},
+        {"{'chosen':' two','rejected':' three'}",
+         ":1: is no pair of answers: its members are \"chosen\" and \"rejected\". A line should be like {\"prompt\": "
+         "\"Hello!\", \"chosen\": \" Ahoy!\", \"rejected\": \" Hi.\"}; the three may be lists of messages, and "
+         "`columns` gives other names to them"},
+        {"7", ":1: is no pair of answers. A line should be like {\"prompt\": \"Hello!\", \"chosen\": \" Ahoy!\", "
+              "\"rejected\": \" Hi.\"}; the three may be lists of messages, and `columns` gives other names to them"},
+        {"{'prompt':'One','chosen':' two','rejected':7}", ":1: \"rejected\" should be a text, not a number"},
+        {"{'prompt':'One','chosen':[{'role':'assistant','content':'a'}],'rejected':[{'role':'assistant',"
+         "'content':'b'}]}",
+         ":1: \"chosen\" is a list of messages that begins with the answer, so \"prompt\" should be a list of messages "
+         "too"},
+        {"{'prompt':'One','chosen':[{'role':'user','content':'a'}],'rejected':'b'}",
+         ":1: \"chosen\" is a list of messages, and \"rejected\" is not"},
+    };
+    for (size_t i = 0; i < QR_COUNT_OF(cases); i++) {
+        char message[QR_ERROR_MESSAGE_BYTES];
+        snprintf(message, sizeof message, "%s%s", cases[i].message, skips);
+        expect_pairs(cases[i].text, 512, message, NULL);
+    }
+    expect_pairs("{'chosen':[{'role':'user','content':'Hi!'}],'rejected':[{'role':'user','content':'Ho!'}]}", 512,
+                 ": no token is a target: no pair has an answer of the assistant's in both of \"chosen\" and "
+                 "\"rejected\"",
+                 NULL);
+    expect("{'prompt':'One','chosen':' two','rejected':' three'}", true,
+           ":1: has a \"chosen\" and a \"rejected\" answer: `objective=dpo` learns to prefer the one to the other. To "
+           "learn the chosen ones alone: `columns=prompt=prompt,completion=chosen`; `skip_bad` leaves such examples out");
 }
 
 /* Nothing but texts, and lists of their parts, is text: in no column and in no message. */
@@ -645,6 +736,9 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_alpaca);
     CHECK_RUN(test_question_and_answer);
     CHECK_RUN(test_sharegpt);
+    CHECK_RUN(test_pairs_of_answers);
+    CHECK_RUN(test_pairs_are_cut);
+    CHECK_RUN(test_pairs_that_are_none);
     CHECK_RUN(test_messages_that_do_not_count);
     CHECK_RUN(test_what_is_no_text);
     CHECK_RUN(test_parts_of_text);

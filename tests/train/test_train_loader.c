@@ -113,7 +113,7 @@ static void test_ends_at_once(void) {
 int main(int argc, char **argv) {
     check_begin(argc, argv);
     if (qr_backend_cpu_create(NULL, NULL, &backend, NULL) != QRUN_OK ||
-        qr_dataset_create_random(N_EXAMPLES, TOKENS, 100, 3, &dataset, NULL) != QRUN_OK) {
+        qr_dataset_create_random(N_EXAMPLES, TOKENS, 100, 3, false, &dataset, NULL) != QRUN_OK) {
         return 1;
     }
     CHECK_RUN(test_in_order);

@@ -26,67 +26,6 @@ static bool open_fixture(const qr_json *entry, qrun_dtype dtype, const char *pol
     return training_fixture_open(context, entry, &options, f);
 }
 
-/* Conv1D weights are stored [in, out]. */
-static void transpose_as_stored(const fixture *f, const qr_parameter *parameter, float *values) {
-    if (!qr_parameter_is_transposed(f->model, parameter)) { return; }
-    const int64_t rows = parameter->rows, cols = parameter->cols, n = rows * cols;
-    float *copy = malloc((size_t)n * sizeof *copy);
-    memcpy(copy, values, (size_t)n * sizeof *copy);
-    for (int64_t i = 0; i < n; i++) { values[i % cols * rows + i / cols] = copy[i]; }
-    free(copy);
-}
-
-/* B of experts: PEFT has them innermost. */
-static void order_as_stored(const fixture *f, const qr_parameter *parameter, float *values) {
-    if (parameter->kind != QR_PARAMETER_LORA_B || !qr_role_is_expert(parameter->role)) { return; }
-    const int64_t n_experts = f->model->shape.n_experts, rows = parameter->rows, rank = parameter->cols;
-    float *copy = malloc((size_t)(rows * rank) * sizeof *copy);
-    memcpy(copy, values, (size_t)(rows * rank) * sizeof *copy);
-    qr_expert_b_to_file(copy, n_experts, rows / n_experts, rank, qr_expert_pair_turns(f->model, parameter->role),
-                        values);
-    free(copy);
-}
-
-/* What a file has of a parameter: all of a tensor, or every other element. */
-static void take_elements(const fixture *f, const qr_parameter *parameter, const float *file, float *values) {
-    const int64_t step = parameter->kind == QR_PARAMETER_NORM ? qr_vector_step(f->model, parameter->role) : 1;
-    const int64_t first = step > 1 && parameter->role == QR_ROLE_EXPERT_UP_BIAS ? 1 : 0;
-    for (int64_t i = 0; i < parameter->rows * parameter->cols; i++) { values[i] = file[first + i * step]; }
-}
-
-/* The relative error of all gradients together against the golden file, each of them within `bound`. Of whole weights
- * the file may hold some only, and no LoRA factors with them; else factors that it leaves out must be zero. */
-static double gradient_error(const fixture *f, const qr_safetensors *golden, double bound) {
-    const bool full = f->parameters.whole.full;
-    double difference = 0, size = 0;
-    size_t n_found = 0;
-    qr_error err = {0};
-    for (int64_t i = 0; i < f->parameters.n; i++) {
-        const qr_parameter *parameter = &f->parameters.list[i];
-        char tensor[256], name[400];
-        qr_parameter_name(&f->parameters, parameter, tensor, sizeof tensor);
-        snprintf(name, sizeof name, "%s%s.grad", full ? "" : "base_model.model.", tensor);
-        const int64_t n = parameter->rows * parameter->cols;
-        const qr_safetensors_tensor *expected = qr_safetensors_find(golden, name);
-        n_found += expected != NULL && parameter->role != QR_ROLE_EXPERT_UP_BIAS; /* which is in gate's */
-        if (expected == NULL && f->parameters.whole.n > 0) { continue; }
-        float *gradient = calloc((size_t)n, sizeof *gradient), *reference = calloc((size_t)n, sizeof *reference);
-        CHECK(training_read(&f->parameters, f->parameters.gradients + parameter->offset, n, gradient, &err) == QRUN_OK);
-        transpose_as_stored(f, parameter, gradient);
-        order_as_stored(f, parameter, gradient);
-        if (expected != NULL) { take_elements(f, parameter, (const float *)(const void *)expected->data, reference); }
-        const double error = training_relative_error(gradient, reference, n);
-        CHECK_MSG(error <= bound, "%s: off by %.3g relative, allowed %.3g", name, error, bound);
-        for (int64_t j = 0; j < n; j++) {
-            difference += ((double)gradient[j] - (double)reference[j]) * ((double)gradient[j] - (double)reference[j]);
-            size += (double)reference[j] * (double)reference[j];
-        }
-        free(gradient), free(reference);
-    }
-    CHECK_INT(n_found, qr_safetensors_count(golden));
-    return sqrt(difference / size);
-}
-
 /* The peers' run in the same type, with their errors relative to F32; NULL where there is none. Of full fine-tuning it
  * is the one with master weights in F32. */
 static const qr_json *peers_run(const qr_json *entry, qrun_dtype dtype) {
@@ -119,7 +58,7 @@ static void check_first_gradients(qrun_dtype dtype) {
         const double loss_bound = dtype == QRUN_DTYPE_F32 ? 1e-5 : 0x1p-8; /* a unit of BF16 */
         CHECK_MSG(fabs(loss - expected) <= loss_bound * expected, "%s: loss %.7f, PEFT %.7f", text_of(entry, "name"),
                   loss, expected);
-        const double error = gradient_error(&f, golden, tensor_bound);
+        const double error = training_gradient_error(&f, golden, tensor_bound);
         CHECK_MSG(error <= bound, "%s: the gradient is off by %.4g relative, allowed %.4g", text_of(entry, "name"),
                   error, bound);
         n_checked++;

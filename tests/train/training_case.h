@@ -3,6 +3,7 @@
 #define QR_TESTS_TRAINING_CASE_H
 
 #include "loaders/files/json.h"
+#include "loaders/files/safetensors.h"
 #include "runtime/pass/lora_parameters.h"
 #include "runtime/pass/pass.h"
 #include "runtime/pass/whole_parameters.h"
@@ -39,6 +40,7 @@ typedef struct training_options {
     qrun_offload experts;
     float dropout;
     int64_t logit_rows; /* 0: as many as pay */
+    qr_preference preference;
 } training_options;
 
 /* Whether an entry is of full fine-tuning: it has no adapter. */
@@ -51,6 +53,10 @@ void training_fixture_close(training_fixture *fixture); /* fine for a zeroed one
 
 /* ‖a − b‖ / ‖b‖, or ‖a‖ where b is zero. */
 double training_relative_error(const float *a, const float *b, int64_t n);
+
+/* The relative error of all gradients together against the golden file, each of them within `bound`. Of whole weights
+ * the file may hold some only, and no LoRA factors with them; else factors that it leaves out must be zero. */
+double training_gradient_error(const training_fixture *fixture, const qr_safetensors *golden, double bound);
 
 /* Copies a factor's gradient (or value) to the host; n floats. */
 qrun_status training_read(const qr_parameters *parameters, const float *device, int64_t n, float *host, qr_error *err);

@@ -79,14 +79,15 @@ QR_INLINE void softmax_gradient(float *x, int64_t n, normalizer total, float cap
 }
 
 /* Returns the loss. The target's own gradient, p − 1, is taken in F64 from the exponentials that are in the sum. */
-QR_INLINE float cross_entropy_row(const qr_cross_entropy_args *a, float *logits, int32_t target, float cap) {
+QR_INLINE float cross_entropy_row(const qr_cross_entropy_args *a, float *logits, int32_t target, float dloss,
+                                  float cap) {
     const normalizer total = normalize(logits, a->vocab, cap);
     const qr_vec logit = qr_vec_set1(logits[target]);
     const qr_vec below = qr_vec_sub(capped(logit, cap), qr_vec_set1(total.highest));
     const double p = (double)qr_vec_get(qr_vec_exp(below)) / total.sum;
     const double slope = cap > 0.0F ? (double)qr_vec_get(qr_vec_softcap_slope(logit, cap)) : 1.0;
-    softmax_gradient(logits, a->vocab, total, cap, a->dloss);
-    logits[target] = (float)((double)a->dloss * (p - 1.0) * slope);
+    softmax_gradient(logits, a->vocab, total, cap, dloss);
+    logits[target] = (float)((double)dloss * (p - 1.0) * slope);
     return (float)(log(total.sum) - (double)qr_vec_get(below));
 }
 
@@ -95,13 +96,14 @@ static void cross_entropy_rows(const void *args, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i++) {
         float *logits = a->logits + i * a->vocab;
         const int32_t target = a->target[i];
+        const float dloss = a->weight != NULL ? a->dloss * a->weight[i] : a->dloss;
         if (target < 0) {
             a->loss[i] = 0.0F;
             memset(logits, 0, (size_t)a->vocab * sizeof *logits);
         } else if (a->softcap > 0.0F) {
-            a->loss[i] = cross_entropy_row(a, logits, target, a->softcap);
+            a->loss[i] = cross_entropy_row(a, logits, target, dloss, a->softcap);
         } else {
-            a->loss[i] = cross_entropy_row(a, logits, target, 0.0F);
+            a->loss[i] = cross_entropy_row(a, logits, target, dloss, 0.0F);
         }
     }
 }

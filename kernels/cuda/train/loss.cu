@@ -69,12 +69,13 @@ __global__ void cross_entropy_kernel(qr_cross_entropy_args a, bool aligned) {
     const row_softmax row = row_softmax_of(logits, a.vocab, aligned, a.softcap);
     if (threadIdx.x == 0) { a.loss[blockIdx.x] = loss_of(row, capped(logits[target], a.softcap)); }
     __syncthreads(); /* the target's logit has been read */
+    const float dloss = a.weight != nullptr ? a.dloss * a.weight[blockIdx.x] : a.dloss;
     const float inverse = static_cast<float>(1.0 / row.sum), share = a.softcap > 0.0F ? 1.0F / a.softcap : 0.0F;
     for_logits(logits, a.vocab, aligned, a.softcap, [&](int64_t v, const float *x) {
         float gradient[VEC4];
         for (int k = 0; k < VEC4; k++) {
             const float p = expf(x[k] - row.largest) * inverse, of_cap = x[k] * share;
-            gradient[k] = a.dloss * (p - (v + k == target ? 1.0F : 0.0F)) * (1.0F - of_cap * of_cap);
+            gradient[k] = dloss * (p - (v + k == target ? 1.0F : 0.0F)) * (1.0F - of_cap * of_cap);
         }
         store_vec4(logits, v, a.vocab, aligned, gradient);
     });

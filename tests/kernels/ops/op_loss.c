@@ -11,6 +11,7 @@ typedef struct loss_case {
     int64_t vocab;
     const float *logits;
     const int32_t *target; /* −1: ignored */
+    const float *weight;   /* or NULL */
     float softcap, dloss;
 } loss_case;
 
@@ -24,6 +25,7 @@ static void exec_cross_entropy(op_run *run, const void *data, int64_t first, int
         .logits = op_output(run, c->logits + first * c->vocab, n_rows, row_bytes, row_bytes),
         .target = op_input(run, c->target + first, (size_t)n_rows * sizeof(int32_t)),
         .loss = op_output(run, NULL, n_rows, sizeof(float), sizeof(float)),
+        .weight = c->weight != NULL ? op_input(run, c->weight + first, (size_t)n_rows * sizeof(float)) : NULL,
         .n_rows = n_rows,
         .vocab = c->vocab,
         .softcap = c->softcap,
@@ -49,7 +51,7 @@ static double capped(const loss_case *c, double x) {
  * taken for both ends of a difference d. F32 exponentials then err by (d + 4) u besides (nll), the F64 sum by their
  * mean, and the quotient, the difference from 1, the slope of the cap and dloss by a few u; 1 − tanh² errs by 16 u of
  * 1. */
-static void loss_bound(const loss_case *c, const float *logits, int32_t target, double *bound) {
+static void loss_bound(const loss_case *c, const float *logits, int32_t target, float weight, double *bound) {
     double largest = -INFINITY, sum = 0.0, error = 0.0;
     for (int64_t v = 0; v < c->vocab; v++) { largest = fmax(largest, capped(c, (double)logits[v])); }
     const double cap_error = c->softcap > 0.0F ? 16.0 * OP_U * (double)c->softcap : 0.0;
@@ -66,26 +68,34 @@ static void loss_bound(const loss_case *c, const float *logits, int32_t target, 
         const double slope_error = c->softcap > 0.0F ? 16.0 * OP_U : 0.0;
         const double p_error = p * (error + (largest - x + 8.0) * OP_U + cap_error) + 2.0 * OP_U * fabs(p - one);
         const double error_of_slope = (slope_error + 4.0 * OP_U * slope) * fabs(p - one);
-        bound[v] = fabs((double)c->dloss) * (slope * p_error + error_of_slope) + 1e-38;
+        bound[v] = fabs((double)(c->dloss * weight)) * (slope * p_error + error_of_slope) + 1e-38;
     }
     const double loss = log(sum) + largest - capped(c, (double)logits[target]);
     bound[c->vocab] = error + cap_error + OP_U * loss + (double)(c->vocab + 8) * 0x1p-52 * (fabs(largest) + 1.0);
 }
 
-static void check_cross_entropy(int64_t vocab, double magnitude, float softcap) {
-    float *logits = op_normals(N_ROWS * vocab, 1, magnitude);
+static void check_cross_entropy(int64_t vocab, double magnitude, float softcap, bool weighted) {
+    float *weight = op_normals(N_ROWS, 3, 1.0), *logits = op_normals(N_ROWS * vocab, 1, magnitude);
     int32_t target[N_ROWS];
     double *bound = op_doubles(N_ROWS * (vocab + 1));
-    const loss_case data = {.vocab = vocab, .logits = logits, .target = target, .softcap = softcap, .dloss = 0.125F};
+    weight[4] = 0.0F;
+    const loss_case data = {.vocab = vocab,
+                            .logits = logits,
+                            .target = target,
+                            .weight = weighted ? weight : NULL,
+                            .softcap = softcap,
+                            .dloss = 0.125F};
     for (int64_t i = 0; i < N_ROWS; i++) {
         target[i] = (int32_t)op_below(2, i, vocab);
         if (i % 5 == 2) { target[i] = -1; } /* loss and gradient zero exactly */
-        if (i % 5 != 2) { loss_bound(&data, logits + i * vocab, target[i], bound + i * (vocab + 1)); }
+        if (i % 5 == 2) { continue; }
+        loss_bound(&data, logits + i * vocab, target[i], weighted ? weight[i] : 1.0F, bound + i * (vocab + 1));
     }
     op_case c = {.n_rows = N_ROWS, .row = vocab + 1, .exec = exec_cross_entropy, .data = &data, .bound = bound};
-    snprintf(c.label, sizeof c.label, "cross_entropy vocabulary %lld, logits about %g, softcap %g", (long long)vocab,
-             magnitude, (double)softcap);
+    snprintf(c.label, sizeof c.label, "cross_entropy vocabulary %lld, logits about %g, softcap %g%s", (long long)vocab,
+             magnitude, (double)softcap, weighted ? ", weighted" : "");
     op_check_case(&c, QR_DTYPE_F32);
+    qr_free(weight);
     qr_free(logits);
     qr_free(bound);
 }
@@ -93,9 +103,11 @@ static void check_cross_entropy(int64_t vocab, double magnitude, float softcap) 
 void test_op_cross_entropy(void) {
     static const int64_t vocabularies[] = {2, 31, 512, 1003, 4099};
     for (size_t i = 0; i < QR_COUNT_OF(vocabularies); i++) {
-        check_cross_entropy(vocabularies[i], 1.0, 0.0F);
-        check_cross_entropy(vocabularies[i], 200.0, 0.0F); /* exp overflows F64 without the shift */
-        check_cross_entropy(vocabularies[i], 20.0, 30.0F);
+        check_cross_entropy(vocabularies[i], 1.0, 0.0F, false);
+        check_cross_entropy(vocabularies[i], 1.0, 0.0F, true);
+        check_cross_entropy(vocabularies[i], 200.0, 0.0F, false); /* exp overflows F64 without the shift */
+        check_cross_entropy(vocabularies[i], 20.0, 30.0F, false);
+        check_cross_entropy(vocabularies[i], 20.0, 30.0F, true);
     }
 }
 
