@@ -943,8 +943,8 @@ typedef struct qrun_train_preference {
 typedef struct qrun_train_optimization {
     qrun_optimizer optimizer;
     qrun_schedule schedule;   /* of the learning rate, after warmup */
-    double learning_rate;     /* the highest, up to 100; 0: 2e-4; full 2e-5, and with init_random 1e-3; a tenth of these
-                                 with pairs of answers */
+    double learning_rate;     /* the highest, up to 100; 0: 2e-4; full 2e-5, and with init_random 1e-3; with pairs of
+                                 answers 1e-5; full 1e-6 */
     double warmup;            /* below 1: share of all steps; else steps; up to 1e9 */
     double weight_decay;      /* of everything but norms and biases, as the Hugging Face Trainer does it; 0 to 1 */
     bool decay_all;           /* of norms and biases too */
@@ -1103,9 +1103,10 @@ typedef struct qrun_train_info {
 /* How far pairs of answers have been learned: means over them. */
 typedef struct qrun_rewards {
     int64_t n_pairs;
-    double chosen, rejected; /* of an answer: beta times what the objective compares */
-    double margin;           /* chosen − rejected */
-    double accuracy;         /* share of pairs whose chosen answer has the higher reward */
+    double chosen;   /* of the chosen answers: beta times what the objective compares */
+    double rejected; /* of the rejected answers */
+    double margin;   /* chosen − rejected */
+    double accuracy; /* share of pairs whose chosen answer has the higher reward */
 } qrun_rewards;
 
 struct qrun_train_metrics {

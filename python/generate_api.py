@@ -30,7 +30,7 @@ OPTIONS = {"qrun_context_params": "", "qrun_model_params": "path", "qrun_session
            "qrun_train_params": "train_data out random_tokens memory_bytes"}
 # Structs that the library fills, as dataclasses of Python.
 INFOS = ["qrun_device_info", "qrun_model_info", "qrun_plan_entry", "qrun_plan_info", "qrun_session_stats",
-         "qrun_train_file", "qrun_train_info", "qrun_train_metrics"]
+         "qrun_train_file", "qrun_train_info", "qrun_rewards", "qrun_train_metrics"]
 
 
 class Field(NamedTuple):
@@ -266,6 +266,7 @@ INFO_HEAD = '''"""What the library reports, as structs of qrun.h. Written by gen
 
 from __future__ import annotations
 
+from ctypes import Structure
 from dataclasses import dataclass
 from typing import Any, Optional, Type, TypeVar
 
@@ -275,17 +276,23 @@ Info = TypeVar("Info")
 def info_of(kind: Type[Info], struct: Any) -> Info:
     """A copy, which does not live in the library."""
     found = {name: getattr(struct, name) for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-    return kind(**{name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-                   for name, value in found.items()})
+    return kind(**{name: _value_of(value) for name, value in found.items()})
+
+
+def _value_of(value: Any) -> Any:
+    if isinstance(value, Structure):
+        return info_of(globals()[type(value).__name__], value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 '''
 
 
 def dataclass_lines(name: str, fields: List[Field]) -> List[str]:
     lines = ["", "", "@dataclass(frozen=True)", f"class {class_name(name)}:", f'    """{name} of qrun.h."""', ""]
     for field in fields:
-        if field.name == "struct_size" or field.base not in ("char", *SCALARS):
+        if field.name == "struct_size" or field.base not in ("char", *SCALARS, *INFOS):
             continue
-        kind = SCALARS[field.base][1] if field.base in SCALARS else "str"
+        kind = (SCALARS[field.base][1] if field.base in SCALARS else class_name(field.base) if field.base in INFOS
+                else "str")
         if field.stars and "NULL" in field.comment:
             kind = f"Optional[{kind}]"
         lines += textwrap.wrap(field.comment, 112, initial_indent="    # ", subsequent_indent="    # ")

@@ -22,7 +22,7 @@ from .errors import (ArgumentError, BusyError, CancelledError, DeviceError, Erro
                      InternalError, NotFoundError, OutOfMemoryError, RankError, RequestError,
                      UnsupportedError)
 from .generation import AsyncStream, Stream
-from .info import DeviceInfo, ModelInfo, PlanEntry, SessionStats, TrainFile, TrainInfo, TrainMetrics
+from .info import DeviceInfo, ModelInfo, PlanEntry, Rewards, SessionStats, TrainFile, TrainInfo, TrainMetrics
 from .model import Model
 from .planning import Fit, Plan, fit, fit_finetune, known_models, plan, plan_finetune
 from .requests import Request
@@ -38,7 +38,7 @@ def version() -> str:
 __all__ = [
     "Answer", "ArgumentError", "AsyncStream", "BusyError", "CancelledError", "Chat", "DeviceError", "DeviceInfo",
     "Error", "FileError", "Fit", "FullError", "InputError", "InternalError", "Message", "Model", "ModelInfo",
-    "NotFoundError", "OutOfMemoryError", "RankError", "Plan", "PlanEntry", "Request", "RequestError", "Sample", "SessionStats",
+    "NotFoundError", "OutOfMemoryError", "RankError", "Plan", "PlanEntry", "Request", "RequestError", "Rewards", "Sample", "SessionStats",
     "Stream", "Tokenizer", "TokenLogprob", "Trainer", "TrainFile", "TrainInfo", "TrainMetrics", "UnsupportedError",
     "finetune", "fit", "fit_finetune", "known_models", "plan", "plan_finetune", "version",
 ]

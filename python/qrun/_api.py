@@ -59,6 +59,9 @@ Schedule = Literal["linear", "cosine", "constant"]
 BATCHING = {"pack": 0, "group": 1}
 Batching = Literal["pack", "group"]
 
+OBJECTIVE = {"sft": 0, "dpo": 1, "orpo": 2, "simpo": 3}
+Objective = Literal["sft", "dpo", "orpo", "simpo"]
+
 FILE_FORMAT = {"auto": 0, "json": 1, "csv": 2, "tsv": 3, "text": 4, "paragraphs": 5}
 FileFormat = Literal["auto", "json", "csv", "tsv", "text", "paragraphs"]
 
@@ -541,6 +544,15 @@ class TrainWeights(Structure):
     ]
 
 
+class TrainPreference(Structure):
+    _enums_ = {"objective": OBJECTIVE}
+    _fields_ = [
+        ("objective", c_int),
+        ("beta", c_double),
+        ("target_margin", c_double),
+    ]
+
+
 class TrainOptimization(Structure):
     _enums_ = {"optimizer": OPTIMIZER, "schedule": SCHEDULE}
     _fields_ = [
@@ -604,6 +616,16 @@ class TrainSaving(Structure):
     ]
 
 
+class Rewards(Structure):
+    _fields_ = [
+        ("n_pairs", c_int64),
+        ("chosen", c_double),
+        ("rejected", c_double),
+        ("margin", c_double),
+        ("accuracy", c_double),
+    ]
+
+
 class TrainMetrics(Sized):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -619,6 +641,7 @@ class TrainMetrics(Sized):
         ("overflowed", c_bool),
         ("n_tokens", c_int64),
         ("n_target_tokens", c_int64),
+        ("rewards", Rewards),
         ("seconds", c_double),
         ("phases", Phases),
         ("n_skipped", c_int64),
@@ -651,6 +674,7 @@ class TrainParams(Sized):
         ("data", TrainData),
         ("lora", TrainLora),
         ("weights", TrainWeights),
+        ("preference", TrainPreference),
         ("optimization", TrainOptimization),
         ("batches", TrainBatches),
         ("memory", TrainMemory),
@@ -1072,10 +1096,17 @@ class TrainOptions(TypedDict, total=False):
     init_random: bool
     # init_random: standard deviation of the embeddings, up to 100; 0: that of a matrix
     init_embedding_std: float
+    objective: Objective
+    # DPO, SIMPO: the factor of differences in the logistic function; ORPO: the weight of the odds; up to 1e6;
+    # 0: 0.1, and 2 with SIMPO
+    beta: float
+    # SIMPO: what the chosen answer's beta-fold mean should be ahead by; up to 1e6; 0: half of beta
+    target_margin: float
     optimizer: Optimizer
     # of the learning rate, after warmup
     schedule: Schedule
-    # the highest, up to 100; 0: 2e-4; full 2e-5, and with init_random 1e-3
+    # the highest, up to 100; 0: 2e-4; full 2e-5, and with init_random 1e-3; with pairs of answers 1e-5; full
+    # 1e-6
     learning_rate: float
     # below 1: share of all steps; else steps; up to 1e9
     warmup: float
@@ -1100,8 +1131,9 @@ class TrainOptions(TypedDict, total=False):
     loss_scale_backoff: float
     # dynamic: steps in a row without an overflow; up to 1e9; 0: 2000
     loss_scale_window: int
-    # tokens of the longest example, and of a packed row; 2 to the model's context; 0: 1,024, or the model's
-    # context where that is smaller; QRUN_AUTO: the longest example, as far as memory allows
+    # tokens of the longest example (a pair: of both answers with their prompts together), and of a packed row;
+    # 2 (a pair: 4) to the model's context; 0: 1,024, or the model's context where that is smaller; QRUN_AUTO:
+    # the longest example, as far as memory allows
     seq_len: int
     # how examples share a micro-batch; an example never attends to another
     batching: Batching

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import Structure
 from dataclasses import dataclass
 from typing import Any, Optional, Type, TypeVar
 
@@ -11,8 +12,13 @@ Info = TypeVar("Info")
 def info_of(kind: Type[Info], struct: Any) -> Info:
     """A copy, which does not live in the library."""
     found = {name: getattr(struct, name) for name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-    return kind(**{name: value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-                   for name, value in found.items()})
+    return kind(**{name: _value_of(value) for name, value in found.items()})
+
+
+def _value_of(value: Any) -> Any:
+    if isinstance(value, Structure):
+        return info_of(globals()[type(value).__name__], value)
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 @dataclass(frozen=True)
@@ -222,7 +228,7 @@ class TrainFile:
 
     path: str
     # "messages", "prompt/completion", "prompt/completion messages", "alpaca", "text", "question/answer",
-    # "input/output", "sharegpt"
+    # "input/output", "sharegpt", "preference", "preference messages"
     data_format: str
     # to train on, without those set aside for evaluation
     n_examples: int
@@ -238,6 +244,8 @@ class TrainFile:
 class TrainInfo:
     """qrun_train_info of qrun.h."""
 
+    # [n_files]: the train_data. Lent
+    files: TrainFile
     n_files: int
     # of the first file
     data_format: str
@@ -292,6 +300,21 @@ class TrainInfo:
 
 
 @dataclass(frozen=True)
+class Rewards:
+    """qrun_rewards of qrun.h."""
+
+    n_pairs: int
+    # of the chosen answers: beta times what the objective compares
+    chosen: float
+    # of the rejected answers
+    rejected: float
+    # chosen − rejected
+    margin: float
+    # share of pairs whose chosen answer has the higher reward
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class TrainMetrics:
     """qrun_train_metrics of qrun.h."""
 
@@ -300,7 +323,7 @@ class TrainMetrics:
     # 1 …
     step: int
     epoch: float
-    # mean over the step's target tokens, before the update
+    # mean over the step's target tokens, or its pairs, before the update
     loss: float
     learning_rate: float
     # before clipping
@@ -317,6 +340,8 @@ class TrainMetrics:
     n_tokens: int
     # of this step
     n_target_tokens: int
+    # with pairs of answers; else all 0
+    rewards: Rewards
     seconds: float
     # steps of the run so far that were skipped, for whatever reason, this one included
     n_skipped: int

@@ -26,6 +26,7 @@ STRUCTS = [
     ("qrun_train_data", "finetune", "n_train_data n_data_weights n_eval_data cache_folder random_tokens"),
     ("qrun_train_lora", "finetune", ""),
     ("qrun_train_weights", "finetune", ""),
+    ("qrun_train_preference", "finetune", ""),
     ("qrun_train_optimization", "finetune", ""),
     ("qrun_train_batches", "finetune", ""),
     ("qrun_train_memory", "finetune", ""),

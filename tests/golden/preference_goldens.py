@@ -74,7 +74,8 @@ def _run(root, case, run):
     examples = cases.micro_batch("pairs")
     losses, rewards = [], []
     for chosen, rejected in zip(examples[::2], examples[1::2]):
-        loss, pair = pair_loss(case, model, chosen, rejected)
+        with torch.autocast("cpu", torch.bfloat16) if run == "bf16-autocast" else contextlib.nullcontext():
+            loss, pair = pair_loss(case, model, chosen, rejected)
         (loss / (len(examples) // 2)).backward()
         losses.append(loss.item())
         rewards.append([reward.item() for reward in pair])

@@ -44,6 +44,20 @@ class Training(common.Case):
         self.assertEqual((info.total_steps, info.data_format, info.best_loss),
                          (6, "messages", min(m.loss for m in evaluations)))
 
+    def test_pairs_of_answers(self):
+        pairs, steps = PIRATE.replace("pirate.jsonl", "pairs.jsonl"), []
+        qrun.finetune(MODEL, train_data=pairs, out=self.folder / "d", objective="dpo", beta=0.2, max_steps=3, seq_len=128,
+                      learning_rate=2e-3, on_step=steps.append)
+        program("finetune", "--model", MODEL, "--data", pairs, "--out", str(self.folder / "e"), "--quiet", "--objective",
+                "dpo", "--beta", "0.2", "--max-steps", "3", "--seq-len", "128", "--learning-rate", "2e-3")
+        self.assertEqual(self.adapter("d"), self.adapter("e"))
+        last = steps[-1].rewards
+        self.assertEqual(last.accuracy, 1)
+        self.assertGreater(last.n_pairs, 0)
+        self.assertAlmostEqual(last.margin, last.chosen - last.rejected)
+        with self.assertRaisesRegex(qrun.InputError, "objective=dpo"):
+            qrun.finetune(MODEL, train_data=pairs, out=self.folder / "f", max_steps=1)
+
     def test_own_loop(self):
         with qrun.Trainer(MODEL, train_data=PIRATE, out=self.folder / "b", **SHAPE) as trainer:
             taken = []
