@@ -171,7 +171,9 @@ static qrun_status run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, 
 qrun_status qr_pass_run_layer(qr_train_pass *pass, int64_t l, bool buffers_only, qr_error *err) {
     qr_timeline_layer(pass->backend, l);
     QR_RETURN_IF_ERROR(qr_layer_stream_use(pass->model, pass->backend, l, buffers_only ? l - 1 : l + 1, err));
-    QR_PASS_COMPUTE(pass, qr_lora_parameters_refresh_layer(pass->parameters, l, pass->workspace, err));
+    if (!pass->is_reference) {
+        QR_PASS_COMPUTE(pass, qr_lora_parameters_refresh_layer(pass->parameters, l, pass->workspace, err));
+    }
     QR_PASS_COMPUTE(pass, run_layer(pass, l, buffers_only, err));
     return QRUN_OK;
 }
@@ -245,7 +247,9 @@ static qrun_status enter(qr_train_pass *pass, const qr_train_batch *batch, bool 
                                     .slot = pass->b.slot,
                                     .position = pass->b.position};
     QR_RETURN_IF_ERROR(qr_layer_rope_tables(&blocks, &rope, err));
-    QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
+    if (!pass->is_reference) {
+        QR_RETURN_IF_ERROR(qr_lora_parameters_refresh(pass->parameters, pass->workspace, err));
+    }
     return qr_pass_for_tiles(pass, NULL, embed, err);
 }
 
