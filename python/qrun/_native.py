@@ -132,7 +132,7 @@ def _array(kind: Any, values: Any) -> Any:
     return (kind._type_ * len(items))(*items)
 
 
-def _in_range(name: str, kind: Any, value: Any) -> Any:
+def in_range(name: str, kind: Any, value: Any) -> Any:
     """ctypes keeps the low bits of a number that does not fit, and says nothing."""
     if kind in _INTEGERS and hasattr(value, "__index__"):
         value = operator.index(value)
@@ -152,9 +152,9 @@ def _set(struct: Any, name: str, kind: Any, value: Any, is_array: bool) -> None:
     elif kind is c_char_p:
         value = encoded(value) if value is not None else None
     elif is_array:
-        value = _array(kind, [_in_range(name, kind._type_, item) for item in value])
+        value = _array(kind, [in_range(name, kind._type_, item) for item in value])
         setattr(struct, f"n_{name}", len(value))
-    setattr(struct, name, _in_range(name, kind, value))
+    setattr(struct, name, in_range(name, kind, value))
 
 
 def fill(struct: Any, options: Dict[str, Any]) -> None:

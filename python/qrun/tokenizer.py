@@ -7,7 +7,7 @@ import os
 from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p, pointer, string_at
 from typing import Any, List, Mapping, Optional, Sequence, Union
 
-from ._native import Handle, call, encoded, library, make
+from ._native import Handle, call, encoded, in_range, library, make
 
 Message = Mapping[str, Any]
 
@@ -54,14 +54,16 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of token ids. Bytes that are not UTF-8 become U+FFFD."""
         data, n_bytes = c_char_p(), c_size_t()
+        given = (c_int32 * len(ids))(*(in_range("ids", c_int32, number) for number in ids))
         with self._handle as tokenizer:
-            call("qrun_detokenize", tokenizer, (c_int32 * len(ids))(*ids), len(ids), skip_special, byref(data),
-                 byref(n_bytes))
+            call("qrun_detokenize", tokenizer, given, len(ids), skip_special, byref(data), byref(n_bytes))
         return made_text(data, n_bytes.value)
 
     def token(self, token_id: int) -> Optional[str]:
         """A token as its vocabulary spells it; None for an id outside the vocabulary."""
         n_bytes = c_size_t()
+        if not 0 <= token_id < 1 << 31:  # ctypes would keep the low bits
+            return None
         with self._handle as tokenizer:
             spelled = library().qrun_token_text(tokenizer, token_id, byref(n_bytes))
             return string_at(spelled, n_bytes.value).decode("utf-8", "replace") if spelled else None

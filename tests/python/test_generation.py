@@ -258,6 +258,9 @@ class Generation(common.Case):
                              [int(w) for w in program("tokenize", "--model", MODEL, "--chat", "--ids", "Hello!").split()])
             self.assertEqual(tokenizer.token(expected[1]), "Once")
             self.assertIsNone(tokenizer.token(10**6))
+            self.assertIsNone(tokenizer.token(2**32 + expected[1]))
+            with self.assertRaisesRegex(qrun.ArgumentError, "`ids` is 4294967297"):  # and not the text of token 1
+                tokenizer.decode([2**32 + 1])
             self.assertIsInstance(tokenizer.special_id("bos"), int)
             self.assertIsNone(tokenizer.special_id("nothing"))
             self.assertEqual(tokenizer.encode(b"a\0b\xff", add_special=False)[:1], tokenizer.encode("a")[1:2])
