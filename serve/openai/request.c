@@ -144,13 +144,32 @@ const openai_member *openai_member_find(const openai_member *table, size_t n_mem
     return NULL;
 }
 
+/* OpenAI's seeds are integers of 64 bits; qrun's requests hold 53 bits. Others become some of these, by the bits of
+ * the double that they were read as. */
+static cJSON *fold_seed(double seed) {
+    uint64_t bits;
+    char text[32];
+    memcpy(&bits, &seed, sizeof bits);
+    bits = (bits ^ bits >> 32) * UINT64_C(0x9E3779B97F4A7C15);
+    (void)snprintf(text, sizeof text, "%llu", (unsigned long long)(bits >> 11));
+    return cJSON_CreateRaw(text);
+}
+
+static bool is_far_seed(const cJSON *item) {
+    static const double most = 9223372036854775808.0; /* 2^63 */
+    if (strcmp(item->string, "seed") != 0 || !cJSON_IsNumber(item)) { return false; }
+    const double seed = item->valuedouble;
+    return (seed < 0 || seed > MOST_EXACT) && fabs(seed) <= most && seed == nearbyint(seed);
+}
+
 /* Puts a member where it belongs. */
 static bool take_member(const cJSON *item, openai_request *request, uint64_t *seen, openai_error *error) {
     const openai_member *member =
         openai_member_find(members, sizeof members / sizeof members[0], 1 << request->kind, item, seen, error);
     if (member == NULL) { return false; }
     if (member->use != USE_SAME || cJSON_IsNull(item)) { return true; }
-    if (cJSON_IsNumber(item) && !(fabs(item->valuedouble) <= MOST_EXACT)) {
+    const bool is_far = is_far_seed(item);
+    if (cJSON_IsNumber(item) && !is_far && !(fabs(item->valuedouble) <= MOST_EXACT)) {
         return openai_refuse(error, 400, item->string, "\"%s\" is too large", item->string);
     }
     const char *name = member->as != NULL ? member->as : member->name;
@@ -158,7 +177,7 @@ static bool take_member(const cJSON *item, openai_request *request, uint64_t *se
         return openai_refuse(error, 400, item->string, "\"%s\" is said twice, by another name; give one of them",
                              item->string);
     }
-    cJSON *copy = copy_of(item);
+    cJSON *copy = is_far ? fold_seed(item->valuedouble) : copy_of(item);
     return (copy != NULL && cJSON_AddItemToObject(request->body, name, copy)) || openai_refuse_for_memory(error);
 }
 
