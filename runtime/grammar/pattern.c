@@ -404,6 +404,58 @@ static int32_t read_alternatives(pattern_reader *r) {
     return node;
 }
 
+/* ---- Lengths ----------------------------------------------------------------------------------------------------- */
+
+/* In characters; high -1: no end, or beyond what "maxLength" can be. */
+typedef struct text_lengths {
+    int64_t low, high;
+} text_lengths;
+
+static int64_t length_times(int64_t length, int64_t n) {
+    if (length == 0 || n == 0) { return 0; }
+    return length < 0 || n < 0 || length * n > INT32_MAX ? -1 : length * n;
+}
+
+static int64_t length_plus(int64_t a, int64_t b) { return a < 0 || b < 0 || a + b > INT32_MAX ? -1 : a + b; }
+
+/* A shortest text that is too long to count is longer than any limit. */
+static int64_t settle_low(int64_t low) { return low < 0 ? INT32_MAX : low; }
+
+/* Its depth is that of groups. */
+static text_lengths lengths_of(const pattern_reader *r, int32_t index) {
+    const pattern_node *node = &r->nodes[index];
+    text_lengths all = {0, 0};
+    if (node->kind == NODE_CLASS) { return (text_lengths){1, 1}; }
+    for (int32_t i = node->first; i >= 0; i = r->nodes[i].next) {
+        const text_lengths part = lengths_of(r, i);
+        if (node->kind == NODE_SEQUENCE) {
+            all = (text_lengths){settle_low(length_plus(all.low, part.low)), length_plus(all.high, part.high)};
+        } else if (node->kind == NODE_REPEAT) {
+            all = (text_lengths){settle_low(length_times(part.low, node->low)), length_times(part.high, node->high)};
+        } else if (i == node->first) {
+            all = part;
+        } else {
+            all.low = qr_min(all.low, part.low);
+            all.high = all.high < 0 || part.high < 0 ? -1 : qr_max(all.high, part.high);
+        }
+    }
+    return all;
+}
+
+/* Every text that an outermost alternative matches has these lengths already, or it is refused. */
+static void check_lengths(pattern_reader *r, int32_t root, int64_t low, int64_t high) {
+    for (int32_t i = r->nodes[root].first; i >= 0 && r->status == QRUN_OK; i = r->nodes[i].next) {
+        const text_lengths lengths = lengths_of(r, i);
+        const bool ends = r->nodes[i].begins && r->nodes[i].ends && lengths.high >= 0;
+        const bool is_short = low > lengths.low, is_long = high >= 0 && !(ends && lengths.high <= high);
+        if (!is_short && !is_long) { continue; }
+        r->status = qr_schema_refuse(r->compiler, QRUN_ERROR_UNSUPPORTED, &r->place->path,
+                                     "\"%s\" beside \"pattern\" or \"format\" is supported where these allow no %s "
+                                     "texts; say it in the pattern",
+                                     is_long ? "maxLength" : "minLength", is_long ? "longer" : "shorter");
+    }
+}
+
 /* ---- States ------------------------------------------------------------------------------------------------------ */
 
 /* Characters below 128, as JSON writes them. */
@@ -502,9 +554,11 @@ static void add_outermost(const pattern_reader *r, int32_t index, int32_t from, 
     }
 }
 
-qrun_status qr_schema_add_pattern(qr_schema_compiler *compiler, const char *pattern, const qr_schema_place *place) {
+qrun_status qr_schema_add_pattern(qr_schema_compiler *compiler, const char *pattern, int64_t low, int64_t high,
+                                  const qr_schema_place *place) {
     pattern_reader reader = {.compiler = compiler, .place = place, .at = pattern};
     const int32_t root = read_alternatives(&reader);
+    if (reader.status == QRUN_OK) { check_lengths(&reader, root, low, high); }
     for (int32_t i = reader.status == QRUN_OK ? reader.nodes[root].first : -1; i >= 0; i = reader.nodes[i].next) {
         add_outermost(&reader, i, place->from, place->to);
     }

@@ -202,16 +202,19 @@ unsigned qr_schema_types_of_keywords(const qr_json *schema) {
     return types_of_groups(groups);
 }
 
+unsigned qr_schema_type_of_value(const qr_json *value) {
+    return cJSON_IsObject(value)   ? QR_TYPE_OBJECT
+           : cJSON_IsArray(value)  ? QR_TYPE_ARRAY
+           : cJSON_IsString(value) ? QR_TYPE_STRING
+           : cJSON_IsBool(value)   ? QR_TYPE_BOOLEAN
+           : cJSON_IsNull(value)   ? QR_TYPE_NULL
+                                   : QR_TYPE_NUMBER;
+}
+
 static bool value_has_type(const qr_json *value, unsigned wanted) {
     int64_t integer;
-    const unsigned type = cJSON_IsObject(value)   ? QR_TYPE_OBJECT
-                          : cJSON_IsArray(value)  ? QR_TYPE_ARRAY
-                          : cJSON_IsString(value) ? QR_TYPE_STRING
-                          : cJSON_IsBool(value)   ? QR_TYPE_BOOLEAN
-                          : cJSON_IsNull(value)   ? QR_TYPE_NULL
-                                                  : QR_TYPE_NUMBER;
     const bool is_integer = qr_json_as_int(value, INT64_MIN, INT64_MAX, &integer);
-    return (wanted & type) != 0 || ((wanted & QR_TYPE_INTEGER) != 0 && is_integer);
+    return (wanted & qr_schema_type_of_value(value)) != 0 || ((wanted & QR_TYPE_INTEGER) != 0 && is_integer);
 }
 
 static qrun_status add_types(qr_schema_compiler *compiler, const qr_schema_place *place, unsigned wanted) {
@@ -397,7 +400,8 @@ static qrun_status add_alternatives(qr_schema_compiler *compiler, const qr_schem
     if (strcmp(name, "oneOf") == 0 && !qr_schema_alternatives_exclude(compiler, list)) {
         if (compiler->err != NULL && compiler->err->status != QRUN_OK) { return compiler->err->status; }
         return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &path,
-                                "the alternatives of \"oneOf\" may have values in common; use \"anyOf\"");
+                                "the alternatives of \"oneOf\" may have values in common, or are more than the 256 "
+                                "that are compared; use \"anyOf\"");
     }
     int64_t index = 0;
     for (const qr_json *item = qr_json_first(list); item != NULL; item = item->next, index++) {

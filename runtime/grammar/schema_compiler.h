@@ -114,8 +114,12 @@ unsigned qr_schema_types(const qr_json *schema);
 /* Without "type", those that the schema's keywords are about; without these, all. */
 unsigned qr_schema_types_of_keywords(const qr_json *schema);
 
+/* The type of a value; of any number QR_TYPE_NUMBER. */
+unsigned qr_schema_type_of_value(const qr_json *value);
+
 /* Inside strings: a regular expression (pattern.c), on the characters of the string from its first quote to its last.
- */
-qrun_status qr_schema_add_pattern(qr_schema_compiler *compiler, const char *pattern, const qr_schema_place *place);
+ * "minLength" and "maxLength" (low and high; -1: not given) may say no more than it does. */
+qrun_status qr_schema_add_pattern(qr_schema_compiler *compiler, const char *pattern, int64_t low, int64_t high,
+                                  const qr_schema_place *place);
 
 #endif

@@ -17,36 +17,55 @@ static const qr_json *target_of(qr_schema_compiler *compiler, const qr_json *sch
     return schema;
 }
 
+/* The types of the values that are listed; 0: none are. */
+static unsigned types_of_listed(qr_schema_compiler *compiler, const qr_json *schema) {
+    const qr_json *constant = qr_json_get(schema, "const"), *values = qr_json_get(schema, "enum");
+    unsigned types = constant != NULL ? qr_schema_type_of_value(constant) : 0;
+    for (const qr_json *value = qr_json_first(values); value != NULL && constant == NULL; value = value->next) {
+        if (++compiler->n_compared > MAX_COMPARED) { return QR_TYPE_ALL; }
+        types |= qr_schema_type_of_value(value);
+    }
+    return types;
+}
+
 /* The types that a value may have, where INTEGER and NUMBER are one. Without "type" a schema accepts values of all
  * types, and its answers are `made` of those that its keywords are about. */
-static unsigned types_of(const qr_json *schema, bool made) {
+static unsigned types_of(qr_schema_compiler *compiler, const qr_json *schema, bool made) {
     unsigned types = qr_schema_types(schema);
-    if (types == 0 && cJSON_IsString(qr_json_get(schema, "const"))) { types = QR_TYPE_STRING; }
+    if (types == 0) { types = types_of_listed(compiler, schema); }
     if (types == 0) { types = made ? qr_schema_types_of_keywords(schema) : QR_TYPE_ALL; }
     if ((types & QR_TYPE_INTEGER) != 0) { types |= QR_TYPE_NUMBER; }
     if (cJSON_IsTrue(qr_json_get(schema, "nullable"))) { types |= QR_TYPE_NULL; }
     return types & QR_TYPE_ALL;
 }
 
-/* Whether `text` is among the texts that are all that a schema allows; *closed: it has such a list. */
-static bool allows_text(qr_schema_compiler *compiler, const qr_json *schema, const char *text, bool *closed) {
+/* Whether two values are surely not the same; the parts of lists and objects are not looked at. 1.0 is 1. */
+static bool differ(const qr_json *a, const qr_json *b) {
+    const unsigned type = qr_schema_type_of_value(a);
+    if (type != qr_schema_type_of_value(b)) { return true; }
+    if (type == QR_TYPE_STRING) { return strcmp(a->valuestring, b->valuestring) != 0; }
+    if (type == QR_TYPE_NUMBER) { return a->valuedouble != b->valuedouble; }
+    return type == QR_TYPE_BOOLEAN && cJSON_IsTrue(a) != cJSON_IsTrue(b);
+}
+
+/* Whether `value` may be among the values that are all that a schema allows; *closed: it has such a list. */
+static bool allows_value(qr_schema_compiler *compiler, const qr_json *schema, const qr_json *value, bool *closed) {
     const qr_json *constant = qr_json_get(schema, "const"), *values = qr_json_get(schema, "enum");
-    *closed = cJSON_IsString(constant) || cJSON_IsArray(values);
-    if (cJSON_IsString(constant)) { return strcmp(constant->valuestring, text) == 0; }
-    for (const qr_json *value = qr_json_first(values); value != NULL; value = value->next) {
-        if (++compiler->n_compared > MAX_COMPARED) { return true; }
-        if (!cJSON_IsString(value) || strcmp(value->valuestring, text) == 0) { return true; }
+    *closed = constant != NULL || cJSON_IsArray(values);
+    if (constant != NULL) { return !differ(constant, value); }
+    for (const qr_json *listed = qr_json_first(values); listed != NULL; listed = listed->next) {
+        if (++compiler->n_compared > MAX_COMPARED || !differ(listed, value)) { return true; }
     }
     return !*closed;
 }
 
-/* Whether both allow listed texts alone, and none that is in both lists. "nullable" adds nothing to a list. */
+/* Whether both allow listed values alone, and none that is in both lists. "nullable" adds nothing to a list. */
 static bool lists_exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_json *b) {
     const qr_json *constant = qr_json_get(a, "const"), *values = qr_json_get(a, "enum");
     bool closed = false;
-    if (cJSON_IsString(constant)) { return !allows_text(compiler, b, constant->valuestring, &closed) && closed; }
+    if (constant != NULL) { return !allows_value(compiler, b, constant, &closed) && closed; }
     for (const qr_json *value = qr_json_first(values); value != NULL; value = value->next) {
-        if (!cJSON_IsString(value) || allows_text(compiler, b, value->valuestring, &closed)) { return false; }
+        if (allows_value(compiler, b, value, &closed)) { return false; }
     }
     return qr_json_first(values) != NULL && closed;
 }
@@ -80,10 +99,10 @@ static bool members_exclude(qr_schema_compiler *compiler, const qr_json *a, cons
 static bool exclude(qr_schema_compiler *compiler, const qr_json *a, const qr_json *b) {
     compiler->n_compared += PAIR_COMPARED; /* about as many names are looked for below */
     if (compiler->n_compared > MAX_COMPARED) { return false; }
-    const unsigned common = (types_of(a, true) & types_of(b, false)) | (types_of(a, false) & types_of(b, true));
+    const unsigned common = (types_of(compiler, a, true) & types_of(compiler, b, false)) |
+                            (types_of(compiler, a, false) & types_of(compiler, b, true));
     if (common == 0) { return true; }
-    return (common == QR_TYPE_STRING && lists_exclude(compiler, a, b)) ||
-           (common == QR_TYPE_OBJECT && members_exclude(compiler, a, b));
+    return lists_exclude(compiler, a, b) || (common == QR_TYPE_OBJECT && members_exclude(compiler, a, b));
 }
 
 bool qr_schema_alternatives_exclude(qr_schema_compiler *compiler, const qr_json *alternatives) {

@@ -10,7 +10,7 @@
 /* ---- Strings ----------------------------------------------------------------------------------------------------- */
 
 /* The formats that are obeyed, as expressions: values without escapes, dates that there are, IPv6 in eight groups. Five
- * labels of a host have at most 253 characters. */
+ * labels of a host have at most 253 characters. A URI (RFC 3986) has the name of a host after "//", or none. */
 #define MONTHS "(0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8])"
 #define LEAP_YEAR "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)"
 #define DATE "([1-9][0-9]{3}-(" MONTHS ")|" LEAP_YEAR "-02-29)"
@@ -18,10 +18,17 @@
 #define N "[0-9]{1,4}"
 #define CLOCK "T(" N "H(" N "M(" N "S)?)?|" N "M(" N "S)?|" N "S)"
 #define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,47}[A-Za-z0-9])?"
+#define URI_CHARACTER "([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-F][0-9A-F])"
+#define URI_REST "([/?](" URI_CHARACTER "|[/?]){0,300})?(#(" URI_CHARACTER "|[/?]){0,40})?"
 #define BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 static const struct {
-    const char *name, *pattern;
+    const char *name, *pattern; /* NULL: every text */
 } formats[] = {
+    {"password", NULL}, /* how it is shown, and what it is used for */
+    {"binary", NULL},
+    {"path", NULL},
+    {"uri", "^[A-Za-z][A-Za-z0-9+.-]{0,15}:(//" LABEL "(\\." LABEL "){0,4}(:[1-9][0-9]{0,3})?" URI_REST
+            "|" URI_CHARACTER "{1,100})$"},
     {"date-time", "^" DATE "T" TIME "$"},
     {"date", "^" DATE "$"},
     {"time", "^" TIME "$"},
@@ -33,11 +40,13 @@ static const struct {
     {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
 };
 
-static const char *pattern_of_format(const char *name) {
+static bool find_format(const char *name, const char **pattern) {
     for (size_t i = 0; i < QR_COUNT_OF(formats); i++) {
-        if (strcmp(formats[i].name, name) == 0) { return formats[i].pattern; }
+        *pattern = formats[i].pattern;
+        if (strcmp(formats[i].name, name) == 0) { return true; }
     }
-    return NULL;
+    *pattern = NULL;
+    return false;
 }
 
 /* The expression that "pattern" or "format" says; NULL: neither is there. */
@@ -53,12 +62,10 @@ static qrun_status read_pattern(qr_schema_compiler *compiler, const qr_schema_pl
                                 "\"format\" beside \"pattern\" is not supported; give one of them");
     }
     if (given != NULL) { *pattern = given->valuestring; }
-    if (format == NULL) { return QRUN_OK; }
-    *pattern = pattern_of_format(format->valuestring);
-    if (*pattern != NULL) { return QRUN_OK; }
+    if (format == NULL || find_format(format->valuestring, pattern)) { return QRUN_OK; }
     return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
                             "\"format\": \"%.40s\" is not supported; date-time, date, time, duration, email, hostname, "
-                            "ipv4, ipv6 and uuid are",
+                            "ipv4, ipv6, uri and uuid are",
                             format->valuestring);
 }
 
@@ -68,15 +75,10 @@ qrun_status qr_schema_add_string(qr_schema_compiler *compiler, const qr_schema_p
     QR_RETURN_IF_ERROR(qr_schema_count(compiler, place, "minLength", &low));
     QR_RETURN_IF_ERROR(qr_schema_count(compiler, place, "maxLength", &high));
     QR_RETURN_IF_ERROR(read_pattern(compiler, place, &pattern));
-    if (pattern != NULL && (low > 0 || high >= 0)) {
-        return qr_schema_refuse(compiler, QRUN_ERROR_UNSUPPORTED, &place->path,
-                                "\"%s\" beside \"pattern\" or \"format\" is not supported; say it in the pattern",
-                                high >= 0 ? "maxLength" : "minLength");
-    }
-    if (pattern != NULL) { return qr_schema_add_pattern(compiler, pattern, place); }
     if (high >= 0 && low > high) {
         return qr_schema_refuse(compiler, QRUN_ERROR_INPUT, &place->path, "\"minLength\" is more than \"maxLength\"");
     }
+    if (pattern != NULL) { return qr_schema_add_pattern(compiler, pattern, low, high, place); }
     if (low <= 0 && high < 0) {
         qr_add_string(&compiler->pieces, place->from, place->to);
     } else {

@@ -146,7 +146,7 @@ def test_errors(folder):
     cases = [({"type": "json_schema"}, '"response_format" must be'), ("json_object", "response_format"),
              ({"type": "grammar"}, '"json_object" or "json_schema"'), ({"type": "json_object", "schema": 1}, '"schema"'),
              ({"type": 3}, '"json_object" or "json_schema"'),
-             ({"type": "json_schema", "json_schema": {"schema": {"type": "string", "format": "uri"}}}, '"uri"'),
+             ({"type": "json_schema", "json_schema": {"schema": {"type": "string", "format": "regex"}}}, '"regex"'),
              ({"type": "json_schema", "json_schema": {"schema": {}, "grammar": "x"}}, '"grammar"')]
     lines = [line(1, None, response_format=form) for form, _ in cases] + [line(1, None, ignore_eos=True)]
     answers = generate(folder, lines)
