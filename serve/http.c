@@ -325,18 +325,20 @@ void http_body_free(http_body *body) {
     free(body);
 }
 
-/* A request that is refused before it is whole: what comes after it cannot be told apart. */
-static void refuse(http_exchange *x, int status) {
-    char text[256], limit[96] = "";
+/* A request that is refused before it is whole: what comes after it cannot be told apart. `why` has no quotes; NULL:
+ * the status says it. */
+static void refuse(http_exchange *x, int status, const char *why) {
+    char text[384], limit[96];
     if (status == 413) {
-        (void)snprintf(limit, sizeof limit, ": a request can have %lld bytes here (--max-body)",
+        (void)snprintf(limit, sizeof limit, "a request can have %lld bytes here (--max-body)",
                        (long long)x->server->params.limits.body_bytes);
+        why = limit;
     }
     const int n = snprintf(
         text, sizeof text,
-        "{\"type\":\"error\",\"error\":{\"message\":\"%s%s\",\"type\":\"invalid_request_error\",\"param\":null,"
+        "{\"type\":\"error\",\"error\":{\"message\":\"%s%s%.160s\",\"type\":\"invalid_request_error\",\"param\":null,"
         "\"code\":null}}",
-        reason_of(status), limit);
+        reason_of(status), why != NULL ? ": " : "", why != NULL ? why : "");
     bufferevent_disable(x->buffers, EV_READ);
     x->keeps_alive = false;
     x->began = now();
@@ -351,7 +353,7 @@ static void hand_over(http_exchange *x) {
     x->began = now();
     x->closed = event_new(x->server->params.base, descriptor, EV_CLOSED, on_closed, x);
     if (x->closed == NULL || event_add(x->closed, NULL) != 0) {
-        refuse(x, 503);
+        refuse(x, 503, NULL);
         return;
     }
     x->state = ANSWERING;
@@ -361,7 +363,7 @@ static void hand_over(http_exchange *x) {
 static void begin_body(http_exchange *x) {
     x->chunk_left = x->head.body_bytes;
     if (x->head.body_bytes > x->server->params.limits.body_bytes) {
-        refuse(x, 413);
+        refuse(x, 413, NULL);
         return;
     }
     if (x->head.expects_continue && (x->head.is_chunked || x->head.body_bytes > 0)) {
@@ -383,13 +385,13 @@ static bool read_head(http_exchange *x, struct evbuffer *in) {
     const size_t look = n < (size_t)limits->header_bytes ? n : (size_t)limits->header_bytes;
     const int64_t n_head = http_head_bytes((const char *)evbuffer_pullup(in, (ev_ssize_t)look), look);
     if (n_head <= 0) {
-        if (n_head < 0) { refuse(x, 400); }
-        if (n_head == 0 && n >= (size_t)limits->header_bytes) { refuse(x, 431); }
+        if (n_head < 0) { refuse(x, 400, "a line of the head does not end with CR LF"); }
+        if (n_head == 0 && n >= (size_t)limits->header_bytes) { refuse(x, 431, NULL); }
         return false;
     }
     x->head_text = malloc((size_t)n_head + 1);
     if (x->head_text == NULL) {
-        refuse(x, 503);
+        refuse(x, 503, NULL);
         return false;
     }
     (void)evbuffer_remove(in, x->head_text, (size_t)n_head);
@@ -397,7 +399,7 @@ static bool read_head(http_exchange *x, struct evbuffer *in) {
     const int status = http_head_parse(x->head_text, (size_t)n_head, &x->head);
     x->keeps_alive = x->head.keeps_alive;
     if (status != 0) {
-        refuse(x, status);
+        refuse(x, status, x->head.why);
         return false;
     }
     begin_body(x);
@@ -409,7 +411,7 @@ static bool read_bytes(http_exchange *x, struct evbuffer *in) {
     const int64_t n = (int64_t)evbuffer_get_length(in), take = n < x->chunk_left ? n : x->chunk_left;
     const bool has_room = server->body_bytes + take <= server->params.limits.bodies_bytes;
     if (take > 0 && (!has_room || evbuffer_remove_buffer(in, x->body, (size_t)take) < 0)) {
-        refuse(x, 503);
+        refuse(x, 503, NULL);
         return false;
     }
     server->body_bytes += take;
@@ -428,7 +430,7 @@ static bool read_line(http_exchange *x, struct evbuffer *in, char *line, size_t 
     size_t n_end;
     const struct evbuffer_ptr end = evbuffer_search_eol(in, NULL, &n_end, EVBUFFER_EOL_CRLF_STRICT);
     const bool too_long = (end.pos < 0 ? evbuffer_get_length(in) : (size_t)end.pos) >= capacity;
-    if (too_long) { refuse(x, 400); }
+    if (too_long) { refuse(x, 400, "a line of the chunked body is too long"); }
     if (end.pos < 0 || too_long) { return false; }
     (void)evbuffer_remove(in, line, (size_t)end.pos);
     line[end.pos] = '\0';
@@ -442,7 +444,7 @@ static bool read_chunk_size(http_exchange *x, struct evbuffer *in) {
     x->chunk_left = http_chunk_bytes(line, strlen(line));
     const int64_t room = x->server->params.limits.body_bytes - (int64_t)evbuffer_get_length(x->body);
     if (x->chunk_left < 0 || x->chunk_left > room) {
-        refuse(x, x->chunk_left < 0 ? 400 : 413);
+        refuse(x, x->chunk_left < 0 ? 400 : 413, "a chunk of the body does not begin with its size in hexadecimal");
         return false;
     }
     x->state = x->chunk_left > 0 ? READING_CHUNK : READING_TRAILERS;
@@ -454,7 +456,7 @@ static bool read_chunk(http_exchange *x, struct evbuffer *in) {
     if (!read_bytes(x, in) || evbuffer_get_length(in) < 2) { return false; }
     (void)evbuffer_remove(in, end, 2);
     if (memcmp(end, "\r\n", 2) != 0) {
-        refuse(x, 400);
+        refuse(x, 400, "a chunk of the body is longer than it says");
         return false;
     }
     x->state = READING_CHUNK_SIZE;
@@ -567,7 +569,7 @@ static void look_at(http_exchange *x, double moment) {
     } else if (x->is_complete) {
         if (waited > limits->idle_seconds) { drop(x); }
     } else if (waited > limits->request_seconds) {
-        refuse(x, 408);
+        refuse(x, 408, "the request has not arrived whole in --request-seconds");
     }
 }
 

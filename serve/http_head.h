@@ -26,13 +26,16 @@ typedef struct http_head {
     bool is_chunked;       /* the body comes in chunks */
     bool keeps_alive;      /* the client may send further requests */
     bool expects_continue; /* the client waits before it sends the body */
+    const char *authority; /* of a target in absolute form: the Host too; NULL: another form */
+    const char *why;       /* of a head that is refused */
 } http_head;
 
 /* Bytes of the head at the beginning of text[0, n_bytes), its empty line included. 0: it continues; −1: it has a line
  * that does not end with CR LF. */
 int64_t http_head_bytes(const char *text, size_t n_bytes);
 
-/* Parses a whole head, of http_head_bytes, in place. 0, or the HTTP status to refuse it with. */
+/* Parses a whole head, of http_head_bytes, in place. 0, or the HTTP status to refuse it with, for the reason in
+ * head->why. */
 int http_head_parse(char *text, size_t n_bytes, http_head *head);
 
 /* The value of a field, in any case of its name; NULL: not sent. */

@@ -120,6 +120,40 @@ static bool has_escaped_nul(const char *bytes, size_t n_bytes) {
     return false;
 }
 
+/* The first four digits after a \u at `escape`, or -1. */
+static int escaped_unit(const char *escape, const char *end) {
+    char digits[5] = "";
+    char *rest;
+    if (end - escape < 6 || escape[0] != '\\' || escape[1] != 'u') { return -1; }
+    memcpy(digits, escape + 2, 4);
+    const long unit = strtol(digits, &rest, 16);
+    return *rest == '\0' ? (int)unit : -1;
+}
+
+/* What the JSON reader stumbled over, where it is none of its syntax; NULL: it is. */
+static const char *known_reason(const char *bytes, size_t n_bytes) {
+    const char *end = bytes + n_bytes;
+    int depth = 0;
+    bool in_text = false;
+    for (const char *c = bytes; c < end; c++) {
+        if (*c == '\\' && in_text && end - c > 1) {
+            const int unit = escaped_unit(c, end), next = unit >= 0 ? escaped_unit(c + 6, end) : -1;
+            const bool is_pair = unit >= 0xD800 && unit < 0xDC00 && next >= 0xDC00 && next < 0xE000;
+            if (unit >= 0xD800 && unit < 0xE000 && !is_pair) {
+                return "a text of the body ends within a character: one of its \\u escapes is half of a surrogate pair";
+            }
+            c += is_pair ? 11 : 1;
+        } else if (*c == '"') {
+            in_text = !in_text;
+        } else if (!in_text && (*c == '{' || *c == '[') && ++depth > CJSON_NESTING_LIMIT) {
+            return "the body is nested too deeply";
+        } else if (!in_text && (*c == '}' || *c == ']')) {
+            depth--;
+        }
+    }
+    return NULL;
+}
+
 static cJSON *refuse_json(char why[SERVE_WHY_BYTES], const char *message) {
     (void)snprintf(why, SERVE_WHY_BYTES, "%s", message);
     return NULL;
@@ -134,6 +168,8 @@ cJSON *serve_text_parse_json(const char *bytes, size_t n_bytes, char why[SERVE_W
     while (root != NULL && end < bytes + n_bytes && strchr(" \t\r\n", *end) != NULL && *end != '\0') { end++; }
     if (root != NULL && end == bytes + n_bytes) { return root; }
     cJSON_Delete(root);
+    const char *reason = known_reason(bytes, n_bytes);
+    if (reason != NULL) { return refuse_json(why, reason); }
     (void)snprintf(why, SERVE_WHY_BYTES, "the body is not a JSON object: it cannot be read beyond byte %zu of %zu",
                    (size_t)(end - bytes), n_bytes);
     return NULL;

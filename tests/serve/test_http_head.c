@@ -35,6 +35,11 @@ static void test_what_is_read(void) {
     CHECK(head.method == HTTP_OTHER);
     CHECK_INT(parse("HEAD //v1///models/?a=/b/ HTTP/1.1\r\nHost: x\r\n\r\n", &head), 0);
     CHECK(head.method == HTTP_HEAD && strcmp(head.path, "/v1/models") == 0);
+    /* the absolute form; what it says of the host counts */
+    CHECK_INT(parse("GET HTTP://a.example:80//v1/models?x=/ HTTP/1.1\r\nHost: b.example\r\n\r\n", &head), 0);
+    CHECK(strcmp(head.path, "/v1/models") == 0 && strcmp(http_head_field(&head, "Host"), "a.example:80") == 0);
+    CHECK_INT(parse("GET https://a/ HTTP/1.0\r\n\r\n", &head), 0);
+    CHECK(strcmp(head.path, "/") == 0 && strcmp(head.authority, "a") == 0);
     CHECK_INT(parse("GET /// HTTP/1.1\r\nHost: x\r\n\r\n", &head), 0);
     CHECK(strcmp(head.path, "/") == 0);
 }
@@ -53,7 +58,12 @@ static void test_what_is_refused(void) {
         {"GET /\r\n\r\n", 400},
         {" GET / HTTP/1.1\r\nHost: x\r\n\r\n", 400},
         {"GET  / HTTP/1.1\r\nHost: x\r\n\r\n", 400},
-        {"GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+        {"GET http://x HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+        {"GET http:///a HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+        {"GET http://u@x/a HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+        {"GET http://x?a/b HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+        {"GET ftp://x/a HTTP/1.1\r\nHost: x\r\n\r\n", 400},
+        {"GET a://x/a HTTP/1.1\r\nHost: x\r\n\r\n", 400},
         {"GET /\x7F HTTP/1.1\r\nHost: x\r\n\r\n", 400},
         {"G@T / HTTP/1.1\r\nHost: x\r\n\r\n", 400},
         {"GET / HTTP/2.0\r\nHost: x\r\n\r\n", 505},
@@ -82,6 +92,7 @@ static void test_what_is_refused(void) {
         http_head head;
         const int status = parse(cases[i].text, &head);
         CHECK_MSG(status == cases[i].status, "%s: %d, not %d", cases[i].text, status, cases[i].status);
+        CHECK_MSG(status < 400 || (head.why != NULL && strpbrk(head.why, "\"\\") == NULL), "%s", cases[i].text);
     }
     char many[8192] = "GET / HTTP/1.1\r\nHost: x\r\n";
     for (int i = 0; i < HTTP_MAX_FIELDS; i++) { strcat(many, "A: b\r\n"); }

@@ -127,6 +127,9 @@ static void test_refusals(void) {
         {"{\"prompt\":\"a\",\"best_of\":2}", OPENAI_TEXT, "best_of", "not supported yet"},
         {"{\"prompt\":\"a\\u0000b\"}", OPENAI_TEXT, "", "U+0000"},
         {"{\"prompt\":\"a\"} {}", OPENAI_TEXT, "", "not a JSON object"},
+        {"{\"prompt\":\"a\\ud83d\"}", OPENAI_TEXT, "", "half of a surrogate pair"}, /* a text that was cut */
+        {"{\"prompt\":\"\\ude00\\ud83d\"}", OPENAI_TEXT, "", "half of a surrogate pair"},
+        {"{\"prompt\":\"\\ud83d\\ude00 \\\\ud83d [\"}}", OPENAI_TEXT, "", "cannot be read beyond byte"},
         {"{\"prompt\":\"\xC3\"}", OPENAI_TEXT, "", "not UTF-8"},
         {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":\"no\"}}]}]}",
          OPENAI_CHAT, "messages", "must be a JSON object in a text"},
@@ -204,6 +207,16 @@ static void test_strings_are_utf8(void) {
         CHECK_MSG(cJSON_IsString(string) && strcmp(string->valuestring, cases[i].text) == 0, "case %zu", i);
         cJSON_Delete(string);
     }
+}
+
+/* What is JSON and cannot be read is not told to be something else. */
+static void test_deep_bodies(void) {
+    char deep[4096], why[SERVE_WHY_BYTES];
+    memset(deep, '[', sizeof deep);
+    CHECK(serve_text_parse_json(deep, sizeof deep, why) == NULL && strstr(why, "nested too deeply") != NULL);
+    memset(deep + 1, '[', 900);
+    deep[0] = '"'; /* brackets of a text count for nothing */
+    CHECK(serve_text_parse_json(deep, sizeof deep, why) == NULL && strstr(why, "cannot be read beyond") != NULL);
 }
 
 /* "text_offset" counts characters, as clients index their strings. */
@@ -338,6 +351,7 @@ int main(int argc, char **argv) {
     CHECK_RUN(test_members_under_their_names_here);
     CHECK_RUN(test_refusals);
     CHECK_RUN(test_strings_are_utf8);
+    CHECK_RUN(test_deep_bodies);
     CHECK_RUN(test_offsets_count_characters);
     CHECK_RUN(test_text_arguments);
     CHECK_RUN(test_late_system);

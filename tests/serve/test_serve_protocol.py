@@ -104,6 +104,28 @@ class Deadlines(unittest.TestCase):
         self.assertEqual(sum("left=true" in line for line in server.end_of_log), 1)
 
 
+class Heads(unittest.TestCase):
+    def test_what_is_refused_and_why(self):
+        chunks = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        cases = [(b"GET /health HTTP/1.1\r\n\r\n", 400, "one Host header"),
+                 (b"GET /health HTTP/1.1\nHost: x\n\n", 400, "CR LF"),
+                 (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: +1\r\n\r\n", 400, "Content-Length"),
+                 (chunks + b"zz\r\n", 400, "its size in hexadecimal"),
+                 (chunks + b"1\r\nabc\r\n", 400, "longer than it says"),
+                 (b"GET /health HTTP/2.0\r\nHost: x\r\n\r\n", 505, "speaks HTTP/1.1")]
+        with Server() as server:
+            for head, expected, why in cases:
+                with server.socket() as client:
+                    client.sendall(head)
+                    status, _, body = read_whole(client)
+                    self.assertEqual(status, expected, head)
+                    self.assertIn(why, json.loads(body)["error"]["message"])
+            with server.socket() as client:     # the host of the path counts, and not the other
+                target = f"http://127.0.0.1:{server.port}/health"
+                client.sendall(f"GET {target} HTTP/1.1\r\nHost: x.example\r\n\r\n".encode())
+                self.assertEqual(read_whole(client)[0], 200)
+
+
 class Methods(unittest.TestCase):
     def test_head(self):
         """The head that GET has, and no body: what follows is the next answer."""
