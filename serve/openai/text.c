@@ -146,7 +146,7 @@ static const char *known_reason(const char *bytes, size_t n_bytes) {
         } else if (*c == '"') {
             in_text = !in_text;
         } else if (!in_text && (*c == '{' || *c == '[') && ++depth > CJSON_NESTING_LIMIT) {
-            return "the body is nested too deeply";
+            return "the body is JSON that is nested too deeply";
         } else if (!in_text && (*c == '}' || *c == ']')) {
             depth--;
         }

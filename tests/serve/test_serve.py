@@ -123,7 +123,7 @@ class Answers(unittest.TestCase):
             (400, "/v1/completions", {"prompt": "a " * 5000}, "context"),
             (400, "/v1/completions", {"prompt": "a " * (1 << 20)}, "far more than the context"),
             (400, "/v1/completions", b"{\"prompt\": \"a\"", "not a JSON object"),
-            (400, "/v1/completions", b"[" * 5000, "not a JSON object"),
+            (400, "/v1/completions", b"[" * 5000, "nested too deeply"),
             (400, "/v1/completions", b"{\"prompt\": \"\xff\xfe\"}", "UTF-8"),
             (400, "/tokenize", {"prompt": 3}, "prompt"),
             (400, "/detokenize", {"tokens": [1 << 30]}, "token"),
